@@ -1,0 +1,3 @@
+//! The functions of `tacit-kernels` as MLX primitives.
+
+pub mod nf4;

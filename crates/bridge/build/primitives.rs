@@ -1,0 +1,305 @@
+//! Turns `primitives.tbl` into the typed views in Rust and the rows of `cpp/params.cpp`.
+//!
+//! It writes three files to the output folder: `primitives.rs` (one type a row, and the `TABLE` of descriptions),
+//! `primitives.inc` (one line a C++ class) and `primitive_headers.rs` (the names in MLX's headers, for the tests).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{env, fs, process};
+
+/// The parsed table, its rows in the order of their names.
+pub(crate) struct Table {
+    pub(crate) rows: Vec<Row>,
+    field_docs: BTreeMap<String, String>,
+}
+
+/// One primitive.
+pub(crate) struct Row {
+    line: usize,
+    pub(crate) name: String,
+    pub(crate) prefix: bool,
+    printed: String,
+    class: String,
+    commutative: bool,
+    params: Vec<Option<Param>>,
+    doc: String,
+}
+
+struct Param {
+    name: String,
+    kind: String,
+}
+
+/// Reads `table` and writes the generated files to `out_dir`; a malformed row ends the build with its line number.
+pub(crate) fn generate(table: &Path, out_dir: &Path) {
+    let outcome = fs::read_to_string(table).map_err(|error| error.to_string()).and_then(|text| {
+        let parsed = parse(&text)?;
+        let include = env::var_os("DEP_MLX_INCLUDE").unwrap_or_default();
+        for (file, text) in [
+            ("primitives.rs", rust(&parsed)),
+            ("primitives.inc", cpp(&parsed)),
+            ("primitive_headers.rs", header_names(&headers(env::split_paths(&include)))),
+        ] {
+            fs::write(out_dir.join(file), text).map_err(|error| format!("{file}: {error}"))?;
+        }
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        println!("cargo::error={}: {error}", table.display());
+        process::exit(1);
+    }
+}
+
+/// Parses the table; an error begins with the number of its line.
+pub(crate) fn parse(text: &str) -> Result<Table, String> {
+    let mut table = Table { rows: Vec::new(), field_docs: BTreeMap::new() };
+    for (index, line) in text.lines().enumerate() {
+        let number = index + 1;
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(field) = line.strip_prefix("field ") {
+            let (name, doc) =
+                field.split_once(" = ").ok_or(format!("line {number}: expected `field NAME = sentence`"))?;
+            if table.field_docs.insert(name.to_owned(), sentence(number, doc)?).is_some() {
+                return Err(format!("line {number}: field `{name}` is described twice"));
+            }
+        } else {
+            table.rows.push(row(number, line)?);
+        }
+    }
+    table.rows.sort_by(|a, b| a.name.cmp(&b.name));
+    check(&table)?;
+    Ok(table)
+}
+
+fn row(line: usize, text: &str) -> Result<Row, String> {
+    let columns: Vec<&str> = text.splitn(6, '|').map(str::trim).collect();
+    let [name, printed, class, flags, params, doc] = columns[..] else {
+        return Err(format!("line {line}: expected 6 columns, found {}", columns.len()));
+    };
+    for (column, text) in [("name", name), ("printed name", printed), ("class", class)] {
+        if text.is_empty() {
+            return Err(format!("line {line}: the {column} is empty"));
+        }
+    }
+    let commutative = match flags {
+        "" => false,
+        "commutative" => true,
+        other => return Err(format!("line {line}: unknown flag `{other}`")),
+    };
+    let params = params.split(',').map(str::trim).filter(|param| !param.is_empty());
+    Ok(Row {
+        line,
+        name: name.trim_end_matches('*').trim().to_owned(),
+        prefix: name.ends_with('*'),
+        printed: printed.to_owned(),
+        class: class.to_owned(),
+        commutative,
+        params: params.map(|text| param(line, text)).collect::<Result<_, _>>()?,
+        doc: sentence(line, doc)?,
+    })
+}
+
+fn param(line: usize, text: &str) -> Result<Option<Param>, String> {
+    if text == "_" {
+        return Ok(None);
+    }
+    let (name, kind) = text.split_once(':').ok_or(format!("line {line}: parameter `{text}` has no `:type`"))?;
+    let param = Param { name: name.to_owned(), kind: kind.to_owned() };
+    types(&param.kind).ok_or(format!("line {line}: parameter `{name}` has the unknown type `{kind}`"))?;
+    Ok(Some(param))
+}
+
+fn sentence(line: usize, text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.len() < 2 || !text.ends_with('.') {
+        return Err(format!("line {line}: expected a sentence that ends in a period, found `{text}`"));
+    }
+    Ok(text.to_owned())
+}
+
+fn check(table: &Table) -> Result<(), String> {
+    let mut printed = BTreeMap::new();
+    let mut types = BTreeMap::new();
+    let mut classes: BTreeMap<&str, &Row> = BTreeMap::new();
+    let mut used = BTreeSet::new();
+    for row in &table.rows {
+        let line = row.line;
+        if let Some(other) = types.insert(row.type_name(), line) {
+            return Err(format!("line {line}: `{}` names the same type as line {other}", row.name));
+        }
+        if let Some(other) = printed.insert(&row.printed, line) {
+            return Err(format!("line {line}: `{}` is printed as line {other} is", row.printed));
+        }
+        let first = classes.entry(&row.class).or_insert(row);
+        if first.cpp_kinds() != row.cpp_kinds() {
+            return Err(format!(
+                "line {line}: the parameters of `{}` differ from those in line {}",
+                row.class, first.line
+            ));
+        }
+        for param in row.fields() {
+            if !table.field_docs.contains_key(&param.name) {
+                return Err(format!("line {line}: parameter `{}` has no `field` line", param.name));
+            }
+            used.insert(param.name.as_str());
+        }
+    }
+    match table.field_docs.keys().find(|name| !used.contains(name.as_str())) {
+        Some(name) => Err(format!("field `{name}` is described, but no primitive has it")),
+        None => Ok(()),
+    }
+}
+
+impl Row {
+    fn type_name(&self) -> String {
+        self.name.replace(' ', "")
+    }
+
+    fn fields(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().flatten()
+    }
+
+    fn cpp_kinds(&self) -> Vec<String> {
+        let kind = |param: &Option<Param>| param.as_ref().and_then(|param| types(&param.kind)).map(|types| types.1);
+        self.params.iter().map(|param| kind(param).unwrap_or_else(|| "kind::Skip".to_owned())).collect()
+    }
+
+    /// The class's name as the Itanium C++ ABI mangles it.
+    fn symbol(&self) -> String {
+        let parts = ["mlx", "core"].into_iter().chain(self.class.split("::"));
+        let mut symbol = String::from("N");
+        for part in parts {
+            let _ = write!(symbol, "{}{part}", part.len());
+        }
+        symbol + "E"
+    }
+}
+
+/// The Rust type and the C++ kind of a parameter type.
+fn types(kind: &str) -> Option<(String, String)> {
+    if let Some(inner) = kind.strip_suffix('?') {
+        let (rust, cpp) = types(inner)?;
+        return Some((format!("Option<{rust}>"), format!("kind::Maybe<{cpp}>")));
+    }
+    let (rust, cpp) = match kind {
+        "int" => ("i32", "Int"),
+        "ints" => ("Vec<i32>", "Ints"),
+        "i64" => ("i64", "Int"),
+        "i64s" => ("Vec<i64>", "Ints"),
+        "bool" => ("bool", "Bool"),
+        "float" => ("f32", "Float"),
+        "double" => ("f64", "Double"),
+        "dtype" => ("Dtype", "ElementType"),
+        "str" => ("String", "Str"),
+        "list" => ("Vec<Param>", "List"),
+        _ => return None,
+    };
+    Some((rust.to_owned(), format!("kind::{cpp}")))
+}
+
+fn rust(table: &Table) -> String {
+    let mut out = String::new();
+    for (id, row) in table.rows.iter().enumerate() {
+        let name = row.type_name();
+        let fields: Vec<&Param> = row.fields().collect();
+        if fields.iter().filter(|field| field.kind == "bool").count() > 3 {
+            // The fields are MLX's.
+            out.push_str("#[allow(clippy::struct_excessive_bools)]\n");
+        }
+        let _ = writeln!(out, "#[doc = {:?}]\n#[derive(Clone, Debug, PartialEq)]", row.doc);
+        let (mut members, mut built) = (String::new(), String::new());
+        for field in &fields {
+            let (ty, _) = types(&field.kind).expect("parsing has checked the type");
+            let Param { name, .. } = field;
+            let _ = writeln!(members, "    #[doc = {:?}]\n    pub {name}: {ty},", table.field_docs[name]);
+            let _ = write!(built, "{name}: field(Self::NAME, {name:?}, {name})?, ");
+        }
+        if fields.is_empty() {
+            let _ = writeln!(out, "pub struct {name};");
+        } else {
+            let _ = writeln!(out, "pub struct {name} {{\n{members}}}");
+        }
+        let bindings: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+        let value = if fields.is_empty() { "Self".to_owned() } else { format!("Self {{ {built}}}") };
+        let _ = writeln!(
+            out,
+            "impl TypedPrimitive for {name} {{\n    \
+                 const NAME: &'static str = {:?};\n    \
+                 const ID: usize = {id};\n    \
+                 const COMMUTATIVE: bool = {};\n    \
+                 fn from_params(params: &[Param]) -> Result<Self, ParamError> {{\n        \
+                     let [{}] = exactly(Self::NAME, params)?;\n        \
+                     Ok({value})\n    \
+                 }}\n}}\n",
+            row.name,
+            row.commutative,
+            bindings.join(", "),
+        );
+    }
+    out.push_str("/// Every MLX primitive, sorted by name; the index of a row is the primitive's id.\n");
+    let _ = writeln!(out, "pub static TABLE: &[Description] = &[");
+    for row in &table.rows {
+        let mut fields = String::new();
+        for Param { name, kind } in row.fields() {
+            let (ty, _) = types(kind).expect("parsing has checked the type");
+            let _ = write!(fields, "Field {{ name: {name:?}, ty: {ty:?}, doc: {:?} }}, ", table.field_docs[name]);
+        }
+        let _ = writeln!(
+            out,
+            "    Description {{ name: {:?}, prefix: {}, printed: {:?}, class: {:?}, commutative: {}, fields: &[{fields}], \
+             doc: {:?} }},",
+            row.name, row.prefix, row.printed, row.class, row.commutative, row.doc,
+        );
+    }
+    out.push_str("];\n");
+    out
+}
+
+fn cpp(table: &Table) -> String {
+    let classes: BTreeMap<&str, &Row> = table.rows.iter().map(|row| (row.class.as_str(), row)).collect();
+    let mut out = String::new();
+    for (class, row) in classes {
+        let _ = if row.params.is_empty() {
+            writeln!(out, "TACIT_NO_PARAMETERS({class})")
+        } else {
+            writeln!(out, "TACIT_PARAMETERS({:?}, {class}, {})", row.symbol(), row.cpp_kinds().join(", "))
+        };
+    }
+    out
+}
+
+/// The text of the headers in which MLX defines primitives.
+fn headers(include: impl Iterator<Item = std::path::PathBuf>) -> String {
+    let mut text = String::new();
+    for folder in include {
+        for file in ["primitives.h", "fast_primitives.h", "distributed/primitives.h"] {
+            let path = folder.join("mlx").join(file);
+            println!("cargo::rerun-if-changed={}", path.display());
+            text.push_str(&fs::read_to_string(path).unwrap_or_default());
+        }
+    }
+    text
+}
+
+/// A Rust expression: every `(class, name)` where the class in the headers returns a literal as its name.
+fn header_names(text: &str) -> String {
+    let mut class = "";
+    let mut names = String::from("&[\n");
+    for line in text.lines() {
+        if let Some(declared) = line.strip_prefix("class ") {
+            class = declared.split([' ', ':', ';']).find(|word| *word != "MLX_API").unwrap_or("");
+        }
+        let line = line.trim();
+        let macro_name = line.strip_prefix("DEFINE_NAME(").and_then(|rest| rest.split(')').next());
+        let literal = line.strip_prefix("return \"").and_then(|rest| rest.split('"').next());
+        if let Some(name) = macro_name.or(literal).filter(|name| !name.starts_with('<') && !class.is_empty()) {
+            let _ = writeln!(names, "    ({class:?}, {name:?}),");
+        }
+    }
+    names.push_str("]\n");
+    names
+}

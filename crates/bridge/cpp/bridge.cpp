@@ -1,0 +1,78 @@
+#include "bridge.h"
+
+#include <array>
+#include <stdexcept>
+
+namespace tacit {
+
+namespace {
+thread_local std::string last_error;
+thread_local std::string callback_error;
+
+// The order of mlx-c's `mlx_dtype`, which mlx-rs's `Dtype` repeats.
+const std::array<Dtype, 14>& dtypes() {
+  static const std::array<Dtype, 14> table{
+      mlx::core::bool_,   mlx::core::uint8,   mlx::core::uint16,  mlx::core::uint32,
+      mlx::core::uint64,  mlx::core::int8,    mlx::core::int16,   mlx::core::int32,
+      mlx::core::int64,   mlx::core::float16, mlx::core::float32, mlx::core::float64,
+      mlx::core::bfloat16, mlx::core::complex64};
+  return table;
+}
+}  // namespace
+
+std::vector<array> gather(const Handle* handles, size_t count) {
+  std::vector<array> arrays;
+  arrays.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    arrays.push_back(get(handles[i]));
+  }
+  return arrays;
+}
+
+void pour(const std::vector<array>& arrays, Sink sink) {
+  for (const auto& value : arrays) {
+    sink.push(sink.ctx, own(value));
+  }
+}
+
+void set_error(const char* text) noexcept {
+  try {
+    last_error = text;
+  } catch (...) {
+    last_error.clear();
+  }
+}
+
+void raise_callback_error() {
+  throw std::runtime_error(std::move(callback_error));
+}
+
+Dtype dtype_of(int code) {
+  return dtypes().at(static_cast<size_t>(code));
+}
+
+int code_of(Dtype dtype) {
+  for (size_t i = 0; i < dtypes().size(); ++i) {
+    if (dtypes()[i] == dtype) {
+      return static_cast<int>(i);
+    }
+  }
+  throw std::invalid_argument("an unknown dtype");
+}
+
+}  // namespace tacit
+
+extern "C" {
+
+const char* tacit_last_error() {
+  return tacit::last_error.c_str();
+}
+
+void tacit_set_callback_error(const char* text, size_t length) {
+  try {
+    tacit::callback_error.assign(text, length);
+  } catch (...) {
+    tacit::callback_error.clear();
+  }
+}
+}

@@ -1,0 +1,104 @@
+// The static parameters of a primitive, written as tagged bytes that src/param.rs reads.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include "bridge.h"
+
+namespace tacit {
+
+// Appends values to a byte buffer: a tag, then the value in this machine's byte order. Counts are `uint32_t`.
+class ParamWriter {
+ public:
+  enum class Tag : uint8_t { none, boolean, integer, real, dtype, integers, text, list };
+
+  void none() {
+    put(Tag::none);
+  }
+
+  void boolean(bool value) {
+    put(Tag::boolean);
+    put(static_cast<uint8_t>(value));
+  }
+
+  void integer(int64_t value) {
+    put(Tag::integer);
+    put(value);
+  }
+
+  void real(double value) {
+    put(Tag::real);
+    put(value);
+  }
+
+  void dtype(Dtype value) {
+    put(Tag::dtype);
+    put(static_cast<int32_t>(code_of(value)));
+  }
+
+  void text(std::string_view value) {
+    put(Tag::text);
+    put(count(value.size()));
+    bytes_.insert(bytes_.end(), value.begin(), value.end());
+  }
+
+  // `length` calls of integer_element() must follow.
+  void integers(size_t length) {
+    put(Tag::integers);
+    put(count(length));
+  }
+
+  void integer_element(int64_t value) {
+    put(value);
+  }
+
+  // `length` whole values must follow.
+  void list(size_t length) {
+    put(Tag::list);
+    put(count(length));
+  }
+
+  void clear() {
+    bytes_.clear();
+  }
+
+  const std::vector<uint8_t>& bytes() const {
+    return bytes_;
+  }
+
+ private:
+  template <class T>
+  void put(T value) {
+    auto at = bytes_.size();
+    bytes_.resize(at + sizeof(T));
+    std::memcpy(bytes_.data() + at, &value, sizeof(T));
+  }
+
+  static uint32_t count(size_t length) {
+    if (length > UINT32_MAX) {
+      throw std::length_error("a parameter has more than 2^32 elements");
+    }
+    return static_cast<uint32_t>(length);
+  }
+
+  std::vector<uint8_t> bytes_;
+};
+
+// Receives a buffer once; it is only valid during the call.
+struct Bytes {
+  void* ctx;
+  void (*take)(void* ctx, const uint8_t* data, size_t length);
+};
+
+// Appends the parameters that primitives.tbl names. False, and nothing is written, when the table has none for the
+// class of `primitive`, which is also so for classes that are not MLX's own, whatever their name() is.
+bool tacit_write_params(const Primitive& primitive, ParamWriter& out);
+
+// Calls `out` once with the parameters of `primitive`, with no bytes when there are none.
+void give_params(const Primitive& primitive, Bytes out);
+
+}  // namespace tacit

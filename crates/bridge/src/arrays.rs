@@ -1,0 +1,101 @@
+//! Array handles across the border.
+
+use std::ffi::c_void;
+
+use mlx_rs::Array;
+use mlx_sys::mlx_array;
+
+use crate::Aval;
+use crate::error::{BridgeError, check};
+use crate::ffi::{self, Sink};
+
+/// The handles of `arrays`, valid while they are borrowed.
+pub(crate) fn handles<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Vec<mlx_array> {
+    arrays.into_iter().map(Array::as_ptr).collect()
+}
+
+/// Takes over a handle that the C++ side gives away.
+///
+/// # Safety
+///
+/// `handle` must own an array that nothing else frees.
+pub(crate) unsafe fn owned(handle: mlx_array) -> Array {
+    // SAFETY: as the caller promises.
+    unsafe { Array::from_ptr(handle) }
+}
+
+/// Runs a call that fills one array handle.
+pub(crate) fn filled(call: impl FnOnce(*mut mlx_array) -> i32) -> Result<Array, BridgeError> {
+    let mut handle = mlx_array { ctx: std::ptr::null_mut() };
+    check(call(&raw mut handle))?;
+    // SAFETY: the call succeeded, so it stored a handle that is ours.
+    Ok(unsafe { owned(handle) })
+}
+
+/// New references to the arrays of a callback.
+///
+/// # Safety
+///
+/// `handles` must point to `count` live arrays.
+pub(crate) unsafe fn copies(handles: *const mlx_array, count: usize) -> Result<Vec<Array>, BridgeError> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: as the caller promises.
+    let handles = unsafe { std::slice::from_raw_parts(handles, count) };
+    handles
+        .iter()
+        .map(|&handle| {
+            // SAFETY: `handle` is live, and `mlx_array_set` makes a new reference of it.
+            filled(|out| unsafe { mlx_sys::mlx_array_set(out, handle) })
+        })
+        .collect()
+}
+
+/// Collects what the C++ side pushes.
+#[derive(Default)]
+pub(crate) struct Collector {
+    pub(crate) arrays: Vec<Array>,
+}
+
+impl Collector {
+    /// A sink into this collector, valid while it is borrowed.
+    pub(crate) fn sink(&mut self) -> Sink {
+        extern "C" fn push(ctx: *mut c_void, handle: mlx_array) {
+            // SAFETY: `ctx` is the collector that `sink` borrowed, and the handle is given away.
+            unsafe { (*ctx.cast::<Collector>()).arrays.push(owned(handle)) };
+        }
+        Sink { ctx: std::ptr::from_mut(self).cast(), push }
+    }
+}
+
+/// Gives `arrays` to a sink of the C++ side.
+pub(crate) fn pour(arrays: &[Array], sink: &Sink) -> Result<(), BridgeError> {
+    for array in arrays {
+        let mut handle = mlx_array { ctx: std::ptr::null_mut() };
+        // SAFETY: `array` is live; the new reference is given to the sink, which owns it from then on.
+        check(unsafe { mlx_sys::mlx_array_set(&raw mut handle, array.as_ptr()) })?;
+        (sink.push)(sink.ctx, handle);
+    }
+    Ok(())
+}
+
+/// An array of this aval without data: shape rules work on it, an eval does not.
+///
+/// # Errors
+///
+/// An extent is negative.
+pub fn prototype(aval: &Aval) -> Result<Array, BridgeError> {
+    if aval.shape.iter().any(|&extent| extent < 0) {
+        return Err(BridgeError::NegativeExtent(aval.shape.clone()));
+    }
+    // SAFETY: the shape is a live slice.
+    filled(|out| unsafe { ffi::tacit_prototype(aval.shape.as_ptr(), aval.shape.len(), aval.dtype as i32, out) })
+}
+
+/// What tells two arrays apart: equal for two handles of one array, as long as either is alive.
+#[must_use]
+pub fn array_id(array: &Array) -> usize {
+    // SAFETY: the handle is live.
+    unsafe { ffi::tacit_array_id(array.as_ptr()) as usize }
+}

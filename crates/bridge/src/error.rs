@@ -1,0 +1,90 @@
+//! What can go wrong at the border, and how an error of a Rust callback gets through C++ with its type.
+
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::sync::{Mutex, PoisonError};
+
+use crate::ffi;
+
+/// Any error that a callback may return.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error of the bridge.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BridgeError {
+    /// MLX refused, in its own words.
+    #[error("{0}")]
+    Mlx(String),
+    /// A callback of ours failed while MLX was calling it.
+    #[error("{0}")]
+    Callback(BoxError),
+    /// The parameters of a primitive are not laid out as this build knows them.
+    #[error("{0}")]
+    Param(#[from] crate::ParamError),
+    /// A string holds a NUL byte and cannot go to C++.
+    #[error("the name {0:?} holds a NUL byte")]
+    Nul(String),
+    /// A shape has a negative extent.
+    #[error("the shape {0:?} has a negative extent")]
+    NegativeExtent(Vec<i32>),
+}
+
+/// Errors on their way through C++, which keeps only their text. More than this many at once are not expected: a
+/// failing transform raises one.
+const KEPT: usize = 16;
+
+static IN_FLIGHT: Mutex<VecDeque<(String, BoxError)>> = Mutex::new(VecDeque::new());
+
+/// Leaves `error` for the C++ caller of the current callback.
+pub(crate) fn raise(error: BoxError) {
+    let text = error.to_string();
+    // SAFETY: the pointer and length are those of a live string, which the callee copies.
+    unsafe { ffi::tacit_set_callback_error(text.as_ptr().cast(), text.len()) };
+    keep(text, error);
+}
+
+/// Keeps `error` to be found again by [`recover`], for a caller that can pass on only its text.
+pub fn remember(error: BoxError) {
+    keep(error.to_string(), error);
+}
+
+fn keep(text: String, error: BoxError) {
+    let mut kept = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.len() == KEPT {
+        kept.pop_front();
+    }
+    kept.push_back((text, error));
+}
+
+/// Takes back the callback error whose text MLX reported in `message`.
+///
+/// MLX carries only text through its own code, so an error of ours that went through a transform or an eval comes
+/// back as an exception; this finds the original.
+pub fn recover(message: &str) -> Option<BoxError> {
+    let mut kept = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = kept.iter().rposition(|(text, _)| !text.is_empty() && message.contains(text.as_str()))?;
+    kept.remove(found).map(|(_, error)| error)
+}
+
+/// Turns a status of the C++ side into a `Result`.
+pub(crate) fn check(status: i32) -> Result<(), BridgeError> {
+    if status == 0 {
+        return Ok(());
+    }
+    // SAFETY: the C++ side returns a NUL-terminated string that lives until the next failure on this thread.
+    let text = unsafe { CStr::from_ptr(ffi::tacit_last_error()) }.to_string_lossy().into_owned();
+    Err(match recover(&text) {
+        Some(error) => BridgeError::Callback(error),
+        None => BridgeError::Mlx(text),
+    })
+}
+
+/// The text of a panic payload.
+pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
+    payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned())
+}

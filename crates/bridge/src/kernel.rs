@@ -1,0 +1,325 @@
+//! Host code as an MLX primitive.
+
+use std::ffi::{CString, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use mlx_rs::{Array, Dtype};
+use mlx_sys::mlx_array;
+
+use crate::arrays::{self, Collector};
+use crate::custom_vjp::{check_gradients, guarded};
+use crate::error::{BoxError, BridgeError, check, panic_text};
+use crate::ffi::{self, Buffer, KernelTable, Sink};
+use crate::{Aval, aval};
+
+/// Host code as an MLX primitive.
+///
+/// It is lazy like any primitive and works under grad, vmap and compile. What MLX cannot know of it comes from
+/// [`decompose`](Self::decompose), the same function in plain MLX ops: the fallback on a device without a source, the
+/// default vjp, jvp and vmap, and the oracle of its tests.
+pub trait Kernel: Send + Sync + 'static {
+    /// The primitive's name, in graphs and messages.
+    fn name(&self) -> &'static str;
+
+    /// The avals of the results.
+    ///
+    /// # Errors
+    ///
+    /// The inputs do not fit the kernel.
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError>;
+
+    /// Computes the results from dense row-major inputs, on a thread of MLX's.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the kernel refuses; it becomes an error of the eval, and so does a panic.
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError>;
+
+    /// The same function in plain MLX ops.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses one of the ops.
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError>;
+
+    /// One gradient for each primal that `argnums` names, or `None` for the vjp of the decomposition.
+    fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
+        let _ = (primals, cotangents, argnums);
+        None
+    }
+}
+
+/// An element type that a kernel can read and write.
+pub trait Element: Copy + sealed::Sealed + 'static {
+    /// The dtype of arrays of it.
+    const DTYPE: Dtype;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($ty:ty => $dtype:ident),* $(,)?) => {
+        $(
+            impl sealed::Sealed for $ty {}
+            impl Element for $ty {
+                const DTYPE: Dtype = Dtype::$dtype;
+            }
+        )*
+    };
+}
+
+elements! {
+    u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64,
+    i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
+    f32 => Float32, f64 => Float64,
+}
+
+/// The elements of a kernel's array were asked for as another type.
+#[derive(Debug, thiserror::Error)]
+#[error("the array is {found}, not {}", aval::dtype_name(*.asked))]
+pub struct ElementError {
+    asked: Dtype,
+    found: Aval,
+}
+
+/// A dense row-major array that a kernel reads.
+pub struct Input<'a> {
+    data: &'a [u8],
+    aval: Aval,
+}
+
+impl Input<'_> {
+    /// Shape and dtype.
+    #[must_use]
+    pub fn aval(&self) -> &Aval {
+        &self.aval
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    ///
+    /// `T` is not the array's element type.
+    pub fn elements<T: Element>(&self) -> Result<&[T], ElementError> {
+        if self.aval.dtype != T::DTYPE {
+            return Err(ElementError { asked: T::DTYPE, found: self.aval.clone() });
+        }
+        if self.aval.size() == 0 {
+            return Ok(&[]);
+        }
+        // SAFETY: the bytes hold `size` elements of this dtype, aligned by MLX's allocator to at least an element.
+        Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.aval.size()) })
+    }
+}
+
+/// A dense row-major array that a kernel fills.
+pub struct Output<'a> {
+    data: &'a mut [u8],
+    aval: Aval,
+}
+
+impl Output<'_> {
+    /// Shape and dtype.
+    #[must_use]
+    pub fn aval(&self) -> &Aval {
+        &self.aval
+    }
+
+    /// The elements, uninitialized bytes of a plain number type before the kernel writes them.
+    ///
+    /// # Errors
+    ///
+    /// `T` is not the array's element type.
+    pub fn elements<T: Element>(&mut self) -> Result<&mut [T], ElementError> {
+        if self.aval.dtype != T::DTYPE {
+            return Err(ElementError { asked: T::DTYPE, found: self.aval.clone() });
+        }
+        if self.aval.size() == 0 {
+            return Ok(&mut []);
+        }
+        // SAFETY: as in `Input::elements`; nobody else holds the buffer of an output.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_mut_ptr().cast(), self.aval.size()) })
+    }
+}
+
+/// Puts `kernel` into the graph.
+///
+/// Inputs that are not row-major are copied first. On a device for which the kernel has no source, its decomposition
+/// goes into the graph instead.
+///
+/// # Errors
+///
+/// The kernel refuses the avals of the inputs.
+pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
+    let handles = arrays::handles(inputs);
+    let table = KernelTable { release, eval, decompose, vjp, avals };
+    let mut results = Collector::default();
+    // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
+    check(unsafe {
+        ffi::tacit_kernel_apply(
+            table,
+            Box::into_raw(Box::new(kernel)).cast(),
+            name.as_ptr(),
+            handles.as_ptr(),
+            handles.len(),
+            results.sink(),
+        )
+    })?;
+    Ok(results.arrays)
+}
+
+/// # Safety
+///
+/// `kernel` must be the box that [`apply`] gave away, still alive.
+unsafe fn kernel_of<'a>(kernel: *mut c_void) -> &'a dyn Kernel {
+    // SAFETY: as the caller promises.
+    unsafe { &**kernel.cast::<Arc<dyn Kernel>>() }
+}
+
+extern "C" fn release(kernel: *mut c_void) {
+    // SAFETY: this is the box that `apply` gave away, and it is freed once. A destructor that panics must not unwind
+    // into C++.
+    let _ = catch_unwind(|| drop(unsafe { Box::from_raw(kernel.cast::<Arc<dyn Kernel>>()) }));
+}
+
+extern "C" fn eval(
+    kernel: *mut c_void,
+    inputs: *const Buffer,
+    input_count: usize,
+    outputs: *const Buffer,
+    output_count: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the C++ side passes live buffers, each output's its own, for the length of the call.
+        let (kernel, inputs, mut outputs) = unsafe {
+            let inputs = buffers(inputs, input_count).iter().map(|b| input(b)).collect::<Result<Vec<_>, _>>()?;
+            let outputs = buffers(outputs, output_count).iter().map(|b| output(b)).collect::<Result<Vec<_>, _>>()?;
+            (kernel_of(kernel), inputs, outputs)
+        };
+        let failure = match catch_unwind(AssertUnwindSafe(|| kernel.eval_cpu(&inputs, &mut outputs))) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(failure)) => failure.to_string(),
+            Err(payload) => format!("panicked: {}", panic_text(&*payload)),
+        };
+        Err(Box::new(KernelError { kernel: kernel.name(), failure }) as BoxError)
+    })
+}
+
+/// A kernel failed while MLX evaluated it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("kernel {kernel} failed: {failure}")]
+pub struct KernelError {
+    /// The kernel.
+    pub kernel: &'static str,
+    /// The kernel's own words.
+    pub failure: String,
+}
+
+extern "C" fn decompose(kernel: *mut c_void, inputs: *const mlx_array, count: usize, results: Sink) -> c_int {
+    guarded(|| {
+        // SAFETY: the kernel and the inputs are live for the length of the call.
+        let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs, count)?) };
+        Ok(arrays::pour(&kernel.decompose(&inputs)?, &results)?)
+    })
+}
+
+extern "C" fn vjp(
+    kernel: *mut c_void,
+    primals: *const mlx_array,
+    primal_count: usize,
+    cotangents: *const mlx_array,
+    cotangent_count: usize,
+    argnums: *const i32,
+    argnum_count: usize,
+    gradients: Sink,
+) -> c_int {
+    let mut none = false;
+    let status = guarded(|| {
+        // SAFETY: everything is live for the length of the call.
+        let (kernel, primals, cotangents, argnums) = unsafe {
+            (
+                kernel_of(kernel),
+                arrays::copies(primals, primal_count)?,
+                arrays::copies(cotangents, cotangent_count)?,
+                std::slice::from_raw_parts(argnums, argnum_count),
+            )
+        };
+        let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();
+        let Some(made) = kernel.vjp(&primals, &cotangents, &argnums) else {
+            none = true;
+            return Ok(());
+        };
+        let made = made?;
+        check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &made)?;
+        Ok(arrays::pour(&made, &gradients)?)
+    });
+    if none { 2 } else { status }
+}
+
+extern "C" fn avals(kernel: *mut c_void, inputs: *const mlx_array, count: usize, prototypes: Sink) -> c_int {
+    guarded(|| {
+        // SAFETY: the kernel and the inputs are live for the length of the call.
+        let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs, count)?) };
+        let inputs: Vec<Aval> = inputs.iter().map(Aval::from).collect();
+        let made = kernel.output_avals(&inputs)?.iter().map(arrays::prototype).collect::<Result<Vec<_>, _>>()?;
+        Ok(arrays::pour(&made, &prototypes)?)
+    })
+}
+
+/// # Safety
+///
+/// `data` must point to `count` live buffers.
+unsafe fn buffers<'a>(data: *const Buffer, count: usize) -> &'a [Buffer] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(data, count) }
+}
+
+/// # Safety
+///
+/// The buffer must be live and unaliased by a writer for `'a`.
+unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
+    let aval = aval_of(buffer)?;
+    let data: &[u8] = if buffer.bytes == 0 {
+        &[]
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { std::slice::from_raw_parts(buffer.data.cast(), buffer.bytes) }
+    };
+    Ok(Input { data, aval })
+}
+
+/// # Safety
+///
+/// The buffer must be live and nobody else's for `'a`.
+unsafe fn output<'a>(buffer: &Buffer) -> Result<Output<'a>, BoxError> {
+    let aval = aval_of(buffer)?;
+    let data: &mut [u8] = if buffer.bytes == 0 {
+        &mut []
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(buffer.data.cast(), buffer.bytes) }
+    };
+    Ok(Output { data, aval })
+}
+
+fn aval_of(buffer: &Buffer) -> Result<Aval, BoxError> {
+    let shape = if buffer.ndim == 0 {
+        &[][..]
+    } else {
+        // SAFETY: the shape belongs to the array behind the buffer, which is live.
+        unsafe { std::slice::from_raw_parts(buffer.shape, buffer.ndim) }
+    };
+    let dtype = aval::dtype_of(buffer.dtype).ok_or("MLX gave a dtype that this build does not know")?;
+    let aval = Aval::new(shape, dtype);
+    if aval.nbytes() != buffer.bytes {
+        return Err(format!("the buffer of {aval} has {} bytes", buffer.bytes).into());
+    }
+    Ok(aval)
+}

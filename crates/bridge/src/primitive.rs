@@ -1,0 +1,94 @@
+//! A primitive apart from the node it was recorded in.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use mlx_rs::Array;
+
+use crate::arrays::{self, Collector};
+use crate::error::{BridgeError, check};
+use crate::{NameId, Param, ffi, param, typed};
+
+/// One MLX primitive with its static parameters.
+///
+/// It can be emitted again with other operands, whatever it is: nothing here knows what it computes.
+#[derive(Clone)]
+pub struct Primitive {
+    name: NameId,
+    raw: Arc<Raw>,
+}
+
+struct Raw(*mut c_void);
+
+// SAFETY: the C++ object is never changed after it is made, and its reference counts are atomic.
+unsafe impl Send for Raw {}
+// SAFETY: as above.
+unsafe impl Sync for Raw {}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // SAFETY: the object is ours and is freed once.
+        unsafe { ffi::tacit_primitive_free(self.0) };
+    }
+}
+
+impl Primitive {
+    /// The primitive that makes `node`.
+    pub(crate) fn of(node: &Array, name: NameId) -> Result<Self, BridgeError> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the handle and the pointer are live for the call.
+        check(unsafe { ffi::tacit_primitive_of(node.as_ptr(), &raw mut raw) })?;
+        Ok(Self { name, raw: Arc::new(Raw(raw)) })
+    }
+
+    /// The name as MLX spells it, such as `Matmul`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name.text()
+    }
+
+    /// The name as a number.
+    #[must_use]
+    pub fn name_id(&self) -> NameId {
+        self.name
+    }
+
+    /// The static parameters, in the order of the table; empty for a primitive that has none or is not in it.
+    ///
+    /// # Errors
+    ///
+    /// The loaded MLX lays the parameters out in a way that this build does not know.
+    pub fn params(&self) -> Result<Vec<Param>, BridgeError> {
+        // SAFETY: the object is live.
+        unsafe { param::of_recorded(self.raw.0) }
+    }
+
+    /// Emits the primitive again with other operands.
+    ///
+    /// Operands of the recorded shapes give the recorded result shapes; other shapes are worked out by the primitive.
+    ///
+    /// # Errors
+    ///
+    /// The operands have other shapes than the recorded ones and the primitive cannot work out its result shapes.
+    pub fn emit(&self, operands: &[Array]) -> Result<Vec<Array>, BridgeError> {
+        let handles = arrays::handles(operands);
+        let mut results = Collector::default();
+        // SAFETY: the object, the handles and the collector are live for the call.
+        check(unsafe { ffi::tacit_primitive_emit(self.raw.0, handles.as_ptr(), handles.len(), results.sink()) })?;
+        Ok(results.arrays)
+    }
+}
+
+impl fmt::Display for Primitive {
+    /// As in a jaxpr: `transpose[axes=(1,0)]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&typed::print(self.name(), &self.params().unwrap_or_default()))
+    }
+}
+
+impl fmt::Debug for Primitive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Primitive({self})")
+    }
+}

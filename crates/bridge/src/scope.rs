@@ -1,0 +1,59 @@
+//! Placeholders, and whether any of them outlived its trace.
+
+use std::ffi::c_void;
+
+use mlx_rs::Array;
+
+use crate::error::{BridgeError, check};
+use crate::{Aval, arrays, ffi};
+
+/// The placeholders of one trace.
+///
+/// A placeholder is an array with a shape and a dtype and nothing else: MLX builds graphs on it, and an eval of such a
+/// graph is an error. [`live`](Self::live) tells how many still exist, in a graph or in somebody's hands.
+pub struct Scope {
+    raw: *mut c_void,
+}
+
+impl Scope {
+    /// A scope without placeholders.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn new() -> Result<Self, BridgeError> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the pointer is live for the call.
+        check(unsafe { ffi::tacit_scope_new(&raw mut raw) })?;
+        Ok(Self { raw })
+    }
+
+    /// A new placeholder of this aval.
+    ///
+    /// # Errors
+    ///
+    /// An extent is negative.
+    pub fn placeholder(&self, aval: &Aval) -> Result<Array, BridgeError> {
+        if aval.shape.iter().any(|&extent| extent < 0) {
+            return Err(BridgeError::NegativeExtent(aval.shape.clone()));
+        }
+        // SAFETY: the scope and the shape are live.
+        arrays::filled(|out| unsafe {
+            ffi::tacit_scope_placeholder(self.raw, aval.shape.as_ptr(), aval.shape.len(), aval.dtype as i32, out)
+        })
+    }
+
+    /// How many placeholders of this scope still exist.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        // SAFETY: the scope is live.
+        unsafe { ffi::tacit_scope_live(self.raw) }.max(0) as usize
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        // SAFETY: the scope is ours and is freed once.
+        unsafe { ffi::tacit_scope_free(self.raw) };
+    }
+}

@@ -1,0 +1,202 @@
+//! The walked nodes of a recorded graph, in order.
+
+use std::ffi::c_void;
+
+use mlx_rs::Array;
+
+use crate::error::{BridgeError, check};
+use crate::ffi::{self, Edit, Node, TapeView};
+use crate::{NameId, Primitive, arrays};
+
+/// Where a value of a trace lives: placeholders first, then the results of each node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u32);
+
+const NO_SLOT: u32 = u32::MAX;
+
+impl Slot {
+    /// The slot as an index below [`Tape::slots`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    fn known(raw: u32) -> Option<Self> {
+        (raw != NO_SLOT).then_some(Self(raw))
+    }
+}
+
+/// A value that [`Tape::keep`] holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept(usize);
+
+/// The nodes of a graph that depend on placeholders, in topological order.
+///
+/// One call walks the whole graph, without recursion. Nodes that do not depend on a placeholder are not on the tape.
+pub struct Tape {
+    raw: *mut c_void,
+    nodes: Vec<Node>,
+    operands: Vec<u32>,
+    outputs: Vec<u32>,
+    slots: usize,
+    edits: Vec<Edit>,
+    /// The arrays that the edits point to.
+    kept: Vec<Array>,
+}
+
+impl Tape {
+    /// Walks from `outputs` to `placeholders`.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn walk(outputs: &[Array], placeholders: &[Array]) -> Result<Self, BridgeError> {
+        let outputs = arrays::handles(outputs);
+        let placeholders = arrays::handles(placeholders);
+        let mut raw = std::ptr::null_mut();
+        let mut view = TapeView {
+            nodes: std::ptr::null(),
+            node_count: 0,
+            operands: std::ptr::null(),
+            operand_count: 0,
+            outputs: std::ptr::null(),
+            output_count: 0,
+            slots: 0,
+        };
+        // SAFETY: the slices hold live handles, and the out-pointers are live for the call.
+        check(unsafe {
+            ffi::tacit_tape_new(
+                outputs.as_ptr(),
+                outputs.len(),
+                placeholders.as_ptr(),
+                placeholders.len(),
+                &raw mut raw,
+                &raw mut view,
+            )
+        })?;
+        // SAFETY: the view describes arrays that the tape owns; they are copied at once.
+        let (nodes, operands, outputs) = unsafe {
+            (
+                copied(view.nodes, view.node_count),
+                copied(view.operands, view.operand_count),
+                copied(view.outputs, view.output_count),
+            )
+        };
+        Ok(Self { raw, nodes, operands, outputs, slots: view.slots as usize, edits: Vec::new(), kept: Vec::new() })
+    }
+
+    /// The number of nodes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether no node depends on a placeholder.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The number of slots.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The primitive name of a node.
+    #[must_use]
+    pub fn name(&self, node: usize) -> NameId {
+        NameId(self.nodes[node].primitive)
+    }
+
+    /// The slots of a node's operands; `None` for one that does not depend on a placeholder.
+    #[must_use]
+    pub fn operands(&self, node: usize) -> impl ExactSizeIterator<Item = Option<Slot>> + '_ {
+        let node = self.nodes[node];
+        let start = node.operand_start as usize;
+        self.operands[start..start + node.operand_count as usize].iter().map(|&raw| Slot::known(raw))
+    }
+
+    /// The slots of a node's results.
+    pub fn results(&self, node: usize) -> impl ExactSizeIterator<Item = Slot> + use<> {
+        let node = self.nodes[node];
+        (node.result_start..node.result_start + node.result_count).map(Slot)
+    }
+
+    /// The slot of each walked output; `None` for one that does not depend on a placeholder.
+    #[must_use]
+    pub fn outputs(&self) -> impl ExactSizeIterator<Item = Option<Slot>> + '_ {
+        self.outputs.iter().map(|&raw| Slot::known(raw))
+    }
+
+    /// An operand as it was recorded.
+    ///
+    /// # Errors
+    ///
+    /// The node has no such operand.
+    pub fn operand(&self, node: usize, operand: usize) -> Result<Array, BridgeError> {
+        // SAFETY: the tape is live; the callee checks both indices.
+        arrays::filled(|out| unsafe { ffi::tacit_tape_operand(self.raw, node as u32, operand as u32, out) })
+    }
+
+    /// A result as it was recorded.
+    ///
+    /// # Errors
+    ///
+    /// The node has no such result.
+    pub fn result(&self, node: usize, result: usize) -> Result<Array, BridgeError> {
+        // SAFETY: the tape is live; the callee checks both indices.
+        arrays::filled(|out| unsafe { ffi::tacit_tape_result(self.raw, node as u32, result as u32, out) })
+    }
+
+    /// The primitive of a node.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn primitive(&self, node: usize) -> Result<Primitive, BridgeError> {
+        Primitive::of(&self.result(node, 0)?, self.name(node))
+    }
+
+    /// Keeps `value` for edits; one that goes to many edges is kept once.
+    pub fn keep(&mut self, value: Array) -> Kept {
+        self.kept.push(value);
+        Kept(self.kept.len() - 1)
+    }
+
+    /// Plans to assign a kept value to an operand of a node; [`rewire`](Self::rewire) does it.
+    pub fn plan(&mut self, node: usize, operand: usize, value: Kept) {
+        let value = self.kept[value.0].as_ptr();
+        self.edits.push(Edit { node: node as u32, operand: operand as u32, value });
+    }
+
+    /// Does what was planned, in one call.
+    ///
+    /// # Errors
+    ///
+    /// A planned node has no such operand.
+    pub fn rewire(&mut self) -> Result<(), BridgeError> {
+        // SAFETY: the tape is live, and `kept` holds every array that the edits point to.
+        let status = unsafe { ffi::tacit_tape_rewire(self.raw, self.edits.as_ptr(), self.edits.len()) };
+        self.edits.clear();
+        check(status)
+    }
+}
+
+impl Drop for Tape {
+    fn drop(&mut self) {
+        // SAFETY: the tape is ours and is freed once.
+        unsafe { ffi::tacit_tape_free(self.raw) };
+    }
+}
+
+/// # Safety
+///
+/// `data` must point to `count` elements, or `count` be 0.
+unsafe fn copied<T: Copy>(data: *const T, count: usize) -> Vec<T> {
+    if count == 0 {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(data, count) }.to_vec()
+}

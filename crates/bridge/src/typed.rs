@@ -1,0 +1,226 @@
+//! The typed view of every MLX primitive, and the table from which they, the printer and the reference pages come.
+//!
+//! The table is `primitives.tbl`, and a build script makes of each row a type that is named as MLX names the primitive,
+//! without the blanks: [`Transpose`], [`AddMM`], [`ScatterSum`].
+
+use mlx_rs::Dtype;
+
+use crate::param::{FromParam, Param, ParamError};
+
+include!(concat!(env!("OUT_DIR"), "/primitives.rs"));
+
+/// An MLX primitive with its static parameters as fields.
+pub trait TypedPrimitive: Sized {
+    /// MLX's name of it, as in [`Description::name`].
+    const NAME: &'static str;
+    /// Its index in [`TABLE`].
+    const ID: usize;
+    /// Whether its two operands may be swapped.
+    const COMMUTATIVE: bool;
+
+    /// Reads the fields from the parameters, which are given in the fields' order.
+    fn from_params(params: &[Param]) -> Result<Self, ParamError>;
+}
+
+/// What is known of a primitive before one is seen.
+#[derive(Debug)]
+pub struct Description {
+    /// MLX's name of it.
+    pub name: &'static str,
+    /// Whether every name that begins with `name` is meant: `View` appends a dtype, `Compiled` what it fused.
+    pub prefix: bool,
+    /// Its name in printed traces.
+    pub printed: &'static str,
+    /// Its C++ class in `mlx::core`.
+    pub class: &'static str,
+    /// Whether its two operands may be swapped.
+    pub commutative: bool,
+    /// Its parameters.
+    pub fields: &'static [Field],
+    /// A sentence on the results, which names the operands in order.
+    pub doc: &'static str,
+}
+
+/// A static parameter of a primitive.
+#[derive(Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// Its Rust type in the typed view.
+    pub ty: &'static str,
+    /// A sentence on its meaning.
+    pub doc: &'static str,
+}
+
+/// The index in [`TABLE`] of the primitive that MLX calls `name`; `None` for a primitive that is not MLX's.
+#[must_use]
+pub fn find(name: &str) -> Option<usize> {
+    match TABLE.binary_search_by(|row| row.name.cmp(name)) {
+        Ok(id) => Some(id),
+        // The rows of which `name` may be an extension are before its place.
+        Err(place) => (0..place)
+            .rev()
+            .take_while(|id| TABLE[*id].name.as_bytes().first() == name.as_bytes().first())
+            .find(|id| TABLE[*id].prefix && name.starts_with(TABLE[*id].name)),
+    }
+}
+
+/// What is known of the primitive that MLX calls `name`; `None` for a primitive that is not MLX's.
+#[must_use]
+pub fn describe(name: &str) -> Option<&'static Description> {
+    find(name).map(|id| &TABLE[id])
+}
+
+/// The name in printed traces of the primitive that MLX calls `name`: `slice_update` for `SliceUpdate`.
+///
+/// A primitive that is not MLX's keeps its name.
+#[must_use]
+pub fn snake(name: &str) -> String {
+    describe(name).map_or(name, |row| row.printed).to_owned()
+}
+
+/// A primitive and its parameters in one word: `transpose[axes=(1,0)]`.
+///
+/// Parameters that the table does not name are printed without a name.
+#[must_use]
+pub fn print(name: &str, params: &[Param]) -> String {
+    let mut out = snake(name);
+    let fields = describe(name).map_or(&[][..], |row| row.fields);
+    for (index, param) in params.iter().enumerate() {
+        out.push(if index == 0 { '[' } else { ',' });
+        if let Some(field) = fields.get(index) {
+            out.push_str(field.name);
+            out.push('=');
+        }
+        out.push_str(&param.to_string());
+    }
+    if !params.is_empty() {
+        out.push(']');
+    }
+    out
+}
+
+fn exactly<'a, const N: usize>(primitive: &'static str, params: &'a [Param]) -> Result<&'a [Param; N], ParamError> {
+    params.try_into().map_err(|_| ParamError::Count { primitive, expected: N, found: params.len() })
+}
+
+fn field<T: FromParam>(primitive: &'static str, field: &'static str, param: &Param) -> Result<T, ParamError> {
+    T::from_param(param).ok_or_else(|| ParamError::Field {
+        primitive,
+        field,
+        expected: T::EXPECTED,
+        found: param.to_string(),
+    })
+}
+
+#[cfg(test)]
+#[path = "../build/primitives.rs"]
+mod generator;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const TEXT: &str = include_str!("../primitives.tbl");
+
+    /// Class and name of each primitive in the headers that the crate was built against.
+    const HEADERS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/primitive_headers.rs"));
+
+    #[test]
+    fn the_generated_table_is_the_parsed_one_sorted() {
+        let rows = generator::parse(TEXT).unwrap_or_else(|error| panic!("{error}")).rows;
+        assert!(rows.iter().map(|row| (&*row.name, row.prefix)).eq(TABLE.iter().map(|row| (row.name, row.prefix))));
+        assert!(TABLE.is_sorted_by(|a, b| a.name < b.name));
+    }
+
+    #[test]
+    fn every_name_in_the_headers_has_a_row_of_its_class() {
+        assert!(HEADERS.len() > 150, "the headers were not found when the crate was built");
+        for (class, name) in HEADERS {
+            let found = describe(name).and_then(|row| row.class.rsplit("::").next());
+            assert_eq!(found, Some(*class), "{name}");
+        }
+        let unknown: Vec<_> =
+            TABLE.iter().filter(|row| !row.prefix && !HEADERS.iter().any(|(_, name)| *name == row.name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
+    fn a_name_is_found_whole_or_by_its_beginning() {
+        assert_eq!(find("Transpose"), Some(Transpose::ID));
+        assert_eq!(find("Scatter Sum"), Some(ScatterSum::ID));
+        assert_eq!(find("View int32"), Some(View::ID));
+        assert_eq!(find("CompiledAddExpMultiply"), Some(Compiled::ID));
+        assert_eq!(find("TransposeMore"), None);
+        assert_eq!(find(""), None);
+        for (id, row) in TABLE.iter().enumerate() {
+            assert_eq!(find(row.name), Some(id));
+        }
+    }
+
+    #[test]
+    fn typed_views_read_their_parameters() {
+        let axes = [Param::Ints(vec![1, 0])];
+        assert_eq!(Transpose::from_params(&axes), Ok(Transpose { axes: vec![1, 0] }));
+        assert_eq!(AddMM::from_params(&[Param::Float(1.0), Param::Float(0.5)]), Ok(AddMM { alpha: 1.0, beta: 0.5 }));
+        assert_eq!(Matmul::from_params(&[]), Ok(Matmul));
+        let (commutative, ordered) = (Add::COMMUTATIVE, Subtract::COMMUTATIVE);
+        assert!(commutative && !ordered);
+        assert_eq!(
+            Matmul::from_params(&axes).unwrap_err().to_string().lines().next(),
+            Some("Matmul has 0 parameters, but 1 were given")
+        );
+        let error = Transpose::from_params(&[Param::Int(3)]).unwrap_err().to_string();
+        assert_eq!(
+            error.lines().next(),
+            Some("parameter axes of Transpose is 3, which is not a list of 32-bit integers")
+        );
+    }
+
+    #[test]
+    fn primitives_print_with_their_parameters() {
+        assert_eq!(print("Transpose", &[Param::Ints(vec![1, 0])]), "transpose[axes=(1,0)]");
+        assert_eq!(print("AddMM", &[Param::Float(1.0), Param::Float(1.0)]), "addmm[alpha=1,beta=1]");
+        assert_eq!(print("View bfloat16", &[Param::Dtype(Dtype::Bfloat16)]), "view[dtype=bf16]");
+        assert_eq!(snake("SliceUpdate Sum"), "slice_update_sum");
+        assert_eq!(print("Matmul", &[]), "matmul");
+        assert_eq!(print("nf4_matmul", &[Param::Int(64)]), "nf4_matmul[64]");
+    }
+
+    #[test]
+    fn a_malformed_row_is_reported_with_its_line() {
+        let error = |text: &str| generator::parse(text).err().unwrap_or_default();
+        assert_eq!(error("# x\nAbs | abs"), "line 2: expected 6 columns, found 2");
+        assert_eq!(error("Abs | abs | Abs | fast | | Doc."), "line 1: unknown flag `fast`");
+        assert_eq!(
+            error("Abs | abs | Abs | | | Doc"),
+            "line 1: expected a sentence that ends in a period, found `Doc`"
+        );
+        assert_eq!(error("Abs | abs | Abs | | x:y | Doc."), "line 1: parameter `x` has the unknown type `y`");
+        assert_eq!(error("Abs | abs | Abs | | x:int | Doc."), "line 1: parameter `x` has no `field` line");
+        assert_eq!(error("A | a | A | | | X.\nA | b | A | | | X."), "line 2: `A` names the same type as line 1");
+        assert_eq!(error("A | a | A | | | X.\nB | a | B | | | X."), "line 2: `a` is printed as line 1 is");
+        assert_eq!(
+            error("A | a | A | | | X.\nB | b | A | | _ | X."),
+            "line 2: the parameters of `A` differ from those in line 1"
+        );
+        assert_eq!(error("field x = X."), "field `x` is described, but no primitive has it");
+    }
+
+    #[test]
+    fn the_generator_writes_the_rows_of_the_bridge() {
+        let out = Path::new(env!("OUT_DIR")).join("generator_test");
+        std::fs::create_dir_all(&out).unwrap();
+        generator::generate(&Path::new(env!("CARGO_MANIFEST_DIR")).join("primitives.tbl"), &out);
+        let rows = std::fs::read_to_string(out.join("primitives.inc")).unwrap();
+        for row in [
+            "TACIT_PARAMETERS(\"N3mlx4core9TransposeE\", Transpose, kind::Ints)",
+            "TACIT_PARAMETERS(\"N3mlx4core4fast9LayerNormE\", fast::LayerNorm, kind::Skip, kind::Float)",
+            "TACIT_NO_PARAMETERS(Add)",
+        ] {
+            assert!(rows.lines().any(|line| line == row), "{row}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Where the arrays of a value are while its structure goes through serde.
+//!
+//! The structure is JSON and the arrays are not, so an array is serialized as a key. [`collect_arrays`] gathers the arrays by
+//! key while a function serializes, and [`provide_arrays`] lends them to a function that deserializes; both are for the thread
+//! that runs the function, and the inner one of two holds.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use mlx_rs::Array;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+use crate::{ImplicitArray, Value};
+
+/// Arrays by the key that stands for each in the structure.
+pub type StoredArrays = BTreeMap<String, Array>;
+
+/// Runs `f` and returns the arrays that it serialized.
+pub fn collect_arrays<R>(f: impl FnOnce() -> R) -> (R, StoredArrays) {
+    let entered = Entered::new(Store::Collecting(StoredArrays::new()));
+    let result = f();
+    match entered.leave() {
+        Some(Store::Collecting(arrays)) => (result, arrays),
+        _ => (result, StoredArrays::new()),
+    }
+}
+
+/// Runs `f`, which deserializes a structure whose arrays are `arrays`.
+pub fn provide_arrays<R>(arrays: StoredArrays, f: impl FnOnce() -> R) -> R {
+    let _entered = Entered::new(Store::Providing(arrays));
+    f()
+}
+
+/// A field of children, as it is stored.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be stored as children",
+    label = "not an array",
+    note = "mark the field `#[implicit(aux)]` if it is static"
+)]
+pub trait StoredChild: Sized {
+    /// Puts the arrays in the store, and their keys in the structure.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
+
+    /// The inverse of [`serialize`](Self::serialize).
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
+}
+
+impl StoredChild for Array {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        put(self).ok_or_else(|| ser::Error::custom(OUTSIDE))?.serialize(serializer)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        take(&key).map_err(de::Error::custom)
+    }
+}
+
+impl StoredChild for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let kind = match self {
+            Self::Dense(array) => Kind::Array(Stored(array)),
+            Self::Implicit(array) => Kind::Implicit(&**array),
+        };
+        kind.serialize(serializer)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Kind::<Stored<Array>, Box<dyn ImplicitArray>>::deserialize(deserializer)? {
+            Kind::Array(array) => Self::Dense(array.0),
+            Kind::Implicit(array) => Self::Implicit(array),
+        })
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: StoredChild> StoredChild for Option<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.as_ref().map(Stored).serialize(serializer)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let child: Option<Stored<T>> = Deserialize::deserialize(deserializer)?;
+        Ok(child.map(|child| child.0))
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: StoredChild> StoredChild for Vec<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter().map(Stored))
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let children: Vec<Stored<T>> = Deserialize::deserialize(deserializer)?;
+        Ok(children.into_iter().map(|child| child.0).collect())
+    }
+}
+
+const OUTSIDE: &str = "the arrays of an implicit array are not part of its structure\n\
+                       help: save and load it with `tacit::save` and `tacit::load`";
+
+enum Store {
+    Collecting(StoredArrays),
+    Providing(StoredArrays),
+}
+
+thread_local! {
+    static STORE: RefCell<Option<Store>> = const { RefCell::new(None) };
+}
+
+/// A store in force; the one before it is put back at the end, also when the function panics.
+struct Entered(Option<Store>);
+
+impl Entered {
+    fn new(store: Store) -> Self {
+        Self(STORE.replace(Some(store)))
+    }
+
+    fn leave(self) -> Option<Store> {
+        STORE.take()
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        STORE.set(self.0.take());
+    }
+}
+
+fn put(array: &Array) -> Option<String> {
+    STORE.with_borrow_mut(|store| match store {
+        Some(Store::Collecting(arrays)) => {
+            let key = arrays.len().to_string();
+            arrays.insert(key.clone(), array.clone());
+            Some(key)
+        }
+        _ => None,
+    })
+}
+
+fn take(key: &str) -> Result<Array, String> {
+    STORE.with_borrow(|store| match store {
+        Some(Store::Providing(arrays)) => {
+            arrays.get(key).cloned().ok_or_else(|| format!("there is no array for the key {key:?}"))
+        }
+        _ => Err(OUTSIDE.to_owned()),
+    })
+}
+
+/// What a [`Value`] is stored as.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind<A, I> {
+    Array(A),
+    Implicit(I),
+}
+
+/// A child on its way through serde.
+struct Stored<T>(T);
+
+impl<T: StoredChild> Serialize for Stored<&T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de, T: StoredChild> Deserialize<'de> for Stored<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::deserialize(deserializer).map(Self)
+    }
+}

@@ -1,0 +1,126 @@
+//! What the output of `derive(ImplicitArray)` and `#[handler]` calls.
+
+use std::any::TypeId;
+use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserializer, Serialize, Serializer};
+use tacit_bridge::Aval;
+
+use crate::handler::IntoResults;
+use crate::{Error, ImplicitArray, Result, Value};
+
+/// A type that a static field may have.
+///
+/// The methods repeat those of the traits below it, so that a type that lacks one is one error and not five.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the type of a static field",
+    label = "not all of `Clone + Debug + Eq + Hash + Serialize + Deserialize`",
+    note = "derive the missing ones of `Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize`",
+    note = "keep a float as its bits, and an array as a child, without `#[implicit(aux)]`"
+)]
+pub trait Aux: Sized {
+    /// A clone.
+    fn duplicate(&self) -> Self;
+
+    /// Whether both are equal.
+    fn equals(&self, other: &Self) -> bool;
+
+    /// Hashes the value.
+    fn hash_into(&self, state: &mut dyn Hasher);
+
+    /// Serializes the value as itself.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
+
+    /// The inverse of [`serialize`](Self::serialize).
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Clone + Debug + Eq + Hash + Serialize + DeserializeOwned> Aux for T {
+    fn duplicate(&self) -> Self {
+        self.clone()
+    }
+
+    fn equals(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn hash_into(&self, mut state: &mut dyn Hasher) {
+        self.hash(&mut state);
+    }
+
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Serialize::serialize(self, serializer)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::deserialize(deserializer)
+    }
+}
+
+/// Hashes which type `T` is, so that equal static fields of two types differ.
+pub fn hash_type<T: 'static>(mut state: &mut dyn Hasher) {
+    TypeId::of::<T>().hash(&mut state);
+}
+
+/// The aval of a type that declares none: that of what it materializes to.
+///
+/// # Errors
+///
+/// The type refuses to be materialized.
+pub fn inferred_aval(array: &dyn ImplicitArray) -> Result<Aval> {
+    array.build().and_then(|value| value.aval()).map_err(|error| Error::NoAval {
+        ty: array.typetag_name(),
+        reason: match error {
+            Error::Refused { reason, .. } => reason,
+            other => other.to_string(),
+        },
+    })
+}
+
+/// An array made from `children` by a function that takes them field by field.
+///
+/// # Errors
+///
+/// The function takes more or fewer children than there are, or one of them does not fit.
+pub fn rebuilt<T: ImplicitArray>(
+    children: Vec<Value>,
+    rebuild: impl FnOnce(&mut dyn Iterator<Item = Value>) -> Result<T>,
+) -> Result<Box<dyn ImplicitArray>> {
+    let given = children.len();
+    let mut children = children.into_iter();
+    let array = rebuild(&mut children)?;
+    let left = children.len();
+    if left > 0 {
+        return Err(Error::invalid(
+            format!("{} has {} children and was given {given}", array.typetag_name(), given - left),
+            "give one value for each child",
+        ));
+    }
+    Ok(Box::new(array))
+}
+
+/// The operands from a position on.
+///
+/// # Errors
+///
+/// There are fewer.
+pub fn rest_operands<'a, 'b>(operands: &'b [&'a Value], position: usize) -> Result<&'b [&'a Value]> {
+    operands.get(position..).ok_or_else(|| {
+        Error::invalid(
+            format!("there are {} operands and the handler takes at least {position}", operands.len()),
+            "call handlers through a registry",
+        )
+    })
+}
+
+/// A handler's answer as the registry takes it.
+///
+/// # Errors
+///
+/// Those of the handler.
+pub fn results<R: IntoResults, E: Into<Error>>(answer: Result<R, E>) -> Result<Vec<Value>> {
+    answer.map(IntoResults::into_results).map_err(Into::into)
+}

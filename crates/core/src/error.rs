@@ -1,0 +1,304 @@
+//! The one error type.
+
+use std::fmt;
+
+use mlx_rs::error::Exception;
+use tacit_bridge::{Aval, BridgeError, GradientError};
+
+use crate::handler::Site;
+
+/// The result of everything in Tacit.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Any error of Tacit, as a kind with its data.
+///
+/// The message is a lower-case clause with operands in jaxpr notation (`f32[4,8]`) and, where there is a next step, a
+/// second line that begins with `help:`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// MLX refused an op.
+    #[error("mlx: {0}")]
+    Mlx(String),
+
+    /// A placeholder outlived the trace that it was made for.
+    #[error(
+        "{count} placeholder{} of the trace outlived it: the function keeps an array that was computed from {}\n\
+         help: return the array from the function instead of storing it, or store a copy made outside `implicit`",
+        if *.count == 1 { "" } else { "s" }, Listed(.avals)
+    )]
+    PlaceholderLeaked {
+        /// How many placeholders are still alive.
+        count: usize,
+        /// The avals of all placeholders of the trace.
+        avals: Vec<Aval>,
+    },
+
+    /// The function asked for the data of a value that is being traced.
+    #[error(
+        "the function evaluates an array that depends on an implicit one while it is traced\n\
+         help: move `eval`, `item` and `as_slice` out of the function; inside it arrays have a shape and a dtype only"
+    )]
+    EvalInTrace,
+
+    /// A handler's result has another aval than the primitive it stands for.
+    #[error("handler {handler} gave {found} for {primitive}, which makes {expected}")]
+    HandlerAval {
+        /// The handler and where it stands.
+        handler: Site,
+        /// The primitive with its parameters.
+        primitive: String,
+        /// What the primitive makes.
+        expected: String,
+        /// What the handler gave.
+        found: String,
+    },
+
+    /// Two handlers match a call equally well.
+    #[error(
+        "handlers {first} and {second} match {call} equally well\n\
+         help: give one of them a `precedence`, or write a handler that is more specific than both"
+    )]
+    Ambiguous {
+        /// The primitive and its operands.
+        call: String,
+        /// One handler.
+        first: Site,
+        /// The other.
+        second: Site,
+    },
+
+    /// Two handlers have the same signature.
+    #[error("handlers {first} and {second} have the same signature, {signature}\nhelp: remove one of them")]
+    Duplicate {
+        /// The signature of both.
+        signature: String,
+        /// One handler.
+        first: Site,
+        /// The other.
+        second: Site,
+    },
+
+    /// Two operand types have a default handler, and nothing says which of them takes the call.
+    #[error(
+        "both {first} and {second} have a default handler for {call}\n\
+         help: write a handler for this primitive and these two types"
+    )]
+    TwoDefaults {
+        /// The primitive and its operands.
+        call: String,
+        /// One type.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+
+    /// The policy forbids the materialization that a call needs.
+    #[error(
+        "{call} needs {types} materialized, which the policy forbids{}\n\
+         help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`",
+        Nearest(.nearest)
+    )]
+    MaterializationDenied {
+        /// The primitive and its operands.
+        call: String,
+        /// The implicit types among the operands.
+        types: String,
+        /// Up to three handlers that come closest.
+        nearest: Vec<NearMiss>,
+    },
+
+    /// A type refuses to be materialized.
+    #[error(
+        "{ty} refuses to be materialized: {reason}{}\nhelp: write a handler for this primitive and this type",
+        .call.as_ref().map(|call| format!("; {call} has no handler")).unwrap_or_default()
+    )]
+    Refused {
+        /// The type.
+        ty: &'static str,
+        /// Its reason.
+        reason: String,
+        /// The primitive and its operands, where a call needed it.
+        call: Option<String>,
+    },
+
+    /// A handler leaves the call to the next candidate; never seen outside dispatch.
+    #[error("declined: {0}")]
+    Declined(String),
+
+    /// The type of a value is not known before it is materialized, and it refuses.
+    #[error("{ty} has no aval: {reason}\nhelp: give the struct a field `#[implicit(aux)] aval: Aval`")]
+    NoAval {
+        /// The type.
+        ty: &'static str,
+        /// Why it could not be inferred.
+        reason: String,
+    },
+
+    /// A materialization has another aval than the array it stands for.
+    #[error("{ty} says that it is {expected} and materializes to {found}")]
+    MaterializedAval {
+        /// The type.
+        ty: &'static str,
+        /// What the type says.
+        expected: Aval,
+        /// What it makes.
+        found: Aval,
+    },
+
+    /// A vjp gave gradients that do not fit its arguments.
+    #[error("{0}\nhelp: return one gradient for each argument, zeros where there is none")]
+    Gradient(GradientError),
+
+    /// A kernel failed.
+    #[error("kernel {kernel} failed: {message}")]
+    Kernel {
+        /// The kernel.
+        kernel: String,
+        /// Its own words.
+        message: String,
+    },
+
+    /// An argument cannot be used.
+    #[error("{message}{}", .help.as_ref().map(|help| format!("\nhelp: {help}")).unwrap_or_default())]
+    Invalid {
+        /// What is wrong with it.
+        message: String,
+        /// What to do.
+        help: Option<String>,
+    },
+
+    /// The traced function failed with an error of its own.
+    #[error("{0}")]
+    Function(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// An argument cannot be used, with the next step.
+    pub fn invalid(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::Invalid { message: message.into(), help: Some(help.into()) }
+    }
+
+    /// Leaves the call to the next candidate, with the reason.
+    ///
+    /// A handler returns it for operands that its signature matches but that it cannot take.
+    ///
+    /// ```
+    /// # use tacit_core::{Error, Result, Value};
+    /// fn only_rows(ndim: usize) -> Result<Value> {
+    ///     if ndim != 2 {
+    ///         return Err(Error::decline("the left side has more than two axes"));
+    ///     }
+    ///     # unreachable!()
+    /// }
+    /// # assert!(matches!(only_rows(3), Err(Error::Declined(_))));
+    /// ```
+    pub fn decline(reason: impl Into<String>) -> Self {
+        Self::Declined(reason.into())
+    }
+
+    /// A type refuses to be materialized, with the reason; for `materialize` of such a type.
+    pub fn refuse(reason: impl Into<String>) -> Self {
+        Self::Refused { ty: "the type", reason: reason.into(), call: None }
+    }
+}
+
+/// A handler that a call comes close to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NearMiss {
+    /// The handler and where it stands.
+    pub handler: Site,
+    /// Its signature.
+    pub signature: String,
+}
+
+struct Listed<'a>(&'a [Aval]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, aval) in self.0.iter().enumerate() {
+            write!(f, "{}{aval}", if i == 0 { "" } else { " or " })?;
+        }
+        Ok(())
+    }
+}
+
+struct Nearest<'a>(&'a [NearMiss]);
+
+impl fmt::Display for Nearest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for near in self.0 {
+            write!(f, "\nnear: {} takes {}", near.handler, near.signature)?;
+        }
+        Ok(())
+    }
+}
+
+/// What MLX says when an array without data is evaluated, outside and inside its own transforms.
+const EVAL_MESSAGES: [&str; 2] =
+    ["Attempting to eval an array without a primitive", "Attempting to eval an array during function transformations"];
+
+/// Whether a message of MLX's is about an eval of a traced array.
+pub(crate) fn is_eval_message(text: &str) -> bool {
+    EVAL_MESSAGES.iter().any(|known| text.contains(known))
+}
+
+fn of_text(text: String) -> Error {
+    if let Some(error) = tacit_bridge::recover(&text) {
+        return of_box(error);
+    }
+    if is_eval_message(&text) { Error::EvalInTrace } else { Error::Mlx(text) }
+}
+
+fn of_box(error: tacit_bridge::BoxError) -> Error {
+    let error = match error.downcast::<Error>() {
+        Ok(ours) => return *ours,
+        Err(other) => other,
+    };
+    let error = match error.downcast::<BridgeError>() {
+        Ok(bridge) => return (*bridge).into(),
+        Err(other) => other,
+    };
+    if let Some(gradient) = error.downcast_ref::<GradientError>() {
+        return Error::Gradient(gradient.clone());
+    }
+    if let Some(kernel) = error.downcast_ref::<tacit_bridge::kernel::KernelError>() {
+        return Error::Kernel { kernel: kernel.kernel.to_owned(), message: kernel.failure.clone() };
+    }
+    match error.downcast::<Exception>() {
+        Ok(exception) => (*exception).into(),
+        Err(other) => Error::Function(other),
+    }
+}
+
+impl From<Exception> for Error {
+    fn from(exception: Exception) -> Self {
+        of_text(exception.what().to_owned())
+    }
+}
+
+impl From<BridgeError> for Error {
+    fn from(error: BridgeError) -> Self {
+        match error {
+            BridgeError::Mlx(text) => of_text(text),
+            BridgeError::Callback(error) => of_box(error),
+            other => Self::Invalid { message: other.to_string(), help: None },
+        }
+    }
+}
+
+impl From<Error> for Exception {
+    /// For closures that mlx-rs calls: its transforms take no other error type.
+    #[track_caller]
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        tacit_bridge::remember(Box::new(error));
+        Self::custom(text)
+    }
+}
+
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}

@@ -1,0 +1,152 @@
+//! Handlers: functions for one primitive and one operand signature.
+
+use std::fmt;
+
+use mlx_rs::Array;
+use tacit_bridge::typed::TypedPrimitive;
+
+use crate::pattern::Signature;
+use crate::{Error, ImplicitArray, Primitive, Result, Value};
+
+/// The function behind a handler.
+pub type HandlerFn = fn(&Primitive, &[&Value]) -> Result<Vec<Value>>;
+
+/// A function for one primitive and one operand signature.
+///
+/// `#[handler]` makes one of a function and registers it; [`HandlerDef::HANDLER`] is the same for a registry that is
+/// built by hand.
+#[derive(Clone, Copy, Debug)]
+pub struct Handler {
+    /// The name and the place.
+    pub site: Site,
+    /// What it takes.
+    pub signature: Signature,
+    /// Decides between handlers that match equally well; the higher wins.
+    pub precedence: i32,
+    /// The function.
+    pub call: HandlerFn,
+}
+
+/// What `#[handler]` gives a function beside itself: a type of the same name.
+pub trait HandlerDef {
+    /// The handler.
+    const HANDLER: Handler;
+}
+
+/// A handler's name and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The function's name.
+    pub name: &'static str,
+    /// The source file.
+    pub file: &'static str,
+    /// The line in it.
+    pub line: u32,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}:{})", self.name, self.file, self.line)
+    }
+}
+
+/// The entry that `#[handler]` submits; a registry collects them.
+pub struct Registration(pub Handler);
+
+inventory::collect!(Registration);
+
+/// A type that may stand behind the `&` of a handler's first parameter.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an MLX primitive",
+    label = "the first parameter of a handler is its primitive",
+    note = "take `&op::Matmul` or another type of `tacit::op`, or `&Primitive` for any primitive"
+)]
+pub trait HandlerPrimitive: Sized {
+    /// MLX's name of the primitive, or `None` for any.
+    const NAME: Option<&'static str>;
+
+    /// Calls `f` with the view of `primitive`.
+    ///
+    /// # Errors
+    ///
+    /// The parameters are not those of this primitive, or `f` fails.
+    fn with<R>(primitive: &Primitive, f: impl FnOnce(&Self) -> Result<R>) -> Result<R>;
+}
+
+impl<T: TypedPrimitive> HandlerPrimitive for T {
+    const NAME: Option<&'static str> = Some(T::NAME);
+
+    fn with<R>(primitive: &Primitive, f: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
+        f(&primitive.view()?)
+    }
+}
+
+impl HandlerPrimitive for Primitive {
+    const NAME: Option<&'static str> = None;
+
+    fn with<R>(primitive: &Primitive, f: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
+        f(primitive)
+    }
+}
+
+/// What a handler may return inside its `Result`.
+#[diagnostic::on_unimplemented(
+    message = "a handler cannot return `Result<{Self}>`",
+    note = "return `Result<Value>`, `Result<Array>`, or `Result<Vec<Value>>` for a primitive with several results"
+)]
+pub trait IntoResults {
+    /// The results as values.
+    fn into_results(self) -> Vec<Value>;
+}
+
+impl IntoResults for Value {
+    fn into_results(self) -> Vec<Value> {
+        vec![self]
+    }
+}
+
+impl IntoResults for Array {
+    fn into_results(self) -> Vec<Value> {
+        vec![self.into()]
+    }
+}
+
+impl IntoResults for Vec<Value> {
+    fn into_results(self) -> Vec<Value> {
+        self
+    }
+}
+
+/// The dense operand at a position, for expanded handlers.
+#[doc(hidden)]
+pub fn dense_operand<'a>(operands: &[&'a Value], position: usize) -> Result<&'a Array> {
+    operands.get(position).and_then(|value| value.as_dense()).ok_or_else(|| mismatch(position))
+}
+
+/// The operand of type `T` at a position, for expanded handlers.
+#[doc(hidden)]
+pub fn typed_operand<'a, T: ImplicitArray>(operands: &[&'a Value], position: usize) -> Result<&'a T> {
+    operands.get(position).and_then(|value| value.downcast()).ok_or_else(|| mismatch(position))
+}
+
+/// The implicit operand at a position, for expanded handlers.
+#[doc(hidden)]
+pub fn implicit_operand<'a>(operands: &[&'a Value], position: usize) -> Result<&'a dyn ImplicitArray> {
+    match operands.get(position) {
+        Some(Value::Implicit(array)) => Ok(&**array),
+        _ => Err(mismatch(position)),
+    }
+}
+
+/// The operand at a position, for expanded handlers.
+#[doc(hidden)]
+pub fn any_operand<'a>(operands: &[&'a Value], position: usize) -> Result<&'a Value> {
+    operands.get(position).copied().ok_or_else(|| mismatch(position))
+}
+
+fn mismatch(position: usize) -> Error {
+    Error::invalid(
+        format!("operand {position} does not match the handler's signature"),
+        "call handlers through a registry",
+    )
+}

@@ -1,0 +1,156 @@
+//! The trait of implicit arrays.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::hash::Hasher;
+
+use dyn_clone::DynClone;
+use mlx_rs::Array;
+use tacit_bridge::Aval;
+
+use crate::{Error, Primitive, Result, Value};
+
+/// A handler for every primitive, which a type may have as its default.
+pub type DefaultHandler = fn(&Primitive, &[&Value]) -> Result<Vec<Value>>;
+
+/// A child with its name: the field's, and `field.0`, `field.1` in a list.
+pub type NamedChild = (Cow<'static, str>, Value);
+
+/// What the derive cannot know of an implicit array: how to build the dense one.
+pub trait Materialize {
+    /// Builds the next more concrete form, which may itself be implicit.
+    ///
+    /// Call [`Value::materialize`] or [`materialize`](crate::materialize()) instead: they apply the policy and count.
+    ///
+    /// # Errors
+    ///
+    /// A type that must not be built densely returns [`Error::refuse`].
+    fn materialize(&self) -> Result<Value>;
+}
+
+/// An array that stands for a dense array that does not exist.
+///
+/// `#[derive(ImplicitArray)]` writes the implementation from the struct's fields: those marked `#[implicit(aux)]` are
+/// static, the others are children. What it cannot know is [`Materialize`].
+#[typetag::serde(tag = "type")]
+pub trait ImplicitArray: DynClone + Debug + Send + Any {
+    /// The shape and dtype of the array that this stands for.
+    ///
+    /// # Errors
+    ///
+    /// The type declares no aval and refuses to be materialized.
+    fn aval(&self) -> Result<Aval>;
+
+    /// Builds the next more concrete form without policy or counting; see [`Materialize::materialize`].
+    ///
+    /// # Errors
+    ///
+    /// The type refuses.
+    fn build(&self) -> Result<Value>;
+
+    /// The children in the order of the fields.
+    fn children(&self) -> Vec<NamedChild>;
+
+    /// The same array with other children, in the order of [`children`](Self::children).
+    ///
+    /// # Errors
+    ///
+    /// The number of children, or the kind of one, does not fit.
+    fn with_children(&self, children: Vec<Value>) -> Result<Box<dyn ImplicitArray>>;
+
+    /// Whether `other` is of the same type with equal static fields.
+    fn aux_eq(&self, other: &dyn ImplicitArray) -> bool;
+
+    /// Hashes the type and the static fields.
+    fn aux_hash(&self, state: &mut dyn Hasher);
+
+    /// The handler for every primitive that has no other, if the type has one.
+    fn default_handler(&self) -> Option<DefaultHandler>;
+
+    /// Whether a commutative primitive may be tried with its operands swapped.
+    fn commutes(&self) -> bool;
+
+    /// The value as `Any`, for downcasts.
+    fn as_any(&self) -> &dyn Any;
+
+    /// The bytes that the children hold.
+    fn nbytes(&self) -> usize {
+        self.children().iter().map(|(_, child)| child.nbytes()).sum()
+    }
+}
+
+dyn_clone::clone_trait_object!(ImplicitArray);
+
+/// A field type that may hold children of an implicit array.
+pub trait ChildField: Sized {
+    /// Appends the children in this field.
+    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>);
+
+    /// Takes as many children as this field has from `children`.
+    ///
+    /// # Errors
+    ///
+    /// There are too few, or one is of the wrong kind.
+    fn replaced(&self, name: &'static str, children: &mut dyn Iterator<Item = Value>) -> Result<Self>;
+}
+
+fn next(name: &str, children: &mut dyn Iterator<Item = Value>) -> Result<Value> {
+    children.next().ok_or_else(|| {
+        Error::invalid(format!("there is no child for the field {name}"), "give one value for each child")
+    })
+}
+
+impl ChildField for Value {
+    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
+        children.push((name.into(), self.clone()));
+    }
+
+    fn replaced(&self, name: &'static str, children: &mut dyn Iterator<Item = Value>) -> Result<Self> {
+        next(name, children)
+    }
+}
+
+impl ChildField for Array {
+    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
+        children.push((name.into(), self.into()));
+    }
+
+    fn replaced(&self, name: &'static str, children: &mut dyn Iterator<Item = Value>) -> Result<Self> {
+        match next(name, children)? {
+            Value::Dense(array) => Ok(array),
+            implicit @ Value::Implicit(_) => Err(Error::invalid(
+                format!("the child {name} is dense and was given {implicit}"),
+                "declare the field as a `Value` to let it be implicit",
+            )),
+        }
+    }
+}
+
+impl<T: ChildField> ChildField for Option<T> {
+    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
+        if let Some(child) = self {
+            child.collect(name, children);
+        }
+    }
+
+    fn replaced(&self, name: &'static str, children: &mut dyn Iterator<Item = Value>) -> Result<Self> {
+        self.as_ref().map(|child| child.replaced(name, children)).transpose()
+    }
+}
+
+impl<T: ChildField> ChildField for Vec<T> {
+    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
+        for (i, item) in self.iter().enumerate() {
+            let first = children.len();
+            item.collect(name, children);
+            for (child, _) in &mut children[first..] {
+                *child = format!("{name}.{i}").into();
+            }
+        }
+    }
+
+    fn replaced(&self, name: &'static str, children: &mut dyn Iterator<Item = Value>) -> Result<Self> {
+        self.iter().map(|item| item.replaced(name, children)).collect()
+    }
+}

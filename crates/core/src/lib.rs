@@ -1,0 +1,70 @@
+//! Implicit arrays, handlers, dispatch and the interception of MLX graphs.
+//!
+//! [`implicit()`] records a function of plain mlx-rs code on placeholders, walks the graph that MLX built, sends each
+//! primitive on an implicit operand to the handler registered for it ([`Registry`], `#[handler]`), materializes
+//! operands where there is none ([`Policy`]), and gives the plain graph back to MLX. [`with_parameters`] does the same
+//! for an mlx-rs module. [`dispatch`](mod@dispatch) states who takes a call.
+//!
+//! This crate knows no array type; see `tacit-arrays`.
+
+// The macros' output names this crate as the facade does.
+extern crate self as tacit;
+
+mod array_store;
+mod counters;
+mod derive_support;
+pub mod dispatch;
+mod error;
+mod explain;
+pub mod handler;
+mod implicit;
+mod implicit_array;
+pub mod kernel;
+mod materialize;
+mod module;
+mod pattern;
+mod policy;
+mod positional;
+mod primitive;
+mod registry;
+mod scoped;
+mod trace;
+pub mod transform;
+mod value;
+
+pub use counters::Counters;
+pub use dispatch::Taker;
+pub use error::{Error, NearMiss, Result};
+pub use explain::{Equation, Explanation, Variable};
+pub use handler::{Handler, Site};
+pub use implicit::{explain, implicit};
+pub use implicit_array::{ChildField, DefaultHandler, ImplicitArray, Materialize, NamedChild};
+pub use materialize::materialize;
+pub use module::{Parameters, explain_with_parameters, with_parameters};
+pub use pattern::{OperandType, Pattern, Signature};
+pub use policy::{POLICY_VARIABLE, Policy};
+pub use positional::Arrays;
+pub use primitive::Primitive;
+pub use registry::{Registry, Resolution};
+pub use scoped::{PolicyGuard, RegistryGuard};
+pub use tacit_bridge::{Aval, Param, dtype_name, dtype_named};
+pub use value::{Value, short_name};
+
+pub use tacit_macros::{ImplicitArray, handler};
+
+/// The typed views of MLX's primitives, and the table that they come from.
+pub mod op {
+    pub use tacit_bridge::typed::*;
+}
+
+/// What the macros' output refers to.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::handler::{
+        HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, implicit_operand,
+        typed_operand,
+    };
+    pub use crate::array_store::*;
+    pub use crate::derive_support::*;
+    pub use {inventory, serde, typetag};
+}

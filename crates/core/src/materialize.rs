@@ -1,0 +1,35 @@
+//! One layer of materialization, under the policy and counted.
+
+use crate::counters::Counters;
+use crate::{Error, ImplicitArray, Policy, Result, Value};
+
+/// Materializes `array` by one layer: the policy applies and it is counted.
+///
+/// # Errors
+///
+/// The type refuses, the policy forbids it, or the result is not what the type says that it is.
+pub fn materialize(array: &dyn ImplicitArray) -> Result<Value> {
+    if Policy::current() == Policy::Deny {
+        return Err(Error::MaterializationDenied {
+            call: "this".to_owned(),
+            types: array.typetag_name().to_owned(),
+            nearest: Vec::new(),
+        });
+    }
+    build(array)
+}
+
+/// Materializes `array` by one layer, after the policy was asked.
+pub(crate) fn build(array: &dyn ImplicitArray) -> Result<Value> {
+    let ty = array.typetag_name();
+    let value = array.build().map_err(|error| match error {
+        Error::Refused { reason, call, .. } => Error::Refused { ty, reason, call },
+        other => other,
+    })?;
+    let (expected, found) = (array.aval()?, value.aval()?);
+    if expected != found {
+        return Err(Error::MaterializedAval { ty, expected, found });
+    }
+    Counters { materialized: 1, materialized_bytes: found.nbytes() as u64, ..Counters::default() }.add();
+    Ok(value)
+}

@@ -1,0 +1,67 @@
+//! What happens when a call needs an implicit array materialized.
+
+use std::sync::LazyLock;
+
+use crate::scoped::{self, PolicyGuard};
+
+/// What happens when a call needs an implicit array materialized.
+///
+/// ```
+/// use tacit_core::Policy;
+///
+/// let guard = Policy::Deny.scope();
+/// assert_eq!(Policy::current(), Policy::Deny);
+/// drop(guard);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Policy {
+    /// It is materialized silently.
+    Allow,
+    /// It is materialized, with one warning for each primitive and types.
+    #[default]
+    Warn,
+    /// It is an error.
+    Deny,
+}
+
+/// The variable that sets the policy where no guard does: `allow`, `warn` or `deny`.
+pub const POLICY_VARIABLE: &str = "TACIT_MATERIALIZE";
+
+impl Policy {
+    /// The policy in force on this thread.
+    #[must_use]
+    pub fn current() -> Self {
+        static DEFAULT: LazyLock<Policy> = LazyLock::new(|| match std::env::var(POLICY_VARIABLE) {
+            Ok(text) => Policy::parse(&text).unwrap_or_else(|| {
+                warn(&format!("{POLICY_VARIABLE}={text} is none of allow, warn and deny; warn is in force"));
+                Policy::default()
+            }),
+            Err(_) => Policy::default(),
+        });
+        scoped::policy().unwrap_or(*DEFAULT)
+    }
+
+    /// Puts this policy in force on this thread until the guard is dropped.
+    #[must_use = "the policy is in force only while the guard lives"]
+    pub fn scope(self) -> PolicyGuard {
+        scoped::enter_policy(self)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "allow" => Some(Self::Allow),
+            "warn" => Some(Self::Warn),
+            "deny" => Some(Self::Deny),
+            _ => None,
+        }
+    }
+}
+
+/// Warns through `tracing`, or on standard error in a program that has set up no subscriber.
+pub(crate) fn warn(text: &str) {
+    if tracing::dispatcher::has_been_set() {
+        tracing::warn!(target: "tacit", "{text}");
+    } else {
+        eprintln!("warning: {text}");
+    }
+}

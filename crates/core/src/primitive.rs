@@ -1,0 +1,80 @@
+//! One MLX primitive, with dispatch.
+
+use std::fmt;
+
+use mlx_rs::Array;
+use tacit_bridge::typed::TypedPrimitive;
+use tacit_bridge::{NameId, Param};
+
+use crate::{Error, Result, Value, dispatch};
+
+/// One MLX primitive with its static parameters.
+#[derive(Clone, Debug)]
+pub struct Primitive(tacit_bridge::Primitive);
+
+impl Primitive {
+    pub(crate) fn new(bridge: tacit_bridge::Primitive) -> Self {
+        Self(bridge)
+    }
+
+    /// The name as MLX spells it, such as `Matmul`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    pub(crate) fn name_id(&self) -> NameId {
+        self.0.name_id()
+    }
+
+    /// The static parameters, in the order of the table of primitives.
+    ///
+    /// # Errors
+    ///
+    /// The loaded MLX lays them out in a way that this build does not know.
+    pub fn params(&self) -> Result<Vec<Param>> {
+        Ok(self.0.params()?)
+    }
+
+    /// The typed view of the parameters.
+    ///
+    /// # Errors
+    ///
+    /// This is another primitive than `T`.
+    pub fn view<T: TypedPrimitive>(&self) -> Result<T> {
+        if crate::registry::canonical(self.name()) != T::NAME {
+            return Err(Error::invalid(
+                format!("the primitive is {}, not {}", self.name(), T::NAME),
+                "match on `Primitive::name` first",
+            ));
+        }
+        T::from_params(&self.params()?).map_err(|error| Error::Invalid { message: error.to_string(), help: None })
+    }
+
+    /// Applies the primitive to values: handlers first, materialization where there is none.
+    ///
+    /// Handlers redispatch with it, and so the types of strangers compose.
+    ///
+    /// # Errors
+    ///
+    /// A handler fails, or the policy forbids a materialization.
+    pub fn apply(&self, operands: &[&Value]) -> Result<Vec<Value>> {
+        dispatch::apply(self, operands)
+    }
+
+    /// Puts the primitive on dense operands into the graph.
+    ///
+    /// # Errors
+    ///
+    /// The operands have other shapes than the recorded ones and the primitive cannot work out its result shapes.
+    pub fn emit(&self, operands: &[Array]) -> Result<Vec<Array>> {
+        Ok(self.0.emit(operands)?)
+    }
+}
+
+impl fmt::Display for Primitive {
+    /// As in a jaxpr: `transpose[axes=(1,0)]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,242 @@
+//! The handlers, and which of them take a call.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+use tacit_bridge::{NameId, typed};
+
+use crate::handler::{Handler, HandlerDef, Registration};
+use crate::pattern::{OperandType, Signature};
+use crate::{Error, NearMiss, Result, scoped};
+
+/// The handlers that dispatch chooses from.
+///
+/// [`Registry::global`] holds everything that `#[handler]` registered anywhere in the program; one built by hand holds
+/// what it is given and is current inside [`scope`](Self::scope).
+#[derive(Default)]
+pub struct Registry {
+    handlers: Vec<Handler>,
+    /// Found resolutions, by the index of the primitive's name.
+    cache: RwLock<Vec<Resolutions>>,
+}
+
+type Resolutions = HashMap<Box<[OperandType]>, Arc<Resolution>, BuildHasherDefault<TypeHasher>>;
+
+/// The handlers that match a call, and those that match it with its operands swapped.
+#[derive(Debug, Default)]
+pub struct Resolution {
+    /// Best first. `Err` holds two that nothing tells apart; it counts only when the candidates before it decline.
+    pub(crate) direct: Vec<Candidate>,
+    pub(crate) swapped: Vec<Candidate>,
+    /// Whether the user was warned that these types are materialized for this primitive.
+    pub(crate) warned: AtomicBool,
+}
+
+/// One place in the order of candidates.
+pub(crate) type Candidate = Result<Handler, (Handler, Handler)>;
+
+impl Resolution {
+    /// Whether no handler matches.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.direct.is_empty() && self.swapped.is_empty()
+    }
+}
+
+impl Registry {
+    /// A registry without handlers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the handler of a function that `#[handler]` marks.
+    #[must_use]
+    pub fn with<H: HandlerDef>(self) -> Self {
+        self.with_handler(H::HANDLER)
+    }
+
+    /// Adds a handler.
+    #[must_use]
+    pub fn with_handler(mut self, handler: Handler) -> Self {
+        self.handlers.push(handler);
+        self.cache = RwLock::default();
+        self
+    }
+
+    /// Everything that `#[handler]` registered in this program.
+    #[must_use]
+    pub fn global() -> Arc<Self> {
+        static GLOBAL: LazyLock<Arc<Registry>> = LazyLock::new(|| {
+            let mut handlers: Vec<Handler> = inventory::iter::<Registration>().map(|entry| entry.0).collect();
+            // The linker decides the order of inventory; messages and tests need one that stays.
+            handlers.sort_by_key(|handler| (handler.site.file, handler.site.line, handler.site.name));
+            Arc::new(Registry { handlers, cache: RwLock::default() })
+        });
+        Arc::clone(&GLOBAL)
+    }
+
+    /// The registry in force on this thread.
+    #[must_use]
+    pub fn current() -> Arc<Self> {
+        scoped::registry().unwrap_or_else(Self::global)
+    }
+
+    /// Makes this registry current on this thread until the guard is dropped.
+    #[must_use = "the registry is current only while the guard lives"]
+    pub fn scope(self: &Arc<Self>) -> scoped::RegistryGuard {
+        scoped::enter_registry(Arc::clone(self))
+    }
+
+    /// The handlers, in a stable order.
+    #[must_use]
+    pub fn handlers(&self) -> &[Handler] {
+        &self.handlers
+    }
+
+    /// Finds every duplicate and every pair of handlers that some call cannot choose between, without a call.
+    ///
+    /// # Errors
+    ///
+    /// All findings.
+    pub fn check(&self) -> Result<(), Vec<Error>> {
+        let mut found = Vec::new();
+        for (i, first) in self.handlers.iter().enumerate() {
+            for second in &self.handlers[i + 1..] {
+                if first.precedence != second.precedence {
+                    continue;
+                }
+                match first.signature.compare(&second.signature) {
+                    Some(Ordering::Equal) => found.push(Error::Duplicate {
+                        signature: first.signature.to_string(),
+                        first: first.site,
+                        second: second.site,
+                    }),
+                    None if self.is_undecided(first, second) => found.push(Error::Ambiguous {
+                        call: format!("{} and {}", first.signature, second.signature),
+                        first: first.site,
+                        second: second.site,
+                    }),
+                    _ => {}
+                }
+            }
+        }
+        if found.is_empty() { Ok(()) } else { Err(found) }
+    }
+
+    /// Whether some call is taken by both and by nothing better.
+    fn is_undecided(&self, first: &Handler, second: &Handler) -> bool {
+        first.signature.overlap_within(&second.signature, None)
+            && !self.handlers.iter().any(|third| {
+                better(third, first)
+                    && better(third, second)
+                    && first.signature.overlap_within(&second.signature, Some(&third.signature))
+            })
+    }
+
+    /// The handlers that take a primitive on these operand types; found once and remembered.
+    #[must_use]
+    pub fn resolve(&self, primitive: NameId, operands: &[OperandType]) -> Arc<Resolution> {
+        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = cache.get(primitive.index()).and_then(|known| known.get(operands)) {
+            return Arc::clone(found);
+        }
+        drop(cache);
+        let made = Arc::new(self.search(canonical(primitive.text()), operands));
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() <= primitive.index() {
+            cache.resize_with(primitive.index() + 1, Resolutions::default);
+        }
+        cache[primitive.index()].insert(operands.into(), Arc::clone(&made));
+        made
+    }
+
+    fn search(&self, primitive: &str, operands: &[OperandType]) -> Resolution {
+        let direct = self.ordered(primitive, operands);
+        let commutes = operands.len() == 2 && typed::describe(primitive).is_some_and(|entry| entry.commutative);
+        let swapped = if commutes { self.ordered(primitive, &[operands[1], operands[0]]) } else { Vec::new() };
+        Resolution { direct, swapped, warned: AtomicBool::new(false) }
+    }
+
+    /// The matching handlers, best first: each place holds the one that nothing left is better than.
+    fn ordered(&self, primitive: &str, operands: &[OperandType]) -> Vec<Candidate> {
+        let mut left: Vec<Handler> =
+            self.handlers.iter().copied().filter(|h| h.signature.matches(primitive, operands)).collect();
+        let mut order = Vec::with_capacity(left.len());
+        while !left.is_empty() {
+            let best: Vec<usize> =
+                (0..left.len()).filter(|&i| !left.iter().any(|other| better(other, &left[i]))).collect();
+            let top = best.iter().map(|&i| left[i].precedence).max().unwrap_or_default();
+            let mut top = best.into_iter().filter(|&i| left[i].precedence == top);
+            let (first, second) = (top.next().unwrap_or_default(), top.next());
+            order.push(match second {
+                None => Ok(left[first]),
+                Some(second) => Err((left[first], left[second])),
+            });
+            left.remove(first);
+        }
+        order
+    }
+
+    /// Up to three handlers that a call comes close to: those for the primitive first, then those for its types.
+    pub(crate) fn nearest(&self, primitive: &str, operands: &[OperandType]) -> Vec<NearMiss> {
+        let primitive = canonical(primitive);
+        let score = |signature: &Signature| {
+            let types = operands
+                .iter()
+                .flatten()
+                .filter(|&&ty| {
+                    signature.operands.iter().any(|p| matches!(p, crate::Pattern::Type(own, _) if *own == ty))
+                })
+                .count();
+            2 * usize::from(signature.primitive == Some(primitive)) + usize::from(types > 0)
+        };
+        let mut near: Vec<&Handler> = self.handlers.iter().filter(|h| score(&h.signature) > 0).collect();
+        near.sort_by_key(|handler| std::cmp::Reverse(score(&handler.signature)));
+        near.iter()
+            .take(3)
+            .map(|handler| NearMiss { handler: handler.site, signature: handler.signature.to_string() })
+            .collect()
+    }
+}
+
+/// The name that handlers know a primitive by: MLX calls each view `View` with its dtype, and so on.
+pub(crate) fn canonical(name: &str) -> &str {
+    typed::describe(name).map_or(name, |entry| entry.name)
+}
+
+/// Whether `a` is tried before `b`: it is strictly more specific.
+fn better(a: &Handler, b: &Handler) -> bool {
+    a.signature.compare(&b.signature) == Some(Ordering::Less)
+}
+
+/// Hashes type ids, which are hashes already.
+#[derive(Default)]
+struct TypeHasher(u64);
+
+impl Hasher for TypeHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
+    }
+}

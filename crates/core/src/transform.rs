@@ -1,0 +1,87 @@
+//! Gradients of one's own, and interception over a list of values.
+
+use mlx_rs::Array;
+use tacit_bridge::BoxError;
+
+use crate::{Result, Value, trace};
+
+/// A function together with its vjp.
+pub trait Differentiable: Send + 'static {
+    /// What messages call the function.
+    fn name(&self) -> &str;
+
+    /// The function itself; at least one result.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the function refuses.
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>>;
+
+    /// One gradient for each argument, of the argument's own shape and dtype.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the function refuses.
+    fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>>;
+}
+
+/// Applies `function` so that its vjp is the function's own.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, transforms};
+/// use tacit_core::Result;
+/// use tacit_core::transform::{Differentiable, custom_vjp};
+///
+/// struct Twice;
+///
+/// impl Differentiable for Twice {
+///     fn name(&self) -> &str {
+///         "twice"
+///     }
+///     fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
+///         Ok(vec![args[0].add(&args[0])?])
+///     }
+///     fn backward(&self, _: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
+///         Ok(vec![cotangents[0].multiply(Array::from_f32(10.0))?])
+///     }
+/// }
+///
+/// let mut gradient = transforms::grad(|x: &Array| Ok(custom_vjp(Twice, &[x.clone()])?.remove(0)));
+/// assert_eq!(gradient(&Array::from_f32(1.0))?.item::<f32>(), 10.0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The function fails or gives no result. Number, shape and dtype of the gradients are checked when they are taken.
+pub fn custom_vjp(function: impl Differentiable, args: &[Array]) -> Result<Vec<Array>> {
+    Ok(tacit_bridge::custom_vjp(Bridged(function), args)?)
+}
+
+struct Bridged<F>(F);
+
+impl<F: Differentiable> tacit_bridge::Differentiable for Bridged<F> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(self.0.forward(args)?)
+    }
+
+    fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(self.0.backward(primals, cotangents, outputs)?)
+    }
+}
+
+/// Runs `f` on a list of values with every primitive on an implicit one intercepted: [`implicit`](crate::implicit())
+/// for a handler, whose operands are a list.
+///
+/// # Errors
+///
+/// As for [`implicit`](crate::implicit()).
+pub fn intercept(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
+    trace::run(args, f)
+}

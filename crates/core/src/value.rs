@@ -1,0 +1,150 @@
+//! A dense array or an implicit one.
+
+use std::fmt;
+
+use mlx_rs::Array;
+use tacit_bridge::Aval;
+
+use crate::materialize::materialize;
+use crate::{ImplicitArray, Result};
+
+/// A dense array or an implicit one.
+///
+/// ```
+/// use mlx_rs::Array;
+/// use tacit_core::Value;
+///
+/// let value = Value::from(Array::from_slice(&[1f32, 2.0], &[2]));
+/// assert_eq!(value.to_string(), "f32[2]");
+/// ```
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// An array of MLX's.
+    Dense(Array),
+    /// An array that stands for a dense one.
+    Implicit(Box<dyn ImplicitArray>),
+}
+
+impl Value {
+    /// Shape and dtype.
+    ///
+    /// # Errors
+    ///
+    /// An implicit type declares no aval and refuses to be materialized.
+    pub fn aval(&self) -> Result<Aval> {
+        match self {
+            Self::Dense(array) => Ok(Aval::from(array)),
+            Self::Implicit(array) => array.aval(),
+        }
+    }
+
+    /// The dense array, if it is one.
+    #[must_use]
+    pub fn as_dense(&self) -> Option<&Array> {
+        match self {
+            Self::Dense(array) => Some(array),
+            Self::Implicit(_) => None,
+        }
+    }
+
+    /// The implicit array of type `T`, if it is one.
+    #[must_use]
+    pub fn downcast<T: ImplicitArray>(&self) -> Option<&T> {
+        match self {
+            Self::Dense(_) => None,
+            Self::Implicit(array) => array.as_any().downcast_ref(),
+        }
+    }
+
+    /// Whether this is an implicit array.
+    #[must_use]
+    pub fn is_implicit(&self) -> bool {
+        matches!(self, Self::Implicit(_))
+    }
+
+    /// The next more concrete form: an implicit array materialized by one layer, a dense one as it is.
+    ///
+    /// # Errors
+    ///
+    /// The type refuses, or the policy forbids it.
+    pub fn materialize(&self) -> Result<Value> {
+        match self {
+            Self::Dense(_) => Ok(self.clone()),
+            Self::Implicit(array) => materialize(&**array),
+        }
+    }
+
+    /// The dense array that this stands for, materialized through all layers.
+    ///
+    /// # Errors
+    ///
+    /// A type refuses, or the policy forbids it.
+    pub fn dense(&self) -> Result<Array> {
+        let mut value = self.clone();
+        loop {
+            match value {
+                Self::Dense(array) => return Ok(array),
+                Self::Implicit(array) => value = materialize(&*array)?,
+            }
+        }
+    }
+
+    /// The bytes held: a dense array's own, an implicit array's children's.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        match self {
+            Self::Dense(array) => array.nbytes(),
+            Self::Implicit(array) => array.nbytes(),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    /// In jaxpr notation: `f32[4,8]` dense, `Nf4(f32[4,8])` implicit.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dense(array) => Aval::from(array).fmt(f),
+            Self::Implicit(array) => match array.aval() {
+                Ok(aval) => write!(f, "{}({aval})", short_name(&**array)),
+                Err(_) => write!(f, "{}(?)", short_name(&**array)),
+            },
+        }
+    }
+}
+
+/// The type's name without its namespace: `Nf4` for `tacit.Nf4`.
+#[must_use]
+pub fn short_name(array: &dyn ImplicitArray) -> &'static str {
+    let name = array.typetag_name();
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+impl From<Array> for Value {
+    fn from(array: Array) -> Self {
+        Self::Dense(array)
+    }
+}
+
+impl From<&Array> for Value {
+    fn from(array: &Array) -> Self {
+        Self::Dense(array.clone())
+    }
+}
+
+impl From<&Value> for Value {
+    fn from(value: &Value) -> Self {
+        value.clone()
+    }
+}
+
+impl From<Box<dyn ImplicitArray>> for Value {
+    fn from(array: Box<dyn ImplicitArray>) -> Self {
+        Self::Implicit(array)
+    }
+}
+
+impl<T: ImplicitArray> From<T> for Value {
+    fn from(array: T) -> Self {
+        Self::Implicit(Box::new(array))
+    }
+}

@@ -1,0 +1,11 @@
+extern crate tacit_core as tacit;
+
+use mlx_rs::Array;
+use tacit::ImplicitArray;
+
+#[derive(ImplicitArray, Clone, Debug)]
+struct Weight {
+    array: Array,
+}
+
+fn main() {}

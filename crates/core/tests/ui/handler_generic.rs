@@ -1,0 +1,11 @@
+extern crate tacit_core as tacit;
+
+use tacit::op::Negative;
+use tacit::{ImplicitArray, Result, Value, handler};
+
+#[handler]
+fn double<T: ImplicitArray>(_op: &Negative, x: &T) -> Result<Value> {
+    x.build()
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+extern crate tacit_core as tacit;
+
+use tacit::op::Negative;
+use tacit::{Result, Value, handler};
+
+struct Weight;
+
+impl Weight {
+    #[handler]
+    fn double(&self, _op: &Negative, x: &Value) -> Result<Value> {
+        Ok(x.clone())
+    }
+}
+
+fn main() {}

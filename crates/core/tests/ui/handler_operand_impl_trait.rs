@@ -1,0 +1,11 @@
+extern crate tacit_core as tacit;
+
+use tacit::op::Negative;
+use tacit::{ImplicitArray, Result, Value, handler};
+
+#[handler]
+fn double(_op: &Negative, x: &impl ImplicitArray) -> Result<Value> {
+    x.build()
+}
+
+fn main() {}

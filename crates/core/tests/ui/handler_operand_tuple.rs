@@ -1,0 +1,11 @@
+extern crate tacit_core as tacit;
+
+use tacit::op::Negative;
+use tacit::{Result, Value, handler};
+
+#[handler]
+fn double(_op: &Negative, x: &(Value, Value)) -> Result<Value> {
+    Ok(x.0.clone())
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+extern crate tacit_core as tacit;
+
+use tacit::op::Negative;
+use tacit::{Result, Value, handler};
+
+#[handler(precedence = 1, precedence = 2)]
+fn double(_op: &Negative, x: &Value) -> Result<Value> {
+    Ok(x.clone())
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+extern crate tacit_core as tacit;
+
+use tacit::op::Concatenate;
+use tacit::{Result, Value, handler};
+
+#[handler]
+fn first(_op: &Concatenate, xs: &[&Value], x: &Value) -> Result<Value> {
+    Ok(xs.first().copied().unwrap_or(x).clone())
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+extern crate tacit_core as tacit;
+
+use tacit::op::Negative;
+use tacit::{Value, handler};
+
+#[handler]
+fn double(_op: &Negative, _x: &Value) {}
+
+fn main() {}

@@ -1,0 +1,59 @@
+//! The one error of this crate.
+
+use crate::Isa;
+
+/// What a kernel refuses, each with the numbers that were wrong.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// The block size is not one that the format has.
+    #[error("block size {block} is not a power of two from 32 to 4096\nhelp: use 64, the usual choice")]
+    BlockSize {
+        /// The block size that was given.
+        block: usize,
+    },
+    /// A slice does not have the length that the other arguments imply.
+    #[error("`{name}` holds {actual} elements where {expected} are needed\nhelp: {help}")]
+    Length {
+        /// The parameter.
+        name: &'static str,
+        /// The length that was needed.
+        expected: usize,
+        /// The length that was given.
+        actual: usize,
+        /// Where the needed length comes from.
+        help: &'static str,
+    },
+    /// A NaN or an infinity was to be quantized; no code stands for either.
+    #[error("element {index} is {value}, which no code can hold\nhelp: replace NaN and infinities before quantizing")]
+    NonFinite {
+        /// The first such element, counted in row-major order.
+        index: usize,
+        /// Its value.
+        value: f32,
+    },
+    /// A row number lies outside the matrix.
+    #[error("row {row} (entry {index}) is outside a matrix of {rows} rows\nhelp: rows count from 0 to {rows} - 1")]
+    RowRange {
+        /// The entry of the list of rows.
+        index: usize,
+        /// The row that it asks for.
+        row: u32,
+        /// The number of rows that there are.
+        rows: usize,
+    },
+    /// The product of the given sizes does not fit in memory's address range.
+    #[error("{rows} x {columns} elements overflow the address range\nhelp: split the matrix by rows")]
+    Overflow {
+        /// The first factor.
+        rows: usize,
+        /// The second factor.
+        columns: usize,
+    },
+    /// The instruction set asked for is not one that this machine has.
+    #[error("this machine has no {isa:?} instructions\nhelp: pass one of `Isa::available()`")]
+    UnsupportedIsa {
+        /// The instruction set that was given.
+        isa: Isa,
+    },
+}

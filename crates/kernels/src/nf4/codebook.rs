@@ -1,0 +1,57 @@
+//! The sixteen values of NF4 and the fifteen thresholds between them, bit for bit those of bitsandbytes' CUDA kernels.
+
+/// The value of each code, in units of the block's absmax.
+#[allow(clippy::excessive_precision)]
+pub const CODEBOOK: [f32; 16] = [
+    -1.0,
+    -0.696_192_800_998_687_7,
+    -0.525_073_051_452_636_7,
+    -0.394_917_488_098_144_53,
+    -0.284_441_381_692_886_35,
+    -0.184_773_430_228_233_34,
+    -0.091_050_036_251_544_95,
+    0.0,
+    0.079_580_299_556_255_34,
+    0.160_930_201_411_247_25,
+    0.246_112_301_945_686_34,
+    0.337_915_241_718_292_24,
+    0.440_709_829_330_444_34,
+    0.562_617_003_917_694_1,
+    0.722_956_836_223_602_3,
+    1.0,
+];
+
+/// The scaled value above which code `i + 1` is chosen over code `i`; a value on a threshold takes the lower code.
+#[allow(clippy::excessive_precision)]
+pub const THRESHOLDS: [f32; 15] = [
+    -0.848_096_400_499_343_9,
+    -0.610_632_926_225_662_2,
+    -0.459_995_269_775_390_6,
+    -0.339_679_434_895_515_44,
+    -0.234_607_405_960_559_84,
+    -0.137_911_733_239_889_14,
+    -0.045_525_018_125_772_476,
+    0.039_790_149_778_127_67,
+    0.120_255_250_483_751_3,
+    0.203_521_251_678_466_8,
+    0.292_013_771_831_989_3,
+    0.389_312_535_524_368_3,
+    0.501_663_416_624_069_2,
+    0.642_786_920_070_648_2,
+    0.861_478_417_811_801_1,
+];
+
+/// The code of the value 0, which pads a tail of odd length.
+pub(crate) const ZERO: u8 = 7;
+
+/// The code of a scaled value; values outside [-1, 1] take the outermost codes.
+#[must_use]
+pub fn code(scaled: f32) -> u8 {
+    THRESHOLDS.iter().map(|&threshold| u8::from(scaled > threshold)).sum()
+}
+
+/// The factor that scales a block with this absmax into [-1, 1].
+#[must_use]
+pub(crate) fn reciprocal(absmax: f32) -> f32 {
+    1.0 / absmax.max(1e-38)
+}

@@ -1,0 +1,107 @@
+//! The pool that all kernels share.
+//!
+//! `TACIT_THREADS` sets how many threads a kernel may use; unset, empty, 0 or unreadable, it is the number of cores.
+//! The thread that calls a kernel works too, so a kernel on a pool of two starts at once and wakes one helper.
+
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// The number of threads that a kernel called from here may use.
+#[must_use]
+pub fn count() -> usize {
+    current().threads
+}
+
+/// Runs `f` with kernels limited to `threads` threads, on a pool of their own that ends with it.
+///
+/// Kernels that other threads start meanwhile are not affected. For tests and measurements; programs set
+/// `TACIT_THREADS`.
+#[doc(hidden)]
+pub fn with_count<R>(threads: usize, f: impl FnOnce() -> R) -> R {
+    struct Restore(Option<Arc<Pool>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            OVERRIDE.set(self.0.take());
+        }
+    }
+    let _restore = Restore(OVERRIDE.replace(Some(Arc::new(Pool::new(threads)))));
+    f()
+}
+
+/// Calls `task(0)` to `task(tasks - 1)`, each once, in any order and on any thread of the pool.
+pub(crate) fn for_each(tasks: usize, task: impl Fn(usize) + Sync) {
+    let pool = current();
+    let workers = pool.threads.min(tasks);
+    let next = AtomicUsize::new(0);
+    let drain = || {
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            if i >= tasks {
+                break;
+            }
+            task(i);
+        }
+    };
+    match &pool.rayon {
+        Some(rayon) if workers > 1 => rayon.in_place_scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(|_| drain());
+            }
+            drain();
+        }),
+        _ => drain(),
+    }
+}
+
+/// Runs `f` inside the pool, where rayon's own parallel iterators use its threads; inline if there is only one.
+#[cfg(feature = "blas")]
+pub(crate) fn install(f: impl FnOnce(usize) + Send) {
+    let pool = current();
+    match &pool.rayon {
+        Some(rayon) => rayon.install(|| f(pool.threads)),
+        None => f(1),
+    }
+}
+
+struct Pool {
+    threads: usize,
+    rayon: Option<ThreadPool>,
+}
+
+impl Pool {
+    fn new(threads: usize) -> Self {
+        // A system that grants no threads still gets its answer, on the caller's.
+        let rayon = (threads > 1)
+            .then(|| {
+                ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("tacit-kernel-{i}")).build().ok()
+            })
+            .flatten();
+        Self { threads: if rayon.is_some() { threads } else { 1 }, rayon }
+    }
+}
+
+thread_local! {
+    static OVERRIDE: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
+}
+
+fn current() -> Arc<Pool> {
+    static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
+    OVERRIDE
+        .with_borrow(Option::clone)
+        .unwrap_or_else(|| Arc::clone(POOL.get_or_init(|| Arc::new(Pool::new(setting())))))
+}
+
+fn setting() -> usize {
+    std::env::var("TACIT_THREADS")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .filter(|&threads| threads > 0)
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}

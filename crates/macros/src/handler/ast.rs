@@ -1,0 +1,170 @@
+//! The function that `#[handler]` stands on.
+
+use syn::spanned::Spanned;
+use syn::{
+    Error, FnArg, Ident, ItemFn, Result, ReturnType, Signature, Type, TypeParamBound, TypeReference, Visibility,
+};
+
+/// A function that can be a handler.
+pub(crate) struct Handler<'a> {
+    pub(crate) visibility: &'a Visibility,
+    pub(crate) ident: &'a Ident,
+    pub(crate) primitive: &'a Type,
+    pub(crate) operands: Vec<Operand<'a>>,
+    pub(crate) output: &'a Type,
+}
+
+/// What an operand's parameter says that it may be.
+pub(crate) enum Operand<'a> {
+    Dense,
+    Type(&'a Type),
+    AnyImplicit,
+    Any,
+    Rest,
+}
+
+impl<'a> Handler<'a> {
+    /// Checks everything and reports all mistakes at once.
+    pub(crate) fn new(function: &'a ItemFn) -> Result<Self> {
+        let signature = &function.sig;
+        let mut errors = qualifiers(signature);
+        let output = keep(&mut errors, output(signature));
+        let mut parameters = signature.inputs.iter();
+        let primitive = match parameters.next() {
+            Some(parameter) => keep(&mut errors, primitive(parameter)),
+            None => {
+                let message = "a handler takes its primitive first: `op: &op::Matmul`, or `op: &Primitive` for any primitive";
+                errors.push(Error::new(signature.paren_token.span.join(), message));
+                None
+            }
+        };
+        let count = parameters.len();
+        let operands = parameters
+            .enumerate()
+            .filter_map(|(i, parameter)| keep(&mut errors, operand(parameter, i + 1 == count)))
+            .collect();
+        match (errors.into_iter().reduce(combined), primitive, output) {
+            (None, Some(primitive), Some(output)) => {
+                Ok(Self { visibility: &function.vis, ident: &signature.ident, primitive, operands, output })
+            }
+            (error, ..) => Err(error.unwrap_or_else(|| Error::new(signature.ident.span(), "not a handler"))),
+        }
+    }
+}
+
+fn combined(mut first: Error, second: Error) -> Error {
+    first.combine(second);
+    first
+}
+
+fn keep<T>(errors: &mut Vec<Error>, result: Result<T>) -> Option<T> {
+    result.map_err(|error| errors.push(error)).ok()
+}
+
+fn qualifiers(signature: &Signature) -> Vec<Error> {
+    let mut errors = Vec::new();
+    let mut refuse = |span, message| errors.push(Error::new(span, message));
+    if let Some(token) = &signature.constness {
+        refuse(token.span, "a handler cannot be `const`: remove it");
+    }
+    if let Some(token) = &signature.asyncness {
+        refuse(token.span, "a handler cannot be `async`: it builds a graph, which is evaluated later anyway");
+    }
+    if let Some(token) = &signature.unsafety {
+        refuse(token.span, "a handler cannot be `unsafe`: dispatch calls it with any operands of its signature");
+    }
+    if let Some(abi) = &signature.abi {
+        refuse(abi.extern_token.span, "a handler cannot be `extern`: remove it");
+    }
+    if !signature.generics.params.is_empty() {
+        let message = "a handler cannot be generic, because its signature is its registration: \
+                       write one for each type, or take `&dyn ImplicitArray` or `&Value`";
+        refuse(signature.generics.span(), message);
+    }
+    errors
+}
+
+fn output(signature: &Signature) -> Result<&Type> {
+    match &signature.output {
+        ReturnType::Type(_, ty) => Ok(ty),
+        ReturnType::Default => {
+            Err(Error::new(signature.paren_token.span.close(), "a handler returns a result: add `-> Result<Value>`"))
+        }
+    }
+}
+
+fn primitive(parameter: &FnArg) -> Result<&Type> {
+    let ty = reference(parameter, "the primitive is borrowed")?;
+    match ty {
+        Type::Path(_) => Ok(ty),
+        _ => Err(Error::new_spanned(ty, "the first parameter is the primitive: `&op::Matmul`, or `&Primitive` for any")),
+    }
+}
+
+fn operand(parameter: &FnArg, last: bool) -> Result<Operand<'_>> {
+    let ty = reference(parameter, "operands are borrowed")?;
+    match ty {
+        Type::Path(_) if names(ty, "Array") => Ok(Operand::Dense),
+        Type::Path(_) if names(ty, "Value") => Ok(Operand::Any),
+        Type::Path(_) => Ok(Operand::Type(ty)),
+        Type::TraitObject(object) => match object.bounds.iter().collect::<Vec<_>>()[..] {
+            [TypeParamBound::Trait(bound)] if ends_in(&bound.path, "ImplicitArray") => Ok(Operand::AnyImplicit),
+            _ => Err(Error::new_spanned(ty, "the only trait object among operands is `&dyn ImplicitArray`")),
+        },
+        Type::ImplTrait(_) => {
+            Err(Error::new_spanned(ty, "a handler cannot be generic: write `&dyn ImplicitArray` for any implicit array"))
+        }
+        Type::Slice(slice) => match &*slice.elem {
+            Type::Reference(element) if element.mutability.is_none() && names(&element.elem, "Value") => {
+                if last {
+                    Ok(Operand::Rest)
+                } else {
+                    Err(Error::new_spanned(ty, "`&[&Value]` takes the rest of the operands: move it to the end"))
+                }
+            }
+            element => Err(Error::new_spanned(element, "the rest of the operands are values of any kind: `&[&Value]`")),
+        },
+        _ => Err(Error::new_spanned(ty, OPERANDS)),
+    }
+}
+
+const OPERANDS: &str = "an operand is `&Array`, an implicit type `&T`, `&dyn ImplicitArray` or `&Value`, \
+                        and the last may be `&[&Value]`";
+
+/// What a parameter's type borrows.
+fn reference<'a>(parameter: &'a FnArg, what: &str) -> Result<&'a Type> {
+    let parameter = match parameter {
+        FnArg::Receiver(receiver) => {
+            let message = "a handler is a free function: move it out of the `impl` and take `op: &op::Matmul` first";
+            return Err(Error::new(receiver.self_token.span, message));
+        }
+        FnArg::Typed(parameter) => parameter,
+    };
+    match plain(&parameter.ty) {
+        Type::Reference(TypeReference { mutability: Some(token), .. }) => {
+            Err(Error::new(token.span, format!("{what} and never changed: write `&` without `mut`")))
+        }
+        Type::Reference(TypeReference { lifetime: Some(lifetime), .. }) if lifetime.ident != "_" => {
+            Err(Error::new(lifetime.span(), format!("{what} for the call: remove the lifetime")))
+        }
+        Type::Reference(reference) => Ok(plain(&reference.elem)),
+        ty => Err(Error::new_spanned(ty, format!("{what}: write `&` before the type"))),
+    }
+}
+
+/// The type without parentheses and invisible groups.
+fn plain(ty: &Type) -> &Type {
+    match ty {
+        Type::Paren(inner) => plain(&inner.elem),
+        Type::Group(inner) => plain(&inner.elem),
+        ty => ty,
+    }
+}
+
+fn names(ty: &Type, name: &str) -> bool {
+    matches!(plain(ty), Type::Path(ty) if ends_in(&ty.path, name))
+}
+
+fn ends_in(path: &syn::Path, name: &str) -> bool {
+    path.segments.last().is_some_and(|segment| segment.ident == name && segment.arguments.is_none())
+}

@@ -1,0 +1,66 @@
+//! The registration that `#[handler]` writes beside the function.
+
+use proc_macro2::{Literal, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+
+use super::ast::{Handler, Operand};
+use super::attr::Args;
+
+/// The type that stands for the handler, and its entry in the registry.
+pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
+    let Handler { visibility, ident, primitive, operands, output } = handler;
+    let name = Literal::string(&ident.unraw().to_string());
+    let line = quote_spanned!(ident.span()=> ::core::line!());
+    let precedence = args.precedence();
+    let patterns = operands.iter().map(pattern);
+    let arguments = operands.iter().enumerate().map(|(i, operand)| argument(Literal::usize_unsuffixed(i), operand));
+    let call = quote_spanned!(output.span()=> ::tacit::__private::results(#ident(op, #(#arguments),*)));
+    quote! {
+        // In the namespace of types, so that it does not clash with the function.
+        #[doc(hidden)]
+        #[allow(non_camel_case_types)]
+        #visibility enum #ident {}
+
+        const _: () = {
+            impl ::tacit::__private::HandlerDef for #ident {
+                const HANDLER: ::tacit::Handler = ::tacit::Handler {
+                    site: ::tacit::Site { name: #name, file: ::core::file!(), line: #line },
+                    signature: ::tacit::Signature {
+                        primitive: <#primitive as ::tacit::__private::HandlerPrimitive>::NAME,
+                        operands: &[#(#patterns),*],
+                    },
+                    precedence: #precedence,
+                    call: |op, operands| {
+                        <#primitive as ::tacit::__private::HandlerPrimitive>::with(op, |op| #call)
+                    },
+                };
+            }
+
+            ::tacit::__private::inventory::submit! {
+                ::tacit::__private::Registration(<#ident as ::tacit::__private::HandlerDef>::HANDLER)
+            }
+        };
+    }
+}
+
+fn pattern(operand: &Operand) -> TokenStream {
+    match operand {
+        Operand::Dense => quote!(::tacit::Pattern::Dense),
+        Operand::Type(ty) => quote!(::tacit::Pattern::of::<#ty>()),
+        Operand::AnyImplicit => quote!(::tacit::Pattern::AnyImplicit),
+        Operand::Any => quote!(::tacit::Pattern::Any),
+        Operand::Rest => quote!(::tacit::Pattern::Rest),
+    }
+}
+
+fn argument(position: Literal, operand: &Operand) -> TokenStream {
+    match operand {
+        Operand::Dense => quote!(::tacit::__private::dense_operand(operands, #position)?),
+        Operand::Type(ty) => quote!(::tacit::__private::typed_operand::<#ty>(operands, #position)?),
+        Operand::AnyImplicit => quote!(::tacit::__private::implicit_operand(operands, #position)?),
+        Operand::Any => quote!(::tacit::__private::any_operand(operands, #position)?),
+        Operand::Rest => quote!(::tacit::__private::rest_operands(operands, #position)?),
+    }
+}

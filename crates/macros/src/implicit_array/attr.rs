@@ -1,0 +1,82 @@
+//! The `#[implicit(..)]` attributes.
+
+use syn::meta::ParseNestedMeta;
+use syn::{Attribute, Error, LitStr, Path, Result};
+
+/// What stands on the struct.
+#[derive(Default)]
+pub(crate) struct StructAttr {
+    pub(crate) name: Option<LitStr>,
+    pub(crate) default: Option<Path>,
+    pub(crate) no_commute: bool,
+}
+
+impl StructAttr {
+    pub(crate) fn new(attributes: &[Attribute]) -> Result<Self> {
+        let mut read = Self::default();
+        each(attributes, |meta| {
+            if meta.path.is_ident("name") {
+                let name = namespaced(&meta)?;
+                if read.name.replace(name).is_some() {
+                    return Err(meta.error("two names: keep one of them"));
+                }
+            } else if meta.path.is_ident("default") {
+                let default = meta
+                    .value()?
+                    .parse()
+                    .map_err(|error| Error::new(error.span(), "expected the path of a function: `default = my_default`"))?;
+                if read.default.replace(default).is_some() {
+                    return Err(meta.error("two defaults: keep one of them"));
+                }
+            } else if meta.path.is_ident("no_commute") {
+                if read.no_commute {
+                    return Err(meta.error("`no_commute` is there twice: remove one of them"));
+                }
+                read.no_commute = true;
+            } else if meta.path.is_ident("aux") {
+                return Err(meta.error("`aux` marks a field as static: move it to the field"));
+            } else {
+                return Err(meta.error("expected `name = \"..\"`, `default = path` or `no_commute`"));
+            }
+            Ok(())
+        })?;
+        Ok(read)
+    }
+}
+
+/// Whether a field is static.
+pub(crate) fn is_aux(attributes: &[Attribute]) -> Result<bool> {
+    let mut aux = false;
+    each(attributes, |meta| {
+        if !meta.path.is_ident("aux") {
+            return Err(meta.error("expected `aux`: a field is a child, or static with `#[implicit(aux)]`"));
+        }
+        if aux {
+            return Err(meta.error("`aux` is there twice: remove one of them"));
+        }
+        aux = true;
+        Ok(())
+    })?;
+    Ok(aux)
+}
+
+fn each(attributes: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> Result<()>) -> Result<()> {
+    attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("implicit"))
+        .try_for_each(|attribute| attribute.parse_nested_meta(&mut read))
+}
+
+fn namespaced(meta: &ParseNestedMeta) -> Result<LitStr> {
+    let name: LitStr = meta
+        .value()?
+        .parse()
+        .map_err(|error| Error::new(error.span(), "expected a string literal: `name = \"yourcrate.Type\"`"))?;
+    let text = name.value();
+    if text.split('.').count() < 2 || text.split('.').any(str::is_empty) {
+        let own = text.trim_matches('.');
+        let message = format!("the name has no namespace: write `yourcrate.{own}`, so that no other crate's type has it");
+        return Err(Error::new(name.span(), message));
+    }
+    Ok(name)
+}

@@ -1,0 +1,144 @@
+//! The implementation that the derive writes.
+
+use proc_macro2::{Literal, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{Ident, LitStr};
+
+use super::ast::{Field, Input};
+
+/// The `ImplicitArray`, `Serialize` and `Deserialize` of a struct.
+pub(crate) fn expand(input: &Input) -> TokenStream {
+    let serde = serde(input);
+    let array = implicit_array(input);
+    quote! {
+        const _: () = {
+            // typetag and serde write paths that begin with their own names.
+            use ::tacit::__private::{serde, typetag};
+
+            #serde
+            #array
+        };
+    }
+}
+
+fn implicit_array(input: &Input) -> TokenStream {
+    let Input { ident, name, commutes, .. } = input;
+    let this = quote_spanned!(ident.span()=> Self);
+    let aval = aval(input);
+    let collect = input.children().map(|field| {
+        let Field { ident, ty, .. } = field;
+        let name = text(ident);
+        quote!(<#ty as ::tacit::ChildField>::collect(&self.#ident, #name, &mut children);)
+    });
+    let fields = input.fields.iter().map(|field| {
+        let Field { ident, ty, aux } = field;
+        let name = text(ident);
+        if *aux {
+            quote!(#ident: <#ty as ::tacit::__private::Aux>::duplicate(&self.#ident))
+        } else {
+            quote!(#ident: <#ty as ::tacit::ChildField>::replaced(&self.#ident, #name, children)?)
+        }
+    });
+    let equal = input.statics().map(|Field { ident, ty, .. }| {
+        quote!(&& <#ty as ::tacit::__private::Aux>::equals(&self.#ident, &other.#ident))
+    });
+    let hash = input.statics().map(|Field { ident, ty, .. }| {
+        quote!(<#ty as ::tacit::__private::Aux>::hash_into(&self.#ident, state);)
+    });
+    let default = match &input.default {
+        Some(default) => quote!(::core::option::Option::Some(#default)),
+        None => quote!(::core::option::Option::None),
+    };
+    quote! {
+        #[typetag::serde(name = #name)]
+        impl ::tacit::ImplicitArray for #ident {
+            fn aval(&self) -> ::tacit::Result<::tacit::Aval> {
+                #aval
+            }
+
+            fn build(&self) -> ::tacit::Result<::tacit::Value> {
+                <#this as ::tacit::Materialize>::materialize(self)
+            }
+
+            fn children(&self) -> ::std::vec::Vec<::tacit::NamedChild> {
+                let mut children = ::std::vec::Vec::new();
+                #(#collect)*
+                children
+            }
+
+            fn with_children(
+                &self,
+                children: ::std::vec::Vec<::tacit::Value>,
+            ) -> ::tacit::Result<::std::boxed::Box<dyn ::tacit::ImplicitArray>> {
+                ::tacit::__private::rebuilt(children, |children| {
+                    ::tacit::Result::Ok(Self { #(#fields,)* })
+                })
+            }
+
+            fn aux_eq(&self, other: &dyn ::tacit::ImplicitArray) -> bool {
+                other.as_any().downcast_ref::<Self>().is_some_and(|other| true #(#equal)*)
+            }
+
+            fn aux_hash(&self, state: &mut dyn ::core::hash::Hasher) {
+                ::tacit::__private::hash_type::<Self>(state);
+                #(#hash)*
+            }
+
+            fn default_handler(&self) -> ::core::option::Option<::tacit::DefaultHandler> {
+                #default
+            }
+
+            fn commutes(&self) -> bool {
+                #commutes
+            }
+
+            fn as_any(&self) -> &dyn ::core::any::Any {
+                self
+            }
+        }
+    }
+}
+
+fn aval(input: &Input) -> TokenStream {
+    match input.statics().find(|field| field.ident == "aval") {
+        Some(field) => quote_spanned!(field.ty.span()=> ::tacit::Result::Ok(::core::clone::Clone::clone(&self.aval))),
+        None => quote!(::tacit::__private::inferred_aval(self)),
+    }
+}
+
+/// Serde's own derive on a copy of the struct whose fields say how each is stored.
+fn serde(input: &Input) -> TokenStream {
+    let Input { ident, name, .. } = input;
+    let stored = format_ident!("Stored{}", ident.unraw());
+    let remote = ident.to_string();
+    let fields = input.fields.iter().map(|Field { ident, ty, aux }| {
+        let with = if *aux { "::tacit::__private::Aux" } else { "::tacit::__private::StoredChild" };
+        let with = LitStr::new(with, ty.span());
+        quote!(#[serde(with = #with)] #ident: #ty)
+    });
+    quote! {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        #[serde(crate = "::tacit::__private::serde", remote = #remote, rename = #name, deny_unknown_fields)]
+        struct #stored {
+            #(#fields,)*
+        }
+
+        impl serde::Serialize for #ident {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> ::core::result::Result<S::Ok, S::Error> {
+                #stored::serialize(self, serializer)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for #ident {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
+                #stored::deserialize(deserializer)
+            }
+        }
+    }
+}
+
+fn text(ident: &Ident) -> Literal {
+    Literal::string(&ident.unraw().to_string())
+}

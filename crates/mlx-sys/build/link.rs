@@ -1,0 +1,76 @@
+//! Tells cargo how to link, and dependents where the headers are.
+//!
+//! A program must find MLX at run time wherever it is started from, and the link arguments of this crate do not reach
+//! the programs that depend on it. So the linker is given a copy of the library whose own name is the absolute path of
+//! the real one. The linker writes that name into every program, and the loader opens it without a search.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use crate::compiler::Compiler;
+use crate::environment;
+use crate::failure::Failure;
+use crate::locate::Mlx;
+
+/// Writes the copy for the linker and the instructions for cargo.
+pub(crate) fn emit(mlx: &Mlx) -> Result<(), Failure> {
+    let folder = environment::out_dir().join("link");
+    fs::create_dir_all(&folder).map_err(|error| Failure::io("create", &folder, &error))?;
+    if environment::is_apple() {
+        rename_mach_o(&mlx.library, &folder.join("libmlx.dylib"))?;
+    } else {
+        rename_elf(&mlx.library, &folder.join("libmlx.so"))?;
+    }
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    println!("cargo::rustc-link-lib=dylib=mlx");
+    Ok(())
+}
+
+/// Publishes what dependents read as `DEP_MLX_*`.
+pub(crate) fn publish(mlx: &Mlx, source: &Path, compiler: &Compiler) {
+    let folders = [Some(mlx.include.as_path()), Some(source), compiler.compat.as_deref()];
+    let include = env::join_paths(folders.into_iter().flatten()).unwrap_or_default();
+    println!("cargo::metadata=include={}", include.display());
+    println!("cargo::metadata=defines=");
+    println!("cargo::metadata=version={}", mlx.version);
+    println!("cargo::metadata=lib_dir={}", directory(&mlx.library).display());
+}
+
+fn rename_elf(library: &Path, copy: &Path) -> Result<(), Failure> {
+    let data = fs::read(library).map_err(|error| Failure::io("read", library, &error))?;
+    let rewritten = || -> object_rewrite::Result<Vec<u8>> {
+        let mut rewriter = object_rewrite::Rewriter::read(&data)?;
+        // The linker looks for the library's own dependencies too, relative to the copy unless told otherwise.
+        let search = rewriter.elf_runpath().map(|path| absolute(&String::from_utf8_lossy(path), library));
+        if let Some(search) = search {
+            rewriter.elf_set_runpath(search.into_bytes())?;
+        }
+        rewriter.elf_set_soname(library.to_string_lossy().into_owned().into_bytes())?;
+        let mut out = Vec::new();
+        rewriter.write(&mut out)?;
+        Ok(out)
+    };
+    let out = rewritten().map_err(|error| Failure::no_link(library, &error.to_string()))?;
+    fs::write(copy, out).map_err(|error| Failure::io("write", copy, &error))
+}
+
+fn rename_mach_o(library: &Path, copy: &Path) -> Result<(), Failure> {
+    fs::copy(library, copy).map_err(|error| Failure::io("write", copy, &error))?;
+    let status = Command::new("install_name_tool").arg("-id").arg(library).arg(copy).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::no_link(library, &format!("install_name_tool: {status}"))),
+        Err(error) => Err(Failure::no_link(library, &format!("install_name_tool: {error}"))),
+    }
+}
+
+/// A search path of the library with `$ORIGIN` replaced by its folder.
+fn absolute(search: &str, library: &Path) -> String {
+    let origin = directory(library).display().to_string();
+    search.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin)
+}
+
+fn directory(library: &Path) -> PathBuf {
+    library.parent().map(Path::to_owned).unwrap_or_default()
+}

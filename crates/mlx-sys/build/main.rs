@@ -1,0 +1,41 @@
+//! Builds `mlx-c` against a ready-made MLX and writes its Rust bindings.
+//!
+//! The steps in order, one module each: find MLX ([`locate`], [`wheel`]), check the C++ compiler ([`compiler`]), find
+//! and compile `mlx-c` ([`mlx_c`]), write the bindings ([`bindings`]), tell cargo how to link ([`link`]). Whatever
+//! goes wrong ends as one [`failure::Failure`], printed without a backtrace.
+
+mod bindings;
+mod cache;
+mod compiler;
+mod environment;
+mod failure;
+mod link;
+mod locate;
+mod mlx_c;
+mod python;
+mod wheel;
+
+use failure::Failure;
+
+fn main() {
+    if let Err(failure) = build() {
+        eprintln!("{failure}");
+        std::process::exit(1);
+    }
+}
+
+fn build() -> Result<(), Failure> {
+    for own in ["build", "csrc"] {
+        println!("cargo::rerun-if-changed={own}");
+    }
+    let mlx = locate::locate()?;
+    println!("cargo::rerun-if-changed={}", mlx.version_header().display());
+    println!("cargo::rerun-if-changed={}", mlx.library.display());
+    let compiler = compiler::Compiler::check()?;
+    let source = mlx_c::source()?;
+    bindings::write(&source)?;
+    link::emit(&mlx)?;
+    mlx_c::compile(&source, &mlx, &compiler)?;
+    link::publish(&mlx, &source, &compiler);
+    Ok(())
+}

@@ -1,0 +1,166 @@
+// Gives MLX's compiled CPU kernels a private home.
+//
+// MLX writes C++ sources under `std::filesystem::temp_directory_path()`, compiles them there and loads the result; what
+// it finds there from earlier it loads unseen. In a world-writable folder anybody could have put it there, and two
+// programs that compile the same kernel at once read each other's half-written files. So the program brings its own
+// `temp_directory_path`, which libmlx takes through the dynamic linker. It answers calls that come from libmlx with a
+// folder of this process alone, and hands every other call on. `TMPDIR` stays as it is.
+//
+// The folder is `<cache>/jit/<pid>-<random>`, with mode 0700. Finished kernels are shared by hard links: those of
+// earlier processes are linked in at the start, new ones are linked out at exit.
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kernels = "mlx";
+
+fs::path system_temp_directory() {
+  using Function = fs::path (*)();
+  static const auto next =
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "_ZNSt10filesystem19temp_directory_pathB5cxx11Ev"));
+  return next != nullptr ? next() : fs::path("/tmp");
+}
+
+bool comes_from_mlx(const void* address) {
+  Dl_info caller{};
+  Dl_info mlx{};
+  void* known = dlsym(RTLD_DEFAULT, "_ZN3mlx4core14enable_compileEv");
+  return known != nullptr && dladdr(address, &caller) != 0 && dladdr(known, &mlx) != 0 &&
+      caller.dli_fbase == mlx.dli_fbase;
+}
+
+// Makes the folder if need be; whether it belongs to this user and is closed to all others.
+bool make_private(const fs::path& folder) {
+  std::error_code ignored;
+  fs::create_directories(folder.parent_path(), ignored);
+  if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
+    return false;
+  }
+  struct stat status {};
+  return lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid() &&
+      chmod(folder.c_str(), S_IRWXU) == 0;
+}
+
+fs::path absolute_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && value[0] == '/' ? fs::path(value) : fs::path();
+}
+
+// The folder that the processes of this user share, or nothing.
+fs::path shared_folder() {
+  fs::path folder = absolute_variable("TACIT_MLX_TMPDIR");
+  if (folder.empty()) {
+    if (fs::path own = absolute_variable("TACIT_CACHE_DIR"); !own.empty()) {
+      folder = own / "jit";
+    } else if (fs::path xdg = absolute_variable("XDG_CACHE_HOME"); !xdg.empty()) {
+      folder = xdg / "tacit" / "jit";
+    } else if (fs::path home = absolute_variable("HOME"); !home.empty()) {
+      folder = home / ".cache" / "tacit" / "jit";
+    } else {
+      return {};
+    }
+  }
+  return make_private(folder) ? folder : fs::path();
+}
+
+bool is_loaded(const fs::path& kernel) {
+  void* handle = dlopen(kernel.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  return handle != nullptr && dlclose(handle) == 0;
+}
+
+// Links the kernels under `from` that pass the test to the same place under `to`.
+template <typename Test>
+void share(const fs::path& from, const fs::path& to, Test test) {
+  std::error_code ignored;
+  for (auto file = fs::recursive_directory_iterator(from, ignored); file != fs::recursive_directory_iterator();
+       file.increment(ignored)) {
+    if (file->path().extension() == ".so" && file->is_regular_file(ignored) && test(file->path())) {
+      const fs::path target = to / file->path().lexically_relative(from);
+      fs::create_directories(target.parent_path(), ignored);
+      fs::create_hard_link(file->path(), target, ignored);
+    }
+  }
+}
+
+// Removes what processes left behind that did not come to their end. In containers that share a home a process may be
+// invisible but alive, hence the day of grace.
+void sweep(const fs::path& shared) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(shared, ignored)) {
+    const long owner = std::strtol(entry.path().filename().c_str(), nullptr, 10);
+    const bool gone = owner > 0 && kill(static_cast<pid_t>(owner), 0) != 0 && errno == ESRCH;
+    const auto age = fs::file_time_type::clock::now() - entry.last_write_time(ignored);
+    if (gone && age > std::chrono::hours(24)) {
+      fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
+class PrivateFolder {
+ public:
+  PrivateFolder() : shared_(shared_folder()), owner_(getpid()) {
+    const fs::path parent = shared_.empty() ? system_temp_directory() : shared_;
+    std::string name = (parent / (std::to_string(owner_) + "-XXXXXX")).string();
+    if (mkdtemp(name.data()) == nullptr) {
+      const std::error_code cause(errno, std::generic_category());
+      throw fs::filesystem_error("no private folder for MLX's compiled kernels", parent, cause);
+    }
+    own_ = name;
+    if (!shared_.empty()) {
+      sweep(shared_);
+      share(shared_ / kernels, own_ / kernels, [](const fs::path&) { return true; });
+    }
+  }
+
+  ~PrivateFolder() {
+    if (getpid() != owner_) {
+      return; // A forked child ends; the folder is its parent's.
+    }
+    if (!shared_.empty()) {
+      // What has been loaded is whole; the compiler may still be at work on the rest.
+      share(own_ / kernels, shared_ / kernels, is_loaded);
+    }
+    std::error_code ignored;
+    fs::remove_all(own_, ignored);
+  }
+
+  const fs::path& path() const {
+    return own_;
+  }
+
+ private:
+  fs::path shared_;
+  fs::path own_;
+  pid_t owner_;
+};
+
+bool kept() {
+  const char* choice = std::getenv("TACIT_MLX_TMPDIR");
+  return choice != nullptr && std::string(choice) == "keep";
+}
+
+} // namespace
+
+[[gnu::noinline]] fs::path std::filesystem::temp_directory_path() {
+  if (kept() || !comes_from_mlx(__builtin_return_address(0))) {
+    return system_temp_directory();
+  }
+  static const PrivateFolder folder;
+  return folder.path();
+}
+
+// What error.cpp refers to, so that the linker keeps this file.
+extern "C" void mlx_sys_keep_jit_directory() {}

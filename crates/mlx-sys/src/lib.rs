@@ -1,0 +1,41 @@
+//! Stand-in for `mlx-sys` 0.7.0: the same bindings of `mlx-c`, over a ready-made MLX.
+//!
+//! The published crate builds MLX from source, on Apple platforms only. This one takes the shared library that the
+//! Python package index ships, so that MLX works wherever there is a wheel, Linux included, with no more than a C++20
+//! compiler and `python3` with pip. A `[patch.crates-io]` entry puts it in the published crate's place.
+//!
+//! # Variables of the build
+//!
+//! | Variable | Meaning |
+//! |---|---|
+//! | `MLX_DIR` | A prefix with `include/` and `lib/` of MLX 0.32.2, taken before anything else. |
+//! | `MLX_USE_PYTHON=1` | Take the `mlx` package of the active `python3`. |
+//! | `MLX_BACKEND` | Which pinned wheel to take: `cpu` (Linux), `metal` (Apple silicon), `cuda12`, `cuda13`. |
+//! | `MLX_BYPASS_VERSION_CHECK=1` | Accept another version of MLX, at build and at run time. |
+//! | `MLX_C_DIR` | The sources of `mlx-c`, instead of those in the published `mlx-sys`. |
+//! | `TACIT_CACHE_DIR` | Where wheels are unpacked, instead of `~/.cache/tacit` (`~/Library/Caches/tacit` on a Mac). |
+//! | `LIBCLANG_PATH`, `CXX`, pip's own | As everywhere. |
+//!
+//! Dependents read `DEP_MLX_INCLUDE`, `DEP_MLX_DEFINES` and `DEP_MLX_VERSION` as from the published crate, and
+//! `DEP_MLX_LIB_DIR`, the folder of the shared library.
+//!
+//! # At run time
+//!
+//! A program holds the absolute path of the MLX it was linked with and needs no `LD_LIBRARY_PATH`. To move it to
+//! another machine, build it there, or with `MLX_DIR` set to a path that exists on both. Before `main` the version of
+//! the loaded library is compared with the headers.
+//!
+//! Linux only: MLX's `compile` has the C++ compiler make kernels in the temporary folder, and loads what it finds
+//! there. Programs with this crate give it a folder of their own instead (mode 0700, under `jit` in the cache), without
+//! touching `TMPDIR`. `TACIT_MLX_TMPDIR` names another absolute path, or is `keep` for MLX's own behavior. The
+//! replacement works in executables; in a Rust `cdylib` that another program loads, set `TMPDIR` to a private folder.
+
+#![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#![allow(unreachable_pub, clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks)]
+
+include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+
+#[cfg(not(target_vendor = "apple"))]
+mod half;
+#[cfg(not(target_vendor = "apple"))]
+pub use half::*;
