@@ -1,2 +1,33 @@
-//! Implicit arrays for MLX: quantized and structured weights that plain mlx-rs code uses as if they were dense.
-pub use tacit_core::*;
+#![doc = include_str!("../../README.md")]
+
+// Array types register their handlers by being linked; a crate that is never named in code would register nothing.
+use tacit_arrays as _;
+// The executable exports the BLAS that MLX's CPU backend then uses.
+#[cfg(feature = "blas")]
+use tacit_kernels as _;
+
+pub use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
+pub use tacit_core::{
+    Arrays, Aval, ChildField, Counters, DefaultHandler, Equation, Error, Explanation, Handler, ImplicitArray,
+    Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param, Parameters, Pattern, Policy, PolicyGuard,
+    Primitive, Registry, RegistryGuard, Resolution, Result, Signature, Site, Taker, Value, Variable, dtype_name,
+    dtype_named, explain, explain_with_parameters, handler, implicit, kernel, materialize, op, short_name, transform,
+    with_parameters,
+};
+pub use tacit_nn::{ImplicitModule, quantized, straight_through};
+
+/// The array types' own modules, which hold their handlers.
+pub mod arrays {
+    pub use tacit_arrays::{affine, nf4, ste, structural};
+}
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::{
+        AffineArray, Aval, Counters, Error, ImplicitArray, ImplicitModule, Materialize, Nf4Array, Parameters, Policy,
+        Primitive, Result, Value, explain, handler, implicit, op, quantized, ste, straight_through, with_parameters,
+    };
+}
+
+#[doc(hidden)]
+pub use tacit_core::__private;

@@ -63,6 +63,7 @@ impl AffineArray {
     ///
     /// The shapes and dtypes do not belong to one array.
     pub fn from_parts(packed: Array, scales: Array, biases: Array, group_size: i32, bits: i32) -> Result<Self> {
+        check_format(group_size, bits)?;
         let mut shape = scales.shape().to_vec();
         if let Some(last) = shape.last_mut() {
             *last *= group_size;
@@ -91,17 +92,22 @@ fn check(aval: &Aval, group_size: i32, bits: i32) -> Result<()> {
     if !aval.dtype.is_float() || aval.dtype == Dtype::Float64 {
         return Err(Error::invalid(format!("{aval} cannot be affine"), "quantize an f32, f16 or bf16 array"));
     }
-    if ![32, 64, 128].contains(&group_size) || ![2, 3, 4, 5, 6, 8].contains(&bits) {
-        return Err(Error::invalid(
-            format!("MLX has no affine format of {bits} bits in groups of {group_size}"),
-            "use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128",
-        ));
-    }
+    check_format(group_size, bits)?;
     let last = aval.shape.last().copied().unwrap_or_default();
     if aval.shape.len() < 2 || last % group_size != 0 || aval.size() == 0 {
         return Err(Error::invalid(
             format!("{aval} is not a matrix of whole groups of {group_size}"),
             "use a smaller group size, or an array type without groups along the last axis",
+        ));
+    }
+    Ok(())
+}
+
+fn check_format(group_size: i32, bits: i32) -> Result<()> {
+    if ![32, 64, 128].contains(&group_size) || ![2, 3, 4, 5, 6, 8].contains(&bits) {
+        return Err(Error::invalid(
+            format!("MLX has no affine format of {bits} bits in groups of {group_size}"),
+            "use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128",
         ));
     }
     Ok(())
@@ -177,7 +183,8 @@ pub fn affine_gather(op: &Gather, w: &AffineArray, rows: &Array) -> Result<Array
     if w.transposed || op.axes != [0] || op.slice_sizes != [1, columns] {
         return Err(Error::decline("only whole rows are gathered from packed codes"));
     }
-    let take = |array: &Array| array.take_axis(rows.reshape(&[-1])?, 0);
+    let wanted = rows.flatten(None, None)?;
+    let take = |array: &Array| array.take_axis(&wanted, 0);
     let (packed, scales, biases) = (take(&w.packed)?, take(&w.scales)?, take(&w.biases)?);
     let made = ops::dequantize(&packed, &scales, &biases, w.group_size, w.bits)?;
     let shape = [rows.shape(), &[1, columns]].concat();

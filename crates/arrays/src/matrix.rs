@@ -19,8 +19,9 @@ pub(crate) trait RightOperand: Sized {
 /// `x M` for `x: [.., rows]`.
 pub(crate) fn right(x: &Array, matrix: &impl RightOperand) -> Result<Array> {
     let (rows, columns) = matrix.extents()?;
-    let flat = x.reshape(&[-1, rows])?;
     let mut shape = x.shape().to_vec();
+    // MLX infers no extent of an empty array.
+    let flat = x.reshape(&[shape.iter().rev().skip(1).product(), rows])?;
     if let Some(last) = shape.last_mut() {
         *last = columns;
     }

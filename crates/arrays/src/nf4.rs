@@ -72,9 +72,7 @@ impl Nf4Array {
         let size = aval.size();
         let bytes = Aval::new(&[size.div_ceil(2) as i32], Dtype::Uint8);
         let scales = Aval::new(&[size.div_ceil(block_size) as i32], Dtype::Float32);
-        for (name, expected, found) in
-            [("packed", bytes, Aval::from(&packed)), ("absmax", scales, absmax.aval()?)]
-        {
+        for (name, expected, found) in [("packed", bytes, Aval::from(&packed)), ("absmax", scales, absmax.aval()?)] {
             if expected != found {
                 return Err(Error::invalid(
                     format!("{name} is {found}, and an nf4 array of {aval} has {expected}"),
@@ -110,7 +108,7 @@ fn check(aval: &Aval, block_size: usize) -> Result<()> {
     if !aval.dtype.is_float() || aval.dtype == Dtype::Float64 {
         return Err(Error::invalid(format!("{aval} cannot be nf4"), "quantize an f32, f16 or bf16 array"));
     }
-    if aval.size() == 0 {
+    if aval.shape.iter().any(|&extent| extent < 1) {
         return Err(Error::invalid(format!("{aval} has no elements to quantize"), "keep an empty array dense"));
     }
     if !block_size.is_power_of_two() || !(32..=4096).contains(&block_size) {
@@ -197,7 +195,7 @@ pub fn nf4_gather(op: &Gather, w: &Nf4Array, rows: &Array) -> Result<Array> {
     if w.transposed || op.axes != [0] || op.slice_sizes != [1, layout.k as i32] {
         return Err(Error::decline("only whole rows are gathered from packed codes"));
     }
-    let wanted = rows.reshape(&[-1])?.as_dtype(Dtype::Int32)?;
+    let wanted = rows.flatten(None, None)?.as_dtype(Dtype::Int32)?;
     let from_end = wanted.add(Array::from_int(layout.n as i32))?;
     let wanted = ops::select(wanted.lt(Array::from_int(0))?, from_end, wanted)?.as_dtype(Dtype::Uint32)?;
     let made = nf4::gather_rows(&w.packed, &w.absmax.dense()?, layout, &wanted)?;

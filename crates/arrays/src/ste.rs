@@ -1,5 +1,7 @@
 //! Straight-through gradients.
 
+use std::sync::Mutex;
+
 use mlx_rs::{Array, transforms};
 use tacit_core::op::StopGradient;
 use tacit_core::transform::{Differentiable, custom_vjp, intercept};
@@ -117,7 +119,8 @@ pub fn ste_stop_gradient(op: &StopGradient, array: &Ste) -> Result<Value> {
 
 /// Any primitive on a [`Ste`]: applied to `inner`, differentiated on the master.
 fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
-    let inner: Vec<&Value> = operands.iter().map(|value| value.downcast::<Ste>().map_or(*value, |ste| &ste.inner)).collect();
+    let inner: Vec<&Value> =
+        operands.iter().map(|value| value.downcast::<Ste>().map_or(*value, |ste| &ste.inner)).collect();
     let results = primitive.apply(&inner)?;
     if results.iter().any(Value::is_implicit) {
         // A view: the master is viewed the same way.
@@ -143,7 +146,9 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
             (None, fixed) => Role::Fixed((*fixed).clone()),
         })
         .collect();
-    let made = custom_vjp(StraightThrough { primitive: primitive.clone(), roles }, &args)?;
+    let results = results.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
+    let made =
+        custom_vjp(StraightThrough { primitive: primitive.clone(), roles, results: Mutex::new(Some(results)) }, &args)?;
     Ok(made.into_iter().map(Value::from).collect())
 }
 
@@ -160,6 +165,8 @@ enum Role {
 struct StraightThrough {
     primitive: Primitive,
     roles: Vec<Role>,
+    /// The results on the first arguments, which are there before the custom vjp is.
+    results: Mutex<Option<Vec<Array>>>,
 }
 
 impl StraightThrough {
@@ -183,6 +190,10 @@ impl Differentiable for StraightThrough {
     }
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
+        // MLX calls it at once with the first arguments; another call, such as vmap's, has others.
+        if let Some(results) = self.results.lock().ok().and_then(|mut results| results.take()) {
+            return Ok(results);
+        }
         let operands = self.operands(args);
         self.primitive.apply(&operands.iter().collect::<Vec<_>>())?.iter().map(Value::dense).collect()
     }
@@ -197,7 +208,9 @@ impl Differentiable for StraightThrough {
                 let operands: Vec<Array> = arrays
                     .iter()
                     .zip(&self.roles)
-                    .filter_map(|(array, role)| if matches!(role, Role::Fixed(_)) { Some(array) } else { chosen.next() })
+                    .filter_map(
+                        |(array, role)| if matches!(role, Role::Fixed(_)) { Some(array) } else { chosen.next() },
+                    )
                     .cloned()
                     .collect();
                 Ok(self.primitive.emit(&operands)?)

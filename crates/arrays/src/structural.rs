@@ -1,6 +1,6 @@
 //! What holds for every implicit type.
 
-use tacit_core::op::StopGradient;
+use tacit_core::op::{Copy, StopGradient};
 use tacit_core::{ImplicitArray, Result, Value, handler};
 
 /// Stops the gradient at the float children, which is where gradients of an implicit array go.
@@ -16,4 +16,10 @@ pub fn stop_gradient(_op: &StopGradient, array: &dyn ImplicitArray) -> Result<Va
         })
         .collect::<Result<Vec<Value>>>()?;
     Ok(array.with_children(stopped)?.into())
+}
+
+/// The same array again; MLX copies what a transform hands on.
+#[handler]
+pub fn copy(_op: &Copy, array: &dyn ImplicitArray) -> Result<Value> {
+    Ok(dyn_clone::clone_box(array).into())
 }

@@ -119,7 +119,19 @@ class HostKernel : public Primitive {
     if (status == 0) {
       return std::move(own.arrays);
     }
-    return mlx::core::vjp(over(primals, argnums), select(primals, argnums), cotangents).second;
+    // Codes and indices have no gradient, and some ops refuse to be asked for one.
+    auto inexact = only_inexact(primals, argnums);
+    std::vector<array> gradients;
+    if (!inexact.empty()) {
+      gradients = mlx::core::vjp(over(primals, inexact), select(primals, inexact), cotangents).second;
+    }
+    std::vector<array> all;
+    size_t next = 0;
+    for (auto argnum : argnums) {
+      auto has_one = next < inexact.size() && inexact[next] == argnum;
+      all.push_back(has_one ? gradients[next++] : mlx::core::zeros_like(primals[argnum]));
+    }
+    return all;
   }
 
   std::vector<array> jvp(

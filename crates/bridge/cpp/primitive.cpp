@@ -11,6 +11,7 @@ namespace {
 struct Recorded {
   std::shared_ptr<Primitive> primitive;
   std::vector<Shape> operand_shapes;
+  std::vector<Dtype> operand_dtypes;
   std::vector<Shape> result_shapes;
   std::vector<Dtype> result_dtypes;
 };
@@ -23,6 +24,7 @@ Recorded* record(const array& node) {
   recorded->primitive = node.primitive_ptr();
   for (const auto& input : node.inputs()) {
     recorded->operand_shapes.push_back(input.shape());
+    recorded->operand_dtypes.push_back(input.dtype());
   }
   for (const auto& output : node.outputs()) {
     recorded->result_shapes.push_back(output.shape());
@@ -31,8 +33,26 @@ Recorded* record(const array& node) {
   return recorded.release();
 }
 
+// A primitive reads its operands as the recorded dtypes without a look, so these must be the same.
+void check_operands(const Recorded& recorded, const std::vector<array>& inputs) {
+  std::string name = recorded.primitive->name();
+  auto count = recorded.operand_dtypes.size();
+  if (inputs.size() != count) {
+    throw std::invalid_argument(
+        name + " was recorded with " + std::to_string(count) + " operands and was given " +
+        std::to_string(inputs.size()));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (inputs[i].dtype() != recorded.operand_dtypes[i]) {
+      throw std::invalid_argument(
+          "operand " + std::to_string(i) + " of " + name + " has another dtype than the recorded one");
+    }
+  }
+}
+
 std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
-  auto same = inputs.size() == recorded.operand_shapes.size();
+  check_operands(recorded, inputs);
+  auto same = true;
   for (size_t i = 0; same && i < inputs.size(); ++i) {
     same = inputs[i].shape() == recorded.operand_shapes[i];
   }

@@ -147,80 +147,109 @@ array& result_at(array& node, uint32_t position) {
 }
 
 struct Tape {
-  std::vector<array> arrays;  // one output of each node; keeps the node alive while its edges are rewired
+  std::vector<array> roots;  // the walked outputs; they keep the graph alive
+  // One output of each node, as it stands in the inputs of the node that the walk came from, or in `roots`. Edges are
+  // rewired in the order of the tape, so a node's edges change before anything that owns the node can go.
+  std::vector<array*> arrays;
   std::vector<Node> nodes;
   std::vector<uint32_t> operands;  // a slot for each operand, kNone where it does not depend on a placeholder
   std::vector<uint32_t> outputs;   // a slot for each walked output, likewise
   uint32_t slots = 0;
 
   void walk(const Handle* outs, size_t out_count, const Handle* placeholders, size_t placeholder_count) {
-    SlotMap map;
     for (size_t i = 0; i < placeholder_count; ++i) {
-      map.put(get(placeholders[i]).id(), slots++);
+      map_.put(get(placeholders[i]).id(), slots++);
     }
-    struct Frame {
-      array* node;
-      uint32_t next;
-      bool depends;
-    };
-    std::vector<Frame> stack;
-    auto leaf = [&](array& value) {
-      if (value.has_primitive()) {
-        return false;
-      }
-      map.put(value.id(), kNone);
-      return true;
-    };
-    for (size_t i = 0; i < out_count; ++i) {
-      auto& out = get(outs[i]);
-      if (map.find(out.id()) == nullptr && !leaf(out)) {
-        stack.push_back({&out, 0, false});
-      }
-      while (!stack.empty()) {
-        auto& frame = stack.back();
-        auto& inputs = frame.node->inputs();
-        bool descended = false;
-        while (frame.next < inputs.size()) {
-          auto& input = inputs[frame.next];
-          if (const auto* slot = map.find(input.id())) {
-            frame.depends |= *slot != kNone;
-            frame.next++;
-          } else if (!leaf(input)) {
-            stack.push_back({&input, 0, false});
-            descended = true;
-            break;
-          }
-        }
-        if (!descended) {
-          close(*frame.node, frame.depends, map);
-          stack.pop_back();
-        }
-      }
-      outputs.push_back(*map.find(out.id()));
+    roots = gather(outs, out_count);
+    for (auto& root : roots) {
+      outputs.push_back(visit(root));
     }
+    map_ = SlotMap();
+    stack_ = {};
+    pending_ = {};
   }
 
  private:
-  void close(array& node, bool depends, SlotMap& map) {
-    auto count = static_cast<uint32_t>(node.siblings().size() + 1);
-    if (!depends) {
-      for (uint32_t i = 0; i < count; ++i) {
-        map.put(result_at(node, i).id(), kNone);
+  // A node whose inputs are being visited. What closing it needs is read on the way down, so that the way up does not
+  // touch the node again: in a long graph each touch is a cache miss.
+  struct Frame {
+    array* node;
+    std::vector<array>* inputs;
+    uint32_t next;      // the input to visit
+    uint32_t pending;   // where the slots of its inputs begin
+    uint32_t name;
+    uint32_t position;  // among its siblings
+    uint32_t results;
+    bool depends;
+  };
+
+  // The slot of an array that was seen before, or of a leaf; nothing for a node that is yet to be visited.
+  const uint32_t* known(array& value) {
+    if (const auto* slot = map_.find(value.id())) {
+      return slot;
+    }
+    return value.has_primitive() ? nullptr : &kNone;
+  }
+
+  void open(array& value) {
+    stack_.push_back(
+        {&value, &value.inputs(), 0, static_cast<uint32_t>(pending_.size()), name_id(value.primitive().name()),
+         static_cast<uint32_t>(value.sibling_position()), static_cast<uint32_t>(value.siblings().size() + 1), false});
+  }
+
+  void settle(uint32_t slot) {
+    pending_.push_back(slot);
+    auto& frame = stack_.back();
+    frame.depends |= slot != kNone;
+    frame.next++;
+  }
+
+  uint32_t visit(array& root) {
+    if (const auto* slot = known(root)) {
+      return *slot;
+    }
+    open(root);
+    for (;;) {
+      auto& frame = stack_.back();
+      if (frame.next < frame.inputs->size()) {
+        auto& input = (*frame.inputs)[frame.next];
+        if (const auto* slot = known(input)) {
+          settle(*slot);
+        } else {
+          open(input);
+        }
+        continue;
       }
-      return;
-    }
-    const auto& inputs = node.inputs();
-    nodes.push_back(
-        {name_id(node.primitive().name()), static_cast<uint32_t>(operands.size()),
-         static_cast<uint32_t>(inputs.size()), slots, count});
-    arrays.push_back(node);
-    for (const auto& input : inputs) {
-      operands.push_back(*map.find(input.id()));
-    }
-    for (uint32_t i = 0; i < count; ++i) {
-      map.put(result_at(node, i).id(), slots++);
+      auto slot = close(frame);
+      stack_.pop_back();
+      if (stack_.empty()) {
+        return slot;
+      }
+      settle(slot);
     }
   }
+
+  // Puts the node on the tape if it depends on a placeholder; the slot of the output that the walk came by.
+  uint32_t close(const Frame& frame) {
+    auto count = static_cast<uint32_t>(pending_.size()) - frame.pending;
+    auto first = frame.depends ? slots : kNone;
+    if (frame.depends) {
+      nodes.push_back({frame.name, static_cast<uint32_t>(operands.size()), count, first, frame.results});
+      arrays.push_back(frame.node);
+      operands.insert(operands.end(), pending_.begin() + frame.pending, pending_.end());
+      slots += frame.results;
+    }
+    pending_.resize(frame.pending);
+    auto slot = [&](uint32_t position) { return frame.depends ? first + position : kNone; };
+    for (uint32_t i = 0; i < frame.results; ++i) {
+      map_.put(i == frame.position ? frame.node->id() : result_at(*frame.node, i).id(), slot(i));
+    }
+    return slot(frame.position);
+  }
+
+  SlotMap map_;
+  std::vector<Frame> stack_;
+  std::vector<uint32_t> pending_;
 };
 
 struct TapeView {
@@ -279,18 +308,19 @@ void tacit_tape_free(Tape* tape) {
 }
 
 int tacit_tape_operand(const Tape* tape, uint32_t node, uint32_t operand, Handle* value) {
-  return guarded([&] { *value = own(tape->arrays.at(node).inputs().at(operand)); });
+  return guarded([&] { *value = own(tape->arrays.at(node)->inputs().at(operand)); });
 }
 
 int tacit_tape_result(Tape* tape, uint32_t node, uint32_t result, Handle* value) {
-  return guarded([&] { *value = own(result_at(tape->arrays.at(node), result)); });
+  return guarded([&] { *value = own(result_at(*tape->arrays.at(node), result)); });
 }
 
-// Assigns new values to input edges, in every sibling, since each output of a node holds its own list of inputs.
+// Assigns new values to input edges, in every sibling, since each output of a node holds its own list of inputs. The
+// edits must be in the order of the tape. Afterwards the tape's nodes are not to be asked for any more.
 int tacit_tape_rewire(Tape* tape, const Edit* edits, size_t count) {
   return guarded([&] {
     for (size_t i = 0; i < count; ++i) {
-      auto& node = tape->arrays.at(edits[i].node);
+      auto& node = *tape->arrays.at(edits[i].node);
       const auto& value = get(edits[i].value);
       node.inputs().at(edits[i].operand) = value;
       for (auto& sibling : node.siblings()) {

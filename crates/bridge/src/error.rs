@@ -25,6 +25,12 @@ pub enum BridgeError {
     /// A string holds a NUL byte and cannot go to C++.
     #[error("the name {0:?} holds a NUL byte")]
     Nul(String),
+    /// Edges were planned in another order than the tape's.
+    #[error("the edits of a tape are not in its order")]
+    EditOrder,
+    /// The recorded nodes were asked for after the tape was rewired.
+    #[error("the tape was rewired, and its recorded nodes may be gone")]
+    Rewired,
     /// A shape has a negative extent.
     #[error("the shape {0:?} has a negative extent")]
     NegativeExtent(Vec<i32>),

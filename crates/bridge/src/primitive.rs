@@ -70,7 +70,8 @@ impl Primitive {
     ///
     /// # Errors
     ///
-    /// The operands have other shapes than the recorded ones and the primitive cannot work out its result shapes.
+    /// The operands differ in number or dtype from the recorded ones, or in shape and the primitive cannot work out its
+    /// result shapes.
     pub fn emit(&self, operands: &[Array]) -> Result<Vec<Array>, BridgeError> {
         let handles = arrays::handles(operands);
         let mut results = Collector::default();

@@ -35,10 +35,9 @@ pub struct Kept(usize);
 /// One call walks the whole graph, without recursion. Nodes that do not depend on a placeholder are not on the tape.
 pub struct Tape {
     raw: *mut c_void,
-    nodes: Vec<Node>,
-    operands: Vec<u32>,
-    outputs: Vec<u32>,
-    slots: usize,
+    /// The C++ side's own arrays, which do not change until it is freed.
+    view: TapeView,
+    rewired: bool,
     edits: Vec<Edit>,
     /// The arrays that the edits point to.
     kept: Vec<Array>,
@@ -74,67 +73,84 @@ impl Tape {
                 &raw mut view,
             )
         })?;
-        // SAFETY: the view describes arrays that the tape owns; they are copied at once.
-        let (nodes, operands, outputs) = unsafe {
-            (
-                copied(view.nodes, view.node_count),
-                copied(view.operands, view.operand_count),
-                copied(view.outputs, view.output_count),
-            )
-        };
-        Ok(Self { raw, nodes, operands, outputs, slots: view.slots as usize, edits: Vec::new(), kept: Vec::new() })
+        Ok(Self { raw, view, rewired: false, edits: Vec::new(), kept: Vec::new() })
+    }
+
+    fn nodes(&self) -> &[Node] {
+        // SAFETY: the view describes an array of the tape, which lives as long as `self`.
+        unsafe { borrowed(self.view.nodes, self.view.node_count) }
+    }
+
+    fn node_operands(&self, node: usize) -> &[u32] {
+        let Node { operand_start, operand_count, .. } = self.nodes()[node];
+        // SAFETY: as in `nodes`.
+        let operands = unsafe { borrowed(self.view.operands, self.view.operand_count) };
+        &operands[operand_start as usize..(operand_start + operand_count) as usize]
     }
 
     /// The number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.nodes.len()
+        self.view.node_count
     }
 
     /// Whether no node depends on a placeholder.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.view.node_count == 0
     }
 
     /// The number of slots.
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.slots
+        self.view.slots as usize
     }
 
     /// The primitive name of a node.
     #[must_use]
     pub fn name(&self, node: usize) -> NameId {
-        NameId(self.nodes[node].primitive)
+        NameId(self.nodes()[node].primitive)
     }
 
     /// The slots of a node's operands; `None` for one that does not depend on a placeholder.
     #[must_use]
     pub fn operands(&self, node: usize) -> impl ExactSizeIterator<Item = Option<Slot>> + '_ {
-        let node = self.nodes[node];
-        let start = node.operand_start as usize;
-        self.operands[start..start + node.operand_count as usize].iter().map(|&raw| Slot::known(raw))
+        self.node_operands(node).iter().map(|&raw| Slot::known(raw))
+    }
+
+    /// The number of a node's operands.
+    #[must_use]
+    pub fn arity(&self, node: usize) -> usize {
+        self.nodes()[node].operand_count as usize
+    }
+
+    /// The slot of one operand of a node; `None` if it does not depend on a placeholder.
+    #[must_use]
+    pub fn operand_slot(&self, node: usize, operand: usize) -> Option<Slot> {
+        Slot::known(self.node_operands(node)[operand])
     }
 
     /// The slots of a node's results.
     pub fn results(&self, node: usize) -> impl ExactSizeIterator<Item = Slot> + use<> {
-        let node = self.nodes[node];
+        let node = self.nodes()[node];
         (node.result_start..node.result_start + node.result_count).map(Slot)
     }
 
     /// The slot of each walked output; `None` for one that does not depend on a placeholder.
     #[must_use]
     pub fn outputs(&self) -> impl ExactSizeIterator<Item = Option<Slot>> + '_ {
-        self.outputs.iter().map(|&raw| Slot::known(raw))
+        // SAFETY: as in `nodes`.
+        let outputs = unsafe { borrowed(self.view.outputs, self.view.output_count) };
+        outputs.iter().map(|&raw| Slot::known(raw))
     }
 
     /// An operand as it was recorded.
     ///
     /// # Errors
     ///
-    /// The node has no such operand.
+    /// The node has no such operand, or the tape was rewired.
     pub fn operand(&self, node: usize, operand: usize) -> Result<Array, BridgeError> {
+        self.check_graph()?;
         // SAFETY: the tape is live; the callee checks both indices.
         arrays::filled(|out| unsafe { ffi::tacit_tape_operand(self.raw, node as u32, operand as u32, out) })
     }
@@ -143,8 +159,9 @@ impl Tape {
     ///
     /// # Errors
     ///
-    /// The node has no such result.
+    /// The node has no such result, or the tape was rewired.
     pub fn result(&self, node: usize, result: usize) -> Result<Array, BridgeError> {
+        self.check_graph()?;
         // SAFETY: the tape is live; the callee checks both indices.
         arrays::filled(|out| unsafe { ffi::tacit_tape_result(self.raw, node as u32, result as u32, out) })
     }
@@ -165,21 +182,35 @@ impl Tape {
     }
 
     /// Plans to assign a kept value to an operand of a node; [`rewire`](Self::rewire) does it.
+    ///
+    /// Nodes must be planned in the order of the tape; one that comes too late is an error of `rewire`.
     pub fn plan(&mut self, node: usize, operand: usize, value: Kept) {
         let value = self.kept[value.0].as_ptr();
         self.edits.push(Edit { node: node as u32, operand: operand as u32, value });
     }
 
-    /// Does what was planned, in one call.
+    /// Does what was planned, in one call; the recorded nodes cannot be asked for afterwards.
     ///
     /// # Errors
     ///
-    /// A planned node has no such operand.
+    /// A planned node has no such operand, the plan is not in the order of the tape, or it was done already.
     pub fn rewire(&mut self) -> Result<(), BridgeError> {
+        self.check_graph()?;
+        // A node lives in the inputs of a later one, and is safe to touch only before that one's owners change.
+        if !self.edits.is_sorted_by_key(|edit| edit.node) {
+            return Err(BridgeError::EditOrder);
+        }
+        self.rewired = true;
         // SAFETY: the tape is live, and `kept` holds every array that the edits point to.
         let status = unsafe { ffi::tacit_tape_rewire(self.raw, self.edits.as_ptr(), self.edits.len()) };
         self.edits.clear();
         check(status)
+    }
+}
+
+impl Tape {
+    fn check_graph(&self) -> Result<(), BridgeError> {
+        if self.rewired { Err(BridgeError::Rewired) } else { Ok(()) }
     }
 }
 
@@ -192,11 +223,11 @@ impl Drop for Tape {
 
 /// # Safety
 ///
-/// `data` must point to `count` elements, or `count` be 0.
-unsafe fn copied<T: Copy>(data: *const T, count: usize) -> Vec<T> {
+/// `data` must point to `count` elements that live and do not change for `'a`, or `count` be 0.
+unsafe fn borrowed<'a, T>(data: *const T, count: usize) -> &'a [T] {
     if count == 0 {
-        return Vec::new();
+        return &[];
     }
     // SAFETY: as the caller promises.
-    unsafe { std::slice::from_raw_parts(data, count) }.to_vec()
+    unsafe { std::slice::from_raw_parts(data, count) }
 }

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use mlx_rs::Array;
+use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use crate::{ImplicitArray, Value};
@@ -17,9 +18,9 @@ pub type StoredArrays = BTreeMap<String, Array>;
 
 /// Runs `f` and returns the arrays that it serialized.
 pub fn collect_arrays<R>(f: impl FnOnce() -> R) -> (R, StoredArrays) {
-    let entered = Entered::new(Store::Collecting(StoredArrays::new()));
+    let _entered = Entered::new(Store::Collecting(StoredArrays::new()));
     let result = f();
-    match entered.leave() {
+    match STORE.take() {
         Some(Store::Collecting(arrays)) => (result, arrays),
         _ => (result, StoredArrays::new()),
     }
@@ -38,36 +39,39 @@ pub fn provide_arrays<R>(arrays: StoredArrays, f: impl FnOnce() -> R) -> R {
     note = "mark the field `#[implicit(aux)]` if it is static"
 )]
 pub trait StoredChild: Sized {
-    /// Puts the arrays in the store, and their keys in the structure.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
+    /// The field as it is serialized: its arrays go to the store, and their keys into the structure.
+    fn stored(&self) -> impl Serialize;
 
-    /// The inverse of [`serialize`](Self::serialize).
-    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
+    /// Serializes the field under its name.
+    fn write<S: SerializeStruct>(&self, name: &'static str, fields: &mut S) -> Result<(), S::Error> {
+        fields.serialize_field(name, &self.stored())
+    }
+
+    /// The inverse of [`stored`](Self::stored).
+    fn restore<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }
 
 impl StoredChild for Array {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        put(self).ok_or_else(|| ser::Error::custom(OUTSIDE))?.serialize(serializer)
+    fn stored(&self) -> impl Serialize {
+        Key(self)
     }
 
-    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let key = String::deserialize(deserializer)?;
-        take(&key).map_err(de::Error::custom)
+    fn restore<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Key::deserialize(deserializer).map(|key| key.0)
     }
 }
 
 impl StoredChild for Value {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let kind = match self {
-            Self::Dense(array) => Kind::Array(Stored(array)),
+    fn stored(&self) -> impl Serialize {
+        match self {
+            Self::Dense(array) => Kind::Array(Key(array)),
             Self::Implicit(array) => Kind::Implicit(&**array),
-        };
-        kind.serialize(serializer)
+        }
     }
 
-    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match Kind::<Stored<Array>, Box<dyn ImplicitArray>>::deserialize(deserializer)? {
-            Kind::Array(array) => Self::Dense(array.0),
+    fn restore<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Kind::<Key<Array>, Box<dyn ImplicitArray>>::deserialize(deserializer)? {
+            Kind::Array(key) => Self::Dense(key.0),
             Kind::Implicit(array) => Self::Implicit(array),
         })
     }
@@ -75,24 +79,24 @@ impl StoredChild for Value {
 
 #[diagnostic::do_not_recommend]
 impl<T: StoredChild> StoredChild for Option<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.as_ref().map(Stored).serialize(serializer)
+    fn stored(&self) -> impl Serialize {
+        self.as_ref().map(StoredChild::stored)
     }
 
-    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let child: Option<Stored<T>> = Deserialize::deserialize(deserializer)?;
+    fn restore<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let child: Option<Restored<T>> = Deserialize::deserialize(deserializer)?;
         Ok(child.map(|child| child.0))
     }
 }
 
 #[diagnostic::do_not_recommend]
 impl<T: StoredChild> StoredChild for Vec<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.iter().map(Stored))
+    fn stored(&self) -> impl Serialize {
+        self.iter().map(StoredChild::stored).collect::<Vec<_>>()
     }
 
-    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let children: Vec<Stored<T>> = Deserialize::deserialize(deserializer)?;
+    fn restore<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let children: Vec<Restored<T>> = Deserialize::deserialize(deserializer)?;
         Ok(children.into_iter().map(|child| child.0).collect())
     }
 }
@@ -115,10 +119,6 @@ struct Entered(Option<Store>);
 impl Entered {
     fn new(store: Store) -> Self {
         Self(STORE.replace(Some(store)))
-    }
-
-    fn leave(self) -> Option<Store> {
-        STORE.take()
     }
 }
 
@@ -148,6 +148,22 @@ fn take(key: &str) -> Result<Array, String> {
     })
 }
 
+/// An array that is serialized as its key.
+struct Key<A>(A);
+
+impl Serialize for Key<&Array> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        put(self.0).ok_or_else(|| ser::Error::custom(OUTSIDE))?.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Key<Array> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        take(&key).map(Self).map_err(de::Error::custom)
+    }
+}
+
 /// What a [`Value`] is stored as.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -156,17 +172,11 @@ enum Kind<A, I> {
     Implicit(I),
 }
 
-/// A child on its way through serde.
-struct Stored<T>(T);
+/// A child in a list or an option.
+struct Restored<T>(T);
 
-impl<T: StoredChild> Serialize for Stored<&T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-impl<'de, T: StoredChild> Deserialize<'de> for Stored<T> {
+impl<'de, T: StoredChild> Deserialize<'de> for Restored<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        T::deserialize(deserializer).map(Self)
+        T::restore(deserializer).map(Self)
     }
 }

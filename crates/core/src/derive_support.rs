@@ -5,7 +5,8 @@ use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
 
 use serde::de::DeserializeOwned;
-use serde::{Deserializer, Serialize, Serializer};
+use serde::ser::SerializeStruct;
+use serde::{Deserializer, Serialize};
 use tacit_bridge::Aval;
 
 use crate::handler::IntoResults;
@@ -22,6 +23,7 @@ use crate::{Error, ImplicitArray, Result, Value};
 )]
 pub trait Aux: Sized {
     /// A clone.
+    #[must_use]
     fn duplicate(&self) -> Self;
 
     /// Whether both are equal.
@@ -30,11 +32,11 @@ pub trait Aux: Sized {
     /// Hashes the value.
     fn hash_into(&self, state: &mut dyn Hasher);
 
-    /// Serializes the value as itself.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
+    /// Serializes the value as itself, as the field `name`.
+    fn write<S: SerializeStruct>(&self, name: &'static str, fields: &mut S) -> Result<(), S::Error>;
 
-    /// The inverse of [`serialize`](Self::serialize).
-    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
+    /// The inverse of [`write`](Self::write).
+    fn restore<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }
 
 #[diagnostic::do_not_recommend]
@@ -51,11 +53,11 @@ impl<T: Clone + Debug + Eq + Hash + Serialize + DeserializeOwned> Aux for T {
         self.hash(&mut state);
     }
 
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Serialize::serialize(self, serializer)
+    fn write<S: SerializeStruct>(&self, name: &'static str, fields: &mut S) -> Result<(), S::Error> {
+        fields.serialize_field(name, self)
     }
 
-    fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    fn restore<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         T::deserialize(deserializer)
     }
 }

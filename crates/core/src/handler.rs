@@ -73,6 +73,7 @@ pub trait HandlerPrimitive: Sized {
     fn with<R>(primitive: &Primitive, f: impl FnOnce(&Self) -> Result<R>) -> Result<R>;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: TypedPrimitive> HandlerPrimitive for T {
     const NAME: Option<&'static str> = Some(T::NAME);
 

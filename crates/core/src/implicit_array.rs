@@ -18,6 +18,11 @@ pub type DefaultHandler = fn(&Primitive, &[&Value]) -> Result<Vec<Value>>;
 pub type NamedChild = (Cow<'static, str>, Value);
 
 /// What the derive cannot know of an implicit array: how to build the dense one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say how it is materialized",
+    label = "`Materialize` is not implemented",
+    note = "add `impl Materialize for {Self}`; a type that must not be built densely returns `Error::refuse` there"
+)]
 pub trait Materialize {
     /// Builds the next more concrete form, which may itself be implicit.
     ///
@@ -33,6 +38,11 @@ pub trait Materialize {
 ///
 /// `#[derive(ImplicitArray)]` writes the implementation from the struct's fields: those marked `#[implicit(aux)]` are
 /// static, the others are children. What it cannot know is [`Materialize`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an implicit array",
+    label = "not an implicit array",
+    note = "an operand is `&Array`, a type with `#[derive(ImplicitArray)]`, `&dyn ImplicitArray` or `&Value`"
+)]
 #[typetag::serde(tag = "type")]
 pub trait ImplicitArray: DynClone + Debug + Send + Any {
     /// The shape and dtype of the array that this stands for.
@@ -83,6 +93,12 @@ pub trait ImplicitArray: DynClone + Debug + Send + Any {
 dyn_clone::clone_trait_object!(ImplicitArray);
 
 /// A field type that may hold children of an implicit array.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` holds no arrays, so it cannot be a child",
+    label = "neither a child nor marked as static",
+    note = "mark a static field `#[implicit(aux)]`",
+    note = "children are `Array` and `Value`, and `Option` and `Vec` of these"
+)]
 pub trait ChildField: Sized {
     /// Appends the children in this field.
     fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>);
@@ -127,6 +143,7 @@ impl ChildField for Array {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: ChildField> ChildField for Option<T> {
     fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
         if let Some(child) = self {
@@ -139,6 +156,7 @@ impl<T: ChildField> ChildField for Option<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: ChildField> ChildField for Vec<T> {
     fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
         for (i, item) in self.iter().enumerate() {

@@ -20,6 +20,7 @@ pub mod handler;
 mod implicit;
 mod implicit_array;
 pub mod kernel;
+mod macros;
 mod materialize;
 mod module;
 mod pattern;
@@ -50,7 +51,7 @@ pub use scoped::{PolicyGuard, RegistryGuard};
 pub use tacit_bridge::{Aval, Param, dtype_name, dtype_named};
 pub use value::{Value, short_name};
 
-pub use tacit_macros::{ImplicitArray, handler};
+pub use macros::{ImplicitArray, handler};
 
 /// The typed views of MLX's primitives, and the table that they come from.
 pub mod op {
@@ -60,11 +61,11 @@ pub mod op {
 /// What the macros' output refers to.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::array_store::*;
+    pub use crate::derive_support::*;
     pub use crate::handler::{
         HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, implicit_operand,
         typed_operand,
     };
-    pub use crate::array_store::*;
-    pub use crate::derive_support::*;
     pub use {inventory, serde, typetag};
 }

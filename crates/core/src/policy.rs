@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use tracing::subscriber::NoSubscriber;
+
 use crate::scoped::{self, PolicyGuard};
 
 /// What happens when a call needs an implicit array materialized.
@@ -57,11 +59,11 @@ impl Policy {
     }
 }
 
-/// Warns through `tracing`, or on standard error in a program that has set up no subscriber.
+/// Warns through `tracing`, or on standard error where no subscriber listens, neither the thread's nor the program's.
 pub(crate) fn warn(text: &str) {
-    if tracing::dispatcher::has_been_set() {
-        tracing::warn!(target: "tacit", "{text}");
-    } else {
+    if tracing::dispatcher::get_default(|dispatch| dispatch.is::<NoSubscriber>()) {
         eprintln!("warning: {text}");
+    } else {
+        tracing::warn!(target: "tacit", "{text}");
     }
 }

@@ -177,7 +177,7 @@ impl Interpreter {
     /// Begins a node: every operand is seen in its outermost layer.
     fn enter(&mut self, node: usize) {
         self.depths.clear();
-        self.depths.resize(self.tape.operands(node).len(), 0);
+        self.depths.resize(self.tape.arity(node), 0);
     }
 
     /// The layers of an operand, where something stands in its place.
@@ -235,9 +235,11 @@ impl Interpreter {
 
     /// Moves every implicit operand of the node to its next layer, building the layers that are not there yet.
     fn lower(&mut self, node: usize) -> Result<()> {
-        let slots: Vec<Option<Slot>> = self.tape.operands(node).collect();
-        for (operand, slot) in slots.into_iter().enumerate() {
-            let Some(slot) = slot.filter(|_| self.types[operand].is_some()) else { continue };
+        for operand in 0..self.types.len() {
+            let Some(slot) = self.tape.operand_slot(node, operand) else { continue };
+            if self.types[operand].is_none() {
+                continue;
+            }
             let depth = self.depths[operand];
             let Held::Replaced(layers) = &self.held[slot.index()] else { continue };
             if layers.values.len() == depth + 1 {
@@ -278,7 +280,7 @@ impl Interpreter {
     /// Plans the node's edges to the dense values that stand in for its recorded operands.
     fn rewire(&mut self, node: usize) {
         for operand in 0..self.depths.len() {
-            let Some(slot) = self.tape.operands(node).nth(operand).flatten() else { continue };
+            let Some(slot) = self.tape.operand_slot(node, operand) else { continue };
             let Held::Replaced(layers) = &mut self.held[slot.index()] else { continue };
             let Some(Value::Dense(array)) = layers.values.get(self.depths[operand]) else { continue };
             let kept = *layers.kept.get_or_insert_with(|| self.tape.keep(array.clone()));

@@ -183,8 +183,7 @@ fn structure_goes_through_serde_and_arrays_through_the_store() {
         }"#]]
     .assert_eq(&json);
 
-    let back: Box<dyn ImplicitArray> =
-        provide_arrays(arrays, || serde_json::from_str(&json)).expect("deserializes");
+    let back: Box<dyn ImplicitArray> = provide_arrays(arrays, || serde_json::from_str(&json)).expect("deserializes");
     assert!(back.aux_eq(&scaled()));
     let (children, originals) = (back.children(), scaled().children());
     for ((name, child), (original_name, original)) in children.iter().zip(&originals) {

@@ -1,8 +1,8 @@
-//! Mistakes in the use of the macros, one a file: each is one error, at the token where it is, that names the fix.
+//! Mistakes in the use of the macros, one a file: the error stands at the token that is wrong and names the fix.
 //!
 //! `TRYBUILD=overwrite cargo test -p tacit-core --test ui` rewrites the expected texts.
 
 #[test]
-fn every_mistake_is_an_error_that_names_the_fix() {
+fn a_mistake_is_an_error_that_names_the_fix() {
     trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
 }

@@ -33,6 +33,7 @@ mod isa;
 pub mod nf4;
 mod simd;
 pub mod threads;
+mod tile;
 
 pub use error::KernelError;
 pub use isa::Isa;

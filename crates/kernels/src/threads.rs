@@ -37,8 +37,16 @@ pub fn with_count<R>(threads: usize, f: impl FnOnce() -> R) -> R {
 
 /// Calls `task(0)` to `task(tasks - 1)`, each once, in any order and on any thread of the pool.
 pub(crate) fn for_each(tasks: usize, task: impl Fn(usize) + Sync) {
+    for_each_on(usize::MAX, tasks, task);
+}
+
+/// [`for_each`] on at most `threads` threads.
+pub(crate) fn for_each_on(threads: usize, tasks: usize, task: impl Fn(usize) + Sync) {
+    if threads <= 1 || tasks <= 1 {
+        return (0..tasks).for_each(task);
+    }
     let pool = current();
-    let workers = pool.threads.min(tasks);
+    let workers = pool.threads.min(threads).min(tasks);
     let next = AtomicUsize::new(0);
     let drain = || {
         loop {

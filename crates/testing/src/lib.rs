@@ -3,4 +3,8 @@
 // The macros' output names this crate's core as the facade does.
 extern crate tacit_core as tacit;
 
+pub mod difference;
+pub mod opaque;
+pub mod oracle;
+pub mod product;
 pub mod surface;

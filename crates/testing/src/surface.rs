@@ -74,19 +74,13 @@ impl Op {
         let mut terms = Vec::new();
         for output in (self.run)(operands)? {
             match output.dtype() {
-                Dtype::Complex64 => terms.extend([
-                    weighted_sum(&output.real()?)?,
-                    weighted_sum(&output.imag()?)?,
-                ]),
+                Dtype::Complex64 => terms.extend([weighted_sum(&output.real()?)?, weighted_sum(&output.imag()?)?]),
                 dtype if dtype.is_float() => terms.push(weighted_sum(&output)?),
                 _ => {}
             }
         }
         if terms.is_empty() {
-            return Err(Exception::custom(format!(
-                "`{}` has no float output",
-                self.name
-            )));
+            return Err(Exception::custom(format!("`{}` has no float output", self.name)));
         }
         ops::sum(ops::stack(&terms, 0)?, None)
     }
@@ -143,16 +137,12 @@ impl IntoOutputs for Vec<Array> {
 fn weighted_sum(output: &Array) -> Result<Array, Exception> {
     let n = output.size();
     let weights: Vec<f32> = (1..=n).map(|i| i as f32 / n as f32).collect();
-    let weighted = output
-        .as_dtype(Dtype::Float32)?
-        .multiply(Array::from_slice(&weights, output.shape()))?;
+    let weighted = output.as_dtype(Dtype::Float32)?.multiply(Array::from_slice(&weights, output.shape()))?;
     ops::sum(&weighted, None)
 }
 
 fn wrong_count(name: &str, count: usize) -> Exception {
-    Exception::custom(format!(
-        "`{name}` was called with {count} operands, which is not what its row makes"
-    ))
+    Exception::custom(format!("`{name}` was called with {count} operands, which is not what its row makes"))
 }
 
 #[cfg(test)]

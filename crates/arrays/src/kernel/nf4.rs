@@ -227,8 +227,7 @@ impl Kernel for Matmul {
                         self.decompose(&[primals[0].clone(), primals[1].clone(), absmax[0].clone()])
                             .map_err(|error| Exception::custom(error.to_string()))
                     };
-                    let (_, mut gradients) =
-                        transforms::fallible_vjp(through, &primals[2..3], cotangents)?;
+                    let (_, mut gradients) = transforms::fallible_vjp(through, &primals[2..3], cotangents)?;
                     gradients.pop().ok_or_else(|| "the vjp of the decomposition gave nothing".into())
                 }
             }
@@ -236,3 +235,6 @@ impl Kernel for Matmul {
         Some(argnums.iter().map(one).collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,9 +6,11 @@
 //! 32-bit sizes, except that an illegal argument is reported on standard error and leaves `C` as it was, where the
 //! reference implementation ends the process.
 //!
-//! The arithmetic is the `gemm` crate's; products of fewer than 2^19 multiplications stay on the calling thread.
+//! The arithmetic is the `gemm` crate's, but for `A * B^T` in single precision, which a linear layer multiplies by and
+//! which is done here. Products of fewer than 2^19 multiplications stay on the calling thread.
 
 mod product;
+mod rows;
 
 use std::ffi::{c_int, c_void};
 

@@ -7,6 +7,7 @@ use std::{
 
 use gemm::Parallelism;
 
+use super::rows::ByRows;
 use crate::threads;
 
 /// Products of fewer multiplications take less time than waking a thread.
@@ -38,10 +39,33 @@ pub(super) struct Arguments<T> {
 /// The numbers that BLAS has functions for.
 pub(super) trait Number: Copy + PartialEq + Send + Add<Output = Self> + Mul<Output = Self> + 'static {
     const ZERO: Self;
+
+    /// This product in a form that the crate multiplies better than `gemm` does, if it has one.
+    fn by_rows(_: &Sizes, _: &Matrices<Self>, _alpha: Self, _beta: Self) -> Option<ByRows> {
+        None
+    }
 }
 
 impl Number for f32 {
     const ZERO: Self = 0.0;
+
+    #[allow(clippy::float_cmp)]
+    fn by_rows(&(m, n, k): &Sizes, (a, b, c): &Matrices<Self>, alpha: Self, beta: Self) -> Option<ByRows> {
+        // One row is a matrix-vector product, which needs no packing.
+        let form = m > 1 && a.columns == 1 && b.rows == 1 && c.columns == 1;
+        (form && alpha == 1.0 && (beta == 0.0 || beta == 1.0)).then_some(ByRows {
+            m,
+            n,
+            k,
+            a: a.data,
+            lda: a.rows as usize,
+            b: b.data,
+            ldb: b.columns as usize,
+            c: c.data,
+            ldc: c.rows as usize,
+            accumulate: beta == 1.0,
+        })
+    }
 }
 
 impl Number for f64 {
@@ -54,7 +78,7 @@ impl Number for super::Complex {
 
 /// A matrix by its strides.
 #[derive(Clone, Copy)]
-struct Strided<P> {
+pub(super) struct Strided<P> {
     data: P,
     rows: isize,
     columns: isize,
@@ -89,6 +113,11 @@ pub(super) unsafe fn multiply<T: Number>(function: &str, arguments: Arguments<T>
         unsafe { scale(c, m, n, beta) };
         return;
     }
+    let parallel = m.saturating_mul(n).saturating_mul(k) >= PARALLEL;
+    if let Some(product) = T::by_rows(&(m, n, k), &(a, b, c), alpha, beta) {
+        // SAFETY: the caller's promise, in other words.
+        return unsafe { product.run(parallel) };
+    }
     let run = move |parallelism| {
         // Whole structs are captured, so that their `Send` counts.
         let (a, b, c) = (a, b, c);
@@ -117,12 +146,12 @@ pub(super) unsafe fn multiply<T: Number>(function: &str, arguments: Arguments<T>
             );
         }
     };
-    if m.saturating_mul(n).saturating_mul(k) < PARALLEL {
-        run(Parallelism::None);
-    } else {
+    if parallel {
         threads::install(move |count| {
             run(if count > 1 { Parallelism::Rayon(count) } else { Parallelism::None });
         });
+    } else {
+        run(Parallelism::None);
     }
 }
 
@@ -142,8 +171,11 @@ unsafe fn scale<T: Number>(c: Strided<*mut T>, m: usize, n: usize, beta: T) {
     }
 }
 
+/// `m`, `n` and `k`.
+pub(super) type Sizes = (usize, usize, usize);
+
 /// `A`, `B` and `C` once their arguments are known to be legal.
-type Matrices<T> = (Strided<*const T>, Strided<*const T>, Strided<*mut T>);
+pub(super) type Matrices<T> = (Strided<*const T>, Strided<*const T>, Strided<*mut T>);
 
 impl<T> Arguments<T> {
     /// The position of the first illegal argument, or the three matrices.

@@ -7,7 +7,6 @@
 
 pub(crate) mod codebook;
 mod gather;
-mod gemm;
 mod gemv;
 mod matmul;
 mod panel;

@@ -1,13 +1,33 @@
 //! Packed codes to panels of floats, laid out as the register tile reads them.
 //!
-//! A panel is `depth` rows of `panel_width` floats: row `d` holds what output columns `first..first + columns` are
-//! multiplied with at step `d` of the sum. Columns beyond `columns` hold some finite number that nobody uses.
+//! For `W^T`, an output column is a row of the weight and the depth runs along it; for `W`, it is the other way round.
 
-use super::{gather::decode_range, weight::Weight};
-use crate::simd::{Simd, panel_width};
+use super::{gather::decode_range, matmul::Orientation, weight::Weight};
+use crate::{
+    simd::{Simd, panel_width},
+    tile::{DEPTH, Panels},
+};
 
-/// The steps of the sum that one panel covers; its floats fill half of a usual first-level cache.
-pub(super) const DEPTH: usize = 256;
+/// A weight, whose lengths were checked, with the way round that it is multiplied.
+#[derive(Clone, Copy)]
+pub(super) struct Decoded<'a> {
+    pub(super) weight: &'a Weight<'a>,
+    pub(super) orientation: Orientation,
+}
+
+impl Panels for Decoded<'_> {
+    #[inline(always)]
+    unsafe fn fill<S: Simd>(self, simd: S, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32) {
+        let Self { weight, orientation } = self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match orientation {
+                Orientation::Transposed => fill_transposed(simd, weight, start, depth, first, columns, panel),
+                Orientation::Plain => fill_plain(simd, weight, start, depth, first, columns, panel),
+            }
+        }
+    }
+}
 
 /// How many rows ahead of its use [`fill_plain`] asks for memory.
 const AHEAD: usize = 16;
@@ -18,7 +38,7 @@ const AHEAD: usize = 16;
 /// Rows `first..first + columns` and elements `start..start + depth` lie in a weight whose lengths were checked,
 /// `depth` is at most [`DEPTH`], `start` a multiple of it, and the panel holds `depth * panel_width` floats.
 #[inline(always)]
-pub(super) unsafe fn fill_transposed<S: Simd>(
+unsafe fn fill_transposed<S: Simd>(
     simd: S,
     weight: &Weight,
     start: usize,
@@ -118,7 +138,7 @@ unsafe fn fill_words<S: Simd>(
 /// Rows `start..start + depth` and elements `first..first + columns` lie in a weight whose lengths were checked,
 /// `first` is a multiple of the panel's width, and the panel holds `depth * panel_width` floats.
 #[inline(always)]
-pub(super) unsafe fn fill_plain<S: Simd>(
+unsafe fn fill_plain<S: Simd>(
     simd: S,
     weight: &Weight,
     start: usize,

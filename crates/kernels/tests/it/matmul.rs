@@ -119,9 +119,9 @@ fn empty_sides_give_zeros_or_nothing() {
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     for m in [1, 4, 7, 300] {
-        for (n, k) in [(200, 784), (512, 1024), (10, 512)] {
+        for (n, k) in [(200, 784), (300, 640), (10, 512)] {
             let case = Case::new(7, 64, m, n, k);
-            for isa in Isa::available() {
+            for isa in Isa::available().into_iter().filter(|isa| m < 300 || *isa != Isa::Scalar) {
                 for orientation in [Orientation::Transposed, Orientation::Plain] {
                     let one = threads::with_count(1, || case.product(isa, orientation));
                     for count in [2, 5] {

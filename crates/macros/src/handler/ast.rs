@@ -1,6 +1,5 @@
 //! The function that `#[handler]` stands on.
 
-use syn::spanned::Spanned;
 use syn::{
     Error, FnArg, Ident, ItemFn, Result, ReturnType, Signature, Type, TypeParamBound, TypeReference, Visibility,
 };
@@ -30,14 +29,7 @@ impl<'a> Handler<'a> {
         let mut errors = qualifiers(signature);
         let output = keep(&mut errors, output(signature));
         let mut parameters = signature.inputs.iter();
-        let primitive = match parameters.next() {
-            Some(parameter) => keep(&mut errors, primitive(parameter)),
-            None => {
-                let message = "a handler takes its primitive first: `op: &op::Matmul`, or `op: &Primitive` for any primitive";
-                errors.push(Error::new(signature.paren_token.span.join(), message));
-                None
-            }
-        };
+        let primitive = keep(&mut errors, parameters.next().ok_or_else(|| no_primitive(signature)).and_then(primitive));
         let count = parameters.len();
         let operands = parameters
             .enumerate()
@@ -79,7 +71,7 @@ fn qualifiers(signature: &Signature) -> Vec<Error> {
     if !signature.generics.params.is_empty() {
         let message = "a handler cannot be generic, because its signature is its registration: \
                        write one for each type, or take `&dyn ImplicitArray` or `&Value`";
-        refuse(signature.generics.span(), message);
+        errors.push(Error::new_spanned(&signature.generics, message));
     }
     errors
 }
@@ -93,11 +85,18 @@ fn output(signature: &Signature) -> Result<&Type> {
     }
 }
 
+fn no_primitive(signature: &Signature) -> Error {
+    let message = "a handler takes its primitive first: `op: &op::Matmul`, or `op: &Primitive` for any primitive";
+    Error::new(signature.paren_token.span.join(), message)
+}
+
 fn primitive(parameter: &FnArg) -> Result<&Type> {
     let ty = reference(parameter, "the primitive is borrowed")?;
     match ty {
         Type::Path(_) => Ok(ty),
-        _ => Err(Error::new_spanned(ty, "the first parameter is the primitive: `&op::Matmul`, or `&Primitive` for any")),
+        _ => {
+            Err(Error::new_spanned(ty, "the first parameter is the primitive: `&op::Matmul`, or `&Primitive` for any"))
+        }
     }
 }
 
@@ -111,9 +110,10 @@ fn operand(parameter: &FnArg, last: bool) -> Result<Operand<'_>> {
             [TypeParamBound::Trait(bound)] if ends_in(&bound.path, "ImplicitArray") => Ok(Operand::AnyImplicit),
             _ => Err(Error::new_spanned(ty, "the only trait object among operands is `&dyn ImplicitArray`")),
         },
-        Type::ImplTrait(_) => {
-            Err(Error::new_spanned(ty, "a handler cannot be generic: write `&dyn ImplicitArray` for any implicit array"))
-        }
+        Type::ImplTrait(_) => Err(Error::new_spanned(
+            ty,
+            "a handler cannot be generic: write `&dyn ImplicitArray` for any implicit array",
+        )),
         Type::Slice(slice) => match &*slice.elem {
             Type::Reference(element) if element.mutability.is_none() && names(&element.elem, "Value") => {
                 if last {

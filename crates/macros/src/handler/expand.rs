@@ -15,8 +15,11 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
     let line = quote_spanned!(ident.span()=> ::core::line!());
     let precedence = args.precedence();
     let patterns = operands.iter().map(pattern);
-    let arguments = operands.iter().enumerate().map(|(i, operand)| argument(Literal::usize_unsuffixed(i), operand));
-    let call = quote_spanned!(output.span()=> ::tacit::__private::results(#ident(op, #(#arguments),*)));
+    let arguments = operands.iter().enumerate().map(|(i, operand)| argument(i, operand));
+    // At the type that the function returns: what is wrong with the answer is said there.
+    let mut answering = (*ident).clone();
+    answering.set_span(output.span());
+    let call = quote_spanned!(output.span()=> ::tacit::__private::results(#answering(op, #(#arguments),*)));
     quote! {
         // In the namespace of types, so that it does not clash with the function.
         #[doc(hidden)]
@@ -55,7 +58,8 @@ fn pattern(operand: &Operand) -> TokenStream {
     }
 }
 
-fn argument(position: Literal, operand: &Operand) -> TokenStream {
+fn argument(position: usize, operand: &Operand) -> TokenStream {
+    let position = Literal::usize_unsuffixed(position);
     match operand {
         Operand::Dense => quote!(::tacit::__private::dense_operand(operands, #position)?),
         Operand::Type(ty) => quote!(::tacit::__private::typed_operand::<#ty>(operands, #position)?),

@@ -1,0 +1,146 @@
+use expect_test::{Expect, expect};
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::ItemFn;
+
+fn registration(args: TokenStream, function: TokenStream) -> syn::Result<String> {
+    let function: ItemFn = syn::parse2(function)?;
+    Ok(prettyplease::unparse(&syn::parse2(super::registration(args, &function)?)?))
+}
+
+fn check(args: TokenStream, function: TokenStream, expected: &Expect) {
+    expected.assert_eq(&registration(args, function).expect("a handler"));
+}
+
+#[test]
+fn every_kind_of_operand() {
+    check(
+        quote!(precedence = 10),
+        quote! {
+            pub(crate) fn select(
+                _: &op::Select,
+                condition: &Array,
+                (x): &lora::Delta<Nf4>,
+                y: &(dyn ImplicitArray),
+                z: &tacit::Value,
+                rest: &[&Value],
+            ) -> Result<Vec<Value>> {
+                todo!()
+            }
+        },
+        &expect![[r#"
+            #[doc(hidden)]
+            #[allow(non_camel_case_types)]
+            pub(crate) enum select {}
+            const _: () = {
+                impl ::tacit::__private::HandlerDef for select {
+                    const HANDLER: ::tacit::Handler = ::tacit::Handler {
+                        site: ::tacit::Site {
+                            name: "select",
+                            file: ::core::file!(),
+                            line: ::core::line!(),
+                        },
+                        signature: ::tacit::Signature {
+                            primitive: <op::Select as ::tacit::__private::HandlerPrimitive>::NAME,
+                            operands: &[
+                                ::tacit::Pattern::Dense,
+                                ::tacit::Pattern::of::<lora::Delta<Nf4>>(),
+                                ::tacit::Pattern::AnyImplicit,
+                                ::tacit::Pattern::Any,
+                                ::tacit::Pattern::Rest,
+                            ],
+                        },
+                        precedence: 10,
+                        call: |op, operands| {
+                            <op::Select as ::tacit::__private::HandlerPrimitive>::with(
+                                op,
+                                |op| ::tacit::__private::results(
+                                    select(
+                                        op,
+                                        ::tacit::__private::dense_operand(operands, 0)?,
+                                        ::tacit::__private::typed_operand::<
+                                            lora::Delta<Nf4>,
+                                        >(operands, 1)?,
+                                        ::tacit::__private::implicit_operand(operands, 2)?,
+                                        ::tacit::__private::any_operand(operands, 3)?,
+                                        ::tacit::__private::rest_operands(operands, 4)?,
+                                    ),
+                                ),
+                            )
+                        },
+                    };
+                }
+                ::tacit::__private::inventory::submit! {
+                    ::tacit::__private::Registration(< select as ::tacit::__private::HandlerDef >
+                    ::HANDLER)
+                }
+            };
+        "#]],
+    );
+}
+
+#[test]
+fn a_primitive_without_operands() {
+    let output = registration(
+        quote!(),
+        quote!(
+            fn zero(op: &Primitive) -> Result<Value> {
+                todo!()
+            }
+        ),
+    );
+    let output = output.expect("a handler");
+    assert!(output.contains("operands: &[],") && output.contains("precedence: 0,"), "{output}");
+}
+
+#[test]
+fn a_precedence_may_be_negative() {
+    let output = registration(
+        quote!(precedence = -3,),
+        quote!(
+            fn zero(op: &Primitive) -> Result<Value> {
+                todo!()
+            }
+        ),
+    );
+    assert!(output.expect("a handler").contains("precedence: -3,"));
+}
+
+#[test]
+fn a_precedence_that_does_not_fit_is_an_error() {
+    let function = quote!(
+        fn zero(op: &Primitive) -> Result<Value> {
+            todo!()
+        }
+    );
+    assert!(registration(quote!(precedence = 3_000_000_000), function).is_err());
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once() {
+    let output = registration(
+        quote!(),
+        quote! {
+            const async fn wrong<T>(op: Matmul, x: &mut Array, rest: &[&Value], y: &T) {}
+        },
+    );
+    let lines: Vec<String> = output.expect_err("wrong").into_iter().map(|error| error.to_string()).collect();
+    expect![[r"
+        a handler cannot be `const`: remove it
+        a handler cannot be `async`: it builds a graph, which is evaluated later anyway
+        a handler cannot be generic, because its signature is its registration: write one for each type, or take `&dyn ImplicitArray` or `&Value`
+        a handler returns a result: add `-> Result<Value>`
+        the primitive is borrowed: write `&` before the type
+        operands are borrowed and never changed: write `&` without `mut`
+        `&[&Value]` takes the rest of the operands: move it to the end"]].assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn a_function_with_a_mistake_is_kept() {
+    let function: ItemFn = syn::parse2(quote!(
+        fn wrong() {}
+    ))
+    .expect("a function");
+    let output = super::expand(quote!(), &function).to_string();
+    assert!(output.starts_with("fn wrong () { }") && output.contains("compile_error"), "{output}");
+}

@@ -42,9 +42,8 @@ impl<'a> Input<'a> {
         let ident = &input.ident;
         let name = attr.name.unwrap_or_else(|| {
             if errors.0.is_none() {
-                let message = format!(
-                    "`{ident}` has no name to be saved under: add `#[implicit(name = \"yourcrate.{ident}\")]`"
-                );
+                let message =
+                    format!("`{ident}` has no name to be saved under: add `#[implicit(name = \"yourcrate.{ident}\")]`");
                 errors.add(Error::new(ident.span(), message));
             }
             LitStr::new("", Span::call_site())

@@ -21,10 +21,9 @@ impl StructAttr {
                     return Err(meta.error("two names: keep one of them"));
                 }
             } else if meta.path.is_ident("default") {
-                let default = meta
-                    .value()?
-                    .parse()
-                    .map_err(|error| Error::new(error.span(), "expected the path of a function: `default = my_default`"))?;
+                let default = meta.value()?.parse().map_err(|error| {
+                    Error::new(error.span(), "expected the path of a function: `default = my_default`")
+                })?;
                 if read.default.replace(default).is_some() {
                     return Err(meta.error("two defaults: keep one of them"));
                 }
@@ -75,7 +74,8 @@ fn namespaced(meta: &ParseNestedMeta) -> Result<LitStr> {
     let text = name.value();
     if text.split('.').count() < 2 || text.split('.').any(str::is_empty) {
         let own = text.trim_matches('.');
-        let message = format!("the name has no namespace: write `yourcrate.{own}`, so that no other crate's type has it");
+        let message =
+            format!("the name has no namespace: write `yourcrate.{own}`, so that no other crate's type has it");
         return Err(Error::new(name.span(), message));
     }
     Ok(name)

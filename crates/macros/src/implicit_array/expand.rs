@@ -41,16 +41,21 @@ fn implicit_array(input: &Input) -> TokenStream {
             quote!(#ident: <#ty as ::tacit::ChildField>::replaced(&self.#ident, #name, children)?)
         }
     });
-    let equal = input.statics().map(|Field { ident, ty, .. }| {
-        quote!(&& <#ty as ::tacit::__private::Aux>::equals(&self.#ident, &other.#ident))
-    });
-    let hash = input.statics().map(|Field { ident, ty, .. }| {
-        quote!(<#ty as ::tacit::__private::Aux>::hash_into(&self.#ident, state);)
-    });
-    let default = match &input.default {
-        Some(default) => quote!(::core::option::Option::Some(#default)),
-        None => quote!(::core::option::Option::None),
-    };
+    let equal = input.statics().map(
+        |Field { ident, ty, .. }| quote!(&& <#ty as ::tacit::__private::Aux>::equals(&self.#ident, &other.#ident)),
+    );
+    let hash = input
+        .statics()
+        .map(|Field { ident, ty, .. }| quote!(<#ty as ::tacit::__private::Aux>::hash_into(&self.#ident, state);));
+    let default = input.default.as_ref().map_or_else(
+        || quote!(::core::option::Option::None),
+        |default| {
+            quote! {
+                let default: ::tacit::DefaultHandler = #default;
+                ::core::option::Option::Some(default)
+            }
+        },
+    );
     quote! {
         #[typetag::serde(name = #name)]
         impl ::tacit::ImplicitArray for #ident {
@@ -102,38 +107,54 @@ fn implicit_array(input: &Input) -> TokenStream {
 }
 
 fn aval(input: &Input) -> TokenStream {
-    match input.statics().find(|field| field.ident == "aval") {
-        Some(field) => quote_spanned!(field.ty.span()=> ::tacit::Result::Ok(::core::clone::Clone::clone(&self.aval))),
-        None => quote!(::tacit::__private::inferred_aval(self)),
+    let Some(field) = input.statics().find(|field| field.ident == "aval") else {
+        return quote!(::tacit::__private::inferred_aval(self));
+    };
+    let declared = quote_spanned!(field.ty.span()=> &self.aval);
+    quote! {
+        let aval: &::tacit::Aval = #declared;
+        ::tacit::Result::Ok(aval.clone())
     }
 }
 
-/// Serde's own derive on a copy of the struct whose fields say how each is stored.
+/// `Serialize`, and serde's own derive of `Deserialize` on a copy of the struct that says how each field is stored.
 fn serde(input: &Input) -> TokenStream {
-    let Input { ident, name, .. } = input;
-    let stored = format_ident!("Stored{}", ident.unraw());
+    let Input { ident, name, fields, .. } = input;
+    let copy = format_ident!("Stored{}", ident.unraw());
     let remote = ident.to_string();
-    let fields = input.fields.iter().map(|Field { ident, ty, aux }| {
-        let with = if *aux { "::tacit::__private::Aux" } else { "::tacit::__private::StoredChild" };
-        let with = LitStr::new(with, ty.span());
-        quote!(#[serde(with = #with)] #ident: #ty)
+    let count = fields.len();
+    let serialize = fields.iter().map(|field| {
+        let Field { ident, ty, aux } = field;
+        let name = text(ident);
+        let by = if *aux { quote!(::tacit::__private::Aux) } else { quote!(::tacit::__private::StoredChild) };
+        quote!(<#ty as #by>::write(&self.#ident, #name, &mut fields)?;)
+    });
+    let deserialize = fields.iter().map(|field| {
+        let Field { ident, ty, aux } = field;
+        let by = if *aux { "::tacit::__private::Aux::restore" } else { "::tacit::__private::StoredChild::restore" };
+        let with = LitStr::new(by, ty.span());
+        quote!(#[serde(deserialize_with = #with)] #ident: #ty)
     });
     quote! {
-        #[derive(serde::Serialize, serde::Deserialize)]
-        #[serde(crate = "::tacit::__private::serde", remote = #remote, rename = #name, deny_unknown_fields)]
-        struct #stored {
-            #(#fields,)*
-        }
-
         impl serde::Serialize for #ident {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> ::core::result::Result<S::Ok, S::Error> {
-                #stored::serialize(self, serializer)
+                use serde::ser::SerializeStruct as _;
+
+                let mut fields = serializer.serialize_struct(#name, #count)?;
+                #(#serialize)*
+                fields.end()
             }
+        }
+
+        #[derive(serde::Deserialize)]
+        #[serde(crate = "::tacit::__private::serde", remote = #remote, deny_unknown_fields)]
+        struct #copy {
+            #(#deserialize,)*
         }
 
         impl<'de> serde::Deserialize<'de> for #ident {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
-                #stored::deserialize(deserializer)
+                #copy::deserialize(deserializer)
             }
         }
     }

@@ -1,0 +1,92 @@
+use expect_test::{Expect, ExpectFile, expect, expect_file};
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{DeriveInput, Result};
+
+fn derived(input: TokenStream) -> Result<String> {
+    let input: DeriveInput = syn::parse2(input)?;
+    Ok(prettyplease::unparse(&syn::parse2(super::derive(&input)?)?))
+}
+
+fn check(input: TokenStream, expected: &ExpectFile) {
+    expected.assert_eq(&derived(input).expect("an implicit array"));
+}
+
+fn check_errors(input: TokenStream, expected: &Expect) {
+    let error = derived(input).expect_err("not an implicit array");
+    let lines: Vec<String> = error.into_iter().map(|error| error.to_string()).collect();
+    expected.assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn a_struct_of_children_and_static_fields() {
+    check(
+        quote! {
+            #[implicit(name = "test.Weight", default = crate::take, no_commute)]
+            pub struct Weight {
+                packed: Array,
+                #[implicit(aux)]
+                aval: Aval,
+            }
+        },
+        &expect_file!["weight.expanded.rs"],
+    );
+}
+
+#[test]
+fn an_aval_that_is_no_field_is_inferred() {
+    let output = derived(quote! {
+        #[implicit(name = "test.Weight")]
+        struct Weight {
+            #[implicit(aux)]
+            bits: u8,
+        }
+    });
+    assert!(output.expect("an implicit array").contains("::tacit::__private::inferred_aval(self)"));
+}
+
+#[test]
+fn raw_names_are_stored_plain() {
+    let output = derived(quote! {
+        #[implicit(name = "test.Weight")]
+        struct Weight {
+            r#type: Value,
+        }
+    });
+    let output = output.expect("an implicit array");
+    assert!(output.contains(r#""type""#) && !output.contains("\"r#type"), "{output}");
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once() {
+    check_errors(
+        quote! {
+            #[implicit(no_commute, no_commute)]
+            struct Weight<T> {
+                #[implicit(name = "a.b")]
+                array: Array,
+                #[implicit(skip)]
+                tag: T,
+            }
+        },
+        &expect![[r"
+            an implicit array cannot be generic, because it is saved under one name: write the struct for each type that it is used with
+            `no_commute` is there twice: remove one of them
+            expected `aux`: a field is a child, or static with `#[implicit(aux)]`
+            expected `aux`: a field is a child, or static with `#[implicit(aux)]`"]],
+    );
+}
+
+#[test]
+fn a_namespace_is_a_word_before_a_dot() {
+    for name in ["", "Weight", ".Weight", "crate.", "a..b"] {
+        let output = derived(quote! {
+            #[implicit(name = #name)]
+            struct Weight {
+                array: Array,
+            }
+        });
+        let error = output.expect_err(name).to_string();
+        assert!(error.starts_with("the name has no namespace"), "{error}");
+    }
+}

@@ -24,8 +24,5 @@ family! {
 }
 
 fn some_axes() -> FftnOptions {
-    FftnOptions {
-        lengths: None,
-        axes: Axes::Axes(vec![0, 2]),
-    }
+    FftnOptions { lengths: None, axes: Axes::Axes(vec![0, 2]) }
 }

@@ -3,8 +3,8 @@
 use mlx_rs::{
     error::Exception,
     ops::indexing::{
-        self, Ellipsis, IndexUpdateError, IntoStrideBy, NewAxis, TryIndexMutOp, TryIndexOp,
-        TryIndexUpdateOp, UpdateMode,
+        self, Ellipsis, IndexUpdateError, IntoStrideBy, NewAxis, TryIndexMutOp, TryIndexOp, TryIndexUpdateOp,
+        UpdateMode,
     },
 };
 

@@ -57,8 +57,5 @@ fn on_cpu<T>(call: impl FnOnce() -> T) -> T {
 }
 
 fn rows() -> NormOptions {
-    NormOptions {
-        axes: Axes::Axis(-1),
-        keep_dims: true,
-    }
+    NormOptions { axes: Axes::Axis(-1), keep_dims: true }
 }

@@ -5,9 +5,9 @@ use mlx_rs::{
     error::Exception,
     fast::{self, ScaledDotProductAttentionMask},
     losses::{
-        BinaryCrossEntropy, BinaryCrossEntropyBuilder, CosineSimilarityLoss, CrossEntropy,
-        CrossEntropyBuilder, GaussianNllLoss, HingeLoss, HuberLoss, KlDivLoss, L1Loss, LogCoshLoss,
-        MarginRankingLoss, MseLoss, NllLoss, SmoothL1Loss, TripletLoss,
+        BinaryCrossEntropy, BinaryCrossEntropyBuilder, CosineSimilarityLoss, CrossEntropy, CrossEntropyBuilder,
+        GaussianNllLoss, HingeLoss, HuberLoss, KlDivLoss, L1Loss, LogCoshLoss, MarginRankingLoss, MseLoss, NllLoss,
+        SmoothL1Loss, TripletLoss,
     },
     module::Module,
     nn, ops,

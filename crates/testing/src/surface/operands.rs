@@ -37,9 +37,7 @@ impl Draw {
 
     /// Complex numbers with signed parts.
     pub(super) fn complex(&mut self, shape: &[i32]) -> Array {
-        let values = self.values(shape, |draw| {
-            complex64::new(draw.signed_fraction(), draw.signed_fraction())
-        });
+        let values = self.values(shape, |draw| complex64::new(draw.signed_fraction(), draw.signed_fraction()));
         Array::from_slice(&values, shape)
     }
 
@@ -53,17 +51,7 @@ impl Draw {
     /// Finite values among NaN and infinities; `shape` is `[6]`.
     pub(super) fn special(&mut self, shape: &[i32]) -> Array {
         let finite = self.fraction();
-        Array::from_slice(
-            &[
-                finite,
-                f32::NAN,
-                f32::INFINITY,
-                -finite,
-                f32::NEG_INFINITY,
-                0.0,
-            ],
-            shape,
-        )
+        Array::from_slice(&[finite, f32::NAN, f32::INFINITY, -finite, f32::NEG_INFINITY, 0.0], shape)
     }
 
     /// Integers `0` to `4`, with repetitions.
@@ -89,20 +77,15 @@ impl Draw {
         self.drawn += 1;
         let (bound, shape) = (bound_and_shape[0], &bound_and_shape[1..]);
         let columns = *shape.last().unwrap_or(&1);
-        let values: Vec<i32> = (0..shape.iter().product())
-            .map(|i: i32| (i % columns * (bound - 1) + i / columns) % bound)
-            .collect();
+        let values: Vec<i32> =
+            (0..shape.iter().product()).map(|i: i32| (i % columns * (bound - 1) + i / columns) % bound).collect();
         Array::from_slice(&values, shape)
     }
 
     /// The given boundaries as a matrix of ranges, one in a row.
     pub(super) fn segments(&mut self, boundaries: &[i32]) -> Array {
         self.drawn += 1;
-        let ranges: Vec<u32> = boundaries
-            .windows(2)
-            .flatten()
-            .map(|&bound| bound as u32)
-            .collect();
+        let ranges: Vec<u32> = boundaries.windows(2).flatten().map(|&bound| bound as u32).collect();
         Array::from_slice(&ranges, &[boundaries.len() as i32 - 1, 2])
     }
 
@@ -115,20 +98,12 @@ impl Draw {
     pub(super) fn spd(&mut self, order: &[i32]) -> Array {
         let half = self.entries(order[0]);
         let n = order[0] as usize;
-        self.matrix(order[0], |_, row, column| {
-            half[row * n + column] + half[column * n + row]
-        })
+        self.matrix(order[0], |_, row, column| half[row * n + column] + half[column * n + row])
     }
 
     /// A lower triangular matrix of the given order with a positive diagonal.
     pub(super) fn lower(&mut self, order: &[i32]) -> Array {
-        self.matrix(order[0], |draw, row, column| {
-            if column > row {
-                0.0
-            } else {
-                draw.entry(row, column)
-            }
-        })
+        self.matrix(order[0], |draw, row, column| if column > row { 0.0 } else { draw.entry(row, column) })
     }
 
     /// Four-bit codes, eight in a word; `shape` counts the codes.
@@ -137,9 +112,8 @@ impl Draw {
         if let Some(last) = words.last_mut() {
             *last /= 8;
         }
-        let values = self.values(&words, |draw| {
-            (0..8).fold(0_u32, |word, _| word << 4 | (draw.fraction() * 16.0) as u32)
-        });
+        let values =
+            self.values(&words, |draw| (0..8).fold(0_u32, |word, _| word << 4 | (draw.fraction() * 16.0) as u32));
         Array::from_slice(&values, &words)
     }
 
@@ -171,11 +145,7 @@ impl Draw {
     /// An entry of a diagonally dominant matrix.
     fn entry(&mut self, row: usize, column: usize) -> f32 {
         let value = 0.3 * self.signed_fraction();
-        if row == column {
-            value + 1.0 + row as f32
-        } else {
-            value
-        }
+        if row == column { value + 1.0 + row as f32 } else { value }
     }
 
     fn entries(&mut self, order: i32) -> Vec<f32> {
@@ -183,20 +153,14 @@ impl Draw {
         (0..n * n).map(|i| self.entry(i / n, i % n)).collect()
     }
 
-    fn matrix(
-        &mut self,
-        order: i32,
-        mut entry: impl FnMut(&mut Self, usize, usize) -> f32,
-    ) -> Array {
+    fn matrix(&mut self, order: i32, mut entry: impl FnMut(&mut Self, usize, usize) -> f32) -> Array {
         let n = order as usize;
         let values: Vec<f32> = (0..n * n).map(|i| entry(self, i / n, i % n)).collect();
         Array::from_slice(&values, &[order, order])
     }
 
     fn values<T>(&mut self, shape: &[i32], mut value: impl FnMut(&mut Self) -> T) -> Vec<T> {
-        (0..shape.iter().product())
-            .map(|_: i32| value(self))
-            .collect()
+        (0..shape.iter().product()).map(|_: i32| value(self)).collect()
     }
 }
 

@@ -57,9 +57,7 @@ fn no_gradient_is_left_undeclared() {
         for (position, operand) in operands.iter().enumerate() {
             let declared = op.differentiable.contains(&position);
             if operand.dtype().is_inexact() && !declared && gradient(op, position).is_ok() {
-                return Err(Exception::custom(format!(
-                    "operand {position} is differentiable"
-                )));
+                return Err(Exception::custom(format!("operand {position} is differentiable")));
             }
         }
         Ok(())
@@ -70,11 +68,7 @@ fn no_gradient_is_left_undeclared() {
 fn each_op(check: impl Fn(&Op) -> Result<(), Exception>) {
     let failures: Vec<String> = surface()
         .iter()
-        .filter_map(|op| {
-            check(op)
-                .err()
-                .map(|error| format!("{}: {}", op.name, error.what()))
-        })
+        .filter_map(|op| check(op).err().map(|error| format!("{}: {}", op.name, error.what())))
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
@@ -95,14 +89,8 @@ fn gradient(op: &Op, position: usize) -> Result<Array, Exception> {
 
 fn assert_finite(op: &Op, what: &str, array: &Array) -> Result<(), Exception> {
     let finite = ops::all(array.as_dtype(Dtype::Float32)?.is_finite()?, None)?;
-    if finite
-        .try_item_exact::<bool>()
-        .map_err(|error| Exception::custom(error.to_string()))?
-    {
+    if finite.try_item_exact::<bool>().map_err(|error| Exception::custom(error.to_string()))? {
         return Ok(());
     }
-    Err(Exception::custom(format!(
-        "the {what} of `{}` is not finite",
-        op.name
-    )))
+    Err(Exception::custom(format!("the {what} of `{}` is not finite", op.name)))
 }

@@ -1,0 +1,56 @@
+//! Appends each figure as a line of JSON to `target/figures.jsonl`.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A measured figure and what it is compared with, both from this run.
+pub struct Figure<'a> {
+    /// The benchmark.
+    pub bench: &'a str,
+    /// The case in it.
+    pub case: &'a str,
+    /// The figure.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'a str,
+    /// What it is compared with.
+    pub baseline: &'a str,
+    /// The figure in terms of the baseline, as the case defines it.
+    pub ratio: f64,
+}
+
+impl Figure<'_> {
+    /// Prints the figure and appends it to the file.
+    pub fn record(&self) {
+        let Self { bench, case, value, unit, baseline, ratio } = self;
+        println!("{bench}/{case}: {value:.4} {unit}; {ratio:.3} against {baseline}");
+        let line = serde_json::json!({
+            "bench": bench, "case": case, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio,
+        });
+        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
+        let path = Path::new(&target).join("figures.jsonl");
+        let written =
+            OpenOptions::new().create(true).append(true).open(&path).and_then(|mut file| writeln!(file, "{line}"));
+        if let Err(error) = written {
+            eprintln!("warning: {} was not written: {error}", path.display());
+        }
+    }
+}
+
+/// The median time of one call, over `rounds` rounds of `calls` calls, after one round to warm up.
+pub fn median(rounds: usize, calls: usize, mut f: impl FnMut()) -> Duration {
+    let mut times: Vec<Duration> = (0..=rounds)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..calls {
+                f();
+            }
+            start.elapsed() / calls as u32
+        })
+        .skip(1)
+        .collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}

@@ -1,0 +1,57 @@
+//! The macros, with what the examples in their documentation need in scope.
+
+/// Implements [`trait@ImplicitArray`](crate::ImplicitArray) for a struct from its fields.
+///
+/// ```
+/// # extern crate tacit_core as tacit;
+/// use tacit::{Aval, ImplicitArray, Materialize, Result, Value};
+///
+/// #[derive(ImplicitArray, Clone, Debug)]
+/// #[implicit(name = "docs.Doubled")]
+/// struct Doubled {
+///     half: Value,
+///     #[implicit(aux)]
+///     aval: Aval,
+/// }
+///
+/// impl Materialize for Doubled {
+///     fn materialize(&self) -> Result<Value> {
+///         let half = self.half.dense()?;
+///         Ok((&half + &half).into())
+///     }
+/// }
+/// # fn main() {}
+/// ```
+pub use tacit_macros::ImplicitArray;
+
+/// Registers a function as the handler of the primitive and the operands in its signature.
+///
+/// ```standalone_crate
+/// # extern crate tacit_core as tacit;
+/// # use mlx_rs::Array;
+/// use tacit::op::Negative;
+/// use tacit::{ImplicitArray, Materialize, Result, Value, handler, implicit};
+///
+/// #[derive(ImplicitArray, Clone, Debug)]
+/// #[implicit(name = "docs.Doubled")]
+/// struct Doubled {
+///     half: Array,
+/// }
+///
+/// #[handler]
+/// fn negate_doubled(_op: &Negative, x: &Doubled) -> Result<Value> {
+///     Ok(Doubled { half: x.half.negative()? }.into())
+/// }
+/// #
+/// # impl Materialize for Doubled {
+/// #     fn materialize(&self) -> Result<Value> { Ok((&self.half + &self.half).into()) }
+/// # }
+///
+/// # fn main() -> Result<()> {
+/// let x = Doubled { half: Array::from_slice(&[1f32, 2.0], &[2]) };
+/// let y = implicit(|x: Array| x.negative())(x.into())?;
+/// assert_eq!(y.to_string(), "Doubled(f32[2])");
+/// # Ok(())
+/// # }
+/// ```
+pub use tacit_macros::handler;

@@ -1,0 +1,243 @@
+//! The blocked product: panels of floats, made as they are needed, against a register tile.
+//!
+//! `out (+)= x * w`, where only its [`Panels`] know how `w` is stored. Each output element is summed along the depth in
+//! one order, [`DEPTH`] terms at a time, however the output is cut into tasks.
+
+use std::{cell::Cell, ops::Range};
+
+use crate::{
+    Isa,
+    simd::{Kernel, Simd, panel_width, panel_width_of, run},
+    threads,
+};
+
+/// The steps of the sum that one panel covers; its floats fill half of a usual first-level cache.
+pub(crate) const DEPTH: usize = 256;
+
+/// Output columns of one task; bounds the part of the output that a task goes back to.
+pub(crate) const TASK_COLUMNS: usize = 512;
+
+/// Rows of `x` of one task; bounds the copy of `x` that a task makes.
+const TASK_ROWS: usize = 256;
+
+/// Floats between the rows of the copy of `x`: off a power of two, or its rows would share cache sets.
+const STRIDE: usize = DEPTH + 16;
+
+/// The widest panel of any instruction set.
+const MAX_WIDTH: usize = 32;
+
+/// The right-hand side of a product, in the form in which the register tile reads it.
+pub(crate) trait Panels: Copy {
+    /// Writes the panel of output columns `first..first + columns` and steps `start..start + depth` of the sum: row `d`
+    /// holds what those columns are multiplied with at step `start + d`, `panel_width` floats. Columns beyond `columns`
+    /// may hold any numbers.
+    ///
+    /// # Safety
+    /// The columns and steps lie in the matrix, `depth` is at most [`DEPTH`], `start` a multiple of it, `first` one of
+    /// the panel's width, and the panel holds `depth * panel_width` initialized floats.
+    unsafe fn fill<S: Simd>(self, simd: S, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32);
+}
+
+/// `out: [m, columns] = x: [m, depth] * panels: [depth, columns]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<P> {
+    pub(crate) x: *const f32,
+    /// Floats from row to row of `x`.
+    pub(crate) x_stride: usize,
+    pub(crate) m: usize,
+    pub(crate) depth: usize,
+    pub(crate) columns: usize,
+    pub(crate) panels: P,
+    pub(crate) out: *mut f32,
+    /// Floats from row to row of `out`.
+    pub(crate) out_stride: usize,
+    /// Whether the product is added to what `out` holds.
+    pub(crate) accumulate: bool,
+}
+
+// SAFETY: `x` and the panels are only read, and tasks write disjoint rectangles of `out`, while the caller of `run`,
+// whose memory it is, waits.
+unsafe impl<P> Sync for Product<P> {}
+
+impl<P: Panels> Product<P> {
+    /// Computes the product on up to `threads` threads.
+    ///
+    /// # Safety
+    /// `x`, the panels and `out` have the stated sizes, `out` overlaps neither, and this machine has `isa`.
+    pub(crate) unsafe fn run(&self, isa: Isa, threads: usize) {
+        let &Self { m, columns, .. } = self;
+        if m == 0 || columns == 0 {
+            return;
+        }
+        let each = share(columns, threads, panel_width_of(isa), TASK_COLUMNS);
+        let column_tasks = columns.div_ceil(each);
+        // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
+        let row_tasks = m.div_ceil(TASK_ROWS).max((threads / column_tasks).min(m.div_ceil(16)));
+        let rows = m.div_ceil(row_tasks);
+        let row_tasks = m.div_ceil(rows);
+        threads::for_each_on(threads, row_tasks * column_tasks, |i| {
+            let (column, row) = (i / row_tasks * each, i % row_tasks * rows);
+            let (rows, columns) = (row..m.min(row + rows), column..columns.min(column + each));
+            run(isa, Tile { product: self, rows, columns });
+        });
+    }
+}
+
+/// The columns of one task: four tasks for each thread, in multiples of `step`, at most `most`.
+pub(crate) fn share(columns: usize, threads: usize, step: usize, most: usize) -> usize {
+    columns.div_ceil(4 * threads).next_multiple_of(step).clamp(step, most)
+}
+
+/// A rectangle of the output, of at most [`TASK_ROWS`] rows.
+struct Tile<'a, P> {
+    product: &'a Product<P>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl<P: Panels> Kernel for Tile<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        // Taken out rather than borrowed in a closure, which would not be compiled for the instruction set.
+        let mut scratch = SCRATCH.take().unwrap_or_else(Scratch::new);
+        self.run_in(simd, &mut scratch);
+        SCRATCH.set(Some(scratch));
+    }
+}
+
+impl<P: Panels> Tile<'_, P> {
+    #[inline(always)]
+    fn run_in<S: Simd>(self, simd: S, scratch: &mut Scratch) {
+        let Self { product, rows, columns } = self;
+        // Tiles of nearly equal height waste less of the registers than full ones and a rest.
+        let tiles = rows.len().div_ceil(S::ROWS);
+        for start in (0..product.depth).step_by(DEPTH) {
+            let depth = DEPTH.min(product.depth - start);
+            for (copy, row) in scratch.x.chunks_exact_mut(STRIDE).zip(rows.clone()) {
+                // SAFETY: steps `start..start + depth` of row `row` lie in x, as the caller of `Product::run` promises.
+                let from = unsafe { std::slice::from_raw_parts(product.x.add(row * product.x_stride + start), depth) };
+                copy[..depth].copy_from_slice(from);
+            }
+            for first in columns.clone().step_by(panel_width::<S>()) {
+                let width = panel_width::<S>().min(columns.end - first);
+                let panel = scratch.panel.as_mut_ptr().cast::<f32>();
+                // SAFETY: the ranges lie in the product; the panel holds DEPTH of the widest rows.
+                unsafe { product.panels.fill(simd, start, depth, first, width, panel) };
+                for tile in 0..tiles {
+                    let from = tile * rows.len() / tiles;
+                    let to = (tile + 1) * rows.len() / tiles;
+                    let step = Step {
+                        x: scratch.x[from * STRIDE..].as_ptr(),
+                        panel,
+                        depth,
+                        // SAFETY: row `rows.start + from`, column `first` lies in the output.
+                        out: unsafe { product.out.add((rows.start + from) * product.out_stride + first) },
+                        stride: product.out_stride,
+                        width,
+                        first: start == 0 && !product.accumulate,
+                    };
+                    // SAFETY: the rows and columns of the step lie in this tile, which no other task touches.
+                    unsafe { step.run(simd, to - from) };
+                }
+            }
+        }
+    }
+}
+
+/// What a thread keeps between tiles: one panel, and its copy of a part of `x`.
+struct Scratch {
+    panel: Vec<Line>,
+    x: Vec<f32>,
+}
+
+/// A cache line, so that no vector of a panel spans two.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "read through a pointer")] [f32; 16]);
+
+impl Scratch {
+    fn new() -> Self {
+        Self { panel: vec![Line([0.0; 16]); DEPTH * MAX_WIDTH / 16], x: vec![0.0; TASK_ROWS * STRIDE] }
+    }
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
+}
+
+/// A register tile's part of the sum: `out[i][j] (+)= sum over d of x[i][d] * panel[d][j]`.
+#[derive(Clone, Copy)]
+struct Step {
+    x: *const f32,
+    panel: *const f32,
+    depth: usize,
+    out: *mut f32,
+    stride: usize,
+    width: usize,
+    first: bool,
+}
+
+impl Step {
+    /// # Safety
+    /// `rows` rows are readable at `x` and writable at `out`, `width` columns wide; `depth` panel rows are readable.
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self, simd: S, rows: usize) {
+        macro_rules! by_height {
+            ($($height:literal)*) => {
+                match rows {
+                    // SAFETY: the caller's promise.
+                    $($height if $height <= S::ROWS => unsafe { self.rows::<S, $height>(simd) },)*
+                    _ => unreachable!("tiles have at most S::ROWS rows"),
+                }
+            };
+        }
+        by_height!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+    }
+
+    /// # Safety
+    /// As for [`run`](Self::run).
+    #[inline(always)]
+    unsafe fn rows<S: Simd, const ROWS: usize>(self, simd: S) {
+        let mut sums = [[simd.splat(0.0); 2]; ROWS];
+        for d in 0..self.depth {
+            // SAFETY: row d of the panel and step d of each row of x, as the caller promises.
+            unsafe {
+                let panel = self.panel.add(d * panel_width::<S>());
+                let (left, right) = (simd.load(panel), simd.load(panel.add(S::LANES)));
+                for (i, [a, b]) in sums.iter_mut().enumerate() {
+                    let x = simd.splat(*self.x.add(i * STRIDE + d));
+                    *a = simd.fma(x, left, *a);
+                    *b = simd.fma(x, right, *b);
+                }
+            }
+        }
+        for (i, halves) in sums.into_iter().enumerate() {
+            let out = self.out.wrapping_add(i * self.stride);
+            if self.width == panel_width::<S>() {
+                for (half, sum) in halves.into_iter().enumerate() {
+                    // SAFETY: the row has `width` columns, two vectors.
+                    unsafe {
+                        let out = out.add(half * S::LANES);
+                        simd.store(out, if self.first { sum } else { simd.add(simd.load(out), sum) });
+                    }
+                }
+            } else {
+                let mut row = [0.0; MAX_WIDTH];
+                // SAFETY: `row` holds the widest panel's row.
+                unsafe {
+                    simd.store(row.as_mut_ptr(), halves[0]);
+                    simd.store(row.as_mut_ptr().add(S::LANES), halves[1]);
+                }
+                for (j, sum) in row.into_iter().enumerate().take(self.width) {
+                    // SAFETY: j is below `width`.
+                    unsafe {
+                        let out = out.add(j);
+                        *out = if self.first { sum } else { *out + sum };
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+const _: () = {
+    use ::tacit::__private::{serde, typetag};
+    impl serde::Serialize for Weight {
+        fn serialize<S: serde::Serializer>(
+            &self,
+            serializer: S,
+        ) -> ::core::result::Result<S::Ok, S::Error> {
+            use serde::ser::SerializeStruct as _;
+            let mut fields = serializer.serialize_struct("test.Weight", 2usize)?;
+            <Array as ::tacit::__private::StoredChild>::write(
+                &self.packed,
+                "packed",
+                &mut fields,
+            )?;
+            <Aval as ::tacit::__private::Aux>::write(&self.aval, "aval", &mut fields)?;
+            fields.end()
+        }
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(crate = "::tacit::__private::serde", remote = "Weight", deny_unknown_fields)]
+    struct StoredWeight {
+        #[serde(deserialize_with = "::tacit::__private::StoredChild::restore")]
+        packed: Array,
+        #[serde(deserialize_with = "::tacit::__private::Aux::restore")]
+        aval: Aval,
+    }
+    impl<'de> serde::Deserialize<'de> for Weight {
+        fn deserialize<D: serde::Deserializer<'de>>(
+            deserializer: D,
+        ) -> ::core::result::Result<Self, D::Error> {
+            StoredWeight::deserialize(deserializer)
+        }
+    }
+    #[typetag::serde(name = "test.Weight")]
+    impl ::tacit::ImplicitArray for Weight {
+        fn aval(&self) -> ::tacit::Result<::tacit::Aval> {
+            let aval: &::tacit::Aval = &self.aval;
+            ::tacit::Result::Ok(aval.clone())
+        }
+        fn build(&self) -> ::tacit::Result<::tacit::Value> {
+            <Self as ::tacit::Materialize>::materialize(self)
+        }
+        fn children(&self) -> ::std::vec::Vec<::tacit::NamedChild> {
+            let mut children = ::std::vec::Vec::new();
+            <Array as ::tacit::ChildField>::collect(
+                &self.packed,
+                "packed",
+                &mut children,
+            );
+            children
+        }
+        fn with_children(
+            &self,
+            children: ::std::vec::Vec<::tacit::Value>,
+        ) -> ::tacit::Result<::std::boxed::Box<dyn ::tacit::ImplicitArray>> {
+            ::tacit::__private::rebuilt(
+                children,
+                |children| {
+                    ::tacit::Result::Ok(Self {
+                        packed: <Array as ::tacit::ChildField>::replaced(
+                            &self.packed,
+                            "packed",
+                            children,
+                        )?,
+                        aval: <Aval as ::tacit::__private::Aux>::duplicate(&self.aval),
+                    })
+                },
+            )
+        }
+        fn aux_eq(&self, other: &dyn ::tacit::ImplicitArray) -> bool {
+            other
+                .as_any()
+                .downcast_ref::<Self>()
+                .is_some_and(|other| {
+                    true
+                        && <Aval as ::tacit::__private::Aux>::equals(
+                            &self.aval,
+                            &other.aval,
+                        )
+                })
+        }
+        fn aux_hash(&self, state: &mut dyn ::core::hash::Hasher) {
+            ::tacit::__private::hash_type::<Self>(state);
+            <Aval as ::tacit::__private::Aux>::hash_into(&self.aval, state);
+        }
+        fn default_handler(&self) -> ::core::option::Option<::tacit::DefaultHandler> {
+            let default: ::tacit::DefaultHandler = crate::take;
+            ::core::option::Option::Some(default)
+        }
+        fn commutes(&self) -> bool {
+            false
+        }
+        fn as_any(&self) -> &dyn ::core::any::Any {
+            self
+        }
+    }
+};

@@ -1,0 +1,96 @@
+//! The book's first chapter: a layer of mlx-rs whose weight is held in four bits.
+
+use mlx_rs::module::Module;
+use mlx_rs::{Array, nn, random};
+use tacit::prelude::*;
+
+/// What the chapter shows, in its order.
+pub(crate) const SECTIONS: [(&str, fn() -> Result<String>); 5] =
+    [("value", value), ("closure", closure), ("explained", explained), ("denied", denied), ("module", module)];
+
+// ANCHOR: layer
+/// A layer as any mlx-rs program has it, and something to put in.
+fn layer() -> Result<(nn::Linear, Array)> {
+    random::seed(0)?;
+    let linear = nn::Linear::new(256, 512)?;
+    let x = random::normal::<f32>(&[2, 256], None, None, None)?;
+    Ok((linear, x))
+}
+// ANCHOR_END: layer
+
+// ANCHOR: value
+fn value() -> Result<String> {
+    let (linear, _) = layer()?;
+    let dense = &*linear.weight;
+    let weight = Value::from(Nf4Array::quantize(dense, 64)?);
+    Ok(format!("{weight} holds {} bytes instead of {}", weight.nbytes(), dense.nbytes()))
+}
+// ANCHOR_END: value
+
+// ANCHOR: closure
+fn closure() -> Result<String> {
+    let (linear, x) = layer()?;
+    let weight = Nf4Array::quantize(&linear.weight, 64)?;
+    let mut product = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()));
+    let y = product([x.into(), weight.into()])?;
+    Ok(y.to_string())
+}
+// ANCHOR_END: closure
+
+// ANCHOR: rule
+/// Which parameters become implicit, and which type they become.
+fn four_bits(path: &str, parameter: &Array) -> Option<Result<Value>> {
+    path.ends_with("weight").then(|| Ok(Nf4Array::quantize(parameter, 64)?.into()))
+}
+// ANCHOR_END: rule
+
+// ANCHOR: explained
+fn explained() -> Result<String> {
+    let (linear, x) = layer()?;
+    let mut linear = ImplicitModule::quantize(linear, four_bits)?;
+    let explanation = linear.explain(|linear| linear.forward(&x))?;
+    Ok(explanation.to_string())
+}
+// ANCHOR_END: explained
+
+// ANCHOR: denied
+fn denied() -> Result<String> {
+    let (linear, x) = layer()?;
+    let weights = quantized(&linear, four_bits)?;
+    let mut linear = ImplicitModule::new(linear, weights)?;
+
+    let _guard = Policy::Deny.scope();
+    let (y, counters) = Counters::of(|| linear.forward(&x));
+    y?;
+    let refused = linear.run(|linear| linear.weight.sum(None));
+    Ok(format!(
+        "forward: {} calls handled, {} bytes materialized\nsum: {}",
+        counters.handled,
+        counters.materialized_bytes,
+        refused.expect_err("no handler takes the sum of an Nf4Array")
+    ))
+}
+// ANCHOR_END: denied
+
+// ANCHOR: module
+fn module() -> Result<String> {
+    let (mut linear, x) = layer()?;
+    let expected = linear.forward(&x)?;
+    let mut linear = ImplicitModule::quantize(linear, four_bits)?;
+    let y = linear.forward(&x)?;
+    Ok(format!("{} bytes, {:.0} % off", linear.nbytes(), 100.0 * relative_error(&y, &expected)?))
+}
+
+/// The length of the difference in terms of the length of what was expected.
+fn relative_error(y: &Array, expected: &Array) -> Result<f32> {
+    let length = |array: &Array| array.square()?.sum(None)?.sqrt();
+    Ok(length(&y.subtract(expected)?)?.divide(length(expected)?)?.item_exact::<f32>())
+}
+// ANCHOR_END: module
+
+pub(crate) fn main() -> Result<()> {
+    for (title, section) in SECTIONS {
+        println!("== {title}\n{}\n", section()?);
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! Trains a classifier of handwritten digits: in float32, quantized after training, and quantization-aware.
+//!
+//! The layers and the optimizer are mlx-rs's own and know nothing of quantization. Every forward pass on quantized
+//! weights runs under `Policy::Deny`, so that a dense weight anywhere would be an error.
+//!
+//!     cargo run --release --example qat_digits
+
+use std::error::Error;
+use std::rc::Rc;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder};
+use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters};
+use mlx_rs::nn::{self, Sequential};
+use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::{Array, builder::Builder, ops, random, transforms};
+use plotters::prelude::*;
+use tacit::prelude::*;
+use tacit::with_parameters;
+
+type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
+
+const SEEDS: [u64; 3] = [0, 1, 2];
+const TRAIN: usize = 1437;
+const BATCH: usize = 64;
+/// Epochs of plain training, and of the rest, which each method uses in its own way.
+const EPOCHS: usize = 30;
+const MORE: usize = 30;
+const CHART: &str = "target/qat_digits.svg";
+
+/// A way to quantize a weight matrix.
+type Rule = fn(&Array) -> Result<Value>;
+
+/// The methods after float32: a name, and how a weight becomes implicit.
+const RULES: [(&str, Rule); 2] = [
+    ("NF4", |w| Ok(Nf4Array::quantize(w, 64)?.into())),
+    ("affine 2-bit", |w| Ok(AffineArray::quantize(w, 64, 2)?.into())),
+];
+
+/// The images as `f32[n,64]` from 0 to 1, the labels as `u32[n]`.
+struct Digits {
+    images: Array,
+    labels: Array,
+}
+
+impl Digits {
+    fn select(&self, rows: &[u32]) -> Outcome<Self> {
+        let rows = Array::from_slice(rows, &[rows.len() as i32]);
+        Ok(Self { images: self.images.take_axis(&rows, 0)?, labels: self.labels.take_axis(&rows, 0)? })
+    }
+}
+
+fn load() -> Outcome<Digits> {
+    const RECORD: usize = 65;
+    let bytes = include_bytes!("data/digits.bin");
+    let count = (bytes.len() / RECORD) as i32;
+    let pixels: Vec<f32> = bytes.chunks(RECORD).flat_map(|r| r[..64].iter().map(|&p| f32::from(p) / 16.0)).collect();
+    let labels: Vec<u32> = bytes.chunks(RECORD).map(|record| u32::from(record[64])).collect();
+    Ok(Digits { images: Array::from_slice(&pixels, &[count, 64]), labels: Array::from_slice(&labels, &[count]) })
+}
+
+/// The numbers below `count` in an order that the key decides.
+fn shuffled(count: i32, key: &Array) -> Outcome<Vec<u32>> {
+    let draws = random::uniform::<_, f32>(0.0, 1.0, &[count], Some(key))?;
+    Ok(ops::argsort_axis(&draws, 0)?.as_slice::<u32>().to_vec())
+}
+
+fn classifier() -> Outcome<Sequential> {
+    Ok(Sequential::new()
+        .append(nn::Linear::new(64, 64)?)
+        .append(nn::Relu)
+        .append(nn::Linear::new(64, 64)?)
+        .append(nn::Relu)
+        .append(nn::Linear::new(64, 10)?))
+}
+
+/// The weight matrices are quantized, the biases are not.
+fn chosen(path: &str, w: &Array, rule: Rule) -> Option<Result<Value>> {
+    path.ends_with("weight").then(|| rule(w))
+}
+
+fn snapshot(model: &Sequential) -> FlattenedModuleParam {
+    model.parameters().flatten().into_iter().map(|(path, array)| (Rc::clone(&path), array.clone())).collect()
+}
+
+struct Trainer<'a> {
+    train: &'a Digits,
+    seed: u64,
+    bar: &'a ProgressBar,
+}
+
+impl Trainer<'_> {
+    /// Trains for some epochs, through straight-through weights where there is a rule; the mean loss of each epoch.
+    fn train(&self, model: &mut Sequential, epochs: usize, rule: Option<Rule>) -> Outcome<Vec<f32>> {
+        let cross_entropy: CrossEntropy =
+            CrossEntropyBuilder::new().reduction(mlx_rs::losses::LossReduction::Mean).build()?;
+        let loss = move |model: &mut Sequential, (x, y): (Array, Array)| {
+            let logits = match rule {
+                None => model.forward(&x)?,
+                Some(rule) => {
+                    let weights = straight_through(model, |path, w| chosen(path, w, rule))?;
+                    with_parameters(model, &weights, |model| model.forward(&x))?.dense()?
+                }
+            };
+            cross_entropy.apply(&logits, &y)
+        };
+        let mut step = nn::value_and_grad(loss);
+        let mut optimizer = Adam::new(1e-3);
+        let mut curve = Vec::with_capacity(epochs);
+        for epoch in 0..epochs {
+            let key = random::key(self.seed * 1000 + epoch as u64)?;
+            let order = shuffled(self.train.labels.shape()[0], &key)?;
+            let mut losses = Vec::new();
+            for rows in order.chunks_exact(BATCH) {
+                let batch = self.train.select(rows)?;
+                let (value, gradients) = step(model, (batch.images, batch.labels))?;
+                optimizer.update(model, gradients)?;
+                transforms::eval(model.parameters().flatten().values().copied().chain([&value]))?;
+                losses.push(value.try_item_exact::<f32>()?);
+            }
+            curve.push(losses.iter().sum::<f32>() / losses.len() as f32);
+            self.bar.inc(1);
+        }
+        Ok(curve)
+    }
+}
+
+/// The percentage of `test` that the model gets right, with its weights quantized where there is a rule; and the bytes
+/// of all parameters.
+fn evaluate(model: &mut Sequential, test: &Digits, rule: Option<Rule>) -> Outcome<(f64, usize)> {
+    let weights = match rule {
+        None => tacit::Parameters::new(),
+        Some(rule) => quantized(model, |path, w| chosen(path, w, rule))?,
+    };
+    let logits = with_parameters(model, &weights, |model| model.forward(&test.images))?.dense()?;
+    let right = ops::indexing::argmax_axis(&logits, 1, None)?.eq(&test.labels)?.as_type::<f32>()?.mean(None)?;
+    let bytes = model
+        .parameters()
+        .flatten()
+        .iter()
+        .map(|(path, dense)| weights.get(&**path).map_or(dense.nbytes(), Value::nbytes))
+        .sum();
+    Ok((f64::from(right.try_item_exact::<f32>()?) * 100.0, bytes))
+}
+
+/// One row of the table, over all seeds.
+struct Row {
+    name: String,
+    accuracies: Vec<f64>,
+    bytes: usize,
+    materialized: u64,
+    /// The loss by epoch of the first seed.
+    curve: Vec<f32>,
+}
+
+fn row<'a>(rows: &'a mut Vec<Row>, name: &str) -> &'a mut Row {
+    let found = rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
+        rows.push(Row { name: name.to_owned(), accuracies: Vec::new(), bytes: 0, materialized: 0, curve: Vec::new() });
+        rows.len() - 1
+    });
+    &mut rows[found]
+}
+
+fn main() -> Outcome<()> {
+    let start = Instant::now();
+    let digits = load()?;
+    let bar = ProgressBar::new((SEEDS.len() * (EPOCHS + MORE * (1 + RULES.len()))) as u64);
+    bar.set_style(ProgressStyle::with_template("{msg:24} [{bar:40}] {pos}/{len} epochs {elapsed}")?);
+    let mut rows: Vec<Row> = Vec::new();
+    let _deny = Policy::Deny.scope();
+    for seed in SEEDS {
+        let key = random::key(seed)?;
+        let order = shuffled(digits.labels.shape()[0], &key)?;
+        let (train, test) = (digits.select(&order[..TRAIN])?, digits.select(&order[TRAIN..])?);
+        let trainer = Trainer { train: &train, seed, bar: &bar };
+
+        bar.set_message("float32");
+        random::seed(seed)?;
+        let mut model = classifier()?;
+        let common = trainer.train(&mut model, EPOCHS, None)?;
+        let halfway = snapshot(&model);
+        let curve = [common.clone(), trainer.train(&mut model, MORE, None)?].concat();
+        let (accuracy, bytes) = evaluate(&mut model, &test, None)?;
+        let mut add = |name: &str, accuracy: f64, bytes: usize, counters: Counters, curve: Vec<f32>| {
+            let row = row(&mut rows, name);
+            row.accuracies.push(accuracy);
+            row.bytes = bytes;
+            row.materialized += counters.materialized_bytes;
+            if row.curve.is_empty() {
+                row.curve = curve;
+            }
+        };
+        add("float32", accuracy, bytes, Counters::default(), curve);
+        for (name, rule) in RULES {
+            let (result, counters) = Counters::of(|| evaluate(&mut model, &test, Some(rule)));
+            let (accuracy, bytes) = result?;
+            add(&format!("{name}, post-training"), accuracy, bytes, counters, Vec::new());
+        }
+        for (name, rule) in RULES {
+            bar.set_message(format!("{name}, aware"));
+            model.update_flattened(halfway.clone());
+            let (result, counters) = Counters::of(|| -> Outcome<_> {
+                let curve = [common.clone(), trainer.train(&mut model, MORE, Some(rule))?].concat();
+                Ok((evaluate(&mut model, &test, Some(rule))?, curve))
+            });
+            let ((accuracy, bytes), curve) = result?;
+            add(&format!("{name}, aware"), accuracy, bytes, counters, curve);
+        }
+    }
+    bar.finish_and_clear();
+    print_table(&rows);
+    draw(&rows)?;
+    println!("\nloss curves: {CHART}; {:.0} s in all", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn print_table(rows: &[Row]) {
+    println!("1,797 handwritten digits, {TRAIN} for training; mean and spread over {} seeds\n", SEEDS.len());
+    println!("{:<26} {:>10} {:>8} {:>13} {:>19}", "", "accuracy %", "spread", "weight bytes", "materialized bytes");
+    for row in rows {
+        let mean = row.accuracies.iter().sum::<f64>() / row.accuracies.len() as f64;
+        let most = row.accuracies.iter().copied().fold(f64::MIN, f64::max);
+        let least = row.accuracies.iter().copied().fold(f64::MAX, f64::min);
+        let (spread, bytes, materialized) = (most - least, row.bytes, row.materialized);
+        println!("{:<26} {mean:>10.2} {spread:>8.2} {bytes:>13} {materialized:>19}", row.name);
+    }
+}
+
+/// Draws the loss of the first seed by epoch.
+fn draw(rows: &[Row]) -> Outcome<()> {
+    let curves: Vec<&Row> = rows.iter().filter(|row| !row.curve.is_empty()).collect();
+    let highest = curves.iter().flat_map(|row| &row.curve).copied().fold(0.0, f32::max);
+    std::fs::create_dir_all("target")?;
+    let root = SVGBackend::new(CHART, (800, 480)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(48)
+        .build_cartesian_2d(0..EPOCHS + MORE, (0.001f32..highest).log_scale())?;
+    chart.configure_mesh().x_desc("epoch").y_desc("training loss").draw()?;
+    for (row, color) in curves.iter().zip([BLACK, BLUE, RED]) {
+        let points = row.curve.iter().copied().enumerate();
+        chart
+            .draw_series(LineSeries::new(points, color))?
+            .label(row.name.as_str())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
+    }
+    chart.configure_series_labels().border_style(BLACK).background_style(WHITE).draw()?;
+    root.present()?;
+    Ok(())
+}

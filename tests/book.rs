@@ -1,0 +1,227 @@
+//! What the book shows is real: its code runs, its outputs are those of the code, its includes and links exist.
+
+#[path = "../examples/first_layer.rs"]
+mod first_layer;
+#[path = "../examples/own_array_type.rs"]
+mod own_array_type;
+#[path = "../examples/straight_through.rs"]
+mod straight_through;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use expect_test::expect_file;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+type Sections<'a> = &'a [(&'a str, fn() -> tacit::Result<String>)];
+
+/// Compares what each section returns with its file under `book/src/output`; `UPDATE_EXPECT=1` writes the files.
+fn check(example: &str, sections: Sections) {
+    for (name, section) in sections {
+        let warnings = Log::default();
+        let shown = {
+            let _guard = tracing_subscriber::fmt()
+                .with_writer(warnings.clone())
+                .without_time()
+                .with_level(false)
+                .with_target(false)
+                .with_ansi(false)
+                .set_default();
+            section().unwrap_or_else(|error| panic!("{example}, {name}: {error}"))
+        };
+        // This file includes the examples by a path that their readers do not see.
+        let shown = shown.replace("tests/../", "");
+        let folder = source().join("output").join(example);
+        expect_file![folder.join(format!("{name}.txt"))].assert_eq(&format!("{shown}\n"));
+        let warnings = warnings.text();
+        if !warnings.is_empty() {
+            expect_file![folder.join(format!("{name}.warning.txt"))].assert_eq(&warnings);
+        }
+    }
+}
+
+#[test]
+fn the_first_layer_prints_what_the_book_shows() {
+    check("first_layer", &first_layer::SECTIONS);
+}
+
+#[test]
+fn the_own_array_type_prints_what_the_book_shows() {
+    check("own_array_type", &own_array_type::SECTIONS);
+}
+
+#[test]
+fn straight_through_prints_what_the_book_shows() {
+    check("straight_through", &straight_through::SECTIONS);
+}
+
+#[test]
+fn training_with_the_quantization_in_place_is_better_than_quantizing_afterwards() {
+    let errors = straight_through::compared().unwrap();
+    assert!(10.0 * errors.float32 < errors.quantized_after_training, "{errors:?}");
+    assert!(2.0 * errors.quantization_aware < errors.quantized_after_training, "{errors:?}");
+}
+
+#[test]
+fn every_example_of_the_book_runs_as_a_program() {
+    first_layer::main().unwrap();
+    own_array_type::main().unwrap();
+    straight_through::main().unwrap();
+}
+
+#[test]
+fn every_include_names_a_file_and_an_anchor_that_exist() {
+    let mut missing = Vec::new();
+    let mut found = BTreeSet::new();
+    for (chapter, text) in chapters() {
+        for argument in between(&text, "include ", "}}") {
+            let mut parts = argument.trim().splitn(2, ':');
+            let file = chapter.parent().unwrap().join(parts.next().unwrap());
+            let Ok(included) = fs::read_to_string(&file) else {
+                missing.push(format!("{}: {argument}", chapter.display()));
+                continue;
+            };
+            found.insert(file.canonicalize().unwrap());
+            if let Some(anchor) = parts.next() {
+                for marker in [format!("// ANCHOR: {anchor}"), format!("// ANCHOR_END: {anchor}")] {
+                    if included.lines().filter(|line| line.trim() == marker).count() != 1 {
+                        missing.push(format!("{}: {argument} has no `{marker}`", chapter.display()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    for output in files(&source().join("output"), "txt") {
+        assert!(found.contains(&output.canonicalize().unwrap()), "no chapter shows {}", output.display());
+    }
+}
+
+#[test]
+fn no_code_in_the_book_is_typed_in_by_hand() {
+    for (chapter, text) in chapters() {
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            let Some(language) = line.strip_prefix("```").filter(|language| *language != "sh") else { continue };
+            for inside in lines.by_ref().take_while(|line| *line != "```") {
+                assert!(inside.starts_with("{{#"), "{}, ```{language}: {inside}", chapter.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_summary_links_every_chapter_and_every_link_exists() {
+    let summary = fs::read_to_string(source().join("SUMMARY.md")).unwrap();
+    let linked: BTreeSet<PathBuf> = between(&summary, "](", ")").map(|link| source().join(link)).collect();
+    let written: BTreeSet<PathBuf> =
+        chapters().into_iter().map(|(path, _)| path).filter(|path| !path.ends_with("SUMMARY.md")).collect();
+    assert_eq!(linked, written);
+    for (chapter, text) in chapters() {
+        for link in between(&text, "](", ")").filter(|link| !link.starts_with("https:")) {
+            let file = link.split('#').next().unwrap_or(link);
+            assert!(chapter.parent().unwrap().join(file).exists(), "{}: {link}", chapter.display());
+        }
+    }
+}
+
+/// Every word of the code spans is in a source file of Tacit, of mlx-rs as the examples use it, or of the build.
+#[test]
+fn the_book_names_nothing_that_does_not_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let known: BTreeSet<String> = ["crates", "examples", "tests"]
+        .into_iter()
+        .flat_map(|folder| files(&root.join(folder), "rs"))
+        .filter(|file| !file.ends_with("tests/book.rs"))
+        .chain(["Cargo.toml", "README.md"].map(|file| root.join(file)))
+        .flat_map(|file| words(&fs::read_to_string(file).unwrap()))
+        .collect();
+    let mut unknown = Vec::new();
+    for (chapter, text) in chapters() {
+        // Blocks are includes, which have a test of their own; splitting at back-quotes leaves the spans at odd places.
+        let prose: String = text.split("```").step_by(2).collect();
+        for span in prose.split('`').skip(1).step_by(2) {
+            for word in words(span).into_iter().filter(|word| !known.contains(word)) {
+                unknown.push(format!("{}: {word} in `{span}`", chapter.display()));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}
+
+#[test]
+fn the_code_of_the_readme_is_at_most_25_lines() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let code = between(&readme, "```rust\n", "```").next().unwrap();
+    assert!(code.lines().count() <= 25);
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("book/src")
+}
+
+/// The Markdown files of the book with their text.
+fn chapters() -> Vec<(PathBuf, String)> {
+    files(&source(), "md").into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+/// The files under a folder with this extension, at any depth, in order.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|own| own == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What stands between each `open` and the next `close`.
+fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split(open).skip(1).filter_map(move |rest| rest.split(close).next())
+}
+
+/// The identifiers in a text.
+fn words(text: &str) -> BTreeSet<String> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with(|c: char| c.is_alphabetic() || c == '_'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What a subscriber of `tracing` writes.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).trim_start().to_owned()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
