@@ -4,8 +4,11 @@ use mlx_rs::module::Module;
 use mlx_rs::{Array, nn, random};
 use tacit::prelude::*;
 
-/// What the chapter shows, in its order.
-pub(crate) const SECTIONS: [(&str, fn() -> Result<String>); 5] =
+/// A title, and the function that makes what the chapter shows.
+type Section = (&'static str, fn() -> Result<String>);
+
+/// In the chapter's order.
+pub(crate) const SECTIONS: [Section; 5] =
     [("value", value), ("closure", closure), ("explained", explained), ("denied", denied), ("module", module)];
 
 // ANCHOR: layer
@@ -78,7 +81,7 @@ fn module() -> Result<String> {
     let expected = linear.forward(&x)?;
     let mut linear = ImplicitModule::quantize(linear, four_bits)?;
     let y = linear.forward(&x)?;
-    Ok(format!("{} bytes, {:.0} % off", linear.nbytes(), 100.0 * relative_error(&y, &expected)?))
+    Ok(format!("{} bytes, {:.1} % off", linear.nbytes(), 100.0 * relative_error(&y, &expected)?))
 }
 
 /// The length of the difference in terms of the length of what was expected.

@@ -80,8 +80,11 @@ fn low_rank_add(_op: &Add, a: &LowRank, b: &LowRank) -> Result<Value> {
 }
 // ANCHOR_END: add
 
-/// What the chapter shows, in its order.
-pub(crate) const SECTIONS: [(&str, fn() -> Result<String>); 8] = [
+/// A title, and the function that makes what the chapter shows.
+type Section = (&'static str, fn() -> Result<String>);
+
+/// In the chapter's order.
+pub(crate) const SECTIONS: [Section; 8] = [
     ("no_handler", no_handler),
     ("matmul_only", matmul_only),
     ("both", both),

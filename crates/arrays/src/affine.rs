@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{AddMM, AsType, Gather, Matmul, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
-use crate::matrix::{self, RightOperand};
+use crate::matrix::{PackedMatrix, extents, packed_matrix_handlers};
 
 /// An array of 2, 3, 4, 5, 6 or 8 bits an element, as MLX's `quantize` makes it.
 ///
@@ -121,83 +121,41 @@ impl Materialize for AffineArray {
     }
 }
 
-impl RightOperand for AffineArray {
+impl PackedMatrix for AffineArray {
     fn product(&self, x: &Array) -> Result<Array> {
         let (packed, scales, biases) = (&self.packed, &self.scales, &self.biases);
         let y = ops::quantized_matmul(x, packed, scales, biases, self.transposed, self.group_size, self.bits)?;
         Ok(y.as_dtype(x.dtype())?)
     }
 
-    fn turned(&self) -> Result<Self> {
-        let (rows, columns) = self.extents()?;
-        let aval = Aval::new(&[columns, rows], self.aval.dtype);
-        Ok(Self { transposed: !self.transposed, aval, ..self.clone() })
+    fn turned(&self, aval: Aval) -> Self {
+        Self { transposed: !self.transposed, aval, ..self.clone() }
     }
 
-    fn extents(&self) -> Result<(i32, i32)> {
-        match *self.aval.shape.as_slice() {
-            [rows, columns] => Ok((rows, columns)),
-            _ => Err(Error::decline(format!("{} is not a matrix", self.aval))),
-        }
+    fn narrowed(&self, aval: Aval) -> Self {
+        Self { aval, ..self.clone() }
     }
 }
 
-/// `x W`, by MLX's `quantized_matmul`.
-#[handler]
-pub fn affine_matmul(_op: &Matmul, x: &Array, w: &AffineArray) -> Result<Array> {
-    matrix::right(x, w)
-}
-
-/// `W x`, by MLX's `quantized_matmul`.
-#[handler]
-pub fn affine_matmul_left(_op: &Matmul, w: &AffineArray, x: &Array) -> Result<Array> {
-    matrix::left(w, x)
-}
-
-/// `alpha x W + beta c`, by MLX's `quantized_matmul`.
-#[handler]
-pub fn affine_addmm(op: &AddMM, x: &Array, w: &AffineArray, c: &Array) -> Result<Array> {
-    matrix::scaled_sum(op, c, &matrix::right(x, w)?)
-}
-
-/// `alpha W x + beta c`, by MLX's `quantized_matmul`.
-#[handler]
-pub fn affine_addmm_left(op: &AddMM, w: &AffineArray, x: &Array, c: &Array) -> Result<Array> {
-    matrix::scaled_sum(op, c, &matrix::left(w, x)?)
-}
-
-/// A matrix the other way round, as a view.
-#[handler]
-pub fn affine_transpose(op: &Transpose, w: &AffineArray) -> Result<Value> {
-    match op.axes.as_slice() {
-        [1, 0] => Ok(w.turned()?.into()),
-        axes if axes.is_sorted() => Ok(w.clone().into()),
-        _ => Err(Error::decline("only matrices are transposed as a view")),
-    }
+packed_matrix_handlers! {
+    AffineArray: affine_matmul, affine_matmul_left, affine_addmm, affine_addmm_left, affine_transpose, affine_astype
 }
 
 /// Rows of a matrix, as an embedding takes them: gathered packed, then dequantized.
 #[handler]
 pub fn affine_gather(op: &Gather, w: &AffineArray, rows: &Array) -> Result<Array> {
-    let (_, columns) = w.extents()?;
+    let (_, columns) = extents(w)?;
     if w.transposed || op.axes != [0] || op.slice_sizes != [1, columns] {
         return Err(Error::decline("only whole rows are gathered from packed codes"));
+    }
+    let shape = [rows.shape(), &[1, columns]].concat();
+    if rows.size() == 0 {
+        // MLX dequantizes no empty array.
+        return Ok(ops::zeros_dtype(&shape, w.aval.dtype)?);
     }
     let wanted = rows.flatten(None, None)?;
     let take = |array: &Array| array.take_axis(&wanted, 0);
     let (packed, scales, biases) = (take(&w.packed)?, take(&w.scales)?, take(&w.biases)?);
     let made = ops::dequantize(&packed, &scales, &biases, w.group_size, w.bits)?;
-    let shape = [rows.shape(), &[1, columns]].concat();
     Ok(made.reshape(&shape)?.as_dtype(w.aval.dtype)?)
-}
-
-/// A narrower float type: scales and biases stay as they are.
-#[handler]
-pub fn affine_astype(op: &AsType, w: &AffineArray) -> Result<Value> {
-    let narrows = w.aval.dtype == Dtype::Float32 && matches!(op.dtype, Dtype::Float16 | Dtype::Bfloat16);
-    if !narrows && op.dtype != w.aval.dtype {
-        return Err(Error::decline("a wider type would show the rounding of the narrower one"));
-    }
-    let aval = Aval::new(&w.aval.shape, op.dtype);
-    Ok(AffineArray { aval, ..w.clone() }.into())
 }

@@ -6,7 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 use tacit_kernels::nf4::Orientation;
 
 use crate::kernel::nf4::{self, Layout};
-use crate::matrix::{self, RightOperand};
+use crate::matrix::{PackedMatrix, packed_matrix_handlers};
 
 /// An array of any shape in 4 bits an element, bit for bit as bitsandbytes stores it.
 ///
@@ -27,7 +27,7 @@ use crate::matrix::{self, RightOperand};
 /// # }
 /// ```
 ///
-/// The format is defined by the paper QLoRA (Dettmers et al., 2023) and by bitsandbytes' kernels.
+/// The format is defined by the paper `QLoRA` (Dettmers et al., 2023) and by bitsandbytes' kernels.
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "tacit.Nf4")]
 pub struct Nf4Array {
@@ -132,7 +132,7 @@ impl Materialize for Nf4Array {
     }
 }
 
-impl RightOperand for Nf4Array {
+impl PackedMatrix for Nf4Array {
     fn product(&self, x: &Array) -> Result<Array> {
         let orientation = if self.transposed { Orientation::Transposed } else { Orientation::Plain };
         let x32 = x.as_dtype(Dtype::Float32)?;
@@ -140,52 +140,17 @@ impl RightOperand for Nf4Array {
         Ok(y.as_dtype(x.dtype())?)
     }
 
-    fn turned(&self) -> Result<Self> {
-        let (rows, columns) = self.extents()?;
-        let aval = Aval::new(&[columns, rows], self.aval.dtype);
-        Ok(Self { transposed: !self.transposed, aval, ..self.clone() })
+    fn turned(&self, aval: Aval) -> Self {
+        Self { transposed: !self.transposed, aval, ..self.clone() }
     }
 
-    fn extents(&self) -> Result<(i32, i32)> {
-        match *self.aval.shape.as_slice() {
-            [rows, columns] => Ok((rows, columns)),
-            _ => Err(Error::decline(format!("{} is not a matrix", self.aval))),
-        }
+    fn narrowed(&self, aval: Aval) -> Self {
+        Self { aval, ..self.clone() }
     }
 }
 
-/// `x W`, on the packed codes.
-#[handler]
-pub fn nf4_matmul(_op: &Matmul, x: &Array, w: &Nf4Array) -> Result<Array> {
-    matrix::right(x, w)
-}
-
-/// `W x`, on the packed codes.
-#[handler]
-pub fn nf4_matmul_left(_op: &Matmul, w: &Nf4Array, x: &Array) -> Result<Array> {
-    matrix::left(w, x)
-}
-
-/// `alpha x W + beta c`, on the packed codes.
-#[handler]
-pub fn nf4_addmm(op: &AddMM, x: &Array, w: &Nf4Array, c: &Array) -> Result<Array> {
-    matrix::scaled_sum(op, c, &matrix::right(x, w)?)
-}
-
-/// `alpha W x + beta c`, on the packed codes.
-#[handler]
-pub fn nf4_addmm_left(op: &AddMM, w: &Nf4Array, x: &Array, c: &Array) -> Result<Array> {
-    matrix::scaled_sum(op, c, &matrix::left(w, x)?)
-}
-
-/// A matrix the other way round, as a view.
-#[handler]
-pub fn nf4_transpose(op: &Transpose, w: &Nf4Array) -> Result<Value> {
-    match op.axes.as_slice() {
-        [1, 0] => Ok(w.turned()?.into()),
-        axes if axes.is_sorted() => Ok(w.clone().into()),
-        _ => Err(Error::decline("only matrices are transposed as a view")),
-    }
+packed_matrix_handlers! {
+    Nf4Array: nf4_matmul, nf4_matmul_left, nf4_addmm, nf4_addmm_left, nf4_transpose, nf4_astype
 }
 
 /// Rows of a matrix, as an embedding takes them.
@@ -201,15 +166,4 @@ pub fn nf4_gather(op: &Gather, w: &Nf4Array, rows: &Array) -> Result<Array> {
     let made = nf4::gather_rows(&w.packed, &w.absmax.dense()?, layout, &wanted)?;
     let shape = [rows.shape(), &[1, layout.k as i32]].concat();
     Ok(made.reshape(&shape)?.as_dtype(w.aval.dtype)?)
-}
-
-/// A narrower float type: the scales stay as they are.
-#[handler]
-pub fn nf4_astype(op: &AsType, w: &Nf4Array) -> Result<Value> {
-    let narrows = w.aval.dtype == Dtype::Float32 && matches!(op.dtype, Dtype::Float16 | Dtype::Bfloat16);
-    if !narrows && op.dtype != w.aval.dtype {
-        return Err(Error::decline("a wider type would show the rounding of the narrower one"));
-    }
-    let aval = Aval::new(&w.aval.shape, op.dtype);
-    Ok(Nf4Array { aval, ..w.clone() }.into())
 }

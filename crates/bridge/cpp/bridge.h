@@ -62,6 +62,9 @@ int guarded(F&& body) noexcept {
 // Raises the error that a Rust callback left behind.
 [[noreturn]] void raise_callback_error();
 
+// Whether this is one of our own kernels.
+bool is_host_kernel(const Primitive& primitive);
+
 Dtype dtype_of(int code);
 int code_of(Dtype dtype);
 

@@ -1,4 +1,5 @@
 // A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its decomposition.
+#include <algorithm>
 #include <stdexcept>
 
 #include "bridge.h"
@@ -126,17 +127,24 @@ class HostKernel : public Primitive {
       gradients = mlx::core::vjp(over(primals, inexact), select(primals, inexact), cotangents).second;
     }
     std::vector<array> all;
-    size_t next = 0;
+    size_t taken = 0;
     for (auto argnum : argnums) {
-      auto has_one = next < inexact.size() && inexact[next] == argnum;
-      all.push_back(has_one ? gradients[next++] : mlx::core::zeros_like(primals[argnum]));
+      auto has_one = taken < inexact.size() && inexact[taken] == argnum;
+      all.push_back(has_one ? gradients[taken++] : mlx::core::zeros_like(primals[argnum]));
     }
     return all;
   }
 
   std::vector<array> jvp(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
-    return mlx::core::jvp(over(primals, argnums), select(primals, argnums), tangents).second;
+    auto inexact = only_inexact(primals, argnums);
+    std::vector<array> chosen;
+    for (size_t i = 0; i < argnums.size(); ++i) {
+      if (std::find(inexact.begin(), inexact.end(), argnums[i]) != inexact.end()) {
+        chosen.push_back(tangents.at(i));
+      }
+    }
+    return mlx::core::jvp(over(primals, inexact), select(primals, inexact), chosen).second;
   }
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
@@ -183,6 +191,16 @@ class HostKernel : public Primitive {
     std::vector<array> chosen;
     for (auto argnum : argnums) {
       chosen.push_back(primals.at(argnum));
+    }
+    return chosen;
+  }
+
+  static std::vector<int> only_inexact(const std::vector<array>& primals, const std::vector<int>& argnums) {
+    std::vector<int> chosen;
+    for (auto argnum : argnums) {
+      if (mlx::core::issubdtype(primals.at(argnum).dtype(), mlx::core::inexact)) {
+        chosen.push_back(argnum);
+      }
     }
     return chosen;
   }
@@ -235,6 +253,11 @@ struct RustFunction {
 };
 
 }  // namespace
+
+bool is_host_kernel(const Primitive& primitive) {
+  return dynamic_cast<const HostKernel*>(&primitive) != nullptr;
+}
+
 }  // namespace tacit
 
 using namespace tacit;

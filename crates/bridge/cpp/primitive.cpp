@@ -1,4 +1,5 @@
 // A primitive apart from the node it was recorded in, so that it can be emitted again with other operands.
+#include <algorithm>
 #include <stdexcept>
 
 #include "bridge.h"
@@ -50,6 +51,44 @@ void check_operands(const Recorded& recorded, const std::vector<array>& inputs) 
   }
 }
 
+bool is_product(const array& a, const array& b) {
+  auto matrices = a.ndim() >= 2 && a.ndim() == b.ndim() && a.shape(-1) == b.shape(-2);
+  return matrices && std::equal(a.shape().begin(), a.shape().end() - 2, b.shape().begin());
+}
+
+// MLX's shape rules take the operands on trust, since `ops` has checked and broadcast them before: a primitive on other
+// shapes than it was recorded with may read out of bounds. So only those are let through whose rules are checked here,
+// and our own kernels, which check for themselves. `results` are the shapes that the rule gave.
+void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, const std::vector<Shape>& results) {
+  std::string name = recorded.primitive->name();
+  if (is_host_kernel(*recorded.primitive)) {
+    return;
+  }
+  if (name == "Matmul" || name == "AddMM") {
+    if (!is_product(inputs[0], inputs[1]) || (inputs.size() > 2 && inputs[2].shape() != results[0])) {
+      throw std::invalid_argument("the operands of " + name + " have shapes of which no product is made");
+    }
+    return;
+  }
+  if (name == "Transpose" && inputs[0].ndim() == recorded.operand_shapes[0].size()) {
+    return;
+  }
+  auto all = [](const auto& items, const Shape& shape, auto shape_of) {
+    return std::all_of(items.begin(), items.end(), [&](const auto& item) { return shape_of(item) == shape; });
+  };
+  auto itself = [](const Shape& shape) { return shape; };
+  const auto& first = recorded.operand_shapes[0];
+  auto elementwise = all(recorded.operand_shapes, first, itself) && all(recorded.result_shapes, first, itself);
+  // The rank stays, because an axis may be among the parameters.
+  if (!elementwise || inputs[0].ndim() != first.size()) {
+    throw std::invalid_argument(name + " cannot be emitted on operands of other shapes than it was recorded with");
+  }
+  if (!all(inputs, inputs[0].shape(), [](const array& input) { return input.shape(); })) {
+    throw std::invalid_argument(
+        "the operands of " + name + " were recorded with one shape and are given with several");
+  }
+}
+
 std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
   check_operands(recorded, inputs);
   auto same = true;
@@ -57,6 +96,9 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
     same = inputs[i].shape() == recorded.operand_shapes[i];
   }
   auto shapes = same ? recorded.result_shapes : recorded.primitive->output_shapes(inputs);
+  if (!same) {
+    check_shapes(recorded, inputs, shapes);
+  }
   if (shapes.size() == 1) {
     return {array(std::move(shapes[0]), recorded.result_dtypes[0], recorded.primitive, std::move(inputs))};
   }

@@ -252,6 +252,12 @@ struct Tape {
   std::vector<uint32_t> pending_;
 };
 
+// Only the destructor of an array breaks the cycle of a node with several outputs, its assignment does not.
+void assign(array& edge, const array& value) {
+  array before = std::move(edge);
+  edge = value;
+}
+
 struct TapeView {
   const Node* nodes;
   size_t node_count;
@@ -322,9 +328,9 @@ int tacit_tape_rewire(Tape* tape, const Edit* edits, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       auto& node = *tape->arrays.at(edits[i].node);
       const auto& value = get(edits[i].value);
-      node.inputs().at(edits[i].operand) = value;
+      assign(node.inputs().at(edits[i].operand), value);
       for (auto& sibling : node.siblings()) {
-        sibling.inputs().at(edits[i].operand) = value;
+        assign(sibling.inputs().at(edits[i].operand), value);
       }
     }
   });

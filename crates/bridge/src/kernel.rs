@@ -38,6 +38,9 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// The same function in plain MLX ops.
     ///
+    /// A result must not itself be a `stop_gradient`: MLX's vjp passes over such a result and its cotangent goes to the
+    /// next one.
+    ///
     /// # Errors
     ///
     /// MLX refuses one of the ops.

@@ -70,8 +70,8 @@ impl Primitive {
     ///
     /// # Errors
     ///
-    /// The operands differ in number or dtype from the recorded ones, or in shape and the primitive cannot work out its
-    /// result shapes.
+    /// The operands differ in number or dtype from the recorded ones; or in shape, and the shapes do not go together or
+    /// the primitive cannot work out its result shapes.
     pub fn emit(&self, operands: &[Array]) -> Result<Vec<Array>, BridgeError> {
         let handles = arrays::handles(operands);
         let mut results = Collector::default();

@@ -58,7 +58,7 @@ pub(crate) fn offer(
         return Ok(Some(results));
     }
     if let (false, &[left, right]) = (resolution.swapped.is_empty(), operands) {
-        let commute = implicit(operands).all(|array| array.commutes());
+        let commute = implicit(operands).all(super::implicit_array::ImplicitArray::commutes);
         if let Some(results) = call.swapped(resolution, left, right, commute)? {
             return Ok(Some(results));
         }
@@ -153,6 +153,15 @@ fn implicit<'a>(operands: &'a [&Value]) -> impl Iterator<Item = &'a dyn crate::I
         Value::Implicit(array) => Some(&**array),
         Value::Dense(_) => None,
     })
+}
+
+/// Whether the policy has anything to say of a call that nobody takes: [`permit`] need not be called otherwise.
+pub(crate) fn asks(resolution: &Resolution) -> bool {
+    match Policy::current() {
+        Policy::Allow => false,
+        Policy::Warn => !resolution.warned.load(Ordering::Relaxed),
+        Policy::Deny => true,
+    }
 }
 
 /// Asks the policy whether the implicit operands of a call may be materialized.

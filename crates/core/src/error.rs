@@ -216,7 +216,7 @@ struct Listed<'a>(&'a [Aval]);
 
 impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, aval) in self.0.iter().enumerate() {
+        for (i, aval) in self.0.iter().enumerate().filter(|(i, aval)| !self.0[..*i].contains(aval)) {
             write!(f, "{}{aval}", if i == 0 { "" } else { " or " })?;
         }
         Ok(())
@@ -243,11 +243,19 @@ pub(crate) fn is_eval_message(text: &str) -> bool {
     EVAL_MESSAGES.iter().any(|known| text.contains(known))
 }
 
-fn of_text(text: String) -> Error {
-    if let Some(error) = tacit_bridge::recover(&text) {
+fn of_text(text: &str) -> Error {
+    if let Some(error) = tacit_bridge::recover(text) {
         return of_box(error);
     }
-    if is_eval_message(&text) { Error::EvalInTrace } else { Error::Mlx(text) }
+    if is_eval_message(text) { Error::EvalInTrace } else { Error::Mlx(without_place(text).to_owned()) }
+}
+
+/// The message without the line of mlx-c at which it was caught, ` at /../ops.cpp:31`.
+fn without_place(text: &str) -> &str {
+    let is_place = |place: &str| {
+        place.rsplit_once(".cpp:").is_some_and(|(_, line)| line.bytes().all(|digit| digit.is_ascii_digit()))
+    };
+    text.rsplit_once(" at ").filter(|(_, place)| is_place(place)).map_or(text, |(words, _)| words)
 }
 
 fn of_box(error: tacit_bridge::BoxError) -> Error {
@@ -273,14 +281,14 @@ fn of_box(error: tacit_bridge::BoxError) -> Error {
 
 impl From<Exception> for Error {
     fn from(exception: Exception) -> Self {
-        of_text(exception.what().to_owned())
+        of_text(exception.what())
     }
 }
 
 impl From<BridgeError> for Error {
     fn from(error: BridgeError) -> Self {
         match error {
-            BridgeError::Mlx(text) => of_text(text),
+            BridgeError::Mlx(text) => of_text(&text),
             BridgeError::Callback(error) => of_box(error),
             other => Self::Invalid { message: other.to_string(), help: None },
         }

@@ -75,7 +75,7 @@ impl fmt::Display for Explanation {
                 Taker::Materialized => writeln!(f, "    {results:left$} = {call:right$}   materialized")?,
                 Taker::Default(ty) => writeln!(f, "    {results:left$} = {call:right$}   default of {ty}")?,
                 Taker::Handler(site) => {
-                    writeln!(f, "    {results:left$} = {call:right$}   {}   {}:{}", site.name, site.file, site.line)?
+                    writeln!(f, "    {results:left$} = {call:right$}   {}   {}:{}", site.name, site.file, site.line)?;
                 }
             }
         }

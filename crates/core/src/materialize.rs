@@ -1,7 +1,7 @@
 //! One layer of materialization, under the policy and counted.
 
 use crate::counters::Counters;
-use crate::{Error, ImplicitArray, Policy, Result, Value};
+use crate::{Error, ImplicitArray, Policy, Result, Value, short_name};
 
 /// Materializes `array` by one layer: the policy applies and it is counted.
 ///
@@ -11,8 +11,8 @@ use crate::{Error, ImplicitArray, Policy, Result, Value};
 pub fn materialize(array: &dyn ImplicitArray) -> Result<Value> {
     if Policy::current() == Policy::Deny {
         return Err(Error::MaterializationDenied {
-            call: "this".to_owned(),
-            types: array.typetag_name().to_owned(),
+            call: format!("a dense array of {}", Value::from(dyn_clone::clone_box(array))),
+            types: short_name(array).to_owned(),
             nearest: Vec::new(),
         });
     }

@@ -43,9 +43,10 @@ impl Pattern {
     /// Whether everything that `self` matches is matched by `other`.
     fn within(self, other: Self) -> bool {
         match (self, other) {
-            (_, Self::Any | Self::Rest) | (Self::Dense, Self::Dense) => true,
+            (_, Self::Any | Self::Rest)
+            | (Self::Dense, Self::Dense)
+            | (Self::Type(..) | Self::AnyImplicit, Self::AnyImplicit) => true,
             (Self::Type(a, _), Self::Type(b, _)) => a == b,
-            (Self::Type(..) | Self::AnyImplicit, Self::AnyImplicit) => true,
             _ => false,
         }
     }

@@ -61,7 +61,7 @@ impl Policy {
 
 /// Warns through `tracing`, or on standard error where no subscriber listens, neither the thread's nor the program's.
 pub(crate) fn warn(text: &str) {
-    if tracing::dispatcher::get_default(|dispatch| dispatch.is::<NoSubscriber>()) {
+    if tracing::dispatcher::get_default(tracing::Dispatch::is::<NoSubscriber>) {
         eprintln!("warning: {text}");
     } else {
         tracing::warn!(target: "tacit", "{text}");

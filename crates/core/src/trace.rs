@@ -216,9 +216,7 @@ impl Interpreter {
                     return Ok(taker);
                 }
             }
-            if !resolution.warned.load(std::sync::atomic::Ordering::Relaxed)
-                || crate::Policy::current() != crate::Policy::Warn
-            {
+            if dispatch::asks(&resolution) {
                 self.with_operands(node, |operands| {
                     dispatch::permit(&self.registry, &resolution, &|| self.primitive(node), operands)
                 })?;

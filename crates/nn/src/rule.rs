@@ -59,12 +59,11 @@ pub fn straight_through(
     // The rule is asked with the parameter whose gradient is stopped; what it leaves alone stays as it is.
     quantized(module, |path, master| {
         let mut chosen = true;
-        let made = ste(|stopped: &Array| match rule(path, stopped) {
-            Some(made) => made,
-            None => {
+        let made = ste(|stopped: &Array| {
+            rule(path, stopped).unwrap_or_else(|| {
                 chosen = false;
                 Ok(master.into())
-            }
+            })
         })(master);
         chosen.then_some(made)
     })

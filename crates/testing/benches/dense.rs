@@ -3,7 +3,7 @@
 //! MLX takes `cblas_sgemm` from the executable that it runs in, so the baseline is another executable, timed by this
 //! one in the same run.
 
-#[path = "../../../benches/figures.rs"]
+#[path = "../../../benches/figures/mod.rs"]
 mod figures;
 
 use std::process::Command;

@@ -5,7 +5,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::ops::{self, indexing::TryIndexOp};
-use mlx_rs::{Array, Dtype, transforms};
+use mlx_rs::{Array, Dtype, stop_gradient, transforms};
 use tacit_core::kernel::{Input, Kernel, Output, apply};
 use tacit_core::{Aval, Result};
 use tacit_kernels::nf4::{self, CODEBOOK, Orientation, THRESHOLDS, Weight};
@@ -107,6 +107,8 @@ impl Kernel for Quantize {
         let least = ops::maximum(&absmax, Array::from_f32(1e-38))?;
         let scaled = ops::clip(padded.multiply(&least.reciprocal()?)?, (-1.0, 1.0))?;
         let thresholds = Array::from_slice(&THRESHOLDS, &[THRESHOLDS.len() as i32]);
+        // Codes have no gradient, and MLX has none for their integer ops.
+        let scaled = stop_gradient(scaled)?;
         let codes = scaled.expand_dims(-1)?.gt(&thresholds)?.as_type::<u8>()?.sum_axis(-1, None)?;
         let codes = codes.reshape(&[-1])?.as_type::<u8>()?.try_index(..size)?;
         let codes = ops::pad(&codes, &[(0, size % 2)][..], Array::from_slice(&[7u8], &[]), None)?.reshape(&[-1, 2])?;

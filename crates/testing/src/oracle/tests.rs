@@ -92,7 +92,7 @@ fn a_wrong_gradient_is_found() {
 #[test]
 fn equal_nans_and_infinities_agree() {
     let special = Array::from_slice(&[f32::NAN, f32::INFINITY, 1.0], &[3]);
-    assert_eq!(super::relative_error(&special, &special).expect("floats"), 0.0);
+    assert!(super::relative_error(&special, &special).expect("floats") == 0.0);
     let zeros = ops::zeros::<f32>(&[3]).expect("zeros");
-    assert_eq!(super::relative_error(&special, &zeros).expect("floats"), f64::INFINITY);
+    assert!(super::relative_error(&special, &zeros).expect("floats").is_infinite());
 }

@@ -2,35 +2,34 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A measured figure and what it is compared with, both from this run.
-pub struct Figure<'a> {
+pub(crate) struct Figure<'a> {
     /// The benchmark.
-    pub bench: &'a str,
+    pub(crate) bench: &'a str,
     /// The case in it.
-    pub case: &'a str,
+    pub(crate) case: &'a str,
     /// The figure.
-    pub value: f64,
+    pub(crate) value: f64,
     /// Its unit.
-    pub unit: &'a str,
+    pub(crate) unit: &'a str,
     /// What it is compared with.
-    pub baseline: &'a str,
+    pub(crate) baseline: &'a str,
     /// The figure in terms of the baseline, as the case defines it.
-    pub ratio: f64,
+    pub(crate) ratio: f64,
 }
 
 impl Figure<'_> {
     /// Prints the figure and appends it to the file.
-    pub fn record(&self) {
+    pub(crate) fn record(&self) {
         let Self { bench, case, value, unit, baseline, ratio } = self;
         println!("{bench}/{case}: {value:.4} {unit}; {ratio:.3} against {baseline}");
         let line = serde_json::json!({
             "bench": bench, "case": case, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio,
         });
-        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
-        let path = Path::new(&target).join("figures.jsonl");
+        let path = figures_path();
         let written =
             OpenOptions::new().create(true).append(true).open(&path).and_then(|mut file| writeln!(file, "{line}"));
         if let Err(error) = written {
@@ -39,8 +38,15 @@ impl Figure<'_> {
     }
 }
 
+/// `figures.jsonl` in the target folder, which this executable lies three levels below: `release/deps`.
+fn figures_path() -> PathBuf {
+    let executable = std::env::current_exe().unwrap_or_default();
+    executable.ancestors().nth(3).map(PathBuf::from).unwrap_or_default().join("figures.jsonl")
+}
+
 /// The median time of one call, over `rounds` rounds of `calls` calls, after one round to warm up.
-pub fn median(rounds: usize, calls: usize, mut f: impl FnMut()) -> Duration {
+#[allow(dead_code, reason = "not every benchmark times short calls")]
+pub(crate) fn median(rounds: usize, calls: usize, mut f: impl FnMut()) -> Duration {
     let mut times: Vec<Duration> = (0..=rounds)
         .map(|_| {
             let start = Instant::now();

@@ -1,0 +1,293 @@
+//! Every message of the array types.
+
+use expect_test::{Expect, expect};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::{AffineArray, Nf4Array, ste};
+use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
+
+use crate::operands::{affine, nf4, normal};
+
+#[track_caller]
+fn check<T>(result: Result<T>, expected: Expect) {
+    let Err(error) = result else { panic!("it should fail") };
+    expected.assert_eq(&error.to_string());
+}
+
+fn integers() -> Array {
+    Array::from_slice(&[1i32, 2], &[2])
+}
+
+#[test]
+fn nf4_of_integers() {
+    check(
+        Nf4Array::quantize(&integers(), 64),
+        expect![[r#"
+        i32[2] cannot be nf4
+        help: quantize an f32, f16 or bf16 array"#]],
+    );
+}
+
+#[test]
+fn nf4_of_nothing() {
+    check(
+        Nf4Array::quantize(&ops::zeros::<f32>(&[0, 4]).expect("zeros"), 64),
+        expect![[r#"
+        f32[0,4] has no elements to quantize
+        help: keep an empty array dense"#]],
+    );
+}
+
+#[test]
+fn nf4_block_sizes() {
+    check(
+        Nf4Array::quantize(&normal(0, &[64]), 48),
+        expect![[r#"
+        the nf4 block size 48 is not a power of two from 32 to 4096
+        help: use 64, the usual choice"#]],
+    );
+    check(
+        Nf4Array::quantize(&normal(0, &[64]), 16),
+        expect![[r#"
+        the nf4 block size 16 is not a power of two from 32 to 4096
+        help: use 64, the usual choice"#]],
+    );
+    check(
+        Nf4Array::quantize(&normal(0, &[64]), 8192),
+        expect![[r#"
+        the nf4 block size 8192 is not a power of two from 32 to 4096
+        help: use 64, the usual choice"#]],
+    );
+    check(
+        Nf4Array::quantize(&normal(0, &[64]), 0),
+        expect![[r#"
+        the nf4 block size 0 is not a power of two from 32 to 4096
+        help: use 64, the usual choice"#]],
+    );
+}
+
+#[test]
+fn nf4_of_a_nan_or_an_infinity_is_an_error_of_the_eval() {
+    for (special, expected) in [
+        (
+            f32::NAN,
+            expect![[r#"
+        kernel Nf4Quantize failed: element 2 is NaN, which no code can hold
+        help: replace NaN and infinities before quantizing"#]],
+        ),
+        (
+            f32::NEG_INFINITY,
+            expect![[r#"
+        kernel Nf4Quantize failed: element 2 is -inf, which no code can hold
+        help: replace NaN and infinities before quantizing"#]],
+        ),
+    ] {
+        let x = Array::from_slice(&[1.0, 2.0, special, 3.0], &[2, 2]);
+        let array = Nf4Array::quantize(&x, 64).expect("is lazy");
+        check(array.packed().eval().map_err(Error::from), expected);
+    }
+}
+
+#[test]
+fn nf4_of_parts() {
+    let parts = |packed: &[i32], absmax: &[i32], dtype, block_size| {
+        let packed = ops::zeros::<u8>(packed).expect("zeros");
+        let absmax = ops::zeros_dtype(absmax, dtype).expect("zeros");
+        Nf4Array::from_parts(packed, absmax, block_size, Aval::new(&[3, 43], Dtype::Float32))
+    };
+    let f32 = Dtype::Float32;
+    assert!(parts(&[65], &[3], f32, 64).is_ok());
+    check(
+        parts(&[65, 1], &[3], f32, 64),
+        expect![[r#"
+        packed is u8[65,1], and an nf4 array of f32[3,43] has u8[65]
+        help: flatten the codes and scales, and give the shape of the whole array"#]],
+    );
+    check(
+        parts(&[64], &[3], f32, 64),
+        expect![[r#"
+        packed is u8[64], and an nf4 array of f32[3,43] has u8[65]
+        help: flatten the codes and scales, and give the shape of the whole array"#]],
+    );
+    check(
+        parts(&[65], &[3], Dtype::Float16, 64),
+        expect![[r#"
+        absmax is f16[3], and an nf4 array of f32[3,43] has f32[3]
+        help: flatten the codes and scales, and give the shape of the whole array"#]],
+    );
+    check(
+        parts(&[65], &[3], f32, 32),
+        expect![[r#"
+        absmax is f32[3], and an nf4 array of f32[3,43] has f32[5]
+        help: flatten the codes and scales, and give the shape of the whole array"#]],
+    );
+}
+
+#[test]
+fn nf4_of_an_aval_with_a_negative_extent() {
+    let packed = ops::zeros::<u8>(&[1]).expect("zeros");
+    let absmax = ops::zeros::<f32>(&[1]).expect("zeros");
+    check(
+        Nf4Array::from_parts(packed, absmax, 64, Aval::new(&[-1, 3], Dtype::Float32)),
+        expect![[r#"
+        f32[-1,3] has no elements to quantize
+        help: keep an empty array dense"#]],
+    );
+}
+
+#[test]
+fn a_row_outside_the_matrix_is_an_error_of_the_eval() {
+    let w = nf4(&normal(1, &[4, 32]), 32);
+    for (row, expected) in [
+        (
+            4,
+            expect![[r#"
+        kernel Nf4GatherRows failed: row 4 (entry 0) is outside a matrix of 4 rows
+        help: rows count from 0 to 4 - 1"#]],
+        ),
+        (
+            -5,
+            expect![[r#"
+        kernel Nf4GatherRows failed: row 4294967295 (entry 0) is outside a matrix of 4 rows
+        help: rows count from 0 to 4 - 1"#]],
+        ),
+    ] {
+        let rows =
+            implicit(|[w, i]: [Array; 2]| w.take_axis(&i, 0))([w.clone(), Array::from_slice(&[row], &[1]).into()]);
+        check(rows.and_then(|rows| Ok(rows.dense()?.eval()?)), expected);
+    }
+}
+
+#[test]
+fn affine_of_what_has_no_affine_format() {
+    check(
+        AffineArray::quantize(&integers(), 64, 4),
+        expect![[r#"
+        i32[2] cannot be affine
+        help: quantize an f32, f16 or bf16 array"#]],
+    );
+    check(
+        AffineArray::quantize(&normal(0, &[64]), 64, 4),
+        expect![[r#"
+        f32[64] is not a matrix of whole groups of 64
+        help: use a smaller group size, or an array type without groups along the last axis"#]],
+    );
+    check(
+        AffineArray::quantize(&normal(0, &[2, 96]), 64, 4),
+        expect![[r#"
+        f32[2,96] is not a matrix of whole groups of 64
+        help: use a smaller group size, or an array type without groups along the last axis"#]],
+    );
+    check(
+        AffineArray::quantize(&normal(0, &[2, 64]), 64, 7),
+        expect![[r#"
+        MLX has no affine format of 7 bits in groups of 64
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
+    );
+    check(
+        AffineArray::quantize(&normal(0, &[2, 64]), 16, 4),
+        expect![[r#"
+        MLX has no affine format of 4 bits in groups of 16
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
+    );
+    check(
+        AffineArray::quantize(&ops::zeros::<f32>(&[0, 64]).expect("zeros"), 64, 4),
+        expect![[r#"
+        f32[0,64] is not a matrix of whole groups of 64
+        help: use a smaller group size, or an array type without groups along the last axis"#]],
+    );
+}
+
+#[test]
+fn affine_of_parts() {
+    let (packed, scales, biases) = ops::quantize(normal(0, &[2, 128]), 64, 4).expect("quantizes");
+    let parts = |packed: &Array, biases: &Array, group_size, bits| {
+        AffineArray::from_parts(packed.clone(), scales.clone(), biases.clone(), group_size, bits)
+    };
+    check(
+        parts(&packed, &biases, 64, 8),
+        expect![[r#"
+        packed is u32[2,16], and an affine array of f32[2,128] at 8 bits has u32[2,32]
+        help: take packed, scales and biases of one array, with its group size and bits"#]],
+    );
+    check(
+        parts(&packed, &biases, 32, 4),
+        expect![[r#"
+        packed is u32[2,16], and an affine array of f32[2,64] at 4 bits has u32[2,8]
+        help: take packed, scales and biases of one array, with its group size and bits"#]],
+    );
+    check(
+        parts(&packed, &biases.reshape(&[4]).expect("four"), 64, 4),
+        expect![[r#"
+        biases is f32[4], and an affine array of f32[2,128] at 4 bits has f32[2,2]
+        help: take packed, scales and biases of one array, with its group size and bits"#]],
+    );
+    check(
+        parts(&packed, &biases, 0, 4),
+        expect![[r#"
+        MLX has no affine format of 4 bits in groups of 0
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
+    );
+    check(
+        parts(&packed, &biases, i32::MAX, 4),
+        expect![[r#"
+        MLX has no affine format of 4 bits in groups of 2147483647
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
+    );
+    check(
+        parts(&packed.as_dtype(Dtype::Int32).expect("i32"), &biases, 64, 4),
+        expect![[r#"
+        packed is i32[2,16], and an affine array of f32[2,128] at 4 bits has u32[2,16]
+        help: take packed, scales and biases of one array, with its group size and bits"#]],
+    );
+}
+
+#[test]
+fn a_denied_fallback_names_the_nearest_handlers() {
+    let _deny = Policy::Deny.scope();
+    let message = |left: Value, right: Value| {
+        let product = implicit(|[a, b]: [Array; 2]| a.matmul(&b))([left, right]).expect_err("is denied").to_string();
+        // The handlers' lines move with the source.
+        let hidden = |line: &str| match line.split_once(".rs:") {
+            Some((before, after)) => {
+                format!("{before}.rs:..{}", after.trim_start_matches(|c: char| c.is_ascii_digit()))
+            }
+            None => line.to_owned(),
+        };
+        product.lines().map(hidden).collect::<Vec<_>>().join("\n")
+    };
+    let (a, b) = (normal(0, &[64, 64]), normal(1, &[64, 64]));
+    expect![[r#"
+        matmul of Nf4(f32[64,64]), Affine(f32[64,64]) needs Nf4 and Affine materialized, which the policy forbids
+        near: affine_matmul (crates/arrays/src/affine.rs:..) takes matmul of dense, AffineArray
+        near: affine_matmul_left (crates/arrays/src/affine.rs:..) takes matmul of AffineArray, dense
+        near: nf4_matmul (crates/arrays/src/nf4.rs:..) takes matmul of dense, Nf4Array
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]]
+    .assert_eq(&message(nf4(&a, 64), affine(&b, 64, 4)));
+}
+
+#[test]
+fn ste_of_another_shape_or_dtype() {
+    let master = normal(0, &[2, 64]);
+    check(
+        ste(|w: &Array| w.reshape(&[64, 2]))(&master),
+        expect![[r#"
+        the function given to ste made f32[64,2] of f32[2,64]
+        help: return an array of the master's own shape and dtype"#]],
+    );
+    check(
+        ste(|w: &Array| Nf4Array::quantize(&w.as_dtype(Dtype::Float16)?, 64))(&master),
+        expect![[r#"
+        the function given to ste made Nf4(f16[2,64]) of f32[2,64]
+        help: return an array of the master's own shape and dtype"#]],
+    );
+}
+
+#[test]
+fn ste_of_a_function_that_fails() {
+    check(
+        ste(|w: &Array| AffineArray::quantize(w, 64, 1))(&normal(0, &[2, 64])),
+        expect![[r#"
+        MLX has no affine format of 1 bits in groups of 64
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
+    );
+}

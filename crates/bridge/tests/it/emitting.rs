@@ -1,0 +1,93 @@
+//! A recorded primitive, emitted again.
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_bridge::{Aval, Primitive, Scope, Tape};
+
+use crate::arrays::{matrix, numbers, placeholders, vector};
+
+/// The primitive of the last node of a function of placeholders.
+fn recorded<const N: usize>(shapes: [&[i32]; N], f: impl FnOnce([Array; N]) -> Array) -> Primitive {
+    let scope = Scope::new().expect("memory");
+    let placeholders = placeholders(&scope, shapes);
+    let out = f(placeholders.clone());
+    let tape = Tape::walk(&[out], &placeholders).expect("memory");
+    tape.primitive(tape.len() - 1).expect("memory")
+}
+
+#[test]
+fn on_operands_of_the_recorded_shapes() {
+    let subtract = recorded([&[2], &[2]], |[x, y]| x.subtract(&y).expect("builds"));
+    let made = subtract.emit(&[vector(&[5.0, 7.0]), vector(&[1.0, 2.0])]).expect("fits");
+    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[4.0, 5.0]]);
+}
+
+#[test]
+fn on_operands_of_other_shapes() {
+    let matmul = recorded([&[2, 3], &[3, 4]], |[x, y]| x.matmul(&y).expect("builds"));
+    let made = matmul.emit(&[matrix(1, 2), matrix(2, 1)]).expect("fits");
+    assert_eq!((made[0].shape(), numbers(&made[0])), (&[1, 1][..], vec![5.0]));
+    let transpose = recorded([&[2, 3]], |[x]| x.t());
+    assert_eq!(numbers(&transpose.emit(&[matrix(3, 2)]).expect("fits")[0]), [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
+}
+
+#[test]
+fn with_several_results() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[2, 3]]);
+    let parts = ops::split_at_indices(&x, &[1], 1).expect("builds");
+    let tape = Tape::walk(&parts, &[x]).expect("memory");
+    let made = tape.primitive(0).expect("memory").emit(&[matrix(2, 3)]).expect("fits");
+    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [vec![1.0, 4.0], vec![2.0, 3.0, 5.0, 6.0]]);
+}
+
+#[test]
+fn other_shapes_of_a_primitive_without_a_shape_rule_are_an_error() {
+    let slice = recorded([&[4]], |[x]| ops::split_at_indices(&x, &[2], 0).expect("builds").remove(0));
+    assert!(slice.emit(&[vector(&[1.0; 6])]).is_err());
+}
+
+#[test]
+fn shapes_that_do_not_go_together_are_an_error() {
+    let add = recorded([&[2], &[2]], |[x, y]| x.add(&y).expect("builds"));
+    let error = add.emit(&[vector(&[1.0; 3]), vector(&[1.0])]).expect_err("not broadcast").to_string();
+    assert_eq!(error, "the operands of Add were recorded with one shape and are given with several");
+    assert!(add.emit(&[vector(&[1.0; 3]), vector(&[2.0; 3])]).is_ok());
+    assert!(add.emit(&[matrix(2, 3), matrix(2, 3)]).is_err());
+    let matmul = recorded([&[2, 2], &[2, 2]], |[x, y]| x.matmul(&y).expect("builds"));
+    let error = matmul.emit(&[matrix(2, 3), matrix(2, 3)]).expect_err("inner extents").to_string();
+    assert_eq!(error, "the operands of Matmul have shapes of which no product is made");
+    assert!(matmul.emit(&[matrix(5, 3), matrix(3, 1)]).is_ok());
+    let addmm = recorded([&[4], &[2, 3], &[3, 4]], |[c, a, b]| ops::addmm(&c, &a, &b, 1.0, 1.0).expect("builds"));
+    assert!(addmm.emit(&[matrix(2, 4), matrix(2, 3), matrix(3, 4)]).is_err());
+    assert!(addmm.emit(&[matrix(1, 3), matrix(3, 4), matrix(2, 4)]).is_err());
+    assert!(addmm.emit(&[matrix(1, 3), matrix(3, 4), matrix(1, 4)]).is_ok());
+}
+
+#[test]
+fn another_dtype_or_number_of_operands_is_an_error() {
+    let add = recorded([&[2], &[2]], |[x, y]| x.add(&y).expect("builds"));
+    let half = vector(&[1.0, 2.0]).as_dtype(Dtype::Float16).expect("casts");
+    let error = add.emit(&[vector(&[1.0, 2.0]), half]).expect_err("another dtype").to_string();
+    assert_eq!(error, "operand 1 of Add has another dtype than the recorded one");
+    let error = add.emit(&[vector(&[1.0, 2.0])]).expect_err("too few").to_string();
+    assert_eq!(error, "Add was recorded with 2 operands and was given 1");
+    assert!(add.emit(&[]).is_err());
+}
+
+#[test]
+fn a_primitive_outlives_its_tape_and_prints_its_parameters() {
+    let addmm = recorded([&[4], &[2, 3], &[3, 4]], |[c, a, b]| ops::addmm(&c, &a, &b, 0.5, 2.0).expect("builds"));
+    assert_eq!(addmm.to_string(), "addmm[alpha=0.5,beta=2]");
+    assert_eq!((addmm.name(), format!("{addmm:?}").as_str()), ("AddMM", "Primitive(addmm[alpha=0.5,beta=2])"));
+    let made = addmm.emit(&[matrix(2, 3), matrix(3, 4), ops::zeros::<f32>(&[2, 4]).expect("builds")]).expect("fits");
+    assert_eq!(Aval::from(&made[0]).to_string(), "f32[2,4]");
+    assert_eq!(numbers(&made[0])[..2], [19.0, 22.0]);
+}
+
+#[test]
+fn it_may_be_emitted_from_another_thread() {
+    let negative = recorded([&[2]], |[x]| x.negative().expect("builds"));
+    let emitted =
+        std::thread::spawn(move || negative.emit(&[vector(&[1.0, 2.0])]).map(|made| made[0].shape().to_vec()));
+    assert_eq!(emitted.join().expect("it does not panic").expect("fits"), [2]);
+}

@@ -1,0 +1,242 @@
+//! Rust functions as MLX primitives.
+
+use std::sync::Arc;
+
+use mlx_rs::transforms::compile::compile;
+use mlx_rs::transforms::{fallible_jvp, fallible_vjp, grad};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_bridge::kernel::{Input, Kernel, KernelError, Output, apply};
+use tacit_bridge::{Aval, BoxError, Scope, Tape, recover};
+
+use crate::arrays::{aval, matrix, names, numbers, placeholders, vector};
+use crate::vmapped::vmap;
+
+type Vjp = fn(&[Array], &[Array], &[usize]) -> Result<Vec<Array>, BoxError>;
+
+/// Sum and difference; what else it does is told by its field.
+#[derive(Default)]
+struct Butterfly {
+    own_vjp: Option<Vjp>,
+    fails: Option<&'static str>,
+}
+
+impl Kernel for Butterfly {
+    fn name(&self) -> &'static str {
+        "butterfly"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        match inputs {
+            [a, b] if a == b && a.dtype == Dtype::Float32 => Ok(vec![a.clone(), a.clone()]),
+            _ => Err("two f32 inputs of one shape are needed".into()),
+        }
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        match self.fails {
+            Some("error") => return Err("the butterfly's own words".into()),
+            Some("panic") => panic!("the butterfly's own panic"),
+            Some("dtype") => return Ok(inputs[0].elements::<u8>().map(drop)?),
+            _ => {}
+        }
+        let (a, b) = (inputs[0].elements::<f32>()?, inputs[1].elements::<f32>()?);
+        let [sum, difference] = outputs else { return Err("two outputs".into()) };
+        assert_eq!((sum.aval(), inputs[0].aval()), (inputs[1].aval(), inputs[1].aval()));
+        for (y, (a, b)) in sum.elements::<f32>()?.iter_mut().zip(a.iter().zip(b)) {
+            *y = a + b;
+        }
+        for (y, (a, b)) in difference.elements::<f32>()?.iter_mut().zip(a.iter().zip(b)) {
+            *y = a - b;
+        }
+        Ok(())
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(vec![inputs[0].add(&inputs[1])?, inputs[0].subtract(&inputs[1])?])
+    }
+
+    fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
+        self.own_vjp.map(|vjp| vjp(primals, cotangents, argnums))
+    }
+}
+
+fn butterfly(a: &Array, b: &Array) -> Vec<Array> {
+    apply(Arc::new(Butterfly::default()), &[a.clone(), b.clone()]).expect("fits")
+}
+
+#[test]
+fn it_computes_every_result() {
+    let made = butterfly(&vector(&[5.0, 7.0]), &vector(&[1.0, 10.0]));
+    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[6.0, 17.0], [4.0, -3.0]]);
+}
+
+#[test]
+fn inputs_are_row_major_whatever_they_were() {
+    let (a, zeros) = (matrix(2, 3), ops::zeros::<f32>(&[3, 2]).expect("builds"));
+    assert_eq!(numbers(&butterfly(&a.t(), &zeros)[0]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    let evaluated = a.t();
+    evaluated.eval().expect("evaluates");
+    assert_eq!(numbers(&butterfly(&evaluated, &zeros)[0]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    let broadcast = ops::broadcast_to(vector(&[1.0, 2.0]), &[3, 2]).expect("builds");
+    broadcast.eval().expect("evaluates");
+    assert_eq!(numbers(&butterfly(&broadcast, &zeros)[1]), [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+    let sliced = ops::as_strided(&a, &[2, 2], &[3, 2], 0).expect("builds");
+    sliced.eval().expect("evaluates");
+    assert_eq!(numbers(&butterfly(&sliced, &matrix(2, 2))[0]), [2.0, 5.0, 7.0, 10.0]);
+}
+
+#[test]
+fn arrays_without_elements_and_without_axes() {
+    let empty = ops::zeros::<f32>(&[0, 3]).expect("builds");
+    let made = butterfly(&empty, &empty);
+    made[1].eval().expect("evaluates");
+    assert_eq!(made[1].shape(), [0, 3]);
+    let scalar = |x| Array::from_f32(x);
+    assert_eq!(numbers(&butterfly(&scalar(3.0), &scalar(1.0))[1]), [2.0]);
+}
+
+#[test]
+fn it_is_one_node_of_its_name() {
+    let scope = Scope::new().expect("memory");
+    let [x, y] = placeholders(&scope, [&[2], &[2]]);
+    let out = butterfly(&x, &y).remove(1);
+    let tape = Tape::walk(&[out], &[x, y]).expect("memory");
+    assert_eq!(names(&tape).last(), Some(&"butterfly"));
+    let node = tape.len() - 1;
+    assert_eq!(tape.results(node).len(), 2);
+    let primitive = tape.primitive(node).expect("memory");
+    assert_eq!((primitive.to_string(), primitive.params().expect("known")), ("butterfly".to_owned(), vec![]));
+    let made = primitive.emit(&[vector(&[1.0; 3]), vector(&[2.0; 3])]).expect("it has a shape rule");
+    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[3.0; 3], [-1.0; 3]]);
+}
+
+fn gradients(own_vjp: Option<Vjp>) -> mlx_rs::error::Result<Vec<Array>> {
+    let f = |args: &[Array]| {
+        let kernel = Butterfly { own_vjp, ..Butterfly::default() };
+        let made =
+            apply(Arc::new(kernel), args).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))?;
+        Ok(vec![made[0].multiply(&made[1])?])
+    };
+    fallible_vjp(f, &[vector(&[5.0, 7.0]), vector(&[1.0, 2.0])], &[vector(&[1.0, 1.0])]).map(|(_, gradients)| gradients)
+}
+
+#[test]
+fn the_default_gradients_are_those_of_the_decomposition() {
+    let gradients = gradients(None).expect("differentiates");
+    assert_eq!(gradients.iter().map(numbers).collect::<Vec<_>>(), [[10.0, 14.0], [-2.0, -4.0]]);
+    let mut second_alone = grad(|b: &Array| butterfly(&vector(&[5.0, 7.0]), b)[1].square()?.sum(None));
+    assert_eq!(numbers(&second_alone(&vector(&[1.0, 2.0])).expect("differentiates")), [-8.0, -10.0]);
+}
+
+#[test]
+fn a_kernel_may_have_its_own_vjp() {
+    let vjp: Vjp = |primals, cotangents, argnums| {
+        assert_eq!((primals.len(), cotangents.len()), (2, 2));
+        Ok(argnums.iter().map(|&argnum| primals[argnum].clone()).collect())
+    };
+    let gradients = gradients(Some(vjp)).expect("differentiates");
+    assert_eq!(gradients.iter().map(numbers).collect::<Vec<_>>(), [[5.0, 7.0], [1.0, 2.0]]);
+}
+
+#[test]
+fn gradients_that_do_not_fit_are_errors() {
+    let cases: [(Vjp, &str); 4] = [
+        (|_, _, _| Ok(vec![]), "the vjp of butterfly gave 0 gradients for 2 arguments"),
+        (|primals, _, _| Ok(vec![primals[0].clone(); 3]), "the vjp of butterfly gave 3 gradients for 2 arguments"),
+        (
+            |primals, _, _| Ok(vec![primals[0].clone(), primals[1].sum(None)?]),
+            "the vjp of butterfly gave f32[] as the gradient of argument 1, which is f32[2]",
+        ),
+        (|_, _, _| panic!("the vjp's own"), "panicked: the vjp's own"),
+    ];
+    for (vjp, message) in cases {
+        let error = gradients(Some(vjp)).expect_err("does not fit");
+        assert!(error.what().contains(message), "{error}");
+    }
+}
+
+#[test]
+fn jvp_is_that_of_the_decomposition() {
+    let f = |args: &[Array]| Ok(butterfly(&args[0], &args[1]));
+    let primals = [vector(&[5.0]), vector(&[1.0])];
+    let (values, tangents) = fallible_jvp(f, &primals, &[vector(&[1.0]), vector(&[0.25])]).expect("differentiates");
+    assert_eq!(values.iter().map(numbers).collect::<Vec<_>>(), [[6.0], [4.0]]);
+    assert_eq!(tangents.iter().map(numbers).collect::<Vec<_>>(), [[1.25], [0.75]]);
+}
+
+#[test]
+fn vmap_is_that_of_the_decomposition() {
+    let (rows, columns, shift) = (matrix(2, 3), matrix(3, 2), vector(&[10.0, 20.0, 30.0]));
+    let made = vmap(butterfly, [&rows, &columns], [0, 1], 2);
+    assert_eq!(numbers(&made[0]), [2.0, 5.0, 8.0, 6.0, 9.0, 12.0]);
+    assert_eq!(numbers(&made[1]), [0.0, -1.0, -2.0, 2.0, 1.0, 0.0]);
+    let made = vmap(butterfly, [&rows, &shift], [0, -1], 2);
+    assert_eq!(numbers(&made[0]), [11.0, 22.0, 33.0, 14.0, 25.0, 36.0]);
+}
+
+#[test]
+fn it_compiles() {
+    let f = |(a, b): (&Array, &Array)| -> Result<Array, mlx_rs::error::Exception> {
+        butterfly(&a.exp()?, b)[0].multiply(Array::from_f32(2.0))
+    };
+    let mut compiled = compile(f, None);
+    for shift in [0.0, 1.0] {
+        let made = compiled((&vector(&[0.0]), &vector(&[shift]))).expect("compiles");
+        assert_eq!(numbers(&made), [2.0 + 2.0 * shift]);
+    }
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_an_error_at_once() {
+    let error =
+        apply(Arc::new(Butterfly::default()), &[vector(&[1.0]), vector(&[1.0, 2.0])]).expect_err("does not fit");
+    assert_eq!(error.to_string(), "two f32 inputs of one shape are needed");
+    let error = apply(Arc::new(Butterfly::default()), &[]).expect_err("does not fit");
+    assert_eq!(error.to_string(), "two f32 inputs of one shape are needed");
+}
+
+#[test]
+fn an_error_and_a_panic_become_errors_of_the_eval_and_the_process_goes_on() {
+    for (fails, message) in [
+        ("error", "kernel butterfly failed: the butterfly's own words"),
+        ("panic", "kernel butterfly failed: panicked: the butterfly's own panic"),
+        ("dtype", "kernel butterfly failed: the array is f32[1], not u8"),
+    ] {
+        let kernel = Butterfly { fails: Some(fails), ..Butterfly::default() };
+        let made = apply(Arc::new(kernel), &[vector(&[1.0]), vector(&[1.0])]).expect("fits");
+        let error = made[0].eval().expect_err("it fails");
+        assert!(error.what().contains(message), "{error}");
+        let own = recover(error.what()).expect("kept");
+        assert_eq!(own.downcast_ref::<KernelError>().map(|error| error.kernel), Some("butterfly"));
+        assert_eq!(numbers(&butterfly(&vector(&[1.0]), &vector(&[2.0]))[0]), [3.0]);
+    }
+}
+
+#[test]
+fn a_kernel_lives_as_long_as_its_graph() {
+    struct Counted(Arc<()>);
+    impl Kernel for Counted {
+        fn name(&self) -> &'static str {
+            "counted"
+        }
+        fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+            Ok(vec![aval(&[1])])
+        }
+        fn eval_cpu(&self, _: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+            outputs[0].elements::<f32>()?.fill(Arc::strong_count(&self.0) as f32);
+            Ok(())
+        }
+        fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
+            Ok(vec![vector(&[0.0])])
+        }
+    }
+    let count = Arc::new(());
+    let made = apply(Arc::new(Counted(Arc::clone(&count))), &[]).expect("fits").remove(0);
+    assert_eq!(Arc::strong_count(&count), 2);
+    assert_eq!(numbers(&made), [2.0]);
+    drop(made);
+    assert_eq!(Arc::strong_count(&count), 1);
+    let made = apply(Arc::new(Counted(Arc::clone(&count))), &[]).expect("fits");
+    drop(made);
+    assert_eq!(Arc::strong_count(&count), 1);
+}

@@ -1,0 +1,49 @@
+//! Rewiring recorded nodes in place.
+
+use mlx_rs::ops;
+use tacit_bridge::{Scope, Tape};
+
+use crate::arrays::{numbers, placeholders, vector};
+
+#[test]
+fn every_edge_to_a_placeholder_is_replaced_in_place() {
+    let scope = Scope::new().expect("memory");
+    let [x, y] = placeholders(&scope, [&[2], &[2]]);
+    let out = x.add(&y).expect("builds").multiply(&x).expect("builds");
+    let mut tape = Tape::walk(std::slice::from_ref(&out), &[x, y]).expect("memory");
+    let (two, three) = (tape.keep(vector(&[2.0, 20.0])), tape.keep(vector(&[3.0, 30.0])));
+    tape.plan(0, 0, two);
+    tape.plan(0, 1, three);
+    tape.plan(1, 1, two);
+    tape.rewire().expect("the edges are there");
+    assert_eq!(scope.live(), 0);
+    drop(tape);
+    assert_eq!(numbers(&out), [10.0, 1000.0]);
+}
+
+#[test]
+fn all_siblings_of_a_node_are_rewired() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[6]]);
+    let parts = ops::split_equal(&x, 3, 0).expect("builds");
+    let mut tape = Tape::walk(&parts[1..2], &[x]).expect("memory");
+    let value = tape.keep(vector(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    tape.plan(0, 0, value);
+    tape.rewire().expect("the edge is there");
+    drop(tape);
+    assert_eq!(scope.live(), 0);
+    let all: Vec<_> = parts.iter().map(numbers).collect();
+    assert_eq!(all, [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+}
+
+#[test]
+fn an_edge_that_is_not_there_is_an_error() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[2]]);
+    let mut tape = Tape::walk(&[x.exp().expect("builds")], &[x]).expect("memory");
+    let value = tape.keep(vector(&[1.0, 2.0]));
+    tape.plan(0, 3, value);
+    assert!(tape.rewire().is_err());
+    tape.plan(9, 0, value);
+    assert!(tape.rewire().is_err());
+}

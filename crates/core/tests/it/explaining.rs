@@ -1,0 +1,98 @@
+//! What a trace tells about itself.
+
+use mlx_rs::error::Exception;
+use mlx_rs::module::Module;
+use mlx_rs::{Array, nn, ops};
+use tacit::op::{AddMM, Transpose};
+use tacit::{Explanation, Parameters, Registry, Result, Taker, Value, explain, explain_with_parameters, handler};
+
+use crate::types::{Left, Outer, Willing, matrix, vector, with_handlers, without_handlers, without_lines};
+
+#[handler]
+fn left_transpose(op: &Transpose, x: &Left) -> Result<Value> {
+    Ok(Left::of(&ops::transpose_axes(&x.array, &op.axes)?))
+}
+
+#[handler]
+fn left_addmm(op: &AddMM, a: &Array, b: &Left, c: &Array) -> Result<Value> {
+    Ok(ops::addmm(c, a, &b.array, op.alpha, op.beta)?.into())
+}
+
+fn layer() -> Explanation {
+    let _scopes = with_handlers(Registry::new().with::<left_transpose>().with::<left_addmm>());
+    let f = |[x, w, b]: [Array; 3]| ops::addmm(&b, &x, w.t(), None, None);
+    explain(
+        f,
+        [ops::ones::<f32>(&[2, 3, 4]).expect("builds").into(), Left::of(&matrix(5, 4)), vector(&[0.0; 5]).into()],
+    )
+    .expect("runs")
+}
+
+#[test]
+fn it_prints_like_a_jaxpr_with_who_took_each_node() {
+    expect_test::expect![[r"
+        { lambda a:f32[2,3,4] b:Left(f32[5,4]) c:f32[5] .
+            d:f32[6,4]       = reshape[shape=(-1,4)] a
+            e:Left(f32[4,5]) = transpose[axes=(1,0)] b       left_transpose   crates/core/tests/it/explaining.rs:LINE
+            f:f32[6,5]       = broadcast[shape=(6,5)] c
+            g:f32[6,5]       = addmm[alpha=1,beta=1] d e f   left_addmm   crates/core/tests/it/explaining.rs:LINE
+            h:f32[2,3,5]     = reshape[shape=(2,3,5)] g
+            in (h) }   5 ops, 2 handled, 0 materialized (0 B)"]]
+    .assert_eq(&without_lines(&layer().to_string()));
+}
+
+#[test]
+fn it_is_data() {
+    let explanation = layer();
+    let forms: Vec<&str> = explanation.inputs.iter().map(|input| input.form.as_str()).collect();
+    assert_eq!(forms, ["f32[2,3,4]", "Left(f32[5,4])", "f32[5]"]);
+    let handled: Vec<&str> = explanation
+        .equations
+        .iter()
+        .filter_map(|equation| match &equation.taker {
+            Taker::Handler(site) => Some(site.name),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(handled, ["left_transpose", "left_addmm"]);
+    let transpose = explanation.equations.iter().find(|equation| equation.primitive.starts_with("transpose"));
+    let transpose = transpose.expect("is there");
+    assert_eq!((transpose.primitive.as_str(), transpose.operands.len()), ("transpose[axes=(1,0)]", 1));
+    assert_eq!(transpose.operands[0], explanation.inputs[1].name);
+    assert_eq!(transpose.results[0].form, "Left(f32[4,5])");
+    let last = explanation.equations.last().expect("is there");
+    assert_eq!(explanation.outputs, [last.results[0].name.clone()]);
+    assert_eq!((explanation.counters.handled, explanation.counters.materialized), (2, 0));
+}
+
+#[test]
+fn every_kind_of_taker_and_several_results_are_told() {
+    let _scopes = without_handlers();
+    let f = |[x, y, z]: [Array; 3]| {
+        let (quotient, rest) = ops::divmod(&x, Array::from_f32(3.0))?;
+        Ok::<_, Exception>([quotient.add(&y)?, rest.exp()?, z, Array::from_f32(7.0)])
+    };
+    let args = [Outer::of(Left::of(&vector(&[7.0]))), Willing::of(&vector(&[1.0])), vector(&[2.0]).into()];
+    expect_test::expect![[r"
+        { lambda a:Outer(f32[1]) b:Willing(f32[1]) c:f32[1] .
+            d:f32[1] e:f32[1] = div_mod a f32[1]   materialized
+            f:f32[1]          = add d b            default of test.Willing
+            g:f32[1]          = exp e
+            in (f g c f32[]) }   3 ops, 1 handled, 2 materialized (8 B)"]]
+    .assert_eq(&explain(f, args).expect("runs").to_string());
+}
+
+#[test]
+fn a_module_is_told_with_its_parameters() {
+    let _scopes = with_handlers(Registry::new().with::<left_transpose>().with::<left_addmm>());
+    let mut linear = nn::Linear::new(4, 5).expect("builds");
+    let (x, weight) = (ops::ones::<f32>(&[2, 4]).expect("builds"), Left::of(&matrix(5, 4)));
+    let parameters = Parameters::from([("weight".to_owned(), weight)]);
+    let explanation = explain_with_parameters(&mut linear, &parameters, |linear| linear.forward(&x)).expect("runs");
+    expect_test::expect![[r"
+        { lambda a:Left(f32[5,4]) .
+            b:Left(f32[4,5]) = transpose[axes=(1,0)] a                     left_transpose   crates/core/tests/it/explaining.rs:LINE
+            c:f32[2,5]       = addmm[alpha=1,beta=1] f32[2,4] b f32[2,5]   left_addmm   crates/core/tests/it/explaining.rs:LINE
+            in (c) }   2 ops, 2 handled, 0 materialized (0 B)"]]
+    .assert_eq(&without_lines(&explanation.to_string()));
+}

@@ -1,0 +1,57 @@
+//! Layers of materialization, one at a time and through.
+
+use mlx_rs::Array;
+use tacit::{Counters, Error, Policy, Value, implicit, materialize};
+
+use crate::types::{Left, Liar, Outer, Refusing, aval, dense, error, matrix, numbers, vector, without_handlers};
+
+fn nested() -> Value {
+    Outer::of(Outer::of(Left::of(&matrix(2, 3))))
+}
+
+#[test]
+fn a_value_is_materialized_by_one_layer_or_through() {
+    let _scopes = without_handlers();
+    let once = nested().materialize().expect("allowed");
+    assert_eq!(once.to_string(), "Outer(f32[2,3])");
+    let twice = once.materialize().expect("allowed");
+    assert_eq!(twice.to_string(), "Left(f32[2,3])");
+    assert_eq!(dense(&twice.materialize().expect("allowed")), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(numbers(&nested().dense().expect("allowed")), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+}
+
+#[test]
+fn a_dense_value_is_itself() {
+    let _policy = Policy::Deny.scope();
+    let value = Value::from(vector(&[1.0]));
+    let (through, counters) = Counters::of(|| value.materialize().and_then(|value| value.dense()));
+    assert_eq!(numbers(&through.expect("dense")), [1.0]);
+    assert_eq!(counters, Counters::default());
+}
+
+#[test]
+fn every_layer_is_counted_with_the_bytes_that_it_stands_for() {
+    let _scopes = without_handlers();
+    let (_, counters) = Counters::of(|| nested().dense());
+    assert_eq!((counters.materialized, counters.materialized_bytes), (3, 3 * 24));
+}
+
+#[test]
+fn the_policy_holds_outside_a_trace_too() {
+    let _policy = Policy::Deny.scope();
+    assert!(matches!(error(nested().dense()), Error::MaterializationDenied { .. }));
+    let Value::Implicit(array) = nested() else { panic!("it is implicit") };
+    assert!(matches!(error(materialize(&*array)), Error::MaterializationDenied { .. }));
+}
+
+#[test]
+fn a_type_may_refuse_and_may_not_lie() {
+    let _scopes = without_handlers();
+    let refusing = Value::from(Refusing { aval: aval(&[2]) });
+    assert!(matches!(error(refusing.dense()), Error::Refused { ty: "test.Refusing", call: None, .. }));
+    assert!(matches!(error(Outer::of(refusing).dense()), Error::Refused { ty: "test.Refusing", .. }));
+    let liar = Value::from(Liar { aval: aval(&[2]) });
+    assert!(matches!(error(liar.dense()), Error::MaterializedAval { ty: "test.Liar", .. }));
+    let mut f = implicit(|x: Array| x.negative());
+    assert!(matches!(error(f(liar)), Error::MaterializedAval { .. }));
+}

@@ -1,0 +1,444 @@
+//! The message of every kind of error, each really provoked. `UPDATE_EXPECT=1` rewrites them.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use expect_test::{Expect, expect};
+use mlx_rs::error::Exception;
+use mlx_rs::transforms::grad;
+use mlx_rs::{Array, Dtype};
+use tacit::kernel::{self, Input, Kernel, Output};
+use tacit::op::{Add, Matmul, Negative, Subtract, Transpose};
+use tacit::transform::{Differentiable, custom_vjp};
+use tacit::{Aval, Error, ImplicitArray, Materialize, Policy, Primitive, Registry, Result, Value, handler, implicit};
+
+use crate::types::{
+    Eager, Left, Liar, Outer, Refusing, Right, Willing, aval, error, matrix, message, numbers, vector, with_handlers,
+    without_handlers,
+};
+
+#[handler]
+fn too_short(_: &Negative, _x: &Left) -> Result<Value> {
+    Ok(vector(&[1.0]).into())
+}
+
+#[handler]
+fn left_any(_: &Subtract, x: &Left, _y: &Value) -> Result<Value> {
+    Ok(x.array.clone().into())
+}
+
+#[handler]
+fn any_right(_: &Subtract, _x: &Value, y: &Right) -> Result<Value> {
+    Ok(y.array.clone().into())
+}
+
+#[handler]
+fn any_right_again(_: &Subtract, _x: &Value, y: &Right) -> Result<Value> {
+    Ok(y.array.clone().into())
+}
+
+#[handler]
+fn matmul_left(_: &Matmul, x: &Array, w: &Left) -> Result<Value> {
+    Ok(x.matmul(&w.array)?.into())
+}
+
+#[handler]
+fn transpose_left(_: &Transpose, x: &Left) -> Result<Value> {
+    Ok(x.array.t().into())
+}
+
+#[handler]
+fn add_implicit(_: &Add, x: &dyn ImplicitArray, _y: &Array) -> Result<Value> {
+    x.build()
+}
+
+fn said(expected: &Expect, error: &Error) {
+    expected.assert_eq(&message(error));
+}
+
+fn left() -> Value {
+    Left::of(&vector(&[1.0, 2.0]))
+}
+
+fn negated(value: Value) -> Result<Value> {
+    implicit(|x: Array| x.negative())(value)
+}
+
+#[test]
+fn mlx_refuses() {
+    let outcome = implicit(|[x, y]: [Array; 2]| x.add(y))([left(), vector(&[1.0, 2.0, 3.0]).into()]);
+    said(&expect!["mlx: [broadcast_shapes] Shapes (2) and (3) cannot be broadcast."], &error(outcome));
+}
+
+#[test]
+fn a_placeholder_is_kept() {
+    let _scopes = without_handlers();
+    let kept = RefCell::new(Vec::new());
+    let mut f = implicit(|[x, y]: [Array; 2]| {
+        kept.borrow_mut().push(x.clone());
+        x.add(y)
+    });
+    said(
+        &expect![[r"
+        1 placeholder of the trace outlived it: the function keeps an array that was computed from f32[2]
+        help: return the array from the function instead of storing it, or store a copy made outside `implicit`"]],
+        &error(f([left(), left()])),
+    );
+    assert!(kept.borrow()[0].eval().is_err(), "it has no data and never will");
+}
+
+#[test]
+fn two_placeholders_are_kept() {
+    let _scopes = without_handlers();
+    let kept = RefCell::new(None);
+    let mut f = implicit(|[x, y]: [Array; 2]| {
+        *kept.borrow_mut() = Some(x.exp()?.add(y.exp()?)?);
+        x.add(y)
+    });
+    said(
+        &expect![[r"
+        2 placeholders of the trace outlived it: the function keeps an array that was computed from f32[2] or f32[1,2]
+        help: return the array from the function instead of storing it, or store a copy made outside `implicit`"]],
+        &error(f([left(), Left::of(&matrix(1, 2))])),
+    );
+}
+
+#[test]
+fn an_eval_in_a_trace() {
+    let mut messages = BTreeSet::new();
+    let f = |x: Array| {
+        x.negative()?.eval()?;
+        Ok::<_, Exception>(x)
+    };
+    messages.insert(message(&error(implicit(f)(left()))));
+    let f = |x: Array| {
+        x.sum(None)?.try_item_exact::<f32>().map_err(|error| Exception::custom(error.to_string()))?;
+        Ok::<_, Exception>(x)
+    };
+    messages.insert(message(&error(implicit(f)(left()))));
+    let f = |x: Array| {
+        let _ = x.negative()?.as_slice::<f32>().len();
+        Ok::<_, Exception>(x)
+    };
+    messages.insert(message(&error(implicit(f)(left()))));
+    let f = |x: Array| {
+        let _ = x.sum(None)?.item_exact::<f32>();
+        Ok::<_, Exception>(x)
+    };
+    messages.insert(message(&error(implicit(f)(left()))));
+    let messages: Vec<String> = messages.into_iter().collect();
+    expect![[r"
+        the function evaluates an array that depends on an implicit one while it is traced
+        help: move `eval`, `item` and `as_slice` out of the function; inside it arrays have a shape and a dtype only"]]
+    .assert_eq(&messages.join("\n"));
+}
+
+#[test]
+fn an_eval_in_a_transform_in_a_trace() {
+    let f = |x: Array| {
+        grad(|x: &Array| {
+            x.eval()?;
+            x.sum(None)
+        })(&x)
+    };
+    said(
+        &expect![[r"
+        the function evaluates an array that depends on an implicit one while it is traced
+        help: move `eval`, `item` and `as_slice` out of the function; inside it arrays have a shape and a dtype only"]],
+        &error(implicit(f)(left())),
+    );
+}
+
+#[test]
+fn another_panic_goes_on() {
+    let panicked = std::panic::catch_unwind(|| {
+        let _ = implicit(|_: Array| -> Result<Array> { panic!("the function's own") })(left());
+    });
+    let payload = panicked.expect_err("it panics");
+    assert_eq!(payload.downcast_ref::<&str>(), Some(&"the function's own"));
+}
+
+#[test]
+fn a_handler_gives_another_aval() {
+    let _scopes = with_handlers(Registry::new().with::<too_short>());
+    said(
+        &expect![
+            "handler too_short (crates/core/tests/it/messages.rs:LINE) gave f32[1] for negative, which makes f32[2]"
+        ],
+        &error(negated(left())),
+    );
+}
+
+#[test]
+fn handlers_are_ambiguous() {
+    let registry = Registry::new().with::<left_any>().with::<any_right>();
+    let found = registry.check().expect_err("ambiguous").remove(0);
+    said(
+        &expect![[r"
+        handlers left_any (crates/core/tests/it/messages.rs:LINE) and any_right (crates/core/tests/it/messages.rs:LINE) match subtract of Left, any and subtract of any, Right equally well
+        help: give one of them a `precedence`, or write a handler that is more specific than both"]],
+        &found,
+    );
+    let _scopes = with_handlers(registry);
+    let outcome = implicit(|[x, y]: [Array; 2]| x.subtract(y))([left(), Right::of(&vector(&[1.0, 2.0]))]);
+    said(
+        &expect![[r"
+        handlers left_any (crates/core/tests/it/messages.rs:LINE) and any_right (crates/core/tests/it/messages.rs:LINE) match subtract of Left(f32[2]), Right(f32[2]) equally well
+        help: give one of them a `precedence`, or write a handler that is more specific than both"]],
+        &error(outcome),
+    );
+}
+
+#[test]
+fn a_signature_is_there_twice() {
+    let registry = Registry::new().with::<any_right>().with::<any_right_again>();
+    said(
+        &expect![[r"
+        handlers any_right (crates/core/tests/it/messages.rs:LINE) and any_right_again (crates/core/tests/it/messages.rs:LINE) have the same signature, subtract of any, Right
+        help: remove one of them"]],
+        &registry.check().expect_err("duplicate")[0],
+    );
+}
+
+#[test]
+fn two_types_have_a_default() {
+    let _scopes = without_handlers();
+    let args = [Willing::of(&vector(&[1.0])), Eager::of(&vector(&[1.0]))];
+    said(
+        &expect![[r"
+        both test.Willing and test.Eager have a default handler for add of Willing(f32[1]), Eager(f32[1])
+        help: write a handler for this primitive and these two types"]],
+        &error(implicit(|[x, y]: [Array; 2]| x.add(y))(args)),
+    );
+}
+
+#[test]
+fn a_materialization_is_denied() {
+    let registry =
+        Registry::new().with::<add_implicit>().with::<transpose_left>().with::<too_short>().with::<matmul_left>();
+    let (_registry, _policy) = (Arc::new(registry).scope(), Policy::Deny.scope());
+    let outcome = implicit(|[x, w]: [Array; 2]| x.matmul(w))([Left::of(&matrix(2, 3)), matrix(3, 2).into()]);
+    said(
+        &expect![[r"
+        matmul of Left(f32[2,3]), f32[3,2] needs Left materialized, which the policy forbids
+        near: matmul_left (crates/core/tests/it/messages.rs:LINE) takes matmul of dense, Left
+        near: transpose_left (crates/core/tests/it/messages.rs:LINE) takes transpose of Left
+        near: too_short (crates/core/tests/it/messages.rs:LINE) takes negative of Left
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"]],
+        &error(outcome),
+    );
+    said(
+        &expect![[r"
+        a dense array of Outer(f32[2]) needs Outer materialized, which the policy forbids
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"]],
+        &error(Outer::of(left()).dense()),
+    );
+}
+
+#[test]
+fn a_materialization_is_denied_and_nothing_is_near() {
+    let (_registry, _policy) = (Arc::new(Registry::new()).scope(), Policy::Deny.scope());
+    let outcome = implicit(|[x, y]: [Array; 2]| x.multiply(y))([left(), Right::of(&vector(&[1.0, 2.0]))]);
+    said(
+        &expect![[r"
+        multiply of Left(f32[2]), Right(f32[2]) needs Left and Right materialized, which the policy forbids
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"]],
+        &error(outcome),
+    );
+}
+
+#[test]
+fn a_type_refuses() {
+    let _scopes = without_handlers();
+    let refusing = || Value::from(Refusing { aval: aval(&[2]) });
+    said(
+        &expect![[r"
+        test.Refusing refuses to be materialized: it is a secret
+        help: write a handler for this primitive and this type"]],
+        &error(refusing().dense()),
+    );
+    said(
+        &expect![[r"
+        test.Refusing refuses to be materialized: it is a secret; negative of Refusing(f32[2]) has no handler
+        help: write a handler for this primitive and this type"]],
+        &error(negated(refusing())),
+    );
+    said(
+        &expect![[r"
+        test.Refusing refuses to be materialized: it is a secret; negative of Refusing(f32[2]) has no handler
+        help: write a handler for this primitive and this type"]],
+        &error(negated(Outer::of(refusing()))),
+    );
+}
+
+/// Declares no aval and refuses.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "test.Nameless")]
+struct Nameless {}
+
+impl Materialize for Nameless {
+    fn materialize(&self) -> Result<Value> {
+        Err(Error::refuse("there is nothing in it"))
+    }
+}
+
+#[test]
+fn a_type_has_no_aval() {
+    assert_eq!(Value::from(Nameless {}).to_string(), "Nameless(?)");
+    said(
+        &expect![[r"
+        test.Nameless has no aval: there is nothing in it
+        help: give the struct a field `#[implicit(aux)] aval: Aval`"]],
+        &error(negated(Nameless {}.into())),
+    );
+}
+
+#[test]
+fn a_type_is_built_as_another_aval() {
+    let _scopes = without_handlers();
+    said(
+        &expect!["test.Liar says that it is f32[2] and materializes to f32[]"],
+        &error(negated(Liar { aval: aval(&[2]) }.into())),
+    );
+}
+
+/// A vjp that gives what it was told to.
+struct Giving(Vec<Array>);
+
+impl Differentiable for Giving {
+    fn name(&self) -> &'static str {
+        "giving"
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
+        Ok(vec![args[0].add(&args[1])?])
+    }
+
+    fn backward(&self, _: &[Array], _: &[Array], _: &[Array]) -> Result<Vec<Array>> {
+        Ok(self.0.clone())
+    }
+}
+
+fn gradient_of(giving: Vec<Array>) -> Error {
+    let mut f =
+        grad(move |x: &Array| custom_vjp(Giving(giving.clone()), &[x.clone(), vector(&[1.0, 2.0])])?[0].sum(None));
+    error(f(&vector(&[1.0, 2.0])).map_err(Error::from))
+}
+
+#[test]
+fn a_vjp_gives_gradients_that_do_not_fit() {
+    let zeros = || vector(&[0.0, 0.0]);
+    said(
+        &expect![[r"
+        the vjp of giving gave 0 gradients for 2 arguments
+        help: return one gradient for each argument, zeros where there is none"]],
+        &gradient_of(vec![]),
+    );
+    said(
+        &expect![[r"
+        the vjp of giving gave 3 gradients for 2 arguments
+        help: return one gradient for each argument, zeros where there is none"]],
+        &gradient_of(vec![zeros(), zeros(), zeros()]),
+    );
+    said(
+        &expect![[r"
+        the vjp of giving gave f32[1] as the gradient of argument 1, which is f32[2]
+        help: return one gradient for each argument, zeros where there is none"]],
+        &gradient_of(vec![zeros(), vector(&[0.0])]),
+    );
+    said(
+        &expect![[r"
+        the vjp of giving gave f16[2] as the gradient of argument 0, which is f32[2]
+        help: return one gradient for each argument, zeros where there is none"]],
+        &gradient_of(vec![zeros().as_dtype(Dtype::Float16).expect("casts"), zeros()]),
+    );
+}
+
+/// Fails in the way that it was told to.
+struct Failing(&'static str);
+
+impl Kernel for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, tacit_bridge::BoxError> {
+        if self.0 == "aval" { Err("it takes nothing of the kind".into()) } else { Ok(inputs.to_vec()) }
+    }
+
+    fn eval_cpu(&self, _: &[Input<'_>], _: &mut [Output<'_>]) -> Result<(), tacit_bridge::BoxError> {
+        assert!(self.0 != "panic", "the kernel's own panic");
+        Err("the kernel's own words".into())
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, tacit_bridge::BoxError> {
+        Ok(inputs.to_vec())
+    }
+}
+
+#[test]
+fn a_kernel_fails() {
+    let run = |how| -> Result<()> {
+        let made = kernel::apply(Failing(how), &[vector(&[1.0, 2.0])])?;
+        Ok(made[0].eval()?)
+    };
+    said(&expect!["kernel failing failed: the kernel's own words"], &error(run("error")));
+    said(&expect!["kernel failing failed: panicked: the kernel's own panic"], &error(run("panic")));
+    said(&expect!["it takes nothing of the kind"], &error(run("aval")));
+    let fine = vector(&[1.0]).negative().expect("builds");
+    assert_eq!(numbers(&fine), [-1.0], "the next eval is not affected");
+}
+
+#[handler]
+fn asks_for_another_view(op: &Primitive, _x: &Left) -> Result<Value> {
+    let view: Transpose = op.view()?;
+    Err(Error::invalid(format!("{view:?}"), "it is none"))
+}
+
+#[test]
+fn an_argument_is_invalid() {
+    let _scopes = with_handlers(Registry::new().with::<asks_for_another_view>());
+    said(
+        &expect![[r"
+        the primitive is Negative, not Transpose
+        help: match on `Primitive::name` first"]],
+        &error(negated(left())),
+    );
+    let mut f = implicit(|x: Vec<Array>| Ok::<_, Exception>(x));
+    let results: Vec<Value> = f(vec![left(), left()]).expect("runs");
+    let children = Outer::of(left());
+    let Value::Implicit(outer) = &children else { panic!("it is implicit") };
+    said(
+        &expect![[r"
+        test.Outer has 1 children and was given 2
+        help: give one value for each child"]],
+        &error(outer.with_children(results)),
+    );
+}
+
+/// An error of the caller's own.
+#[derive(Debug)]
+struct Own;
+
+impl std::fmt::Display for Own {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the function's own error")
+    }
+}
+
+impl std::error::Error for Own {}
+
+impl From<Own> for Error {
+    fn from(own: Own) -> Self {
+        Self::Function(Box::new(own))
+    }
+}
+
+#[test]
+fn the_function_fails_with_an_error_of_its_own() {
+    let error = error(implicit(|_: Array| Err::<Array, Own>(Own))(left()));
+    said(&expect!["the function's own error"], &error);
+    let Error::Function(own) = error else { panic!("{error}") };
+    assert!(own.is::<Own>());
+}

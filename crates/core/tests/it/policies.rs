@@ -1,0 +1,159 @@
+//! What happens when a call needs an array materialized, and where that is set.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mlx_rs::Array;
+use tacit::{Counters, Error, POLICY_VARIABLE, Policy, Registry, implicit};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::types::{Left, Right, dense, error, vector};
+
+/// Keeps the messages that Tacit logs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Visit for Log {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{value:?}"));
+        }
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "tacit"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+fn use_both() {
+    let mut f = implicit(|[x, y]: [Array; 2]| x.add(&x)?.add(&y)?.add(&x)?.multiply(y.negative()?));
+    f([Left::of(&vector(&[1.0])), Right::of(&vector(&[2.0]))]).expect("runs");
+}
+
+#[test]
+fn warn_says_it_once_for_each_primitive_and_types() {
+    let (log, _registry, _policy) = (Log::default(), Arc::new(Registry::new()).scope(), Policy::Warn.scope());
+    tracing::subscriber::with_default(log.clone(), || {
+        use_both();
+        use_both();
+    });
+    expect_test::expect![[r"
+        no handler takes add of Left(f32[1]), Left(f32[1]): Left is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`
+        no handler takes add of f32[1], Right(f32[1]): Right is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`
+        no handler takes add of f32[1], Left(f32[1]): Left is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`
+        no handler takes negative of Right(f32[1]): Right is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`"]]
+    .assert_eq(&log.lines().join("\n"));
+}
+
+#[test]
+fn allow_and_deny_say_nothing() {
+    let (log, _registry) = (Log::default(), Arc::new(Registry::new()).scope());
+    tracing::subscriber::with_default(log.clone(), || {
+        let _policy = Policy::Allow.scope();
+        use_both();
+        let _policy = Policy::Deny.scope();
+        error(implicit(|x: Array| x.negative())(Left::of(&vector(&[1.0]))));
+    });
+    assert_eq!(log.lines(), [""; 0]);
+}
+
+#[test]
+fn deny_is_an_error_before_anything_is_built() {
+    let (_registry, _policy) = (Arc::new(Registry::new()).scope(), Policy::Deny.scope());
+    let mut f = implicit(|x: Array| x.negative());
+    let (outcome, counters) = Counters::of(|| f(Left::of(&vector(&[1.0]))));
+    assert!(matches!(error(outcome), Error::MaterializationDenied { .. }));
+    assert_eq!((counters.seen, counters.materialized), (1, 0));
+}
+
+#[test]
+fn guards_nest_and_give_back_what_was_in_force() {
+    let outer = Policy::Deny.scope();
+    {
+        let _inner = Policy::Allow.scope();
+        assert_eq!(Policy::current(), Policy::Allow);
+        let _registry = Arc::new(Registry::new()).scope();
+        let value = implicit(|x: Array| x.negative())(Left::of(&vector(&[1.0]))).expect("allowed");
+        assert_eq!(dense(&value), [-1.0]);
+    }
+    assert_eq!(Policy::current(), Policy::Deny);
+    drop(outer);
+}
+
+#[test]
+fn registries_nest_too() {
+    let (outer, inner) = (Arc::new(Registry::new()), Arc::new(Registry::new()));
+    let _outer = outer.scope();
+    {
+        let _inner = inner.scope();
+        assert!(Arc::ptr_eq(&Registry::current(), &inner));
+    }
+    assert!(Arc::ptr_eq(&Registry::current(), &outer));
+}
+
+#[test]
+#[ignore = "the process that another test starts"]
+fn tell_the_policy_of_this_process() {
+    println!("policy {:?}", Policy::current());
+}
+
+/// Standard output and error of a process that tells its policy.
+fn told(value: Option<&str>) -> (String, String) {
+    let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
+    command.args(["--exact", "--ignored", "--nocapture", "policies::tell_the_policy_of_this_process"]);
+    command.env_remove(POLICY_VARIABLE);
+    if let Some(value) = value {
+        command.env(POLICY_VARIABLE, value);
+    }
+    let output = command.output().expect("it starts");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn the_environment_sets_the_policy() {
+    let cases = [
+        (None, "Warn"),
+        (Some("allow"), "Allow"),
+        (Some("warn"), "Warn"),
+        (Some("deny"), "Deny"),
+        (Some("DENY"), "Deny"),
+    ];
+    for (value, policy) in cases {
+        let (out, _) = told(value);
+        assert!(out.contains(&format!("policy {policy}")), "{value:?}: {out}");
+    }
+}
+
+#[test]
+fn a_value_that_is_no_policy_is_said_and_warn_is_in_force() {
+    let (out, error) = told(Some("maybe"));
+    assert!(out.contains("policy Warn"), "{out}");
+    let line = error.lines().find(|line| line.contains(POLICY_VARIABLE)).unwrap_or_default();
+    assert_eq!(line, "warning: TACIT_MATERIALIZE=maybe is none of allow, warn and deny; warn is in force");
+}
