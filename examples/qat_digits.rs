@@ -127,7 +127,7 @@ impl Trainer<'_> {
 }
 
 /// The percentage of `test` that the model gets right, with its weights quantized where there is a rule; and the bytes
-/// of all parameters.
+/// of the weight matrices.
 fn evaluate(model: &mut Sequential, test: &Digits, rule: Option<Rule>) -> Outcome<(f64, usize)> {
     let weights = match rule {
         None => tacit::Parameters::new(),
@@ -139,6 +139,7 @@ fn evaluate(model: &mut Sequential, test: &Digits, rule: Option<Rule>) -> Outcom
         .parameters()
         .flatten()
         .iter()
+        .filter(|(path, _)| path.ends_with("weight"))
         .map(|(path, dense)| weights.get(&**path).map_or(dense.nbytes(), Value::nbytes))
         .sum();
     Ok((f64::from(right.try_item_exact::<f32>()?) * 100.0, bytes))
@@ -181,7 +182,8 @@ fn main() -> Outcome<()> {
         let common = trainer.train(&mut model, EPOCHS, None)?;
         let halfway = snapshot(&model);
         let curve = [common.clone(), trainer.train(&mut model, MORE, None)?].concat();
-        let (accuracy, bytes) = evaluate(&mut model, &test, None)?;
+        let (result, counters) = Counters::of(|| evaluate(&mut model, &test, None));
+        let (accuracy, bytes) = result?;
         let mut add = |name: &str, accuracy: f64, bytes: usize, counters: Counters, curve: Vec<f32>| {
             let row = row(&mut rows, name);
             row.accuracies.push(accuracy);
@@ -191,7 +193,7 @@ fn main() -> Outcome<()> {
                 row.curve = curve;
             }
         };
-        add("float32", accuracy, bytes, Counters::default(), curve);
+        add("float32", accuracy, bytes, counters, curve);
         for (name, rule) in RULES {
             let (result, counters) = Counters::of(|| evaluate(&mut model, &test, Some(rule)));
             let (accuracy, bytes) = result?;

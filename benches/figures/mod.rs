@@ -32,9 +32,7 @@ impl Figure<'_> {
         let path = figures_path();
         let written =
             OpenOptions::new().create(true).append(true).open(&path).and_then(|mut file| writeln!(file, "{line}"));
-        if let Err(error) = written {
-            eprintln!("warning: {} was not written: {error}", path.display());
-        }
+        written.unwrap_or_else(|error| panic!("{} cannot be written: {error}", path.display()));
     }
 }
 

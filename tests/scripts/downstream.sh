@@ -16,8 +16,8 @@ trap 'rm -rf "$scratch"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
 
 expected="gram matrix [5.0, 11.0, 11.0, 25.0], fused [-2.0, 0.0, 6.0]"
-[[ $(cargo run --quiet) == "$expected" ]] || fail "cargo run"
-cargo test --quiet
+[[ $(cargo run --quiet --locked) == "$expected" ]] || fail "cargo run"
+cargo test --quiet --locked
 
 binary=$CARGO_TARGET_DIR/debug/downstream
 output=$(cd / && env -i PATH="$PATH" HOME="$HOME" "$binary") || fail "the program does not start by itself"

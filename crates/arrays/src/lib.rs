@@ -1,6 +1,6 @@
 //! Array types, one file each, with their handlers.
 //!
-//! [`Nf4Array`] holds bitsandbytes' 4-bit `NormalFloat`, [`AffineArray`] MLX's own 2- to 8-bit format, and [`ste`] wraps
+//! [`Nf4Array`] holds bitsandbytes' 4-bit `NormalFloat`, [`AffineArray`] MLX's own 2- to 8-bit format, and [`ste()`] wraps
 //! either so that gradients pass straight through to a float master. A handler stands beside its type; what holds for
 //! every type is in [`structural`]. [`kernel`] puts the crate `tacit-kernels` into MLX graphs.
 

@@ -1,6 +1,6 @@
 //! Straight-through gradients.
 
-use std::sync::Mutex;
+use std::cell::RefCell;
 
 use mlx_rs::{Array, transforms};
 use tacit_core::op::StopGradient;
@@ -76,7 +76,12 @@ impl Ste {
 
 impl Materialize for Ste {
     fn materialize(&self) -> Result<Value> {
-        joined(self.master.clone(), self.inner.materialize()?)
+        // The policy was asked for the whole, which counts once.
+        let inner = match &self.inner {
+            Value::Implicit(inner) => inner.build()?,
+            dense @ Value::Dense(_) => dense.clone(),
+        };
+        joined(self.master.clone(), inner)
     }
 }
 
@@ -147,8 +152,10 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
         })
         .collect();
     let results = results.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
-    let made =
-        custom_vjp(StraightThrough { primitive: primitive.clone(), roles, results: Mutex::new(Some(results)) }, &args)?;
+    let made = custom_vjp(
+        StraightThrough { primitive: primitive.clone(), roles, results: RefCell::new(Some(results)) },
+        &args,
+    )?;
     Ok(made.into_iter().map(Value::from).collect())
 }
 
@@ -166,7 +173,7 @@ struct StraightThrough {
     primitive: Primitive,
     roles: Vec<Role>,
     /// The results on the first arguments, which are there before the custom vjp is.
-    results: Mutex<Option<Vec<Array>>>,
+    results: RefCell<Option<Vec<Array>>>,
 }
 
 impl StraightThrough {
@@ -191,7 +198,7 @@ impl Differentiable for StraightThrough {
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
         // MLX calls it at once with the first arguments; another call, such as vmap's, has others.
-        if let Some(results) = self.results.lock().ok().and_then(|mut results| results.take()) {
+        if let Some(results) = self.results.take() {
             return Ok(results);
         }
         let operands = self.operands(args);
@@ -199,18 +206,20 @@ impl Differentiable for StraightThrough {
     }
 
     fn backward(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
-        let gradients = intercept(&self.operands(primals), |arrays| {
-            let (chosen, _): (Vec<_>, Vec<_>) =
-                arrays.iter().zip(&self.roles).partition(|(_, role)| !matches!(role, Role::Fixed(_)));
-            let chosen: Vec<Array> = chosen.into_iter().map(|(array, _)| array.clone()).collect();
+        let fixed: Vec<bool> = self.roles.iter().map(|role| matches!(role, Role::Fixed(_))).collect();
+        let mut args = self.operands(primals);
+        // As arguments the cotangents bound the walk, which would otherwise go through all that made them.
+        args.extend(cotangents.iter().map(Value::from));
+        let gradients = intercept(&args, |arrays| {
+            let (operands, cotangents) = arrays.split_at(fixed.len());
+            let chosen: Vec<Array> =
+                operands.iter().zip(&fixed).filter(|(_, fixed)| !**fixed).map(|(array, _)| array.clone()).collect();
             let function = |chosen: &[Array]| {
                 let mut chosen = chosen.iter();
-                let operands: Vec<Array> = arrays
+                let operands: Vec<Array> = operands
                     .iter()
-                    .zip(&self.roles)
-                    .filter_map(
-                        |(array, role)| if matches!(role, Role::Fixed(_)) { Some(array) } else { chosen.next() },
-                    )
+                    .zip(&fixed)
+                    .filter_map(|(array, fixed)| if *fixed { Some(array) } else { chosen.next() })
                     .cloned()
                     .collect();
                 Ok(self.primitive.emit(&operands)?)

@@ -1,5 +1,6 @@
 // A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its decomposition.
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "bridge.h"
@@ -98,6 +99,10 @@ class HostKernel : public Primitive {
         from.push_back(view(value));
       }
       for (auto& value : writes) {
+        // Rust sees the buffer as numbers, which must not be whatever the allocator left there.
+        if (value.nbytes() > 0) {
+          std::memset(value.data<char>(), 0, value.nbytes());
+        }
         to.push_back(view(value));
       }
       check(rust->table.eval(rust->kernel, from.data(), from.size(), to.data(), to.size()));

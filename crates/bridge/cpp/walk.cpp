@@ -147,22 +147,24 @@ array& result_at(array& node, uint32_t position) {
 }
 
 struct Tape {
-  std::vector<array> roots;  // the walked outputs; they keep the graph alive
-  // One output of each node, as it stands in the inputs of the node that the walk came from, or in `roots`. Edges are
-  // rewired in the order of the tape, so a node's edges change before anything that owns the node can go.
-  std::vector<array*> arrays;
+  std::vector<array> arrays;  // one output of each node; whoever else lets go of the node, it stays
   std::vector<Node> nodes;
   std::vector<uint32_t> operands;  // a slot for each operand, kNone where it does not depend on a placeholder
   std::vector<uint32_t> outputs;   // a slot for each walked output, likewise
   uint32_t slots = 0;
 
-  void walk(const Handle* outs, size_t out_count, const Handle* placeholders, size_t placeholder_count) {
+  // The walk does not go beyond `boundaries`, arrays that cannot depend on a placeholder.
+  void walk(
+      const Handle* outs, size_t out_count, const Handle* placeholders, size_t placeholder_count,
+      const Handle* boundaries, size_t boundary_count) {
+    for (size_t i = 0; i < boundary_count; ++i) {
+      map_.put(get(boundaries[i]).id(), kNone);
+    }
     for (size_t i = 0; i < placeholder_count; ++i) {
       map_.put(get(placeholders[i]).id(), slots++);
     }
-    roots = gather(outs, out_count);
-    for (auto& root : roots) {
-      outputs.push_back(visit(root));
+    for (size_t i = 0; i < out_count; ++i) {
+      outputs.push_back(visit(get(outs[i])));
     }
     map_ = SlotMap();
     stack_ = {};
@@ -235,7 +237,7 @@ struct Tape {
     auto first = frame.depends ? slots : kNone;
     if (frame.depends) {
       nodes.push_back({frame.name, static_cast<uint32_t>(operands.size()), count, first, frame.results});
-      arrays.push_back(frame.node);
+      arrays.push_back(*frame.node);
       operands.insert(operands.end(), pending_.begin() + frame.pending, pending_.end());
       slots += frame.results;
     }
@@ -298,11 +300,11 @@ int tacit_scope_placeholder(const Scope* scope, const int32_t* shape, size_t ndi
 }
 
 int tacit_tape_new(
-    const Handle* outputs, size_t output_count, const Handle* placeholders, size_t placeholder_count, Tape** tape,
-    TapeView* view) {
+    const Handle* outputs, size_t output_count, const Handle* placeholders, size_t placeholder_count,
+    const Handle* boundaries, size_t boundary_count, Tape** tape, TapeView* view) {
   return guarded([&] {
     auto fresh = std::make_unique<Tape>();
-    fresh->walk(outputs, output_count, placeholders, placeholder_count);
+    fresh->walk(outputs, output_count, placeholders, placeholder_count, boundaries, boundary_count);
     *view = TapeView{fresh->nodes.data(),    fresh->nodes.size(),    fresh->operands.data(), fresh->operands.size(),
                      fresh->outputs.data(), fresh->outputs.size(), fresh->slots};
     *tape = fresh.release();
@@ -314,19 +316,18 @@ void tacit_tape_free(Tape* tape) {
 }
 
 int tacit_tape_operand(const Tape* tape, uint32_t node, uint32_t operand, Handle* value) {
-  return guarded([&] { *value = own(tape->arrays.at(node)->inputs().at(operand)); });
+  return guarded([&] { *value = own(tape->arrays.at(node).inputs().at(operand)); });
 }
 
 int tacit_tape_result(Tape* tape, uint32_t node, uint32_t result, Handle* value) {
-  return guarded([&] { *value = own(result_at(*tape->arrays.at(node), result)); });
+  return guarded([&] { *value = own(result_at(tape->arrays.at(node), result)); });
 }
 
-// Assigns new values to input edges, in every sibling, since each output of a node holds its own list of inputs. The
-// edits must be in the order of the tape. Afterwards the tape's nodes are not to be asked for any more.
+// Assigns new values to input edges, in every sibling, since each output of a node holds its own list of inputs.
 int tacit_tape_rewire(Tape* tape, const Edit* edits, size_t count) {
   return guarded([&] {
     for (size_t i = 0; i < count; ++i) {
-      auto& node = *tape->arrays.at(edits[i].node);
+      auto& node = tape->arrays.at(edits[i].node);
       const auto& value = get(edits[i].value);
       assign(node.inputs().at(edits[i].operand), value);
       for (auto& sibling : node.siblings()) {

@@ -58,7 +58,7 @@ pub(crate) fn check_gradients<'a>(
 }
 
 /// A function together with its vjp.
-pub trait Differentiable: Send + 'static {
+pub trait Differentiable: Send + Sync + 'static {
     /// What messages call the function.
     fn name(&self) -> &str;
 

@@ -25,12 +25,6 @@ pub enum BridgeError {
     /// A string holds a NUL byte and cannot go to C++.
     #[error("the name {0:?} holds a NUL byte")]
     Nul(String),
-    /// Edges were planned in another order than the tape's.
-    #[error("the edits of a tape are not in its order")]
-    EditOrder,
-    /// The recorded nodes were asked for after the tape was rewired.
-    #[error("the tape was rewired, and its recorded nodes may be gone")]
-    Rewired,
     /// A shape has a negative extent.
     #[error("the shape {0:?} has a negative extent")]
     NegativeExtent(Vec<i32>),
@@ -69,7 +63,16 @@ fn keep(text: String, error: BoxError) {
 /// back as an exception; this finds the original.
 pub fn recover(message: &str) -> Option<BoxError> {
     let mut kept = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = kept.iter().rposition(|(text, _)| !text.is_empty() && message.contains(text.as_str()))?;
+    // MLX hands the text on as it is, and mlx-c adds the place where it caught it.
+    let is = |text: &str| {
+        let rest = message.strip_prefix(text).filter(|_| !text.is_empty());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" at "))
+    };
+    let (found, _) = kept
+        .iter()
+        .enumerate()
+        .filter(|(_, (text, _))| is(text))
+        .max_by_key(|(place, (text, _))| (text.len(), *place))?;
     kept.remove(found).map(|(_, error)| error)
 }
 

@@ -94,6 +94,8 @@ unsafe extern "C" {
         output_count: usize,
         placeholders: *const mlx_array,
         placeholder_count: usize,
+        boundaries: *const mlx_array,
+        boundary_count: usize,
         tape: *mut *mut c_void,
         view: *mut TapeView,
     ) -> c_int;

@@ -80,12 +80,34 @@ elements! {
     f32 => Float32, f64 => Float64,
 }
 
-/// The elements of a kernel's array were asked for as another type.
+/// The elements of a kernel's array cannot be borrowed as they were asked for.
 #[derive(Debug, thiserror::Error)]
-#[error("the array is {found}, not {}", aval::dtype_name(*.asked))]
-pub struct ElementError {
-    asked: Dtype,
-    found: Aval,
+pub enum ElementError {
+    /// They are of another type.
+    #[error("the array is {found}, not {}", aval::dtype_name(*.asked))]
+    Dtype {
+        /// What was asked for.
+        asked: Dtype,
+        /// What the array is.
+        found: Aval,
+    },
+    /// They lie where none of their type may: the array views another one's bytes.
+    #[error("the array {found} begins at an address that its elements may not have")]
+    Alignment {
+        /// What the array is.
+        found: Aval,
+    },
+}
+
+/// Checks that `T` is the element type and that its elements may lie at `data`.
+fn check_elements<T: Element>(data: *const u8, aval: &Aval) -> Result<(), ElementError> {
+    if aval.dtype != T::DTYPE {
+        return Err(ElementError::Dtype { asked: T::DTYPE, found: aval.clone() });
+    }
+    if aval.size() > 0 && !data.cast::<T>().is_aligned() {
+        return Err(ElementError::Alignment { found: aval.clone() });
+    }
+    Ok(())
 }
 
 /// A dense row-major array that a kernel reads.
@@ -105,15 +127,13 @@ impl Input<'_> {
     ///
     /// # Errors
     ///
-    /// `T` is not the array's element type.
+    /// `T` is not the array's element type, or the array is an unaligned view.
     pub fn elements<T: Element>(&self) -> Result<&[T], ElementError> {
-        if self.aval.dtype != T::DTYPE {
-            return Err(ElementError { asked: T::DTYPE, found: self.aval.clone() });
-        }
+        check_elements::<T>(self.data.as_ptr(), &self.aval)?;
         if self.aval.size() == 0 {
             return Ok(&[]);
         }
-        // SAFETY: the bytes hold `size` elements of this dtype, aligned by MLX's allocator to at least an element.
+        // SAFETY: the bytes hold `size` elements of this dtype, and the address was checked.
         Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.aval.size()) })
     }
 }
@@ -131,15 +151,13 @@ impl Output<'_> {
         &self.aval
     }
 
-    /// The elements, uninitialized bytes of a plain number type before the kernel writes them.
+    /// The elements, zeros before the kernel writes them.
     ///
     /// # Errors
     ///
-    /// `T` is not the array's element type.
+    /// `T` is not the array's element type, or the array is an unaligned view.
     pub fn elements<T: Element>(&mut self) -> Result<&mut [T], ElementError> {
-        if self.aval.dtype != T::DTYPE {
-            return Err(ElementError { asked: T::DTYPE, found: self.aval.clone() });
-        }
+        check_elements::<T>(self.data.as_ptr(), &self.aval)?;
         if self.aval.size() == 0 {
             return Ok(&mut []);
         }
@@ -248,7 +266,7 @@ extern "C" fn vjp(
                 kernel_of(kernel),
                 arrays::copies(primals, primal_count)?,
                 arrays::copies(cotangents, cotangent_count)?,
-                std::slice::from_raw_parts(argnums, argnum_count),
+                if argnum_count == 0 { &[][..] } else { std::slice::from_raw_parts(argnums, argnum_count) },
             )
         };
         let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();

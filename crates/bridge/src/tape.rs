@@ -37,21 +37,22 @@ pub struct Tape {
     raw: *mut c_void,
     /// The C++ side's own arrays, which do not change until it is freed.
     view: TapeView,
-    rewired: bool,
     edits: Vec<Edit>,
     /// The arrays that the edits point to.
     kept: Vec<Array>,
 }
 
 impl Tape {
-    /// Walks from `outputs` to `placeholders`.
+    /// Walks from `outputs` to `placeholders`, but not beyond `boundaries`: arrays that cannot depend on a placeholder,
+    /// because they were there before it.
     ///
     /// # Errors
     ///
     /// MLX has no memory left.
-    pub fn walk(outputs: &[Array], placeholders: &[Array]) -> Result<Self, BridgeError> {
+    pub fn walk(outputs: &[Array], placeholders: &[Array], boundaries: &[Array]) -> Result<Self, BridgeError> {
         let outputs = arrays::handles(outputs);
         let placeholders = arrays::handles(placeholders);
+        let boundaries = arrays::handles(boundaries);
         let mut raw = std::ptr::null_mut();
         let mut view = TapeView {
             nodes: std::ptr::null(),
@@ -69,11 +70,13 @@ impl Tape {
                 outputs.len(),
                 placeholders.as_ptr(),
                 placeholders.len(),
+                boundaries.as_ptr(),
+                boundaries.len(),
                 &raw mut raw,
                 &raw mut view,
             )
         })?;
-        Ok(Self { raw, view, rewired: false, edits: Vec::new(), kept: Vec::new() })
+        Ok(Self { raw, view, edits: Vec::new(), kept: Vec::new() })
     }
 
     fn nodes(&self) -> &[Node] {
@@ -148,9 +151,8 @@ impl Tape {
     ///
     /// # Errors
     ///
-    /// The node has no such operand, or the tape was rewired.
+    /// The node has no such operand.
     pub fn operand(&self, node: usize, operand: usize) -> Result<Array, BridgeError> {
-        self.check_graph()?;
         // SAFETY: the tape is live; the callee checks both indices.
         arrays::filled(|out| unsafe { ffi::tacit_tape_operand(self.raw, node as u32, operand as u32, out) })
     }
@@ -159,9 +161,8 @@ impl Tape {
     ///
     /// # Errors
     ///
-    /// The node has no such result, or the tape was rewired.
+    /// The node has no such result.
     pub fn result(&self, node: usize, result: usize) -> Result<Array, BridgeError> {
-        self.check_graph()?;
         // SAFETY: the tape is live; the callee checks both indices.
         arrays::filled(|out| unsafe { ffi::tacit_tape_result(self.raw, node as u32, result as u32, out) })
     }
@@ -182,35 +183,27 @@ impl Tape {
     }
 
     /// Plans to assign a kept value to an operand of a node; [`rewire`](Self::rewire) does it.
-    ///
-    /// Nodes must be planned in the order of the tape; one that comes too late is an error of `rewire`.
     pub fn plan(&mut self, node: usize, operand: usize, value: Kept) {
         let value = self.kept[value.0].as_ptr();
         self.edits.push(Edit { node: node as u32, operand: operand as u32, value });
     }
 
-    /// Does what was planned, in one call; the recorded nodes cannot be asked for afterwards.
+    /// Whether anything is planned and not done.
+    #[must_use]
+    pub fn has_plan(&self) -> bool {
+        !self.edits.is_empty()
+    }
+
+    /// Does what was planned since the last time, in one call.
     ///
     /// # Errors
     ///
-    /// A planned node has no such operand, the plan is not in the order of the tape, or it was done already.
+    /// A planned node has no such operand.
     pub fn rewire(&mut self) -> Result<(), BridgeError> {
-        self.check_graph()?;
-        // A node lives in the inputs of a later one, and is safe to touch only before that one's owners change.
-        if !self.edits.is_sorted_by_key(|edit| edit.node) {
-            return Err(BridgeError::EditOrder);
-        }
-        self.rewired = true;
         // SAFETY: the tape is live, and `kept` holds every array that the edits point to.
         let status = unsafe { ffi::tacit_tape_rewire(self.raw, self.edits.as_ptr(), self.edits.len()) };
         self.edits.clear();
         check(status)
-    }
-}
-
-impl Tape {
-    fn check_graph(&self) -> Result<(), BridgeError> {
-        if self.rewired { Err(BridgeError::Rewired) } else { Ok(()) }
     }
 }
 

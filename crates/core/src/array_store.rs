@@ -102,7 +102,7 @@ impl<T: StoredChild> StoredChild for Vec<T> {
 }
 
 const OUTSIDE: &str = "the arrays of an implicit array are not part of its structure\n\
-                       help: save and load it with `tacit::save` and `tacit::load`";
+                       help: serialize it inside `collect_arrays` and read it inside `provide_arrays`, which carry them";
 
 enum Store {
     Collecting(StoredArrays),

@@ -73,13 +73,22 @@ pub fn hash_type<T: 'static>(mut state: &mut dyn Hasher) {
 ///
 /// The type refuses to be materialized.
 pub fn inferred_aval(array: &dyn ImplicitArray) -> Result<Aval> {
-    array.build().and_then(|value| value.aval()).map_err(|error| Error::NoAval {
+    on_prototypes(array).and_then(|array| array.build()?.aval()).map_err(|error| Error::NoAval {
         ty: array.typetag_name(),
         reason: match error {
             Error::Refused { reason, .. } => reason,
             other => other.to_string(),
         },
     })
+}
+
+/// The array with children that have no data, so that nothing of it can be computed.
+fn on_prototypes(array: &dyn ImplicitArray) -> Result<Box<dyn ImplicitArray>> {
+    let children = array.children().into_iter().map(|(_, child)| match child {
+        Value::Dense(child) => Ok(tacit_bridge::prototype(&Aval::from(&child))?.into()),
+        Value::Implicit(child) => Ok(on_prototypes(&*child)?.into()),
+    });
+    array.with_children(children.collect::<Result<_>>()?)
 }
 
 /// An array made from `children` by a function that takes them field by field.

@@ -199,9 +199,12 @@ impl Error {
 
     /// A type refuses to be materialized, with the reason; for `materialize` of such a type.
     pub fn refuse(reason: impl Into<String>) -> Self {
-        Self::Refused { ty: "the type", reason: reason.into(), call: None }
+        Self::Refused { ty: UNNAMED, reason: reason.into(), call: None }
     }
 }
+
+/// What a refusal calls the type before the caller of its `materialize` puts the name in.
+pub(crate) const UNNAMED: &str = "the type";
 
 /// A handler that a call comes close to.
 #[derive(Debug, Clone, PartialEq, Eq)]

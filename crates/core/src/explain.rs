@@ -20,7 +20,7 @@ pub struct Explanation {
     pub equations: Vec<Equation>,
     /// The names of the results.
     pub outputs: Vec<String>,
-    /// What was counted.
+    /// What was counted, in handlers that redispatched too.
     pub counters: Counters,
 }
 
@@ -84,7 +84,7 @@ impl fmt::Display for Explanation {
             "    in ({}) }}   {} ops, {} handled, {} materialized ({} B)",
             self.outputs.join(" "),
             self.equations.len(),
-            self.counters.handled,
+            self.equations.iter().filter(|e| matches!(e.taker, Taker::Handler(_) | Taker::Default(_))).count(),
             self.counters.materialized,
             self.counters.materialized_bytes
         )

@@ -1,6 +1,7 @@
 //! One layer of materialization, under the policy and counted.
 
 use crate::counters::Counters;
+use crate::error::UNNAMED;
 use crate::{Error, ImplicitArray, Policy, Result, Value, short_name};
 
 /// Materializes `array` by one layer: the policy applies and it is counted.
@@ -23,7 +24,7 @@ pub fn materialize(array: &dyn ImplicitArray) -> Result<Value> {
 pub(crate) fn build(array: &dyn ImplicitArray) -> Result<Value> {
     let ty = array.typetag_name();
     let value = array.build().map_err(|error| match error {
-        Error::Refused { reason, call, .. } => Error::Refused { ty, reason, call },
+        Error::Refused { ty: UNNAMED, reason, call } => Error::Refused { ty, reason, call },
         other => other,
     })?;
     let (expected, found) = (array.aval()?, value.aval()?);

@@ -99,6 +99,9 @@ impl Registry {
 
     /// Finds every duplicate and every pair of handlers that some call cannot choose between, without a call.
     ///
+    /// Two limits: a pair that a third handler decides is not reported, though the tie comes back where that handler
+    /// declines; and a pair that several handlers decide only together is.
+    ///
     /// # Errors
     ///
     /// All findings.

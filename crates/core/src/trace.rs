@@ -41,10 +41,14 @@ fn trace(
     let mut held = Vec::new();
     let mut avals = Vec::new();
     let mut arrays = Vec::with_capacity(args.len());
+    let mut boundaries = Vec::new();
     for arg in args {
         match arg {
             // A dense argument goes in as it is; only an explanation wants to see the nodes that depend on it alone.
-            Value::Dense(array) if scribe.is_none() => arrays.push(array.clone()),
+            Value::Dense(array) if scribe.is_none() => {
+                arrays.push(array.clone());
+                boundaries.push(array.clone());
+            }
             _ => {
                 let aval = arg.aval()?;
                 let placeholder = scope.placeholder(&aval)?;
@@ -56,7 +60,7 @@ fn trace(
         }
     }
     let outputs = record(|| f(arrays))?;
-    let tape = Tape::walk(&outputs, &placeholders)?;
+    let tape = Tape::walk(&outputs, &placeholders, &boundaries)?;
     drop(placeholders);
     if let Some(scribe) = scribe.as_deref_mut() {
         scribe.begin(&held.iter().filter_map(Held::value).collect::<Vec<_>>());
@@ -204,6 +208,10 @@ impl Interpreter {
             }
             let resolution = self.registry.resolve(self.tape.name(node), &self.types);
             if !resolution.is_empty() || self.any_default(node) {
+                // Handlers run outside the interception: what they are given depends on no placeholder any more.
+                if self.tape.has_plan() {
+                    self.tape.rewire()?;
+                }
                 let primitive = self.primitive(node)?;
                 let taken = self.with_operands(node, |operands| {
                     dispatch::offer(&resolution, &primitive, operands, &|| self.recorded_avals(node))

@@ -1,11 +1,15 @@
 //! Gradients of one's own, and interception over a list of values.
 
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
 use mlx_rs::Array;
 use tacit_bridge::BoxError;
 
-use crate::{Result, Value, trace};
+use crate::{Error, Result, Value, trace};
 
 /// A function together with its vjp.
+///
+/// It lives in a graph, which any thread may let go of or transform; one call at a time is made.
 pub trait Differentiable: Send + 'static {
     /// What messages call the function.
     fn name(&self) -> &str;
@@ -57,22 +61,40 @@ pub trait Differentiable: Send + 'static {
 ///
 /// The function fails or gives no result. Number, shape and dtype of the gradients are checked when they are taken.
 pub fn custom_vjp(function: impl Differentiable, args: &[Array]) -> Result<Vec<Array>> {
-    Ok(tacit_bridge::custom_vjp(Bridged(function), args)?)
+    let bridged = Bridged { name: function.name().to_owned(), function: Mutex::new(function) };
+    Ok(tacit_bridge::custom_vjp(bridged, args)?)
 }
 
-struct Bridged<F>(F);
+/// Makes of a function that is only `Send`, as anything with arrays in it, one that threads may share.
+struct Bridged<F> {
+    name: String,
+    function: Mutex<F>,
+}
+
+impl<F> Bridged<F> {
+    fn locked(&self) -> Result<MutexGuard<'_, F>> {
+        match self.function.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Error::invalid(
+                format!("{} is called while another call of it runs", self.name),
+                "build the graph anew on each thread",
+            )),
+        }
+    }
+}
 
 impl<F: Differentiable> tacit_bridge::Differentiable for Bridged<F> {
     fn name(&self) -> &str {
-        self.0.name()
+        &self.name
     }
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Ok(self.0.forward(args)?)
+        Ok(self.locked()?.forward(args)?)
     }
 
     fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Ok(self.0.backward(primals, cotangents, outputs)?)
+        Ok(self.locked()?.backward(primals, cotangents, outputs)?)
     }
 }
 

@@ -195,7 +195,7 @@ fn structure_goes_through_serde_and_arrays_through_the_store() {
 #[test]
 fn outside_a_store_there_is_nowhere_for_the_arrays() {
     let array = Plain { array: floats(&[1.0]) };
-    let help = "help: save and load it with `tacit::save` and `tacit::load`";
+    let help = "help: serialize it inside `collect_arrays` and read it inside `provide_arrays`, which carry them";
     let error = serde_json::to_string(&array).expect_err("outside").to_string();
     assert!(error.contains(help), "{error}");
     let error = serde_json::from_str::<Plain>(r#"{"array": "0"}"#).expect_err("outside").to_string();

@@ -1,5 +1,6 @@
 //! The user's cache, where unpacked wheels outlive `cargo clean`.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, process};
@@ -48,7 +49,9 @@ impl Scratch {
     fn create(cache: &Path) -> Result<Self, Failure> {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
         let path = cache.join(format!(".unpacking-{}-{nanos}", process::id()));
-        fs::create_dir_all(&path).map_err(|error| Failure::io("create", &path, &error))?;
+        // What is unpacked here is loaded into programs: nobody else may write to it.
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        made.map_err(|error| Failure::io("create", &path, &error))?;
         Ok(Self(path))
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn compile(source: &Path, mlx: &Mlx, compiler: &Compiler) -> Result<(
         build.define(NO_HALF, None);
     }
 
-    // mlx-c's own `_mlx_error` takes its message for a format; it stays reachable under another name for start.cpp.
+    // mlx-c's own `_mlx_error` takes its message for a format; it stays reachable under another name for error.cpp.
     let mut error = build.clone();
     error.define("_mlx_error", "mlx_sys_formatted_error").file(source.join("mlx/c/error.cpp"));
     build.objects(error.try_compile_intermediates().map_err(not_compiled)?);

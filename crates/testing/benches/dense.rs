@@ -14,6 +14,7 @@ use tacit_kernels as _;
 fn main() {
     let ours = tacit_testing::product::median_seconds(15).expect("MLX multiplies");
     let child = Command::new(env!("CARGO_BIN_EXE_wheel-product")).output().expect("the baseline runs");
+    assert!(child.status.success(), "the baseline fails: {}", String::from_utf8_lossy(&child.stderr));
     let wheel: f64 = String::from_utf8_lossy(&child.stdout).trim().parse().expect("the baseline prints seconds");
     Figure {
         bench: "dense",

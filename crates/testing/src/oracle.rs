@@ -7,7 +7,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, transforms};
+use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::transform::intercept;
 use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
 
@@ -195,7 +195,7 @@ pub fn relative_error(a: &Array, b: &Array) -> Result<f64> {
     Ok(if error == 0.0 { 0.0 } else { error / scale })
 }
 
-/// The elements of an array as f32, row-major.
+/// The elements of an array as f32, row-major; of a complex one the real parts and then the imaginary ones.
 ///
 /// # Errors
 ///
@@ -203,6 +203,9 @@ pub fn relative_error(a: &Array, b: &Array) -> Result<f64> {
 pub fn floats(array: &Array) -> Result<Vec<f32>> {
     if array.size() == 0 {
         return Ok(Vec::new());
+    }
+    if array.dtype().is_complex() {
+        return Ok([floats(&ops::real(array)?)?, floats(&ops::imag(array)?)?].concat());
     }
     let array = array.as_dtype(Dtype::Float32)?.contiguous()?;
     let elements = array.try_as_slice::<f32>().map_err(|error| Error::Function(Box::new(error)))?;

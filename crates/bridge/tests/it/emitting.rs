@@ -10,7 +10,7 @@ fn recorded<const N: usize>(shapes: [&[i32]; N], f: impl FnOnce([Array; N]) -> A
     let scope = Scope::new().expect("memory");
     let placeholders = placeholders(&scope, shapes);
     let out = f(placeholders.clone());
-    let tape = Tape::walk(&[out], &placeholders).expect("memory");
+    let tape = Tape::walk(&[out], &placeholders, &[]).expect("memory");
     tape.primitive(tape.len() - 1).expect("memory")
 }
 
@@ -35,7 +35,7 @@ fn with_several_results() {
     let scope = Scope::new().expect("memory");
     let [x] = placeholders(&scope, [&[2, 3]]);
     let parts = ops::split_at_indices(&x, &[1], 1).expect("builds");
-    let tape = Tape::walk(&parts, &[x]).expect("memory");
+    let tape = Tape::walk(&parts, &[x], &[]).expect("memory");
     let made = tape.primitive(0).expect("memory").emit(&[matrix(2, 3)]).expect("fits");
     assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [vec![1.0, 4.0], vec![2.0, 3.0, 5.0, 6.0]]);
 }

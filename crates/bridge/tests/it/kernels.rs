@@ -100,7 +100,7 @@ fn it_is_one_node_of_its_name() {
     let scope = Scope::new().expect("memory");
     let [x, y] = placeholders(&scope, [&[2], &[2]]);
     let out = butterfly(&x, &y).remove(1);
-    let tape = Tape::walk(&[out], &[x, y]).expect("memory");
+    let tape = Tape::walk(&[out], &[x, y], &[]).expect("memory");
     assert_eq!(names(&tape).last(), Some(&"butterfly"));
     let node = tape.len() - 1;
     assert_eq!(tape.results(node).len(), 2);

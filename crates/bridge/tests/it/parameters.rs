@@ -13,7 +13,7 @@ fn view<T: TypedPrimitive>(shapes: [&[i32]; 2], f: impl FnOnce([Array; 2]) -> Re
     let scope = Scope::new().expect("memory");
     let placeholders = placeholders(&scope, shapes);
     let out = f(placeholders.clone()).expect("builds");
-    let tape = Tape::walk(&[out], &placeholders).expect("memory");
+    let tape = Tape::walk(&[out], &placeholders, &[]).expect("memory");
     let node = (0..tape.len()).find(|&node| typed::find(tape.name(node).text()) == Some(T::ID)).expect("is there");
     T::from_params(&tape.primitive(node).expect("memory").params().expect("known")).expect("fits")
 }

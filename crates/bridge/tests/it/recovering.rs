@@ -17,10 +17,26 @@ fn own(error: Option<BoxError>) -> Option<String> {
 }
 
 #[test]
-fn an_error_is_found_once_by_any_message_that_holds_its_text() {
+fn an_error_is_found_once_by_its_text_and_the_place_that_is_added_to_it() {
     keep("recovering: first");
-    assert_eq!(own(recover("[grad] recovering: first, said MLX")), Some("recovering: first".to_owned()));
-    assert!(recover("[grad] recovering: first, said MLX").is_none());
+    assert_eq!(own(recover("recovering: first at mlx/c/closure.cpp:386")), Some("recovering: first".to_owned()));
+    assert!(recover("recovering: first at mlx/c/closure.cpp:386").is_none());
+}
+
+#[test]
+fn a_message_that_only_contains_the_text_is_another_error() {
+    keep("rec");
+    assert!(recover("recovering: shapes cannot be multiplied").is_none());
+    assert!(recover("a rec").is_none());
+    assert!(recover("rec").is_some());
+}
+
+#[test]
+fn the_longest_text_that_fits_is_taken() {
+    keep("recovering: long");
+    keep("recovering: long at heart");
+    assert_eq!(own(recover("recovering: long at heart at x.cpp:1")), Some("recovering: long at heart".to_owned()));
+    assert_eq!(own(recover("recovering: long at x.cpp:1")), Some("recovering: long".to_owned()));
 }
 
 #[test]

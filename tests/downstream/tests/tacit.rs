@@ -1,0 +1,45 @@
+//! An array type and a handler of a crate that depends on the facade alone.
+
+use mlx_rs::{Array, ops};
+use tacit::prelude::*;
+
+/// A scalar times the identity.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "downstream.Scalar")]
+struct Scalar {
+    factor: Array,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Materialize for Scalar {
+    fn materialize(&self) -> Result<Value> {
+        Ok(ops::identity::<f32>(self.aval.shape[0])?.multiply(&self.factor)?.into())
+    }
+}
+
+#[handler]
+fn scalar_matmul(_op: &op::Matmul, x: &Array, w: &Scalar) -> Result<Array> {
+    Ok(x.multiply(&w.factor)?)
+}
+
+#[test]
+fn its_handler_takes_the_product() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let factor = Array::from_f32(3.0);
+    let w = Scalar { factor, aval: "f32[2,2]".parse().expect("an aval") };
+    let x = Array::from_slice(&[1f32, 2.0], &[1, 2]);
+    let y = implicit(|[x, w]: [Array; 2]| x.matmul(w))([x.into(), w.into()])?.dense()?;
+    assert_eq!(y.as_slice::<f32>(), [3.0, 6.0]);
+    Ok(())
+}
+
+#[test]
+fn the_types_of_tacit_have_their_handlers() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
+    let x = ops::ones::<f32>(&[2, 32])?;
+    let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?.dense()?;
+    assert_eq!(y.as_slice::<f32>(), [32.0; 16]);
+    Ok(())
+}
