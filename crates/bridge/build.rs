@@ -6,6 +6,24 @@ mod primitives;
 use std::env;
 use std::path::{Path, PathBuf};
 
+const SOURCES: &[&str] = &[
+    "bridge",
+    "custom",
+    "derivatives",
+    "difference",
+    "graph",
+    "kernel",
+    "params",
+    "primitive",
+    "program",
+    "quantized",
+    "record",
+    "replay",
+    "shapeless",
+    "vmap",
+    "walk",
+];
+
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     primitives::generate(Path::new("primitives.tbl"), &out);
@@ -17,7 +35,7 @@ fn main() {
     }
     // MLX's headers are not free of unused parameters; ours are checked.
     build.flag_if_supported("-Wno-unused-parameter");
-    for source in ["bridge", "walk", "primitive", "kernel", "params"] {
+    for source in SOURCES {
         build.file(format!("cpp/{source}.cpp"));
     }
     build.compile("tacit_bridge");

@@ -8,11 +8,12 @@ use tacit_kernels as _;
 
 pub use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
 pub use tacit_core::{
-    Arrays, Aval, ChildField, Counters, DefaultHandler, Equation, Error, Explanation, Handler, ImplicitArray,
-    Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param, Parameters, Pattern, Policy, PolicyGuard,
-    Primitive, Registry, RegistryGuard, Resolution, Result, Signature, Site, Taker, Value, Variable, dtype_name,
-    dtype_named, explain, explain_with_parameters, handler, implicit, kernel, materialize, op, short_name, transform,
-    with_parameters,
+    Aval, ChildField, ChildName, ChildRef, Counters, DefaultHandler, Equation, Error, Explanation, Handler,
+    ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param, Parameters, Pattern, Policy,
+    PolicyGuard, Primitive, Registry, RegistryGuard, Resolution, Result, Signature, Site, Taker, Tree, Value, Variable,
+    check_parameters, compile, compile_with, compile_with_state, control, dtype_name, dtype_named, executable,
+    executable::Executable, explain, explain_with_parameters, handler, implicit, kernel, materialize, op,
+    register_node, short_name, transform, tree, with_parameters,
 };
 pub use tacit_nn::{ImplicitModule, quantized, straight_through};
 

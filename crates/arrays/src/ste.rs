@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use mlx_rs::{Array, transforms};
 use tacit_core::op::StopGradient;
-use tacit_core::transform::{Differentiable, custom_vjp, intercept};
+use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
 
 /// Makes `f`, which quantizes a float master, pass the gradient straight through to it.
@@ -90,7 +90,7 @@ fn joined(master: Array, inner: Value) -> Result<Value> {
     match inner {
         Value::Implicit(_) => Ok(Ste { aval: Aval::from(&master), master, inner }.into()),
         Value::Dense(value) => {
-            let mut made = custom_vjp(Passed(value), &[master])?;
+            let mut made = apply(Passed(value), &[master])?;
             Ok(made.swap_remove(0).into())
         }
     }
@@ -152,10 +152,8 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
         })
         .collect();
     let results = results.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
-    let made = custom_vjp(
-        StraightThrough { primitive: primitive.clone(), roles, results: RefCell::new(Some(results)) },
-        &args,
-    )?;
+    let made =
+        apply(StraightThrough { primitive: primitive.clone(), roles, results: RefCell::new(Some(results)) }, &args)?;
     Ok(made.into_iter().map(Value::from).collect())
 }
 

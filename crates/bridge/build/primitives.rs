@@ -264,7 +264,7 @@ fn cpp(table: &Table) -> String {
     let mut out = String::new();
     for (class, row) in classes {
         let _ = if row.params.is_empty() {
-            writeln!(out, "TACIT_NO_PARAMETERS({class})")
+            writeln!(out, "TACIT_NO_PARAMETERS({:?}, {class})", row.symbol())
         } else {
             writeln!(out, "TACIT_PARAMETERS({:?}, {class}, {})", row.symbol(), row.cpp_kinds().join(", "))
         };

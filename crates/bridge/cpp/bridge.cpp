@@ -35,6 +35,22 @@ void pour(const std::vector<array>& arrays, Sink sink) {
   }
 }
 
+std::vector<Handle> borrow(const std::vector<array>& arrays) {
+  std::vector<Handle> handles;
+  handles.reserve(arrays.size());
+  for (const auto& value : arrays) {
+    handles.push_back(Handle{const_cast<array*>(&value)});
+  }
+  return handles;
+}
+
+std::vector<array> apply_function(const Function& function, const std::vector<array>& args) {
+  auto from = borrow(args);
+  Collector results;
+  check(function.call(function.ctx, from.data(), from.size(), results.sink()));
+  return std::move(results.arrays);
+}
+
 void set_error(const char* text) noexcept {
   try {
     last_error = text;
@@ -45,6 +61,12 @@ void set_error(const char* text) noexcept {
 
 void raise_callback_error() {
   throw std::runtime_error(std::move(callback_error));
+}
+
+void check(int status) {
+  if (status == 1) {
+    raise_callback_error();
+  }
 }
 
 Dtype dtype_of(int code) {

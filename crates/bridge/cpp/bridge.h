@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,66 @@ struct Sink {
 
 void pour(const std::vector<array>& arrays, Sink sink);
 
+// Handles of `arrays`, valid while these are.
+std::vector<Handle> borrow(const std::vector<array>& arrays);
+
+// Collects what Rust pushes; the handles become arrays of ours.
+class Collector {
+ public:
+  Sink sink() {
+    return Sink{this, [](void* ctx, Handle handle) {
+                  auto* value = static_cast<array*>(handle.ctx);
+                  static_cast<Collector*>(ctx)->arrays.push_back(std::move(*value));
+                  delete value;
+                }};
+  }
+  std::vector<array> arrays;
+};
+
+// Receives the axes of result arrays one by one.
+struct AxisSink {
+  void* ctx;
+  void (*push)(void* ctx, int32_t axis);
+};
+
+inline AxisSink axis_sink(std::vector<int>& axes) {
+  return AxisSink{&axes, [](void* ctx, int32_t axis) { static_cast<std::vector<int>*>(ctx)->push_back(axis); }};
+}
+
+// Of `argnums`, those of arrays that can have a gradient: codes and indices have none, and some ops refuse to be asked
+// for one.
+std::vector<int> only_inexact(const std::vector<array>& primals, const std::vector<int>& argnums);
+
+// The primals that `argnums` names.
+std::vector<array> select(const std::vector<array>& primals, const std::vector<int>& argnums);
+
+using ArrayFunction = std::function<std::vector<array>(const std::vector<array>&)>;
+
+// `function` as a function of the chosen primals alone.
+ArrayFunction over(ArrayFunction function, const std::vector<array>& primals, const std::vector<int>& argnums);
+
+// The vjp of `function` for the primals that `argnums` names; zeros for those that are not inexact.
+std::vector<array> gradients_of(
+    const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents,
+    const std::vector<int>& argnums);
+
+// The jvp of `function`, with a tangent for each primal that `argnums` names.
+std::vector<array> tangents_of(
+    const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& tangents,
+    const std::vector<int>& argnums);
+
+// `function` mapped over `axes` of the inputs, -1 for none; the results have the mapped axis first.
+std::vector<array> vmap_to_front(
+    const ArrayFunction& function, const std::vector<array>& inputs, const std::vector<int>& axes);
+
+// A Rust function from arrays to arrays, borrowed for one call. It returns 0, or 1 after tacit_set_callback_error.
+struct Function {
+  void* ctx;
+  int (*call)(void* ctx, const Handle* args, size_t count, Sink results);
+};
+
+std::vector<array> apply_function(const Function& function, const std::vector<array>& args);
+
 void set_error(const char* text) noexcept;
 
 template <class F>
@@ -62,8 +123,15 @@ int guarded(F&& body) noexcept {
 // Raises the error that a Rust callback left behind.
 [[noreturn]] void raise_callback_error();
 
-// Whether this is one of our own kernels.
-bool is_host_kernel(const Primitive& primitive);
+// Throws what a Rust callback left behind, if its status says so.
+void check(int status);
+
+// The Rust side of one of our own kernels; nothing for any other primitive.
+void* host_kernel(const Primitive& primitive);
+
+inline bool is_host_kernel(const Primitive& primitive) {
+  return host_kernel(primitive) != nullptr;
+}
 
 Dtype dtype_of(int code);
 int code_of(Dtype dtype);

@@ -1,5 +1,4 @@
 // A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its decomposition.
-#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -19,8 +18,8 @@ struct Buffer {
   int dtype;
 };
 
-// The Rust side of a kernel. A callback returns 0, or 1 after tacit_set_callback_error. `vjp` may return 2: the
-// kernel has none of its own.
+// The Rust side of a kernel. A callback returns 0, or 1 after tacit_set_callback_error. `vjp` and `vmap` may return 2:
+// the kernel has none of its own. `equal` tells whether two kernels are the same function: 1 or 0.
 struct KernelTable {
   void (*release)(void* kernel);
   int (*eval)(void* kernel, const Buffer* inputs, size_t input_count, const Buffer* outputs, size_t output_count);
@@ -29,6 +28,8 @@ struct KernelTable {
       void* kernel, const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count,
       const int32_t* argnums, size_t argnum_count, Sink gradients);
   int (*avals)(void* kernel, const Handle* inputs, size_t count, Sink prototypes);
+  int (*equal)(void* kernel, void* other);
+  int (*vmap)(void* kernel, const Handle* inputs, const int32_t* axes, size_t count, Sink results, AxisSink result_axes);
 };
 
 struct RustKernel {
@@ -43,34 +44,6 @@ struct RustKernel {
     table.release(kernel);
   }
 };
-
-std::vector<Handle> borrow(const std::vector<array>& arrays) {
-  std::vector<Handle> handles;
-  handles.reserve(arrays.size());
-  for (const auto& value : arrays) {
-    handles.push_back(Handle{const_cast<array*>(&value)});
-  }
-  return handles;
-}
-
-// Collects what Rust pushes; the handles become arrays of ours.
-class Collector {
- public:
-  Sink sink() {
-    return Sink{this, [](void* ctx, Handle handle) {
-                  auto* value = static_cast<array*>(handle.ctx);
-                  static_cast<Collector*>(ctx)->arrays.push_back(std::move(*value));
-                  delete value;
-                }};
-  }
-  std::vector<array> arrays;
-};
-
-void check(int status) {
-  if (status == 1) {
-    raise_callback_error();
-  }
-}
 
 class HostKernel : public Primitive {
  public:
@@ -125,37 +98,26 @@ class HostKernel : public Primitive {
     if (status == 0) {
       return std::move(own.arrays);
     }
-    // Codes and indices have no gradient, and some ops refuse to be asked for one.
-    auto inexact = only_inexact(primals, argnums);
-    std::vector<array> gradients;
-    if (!inexact.empty()) {
-      gradients = mlx::core::vjp(over(primals, inexact), select(primals, inexact), cotangents).second;
-    }
-    std::vector<array> all;
-    size_t taken = 0;
-    for (auto argnum : argnums) {
-      auto has_one = taken < inexact.size() && inexact[taken] == argnum;
-      all.push_back(has_one ? gradients[taken++] : mlx::core::zeros_like(primals[argnum]));
-    }
-    return all;
+    return gradients_of(decomposition(), primals, cotangents, argnums);
   }
 
   std::vector<array> jvp(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
-    auto inexact = only_inexact(primals, argnums);
-    std::vector<array> chosen;
-    for (size_t i = 0; i < argnums.size(); ++i) {
-      if (std::find(inexact.begin(), inexact.end(), argnums[i]) != inexact.end()) {
-        chosen.push_back(tangents.at(i));
-      }
-    }
-    return mlx::core::jvp(over(primals, inexact), select(primals, inexact), chosen).second;
+    return tangents_of(decomposition(), primals, tangents, argnums);
   }
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
       const std::vector<array>& inputs, const std::vector<int>& axes) override {
-    auto rust = rust_;
-    auto outputs = mlx::core::vmap([rust](const std::vector<array>& args) { return decompose(*rust, args); }, axes)(inputs);
+    auto from = borrow(inputs);
+    Collector results;
+    std::vector<int> result_axes;
+    auto status = rust_->table.vmap(
+        rust_->kernel, from.data(), axes.data(), from.size(), results.sink(), axis_sink(result_axes));
+    check(status);
+    if (status == 0) {
+      return {std::move(results.arrays), std::move(result_axes)};
+    }
+    auto outputs = vmap_to_front(decomposition(), inputs, axes);
     auto count = outputs.size();
     return {std::move(outputs), std::vector<int>(count, 0)};
   }
@@ -166,7 +128,11 @@ class HostKernel : public Primitive {
 
   bool is_equivalent(const Primitive& other) const override {
     const auto* same = dynamic_cast<const HostKernel*>(&other);
-    return same != nullptr && same->rust_ == rust_;
+    return same != nullptr && (same->rust_ == rust_ || rust_->table.equal(rust_->kernel, same->rust_->kernel) != 0);
+  }
+
+  void* kernel() const {
+    return rust_->kernel;
   }
 
   std::vector<Shape> output_shapes(const std::vector<array>& inputs) override {
@@ -192,35 +158,8 @@ class HostKernel : public Primitive {
     return Buffer{value.data<char>(), value.nbytes(), value.shape().data(), value.ndim(), code_of(value.dtype())};
   }
 
-  static std::vector<array> select(const std::vector<array>& primals, const std::vector<int>& argnums) {
-    std::vector<array> chosen;
-    for (auto argnum : argnums) {
-      chosen.push_back(primals.at(argnum));
-    }
-    return chosen;
-  }
-
-  static std::vector<int> only_inexact(const std::vector<array>& primals, const std::vector<int>& argnums) {
-    std::vector<int> chosen;
-    for (auto argnum : argnums) {
-      if (mlx::core::issubdtype(primals.at(argnum).dtype(), mlx::core::inexact)) {
-        chosen.push_back(argnum);
-      }
-    }
-    return chosen;
-  }
-
-  // The decomposition as a function of the chosen primals alone.
-  std::function<std::vector<array>(const std::vector<array>&)> over(
-      const std::vector<array>& primals, const std::vector<int>& argnums) const {
-    auto rust = rust_;
-    return [rust, primals, argnums](const std::vector<array>& chosen) {
-      auto all = primals;
-      for (size_t i = 0; i < argnums.size(); ++i) {
-        all.at(argnums[i]) = chosen[i];
-      }
-      return decompose(*rust, all);
-    };
+  ArrayFunction decomposition() const {
+    return [rust = rust_](const std::vector<array>& args) { return decompose(*rust, args); };
   }
 
   std::shared_ptr<RustKernel> rust_;
@@ -236,31 +175,11 @@ array row_major(const array& value) {
   return ready ? value : mlx::core::contiguous(value);
 }
 
-// The Rust side of a custom vjp.
-struct GradientTable {
-  void (*release)(void* function);
-  int (*forward)(void* function, const Handle* args, size_t count, Sink results);
-  int (*backward)(
-      void* function, const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count,
-      const Handle* outputs, size_t output_count, Sink gradients);
-};
-
-struct RustFunction {
-  GradientTable table;
-  void* function;
-
-  RustFunction(GradientTable table, void* function) : table(table), function(function) {}
-  RustFunction(const RustFunction&) = delete;
-  RustFunction& operator=(const RustFunction&) = delete;
-  ~RustFunction() {
-    table.release(function);
-  }
-};
-
 }  // namespace
 
-bool is_host_kernel(const Primitive& primitive) {
-  return dynamic_cast<const HostKernel*>(&primitive) != nullptr;
+void* host_kernel(const Primitive& primitive) {
+  const auto* kernel = dynamic_cast<const HostKernel*>(&primitive);
+  return kernel == nullptr ? nullptr : kernel->kernel();
 }
 
 }  // namespace tacit
@@ -301,32 +220,6 @@ int tacit_kernel_apply(
     } else {
       pour(array::make_arrays(std::move(shapes), dtypes, primitive, arrays), results);
     }
-  });
-}
-
-// Takes `function` over in every case.
-int tacit_custom_vjp(GradientTable table, void* function, const Handle* args, size_t count, Sink results) {
-  return guarded([&] {
-    auto rust = std::make_shared<RustFunction>(table, function);
-    auto forward = [rust](const std::vector<array>& args) {
-      auto from = borrow(args);
-      Collector outputs;
-      check(rust->table.forward(rust->function, from.data(), from.size(), outputs.sink()));
-      return std::move(outputs.arrays);
-    };
-    auto backward = [rust](
-                        const std::vector<array>& primals, const std::vector<array>& cotangents,
-                        const std::vector<array>& outputs) {
-      auto from = borrow(primals);
-      auto back = borrow(cotangents);
-      auto made = borrow(outputs);
-      Collector gradients;
-      check(rust->table.backward(
-          rust->function, from.data(), from.size(), back.data(), back.size(), made.data(), made.size(),
-          gradients.sink()));
-      return std::move(gradients.arrays);
-    };
-    pour(mlx::core::custom_vjp(forward, backward)(gather(args, count)), results);
   });
 }
 }

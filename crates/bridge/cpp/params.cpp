@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <typeinfo>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <variant>
 
@@ -14,6 +15,24 @@
 #include "mlx/fast_primitives.h"
 
 namespace tacit {
+
+const char* mode_text(mlx::core::QuantizationMode mode) {
+  switch (mode) {
+    case mlx::core::QuantizationMode::Affine:
+      return "affine";
+    case mlx::core::QuantizationMode::Mxfp4:
+      return "mxfp4";
+    case mlx::core::QuantizationMode::Mxfp8:
+      return "mxfp8";
+    case mlx::core::QuantizationMode::Nvfp4:
+      return "nvfp4";
+  }
+  throw std::invalid_argument("an unknown quantization mode");
+}
+
+bool is_class(const Primitive& primitive, const char* mangled) {
+  return std::strcmp(typeid(primitive).name(), mangled) == 0;
+}
 
 namespace {
 
@@ -55,17 +74,7 @@ template <Range V>
 constexpr bool is_integer_range<V> = Integer<std::remove_cvref_t<decltype(*std::declval<const V&>().begin())>>;
 
 const char* text_of(mlx::core::QuantizationMode mode) {
-  switch (mode) {
-    case mlx::core::QuantizationMode::Affine:
-      return "affine";
-    case mlx::core::QuantizationMode::Mxfp4:
-      return "mxfp4";
-    case mlx::core::QuantizationMode::Mxfp8:
-      return "mxfp8";
-    case mlx::core::QuantizationMode::Nvfp4:
-      return "nvfp4";
-  }
-  throw std::invalid_argument("an unknown quantization mode");
+  return mode_text(mode);
 }
 
 const char* text_of(mlx::core::ArgReduce::ReduceType type) {
@@ -266,7 +275,7 @@ std::unordered_map<std::string_view, Write> writers() {
   static_assert(types_match<mlx::core::CLASS, __VA_ARGS__>, #CLASS " has other parameter types than in "           \
                                                                    "primitives.tbl");                              \
   rows.emplace(SYMBOL, write<mlx::core::CLASS, __VA_ARGS__>);
-#define TACIT_NO_PARAMETERS(CLASS) \
+#define TACIT_NO_PARAMETERS(SYMBOL, CLASS) \
   static_assert(!has_parameters<mlx::core::CLASS>, #CLASS " has a state() that primitives.tbl does not describe");
 #include "primitives.inc"
 #undef TACIT_PARAMETERS
@@ -274,7 +283,38 @@ std::unordered_map<std::string_view, Write> writers() {
   return rows;
 }
 
+// The classes without data members, by mangled name: objects of one are all the same.
+std::unordered_set<std::string_view> memberless() {
+  std::unordered_set<std::string_view> classes;
+#define TACIT_PARAMETERS(SYMBOL, CLASS, ...)
+#define TACIT_NO_PARAMETERS(SYMBOL, CLASS)                  \
+  if constexpr (sizeof(mlx::core::CLASS) == sizeof(Primitive)) { \
+    classes.insert(SYMBOL);                                 \
+  }
+#include "primitives.inc"
+#undef TACIT_PARAMETERS
+#undef TACIT_NO_PARAMETERS
+  return classes;
+}
+
 }  // namespace
+
+bool same_primitive(const Primitive& a, const Primitive& b) {
+  static const auto without_members = memberless();
+  if (&a == &b) {
+    return true;
+  }
+  std::string_view type = typeid(a).name();
+  if (type != typeid(b).name() || std::strcmp(a.name(), b.name()) != 0) {
+    return false;
+  }
+  // MLX defines `is_equivalent` for most classes; what it cannot tell, the table may.
+  if (a.is_equivalent(b) || without_members.contains(type)) {
+    return true;
+  }
+  ParamWriter left, right;
+  return tacit_write_params(a, left) && tacit_write_params(b, right) && left.bytes() == right.bytes();
+}
 
 bool tacit_write_params(const Primitive& primitive, ParamWriter& out) {
   static const auto rows = writers();

@@ -88,6 +88,13 @@ class ParamWriter {
   std::vector<uint8_t> bytes_;
 };
 
+// The word by which MLX's ops call a quantization mode.
+const char* mode_text(mlx::core::QuantizationMode mode);
+
+// Whether `primitive` is of the class of this mangled name. libmlx does not export the type information of its
+// primitives, but an object still leads to its own, and any class may return any name().
+bool is_class(const Primitive& primitive, const char* mangled);
+
 // Receives a buffer once; it is only valid during the call.
 struct Bytes {
   void* ctx;
@@ -97,6 +104,10 @@ struct Bytes {
 // Appends the parameters that primitives.tbl names. False, and nothing is written, when the table has none for the
 // class of `primitive`, which is also so for classes that are not MLX's own, whatever their name() is.
 bool tacit_write_params(const Primitive& primitive, ParamWriter& out);
+
+// Whether two primitives are the same with the same static parameters, so that they compute the same of the same
+// operands. False when that cannot be known.
+bool same_primitive(const Primitive& a, const Primitive& b);
 
 // Calls `out` once with the parameters of `primitive`, with no bytes when there are none.
 void give_params(const Primitive& primitive, Bytes out);

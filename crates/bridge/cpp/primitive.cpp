@@ -125,6 +125,11 @@ int tacit_primitive_emit(const Recorded* recorded, const Handle* operands, size_
   return guarded([&] { pour(emit(*recorded, gather(operands, count)), results); });
 }
 
+// The Rust side of a kernel of ours, alive as long as `recorded`; null for any other primitive.
+void* tacit_primitive_kernel(const Recorded* recorded) {
+  return host_kernel(*recorded->primitive);
+}
+
 // `bytes.take` is called once, with no bytes when there are no parameters.
 int tacit_primitive_params(const Recorded* recorded, Bytes bytes) {
   return guarded([&] { give_params(*recorded->primitive, bytes); });

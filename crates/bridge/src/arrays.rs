@@ -52,6 +52,19 @@ pub(crate) unsafe fn copies(handles: *const mlx_array, count: usize) -> Result<V
         .collect()
 }
 
+/// The integers of a callback.
+///
+/// # Safety
+///
+/// `data` must point to `count` integers that live for `'a`.
+pub(crate) unsafe fn integers<'a>(data: *const i32, count: usize) -> &'a [i32] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(data, count) }
+}
+
 /// Collects what the C++ side pushes.
 #[derive(Default)]
 pub(crate) struct Collector {
@@ -61,12 +74,17 @@ pub(crate) struct Collector {
 impl Collector {
     /// A sink into this collector, valid while it is borrowed.
     pub(crate) fn sink(&mut self) -> Sink {
-        extern "C" fn push(ctx: *mut c_void, handle: mlx_array) {
-            // SAFETY: `ctx` is the collector that `sink` borrowed, and the handle is given away.
-            unsafe { (*ctx.cast::<Collector>()).arrays.push(owned(handle)) };
-        }
-        Sink { ctx: std::ptr::from_mut(self).cast(), push }
+        sink_into(&mut self.arrays)
     }
+}
+
+/// A sink that appends to `arrays`, valid while these are borrowed.
+pub(crate) fn sink_into(arrays: &mut Vec<Array>) -> Sink {
+    extern "C" fn push(ctx: *mut c_void, handle: mlx_array) {
+        // SAFETY: `ctx` is the list that `sink_into` borrowed, and the handle is given away.
+        unsafe { (*ctx.cast::<Vec<Array>>()).push(owned(handle)) };
+    }
+    Sink { ctx: std::ptr::from_mut(arrays).cast(), push }
 }
 
 /// Gives `arrays` to a sink of the C++ side.

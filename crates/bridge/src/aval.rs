@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// assert_eq!(aval.to_string(), "f32[4,8]");
 /// assert_eq!("f32[4,8]".parse(), Ok(aval));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Aval {
     /// The extents, outermost first.
     pub shape: Vec<i32>,
@@ -61,6 +61,13 @@ impl fmt::Display for Aval {
             write!(f, "{extent}")?;
         }
         f.write_str("]")
+    }
+}
+
+/// As it is displayed, since it stands in the `Debug` of every implicit array.
+impl fmt::Debug for Aval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -1,15 +1,10 @@
 //! Functions with a gradient of their own.
 
-use std::ffi::{c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use mlx_rs::Array;
-use mlx_sys::mlx_array;
 
 use crate::Aval;
-use crate::arrays::{self, Collector};
-use crate::error::{self, BoxError, BridgeError, check};
-use crate::ffi::{self, GradientTable, Sink};
+use crate::custom_function::{CustomFunction, custom_function};
+use crate::error::{BoxError, BridgeError};
 
 /// A vjp gave gradients that do not fit its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,77 +74,27 @@ pub trait Differentiable: Send + Sync + 'static {
 
 /// Applies `function` so that its vjp is the function's own.
 ///
+/// Its jvp and vmap are those of `forward`; see [`custom_function`] for a function with its own.
+///
 /// # Errors
 ///
 /// The function fails or gives no result. The gradients are checked when they are taken.
 pub fn custom_vjp(function: impl Differentiable, args: &[Array]) -> Result<Vec<Array>, BridgeError> {
-    let handles = arrays::handles(args);
-    let function: Box<Box<dyn Differentiable>> = Box::new(Box::new(function));
-    let table = GradientTable { release, forward, backward };
-    let mut results = Collector::default();
-    // SAFETY: the callee takes the box over and frees it by `release`; the handles and the collector are live.
-    check(unsafe {
-        ffi::tacit_custom_vjp(table, Box::into_raw(function).cast(), handles.as_ptr(), handles.len(), results.sink())
-    })?;
-    Ok(results.arrays)
+    custom_function(WithVjp(function), args)
 }
 
-extern "C" fn release(function: *mut c_void) {
-    // SAFETY: this is the box that `custom_vjp` gave away, and it is freed once. A destructor that panics must not
-    // unwind into C++.
-    let _ = catch_unwind(|| drop(unsafe { Box::from_raw(function.cast::<Box<dyn Differentiable>>()) }));
-}
+struct WithVjp<F>(F);
 
-extern "C" fn forward(function: *mut c_void, args: *const mlx_array, count: usize, results: Sink) -> c_int {
-    guarded(|| {
-        // SAFETY: MLX calls graph callbacks on the thread that transforms, while the node and its arguments live.
-        let (function, args) = unsafe { (&*function.cast::<Box<dyn Differentiable>>(), arrays::copies(args, count)?) };
-        let made = function.forward(&args)?;
-        if made.is_empty() {
-            return Err(format!("{} gave no result", function.name()).into());
-        }
-        Ok(arrays::pour(&made, &results)?)
-    })
-}
+impl<F: Differentiable> CustomFunction for WithVjp<F> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
 
-extern "C" fn backward(
-    function: *mut c_void,
-    primals: *const mlx_array,
-    primal_count: usize,
-    cotangents: *const mlx_array,
-    cotangent_count: usize,
-    outputs: *const mlx_array,
-    output_count: usize,
-    gradients: Sink,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: as in `forward`.
-        let (function, primals, cotangents, outputs) = unsafe {
-            (
-                &*function.cast::<Box<dyn Differentiable>>(),
-                arrays::copies(primals, primal_count)?,
-                arrays::copies(cotangents, cotangent_count)?,
-                arrays::copies(outputs, output_count)?,
-            )
-        };
-        let made = function.backward(&primals, &cotangents, &outputs)?;
-        check_gradients(function.name(), primals.iter(), &made)?;
-        Ok(arrays::pour(&made, &gradients)?)
-    })
-}
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError> {
+        self.0.forward(args)
+    }
 
-/// Runs the body of a callback: neither an error nor a panic crosses into C++ but as its text.
-pub(crate) fn guarded(body: impl FnOnce() -> Result<(), BoxError>) -> c_int {
-    let failure = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => return 0,
-        Ok(Err(failure)) => failure,
-        Err(payload) => BoxError::from(PanicError(error::panic_text(&*payload))),
-    };
-    error::raise(failure);
-    1
+    fn vjp(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Option<Result<Vec<Array>, BoxError>> {
+        Some(self.0.backward(primals, cotangents, outputs))
+    }
 }
-
-/// A callback panicked.
-#[derive(Debug, thiserror::Error)]
-#[error("panicked: {0}")]
-pub struct PanicError(pub String);

@@ -22,6 +22,9 @@ pub enum BridgeError {
     /// The parameters of a primitive are not laid out as this build knows them.
     #[error("{0}")]
     Param(#[from] crate::ParamError),
+    /// A function cannot be mapped over these axes.
+    #[error("{0}")]
+    Vmap(#[from] crate::VmapError),
     /// A string holds a NUL byte and cannot go to C++.
     #[error("the name {0:?} holds a NUL byte")]
     Nul(String),

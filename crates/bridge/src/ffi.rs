@@ -11,6 +11,14 @@ pub(crate) struct Sink {
     pub(crate) push: extern "C" fn(*mut c_void, mlx_array),
 }
 
+/// Receives the axes of results one by one.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct AxisSink {
+    pub(crate) ctx: *mut c_void,
+    pub(crate) push: extern "C" fn(*mut c_void, i32),
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Node {
@@ -56,13 +64,23 @@ pub(crate) struct KernelTable {
     pub(crate) vjp:
         extern "C" fn(*mut c_void, *const mlx_array, usize, *const mlx_array, usize, *const i32, usize, Sink) -> c_int,
     pub(crate) avals: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
+    pub(crate) equal: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+    pub(crate) vmap: VmapRule,
 }
 
+/// A function from arrays to arrays that is borrowed for one call.
 #[repr(C)]
-pub(crate) struct GradientTable {
+pub(crate) struct Function {
+    pub(crate) ctx: *mut c_void,
+    pub(crate) call: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
+}
+
+/// The transforms of a function of ours.
+#[repr(C)]
+pub(crate) struct FunctionTable {
     pub(crate) release: extern "C" fn(*mut c_void),
     pub(crate) forward: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
-    pub(crate) backward: extern "C" fn(
+    pub(crate) vjp: extern "C" fn(
         *mut c_void,
         *const mlx_array,
         usize,
@@ -72,6 +90,19 @@ pub(crate) struct GradientTable {
         usize,
         Sink,
     ) -> c_int,
+    pub(crate) jvp:
+        extern "C" fn(*mut c_void, *const mlx_array, usize, *const mlx_array, *const i32, usize, Sink) -> c_int,
+    pub(crate) vmap: VmapRule,
+}
+
+/// Inputs, their axes (-1 for none) and their number; results and their axes.
+pub(crate) type VmapRule = extern "C" fn(*mut c_void, *const mlx_array, *const i32, usize, Sink, AxisSink) -> c_int;
+
+/// Chooses the mapped axis of each result.
+#[repr(C)]
+pub(crate) struct Placement {
+    pub(crate) ctx: *mut c_void,
+    pub(crate) call: extern "C" fn(*mut c_void, *const mlx_array, usize, AxisSink) -> c_int,
 }
 
 unsafe extern "C" {
@@ -105,6 +136,7 @@ unsafe extern "C" {
     pub(crate) fn tacit_tape_rewire(tape: *mut c_void, edits: *const Edit, count: usize) -> c_int;
 
     pub(crate) fn tacit_array_id(array: mlx_array) -> *const c_void;
+    pub(crate) fn tacit_array_name(array: mlx_array, id: *mut u32) -> c_int;
     pub(crate) fn tacit_name_intern(name: *const c_char, id: *mut u32) -> c_int;
     pub(crate) fn tacit_name_text(id: u32, text: *mut *const c_char) -> c_int;
 
@@ -117,6 +149,51 @@ unsafe extern "C" {
         results: Sink,
     ) -> c_int;
 
+    pub(crate) fn tacit_primitive_kernel(recorded: *const c_void) -> *mut c_void;
+
+    pub(crate) fn tacit_program_new(shapeless: bool, replays: bool, program: *mut *mut c_void) -> c_int;
+    pub(crate) fn tacit_program_free(program: *mut c_void);
+    pub(crate) fn tacit_program_shapeless(program: *const c_void) -> bool;
+    pub(crate) fn tacit_program_matches(program: *const c_void, inputs: *const mlx_array, count: usize) -> bool;
+    pub(crate) fn tacit_program_call(
+        program: *mut c_void,
+        inputs: *const mlx_array,
+        count: usize,
+        function: Function,
+        outputs: Sink,
+        outcome: *mut c_int,
+    ) -> c_int;
+    pub(crate) fn tacit_any_tracer(arrays: *const mlx_array, count: usize) -> bool;
+    pub(crate) fn tacit_set_no_fuse();
+
+    pub(crate) fn tacit_record_shapeless(
+        inputs: *const mlx_array,
+        count: usize,
+        function: Function,
+        tracers: Sink,
+        outputs: Sink,
+    ) -> c_int;
+
+    pub(crate) fn tacit_is_traced(root: mlx_array, traced: *mut bool) -> c_int;
+    pub(crate) fn tacit_constants(
+        outputs: *const mlx_array,
+        output_count: usize,
+        inputs: *const mlx_array,
+        input_count: usize,
+        found: Sink,
+    ) -> c_int;
+    pub(crate) fn tacit_difference(
+        a_outputs: *const mlx_array,
+        b_outputs: *const mlx_array,
+        output_count: usize,
+        a_inputs: *const mlx_array,
+        b_inputs: *const mlx_array,
+        input_count: usize,
+        reason: *mut c_int,
+        a: *mut mlx_array,
+        b: *mut mlx_array,
+    ) -> c_int;
+
     pub(crate) fn tacit_prototype(shape: *const i32, ndim: usize, dtype: c_int, value: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_kernel_apply(
         table: KernelTable,
@@ -126,11 +203,26 @@ unsafe extern "C" {
         count: usize,
         results: Sink,
     ) -> c_int;
-    pub(crate) fn tacit_custom_vjp(
-        table: GradientTable,
+    pub(crate) fn tacit_custom_function(
+        table: FunctionTable,
         function: *mut c_void,
         args: *const mlx_array,
         count: usize,
+        results: Sink,
+    ) -> c_int;
+    pub(crate) fn tacit_checkpoint(
+        table: FunctionTable,
+        function: *mut c_void,
+        args: *const mlx_array,
+        count: usize,
+        results: Sink,
+    ) -> c_int;
+    pub(crate) fn tacit_vmap(
+        inputs: *const mlx_array,
+        axes: *const i32,
+        count: usize,
+        function: Function,
+        placement: Placement,
         results: Sink,
     ) -> c_int;
 }

@@ -8,10 +8,12 @@ use mlx_rs::{Array, Dtype};
 use mlx_sys::mlx_array;
 
 use crate::arrays::{self, Collector};
-use crate::custom_vjp::{check_gradients, guarded};
+use crate::callback::{guarded, guarded_rule};
+use crate::custom_vjp::check_gradients;
 use crate::error::{BoxError, BridgeError, check, panic_text};
-use crate::ffi::{self, Buffer, KernelTable, Sink};
-use crate::{Aval, aval};
+use crate::ffi::{self, AxisSink, Buffer, KernelTable, Sink};
+use crate::vmap::{Mapped, answer_vmap};
+use crate::{Aval, Param, aval};
 
 /// Host code as an MLX primitive.
 ///
@@ -46,9 +48,24 @@ pub trait Kernel: Send + Sync + 'static {
     /// MLX refuses one of the ops.
     fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError>;
 
+    /// The static parameters by name, if they say all that there is to say.
+    ///
+    /// Two kernels of one name and equal parameters must compute the same function: MLX then merges equal nodes, and a
+    /// graph recorded a second time is known as the same program. With `None` a kernel equals only itself.
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        None
+    }
+
     /// One gradient for each primal that `argnums` names, or `None` for the vjp of the decomposition.
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
         let _ = (primals, cotangents, argnums);
+        None
+    }
+
+    /// The results on inputs that are mapped along `axes`, and the mapped axis of each result; `None` for the vmap of the
+    /// decomposition.
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Result<Mapped, BoxError>> {
+        let _ = (inputs, axes);
         None
     }
 }
@@ -177,7 +194,7 @@ impl Output<'_> {
 pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
-    let table = KernelTable { release, eval, decompose, vjp, avals };
+    let table = KernelTable { release, eval, decompose, vjp, avals, equal, vmap };
     let mut results = Collector::default();
     // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
     check(unsafe {
@@ -258,27 +275,41 @@ extern "C" fn vjp(
     argnum_count: usize,
     gradients: Sink,
 ) -> c_int {
-    let mut none = false;
-    let status = guarded(|| {
+    guarded_rule(|| {
         // SAFETY: everything is live for the length of the call.
-        let (kernel, primals, cotangents, argnums) = unsafe {
-            (
-                kernel_of(kernel),
-                arrays::copies(primals, primal_count)?,
-                arrays::copies(cotangents, cotangent_count)?,
-                if argnum_count == 0 { &[][..] } else { std::slice::from_raw_parts(argnums, argnum_count) },
-            )
+        let (kernel, args, argnums) = unsafe {
+            let copied = || Ok([arrays::copies(primals, primal_count)?, arrays::copies(cotangents, cotangent_count)?]);
+            (kernel_of(kernel), copied(), arrays::integers(argnums, argnum_count))
+        };
+        let [primals, cotangents] = match args {
+            Ok(args) => args,
+            Err(error) => return Some(Err(error)),
         };
         let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();
-        let Some(made) = kernel.vjp(&primals, &cotangents, &argnums) else {
-            none = true;
-            return Ok(());
-        };
-        let made = made?;
-        check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &made)?;
-        Ok(arrays::pour(&made, &gradients)?)
-    });
-    if none { 2 } else { status }
+        let made = kernel.vjp(&primals, &cotangents, &argnums)?;
+        Some(made.and_then(|made| {
+            check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &made)?;
+            Ok(arrays::pour(&made, &gradients)?)
+        }))
+    })
+}
+
+extern "C" fn vmap(
+    kernel: *mut c_void,
+    inputs: *const mlx_array,
+    axes: *const i32,
+    count: usize,
+    results: Sink,
+    result_axes: AxisSink,
+) -> c_int {
+    guarded_rule(|| {
+        // SAFETY: everything is live for the length of the call, and there is an axis for each input.
+        unsafe {
+            let kernel = kernel_of(kernel);
+            let rule = |inputs: &[Array], axes: &[Option<usize>]| kernel.vmap(inputs, axes);
+            answer_vmap(kernel.name(), inputs, axes, count, rule, &results, &result_axes)
+        }
+    })
 }
 
 extern "C" fn avals(kernel: *mut c_void, inputs: *const mlx_array, count: usize, prototypes: Sink) -> c_int {
@@ -289,6 +320,26 @@ extern "C" fn avals(kernel: *mut c_void, inputs: *const mlx_array, count: usize,
         let made = kernel.output_avals(&inputs)?.iter().map(arrays::prototype).collect::<Result<Vec<_>, _>>()?;
         Ok(arrays::pour(&made, &prototypes)?)
     })
+}
+
+extern "C" fn equal(a: *mut c_void, b: *mut c_void) -> c_int {
+    // SAFETY: both kernels are live for the length of the call.
+    let (a, b) = unsafe { (kernel_of(a), kernel_of(b)) };
+    let equal = || a.name() == b.name() && a.params().is_some_and(|params| Some(params) == b.params());
+    c_int::from(catch_unwind(AssertUnwindSafe(equal)).unwrap_or(false))
+}
+
+/// The parameters of the kernel behind a recorded primitive, if that is one and tells them.
+///
+/// # Safety
+///
+/// `recorded` must be a live object of `tacit_primitive_of`.
+pub(crate) unsafe fn params_of(recorded: *const c_void) -> Option<Vec<(&'static str, Param)>> {
+    // SAFETY: as the caller promises; the kernel lives as long as the object.
+    unsafe {
+        let kernel = ffi::tacit_primitive_kernel(recorded);
+        if kernel.is_null() { None } else { kernel_of(kernel).params() }
+    }
 }
 
 /// # Safety

@@ -3,30 +3,46 @@
 //! MLX is lazy: an op only adds a node to a graph. This crate makes placeholders to record such a graph on
 //! ([`Scope`]), lists the nodes that depend on them ([`Tape`]), tells what each node is ([`Primitive`], [`typed`]),
 //! emits a primitive again with other operands or rewires a node in place, and puts Rust functions into graphs
-//! ([`kernel`], [`custom_vjp()`]). It knows nothing of implicit arrays.
+//! ([`kernel`], [`custom_function()`]). It keeps compiled functions ([`Program`]), tells whether two recorded graphs are one
+//! program ([`difference()`]), and maps functions over axes ([`vmap()`]). It knows nothing of implicit arrays.
 //!
 //! No Rust panic and no C++ exception crosses the border: a failing callback becomes an exception with its text, and
 //! [`recover`] finds the error itself again.
 
 mod arrays;
 mod aval;
+mod callback;
+mod custom_function;
 mod custom_vjp;
+mod difference;
 mod error;
 mod ffi;
+mod function;
+mod graph;
 pub mod kernel;
 mod names;
 mod param;
 mod primitive;
+mod program;
+mod record;
 mod scope;
 mod tape;
 pub mod typed;
+mod vmap;
 
 pub use arrays::{array_id, prototype};
 pub use aval::{Aval, ParseAvalError, dtype_name, dtype_named};
-pub use custom_vjp::{Differentiable, GradientError, PanicError, custom_vjp};
+pub use callback::PanicError;
+pub use custom_function::{CustomFunction, TangentError, checkpoint, custom_function};
+pub use custom_vjp::{Differentiable, GradientError, custom_vjp};
+pub use difference::{Difference, difference};
 pub use error::{BoxError, BridgeError, recover, remember};
+pub use graph::{constants, is_traced};
 pub use names::NameId;
 pub use param::{Param, ParamError};
 pub use primitive::Primitive;
+pub use program::{Outcome, Program, any_tracer, compiler_available, set_no_fuse};
+pub use record::record_shapeless;
 pub use scope::Scope;
 pub use tape::{Kept, Slot, Tape};
+pub use vmap::{Mapped, VmapError, vmap};

@@ -8,7 +8,7 @@ use mlx_rs::Array;
 
 use crate::arrays::{self, Collector};
 use crate::error::{BridgeError, check};
-use crate::{NameId, Param, ffi, param, typed};
+use crate::{NameId, Param, ffi, kernel, param, typed};
 
 /// One MLX primitive with its static parameters.
 ///
@@ -42,6 +42,18 @@ impl Primitive {
         Ok(Self { name, raw: Arc::new(Raw(raw)) })
     }
 
+    /// The primitive that makes `array`; `None` for an array that no primitive makes, or that is evaluated.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn making(array: &Array) -> Result<Option<Self>, BridgeError> {
+        let mut id = u32::MAX;
+        // SAFETY: the handle and the pointer are live for the call.
+        check(unsafe { ffi::tacit_array_name(array.as_ptr(), &raw mut id) })?;
+        if id == u32::MAX { Ok(None) } else { Self::of(array, NameId(id)).map(Some) }
+    }
+
     /// The name as MLX spells it, such as `Matmul`.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -54,14 +66,23 @@ impl Primitive {
         self.name
     }
 
-    /// The static parameters, in the order of the table; empty for a primitive that has none or is not in it.
+    /// The static parameters, in the order of the table, or as a kernel tells them; empty for a primitive that has none or
+    /// is not in the table.
     ///
     /// # Errors
     ///
     /// The loaded MLX lays the parameters out in a way that this build does not know.
     pub fn params(&self) -> Result<Vec<Param>, BridgeError> {
+        if let Some(params) = self.kernel_params() {
+            return Ok(params.into_iter().map(|(_, param)| param).collect());
+        }
         // SAFETY: the object is live.
         unsafe { param::of_recorded(self.raw.0) }
+    }
+
+    fn kernel_params(&self) -> Option<Vec<(&'static str, Param)>> {
+        // SAFETY: the object is live.
+        unsafe { kernel::params_of(self.raw.0) }
     }
 
     /// Emits the primitive again with other operands.
@@ -84,7 +105,10 @@ impl Primitive {
 impl fmt::Display for Primitive {
     /// As in a jaxpr: `transpose[axes=(1,0)]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&typed::print(self.name(), &self.params().unwrap_or_default()))
+        match self.kernel_params() {
+            Some(params) => f.write_str(&typed::print_named(self.name(), &params)),
+            None => f.write_str(&typed::print(self.name(), &self.params().unwrap_or_default())),
+        }
     }
 }
 

@@ -84,17 +84,30 @@ pub fn snake(name: &str) -> String {
 /// Parameters that the table does not name are printed without a name.
 #[must_use]
 pub fn print(name: &str, params: &[Param]) -> String {
-    let mut out = snake(name);
     let fields = describe(name).map_or(&[][..], |row| row.fields);
-    for (index, param) in params.iter().enumerate() {
-        out.push(if index == 0 { '[' } else { ',' });
-        if let Some(field) = fields.get(index) {
-            out.push_str(field.name);
+    print_fields(
+        name,
+        params.iter().enumerate().map(|(index, param)| (fields.get(index).map(|field| field.name), param)),
+    )
+}
+
+/// As [`print`], with parameters that bring their names.
+pub(crate) fn print_named(name: &str, params: &[(&'static str, Param)]) -> String {
+    print_fields(name, params.iter().map(|(name, param)| (Some(*name), param)))
+}
+
+fn print_fields<'a>(name: &str, params: impl Iterator<Item = (Option<&'static str>, &'a Param)>) -> String {
+    let mut out = snake(name);
+    let mut separator = '[';
+    for (field, param) in params {
+        out.push(std::mem::replace(&mut separator, ','));
+        if let Some(field) = field {
+            out.push_str(field);
             out.push('=');
         }
         out.push_str(&param.to_string());
     }
-    if !params.is_empty() {
+    if separator == ',' {
         out.push(']');
     }
     out
@@ -218,7 +231,7 @@ mod tests {
         for row in [
             "TACIT_PARAMETERS(\"N3mlx4core9TransposeE\", Transpose, kind::Ints)",
             "TACIT_PARAMETERS(\"N3mlx4core4fast9LayerNormE\", fast::LayerNorm, kind::Skip, kind::Float)",
-            "TACIT_NO_PARAMETERS(Add)",
+            "TACIT_NO_PARAMETERS(\"N3mlx4core3AddE\", Add)",
         ] {
             assert!(rows.lines().any(|line| line == row), "{row}");
         }

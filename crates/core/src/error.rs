@@ -159,6 +159,31 @@ pub enum Error {
         message: String,
     },
 
+    /// A function that is compiled holds arrays that are not its arguments.
+    #[error(
+        "{function} is compiled and holds {}, frozen with the value of now: it is not among the arguments\n\
+         help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`",
+        Together(.avals)
+    )]
+    Constants {
+        /// The compiled function.
+        function: String,
+        /// The avals of the arrays.
+        avals: Vec<Aval>,
+    },
+
+    /// The graph of a shapeless function does not serve these shapes.
+    #[error(
+        "{function} was compiled without shapes and cannot be: {reason}\n\
+         help: let no extent go into the function, as in `flatten` for `reshape`, or compile it with `shapeless: false`"
+    )]
+    Shapeless {
+        /// The compiled function.
+        function: String,
+        /// Which node, and what of it.
+        reason: String,
+    },
+
     /// An argument cannot be used.
     #[error("{message}{}", .help.as_ref().map(|help| format!("\nhelp: {help}")).unwrap_or_default())]
     Invalid {
@@ -221,6 +246,17 @@ impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, aval) in self.0.iter().enumerate().filter(|(i, aval)| !self.0[..*i].contains(aval)) {
             write!(f, "{}{aval}", if i == 0 { "" } else { " or " })?;
+        }
+        Ok(())
+    }
+}
+
+struct Together<'a>(&'a [Aval]);
+
+impl fmt::Display for Together<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, aval) in self.0.iter().enumerate() {
+            write!(f, "{}{aval}", if i == 0 { "" } else { ", " })?;
         }
         Ok(())
     }

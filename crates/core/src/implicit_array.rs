@@ -1,8 +1,7 @@
 //! The trait of implicit arrays.
 
 use std::any::Any;
-use std::borrow::Cow;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::hash::Hasher;
 
 use dyn_clone::DynClone;
@@ -14,8 +13,50 @@ use crate::{Error, Primitive, Result, Value};
 /// A handler for every primitive, which a type may have as its default.
 pub type DefaultHandler = fn(&Primitive, &[&Value]) -> Result<Vec<Value>>;
 
-/// A child with its name: the field's, and `field.0`, `field.1` in a list.
-pub type NamedChild = (Cow<'static, str>, Value);
+/// The name of a child: the field's, and `field.0`, `field.1` in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChildName {
+    /// The field.
+    pub field: &'static str,
+    /// The place in the field, if that is a list.
+    pub index: Option<usize>,
+}
+
+impl ChildName {
+    /// The name of a field that holds one child.
+    #[must_use]
+    pub const fn field(field: &'static str) -> Self {
+        Self { field, index: None }
+    }
+}
+
+impl fmt::Display for ChildName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.field)?;
+        self.index.map_or(Ok(()), |index| write!(f, ".{index}"))
+    }
+}
+
+/// A child with its name.
+pub type NamedChild = (ChildName, Value);
+
+/// A child where it is held.
+#[derive(Clone, Copy, Debug)]
+pub enum ChildRef<'a> {
+    /// A dense child.
+    Dense(&'a Array),
+    /// An implicit child.
+    Implicit(&'a dyn ImplicitArray),
+}
+
+impl From<ChildRef<'_>> for Value {
+    fn from(child: ChildRef<'_>) -> Self {
+        match child {
+            ChildRef::Dense(array) => Self::Dense(array.clone()),
+            ChildRef::Implicit(array) => Self::Implicit(dyn_clone::clone_box(array)),
+        }
+    }
+}
 
 /// What the derive cannot know of an implicit array: how to build the dense one.
 #[diagnostic::on_unimplemented(
@@ -59,8 +100,15 @@ pub trait ImplicitArray: DynClone + Debug + Send + Any {
     /// The type refuses.
     fn build(&self) -> Result<Value>;
 
+    /// Shows each child in the order of the fields.
+    fn visit_children<'a>(&'a self, visit: &mut dyn FnMut(ChildName, ChildRef<'a>));
+
     /// The children in the order of the fields.
-    fn children(&self) -> Vec<NamedChild>;
+    fn children(&self) -> Vec<NamedChild> {
+        let mut children = Vec::new();
+        self.visit_children(&mut |name, child| children.push((name, child.into())));
+        children
+    }
 
     /// The same array with other children, in the order of [`children`](Self::children).
     ///
@@ -75,6 +123,9 @@ pub trait ImplicitArray: DynClone + Debug + Send + Any {
     /// Hashes the type and the static fields.
     fn aux_hash(&self, state: &mut dyn Hasher);
 
+    /// The static fields by name, printed.
+    fn aux(&self) -> Vec<(&'static str, String)>;
+
     /// The handler for every primitive that has no other, if the type has one.
     fn default_handler(&self) -> Option<DefaultHandler>;
 
@@ -86,7 +137,14 @@ pub trait ImplicitArray: DynClone + Debug + Send + Any {
 
     /// The bytes that the children hold.
     fn nbytes(&self) -> usize {
-        self.children().iter().map(|(_, child)| child.nbytes()).sum()
+        let mut total = 0;
+        self.visit_children(&mut |_, child| {
+            total += match child {
+                ChildRef::Dense(array) => array.nbytes(),
+                ChildRef::Implicit(array) => array.nbytes(),
+            };
+        });
+        total
     }
 }
 
@@ -100,8 +158,8 @@ dyn_clone::clone_trait_object!(ImplicitArray);
     note = "children are `Array` and `Value`, and `Option` and `Vec` of these"
 )]
 pub trait ChildField: Sized {
-    /// Appends the children in this field.
-    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>);
+    /// Shows the children in this field.
+    fn visit<'a>(&'a self, name: ChildName, visit: &mut dyn FnMut(ChildName, ChildRef<'a>));
 
     /// Takes as many children as this field has from `children`.
     ///
@@ -118,8 +176,14 @@ fn next(name: &str, children: &mut dyn Iterator<Item = Value>) -> Result<Value> 
 }
 
 impl ChildField for Value {
-    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
-        children.push((name.into(), self.clone()));
+    fn visit<'a>(&'a self, name: ChildName, visit: &mut dyn FnMut(ChildName, ChildRef<'a>)) {
+        visit(
+            name,
+            match self {
+                Self::Dense(array) => ChildRef::Dense(array),
+                Self::Implicit(array) => ChildRef::Implicit(&**array),
+            },
+        );
     }
 
     fn replaced(&self, name: &'static str, children: &mut dyn Iterator<Item = Value>) -> Result<Self> {
@@ -128,8 +192,8 @@ impl ChildField for Value {
 }
 
 impl ChildField for Array {
-    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
-        children.push((name.into(), self.into()));
+    fn visit<'a>(&'a self, name: ChildName, visit: &mut dyn FnMut(ChildName, ChildRef<'a>)) {
+        visit(name, ChildRef::Dense(self));
     }
 
     fn replaced(&self, name: &'static str, children: &mut dyn Iterator<Item = Value>) -> Result<Self> {
@@ -145,9 +209,9 @@ impl ChildField for Array {
 
 #[diagnostic::do_not_recommend]
 impl<T: ChildField> ChildField for Option<T> {
-    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
+    fn visit<'a>(&'a self, name: ChildName, visit: &mut dyn FnMut(ChildName, ChildRef<'a>)) {
         if let Some(child) = self {
-            child.collect(name, children);
+            child.visit(name, visit);
         }
     }
 
@@ -158,13 +222,9 @@ impl<T: ChildField> ChildField for Option<T> {
 
 #[diagnostic::do_not_recommend]
 impl<T: ChildField> ChildField for Vec<T> {
-    fn collect(&self, name: &'static str, children: &mut Vec<NamedChild>) {
-        for (i, item) in self.iter().enumerate() {
-            let first = children.len();
-            item.collect(name, children);
-            for (child, _) in &mut children[first..] {
-                *child = format!("{name}.{i}").into();
-            }
+    fn visit<'a>(&'a self, name: ChildName, visit: &mut dyn FnMut(ChildName, ChildRef<'a>)) {
+        for (index, item) in self.iter().enumerate() {
+            item.visit(ChildName { index: Some(index), ..name }, visit);
         }
     }
 

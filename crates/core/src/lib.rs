@@ -11,10 +11,13 @@
 extern crate self as tacit;
 
 mod array_store;
+pub mod compile;
+pub mod control;
 mod counters;
 mod derive_support;
 pub mod dispatch;
 mod error;
+pub mod executable;
 mod explain;
 pub mod handler;
 mod implicit;
@@ -25,33 +28,35 @@ mod materialize;
 mod module;
 mod pattern;
 mod policy;
-mod positional;
 mod primitive;
 mod registry;
 mod scoped;
 mod trace;
 pub mod transform;
+pub mod tree;
 mod value;
 
+pub use compile::{compile, compile_with, compile_with_state};
 pub use counters::Counters;
 pub use dispatch::Taker;
 pub use error::{Error, NearMiss, Result};
+pub use executable::Executable;
 pub use explain::{Equation, Explanation, Variable};
 pub use handler::{Handler, Site};
 pub use implicit::{explain, implicit};
-pub use implicit_array::{ChildField, DefaultHandler, ImplicitArray, Materialize, NamedChild};
+pub use implicit_array::{ChildField, ChildName, ChildRef, DefaultHandler, ImplicitArray, Materialize, NamedChild};
 pub use materialize::materialize;
-pub use module::{Parameters, explain_with_parameters, with_parameters};
+pub use module::{Parameters, check_parameters, explain_with_parameters, with_parameters};
 pub use pattern::{OperandType, Pattern, Signature};
 pub use policy::{POLICY_VARIABLE, Policy};
-pub use positional::Arrays;
 pub use primitive::Primitive;
 pub use registry::{Registry, Resolution};
 pub use scoped::{PolicyGuard, RegistryGuard};
 pub use tacit_bridge::{Aval, Param, dtype_name, dtype_named};
+pub use tree::Tree;
 pub use value::{Value, short_name};
 
-pub use macros::{ImplicitArray, handler};
+pub use macros::{ImplicitArray, Tree, handler};
 
 /// The typed views of MLX's primitives, and the table that they come from.
 pub mod op {
@@ -67,5 +72,6 @@ pub mod __private {
         HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, implicit_operand,
         typed_operand,
     };
+    pub use crate::tree::{ForeignNode, flatten_foreign, unflatten_foreign};
     pub use {inventory, serde, typetag};
 }

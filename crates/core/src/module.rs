@@ -6,8 +6,9 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 
-use crate::positional::Arrays;
-use crate::{Error, Explanation, Result, Value, trace};
+use crate::implicit::{arrays_of, never_called};
+use crate::tree::{self, TreeDef};
+use crate::{Error, Explanation, Result, Tree, Value, trace};
 
 /// Values for some parameters of a module, by their path as mlx-rs flattens it: `layers.0.weight`.
 pub type Parameters = BTreeMap<String, Value>;
@@ -40,15 +41,16 @@ pub fn with_parameters<M, O, E>(
     module: &mut M,
     parameters: &Parameters,
     f: impl FnOnce(&mut M) -> Result<O, E>,
-) -> Result<O::Values>
+) -> Result<O::With<Value>>
 where
     M: ModuleParameters,
-    O: Arrays,
+    O: Tree,
     E: Into<Error>,
 {
     let (paths, values) = checked(module, parameters)?;
-    let results = trace::run(&values, |arrays| call(module, paths, arrays, f))?;
-    O::from_values(results)
+    let mut made = None;
+    let results = trace::run(&values, |arrays| call(module, paths, arrays, f, &mut made))?;
+    tree::unflatten(&made.ok_or_else(never_called)?, results)
 }
 
 /// Runs `f` as [`with_parameters`] does and tells what happened.
@@ -63,15 +65,20 @@ pub fn explain_with_parameters<M, O, E>(
 ) -> Result<Explanation>
 where
     M: ModuleParameters,
-    O: Arrays,
+    O: Tree,
     E: Into<Error>,
 {
     let (paths, values) = checked(module, parameters)?;
-    let (_, explanation) = trace::run_explained(&values, |arrays| call(module, paths, arrays, f))?;
+    let (_, explanation) = trace::run_explained(&values, |arrays| call(module, paths, arrays, f, &mut None))?;
     Ok(explanation)
 }
 
-fn checked(module: &impl ModuleParameters, parameters: &Parameters) -> Result<(Vec<Rc<str>>, Vec<Value>)> {
+/// Checks that a module has a parameter of each path, of the value's shape and dtype.
+///
+/// # Errors
+///
+/// It has not.
+pub fn check_parameters(module: &impl ModuleParameters, parameters: &Parameters) -> Result<()> {
     let own = module.parameters().flatten();
     for (path, value) in parameters {
         let Some(array) = own.get(path.as_str()) else {
@@ -90,6 +97,11 @@ fn checked(module: &impl ModuleParameters, parameters: &Parameters) -> Result<(V
             ));
         }
     }
+    Ok(())
+}
+
+fn checked(module: &impl ModuleParameters, parameters: &Parameters) -> Result<(Vec<Rc<str>>, Vec<Value>)> {
+    check_parameters(module, parameters)?;
     Ok((parameters.keys().map(|path| Rc::from(path.as_str())).collect(), parameters.values().cloned().collect()))
 }
 
@@ -98,14 +110,16 @@ fn call<M, O, E>(
     paths: Vec<Rc<str>>,
     arrays: Vec<Array>,
     f: impl FnOnce(&mut M) -> Result<O, E>,
+    made: &mut Option<TreeDef>,
 ) -> Result<Vec<Array>>
 where
     M: ModuleParameters,
-    O: Arrays,
+    O: Tree,
     E: Into<Error>,
 {
     let lent = Lent::new(module, paths.into_iter().zip(arrays));
-    f(lent.module).map(O::into_arrays).map_err(Into::into)
+    let results = f(&mut *lent.module).map_err(Into::into)?;
+    arrays_of(|visitor| results.flatten(visitor), made)
 }
 
 /// A module with other parameters, until it is dropped.

@@ -1,5 +1,6 @@
 //! Record a function on placeholders, walk the graph, interpret it.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use mlx_rs::Array;
@@ -59,7 +60,10 @@ fn trace(
             }
         }
     }
-    let outputs = record(|| f(arrays))?;
+    let outputs = {
+        let _recording = Recording::enter();
+        record(|| f(arrays))?
+    };
     let tape = Tape::walk(&outputs, &placeholders, &boundaries)?;
     drop(placeholders);
     if let Some(scribe) = scribe.as_deref_mut() {
@@ -96,6 +100,31 @@ fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
             }
             resume_unwind(payload)
         }
+    }
+}
+
+/// Whether a function is being recorded on placeholders on this thread.
+pub(crate) fn is_recording() -> bool {
+    RECORDING.get() > 0
+}
+
+thread_local! {
+    static RECORDING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Says that a function is being recorded, until it is dropped.
+pub(crate) struct Recording;
+
+impl Recording {
+    pub(crate) fn enter() -> Self {
+        RECORDING.set(RECORDING.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        RECORDING.set(RECORDING.get() - 1);
     }
 }
 

@@ -1,102 +1,46 @@
-//! Gradients of one's own, and interception over a list of values.
+//! Transforms over trees: gradients, mapped functions, checkpoints, and rules of one's own.
+//!
+//! Each takes a function as [`implicit`](crate::implicit()) does: inside, every leaf is a dense array; outside, it is a
+//! value. What the row around the column gives:
+//!
+//! | around       | `implicit` | `grad` | `vmap` | `compile` | `checkpoint` |
+//! |--------------|------------|--------|--------|-----------|--------------|
+//! | `implicit`   | works      | works  | works  | inlined   | works        |
+//! | `grad`       | works      | works  | works  | inlined   | works        |
+//! | `vmap`       | works      | works  | works  | inlined   | works, but   |
+//! | `compile`    | works      | works  | works  | inlined   | works        |
+//! | `checkpoint` | works      | works  | works  | inlined   | works        |
+//!
+//! inlined: the values are right, and the inner function runs as it is, since its arguments are no data; compile the
+//! outermost function.
+//!
+//! but: `vmap` around `grad` around `checkpoint` is an error, since MLX cannot map the second pass of a checkpoint; put
+//! `checkpoint` around `vmap`. A handler takes a primitive wherever `implicit` stands.
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
+mod checkpoint;
+mod custom_jvp;
+mod custom_vjp;
+mod differentiable;
+mod grad;
+mod jvp;
+mod node;
+mod opened;
+mod resident;
+mod vmap;
+mod wrt;
+
+pub use checkpoint::checkpoint;
+pub use custom_jvp::custom_jvp;
+pub use custom_vjp::custom_vjp;
+pub use differentiable::{Differentiable, apply};
+pub use grad::{ValueAndGradient, grad, grad_wrt, value_and_grad, value_and_grad_wrt, vjp};
+pub use jvp::jvp;
+pub use vmap::{Axes, vmap};
+pub use wrt::Wrt;
 
 use mlx_rs::Array;
-use tacit_bridge::BoxError;
 
-use crate::{Error, Result, Value, trace};
-
-/// A function together with its vjp.
-///
-/// It lives in a graph, which any thread may let go of or transform; one call at a time is made.
-pub trait Differentiable: Send + 'static {
-    /// What messages call the function.
-    fn name(&self) -> &str;
-
-    /// The function itself; at least one result.
-    ///
-    /// # Errors
-    ///
-    /// Whatever the function refuses.
-    fn forward(&self, args: &[Array]) -> Result<Vec<Array>>;
-
-    /// One gradient for each argument, of the argument's own shape and dtype.
-    ///
-    /// # Errors
-    ///
-    /// Whatever the function refuses.
-    fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>>;
-}
-
-/// Applies `function` so that its vjp is the function's own.
-///
-/// ```
-/// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, transforms};
-/// use tacit_core::Result;
-/// use tacit_core::transform::{Differentiable, custom_vjp};
-///
-/// struct Twice;
-///
-/// impl Differentiable for Twice {
-///     fn name(&self) -> &str {
-///         "twice"
-///     }
-///     fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
-///         Ok(vec![args[0].add(&args[0])?])
-///     }
-///     fn backward(&self, _: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
-///         Ok(vec![cotangents[0].multiply(Array::from_f32(10.0))?])
-///     }
-/// }
-///
-/// let mut gradient = transforms::grad(|x: &Array| Ok(custom_vjp(Twice, &[x.clone()])?.remove(0)));
-/// assert_eq!(gradient(&Array::from_f32(1.0))?.item::<f32>(), 10.0);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-///
-/// The function fails or gives no result. Number, shape and dtype of the gradients are checked when they are taken.
-pub fn custom_vjp(function: impl Differentiable, args: &[Array]) -> Result<Vec<Array>> {
-    let bridged = Bridged { name: function.name().to_owned(), function: Mutex::new(function) };
-    Ok(tacit_bridge::custom_vjp(bridged, args)?)
-}
-
-/// Makes of a function that is only `Send`, as anything with arrays in it, one that threads may share.
-struct Bridged<F> {
-    name: String,
-    function: Mutex<F>,
-}
-
-impl<F> Bridged<F> {
-    fn locked(&self) -> Result<MutexGuard<'_, F>> {
-        match self.function.try_lock() {
-            Ok(guard) => Ok(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Error::invalid(
-                format!("{} is called while another call of it runs", self.name),
-                "build the graph anew on each thread",
-            )),
-        }
-    }
-}
-
-impl<F: Differentiable> tacit_bridge::Differentiable for Bridged<F> {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Ok(self.locked()?.forward(args)?)
-    }
-
-    fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Ok(self.locked()?.backward(primals, cotangents, outputs)?)
-    }
-}
+use crate::{Result, Value, trace};
 
 /// Runs `f` on a list of values with every primitive on an implicit one intercepted: [`implicit`](crate::implicit())
 /// for a handler, whose operands are a list.

@@ -1,11 +1,12 @@
-//! `derive(ImplicitArray)` and `#[handler]`.
+//! `derive(ImplicitArray)`, `derive(Tree)` and `#[handler]`.
 //!
-//! Both are re-exported, with examples, by the crate whose library name is `tacit`; what they write refers to it by
+//! All are re-exported, with examples, by the crate whose library name is `tacit`; what they write refers to it by
 //! absolute path. Each macro is a folder: `attr` reads its arguments, `ast` reads and checks the item, `expand` writes
 //! the output. What the output does is in ordinary functions behind `tacit::__private`.
 
 mod handler;
 mod implicit_array;
+mod tree;
 
 use proc_macro::TokenStream;
 use syn::{DeriveInput, ItemFn, parse_macro_input};
@@ -23,6 +24,17 @@ use syn::{DeriveInput, ItemFn, parse_macro_input};
 pub fn derive_implicit_array(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     implicit_array::derive(&input).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Each field is a tree, or static and marked `#[tree(static)]`.
+///
+/// It stands on structs and enums. The type of a static field is `Clone + Debug + Eq + Hash + 'static`; it is part of the
+/// structure. One type parameter is allowed, the leaf: `Params<Array>` inside a traced function is `Params<Value>`
+/// outside. Constant parameters are allowed too.
+#[proc_macro_derive(Tree, attributes(tree))]
+pub fn derive_tree(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    tree::derive(&input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 /// The first parameter is the primitive, and the others are its operands.

@@ -1,8 +1,13 @@
 //! A module that holds implicit arrays in place of dense parameters.
 
-use mlx_rs::module::{Module, ModuleParameters};
+use std::rc::Rc;
+
+use mlx_rs::module::{FlattenedModuleParamMut, Module, ModuleParameters};
 use mlx_rs::{Array, ops};
-use tacit_core::{Arrays, Error, Explanation, Parameters, Result, Value, explain_with_parameters, with_parameters};
+use tacit_core::tree::{Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::{
+    Error, Explanation, Parameters, Result, Tree, Value, check_parameters, explain_with_parameters, with_parameters,
+};
 
 use crate::quantized;
 
@@ -47,28 +52,15 @@ impl<M: ModuleParameters> ImplicitModule<M> {
     /// # Errors
     ///
     /// The module has no parameter of a given path, or one of another shape or dtype.
-    pub fn new(mut module: M, parameters: Parameters) -> Result<Self> {
-        let mut slots = module.parameters_mut().flatten();
-        for (path, value) in &parameters {
-            let Some(slot) = slots.get_mut(path.as_str()) else {
-                return Err(Error::invalid(
-                    format!("the module has no parameter {path}"),
-                    "use the paths of `module.parameters().flatten()`",
-                ));
-            };
-            let aval = value.aval()?;
-            if aval != tacit_core::Aval::from(&**slot) {
-                return Err(Error::invalid(
-                    format!("the parameter {path} is {} and was given {value}", tacit_core::Aval::from(&**slot)),
-                    "give a value of the parameter's own shape and dtype",
-                ));
-            }
-            // A single zero that is broadcast keeps shape and dtype, and nothing of the dense weight.
-            let zero = ops::zeros_dtype(&[], aval.dtype)?;
-            **slot = ops::broadcast_to(&zero, &aval.shape)?;
+    pub fn new(module: M, parameters: Parameters) -> Result<Self> {
+        check_parameters(&module, &parameters)?;
+        let mut this = Self { module, parameters: Parameters::new() };
+        let mut slots = this.module.parameters_mut().flatten();
+        for (path, value) in parameters {
+            put(&mut slots, &mut this.parameters, &path, value)?;
         }
         drop(slots);
-        Ok(Self { module, parameters })
+        Ok(this)
     }
 
     /// Runs the module's own forward pass, intercepted.
@@ -89,7 +81,7 @@ impl<M: ModuleParameters> ImplicitModule<M> {
     /// # Errors
     ///
     /// The function fails, or as for [`tacit_core::implicit()`].
-    pub fn run<O: Arrays, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<O::Values> {
+    pub fn run<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<O::With<Value>> {
         with_parameters(&mut self.module, &self.parameters, f)
     }
 
@@ -98,10 +90,7 @@ impl<M: ModuleParameters> ImplicitModule<M> {
     /// # Errors
     ///
     /// As for [`run`](Self::run).
-    pub fn explain<O: Arrays, E: Into<Error>>(
-        &mut self,
-        f: impl FnOnce(&mut M) -> Result<O, E>,
-    ) -> Result<Explanation> {
+    pub fn explain<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<Explanation> {
         explain_with_parameters(&mut self.module, &self.parameters, f)
     }
 
@@ -125,4 +114,69 @@ impl<M: ModuleParameters> ImplicitModule<M> {
             .sum();
         implicit + dense
     }
+}
+
+const NODE: &str = "ImplicitModule";
+
+/// The leaves are the parameters by path, the implicit ones as they are. Inside a traced function every parameter is
+/// dense, so that the module itself runs there. It can be a state, and not an argument: a module cannot be made of its
+/// parameters alone.
+impl<M: ModuleParameters> Tree for ImplicitModule<M> {
+    type With<L: Leaf> = Self;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        let dense = self.module.parameters().flatten();
+        let mut sorted: Vec<(Rc<str>, &'a Array)> = dense.into_iter().collect();
+        sorted.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let keys: Vec<&str> = sorted.iter().map(|(key, _)| &**key).collect();
+        visitor.node(&Node::new(NODE, Labels::Keys(&keys)));
+        for (path, array) in &sorted {
+            match self.parameters.get(&**path) {
+                Some(Value::Implicit(implicit)) => visitor.implicit(&**implicit),
+                Some(Value::Dense(array)) => visitor.array(array),
+                None => visitor.array(array),
+            }
+        }
+        Ok(())
+    }
+
+    fn unflatten(_: &mut Reader<'_>) -> Result<Self> {
+        Err(Error::invalid(
+            "a module cannot be made of its parameters alone",
+            "pass it as the state of `compile_with_state`, or change it in place",
+        ))
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let Self { module, parameters } = self;
+        let mut slots = module.parameters_mut().flatten();
+        for path in reader.enter(NODE)?.keys() {
+            put(&mut slots, parameters, path, reader.value()?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts `value` in place of a module's parameter.
+fn put(slots: &mut FlattenedModuleParamMut<'_>, parameters: &mut Parameters, path: &str, value: Value) -> Result<()> {
+    let slot = slots.get_mut(path).ok_or_else(|| {
+        Error::invalid(
+            format!("the module has no parameter {path}"),
+            "use the paths of `module.parameters().flatten()`",
+        )
+    })?;
+    match value {
+        Value::Dense(array) => {
+            **slot = array;
+            parameters.remove(path);
+        }
+        implicit @ Value::Implicit(_) => {
+            let aval = implicit.aval()?;
+            // A single zero that is broadcast keeps shape and dtype, and nothing of the dense weight.
+            let zero = ops::zeros_dtype(&[], aval.dtype)?;
+            **slot = ops::broadcast_to(&zero, &aval.shape)?;
+            parameters.insert(path.to_owned(), implicit);
+        }
+    }
+    Ok(())
 }

@@ -7,8 +7,11 @@ use mlx_rs::error::Exception;
 use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype, stop_gradient, transforms};
 use tacit_core::kernel::{Input, Kernel, Output, apply};
-use tacit_core::{Aval, Result};
+use tacit_core::{Aval, Param, Result};
 use tacit_kernels::nf4::{self, CODEBOOK, Orientation, THRESHOLDS, Weight};
+
+/// Results, and the mapped axis of each.
+type Mapped = (Vec<Array>, Vec<usize>);
 
 type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -76,6 +79,14 @@ impl Layout {
     fn decomposed(&self, packed: &Array, absmax: &Array) -> std::result::Result<Array, Exception> {
         decoded(packed, absmax, self.block, self.n * self.k)?.reshape(&[self.n as i32, self.k as i32])
     }
+
+    fn params(self) -> Vec<(&'static str, Param)> {
+        vec![("n", int(self.n)), ("k", int(self.k)), ("block", int(self.block))]
+    }
+}
+
+fn int(value: usize) -> Param {
+    Param::Int(value as i64)
 }
 
 struct Quantize {
@@ -85,6 +96,10 @@ struct Quantize {
 impl Kernel for Quantize {
     fn name(&self) -> &'static str {
         "Nf4Quantize"
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        Some(vec![("block", int(self.block))])
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
@@ -137,6 +152,10 @@ impl Kernel for Dequantize {
         "Nf4Dequantize"
     }
 
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        Some(vec![("block", int(self.block)), ("size", int(self.size))])
+    }
+
     fn output_avals(&self, _: &[Aval]) -> Fallible<Vec<Aval>> {
         Ok(vec![Aval::new(&[self.size as i32], Dtype::Float32)])
     }
@@ -158,6 +177,10 @@ impl Kernel for GatherRows {
         "Nf4GatherRows"
     }
 
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        Some(self.0.params())
+    }
+
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
         Ok(vec![Aval::new(&[inputs[2].size() as i32, self.0.k as i32], Dtype::Float32)])
     }
@@ -169,6 +192,17 @@ impl Kernel for GatherRows {
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         Ok(vec![self.0.decomposed(&inputs[0], &inputs[1])?.take_axis(&inputs[2], 0)?])
+    }
+
+    /// The rows of all examples at once, if they share the weight.
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
+        let [None, None, Some(axis)] = *axes else { return None };
+        let all = || -> Fallible<Mapped> {
+            let rows = inputs[2].move_axis(axis as i32, 0)?;
+            let made = gather_rows(&inputs[0], &inputs[1], self.0, &rows.reshape(&[-1])?)?;
+            Ok((vec![made.reshape(&[rows.dim(0), rows.dim(1), self.0.k as i32])?], vec![0]))
+        };
+        Some(all())
     }
 }
 
@@ -196,6 +230,12 @@ impl Matmul {
 impl Kernel for Matmul {
     fn name(&self) -> &'static str {
         "Nf4Matmul"
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        let mut params = self.layout.params();
+        params.push(("transpose", Param::Bool(self.orientation == Orientation::Transposed)));
+        Some(params)
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
@@ -235,6 +275,18 @@ impl Kernel for Matmul {
             }
         };
         Some(argnums.iter().map(one).collect())
+    }
+
+    /// One product of the rows of all examples, if they share the weight.
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
+        let [Some(axis), None, None] = *axes else { return None };
+        let all = || -> Fallible<Mapped> {
+            let x = inputs[0].move_axis(axis as i32, 0)?;
+            let rows = x.flatten(0, 1)?;
+            let made = matmul(&rows, &inputs[1], &inputs[2], self.layout, self.orientation)?;
+            Ok((vec![made.reshape(&[x.dim(0), x.dim(1), self.columns() as i32])?], vec![0]))
+        };
+        Some(all())
     }
 }
 

@@ -6,8 +6,10 @@
 )]
 
 mod affine_format;
+mod compiled;
 mod fallback;
 mod gather;
+mod gradients;
 mod messages;
 mod mixed;
 mod nf4_format;

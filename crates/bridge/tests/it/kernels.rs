@@ -6,10 +6,9 @@ use mlx_rs::transforms::compile::compile;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp, grad};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::kernel::{Input, Kernel, KernelError, Output, apply};
-use tacit_bridge::{Aval, BoxError, Scope, Tape, recover};
+use tacit_bridge::{Aval, BoxError, Mapped, Scope, Tape, recover, vmap};
 
 use crate::arrays::{aval, matrix, names, numbers, placeholders, vector};
-use crate::vmapped::vmap;
 
 type Vjp = fn(&[Array], &[Array], &[usize]) -> Result<Vec<Array>, BoxError>;
 
@@ -164,14 +163,71 @@ fn jvp_is_that_of_the_decomposition() {
     assert_eq!(tangents.iter().map(numbers).collect::<Vec<_>>(), [[1.25], [0.75]]);
 }
 
+fn mapped(args: [&Array; 2], axes: [Option<i32>; 2]) -> Vec<Array> {
+    let mut f = |args: Vec<Array>| Ok(butterfly(&args[0], &args[1]));
+    vmap(&args.map(Clone::clone), &axes, |count| vec![0; count], &mut f).expect("maps")
+}
+
 #[test]
 fn vmap_is_that_of_the_decomposition() {
     let (rows, columns, shift) = (matrix(2, 3), matrix(3, 2), vector(&[10.0, 20.0, 30.0]));
-    let made = vmap(butterfly, [&rows, &columns], [0, 1], 2);
+    let made = mapped([&rows, &columns], [Some(0), Some(1)]);
     assert_eq!(numbers(&made[0]), [2.0, 5.0, 8.0, 6.0, 9.0, 12.0]);
     assert_eq!(numbers(&made[1]), [0.0, -1.0, -2.0, 2.0, 1.0, 0.0]);
-    let made = vmap(butterfly, [&rows, &shift], [0, -1], 2);
+    let made = mapped([&rows, &shift], [Some(0), None]);
     assert_eq!(numbers(&made[0]), [11.0, 22.0, 33.0, 14.0, 25.0, 36.0]);
+}
+
+/// Rows to their sums; mapped, all at once.
+struct Sums(Rule);
+
+type Rule = fn(&[Array], &[Option<usize>]) -> Result<Mapped, BoxError>;
+
+impl Kernel for Sums {
+    fn name(&self) -> &'static str {
+        "sums"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Ok(vec![aval(&inputs[0].shape[..1])])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        let columns = inputs[0].aval().shape[1] as usize;
+        let rows = inputs[0].elements::<f32>()?.chunks_exact(columns);
+        outputs[0].elements::<f32>()?.iter_mut().zip(rows).for_each(|(y, row)| *y = row.iter().sum());
+        Ok(())
+    }
+
+    fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Err("the decomposition is not asked".into())
+    }
+
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Result<Mapped, BoxError>> {
+        Some(self.0(inputs, axes))
+    }
+}
+
+fn mapped_sums(rule: Rule) -> Result<Vec<Array>, String> {
+    let x = matrix(4, 3).reshape(&[2, 2, 3]).expect("builds");
+    let mut f = |args: Vec<Array>| Ok(apply(Arc::new(Sums(rule)), &args)?);
+    vmap(&[x], &[Some(1)], |_| vec![-1], &mut f).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_kernel_may_have_its_own_vmap() {
+    let made = mapped_sums(|inputs, axes| {
+        assert_eq!((inputs[0].shape(), axes), (&[2, 2, 3][..], &[Some(1)][..]));
+        let rows = inputs[0].reshape(&[4, 3])?;
+        Ok((vec![apply(Arc::new(Sums(|_, _| Err("not mapped".into()))), &[rows])?[0].reshape(&[2, 2])?], vec![1]))
+    });
+    assert_eq!(numbers(&made.expect("maps")[0]), [6.0, 15.0, 24.0, 33.0]);
+    let refused = mapped_sums(|_, _| Err("the rule's own words".into())).expect_err("fails");
+    assert_eq!(refused, "the rule's own words");
+    let misplaced = mapped_sums(|inputs, _| Ok((inputs.to_vec(), vec![3]))).expect_err("does not fit");
+    assert_eq!(misplaced, "the vmap of sums gave 1 results, f32[2,2,3], with the mapped axes [3]");
+    let panicked = mapped_sums(|_, _| panic!("the rule's own panic")).expect_err("panics");
+    assert_eq!(panicked, "panicked: the rule's own panic");
 }
 
 #[test]

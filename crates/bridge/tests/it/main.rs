@@ -1,12 +1,18 @@
 //! The border to MLX: walking, emitting, kernels and gradients.
 
 mod arrays;
+mod checkpoints;
+mod comparing;
+mod custom_functions;
 mod custom_vjp;
 mod emitting;
+mod graphs;
 mod kernels;
+mod no_compiler;
 mod parameters;
+mod programs;
 mod recovering;
 mod rewiring;
 mod scopes;
-mod vmapped;
+mod vmap;
 mod walking;

@@ -8,7 +8,7 @@ use mlx_rs::transforms::compile::compile;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp, grad, value_and_grad};
 use mlx_rs::{Array, ops};
 use tacit::op::{Matmul, Multiply};
-use tacit::transform::{Differentiable, custom_vjp};
+use tacit::transform::{self, Differentiable};
 use tacit::{Counters, Error, Policy, Registry, Result, Value, handler, implicit};
 
 use crate::types::{Left, Outer, dense, error, matrix, numbers, vector, with_handlers, without_handlers};
@@ -165,8 +165,9 @@ impl Differentiable for Tenfold {
 fn a_custom_vjp_holds_implicit_arrays_and_compiles() {
     let _scopes = with_handlers(registry());
     let w = Left::of(&matrix(2, 2));
-    let product =
-        move |x: &Array| -> Result<Array> { Ok(custom_vjp(Tenfold(w.clone()), std::slice::from_ref(x))?.remove(0)) };
+    let product = move |x: &Array| -> Result<Array> {
+        Ok(transform::apply(Tenfold(w.clone()), std::slice::from_ref(x))?.remove(0))
+    };
     let x = matrix(1, 2);
     assert_eq!(numbers(&product(&x).expect("runs")), [7.0, 10.0]);
     let gradient = move |x: &Array| {

@@ -27,10 +27,10 @@ fn implicit_array(input: &Input) -> TokenStream {
     let Input { ident, name, commutes, .. } = input;
     let this = quote_spanned!(ident.span()=> Self);
     let aval = aval(input);
-    let collect = input.children().map(|field| {
+    let visit = input.children().map(|field| {
         let Field { ident, ty, .. } = field;
         let name = text(ident);
-        quote!(<#ty as ::tacit::ChildField>::collect(&self.#ident, #name, &mut children);)
+        quote!(<#ty as ::tacit::ChildField>::visit(&self.#ident, ::tacit::ChildName::field(#name), visit);)
     });
     let fields = input.fields.iter().map(|field| {
         let Field { ident, ty, aux } = field;
@@ -47,6 +47,10 @@ fn implicit_array(input: &Input) -> TokenStream {
     let hash = input
         .statics()
         .map(|Field { ident, ty, .. }| quote!(<#ty as ::tacit::__private::Aux>::hash_into(&self.#ident, state);));
+    let aux = input.statics().map(|Field { ident, .. }| {
+        let name = text(ident);
+        quote!((#name, ::std::format!("{:?}", self.#ident)))
+    });
     let default = input.default.as_ref().map_or_else(
         || quote!(::core::option::Option::None),
         |default| {
@@ -67,10 +71,11 @@ fn implicit_array(input: &Input) -> TokenStream {
                 <#this as ::tacit::Materialize>::materialize(self)
             }
 
-            fn children(&self) -> ::std::vec::Vec<::tacit::NamedChild> {
-                let mut children = ::std::vec::Vec::new();
-                #(#collect)*
-                children
+            fn visit_children<'a>(
+                &'a self,
+                visit: &mut dyn ::core::ops::FnMut(::tacit::ChildName, ::tacit::ChildRef<'a>),
+            ) {
+                #(#visit)*
             }
 
             fn with_children(
@@ -89,6 +94,10 @@ fn implicit_array(input: &Input) -> TokenStream {
             fn aux_hash(&self, state: &mut dyn ::core::hash::Hasher) {
                 ::tacit::__private::hash_type::<Self>(state);
                 #(#hash)*
+            }
+
+            fn aux(&self) -> ::std::vec::Vec<(&'static str, ::std::string::String)> {
+                ::std::vec![#(#aux),*]
             }
 
             fn default_handler(&self) -> ::core::option::Option<::tacit::DefaultHandler> {

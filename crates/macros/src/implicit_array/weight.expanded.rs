@@ -40,14 +40,15 @@ const _: () = {
         fn build(&self) -> ::tacit::Result<::tacit::Value> {
             <Self as ::tacit::Materialize>::materialize(self)
         }
-        fn children(&self) -> ::std::vec::Vec<::tacit::NamedChild> {
-            let mut children = ::std::vec::Vec::new();
-            <Array as ::tacit::ChildField>::collect(
+        fn visit_children<'a>(
+            &'a self,
+            visit: &mut dyn ::core::ops::FnMut(::tacit::ChildName, ::tacit::ChildRef<'a>),
+        ) {
+            <Array as ::tacit::ChildField>::visit(
                 &self.packed,
-                "packed",
-                &mut children,
+                ::tacit::ChildName::field("packed"),
+                visit,
             );
-            children
         }
         fn with_children(
             &self,
@@ -82,6 +83,9 @@ const _: () = {
         fn aux_hash(&self, state: &mut dyn ::core::hash::Hasher) {
             ::tacit::__private::hash_type::<Self>(state);
             <Aval as ::tacit::__private::Aux>::hash_into(&self.aval, state);
+        }
+        fn aux(&self) -> ::std::vec::Vec<(&'static str, ::std::string::String)> {
+            ::std::vec![("aval", ::std::format!("{:?}", self.aval))]
         }
         fn default_handler(&self) -> ::core::option::Option<::tacit::DefaultHandler> {
             let default: ::tacit::DefaultHandler = crate::take;

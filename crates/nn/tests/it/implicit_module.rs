@@ -77,7 +77,7 @@ fn a_path_that_the_module_does_not_have() {
         ImplicitModule::new(linear(), parameters.clone()),
         expect![[r#"
         the module has no parameter scale
-        help: use the paths of `module.parameters().flatten()`"#]],
+        help: its parameters are bias, weight"#]],
     );
     check(
         with_parameters(&mut linear(), &parameters, |linear| linear.forward(&normal(1, &[3, 64]))),

@@ -127,3 +127,43 @@ fn a_gradient_through_the_quantizer_reaches_only_the_largest_of_each_block() {
     assert_eq!((gradient[0], gradient[2]), (0.0, 0.0));
     assert!(gradient[1] != 0.0);
 }
+
+/// The mapped results, moved to the front, and those of one example after the other.
+fn mapped<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], axes: &[Option<usize>]) -> [Array; 2] {
+    let (mut made, at) = kernel().vmap(inputs, axes).expect("has a rule").expect("maps");
+    let mapped = made.remove(0).move_axis(at[0] as i32, 0).expect("in range");
+    let examples: Vec<Array> = (0..mapped.dim(0))
+        .map(|example| {
+            let pick = |(input, axis): (&Array, &Option<usize>)| match axis {
+                Some(axis) => input.take_axis(Array::from_int(example), *axis as i32).expect("in range"),
+                None => input.clone(),
+            };
+            let one: Vec<Array> = inputs.iter().zip(axes).map(pick).collect();
+            apply(kernel(), &one).expect("fits").remove(0)
+        })
+        .collect();
+    [mapped, ops::stack(&examples, 0).expect("stacks")]
+}
+
+#[test]
+fn mapped_over_rows_they_equal_a_loop() {
+    let layout = Layout { n: 6, k: 10, block: 32 };
+    let (codes, absmax) = packed(layout);
+    let cases = [
+        (Orientation::Transposed, &[3, 2, 10][..], 0),
+        (Orientation::Transposed, &[3, 2, 10], 1),
+        (Orientation::Plain, &[3, 6, 2], 2),
+    ];
+    for (orientation, shape, axis) in cases {
+        let inputs = [normal(7, shape), codes.clone(), absmax.clone()];
+        let [fast, slow] = mapped(|| Matmul { layout, orientation }, &inputs, &[Some(axis), None, None]);
+        assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
+    }
+    let rows = Array::from_slice(&[0_u32, 5, 2, 2, 1, 3], &[3, 2]);
+    let inputs = [codes, absmax, rows];
+    for axis in [0, 1] {
+        let [fast, slow] = mapped(|| GatherRows(layout), &inputs, &[None, None, Some(axis)]);
+        assert_eq!(fast.shape(), slow.shape());
+        assert_eq!(floats(&fast).expect("evaluates"), floats(&slow).expect("evaluates"));
+    }
+}

@@ -1,0 +1,336 @@
+//! The gradient of every handler against differences, and transforms over quantized arguments.
+
+use std::collections::BTreeSet;
+
+use mlx_rs::error::Exception;
+use mlx_rs::transforms::fallible_vjp;
+use mlx_rs::{Array, Dtype, ops, stop_gradient};
+use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
+use tacit_core::transform::{checkpoint, grad, jvp, value_and_grad, vmap};
+use tacit_core::tree::{self, Gradient, Open};
+use tacit_core::{Counters, Policy, Registry, Result, Taker, Value, explain, implicit};
+use tacit_testing::difference;
+use tacit_testing::oracle::relative_error;
+
+use crate::operands::{affine, nf4, normal};
+
+const BLOCK: usize = 32;
+const ROWS: i32 = 4;
+const COLUMNS: i32 = 64;
+
+type Plain = fn(&[Array]) -> Result<Array>;
+
+/// A call that one handler takes.
+struct Case {
+    handler: &'static str,
+    operands: Vec<Value>,
+    f: Plain,
+    expected: Expected,
+}
+
+enum Expected {
+    /// The differences, within this relative error.
+    Differences(f64),
+    /// Zero: the handler stops gradients.
+    Zero,
+}
+
+fn case(handler: &'static str, operands: Vec<Value>, f: Plain) -> Case {
+    Case { handler, operands, f, expected: Expected::Differences(1e-5) }
+}
+
+fn weight() -> Array {
+    normal(2, &[ROWS, COLUMNS])
+}
+
+fn x(shape: &[i32]) -> Value {
+    normal(1, shape).into()
+}
+
+fn straight(quantize: fn(&Array) -> Result<Value>) -> Value {
+    ste(quantize)(&weight()).expect("quantizes")
+}
+
+/// A narrower type; `f64`, in which the differences are taken, stays.
+fn narrowed(array: &Array) -> Result<Array> {
+    let dtype = if array.dtype() == Dtype::Float64 { Dtype::Float64 } else { Dtype::Float16 };
+    Ok(array.as_dtype(dtype)?)
+}
+
+fn rows() -> Value {
+    Array::from_slice(&[3i32, 0, 3], &[3]).into()
+}
+
+/// A case for each handler.
+fn cases() -> Vec<Case> {
+    let nf4 = || nf4(&weight(), BLOCK);
+    let affine = || affine(&weight(), 32, 4);
+    let bias = || x(&[ROWS]);
+    let product: Plain = |a| Ok(a[0].matmul(a[1].t())?);
+    let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
+    let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?);
+    let sum_left: Plain = |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?);
+    let view: Plain = |a| Ok(a[0].t().multiply(&a[1])?);
+    let cast: Plain = |a| Ok(narrowed(&a[0])?.multiply(&a[1])?);
+    let gather: Plain = |a| Ok(a[0].take_axis(&a[1], 0)?);
+    let stopped: Plain = |a| Ok(stop_gradient(&a[0])?.multiply(&a[1])?);
+    let copied: Plain = |a| {
+        let (x, w) = (a[1].clone(), &a[0]);
+        let one = ops::ones_like(w.matmul(&x)?)?;
+        Ok(fallible_vjp(|w: &[Array]| Ok(vec![w[0].matmul(&x)?]), std::slice::from_ref(w), &[one])?.0.swap_remove(0))
+    };
+    let wide = || x(&[2, COLUMNS]);
+    let tall = || x(&[COLUMNS, 2]);
+    let mut cases = vec![
+        case("nf4_matmul", vec![wide(), nf4()], product),
+        case("nf4_matmul_left", vec![tall(), nf4()], left),
+        case("nf4_addmm", vec![wide(), nf4(), bias()], sum),
+        case("nf4_addmm_left", vec![tall(), nf4(), x(&[ROWS, 2])], sum_left),
+        case("nf4_transpose", vec![nf4(), x(&[COLUMNS, ROWS])], view),
+        case("nf4_gather", vec![nf4(), rows()], gather),
+        case("affine_matmul", vec![wide(), affine()], product),
+        case("affine_matmul_left", vec![tall(), affine()], left),
+        case("affine_addmm", vec![wide(), affine(), bias()], sum),
+        case("affine_addmm_left", vec![tall(), affine(), x(&[ROWS, 2])], sum_left),
+        case("affine_transpose", vec![affine(), x(&[COLUMNS, ROWS])], view),
+        case("affine_gather", vec![affine(), rows()], gather),
+        case("default of tacit.Ste", vec![wide(), straight(|w| Ok(Nf4Array::quantize(w, BLOCK)?.into()))], product),
+        case("copy", vec![nf4(), tall()], copied),
+    ];
+    for (handler, weight) in [("nf4_astype", nf4()), ("affine_astype", affine())] {
+        let operands = vec![weight, x(&[ROWS, COLUMNS])];
+        cases.push(Case { expected: Expected::Differences(2e-3), ..case(handler, operands, cast) });
+    }
+    let straight = || straight(|w| Ok(AffineArray::quantize(w, 32, 4)?.into()));
+    for (handler, weight) in [("stop_gradient", nf4()), ("ste_stop_gradient", straight())] {
+        let operands = vec![weight, ops::ones::<bool>(&[ROWS, COLUMNS]).expect("ones").into()];
+        cases.push(Case { expected: Expected::Zero, ..case(handler, operands, stopped) });
+    }
+    cases
+}
+
+/// A sum that tells the elements apart.
+fn weighted(y: &Array) -> Result<Array> {
+    let weights: Vec<f32> = (1..=y.size()).map(|i| (i as f32).sin()).collect();
+    Ok(y.multiply(Array::from_slice(&weights, y.shape()).as_dtype(y.dtype())?)?.sum(None)?)
+}
+
+fn wide(array: &Array) -> Array {
+    if array.dtype().is_float() { array.as_dtype(Dtype::Float64).expect("f64") } else { array.clone() }
+}
+
+/// The dense array in `f64` plain ops; `leaves` are those of the value in `f64`.
+fn rebuilt(value: &Value, leaves: &mut std::slice::Iter<'_, Array>) -> Result<Array> {
+    let Value::Implicit(array) = value else {
+        return Ok(leaves.next().expect("a leaf").clone());
+    };
+    let aval = array.aval()?;
+    if let Some(ste) = value.downcast::<Ste>() {
+        // The inner value, with the change of the master; what the inner array holds gets no gradient.
+        let change = leaves.next().expect("a leaf").subtract(wide(ste.master()))?;
+        let own: Vec<Array> = fully(ste.inner()).iter().map(wide).collect();
+        leaves.by_ref().take(own.len()).for_each(drop);
+        return Ok(rebuilt(ste.inner(), &mut own.iter())?.add(change)?);
+    }
+    let children = array.children();
+    let own: Vec<Array> = leaves.by_ref().take(children.len()).cloned().collect();
+    let [Value::Dense(packed), ..] = [children[0].1.clone()] else { panic!("codes are dense") };
+    // The codes in units of their scales, which are exact in `f32`.
+    let mut units = vec![Value::from(packed)];
+    for (i, child) in own[1..].iter().enumerate() {
+        let unit = Array::from_f32(if i == 0 { 1.0 } else { 0.0 });
+        units.push(ops::broadcast_to(&unit, child.shape())?.into());
+    }
+    let units = wide(&array.with_children(units)?.build()?.dense()?).reshape(&[-1, BLOCK as i32])?;
+    let mut dense = units.multiply(own[1].reshape(&[-1, 1])?)?;
+    if let Some(biases) = own.get(2) {
+        dense = dense.add(biases.reshape(&[-1, 1])?)?;
+    }
+    Ok(dense.reshape(&aval.shape)?)
+}
+
+fn fully(value: &Value) -> Vec<Array> {
+    tree::leaves(value, Open::Fully).expect("leaves").iter().map(|leaf| leaf.dense().expect("dense")).collect()
+}
+
+/// The gradients of the leaves of the operands, from `f64` differences.
+fn differences(case: &Case, leaves: &[Array], position: usize) -> Array {
+    let f = |leaves: &[Array]| {
+        let mut leaves = leaves.iter();
+        let dense = case.operands.iter().map(|value| rebuilt(value, &mut leaves)).collect::<Result<Vec<_>>>()?;
+        Ok::<_, Exception>(weighted(&(case.f)(&dense)?)?)
+    };
+    difference::gradient(f, leaves, position, 1e-3).expect("evaluates")
+}
+
+/// The gradient of each leaf, in order.
+fn listed(gradient: &Gradient, into: &mut Vec<Option<Array>>) {
+    match gradient {
+        Gradient::Nothing => into.push(None),
+        Gradient::Dense(array) => into.push(Some(array.clone())),
+        Gradient::Implicit { children, .. } => children.iter().for_each(|(_, child)| listed(child, into)),
+    }
+}
+
+fn check(case: &Case) {
+    let _allow = Policy::Allow.scope();
+    let f = case.f;
+    let explained = explain(move |operands: Vec<Array>| f(&operands), case.operands.clone()).expect("runs");
+    let taken = explained.equations.iter().any(|equation| match &equation.taker {
+        Taker::Handler(site) => site.name == case.handler,
+        Taker::Default(name) => format!("default of {name}") == case.handler,
+        Taker::Materialized | Taker::Dense => false,
+    });
+    assert!(taken, "{} takes nothing of\n{explained}", case.handler);
+
+    let mut found = Vec::new();
+    let loss = move |operands: Vec<Array>| weighted(&f(&operands)?);
+    for gradient in grad(loss)(case.operands.clone()).expect("has a gradient") {
+        listed(&gradient, &mut found);
+    }
+    let leaves: Vec<Array> = case.operands.iter().flat_map(fully).map(|leaf| wide(&leaf)).collect();
+    assert_eq!(found.len(), leaves.len());
+    for (position, (found, leaf)) in found.iter().zip(&leaves).enumerate() {
+        let Some(found) = found else {
+            assert!(!leaf.dtype().is_float(), "{}: leaf {position} has no gradient", case.handler);
+            continue;
+        };
+        let (expected, tolerance) = match case.expected {
+            Expected::Differences(tolerance) => (differences(case, &leaves, position), tolerance),
+            Expected::Zero => (ops::zeros_like(leaf).expect("zeros"), 0.0),
+        };
+        let found = found.as_dtype(Dtype::Float32).expect("f32");
+        let expected = expected.as_dtype(Dtype::Float32).expect("f32");
+        let error = relative_error(&found, &expected).expect("floats");
+        assert!(error <= tolerance, "{}: the gradient of leaf {position} is off by {error}", case.handler);
+    }
+}
+
+#[test]
+fn the_gradient_of_every_handler_is_that_of_differences() {
+    let cases = cases();
+    cases.iter().for_each(check);
+    let covered: BTreeSet<&str> = cases.iter().map(|case| case.handler).collect();
+    let missing: Vec<&str> = Registry::current()
+        .handlers()
+        .iter()
+        .map(|handler| handler.site.name)
+        .filter(|name| !covered.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "write a case for {missing:?}");
+}
+
+/// `sum(tanh(x W^T))`
+fn loss((w, x): (Array, Array)) -> Result<Array> {
+    Ok(ops::tanh(x.matmul(w.t())?)?.sum(None)?)
+}
+
+#[test]
+fn a_quantized_argument_gets_a_gradient_at_its_scales() {
+    let _deny = Policy::Deny.scope();
+    let args = |w: Value| (w, x(&[2, COLUMNS]));
+    let (value, (dw, dx)) = value_and_grad(loss)(args(nf4(&weight(), BLOCK))).expect("is handled");
+    assert_eq!(value.to_string(), "f32[]");
+    assert_eq!(dw.to_string(), "tacit.Nf4{packed: nothing, absmax: f32[8]}");
+    assert_eq!(dx.to_string(), "f32[2,64]");
+    let (dw, _) = grad(loss)(args(affine(&weight(), 32, 4))).expect("is handled");
+    assert_eq!(dw.to_string(), "tacit.Affine{packed: nothing, scales: f32[4,2], biases: f32[4,2]}");
+}
+
+#[test]
+fn a_step_on_the_scales_lessens_the_loss() {
+    let mut args = (nf4(&weight(), BLOCK), x(&[2, COLUMNS]));
+    let (before, (dw, _)) = value_and_grad(loss)(args.clone()).expect("runs");
+    let step =
+        |_: &tree::Path, own: &Array, gradient: &Array| Ok(own.subtract(gradient.multiply(Array::from_f32(1e-3))?)?);
+    tree::update(&mut args.0, &dw, step).expect("fits");
+    let (after, _) = value_and_grad(loss)(args).expect("runs");
+    let number = |value: &Value| value.dense().expect("dense").item_exact::<f32>();
+    assert!(number(&after) < number(&before));
+}
+
+#[test]
+fn a_jvp_of_a_quantized_product() {
+    let _allow = Policy::Allow.scope();
+    let (dx, dabsmax) = (normal(5, &[2, COLUMNS]), normal(6, &[8]));
+    for w in [nf4(&weight(), BLOCK), affine(&weight(), 32, 4)] {
+        let product = |(w, x): (Array, Array)| x.matmul(w.t());
+        let tangents = (Gradient::Nothing, dx.clone().into());
+        let (_, change) = jvp(product, (w.clone(), x(&[2, COLUMNS])), tangents).expect("runs");
+        let expected = dx.matmul(w.dense().expect("dense").t()).expect("plain");
+        assert!(relative_error(&change.dense().expect("dense"), &expected).expect("floats") < 1e-5);
+    }
+    let w = nf4(&weight(), BLOCK);
+    let children = vec![("packed".into(), Gradient::Nothing), ("absmax".into(), dabsmax.clone().into())];
+    let dw = Gradient::Implicit { name: "tacit.Nf4", children };
+    let product = |(w, x): (Array, Array)| x.matmul(w.t());
+    let (_, change) = jvp(product, (w.clone(), x(&[2, COLUMNS])), (dw, Gradient::Nothing)).expect("runs");
+    // The product is linear in the scales.
+    let packed = w.downcast::<Nf4Array>().expect("nf4").packed().clone();
+    let scaled = Nf4Array::from_parts(packed, dabsmax, BLOCK, w.aval().expect("aval")).expect("fits");
+    let scaled = Value::from(scaled).dense().expect("dense");
+    let expected = normal(1, &[2, COLUMNS]).matmul(scaled.t()).expect("plain");
+    assert!(relative_error(&change.dense().expect("dense"), &expected).expect("floats") < 1e-5);
+}
+
+#[test]
+fn a_mapped_quantized_product_is_that_of_a_loop() {
+    let _deny = Policy::Deny.scope();
+    let batch = normal(1, &[5, 3, COLUMNS]);
+    let small = normal(3, &[5, 3, ROWS]);
+    for w in [nf4(&weight(), BLOCK), affine(&weight(), 32, 4)] {
+        for (x, product) in [
+            (&batch, (|(w, x): (Array, Array)| x.matmul(w.t())) as fn((Array, Array)) -> Result<Array, Exception>),
+            (&small, |(w, x): (Array, Array)| x.matmul(w)),
+        ] {
+            for axis in 0..2 {
+                let mut mapped = vmap([None, Some(axis)], 0, product);
+                let (found, counters) = Counters::of(|| mapped((w.clone(), x.into())));
+                let found = found.expect("is handled").dense().expect("dense");
+                assert_eq!(counters.materialized, 0);
+                let examples = ops::split_equal(x, x.dim(axis), axis).expect("splits");
+                let expected: Vec<Array> = examples
+                    .iter()
+                    .map(|x| {
+                        let x = x.squeeze_axes(&[axis]).expect("one example");
+                        implicit(product)((w.clone(), x.into())).expect("is handled").dense().expect("dense")
+                    })
+                    .collect();
+                let expected = ops::stack(&expected, 0).expect("stacks");
+                assert!(relative_error(&found, &expected).expect("floats") < 1e-6);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gradient_for_each_example() {
+    let _allow = Policy::Allow.scope();
+    let batch = normal(1, &[5, 3, COLUMNS]);
+    for w in [nf4(&weight(), BLOCK), affine(&weight(), 32, 4)] {
+        let gradient = |(w, x): (Array, Array)| -> Result<Array> {
+            let (_, dx) = tacit_core::transform::grad_wrt([1], loss)((w.into(), x.into()))?;
+            Ok(dx.array()?.clone())
+        };
+        let found = vmap([None, Some(0)], 0, gradient)((w.clone(), (&batch).into())).expect("runs");
+        // The loss of the batch is the sum of those of the examples.
+        let (_, expected) = grad(loss)((w, batch.clone().into())).expect("runs");
+        let error = relative_error(&found.dense().expect("dense"), expected.array().expect("dense"));
+        assert!(error.expect("floats") < 1e-5);
+    }
+}
+
+#[test]
+fn a_checkpointed_quantized_layer_has_the_same_gradient() {
+    let _deny = Policy::Deny.scope();
+    for w in [nf4(&weight(), BLOCK), affine(&weight(), 32, 4)] {
+        let args = (w, x(&[2, COLUMNS]));
+        let (dw, dx) = grad(loss)(args.clone()).expect("runs");
+        let outer = args.0.clone();
+        let again = move |x: Array| checkpoint(loss)((outer.clone(), x.into()))?.dense();
+        let found = grad(again)(args.1).expect("runs");
+        let error = relative_error(found.array().expect("dense"), dx.array().expect("dense"));
+        assert!(error.expect("floats") < 1e-6);
+        assert!(!dw.is_nothing());
+    }
+}

@@ -1,0 +1,79 @@
+// Questions about a recorded graph. A graph may have 100,000 nodes in a row, so nothing here recurses.
+#include "graph.h"
+
+#include <unordered_set>
+
+namespace tacit {
+
+namespace {
+
+// Visits every array that `roots` depend on once, until `visit` returns false. Behind an array with data nothing
+// is visited.
+template <class Visit>
+void each(const std::vector<array>& roots, const std::vector<array>& boundaries, Visit visit) {
+  std::unordered_set<uintptr_t> seen;
+  for (const auto& boundary : boundaries) {
+    seen.insert(boundary.id());
+  }
+  std::vector<const array*> stack;
+  auto enter = [&](const array& value) {
+    if (seen.insert(value.id()).second) {
+      stack.push_back(&value);
+    }
+  };
+  for (const auto& root : roots) {
+    enter(root);
+  }
+  while (!stack.empty()) {
+    const auto& value = *stack.back();
+    stack.pop_back();
+    if (!visit(value)) {
+      return;
+    }
+    if (has_data(value) || !value.has_primitive()) {
+      continue;
+    }
+    // Backwards, so that the first operand is visited first.
+    const auto& inputs = value.inputs();
+    for (auto input = inputs.rbegin(); input != inputs.rend(); ++input) {
+      enter(*input);
+    }
+  }
+}
+
+bool is_traced(const array& root) {
+  auto found = false;
+  each({root}, {}, [&](const array& value) {
+    found = !has_data(value) && !value.has_primitive();
+    return !found;
+  });
+  return found;
+}
+
+std::vector<array> constants(const std::vector<array>& outputs, const std::vector<array>& inputs) {
+  std::vector<array> found;
+  each(outputs, inputs, [&](const array& value) {
+    if (has_data(value) && value.size() > 1) {
+      found.push_back(value);
+    }
+    return true;
+  });
+  return found;
+}
+
+}  // namespace
+}  // namespace tacit
+
+using namespace tacit;
+
+extern "C" {
+
+int tacit_is_traced(Handle root, bool* traced) {
+  return guarded([&] { *traced = is_traced(get(root)); });
+}
+
+int tacit_constants(
+    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
+  return guarded([&] { pour(constants(gather(outputs, output_count), gather(inputs, input_count)), found); });
+}
+}

@@ -1,0 +1,55 @@
+// What the questions about graphs share.
+#pragma once
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "bridge.h"
+
+namespace tacit {
+
+inline bool has_data(const array& value) {
+  return value.data_shared_ptr() != nullptr;
+}
+
+// Visits every node between `inputs` and `outputs`, operands first. Nodes that do not depend on an input are left out: they
+// were there before and may be somebody else's.
+template <class Visit>
+void each_dependent(const std::vector<array>& inputs, const std::vector<array>& outputs, Visit visit) {
+  std::unordered_map<uintptr_t, bool> depends;
+  for (const auto& input : inputs) {
+    depends[input.id()] = true;
+  }
+  struct Frame {
+    array node;
+    size_t next;
+  };
+  std::vector<Frame> stack;
+  auto enter = [&](const array& value) {
+    if (!depends.contains(value.id())) {
+      stack.push_back({value, 0});
+    }
+  };
+  for (const auto& output : outputs) {
+    enter(output);
+    while (!stack.empty()) {
+      auto& frame = stack.back();
+      if (frame.node.has_primitive() && frame.next < frame.node.inputs().size()) {
+        enter(frame.node.inputs()[frame.next++]);
+        continue;
+      }
+      auto node = std::move(frame.node);
+      stack.pop_back();
+      const auto& from = node.inputs();
+      auto reached = node.has_primitive() && std::any_of(from.begin(), from.end(), [&](const array& input) {
+                       return depends[input.id()];
+                     });
+      auto fresh = depends.emplace(node.id(), reached).second;
+      if (reached && fresh) {
+        visit(node);
+      }
+    }
+  }
+}
+
+}  // namespace tacit

@@ -1,0 +1,216 @@
+// A compiled function: MLX's compile wrapped once, with a Rust function behind it that is only there while it is called.
+#include "program.h"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+
+#include "bridge.h"
+#include "replay.h"
+#include "shapeless.h"
+
+namespace tacit {
+
+namespace {
+
+namespace detail = mlx::core::detail;
+
+enum Outcome : int { kReplayed, kTraced, kInlined };
+
+bool any_tracer(const std::vector<array>& arrays) {
+  return std::any_of(arrays.begin(), arrays.end(), [](const array& value) { return value.is_tracer(); });
+}
+
+class Program {
+ public:
+  // `replays` tells what to do if MLX refuses to compile: replay the recorded graph, or call the function each time.
+  Program(bool shapeless, bool replays) : shapeless_(shapeless) {
+    compiled_ = detail::compile(detail::ArrayFnWithExtra(Entry{this}), function_id(this), shapeless, {});
+    // MLX hands the function back as it is when it will not compile.
+    if (compiled_.target<Entry>() != nullptr) {
+      mode_ = replays ? Mode::replayed : Mode::inlined;
+      shapeless_ = false;
+    }
+  }
+
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  ~Program() {
+    detail::compile_erase(cache_, function_id(this));
+  }
+
+  bool shapeless() const {
+    return shapeless_;
+  }
+
+  bool matches(const Handle* handles, size_t count) const {
+    if (!ready_ || count != key_.size() || mlx::core::default_device() != device_ ||
+        mlx::core::default_stream(device_) != stream_) {
+      return false;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const auto& input = get(handles[i]);
+      const auto& [shape, dtype] = key_[i];
+      auto fits = shapeless_ ? input.ndim() == shape.size() : input.shape() == shape;
+      if (!fits || input.dtype() != dtype || input.is_tracer()) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  int call(const Handle* handles, size_t count, const Function& function, Sink outputs) {
+    if (function_ != nullptr) {
+      throw std::runtime_error("a program was called while it runs");
+    }
+    Running running(*this, function);
+    for (size_t i = 0; i < count; ++i) {
+      inputs_.push_back(get(handles[i]));
+    }
+    try {
+      pour(run(), outputs);
+    } catch (...) {
+      if (traced_) {
+        forget();
+      }
+      throw;
+    }
+    if (!traced_) {
+      return kReplayed;
+    }
+    if (mode_ == Mode::inlined || any_tracer(inputs_)) {
+      return kInlined;
+    }
+    remember();
+    return kTraced;
+  }
+
+ private:
+  enum class Mode { compiled, replayed, inlined };
+
+  struct Input {
+    Shape shape;
+    Dtype dtype;
+  };
+
+  // What MLX calls to trace.
+  struct Entry {
+    Program* program;
+    detail::ArraysAndExtra operator()(const std::vector<array>& tracers) const {
+      program->traced_ = true;
+      auto outputs = apply_function(*program->function_, tracers);
+      if (program->shapeless_ && !any_tracer(program->inputs_)) {
+        free_addmm(tracers, outputs);
+      }
+      return {std::move(outputs), nullptr};
+    }
+  };
+
+  // The function and the inputs are there for the length of a call: the inputs must not be kept from being donated.
+  struct Running {
+    Program& program;
+    Running(Program& program, const Function& function) : program(program) {
+      program.function_ = &function;
+      program.traced_ = false;
+    }
+    ~Running() {
+      program.function_ = nullptr;
+      program.inputs_.clear();
+    }
+  };
+
+  std::vector<array> run() {
+    if (mode_ != Mode::replayed) {
+      return compiled_(inputs_).first;
+    }
+    if (any_tracer(inputs_)) {
+      traced_ = true;
+      return apply_function(*function_, inputs_);
+    }
+    auto handles = borrow(inputs_);
+    if (!matches(handles.data(), handles.size())) {
+      traced_ = true;
+      auto graph = trace(*function_, inputs_);
+      replay_ = std::make_unique<Replay>(graph.tracers, graph.outputs);
+    }
+    return (*replay_)(inputs_);
+  }
+
+  void remember() {
+    key_.clear();
+    for (const auto& input : inputs_) {
+      key_.push_back({input.shape(), input.dtype()});
+    }
+    device_ = mlx::core::default_device();
+    stream_ = mlx::core::default_stream(device_);
+    ready_ = true;
+  }
+
+  // MLX keeps an entry whose trace went well, also when it then cannot build the outputs.
+  void forget() {
+    detail::compile_erase(cache_, function_id(this));
+    replay_.reset();
+    ready_ = false;
+  }
+
+  bool shapeless_;
+  Mode mode_ = Mode::compiled;
+  detail::ArrayFnWithExtra compiled_;
+  detail::CompileCacheWeakPtr cache_ = detail::compile_cache();
+  std::unique_ptr<Replay> replay_;
+
+  const Function* function_ = nullptr;
+  std::vector<array> inputs_;
+  bool traced_ = false;
+
+  bool ready_ = false;
+  std::vector<Input> key_;
+  mlx::core::Device device_ = mlx::core::Device::cpu;
+  mlx::core::Stream stream_{0, device_};
+};
+
+}  // namespace
+}  // namespace tacit
+
+using namespace tacit;
+
+extern "C" {
+
+int tacit_program_new(bool shapeless, bool replays, Program** program) {
+  return guarded([&] { *program = new Program(shapeless, replays); });
+}
+
+void tacit_program_free(Program* program) {
+  guarded([&] { delete program; });
+}
+
+bool tacit_program_shapeless(const Program* program) {
+  return program->shapeless();
+}
+
+bool tacit_program_matches(const Program* program, const Handle* inputs, size_t count) {
+  auto matches = false;
+  guarded([&] { matches = program->matches(inputs, count); });
+  return matches;
+}
+
+int tacit_program_call(
+    Program* program, const Handle* inputs, size_t count, Function function, Sink outputs, int* outcome) {
+  return guarded([&] { *outcome = program->call(inputs, count, function, outputs); });
+}
+
+bool tacit_any_tracer(const Handle* arrays, size_t count) {
+  auto found = false;
+  guarded([&] {
+    for (size_t i = 0; i < count && !found; ++i) {
+      found = get(arrays[i]).is_tracer();
+    }
+  });
+  return found;
+}
+
+void tacit_set_no_fuse() {
+  mlx::core::set_compile_mode(mlx::core::CompileMode::no_fuse);
+}
+}

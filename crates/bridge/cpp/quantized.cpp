@@ -1,0 +1,169 @@
+#include "quantized.h"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+#include "graph.h"
+#include "params.h"
+
+namespace tacit {
+
+namespace {
+
+namespace mx = mlx::core;
+
+constexpr const char* kQuantizedMatmul = "N3mlx4core15QuantizedMatmulE";
+constexpr const char* kGatherQMM = "N3mlx4core9GatherQMME";
+
+using Batched = std::pair<std::vector<array>, std::vector<int>>;
+
+// The mapped axis first; for an operand that is not mapped, an axis of size 1.
+array to_front(const array& value, int axis) {
+  return axis < 0 ? mx::expand_dims(value, 0) : mx::moveaxis(value, axis, 0);
+}
+
+// As `to_front`, and `size` long.
+array spread(const array& value, int axis, int size) {
+  auto front = to_front(value, axis);
+  auto shape = front.shape();
+  shape[0] = size;
+  return mx::broadcast_to(front, shape);
+}
+
+int batch_size(const std::vector<array>& inputs, const std::vector<int>& axes) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (axes[i] >= 0) {
+      return inputs[i].shape(axes[i]);
+    }
+  }
+  throw std::invalid_argument("no operand is mapped");
+}
+
+bool any_mapped(const std::vector<int>& axes, size_t begin, size_t end) {
+  return std::any_of(axes.begin() + begin, axes.begin() + end, [](int axis) { return axis >= 0; });
+}
+
+// Operands: x, w, scales and, where the mode has them, biases.
+Batched batch(const mx::QuantizedMatmul& primitive, const std::vector<array>& inputs, const std::vector<int>& axes) {
+  auto [group_size, bits, mode, transpose] = primitive.state();
+  auto product = [&, group_size = group_size, bits = bits, mode = mode, transpose = transpose](
+                     const array& x, const std::vector<array>& weight) {
+    auto biases = weight.size() > 2 ? std::optional(weight[2]) : std::nullopt;
+    return mx::quantized_matmul(x, weight[0], weight[1], biases, transpose, group_size, bits, mode_text(mode));
+  };
+  std::vector<array> weight(inputs.begin() + 1, inputs.end());
+  if (!any_mapped(axes, 1, axes.size()) && weight[0].ndim() == 2) {
+    return {{product(to_front(inputs[0], axes[0]), weight)}, {0}};
+  }
+  auto size = batch_size(inputs, axes);
+  auto x = spread(inputs[0], axes[0], size);
+  for (size_t i = 0; i < weight.size(); ++i) {
+    weight[i] = spread(weight[i], axes[i + 1], size);
+  }
+  // A product pairs the leading axes of both sides, so both need as many, and x its rows.
+  auto vector = x.ndim() == 2;
+  if (vector) {
+    x = mx::expand_dims(x, 1);
+  }
+  auto pad = [](array value, size_t ndim) {
+    while (value.ndim() < ndim) {
+      value = mx::expand_dims(value, 1);
+    }
+    return value;
+  };
+  for (auto& part : weight) {
+    part = pad(part, x.ndim());
+  }
+  auto result = product(pad(x, weight[0].ndim()), weight);
+  return {{vector ? mx::squeeze(result, -2) : result}, {0}};
+}
+
+// Operands: x, w, scales, biases where the mode has them, and the indices of matrices of x and of w. The mapped axis
+// becomes one more axis of matrices to choose from, and the indices of each example point to its own.
+Batched batch(const mx::GatherQMM& primitive, const std::vector<array>& inputs, const std::vector<int>& axes) {
+  auto [group_size, bits, mode, transpose, left_sorted, right_sorted] = primitive.state();
+  auto size = batch_size(inputs, axes);
+  auto indices = inputs.size() - 2;
+  auto choose = [&](size_t operand, bool mapped, const array& matrices) {
+    auto chosen = spread(inputs[operand], axes[operand], size);
+    if (!mapped) {
+      return chosen;
+    }
+    auto count = 1;
+    for (size_t i = 1; i + 2 < matrices.ndim(); ++i) {
+      count *= matrices.shape(i);
+    }
+    Shape shape(chosen.ndim(), 1);
+    shape[0] = size;
+    auto first = mx::reshape(mx::arange(0, size * count, count, mx::uint32), shape);
+    return mx::add(mx::astype(chosen, mx::uint32), first);
+  };
+  auto x_mapped = axes[0] >= 0;
+  auto w_mapped = any_mapped(axes, 1, indices);
+  auto x = x_mapped ? mx::moveaxis(inputs[0], axes[0], 0) : inputs[0];
+  std::vector<array> weight;
+  for (size_t i = 1; i < indices; ++i) {
+    weight.push_back(w_mapped ? spread(inputs[i], axes[i], size) : inputs[i]);
+  }
+  auto left = choose(indices, x_mapped, x);
+  auto right = choose(indices + 1, w_mapped, weight[0]);
+  auto biases = weight.size() > 2 ? std::optional(weight[2]) : std::nullopt;
+  return {
+      {mx::gather_qmm(x, weight[0], weight[1], biases, left, right, transpose, group_size, bits, mode_text(mode))}, {0}};
+}
+
+// Stands in for a quantized product between the two halves of a vmap, and is gone after it.
+class Batchable : public Primitive {
+ public:
+  explicit Batchable(std::shared_ptr<Primitive> inner) : Primitive(inner->stream()), inner_(std::move(inner)) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    inner_->eval_cpu(inputs, outputs);
+  }
+
+  void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    inner_->eval_gpu(inputs, outputs);
+  }
+
+  std::vector<array> jvp(
+      const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
+    return inner_->jvp(primals, tangents, argnums);
+  }
+
+  std::vector<array> vjp(
+      const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>& argnums,
+      const std::vector<array>& outputs) override {
+    return inner_->vjp(primals, cotangents, argnums, outputs);
+  }
+
+  Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
+    if (is_class(*inner_, kGatherQMM)) {
+      return batch(static_cast<const mx::GatherQMM&>(*inner_), inputs, axes);
+    }
+    return batch(static_cast<const mx::QuantizedMatmul&>(*inner_), inputs, axes);
+  }
+
+  const char* name() const override {
+    return inner_->name();
+  }
+
+  std::vector<Shape> output_shapes(const std::vector<array>& inputs) override {
+    return inner_->output_shapes(inputs);
+  }
+
+ private:
+  std::shared_ptr<Primitive> inner_;
+};
+
+}  // namespace
+
+void make_quantized_batchable(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  each_dependent(inputs, outputs, [](array& node) {
+    if (is_class(node.primitive(), kQuantizedMatmul) || is_class(node.primitive(), kGatherQMM)) {
+      node.primitive_ptr() = std::make_shared<Batchable>(node.primitive_ptr());
+    }
+  });
+}
+
+}  // namespace tacit

@@ -1,0 +1,70 @@
+// The graph of a function as a shapeless compile records it.
+#include <memory>
+
+#include "bridge.h"
+#include "program.h"
+#include "replay.h"
+#include "shapeless.h"
+
+namespace tacit {
+
+namespace {
+
+namespace detail = mlx::core::detail;
+
+// Leaves MLX's compile when the graph is there.
+struct Recorded {};
+
+// MLX records some ops in another way while it traces for shapeless, and exports no way to say so but its compile.
+struct Recorder {
+  const Function& function;
+  Traced& traced;
+
+  detail::ArraysAndExtra operator()(const std::vector<array>& tracers) const {
+    traced.tracers = tracers;
+    traced.outputs = apply_function(function, tracers);
+    free_addmm(tracers, traced.outputs);
+    throw Recorded{};
+  }
+};
+
+struct Erased {
+  std::uintptr_t id;
+  ~Erased() {
+    detail::compile_erase(detail::compile_cache(), id);
+  }
+};
+
+Traced record_shapeless(const Function& function, const std::vector<array>& inputs) {
+  auto traced = std::make_unique<Traced>();
+  std::vector<array> avals;
+  for (const auto& input : inputs) {
+    avals.emplace_back(input.shape(), input.dtype(), nullptr, std::vector<array>{});
+  }
+  Erased erased{function_id(traced.get())};
+  auto compiled = detail::compile(detail::ArrayFnWithExtra(Recorder{function, *traced}), erased.id, true, {});
+  if (compiled.target<Recorder>() != nullptr) {
+    return trace(function, inputs);
+  }
+  try {
+    compiled(avals);
+  } catch (const Recorded&) {
+  }
+  return std::move(*traced);
+}
+
+}  // namespace
+}  // namespace tacit
+
+using namespace tacit;
+
+extern "C" {
+
+int tacit_record_shapeless(const Handle* inputs, size_t count, Function function, Sink tracers, Sink outputs) {
+  return guarded([&] {
+    auto traced = record_shapeless(function, gather(inputs, count));
+    pour(traced.tracers, tracers);
+    pour(traced.outputs, outputs);
+  });
+}
+}

@@ -1,0 +1,45 @@
+// A recorded graph that is built again on other inputs: what MLX's compile does after it has fused, for where it
+// refuses because no compiler is installed.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bridge.h"
+
+namespace tacit {
+
+class Replay {
+ public:
+  // The graph from `tracers` to `outputs`. What does not depend on a tracer is kept as it is.
+  Replay(const std::vector<array>& tracers, const std::vector<array>& outputs);
+
+  // The graph on `inputs`, which have the avals of the tracers.
+  std::vector<array> operator()(const std::vector<array>& inputs) const;
+
+ private:
+  // A value of a run if not negative, else a constant: ~constant.
+  using Source = int64_t;
+
+  struct Step {
+    std::shared_ptr<Primitive> primitive;
+    std::vector<Source> operands;
+    std::vector<Shape> shapes;
+    std::vector<Dtype> dtypes;
+  };
+
+  std::vector<Step> steps_;
+  std::vector<array> constants_;
+  std::vector<Source> outputs_;
+  size_t values_ = 0;
+};
+
+// Calls `function` on tracers of the avals of `inputs`, as MLX does while it traces: an eval of them is an error.
+struct Traced {
+  std::vector<array> tracers;
+  std::vector<array> outputs;
+};
+
+Traced trace(const Function& function, const std::vector<array>& inputs);
+
+}  // namespace tacit

@@ -1,0 +1,84 @@
+#include "shapeless.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "graph.h"
+#include "params.h"
+
+namespace tacit {
+
+namespace {
+
+namespace mx = mlx::core;
+
+constexpr const char* kAddMM = "N3mlx4core5AddMME";
+constexpr const char* kBroadcast = "N3mlx4core9BroadcastE";
+constexpr const char* kReshape = "N3mlx4core7ReshapeE";
+
+struct Affine {
+  mx::Stream stream;
+  float alpha;
+  float beta;
+  array a;
+  array b;
+  array c;
+};
+
+bool is_node(const array& value, const char* mangled) {
+  return value.has_primitive() && is_class(value.primitive(), mangled);
+}
+
+// As ops of MLX's, which it does record rightly.
+array written_out(const Affine& affine, const array& a) {
+  auto times = [&](const array& value, float factor) {
+    return factor == 1 ? value : mx::multiply(array(factor, value.dtype()), value, affine.stream);
+  };
+  auto product = mx::matmul(a, affine.b, affine.stream);
+  return mx::add(times(product, affine.alpha), times(affine.c, affine.beta), affine.stream);
+}
+
+// Makes `node` the result of what `other` is the result of.
+void become(array& node, const array& other) {
+  auto before = std::move(node.inputs());
+  node.primitive_ptr() = other.primitive_ptr();
+  node.inputs() = other.inputs();
+}
+
+// Whether `a` is `x` with all axes but the last merged, and `result` a product of it with these axes put back.
+bool is_flat(const array& a, const array& x, const array& result) {
+  return a.ndim() == 2 && x.ndim() > 2 && x.ndim() == result.ndim() && a.shape(-1) == x.shape(-1) &&
+      std::equal(x.shape().begin(), x.shape().end() - 1, result.shape().begin());
+}
+
+}  // namespace
+
+void free_addmm(const std::vector<array>& tracers, const std::vector<array>& outputs) {
+  std::unordered_map<uintptr_t, Affine> replaced;
+  each_dependent(tracers, outputs, [&](array& node) {
+    if (is_node(node, kAddMM)) {
+      const auto& inputs = node.inputs();
+      if (!is_node(inputs[2], kBroadcast) || inputs[2].inputs().size() > 1) {
+        return;
+      }
+      auto [alpha, beta] = static_cast<const mx::AddMM&>(node.primitive()).state();
+      Affine affine{node.primitive().stream(), alpha, beta, inputs[0], inputs[1], inputs[2].inputs()[0]};
+      become(node, written_out(affine, affine.a));
+      replaced.emplace(node.id(), std::move(affine));
+      return;
+    }
+    // An operand with more axes is made a matrix of written-down extents first, and the result has them put back.
+    if (is_node(node, kReshape)) {
+      auto found = replaced.find(node.inputs()[0].id());
+      if (found == replaced.end() || !is_node(found->second.a, kReshape)) {
+        return;
+      }
+      const auto& x = found->second.a.inputs()[0];
+      if (is_flat(found->second.a, x, node) && node.shape(-1) == found->second.b.shape(-1)) {
+        become(node, written_out(found->second, x));
+      }
+    }
+  });
+}
+
+}  // namespace tacit

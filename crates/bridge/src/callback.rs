@@ -1,0 +1,37 @@
+//! What every callback from C++ needs: neither an error nor a panic of Rust's may cross.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::error::{self, BoxError};
+
+/// Runs the body of a callback: neither an error nor a panic crosses into C++ but as its text.
+pub(crate) fn guarded(body: impl FnOnce() -> Result<(), BoxError>) -> c_int {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(failure)) => failure,
+        Err(payload) => BoxError::from(PanicError(error::panic_text(&*payload))),
+    };
+    error::raise(failure);
+    1
+}
+
+/// A callback panicked.
+#[derive(Debug, thiserror::Error)]
+#[error("panicked: {0}")]
+pub struct PanicError(pub String);
+
+/// What a callback returns when there is no rule: the C++ side then does without.
+pub(crate) const NO_RULE: c_int = 2;
+
+/// As [`guarded`], for a rule that need not exist.
+pub(crate) fn guarded_rule(body: impl FnOnce() -> Option<Result<(), BoxError>>) -> c_int {
+    let mut none = false;
+    let status = guarded(|| {
+        body().unwrap_or_else(|| {
+            none = true;
+            Ok(())
+        })
+    });
+    if none { NO_RULE } else { status }
+}

@@ -1,0 +1,254 @@
+//! Functions with transforms of their own.
+
+use std::ffi::{c_int, c_void};
+use std::panic::catch_unwind;
+use std::sync::OnceLock;
+
+use mlx_rs::Array;
+use mlx_sys::mlx_array;
+
+use crate::Aval;
+use crate::arrays::{self, Collector};
+use crate::callback::{guarded, guarded_rule};
+use crate::custom_vjp::check_gradients;
+use crate::error::{BoxError, BridgeError, check};
+use crate::ffi::{self, AxisSink, FunctionTable, Sink};
+use crate::vmap::{Mapped, answer_vmap};
+
+/// A function together with the transforms that it has of its own.
+///
+/// A rule that gives `None` is not there: the transform is then that of [`forward`](Self::forward).
+pub trait CustomFunction: Send + Sync + 'static {
+    /// What messages call the function.
+    fn name(&self) -> &str;
+
+    /// The function itself; at least one result.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the function refuses.
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError>;
+
+    /// One gradient for each argument, of the argument's aval.
+    fn vjp(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Option<Result<Vec<Array>, BoxError>> {
+        let _ = (primals, cotangents, outputs);
+        None
+    }
+
+    /// One tangent for each result, of the result's aval; `tangents` are those of the primals that `argnums` names.
+    fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
+        let _ = (primals, tangents, argnums);
+        None
+    }
+
+    /// The results on inputs that are mapped along `axes`, and the mapped axis of each result.
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Result<Mapped, BoxError>> {
+        let _ = (inputs, axes);
+        None
+    }
+}
+
+/// A jvp gave tangents that do not fit the results.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TangentError {
+    /// The number of tangents is not the number of results.
+    #[error("the jvp of {function} gave {found} tangents for {expected} results")]
+    Count {
+        /// The function.
+        function: String,
+        /// The number of results.
+        expected: usize,
+        /// The number of tangents.
+        found: usize,
+    },
+    /// A tangent has another shape or dtype than its result.
+    #[error("the jvp of {function} gave {found} as the tangent of result {result}, which is {expected}")]
+    Aval {
+        /// The function.
+        function: String,
+        /// Which result.
+        result: usize,
+        /// The aval of the result.
+        expected: Aval,
+        /// The aval of the tangent.
+        found: Aval,
+    },
+}
+
+/// Applies `function` so that its transforms are the function's own.
+///
+/// # Errors
+///
+/// The function fails or gives no result. What the rules give is checked when they are used.
+pub fn custom_function(function: impl CustomFunction, args: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    apply(function, args, ffi::tacit_custom_function)
+}
+
+/// Applies `function` so that nothing of it is kept for the backward pass, which calls it again.
+///
+/// # Errors
+///
+/// The function fails or gives no result.
+pub fn checkpoint(
+    function: impl Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync + 'static,
+    args: &[Array],
+) -> Result<Vec<Array>, BridgeError> {
+    apply(Checkpointed(function), args, ffi::tacit_checkpoint)
+}
+
+struct Checkpointed<F>(F);
+
+impl<F> CustomFunction for Checkpointed<F>
+where
+    F: Fn(&[Array]) -> Result<Vec<Array>, BoxError> + Send + Sync + 'static,
+{
+    fn name(&self) -> &'static str {
+        "checkpoint"
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError> {
+        (self.0)(args)
+    }
+}
+
+/// What a node holds.
+struct Held {
+    function: Box<dyn CustomFunction>,
+    /// The avals of the results, to check tangents against.
+    results: OnceLock<Vec<Aval>>,
+}
+
+type Entry = unsafe extern "C" fn(FunctionTable, *mut c_void, *const mlx_array, usize, Sink) -> c_int;
+
+fn apply(function: impl CustomFunction, args: &[Array], entry: Entry) -> Result<Vec<Array>, BridgeError> {
+    let handles = arrays::handles(args);
+    let held = Box::new(Held { function: Box::new(function), results: OnceLock::new() });
+    let table = FunctionTable { release, forward, vjp, jvp, vmap };
+    let mut results = Collector::default();
+    // SAFETY: the callee takes the box over and frees it by `release`; the handles and the collector are live.
+    check(unsafe { entry(table, Box::into_raw(held).cast(), handles.as_ptr(), handles.len(), results.sink()) })?;
+    Ok(results.arrays)
+}
+
+/// # Safety
+///
+/// `held` must be the box that [`apply`] gave away, still alive.
+unsafe fn held<'a>(held: *mut c_void) -> &'a Held {
+    // SAFETY: as the caller promises.
+    unsafe { &*held.cast::<Held>() }
+}
+
+extern "C" fn release(held: *mut c_void) {
+    // SAFETY: this is the box that `apply` gave away, and it is freed once. A destructor that panics must not unwind
+    // into C++.
+    let _ = catch_unwind(|| drop(unsafe { Box::from_raw(held.cast::<Held>()) }));
+}
+
+extern "C" fn forward(function: *mut c_void, args: *const mlx_array, count: usize, results: Sink) -> c_int {
+    guarded(|| {
+        // SAFETY: MLX calls graph callbacks on the thread that transforms, while the node and its arguments live.
+        let (held, args) = unsafe { (held(function), arrays::copies(args, count)?) };
+        let made = held.function.forward(&args)?;
+        if made.is_empty() {
+            return Err(format!("{} gave no result", held.function.name()).into());
+        }
+        held.results.get_or_init(|| made.iter().map(Aval::from).collect());
+        Ok(arrays::pour(&made, &results)?)
+    })
+}
+
+extern "C" fn vjp(
+    function: *mut c_void,
+    primals: *const mlx_array,
+    primal_count: usize,
+    cotangents: *const mlx_array,
+    cotangent_count: usize,
+    outputs: *const mlx_array,
+    output_count: usize,
+    gradients: Sink,
+) -> c_int {
+    guarded_rule(|| {
+        // SAFETY: as in `forward`.
+        let (Held { function, .. }, args) = unsafe {
+            let copied = || {
+                Ok([
+                    arrays::copies(primals, primal_count)?,
+                    arrays::copies(cotangents, cotangent_count)?,
+                    arrays::copies(outputs, output_count)?,
+                ])
+            };
+            (held(function), copied())
+        };
+        let [primals, cotangents, outputs] = match args {
+            Ok(args) => args,
+            Err(error) => return Some(Err(error)),
+        };
+        let made = function.vjp(&primals, &cotangents, &outputs)?;
+        Some(made.and_then(|made| {
+            check_gradients(function.name(), primals.iter(), &made)?;
+            Ok(arrays::pour(&made, &gradients)?)
+        }))
+    })
+}
+
+extern "C" fn jvp(
+    function: *mut c_void,
+    primals: *const mlx_array,
+    primal_count: usize,
+    tangents: *const mlx_array,
+    argnums: *const i32,
+    argnum_count: usize,
+    sink: Sink,
+) -> c_int {
+    guarded_rule(|| {
+        // SAFETY: as in `forward`; there is a tangent for each of the argnums.
+        let (held, args) = unsafe {
+            let copied = || Ok([arrays::copies(primals, primal_count)?, arrays::copies(tangents, argnum_count)?]);
+            (held(function), copied())
+        };
+        let [primals, tangents] = match args {
+            Ok(args) => args,
+            Err(error) => return Some(Err(error)),
+        };
+        // SAFETY: the numbers are live for the length of the call.
+        let argnums = unsafe { arrays::integers(argnums, argnum_count) };
+        let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();
+        let made = held.function.jvp(&primals, &tangents, &argnums)?;
+        Some(made.and_then(|made| {
+            check_tangents(held.function.name(), held.results.get().map_or(&[], Vec::as_slice), &made)?;
+            Ok(arrays::pour(&made, &sink)?)
+        }))
+    })
+}
+
+fn check_tangents(function: &str, results: &[Aval], tangents: &[Array]) -> Result<(), TangentError> {
+    let function = || function.to_owned();
+    if results.len() != tangents.len() {
+        return Err(TangentError::Count { function: function(), expected: results.len(), found: tangents.len() });
+    }
+    for (result, (expected, tangent)) in results.iter().zip(tangents).enumerate() {
+        let found = Aval::from(tangent);
+        if *expected != found {
+            return Err(TangentError::Aval { function: function(), result, expected: expected.clone(), found });
+        }
+    }
+    Ok(())
+}
+
+extern "C" fn vmap(
+    function: *mut c_void,
+    inputs: *const mlx_array,
+    axes: *const i32,
+    count: usize,
+    results: Sink,
+    result_axes: AxisSink,
+) -> c_int {
+    guarded_rule(|| {
+        // SAFETY: as in `forward`; there is an axis for each of the inputs.
+        unsafe {
+            let function = &held(function).function;
+            let rule = |inputs: &[Array], axes: &[Option<usize>]| function.vmap(inputs, axes);
+            answer_vmap(function.name(), inputs, axes, count, rule, &results, &result_axes)
+        }
+    })
+}

@@ -1,0 +1,32 @@
+//! Questions about a recorded graph.
+
+use mlx_rs::Array;
+
+use crate::arrays::{self, Collector};
+use crate::error::{BridgeError, check};
+use crate::ffi;
+
+/// Whether `array` depends on one that has neither data nor a primitive, a placeholder or a tracer of MLX's: an eval
+/// would fail.
+#[must_use]
+pub fn is_traced(array: &Array) -> bool {
+    let mut traced = true;
+    // SAFETY: the handle and the flag are live for the call.
+    let status = unsafe { ffi::tacit_is_traced(array.as_ptr(), &raw mut traced) };
+    traced || status != 0
+}
+
+/// The arrays with data and more than one element that `outputs` depend on and that are not among `inputs`, each once.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn constants(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
+    let mut found = Collector::default();
+    // SAFETY: everything is live for the call.
+    check(unsafe {
+        ffi::tacit_constants(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), found.sink())
+    })?;
+    Ok(found.arrays)
+}

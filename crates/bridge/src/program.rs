@@ -1,0 +1,145 @@
+//! Compiled functions: what MLX's compile keeps of a traced function, called again and again.
+
+use std::cell::Cell;
+use std::env;
+use std::ffi::{c_int, c_void};
+
+use mlx_rs::Array;
+use mlx_sys::mlx_array;
+
+use crate::arrays;
+use crate::error::{BoxError, BridgeError, check};
+use crate::ffi;
+use crate::function::Borrowed;
+
+/// What [`Program::call`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It built the recorded graph on the inputs.
+    Replayed,
+    /// It traced, and then built the recorded graph on the inputs.
+    Traced,
+    /// It called the function on the inputs themselves and recorded nothing: an input is a tracer of MLX's, or
+    /// compilation is switched off.
+    Inlined,
+}
+
+/// One compiled MLX function for one set of input avals.
+///
+/// Arrays that the traced function captures are kept until the program is dropped. Called with other avals, or on another
+/// default stream, it traces again, and [`matches`](Self::matches) compares with the latest trace.
+///
+/// MLX keeps what it compiled for the thread that did, so a program stays on its thread.
+pub struct Program {
+    raw: *mut c_void,
+    /// Memory for handles, to be used again.
+    handles: Cell<Vec<mlx_array>>,
+}
+
+impl Program {
+    /// A program that has not been traced yet. Shapeless, one trace serves all shapes of the same ranks.
+    ///
+    /// Where no compiler is installed MLX does not compile for the CPU. The program then replays the graph as it was
+    /// recorded, for one set of shapes: [`is_shapeless`](Self::is_shapeless) is false.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn new(shapeless: bool) -> Result<Self, BridgeError> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the pointer is live for the call.
+        check(unsafe { ffi::tacit_program_new(shapeless, !compiler_available(), &raw mut raw) })?;
+        Ok(Self { raw, handles: Cell::default() })
+    }
+
+    /// Whether one trace serves all shapes.
+    #[must_use]
+    pub fn is_shapeless(&self) -> bool {
+        // SAFETY: the program is live.
+        unsafe { ffi::tacit_program_shapeless(self.raw) }
+    }
+
+    /// Whether a call with `inputs` needs no trace: their avals, the default device and its default stream are those of
+    /// the latest trace, and none is a tracer of MLX's.
+    #[must_use]
+    pub fn matches(&self, inputs: &[&Array]) -> bool {
+        // SAFETY: the program and the handles are live.
+        self.with_handles(inputs, |handles| unsafe {
+            ffi::tacit_program_matches(self.raw, handles.as_ptr(), handles.len())
+        })
+    }
+
+    /// Calls the program and appends its results to `outputs`.
+    ///
+    /// `trace` is called when MLX has to trace: it gets tracers of the inputs' avals and returns the results.
+    ///
+    /// # Errors
+    ///
+    /// `trace` fails or panics; the error itself comes back as [`BridgeError::Callback`], and the next call traces
+    /// again. Or MLX cannot build the results on inputs of these shapes.
+    pub fn call(
+        &mut self,
+        inputs: &[&Array],
+        outputs: &mut Vec<Array>,
+        trace: &mut dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError>,
+    ) -> Result<Outcome, BridgeError> {
+        let mut function = Borrowed::new(trace);
+        let mut outcome: c_int = 0;
+        // SAFETY: everything is live for the call.
+        let status = self.with_handles(inputs, |handles| unsafe {
+            ffi::tacit_program_call(
+                self.raw,
+                handles.as_ptr(),
+                handles.len(),
+                function.table(),
+                arrays::sink_into(outputs),
+                &raw mut outcome,
+            )
+        });
+        check(status)?;
+        Ok(match outcome {
+            0 => Outcome::Replayed,
+            1 => Outcome::Traced,
+            _ => Outcome::Inlined,
+        })
+    }
+
+    fn with_handles<T>(&self, inputs: &[&Array], call: impl FnOnce(&[mlx_array]) -> T) -> T {
+        let mut handles = self.handles.take();
+        handles.clear();
+        handles.extend(inputs.iter().map(|input| input.as_ptr()));
+        let value = call(&handles);
+        self.handles.set(handles);
+        value
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: the program is ours and is freed once, on the thread that made it.
+        unsafe { ffi::tacit_program_free(self.raw) };
+    }
+}
+
+/// Whether any of `inputs` is a tracer of MLX's at this moment; MLX does not compile a call that has one.
+#[must_use]
+pub fn any_tracer(inputs: &[&Array]) -> bool {
+    let handles = arrays::handles(inputs.iter().copied());
+    // SAFETY: the handles are live for the call.
+    unsafe { ffi::tacit_any_tracer(handles.as_ptr(), handles.len()) }
+}
+
+/// Whether `g++`, which MLX compiles fused CPU kernels with, is in the search path.
+#[must_use]
+pub fn compiler_available() -> bool {
+    let Some(path) = env::var_os("PATH") else { return false };
+    env::split_paths(&path).any(|folder| folder.join("g++").is_file())
+}
+
+/// Makes MLX's compile simplify graphs but not fuse them into kernels, in this whole process from now on.
+///
+/// It does not make MLX compile where no compiler is installed; [`Program`] replays there by itself.
+pub fn set_no_fuse() {
+    // SAFETY: an atomic store.
+    unsafe { ffi::tacit_set_no_fuse() };
+}

@@ -1,0 +1,212 @@
+//! Functions mapped over an axis of their arguments.
+
+use std::ffi::{c_int, c_void};
+
+use mlx_rs::Array;
+use mlx_sys::mlx_array;
+
+use crate::Aval;
+use crate::arrays::{self, Collector};
+use crate::callback::guarded;
+use crate::error::{BoxError, BridgeError, check};
+use crate::ffi::{self, AxisSink, Placement, Sink};
+use crate::function::Borrowed;
+
+/// Results of a mapped function, and the mapped axis of each.
+pub type Mapped = (Vec<Array>, Vec<usize>);
+
+/// Why a function cannot be mapped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VmapError {
+    /// The number of axes is not the number of arrays.
+    #[error("{axes} axes are given for {arrays} {what}\nhelp: give one axis, or none, for each")]
+    Count {
+        /// `inputs` or `results`.
+        what: &'static str,
+        /// The number of axes.
+        axes: usize,
+        /// The number of arrays.
+        arrays: usize,
+    },
+    /// No input is mapped.
+    #[error("no input is mapped\nhelp: give at least one input an axis")]
+    NothingMapped,
+    /// An array has no such axis.
+    #[error(
+        "axis {axis} is out of range for {what} {index}, which is {aval}\nhelp: choose one of {rank} axes, from 0 on or, from the last one on, from -1 on"
+    )]
+    Axis {
+        /// `input` or `result`.
+        what: &'static str,
+        /// Which one.
+        index: usize,
+        /// The axis.
+        axis: i32,
+        /// The array: an input, or a result with the mapped axis left out.
+        aval: Aval,
+        /// The number of axes among which to choose.
+        rank: i32,
+    },
+    /// Mapped axes are not of one length.
+    #[error(
+        "the mapped axes differ in length: axis {axis} of input {index}, which is {aval}, has {found} and another one {expected}\nhelp: map over axes of one length"
+    )]
+    Extent {
+        /// Which input.
+        index: usize,
+        /// Its axis.
+        axis: i32,
+        /// Its aval.
+        aval: Aval,
+        /// The length of its axis.
+        found: i32,
+        /// The length of the first mapped axis.
+        expected: i32,
+    },
+    /// A rule of a function gave axes that do not fit its results.
+    #[error("the vmap of {function} gave {count} results, {results}, with the mapped axes {axes:?}")]
+    Rule {
+        /// The function.
+        function: String,
+        /// The number of results.
+        count: usize,
+        /// The results, printed.
+        results: String,
+        /// The axes.
+        axes: Vec<usize>,
+    },
+}
+
+/// Maps `function` over an axis of each input; one without an axis goes to every example whole.
+///
+/// `out_axes` gets the number of results and tells where each one's mapped axis goes. A negative axis counts from the last
+/// one. Quantized products, for which MLX has no vmap, are mapped too.
+///
+/// # Errors
+///
+/// The axes do not fit ([`VmapError`]), `function` fails or panics, or a primitive in it has no vmap.
+pub fn vmap(
+    inputs: &[Array],
+    in_axes: &[Option<i32>],
+    out_axes: impl FnOnce(usize) -> Vec<i32>,
+    function: &mut dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError>,
+) -> Result<Vec<Array>, BridgeError> {
+    let axes = checked(inputs, in_axes)?;
+    let handles = arrays::handles(inputs);
+    let mut function = Borrowed::new(function);
+    let mut chooser = Chooser { out_axes: Some(out_axes) };
+    let placement = Placement { ctx: (&raw mut chooser).cast(), call: Chooser::<_>::call_of(&chooser) };
+    let mut results = Collector::default();
+    // SAFETY: everything is live for the call, and there is an axis for each input.
+    check(unsafe {
+        ffi::tacit_vmap(handles.as_ptr(), axes.as_ptr(), handles.len(), function.table(), placement, results.sink())
+    })?;
+    Ok(results.arrays)
+}
+
+/// The axes as C++ takes them: not negative, but -1 for none.
+fn checked(inputs: &[Array], axes: &[Option<i32>]) -> Result<Vec<i32>, VmapError> {
+    if inputs.len() != axes.len() {
+        return Err(VmapError::Count { what: "inputs", axes: axes.len(), arrays: inputs.len() });
+    }
+    let mut extent = None;
+    let mut plain = Vec::with_capacity(axes.len());
+    for (index, (input, &axis)) in inputs.iter().zip(axes).enumerate() {
+        let Some(axis) = axis else {
+            plain.push(-1);
+            continue;
+        };
+        let aval = Aval::from(input);
+        let rank = aval.shape.len() as i32;
+        let place = in_range(axis, rank).ok_or_else(|| VmapError::Axis {
+            what: "input",
+            index,
+            axis,
+            aval: aval.clone(),
+            rank,
+        })?;
+        let found = aval.shape[place as usize];
+        let expected = *extent.get_or_insert(found);
+        if found != expected {
+            return Err(VmapError::Extent { index, axis, aval, found, expected });
+        }
+        plain.push(place);
+    }
+    if extent.is_none() { Err(VmapError::NothingMapped) } else { Ok(plain) }
+}
+
+fn in_range(axis: i32, rank: i32) -> Option<i32> {
+    (-rank..rank).contains(&axis).then(|| axis.rem_euclid(rank))
+}
+
+struct Chooser<F> {
+    out_axes: Option<F>,
+}
+
+type Choose = extern "C" fn(*mut c_void, *const mlx_array, usize, AxisSink) -> c_int;
+
+impl<F: FnOnce(usize) -> Vec<i32>> Chooser<F> {
+    fn call_of(_: &Self) -> Choose {
+        Self::call
+    }
+
+    extern "C" fn call(ctx: *mut c_void, outputs: *const mlx_array, count: usize, sink: AxisSink) -> c_int {
+        guarded(|| {
+            // SAFETY: `ctx` is the chooser that `vmap` is waiting with, and the outputs are live.
+            let (chooser, outputs) = unsafe { (&mut *ctx.cast::<Self>(), arrays::copies(outputs, count)?) };
+            let axes = chooser.out_axes.take().map_or_else(Vec::new, |choose| choose(count));
+            if axes.len() != count {
+                return Err(VmapError::Count { what: "results", axes: axes.len(), arrays: count }.into());
+            }
+            for (index, (output, &axis)) in outputs.iter().zip(&axes).enumerate() {
+                let aval = Aval::from(output);
+                let rank = aval.shape.len() as i32 + 1;
+                let place = in_range(axis, rank).ok_or(VmapError::Axis { what: "result", index, axis, aval, rank })?;
+                (sink.push)(sink.ctx, place);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Answers MLX's call of a vmap rule.
+///
+/// # Safety
+///
+/// `inputs` and `axes` must point to `count` live elements each.
+pub(crate) unsafe fn answer_vmap(
+    function: &str,
+    inputs: *const mlx_array,
+    axes: *const i32,
+    count: usize,
+    rule: impl FnOnce(&[Array], &[Option<usize>]) -> Option<Result<Mapped, BoxError>>,
+    results: &Sink,
+    result_axes: &AxisSink,
+) -> Option<Result<(), BoxError>> {
+    // SAFETY: as the caller promises.
+    let (inputs, axes) = unsafe { (arrays::copies(inputs, count), arrays::integers(axes, count)) };
+    let inputs = match inputs {
+        Ok(inputs) => inputs,
+        Err(error) => return Some(Err(error.into())),
+    };
+    let axes: Vec<Option<usize>> = axes.iter().map(|&axis| usize::try_from(axis).ok()).collect();
+    let mapped = rule(&inputs, &axes)?;
+    Some(mapped.and_then(|(made, axes)| {
+        let fits = made.len() == axes.len() && made.iter().zip(&axes).all(|(array, &axis)| axis < array.ndim());
+        if !fits {
+            let results: Vec<String> = made.iter().map(|array| Aval::from(array).to_string()).collect();
+            return Err(VmapError::Rule {
+                function: function.to_owned(),
+                count: made.len(),
+                results: results.join(" "),
+                axes,
+            }
+            .into());
+        }
+        arrays::pour(&made, results)?;
+        for axis in axes {
+            (result_axes.push)(result_axes.ctx, axis as i32);
+        }
+        Ok(())
+    }))
+}

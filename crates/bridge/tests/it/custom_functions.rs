@@ -1,0 +1,136 @@
+//! Functions with transforms of their own.
+
+use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
+use mlx_rs::{Array, ops};
+use tacit_bridge::{BoxError, CustomFunction, Mapped, TangentError, custom_function, recover, vmap};
+
+use crate::arrays::{matrix, numbers, vector};
+
+type Made = Result<Vec<Array>, BoxError>;
+type Jvp = fn(&[Array], &[Array], &[usize]) -> Made;
+type Vjp = fn(&[Array], &[Array]) -> Made;
+type Vmap = fn(&[Array], &[Option<usize>]) -> Result<Mapped, BoxError>;
+
+/// `x * y` and `x`; its jvp and vmap are told by its fields.
+#[derive(Default)]
+struct Product {
+    jvp: Option<Jvp>,
+    vmap: Option<Vmap>,
+    vjp: Option<Vjp>,
+}
+
+impl CustomFunction for Product {
+    fn name(&self) -> &'static str {
+        "product"
+    }
+
+    fn forward(&self, args: &[Array]) -> Made {
+        Ok(vec![args[0].multiply(&args[1])?, args[0].clone()])
+    }
+
+    fn vjp(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Option<Made> {
+        self.vjp.map(|rule| rule(primals, cotangents))
+    }
+
+    fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Made> {
+        self.jvp.map(|rule| rule(primals, tangents, argnums))
+    }
+
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Result<Mapped, BoxError>> {
+        self.vmap.map(|rule| rule(inputs, axes))
+    }
+}
+
+fn applied(product: Product, args: &[Array]) -> mlx_rs::error::Result<Vec<Array>> {
+    custom_function(product, args).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))
+}
+
+fn tangents(jvp: Option<Jvp>) -> mlx_rs::error::Result<Vec<Vec<f32>>> {
+    let f = |args: &[Array]| applied(Product { jvp, ..Product::default() }, args);
+    let primals = [vector(&[3.0]), vector(&[5.0])];
+    let (_, made) = fallible_jvp(f, &primals, &[vector(&[1.0]), vector(&[10.0])])?;
+    Ok(made.iter().map(numbers).collect())
+}
+
+#[test]
+fn without_rules_its_transforms_are_those_of_the_function() {
+    assert_eq!(tangents(None).expect("differentiates"), [[35.0], [1.0]]);
+    let f = |args: &[Array]| applied(Product::default(), args);
+    let cotangents = [vector(&[1.0]), vector(&[100.0])];
+    let (_, made) = fallible_vjp(f, &[vector(&[3.0]), vector(&[5.0])], &cotangents).expect("differentiates");
+    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[105.0], [3.0]]);
+    let mut f = |args: Vec<Array>| Ok(custom_function(Product::default(), &args)?);
+    let made = vmap(&[matrix(2, 2), vector(&[1.0, 10.0])], &[Some(0), None], |n| vec![0; n], &mut f).expect("maps");
+    assert_eq!(numbers(&made[0]), [1.0, 20.0, 3.0, 40.0]);
+}
+
+#[test]
+fn codes_have_zeros_for_gradients() {
+    let f = |args: &[Array]| {
+        let codes = Array::from_slice(&[2_i32], &[1]);
+        applied(Product::default(), &[args[0].clone(), codes])
+    };
+    let cotangents = [vector(&[1.0]), vector(&[0.0])];
+    let (_, made) = fallible_vjp(f, &[vector(&[3.0])], &cotangents).expect("differentiates");
+    assert_eq!(numbers(&made[0]), [2.0]);
+}
+
+#[test]
+fn each_rule_is_the_functions_own() {
+    let own: Jvp = |primals, tangents, argnums| {
+        assert_eq!((primals.len(), argnums), (2, &[0, 1][..]));
+        Ok(vec![tangents[1].clone(), primals[0].clone()])
+    };
+    assert_eq!(tangents(Some(own)).expect("differentiates"), [[10.0], [3.0]]);
+    let vjp = Some((|primals: &[Array], _: &[Array]| Ok(primals.to_vec())) as Vjp);
+    let f = |args: &[Array]| applied(Product { vjp, ..Product::default() }, args);
+    let ones = [vector(&[1.0]), vector(&[1.0])];
+    let (_, made) = fallible_vjp(f, &[vector(&[3.0]), vector(&[5.0])], &ones).expect("differentiates");
+    assert_eq!(made.iter().map(numbers).collect::<Vec<_>>(), [[3.0], [5.0]]);
+    let mut f = |args: Vec<Array>| -> Made {
+        let rule: Vmap = |inputs, axes| {
+            assert_eq!(axes, [Some(1), None]);
+            Ok((vec![inputs[0].negative()?, inputs[0].clone()], vec![1, 1]))
+        };
+        Ok(custom_function(Product { vmap: Some(rule), ..Product::default() }, &args)?)
+    };
+    let made = vmap(&[matrix(2, 2), vector(&[1.0, 2.0])], &[Some(1), None], |n| vec![0; n], &mut f).expect("maps");
+    assert_eq!(numbers(&made[0]), [-1.0, -3.0, -2.0, -4.0]);
+}
+
+#[test]
+fn tangents_that_do_not_fit_are_errors() {
+    let cases: [(Jvp, &str); 4] = [
+        (|_, _, _| Ok(vec![]), "the jvp of product gave 0 tangents for 2 results"),
+        (|primals, _, _| Ok(vec![primals[0].clone(); 3]), "the jvp of product gave 3 tangents for 2 results"),
+        (
+            |primals, _, _| Ok(vec![primals[0].clone(), primals[0].sum(None)?]),
+            "the jvp of product gave f32[] as the tangent of result 1, which is f32[1]",
+        ),
+        (|_, _, _| panic!("the jvp's own"), "panicked: the jvp's own"),
+    ];
+    for (rule, message) in cases {
+        let error = tangents(Some(rule)).expect_err("does not fit");
+        assert!(error.what().contains(message), "{error}");
+        assert_eq!(recover(error.what()).expect("kept").is::<TangentError>(), !message.contains("panicked"));
+    }
+}
+
+#[test]
+fn a_quantized_product_within_it_is_mapped() {
+    struct Quantized;
+    impl CustomFunction for Quantized {
+        fn name(&self) -> &'static str {
+            "quantized"
+        }
+
+        fn forward(&self, args: &[Array]) -> Made {
+            Ok(vec![ops::quantized_matmul(&args[0], &args[1], &args[2], &args[3], true, 32, 4)?])
+        }
+    }
+    let (codes, scales, biases) = ops::quantize(ops::ones::<f32>(&[2, 32]).expect("builds"), 32, 4).expect("quantizes");
+    let args = [ops::ones::<f32>(&[3, 1, 32]).expect("builds"), codes, scales, biases];
+    let mut f = |args: Vec<Array>| Ok(custom_function(Quantized, &args)?);
+    let made = vmap(&args, &[Some(0), None, None, None], |n| vec![0; n], &mut f).expect("maps");
+    assert_eq!((made[0].shape(), numbers(&made[0])), (&[3, 1, 2][..], vec![32.0; 6]));
+}

@@ -1,0 +1,43 @@
+//! Questions about recorded graphs.
+
+use mlx_rs::{Array, ops};
+use tacit_bridge::{Scope, array_id, constants, is_traced};
+
+use crate::arrays::{matrix, placeholders, vector};
+
+#[test]
+fn what_depends_on_a_placeholder_is_traced() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[2]]);
+    let real = vector(&[1.0, 2.0]);
+    assert!(is_traced(&x) && is_traced(&real.add(&x).expect("builds").exp().expect("builds")));
+    assert!(!is_traced(&real) && !is_traced(&real.exp().expect("builds")));
+    let evaluated = real.exp().expect("builds");
+    evaluated.eval().expect("evaluates");
+    assert!(!is_traced(&evaluated) && !is_traced(&ops::zeros::<f32>(&[0]).expect("builds")));
+}
+
+#[test]
+fn a_long_chain_is_no_matter() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[1]]);
+    let one = vector(&[1.0]);
+    let far = (0..100_000).try_fold(x, |sum, _| sum.add(&one)).expect("builds");
+    assert!(is_traced(&far));
+    assert!(constants(&[far], &[]).expect("memory").is_empty());
+}
+
+#[test]
+fn constants_are_the_leaves_with_several_elements_that_are_no_input() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[2]]);
+    let (weight, bias, input) = (matrix(2, 2), vector(&[1.0, 2.0]), vector(&[3.0, 4.0]));
+    let product = weight.exp().expect("builds").matmul(&x).expect("builds");
+    let sum = product.add(&bias).expect("builds").add(&input).expect("builds");
+    let out = sum.multiply(&bias).expect("builds").multiply(Array::from_f32(2.0)).expect("builds");
+    let mut found: Vec<_> = constants(&[out, product], &[x, input]).expect("memory").iter().map(array_id).collect();
+    let mut expected = [array_id(&weight), array_id(&bias)];
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}

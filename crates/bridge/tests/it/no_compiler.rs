@@ -1,0 +1,84 @@
+//! What happens where no compiler is installed, in processes that cannot find one.
+
+use std::env;
+use std::process::Command;
+
+use mlx_rs::{Array, ops};
+use tacit_bridge::{BoxError, Outcome, Program, compiler_available, record_shapeless};
+
+use crate::arrays::{matrix, numbers, vector};
+
+/// Runs the ignored test `name` in a process of its own, with a search path that leads nowhere.
+fn without_compiler(name: &str) {
+    let out = Command::new(env::current_exe().expect("is running"))
+        .args([&format!("no_compiler::{name}"), "--exact", "--ignored", "--test-threads=1"])
+        .env("PATH", env::temp_dir().join("no-such-folder"))
+        .output()
+        .expect("starts");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn the_recorded_graph_is_replayed() {
+    assert!(compiler_available());
+    without_compiler("replays");
+}
+
+#[test]
+#[ignore = "is run without a compiler by another test"]
+fn replays() {
+    assert!(!compiler_available());
+    let mut program = Program::new(true).expect("memory");
+    assert!(!program.is_shapeless());
+    let shift = vector(&[10.0, 20.0, 30.0]);
+    let mut traces = 0;
+    let mut call = |program: &mut Program, x: &Array| {
+        let mut outputs = Vec::new();
+        let trace = &mut |args: Vec<Array>| -> Result<Vec<Array>, BoxError> {
+            traces += 1;
+            assert!(args[0].eval().is_err());
+            let parts = ops::split_equal(&args[0], 2, 0)?;
+            let shifted = shift.negative()?.negative()?;
+            let sum = parts[1].exp()?.subtract(&parts[0])?.add(shifted)?;
+            Ok(vec![sum.clone(), args[0].clone(), sum.sum(None)?, shift.clone()])
+        };
+        let outcome = program.call(&[x], &mut outputs, trace).expect("runs");
+        (outcome, outputs.iter().map(numbers).collect::<Vec<_>>())
+    };
+    let zeros = ops::zeros::<f32>(&[2, 3]).expect("builds");
+    let expected = |made: &[f32], x: Vec<f32>| vec![made.to_vec(), x, vec![made.iter().sum()], vec![10.0, 20.0, 30.0]];
+    assert_eq!(call(&mut program, &zeros), (Outcome::Traced, expected(&[11.0, 21.0, 31.0], vec![0.0; 6])));
+    assert!(program.matches(&[&matrix(2, 3)]) && !program.matches(&[&matrix(4, 3)]));
+    let x = Array::from_slice(&[1.0_f32, 2.0, 3.0, 0.0, 0.0, 0.0], &[2, 3]);
+    let (outcome, made) = call(&mut program, &x);
+    assert_eq!((outcome, &made[0]), (Outcome::Replayed, &vec![10.0, 19.0, 28.0]));
+    assert_eq!(call(&mut program, &ops::zeros::<f32>(&[4, 3]).expect("builds")).0, Outcome::Traced);
+    assert_eq!(traces, 2);
+}
+
+#[test]
+fn errors_and_nested_programs_are_as_with_a_compiler() {
+    without_compiler("fails_and_nests");
+}
+
+#[test]
+#[ignore = "is run without a compiler by another test"]
+fn fails_and_nests() {
+    let (mut outer, mut inner) = (Program::new(false).expect("memory"), Program::new(false).expect("memory"));
+    let x = vector(&[0.0]);
+    let mut outputs = Vec::new();
+    let error = outer.call(&[&x], &mut outputs, &mut |_| Err("own words".into())).expect_err("fails");
+    assert_eq!((error.to_string().as_str(), outer.matches(&[&x])), ("own words", false));
+    let mut inlined = None;
+    let trace = &mut |args: Vec<Array>| {
+        let mut made = Vec::new();
+        inlined = Some(inner.call(&[&args[0]], &mut made, &mut |args| Ok(vec![args[0].exp()?]))?);
+        Ok(made)
+    };
+    assert_eq!(outer.call(&[&x], &mut outputs, trace).expect("runs"), Outcome::Traced);
+    assert_eq!((inlined, numbers(&outputs[0])), (Some(Outcome::Inlined), vec![1.0]));
+    let (tracers, made) = record_shapeless(&[&x], &mut |args| Ok(vec![args[0].exp()?])).expect("records");
+    assert_eq!((tracers.len(), made.len()), (1, 1));
+    assert!(made[0].eval().is_err());
+}

@@ -1,0 +1,236 @@
+//! Compiled functions of trees.
+//!
+//! [`compile`] traces a function once for each structure of its arguments and then replays the graph that MLX simplified
+//! and fused. Implicit arrays are opened: their children are the inputs of the graph, and handlers run only while it is
+//! traced. It traces again for another structure or static field, another dtype, rank or shape, another default device
+//! or stream, and another registry or policy in force, since these decide what a trace does; [`Stats`] says why each time.
+//! `mlx_rs::with_device` makes a new stream each time; give a stream of your own to `with_stream` around compiled calls.
+//!
+//! An array that the function captured instead of taking it as an argument is a constant of the graph, frozen with the
+//! value that it had; [`Constants`] says what happens then.
+
+mod engine;
+mod key;
+mod options;
+mod shapeless;
+mod stats;
+mod switch;
+
+pub use options::{Constants, Options};
+pub use stats::Stats;
+pub use switch::{COMPILE_VARIABLE, disable, enable, is_enabled};
+
+use engine::Engine;
+use mlx_rs::Array;
+
+use crate::implicit::{arrays_of, never_called};
+use crate::tree::{self, Flattened, Item, Labels, Node, Open, Reader, TreeDef, Visitor};
+use crate::{Error, Result, Tree, Value, trace};
+
+/// Compiles a function: it is traced for each structure of its arguments and replayed after that.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::compile;
+///
+/// let mut product = compile(|(x, w): (Array, Array)| x.matmul(w.t()));
+/// let x = Array::from_slice(&[1f32, 2.0], &[1, 2]);
+/// let args = (x.clone().into(), x.into());
+/// for _ in 0..3 {
+///     assert_eq!(product.call(&args)?.dense()?.item_exact::<f32>(), 5.0);
+/// }
+/// assert_eq!((product.stats().calls, product.stats().traces), (3, 1));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// Each call fails where `f` fails, and as for [`implicit`](crate::implicit()).
+pub fn compile<'f, A, O, E>(f: impl FnMut(A) -> Result<O, E> + 'f) -> Compiled<'f, A, O>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+{
+    compile_with(f, Options::default())
+}
+
+/// Compiles a function as [`compile`] does, with options.
+pub fn compile_with<'f, A, O, E>(mut f: impl FnMut(A) -> Result<O, E> + 'f, options: Options) -> Compiled<'f, A, O>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+{
+    Compiled(compile_with_state(move |(): &mut (), args| f(args), options))
+}
+
+/// Compiles a function of a state that it changes, and of arguments.
+///
+/// The state is a tree of parameters, optimizer moments, random keys, caches: its arrays go into the graph as inputs and
+/// come out as outputs, and its structure may change, as when a cache grows. Inside the function it is plain, its
+/// implicit arrays too; those that the function leaves alone stay as they are. An error or a panic leaves the state as
+/// it was.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::{compile_with_state, compile::Options};
+///
+/// let mut add = compile_with_state(
+///     |total: &mut Array, x: Array| {
+///         *total = total.add(&x)?;
+///         total.square()
+///     },
+///     Options::default(),
+/// );
+/// let mut total = Array::from_f32(0.0);
+/// add.call(&mut total, &Array::from_f32(2.0).into())?;
+/// let square = add.call(&mut total, &Array::from_f32(1.0).into())?.dense()?;
+/// assert_eq!((total.item_exact::<f32>(), square.item_exact::<f32>()), (3.0, 9.0));
+/// # Ok(())
+/// # }
+/// ```
+pub fn compile_with_state<'f, S, A, O, E>(
+    mut f: impl FnMut(&mut S, A) -> Result<O, E> + 'f,
+    options: Options,
+) -> CompiledWithState<'f, S, A, O>
+where
+    S: Tree,
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+{
+    CompiledWithState {
+        engine: Engine::new(options),
+        f: Box::new(move |state, args| f(state, args).map_err(Into::into)),
+    }
+}
+
+/// A compiled function; made by [`compile`].
+pub struct Compiled<'f, A: Tree, O: Tree>(CompiledWithState<'f, (), A, O>);
+
+impl<A: Tree, O: Tree> Compiled<'_, A, O> {
+    /// Calls the function.
+    ///
+    /// # Errors
+    ///
+    /// See [`compile`].
+    pub fn call(&mut self, args: &A::With<Value>) -> Result<O::With<Value>> {
+        self.0.call(&mut (), args)
+    }
+
+    /// How often it was called and traced, and why.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        self.0.stats()
+    }
+
+    /// Forgets every trace.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// A compiled function of a state; made by [`compile_with_state`].
+pub struct CompiledWithState<'f, S, A, O> {
+    engine: Engine,
+    f: Box<Stateful<'f, S, A, O>>,
+}
+
+/// A function of a state and of arguments.
+type Stateful<'f, S, A, O> = dyn FnMut(&mut S, A) -> Result<O> + 'f;
+
+impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
+    /// Calls the function on `state`, which is then what the function made of it.
+    ///
+    /// # Errors
+    ///
+    /// See [`compile`]; the state is then what it was.
+    pub fn call(&mut self, state: &mut S, args: &A::With<Value>) -> Result<O::With<Value>> {
+        let replayed = self.engine.replay(|visitor| show(GIVEN, &*state, args, visitor))?;
+        let (arrays, def) = match replayed {
+            Some(results) => results,
+            None => self.trace(state, args)?,
+        };
+        let mut reader = Reader::new(&def, arrays.into_iter().map(|array| Item::Value(array.into())))?;
+        reader.enter(CALL)?;
+        let results = O::With::<Value>::unflatten(&mut reader)?;
+        state.assign(&mut reader)?;
+        Ok(results)
+    }
+
+    fn trace(&mut self, state: &mut S, args: &A::With<Value>) -> Result<(Vec<Array>, TreeDef)> {
+        let Self { engine, f } = self;
+        let (leaves, closed) = Flattened::shown(Open::Closed, |visitor| show(GIVEN, &*state, args, visitor))?;
+        let own = tree::flatten(&*state, Open::Closed)?;
+        engine.call(leaves, &closed, &mut |values, inspect| {
+            let mut made = None;
+            let results = trace::run(&values, |arrays| {
+                let inputs = arrays.clone();
+                let lent = Lent { state: &mut *state, own: own.clone() };
+                let mut reader = Reader::new(&closed, arrays.into_iter().map(|array| Item::Value(array.into())))?;
+                reader.enter(CALL)?;
+                lent.state.assign(&mut reader)?;
+                let results = f(&mut *lent.state, A::unflatten(&mut reader)?)?;
+                let outputs = arrays_of(|visitor| show(MADE, &results, &*lent.state, visitor), &mut made)?;
+                inspect(&inputs, &outputs)?;
+                Ok(outputs)
+            })?;
+            let (leaves, def) = made.ok_or_else(never_called)?.opened(results)?;
+            // A trace whose results the types outside cannot take is not kept.
+            {
+                let lent = Lent { state: &mut *state, own: own.clone() };
+                let mut reader = Reader::new(&def, leaves.clone().into_iter().map(Item::Value))?;
+                reader.enter(CALL)?;
+                O::With::<Value>::unflatten(&mut reader)?;
+                lent.state.assign(&mut reader)?;
+            }
+            Ok((leaves, def))
+        })
+    }
+
+    /// How often it was called and traced, and why.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        self.engine.stats()
+    }
+
+    /// Forgets every trace.
+    pub fn clear(&mut self) {
+        self.engine.clear();
+    }
+}
+
+/// The tree of what a call is given, and of what it gives.
+const CALL: &str = "call";
+const GIVEN: &[&str] = &["state", "args"];
+const MADE: &[&str] = &["results", "state"];
+
+fn show<'a>(
+    labels: &'static [&'static str],
+    first: &'a impl Tree,
+    second: &'a impl Tree,
+    visitor: &mut dyn Visitor<'a>,
+) -> Result<()> {
+    visitor.node(&Node::new(CALL, Labels::Fields(labels)));
+    first.flatten(visitor)?;
+    second.flatten(visitor)
+}
+
+/// A state that holds the arrays of a trace, until it is dropped.
+struct Lent<'s, S: Tree> {
+    state: &'s mut S,
+    own: (Vec<Value>, TreeDef),
+}
+
+impl<S: Tree> Drop for Lent<'_, S> {
+    fn drop(&mut self) {
+        let (leaves, def) = (std::mem::take(&mut self.own.0), &self.own.1);
+        // The leaves are those that the state itself gave for this definition.
+        let _ =
+            Reader::new(def, leaves.into_iter().map(Item::Value)).and_then(|mut reader| self.state.assign(&mut reader));
+    }
+}

@@ -1,0 +1,242 @@
+//! The traces of a compiled function: which of them serves a call, and the making of a new one.
+
+use mlx_rs::Array;
+use tacit_bridge::{BoxError, Outcome, Program, any_tracer, constants};
+
+use super::key::{Key, Scope};
+use super::shapeless::{self, Recorded};
+use super::{Constants, Options, Stats, switch};
+use crate::policy::warn;
+use crate::tree::{Listed, Matcher, TreeDef, Visitor};
+use crate::{Aval, Error, Result, Value, trace};
+
+/// Arrays in an opened structure.
+type Opened<T> = (Vec<T>, TreeDef);
+
+/// Sees the inputs and outputs of what was recorded.
+pub(super) type Inspect<'i> = dyn FnMut(&[Array], &[Array]) -> Result<()> + 'i;
+
+/// Runs the function on values, its own structure closed, and opens what it gives.
+pub(super) type Body<'b> = dyn FnMut(Vec<Value>, &mut Inspect<'_>) -> Result<Opened<Value>> + 'b;
+
+pub(super) struct Engine {
+    options: Options,
+    entries: Vec<Entry>,
+    /// The entry that served the latest call.
+    latest: usize,
+    stats: Stats,
+}
+
+struct Entry {
+    key: Key,
+    program: Program,
+    /// The opened structure of what the program gives.
+    made: TreeDef,
+    recorded: Option<Recorded>,
+    used: u64,
+}
+
+impl Engine {
+    pub(super) fn new(options: Options) -> Self {
+        switch::warn_without_compiler();
+        Self { options, entries: Vec::new(), latest: 0, stats: Stats::default() }
+    }
+
+    pub(super) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Replays the trace that serves the inputs that `show` shows; nothing where there is none.
+    pub(super) fn replay<'a>(
+        &mut self,
+        show: impl Fn(&mut dyn Visitor<'a>) -> Result<()>,
+    ) -> Result<Option<Opened<Array>>> {
+        self.stats.calls += 1;
+        if self.entries.is_empty() || !switch::is_enabled() || trace::is_recording() {
+            return Ok(None);
+        }
+        let scope = Scope::current();
+        let count = self.entries.len();
+        // The structure that was compared last, and the arrays in it if the inputs have it.
+        let mut compared: Option<(TreeDef, Option<Vec<Listed<'a>>>)> = None;
+        for i in 0..count {
+            let i = (self.latest + i) % count;
+            let entry = &mut self.entries[i];
+            if entry.key.scope != scope {
+                continue;
+            }
+            if compared.as_ref().is_none_or(|(def, _)| !def.same(&entry.key.def)) {
+                let mut matcher = Matcher::new(&entry.key.def);
+                show(&mut matcher)?;
+                let listed = matcher.finish();
+                compared = Some((entry.key.def.clone(), listed));
+            }
+            let Some((_, Some(listed))) = &compared else { continue };
+            let inputs: Vec<&Array> = listed.iter().map(Listed::array).collect();
+            if !entry.program.matches(&inputs) || entry.recorded.as_mut().is_some_and(|known| !known.serves(&inputs)) {
+                continue;
+            }
+            let mut outputs = Vec::with_capacity(entry.made.leaves());
+            let mut dropped = false;
+            let called = entry.program.call(&inputs, &mut outputs, &mut |_| {
+                dropped = true;
+                Err("the trace was dropped".into())
+            });
+            if dropped {
+                // MLX's own cache was cleared.
+                self.entries.remove(i);
+                self.latest = self.entries.len();
+                return Ok(None);
+            }
+            called?;
+            entry.used = self.stats.calls;
+            self.latest = i;
+            return Ok(Some((outputs, entry.made.clone())));
+        }
+        Ok(None)
+    }
+
+    /// Calls the function where no trace serves the inputs: `leaves` in the structure `closed`.
+    pub(super) fn call(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Opened<Array>> {
+        if !switch::is_enabled() || trace::is_recording() {
+            return self.inlined(leaves, body);
+        }
+        let (opened, def) = closed.opened(leaves.clone())?;
+        let inputs = opened.iter().map(Value::dense).collect::<Result<Vec<Array>>>()?;
+        let inputs: Vec<&Array> = inputs.iter().collect();
+        if any_tracer(&inputs) {
+            return self.inlined(leaves, body);
+        }
+        let key = Key::new(def, &inputs, Scope::current());
+        if let Some(results) = self.checked(&key, &inputs, body)? {
+            return Ok(results);
+        }
+        self.traced(key, &inputs, body)
+    }
+
+    fn inlined(&mut self, leaves: Vec<Value>, body: &mut Body<'_>) -> Result<Opened<Array>> {
+        self.stats.inlined += 1;
+        let (made, def) = body(leaves, &mut |_, _| Ok(()))?;
+        Ok((dense(&made)?, def))
+    }
+
+    /// Serves new shapes by a shapeless trace, if there is one.
+    fn checked(&mut self, key: &Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Option<Opened<Array>>> {
+        let Self { options, entries, stats, latest } = self;
+        let found = entries.iter_mut().enumerate().find_map(|(i, entry)| {
+            let same = entry.key.scope == key.scope && entry.key.def == key.def && entry.program.matches(inputs);
+            entry.recorded.take_if(|recorded| same && recorded.fits(inputs)).map(|recorded| (i, recorded))
+        });
+        let Some((i, mut recorded)) = found else { return Ok(None) };
+        let entry = &mut entries[i];
+        let def = entry.key.def.clone();
+        let expected = recorded.check(&options.name, inputs, &mut |tracers| {
+            let (made, _) = body(def.closed(tracers)?, &mut |_, _| Ok(()))?;
+            Ok(dense(&made)?)
+        });
+        stats.checked += 1;
+        let mut dropped = false;
+        let result = expected.and_then(|expected| {
+            let mut outputs = Vec::with_capacity(entry.made.leaves());
+            entry.program.call(inputs, &mut outputs, &mut |_| {
+                dropped = true;
+                Err("the trace was dropped".into())
+            })?;
+            let found: Vec<Aval> = outputs.iter().map(Aval::from).collect();
+            if found != expected {
+                return Err(Error::Shapeless {
+                    function: options.name.clone(),
+                    reason: format!("the compiled graph makes {}, the function {}", listed(&found), listed(&expected)),
+                });
+            }
+            recorded.served(inputs);
+            Ok(outputs)
+        });
+        if dropped {
+            entries.remove(i);
+            *latest = entries.len();
+            return Ok(None);
+        }
+        entry.recorded = Some(recorded);
+        entry.used = stats.calls;
+        *latest = i;
+        Ok(Some((result?, entry.made.clone())))
+    }
+
+    fn traced(&mut self, mut key: Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Opened<Array>> {
+        let Self { options, entries, stats, latest } = self;
+        let mut program = Program::new(options.shapeless)?;
+        let mut recorded = None;
+        if program.is_shapeless() {
+            let graph = Recorded::new(inputs, &mut |tracers| {
+                let (made, _) = body(key.def.closed(tracers)?, &mut |_, _| Ok(()))?;
+                Ok(dense(&made)?)
+            })?;
+            if graph.reduces_one()? {
+                program = Program::new(false)?;
+            } else {
+                recorded = Some(graph);
+            }
+        }
+        let (mut made, mut outputs) = (None, Vec::new());
+        let outcome = program
+            .call(inputs, &mut outputs, &mut |tracers| {
+                let values = key.def.closed(tracers)?;
+                let (results, def) = body(values, &mut |inputs, outputs| inspected(options, inputs, outputs))?;
+                made = Some(def);
+                Ok::<_, BoxError>(dense(&results)?)
+            })
+            .map_err(|error| shapeless::named(&options.name, error.into()))?;
+        let made = made.ok_or_else(crate::implicit::never_called)?;
+        if outcome == Outcome::Inlined {
+            stats.inlined += 1;
+            return Ok((outputs, made));
+        }
+        stats.traces += 1;
+        if stats.traces > 1 {
+            let reason = entries.get(*latest).map(|before| before.key.reason(&key));
+            stats.retraced(reason.unwrap_or_else(|| "the trace was dropped".to_owned()));
+        }
+        // Entries of one structure share its definition, so that a call compares it once.
+        if let Some(same) = entries.iter().find(|entry| entry.key.def == key.def) {
+            key.def = same.key.def.clone();
+        }
+        if entries.len() >= options.capacity.max(1) {
+            let oldest = entries.iter().enumerate().min_by_key(|(_, entry)| entry.used).map_or(0, |(i, _)| i);
+            entries.swap_remove(oldest);
+            stats.evicted += 1;
+        }
+        *latest = entries.len();
+        entries.push(Entry { key, program, made: made.clone(), recorded, used: stats.calls });
+        Ok((outputs, made))
+    }
+}
+
+fn dense(values: &[Value]) -> Result<Vec<Array>> {
+    values.iter().map(Value::dense).collect()
+}
+
+fn listed(avals: &[Aval]) -> String {
+    avals.iter().map(Aval::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Looks for arrays that the function holds without having got them.
+fn inspected(options: &Options, inputs: &[Array], outputs: &[Array]) -> Result<()> {
+    if options.constants == Constants::Allow {
+        return Ok(());
+    }
+    let held: Vec<Aval> = constants(outputs, inputs)?.iter().map(Aval::from).collect();
+    if held.is_empty() {
+        return Ok(());
+    }
+    let error = Error::Constants { function: options.name.clone(), avals: held };
+    if options.constants == Constants::Deny {
+        return Err(error);
+    }
+    warn(&error.to_string());
+    Ok(())
+}

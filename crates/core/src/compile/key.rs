@@ -1,0 +1,76 @@
+//! What a trace depends on, and what to say when it is needed again.
+
+use std::sync::Arc;
+
+use mlx_rs::{Array, Stream, thread_local_default_stream};
+
+use crate::tree::TreeDef;
+use crate::{Aval, Policy, Registry};
+
+/// What a trace depends on.
+pub(super) struct Key {
+    /// The opened structure of the inputs.
+    pub(super) def: TreeDef,
+    pub(super) avals: Vec<Aval>,
+    pub(super) scope: Scope,
+    device: String,
+}
+
+/// What is in force while a function is traced.
+#[derive(Clone)]
+pub(super) struct Scope {
+    registry: Arc<Registry>,
+    policy: Policy,
+    /// The stream that mlx-rs was told to use here; MLX's own default is not changed by it.
+    stream: Option<Stream>,
+}
+
+impl Scope {
+    pub(super) fn current() -> Self {
+        Self { registry: Registry::current(), policy: Policy::current(), stream: thread_local_default_stream() }
+    }
+}
+
+impl PartialEq for Scope {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.registry, &other.registry) && self.policy == other.policy && self.stream == other.stream
+    }
+}
+
+impl Key {
+    pub(super) fn new(def: TreeDef, inputs: &[&Array], scope: Scope) -> Self {
+        let avals = inputs.iter().map(|input| Aval::from(*input)).collect();
+        Self { def, avals, scope, device: device() }
+    }
+
+    /// Why a trace for `self` does not serve `next`.
+    pub(super) fn reason(&self, next: &Self) -> String {
+        if let Some(difference) = self.def.difference(&next.def) {
+            return difference.to_string();
+        }
+        let differing = self.avals.iter().zip(&next.avals).position(|(a, b)| a != b);
+        if let Some(leaf) = differing {
+            let (a, b) = (&self.avals[leaf], &next.avals[leaf]);
+            let what = match () {
+                () if a.dtype != b.dtype => "dtype",
+                () if a.shape.len() != b.shape.len() => "rank",
+                () => "shape",
+            };
+            return format!("{what} of {} {a} -> {b}", self.def.paths()[leaf].shown());
+        }
+        if self.scope.policy != next.scope.policy {
+            return format!("policy {:?} -> {:?}", self.scope.policy, next.scope.policy);
+        }
+        if self.device != next.device {
+            return format!("stream {} -> {}", self.device, next.device);
+        }
+        if self.scope != next.scope {
+            return "another registry".to_owned();
+        }
+        "the trace was dropped".to_owned()
+    }
+}
+
+fn device() -> String {
+    Stream::thread_local_or_default().to_string()
+}

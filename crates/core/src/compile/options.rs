@@ -1,0 +1,43 @@
+//! What may be chosen for a compiled function.
+
+/// What may be chosen for a compiled function.
+///
+/// ```
+/// use tacit_core::compile::{Constants, Options};
+///
+/// let options = Options { name: "step".into(), constants: Constants::Deny, ..Options::default() };
+/// assert_eq!(options.capacity, 32);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What messages call the function.
+    pub name: String,
+    /// One trace for all shapes of the same rank whose extents of 0 and 1 are in the same places. Each new shape is
+    /// checked: the function is recorded on it without being compiled, and where the graph is another one, because a
+    /// shape went into it, that is an error.
+    pub shapeless: bool,
+    /// How many traces are kept; the one used longest ago goes first.
+    pub capacity: usize,
+    /// What happens when the function holds arrays that are not its arguments.
+    pub constants: Constants,
+}
+
+/// What happens when a function that is compiled holds arrays of more than one element that are not its arguments.
+///
+/// They are constants of the graph: what is put in their place later is not seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Constants {
+    /// Nothing.
+    Allow,
+    /// A warning with their avals, at each trace.
+    #[default]
+    Warn,
+    /// An error with their avals.
+    Deny,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { name: "the function".to_owned(), shapeless: false, capacity: 32, constants: Constants::default() }
+    }
+}

@@ -1,0 +1,38 @@
+//! How often a compiled function was called and traced.
+
+use std::collections::VecDeque;
+
+/// How many reasons are kept.
+const KEPT: usize = 64;
+
+/// How often a compiled function was called and traced, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Calls.
+    pub calls: u64,
+    /// Calls that traced.
+    pub traces: u64,
+    /// Calls that ran the function itself: inside another trace, or with compilation switched off.
+    pub inlined: u64,
+    /// Shapes that a shapeless function was recorded on, to see that the graph is the same.
+    pub checked: u64,
+    /// Traces that were dropped to make room.
+    pub evicted: u64,
+    pub(super) retraces: VecDeque<String>,
+}
+
+impl Stats {
+    /// Why each trace but the first was needed, oldest first; the latest 64 are kept.
+    ///
+    /// A reason reads as ``static block_size 64 -> 32 at `args.weight` ``, or ``shape of `args.0` f32[2,3] -> f32[4,3]``.
+    pub fn retraces(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.retraces.iter().map(String::as_str)
+    }
+
+    pub(super) fn retraced(&mut self, reason: String) {
+        if self.retraces.len() == KEPT {
+            self.retraces.pop_front();
+        }
+        self.retraces.push_back(reason);
+    }
+}

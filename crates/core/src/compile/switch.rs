@@ -1,0 +1,52 @@
+//! Whether functions are compiled at all.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::policy::warn;
+
+/// The variable that switches compilation off for the process: `off`, `0` or `false`.
+pub const COMPILE_VARIABLE: &str = "TACIT_COMPILE";
+
+const UNKNOWN: u8 = 0;
+const ON: u8 = 1;
+const OFF: u8 = 2;
+
+static SWITCH: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// Runs compiled functions as they are from now on, in the whole process; for debugging.
+pub fn disable() {
+    SWITCH.store(OFF, Ordering::Relaxed);
+}
+
+/// Compiles again after [`disable`].
+pub fn enable() {
+    SWITCH.store(ON, Ordering::Relaxed);
+}
+
+/// Whether functions are compiled: neither [`disable`] nor [`COMPILE_VARIABLE`] says otherwise.
+#[must_use]
+pub fn is_enabled() -> bool {
+    match SWITCH.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let text = std::env::var(COMPILE_VARIABLE).unwrap_or_default().to_ascii_lowercase();
+            let off = matches!(text.as_str(), "off" | "0" | "false");
+            SWITCH.store(if off { OFF } else { ON }, Ordering::Relaxed);
+            !off
+        }
+        known => known == ON,
+    }
+}
+
+/// Says once that no compiler is installed.
+pub(super) fn warn_without_compiler() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if !tacit_bridge::compiler_available() {
+            warn(
+                "no g++ is in the search path: compiled functions replay their graphs without fusing ops\n\
+                 help: install g++ to have MLX compile for the CPU",
+            );
+        }
+    });
+}

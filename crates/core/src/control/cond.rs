@@ -1,0 +1,75 @@
+//! One of two branches.
+
+use mlx_rs::{Array, ops};
+
+use super::carry::Values;
+use super::predicate::{Predicate, read};
+use super::structure::Structure;
+use crate::{Error, Result, Tree, Value, tree};
+
+/// Runs one of two functions on the operands: `on_true` where the predicate holds, `on_false` otherwise.
+///
+/// Where the predicate is traced, see the [module](super), both run and each array of the results is selected from
+/// theirs, so both must give the same structure, shapes and dtypes. Two implicit arrays of one type and equal static
+/// fields are selected child by child and stay implicit. Both branches are computed and both are differentiated, the
+/// branch that is not chosen with a cotangent of zeros: an infinity in its derivative becomes a NaN.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::control::cond;
+///
+/// let x = Array::from_f32(-2.0);
+/// let negative = x.lt(Array::from_f32(0.0))?;
+/// let y = cond(&negative, |x: Array| x.exp(), |x: Array| x.log(), x.into())?;
+/// assert_eq!(y.dense()?.item_exact::<f32>(), (-2f32).exp());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The predicate is not one bool, a branch that runs fails, or the predicate is traced and the results differ in
+/// structure, shape or dtype; and as for [`implicit`](crate::implicit()).
+pub fn cond<A, O, E, E2>(
+    predicate: &Array,
+    on_true: impl FnOnce(A) -> Result<O, E>,
+    on_false: impl FnOnce(A) -> Result<O, E2>,
+    operands: A::With<Value>,
+) -> Result<O::With<Value>>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+    E2: Into<Error>,
+{
+    let args = Values::of(&operands)?;
+    drop(operands);
+    match Predicate::of(predicate, "the predicate")? {
+        Predicate::Known(predicate) => {
+            if read(&predicate)? { args.run(on_true)? } else { args.run(on_false)? }.into_tree()
+        }
+        Predicate::Traced(predicate) => select(&predicate, args.run(on_true)?, args.run(on_false)?),
+    }
+}
+
+/// The arrays of `held` where the predicate holds, those of `other` otherwise.
+fn select<T: Tree>(predicate: &Array, held: Values, other: Values) -> Result<T> {
+    let (held, structure) = Structure::of(&held.def, held.values)?;
+    let (other, others) = Structure::of(&other.def, other.values)?;
+    if let Some(change) = structure.change(&others) {
+        return Err(Error::invalid(
+            format!(
+                "the predicate is traced and the branches differ: one makes {}, the other {}{}",
+                change.from, change.to, change.place
+            ),
+            "give results of one structure, shape and dtype, or decide outside `compile`, `implicit` and `vmap`",
+        ));
+    }
+    let selected = held
+        .iter()
+        .zip(&other)
+        .map(|(held, other)| Ok(ops::select(predicate, held, other)?.into()))
+        .collect::<Result<Vec<Value>>>()?;
+    tree::unflatten(&structure.def, selected)
+}

@@ -1,0 +1,43 @@
+//! A loop over a range of numbers.
+
+use std::ops::Range;
+
+use super::carry::Carry;
+use crate::{Error, Result, Tree, Value};
+
+/// Repeats `body` on the carry, once for each number of the range.
+///
+/// The loop is unrolled: nothing is evaluated, the graph grows with the steps, and it can be differentiated and
+/// compiled. An empty range gives `init`.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::control::fori_loop;
+///
+/// let factorial = fori_loop(1..6, |i, x: Array| x.multiply(Array::from_int(i)), Array::from_int(1).into())?;
+/// assert_eq!(factorial.dense()?.item_exact::<i32>(), 120);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// `body` fails, or gives the carry another structure, shape or dtype; and as for [`implicit`](crate::implicit()).
+pub fn fori_loop<C, E>(
+    range: Range<i32>,
+    mut body: impl FnMut(i32, C) -> Result<C, E>,
+    init: C::With<Value>,
+) -> Result<C::With<Value>>
+where
+    C: Tree,
+    E: Into<Error>,
+{
+    let mut carry = Carry::of(&init)?;
+    drop(init);
+    for i in range {
+        let next = carry.now.run(|now| body(i, now))?;
+        carry.advance(next)?;
+    }
+    carry.now.into_tree()
+}

@@ -1,0 +1,208 @@
+//! A loop over the rows of arrays, which collects what each step makes.
+
+use mlx_rs::{Array, ops};
+
+use super::carry::{Carry, Values};
+use super::structure::Structure;
+use crate::implicit::{arrays_of, never_called};
+use crate::{Error, Result, Tree, Value, trace, tree};
+
+/// Goes along axis 0 of `xs` with a carry: the last carry, and what the steps made, stacked along a new axis 0.
+///
+/// `f` takes the carry and, of each array of `xs`, one row: `f32[5]` of an `f32[3,5]`. An implicit array gives its rows
+/// through its handler for `Gather`, or is materialized, once; what the steps make is stacked dense. The number of steps
+/// is the extent of axis 0, which all arrays of `xs` share, or `length` where there are none. The loop is unrolled, as
+/// [`fori_loop`](super::fori_loop) is. Of no steps the carry is `init`, and the results have an axis of 0 rows: `f` is
+/// called once, on zeros that are never computed, to learn what it makes.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::Error;
+/// use tacit_core::control::scan;
+///
+/// let add = |total: Array, x: Array| {
+///     let total = total.add(x)?;
+///     Ok::<_, Error>((total.clone(), total))
+/// };
+/// let xs = Array::from_slice(&[1f32, 2.0, 3.0], &[3]);
+/// let (total, sums) = scan(add, Array::from_f32(0.0).into(), xs.into(), None)?;
+/// assert_eq!(total.dense()?.item_exact::<f32>(), 6.0);
+/// assert_eq!(sums.dense()?.as_slice::<f32>(), [1.0, 3.0, 6.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The extents differ from each other or from `length`, none is known, `f` fails, gives the carry another structure,
+/// shape or dtype, or its result from step to step; and as for [`implicit`](crate::implicit()).
+pub fn scan<C, X, Y, E>(
+    mut f: impl FnMut(C, X) -> Result<(C, Y), E>,
+    init: C::With<Value>,
+    xs: X::With<Value>,
+    length: Option<i32>,
+) -> Result<(C::With<Value>, Y::With<Value>)>
+where
+    C: Tree,
+    X: Tree,
+    Y: Tree,
+    E: Into<Error>,
+{
+    let mut carry = Carry::of(&init)?;
+    let leaves = Values::of(&xs)?;
+    drop((init, xs));
+    let length = steps(&leaves, length)?;
+    if length == 0 {
+        let row = empty_rows(&leaves)?;
+        let (next, y) = step(&mut f, &carry, &leaves, row)?;
+        let init = carry.now.clone();
+        carry.advance(next)?;
+        return Ok((init.into_tree()?, Rows::new(&y)?.none()?));
+    }
+    let mut rows = sliced(&leaves.values, length)?.into_iter();
+    let mut made: Option<Rows> = None;
+    for i in 0..length {
+        let (next, y) = step(&mut f, &carry, &leaves, rows.by_ref().take(leaves.values.len()).collect())?;
+        carry.advance(next)?;
+        match &mut made {
+            None => made = Some(Rows::new(&y)?),
+            Some(made) => made.push(i, &y)?,
+        }
+    }
+    Ok((carry.now.into_tree()?, made.ok_or_else(never_called)?.stacked()?))
+}
+
+/// One step: the next carry and what it made.
+fn step<C, X, Y, E>(
+    f: &mut impl FnMut(C, X) -> Result<(C, Y), E>,
+    carry: &Carry,
+    xs: &Values,
+    row: Vec<Value>,
+) -> Result<(Values, Values)>
+where
+    C: Tree,
+    X: Tree,
+    Y: Tree,
+    E: Into<Error>,
+{
+    let mut args = carry.now.values.clone();
+    args.extend(row);
+    let (mut carried, mut made) = (None, None);
+    let mut values = trace::run(&args, |mut arrays| {
+        let row = arrays.split_off(carry.now.values.len());
+        let (next, y) = f(carry.now.with(arrays)?, xs.with(row)?).map_err(Into::into)?;
+        let mut results = arrays_of(|visitor| next.flatten(visitor), &mut carried)?;
+        results.extend(arrays_of(|visitor| y.flatten(visitor), &mut made)?);
+        Ok(results)
+    })?;
+    let (carried, made) = (carried.ok_or_else(never_called)?, made.ok_or_else(never_called)?);
+    let y = values.split_off(carried.leaves());
+    Ok((Values { values, def: carried }, Values { values: y, def: made }))
+}
+
+/// The number of steps.
+fn steps(xs: &Values, length: Option<i32>) -> Result<i32> {
+    let mut known = length.map(|length| (length, "`length`".to_owned()));
+    if let Some((length @ ..0, _)) = &known {
+        return Err(Error::invalid(format!("`length` is {length}"), "give the number of steps"));
+    }
+    for (value, path) in xs.values.iter().zip(xs.def.paths()) {
+        let path = format!("xs at {}", path.shown());
+        let Some(extent) = value.aval()?.shape.first().copied() else {
+            return Err(Error::invalid(
+                format!("{path} is {value}, which has no axis to go along"),
+                "give every array of `xs` an axis 0 of one row for each step, or capture it",
+            ));
+        };
+        match &known {
+            Some((steps, from)) if *steps != extent => {
+                return Err(Error::invalid(
+                    format!("{path} is {value}, of {extent} rows, and {from} says {steps}"),
+                    "give every array of `xs` one row for each step",
+                ));
+            }
+            Some(_) => {}
+            None => known = Some((extent, path)),
+        }
+    }
+    known.map(|(steps, _)| steps).ok_or_else(|| {
+        Error::invalid("`xs` holds no array, so the number of steps is not known", "give it as `length`")
+    })
+}
+
+/// The rows of all values, those of the first step first.
+fn sliced(values: &[Value], length: i32) -> Result<Vec<Value>> {
+    trace::run(values, |arrays| {
+        let mut rows = Vec::with_capacity(arrays.len() * length as usize);
+        for i in 0..length {
+            let i = Array::from_int(i);
+            for array in &arrays {
+                rows.push(array.take_axis(&i, 0)?);
+            }
+        }
+        Ok(rows)
+    })
+}
+
+/// What stands for a row where there is none.
+fn empty_rows(xs: &Values) -> Result<Vec<Value>> {
+    let zeros = |value: &Value| {
+        let aval = value.aval()?;
+        Ok(ops::zeros_dtype(&aval.shape[1..], aval.dtype)?.into())
+    };
+    xs.values.iter().map(zeros).collect()
+}
+
+/// What the steps made, for each leaf an array of each step.
+struct Rows {
+    structure: Structure,
+    leaves: Vec<Vec<Array>>,
+}
+
+impl Rows {
+    /// Begins with what the first step made.
+    fn new(made: &Values) -> Result<Self> {
+        let (arrays, structure) = dense(made)?;
+        Ok(Self { structure, leaves: arrays.into_iter().map(|array| vec![array]).collect() })
+    }
+
+    fn push(&mut self, step: i32, made: &Values) -> Result<()> {
+        let (arrays, structure) = dense(made)?;
+        if let Some(change) = self.structure.change(&structure) {
+            return Err(Error::invalid(
+                format!(
+                    "step {step} of the scan makes {} where step 0 made {}{}",
+                    change.to, change.from, change.place
+                ),
+                "let every step make the same structure, shapes and dtypes",
+            ));
+        }
+        for (leaf, array) in self.leaves.iter_mut().zip(arrays) {
+            leaf.push(array);
+        }
+        Ok(())
+    }
+
+    fn stacked<T: Tree>(self) -> Result<T> {
+        let stacked = |rows: Vec<Array>| Ok(ops::stack(&rows, 0)?.into());
+        let leaves = self.leaves.into_iter().map(stacked).collect::<Result<_>>()?;
+        tree::unflatten(&self.structure.def, leaves)
+    }
+
+    /// The same without a row.
+    fn none<T: Tree>(&self) -> Result<T> {
+        let empty = |aval: &crate::Aval| {
+            let shape: Vec<i32> = std::iter::once(0).chain(aval.shape.iter().copied()).collect();
+            Ok(ops::zeros_dtype(&shape, aval.dtype)?.into())
+        };
+        let leaves = self.structure.avals().iter().map(empty).collect::<Result<_>>()?;
+        tree::unflatten(&self.structure.def, leaves)
+    }
+}
+
+/// The arrays that the values stand for.
+fn dense(made: &Values) -> Result<(Vec<Array>, Structure)> {
+    let values = made.values.iter().map(|value| value.dense().map(Value::from)).collect::<Result<_>>()?;
+    Structure::of(&made.def, values)
+}

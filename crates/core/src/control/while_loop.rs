@@ -1,0 +1,66 @@
+//! A loop that ends when its condition no longer holds.
+
+use mlx_rs::Array;
+use mlx_rs::transforms::eval;
+use tacit_bridge::is_traced;
+
+use super::carry::Carry;
+use super::predicate::{Predicate, read};
+use crate::{Error, Result, Tree, Value};
+
+/// Repeats `body` on the carry while `condition` of it holds.
+///
+/// Each step evaluates the carry together with the condition, so that the graph stays as small as one step; under
+/// `grad`, which needs all of it, it grows. Arrays of the carry that are traced stay as they are. The condition must not
+/// be traced, see the [module](super). With no step the result is `init`.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::control::while_loop;
+///
+/// let below = |x: Array| x.lt(Array::from_f32(100.0));
+/// let x = while_loop(below, |x: Array| x.add(&x), Array::from_f32(3.0).into())?;
+/// assert_eq!(x.dense()?.item_exact::<f32>(), 192.0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The condition is traced or not one bool, `body` gives the carry another structure, shape or dtype, or a closure
+/// fails; and as for [`implicit`](crate::implicit()).
+pub fn while_loop<C, E, E2>(
+    mut condition: impl FnMut(C) -> Result<Array, E>,
+    mut body: impl FnMut(C) -> Result<C, E2>,
+    init: C::With<Value>,
+) -> Result<C::With<Value>>
+where
+    C: Tree,
+    E: Into<Error>,
+    E2: Into<Error>,
+{
+    let mut carry = Carry::of(&init)?;
+    drop(init);
+    let mut made = Vec::new();
+    loop {
+        let holds: Value = carry.now.run(&mut condition)?.into_tree()?;
+        let Predicate::Known(holds) = Predicate::of(&holds.dense()?, "the condition")? else {
+            return Err(Error::invalid(
+                "the condition of the loop is traced: how many steps it takes is not known before it runs",
+                "use `fori_loop` with a fixed count, or run the loop outside `compile`, `implicit` and `vmap`",
+            ));
+        };
+        made.retain(|array| !is_traced(array));
+        made.push(holds);
+        eval(&made)?;
+        let go_on = made.pop().map_or(Ok(false), |holds| read(&holds))?;
+        // The step may write into the buffers of the carry only if nothing else holds them.
+        made.clear();
+        if !go_on {
+            return carry.now.into_tree();
+        }
+        let next = carry.now.run(&mut body)?;
+        made = carry.advance(next)?;
+    }
+}

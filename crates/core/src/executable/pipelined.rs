@@ -1,0 +1,51 @@
+//! Runs one after the other, the next one's graph built while one is evaluated.
+
+use mlx_rs::Array;
+
+use super::{Executable, Outputs, evaluate};
+use crate::{Result, Value};
+
+/// The outputs of successive runs; made by [`Executable::run_pipelined`].
+///
+/// An error of a run comes in its place. Where the iterator is dropped early, a run that is already under way has fed
+/// its outputs.
+pub struct Pipelined<'e, 'f, I> {
+    executable: &'e mut Executable<'f>,
+    inputs: I,
+    /// What the latest run will have made.
+    ahead: Option<Result<Vec<Value>>>,
+}
+
+impl<'e, 'f, I> Pipelined<'e, 'f, I>
+where
+    I: Iterator,
+    I::Item: AsRef<[Array]>,
+{
+    pub(super) fn new(executable: &'e mut Executable<'f>, inputs: I) -> Self {
+        Self { executable, inputs, ahead: None }
+    }
+
+    /// Begins the next run, if there is one.
+    fn begin(&mut self) -> Option<Result<Vec<Value>>> {
+        let inputs = self.inputs.next()?;
+        let inputs: Vec<&Array> = inputs.as_ref().iter().collect();
+        Some(self.executable.begin(&inputs))
+    }
+}
+
+impl<I> Iterator for Pipelined<'_, '_, I>
+where
+    I: Iterator,
+    I::Item: AsRef<[Array]>,
+{
+    type Item = Result<Outputs>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let current = self.ahead.take().or_else(|| self.begin())?;
+        self.ahead = self.begin();
+        Some(current.and_then(|outputs| {
+            evaluate(&outputs)?;
+            Ok(self.executable.named(outputs))
+        }))
+    }
+}

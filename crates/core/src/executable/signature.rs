@@ -1,0 +1,179 @@
+//! What an executable is described to take and give, and the checks against it.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use tacit_bridge::dtype_name;
+
+use crate::{Aval, Error, Result, Value};
+
+/// A parameter or an input.
+pub(super) struct Described {
+    pub(super) name: Rc<str>,
+    pub(super) aval: Aval,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Parameter,
+    /// An input that each run is given.
+    Given,
+    /// An input that is held from run to run.
+    Resident,
+}
+
+impl Kind {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Parameter => "parameter",
+            Self::Given => "input",
+            Self::Resident => "resident input",
+        }
+    }
+
+    fn indefinite(self) -> &'static str {
+        match self {
+            Self::Parameter => "a parameter",
+            Self::Given => "an input",
+            Self::Resident => "a resident input",
+        }
+    }
+}
+
+pub(super) struct Output {
+    pub(super) name: Rc<str>,
+    /// The inputs that it becomes.
+    pub(super) feeds: Vec<usize>,
+}
+
+/// Where a name stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Parameter(usize),
+    Input(usize),
+}
+
+pub(super) struct Signature {
+    pub(super) name: String,
+    pub(super) parameters: Vec<Described>,
+    pub(super) inputs: Vec<Described>,
+    pub(super) outputs: Vec<Output>,
+    pub(super) places: BTreeMap<Rc<str>, Place>,
+    /// The inputs that each run is given, in order.
+    pub(super) given: Vec<usize>,
+    /// The names of the outputs that are not fed back, in order.
+    pub(super) returned: Rc<[Rc<str>]>,
+    /// The avals of the outputs, since the function was first called.
+    pub(super) made: OnceCell<Vec<Aval>>,
+}
+
+impl Signature {
+    pub(super) fn described(&self, place: Place) -> &Described {
+        match place {
+            Place::Parameter(index) => &self.parameters[index],
+            Place::Input(index) => &self.inputs[index],
+        }
+    }
+
+    /// Where `name` stands, which must be of this kind.
+    pub(super) fn find(&self, name: &str, kind: Kind) -> Result<Place> {
+        let Some(&place) = self.places.get(name) else { return Err(self.unknown(name, kind)) };
+        let found = self.described(place).kind;
+        let help = match found {
+            _ if found == kind => return Ok(place),
+            Kind::Parameter => "set it with `set_parameter`",
+            Kind::Resident => "set it with `set_input`; it stays until it is set again or fed",
+            Kind::Given => "give it to each run, or describe it with `resident`",
+        };
+        Err(Error::invalid(
+            format!("{name} is {} of {}, not {}", found.indefinite(), self.name, kind.indefinite()),
+            help,
+        ))
+    }
+
+    fn unknown(&self, name: &str, kind: Kind) -> Error {
+        let all = self.parameters.iter().chain(&self.inputs);
+        let names: Vec<&str> = all.filter(|own| own.kind == kind).map(|own| &*own.name).collect();
+        let help = match names.as_slice() {
+            [] => format!("describe a {} first", kind.words()),
+            names => format!("name one of {}", names.join(", ")),
+        };
+        Error::invalid(format!("{} has no {} named {name}", self.name, kind.words()), help)
+    }
+
+    /// The error of something that is described and was not given.
+    pub(super) fn missing(&self, place: Place) -> Error {
+        let Described { name, kind, .. } = self.described(place);
+        let (message, help) = match kind {
+            Kind::Parameter => (format!("parameter {name} was not set"), "set it with `set_parameter`"),
+            Kind::Resident => (format!("resident input {name} was not set"), "set it with `set_input`"),
+            Kind::Given => (format!("input {name} is missing"), "give every input that is not resident to the run"),
+        };
+        Error::invalid(message, help)
+    }
+
+    /// The avals of what the function returned must be those that it returned first, and fit where they are fed.
+    pub(super) fn check_outputs(&self, outputs: &[Array]) -> Result<()> {
+        if outputs.len() != self.outputs.len() {
+            let names: Vec<&str> = self.outputs.iter().map(|output| &*output.name).collect();
+            return Err(Error::invalid(
+                format!("the function of {} returns {} arrays for {}", self.name, outputs.len(), counted(&names)),
+                "return one array for each described output, in their order",
+            ));
+        }
+        let avals: Vec<Aval> = outputs.iter().map(Aval::from).collect();
+        for (Output { name, feeds }, aval) in self.outputs.iter().zip(&avals) {
+            if let Some(input) = feeds.iter().map(|&input| &self.inputs[input]).find(|input| input.aval != *aval) {
+                return Err(Error::invalid(
+                    format!("output {name} is {aval} and is fed to {}, which is {}", input.name, input.aval),
+                    "return an array of the input's shape and dtype",
+                ));
+            }
+        }
+        let first = self.made.get_or_init(|| avals.clone());
+        match first.iter().zip(&avals).zip(&self.outputs).find(|((first, now), _)| first != now) {
+            None => Ok(()),
+            Some(((first, now), output)) => Err(Error::invalid(
+                format!("output {} was {first} and is now {now}", output.name),
+                "let the shapes and dtypes of outputs depend on those of inputs alone",
+            )),
+        }
+    }
+}
+
+impl Described {
+    pub(super) fn check(&self, array: &Array) -> Result<()> {
+        if array.dtype() == self.aval.dtype && array.shape() == self.aval.shape {
+            return Ok(());
+        }
+        let found = Aval::from(array);
+        Err(self.differs(&found, &found.to_string()))
+    }
+
+    pub(super) fn check_value(&self, value: &Value) -> Result<()> {
+        match value {
+            Value::Dense(array) => self.check(array),
+            Value::Implicit(array) => {
+                let aval = array.aval()?;
+                if aval == self.aval { Ok(()) } else { Err(self.differs(&aval, &value.to_string())) }
+            }
+        }
+    }
+
+    fn differs(&self, found: &Aval, printed: &str) -> Error {
+        let help = if found.dtype == self.aval.dtype {
+            format!("give it the shape {:?}, or describe it with its own", self.aval.shape)
+        } else {
+            format!("convert it with `as_dtype`, or describe it as {}", dtype_name(found.dtype))
+        };
+        Error::invalid(format!("{} {} is {printed} and described as {}", self.kind.words(), self.name, self.aval), help)
+    }
+}
+
+fn counted(names: &[&str]) -> String {
+    let plural = if names.len() == 1 { "" } else { "s" };
+    format!("{} output{plural}: {}", names.len(), names.join(", "))
+}

@@ -1,0 +1,164 @@
+//! Functions over trees with a jvp of their own.
+
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use mlx_rs::{Array, ops};
+use tacit_bridge::BoxError;
+
+use super::custom_vjp::built;
+use super::node::NodeFunction;
+use super::opened::{Opened, is_differentiable};
+use super::resident::Resident;
+use crate::implicit::arrays_of;
+use crate::tree::{self, Open};
+use crate::{Error, Result, Tree, Value, trace};
+
+/// Gives `f` a jvp of its own: `forward` takes the arguments and their tangents, and returns the tangents of the results,
+/// of their shapes and dtypes.
+///
+/// A tangent of an argument without one, or of one that is not float, is zero. The tangent of an implicit argument is
+/// that of the dense array it stands for. Both functions are intercepted. A gradient is that of `f`: see
+/// [`custom_vjp`](super::custom_vjp()) for one of its own.
+///
+/// What `f` captures is a constant to every gradient: pass as an argument what is to have one.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::transform::{custom_jvp, jvp};
+/// use tacit_core::tree::Gradient;
+///
+/// let mut rounded = custom_jvp(|x: Array| mlx_rs::ops::round(&x, None), |_: Array, tangent: Array| {
+///     Ok::<_, tacit_core::Error>(tangent)
+/// });
+/// let f = move |x: Array| rounded(x.into())?.dense();
+/// let (_, change) = jvp(f, Array::from_f32(2.4).into(), Gradient::Dense(Array::from_f32(3.0)))?;
+/// assert_eq!(change.dense()?.item_exact::<f32>(), 3.0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The returned function fails where `f` fails. Where a jvp is taken, `forward` fails, or gives another structure than
+/// that of the results or a tangent of another aval.
+pub fn custom_jvp<A, O, E, B, F, G>(f: F, forward: G) -> impl FnMut(A::With<Value>) -> Result<O::With<Value>>
+where
+    A: Tree + 'static,
+    O: Tree + 'static,
+    E: Into<Error> + 'static,
+    B: Into<Error> + 'static,
+    F: Fn(A) -> Result<O, E> + 'static,
+    G: Fn(A, A) -> Result<O, B> + 'static,
+{
+    let (f, forward) = (Rc::new(f), Rc::new(forward));
+    move |args| {
+        let opened = Opened::of(&args)?;
+        drop(args);
+        let rule = Rule {
+            function: NodeFunction::new(&f, &opened),
+            forward: Rc::clone(&forward),
+            types: PhantomData::<fn(A, E, B) -> O>,
+        };
+        let resident = Resident::new(rule);
+        let rule = resident.get()?;
+        let made = tacit_bridge::custom_function(InGraph(resident), &opened.leaves);
+        rule.function.results(made)
+    }
+}
+
+struct Rule<F, G, T> {
+    function: NodeFunction<F>,
+    forward: Rc<G>,
+    types: PhantomData<T>,
+}
+
+impl<A, O, E, B, F, G> Rule<F, G, fn(A, E, B) -> O>
+where
+    A: Tree,
+    O: Tree,
+    B: Into<Error>,
+    G: Fn(A, A) -> Result<O, B>,
+{
+    fn tangents(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Result<Vec<Array>> {
+        let leaves = primals.iter().map(Value::from).collect();
+        let args: A::With<Value> = tree::unflatten(&self.function.args, leaves)?;
+        let (args, def) = tree::flatten(&args, Open::Closed)?;
+        let mut given = vec![None; primals.len()];
+        for (&argnum, tangent) in argnums.iter().zip(tangents) {
+            given[argnum] = Some(tangent.clone());
+        }
+        let mut given = given.into_iter();
+        let mut operands = args.clone();
+        for arg in &args {
+            operands.push(tangent_of(arg, &mut given)?.into());
+        }
+        let made = self.function.made()?;
+        let found = trace::run(&operands, |arrays| {
+            let mut arrays = arrays.into_iter().map(Value::from);
+            let primals = tree::unflatten(&def, arrays.by_ref().take(args.len()).collect())?;
+            let tangents = (self.forward)(primals, tree::unflatten(&def, arrays.collect())?);
+            let mut found = None;
+            let tangents = tangents.map_err(Into::into)?;
+            let tangents = arrays_of(|visitor| tangents.flatten(visitor), &mut found)?;
+            match found.and_then(|found| made.difference(&found)) {
+                None => Ok(tangents),
+                Some(difference) => Err(Error::invalid(
+                    format!("the tangents of a custom jvp do not fit the results: {difference}"),
+                    "return the structure of the results with a tangent at each leaf",
+                )),
+            }
+        })?;
+        found.iter().map(Value::dense).collect()
+    }
+}
+
+/// The tangent of the dense array that a value stands for, given those of its leaves.
+fn tangent_of(value: &Value, given: &mut impl Iterator<Item = Option<Array>>) -> Result<Array> {
+    let opened = Opened::of(value)?;
+    let (mut chosen, mut tangents) = (Vec::new(), Vec::new());
+    for (position, leaf) in opened.leaves.iter().enumerate() {
+        if let Some(tangent) = given.next().flatten().filter(|_| is_differentiable(leaf)) {
+            chosen.push(position);
+            tangents.push(tangent);
+        }
+    }
+    match value {
+        Value::Dense(_) if !chosen.is_empty() => Ok(tangents.swap_remove(0)),
+        Value::Implicit(_) if !chosen.is_empty() => {
+            let mut found = opened.jvp(&chosen, &tangents, |value: Value| Ok(vec![built(value)?]))?;
+            Ok(found.swap_remove(0))
+        }
+        _ => {
+            let aval = value.aval()?;
+            Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?)
+        }
+    }
+}
+
+/// What the graph holds of a rule.
+struct InGraph<F, G, T>(Resident<Rule<F, G, T>>);
+
+impl<A, O, E, B, F, G> tacit_bridge::CustomFunction for InGraph<F, G, fn(A, E, B) -> O>
+where
+    A: Tree + 'static,
+    O: Tree + 'static,
+    E: Into<Error> + 'static,
+    B: Into<Error> + 'static,
+    F: Fn(A) -> Result<O, E> + 'static,
+    G: Fn(A, A) -> Result<O, B> + 'static,
+{
+    fn name(&self) -> &'static str {
+        "the function"
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(self.0.get()?.function.call(args)?)
+    }
+
+    fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
+        let rule = self.0.get();
+        Some(rule.and_then(|rule| rule.tangents(primals, tangents, argnums)).map_err(Into::into))
+    }
+}

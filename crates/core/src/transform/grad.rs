@@ -1,0 +1,199 @@
+//! Gradients of a loss, and of any function for given cotangents.
+
+use mlx_rs::{Array, Dtype};
+
+use super::Wrt;
+use super::opened::{Made, Opened, check_aval, is_differentiable, traced};
+use crate::implicit::never_called;
+use crate::tree::{self, Gradient, Open};
+use crate::{Error, Result, Tree, Value};
+
+/// The results of a function and the gradients of its arguments.
+pub type ValueAndGradient<A, O> = (<O as Tree>::With<Value>, <A as Tree>::With<Gradient>);
+
+/// The gradient of a function with respect to every float array among its arguments.
+///
+/// The first leaf of the result is the loss: one float element. The arguments may hold implicit arrays, whose gradients
+/// have the arrays' own structure: gradients at float children, nothing at the others.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::transform::grad;
+///
+/// let mut gradient = grad(|(x, y): (Array, Array)| x.multiply(x.clone())?.multiply(y)?.sum(None));
+/// let (dx, dy) = gradient((Array::from_f32(3.0).into(), Array::from_f32(5.0).into()))?;
+/// assert_eq!(dx.array()?.item_exact::<f32>(), 30.0);
+/// assert_eq!(dy.array()?.item_exact::<f32>(), 9.0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The returned function fails where `f` fails, where the loss is not one float element, and where no argument is float.
+pub fn grad<A, O, E, F>(f: F) -> impl FnMut(A::With<Value>) -> Result<A::With<Gradient>>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+    F: FnMut(A) -> Result<O, E>,
+{
+    grad_wrt(Wrt::All, f)
+}
+
+/// The value of a function, and its gradient with respect to every float array among its arguments.
+///
+/// The first leaf of the result is the loss; the others come back as they are, and nothing is differentiated through
+/// them.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::transform::value_and_grad;
+///
+/// let mut step = value_and_grad(|x: Array| Ok::<_, tacit_core::Error>((x.square()?, x.exp()?)));
+/// let ((loss, exp), gradient) = step(Array::from_f32(3.0).into())?;
+/// assert_eq!(loss.dense()?.item_exact::<f32>(), 9.0);
+/// assert_eq!(exp.to_string(), "f32[]");
+/// assert_eq!(gradient.array()?.item_exact::<f32>(), 6.0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// As for [`grad`].
+pub fn value_and_grad<A, O, E, F>(f: F) -> impl FnMut(A::With<Value>) -> Result<ValueAndGradient<A, O>>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+    F: FnMut(A) -> Result<O, E>,
+{
+    value_and_grad_wrt(Wrt::All, f)
+}
+
+/// [`grad`] with respect to the arrays that `wrt` chooses.
+///
+/// # Errors
+///
+/// As for [`grad`]; and `wrt` chooses no float array, or an argument that is not there.
+pub fn grad_wrt<A, O, E, F>(wrt: impl Into<Wrt>, f: F) -> impl FnMut(A::With<Value>) -> Result<A::With<Gradient>>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+    F: FnMut(A) -> Result<O, E>,
+{
+    let mut both = value_and_grad_wrt(wrt, f);
+    move |args| Ok(both(args)?.1)
+}
+
+/// [`value_and_grad`] with respect to the arrays that `wrt` chooses.
+///
+/// # Errors
+///
+/// As for [`grad_wrt`].
+pub fn value_and_grad_wrt<A, O, E, F>(
+    wrt: impl Into<Wrt>,
+    mut f: F,
+) -> impl FnMut(A::With<Value>) -> Result<ValueAndGradient<A, O>>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+    F: FnMut(A) -> Result<O, E>,
+{
+    let wrt = wrt.into();
+    move |args| {
+        let opened = Opened::of(&args)?;
+        let chosen = wrt.choose(&args, &opened)?;
+        drop(args);
+        let mut made = None;
+        // The results stay beside the transform: through what it returns no outer transform could differentiate.
+        let gradients = opened.vjp(&chosen, &[Array::from_f32(1.0)], |args| {
+            let results = traced(&mut f, &args)?;
+            let loss = loss(&results)?;
+            made = Some(results);
+            Ok(vec![loss])
+        })?;
+        let Made { leaves, def } = made.ok_or_else(never_called)?;
+        Ok((tree::unflatten(&def, leaves)?, opened.gradients(&chosen, gradients)?))
+    }
+}
+
+/// The value of `f`, and the product of `cotangents` with its Jacobian.
+///
+/// `cotangents` has the structure of the results, with an array for each; those of results that are not float are
+/// ignored. An implicit result has the cotangent of the dense array that it stands for.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::transform::vjp;
+///
+/// let x = Array::from_slice(&[1f32, 2.0], &[2]);
+/// let cotangent = Array::from_slice(&[1f32, 10.0], &[2]);
+/// let (_, gradient) = vjp(|x: Array| x.square(), x.into(), cotangent.into())?;
+/// assert_eq!(gradient.array()?.as_slice::<f32>(), [2.0, 40.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// `f` fails, no argument or no result is float, or the cotangents do not fit the results.
+pub fn vjp<A, O, E, F>(mut f: F, args: A::With<Value>, cotangents: O::With<Value>) -> Result<ValueAndGradient<A, O>>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+    F: FnMut(A) -> Result<O, E>,
+{
+    let opened = Opened::of(&args)?;
+    let chosen = Wrt::All.choose(&args, &opened)?;
+    drop(args);
+    let (given, cotangents_def) = tree::flatten(&cotangents, Open::Closed)?;
+    drop(cotangents);
+    let cotangents = given.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
+    let float: Vec<Array> = cotangents.iter().filter(|cotangent| is_differentiable(cotangent)).cloned().collect();
+    let mut made = None;
+    let gradients = opened.vjp(&chosen, &float, |args| {
+        let results = traced(&mut f, &args)?;
+        if let Some(difference) = results.def.difference(&cotangents_def) {
+            return Err(Error::invalid(
+                format!("the cotangents do not fit the results: {difference}"),
+                "give one cotangent for each result, in the structure of the results",
+            ));
+        }
+        let dense = results.dense()?;
+        for ((path, result), cotangent) in results.def.paths().iter().zip(&dense).zip(&cotangents) {
+            check_aval("cotangent", path, result, cotangent, "give each cotangent the shape and dtype of its result")?;
+        }
+        made = Some(results);
+        let float: Vec<Array> = dense.into_iter().filter(is_differentiable).collect();
+        if float.is_empty() {
+            return Err(Error::invalid("no result is float", "differentiate a function with float results"));
+        }
+        Ok(float)
+    })?;
+    let Made { leaves, def } = made.ok_or_else(never_called)?;
+    Ok((tree::unflatten(&def, leaves)?, opened.gradients(&chosen, gradients)?))
+}
+
+/// The first leaf, which must be one float element, as the scalar that MLX differentiates.
+fn loss(results: &Made) -> Result<Array> {
+    let Some(first) = results.leaves.first() else {
+        return Err(Error::invalid("the function returns no loss", "return one float element first"));
+    };
+    let loss = first.dense()?;
+    if loss.size() != 1 || !loss.dtype().is_float() {
+        return Err(Error::invalid(
+            format!("the loss is {first}, which is not one float element"),
+            "sum or average it, or use `vjp` with a cotangent of its shape",
+        ));
+    }
+    // The cotangent is given before the loss and its dtype are known.
+    Ok(loss.reshape(&[])?.as_dtype(Dtype::Float32)?)
+}

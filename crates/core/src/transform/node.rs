@@ -1,0 +1,67 @@
+//! A function over trees as one over the arrays of a graph's node.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+use mlx_rs::{Array, stop_gradient};
+use tacit_bridge::BridgeError;
+
+use super::opened::{Opened, is_differentiable, traced};
+use crate::implicit::never_called;
+use crate::tree::{self, TreeDef};
+use crate::{Error, Result, Tree, Value};
+
+/// A function over trees that stays in a graph, with the structures of what it takes and makes.
+pub(super) struct NodeFunction<F> {
+    f: Rc<F>,
+    pub(super) args: TreeDef,
+    made: RefCell<Option<TreeDef>>,
+    panic: Cell<Option<Box<dyn Any + Send>>>,
+}
+
+impl<F> NodeFunction<F> {
+    pub(super) fn new(f: &Rc<F>, args: &Opened) -> Self {
+        Self { f: Rc::clone(f), args: args.def.clone(), made: RefCell::default(), panic: Cell::default() }
+    }
+
+    /// Calls the function on the dense leaves of its arguments; the leaves of its results.
+    pub(super) fn call<A, O, E>(&self, leaves: &[Array]) -> Result<Vec<Array>>
+    where
+        A: Tree,
+        O: Tree,
+        E: Into<Error>,
+        F: Fn(A) -> Result<O, E>,
+    {
+        // MLX differentiates a function of the graph with respect to all arguments.
+        let fixed = |leaf: &Array| if is_differentiable(leaf) { Ok(leaf.clone()) } else { stop_gradient(leaf) };
+        let leaves = leaves.iter().map(|leaf| Ok(fixed(leaf)?.into())).collect::<Result<_>>()?;
+        let args = tree::unflatten(&self.args, leaves)?;
+        let results = catch_unwind(AssertUnwindSafe(|| traced(&mut |args| (self.f)(args), &args)));
+        let results = results.unwrap_or_else(|payload| {
+            self.panic.set(Some(payload));
+            Err(Error::invalid("a function of the graph panicked", "see the panic"))
+        })?;
+        let dense = results.dense()?;
+        if dense.is_empty() {
+            return Err(Error::invalid("the function returns no array", "return at least one"));
+        }
+        self.made.replace(Some(results.def));
+        Ok(dense)
+    }
+
+    /// The structure of the results.
+    pub(super) fn made(&self) -> Result<TreeDef> {
+        self.made.borrow().clone().ok_or_else(never_called)
+    }
+
+    /// What the bridge made of the function, as a tree of values; a panic of the function goes on.
+    pub(super) fn results<T: Tree>(&self, made: Result<Vec<Array>, BridgeError>) -> Result<T> {
+        if let Some(payload) = self.panic.take() {
+            resume_unwind(payload);
+        }
+        let leaves = made?.into_iter().map(Value::from).collect();
+        tree::unflatten(&self.made()?, leaves)
+    }
+}

@@ -1,0 +1,126 @@
+//! The arguments of a transform: dense arrays, and the tree that they make.
+
+use mlx_rs::Array;
+use mlx_rs::error::Exception;
+use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
+
+use crate::implicit::{Call, never_called};
+use crate::tree::{self, Item, Open, Reader, TreeDef};
+use crate::{Aval, Error, Result, Tree, Value, trace};
+
+/// The dense leaves of a tree, whose implicit arrays are open.
+pub(super) struct Opened {
+    pub(super) def: TreeDef,
+    pub(super) leaves: Vec<Array>,
+}
+
+/// What a function made: the leaves of its results, and their structure.
+pub(super) struct Made {
+    pub(super) leaves: Vec<Value>,
+    pub(super) def: TreeDef,
+}
+
+impl Opened {
+    pub(super) fn of(tree: &impl Tree) -> Result<Self> {
+        let (leaves, def) = tree::flatten(tree, Open::Fully)?;
+        Ok(Self { def, leaves: leaves.iter().map(Value::dense).collect::<Result<_>>()? })
+    }
+
+    /// The tree with other arrays at the `chosen` leaves.
+    fn with<T: Tree>(&self, chosen: &[usize], arrays: &[Array]) -> Result<T> {
+        let mut leaves: Vec<Value> = self.leaves.iter().map(Value::from).collect();
+        for (&position, array) in chosen.iter().zip(arrays) {
+            leaves[position] = array.into();
+        }
+        tree::unflatten(&self.def, leaves)
+    }
+
+    /// The chosen leaves.
+    fn chosen(&self, chosen: &[usize]) -> Vec<Array> {
+        chosen.iter().map(|&position| self.leaves[position].clone()).collect()
+    }
+
+    /// The gradients of the chosen leaves: the vjp of what `f` gives for the tree.
+    pub(super) fn vjp<T: Tree>(
+        &self,
+        chosen: &[usize],
+        cotangents: &[Array],
+        mut f: impl FnMut(T) -> Result<Vec<Array>>,
+    ) -> Result<Vec<Array>> {
+        let mut failure = None;
+        let outcome = fallible_vjp(
+            |arrays: &[Array]| self.with(chosen, arrays).and_then(&mut f).map_err(|error| keep(&mut failure, error)),
+            &self.chosen(chosen),
+            cotangents,
+        );
+        failure.map_or(Ok(()), Err)?;
+        Ok(outcome?.1)
+    }
+
+    /// The tangents of what `f` gives for the tree, whose chosen leaves have these tangents.
+    pub(super) fn jvp<T: Tree>(
+        &self,
+        chosen: &[usize],
+        tangents: &[Array],
+        mut f: impl FnMut(T) -> Result<Vec<Array>>,
+    ) -> Result<Vec<Array>> {
+        let mut failure = None;
+        let outcome = fallible_jvp(
+            |arrays: &[Array]| self.with(chosen, arrays).and_then(&mut f).map_err(|error| keep(&mut failure, error)),
+            &self.chosen(chosen),
+            tangents,
+        );
+        failure.map_or(Ok(()), Err)?;
+        Ok(outcome?.1)
+    }
+
+    /// The gradients of the chosen leaves as a tree, with nothing at the others.
+    pub(super) fn gradients<T: Tree>(&self, chosen: &[usize], gradients: Vec<Array>) -> Result<T> {
+        let mut items: Vec<Item> = self.leaves.iter().map(|leaf| Item::Nothing(Aval::from(leaf))).collect();
+        for (&position, gradient) in chosen.iter().zip(gradients) {
+            items[position] = Item::Value(gradient.into());
+        }
+        T::unflatten(&mut Reader::new(&self.def, items)?)
+    }
+}
+
+/// Calls `f` as [`implicit`](crate::implicit()) does.
+pub(super) fn traced<A, O, E>(f: &mut impl FnMut(A) -> Result<O, E>, args: &A::With<Value>) -> Result<Made>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+{
+    let call = Call::of(args)?;
+    let mut def = None;
+    let leaves = trace::run(&call.args, |arrays| call.made(f, arrays, &mut def))?;
+    Ok(Made { leaves, def: def.ok_or_else(never_called)? })
+}
+
+impl Made {
+    /// The results as arrays; an implicit one is materialized.
+    pub(super) fn dense(&self) -> Result<Vec<Array>> {
+        self.leaves.iter().map(Value::dense).collect()
+    }
+}
+
+/// Keeps an error of the user's beside the transform, which passes on only its text.
+fn keep(failure: &mut Option<Error>, error: Error) -> Exception {
+    let text = error.to_string();
+    *failure = Some(error);
+    Exception::custom(text)
+}
+
+/// Whether an array can have a gradient.
+pub(super) fn is_differentiable(array: &Array) -> bool {
+    array.dtype().is_inexact()
+}
+
+/// The error of an array of another aval than it must have.
+pub(super) fn check_aval(what: &str, path: &tree::Path, own: &Array, found: &Array, help: &str) -> Result<()> {
+    let (own, found) = (Aval::from(own), Aval::from(found));
+    if own == found {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("the {what} of {} is {found}, and the array {own}", path.shown()), help))
+}

@@ -1,0 +1,260 @@
+//! Functions mapped over an axis of their arguments.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use mlx_rs::Array;
+
+use super::opened::{Made, traced};
+use crate::implicit::never_called;
+use crate::tree::{self, Open, Path, TreeDef};
+use crate::{Aval, Error, Result, Tree, Value};
+
+/// Which axis of each leaf is mapped; a negative one counts from the last.
+///
+/// It is made of one axis for all leaves, as `0`, or of one for each leaf in order, as `[Some(0), None]`. A leaf without
+/// an axis goes to every example whole, and so does an implicit array, which has no axis to map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Axes {
+    /// The same for all leaves.
+    All(Option<i32>),
+    /// One for each leaf.
+    Each(Vec<Option<i32>>),
+}
+
+impl From<i32> for Axes {
+    fn from(axis: i32) -> Self {
+        Self::All(Some(axis))
+    }
+}
+
+impl From<Option<i32>> for Axes {
+    fn from(axis: Option<i32>) -> Self {
+        Self::All(axis)
+    }
+}
+
+impl From<Vec<Option<i32>>> for Axes {
+    fn from(axes: Vec<Option<i32>>) -> Self {
+        Self::Each(axes)
+    }
+}
+
+impl<const N: usize> From<[Option<i32>; N]> for Axes {
+    fn from(axes: [Option<i32>; N]) -> Self {
+        Self::Each(axes.to_vec())
+    }
+}
+
+impl<const N: usize> From<[i32; N]> for Axes {
+    fn from(axes: [i32; N]) -> Self {
+        Self::Each(axes.into_iter().map(Some).collect())
+    }
+}
+
+/// Maps `f`, written for one example, over an axis of its arguments.
+///
+/// `in_axes` tells which axis of each leaf of the arguments is mapped, `out_axes` where the mapped axis goes in each leaf
+/// of the results; see [`Axes`]. Every result has one. Quantized products, for which MLX has no vmap, are mapped too. An
+/// implicit result is materialized.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_core::transform::vmap;
+///
+/// let (x, w) = (ops::ones::<f32>(&[4, 3])?, ops::ones::<f32>(&[3, 2])?);
+/// let mut rows = vmap([Some(0), None], 0, |(x, w): (Array, Array)| x.matmul(w));
+/// assert_eq!(rows((x.into(), w.into()))?.to_string(), "f32[4,2]");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The returned function fails where `f` fails, where the axes do not fit the leaves, where mapped axes differ in
+/// length, where an implicit array has an axis, and where MLX has no vmap of a primitive in `f`.
+pub fn vmap<A, O, E, F>(
+    in_axes: impl Into<Axes>,
+    out_axes: impl Into<Axes>,
+    mut f: F,
+) -> impl FnMut(A::With<Value>) -> Result<O::With<Value>>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+    F: FnMut(A) -> Result<O, E>,
+{
+    let (in_axes, out_axes) = (in_axes.into(), out_axes.into());
+    move |args| {
+        let (values, def) = tree::flatten(&args, Open::Closed)?;
+        drop(args);
+        let mapped = in_axes.mapped(&values, &def)?;
+        let inputs: Vec<Array> =
+            mapped.iter().filter_map(|&(position, _)| values[position].as_dense().cloned()).collect();
+        let axes: Vec<Option<i32>> = mapped.iter().map(|&(_, axis)| Some(axis)).collect();
+        let (mut made, mut failure) = (None, None);
+        let mut example = |arrays: Vec<Array>| {
+            let mut values = values.clone();
+            for (&(position, _), array) in mapped.iter().zip(arrays) {
+                values[position] = array.into();
+            }
+            let results: Made = traced(&mut f, &tree::unflatten(&def, values)?)?;
+            let dense = results.dense()?;
+            out_axes.check_results(&dense, &results.def)?;
+            let (distinct, places) = distinct(dense);
+            made = Some((results.def, places));
+            Ok(distinct)
+        };
+        let outcome = tacit_bridge::vmap(&inputs, &axes, |count| vec![0; count], &mut |arrays| {
+            // A panic must not cross C++, and comes out as itself.
+            let outcome = catch_unwind(AssertUnwindSafe(|| example(arrays)));
+            outcome
+                .unwrap_or_else(|payload| {
+                    failure = Some(payload);
+                    Err(Error::invalid("the function panicked", "see the panic"))
+                })
+                .map_err(Into::into)
+        });
+        if let Some(payload) = failure {
+            resume_unwind(payload);
+        }
+        let distinct = outcome.map_err(|error| without_vmap(error.into()))?;
+        let (def, places) = made.ok_or_else(never_called)?;
+        let results = places.iter().enumerate().map(|(leaf, &place)| {
+            let to = out_axes.of(leaf).unwrap_or_default();
+            Ok(if to == 0 { distinct[place].clone() } else { distinct[place].move_axis(0, to)? }.into())
+        });
+        tree::unflatten(&def, results.collect::<Result<_>>()?)
+    }
+}
+
+impl Axes {
+    fn of(&self, leaf: usize) -> Option<i32> {
+        match self {
+            Self::All(axis) => *axis,
+            Self::Each(axes) => axes[leaf],
+        }
+    }
+
+    fn check_count(&self, def: &TreeDef, what: &str) -> Result<()> {
+        match self {
+            Self::Each(axes) if axes.len() != def.leaves() => Err(Error::invalid(
+                format!("{} axes do not fit the {what} {def}, whose leaves are {}", axes.len(), def.leaves()),
+                "give one axis for each `*`, `None` for a leaf that is not mapped, or one axis for all",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The leaves of the arguments that are mapped, with the axis of each.
+    fn mapped(&self, values: &[Value], def: &TreeDef) -> Result<Vec<(usize, i32)>> {
+        self.check_count(def, "arguments")?;
+        let paths = def.paths();
+        let mut mapped = Vec::new();
+        let mut first: Option<(i32, &Path)> = None;
+        for (leaf, value) in values.iter().enumerate() {
+            let Some(axis) = self.of(leaf) else { continue };
+            let path = &paths[leaf];
+            let Value::Dense(array) = value else {
+                return Err(Error::invalid(
+                    format!("axis {axis} of {} is to be mapped, and {value} is implicit", path.shown()),
+                    "give it no axis, as in `[Some(0), None]`: it goes to every example whole",
+                ));
+            };
+            let aval = Aval::from(array);
+            let place = in_range(axis, aval.shape.len()).ok_or_else(|| out_of_range(axis, path, &aval, 0))?;
+            let extent = aval.shape[place];
+            match first {
+                Some((other, other_path)) if other != extent => {
+                    return Err(Error::invalid(
+                        format!(
+                            "axis {axis} of {}, which is {aval}, has the length {extent}, and the mapped axis of {} {other}",
+                            path.shown(),
+                            other_path.shown(),
+                        ),
+                        "map over axes of one length",
+                    ));
+                }
+                _ => first = Some((extent, path)),
+            }
+            mapped.push((leaf, axis));
+        }
+        if mapped.is_empty() {
+            return Err(Error::invalid(
+                "no argument is mapped",
+                "give at least one leaf an axis, or call the function itself",
+            ));
+        }
+        Ok(mapped)
+    }
+
+    fn check_results(&self, results: &[Array], def: &TreeDef) -> Result<()> {
+        self.check_count(def, "results")?;
+        for (leaf, (path, result)) in def.paths().iter().zip(results).enumerate() {
+            let aval = Aval::from(result);
+            match self.of(leaf) {
+                Some(axis) if in_range(axis, aval.shape.len() + 1).is_some() => {}
+                Some(axis) => return Err(out_of_range(axis, path, &aval, 1)),
+                None => {
+                    return Err(Error::invalid(
+                        format!("the result at {}, {aval} of each example, has no axis to go to", path.shown()),
+                        "give every result an axis, as in `0`",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The results without those that are there twice, and where each is: MLX moves the axis of one array once for each
+/// result that it is.
+fn distinct(results: Vec<Array>) -> (Vec<Array>, Vec<usize>) {
+    let mut distinct: Vec<Array> = Vec::with_capacity(results.len());
+    let mut known = HashMap::new();
+    let places = results
+        .into_iter()
+        .map(|result| {
+            *known.entry(tacit_bridge::array_id(&result)).or_insert_with(|| {
+                distinct.push(result);
+                distinct.len() - 1
+            })
+        })
+        .collect();
+    (distinct, places)
+}
+
+/// The error of a primitive that MLX cannot map, with the way out.
+fn without_vmap(error: Error) -> Error {
+    let Error::Mlx(text) = &error else { return error };
+    let Some((_, primitive)) = text.split_once("[Primitive::vmap] Not implemented for ") else { return error };
+    match primitive.trim().trim_end_matches('.') {
+        "Depends" => Error::invalid(
+            "MLX cannot map the gradient of a checkpointed function",
+            "put `checkpoint` around `vmap`, or take the gradient of the mapped function",
+        ),
+        primitive => Error::invalid(
+            format!("MLX cannot map {primitive}"),
+            "keep it out of the mapped function, or loop over the examples",
+        ),
+    }
+}
+
+fn in_range(axis: i32, rank: usize) -> Option<usize> {
+    let rank = rank as i32;
+    (-rank..rank).contains(&axis).then(|| axis.rem_euclid(rank) as usize)
+}
+
+/// The error of an axis that an array does not have, once it has `more` axes.
+fn out_of_range(axis: i32, path: &Path, aval: &Aval, more: usize) -> Error {
+    let rank = aval.shape.len() + more;
+    let (what, of_each) = if more == 0 { ("argument", "") } else { ("result", " of each example") };
+    Error::invalid(
+        format!("axis {axis} is out of range for the {what} at {}, {aval}{of_each}", path.shown()),
+        match rank {
+            0 => "give it no axis: a scalar has none".to_owned(),
+            _ => format!("choose an axis from {} to {}", -(rank as i64), rank - 1),
+        },
+    )
+}

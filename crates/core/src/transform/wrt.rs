@@ -1,0 +1,171 @@
+//! Which leaves a gradient is taken with respect to.
+
+use mlx_rs::Array;
+
+use super::opened::{Opened, is_differentiable};
+use crate::tree::{self, Labels, Node, Open, Path, Visitor};
+use crate::{Aval, Error, ImplicitArray, Result, Tree, Value};
+
+/// What a gradient is taken with respect to; leaves that are not float never have one.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::transform::{Wrt, grad_wrt};
+///
+/// let mut gradient = grad_wrt(Wrt::arguments([1]), |(x, y): (Array, Array)| x.multiply(y));
+/// let (dx, dy) = gradient((Array::from_f32(2.0).into(), Array::from_f32(3.0).into()))?;
+/// assert!(dx.is_nothing());
+/// assert_eq!(dy.array()?.item_exact::<f32>(), 2.0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Default)]
+pub enum Wrt {
+    /// Every float leaf.
+    #[default]
+    All,
+    /// The float leaves of these arguments: the elements of the tuple or list that the function takes, counted from 0.
+    /// A function that takes another tree has one argument.
+    Arguments(Vec<usize>),
+    /// The float leaves for whose path this holds. It holds for all children of an implicit array if it holds for the
+    /// array.
+    Paths(Box<dyn Fn(&Path) -> bool>),
+}
+
+impl Wrt {
+    /// The float leaves of these arguments.
+    #[must_use]
+    pub fn arguments(positions: impl IntoIterator<Item = usize>) -> Self {
+        Self::Arguments(positions.into_iter().collect())
+    }
+
+    /// The float leaves for whose path `chosen` holds, as in `Wrt::paths(|path| path.ends_with("weight"))`.
+    #[must_use]
+    pub fn paths(chosen: impl Fn(&Path) -> bool + 'static) -> Self {
+        Self::Paths(Box::new(chosen))
+    }
+
+    /// The positions of the leaves that are chosen and float; at least one.
+    pub(super) fn choose(&self, args: &impl Tree, opened: &Opened) -> Result<Vec<usize>> {
+        let chosen: Vec<usize> = match self {
+            Self::All => (0..opened.leaves.len()).collect(),
+            Self::Arguments(positions) => of_arguments(positions, args, opened)?,
+            Self::Paths(holds) => of_paths(holds, args, opened)?,
+        };
+        let float: Vec<usize> =
+            chosen.iter().copied().filter(|&position| is_differentiable(&opened.leaves[position])).collect();
+        if float.is_empty() {
+            let paths = opened.def.paths();
+            let listed =
+                listed(chosen.iter().map(|&i| format!("{} {}", paths[i].shown(), Aval::from(&opened.leaves[i]))));
+            return Err(Error::invalid(
+                format!("no float array is among the leaves to differentiate with respect to: {listed}"),
+                "choose a float leaf; integers and packed codes have no gradient",
+            ));
+        }
+        Ok(float)
+    }
+}
+
+impl From<Vec<usize>> for Wrt {
+    fn from(positions: Vec<usize>) -> Self {
+        Self::Arguments(positions)
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Wrt {
+    fn from(positions: [usize; N]) -> Self {
+        Self::arguments(positions)
+    }
+}
+
+impl std::fmt::Debug for Wrt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::All => f.write_str("All"),
+            Self::Arguments(positions) => f.debug_tuple("Arguments").field(positions).finish(),
+            Self::Paths(_) => f.write_str("Paths(..)"),
+        }
+    }
+}
+
+fn of_arguments(positions: &[usize], args: &impl Tree, opened: &Opened) -> Result<Vec<usize>> {
+    let mut root = Root::default();
+    args.flatten(&mut root)?;
+    let count = root.elements.unwrap_or(1);
+    if let Some(position) = positions.iter().find(|position| **position >= count) {
+        return Err(Error::invalid(
+            format!("argument {position} is to be differentiated with respect to, and the function takes {count}"),
+            "count the elements of the tuple that the function takes from 0; any other tree is argument 0",
+        ));
+    }
+    let argument = |path: &Path| match root.elements {
+        Some(_) => path.split('.').next().and_then(|label| label.parse().ok()).unwrap_or_default(),
+        None => 0,
+    };
+    let paths = opened.def.paths();
+    Ok((0..paths.len()).filter(|&i| positions.contains(&argument(&paths[i]))).collect())
+}
+
+fn of_paths(holds: &dyn Fn(&Path) -> bool, args: &impl Tree, opened: &Opened) -> Result<Vec<usize>> {
+    let (values, _) = tree::flatten_with_path(args, Open::Closed)?;
+    let paths = opened.def.paths();
+    let mut chosen = Vec::new();
+    let mut position = 0;
+    for (outer, value) in values {
+        let all = holds(&outer);
+        for _ in 0..tree::leaves(&value, Open::Fully)?.len() {
+            if all || holds(&paths[position]) {
+                chosen.push(position);
+            }
+            position += 1;
+        }
+    }
+    if chosen.is_empty() {
+        return Err(Error::invalid(
+            format!("no leaf to differentiate with respect to is chosen of {}", listed(paths.iter().map(Path::shown))),
+            "choose one of these paths",
+        ));
+    }
+    Ok(chosen)
+}
+
+fn listed(items: impl ExactSizeIterator<Item = String>) -> String {
+    const SHOWN: usize = 8;
+    let left = items.len().saturating_sub(SHOWN);
+    let shown: Vec<String> = items.take(SHOWN).collect();
+    match (shown.is_empty(), left) {
+        (true, _) => "there is none".to_owned(),
+        (_, 0) => shown.join(", "),
+        _ => format!("{} and {left} more", shown.join(", ")),
+    }
+}
+
+/// Looks at a tree's root: how many elements it has, if it is a tuple or a list.
+#[derive(Default)]
+struct Root {
+    seen: bool,
+    elements: Option<usize>,
+}
+
+impl<'a> Visitor<'a> for Root {
+    fn array(&mut self, _: &'a Array) {
+        self.seen = true;
+    }
+
+    fn implicit(&mut self, _: &'a dyn ImplicitArray) {
+        self.seen = true;
+    }
+
+    fn made(&mut self, _: Value) {
+        self.seen = true;
+    }
+
+    fn node(&mut self, node: &Node<'_>) {
+        if let (false, "tuple" | "list" | "array", Labels::Positions(count)) = (self.seen, node.name, node.labels) {
+            self.elements = Some(count);
+        }
+        self.seen = true;
+    }
+}

@@ -1,0 +1,106 @@
+//! Structures with arrays at their leaves.
+//!
+//! A [`Tree`] is an array, a value, a container of trees, a struct with `#[derive(Tree)]`, an mlx-rs module
+//! ([`Module`]), anything that mlx-rs can update ([`Stateful`]) or a type registered by
+//! [`register_node!`](crate::register_node) ([`Foreign`]). [`flatten`] takes one apart into its leaves and its
+//! [`TreeDef`], [`unflatten`] puts it together again. An implicit array is a leaf, or a node that is opened into its
+//! children, as [`Open`] says.
+
+mod containers;
+mod def;
+mod foreign;
+mod functions;
+mod gradient;
+mod leaf;
+mod module;
+mod node;
+mod path;
+mod reader;
+mod visitor;
+
+pub use def::{Difference, TreeDef};
+pub use foreign::Foreign;
+#[doc(hidden)]
+pub use foreign::{ForeignNode, flatten_foreign, unflatten_foreign};
+pub use functions::{
+    assign, depth, flatten, flatten_with_path, leaves, map, map_with_path, structure, unflatten, update, zip,
+};
+pub use gradient::Gradient;
+pub use leaf::Leaf;
+pub use module::{InPlace, Module, Stateful};
+pub use node::{Labels, Node, Static};
+pub use path::Path;
+pub use reader::{Entered, Reader};
+pub use visitor::{Open, Visitor};
+
+pub(crate) use def::Flattened;
+pub(crate) use gradient::NOTHING;
+pub(crate) use reader::Item;
+pub(crate) use visitor::{Listed, Matcher};
+
+use crate::Result;
+
+/// A structure with arrays at its leaves.
+///
+/// `#[derive(Tree)]` implements it for structs and enums: fields are trees, or static and marked `#[tree(static)]`. A
+/// struct with one type parameter is generic over its leaves: `Params<Array>` inside a traced function is
+/// `Params<Value>` outside.
+///
+/// ```
+/// # extern crate tacit_core as tacit;
+/// use mlx_rs::Array;
+/// use tacit::{Result, Tree, Value, implicit};
+///
+/// #[derive(Tree)]
+/// struct Affine<L = Array> {
+///     weight: L,
+///     bias: Option<L>,
+///     #[tree(static)]
+///     transposed: bool,
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let mut apply = implicit(|(layer, x): (Affine, Array)| {
+///     let y = x.matmul(if layer.transposed { layer.weight.t() } else { layer.weight })?;
+///     layer.bias.map_or(Ok(y.clone()), |bias| y.add(bias))
+/// });
+/// let weight: Value = Array::from_slice(&[1f32, 2.0], &[1, 2]).into();
+/// let y = apply((Affine { weight, bias: None, transposed: true }, Array::from_slice(&[3f32, 4.0], &[1, 2]).into()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [11.0]);
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tree",
+    label = "not a structure of arrays",
+    note = "trees are `Array`, `Value`, tuples, arrays, `Vec`, `Option`, maps with string keys, and types with `#[derive(Tree)]`",
+    note = "mark a static field `#[tree(static)]`, and wrap a type of another crate in `tree::Foreign`"
+)]
+pub trait Tree: Sized {
+    /// The same structure with other leaves; the type itself where its leaves cannot be others.
+    type With<L: Leaf>: Tree;
+
+    /// Shows the nodes and leaves to `visitor`, each node before its children.
+    ///
+    /// # Errors
+    ///
+    /// The structure cannot be listed.
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()>;
+
+    /// The structure that `reader` holds next.
+    ///
+    /// # Errors
+    ///
+    /// The reader holds another structure, or a leaf of another kind.
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self>;
+
+    /// Becomes the structure that `reader` holds next; what is not part of the tree stays.
+    ///
+    /// # Errors
+    ///
+    /// As for [`unflatten`](Self::unflatten).
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        *self = Self::unflatten(reader)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! Tuples, lists, options and maps.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hash};
+
+use super::reader::wrong_len;
+use super::{Labels, Leaf, Node, Reader, Tree, Visitor};
+use crate::Result;
+
+fn node(visitor: &mut dyn Visitor<'_>, name: &'static str, labels: Labels<'_>) {
+    visitor.node(&Node::new(name, labels));
+}
+
+macro_rules! tuples {
+    ($($count:literal: $($part:ident $name:ident),*;)+) => {
+        $(
+            impl<$($part: Tree),*> Tree for ($($part,)*) {
+                type With<Other: Leaf> = ($($part::With<Other>,)*);
+
+                fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+                    let ($($name,)*) = self;
+                    node(visitor, "tuple", Labels::Positions($count));
+                    $($name.flatten(visitor)?;)*
+                    Ok(())
+                }
+
+                fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+                    reader.enter("tuple")?.of_len($count)?;
+                    Ok(($($part::unflatten(reader)?,)*))
+                }
+
+                fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+                    reader.enter("tuple")?.of_len($count)?;
+                    let ($($name,)*) = self;
+                    $($name.assign(reader)?;)*
+                    Ok(())
+                }
+            }
+        )+
+    };
+}
+
+tuples! {
+    0: ;
+    1: A a;
+    2: A a, B b;
+    3: A a, B b, C c;
+    4: A a, B b, C c, D d;
+    5: A a, B b, C c, D d, E e;
+    6: A a, B b, C c, D d, E e, F f;
+    7: A a, B b, C c, D d, E e, F f, G g;
+    8: A a, B b, C c, D d, E e, F f, G g, H h;
+}
+
+impl<T: Tree> Tree for Vec<T> {
+    type With<L: Leaf> = Vec<T::With<L>>;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        node(visitor, "list", Labels::Positions(self.len()));
+        self.iter().try_for_each(|item| item.flatten(visitor))
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        (0..reader.enter("list")?.len()).map(|_| T::unflatten(reader)).collect()
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let count = reader.enter("list")?.len();
+        self.truncate(count);
+        self.iter_mut().try_for_each(|item| item.assign(reader))?;
+        for _ in self.len()..count {
+            self.push(T::unflatten(reader)?);
+        }
+        Ok(())
+    }
+}
+
+impl<T: Tree, const N: usize> Tree for [T; N] {
+    type With<L: Leaf> = [T::With<L>; N];
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        node(visitor, "array", Labels::Positions(N));
+        self.iter().try_for_each(|item| item.flatten(visitor))
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        reader.enter("array")?.of_len(N)?;
+        let items = (0..N).map(|_| T::unflatten(reader)).collect::<Result<Vec<T>>>()?;
+        items.try_into().map_err(|items: Vec<T>| wrong_len("array", N, items.len()))
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        reader.enter("array")?.of_len(N)?;
+        self.iter_mut().try_for_each(|item| item.assign(reader))
+    }
+}
+
+impl<T: Tree> Tree for Box<T> {
+    type With<L: Leaf> = Box<T::With<L>>;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        (**self).flatten(visitor)
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        T::unflatten(reader).map(Box::new)
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        (**self).assign(reader)
+    }
+}
+
+const OPTION: [&str; 2] = ["None", "Some"];
+
+impl<T: Tree> Tree for Option<T> {
+    type With<L: Leaf> = Option<T::With<L>>;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        match self {
+            None => node(visitor, OPTION[0], Labels::Positions(0)),
+            Some(item) => {
+                node(visitor, OPTION[1], Labels::Inner);
+                item.flatten(visitor)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        match reader.enter_any(&OPTION)? {
+            (0, _) => Ok(None),
+            _ => T::unflatten(reader).map(Some),
+        }
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        match (reader.enter_any(&OPTION)?, &mut *self) {
+            ((0, _), _) => *self = None,
+            (_, Some(item)) => item.assign(reader)?,
+            (_, None) => *self = Some(T::unflatten(reader)?),
+        }
+        Ok(())
+    }
+}
+
+fn flatten_map<'a, T: Tree + 'a>(
+    sorted: impl Iterator<Item = (&'a str, &'a T)>,
+    visitor: &mut dyn Visitor<'a>,
+) -> Result<()> {
+    let (keys, items): (Vec<&str>, Vec<&T>) = sorted.unzip();
+    node(visitor, "map", Labels::Keys(&keys));
+    items.into_iter().try_for_each(|item| item.flatten(visitor))
+}
+
+fn unflatten_map<K, T, M>(reader: &mut Reader<'_>) -> Result<M>
+where
+    K: for<'k> From<&'k str>,
+    T: Tree,
+    M: FromIterator<(K, T)>,
+{
+    let entered = reader.enter("map")?;
+    entered.keys().iter().map(|key| Ok((K::from(key.as_str()), T::unflatten(reader)?))).collect()
+}
+
+impl<K, T> Tree for BTreeMap<K, T>
+where
+    K: AsRef<str> + for<'k> From<&'k str> + Ord,
+    T: Tree,
+{
+    type With<L: Leaf> = BTreeMap<K, T::With<L>>;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        flatten_map(self.iter().map(|(key, item)| (key.as_ref(), item)), visitor)
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        unflatten_map(reader)
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let keys = reader.enter("map")?.keys();
+        self.retain(|key, _| keys.iter().any(|own| own == key.as_ref()));
+        for key in keys {
+            let key = K::from(key);
+            if let Some(item) = self.get_mut(&key) {
+                item.assign(reader)?;
+            } else {
+                self.insert(key, T::unflatten(reader)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Its keys come sorted.
+impl<K, T, S> Tree for HashMap<K, T, S>
+where
+    K: AsRef<str> + for<'k> From<&'k str> + Eq + Hash,
+    T: Tree,
+    S: BuildHasher + Default,
+{
+    type With<L: Leaf> = HashMap<K, T::With<L>, S>;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        let mut sorted: Vec<(&str, &T)> = self.iter().map(|(key, item)| (key.as_ref(), item)).collect();
+        sorted.sort_unstable_by_key(|(key, _)| *key);
+        flatten_map(sorted.into_iter(), visitor)
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        unflatten_map(reader)
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let keys = reader.enter("map")?.keys();
+        self.retain(|key, _| keys.iter().any(|own| own == key.as_ref()));
+        for key in keys {
+            let key = K::from(key);
+            if let Some(item) = self.get_mut(&key) {
+                item.assign(reader)?;
+            } else {
+                self.insert(key, T::unflatten(reader)?);
+            }
+        }
+        Ok(())
+    }
+}

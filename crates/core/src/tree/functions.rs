@@ -1,0 +1,223 @@
+//! Functions of whole trees.
+
+use mlx_rs::Array;
+
+use super::reader::Item;
+use super::{Difference, Flattened, Open, Path, Reader, Tree, TreeDef, Visitor};
+use crate::{Aval, Error, ImplicitArray, Result, Value};
+
+/// The leaves of a tree in order, and its structure.
+///
+/// # Errors
+///
+/// The tree cannot be listed.
+pub fn flatten<T: Tree>(tree: &T, open: Open) -> Result<(Vec<Value>, TreeDef)> {
+    Flattened::of(tree, open)
+}
+
+/// The leaves of a tree with their paths, and its structure.
+///
+/// # Errors
+///
+/// As for [`flatten`].
+pub fn flatten_with_path<T: Tree>(tree: &T, open: Open) -> Result<(Vec<(Path, Value)>, TreeDef)> {
+    let (leaves, def) = flatten(tree, open)?;
+    Ok((def.paths().into_iter().zip(leaves).collect(), def))
+}
+
+/// The tree of this structure with these leaves.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::tree::{self, Open};
+///
+/// let pair = (Array::from_f32(1.0), vec![Array::from_f32(2.0)]);
+/// let (mut leaves, def) = tree::flatten(&pair, Open::Closed)?;
+/// leaves.reverse();
+/// let (first, _): (Array, Vec<Array>) = tree::unflatten(&def, leaves)?;
+/// assert_eq!(first.as_slice::<f32>(), [2.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The number of leaves does not fit, or `T` is of another structure.
+pub fn unflatten<T: Tree>(def: &TreeDef, leaves: Vec<Value>) -> Result<T> {
+    T::unflatten(&mut Reader::new(def, leaves.into_iter().map(Item::Value))?)
+}
+
+/// Lets a tree become the one of this structure with these leaves.
+///
+/// What is not part of the structure stays: the other fields of a module, say.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::tree::{self, Open};
+///
+/// let (leaves, def) = tree::flatten(&vec![Array::from_f32(1.0), Array::from_f32(2.0)], Open::Closed)?;
+/// let mut list: Vec<Array> = Vec::new();
+/// tree::assign(&mut list, &def, leaves)?;
+/// assert_eq!(list.len(), 2);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// As for [`unflatten`]; part of the tree may be assigned then.
+pub fn assign<T: Tree>(tree: &mut T, def: &TreeDef, leaves: Vec<Value>) -> Result<()> {
+    tree.assign(&mut Reader::new(def, leaves.into_iter().map(Item::Value))?)
+}
+
+/// The leaves of a tree in order.
+///
+/// # Errors
+///
+/// As for [`flatten`].
+pub fn leaves<T: Tree>(tree: &T, open: Open) -> Result<Vec<Value>> {
+    Ok(flatten(tree, open)?.0)
+}
+
+/// The structure of a tree, implicit arrays as leaves.
+///
+/// # Errors
+///
+/// As for [`flatten`].
+pub fn structure<T: Tree>(tree: &T) -> Result<TreeDef> {
+    Ok(flatten(tree, Open::Closed)?.1)
+}
+
+/// The tree with `f` of each leaf.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::tree::{self, Open};
+///
+/// let doubled = tree::map(&vec![Array::from_f32(1.0)], Open::Fully, |leaf| {
+///     let leaf = leaf.dense()?;
+///     Ok(leaf.add(&leaf)?.into())
+/// })?;
+/// assert_eq!(doubled[0].as_slice::<f32>(), [2.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// `f` fails, or makes an implicit array where only a dense one can stand.
+pub fn map<T: Tree>(tree: &T, open: Open, mut f: impl FnMut(Value) -> Result<Value>) -> Result<T> {
+    map_with_path(tree, open, |_, leaf| f(leaf))
+}
+
+/// The tree with `f` of each leaf and its path.
+///
+/// # Errors
+///
+/// As for [`map`].
+pub fn map_with_path<T: Tree>(tree: &T, open: Open, mut f: impl FnMut(&Path, Value) -> Result<Value>) -> Result<T> {
+    let (leaves, def) = flatten_with_path(tree, open)?;
+    let mapped = leaves.into_iter().map(|(path, leaf)| f(&path, leaf)).collect::<Result<_>>()?;
+    unflatten(&def, mapped)
+}
+
+/// The leaves of two trees of one structure, pair by pair with their path.
+///
+/// # Errors
+///
+/// The structures differ; the error names the first place.
+pub fn zip<T: Tree, U: Tree>(first: &T, second: &U, open: Open) -> Result<Vec<(Path, Value, Value)>> {
+    let (a, def) = flatten(first, open)?;
+    let (b, other) = flatten(second, open)?;
+    if let Some(difference) = def.difference(&other) {
+        return Err(differ(&difference));
+    }
+    Ok(def.paths().into_iter().zip(a).zip(b).map(|((path, a), b)| (path, a, b)).collect())
+}
+
+/// How deep implicit arrays are nested in a tree: 0 where every leaf is dense, 2 for a quantized base inside a sum.
+///
+/// # Errors
+///
+/// As for [`flatten`].
+pub fn depth<T: Tree>(tree: &T) -> Result<usize> {
+    Ok(leaves(tree, Open::Closed)?.iter().map(layers).max().unwrap_or(0))
+}
+
+/// Replaces every array of a tree that has a gradient by `f` of its path, itself and the gradient: an optimizer's step.
+///
+/// `gradients` is what a transform returned for a tree of this structure. Arrays without a gradient stay.
+///
+/// # Errors
+///
+/// `f` fails, or the gradients are those of another tree.
+pub fn update<T: Tree, G: Tree>(
+    tree: &mut T,
+    gradients: &G,
+    mut f: impl FnMut(&Path, &Array, &Array) -> Result<Array>,
+) -> Result<()> {
+    let (arrays, def) = flatten(&*tree, Open::Fully)?;
+    let mut found = Gradients(Vec::new());
+    gradients.flatten(&mut found)?;
+    if found.0.len() != arrays.len() {
+        return Err(Error::invalid(
+            format!("{} gradients do not fit a tree of {} arrays", found.0.len(), arrays.len()),
+            "give the gradients of this very tree",
+        ));
+    }
+    let mut updated = Vec::with_capacity(arrays.len());
+    for ((path, array), gradient) in def.paths().iter().zip(arrays).zip(found.0) {
+        let (Some(gradient), Value::Dense(own)) = (gradient, &array) else {
+            updated.push(array);
+            continue;
+        };
+        if Aval::from(&gradient) != Aval::from(own) {
+            return Err(Error::invalid(
+                format!("the gradient of {} is {} and the array {array}", path.shown(), Aval::from(&gradient)),
+                "give the gradients of this very tree",
+            ));
+        }
+        updated.push(f(path, own, &gradient)?.into());
+    }
+    assign(tree, &def, updated)
+}
+
+fn differ(difference: &Difference) -> Error {
+    Error::invalid(format!("the trees differ: {difference}"), "give two trees of one structure")
+}
+
+fn layers(value: &Value) -> usize {
+    match value {
+        Value::Dense(_) => 0,
+        Value::Implicit(array) => 1 + array.children().iter().map(|(_, child)| layers(child)).max().unwrap_or(0),
+    }
+}
+
+/// The gradients of a tree, one for each array of the tree that was differentiated.
+struct Gradients(Vec<Option<Array>>);
+
+impl<'a> Visitor<'a> for Gradients {
+    fn array(&mut self, array: &'a Array) {
+        self.0.push(Some(array.clone()));
+    }
+
+    fn implicit(&mut self, array: &'a dyn ImplicitArray) {
+        self.made(dyn_clone::clone_box(array).into());
+    }
+
+    fn made(&mut self, value: Value) {
+        match value {
+            Value::Dense(array) => self.0.push(Some(array)),
+            Value::Implicit(array) => array.children().into_iter().for_each(|(_, child)| self.made(child)),
+        }
+    }
+
+    fn node(&mut self, node: &super::Node<'_>) {
+        if node.name == super::gradient::NOTHING {
+            self.0.push(None);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The leaves: arrays, values, gradients.
+
+use std::fmt::Debug;
+
+use mlx_rs::Array;
+
+use super::{Gradient, Reader, Tree, Visitor};
+use crate::{Result, Value};
+
+/// What may stand at the leaves of a tree: an [`Array`] inside a traced function, a [`Value`] outside, a [`Gradient`] in
+/// what a transform returns.
+pub trait Leaf: Tree + Clone + Debug + sealed::Sealed + 'static {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for mlx_rs::Array {}
+    impl Sealed for crate::Value {}
+    impl Sealed for super::Gradient {}
+}
+
+impl Leaf for Array {}
+impl Leaf for Value {}
+impl Leaf for Gradient {}
+
+impl Tree for Array {
+    type With<L: Leaf> = L;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        visitor.array(self);
+        Ok(())
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        reader.array()
+    }
+}
+
+impl Tree for Value {
+    type With<L: Leaf> = L;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        match self {
+            Self::Dense(array) => visitor.array(array),
+            Self::Implicit(array) => visitor.implicit(&**array),
+        }
+        Ok(())
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        reader.value()
+    }
+}

@@ -1,0 +1,114 @@
+//! One node of a tree: its kind, the labels of its children and its static fields.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+/// A static field: part of the structure, compared, hashed and printed with it.
+///
+/// Everything that is `Clone + Debug + Eq + Hash + 'static` is one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the type of a static field",
+    label = "not all of `Clone + Debug + Eq + Hash`",
+    note = "derive the missing ones of `Clone, Debug, PartialEq, Eq, Hash`",
+    note = "keep a float as its bits, and an array as a child, without `#[tree(static)]`"
+)]
+pub trait Static: Any + Debug {
+    /// Whether `other` is of the same type and equal.
+    fn equals(&self, other: &dyn Static) -> bool;
+
+    /// Feeds the value to a hasher.
+    fn hash_into(&self, state: &mut dyn Hasher);
+
+    /// A copy for a [`TreeDef`](super::TreeDef).
+    fn shared(&self) -> Rc<dyn Static>;
+
+    /// The value as `Any`, for downcasts.
+    fn as_any(&self) -> &dyn Any;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Clone + Debug + Eq + Hash + 'static> Static for T {
+    fn equals(&self, other: &dyn Static) -> bool {
+        other.as_any().downcast_ref::<T>() == Some(self)
+    }
+
+    fn hash_into(&self, mut state: &mut dyn Hasher) {
+        self.hash(&mut state);
+    }
+
+    fn shared(&self) -> Rc<dyn Static> {
+        Rc::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A node as a tree shows it to a visitor; its children follow.
+#[derive(Clone, Copy)]
+pub struct Node<'n> {
+    /// What kind of node it is: a type's full path, or `tuple`, `list`, `map`.
+    pub name: &'static str,
+    /// The labels of its children.
+    pub labels: Labels<'n>,
+    /// The static fields by name.
+    pub statics: &'n [(&'static str, &'n dyn Static)],
+    /// Makes what [`Reader`](super::Reader) hands back to a type that cannot be built from its leaves alone; it is no
+    /// part of the structure, and must hold none of the tree's arrays.
+    pub template: Option<&'n dyn Fn() -> Rc<dyn Any>>,
+}
+
+impl<'n> Node<'n> {
+    /// A node without static fields.
+    #[must_use]
+    pub fn new(name: &'static str, labels: Labels<'n>) -> Self {
+        Self { name, labels, statics: &[], template: None }
+    }
+
+    /// The same node with static fields.
+    #[must_use]
+    pub fn with_statics(self, statics: &'n [(&'static str, &'n dyn Static)]) -> Self {
+        Self { statics, ..self }
+    }
+
+    /// The same node with a template.
+    #[must_use]
+    pub fn with_template(self, template: &'n dyn Fn() -> Rc<dyn Any>) -> Self {
+        Self { template: Some(template), ..self }
+    }
+}
+
+/// What the children of a node are called.
+#[derive(Clone, Copy, Debug)]
+pub enum Labels<'n> {
+    /// So many children, called by their positions.
+    Positions(usize),
+    /// One child that has no label of its own.
+    Inner,
+    /// Fields.
+    Fields(&'static [&'static str]),
+    /// Keys, sorted.
+    Keys(&'n [&'n str]),
+}
+
+impl Labels<'_> {
+    /// The number of children.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Positions(count) => *count,
+            Self::Inner => 1,
+            Self::Fields(fields) => fields.len(),
+            Self::Keys(keys) => keys.len(),
+        }
+    }
+
+    /// Whether there are no children.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

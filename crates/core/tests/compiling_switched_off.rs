@@ -1,0 +1,105 @@
+//! Compiled functions where nothing is compiled; both are decided once for a process, so this is a binary of its own.
+
+#![allow(clippy::float_cmp, reason = "the values are exact")]
+
+extern crate tacit_core as tacit;
+
+use std::cell::Cell;
+use std::process::Command;
+
+use mlx_rs::Array;
+use tacit::compile::{COMPILE_VARIABLE, Options, disable, enable, is_enabled};
+use tacit::{Result, compile, compile_with, compile_with_state};
+
+/// Says to the process that it is the child of a test.
+const CHILD: &str = "TACIT_TEST_CHILD";
+
+/// Runs the named test of this binary in a process of its own, with these variables.
+fn in_a_child(test: &str, variables: &[(&str, &str)]) -> String {
+    let made = Command::new(std::env::current_exe().expect("the test knows its path"))
+        .args(["--exact", test, "--nocapture"])
+        .envs(variables.iter().copied())
+        .env(CHILD, "1")
+        .output()
+        .expect("the child starts");
+    let text = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success(), "{text}");
+    text
+}
+
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Calls a function twice; how often it ran, and how often it was inlined.
+fn twice() -> Result<(u32, u64)> {
+    let runs = Cell::new(0);
+    let mut f = compile(|x: Array| {
+        runs.set(runs.get() + 1);
+        x.exp()
+    });
+    for _ in 0..2 {
+        assert_eq!(f.call(&Array::from_f32(0.0).into())?.dense()?.item_exact::<f32>(), 1.0);
+    }
+    Ok((runs.get(), f.stats().inlined))
+}
+
+#[test]
+fn a_switch_runs_functions_as_they_are() -> Result<()> {
+    if !is_child() {
+        in_a_child("a_switch_runs_functions_as_they_are", &[]);
+        return Ok(());
+    }
+    assert!(is_enabled());
+    assert_eq!(twice()?, (1, 0));
+    disable();
+    assert_eq!(twice()?, (2, 2));
+    enable();
+    assert_eq!(twice()?, (1, 0));
+    Ok(())
+}
+
+#[test]
+fn a_variable_runs_functions_as_they_are() -> Result<()> {
+    if !is_child() {
+        in_a_child("a_variable_runs_functions_as_they_are", &[(COMPILE_VARIABLE, "off")]);
+        return Ok(());
+    }
+    assert!(!is_enabled());
+    assert_eq!(twice()?, (2, 2));
+    Ok(())
+}
+
+#[test]
+fn without_a_compiler_graphs_are_replayed_and_that_is_said_once() -> Result<()> {
+    if !is_child() {
+        let said = in_a_child("without_a_compiler_graphs_are_replayed_and_that_is_said_once", &[("PATH", "")]);
+        assert_eq!(said.matches("no g++ is in the search path").count(), 1, "{said}");
+        return Ok(());
+    }
+    assert_eq!(twice()?, (1, 0));
+    // State, two shapes, and an op that would be fused.
+    let mut f = compile_with_state(
+        |total: &mut Array, x: Array| {
+            *total = total.add(x.sum(None)?)?;
+            x.exp()?.multiply(&*total)
+        },
+        Options::default(),
+    );
+    let mut total = Array::from_f32(0.0);
+    for (x, expected) in [([0.0, 0.0], 0.0), ([1.0, 1.0], 2.0), ([2.0, 2.0], 6.0)] {
+        let made = f.call(&mut total, &Array::from_slice(&x, &[2]).into())?.dense()?;
+        assert_eq!(total.item_exact::<f32>(), expected);
+        let first: f32 = x[0];
+        assert!((made.as_slice::<f32>()[0] - first.exp() * expected).abs() < 1e-4);
+    }
+    assert_eq!(f.stats().traces, 1);
+    // One trace for each shape, where there is none for all of them.
+    let mut f = compile_with(|x: Array| x.sum(None), Options { shapeless: true, ..Options::default() });
+    for size in [2, 3, 2] {
+        let x = mlx_rs::ops::ones::<f32>(&[size])?;
+        assert_eq!(f.call(&x.into())?.dense()?.item_exact::<f32>(), size as f32);
+    }
+    assert_eq!(f.stats().traces, 2);
+    Ok(())
+}

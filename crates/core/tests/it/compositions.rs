@@ -1,0 +1,163 @@
+//! Every transform around every other one: the table in the docs of `tacit::transform`, cell by cell.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use expect_test::expect;
+use mlx_rs::{Array, ops};
+use tacit::op::{Broadcast, Multiply};
+use tacit::transform::{checkpoint, grad_wrt, vmap};
+use tacit::{Counters, Error, Registry, Result, Value, compile, handler, implicit};
+
+use crate::types::{Left, matrix, message, numbers, with_handlers};
+
+/// A function of a scalar and an array that keeps the array's shape.
+type Function = Rc<dyn Fn(&Array, &Array) -> Result<Array>>;
+
+struct Transform {
+    name: &'static str,
+    of: fn(Function) -> Function,
+}
+
+/// Another transform becomes a row and a column of the table by its entry here.
+const TRANSFORMS: [Transform; 5] = [
+    Transform { name: "implicit", of: of_implicit },
+    Transform { name: "grad", of: of_grad },
+    Transform { name: "vmap", of: of_vmap },
+    Transform { name: "compile", of: of_compile },
+    Transform { name: "checkpoint", of: of_checkpoint },
+];
+
+#[handler]
+fn multiply_left(_: &Multiply, x: &Left, y: &Array) -> Result<Value> {
+    Ok(x.array.multiply(y)?.into())
+}
+
+#[handler]
+fn broadcast_left(op: &Broadcast, x: &Left) -> Result<Value> {
+    Ok(Left::of(&ops::broadcast_to(&x.array, &op.shape)?))
+}
+
+fn of_implicit(f: Function) -> Function {
+    Rc::new(move |w, x| {
+        let f = Rc::clone(&f);
+        implicit(move |[w, x]: [Array; 2]| f(&w, &x))([Left::of(w), x.into()])?.dense()
+    })
+}
+
+fn of_grad(f: Function) -> Function {
+    Rc::new(move |w, x| {
+        let f = Rc::clone(&f);
+        let mut gradient = grad_wrt([1], move |(w, x): (Array, Array)| Ok::<_, Error>(f(&w, &x)?.sum(None)?));
+        Ok(gradient((w.into(), x.into()))?.1.array()?.clone())
+    })
+}
+
+fn of_vmap(f: Function) -> Function {
+    Rc::new(move |w, x| {
+        let f = Rc::clone(&f);
+        vmap([None, Some(0)], 0, move |(w, x): (Array, Array)| f(&w, &x))((w.into(), x.into()))?.dense()
+    })
+}
+
+/// Called twice, so that the second call is a replay where the first was a trace.
+fn of_compile(f: Function) -> Function {
+    let compiled = RefCell::new(compile(move |(w, x): (Array, Array)| f(&w, &x)));
+    Rc::new(move |w, x| {
+        let args = (w.into(), x.into());
+        compiled.borrow_mut().call(&args)?;
+        compiled.borrow_mut().call(&args)?.dense()
+    })
+}
+
+fn of_checkpoint(f: Function) -> Function {
+    Rc::new(move |w, x| {
+        let f = Rc::clone(&f);
+        checkpoint(move |(w, x): (Array, Array)| f(&w, &x))((w.into(), x.into()))?.dense()
+    })
+}
+
+/// `w x x`, or a derivative of it: no other transform changes the values.
+fn expected(names: &[&str]) -> Vec<f32> {
+    let values = (1..=6).map(|x| x as f32);
+    match names.iter().filter(|name| **name == "grad").count() {
+        0 => values.map(|x| 3.0 * x * x).collect(),
+        1 => values.map(|x| 6.0 * x).collect(),
+        2 => values.map(|_| 6.0).collect(),
+        _ => values.map(|_| 0.0).collect(),
+    }
+}
+
+/// What a composition gives in words, outermost first.
+fn cell(transforms: &[&Transform]) -> String {
+    let _scopes = with_handlers(Registry::new().with::<multiply_left>().with::<broadcast_left>());
+    let mut f: Function = Rc::new(|w, x| Ok(w.multiply(x)?.multiply(x)?));
+    for transform in transforms.iter().rev() {
+        f = (transform.of)(f);
+    }
+    let names: Vec<&str> = transforms.iter().map(|transform| transform.name).collect();
+    // An axis for each of three nested maps.
+    let x = matrix(3, 2).reshape(&[3, 2, 1]).expect("six elements");
+    let (outcome, counters) = Counters::of(|| f(&Array::from_f32(3.0), &x));
+    let outcome = match outcome {
+        Ok(found) if numbers(&found) == expected(&names) => "works".to_owned(),
+        Ok(found) => format!("gives {:?} and not {:?}", numbers(&found), expected(&names)),
+        Err(error) => message(&error),
+    };
+    let intercepted = if counters.handled > 0 { ", intercepted" } else { "" };
+    format!("{}: {outcome}{intercepted}\n", names.join(" around "))
+}
+
+#[test]
+fn each_around_each() {
+    let cells: String =
+        TRANSFORMS.iter().flat_map(|outer| TRANSFORMS.iter().map(move |inner| cell(&[outer, inner]))).collect();
+    expect![[r#"
+        implicit around implicit: works, intercepted
+        implicit around grad: works, intercepted
+        implicit around vmap: works, intercepted
+        implicit around compile: works, intercepted
+        implicit around checkpoint: works, intercepted
+        grad around implicit: works, intercepted
+        grad around grad: works
+        grad around vmap: works
+        grad around compile: works
+        grad around checkpoint: works
+        vmap around implicit: works, intercepted
+        vmap around grad: works
+        vmap around vmap: works
+        vmap around compile: works
+        vmap around checkpoint: works
+        compile around implicit: works, intercepted
+        compile around grad: works
+        compile around vmap: works
+        compile around compile: works
+        compile around checkpoint: works
+        checkpoint around implicit: works, intercepted
+        checkpoint around grad: works
+        checkpoint around vmap: works
+        checkpoint around compile: works
+        checkpoint around checkpoint: works
+    "#]]
+    .assert_eq(&cells);
+}
+
+#[test]
+fn three_deep() {
+    let mut others = String::new();
+    for outer in &TRANSFORMS {
+        for middle in &TRANSFORMS {
+            for inner in &TRANSFORMS {
+                let cell = cell(&[outer, middle, inner]);
+                if !cell.contains(": works") {
+                    others += &cell;
+                }
+            }
+        }
+    }
+    expect![[r#"
+        vmap around grad around checkpoint: MLX cannot map the gradient of a checkpointed function
+        help: put `checkpoint` around `vmap`, or take the gradient of the mapped function
+    "#]]
+    .assert_eq(&others);
+}

@@ -1,0 +1,301 @@
+//! `grad`, `value_and_grad` and `vjp` over trees.
+
+use std::collections::BTreeMap;
+
+use expect_test::{Expect, expect};
+use mlx_rs::{Array, Dtype, ops};
+use tacit::op::Multiply;
+use tacit::transform::{Wrt, grad, grad_wrt, value_and_grad, value_and_grad_wrt, vjp};
+use tacit::tree::{self, Gradient};
+use tacit::{Counters, Error, Policy, Registry, Result, Value, handler, implicit};
+
+use crate::types::{Left, Outer, error, matrix, message, numbers, vector, with_handlers};
+
+#[handler]
+fn multiply_left(_: &Multiply, x: &Left, y: &Array) -> Result<Value> {
+    Ok(x.array.multiply(y)?.into())
+}
+
+fn registry() -> Registry {
+    Registry::new().with::<multiply_left>()
+}
+
+/// `sum(w x x)`
+fn weighted((w, x): (Array, Array)) -> Result<Array> {
+    Ok(w.multiply(&x)?.multiply(&x)?.sum(None)?)
+}
+
+fn of(gradient: &Gradient) -> Vec<f32> {
+    numbers(gradient.array().expect("there is one"))
+}
+
+fn integers() -> Array {
+    Array::from_slice(&[1i32, 2], &[2])
+}
+
+fn check(expected: &Expect, outcome: Result<impl Sized>) {
+    expected.assert_eq(&message(&error(outcome)));
+}
+
+#[test]
+fn dense_arguments_get_dense_gradients() {
+    let (dw, dx) = grad(weighted)((vector(&[2.0, 3.0]).into(), vector(&[1.0, 10.0]).into())).expect("runs");
+    assert_eq!((of(&dw), of(&dx)), (vec![1.0, 100.0], vec![4.0, 60.0]));
+}
+
+#[test]
+fn an_implicit_argument_gets_a_gradient_of_its_structure() {
+    let _scopes = with_handlers(registry());
+    let deny = Policy::Deny.scope();
+    let args = || (Left::of(&vector(&[2.0, 3.0])), Value::from(vector(&[1.0, 10.0])));
+    let (outcome, counters) = Counters::of(|| grad(weighted)(args()));
+    let (dw, dx) = outcome.expect("is handled");
+    expect!["test.Left{array: f32[2]}"].assert_eq(&dw.to_string());
+    assert_eq!((of(dw.child("array")), of(&dx)), (vec![1.0, 100.0], vec![4.0, 60.0]));
+    assert_eq!(counters.handled, 1);
+    drop(deny);
+    let (dw, _) = grad(weighted)((Outer::of(args().0), args().1)).expect("is materialized");
+    expect!["test.Outer{inner: test.Left{array: f32[2]}}"].assert_eq(&dw.to_string());
+    assert_eq!(of(dw.child("inner").child("array")), [1.0, 100.0]);
+}
+
+/// Weight, shifts and an index.
+type Params<L> = (L, BTreeMap<String, L>, Vec<L>);
+
+fn params() -> Params<Value> {
+    let shifts = [("above", 1.0), ("below", 5.0)].map(|(name, shift)| (name.to_owned(), vector(&[shift]).into()));
+    (vector(&[2.0, 3.0]).into(), shifts.into(), vec![integers().into()])
+}
+
+fn of_params((weight, shifts, index): Params<Array>) -> Result<Array> {
+    Ok(weight.add(&shifts["above"])?.multiply(&index[0])?.subtract(&shifts["below"])?.sum(None)?)
+}
+
+#[test]
+fn a_tree_gets_a_tree_with_nothing_at_integers() {
+    let gradient: Params<Gradient> = grad(of_params)(params()).expect("runs");
+    assert_eq!(of(&gradient.0), [1.0, 2.0]);
+    assert_eq!((of(&gradient.1["above"]), of(&gradient.1["below"])), (vec![3.0], vec![-2.0]));
+    assert_eq!(gradient.2[0].to_string(), "nothing");
+    let mut tree = params();
+    tree::update(&mut tree, &gradient, |_, own, gradient| Ok(own.subtract(gradient)?)).expect("fits");
+    assert_eq!(numbers(&tree.0.dense().expect("dense")), [1.0, 1.0]);
+}
+
+#[test]
+fn auxiliary_results_come_back_as_they_are() {
+    let mut step = value_and_grad(|(w, x): (Array, Array)| {
+        let y = w.multiply(&x)?;
+        Ok::<_, Error>((y.sum(None)?, (y.clone(), integers()), BTreeMap::from([("max".to_owned(), y.max(None)?)])))
+    });
+    let ((loss, (y, fixed), named), (dw, dx)) =
+        step((vector(&[2.0, 3.0]).into(), vector(&[1.0, 10.0]).into())).expect("runs");
+    let of_value = |value: &Value| numbers(&value.dense().expect("dense"));
+    assert_eq!((of_value(&loss), of_value(&y), of_value(&named["max"])), (vec![32.0], vec![2.0, 30.0], vec![30.0]));
+    assert_eq!(fixed.to_string(), "i32[2]");
+    assert_eq!((of(&dw), of(&dx)), (vec![1.0, 10.0], vec![2.0, 3.0]));
+}
+
+#[test]
+fn a_loss_in_half_precision_and_of_one_element_keeps_its_aval() {
+    let x = vector(&[3.0]).as_dtype(Dtype::Bfloat16).expect("bf16");
+    let (loss, gradient) = value_and_grad(|x: Array| x.multiply(&x)?.reshape(&[1, 1]))(x.into()).expect("runs");
+    assert_eq!((loss.to_string(), gradient.to_string()), ("bf16[1,1]".to_owned(), "bf16[1]".to_owned()));
+    let gradient = gradient.array().expect("there is one").as_dtype(Dtype::Float32).expect("f32");
+    assert_eq!(numbers(&gradient), [6.0]);
+}
+
+#[test]
+fn with_respect_to_arguments_and_paths() {
+    let args = || (vector(&[2.0, 3.0]).into(), vector(&[1.0, 10.0]).into());
+    let (dw, dx) = grad_wrt(Wrt::arguments([1]), weighted)(args()).expect("runs");
+    assert!(dw.is_nothing());
+    assert_eq!(of(&dx), [4.0, 60.0]);
+    let (weight, shifts, _) = grad_wrt(Wrt::paths(|path| path.ends_with("above")), of_params)(params()).expect("runs");
+    assert!(weight.is_nothing() && shifts["below"].is_nothing());
+    assert_eq!(of(&shifts["above"]), [3.0]);
+    let one = |shifts: BTreeMap<String, Array>| shifts["below"].square()?.sum(None);
+    let gradient = grad_wrt([0], one)(params().1).expect("a map is argument 0");
+    assert_eq!(of(&gradient["below"]), [10.0]);
+}
+
+#[test]
+fn a_path_of_an_implicit_array_chooses_its_children() {
+    let _scopes = with_handlers(registry());
+    for suffix in ["0", "0.array"] {
+        let args = (Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 10.0]).into());
+        let (dw, dx) = grad_wrt(Wrt::paths(move |path| &**path == suffix), weighted)(args).expect("runs");
+        assert_eq!(of(dw.child("array")), [1.0, 100.0]);
+        assert!(dx.is_nothing());
+    }
+}
+
+#[test]
+fn choosing_wrongly_is_an_error() {
+    let args = || (Left::of(&vector(&[2.0])), integers().into());
+    let _scopes = with_handlers(registry());
+    check(
+        &expect![[r#"
+        argument 2 is to be differentiated with respect to, and the function takes 2
+        help: count the elements of the tuple that the function takes from 0; any other tree is argument 0"#]],
+        grad_wrt([2], weighted)(args()),
+    );
+    check(
+        &expect![[r#"
+        argument 1 is to be differentiated with respect to, and the function takes 1
+        help: count the elements of the tuple that the function takes from 0; any other tree is argument 0"#]],
+        grad_wrt([1], |x: Array| x.sum(None))(vector(&[1.0]).into()),
+    );
+    check(
+        &expect![[r#"
+            no float array is among the leaves to differentiate with respect to: `1` i32[2]
+            help: choose a float leaf; integers and packed codes have no gradient"#]],
+        grad_wrt([1], weighted)(args()),
+    );
+    check(
+        &expect![[r#"
+        no leaf to differentiate with respect to is chosen of `0.array`, `1`
+        help: choose one of these paths"#]],
+        grad_wrt(Wrt::paths(|path| path.ends_with("bias")), weighted)(args()),
+    );
+    check(
+        &expect![[r#"
+            no float array is among the leaves to differentiate with respect to: the root i32[2]
+            help: choose a float leaf; integers and packed codes have no gradient"#]],
+        grad(|x: Array| x.sum(None))(integers().into()),
+    );
+    check(
+        &expect![[r#"
+            no float array is among the leaves to differentiate with respect to: there is none
+            help: choose a float leaf; integers and packed codes have no gradient"#]],
+        grad(|()| Ok::<_, Error>(Array::from_f32(1.0)))(()),
+    );
+}
+
+#[test]
+fn a_loss_that_is_no_loss_is_an_error() {
+    let x = || Value::from(matrix(2, 3));
+    check(
+        &expect![[r#"
+        the loss is f32[2,3], which is not one float element
+        help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
+        grad(|x: Array| x.square())(x()),
+    );
+    check(
+        &expect![[r#"
+        the loss is i32[], which is not one float element
+        help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
+        grad(|x: Array| x.sum(None)?.as_dtype(Dtype::Int32))(x()),
+    );
+    check(
+        &expect![[r#"
+        the function returns no loss
+        help: return one float element first"#]],
+        grad(|_: Array| Ok::<_, Error>(Vec::<Array>::new()))(x()),
+    );
+}
+
+#[test]
+fn an_error_of_the_function_comes_out_as_itself() {
+    let failing = |_: Array| -> Result<Array> { Err(Error::refuse("of its own")) };
+    let error = error(grad(failing)(vector(&[1.0]).into()));
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    let _scopes = with_handlers(Registry::new());
+    let _deny = Policy::Deny.scope();
+    let args = (Left::of(&vector(&[2.0])), vector(&[1.0]).into());
+    let error = crate::types::error(grad(weighted)(args));
+    assert!(matches!(error, Error::MaterializationDenied { .. }), "{error:?}");
+    // Nothing is left over for the next one.
+    assert_eq!(of(&grad(|x: Array| x.sum(None))(vector(&[1.0]).into()).expect("runs")), [1.0]);
+}
+
+#[test]
+fn a_panic_of_the_function_comes_out_as_itself() {
+    let panicking = |_: Array| -> Result<Array> { std::panic::panic_any(42i32) };
+    let payload = std::panic::catch_unwind(|| drop(grad(panicking)(vector(&[1.0]).into())));
+    assert_eq!(payload.expect_err("panics").downcast_ref::<i32>(), Some(&42));
+    assert_eq!(of(&grad(|x: Array| x.sum(None))(vector(&[1.0]).into()).expect("runs")), [1.0]);
+}
+
+#[test]
+fn a_gradient_of_a_gradient() {
+    let _scopes = with_handlers(registry());
+    // x^3 has the second derivative 6 x, with a factor from the implicit array.
+    let cube = |(w, x): (Array, Array)| Ok::<_, Error>(w.multiply(&x)?.multiply(&x)?.multiply(&x)?.sum(None)?);
+    let first = move |(w, x): (Array, Array)| -> Result<Array> {
+        let (_, dx) = grad_wrt([1], cube)((w.into(), x.into()))?;
+        Ok(dx.array()?.sum(None)?)
+    };
+    let (dw, dx) = grad(first)((Left::of(&vector(&[2.0])), vector(&[5.0]).into())).expect("runs");
+    assert_eq!((of(dw.child("array")), of(&dx)), (vec![75.0], vec![60.0]));
+}
+
+#[test]
+fn an_outer_gradient_sees_the_inner_value() {
+    let mut outer = grad(|x: Array| -> Result<Array> {
+        let (value, gradient) = value_and_grad(|x: Array| x.square())(x.into())?;
+        Ok(value.dense()?.add(gradient.array()?)?)
+    });
+    // x^2 + 2 x
+    assert_eq!(of(&outer(Array::from_f32(3.0).into()).expect("runs")), [8.0]);
+}
+
+#[test]
+fn inside_implicit_both_passes_are_intercepted() {
+    let _scopes = with_handlers(registry());
+    let _deny = Policy::Deny.scope();
+    let mut inside = implicit(|[w, x]: [Array; 2]| -> Result<Array> {
+        let mut gradient = grad_wrt([1], |(w, x): (Array, Array)| w.multiply(x)?.sum(None));
+        Ok(gradient((w.into(), x.into()))?.1.array()?.clone())
+    });
+    let (outcome, counters) = Counters::of(|| inside([Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 1.0]).into()]));
+    assert_eq!(numbers(&outcome.expect("runs").dense().expect("dense")), [2.0, 3.0]);
+    assert!(counters.handled >= 1, "{counters:?}");
+}
+
+#[test]
+fn a_vjp_takes_a_cotangent_for_each_float_result() {
+    let f = |(w, x): (Array, Array)| Ok::<_, Error>((w.multiply(&x)?, integers(), x.sum(None)?));
+    let cotangents = (vector(&[1.0, 10.0]).into(), integers().into(), Array::from_f32(100.0).into());
+    let (values, (dw, dx)) =
+        vjp(f, (vector(&[2.0, 3.0]).into(), vector(&[5.0, 7.0]).into()), cotangents).expect("runs");
+    assert_eq!(numbers(&values.0.dense().expect("dense")), [10.0, 21.0]);
+    assert_eq!((of(&dw), of(&dx)), (vec![5.0, 70.0], vec![102.0, 130.0]));
+}
+
+#[test]
+fn cotangents_that_do_not_fit_are_an_error() {
+    let x = || Value::from(matrix(2, 3));
+    check(
+        &expect![[r#"
+        the cotangent of the root is f32[1], and the array f32[2,3]
+        help: give each cotangent the shape and dtype of its result"#]],
+        vjp(|x: Array| x.square(), x(), vector(&[1.0]).into()),
+    );
+    let list = |x: Array| Ok::<_, Error>(vec![x.clone(), x]);
+    check(
+        &expect![[r#"
+        the cotangents do not fit the results: list of 2 -> list of 1 at the root
+        help: give one cotangent for each result, in the structure of the results"#]],
+        vjp(list, x(), vec![x()]),
+    );
+    check(
+        &expect![[r#"
+        no result is float
+        help: differentiate a function with float results"#]],
+        vjp(|_: Array| Ok::<_, Error>(integers()), x(), integers().into()),
+    );
+}
+
+#[test]
+fn a_module_is_differentiated_whole() {
+    let layer = tree::Module(mlx_rs::nn::Linear::new(2, 1).expect("is made"));
+    let mut step = value_and_grad_wrt([0], |(mut layer, x): (tree::Module<mlx_rs::nn::Linear>, Array)| {
+        use mlx_rs::module::Module;
+        layer.forward(&x)?.sum(None)
+    });
+    let x = ops::ones::<f32>(&[3, 2]).expect("ones");
+    let (_, (gradient, dx)) = step((layer, x.into())).expect("runs");
+    assert_eq!(numbers(&gradient.weight), [3.0, 3.0]);
+    assert!(dx.is_nothing());
+}

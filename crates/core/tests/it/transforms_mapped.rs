@@ -1,0 +1,209 @@
+//! `vmap` and `checkpoint` over trees.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use expect_test::{Expect, expect};
+use mlx_rs::{Array, ops};
+use tacit::op::Multiply;
+use tacit::transform::{checkpoint, grad, vmap};
+use tacit::{Counters, Error, Policy, Registry, Result, Value, handler};
+
+use crate::types::{Left, error, matrix, message, numbers, vector, with_handlers};
+
+#[handler]
+fn multiply_left(_: &Multiply, x: &Left, y: &Array) -> Result<Value> {
+    Ok(x.array.multiply(y)?.into())
+}
+
+fn registry() -> Registry {
+    Registry::new().with::<multiply_left>()
+}
+
+fn of(value: &Value) -> Vec<f32> {
+    numbers(&value.dense().expect("dense"))
+}
+
+fn check(expected: &Expect, outcome: Result<impl Sized>) {
+    expected.assert_eq(&message(&error(outcome)));
+}
+
+fn product((w, x): (Array, Array)) -> Result<Array> {
+    Ok(w.multiply(x)?)
+}
+
+#[test]
+fn a_function_of_one_example_is_mapped() {
+    let (x, w) = (matrix(3, 2), vector(&[1.0, 10.0]));
+    let dot = |(w, x): (Array, Array)| w.multiply(x)?.sum(None);
+    let rows = vmap([None, Some(0)], 0, dot)((w.clone().into(), x.clone().into())).expect("runs");
+    assert_eq!(of(&rows), [21.0, 43.0, 65.0]);
+    let both = vmap(-1, 0, dot)((x.clone().into(), x.into())).expect("runs");
+    assert_eq!(of(&both), [35.0, 56.0]);
+}
+
+#[test]
+fn results_have_the_axis_where_it_is_asked_for() {
+    let x = || Value::from(matrix(3, 2));
+    let two = |x: Array| Ok::<_, Error>((x.clone(), x));
+    let (first, second) = vmap(0, [Some(1), Some(0)], two)(x()).expect("runs");
+    assert_eq!((first.to_string(), second.to_string()), ("f32[2,3]".to_owned(), "f32[3,2]".to_owned()));
+    assert_eq!(of(&first), [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
+    assert_eq!(vmap(0, -1, |x: Array| x.square())(x()).expect("runs").to_string(), "f32[2,3]");
+}
+
+#[test]
+fn an_implicit_array_goes_to_every_example_whole() {
+    let _scopes = with_handlers(registry());
+    let _deny = Policy::Deny.scope();
+    let args = (Left::of(&vector(&[1.0, 10.0])), matrix(3, 2).into());
+    let (outcome, counters) = Counters::of(|| vmap([None, Some(0)], 0, product)(args));
+    assert_eq!(of(&outcome.expect("is handled")), [1.0, 20.0, 3.0, 40.0, 5.0, 60.0]);
+    assert_eq!(counters.handled, 1);
+}
+
+#[test]
+fn axes_that_do_not_fit_are_an_error() {
+    let x = || Value::from(matrix(3, 2));
+    let w = || Left::of(&vector(&[1.0, 10.0]));
+    check(
+        &expect![[r#"
+        axis 0 of `0` is to be mapped, and Left(f32[2]) is implicit
+        help: give it no axis, as in `[Some(0), None]`: it goes to every example whole"#]],
+        vmap(0, 0, product)((w(), x())),
+    );
+    check(
+        &expect![[r#"
+            1 axes do not fit the arguments (*, *), whose leaves are 2
+            help: give one axis for each `*`, `None` for a leaf that is not mapped, or one axis for all"#]],
+        vmap([Some(0)], 0, product)((x(), x())),
+    );
+    check(
+        &expect![[r#"
+        axis 1 of `1`, which is f32[3,2], has the length 2, and the mapped axis of `0` 3
+        help: map over axes of one length"#]],
+        vmap([Some(0), Some(1)], 0, product)((x(), x())),
+    );
+    check(
+        &expect![[r#"
+            axis 2 is out of range for the argument at `0`, f32[3,2]
+            help: choose an axis from -2 to 1"#]],
+        vmap([Some(2), None], 0, product)((x(), x())),
+    );
+    check(
+        &expect![[r#"
+            axis 0 is out of range for the argument at `0`, f32[]
+            help: give it no axis: a scalar has none"#]],
+        vmap(0, 0, product)((Array::from_f32(1.0).into(), x())),
+    );
+    check(
+        &expect![[r#"
+        no argument is mapped
+        help: give at least one leaf an axis, or call the function itself"#]],
+        vmap(None, 0, product)((x(), x())),
+    );
+    check(
+        &expect![[r#"
+            axis 3 is out of range for the result at the root, f32[2] of each example
+            help: choose an axis from -2 to 1"#]],
+        vmap(0, 3, product)((x(), x())),
+    );
+    check(
+        &expect![[r#"
+            the result at the root, f32[2] of each example, has no axis to go to
+            help: give every result an axis, as in `0`"#]],
+        vmap(0, None, product)((x(), x())),
+    );
+    check(
+        &expect![[r#"
+            2 axes do not fit the results *, whose leaves are 1
+            help: give one axis for each `*`, `None` for a leaf that is not mapped, or one axis for all"#]],
+        vmap(0, [Some(0), Some(0)], product)((x(), x())),
+    );
+}
+
+#[test]
+fn what_a_mapped_function_fails_with_comes_out_as_itself() {
+    let x = || Value::from(matrix(3, 2));
+    let failing = |_: Array| -> Result<Array> { Err(Error::refuse("of its own")) };
+    let error = error(vmap(0, 0, failing)(x()));
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    let panicking = |_: Array| -> Result<Array> { std::panic::panic_any(42i32) };
+    let payload = std::panic::catch_unwind(|| drop(vmap(0, 0, panicking)(x())));
+    assert_eq!(payload.expect_err("panics").downcast_ref::<i32>(), Some(&42));
+    check(
+        &expect![[r#"
+            the function evaluates an array that depends on an implicit one while it is traced
+            help: move `eval`, `item` and `as_slice` out of the function; inside it arrays have a shape and a dtype only"#]],
+        vmap(0, 0, |x: Array| {
+            x.eval()?;
+            Ok::<_, Error>(x)
+        })(x()),
+    );
+    assert_eq!(of(&vmap(0, 0, |x: Array| x.sum(None))(x()).expect("runs")), [3.0, 7.0, 11.0]);
+}
+
+#[test]
+fn a_checkpointed_function_is_called_again_for_the_gradient() {
+    let _scopes = with_handlers(registry());
+    let calls = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&calls);
+    let layer = move |(w, x): (Array, Array)| {
+        counted.set(counted.get() + 1);
+        w.multiply(x.exp()?)?.sin()
+    };
+    let args = || (Left::of(&vector(&[0.5, 0.25])), Value::from(vector(&[0.1, 0.2])));
+    let plain = layer.clone();
+    let (w, dx) = grad(move |args: (Array, Array)| plain(args)?.sum(None))(args()).expect("runs");
+    let expected = (numbers(w.child("array").array().expect("dense")), numbers(dx.array().expect("dense")));
+    calls.set(0);
+
+    let mut again = checkpoint(layer);
+    assert_eq!(of(&again(args()).expect("runs")).len(), 2);
+    assert_eq!(calls.replace(0), 1);
+    let loss = move |x: Array| -> Result<Array> { Ok(again((args().0, x.into()))?.dense()?.sum(None)?) };
+    let gradient = grad(loss)(args().1).expect("runs");
+    assert_eq!(calls.get(), 2);
+    assert_eq!(numbers(gradient.array().expect("dense")), expected.1);
+}
+
+#[test]
+fn integers_of_a_checkpointed_function_stay_as_they_are() {
+    let mut rows = checkpoint(|(x, rows): (Array, Array)| x.take_axis(rows, 0)?.square());
+    let mut gradient = grad(move |(x, indices): (Array, Array)| rows((x.into(), indices.into()))?.dense()?.sum(None));
+    let (dx, nothing) =
+        gradient((vector(&[2.0, 3.0]).into(), Array::from_slice(&[1i32, 1], &[2]).into())).expect("runs");
+    assert_eq!((numbers(dx.array().expect("dense")), nothing.is_nothing()), (vec![0.0, 12.0], true));
+}
+
+#[test]
+fn an_error_in_a_checkpointed_function_comes_out_of_either_pass() {
+    let forward =
+        error(checkpoint(|_: Array| -> Result<Array> { Err(Error::refuse("of its own")) })(vector(&[1.0]).into()));
+    assert!(matches!(forward, Error::Refused { .. }), "{forward:?}");
+    let calls = Cell::new(0);
+    let mut second = checkpoint(move |x: Array| -> Result<Array> {
+        if calls.replace(1) == 1 {
+            return Err(Error::refuse("of its own"));
+        }
+        Ok(x.square()?)
+    });
+    let backward = error(grad(move |x: Array| second(x.into())?.dense()?.sum(None))(vector(&[1.0]).into()));
+    assert!(matches!(backward, Error::Refused { .. }), "{backward:?}");
+}
+
+#[test]
+fn a_checkpoint_goes_with_its_graph() {
+    let held = Rc::new(());
+    let inside = Rc::clone(&held);
+    let mut f = checkpoint(move |x: Array| {
+        let _ = &inside;
+        x.square()
+    });
+    let y = f(ops::ones::<f32>(&[4]).expect("ones").into()).expect("runs").dense().expect("dense");
+    drop(f);
+    assert_eq!(Rc::strong_count(&held), 2);
+    y.eval().expect("evaluates");
+    drop(y);
+    assert_eq!(Rc::strong_count(&held), 1);
+}

@@ -1,0 +1,261 @@
+//! `jvp` over trees, and functions with a jvp or a vjp of their own.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use expect_test::{Expect, expect};
+use mlx_rs::{Array, ops};
+use tacit::op::Multiply;
+use tacit::transform::{custom_jvp, custom_vjp, grad, jvp};
+use tacit::tree::Gradient;
+use tacit::{Error, Registry, Result, Value, handler};
+
+use crate::types::{Left, Refusing, aval, error, message, numbers, vector, with_handlers};
+
+#[handler]
+fn multiply_left(_: &Multiply, x: &Left, y: &Array) -> Result<Value> {
+    Ok(x.array.multiply(y)?.into())
+}
+
+fn registry() -> Registry {
+    Registry::new().with::<multiply_left>()
+}
+
+fn tangent(values: &[f32]) -> Gradient {
+    vector(values).into()
+}
+
+fn of(value: &Value) -> Vec<f32> {
+    numbers(&value.dense().expect("dense"))
+}
+
+fn check(expected: &Expect, outcome: Result<impl Sized>) {
+    expected.assert_eq(&message(&error(outcome)));
+}
+
+fn product((w, x): (Array, Array)) -> Result<Array> {
+    Ok(w.multiply(x)?)
+}
+
+#[test]
+fn a_jvp_has_the_tangents_that_are_given() {
+    let args = || (vector(&[2.0, 3.0]).into(), vector(&[5.0, 7.0]).into());
+    let (value, change) = jvp(product, args(), (tangent(&[1.0, 0.0]), Gradient::Nothing)).expect("runs");
+    assert_eq!((of(&value), of(&change)), (vec![10.0, 21.0], vec![5.0, 0.0]));
+    let (_, change) = jvp(product, args(), (tangent(&[1.0, 0.0]), tangent(&[0.0, 1.0]))).expect("runs");
+    assert_eq!(of(&change), [5.0, 3.0]);
+    let (_, change) = jvp(product, args(), (Gradient::Nothing, Gradient::Nothing)).expect("runs");
+    assert_eq!(of(&change), [0.0, 0.0]);
+}
+
+#[test]
+fn a_jvp_goes_through_the_children_of_an_implicit_array() {
+    let _scopes = with_handlers(registry());
+    let args = || (Left::of(&vector(&[2.0, 3.0])), vector(&[5.0, 7.0]).into());
+    let children = vec![("array".to_owned(), tangent(&[1.0, 0.0]))];
+    let dw = Gradient::Implicit { name: "test.Left", children };
+    let (_, change) = jvp(product, args(), (dw, tangent(&[0.0, 1.0]))).expect("runs");
+    assert_eq!(of(&change), [5.0, 3.0]);
+    let (_, change) = jvp(product, args(), (Gradient::Nothing, tangent(&[0.0, 1.0]))).expect("runs");
+    assert_eq!(of(&change), [0.0, 3.0]);
+}
+
+#[test]
+fn a_result_that_is_not_float_has_a_zero_tangent() {
+    let f = |x: Array| Ok::<_, Error>((ops::indexing::argmax(&x, None)?, x.square()?));
+    let (_, (first, second)) = jvp(f, vector(&[2.0, 3.0]).into(), tangent(&[1.0, 1.0])).expect("runs");
+    assert_eq!((first.to_string(), of(&second)), ("u32[]".to_owned(), vec![4.0, 6.0]));
+}
+
+#[test]
+fn tangents_that_do_not_fit_are_an_error() {
+    let _scopes = with_handlers(registry());
+    let args = || (Left::of(&vector(&[2.0, 3.0])), Value::from(vector(&[5.0, 7.0])));
+    check(
+        &expect![[r#"
+        the tangents do not fit the primals: f32[2] stands where the primal is Left(f32[2])
+        help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
+        jvp(product, args(), (tangent(&[1.0, 0.0]), Gradient::Nothing)),
+    );
+    check(
+        &expect![[r#"
+        the tangent of `1` is f32[1], and the array f32[2]
+        help: give each tangent the shape and dtype of its array"#]],
+        jvp(product, args(), (Gradient::Nothing, tangent(&[1.0]))),
+    );
+    let sum = |list: Vec<Array>| list[0].sum(None);
+    let list = || vec![args().1];
+    check(
+        &expect![[r#"
+        the tangents do not fit the primals: there are fewer tangents than primals
+        help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
+        jvp(sum, list(), vec![]),
+    );
+    check(
+        &expect![[r#"
+        the tangents do not fit the primals: there are more tangents than primals
+        help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
+        jvp(sum, list(), vec![tangent(&[1.0, 0.0]), tangent(&[1.0, 0.0])]),
+    );
+    let index = Value::from(Array::from_int(1));
+    check(
+        &expect![[r#"
+        no argument is float
+        help: differentiate with respect to a float array"#]],
+        jvp(|x: Array| x.sum(None), index, Gradient::Nothing),
+    );
+}
+
+#[test]
+fn a_custom_vjp_takes_over() {
+    let calls = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&calls);
+    let mut scaled = custom_vjp(product, move |(w, x): (Array, Array), y: Array, cotangent: Array| {
+        counted.set(counted.get() + 1);
+        let back = cotangent.multiply(Array::from_f32(10.0))?;
+        Ok::<_, Error>((back.multiply(x)?, back.multiply(w)?.add(y.multiply(Array::from_f32(0.0))?)?))
+    });
+    let mut gradient = grad(move |(w, x): (Array, Array)| scaled((w.into(), x.into()))?.dense()?.sum(None));
+    for _ in 0..2 {
+        let (dw, dx) = gradient((vector(&[2.0, 3.0]).into(), vector(&[5.0, 7.0]).into())).expect("runs");
+        assert_eq!(numbers(dw.array().expect("dense")), [50.0, 70.0]);
+        assert_eq!(numbers(dx.array().expect("dense")), [20.0, 30.0]);
+    }
+    assert_eq!(calls.get(), 2);
+}
+
+#[test]
+fn a_custom_vjp_of_an_implicit_argument_goes_on_to_its_children() {
+    let _scopes = with_handlers(registry());
+    let loss = |array: &Array| -> Result<Array> {
+        let mut scaled = custom_vjp(product, |(w, x): (Array, Array), _: Array, cotangent: Array| {
+            let back = cotangent.multiply(Array::from_f32(10.0))?;
+            // Both are intercepted: `w` is implicit here too.
+            Ok::<_, Error>((back.multiply(&x)?, w.multiply(back)?))
+        });
+        Ok(scaled((Left::of(array), vector(&[5.0, 7.0]).into()))?.dense()?.sum(None)?)
+    };
+    let gradient = grad(move |w: Array| loss(&w))(vector(&[2.0, 3.0]).into()).expect("runs");
+    assert_eq!(numbers(gradient.array().expect("dense")), [50.0, 70.0]);
+}
+
+#[test]
+fn integers_of_a_custom_vjp_have_no_gradient() {
+    let mut rows = custom_vjp(
+        |(x, rows): (Array, Array)| x.take_axis(rows, 0),
+        |(x, rows): (Array, Array), _: Array, _: Array| Ok::<_, Error>((ops::ones_like(&x)?, rows)),
+    );
+    let mut gradient = grad(move |(x, indices): (Array, Array)| rows((x.into(), indices.into()))?.dense()?.sum(None));
+    let (dx, nothing) = gradient((vector(&[2.0, 3.0]).into(), Array::from_slice(&[1i32], &[1]).into())).expect("runs");
+    assert_eq!((numbers(dx.array().expect("dense")), nothing.is_nothing()), (vec![1.0, 1.0], true));
+}
+
+#[test]
+fn a_custom_vjp_that_gives_wrong_gradients_is_an_error() {
+    let x = || Value::from(vector(&[1.0, 2.0]));
+    let of = |backward: fn(Array, Array, Array) -> Result<Array>| {
+        let mut f = custom_vjp(|x: Array| x.square(), backward);
+        grad(move |x: Array| f(x.into())?.dense()?.sum(None))
+    };
+    check(
+        &expect![[r#"
+        a custom vjp gave f32[] as the gradient of the root, which is f32[2]
+        help: return a gradient of the argument's shape and dtype, zeros where there is none"#]],
+        of(|x, _, _| Ok(x.sum(None)?))(x()),
+    );
+    check(
+        &expect![[r#"
+        the type refuses to be materialized: of its own
+        help: write a handler for this primitive and this type"#]],
+        of(|_, _, _| Err(Error::refuse("of its own")))(x()),
+    );
+    let mut list =
+        custom_vjp(|list: Vec<Array>| list[0].square(), |_: Vec<Array>, _: Array, _: Array| Ok::<_, Error>(Vec::new()));
+    check(
+        &expect![[r#"
+            the gradients of a custom vjp do not fit the arguments: list of 1 -> list at the root
+            help: return the structure of the arguments with a gradient at each leaf"#]],
+        grad(move |x: Array| list(vec![x.into()])?.dense()?.sum(None))(x()),
+    );
+    let nothing = |_: Array| Ok::<_, Error>(Vec::<Array>::new());
+    let mut empty = custom_vjp(nothing, |x: Array, _: Vec<Array>, _: Vec<Array>| Ok::<_, Error>(x));
+    check(
+        &expect![[r#"
+            the function returns no array
+            help: return at least one"#]],
+        empty(x()),
+    );
+}
+
+#[test]
+fn a_panic_in_the_function_of_a_node_comes_out_as_itself() {
+    let panicking = |_: Array| -> Result<Array> { std::panic::panic_any(42i32) };
+    let payload = std::panic::catch_unwind(|| {
+        drop(custom_vjp(panicking, |x: Array, _: Array, _: Array| Ok::<_, Error>(x))(vector(&[1.0]).into()));
+    });
+    assert_eq!(payload.expect_err("panics").downcast_ref::<i32>(), Some(&42));
+    let payload = std::panic::catch_unwind(|| drop(tacit::transform::checkpoint(panicking)(vector(&[1.0]).into())));
+    assert_eq!(payload.expect_err("panics").downcast_ref::<i32>(), Some(&42));
+}
+
+#[test]
+fn a_type_that_refuses_needs_no_materialization_without_float_children() {
+    let mut f = custom_vjp(
+        |(_, x): (Array, Array)| x.square(),
+        |(_, x): (Array, Array), _: Array, cotangent: Array| {
+            Ok::<_, Error>((Array::from_int(0), cotangent.multiply(x)?))
+        },
+    );
+    let refusing = || Value::from(Refusing { aval: aval(&[2]) });
+    let mut gradient = grad(move |x: Array| f((refusing(), x.into()))?.dense()?.sum(None));
+    let gradient = gradient(vector(&[5.0]).into()).expect("runs");
+    assert_eq!(numbers(gradient.array().expect("dense")), [5.0]);
+}
+
+#[test]
+fn a_custom_jvp_takes_over_in_forward_mode_only() {
+    let square = || {
+        custom_jvp(
+            |x: Array| x.square(),
+            |x: Array, tangent: Array| x.multiply(tangent)?.multiply(Array::from_f32(20.0)),
+        )
+    };
+    let mut f = square();
+    let (value, change) =
+        jvp(move |x: Array| f(x.into())?.dense(), vector(&[3.0]).into(), tangent(&[1.0])).expect("runs");
+    assert_eq!((of(&value), of(&change)), (vec![9.0], vec![60.0]));
+    let mut f = square();
+    let gradient = grad(move |x: Array| f(x.into())?.dense()?.sum(None))(vector(&[3.0]).into()).expect("runs");
+    assert_eq!(numbers(gradient.array().expect("dense")), [6.0]);
+}
+
+#[test]
+fn a_custom_jvp_sees_the_tangent_of_the_dense_array() {
+    let _scopes = with_handlers(registry());
+    let f = |w: Array| -> Result<Array> {
+        let mut f = custom_jvp(product, |(w, _): (Array, Array), (dw, dx): (Array, Array)| {
+            w.multiply(dx)?.add(dw.multiply(Array::from_f32(100.0))?)
+        });
+        f((Left::of(&w), vector(&[5.0, 7.0]).into()))?.dense()
+    };
+    let (_, change) = jvp(f, vector(&[2.0, 3.0]).into(), tangent(&[1.0, 2.0])).expect("runs");
+    assert_eq!(of(&change), [100.0, 200.0]);
+}
+
+#[test]
+fn a_custom_jvp_that_gives_wrong_tangents_is_an_error() {
+    let of = |forward: fn(Array, Array) -> Result<Array>| {
+        let mut f = custom_jvp(|x: Array| x.square(), forward);
+        jvp(move |x: Array| f(x.into())?.dense(), vector(&[1.0, 2.0]).into(), tangent(&[1.0, 2.0]))
+    };
+    check(
+        &expect!["the jvp of the function gave f32[] as the tangent of result 0, which is f32[2]"],
+        of(|_, tangent| Ok(tangent.sum(None)?)),
+    );
+    check(
+        &expect![[r#"
+        the type refuses to be materialized: of its own
+        help: write a handler for this primitive and this type"#]],
+        of(|_, _| Err(Error::refuse("of its own"))),
+    );
+}

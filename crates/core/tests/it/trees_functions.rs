@@ -1,0 +1,153 @@
+//! Functions of whole trees, on generated ones too.
+
+use std::collections::BTreeMap;
+
+use expect_test::expect;
+use mlx_rs::Array;
+use tacit::tree::{self, Open};
+use tacit::{Result, Tree, Value};
+
+use crate::trees::{a, def, number};
+use crate::types::{Left, Outer, dense, error, vector};
+
+/// A tree of any form.
+#[derive(Tree, Clone, Debug)]
+enum Any<L = Array> {
+    Leaf(L),
+    Nothing,
+    Pair(Box<Any<L>>, Box<Any<L>>),
+    List(Vec<Any<L>>),
+    Maybe(Option<Box<Any<L>>>),
+    Map(BTreeMap<String, Any<L>>),
+    Tagged {
+        #[tree(static)]
+        tag: u64,
+        item: Box<Any<L>>,
+    },
+}
+
+/// Numbers that look random and are the same in every run.
+struct Seeded(u64);
+
+impl Seeded {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    fn any(&mut self, depth: usize) -> Any {
+        let boxed = |own: &mut Self| Box::new(own.any(depth - 1));
+        match if depth == 0 { self.below(2) } else { self.below(9) } {
+            0 => Any::Leaf(vector(&[self.below(1000) as f32])),
+            1 => Any::Nothing,
+            2 | 3 => Any::Pair(boxed(self), boxed(self)),
+            4 | 5 => Any::List((0..self.below(4)).map(|_| self.any(depth - 1)).collect()),
+            6 => Any::Maybe((self.below(2) == 0).then(|| boxed(self))),
+            7 => Any::Map((0..self.below(4)).map(|_| (self.below(9).to_string(), self.any(depth - 1))).collect()),
+            _ => Any::Tagged { tag: self.below(3), item: boxed(self) },
+        }
+    }
+}
+
+/// The tree in words, without the help of its structure.
+fn shown(tree: &Any) -> String {
+    let all = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(" ");
+    match tree {
+        Any::Leaf(array) => number(array).to_string(),
+        Any::Nothing => "nothing".to_owned(),
+        Any::Pair(a, b) => format!("<{} {}>", shown(a), shown(b)),
+        Any::List(items) => format!("[{}]", all(&mut items.iter().map(shown))),
+        Any::Maybe(item) => format!("?{}", item.as_deref().map(shown).unwrap_or_default()),
+        Any::Map(items) => {
+            format!("{{{}}}", all(&mut items.iter().map(|(key, item)| format!("{key}:{}", shown(item)))))
+        }
+        Any::Tagged { tag, item } => format!("#{tag} {}", shown(item)),
+    }
+}
+
+#[test]
+fn a_generated_tree_comes_back_from_its_leaves_and_structure() {
+    let mut seeded = Seeded(1);
+    let trees: Vec<Any> = (0..200).map(|_| seeded.any(6)).collect();
+    let (mut largest, mut pairs) = (0, 0);
+    for (i, tree) in trees.iter().enumerate() {
+        let (leaves, own) = tree::flatten(tree, Open::Closed).expect("flattens");
+        largest = largest.max(leaves.len());
+        assert_eq!(own.paths().len(), leaves.len());
+        let back: Any = tree::unflatten(&own, leaves.clone()).expect("fits");
+        assert_eq!(shown(&back), shown(tree));
+        let mut other = trees[(i + 1) % trees.len()].clone();
+        tree::assign(&mut other, &own, leaves).expect("fits");
+        assert_eq!(shown(&other), shown(tree));
+        for other in &trees[..i] {
+            let other = def(other);
+            assert_eq!(own == other, own.to_string() == other.to_string(), "{own} {other}");
+            assert_eq!(own == other, own.difference(&other).is_none());
+            pairs += usize::from(own == other);
+        }
+    }
+    assert!(largest > 10 && pairs > 5, "{largest} {pairs}");
+}
+
+#[test]
+fn a_map_changes_leaves_and_nothing_else() {
+    let tree = (vec![vector(&[1.0])], Some(vector(&[2.0])), Any::Tagged { tag: 1, item: Box::new(Any::Leaf(a())) });
+    let negated = tree::map(&tree, Open::Closed, |leaf| Ok(leaf.dense()?.negative()?.into())).expect("maps");
+    assert_eq!(def(&negated), def(&tree));
+    assert_eq!((number(&negated.0[0]), number(negated.1.as_ref().expect("has one"))), (-1.0, -2.0));
+    assert_eq!(shown(&negated.2), "#1 -1");
+}
+
+#[test]
+fn a_map_reaches_as_deep_as_it_is_opened() {
+    let tree = vec![Outer::of(Left::of(&vector(&[1.0])))];
+    let of = |open| {
+        let mut seen = Vec::new();
+        let mapped = tree::map_with_path(&tree, open, |path, leaf| {
+            seen.push(format!("{path} {leaf}"));
+            Ok(leaf)
+        });
+        assert!(mapped.expect("maps")[0].downcast::<Outer>().is_some());
+        seen.concat()
+    };
+    assert_eq!(of(Open::Closed), "0 Outer(f32[1])");
+    assert_eq!(of(Open::OneLayer), "0.inner Left(f32[1])");
+    assert_eq!(of(Open::Fully), "0.inner.array f32[1]");
+    let replaced = tree::map(&tree, Open::Closed, |_| Ok(vector(&[5.0]).into())).expect("maps");
+    assert_eq!(dense(&replaced[0]), [5.0]);
+}
+
+#[test]
+fn a_map_that_fails_says_so() {
+    let failed: Result<Vec<Array>> = tree::map(&vec![a()], Open::Closed, |_| Err(tacit::Error::invalid("no", "yes")));
+    assert_eq!(error(failed).to_string(), "no\nhelp: yes");
+}
+
+#[test]
+fn a_zip_pairs_leaves_by_path() {
+    let tree = |value: f32| (vec![vector(&[value]), vector(&[value + 1.0])], Some(vector(&[value + 2.0])));
+    let pairs = tree::zip(&tree(1.0), &tree(10.0), Open::Closed).expect("zips");
+    let pairs: Vec<_> = pairs.iter().map(|(path, a, b)| (&**path, dense(a)[0], dense(b)[0])).collect();
+    assert_eq!(pairs, [("0.0", 1.0, 10.0), ("0.1", 2.0, 11.0), ("1", 3.0, 12.0)]);
+}
+
+#[test]
+fn a_zip_of_two_structures_names_the_first_place() {
+    let tree = |tag, other: Option<Array>| (a(), [Any::Tagged { tag, item: Box::new(Any::Leaf(a())) }], other);
+    let failed = tree::zip(&tree(1, None), &tree(2, Some(a())), Open::Closed);
+    expect![[r#"
+        the trees differ: static tag 1 -> 2 at `1.0`
+        help: give two trees of one structure"#]]
+    .assert_eq(&error(failed).to_string());
+    let failed = tree::zip(&tree(1, None), &tree(1, Some(a())), Open::Closed);
+    expect![[r#"
+        the trees differ: None -> Some at `2`
+        help: give two trees of one structure"#]]
+    .assert_eq(&error(failed).to_string());
+    let (closed, opened) = (vec![Left::of(&a())], vec![Value::from(a())]);
+    assert!(tree::zip(&closed, &opened, Open::Closed).is_ok());
+    expect![[r#"
+        the trees differ: Left -> an array at `0`
+        help: give two trees of one structure"#]]
+    .assert_eq(&error(tree::zip(&closed, &opened, Open::Fully)).to_string());
+}

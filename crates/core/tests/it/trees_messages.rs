@@ -1,0 +1,349 @@
+//! The message of every error of trees, each really provoked. `UPDATE_EXPECT=1` rewrites them.
+
+#![allow(clippy::float_cmp, reason = "the numbers are exact")]
+
+use expect_test::{Expect, expect};
+use mlx_rs::builder::Builder;
+use mlx_rs::error::StateProjectionError;
+use mlx_rs::utils::{StateProjection, Updatable};
+use mlx_rs::{Array, nn};
+use tacit::tree::{self, Foreign, Gradient, InPlace, Leaf, Module, Open, Reader, Stateful, Visitor};
+use tacit::{Result, Tree, Value, implicit, register_node};
+
+use crate::trees::{a, def, leaves};
+use crate::types::{Left, Outer, error, matrix, vector};
+
+fn check<T>(outcome: Result<T>, expected: &Expect) {
+    expected.assert_eq(&error(outcome).to_string());
+}
+
+#[derive(Tree)]
+struct Params<L = Array> {
+    weight: L,
+}
+
+#[derive(Tree)]
+enum Rule {
+    Frozen,
+    Scaled(Array),
+}
+
+/// Reads what its function reads, in whatever structure.
+struct Reading<const N: usize>;
+
+impl<const N: usize> Tree for Reading<N> {
+    type With<L: Leaf> = Self;
+
+    fn flatten<'a>(&'a self, _: &mut dyn Visitor<'a>) -> Result<()> {
+        Ok(())
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        match N {
+            0 => drop(reader.enter("tuple")?.static_field::<u8>("heads")?),
+            1 => (0..2).try_for_each(|_| reader.value().map(drop))?,
+            2 => drop((reader.value()?, reader.enter("tuple")?)),
+            _ => drop((reader.value()?, Gradient::unflatten(reader)?)),
+        }
+        Ok(Self)
+    }
+}
+
+#[test]
+fn leaves_that_are_too_few_or_too_many() {
+    let def = def(&(vec![a()], a()));
+    check(
+        tree::unflatten::<(Vec<Array>, Array)>(&def, leaves(&[1.0])),
+        &expect![[r#"
+        1 leaves do not fit ([*], *), which has 2
+        help: give one leaf for each `*`"#]],
+    );
+    check(
+        tree::unflatten::<(Vec<Array>, Array)>(&def, leaves(&[1.0; 3])),
+        &expect![[r#"
+        3 leaves do not fit ([*], *), which has 2
+        help: give one leaf for each `*`"#]],
+    );
+}
+
+#[test]
+fn an_implicit_array_where_a_dense_one_stands() {
+    check(
+        tree::unflatten::<Params>(&def(&Params { weight: a() }), vec![Left::of(&a())]),
+        &expect![[r#"
+        Left(f32[1]) stands where the structure holds a dense array
+        help: make the struct generic over its leaves, as in `struct Params<L> { weight: L }`, or give the field the type `Value`"#]],
+    );
+}
+
+#[test]
+fn another_structure_than_the_type_has() {
+    check(
+        tree::unflatten::<Vec<Array>>(&def(&(a(),)), leaves(&[1.0])),
+        &expect![[r#"
+        the structure holds tuple where list is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::unflatten::<Params>(&def(&a()), leaves(&[1.0])),
+        &expect![[r#"
+        the structure holds an array where it::trees_messages::Params is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::unflatten::<Array>(&def(&(a(),)), leaves(&[1.0])),
+        &expect![[r#"
+        the structure holds tuple where a value is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::unflatten::<Rule>(&def(&Some(a())), leaves(&[1.0])),
+        &expect![[r#"
+        the structure holds Some where it::trees_messages::Rule::Frozen or it::trees_messages::Rule::Scaled is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::unflatten::<Gradient>(&def(&[a()]), leaves(&[1.0])),
+        &expect![[r#"
+        the structure holds array where a gradient is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+    let (leaves, opened) = tree::flatten(&Outer::of(Left::of(&a())), Open::Fully).expect("flattens");
+    check(
+        tree::unflatten::<Params>(&opened, leaves),
+        &expect![[r#"
+        the structure holds test.Outer where it::trees_messages::Params is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+    let rules = [Rule::Frozen, Rule::Scaled(a())].map(|rule| def(&rule).to_string());
+    assert_eq!(rules, ["Rule::Frozen", "Rule::Scaled(*)"]);
+}
+
+#[test]
+fn another_number_of_elements() {
+    check(
+        tree::unflatten::<(Array, Array)>(&def(&(a(),)), leaves(&[1.0])),
+        &expect![[r#"
+        the structure holds tuple of 1 where tuple of 2 is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::unflatten::<[Array; 2]>(&def(&[a()]), leaves(&[1.0])),
+        &expect![[r#"
+        the structure holds array of 1 where array of 2 is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+}
+
+#[test]
+fn a_struct_with_as_many_fields_as_another_of_its_name() {
+    fn first() -> tree::TreeDef {
+        #[derive(Tree)]
+        struct Local {
+            weight: Array,
+        }
+        def(&Local { weight: a() })
+    }
+    #[derive(Tree)]
+    struct Local {
+        weight: Array,
+        bias: Array,
+    }
+    let mut own = Local { weight: a(), bias: a() };
+    check(
+        tree::unflatten::<Local>(&first(), leaves(&[1.0])),
+        &expect![[r#"
+        the structure holds it::trees_messages::Local of 1 where it::trees_messages::Local of 2 is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::assign(&mut own, &first(), leaves(&[1.0])),
+        &expect![[r#"
+        the structure holds it::trees_messages::Local of 1 where it::trees_messages::Local of 2 is expected
+        help: use the definition of a tree of this very type"#]],
+    );
+}
+
+#[test]
+fn a_hand_written_tree_that_reads_something_else() {
+    check(
+        tree::unflatten::<Reading<0>>(&def(&()), Vec::new()),
+        &expect![[r#"
+        tuple has no static field heads of the type u8
+        help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::unflatten::<Reading<1>>(&def(&a()), leaves(&[1.0])),
+        &expect![[r#"
+            the structure holds nothing more where a value is expected
+            help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::unflatten::<Reading<2>>(&def(&a()), leaves(&[1.0])),
+        &expect![[r#"
+            the structure holds nothing more where tuple is expected
+            help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::unflatten::<Reading<3>>(&def(&a()), leaves(&[1.0])),
+        &expect![[r#"
+            the structure holds nothing more where a gradient is expected
+            help: use the definition of a tree of this very type"#]],
+    );
+}
+
+/// A type that is registered twice.
+#[derive(Clone, Debug)]
+struct Twice;
+
+register_node!(Twice, |_: &Twice| (Vec::new(), ()), |_, ()| Ok(Twice));
+register_node!(Twice, |_: &Twice| (Vec::new(), ()), |_, ()| Ok(Twice));
+
+/// A type that was registered with functions that do not fit each other.
+#[derive(Clone, Debug)]
+struct Torn;
+
+register_node!(Torn, |_: &Torn| (Vec::new(), 1u8), |_, _: u16| Ok(Torn));
+
+/// A type that was registered with a function of another.
+#[derive(Clone, Debug)]
+struct Wrong;
+
+register_node!(Wrong, |_: &Torn| (Vec::new(), ()), |_, ()| Ok(Wrong));
+
+#[test]
+fn a_type_of_another_crate() {
+    check(
+        tree::structure(&Foreign(1.5f32)),
+        &expect![[r#"
+        f32 is not registered as a node
+        help: write `register_node!(f32, flatten, unflatten)` in any module"#]],
+    );
+    check(
+        tree::structure(&Foreign(Twice)),
+        &expect![[r#"
+        it::trees_messages::Twice is registered as a node twice
+        help: keep one `register_node!` of it in the program"#]],
+    );
+    check(
+        tree::structure(&Foreign(Wrong)),
+        &expect![[r#"
+            the functions registered for it::trees_messages::Wrong are of another type
+            help: let `flatten` take a reference to that type, and `unflatten` what `flatten` gives"#]],
+    );
+    check(
+        tree::unflatten::<Foreign<Torn>>(&def(&Foreign(Torn)), Vec::new()),
+        &expect![[r#"
+            the functions registered for it::trees_messages::Torn are of another type
+            help: let `flatten` take a reference to that type, and `unflatten` what `flatten` gives"#]],
+    );
+}
+
+/// Gives two entries one key.
+#[derive(Clone, Debug)]
+struct Colliding(Array, Array);
+
+impl Updatable for Colliding {
+    fn state_projection(&mut self) -> Result<StateProjection<'_>, StateProjectionError> {
+        let mut projection = StateProjection::new();
+        projection.required("w", &mut self.0)?;
+        projection.required("w", &mut self.1)?;
+        Ok(projection)
+    }
+}
+
+#[test]
+fn what_mlx_rs_lists() {
+    let linear = || Module(nn::Linear::new(2, 3).expect("builds"));
+    let mut without = InPlace(nn::LinearBuilder::new(2, 3).bias(false).build().expect("builds"));
+    let with = def(&InPlace(linear().0));
+    check(
+        tree::assign(&mut without, &with, vec![a().into(), matrix(3, 2).into()]),
+        &expect![[r#"
+        the module has no parameter bias
+        help: use the definition of a module of the same form"#]],
+    );
+    check(
+        tree::unflatten::<InPlace<nn::Linear>>(&with, vec![a().into(), matrix(3, 2).into()]),
+        &expect![[r#"
+        mlx_rs::nn::linear::Linear cannot be made of its parameters alone
+        help: make it the state of `compile_with_state`, or assign to it with `tree::assign`"#]],
+    );
+    check(
+        tree::unflatten::<Module<nn::LayerNorm>>(&def(&linear()), leaves(&[1.0, 2.0])),
+        &expect![[r#"
+        the structure holds another Module than mlx_rs::nn::normalization::LayerNorm
+        help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::structure(&Stateful(Colliding(a(), a()))),
+        &expect![[r#"
+        mlx-rs cannot list the state: duplicate state key w
+        help: give each entry its own key"#]],
+    );
+}
+
+#[test]
+fn trees_of_two_structures() {
+    check(
+        tree::zip(&(a(), [a()]), &(a(), vec![a()]), Open::Closed),
+        &expect![[r#"
+        the trees differ: array of 1 -> list of 1 at `1`
+        help: give two trees of one structure"#]],
+    );
+}
+
+#[test]
+fn gradients_of_another_tree() {
+    let update = |gradients: &Vec<Gradient>| {
+        tree::update(&mut vec![vector(&[1.0]), vector(&[2.0])], gradients, |_, array, _| Ok(array.clone()))
+    };
+    check(
+        update(&vec![Gradient::Nothing]),
+        &expect![[r#"
+        1 gradients do not fit a tree of 2 arrays
+        help: give the gradients of this very tree"#]],
+    );
+    check(
+        update(&vec![Gradient::Nothing, Gradient::Dense(matrix(2, 2))]),
+        &expect![[r#"
+        the gradient of `1` is f32[2,2] and the array f32[1]
+        help: give the gradients of this very tree"#]],
+    );
+}
+
+#[test]
+fn a_gradient_that_is_not_one_array() {
+    check(
+        Gradient::Nothing.array().cloned(),
+        &expect![[r#"
+        the leaf has no gradient
+        help: differentiate with respect to float arrays, and name them if only some are chosen"#]],
+    );
+    let (leaves, def) = tree::flatten(&Outer::of(Left::of(&a())), Open::Fully).expect("flattens");
+    let gradient: Gradient = tree::unflatten(&def, leaves).expect("fits");
+    check(
+        gradient.array().cloned(),
+        &expect![[r#"
+        the gradient of test.Outer is not one array
+        help: take a child's with `child`: inner"#]],
+    );
+}
+
+#[test]
+fn a_dense_field_that_was_given_an_implicit_array() {
+    #[derive(Tree)]
+    struct Fixed {
+        weight: Array,
+    }
+    let _scopes = crate::types::without_handlers();
+    let mut made = implicit(|x: Array| Ok::<_, tacit::Error>(Fixed { weight: x }));
+    check(
+        made(Left::of(&a())),
+        &expect![[r#"
+        Left(f32[1]) stands where the structure holds a dense array
+        help: make the struct generic over its leaves, as in `struct Params<L> { weight: L }`, or give the field the type `Value`"#]],
+    );
+    let made: Fixed = made(Value::from(a())).expect("runs");
+    assert_eq!(crate::trees::number(&made.weight), 1.0);
+}

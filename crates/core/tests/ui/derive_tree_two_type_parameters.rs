@@ -1,0 +1,11 @@
+extern crate tacit_core as tacit;
+
+use tacit::Tree;
+
+#[derive(Tree)]
+struct Params<L, M> {
+    weight: L,
+    bias: M,
+}
+
+fn main() {}

@@ -1,0 +1,127 @@
+//! The struct or enum that the derive stands on.
+
+use syn::{Data, DeriveInput, Error, Fields, GenericParam, Generics, Ident, Index, Member, Result, Type};
+
+use super::attr;
+
+/// A type that can be a tree.
+pub(crate) struct Input<'a> {
+    pub(crate) ident: &'a Ident,
+    pub(crate) generics: &'a Generics,
+    /// The type parameter.
+    pub(crate) leaf: Option<&'a Ident>,
+    pub(crate) shape: Shape<'a>,
+}
+
+/// What kind of item it is.
+pub(crate) enum Shape<'a> {
+    Struct(Variant<'a>),
+    Enum(Vec<Variant<'a>>),
+}
+
+/// The fields of a struct, or a variant of an enum with its name.
+pub(crate) struct Variant<'a> {
+    pub(crate) ident: Option<&'a Ident>,
+    pub(crate) named: bool,
+    pub(crate) fields: Vec<Field<'a>>,
+}
+
+/// A field.
+pub(crate) struct Field<'a> {
+    pub(crate) member: Member,
+    pub(crate) ty: &'a Type,
+    pub(crate) fixed: bool,
+}
+
+impl<'a> Input<'a> {
+    /// Checks everything and reports all mistakes at once.
+    pub(crate) fn new(input: &'a DeriveInput) -> Result<Self> {
+        let mut errors = Errors(None);
+        errors.keep(attr::refuse(&input.attrs));
+        let leaf = leaf(&input.generics, &mut errors);
+        let shape = match &input.data {
+            Data::Struct(data) => Shape::Struct(Variant::new(None, &data.fields, &mut errors)),
+            Data::Enum(data) => {
+                if data.variants.is_empty() {
+                    let message = "an enum without variants has no value to take apart: add a variant";
+                    errors.add(Error::new(input.ident.span(), message));
+                }
+                let variants = data.variants.iter().map(|variant| {
+                    errors.keep(attr::refuse(&variant.attrs));
+                    Variant::new(Some(&variant.ident), &variant.fields, &mut errors)
+                });
+                Shape::Enum(variants.collect())
+            }
+            Data::Union(data) => {
+                let message = "a tree must know which of its fields is there: write an enum";
+                return Err(Error::new(data.union_token.span, message));
+            }
+        };
+        let read = Self { ident: &input.ident, generics: &input.generics, leaf, shape };
+        errors.0.map_or(Ok(read), Err)
+    }
+}
+
+impl<'a> Variant<'a> {
+    fn new(ident: Option<&'a Ident>, fields: &'a Fields, errors: &mut Errors) -> Self {
+        let named = matches!(fields, Fields::Named(_));
+        let fields = fields.iter().enumerate().filter_map(|(place, field)| {
+            let member = field.ident.clone().map_or_else(|| Member::Unnamed(Index::from(place)), Member::Named);
+            let fixed = errors.keep(attr::is_static(&field.attrs))?;
+            Some(Field { member, ty: &field.ty, fixed })
+        });
+        Self { ident, named, fields: fields.collect() }
+    }
+
+    pub(crate) fn children(&self) -> impl Iterator<Item = &Field<'a>> {
+        self.fields.iter().filter(|field| !field.fixed)
+    }
+
+    pub(crate) fn statics(&self) -> impl Iterator<Item = &Field<'a>> {
+        self.fields.iter().filter(|field| field.fixed)
+    }
+
+    /// Whether each child is called by its place among the children.
+    pub(crate) fn positional(&self) -> bool {
+        let in_place = |(place, field): (usize, &Field)| matches!(&field.member, Member::Unnamed(index) if usize::try_from(index.index) == Ok(place));
+        !self.named && self.children().enumerate().all(in_place)
+    }
+}
+
+/// The type parameter, if there is one and nothing else that a tree cannot have.
+fn leaf<'a>(generics: &'a Generics, errors: &mut Errors) -> Option<&'a Ident> {
+    let mut leaf = None;
+    for parameter in &generics.params {
+        match parameter {
+            GenericParam::Lifetime(lifetime) => {
+                let message = "a tree owns its arrays: hold them by value, they are shared and cheap to clone";
+                errors.add(Error::new_spanned(&lifetime.lifetime, message));
+            }
+            GenericParam::Type(ty) if leaf.is_some() => {
+                let message = format!(
+                    "a tree has one type parameter, its leaf: write the type that `{}` stands for into the field",
+                    ty.ident
+                );
+                errors.add(Error::new(ty.ident.span(), message));
+            }
+            GenericParam::Type(ty) => leaf = Some(&ty.ident),
+            GenericParam::Const(_) => {}
+        }
+    }
+    leaf
+}
+
+struct Errors(Option<Error>);
+
+impl Errors {
+    fn add(&mut self, error: Error) {
+        match &mut self.0 {
+            Some(first) => first.combine(error),
+            none => *none = Some(error),
+        }
+    }
+
+    fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|error| self.add(error)).ok()
+    }
+}

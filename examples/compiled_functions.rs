@@ -1,0 +1,146 @@
+//! The book's fourth chapter: structures of arrays, their gradients, and functions compiled over them.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops, random};
+use tacit::compile::{Constants, Options};
+use tacit::prelude::*;
+use tacit::transform::value_and_grad;
+use tacit::tree::{self, Open};
+use tacit::{Tree, compile, compile_with, compile_with_state};
+
+/// A title, and the function that makes what the chapter shows.
+type Section = (&'static str, fn() -> Result<String>);
+
+/// In the chapter's order.
+pub(crate) const SECTIONS: [Section; 6] = [
+    ("opened", opened),
+    ("gradient", gradient),
+    ("retraces", retraces),
+    ("captured", captured),
+    ("state", state),
+    ("shapes", shapes),
+];
+
+// ANCHOR: layer
+/// A layer, generic over its leaves: arrays inside a traced function, values outside.
+#[derive(Tree, Clone)]
+struct Layer<L = Array> {
+    weight: L,
+    bias: Option<L>,
+    #[tree(static)]
+    relu: bool,
+}
+
+impl Layer {
+    fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        let mut y = x.matmul(self.weight.t())?;
+        if let Some(bias) = &self.bias {
+            y = y.add(bias)?;
+        }
+        if self.relu { ops::maximum(y, Array::from_f32(0.0)) } else { Ok(y) }
+    }
+}
+
+/// A layer whose weight is NF4, in blocks of the given size.
+fn layer(block_size: usize) -> Result<Layer<Value>> {
+    let weight = random::normal::<f32>(&[32, 64], None, None, &random::key(1)?)?;
+    let bias = Array::from_slice(&[0.5f32; 32], &[32]);
+    Ok(Layer { weight: Nf4Array::quantize(&weight, block_size)?.into(), bias: Some(bias.into()), relu: true })
+}
+
+fn ones(rows: i32) -> Result<Value> {
+    Ok(ops::ones::<f32>(&[rows, 64])?.into())
+}
+// ANCHOR_END: layer
+
+// ANCHOR: opened
+/// The structure of a layer, with the implicit array as a leaf and opened.
+fn opened() -> Result<String> {
+    let layer = layer(64)?;
+    let (_, closed) = tree::flatten(&layer, Open::Closed)?;
+    let (_, open) = tree::flatten(&layer, Open::Fully)?;
+    let paths: Vec<String> = open.paths().iter().map(ToString::to_string).collect();
+    Ok(format!("{closed}\n{open}\n{}", paths.join(", ")))
+}
+// ANCHOR_END: opened
+
+// ANCHOR: gradient
+/// The loss of a layer and its gradient, which has the layer's own structure.
+fn gradient() -> Result<String> {
+    let mut step = value_and_grad(|(layer, x): (Layer, Array)| layer.forward(&x)?.square()?.mean(None));
+    let (_, (gradient, of_x)) = step((layer(64)?, ones(2)?))?;
+    let of_bias = gradient.bias.unwrap_or_default();
+    Ok(format!("weight: {}\nbias: {of_bias}\nx: {of_x}", gradient.weight))
+}
+// ANCHOR_END: gradient
+
+// ANCHOR: retraces
+/// One compiled function, called with several structures.
+fn retraces() -> Result<String> {
+    let mut forward = compile(|(layer, x): (Layer, Array)| layer.forward(&x));
+    let plain = Layer { relu: false, ..layer(64)? };
+    for _ in 0..100 {
+        forward.call(&(layer(64)?, ones(1)?))?;
+        forward.call(&(layer(32)?, ones(1)?))?;
+        forward.call(&(layer(32)?, ones(8)?))?;
+        forward.call(&(plain.clone(), ones(8)?))?;
+    }
+    let stats = forward.stats();
+    let reasons: Vec<&str> = stats.retraces().collect();
+    Ok(format!("calls: {}, traces: {}\n{}", stats.calls, stats.traces, reasons.join("\n")))
+}
+// ANCHOR_END: retraces
+
+// ANCHOR: captured
+/// A function that holds an array instead of taking it.
+fn captured() -> Result<String> {
+    let scale = Array::from_slice(&[1f32, 2.0, 3.0], &[3]);
+    let options = Options { name: "scaled".into(), constants: Constants::Deny, ..Options::default() };
+    let mut scaled = compile_with(|x: Array| x.multiply(&scale), options);
+    let error = scaled.call(&Array::from_f32(1.0).into()).expect_err("the scale is captured");
+    Ok(error.to_string())
+}
+// ANCHOR_END: captured
+
+// ANCHOR: state
+/// A running mean, compiled with its sum and count as state.
+fn state() -> Result<String> {
+    let mut mean = compile_with_state(
+        |(sum, count): &mut (Array, Array), x: Array| {
+            *sum = sum.add(&x)?;
+            *count = count.add(Array::from_f32(1.0))?;
+            sum.divide(count)
+        },
+        Options::default(),
+    );
+    let mut state = (Array::from_f32(0.0), Array::from_f32(0.0));
+    let mut means = Vec::new();
+    for x in [1.0, 3.0, 8.0] {
+        means.push(mean.call(&mut state, &Array::from_f32(x).into())?.dense()?.item_exact::<f32>().to_string());
+    }
+    Ok(format!("means: {}\ntraces: {}", means.join(", "), mean.stats().traces))
+}
+// ANCHOR_END: state
+
+// ANCHOR: shapes
+/// One trace for every number of rows, and a function that cannot have that.
+fn shapes() -> Result<String> {
+    let shapeless = || Options { name: "mean".into(), shapeless: true, ..Options::default() };
+    let mut mean = compile_with(|x: Array| x.mean_axis(0, false), shapeless());
+    for rows in 2..100 {
+        mean.call(&ones(rows)?)?;
+    }
+    let mut wrong =
+        compile_with(|x: Array| x.sum_axis(0, false)?.divide(Array::from_f32(x.shape()[0] as f32)), shapeless());
+    wrong.call(&ones(2)?)?;
+    let error = wrong.call(&ones(3)?).expect_err("the number of rows went into the graph");
+    Ok(format!("calls: {}, traces: {}\n{error}", mean.stats().calls, mean.stats().traces))
+}
+// ANCHOR_END: shapes
+
+pub(crate) fn main() -> Result<()> {
+    for (title, section) in SECTIONS {
+        println!("== {title}\n{}\n", section()?);
+    }
+    Ok(())
+}
