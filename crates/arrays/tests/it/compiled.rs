@@ -33,13 +33,14 @@ fn a_quantized_product_has_one_trace_for_every_batch() {
     }
 }
 
+type Arguments = (Array, Array, Array, Array, Array, Array);
+
 #[test]
 fn a_gathered_product_has_one_trace_for_every_batch() {
     // MLX's own op on the codes of two experts.
     let experts = normal(3, &[2, 8, 64]);
     let (codes, scales, biases) = ops::quantize(&experts, 64, 4).expect("quantizes");
     // Without the rows' own indices MLX writes their number into the graph, which is an error that says so.
-    type Arguments = (Array, Array, Array, Array, Array, Array);
     let product = |(x, row, expert, codes, scales, biases): Arguments| {
         ops::gather_qmm(&x, &codes, &scales, &biases, &row, &expert, true, 64, 4, None)
     };

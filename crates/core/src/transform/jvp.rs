@@ -70,8 +70,16 @@ fn directions(primals: &impl Tree, tangents: &impl Tree, opened: &Opened) -> Res
     tangents.flatten(&mut seen)?;
     let mut seen = seen.0.into_iter();
     let mut found = Vec::with_capacity(opened.leaves.len());
-    for primal in tree::leaves(primals, Open::Closed)? {
-        tangents_of(&primal, &mut seen, &mut found)?;
+    let mut own = Own(Vec::new());
+    primals.flatten(&mut own)?;
+    for part in own.0 {
+        match part {
+            Part::Leaf(primal) => tangents_of(&primal, &mut seen, &mut found)?,
+            Part::Container(container) => match seen.next() {
+                Some(Event::Node(_, other)) if other == container => {}
+                _ => return Err(unfit("their containers differ")),
+            },
+        }
     }
     if seen.any(|event| matches!(event, Event::Array(_))) {
         return Err(unfit("there are more tangents than primals"));
@@ -96,27 +104,26 @@ fn directions(primals: &impl Tree, tangents: &impl Tree, opened: &Opened) -> Res
 
 /// Takes the tangents of one value, one for each dense leaf in it.
 fn tangents_of(primal: &Value, seen: &mut impl Iterator<Item = Event>, found: &mut Vec<Option<Array>>) -> Result<()> {
-    loop {
-        match (seen.next(), primal) {
-            (Some(Event::Array(tangent)), Value::Dense(_)) => found.push(Some(tangent)),
-            (Some(Event::Node(tree::NOTHING)), _) => {
-                let leaves = tree::leaves(primal, Open::Fully)?.len();
-                found.extend(std::iter::repeat_n(None, leaves));
-            }
-            (Some(Event::Node(name)), Value::Implicit(array)) if name == array.typetag_name() => {
-                for (_, child) in array.children() {
-                    tangents_of(&child, seen, found)?;
-                }
-            }
-            // A container that both trees have.
-            (Some(Event::Node(_)), _) => continue,
-            (Some(Event::Array(tangent)), Value::Implicit(_)) => {
-                return Err(unfit(&format!("{} stands where the primal is {primal}", Value::from(tangent))));
-            }
-            (None, _) => return Err(unfit("there are fewer tangents than primals")),
+    match (seen.next(), primal) {
+        (Some(Event::Array(tangent)), Value::Dense(_)) => found.push(Some(tangent)),
+        (Some(Event::Node(tree::NOTHING, _)), _) => {
+            let leaves = tree::leaves(primal, Open::Fully)?.len();
+            found.extend(std::iter::repeat_n(None, leaves));
         }
-        return Ok(());
+        (Some(Event::Node(name, _)), Value::Implicit(array)) if name == array.typetag_name() => {
+            for (_, child) in array.children() {
+                tangents_of(&child, seen, found)?;
+            }
+        }
+        (Some(Event::Node(name, _)), _) => {
+            return Err(unfit(&format!("{name} stands where the primal is {primal}")));
+        }
+        (Some(Event::Array(tangent)), Value::Implicit(_)) => {
+            return Err(unfit(&format!("{} stands where the primal is {primal}", Value::from(tangent))));
+        }
+        (None, _) => return Err(unfit("there are fewer tangents than primals")),
     }
+    Ok(())
 }
 
 fn unfit(what: &str) -> Error {
@@ -131,7 +138,39 @@ struct Seen(Vec<Event>);
 
 enum Event {
     Array(Array),
-    Node(&'static str),
+    /// A node's kind, and the same with its labels.
+    Node(&'static str, String),
+}
+
+/// What a tree of primals shows.
+struct Own(Vec<Part>);
+
+enum Part {
+    Leaf(Value),
+    /// As in [`Event::Node`].
+    Container(String),
+}
+
+fn container(node: &Node<'_>) -> String {
+    format!("{} {:?}", node.name, node.labels)
+}
+
+impl<'a> Visitor<'a> for Own {
+    fn array(&mut self, array: &'a Array) {
+        self.0.push(Part::Leaf(array.into()));
+    }
+
+    fn implicit(&mut self, array: &'a dyn ImplicitArray) {
+        self.0.push(Part::Leaf(dyn_clone::clone_box(array).into()));
+    }
+
+    fn made(&mut self, value: Value) {
+        self.0.push(Part::Leaf(value));
+    }
+
+    fn node(&mut self, node: &Node<'_>) {
+        self.0.push(Part::Container(container(node)));
+    }
 }
 
 impl<'a> Visitor<'a> for Seen {
@@ -151,13 +190,13 @@ impl<'a> Visitor<'a> for Seen {
     }
 
     fn node(&mut self, node: &Node<'_>) {
-        self.0.push(Event::Node(node.name));
+        self.0.push(Event::Node(node.name, container(node)));
     }
 }
 
 impl Seen {
     fn children(&mut self, array: &dyn ImplicitArray) {
-        self.0.push(Event::Node(array.typetag_name()));
+        self.0.push(Event::Node(array.typetag_name(), String::new()));
         for (_, child) in array.children() {
             self.made(child);
         }

@@ -1,6 +1,7 @@
 //! `jvp` over trees, and functions with a jvp or a vjp of their own.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use expect_test::{Expect, expect};
@@ -87,15 +88,27 @@ fn tangents_that_do_not_fit_are_an_error() {
     let list = || vec![args().1];
     check(
         &expect![[r#"
-        the tangents do not fit the primals: there are fewer tangents than primals
+        the tangents do not fit the primals: their containers differ
         help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
         jvp(sum, list(), vec![]),
     );
     check(
         &expect![[r#"
-        the tangents do not fit the primals: there are more tangents than primals
+        the tangents do not fit the primals: their containers differ
         help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
         jvp(sum, list(), vec![tangent(&[1.0, 0.0]), tangent(&[1.0, 0.0])]),
+    );
+    let keyed =
+        |map: BTreeMap<String, Array>| map.values().next().map_or_else(|| Ok(Array::from_f32(0.0)), |x| x.sum(None));
+    check(
+        &expect![[r#"
+        the tangents do not fit the primals: their containers differ
+        help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
+        jvp(
+            keyed,
+            BTreeMap::from([("w".to_owned(), args().1)]),
+            BTreeMap::from([("x".to_owned(), tangent(&[1.0, 0.0]))]),
+        ),
     );
     let index = Value::from(Array::from_int(1));
     check(
