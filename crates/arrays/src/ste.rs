@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use mlx_rs::{Array, transforms};
+use mlx_rs::{Array, ops, transforms};
 use tacit_core::op::StopGradient;
 use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
@@ -144,9 +144,10 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
                 args.push(ste.master.clone());
                 Role::Master(ste.inner.clone())
             }
-            (None, Value::Dense(array)) if array.dtype().is_inexact() => {
+            // Also what has no gradient, such as indices, is an argument: `vmap` maps arguments only.
+            (None, Value::Dense(array)) => {
                 args.push(array.clone());
-                Role::Differentiable
+                if array.dtype().is_inexact() { Role::Differentiable } else { Role::Constant }
             }
             (None, fixed) => Role::Fixed((*fixed).clone()),
         })
@@ -163,6 +164,8 @@ enum Role {
     Master(Value),
     /// The next argument.
     Differentiable,
+    /// The next argument, which has no gradient.
+    Constant,
     /// Not an argument.
     Fixed(Value),
 }
@@ -182,7 +185,7 @@ impl StraightThrough {
             .iter()
             .filter_map(|role| match role {
                 Role::Master(inner) => args.next().map(|_| inner.clone()),
-                Role::Differentiable => args.next().map(Value::from),
+                Role::Differentiable | Role::Constant => args.next().map(Value::from),
                 Role::Fixed(value) => Some(value.clone()),
             })
             .collect()
@@ -204,7 +207,7 @@ impl Differentiable for StraightThrough {
     }
 
     fn backward(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
-        let fixed: Vec<bool> = self.roles.iter().map(|role| matches!(role, Role::Fixed(_))).collect();
+        let fixed: Vec<bool> = self.roles.iter().map(|role| matches!(role, Role::Fixed(_) | Role::Constant)).collect();
         let mut args = self.operands(primals);
         // As arguments the cotangents bound the walk, which would otherwise go through all that made them.
         args.extend(cotangents.iter().map(Value::from));
@@ -224,6 +227,13 @@ impl Differentiable for StraightThrough {
             };
             Ok(transforms::fallible_vjp(function, &chosen, cotangents)?.1)
         })?;
-        gradients.iter().map(Value::dense).collect()
+        let mut gradients = gradients.iter();
+        let args = self.roles.iter().filter(|role| !matches!(role, Role::Fixed(_)));
+        args.zip(primals)
+            .map(|(role, primal)| match role {
+                Role::Constant => Ok(ops::zeros_like(primal)?),
+                _ => gradients.next().map_or_else(|| Ok(ops::zeros_like(primal)?), Value::dense),
+            })
+            .collect()
     }
 }

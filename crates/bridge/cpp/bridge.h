@@ -71,17 +71,15 @@ inline AxisSink axis_sink(std::vector<int>& axes) {
   return AxisSink{&axes, [](void* ctx, int32_t axis) { static_cast<std::vector<int>*>(ctx)->push_back(axis); }};
 }
 
-// Of `argnums`, those of arrays that can have a gradient: codes and indices have none, and some ops refuse to be asked
-// for one.
-std::vector<int> only_inexact(const std::vector<array>& primals, const std::vector<int>& argnums);
-
-// The primals that `argnums` names.
-std::vector<array> select(const std::vector<array>& primals, const std::vector<int>& argnums);
-
 using ArrayFunction = std::function<std::vector<array>(const std::vector<array>&)>;
 
-// `function` as a function of the chosen primals alone.
-ArrayFunction over(ArrayFunction function, const std::vector<array>& primals, const std::vector<int>& argnums);
+// Results that MLX can tell apart: one that is there already, or that a stop_gradient made, becomes a copy, which is only a
+// node. MLX's vjp counts one array once and passes over a stop_gradient, so that cotangents go to the wrong results, and
+// its vmap moves the axis of one array once for each result that it is.
+std::vector<array> distinct(std::vector<array> results);
+
+// `function` with such results.
+ArrayFunction distinct_results(ArrayFunction function);
 
 // The vjp of `function` for the primals that `argnums` names; zeros for those that are not inexact.
 std::vector<array> gradients_of(

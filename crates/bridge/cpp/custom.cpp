@@ -36,6 +36,12 @@ struct RustFunction {
 };
 
 using Shared = std::shared_ptr<RustFunction>;
+// Takes primals, cotangents and outputs.
+using Vjp = std::function<std::vector<array>(
+    const std::vector<array>&, const std::vector<array>&, const std::vector<array>&)>;
+// Takes primals, and the tangents of those that the numbers name.
+using Jvp =
+    std::function<std::vector<array>(const std::vector<array>&, const std::vector<array>&, const std::vector<int>&)>;
 
 ArrayFunction forward_of(Shared rust) {
   return [rust = std::move(rust)](const std::vector<array>& args) {
@@ -52,7 +58,7 @@ std::vector<int> all_of(const std::vector<array>& primals) {
   return argnums;
 }
 
-auto vjp_of(Shared rust) {
+Vjp vjp_of(Shared rust) {
   return [rust = std::move(rust)](
              const std::vector<array>& primals, const std::vector<array>& cotangents,
              const std::vector<array>& outputs) {
@@ -69,7 +75,7 @@ auto vjp_of(Shared rust) {
   };
 }
 
-auto jvp_of(Shared rust) {
+Jvp jvp_of(Shared rust) {
   return [rust = std::move(rust)](
              const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) {
     auto from = borrow(primals);
@@ -82,8 +88,9 @@ auto jvp_of(Shared rust) {
   };
 }
 
-auto vmap_of(Shared rust) {
-  return [rust = std::move(rust)](const std::vector<array>& inputs, const std::vector<int>& axes) {
+// The function mapped over `axes`; the results have the mapped axis first.
+ArrayFunction mapped_forward_of(Shared rust, const std::vector<int>& axes) {
+  return [rust = std::move(rust), axes](const std::vector<array>& inputs) {
     auto from = borrow(inputs);
     Collector results;
     std::vector<int> result_axes;
@@ -91,11 +98,115 @@ auto vmap_of(Shared rust) {
         rust->function, from.data(), axes.data(), from.size(), results.sink(), axis_sink(result_axes));
     check(status);
     if (status != 0) {
-      results.arrays = vmap_to_front(forward_of(rust), inputs, axes);
-      result_axes.assign(results.arrays.size(), 0);
+      return vmap_to_front(forward_of(rust), inputs, axes);
     }
-    return std::pair{std::move(results.arrays), std::move(result_axes)};
+    for (size_t i = 0; i < result_axes.size(); ++i) {
+      results.arrays[i] = mlx::core::moveaxis(results.arrays[i], result_axes[i], 0);
+    }
+    return std::move(results.arrays);
   };
+}
+
+// A function, its rules, and what it is over `axes` of its arguments: there the results have the mapped axis first.
+struct Custom {
+  ArrayFunction forward;
+  Vjp vjp;
+  Jvp jvp;
+  std::function<Custom(const std::vector<int>& axes)> mapped;
+};
+
+std::vector<array> call(const Custom& custom, const std::vector<array>& args) {
+  auto vmap = [mapped = custom.mapped](const std::vector<array>& inputs, const std::vector<int>& axes) {
+    auto results = call(mapped(axes), inputs);
+    std::vector<int> front(results.size(), 0);
+    return std::pair{std::move(results), std::move(front)};
+  };
+  return mlx::core::custom_function(custom.forward, custom.vjp, custom.jvp, vmap)(args);
+}
+
+std::vector<array> joined(std::initializer_list<std::vector<array>> lists) {
+  std::vector<array> all;
+  for (const auto& list : lists) {
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  return all;
+}
+
+std::vector<array> part(const std::vector<array>& all, size_t begin, size_t count) {
+  return {all.begin() + begin, all.begin() + begin + count};
+}
+
+// The gradients of a mapped function: those of all examples, summed for an argument that they share.
+Vjp mapped_vjp(Vjp vjp, const std::vector<int>& axes) {
+  return [vjp = std::move(vjp), axes](
+             const std::vector<array>& primals, const std::vector<array>& cotangents,
+             const std::vector<array>& outputs) {
+    auto example = [&](const std::vector<array>& all) {
+      return vjp(
+          part(all, 0, primals.size()), part(all, primals.size(), cotangents.size()),
+          part(all, primals.size() + cotangents.size(), outputs.size()));
+    };
+    auto all_axes = axes;
+    all_axes.resize(primals.size() + cotangents.size() + outputs.size(), 0);
+    auto gradients = vmap_to_front(example, joined({primals, cotangents, outputs}), all_axes);
+    for (size_t i = 0; i < primals.size(); ++i) {
+      if (axes[i] >= 0) {
+        gradients[i] = mlx::core::moveaxis(gradients[i], 0, axes[i]);
+      } else if (mlx::core::issubdtype(primals[i].dtype(), mlx::core::inexact)) {
+        gradients[i] = mlx::core::sum(gradients[i], 0);
+      } else {
+        gradients[i] = mlx::core::zeros_like(primals[i]);
+      }
+    }
+    return gradients;
+  };
+}
+
+Jvp mapped_jvp(Jvp jvp, const std::vector<int>& axes) {
+  return [jvp = std::move(jvp), axes](
+             const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) {
+    auto example = [&](const std::vector<array>& all) {
+      return jvp(part(all, 0, primals.size()), part(all, primals.size(), tangents.size()), argnums);
+    };
+    auto all_axes = axes;
+    for (auto argnum : argnums) {
+      all_axes.push_back(axes.at(argnum));
+    }
+    return vmap_to_front(example, joined({primals, tangents}), all_axes);
+  };
+}
+
+ArrayFunction mapped_function(ArrayFunction function, const std::vector<int>& axes) {
+  return [function = std::move(function), axes](const std::vector<array>& inputs) {
+    return vmap_to_front(function, inputs, axes);
+  };
+}
+
+// A function that keeps its rules under any number of vmaps.
+Custom with_rules(
+    ArrayFunction forward, Vjp vjp, Jvp jvp, std::function<ArrayFunction(const std::vector<int>&)> mapped_forward) {
+  auto mapped = [vjp, jvp, mapped_forward = std::move(mapped_forward)](const std::vector<int>& axes) {
+    auto all = mapped_forward(axes);
+    return with_rules(all, mapped_vjp(vjp, axes), mapped_jvp(jvp, axes), [all](const std::vector<int>& outer) {
+      return mapped_function(all, outer);
+    });
+  };
+  return Custom{std::move(forward), std::move(vjp), std::move(jvp), std::move(mapped)};
+}
+
+// Like mlx::core::checkpoint, which also asks for gradients of operands that have none, and maps no quantized product.
+Custom checkpointed(ArrayFunction forward) {
+  auto vjp = [forward](
+                 const std::vector<array>& primals, const std::vector<array>& cotangents,
+                 const std::vector<array>& outputs) {
+    // The second pass must not begin before the first is over, or it saves no memory.
+    return gradients_of(forward, mlx::core::depends(primals, outputs), cotangents, all_of(primals));
+  };
+  auto jvp = [forward](
+                 const std::vector<array>& primals, const std::vector<array>& tangents,
+                 const std::vector<int>& argnums) { return tangents_of(forward, primals, tangents, argnums); };
+  auto mapped = [forward](const std::vector<int>& axes) { return checkpointed(mapped_function(forward, axes)); };
+  return Custom{std::move(forward), std::move(vjp), std::move(jvp), std::move(mapped)};
 }
 
 }  // namespace
@@ -109,23 +220,17 @@ extern "C" {
 int tacit_custom_function(FunctionTable table, void* function, const Handle* args, size_t count, Sink results) {
   return guarded([&] {
     auto rust = std::make_shared<RustFunction>(table, function);
-    auto custom = mlx::core::custom_function(forward_of(rust), vjp_of(rust), jvp_of(rust), vmap_of(rust));
-    pour(custom(gather(args, count)), results);
+    auto mapped_forward = [rust](const std::vector<int>& axes) { return mapped_forward_of(rust, axes); };
+    auto custom = with_rules(forward_of(rust), vjp_of(rust), jvp_of(rust), mapped_forward);
+    pour(call(custom, gather(args, count)), results);
   });
 }
 
-// Takes `function` over in every case. Like mlx::core::checkpoint, which also asks for gradients of operands that have
-// none.
+// Takes `function` over in every case.
 int tacit_checkpoint(FunctionTable table, void* function, const Handle* args, size_t count, Sink results) {
   return guarded([&] {
     auto forward = forward_of(std::make_shared<RustFunction>(table, function));
-    auto backward = [forward](
-                        const std::vector<array>& primals, const std::vector<array>& cotangents,
-                        const std::vector<array>& outputs) {
-      // The second pass must not begin before the first is over, or it saves no memory.
-      return gradients_of(forward, mlx::core::depends(primals, outputs), cotangents, all_of(primals));
-    };
-    pour(mlx::core::custom_vjp(forward, backward)(gather(args, count)), results);
+    pour(call(checkpointed(std::move(forward)), gather(args, count)), results);
   });
 }
 }

@@ -1,10 +1,18 @@
 // Derivatives of a function that also has operands without one.
 #include <algorithm>
+#include <unordered_set>
 
 #include "bridge.h"
+#include "params.h"
 
 namespace tacit {
 
+namespace {
+
+constexpr const char* kStopGradient = "N3mlx4core12StopGradientE";
+
+// Of `argnums`, those of arrays that can have a gradient: codes and indices have none, and some ops refuse to be asked
+// for one.
 std::vector<int> only_inexact(const std::vector<array>& primals, const std::vector<int>& argnums) {
   std::vector<int> chosen;
   for (auto argnum : argnums) {
@@ -15,6 +23,7 @@ std::vector<int> only_inexact(const std::vector<array>& primals, const std::vect
   return chosen;
 }
 
+// The primals that `argnums` names.
 std::vector<array> select(const std::vector<array>& primals, const std::vector<int>& argnums) {
   std::vector<array> chosen;
   for (auto argnum : argnums) {
@@ -23,6 +32,7 @@ std::vector<array> select(const std::vector<array>& primals, const std::vector<i
   return chosen;
 }
 
+// `function` as a function of the chosen primals alone.
 ArrayFunction over(ArrayFunction function, const std::vector<array>& primals, const std::vector<int>& argnums) {
   return [function = std::move(function), primals, argnums](const std::vector<array>& chosen) {
     auto all = primals;
@@ -33,13 +43,33 @@ ArrayFunction over(ArrayFunction function, const std::vector<array>& primals, co
   };
 }
 
+}  // namespace
+
+std::vector<array> distinct(std::vector<array> results) {
+  std::unordered_set<uintptr_t> seen;
+  for (auto& result : results) {
+    auto stops = result.has_primitive() && is_class(result.primitive(), kStopGradient);
+    if (!seen.insert(result.id()).second || stops) {
+      auto stream = result.has_primitive() ? result.primitive().stream()
+                                           : mlx::core::default_stream(mlx::core::default_device());
+      result = mlx::core::copy(result, stream);
+    }
+  }
+  return results;
+}
+
+ArrayFunction distinct_results(ArrayFunction function) {
+  return [function = std::move(function)](const std::vector<array>& args) { return distinct(function(args)); };
+}
+
 std::vector<array> gradients_of(
     const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents,
     const std::vector<int>& argnums) {
   auto inexact = only_inexact(primals, argnums);
   std::vector<array> gradients;
   if (!inexact.empty()) {
-    gradients = mlx::core::vjp(over(function, primals, inexact), select(primals, inexact), cotangents).second;
+    auto chosen = distinct_results(over(function, primals, inexact));
+    gradients = mlx::core::vjp(chosen, select(primals, inexact), cotangents).second;
   }
   std::vector<array> all;
   size_t taken = 0;
@@ -64,3 +94,12 @@ std::vector<array> tangents_of(
 }
 
 }  // namespace tacit
+
+using namespace tacit;
+
+extern "C" {
+
+int tacit_distinct(const Handle* results, size_t count, Sink found) {
+  return guarded([&] { pour(distinct(gather(results, count)), found); });
+}
+}

@@ -19,16 +19,16 @@ constexpr const char* kGatherQMM = "N3mlx4core9GatherQMME";
 using Batched = std::pair<std::vector<array>, std::vector<int>>;
 
 // The mapped axis first; for an operand that is not mapped, an axis of size 1.
-array to_front(const array& value, int axis) {
-  return axis < 0 ? mx::expand_dims(value, 0) : mx::moveaxis(value, axis, 0);
+array to_front(const array& value, int axis, const mx::Stream& stream) {
+  return axis < 0 ? mx::expand_dims(value, 0, stream) : mx::moveaxis(value, axis, 0, stream);
 }
 
 // As `to_front`, and `size` long.
-array spread(const array& value, int axis, int size) {
-  auto front = to_front(value, axis);
+array spread(const array& value, int axis, int size, const mx::Stream& stream) {
+  auto front = to_front(value, axis, stream);
   auto shape = front.shape();
   shape[0] = size;
-  return mx::broadcast_to(front, shape);
+  return mx::broadcast_to(front, shape, stream);
 }
 
 int batch_size(const std::vector<array>& inputs, const std::vector<int>& axes) {
@@ -45,30 +45,32 @@ bool any_mapped(const std::vector<int>& axes, size_t begin, size_t end) {
 }
 
 // Operands: x, w, scales and, where the mode has them, biases.
-Batched batch(const mx::QuantizedMatmul& primitive, const std::vector<array>& inputs, const std::vector<int>& axes) {
+Batched batch(mx::QuantizedMatmul& primitive, const std::vector<array>& inputs, const std::vector<int>& axes) {
   auto [group_size, bits, mode, transpose] = primitive.state();
+  auto stream = primitive.stream();
   auto product = [&, group_size = group_size, bits = bits, mode = mode, transpose = transpose](
                      const array& x, const std::vector<array>& weight) {
     auto biases = weight.size() > 2 ? std::optional(weight[2]) : std::nullopt;
-    return mx::quantized_matmul(x, weight[0], weight[1], biases, transpose, group_size, bits, mode_text(mode));
+    return mx::quantized_matmul(
+        x, weight[0], weight[1], biases, transpose, group_size, bits, mode_text(mode), stream);
   };
   std::vector<array> weight(inputs.begin() + 1, inputs.end());
   if (!any_mapped(axes, 1, axes.size()) && weight[0].ndim() == 2) {
-    return {{product(to_front(inputs[0], axes[0]), weight)}, {0}};
+    return {{product(to_front(inputs[0], axes[0], stream), weight)}, {0}};
   }
   auto size = batch_size(inputs, axes);
-  auto x = spread(inputs[0], axes[0], size);
+  auto x = spread(inputs[0], axes[0], size, stream);
   for (size_t i = 0; i < weight.size(); ++i) {
-    weight[i] = spread(weight[i], axes[i + 1], size);
+    weight[i] = spread(weight[i], axes[i + 1], size, stream);
   }
   // A product pairs the leading axes of both sides, so both need as many, and x its rows.
   auto vector = x.ndim() == 2;
   if (vector) {
-    x = mx::expand_dims(x, 1);
+    x = mx::expand_dims(x, 1, stream);
   }
-  auto pad = [](array value, size_t ndim) {
+  auto pad = [stream](array value, size_t ndim) {
     while (value.ndim() < ndim) {
-      value = mx::expand_dims(value, 1);
+      value = mx::expand_dims(value, 1, stream);
     }
     return value;
   };
@@ -76,17 +78,18 @@ Batched batch(const mx::QuantizedMatmul& primitive, const std::vector<array>& in
     part = pad(part, x.ndim());
   }
   auto result = product(pad(x, weight[0].ndim()), weight);
-  return {{vector ? mx::squeeze(result, -2) : result}, {0}};
+  return {{vector ? mx::squeeze(result, -2, stream) : result}, {0}};
 }
 
 // Operands: x, w, scales, biases where the mode has them, and the indices of matrices of x and of w. The mapped axis
 // becomes one more axis of matrices to choose from, and the indices of each example point to its own.
-Batched batch(const mx::GatherQMM& primitive, const std::vector<array>& inputs, const std::vector<int>& axes) {
+Batched batch(mx::GatherQMM& primitive, const std::vector<array>& inputs, const std::vector<int>& axes) {
   auto [group_size, bits, mode, transpose, left_sorted, right_sorted] = primitive.state();
+  auto stream = primitive.stream();
   auto size = batch_size(inputs, axes);
   auto indices = inputs.size() - 2;
   auto choose = [&](size_t operand, bool mapped, const array& matrices) {
-    auto chosen = spread(inputs[operand], axes[operand], size);
+    auto chosen = spread(inputs[operand], axes[operand], size, stream);
     if (!mapped) {
       return chosen;
     }
@@ -96,21 +99,22 @@ Batched batch(const mx::GatherQMM& primitive, const std::vector<array>& inputs, 
     }
     Shape shape(chosen.ndim(), 1);
     shape[0] = size;
-    auto first = mx::reshape(mx::arange(0, size * count, count, mx::uint32), shape);
-    return mx::add(mx::astype(chosen, mx::uint32), first);
+    auto first = mx::reshape(mx::arange(0, size * count, count, mx::uint32, stream), shape, stream);
+    return mx::add(mx::astype(chosen, mx::uint32, stream), first, stream);
   };
   auto x_mapped = axes[0] >= 0;
   auto w_mapped = any_mapped(axes, 1, indices);
-  auto x = x_mapped ? mx::moveaxis(inputs[0], axes[0], 0) : inputs[0];
+  auto x = x_mapped ? mx::moveaxis(inputs[0], axes[0], 0, stream) : inputs[0];
   std::vector<array> weight;
   for (size_t i = 1; i < indices; ++i) {
-    weight.push_back(w_mapped ? spread(inputs[i], axes[i], size) : inputs[i]);
+    weight.push_back(w_mapped ? spread(inputs[i], axes[i], size, stream) : inputs[i]);
   }
   auto left = choose(indices, x_mapped, x);
   auto right = choose(indices + 1, w_mapped, weight[0]);
   auto biases = weight.size() > 2 ? std::optional(weight[2]) : std::nullopt;
-  return {
-      {mx::gather_qmm(x, weight[0], weight[1], biases, left, right, transpose, group_size, bits, mode_text(mode))}, {0}};
+  auto result = mx::gather_qmm(
+      x, weight[0], weight[1], biases, left, right, transpose, group_size, bits, mode_text(mode), false, stream);
+  return {{result}, {0}};
 }
 
 // Stands in for a quantized product between the two halves of a vmap, and is gone after it.
@@ -139,9 +143,9 @@ class Batchable : public Primitive {
 
   Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     if (is_class(*inner_, kGatherQMM)) {
-      return batch(static_cast<const mx::GatherQMM&>(*inner_), inputs, axes);
+      return batch(static_cast<mx::GatherQMM&>(*inner_), inputs, axes);
     }
-    return batch(static_cast<const mx::QuantizedMatmul&>(*inner_), inputs, axes);
+    return batch(static_cast<mx::QuantizedMatmul&>(*inner_), inputs, axes);
   }
 
   const char* name() const override {

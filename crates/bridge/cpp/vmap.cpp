@@ -16,7 +16,7 @@ struct Placement {
 template <class Place>
 std::vector<array> vmap(
     const ArrayFunction& function, const std::vector<array>& inputs, const std::vector<int>& axes, Place place) {
-  auto [tracers, outputs] = mlx::core::detail::vmap_trace(function, inputs, axes);
+  auto [tracers, outputs] = mlx::core::detail::vmap_trace(distinct_results(function), inputs, axes);
   std::vector<array> mapped;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (axes[i] >= 0) {

@@ -117,3 +117,21 @@ pub fn array_id(array: &Array) -> usize {
     // SAFETY: the handle is live.
     unsafe { ffi::tacit_array_id(array.as_ptr()) as usize }
 }
+
+/// Results of a function that MLX is to differentiate, each an array of its own: one that is there already, or that a
+/// `stop_gradient` made, becomes a copy, which is only a node.
+///
+/// MLX's vjp counts one array once and passes over a `stop_gradient`, so that cotangents go to the wrong results.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+// By value, so that none of the old arrays is used beside the new ones.
+#[allow(clippy::needless_pass_by_value)]
+pub fn distinct(results: Vec<Array>) -> Result<Vec<Array>, BridgeError> {
+    let handles = handles(&results);
+    let mut found = Collector::default();
+    // SAFETY: everything is live for the call.
+    check(unsafe { ffi::tacit_distinct(handles.as_ptr(), handles.len(), found.sink()) })?;
+    Ok(found.arrays)
+}

@@ -17,7 +17,8 @@ use crate::vmap::{Mapped, answer_vmap};
 
 /// A function together with the transforms that it has of its own.
 ///
-/// A rule that gives `None` is not there: the transform is then that of [`forward`](Self::forward).
+/// A rule that gives `None` is not there: the transform is then that of [`forward`](Self::forward). A mapped function keeps
+/// its vjp and its jvp, which are mapped with it.
 pub trait CustomFunction: Send + Sync + 'static {
     /// What messages call the function.
     fn name(&self) -> &str;

@@ -74,7 +74,8 @@ pub trait Differentiable: Send + Sync + 'static {
 
 /// Applies `function` so that its vjp is the function's own.
 ///
-/// Its jvp and vmap are those of `forward`; see [`custom_function`] for a function with its own.
+/// Its jvp and vmap are those of `forward`, and mapped it keeps its vjp; see [`custom_function`] for a function with its
+/// own.
 ///
 /// # Errors
 ///

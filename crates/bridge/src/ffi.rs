@@ -174,6 +174,7 @@ unsafe extern "C" {
         outputs: Sink,
     ) -> c_int;
 
+    pub(crate) fn tacit_distinct(results: *const mlx_array, count: usize, found: Sink) -> c_int;
     pub(crate) fn tacit_is_traced(root: mlx_array, traced: *mut bool) -> c_int;
     pub(crate) fn tacit_constants(
         outputs: *const mlx_array,

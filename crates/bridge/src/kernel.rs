@@ -40,9 +40,6 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// The same function in plain MLX ops.
     ///
-    /// A result must not itself be a `stop_gradient`: MLX's vjp passes over such a result and its cotangent goes to the
-    /// next one.
-    ///
     /// # Errors
     ///
     /// MLX refuses one of the ops.

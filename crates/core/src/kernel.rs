@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mlx_rs::Array;
 
+pub use tacit_bridge::Mapped;
 pub use tacit_bridge::kernel::{Element, Input, Kernel, Output};
 
 use crate::Result;

@@ -6,12 +6,9 @@
 use mlx_rs::error::Exception;
 use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype, stop_gradient, transforms};
-use tacit_core::kernel::{Input, Kernel, Output, apply};
+use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::nf4::{self, CODEBOOK, Orientation, THRESHOLDS, Weight};
-
-/// Results, and the mapped axis of each.
-type Mapped = (Vec<Array>, Vec<usize>);
 
 type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

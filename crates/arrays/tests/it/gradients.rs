@@ -334,3 +334,58 @@ fn a_checkpointed_quantized_layer_has_the_same_gradient() {
         assert!(!dw.is_nothing());
     }
 }
+
+#[test]
+fn a_mapped_product_with_a_straight_through_weight_reaches_the_master() {
+    let _deny = Policy::Deny.scope();
+    let batch = normal(1, &[5, 3, COLUMNS]);
+    let product = |(w, x): (Array, Array)| x.matmul(w.t());
+    let quantize = |w: &Array| AffineArray::quantize(w, 32, 4);
+    let mapped = |master: Array| -> Result<Array> {
+        let w = ste(quantize)(&master)?;
+        weighted(&vmap([None, Some(0)], 0, product)((w, (&batch).into()))?.dense()?)
+    };
+    let whole = |master: Array| -> Result<Array> {
+        let w = ste(quantize)(&master)?;
+        weighted(&implicit(product)((w, (&batch).into()))?.dense()?)
+    };
+    let found = grad(mapped)(weight().into()).expect("runs");
+    let expected = grad(whole)(weight().into()).expect("runs");
+    let error = relative_error(found.array().expect("dense"), expected.array().expect("dense"));
+    assert!(error.expect("floats") < 1e-5);
+}
+
+#[test]
+fn mapped_indices_into_a_straight_through_weight_reach_the_master() {
+    let _allow = Policy::Allow.scope();
+    let rows = Array::from_slice(&[0u32, 2, 2, 1], &[2, 2]);
+    let taken = |(w, rows): (Array, Array)| w.take_axis(&rows, 0);
+    let quantize = |w: &Array| AffineArray::quantize(w, 32, 4);
+    let mapped = |master: Array| -> Result<Array> {
+        let w = ste(quantize)(&master)?;
+        weighted(&vmap([None, Some(0)], 0, taken)((w, (&rows).into()))?.dense()?)
+    };
+    let whole = |master: Array| -> Result<Array> {
+        let w = ste(quantize)(&master)?;
+        weighted(&implicit(taken)((w, (&rows).into()))?.dense()?)
+    };
+    let found = grad(mapped)(weight().into()).expect("runs");
+    let expected = grad(whole)(weight().into()).expect("runs");
+    let error = relative_error(found.array().expect("dense"), expected.array().expect("dense"));
+    assert!(error.expect("floats") < 1e-6);
+}
+
+#[test]
+fn a_checkpointed_quantized_product_is_mapped_and_has_tangents() {
+    let _deny = Policy::Deny.scope();
+    let (w, batch) = (affine(&weight(), 32, 4), normal(1, &[5, 3, COLUMNS]));
+    let product = |(w, x): (Array, Array)| x.matmul(w.t());
+    let outer = w.clone();
+    let layer = move |x: Array| checkpoint(product)((outer.clone(), x.into()))?.dense();
+    let expected = implicit(product)((w, (&batch).into())).expect("runs").dense().expect("dense");
+    let mapped = vmap(0, 0, layer.clone())((&batch).into()).expect("is mapped").dense().expect("dense");
+    assert!(relative_error(&mapped, &expected).expect("floats") < 1e-6);
+    // The product is linear in `x`.
+    let (_, change) = jvp(layer, (&batch).into(), Gradient::Dense(batch.clone())).expect("has a tangent");
+    assert!(relative_error(&change.dense().expect("dense"), &expected).expect("floats") < 1e-6);
+}

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mlx_rs::error::Exception;
-use mlx_rs::transforms::fallible_vjp;
+use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
 use mlx_rs::{Array, ops};
-use tacit_bridge::{BoxError, checkpoint};
+use tacit_bridge::{BoxError, checkpoint, vmap};
 
 use crate::arrays::{numbers, vector};
 
@@ -64,4 +64,21 @@ fn its_errors_come_back_and_it_lives_as_long_as_its_graph() {
     assert_eq!(Arc::strong_count(&count), 2);
     std::thread::spawn(move || drop(made)).join().expect("drops");
     assert_eq!(Arc::strong_count(&count), 1);
+}
+
+#[test]
+fn it_is_mapped_and_differentiated_either_way_around() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut one = |args: Vec<Array>| -> Made { Ok(twice(&calls, &args)?) };
+    let mut mapped = |args: &[Array]| {
+        let made = vmap(args, &[Some(0), None], |n| vec![0; n], &mut one);
+        made.map_err(|error| Exception::custom(error.to_string()))
+    };
+    let primals = [Array::from_slice(&[3.0_f32, 4.0], &[2, 1]), vector(&[5.0])];
+    let ones = || [(); 2].map(|()| ops::ones::<f32>(&[2, 1]).expect("builds"));
+    let (_, gradients) = fallible_vjp(&mut mapped, &primals, &ones()).expect("differentiates");
+    assert_eq!(gradients.iter().map(numbers).collect::<Vec<_>>(), [vec![31.0, 41.0], vec![27.0]]);
+    let tangents = [ops::ones::<f32>(&[2, 1]).expect("builds"), vector(&[0.0])];
+    let (_, changes) = fallible_jvp(&mut mapped, &primals, &tangents).expect("differentiates");
+    assert_eq!(changes.iter().map(numbers).collect::<Vec<_>>(), [[30.0, 40.0], [1.0, 1.0]]);
 }

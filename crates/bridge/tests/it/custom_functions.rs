@@ -1,13 +1,16 @@
 //! Functions with transforms of their own.
 
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
-use mlx_rs::{Array, ops};
-use tacit_bridge::{BoxError, CustomFunction, Mapped, TangentError, custom_function, recover, vmap};
+use mlx_rs::{Array, ops, stop_gradient};
+use tacit_bridge::{
+    BoxError, CustomFunction, Mapped, TangentError, checkpoint, custom_function, distinct, recover, vmap,
+};
 
 use crate::arrays::{matrix, numbers, vector};
 
 type Made = Result<Vec<Array>, BoxError>;
 type Jvp = fn(&[Array], &[Array], &[usize]) -> Made;
+type Results = fn(&Array) -> Made;
 type Vjp = fn(&[Array], &[Array]) -> Made;
 type Vmap = fn(&[Array], &[Option<usize>]) -> Result<Mapped, BoxError>;
 
@@ -133,4 +136,102 @@ fn a_quantized_product_within_it_is_mapped() {
     let mut f = |args: Vec<Array>| Ok(custom_function(Quantized, &args)?);
     let made = vmap(&args, &[Some(0), None, None, None], |n| vec![0; n], &mut f).expect("maps");
     assert_eq!((made[0].shape(), numbers(&made[0])), (&[3, 1, 2][..], vec![32.0; 6]));
+}
+
+#[test]
+fn a_cotangent_goes_to_its_result() {
+    struct Pair(Results);
+    impl CustomFunction for Pair {
+        fn name(&self) -> &'static str {
+            "pair"
+        }
+
+        fn forward(&self, args: &[Array]) -> Made {
+            (self.0)(&args[0])
+        }
+    }
+    let cases: [(Results, f32); 3] = [
+        (|x| x.square().map(|y| vec![y.clone(), y]).map_err(Into::into), 66.0),
+        (|x| Ok(vec![stop_gradient(x)?, x.square()?]), 60.0),
+        (|x| Ok(vec![x.clone(), x.clone()]), 11.0),
+    ];
+    let primals = [vector(&[3.0])];
+    let cotangents = [vector(&[1.0]), vector(&[10.0])];
+    let failed = |error: tacit_bridge::BridgeError| mlx_rs::error::Exception::custom(error.to_string());
+    for (function, expected) in cases {
+        let own = |args: &[Array]| custom_function(Pair(function), args).map_err(failed);
+        let again = |args: &[Array]| checkpoint(move |args| function(&args[0]), args).map_err(failed);
+        let plain = |args: &[Array]| {
+            let made = function(&args[0]).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))?;
+            distinct(made).map_err(failed)
+        };
+        let gradients = [
+            fallible_vjp(own, &primals, &cotangents),
+            fallible_vjp(again, &primals, &cotangents),
+            fallible_vjp(plain, &primals, &cotangents),
+        ];
+        for made in gradients {
+            assert_eq!(numbers(&made.expect("differentiates").1[0]), [expected]);
+        }
+    }
+}
+
+/// A product whose rules give 100 times what the plain ones do.
+fn exaggerated(own_vmap: bool) -> Product {
+    let vjp: Vjp = |primals, cotangents| {
+        let scaled = cotangents[0].multiply(Array::from_f32(100.0))?;
+        Ok(vec![scaled.multiply(&primals[1])?, scaled.multiply(&primals[0])?])
+    };
+    let jvp: Jvp =
+        |_, tangents, _| Ok(vec![tangents[0].multiply(Array::from_f32(100.0))?, ops::zeros_like(&tangents[0])?]);
+    let vmap: Vmap = |inputs, axes| {
+        let x = inputs[0].move_axis(axes[0].ok_or("x is mapped")? as i32, 0)?;
+        let last = x.ndim() - 1;
+        let made = vec![x.multiply(&inputs[1])?, x];
+        Ok((made.into_iter().map(|array| array.move_axis(0, last as i32)).collect::<Result<_, _>>()?, vec![last; 2]))
+    };
+    Product { vjp: Some(vjp), jvp: Some(jvp), vmap: own_vmap.then_some(vmap) }
+}
+
+/// The function mapped over the last axis of `x`, and over the first one where there are three.
+fn mapped(own_vmap: bool, args: &[Array]) -> mlx_rs::error::Result<Vec<Array>> {
+    let mut one = |args: Vec<Array>| -> Made { Ok(custom_function(exaggerated(own_vmap), &args)?) };
+    let mut inner = |args: Vec<Array>| -> Made { Ok(vmap(&args, &[Some(-1), None], |n| vec![0; n], &mut one)?) };
+    let made = match args[0].ndim() {
+        2 => inner(args.to_vec()),
+        _ => vmap(args, &[Some(0), None], |n| vec![0; n], &mut inner).map_err(Into::into),
+    };
+    made.map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))
+}
+
+#[test]
+fn a_mapped_function_keeps_its_vjp() {
+    for own_vmap in [false, true] {
+        let f = |args: &[Array]| mapped(own_vmap, args);
+        let y = vector(&[1.0, 10.0]);
+        let cotangents = |shape: &[i32]| {
+            [ops::ones::<f32>(shape).expect("builds"), ops::full::<f32>(shape, Array::from_f32(7.0)).expect("builds")]
+        };
+        let (made, gradients) =
+            fallible_vjp(f, &[matrix(2, 3), y.clone()], &cotangents(&[3, 2])).expect("differentiates");
+        assert_eq!(numbers(&made[0]), [1.0, 40.0, 2.0, 50.0, 3.0, 60.0]);
+        assert_eq!(numbers(&gradients[0]), [100.0, 100.0, 100.0, 1000.0, 1000.0, 1000.0]);
+        assert_eq!(numbers(&gradients[1]), [600.0, 1500.0]);
+
+        let x = ops::stack(&[matrix(2, 3), matrix(2, 3)], 0).expect("stacks");
+        let (_, gradients) = fallible_vjp(f, &[x, y], &cotangents(&[2, 3, 2])).expect("differentiates");
+        assert_eq!(numbers(&gradients[0])[..6], [100.0, 100.0, 100.0, 1000.0, 1000.0, 1000.0]);
+        assert_eq!(numbers(&gradients[1]), [1200.0, 3000.0]);
+    }
+}
+
+#[test]
+fn a_mapped_function_keeps_its_jvp() {
+    for own_vmap in [false, true] {
+        let y = vector(&[1.0, 10.0]);
+        let f = |args: &[Array]| mapped(own_vmap, &[args[0].clone(), y.clone()]);
+        let (_, tangents) = fallible_jvp(f, &[matrix(2, 3)], &[matrix(2, 3)]).expect("differentiates");
+        assert_eq!(numbers(&tangents[0]), [100.0, 400.0, 200.0, 500.0, 300.0, 600.0]);
+        assert_eq!(numbers(&tangents[1]), [0.0; 6]);
+    }
 }

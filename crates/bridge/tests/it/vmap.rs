@@ -71,6 +71,18 @@ fn results_that_are_not_mapped_are_repeated_and_axes_go_where_they_are_told() {
 }
 
 #[test]
+fn a_result_that_is_there_twice_has_its_axis_moved_once() {
+    let f = &mut |args: Vec<Array>| -> Made {
+        let y = args[0].exp()?;
+        Ok(vec![y.clone(), args[0].clone(), y, args[0].clone()])
+    };
+    let made = vmap(&[matrix(2, 3)], &[Some(1)], |_| vec![0, 1, 1, 0], f).expect("maps");
+    assert_eq!(made.iter().map(Array::shape).collect::<Vec<_>>(), [&[3, 2][..], &[2, 3], &[2, 3], &[3, 2]]);
+    assert_eq!(numbers(&made[1]), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(numbers(&made[3]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+}
+
+#[test]
 fn axes_that_do_not_fit_are_errors() {
     let refused = |axes: &[Option<i32>], out: Vec<i32>| -> String {
         let f = &mut |args: Vec<Array>| -> Made { Ok(vec![args[0].clone()]) };

@@ -5,10 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use mlx_rs::{Array, stop_gradient};
+use mlx_rs::Array;
 use tacit_bridge::BridgeError;
 
-use super::opened::{Opened, is_differentiable, traced};
+use super::opened::{Opened, traced};
 use crate::implicit::never_called;
 use crate::tree::{self, TreeDef};
 use crate::{Error, Result, Tree, Value};
@@ -34,10 +34,7 @@ impl<F> NodeFunction<F> {
         E: Into<Error>,
         F: Fn(A) -> Result<O, E>,
     {
-        // MLX differentiates a function of the graph with respect to all arguments.
-        let fixed = |leaf: &Array| if is_differentiable(leaf) { Ok(leaf.clone()) } else { stop_gradient(leaf) };
-        let leaves = leaves.iter().map(|leaf| Ok(fixed(leaf)?.into())).collect::<Result<_>>()?;
-        let args = tree::unflatten(&self.args, leaves)?;
+        let args = tree::unflatten(&self.args, leaves.iter().map(Value::from).collect())?;
         let results = catch_unwind(AssertUnwindSafe(|| traced(&mut |args| (self.f)(args), &args)));
         let results = results.unwrap_or_else(|payload| {
             self.panic.set(Some(payload));

@@ -48,8 +48,11 @@ impl Opened {
         mut f: impl FnMut(T) -> Result<Vec<Array>>,
     ) -> Result<Vec<Array>> {
         let mut failure = None;
+        let mut function = |arrays: &[Array]| -> Result<Vec<Array>> {
+            Ok(tacit_bridge::distinct(self.with(chosen, arrays).and_then(&mut f)?)?)
+        };
         let outcome = fallible_vjp(
-            |arrays: &[Array]| self.with(chosen, arrays).and_then(&mut f).map_err(|error| keep(&mut failure, error)),
+            |arrays: &[Array]| function(arrays).map_err(|error| keep(&mut failure, error)),
             &self.chosen(chosen),
             cotangents,
         );

@@ -1,6 +1,5 @@
 //! Functions mapped over an axis of their arguments.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use mlx_rs::Array;
@@ -102,11 +101,11 @@ where
             let results: Made = traced(&mut f, &tree::unflatten(&def, values)?)?;
             let dense = results.dense()?;
             out_axes.check_results(&dense, &results.def)?;
-            let (distinct, places) = distinct(dense);
-            made = Some((results.def, places));
-            Ok(distinct)
+            made = Some(results.def);
+            Ok(dense)
         };
-        let outcome = tacit_bridge::vmap(&inputs, &axes, |count| vec![0; count], &mut |arrays| {
+        let places = |count| (0..count).map(|leaf| out_axes.of(leaf).unwrap_or_default()).collect();
+        let outcome = tacit_bridge::vmap(&inputs, &axes, places, &mut |arrays| {
             // A panic must not cross C++, and comes out as itself.
             let outcome = catch_unwind(AssertUnwindSafe(|| example(arrays)));
             outcome
@@ -119,13 +118,8 @@ where
         if let Some(payload) = failure {
             resume_unwind(payload);
         }
-        let distinct = outcome.map_err(|error| without_vmap(error.into()))?;
-        let (def, places) = made.ok_or_else(never_called)?;
-        let results = places.iter().enumerate().map(|(leaf, &place)| {
-            let to = out_axes.of(leaf).unwrap_or_default();
-            Ok(if to == 0 { distinct[place].clone() } else { distinct[place].move_axis(0, to)? }.into())
-        });
-        tree::unflatten(&def, results.collect::<Result<_>>()?)
+        let results = outcome.map_err(|error| without_vmap(error.into()))?;
+        tree::unflatten(&made.ok_or_else(never_called)?, results.into_iter().map(Value::from).collect())
     }
 }
 
@@ -206,23 +200,6 @@ impl Axes {
         }
         Ok(())
     }
-}
-
-/// The results without those that are there twice, and where each is: MLX moves the axis of one array once for each
-/// result that it is.
-fn distinct(results: Vec<Array>) -> (Vec<Array>, Vec<usize>) {
-    let mut distinct: Vec<Array> = Vec::with_capacity(results.len());
-    let mut known = HashMap::new();
-    let places = results
-        .into_iter()
-        .map(|result| {
-            *known.entry(tacit_bridge::array_id(&result)).or_insert_with(|| {
-                distinct.push(result);
-                distinct.len() - 1
-            })
-        })
-        .collect();
-    (distinct, places)
 }
 
 /// The error of a primitive that MLX cannot map, with the way out.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use expect_test::{Expect, expect};
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit::op::Multiply;
-use tacit::transform::{Wrt, grad, grad_wrt, value_and_grad, value_and_grad_wrt, vjp};
+use tacit::transform::{Wrt, checkpoint, custom_jvp, grad, grad_wrt, value_and_grad, value_and_grad_wrt, vjp};
 use tacit::tree::{self, Gradient};
 use tacit::{Counters, Error, Policy, Registry, Result, Value, handler, implicit};
 
@@ -298,4 +298,40 @@ fn a_module_is_differentiated_whole() {
     let (_, (gradient, dx)) = step((layer, x.into())).expect("runs");
     assert_eq!(numbers(&gradient.weight), [3.0, 3.0]);
     assert!(dx.is_nothing());
+}
+
+/// The gradient of `f` at 3, given the cotangents 1 and 10 of its results.
+fn with_two_cotangents<E: Into<Error>>(f: impl FnMut(Array) -> Result<(Array, Array), E>) -> Vec<f32> {
+    let cotangents = (Array::from_f32(1.0).into(), Array::from_f32(10.0).into());
+    let (_, gradient) = vjp(f, Array::from_f32(3.0).into(), cotangents).expect("runs");
+    of(&gradient)
+}
+
+#[test]
+fn each_cotangent_goes_to_its_result() {
+    let twice = |x: Array| -> Result<(Array, Array)> {
+        let y = x.square()?;
+        Ok((y.clone(), y))
+    };
+    let stopped = |x: Array| Ok::<_, Error>((stop_gradient(&x)?, x.square()?));
+    assert_eq!(with_two_cotangents(twice), [66.0]);
+    assert_eq!(with_two_cotangents(stopped), [60.0]);
+    assert_eq!(with_two_cotangents(|x| Ok::<_, Error>((x.clone(), x))), [11.0]);
+    let dense = |(first, second): (Value, Value)| Ok::<_, Error>((first.dense()?, second.dense()?));
+    let (mut again, mut again_stopped) = (checkpoint(twice), checkpoint(stopped));
+    assert_eq!(with_two_cotangents(|x| dense(again(x.into())?)), [66.0]);
+    assert_eq!(with_two_cotangents(|x| dense(again_stopped(x.into())?)), [60.0]);
+    let mut own = custom_jvp(twice, |x: Array, dx: Array| -> Result<(Array, Array)> {
+        let dy = x.multiply(&dx)?;
+        Ok((dy.clone(), dy))
+    });
+    assert_eq!(with_two_cotangents(|x| dense(own(x.into())?)), [66.0]);
+}
+
+#[test]
+fn an_integer_result_of_a_checkpointed_function_takes_no_cotangent() {
+    let mut pair = checkpoint(|(x, i): (Array, Array)| Ok::<_, Error>((i, x.square()?)));
+    let loss = move |x: Array| -> Result<Array> { Ok(pair((x.into(), integers().into()))?.1.dense()?.sum(None)?) };
+    let gradient = grad(loss)(vector(&[2.0, 3.0]).into()).expect("runs");
+    assert_eq!(of(&gradient), [4.0, 6.0]);
 }

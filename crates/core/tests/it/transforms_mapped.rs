@@ -6,7 +6,8 @@ use std::rc::Rc;
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, ops};
 use tacit::op::Multiply;
-use tacit::transform::{checkpoint, grad, vmap};
+use tacit::transform::{checkpoint, custom_jvp, custom_vjp, grad, jvp, vmap};
+use tacit::tree::Gradient;
 use tacit::{Counters, Error, Policy, Registry, Result, Value, handler};
 
 use crate::types::{Left, error, matrix, message, numbers, vector, with_handlers};
@@ -50,6 +51,42 @@ fn results_have_the_axis_where_it_is_asked_for() {
     assert_eq!((first.to_string(), second.to_string()), ("f32[2,3]".to_owned(), "f32[3,2]".to_owned()));
     assert_eq!(of(&first), [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
     assert_eq!(vmap(0, -1, |x: Array| x.square())(x()).expect("runs").to_string(), "f32[2,3]");
+}
+
+#[test]
+fn a_mapped_function_keeps_the_vjp_of_its_own() {
+    // The identity, whose gradient is cut at one; and a product with a shared argument.
+    let clipped = || {
+        custom_vjp(
+            |(x, w): (Array, Array)| x.multiply(w),
+            |(x, w): (Array, Array), _: Array, cotangent: Array| -> Result<(Array, Array)> {
+                Ok((ops::clip(&cotangent, (-1.0, 1.0))?.multiply(w)?, x))
+            },
+        )
+    };
+    let loss = |(x, w): (Array, Array)| -> Result<Array> {
+        let mut one = clipped();
+        let mut mapped = vmap([Some(0), None], 0, move |(x, w): (Array, Array)| one((x.into(), w.into()))?.dense());
+        Ok(mapped((x.into(), w.into()))?.dense()?.multiply(Array::from_f32(5.0))?.sum(None)?)
+    };
+    let (dx, dw) = grad(loss)((matrix(3, 2).into(), vector(&[2.0, 3.0]).into())).expect("runs");
+    assert_eq!(numbers(dx.array().expect("dense")), [2.0, 3.0, 2.0, 3.0, 2.0, 3.0]);
+    assert_eq!(numbers(dw.array().expect("dense")), [9.0, 12.0]);
+}
+
+#[test]
+fn a_mapped_function_keeps_the_jvp_of_its_own() {
+    let mapped = |x: Array| -> Result<Array> {
+        let mut tenfold = custom_jvp(
+            |x: Array| x.square(),
+            |_: Array, dx: Array| -> Result<Array> { Ok(dx.multiply(Array::from_f32(10.0))?) },
+        );
+        vmap(1, 0, move |x: Array| tenfold(x.into())?.dense())(x.into())?.dense()
+    };
+    let tangent = Gradient::Dense(matrix(2, 3));
+    let (value, change) = jvp(mapped, matrix(2, 3).into(), tangent).expect("runs");
+    assert_eq!(of(&value), [1.0, 16.0, 4.0, 25.0, 9.0, 36.0]);
+    assert_eq!(of(&change), [10.0, 40.0, 20.0, 50.0, 30.0, 60.0]);
 }
 
 #[test]
