@@ -34,10 +34,10 @@ pub enum Error {
         avals: Vec<Aval>,
     },
 
-    /// The function asked for the data of a value that is being traced.
+    /// The data of a traced array was asked for: inside its function, or of one that was kept.
     #[error(
-        "the function evaluates an array that depends on an implicit one while it is traced\n\
-         help: move `eval`, `item` and `as_slice` out of the function; inside it arrays have a shape and a dtype only"
+        "an array of a traced function is evaluated, and it has no data\n\
+         help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"
     )]
     EvalInTrace,
 

@@ -4,6 +4,7 @@ extern crate tacit_core as tacit;
 
 mod check;
 mod compiling;
+mod compiling_traps;
 mod compositions;
 mod control_flow;
 mod control_flow_messages;

@@ -129,8 +129,8 @@ fn an_eval_in_a_trace() {
     messages.insert(message(&error(implicit(f)(left()))));
     let messages: Vec<String> = messages.into_iter().collect();
     expect![[r"
-        the function evaluates an array that depends on an implicit one while it is traced
-        help: move `eval`, `item` and `as_slice` out of the function; inside it arrays have a shape and a dtype only"]]
+        an array of a traced function is evaluated, and it has no data
+        help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"]]
     .assert_eq(&messages.join("\n"));
 }
 
@@ -144,8 +144,8 @@ fn an_eval_in_a_transform_in_a_trace() {
     };
     said(
         &expect![[r"
-        the function evaluates an array that depends on an implicit one while it is traced
-        help: move `eval`, `item` and `as_slice` out of the function; inside it arrays have a shape and a dtype only"]],
+        an array of a traced function is evaluated, and it has no data
+        help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"]],
         &error(implicit(f)(left())),
     );
 }

@@ -5,7 +5,7 @@ use std::thread;
 
 use mlx_rs::Array;
 use tacit::op::Negative;
-use tacit::{Counters, Policy, Registry, Result, Value, handler, implicit};
+use tacit::{Counters, Policy, Registry, Result, Value, compile, handler, implicit};
 
 use crate::types::{Left, dense, vector};
 
@@ -61,4 +61,26 @@ fn an_implicit_array_of_evaluated_children_goes_to_another_thread() {
         dense(&implicit(|x: Array| x.exp()?.log())(value).expect("runs")).len()
     });
     assert_eq!(made.join().expect("it does not panic"), 2);
+}
+
+#[test]
+fn each_thread_compiles_for_itself() {
+    let barrier = Arc::new(Barrier::new(2));
+    let work = |by: f32| {
+        let barrier = Arc::clone(&barrier);
+        move || {
+            let mut f = compile(|x: Array| {
+                barrier.wait();
+                x.multiply(Array::from_f32(by))
+            });
+            for i in 0..50 {
+                let made = f.call(&vector(&[i as f32]).into()).expect("runs");
+                assert_eq!(dense(&made), [by * i as f32]);
+            }
+            f.stats().traces
+        }
+    };
+    for thread in [thread::spawn(work(2.0)), thread::spawn(work(3.0))] {
+        assert_eq!(thread.join().expect("it does not panic"), 1);
+    }
 }

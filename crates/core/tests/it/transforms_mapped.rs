@@ -170,8 +170,8 @@ fn what_a_mapped_function_fails_with_comes_out_as_itself() {
     assert_eq!(payload.expect_err("panics").downcast_ref::<i32>(), Some(&42));
     check(
         &expect![[r#"
-            the function evaluates an array that depends on an implicit one while it is traced
-            help: move `eval`, `item` and `as_slice` out of the function; inside it arrays have a shape and a dtype only"#]],
+            an array of a traced function is evaluated, and it has no data
+            help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"#]],
         vmap(0, 0, |x: Array| {
             x.eval()?;
             Ok::<_, Error>(x)

@@ -1,0 +1,205 @@
+//! Where MLX's own compile gives a wrong value, crashes or is silent, a compiled function does not.
+
+#![allow(clippy::float_cmp, reason = "the numbers are exact")]
+
+use std::cell::RefCell;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops, random, transforms};
+use tacit::compile::{Constants, Options};
+use tacit::transform::{checkpoint, custom_vjp};
+use tacit::{Error, Result, compile_with, compile_with_state};
+
+fn options(constants: Constants) -> Options {
+    Options { name: "f".to_owned(), constants, ..Options::default() }
+}
+
+fn denied() -> Options {
+    options(Constants::Deny)
+}
+
+fn row(values: &[f32]) -> Array {
+    Array::from_slice(values, &[1, values.len() as i32])
+}
+
+#[test]
+fn without_shapes_it_is_right_or_an_error() -> Result<()> {
+    type Function = fn(Array) -> Result<Array>;
+    let functions: [(&str, Function); 8] = [
+        ("split", |x| Ok(x.split_equal(2, 0)?.swap_remove(1))),
+        ("scan", |x| Ok(x.cumsum(0, None, None)?)),
+        ("sort", |x| Ok(ops::sort_axis(&x, 0)?)),
+        ("broadcast", |x| Ok(ops::broadcast_to(x.sum_axis(0, true)?, x.shape())?)),
+        ("mean", |x| Ok(x.mean_axis(0, false)?)),
+        ("gradient", |x| Ok(transforms::grad(|x: &Array| x.square()?.sum(None))(&x)?)),
+        ("checkpoint", |x| checkpoint(|x: Array| x.exp())(x.into())?.dense()),
+        ("custom vjp", |x| {
+            custom_vjp(|x: Array| x.exp(), |_: Array, y: Array, cotangent: Array| y.multiply(cotangent))(x.into())?
+                .dense()
+        }),
+    ];
+    for (name, function) in functions {
+        let mut f = compile_with(function, Options { shapeless: true, ..options(Constants::Allow) });
+        for rows in [4, 2, 6, 4] {
+            let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 4], &random::key(rows as u64)?)?;
+            let made = f.call(&(&x).into()).and_then(|y| {
+                let y = y.dense()?;
+                y.eval()?;
+                Ok(y)
+            });
+            match made {
+                Ok(made) => {
+                    let expected = function(x)?;
+                    assert_eq!(made.shape(), expected.shape(), "{name}, {rows} rows");
+                    assert!(made.all_close(&expected, None, None, None)?, "{name}, {rows} rows");
+                }
+                Err(Error::Shapeless { .. }) => {}
+                Err(error) => panic!("{name}, {rows} rows: {error}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_array_that_outlives_its_trace_has_no_data() -> Result<()> {
+    let kept = RefCell::new(Vec::new());
+    let mut f = compile_with(
+        |x: Array| {
+            let y = x.exp()?;
+            kept.borrow_mut().extend([x, y.clone()]);
+            Ok::<_, Exception>(y)
+        },
+        denied(),
+    );
+    for _ in 0..2 {
+        assert_eq!(f.call(&row(&[0.0]).into())?.dense()?.item_exact::<f32>(), 1.0);
+    }
+    drop(f);
+    let kept = kept.into_inner();
+    assert_eq!(kept.len(), 2);
+    for array in &kept {
+        assert!(array.eval().is_err());
+        // Nor does another trace take it.
+        let mut other = compile_with(|x: Array| x.add(array), denied());
+        assert!(other.call(&row(&[0.0]).into()).and_then(|y| Ok(y.dense()?.eval()?)).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn functions_of_one_type_keep_their_own_traces() -> Result<()> {
+    let plus = |number: f32| move |x: Array| x.add(Array::from_f32(number));
+    let (mut one, mut two) = (compile_with(plus(1.0), denied()), compile_with(plus(2.0), denied()));
+    // mlx-rs numbers its functions from 1 in the same table.
+    let three = |x: &Array| -> Result<Array, Exception> { x.add(Array::from_f32(3.0)) };
+    let mut theirs = transforms::compile::compile(three, None);
+    for i in 0..3 {
+        let x = Array::from_f32(i as f32);
+        assert_eq!(one.call(&(&x).into())?.dense()?.item_exact::<f32>(), i as f32 + 1.0);
+        assert_eq!(theirs(&x)?.item_exact::<f32>(), i as f32 + 3.0);
+        assert_eq!(two.call(&(&x).into())?.dense()?.item_exact::<f32>(), i as f32 + 2.0);
+    }
+    assert_eq!((one.stats().traces, two.stats().traces), (1, 1));
+    // A function that is gone leaves nothing to one in its place.
+    for i in 0..50 {
+        let mut f = compile_with(plus(i as f32), denied());
+        assert_eq!(f.call(&Array::from_f32(0.0).into())?.dense()?.item_exact::<f32>(), i as f32);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_draw_from_the_key_of_the_thread_is_frozen_and_leaves_the_key_alone() -> Result<()> {
+    random::seed(3)?;
+    let noisy = |x: Array| x.add(random::normal::<f32>(&[1, 2], None, None, None)?);
+    let x = row(&[0.0, 0.0]);
+    let mut f = compile_with(noisy, options(Constants::Allow));
+    let first = f.call(&(&x).into())?.dense()?;
+    let second = f.call(&(&x).into())?.dense()?;
+    assert_eq!(first.as_slice::<f32>(), second.as_slice::<f32>());
+    // The key of the thread holds nothing of the trace.
+    random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
+    Ok(())
+}
+
+#[test]
+fn an_argument_that_is_captured_as_well_is_right_or_an_error() -> Result<()> {
+    for x in [row(&[1.0, 2.0]), Array::from_f32(3.0)] {
+        let mut f = compile_with(|y: Array| x.add(y), options(Constants::Allow));
+        let twice = x.add(&x)?;
+        match f.call(&(&x).into()) {
+            Ok(made) => assert!(made.dense()?.all_close(&twice, None, None, None)?),
+            Err(error) => assert!(error.to_string().contains("uncaptured"), "{error}"),
+        }
+        // With other arguments there is a trace, which then serves these too.
+        let other = ops::ones::<f32>(x.shape())?;
+        for (given, expected) in [(&other, x.add(&other)?), (&x, twice)] {
+            assert!(f.call(&given.into())?.dense()?.all_close(&expected, None, None, None)?);
+        }
+        assert_eq!(f.stats().traces, 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_state_that_grows_or_moves_is_another_trace() -> Result<()> {
+    let mut grow = compile_with_state(
+        |cache: &mut Array, x: Array| {
+            *cache = ops::concatenate_axis(&[&*cache, &x], 0)?;
+            cache.sum(None)
+        },
+        denied(),
+    );
+    for _ in 0..2 {
+        let mut cache = row(&[1.0]);
+        for rows in 2..=4 {
+            let sum = grow.call(&mut cache, &row(&[1.0]).into())?.dense()?;
+            assert_eq!((sum.item_exact::<f32>(), cache.shape()), (rows as f32, &[rows, 1][..]));
+        }
+    }
+    assert_eq!(grow.stats().traces, 3);
+    assert!(grow.stats().retraces().all(|reason| reason.starts_with("shape of")));
+
+    let sum = |list: &[Array]| list.iter().try_fold(Array::from_f32(0.0), |sum, x| sum.add(x));
+    let mut weighted = compile_with_state(
+        |(ones, tens): &mut (Vec<Array>, Vec<Array>), (): ()| {
+            sum(ones)?.add(sum(tens)?.multiply(Array::from_f32(10.0))?)
+        },
+        denied(),
+    );
+    for _ in 0..2 {
+        for (first, second, expected) in [(1, 1, 11.0), (2, 0, 2.0), (0, 2, 20.0)] {
+            let mut state = (vec![Array::from_f32(1.0); first], vec![Array::from_f32(1.0); second]);
+            assert_eq!(weighted.call(&mut state, &())?.dense()?.item_exact::<f32>(), expected);
+        }
+    }
+    assert_eq!(weighted.stats().traces, 3);
+    Ok(())
+}
+
+#[test]
+fn fused_graphs_give_the_numbers_of_the_eager_ones() -> Result<()> {
+    let x = row(&[1.0, 2.0, 3.0]);
+    // MLX once failed to fuse more than a hundred ops.
+    let long = |x: Array| (0..200).try_fold(x.clone(), |y, _| y.add(&x)?.negative());
+    let made = compile_with(long, denied()).call(&(&x).into())?.dense()?;
+    assert_eq!(made.as_slice::<f32>(), long(x.clone())?.as_slice::<f32>());
+    // Ops of one primitive that differ in a parameter are not one.
+    let logs = |x: Array| Ok::<_, Exception>((x.log()?, x.log2()?, x.log10()?));
+    let (e, two, ten) = compile_with(logs, denied()).call(&(&x).into())?;
+    let expected = logs(x.clone())?;
+    for (made, expected) in [(e, expected.0), (two, expected.1), (ten, expected.2)] {
+        assert!(made.dense()?.all_close(&expected, None, None, None)?);
+    }
+    // MLX writes seven digits of a captured number into the source of a fused kernel, and reads all of an argument.
+    let number = Array::from_f32(1.000_000_1);
+    let scaled = |(x, by): (Array, Array)| x.multiply(by)?.negative();
+    let expected = scaled((x.clone(), number.clone()))?;
+    let made = compile_with(scaled, denied()).call(&((&x).into(), (&number).into()))?.dense()?;
+    assert_eq!(made.as_slice::<f32>(), expected.as_slice::<f32>());
+    let captured = |x: Array| x.multiply(&number)?.negative();
+    let made = compile_with(captured, denied()).call(&(&x).into())?.dense()?;
+    assert!(made.all_close(&expected, None, None, None)?);
+    Ok(())
+}
