@@ -146,7 +146,7 @@ fn an_argument_that_is_captured_as_well_is_right_or_an_error() -> Result<()> {
 fn a_state_that_grows_or_moves_is_another_trace() -> Result<()> {
     let mut grow = compile_with_state(
         |cache: &mut Array, x: Array| {
-            *cache = ops::concatenate_axis(&[&*cache, &x], 0)?;
+            *cache = ops::concatenate(&[&*cache, &x], 0)?;
             cache.sum(None)
         },
         denied(),
