@@ -25,13 +25,8 @@ pub struct PanicError(pub String);
 pub(crate) const NO_RULE: c_int = 2;
 
 /// As [`guarded`], for a rule that need not exist.
-pub(crate) fn guarded_rule(body: impl FnOnce() -> Option<Result<(), BoxError>>) -> c_int {
+pub(crate) fn guarded_rule(body: impl FnOnce() -> Result<Option<()>, BoxError>) -> c_int {
     let mut none = false;
-    let status = guarded(|| {
-        body().unwrap_or_else(|| {
-            none = true;
-            Ok(())
-        })
-    });
+    let status = guarded(|| body().map(|answer| none = answer.is_none()));
     if none { NO_RULE } else { status }
 }

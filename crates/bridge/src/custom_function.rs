@@ -170,25 +170,17 @@ extern "C" fn vjp(
 ) -> c_int {
     guarded_rule(|| {
         // SAFETY: as in `forward`.
-        let (Held { function, .. }, args) = unsafe {
-            let copied = || {
-                Ok([
-                    arrays::copies(primals, primal_count)?,
-                    arrays::copies(cotangents, cotangent_count)?,
-                    arrays::copies(outputs, output_count)?,
-                ])
-            };
-            (held(function), copied())
+        let (Held { function, .. }, primals, cotangents, outputs) = unsafe {
+            (
+                held(function),
+                arrays::copies(primals, primal_count)?,
+                arrays::copies(cotangents, cotangent_count)?,
+                arrays::copies(outputs, output_count)?,
+            )
         };
-        let [primals, cotangents, outputs] = match args {
-            Ok(args) => args,
-            Err(error) => return Some(Err(error)),
-        };
-        let made = function.vjp(&primals, &cotangents, &outputs)?;
-        Some(made.and_then(|made| {
-            check_gradients(function.name(), primals.iter(), &made)?;
-            Ok(arrays::pour(&made, &gradients)?)
-        }))
+        let Some(made) = function.vjp(&primals, &cotangents, &outputs).transpose()? else { return Ok(None) };
+        check_gradients(function.name(), primals.iter(), &made)?;
+        Ok(Some(arrays::pour(&made, &gradients)?))
     })
 }
 
@@ -202,23 +194,19 @@ extern "C" fn jvp(
     sink: Sink,
 ) -> c_int {
     guarded_rule(|| {
-        // SAFETY: as in `forward`; there is a tangent for each of the argnums.
-        let (held, args) = unsafe {
-            let copied = || Ok([arrays::copies(primals, primal_count)?, arrays::copies(tangents, argnum_count)?]);
-            (held(function), copied())
+        // SAFETY: as in `forward`; there is a tangent for each of the argnums, which are live for the length of the call.
+        let (held, primals, tangents, argnums) = unsafe {
+            (
+                held(function),
+                arrays::copies(primals, primal_count)?,
+                arrays::copies(tangents, argnum_count)?,
+                arrays::integers(argnums, argnum_count),
+            )
         };
-        let [primals, tangents] = match args {
-            Ok(args) => args,
-            Err(error) => return Some(Err(error)),
-        };
-        // SAFETY: the numbers are live for the length of the call.
-        let argnums = unsafe { arrays::integers(argnums, argnum_count) };
         let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();
-        let made = held.function.jvp(&primals, &tangents, &argnums)?;
-        Some(made.and_then(|made| {
-            check_tangents(held.function.name(), held.results.get().map_or(&[], Vec::as_slice), &made)?;
-            Ok(arrays::pour(&made, &sink)?)
-        }))
+        let Some(made) = held.function.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
+        check_tangents(held.function.name(), held.results.get().map_or(&[], Vec::as_slice), &made)?;
+        Ok(Some(arrays::pour(&made, &sink)?))
     })
 }
 

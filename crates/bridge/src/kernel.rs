@@ -91,7 +91,7 @@ macro_rules! elements {
 elements! {
     u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64,
     i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
-    f32 => Float32, f64 => Float64,
+    half::f16 => Float16, half::bf16 => Bfloat16, f32 => Float32, f64 => Float64,
 }
 
 /// The elements of a kernel's array cannot be borrowed as they were asked for.
@@ -149,6 +149,12 @@ impl Input<'_> {
         }
         // SAFETY: the bytes hold `size` elements of this dtype, and the address was checked.
         Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.aval.size()) })
+    }
+
+    /// The elements as they lie in memory, whatever their type.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.data
     }
 }
 
@@ -274,20 +280,18 @@ extern "C" fn vjp(
 ) -> c_int {
     guarded_rule(|| {
         // SAFETY: everything is live for the length of the call.
-        let (kernel, args, argnums) = unsafe {
-            let copied = || Ok([arrays::copies(primals, primal_count)?, arrays::copies(cotangents, cotangent_count)?]);
-            (kernel_of(kernel), copied(), arrays::integers(argnums, argnum_count))
-        };
-        let [primals, cotangents] = match args {
-            Ok(args) => args,
-            Err(error) => return Some(Err(error)),
+        let (kernel, primals, cotangents, argnums) = unsafe {
+            (
+                kernel_of(kernel),
+                arrays::copies(primals, primal_count)?,
+                arrays::copies(cotangents, cotangent_count)?,
+                arrays::integers(argnums, argnum_count),
+            )
         };
         let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();
-        let made = kernel.vjp(&primals, &cotangents, &argnums)?;
-        Some(made.and_then(|made| {
-            check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &made)?;
-            Ok(arrays::pour(&made, &gradients)?)
-        }))
+        let Some(made) = kernel.vjp(&primals, &cotangents, &argnums).transpose()? else { return Ok(None) };
+        check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &made)?;
+        Ok(Some(arrays::pour(&made, &gradients)?))
     })
 }
 

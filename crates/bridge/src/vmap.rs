@@ -182,31 +182,20 @@ pub(crate) unsafe fn answer_vmap(
     rule: impl FnOnce(&[Array], &[Option<usize>]) -> Option<Result<Mapped, BoxError>>,
     results: &Sink,
     result_axes: &AxisSink,
-) -> Option<Result<(), BoxError>> {
+) -> Result<Option<()>, BoxError> {
     // SAFETY: as the caller promises.
-    let (inputs, axes) = unsafe { (arrays::copies(inputs, count), arrays::integers(axes, count)) };
-    let inputs = match inputs {
-        Ok(inputs) => inputs,
-        Err(error) => return Some(Err(error.into())),
-    };
+    let (inputs, axes) = unsafe { (arrays::copies(inputs, count)?, arrays::integers(axes, count)) };
     let axes: Vec<Option<usize>> = axes.iter().map(|&axis| usize::try_from(axis).ok()).collect();
-    let mapped = rule(&inputs, &axes)?;
-    Some(mapped.and_then(|(made, axes)| {
-        let fits = made.len() == axes.len() && made.iter().zip(&axes).all(|(array, &axis)| axis < array.ndim());
-        if !fits {
-            let results: Vec<String> = made.iter().map(|array| Aval::from(array).to_string()).collect();
-            return Err(VmapError::Rule {
-                function: function.to_owned(),
-                count: made.len(),
-                results: results.join(" "),
-                axes,
-            }
-            .into());
-        }
-        arrays::pour(&made, results)?;
-        for axis in axes {
-            (result_axes.push)(result_axes.ctx, axis as i32);
-        }
-        Ok(())
-    }))
+    let Some((made, axes)) = rule(&inputs, &axes).transpose()? else { return Ok(None) };
+    let fits = made.len() == axes.len() && made.iter().zip(&axes).all(|(array, &axis)| axis < array.ndim());
+    if !fits {
+        let results: Vec<String> = made.iter().map(|array| Aval::from(array).to_string()).collect();
+        let (function, results) = (function.to_owned(), results.join(" "));
+        return Err(VmapError::Rule { function, count: made.len(), results, axes }.into());
+    }
+    arrays::pour(&made, results)?;
+    for axis in axes {
+        (result_axes.push)(result_axes.ctx, axis as i32);
+    }
+    Ok(Some(()))
 }

@@ -23,8 +23,8 @@ pub use switch::{COMPILE_VARIABLE, disable, enable, is_enabled};
 use engine::Engine;
 use mlx_rs::Array;
 
-use crate::implicit::{arrays_of, never_called};
 use crate::tree::{self, Flattened, Item, Labels, Node, Open, Reader, TreeDef, Visitor};
+use crate::values::{arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace};
 
 /// Compiles a function: it is traced for each structure of its arguments and replayed after that.
@@ -230,7 +230,6 @@ impl<S: Tree> Drop for Lent<'_, S> {
     fn drop(&mut self) {
         let (leaves, def) = (std::mem::take(&mut self.own.0), &self.own.1);
         // The leaves are those that the state itself gave for this definition.
-        let _ =
-            Reader::new(def, leaves.into_iter().map(Item::Value)).and_then(|mut reader| self.state.assign(&mut reader));
+        let _ = tree::assign(self.state, def, leaves);
     }
 }

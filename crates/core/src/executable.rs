@@ -30,7 +30,8 @@ use tacit_bridge::any_tracer;
 
 use crate::compile::{Compiled, Constants, Options, Stats, compile_with};
 use crate::tree::{self, Open};
-use crate::{Aval, Error, Result, Value, implicit, trace};
+use crate::values::Values;
+use crate::{Aval, Error, Result, Value, trace};
 
 /// A function with named parameters and inputs, held and run many times.
 ///
@@ -67,7 +68,7 @@ pub struct Executable<'f> {
     mode: Mode,
     compiled: Compiled<'f, Arrays, Vec<Array>>,
     /// The parameters and inputs in the order of their description, as the function's arguments.
-    arguments: Values,
+    arguments: Arguments,
     /// What must be set before a run and is not.
     unset: Vec<Place>,
     /// What stands for an argument that is not there.
@@ -77,7 +78,7 @@ pub struct Executable<'f> {
 }
 
 type Arrays = (Vec<Array>, Vec<Array>);
-type Values = (Vec<Value>, Vec<Value>);
+type Arguments = (Vec<Value>, Vec<Value>);
 
 impl Executable<'static> {
     /// Begins the description of an executable; messages call it `name`.
@@ -310,18 +311,16 @@ impl<'f> Executable<'f> {
     /// The inputs of a run in the order of their description.
     fn in_order<'a>(&self, named: &[(&str, &'a Array)]) -> Result<Vec<&'a Array>> {
         let signature = &self.body.signature;
-        for (position, (name, _)) in named.iter().enumerate() {
-            signature.find(name, Kind::Given)?;
-            if named[..position].iter().any(|(other, _)| other == name) {
+        let mut found: Vec<Option<&'a Array>> = vec![None; signature.inputs.len()];
+        for &(name, array) in named {
+            // What is given to a run is an input.
+            let Place::Input(index) = signature.find(name, Kind::Given)? else { continue };
+            if found[index].replace(array).is_some() {
                 return Err(Error::invalid(format!("input {name} is given twice"), "give each input once"));
             }
         }
-        let found = |&index: &usize| {
-            let own = &*signature.inputs[index].name;
-            let array = named.iter().find(|(name, _)| *name == own).map(|(_, array)| *array);
-            array.ok_or_else(|| signature.missing(Place::Input(index)))
-        };
-        signature.given.iter().map(found).collect()
+        let given = |&index: &usize| found[index].ok_or_else(|| signature.missing(Place::Input(index)));
+        signature.given.iter().map(given).collect()
     }
 
     fn named(&self, returned: Vec<Value>) -> Outputs {
@@ -332,10 +331,7 @@ impl<'f> Executable<'f> {
     fn begin(&mut self, inputs: &[&Array]) -> Result<Vec<Value>> {
         let returned = self.step(inputs)?;
         // By now the former residents are the graph's alone, and it may write the new ones into their memory.
-        let fed = self.body.signature.outputs.iter().flat_map(|output| &output.feeds);
-        let begun: Vec<&Value> = returned.iter().chain(fed.map(|&input| &self.arguments.1[input])).collect();
-        let arrays = dense_leaves(&begun)?;
-        transforms::async_eval(&arrays)?;
+        transforms::async_eval(&dense_leaves(returned.iter().chain(self.fed_residents()))?)?;
         Ok(returned)
     }
 
@@ -388,14 +384,16 @@ impl<'f> Executable<'f> {
             self.start_fed()?;
             return self.compiled.call(arguments);
         }
-        let made = implicit(|(parameters, inputs): Arrays| self.body.call(&parameters, inputs))(arguments.clone())?;
+        let made: Vec<Value> = Values::of(arguments)?
+            .run(|(parameters, inputs): Arrays| self.body.call(&parameters, inputs))?
+            .into_tree()?;
         if self.mode == Mode::Eager {
             evaluate(&made)?;
         }
         Ok(made)
     }
 
-    fn cut(&self, extent: Extent) -> Result<Values> {
+    fn cut(&self, extent: Extent) -> Result<Arguments> {
         let (parameters, inputs) = &self.arguments;
         let cut = |(value, described): (&Value, &Described)| {
             if extent.is_of(&described.aval) { Ok(extent.rows(&value.dense()?)?.into()) } else { Ok(value.clone()) }
@@ -403,10 +401,15 @@ impl<'f> Executable<'f> {
         Ok((parameters.clone(), inputs.iter().zip(&self.body.signature.inputs).map(cut).collect::<Result<_>>()?))
     }
 
+    /// The residents that outputs are fed to, as they are now.
+    fn fed_residents(&self) -> impl Iterator<Item = &Value> {
+        let fed = self.body.signature.outputs.iter().flat_map(|output| &output.feeds);
+        fed.map(|&input| &self.arguments.1[input])
+    }
+
     /// Begins the evaluation of what the latest run fed.
     fn start_fed(&self) -> Result<()> {
-        let fed = self.body.signature.outputs.iter().flat_map(|output| &output.feeds);
-        let mut arrays = fed.filter_map(|&input| self.arguments.1[input].as_dense()).peekable();
+        let mut arrays = self.fed_residents().filter_map(Value::as_dense).peekable();
         if arrays.peek().is_some() {
             transforms::async_eval(arrays)?;
         }
@@ -467,10 +470,10 @@ fn evaluate(values: &[Value]) -> Result<()> {
     Ok(transforms::eval(&dense_leaves(values)?)?)
 }
 
-fn dense_leaves<V: std::borrow::Borrow<Value>>(values: &[V]) -> Result<Vec<Array>> {
-    let mut arrays = Vec::with_capacity(values.len());
+fn dense_leaves<'v>(values: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Array>> {
+    let mut arrays = Vec::new();
     for value in values {
-        match value.borrow() {
+        match value {
             Value::Dense(array) => arrays.push(array.clone()),
             implicit @ Value::Implicit(_) => {
                 arrays.extend(tree::leaves(implicit, Open::Fully)?.iter().filter_map(Value::as_dense).cloned());

@@ -1,9 +1,7 @@
 //! `implicit(f)`: plain code on implicit arrays.
 
-use mlx_rs::Array;
-
-use crate::tree::{self, Flattened, Open, TreeDef, Visitor};
-use crate::{Error, Explanation, Result, Tree, Value, trace};
+use crate::values::Values;
+use crate::{Error, Explanation, Result, Tree, Value};
 
 /// Makes a function on arrays take and return values, implicit ones included.
 ///
@@ -37,11 +35,9 @@ where
     F: FnMut(A) -> Result<O, E>,
 {
     move |args| {
-        let call = Call::of(&args)?;
+        let given = Values::of(&args)?;
         drop(args);
-        let mut made = None;
-        let results = trace::run(&call.args, |arrays| call.made(&mut f, arrays, &mut made))?;
-        tree::unflatten(&made.ok_or_else(never_called)?, results)
+        given.run(&mut f)?.into_tree()
     }
 }
 
@@ -57,62 +53,7 @@ where
     E: Into<Error>,
     F: FnMut(A) -> Result<O, E>,
 {
-    let call = Call::of(&args)?;
+    let given = Values::of(&args)?;
     drop(args);
-    let (_, explanation) = trace::run_explained(&call.args, |arrays| call.made(&mut f, arrays, &mut None))?;
-    Ok(explanation)
-}
-
-/// The arguments of a traced function: values, and the structure that its closure sees them in.
-pub(crate) struct Call {
-    pub(crate) args: Vec<Value>,
-    def: TreeDef,
-}
-
-impl Call {
-    pub(crate) fn of(args: &impl Tree) -> Result<Self> {
-        let (args, def) = tree::flatten(args, Open::Closed)?;
-        Ok(Self { args, def })
-    }
-
-    /// Calls `f` on the arrays that stand for the arguments; the arrays of its results, whose structure goes to `made`.
-    pub(crate) fn made<A, O, E>(
-        &self,
-        f: &mut impl FnMut(A) -> Result<O, E>,
-        arrays: Vec<Array>,
-        made: &mut Option<TreeDef>,
-    ) -> Result<Vec<Array>>
-    where
-        A: Tree,
-        O: Tree,
-        E: Into<Error>,
-    {
-        let args = tree::unflatten(&self.def, arrays.into_iter().map(Value::from).collect())?;
-        let results = f(args).map_err(Into::into)?;
-        arrays_of(|visitor| results.flatten(visitor), made)
-    }
-}
-
-/// The arrays of what a traced function returned, and its structure.
-pub(crate) fn arrays_of<'a>(
-    show: impl FnOnce(&mut dyn Visitor<'a>) -> Result<()>,
-    made: &mut Option<TreeDef>,
-) -> Result<Vec<Array>> {
-    let (leaves, def) = Flattened::shown(Open::Closed, show)?;
-    *made = Some(def);
-    leaves
-        .into_iter()
-        .map(|leaf| match leaf {
-            Value::Dense(array) => Ok(array),
-            implicit @ Value::Implicit(_) => Err(Error::invalid(
-                format!("the function returns {implicit}, and inside it every array is dense"),
-                "return the implicit array beside the function, or open it with `implicit` inside",
-            )),
-        })
-        .collect()
-}
-
-/// A trace that ends well has called its function.
-pub(crate) fn never_called() -> Error {
-    Error::invalid("the function was not called", "let the transform call it once")
+    Values::explained(&given.values, |arrays| f(given.with(arrays)?).map_err(Into::into))
 }

@@ -35,6 +35,7 @@ mod trace;
 pub mod transform;
 pub mod tree;
 mod value;
+mod values;
 
 pub use compile::{compile, compile_with, compile_with_state};
 pub use counters::Counters;

@@ -6,9 +6,8 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 
-use crate::implicit::{arrays_of, never_called};
-use crate::tree::{self, TreeDef};
-use crate::{Error, Explanation, Result, Tree, Value, trace};
+use crate::values::Values;
+use crate::{Error, Explanation, Result, Tree, Value};
 
 /// Values for some parameters of a module, by their path as mlx-rs flattens it: `layers.0.weight`.
 pub type Parameters = BTreeMap<String, Value>;
@@ -48,9 +47,7 @@ where
     E: Into<Error>,
 {
     let (paths, values) = checked(module, parameters)?;
-    let mut made = None;
-    let results = trace::run(&values, |arrays| call(module, paths, arrays, f, &mut made))?;
-    tree::unflatten(&made.ok_or_else(never_called)?, results)
+    Values::traced(&values, |arrays| call(module, paths, arrays, f))?.into_tree()
 }
 
 /// Runs `f` as [`with_parameters`] does and tells what happened.
@@ -69,8 +66,7 @@ where
     E: Into<Error>,
 {
     let (paths, values) = checked(module, parameters)?;
-    let (_, explanation) = trace::run_explained(&values, |arrays| call(module, paths, arrays, f, &mut None))?;
-    Ok(explanation)
+    Values::explained(&values, |arrays| call(module, paths, arrays, f))
 }
 
 /// Checks that a module has a parameter of each path, of the value's shape and dtype.
@@ -110,16 +106,13 @@ fn call<M, O, E>(
     paths: Vec<Rc<str>>,
     arrays: Vec<Array>,
     f: impl FnOnce(&mut M) -> Result<O, E>,
-    made: &mut Option<TreeDef>,
-) -> Result<Vec<Array>>
+) -> Result<O>
 where
     M: ModuleParameters,
-    O: Tree,
     E: Into<Error>,
 {
     let lent = Lent::new(module, paths.into_iter().zip(arrays));
-    let results = f(&mut *lent.module).map_err(Into::into)?;
-    arrays_of(|visitor| results.flatten(visitor), made)
+    f(&mut *lent.module).map_err(Into::into)
 }
 
 /// A module with other parameters, until it is dropped.

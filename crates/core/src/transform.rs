@@ -26,6 +26,7 @@ mod jvp;
 mod node;
 mod opened;
 mod resident;
+mod rule;
 mod vmap;
 mod wrt;
 

@@ -80,19 +80,11 @@ impl Engine {
             if !entry.program.matches(&inputs) || entry.recorded.as_mut().is_some_and(|known| !known.serves(&inputs)) {
                 continue;
             }
-            let mut outputs = Vec::with_capacity(entry.made.leaves());
-            let mut dropped = false;
-            let called = entry.program.call(&inputs, &mut outputs, &mut |_| {
-                dropped = true;
-                Err("the trace was dropped".into())
-            });
-            if dropped {
-                // MLX's own cache was cleared.
+            let Some(outputs) = entry.replayed(&inputs)? else {
                 self.entries.remove(i);
                 self.latest = self.entries.len();
                 return Ok(None);
-            }
-            called?;
+            };
             entry.used = self.stats.calls;
             self.latest = i;
             return Ok(Some((outputs, entry.made.clone())));
@@ -106,7 +98,7 @@ impl Engine {
             return self.inlined(leaves, body);
         }
         let (opened, def) = closed.opened(leaves.clone())?;
-        let inputs = opened.iter().map(Value::dense).collect::<Result<Vec<Array>>>()?;
+        let inputs = dense(&opened)?;
         let inputs: Vec<&Array> = inputs.iter().collect();
         if any_tracer(&inputs) {
             return self.inlined(leaves, body);
@@ -134,18 +126,10 @@ impl Engine {
         let Some((i, mut recorded)) = found else { return Ok(None) };
         let entry = &mut entries[i];
         let def = entry.key.def.clone();
-        let expected = recorded.check(&options.name, inputs, &mut |tracers| {
-            let (made, _) = body(def.closed(tracers)?, &mut |_, _| Ok(()))?;
-            Ok(dense(&made)?)
-        });
+        let expected = recorded.check(&options.name, inputs, &mut |tracers| recorded_results(&def, tracers, body));
         stats.checked += 1;
-        let mut dropped = false;
         let result = expected.and_then(|expected| {
-            let mut outputs = Vec::with_capacity(entry.made.leaves());
-            entry.program.call(inputs, &mut outputs, &mut |_| {
-                dropped = true;
-                Err("the trace was dropped".into())
-            })?;
+            let Some(outputs) = entry.replayed(inputs)? else { return Ok(None) };
             let found: Vec<Aval> = outputs.iter().map(Aval::from).collect();
             if found != expected {
                 return Err(Error::Shapeless {
@@ -154,9 +138,9 @@ impl Engine {
                 });
             }
             recorded.served(inputs);
-            Ok(outputs)
+            Ok(Some(outputs))
         });
-        if dropped {
+        if matches!(result, Ok(None)) {
             entries.remove(i);
             *latest = entries.len();
             return Ok(None);
@@ -164,7 +148,7 @@ impl Engine {
         entry.recorded = Some(recorded);
         entry.used = stats.calls;
         *latest = i;
-        Ok(Some((result?, entry.made.clone())))
+        Ok(result?.map(|outputs| (outputs, entry.made.clone())))
     }
 
     fn traced(&mut self, mut key: Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Opened<Array>> {
@@ -172,10 +156,7 @@ impl Engine {
         let mut program = Program::new(options.shapeless)?;
         let mut recorded = None;
         if program.is_shapeless() {
-            let graph = Recorded::new(inputs, &mut |tracers| {
-                let (made, _) = body(key.def.closed(tracers)?, &mut |_, _| Ok(()))?;
-                Ok(dense(&made)?)
-            })?;
+            let graph = Recorded::new(inputs, &mut |tracers| recorded_results(&key.def, tracers, body))?;
             if graph.reduces_one()? {
                 program = Program::new(false)?;
             } else {
@@ -191,7 +172,7 @@ impl Engine {
                 Ok::<_, BoxError>(dense(&results)?)
             })
             .map_err(|error| shapeless::named(&options.name, error.into()))?;
-        let made = made.ok_or_else(crate::implicit::never_called)?;
+        let made = made.ok_or_else(crate::values::never_called)?;
         if outcome == Outcome::Inlined {
             stats.inlined += 1;
             return Ok((outputs, made));
@@ -214,6 +195,29 @@ impl Engine {
         entries.push(Entry { key, program, made: made.clone(), recorded, used: stats.calls });
         Ok((outputs, made))
     }
+}
+
+impl Entry {
+    /// What the program gives; nothing where MLX's own cache was cleared.
+    fn replayed(&mut self, inputs: &[&Array]) -> Result<Option<Vec<Array>>> {
+        let mut outputs = Vec::with_capacity(self.made.leaves());
+        let mut dropped = false;
+        let called = self.program.call(inputs, &mut outputs, &mut |_| {
+            dropped = true;
+            Err("the trace was dropped".into())
+        });
+        if dropped {
+            return Ok(None);
+        }
+        called?;
+        Ok(Some(outputs))
+    }
+}
+
+/// What the function gives on tracers in the structure `def`.
+fn recorded_results(def: &TreeDef, tracers: Vec<Array>, body: &mut Body<'_>) -> Result<Vec<Array>, BoxError> {
+    let (made, _) = body(def.closed(tracers)?, &mut |_, _| Ok(()))?;
+    Ok(dense(&made)?)
 }
 
 fn dense(values: &[Value]) -> Result<Vec<Array>> {

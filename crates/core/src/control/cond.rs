@@ -2,9 +2,9 @@
 
 use mlx_rs::{Array, ops};
 
-use super::carry::Values;
 use super::predicate::{Predicate, read};
 use super::structure::Structure;
+use crate::values::Values;
 use crate::{Error, Result, Tree, Value, tree};
 
 /// Runs one of two functions on the operands: `on_true` where the predicate holds, `on_false` otherwise.

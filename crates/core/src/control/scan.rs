@@ -2,9 +2,9 @@
 
 use mlx_rs::{Array, ops};
 
-use super::carry::{Carry, Values};
+use super::carry::Carry;
 use super::structure::Structure;
-use crate::implicit::{arrays_of, never_called};
+use crate::values::{Values, arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace, tree};
 
 /// Goes along axis 0 of `xs` with a carry: the last carry, and what the steps made, stacked along a new axis 0.

@@ -1,17 +1,13 @@
 //! Functions over trees with a jvp of their own.
 
-use std::marker::PhantomData;
-use std::rc::Rc;
-
 use mlx_rs::{Array, ops};
 use tacit_bridge::BoxError;
 
 use super::custom_vjp::built;
-use super::node::NodeFunction;
 use super::opened::{Opened, is_differentiable};
-use super::resident::Resident;
-use crate::implicit::arrays_of;
-use crate::tree::{self, Open};
+use super::rule::{InGraph, Rule, fitting, with_rule};
+use crate::tree;
+use crate::values::Values;
 use crate::{Error, Result, Tree, Value, trace};
 
 /// Gives `f` a jvp of its own: `forward` takes the arguments and their tangents, and returns the tangents of the results,
@@ -52,26 +48,7 @@ where
     F: Fn(A) -> Result<O, E> + 'static,
     G: Fn(A, A) -> Result<O, B> + 'static,
 {
-    let (f, forward) = (Rc::new(f), Rc::new(forward));
-    move |args| {
-        let opened = Opened::of(&args)?;
-        drop(args);
-        let rule = Rule {
-            function: NodeFunction::new(&f, &opened),
-            forward: Rc::clone(&forward),
-            types: PhantomData::<fn(A, E, B) -> O>,
-        };
-        let resident = Resident::new(rule);
-        let rule = resident.get()?;
-        let made = tacit_bridge::custom_function(InGraph(resident), &opened.leaves);
-        rule.function.results(made)
-    }
-}
-
-struct Rule<F, G, T> {
-    function: NodeFunction<F>,
-    forward: Rc<G>,
-    types: PhantomData<T>,
+    with_rule::<A, O, _, _, fn(A, E, B) -> O>(f, forward, tacit_bridge::custom_function)
 }
 
 impl<A, O, E, B, F, G> Rule<F, G, fn(A, E, B) -> O>
@@ -82,9 +59,7 @@ where
     G: Fn(A, A) -> Result<O, B>,
 {
     fn tangents(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Result<Vec<Array>> {
-        let leaves = primals.iter().map(Value::from).collect();
-        let args: A::With<Value> = tree::unflatten(&self.function.args, leaves)?;
-        let (args, def) = tree::flatten(&args, Open::Closed)?;
+        let Values { values: args, def } = self.function.arguments::<A>(primals)?;
         let mut given = vec![None; primals.len()];
         for (&argnum, tangent) in argnums.iter().zip(tangents) {
             given[argnum] = Some(tangent.clone());
@@ -98,17 +73,15 @@ where
         let found = trace::run(&operands, |arrays| {
             let mut arrays = arrays.into_iter().map(Value::from);
             let primals = tree::unflatten(&def, arrays.by_ref().take(args.len()).collect())?;
-            let tangents = (self.forward)(primals, tree::unflatten(&def, arrays.collect())?);
-            let mut found = None;
-            let tangents = tangents.map_err(Into::into)?;
-            let tangents = arrays_of(|visitor| tangents.flatten(visitor), &mut found)?;
-            match found.and_then(|found| made.difference(&found)) {
-                None => Ok(tangents),
-                Some(difference) => Err(Error::invalid(
-                    format!("the tangents of a custom jvp do not fit the results: {difference}"),
+            let tangents = (self.own)(primals, tree::unflatten(&def, arrays.collect())?);
+            fitting(
+                tangents,
+                &made,
+                [
+                    "the tangents of a custom jvp do not fit the results",
                     "return the structure of the results with a tangent at each leaf",
-                )),
-            }
+                ],
+            )
         })?;
         found.iter().map(Value::dense).collect()
     }
@@ -136,9 +109,6 @@ fn tangent_of(value: &Value, given: &mut impl Iterator<Item = Option<Array>>) ->
         }
     }
 }
-
-/// What the graph holds of a rule.
-struct InGraph<F, G, T>(Resident<Rule<F, G, T>>);
 
 impl<A, O, E, B, F, G> tacit_bridge::CustomFunction for InGraph<F, G, fn(A, E, B) -> O>
 where

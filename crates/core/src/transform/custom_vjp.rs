@@ -1,16 +1,12 @@
 //! Functions over trees with a vjp of their own.
 
-use std::marker::PhantomData;
-use std::rc::Rc;
-
 use mlx_rs::{Array, ops};
 use tacit_bridge::BoxError;
 
-use super::node::NodeFunction;
 use super::opened::{Opened, is_differentiable};
-use super::resident::Resident;
-use crate::implicit::arrays_of;
+use super::rule::{InGraph, Rule, fitting, with_rule};
 use crate::tree::{self, Open};
+use crate::values::Values;
 use crate::{Aval, Error, Result, Tree, Value, trace};
 
 /// Gives `f` a vjp of its own: `backward` takes the arguments, the results and the cotangents of the results, and
@@ -55,26 +51,7 @@ where
     F: Fn(A) -> Result<O, E> + 'static,
     G: Fn(A, O, O) -> Result<A, B> + 'static,
 {
-    let (f, backward) = (Rc::new(f), Rc::new(backward));
-    move |args| {
-        let opened = Opened::of(&args)?;
-        drop(args);
-        let rule = Rule {
-            function: NodeFunction::new(&f, &opened),
-            backward: Rc::clone(&backward),
-            types: PhantomData::<fn(A, E, B) -> O>,
-        };
-        let resident = Resident::new(rule);
-        let rule = resident.get()?;
-        let made = tacit_bridge::custom_vjp(InGraph(resident), &opened.leaves);
-        rule.function.results(made)
-    }
-}
-
-struct Rule<F, G, T> {
-    function: NodeFunction<F>,
-    backward: Rc<G>,
-    types: PhantomData<T>,
+    with_rule::<A, O, _, _, fn(A, E, B) -> O>(f, backward, tacit_bridge::custom_vjp)
 }
 
 impl<A, O, E, B, F, G> Rule<F, G, fn(A, E, B) -> O>
@@ -87,10 +64,7 @@ where
     G: Fn(A, O, O) -> Result<A, B>,
 {
     fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>> {
-        let leaves = primals.len();
-        let primals = primals.iter().map(Value::from).collect();
-        let args: A::With<Value> = tree::unflatten(&self.function.args, primals)?;
-        let (args, def) = tree::flatten(&args, Open::Closed)?;
+        let Values { values: args, def } = self.function.arguments::<A>(primals)?;
         let made = self.function.made()?;
         let operands: Vec<Value> =
             args.iter().cloned().chain(outputs.iter().chain(cotangents).map(Value::from)).collect();
@@ -98,19 +72,17 @@ where
             let mut arrays = arrays.into_iter().map(Value::from);
             let primals = tree::unflatten(&def, arrays.by_ref().take(args.len()).collect())?;
             let outputs = tree::unflatten(&made, arrays.by_ref().take(outputs.len()).collect())?;
-            let gradients = (self.backward)(primals, outputs, tree::unflatten(&made, arrays.collect())?);
-            let mut found = None;
-            let gradients = gradients.map_err(Into::into)?;
-            let gradients = arrays_of(|visitor| gradients.flatten(visitor), &mut found)?;
-            match found.and_then(|found| def.difference(&found)) {
-                None => Ok(gradients),
-                Some(difference) => Err(Error::invalid(
-                    format!("the gradients of a custom vjp do not fit the arguments: {difference}"),
+            let gradients = (self.own)(primals, outputs, tree::unflatten(&made, arrays.collect())?);
+            fitting(
+                gradients,
+                &def,
+                [
+                    "the gradients of a custom vjp do not fit the arguments",
                     "return the structure of the arguments with a gradient at each leaf",
-                )),
-            }
+                ],
+            )
         })?;
-        let mut opened = Vec::with_capacity(leaves);
+        let mut opened = Vec::with_capacity(primals.len());
         for ((path, arg), gradient) in def.paths().iter().zip(&args).zip(gradients) {
             let gradient = gradient.dense()?;
             if !differentiable(arg) {
@@ -168,9 +140,6 @@ pub(super) fn built(mut value: Value) -> Result<Array> {
         }
     }
 }
-
-/// What the graph holds of a rule.
-struct InGraph<F, G, T>(Resident<Rule<F, G, T>>);
 
 impl<A, O, E, B, F, G> tacit_bridge::Differentiable for InGraph<F, G, fn(A, E, B) -> O>
 where

@@ -3,9 +3,9 @@
 use mlx_rs::{Array, Dtype};
 
 use super::Wrt;
-use super::opened::{Made, Opened, check_aval, is_differentiable, traced};
-use crate::implicit::never_called;
+use super::opened::{Opened, check_aval, is_differentiable};
 use crate::tree::{self, Gradient, Open};
+use crate::values::{Values, never_called};
 use crate::{Error, Result, Tree, Value};
 
 /// The results of a function and the gradients of its arguments.
@@ -112,14 +112,13 @@ where
         drop(args);
         let mut made = None;
         // The results stay beside the transform: through what it returns no outer transform could differentiate.
-        let gradients = opened.vjp(&chosen, &[Array::from_f32(1.0)], |args| {
-            let results = traced(&mut f, &args)?;
+        let gradients = opened.vjp(&chosen, &[Array::from_f32(1.0)], |args: A::With<Value>| {
+            let results = Values::of(&args)?.run(&mut f)?;
             let loss = loss(&results)?;
             made = Some(results);
             Ok(vec![loss])
         })?;
-        let Made { leaves, def } = made.ok_or_else(never_called)?;
-        Ok((tree::unflatten(&def, leaves)?, opened.gradients(&chosen, gradients)?))
+        Ok((made.ok_or_else(never_called)?.into_tree()?, opened.gradients(&chosen, gradients)?))
     }
 }
 
@@ -159,8 +158,8 @@ where
     let cotangents = given.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
     let float: Vec<Array> = cotangents.iter().filter(|cotangent| is_differentiable(cotangent)).cloned().collect();
     let mut made = None;
-    let gradients = opened.vjp(&chosen, &float, |args| {
-        let results = traced(&mut f, &args)?;
+    let gradients = opened.vjp(&chosen, &float, |args: A::With<Value>| {
+        let results = Values::of(&args)?.run(&mut f)?;
         if let Some(difference) = results.def.difference(&cotangents_def) {
             return Err(Error::invalid(
                 format!("the cotangents do not fit the results: {difference}"),
@@ -178,13 +177,12 @@ where
         }
         Ok(float)
     })?;
-    let Made { leaves, def } = made.ok_or_else(never_called)?;
-    Ok((tree::unflatten(&def, leaves)?, opened.gradients(&chosen, gradients)?))
+    Ok((made.ok_or_else(never_called)?.into_tree()?, opened.gradients(&chosen, gradients)?))
 }
 
 /// The first leaf, which must be one float element, as the scalar that MLX differentiates.
-fn loss(results: &Made) -> Result<Array> {
-    let Some(first) = results.leaves.first() else {
+fn loss(results: &Values) -> Result<Array> {
+    let Some(first) = results.values.first() else {
         return Err(Error::invalid("the function returns no loss", "return one float element first"));
     };
     let loss = first.dense()?;

@@ -2,9 +2,9 @@
 
 use mlx_rs::{Array, ops};
 
-use super::opened::{Made, Opened, check_aval, is_differentiable, traced};
-use crate::implicit::never_called;
+use super::opened::{Opened, check_aval, is_differentiable};
 use crate::tree::{self, Gradient, Node, Open, Visitor};
+use crate::values::{Values, never_called};
 use crate::{Error, ImplicitArray, Result, Tree, Value};
 
 /// The value of `f`, and its derivative in the direction of `tangents`.
@@ -46,13 +46,13 @@ where
     let (chosen, directions) = directions(&primals, &tangents, &opened)?;
     drop((primals, tangents));
     let mut made = None;
-    let changes = opened.jvp(&chosen, &directions, |args| {
-        let results = traced(&mut f, &args)?;
+    let changes = opened.jvp(&chosen, &directions, |args: A::With<Value>| {
+        let results = Values::of(&args)?.run(&mut f)?;
         let dense = results.dense()?;
         made = Some((results, dense.clone()));
         Ok(dense.into_iter().filter(is_differentiable).collect())
     })?;
-    let (Made { leaves, def }, dense) = made.ok_or_else(never_called)?;
+    let (results, dense) = made.ok_or_else(never_called)?;
     let mut changes = changes.into_iter();
     let changes = dense
         .iter()
@@ -61,7 +61,8 @@ where
             None => Ok(ops::zeros_like(result)?.into()),
         })
         .collect::<Result<_>>()?;
-    Ok((tree::unflatten(&def, leaves)?, tree::unflatten(&def, changes)?))
+    let changes = tree::unflatten(&results.def, changes)?;
+    Ok((results.into_tree()?, changes))
 }
 
 /// The leaves that have a tangent, and the tangents.

@@ -8,15 +8,15 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use tacit_bridge::BridgeError;
 
-use super::opened::{Opened, traced};
-use crate::implicit::never_called;
+use super::opened::Opened;
 use crate::tree::{self, TreeDef};
+use crate::values::{Values, never_called};
 use crate::{Error, Result, Tree, Value};
 
 /// A function over trees that stays in a graph, with the structures of what it takes and makes.
 pub(super) struct NodeFunction<F> {
     f: Rc<F>,
-    pub(super) args: TreeDef,
+    args: TreeDef,
     made: RefCell<Option<TreeDef>>,
     panic: Cell<Option<Box<dyn Any + Send>>>,
 }
@@ -34,8 +34,8 @@ impl<F> NodeFunction<F> {
         E: Into<Error>,
         F: Fn(A) -> Result<O, E>,
     {
-        let args = tree::unflatten(&self.args, leaves.iter().map(Value::from).collect())?;
-        let results = catch_unwind(AssertUnwindSafe(|| traced(&mut |args| (self.f)(args), &args)));
+        let args = self.arguments::<A>(leaves)?;
+        let results = catch_unwind(AssertUnwindSafe(|| args.run(&*self.f)));
         let results = results.unwrap_or_else(|payload| {
             self.panic.set(Some(payload));
             Err(Error::invalid("a function of the graph panicked", "see the panic"))
@@ -46,6 +46,12 @@ impl<F> NodeFunction<F> {
         }
         self.made.replace(Some(results.def));
         Ok(dense)
+    }
+
+    /// The arguments whose dense leaves are given.
+    pub(super) fn arguments<A: Tree>(&self, leaves: &[Array]) -> Result<Values> {
+        let args: A::With<Value> = tree::unflatten(&self.args, leaves.iter().map(Value::from).collect())?;
+        Values::of(&args)
     }
 
     /// The structure of the results.

@@ -4,20 +4,13 @@ use mlx_rs::Array;
 use mlx_rs::error::Exception;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
 
-use crate::implicit::{Call, never_called};
 use crate::tree::{self, Item, Open, Reader, TreeDef};
-use crate::{Aval, Error, Result, Tree, Value, trace};
+use crate::{Aval, Error, Result, Tree, Value};
 
 /// The dense leaves of a tree, whose implicit arrays are open.
 pub(super) struct Opened {
     pub(super) def: TreeDef,
     pub(super) leaves: Vec<Array>,
-}
-
-/// What a function made: the leaves of its results, and their structure.
-pub(super) struct Made {
-    pub(super) leaves: Vec<Value>,
-    pub(super) def: TreeDef,
 }
 
 impl Opened {
@@ -84,26 +77,6 @@ impl Opened {
             items[position] = Item::Value(gradient.into());
         }
         T::unflatten(&mut Reader::new(&self.def, items)?)
-    }
-}
-
-/// Calls `f` as [`implicit`](crate::implicit()) does.
-pub(super) fn traced<A, O, E>(f: &mut impl FnMut(A) -> Result<O, E>, args: &A::With<Value>) -> Result<Made>
-where
-    A: Tree,
-    O: Tree,
-    E: Into<Error>,
-{
-    let call = Call::of(args)?;
-    let mut def = None;
-    let leaves = trace::run(&call.args, |arrays| call.made(f, arrays, &mut def))?;
-    Ok(Made { leaves, def: def.ok_or_else(never_called)? })
-}
-
-impl Made {
-    /// The results as arrays; an implicit one is materialized.
-    pub(super) fn dense(&self) -> Result<Vec<Array>> {
-        self.leaves.iter().map(Value::dense).collect()
     }
 }
 

@@ -4,9 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use mlx_rs::Array;
 
-use super::opened::{Made, traced};
-use crate::implicit::never_called;
-use crate::tree::{self, Open, Path, TreeDef};
+use crate::tree::{self, Path, TreeDef};
+use crate::values::{Values, never_called};
 use crate::{Aval, Error, Result, Tree, Value};
 
 /// Which axis of each leaf is mapped; a negative one counts from the last.
@@ -86,19 +85,19 @@ where
 {
     let (in_axes, out_axes) = (in_axes.into(), out_axes.into());
     move |args| {
-        let (values, def) = tree::flatten(&args, Open::Closed)?;
+        let given = Values::of(&args)?;
         drop(args);
-        let mapped = in_axes.mapped(&values, &def)?;
+        let mapped = in_axes.mapped(&given.values, &given.def)?;
         let inputs: Vec<Array> =
-            mapped.iter().filter_map(|&(position, _)| values[position].as_dense().cloned()).collect();
+            mapped.iter().filter_map(|&(position, _)| given.values[position].as_dense().cloned()).collect();
         let axes: Vec<Option<i32>> = mapped.iter().map(|&(_, axis)| Some(axis)).collect();
         let (mut made, mut failure) = (None, None);
         let mut example = |arrays: Vec<Array>| {
-            let mut values = values.clone();
+            let mut given = given.clone();
             for (&(position, _), array) in mapped.iter().zip(arrays) {
-                values[position] = array.into();
+                given.values[position] = array.into();
             }
-            let results: Made = traced(&mut f, &tree::unflatten(&def, values)?)?;
+            let results = given.run(&mut f)?;
             let dense = results.dense()?;
             out_axes.check_results(&dense, &results.def)?;
             made = Some(results.def);

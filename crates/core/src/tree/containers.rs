@@ -153,14 +153,31 @@ fn flatten_map<'a, T: Tree + 'a>(
     items.into_iter().try_for_each(|item| item.flatten(visitor))
 }
 
-fn unflatten_map<K, T, M>(reader: &mut Reader<'_>) -> Result<M>
-where
-    K: for<'k> From<&'k str>,
-    T: Tree,
-    M: FromIterator<(K, T)>,
-{
-    let entered = reader.enter("map")?;
-    entered.keys().iter().map(|key| Ok((K::from(key.as_str()), T::unflatten(reader)?))).collect()
+/// What both kinds of map do alike, though no trait has `get_mut` of both.
+macro_rules! read_by_key {
+    () => {
+        fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+            let keys = reader.enter("map")?.keys();
+            keys.iter().map(|key| Ok((K::from(key.as_str()), T::unflatten(reader)?))).collect()
+        }
+
+        fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+            let keys = reader.enter("map")?.keys();
+            for key in keys {
+                let key = K::from(key.as_str());
+                if let Some(item) = self.get_mut(&key) {
+                    item.assign(reader)?;
+                } else {
+                    self.insert(key, T::unflatten(reader)?);
+                }
+            }
+            // Only now are there more than the definition's own, if any.
+            if self.len() > keys.len() {
+                self.retain(|key, _| keys.iter().any(|own| own == key.as_ref()));
+            }
+            Ok(())
+        }
+    };
 }
 
 impl<K, T> Tree for BTreeMap<K, T>
@@ -174,23 +191,7 @@ where
         flatten_map(self.iter().map(|(key, item)| (key.as_ref(), item)), visitor)
     }
 
-    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        unflatten_map(reader)
-    }
-
-    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let keys = reader.enter("map")?.keys();
-        self.retain(|key, _| keys.iter().any(|own| own == key.as_ref()));
-        for key in keys {
-            let key = K::from(key);
-            if let Some(item) = self.get_mut(&key) {
-                item.assign(reader)?;
-            } else {
-                self.insert(key, T::unflatten(reader)?);
-            }
-        }
-        Ok(())
-    }
+    read_by_key!();
 }
 
 /// Its keys come sorted.
@@ -208,21 +209,5 @@ where
         flatten_map(sorted.into_iter(), visitor)
     }
 
-    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        unflatten_map(reader)
-    }
-
-    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let keys = reader.enter("map")?.keys();
-        self.retain(|key, _| keys.iter().any(|own| own == key.as_ref()));
-        for key in keys {
-            let key = K::from(key);
-            if let Some(item) = self.get_mut(&key) {
-                item.assign(reader)?;
-            } else {
-                self.insert(key, T::unflatten(reader)?);
-            }
-        }
-        Ok(())
-    }
+    read_by_key!();
 }

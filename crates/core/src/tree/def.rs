@@ -99,9 +99,9 @@ impl TreeDef {
     /// The first place where `other` differs.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<Difference> {
+        let differing = self.entries.iter().zip(&*other.entries).position(|(a, b)| a != b)?;
         let mut paths = Vec::with_capacity(self.len());
         self.walk(|_, path| paths.push(path.clone()));
-        let differing = self.entries.iter().zip(&*other.entries).position(|(a, b)| a != b)?;
         Some(Difference {
             path: paths.swap_remove(differing),
             what: self.entries[differing].difference(&other.entries[differing]),

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use mlx_rs::Array;
-use mlx_rs::module::ModuleParameters;
+use mlx_rs::module::{FlattenedModuleParamMut, ModuleParameters};
 use mlx_rs::utils::Updatable;
 
 use super::{Labels, Leaf, Node, Reader, Static, Tree, Visitor};
@@ -109,21 +109,20 @@ impl<M: ModuleParameters + Clone + 'static> Tree for Module<M> {
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         let (template, leaves) = templated::<M>(reader, MODULE)?;
         let mut module = template.clone();
-        take(&mut module, leaves)?;
+        fill(module.parameters_mut().flatten(), leaves)?;
         Ok(Self(module))
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
         let (template, leaves) = templated::<M>(reader, MODULE)?;
-        // A parameter that came or went, such as a bias, is in a copy that has it.
-        let same = {
-            let own = self.0.parameters().flatten();
-            own.len() == leaves.len() && leaves.iter().all(|(key, _)| own.contains_key(*key))
-        };
-        if !same {
-            self.0 = template.clone();
+        let slots = self.0.parameters_mut().flatten();
+        if slots.len() == leaves.len() && leaves.iter().all(|(key, _)| slots.contains_key(*key)) {
+            return fill(slots, leaves);
         }
-        take(&mut self.0, leaves)
+        drop(slots);
+        // A parameter that came or went, such as a bias, is in a copy that has it.
+        self.0 = template.clone();
+        fill(self.0.parameters_mut().flatten(), leaves)
     }
 }
 
@@ -145,7 +144,7 @@ impl<M: ModuleParameters + 'static> Tree for InPlace<M> {
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
         let entered = reader.enter(IN_PLACE)?;
         let leaves = entered.keys().iter().map(|key| Ok((key.as_str(), reader.array()?))).collect::<Result<_>>()?;
-        take(&mut self.0, leaves)
+        fill(self.0.parameters_mut().flatten(), leaves)
     }
 }
 
@@ -166,8 +165,7 @@ fn show<'a, M: ModuleParameters>(
     }
 }
 
-fn take(module: &mut impl ModuleParameters, leaves: Vec<(&str, Array)>) -> Result<()> {
-    let mut slots = module.parameters_mut().flatten();
+fn fill(mut slots: FlattenedModuleParamMut<'_>, leaves: Vec<(&str, Array)>) -> Result<()> {
     for (path, array) in leaves {
         let slot = slots.get_mut(path).ok_or_else(|| {
             Error::invalid(

@@ -24,6 +24,7 @@ mod threads;
 mod transforms;
 mod transforms_gradients;
 mod transforms_mapped;
+mod transforms_shared;
 mod transforms_tangents;
 mod trees;
 mod trees_assigning;

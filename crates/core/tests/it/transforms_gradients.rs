@@ -2,23 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit::op::Multiply;
 use tacit::transform::{Wrt, checkpoint, custom_jvp, grad, grad_wrt, value_and_grad, value_and_grad_wrt, vjp};
 use tacit::tree::{self, Gradient};
-use tacit::{Counters, Error, Policy, Registry, Result, Value, handler, implicit};
+use tacit::{Counters, Error, Policy, Registry, Result, Value, implicit};
 
-use crate::types::{Left, Outer, error, matrix, message, numbers, vector, with_handlers};
-
-#[handler]
-fn multiply_left(_: &Multiply, x: &Left, y: &Array) -> Result<Value> {
-    Ok(x.array.multiply(y)?.into())
-}
-
-fn registry() -> Registry {
-    Registry::new().with::<multiply_left>()
-}
+use crate::transforms_shared::{check, registry};
+use crate::types::{Left, Outer, error, matrix, numbers, vector, with_handlers};
 
 /// `sum(w x x)`
 fn weighted((w, x): (Array, Array)) -> Result<Array> {
@@ -31,10 +22,6 @@ fn of(gradient: &Gradient) -> Vec<f32> {
 
 fn integers() -> Array {
     Array::from_slice(&[1i32, 2], &[2])
-}
-
-fn check(expected: &Expect, outcome: Result<impl Sized>) {
-    expected.assert_eq(&message(&error(outcome)));
 }
 
 #[test]

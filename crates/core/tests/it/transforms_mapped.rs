@@ -3,34 +3,17 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::{Array, ops};
-use tacit::op::Multiply;
 use tacit::transform::{checkpoint, custom_jvp, custom_vjp, grad, jvp, vmap};
 use tacit::tree::Gradient;
-use tacit::{Counters, Error, Policy, Registry, Result, Value, handler};
+use tacit::{Counters, Error, Policy, Result, Value};
 
-use crate::types::{Left, error, matrix, message, numbers, vector, with_handlers};
-
-#[handler]
-fn multiply_left(_: &Multiply, x: &Left, y: &Array) -> Result<Value> {
-    Ok(x.array.multiply(y)?.into())
-}
-
-fn registry() -> Registry {
-    Registry::new().with::<multiply_left>()
-}
+use crate::transforms_shared::{check, product, registry};
+use crate::types::{Left, error, matrix, numbers, vector, with_handlers};
 
 fn of(value: &Value) -> Vec<f32> {
     numbers(&value.dense().expect("dense"))
-}
-
-fn check(expected: &Expect, outcome: Result<impl Sized>) {
-    expected.assert_eq(&message(&error(outcome)));
-}
-
-fn product((w, x): (Array, Array)) -> Result<Array> {
-    Ok(w.multiply(x)?)
 }
 
 #[test]

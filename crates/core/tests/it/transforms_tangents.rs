@@ -4,23 +4,14 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mlx_rs::{Array, ops};
-use tacit::op::Multiply;
 use tacit::transform::{custom_jvp, custom_vjp, grad, jvp};
 use tacit::tree::Gradient;
-use tacit::{Error, Registry, Result, Value, handler};
+use tacit::{Error, Result, Value};
 
-use crate::types::{Left, Refusing, aval, error, message, numbers, vector, with_handlers};
-
-#[handler]
-fn multiply_left(_: &Multiply, x: &Left, y: &Array) -> Result<Value> {
-    Ok(x.array.multiply(y)?.into())
-}
-
-fn registry() -> Registry {
-    Registry::new().with::<multiply_left>()
-}
+use crate::transforms_shared::{check, product, registry};
+use crate::types::{Left, Refusing, aval, numbers, vector, with_handlers};
 
 fn tangent(values: &[f32]) -> Gradient {
     vector(values).into()
@@ -28,14 +19,6 @@ fn tangent(values: &[f32]) -> Gradient {
 
 fn of(value: &Value) -> Vec<f32> {
     numbers(&value.dense().expect("dense"))
-}
-
-fn check(expected: &Expect, outcome: Result<impl Sized>) {
-    expected.assert_eq(&message(&error(outcome)));
-}
-
-fn product((w, x): (Array, Array)) -> Result<Array> {
-    Ok(w.multiply(x)?)
 }
 
 #[test]

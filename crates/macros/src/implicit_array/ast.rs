@@ -5,6 +5,7 @@ use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Error, Fields, Ident, LitStr, Path, Result, Type};
 
 use super::attr::{self, StructAttr};
+use crate::errors::Errors;
 
 /// A struct that can be an implicit array.
 pub(crate) struct Input<'a> {
@@ -26,7 +27,7 @@ impl<'a> Input<'a> {
     /// Checks everything and reports all mistakes at once.
     pub(crate) fn new(input: &'a DeriveInput) -> Result<Self> {
         let named = named_fields(input)?;
-        let mut errors = Errors(None);
+        let mut errors = Errors::default();
         if !input.generics.params.is_empty() {
             let message = "an implicit array cannot be generic, because it is saved under one name: \
                            write the struct for each type that it is used with";
@@ -58,21 +59,6 @@ impl<'a> Input<'a> {
 
     pub(crate) fn statics(&self) -> impl Iterator<Item = &Field<'a>> {
         self.fields.iter().filter(|field| field.aux)
-    }
-}
-
-struct Errors(Option<Error>);
-
-impl Errors {
-    fn add(&mut self, error: Error) {
-        match &mut self.0 {
-            Some(first) => first.combine(error),
-            none => *none = Some(error),
-        }
-    }
-
-    fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
-        result.map_err(|error| self.add(error)).ok()
     }
 }
 

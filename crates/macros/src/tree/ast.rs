@@ -3,6 +3,7 @@
 use syn::{Data, DeriveInput, Error, Fields, GenericParam, Generics, Ident, Index, Member, Result, Type};
 
 use super::attr;
+use crate::errors::Errors;
 
 /// A type that can be a tree.
 pub(crate) struct Input<'a> {
@@ -36,7 +37,7 @@ pub(crate) struct Field<'a> {
 impl<'a> Input<'a> {
     /// Checks everything and reports all mistakes at once.
     pub(crate) fn new(input: &'a DeriveInput) -> Result<Self> {
-        let mut errors = Errors(None);
+        let mut errors = Errors::default();
         errors.keep(attr::refuse(&input.attrs));
         let leaf = leaf(&input.generics, &mut errors);
         let shape = match &input.data {
@@ -109,19 +110,4 @@ fn leaf<'a>(generics: &'a Generics, errors: &mut Errors) -> Option<&'a Ident> {
         }
     }
     leaf
-}
-
-struct Errors(Option<Error>);
-
-impl Errors {
-    fn add(&mut self, error: Error) {
-        match &mut self.0 {
-            Some(first) => first.combine(error),
-            none => *none = Some(error),
-        }
-    }
-
-    fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
-        result.map_err(|error| self.add(error)).ok()
-    }
 }

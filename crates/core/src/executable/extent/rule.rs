@@ -189,25 +189,17 @@ impl Node<'_> {
     }
 
     fn reduced(&self) -> Made {
-        let axes = match self.name() {
-            "And" => self.view::<op::And>()?.axes,
-            "Max" => self.view::<op::Max>()?.axes,
-            "Min" => self.view::<op::Min>()?.axes,
-            "Or" => self.view::<op::Or>()?.axes,
-            "Prod" => self.view::<op::Prod>()?.axes,
-            _ => self.view::<op::Sum>()?.axes,
+        type Reduce = fn(&Array, &[i32]) -> Result<Array, Exception>;
+        let (axes, reduce): (_, Reduce) = match self.name() {
+            "And" => (self.view::<op::And>()?.axes, |x, axes| x.all_axes(axes, true)),
+            "Max" => (self.view::<op::Max>()?.axes, |x, axes| x.max_axes(axes, true)),
+            "Min" => (self.view::<op::Min>()?.axes, |x, axes| x.min_axes(axes, true)),
+            "Or" => (self.view::<op::Or>()?.axes, |x, axes| x.any_axes(axes, true)),
+            "Prod" => (self.view::<op::Prod>()?.axes, |x, axes| x.prod_axes(axes, true)),
+            _ => (self.view::<op::Sum>()?.axes, |x, axes| x.sum_axes(axes, true)),
         };
         let place = some!(self.first().filter(|place| !self.among(&axes, *place)));
-        let x = &self.operands[0].array;
-        let reduced = match self.name() {
-            "And" => x.all_axes(&axes, true),
-            "Max" => x.max_axes(&axes, true),
-            "Min" => x.min_axes(&axes, true),
-            "Or" => x.any_axes(&axes, true),
-            "Prod" => x.prod_axes(&axes, true),
-            _ => x.sum_axes(&axes, true),
-        };
-        Ok(Some((vec![reduced?], place)))
+        Ok(Some((vec![reduce(&self.operands[0].array, &axes)?], place)))
     }
 
     fn scanned(&self) -> Made {
@@ -218,17 +210,14 @@ impl Node<'_> {
             "CumSum" => self.view::<op::CumSum>().map(|own| (own.axis, own.reverse, own.inclusive)),
             _ => self.view::<op::CumLogAddExp>().map(|own| (own.axis, own.reverse, own.inclusive)),
         }?;
-        let place = some!(self.first().filter(|place| !self.among(&[axis], *place)));
-        let x = &self.operands[0].array;
         // MLX does not work out the shape of a scan.
-        let scanned = match self.name() {
+        self.along(axis, |x| match self.name() {
             "CumProd" => x.cumprod(axis, reverse, inclusive),
             "CumMax" => x.cummax(axis, reverse, inclusive),
             "CumMin" => x.cummin(axis, reverse, inclusive),
             "CumSum" => x.cumsum(axis, reverse, inclusive),
             _ => x.logcumsumexp(LogCumsumExpOptions { axis: Some(axis), reverse, inclusive }),
-        }?;
-        Ok(Some((vec![scanned], place)))
+        })
     }
 
     /// `a: [.., m, k]` times `b: [.., k, n]`: rows among the leading axes of both, on `m` of `a`, or on `n` of `b`.

@@ -1,0 +1,67 @@
+//! What functions with a vjp or a jvp of their own have in common.
+
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use tacit_bridge::BridgeError;
+
+use super::node::NodeFunction;
+use super::opened::Opened;
+use super::resident::Resident;
+use crate::tree::TreeDef;
+use crate::values::arrays_of;
+use crate::{Error, Result, Tree, Value};
+
+/// A function and its own transform, whose types `T` names.
+pub(super) struct Rule<F, G, T> {
+    pub(super) function: NodeFunction<F>,
+    pub(super) own: Rc<G>,
+    types: PhantomData<T>,
+}
+
+/// What the graph holds of a rule.
+pub(super) struct InGraph<F, G, T>(pub(super) Resident<Rule<F, G, T>>);
+
+/// Puts a rule into a graph, on the dense leaves of its arguments.
+type Put<F, G, T> = fn(InGraph<F, G, T>, &[Array]) -> Result<Vec<Array>, BridgeError>;
+
+/// `f` with a transform of its own.
+pub(super) fn with_rule<A, O, F, G, T>(
+    f: F,
+    own: G,
+    put: Put<F, G, T>,
+) -> impl FnMut(A::With<Value>) -> Result<O::With<Value>>
+where
+    A: Tree,
+    O: Tree,
+    F: 'static,
+    G: 'static,
+    T: 'static,
+{
+    let (f, own) = (Rc::new(f), Rc::new(own));
+    move |args| {
+        let opened = Opened::of(&args)?;
+        drop(args);
+        let function = NodeFunction::new(&f, &opened);
+        let resident = Resident::new(Rule { function, own: Rc::clone(&own), types: PhantomData });
+        let rule = resident.get()?;
+        let made = put(InGraph(resident), &opened.leaves);
+        rule.function.results(made)
+    }
+}
+
+/// The arrays of what a rule gave, which must have the structure of `of`; `unfit` is the message and what to do if not.
+pub(super) fn fitting<T: Tree, E: Into<Error>>(
+    given: Result<T, E>,
+    of: &TreeDef,
+    unfit: [&str; 2],
+) -> Result<Vec<Array>> {
+    let given = given.map_err(Into::into)?;
+    let mut found = None;
+    let arrays = arrays_of(|visitor| given.flatten(visitor), &mut found)?;
+    match found.and_then(|found| of.difference(&found)) {
+        None => Ok(arrays),
+        Some(difference) => Err(Error::invalid(format!("{}: {difference}", unfit[0]), unfit[1])),
+    }
+}
