@@ -12,6 +12,15 @@ pub enum KernelError {
         /// The block size that was given.
         block: usize,
     },
+    /// A block of no elements.
+    #[error("a block has no elements\nhelp: give the number of elements that share a scale")]
+    EmptyBlock,
+    /// Codes of a width that no format has.
+    #[error("codes of {bits} bits are in no format\nhelp: tables take 1, 2 or 4 bits, and integers 1 to 8")]
+    Bits {
+        /// The width that was given.
+        bits: u32,
+    },
     /// A slice does not have the length that the other arguments imply.
     #[error("`{name}` holds {actual} elements where {expected} are needed\nhelp: {help}")]
     Length {

@@ -28,12 +28,21 @@
 
 #[cfg(feature = "blas")]
 pub mod blas;
+mod decode;
 mod error;
+mod floats;
 mod isa;
+mod matmul;
+mod matrix;
 pub mod nf4;
 mod simd;
 pub mod threads;
 mod tile;
 
+pub use decode::{dequantize, gather_rows};
 pub use error::KernelError;
+pub use floats::{Floats, FloatsMut};
 pub use isa::Isa;
+pub use matmul::matmul;
+pub use matrix::{Codes, E2M1, Matrix, Order, Scales, code_bytes, e4m3, e8m0};
+pub use nf4::Orientation;

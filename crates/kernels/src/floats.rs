@@ -1,0 +1,87 @@
+//! Dense operands of the three float types; kernels compute in `f32`.
+
+use half::{bf16, f16};
+
+use crate::{KernelError, matrix::check_length};
+
+/// Dense floats that a kernel reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Floats<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Half precision.
+    F16(&'a [f16]),
+    /// The upper half of single precision.
+    Bf16(&'a [bf16]),
+}
+
+/// Dense floats that a kernel writes: computed in `f32`, and rounded once, to nearest even.
+#[derive(Debug)]
+pub enum FloatsMut<'a> {
+    /// Single precision.
+    F32(&'a mut [f32]),
+    /// Half precision.
+    F16(&'a mut [f16]),
+    /// The upper half of single precision.
+    Bf16(&'a mut [bf16]),
+}
+
+macro_rules! conversions {
+    ($($ty:ty => $variant:ident),*) => {
+        $(
+            impl<'a> From<&'a [$ty]> for Floats<'a> {
+                fn from(values: &'a [$ty]) -> Self {
+                    Self::$variant(values)
+                }
+            }
+
+            impl<'a> From<&'a mut [$ty]> for FloatsMut<'a> {
+                fn from(values: &'a mut [$ty]) -> Self {
+                    Self::$variant(values)
+                }
+            }
+        )*
+    };
+}
+
+conversions!(f32 => F32, f16 => F16, bf16 => Bf16);
+
+impl Floats<'_> {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl FloatsMut<'_> {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn check(&self, expected: usize, help: &'static str) -> Result<(), KernelError> {
+        check_length("out", self.len(), expected, help)
+    }
+}

@@ -1,0 +1,229 @@
+//! A borrowed matrix in any of the stored formats, and the checks that every function makes before it touches memory.
+
+use half::{bf16, f16};
+
+use crate::KernelError;
+
+/// A stored matrix of `n` rows of `k` elements.
+///
+/// Element `e`, counted row-major through the whole matrix, is
+/// `codes[e] * scales[e / block] + biases[e / block]`, each product and sum rounded to `f32`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// Rows.
+    pub n: usize,
+    /// Elements in a row.
+    pub k: usize,
+    /// What the elements are in units of their block's scale.
+    pub codes: Codes<'a>,
+    /// The scale of each block.
+    pub scales: Scales<'a>,
+    /// What is added to each element of a block; `None` adds nothing.
+    pub biases: Option<Scales<'a>>,
+    /// Elements in a block; the last one may be short.
+    pub block: usize,
+}
+
+/// Codes of one format, for each its value.
+#[derive(Clone, Copy, Debug)]
+pub enum Codes<'a> {
+    /// Codes of 1, 2 or 4 bits that stand for the first `2^bits` values of a table.
+    Table {
+        /// The codes, as [`Order`] says; the last byte may be partly used.
+        bytes: &'a [u8],
+        /// 1, 2 or 4.
+        bits: u32,
+        /// Which end of a byte is filled first.
+        order: Order,
+        /// The value of each code; those from `2^bits` on are not used.
+        values: &'a [f32; 16],
+    },
+    /// Integers from 0 of 1 to 8 bits, as one stream of bits, the least significant first.
+    Unsigned {
+        /// The stream.
+        bytes: &'a [u8],
+        /// Bits of a code.
+        bits: u32,
+    },
+    /// Integers from -128 to 127.
+    Signed {
+        /// One for each element.
+        codes: &'a [i8],
+    },
+    /// Floats of 4 exponent and 3 mantissa bits, without infinities: OCP's E4M3.
+    E4m3 {
+        /// One for each element.
+        bytes: &'a [u8],
+    },
+}
+
+/// Which end of a byte holds the first of its codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// The most significant bits, as bitsandbytes packs.
+    HighFirst,
+    /// The least significant bits, as MLX packs.
+    LowFirst,
+}
+
+/// One number for each block.
+#[derive(Clone, Copy, Debug)]
+pub enum Scales<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Half precision.
+    F16(&'a [f16]),
+    /// The upper half of single precision.
+    Bf16(&'a [bf16]),
+    /// Powers of two, `2^(byte - 127)`; byte 255 is NaN.
+    E8m0(&'a [u8]),
+    /// OCP's E4M3, times a factor that all blocks share.
+    E4m3 {
+        /// One for each block.
+        bytes: &'a [u8],
+        /// What each is multiplied by.
+        factor: f32,
+    },
+    /// bitsandbytes' nested scales: `map[codes[b]] * absmax[b / block] + offset`.
+    Nested {
+        /// One for each block of the matrix.
+        codes: &'a [u8],
+        /// The value of each code.
+        map: &'a [f32; 256],
+        /// The scale of each block of codes.
+        absmax: &'a [f32],
+        /// Codes in a block.
+        block: usize,
+        /// What is added to each.
+        offset: f32,
+    },
+}
+
+/// OCP's E2M1 values, by code; the fourth bit is the sign.
+pub const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// The value of an OCP E4M3 byte; 0x7f and 0xff are NaN.
+#[must_use]
+pub fn e4m3(byte: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+    let magnitude = match (exponent, byte & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2f32.powi(-9),
+        _ => (8.0 + mantissa) * 2f32.powi(exponent - 10),
+    };
+    if byte & 0x80 == 0 { magnitude } else { -magnitude }
+}
+
+/// The value of an E8M0 byte.
+#[must_use]
+pub fn e8m0(byte: u8) -> f32 {
+    match byte {
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        _ => f32::from_bits(u32::from(byte) << 23),
+    }
+}
+
+impl Matrix<'_> {
+    /// The number of elements, once all lengths are known to be right.
+    pub(crate) fn check(&self) -> Result<usize, KernelError> {
+        let elements = product(self.n, self.k)?;
+        if self.block == 0 {
+            return Err(KernelError::EmptyBlock);
+        }
+        let (name, held, needed) = match self.codes {
+            Codes::Table { bytes, bits: bits @ (1 | 2 | 4), .. } => ("codes", bytes.len(), code_bytes(elements, bits)),
+            Codes::Unsigned { bytes, bits: bits @ 1..=8 } => ("codes", bytes.len(), code_bytes(elements, bits)),
+            Codes::Table { bits, .. } | Codes::Unsigned { bits, .. } => return Err(KernelError::Bits { bits }),
+            Codes::Signed { codes } => ("codes", codes.len(), elements),
+            Codes::E4m3 { bytes } => ("codes", bytes.len(), elements),
+        };
+        check_length(name, held, needed, "as many as the matrix has elements, in whole bytes")?;
+        let blocks = elements.div_ceil(self.block);
+        self.scales.check("scales", blocks)?;
+        self.biases.map_or(Ok(()), |biases| biases.check("biases", blocks))?;
+        Ok(elements)
+    }
+
+    /// The value of element `at`, which lies in a matrix that was checked; the reference of every other decoder.
+    pub(crate) fn element(&self, at: usize) -> f32 {
+        let code = self.codes.value(at) * self.scales.get(at / self.block);
+        self.biases.map_or(code, |biases| code + biases.get(at / self.block))
+    }
+}
+
+impl Codes<'_> {
+    fn value(&self, at: usize) -> f32 {
+        match *self {
+            Self::Table { bytes, bits, order, values } => {
+                let each = (8 / bits) as usize;
+                let place = match order {
+                    Order::LowFirst => at % each,
+                    Order::HighFirst => each - 1 - at % each,
+                };
+                values[usize::from(bytes[at / each] >> (place as u32 * bits)) & ((1 << bits) - 1)]
+            }
+            Self::Unsigned { bytes, bits } => {
+                let bit = at * bits as usize;
+                let low = u32::from(bytes[bit / 8]) | u32::from(*bytes.get(bit / 8 + 1).unwrap_or(&0)) << 8;
+                ((low >> (bit % 8)) & ((1 << bits) - 1)) as f32
+            }
+            Self::Signed { codes } => f32::from(codes[at]),
+            Self::E4m3 { bytes } => e4m3(bytes[at]),
+        }
+    }
+}
+
+impl Scales<'_> {
+    fn check(&self, name: &'static str, blocks: usize) -> Result<(), KernelError> {
+        let held = match *self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+            Self::E8m0(bytes) | Self::E4m3 { bytes, .. } => bytes.len(),
+            Self::Nested { block: 0, .. } => return Err(KernelError::EmptyBlock),
+            Self::Nested { codes, absmax, block, .. } => {
+                check_length("absmax", absmax.len(), blocks.div_ceil(block), "each block of nested codes has one")?;
+                codes.len()
+            }
+        };
+        check_length(name, held, blocks, "each block of elements has one")
+    }
+
+    /// The number of block `at`.
+    pub(crate) fn get(&self, at: usize) -> f32 {
+        match *self {
+            Self::F32(values) => values[at],
+            Self::F16(values) => values[at].to_f32(),
+            Self::Bf16(values) => values[at].to_f32(),
+            Self::E8m0(bytes) => e8m0(bytes[at]),
+            Self::E4m3 { bytes, factor } => e4m3(bytes[at]) * factor,
+            Self::Nested { codes, map, absmax, block, offset } => {
+                map[usize::from(codes[at])] * absmax[at / block] + offset
+            }
+        }
+    }
+}
+
+/// The bytes that hold `elements` codes of `bits` bits.
+#[must_use]
+pub const fn code_bytes(elements: usize, bits: u32) -> usize {
+    // In units of eight codes, so that no product overflows where the elements themselves fit in memory.
+    elements / 8 * bits as usize + (elements % 8 * bits as usize).div_ceil(8)
+}
+
+pub(crate) fn product(rows: usize, columns: usize) -> Result<usize, KernelError> {
+    // Slices of f32 hold at most isize::MAX bytes; below that, no index or offset overflows.
+    rows.checked_mul(columns)
+        .filter(|&elements| elements <= isize::MAX as usize / 4)
+        .ok_or(KernelError::Overflow { rows, columns })
+}
+
+pub(crate) fn check_length(
+    name: &'static str,
+    actual: usize,
+    expected: usize,
+    help: &'static str,
+) -> Result<(), KernelError> {
+    if actual == expected { Ok(()) } else { Err(KernelError::Length { name, expected, actual, help }) }
+}
