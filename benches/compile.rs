@@ -13,8 +13,8 @@ use mlx_rs::{Array, memory, random, transforms};
 use tacit::compile::{Constants, Options};
 use tacit::compile_with;
 use tacit::prelude::*;
-use tacit_arrays::kernel::nf4::{Layout, matmul};
-use tacit_kernels::nf4::Orientation;
+use tacit_arrays::kernel::{Format, Layout, matmul};
+use tacit_kernels::Orientation;
 
 const WIDTH: i32 = 512;
 const LAYERS: usize = 50;
@@ -61,9 +61,9 @@ fn products((x, weights): (Array, Vec<Array>)) -> Result<Array, Exception> {
 
 /// The same on the codes and scales themselves.
 fn products_of_parts(arrays: &[Array]) -> Result<Vec<Array>, Exception> {
-    let layout = Layout { n: WIDTH as usize, k: WIDTH as usize, block: BLOCK };
+    let layout = Layout { format: Format::NF4, n: WIDTH as usize, k: WIDTH as usize, block: BLOCK };
     let x = arrays[1..].chunks_exact(2).try_fold(arrays[0].clone(), |x, parts| {
-        matmul(&x, &parts[0], &parts[1], layout, Orientation::Transposed).map_err(Exception::from)
+        matmul(&x, layout, parts, Orientation::Transposed).map_err(Exception::from)
     })?;
     Ok(vec![x])
 }

@@ -1,5 +1,7 @@
 //! What the book shows is real: its code runs, its outputs are those of the code, its includes and links exist.
 
+#[path = "../examples/array_types.rs"]
+mod array_types;
 #[path = "../examples/compiled_functions.rs"]
 mod compiled_functions;
 #[path = "../examples/first_layer.rs"]
@@ -75,6 +77,11 @@ fn the_first_layer_prints_what_the_book_shows() {
 }
 
 #[test]
+fn the_array_types_print_what_the_book_shows() {
+    check("array_types", &array_types::SECTIONS);
+}
+
+#[test]
 fn the_compiled_functions_print_what_the_book_shows() {
     check("compiled_functions", &compiled_functions::SECTIONS);
 }
@@ -98,6 +105,7 @@ fn training_with_the_quantization_in_place_is_better_than_quantizing_afterwards(
 
 #[test]
 fn every_example_of_the_book_runs_as_a_program() {
+    array_types::main().unwrap();
     compiled_functions::main().unwrap();
     first_layer::main().unwrap();
     own_array_type::main().unwrap();

@@ -6,7 +6,11 @@ use tacit_arrays as _;
 #[cfg(feature = "blas")]
 use tacit_kernels as _;
 
-pub use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
+pub use tacit_arrays::{
+    AffineArray, BinaryArray, Cast, Concat, Constant, Diagonal, Dynamic8Array, Fp4Array, Identity, Int8Array, Lora,
+    LowRank, Masked, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule, Scaled, Sliced, Sparse24, Stacked, Ste,
+    TernaryArray, Transposed, ste,
+};
 pub use tacit_core::{
     Aval, ChildField, ChildName, ChildRef, Counters, DefaultHandler, Equation, Error, Explanation, Handler,
     ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param, Parameters, Pattern, Policy,
@@ -19,7 +23,10 @@ pub use tacit_nn::{ImplicitModule, quantized, straight_through};
 
 /// The array types' own modules, which hold their handlers.
 pub mod arrays {
-    pub use tacit_arrays::{affine, nf4, ste, structural};
+    pub use tacit_arrays::{
+        affine, binary, cast, concat, constant, diagonal, dynamic8, fp4, identity, int8, lora, low_rank, masked, mxfp4,
+        mxfp8, nf4, nvfp4, scaled, sliced, sparse24, stacked, ste, structural, ternary, transposed,
+    };
 }
 
 /// What most programs need.

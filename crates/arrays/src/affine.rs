@@ -1,14 +1,16 @@
 //! MLX's affine format: 2 to 8 bits with a scale and a bias for each group.
 
-use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{AddMM, AsType, Gather, Matmul, Transpose};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
-use crate::matrix::{PackedMatrix, extents, packed_matrix_handlers};
+use crate::checks::{check_children, check_elements, check_groups};
+use crate::kernel::{self, Encoding, Format};
+use crate::matrix::{self, Packed, Stored, dense_scales, packed_handlers, scaling_handlers};
 
-/// An array of 2, 3, 4, 5, 6 or 8 bits an element, as MLX's `quantize` makes it.
+/// An array of 2, 3, 4, 5, 6 or 8 bits an element, in the layout of MLX's `quantize`.
 ///
-/// Groups of 32, 64 or 128 elements of the last axis share a scale and a bias: an element is `code * scale + bias`.
+/// Groups of 32, 64 or 128 elements of the last axis share a scale and a bias: an element is `code * scale + bias`,
+/// computed in `f32`. The codes of an `f32` array are those of MLX's CPU, bit for bit.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -46,14 +48,18 @@ pub struct AffineArray {
 impl AffineArray {
     /// Quantizes `x` in groups of 32, 64 or 128 elements of its last axis to 2, 3, 4, 5, 6 or 8 bits.
     ///
+    /// The scales and biases have the dtype of `x`, as MLX's have. It is lazy, and works inside `grad` and `compile`.
+    ///
     /// # Errors
     ///
-    /// `x` is not float or has fewer than two axes, its last axis is not a whole number of groups, or MLX has no such
-    /// group size or number of bits.
+    /// `x` is not `f32`, `f16` or `bf16`, has no elements, or its last axis is not a whole number of groups; MLX has no
+    /// such group size or number of bits. A NaN or an infinity in `x` is an error of the eval.
     pub fn quantize(x: &Array, group_size: i32, bits: i32) -> Result<Self> {
-        let aval = Aval::from(x);
-        check(&aval, group_size, bits)?;
-        let (packed, scales, biases) = ops::quantize(x, group_size, bits)?;
+        let aval = check(Aval::from(x), group_size, bits)?;
+        let wide = x.as_dtype(Dtype::Float32)?;
+        let encoding = Encoding::Affine(bits as u32);
+        let [packed, scales, biases] = kernel::quantize(encoding, group_size as usize, &[wide])?;
+        let [scales, biases] = [scales.as_dtype(aval.dtype)?, biases.as_dtype(aval.dtype)?];
         Ok(Self { packed, scales, biases, group_size, bits, transposed: false, aval })
     }
 
@@ -66,41 +72,54 @@ impl AffineArray {
         check_format(group_size, bits)?;
         let mut shape = scales.shape().to_vec();
         if let Some(last) = shape.last_mut() {
-            *last *= group_size;
+            *last = last.saturating_mul(group_size);
         }
-        let aval = Aval::new(&shape, scales.dtype());
-        check(&aval, group_size, bits)?;
-        if let Some(last) = shape.last_mut() {
-            *last = *last * bits / 32;
-        }
-        let codes = Aval::new(&shape, Dtype::Uint32);
-        for (name, expected, found) in
-            [("packed", &codes, Aval::from(&packed)), ("biases", &Aval::from(&scales), Aval::from(&biases))]
-        {
-            if *expected != found {
-                return Err(Error::invalid(
-                    format!("{name} is {found}, and an affine array of {aval} at {bits} bits has {expected}"),
-                    "take packed, scales and biases of one array, with its group size and bits",
-                ));
-            }
-        }
+        let aval = check(Aval::new(&shape, scales.dtype()), group_size, bits)?;
+        let (codes, _) = Format::affine(bits as u32).children(&shape, group_size as usize);
+        let children = [
+            ("packed", Aval::new(&codes, Dtype::Uint32), Aval::from(&packed)),
+            ("biases", Aval::from(&scales), Aval::from(&biases)),
+        ];
+        check_children(&format!("affine at {bits} bits"), &aval, &children)?;
         Ok(Self { packed, scales, biases, group_size, bits, transposed: false, aval })
+    }
+
+    /// The codes.
+    #[must_use]
+    pub fn packed(&self) -> &Array {
+        &self.packed
+    }
+
+    /// The scales, one a group.
+    #[must_use]
+    pub fn scales(&self) -> &Array {
+        &self.scales
+    }
+
+    /// The biases, one a group.
+    #[must_use]
+    pub fn biases(&self) -> &Array {
+        &self.biases
+    }
+
+    /// Elements in a group.
+    #[must_use]
+    pub fn group_size(&self) -> i32 {
+        self.group_size
+    }
+
+    /// Bits of an element.
+    #[must_use]
+    pub fn bits(&self) -> i32 {
+        self.bits
     }
 }
 
-fn check(aval: &Aval, group_size: i32, bits: i32) -> Result<()> {
-    if !aval.dtype.is_float() || aval.dtype == Dtype::Float64 {
-        return Err(Error::invalid(format!("{aval} cannot be affine"), "quantize an f32, f16 or bf16 array"));
-    }
+fn check(aval: Aval, group_size: i32, bits: i32) -> Result<Aval> {
+    check_elements("affine", &aval)?;
     check_format(group_size, bits)?;
-    let last = aval.shape.last().copied().unwrap_or_default();
-    if aval.shape.len() < 2 || last % group_size != 0 || aval.size() == 0 {
-        return Err(Error::invalid(
-            format!("{aval} is not a matrix of whole groups of {group_size}"),
-            "use a smaller group size, or an array type without groups along the last axis",
-        ));
-    }
-    Ok(())
+    check_groups("affine", &aval, group_size as usize)?;
+    Ok(aval)
 }
 
 fn check_format(group_size: i32, bits: i32) -> Result<()> {
@@ -115,47 +134,34 @@ fn check_format(group_size: i32, bits: i32) -> Result<()> {
 
 impl Materialize for AffineArray {
     fn materialize(&self) -> Result<Value> {
-        let dense = ops::dequantize(&self.packed, &self.scales, &self.biases, self.group_size, self.bits)?;
-        let dense = dense.as_dtype(self.aval.dtype)?;
-        Ok(if self.transposed { dense.t() } else { dense }.into())
+        matrix::dense(self)
     }
 }
 
-impl PackedMatrix for AffineArray {
-    fn product(&self, x: &Array) -> Result<Array> {
-        let (packed, scales, biases) = (&self.packed, &self.scales, &self.biases);
-        let y = ops::quantized_matmul(x, packed, scales, biases, self.transposed, self.group_size, self.bits)?;
-        Ok(y.as_dtype(x.dtype())?)
+impl Packed for AffineArray {
+    fn stored(&self) -> Stored {
+        Stored {
+            format: Format::affine(self.bits as u32),
+            codes: self.packed.clone(),
+            scales: (&self.scales).into(),
+            modifier: Some(self.biases.clone()),
+            block: self.group_size as usize,
+            transposed: self.transposed,
+            aval: self.aval.clone(),
+        }
     }
 
-    fn turned(&self, aval: Aval) -> Self {
-        Self { transposed: !self.transposed, aval, ..self.clone() }
-    }
-
-    fn narrowed(&self, aval: Aval) -> Self {
-        Self { aval, ..self.clone() }
+    fn restored(&self, stored: Stored) -> Self {
+        let Stored { codes: packed, scales, modifier, transposed, aval, .. } = stored;
+        let (scales, biases) = (dense_scales(&scales, &self.scales), modifier.unwrap_or_else(|| self.biases.clone()));
+        Self { packed, scales, biases, transposed, aval, ..*self }
     }
 }
 
-packed_matrix_handlers! {
-    AffineArray: affine_matmul, affine_matmul_left, affine_addmm, affine_addmm_left, affine_transpose, affine_astype
+packed_handlers! {
+    AffineArray: affine_matmul, affine_matmul_left, affine_addmm, affine_addmm_left, affine_gather, affine_transpose,
+    affine_astype, affine_reshape, affine_flatten, affine_unflatten, affine_expand_dims, affine_squeeze, affine_slice,
+    affine_concatenate
 }
 
-/// Rows of a matrix, as an embedding takes them: gathered packed, then dequantized.
-#[handler]
-pub fn affine_gather(op: &Gather, w: &AffineArray, rows: &Array) -> Result<Array> {
-    let (_, columns) = extents(w)?;
-    if w.transposed || op.axes != [0] || op.slice_sizes != [1, columns] {
-        return Err(Error::decline("only whole rows are gathered from packed codes"));
-    }
-    let shape = [rows.shape(), &[1, columns]].concat();
-    if rows.size() == 0 {
-        // MLX dequantizes no empty array.
-        return Ok(ops::zeros_dtype(&shape, w.aval.dtype)?);
-    }
-    let wanted = rows.flatten(None, None)?;
-    let take = |array: &Array| array.take_axis(&wanted, 0);
-    let (packed, scales, biases) = (take(&w.packed)?, take(&w.scales)?, take(&w.biases)?);
-    let made = ops::dequantize(&packed, &scales, &biases, w.group_size, w.bits)?;
-    Ok(made.reshape(&shape)?.as_dtype(w.aval.dtype)?)
-}
+scaling_handlers! { AffineArray: affine_multiply, affine_divide, affine_negative }

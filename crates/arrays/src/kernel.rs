@@ -1,3 +1,53 @@
-//! The functions of `tacit-kernels` as MLX primitives.
+//! The functions of `tacit-kernels` as MLX primitives: one family for every stored format.
+//!
+//! A [`Format`] says how the children of a packed type are read. Each kernel runs on the packed codes, and its
+//! decomposition says the same in plain ops.
 
-pub mod nf4;
+mod dequantize;
+mod encode;
+mod format;
+mod gather;
+mod int8_matmul;
+mod matmul;
+mod quantize;
+#[cfg(test)]
+mod tests;
+
+pub use dequantize::dequantize;
+pub(crate) use format::nested;
+pub use format::{Coding, Format, Layout, Scaling};
+pub use gather::gather_rows;
+pub use int8_matmul::int8_matmul;
+pub use matmul::matmul;
+pub use quantize::{Encoding, quantize};
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::kernel::{Input, Output};
+use tacit_core::{Param, Result};
+use tacit_kernels::{Floats, FloatsMut};
+
+type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+fn single(made: Vec<Array>) -> Result<Array> {
+    Ok(made.into_iter().next().unwrap_or_else(|| unreachable!("the kernel declares one result")))
+}
+
+fn int(value: usize) -> Param {
+    Param::Int(value as i64)
+}
+
+fn floats<'a>(input: &'a Input<'_>) -> Fallible<Floats<'a>> {
+    Ok(match input.aval().dtype {
+        Dtype::Float16 => Floats::F16(input.elements()?),
+        Dtype::Bfloat16 => Floats::Bf16(input.elements()?),
+        _ => Floats::F32(input.elements()?),
+    })
+}
+
+fn floats_mut<'a>(output: &'a mut Output<'_>) -> Fallible<FloatsMut<'a>> {
+    Ok(match output.aval().dtype {
+        Dtype::Float16 => FloatsMut::F16(output.elements()?),
+        Dtype::Bfloat16 => FloatsMut::Bf16(output.elements()?),
+        _ => FloatsMut::F32(output.elements()?),
+    })
+}

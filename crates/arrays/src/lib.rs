@@ -1,19 +1,71 @@
 //! Array types, one file each, with their handlers.
 //!
-//! [`Nf4Array`] holds bitsandbytes' 4-bit `NormalFloat`, [`AffineArray`] MLX's own 2- to 8-bit format, and [`ste()`] wraps
-//! either so that gradients pass straight through to a float master. A handler stands beside its type; what holds for
-//! every type is in [`structural`]. [`kernel`] puts the crate `tacit-kernels` into MLX graphs.
+//! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes, whose scales may be a [`Dynamic8Array`],
+//! [`Int8Array`], [`TernaryArray`] and [`BinaryArray`]. Codes in groups along the last axis, in MLX's layout:
+//! [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`]. All of them share their handlers: products,
+//! rows, and the structural ops that cut, join or scale codes and scales without making them anew. [`ste()`] wraps any
+//! of them so that gradients pass straight through to a float master; what holds for every type is in [`structural`].
+//! [`kernel`] puts the crate `tacit-kernels` into MLX graphs.
 
 // The macros' output names this crate's core as the facade does.
 extern crate tacit_core as tacit;
 
 pub mod affine;
+pub mod binary;
+pub mod cast;
+mod checks;
+pub mod concat;
+pub mod constant;
+pub mod diagonal;
+pub mod dynamic8;
+mod flat;
+pub mod fp4;
+pub mod identity;
+pub mod int8;
 pub mod kernel;
+mod layout;
+mod linear;
+pub mod lora;
+pub mod low_rank;
+pub mod masked;
 mod matrix;
+mod mx;
+pub mod mxfp4;
+pub mod mxfp8;
 pub mod nf4;
+pub mod nvfp4;
+pub mod scaled;
+pub mod sliced;
+pub mod sparse24;
+pub mod stacked;
 pub mod ste;
 pub mod structural;
+pub mod ternary;
+pub mod transposed;
+mod view;
 
 pub use affine::AffineArray;
+pub use binary::BinaryArray;
+pub use cast::Cast;
+pub use concat::Concat;
+pub use constant::Constant;
+pub use diagonal::Diagonal;
+pub use dynamic8::Dynamic8Array;
+pub use fp4::Fp4Array;
+pub use identity::Identity;
+pub use int8::Int8Array;
+pub use lora::Lora;
+pub use low_rank::LowRank;
+pub use masked::Masked;
+pub use mx::ScaleRule;
+pub use mxfp4::Mxfp4Array;
+pub use mxfp8::Mxfp8Array;
 pub use nf4::Nf4Array;
+pub use nvfp4::Nvfp4Array;
+pub use scaled::Scaled;
+pub use sliced::Sliced;
+pub use sparse24::Sparse24;
+pub use stacked::Stacked;
 pub use ste::{Ste, ste};
+pub use ternary::TernaryArray;
+pub use transposed::Transposed;

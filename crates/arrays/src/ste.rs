@@ -136,10 +136,14 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
         let masters = primitive.apply(&masters.iter().collect::<Vec<_>>())?;
         return masters.iter().zip(results).map(|(master, result)| joined(master.dense()?, result)).collect();
     }
+    if operands.iter().any(|value| value.downcast::<Ste>().is_none() && has_float_children(value)) {
+        return Err(Error::decline("the children of the other implicit operand would get no gradient"));
+    }
     let mut args = Vec::new();
     let roles = operands
         .iter()
-        .map(|value| match (value.downcast::<Ste>(), value) {
+        .enumerate()
+        .map(|(position, value)| match (value.downcast::<Ste>(), value) {
             (Some(ste), _) => {
                 args.push(ste.master.clone());
                 Role::Master(ste.inner.clone())
@@ -147,7 +151,9 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
             // Also what has no gradient, such as indices, is an argument: `vmap` maps arguments only.
             (None, Value::Dense(array)) => {
                 args.push(array.clone());
-                if array.dtype().is_inexact() { Role::Differentiable } else { Role::Constant }
+                // MLX has no gradient for the value that `Pad` pads with, and reads past its list when asked for both.
+                let has_gradient = array.dtype().is_inexact() && (primitive.name(), position) != ("Pad", 1);
+                if has_gradient { Role::Differentiable } else { Role::Constant }
             }
             (None, fixed) => Role::Fixed((*fixed).clone()),
         })
@@ -156,6 +162,15 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     let made =
         apply(StraightThrough { primitive: primitive.clone(), roles, results: RefCell::new(Some(results)) }, &args)?;
     Ok(made.into_iter().map(Value::from).collect())
+}
+
+/// Whether a gradient may go to a child of an implicit operand.
+fn has_float_children(value: &Value) -> bool {
+    let Value::Implicit(array) = value else { return false };
+    array.children().iter().any(|(_, child)| match child {
+        Value::Dense(child) => child.dtype().is_inexact(),
+        nested @ Value::Implicit(_) => has_float_children(nested),
+    })
 }
 
 /// What an operand is to the gradient.

@@ -1,6 +1,7 @@
 // Questions about a recorded graph. A graph may have 100,000 nodes in a row, so nothing here recurses.
 #include "graph.h"
 
+#include <cstring>
 #include <unordered_set>
 
 namespace tacit {
@@ -61,6 +62,15 @@ std::vector<array> constants(const std::vector<array>& outputs, const std::vecto
   return found;
 }
 
+// What broadcasts made the array of; the array itself where none did.
+const array& broadcast_source(const array& root) {
+  auto source = &root;
+  while (source->has_primitive() && std::strcmp(source->primitive().name(), "Broadcast") == 0) {
+    source = &source->inputs().front();
+  }
+  return *source;
+}
+
 }  // namespace
 }  // namespace tacit
 
@@ -70,6 +80,10 @@ extern "C" {
 
 int tacit_is_traced(Handle root, bool* traced) {
   return guarded([&] { *traced = is_traced(get(root)); });
+}
+
+int tacit_broadcast_source(Handle root, Handle* source) {
+  return guarded([&] { *source = own(broadcast_source(get(root))); });
 }
 
 int tacit_constants(

@@ -1,9 +1,11 @@
 // A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its decomposition.
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 
 #include "bridge.h"
 #include "mlx/backend/cpu/encoder.h"
+#include "mlx/scheduler.h"
 
 namespace tacit {
 
@@ -45,12 +47,44 @@ struct RustKernel {
   }
 };
 
+// After a failed task MLX drops what its stream still holds, the notices of completion among it. Its count of active
+// tasks, which a later eval would wait on, must not keep them.
+class DroppedNotices {
+ public:
+  // On the stream's thread, as the task fails: what is queued so far will be dropped.
+  static void failed(const mlx::core::Stream& stream) {
+    settle(stream);
+    pending() = true;
+  }
+
+  // Before more work is queued: what was queued after the failure has been dropped, too.
+  static void settle_pending(const mlx::core::Stream& stream) {
+    if (pending().exchange(false)) {
+      settle(stream);
+    }
+  }
+
+ private:
+  // Another stream's tasks may be counted out early; the count only bounds how far evals run ahead.
+  static void settle(const mlx::core::Stream& stream) {
+    while (mlx::core::scheduler::n_active_tasks() > 0) {
+      mlx::core::scheduler::notify_task_completion(stream);
+    }
+  }
+
+  static std::atomic<bool>& pending() {
+    static std::atomic<bool> pending{false};
+    return pending;
+  }
+};
+
 class HostKernel : public Primitive {
  public:
   HostKernel(mlx::core::Stream stream, std::shared_ptr<RustKernel> rust) : Primitive(stream), rust_(std::move(rust)) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    DroppedNotices::settle_pending(stream());
     for (auto& output : outputs) {
       output.set_data(mlx::core::allocator::malloc(output.nbytes()));
       encoder.set_output_array(output);
@@ -63,7 +97,7 @@ class HostKernel : public Primitive {
     for (auto& output : outputs) {
       writes.push_back(array::unsafe_weak_copy(output));
     }
-    encoder.dispatch([rust = rust_, reads = std::move(reads), writes = std::move(writes)]() mutable {
+    encoder.dispatch([rust = rust_, stream = stream(), reads = std::move(reads), writes = std::move(writes)]() mutable {
       std::vector<Buffer> from, to;
       for (auto& value : reads) {
         if (!value.flags().row_contiguous) {
@@ -78,7 +112,11 @@ class HostKernel : public Primitive {
         }
         to.push_back(view(value));
       }
-      check(rust->table.eval(rust->kernel, from.data(), from.size(), to.data(), to.size()));
+      auto status = rust->table.eval(rust->kernel, from.data(), from.size(), to.data(), to.size());
+      if (status != 0) {
+        DroppedNotices::failed(stream);
+      }
+      check(status);
     });
   }
 
@@ -170,9 +208,9 @@ array prototype(const int32_t* shape, size_t ndim, int dtype) {
   return array(Shape(shape, shape + ndim), dtype_of(dtype), nullptr, {});
 }
 
-array row_major(const array& value) {
+array row_major(const array& value, mlx::core::Stream stream) {
   auto ready = value.status() != array::Status::unscheduled && value.flags().row_contiguous;
-  return ready ? value : mlx::core::contiguous(value);
+  return ready ? value : mlx::core::contiguous(value, false, stream);
 }
 
 }  // namespace
@@ -192,13 +230,17 @@ int tacit_prototype(const int32_t* shape, size_t ndim, int dtype, Handle* value)
   return guarded([&] { *value = own(prototype(shape, ndim, dtype)); });
 }
 
-// Takes `kernel` over in every case. On a device without a source the decomposition is the result.
+// Takes `kernel` over in every case. `chosen` is mlx-c's stream, or empty for the default one. On a device without a
+// source the decomposition is the result.
 int tacit_kernel_apply(
-    KernelTable table, void* kernel, const char* name, const Handle* inputs, size_t count, Sink results) {
+    KernelTable table, void* kernel, const char* name, Handle chosen, const Handle* inputs, size_t count,
+    Sink results) {
   return guarded([&] {
     auto rust = std::make_shared<RustKernel>(table, kernel, name);
     auto arrays = gather(inputs, count);
-    if (mlx::core::default_device() != mlx::core::Device::cpu) {
+    auto stream = chosen.ctx == nullptr ? mlx::core::default_stream(mlx::core::default_device())
+                                        : *static_cast<mlx::core::Stream*>(chosen.ctx);
+    if (stream.device != mlx::core::Device::cpu) {
       pour(HostKernel::decompose(*rust, arrays), results);
       return;
     }
@@ -212,9 +254,9 @@ int tacit_kernel_apply(
       dtypes.push_back(value.dtype());
     }
     for (auto& value : arrays) {
-      value = row_major(value);
+      value = row_major(value, stream);
     }
-    auto primitive = std::make_shared<HostKernel>(mlx::core::default_stream(mlx::core::default_device()), rust);
+    auto primitive = std::make_shared<HostKernel>(stream, rust);
     if (shapes.size() == 1) {
       pour({array(std::move(shapes[0]), dtypes[0], std::move(primitive), std::move(arrays))}, results);
     } else {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use mlx_sys::mlx_array;
+use mlx_sys::{mlx_array, mlx_stream};
 
 /// Receives result arrays one by one; the callee gives each handle away.
 #[repr(C)]
@@ -176,6 +176,7 @@ unsafe extern "C" {
 
     pub(crate) fn tacit_distinct(results: *const mlx_array, count: usize, found: Sink) -> c_int;
     pub(crate) fn tacit_is_traced(root: mlx_array, traced: *mut bool) -> c_int;
+    pub(crate) fn tacit_broadcast_source(root: mlx_array, source: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_constants(
         outputs: *const mlx_array,
         output_count: usize,
@@ -200,6 +201,7 @@ unsafe extern "C" {
         table: KernelTable,
         kernel: *mut c_void,
         name: *const c_char,
+        stream: mlx_stream,
         inputs: *const mlx_array,
         count: usize,
         results: Sink,

@@ -16,6 +16,19 @@ pub fn is_traced(array: &Array) -> bool {
     traced || status != 0
 }
 
+/// What `array` is a broadcast of: the operand of the broadcasts that made it, and itself where none did.
+///
+/// MLX broadcasts the operands of an op before it records the op, so this is how a handler finds the scalar that its
+/// caller wrote.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn broadcast_source(array: &Array) -> Result<Array, BridgeError> {
+    // SAFETY: the handle is live for the call, which stores a new reference.
+    arrays::filled(|out| unsafe { ffi::tacit_broadcast_source(array.as_ptr(), out) })
+}
+
 /// The arrays with data and more than one element that `outputs` depend on and that are not among `inputs`, each once.
 ///
 /// # Errors

@@ -4,8 +4,8 @@ use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mlx_rs::{Array, Dtype};
-use mlx_sys::mlx_array;
+use mlx_rs::{Array, Dtype, Stream, thread_local_default_stream};
+use mlx_sys::{mlx_array, mlx_stream};
 
 use crate::arrays::{self, Collector};
 use crate::callback::{guarded, guarded_rule};
@@ -184,11 +184,17 @@ impl Output<'_> {
         // SAFETY: as in `Input::elements`; nobody else holds the buffer of an output.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_mut_ptr().cast(), self.aval.size()) })
     }
+
+    /// The elements as they lie in memory, whatever their type; zeros before the kernel writes them.
+    #[must_use]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.data
+    }
 }
 
 /// Puts `kernel` into the graph.
 ///
-/// Inputs that are not row-major are copied first. On a device for which the kernel has no source, its decomposition
+/// It goes to the stream that mlx-rs's own ops go to here. Inputs that are not row-major are copied first. On a device for which the kernel has no source, its decomposition
 /// goes into the graph instead.
 ///
 /// # Errors
@@ -199,12 +205,15 @@ pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, Br
     let handles = arrays::handles(inputs);
     let table = KernelTable { release, eval, decompose, vjp, avals, equal, vmap };
     let mut results = Collector::default();
+    let stream = thread_local_default_stream();
+    let stream_handle = stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr);
     // SAFETY: the callee takes the box over and frees it by `release`; everything else is live for the call.
     check(unsafe {
         ffi::tacit_kernel_apply(
             table,
             Box::into_raw(Box::new(kernel)).cast(),
             name.as_ptr(),
+            stream_handle,
             handles.as_ptr(),
             handles.len(),
             results.sink(),

@@ -37,7 +37,7 @@ pub use custom_function::{CustomFunction, TangentError, checkpoint, custom_funct
 pub use custom_vjp::{Differentiable, GradientError, custom_vjp};
 pub use difference::{Difference, difference};
 pub use error::{BoxError, BridgeError, recover, remember};
-pub use graph::{constants, is_traced};
+pub use graph::{broadcast_source, constants, is_traced};
 pub use names::NameId;
 pub use param::{Param, ParamError};
 pub use primitive::Primitive;

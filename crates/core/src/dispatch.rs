@@ -97,11 +97,13 @@ impl Call<'_> {
 
     fn call(&self, function: HandlerFn, site: Site, operands: &[&Value]) -> Result<Option<Vec<Value>>> {
         match function(self.primitive, operands) {
-            Ok(results) => self.checked(site, results).map(Some),
-            Err(Error::Declined(_)) => {
-                Counters { declined: 1, ..Counters::default() }.add();
-                Ok(None)
-            }
+            Ok(results) => match self.checked(site, results) {
+                // MLX stores a stride of 1 where a slice leaves one element, so that its parameters do not tell its extent
+                // from that of the whole range.
+                Err(Error::HandlerAval { .. }) if self.primitive.name() == "Slice" => Ok(declined()),
+                checked => checked.map(Some),
+            },
+            Err(Error::Declined(_)) => Ok(declined()),
             Err(error) => Err(error),
         }
     }
@@ -141,6 +143,12 @@ impl Call<'_> {
             found: listed(&found),
         })
     }
+}
+
+/// A handler's answer that is none, counted.
+fn declined() -> Option<Vec<Value>> {
+    Counters { declined: 1, ..Counters::default() }.add();
+    None
 }
 
 /// Whether some implicit operand has a default handler.

@@ -53,7 +53,7 @@ pub use policy::{POLICY_VARIABLE, Policy};
 pub use primitive::Primitive;
 pub use registry::{Registry, Resolution};
 pub use scoped::{PolicyGuard, RegistryGuard};
-pub use tacit_bridge::{Aval, Param, dtype_name, dtype_named};
+pub use tacit_bridge::{Aval, Param, broadcast_source, dtype_name, dtype_named};
 pub use tree::Tree;
 pub use value::{Value, short_name};
 

@@ -21,6 +21,31 @@ pub enum KernelError {
         /// The width that was given.
         bits: u32,
     },
+    /// The elements do not make up whole rows, or the rows whole groups.
+    #[error(
+        "{elements} elements in rows of {k} do not divide into groups of {group}\nhelp: choose a group size that divides \
+         the row, and give whole rows"
+    )]
+    Group {
+        /// The number of elements.
+        elements: usize,
+        /// Elements in a row.
+        k: usize,
+        /// Elements in a group.
+        group: usize,
+    },
+    /// A global scale that nothing can be divided by.
+    #[error("the global scale is {value}\nhelp: give the largest magnitude of the tensor, or `None` if that is zero")]
+    GlobalScale {
+        /// The value that was given.
+        value: f32,
+    },
+    /// A product that is not computed with 8-bit activations.
+    #[error("int8 activations do not take {what}\nhelp: use `matmul`, which multiplies every matrix both ways round")]
+    Int8 {
+        /// What is not taken.
+        what: &'static str,
+    },
     /// A slice does not have the length that the other arguments imply.
     #[error("`{name}` holds {actual} elements where {expected} are needed\nhelp: {help}")]
     Length {

@@ -1,6 +1,8 @@
 //! Dense operands of the three float types; kernels compute in `f32`.
 
-use half::{bf16, f16};
+use std::borrow::Cow;
+
+use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use crate::{KernelError, matrix::check_length};
 
@@ -46,6 +48,17 @@ macro_rules! conversions {
 
 conversions!(f32 => F32, f16 => F16, bf16 => Bf16);
 
+impl<'a> Floats<'a> {
+    /// The values in single precision.
+    pub(crate) fn widen(self) -> Cow<'a, [f32]> {
+        match self {
+            Self::F32(values) => Cow::Borrowed(values),
+            Self::F16(values) => Cow::Owned(values.to_f32_vec()),
+            Self::Bf16(values) => Cow::Owned(values.to_f32_vec()),
+        }
+    }
+}
+
 impl Floats<'_> {
     /// How many there are.
     #[must_use]
@@ -65,6 +78,15 @@ impl Floats<'_> {
 }
 
 impl FloatsMut<'_> {
+    /// Stores all values, rounded to the type.
+    pub(crate) fn store(self, values: &[f32]) {
+        match self {
+            Self::F32(out) => out.copy_from_slice(values),
+            Self::F16(out) => out.convert_from_f32_slice(values),
+            Self::Bf16(out) => out.convert_from_f32_slice(values),
+        }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -14,6 +14,8 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and DQ.
     Avx512,
+    /// 64-bit Arm with NEON, which all of them have.
+    Neon,
 }
 
 impl Isa {
@@ -27,7 +29,7 @@ impl Isa {
     /// The instruction sets of this machine, slowest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        [Self::Scalar, Self::Avx2, Self::Avx512].into_iter().filter(|isa| isa.is_supported()).collect()
+        [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon].into_iter().filter(|isa| isa.is_supported()).collect()
     }
 
     /// Whether this machine can run it.
@@ -47,6 +49,7 @@ impl Isa {
             }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx2 | Self::Avx512 => false,
+            Self::Neon => cfg!(target_arch = "aarch64"),
         }
     }
 

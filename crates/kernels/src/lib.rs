@@ -1,48 +1,76 @@
 //! CPU kernels of the quantized formats: pure Rust and SIMD, without MLX.
 //!
 //! Every function takes plain slices, checks their lengths, and returns a [`KernelError`] instead of panicking.
-//! [`nf4`] holds the 4-bit `NormalFloat` format of bitsandbytes: quantize, dequantize, row gather, and products with a
-//! packed weight in both orientations, none of which ever builds the dense weight. `blas` (feature `blas`) exports the
-//! three `cblas_*gemm` functions that MLX imports.
+//! A [`Matrix`] borrows a weight in any stored format: codes that are looked up, integers of 1 to 8 bits, or E4M3
+//! floats, with scales, and perhaps biases, for blocks of them. [`dequantize`], [`gather_rows`] and [`matmul`], in both
+//! orientations, work on all of them, and never build the dense weight on their way. [`nf4`] quantizes to the 4-bit
+//! `NormalFloat` format of bitsandbytes. `blas` (feature `blas`) exports the three `cblas_*gemm` functions that MLX
+//! imports.
 //!
 //! The instruction set is chosen once at run time ([`Isa::detect`]); each function has a `_with` twin that takes it
 //! explicitly. Work is spread over one pool of `TACIT_THREADS` threads ([`threads::count`]). Results carry the same
 //! bits whatever the number of threads: only independent outputs are split, never a sum.
 //!
 //! ```
-//! use tacit_kernels::nf4;
+//! use tacit_kernels::{Codes, Matrix, Order, Orientation, Scales, matmul, nf4};
 //!
 //! let x: Vec<f32> = (0..128).map(|i| (i as f32 * 0.37).sin()).collect();
 //! let mut packed = vec![0; nf4::packed_len(x.len())];
 //! let mut absmax = vec![0.0; nf4::absmax_len(x.len(), 64)];
 //! nf4::quantize(&x, 64, &mut packed, &mut absmax)?;
 //!
-//! let w = nf4::Weight { packed: &packed, absmax: &absmax, block: 64, n: 2, k: 64 };
+//! let codes = Codes::Table { bytes: &packed, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
+//! let w = Matrix { n: 2, k: 64, codes, scales: Scales::F32(&absmax), biases: None, block: 64 };
 //! let mut y = [0.0; 2];
-//! nf4::matmul(&x[..64], 1, &w, nf4::Orientation::Transposed, &mut y)?;
+//! matmul(&x[..64], 1, &w, Orientation::Transposed, &mut y[..])?;
 //! # Ok::<(), tacit_kernels::KernelError>(())
 //! ```
 
 // A function that is compiled for an instruction set only passes that on to what is inlined into it.
 #![allow(clippy::inline_always)]
 
+pub mod affine;
+pub mod binary;
 #[cfg(feature = "blas")]
 pub mod blas;
+mod by_columns;
+mod by_rows;
+mod codebook;
+mod codec;
 mod decode;
+pub mod dynamic8;
+mod encode;
 mod error;
 mod floats;
+pub mod fp4;
+pub mod int8;
+mod int8_matmul;
 mod isa;
+#[doc(hidden)]
+pub mod machine;
 mod matmul;
 mod matrix;
+mod minifloat;
+mod mx;
+pub mod mxfp4;
+pub mod mxfp8;
 pub mod nf4;
+pub mod nvfp4;
+mod panel;
+mod scales;
 mod simd;
+pub mod ternary;
 pub mod threads;
 mod tile;
+mod unit;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
-pub use decode::{dequantize, gather_rows};
+pub use decode::{dequantize, dequantize_with, gather_rows, gather_rows_with};
 pub use error::KernelError;
 pub use floats::{Floats, FloatsMut};
+pub use int8_matmul::{int8_matmul, int8_matmul_with};
 pub use isa::Isa;
-pub use matmul::matmul;
+pub use matmul::{Orientation, matmul, matmul_with};
 pub use matrix::{Codes, E2M1, Matrix, Order, Scales, code_bytes, e4m3, e8m0};
-pub use nf4::Orientation;
+pub use mx::ScaleRule;

@@ -104,23 +104,23 @@ pub const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5,
 
 /// The value of an OCP E4M3 byte; 0x7f and 0xff are NaN.
 #[must_use]
-pub fn e4m3(byte: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
-    let magnitude = match (exponent, byte & 7) {
+pub const fn e4m3(byte: u8) -> f32 {
+    let (exponent, mantissa) = ((byte >> 3 & 15) as u32, (byte & 7) as u32);
+    let magnitude = match (exponent, mantissa) {
         (15, 7) => f32::NAN,
-        (0, _) => mantissa * 2f32.powi(-9),
-        _ => (8.0 + mantissa) * 2f32.powi(exponent - 10),
+        (0, _) => mantissa as f32 / 512.0,
+        _ => f32::from_bits((exponent + 120) << 23 | mantissa << 20),
     };
     if byte & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
 /// The value of an E8M0 byte.
 #[must_use]
-pub fn e8m0(byte: u8) -> f32 {
+pub const fn e8m0(byte: u8) -> f32 {
     match byte {
         0 => f32::from_bits(1 << 22),
         255 => f32::NAN,
-        _ => f32::from_bits(u32::from(byte) << 23),
+        _ => f32::from_bits((byte as u32) << 23),
     }
 }
 
@@ -132,8 +132,9 @@ impl Matrix<'_> {
             return Err(KernelError::EmptyBlock);
         }
         let (name, held, needed) = match self.codes {
-            Codes::Table { bytes, bits: bits @ (1 | 2 | 4), .. } => ("codes", bytes.len(), code_bytes(elements, bits)),
-            Codes::Unsigned { bytes, bits: bits @ 1..=8 } => ("codes", bytes.len(), code_bytes(elements, bits)),
+            Codes::Table { bytes, bits: bits @ (1 | 2 | 4), .. } | Codes::Unsigned { bytes, bits: bits @ 1..=8 } => {
+                ("codes", bytes.len(), code_bytes(elements, bits))
+            }
             Codes::Table { bits, .. } | Codes::Unsigned { bits, .. } => return Err(KernelError::Bits { bits }),
             Codes::Signed { codes } => ("codes", codes.len(), elements),
             Codes::E4m3 { bytes } => ("codes", bytes.len(), elements),
@@ -144,16 +145,11 @@ impl Matrix<'_> {
         self.biases.map_or(Ok(()), |biases| biases.check("biases", blocks))?;
         Ok(elements)
     }
-
-    /// The value of element `at`, which lies in a matrix that was checked; the reference of every other decoder.
-    pub(crate) fn element(&self, at: usize) -> f32 {
-        let code = self.codes.value(at) * self.scales.get(at / self.block);
-        self.biases.map_or(code, |biases| code + biases.get(at / self.block))
-    }
 }
 
 impl Codes<'_> {
-    fn value(&self, at: usize) -> f32 {
+    /// What element `at` is in units of its block's scale.
+    pub(crate) fn value(&self, at: usize) -> f32 {
         match *self {
             Self::Table { bytes, bits, order, values } => {
                 let each = (8 / bits) as usize;

@@ -91,7 +91,7 @@ impl Pool {
                 ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("tacit-kernel-{i}")).build().ok()
             })
             .flatten();
-        Self { threads: if rayon.is_some() { threads } else { 1 }, rayon }
+        Self { threads: rayon.as_ref().map_or(1, ThreadPool::current_num_threads), rayon }
     }
 }
 

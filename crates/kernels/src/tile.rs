@@ -26,28 +26,32 @@ const STRIDE: usize = DEPTH + 16;
 /// The widest panel of any instruction set.
 const MAX_WIDTH: usize = 32;
 
+/// The most rows of a register tile of any instruction set.
+const MAX_ROWS: usize = 14;
+
 /// The right-hand side of a product, in the form in which the register tile reads it.
-pub(crate) trait Panels: Copy {
+pub(crate) trait Panels: Sync {
     /// Writes the panel of output columns `first..first + columns` and steps `start..start + depth` of the sum: row `d`
     /// holds what those columns are multiplied with at step `start + d`, `panel_width` floats. Columns beyond `columns`
     /// may hold any numbers.
     ///
     /// # Safety
     /// The columns and steps lie in the matrix, `depth` is at most [`DEPTH`], `start` a multiple of it, `first` one of
-    /// the panel's width, and the panel holds `depth * panel_width` initialized floats.
-    unsafe fn fill<S: Simd>(self, simd: S, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32);
+    /// the panel's width, the panel holds `depth * panel_width` initialized floats, and this machine has `isa`.
+    unsafe fn fill(&self, isa: Isa, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32);
 }
 
 /// `out: [m, columns] = x: [m, depth] * panels: [depth, columns]`.
 #[derive(Clone, Copy)]
-pub(crate) struct Product<P> {
+pub(crate) struct Product<'a> {
     pub(crate) x: *const f32,
     /// Floats from row to row of `x`.
     pub(crate) x_stride: usize,
     pub(crate) m: usize,
     pub(crate) depth: usize,
     pub(crate) columns: usize,
-    pub(crate) panels: P,
+    /// Called once for each panel, so that the tile is compiled once for all formats.
+    pub(crate) panels: &'a dyn Panels,
     pub(crate) out: *mut f32,
     /// Floats from row to row of `out`.
     pub(crate) out_stride: usize,
@@ -57,9 +61,9 @@ pub(crate) struct Product<P> {
 
 // SAFETY: `x` and the panels are only read, and tasks write disjoint rectangles of `out`, while the caller of `run`,
 // whose memory it is, waits.
-unsafe impl<P> Sync for Product<P> {}
+unsafe impl Sync for Product<'_> {}
 
-impl<P: Panels> Product<P> {
+impl Product<'_> {
     /// Computes the product on up to `threads` threads.
     ///
     /// # Safety
@@ -78,7 +82,7 @@ impl<P: Panels> Product<P> {
         threads::for_each_on(threads, row_tasks * column_tasks, |i| {
             let (column, row) = (i / row_tasks * each, i % row_tasks * rows);
             let (rows, columns) = (row..m.min(row + rows), column..columns.min(column + each));
-            run(isa, Tile { product: self, rows, columns });
+            run(isa, Tile { product: self, isa, rows, columns });
         });
     }
 }
@@ -89,13 +93,14 @@ pub(crate) fn share(columns: usize, threads: usize, step: usize, most: usize) ->
 }
 
 /// A rectangle of the output, of at most [`TASK_ROWS`] rows.
-struct Tile<'a, P> {
-    product: &'a Product<P>,
+struct Tile<'a> {
+    product: &'a Product<'a>,
+    isa: Isa,
     rows: Range<usize>,
     columns: Range<usize>,
 }
 
-impl<P: Panels> Kernel for Tile<'_, P> {
+impl Kernel for Tile<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -107,12 +112,13 @@ impl<P: Panels> Kernel for Tile<'_, P> {
     }
 }
 
-impl<P: Panels> Tile<'_, P> {
+impl Tile<'_> {
     #[inline(always)]
     fn run_in<S: Simd>(self, simd: S, scratch: &mut Scratch) {
-        let Self { product, rows, columns } = self;
+        let Self { product, isa, rows, columns } = self;
         // Tiles of nearly equal height waste less of the registers than full ones and a rest.
         let tiles = rows.len().div_ceil(S::ROWS);
+        let mut beyond = [0.0; MAX_ROWS * MAX_WIDTH];
         for start in (0..product.depth).step_by(DEPTH) {
             let depth = DEPTH.min(product.depth - start);
             for (copy, row) in scratch.x.chunks_exact_mut(STRIDE).zip(rows.clone()) {
@@ -120,36 +126,58 @@ impl<P: Panels> Tile<'_, P> {
                 let from = unsafe { std::slice::from_raw_parts(product.x.add(row * product.x_stride + start), depth) };
                 copy[..depth].copy_from_slice(from);
             }
+            let (begins, ends) = (start == 0, start + depth == product.depth);
             for first in columns.clone().step_by(panel_width::<S>()) {
                 let width = panel_width::<S>().min(columns.end - first);
                 let panel = scratch.panel.as_mut_ptr().cast::<f32>();
-                // SAFETY: the ranges lie in the product; the panel holds DEPTH of the widest rows.
-                unsafe { product.panels.fill(simd, start, depth, first, width, panel) };
+                // SAFETY: the ranges lie in the product; the panel holds DEPTH of the widest rows; `isa` is that of `simd`.
+                unsafe { product.panels.fill(isa, start, depth, first, width, panel) };
                 for tile in 0..tiles {
                     let from = tile * rows.len() / tiles;
-                    let to = (tile + 1) * rows.len() / tiles;
+                    let end = (tile + 1) * rows.len() / tiles;
+                    // What is not complete yet lies in the order in which it is gone through.
+                    let sums = Rows {
+                        at: scratch.sums[(first - columns.start) * rows.len() + from * panel_width::<S>()..]
+                            .as_mut_ptr(),
+                        stride: panel_width::<S>(),
+                    };
+                    let out = Rows {
+                        // SAFETY: row `rows.start + from`, column `first` lies in the output.
+                        at: unsafe { product.out.add((rows.start + from) * product.out_stride + first) },
+                        stride: product.out_stride,
+                    };
+                    let before = if begins { product.accumulate.then_some(out) } else { Some(sums) };
+                    let to = if ends { out } else { sums };
+                    let whole = width == panel_width::<S>();
                     let step = Step {
                         x: scratch.x[from * STRIDE..].as_ptr(),
                         panel,
                         depth,
-                        // SAFETY: row `rows.start + from`, column `first` lies in the output.
-                        out: unsafe { product.out.add((rows.start + from) * product.out_stride + first) },
-                        stride: product.out_stride,
-                        width,
-                        first: start == 0 && !product.accumulate,
+                        before: before.filter(|_| whole),
+                        to: if whole { to } else { Rows { at: beyond.as_mut_ptr(), stride: MAX_WIDTH } },
                     };
-                    // SAFETY: the rows and columns of the step lie in this tile, which no other task touches.
-                    unsafe { step.run(simd, to - from) };
+                    // SAFETY: the rows and columns of the step lie in this tile, which no other task touches, and in the
+                    // sums, which have TASK_ROWS rows of TASK_COLUMNS.
+                    unsafe {
+                        step.run(simd, end - from);
+                        if !whole {
+                            narrow(&beyond, end - from, width, before, to);
+                        }
+                    }
                 }
             }
         }
     }
 }
 
-/// What a thread keeps between tiles: one panel, and its copy of a part of `x`.
+/// What a thread keeps between tiles.
 struct Scratch {
+    /// One panel.
     panel: Vec<Line>,
+    /// The copy of a part of `x`.
     x: Vec<f32>,
+    /// The sums so far. The rows of the output itself may lie a power of two apart, and share a few cache sets.
+    sums: Vec<f32>,
 }
 
 /// A cache line, so that no vector of a panel spans two.
@@ -159,7 +187,11 @@ struct Line(#[expect(dead_code, reason = "read through a pointer")] [f32; 16]);
 
 impl Scratch {
     fn new() -> Self {
-        Self { panel: vec![Line([0.0; 16]); DEPTH * MAX_WIDTH / 16], x: vec![0.0; TASK_ROWS * STRIDE] }
+        Self {
+            panel: vec![Line([0.0; 16]); DEPTH * MAX_WIDTH / 16],
+            x: vec![0.0; TASK_ROWS * STRIDE],
+            sums: vec![0.0; TASK_ROWS * TASK_COLUMNS],
+        }
     }
 }
 
@@ -167,21 +199,45 @@ thread_local! {
     static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
 }
 
-/// A register tile's part of the sum: `out[i][j] (+)= sum over d of x[i][d] * panel[d][j]`.
+/// Some columns of consecutive rows.
+#[derive(Clone, Copy)]
+struct Rows {
+    at: *mut f32,
+    /// Floats from row to row.
+    stride: usize,
+}
+
+/// A register tile's part of the sum: `to[i][j] = before[i][j] + sum over d of x[i][d] * panel[d][j]`.
 #[derive(Clone, Copy)]
 struct Step {
     x: *const f32,
     panel: *const f32,
     depth: usize,
-    out: *mut f32,
-    stride: usize,
-    width: usize,
-    first: bool,
+    /// Nothing, or where the sums so far are.
+    before: Option<Rows>,
+    to: Rows,
+}
+
+/// Adds and writes the first `width` columns of a tile that reaches beyond the output.
+///
+/// # Safety
+/// `before` is readable and `to` writable, `rows` rows of `width` columns.
+unsafe fn narrow(tile: &[f32; MAX_ROWS * MAX_WIDTH], rows: usize, width: usize, before: Option<Rows>, to: Rows) {
+    for (i, row) in tile.chunks_exact(MAX_WIDTH).enumerate().take(rows) {
+        for (j, sum) in row.iter().enumerate().take(width) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let before = before.map(|before| *before.at.add(i * before.stride + j));
+                *to.at.add(i * to.stride + j) = before.map_or(*sum, |before| before + sum);
+            }
+        }
+    }
 }
 
 impl Step {
     /// # Safety
-    /// `rows` rows are readable at `x` and writable at `out`, `width` columns wide; `depth` panel rows are readable.
+    /// `rows` rows are readable at `x` and `before` and writable at `to`, these as wide as a panel; `depth` panel rows
+    /// are readable.
     #[inline(always)]
     unsafe fn run<S: Simd>(self, simd: S, rows: usize) {
         macro_rules! by_height {
@@ -213,30 +269,18 @@ impl Step {
                 }
             }
         }
-        for (i, halves) in sums.into_iter().enumerate() {
-            let out = self.out.wrapping_add(i * self.stride);
-            if self.width == panel_width::<S>() {
-                for (half, sum) in halves.into_iter().enumerate() {
-                    // SAFETY: the row has `width` columns, two vectors.
-                    unsafe {
-                        let out = out.add(half * S::LANES);
-                        simd.store(out, if self.first { sum } else { simd.add(simd.load(out), sum) });
-                    }
+        if let Some(before) = self.before {
+            for (i, halves) in sums.iter_mut().enumerate() {
+                for (half, sum) in halves.iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    *sum = unsafe { simd.add(simd.load(before.at.add(i * before.stride + half * S::LANES)), *sum) };
                 }
-            } else {
-                let mut row = [0.0; MAX_WIDTH];
-                // SAFETY: `row` holds the widest panel's row.
-                unsafe {
-                    simd.store(row.as_mut_ptr(), halves[0]);
-                    simd.store(row.as_mut_ptr().add(S::LANES), halves[1]);
-                }
-                for (j, sum) in row.into_iter().enumerate().take(self.width) {
-                    // SAFETY: j is below `width`.
-                    unsafe {
-                        let out = out.add(j);
-                        *out = if self.first { sum } else { *out + sum };
-                    }
-                }
+            }
+        }
+        for (i, halves) in sums.iter().enumerate() {
+            for (half, sum) in halves.iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { simd.store(self.to.at.add(i * self.to.stride + half * S::LANES), *sum) };
             }
         }
     }

@@ -28,6 +28,7 @@ pub struct Oracle {
     tolerance: f64,
     policy: Policy,
     gradients: bool,
+    compiled: bool,
 }
 
 /// The largest relative errors that a comparison found, each within the tolerance.
@@ -60,7 +61,7 @@ impl Oracle {
     /// An oracle that asks for `max|a - b| <= tolerance * max|b|` of each output and gradient.
     #[must_use]
     pub fn new(tolerance: f64) -> Self {
-        Self { tolerance, policy: Policy::Deny, gradients: true }
+        Self { tolerance, policy: Policy::Deny, gradients: true, compiled: true }
     }
 
     /// Lets calls without a handler materialize their operands.
@@ -73,6 +74,12 @@ impl Oracle {
     #[must_use]
     pub fn values_only(self) -> Self {
         Self { gradients: false, ..self }
+    }
+
+    /// Leaves out the comparison of compiled functions, each of which may cost a run of the C++ compiler.
+    #[must_use]
+    pub fn eager_only(self) -> Self {
+        Self { compiled: false, ..self }
     }
 
     /// Compares, eager and compiled: avals, values, and the gradients of a weighted sum of the float outputs for
@@ -121,11 +128,13 @@ impl Oracle {
         let expected = under(Policy::Allow, "dense", || dense(leaves))?;
         let eager = under(self.policy, "intercepted", || intercepted(leaves))?;
         reached.value = self.all("output", &eager, &expected)?;
-        let function = intercepted.clone();
-        let compiled = under(self.policy, "compiled", || {
-            transforms::compile::compile(move |leaves: &[Array]| function(leaves), None)(leaves)
-        })?;
-        reached.value = reached.value.max(self.all("compiled output", &compiled, &expected)?);
+        if self.compiled {
+            let function = intercepted.clone();
+            let compiled = under(self.policy, "compiled", || {
+                transforms::compile::compile(move |leaves: &[Array]| function(leaves), None)(leaves)
+            })?;
+            reached.value = reached.value.max(self.all("compiled output", &compiled, &expected)?);
+        }
 
         let argnums = structure.float_leaves();
         let differentiable = expected.iter().any(|output| output.dtype().is_inexact());
@@ -136,10 +145,12 @@ impl Oracle {
         let eager =
             under(self.policy, "intercepted gradient", || gradient(intercepted.clone(), argnums.clone())(leaves))?;
         reached.gradient = self.all("gradient", &eager, &expected)?;
-        let compiled = under(self.policy, "compiled gradient", || {
-            transforms::compile::compile(gradient(intercepted, argnums), None)(leaves)
-        })?;
-        reached.gradient = reached.gradient.max(self.all("compiled gradient", &compiled, &expected)?);
+        if self.compiled {
+            let compiled = under(self.policy, "compiled gradient", || {
+                transforms::compile::compile(gradient(intercepted, argnums), None)(leaves)
+            })?;
+            reached.gradient = reached.gradient.max(self.all("compiled gradient", &compiled, &expected)?);
+        }
         Ok(reached)
     }
 

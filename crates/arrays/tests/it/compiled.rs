@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::compile::{Constants, Options};
 use tacit_core::{Policy, Value, compile_with, compile_with_state};
 
-use crate::operands::{both, normal};
+use crate::operands::{every, normal};
 
 fn options(shapeless: bool) -> Options {
     Options { shapeless, constants: Constants::Deny, ..Options::default() }
@@ -19,7 +19,7 @@ fn apart(a: &Array, b: &Array) -> f32 {
 #[test]
 fn a_quantized_product_has_one_trace_for_every_batch() {
     let _deny = Policy::Deny.scope();
-    for w in both(Dtype::Float32, 1, &[40, 64]) {
+    for w in every(Dtype::Float32, 1, &[40, 64]) {
         let mut f = compile_with(|(x, w): (Array, Array)| ops::softmax_axis(x.matmul(w.t())?, -1, None), options(true));
         for rows in [2, 5, 33, 2] {
             let x = normal(rows as u64, &[rows, 64]);
@@ -62,7 +62,7 @@ fn a_gathered_product_has_one_trace_for_every_batch() {
 #[test]
 fn a_quantized_state_stays_in_its_codes() {
     let _deny = Policy::Deny.scope();
-    for w in both(Dtype::Float32, 1, &[40, 64]) {
+    for w in every(Dtype::Float32, 1, &[40, 64]) {
         let mut f = compile_with_state(
             |(w, total): &mut (Value, Array), x: Array| {
                 let y = x.matmul(w.dense()?.t())?;

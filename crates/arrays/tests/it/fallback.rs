@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Counters, Policy, Result, Value, implicit};
 
-use crate::operands::{affine, both, nf4, normal, oracle};
+use crate::operands::{affine, every, nf4, normal, oracle};
 
 type Op = fn(&Array) -> Result<Array>;
 
@@ -46,7 +46,7 @@ fn a_convolution_weight_is_built_once_and_counted() {
 
 #[test]
 fn batches_of_matrices_are_built() {
-    for w in both(F32, 1, &[2, 5, 32]) {
+    for w in every(F32, 1, &[2, 5, 32]) {
         let operands = [normal(2, &[2, 3, 5]).into(), w];
         oracle(F32).allowing().check("x W", &operands, |arrays| Ok(vec![arrays[0].matmul(&arrays[1])?]));
     }
@@ -61,7 +61,7 @@ fn elementwise_and_reducing_ops() {
         ("reshape", |w| Ok(w.reshape(&[-1])?)),
         ("swapped subtraction", |w| Ok(Array::from_f32(1.0).subtract(w)?)),
     ];
-    for w in both(F32, 1, &[5, 64]) {
+    for w in every(F32, 1, &[5, 64]) {
         for (name, f) in cases {
             oracle(F32).allowing().check(name, std::slice::from_ref(&w), move |arrays| Ok(vec![f(&arrays[0])?]));
         }
@@ -70,7 +70,7 @@ fn elementwise_and_reducing_ops() {
 
 #[test]
 fn a_stopped_gradient_is_packed() {
-    for w in both(F32, 1, &[40, 64]) {
+    for w in every(F32, 1, &[40, 64]) {
         oracle(F32).check("x stop_gradient(W)", &[normal(2, &[3, 40]).into(), w], |arrays| {
             Ok(vec![arrays[0].matmul(mlx_rs::stop_gradient(&arrays[1])?)?])
         });

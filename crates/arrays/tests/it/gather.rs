@@ -4,7 +4,7 @@ use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Counters, Policy, Result, Value, implicit};
 
-use crate::operands::{FLOATS, affine, both, nf4, normal, oracle};
+use crate::operands::{FLOATS, affine, every, nf4, normal, oracle};
 
 const F32: Dtype = Dtype::Float32;
 
@@ -27,7 +27,7 @@ fn indices() -> Vec<Value> {
 
 #[test]
 fn rows_of_every_index_shape_and_type() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         for index in indices() {
             oracle(F32).check("rows", &[w.clone(), index], rows);
         }
@@ -36,7 +36,7 @@ fn rows_of_every_index_shape_and_type() {
 
 #[test]
 fn rows_as_an_embedding_indexes_them() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         for index in indices() {
             oracle(F32).check("rows", &[w.clone(), index], |arrays| Ok(vec![arrays[0].index(&arrays[1])]));
         }
@@ -46,7 +46,7 @@ fn rows_as_an_embedding_indexes_them() {
 #[test]
 fn rows_in_half_types() {
     for dtype in FLOATS {
-        for w in both(dtype, 1, &[40, 96]) {
+        for w in every(dtype, 1, &[40, 96]) {
             oracle(dtype).check("rows", &[w, Array::from_slice(&[3u32, 39], &[2]).into()], rows);
         }
     }
@@ -74,7 +74,7 @@ fn rows_of_all_bits_and_groups() {
 
 #[test]
 fn no_rows() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         let none = Array::from_slice::<u32>(&[], &[0]);
         oracle(F32).values_only().check("rows", &[w, none.into()], rows);
     }
@@ -82,7 +82,7 @@ fn no_rows() {
 
 #[test]
 fn columns_are_materialized() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         let operands = [w, Array::from_slice(&[3u32, 0], &[2]).into()];
         let columns = |arrays: Vec<Array>| Ok(vec![arrays[0].take_axis(&arrays[1], 1)?]);
         oracle(F32).allowing().check("columns", &operands, columns);
@@ -92,7 +92,7 @@ fn columns_are_materialized() {
 
 #[test]
 fn rows_of_a_matrix_turned_round_are_materialized() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         let operands = [w, Array::from_slice(&[3u32, 95], &[2]).into()];
         oracle(F32)
             .allowing()
@@ -102,7 +102,7 @@ fn rows_of_a_matrix_turned_round_are_materialized() {
 
 #[test]
 fn only_the_rows_are_dequantized() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         let (y, counters) = Counters::of(|| {
             let _deny = Policy::Deny.scope();
             implicit(|[w, i]: [Array; 2]| w.take_axis(&i, 0))([w, Array::from_slice(&[3u32, 1], &[2]).into()])

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use mlx_rs::error::Exception;
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::transforms::fallible_vjp;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
@@ -12,7 +13,11 @@ use tacit_core::{Counters, Policy, Registry, Result, Taker, Value, explain, impl
 use tacit_testing::difference;
 use tacit_testing::oracle::relative_error;
 
-use crate::operands::{affine, nf4, normal};
+use crate::operands::{FORMATS, affine, nf4, normal};
+
+mod packed;
+mod structured;
+mod views;
 
 const BLOCK: usize = 32;
 const ROWS: i32 = 4;
@@ -64,48 +69,26 @@ fn rows() -> Value {
 /// A case for each handler.
 fn cases() -> Vec<Case> {
     let nf4 = || nf4(&weight(), BLOCK);
-    let affine = || affine(&weight(), 32, 4);
-    let bias = || x(&[ROWS]);
-    let product: Plain = |a| Ok(a[0].matmul(a[1].t())?);
-    let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
-    let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?);
-    let sum_left: Plain = |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?);
-    let view: Plain = |a| Ok(a[0].t().multiply(&a[1])?);
-    let cast: Plain = |a| Ok(narrowed(&a[0])?.multiply(&a[1])?);
-    let gather: Plain = |a| Ok(a[0].take_axis(&a[1], 0)?);
     let stopped: Plain = |a| Ok(stop_gradient(&a[0])?.multiply(&a[1])?);
     let copied: Plain = |a| {
         let (x, w) = (a[1].clone(), &a[0]);
         let one = ops::ones_like(w.matmul(&x)?)?;
         Ok(fallible_vjp(|w: &[Array]| Ok(vec![w[0].matmul(&x)?]), std::slice::from_ref(w), &[one])?.0.swap_remove(0))
     };
-    let wide = || x(&[2, COLUMNS]);
-    let tall = || x(&[COLUMNS, 2]);
+    let product: Plain = |a| Ok(a[0].matmul(a[1].t())?);
+    let (wide, tall) = (x(&[2, COLUMNS]), x(&[COLUMNS, 2]));
     let mut cases = vec![
-        case("nf4_matmul", vec![wide(), nf4()], product),
-        case("nf4_matmul_left", vec![tall(), nf4()], left),
-        case("nf4_addmm", vec![wide(), nf4(), bias()], sum),
-        case("nf4_addmm_left", vec![tall(), nf4(), x(&[ROWS, 2])], sum_left),
-        case("nf4_transpose", vec![nf4(), x(&[COLUMNS, ROWS])], view),
-        case("nf4_gather", vec![nf4(), rows()], gather),
-        case("affine_matmul", vec![wide(), affine()], product),
-        case("affine_matmul_left", vec![tall(), affine()], left),
-        case("affine_addmm", vec![wide(), affine(), bias()], sum),
-        case("affine_addmm_left", vec![tall(), affine(), x(&[ROWS, 2])], sum_left),
-        case("affine_transpose", vec![affine(), x(&[COLUMNS, ROWS])], view),
-        case("affine_gather", vec![affine(), rows()], gather),
-        case("default of tacit.Ste", vec![wide(), straight(|w| Ok(Nf4Array::quantize(w, BLOCK)?.into()))], product),
-        case("copy", vec![nf4(), tall()], copied),
+        case("default of tacit.Ste", vec![wide, straight(|w| Ok(Nf4Array::quantize(w, BLOCK)?.into()))], product),
+        case("copy", vec![nf4(), tall], copied),
     ];
-    for (handler, weight) in [("nf4_astype", nf4()), ("affine_astype", affine())] {
-        let operands = vec![weight, x(&[ROWS, COLUMNS])];
-        cases.push(Case { expected: Expected::Differences(2e-3), ..case(handler, operands, cast) });
-    }
     let straight = || straight(|w| Ok(AffineArray::quantize(w, 32, 4)?.into()));
     for (handler, weight) in [("stop_gradient", nf4()), ("ste_stop_gradient", straight())] {
         let operands = vec![weight, ops::ones::<bool>(&[ROWS, COLUMNS]).expect("ones").into()];
         cases.push(Case { expected: Expected::Zero, ..case(handler, operands, stopped) });
     }
+    cases.extend(FORMATS.iter().flat_map(packed::cases));
+    cases.extend(structured::cases());
+    cases.extend(views::cases());
     cases
 }
 
@@ -124,6 +107,12 @@ fn rebuilt(value: &Value, leaves: &mut std::slice::Iter<'_, Array>) -> Result<Ar
     let Value::Implicit(array) = value else {
         return Ok(leaves.next().expect("a leaf").clone());
     };
+    if let Some(dense) = views::rebuilt(value, |child| rebuilt(child, leaves)) {
+        return dense;
+    }
+    if let Some(dense) = structured::rebuilt(&**array, leaves)? {
+        return Ok(dense);
+    }
     let aval = array.aval()?;
     if let Some(ste) = value.downcast::<Ste>() {
         // The inner value, with the change of the master; what the inner array holds gets no gradient.
@@ -132,21 +121,35 @@ fn rebuilt(value: &Value, leaves: &mut std::slice::Iter<'_, Array>) -> Result<Ar
         leaves.by_ref().take(own.len()).for_each(drop);
         return Ok(rebuilt(ste.inner(), &mut own.iter())?.add(change)?);
     }
-    let children = array.children();
-    let own: Vec<Array> = leaves.by_ref().take(children.len()).cloned().collect();
-    let [Value::Dense(packed), ..] = [children[0].1.clone()] else { panic!("codes are dense") };
-    // The codes in units of their scales, which are exact in `f32`.
-    let mut units = vec![Value::from(packed)];
-    for (i, child) in own[1..].iter().enumerate() {
-        let unit = Array::from_f32(if i == 0 { 1.0 } else { 0.0 });
-        units.push(ops::broadcast_to(&unit, child.shape())?.into());
+    // A packed array is linear in its float leaves; with one of them 1 and the others 0 it is exact in `f32`.
+    let stored = fully(value);
+    let own: Vec<Array> = leaves.by_ref().take(stored.len()).cloned().collect();
+    let size = aval.size();
+    let mut dense: Option<Array> = None;
+    for (at, leaf) in own.iter().enumerate().filter(|(_, leaf)| leaf.dtype().is_float()) {
+        let unit = |(i, leaf): (usize, &Array)| {
+            if leaf.dtype().is_float() {
+                ops::broadcast_to(Array::from_f32(if i == at { 1.0 } else { 0.0 }), leaf.shape())
+            } else {
+                Ok(leaf.clone())
+            }
+        };
+        let units = stored.iter().enumerate().map(unit).collect::<Result<Vec<_>, _>>()?;
+        let units = wide(&replaced(value, &mut units.iter())?.dense()?).reshape(&[-1])?;
+        let block = size.div_ceil(leaf.size()) as i32;
+        let repeated = ops::broadcast_to(leaf.reshape(&[-1, 1])?, &[leaf.size() as i32, block])?;
+        let part = units.multiply(repeated.reshape(&[-1])?.try_index(..size as i32)?)?;
+        dense = Some(dense.map_or(Ok(part.clone()), |dense| dense.add(&part))?);
     }
-    let units = wide(&array.with_children(units)?.build()?.dense()?).reshape(&[-1, BLOCK as i32])?;
-    let mut dense = units.multiply(own[1].reshape(&[-1, 1])?)?;
-    if let Some(biases) = own.get(2) {
-        dense = dense.add(biases.reshape(&[-1, 1])?)?;
-    }
+    let dense = dense.map_or_else(|| Ok(wide(&value.dense()?)), Ok::<_, tacit_core::Error>)?;
     Ok(dense.reshape(&aval.shape)?)
+}
+
+/// The value with other leaves.
+fn replaced(value: &Value, leaves: &mut std::slice::Iter<'_, Array>) -> Result<Value> {
+    let Value::Implicit(array) = value else { return Ok(leaves.next().expect("a leaf").into()) };
+    let children = array.children().iter().map(|(_, child)| replaced(child, leaves)).collect::<Result<Vec<_>>>()?;
+    Ok(array.with_children(children)?.into())
 }
 
 fn fully(value: &Value) -> Vec<Array> {

@@ -6,14 +6,30 @@
 )]
 
 mod affine_format;
+mod cast;
 mod compiled;
+mod concat;
+mod constant;
+mod constructors;
+mod cuts;
+mod diagonal;
 mod fallback;
 mod gather;
 mod gradients;
+mod identity;
+mod lora;
+mod low_rank;
+mod masked;
 mod messages;
 mod mixed;
 mod nf4_format;
 mod operands;
 mod products;
+mod scaled;
+mod sliced;
+mod sparse24;
+mod stacked;
 mod ste;
+mod structured;
+mod transposed;
 mod views;

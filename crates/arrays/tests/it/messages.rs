@@ -8,7 +8,7 @@ use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
 use crate::operands::{affine, nf4, normal};
 
 #[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
+pub(crate) fn check<T>(result: Result<T>, expected: Expect) {
     let Err(error) = result else { panic!("it should fail") };
     expected.assert_eq(&error.to_string());
 }
@@ -99,26 +99,26 @@ fn nf4_of_parts() {
     check(
         parts(&[65, 1], &[3], f32, 64),
         expect![[r#"
-        packed is u8[65,1], and an nf4 array of f32[3,43] has u8[65]
-        help: flatten the codes and scales, and give the shape of the whole array"#]],
+            packed is u8[65,1], where nf4 of f32[3,43] has u8[65]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&[64], &[3], f32, 64),
         expect![[r#"
-        packed is u8[64], and an nf4 array of f32[3,43] has u8[65]
-        help: flatten the codes and scales, and give the shape of the whole array"#]],
+            packed is u8[64], where nf4 of f32[3,43] has u8[65]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&[65], &[3], Dtype::Float16, 64),
         expect![[r#"
-        absmax is f16[3], and an nf4 array of f32[3,43] has f32[3]
-        help: flatten the codes and scales, and give the shape of the whole array"#]],
+            absmax is f16[3], where nf4 of f32[3,43] has f32[3]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&[65], &[3], f32, 32),
         expect![[r#"
-        absmax is f32[3], and an nf4 array of f32[3,43] has f32[5]
-        help: flatten the codes and scales, and give the shape of the whole array"#]],
+            absmax is f32[3], where nf4 of f32[3,43] has f32[5]
+            help: take the parts of one array, with its shape and block size"#]],
     );
 }
 
@@ -166,16 +166,10 @@ fn affine_of_what_has_no_affine_format() {
         help: quantize an f32, f16 or bf16 array"#]],
     );
     check(
-        AffineArray::quantize(&normal(0, &[64]), 64, 4),
-        expect![[r#"
-        f32[64] is not a matrix of whole groups of 64
-        help: use a smaller group size, or an array type without groups along the last axis"#]],
-    );
-    check(
         AffineArray::quantize(&normal(0, &[2, 96]), 64, 4),
         expect![[r#"
-        f32[2,96] is not a matrix of whole groups of 64
-        help: use a smaller group size, or an array type without groups along the last axis"#]],
+            the last axis of f32[2,96] is not whole groups of 64, as affine has them
+            help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
     );
     check(
         AffineArray::quantize(&normal(0, &[2, 64]), 64, 7),
@@ -192,8 +186,8 @@ fn affine_of_what_has_no_affine_format() {
     check(
         AffineArray::quantize(&ops::zeros::<f32>(&[0, 64]).expect("zeros"), 64, 4),
         expect![[r#"
-        f32[0,64] is not a matrix of whole groups of 64
-        help: use a smaller group size, or an array type without groups along the last axis"#]],
+            f32[0,64] has no elements to quantize
+            help: keep an empty array dense"#]],
     );
 }
 
@@ -206,20 +200,20 @@ fn affine_of_parts() {
     check(
         parts(&packed, &biases, 64, 8),
         expect![[r#"
-        packed is u32[2,16], and an affine array of f32[2,128] at 8 bits has u32[2,32]
-        help: take packed, scales and biases of one array, with its group size and bits"#]],
+            packed is u32[2,16], where affine at 8 bits of f32[2,128] has u32[2,32]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&packed, &biases, 32, 4),
         expect![[r#"
-        packed is u32[2,16], and an affine array of f32[2,64] at 4 bits has u32[2,8]
-        help: take packed, scales and biases of one array, with its group size and bits"#]],
+            packed is u32[2,16], where affine at 4 bits of f32[2,64] has u32[2,8]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&packed, &biases.reshape(&[4]).expect("four"), 64, 4),
         expect![[r#"
-        biases is f32[4], and an affine array of f32[2,128] at 4 bits has f32[2,2]
-        help: take packed, scales and biases of one array, with its group size and bits"#]],
+            biases is f32[4], where affine at 4 bits of f32[2,128] has f32[2,2]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&packed, &biases, 0, 4),
@@ -236,8 +230,8 @@ fn affine_of_parts() {
     check(
         parts(&packed.as_dtype(Dtype::Int32).expect("i32"), &biases, 64, 4),
         expect![[r#"
-        packed is i32[2,16], and an affine array of f32[2,128] at 4 bits has u32[2,16]
-        help: take packed, scales and biases of one array, with its group size and bits"#]],
+            packed is i32[2,16], where affine at 4 bits of f32[2,128] has u32[2,16]
+            help: take the parts of one array, with its shape and block size"#]],
     );
 }
 

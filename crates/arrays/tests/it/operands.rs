@@ -1,8 +1,11 @@
 //! Operands: the same numbers at each call, and every format of a matrix.
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_arrays::{AffineArray, Nf4Array};
-use tacit_core::Value;
+use tacit_arrays::{
+    AffineArray, BinaryArray, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
+    TernaryArray,
+};
+use tacit_core::{Result, Value};
 use tacit_testing::oracle::Oracle;
 
 /// What a comparison in a dtype asks for: 1e-5 in f32; in the half types a few roundings of the result and of the
@@ -38,10 +41,68 @@ pub(crate) fn affine(x: &Array, group_size: i32, bits: i32) -> Value {
     AffineArray::quantize(x, group_size, bits).expect("quantizes").into()
 }
 
-/// Normal numbers in both types; the last axis is a multiple of 32.
+/// In a type that cannot hold another scale, as its scales are powers of two.
+pub(crate) fn mxfp4(x: &Array) -> Value {
+    Mxfp4Array::quantize(x, ScaleRule::Ceil).expect("quantizes").into()
+}
+
+/// A way to store a matrix.
+pub(crate) struct Format {
+    /// The prefix of its handlers.
+    pub(crate) name: &'static str,
+    /// The packed array; the last axis is whole groups of 32.
+    pub(crate) of: fn(&Array) -> Result<Value>,
+    /// What its scales do not allow.
+    pub(crate) scales: Scales,
+}
+
+/// What becomes of the scales in structural ops.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scales {
+    /// They are cut, joined and scaled.
+    Floats,
+    /// As floats; a block is a row.
+    Rows,
+    /// They are packed themselves, and not cut.
+    Nested,
+    /// They share a factor, and are not joined.
+    Factor,
+    /// They are bytes, and not scaled.
+    Bytes,
+}
+
+const fn format(name: &'static str, scales: Scales, of: fn(&Array) -> Result<Value>) -> Format {
+    Format { name, of, scales }
+}
+
+/// Every packed type, with and without its options.
+pub(crate) const FORMATS: [Format; 14] = [
+    format("nf4", Scales::Floats, |x| Ok(Nf4Array::quantize(x, 32)?.into())),
+    format("nf4", Scales::Nested, |x| Ok(Nf4Array::quantize_double(x, 64)?.into())),
+    format("fp4", Scales::Floats, |x| Ok(Fp4Array::quantize(x, 32)?.into())),
+    format("fp4", Scales::Nested, |x| Ok(Fp4Array::quantize_double(x, 64)?.into())),
+    format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, 32, 4)?.into())),
+    format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, 32, 3)?.into())),
+    format("int8", Scales::Rows, |x| Ok(Int8Array::quantize_rows(x)?.into())),
+    format("int8", Scales::Floats, |x| Ok(Int8Array::quantize(x, 32)?.into())),
+    format("mxfp4", Scales::Bytes, |x| Ok(Mxfp4Array::quantize(x, ScaleRule::Ceil)?.into())),
+    format("mxfp8", Scales::Bytes, |x| Ok(Mxfp8Array::quantize(x, ScaleRule::Round)?.into())),
+    format("nvfp4", Scales::Bytes, |x| Ok(Nvfp4Array::quantize(x, None)?.into())),
+    format("nvfp4", Scales::Factor, |x| Ok(Nvfp4Array::quantize(x, Some(&Array::from_f32(4.5)))?.into())),
+    format("ternary", Scales::Rows, |x| Ok(TernaryArray::quantize_rows(x)?.into())),
+    format("binary", Scales::Floats, |x| Ok(BinaryArray::quantize(x, 32)?.into())),
+];
+
+/// Normal numbers in two packed types, for tests of what goes around them; the last axis is a multiple of 32.
 pub(crate) fn both(dtype: Dtype, seed: u64, shape: &[i32]) -> [Value; 2] {
     let x = normal_of(dtype, seed, shape);
     [nf4(&x, 64), affine(&x, 32, 4)]
+}
+
+/// Normal numbers in every packed type; the last axis is a multiple of 32.
+pub(crate) fn every(dtype: Dtype, seed: u64, shape: &[i32]) -> Vec<Value> {
+    let x = normal_of(dtype, seed, shape);
+    FORMATS.iter().map(|format| (format.of)(&x).expect("quantizes")).collect()
 }
 
 pub(crate) const FLOATS: [Dtype; 3] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];

@@ -140,7 +140,7 @@ fn a_weight_used_twice() {
 fn two_layers_with_a_nonlinearity() {
     for (_, quantize) in QUANTIZERS {
         let masters = [normal(2, &[32, 64]), normal(3, &[8, 32])];
-        check(Policy::Deny, quantize, &[normal(1, &[3, 64])], &masters, |a| {
+        check(Policy::Deny, quantize, &[normal(4, &[3, 64])], &masters, |a| {
             Ok(mlx_rs::nn::relu(a[0].matmul(a[1].t())?)?.matmul(a[2].t())?)
         });
     }

@@ -5,13 +5,13 @@ use std::slice::from_ref;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Policy, Value, implicit};
 
-use crate::operands::{both, nf4, normal, oracle};
+use crate::operands::{every, nf4, normal, oracle};
 
 const F32: Dtype = Dtype::Float32;
 
 #[test]
 fn a_transpose_is_packed_and_equals_dense() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         oracle(F32).check("W^T", from_ref(&w), |arrays| Ok(vec![arrays[0].t()]));
         oracle(F32).check("W^T^T", from_ref(&w), |arrays| Ok(vec![arrays[0].t().t()]));
         oracle(F32).check("W", from_ref(&w), |arrays| Ok(vec![arrays[0].transpose_axes(&[0, 1])?]));
@@ -23,7 +23,7 @@ fn a_transpose_is_packed_and_equals_dense() {
 
 #[test]
 fn a_product_with_a_matrix_turned_twice() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         oracle(F32).check("x W^T^T", &[normal(2, &[3, 40]).into(), w], |arrays| {
             Ok(vec![arrays[0].matmul(arrays[1].t().t())?])
         });
@@ -38,7 +38,7 @@ fn a_ragged_matrix_turned_round() {
 
 #[test]
 fn a_permutation_of_three_axes_is_materialized() {
-    for w in both(F32, 1, &[2, 3, 64]) {
+    for w in every(F32, 1, &[2, 3, 64]) {
         let turn = |arrays: Vec<Array>| Ok(vec![arrays[0].transpose_axes(&[2, 0, 1])?]);
         oracle(F32).allowing().check("transpose", from_ref(&w), turn);
         assert!(oracle(F32).compare("transpose", &[w], turn).is_err());
@@ -48,7 +48,7 @@ fn a_permutation_of_three_axes_is_materialized() {
 #[test]
 fn a_narrower_type_is_packed_and_equals_dense() {
     for dtype in [Dtype::Bfloat16, Dtype::Float16] {
-        for w in both(F32, 1, &[40, 96]) {
+        for w in every(F32, 1, &[40, 96]) {
             oracle(F32).check("astype", from_ref(&w), move |arrays| Ok(vec![arrays[0].as_dtype(dtype)?]));
             oracle(dtype).check("x astype(W)", &[normal(2, &[3, 40]).into(), w], move |arrays| {
                 Ok(vec![arrays[0].as_dtype(dtype)?.matmul(arrays[1].as_dtype(dtype)?)?])
@@ -59,17 +59,16 @@ fn a_narrower_type_is_packed_and_equals_dense() {
 
 #[test]
 fn a_wider_type_after_a_narrower_one_shows_the_rounding() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         let there_and_back =
             |arrays: Vec<Array>| Ok(vec![arrays[0].as_dtype(Dtype::Bfloat16)?.as_dtype(Dtype::Float32)?]);
-        oracle(F32).allowing().check("astype", from_ref(&w), there_and_back);
-        assert!(oracle(F32).compare("astype", &[w], there_and_back).is_err());
+        oracle(F32).check("astype", &[w], there_and_back);
     }
 }
 
 #[test]
 fn an_integer_type_is_materialized() {
-    for w in both(F32, 1, &[40, 96]) {
+    for w in every(F32, 1, &[40, 96]) {
         let cast = |arrays: Vec<Array>| Ok(vec![arrays[0].as_dtype(Dtype::Int32)?]);
         oracle(F32).allowing().check("astype", &[w], cast);
     }

@@ -1,7 +1,7 @@
 //! Questions about recorded graphs.
 
 use mlx_rs::{Array, ops};
-use tacit_bridge::{Scope, array_id, constants, is_traced};
+use tacit_bridge::{Scope, array_id, broadcast_source, constants, is_traced};
 
 use crate::arrays::{matrix, placeholders, vector};
 
@@ -40,4 +40,15 @@ fn constants_are_the_leaves_with_several_elements_that_are_no_input() {
     found.sort_unstable();
     expected.sort_unstable();
     assert_eq!(found, expected);
+}
+
+#[test]
+fn the_source_of_a_broadcast_is_what_the_caller_wrote() {
+    let scalar = Array::from_f32(2.0);
+    let twice = ops::broadcast_to(ops::broadcast_to(&scalar, &[3]).expect("builds"), &[2, 3]).expect("builds");
+    assert_eq!(array_id(&broadcast_source(&twice).expect("memory")), array_id(&scalar));
+    // No broadcast made these.
+    for array in [scalar.exp().expect("builds"), ops::zeros::<f32>(&[2, 3]).expect("builds").abs().expect("builds")] {
+        assert_eq!(array_id(&broadcast_source(&array).expect("memory")), array_id(&array));
+    }
 }

@@ -1,10 +1,11 @@
 //! Rust functions as MLX primitives.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 
 use mlx_rs::transforms::compile::compile;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp, grad};
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Device, Dtype, Stream, ops, with_stream};
 use tacit_bridge::kernel::{Input, Kernel, KernelError, Output, apply};
 use tacit_bridge::{Aval, BoxError, Mapped, Scope, Tape, recover, vmap};
 
@@ -265,6 +266,59 @@ fn an_error_and_a_panic_become_errors_of_the_eval_and_the_process_goes_on() {
         let own = recover(error.what()).expect("kept");
         assert_eq!(own.downcast_ref::<KernelError>().map(|error| error.kernel), Some("butterfly"));
         assert_eq!(numbers(&butterfly(&vector(&[1.0]), &vector(&[2.0]))[0]), [3.0]);
+    }
+}
+
+#[test]
+fn it_goes_to_the_stream_that_mlx_rs_was_told_to_use() {
+    /// Says on which thread it ran; MLX has one for each stream of the CPU.
+    struct Located(Arc<Mutex<Option<ThreadId>>>);
+    impl Kernel for Located {
+        fn name(&self) -> &'static str {
+            "located"
+        }
+        fn output_avals(&self, _: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+            Ok(vec![aval(&[1])])
+        }
+        fn eval_cpu(&self, _: &[Input<'_>], _: &mut [Output<'_>]) -> Result<(), BoxError> {
+            *self.0.lock().map_err(|error| error.to_string())? = Some(thread::current().id());
+            Ok(())
+        }
+        fn decompose(&self, _: &[Array]) -> Result<Vec<Array>, BoxError> {
+            Ok(vec![vector(&[0.0])])
+        }
+    }
+    let run = || {
+        let place = Arc::new(Mutex::new(None));
+        let made = apply(Arc::new(Located(Arc::clone(&place))), &[]).expect("fits").remove(0);
+        made.eval().expect("evaluates");
+        place.lock().map(|place| *place).expect("not poisoned").expect("it ran")
+    };
+    let stream = Stream::new_with_device(&Device::cpu());
+    let (first, again) = (with_stream(&stream, run), with_stream(&stream, run));
+    assert_eq!(first, again);
+    assert_ne!(first, run());
+}
+
+#[test]
+fn many_failed_evals_do_not_hold_up_later_ones() {
+    for _ in 0..300 {
+        let mut y = apply(
+            Arc::new(Butterfly { fails: Some("error"), ..Butterfly::default() }),
+            &[vector(&[1.0]), vector(&[2.0])],
+        )
+        .expect("fits")
+        .remove(0);
+        for _ in 0..30 {
+            y = y.exp().expect("builds");
+        }
+        assert!(y.eval().is_err());
+        // Enough ops that MLX waits for the ones before it.
+        let mut y = vector(&[0.5]);
+        for _ in 0..300 {
+            y = y.sin().expect("builds");
+        }
+        y.eval().expect("evaluates");
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::{
     Isa,
-    simd::{Simd, panel_width},
+    simd::{Kernel, Simd, panel_width, run},
     threads,
     tile::{Panels, Product},
 };
@@ -34,7 +34,7 @@ impl ByRows {
             m: self.m,
             depth: self.k,
             columns: self.n,
-            panels: Rows { data: self.b, stride: self.ldb },
+            panels: &Rows { data: self.b, stride: self.ldb },
             out: self.c,
             out_stride: self.ldc,
             accumulate: self.accumulate,
@@ -51,24 +51,46 @@ struct Rows {
     stride: usize,
 }
 
+// SAFETY: the matrix is only read, while the caller of `ByRows::run`, whose memory it is, waits.
+unsafe impl Sync for Rows {}
+
 impl Panels for Rows {
+    unsafe fn fill(&self, isa: Isa, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32) {
+        run(isa, Fill { rows: *self, start, depth, first, columns, panel });
+    }
+}
+
+/// The arguments of [`Panels::fill`], which are what its caller promises.
+struct Fill {
+    rows: Rows,
+    start: usize,
+    depth: usize,
+    first: usize,
+    columns: usize,
+    panel: *mut f32,
+}
+
+impl Kernel for Fill {
+    type Output = ();
+
     #[inline(always)]
-    unsafe fn fill<S: Simd>(self, simd: S, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32) {
+    fn run<S: Simd>(self, simd: S) {
+        let Self { rows: Rows { data, stride }, start, depth, first, columns, panel } = self;
         let width = panel_width::<S>();
         let mut words = [0_u32; 256];
         for group in [0, S::LANES] {
             let rows = columns.saturating_sub(group).min(S::LANES);
-            let from = self.data.wrapping_add((first + group) * self.stride + start);
+            let from = data.wrapping_add((first + group) * stride + start);
             for d in (0..depth).step_by(S::LANES) {
                 let steps = S::LANES.min(depth - d);
                 if rows == S::LANES && steps == S::LANES {
                     // SAFETY: a square of LANES floats lies in the matrix.
-                    unsafe { simd.transpose(from.add(d).cast(), 4 * self.stride, words.as_mut_ptr()) };
+                    unsafe { simd.transpose(from.add(d).cast(), 4 * stride, words.as_mut_ptr()) };
                 } else {
                     for row in 0..rows {
                         for step in 0..steps {
                             // SAFETY: the row and the step lie in the matrix.
-                            words[step * S::LANES + row] = unsafe { *from.add(row * self.stride + d + step) }.to_bits();
+                            words[step * S::LANES + row] = unsafe { *from.add(row * stride + d + step) }.to_bits();
                         }
                     }
                 }

@@ -41,17 +41,8 @@ pub const THRESHOLDS: [f32; 15] = [
     0.861_478_417_811_801_1,
 ];
 
-/// The code of the value 0, which pads a tail of odd length.
-pub(crate) const ZERO: u8 = 7;
-
 /// The code of a scaled value; values outside [-1, 1] take the outermost codes.
 #[must_use]
 pub fn code(scaled: f32) -> u8 {
     THRESHOLDS.iter().map(|&threshold| u8::from(scaled > threshold)).sum()
-}
-
-/// The factor that scales a block with this absmax into [-1, 1].
-#[must_use]
-pub(crate) fn reciprocal(absmax: f32) -> f32 {
-    1.0 / absmax.max(1e-38)
 }

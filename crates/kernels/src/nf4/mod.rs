@@ -6,15 +6,9 @@
 //! padded by the code of 0. The value of a code is `CODEBOOK[code] * absmax`.
 
 pub(crate) mod codebook;
-mod gather;
-mod gemv;
-mod matmul;
-mod panel;
+mod lengths;
 mod quantize;
-mod weight;
 
 pub use codebook::{CODEBOOK, THRESHOLDS, code};
-pub use gather::{dequantize, dequantize_with, gather_rows, gather_rows_with};
-pub use matmul::{Orientation, matmul, matmul_with};
-pub use quantize::{quantize, quantize_with};
-pub use weight::{Weight, absmax_len, packed_len};
+pub use lengths::{absmax_len, packed_len};
+pub use quantize::{fake_quantize, quantize, quantize_with};

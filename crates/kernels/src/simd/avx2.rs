@@ -1,29 +1,40 @@
-//! AVX2 with FMA: the codebook sits in two registers, and a code's top bit chooses between them.
+//! AVX2 with FMA: a table of sixteen floats sits in two registers, and a code's top bit chooses between them.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
-use crate::nf4::codebook::{CODEBOOK, THRESHOLDS};
+use super::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
 
 #[derive(Clone, Copy)]
-pub(super) struct Avx2 {
-    low: __m256,
-    high: __m256,
-}
+pub(super) struct Avx2(());
 
 /// # Safety
 /// The machine has the instructions that `Isa::Avx2` names.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: the codebook has 16 floats.
-    let (low, high) = unsafe { (_mm256_loadu_ps(CODEBOOK.as_ptr()), _mm256_loadu_ps(CODEBOOK.as_ptr().add(8))) };
-    kernel.run(Avx2 { low, high })
+    kernel.run(Avx2(()))
 }
+
+/// A shuffle that brings the two bytes that hold code `i` of a stream to the bottom of word `i`.
+const fn stream_bytes(bits: usize) -> [u8; 32] {
+    // An index with the top bit set gives a zero.
+    let mut shuffle = [0x80; 32];
+    let mut i = 0;
+    while i < 8 {
+        shuffle[4 * i] = stream_byte(bits, i) as u8;
+        shuffle[4 * i + 1] = stream_byte(bits, i) as u8 + 1;
+        i += 1;
+    }
+    shuffle
+}
+
+/// A mask of the first `count` <= 8 lanes is what starts at entry `8 - count`.
+const FIRST: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 impl Simd for Avx2 {
     type F = __m256;
     type I = __m256i;
+    type T = [__m256; 2];
     const LANES: usize = 8;
     const ROWS: usize = 6;
 
@@ -33,9 +44,9 @@ impl Simd for Avx2 {
         unsafe { _mm256_set1_ps(value) }
     }
     #[inline(always)]
-    fn zero_words(self) -> __m256i {
+    fn splat_words(self, value: u32) -> __m256i {
         // SAFETY: the token proves the instructions.
-        unsafe { _mm256_setzero_si256() }
+        unsafe { _mm256_set1_epi32(value as i32) }
     }
     #[inline(always)]
     fn add(self, a: __m256, b: __m256) -> __m256 {
@@ -62,16 +73,58 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn and(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_and_si256(a, b) }
+    }
+    #[inline(always)]
     fn shift(self, words: __m256i, bits: u32) -> __m256i {
         // SAFETY: the token proves the instructions.
         unsafe { _mm256_srlv_epi32(words, _mm256_set1_epi32(bits as i32)) }
     }
     #[inline(always)]
-    fn lookup(self, words: __m256i) -> __m256 {
+    fn shift_each(self, words: __m256i, bits: __m256i) -> __m256i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_srlv_epi32(words, bits) }
+    }
+    #[inline(always)]
+    fn signed(self, words: __m256i) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(words))) }
+    }
+    #[inline(always)]
+    fn to_float(self, words: __m256i) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_cvtepi32_ps(words) }
+    }
+    #[inline(always)]
+    fn e4m3(self, words: __m256i) -> __m256 {
         // SAFETY: the token proves the instructions.
         unsafe {
-            let low = _mm256_permutevar8x32_ps(self.low, words);
-            let high = _mm256_permutevar8x32_ps(self.high, words);
+            let magnitude = _mm256_and_si256(words, _mm256_set1_epi32(0x7f));
+            let bits = _mm256_add_epi32(_mm256_slli_epi32::<20>(magnitude), _mm256_set1_epi32(120 << 23));
+            // Below the normal numbers there is no leading one: the next exponent's, which has one, less that one.
+            let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), magnitude);
+            let bits = _mm256_add_epi32(bits, _mm256_and_si256(small, _mm256_set1_epi32(1 << 23)));
+            let less = _mm256_and_ps(_mm256_castsi256_ps(small), self.splat(SMALLEST_NORMAL));
+            let value = _mm256_sub_ps(_mm256_castsi256_ps(bits), less);
+            let nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
+            let value = _mm256_blendv_ps(value, self.splat(f32::NAN), _mm256_castsi256_ps(nan));
+            let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(words, _mm256_set1_epi32(0x80)));
+            _mm256_or_ps(value, _mm256_castsi256_ps(sign))
+        }
+    }
+    #[inline(always)]
+    fn table(self, values: &[f32; 16]) -> [__m256; 2] {
+        // SAFETY: the token proves the instructions, and there are 16 floats.
+        unsafe { [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))] }
+    }
+    #[inline(always)]
+    fn lookup(self, [low, high]: [__m256; 2], words: __m256i) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let low = _mm256_permutevar8x32_ps(low, words);
+            let high = _mm256_permutevar8x32_ps(high, words);
             // A blend looks at the sign: bit 3 moved to the top.
             _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(words)))
         }
@@ -80,6 +133,11 @@ impl Simd for Avx2 {
     unsafe fn load(self, from: *const f32) -> __m256 {
         // SAFETY: the caller's promise, and the token.
         unsafe { _mm256_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_some(self, from: *const f32, count: usize) -> __m256 {
+        // SAFETY: the caller's promise, and the token; masked lanes are not read, and `count` is at most 8.
+        unsafe { _mm256_maskload_ps(from, _mm256_loadu_si256(FIRST.as_ptr().add(8 - count).cast())) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, value: __m256) {
@@ -92,24 +150,52 @@ impl Simd for Avx2 {
         unsafe { _mm256_loadu_si256(from.cast()) }
     }
     #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller's promise, and the token.
+        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_signed(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller's promise, and the token.
+        unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn spread_words(self, from: *const u8, bits: usize) -> __m256i {
+        // SAFETY: the caller promises `bits` bytes; and the token.
+        unsafe {
+            _mm256_set1_epi32(match bits {
+                1 => i32::from(*from),
+                2 => i32::from(from.cast::<u16>().read_unaligned()),
+                _ => from.cast::<i32>().read_unaligned(),
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller promises 16 bytes; and the token.
+        unsafe {
+            let bytes = const { stream_bytes(BITS) };
+            let shifts = const { stream_shifts(BITS) };
+            let codes = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
+            let pairs = _mm256_shuffle_epi8(codes, _mm256_loadu_si256(bytes.as_ptr().cast()));
+            let words = _mm256_srlv_epi32(pairs, _mm256_loadu_si256(shifts.as_ptr().cast()));
+            _mm256_and_si256(words, _mm256_set1_epi32((1 << BITS) - 1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn spread(self, from: *const f32, count: usize, index: __m256i) -> __m256 {
+        // SAFETY: the caller's promise, and the token.
+        unsafe { _mm256_permutevar8x32_ps(self.load_some(from, count), index) }
+    }
+    #[inline(always)]
+    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> __m256 {
+        // SAFETY: the caller promises 8 bytes, each selects one of 256 floats; and the token.
+        unsafe { _mm256_i32gather_ps::<4>(map.as_ptr(), self.load_bytes(from)) }
+    }
+    #[inline(always)]
     fn prefetch(self, from: *const u8) {
         // SAFETY: a prefetch of an address that is not readable does nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn decode(self, from: *const u8) -> __m256 {
-        // SAFETY: the caller promises 4 bytes, and the token.
-        unsafe {
-            let word = _mm256_set1_epi32(from.cast::<i32>().read_unaligned());
-            self.lookup(_mm256_srlv_epi32(word, _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24)))
-        }
-    }
-    #[inline(always)]
-    unsafe fn spread(self, from: *const f32, each: usize) -> __m256 {
-        // SAFETY: the caller promises 8 / each floats, and the token.
-        unsafe {
-            if each == 8 { self.splat(*from) } else { _mm256_set_m128(_mm_set1_ps(*from.add(1)), _mm_set1_ps(*from)) }
-        }
     }
     #[inline(always)]
     unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32) {
@@ -140,48 +226,6 @@ impl Simd for Avx2 {
                 let [a, b] = quad;
                 _mm256_storeu_si256(to.add(word * 8).cast(), _mm256_permute2x128_si256::<0x20>(a, b));
                 _mm256_storeu_si256(to.add((4 + word) * 8).cast(), _mm256_permute2x128_si256::<0x31>(a, b));
-            }
-        }
-    }
-    #[inline(always)]
-    unsafe fn max_bits(self, from: *const f32, len: usize) -> u32 {
-        // SAFETY: the caller promises `len` floats, a multiple of 16; and the token.
-        unsafe {
-            let magnitude = _mm256_set1_epi32(0x7fff_ffff);
-            let mut most = [_mm256_setzero_si256(); 2];
-            for i in 0..len / 8 {
-                let bits = _mm256_loadu_si256(from.add(8 * i).cast());
-                most[i % 2] = _mm256_max_epu32(most[i % 2], _mm256_and_si256(bits, magnitude));
-            }
-            let eight = _mm256_max_epu32(most[0], most[1]);
-            let mut lanes = [0_u32; 8];
-            _mm256_storeu_si256(lanes.as_mut_ptr().cast(), eight);
-            lanes.into_iter().fold(0, u32::max)
-        }
-    }
-    #[inline(always)]
-    unsafe fn encode(self, from: *const f32, len: usize, scale: f32, to: *mut u8) {
-        // SAFETY: the caller promises `len` floats, a multiple of 16, and len / 2 bytes; and the token.
-        unsafe {
-            let scale = self.splat(scale);
-            // Bytes 0 and 8 of each 128-bit lane, side by side at the bottom.
-            let gather = _mm256_setr_epi8(
-                0, 8, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 8, -1, -1, -1, -1, -1, -1, -1, -1, -1,
-                -1, -1, -1, -1, -1,
-            );
-            for i in 0..len / 8 {
-                let x = self.mul(self.load(from.add(8 * i)), scale);
-                // A true comparison is -1, so the code is the count of thresholds below x.
-                let mut code = _mm256_setzero_si256();
-                for threshold in THRESHOLDS {
-                    let above = _mm256_cmp_ps::<_CMP_GT_OQ>(x, self.splat(threshold));
-                    code = _mm256_sub_epi32(code, _mm256_castps_si256(above));
-                }
-                let pairs = _mm256_or_si256(_mm256_slli_epi64::<4>(code), _mm256_srli_epi64::<32>(code));
-                let bytes = _mm256_shuffle_epi8(pairs, gather);
-                let low = _mm_extract_epi16::<0>(_mm256_castsi256_si128(bytes));
-                let high = _mm_extract_epi16::<0>(_mm256_extracti128_si256::<1>(bytes));
-                to.add(4 * i).cast::<i32>().write_unaligned(low | high << 16);
             }
         }
     }

@@ -1,46 +1,43 @@
-//! AVX-512: the whole codebook sits in one register.
+//! AVX-512: a table of sixteen floats sits in one register.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
-use crate::nf4::codebook::{CODEBOOK, THRESHOLDS};
+use super::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
 
 #[derive(Clone, Copy)]
-pub(super) struct Avx512 {
-    codebook: __m512,
-}
+pub(super) struct Avx512(());
 
 /// # Safety
 /// The machine has the instructions that `Isa::Avx512` names.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: the codebook has 16 floats.
-    let codebook = unsafe { _mm512_loadu_ps(CODEBOOK.as_ptr()) };
-    kernel.run(Avx512 { codebook })
+    kernel.run(Avx512(()))
 }
 
-/// Shifts that bring the eight codes of a word to the bottom, in the order of the elements.
-const IN_ORDER: [i32; 16] = [4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24];
-
-/// For a binary search: entry `i` is the threshold that decides bit `step` when the bits above it are those of `i`.
-const fn probes(step: usize) -> [f32; 16] {
-    let mut table = [0.0; 16];
+/// A shuffle that brings the two bytes that hold code `i` of a stream to the bottom of word `i`.
+const fn stream_bytes(bits: usize) -> [u8; 64] {
+    // An index with the top bit set gives a zero.
+    let mut shuffle = [0x80; 64];
     let mut i = 0;
     while i < 16 {
-        let at = i + step - 1;
-        table[i] = THRESHOLDS[if at < 15 { at } else { 14 }];
+        shuffle[4 * i] = stream_byte(bits, i) as u8;
+        shuffle[4 * i + 1] = stream_byte(bits, i) as u8 + 1;
         i += 1;
     }
-    table
+    shuffle
 }
-const PROBE_4: [f32; 16] = probes(4);
-const PROBE_2: [f32; 16] = probes(2);
-const PROBE_1: [f32; 16] = probes(1);
+
+/// The mask of the first `count` <= 16 lanes.
+#[inline(always)]
+const fn first(count: usize) -> __mmask16 {
+    ((1_u32 << count) - 1) as __mmask16
+}
 
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
+    type T = __m512;
     const LANES: usize = 16;
     const ROWS: usize = 14;
 
@@ -50,9 +47,9 @@ impl Simd for Avx512 {
         unsafe { _mm512_set1_ps(value) }
     }
     #[inline(always)]
-    fn zero_words(self) -> __m512i {
+    fn splat_words(self, value: u32) -> __m512i {
         // SAFETY: the token proves the instructions.
-        unsafe { _mm512_setzero_si512() }
+        unsafe { _mm512_set1_epi32(value as i32) }
     }
     #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
@@ -75,19 +72,66 @@ impl Simd for Avx512 {
         unsafe { _mm512_reduce_add_ps(a) }
     }
     #[inline(always)]
+    fn and(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_and_si512(a, b) }
+    }
+    #[inline(always)]
     fn shift(self, words: __m512i, bits: u32) -> __m512i {
         // SAFETY: the token proves the instructions.
         unsafe { _mm512_srlv_epi32(words, _mm512_set1_epi32(bits as i32)) }
     }
     #[inline(always)]
-    fn lookup(self, words: __m512i) -> __m512 {
+    fn shift_each(self, words: __m512i, bits: __m512i) -> __m512i {
         // SAFETY: the token proves the instructions.
-        unsafe { _mm512_permutexvar_ps(words, self.codebook) }
+        unsafe { _mm512_srlv_epi32(words, bits) }
+    }
+    #[inline(always)]
+    fn signed(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(words))) }
+    }
+    #[inline(always)]
+    fn to_float(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_cvtepi32_ps(words) }
+    }
+    #[inline(always)]
+    fn e4m3(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let magnitude = _mm512_and_si512(words, _mm512_set1_epi32(0x7f));
+            let bits = _mm512_add_epi32(_mm512_slli_epi32::<20>(magnitude), _mm512_set1_epi32(120 << 23));
+            // Below the normal numbers there is no leading one: the next exponent's, which has one, less that one.
+            let small = _mm512_testn_epi32_mask(words, _mm512_set1_epi32(0x78));
+            let bits = _mm512_mask_add_epi32(bits, small, bits, _mm512_set1_epi32(1 << 23));
+            let value = _mm512_castsi512_ps(bits);
+            let value = _mm512_mask_sub_ps(value, small, value, self.splat(SMALLEST_NORMAL));
+            let nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
+            let value = _mm512_mask_mov_ps(value, nan, self.splat(f32::NAN));
+            let sign = _mm512_slli_epi32::<24>(_mm512_and_si512(words, _mm512_set1_epi32(0x80)));
+            _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(value), sign))
+        }
+    }
+    #[inline(always)]
+    fn table(self, values: &[f32; 16]) -> __m512 {
+        // SAFETY: the token proves the instructions, and there are 16 floats.
+        unsafe { _mm512_loadu_ps(values.as_ptr()) }
+    }
+    #[inline(always)]
+    fn lookup(self, table: __m512, words: __m512i) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_permutexvar_ps(words, table) }
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
         // SAFETY: the caller's promise, and the token.
         unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_some(self, from: *const f32, count: usize) -> __m512 {
+        // SAFETY: the caller's promise, and the token; masked lanes are not read.
+        unsafe { _mm512_maskz_loadu_ps(first(count), from) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, value: __m512) {
@@ -100,30 +144,55 @@ impl Simd for Avx512 {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller's promise, and the token.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_signed(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller's promise, and the token.
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn spread_words(self, from: *const u8, bits: usize) -> __m512i {
+        // SAFETY: the caller promises 2 * bits bytes; and the token.
+        unsafe {
+            match bits {
+                1 => _mm512_set1_epi32(i32::from(from.cast::<u16>().read_unaligned())),
+                2 => _mm512_set1_epi32(from.cast::<i32>().read_unaligned()),
+                _ => {
+                    let low = _mm512_broadcastd_epi32(_mm_loadu_si32(from));
+                    _mm512_mask_broadcastd_epi32(low, 0xff00, _mm_loadu_si32(from.add(4)))
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller promises 16 bytes; and the token.
+        unsafe {
+            let bytes = const { stream_bytes(BITS) };
+            let shifts = const { stream_shifts(BITS) };
+            let codes = _mm512_broadcast_i32x4(_mm_loadu_si128(from.cast()));
+            let pairs = _mm512_shuffle_epi8(codes, _mm512_loadu_si512(bytes.as_ptr().cast()));
+            let words = _mm512_srlv_epi32(pairs, _mm512_loadu_si512(shifts.as_ptr().cast()));
+            _mm512_and_si512(words, _mm512_set1_epi32((1 << BITS) - 1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn spread(self, from: *const f32, count: usize, index: __m512i) -> __m512 {
+        // SAFETY: the caller's promise, and the token.
+        unsafe { _mm512_permutexvar_ps(index, self.load_some(from, count)) }
+    }
+    #[inline(always)]
+    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> __m512 {
+        // SAFETY: the caller promises 16 bytes, each selects one of 256 floats; and the token.
+        unsafe { _mm512_i32gather_ps::<4>(self.load_bytes(from), map.as_ptr()) }
+    }
+    #[inline(always)]
     fn prefetch(self, from: *const u8) {
         // SAFETY: a prefetch of an address that is not readable does nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn decode(self, from: *const u8) -> __m512 {
-        // SAFETY: the caller promises 8 bytes, two words; and the token.
-        unsafe {
-            let low = _mm512_broadcastd_epi32(_mm_loadu_si32(from));
-            let words = _mm512_mask_broadcastd_epi32(low, 0xff00, _mm_loadu_si32(from.add(4)));
-            self.lookup(_mm512_srlv_epi32(words, _mm512_loadu_si512(IN_ORDER.as_ptr().cast())))
-        }
-    }
-    #[inline(always)]
-    unsafe fn spread(self, from: *const f32, each: usize) -> __m512 {
-        // SAFETY: the caller promises 16 / each floats, and the token.
-        unsafe {
-            if each == 8 {
-                _mm512_mask_broadcastss_ps(self.splat(*from), 0xff00, _mm_set1_ps(*from.add(1)))
-            } else {
-                let four = _mm512_castps128_ps512(_mm_loadu_ps(from));
-                _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3), four)
-            }
-        }
     }
     #[inline(always)]
     unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32) {
@@ -163,40 +232,6 @@ impl Simd for Avx512 {
                 for (lane, value) in lanes.into_iter().enumerate() {
                     _mm512_storeu_si512(to.add((4 * lane + word) * 16).cast(), value);
                 }
-            }
-        }
-    }
-    #[inline(always)]
-    unsafe fn max_bits(self, from: *const f32, len: usize) -> u32 {
-        // SAFETY: the caller promises `len` floats, a multiple of 16; and the token.
-        unsafe {
-            let magnitude = _mm512_set1_epi32(0x7fff_ffff);
-            let mut most = [_mm512_setzero_si512(); 2];
-            for i in 0..len / 16 {
-                let bits = _mm512_loadu_si512(from.add(16 * i).cast());
-                most[i % 2] = _mm512_max_epu32(most[i % 2], _mm512_and_si512(bits, magnitude));
-            }
-            _mm512_reduce_max_epu32(_mm512_max_epu32(most[0], most[1]))
-        }
-    }
-    #[inline(always)]
-    unsafe fn encode(self, from: *const f32, len: usize, scale: f32, to: *mut u8) {
-        // SAFETY: the caller promises `len` floats, a multiple of 16, and len / 2 bytes; and the token.
-        unsafe {
-            let scale = self.splat(scale);
-            let middle = self.splat(THRESHOLDS[7]);
-            let (probe_4, probe_2, probe_1) =
-                (self.load(PROBE_4.as_ptr()), self.load(PROBE_2.as_ptr()), self.load(PROBE_1.as_ptr()));
-            for i in 0..len / 16 {
-                let x = self.mul(self.load(from.add(16 * i)), scale);
-                let mut code = _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, middle), 8);
-                for (probe, step) in [(probe_4, 4), (probe_2, 2), (probe_1, 1)] {
-                    let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_permutexvar_ps(code, probe));
-                    code = _mm512_mask_add_epi32(code, above, code, _mm512_set1_epi32(step));
-                }
-                // Each 64-bit lane holds an even element's code below and the next one's above.
-                let pairs = _mm512_or_si512(_mm512_slli_epi64::<4>(code), _mm512_srli_epi64::<32>(code));
-                _mm_storeu_si64(to.add(8 * i), _mm512_cvtepi64_epi8(pairs));
             }
         }
     }

@@ -9,72 +9,125 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 use crate::Isa;
 
-/// Vectors of `LANES` floats and of as many 32-bit words, and the NF4 steps that each instruction set has its own
-/// way to do.
+/// Bytes behind the codes that a decoder of `LANES` codes may read, and ignore.
+pub(crate) const SLACK: usize = 16;
+
+/// Vectors of `LANES` floats and of as many 32-bit words, with the steps of decoding that each instruction set has its
+/// own way to do.
 pub(crate) trait Simd: Copy {
     /// `LANES` floats.
     type F: Copy;
-    /// `LANES` words of 8 codes each.
+    /// `LANES` words.
     type I: Copy;
-    /// Floats in a vector; at most 16.
+    /// Sixteen floats to look up.
+    type T: Copy;
+    /// Floats in a vector; 8 or 16.
     const LANES: usize;
     /// Rows of the register tile, whose width is two vectors.
     const ROWS: usize;
 
     fn splat(self, value: f32) -> Self::F;
-    fn zero_words(self) -> Self::I;
+    fn splat_words(self, value: u32) -> Self::I;
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// The sum of the lanes, in an order that only depends on `LANES`.
     fn sum(self, a: Self::F) -> f32;
+    fn and(self, a: Self::I, b: Self::I) -> Self::I;
     /// Each word shifted right by `bits` < 32.
     fn shift(self, words: Self::I, bits: u32) -> Self::I;
-    /// The codebook's value for the lowest four bits of each word.
-    fn lookup(self, words: Self::I) -> Self::F;
+    /// Each word shifted right by its own number of bits < 32.
+    fn shift_each(self, words: Self::I, bits: Self::I) -> Self::I;
+    /// The floats of the words' lowest bytes, which are signed.
+    fn signed(self, words: Self::I) -> Self::F;
+    /// The floats of signed words.
+    fn to_float(self, words: Self::I) -> Self::F;
+    /// The values of words below 256 that are E4M3 floats.
+    fn e4m3(self, words: Self::I) -> Self::F;
+    fn table(self, values: &[f32; 16]) -> Self::T;
+    /// The table's value for the lowest four bits of each word.
+    fn lookup(self, table: Self::T, words: Self::I) -> Self::F;
 
     /// # Safety
     /// `LANES` floats are readable at `from`.
     unsafe fn load(self, from: *const f32) -> Self::F;
+    /// The first `count` <= `LANES` floats, and zeros.
+    ///
+    /// # Safety
+    /// `count` floats are readable at `from`.
+    unsafe fn load_some(self, from: *const f32, count: usize) -> Self::F;
     /// # Safety
     /// `LANES` floats are writable at `to`.
     unsafe fn store(self, to: *mut f32, value: Self::F);
     /// # Safety
     /// `4 * LANES` bytes are readable at `from`.
     unsafe fn load_words(self, from: *const u8) -> Self::I;
+    /// The words of `LANES` bytes.
+    ///
+    /// # Safety
+    /// `LANES` bytes are readable at `from`.
+    unsafe fn load_bytes(self, from: *const u8) -> Self::I;
+    /// The words of `LANES` signed bytes.
+    ///
+    /// # Safety
+    /// `LANES` bytes are readable at `from`.
+    unsafe fn load_signed(self, from: *const u8) -> Self::I;
+    /// Words that hold, in their lowest bits and each shifted as `IN_ORDER` says, the `LANES` codes of `bits` bits.
+    ///
+    /// `bits` is 1, 2 or 4.
+    ///
+    /// # Safety
+    /// `LANES * bits / 8` bytes are readable at `from`.
+    unsafe fn spread_words(self, from: *const u8, bits: usize) -> Self::I;
+    /// `LANES` integers of `BITS` bits each, 3, 5, 6 or 7, from a stream of bits, the least significant first.
+    ///
+    /// # Safety
+    /// [`SLACK`] bytes are readable at `from`.
+    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> Self::I;
+    /// Lane `i` is `from[index[i]]`, or 0 if that is not below `count`.
+    ///
+    /// # Safety
+    /// `count` <= `LANES` floats are readable at `from`.
+    unsafe fn spread(self, from: *const f32, count: usize, index: Self::I) -> Self::F;
+    /// The floats that `LANES` bytes select from 256.
+    ///
+    /// # Safety
+    /// `LANES` bytes are readable at `from`.
+    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> Self::F;
     /// Asks for the cache line at `from`, which need not be readable.
     fn prefetch(self, from: *const u8);
-    /// The values of the `LANES` codes at `from`, in the order of the elements.
-    ///
-    /// # Safety
-    /// `LANES / 2` bytes are readable at `from`.
-    unsafe fn decode(self, from: *const u8) -> Self::F;
-    /// Lane `i` is `from[i / each]`; `each` is 4 or 8.
-    ///
-    /// # Safety
-    /// `LANES.div_ceil(each)` floats are readable at `from`.
-    unsafe fn spread(self, from: *const f32, each: usize) -> Self::F;
     /// Reads `LANES` words from each of `LANES` rows, `stride` bytes apart, and writes word `d` of row `r` to
     /// `to[d * LANES + r]`.
     ///
     /// # Safety
     /// The rows are readable and `LANES * LANES` words are writable.
     unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32);
-    /// The largest `|x|` as bits, which order as the floats do, with NaN and infinities above all finite ones.
-    ///
-    /// # Safety
-    /// `len`, a multiple of 16, floats are readable at `from`.
-    unsafe fn max_bits(self, from: *const f32, len: usize) -> u32;
-    /// Writes the codes of `x * scale`, two to a byte.
-    ///
-    /// # Safety
-    /// `len`, a multiple of 16, floats are readable at `from`, and `len / 2` bytes are writable at `to`.
-    unsafe fn encode(self, from: *const f32, len: usize, scale: f32, to: *mut u8);
+}
+
+/// The smallest E4M3 float with a leading one.
+const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
+
+/// For codes of 3, 5, 6 and 7 bits: where code `i` of a stream starts, in bytes.
+const fn stream_byte(bits: usize, i: usize) -> usize {
+    i * bits / 8
+}
+
+/// For codes of 3, 5, 6 and 7 bits: how many bits of that byte come before code `i`, for each of 16.
+const fn stream_shifts(bits: usize) -> [u32; 16] {
+    let mut shifts = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        shifts[i] = (i * bits % 8) as u32;
+        i += 1;
+    }
+    shifts
 }
 
 /// A loop with its arguments, to be compiled once for each instruction set.
@@ -93,6 +146,8 @@ pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { avx2::run(kernel) },
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => kernel.run(neon::Neon),
         _ => kernel.run(portable::Portable),
     }
 }

@@ -1,7 +1,7 @@
 //! The reference: plain Rust on arrays of eight, which compilers turn into whatever the target's baseline has.
 
-use super::Simd;
-use crate::nf4::codebook::{CODEBOOK, code};
+use super::{Simd, stream_byte};
+use crate::matrix::e4m3;
 
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
@@ -11,6 +11,7 @@ const LANES: usize = 8;
 impl Simd for Portable {
     type F = [f32; LANES];
     type I = [u32; LANES];
+    type T = [f32; 16];
     const LANES: usize = LANES;
     const ROWS: usize = 4;
 
@@ -19,8 +20,8 @@ impl Simd for Portable {
         [value; LANES]
     }
     #[inline(always)]
-    fn zero_words(self) -> Self::I {
-        [0; LANES]
+    fn splat_words(self, value: u32) -> Self::I {
+        [value; LANES]
     }
     #[inline(always)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
@@ -48,13 +49,42 @@ impl Simd for Portable {
         words.map(|word| word >> bits)
     }
     #[inline(always)]
-    fn lookup(self, words: Self::I) -> Self::F {
-        words.map(|word| CODEBOOK[(word & 15) as usize])
+    fn and(self, a: Self::I, b: Self::I) -> Self::I {
+        std::array::from_fn(|i| a[i] & b[i])
+    }
+    #[inline(always)]
+    fn shift_each(self, words: Self::I, bits: Self::I) -> Self::I {
+        std::array::from_fn(|i| words[i] >> bits[i])
+    }
+    #[inline(always)]
+    fn signed(self, words: Self::I) -> Self::F {
+        words.map(|word| f32::from(word as i8))
+    }
+    #[inline(always)]
+    fn to_float(self, words: Self::I) -> Self::F {
+        words.map(|word| word as i32 as f32)
+    }
+    #[inline(always)]
+    fn e4m3(self, words: Self::I) -> Self::F {
+        words.map(|word| e4m3(word as u8))
+    }
+    #[inline(always)]
+    fn table(self, values: &[f32; 16]) -> Self::T {
+        *values
+    }
+    #[inline(always)]
+    fn lookup(self, table: Self::T, words: Self::I) -> Self::F {
+        words.map(|word| table[(word & 15) as usize])
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::F {
         // SAFETY: the caller's promise; the read is unaligned.
         unsafe { from.cast::<Self::F>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_some(self, from: *const f32, count: usize) -> Self::F {
+        // SAFETY: the caller promises `count` floats.
+        std::array::from_fn(|i| if i < count { unsafe { *from.add(i) } } else { 0.0 })
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, value: Self::F) {
@@ -67,21 +97,44 @@ impl Simd for Portable {
         unsafe { from.cast::<Self::I>().read_unaligned() }.map(u32::from_le)
     }
     #[inline(always)]
-    fn prefetch(self, _: *const u8) {}
+    unsafe fn load_bytes(self, from: *const u8) -> Self::I {
+        // SAFETY: the caller promises LANES bytes.
+        unsafe { from.cast::<[u8; LANES]>().read() }.map(u32::from)
+    }
     #[inline(always)]
-    unsafe fn decode(self, from: *const u8) -> Self::F {
-        // SAFETY: the caller promises LANES / 2 = 4 bytes.
-        let bytes = unsafe { from.cast::<[u8; LANES / 2]>().read() };
+    unsafe fn load_signed(self, from: *const u8) -> Self::I {
+        // SAFETY: the caller promises LANES bytes.
+        unsafe { from.cast::<[i8; LANES]>().read() }.map(|byte| i32::from(byte) as u32)
+    }
+    #[inline(always)]
+    unsafe fn spread_words(self, from: *const u8, bits: usize) -> Self::I {
+        let mut bytes = [0; 4];
+        for (i, byte) in bytes.iter_mut().enumerate().take(bits) {
+            // SAFETY: the caller promises LANES * bits / 8 = bits bytes.
+            *byte = unsafe { *from.add(i) };
+        }
+        [u32::from_le_bytes(bytes); LANES]
+    }
+    #[inline(always)]
+    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> Self::I {
         std::array::from_fn(|i| {
-            let byte = bytes[i / 2];
-            CODEBOOK[usize::from(if i % 2 == 0 { byte >> 4 } else { byte & 15 })]
+            // SAFETY: the caller promises 16 bytes, and the last two of 8 codes are the seventh and the eighth.
+            let both = unsafe { from.add(stream_byte(BITS, i)).cast::<[u8; 2]>().read() };
+            u32::from(u16::from_le_bytes(both)) >> (i * BITS % 8) & ((1 << BITS) - 1)
         })
     }
     #[inline(always)]
-    unsafe fn spread(self, from: *const f32, each: usize) -> Self::F {
-        // SAFETY: i / each < LANES.div_ceil(each), the caller's promise.
-        std::array::from_fn(|i| unsafe { *from.add(i / each) })
+    unsafe fn spread(self, from: *const f32, count: usize, index: Self::I) -> Self::F {
+        // SAFETY: the caller promises `count` floats.
+        index.map(|i| if (i as usize) < count { unsafe { *from.add(i as usize) } } else { 0.0 })
     }
+    #[inline(always)]
+    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> Self::F {
+        // SAFETY: the caller promises LANES bytes.
+        unsafe { from.cast::<[u8; LANES]>().read() }.map(|byte| map[usize::from(byte)])
+    }
+    #[inline(always)]
+    fn prefetch(self, _: *const u8) {}
     #[inline(always)]
     unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32) {
         for row in 0..LANES {
@@ -91,21 +144,6 @@ impl Simd for Portable {
                 // SAFETY: d and row are below LANES, and the caller promises LANES * LANES words.
                 unsafe { *to.add(d * LANES + row) = word };
             }
-        }
-    }
-    #[inline(always)]
-    unsafe fn max_bits(self, from: *const f32, len: usize) -> u32 {
-        // SAFETY: the caller's promise.
-        let values = unsafe { std::slice::from_raw_parts(from, len) };
-        values.iter().map(|value| value.abs().to_bits()).max().unwrap_or(0)
-    }
-    #[inline(always)]
-    unsafe fn encode(self, from: *const f32, len: usize, scale: f32, to: *mut u8) {
-        // SAFETY: the caller's promise.
-        let (values, packed) =
-            unsafe { (std::slice::from_raw_parts(from, len), std::slice::from_raw_parts_mut(to, len / 2)) };
-        for (pair, byte) in values.chunks_exact(2).zip(packed) {
-            *byte = code(pair[0] * scale) << 4 | code(pair[1] * scale);
         }
     }
 }

@@ -1,9 +1,12 @@
 //! What the kernels refuse, and in which words.
 
 use tacit_kernels::{
-    Isa, KernelError,
-    nf4::{self, Orientation, Weight},
+    Codes, Isa, KernelError, Matrix, Order, Orientation, Scales, dequantize, dequantize_with, gather_rows, matmul,
+    matmul_with, nf4,
 };
+
+const TABLE: Codes = Codes::Table { bytes: &[0; 64], bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
+const MATRIX: Matrix = Matrix { n: 2, k: 64, codes: TABLE, scales: Scales::F32(&[0.0; 2]), biases: None, block: 64 };
 
 fn message(result: Result<(), KernelError>) -> String {
     result.unwrap_err().to_string()
@@ -16,9 +19,26 @@ fn block_sizes_outside_the_format_are_refused() {
         assert_eq!(result, Err(KernelError::BlockSize { block }));
     }
     assert_eq!(
-        message(nf4::dequantize(&[0; 32], &[0.0], 65, 64, &mut [0.0; 64])),
+        message(nf4::quantize(&[0.0; 64], 65, &mut [0; 32], &mut [0.0])),
         "block size 65 is not a power of two from 32 to 4096\nhelp: use 64, the usual choice"
     );
+    let empty = "a block has no elements\nhelp: give the number of elements that share a scale";
+    assert_eq!(message(dequantize(&Matrix { block: 0, ..MATRIX }, &mut [0.0; 128][..])), empty);
+    let nested = Scales::Nested { codes: &[0; 2], map: &[0.0; 256], absmax: &[0.0], block: 0, offset: 0.0 };
+    assert_eq!(message(dequantize(&Matrix { scales: nested, ..MATRIX }, &mut [0.0; 128][..])), empty);
+}
+
+#[test]
+fn widths_that_no_format_has_are_refused() {
+    let table = |bits| Codes::Table { bytes: &[0; 64], bits, order: Order::LowFirst, values: &[0.0; 16] };
+    let unsigned = |bits| Codes::Unsigned { bytes: &[0; 64], bits };
+    for codes in [table(0), table(3), table(8), unsigned(0), unsigned(9)] {
+        let (Codes::Table { bits, .. } | Codes::Unsigned { bits, .. }) = codes else { panic!("{codes:?}") };
+        assert_eq!(
+            message(dequantize(&Matrix { codes, ..MATRIX }, &mut [0.0; 128][..])),
+            format!("codes of {bits} bits are in no format\nhelp: tables take 1, 2 or 4 bits, and integers 1 to 8")
+        );
+    }
 }
 
 #[test]
@@ -33,40 +53,77 @@ fn wrong_lengths_are_named() {
         "`absmax` holds 1 elements where 2 are needed\nhelp: each block of elements has one"
     );
     assert_eq!(
-        message(nf4::dequantize(&[0; 33], &[0.0; 2], 64, 65, &mut [0.0; 64])),
-        "`out` holds 64 elements where 65 are needed\nhelp: one for each code"
-    );
-    let weight = Weight { packed: &[0; 64], absmax: &[0.0; 2], block: 64, n: 2, k: 64 };
-    assert_eq!(
-        message(nf4::matmul(&[0.0; 64], 2, &weight, Orientation::Transposed, &mut [0.0; 4])),
-        "`x` holds 64 elements where 128 are needed\nhelp: `m` rows as long as the side of the weight that is summed over"
+        message(dequantize(&MATRIX, &mut [0.0; 64][..])),
+        "`out` holds 64 elements where 128 are needed\nhelp: one for each element of the matrix"
     );
     assert_eq!(
-        message(nf4::matmul(&[0.0; 4], 2, &weight, Orientation::Plain, &mut [0.0; 4])),
-        "`out` holds 4 elements where 128 are needed\nhelp: `m` rows as long as the side of the weight that remains"
+        message(matmul(&[0.0; 64][..], 2, &MATRIX, Orientation::Transposed, &mut [0.0; 4][..])),
+        "`x` holds 64 elements where 128 are needed\nhelp: `m` rows as long as the side of the matrix that is summed over"
     );
-    let weight = Weight { n: 3, ..weight };
-    assert!(nf4::matmul(&[0.0; 64], 1, &weight, Orientation::Transposed, &mut [0.0; 3]).is_err());
-    assert!(nf4::gather_rows(&weight, &[], &mut []).is_err());
+    assert_eq!(
+        message(matmul(&[0.0; 4][..], 2, &MATRIX, Orientation::Plain, &mut [0.0; 4][..])),
+        "`out` holds 4 elements where 128 are needed\nhelp: `m` rows as long as the side of the matrix that remains"
+    );
+    assert_eq!(
+        message(gather_rows(&MATRIX, &[1], &mut [0.0; 4][..])),
+        "`out` holds 4 elements where 64 are needed\nhelp: one row of the matrix for each entry of `rows`"
+    );
+}
+
+#[test]
+fn a_matrix_whose_parts_do_not_fit_is_refused() {
+    let refused = |matrix| {
+        let messages = [
+            message(dequantize(&matrix, &mut [0.0; 128][..])),
+            message(gather_rows(&matrix, &[], &mut [0.0; 0][..])),
+            message(matmul(&[0.0; 64][..], 1, &matrix, Orientation::Transposed, &mut [0.0; 2][..])),
+        ];
+        assert!(messages.iter().all(|message| *message == messages[0]), "{messages:?}");
+        messages[0].clone()
+    };
+    let codes = "as many as the matrix has elements, in whole bytes";
+    for (held, needed, wrong) in [
+        (63, 64, Codes::Table { bytes: &[0; 63], bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK }),
+        (64, 48, Codes::Unsigned { bytes: &[0; 64], bits: 3 }),
+        (127, 128, Codes::Signed { codes: &[0; 127] }),
+        (129, 128, Codes::E4m3 { bytes: &[0; 129] }),
+    ] {
+        assert_eq!(
+            refused(Matrix { codes: wrong, ..MATRIX }),
+            format!("`codes` holds {held} elements where {needed} are needed\nhelp: {codes}")
+        );
+    }
+    let blocks = "each block of elements has one";
+    for wrong in [Scales::F32(&[0.0; 3]), Scales::E8m0(&[0; 3]), Scales::E4m3 { bytes: &[0; 3], factor: 1.0 }] {
+        let expected = |name| format!("`{name}` holds 3 elements where 2 are needed\nhelp: {blocks}");
+        assert_eq!(refused(Matrix { scales: wrong, ..MATRIX }), expected("scales"));
+        assert_eq!(refused(Matrix { biases: Some(wrong), ..MATRIX }), expected("biases"));
+    }
+    let nested = Scales::Nested { codes: &[0; 2], map: &[0.0; 256], absmax: &[0.0; 1], block: 1, offset: 0.0 };
+    assert_eq!(
+        refused(Matrix { scales: nested, ..MATRIX }),
+        "`absmax` holds 1 elements where 2 are needed\nhelp: each block of nested codes has one"
+    );
 }
 
 #[test]
 fn rows_outside_the_matrix_are_named() {
-    let weight = Weight { packed: &[0; 64], absmax: &[0.0; 2], block: 64, n: 2, k: 64 };
     assert_eq!(
-        message(nf4::gather_rows(&weight, &[1, 2], &mut [0.0; 128])),
+        message(gather_rows(&MATRIX, &[1, 2], &mut [0.0; 128][..])),
         "row 2 (entry 1) is outside a matrix of 2 rows\nhelp: rows count from 0 to 2 - 1"
     );
 }
 
 #[test]
 fn sizes_that_overflow_are_refused() {
-    let weight = Weight { packed: &[], absmax: &[], block: 64, n: usize::MAX, k: 2 };
-    assert!(matches!(nf4::gather_rows(&weight, &[], &mut []), Err(KernelError::Overflow { .. })));
-    let weight = Weight { packed: &[], absmax: &[], block: 64, n: 0, k: 2 };
-    let result = nf4::matmul(&[], usize::MAX, &weight, Orientation::Transposed, &mut []);
+    let codes = Codes::Signed { codes: &[] };
+    let empty = Matrix { codes, scales: Scales::F32(&[]), n: 0, ..MATRIX };
+    assert_eq!(
+        message(gather_rows(&Matrix { n: usize::MAX, k: 2, ..empty }, &[], &mut [0.0; 0][..])),
+        format!("{} x 2 elements overflow the address range\nhelp: split the matrix by rows", usize::MAX)
+    );
+    let result = matmul(&[0.0; 0][..], usize::MAX, &empty, Orientation::Transposed, &mut [0.0; 0][..]);
     assert!(matches!(result, Err(KernelError::Overflow { .. })));
-    assert!(nf4::dequantize(&[], &[], 64, usize::MAX, &mut []).is_err());
 }
 
 #[test]
@@ -94,9 +151,20 @@ fn the_first_value_that_is_not_finite_is_named() {
 
 #[test]
 fn foreign_instruction_sets_are_refused() {
-    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512] {
-        let result = nf4::quantize_with(isa, &[], 64, &mut [], &mut []);
-        assert_eq!(result.is_ok(), isa.is_supported());
+    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon] {
+        let results = [
+            nf4::quantize_with(isa, &[], 64, &mut [], &mut []),
+            dequantize_with(isa, &MATRIX, &mut [0.0; 128][..]),
+            matmul_with(isa, &[0.0; 64][..], 1, &MATRIX, Orientation::Transposed, &mut [0.0; 2][..]),
+        ];
+        for result in results {
+            assert_eq!(result.is_ok(), isa.is_supported());
+            if let Err(error) = result {
+                let expected =
+                    format!("this machine has no {isa:?} instructions\nhelp: pass one of `Isa::available()`");
+                assert_eq!(error.to_string(), expected);
+            }
+        }
     }
     assert!(Isa::available().contains(&Isa::detect()));
 }

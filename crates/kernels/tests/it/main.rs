@@ -2,7 +2,12 @@
 
 #[cfg(feature = "blas")]
 mod blas;
+mod decode;
 mod errors;
+mod formats;
+mod golden;
+mod int8_matmul;
 mod matmul;
 mod quantize;
 mod random;
+mod stored;

@@ -1,76 +1,55 @@
-//! Products against the dequantized weight in `f64`.
+//! Products against the elements' definition in `f64`.
 
-use tacit_kernels::{
-    Isa,
-    nf4::{self, Orientation, Weight},
-    threads,
+use half::{bf16, f16};
+use tacit_kernels::{Codes, Isa, Matrix, Order, Orientation, Scales, matmul_with, threads};
+
+use crate::{
+    random::Random,
+    stored::{KINDS, Kind, SCALINGS, Scaling, Stored},
 };
 
-use crate::{quantize::quantize, random::Random};
+const BOTH: [Orientation; 2] = [Orientation::Transposed, Orientation::Plain];
 
-struct Case {
-    x: Vec<f32>,
-    packed: Vec<u8>,
-    absmax: Vec<f32>,
-    dense: Vec<f32>,
-    block: usize,
-    m: usize,
-    n: usize,
-    k: usize,
+fn sides(matrix: &Matrix, orientation: Orientation) -> (usize, usize) {
+    if orientation == Orientation::Transposed { (matrix.k, matrix.n) } else { (matrix.n, matrix.k) }
 }
 
-impl Case {
-    fn new(seed: u64, block: usize, m: usize, n: usize, k: usize) -> Self {
-        let mut random = Random::new(seed);
-        let w = random.normal(n * k);
-        let (packed, absmax) = quantize(Isa::detect(), &w, block);
-        let mut dense = vec![0.0; n * k];
-        nf4::dequantize(&packed, &absmax, block, n * k, &mut dense).unwrap();
-        Self { x: random.normal(m * n.max(k)), packed, absmax, dense, block, m, n, k }
-    }
+fn product(isa: Isa, x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation) -> Vec<f32> {
+    let (depth, columns) = sides(matrix, orientation);
+    let mut out = vec![f32::NAN; m * columns];
+    matmul_with(isa, &x[..m * depth], m, matrix, orientation, &mut out[..]).unwrap();
+    out
+}
 
-    fn weight(&self) -> Weight<'_> {
-        Weight { packed: &self.packed, absmax: &self.absmax, block: self.block, n: self.n, k: self.k }
-    }
-
-    fn sides(&self, orientation: Orientation) -> (usize, usize) {
-        if orientation == Orientation::Transposed { (self.k, self.n) } else { (self.n, self.k) }
-    }
-
-    fn product(&self, isa: Isa, orientation: Orientation) -> Vec<f32> {
-        let (depth, columns) = self.sides(orientation);
-        let mut out = vec![f32::NAN; self.m * columns];
-        nf4::matmul_with(isa, &self.x[..self.m * depth], self.m, &self.weight(), orientation, &mut out).unwrap();
-        out
-    }
-
-    /// Fails where a result is further from the exact one than the rounding of its terms explains.
-    fn check(&self) {
-        for orientation in [Orientation::Transposed, Orientation::Plain] {
-            let (depth, columns) = self.sides(orientation);
-            let mut exact = vec![(0.0_f64, 0.0_f64); self.m * columns];
-            for i in 0..self.m {
-                for d in 0..depth {
-                    let x = f64::from(self.x[i * depth + d]);
-                    for (j, (sum, size)) in exact[i * columns..][..columns].iter_mut().enumerate() {
-                        let at = if orientation == Orientation::Transposed { j * self.k + d } else { d * self.k + j };
-                        let term = x * f64::from(self.dense[at]);
-                        *sum += term;
-                        *size += term.abs();
-                    }
+/// Fails where a result is further from the exact one than the rounding of its terms explains.
+fn check(stored: &Stored, rows: &[usize]) {
+    let matrix = stored.matrix();
+    let (n, k) = (stored.n, stored.k);
+    let most = rows.iter().copied().max().unwrap_or(0);
+    let x = Random::new(77).normal(most * n.max(k));
+    for orientation in BOTH {
+        let (depth, columns) = sides(&matrix, orientation);
+        let mut exact = vec![(0.0_f64, 0.0_f64); most * columns];
+        for d in 0..depth {
+            for j in 0..columns {
+                let at = if orientation == Orientation::Transposed { j * k + d } else { d * k + j };
+                let (value, size) = stored.element(at);
+                for i in 0..most {
+                    let (sum, bound) = &mut exact[i * columns + j];
+                    let x = f64::from(x[i * depth + d]);
+                    *sum += x * f64::from(value);
+                    *bound += x.abs() * f64::from(size);
                 }
             }
-            for isa in Isa::available() {
-                let ours = self.product(isa, orientation);
+        }
+        for isa in Isa::available() {
+            for &m in rows {
+                let ours = product(isa, &x, m, &matrix, orientation);
                 for (i, (ours, (sum, size))) in ours.iter().zip(&exact).enumerate() {
-                    let bound = 2e-6 * size + 1e-30;
                     assert!(
-                        (f64::from(*ours) - sum).abs() <= bound,
-                        "{isa:?} {orientation:?} block {} m {} n {} k {} at {i}: {ours} against {sum}",
-                        self.block,
-                        self.m,
-                        self.n,
-                        self.k,
+                        (f64::from(*ours) - sum).abs() <= 2e-6 * size + 1e-30,
+                        "{isa:?} {orientation:?} m {m} {} at {i}: {ours} against {sum}",
+                        stored.describe()
                     );
                 }
             }
@@ -79,54 +58,84 @@ impl Case {
 }
 
 #[test]
-fn every_number_of_rows_is_right() {
-    for m in (1..=33).chain([300]) {
-        Case::new(m as u64, 64, m, 70, 192).check();
+fn every_code_with_every_scale_is_right() {
+    for kind in KINDS {
+        for scaling in SCALINGS {
+            for biased in [false, true] {
+                check(&Stored::new(kind, scaling, biased, 32, 37, 320), &[1, 2, 9]);
+            }
+        }
     }
 }
 
 #[test]
-fn every_block_size_is_right() {
-    for block in crate::quantize::BLOCKS {
-        for m in [1, 3, 9] {
-            Case::new(1, block, m, 33, 4096).check();
-            Case::new(2, block, m, 40, 256 + 8).check();
+fn every_number_of_rows_is_right() {
+    for kind in [KINDS[0], Kind::Signed, Kind::Unsigned(5)] {
+        let rows: Vec<usize> = (1..=19).chain([33]).collect();
+        check(&Stored::new(kind, Scaling::F32, true, 64, 70, 192), &rows);
+    }
+    check(&Stored::new(KINDS[0], Scaling::F32, false, 64, 70, 192), &[300]);
+}
+
+#[test]
+fn every_block_is_right() {
+    for kind in [KINDS[0], KINDS[1], Kind::Table(2, Order::LowFirst), Kind::Unsigned(3), Kind::Unsigned(8), Kind::E4m3]
+    {
+        // Rows that are whole blocks, that straddle them, and that fill no vector.
+        for k in [512, 200, 96, 33, 1100] {
+            for block in [1, 5, 8, 16, 24, 32, 64, 128, 256, k, 4 * k, usize::MAX] {
+                for (scaling, biased) in [(Scaling::F32, true), (Scaling::F16, false)] {
+                    check(&Stored::new(kind, scaling, biased, block, 19, k), &[1, 4, 10]);
+                }
+            }
         }
     }
 }
 
 #[test]
 fn shapes_that_fit_nothing_are_right() {
-    for (n, k) in [(1, 1), (1, 8), (3, 7), (10, 512), (17, 784), (33, 129), (65, 1000), (130, 40), (600, 24)] {
-        for m in [1, 2, 4, 5, 16] {
-            Case::new((n * k) as u64, 32, m, n, k).check();
-            Case::new((n * k) as u64, 128, m, n, k).check();
+    for kind in KINDS {
+        for (n, k) in [(1, 1), (1, 8), (3, 7), (10, 512), (17, 784), (33, 129), (130, 40), (2, 4100), (600, 24)] {
+            check(&Stored::new(kind, Scaling::F32, false, 64, n, k), &[1, 3, 5, 16]);
         }
+    }
+}
+
+#[test]
+fn large_products_are_right() {
+    for kind in [KINDS[0], Kind::Unsigned(4), Kind::Unsigned(8), Kind::Table(1, Order::LowFirst)] {
+        check(&Stored::new(kind, Scaling::F32, true, 64, 1100, 2048), &[1, 4]);
+        check(&Stored::new(kind, Scaling::Bf16, true, 2048, 300, 2048), &[1, 12]);
     }
 }
 
 #[test]
 fn empty_sides_give_zeros_or_nothing() {
     for (m, n, k) in [(0, 3, 8), (2, 0, 8), (2, 3, 0), (0, 0, 0)] {
-        let case = Case::new(1, 64, m, n, k);
+        let stored = Stored::new(KINDS[0], Scaling::F32, true, 64, n, k);
+        let x = vec![1.0; m * n.max(k)];
         for isa in Isa::available() {
-            assert_eq!(case.product(isa, Orientation::Transposed), vec![0.0; m * n]);
-            assert_eq!(case.product(isa, Orientation::Plain), vec![0.0; m * k]);
+            assert_eq!(product(isa, &x, m, &stored.matrix(), Orientation::Transposed), vec![0.0; m * n]);
+            assert_eq!(product(isa, &x, m, &stored.matrix(), Orientation::Plain), vec![0.0; m * k]);
         }
     }
 }
 
 #[test]
 fn the_number_of_threads_changes_no_bit() {
-    for m in [1, 4, 7, 300] {
-        for (n, k) in [(200, 784), (300, 640), (10, 512)] {
-            let case = Case::new(7, 64, m, n, k);
-            for isa in Isa::available().into_iter().filter(|isa| m < 300 || *isa != Isa::Scalar) {
-                for orientation in [Orientation::Transposed, Orientation::Plain] {
-                    let one = threads::with_count(1, || case.product(isa, orientation));
-                    for count in [2, 5] {
-                        let many = threads::with_count(count, || case.product(isa, orientation));
-                        assert!(one == many, "{isa:?} {orientation:?} {m} {n} {k} on {count} threads");
+    for kind in [KINDS[0], Kind::Signed, Kind::Unsigned(6)] {
+        for (n, k) in [(200, 784), (300, 640), (10, 4096)] {
+            let stored = Stored::new(kind, Scaling::F16, true, 64, n, k);
+            let x = Random::new(7).normal(300 * n.max(k));
+            for m in [1, 4, 7, 300] {
+                for isa in Isa::available().into_iter().filter(|isa| m < 300 || *isa != Isa::Scalar) {
+                    for orientation in BOTH {
+                        let on =
+                            |count| threads::with_count(count, || product(isa, &x, m, &stored.matrix(), orientation));
+                        let one = on(1);
+                        for count in [2, 3, 5] {
+                            assert!(one == on(count), "{isa:?} {orientation:?} m {m} {}", stored.describe());
+                        }
                     }
                 }
             }
@@ -136,28 +145,96 @@ fn the_number_of_threads_changes_no_bit() {
 
 #[test]
 fn a_row_does_not_depend_on_its_neighbors() {
-    let case = Case::new(9, 64, 40, 96, 512);
-    for isa in Isa::available() {
-        for (few, many) in [(1, 8), (9, 40)] {
-            for orientation in [Orientation::Transposed, Orientation::Plain] {
-                let first = |m| {
-                    let (depth, columns) = case.sides(orientation);
-                    let mut out = vec![0.0; m * columns];
-                    nf4::matmul_with(isa, &case.x[..m * depth], m, &case.weight(), orientation, &mut out).unwrap();
-                    out[..columns].to_vec()
-                };
-                assert_eq!(first(few), first(many), "{isa:?} {orientation:?}");
+    for kind in [KINDS[0], Kind::Unsigned(8)] {
+        let stored = Stored::new(kind, Scaling::F32, true, 64, 96, 512);
+        let x = Random::new(9).normal(40 * 512);
+        for isa in Isa::available() {
+            for (few, many) in [(1, 8), (1, 3), (9, 40)] {
+                for orientation in BOTH {
+                    let (_, columns) = sides(&stored.matrix(), orientation);
+                    let first = |m| product(isa, &x, m, &stored.matrix(), orientation)[..columns].to_vec();
+                    assert_eq!(first(few), first(many), "{isa:?} {orientation:?} {kind:?}");
+                }
             }
         }
     }
 }
 
 #[test]
-fn values_that_are_not_finite_pass_through() {
-    let mut case = Case::new(11, 64, 5, 64, 128);
-    case.x[3] = f32::NAN;
+fn half_activations_and_results_are_rounded_once() {
+    let stored = Stored::new(KINDS[0], Scaling::F32, true, 64, 40, 256);
+    let values = Random::new(12).normal(9 * 256);
     for isa in Isa::available() {
-        let out = case.product(isa, Orientation::Transposed);
-        assert!(out[..64].iter().all(|v| v.is_nan()) && out[64..].iter().all(|v| v.is_finite()), "{isa:?}");
+        for m in [1, 9] {
+            let x: Vec<f16> = values[..m * 256].iter().map(|&value| f16::from_f32(value)).collect();
+            let wide: Vec<f32> = x.iter().map(|value| value.to_f32()).collect();
+            let expected = product(isa, &wide, m, &stored.matrix(), Orientation::Transposed);
+            let mut out = vec![f16::NAN; m * 40];
+            matmul_with(isa, &x[..], m, &stored.matrix(), Orientation::Transposed, &mut out[..]).unwrap();
+            assert!(out.iter().zip(&expected).all(|(out, value)| *out == f16::from_f32(*value)), "{isa:?} {m}");
+
+            let x: Vec<bf16> = values[..m * 40].iter().map(|&value| bf16::from_f32(value)).collect();
+            let wide: Vec<f32> = x.iter().map(|value| value.to_f32()).collect();
+            let expected = product(isa, &wide, m, &stored.matrix(), Orientation::Plain);
+            let mut out = vec![bf16::NAN; m * 256];
+            matmul_with(isa, &x[..], m, &stored.matrix(), Orientation::Plain, &mut out[..]).unwrap();
+            assert!(out.iter().zip(&expected).all(|(out, value)| *out == bf16::from_f32(*value)), "{isa:?} {m}");
+        }
+    }
+}
+
+#[test]
+fn nan_spoils_what_depends_on_it_and_nothing_else() {
+    for kind in [KINDS[0], Kind::Table(2, Order::LowFirst), Kind::Signed, Kind::Unsigned(5)] {
+        // Sides that leave a rest in every vector, so that padding would show.
+        for k in [128, 136] {
+            let stored = Stored::new(kind, Scaling::F32, true, 8, 70, k);
+            for m in [1, 5, 12] {
+                let mut x = Random::new(11).normal(m * k);
+                x[k - 1] = f32::NAN;
+                let mut broken = stored.clone();
+                broken.scales.floats[k / 8 + 1] = f32::NAN;
+                for isa in Isa::available() {
+                    let out = product(isa, &x, m, &stored.matrix(), Orientation::Transposed);
+                    assert!(out[..70].iter().all(|value| value.is_nan()), "{isa:?} {m} {}", stored.describe());
+                    assert!(out[70..].iter().all(|value| value.is_finite()), "{isa:?} {m} {}", stored.describe());
+
+                    // Block 1 of row 1 holds its elements 8 to 15.
+                    let clean = vec![1.0; m * k.max(70)];
+                    let out = product(isa, &clean, m, &broken.matrix(), Orientation::Transposed);
+                    for (at, value) in out.iter().enumerate() {
+                        assert_eq!(value.is_nan(), at % 70 == 1, "{isa:?} {m} {} at {at}", stored.describe());
+                    }
+                    let out = product(isa, &clean, m, &broken.matrix(), Orientation::Plain);
+                    for (at, value) in out.iter().enumerate() {
+                        let within = (8..16).contains(&(at % k));
+                        assert_eq!(value.is_nan(), within, "{isa:?} {m} {} at {at}", stored.describe());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_that_are_no_numbers_stay_in_their_rows() {
+    // Every second row is all NaN, so that a row read too far would show.
+    let (n, k) = (9, 40);
+    let values: [f32; 16] = std::array::from_fn(|i| if i == 0 { f32::NAN } else { i as f32 });
+    let nibbles: Vec<u8> = (0..n * k / 2).map(|i| if i * 2 / k % 2 == 0 { 0 } else { 0x55 }).collect();
+    let bytes: Vec<u8> = (0..n * k).map(|i| if i / k % 2 == 0 { 0x7f } else { 0x38 }).collect();
+    let scales = [1.0; 9];
+    let table = Codes::Table { bytes: &nibbles, bits: 4, order: Order::LowFirst, values: &values };
+    for (codes, sum) in [(table, 200.0), (Codes::E4m3 { bytes: &bytes }, 40.0)] {
+        let matrix = Matrix { n, k, codes, scales: Scales::F32(&scales), biases: None, block: k };
+        for isa in Isa::available() {
+            for m in [1, 3, 12] {
+                let out = product(isa, &vec![1.0; m * k], m, &matrix, Orientation::Transposed);
+                for (at, value) in out.iter().enumerate() {
+                    let right = if at % n % 2 == 0 { value.is_nan() } else { (value - sum).abs() < 1e-3 };
+                    assert!(right, "{isa:?} {m} {codes:?} at {at}: {value}");
+                }
+            }
+        }
     }
 }

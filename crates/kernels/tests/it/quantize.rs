@@ -1,6 +1,6 @@
 //! Codes, absmax and values, to the bit.
 
-use tacit_kernels::{Isa, nf4, threads};
+use tacit_kernels::{Codes, Isa, Matrix, Order, Scales, dequantize_with, nf4, threads};
 
 use crate::random::Random;
 
@@ -15,7 +15,9 @@ pub(crate) fn quantize(isa: Isa, x: &[f32], block: usize) -> (Vec<u8>, Vec<f32>)
 
 fn dequantize(isa: Isa, packed: &[u8], absmax: &[f32], block: usize, n: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; n];
-    nf4::dequantize_with(isa, packed, absmax, block, n, &mut out).unwrap();
+    let codes = Codes::Table { bytes: packed, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
+    let matrix = Matrix { n: 1, k: n, codes, scales: Scales::F32(absmax), biases: None, block };
+    dequantize_with(isa, &matrix, &mut out[..]).unwrap();
     out
 }
 
@@ -121,23 +123,6 @@ fn errors_on_normal_data_are_those_of_bitsandbytes() {
         if block == 64 {
             let relative = x.iter().zip(&y).map(|(x, y)| f64::from(((x - y) / x).abs())).sum::<f64>();
             assert!((relative / x.len() as f64 - 0.203_339).abs() < 7.0 * 3e-4);
-        }
-    }
-}
-
-#[test]
-fn rows_that_straddle_blocks_and_bytes_are_gathered() {
-    let mut random = Random::new(4);
-    for (n, k) in [(5, 64), (7, 33), (9, 1), (4, 784), (3, 4100)] {
-        let x = random.normal(n * k);
-        let (packed, absmax, values) = by_definition(&x, 64);
-        let weight = nf4::Weight { packed: &packed, absmax: &absmax, block: 64, n, k };
-        let rows = [2, 0, 0, n as u32 - 1, 1];
-        let expected: Vec<f32> = rows.iter().flat_map(|&row| values[row as usize * k..][..k].to_vec()).collect();
-        for isa in Isa::available() {
-            let mut out = vec![f32::NAN; rows.len() * k];
-            nf4::gather_rows_with(isa, &weight, &rows, &mut out).unwrap();
-            assert_eq!(out, expected, "{isa:?} {n} {k}");
         }
     }
 }

@@ -119,14 +119,14 @@ fn a_rule_that_fails() {
     check(
         quantized(&linear(), groups_too_wide),
         expect![[r#"
-        f32[32,64] is not a matrix of whole groups of 128
-        help: use a smaller group size, or an array type without groups along the last axis"#]],
+        the last axis of f32[32,64] is not whole groups of 128, as affine has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
     );
     check(
         ImplicitModule::quantize(linear(), groups_too_wide),
         expect![[r#"
-        f32[32,64] is not a matrix of whole groups of 128
-        help: use a smaller group size, or an array type without groups along the last axis"#]],
+        the last axis of f32[32,64] is not whole groups of 128, as affine has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
     );
     check(
         straight_through(&linear(), |_, w| Some(Nf4Array::quantize(w, 63).map(Value::from))),

@@ -1,0 +1,61 @@
+//! The memory that a forward and a backward pass through one large NF4 layer take beside its packed weight.
+
+mod figures;
+
+use std::fs;
+
+use figures::Figure;
+use mlx_rs::{Array, memory, ops, random, transforms};
+use tacit::prelude::*;
+use tacit::{Aval, implicit};
+
+const SIDE: i32 = 16_384;
+const BATCH: i32 = 128;
+const BLOCK: i32 = 64;
+
+fn main() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    // Codes drawn as such: quantizing would need the dense weight first.
+    let bytes = random::randint::<_, u32>(0, 256, &[SIDE * (SIDE / 2)], Some(&random::key(0)?))?;
+    let packed = bytes.as_type::<u8>()?;
+    let absmax = ops::full::<f32>(&[SIDE * (SIDE / BLOCK)], Array::from_f32(0.02))?;
+    let x = random::normal::<f32>(&[BATCH, SIDE], None, None, &random::key(1)?)?;
+    transforms::eval([&packed, &absmax, &x])?;
+    drop(bytes);
+    let weight =
+        Nf4Array::from_parts(packed, absmax, BLOCK as usize, Aval::new(&[SIDE, SIDE], mlx_rs::Dtype::Float32))?;
+
+    memory::clear_cache();
+    reset_peak();
+    let before = resident("VmRSS")?;
+    let function = move |x: &[Array]| {
+        let product = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()));
+        let y = product([(&x[0]).into(), weight.clone().into()]).and_then(|y| y.dense());
+        y.map(|y| vec![y]).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))
+    };
+    let cotangent = ops::ones::<f32>(&[BATCH, SIDE])?;
+    let (outputs, gradients) = transforms::fallible_vjp(function, &[x], &[cotangent])?;
+    transforms::eval(outputs.iter().chain(&gradients))?;
+    let taken = (resident("VmHWM")? - before) * 1024.0;
+
+    let dense = f64::from(SIDE) * f64::from(SIDE) * 4.0;
+    let ratio = taken / dense;
+    let baseline = "the dense f32 weight";
+    Figure { bench: "memory", case: "nf4/16384x16384", value: taken / 1e6, unit: "MB", baseline, ratio }.record();
+    assert!(ratio < 0.2, "the limit is 0.2 of the dense weight");
+    Ok(())
+}
+
+/// Starts the peak anew, so that it is not the one of drawing the codes.
+fn reset_peak() {
+    // Where the system refuses, the peak is too high and the bench fails rather than passes.
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
+/// A figure of this process in kilobytes.
+fn resident(name: &str) -> Result<f64> {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
+        .ok_or_else(|| Error::invalid(format!("this system does not tell {name}"), "measure on linux"))
+}

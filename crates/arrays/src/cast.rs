@@ -1,0 +1,161 @@
+//! An array read in another float type.
+
+use mlx_rs::ops::indexing::gather_single;
+use mlx_rs::{Array, Dtype};
+use tacit_core::op::{AddMM, AsType, Gather, Matmul, Slice, Transpose};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+
+use crate::sliced::cut;
+use crate::view::{View, built, view_handlers};
+
+/// Any float array in another float type, such as a bf16 weight among f32 activations.
+///
+/// A product is computed in the wider of both types and then cast. It leaves out the rounding of a narrower array behind
+/// the view: of `x W` by at most `2^-9 |x| |W|` for bf16 and `2^-12 |x| |W|` for f16, where the type rounds once, as NF4
+/// does. Whatever yields elements themselves, such as a gather, rounds them.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, Dtype, ops};
+/// use tacit_arrays::{Cast, Nf4Array};
+/// use tacit_core::implicit;
+///
+/// let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?.as_dtype(Dtype::Bfloat16)?, 64)?;
+/// let w = Cast::new(w, Dtype::Float32)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Cast")]
+pub struct Cast {
+    inner: Value,
+    /// The aval before the cast; elements are rounded to its dtype where `inner` is wider.
+    #[implicit(aux)]
+    stored: Aval,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Cast {
+    /// `inner` as `dtype`.
+    ///
+    /// # Errors
+    ///
+    /// `dtype` or that of `inner` is not f32, bf16 or f16.
+    pub fn new(inner: impl Into<Value>, dtype: Dtype) -> Result<Self> {
+        let inner = inner.into();
+        let stored = inner.aval()?;
+        let aval = Aval::new(&stored.shape, dtype);
+        if !castable(stored.dtype) || !castable(dtype) {
+            return Err(Error::invalid(
+                format!("{stored} is not cast as a view to {aval}"),
+                "cast between f32, bf16 and f16, or materialize the array",
+            ));
+        }
+        Ok(Self { inner, stored, aval })
+    }
+
+    /// The array that is read in another type.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+
+    /// `inner`, rounded to `narrow`, as `dtype`: a view where there is something to view.
+    pub(crate) fn of(inner: Value, narrow: Dtype, dtype: Dtype) -> Result<Value> {
+        match inner {
+            Value::Dense(array) => Ok(array.as_dtype(narrow)?.as_dtype(dtype)?.into()),
+            inner @ Value::Implicit(_) => {
+                let mut view = Self::new(inner, dtype)?;
+                if holds(view.stored.dtype, narrow) && dtype == view.stored.dtype {
+                    return Ok(view.inner);
+                }
+                view.stored.dtype = narrow;
+                Ok(view.into())
+            }
+        }
+    }
+
+    /// What is behind all casts: a product leaves out their roundings.
+    fn behind(&self) -> Value {
+        self.inner.downcast::<Self>().map_or_else(|| self.inner.clone(), Self::behind)
+    }
+
+    /// The same cast of what plain code makes of the array behind it.
+    fn mapped(&self, f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
+        Self::of(implicit(f)(self.inner.clone())?, self.stored.dtype, self.aval.dtype)
+    }
+}
+
+/// Whether a view casts from this type and to it.
+pub(crate) fn castable(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16)
+}
+
+/// Whether every number of `narrow` is one of `wide`.
+pub(crate) fn holds(narrow: Dtype, wide: Dtype) -> bool {
+    narrow == wide || wide == Dtype::Float32
+}
+
+impl Materialize for Cast {
+    fn materialize(&self) -> Result<Value> {
+        Self::of(built(&self.inner)?, self.stored.dtype, self.aval.dtype)
+    }
+}
+
+// MLX promotes the operands of a product, by an `AsType` on the array behind the view where that is the narrower one.
+impl View for Cast {
+    fn right(&self, x: &Array) -> Result<Value> {
+        implicit(|[x, w]: [Array; 2]| x.matmul(w)?.as_dtype(self.aval.dtype))([x.into(), self.behind()])
+    }
+
+    fn left(&self, x: &Array) -> Result<Value> {
+        implicit(|[x, w]: [Array; 2]| w.matmul(x)?.as_dtype(self.aval.dtype))([x.into(), self.behind()])
+    }
+}
+
+view_handlers! { Cast: cast_matmul, cast_matmul_left, cast_addmm, cast_addmm_left }
+
+/// The cast of the transpose.
+#[handler]
+pub fn cast_transpose(op: &Transpose, w: &Cast) -> Result<Value> {
+    w.mapped(|inner| Ok(inner.transpose_axes(&op.axes)?))
+}
+
+/// The cast of the slice.
+#[handler]
+pub fn cast_slice(op: &Slice, w: &Cast) -> Result<Value> {
+    if op.strides.iter().any(|&stride| stride != 1) {
+        return Err(Error::decline("only ranges without steps are cut as a view"));
+    }
+    w.mapped(|inner| cut(&inner, &op.start_indices, &op.end_indices))
+}
+
+/// The cast of the slices that are gathered along one axis.
+#[handler]
+pub fn cast_gather(op: &Gather, w: &Cast, indices: &Array) -> Result<Value> {
+    let taken = implicit(|[inner, indices]: [Array; 2]| gather_single(inner, indices, op.axes[0], &op.slice_sizes))([
+        w.inner.clone(),
+        indices.into(),
+    ])?;
+    Cast::of(taken, w.stored.dtype, w.aval.dtype)
+}
+
+/// Both casts as one, where the first one loses nothing.
+#[handler]
+pub fn cast_astype(op: &AsType, w: &Cast) -> Result<Value> {
+    let (stored, dtype) = (w.stored.dtype, w.aval.dtype);
+    if !castable(op.dtype) {
+        return Err(Error::decline("only f32, bf16 and f16 are read as views"));
+    }
+    if !holds(stored, dtype) {
+        return Cast::of(w.clone().into(), dtype, op.dtype);
+    }
+    if op.dtype == stored {
+        return implicit(|inner: Array| inner.as_dtype(stored))(w.inner.clone());
+    }
+    Cast::of(w.inner.clone(), stored, op.dtype)
+}

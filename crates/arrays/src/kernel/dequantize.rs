@@ -1,0 +1,45 @@
+//! All values of a stored matrix.
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::kernel::{Input, Kernel, Output, apply};
+use tacit_core::{Aval, Param, Result};
+
+use super::{Fallible, Layout, floats_mut, single};
+
+/// The values of a matrix as `dtype[n, k]`, rounded once.
+///
+/// # Errors
+///
+/// When it runs: the lengths of the children do not fit.
+pub fn dequantize(layout: Layout, children: &[Array], dtype: Dtype) -> Result<Array> {
+    single(apply(Dequantize { layout, dtype }, children)?)
+}
+
+pub(super) struct Dequantize {
+    pub(super) layout: Layout,
+    pub(super) dtype: Dtype,
+}
+
+impl Kernel for Dequantize {
+    fn name(&self) -> &'static str {
+        self.layout.format.dequantize
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        let mut params = self.layout.params();
+        params.push(("dtype", Param::Dtype(self.dtype)));
+        Some(params)
+    }
+
+    fn output_avals(&self, _: &[Aval]) -> Fallible<Vec<Aval>> {
+        Ok(vec![Aval::new(&[self.layout.n as i32, self.layout.k as i32], self.dtype)])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
+        Ok(tacit_kernels::dequantize(&self.layout.matrix(inputs)?, floats_mut(&mut outputs[0])?)?)
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        Ok(vec![self.layout.decoded(inputs)?.as_dtype(self.dtype)?])
+    }
+}

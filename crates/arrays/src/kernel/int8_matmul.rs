@@ -1,0 +1,87 @@
+//! Products with a stored matrix that round the activations to 8 bits.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops, stop_gradient};
+use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::{Aval, Param, Result};
+use tacit_kernels::Orientation;
+
+use super::matmul::Matmul;
+use super::{Fallible, Layout, floats, floats_mut, single};
+
+/// `x W^T` for a stored `W: [n, k]`, with each row of `x` as integers, in the float type of `x`.
+///
+/// The codes are a table of 4 bits, whose values are rounded too, or signed bytes. The gradient is that of the product
+/// without rounding.
+///
+/// # Errors
+///
+/// When it runs: the rows of `x` do not fit the matrix, or it has other codes.
+pub fn int8_matmul(x: &Array, layout: Layout, children: &[Array]) -> Result<Array> {
+    single(apply(Int8Matmul { exact: exact(layout) }, &[std::slice::from_ref(x), children].concat())?)
+}
+
+pub(super) struct Int8Matmul {
+    /// The product without rounding.
+    pub(super) exact: Matmul,
+}
+
+pub(super) fn exact(layout: Layout) -> Matmul {
+    Matmul { layout, orientation: Orientation::Transposed }
+}
+
+impl Kernel for Int8Matmul {
+    fn name(&self) -> &'static str {
+        self.exact.layout.format.int8_matmul
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        self.exact.params()
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
+        self.exact.output_avals(inputs)
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
+        let matrix = self.exact.layout.matrix(&inputs[1..])?;
+        let m = inputs[0].aval().shape[0] as usize;
+        let out = floats_mut(&mut outputs[0])?;
+        Ok(tacit_kernels::int8_matmul(floats(&inputs[0])?, m, &matrix, Orientation::Transposed, out)?)
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        let dense = self.exact.layout.decoded_by(&inputs[1..], rounded_table)?;
+        let x = rounded_rows(&inputs[0].as_dtype(Dtype::Float32)?)?;
+        Ok(vec![x.matmul(dense.t())?.as_dtype(inputs[0].dtype())?])
+    }
+
+    fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
+        self.exact.vjp(primals, cotangents, argnums)
+    }
+
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
+        self.exact.mapped(inputs, axes, |x, children| int8_matmul(x, self.exact.layout, children))
+    }
+}
+
+/// Each row as integers from -127 to 127 in units of its largest magnitude over 127; its change is straight through.
+fn rounded_rows(x: &Array) -> std::result::Result<Array, Exception> {
+    let (most, full) = (x.abs()?.max_axis(-1, true)?, Array::from_f32(127.0));
+    let zero = most.eq(Array::from_f32(0.0))?;
+    let factor = ops::select(zero, Array::from_f32(0.0), full.divide(&most)?)?;
+    let rounded = x.multiply(factor)?.round(None)?.multiply(most.divide(full)?)?;
+    x.add(stop_gradient(rounded.subtract(x)?)?)
+}
+
+/// A table's values as integers, in units of the largest over whichever of 64 to 127 makes the squares of the errors
+/// least.
+fn rounded_table(values: &[f32; 16]) -> [f32; 16] {
+    let top = values.iter().fold(0.0, |most, value| f64::max(most, f64::from(value.abs())));
+    let integer = |value: f32, steps: f64| (f64::from(value) * (steps / top)).round_ties_even();
+    let error = |steps: f64| -> f64 {
+        values.iter().map(|&value| (f64::from(value) / top - integer(value, steps) / steps).powi(2)).sum()
+    };
+    let steps = (64..=127).map(f64::from).min_by(|&a, &b| error(a).total_cmp(&error(b))).unwrap_or(127.0);
+    values.map(|value| (integer(value, steps) * (top / steps)) as f32)
+}

@@ -1,0 +1,280 @@
+//! Each kernel, in every format, against its decomposition and against finite differences.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops, random, transforms};
+use tacit_core::kernel::{Kernel, apply};
+use tacit_kernels::{Orientation, ScaleRule};
+use tacit_testing::oracle::{floats, relative_error};
+
+use super::dequantize::Dequantize;
+use super::gather::GatherRows;
+use super::int8_matmul::{Int8Matmul, exact};
+use super::matmul::Matmul;
+use super::quantize::Quantize;
+use super::{Encoding, Format, Layout, Scaling};
+
+type Outputs = Result<Vec<Array>, Exception>;
+
+fn normal(seed: u64, shape: &[i32]) -> Array {
+    let key = random::key(seed).expect("a key");
+    random::normal::<f32>(shape, None, None, Some(&key)).expect("normal numbers")
+}
+
+/// A matrix of each format, with its children; the float ones are the last.
+struct Case {
+    layout: Layout,
+    children: Vec<Array>,
+}
+
+fn case(encoding: Encoding, n: usize, k: usize, block: usize) -> Case {
+    let x = normal((n * k) as u64, &[n as i32, k as i32]);
+    let children = apply(Quantize { encoding, block }, &[x]).expect("quantizes");
+    let format = encoding.format().expect("has a format");
+    Case { layout: Layout { format, n, k, block }, children }
+}
+
+fn nested(encoding: Encoding, n: usize, k: usize, block: usize, inner: usize) -> Case {
+    let Case { mut layout, mut children } = case(encoding, n, k, block);
+    let absmax = children.pop().expect("scales");
+    children.extend(apply(Quantize { encoding: Encoding::Dynamic8, block: inner }, &[absmax]).expect("quantizes"));
+    layout.format.scaling = Scaling::Nested { block: inner };
+    Case { layout, children }
+}
+
+/// Shapes whose rows fit the blocks, straddle them, and leave an odd tail.
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for encoding in [Encoding::Nf4, Encoding::Fp4] {
+        cases.extend([(4, 64, 32), (6, 50, 64), (7, 37, 64), (3, 5, 4096)].map(|(n, k, b)| case(encoding, n, k, b)));
+        cases.push(nested(encoding, 30, 37, 32, 32));
+    }
+    for encoding in [Encoding::Int8, Encoding::Ternary, Encoding::Binary] {
+        cases.extend([(4, 64, 32), (7, 37, 37), (3, 5, 4)].map(|(n, k, b)| case(encoding, n, k, b)));
+    }
+    for bits in [2, 3, 4, 5, 6, 8] {
+        cases.push(case(Encoding::Affine(bits), 5, 96, 32));
+        cases.push(case(Encoding::Affine(bits), 3, 128, 64));
+    }
+    cases.push(case(Encoding::Mxfp4(ScaleRule::Ceil), 5, 64, 32));
+    cases.push(case(Encoding::Mxfp8(ScaleRule::Round), 5, 64, 32));
+    cases.push(case(Encoding::Nvfp4, 5, 48, 16));
+    let mut scaled = case(Encoding::Nvfp4, 5, 48, 16);
+    scaled.children.push(Array::from_f32(0.37));
+    cases.push(scaled);
+    cases
+}
+
+/// The positions of the float children, which come after `before` other inputs.
+fn float_inputs(children: &[Array], before: usize) -> Vec<i32> {
+    let floats = children.iter().zip(before as i32..).filter(|(child, _)| child.dtype().is_float());
+    floats.map(|(_, at)| at).collect()
+}
+
+/// A scalar whose gradient tells the elements of `y` apart.
+fn weighted(y: &Array) -> Outputs {
+    let weights: Vec<f32> = (1..=y.size()).map(|i| (i as f32).sin()).collect();
+    Ok(vec![y.multiply(Array::from_slice(&weights, y.shape()))?.sum(None)?])
+}
+
+/// The values equal the decomposition's; the gradients for the inputs `argnums` equal its and the differences.
+fn check<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], argnums: &[i32], tolerance: f64) {
+    let name = kernel().name();
+    let direct = |inputs: &[Array]| -> Outputs { Ok(apply(kernel(), inputs)?) };
+    let plain = |inputs: &[Array]| -> Outputs {
+        kernel().decompose(inputs).map_err(|error| Exception::custom(error.to_string()))
+    };
+    for (found, expected) in direct(inputs).expect("runs").iter().zip(&plain(inputs).expect("runs")) {
+        assert_eq!((found.shape(), found.dtype()), (expected.shape(), expected.dtype()), "{name}");
+        if !found.dtype().is_float() {
+            assert!(found.eq_exact(expected).expect("evaluates"), "{name}: {found:?}\n{expected:?}");
+            continue;
+        }
+        let error = relative_error(found, expected).expect("floats");
+        assert!(error <= tolerance, "{name}, value: {error}");
+    }
+    if argnums.is_empty() {
+        return;
+    }
+    let direct = |inputs: &[Array]| weighted(&direct(inputs)?[0]);
+    let plain = |inputs: &[Array]| weighted(&plain(inputs)?[0]);
+    let (_, found) = transforms::value_and_grad_with_argnums(direct, argnums)(inputs).expect("own gradient");
+    let (_, expected) = transforms::value_and_grad_with_argnums(plain, argnums)(inputs).expect("plain gradient");
+    for ((found, expected), &argnum) in found.iter().zip(&expected).zip(argnums) {
+        let error = relative_error(found, expected).expect("floats");
+        assert!(error <= 1e-5, "{name}, gradient {argnum}: {error}");
+        // The kernels are linear in each input, so a wide step has no truncation error.
+        let values = floats(&inputs[argnum as usize]).expect("floats");
+        let gradient = floats(found).expect("floats");
+        let most = gradient.iter().fold(0f32, |most, g| most.max(g.abs()));
+        for at in [0, values.len() / 2, values.len() - 1] {
+            let side = |step: f32| {
+                let mut moved = values.clone();
+                moved[at] += step;
+                let mut inputs = inputs.to_vec();
+                inputs[argnum as usize] = Array::from_slice(&moved, inputs[argnum as usize].shape());
+                direct(&inputs).expect("runs")[0].item_exact::<f32>()
+            };
+            let difference = (side(0.5) - side(-0.5)) / 1.0;
+            let apart = (difference - gradient[at]).abs();
+            assert!(apart <= 1e-3 * most.max(1.0), "{name}, {argnum}: {difference} {}", gradient[at]);
+        }
+    }
+}
+
+fn encodings() -> Vec<(Encoding, usize, f64)> {
+    let mut all = vec![(Encoding::Nvfp4, 16, 0.0)];
+    for block in [32, 64, 4096] {
+        all.extend([(Encoding::Nf4, block, 0.0), (Encoding::Fp4, block, 0.0), (Encoding::Int8, block, 0.0)]);
+        // Means of magnitudes are summed in another order.
+        all.extend([(Encoding::Ternary, block, 1e-6), (Encoding::Binary, block, 1e-6)]);
+    }
+    for rule in [ScaleRule::Ceil, ScaleRule::Round, ScaleRule::Floor] {
+        all.extend([(Encoding::Mxfp4(rule), 32, 0.0), (Encoding::Mxfp8(rule), 32, 0.0)]);
+    }
+    all.extend([2, 3, 4, 5, 6, 8].map(|bits| (Encoding::Affine(bits), 32, 0.0)));
+    all
+}
+
+#[test]
+fn quantize_equals_its_decomposition_bit_for_bit() {
+    for (encoding, block, tolerance) in encodings() {
+        let grouped = encoding.format().expect("has a format").is_grouped();
+        let sizes = if grouped { &[32, 64, 96, 1024][..] } else { &[1, 31, 32, 33, 64, 100, 1001] };
+        for &size in sizes {
+            check(|| Quantize { encoding, block }, &[normal(size as u64, &[size])], &[], tolerance);
+        }
+        let zeros = ops::zeros::<f32>(&[64]).expect("zeros");
+        check(|| Quantize { encoding, block }, &[zeros], &[], tolerance);
+    }
+    let global = [normal(1, &[64]), Array::from_f32(3.0)];
+    check(|| Quantize { encoding: Encoding::Nvfp4, block: 16 }, &global, &[], 0.0);
+}
+
+#[test]
+fn nested_scales_equal_their_decomposition() {
+    for size in [1, 100, 1001] {
+        let x = normal(3, &[size]).abs().expect("abs");
+        let made =
+            apply(Quantize { encoding: Encoding::Dynamic8, block: 256 }, std::slice::from_ref(&x)).expect("runs");
+        let plain = Quantize { encoding: Encoding::Dynamic8, block: 256 }.decompose(&[x]).expect("runs");
+        let [found, expected] =
+            [made, plain].map(|made| super::nested(&made[0], &made[1], &made[2], 256).expect("decodes"));
+        // The means are summed in another order, so a number may take the neighboring code, 1 in 64 apart at most.
+        assert!(relative_error(&found, &expected).expect("floats") < 2e-2);
+    }
+}
+
+#[test]
+fn dequantize_equals_its_decomposition_bit_for_bit() {
+    for Case { layout, children } in cases() {
+        let argnums = float_inputs(&children, 0);
+        check(|| Dequantize { layout, dtype: Dtype::Float32 }, &children, &argnums, 0.0);
+        for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+            check(|| Dequantize { layout, dtype }, &children, &[], 0.0);
+        }
+    }
+}
+
+#[test]
+fn gather_rows_equals_its_decomposition_bit_for_bit() {
+    for Case { layout, children } in cases() {
+        let inputs = [&[Array::from_slice(&[2u32, 0, 2], &[3])], children.as_slice()].concat();
+        let argnums = float_inputs(&children, 1);
+        check(|| GatherRows { layout, dtype: Dtype::Float32 }, &inputs, &argnums, 0.0);
+        check(|| GatherRows { layout, dtype: Dtype::Bfloat16 }, &inputs, &[], 0.0);
+    }
+}
+
+#[test]
+fn matmul_equals_its_decomposition() {
+    for Case { layout, children } in cases() {
+        for (orientation, depth) in [(Orientation::Transposed, layout.k), (Orientation::Plain, layout.n)] {
+            for m in [1, 3, 20] {
+                let inputs = [&[normal(2, &[m, depth as i32])], children.as_slice()].concat();
+                let argnums = [vec![0], float_inputs(&children, 1)].concat();
+                check(|| Matmul { layout, orientation }, &inputs, &argnums, 1e-5);
+            }
+            for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+                let x = normal(2, &[3, depth as i32]).as_dtype(dtype).expect("a float type");
+                let inputs = [&[x], children.as_slice()].concat();
+                // One rounding of a sum in another order.
+                check(|| Matmul { layout, orientation }, &inputs, &[], 4e-3);
+            }
+        }
+    }
+}
+
+#[test]
+fn int8_matmul_equals_its_decomposition_and_has_the_gradient_of_the_product() {
+    for Case { layout, children } in cases() {
+        if !["nf4", "fp4", "int8"].contains(&layout.format.label) {
+            continue;
+        }
+        let inputs = [&[normal(2, &[3, layout.k as i32])], children.as_slice()].concat();
+        let kernel = || Int8Matmul { exact: exact(layout) };
+        check(kernel, &inputs, &[], 1e-5);
+        let gradient = |f: &dyn Fn(&[Array]) -> tacit_core::Result<Array>| {
+            let argnums = [vec![0], float_inputs(&children, 1)].concat();
+            let loss = |inputs: &[Array]| weighted(&f(inputs)?);
+            transforms::value_and_grad_with_argnums(loss, argnums.as_slice())(&inputs).expect("a gradient").1
+        };
+        let found = gradient(&|inputs| super::int8_matmul(&inputs[0], layout, &inputs[1..]));
+        let expected = gradient(&|inputs| super::matmul(&inputs[0], layout, &inputs[1..], Orientation::Transposed));
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(floats(found).expect("floats"), floats(expected).expect("floats"));
+        }
+        let x = [&[normal(7, &[3, 2, layout.k as i32])], children.as_slice()].concat();
+        let [fast, slow] = mapped(kernel, &x, 1);
+        assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
+    }
+}
+
+#[test]
+fn a_gradient_through_the_quantizer_reaches_only_the_largest_of_each_block() {
+    let x = Array::from_slice(&[0.5f32, -2.0, 1.0], &[3]);
+    let layout = Layout { format: Format::NF4, n: 1, k: 3, block: 32 };
+    let mut gradient = transforms::grad(|x: &Array| {
+        let children: [Array; 2] = super::quantize(Encoding::Nf4, 32, std::slice::from_ref(x))?;
+        super::dequantize(layout, &children, Dtype::Float32)?.sum(None)
+    });
+    let gradient = floats(&gradient(&x).expect("runs")).expect("floats");
+    assert_eq!((gradient[0], gradient[2]), (0.0, 0.0));
+    assert!(gradient[1] != 0.0);
+}
+
+/// The mapped results, moved to the front, and those of one example after the other.
+fn mapped<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], axis: usize) -> [Array; 2] {
+    let axes: Vec<Option<usize>> = (0..inputs.len()).map(|at| (at == 0).then_some(axis)).collect();
+    let (mut made, at) = kernel().vmap(inputs, &axes).expect("has a rule").expect("maps");
+    let mapped = made.remove(0).move_axis(at[0] as i32, 0).expect("in range");
+    let examples: Vec<Array> = (0..mapped.dim(0))
+        .map(|example| {
+            let mut one = inputs.to_vec();
+            one[0] = one[0].take_axis(Array::from_int(example), axis as i32).expect("in range");
+            apply(kernel(), &one).expect("fits").remove(0)
+        })
+        .collect();
+    [mapped, ops::stack(&examples, 0).expect("stacks")]
+}
+
+#[test]
+fn mapped_over_rows_they_equal_a_loop() {
+    for Case { layout, children } in cases() {
+        let (n, k) = (layout.n as i32, layout.k as i32);
+        for (orientation, shape, axis) in [
+            (Orientation::Transposed, [3, 2, k], 0),
+            (Orientation::Transposed, [3, 2, k], 1),
+            (Orientation::Plain, [3, n, 2], 2),
+        ] {
+            let inputs = [&[normal(7, &shape)], children.as_slice()].concat();
+            let [fast, slow] = mapped(|| Matmul { layout, orientation }, &inputs, axis);
+            assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
+        }
+        let inputs = [&[Array::from_slice(&[0_u32, 2, 2, 2, 1, 0], &[3, 2])], children.as_slice()].concat();
+        for axis in [0, 1] {
+            let [fast, slow] = mapped(|| GatherRows { layout, dtype: Dtype::Float32 }, &inputs, axis);
+            assert_eq!(fast.shape(), slow.shape());
+            assert_eq!(floats(&fast).expect("evaluates"), floats(&slow).expect("evaluates"));
+        }
+    }
+}

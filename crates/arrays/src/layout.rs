@@ -1,0 +1,226 @@
+//! Shapes, slices, joins and scales of packed arrays: codes and scales are cut, joined or scaled, never made anew.
+
+use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{Concatenate, ExpandDims, Flatten, Reshape, Slice, Squeeze, Unflatten};
+use tacit_core::{Aval, Error, Result, Value, broadcast_source};
+
+use crate::dynamic8::Dynamic8Array;
+use crate::kernel::Scaling;
+use crate::matrix::{Packed, Stored};
+
+/// The same codes in another shape, in which one extent may be left to be inferred.
+pub(crate) fn reshape_to(op: &Reshape, array: &impl Packed) -> Result<Value> {
+    let known: i32 = op.shape.iter().filter(|&&extent| extent >= 0).product();
+    let inferred = array.stored().aval.size() as i32 / known.max(1);
+    let shape = op.shape.iter().map(|&extent| if extent < 0 { inferred } else { extent });
+    reshape(array, &shape.collect::<Vec<_>>())
+}
+
+fn reshape<P: Packed>(array: &P, shape: &[i32]) -> Result<Value> {
+    let stored = array.stored();
+    if stored.transposed {
+        return Err(Error::decline("the codes of a transposed view lie in another order"));
+    }
+    if stored.format.is_grouped() && shape.last().is_none_or(|&last| !(last as usize).is_multiple_of(stored.unit())) {
+        return Err(Error::decline("a group would be cut"));
+    }
+    reshaped(array, stored, shape)
+}
+
+/// `array` with children that are brought into the form that they have at `shape`.
+fn reshaped<P: Packed>(array: &P, mut stored: Stored, shape: &[i32]) -> Result<Value> {
+    stored.aval.shape = shape.to_vec();
+    if stored.transposed {
+        stored.aval.shape.reverse();
+    }
+    let (codes, scales) = stored.format.children(shape, stored.block);
+    stored.codes = stored.codes.reshape(&codes)?;
+    if let Value::Dense(dense) = &stored.scales {
+        stored.scales = dense.reshape(&scales)?.into();
+    }
+    if let (Scaling::Float, Some(biases)) = (stored.format.scaling, &stored.modifier) {
+        stored.modifier = Some(biases.reshape(&scales)?);
+    }
+    Ok(array.restored(stored).into())
+}
+
+pub(crate) fn flatten(op: &Flatten, array: &impl Packed) -> Result<Value> {
+    let mut shape = array.stored().shape();
+    let axes = op.start_axis as usize..=op.end_axis as usize;
+    let merged = shape[axes.clone()].iter().product();
+    shape.splice(axes, [merged]);
+    reshape(array, &shape)
+}
+
+pub(crate) fn unflatten(op: &Unflatten, array: &impl Packed) -> Result<Value> {
+    let mut shape = array.stored().shape();
+    shape.splice(op.axis as usize..=op.axis as usize, op.shape.iter().copied());
+    reshape(array, &shape)
+}
+
+pub(crate) fn expand_dims(op: &ExpandDims, array: &impl Packed) -> Result<Value> {
+    let mut shape = array.stored().shape();
+    let mut axes = op.axes.clone();
+    axes.sort_unstable();
+    for axis in axes {
+        shape.insert(axis as usize, 1);
+    }
+    reshape(array, &shape)
+}
+
+pub(crate) fn squeeze(op: &Squeeze, array: &impl Packed) -> Result<Value> {
+    let shape = array.stored().shape().into_iter().zip(0..).filter(|(_, axis)| !op.axes.contains(axis));
+    reshape(array, &shape.map(|(extent, _)| extent).collect::<Vec<_>>())
+}
+
+/// What is cut out where both ends lie between two blocks.
+pub(crate) fn slice(op: &Slice, array: &impl Packed) -> Result<Value> {
+    let mut stored = array.stored();
+    let [mut start, mut stop] = [op.start_indices.clone(), op.end_indices.clone()];
+    if stored.transposed {
+        start.reverse();
+        stop.reverse();
+    }
+    let (old, new) = (stored.shape(), start.iter().zip(&stop).map(|(start, stop)| stop - start).collect::<Vec<_>>());
+    if op.strides.iter().any(|&stride| stride != 1) || new.iter().any(|&extent| extent < 1) {
+        return Err(Error::decline("only whole runs are cut out of packed codes"));
+    }
+    let Some(axis) = (0..old.len()).rev().find(|&axis| old[axis] != new[axis]) else {
+        return Ok(array.clone().into());
+    };
+    let Value::Dense(scales) = &stored.scales else {
+        return Err(Error::decline("the scales are packed themselves"));
+    };
+    let (inner, unit) = (extent(&old[axis + 1..]), stored.unit());
+    let [from, to, whole] = [start[axis], stop[axis], old[axis]].map(|at| at as usize * inner);
+    let aligned = [from, to, whole].iter().all(|at| at % unit == 0);
+    let flat = extent(&old[..axis]) == 1 && !stored.format.is_grouped() && from % unit == 0;
+    if !aligned && !flat {
+        return Err(Error::decline("the slice does not begin and end with a block"));
+    }
+    let cut = |child: &Array, elements: &dyn Fn(usize) -> usize| -> Result<Array> {
+        let [from, to, whole] = [from, to, whole].map(|at| elements(at) as i32);
+        let child = child.reshape(&[&old[..axis], &[whole]].concat())?;
+        let ranges = start[..axis].iter().zip(&stop).map(|(&from, &to)| (from..to).index_op());
+        let ranges: Vec<ArrayIndexOp> = ranges.chain([(from..to).index_op()]).collect();
+        Ok(child.try_index(ranges.as_slice())?)
+    };
+    let (bits, width, block) = (stored.format.bits(), stored.format.width(), stored.block);
+    let per_block = |at: usize| at.div_ceil(block);
+    let scales = cut(scales, &per_block)?;
+    stored.codes = cut(&stored.codes, &|at| (at * bits).div_ceil(width))?;
+    if let (Scaling::Float, Some(biases)) = (stored.format.scaling, &stored.modifier) {
+        stored.modifier = Some(cut(biases, &per_block)?);
+    }
+    stored.scales = scales.into();
+    reshaped(array, stored, &new)
+}
+
+/// Arrays of one type and the same static fields, joined where each but the last ends with a block.
+pub(crate) fn concatenate<P: Packed>(op: &Concatenate, first: &P, rest: &[&Value]) -> Result<Value> {
+    let mut stored = first.stored();
+    let axis = if stored.transposed { 1 - op.axis as usize } else { op.axis as usize };
+    let mut parts = vec![stored.clone()];
+    for value in rest {
+        let part = value.downcast::<P>().ok_or_else(|| Error::decline("the parts are of several types"))?;
+        if !first.restored(part.stored()).aux_eq(part) || part.stored().transposed != stored.transposed {
+            return Err(Error::decline("the parts have other static fields"));
+        }
+        parts.push(part.stored());
+    }
+    if stored.format.scaling != Scaling::Float && parts.iter().any(|part| part.modifier.is_some()) {
+        return Err(Error::decline("each part has a factor of its own"));
+    }
+    let shape = stored.shape();
+    let (outer, unit) = (extent(&shape[..axis]), stored.unit());
+    let extents: Vec<usize> = parts.iter().map(|part| extent(&part.shape()[axis..])).collect();
+    let (_, heads) = extents.split_last().unwrap_or((&0, &[]));
+    let aligned = extents.iter().all(|extent| extent % unit == 0);
+    let flat = outer == 1 && !stored.format.is_grouped() && heads.iter().all(|extent| extent % unit == 0);
+    if !aligned && !flat {
+        return Err(Error::decline("a part does not end with a block"));
+    }
+    let joined = |child: &dyn Fn(&Stored) -> Option<Array>| -> Result<Array> {
+        let children = parts.iter().map(|part| {
+            let child = child(part).ok_or_else(|| Error::decline("the scales are packed themselves"))?;
+            Ok(child.reshape(&[outer as i32, (child.size() / outer) as i32])?)
+        });
+        Ok(ops::concatenate(&children.collect::<Result<Vec<_>>>()?, 1)?)
+    };
+    let scales = joined(&|part| part.scales.as_dense().cloned())?;
+    stored.codes = joined(&|part| Some(part.codes.clone()))?;
+    stored.modifier = stored.modifier.is_some().then(|| joined(&|part| part.modifier.clone())).transpose()?;
+    stored.scales = scales.into();
+    let mut shape = shape;
+    shape[axis] = parts.iter().map(|part| part.shape()[axis]).sum();
+    reshaped(first, stored, &shape)
+}
+
+/// A scalar as the other factor.
+pub(crate) fn multiply(array: &impl Packed, factor: &Array) -> Result<Value> {
+    let factor = scalar(array, factor)?;
+    scaled(array, |number| Ok(number.multiply(&factor)?))
+}
+
+/// A scalar as the divisor.
+pub(crate) fn divide(array: &impl Packed, divisor: &Array) -> Result<Value> {
+    let divisor = scalar(array, divisor)?;
+    scaled(array, |number| Ok(number.divide(&divisor)?))
+}
+
+pub(crate) fn negative(array: &impl Packed) -> Result<Value> {
+    scaled(array, |number| Ok(number.negative()?))
+}
+
+/// The scalar in `f32` that `other`, of the array's shape, is a broadcast of.
+fn scalar(array: &impl Packed, other: &Array) -> Result<Array> {
+    let source = broadcast_source(other)?;
+    if source.size() != 1 || other.shape() != array.stored().aval.shape {
+        return Err(Error::decline(format!("{} is not a scalar", Aval::from(&source))));
+    }
+    Ok(source.reshape(&[])?.as_dtype(Dtype::Float32)?)
+}
+
+/// The scales in `f32`, so that they are rounded no further, after a linear map.
+fn scaled(array: &impl Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<Value> {
+    let mut stored = array.stored();
+    let wide = |number: &Array| map(&number.as_dtype(Dtype::Float32)?);
+    match (stored.format.scaling, &stored.scales) {
+        (Scaling::Float, Value::Dense(scales)) => {
+            stored.scales = wide(scales)?.into();
+            stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
+        }
+        (Scaling::Float, scales) => {
+            let nested = scales.downcast::<Dynamic8Array>();
+            let nested = nested.ok_or_else(|| Error::decline("the scales are of a type that is not known here"))?;
+            stored.scales = nested.scaled(map)?.into();
+        }
+        (Scaling::E4m3, _) if stored.modifier.is_some() => {
+            stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
+        }
+        _ => return Err(Error::decline("the scales are no floats that another number could scale")),
+    }
+    Ok(array.restored(stored).into())
+}
+
+fn extent(shape: &[i32]) -> usize {
+    shape.iter().map(|&extent| extent as usize).product()
+}
+
+impl Stored {
+    /// The elements after which a block ends and an element of the array of codes does, too.
+    fn unit(&self) -> usize {
+        let (bits, width) = (self.format.bits(), self.format.width());
+        let codes = lcm(bits, width) / bits;
+        lcm(self.block, codes)
+    }
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    let (mut large, mut small) = (a, b);
+    while small > 0 {
+        (large, small) = (small, large % small);
+    }
+    a / large.max(1) * b
+}

@@ -1,0 +1,218 @@
+//! Low-rank adaptation: a frozen matrix and the product of two thin ones that are trained.
+
+use mlx_rs::{Array, Dtype, random};
+use tacit_core::op::{AddMM, AsType, Gather, Matmul, Multiply, Transpose};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+
+use crate::linear::{Linear, check_float, gathered_rows, linear_handlers, narrowing, scalar};
+
+/// The sum `base + alpha / r * B A`, of which no part is built: a product with it is one with each.
+///
+/// The base is any value; one that has handlers of its own, such as a 4-bit weight, keeps them. The factors are PEFT's:
+/// `a: [r, in]`, `b: [out, r]` for a base `[out, in]`, each cast to the base's dtype where it is used.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::{Lora, Nf4Array};
+/// use tacit_core::implicit;
+///
+/// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
+/// let w = Lora::new(base, ops::ones::<f32>(&[2, 32])?, ops::zeros::<f32>(&[8, 2])?, 16.0)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The method is that of `LoRA` (Hu et al., 2021), the convention that of the library PEFT.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Lora")]
+pub struct Lora {
+    /// `[out, in]`, or `[in, out]` where `transposed`.
+    base: Value,
+    /// `[r, in]`.
+    a: Array,
+    /// `[out, r]`.
+    b: Array,
+    /// Which input features are dropped: `u32[2]`.
+    key: Option<Array>,
+    /// The bits of an `f32`.
+    #[implicit(aux)]
+    alpha: u32,
+    /// The bits of the probability, an `f32`.
+    #[implicit(aux)]
+    dropout: u32,
+    /// Whether the matrix has its axes the other way round.
+    #[implicit(aux)]
+    transposed: bool,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Lora {
+    /// `base + alpha / r * b a`, for `base: [out, in]`, `a: [r, in]`, `b: [out, r]`.
+    ///
+    /// # Errors
+    ///
+    /// An array is not float or has no elements, the shapes do not go together, or `alpha` is not finite.
+    pub fn new(base: impl Into<Value>, a: Array, b: Array, alpha: f32) -> Result<Self> {
+        let base = base.into();
+        let avals = [base.aval()?, Aval::from(&a), Aval::from(&b)];
+        for (what, aval) in ["the base", "a", "b"].into_iter().zip(&avals) {
+            check_float(what, aval)?;
+        }
+        let [aval, a_aval, b_aval] = avals;
+        let fits = match (aval.shape.as_slice(), a.shape(), b.shape()) {
+            (&[out, inputs], &[rank, a_inputs], &[b_out, b_rank]) => (out, inputs, rank) == (b_out, a_inputs, b_rank),
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::invalid(
+                format!("a is {a_aval} and b is {b_aval}, which do not fit a base of {aval}"),
+                "give a: [r, in] and b: [out, r] for a base [out, in]",
+            ));
+        }
+        if !alpha.is_finite() {
+            return Err(Error::invalid(format!("alpha is {alpha}"), "give a finite one; the rank is the usual choice"));
+        }
+        Ok(Self { base, a, b, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval })
+    }
+
+    /// The same sum with input features of `a` dropped with probability `p`, the others scaled by `1 / (1 - p)`.
+    ///
+    /// The key, `u32[2]`, chooses the features. They are the same for all rows of a product, where PEFT drops elements
+    /// of each row by themselves: only so is there one matrix that the product is with.
+    ///
+    /// # Errors
+    ///
+    /// `p` is not at least 0 and below 1, or the key is not `u32[2]`.
+    pub fn with_dropout(self, p: f32, key: Array) -> Result<Self> {
+        if !(0.0..1.0).contains(&p) {
+            return Err(Error::invalid(
+                format!("the dropout probability is {p}"),
+                "give one that is at least 0 and below 1",
+            ));
+        }
+        let aval = Aval::from(&key);
+        if aval != Aval::new(&[2], Dtype::Uint32) {
+            return Err(Error::invalid(
+                format!("the dropout key is {aval}, and a key is u32[2]"),
+                "make one with `mlx_rs::random::key`",
+            ));
+        }
+        Ok(Self { key: Some(key), dropout: p.to_bits(), ..self })
+    }
+
+    /// The frozen matrix; turned round if the sum is.
+    #[must_use]
+    pub fn base(&self) -> &Value {
+        &self.base
+    }
+
+    /// PEFT's `lora_A`, `[r, in]`.
+    #[must_use]
+    pub fn a(&self) -> &Array {
+        &self.a
+    }
+
+    /// PEFT's `lora_B`, `[out, r]`.
+    #[must_use]
+    pub fn b(&self) -> &Array {
+        &self.b
+    }
+
+    /// The factor `alpha / r` of the product of `b` and `a`.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        f32::from_bits(self.alpha) / self.a.dim(0) as f32
+    }
+
+    /// The sum as a dense array, without dropout.
+    ///
+    /// # Errors
+    ///
+    /// The policy forbids to build it, or the base refuses.
+    pub fn merge(&self) -> Result<Value> {
+        Ok(Value::from(Self { key: None, ..self.clone() }).dense()?.into())
+    }
+
+    /// Left and right factor of the product in the dtype of the base; the left one is scaled.
+    fn factors(&self) -> Result<[Value; 2]> {
+        let dtype = self.base.aval()?.dtype;
+        let number = |number: f32| Array::from_f32(number).as_dtype(dtype);
+        let mut a = self.a.as_dtype(dtype)?;
+        if let Some(key) = &self.key {
+            let kept = 1.0 - f32::from_bits(self.dropout);
+            let mask = random::bernoulli(&Array::from_f32(kept), &[self.a.dim(1)][..], key)?;
+            a = a.multiply(mask.as_dtype(dtype)?.multiply(number(kept.recip())?)?)?;
+        }
+        let (scale, b) = (number(self.scale())?, self.b.as_dtype(dtype)?);
+        let (left, right) = if self.transposed { (a.t(), b.t()) } else { (b, a) };
+        Ok([left.multiply(scale)?.into(), right.into()])
+    }
+
+    /// Plain code on `x`, the base and both factors.
+    fn applied(&self, x: &Value, mut f: impl FnMut([Array; 4]) -> Result<Array>) -> Result<Value> {
+        let [left, right] = self.factors()?;
+        implicit(|arrays: [Array; 4]| f(arrays))([x.clone(), self.base.clone(), left, right])
+    }
+}
+
+impl Materialize for Lora {
+    fn materialize(&self) -> Result<Value> {
+        let [left, right] = self.factors()?;
+        Ok(self.base.dense()?.add(left.dense()?.matmul(right.dense()?)?)?.into())
+    }
+}
+
+impl Linear for Lora {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.applied(x, |[x, base, left, right]| Ok(x.matmul(base)?.add(x.matmul(left)?.matmul(right)?)?))
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.applied(x, |[x, base, left, right]| Ok(base.matmul(&x)?.add(left.matmul(right.matmul(x)?)?)?))
+    }
+}
+
+linear_handlers! {
+    Lora, precedence 21 20: lora_matmul, lora_matmul_left, lora_addmm, lora_addmm_left
+}
+
+/// The base turned round, with the factors swapped.
+#[handler]
+pub fn lora_transpose(op: &Transpose, w: &Lora) -> Result<Value> {
+    if op.axes != [1, 0] {
+        return Ok(w.clone().into());
+    }
+    let base = implicit(|base: Array| Ok::<_, Error>(base.t()))(w.base.clone())?;
+    Ok(Lora { aval: base.aval()?, base, transposed: !w.transposed, ..w.clone() }.into())
+}
+
+/// The base in a narrower float type; the factors follow it where they are used.
+#[handler]
+pub fn lora_astype(op: &AsType, w: &Lora) -> Result<Value> {
+    narrowing(&w.aval, op.dtype)?;
+    let base = implicit(|base: Array| base.as_dtype(op.dtype))(w.base.clone())?;
+    Ok(Lora { aval: base.aval()?, base, ..w.clone() }.into())
+}
+
+/// A scalar as the other operand, which goes to the base and to `b`.
+#[handler]
+pub fn lora_multiply(_op: &Multiply, w: &Lora, x: &Array) -> Result<Value> {
+    let x = scalar(x)?;
+    let base = implicit(|[base, x]: [Array; 2]| base.multiply(x))([w.base.clone(), (&x).into()])?;
+    Ok(Lora { base, b: w.b.multiply(x.as_dtype(w.b.dtype())?)?, ..w.clone() }.into())
+}
+
+/// Rows of the base, and of the left factor times the right one: an embedding's.
+#[handler]
+pub fn lora_gather(op: &Gather, w: &Lora, rows: &Array) -> Result<Value> {
+    let shape = gathered_rows(op, &w.aval, rows)?;
+    w.applied(&rows.into(), |[rows, base, left, right]| {
+        let change = left.take_axis(&rows, 0)?.matmul(right)?;
+        Ok(base.take_axis(&rows, 0)?.add(change)?.reshape(&shape)?)
+    })
+}

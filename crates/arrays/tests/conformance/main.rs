@@ -1,0 +1,67 @@
+//! Every array type in the conformance suite: a type joins by its line. Beside it, bytes and errors of other programs.
+
+mod golden;
+mod statistics;
+mod structured;
+
+use mlx_rs::{Array, Dtype, ops, random};
+use tacit_arrays::{
+    AffineArray, BinaryArray, Constant, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
+    TernaryArray, ste,
+};
+use tacit_core::Result;
+use tacit_testing::conformance;
+
+use structured::{
+    cast, concat, diagonal, identity, lora, low_rank, masked, scaled, sliced, sparse24, stacked, transposed,
+};
+
+conformance! {
+    nf4: |x| Nf4Array::quantize(x, 32), within(0.16), exact_zero(), refuses_non_finite(), thresholds(&NF4);
+    nf4_double: |x| Nf4Array::quantize_double(x, 64), within(0.17), floor(1e-6), refuses_non_finite();
+    fp4: |x| Fp4Array::quantize(x, 32), within(0.2), exact_zero(), refuses_non_finite();
+    affine_4: |x| AffineArray::quantize(x, 32, 4), within(0.14), floor(1e-6), refuses_non_finite(), overflows();
+    affine_8: |x| AffineArray::quantize(x, 32, 8), within(0.009), floor(1e-6), refuses_non_finite(), overflows();
+    int8: |x| Int8Array::quantize(x, 32), within(0.006), exact_zero(), refuses_non_finite(), overflows();
+    int8_columns: |x| Int8Array::quantize_columns(x), within(0.006), exact_zero(), refuses_non_finite(), overflows();
+    mxfp4: |x| Mxfp4Array::quantize(x, ScaleRule::Ceil), within(0.35), exact_zero(), refuses_non_finite(), overflows();
+    mxfp8: |x| Mxfp8Array::quantize(x, ScaleRule::Ceil), within(0.07), exact_zero(), refuses_non_finite(), overflows();
+    nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
+    ternary: |x| TernaryArray::quantize(x, 32), within(1.0), exact_zero(), refuses_non_finite();
+    binary: |x| BinaryArray::quantize(x, 32), within(1.0), refuses_non_finite();
+    ste_nf4: |x| ste(|x: &Array| Nf4Array::quantize(x, 32))(x), within(0.16), exact_zero(), refuses_non_finite();
+    constant: |x| Constant::full(x.shape(), &Array::from_f32(0.5).as_dtype(x.dtype())?), ignores_values(), tolerance(SUM), shared_children();
+    identity: |x| identity(x), ignores_values();
+    diagonal: |x| diagonal(x), ignores_values();
+    low_rank: |x| low_rank(x), ignores_values(), tolerance(SUM), shared_children();
+    lora: |x| lora(x), ignores_values();
+    masked: |x| masked(x), ignores_values();
+    sparse24: |x| sparse24(x), ignores_values();
+    transposed: |x| transposed(x), ignores_values();
+    scaled: |x| scaled(x), ignores_values(), tolerance(SUM), shared_children();
+    concat: |x| concat(x), ignores_values(), elsewhere(&CONCAT);
+    stacked: |x| stacked(x), ignores_values(), elsewhere(&["stacked_gather_mm"]);
+    sliced: |x| sliced(x), ignores_values();
+    cast: |x| cast(x), ignores_values();
+}
+
+/// The gradient of a scalar or of a thin factor is a sum over all elements or a whole axis, whose terms cancel.
+const SUM: f64 = 4e-5;
+
+/// Products with parts, in `tests/it/concat.rs`.
+const CONCAT: [&str; 4] = ["concat_matmul", "concat_matmul_left", "concat_addmm", "concat_addmm_left"];
+
+/// Where NF4 changes its code, in units of a block's largest magnitude: some of bitsandbytes' thresholds.
+const NF4: [f32; 3] = [-0.848_096_4, 0.039_790_15, 0.642_786_9];
+
+/// NVFP4 reaches no further than 448 times 6 of its global scale, which is therefore the largest magnitude.
+fn nvfp4(x: &Array) -> Result<Nvfp4Array> {
+    let most = ops::maximum(x.as_dtype(Dtype::Float32)?.abs()?.max(None)?, Array::from_f32(1e-30))?;
+    Nvfp4Array::quantize(x, Some(&most))
+}
+
+/// Normal numbers of a seed.
+fn normal(seed: u64, shape: &[i32]) -> Array {
+    let key = random::key(seed).expect("a key");
+    random::normal::<f32>(shape, None, None, Some(&key)).expect("normal numbers")
+}

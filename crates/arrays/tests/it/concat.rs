@@ -1,0 +1,196 @@
+//! Arrays that are joined, such as the weights of queries, keys and values.
+
+use expect_test::expect;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::{Concat, Nf4Array, Ste, Transposed, ste};
+use tacit_core::{Aval, Policy, Result, Value, implicit};
+use tacit_testing::opaque::Refusing;
+
+use crate::messages::check;
+use crate::operands::{affine, nf4, normal, normal_of, oracle};
+
+const F32: Dtype = Dtype::Float32;
+
+/// Parts of three types, of 40, 8 and 16 rows of 96.
+fn rows(dtype: Dtype) -> Value {
+    let part = |seed, rows| normal_of(dtype, seed, &[rows, 96]);
+    let parts = vec![nf4(&part(1, 40), 64), affine(&part(2, 8), 32, 4), part(3, 16).into()];
+    Concat::new(parts, 0).expect("fits").into()
+}
+
+/// Parts of two types, of 32 and 64 columns and 40 rows.
+fn columns() -> Value {
+    let parts = vec![nf4(&normal(1, &[40, 32]), 64), affine(&normal(2, &[40, 64]), 32, 4)];
+    Concat::new(parts, -1).expect("fits").into()
+}
+
+fn product(a: Vec<Array>) -> Result<Vec<Array>> {
+    Ok(vec![a[0].matmul(&a[1])?])
+}
+
+fn turned(a: Vec<Array>) -> Result<Vec<Array>> {
+    Ok(vec![a[0].matmul(a[1].t())?])
+}
+
+fn left(a: Vec<Array>) -> Result<Vec<Array>> {
+    Ok(vec![a[1].matmul(&a[0])?])
+}
+
+#[test]
+fn products_are_joined_or_summed() {
+    let x = |rows, columns| Value::from(normal(4, &[rows, columns]));
+    for (w, n) in [(rows(F32), 64), (columns(), 40)] {
+        oracle(F32).check("x W", &[x(3, n), w.clone()], product);
+        oracle(F32).check("x W^T", &[x(3, 96), w.clone()], turned);
+        oracle(F32).check("W x", &[x(96, 3), w.clone()], left);
+        oracle(F32).check("W^T x", &[x(n, 3), w.clone()], |a| Ok(vec![a[1].t().matmul(&a[0])?]));
+        oracle(F32).check("batched", &[normal(4, &[2, 3, 96]).into(), w.clone()], turned);
+        oracle(F32).check("addmm", &[x(3, 96), w.clone(), normal(5, &[n]).into()], |a| {
+            Ok(vec![ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?])
+        });
+        oracle(F32).check("addmm, left", &[x(96, 3), w, normal(5, &[n, 3]).into()], |a| {
+            Ok(vec![ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?])
+        });
+    }
+}
+
+#[test]
+fn a_half_projection() {
+    let dtype = Dtype::Bfloat16;
+    // Plain MLX sums the gradients of affine scales and biases in their own type.
+    let oracle = oracle(dtype).values_only();
+    oracle.check("x W^T", &[normal_of(dtype, 4, &[3, 96]).into(), rows(dtype)], turned);
+    // Activations of another type cast each part.
+    oracle.check("x W^T", &[normal(4, &[3, 96]).into(), rows(dtype)], turned);
+}
+
+#[test]
+fn a_product_is_split_into_those_of_the_parts() {
+    oracle(F32).check("q, k, v", &[normal(4, &[3, 96]).into(), rows(F32)], |a| {
+        Ok(a[0].matmul(a[1].t())?.split_at_indices(&[40, 48], -1)?)
+    });
+}
+
+#[test]
+fn whole_parts_are_cut_out() {
+    let x = || Value::from(normal(4, &[3, 96]));
+    oracle(F32).check("slice", &[x(), rows(F32)], |a| Ok(vec![a[0].matmul(a[1].try_index(40..)?.t())?]));
+    oracle(F32).check("one part", &[x(), rows(F32)], |a| Ok(vec![a[0].matmul(a[1].try_index(40..48)?.t())?]));
+    oracle(F32).check("split", &[x(), rows(F32)], |a| {
+        let parts = a[1].split_at_indices(&[40], 0)?;
+        Ok(vec![a[0].matmul(parts[0].t())?, a[0].matmul(parts[1].t())?])
+    });
+    let _deny = Policy::Deny.scope();
+    let part = implicit(|w: Array| w.try_index(0..40))(rows(F32)).expect("is handled");
+    assert_eq!(part.to_string(), "Nf4(f32[40,96])");
+}
+
+#[test]
+fn a_cut_part_is_built() {
+    let cases: [fn(&Array) -> Result<Array>; 4] = [
+        |w| Ok(w.try_index(1..48)?),
+        |w| Ok(w.try_index((0..40, 1..))?),
+        |w| Ok(w.split_equal(4, 0)?.swap_remove(1)),
+        |w| Ok(w.split_equal(2, 1)?.swap_remove(1)),
+    ];
+    for f in cases {
+        let cut = move |a: Vec<Array>| Ok(vec![f(&a[0])?]);
+        oracle(F32).allowing().check("slice", &[rows(F32)], cut);
+        assert!(oracle(F32).compare("slice", &[rows(F32)], cut).is_err());
+    }
+}
+
+#[test]
+fn rows_of_any_part() {
+    for (indices, shape) in [(&[3i32, 39, 40, 47, 48, 63, 0, -1, -64][..], &[9][..]), (&[45, 3, 50, 1], &[2, 2])] {
+        let wanted = Value::from(Array::from_slice(indices, shape));
+        oracle(F32).check("rows", &[rows(F32), wanted], |a| Ok(vec![a[0].take_axis(&a[1], 0)?]));
+    }
+    let wanted = Value::from(Array::from_slice(&[3u32, 39, 0], &[3]));
+    oracle(F32).check("rows", &[columns(), wanted], |a| Ok(vec![a[0].take_axis(&a[1], 0)?]));
+}
+
+#[test]
+fn casts_and_factors() {
+    for w in [rows(F32), columns()] {
+        oracle(F32).check("astype", std::slice::from_ref(&w), |a| Ok(vec![a[0].as_dtype(Dtype::Bfloat16)?]));
+        let operands = [normal(4, &[3, 96]).into(), w, Array::from_f32(0.5).into()];
+        oracle(F32).check("x (s W)^T", &operands, |a| Ok(vec![a[0].matmul(a[1].multiply(&a[2])?.t())?]));
+    }
+}
+
+#[test]
+fn views_of_it_and_straight_through_it() {
+    let view = Transposed::new(rows(F32), &[1, 0]).expect("a matrix");
+    oracle(F32).check("x W", &[normal(4, &[3, 96]).into(), view.into()], product);
+    let quantize = |w: &Array| {
+        let parts = w.split_at_indices(&[40], 0)?;
+        let parts: Vec<Value> = parts.iter().map(|part| nf4(part, 64)).collect();
+        Concat::new(parts, 0)
+    };
+    let w = ste(quantize)(&normal(1, &[64, 96])).expect("quantizes");
+    assert!(w.downcast::<Ste>().is_some_and(|ste| ste.inner().downcast::<Concat>().is_some()));
+    oracle(F32).check("x W^T", &[normal(4, &[3, 96]).into(), w], turned);
+}
+
+#[test]
+fn parts_of_three_axes() {
+    let part = |seed, rows| nf4(&normal(seed, &[2, rows, 32]), 64);
+    let w = Value::from(Concat::new(vec![part(1, 3), part(2, 5)], 1).expect("fits"));
+    let operands = [normal(4, &[2, 3, 32]).into(), w];
+    let product = |a: Vec<Array>| Ok(vec![a[0].matmul(a[1].swap_axes(-1, -2)?)?]);
+    oracle(F32).allowing().check("x W^T", &operands, product);
+    let w = Value::from(Concat::new(vec![part(1, 3), part(2, 3)], 0).expect("fits"));
+    let operands = [normal(4, &[4, 3, 32]).into(), w];
+    oracle(F32).allowing().check("x W^T", &operands, product);
+}
+
+#[test]
+fn what_is_not_joined() {
+    let part =
+        |dtype, shape: &[i32]| Value::from(Nf4Array::quantize(&normal_of(dtype, 1, shape), 32).expect("quantizes"));
+    check(
+        Concat::new(Vec::new(), 0),
+        expect![[r#"
+            there are no parts to join
+            help: give at least one array"#]],
+    );
+    for axis in [2, -3] {
+        let expected = if axis == 2 {
+            expect![[r#"
+                f32[4,32] has no axis 2 to be joined along
+                help: it has 2 axes, counted from zero, or from -1 backwards"#]]
+        } else {
+            expect![[r#"
+                f32[4,32] has no axis -3 to be joined along
+                help: it has 2 axes, counted from zero, or from -1 backwards"#]]
+        };
+        check(Concat::new(vec![part(F32, &[4, 32])], axis), expected);
+    }
+    check(
+        Concat::new(vec![part(F32, &[4, 32]), part(F32, &[4, 64])], 0),
+        expect![[r#"
+            f32[4,32] and f32[4,64] are not joined along axis 0
+            help: give parts of one dtype that differ in this axis alone"#]],
+    );
+    check(
+        Concat::new(vec![part(F32, &[4, 32]), part(Dtype::Float16, &[4, 32])], 0),
+        expect![[r#"
+            f32[4,32] and f16[4,32] are not joined along axis 0
+            help: give parts of one dtype that differ in this axis alone"#]],
+    );
+    check(
+        Concat::new(vec![part(F32, &[4, 32]), part(F32, &[128])], 0),
+        expect![[r#"
+            f32[4,32] and f32[128] are not joined along axis 0
+            help: give parts of one dtype that differ in this axis alone"#]],
+    );
+    let long = || Value::from(Refusing::new(Aval::new(&[i32::MAX, 2], F32)));
+    check(
+        Concat::new(vec![long(), long()], 0),
+        expect![[r#"
+            the parts are together longer than 2147483647 along axis 0
+            help: join fewer parts"#]],
+    );
+}

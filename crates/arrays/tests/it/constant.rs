@@ -1,0 +1,155 @@
+//! Constants.
+
+use expect_test::expect;
+use mlx_rs::ops::indexing::IndexOp;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::Constant;
+use tacit_core::{Policy, Result, Value, implicit};
+
+use crate::messages::check;
+use crate::operands::{normal, oracle};
+use crate::structured::constant;
+
+const F32: Dtype = Dtype::Float32;
+
+type Plain = fn(&Array) -> Result<Array>;
+
+fn of(shape: &[i32], value: f32) -> Value {
+    Constant::full(shape, &Array::from_f32(value)).expect("one number").into()
+}
+
+#[test]
+fn elementwise_primitives_and_views_keep_it() {
+    let _deny = Policy::Deny.scope();
+    let plain: [(&str, Plain); 9] = [
+        ("exp", |a| Ok(a.exp()?)),
+        ("as_dtype", |a| Ok(a.as_dtype(Dtype::Float16)?)),
+        ("t", |a| Ok(a.t())),
+        ("reshape", |a| Ok(a.reshape(&[2, 3, 4])?)),
+        ("expand and squeeze", |a| Ok(a.expand_dims(1)?.squeeze_axes(&[1])?)),
+        ("flatten and unflatten", |a| Ok(ops::unflatten(a.flatten(None, None)?, 0, &[12, 2])?)),
+        ("slice", |a| Ok(a.index((1..3, ..)))),
+        ("broadcast", |a| Ok(ops::broadcast_to(a, &[2, 4, 6])?)),
+        ("reciprocal", |a| Ok(a.negative()?.square()?.rsqrt()?)),
+    ];
+    for (name, f) in plain {
+        let y = implicit(move |a: Array| f(&a))(constant()).expect(name);
+        assert!(y.downcast::<Constant>().is_some(), "{name} of a constant is {y}");
+        oracle(F32).check(name, &[constant()], move |a| Ok(vec![f(&a[0])?]));
+    }
+}
+
+#[test]
+fn reductions_count() {
+    for axes in [&[0][..], &[1], &[0, 1], &[-1]] {
+        let f = move |a: Vec<Array>| {
+            Ok(vec![
+                a[0].sum_axes(axes, true)?,
+                a[0].mean_axes(axes, false)?,
+                a[0].prod_axes(axes, false)?,
+                a[0].max_axes(axes, false)?,
+                a[0].min_axes(axes, true)?,
+            ])
+        };
+        oracle(F32).check("reductions", &[constant()], f);
+        oracle(F32).check("reductions", &[of(&[4, 6], -1.25)], f);
+    }
+}
+
+#[test]
+fn a_sum_of_more_elements_than_a_half_type_counts() {
+    let _deny = Policy::Deny.scope();
+    let tiny = Array::from_f32(0.001).as_dtype(Dtype::Float16).expect("f16");
+    let w = Constant::full(&[1000, 1000], &tiny).expect("one number");
+    let y = implicit(|a: Array| a.sum(None))(w.into()).expect("is handled");
+    let found = Value::from(y.downcast::<Constant>().expect("a constant").value()).dense().expect("dense");
+    let found = found.as_dtype(F32).expect("f32").item_exact::<f32>();
+    assert!((found - 1000.0).abs() < 2.0, "{found}");
+}
+
+#[test]
+fn integers_and_booleans() {
+    let w = || Value::from(Constant::full(&[4, 6], &Array::from_int(3)).expect("one number"));
+    oracle(F32).check("sum", &[w()], |a| Ok(vec![a[0].sum(None)?, a[0].max(None)?]));
+    oracle(F32).check("compared", &[w(), of(&[4, 6], 3.0)], |a| Ok(vec![a[0].eq(&a[1])?]));
+    let flag = Constant::full(&[4, 6], &Array::from_bool(true)).expect("one flag");
+    oracle(F32).check("count", &[flag.into()], |a| Ok(vec![a[0].sum(None)?, a[0].logical_not()?]));
+}
+
+#[test]
+fn two_constants_make_one() {
+    let f = |a: Vec<Array>| Ok(vec![a[0].multiply(&a[1])?.add(a[1].exp()?)?.power(&a[0])?, a[0].lt(&a[1])?]);
+    oracle(F32).check("a b + exp b", &[constant(), of(&[4, 6], 2.0)], f);
+    // Broadcast against each other.
+    oracle(F32).check("a b + exp b", &[constant(), of(&[6], 2.0)], f);
+}
+
+#[test]
+fn a_constant_with_a_dense_array_on_either_side() {
+    let x = Value::from(normal(1, &[4, 6]));
+    oracle(F32).check("elementwise", &[constant(), x], |a| {
+        let (c, x) = (&a[0], &a[1]);
+        Ok(vec![c.add(x)?, x.subtract(c)?, c.subtract(x)?, x.divide(c)?, ops::maximum(c, x)?, x.gt(c)?])
+    });
+}
+
+#[test]
+fn a_product_is_a_sum_over_rows_or_columns() {
+    let x = |shape: &[i32]| Value::from(normal(1, shape));
+    for left in [&[3, 4][..], &[2, 3, 4], &[4]] {
+        oracle(F32).check("x C", &[x(left), constant()], |a| Ok(vec![a[0].matmul(&a[1])?]));
+    }
+    for right in [&[6, 3][..], &[6]] {
+        oracle(F32).check("C x", &[constant(), x(right)], |a| Ok(vec![a[0].matmul(&a[1])?]));
+    }
+    oracle(F32).check("C C^T", &[constant(), constant()], |a| Ok(vec![a[0].matmul(a[1].t())?]));
+    let batch = [of(&[2, 4, 6], 0.5), x(&[2, 6, 3])];
+    oracle(F32).check("a batch", &batch, |a| Ok(vec![a[0].matmul(&a[1])?]));
+    oracle(F32).check("x C + c", &[x(&[3, 4]), constant(), x(&[6])], |a| {
+        Ok(vec![ops::addmm(&a[2], &a[0], &a[1], 0.5, -2.0)?])
+    });
+}
+
+#[test]
+fn nan_and_infinity_stay() {
+    for value in [f32::NAN, f32::INFINITY] {
+        let f = |a: Vec<Array>| Ok(vec![a[0].sum(None)?, ops::tanh(&a[0])?]);
+        oracle(F32).values_only().check("sum, tanh", &[of(&[2, 3], value)], f);
+    }
+}
+
+#[test]
+fn what_may_tell_elements_apart_is_built() {
+    let f = |a: Vec<Array>| Ok(vec![a[0].cumsum(1, None, None)?]);
+    oracle(F32).allowing().check("cumsum", &[constant()], f);
+    assert!(oracle(F32).compare("cumsum", &[constant()], f).is_err());
+}
+
+#[test]
+fn nothing_to_sum() {
+    let f = |a: Vec<Array>| Ok(vec![a[0].sum(None)?, a[0].t()]);
+    oracle(F32).allowing().values_only().check("sum", &[of(&[0, 3], 1.0)], f);
+}
+
+#[test]
+fn zeros_and_ones() {
+    let ones = Constant::ones(&[2], F32).expect("ones").value().as_slice::<f32>().to_vec();
+    let zeros = Constant::zeros(&[2], F32).expect("zeros").value().as_slice::<f32>().to_vec();
+    assert_eq!([ones, zeros].concat(), [1.0, 0.0]);
+}
+
+#[test]
+fn bad_arguments() {
+    check(
+        Constant::full(&[2], &normal(1, &[2])),
+        expect![[r#"
+            the value of a constant is f32[2], which is not one element
+            help: give a scalar, such as `Array::from_f32(0.5)`"#]],
+    );
+    check(
+        Constant::zeros(&[2, -1], F32),
+        expect![[r#"
+            f32[2,-1] has a negative extent
+            help: count extents from 0"#]],
+    );
+}

@@ -1,0 +1,319 @@
+//! What constructors take, refuse, and give again.
+
+use expect_test::{Expect, expect};
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::{
+    AffineArray, BinaryArray, Dynamic8Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
+    ScaleRule, TernaryArray,
+};
+use tacit_core::__private::{collect_arrays, provide_arrays};
+use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
+
+use crate::operands::{FLOATS, FORMATS, every, normal, oracle};
+
+const F32: Dtype = Dtype::Float32;
+
+fn dense(value: &Value) -> Array {
+    let _allow = Policy::Allow.scope();
+    value.dense().expect("builds")
+}
+
+fn same(a: &Array, b: &Array) -> bool {
+    a.shape() == b.shape() && a.dtype() == b.dtype() && a.eq_exact(b).expect("evaluates")
+}
+
+fn children(array: &dyn ImplicitArray) -> Vec<Value> {
+    array.children().into_iter().map(|(_, child)| child).collect()
+}
+
+#[test]
+fn an_array_that_is_not_contiguous_is_quantized_as_it_reads() {
+    let x = normal(1, &[64, 128]);
+    let views = [
+        x.t(),
+        x.try_index((..32, 64..)).expect("in range"),
+        ops::broadcast_to(normal(2, &[64]), &[3, 64]).expect("fits"),
+    ];
+    for view in views {
+        let copied = view.add(Array::from_f32(0.0)).expect("adds");
+        for format in FORMATS {
+            let [viewed, copied] = [&view, &copied].map(|x| dense(&(format.of)(x).expect("quantizes")));
+            assert!(same(&viewed, &copied), "{}", format.name);
+        }
+    }
+}
+
+#[test]
+fn half_types_are_quantized_as_their_f32_values() {
+    for dtype in FLOATS {
+        let x = normal(1, &[4, 64]).as_dtype(dtype).expect("a float type");
+        let wide = x.as_dtype(F32).expect("f32");
+        for format in FORMATS.iter().filter(|format| format.name != "affine") {
+            let [half, wide] = [&x, &wide].map(|x| dense(&(format.of)(x).expect("quantizes")));
+            assert!(same(&half, &wide.as_dtype(dtype).expect("rounds")), "{}", format.name);
+        }
+    }
+}
+
+#[test]
+fn the_parts_of_an_array_are_the_array() {
+    let x = normal(1, &[6, 64]);
+    let aval = || Aval::new(&[6, 64], F32);
+    for value in every(F32, 1, &[6, 64]) {
+        let Value::Implicit(array) = &value else { panic!("it is packed") };
+        let parts = children(&**array);
+        let dense_part = |at: usize| parts[at].as_dense().expect("dense").clone();
+        let again: Value = if let Some(own) = value.downcast::<Nf4Array>() {
+            Nf4Array::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
+        } else if let Some(own) = value.downcast::<Fp4Array>() {
+            Fp4Array::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
+        } else if let Some(own) = value.downcast::<Int8Array>() {
+            Int8Array::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
+        } else if let Some(own) = value.downcast::<TernaryArray>() {
+            TernaryArray::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
+        } else if let Some(own) = value.downcast::<BinaryArray>() {
+            BinaryArray::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
+        } else if let Some(own) = value.downcast::<AffineArray>() {
+            let (group, bits) = (own.group_size(), own.bits());
+            AffineArray::from_parts(dense_part(0), dense_part(1), dense_part(2), group, bits).expect("fits").into()
+        } else if value.downcast::<Mxfp4Array>().is_some() {
+            Mxfp4Array::from_parts(dense_part(0), dense_part(1), F32).expect("fits").into()
+        } else if value.downcast::<Mxfp8Array>().is_some() {
+            Mxfp8Array::from_parts(dense_part(0), dense_part(1), F32).expect("fits").into()
+        } else {
+            let global = parts.get(2).map(|_| dense_part(2));
+            Nvfp4Array::from_parts(dense_part(0), dense_part(1), global, F32).expect("fits").into()
+        };
+        assert!(same(&dense(&again), &dense(&value)), "{value}");
+    }
+    let absmax = x.reshape(&[-1]).expect("flat");
+    let nested = Dynamic8Array::quantize(&absmax, 256).expect("quantizes");
+    let [codes, scales, offset] = nested.parts();
+    let again = Dynamic8Array::from_parts(codes, scales, offset, 256).expect("fits");
+    assert!(same(&dense(&again.into()), &dense(&nested.into())));
+}
+
+#[test]
+fn a_stored_array_is_the_array() {
+    let columns = Int8Array::quantize_columns(&normal(1, &[6, 64])).expect("quantizes").with_int8_activations();
+    let scalar = Nf4Array::quantize(&normal(1, &[]), 64).expect("quantizes");
+    for value in every(Dtype::Bfloat16, 1, &[6, 64]).into_iter().chain([columns.into(), scalar.into()]) {
+        let Value::Implicit(array) = &value else { panic!("it is packed") };
+        let (json, arrays) = collect_arrays(|| serde_json::to_string(array).expect("is stored"));
+        let read: Box<dyn ImplicitArray> = provide_arrays(arrays, || serde_json::from_str(&json).expect("is read"));
+        assert!(read.aux_eq(&**array) && read.nbytes() == array.nbytes(), "{json}");
+        assert!(same(&dense(&read.into()), &dense(&value)), "{json}");
+    }
+}
+
+#[test]
+fn a_scale_for_each_column_is_a_view_of_one_for_each_row() {
+    let x = normal(1, &[40, 96]);
+    let w = Value::from(Int8Array::quantize_columns(&x).expect("quantizes"));
+    let rows = Value::from(Int8Array::quantize_rows(&x.t()).expect("quantizes"));
+    assert!(same(&dense(&w), &dense(&rows).t()));
+    let operands = |columns| [Value::from(normal(2, &[3, columns])), w.clone()];
+    oracle(F32).check("x W", &operands(40), |arrays| Ok(vec![arrays[0].matmul(&arrays[1])?]));
+    oracle(F32).check("x W^T", &operands(96), |arrays| Ok(vec![arrays[0].matmul(arrays[1].t())?]));
+    oracle(F32).check("W[:, a..b]", &[w], |arrays| Ok(vec![arrays[0].try_index((.., 32..64))?]));
+}
+
+#[test]
+fn how_far_a_format_is_from_the_array() {
+    let x = normal(1, &[64, 128]);
+    // Mean magnitudes of the difference on N(0, 1), of each entry of the table of formats.
+    let bounds = [0.075, 0.08, 0.1, 0.105, 0.08, 0.17, 0.01, 0.01, 0.12, 0.03, 0.1, 0.1, 0.4, 0.5];
+    for (format, bound) in FORMATS.iter().zip(bounds) {
+        let change = dense(&(format.of)(&x).expect("quantizes")).subtract(&x).expect("subtracts");
+        let mean = change.abs().and_then(|change| change.mean(None)).expect("a mean").item_exact::<f32>();
+        assert!(mean < bound && mean > bound / 4.0, "{}: {mean}", format.name);
+    }
+}
+
+#[test]
+fn double_quantization_keeps_the_codes() {
+    let x = normal(1, &[256, 128]);
+    let single = Nf4Array::quantize(&x, 64).expect("quantizes");
+    let double = Nf4Array::quantize_double(&x, 64).expect("quantizes");
+    assert!(same(single.packed(), double.packed()));
+    let exact = single.absmax().as_dense().expect("dense");
+    let change = dense(double.absmax()).divide(exact).and_then(|r| r.subtract(Array::from_f32(1.0))?.abs()?.max(None));
+    // 8 bits of the distance from the mean.
+    assert!(change.expect("a number").item_exact::<f32>() < 0.01);
+    assert!(Value::from(double).nbytes() < Value::from(single).nbytes());
+}
+
+#[track_caller]
+fn check<T>(result: Result<T>, expected: Expect) {
+    let Err(error) = result else { panic!("it should fail") };
+    expected.assert_eq(&error.to_string());
+}
+
+#[test]
+fn arrays_that_no_format_takes() {
+    let zeros = |shape: &[i32]| ops::zeros::<f32>(shape).expect("zeros");
+    for format in FORMATS {
+        let message = |x: &Array| (format.of)(x).expect_err("is refused").to_string();
+        let label = format.name;
+        let integers = Array::from_slice(&[1i32, 2], &[2]);
+        assert_eq!(message(&integers), format!("i32[2] cannot be {label}\nhelp: quantize an f32, f16 or bf16 array"));
+        let empty = "f32[0,32] has no elements to quantize\nhelp: keep an empty array dense";
+        assert_eq!(message(&zeros(&[0, 32])), empty);
+        let large = "f32[65536,65536] has more elements than MLX counts along one axis\n\
+                     help: split the array and quantize the parts";
+        assert_eq!(message(&zeros(&[65536, 65536])), large);
+    }
+    check(
+        Int8Array::quantize_columns(&zeros(&[64])),
+        expect![[r#"
+        f32[64] is not a matrix, which alone has columns
+        help: quantize rows or blocks"#]],
+    );
+    check(
+        Int8Array::quantize(&zeros(&[64]), 0),
+        expect![[r#"
+        the int8 block size 0 is not a number of elements
+        help: give the number of elements that share a scale"#]],
+    );
+    check(
+        Fp4Array::quantize(&zeros(&[64]), 48),
+        expect![[r#"
+        the fp4 block size 48 is not a power of two from 32 to 4096
+        help: use 64, the usual choice"#]],
+    );
+    check(
+        Mxfp4Array::quantize(&zeros(&[2, 48]), ScaleRule::Ceil),
+        expect![[r#"
+        the last axis of f32[2,48] is not whole groups of 32, as mxfp4 has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
+    );
+    check(
+        Nvfp4Array::quantize(&zeros(&[2, 24]), None),
+        expect![[r#"
+        the last axis of f32[2,24] is not whole groups of 16, as nvfp4 has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
+    );
+    check(
+        Nvfp4Array::quantize(&zeros(&[2, 32]), Some(&zeros(&[1]))),
+        expect![[r#"
+        the global scale is f32[1], where nvfp4 of f32[2,32] has f32[]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        Dynamic8Array::quantize(&zeros(&[2, 32]), 256),
+        expect![[r#"
+        f32[2,32] cannot be dynamic8
+        help: quantize a vector of f32"#]],
+    );
+}
+
+#[test]
+fn a_number_that_no_code_can_hold_is_an_error_of_the_eval() {
+    for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut numbers = vec![1.0f32; 64];
+        numbers[37] = special;
+        let x = Array::from_slice(&numbers, &[1, 64]);
+        for format in FORMATS {
+            let value = (format.of)(&x).expect("is lazy");
+            let Value::Implicit(array) = &value else { panic!("it is packed") };
+            let error = children(&**array)[0].as_dense().expect("codes").eval().expect_err("is refused");
+            let message = Error::from(error).to_string();
+            assert!(
+                message.ends_with(&format!(
+                    "Quantize failed: element 37 is {special}, which no code can hold\n\
+                 help: replace NaN and infinities before quantizing"
+                )),
+                "{message}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_global_scale_that_is_none_is_an_error_of_the_eval() {
+    let array = Nvfp4Array::quantize(&normal(1, &[2, 32]), Some(&Array::from_f32(-1.0))).expect("is lazy");
+    check(
+        array.packed().eval().map_err(Error::from),
+        expect![[r#"
+        kernel Nvfp4Quantize failed: the global scale is -1
+        help: give the largest magnitude of the tensor, or `None` if that is zero"#]],
+    );
+}
+
+#[test]
+fn parts_that_do_not_belong_together() {
+    let zeros = |shape: &[i32], dtype| ops::zeros_dtype(shape, dtype).expect("zeros");
+    let (u8, i8, u32) = (Dtype::Uint8, Dtype::Int8, Dtype::Uint32);
+    let aval = || Aval::new(&[4, 64], F32);
+    check(
+        Fp4Array::from_parts(zeros(&[127], u8), zeros(&[4], F32), 64, aval()),
+        expect![[r#"
+        packed is u8[127], where fp4 of f32[4,64] has u8[128]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        Int8Array::from_parts(zeros(&[256], i8), zeros(&[4], F32), 64, aval()),
+        expect![[r#"
+        codes is i8[256], where int8 of f32[4,64] has i8[4,64]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        TernaryArray::from_parts(zeros(&[64], u8), zeros(&[4, 1], F32), 64, aval()),
+        expect![[r#"
+        scales is f32[4,1], where ternary of f32[4,64] has f32[4]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        BinaryArray::from_parts(zeros(&[32], u8), zeros(&[4], u8), 64, aval()),
+        expect![[r#"
+        scales is u8[4], where binary of f32[4,64] has f32[4]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        Mxfp4Array::from_parts(zeros(&[4, 8], u32), zeros(&[4, 1], u8), F32),
+        expect![[r#"
+        scales is u8[4,1], where mxfp4 of f32[4,64] has u8[4,2]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        Mxfp4Array::from_parts(zeros(&[4, 2], u32), zeros(&[4, 1], u8), F32),
+        expect![[r#"
+        the last axis of f32[4,16] is not whole groups of 32, as mxfp4 has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
+    );
+    check(
+        Mxfp8Array::from_parts(zeros(&[4, 16], u32), zeros(&[4, 2], F32), F32),
+        expect![[r#"
+        scales is f32[4,2], where mxfp8 of f32[4,64] has u8[4,2]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        Nvfp4Array::from_parts(zeros(&[4, 8], u32), zeros(&[4, 2], u8), None, F32),
+        expect![[r#"
+        scales is u8[4,2], where nvfp4 of f32[4,64] has u8[4,4]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        Nvfp4Array::from_parts(zeros(&[4, 8], u32), zeros(&[4, 4], u8), None, u8),
+        expect![[r#"
+        u8[4,64] cannot be nvfp4
+        help: quantize an f32, f16 or bf16 array"#]],
+    );
+    let parts = |codes: &[i32], absmax: &[i32], offset: &[i32]| {
+        let (codes, absmax, offset) = (zeros(codes, u8), zeros(absmax, F32), zeros(offset, F32));
+        Dynamic8Array::from_parts(codes, absmax, offset, 256)
+    };
+    check(
+        parts(&[300], &[1], &[]),
+        expect![[r#"
+        absmax is f32[1], where dynamic8 of f32[300] has f32[2]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        parts(&[300], &[2], &[1]),
+        expect![[r#"
+        offset is f32[1], where dynamic8 of f32[300] has f32[]
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+}

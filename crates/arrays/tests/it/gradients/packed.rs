@@ -1,0 +1,53 @@
+//! A call of every handler that a packed type has.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, ops};
+use tacit_core::{Registry, Value};
+
+use super::{COLUMNS, Case, Expected, Plain, ROWS, case, narrowed, rows, weight, x};
+use crate::operands::{Format, Scales, normal};
+
+/// The cases of one format; without those of the handlers that its scales do not allow.
+pub(super) fn cases(format: &Format) -> Vec<Case> {
+    let of = |array: &Array| (format.of)(array).expect("quantizes");
+    let w = || of(&weight());
+    let scalar = || Value::from(Array::from_f32(1.7));
+    let calls: [(&str, Vec<Value>, Plain); 17] = [
+        ("matmul", vec![x(&[2, COLUMNS]), w()], |a| Ok(a[0].matmul(a[1].t())?)),
+        ("matmul_left", vec![x(&[COLUMNS, 2]), w()], |a| Ok(a[1].matmul(&a[0])?)),
+        ("addmm", vec![x(&[2, COLUMNS]), w(), x(&[ROWS])], |a| Ok(ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?)),
+        ("addmm_left", vec![x(&[COLUMNS, 2]), w(), x(&[ROWS, 2])], |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?)),
+        ("gather", vec![w(), rows(), x(&[1])], |a| Ok(a[0].take_axis(&a[1], 0)?.add(&a[2])?)),
+        ("transpose", vec![w(), x(&[1])], |a| Ok(a[0].t().add(&a[1])?)),
+        ("astype", vec![w(), x(&[ROWS, COLUMNS])], |a| Ok(narrowed(&a[0])?.multiply(&a[1])?)),
+        ("reshape", vec![w(), x(&[1])], |a| Ok(a[0].reshape(&[2, 1, 2, COLUMNS])?.add(&a[1])?)),
+        ("flatten", vec![w(), x(&[1])], |a| Ok(a[0].flatten(0, 1)?.add(&a[1])?)),
+        ("unflatten", vec![w(), x(&[1])], |a| Ok(ops::unflatten(&a[0], 0, &[2, 2])?.add(&a[1])?)),
+        ("expand_dims", vec![w(), x(&[1])], |a| Ok(a[0].expand_dims(1)?.add(&a[1])?)),
+        ("squeeze", vec![w(), x(&[1])], |a| Ok(a[0].expand_dims(1)?.squeeze_axes(&[1])?.add(&a[1])?)),
+        ("slice", vec![w(), x(&[1])], |a| Ok(a[0].try_index(1..3)?.add(&a[1])?)),
+        ("concatenate", vec![w(), of(&normal(5, &[2, COLUMNS])), x(&[1])], |a| {
+            Ok(ops::concatenate(&a[..2], 0)?.add(&a[2])?)
+        }),
+        ("multiply", vec![w(), scalar()], |a| Ok(a[0].multiply(&a[1])?)),
+        ("divide", vec![w(), scalar()], |a| Ok(a[0].divide(&a[1])?)),
+        ("negative", vec![w()], |a| Ok(a[0].negative()?)),
+    ];
+    let handled = |call: &str| match call {
+        "slice" => format.scales != Scales::Nested,
+        "concatenate" => ![Scales::Nested, Scales::Factor].contains(&format.scales),
+        "multiply" | "divide" | "negative" => format.scales != Scales::Bytes,
+        _ => true,
+    };
+    let registry = Registry::current();
+    let calls = calls.into_iter().filter(|(call, ..)| handled(call));
+    calls
+        .map(|(call, operands, f)| {
+            let name = format!("{}_{call}", format.name);
+            let handler = registry.handlers().iter().find(|handler| handler.site.name == name);
+            let case = case(handler.unwrap_or_else(|| panic!("there is no {name}")).site.name, operands, f);
+            let narrows = call == "astype";
+            Case { expected: Expected::Differences(if narrows { 2e-3 } else { 1e-5 }), ..case }
+        })
+        .collect()
+}

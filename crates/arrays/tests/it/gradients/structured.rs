@@ -1,0 +1,140 @@
+//! The cases of the structured types.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, ops};
+use tacit_arrays::{Constant, Diagonal, Identity, Lora, LowRank, Masked, Sparse24};
+use tacit_core::{ImplicitArray, Result, Value};
+
+use super::{Case, Expected, Plain, case, narrowed, rows, x};
+use crate::operands::normal;
+use crate::structured::{diagonal, identity, lora, low_rank, masked, sparse24};
+
+/// Four products of a matrix `w`, taken by the handlers of these names.
+fn products(names: [&'static str; 4], w: fn() -> Value) -> Vec<Case> {
+    let aval = w().aval().expect("an aval");
+    let [n, k] = aval.shape[..] else { panic!("{aval} is a matrix") };
+    let (wide, tall) = (x(&[2, n]), x(&[k, 2]));
+    let right: Plain = |a| Ok(a[0].matmul(&a[1])?);
+    let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
+    let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], &a[1], 0.5, -2.0)?);
+    let sum_left: Plain = |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?);
+    vec![
+        case(names[0], vec![wide.clone(), w()], right),
+        case(names[1], vec![tall.clone(), w()], left),
+        case(names[2], vec![wide, w(), x(&[k])], sum),
+        case(names[3], vec![tall, w(), x(&[n, 2])], sum_left),
+    ]
+}
+
+/// `[4, 3]`: the weights of no product's rows or columns add up to nearly nothing, as a gradient of one number would show.
+fn constant() -> Value {
+    Constant::full(&[4, 3], &Array::from_f32(0.75)).expect("one number").into()
+}
+
+/// A case for each handler of the structured types; MLX's `exp` of an `f64` is too coarse for differences.
+pub(super) fn cases() -> Vec<Case> {
+    let scalar = || Value::from(normal(3, &[]));
+    let turned: Plain = |a| Ok(a[0].t().multiply(&a[1])?);
+    let cast: Plain = |a| Ok(narrowed(&a[0])?.multiply(&a[1])?);
+    let times: Plain = |a| Ok(a[0].multiply(&a[1])?);
+    let over: Plain = |a| Ok(a[0].divide(&a[1])?);
+    let plus: Plain = |a| Ok(a[0].add(&a[1])?);
+    let minus: Plain = |a| Ok(a[0].subtract(&a[1])?);
+    let negative: Plain = |a| Ok(a[0].negative()?);
+    let summed: Plain = |a| Ok(a[0].sum_axes(&[-1], false)?);
+    let gather: Plain = |a| Ok(a[0].take_axis(&a[1], 0)?);
+    let chain: Plain = |a| Ok(a[2].matmul(a[0].matmul(&a[1])?)?);
+    let mut cases = vec![
+        case("constant_unary", vec![constant()], |a| Ok(a[0].square()?.t().sum_axes(&[0], false)?)),
+        case("constant_binary", vec![constant(), constant()], |a| {
+            Ok(a[0].multiply(a[1].square()?)?.sum_axes(&[1], false)?)
+        }),
+        case("constant_with_dense", vec![constant(), x(&[4, 3])], |a| {
+            Ok(a[0].subtract(&a[1])?.sum_axes(&[1], false)?)
+        }),
+        case("dense_with_constant", vec![constant(), x(&[4, 3])], |a| Ok(a[1].divide(&a[0])?.sum_axes(&[1], false)?)),
+        case("identity_transpose", vec![identity(), x(&[5, 2])], |a| Ok(a[0].t().matmul(&a[1])?)),
+        case("identity_multiply", vec![identity(), x(&[5, 5])], times),
+        case("diagonal_matmul_both", vec![diagonal(), diagonal(), x(&[2, 5])], chain),
+        case("diagonal_transpose", vec![diagonal(), x(&[5, 5])], turned),
+        case("diagonal_multiply", vec![diagonal(), x(&[5, 5])], times),
+        case("diagonal_divide", vec![diagonal(), scalar()], over),
+        case("diagonal_add", vec![diagonal(), diagonal()], plus),
+        case("diagonal_subtract", vec![diagonal(), diagonal()], minus),
+        case("diagonal_multiply_both", vec![diagonal(), diagonal()], times),
+        case("diagonal_negative", vec![diagonal()], negative),
+        case("diagonal_sum", vec![diagonal()], summed),
+        case("low_rank_transpose", vec![low_rank(), x(&[9, 8])], turned),
+        case("low_rank_multiply", vec![low_rank(), scalar()], times),
+        case("low_rank_gather", vec![low_rank(), rows()], gather),
+        case("low_rank_add", vec![low_rank(), low_rank()], plus),
+        case("low_rank_sum", vec![low_rank()], summed),
+        case("lora_transpose", vec![lora(), x(&[9, 8])], turned),
+        case("lora_multiply", vec![lora(), scalar()], times),
+        case("lora_gather", vec![lora(), rows()], gather),
+        case("masked_transpose", vec![masked(), x(&[6, 4])], turned),
+        case("masked_reshape", vec![masked()], |a| Ok(a[0].reshape(&[3, 8])?)),
+        case("masked_expand_dims", vec![masked()], |a| Ok(a[0].expand_dims(1)?)),
+        case("masked_squeeze", vec![masked()], |a| Ok(a[0].expand_dims(1)?.squeeze_axes(&[1])?)),
+        case("masked_flatten", vec![masked()], |a| Ok(a[0].flatten(None, None)?)),
+        case("masked_unflatten", vec![masked()], |a| Ok(ops::unflatten(&a[0], 1, &[2, 3])?)),
+        case("masked_slice", vec![masked()], |a| Ok(a[0].try_index((.., 2..))?)),
+        case("masked_gather", vec![masked(), rows()], gather),
+        case("masked_multiply", vec![masked(), scalar()], times),
+        case("sparse24_transpose", vec![sparse24(), x(&[12, 4])], turned),
+        case("sparse24_multiply", vec![sparse24(), scalar()], times),
+        case("sparse24_gather", vec![sparse24(), rows()], gather),
+        case("sparse24_squeeze", vec![Sparse24::prune(&normal(20, &[4, 1, 12])).expect("groups").into()], |a| {
+            Ok(a[0].squeeze_axes(&[1])?)
+        }),
+        case("sparse24_sum", vec![sparse24()], summed),
+    ];
+    cases.extend(products(
+        ["constant_matmul", "constant_matmul_left", "constant_addmm", "constant_addmm_left"],
+        constant,
+    ));
+    cases.extend(products(
+        ["identity_matmul", "identity_matmul_left", "identity_addmm", "identity_addmm_left"],
+        identity,
+    ));
+    cases.extend(products(
+        ["diagonal_matmul", "diagonal_matmul_left", "diagonal_addmm", "diagonal_addmm_left"],
+        diagonal,
+    ));
+    cases.extend(products(
+        ["low_rank_matmul", "low_rank_matmul_left", "low_rank_addmm", "low_rank_addmm_left"],
+        low_rank,
+    ));
+    cases.extend(products(["lora_matmul", "lora_matmul_left", "lora_addmm", "lora_addmm_left"], lora));
+    for (handler, w) in [
+        ("identity_astype", identity()),
+        ("diagonal_astype", diagonal()),
+        ("low_rank_astype", low_rank()),
+        ("lora_astype", lora()),
+        ("masked_astype", masked()),
+        ("sparse24_astype", sparse24()),
+    ] {
+        let shape = w.aval().expect("an aval").shape;
+        cases.push(Case { expected: Expected::Differences(2e-3), ..case(handler, vec![w, x(&shape)], cast) });
+    }
+    cases
+}
+
+/// The dense array of a structured type in `f64`, whose leaves are those of its children.
+pub(super) fn rebuilt(array: &dyn ImplicitArray, leaves: &mut std::slice::Iter<'_, Array>) -> Result<Option<Array>> {
+    let own = array.as_any();
+    let structured = own.is::<Constant>()
+        || own.is::<Diagonal>()
+        || own.is::<Identity>()
+        || own.is::<Lora>()
+        || own.is::<LowRank>()
+        || own.is::<Masked>()
+        || own.is::<Sparse24>();
+    if !structured {
+        return Ok(None);
+    }
+    let children = array.children();
+    let wide = children.iter().map(|(_, child)| Ok(super::rebuilt(child, leaves)?.into())).collect::<Result<_>>()?;
+    // Without the check of the aval, which says `f32`.
+    Ok(Some(array.with_children(wide)?.build()?.dense()?))
+}

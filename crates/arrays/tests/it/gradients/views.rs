@@ -1,0 +1,195 @@
+//! A case for the gradient of each handler of a view.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::{Cast, Concat, Scaled, Sliced, Stacked, Transposed};
+use tacit_core::{Result, Value};
+
+use super::{Case, Expected, Plain, case};
+use crate::operands::{affine, mxfp4, nf4, normal, normal_of};
+
+const ROWS: i32 = 4;
+const COLUMNS: i32 = 64;
+
+fn x(shape: &[i32]) -> Value {
+    normal(1, shape).into()
+}
+
+fn weight() -> Array {
+    normal(2, &[ROWS, COLUMNS])
+}
+
+/// The dense array of a view in `f64` plain ops; `rebuilt` makes that of each child.
+pub(super) fn rebuilt(value: &Value, mut rebuilt: impl FnMut(&Value) -> Result<Array>) -> Option<Result<Array>> {
+    if let Some(cast) = value.downcast::<Cast>() {
+        // `f64` holds what is cast.
+        return Some(rebuilt(cast.inner()));
+    }
+    let view = value.downcast::<Concat>().is_some()
+        || value.downcast::<Scaled>().is_some()
+        || value.downcast::<Sliced>().is_some()
+        || value.downcast::<Stacked>().is_some()
+        || value.downcast::<Transposed>().is_some();
+    let Value::Implicit(array) = value else { return None };
+    view.then(|| {
+        let children = array.children().iter().map(|(_, child)| Ok(rebuilt(child)?.into())).collect::<Result<_>>()?;
+        array.with_children(children)?.build()?.dense()
+    })
+}
+
+/// The four products of a view of `ROWS` rows and `COLUMNS` columns.
+fn products(names: [&'static str; 4], w: &Value) -> Vec<Case> {
+    let [matmul, matmul_left, addmm, addmm_left] = names;
+    let (wide, tall) = (x(&[2, COLUMNS]), x(&[COLUMNS, 2]));
+    // The views turned round are views themselves, but for the one that is a turn.
+    let right: Plain = |a| Ok(a[0].matmul(a[1].t())?);
+    let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
+    let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?);
+    let sum_left: Plain = |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?);
+    vec![
+        case(matmul, vec![wide.clone(), w.clone()], right),
+        case(matmul_left, vec![tall.clone(), w.clone()], left),
+        case(addmm, vec![wide, w.clone(), x(&[ROWS])], sum),
+        case(addmm_left, vec![tall, w.clone(), x(&[ROWS, 2])], sum_left),
+    ]
+}
+
+fn transposed() -> Vec<Case> {
+    let w = || Value::from(Transposed::new(nf4(&weight(), 32), &[1, 0]).expect("a matrix"));
+    let right: Plain = |a| Ok(a[0].matmul(&a[1])?);
+    let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
+    let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], &a[1], 0.5, -2.0)?);
+    let sum_left: Plain = |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?);
+    vec![
+        case("transposed_matmul", vec![x(&[2, COLUMNS]), w()], right),
+        case("transposed_matmul_left", vec![x(&[ROWS, 2]), w()], left),
+        case("transposed_addmm", vec![x(&[2, COLUMNS]), w(), x(&[ROWS])], sum),
+        case("transposed_addmm_left", vec![x(&[ROWS, 2]), w(), x(&[COLUMNS, 2])], sum_left),
+        case("transposed_transpose", vec![w(), x(&[ROWS, COLUMNS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        narrow("transposed_astype", w(), &[COLUMNS, ROWS]),
+    ]
+}
+
+fn scaled() -> Vec<Case> {
+    let w = || Value::from(Scaled::new(nf4(&weight(), 32), &Array::from_f32(0.75)).expect("fits"));
+    let number = || Value::from(Array::from_f32(0.75));
+    let names = ["scaled_matmul", "scaled_matmul_left", "scaled_addmm", "scaled_addmm_left"];
+    let mut cases = products(names, &w());
+    cases.extend([
+        case("scaled_linear", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("scaled_negative", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].negative()?.matmul(&a[1])?)),
+        narrow("scaled_astype", w(), &[ROWS, COLUMNS]),
+        case("scale", vec![mxfp4(&weight()), number(), x(&[COLUMNS, 2])], |a| {
+            Ok(a[0].multiply(&a[1])?.matmul(&a[2])?)
+        }),
+        case("unscale", vec![mxfp4(&weight()), number(), x(&[COLUMNS, 2])], |a| {
+            Ok(a[0].divide(&a[1])?.matmul(&a[2])?)
+        }),
+    ]);
+    cases
+}
+
+fn concat() -> Vec<Case> {
+    let w = || {
+        let parts = vec![nf4(&normal(2, &[3, COLUMNS]), 32), affine(&normal(3, &[1, COLUMNS]), 32, 4)];
+        Value::from(Concat::new(parts, 0).expect("fits"))
+    };
+    let wide = || {
+        let parts = vec![nf4(&normal(2, &[ROWS, 32]), 32), affine(&normal(3, &[ROWS, 32]), 32, 4)];
+        Value::from(Concat::new(parts, 1).expect("fits"))
+    };
+    let names = ["concat_matmul", "concat_matmul_left", "concat_addmm", "concat_addmm_left"];
+    let mut cases = products(names, &w());
+    cases.extend(products(names, &wide()));
+    cases.extend([
+        case("concat_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        narrow("concat_astype", w(), &[ROWS, COLUMNS]),
+        case("concat_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(..3)?.matmul(&a[1])?)),
+        case("concat_split", vec![w(), x(&[COLUMNS, 2])], |a| {
+            let parts = a[0].split_at_indices(&[3], 0)?;
+            Ok(ops::concatenate(&[parts[1].matmul(&a[1])?, parts[0].matmul(&a[1])?], 0)?)
+        }),
+        case("concat_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("concat_gather", vec![wide(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+    ]);
+    cases
+}
+
+fn stacked() -> Vec<Case> {
+    let expert = |seed| normal(seed, &[ROWS, COLUMNS]);
+    let w = || Value::from(Stacked::new(vec![nf4(&expert(2), 32), affine(&expert(3), 32, 4)]).expect("fits"));
+    let wide = || x(&[2, 3, COLUMNS]);
+    let tall = || x(&[2, COLUMNS, 3]);
+    vec![
+        case("stacked_matmul", vec![wide(), w()], |a| Ok(a[0].matmul(a[1].swap_axes(1, 2)?)?)),
+        case("stacked_matmul_left", vec![tall(), w()], |a| Ok(a[1].matmul(&a[0])?)),
+        case("stacked_addmm", vec![wide(), w(), x(&[2, 3, ROWS])], |a| {
+            Ok(ops::addmm(&a[2], &a[0], a[1].swap_axes(1, 2)?, 0.5, -2.0)?)
+        }),
+        case("stacked_addmm_left", vec![tall(), w(), x(&[2, ROWS, 3])], |a| {
+            Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?)
+        }),
+        case("stacked_transpose", vec![w(), x(&[2, COLUMNS, ROWS])], |a| Ok(a[0].swap_axes(1, 2)?.multiply(&a[1])?)),
+        narrow("stacked_astype", w(), &[2, ROWS, COLUMNS]),
+        case("stacked_slice", vec![w(), x(&[1, COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
+        case("stacked_squeeze", vec![w(), x(&[COLUMNS, 2])], |a| {
+            Ok(a[0].try_index(1..)?.squeeze_axes(&[0])?.matmul(&a[1])?)
+        }),
+        case("stacked_gather_mm", vec![x(&[3, 1, COLUMNS]), w()], |a| {
+            let chosen = Array::from_slice(&[1u32, 0, 1], &[3]);
+            if a[0].dtype() == Dtype::Float64 {
+                // MLX's own knows no `f64`.
+                let chosen = a[1].take_axis(&chosen, 0)?.swap_axes(1, 2)?;
+                return Ok(a[0].matmul(chosen)?);
+            }
+            Ok(ops::gather_mm(&a[0], a[1].swap_axes(1, 2)?, None, &chosen, None)?)
+        }),
+    ]
+}
+
+fn sliced() -> Vec<Case> {
+    let inner = || nf4(&normal(2, &[ROWS + 1, COLUMNS]), 32);
+    let w = || Value::from(Sliced::new(inner(), &[1, 0], &[ROWS + 1, COLUMNS]).expect("fits"));
+    let names = ["sliced_matmul", "sliced_matmul_left", "sliced_addmm", "sliced_addmm_left"];
+    let mut cases = products(names, &w());
+    cases.extend([
+        case("sliced_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
+        case("sliced_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        narrow("sliced_astype", w(), &[ROWS, COLUMNS]),
+        case("sliced_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+    ]);
+    cases
+}
+
+/// The weights are f16 and so the differences see its rounding.
+fn cast() -> Vec<Case> {
+    let inner = || nf4(&normal_of(Dtype::Float16, 2, &[ROWS, COLUMNS]), 32);
+    let w = || Value::from(Cast::new(inner(), Dtype::Float32).expect("floats"));
+    let inner = affine(&normal_of(Dtype::Float16, 2, &[ROWS, COLUMNS]), 32, 4);
+    let by_affine = Value::from(Cast::new(inner, Dtype::Float32).expect("floats"));
+    let names = ["cast_matmul", "cast_matmul_left", "cast_addmm", "cast_addmm_left"];
+    let mut cases = products(names, &w());
+    cases.extend(products(names, &by_affine));
+    cases.extend([
+        case("cast_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        case("cast_slice", vec![w(), x(&[2, COLUMNS])], |a| Ok(a[0].try_index(1..3)?.multiply(&a[1])?)),
+        case("cast_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        narrow("cast_astype", w(), &[ROWS, COLUMNS]),
+    ]);
+    cases.into_iter().map(|case| Case { expected: Expected::Differences(2e-3), ..case }).collect()
+}
+
+fn rows() -> Value {
+    Array::from_slice(&[3i32, 0, 3], &[3]).into()
+}
+
+/// A cast to f16, whose rounding the differences see.
+fn narrow(handler: &'static str, w: Value, shape: &[i32]) -> Case {
+    let f: Plain = |a| Ok(crate::gradients::narrowed(&a[0])?.multiply(&a[1])?);
+    Case { expected: Expected::Differences(2e-3), ..case(handler, vec![w, x(shape)], f) }
+}
+
+/// A case for each handler.
+pub(super) fn cases() -> Vec<Case> {
+    [transposed(), scaled(), concat(), stacked(), sliced(), cast()].into_iter().flatten().collect()
+}

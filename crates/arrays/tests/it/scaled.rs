@@ -1,0 +1,184 @@
+//! An array times a number.
+
+use std::slice::from_ref;
+
+use expect_test::expect;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::{Nf4Array, Scaled, ste};
+use tacit_core::tree::Gradient;
+use tacit_core::{Policy, Registry, Result, Value, implicit};
+
+use crate::messages::check;
+use crate::operands::{FLOATS, both, mxfp4, normal, normal_of, oracle};
+
+const F32: Dtype = Dtype::Float32;
+
+fn scaled(w: Value) -> Value {
+    let dtype = w.aval().expect("given").dtype;
+    Scaled::new(w, &Array::from_f32(0.375).as_dtype(dtype).expect("a scalar")).expect("fits").into()
+}
+
+#[test]
+fn products_are_scaled() {
+    for dtype in FLOATS {
+        for w in both(dtype, 1, &[40, 96]).map(scaled) {
+            let x = |rows, columns| Value::from(normal_of(dtype, 2, &[rows, columns]));
+            let c = Value::from(normal_of(dtype, 3, &[40]));
+            // Plain MLX sums the gradient of the scalar in its own type; see below.
+            let oracle = if dtype == F32 { oracle(dtype) } else { oracle(dtype).values_only() };
+            oracle.check("x W^T", &[x(3, 96), w.clone()], |a| Ok(vec![a[0].matmul(a[1].t())?]));
+            oracle.check("W x", &[x(96, 3), w.clone()], |a| Ok(vec![a[1].matmul(&a[0])?]));
+            oracle.check("addmm", &[x(3, 96), w.clone(), c], |a| {
+                Ok(vec![ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?])
+            });
+            oracle.check("addmm, left", &[x(96, 3), w, x(40, 3)], |a| {
+                Ok(vec![ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?])
+            });
+        }
+    }
+}
+
+#[test]
+fn the_gradient_of_a_half_scalar_is_near_that_of_single_precision() {
+    let _deny = Policy::Deny.scope();
+    for (w, wide) in both(Dtype::Bfloat16, 1, &[40, 96]).into_iter().zip(both(F32, 1, &[40, 96])) {
+        let gradient = |w: Value| {
+            let dtype = w.aval().expect("given").dtype;
+            let x = normal_of(dtype, 2, &[3, 96]);
+            let loss = move |w: Array| x.matmul(w.t())?.as_dtype(F32)?.square()?.sum(None);
+            let found = tacit_core::transform::grad(loss)(scaled(w)).expect("is handled");
+            let Gradient::Implicit { children, .. } = found else { panic!("of a view") };
+            children[1].1.array().expect("dense").as_dtype(F32).expect("f32").item_exact::<f32>()
+        };
+        let (found, expected) = (gradient(w), gradient(wide));
+        assert!((found - expected).abs() < 0.02 * expected.abs(), "{found} {expected}");
+    }
+}
+
+#[test]
+fn a_scalar_factor_keeps_the_fused_product() {
+    let x = Value::from(normal(2, &[3, 96]));
+    let s = Value::from(Array::from_f32(0.5));
+    let operands = [x, mxfp4(&normal(1, &[40, 96])), s];
+    oracle(F32).check("x (W s)^T", &operands, |a| Ok(vec![a[0].matmul(a[1].multiply(&a[2])?.t())?]));
+    oracle(F32).check("x (s W)^T", &operands, |a| Ok(vec![a[0].matmul(a[2].multiply(&a[1])?.t())?]));
+    oracle(F32).check("x (W / s)^T", &operands, |a| Ok(vec![a[0].matmul(a[1].divide(&a[2])?.t())?]));
+    oracle(F32).check("x (-(W s) s)^T", &operands, |a| {
+        Ok(vec![a[0].matmul(a[1].multiply(&a[2])?.negative()?.multiply(&a[2])?.t())?])
+    });
+}
+
+#[test]
+fn two_scalars_are_one() {
+    let _deny = Policy::Deny.scope();
+    let mut twice = implicit(|w: Array| w.multiply(Array::from_f32(2.0))?.multiply(Array::from_f32(4.0)));
+    let w = twice(mxfp4(&normal(1, &[4, 32]))).expect("is handled");
+    let w = w.downcast::<Scaled>().expect("a view");
+    assert_eq!(w.inner().to_string(), "Mxfp4(f32[4,32])");
+    assert!(w.scale().eq_exact(Array::from_f32(8.0)).expect("evaluates"));
+}
+
+#[test]
+fn an_array_factor_is_built() {
+    let operands = [mxfp4(&normal(1, &[4, 32])), normal(2, &[32]).into()];
+    let multiply = |a: Vec<Array>| Ok(vec![a[0].multiply(&a[1])?]);
+    oracle(F32).allowing().check("W * row", &operands, multiply);
+    assert!(oracle(F32).compare("W * row", &operands, multiply).is_err());
+}
+
+#[test]
+fn integers_are_not_scaled() {
+    let w = tacit_testing::opaque::Opaque::new(Array::from_slice(&[1i32, 2, 3, 4], &[2, 2]));
+    let operands = [Value::from(w)];
+    let twice = |a: Vec<Array>| Ok(vec![a[0].multiply(Array::from_int(2))?]);
+    oracle(F32).allowing().values_only().check("2 W", &operands, twice);
+    assert!(oracle(F32).compare("2 W", &operands, twice).is_err());
+}
+
+#[test]
+fn a_half_quotient_is_built() {
+    let w = mxfp4(&normal_of(Dtype::Float16, 1, &[4, 32]));
+    let operands = [w, Value::from(Array::from_f32(1e-5).as_dtype(Dtype::Float16).expect("f16"))];
+    let divide = |a: Vec<Array>| Ok(vec![a[0].divide(&a[1])?]);
+    oracle(Dtype::Float16).allowing().check("W / s", &operands, divide);
+    assert!(oracle(Dtype::Float16).compare("W / s", &operands, divide).is_err());
+}
+
+#[test]
+fn views_and_rows_are_scaled() {
+    let rows = || Value::from(Array::from_slice(&[3u32, 0, 39], &[3]));
+    for w in both(F32, 1, &[40, 96]).map(scaled) {
+        oracle(F32).check("W^T", from_ref(&w), |a| Ok(vec![a[0].t()]));
+        oracle(F32).check("rows", &[w, rows()], |a| Ok(vec![a[0].take_axis(&a[1], 0)?]));
+    }
+}
+
+#[test]
+fn what_is_linear_builds_at_most_the_inner_array() {
+    type Op = fn(&Array) -> Result<Array>;
+    let cases: [(&str, Op); 6] = [
+        ("sum", |w| Ok(w.sum_axis(0, None)?)),
+        ("reshape", |w| Ok(w.reshape(&[-1])?)),
+        ("slice", |w| Ok(w.try_index((1..3, 2..9))?)),
+        ("split", |w| Ok(w.split_equal(2, 0)?.swap_remove(1))),
+        ("broadcast", |w| Ok(ops::broadcast_to(w, &[2, 40, 96])?)),
+        ("absolute value", |w| Ok(w.abs()?)),
+    ];
+    for w in both(F32, 1, &[40, 96]).map(scaled) {
+        for (name, f) in cases {
+            oracle(F32).allowing().check(name, from_ref(&w), move |a| Ok(vec![f(&a[0])?]));
+        }
+    }
+}
+
+#[test]
+fn casts() {
+    for w in both(F32, 1, &[40, 96]).map(scaled) {
+        oracle(F32).check("narrower", from_ref(&w), |a| Ok(vec![a[0].as_dtype(Dtype::Bfloat16)?]));
+        oracle(F32).allowing().check("integer", &[w], |a| Ok(vec![a[0].as_dtype(Dtype::Int32)?]));
+    }
+    for w in both(Dtype::Bfloat16, 1, &[40, 96]).map(scaled) {
+        oracle(F32).values_only().check("wider", from_ref(&w), |a| Ok(vec![a[0].as_dtype(F32)?]));
+        let x = Value::from(normal(2, &[3, 96]));
+        oracle(Dtype::Bfloat16)
+            .values_only()
+            .check("x W^T", &[x, w], |a| Ok(vec![a[0].matmul(a[1].as_dtype(F32)?.t())?]));
+    }
+}
+
+#[test]
+fn a_straight_through_weight_is_scaled() {
+    let master = normal(1, &[40, 96]);
+    let w = ste(|w: &Array| Nf4Array::quantize(w, 64))(&master).expect("quantizes");
+    let operands = [normal(2, &[3, 96]).into(), w];
+    oracle(F32).check("x (2 W)^T", &operands, |a| Ok(vec![a[0].matmul(a[1].multiply(Array::from_f32(2.0))?.t())?]));
+}
+
+#[test]
+fn what_is_no_scale() {
+    let w = || Nf4Array::quantize(&normal(1, &[4, 32]), 32).expect("quantizes");
+    check(
+        Scaled::new(w(), &normal(2, &[4])),
+        expect![[r#"
+            the scale is f32[4], and that of f32[4,32] is f32[]
+            help: give a scalar of the array's dtype"#]],
+    );
+    check(
+        Scaled::new(w(), &Array::from_int(2)),
+        expect![[r#"
+            the scale is i32[], and that of f32[4,32] is f32[]
+            help: give a scalar of the array's dtype"#]],
+    );
+    check(
+        Scaled::new(Array::from_slice(&[1i32, 2], &[2]), &Array::from_int(2)),
+        expect![[r#"
+            i32[2] cannot be scaled
+            help: scale a float array"#]],
+    );
+}
+
+#[test]
+fn any_linear_primitive_yields_to_what_is_named() {
+    assert!(Registry::global().check().is_ok());
+}

@@ -1,0 +1,114 @@
+//! MLX's affine format: unsigned integers with a scale and a bias for each group along the row.
+//!
+//! The value of a code is `code * scale + bias`. One edge of the group's range, the one of larger magnitude, is hit
+//! exactly, and so is zero; the scale is negative where that edge is the upper one.
+
+use crate::{
+    Isa, KernelError,
+    encode::{self, Format},
+    matrix::check_length,
+};
+
+/// Quantizes the rows of `x: f32[n, k]` into `codes`, one stream of bits with the least significant first,
+/// `scales: f32[n, k / group]` and `biases`, of as many.
+///
+/// The stream, read as little-endian words, and the numbers are those of `mlx.quantize` on the CPU, to the bit; MLX
+/// has 2, 3, 4, 5, 6 and 8 bits, and groups of 32, 64 and 128. A group whose range overflows `f32` decodes to NaN, as
+/// there.
+///
+/// ```
+/// let x: Vec<f32> = (0..32).map(|i| i as f32).collect();
+/// let (mut codes, mut scales, mut biases) = ([0; 16], [0.0], [0.0]);
+/// tacit_kernels::affine::quantize(&x, 32, 32, 4, &mut codes, &mut scales, &mut biases)?;
+/// // The edge that is hit exactly is the upper one, from which codes count down.
+/// assert_eq!((scales[0], biases[0], codes[15] >> 4), (31.0 / -15.0, 31.0, 0));
+/// # Ok::<(), tacit_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// Bits outside 1 to 8, rows that do not divide into groups, a wrong length, or a NaN or infinity in `x`. The outputs
+/// are then unspecified.
+pub fn quantize(
+    x: &[f32],
+    k: usize,
+    group: usize,
+    bits: u32,
+    codes: &mut [u8],
+    scales: &mut [f32],
+    biases: &mut [f32],
+) -> Result<(), KernelError> {
+    let format = Affine::new(x.len(), k, group, bits)?;
+    let groups = x.len() / group;
+    check_length("scales", scales.len(), groups, "each group of elements has one")?;
+    check_length("biases", biases.len(), groups, "each group of elements has one")?;
+    let mut stored = vec![Line::default(); groups];
+    encode::quantize(Isa::detect(), format, x, group, codes, &mut stored)?;
+    for ((line, scale), bias) in stored.into_iter().zip(scales).zip(biases) {
+        (*scale, *bias) = (line.scale, line.bias);
+    }
+    Ok(())
+}
+
+/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
+///
+/// # Errors
+/// As [`quantize`].
+pub fn fake_quantize(x: &[f32], k: usize, group: usize, bits: u32, out: &mut [f32]) -> Result<(), KernelError> {
+    encode::fake_quantize(Isa::detect(), Affine::new(x.len(), k, group, bits)?, x, group, out)
+}
+
+#[derive(Clone, Copy)]
+struct Affine {
+    bits: u32,
+    /// The greatest code.
+    top: f32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Line {
+    scale: f32,
+    bias: f32,
+}
+
+impl Affine {
+    fn new(elements: usize, k: usize, group: usize, bits: u32) -> Result<Self, KernelError> {
+        if !(1..=8).contains(&bits) {
+            return Err(KernelError::Bits { bits });
+        }
+        if group == 0 {
+            return Err(KernelError::EmptyBlock);
+        }
+        if !k.is_multiple_of(group) || (k == 0) != (elements == 0) || (k > 0 && !elements.is_multiple_of(k)) {
+            return Err(KernelError::Group { elements, k, group });
+        }
+        Ok(Self { bits, top: ((1 << bits) - 1) as f32 })
+    }
+}
+
+impl Format for Affine {
+    type Stored = Line;
+    type Scale = Line;
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        self.bits
+    }
+    #[inline(always)]
+    fn scale(self, block: &[f32], _: f32) -> (Line, Line) {
+        let (low, high) = encode::range(block);
+        let step = ((high - low) / self.top).max(1e-7);
+        let (edge, scale) = if low.abs() > high.abs() { (low, step) } else { (high, -step) };
+        let zero = (edge / scale).round_ties_even();
+        // Both scale and bias are chosen again so that zero has a code.
+        let line = if zero == 0.0 { Line { scale, bias: 0.0 } } else { Line { scale: edge / zero, bias: edge } };
+        (line, line)
+    }
+    #[inline(always)]
+    fn code(self, Line { scale, bias }: Line, x: f32) -> u8 {
+        encode::nearest_integer(((x - bias) / scale).clamp(0.0, self.top))
+    }
+    #[inline(always)]
+    fn value(self, Line { scale, bias }: Line, code: u8) -> f32 {
+        f32::from(code) * scale + bias
+    }
+}

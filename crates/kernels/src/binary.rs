@@ -1,0 +1,62 @@
+//! Binary values of 1 bit: the sign, times the mean magnitude of the block (`XNOR-Net`, Rastegari et al., 2016).
+//!
+//! Eight codes to a byte, the first in the lowest bit: 1 for values from zero up, 0 for negative ones.
+
+use crate::{
+    Isa, KernelError,
+    encode::{self, Format, absmean},
+};
+
+/// The value of each code, in units of the block's scale, repeated to a table of 16.
+pub const VALUES: [f32; 16] = [-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0];
+
+/// Quantizes `x: f32[e]` in flat blocks into `codes: u8[ceil(e/8)]` and `scales: f32[ceil(e/block)]`.
+///
+/// The mean is taken in `f64`. Zeros of either sign are positive.
+///
+/// ```
+/// let (mut codes, mut scales) = ([0], [0.0]);
+/// tacit_kernels::binary::quantize(&[1.0, -2.0, 3.0, 0.0], 4, &mut codes, &mut scales)?;
+/// assert_eq!((codes, scales), ([0b1101], [1.5]));
+/// # Ok::<(), tacit_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// A block of no elements, a wrong length, or a NaN or infinity in `x`. The outputs are then unspecified.
+pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -> Result<(), KernelError> {
+    encode::quantize(Isa::detect(), Binary, x, block, codes, scales)
+}
+
+/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
+///
+/// # Errors
+/// As [`quantize`].
+pub fn fake_quantize(x: &[f32], block: usize, out: &mut [f32]) -> Result<(), KernelError> {
+    encode::fake_quantize(Isa::detect(), Binary, x, block, out)
+}
+
+#[derive(Clone, Copy)]
+struct Binary;
+
+impl Format for Binary {
+    type Stored = f32;
+    type Scale = f32;
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        1
+    }
+    #[inline(always)]
+    fn scale(self, block: &[f32], _: f32) -> (f32, f32) {
+        let scale = absmean(block);
+        (scale, scale)
+    }
+    #[inline(always)]
+    fn code(self, _: f32, x: f32) -> u8 {
+        u8::from(x >= 0.0)
+    }
+    #[inline(always)]
+    fn value(self, scale: f32, code: u8) -> f32 {
+        if code == 0 { -scale } else { scale }
+    }
+}

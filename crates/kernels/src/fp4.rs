@@ -1,0 +1,79 @@
+//! FP4, the 4-bit float of bitsandbytes: sign, two bits of exponent, one of mantissa, in a coding of its own.
+//!
+//! The layout is that of [`nf4`](crate::nf4): flat blocks of 32 to 4096 elements with their absmax, element `2j` in the
+//! high nibble of byte `j`, an odd length padded by the code of 0. The value of a code is `CODEBOOK[code] * absmax`. It
+//! is not OCP's E2M1, which [`mxfp4`](crate::mxfp4) and [`nvfp4`](crate::nvfp4) use.
+
+use crate::{
+    Isa, KernelError,
+    codebook::{self, Codebook},
+};
+
+/// The value of each code, in units of the block's absmax; the fourth bit is the sign, save that both zeros are positive.
+pub const CODEBOOK: [f32; 16] = {
+    let twelfths = [0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0];
+    let mut values = [0.0; 16];
+    let mut code = 0;
+    while code < 8 {
+        values[code] = twelfths[code] / 12.0;
+        values[code + 8] = if code == 0 { 0.0 } else { -twelfths[code] / 12.0 };
+        code += 1;
+    }
+    values
+};
+
+/// The codes from the least value to the greatest. bitsandbytes' backend for the CPU uses both codes of zero: the second
+/// for small positive elements.
+const SORTED: [u8; 16] = [11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3];
+
+/// Quantizes `x: f32[e]` into `packed: u8[ceil(e/2)]` and `absmax: f32[ceil(e/block)]`.
+///
+/// An element takes the nearest value; halfway between two, the lesser, as in bitsandbytes' backend for the CPU.
+///
+/// ```
+/// let (mut packed, mut absmax) = ([0; 2], [0.0]);
+/// tacit_kernels::fp4::quantize(&[12.0, -8.0, 2.1, 0.0], 64, &mut packed, &mut absmax)?;
+/// assert_eq!((packed, absmax), ([0x3a, 0x60], [12.0]));
+/// # Ok::<(), tacit_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// A block size that is not a power of two from 32 to 4096, a wrong length, or a NaN or infinity in `x`. The outputs
+/// are then unspecified.
+pub fn quantize(x: &[f32], block: usize, packed: &mut [u8], absmax: &mut [f32]) -> Result<(), KernelError> {
+    codebook::quantize(Isa::detect(), Fp4, x, block, packed, absmax)
+}
+
+/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
+///
+/// # Errors
+/// As [`quantize`].
+pub fn fake_quantize(x: &[f32], block: usize, out: &mut [f32]) -> Result<(), KernelError> {
+    codebook::fake_quantize(Fp4, x, block, out)
+}
+
+#[derive(Clone, Copy)]
+struct Fp4;
+
+impl Codebook for Fp4 {
+    const VALUES: [f32; 16] = CODEBOOK;
+    const THRESHOLDS: [f32; 15] = {
+        let mut thresholds = [0.0; 15];
+        let mut rank = 0;
+        while rank < 15 {
+            let (below, above) = (SORTED[rank] as usize, SORTED[rank + 1] as usize);
+            thresholds[rank] = f32::midpoint(CODEBOOK[below], CODEBOOK[above]);
+            rank += 1;
+        }
+        thresholds
+    };
+    const BY_RANK: u64 = {
+        let mut codes = 0;
+        let mut rank = 16;
+        while rank > 0 {
+            rank -= 1;
+            codes = codes << 4 | SORTED[rank] as u64;
+        }
+        codes
+    };
+}

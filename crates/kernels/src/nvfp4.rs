@@ -1,0 +1,103 @@
+//! NVFP4: OCP's E2M1 elements, two to a byte, with an E4M3 scale for each 16 of them and a factor for all.
+//!
+//! The value of a code is `E2M1[code] * (e4m3(scale) * factor)`; [`factor`] follows from the global scale, the largest
+//! magnitude of the whole tensor.
+
+use crate::{
+    Isa, KernelError,
+    encode::{self, Format},
+    matrix::{E2M1, e4m3},
+    minifloat::{to_e2m1, to_e4m3},
+};
+
+/// Quantizes `x: f32[e]` in flat groups of 16 into `codes: u8[ceil(e/2)]`, the first in the low nibble, and
+/// `scales: u8[ceil(e/16)]`.
+///
+/// With the largest magnitude of the tensor as `global_scale` the scales use all of E4M3's range; without one they are
+/// not rescaled. Elements round to nearest, ties to even, and saturate at 6. A scale that rounds to zero makes its group
+/// zero. MLX's files hold the same bytes as words.
+///
+/// ```
+/// use tacit_kernels::nvfp4;
+///
+/// let (mut codes, mut scales) = ([0; 1], [0]);
+/// nvfp4::quantize(&[6.0, -1.5], None, &mut codes, &mut scales)?;
+/// assert_eq!((codes, scales), ([0xb7], [0x38]));
+/// # Ok::<(), tacit_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// A wrong length, a global scale that is not finite and above zero, or a NaN or infinity in `x`. The outputs are then
+/// unspecified.
+pub fn quantize(x: &[f32], global_scale: Option<f32>, codes: &mut [u8], scales: &mut [u8]) -> Result<(), KernelError> {
+    encode::quantize(Isa::detect(), Nvfp4::new(global_scale)?, x, GROUP, codes, scales)
+}
+
+/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
+///
+/// # Errors
+/// As [`quantize`].
+pub fn fake_quantize(x: &[f32], global_scale: Option<f32>, out: &mut [f32]) -> Result<(), KernelError> {
+    encode::fake_quantize(Isa::detect(), Nvfp4::new(global_scale)?, x, GROUP, out)
+}
+
+/// What a decoded scale byte is multiplied by: `global_scale / (448 * 6)`, or 1 without one.
+#[must_use]
+pub fn factor(global_scale: Option<f32>) -> f32 {
+    global_scale.map_or(1.0, |most| most / (448.0 * 6.0))
+}
+
+/// Elements that share a scale.
+const GROUP: usize = 16;
+
+#[derive(Clone, Copy)]
+struct Nvfp4 {
+    /// What a scale is multiplied by before it is rounded.
+    encode: f32,
+    /// What it is multiplied by after it was decoded.
+    decode: f32,
+}
+
+impl Nvfp4 {
+    fn new(global_scale: Option<f32>) -> Result<Self, KernelError> {
+        match global_scale {
+            // Below 2688 / f32::MAX the factor of the scales is infinite.
+            Some(most) if !(most.is_finite() && most > 0.0 && (448.0 * 6.0 / most).is_finite()) => {
+                Err(KernelError::GlobalScale { value: most })
+            }
+            _ => Ok(Self { encode: global_scale.map_or(1.0, |most| 448.0 * 6.0 / most), decode: factor(global_scale) }),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Scale {
+    /// What a code's value is multiplied by.
+    unit: f32,
+    /// The rounded scale, which elements are divided by.
+    rounded: f32,
+}
+
+impl Format for Nvfp4 {
+    type Stored = u8;
+    type Scale = Scale;
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        4
+    }
+    #[inline(always)]
+    fn scale(self, _: &[f32], absmax: f32) -> (u8, Scale) {
+        let byte = to_e4m3(absmax / 6.0 * self.encode);
+        let rounded = e4m3(byte);
+        (byte, Scale { unit: rounded * self.decode, rounded })
+    }
+    #[inline(always)]
+    fn code(self, Scale { rounded, .. }: Scale, x: f32) -> u8 {
+        if rounded == 0.0 { 0 } else { to_e2m1(x / rounded * self.encode) }
+    }
+    #[inline(always)]
+    fn value(self, Scale { unit, .. }: Scale, code: u8) -> f32 {
+        E2M1[usize::from(code & 15)] * unit
+    }
+}

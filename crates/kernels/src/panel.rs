@@ -1,0 +1,215 @@
+//! Codes to panels of floats, laid out as the register tile reads them.
+//!
+//! For `W^T`, an output column is a row of the matrix and the depth runs along it; for `W`, it is the other way round.
+
+use crate::{
+    Isa, Orientation,
+    codec::Codec,
+    decode::Range,
+    simd::{Kernel, SLACK, Simd, panel_width, run},
+    tile::{DEPTH, Panels},
+};
+
+/// How many rows ahead of its use a panel of `W` asks for memory.
+const AHEAD: usize = 16;
+
+/// A matrix, whose lengths were checked, with the way round that it is multiplied.
+#[derive(Clone, Copy)]
+pub(crate) struct Turned<'a, C> {
+    pub(crate) range: Range<'a, C>,
+    pub(crate) orientation: Orientation,
+}
+
+impl<C: Codec> Panels for Turned<'_, C> {
+    unsafe fn fill(&self, isa: Isa, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32) {
+        run(isa, Fill { isa, turned: self, start, depth, first, columns, panel });
+    }
+}
+
+/// The arguments of [`Panels::fill`], which are what its caller promises.
+struct Fill<'a, C> {
+    isa: Isa,
+    turned: &'a Turned<'a, C>,
+    start: usize,
+    depth: usize,
+    first: usize,
+    columns: usize,
+    panel: *mut f32,
+}
+
+impl<C: Codec> Kernel for Fill<'_, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        if self.turned.orientation == Orientation::Plain {
+            return self.plain(simd);
+        }
+        for group in [0, S::LANES] {
+            let rows = self.columns.saturating_sub(group).min(S::LANES);
+            let panel = self.panel.wrapping_add(group);
+            if rows == 0 {
+                continue;
+            }
+            let matrix = self.turned.range.matrix;
+            let words = C::WORD > 0 && matrix.k.is_multiple_of(C::WORD.max(1));
+            // SAFETY: the group's rows lie in the matrix, its columns start at `panel`, `panel_width` apart.
+            unsafe {
+                if words && matrix.block.is_multiple_of(C::WORD) {
+                    self.words(simd, self.first + group, rows, panel);
+                } else {
+                    self.floats(simd, self.first + group, rows, panel);
+                }
+            }
+        }
+    }
+}
+
+impl<C: Codec> Fill<'_, C> {
+    /// One vector's width of a panel of `W^T`, where rows and blocks are whole words.
+    ///
+    /// Words, not floats, are transposed: there are fewer.
+    ///
+    /// # Safety
+    /// Rows `first..first + rows`, at most LANES, lie in the matrix, and columns from `panel` in the panel.
+    #[inline(always)]
+    unsafe fn words<S: Simd>(&self, simd: S, first: usize, rows: usize, panel: *mut f32) {
+        let Range { matrix, codes, scales, biases, .. } = self.turned.range;
+        let (k, block) = (matrix.k, matrix.block);
+        let (ready, bytes) = (codes.ready(simd), codes.bytes().as_ptr());
+        let row_bytes = k * C::BITS / 8;
+        let row_start = |row: usize| (first + row) * row_bytes + self.start * C::BITS / 8;
+        let per_row = k.is_multiple_of(block).then(|| k / block);
+        let aligned = per_row.is_some() || block.is_multiple_of(k);
+        // Rows are too far apart for the hardware to see where those of the next panel are.
+        for row in panel_width::<S>()..panel_width::<S>() + rows {
+            for line in (0..self.depth * C::BITS / 8).step_by(64) {
+                simd.prefetch(bytes.wrapping_add(row_start(row) + line));
+            }
+        }
+        let mut words = [0_u32; 256];
+        let mut numbers = [[0.0_f32; 16]; 2];
+        let (mut scale, mut bias) = (simd.splat(0.0), simd.splat(-0.0));
+        // The depth at which the next block of any row starts.
+        let mut until = 0;
+        let all = self.depth / C::WORD;
+        for chunk in (0..all).step_by(S::LANES) {
+            let count = S::LANES.min(all - chunk);
+            if count == S::LANES && rows == S::LANES {
+                // SAFETY: LANES rows of LANES words lie in the matrix.
+                unsafe { simd.transpose(bytes.add(row_start(0) + 4 * chunk), row_bytes, words.as_mut_ptr()) };
+            } else {
+                for row in 0..rows {
+                    for d in 0..count {
+                        // SAFETY: the word lies in the matrix, as the caller promises.
+                        let word =
+                            unsafe { bytes.add(row_start(row) + 4 * (chunk + d)).cast::<u32>().read_unaligned() };
+                        words[d * S::LANES + row] = u32::from_le(word);
+                    }
+                }
+            }
+            for d in 0..count {
+                let at = (chunk + d) * C::WORD;
+                if at >= until {
+                    let [row_scales, row_biases] = &mut numbers;
+                    let within = (self.start + at) / block;
+                    for (row, (scale, bias)) in row_scales.iter_mut().zip(row_biases).enumerate().take(rows) {
+                        let index = match per_row {
+                            Some(per_row) => (first + row) * per_row + within,
+                            None => ((first + row) * k + self.start + at) / block,
+                        };
+                        *scale = scales[index];
+                        *bias = biases.map_or(-0.0, |biases| biases[index]);
+                    }
+                    // SAFETY: there are 16 floats, the most that a vector holds.
+                    unsafe {
+                        scale = simd.load(numbers[0].as_ptr());
+                        bias = simd.load(numbers[1].as_ptr());
+                    }
+                    // Rows that do not start with a block change theirs at any word.
+                    until = if aligned { at + block - (self.start + at) % block } else { at + C::WORD };
+                }
+                // SAFETY: word d of the chunk lies in `words`, and its codes' steps in the panel.
+                unsafe {
+                    let codes = simd.load_words(words.as_ptr().add(d * S::LANES).cast());
+                    for place in 0..C::WORD {
+                        let step = at + self.turned.range.codes.place(place);
+                        let mut values = simd.mul(C::word_values(ready, simd, codes, place), scale);
+                        if biases.is_some() {
+                            values = simd.add(values, bias);
+                        }
+                        simd.store(panel.add(step * panel_width::<S>()), values);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One vector's width of a panel of `W^T`, for any matrix.
+    ///
+    /// # Safety
+    /// As for [`words`](Self::words).
+    #[inline(always)]
+    unsafe fn floats<S: Simd>(&self, simd: S, first: usize, rows: usize, panel: *mut f32) {
+        let Self { depth, start, turned, .. } = *self;
+        let mut values = [0.0; 16 * DEPTH];
+        for row in 0..rows {
+            let from = (first + row) * turned.range.matrix.k + start;
+            turned.range.decode(self.isa, from, &mut values[row * DEPTH..][..depth], DEPTH);
+        }
+        let mut words = [0_u32; 256];
+        for d in (0..depth).step_by(S::LANES) {
+            // SAFETY: `values` has LANES rows, and DEPTH is a multiple of LANES.
+            unsafe { simd.transpose(values.as_ptr().add(d).cast(), 4 * DEPTH, words.as_mut_ptr()) };
+            for step in 0..S::LANES.min(depth - d) {
+                // SAFETY: `words` holds LANES vectors, and the panel has a row for each step.
+                unsafe {
+                    let values = simd.load(words.as_ptr().add(step * S::LANES).cast());
+                    simd.store(panel.add((d + step) * panel_width::<S>()), values);
+                }
+            }
+        }
+    }
+
+    /// A panel of `W`.
+    #[inline(always)]
+    fn plain<S: Simd>(&self, simd: S) {
+        let Self { turned, start, depth, first, columns, panel, .. } = *self;
+        let Range { matrix, codes, scales, biases, .. } = turned.range;
+        let (k, block) = (matrix.k, matrix.block);
+        let (ready, bytes) = (codes.ready(simd), codes.bytes());
+        let width = panel_width::<S>();
+        // Vectors that lie in one block, which is the same one in each row.
+        let aligned = columns == width
+            && (k * C::BITS).is_multiple_of(8)
+            && (block.is_multiple_of(k) || (k.is_multiple_of(block) && block.is_multiple_of(S::LANES)));
+        let per_row = if block.is_multiple_of(k) { 0 } else { k / block };
+        let halves = if per_row == 0 { [0; 2] } else { [first / block, (first + S::LANES) / block] };
+        for d in 0..depth {
+            let row = panel.wrapping_add(d * width);
+            let element = (start + d) * k + first;
+            let byte = element * C::BITS / 8;
+            if !aligned || byte + width * C::BITS / 8 + SLACK > bytes.len() {
+                // SAFETY: the row holds `width` floats, and whoever made the panel wrote them before.
+                let values = unsafe { std::slice::from_raw_parts_mut(row, width) };
+                turned.range.decode(self.isa, element, &mut values[..columns], AHEAD * k);
+                continue;
+            }
+            let from = bytes.as_ptr().wrapping_add(byte);
+            // Rows are too far apart for the hardware to see where the next ones are.
+            simd.prefetch(from.wrapping_add(AHEAD * k * C::BITS / 8));
+            let base = if per_row == 0 { element / block } else { (start + d) * per_row };
+            for (half, number) in halves.into_iter().enumerate() {
+                // SAFETY: the codes and the slack lie in `bytes`, and the vector in the panel.
+                unsafe {
+                    let values = C::decode(ready, simd, from.add(half * S::LANES * C::BITS / 8));
+                    let mut values = simd.mul(values, simd.splat(scales[base + number]));
+                    if let Some(biases) = biases {
+                        values = simd.add(values, simd.splat(biases[base + number]));
+                    }
+                    simd.store(row.add(half * S::LANES), values);
+                }
+            }
+        }
+    }
+}

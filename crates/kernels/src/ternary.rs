@@ -1,0 +1,67 @@
+//! Ternary values of 2 bits, by the absmean rule of `BitNet` b1.58 (Ma et al., 2024).
+//!
+//! The scale of a block is the mean of its magnitudes; a code is `clip(round(x / scale), -1, 1) + 1`, four to a byte, the
+//! first in the lowest bits.
+
+use crate::{
+    Isa, KernelError,
+    encode::{self, Format, absmean},
+};
+
+/// The value of each code, in units of the block's scale, repeated to a table of 16; code 3 is not used.
+pub const VALUES: [f32; 16] = [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0];
+
+/// Quantizes `x: f32[e]` in flat blocks into `codes: u8[ceil(e/4)]` and `scales: f32[ceil(e/block)]`.
+///
+/// The mean is taken in `f64`. Rounding is to nearest, ties to even. A block of zeros has scale 0 and codes of 0.
+///
+/// ```
+/// let (mut codes, mut scales) = ([0], [0.0]);
+/// tacit_kernels::ternary::quantize(&[1.0, -2.0, 0.2, 0.8], 4, &mut codes, &mut scales)?;
+/// assert_eq!((codes, scales), ([0b10_01_00_10], [1.0]));
+/// # Ok::<(), tacit_kernels::KernelError>(())
+/// ```
+///
+/// # Errors
+/// A block of no elements, a wrong length, or a NaN or infinity in `x`. The outputs are then unspecified.
+pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -> Result<(), KernelError> {
+    encode::quantize(Isa::detect(), Ternary, x, block, codes, scales)
+}
+
+/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
+///
+/// # Errors
+/// As [`quantize`].
+pub fn fake_quantize(x: &[f32], block: usize, out: &mut [f32]) -> Result<(), KernelError> {
+    encode::fake_quantize(Isa::detect(), Ternary, x, block, out)
+}
+
+#[derive(Clone, Copy)]
+struct Ternary;
+
+impl Format for Ternary {
+    type Stored = f32;
+    type Scale = f32;
+    /// Of zero.
+    const PAD: u8 = 1;
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        2
+    }
+    #[inline(always)]
+    fn scale(self, block: &[f32], _: f32) -> (f32, f32) {
+        let scale = absmean(block);
+        (scale, scale)
+    }
+    #[inline(always)]
+    fn code(self, scale: f32, x: f32) -> u8 {
+        // Zero by a scale of zero is NaN, and no comparison with it holds.
+        let scaled = x / scale;
+        1 + u8::from(scaled > 0.5) - u8::from(scaled < -0.5)
+    }
+    #[inline(always)]
+    fn value(self, scale: f32, code: u8) -> f32 {
+        (f32::from(code) - 1.0) * scale
+    }
+}

@@ -1,0 +1,134 @@
+//! What the products with few rows of activations read: codes of 1, 2, 4 or 8 bits as they are stored, or floats that
+//! other codes were decoded to.
+//!
+//! A *span* is the run of elements that one lane of a vector holds: the codes of a 32-bit word, a byte, or a float. A
+//! *unit* is a vector of spans. Reading a unit step by step, one element of each span at a time, needs neither widening
+//! nor shuffling; in exchange, what the values are multiplied with is brought into the same order beforehand.
+
+use crate::{
+    Isa,
+    codec::{Byte, Bytes, Codec, Table},
+    simd::Simd,
+};
+
+/// Elements in the form in which they are multiplied.
+pub(crate) trait Units: Copy + Sync {
+    /// Elements of a span.
+    const SPAN: usize;
+    /// Bytes of a span.
+    const BYTES: usize;
+    /// Whether scales and biases are in the values already.
+    const DECODED: bool;
+    /// What reading needs in registers.
+    type Ready<S: Simd>: Copy;
+
+    fn ready<S: Simd>(self, simd: S) -> Self::Ready<S>;
+    /// Where the elements lie, or how they are decoded.
+    fn source(&self) -> Source<'_>;
+    /// The step at which element `at` of a span is read.
+    fn step(self, at: usize) -> usize;
+    /// The values of a unit at one step.
+    ///
+    /// # Safety
+    /// The unit and, behind it, [`SLACK`](crate::simd::SLACK) bytes are readable at `from`.
+    unsafe fn values<S: Simd>(ready: Self::Ready<S>, simd: S, from: *const u8, step: usize) -> S::F;
+}
+
+/// Where the elements of a matrix are to be found.
+pub(crate) enum Source<'a> {
+    /// In these bytes, row after row.
+    Stored(&'a [u8]),
+    /// They are to be decoded to floats first.
+    Decode(&'a dyn Decode),
+}
+
+/// A matrix of any format, a part at a time.
+pub(crate) trait Decode: Sync {
+    /// Writes the values of the elements from `start`, and asks for those `ahead` of them.
+    fn decode(&self, isa: Isa, start: usize, out: &mut [f32], ahead: usize);
+}
+
+/// Elements of a unit.
+pub(crate) const fn unit<S: Simd, U: Units>() -> usize {
+    S::LANES * U::SPAN
+}
+
+/// Bytes of a unit.
+pub(crate) const fn unit_bytes<S: Simd, U: Units>() -> usize {
+    S::LANES * U::BYTES
+}
+
+impl<const BITS: usize> Units for Table<'_, BITS> {
+    const SPAN: usize = 32 / BITS;
+    const BYTES: usize = 4;
+    const DECODED: bool = false;
+    type Ready<S: Simd> = S::T;
+
+    #[inline(always)]
+    fn ready<S: Simd>(self, simd: S) -> S::T {
+        <Self as Codec>::ready(self, simd).0
+    }
+    fn source(&self) -> Source<'_> {
+        Source::Stored(self.bytes())
+    }
+    #[inline(always)]
+    fn step(self, at: usize) -> usize {
+        self.place(at)
+    }
+    #[inline(always)]
+    unsafe fn values<S: Simd>(table: S::T, simd: S, from: *const u8, step: usize) -> S::F {
+        let bit = step * BITS;
+        // Loads take the shifts by whole bytes; what they bring in from behind a word is above its lowest code.
+        // SAFETY: the caller promises the unit and 16 bytes behind it.
+        let words = unsafe { simd.load_words(from.add(bit / 8)) };
+        simd.lookup(table, if bit.is_multiple_of(8) { words } else { simd.shift(words, bit as u32 % 8) })
+    }
+}
+
+impl<B: Byte> Units for Bytes<'_, B> {
+    const SPAN: usize = 1;
+    const BYTES: usize = 1;
+    const DECODED: bool = false;
+    type Ready<S: Simd> = ();
+
+    #[inline(always)]
+    fn ready<S: Simd>(self, _: S) {}
+    fn source(&self) -> Source<'_> {
+        Source::Stored(self.bytes())
+    }
+    #[inline(always)]
+    fn step(self, _: usize) -> usize {
+        0
+    }
+    #[inline(always)]
+    unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
+        // SAFETY: the caller promises LANES bytes.
+        unsafe { B::load(simd, from) }
+    }
+}
+
+/// Elements that are decoded to floats before they are multiplied.
+#[derive(Clone, Copy)]
+pub(crate) struct Decoded<'a>(pub(crate) &'a dyn Decode);
+
+impl Units for Decoded<'_> {
+    const SPAN: usize = 1;
+    const BYTES: usize = 4;
+    const DECODED: bool = true;
+    type Ready<S: Simd> = ();
+
+    #[inline(always)]
+    fn ready<S: Simd>(self, _: S) {}
+    fn source(&self) -> Source<'_> {
+        Source::Decode(self.0)
+    }
+    #[inline(always)]
+    fn step(self, _: usize) -> usize {
+        0
+    }
+    #[inline(always)]
+    unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
+        // SAFETY: the caller promises LANES floats.
+        unsafe { simd.load(from.cast()) }
+    }
+}

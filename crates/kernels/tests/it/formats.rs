@@ -1,0 +1,518 @@
+//! The quantizers against their formulas, written as plainly as they can be, and against the decoder.
+
+#![allow(clippy::float_cmp, reason = "the results are exact")]
+
+use tacit_kernels::{
+    Codes, E2M1, KernelError, Matrix, Order, ScaleRule, Scales, affine, binary, code_bytes, dequantize, dynamic8, e4m3,
+    e8m0, fp4, int8, mxfp4, mxfp8, nf4, nvfp4, ternary, threads,
+};
+
+use crate::random::Random;
+
+/// What the quantizers wrote: codes, and scales of whichever kind.
+#[derive(Debug, Default, PartialEq)]
+struct Stored {
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+    biases: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+/// A format with its parameters.
+#[derive(Clone, Copy, Debug)]
+enum Case {
+    Nf4(usize),
+    Fp4(usize),
+    Dynamic8(usize),
+    Affine(u32, usize),
+    Int8(usize),
+    Ternary(usize),
+    Binary(usize),
+    Mxfp4(ScaleRule),
+    Mxfp8(ScaleRule),
+    Nvfp4(Option<f32>),
+}
+
+const RULES: [ScaleRule; 3] = [ScaleRule::Ceil, ScaleRule::Round, ScaleRule::Floor];
+
+/// Each format, with blocks that do and do not start on a byte.
+fn cases() -> Vec<Case> {
+    let mut cases = vec![Case::Nf4(32), Case::Nf4(64), Case::Nf4(4096), Case::Fp4(64), Case::Dynamic8(256)];
+    for bits in 1..=8 {
+        cases.extend([16, 32, 64, 128].map(|group| Case::Affine(bits, group)));
+    }
+    for block in [1, 3, 33, 64, 1000, 70_001] {
+        cases.extend([Case::Int8(block), Case::Ternary(block), Case::Binary(block)]);
+    }
+    for rule in RULES {
+        cases.extend([Case::Mxfp4(rule), Case::Mxfp8(rule)]);
+    }
+    cases.extend([None, Some(4.5), Some(1e-3)].map(Case::Nvfp4));
+    cases
+}
+
+impl Case {
+    fn bits(self) -> u32 {
+        match self {
+            Self::Nf4(_) | Self::Fp4(_) | Self::Mxfp4(_) | Self::Nvfp4(_) => 4,
+            Self::Dynamic8(_) | Self::Int8(_) | Self::Mxfp8(_) => 8,
+            Self::Affine(bits, _) => bits,
+            Self::Ternary(_) => 2,
+            Self::Binary(_) => 1,
+        }
+    }
+
+    fn block(self) -> usize {
+        match self {
+            Self::Nf4(block)
+            | Self::Fp4(block)
+            | Self::Dynamic8(block)
+            | Self::Affine(_, block)
+            | Self::Int8(block)
+            | Self::Ternary(block)
+            | Self::Binary(block) => block,
+            Self::Mxfp4(_) | Self::Mxfp8(_) => 32,
+            Self::Nvfp4(_) => 16,
+        }
+    }
+
+    fn quantize(self, x: &[f32]) -> Result<Stored, KernelError> {
+        let blocks = x.len().div_ceil(self.block());
+        // Filled with what a quantizer that forgets an element would leave.
+        let (mut codes, mut scales) = (vec![0xa5; code_bytes(x.len(), self.bits())], vec![f32::NAN; blocks]);
+        let (mut biases, mut bytes) = (vec![], vec![]);
+        match self {
+            Self::Nf4(block) => nf4::quantize(x, block, &mut codes, &mut scales)?,
+            Self::Fp4(block) => fp4::quantize(x, block, &mut codes, &mut scales)?,
+            Self::Dynamic8(block) => dynamic8::quantize(x, block, &mut codes, &mut scales)?,
+            Self::Affine(bits, group) => {
+                biases = vec![f32::NAN; blocks];
+                affine::quantize(x, x.len(), group, bits, &mut codes, &mut scales, &mut biases)?;
+            }
+            Self::Int8(block) => {
+                let mut signed = vec![0x55; x.len()];
+                int8::quantize(x, block, &mut signed, &mut scales)?;
+                codes = signed.into_iter().map(i8::cast_unsigned).collect();
+            }
+            Self::Ternary(block) => ternary::quantize(x, block, &mut codes, &mut scales)?,
+            Self::Binary(block) => binary::quantize(x, block, &mut codes, &mut scales)?,
+            Self::Mxfp4(_) | Self::Mxfp8(_) | Self::Nvfp4(_) => {
+                scales = vec![];
+                bytes = vec![0xa5; blocks];
+                match self {
+                    Self::Mxfp4(rule) => mxfp4::quantize(x, rule, &mut codes, &mut bytes)?,
+                    Self::Mxfp8(rule) => mxfp8::quantize(x, rule, &mut codes, &mut bytes)?,
+                    Self::Nvfp4(global_scale) => nvfp4::quantize(x, global_scale, &mut codes, &mut bytes)?,
+                    _ => unreachable!(),
+                }
+            }
+        }
+        Ok(Stored { codes, scales, biases, bytes })
+    }
+
+    fn fake_quantize(self, x: &[f32]) -> Result<Vec<f32>, KernelError> {
+        let mut out = vec![f32::NAN; x.len()];
+        match self {
+            Self::Nf4(block) => nf4::fake_quantize(x, block, &mut out)?,
+            Self::Fp4(block) => fp4::fake_quantize(x, block, &mut out)?,
+            Self::Dynamic8(block) => dynamic8::fake_quantize(x, block, &mut out)?,
+            Self::Affine(bits, group) => affine::fake_quantize(x, x.len(), group, bits, &mut out)?,
+            Self::Int8(block) => int8::fake_quantize(x, block, &mut out)?,
+            Self::Ternary(block) => ternary::fake_quantize(x, block, &mut out)?,
+            Self::Binary(block) => binary::fake_quantize(x, block, &mut out)?,
+            Self::Mxfp4(rule) => mxfp4::fake_quantize(x, rule, &mut out)?,
+            Self::Mxfp8(rule) => mxfp8::fake_quantize(x, rule, &mut out)?,
+            Self::Nvfp4(global_scale) => nvfp4::fake_quantize(x, global_scale, &mut out)?,
+        }
+        Ok(out)
+    }
+
+    /// The values of what was stored, by the crate's decoder.
+    fn dequantize(self, stored: &Stored, elements: usize) -> Vec<f32> {
+        let bytes = &stored.codes[..];
+        let table = |order, values| Codes::Table { bytes, bits: self.bits(), order, values };
+        let signed: Vec<i8> = bytes.iter().map(|code| code.cast_signed()).collect();
+        let units: Vec<f32> = stored.scales.iter().map(|absmax| absmax / 127.0).collect();
+        let scales = Scales::F32(&stored.scales);
+        let (codes, scales) = match self {
+            Self::Nf4(_) => (table(Order::HighFirst, &nf4::CODEBOOK), scales),
+            Self::Fp4(_) => (table(Order::HighFirst, &fp4::CODEBOOK), scales),
+            // No matrix has these elements; they are the scales of one.
+            Self::Dynamic8(block) => {
+                let value = |(at, code): (usize, &u8)| dynamic8::map()[usize::from(*code)] * stored.scales[at / block];
+                return bytes.iter().enumerate().map(value).collect();
+            }
+            Self::Affine(bits, _) => (Codes::Unsigned { bytes, bits }, scales),
+            Self::Int8(_) => (Codes::Signed { codes: &signed }, Scales::F32(&units)),
+            Self::Ternary(_) => (table(Order::LowFirst, &ternary::VALUES), scales),
+            Self::Binary(_) => (table(Order::LowFirst, &binary::VALUES), scales),
+            Self::Mxfp4(_) => (table(Order::LowFirst, &E2M1), Scales::E8m0(&stored.bytes)),
+            Self::Mxfp8(_) => (Codes::E4m3 { bytes }, Scales::E8m0(&stored.bytes)),
+            Self::Nvfp4(global_scale) => {
+                let scales = Scales::E4m3 { bytes: &stored.bytes, factor: nvfp4::factor(global_scale) };
+                (table(Order::LowFirst, &E2M1), scales)
+            }
+        };
+        let biases = matches!(self, Self::Affine(..)).then_some(Scales::F32(&stored.biases));
+        let mut out = vec![f32::NAN; elements];
+        let matrix = Matrix { n: 1, k: elements, codes, scales, biases, block: self.block() };
+        dequantize(&matrix, &mut out[..]).unwrap();
+        out
+    }
+
+    /// The value of each element, by the format's formula alone.
+    fn by_formula(self, x: &[f32]) -> Vec<f32> {
+        x.chunks(self.block()).flat_map(|block| self.block_by_formula(block)).collect()
+    }
+
+    fn block_by_formula(self, x: &[f32]) -> Vec<f32> {
+        let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        let each = |f: &dyn Fn(f32) -> f32| x.iter().map(|x| f(*x)).collect();
+        match self {
+            Self::Nf4(_) | Self::Fp4(_) | Self::Dynamic8(_) => {
+                let mut table = match self {
+                    Self::Nf4(_) => nf4::CODEBOOK.to_vec(),
+                    Self::Fp4(_) => fp4::CODEBOOK.to_vec(),
+                    _ => dynamic8::map().to_vec(),
+                };
+                table.sort_by(f32::total_cmp);
+                // Halfway between two values, the lesser.
+                let midpoints: Vec<f32> = match self {
+                    Self::Nf4(_) => nf4::THRESHOLDS.to_vec(),
+                    _ => table.windows(2).map(|pair| f32::midpoint(pair[0], pair[1])).collect(),
+                };
+                each(&|x| {
+                    let scaled = (x * (1.0 / most.max(1e-38))).clamp(-1.0, 1.0);
+                    table[midpoints.iter().filter(|midpoint| scaled > **midpoint).count()] * most
+                })
+            }
+            Self::Affine(bits, _) => {
+                let top = (1_u32 << bits) as f32 - 1.0;
+                let low = x.iter().copied().fold(f32::INFINITY, f32::min);
+                let high = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let mut scale = ((high - low) / top).max(1e-7);
+                let mut bias = 0.0;
+                let edge = if low.abs() > high.abs() {
+                    low
+                } else {
+                    scale = -scale;
+                    high
+                };
+                let steps = (edge / scale).round_ties_even();
+                if steps != 0.0 {
+                    scale = edge / steps;
+                    bias = edge;
+                }
+                each(&|x| ((x - bias) / scale).round_ties_even().max(0.0).min(top) * scale + bias)
+            }
+            Self::Int8(_) if most == 0.0 => each(&|_| 0.0),
+            Self::Int8(_) => each(&|x| (x * (127.0 / most)).round_ties_even() * (most / 127.0)),
+            Self::Ternary(_) | Self::Binary(_) => {
+                let mean = x.iter().map(|x| f64::from(x.abs())).sum::<f64>() / x.len() as f64;
+                let mean = mean as f32;
+                each(&|x| match self {
+                    Self::Ternary(_) if mean == 0.0 => 0.0,
+                    Self::Ternary(_) => (x / mean).round_ties_even().clamp(-1.0, 1.0) * mean,
+                    _ if x >= 0.0 => mean,
+                    _ => -mean,
+                })
+            }
+            Self::Mxfp4(_) | Self::Mxfp8(_) if most == 0.0 => each(&|_| 0.0),
+            Self::Mxfp4(rule) => {
+                let scale = scale_by_formula(rule, most, 6.0);
+                each(&|x| nearest(&E2M1[..8], f64::from(x) / scale) * scale as f32)
+            }
+            Self::Mxfp8(rule) => {
+                let scale = scale_by_formula(rule, most, 448.0);
+                let values: Vec<f32> = (0..=0x7e).map(e4m3).collect();
+                each(&|x| nearest(&values, f64::from(x) / scale) * scale as f32)
+            }
+            Self::Nvfp4(global_scale) => {
+                let values: Vec<f32> = (0..=0x7e).map(e4m3).collect();
+                let encode = global_scale.map_or(1.0, |most| 448.0 * 6.0 / most);
+                let rounded = nearest(&values, f64::from(most / 6.0 * encode));
+                if rounded == 0.0 {
+                    return each(&|_| 0.0);
+                }
+                let unit = rounded * nvfp4::factor(global_scale);
+                each(&|x| nearest(&E2M1[..8], f64::from(x / rounded * encode)) * unit)
+            }
+        }
+    }
+}
+
+/// The rules as their definitions have them, in `f64`.
+fn scale_by_formula(rule: ScaleRule, most: f32, top: f64) -> f64 {
+    let most = f64::from(most);
+    let exponent = match rule {
+        ScaleRule::Ceil => (most / top).log2().ceil(),
+        ScaleRule::Round => (most / top).log2().round(),
+        ScaleRule::Floor => most.log2().floor() - top.log2().floor(),
+    };
+    exponent.max(-127.0).exp2()
+}
+
+/// Of ascending magnitudes with even codes for the even ones, the nearest to `x`, the even one of two.
+fn nearest(magnitudes: &[f32], x: f64) -> f32 {
+    // Far above them all, no distance in f64 would tell them apart.
+    let most = x.abs().min(f64::from(magnitudes[magnitudes.len() - 1]));
+    let distance = |code: usize| (f64::from(magnitudes[code]) - most).abs();
+    let mut best = 0;
+    for code in 1..magnitudes.len() {
+        if distance(code) < distance(best) || (distance(code) == distance(best) && code % 2 == 0) {
+            best = code;
+        }
+    }
+    if x < 0.0 { -magnitudes[best] } else { magnitudes[best] }
+}
+
+/// Numbers of every kind, in a length that all groups divide.
+fn kinds() -> Vec<Vec<f32>> {
+    let mut random = Random::new(11);
+    let normal = random.normal(70_016);
+    let with = |f: &dyn Fn(f32) -> f32| normal[..1024].iter().map(|x| f(*x)).collect::<Vec<f32>>();
+    vec![
+        vec![],
+        with(&|_| 0.0),
+        with(&|_| -0.0),
+        with(&|_| 3.5),
+        with(&|_| -3.5),
+        with(&|x| x.abs()),
+        with(&|x| -x.abs()),
+        with(&|x| x + 1000.0),
+        with(&|x| x * 1e-30),
+        with(&|x| x * 1e30),
+        with(&|x| (4.0 * x).round() / 4.0),
+        normal,
+    ]
+}
+
+#[test]
+fn every_format_follows_its_formula() {
+    for case in cases() {
+        for x in kinds() {
+            let stored = case.quantize(&x).unwrap();
+            let (values, expected) = (case.dequantize(&stored, x.len()), case.by_formula(&x));
+            if let Some(at) = (0..x.len()).find(|&at| values[at] != expected[at]) {
+                panic!("{case:?}: element {at}, {}, is {} and not {}", x[at], values[at], expected[at]);
+            }
+        }
+    }
+}
+
+#[test]
+fn fake_quantization_is_quantization_and_back() {
+    for case in cases() {
+        for x in kinds() {
+            let stored = case.quantize(&x).unwrap();
+            let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+            let (fake, real) = (case.fake_quantize(&x).unwrap(), case.dequantize(&stored, x.len()));
+            assert!(bits(fake) == bits(real), "{case:?}");
+        }
+    }
+}
+
+#[test]
+fn ragged_lengths_are_padded() {
+    let normal = Random::new(12).normal(5000);
+    for case in cases() {
+        if matches!(case, Case::Affine(..)) {
+            continue;
+        }
+        for len in [1, 2, 15, 17, 33, 257, 4097] {
+            let x = &normal[..len];
+            let stored = case.quantize(x).unwrap();
+            assert_eq!(case.dequantize(&stored, len), case.by_formula(x), "{case:?} {len}");
+            assert_eq!(case.fake_quantize(x).unwrap(), case.by_formula(x), "{case:?} {len}");
+        }
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let x = Random::new(13).normal(300_032);
+    for case in cases() {
+        let one = threads::with_count(1, || (case.quantize(&x).unwrap(), case.fake_quantize(&x).unwrap()));
+        for count in [2, 3] {
+            let many = threads::with_count(count, || (case.quantize(&x).unwrap(), case.fake_quantize(&x).unwrap()));
+            assert!(one == many, "{case:?} on {count} threads");
+        }
+    }
+}
+
+#[test]
+fn thresholds_are_where_the_formula_has_them() {
+    // A first element that makes the scale 1 lets the others be the scaled values themselves.
+    let around = |first: f32, thresholds: &[f32]| {
+        let mut x = vec![first];
+        x.extend(thresholds.iter().flat_map(|t| [t.next_down(), *t, t.next_up(), -t.next_down(), -t, -t.next_up()]));
+        x.resize(x.len().next_multiple_of(4096), 0.0);
+        x
+    };
+    let mut sorted = fp4::CODEBOOK;
+    sorted.sort_by(f32::total_cmp);
+    let midpoints =
+        |values: &[f32]| values.windows(2).map(|pair| f32::midpoint(pair[0], pair[1])).collect::<Vec<f32>>();
+    let e4m3s: Vec<f32> = (0..=0x7e).map(e4m3).collect();
+    let halves: Vec<f32> = (0..127).map(|i| i as f32 + 0.5).collect();
+    for (case, x) in [
+        (Case::Nf4(4096), around(1.0, &nf4::THRESHOLDS)),
+        (Case::Fp4(4096), around(1.0, &midpoints(&sorted))),
+        (Case::Dynamic8(4096), around(1.0, &midpoints(dynamic8::map()))),
+        (Case::Int8(4096), around(127.0, &halves)),
+    ] {
+        let stored = case.quantize(&x).unwrap();
+        assert_eq!(case.dequantize(&stored, x.len()), case.by_formula(&x), "{case:?}");
+    }
+    // Groups of few elements: each gets its own first.
+    let grouped = |group: usize, first: f32, thresholds: &[f32]| {
+        let all = around(first, thresholds);
+        all[1..].chunks(group - 1).flat_map(|part| [&[first], part].concat()).collect::<Vec<f32>>()
+    };
+    let mut cases = vec![(Case::Nvfp4(None), grouped(16, 6.0, &midpoints(&E2M1[..8])))];
+    for rule in RULES {
+        cases.push((Case::Mxfp4(rule), grouped(32, 6.0, &midpoints(&E2M1[..8]))));
+        cases.push((Case::Mxfp8(rule), grouped(32, 448.0, &midpoints(&e4m3s))));
+    }
+    for (case, x) in cases {
+        let stored = case.quantize(&x).unwrap();
+        assert_eq!(case.dequantize(&stored, x.len()), case.by_formula(&x), "{case:?}");
+    }
+}
+
+#[test]
+fn scale_rules_decide_where_their_definitions_do() {
+    for rule in RULES {
+        for top in [6.0_f32, 448.0] {
+            for power in [-126, -100, -3, 0, 1, 50, 118] {
+                for fraction in [1.0_f32, std::f32::consts::FRAC_1_SQRT_2, top / 4.0, top, 0.9, 1.1] {
+                    let base = fraction * top * 2f32.powi(power);
+                    for most in [base.next_down(), base, base.next_up()].into_iter().filter(|most| most.is_finite()) {
+                        let mut scales = [0];
+                        let (codes, scale) = (&mut [0; 1], scale_by_formula(rule, most, f64::from(top)));
+                        if top == 6.0 {
+                            mxfp4::quantize(&[most], rule, codes, &mut scales).unwrap();
+                        } else {
+                            mxfp8::quantize(&[most], rule, codes, &mut scales).unwrap();
+                        }
+                        assert_eq!(f64::from(e8m0(scales[0])), scale, "{rule:?} {most:e} {top}");
+                    }
+                }
+            }
+        }
+    }
+    // Subnormal numbers have the least scale that there is.
+    let mut scales = [0xff; 1];
+    mxfp4::quantize(&[1e-45; 32], ScaleRule::Ceil, &mut [0; 16], &mut scales).unwrap();
+    assert_eq!(scales, [0]);
+}
+
+#[test]
+fn columns_are_the_rows_of_the_transpose() {
+    for (n, k) in [(1, 1), (3, 5), (700, 129), (2, 70_000)] {
+        let mut x = Random::new(14).normal(n * k);
+        (0..n).for_each(|row| x[row * k] = 0.0);
+        let transpose =
+            |x: &[f32], n: usize, k: usize| -> Vec<f32> { (0..n * k).map(|at| x[at % n * k + at / n]).collect() };
+        let (mut codes, mut absmax) = (vec![0; n * k], vec![f32::NAN; k]);
+        int8::quantize_columns(&x, k, &mut codes, &mut absmax).unwrap();
+        let (mut row_codes, mut row_absmax) = (vec![0; n * k], vec![f32::NAN; k]);
+        let turned = transpose(&x, n, k);
+        int8::quantize(&turned, n, &mut row_codes, &mut row_absmax).unwrap();
+        assert_eq!(absmax, row_absmax);
+        assert!((0..n * k).all(|at| codes[at] == row_codes[at % k * n + at / k]));
+        let (mut fake, mut row_fake) = (vec![0.0; n * k], vec![0.0; n * k]);
+        int8::fake_quantize_columns(&x, k, &mut fake).unwrap();
+        int8::fake_quantize(&turned, n, &mut row_fake).unwrap();
+        assert!(fake == transpose(&row_fake, k, n));
+    }
+}
+
+#[test]
+fn errors_of_fp4_are_those_of_bitsandbytes() {
+    let x = Random::new(15).normal(1 << 20);
+    let y = Case::Fp4(64).fake_quantize(&x).unwrap();
+    let mean = |error: &dyn Fn(f32, f32) -> f32| {
+        x.iter().zip(&y).map(|(x, y)| f64::from(error(*x, *y))).sum::<f64>() / x.len() as f64
+    };
+    assert!((mean(&|x, y| (x - y).abs()) - 0.096_543).abs() < 7.0 * 7e-5);
+    assert!((mean(&|x, y| ((x - y) / x).abs()) - 0.260_125).abs() < 7.0 * 3e-4);
+}
+
+#[test]
+fn the_first_value_that_is_not_finite_is_named() {
+    for case in cases() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for index in [0, 70_000, 131_071] {
+                let mut x = vec![1.0; 131_072];
+                x[index] = bad;
+                x[131_071] = f32::NAN;
+                for result in [case.quantize(&x).map(drop), case.fake_quantize(&x).map(drop)] {
+                    let Err(KernelError::NonFinite { index: named, .. }) = result else {
+                        panic!("{case:?} {result:?}")
+                    };
+                    assert_eq!(named, index, "{case:?}");
+                }
+            }
+        }
+    }
+    let mut x = [1.0; 6];
+    x[4] = f32::INFINITY;
+    let result = int8::quantize_columns(&x, 3, &mut [0; 6], &mut [0.0; 3]);
+    assert_eq!(result, Err(KernelError::NonFinite { index: 4, value: f32::INFINITY }));
+}
+
+#[test]
+fn parameters_and_lengths_are_checked() {
+    let message = |result: Result<(), KernelError>| result.unwrap_err().to_string();
+    let x = [0.0; 64];
+    assert_eq!(fp4::quantize(&x, 48, &mut [0; 32], &mut [0.0; 2]), Err(KernelError::BlockSize { block: 48 }));
+    assert_eq!(dynamic8::fake_quantize(&x, 16, &mut [0.0; 64]), Err(KernelError::BlockSize { block: 16 }));
+    for result in [
+        int8::quantize(&x, 0, &mut [0; 64], &mut []),
+        ternary::quantize(&x, 0, &mut [0; 16], &mut []),
+        binary::fake_quantize(&x, 0, &mut [0.0; 64]),
+        affine::fake_quantize(&x, 64, 0, 4, &mut [0.0; 64]),
+    ] {
+        assert_eq!(result, Err(KernelError::EmptyBlock));
+    }
+    for bits in [0, 9] {
+        assert_eq!(affine::fake_quantize(&x, 64, 32, bits, &mut [0.0; 64]), Err(KernelError::Bits { bits }));
+    }
+    for (k, group) in [(64, 48), (48, 16), (0, 32)] {
+        let result = affine::quantize(&x, k, group, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2]);
+        assert_eq!(result, Err(KernelError::Group { elements: 64, k, group }));
+    }
+    assert_eq!(
+        message(affine::fake_quantize(&x, 64, 48, 4, &mut [0.0; 64])),
+        "64 elements in rows of 64 do not divide into groups of 48\n\
+         help: choose a group size that divides the row, and give whole rows"
+    );
+    for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        assert!(matches!(nvfp4::fake_quantize(&x, Some(value), &mut [0.0; 64]), Err(KernelError::GlobalScale { .. })));
+    }
+    assert_eq!(
+        message(nvfp4::fake_quantize(&x, Some(0.0), &mut [0.0; 64])),
+        "the global scale is 0\nhelp: give the largest magnitude of the tensor, or `None` if that is zero"
+    );
+    assert_eq!(
+        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 31], &mut [0; 2])),
+        "`codes` holds 31 elements where 32 are needed\nhelp: as many as `x` has elements, in whole bytes"
+    );
+    assert_eq!(
+        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 32], &mut [0; 3])),
+        "`scales` holds 3 elements where 2 are needed\nhelp: each block of elements has one"
+    );
+    assert_eq!(
+        message(mxfp8::fake_quantize(&x, ScaleRule::Ceil, &mut [0.0; 63])),
+        "`out` holds 63 elements where 64 are needed\nhelp: one for each element of `x`"
+    );
+    assert_eq!(
+        message(affine::quantize(&x, 64, 32, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 1])),
+        "`biases` holds 1 elements where 2 are needed\nhelp: each group of elements has one"
+    );
+    assert_eq!(
+        message(int8::quantize_columns(&x, 32, &mut [0; 64], &mut [0.0; 1])),
+        "`absmax` holds 1 elements where 32 are needed\nhelp: each column has one"
+    );
+}

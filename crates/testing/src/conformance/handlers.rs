@@ -1,0 +1,100 @@
+//! The handlers of a subject's type, and what happens where it has none.
+
+use std::any::TypeId;
+
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use tacit_core::{Pattern, Registry, Result};
+
+use super::call::Call;
+use super::calls::{Generator, Scene, generators};
+use super::case::{Case, cases};
+use super::report::{Report, guarded};
+use super::shape::Shapes;
+use super::subject::{Subject, type_of};
+
+/// The variable that sets how many cases are drawn for each primitive that has a handler for the subject.
+pub const CASES_VARIABLE: &str = "TACIT_CONFORMANCE_CASES";
+
+/// Compares calls of every known primitive with dense: in a plain case, and in drawn ones where the type has a handler
+/// that names the primitive.
+///
+/// Cases vary in rank, extents, dtypes and layouts of the dense operands. Calls that a handler takes are compared
+/// in value and gradient, those of a named primitive also compiled; others must be bit for bit what the primitive gives
+/// on dense operands.
+#[must_use]
+pub fn handlers(subject: &Subject) -> Report {
+    let mut report = Report::new(format!("handlers of {}", subject.name()));
+    let shapes = match Shapes::of(subject) {
+        Ok(shapes) => shapes,
+        Err(found) => {
+            report.found("shapes", found);
+            return report;
+        }
+    };
+    let plain = Case::plain(&shapes);
+    let own = Primitives::of(subject, &plain);
+    for (primitive, generator) in generators() {
+        let named = own.named.contains(&primitive);
+        for call in calls_in(subject, generator, &plain) {
+            report.compare(format_args!("{primitive}: {}", call.name), || call.check(subject, named));
+        }
+        if named {
+            let drawn = each_drawn(&shapes, |case| {
+                calls_in(subject, generator, case).iter().try_for_each(|call| {
+                    report.compared_one();
+                    guarded(|| call.check(subject, true)).map_err(|found| format!("{}: {found}", call.name))
+                })
+            });
+            if let Err(found) = drawn {
+                report.found(primitive, found);
+            }
+        }
+    }
+    report
+}
+
+/// The primitives for which a type has handlers.
+pub(super) struct Primitives {
+    named: Vec<&'static str>,
+    any: bool,
+}
+
+impl Primitives {
+    pub(super) fn of(subject: &Subject, plain: &Case) -> Self {
+        let ty = subject.normal(&plain.aval, plain.seed).as_ref().and_then(type_of);
+        let registry = Registry::global();
+        let own =
+            || registry.handlers().iter().filter(|handler| ty.is_some_and(|ty| names(handler.signature.operands, ty)));
+        Self {
+            named: own().filter_map(|handler| handler.signature.primitive).collect(),
+            any: own().any(|handler| handler.signature.primitive.is_none()),
+        }
+    }
+
+    pub(super) fn contain(&self, primitive: &str) -> bool {
+        self.any || self.named.contains(&primitive)
+    }
+}
+
+/// Whether a type stands among the patterns.
+pub(super) fn names(patterns: &[Pattern], ty: TypeId) -> bool {
+    patterns.iter().any(|pattern| matches!(pattern, Pattern::Type(own, _) if *own == ty))
+}
+
+/// The calls that a generator makes of a case: none where the subject cannot stand for its aval.
+pub(super) fn calls_in(subject: &Subject, generator: Generator, case: &Case) -> Vec<Call> {
+    Scene::new(subject, case).map(|scene| generator(&scene)).unwrap_or_default()
+}
+
+/// Runs `check` on the drawn cases, the same in every run; the least case that fails stands in the error.
+pub(super) fn each_drawn(shapes: &Shapes, mut check: impl FnMut(&Case) -> Result<(), String>) -> Result<(), String> {
+    let wanted = std::env::var(CASES_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let config = Config { cases: wanted, failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let check = std::cell::RefCell::new(&mut check);
+    let outcome = runner.run(&cases(shapes), |case| (check.borrow_mut())(&case).map_err(TestCaseError::fail));
+    outcome.map_err(|error| match error {
+        TestError::Fail(reason, case) => format!("{reason}, in {case:?}"),
+        TestError::Abort(reason) => format!("no cases: {reason}"),
+    })
+}

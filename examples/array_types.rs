@@ -1,0 +1,112 @@
+//! The book's fifth chapter: the array types, alone and inside each other.
+
+use std::fmt::Write;
+
+use mlx_rs::{Array, Dtype, ops, random};
+use tacit::prelude::*;
+use tacit::{
+    BinaryArray, Concat, Diagonal, Fp4Array, Int8Array, Lora, Mxfp4Array, Mxfp8Array, Nvfp4Array, ScaleRule, Scaled,
+    TernaryArray,
+};
+
+/// A title, and the function that makes what the chapter shows.
+type Section = (&'static str, fn() -> Result<String>);
+
+/// In the chapter's order.
+pub(crate) const SECTIONS: [Section; 4] =
+    [("formats", formats), ("nested", nested), ("joined", joined), ("diagonals", diagonals)];
+
+fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
+    Ok(random::normal::<f32>(shape, None, None, Some(&random::key(seed)?))?)
+}
+
+// ANCHOR: formats
+/// Bits an element and mean error of a normal matrix in each stored format, and the error of a product with it.
+fn formats() -> Result<String> {
+    let (w, x) = (normal(1, &[256, 512])?, normal(2, &[4, 512])?);
+    let stored: [(&str, Value); 14] = [
+        ("Nf4, blocks of 64", Nf4Array::quantize(&w, 64)?.into()),
+        ("Nf4, double quantized", Nf4Array::quantize(&w, 64)?.double_quantized()?.into()),
+        ("Fp4, blocks of 64", Fp4Array::quantize(&w, 64)?.into()),
+        ("Affine, 8 bits, groups of 64", AffineArray::quantize(&w, 64, 8)?.into()),
+        ("Affine, 4 bits, groups of 64", AffineArray::quantize(&w, 64, 4)?.into()),
+        ("Affine, 3 bits, groups of 64", AffineArray::quantize(&w, 64, 3)?.into()),
+        ("Affine, 2 bits, groups of 64", AffineArray::quantize(&w, 64, 2)?.into()),
+        ("Int8, a scale for each row", Int8Array::quantize_rows(&w)?.into()),
+        ("Int8, blocks of 64", Int8Array::quantize(&w, 64)?.into()),
+        ("Mxfp8", Mxfp8Array::quantize(&w, ScaleRule::Ceil)?.into()),
+        ("Mxfp4", Mxfp4Array::quantize(&w, ScaleRule::Ceil)?.into()),
+        ("Nvfp4", Nvfp4Array::quantize(&w, None)?.into()),
+        ("Ternary, blocks of 64", TernaryArray::quantize(&w, 64)?.into()),
+        ("Binary, blocks of 64", BinaryArray::quantize(&w, 64)?.into()),
+    ];
+    let product = |w: Value| implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([(&x).into(), w])?.dense();
+    let exact = product((&w).into())?;
+    let mut table = format!("{:<30}{:>6}{:>8}{:>9}\n", "", "bits", "element", "product");
+    for (name, value) in stored {
+        let bits = 8.0 * value.nbytes() as f64 / w.size() as f64;
+        let rounded = {
+            let _allow = Policy::Allow.scope();
+            value.dense()?
+        };
+        let [element, product] = [relative(&rounded, &w)?, relative(&product(value)?, &exact)?];
+        let _ = writeln!(table, "{name:<30}{bits:>6.2}{element:>8.3}{product:>9.3}");
+    }
+    Ok(table.trim_end().to_owned())
+}
+
+/// The root mean square of the difference, over that of `exact`.
+fn relative(found: &Array, exact: &Array) -> Result<f32> {
+    let square = |array: &Array| array.square()?.mean(None);
+    Ok(square(&found.subtract(exact)?)?.divide(square(exact)?)?.sqrt()?.item_exact())
+}
+// ANCHOR_END: formats
+
+// ANCHOR: nested
+/// A low-rank change of a 4-bit weight whose scales are quantized as well, in code that knows of nothing.
+fn nested() -> Result<String> {
+    let _deny = Policy::Deny.scope();
+    let base = Nf4Array::quantize(&normal(1, &[128, 256])?, 64)?.double_quantized()?;
+    let (a, b) = (normal(2, &[8, 256])?, ops::zeros::<f32>(&[128, 8])?);
+    let w = Lora::new(base, a, b, 16.0)?;
+    let x = normal(3, &[2, 256])?;
+    Ok(explain(|[x, w]: [Array; 2]| x.matmul(w.t()), [x.into(), w.into()])?.to_string())
+}
+// ANCHOR_END: nested
+
+// ANCHOR: joined
+/// Three weights of two formats as the one matrix that a fused projection multiplies with.
+fn joined() -> Result<String> {
+    let _deny = Policy::Deny.scope();
+    let [q, k, v] = [1, 2, 3].map(|seed| normal(seed, &[64, 256]));
+    let parts: Vec<Value> = vec![
+        Nf4Array::quantize(&q?, 64)?.into(),
+        Nf4Array::quantize(&k?, 64)?.into(),
+        Scaled::new(AffineArray::quantize(&v?, 64, 8)?, &Array::from_f32(0.5))?.into(),
+    ];
+    let w = Concat::new(parts, 0)?;
+    let x = normal(4, &[2, 256])?;
+    Ok(explain(|[x, w]: [Array; 2]| x.matmul(w.t()), [x.into(), w.into()])?.to_string())
+}
+// ANCHOR_END: joined
+
+// ANCHOR: diagonals
+/// Products of diagonal matrices stay diagonal, and only the last step is dense.
+fn diagonals() -> Result<String> {
+    let _deny = Policy::Deny.scope();
+    let diagonal = |from: i32| -> Result<Diagonal> {
+        Diagonal::new(ops::arange::<_, f32>(from, from + 1024, None)?.as_dtype(Dtype::Float32)?)
+    };
+    let (a, b) = (diagonal(1)?, diagonal(2)?);
+    let x = ops::ones::<f32>(&[1, 1024])?;
+    let product = |[x, a, b]: [Array; 3]| x.matmul(a.matmul(b)?);
+    Ok(explain(product, [x.into(), a.into(), b.into()])?.to_string())
+}
+// ANCHOR_END: diagonals
+
+pub(crate) fn main() -> Result<()> {
+    for (title, section) in SECTIONS {
+        println!("{title}\n\n{}\n", section()?);
+    }
+    Ok(())
+}
