@@ -54,7 +54,7 @@ fn main() -> Result<()> {
         bench.int8(&case, 512)?;
     }
     if selected("eval_latency") {
-        bench.eval_latency()?;
+        eval_latency()?;
     }
     Ok(())
 }
@@ -86,12 +86,6 @@ impl Bench {
         Ok(value)
     }
 
-    fn x(&self, m: i32) -> Result<Array> {
-        let x = random::normal::<f32>(&[m, WIDTH], None, None, &random::key(m as u64)?)?;
-        x.eval()?;
-        Ok(x)
-    }
-
     /// The seconds in which the machine can read a weight, or multiply, whichever takes longer.
     fn limit(&self, weight: &Value, m: i32, bandwidth: f64) -> f64 {
         let operations = 2.0 * f64::from(m) * f64::from(WIDTH) * f64::from(WIDTH);
@@ -99,7 +93,7 @@ impl Bench {
     }
 
     fn product(&self, case: &str, weight: &Value, m: i32, backward: bool) -> Result<()> {
-        let x = Value::from(self.x(m)?);
+        let x = Value::from(activations(m)?);
         let mut chain = implicit(if backward { backwards } else { forwards });
         let seconds = per_product(|length| {
             let y = chain((x.clone(), vec![weight.clone(); length]));
@@ -118,7 +112,7 @@ impl Bench {
         while weights.len() * weights[0].nbytes() < COLD {
             weights.push(self.packed(format)?);
         }
-        let x = Value::from(self.x(1)?);
+        let x = Value::from(activations(1)?);
         let mut chain = implicit(forwards);
         let mut next = 0;
         let seconds = per_product(|length| {
@@ -135,7 +129,7 @@ impl Bench {
     /// The product with activations in 8 bits.
     fn int8(&self, case: &str, m: i32) -> Result<()> {
         let weight = Value::from(Nf4Array::quantize(&self.w, GROUP as usize)?.with_int8_activations());
-        let x = Value::from(self.x(m)?);
+        let x = Value::from(activations(m)?);
         let mut chain = implicit(forwards);
         let seconds = per_product(|length| {
             let y = chain((x.clone(), vec![weight.clone(); length]));
@@ -147,31 +141,12 @@ impl Bench {
         Ok(())
     }
 
-    /// An eval of one sum of two numbers.
-    fn eval_latency(&self) -> Result<()> {
-        let one = Array::from_f32(1.0);
-        let time = figures::median(201, 20, || {
-            one.add(&one).and_then(|two| two.eval()).expect("a sum");
-        });
-        let graph = figures::median(201, 20, || drop(one.add(&one).expect("a sum")));
-        Figure {
-            bench: "matmul",
-            case: "eval_latency",
-            value: time.as_secs_f64() * 1e6,
-            unit: "us",
-            baseline: "the same without the eval",
-            ratio: time.as_secs_f64() / graph.as_secs_f64(),
-        }
-        .record();
-        Ok(())
-    }
-
     /// Seconds of a product of another making.
     fn baseline(&self, name: &'static str, m: i32) -> Result<f64> {
         if let Some(&seconds) = self.baselines.borrow().get(&(name, m)) {
             return Ok(seconds);
         }
-        let x = self.x(m)?;
+        let x = activations(m)?;
         let (packed, scales, biases) = ops::quantize(&self.w, GROUP, 4)?;
         transforms::eval([&packed, &scales, &biases])?;
         let product = |x: &Array| {
@@ -188,6 +163,31 @@ impl Bench {
         self.baselines.borrow_mut().insert((name, m), seconds);
         Ok(seconds)
     }
+}
+
+fn activations(m: i32) -> Result<Array> {
+    let x = random::normal::<f32>(&[m, WIDTH], None, None, &random::key(m as u64)?)?;
+    x.eval()?;
+    Ok(x)
+}
+
+/// An eval of one sum of two numbers.
+fn eval_latency() -> Result<()> {
+    let one = Array::from_f32(1.0);
+    let time = figures::median(201, 20, || {
+        one.add(&one).and_then(|two| two.eval()).expect("a sum");
+    });
+    let graph = figures::median(201, 20, || drop(one.add(&one).expect("a sum")));
+    Figure {
+        bench: "matmul",
+        case: "eval_latency",
+        value: time.as_secs_f64() * 1e6,
+        unit: "us",
+        baseline: "the same without the eval",
+        ratio: time.as_secs_f64() / graph.as_secs_f64(),
+    }
+    .record();
+    Ok(())
 }
 
 const MLX: &str = "MLX's quantized_matmul, affine 4-bit";

@@ -17,6 +17,16 @@ namespace detail = mlx::core::detail;
 
 enum Outcome : int { kReplayed, kTraced, kInlined };
 
+// MLX's compile merges scalars of one value, forgets that an output may be one of them, and then looks it up in vain. A
+// copy is followed to the scalar that is left.
+void copy_scalars(std::vector<array>& outputs) {
+  for (auto& output : outputs) {
+    if (!output.has_primitive() && !output.is_tracer() && output.ndim() == 0) {
+      output = mlx::core::copy(output, mlx::core::default_stream(mlx::core::default_device()));
+    }
+  }
+}
+
 bool any_tracer(const std::vector<array>& arrays) {
   return std::any_of(arrays.begin(), arrays.end(), [](const array& value) { return value.is_tracer(); });
 }
@@ -103,6 +113,7 @@ class Program {
       if (program->shapeless_ && !any_tracer(program->inputs_)) {
         free_addmm(tracers, outputs);
       }
+      copy_scalars(outputs);
       return {std::move(outputs), nullptr};
     }
   };

@@ -26,6 +26,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
     tolerance: f64,
+    least: f64,
     policy: Policy,
     gradients: bool,
     compiled: bool,
@@ -61,13 +62,23 @@ impl Oracle {
     /// An oracle that asks for `max|a - b| <= tolerance * max|b|` of each output and gradient.
     #[must_use]
     pub fn new(tolerance: f64) -> Self {
-        Self { tolerance, policy: Policy::Deny, gradients: true, compiled: true }
+        Self { tolerance, least: 0.0, policy: Policy::Deny, gradients: true, compiled: true }
     }
 
     /// Lets calls without a handler materialize their operands.
     #[must_use]
     pub fn allowing(self) -> Self {
         Self { policy: Policy::Allow, ..self }
+    }
+
+    /// Grants outputs and gradients that are all smaller than `least` the error of that magnitude.
+    ///
+    /// A sum whose terms cancel is the rounding of its terms, in an order that the machine chooses: no error is small
+    /// relative to it. With terms of magnitude one and a tolerance of 1e-5, `1.0 / 64.0` grants one unit in the last place
+    /// of a term.
+    #[must_use]
+    pub fn least(self, least: f64) -> Self {
+        Self { least, ..self }
     }
 
     /// Compares values only, for functions that have no gradient.
@@ -164,7 +175,7 @@ impl Oracle {
             if found_aval != expected_aval {
                 return Err(format!("{what} {i} is {found_aval}, and {expected_aval} of the dense function"));
             }
-            let error = relative_error(found, expected).map_err(|error| format!("{what} {i}: {error}"))?;
+            let error = error_above(found, expected, self.least).map_err(|error| format!("{what} {i}: {error}"))?;
             if error > self.tolerance {
                 return Err(format!("{what} {i} has the relative error {error:.3e}, above {:.1e}", self.tolerance));
             }
@@ -185,11 +196,16 @@ fn under<R>(policy: Policy, side: &str, f: impl FnOnce() -> Result<R, Exception>
 ///
 /// The arrays have different sizes, or cannot be evaluated as f32.
 pub fn relative_error(a: &Array, b: &Array) -> Result<f64> {
+    error_above(a, b, 0.0)
+}
+
+/// `max|a - b| / max(max|b|, least)`.
+fn error_above(a: &Array, b: &Array, least: f64) -> Result<f64> {
     let (a, b) = (floats(a)?, floats(b)?);
     if a.len() != b.len() {
         return Err(Error::invalid(format!("{} elements and {}", a.len(), b.len()), "compare arrays of one shape"));
     }
-    let (mut error, mut scale) = (0f64, 0f64);
+    let (mut error, mut scale) = (0f64, least);
     for (&a, &b) in a.iter().zip(&b) {
         #[allow(clippy::float_cmp, reason = "equal infinities have no difference")]
         if a == b || (a.is_nan() && b.is_nan()) {

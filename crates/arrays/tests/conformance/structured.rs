@@ -83,7 +83,7 @@ pub(crate) fn concat(x: &Array) -> Result<Value> {
     if x.ndim() == 0 || x.dim(0) < 2 {
         return Err(Error::decline("one part"));
     }
-    let parts = ops::split_sections(x, &[1], 0)?;
+    let parts = ops::split_at_indices(x, &[1], 0)?;
     Ok(Concat::new(parts.iter().map(int8).collect::<Result<_>>()?, 0)?.into())
 }
 

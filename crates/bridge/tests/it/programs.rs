@@ -54,6 +54,20 @@ fn results_are_appended() {
     assert_eq!(outputs.iter().map(numbers).collect::<Vec<_>>(), [[5.0], [2.0], [-1.0]]);
 }
 
+/// MLX's own compile fails with `_Map_base::at`.
+#[test]
+fn results_may_be_constants_of_one_value() {
+    let mut program = Program::new(false).expect("memory");
+    let (zero, one) = (Array::from_f32(0.0), Array::from_f32(1.0));
+    let constants = |args: Vec<Array>| {
+        let next = args[0].add(Array::from_f32(0.0))?;
+        Ok(vec![zero.clone(), next, Array::from_f32(0.0), one.clone(), zero.clone()])
+    };
+    let expected = |next| [vec![0.0], vec![next], vec![0.0], vec![1.0], vec![0.0]].to_vec();
+    assert_eq!(called(&mut program, &[&vector(&[2.0])], constants), (Outcome::Traced, expected(2.0)));
+    assert_eq!(called(&mut program, &[&vector(&[3.0])], untraced), (Outcome::Replayed, expected(3.0)));
+}
+
 #[test]
 fn it_matches_the_avals_of_its_latest_trace() {
     let mut program = Program::new(false).expect("memory");

@@ -94,7 +94,7 @@ impl Call {
         let operands = self.operands.iter().filter_map(|operand| operand.aval().ok().map(|aval| aval.dtype));
         let dtypes: Vec<Dtype> = operands.chain(expected.iter().map(Array::dtype)).collect();
         let half = dtypes.iter().any(|dtype| matches!(dtype, Dtype::Float16 | Dtype::Bfloat16));
-        let mut oracle = Oracle::new(subject.tolerance_for(&dtypes)).allowing();
+        let mut oracle = Oracle::new(subject.tolerance_for(&dtypes)).least(CANCELLED).allowing();
         if half || !self.differentiable {
             oracle = oracle.values_only();
         }
@@ -132,6 +132,9 @@ impl Call {
         evaluated(results.iter().map(Value::dense).collect::<Result<_>>().map_err(text)?)
     }
 }
+
+/// What is left of terms of magnitude one that cancel is not compared more closely than this.
+const CANCELLED: f64 = 1.0 / 64.0;
 
 /// The arrays, evaluated.
 fn evaluated(arrays: Vec<Array>) -> Result<Vec<Array>, String> {

@@ -90,6 +90,17 @@ fn a_wrong_gradient_is_found() {
 }
 
 #[test]
+fn what_cancels_is_granted_the_error_of_its_terms() {
+    let negative = |a: Vec<Array>| Ok(vec![a[0].negative()?]);
+    let errors = [4.0, 16.0].map(|least| {
+        let reached = Oracle::new(1.0).values_only().least(least).compare("negative", &[liar()], negative);
+        reached.expect("within").value.to_string()
+    });
+    // It is off by 2 where the largest number is 4.
+    assert_eq!(errors, ["0.5", "0.125"]);
+}
+
+#[test]
 fn equal_nans_and_infinities_agree() {
     let special = Array::from_slice(&[f32::NAN, f32::INFINITY, 1.0], &[3]);
     assert!(super::relative_error(&special, &special).expect("floats") == 0.0);

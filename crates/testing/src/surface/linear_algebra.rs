@@ -24,7 +24,7 @@ family! {
     "inner" [0, 1] (a: signed[3, 4], b: signed[2, 4]) => ops::inner(a, b);
     "kron" [0, 1] (a: signed[2, 3], b: signed[2, 2]) => ops::kron(a, b);
     "outer" [0, 1] (a: signed[3], b: signed[4]) => ops::outer(a, b);
-    "tensordot_axes" [0, 1] (a: signed[2, 3, 4], b: signed[4, 3, 2]) => ops::tensordot_axes(a, b, &[1, 2], &[1, 0]);
+    "tensordot_axes" [0, 1] (a: signed[2, 3, 5], b: signed[5, 3, 2]) => ops::tensordot_axes(a, b, &[1, 2], &[1, 0]);
     "tensordot_axis" [0, 1] (a: signed[3, 4], b: signed[4, 2]) => ops::tensordot_axis(a, b, 1);
     "vecdot" [0, 1] (a: signed[3, 4], b: signed[3, 4]) => ops::vecdot(a, b, -1);
     "hadamard_transform" [0] (x: signed[3, 8]) => x.hadamard_transform(0.5);
