@@ -53,7 +53,7 @@ fn cross_entropy() -> Result<CrossEntropy<'static>, Exception> {
 fn plain(training: &mut Training, batch: Batch) -> Result<Array, Exception> {
     let cross_entropy = cross_entropy()?;
     let loss = move |model: &mut Sequential, (x, labels): Batch| cross_entropy.apply(model.forward(&x)?, labels);
-    let (loss, gradients) = nn::value_and_grad(loss)(&mut *training.model, batch)?;
+    let (loss, gradients) = nn::value_and_grad(loss)(&mut training.model, batch)?;
     training.optimizer.update(&mut *training.model, gradients)?;
     Ok(loss)
 }
@@ -66,7 +66,7 @@ fn quantized(training: &mut Training, batch: Batch) -> Result<Array, Exception> 
         let logits = with_parameters(model, &weights, |model| model.forward(&x))?.dense()?;
         cross_entropy.apply(&logits, &labels)
     };
-    let (loss, gradients) = nn::value_and_grad(loss)(&mut *training.model, batch)?;
+    let (loss, gradients) = nn::value_and_grad(loss)(&mut training.model, batch)?;
     training.optimizer.update(&mut *training.model, gradients)?;
     Ok(loss)
 }

@@ -19,7 +19,7 @@ pub(crate) const MAX_COLUMNS: usize = 1024;
 const WIDEST: usize = 8;
 
 /// Rows of the matrix that are gone through before the next columns.
-const ROWS: usize = 64;
+const ROWS: usize = 16;
 
 /// Finds what the first column of a task is a multiple of; `None` where rows or blocks do not fit whole spans.
 pub(crate) struct Step<'a, U>(pub(crate) &'a Matrix<'a>, pub(crate) U);
@@ -44,6 +44,9 @@ pub(crate) struct ByColumns<'a, U> {
     out: *mut f32,
 }
 
+/// How many rows before their use codes are asked for.
+const AHEAD: usize = 64;
+
 /// What the rows of a group have in common.
 #[derive(Clone, Copy)]
 struct RowGroup<'a, I> {
@@ -51,10 +54,22 @@ struct RowGroup<'a, I> {
     len: usize,
     /// Where their columns are, and how many bytes may be read from there.
     from: &'a [(*const u8, usize); ROWS],
-    /// Bytes from a row to that of the next group, or 0.
+    /// Bytes from a row to one that is asked for, or 0.
     ahead: usize,
     scales: &'a [Numbers; ROWS],
     reader: Reader<I>,
+    /// Units whose scales may be read without a look at where the row ends.
+    plain: usize,
+}
+
+impl<I: Copy> RowGroup<'_, I> {
+    /// Whether `run` columns from `column` may be read without a look at where their rows end.
+    fn is_plain<S: Simd, U: Units>(&self, column: usize, run: usize) -> bool {
+        // The last row is the one with the fewest bytes behind it.
+        let (_, readable) = self.from[self.len - 1];
+        let end = column + run;
+        end / U::SPAN * U::BYTES + SLACK <= readable && (U::DECODED || end / unit::<S, U>() <= self.plain)
+    }
 }
 
 /// Floats from row to row of what is decoded: off a power of two, or the rows would share cache sets.
@@ -111,7 +126,7 @@ impl<'a, U: Units> ByColumns<'a, U> {
             match self.units.source() {
                 Source::Stored(bytes) => {
                     let row_bytes = k / U::SPAN * U::BYTES;
-                    ahead = ROWS * row_bytes;
+                    ahead = AHEAD * row_bytes;
                     for (r, from) in from.iter_mut().enumerate().take(len) {
                         let bytes = &bytes[(start + r) * row_bytes + columns.start / U::SPAN * U::BYTES..];
                         *from = (bytes.as_ptr(), bytes.len());
@@ -124,12 +139,19 @@ impl<'a, U: Units> ByColumns<'a, U> {
                     }
                 }
             }
-            let rows = RowGroup { first: start, len, from: &from, ahead, scales: &pointers, reader };
+            let plain = if U::DECODED { 0 } else { reader.whole(S::LANES, &pointers[..len]) };
+            let rows = RowGroup { first: start, len, from: &from, ahead, scales: &pointers, reader, plain };
             for column in columns.clone().step_by(run) {
                 for place in (0..U::SPAN).step_by(WIDTH) {
                     let to = &mut sums.0[column - columns.start + place * S::LANES..];
                     // SAFETY: the run starts in `columns`, so that `sums` has its vectors for each row of x.
-                    unsafe { self.add_rows::<S, M, WIDTH>(simd, &rows, first, column, place, to.as_mut_ptr()) };
+                    unsafe {
+                        if rows.is_plain::<S, U>(column - columns.start, run) {
+                            self.add_rows::<S, M, WIDTH, true>(simd, &rows, first, column, place, to.as_mut_ptr());
+                        } else {
+                            self.add_rows::<S, M, WIDTH, false>(simd, &rows, first, column, place, to.as_mut_ptr());
+                        }
+                    }
                 }
             }
             if let Some(numbers) = self.matrix.biases.as_ref().filter(|_| !U::DECODED) {
@@ -169,13 +191,13 @@ impl<'a, U: Units> ByColumns<'a, U> {
     }
 
     /// Adds rows of the matrix to the sums of `WIDTH` vectors of columns: so many steps of the unit at `column`, from
-    /// step `place`, or so many units of one step.
+    /// step `place`, or so many units of one step. `PLAIN` says that the rows [are](RowGroup::is_plain).
     ///
     /// # Safety
     /// The rows and `column` lie in the matrix; `sums` points to `WIDTH` vectors for each of `M` rows of x, from row
     /// `first`, [`MAX_COLUMNS`] floats apart.
     #[inline(always)]
-    unsafe fn add_rows<S: Simd, const M: usize, const WIDTH: usize>(
+    unsafe fn add_rows<S: Simd, const M: usize, const WIDTH: usize, const PLAIN: bool>(
         &self,
         simd: S,
         rows: &RowGroup<S::I>,
@@ -202,7 +224,7 @@ impl<'a, U: Units> ByColumns<'a, U> {
         for r in 0..rows.len {
             let (from, readable) = rows.from[r];
             let mut from = from.wrapping_add(offset);
-            if offset + size + SLACK > readable {
+            if !PLAIN && offset + size + SLACK > readable {
                 // What lies beyond the row goes into sums of columns that do not exist.
                 let len = size.min(readable - offset);
                 // SAFETY: so many bytes are readable, and `copy` has room for more.
@@ -221,8 +243,15 @@ impl<'a, U: Units> ByColumns<'a, U> {
             for i in 0..WIDTH {
                 let (unit, step) = if U::SPAN == 1 { (i, 0) } else { (0, place + i) };
                 if !U::DECODED && step == place {
+                    let (reader, numbers) = (&rows.reader, rows.scales[r]);
                     // SAFETY: the numbers are those of this task's columns.
-                    let scale = unsafe { rows.reader.read(simd, rows.scales[r], at + unit) };
+                    let scale = unsafe {
+                        if PLAIN && !U::DECODED {
+                            reader.read_whole(simd, numbers, at + unit)
+                        } else {
+                            reader.read(simd, numbers, at + unit)
+                        }
+                    };
                     for (factor, input) in factors.iter_mut().zip(inputs) {
                         *factor = simd.mul(scale, input);
                     }

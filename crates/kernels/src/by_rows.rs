@@ -253,7 +253,32 @@ impl<'a, U: Units> ByRows<'a, U> {
             std::array::from_fn(|m| self.x.values.as_ptr().wrapping_add((first + m) * self.x.stride + columns.start));
         let before = columns.start / elements;
         let mut sums = group.sums;
-        let mut at = 0;
+        // Where each unit has its own scales, which lie as plainly as its codes, and there are registers for two sets of sums.
+        let plain = if U::DECODED || M > 2 {
+            0
+        } else {
+            reader.whole(S::LANES, &group.scales).saturating_sub(before).min(direct)
+        };
+        for at in 0..plain {
+            let mut products = [[simd.splat(0.0); M]; ROWS];
+            // SAFETY: the units and the activations are readable, and the scales are plain.
+            unsafe {
+                let from = from.map(|from| from.add(at * size));
+                if ahead > 0 && at * size % LINE < size {
+                    for from in from {
+                        simd.prefetch(from.wrapping_add(ahead));
+                    }
+                }
+                add_unit::<S, U, M, ROWS>(simd, ready, from, x.map(|x| x.add(at * elements)), &mut products);
+                for ((sums, products), scales) in sums.iter_mut().zip(products).zip(group.scales) {
+                    let scale = reader.read_whole(simd, scales, before + at);
+                    for (sum, product) in sums.iter_mut().zip(products) {
+                        *sum = simd.fma(product, scale, *sum);
+                    }
+                }
+            }
+        }
+        let mut at = plain;
         while at < units {
             let (segment, end) = (at, if U::DECODED { units } else { units.min(at + reader.shared()) });
             let mut products = [[simd.splat(0.0); M]; ROWS];
@@ -332,18 +357,43 @@ unsafe fn add_unit<S: Simd, U: Units, const M: usize, const ROWS: usize>(
     x: [*const f32; M],
     products: &mut [[S::F; M]; ROWS],
 ) {
-    for step in 0..U::SPAN {
-        let mut inputs = [simd.splat(0.0); M];
-        for (input, x) in inputs.iter_mut().zip(x) {
-            // SAFETY: the caller's promise.
-            *input = unsafe { simd.load(x.add(step * S::LANES)) };
-        }
-        for (from, products) in from.iter().zip(products.iter_mut()) {
-            // SAFETY: the caller's promise.
-            let values = unsafe { U::values(ready, simd, *from, step) };
-            for (input, product) in inputs.iter().zip(products) {
-                *product = simd.fma(values, *input, *product);
-            }
+    // Written out, lest the compiler keep a loop, whose shifts and places it would not know.
+    macro_rules! steps {
+        ($first:ident: $($step:literal)*) => {
+            $(if $step < U::SPAN {
+                // SAFETY: the caller's promise.
+                unsafe { add_step::<S, U, M, ROWS>(simd, ready, from, x, products, $first + $step) };
+            })*
+        };
+    }
+    for first in (0..U::SPAN).step_by(8) {
+        steps!(first: 0 1 2 3 4 5 6 7);
+    }
+}
+
+/// One step of [`add_unit`].
+///
+/// # Safety
+/// As for [`add_unit`].
+#[inline(always)]
+unsafe fn add_step<S: Simd, U: Units, const M: usize, const ROWS: usize>(
+    simd: S,
+    ready: U::Ready<S>,
+    from: [*const u8; ROWS],
+    x: [*const f32; M],
+    products: &mut [[S::F; M]; ROWS],
+    step: usize,
+) {
+    let mut inputs = [simd.splat(0.0); M];
+    for (input, x) in inputs.iter_mut().zip(x) {
+        // SAFETY: the caller's promise.
+        *input = unsafe { simd.load(x.add(step * S::LANES)) };
+    }
+    for (from, products) in from.iter().zip(products.iter_mut()) {
+        // SAFETY: the caller's promise.
+        let values = unsafe { U::values(ready, simd, *from, step) };
+        for (input, product) in inputs.iter().zip(products) {
+            *product = simd.fma(values, *input, *product);
         }
     }
 }

@@ -14,6 +14,8 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL and DQ.
     Avx512,
+    /// x86-64 with [`Avx512`](Self::Avx512) and AMX for `bf16` and 8-bit integers, which Linux lets a process use.
+    Amx,
     /// 64-bit Arm with NEON, which all of them have.
     Neon,
 }
@@ -29,7 +31,10 @@ impl Isa {
     /// The instruction sets of this machine, slowest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon].into_iter().filter(|isa| isa.is_supported()).collect()
+        [Self::Scalar, Self::Avx2, Self::Avx512, Self::Amx, Self::Neon]
+            .into_iter()
+            .filter(|isa| isa.is_supported())
+            .collect()
     }
 
     /// Whether this machine can run it.
@@ -47,8 +52,10 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512dq")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => Self::Avx512.is_supported() && crate::amx::is_available(),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512 => false,
+            Self::Avx2 | Self::Avx512 | Self::Amx => false,
             Self::Neon => cfg!(target_arch = "aarch64"),
         }
     }

@@ -30,6 +30,8 @@
 #![allow(clippy::inline_always)]
 
 pub mod affine;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod binary;
 #[cfg(feature = "blas")]
 pub mod blas;

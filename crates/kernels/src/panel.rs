@@ -13,6 +13,9 @@ use crate::{
 /// How many rows ahead of its use a panel of `W` asks for memory.
 const AHEAD: usize = 16;
 
+/// Blocks along a panel whose scales are read before anything else.
+const EARLY: usize = 8;
+
 /// A matrix, whose lengths were checked, with the way round that it is multiplied.
 #[derive(Clone, Copy)]
 pub(crate) struct Turned<'a, C> {
@@ -88,6 +91,22 @@ impl<C: Codec> Fill<'_, C> {
             }
         }
         let mut words = [0_u32; 256];
+        // Long before they are loaded: a vector that was just written by its floats is waited for.
+        let mut early = [[[0.0_f32; 16]; 2]; EARLY];
+        let blocks = (self.start + self.depth - 1) / block - self.start / block + 1;
+        let early = match per_row {
+            Some(per_row) if blocks <= EARLY => {
+                for row in 0..rows {
+                    let from = (first + row) * per_row + self.start / block;
+                    for (at, [row_scales, row_biases]) in (from..).zip(&mut early).take(blocks) {
+                        row_scales[row] = scales[at];
+                        row_biases[row] = biases.map_or(-0.0, |biases| biases[at]);
+                    }
+                }
+                &early[..]
+            }
+            _ => &[],
+        };
         let mut numbers = [[0.0_f32; 16]; 2];
         let (mut scale, mut bias) = (simd.splat(0.0), simd.splat(-0.0));
         // The depth at which the next block of any row starts.
@@ -111,9 +130,10 @@ impl<C: Codec> Fill<'_, C> {
             for d in 0..count {
                 let at = (chunk + d) * C::WORD;
                 if at >= until {
-                    let [row_scales, row_biases] = &mut numbers;
                     let within = (self.start + at) / block;
-                    for (row, (scale, bias)) in row_scales.iter_mut().zip(row_biases).enumerate().take(rows) {
+                    let [row_scales, row_biases] = &mut numbers;
+                    let late = if early.is_empty() { rows } else { 0 };
+                    for (row, (scale, bias)) in row_scales.iter_mut().zip(row_biases).enumerate().take(late) {
                         let index = match per_row {
                             Some(per_row) => (first + row) * per_row + within,
                             None => ((first + row) * k + self.start + at) / block,
@@ -121,10 +141,11 @@ impl<C: Codec> Fill<'_, C> {
                         *scale = scales[index];
                         *bias = biases.map_or(-0.0, |biases| biases[index]);
                     }
+                    let [row_scales, row_biases] = early.get(within - self.start / block).unwrap_or(&numbers);
                     // SAFETY: there are 16 floats, the most that a vector holds.
                     unsafe {
-                        scale = simd.load(numbers[0].as_ptr());
-                        bias = simd.load(numbers[1].as_ptr());
+                        scale = simd.load(row_scales.as_ptr());
+                        bias = simd.load(row_biases.as_ptr());
                     }
                     // Rows that do not start with a block change theirs at any word.
                     until = if aligned { at + block - (self.start + at) % block } else { at + C::WORD };

@@ -229,6 +229,32 @@ impl<I: Copy> Reader<I> {
         if self.spread == Spread::Units { self.each } else { 1 }
     }
 
+    /// Units from a row's start whose scales [`read_whole`](Self::read_whole) may read, where each unit has its own.
+    pub(crate) fn whole(&self, lanes: usize, numbers: &[Numbers]) -> usize {
+        let readable = numbers.iter().map(|numbers| numbers.readable).min().unwrap_or(0);
+        match self.spread {
+            Spread::Spans(_) if readable >= lanes => self.count.min(readable - lanes + self.each) / self.each,
+            Spread::Units if self.each == 1 => self.count.min(readable).saturating_sub(self.offset),
+            _ => 0,
+        }
+    }
+
+    /// [`read`](Self::read) without a look at where the row ends.
+    ///
+    /// # Safety
+    /// `at` is below what [`whole`](Self::whole) gives for these numbers.
+    #[inline(always)]
+    pub(crate) unsafe fn read_whole<S: Simd<I = I>>(&self, simd: S, numbers: Numbers, at: usize) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.spread == Spread::Units {
+                simd.splat(*numbers.from.add(at + self.offset))
+            } else {
+                simd.spread(numbers.from.add(at * self.each), S::LANES, self.index)
+            }
+        }
+    }
+
     /// The scale of each span of unit `at`, counted from the first column that `numbers` begins with; zeros for spans
     /// beyond the row.
     ///

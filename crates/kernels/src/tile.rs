@@ -20,6 +20,10 @@ pub(crate) const TASK_COLUMNS: usize = 512;
 /// Rows of `x` of one task; bounds the copy of `x` that a task makes.
 const TASK_ROWS: usize = 256;
 
+/// Fewer rows of `x` are not worth splitting panels for AMX.
+#[cfg(target_arch = "x86_64")]
+const FEW_ROWS: usize = 8;
+
 /// Floats between the rows of the copy of `x`: off a power of two, or its rows would share cache sets.
 const STRIDE: usize = DEPTH + 16;
 
@@ -71,6 +75,11 @@ impl Product<'_> {
     pub(crate) unsafe fn run(&self, isa: Isa, threads: usize) {
         let &Self { m, columns, .. } = self;
         if m == 0 || columns == 0 {
+            return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise.
+        if isa == Isa::Amx && m >= FEW_ROWS && unsafe { crate::amx::multiply(self, threads) } {
             return;
         }
         let each = share(columns, threads, panel_width_of(isa), TASK_COLUMNS);

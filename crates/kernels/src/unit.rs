@@ -78,10 +78,10 @@ impl<const BITS: usize> Units for Table<'_, BITS> {
     #[inline(always)]
     unsafe fn values<S: Simd>(table: S::T, simd: S, from: *const u8, step: usize) -> S::F {
         let bit = step * BITS;
-        // Loads take the shifts by whole bytes; what they bring in from behind a word is above its lowest code.
-        // SAFETY: the caller promises the unit and 16 bytes behind it.
-        let words = unsafe { simd.load_words(from.add(bit / 8)) };
-        simd.lookup(table, if bit.is_multiple_of(8) { words } else { simd.shift(words, bit as u32 % 8) })
+        // Loads from the bytes of a word in turn would need fewer shifts, but span two cache lines, which costs more.
+        // SAFETY: the caller promises the unit.
+        let words = unsafe { simd.load_words(from) };
+        simd.lookup(table, if bit == 0 { words } else { simd.shift(words, bit as u32) })
     }
 }
 

@@ -142,7 +142,7 @@ pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: every public function checks the instruction set that it is given.
-        Isa::Avx512 => unsafe { avx512::run(kernel) },
+        Isa::Avx512 | Isa::Amx => unsafe { avx512::run(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { avx2::run(kernel) },

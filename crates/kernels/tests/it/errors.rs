@@ -151,7 +151,7 @@ fn the_first_value_that_is_not_finite_is_named() {
 
 #[test]
 fn foreign_instruction_sets_are_refused() {
-    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon] {
+    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon] {
         let results = [
             nf4::quantize_with(isa, &[], 64, &mut [], &mut []),
             dequantize_with(isa, &MATRIX, &mut [0.0; 128][..]),

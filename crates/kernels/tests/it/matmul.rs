@@ -1,7 +1,7 @@
 //! Products against the elements' definition in `f64`.
 
 use half::{bf16, f16};
-use tacit_kernels::{Codes, Isa, Matrix, Order, Orientation, Scales, matmul_with, threads};
+use tacit_kernels::{Codes, Isa, Matrix, Order, Orientation, Scales, dequantize, matmul_with, nf4, threads};
 
 use crate::{
     random::Random,
@@ -106,6 +106,46 @@ fn large_products_are_right() {
     for kind in [KINDS[0], Kind::Unsigned(4), Kind::Unsigned(8), Kind::Table(1, Order::LowFirst)] {
         check(&Stored::new(kind, Scaling::F32, true, 64, 1100, 2048), &[1, 4]);
         check(&Stored::new(kind, Scaling::Bf16, true, 2048, 300, 2048), &[1, 12]);
+    }
+}
+
+/// Rows and blocks from the least floats to the greatest, beside ones of magnitude one.
+#[test]
+fn every_magnitude_is_right() {
+    const N: usize = 70;
+    const K: usize = 320;
+    const BLOCK: usize = 64;
+    const M: usize = 21;
+    let powers = [0, -40, 0, -149, 60, -95, 0, -125, 30, -130, 100, 0];
+    let size = |i: usize| f64::from(powers[i % powers.len()]).exp2() as f32;
+    let bytes: Vec<u8> = Random::new(3).normal(N * K / 2).into_iter().map(|x| (x * 80.0) as i32 as u8).collect();
+    let codes = Codes::Table { bytes: &bytes, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
+    for varied in [false, true] {
+        let scales: Vec<f32> = (0..N * K / BLOCK).map(|i| if varied { size(i / 3) } else { 0.5 }).collect();
+        let matrix = Matrix { n: N, k: K, codes, scales: Scales::F32(&scales), biases: None, block: BLOCK };
+        let mut w = vec![0.0; N * K];
+        dequantize(&matrix, &mut w[..]).unwrap();
+        for orientation in BOTH {
+            let (depth, columns) = sides(&matrix, orientation);
+            let mut x = Random::new(5).normal(M * depth);
+            for (i, row) in x.chunks_exact_mut(depth).enumerate() {
+                row.iter_mut().for_each(|x| *x *= size(i).min(size(4)));
+            }
+            let element = |d: usize, j: usize| {
+                f64::from(if orientation == Orientation::Transposed { w[j * K + d] } else { w[d * K + j] })
+            };
+            for isa in Isa::available() {
+                for (at, ours) in product(isa, &x, M, &matrix, orientation).into_iter().enumerate() {
+                    let (row, j) = (&x[at / columns * depth..][..depth], at % columns);
+                    let terms = || row.iter().enumerate().map(|(d, x)| f64::from(*x) * element(d, j));
+                    let (sum, bound) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+                    // The least of normal floats stands for what is rounded to no number of them.
+                    let near = (f64::from(ours) - sum).abs() <= 2e-6 * bound + 64.0 * f64::from(f32::MIN_POSITIVE);
+                    let beyond = bound > f64::from(f32::MAX) && !ours.is_finite();
+                    assert!(near || beyond, "{isa:?} {orientation:?} {varied} at {at}: {ours} against {sum}");
+                }
+            }
+        }
     }
 }
 
