@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     let weight =
         Nf4Array::from_parts(packed, absmax, BLOCK as usize, Aval::new(&[SIDE, SIDE], mlx_rs::Dtype::Float32))?;
 
-    memory::clear_cache();
+    memory::clear_cache()?;
     reset_peak();
     let before = resident("VmRSS")?;
     let function = move |x: &[Array]| {

@@ -1,4 +1,4 @@
-//! The blocked product on AMX, whose tiles multiply 16-bit floats.
+//! The blocked product on AMX, whose tiles multiply 16-bit floats, and the sums of products of bytes.
 //!
 //! A float is the exact sum of three `bf16` numbers: eight bits of its significand each, rounded to nearest, so that a
 //! piece is at most 2^-9 of the one before it. Products of two pieces are exact in `f32`, and tiles sum them in `f32`.
@@ -41,7 +41,7 @@ const PIECES: usize = 3;
 const WIDTH: usize = 2 * TILE;
 
 /// Rows of `x` that are split at a time; bounds what a task goes back to for each panel.
-const ROWS: usize = 512;
+const TASK_ROWS: usize = 512;
 
 /// Output columns of one task.
 const TASK_COLUMNS: usize = 128;
@@ -108,10 +108,68 @@ impl Tiles {
     }
 }
 
+/// Rows of `x` whose bytes are multiplied at a time.
+pub(crate) const ROWS: usize = 2 * TILE;
+
+/// Bytes of a row that one instruction takes.
+pub(crate) const BYTES: usize = 64;
+
 impl Drop for Tiles {
     fn drop(&mut self) {
         // SAFETY: there are tiles, or this would not have been made.
         unsafe { asm!("tilerelease", options(nostack, preserves_flags, nomem)) };
+    }
+}
+
+/// Writes the sums of the products of 32 rows of signed bytes with 32 columns of unsigned ones to `to`, row by row.
+///
+/// # Safety
+/// `steps` times [`BYTES`] bytes are readable in [`ROWS`] rows at `x`, `stride` bytes apart, and 32 times as many at
+/// `panel`, where four of each column follow each other; `to` has room.
+pub(crate) unsafe fn multiply_bytes(
+    _: &Tiles,
+    x: *const i8,
+    stride: usize,
+    panel: *const u8,
+    steps: usize,
+    to: *mut i32,
+) {
+    // SAFETY: the caller's promise; there are tiles.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            "tileloadd tmm4, [{x} + {stride}]",
+            "tileloadd tmm6, [{w} + {line}]",
+            "tileloadd tmm7, [{w} + {line} + 64]",
+            "tdpbsud tmm0, tmm4, tmm6",
+            "tileloadd tmm5, [{y} + {stride}]",
+            "tdpbsud tmm1, tmm4, tmm7",
+            "tdpbsud tmm2, tmm5, tmm6",
+            "tdpbsud tmm3, tmm5, tmm7",
+            "add {x}, 64",
+            "add {y}, 64",
+            "add {w}, 2048",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{to} + {line}], tmm0",
+            "tilestored [{to} + {line} + 64], tmm1",
+            "tilestored [{to} + {line} + 2048], tmm2",
+            "tilestored [{to} + {line} + 2112], tmm3",
+            x = inout(reg) x => _,
+            y = inout(reg) x.add(TILE * stride) => _,
+            w = inout(reg) panel => _,
+            steps = inout(reg) steps => _,
+            to = in(reg) to,
+            stride = in(reg) stride,
+            line = in(reg) 128_usize,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
     }
 }
 
@@ -121,9 +179,9 @@ impl Drop for Tiles {
 /// As for [`Product::run`]; [`is_available`].
 pub(crate) unsafe fn multiply(product: &Product, threads: usize) -> bool {
     let steps = product.depth.div_ceil(STEP);
-    let mut x = Split::default();
-    for first in (0..product.m).step_by(ROWS) {
-        let rows = first..product.m.min(first + ROWS);
+    let mut x = SPLIT.take().unwrap_or_default();
+    for first in (0..product.m).step_by(TASK_ROWS) {
+        let rows = first..product.m.min(first + TASK_ROWS);
         // SAFETY: the rows are those of the product, and the instructions are there.
         if !unsafe { x.fill(product, rows.clone(), threads) } {
             if first == 0 {
@@ -137,7 +195,7 @@ pub(crate) unsafe fn multiply(product: &Product, threads: usize) -> bool {
             };
             // SAFETY: the rest of the caller's product.
             unsafe { rest.run(Isa::Avx512, threads) };
-            return true;
+            break;
         }
         let each = product.columns.div_ceil(4 * threads).next_multiple_of(WIDTH).min(TASK_COLUMNS);
         let column_tasks = product.columns.div_ceil(each);
@@ -155,7 +213,17 @@ pub(crate) unsafe fn multiply(product: &Product, threads: usize) -> bool {
             SCRATCH.set(Some(scratch));
         });
     }
+    if x.tiles.len() <= KEPT {
+        SPLIT.set(Some(x));
+    }
     true
+}
+
+/// Tiles of a part of `x` that a thread keeps for its next product: 16 MiB.
+const KEPT: usize = 1 << 14;
+
+thread_local! {
+    static SPLIT: Cell<Option<Split>> = const { Cell::new(None) };
 }
 
 /// Rows of `x` in pieces.
@@ -187,8 +255,9 @@ impl Split {
     unsafe fn fill(&mut self, product: &Product, rows: Range<usize>, threads: usize) -> bool {
         let steps = product.depth.div_ceil(STEP);
         let bands = rows.len().div_ceil(TILE);
-        self.tiles.resize(bands * steps * PIECES, ZEROS);
-        self.factors.resize(bands * TILE, 0.0);
+        let tiles = bands * steps * PIECES;
+        self.tiles.resize(tiles.max(self.tiles.len()), ZEROS);
+        self.factors.resize(self.factors.len().max(bands * TILE), 0.0);
         let (tiles, factors) = (Shared(self.tiles.as_mut_ptr()), Shared(self.factors.as_mut_ptr()));
         let finite = AtomicBool::new(true);
         let threads = if rows.len() * product.depth < SERIAL { 1 } else { threads };
@@ -303,7 +372,7 @@ struct Scratch {
     floats: Vec<Tile>,
     /// The panel in pieces: for each 32 steps and each 16 columns a tile of each piece, two steps in a word.
     pieces: Vec<Tile>,
-    /// `ROWS` rows of `TASK_COLUMNS`.
+    /// `TASK_ROWS` rows of `TASK_COLUMNS`.
     sums: Vec<Tile>,
 }
 
@@ -313,7 +382,7 @@ impl Scratch {
         Self {
             floats: tiles(DEPTH * WIDTH),
             pieces: vec![ZEROS; DEPTH / STEP * 2 * PIECES],
-            sums: tiles(ROWS * TASK_COLUMNS),
+            sums: tiles(TASK_ROWS * TASK_COLUMNS),
         }
     }
 }
@@ -344,7 +413,7 @@ impl Task<'_> {
         let tiles = unsafe { Tiles::new() };
         let bands = rows.len().div_ceil(TILE);
         let sums = scratch.sums.as_mut_ptr().cast::<f32>();
-        // SAFETY: there is room for ROWS rows.
+        // SAFETY: there is room for TASK_ROWS rows.
         unsafe { slice::from_raw_parts_mut(sums, bands * TILE * TASK_COLUMNS) }.fill(0.0);
         for start in (0..product.depth).step_by(DEPTH) {
             let depth = DEPTH.min(product.depth - start);

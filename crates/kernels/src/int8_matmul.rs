@@ -192,7 +192,7 @@ fn multiply(isa: Isa, rows: &Rows, matrix: &Matrix, weights: &Weights, y: &mut [
         return;
     }
     #[cfg(target_arch = "x86_64")]
-    if matches!(isa, Isa::Avx512 | Isa::Amx) && crate::vnni::multiply(rows, matrix, weights, y) {
+    if matches!(isa, Isa::Avx512 | Isa::Amx) && crate::vnni::multiply(isa, rows, matrix, weights, y) {
         return;
     }
     // By rows of the matrix, each of which is decoded once.

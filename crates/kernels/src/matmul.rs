@@ -37,7 +37,8 @@ const SCALES: usize = 1 << 14;
 /// Multiplies `x` of `m` rows with `matrix` into `out`, never holding more than some tens of kilobytes of it as floats.
 ///
 /// Sums are taken in `f32`, in an order that depends only on the sizes and the instruction set: the result has the
-/// same bits whatever the number of threads. Activations of other types are widened first, and results rounded once, at
+/// same bits whatever the number of threads. On [`Isa::Amx`], floats of large products are sums of three `bf16` numbers, whose
+/// products are exact; what is left out of them is at most 2^-26 of the whole. Activations of other types are widened first, and results rounded once, at
 /// the end; so are scales of other types than `f32`, all of them where there are many rows of activations.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ const TASK_ROWS: usize = 256;
 
 /// Fewer rows of `x` are not worth splitting panels for AMX.
 #[cfg(target_arch = "x86_64")]
-const FEW_ROWS: usize = 8;
+const FEW_ROWS: usize = 56;
 
 /// Floats between the rows of the copy of `x`: off a power of two, or its rows would share cache sets.
 const STRIDE: usize = DEPTH + 16;

@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use std::sync::{Mutex, PoisonError};
 
 use crate::{
-    Isa, Matrix, Order, Scales,
+    Isa, Matrix, Order, Scales, amx,
     int8_matmul::{Integers, Rows, STEP, Weights},
     simd::{Kernel, Simd, run},
     threads,
@@ -31,11 +31,14 @@ const TASK_ROWS: usize = 504;
 /// Bytes from row to row of activations within a step: off a power of two, or rows would share cache sets.
 const STRIDE: usize = STEP + 64;
 
+/// Rows of activations below which AMX is no faster.
+const FEW_ROWS: usize = 8;
+
 /// Words of 16 rows: [`STEP`] bytes of each, at most.
 type Words = [u32; PANEL / 8];
 
 /// Computes the product and says so, or does nothing where the layout or the machine does not fit.
-pub(crate) fn multiply(rows: &Rows, matrix: &Matrix, weights: &Weights, y: &mut [f32]) -> bool {
+pub(crate) fn multiply(isa: Isa, rows: &Rows, matrix: &Matrix, weights: &Weights, y: &mut [f32]) -> bool {
     let (n, k, block) = (matrix.n, matrix.k, matrix.block);
     let uniform = k > 0 && (k.is_multiple_of(block) || block.is_multiple_of(k));
     if !uniform || !k.is_multiple_of(8) || !block.is_multiple_of(8) || !is_x86_feature_detected!("avx512vnni") {
@@ -48,11 +51,13 @@ pub(crate) fn multiply(rows: &Rows, matrix: &Matrix, weights: &Weights, y: &mut 
     let height = m.div_ceil(row_tasks);
     // Narrow enough to be shared evenly, wide enough that a thread's scratch memory is worth making.
     let width = n.div_ceil(8 * threads::count()).next_multiple_of(WIDTH);
+    let whole = |step: &Step| step.ends.iter().all(|end| end.is_multiple_of(amx::BYTES));
+    let tiles = isa == Isa::Amx && m >= FEW_ROWS && steps.iter().all(whole);
     let out = Output(y.as_mut_ptr());
     threads::for_each(row_tasks * n.div_ceil(width), |task| {
         let (column, row) = (task / row_tasks * width, task % row_tasks * height);
         let (columns, heights) = (n.min(column + width) - column, m.min(row + height) - row);
-        let part = Part { x: &x, units: &rows.units, steps: &steps, matrix, weights, n, out: &out };
+        let part = Part { x: &x, units: &rows.units, steps: &steps, matrix, weights, n, tiles, out: &out };
         // SAFETY: the instructions are there, and tasks write disjoint rectangles of the output.
         unsafe { part.run(column, columns, row, heights) };
     });
@@ -91,7 +96,7 @@ impl Step {
 
 /// The activations in the order in which the tile reads them.
 struct Activations {
-    /// For each step and each row, [`STRIDE`] bytes.
+    /// For each step and each row, [`STRIDE`] bytes; as many rows more as AMX may read beyond the last.
     codes: Vec<i8>,
     /// For each step and each row, where the sum of each run starts.
     starts: Vec<i32>,
@@ -108,7 +113,7 @@ impl Activations {
             offsets.push(total);
             total += m * step.ends.len();
         }
-        let mut all = Self { codes: vec![0; steps.len() * m * STRIDE], starts: vec![0; total], offsets };
+        let mut all = Self { codes: vec![0; (steps.len() * m + amx::ROWS) * STRIDE], starts: vec![0; total], offsets };
         let mut starts = &mut all.starts[..];
         let mut tasks = Vec::with_capacity(steps.len());
         for (step, codes) in steps.iter().zip(all.codes.chunks_exact_mut(m * STRIDE)) {
@@ -174,6 +179,8 @@ struct Part<'a> {
     matrix: &'a Matrix<'a>,
     weights: &'a Weights<'a>,
     n: usize,
+    /// Whether there is AMX, and runs are whole tiles.
+    tiles: bool,
     out: &'a Output,
 }
 
@@ -193,14 +200,17 @@ impl Part<'_> {
         let mut words = Box::new([[0; PANEL / 8]; 2]);
         let mut scales = vec![[0.0_f32; WIDTH]; STEP / 8];
         let mut sums = vec![[0.0_f32; WIDTH]; height];
+        let mut products = vec![[0_i32; WIDTH]; amx::ROWS];
+        // SAFETY: AMX is there if `tiles` says so.
+        let tiles = self.tiles.then(|| unsafe { amx::Tiles::new() });
         for first in (column..column + width).step_by(WIDTH) {
             let columns = WIDTH.min(column + width - first);
             sums.fill([0.0; WIDTH]);
             for (s, step) in self.steps.iter().enumerate() {
                 self.fill(step, first, columns, &mut words, &mut panel, &mut scales);
-                let tiles = height.div_ceil(HEIGHT);
-                for tile in 0..tiles {
-                    let (from, to) = (tile * height / tiles, (tile + 1) * height / tiles);
+                let parts = height.div_ceil(if tiles.is_some() { amx::ROWS } else { HEIGHT });
+                for part in 0..parts {
+                    let (from, to) = (part * height / parts, (part + 1) * height / parts);
                     let tile = Tile {
                         panel: panel.as_ptr().cast(),
                         x: self.x.codes[(s * m + row + from) * STRIDE..].as_ptr(),
@@ -209,8 +219,13 @@ impl Part<'_> {
                         scales: &scales,
                         sums: sums[from..to].as_mut_ptr().cast(),
                     };
-                    // SAFETY: all of it was made for `to - from` rows and the runs of the step.
-                    unsafe { tile.run(to - from) };
+                    // SAFETY: all of it was made for `to - from` rows and the runs of the step, and more rows can be read.
+                    unsafe {
+                        match &tiles {
+                            Some(tiles) => tile.run_tiles(tiles, to - from, &mut products),
+                            None => tile.run(to - from),
+                        }
+                    }
                 }
             }
             for ((i, sums), unit) in (row..).zip(&sums).zip(&self.units[row..]) {
@@ -362,6 +377,36 @@ impl Tile<'_> {
             };
         }
         by_height!(1: 4, 2: 4, 3: 4, 4: 2, 5: 2, 6: 2, 7: 1, 8: 1, 9: 1, 10: 1, 11: 1, 12: 1);
+    }
+
+    /// As [`run`](Self::run), for up to [`amx::ROWS`] rows and runs that are whole tiles.
+    ///
+    /// # Safety
+    /// As for [`run`](Self::run); [`amx::ROWS`] rows are readable at `x`.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn run_tiles(&self, tiles: &amx::Tiles, rows: usize, products: &mut [[i32; WIDTH]]) {
+        let mut from = 0;
+        for (r, (&end, scales)) in self.ends.iter().zip(self.scales).enumerate() {
+            // SAFETY: the panel and the rows have all elements of the run.
+            unsafe {
+                let (x, panel) = (self.x.add(from), self.panel.add(from * WIDTH));
+                amx::multiply_bytes(tiles, x, STRIDE, panel, (end - from) / amx::BYTES, products.as_mut_ptr().cast());
+            }
+            from = end;
+            // SAFETY: the scales and the sums are 32 floats for each run and row, which has a start for the run.
+            unsafe {
+                let (left, right) = (_mm512_loadu_ps(scales.as_ptr()), _mm512_loadu_ps(scales.as_ptr().add(16)));
+                for (i, products) in products.iter().enumerate().take(rows) {
+                    let start = _mm512_set1_epi32(*self.starts.add(i * self.ends.len() + r));
+                    for (half, scale) in [left, right].into_iter().enumerate() {
+                        let to = self.sums.add(i * WIDTH + 16 * half);
+                        let sum = _mm512_add_epi32(_mm512_loadu_si512(products.as_ptr().add(16 * half).cast()), start);
+                        let term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
+                        _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), term));
+                    }
+                }
+            }
+        }
     }
 
     /// # Safety

@@ -7,7 +7,7 @@
 //! reference implementation ends the process.
 //!
 //! The arithmetic is the `gemm` crate's, but for `A * B^T` in single precision, which a linear layer multiplies by and
-//! which is done here. Products of fewer than 2^19 multiplications stay on the calling thread.
+//! which is done here, on AMX as [`matmul`](crate::matmul) does it. Products of fewer than 2^19 multiplications stay on the calling thread.
 
 mod product;
 mod rows;
