@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+#[cfg(target_arch = "x86_64")]
+use crate::amx::codes;
 use crate::{
     Floats, FloatsMut, Isa, KernelError, Matrix, Scales,
     by_columns::{ByColumns, MAX_COLUMNS, Step},
@@ -30,6 +32,10 @@ const PARALLEL: usize = 1 << 17;
 
 /// The most rows of activations at which the kernels for few rows beat the blocked product.
 const FEW_ROWS: usize = 8;
+
+/// The least rows of activations at which AMX beats fused multiply-adds.
+#[cfg(target_arch = "x86_64")]
+const MANY_ROWS: usize = 16;
 
 /// Scales that one task widens.
 const SCALES: usize = 1 << 14;
@@ -182,6 +188,14 @@ impl Multiply<'_> {
         let blocks = (matrix.n * matrix.k).div_ceil(matrix.block);
         let scales = widened(isa, &matrix.scales, blocks, threads);
         let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::Amx && orientation == Orientation::Transposed && m >= MANY_ROWS {
+            let product = codes::Product { matrix, scales: &scales, biases: biases.as_deref(), x, m, out: self.out };
+            // SAFETY: all lengths were checked, and `out` is no one else's.
+            if unsafe { codes::multiply(&product, threads) } {
+                return;
+            }
+        }
         let range = Range { matrix, codes, scales: &scales, biases: biases.as_deref(), first: 0 };
         let (depth, columns) = match orientation {
             Orientation::Transposed => (matrix.k, matrix.n),

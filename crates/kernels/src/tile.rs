@@ -79,7 +79,7 @@ impl Product<'_> {
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's promise.
-        if isa == Isa::Amx && m >= FEW_ROWS && unsafe { crate::amx::multiply(self, threads) } {
+        if isa == Isa::Amx && m >= FEW_ROWS && unsafe { crate::amx::panels::multiply(self, threads) } {
             return;
         }
         let each = share(columns, threads, panel_width_of(isa), TASK_COLUMNS);

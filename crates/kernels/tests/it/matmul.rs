@@ -189,13 +189,15 @@ fn the_number_of_threads_changes_no_bit() {
 fn a_row_does_not_depend_on_its_neighbors() {
     for kind in [KINDS[0], Kind::Unsigned(8)] {
         let stored = Stored::new(kind, Scaling::F32, true, 64, 96, 512);
-        let x = Random::new(9).normal(40 * 512);
+        let x = Random::new(9).normal(80 * 512);
+        let others = |depth: usize| [&x[..depth], &Random::new(10).normal(80 * 512)[depth..]].concat();
         for isa in Isa::available() {
-            for (few, many) in [(1, 8), (1, 3), (9, 40)] {
-                for orientation in BOTH {
-                    let (_, columns) = sides(&stored.matrix(), orientation);
-                    let first = |m| product(isa, &x, m, &stored.matrix(), orientation)[..columns].to_vec();
-                    assert_eq!(first(few), first(many), "{isa:?} {orientation:?} {kind:?}");
+            for orientation in BOTH {
+                let (depth, columns) = sides(&stored.matrix(), orientation);
+                let first = |x: &[f32], m| product(isa, x, m, &stored.matrix(), orientation)[..columns].to_vec();
+                for (few, many) in [(1, 8), (1, 3), (9, 11), (16, 40), (60, 80)] {
+                    assert_eq!(first(&x, few), first(&x, many), "{isa:?} {orientation:?} {kind:?} {few} {many}");
+                    assert_eq!(first(&x, many), first(&others(depth), many), "{isa:?} {orientation:?} {kind:?} {many}");
                 }
             }
         }

@@ -1,14 +1,6 @@
-//! The blocked product on AMX, whose tiles multiply 16-bit floats, and the sums of products of bytes.
+//! The blocked product: panels of floats, made as they are needed and split.
 //!
-//! A float is the exact sum of three `bf16` numbers: eight bits of its significand each, rounded to nearest, so that a
-//! piece is at most 2^-9 of the one before it. Products of two pieces are exact in `f32`, and tiles sum them in `f32`.
-//! Of the nine products of pieces the three smallest, together at most 2^-26 of the whole, are left out: the result is as
-//! exact as that of fused multiply-adds, at a multiple of their rate.
-//!
-//! Tiles know no subnormal numbers and no infinities less themselves. Rows of `x` are therefore brought to a largest
-//! magnitude of about one, by a power of two which the result is multiplied with in turn; where a column of a panel is too
-//! small, too large or not finite, that panel is multiplied by fused multiply-adds. Where `x` is not finite, nothing is
-//! done here.
+//! Where a column of a panel is too small, too large or not finite, that panel is multiplied by fused multiply-adds.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
@@ -17,28 +9,14 @@ use std::{
     cell::Cell,
     ops::Range,
     slice,
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
+use super::{PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, split};
 use crate::{Isa, threads, tile::Product};
-
-/// Rows and columns of a tile of sums.
-const TILE: usize = 16;
-
-/// Steps of the sum that one instruction takes.
-const STEP: usize = 32;
 
 /// Steps that one panel covers; its pieces fill half of a usual first-level cache.
 const DEPTH: usize = 128;
-
-/// The numbers that a float is split into.
-const PIECES: usize = 3;
-
-/// Columns of a panel: two tiles.
-const WIDTH: usize = 2 * TILE;
 
 /// Rows of `x` that are split at a time; bounds what a task goes back to for each panel.
 const TASK_ROWS: usize = 512;
@@ -49,134 +27,10 @@ const TASK_COLUMNS: usize = 128;
 /// The binary exponents between which the largest magnitude of a panel's column may lie.
 const EXPONENTS: Range<i32> = -90..100;
 
-/// A tile of `bf16`.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Tile(#[expect(dead_code, reason = "read through a pointer")] [u32; TILE * STEP / 2]);
-
-const ZEROS: Tile = Tile([0; TILE * STEP / 2]);
-
-/// Whether this process may use AMX with `bf16` and 8-bit integers, which it asks the system for once.
-pub(crate) fn is_available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| {
-        const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
-        const TILE_STATE: u64 = 3 << 17;
-        let has = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_TILE_INT8 == BF16_TILE_INT8;
-        let saves = is_x86_feature_detected!("xsave");
-        // SAFETY: XSAVE was detected.
-        has && saves && unsafe { _xgetbv(0) } & TILE_STATE == TILE_STATE && permission()
-    })
-}
-
-/// Linux gives the state of the tiles only to processes that ask for it.
-#[cfg(target_os = "linux")]
-fn permission() -> bool {
-    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-    const XFEATURE_XTILEDATA: libc::c_long = 18;
-    // SAFETY: the call takes two numbers and changes nothing but what this process may use.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn permission() -> bool {
-    false
-}
-
-/// Eight tiles of 16 rows of 64 bytes, for as long as this lives.
-pub(crate) struct Tiles(());
-
-impl Tiles {
-    /// # Safety
-    /// [`is_available`], and the thread has no other `Tiles`.
-    pub(crate) unsafe fn new() -> Self {
-        #[repr(C, align(64))]
-        struct Layout {
-            palette: u8,
-            start_row: u8,
-            reserved: [u8; 14],
-            bytes: [u16; 16],
-            rows: [u8; 16],
-        }
-        let (mut bytes, mut rows) = ([0; 16], [0; 16]);
-        bytes[..8].fill(64);
-        rows[..8].fill(TILE as u8);
-        let layout = Layout { palette: 1, start_row: 0, reserved: [0; 14], bytes, rows };
-        // SAFETY: the caller's promise; the layout is one that the palette allows.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const layout, options(nostack, preserves_flags, readonly)) };
-        Self(())
-    }
-}
-
-/// Rows of `x` whose bytes are multiplied at a time.
-pub(crate) const ROWS: usize = 2 * TILE;
-
-/// Bytes of a row that one instruction takes.
-pub(crate) const BYTES: usize = 64;
-
-impl Drop for Tiles {
-    fn drop(&mut self) {
-        // SAFETY: there are tiles, or this would not have been made.
-        unsafe { asm!("tilerelease", options(nostack, preserves_flags, nomem)) };
-    }
-}
-
-/// Writes the sums of the products of 32 rows of signed bytes with 32 columns of unsigned ones to `to`, row by row.
-///
-/// # Safety
-/// `steps` times [`BYTES`] bytes are readable in [`ROWS`] rows at `x`, `stride` bytes apart, and 32 times as many at
-/// `panel`, where four of each column follow each other; `to` has room.
-pub(crate) unsafe fn multiply_bytes(
-    _: &Tiles,
-    x: *const i8,
-    stride: usize,
-    panel: *const u8,
-    steps: usize,
-    to: *mut i32,
-) {
-    // SAFETY: the caller's promise; there are tiles.
-    unsafe {
-        asm!(
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "2:",
-            "tileloadd tmm4, [{x} + {stride}]",
-            "tileloadd tmm6, [{w} + {line}]",
-            "tileloadd tmm7, [{w} + {line} + 64]",
-            "tdpbsud tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{y} + {stride}]",
-            "tdpbsud tmm1, tmm4, tmm7",
-            "tdpbsud tmm2, tmm5, tmm6",
-            "tdpbsud tmm3, tmm5, tmm7",
-            "add {x}, 64",
-            "add {y}, 64",
-            "add {w}, 2048",
-            "dec {steps}",
-            "jnz 2b",
-            "tilestored [{to} + {line}], tmm0",
-            "tilestored [{to} + {line} + 64], tmm1",
-            "tilestored [{to} + {line} + 2048], tmm2",
-            "tilestored [{to} + {line} + 2112], tmm3",
-            x = inout(reg) x => _,
-            y = inout(reg) x.add(TILE * stride) => _,
-            w = inout(reg) panel => _,
-            steps = inout(reg) steps => _,
-            to = in(reg) to,
-            stride = in(reg) stride,
-            line = in(reg) 128_usize,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        );
-    }
-}
-
 /// Computes the product and says so, or does nothing because `x` is not finite.
 ///
 /// # Safety
-/// As for [`Product::run`]; [`is_available`].
+/// As for [`Product::run`]; the machine has AMX.
 pub(crate) unsafe fn multiply(product: &Product, threads: usize) -> bool {
     let steps = product.depth.div_ceil(STEP);
     let mut x = SPLIT.take().unwrap_or_default();
@@ -235,18 +89,6 @@ struct Split {
     factors: Vec<f32>,
 }
 
-#[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
-
-// SAFETY: tasks write disjoint parts.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    fn at(self, index: usize) -> *mut T {
-        self.0.wrapping_add(index)
-    }
-}
-
 impl Split {
     /// Splits these rows of the product, or says that they are not finite.
     ///
@@ -281,18 +123,6 @@ impl Split {
 
 /// Products with fewer elements of `x` are split on one thread.
 const SERIAL: usize = 1 << 15;
-
-/// The first `count` floats at `from`, and zeros.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn load(from: *const f32, count: usize) -> __m512 {
-    if count >= TILE {
-        // SAFETY: the caller's promise.
-        return unsafe { _mm512_loadu_ps(from) };
-    }
-    // SAFETY: only `count` floats are read.
-    unsafe { _mm512_maskz_loadu_ps((1 << count) - 1, from) }
-}
 
 /// Splits a row, or zeros, into the same row of each tile; gives what its sums are to be multiplied with.
 ///
@@ -338,32 +168,6 @@ unsafe fn split_row(from: Option<*const f32>, depth: usize, tiles: *mut u32) -> 
         }
     }
     Some(power(-shift))
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn magnitude(x: __m512) -> __m512i {
-    _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX))
-}
-
-/// The three pieces, in the upper halves of words.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn split(x: __m512) -> [__m512i; PIECES] {
-    let first = nearest(x);
-    let rest = _mm512_sub_ps(x, _mm512_castsi512_ps(first));
-    let second = nearest(rest);
-    let rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(second));
-    // Eight bits are left, or less than the least normal number.
-    [first, second, _mm512_castps_si512(rest)]
-}
-
-/// Rounded to eight bits, ties away from zero.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn nearest(x: __m512) -> __m512i {
-    let words = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
-    _mm512_and_si512(words, _mm512_set1_epi32(!0xFFFF))
 }
 
 /// What a thread keeps between tasks.
@@ -465,7 +269,8 @@ impl Task<'_> {
             unsafe {
                 let sums = sums.add(band * TILE * TASK_COLUMNS);
                 if band + 1 < bands {
-                    add_pair(x(band), x(band + 1), panel, steps, sums);
+                    let sums = Place { at: sums, stride: TASK_COLUMNS * 4 };
+                    add_pair(x(band), x(band + 1), panel, steps, sums, sums);
                 } else {
                     add_single(x(band), panel, steps, sums);
                 }
@@ -533,84 +338,6 @@ unsafe fn split_panel(panel: *const f32, depth: usize, width: usize, pieces: *mu
         let small = _mm512_cmplt_epu32_mask(most, least) & _mm512_test_epi32_mask(most, most);
         (small | _mm512_cmpge_epu32_mask(most, limit)) & columns == 0
     })
-}
-
-/// Adds the products of 32 rows and a panel to the sums.
-///
-/// # Safety
-/// The thread has [`Tiles`]; there are `steps` tiles of each piece in each band, twice as many in the panel, and 32
-/// rows of sums.
-unsafe fn add_pair(upper: *const Tile, lower: *const Tile, panel: *const Tile, steps: usize, sums: *mut f32) {
-    let stride = TASK_COLUMNS * 4;
-    // Products of small pieces first; one operand stays where it is from each four products to the next.
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "tileloadd tmm0, [{c} + {stride}]",
-            "tileloadd tmm1, [{c} + {stride} + 64]",
-            "tileloadd tmm2, [{d} + {stride}]",
-            "tileloadd tmm3, [{d} + {stride} + 64]",
-            "2:",
-            "tileloadd tmm4, [{x} + {line}]",
-            "tileloadd tmm6, [{w} + {line} + 2048]",
-            "tileloadd tmm7, [{w} + {line} + 5120]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{y} + {line}]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm6, [{w} + {line} + 1024]",
-            "tileloadd tmm7, [{w} + {line} + 4096]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm4, [{x} + {line} + 1024]",
-            "tileloadd tmm5, [{y} + {line} + 1024]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm6, [{w} + {line}]",
-            "tileloadd tmm7, [{w} + {line} + 3072]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm4, [{x} + {line} + 2048]",
-            "tileloadd tmm5, [{y} + {line} + 2048]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm4, [{x} + {line}]",
-            "tileloadd tmm5, [{y} + {line}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {x}, 3072",
-            "add {y}, 3072",
-            "add {w}, 6144",
-            "dec {steps}",
-            "jnz 2b",
-            "tilestored [{c} + {stride}], tmm0",
-            "tilestored [{c} + {stride} + 64], tmm1",
-            "tilestored [{d} + {stride}], tmm2",
-            "tilestored [{d} + {stride} + 64], tmm3",
-            x = inout(reg) upper => _,
-            y = inout(reg) lower => _,
-            w = inout(reg) panel => _,
-            steps = inout(reg) steps => _,
-            c = in(reg) sums,
-            d = in(reg) sums.add(TILE * TASK_COLUMNS),
-            stride = in(reg) stride,
-            line = in(reg) 64_usize,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        );
-    }
 }
 
 /// Adds the products of 16 rows and a panel to the sums.
