@@ -43,9 +43,13 @@ const SCALES: usize = 1 << 14;
 /// Multiplies `x` of `m` rows with `matrix` into `out`, never holding more than some tens of kilobytes of it as floats.
 ///
 /// Sums are taken in `f32`, in an order that depends only on the sizes and the instruction set: the result has the
-/// same bits whatever the number of threads. On [`Isa::Amx`], floats of large products are sums of three `bf16` numbers, whose
-/// products are exact; what is left out of them is at most 2^-26 of the whole. Activations of other types are widened first, and results rounded once, at
+/// same bits whatever the number of threads. Activations of other types are widened first, and results rounded once, at
 /// the end; so are scales of other types than `f32`, all of them where there are many rows of activations.
+///
+/// On [`Isa::Amx`], floats of large products are sums of three `bf16` numbers, whose products are exact. What is left out
+/// of these is at most 2^-26 of a product; besides, a number of `x` or of a column of the matrix counts as fewer digits, or
+/// as zero, where it is less than 2^-90 of the largest beside it. A NaN or an infinity in `x` has all of it multiplied as on
+/// [`Isa::Avx512`].
 ///
 /// # Errors
 /// A matrix whose lengths do not match its sizes, or a wrong length of `x` or `out`.

@@ -63,12 +63,12 @@ impl<'a> Coding<'a> {
         }
     }
 
-    /// `None` for values that three pieces do not hold.
+    /// `None` for values that are far from one.
     fn table(bytes: &'a [u8], order: Order, values: &[f32; 16]) -> Option<Self> {
         let mut tables = [[0; 2 * TILE]; PIECES];
         let mut pieces = 1;
         for (i, value) in values.iter().enumerate() {
-            if *value != 0.0 && !(1e-20..1e20).contains(&value.abs()) {
+            if *value != 0.0 && !(1e-3..1e3).contains(&value.abs()) {
                 return None;
             }
             let mut rest = *value;

@@ -1,6 +1,7 @@
 //! The blocked product: panels of floats, made as they are needed and split.
 //!
-//! Where a column of a panel is too small, too large or not finite, that panel is multiplied by fused multiply-adds.
+//! Where a column of a panel is too small, too large or not finite, the columns of that panel are multiplied by fused
+//! multiply-adds.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
@@ -219,36 +220,47 @@ impl Task<'_> {
         let sums = scratch.sums.as_mut_ptr().cast::<f32>();
         // SAFETY: there is room for TASK_ROWS rows.
         unsafe { slice::from_raw_parts_mut(sums, bands * TILE * TASK_COLUMNS) }.fill(0.0);
+        // Groups of columns, from the first, that are out of range. Where tasks begin they begin, too.
+        let mut out_of_range = [false; TASK_COLUMNS / WIDTH];
+        let panel: *mut f32 = scratch.floats.as_mut_ptr().cast();
         for start in (0..product.depth).step_by(DEPTH) {
             let depth = DEPTH.min(product.depth - start);
-            for first in columns.clone().step_by(WIDTH) {
+            for (first, out_of_range) in columns.clone().step_by(WIDTH).zip(&mut out_of_range) {
+                if *out_of_range {
+                    continue;
+                }
                 let width = WIDTH.min(columns.end - first);
-                let (panel, pieces) = (scratch.floats.as_mut_ptr().cast(), scratch.pieces.as_mut_ptr());
+                let pieces = scratch.pieces.as_mut_ptr();
                 // SAFETY: the panel has room for all steps, and the ranges lie in the product.
                 unsafe {
                     product.panels.fill(Isa::Avx512, start, depth, first, width, panel);
-                    let sums = sums.add(first - columns.start);
                     if split_panel(panel, depth, width, pieces.cast()) {
-                        self.add_tiles(&tiles, start, depth, pieces, sums);
+                        self.add_tiles(&tiles, start, depth, pieces, sums.add(first - columns.start));
                     } else {
-                        self.add_floats(start, depth, panel, sums);
+                        *out_of_range = true;
                     }
                 }
             }
         }
+        for (first, _) in columns.clone().step_by(WIDTH).zip(out_of_range).filter(|(_, out_of_range)| *out_of_range) {
+            let width = WIDTH.min(columns.end - first);
+            // SAFETY: as above.
+            unsafe { self.multiply_floats(first, width, panel, sums.add(first - columns.start)) };
+        }
         drop(tiles);
         for (at, i) in rows.clone().enumerate() {
-            let factor = self.x.factors[i];
-            // SAFETY: the row of the sums and that of the rectangle.
-            let (sums, out) = unsafe {
-                let out = product.out.add((self.first + i) * product.out_stride + columns.start);
-                (
-                    slice::from_raw_parts(sums.add(at * TASK_COLUMNS), columns.len()),
-                    slice::from_raw_parts_mut(out, columns.len()),
-                )
-            };
-            for (out, sum) in out.iter_mut().zip(sums) {
-                *out = if product.accumulate { *out + sum * factor } else { sum * factor };
+            for (first, out_of_range) in columns.clone().step_by(WIDTH).zip(out_of_range) {
+                let factor = if out_of_range { 1.0 } else { self.x.factors[i] };
+                let width = WIDTH.min(columns.end - first);
+                // SAFETY: a part of the row of the sums and of that of the rectangle.
+                let (sums, out) = unsafe {
+                    let sums = sums.add(at * TASK_COLUMNS + first - columns.start);
+                    let out = product.out.add((self.first + i) * product.out_stride + first);
+                    (slice::from_raw_parts(sums, width), slice::from_raw_parts_mut(out, width))
+                };
+                for (out, sum) in out.iter_mut().zip(sums) {
+                    *out = if product.accumulate { *out + sum * factor } else { sum * factor };
+                }
             }
         }
     }
@@ -278,26 +290,34 @@ impl Task<'_> {
         }
     }
 
-    /// Adds the product with a panel by fused multiply-adds.
+    /// Computes the columns of a panel's width by fused multiply-adds, of `x` as it is.
     ///
     /// # Safety
-    /// As for [`add_tiles`](Self::add_tiles), with a panel of floats.
+    /// The columns lie in the product; there is room for a panel, and sums of all rows.
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn add_floats(&self, start: usize, depth: usize, panel: *const f32, sums: *mut f32) {
-        for (at, i) in self.rows.clone().enumerate() {
-            let up = self.x.factors[i].recip();
-            // SAFETY: the row and the steps lie in `x`, the panel and the sums are as wide as two vectors.
+    unsafe fn multiply_floats(&self, first: usize, width: usize, panel: *mut f32, sums: *mut f32) {
+        let Self { product, rows, .. } = self;
+        for start in (0..product.depth).step_by(DEPTH) {
+            let depth = DEPTH.min(product.depth - start);
+            // SAFETY: as the caller says; the panel and the sums are as wide as two vectors.
             unsafe {
-                let x = self.product.x.add((self.first + i) * self.product.x_stride + start);
-                let to = sums.add(at * TASK_COLUMNS);
-                let (mut left, mut right) = (_mm512_loadu_ps(to), _mm512_loadu_ps(to.add(TILE)));
-                for d in 0..depth {
-                    let x = _mm512_set1_ps(*x.add(d) * up);
-                    left = _mm512_fmadd_ps(x, _mm512_loadu_ps(panel.add(d * WIDTH)), left);
-                    right = _mm512_fmadd_ps(x, _mm512_loadu_ps(panel.add(d * WIDTH + TILE)), right);
+                product.panels.fill(Isa::Avx512, start, depth, first, width, panel);
+                for (at, i) in rows.clone().enumerate() {
+                    let x = product.x.add((self.first + i) * product.x_stride + start);
+                    let to = sums.add(at * TASK_COLUMNS);
+                    let (mut left, mut right) = if start == 0 {
+                        (_mm512_setzero_ps(), _mm512_setzero_ps())
+                    } else {
+                        (_mm512_loadu_ps(to), _mm512_loadu_ps(to.add(TILE)))
+                    };
+                    for d in 0..depth {
+                        let x = _mm512_set1_ps(*x.add(d));
+                        left = _mm512_fmadd_ps(x, _mm512_loadu_ps(panel.add(d * WIDTH)), left);
+                        right = _mm512_fmadd_ps(x, _mm512_loadu_ps(panel.add(d * WIDTH + TILE)), right);
+                    }
+                    _mm512_storeu_ps(to, left);
+                    _mm512_storeu_ps(to.add(TILE), right);
                 }
-                _mm512_storeu_ps(to, left);
-                _mm512_storeu_ps(to.add(TILE), right);
             }
         }
     }

@@ -120,8 +120,9 @@ fn every_magnitude_is_right() {
     let size = |i: usize| f64::from(powers[i % powers.len()]).exp2() as f32;
     let bytes: Vec<u8> = Random::new(3).normal(N * K / 2).into_iter().map(|x| (x * 80.0) as i32 as u8).collect();
     let codes = Codes::Table { bytes: &bytes, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
-    for varied in [false, true] {
-        let scales: Vec<f32> = (0..N * K / BLOCK).map(|i| if varied { size(i / 3) } else { 0.5 }).collect();
+    for power in [Some(-1), Some(125), Some(-140), None] {
+        let scale = |i: usize| power.map_or(size(i / 3), |power| f64::from(power).exp2() as f32);
+        let scales: Vec<f32> = (0..N * K / BLOCK).map(scale).collect();
         let matrix = Matrix { n: N, k: K, codes, scales: Scales::F32(&scales), biases: None, block: BLOCK };
         let mut w = vec![0.0; N * K];
         dequantize(&matrix, &mut w[..]).unwrap();
@@ -144,7 +145,7 @@ fn every_magnitude_is_right() {
                     // The least of normal floats stands for what is rounded to no number of them.
                     let near = (f64::from(ours) - sum).abs() <= 2e-6 * bound + 64.0 * f64::from(f32::MIN_POSITIVE);
                     let beyond = bound > f64::from(f32::MAX) && !ours.is_finite();
-                    assert!(near || beyond, "{isa:?} {orientation:?} {varied} at {at}: {ours} against {sum}");
+                    assert!(near || beyond, "{isa:?} {orientation:?} {power:?} at {at}: {ours} against {sum}");
                 }
             }
         }
