@@ -200,7 +200,7 @@ impl Part<'_> {
         let mut words = Box::new([[0; PANEL / 8]; 2]);
         let mut scales = vec![[0.0_f32; WIDTH]; STEP / 8];
         let mut sums = vec![[0.0_f32; WIDTH]; height];
-        let mut products = vec![[0_i32; WIDTH]; amx::ROWS];
+        let mut products = Box::new([[[0_i32; WIDTH]; amx::ROWS]; 2]);
         // SAFETY: AMX is there if `tiles` says so.
         let tiles = self.tiles.then(|| unsafe { amx::Tiles::new() });
         for first in (column..column + width).step_by(WIDTH) {
@@ -384,15 +384,23 @@ impl Tile<'_> {
     /// # Safety
     /// As for [`run`](Self::run); [`amx::ROWS`] rows are readable at `x`.
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn run_tiles(&self, tiles: &amx::Tiles, rows: usize, products: &mut [[i32; WIDTH]]) {
-        let mut from = 0;
-        for (r, (&end, scales)) in self.ends.iter().zip(self.scales).enumerate() {
+    unsafe fn run_tiles(&self, tiles: &amx::Tiles, rows: usize, products: &mut [[[i32; WIDTH]; amx::ROWS]; 2]) {
+        let multiply = |r: usize, to: &mut [[i32; WIDTH]; amx::ROWS]| {
+            let from = if r == 0 { 0 } else { self.ends[r - 1] };
             // SAFETY: the panel and the rows have all elements of the run.
             unsafe {
                 let (x, panel) = (self.x.add(from), self.panel.add(from * WIDTH));
-                amx::multiply_bytes(tiles, x, STRIDE, panel, (end - from) / amx::BYTES, products.as_mut_ptr().cast());
+                let steps = (self.ends[r] - from) / amx::BYTES;
+                amx::multiply_bytes(tiles, x, STRIDE, panel, steps, to.as_mut_ptr().cast());
             }
-            from = end;
+        };
+        multiply(0, &mut products[0]);
+        for (r, scales) in self.scales.iter().enumerate().take(self.ends.len()) {
+            // The next run, so that its tiles are not waited for.
+            if r + 1 < self.ends.len() {
+                multiply(r + 1, &mut products[(r + 1) % 2]);
+            }
+            let products = &products[r % 2];
             // SAFETY: the scales and the sums are 32 floats for each run and row, which has a start for the run.
             unsafe {
                 let (left, right) = (_mm512_loadu_ps(scales.as_ptr()), _mm512_loadu_ps(scales.as_ptr().add(16)));
