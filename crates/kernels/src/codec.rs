@@ -61,16 +61,20 @@ pub(crate) fn dispatch<J: Job>(codes: Codes, job: J) -> J::Output {
             7 => job.run(Stream::<7>(bytes)),
             _ => job.run(Bytes::<Unsigned> { bytes, of: PhantomData }),
         },
-        Codes::Signed { codes } => {
-            // SAFETY: i8 and u8 have one layout, and every byte is either.
-            let bytes = unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) };
-            job.run(Bytes::<Signed> { bytes, of: PhantomData })
-        }
+        Codes::Signed { codes } => job.run(Bytes::<Signed> { bytes: bytes(codes), of: PhantomData }),
         Codes::E4m3 { bytes } => job.run(Bytes::<E4m3> { bytes, of: PhantomData }),
     }
 }
 
-const INTEGERS: [f32; 16] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+/// Signed codes as they are stored.
+pub(crate) fn bytes(codes: &[i8]) -> &[u8] {
+    // SAFETY: i8 and u8 have one layout, and every byte is either.
+    unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) }
+}
+
+/// The values of unsigned codes of up to 4 bits.
+pub(crate) const INTEGERS: [f32; 16] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
 /// Codes of 1, 2 or 4 bits that are looked up.
 #[derive(Clone, Copy)]

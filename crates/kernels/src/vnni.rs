@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use std::sync::{Mutex, PoisonError};
 
 use crate::{
-    Isa, Matrix, Order, Scales, amx,
+    Isa, Matrix, Order, Scales, amx, codec,
     int8_matmul::{Integers, Rows, STEP, Weights},
     simd::{Kernel, Simd, run},
     threads,
@@ -251,10 +251,7 @@ impl Part<'_> {
         let Matrix { k, block, .. } = *self.matrix;
         let (bytes, per_word): (&[u8], usize) = match &self.weights.codes {
             Integers::Table { bytes, .. } => (bytes, 8),
-            Integers::Signed(codes) => {
-                // SAFETY: bytes and signed bytes have the same size and alignment.
-                (unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) }, 4)
-            }
+            Integers::Signed(codes) => (codec::bytes(codes), 4),
         };
         let row_bytes = k / per_word * 4;
         let count = step.len / per_word;

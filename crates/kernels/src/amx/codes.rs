@@ -6,10 +6,19 @@
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
-use std::{arch::asm, cell::Cell, ops::Range, slice};
+use std::{
+    arch::asm,
+    cell::Cell,
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
-use super::{PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, split};
-use crate::{Codes, Matrix, Order, threads};
+use super::{PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, powers, split};
+use crate::{
+    Codes, Matrix, Order,
+    codec::{INTEGERS, bytes},
+    threads,
+};
 
 /// Elements of a row that share a scale.
 const RUN: usize = 2 * STEP;
@@ -48,17 +57,11 @@ enum Coding<'a> {
 
 impl<'a> Coding<'a> {
     fn new(codes: Codes<'a>) -> Option<Self> {
-        const INTEGERS: [f32; 16] =
-            [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
         match codes {
             Codes::Table { bytes, bits: 4, order, values } => Self::table(bytes, order, values),
             Codes::Unsigned { bytes, bits: 4 } => Self::table(bytes, Order::LowFirst, &INTEGERS),
             Codes::Unsigned { bytes, bits: 8 } => Some(Self::Bytes { bytes, signed: false }),
-            Codes::Signed { codes } => {
-                // SAFETY: bytes and signed bytes have the same size and alignment.
-                let bytes = unsafe { slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) };
-                Some(Self::Bytes { bytes, signed: true })
-            }
+            Codes::Signed { codes } => Some(Self::Bytes { bytes: bytes(codes), signed: true }),
             _ => None,
         }
     }
@@ -151,7 +154,7 @@ impl<'a> Coding<'a> {
     }
 }
 
-/// Computes the product and says so, or does nothing where the layout or the numbers do not fit.
+/// Computes the product and says so, or leaves the output to others where the layout or the numbers do not fit.
 ///
 /// # Safety
 /// The matrix and all lengths were checked, none of them 0, and the machine has AMX.
@@ -176,14 +179,13 @@ pub(crate) unsafe fn multiply(product: &Product, threads: usize) -> bool {
     if !uniform || !k.is_multiple_of(RUN) || !fits(scales) || !biases.is_none_or(fits) {
         return false;
     }
-    if !x.iter().all(|x| x.is_finite()) {
-        return false;
-    }
     let mut rows = ROWS.take().unwrap_or_default();
     for first in (0..m).step_by(TASK_ROWS) {
         let chunk = first..m.min(first + TASK_ROWS);
         // SAFETY: the caller's promise.
-        unsafe { rows.fill(x, k, chunk.clone(), threads) };
+        if !unsafe { rows.fill(x, k, chunk.clone(), threads) } {
+            return false;
+        }
         let each = n.div_ceil(4 * threads).next_multiple_of(WIDTH).min(TASK_COLUMNS);
         threads::for_each_on(threads, n.div_ceil(each), |i| {
             let columns = i * each..n.min((i + 1) * each);
@@ -216,15 +218,18 @@ struct Rows {
 }
 
 impl Rows {
+    /// Splits these rows, or says that they are not finite.
+    ///
     /// # Safety
     /// `x` has these rows of `k` numbers, a multiple of [`RUN`], and the machine has AVX-512.
-    unsafe fn fill(&mut self, x: &[f32], k: usize, chunk: Range<usize>, threads: usize) {
+    unsafe fn fill(&mut self, x: &[f32], k: usize, chunk: Range<usize>, threads: usize) -> bool {
         let (runs, groups) = (k / RUN, chunk.len().div_ceil(WIDTH));
         self.tiles.resize(self.tiles.len().max(groups * runs * RUN_TILES), ZEROS);
         self.sums.resize(self.sums.len().max(groups * runs * WIDTH), 0.0);
         self.factors.resize(TASK_ROWS, 0.0);
         let tiles = Shared(self.tiles.as_mut_ptr().cast::<u32>());
         let (sums, factors) = (Shared(self.sums.as_mut_ptr()), Shared(self.factors.as_mut_ptr()));
+        let finite = AtomicBool::new(true);
         threads::for_each_on(threads, groups * 2, |i| {
             for row in i * TILE..(i + 1) * TILE {
                 let (group, column) = (row / WIDTH, row % WIDTH);
@@ -233,32 +238,28 @@ impl Rows {
                 // SAFETY: each row has its own words and numbers; so many floats are in a row.
                 unsafe {
                     let tiles = tiles.at(tile * TILE * STEP / 2 + column % TILE);
-                    *factors.at(row) = split_row(from, runs, tiles, sums.at(group * runs * WIDTH + column));
+                    match split_row(from, runs, tiles, sums.at(group * runs * WIDTH + column)) {
+                        Some(factor) => *factors.at(row) = factor,
+                        None => finite.store(false, Ordering::Relaxed),
+                    }
                 }
             }
         });
+        finite.load(Ordering::Relaxed)
     }
 }
 
-/// Splits a row, or zeros, into the same column of all its tiles; gives what its sums are to be multiplied with.
+/// Splits a row, or zeros, into the same column of all its tiles; gives what its sums are to be multiplied with, unless the
+/// row is not finite.
 ///
 /// # Safety
-/// `runs` times [`RUN`] finite floats are readable at `from`; `tiles` and `sums` are the row's place in the first run.
+/// `runs` times [`RUN`] floats are readable at `from`; `tiles` and `sums` are the row's place in the first run.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn split_row(from: Option<*const f32>, runs: usize, tiles: *mut u32, sums: *mut f32) -> f32 {
-    const BIAS: i32 = 127;
+unsafe fn split_row(from: Option<*const f32>, runs: usize, tiles: *mut u32, sums: *mut f32) -> Option<f32> {
     const TILE_WORDS: usize = TILE * STEP / 2;
-    let mut most = _mm512_setzero_si512();
-    if let Some(from) = from {
-        for at in (0..runs * RUN).step_by(TILE) {
-            // SAFETY: the caller's promise.
-            most = _mm512_max_epu32(most, magnitude(unsafe { load(from.add(at), TILE) }));
-        }
-    }
-    let exponent = (_mm512_reduce_max_epu32(most) >> 23) as i32;
-    let shift = (BIAS - exponent).clamp(1 - BIAS, BIAS - 1);
-    let power = |exponent: i32| f32::from_bits(((exponent + BIAS) as u32) << 23);
-    let up = _mm512_set1_ps(power(shift));
+    // SAFETY: the caller's promise.
+    let (up, down) = unsafe { powers(from, runs * RUN) }?;
+    let up = _mm512_set1_ps(up);
     for run in 0..runs {
         let mut sum = _mm512_setzero_ps();
         for quarter in 0..4 {
@@ -286,7 +287,7 @@ unsafe fn split_row(from: Option<*const f32>, runs: usize, tiles: *mut u32, sums
         // SAFETY: each run has its sum.
         unsafe { *sums.add(run * WIDTH) = _mm512_reduce_add_ps(sum) };
     }
-    power(-shift)
+    Some(down)
 }
 
 /// What a thread keeps between tasks.

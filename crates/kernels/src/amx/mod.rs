@@ -122,6 +122,30 @@ pub(crate) unsafe fn load(from: *const f32, count: usize) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps((1 << count) - 1, from) }
 }
 
+/// The power of two that brings the largest magnitude of a row, or of zeros, to about one, and its reciprocal; `None` where
+/// the row is not finite.
+///
+/// # Safety
+/// `count` floats are readable at `from`.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(crate) unsafe fn powers(from: Option<*const f32>, count: usize) -> Option<(f32, f32)> {
+    const BIAS: i32 = 127;
+    let mut most = _mm512_setzero_si512();
+    if let Some(from) = from {
+        for at in (0..count).step_by(TILE) {
+            // SAFETY: the caller's promise.
+            most = _mm512_max_epu32(most, magnitude(unsafe { load(from.add(at), count - at) }));
+        }
+    }
+    let exponent = (_mm512_reduce_max_epu32(most) >> 23) as i32;
+    if exponent > 2 * BIAS {
+        return None;
+    }
+    let shift = (BIAS - exponent).clamp(1 - BIAS, BIAS - 1);
+    let power = |exponent: i32| f32::from_bits(((exponent + BIAS) as u32) << 23);
+    Some((power(shift), power(-shift)))
+}
+
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn magnitude(x: __m512) -> __m512i {

@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, split};
+use super::{PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, powers, split};
 use crate::{Isa, threads, tile::Product};
 
 /// Steps that one panel covers; its pieces fill half of a usual first-level cache.
@@ -131,22 +131,9 @@ const SERIAL: usize = 1 << 15;
 /// `depth` floats are readable at `from`, and `tiles` is the row's place in the first of its tiles.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn split_row(from: Option<*const f32>, depth: usize, tiles: *mut u32) -> Option<f32> {
-    const BIAS: i32 = 127;
-    let mut most = _mm512_setzero_si512();
-    if let Some(from) = from {
-        for at in (0..depth).step_by(TILE) {
-            // SAFETY: the caller's promise.
-            let x = unsafe { load(from.add(at), depth - at) };
-            most = _mm512_max_epu32(most, magnitude(x));
-        }
-    }
-    let exponent = (_mm512_reduce_max_epu32(most) >> 23) as i32;
-    if exponent > 2 * BIAS {
-        return None;
-    }
-    let shift = (BIAS - exponent).clamp(1 - BIAS, BIAS - 1);
-    let power = |exponent: i32| f32::from_bits(((exponent + BIAS) as u32) << 23);
-    let up = _mm512_set1_ps(power(shift));
+    // SAFETY: the caller's promise.
+    let (up, down) = unsafe { powers(from, depth) }?;
+    let up = _mm512_set1_ps(up);
     for (step, at) in (0..depth).step_by(STEP).enumerate() {
         let mut halves = [_mm512_setzero_ps(); 2];
         if let Some(from) = from {
@@ -168,7 +155,7 @@ unsafe fn split_row(from: Option<*const f32>, depth: usize, tiles: *mut u32) -> 
             }
         }
     }
-    Some(power(-shift))
+    Some(down)
 }
 
 /// What a thread keeps between tasks.

@@ -228,6 +228,44 @@ fn half_activations_and_results_are_rounded_once() {
     }
 }
 
+/// Many rows take other ways than few; the last of them may be multiplied after the others.
+#[test]
+fn nan_spoils_no_more_of_large_products() {
+    const K: usize = 128;
+    const N: usize = 70;
+    for kind in [KINDS[0], Kind::Unsigned(4), Kind::Signed] {
+        let stored = Stored::new(kind, Scaling::F32, true, 64, N, K);
+        // Block 1 of row 1 holds its elements 64 to 127.
+        let mut broken = stored.clone();
+        broken.scales.floats[3] = f32::NAN;
+        for m in [20, 80, 200] {
+            for isa in Isa::available() {
+                for orientation in BOTH {
+                    let (depth, columns) = sides(&stored.matrix(), orientation);
+                    let mut x = Random::new(11).normal(m * depth);
+                    x[(m - 1) * depth] = f32::NAN;
+                    for (at, value) in product(isa, &x, m, &stored.matrix(), orientation).iter().enumerate() {
+                        assert_eq!(value.is_nan(), at / columns == m - 1, "{isa:?} {orientation:?} {m} at {at}");
+                    }
+                    let clean = vec![1.0; m * depth];
+                    for (at, value) in product(isa, &clean, m, &broken.matrix(), orientation).iter().enumerate() {
+                        let spoiled = match orientation {
+                            Orientation::Transposed => at % columns == 1,
+                            Orientation::Plain => at % columns >= 64,
+                        };
+                        assert_eq!(
+                            value.is_nan(),
+                            spoiled,
+                            "{isa:?} {orientation:?} {m} {} at {at}",
+                            stored.describe()
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn nan_spoils_what_depends_on_it_and_nothing_else() {
     for kind in [KINDS[0], Kind::Table(2, Order::LowFirst), Kind::Signed, Kind::Unsigned(5)] {
