@@ -5,7 +5,8 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::checks::{check_children, check_elements, check_groups};
 use crate::kernel::{self, Encoding, Format};
-use crate::matrix::{self, Packed, Stored, dense_scales, packed_handlers, scaling_handlers};
+use crate::linear::Linear;
+use crate::packed::{self, Packed, Stored, dense_scales};
 
 /// An array of 2, 3, 4, 5, 6 or 8 bits an element, in the layout of MLX's `quantize`.
 ///
@@ -26,7 +27,7 @@ use crate::matrix::{self, Packed, Stored, dense_scales, packed_handlers, scaling
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Affine")]
+#[implicit(name = "tacit.Affine", family(Packed, Linear))]
 pub struct AffineArray {
     /// The codes, least significant bits first: `u32[.., k * bits / 32]`.
     packed: Array,
@@ -134,7 +135,7 @@ fn check_format(group_size: i32, bits: i32) -> Result<()> {
 
 impl Materialize for AffineArray {
     fn materialize(&self) -> Result<Value> {
-        matrix::dense(self)
+        packed::dense(self)
     }
 }
 
@@ -151,17 +152,9 @@ impl Packed for AffineArray {
         }
     }
 
-    fn restored(&self, stored: Stored) -> Self {
+    fn restored(&self, stored: Stored) -> Box<dyn ImplicitArray> {
         let Stored { codes: packed, scales, modifier, transposed, aval, .. } = stored;
         let (scales, biases) = (dense_scales(&scales, &self.scales), modifier.unwrap_or_else(|| self.biases.clone()));
-        Self { packed, scales, biases, transposed, aval, ..*self }
+        Box::new(Self { packed, scales, biases, transposed, aval, ..*self })
     }
 }
-
-packed_handlers! {
-    AffineArray: affine_matmul, affine_matmul_left, affine_addmm, affine_addmm_left, affine_gather, affine_transpose,
-    affine_astype, affine_reshape, affine_flatten, affine_unflatten, affine_expand_dims, affine_squeeze, affine_slice,
-    affine_concatenate
-}
-
-scaling_handlers! { AffineArray: affine_multiply, affine_divide, affine_negative }

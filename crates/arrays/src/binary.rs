@@ -4,7 +4,6 @@ use mlx_rs::Array;
 use tacit_core::Result;
 
 use crate::flat::flat_array;
-use crate::matrix::{packed_handlers, scaling_handlers};
 
 flat_array! {
     /// An array of any shape in 1 bit an element: the sign, times the scale of its block.
@@ -45,11 +44,3 @@ impl BinaryArray {
         Self::quantize(x, x.shape().last().map_or(1, |&last| last.max(1) as usize))
     }
 }
-
-packed_handlers! {
-    BinaryArray: binary_matmul, binary_matmul_left, binary_addmm, binary_addmm_left, binary_gather, binary_transpose,
-    binary_astype, binary_reshape, binary_flatten, binary_unflatten, binary_expand_dims, binary_squeeze, binary_slice,
-    binary_concatenate
-}
-
-scaling_handlers! { BinaryArray: binary_multiply, binary_divide, binary_negative }

@@ -2,11 +2,12 @@
 
 use mlx_rs::ops::indexing::gather_single;
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{AddMM, AsType, Gather, Matmul, Slice, Transpose};
+use tacit_core::op::{AsType, Gather, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::linear::{Gain, Linear, dense_side};
 use crate::sliced::cut;
-use crate::view::{View, built, view_handlers};
+use crate::views::{built, ranges};
 
 /// Any float array in another float type, such as a bf16 weight among f32 activations.
 ///
@@ -29,7 +30,7 @@ use crate::view::{View, built, view_handlers};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Cast")]
+#[implicit(name = "tacit.Cast", family(Linear))]
 pub struct Cast {
     inner: Value,
     /// The aval before the cast; elements are rounded to its dtype where `inner` is wider.
@@ -84,6 +85,20 @@ impl Cast {
         self.inner.downcast::<Self>().map_or_else(|| self.inner.clone(), Self::behind)
     }
 
+    /// Declines where what is behind the view has no other way to be wider than such a view, which a product would ask
+    /// for without end.
+    fn widens(&self) -> Result<()> {
+        let behind = self.behind();
+        if holds(self.aval.dtype, behind.aval()?.dtype) {
+            return Ok(());
+        }
+        let wider = implicit(|w: Array| w.as_dtype(self.aval.dtype))(behind)?;
+        if wider.downcast::<Self>().is_some() {
+            return Err(Error::decline(format!("the array behind the view has no form in {}", self.aval)));
+        }
+        Ok(())
+    }
+
     /// The same cast of what plain code makes of the array behind it.
     fn mapped(&self, f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
         Self::of(implicit(f)(self.inner.clone())?, self.stored.dtype, self.aval.dtype)
@@ -107,17 +122,21 @@ impl Materialize for Cast {
 }
 
 // MLX promotes the operands of a product, by an `AsType` on the array behind the view where that is the narrower one.
-impl View for Cast {
-    fn right(&self, x: &Array) -> Result<Value> {
-        implicit(|[x, w]: [Array; 2]| x.matmul(w)?.as_dtype(self.aval.dtype))([x.into(), self.behind()])
+impl Linear for Cast {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.widens()?;
+        implicit(|[x, w]: [Array; 2]| x.matmul(w)?.as_dtype(self.aval.dtype))([dense_side(x)?.into(), self.behind()])
     }
 
-    fn left(&self, x: &Array) -> Result<Value> {
-        implicit(|[x, w]: [Array; 2]| w.matmul(x)?.as_dtype(self.aval.dtype))([x.into(), self.behind()])
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.widens()?;
+        implicit(|[x, w]: [Array; 2]| w.matmul(x)?.as_dtype(self.aval.dtype))([dense_side(x)?.into(), self.behind()])
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::None
     }
 }
-
-view_handlers! { Cast: cast_matmul, cast_matmul_left, cast_addmm, cast_addmm_left }
 
 /// The cast of the transpose.
 #[handler]
@@ -127,10 +146,8 @@ pub fn cast_transpose(op: &Transpose, w: &Cast) -> Result<Value> {
 
 /// The cast of the slice.
 #[handler]
-pub fn cast_slice(op: &Slice, w: &Cast) -> Result<Value> {
-    if op.strides.iter().any(|&stride| stride != 1) {
-        return Err(Error::decline("only ranges without steps are cut as a view"));
-    }
+pub fn cast_slice(op: &Slice, w: &Cast, made: &[Aval]) -> Result<Value> {
+    ranges(op, &made[0])?;
     w.mapped(|inner| cut(&inner, &op.start_indices, &op.end_indices))
 }
 

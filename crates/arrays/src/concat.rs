@@ -2,10 +2,11 @@
 
 use mlx_rs::ops::indexing::gather_single;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{AddMM, AsType, Gather, Matmul, Slice, Split, Transpose};
+use tacit_core::op::{AsType, Gather, Slice, Split, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::view::{View, built, from_zero, view_handlers};
+use crate::linear::{Gain, Linear, dense_side};
+use crate::views::{built, from_zero, ranges};
 
 /// Arrays of any types joined along an axis, such as the query, key and value weights of one projection.
 ///
@@ -28,7 +29,7 @@ use crate::view::{View, built, from_zero, view_handlers};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Concat")]
+#[implicit(name = "tacit.Concat", family(Linear))]
 pub struct Concat {
     parts: Vec<Value>,
     /// Where each part begins along the axis, and where the last one ends.
@@ -96,7 +97,7 @@ impl Concat {
     }
 
     /// The joined array as a view where there is something to view.
-    fn of(mut parts: Vec<Value>, axis: usize) -> Result<Value> {
+    pub(crate) fn of(mut parts: Vec<Value>, axis: usize) -> Result<Value> {
         if let [_] = parts[..] {
             return Ok(parts.swap_remove(0));
         }
@@ -154,17 +155,19 @@ impl Materialize for Concat {
     }
 }
 
-impl View for Concat {
-    fn right(&self, x: &Array) -> Result<Value> {
-        self.product(x, |x, part| Ok(x.matmul(part)?), -1)
+impl Linear for Concat {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.product(dense_side(x)?, |x, part| Ok(x.matmul(part)?), -1)
     }
 
-    fn left(&self, x: &Array) -> Result<Value> {
-        self.product(x, |x, part| Ok(part.matmul(x)?), -2)
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.product(dense_side(x)?, |x, part| Ok(part.matmul(x)?), -2)
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::None
     }
 }
-
-view_handlers! { Concat: concat_matmul, concat_matmul_left, concat_addmm, concat_addmm_left }
 
 /// The transposed parts, joined along the axis that theirs has become.
 #[handler]
@@ -182,10 +185,11 @@ pub fn concat_astype(op: &AsType, w: &Concat) -> Result<Value> {
 
 /// Whole parts.
 #[handler]
-pub fn concat_slice(op: &Slice, w: &Concat) -> Result<Value> {
+pub fn concat_slice(op: &Slice, w: &Concat, made: &[Aval]) -> Result<Value> {
+    ranges(op, &made[0])?;
     let whole = (0..w.aval.shape.len())
         .all(|axis| axis == w.axis || (op.start_indices[axis], op.end_indices[axis]) == (0, w.aval.shape[axis]));
-    if !whole || op.strides.iter().any(|&stride| stride != 1) {
+    if !whole {
         return Err(Error::decline("the parts themselves would be cut"));
     }
     w.between(op.start_indices[w.axis], op.end_indices[w.axis])

@@ -1,10 +1,10 @@
 //! An array whose elements are all the same.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{AddMM, Matmul};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler, implicit};
+use tacit_core::op::{Binary, Moving, Reduction, Unary};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::linear::{Linear, linear_handlers};
+use crate::linear::{Gain, Linear};
 
 /// An array of any shape in one element: zeros, ones, or one number everywhere.
 ///
@@ -25,7 +25,7 @@ use crate::linear::{Linear, linear_handlers};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Constant")]
+#[implicit(name = "tacit.Constant", family(Linear))]
 pub struct Constant {
     /// The element, without axes.
     value: Array,
@@ -111,6 +111,10 @@ impl Linear for Constant {
         }
         self.times_sum(x, -2, &shape)
     }
+
+    fn gain(&self) -> Gain {
+        Gain::Reduce
+    }
 }
 
 impl Constant {
@@ -122,103 +126,28 @@ impl Constant {
     }
 }
 
-linear_handlers! {
-    Constant, precedence 51 50: constant_matmul, constant_matmul_left, constant_addmm, constant_addmm_left
+/// An elementwise primitive of equal elements, on the one element.
+#[handler]
+pub fn constant_unary(op: &Unary, c: &Constant, made: &[Aval]) -> Result<Value> {
+    let value = op.emit(&[c.element()?])?.swap_remove(0).reshape(&[])?;
+    Ok(Constant { value, aval: made[0].clone() }.into())
 }
 
-/// Primitives that change each element by itself.
-const UNARY: &[&str] = &[
-    "Abs",
-    "ArcCos",
-    "ArcCosh",
-    "ArcSin",
-    "ArcSinh",
-    "ArcTan",
-    "ArcTanh",
-    "AsType",
-    "BitwiseInvert",
-    "Ceil",
-    "Conjugate",
-    "Cos",
-    "Cosh",
-    "Erf",
-    "ErfInv",
-    "Exp",
-    "Expm1",
-    "Floor",
-    "Imag",
-    "Log",
-    "Log10",
-    "Log1p",
-    "Log2",
-    "LogicalNot",
-    "Negative",
-    "Real",
-    "Round",
-    "Rsqrt",
-    "Sigmoid",
-    "Sign",
-    "Sin",
-    "Sinh",
-    "Sqrt",
-    "Square",
-    "Tan",
-    "Tanh",
-];
+/// Moved elements, which are all the same.
+#[handler]
+pub fn constant_moving(_op: &Moving, c: &Constant, _rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
+    Ok(made.iter().map(|aval| Constant { value: c.value.clone(), aval: aval.clone() }.into()).collect())
+}
 
-/// Primitives that take or repeat elements and change none.
-const VIEWS: &[&str] =
-    &["Broadcast", "ExpandDims", "Flatten", "Max", "Min", "Reshape", "Slice", "Squeeze", "Transpose", "Unflatten"];
-
-/// Primitives of two operands of one shape, element by element, with one result.
-const BINARY: &[&str] = &[
-    "Add",
-    "ArcTan2",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "Divide",
-    "Equal",
-    "Greater",
-    "GreaterEqual",
-    "LeftShift",
-    "Less",
-    "LessEqual",
-    "LogAddExp",
-    "LogicalAnd",
-    "LogicalOr",
-    "Maximum",
-    "Minimum",
-    "Multiply",
-    "NaNEqual",
-    "NotEqual",
-    "Power",
-    "Remainder",
-    "RightShift",
-    "Subtract",
-];
-
-/// Views, elementwise primitives and reductions of one constant, on its one element.
-// What holds for every implicit type goes first.
-#[handler(precedence = -1)]
-pub fn constant_unary(op: &Primitive, c: &Constant) -> Result<Value> {
-    let name = op.name();
-    let known = [UNARY, VIEWS, &["Sum", "Prod"]].iter().any(|names| names.contains(&name));
-    if !known {
-        return Err(Error::decline(format!("{name} of equal elements may have different ones")));
-    }
-    // Never evaluated: it has the shape and dtype of the result.
-    let [whole] = op
-        .emit(&[c.broadcast()?.contiguous()?])?
-        .try_into()
-        .map_err(|_| Error::decline("there are several results"))?;
-    let aval = Aval::from(&whole);
-    let value = if UNARY.contains(&name) {
-        op.emit(&[c.element()?])?.swap_remove(0).reshape(&[])?
-    } else if VIEWS.contains(&name) {
-        c.value.clone()
-    } else {
-        repeated(name, &c.value, c.aval.size().checked_div(aval.size()).unwrap_or_default(), aval.dtype)?
+/// The reduction of equal elements: the element itself, or so many times it.
+#[handler]
+pub fn constant_reduction(op: &Reduction, c: &Constant, made: &[Aval]) -> Result<Value> {
+    let aval = made[0].clone();
+    let count = c.aval.size().checked_div(aval.size()).unwrap_or_default();
+    let value = match op.name() {
+        "Max" | "Min" if count > 0 => c.value.clone(),
+        name @ ("Sum" | "Prod") => repeated(name, &c.value, count, aval.dtype)?,
+        name => return Err(Error::decline(format!("{name} of equal elements is not known"))),
     };
     Ok(Constant { value, aval }.into())
 }
@@ -240,42 +169,20 @@ fn repeated(name: &str, value: &Array, count: usize, dtype: Dtype) -> Result<Arr
 }
 
 /// An elementwise primitive of two constants, on their elements.
-#[handler(precedence = -1)]
-pub fn constant_binary(op: &Primitive, a: &Constant, b: &Constant) -> Result<Value> {
-    elementwise(op)?;
-    let value = op.emit(&[a.element()?, b.element()?])?.swap_remove(0).reshape(&[])?;
-    Ok(Constant { aval: Aval::new(&a.aval.shape, value.dtype()), value }.into())
+#[handler]
+pub fn constant_binary(op: &Binary, a: &Constant, b: &Constant, made: &[Aval]) -> Result<Vec<Value>> {
+    let values = op.emit(&[a.element()?, b.element()?])?.into_iter().zip(made);
+    values.map(|(value, aval)| Ok(Constant { value: value.reshape(&[])?, aval: aval.clone() }.into())).collect()
 }
 
 /// An elementwise primitive with a constant on its left, which MLX reads as a scalar.
-#[handler(precedence = -1)]
-pub fn constant_with_dense(op: &Primitive, c: &Constant, x: &Array) -> Result<Array> {
-    elementwise(op)?;
-    Ok(op.emit(&[c.broadcast()?, x.clone()])?.swap_remove(0))
+#[handler]
+pub fn constant_with_dense(op: &Binary, c: &Constant, x: &Array) -> Result<Vec<Value>> {
+    Ok(op.emit(&[c.broadcast()?, x.clone()])?.into_iter().map(Value::from).collect())
 }
 
 /// An elementwise primitive with a constant on its right, which MLX reads as a scalar.
-#[handler(precedence = -1)]
-pub fn dense_with_constant(op: &Primitive, x: &Array, c: &Constant) -> Result<Array> {
-    elementwise(op)?;
-    Ok(op.emit(&[x.clone(), c.broadcast()?])?.swap_remove(0))
-}
-
-fn elementwise(op: &Primitive) -> Result<()> {
-    if BINARY.contains(&op.name()) {
-        return Ok(());
-    }
-    Err(Error::decline(format!("{} is not elementwise", op.name())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_listed_primitive_is_one_of_mlx() {
-        for name in [UNARY, VIEWS, BINARY].concat() {
-            assert!(tacit_core::op::find(name).is_some(), "{name}");
-        }
-    }
+#[handler]
+pub fn dense_with_constant(op: &Binary, x: &Array, c: &Constant) -> Result<Vec<Value>> {
+    Ok(op.emit(&[x.clone(), c.broadcast()?])?.into_iter().map(Value::from).collect())
 }

@@ -1,10 +1,10 @@
 //! A diagonal matrix.
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::{Add, AddMM, AsType, Divide, Matmul, Multiply, Negative, Subtract, Sum, Transpose};
+use tacit_core::op::{Add, AsType, Divide, Matmul, Multiply, Negative, Subtract, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::linear::{Linear, check_float, linear_handlers, scalar};
+use crate::linear::{Gain, Linear, check_float, scalar};
 
 /// A square matrix that is zero off its diagonal.
 ///
@@ -25,7 +25,7 @@ use crate::linear::{Linear, check_float, linear_handlers, scalar};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Diagonal")]
+#[implicit(name = "tacit.Diagonal", family(Linear))]
 pub struct Diagonal {
     /// `[n]`.
     diagonal: Array,
@@ -80,10 +80,10 @@ impl Linear for Diagonal {
             (&self.diagonal).into(),
         ])
     }
-}
 
-linear_handlers! {
-    Diagonal, precedence 41 40: diagonal_matmul, diagonal_matmul_left, diagonal_addmm, diagonal_addmm_left
+    fn gain(&self) -> Gain {
+        Gain::Scale
+    }
 }
 
 /// The product of two diagonal matrices, which is one.

@@ -15,7 +15,7 @@ macro_rules! flat_array {
     ) => {
         $(#[$attr])*
         #[derive(tacit_core::ImplicitArray, Clone, Debug)]
-        #[implicit(name = $name)]
+        #[implicit(name = $name, family(crate::packed::Packed, crate::linear::Linear))]
         pub struct $ty {
             $(#[$codes_doc])*
             $codes: mlx_rs::Array,
@@ -102,13 +102,13 @@ macro_rules! flat_array {
 
         impl tacit_core::Materialize for $ty {
             fn materialize(&self) -> tacit_core::Result<tacit_core::Value> {
-                $crate::matrix::dense(self)
+                $crate::packed::dense(self)
             }
         }
 
-        impl $crate::matrix::Packed for $ty {
-            fn stored(&self) -> $crate::matrix::Stored {
-                $crate::matrix::Stored {
+        impl $crate::packed::Packed for $ty {
+            fn stored(&self) -> $crate::packed::Stored {
+                $crate::packed::Stored {
                     format: $crate::kernel::Format::$format,
                     codes: self.$codes.clone(),
                     scales: self.$scales.clone(),
@@ -119,9 +119,9 @@ macro_rules! flat_array {
                 }
             }
 
-            fn restored(&self, stored: $crate::matrix::Stored) -> Self {
-                let $crate::matrix::Stored { codes, scales, transposed, aval, .. } = stored;
-                Self { $codes: codes, $scales: scales, transposed, aval, ..*self }
+            fn restored(&self, stored: $crate::packed::Stored) -> Box<dyn tacit_core::ImplicitArray> {
+                let $crate::packed::Stored { codes, scales, transposed, aval, .. } = stored;
+                Box::new(Self { $codes: codes, $scales: scales, transposed, aval, ..*self })
             }
 
             $(fn $option(&self) -> bool {

@@ -1,7 +1,6 @@
 //! bitsandbytes' 4-bit float.
 
 use crate::flat::{bitsandbytes_array, flat_array};
-use crate::matrix::{packed_handlers, scaling_handlers};
 
 flat_array! {
     /// An array of any shape in 4 bits an element, as bitsandbytes' FP4 stores it: sign, exponent, and one bit more.
@@ -37,10 +36,3 @@ flat_array! {
 }
 
 bitsandbytes_array!(Fp4Array);
-
-packed_handlers! {
-    Fp4Array: fp4_matmul, fp4_matmul_left, fp4_addmm, fp4_addmm_left, fp4_gather, fp4_transpose, fp4_astype,
-    fp4_reshape, fp4_flatten, fp4_unflatten, fp4_expand_dims, fp4_squeeze, fp4_slice, fp4_concatenate
-}
-
-scaling_handlers! { Fp4Array: fp4_multiply, fp4_divide, fp4_negative }

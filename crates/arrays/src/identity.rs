@@ -1,11 +1,11 @@
 //! The identity matrix.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{AddMM, AsType, Matmul, Multiply, Transpose};
+use tacit_core::op::{AsType, Multiply, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
 use crate::Diagonal;
-use crate::linear::{Linear, linear_handlers};
+use crate::linear::{Gain, Linear};
 
 /// The square matrix with ones on its diagonal, which holds no elements.
 ///
@@ -26,7 +26,7 @@ use crate::linear::{Linear, linear_handlers};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Identity")]
+#[implicit(name = "tacit.Identity", family(Linear))]
 pub struct Identity {
     #[implicit(aux)]
     aval: Aval,
@@ -62,10 +62,10 @@ impl Linear for Identity {
     fn left(&self, x: &Value) -> Result<Value> {
         Ok(x.clone())
     }
-}
 
-linear_handlers! {
-    Identity, precedence 61 60: identity_matmul, identity_matmul_left, identity_addmm, identity_addmm_left
+    fn gain(&self) -> Gain {
+        Gain::Nothing
+    }
 }
 
 /// The same matrix.

@@ -4,7 +4,6 @@ use mlx_rs::Array;
 use tacit_core::{Aval, Error, Result};
 
 use crate::flat::flat_array;
-use crate::matrix::{packed_handlers, scaling_handlers};
 
 flat_array! {
     /// An array of any shape as signed bytes, with the largest magnitude of each row, column or block.
@@ -74,10 +73,3 @@ impl Int8Array {
         Self { int8_activations: true, ..self }
     }
 }
-
-packed_handlers! {
-    Int8Array: int8_matmul, int8_matmul_left, int8_addmm, int8_addmm_left, int8_gather, int8_transpose, int8_astype,
-    int8_reshape, int8_flatten, int8_unflatten, int8_expand_dims, int8_squeeze, int8_slice, int8_concatenate
-}
-
-scaling_handlers! { Int8Array: int8_multiply, int8_divide, int8_negative }

@@ -2,22 +2,47 @@
 
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Concatenate, ExpandDims, Flatten, Reshape, Slice, Squeeze, Unflatten};
-use tacit_core::{Aval, Error, Result, Value, broadcast_source};
+use tacit_core::op::{
+    Concatenate, Divide, ExpandDims, Flatten, Multiply, Negative, Reshape, Slice, Squeeze, Unflatten,
+};
+use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
 use crate::dynamic8::Dynamic8Array;
 use crate::kernel::Scaling;
-use crate::matrix::{Packed, Stored};
+use crate::packed::{Packed, Stored, itself};
+use crate::views::ranges;
 
-/// The same codes in another shape, in which one extent may be left to be inferred.
-pub(crate) fn reshape_to(op: &Reshape, array: &impl Packed) -> Result<Value> {
-    let known: i32 = op.shape.iter().filter(|&&extent| extent >= 0).product();
-    let inferred = array.stored().aval.size() as i32 / known.max(1);
-    let shape = op.shape.iter().map(|&extent| if extent < 0 { inferred } else { extent });
-    reshape(array, &shape.collect::<Vec<_>>())
+/// The same codes in another shape.
+#[handler]
+pub fn packed_reshape(_op: &Reshape, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
+    reshape(array, &made[0].shape)
 }
 
-fn reshape<P: Packed>(array: &P, shape: &[i32]) -> Result<Value> {
+/// Axes merged: the same codes.
+#[handler]
+pub fn packed_flatten(_op: &Flatten, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
+    reshape(array, &made[0].shape)
+}
+
+/// An axis split: the same codes.
+#[handler]
+pub fn packed_unflatten(_op: &Unflatten, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
+    reshape(array, &made[0].shape)
+}
+
+/// Axes of size 1 more: the same codes.
+#[handler]
+pub fn packed_expand_dims(_op: &ExpandDims, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
+    reshape(array, &made[0].shape)
+}
+
+/// Axes of size 1 fewer: the same codes.
+#[handler]
+pub fn packed_squeeze(_op: &Squeeze, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
+    reshape(array, &made[0].shape)
+}
+
+fn reshape(array: &dyn Packed, shape: &[i32]) -> Result<Value> {
     let stored = array.stored();
     if stored.transposed {
         return Err(Error::decline("the codes of a transposed view lie in another order"));
@@ -29,7 +54,7 @@ fn reshape<P: Packed>(array: &P, shape: &[i32]) -> Result<Value> {
 }
 
 /// `array` with children that are brought into the form that they have at `shape`.
-fn reshaped<P: Packed>(array: &P, mut stored: Stored, shape: &[i32]) -> Result<Value> {
+fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) -> Result<Value> {
     stored.aval.shape = shape.to_vec();
     if stored.transposed {
         stored.aval.shape.reverse();
@@ -45,49 +70,19 @@ fn reshaped<P: Packed>(array: &P, mut stored: Stored, shape: &[i32]) -> Result<V
     Ok(array.restored(stored).into())
 }
 
-pub(crate) fn flatten(op: &Flatten, array: &impl Packed) -> Result<Value> {
-    let mut shape = array.stored().shape();
-    let axes = op.start_axis as usize..=op.end_axis as usize;
-    let merged = shape[axes.clone()].iter().product();
-    shape.splice(axes, [merged]);
-    reshape(array, &shape)
-}
-
-pub(crate) fn unflatten(op: &Unflatten, array: &impl Packed) -> Result<Value> {
-    let mut shape = array.stored().shape();
-    shape.splice(op.axis as usize..=op.axis as usize, op.shape.iter().copied());
-    reshape(array, &shape)
-}
-
-pub(crate) fn expand_dims(op: &ExpandDims, array: &impl Packed) -> Result<Value> {
-    let mut shape = array.stored().shape();
-    let mut axes = op.axes.clone();
-    axes.sort_unstable();
-    for axis in axes {
-        shape.insert(axis as usize, 1);
-    }
-    reshape(array, &shape)
-}
-
-pub(crate) fn squeeze(op: &Squeeze, array: &impl Packed) -> Result<Value> {
-    let shape = array.stored().shape().into_iter().zip(0..).filter(|(_, axis)| !op.axes.contains(axis));
-    reshape(array, &shape.map(|(extent, _)| extent).collect::<Vec<_>>())
-}
-
 /// What is cut out where both ends lie between two blocks.
-pub(crate) fn slice(op: &Slice, array: &impl Packed) -> Result<Value> {
+#[handler]
+pub fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
     let mut stored = array.stored();
+    ranges(op, &made[0])?;
     let [mut start, mut stop] = [op.start_indices.clone(), op.end_indices.clone()];
     if stored.transposed {
         start.reverse();
         stop.reverse();
     }
     let (old, new) = (stored.shape(), start.iter().zip(&stop).map(|(start, stop)| stop - start).collect::<Vec<_>>());
-    if op.strides.iter().any(|&stride| stride != 1) || new.iter().any(|&extent| extent < 1) {
-        return Err(Error::decline("only whole runs are cut out of packed codes"));
-    }
     let Some(axis) = (0..old.len()).rev().find(|&axis| old[axis] != new[axis]) else {
-        return Ok(array.clone().into());
+        return Ok(itself(array));
     };
     let Value::Dense(scales) = &stored.scales else {
         return Err(Error::decline("the scales are packed themselves"));
@@ -118,12 +113,13 @@ pub(crate) fn slice(op: &Slice, array: &impl Packed) -> Result<Value> {
 }
 
 /// Arrays of one type and the same static fields, joined where each but the last ends with a block.
-pub(crate) fn concatenate<P: Packed>(op: &Concatenate, first: &P, rest: &[&Value]) -> Result<Value> {
+#[handler]
+pub fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&Value]) -> Result<Value> {
     let mut stored = first.stored();
     let axis = if stored.transposed { 1 - op.axis as usize } else { op.axis as usize };
     let mut parts = vec![stored.clone()];
     for value in rest {
-        let part = value.downcast::<P>().ok_or_else(|| Error::decline("the parts are of several types"))?;
+        let part = value.family::<dyn Packed>().ok_or_else(|| Error::decline("the parts are of several types"))?;
         if !first.restored(part.stored()).aux_eq(part) || part.stored().transposed != stored.transposed {
             return Err(Error::decline("the parts have other static fields"));
         }
@@ -158,23 +154,27 @@ pub(crate) fn concatenate<P: Packed>(op: &Concatenate, first: &P, rest: &[&Value
 }
 
 /// A scalar as the other factor.
-pub(crate) fn multiply(array: &impl Packed, factor: &Array) -> Result<Value> {
+#[handler]
+pub fn packed_multiply(_op: &Multiply, array: &dyn Packed, factor: &Array) -> Result<Value> {
     let factor = scalar(array, factor)?;
     scaled(array, |number| Ok(number.multiply(&factor)?))
 }
 
 /// A scalar as the divisor.
-pub(crate) fn divide(array: &impl Packed, divisor: &Array) -> Result<Value> {
+#[handler]
+pub fn packed_divide(_op: &Divide, array: &dyn Packed, divisor: &Array) -> Result<Value> {
     let divisor = scalar(array, divisor)?;
     scaled(array, |number| Ok(number.divide(&divisor)?))
 }
 
-pub(crate) fn negative(array: &impl Packed) -> Result<Value> {
+/// The other sign, which goes to the scales.
+#[handler]
+pub fn packed_negative(_op: &Negative, array: &dyn Packed) -> Result<Value> {
     scaled(array, |number| Ok(number.negative()?))
 }
 
 /// The scalar in `f32` that `other`, of the array's shape, is a broadcast of.
-fn scalar(array: &impl Packed, other: &Array) -> Result<Array> {
+fn scalar(array: &dyn Packed, other: &Array) -> Result<Array> {
     let source = broadcast_source(other)?;
     if source.size() != 1 || other.shape() != array.stored().aval.shape {
         return Err(Error::decline(format!("{} is not a scalar", Aval::from(&source))));
@@ -183,7 +183,7 @@ fn scalar(array: &impl Packed, other: &Array) -> Result<Array> {
 }
 
 /// The scales in `f32`, so that they are rounded no further, after a linear map.
-fn scaled(array: &impl Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<Value> {
+fn scaled(array: &dyn Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<Value> {
     let mut stored = array.stored();
     let wide = |number: &Array| map(&number.as_dtype(Dtype::Float32)?);
     match (stored.format.scaling, &stored.scales) {

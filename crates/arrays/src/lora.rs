@@ -1,10 +1,10 @@
 //! Low-rank adaptation: a frozen matrix and the product of two thin ones that are trained.
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_core::op::{AddMM, AsType, Gather, Matmul, Multiply, Transpose};
+use tacit_core::op::{AsType, Gather, Multiply, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::linear::{Linear, check_float, gathered_rows, linear_handlers, narrowing, scalar};
+use crate::linear::{Gain, Linear, check_float, gathered_rows, narrowing, scalar};
 
 /// The sum `base + alpha / r * B A`, of which no part is built: a product with it is one with each.
 ///
@@ -28,7 +28,7 @@ use crate::linear::{Linear, check_float, gathered_rows, linear_handlers, narrowi
 ///
 /// The method is that of `LoRA` (Hu et al., 2021), the convention that of the library PEFT.
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Lora")]
+#[implicit(name = "tacit.Lora", family(Linear))]
 pub struct Lora {
     /// `[out, in]`, or `[in, out]` where `transposed`.
     base: Value,
@@ -175,10 +175,10 @@ impl Linear for Lora {
     fn left(&self, x: &Value) -> Result<Value> {
         self.applied(x, |[x, base, left, right]| Ok(base.matmul(&x)?.add(left.matmul(right.matmul(x)?)?)?))
     }
-}
 
-linear_handlers! {
-    Lora, precedence 21 20: lora_matmul, lora_matmul_left, lora_addmm, lora_addmm_left
+    fn gain(&self) -> Gain {
+        Gain::Sum
+    }
 }
 
 /// The base turned round, with the factors swapped.

@@ -1,10 +1,10 @@
 //! A matrix as the product of two thin ones.
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::{Add, AddMM, AsType, Gather, Matmul, Multiply, Sum, Transpose};
+use tacit_core::op::{Add, AsType, Gather, Multiply, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
-use crate::linear::{Linear, check_float, gathered_rows, linear_handlers, narrowing};
+use crate::linear::{Gain, Linear, check_float, gathered_rows, narrowing};
 
 /// The product of `left: [n, r]` and `right: [r, k]`, which is not built.
 ///
@@ -25,7 +25,7 @@ use crate::linear::{Linear, check_float, gathered_rows, linear_handlers, narrowi
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.LowRank")]
+#[implicit(name = "tacit.LowRank", family(Linear))]
 pub struct LowRank {
     /// `[n, r]`.
     left: Value,
@@ -132,10 +132,10 @@ impl Linear for LowRank {
             self.right.clone(),
         ])
     }
-}
 
-linear_handlers! {
-    LowRank, precedence 31 30: low_rank_matmul, low_rank_matmul_left, low_rank_addmm, low_rank_addmm_left
+    fn gain(&self) -> Gain {
+        Gain::Thin
+    }
 }
 
 /// The factors turned round and swapped.

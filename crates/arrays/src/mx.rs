@@ -32,7 +32,7 @@ macro_rules! mx_array {
     ($(#[$attr:meta])* pub struct $ty:ident; $name:literal, $format:ident, $encoding:ident, $per_word:literal) => {
         $(#[$attr])*
         #[derive(tacit_core::ImplicitArray, Clone, Debug)]
-        #[implicit(name = $name)]
+        #[implicit(name = $name, family(crate::packed::Packed, crate::linear::Linear))]
         pub struct $ty {
             #[doc = concat!("The codes, least significant bits first: `u32[.., k / ", $per_word, "]`.")]
             packed: mlx_rs::Array,
@@ -118,13 +118,13 @@ macro_rules! mx_array {
 
         impl tacit_core::Materialize for $ty {
             fn materialize(&self) -> tacit_core::Result<tacit_core::Value> {
-                $crate::matrix::dense(self)
+                $crate::packed::dense(self)
             }
         }
 
-        impl $crate::matrix::Packed for $ty {
-            fn stored(&self) -> $crate::matrix::Stored {
-                $crate::matrix::Stored {
+        impl $crate::packed::Packed for $ty {
+            fn stored(&self) -> $crate::packed::Stored {
+                $crate::packed::Stored {
                     format: $crate::kernel::Format::$format,
                     codes: self.packed.clone(),
                     scales: (&self.scales).into(),
@@ -135,10 +135,10 @@ macro_rules! mx_array {
                 }
             }
 
-            fn restored(&self, stored: $crate::matrix::Stored) -> Self {
-                let $crate::matrix::Stored { codes: packed, scales, transposed, aval, .. } = stored;
-                let scales = $crate::matrix::dense_scales(&scales, &self.scales);
-                Self { packed, scales, rule: self.rule, transposed, aval }
+            fn restored(&self, stored: $crate::packed::Stored) -> Box<dyn tacit_core::ImplicitArray> {
+                let $crate::packed::Stored { codes: packed, scales, transposed, aval, .. } = stored;
+                let scales = $crate::packed::dense_scales(&scales, &self.scales);
+                Box::new(Self { packed, scales, rule: self.rule, transposed, aval })
             }
         }
     };

@@ -1,6 +1,5 @@
 //! OCP's MXFP4.
 
-use crate::matrix::packed_handlers;
 use crate::mx::mx_array;
 
 mx_array! {
@@ -27,10 +26,4 @@ mx_array! {
     /// The format is defined by OCP's Microscaling Formats specification 1.0.
     pub struct Mxfp4Array;
     "tacit.Mxfp4", MXFP4, Mxfp4, 8
-}
-
-packed_handlers! {
-    Mxfp4Array: mxfp4_matmul, mxfp4_matmul_left, mxfp4_addmm, mxfp4_addmm_left, mxfp4_gather, mxfp4_transpose,
-    mxfp4_astype, mxfp4_reshape, mxfp4_flatten, mxfp4_unflatten, mxfp4_expand_dims, mxfp4_squeeze, mxfp4_slice,
-    mxfp4_concatenate
 }

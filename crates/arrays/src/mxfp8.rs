@@ -1,6 +1,5 @@
 //! OCP's MXFP8.
 
-use crate::matrix::packed_handlers;
 use crate::mx::mx_array;
 
 mx_array! {
@@ -27,10 +26,4 @@ mx_array! {
     /// The format is defined by OCP's Microscaling Formats specification 1.0.
     pub struct Mxfp8Array;
     "tacit.Mxfp8", MXFP8, Mxfp8, 4
-}
-
-packed_handlers! {
-    Mxfp8Array: mxfp8_matmul, mxfp8_matmul_left, mxfp8_addmm, mxfp8_addmm_left, mxfp8_gather, mxfp8_transpose,
-    mxfp8_astype, mxfp8_reshape, mxfp8_flatten, mxfp8_unflatten, mxfp8_expand_dims, mxfp8_squeeze, mxfp8_slice,
-    mxfp8_concatenate
 }

@@ -1,7 +1,6 @@
 //! bitsandbytes' 4-bit `NormalFloat`.
 
 use crate::flat::{bitsandbytes_array, flat_array};
-use crate::matrix::{packed_handlers, scaling_handlers};
 
 flat_array! {
     /// An array of any shape in 4 bits an element, bit for bit as bitsandbytes stores it.
@@ -37,10 +36,3 @@ flat_array! {
 }
 
 bitsandbytes_array!(Nf4Array);
-
-packed_handlers! {
-    Nf4Array: nf4_matmul, nf4_matmul_left, nf4_addmm, nf4_addmm_left, nf4_gather, nf4_transpose, nf4_astype,
-    nf4_reshape, nf4_flatten, nf4_unflatten, nf4_expand_dims, nf4_squeeze, nf4_slice, nf4_concatenate
-}
-
-scaling_handlers! { Nf4Array: nf4_multiply, nf4_divide, nf4_negative }

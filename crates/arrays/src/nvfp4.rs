@@ -5,7 +5,8 @@ use tacit_core::{Aval, ImplicitArray, Materialize, Result, Value};
 
 use crate::checks::{check_children, check_elements, check_groups};
 use crate::kernel::{self, Encoding, Format};
-use crate::matrix::{self, Packed, Stored, dense_scales, packed_handlers, scaling_handlers};
+use crate::linear::Linear;
+use crate::packed::{self, Packed, Stored, dense_scales};
 
 /// An array of 4 bits an element, OCP's E2M1, with a scale in E4M3 for each group of 16 elements of the last axis.
 ///
@@ -28,7 +29,7 @@ use crate::matrix::{self, Packed, Stored, dense_scales, packed_handlers, scaling
 ///
 /// The format is defined by NVIDIA's Blackwell architecture and its cuDNN documentation.
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Nvfp4")]
+#[implicit(name = "tacit.Nvfp4", family(Packed, Linear))]
 pub struct Nvfp4Array {
     /// The codes, least significant bits first: `u32[.., k / 8]`.
     packed: Array,
@@ -116,7 +117,7 @@ fn check(aval: Aval, global_scale: Option<&Array>) -> Result<Aval> {
 
 impl Materialize for Nvfp4Array {
     fn materialize(&self) -> Result<Value> {
-        matrix::dense(self)
+        packed::dense(self)
     }
 }
 
@@ -133,17 +134,9 @@ impl Packed for Nvfp4Array {
         }
     }
 
-    fn restored(&self, stored: Stored) -> Self {
+    fn restored(&self, stored: Stored) -> Box<dyn ImplicitArray> {
         let Stored { codes: packed, scales, modifier: global_scale, transposed, aval, .. } = stored;
         let scales = dense_scales(&scales, &self.scales);
-        Self { packed, scales, global_scale, transposed, aval }
+        Box::new(Self { packed, scales, global_scale, transposed, aval })
     }
 }
-
-packed_handlers! {
-    Nvfp4Array: nvfp4_matmul, nvfp4_matmul_left, nvfp4_addmm, nvfp4_addmm_left, nvfp4_gather, nvfp4_transpose,
-    nvfp4_astype, nvfp4_reshape, nvfp4_flatten, nvfp4_unflatten, nvfp4_expand_dims, nvfp4_squeeze, nvfp4_slice,
-    nvfp4_concatenate
-}
-
-scaling_handlers! { Nvfp4Array: nvfp4_multiply, nvfp4_divide, nvfp4_negative }

@@ -1,13 +1,12 @@
 //! An array times a number.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{AddMM, AsType, Divide, Matmul, Multiply, Negative};
-use tacit_core::{
-    Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, broadcast_source, handler, implicit,
-};
+use tacit_core::op::{AsType, Divide, Moving, Multiply, Negative, Slice, Sum, TypedPrimitive};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::cast::{Cast, castable, holds};
-use crate::view::{View, built, view_handlers};
+use crate::linear::{Gain, Linear, dense_side};
+use crate::views::{built, ranges};
 
 /// Any array times a scalar.
 ///
@@ -29,7 +28,7 @@ use crate::view::{View, built, view_handlers};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Scaled")]
+#[implicit(name = "tacit.Scaled", family(Linear))]
 pub struct Scaled {
     inner: Value,
     /// Without axes, of the dtype of `inner`.
@@ -73,7 +72,7 @@ impl Scaled {
     }
 
     /// The product as a view where there is something to view.
-    fn of(inner: Value, scale: &Array) -> Result<Value> {
+    pub(crate) fn of(inner: Value, scale: &Array) -> Result<Value> {
         if let Some(view) = inner.downcast::<Self>() {
             return Self::of(view.inner.clone(), &view.scale.multiply(scale)?);
         }
@@ -90,44 +89,36 @@ impl Materialize for Scaled {
     }
 }
 
-impl View for Scaled {
-    fn right(&self, x: &Array) -> Result<Value> {
-        let product = implicit(|[x, w]: [Array; 2]| x.matmul(w))([x.into(), self.inner.clone()])?;
+impl Linear for Scaled {
+    fn right(&self, x: &Value) -> Result<Value> {
+        let product = implicit(|[x, w]: [Array; 2]| x.matmul(w))([dense_side(x)?.into(), self.inner.clone()])?;
         Self::of(product, &self.scale)
     }
 
-    fn left(&self, x: &Array) -> Result<Value> {
-        let product = implicit(|[x, w]: [Array; 2]| w.matmul(x))([x.into(), self.inner.clone()])?;
+    fn left(&self, x: &Value) -> Result<Value> {
+        let product = implicit(|[x, w]: [Array; 2]| w.matmul(x))([dense_side(x)?.into(), self.inner.clone()])?;
         Self::of(product, &self.scale)
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::None
     }
 }
 
-view_handlers! { Scaled: scaled_matmul, scaled_matmul_left, scaled_addmm, scaled_addmm_left }
-
-/// What is linear in its first operand alone, and keeps its dtype.
-const LINEAR: [&str; 12] = [
-    "Broadcast",
-    "ExpandDims",
-    "Flatten",
-    "Gather",
-    "GatherAxis",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Sum",
-    "Transpose",
-    "Unflatten",
-];
-
-/// Any linear primitive: the scalar multiplies its results.
-#[handler(precedence = -1)]
-pub fn scaled_linear(op: &Primitive, w: &Scaled, rest: &[&Value]) -> Result<Vec<Value>> {
-    if !LINEAR.contains(&op.name()) {
-        return Err(Error::decline(format!("{} is not linear in its first operand alone", op.name())));
+/// Moved elements: the scalar multiplies them where they are.
+#[handler]
+pub fn scaled_moving(op: &Moving, w: &Scaled, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
+    if op.name() == Slice::NAME {
+        ranges(&op.view()?, &made[0])?;
     }
     let operands: Vec<&Value> = std::iter::once(&w.inner).chain(rest.iter().copied()).collect();
     op.apply(&operands)?.into_iter().map(|result| Scaled::of(result, &w.scale)).collect()
+}
+
+/// The scalar multiplies the sum.
+#[handler]
+pub fn scaled_sum(op: &Sum, w: &Scaled) -> Result<Value> {
+    Scaled::of(implicit(|w: Array| w.sum_axes(&op.axes, true))(w.inner.clone())?, &w.scale)
 }
 
 /// The same array times the negated scalar.
@@ -152,14 +143,13 @@ pub fn scaled_astype(op: &AsType, w: &Scaled) -> Result<Value> {
 }
 
 /// Any array times a scalar, as a [`Scaled`].
-// After everything that a type has of its own.
-#[handler(precedence = -2)]
+#[handler]
 pub fn scale(_op: &Multiply, w: &dyn ImplicitArray, by: &Array) -> Result<Value> {
     Scaled::of(dyn_clone::clone_box(w).into(), &scalar(w, by)?)
 }
 
 /// Any array divided by a scalar, as a [`Scaled`].
-#[handler(precedence = -2)]
+#[handler]
 pub fn unscale(_op: &Divide, w: &dyn ImplicitArray, by: &Array) -> Result<Value> {
     let by = scalar(w, by)?;
     Scaled::of(dyn_clone::clone_box(w).into(), &by.reciprocal()?)

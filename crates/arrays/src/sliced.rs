@@ -2,10 +2,11 @@
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp, gather_single};
-use tacit_core::op::{AddMM, AsType, Gather, Matmul, Slice, Transpose};
+use tacit_core::op::{AsType, Gather, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::view::{View, built, view_handlers};
+use crate::linear::{Gain, Linear, dense_side};
+use crate::views::{built, ranges};
 
 /// A range along each axis of any array, for types that cannot cut their own codes.
 ///
@@ -26,7 +27,7 @@ use crate::view::{View, built, view_handlers};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Sliced")]
+#[implicit(name = "tacit.Sliced", family(Linear))]
 pub struct Sliced {
     inner: Value,
     #[implicit(aux)]
@@ -64,7 +65,7 @@ impl Sliced {
     }
 
     /// The slice as a view where there is something to view.
-    fn of(inner: Value, start: &[i32], stop: &[i32]) -> Result<Value> {
+    pub(crate) fn of(inner: Value, start: &[i32], stop: &[i32]) -> Result<Value> {
         match inner {
             Value::Dense(array) => Ok(cut(&array, start, stop)?.into()),
             inner @ Value::Implicit(_) => {
@@ -103,33 +104,32 @@ impl Materialize for Sliced {
     }
 }
 
-impl View for Sliced {
-    fn right(&self, x: &Array) -> Result<Value> {
+impl Linear for Sliced {
+    fn right(&self, x: &Value) -> Result<Value> {
         let range = self.half(1)?;
         implicit(|[x, w]: [Array; 2]| Ok::<_, Error>(x.matmul(w)?.split_at_indices(&range, -1)?.swap_remove(1)))([
-            x.into(),
+            dense_side(x)?.into(),
             self.inner.clone(),
         ])
     }
 
-    fn left(&self, x: &Array) -> Result<Value> {
+    fn left(&self, x: &Value) -> Result<Value> {
         let range = self.half(2)?;
         implicit(|[x, w]: [Array; 2]| Ok::<_, Error>(w.matmul(x)?.split_at_indices(&range, -2)?.swap_remove(1)))([
-            x.into(),
+            dense_side(x)?.into(),
             self.inner.clone(),
         ])
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::None
     }
 }
 
-view_handlers! { Sliced: sliced_matmul, sliced_matmul_left, sliced_addmm, sliced_addmm_left }
-
 /// The slice of a slice.
 #[handler]
-pub fn sliced_slice(op: &Slice, w: &Sliced) -> Result<Value> {
-    if op.strides.iter().any(|&stride| stride != 1) || op.start_indices.iter().zip(&op.end_indices).any(|(a, b)| a >= b)
-    {
-        return Err(Error::decline("only ranges without steps are slices of a slice"));
-    }
+pub fn sliced_slice(op: &Slice, w: &Sliced, made: &[Aval]) -> Result<Value> {
+    ranges(op, &made[0])?;
     let from_start = |indices: &[i32]| indices.iter().zip(&w.start).map(|(index, start)| index + start).collect();
     let (start, stop): (Vec<i32>, Vec<i32>) = (from_start(&op.start_indices), from_start(&op.end_indices));
     Sliced::of(w.inner.clone(), &start, &stop)

@@ -1,11 +1,12 @@
 //! Matrices of one shape as one array, such as the experts of a mixture.
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::{AddMM, AsType, GatherMM, Matmul, Slice, Squeeze, Transpose};
+use tacit_core::op::{AsType, GatherMM, Slice, Squeeze, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::concat::dense;
-use crate::view::{View, built, view_handlers};
+use crate::linear::{Gain, Linear, dense_side};
+use crate::views::{built, ranges};
 
 /// Arrays of one aval along a new leading axis, such as the experts of a mixture.
 ///
@@ -29,7 +30,7 @@ use crate::view::{View, built, view_handlers};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Stacked")]
+#[implicit(name = "tacit.Stacked", family(Linear))]
 pub struct Stacked {
     experts: Vec<Value>,
     #[implicit(aux)]
@@ -98,17 +99,19 @@ impl Materialize for Stacked {
     }
 }
 
-impl View for Stacked {
-    fn right(&self, x: &Array) -> Result<Value> {
-        self.product(x, |x, expert| Ok(x.matmul(expert)?))
+impl Linear for Stacked {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.product(dense_side(x)?, |x, expert| Ok(x.matmul(expert)?))
     }
 
-    fn left(&self, x: &Array) -> Result<Value> {
-        self.product(x, |x, expert| Ok(expert.matmul(x)?))
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.product(dense_side(x)?, |x, expert| Ok(expert.matmul(x)?))
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::None
     }
 }
-
-view_handlers! { Stacked: stacked_matmul, stacked_matmul_left, stacked_addmm, stacked_addmm_left }
 
 /// The transposed experts, while they stay first.
 #[handler]
@@ -128,10 +131,11 @@ pub fn stacked_astype(op: &AsType, w: &Stacked) -> Result<Value> {
 
 /// Some of the experts.
 #[handler]
-pub fn stacked_slice(op: &Slice, w: &Stacked) -> Result<Value> {
+pub fn stacked_slice(op: &Slice, w: &Stacked, made: &[Aval]) -> Result<Value> {
+    ranges(op, &made[0])?;
     let whole = op.start_indices[1..].iter().all(|&start| start == 0) && op.end_indices[1..] == w.aval.shape[1..];
     let (start, stop) = (op.start_indices[0], op.end_indices[0]);
-    if !whole || start >= stop || op.strides.iter().any(|&stride| stride != 1) {
+    if !whole {
         return Err(Error::decline("only whole experts are sliced"));
     }
     Stacked::of(w.experts[start as usize..stop as usize].to_vec())

@@ -4,7 +4,6 @@ use mlx_rs::Array;
 use tacit_core::Result;
 
 use crate::flat::flat_array;
-use crate::matrix::{packed_handlers, scaling_handlers};
 
 flat_array! {
     /// An array of any shape in 2 bits an element: -1, 0 or 1, times the scale of its block.
@@ -45,11 +44,3 @@ impl TernaryArray {
         Self::quantize(x, x.shape().last().map_or(1, |&last| last.max(1) as usize))
     }
 }
-
-packed_handlers! {
-    TernaryArray: ternary_matmul, ternary_matmul_left, ternary_addmm, ternary_addmm_left, ternary_gather,
-    ternary_transpose, ternary_astype, ternary_reshape, ternary_flatten, ternary_unflatten, ternary_expand_dims,
-    ternary_squeeze, ternary_slice, ternary_concatenate
-}
-
-scaling_handlers! { TernaryArray: ternary_multiply, ternary_divide, ternary_negative }

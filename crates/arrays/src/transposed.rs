@@ -1,10 +1,11 @@
 //! An array with its axes in another order.
 
 use mlx_rs::Array;
-use tacit_core::op::{AddMM, AsType, Matmul, Transpose};
+use tacit_core::op::{AsType, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::view::{View, built, from_zero, view_handlers};
+use crate::linear::{Gain, Linear, dense_side};
+use crate::views::{built, from_zero};
 
 /// Any array with its axes permuted, for types that have no transpose of their own.
 ///
@@ -25,7 +26,7 @@ use crate::view::{View, built, from_zero, view_handlers};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Transposed")]
+#[implicit(name = "tacit.Transposed", family(Linear))]
 pub struct Transposed {
     inner: Value,
     #[implicit(aux)]
@@ -69,7 +70,7 @@ impl Transposed {
     }
 
     /// The transpose as a view where there is something to view.
-    fn of(inner: Value, axes: &[i32]) -> Result<Value> {
+    pub(crate) fn of(inner: Value, axes: &[i32]) -> Result<Value> {
         if axes.is_sorted() {
             return Ok(inner);
         }
@@ -100,20 +101,26 @@ impl Materialize for Transposed {
     }
 }
 
-impl View for Transposed {
-    fn right(&self, x: &Array) -> Result<Value> {
+impl Linear for Transposed {
+    fn right(&self, x: &Value) -> Result<Value> {
         self.matrices()?;
-        implicit(|[x, w]: [Array; 2]| w.matmul(x.swap_axes(-1, -2)?)?.swap_axes(-1, -2))([x.into(), self.inner.clone()])
+        implicit(|[x, w]: [Array; 2]| w.matmul(x.swap_axes(-1, -2)?)?.swap_axes(-1, -2))([
+            dense_side(x)?.into(),
+            self.inner.clone(),
+        ])
     }
 
-    fn left(&self, x: &Array) -> Result<Value> {
+    fn left(&self, x: &Value) -> Result<Value> {
         self.matrices()?;
-        implicit(|[x, w]: [Array; 2]| x.swap_axes(-1, -2)?.matmul(w)?.swap_axes(-1, -2))([x.into(), self.inner.clone()])
+        implicit(|[x, w]: [Array; 2]| x.swap_axes(-1, -2)?.matmul(w)?.swap_axes(-1, -2))([
+            dense_side(x)?.into(),
+            self.inner.clone(),
+        ])
     }
-}
 
-view_handlers! {
-    Transposed: transposed_matmul, transposed_matmul_left, transposed_addmm, transposed_addmm_left
+    fn gain(&self) -> Gain {
+        Gain::None
+    }
 }
 
 /// Both permutations as one; none where they cancel out.

@@ -20,6 +20,7 @@ pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) prefix: bool,
     printed: String,
+    cpp: String,
     class: String,
     commutative: bool,
     params: Vec<Option<Param>>,
@@ -29,6 +30,30 @@ pub(crate) struct Row {
 struct Param {
     name: String,
     kind: String,
+}
+
+/// The classes of primitives, with a sentence on each.
+const CLASSES: &[(&str, &str)] = &[
+    ("unary", "Element by element of one operand, whose shape the result has."),
+    ("binary", "Element by element of two operands of one shape."),
+    ("ternary", "Element by element of three operands of one shape."),
+    ("moving", "Every element of the results is one of the first operand's; other operands choose which."),
+    ("reduction", "Along the axes that are a parameter, which stay with size 1."),
+    ("scan", "Running along one axis, which keeps its extent."),
+    ("rowwise", "Along one axis, whose elements are compared or normalized together."),
+    ("product", "Sums of products."),
+    ("layout", "Other shapes, neither moving nor reducing."),
+    ("update", "Some elements of the first operand replaced."),
+    ("source", "No operands but keys or sizes."),
+    ("graph", "What transforms leave in the graph."),
+    ("decomposition", "Decompositions of matrices."),
+    ("fused", "Several steps in one kernel."),
+    ("distributed", "Between machines."),
+];
+
+/// The variant of `Class` for a class: `Unary` for `unary`.
+fn variant(class: &str) -> String {
+    class[..1].to_uppercase() + &class[1..]
 }
 
 /// Reads `table` and writes the generated files to `out_dir`; a malformed row ends the build with its line number.
@@ -76,14 +101,17 @@ pub(crate) fn parse(text: &str) -> Result<Table, String> {
 }
 
 fn row(line: usize, text: &str) -> Result<Row, String> {
-    let columns: Vec<&str> = text.splitn(6, '|').map(str::trim).collect();
-    let [name, printed, class, flags, params, doc] = columns[..] else {
-        return Err(format!("line {line}: expected 6 columns, found {}", columns.len()));
+    let columns: Vec<&str> = text.splitn(7, '|').map(str::trim).collect();
+    let [name, printed, cpp, class, flags, params, doc] = columns[..] else {
+        return Err(format!("line {line}: expected 7 columns, found {}", columns.len()));
     };
-    for (column, text) in [("name", name), ("printed name", printed), ("class", class)] {
+    for (column, text) in [("name", name), ("printed name", printed), ("C++ class", cpp)] {
         if text.is_empty() {
             return Err(format!("line {line}: the {column} is empty"));
         }
+    }
+    if !CLASSES.iter().any(|(known, _)| *known == class) {
+        return Err(format!("line {line}: unknown class `{class}`"));
     }
     let commutative = match flags {
         "" => false,
@@ -96,6 +124,7 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         name: name.trim_end_matches('*').trim().to_owned(),
         prefix: name.ends_with('*'),
         printed: printed.to_owned(),
+        cpp: cpp.to_owned(),
         class: class.to_owned(),
         commutative,
         params: params.map(|text| param(line, text)).collect::<Result<_, _>>()?,
@@ -134,11 +163,11 @@ fn check(table: &Table) -> Result<(), String> {
         if let Some(other) = printed.insert(&row.printed, line) {
             return Err(format!("line {line}: `{}` is printed as line {other} is", row.printed));
         }
-        let first = classes.entry(&row.class).or_insert(row);
+        let first = classes.entry(&row.cpp).or_insert(row);
         if first.cpp_kinds() != row.cpp_kinds() {
             return Err(format!(
                 "line {line}: the parameters of `{}` differ from those in line {}",
-                row.class, first.line
+                row.cpp, first.line
             ));
         }
         for param in row.fields() {
@@ -170,7 +199,7 @@ impl Row {
 
     /// The class's name as the Itanium C++ ABI mangles it.
     fn symbol(&self) -> String {
-        let parts = ["mlx", "core"].into_iter().chain(self.class.split("::"));
+        let parts = ["mlx", "core"].into_iter().chain(self.cpp.split("::"));
         let mut symbol = String::from("N");
         for part in parts {
             let _ = write!(symbol, "{}{part}", part.len());
@@ -202,7 +231,14 @@ fn types(kind: &str) -> Option<(String, String)> {
 }
 
 fn rust(table: &Table) -> String {
-    let mut out = String::new();
+    let mut out = String::from(
+        "/// What a primitive does, as far as rules depend on it.\n\
+         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]\npub enum Class {\n",
+    );
+    for (class, doc) in CLASSES {
+        let _ = writeln!(out, "    #[doc = {doc:?}]\n    {},", variant(class));
+    }
+    out.push_str("}\n\n");
     for (id, row) in table.rows.iter().enumerate() {
         let name = row.type_name();
         let fields: Vec<&Param> = row.fields().collect();
@@ -230,12 +266,14 @@ fn rust(table: &Table) -> String {
             "impl TypedPrimitive for {name} {{\n    \
                  const NAME: &'static str = {:?};\n    \
                  const ID: usize = {id};\n    \
+                 const CLASS: Class = Class::{};\n    \
                  const COMMUTATIVE: bool = {};\n    \
                  fn from_params(params: &[Param]) -> Result<Self, ParamError> {{\n        \
                      let [{}] = exactly(Self::NAME, params)?;\n        \
                      Ok({value})\n    \
                  }}\n}}\n",
             row.name,
+            variant(&row.class),
             row.commutative,
             bindings.join(", "),
         );
@@ -250,9 +288,15 @@ fn rust(table: &Table) -> String {
         }
         let _ = writeln!(
             out,
-            "    Description {{ name: {:?}, prefix: {}, printed: {:?}, class: {:?}, commutative: {}, fields: &[{fields}], \
-             doc: {:?} }},",
-            row.name, row.prefix, row.printed, row.class, row.commutative, row.doc,
+            "    Description {{ name: {:?}, prefix: {}, printed: {:?}, cpp: {:?}, class: Class::{}, commutative: {}, \
+             fields: &[{fields}], doc: {:?} }},",
+            row.name,
+            row.prefix,
+            row.printed,
+            row.cpp,
+            variant(&row.class),
+            row.commutative,
+            row.doc,
         );
     }
     out.push_str("];\n");
@@ -260,7 +304,7 @@ fn rust(table: &Table) -> String {
 }
 
 fn cpp(table: &Table) -> String {
-    let classes: BTreeMap<&str, &Row> = table.rows.iter().map(|row| (row.class.as_str(), row)).collect();
+    let classes: BTreeMap<&str, &Row> = table.rows.iter().map(|row| (row.cpp.as_str(), row)).collect();
     let mut out = String::new();
     for (class, row) in classes {
         let _ = if row.params.is_empty() {

@@ -15,6 +15,8 @@ pub trait TypedPrimitive: Sized {
     const NAME: &'static str;
     /// Its index in [`TABLE`].
     const ID: usize;
+    /// What it does, as far as rules depend on it.
+    const CLASS: Class;
     /// Whether its two operands may be swapped.
     const COMMUTATIVE: bool;
 
@@ -32,7 +34,9 @@ pub struct Description {
     /// Its name in printed traces.
     pub printed: &'static str,
     /// Its C++ class in `mlx::core`.
-    pub class: &'static str,
+    pub cpp: &'static str,
+    /// What it does, as far as rules depend on it.
+    pub class: Class,
     /// Whether its two operands may be swapped.
     pub commutative: bool,
     /// Its parameters.
@@ -152,7 +156,7 @@ mod tests {
     fn every_name_in_the_headers_has_a_row_of_its_class() {
         assert!(HEADERS.len() > 150, "the headers were not found when the crate was built");
         for (class, name) in HEADERS {
-            let found = describe(name).and_then(|row| row.class.rsplit("::").next());
+            let found = describe(name).and_then(|row| row.cpp.rsplit("::").next());
             assert_eq!(found, Some(*class), "{name}");
         }
         let unknown: Vec<_> =
@@ -205,18 +209,25 @@ mod tests {
     #[test]
     fn a_malformed_row_is_reported_with_its_line() {
         let error = |text: &str| generator::parse(text).err().unwrap_or_default();
-        assert_eq!(error("# x\nAbs | abs"), "line 2: expected 6 columns, found 2");
-        assert_eq!(error("Abs | abs | Abs | fast | | Doc."), "line 1: unknown flag `fast`");
+        assert_eq!(error("# x\nAbs | abs"), "line 2: expected 7 columns, found 2");
+        assert_eq!(error("Abs | abs | Abs | odd | | | Doc."), "line 1: unknown class `odd`");
+        assert_eq!(error("Abs | abs | Abs | unary | fast | | Doc."), "line 1: unknown flag `fast`");
         assert_eq!(
-            error("Abs | abs | Abs | | | Doc"),
+            error("Abs | abs | Abs | unary | | | Doc"),
             "line 1: expected a sentence that ends in a period, found `Doc`"
         );
-        assert_eq!(error("Abs | abs | Abs | | x:y | Doc."), "line 1: parameter `x` has the unknown type `y`");
-        assert_eq!(error("Abs | abs | Abs | | x:int | Doc."), "line 1: parameter `x` has no `field` line");
-        assert_eq!(error("A | a | A | | | X.\nA | b | A | | | X."), "line 2: `A` names the same type as line 1");
-        assert_eq!(error("A | a | A | | | X.\nB | a | B | | | X."), "line 2: `a` is printed as line 1 is");
+        assert_eq!(error("Abs | abs | Abs | unary | | x:y | Doc."), "line 1: parameter `x` has the unknown type `y`");
+        assert_eq!(error("Abs | abs | Abs | unary | | x:int | Doc."), "line 1: parameter `x` has no `field` line");
         assert_eq!(
-            error("A | a | A | | | X.\nB | b | A | | _ | X."),
+            error("A | a | A | unary | | | X.\nA | b | A | unary | | | X."),
+            "line 2: `A` names the same type as line 1"
+        );
+        assert_eq!(
+            error("A | a | A | unary | | | X.\nB | a | B | unary | | | X."),
+            "line 2: `a` is printed as line 1 is"
+        );
+        assert_eq!(
+            error("A | a | A | unary | | | X.\nB | b | A | unary | | _ | X."),
             "line 2: the parameters of `A` differ from those in line 1"
         );
         assert_eq!(error("field x = X."), "field `x` is described, but no primitive has it");

@@ -1,23 +1,27 @@
 //! Who takes a call: the contract, clause by clause.
 //!
-//! 1. Candidates are the handlers whose primitive and operand patterns match; the most specific wins, and
-//!    `precedence` decides ties.
+//! 1. Candidates are the handlers whose primitive and operand patterns match. The most specific operands win (a type,
+//!    then a family, then any implicit array, then anything); where these are equal, a named primitive goes before a
+//!    class and a class before any. `precedence` decides ties.
 //! 2. A tie that nothing decides is an error that names both.
 //! 3. A handler may decline with a reason; the next candidate is tried.
 //! 4. For commutative primitives the swapped order is tried next, unless a type opts out.
 //! 5. Then the type's default handler, if exactly one operand type has one; two are an error.
-//! 6. Then every implicit operand is materialized by one layer and the call is dispatched again; when none is implicit
-//!    the primitive is emitted.
+//! 6. Then the implicit operand of fewest dense bytes is materialized by one layer and the call is dispatched again; when
+//!    none is implicit the primitive is emitted.
 //! 7. A result whose aval is not the primitive's is an error that names the handler.
+//!
+//! A trace and a call outside one are both a [`Node`], and [`dispatch`] is the one text for them.
 
-use std::any::TypeId;
+use std::cell::RefCell;
+use std::fmt;
 use std::sync::atomic::Ordering;
 
 use mlx_rs::Array;
-use tacit_bridge::Aval;
+use tacit_bridge::{Aval, NameId};
 
 use crate::counters::Counters;
-use crate::handler::{Handler, HandlerFn, Site};
+use crate::handler::{Call, HandlerFn, Results, Site};
 use crate::pattern::OperandType;
 use crate::registry::{Candidate, Resolution};
 use crate::value::short_name;
@@ -36,135 +40,218 @@ pub enum Taker {
     Dense,
 }
 
-/// The results of a call and who gave them.
-pub(crate) type Taken = (Vec<Value>, Taker);
+/// A handler that matched a call and declined it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decline {
+    /// The handler and where it stands.
+    pub handler: Site,
+    /// Its reason.
+    pub reason: String,
+}
 
-pub(crate) fn operand_type(value: &Value) -> OperandType {
-    match value {
-        Value::Dense(_) => None,
-        Value::Implicit(array) => Some(array.as_any().type_id()),
+impl fmt::Display for Decline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "declined: {}: {}", self.handler.name, self.reason)
     }
 }
 
-/// Clauses 1 to 5 and 7; `None` when nobody takes the call.
-pub(crate) fn offer(
-    resolution: &Resolution,
-    primitive: &Primitive,
-    operands: &[&Value],
-    expected: &dyn Fn() -> Result<Vec<Aval>>,
-) -> Result<Option<Taken>> {
-    let call = Call { primitive, operands, expected };
-    if let Some(results) = call.first(&resolution.direct, operands)? {
-        return Ok(Some(results));
-    }
-    if let (false, &[left, right]) = (resolution.swapped.is_empty(), operands) {
-        let commute = implicit(operands).all(super::implicit_array::ImplicitArray::commutes);
-        if let Some(results) = call.swapped(resolution, left, right, commute)? {
-            return Ok(Some(results));
+/// A primitive on operands that change while it is dispatched.
+pub(crate) trait Node {
+    /// The primitive's name.
+    fn name(&self) -> NameId;
+
+    /// The types of the operands as they are now.
+    fn types(&self, types: &mut Vec<OperandType>);
+
+    /// The primitive.
+    fn primitive(&self) -> Result<Primitive>;
+
+    /// The avals that the primitive makes.
+    fn results(&self) -> Result<Vec<Aval>>;
+
+    /// Calls `f` with the operands as they are now.
+    fn with_operands<R>(&self, f: impl FnOnce(&[&Value]) -> Result<R>) -> Result<R>;
+
+    /// Makes the operands fit for a handler, which runs outside the interception.
+    fn settle(&mut self) -> Result<()>;
+
+    /// Puts the next layer of an operand in its place; the policy was asked.
+    fn lower(&mut self, operand: usize) -> Result<()>;
+}
+
+/// What came of a call.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// The results and who gave them; nothing where all operands are dense by now.
+    pub(crate) taken: Option<(Vec<Value>, Taker)>,
+    /// The handlers that declined.
+    pub(crate) declined: Vec<Decline>,
+}
+
+/// Dispatches a call, by all clauses; `types` is memory for the types of its operands.
+pub(crate) fn dispatch(node: &mut impl Node, registry: &Registry, types: &mut Vec<OperandType>) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    loop {
+        node.types(types);
+        if types.iter().all(Option::is_none) {
+            return Ok(outcome);
+        }
+        let resolution = registry.resolve(node.name(), types);
+        if !resolution.is_empty() {
+            node.settle()?;
+            let primitive = node.primitive()?;
+            let find = || node.results();
+            let results = Results::new(&find);
+            outcome.taken = node.with_operands(|operands| {
+                Offer { primitive: &primitive, results: &results, declined: &mut outcome.declined }
+                    .to_all(&resolution, operands)
+            })?;
+            if outcome.taken.is_some() {
+                return Ok(outcome);
+            }
+        }
+        let chosen = node.with_operands(|operands| Ok(cheapest(operands)))?;
+        if asks(&resolution) {
+            node.with_operands(|operands| {
+                permit(registry, &resolution, &node.primitive()?, operands, operands[chosen], &outcome.declined)
+            })?;
+        }
+        if let Err(error) = node.lower(chosen) {
+            let Error::Refused { ty, reason, call: None } = error else { return Err(error) };
+            let call = node.with_operands(|operands| Ok(describe(&node.primitive()?, operands)))?;
+            return Err(Error::Refused { ty, reason, call: Some(call) });
         }
     }
-    call.default()
 }
 
-struct Call<'a> {
+/// The implicit operand of fewest dense bytes, the first of several.
+fn cheapest(operands: &[&Value]) -> usize {
+    let bytes = |value: &Value| value.aval().map_or(usize::MAX, |aval| aval.nbytes());
+    let implicit = (0..operands.len()).filter(|&operand| operands[operand].is_implicit());
+    implicit.min_by_key(|&operand| bytes(operands[operand])).unwrap_or_default()
+}
+
+/// A call that is offered to those who may take it.
+struct Offer<'a> {
     primitive: &'a Primitive,
-    operands: &'a [&'a Value],
-    expected: &'a dyn Fn() -> Result<Vec<Aval>>,
+    results: &'a Results<'a>,
+    declined: &'a mut Vec<Decline>,
 }
 
-impl Call<'_> {
-    fn first(&self, candidates: &[Candidate], operands: &[&Value]) -> Result<Option<Taken>> {
+impl Offer<'_> {
+    /// Clauses 1 to 5; nothing when nobody takes the call.
+    fn to_all(&mut self, resolution: &Resolution, operands: &[&Value]) -> Result<Option<(Vec<Value>, Taker)>> {
+        if let Some(taken) = self.to_handlers(&resolution.direct, operands)? {
+            return Ok(Some(taken));
+        }
+        if let (false, &[left, right]) = (resolution.swapped.is_empty(), operands)
+            && let Some(taken) = self.to_handlers(&resolution.swapped, &[right, left])?
+        {
+            return Ok(Some(taken));
+        }
+        match resolution.defaults.as_slice() {
+            [] => Ok(None),
+            &[(name, default)] => {
+                let site = Site { name, file: "default handler", line: 0 };
+                let answer = entered(site, || default(self.primitive, operands));
+                Ok(self.judged(site, answer, operands)?.map(|results| (results, Taker::Default(name))))
+            }
+            &[(first, _), (second, _), ..] => {
+                Err(Error::TwoDefaults { call: describe(self.primitive, operands), first, second })
+            }
+        }
+    }
+
+    fn to_handlers(&mut self, candidates: &[Candidate], operands: &[&Value]) -> Result<Option<(Vec<Value>, Taker)>> {
         for candidate in candidates {
             let handler = candidate.as_ref().map_err(|(first, second)| Error::Ambiguous {
                 call: describe(self.primitive, operands),
                 first: first.site,
                 second: second.site,
             })?;
-            if let Some(results) = self.attempt(handler, operands)? {
+            let answer = self.asked(handler.call, handler.site, operands);
+            if let Some(results) = self.judged(handler.site, answer, operands)? {
                 return Ok(Some((results, Taker::Handler(handler.site))));
             }
         }
         Ok(None)
     }
 
-    fn swapped(&self, resolution: &Resolution, left: &Value, right: &Value, commute: bool) -> Result<Option<Taken>> {
-        if commute { self.first(&resolution.swapped, &[right, left]) } else { Ok(None) }
+    fn asked(&self, function: HandlerFn, site: Site, operands: &[&Value]) -> Result<Vec<Value>> {
+        let call = Call { primitive: self.primitive, operands, results: self.results };
+        entered(site, || function(&call))
     }
 
-    fn attempt(&self, handler: &Handler, operands: &[&Value]) -> Result<Option<Vec<Value>>> {
-        self.call(handler.call, handler.site, operands)
-    }
-
-    fn call(&self, function: HandlerFn, site: Site, operands: &[&Value]) -> Result<Option<Vec<Value>>> {
-        match function(self.primitive, operands) {
-            Ok(results) => match self.checked(site, results) {
-                // MLX stores a stride of 1 where a slice leaves one element, so that its parameters do not tell its extent
-                // from that of the whole range.
-                Err(Error::HandlerAval { .. }) if self.primitive.name() == "Slice" => Ok(declined()),
-                checked => checked.map(Some),
-            },
-            Err(Error::Declined(_)) => Ok(declined()),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn default(&self) -> Result<Option<Taken>> {
-        let mut found: Option<(TypeId, &'static str, HandlerFn)> = None;
-        for array in implicit(self.operands) {
-            let Some(function) = array.default_handler() else { continue };
-            let (ty, name) = (array.as_any().type_id(), array.typetag_name());
-            match found {
-                Some((first, first_name, _)) if first != ty => {
-                    return Err(Error::TwoDefaults {
-                        call: describe(self.primitive, self.operands),
-                        first: first_name,
-                        second: name,
-                    });
-                }
-                _ => found = Some((ty, name, function)),
+    /// Clauses 3 and 7 on the answer of a handler.
+    fn judged(&mut self, site: Site, answer: Result<Vec<Value>>, operands: &[&Value]) -> Result<Option<Vec<Value>>> {
+        let results = match answer {
+            Ok(results) => results,
+            Err(Error::Declined(reason)) => {
+                Counters { declined: 1, ..Counters::default() }.add();
+                self.declined.push(Decline { handler: site, reason });
+                return Ok(None);
             }
-        }
-        let Some((_, name, function)) = found else { return Ok(None) };
-        let site = Site { name, file: "default handler", line: 0 };
-        let results = self.call(function, site, self.operands)?;
-        Ok(results.map(|results| (results, Taker::Default(name))))
-    }
-
-    fn checked(&self, site: Site, results: Vec<Value>) -> Result<Vec<Value>> {
-        let expected = (self.expected)()?;
+            Err(error @ Error::Mlx(_)) => {
+                let call = describe(self.primitive, operands);
+                return Err(Error::Handler { handler: site, call, error: Box::new(error) });
+            }
+            Err(Error::Cycle { handlers, call }) if call.is_empty() => {
+                return Err(Error::Cycle { handlers, call: describe(self.primitive, operands) });
+            }
+            Err(error) => return Err(error),
+        };
         let found = results.iter().map(Value::aval).collect::<Result<Vec<_>>>()?;
+        let expected = self.results.avals()?;
         if expected == found {
-            return Ok(results);
+            return Ok(Some(results));
         }
         Err(Error::HandlerAval {
             handler: site,
             primitive: self.primitive.to_string(),
-            expected: listed(&expected),
+            expected: listed(expected),
             found: listed(&found),
         })
     }
 }
 
-/// A handler's answer that is none, counted.
-fn declined() -> Option<Vec<Value>> {
-    Counters { declined: 1, ..Counters::default() }.add();
-    None
+/// Handlers inside handlers that are still no mistake.
+const DEEPEST: usize = 32;
+
+thread_local! {
+    /// The handlers that run on this thread, the outermost first.
+    static RUNNING: RefCell<Vec<Site>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether some implicit operand has a default handler.
-pub(crate) fn has_default(operands: &[&Value]) -> bool {
-    implicit(operands).any(|array| array.default_handler().is_some())
+/// Runs a handler; one that is too deep inside others is an error, before the stack is.
+fn entered<R>(site: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    struct Left;
+    impl Drop for Left {
+        fn drop(&mut self) {
+            RUNNING.with_borrow_mut(Vec::pop);
+        }
+    }
+    let depth = RUNNING.with_borrow_mut(|running| {
+        running.push(site);
+        running.len()
+    });
+    let _left = Left;
+    if depth > DEEPEST {
+        let handlers = RUNNING.with_borrow(|running| repeating(running).to_vec());
+        return Err(Error::Cycle { handlers, call: String::new() });
+    }
+    f()
 }
 
-fn implicit<'a>(operands: &'a [&Value]) -> impl Iterator<Item = &'a dyn crate::ImplicitArray> {
-    operands.iter().filter_map(|value| match value {
-        Value::Implicit(array) => Some(&**array),
-        Value::Dense(_) => None,
-    })
+/// The shortest end of a list that stands there twice; all of it where there is none.
+fn repeating(running: &[Site]) -> &[Site] {
+    let count = running.len();
+    let period =
+        (1..=count / 2).find(|period| running[count - period..] == running[count - 2 * period..count - period]);
+    &running[count - period.unwrap_or(count)..]
 }
 
 /// Whether the policy has anything to say of a call that nobody takes: [`permit`] need not be called otherwise.
-pub(crate) fn asks(resolution: &Resolution) -> bool {
+fn asks(resolution: &Resolution) -> bool {
     match Policy::current() {
         Policy::Allow => false,
         Policy::Warn => !resolution.warned.load(Ordering::Relaxed),
@@ -172,89 +259,105 @@ pub(crate) fn asks(resolution: &Resolution) -> bool {
     }
 }
 
-/// Asks the policy whether the implicit operands of a call may be materialized.
-pub(crate) fn permit(
+/// Asks the policy whether `chosen`, an operand of a call, may be materialized.
+fn permit(
     registry: &Registry,
     resolution: &Resolution,
-    primitive: &dyn Fn() -> Result<Primitive>,
+    primitive: &Primitive,
     operands: &[&Value],
+    chosen: &Value,
+    declined: &[Decline],
 ) -> Result<()> {
+    let Value::Implicit(array) = chosen else { return Ok(()) };
+    let (call, ty) = (describe(primitive, operands), short_name(&**array));
     match Policy::current() {
         Policy::Allow => Ok(()),
         Policy::Warn => {
             if !resolution.warned.swap(true, Ordering::Relaxed) {
+                let reasons: Vec<String> = declined.iter().map(|decline| format!("; {decline}")).collect();
                 policy::warn(&format!(
-                    "no handler takes {}: {} is materialized; write a `#[handler]` for it, or silence this with \
+                    "no handler takes {call}: {ty} is materialized{}; write a `#[handler]` for it, or silence this with \
                      `Policy::Allow.scope()`",
-                    describe(&primitive()?, operands),
-                    type_names(operands)
+                    reasons.concat()
                 ));
             }
             Ok(())
         }
         Policy::Deny => {
-            let primitive = primitive()?;
             let types: Vec<OperandType> = operands.iter().map(|value| operand_type(value)).collect();
-            Err(Error::MaterializationDenied {
-                call: describe(&primitive, operands),
-                types: type_names(operands),
-                nearest: registry.nearest(primitive.name(), &types),
-            })
+            let nearest = registry.nearest(primitive.name(), &types, declined);
+            Err(Error::MaterializationDenied { call, ty, declined: declined.to_vec(), nearest })
         }
     }
 }
 
-/// Materializes an operand of a call by one layer; the policy was asked.
-pub(crate) fn lower(operand: &Value, call: &dyn Fn() -> Result<String>) -> Result<Value> {
-    let Value::Implicit(array) = operand else { return Ok(operand.clone()) };
-    materialize::build(&**array).or_else(|error| match error {
-        Error::Refused { ty, reason, call: None } => Err(Error::Refused { ty, reason, call: Some(call()?) }),
-        other => Err(other),
-    })
-}
-
-/// Applies a primitive to values outside a trace, by all clauses.
+/// Applies a primitive to values outside a trace.
 pub(crate) fn apply(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
-    let registry = Registry::current();
-    let mut owned: Vec<Value> = Vec::new();
-    let mut first = true;
-    loop {
-        let now: Vec<&Value> = if first { operands.to_vec() } else { owned.iter().collect() };
-        let types: Vec<OperandType> = now.iter().map(|value| operand_type(value)).collect();
-        if types.iter().all(Option::is_none) {
-            let dense: Vec<Array> = now.iter().filter_map(|value| value.as_dense().cloned()).collect();
-            return Ok(primitive.emit(&dense)?.into_iter().map(Value::from).collect());
-        }
-        Counters { seen: u64::from(first), ..Counters::default() }.add();
-        let resolution = registry.resolve(primitive.name_id(), &types);
-        if let Some((results, _)) = offer(&resolution, primitive, &now, &|| expected(primitive, &now))? {
+    let mut loose = Loose { primitive, operands: operands.iter().map(|&value| value.clone()).collect() };
+    if loose.operands.iter().any(Value::is_implicit) {
+        Counters { seen: 1, ..Counters::default() }.add();
+        if let Some((results, _)) = dispatch(&mut loose, &Registry::current(), &mut Vec::new())?.taken {
             Counters { handled: 1, ..Counters::default() }.add();
             return Ok(results);
         }
-        permit(&registry, &resolution, &|| Ok(primitive.clone()), &now)?;
-        let call = || Ok(describe(primitive, &now));
-        owned = now.iter().map(|value| lower(value, &call)).collect::<Result<_>>()?;
-        first = false;
+    }
+    let dense: Vec<Array> = loose.operands.iter().filter_map(|value| value.as_dense().cloned()).collect();
+    Ok(primitive.emit(&dense)?.into_iter().map(Value::from).collect())
+}
+
+/// A primitive on values outside a trace.
+struct Loose<'a> {
+    primitive: &'a Primitive,
+    operands: Vec<Value>,
+}
+
+impl Node for Loose<'_> {
+    fn name(&self) -> NameId {
+        self.primitive.name_id()
+    }
+
+    fn types(&self, types: &mut Vec<OperandType>) {
+        types.clear();
+        types.extend(self.operands.iter().map(operand_type));
+    }
+
+    fn primitive(&self) -> Result<Primitive> {
+        Ok(self.primitive.clone())
+    }
+
+    fn results(&self) -> Result<Vec<Aval>> {
+        let prototypes = self.operands.iter().map(|value| Ok(tacit_bridge::prototype(&value.aval()?)?));
+        let prototypes = prototypes.collect::<Result<Vec<Array>>>()?;
+        Ok(self.primitive.emit(&prototypes)?.iter().map(Aval::from).collect())
+    }
+
+    fn with_operands<R>(&self, f: impl FnOnce(&[&Value]) -> Result<R>) -> Result<R> {
+        f(&self.operands.iter().collect::<Vec<_>>())
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn lower(&mut self, operand: usize) -> Result<()> {
+        if let Value::Implicit(array) = &self.operands[operand] {
+            self.operands[operand] = materialize::build(&**array)?;
+        }
+        Ok(())
     }
 }
 
-/// The avals that a primitive makes of these operands, worked out on arrays without data.
-fn expected(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Aval>> {
-    let prototypes =
-        operands.iter().map(|value| Ok(tacit_bridge::prototype(&value.aval()?)?)).collect::<Result<Vec<Array>>>()?;
-    Ok(primitive.emit(&prototypes)?.iter().map(Aval::from).collect())
+pub(crate) fn operand_type(value: &Value) -> OperandType {
+    match value {
+        Value::Dense(_) => None,
+        Value::Implicit(array) => Some(array.array_type()),
+    }
 }
 
 /// A call in words: `matmul of f32[2,256], Nf4(f32[256,512])`.
 pub(crate) fn describe(primitive: &Primitive, operands: &[&Value]) -> String {
     let operands: Vec<String> = operands.iter().map(ToString::to_string).collect();
     format!("{primitive} of {}", operands.join(", "))
-}
-
-fn type_names(operands: &[&Value]) -> String {
-    let mut names: Vec<&str> = implicit(operands).map(short_name).collect();
-    names.dedup();
-    names.join(" and ")
 }
 
 fn listed(avals: &[Aval]) -> String {

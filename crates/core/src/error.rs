@@ -5,6 +5,7 @@ use std::fmt;
 use mlx_rs::error::Exception;
 use tacit_bridge::{Aval, BridgeError, GradientError};
 
+use crate::dispatch::Decline;
 use crate::handler::Site;
 
 /// The result of everything in Tacit.
@@ -14,7 +15,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// The message is a lower-case clause with operands in jaxpr notation (`f32[4,8]`) and, where there is a next step, a
 /// second line that begins with `help:`.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// MLX refused an op.
@@ -95,17 +96,43 @@ pub enum Error {
 
     /// The policy forbids the materialization that a call needs.
     #[error(
-        "{call} needs {types} materialized, which the policy forbids{}\n\
+        "{call} needs {ty} materialized, which the policy forbids{}{}\n\
          help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`",
-        Nearest(.nearest)
+        Lines(.declined), Nearest(.nearest)
     )]
     MaterializationDenied {
         /// The primitive and its operands.
         call: String,
-        /// The implicit types among the operands.
-        types: String,
+        /// The implicit type that would be built.
+        ty: &'static str,
+        /// The handlers that matched the call and declined it.
+        declined: Vec<Decline>,
         /// Up to three handlers that come closest.
         nearest: Vec<NearMiss>,
+    },
+
+    /// A handler failed with an error of MLX's.
+    #[error("{error}\nin: handler {handler}, which was given {call}")]
+    Handler {
+        /// The handler and where it stands.
+        handler: Site,
+        /// The primitive and its operands.
+        call: String,
+        /// What MLX said.
+        error: Box<Error>,
+    },
+
+    /// Handlers call each other without end.
+    #[error(
+        "handlers call each other without end: {}, for {call}\n\
+         help: let one of them decline, or take apart what it is given before it dispatches again",
+        Sites(.handlers)
+    )]
+    Cycle {
+        /// The handlers, in the order in which they call each other.
+        handlers: Vec<Site>,
+        /// The primitive and the operands of the first of them.
+        call: String,
     },
 
     /// A type refuses to be materialized.
@@ -228,6 +255,13 @@ impl Error {
     }
 }
 
+impl fmt::Debug for Error {
+    /// As the message: what `fn main() -> Result<()>` prints is meant to be read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// What a refusal calls the type before the caller of its `materialize` puts the name in.
 pub(crate) const UNNAMED: &str = "the type";
 
@@ -259,6 +293,25 @@ impl fmt::Display for Together<'_> {
             write!(f, "{}{aval}", if i == 0 { "" } else { ", " })?;
         }
         Ok(())
+    }
+}
+
+struct Sites<'a>(&'a [Site]);
+
+impl fmt::Display for Sites<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, site) in self.0.iter().enumerate() {
+            write!(f, "{}{site}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+struct Lines<'a>(&'a [Decline]);
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|decline| write!(f, "\n{decline}"))
     }
 }
 

@@ -7,7 +7,7 @@ use tacit_bridge::{Aval, Slot};
 
 use crate::Value;
 use crate::counters::Counters;
-use crate::dispatch::Taker;
+use crate::dispatch::{Decline, Taker};
 
 /// What a trace did: each node, who took it, what was built.
 ///
@@ -44,6 +44,8 @@ pub struct Equation {
     pub operands: Vec<String>,
     /// Who took it.
     pub taker: Taker,
+    /// The handlers that matched it and declined, before.
+    pub declined: Vec<Decline>,
 }
 
 impl fmt::Display for Variable {
@@ -77,6 +79,9 @@ impl fmt::Display for Explanation {
                 Taker::Handler(site) => {
                     writeln!(f, "    {results:left$} = {call:right$}   {}   {}:{}", site.name, site.file, site.line)?;
                 }
+            }
+            for decline in &equation.declined {
+                writeln!(f, "        {decline}")?;
             }
         }
         write!(
@@ -114,7 +119,7 @@ impl Scribe {
         primitive: String,
         operands: &[(Option<Slot>, Aval)],
         results: Vec<(Slot, String)>,
-        taker: Taker,
+        (taker, declined): (Taker, Vec<Decline>),
     ) {
         let operands = operands
             .iter()
@@ -122,7 +127,7 @@ impl Scribe {
             .collect();
         let results =
             results.into_iter().map(|(slot, form)| Variable { name: self.name(slot.index()), form }).collect();
-        self.equations.push(Equation { results, primitive, operands, taker });
+        self.equations.push(Equation { results, primitive, operands, taker, declined });
     }
 
     pub(crate) fn end(&mut self, slots: &[Option<Slot>], values: &[Value]) {

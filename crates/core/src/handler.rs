@@ -1,15 +1,52 @@
 //! Handlers: functions for one primitive and one operand signature.
 
+use std::cell::OnceCell;
 use std::fmt;
 
 use mlx_rs::Array;
+use tacit_bridge::Aval;
 use tacit_bridge::typed::TypedPrimitive;
 
-use crate::pattern::Signature;
+use crate::pattern::{PrimitivePattern, Signature};
 use crate::{Error, ImplicitArray, Primitive, Result, Value};
 
 /// The function behind a handler.
-pub type HandlerFn = fn(&Primitive, &[&Value]) -> Result<Vec<Value>>;
+pub type HandlerFn = fn(&Call<'_>) -> Result<Vec<Value>>;
+
+/// A call that a handler is asked to take.
+pub struct Call<'a> {
+    /// The primitive.
+    pub primitive: &'a Primitive,
+    /// Its operands, in the order of the handler's signature.
+    pub operands: &'a [&'a Value],
+    /// What the primitive makes of them.
+    pub results: &'a Results<'a>,
+}
+
+/// The avals of a call's results, found when they are first asked for.
+pub struct Results<'a> {
+    find: &'a dyn Fn() -> Result<Vec<Aval>>,
+    found: OnceCell<Vec<Aval>>,
+}
+
+impl<'a> Results<'a> {
+    pub(crate) fn new(find: &'a dyn Fn() -> Result<Vec<Aval>>) -> Self {
+        Self { find, found: OnceCell::new() }
+    }
+
+    /// The avals, one for each result.
+    ///
+    /// # Errors
+    ///
+    /// The primitive cannot work them out.
+    pub fn avals(&self) -> Result<&[Aval]> {
+        if let Some(found) = self.found.get() {
+            return Ok(found);
+        }
+        let found = (self.find)()?;
+        Ok(self.found.get_or_init(|| found))
+    }
+}
 
 /// A function for one primitive and one operand signature.
 ///
@@ -59,11 +96,11 @@ inventory::collect!(Registration);
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an MLX primitive",
     label = "the first parameter of a handler is its primitive",
-    note = "take `&op::Matmul` or another type of `tacit::op`, or `&Primitive` for any primitive"
+    note = "take `&op::Matmul` or another type of `tacit::op`, a class such as `&op::Unary`, or `&Primitive` for any"
 )]
 pub trait HandlerPrimitive: Sized {
-    /// MLX's name of the primitive, or `None` for any.
-    const NAME: Option<&'static str>;
+    /// The primitives that it stands for.
+    const PATTERN: PrimitivePattern;
 
     /// Calls `f` with the view of `primitive`.
     ///
@@ -75,7 +112,7 @@ pub trait HandlerPrimitive: Sized {
 
 #[diagnostic::do_not_recommend]
 impl<T: TypedPrimitive> HandlerPrimitive for T {
-    const NAME: Option<&'static str> = Some(T::NAME);
+    const PATTERN: PrimitivePattern = PrimitivePattern::Named(T::NAME);
 
     fn with<R>(primitive: &Primitive, f: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
         f(&primitive.view()?)
@@ -83,7 +120,7 @@ impl<T: TypedPrimitive> HandlerPrimitive for T {
 }
 
 impl HandlerPrimitive for Primitive {
-    const NAME: Option<&'static str> = None;
+    const PATTERN: PrimitivePattern = PrimitivePattern::Any;
 
     fn with<R>(primitive: &Primitive, f: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
         f(primitive)
@@ -128,6 +165,12 @@ pub fn dense_operand<'a>(operands: &[&'a Value], position: usize) -> Result<&'a 
 #[doc(hidden)]
 pub fn typed_operand<'a, T: ImplicitArray>(operands: &[&'a Value], position: usize) -> Result<&'a T> {
     operands.get(position).and_then(|value| value.downcast()).ok_or_else(|| mismatch(position))
+}
+
+/// The operand of the family `F` at a position, for expanded handlers.
+#[doc(hidden)]
+pub fn family_operand<'a, F: ?Sized + 'static>(operands: &[&'a Value], position: usize) -> Result<&'a F> {
+    operands.get(position).and_then(|value| value.family()).ok_or_else(|| mismatch(position))
 }
 
 /// The implicit operand at a position, for expanded handlers.

@@ -8,6 +8,7 @@ use dyn_clone::DynClone;
 use mlx_rs::Array;
 use tacit_bridge::Aval;
 
+use crate::array_type::ArrayType;
 use crate::{Error, Primitive, Result, Value};
 
 /// A handler for every primitive, which a type may have as its default.
@@ -82,7 +83,8 @@ pub trait Materialize {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an implicit array",
     label = "not an implicit array",
-    note = "an operand is `&Array`, a type with `#[derive(ImplicitArray)]`, `&dyn ImplicitArray` or `&Value`"
+    note = "an operand is `&Array`, a type with `#[derive(ImplicitArray)]`, a family `&dyn Family`, `&dyn ImplicitArray` \
+            or `&Value`"
 )]
 #[typetag::serde(tag = "type")]
 pub trait ImplicitArray: DynClone + Debug + Send + Any {
@@ -126,11 +128,8 @@ pub trait ImplicitArray: DynClone + Debug + Send + Any {
     /// The static fields by name, printed.
     fn aux(&self) -> Vec<(&'static str, String)>;
 
-    /// The handler for every primitive that has no other, if the type has one.
-    fn default_handler(&self) -> Option<DefaultHandler>;
-
-    /// Whether a commutative primitive may be tried with its operands swapped.
-    fn commutes(&self) -> bool;
+    /// What is known of the type.
+    fn array_type(&self) -> &'static ArrayType;
 
     /// The value as `Any`, for downcasts.
     fn as_any(&self) -> &dyn Any;

@@ -11,6 +11,8 @@
 extern crate self as tacit;
 
 mod array_store;
+mod array_type;
+mod class;
 pub mod compile;
 pub mod control;
 mod counters;
@@ -37,18 +39,19 @@ pub mod tree;
 mod value;
 mod values;
 
+pub use array_type::{ArrayType, Cast, Membership, StaticType, array_types};
 pub use compile::{compile, compile_with, compile_with_state};
 pub use counters::Counters;
-pub use dispatch::Taker;
+pub use dispatch::{Decline, Taker};
 pub use error::{Error, NearMiss, Result};
 pub use executable::Executable;
 pub use explain::{Equation, Explanation, Variable};
-pub use handler::{Handler, Site};
+pub use handler::{Call, Handler, Results, Site};
 pub use implicit::{explain, implicit};
 pub use implicit_array::{ChildField, ChildName, ChildRef, DefaultHandler, ImplicitArray, Materialize, NamedChild};
 pub use materialize::materialize;
 pub use module::{Parameters, check_parameters, explain_with_parameters, with_parameters};
-pub use pattern::{OperandType, Pattern, Signature};
+pub use pattern::{OperandType, Pattern, PrimitivePattern, Signature};
 pub use policy::{POLICY_VARIABLE, Policy};
 pub use primitive::Primitive;
 pub use registry::{Registry, Resolution};
@@ -61,6 +64,7 @@ pub use macros::{ImplicitArray, Tree, handler};
 
 /// The typed views of MLX's primitives, and the table that they come from.
 pub mod op {
+    pub use crate::class::{Binary, Elementwise, Moving, Reduction, Unary};
     pub use tacit_bridge::typed::*;
 }
 
@@ -68,10 +72,11 @@ pub mod op {
 #[doc(hidden)]
 pub mod __private {
     pub use crate::array_store::*;
+    pub use crate::array_type::TypeEntry;
     pub use crate::derive_support::*;
     pub use crate::handler::{
-        HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, implicit_operand,
-        typed_operand,
+        HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, family_operand,
+        implicit_operand, typed_operand,
     };
     pub use crate::tree::{ForeignNode, flatten_foreign, unflatten_foreign};
     pub use {inventory, serde, typetag};

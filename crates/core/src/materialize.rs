@@ -13,7 +13,8 @@ pub fn materialize(array: &dyn ImplicitArray) -> Result<Value> {
     if Policy::current() == Policy::Deny {
         return Err(Error::MaterializationDenied {
             call: format!("a dense array of {}", Value::from(dyn_clone::clone_box(array))),
-            types: short_name(array).to_owned(),
+            ty: short_name(array),
+            declined: Vec::new(),
             nearest: Vec::new(),
         });
     }

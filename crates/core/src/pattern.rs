@@ -4,10 +4,12 @@ use std::any::{TypeId, type_name};
 use std::cmp::Ordering;
 use std::fmt;
 
-use crate::ImplicitArray;
+use tacit_bridge::typed::{self, Class};
+
+use crate::array_type::{ArrayType, StaticType};
 
 /// The type of an operand as dispatch sees it: `None` is dense.
-pub type OperandType = Option<TypeId>;
+pub type OperandType = Option<&'static ArrayType>;
 
 /// What one operand of a handler may be.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +17,9 @@ pub enum Pattern {
     /// `&Array`: a dense array.
     Dense,
     /// `&T`: that implicit type.
-    Type(TypeId, fn() -> &'static str),
+    Type(&'static ArrayType),
+    /// `&dyn Family`: every type that joins this family.
+    Family(TypeId, fn() -> &'static str),
     /// `&dyn ImplicitArray`: any implicit array.
     AnyImplicit,
     /// `&Value`: anything.
@@ -27,16 +31,26 @@ pub enum Pattern {
 impl Pattern {
     /// The pattern of the implicit type `T`.
     #[must_use]
-    pub const fn of<T: ImplicitArray>() -> Self {
-        Self::Type(TypeId::of::<T>(), type_name::<T>)
+    pub const fn of<T: StaticType>() -> Self {
+        Self::Type(T::TYPE)
     }
 
-    fn matches(self, operand: OperandType) -> bool {
-        match self {
-            Self::Dense => operand.is_none(),
-            Self::Type(ty, _) => operand == Some(ty),
-            Self::AnyImplicit => operand.is_some(),
-            Self::Any | Self::Rest => true,
+    /// The pattern of the family `F`, such as `dyn Packed`.
+    #[must_use]
+    pub const fn family<F: ?Sized + 'static>() -> Self {
+        Self::Family(TypeId::of::<F>(), type_name::<F>)
+    }
+
+    /// Whether an operand is one that the handler takes there.
+    #[must_use]
+    pub fn matches(self, operand: OperandType) -> bool {
+        match (self, operand) {
+            (Self::Dense, operand) => operand.is_none(),
+            (Self::Type(own), Some(ty)) => own == ty,
+            (Self::Family(family, _), Some(ty)) => ty.is_of(family),
+            (Self::Type(_) | Self::Family(..), None) => false,
+            (Self::AnyImplicit, operand) => operand.is_some(),
+            (Self::Any | Self::Rest, _) => true,
         }
     }
 
@@ -45,20 +59,11 @@ impl Pattern {
         match (self, other) {
             (_, Self::Any | Self::Rest)
             | (Self::Dense, Self::Dense)
-            | (Self::Type(..) | Self::AnyImplicit, Self::AnyImplicit) => true,
-            (Self::Type(a, _), Self::Type(b, _)) => a == b,
+            | (Self::Type(_) | Self::Family(..) | Self::AnyImplicit, Self::AnyImplicit) => true,
+            (Self::Type(a), Self::Type(b)) => a == b,
+            (Self::Type(a), Self::Family(b, _)) => a.is_of(b),
+            (Self::Family(a, _), Self::Family(b, _)) => a == b,
             _ => false,
-        }
-    }
-
-    /// What both match.
-    fn meet(self, other: Self) -> Option<Self> {
-        if self.within(other) {
-            Some(self)
-        } else if other.within(self) {
-            Some(other)
-        } else {
-            None
         }
     }
 }
@@ -67,7 +72,8 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dense => f.write_str("dense"),
-            Self::Type(_, name) => f.write_str(last_segment(name())),
+            Self::Type(ty) => f.write_str(last_segment((ty.name)())),
+            Self::Family(_, name) => write!(f, "any {}", last_segment(name())),
             Self::AnyImplicit => f.write_str("any implicit"),
             Self::Any => f.write_str("any"),
             Self::Rest => f.write_str(".."),
@@ -75,16 +81,82 @@ impl fmt::Display for Pattern {
     }
 }
 
-fn last_segment(path: &str) -> &str {
+/// The name of a type without the modules before it.
+pub(crate) fn last_segment(path: &str) -> &str {
     let plain = path.split('<').next().unwrap_or(path);
     plain.rsplit("::").next().map_or(path, |last| &path[plain.len() - last.len()..])
+}
+
+/// The primitives that a handler takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrimitivePattern {
+    /// The one of this name.
+    Named(&'static str),
+    /// Those of these classes, under the name of them all.
+    Classes(&'static str, &'static [Class]),
+    /// Any.
+    Any,
+}
+
+impl PrimitivePattern {
+    /// Whether the primitive of this name, as handlers know it, is one of them.
+    #[must_use]
+    pub fn matches(self, primitive: &str) -> bool {
+        match self {
+            Self::Named(own) => own == primitive,
+            Self::Classes(_, classes) => class_of(primitive).is_some_and(|class| classes.contains(&class)),
+            Self::Any => true,
+        }
+    }
+
+    /// Orders by specificity: `Less` is the more specific one; `None` where neither is.
+    fn compare(self, other: Self) -> Option<Ordering> {
+        let within = |a: Self, b: Self| match (a, b) {
+            (_, Self::Any) => true,
+            (Self::Named(a), b) => b.matches(a),
+            (Self::Classes(_, a), Self::Classes(_, b)) => a.iter().all(|class| b.contains(class)),
+            _ => false,
+        };
+        ordering(within(self, other), within(other, self))
+    }
+
+    /// Whether some primitive is one of both.
+    fn meets(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Classes(_, a), Self::Classes(_, b)) => a.iter().any(|class| b.contains(class)),
+            _ => self.compare(other).is_some(),
+        }
+    }
+}
+
+impl fmt::Display for PrimitivePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(name) => f.write_str(&typed::snake(name)),
+            Self::Classes(name, _) => write!(f, "any {} primitive", name.to_lowercase()),
+            Self::Any => f.write_str("any primitive"),
+        }
+    }
+}
+
+fn class_of(primitive: &str) -> Option<Class> {
+    typed::describe(primitive).map(|row| row.class)
+}
+
+fn ordering(within: bool, around: bool) -> Option<Ordering> {
+    match (within, around) {
+        (true, true) => Some(Ordering::Equal),
+        (true, false) => Some(Ordering::Less),
+        (false, true) => Some(Ordering::Greater),
+        (false, false) => None,
+    }
 }
 
 /// The primitive and the operands that a handler takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature {
-    /// The primitive's name, or `None` for any primitive.
-    pub primitive: Option<&'static str>,
+    /// The primitives.
+    pub primitive: PrimitivePattern,
     /// The operands; [`Pattern::Rest`] only as the last.
     pub operands: &'static [Pattern],
 }
@@ -106,64 +178,61 @@ impl Signature {
         self.operands.len() - usize::from(self.has_rest())
     }
 
-    /// Whether the signature takes these operands of a primitive of this name.
+    /// Whether the signature takes these operands of the primitive that handlers know by this name.
     #[must_use]
     pub fn matches(&self, primitive: &str, operands: &[OperandType]) -> bool {
+        self.primitive.matches(primitive) && self.takes(operands)
+    }
+
+    fn takes(&self, operands: &[OperandType]) -> bool {
         let arity = if self.has_rest() { operands.len() >= self.fixed() } else { operands.len() == self.fixed() };
-        arity
-            && self.primitive.is_none_or(|own| own == primitive)
-            && operands.iter().enumerate().all(|(i, &operand)| self.at(i).is_some_and(|p| p.matches(operand)))
+        arity && operands.iter().enumerate().all(|(i, &operand)| self.at(i).is_some_and(|p| p.matches(operand)))
     }
 
-    /// Whether everything that `self` takes is taken by `other`.
+    /// Whether each operand that `self` takes is one that `other` takes there.
     fn within(&self, other: &Self) -> bool {
-        let arity = match (self.has_rest(), other.has_rest()) {
-            (false, false) => self.fixed() == other.fixed(),
-            (_, true) => self.fixed() >= other.fixed(),
-            (true, false) => false,
-        };
-        arity
-            && (other.primitive.is_none() || self.primitive == other.primitive)
-            && (0..self.fixed().max(other.fixed())).all(|i| match (self.at(i), other.at(i)) {
-                (Some(a), Some(b)) => a.within(b),
-                _ => false,
-            })
+        (0..self.fixed().max(other.fixed())).all(|i| match (self.at(i), other.at(i)) {
+            (Some(a), Some(b)) => a.within(b),
+            _ => false,
+        })
     }
 
-    /// Orders by specificity: `Less` is the more specific one.
+    /// Orders by specificity: `Less` is the more specific one, by its operands; where these are equal, by naming all of
+    /// them; and then by its primitive.
     #[must_use]
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
-        match (self.within(other), other.within(self)) {
-            (true, true) => Some(Ordering::Equal),
-            (true, false) => Some(Ordering::Less),
-            (false, true) => Some(Ordering::Greater),
-            (false, false) => None,
+        if !self.primitive.meets(other.primitive) {
+            return None;
+        }
+        match ordering(self.within(other), other.within(self))?.then(self.has_rest().cmp(&other.has_rest())) {
+            Ordering::Equal => self.primitive.compare(other.primitive),
+            decided => Some(decided),
         }
     }
 
-    /// Whether some call is taken by both, and if so, whether `by` takes every such call.
-    #[must_use]
-    pub(crate) fn overlap_within(&self, other: &Self, by: Option<&Self>) -> bool {
-        let primitive = match (self.primitive, other.primitive) {
-            (Some(a), Some(b)) if a != b => return false,
-            (a, b) => a.or(b),
-        };
-        let fixed = self.fixed().max(other.fixed());
-        let meet: Option<Vec<Pattern>> = (0..fixed).map(|i| self.at(i)?.meet(other.at(i)?)).collect();
-        let Some(meet) = meet else { return false };
-        let rest = self.has_rest() && other.has_rest();
-        by.is_none_or(|by| {
-            let arity = if by.has_rest() { fixed >= by.fixed() } else { !rest && fixed == by.fixed() };
-            arity
-                && (by.primitive.is_none() || by.primitive == primitive)
-                && meet.iter().enumerate().all(|(i, p)| by.at(i).is_some_and(|q| p.within(q)))
+    /// The operands that both take, as far as both say what each is, drawn from `types`; none where no call is both's.
+    pub(crate) fn shared(&self, other: &Self, types: &[OperandType]) -> Vec<Vec<OperandType>> {
+        let (fixed, rest) = (self.fixed().max(other.fixed()), self.has_rest() || other.has_rest());
+        if !self.primitive.meets(other.primitive) || (!rest && self.fixed() != other.fixed()) {
+            return Vec::new();
+        }
+        (0..fixed).fold(vec![Vec::new()], |calls, i| {
+            let (Some(a), Some(b)) = (self.at(i), other.at(i)) else { return Vec::new() };
+            let both = types.iter().filter(|&&ty| a.matches(ty) && b.matches(ty));
+            both.flat_map(|&ty| calls.iter().map(move |call| call.iter().copied().chain([ty]).collect())).collect()
         })
+    }
+
+    /// Whether this takes a call that was drawn for two others, whatever their primitives have in common.
+    pub(crate) fn covers(&self, first: &Self, second: &Self, operands: &[OperandType]) -> bool {
+        let within = |own: &Self| self.primitive.compare(own.primitive).is_some_and(Ordering::is_ge);
+        (within(first) || within(second)) && self.takes(operands)
     }
 }
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.primitive.map_or_else(|| "any primitive".to_owned(), tacit_bridge::typed::snake))?;
+        self.primitive.fmt(f)?;
         for (i, operand) in self.operands.iter().enumerate() {
             write!(f, "{}{operand}", if i == 0 { " of " } else { ", " })?;
         }

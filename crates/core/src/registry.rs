@@ -1,5 +1,6 @@
 //! The handlers, and which of them take a call.
 
+use std::any::TypeId;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -8,9 +9,11 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use tacit_bridge::{NameId, typed};
 
+use crate::array_type::{ArrayType, array_types};
+use crate::dispatch::Decline;
 use crate::handler::{Handler, HandlerDef, Registration};
-use crate::pattern::{OperandType, Signature};
-use crate::{Error, NearMiss, Result, scoped};
+use crate::pattern::{OperandType, Pattern, PrimitivePattern, Signature};
+use crate::{DefaultHandler, Error, NearMiss, Result, scoped};
 
 /// The handlers that dispatch chooses from.
 ///
@@ -25,12 +28,15 @@ pub struct Registry {
 
 type Resolutions = HashMap<Box<[OperandType]>, Arc<Resolution>, BuildHasherDefault<TypeHasher>>;
 
-/// The handlers that match a call, and those that match it with its operands swapped.
+/// Who may take a call, found once for a primitive and the types of its operands.
 #[derive(Debug, Default)]
 pub struct Resolution {
-    /// Best first. `Err` holds two that nothing tells apart; it counts only when the candidates before it decline.
+    /// The handlers, best first. `Err` holds two that nothing tells apart; it counts only when those before it decline.
     pub(crate) direct: Vec<Candidate>,
+    /// The handlers for the swapped operands, where that may be tried.
     pub(crate) swapped: Vec<Candidate>,
+    /// The default handlers of the operands' types, each once.
+    pub(crate) defaults: Vec<(&'static str, DefaultHandler)>,
     /// Whether the user was warned that these types are materialized for this primitive.
     pub(crate) warned: AtomicBool,
 }
@@ -39,10 +45,10 @@ pub struct Resolution {
 pub(crate) type Candidate = Result<Handler, (Handler, Handler)>;
 
 impl Resolution {
-    /// Whether no handler matches.
+    /// Whether nothing takes the call.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.direct.is_empty() && self.swapped.is_empty()
+        self.direct.is_empty() && self.swapped.is_empty() && self.defaults.is_empty()
     }
 }
 
@@ -99,14 +105,15 @@ impl Registry {
 
     /// Finds every duplicate and every pair of handlers that some call cannot choose between, without a call.
     ///
-    /// Two limits: a pair that a third handler decides is not reported, though the tie comes back where that handler
-    /// declines; and a pair that several handlers decide only together is.
+    /// Calls are drawn from the implicit types of the program, and a stranger to all of them. A pair that a third handler
+    /// decides is not reported, though the tie comes back where that handler declines.
     ///
     /// # Errors
     ///
     /// All findings.
     pub fn check(&self) -> Result<(), Vec<Error>> {
         let mut found = Vec::new();
+        let types = self.types();
         for (i, first) in self.handlers.iter().enumerate() {
             for second in &self.handlers[i + 1..] {
                 if first.precedence != second.precedence {
@@ -118,7 +125,7 @@ impl Registry {
                         first: first.site,
                         second: second.site,
                     }),
-                    None if self.is_undecided(first, second) => found.push(Error::Ambiguous {
+                    None if self.is_undecided(first, second, &types) => found.push(Error::Ambiguous {
                         call: format!("{} and {}", first.signature, second.signature),
                         first: first.site,
                         second: second.site,
@@ -130,14 +137,31 @@ impl Registry {
         if found.is_empty() { Ok(()) } else { Err(found) }
     }
 
+    /// What an operand may be: dense, of a type that is known, or of one that is not.
+    fn types(&self) -> Vec<OperandType> {
+        let named =
+            self.handlers.iter().flat_map(|handler| handler.signature.operands).filter_map(|pattern| match pattern {
+                Pattern::Type(ty) => Some(*ty),
+                _ => None,
+            });
+        let mut types: Vec<OperandType> = vec![None, Some(&STRANGER)];
+        for ty in array_types().into_iter().chain(named) {
+            if !types.contains(&Some(ty)) {
+                types.push(Some(ty));
+            }
+        }
+        types
+    }
+
     /// Whether some call is taken by both and by nothing better.
-    fn is_undecided(&self, first: &Handler, second: &Handler) -> bool {
-        first.signature.overlap_within(&second.signature, None)
-            && !self.handlers.iter().any(|third| {
-                better(third, first)
-                    && better(third, second)
-                    && first.signature.overlap_within(&second.signature, Some(&third.signature))
-            })
+    fn is_undecided(&self, first: &Handler, second: &Handler, types: &[OperandType]) -> bool {
+        let better: Vec<&Handler> =
+            self.handlers.iter().filter(|third| better(third, first) && better(third, second)).collect();
+        first
+            .signature
+            .shared(&second.signature, types)
+            .iter()
+            .any(|call| !better.iter().any(|third| third.signature.covers(&first.signature, &second.signature, call)))
     }
 
     /// The handlers that take a primitive on these operand types; found once and remembered.
@@ -158,10 +182,24 @@ impl Registry {
     }
 
     fn search(&self, primitive: &str, operands: &[OperandType]) -> Resolution {
-        let direct = self.ordered(primitive, operands);
-        let commutes = operands.len() == 2 && typed::describe(primitive).is_some_and(|entry| entry.commutative);
-        let swapped = if commutes { self.ordered(primitive, &[operands[1], operands[0]]) } else { Vec::new() };
-        Resolution { direct, swapped, warned: AtomicBool::new(false) }
+        let types = || operands.iter().flatten();
+        let swappable = operands.len() == 2
+            && typed::describe(primitive).is_some_and(|entry| entry.commutative)
+            && types().all(|ty| ty.commutes);
+        let mut defaults: Vec<(&'static str, DefaultHandler)> = Vec::new();
+        for ty in types() {
+            if let Some(default) = ty.default
+                && !defaults.iter().any(|(name, _)| *name == ty.saved_as)
+            {
+                defaults.push((ty.saved_as, default));
+            }
+        }
+        Resolution {
+            direct: self.ordered(primitive, operands),
+            swapped: if swappable { self.ordered(primitive, &[operands[1], operands[0]]) } else { Vec::new() },
+            defaults,
+            warned: AtomicBool::new(false),
+        }
     }
 
     /// The matching handlers, best first: each place holds the one that nothing left is better than.
@@ -184,26 +222,46 @@ impl Registry {
         order
     }
 
-    /// Up to three handlers that a call comes close to: those for the primitive first, then those for its types.
-    pub(crate) fn nearest(&self, primitive: &str, operands: &[OperandType]) -> Vec<NearMiss> {
+    /// Up to three handlers that a call comes close to: those for the primitive first, then those for its types. One that
+    /// matched it and declined is not among them.
+    pub(crate) fn nearest(&self, primitive: &str, operands: &[OperandType], declined: &[Decline]) -> Vec<NearMiss> {
         let primitive = canonical(primitive);
         let score = |signature: &Signature| {
-            let types = operands
-                .iter()
-                .flatten()
-                .filter(|&&ty| {
-                    signature.operands.iter().any(|p| matches!(p, crate::Pattern::Type(own, _) if *own == ty))
-                })
-                .count();
-            2 * usize::from(signature.primitive == Some(primitive)) + usize::from(types > 0)
+            let takes_type = |pattern: &Pattern| match pattern {
+                Pattern::Type(_) | Pattern::Family(..) => {
+                    operands.iter().any(|&ty| ty.is_some() && pattern.matches(ty))
+                }
+                _ => false,
+            };
+            2 * usize::from(signature.primitive == PrimitivePattern::Named(primitive_name(primitive)))
+                + usize::from(signature.operands.iter().any(takes_type))
         };
-        let mut near: Vec<&Handler> = self.handlers.iter().filter(|h| score(&h.signature) > 0).collect();
+        let mut near: Vec<&Handler> = self
+            .handlers
+            .iter()
+            .filter(|h| score(&h.signature) > 0 && !declined.iter().any(|decline| decline.handler == h.site))
+            .collect();
         near.sort_by_key(|handler| std::cmp::Reverse(score(&handler.signature)));
         near.iter()
             .take(3)
             .map(|handler| NearMiss { handler: handler.site, signature: handler.signature.to_string() })
             .collect()
     }
+}
+
+/// A type that no handler knows and that joins no family.
+static STRANGER: ArrayType = ArrayType {
+    id: TypeId::of::<()>(),
+    saved_as: "any other",
+    name: || "any other",
+    families: &[],
+    default: None,
+    commutes: true,
+};
+
+/// The name in the table, which lives for ever; a primitive that is not MLX's is no handler's.
+fn primitive_name(primitive: &str) -> &'static str {
+    typed::describe(primitive).map_or("", |entry| entry.name)
 }
 
 /// The name that handlers know a primitive by: MLX calls each view `View` with its dtype, and so on.

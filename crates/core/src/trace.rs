@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use mlx_rs::Array;
-use tacit_bridge::{Aval, Kept, Scope, Slot, Tape};
+use tacit_bridge::{Aval, Kept, NameId, Scope, Slot, Tape};
 
 use crate::counters::Counters;
-use crate::dispatch::{self, Taker};
+use crate::dispatch::{self, Decline, Node, Taker};
 use crate::error::is_eval_message;
 use crate::explain::{Explanation, Scribe};
 use crate::pattern::OperandType;
-use crate::{Error, Primitive, Registry, Result, Value};
+use crate::{Error, Primitive, Registry, Result, Value, materialize};
 
 /// Runs `f` on `args`, with every primitive on an implicit one intercepted.
 pub(crate) fn run(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
@@ -73,10 +73,10 @@ fn trace(
     let mut interpreter = Interpreter {
         tape,
         held,
+        node: 0,
+        depths: Vec::new(),
         registry: Registry::current(),
         counters: Counters::default(),
-        depths: Vec::new(),
-        types: Vec::new(),
     };
     let results = interpreter.interpret(outputs, scribe);
     interpreter.counters.add();
@@ -95,12 +95,17 @@ fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
         Ok(result) => result,
         Err(payload) => {
             let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-            if text.is_some_and(is_eval_message) {
+            if text.is_some_and(|text| is_eval_message(text) || (is_recording() && is_display_message(text))) {
                 return Err(Error::EvalInTrace);
             }
             resume_unwind(payload)
         }
     }
+}
+
+/// Whether a panic says that something could not be printed: an array of mlx-rs's evaluates itself to be.
+fn is_display_message(text: &str) -> bool {
+    text.contains("a Display implementation returned an error") || text.contains("formatter error")
 }
 
 /// Whether a function is being recorded on placeholders on this thread.
@@ -161,15 +166,16 @@ impl Layers {
 struct Interpreter {
     tape: Tape,
     held: Vec<Held>,
+    /// The node at hand, and which layer of each of its operands it sees.
+    node: usize,
+    depths: Vec<usize>,
     registry: std::sync::Arc<Registry>,
     counters: Counters,
-    /// For the node at hand: which layer of each operand it sees, and its type.
-    depths: Vec<usize>,
-    types: Vec<OperandType>,
 }
 
 impl Interpreter {
     fn interpret(&mut self, outputs: Vec<Array>, mut scribe: Option<&mut Scribe>) -> Result<Vec<Value>> {
+        let mut types = Vec::new();
         for node in 0..self.tape.len() {
             let (mut replaced, mut implicit) = (false, false);
             for slot in self.tape.operands(node).flatten() {
@@ -178,17 +184,17 @@ impl Interpreter {
                     implicit |= value.is_implicit();
                 }
             }
-            let taker = match (replaced, implicit) {
-                (false, _) => Taker::Dense,
+            let taken = match (replaced, implicit) {
+                (false, _) => (Taker::Dense, Vec::new()),
                 (true, false) => {
                     self.enter(node);
-                    self.rewire(node);
-                    Taker::Dense
+                    self.rewire();
+                    (Taker::Dense, Vec::new())
                 }
-                (true, true) => self.dispatch(node)?,
+                (true, true) => self.dispatch(node, &mut types)?,
             };
             if let Some(scribe) = scribe.as_deref_mut() {
-                self.note(scribe, node, taker)?;
+                self.note(scribe, node, taken)?;
             }
         }
         self.tape.rewire()?;
@@ -209,6 +215,7 @@ impl Interpreter {
 
     /// Begins a node: every operand is seen in its outermost layer.
     fn enter(&mut self, node: usize) {
+        self.node = node;
         self.depths.clear();
         self.depths.resize(self.tape.arity(node), 0);
     }
@@ -221,99 +228,25 @@ impl Interpreter {
         }
     }
 
-    fn dispatch(&mut self, node: usize) -> Result<Taker> {
+    fn dispatch(&mut self, node: usize, types: &mut Vec<OperandType>) -> Result<(Taker, Vec<Decline>)> {
         self.counters.seen += 1;
         self.enter(node);
-        loop {
-            self.types.clear();
-            for (operand, slot) in self.tape.operands(node).enumerate() {
-                let layers = self.layers(slot);
-                let ty = layers.and_then(|layers| dispatch::operand_type(&layers.values[self.depths[operand]]));
-                self.types.push(ty);
-            }
-            if self.types.iter().all(Option::is_none) {
-                self.rewire(node);
-                return Ok(Taker::Materialized);
-            }
-            let resolution = self.registry.resolve(self.tape.name(node), &self.types);
-            if !resolution.is_empty() || self.any_default(node) {
-                // Handlers run outside the interception: what they are given depends on no placeholder any more.
-                if self.tape.has_plan() {
-                    self.tape.rewire()?;
-                }
-                let primitive = self.primitive(node)?;
-                let taken = self.with_operands(node, |operands| {
-                    dispatch::offer(&resolution, &primitive, operands, &|| self.recorded_avals(node))
-                })?;
-                if let Some((results, taker)) = taken {
-                    self.counters.handled += 1;
-                    for (slot, value) in self.tape.results(node).zip(results) {
-                        self.held[slot.index()] = Held::Replaced(Layers::of(value));
-                    }
-                    return Ok(taker);
-                }
-            }
-            if dispatch::asks(&resolution) {
-                self.with_operands(node, |operands| {
-                    dispatch::permit(&self.registry, &resolution, &|| self.primitive(node), operands)
-                })?;
-            }
-            self.lower(node)?;
+        let registry = std::sync::Arc::clone(&self.registry);
+        let outcome = dispatch::dispatch(self, &registry, types)?;
+        let Some((results, taker)) = outcome.taken else {
+            self.rewire();
+            return Ok((Taker::Materialized, outcome.declined));
+        };
+        self.counters.handled += 1;
+        for (slot, value) in self.tape.results(node).zip(results) {
+            self.held[slot.index()] = Held::Replaced(Layers::of(value));
         }
-    }
-
-    fn any_default(&self, node: usize) -> bool {
-        self.tape.operands(node).enumerate().any(|(operand, slot)| {
-            self.layers(slot).is_some_and(|layers| dispatch::has_default(&[&layers.values[self.depths[operand]]]))
-        })
-    }
-
-    /// Moves every implicit operand of the node to its next layer, building the layers that are not there yet.
-    fn lower(&mut self, node: usize) -> Result<()> {
-        for operand in 0..self.types.len() {
-            let Some(slot) = self.tape.operand_slot(node, operand) else { continue };
-            if self.types[operand].is_none() {
-                continue;
-            }
-            let depth = self.depths[operand];
-            let Held::Replaced(layers) = &self.held[slot.index()] else { continue };
-            if layers.values.len() == depth + 1 {
-                let call =
-                    || self.with_operands(node, |operands| Ok(dispatch::describe(&self.primitive(node)?, operands)));
-                let next = dispatch::lower(&layers.values[depth], &call)?;
-                if let Held::Replaced(layers) = &mut self.held[slot.index()] {
-                    layers.values.push(next);
-                }
-            }
-            self.depths[operand] = depth + 1;
-        }
-        Ok(())
-    }
-
-    /// Calls `f` with the operands of the node as it sees them now.
-    fn with_operands<R>(&self, node: usize, f: impl FnOnce(&[&Value]) -> Result<R>) -> Result<R> {
-        let recorded = self
-            .tape
-            .operands(node)
-            .enumerate()
-            .filter(|(_, slot)| self.layers(*slot).is_none())
-            .map(|(operand, _)| Ok(Value::Dense(self.tape.operand(node, operand)?)))
-            .collect::<Result<Vec<Value>>>()?;
-        let mut recorded = recorded.iter();
-        let operands: Vec<&Value> = self
-            .tape
-            .operands(node)
-            .enumerate()
-            .filter_map(|(operand, slot)| match self.layers(slot) {
-                Some(layers) => layers.values.get(self.depths[operand]),
-                None => recorded.next(),
-            })
-            .collect();
-        f(&operands)
+        Ok((taker, outcome.declined))
     }
 
     /// Plans the node's edges to the dense values that stand in for its recorded operands.
-    fn rewire(&mut self, node: usize) {
+    fn rewire(&mut self) {
+        let node = self.node;
         for operand in 0..self.depths.len() {
             let Some(slot) = self.tape.operand_slot(node, operand) else { continue };
             let Held::Replaced(layers) = &mut self.held[slot.index()] else { continue };
@@ -323,16 +256,8 @@ impl Interpreter {
         }
     }
 
-    fn primitive(&self, node: usize) -> Result<Primitive> {
-        Ok(Primitive::new(self.tape.primitive(node)?))
-    }
-
-    fn recorded_avals(&self, node: usize) -> Result<Vec<Aval>> {
-        (0..self.tape.results(node).len()).map(|i| Ok(Aval::from(&self.tape.result(node, i)?))).collect()
-    }
-
-    fn note(&self, scribe: &mut Scribe, node: usize, taker: Taker) -> Result<()> {
-        let primitive = self.primitive(node)?.to_string();
+    fn note(&self, scribe: &mut Scribe, node: usize, taken: (Taker, Vec<Decline>)) -> Result<()> {
+        let primitive = Primitive::new(self.tape.primitive(node)?).to_string();
         let slots: Vec<Option<Slot>> = self.tape.operands(node).collect();
         let mut operands = Vec::with_capacity(slots.len());
         for (operand, slot) in slots.into_iter().enumerate() {
@@ -346,7 +271,69 @@ impl Interpreter {
             };
             results.push((slot, form));
         }
-        scribe.node(primitive, &operands, results, taker);
+        scribe.node(primitive, &operands, results, taken);
+        Ok(())
+    }
+}
+
+/// The node at hand.
+impl Node for Interpreter {
+    fn name(&self) -> NameId {
+        self.tape.name(self.node)
+    }
+
+    fn types(&self, types: &mut Vec<OperandType>) {
+        types.clear();
+        for (operand, slot) in self.tape.operands(self.node).enumerate() {
+            let layers = self.layers(slot);
+            types.push(layers.and_then(|layers| dispatch::operand_type(&layers.values[self.depths[operand]])));
+        }
+    }
+
+    fn primitive(&self) -> Result<Primitive> {
+        Ok(Primitive::new(self.tape.primitive(self.node)?))
+    }
+
+    fn results(&self) -> Result<Vec<Aval>> {
+        let results = 0..self.tape.results(self.node).len();
+        results.map(|i| Ok(Aval::from(&self.tape.result(self.node, i)?))).collect()
+    }
+
+    fn with_operands<R>(&self, f: impl FnOnce(&[&Value]) -> Result<R>) -> Result<R> {
+        let slots = || self.tape.operands(self.node).enumerate();
+        let recorded = slots()
+            .filter(|(_, slot)| self.layers(*slot).is_none())
+            .map(|(operand, _)| Ok(Value::Dense(self.tape.operand(self.node, operand)?)))
+            .collect::<Result<Vec<Value>>>()?;
+        let mut recorded = recorded.iter();
+        let operands: Vec<&Value> = slots()
+            .filter_map(|(operand, slot)| match self.layers(slot) {
+                Some(layers) => layers.values.get(self.depths[operand]),
+                None => recorded.next(),
+            })
+            .collect();
+        f(&operands)
+    }
+
+    /// What a handler is given depends on no placeholder any more.
+    fn settle(&mut self) -> Result<()> {
+        if self.tape.has_plan() {
+            self.tape.rewire()?;
+        }
+        Ok(())
+    }
+
+    /// A layer is built once in a trace.
+    fn lower(&mut self, operand: usize) -> Result<()> {
+        let Some(slot) = self.tape.operand_slot(self.node, operand) else { return Ok(()) };
+        let Held::Replaced(layers) = &mut self.held[slot.index()] else { return Ok(()) };
+        let depth = self.depths[operand];
+        if layers.values.len() == depth + 1
+            && let Value::Implicit(array) = &layers.values[depth]
+        {
+            layers.values.push(materialize::build(&**array)?);
+        }
+        self.depths[operand] = depth + 1;
         Ok(())
     }
 }

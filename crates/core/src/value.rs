@@ -56,6 +56,15 @@ impl Value {
         }
     }
 
+    /// The implicit array as a member of the family `F`, such as `dyn Packed`, if its type joins it.
+    #[must_use]
+    pub fn family<F: ?Sized + 'static>(&self) -> Option<&F> {
+        match self {
+            Self::Dense(_) => None,
+            Self::Implicit(array) => (**array).family(),
+        }
+    }
+
     /// Whether this is an implicit array.
     #[must_use]
     pub fn is_implicit(&self) -> bool {

@@ -146,9 +146,11 @@ fn static_fields_and_the_type_are_compared_and_hashed() {
 
 #[test]
 fn the_default_handler_and_commuting_are_what_the_attribute_says() {
-    assert!(scaled().default_handler().is_some() && !scaled().commutes());
+    let ty = scaled().array_type();
+    assert!(ty.default.is_some() && !ty.commutes);
     let plain = Plain { array: floats(&[1.0]) };
-    assert!(plain.default_handler().is_none() && plain.commutes());
+    let ty = plain.array_type();
+    assert!(ty.default.is_none() && ty.commutes);
 }
 
 #[test]

@@ -19,6 +19,7 @@ use syn::{DeriveInput, ItemFn, parse_macro_input};
 /// inferred from `materialize`. On the struct, `#[implicit(..)]` takes
 ///
 /// - `name = "yourcrate.Type"`, required: the name that the type is saved under;
+/// - `family(Packed, ..)`, the families whose handlers the type joins: object-safe traits that it implements;
 /// - `default = path`, a `DefaultHandler` for every primitive that has no other handler;
 /// - `no_commute`, so that a commutative primitive is not tried with its operands swapped.
 #[proc_macro_derive(ImplicitArray, attributes(implicit))]
@@ -40,15 +41,17 @@ pub fn derive_tree(input: TokenStream) -> TokenStream {
 
 /// The first parameter is the primitive, and the others are its operands.
 ///
-/// The primitive is a type of `tacit::op`, or `&Primitive` for any. The operands are
+/// The primitive is a type of `tacit::op`, a class of them such as `&op::Unary`, or `&Primitive` for any. The operands are
 ///
 /// | Parameter | Operand |
 /// |---|---|
 /// | `&Array` | dense |
 /// | `&T` | the implicit type `T` |
+/// | `&dyn Family` | every implicit type that joins this family |
 /// | `&dyn ImplicitArray` | any implicit type |
 /// | `&Value` | anything |
 /// | `&[&Value]`, last | the rest of them, whatever they are |
+/// | `&[Aval]`, last | no operand: what the primitive makes, one aval for each result |
 ///
 /// `#[handler(precedence = 10)]` decides between handlers that match equally well: the higher wins. Beside the function
 /// stands a type of the same name that implements `HandlerDef`, for a registry built by hand.

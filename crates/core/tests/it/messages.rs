@@ -241,9 +241,9 @@ fn a_materialization_is_denied_and_nothing_is_near() {
     let (_registry, _policy) = (Arc::new(Registry::new()).scope(), Policy::Deny.scope());
     let outcome = implicit(|[x, y]: [Array; 2]| x.multiply(y))([left(), Right::of(&vector(&[1.0, 2.0]))]);
     said(
-        &expect![[r"
-        multiply of Left(f32[2]), Right(f32[2]) needs Left and Right materialized, which the policy forbids
-        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"]],
+        &expect![[r#"
+            multiply of Left(f32[2]), Right(f32[2]) needs Left materialized, which the policy forbids
+            help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]],
         &error(outcome),
     );
 }

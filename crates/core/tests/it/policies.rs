@@ -63,11 +63,11 @@ fn warn_says_it_once_for_each_primitive_and_types() {
         use_both();
         use_both();
     });
-    expect_test::expect![[r"
+    expect_test::expect![[r#"
         no handler takes add of Left(f32[1]), Left(f32[1]): Left is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`
-        no handler takes add of f32[1], Right(f32[1]): Right is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`
         no handler takes add of f32[1], Left(f32[1]): Left is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`
-        no handler takes negative of Right(f32[1]): Right is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`"]]
+        no handler takes add of f32[1], Right(f32[1]): Right is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`
+        no handler takes negative of Right(f32[1]): Right is materialized; write a `#[handler]` for it, or silence this with `Policy::Allow.scope()`"#]]
     .assert_eq(&log.lines().join("\n"));
 }
 

@@ -17,9 +17,12 @@ pub(crate) struct Handler<'a> {
 pub(crate) enum Operand<'a> {
     Dense,
     Type(&'a Type),
+    Family(&'a Type),
     AnyImplicit,
     Any,
     Rest,
+    /// No operand: the avals of the results.
+    Results,
 }
 
 impl<'a> Handler<'a> {
@@ -30,10 +33,12 @@ impl<'a> Handler<'a> {
         let output = keep(&mut errors, output(signature));
         let mut parameters = signature.inputs.iter();
         let primitive = keep(&mut errors, parameters.next().ok_or_else(|| no_primitive(signature)).and_then(primitive));
-        let count = parameters.len();
+        // What the results are comes behind all operands.
+        let results = usize::from(parameters.clone().next_back().is_some_and(is_results));
+        let (count, rest) = (parameters.len(), parameters.len() - results);
         let operands = parameters
             .enumerate()
-            .filter_map(|(i, parameter)| keep(&mut errors, operand(parameter, i + 1 == count)))
+            .filter_map(|(i, parameter)| keep(&mut errors, operand(parameter, [i + 1 == count, i + 1 == rest])))
             .collect();
         match (errors.into_iter().reduce(combined), primitive, output) {
             (None, Some(primitive), Some(output)) => {
@@ -70,7 +75,7 @@ fn qualifiers(signature: &Signature) -> Vec<Error> {
     }
     if !signature.generics.params.is_empty() {
         let message = "a handler cannot be generic, because its signature is its registration: \
-                       write one for each type, or take `&dyn ImplicitArray` or `&Value`";
+                       take a family `&dyn Family`, `&dyn ImplicitArray` or `&Value`";
         errors.push(Error::new_spanned(&signature.generics, message));
     }
     errors
@@ -100,7 +105,12 @@ fn primitive(parameter: &FnArg) -> Result<&Type> {
     }
 }
 
-fn operand(parameter: &FnArg, last: bool) -> Result<Operand<'_>> {
+fn is_results(parameter: &FnArg) -> bool {
+    let Ok(Type::Slice(slice)) = reference(parameter, "") else { return false };
+    names(&slice.elem, "Aval")
+}
+
+fn operand(parameter: &FnArg, [last, last_operand]: [bool; 2]) -> Result<Operand<'_>> {
     let ty = reference(parameter, "operands are borrowed")?;
     match ty {
         Type::Path(_) if names(ty, "Array") => Ok(Operand::Dense),
@@ -108,28 +118,39 @@ fn operand(parameter: &FnArg, last: bool) -> Result<Operand<'_>> {
         Type::Path(_) => Ok(Operand::Type(ty)),
         Type::TraitObject(object) => match object.bounds.iter().collect::<Vec<_>>()[..] {
             [TypeParamBound::Trait(bound)] if ends_in(&bound.path, "ImplicitArray") => Ok(Operand::AnyImplicit),
-            _ => Err(Error::new_spanned(ty, "the only trait object among operands is `&dyn ImplicitArray`")),
+            [TypeParamBound::Trait(_)] => Ok(Operand::Family(ty)),
+            _ => Err(Error::new_spanned(ty, "a family is one trait: write `&dyn Family`")),
         },
         Type::ImplTrait(_) => Err(Error::new_spanned(
             ty,
-            "a handler cannot be generic: write `&dyn ImplicitArray` for any implicit array",
+            "a handler cannot be generic: write `&dyn Family`, or `&dyn ImplicitArray` for any implicit array",
         )),
         Type::Slice(slice) => match &*slice.elem {
             Type::Reference(element) if element.mutability.is_none() && names(&element.elem, "Value") => {
-                if last {
+                if last_operand {
                     Ok(Operand::Rest)
                 } else {
                     Err(Error::new_spanned(ty, "`&[&Value]` takes the rest of the operands: move it to the end"))
                 }
             }
-            element => Err(Error::new_spanned(element, "the rest of the operands are values of any kind: `&[&Value]`")),
+            element if names(element, "Aval") => {
+                if last {
+                    Ok(Operand::Results)
+                } else {
+                    Err(Error::new_spanned(ty, "`&[Aval]` is what the results are: move it to the end"))
+                }
+            }
+            element => Err(Error::new_spanned(
+                element,
+                "the rest of the operands are values of any kind, `&[&Value]`, and the results are `&[Aval]`",
+            )),
         },
         _ => Err(Error::new_spanned(ty, OPERANDS)),
     }
 }
 
-const OPERANDS: &str = "an operand is `&Array`, an implicit type `&T`, `&dyn ImplicitArray` or `&Value`, \
-                        and the last may be `&[&Value]`";
+const OPERANDS: &str = "an operand is `&Array`, an implicit type `&T`, a family `&dyn Family`, `&dyn ImplicitArray` or \
+                        `&Value`, and the last may be `&[&Value]` or `&[Aval]`";
 
 /// What a parameter's type borrows.
 fn reference<'a>(parameter: &'a FnArg, what: &str) -> Result<&'a Type> {

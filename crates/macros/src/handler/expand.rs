@@ -14,7 +14,7 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
     let name = Literal::string(&ident.unraw().to_string());
     let line = quote_spanned!(ident.span()=> ::core::line!());
     let precedence = args.precedence();
-    let patterns = operands.iter().map(pattern);
+    let patterns = operands.iter().filter_map(pattern);
     let arguments = operands.iter().enumerate().map(|(i, operand)| argument(i, operand));
     // At the type that the function returns: what is wrong with the answer is said there.
     let mut answering = (*ident).clone();
@@ -31,12 +31,12 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
                 const HANDLER: ::tacit::Handler = ::tacit::Handler {
                     site: ::tacit::Site { name: #name, file: ::core::file!(), line: #line },
                     signature: ::tacit::Signature {
-                        primitive: <#primitive as ::tacit::__private::HandlerPrimitive>::NAME,
+                        primitive: <#primitive as ::tacit::__private::HandlerPrimitive>::PATTERN,
                         operands: &[#(#patterns),*],
                     },
                     precedence: #precedence,
-                    call: |op, operands| {
-                        <#primitive as ::tacit::__private::HandlerPrimitive>::with(op, |op| #call)
+                    call: |call| {
+                        <#primitive as ::tacit::__private::HandlerPrimitive>::with(call.primitive, |op| #call)
                     },
                 };
             }
@@ -48,23 +48,27 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
     }
 }
 
-fn pattern(operand: &Operand) -> TokenStream {
-    match operand {
+fn pattern(operand: &Operand) -> Option<TokenStream> {
+    Some(match operand {
         Operand::Dense => quote!(::tacit::Pattern::Dense),
         Operand::Type(ty) => quote!(::tacit::Pattern::of::<#ty>()),
+        Operand::Family(ty) => quote!(::tacit::Pattern::family::<#ty>()),
         Operand::AnyImplicit => quote!(::tacit::Pattern::AnyImplicit),
         Operand::Any => quote!(::tacit::Pattern::Any),
         Operand::Rest => quote!(::tacit::Pattern::Rest),
-    }
+        Operand::Results => return None,
+    })
 }
 
 fn argument(position: usize, operand: &Operand) -> TokenStream {
     let position = Literal::usize_unsuffixed(position);
     match operand {
-        Operand::Dense => quote!(::tacit::__private::dense_operand(operands, #position)?),
-        Operand::Type(ty) => quote!(::tacit::__private::typed_operand::<#ty>(operands, #position)?),
-        Operand::AnyImplicit => quote!(::tacit::__private::implicit_operand(operands, #position)?),
-        Operand::Any => quote!(::tacit::__private::any_operand(operands, #position)?),
-        Operand::Rest => quote!(::tacit::__private::rest_operands(operands, #position)?),
+        Operand::Dense => quote!(::tacit::__private::dense_operand(call.operands, #position)?),
+        Operand::Type(ty) => quote!(::tacit::__private::typed_operand::<#ty>(call.operands, #position)?),
+        Operand::Family(ty) => quote!(::tacit::__private::family_operand::<#ty>(call.operands, #position)?),
+        Operand::AnyImplicit => quote!(::tacit::__private::implicit_operand(call.operands, #position)?),
+        Operand::Any => quote!(::tacit::__private::any_operand(call.operands, #position)?),
+        Operand::Rest => quote!(::tacit::__private::rest_operands(call.operands, #position)?),
+        Operand::Results => quote!(call.results.avals()?),
     }
 }

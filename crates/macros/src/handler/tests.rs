@@ -28,7 +28,7 @@ fn every_kind_of_operand() {
                 todo!()
             }
         },
-        &expect![[r#"
+        &expect![[r##"
             #[doc(hidden)]
             #[allow(non_camel_case_types)]
             pub(crate) enum select {}
@@ -41,7 +41,7 @@ fn every_kind_of_operand() {
                             line: ::core::line!(),
                         },
                         signature: ::tacit::Signature {
-                            primitive: <op::Select as ::tacit::__private::HandlerPrimitive>::NAME,
+                            primitive: <op::Select as ::tacit::__private::HandlerPrimitive>::PATTERN,
                             operands: &[
                                 ::tacit::Pattern::Dense,
                                 ::tacit::Pattern::of::<lora::Delta<Nf4>>(),
@@ -51,19 +51,19 @@ fn every_kind_of_operand() {
                             ],
                         },
                         precedence: 10,
-                        call: |op, operands| {
+                        call: |call| {
                             <op::Select as ::tacit::__private::HandlerPrimitive>::with(
-                                op,
+                                call.primitive,
                                 |op| ::tacit::__private::results(
                                     select(
                                         op,
-                                        ::tacit::__private::dense_operand(operands, 0)?,
+                                        ::tacit::__private::dense_operand(call.operands, 0)?,
                                         ::tacit::__private::typed_operand::<
                                             lora::Delta<Nf4>,
-                                        >(operands, 1)?,
-                                        ::tacit::__private::implicit_operand(operands, 2)?,
-                                        ::tacit::__private::any_operand(operands, 3)?,
-                                        ::tacit::__private::rest_operands(operands, 4)?,
+                                        >(call.operands, 1)?,
+                                        ::tacit::__private::implicit_operand(call.operands, 2)?,
+                                        ::tacit::__private::any_operand(call.operands, 3)?,
+                                        ::tacit::__private::rest_operands(call.operands, 4)?,
                                     ),
                                 ),
                             )
@@ -75,7 +75,7 @@ fn every_kind_of_operand() {
                     ::HANDLER)
                 }
             };
-        "#]],
+        "##]],
     );
 }
 
@@ -125,14 +125,14 @@ fn all_mistakes_are_reported_at_once() {
         },
     );
     let lines: Vec<String> = output.expect_err("wrong").into_iter().map(|error| error.to_string()).collect();
-    expect![[r"
+    expect![[r#"
         a handler cannot be `const`: remove it
         a handler cannot be `async`: it builds a graph, which is evaluated later anyway
-        a handler cannot be generic, because its signature is its registration: write one for each type, or take `&dyn ImplicitArray` or `&Value`
+        a handler cannot be generic, because its signature is its registration: take a family `&dyn Family`, `&dyn ImplicitArray` or `&Value`
         a handler returns a result: add `-> Result<Value>`
         the primitive is borrowed: write `&` before the type
         operands are borrowed and never changed: write `&` without `mut`
-        `&[&Value]` takes the rest of the operands: move it to the end"]].assert_eq(&lines.join("\n"));
+        `&[&Value]` takes the rest of the operands: move it to the end"#]].assert_eq(&lines.join("\n"));
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub(crate) struct Input<'a> {
     pub(crate) ident: &'a Ident,
     pub(crate) name: LitStr,
     pub(crate) default: Option<Path>,
+    pub(crate) families: Vec<Path>,
     pub(crate) commutes: bool,
     pub(crate) fields: Vec<Field<'a>>,
 }
@@ -49,7 +50,8 @@ impl<'a> Input<'a> {
             }
             LitStr::new("", Span::call_site())
         });
-        let read = Self { ident, name, default: attr.default, commutes: !attr.no_commute, fields };
+        let read =
+            Self { ident, name, default: attr.default, families: attr.families, commutes: !attr.no_commute, fields };
         errors.0.map_or(Ok(read), Err)
     }
 

@@ -1,13 +1,14 @@
 //! The `#[implicit(..)]` attributes.
 
 use syn::meta::ParseNestedMeta;
-use syn::{Attribute, Error, LitStr, Path, Result};
+use syn::{Attribute, Error, LitStr, Path, Result, Token};
 
 /// What stands on the struct.
 #[derive(Default)]
 pub(crate) struct StructAttr {
     pub(crate) name: Option<LitStr>,
     pub(crate) default: Option<Path>,
+    pub(crate) families: Vec<Path>,
     pub(crate) no_commute: bool,
 }
 
@@ -27,6 +28,10 @@ impl StructAttr {
                 if read.default.replace(default).is_some() {
                     return Err(meta.error("two defaults: keep one of them"));
                 }
+            } else if meta.path.is_ident("family") {
+                let list;
+                syn::parenthesized!(list in meta.input);
+                read.families.extend(list.parse_terminated(Path::parse_mod_style, Token![,])?);
             } else if meta.path.is_ident("no_commute") {
                 if read.no_commute {
                     return Err(meta.error("`no_commute` is there twice: remove one of them"));
@@ -35,7 +40,7 @@ impl StructAttr {
             } else if meta.path.is_ident("aux") {
                 return Err(meta.error("`aux` marks a field as static: move it to the field"));
             } else {
-                return Err(meta.error("expected `name = \"..\"`, `default = path` or `no_commute`"));
+                return Err(meta.error("expected `name = \"..\"`, `family(..)`, `default = path` or `no_commute`"));
             }
             Ok(())
         })?;

@@ -24,7 +24,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
 }
 
 fn implicit_array(input: &Input) -> TokenStream {
-    let Input { ident, name, commutes, .. } = input;
+    let Input { ident, name, commutes, families, .. } = input;
     let this = quote_spanned!(ident.span()=> Self);
     let aval = aval(input);
     let visit = input.children().map(|field| {
@@ -51,15 +51,17 @@ fn implicit_array(input: &Input) -> TokenStream {
         let name = text(ident);
         quote!((#name, ::std::format!("{:?}", self.#ident)))
     });
-    let default = input.default.as_ref().map_or_else(
-        || quote!(::core::option::Option::None),
-        |default| {
-            quote! {
-                let default: ::tacit::DefaultHandler = #default;
-                ::core::option::Option::Some(default)
-            }
-        },
-    );
+    let default = input
+        .default
+        .as_ref()
+        .map_or_else(|| quote!(::core::option::Option::None), |default| quote!(::core::option::Option::Some(#default)));
+    let families = families.iter().map(|family| {
+        quote_spanned! {family.span()=>
+            ::tacit::Membership::of::<dyn #family>(
+                &((|array| array.downcast_ref::<#ident>().map(|array| array as &dyn #family)) as ::tacit::Cast<dyn #family>),
+            )
+        }
+    });
     quote! {
         #[typetag::serde(name = #name)]
         impl ::tacit::ImplicitArray for #ident {
@@ -100,17 +102,28 @@ fn implicit_array(input: &Input) -> TokenStream {
                 ::std::vec![#(#aux),*]
             }
 
-            fn default_handler(&self) -> ::core::option::Option<::tacit::DefaultHandler> {
-                #default
-            }
-
-            fn commutes(&self) -> bool {
-                #commutes
+            fn array_type(&self) -> &'static ::tacit::ArrayType {
+                <Self as ::tacit::StaticType>::TYPE
             }
 
             fn as_any(&self) -> &dyn ::core::any::Any {
                 self
             }
+        }
+
+        impl ::tacit::StaticType for #ident {
+            const TYPE: &'static ::tacit::ArrayType = &::tacit::ArrayType {
+                id: ::core::any::TypeId::of::<#ident>(),
+                saved_as: #name,
+                name: ::core::any::type_name::<#ident>,
+                families: &[#(#families),*],
+                default: #default,
+                commutes: #commutes,
+            };
+        }
+
+        ::tacit::__private::inventory::submit! {
+            ::tacit::__private::TypeEntry(<#ident as ::tacit::StaticType>::TYPE)
         }
     }
 }

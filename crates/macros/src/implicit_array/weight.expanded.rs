@@ -87,15 +87,24 @@ const _: () = {
         fn aux(&self) -> ::std::vec::Vec<(&'static str, ::std::string::String)> {
             ::std::vec![("aval", ::std::format!("{:?}", self.aval))]
         }
-        fn default_handler(&self) -> ::core::option::Option<::tacit::DefaultHandler> {
-            let default: ::tacit::DefaultHandler = crate::take;
-            ::core::option::Option::Some(default)
-        }
-        fn commutes(&self) -> bool {
-            false
+        fn array_type(&self) -> &'static ::tacit::ArrayType {
+            <Self as ::tacit::StaticType>::TYPE
         }
         fn as_any(&self) -> &dyn ::core::any::Any {
             self
         }
+    }
+    impl ::tacit::StaticType for Weight {
+        const TYPE: &'static ::tacit::ArrayType = &::tacit::ArrayType {
+            id: ::core::any::TypeId::of::<Weight>(),
+            saved_as: "test.Weight",
+            name: ::core::any::type_name::<Weight>,
+            families: &[],
+            default: ::core::option::Option::Some(crate::take),
+            commutes: false,
+        };
+    }
+    ::tacit::__private::inventory::submit! {
+        ::tacit::__private::TypeEntry(< Weight as ::tacit::StaticType > ::TYPE)
     }
 };

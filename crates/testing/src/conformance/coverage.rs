@@ -1,6 +1,6 @@
 //! Whether every registered handler was tried.
 
-use tacit_core::{Handler, Pattern, Registry, Signature};
+use tacit_core::{ArrayType, Handler, Pattern, PrimitivePattern, Registry, Signature};
 
 use super::call::{Call, text};
 use super::calls::generators;
@@ -29,7 +29,7 @@ pub fn coverage(subjects: &[Subject]) -> Report {
         report.compared_one();
     }
 
-    let mut standing = Vec::new();
+    let mut standing: Vec<&'static ArrayType> = Vec::new();
     for subject in subjects {
         let Ok(shapes) = Shapes::of(subject) else { continue };
         let plain = Case::plain(&shapes);
@@ -39,8 +39,7 @@ pub fn coverage(subjects: &[Subject]) -> Report {
         for (primitive, generator) in generators().filter(|(primitive, _)| own.contain(primitive)) {
             let wanted = |left: &[Handler]| {
                 left.iter().any(|handler| {
-                    handler.signature.primitive.is_none_or(|own| own == primitive)
-                        && names(handler.signature.operands, ty)
+                    handler.signature.primitive.matches(primitive) && names(handler.signature.operands, ty)
                 })
             };
             let mut try_case = |case: &Case| {
@@ -69,12 +68,14 @@ pub fn coverage(subjects: &[Subject]) -> Report {
     left.retain(|handler| !subjects.iter().any(|subject| subject.elsewhere.contains(&handler.site.name)));
     for handler in left {
         let primitive = handler.signature.primitive;
-        let stranger = types(&handler.signature).any(|ty| !standing.contains(&ty));
+        let stranger = types(&handler.signature).any(|own| !standing.iter().any(|&ty| own.matches(Some(ty))));
         report.found(
             handler.site,
             match primitive {
                 _ if stranger => "it names a type without a subject: give the suite a line for it".to_owned(),
-                Some(name) if !known.contains(&name) => format!("there are no calls of {name}: write a generator"),
+                PrimitivePattern::Named(name) if !known.contains(&name) => {
+                    format!("there are no calls of {name}: write a generator")
+                }
                 _ => format!("no call of the suite reaches it: it takes {}", handler.signature),
             },
         );
@@ -90,10 +91,7 @@ fn exercise(left: &mut Vec<Handler>, call: &Call) {
     }
 }
 
-/// The types that a signature names.
-fn types(signature: &Signature) -> impl Iterator<Item = std::any::TypeId> {
-    signature.operands.iter().filter_map(|pattern| match pattern {
-        Pattern::Type(ty, _) => Some(*ty),
-        _ => None,
-    })
+/// The types and families that a signature names.
+fn types(signature: &Signature) -> impl Iterator<Item = &Pattern> {
+    signature.operands.iter().filter(|pattern| matches!(pattern, Pattern::Type(_) | Pattern::Family(..)))
 }

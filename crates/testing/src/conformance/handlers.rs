@@ -1,9 +1,7 @@
 //! The handlers of a subject's type, and what happens where it has none.
 
-use std::any::TypeId;
-
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use tacit_core::{Pattern, Registry, Result};
+use tacit_core::{ArrayType, Pattern, PrimitivePattern, Registry, Result};
 
 use super::call::Call;
 use super::calls::{Generator, Scene, generators};
@@ -34,7 +32,7 @@ pub fn handlers(subject: &Subject) -> Report {
     let plain = Case::plain(&shapes);
     let own = Primitives::of(subject, &plain);
     for (primitive, generator) in generators() {
-        let named = own.named.contains(&primitive);
+        let named = own.name(primitive);
         for call in calls_in(subject, generator, &plain) {
             report.compare(format_args!("{primitive}: {}", call.name), || call.check(subject, named));
         }
@@ -55,7 +53,7 @@ pub fn handlers(subject: &Subject) -> Report {
 
 /// The primitives for which a type has handlers.
 pub(super) struct Primitives {
-    named: Vec<&'static str>,
+    some: Vec<PrimitivePattern>,
     any: bool,
 }
 
@@ -66,19 +64,28 @@ impl Primitives {
         let own =
             || registry.handlers().iter().filter(|handler| ty.is_some_and(|ty| names(handler.signature.operands, ty)));
         Self {
-            named: own().filter_map(|handler| handler.signature.primitive).collect(),
-            any: own().any(|handler| handler.signature.primitive.is_none()),
+            some: own()
+                .map(|handler| handler.signature.primitive)
+                .filter(|own| *own != PrimitivePattern::Any)
+                .collect(),
+            any: own().any(|handler| handler.signature.primitive == PrimitivePattern::Any),
         }
     }
 
+    /// Whether a handler names the primitive or its class.
+    pub(super) fn name(&self, primitive: &str) -> bool {
+        self.some.iter().any(|own| own.matches(primitive))
+    }
+
     pub(super) fn contain(&self, primitive: &str) -> bool {
-        self.any || self.named.contains(&primitive)
+        self.any || self.name(primitive)
     }
 }
 
-/// Whether a type stands among the patterns.
-pub(super) fn names(patterns: &[Pattern], ty: TypeId) -> bool {
-    patterns.iter().any(|pattern| matches!(pattern, Pattern::Type(own, _) if *own == ty))
+/// Whether a type, or a family that it joins, stands among the patterns.
+pub(super) fn names(patterns: &[Pattern], ty: &'static ArrayType) -> bool {
+    let named = |pattern: &&Pattern| matches!(pattern, Pattern::Type(_) | Pattern::Family(..));
+    patterns.iter().filter(named).any(|pattern| pattern.matches(Some(ty)))
 }
 
 /// The calls that a generator makes of a case: none where the subject cannot stand for its aval.

@@ -65,7 +65,13 @@ fn calls(a: &Value, b: &Value) -> Vec<Call> {
         calls.push(Call::new("a b", both(), |arrays| arrays[0].matmul(&arrays[1])));
         calls.push(Call::new("a b^T", both(), |arrays| arrays[0].matmul(arrays[1].swap_axes(-1, -2)?)));
         calls.push(Call::new("a^T b", both(), |arrays| arrays[0].swap_axes(-1, -2)?.matmul(&arrays[1])));
+        calls.push(Call::new("a b + 1", both(), |arrays| {
+            ops::addmm(Array::from_f32(1.0), &arrays[0], &arrays[1], 1.0, 1.0)
+        }));
     }
+    // The gradient of a scale goes over every element of a product, and each is a sum itself.
+    let terms: i32 = shapes.0.iter().chain(shapes.1.last()).product();
+    calls.iter_mut().for_each(|call| call.terms = terms as u32);
     if shapes.0 == shapes.1 {
         calls.push(Call::new("concatenate(a, b)", both(), |arrays| ops::concatenate(arrays, 0)));
         calls.push(Call::new("concatenate(a, b, axis=-1)", both(), |arrays| ops::concatenate(arrays, -1)));

@@ -1,9 +1,7 @@
 //! An array type as the suite sees it.
 
-use std::any::TypeId;
-
 use mlx_rs::{Array, Dtype, ops, random, transforms};
-use tacit_core::{Aval, ImplicitArray, Result, Value};
+use tacit_core::{ArrayType, Aval, ImplicitArray, Result, Value};
 
 type Make = Box<dyn Fn(&Array) -> Result<Value> + Send + Sync>;
 
@@ -161,8 +159,8 @@ impl Subject {
 }
 
 /// The type of an implicit value.
-pub(super) fn type_of(value: &Value) -> Option<TypeId> {
-    implicit(value).map(|array| array.as_any().type_id())
+pub(super) fn type_of(value: &Value) -> Option<&'static ArrayType> {
+    implicit(value).map(ImplicitArray::array_type)
 }
 
 /// The implicit array in a value.

@@ -1,0 +1,209 @@
+//! Arrays of codes and scales, and products with them, reduced to one with the packed side on the right.
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{AsType, Gather, Transpose};
+use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
+use tacit_kernels::Orientation;
+
+use crate::cast::{Cast, castable, holds};
+use crate::dynamic8::Dynamic8Array;
+use crate::kernel::{self, Coding, Format, Layout, Scaling};
+use crate::linear::{Gain, Linear, dense_side};
+
+/// The family of arrays of codes and scales: its members are multiplied, gathered, cut, joined and scaled by their codes.
+pub trait Packed: ImplicitArray {
+    /// The children by their part, and how they are read.
+    fn stored(&self) -> Stored;
+
+    /// This array with other children, of the same format and block.
+    fn restored(&self, stored: Stored) -> Box<dyn ImplicitArray>;
+
+    /// Whether products with the transpose round the activations to 8 bits.
+    fn int8_activations(&self) -> bool {
+        false
+    }
+}
+
+/// What every packed array is made of.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// How codes and scales are read.
+    pub format: Format,
+    /// The codes.
+    pub codes: Array,
+    /// One for each block.
+    pub scales: Value,
+    /// The biases, or the factor of all scales; float.
+    pub modifier: Option<Array>,
+    /// Elements in a block.
+    pub block: usize,
+    /// Whether the stored matrix has its axes the other way round.
+    pub transposed: bool,
+    /// The logical array.
+    pub aval: Aval,
+}
+
+/// The greatest factor that NVFP4 encodes: the largest E4M3 times the largest E2M1.
+const NVFP4_RANGE: f32 = 448.0 * 6.0;
+
+impl Stored {
+    /// The shape in which the codes lie.
+    pub(crate) fn shape(&self) -> Vec<i32> {
+        let mut shape = self.aval.shape.clone();
+        if self.transposed {
+            shape.reverse();
+        }
+        shape
+    }
+
+    /// Rows and columns as stored; an array of another rank declines.
+    fn layout(&self) -> Result<(i32, i32)> {
+        match *self.shape().as_slice() {
+            [n, k] => Ok((n, k)),
+            _ => Err(Error::decline(format!("{} is not a matrix", self.aval))),
+        }
+    }
+
+    /// The children as the kernels read them, for a matrix of `n` rows.
+    fn kernel(&self, n: i32) -> Result<(Layout, Vec<Array>)> {
+        let mut format = self.format;
+        let mut children = vec![self.codes.clone()];
+        match (&self.scales, self.scales.downcast::<Dynamic8Array>()) {
+            (_, Some(nested)) => {
+                format.scaling = Scaling::Nested { block: nested.block_size() };
+                children.extend(match format.coding {
+                    Coding::Signed => nested.scaled(|number| Ok(number.divide(Array::from_f32(127.0))?))?.parts(),
+                    // Children that were cast, as a tree of them may be.
+                    _ => nested.scaled(|number| Ok(number.as_dtype(Dtype::Float32)?))?.parts(),
+                });
+            }
+            (scales, None) => {
+                let scales = scales.dense()?;
+                children.push(match format.coding {
+                    Coding::Signed => scales.divide(Array::from_f32(127.0))?,
+                    _ => scales,
+                });
+            }
+        }
+        if let Some(modifier) = &self.modifier {
+            children.push(match format.scaling {
+                Scaling::E4m3 => modifier.divide(Array::from_f32(NVFP4_RANGE))?,
+                _ => modifier.clone(),
+            });
+        }
+        let (n, size) = (n as usize, self.aval.size());
+        Ok((Layout { format, n, k: size.checked_div(n).unwrap_or_default(), block: self.block }, children))
+    }
+}
+
+/// The scales of a type whose scales are always dense; structural ops give dense ones for dense ones.
+pub(crate) fn dense_scales(scales: &Value, own: &Array) -> Array {
+    scales.as_dense().unwrap_or(own).clone()
+}
+
+/// The dense array.
+pub(crate) fn dense(array: &dyn Packed) -> Result<Value> {
+    let stored = array.stored();
+    let shape = stored.shape();
+    let (layout, children) = stored.kernel(shape.first().copied().unwrap_or(1))?;
+    let made = kernel::dequantize(layout, &children, stored.aval.dtype)?.reshape(&shape)?;
+    Ok(if stored.transposed { made.t() } else { made }.into())
+}
+
+/// `x M` for `x: [.., rows]`, where `M` is the matrix or, if `turned`, its transpose.
+fn product(x: &Array, array: &dyn Packed, turned: bool) -> Result<Array> {
+    let stored = array.stored();
+    let (n, k) = stored.layout()?;
+    let transposed = stored.transposed != turned;
+    let (depth, columns, orientation) =
+        if transposed { (k, n, Orientation::Transposed) } else { (n, k, Orientation::Plain) };
+    let (layout, children) = stored.kernel(n)?;
+    let mut shape = x.shape().to_vec();
+    // MLX infers no extent of an empty array.
+    let flat = x.reshape(&[shape.iter().rev().skip(1).product(), depth])?;
+    let y = if array.int8_activations() && orientation == Orientation::Transposed {
+        kernel::int8_matmul(&flat, layout, &children)?
+    } else {
+        kernel::matmul(&flat, layout, &children, orientation)?
+    };
+    if let Some(last) = shape.last_mut() {
+        *last = columns;
+    }
+    Ok(y.reshape(&shape)?)
+}
+
+impl<T: Packed> Linear for T {
+    fn right(&self, x: &Value) -> Result<Value> {
+        Ok(product(dense_side(x)?, self, false)?.into())
+    }
+
+    /// As the transpose of `x^T M^T`.
+    fn left(&self, x: &Value) -> Result<Value> {
+        let x = dense_side(x)?;
+        if x.ndim() < 2 {
+            return Err(Error::decline("the right side is a vector"));
+        }
+        Ok(product(&x.swap_axes(-1, -2)?, self, true)?.swap_axes(-1, -2)?.into())
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::None
+    }
+}
+
+/// Whole rows, as an embedding takes them.
+#[handler]
+pub fn packed_gather(op: &Gather, array: &dyn Packed, rows: &Array) -> Result<Array> {
+    let stored = array.stored();
+    let shape = stored.shape();
+    let whole = shape.len() > 1 && op.axes == [0] && op.slice_sizes[0] == 1 && op.slice_sizes[1..] == shape[1..];
+    if stored.transposed || !whole {
+        return Err(Error::decline("only whole rows are gathered from packed codes"));
+    }
+    let wanted = rows.flatten(None, None)?.as_dtype(Dtype::Int32)?;
+    let from_end = wanted.add(Array::from_int(shape[0]))?;
+    let wanted = ops::select(wanted.lt(Array::from_int(0))?, from_end, wanted)?.as_dtype(Dtype::Uint32)?;
+    let (layout, children) = stored.kernel(shape[0])?;
+    let made = kernel::gather_rows(layout, &wanted, &children, stored.aval.dtype)?;
+    Ok(made.reshape(&[rows.shape(), &op.slice_sizes].concat())?)
+}
+
+/// A matrix the other way round, as a view; any array whose axes stay as they are.
+#[handler]
+pub fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
+    let mut stored = array.stored();
+    match op.axes.as_slice() {
+        [1, 0] => {
+            stored.transposed = !stored.transposed;
+            stored.aval.shape.reverse();
+            Ok(array.restored(stored).into())
+        }
+        axes if axes.is_sorted() => Ok(itself(array)),
+        _ => Err(Error::decline("only matrices are transposed as a view")),
+    }
+}
+
+/// Another float type: the codes and scales as they are, read so, or a [`Cast`] where a rounding must show.
+#[handler]
+pub fn packed_astype(op: &AsType, array: &dyn Packed) -> Result<Value> {
+    let dtype = op.dtype;
+    if !castable(dtype) {
+        return Err(Error::decline("only f32, bf16 and f16 are read as views"));
+    }
+    let own = array.aval()?.dtype;
+    let read = |dtype| {
+        let mut stored = array.stored();
+        stored.aval.dtype = dtype;
+        Value::from(array.restored(stored))
+    };
+    if holds(dtype, own) {
+        return Ok(read(dtype));
+    }
+    // The rounding of the narrower type shows; products leave it out.
+    Cast::of(read(Dtype::Float32), own, dtype)
+}
+
+/// The array again.
+pub(crate) fn itself(array: &dyn Packed) -> Value {
+    Value::Implicit(dyn_clone::clone_box(array))
+}

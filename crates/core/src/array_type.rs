@@ -1,0 +1,115 @@
+//! What is known of an implicit type without a value of it: its names, its families, how it is dispatched.
+
+use std::any::{Any, TypeId, type_name};
+use std::hash::{Hash, Hasher};
+
+use crate::{DefaultHandler, ImplicitArray};
+
+/// What is known of an implicit type without a value of it; `derive(ImplicitArray)` makes one.
+#[derive(Debug)]
+pub struct ArrayType {
+    /// The type itself.
+    pub id: TypeId,
+    /// The name that it is saved under, `tacit.Nf4`.
+    pub saved_as: &'static str,
+    /// Its name in Rust.
+    pub name: fn() -> &'static str,
+    /// The families whose handlers it joins.
+    pub families: &'static [Membership],
+    /// The handler for every primitive that has no other, if it has one.
+    pub default: Option<DefaultHandler>,
+    /// Whether a commutative primitive may be tried with its operands swapped.
+    pub commutes: bool,
+}
+
+impl ArrayType {
+    /// Whether the type joins the family `F`, such as `dyn Packed`.
+    #[must_use]
+    pub fn joins<F: ?Sized + 'static>(&self) -> bool {
+        self.is_of(TypeId::of::<F>())
+    }
+
+    pub(crate) fn is_of(&self, family: TypeId) -> bool {
+        self.families.iter().any(|membership| membership.family == family)
+    }
+}
+
+impl PartialEq for ArrayType {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for ArrayType {}
+
+impl Hash for ArrayType {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+/// An implicit type with what is known of it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an implicit array",
+    label = "not an implicit array",
+    note = "an operand is `&Array`, a type with `#[derive(ImplicitArray)]`, a family `&dyn Family`, `&dyn ImplicitArray` \
+            or `&Value`"
+)]
+pub trait StaticType: ImplicitArray {
+    /// What is known of the type.
+    const TYPE: &'static ArrayType;
+}
+
+/// How an array is seen as a member of the family `F`.
+pub type Cast<F> = fn(&dyn Any) -> Option<&F>;
+
+/// That a type joins a family.
+#[derive(Clone, Copy)]
+pub struct Membership {
+    family: TypeId,
+    name: fn() -> &'static str,
+    /// A [`Cast`] to the family.
+    cast: &'static (dyn Any + Send + Sync),
+}
+
+impl Membership {
+    /// The membership in the family `F`, such as `dyn Packed`.
+    #[must_use]
+    pub const fn of<F: ?Sized + 'static>(cast: &'static Cast<F>) -> Self {
+        Self { family: TypeId::of::<F>(), name: type_name::<F>, cast }
+    }
+
+    /// The family's name in Rust.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        crate::pattern::last_segment((self.name)())
+    }
+}
+
+impl std::fmt::Debug for Membership {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl dyn ImplicitArray {
+    /// The array as a member of the family `F`, such as `dyn Packed`, if its type joins it.
+    #[must_use]
+    pub fn family<F: ?Sized + 'static>(&self) -> Option<&F> {
+        let membership = self.array_type().families.iter().find(|membership| membership.family == TypeId::of::<F>())?;
+        membership.cast.downcast_ref::<Cast<F>>()?(self.as_any())
+    }
+}
+
+/// The entry that the derive submits.
+pub struct TypeEntry(pub &'static ArrayType);
+
+inventory::collect!(TypeEntry);
+
+/// Every implicit type of this program, by the name that it is saved under.
+#[must_use]
+pub fn array_types() -> Vec<&'static ArrayType> {
+    let mut types: Vec<_> = inventory::iter::<TypeEntry>().map(|entry| entry.0).collect();
+    types.sort_by_key(|ty| ty.saved_as);
+    types
+}

@@ -1,0 +1,50 @@
+//! Classes of primitives, for handlers of all primitives of a class.
+
+use std::ops::Deref;
+
+use tacit_bridge::typed::Class;
+
+use crate::handler::HandlerPrimitive;
+use crate::pattern::PrimitivePattern;
+use crate::{Primitive, Result};
+
+/// Declares the view of the primitives of some classes.
+macro_rules! views {
+    ($($(#[$doc:meta])* $name:ident: $($class:ident)+;)+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Debug)]
+            pub struct $name(Primitive);
+
+            impl Deref for $name {
+                type Target = Primitive;
+
+                fn deref(&self) -> &Primitive {
+                    &self.0
+                }
+            }
+
+            impl HandlerPrimitive for $name {
+                const PATTERN: PrimitivePattern = PrimitivePattern::Classes(stringify!($name), &[$(Class::$class),+]);
+
+                fn with<R>(primitive: &Primitive, f: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
+                    f(&Self(primitive.clone()))
+                }
+            }
+        )+
+    };
+}
+
+views! {
+    /// Any primitive of one operand, element by element, such as [`Exp`](crate::op::Exp).
+    Unary: Unary;
+    /// Any primitive of two operands of one shape, element by element, such as [`Add`](crate::op::Add).
+    Binary: Binary;
+    /// Any primitive whose operands and results have one shape, element by element.
+    Elementwise: Unary Binary Ternary;
+    /// Any primitive that only moves elements of its first operand, such as [`Transpose`](crate::op::Transpose) or
+    /// [`Gather`](crate::op::Gather).
+    Moving: Moving;
+    /// Any reduction along axes that stay with size 1, such as [`Sum`](crate::op::Sum).
+    Reduction: Reduction;
+}
