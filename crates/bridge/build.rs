@@ -20,6 +20,7 @@ const SOURCES: &[&str] = &[
     "record",
     "replay",
     "shapeless",
+    "spoiled",
     "vmap",
     "walk",
 ];

@@ -6,6 +6,7 @@
 #include "bridge.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/scheduler.h"
+#include "spoiled.h"
 
 namespace tacit {
 
@@ -32,6 +33,8 @@ struct KernelTable {
   int (*avals)(void* kernel, const Handle* inputs, size_t count, Sink prototypes);
   int (*equal)(void* kernel, void* other);
   int (*vmap)(void* kernel, const Handle* inputs, const int32_t* axes, size_t count, Sink results, AxisSink result_axes);
+  // Leaves the error of a failure with this text: of its eval, or of an array that came of it and is read later.
+  int (*failed)(void* kernel, const char* text, size_t length, bool later);
 };
 
 struct RustKernel {
@@ -47,17 +50,17 @@ struct RustKernel {
   }
 };
 
-// After a failed task MLX drops what its stream still holds, the notices of completion among it. Its count of active
-// tasks, which a later eval would wait on, must not keep them.
+// After a failed task the next one that MLX queues may be lost between its count of active tasks, which later evals wait
+// on, and its queue. What was counted must not stay.
 class DroppedNotices {
  public:
-  // On the stream's thread, as the task fails: what is queued so far will be dropped.
+  // On the stream's thread, as the task fails.
   static void failed(const mlx::core::Stream& stream) {
     settle(stream);
     pending() = true;
   }
 
-  // Before more work is queued: what was queued after the failure has been dropped, too.
+  // Before more work is queued: what was lost since then counts as well.
   static void settle_pending(const mlx::core::Stream& stream) {
     if (pending().exchange(false)) {
       settle(stream);
@@ -97,26 +100,25 @@ class HostKernel : public Primitive {
     for (auto& output : outputs) {
       writes.push_back(array::unsafe_weak_copy(output));
     }
-    encoder.dispatch([rust = rust_, stream = stream(), reads = std::move(reads), writes = std::move(writes)]() mutable {
-      std::vector<Buffer> from, to;
-      for (auto& value : reads) {
-        if (!value.flags().row_contiguous) {
-          throw std::runtime_error("kernel " + rust->name + " was given an operand that is not row-major");
+    auto run = std::make_shared<Run>(outputs.front());
+    encoder.dispatch([rust = rust_, stream = stream(), run = std::move(run), reads = std::move(reads),
+                      writes = std::move(writes)]() mutable {
+      try {
+        evaluate(*rust, reads, writes);
+      } catch (const std::exception& error) {
+        for (auto& value : writes) {
+          // NaN to every float type.
+          std::memset(value.data<char>(), 0xff, value.nbytes());
         }
-        from.push_back(view(value));
-      }
-      for (auto& value : writes) {
-        // Rust sees the buffer as numbers, which must not be whatever the allocator left there.
-        if (value.nbytes() > 0) {
-          std::memset(value.data<char>(), 0, value.nbytes());
+        if (!run->watched()) {
+          DroppedNotices::failed(stream);
+          throw;
         }
-        to.push_back(view(value));
+        run->fail([rust, text = std::string(error.what())](bool later) {
+          check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
+        });
       }
-      auto status = rust->table.eval(rust->kernel, from.data(), from.size(), to.data(), to.size());
-      if (status != 0) {
-        DroppedNotices::failed(stream);
-      }
-      check(status);
+      run.reset();
     });
   }
 
@@ -196,11 +198,26 @@ class HostKernel : public Primitive {
     return Buffer{value.data<char>(), value.nbytes(), value.shape().data(), value.ndim(), code_of(value.dtype())};
   }
 
+  static void evaluate(const RustKernel& rust, std::vector<array>& reads, std::vector<array>& writes) {
+    std::vector<Buffer> from, to;
+    for (auto& value : reads) {
+      if (!value.flags().row_contiguous) {
+        throw std::runtime_error("kernel " + rust.name + " failed: it was given an operand that is not row-major");
+      }
+      from.push_back(view(value));
+    }
+    for (auto& value : writes) {
+      to.push_back(view(value));
+    }
+    check(rust.table.eval(rust.kernel, from.data(), from.size(), to.data(), to.size()));
+  }
+
   ArrayFunction decomposition() const {
     return [rust = rust_](const std::vector<array>& args) { return decompose(*rust, args); };
   }
 
   std::shared_ptr<RustKernel> rust_;
+  Watched watched_;
 };
 
 // An array that only carries a shape and a dtype back from Rust.
@@ -216,8 +233,7 @@ array row_major(const array& value, mlx::core::Stream stream) {
 }  // namespace
 
 void* host_kernel(const Primitive& primitive) {
-  const auto* kernel = dynamic_cast<const HostKernel*>(&primitive);
-  return kernel == nullptr ? nullptr : kernel->kernel();
+  return typeid(primitive) == typeid(HostKernel) ? static_cast<const HostKernel&>(primitive).kernel() : nullptr;
 }
 
 }  // namespace tacit

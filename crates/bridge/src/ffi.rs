@@ -66,6 +66,7 @@ pub(crate) struct KernelTable {
     pub(crate) avals: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
     pub(crate) equal: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
     pub(crate) vmap: VmapRule,
+    pub(crate) failed: extern "C" fn(*mut c_void, *const c_char, usize, bool) -> c_int,
 }
 
 /// A function from arrays to arrays that is borrowed for one call.
@@ -206,6 +207,7 @@ unsafe extern "C" {
         count: usize,
         results: Sink,
     ) -> c_int;
+    pub(crate) fn tacit_array_check(array: mlx_array) -> c_int;
     pub(crate) fn tacit_custom_function(
         table: FunctionTable,
         function: *mut c_void,

@@ -1,6 +1,6 @@
 //! Host code as an MLX primitive.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use mlx_sys::{mlx_array, mlx_stream};
 use crate::arrays::{self, Collector};
 use crate::callback::{guarded, guarded_rule};
 use crate::custom_vjp::check_gradients;
-use crate::error::{BoxError, BridgeError, check, panic_text};
+use crate::error::{BoxError, BridgeError, check, panic_text, recover};
 use crate::ffi::{self, AxisSink, Buffer, KernelTable, Sink};
 use crate::vmap::{Mapped, answer_vmap};
 use crate::{Aval, Param, aval};
@@ -31,11 +31,12 @@ pub trait Kernel: Send + Sync + 'static {
     /// The inputs do not fit the kernel.
     fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError>;
 
-    /// Computes the results from dense row-major inputs, on a thread of MLX's.
+    /// Computes every element of the results from dense row-major inputs, on a thread of MLX's.
     ///
     /// # Errors
     ///
-    /// Whatever the kernel refuses; it becomes an error of the eval, and so does a panic.
+    /// Whatever the kernel refuses; it becomes an error of the eval, and so does a panic. What was computed from the
+    /// results is an error from then on, wherever it is read or evaluated.
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError>;
 
     /// The same function in plain MLX ops.
@@ -158,7 +159,7 @@ impl Input<'_> {
     }
 }
 
-/// A dense row-major array that a kernel fills.
+/// A dense row-major array that a kernel fills: its elements are unspecified before they are written.
 pub struct Output<'a> {
     data: &'a mut [u8],
     aval: Aval,
@@ -171,7 +172,7 @@ impl Output<'_> {
         &self.aval
     }
 
-    /// The elements, zeros before the kernel writes them.
+    /// The elements, unspecified before the kernel writes them.
     ///
     /// # Errors
     ///
@@ -185,7 +186,7 @@ impl Output<'_> {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_mut_ptr().cast(), self.aval.size()) })
     }
 
-    /// The elements as they lie in memory, whatever their type; zeros before the kernel writes them.
+    /// The elements as they lie in memory, whatever their type; unspecified before the kernel writes them.
     #[must_use]
     pub fn bytes(&mut self) -> &mut [u8] {
         self.data
@@ -203,7 +204,7 @@ impl Output<'_> {
 pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
-    let table = KernelTable { release, eval, decompose, vjp, avals, equal, vmap };
+    let table = KernelTable { release, eval, decompose, vjp, avals, equal, vmap, failed };
     let mut results = Collector::default();
     let stream = thread_local_default_stream();
     let stream_handle = stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr);
@@ -220,6 +221,18 @@ pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, Br
         )
     })?;
     Ok(results.arrays)
+}
+
+/// Fails if `array` was computed from the results of a kernel that failed, as every read and eval of it does.
+///
+/// Of an array that is not evaluated yet nothing is known.
+///
+/// # Errors
+///
+/// The failure, as a [`KernelError`].
+pub fn check_intact(array: &Array) -> Result<(), BridgeError> {
+    // SAFETY: the array is live for the call.
+    check(unsafe { ffi::tacit_array_check(array.as_ptr()) })
 }
 
 /// # Safety
@@ -267,6 +280,22 @@ pub struct KernelError {
     pub kernel: &'static str,
     /// The kernel's own words.
     pub failure: String,
+}
+
+extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, later: bool) -> c_int {
+    guarded(|| {
+        // SAFETY: the kernel and the text, of this length, are live for the call.
+        let (kernel, text) = unsafe { (kernel_of(kernel).name(), std::slice::from_raw_parts(text.cast(), length)) };
+        let text = String::from_utf8_lossy(text);
+        // `eval` left it for MLX, which was not told.
+        drop(recover(&text));
+        let mut failure = text.strip_prefix(&format!("kernel {kernel} failed: ")).unwrap_or(&text).to_owned();
+        if later {
+            let (what, help) = failure.split_once("\nhelp: ").unwrap_or((&failure, "see to the operands of the kernel"));
+            failure = format!("{what}; this array comes of what it left\nhelp: {help}, and build the array again");
+        }
+        Err(Box::new(KernelError { kernel, failure }) as BoxError)
+    })
 }
 
 extern "C" fn decompose(kernel: *mut c_void, inputs: *const mlx_array, count: usize, results: Sink) -> c_int {
@@ -385,9 +414,15 @@ unsafe fn output<'a>(buffer: &Buffer) -> Result<Output<'a>, BoxError> {
     let data: &mut [u8] = if buffer.bytes == 0 {
         &mut []
     } else {
-        // SAFETY: as the caller promises.
+        // SAFETY: as the caller promises. Nobody has written the bytes since MLX's allocator gave them out; that is code
+        // which this compiler does not see and which may have stored any value in each, so to Rust they are
+        // initialized, and numbers of every value are valid.
         unsafe { std::slice::from_raw_parts_mut(buffer.data.cast(), buffer.bytes) }
     };
+    if cfg!(debug_assertions) {
+        // A test sees what its kernel leaves out.
+        data.fill(0xff);
+    }
     Ok(Output { data, aval })
 }
 

@@ -13,6 +13,7 @@ mod constant;
 mod constructors;
 mod cuts;
 mod diagonal;
+mod failed;
 mod fallback;
 mod gather;
 mod gradients;

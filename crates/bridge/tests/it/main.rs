@@ -6,6 +6,7 @@ mod comparing;
 mod custom_functions;
 mod custom_vjp;
 mod emitting;
+mod failed_kernels;
 mod graphs;
 mod kernels;
 mod no_compiler;

@@ -1,0 +1,377 @@
+#include "spoiled.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <stdexcept>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "bridge.h"
+
+namespace tacit {
+
+namespace {
+
+using FailureRef = std::shared_ptr<const Failure>;
+
+constexpr uint32_t nothing = UINT32_MAX;
+
+// An array keeps its description for itself. Whoever held the array would keep MLX from giving its memory to a result; a
+// weak reference to the description does not, and its address is no other array's while there is one.
+template <auto Member>
+struct Opened {
+  friend std::shared_ptr<const void> description(const array& value) {
+    return value.*Member;
+  }
+};
+template struct Opened<&array::array_desc_>;
+std::shared_ptr<const void> description(const array& value);
+
+}  // namespace
+
+// The arrays of one eval that come from kernels, in the order in which they are computed.
+class Trail {
+ public:
+  struct Link {
+    uint32_t child;
+    const Trail* trail;
+    uint32_t parent;
+  };
+  struct Noted {
+    std::weak_ptr<const void> array;
+    uintptr_t id;
+    uint32_t note;
+  };
+
+  uint32_t find(uintptr_t id) const {
+    auto place = places.find(id);
+    return place == places.end() ? nothing : place->second;
+  }
+
+  // A note for the results of one primitive, if there is a kernel behind them.
+  uint32_t add(const array& value, const Link* begin, const Link* end) {
+    auto kernel = value.has_primitive() && is_host_kernel(value.primitive());
+    if (!kernel && begin == end) {
+      return nothing;
+    }
+    auto note = static_cast<uint32_t>(failures.size());
+    failures.emplace_back();
+    for (auto link = begin; link != end; ++link) {
+      links.push_back({note, link->trail, link->parent});
+    }
+    auto hold = [&](const array& result) {
+      places[result.id()] = note;
+      arrays.push_back({description(result), result.id(), note});
+    };
+    hold(value);
+    std::for_each(value.siblings().begin(), value.siblings().end(), hold);
+    return note;
+  }
+
+  // Hands failures on to what is computed from them.
+  void spread() {
+    for (const auto& [child, trail, parent] : links) {
+      if (failures[child] == nullptr || trail->failures[parent] != nullptr) {
+        failures[child] = trail->failures[parent];
+      }
+    }
+  }
+
+  // The note of every array that was met.
+  std::unordered_map<uintptr_t, uint32_t> places;
+  std::vector<Noted> arrays;
+  std::vector<Link> links;
+  // Those of other evals that links lead to.
+  std::vector<std::shared_ptr<Trail>> earlier;
+
+  // One for each note. This and what follows belongs to whoever holds the lock.
+  std::vector<FailureRef> failures;
+  // The kernels that run or wait, and the eval itself while it is under way.
+  size_t running = 1;
+  bool over = false;
+};
+
+namespace {
+
+class Failures {
+ public:
+  static Failures& all() {
+    // Arrays may be dropped and streams may run until the very end of the process.
+    static auto* failures = new Failures;
+    return *failures;
+  }
+
+  // Whether an eval need not be watched, and whether a read need not.
+  bool idle() const {
+    return kernels == 0 && quiet();
+  }
+  bool quiet() const {
+    return !busy_;
+  }
+
+  // What `outputs` will be computed from; nothing if that is no kernel. Throws where it is spoiled.
+  std::shared_ptr<Trail> follow(const std::vector<array>& outputs) {
+    struct Frame {
+      const array* value;
+      const std::vector<array>* inputs;
+      size_t next;
+      size_t sources;
+    };
+    auto pending = this->pending();
+    auto trail = std::make_shared<Trail>();
+    std::vector<Frame> stack{{nullptr, &outputs, 0, 0}};
+    std::vector<Trail::Link> sources;
+    while (!stack.empty()) {
+      auto& frame = stack.back();
+      if (frame.next < frame.inputs->size()) {
+        const auto& input = (*frame.inputs)[frame.next++];
+        if (input.status() != array::Status::unscheduled) {
+          check(input);
+          for (const auto& other : pending) {
+            if (auto note = other->find(input.id()); note != nothing) {
+              if (std::find(trail->earlier.begin(), trail->earlier.end(), other) == trail->earlier.end()) {
+                trail->earlier.push_back(other);
+              }
+              sources.push_back({nothing, other.get(), note});
+            }
+          }
+          continue;
+        }
+        auto [place, unseen] = trail->places.try_emplace(input.id(), nothing);
+        if (unseen) {
+          stack.push_back({&input, &input.inputs(), 0, sources.size()});
+        } else if (place->second != nothing) {
+          sources.push_back({nothing, trail.get(), place->second});
+        }
+        continue;
+      }
+      auto [value, inputs, next, first] = frame;
+      stack.pop_back();
+      if (value != nullptr) {
+        auto note = trail->add(*value, sources.data() + first, sources.data() + sources.size());
+        sources.resize(first);
+        if (note != nothing) {
+          sources.push_back({nothing, trail.get(), note});
+        }
+      }
+    }
+    if (trail->arrays.empty()) {
+      return nullptr;
+    }
+    std::lock_guard lock(mutex_);
+    pending_.push_back(trail);
+    news_ |= !trail->earlier.empty();
+    busy_ = true;
+    return trail;
+  }
+
+  void begin(Trail& trail) {
+    std::lock_guard lock(mutex_);
+    ++trail.running;
+  }
+
+  void end(Trail& trail) {
+    std::lock_guard lock(mutex_);
+    --trail.running;
+  }
+
+  void fail(Trail& trail, uint32_t note, Failure failure) {
+    std::lock_guard lock(mutex_);
+    trail.failures[note] = std::make_shared<Failure>(std::move(failure));
+    news_ = true;
+  }
+
+  // Finds out what was spoiled since, and what need not be noted any more.
+  void settle() {
+    std::lock_guard lock(mutex_);
+    std::erase_if(spoiled_, [](const auto& entry) { return entry.second.array.expired(); });
+    if (std::exchange(news_, false)) {
+      spread();
+    }
+    std::erase_if(pending_, [](const auto& trail) {
+      auto over = [](const auto& other) { return other->over; };
+      trail->over = trail->running == 0 && std::all_of(trail->earlier.begin(), trail->earlier.end(), over);
+      return trail->over;
+    });
+    busy_ = !pending_.empty() || !spoiled_.empty();
+  }
+
+  // Throws if the array is spoiled.
+  void check(const array& value, bool later = true) {
+    FailureRef failure;
+    if (!quiet()) {
+      std::lock_guard lock(mutex_);
+      if (auto found = spoiled_.find(value.id()); found != spoiled_.end() && !found->second.array.expired()) {
+        failure = found->second.failure;
+      }
+    }
+    if (failure != nullptr) {
+      (*failure)(later);
+    }
+  }
+
+  std::atomic<int> kernels{0};
+
+ private:
+  struct Spoiled {
+    std::weak_ptr<const void> array;
+    FailureRef failure;
+  };
+
+  std::vector<std::shared_ptr<Trail>> pending() {
+    if (quiet()) {
+      return {};
+    }
+    std::lock_guard lock(mutex_);
+    return pending_;
+  }
+
+  void spread() {
+    for (const auto& trail : pending_) {
+      trail->spread();
+      for (const auto& [array, id, note] : trail->arrays) {
+        if (trail->failures[note] != nullptr && !array.expired()) {
+          spoiled_.insert_or_assign(id, Spoiled{array, trail->failures[note]});
+        }
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  // The evals under way, in the order of their beginning.
+  std::vector<std::shared_ptr<Trail>> pending_;
+  std::unordered_map<uintptr_t, Spoiled> spoiled_;
+  // Whether a failure was reported, or may be one of what a new trail leads to.
+  bool news_ = false;
+  std::atomic<bool> busy_{false};
+};
+
+// Whether this thread is in an eval that is watched, and its trail.
+thread_local bool inside = false;
+thread_local std::shared_ptr<Trail> current;
+
+struct Entered {
+  explicit Entered(const std::shared_ptr<Trail>& trail) {
+    inside = true;
+    current = trail;
+  }
+  ~Entered() {
+    inside = false;
+    if (auto trail = std::exchange(current, nullptr)) {
+      Failures::all().end(*trail);
+    }
+  }
+};
+
+// Calls `body`, which evaluates or waits for `arrays`.
+template <class Body>
+void watched(const std::vector<array>& arrays, Body body) {
+  auto& failures = Failures::all();
+  failures.settle();
+  auto trail = failures.follow(arrays);
+  {
+    Entered entered(trail);
+    body();
+  }
+  failures.settle();
+  for (const auto& value : arrays) {
+    failures.check(value, trail == nullptr);
+  }
+}
+
+}  // namespace
+
+Run::Run(const array& output) : trail_(current), note_(current == nullptr ? nothing : current->find(output.id())) {
+  if (note_ == nothing) {
+    trail_ = nullptr;
+  } else {
+    Failures::all().begin(*trail_);
+  }
+}
+
+Run::~Run() {
+  if (watched()) {
+    Failures::all().end(*trail_);
+  }
+}
+
+void Run::fail(Failure failure) {
+  Failures::all().fail(*trail_, note_, std::move(failure));
+}
+
+Watched::Watched() {
+  ++Failures::all().kernels;
+}
+
+Watched::~Watched() {
+  --Failures::all().kernels;
+}
+
+}  // namespace tacit
+
+extern "C" int tacit_array_check(tacit::Handle value) {
+  return tacit::guarded([&] {
+    auto& failures = tacit::Failures::all();
+    if (!failures.quiet()) {
+      failures.settle();
+      failures.check(tacit::get(value));
+    }
+  });
+}
+
+#ifdef __linux__
+
+// The three doors through which MLX evaluates and reads. The dynamic linker prefers the definitions of the program to
+// those of libmlx, for its calls of itself as well. (A program for macOS calls past these, and reads what a failed kernel
+// left: NaN where that is floats.)
+namespace {
+
+template <class Signature>
+Signature* next(const char* name) {
+  auto* found = reinterpret_cast<Signature*>(dlsym(RTLD_NEXT, name));
+  if (found == nullptr) {
+    throw std::runtime_error(std::string("libmlx has no ") + name);
+  }
+  return found;
+}
+
+}  // namespace
+
+namespace mlx::core {
+
+void eval(std::vector<array> outputs) {
+  static auto* const original =
+      next<void(std::vector<array>)>("_ZN3mlx4core4evalESt6vectorINS0_5arrayESaIS2_EE");
+  if (tacit::inside || tacit::Failures::all().idle()) {
+    original(std::move(outputs));
+  } else {
+    tacit::watched(outputs, [&] { original(outputs); });
+  }
+}
+
+void async_eval(std::vector<array> outputs) {
+  static auto* const original =
+      next<void(std::vector<array>)>("_ZN3mlx4core10async_evalESt6vectorINS0_5arrayESaIS2_EE");
+  if (tacit::inside || tacit::Failures::all().idle()) {
+    original(std::move(outputs));
+  } else {
+    tacit::watched(outputs, [&] { original(outputs); });
+  }
+}
+
+void array::wait() {
+  static auto* const original = next<void(array*)>("_ZN3mlx4core5array4waitEv");
+  if (tacit::inside || tacit::Failures::all().quiet()) {
+    original(this);
+  } else {
+    tacit::watched({*this}, [&] { original(this); });
+  }
+}
+
+}  // namespace mlx::core
+
+#endif
