@@ -3,27 +3,8 @@
 #[path = "build/primitives.rs"]
 mod primitives;
 
-use std::env;
 use std::path::{Path, PathBuf};
-
-const SOURCES: &[&str] = &[
-    "bridge",
-    "custom",
-    "derivatives",
-    "difference",
-    "graph",
-    "kernel",
-    "params",
-    "primitive",
-    "program",
-    "quantized",
-    "record",
-    "replay",
-    "shapeless",
-    "spoiled",
-    "vmap",
-    "walk",
-];
+use std::{env, fs};
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -34,13 +15,28 @@ fn main() {
     for define in env::var("DEP_MLX_DEFINES").unwrap_or_default().split(',').filter(|d| !d.is_empty()) {
         build.define(define, None);
     }
+    // Lines for valgrind and debuggers, without the types, which are MLX's for the most part.
+    let unoptimized = env::var("OPT_LEVEL").is_ok_and(|level| level == "0");
+    build.opt_level(if unoptimized { 1 } else { 2 }).debug(false).flag_if_supported("-g1");
     // MLX's headers are not free of unused parameters; ours are checked.
     build.flag_if_supported("-Wno-unused-parameter");
-    for source in SOURCES {
-        build.file(format!("cpp/{source}.cpp"));
-    }
-    build.compile("tacit_bridge");
+    build.file(merged(&out)).compile("tacit_bridge");
     for watched in ["cpp", "build", "primitives.tbl"] {
         println!("cargo::rerun-if-changed={watched}");
     }
+}
+
+/// Writes one file that includes all of `cpp`, because reading MLX's headers costs more than compiling what follows.
+fn merged(out: &Path) -> PathBuf {
+    let folder = env::current_dir().expect("cargo starts a build script in its crate").join("cpp");
+    let entries = fs::read_dir(&folder).expect("cpp is a folder of this crate");
+    let mut sources: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cpp"))
+        .collect();
+    sources.sort();
+    let text: String = sources.iter().map(|source| format!("#include \"{}\"\n", source.display())).collect();
+    let file = out.join("tacit_bridge.cpp");
+    fs::write(&file, text).expect("the output folder can be written to");
+    file
 }

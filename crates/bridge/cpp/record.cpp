@@ -13,7 +13,7 @@ namespace {
 namespace detail = mlx::core::detail;
 
 // Leaves MLX's compile when the graph is there.
-struct Recorded {};
+struct Leave {};
 
 // MLX records some ops in another way while it traces for shapeless, and exports no way to say so but its compile.
 struct Recorder {
@@ -24,7 +24,7 @@ struct Recorder {
     traced.tracers = tracers;
     traced.outputs = apply_function(function, tracers);
     free_addmm(tracers, traced.outputs);
-    throw Recorded{};
+    throw Leave{};
   }
 };
 
@@ -48,7 +48,7 @@ Traced record_shapeless(const Function& function, const std::vector<array>& inpu
   }
   try {
     compiled(avals);
-  } catch (const Recorded&) {
+  } catch (const Leave&) {
   }
   return std::move(*traced);
 }
