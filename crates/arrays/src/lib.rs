@@ -43,6 +43,7 @@ pub mod structural;
 pub mod ternary;
 pub mod transposed;
 mod view;
+mod wide;
 
 pub use affine::AffineArray;
 pub use binary::BinaryArray;

@@ -16,6 +16,7 @@ mod diagonal;
 mod fallback;
 mod gather;
 mod gradients;
+mod half_types;
 mod identity;
 mod lora;
 mod low_rank;
