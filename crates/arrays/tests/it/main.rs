@@ -26,6 +26,7 @@ mod mixed;
 mod nf4_format;
 mod operands;
 mod products;
+mod quotients;
 mod scaled;
 mod sliced;
 mod sparse24;
