@@ -32,6 +32,7 @@ mod sliced;
 mod sparse24;
 mod stacked;
 mod ste;
+mod ste_derivatives;
 mod structured;
 mod transposed;
 mod views;
