@@ -7,6 +7,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 
 use crate::linear::{Gain, Linear, dense_side};
 use crate::views::{built, from_zero, ranges};
+use crate::wide::wide;
 
 /// Arrays of any types joined along an axis, such as the query, key and value weights of one projection.
 ///
@@ -136,10 +137,11 @@ impl Concat {
                 return Ok(ops::concatenate(&products, axis)?);
             }
             let pieces = x.split_at_indices(inner, axis)?;
-            let products = pieces.iter().zip(&parts).map(|(x, part)| f(x, part));
-            products
-                .reduce(|sum, product| Ok(sum?.add(product?)?))
-                .unwrap_or_else(|| Err(Error::decline("there are no parts")))
+            let wide = wide(self.aval.dtype);
+            let products = pieces.iter().zip(&parts).map(|(x, part)| Ok(f(x, part)?.as_dtype(wide)?));
+            let sum = products.reduce(|sum, product| Ok(sum?.add(product?)?));
+            let sum = sum.unwrap_or_else(|| Err(Error::decline("there are no parts")))?;
+            Ok::<_, Error>(sum.as_dtype(self.aval.dtype)?)
         })((x.into(), self.parts.clone()))
     }
 }

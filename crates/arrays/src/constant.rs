@@ -5,6 +5,7 @@ use tacit_core::op::{Binary, Moving, Reduction, Unary};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::linear::{Gain, Linear};
+use crate::wide::wide;
 
 /// An array of any shape in one element: zeros, ones, or one number everywhere.
 ///
@@ -118,10 +119,22 @@ impl Linear for Constant {
 }
 
 impl Constant {
+    /// One row or column, of which the product is made: the sum of `x` along `axis` times the value.
     fn times_sum(&self, x: &Value, axis: i32, shape: &[i32]) -> Result<Value> {
-        implicit(|[x, value]: [Array; 2]| ops::broadcast_to(x.sum_axes(&[axis], true)?.multiply(value)?, shape))([
+        let (dtype, wide) = (self.aval.dtype, wide(self.aval.dtype));
+        let value = self.value.as_dtype(wide)?;
+        // Repeated before it is rounded, so that the gradient is summed in the wide type, too.
+        let repeat = |thin: Array| ops::broadcast_to(thin.as_dtype(wide)?, shape)?.as_dtype(dtype);
+        if let Value::Dense(x) = x {
+            return Ok(repeat(x.as_dtype(wide)?.sum_axes(&[axis], true)?.multiply(value)?)?.into());
+        }
+        // An implicit `x` has a product of its own, for which it need not be built.
+        let depth = x.aval()?.shape.iter().nth_back(if axis == -1 { 0 } else { 1 }).copied().unwrap_or(1);
+        let thin = if axis == -1 { [depth, 1] } else { [1, depth] };
+        let thin = ops::broadcast_to(value, &thin)?.as_dtype(dtype)?.contiguous()?;
+        implicit(|[x, thin]: [Array; 2]| repeat(if axis == -1 { x.matmul(thin)? } else { thin.matmul(x)? }))([
             x.clone(),
-            (&self.value).into(),
+            thin.into(),
         ])
     }
 }
@@ -158,10 +171,7 @@ fn repeated(name: &str, value: &Array, count: usize, dtype: Dtype) -> Result<Arr
         return Err(Error::decline("there are no elements to reduce, or more than a float counts"));
     }
     // A count is beyond the integers that a half type has.
-    let wide = match dtype {
-        Dtype::Float16 | Dtype::Bfloat16 => Dtype::Float32,
-        other => other,
-    };
+    let wide = wide(dtype);
     let value = value.as_dtype(wide)?;
     let count = Array::from_slice(&[count as i64], &[]).as_dtype(wide)?;
     let made = if name == "Sum" { value.multiply(count)? } else { value.power(count)? };

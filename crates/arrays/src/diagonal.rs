@@ -5,6 +5,7 @@ use tacit_core::op::{Add, AsType, Divide, Matmul, Multiply, Negative, Subtract, 
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::linear::{Gain, Linear, check_float, scalar};
+use crate::wide::{wide, widely};
 
 /// A square matrix that is zero off its diagonal.
 ///
@@ -57,6 +58,16 @@ impl Diagonal {
         &self.diagonal
     }
 
+    /// `x` times the elements in the shape that broadcasts against it.
+    fn times(&self, x: &Value, shape: &[i32]) -> Result<Value> {
+        let diagonal = self.diagonal.reshape(shape)?;
+        match x {
+            // The gradient of an element is a sum over a whole row or column.
+            Value::Dense(x) => Ok(widely(x, |x| Ok(x.multiply(diagonal.as_dtype(wide(x.dtype()))?)?))?.into()),
+            Value::Implicit(_) => implicit(|[x, d]: [Array; 2]| x.multiply(d))([x.clone(), diagonal.into()]),
+        }
+    }
+
     /// The same matrix with other elements.
     fn with(&self, diagonal: Array) -> Value {
         Self { aval: Aval::new(&self.aval.shape, diagonal.dtype()), diagonal }.into()
@@ -71,14 +82,11 @@ impl Materialize for Diagonal {
 
 impl Linear for Diagonal {
     fn right(&self, x: &Value) -> Result<Value> {
-        implicit(|[x, diagonal]: [Array; 2]| x.multiply(diagonal))([x.clone(), (&self.diagonal).into()])
+        self.times(x, &[-1])
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
-        implicit(|[x, diagonal]: [Array; 2]| x.multiply(diagonal.reshape(&[-1, 1])?))([
-            x.clone(),
-            (&self.diagonal).into(),
-        ])
+        self.times(x, &[-1, 1])
     }
 
     fn gain(&self) -> Gain {
@@ -149,7 +157,7 @@ pub fn diagonal_sum(op: &Sum, d: &Diagonal) -> Result<Array> {
     match op.axes.as_slice() {
         [0] => Ok(d.diagonal.reshape(&[1, -1])?),
         [1] => Ok(d.diagonal.reshape(&[-1, 1])?),
-        [0, 1] => Ok(d.diagonal.sum(None)?.reshape(&[1, 1])?),
+        [0, 1] => widely(&d.diagonal, |diagonal| Ok(diagonal.sum(None)?.reshape(&[1, 1])?)),
         _ => Err(Error::decline("the sum is along no axis")),
     }
 }

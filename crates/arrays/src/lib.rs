@@ -43,6 +43,7 @@ pub mod structural;
 pub mod ternary;
 pub mod transposed;
 pub mod views;
+mod wide;
 
 pub use affine::AffineArray;
 pub use binary::BinaryArray;

@@ -5,11 +5,13 @@ use tacit_core::op::{AsType, Gather, Multiply, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::linear::{Gain, Linear, check_float, gathered_rows, narrowing, scalar};
+use crate::wide::wide;
 
 /// The sum `base + alpha / r * B A`, of which no part is built: a product with it is one with each.
 ///
 /// The base is any value; one that has handlers of its own, such as a 4-bit weight, keeps them. The factors are PEFT's:
-/// `a: [r, in]`, `b: [out, r]` for a base `[out, in]`, each cast to the base's dtype where it is used.
+/// `a: [r, in]`, `b: [out, r]` for a base `[out, in]`. Beside a base of a half type they are multiplied in `f32`, and their
+/// product is rounded with the sum.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -138,9 +140,8 @@ impl Lora {
         Ok(Value::from(Self { key: None, ..self.clone() }).dense()?.into())
     }
 
-    /// Left and right factor of the product in the dtype of the base; the left one is scaled.
-    fn factors(&self) -> Result<[Value; 2]> {
-        let dtype = self.base.aval()?.dtype;
+    /// Left and right factor of the product; the left one is scaled.
+    fn factors(&self, dtype: Dtype) -> Result<[Array; 2]> {
         let number = |number: f32| Array::from_f32(number).as_dtype(dtype);
         let mut a = self.a.as_dtype(dtype)?;
         if let Some(key) = &self.key {
@@ -150,30 +151,44 @@ impl Lora {
         }
         let (scale, b) = (number(self.scale())?, self.b.as_dtype(dtype)?);
         let (left, right) = if self.transposed { (a.t(), b.t()) } else { (b, a) };
-        Ok([left.multiply(scale)?.into(), right.into()])
+        Ok([left.multiply(scale)?, right])
     }
 
-    /// Plain code on `x`, the base and both factors.
-    fn applied(&self, x: &Value, mut f: impl FnMut([Array; 4]) -> Result<Array>) -> Result<Value> {
-        let [left, right] = self.factors()?;
-        implicit(|arrays: [Array; 4]| f(arrays))([x.clone(), self.base.clone(), left, right])
+    /// The sum of what plain code makes of `x` and the base, and of what it makes of `x` and both factors.
+    fn applied(
+        &self,
+        x: &Value,
+        on_base: impl Fn(&Array, Array) -> Result<Array>,
+        on_factors: impl Fn(Array, [&Array; 2]) -> Result<Array>,
+    ) -> Result<Value> {
+        let dtype = self.aval.dtype;
+        // An implicit `x` may have no wider form.
+        let wide = if x.is_implicit() { dtype } else { wide(dtype) };
+        let [left, right] = self.factors(wide)?;
+        implicit(|[x, base]: [Array; 2]| {
+            let product = on_base(&x, base)?.as_dtype(wide)?;
+            let x = if x.dtype().is_float() { x.as_dtype(wide)? } else { x };
+            Ok::<_, Error>(product.add(on_factors(x, [&left, &right])?)?.as_dtype(dtype)?)
+        })([x.clone(), self.base.clone()])
     }
 }
 
 impl Materialize for Lora {
     fn materialize(&self) -> Result<Value> {
-        let [left, right] = self.factors()?;
-        Ok(self.base.dense()?.add(left.dense()?.matmul(right.dense()?)?)?.into())
+        let base = self.base.dense()?;
+        let wide = wide(base.dtype());
+        let [left, right] = self.factors(wide)?;
+        Ok(base.as_dtype(wide)?.add(left.matmul(right)?)?.as_dtype(base.dtype())?.into())
     }
 }
 
 impl Linear for Lora {
     fn right(&self, x: &Value) -> Result<Value> {
-        self.applied(x, |[x, base, left, right]| Ok(x.matmul(base)?.add(x.matmul(left)?.matmul(right)?)?))
+        self.applied(x, |x, base| Ok(x.matmul(base)?), |x, [left, right]| Ok(x.matmul(left)?.matmul(right)?))
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
-        self.applied(x, |[x, base, left, right]| Ok(base.matmul(&x)?.add(left.matmul(right.matmul(x)?)?)?))
+        self.applied(x, |x, base| Ok(base.matmul(x)?), |x, [left, right]| Ok(left.matmul(right.matmul(x)?)?))
     }
 
     fn gain(&self) -> Gain {
@@ -211,8 +226,9 @@ pub fn lora_multiply(_op: &Multiply, w: &Lora, x: &Array) -> Result<Value> {
 #[handler]
 pub fn lora_gather(op: &Gather, w: &Lora, rows: &Array) -> Result<Value> {
     let shape = gathered_rows(op, &w.aval, rows)?;
-    w.applied(&rows.into(), |[rows, base, left, right]| {
-        let change = left.take_axis(&rows, 0)?.matmul(right)?;
-        Ok(base.take_axis(&rows, 0)?.add(change)?.reshape(&shape)?)
-    })
+    w.applied(
+        &rows.into(),
+        |rows, base| Ok(base.take_axis(rows, 0)?.reshape(&shape)?),
+        |rows, [left, right]| Ok(left.take_axis(rows, 0)?.matmul(right)?.reshape(&shape)?),
+    )
 }

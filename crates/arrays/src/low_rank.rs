@@ -5,6 +5,7 @@ use tacit_core::op::{Add, AsType, Gather, Multiply, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::linear::{Gain, Linear, check_float, gathered_rows, narrowing};
+use crate::wide::wide;
 
 /// The product of `left: [n, r]` and `right: [r, k]`, which is not built.
 ///
@@ -194,8 +195,10 @@ pub fn low_rank_add(_op: &Add, a: &LowRank, b: &LowRank) -> Result<Value> {
 /// The sums of the factors.
 #[handler]
 pub fn low_rank_sum(op: &Sum, w: &LowRank) -> Result<Value> {
+    let wide = wide(w.aval.dtype);
     let summed = |factor: Array, axis: i32| {
+        let factor = factor.as_dtype(wide)?;
         if op.axes.contains(&axis) { Ok(factor.sum_axes(&[axis], true)?) } else { Ok::<_, Error>(factor) }
     };
-    w.on_factors(|left, right| Ok(summed(left, 0)?.matmul(summed(right, 1)?)?))
+    w.on_factors(|left, right| Ok(summed(left, 0)?.matmul(summed(right, 1)?)?.as_dtype(w.aval.dtype)?))
 }

@@ -1,4 +1,4 @@
-//! An array times a number.
+//! An array times or divided by a number.
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::op::{AsType, Divide, Moving, Multiply, Negative, Slice, Sum, TypedPrimitive};
@@ -7,12 +7,14 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadca
 use crate::cast::{Cast, castable, holds};
 use crate::linear::{Gain, Linear, dense_side};
 use crate::views::{built, ranges};
+use crate::wide::{wide, widely};
 
-/// Any array times a scalar.
+/// Any array times a scalar, or divided by one.
 ///
 /// Every linear primitive passes through: the scalar multiplies its result, which is smaller, or the view that it
 /// makes. `w * s` and `w / s` make one of any implicit `w` whose type has no such handler, so that the scalar does not
-/// cost the fused handlers of `w`. The scalar gets a gradient.
+/// cost the fused handlers of `w`. The scalar gets a gradient. It is kept in `f32` beside a half type, so that each element
+/// is rounded once.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -31,8 +33,11 @@ use crate::views::{built, ranges};
 #[implicit(name = "tacit.Scaled", family(Linear))]
 pub struct Scaled {
     inner: Value,
-    /// Without axes, of the dtype of `inner`.
+    /// Without axes; `f32` where `inner` is of a half type.
     scale: Array,
+    /// Whether the scalar is a divisor.
+    #[implicit(aux)]
+    divides: bool,
     #[implicit(aux)]
     aval: Aval,
 }
@@ -42,7 +47,7 @@ impl Scaled {
     ///
     /// # Errors
     ///
-    /// `inner` is not float, or `scale` has axes or another dtype.
+    /// `inner` is not float, or `scale` has axes or a dtype that is neither the array's nor `f32` beside a half type.
     pub fn new(inner: impl Into<Value>, scale: &Array) -> Result<Self> {
         let inner = inner.into();
         let (aval, found) = (inner.aval()?, Aval::from(scale));
@@ -50,13 +55,13 @@ impl Scaled {
             return Err(Error::invalid(format!("{aval} cannot be scaled"), "scale a float array"));
         }
         let expected = Aval::new(&[], aval.dtype);
-        if expected != found {
+        if expected != found && Aval::new(&[], wide(aval.dtype)) != found {
             return Err(Error::invalid(
                 format!("the scale is {found}, and that of {aval} is {expected}"),
                 "give a scalar of the array's dtype",
             ));
         }
-        Ok(Self { inner, scale: scale.clone(), aval })
+        Ok(Self { inner, scale: scale.as_dtype(wide(aval.dtype))?, divides: false, aval })
     }
 
     /// The array that is scaled.
@@ -65,39 +70,60 @@ impl Scaled {
         &self.inner
     }
 
-    /// The scalar.
+    /// The scalar: a factor, or a divisor if [`divides`](Self::divides).
     #[must_use]
     pub fn scale(&self) -> &Array {
         &self.scale
     }
 
-    /// The product as a view where there is something to view.
-    pub(crate) fn of(inner: Value, scale: &Array) -> Result<Value> {
+    /// Whether the array is divided by the scalar.
+    #[must_use]
+    pub fn divides(&self) -> bool {
+        self.divides
+    }
+
+    /// The product or quotient as a view where there is something to view.
+    pub(crate) fn of(inner: Value, scale: &Array, divides: bool) -> Result<Value> {
         if let Some(view) = inner.downcast::<Self>() {
-            return Self::of(view.inner.clone(), &view.scale.multiply(scale)?);
+            let both = if view.divides == divides { view.scale.multiply(scale)? } else { view.scale.divide(scale)? };
+            return Self::of(view.inner.clone(), &both, view.divides);
         }
         match inner {
-            Value::Dense(array) => Ok(array.multiply(scale)?.into()),
-            inner @ Value::Implicit(_) => Ok(Self::new(inner, scale)?.into()),
+            Value::Dense(array) => {
+                let scaled = |array: &Array| Ok(if divides { array.divide(scale)? } else { array.multiply(scale)? });
+                Ok(widely(&array, scaled)?.into())
+            }
+            inner @ Value::Implicit(_) => Ok(Self { divides, ..Self::new(inner, scale)? }.into()),
         }
+    }
+
+    /// Another array with the same scalar.
+    fn with(&self, inner: Value) -> Result<Value> {
+        Self::of(inner, &self.scale, self.divides)
+    }
+
+    /// What plain code makes of `x` and the array behind the view, scaled.
+    fn product(&self, x: &Array, f: fn(&Array, &Array) -> Result<Array>) -> Result<Value> {
+        // What a small scalar brings back into the range of f16 may be beyond it before.
+        let x = if self.aval.dtype == Dtype::Float16 { &x.as_dtype(Dtype::Float32)? } else { x };
+        let product = self.with(implicit(|[x, w]: [Array; 2]| f(&x, &w))([x.into(), self.inner.clone()])?)?;
+        implicit(|product: Array| product.as_dtype(self.aval.dtype))(product)
     }
 }
 
 impl Materialize for Scaled {
     fn materialize(&self) -> Result<Value> {
-        Self::of(built(&self.inner)?, &self.scale)
+        self.with(built(&self.inner)?)
     }
 }
 
 impl Linear for Scaled {
     fn right(&self, x: &Value) -> Result<Value> {
-        let product = implicit(|[x, w]: [Array; 2]| x.matmul(w))([dense_side(x)?.into(), self.inner.clone()])?;
-        Self::of(product, &self.scale)
+        self.product(dense_side(x)?, |x, w| Ok(x.matmul(w)?))
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
-        let product = implicit(|[x, w]: [Array; 2]| w.matmul(x))([dense_side(x)?.into(), self.inner.clone()])?;
-        Self::of(product, &self.scale)
+        self.product(dense_side(x)?, |x, w| Ok(w.matmul(x)?))
     }
 
     fn gain(&self) -> Gain {
@@ -112,19 +138,22 @@ pub fn scaled_moving(op: &Moving, w: &Scaled, rest: &[&Value], made: &[Aval]) ->
         ranges(&op.view()?, &made[0])?;
     }
     let operands: Vec<&Value> = std::iter::once(&w.inner).chain(rest.iter().copied()).collect();
-    op.apply(&operands)?.into_iter().map(|result| Scaled::of(result, &w.scale)).collect()
+    op.apply(&operands)?.into_iter().map(|result| w.with(result)).collect()
 }
 
 /// The scalar multiplies the sum.
 #[handler]
 pub fn scaled_sum(op: &Sum, w: &Scaled) -> Result<Value> {
-    Scaled::of(implicit(|w: Array| w.sum_axes(&op.axes, true))(w.inner.clone())?, &w.scale)
+    if w.aval.dtype == Dtype::Float16 {
+        return Err(Error::decline("the sum may be beyond the range of f16 before it is scaled"));
+    }
+    w.with(implicit(|w: Array| w.sum_axes(&op.axes, true))(w.inner.clone())?)
 }
 
 /// The same array times the negated scalar.
 #[handler]
 pub fn scaled_negative(_op: &Negative, w: &Scaled) -> Result<Value> {
-    Scaled::of(w.inner.clone(), &w.scale.negative()?)
+    Scaled::of(w.inner.clone(), &w.scale.negative()?, w.divides)
 }
 
 /// The cast of the product.
@@ -139,31 +168,30 @@ pub fn scaled_astype(op: &AsType, w: &Scaled) -> Result<Value> {
     }
     // A product in a narrower type shows its rounding in a wider one.
     let inner = implicit(|w: Array| w.as_dtype(Dtype::Float32))(w.inner.clone())?;
-    Cast::of(Scaled::of(inner, &w.scale.as_dtype(Dtype::Float32)?)?, own, op.dtype)
+    Cast::of(w.with(inner)?, own, op.dtype)
 }
 
 /// Any array times a scalar, as a [`Scaled`].
 #[handler]
 pub fn scale(_op: &Multiply, w: &dyn ImplicitArray, by: &Array) -> Result<Value> {
-    Scaled::of(dyn_clone::clone_box(w).into(), &scalar(w, by)?)
+    Scaled::of(dyn_clone::clone_box(w).into(), &scalar(w, by)?, false)
 }
 
 /// Any array divided by a scalar, as a [`Scaled`].
 #[handler]
 pub fn unscale(_op: &Divide, w: &dyn ImplicitArray, by: &Array) -> Result<Value> {
-    let by = scalar(w, by)?;
-    Scaled::of(dyn_clone::clone_box(w).into(), &by.reciprocal()?)
+    Scaled::of(dyn_clone::clone_box(w).into(), &scalar(w, by)?, true)
 }
 
 /// The number that the other factor repeats.
 fn scalar(w: &dyn ImplicitArray, factor: &Array) -> Result<Array> {
     let dtype = w.aval()?.dtype;
-    if !dtype.is_float() || dtype == Dtype::Float16 {
-        return Err(Error::decline("only f32 and bf16 arrays are scaled: a number beside an f16 one overflows"));
+    if !dtype.is_float() {
+        return Err(Error::decline("only float arrays are scaled"));
     }
     let number = broadcast_source(factor)?;
     if number.size() != 1 {
         return Err(Error::decline("the other factor is not a scalar"));
     }
-    Ok(number.reshape(&[])?)
+    Ok(number.reshape(&[])?.as_dtype(wide(dtype))?)
 }

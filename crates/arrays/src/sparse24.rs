@@ -5,6 +5,7 @@ use tacit_core::op::{AsType, Gather, Multiply, Squeeze, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
 use crate::linear::{check_float, gathered_rows, scalar};
+use crate::wide::widely;
 
 /// An array that keeps two of each four neighbors along its last axis; the others are zero.
 ///
@@ -231,5 +232,5 @@ pub fn sparse24_sum(op: &Sum, w: &Sparse24) -> Result<Array> {
         return Err(Error::decline("a group is not summed as a whole"));
     }
     let values = if w.transposed { w.values.t() } else { w.values.clone() };
-    Ok(values.sum_axes(&op.axes, true)?)
+    widely(&values, |values| Ok(values.sum_axes(&op.axes, true)?))
 }

@@ -6,6 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::linear::Linear;
 use crate::packed::Packed;
+use crate::wide::wide;
 use crate::{Cast, Concat, Scaled, Sliced, Transposed};
 
 /// The value one layer down; the policy was asked for the view, which counts once.
@@ -72,7 +73,7 @@ pub fn view_negative(_op: &Negative, array: &dyn ImplicitArray) -> Result<Value>
     if !dtype.is_float() {
         return Err(Error::decline("only float arrays are scaled"));
     }
-    Scaled::of(viewed(array)?, &Array::from_f32(-1.0).as_dtype(dtype)?)
+    Scaled::of(viewed(array)?, &Array::from_f32(-1.0).as_dtype(wide(dtype))?, false)
 }
 
 /// Arrays of any types one after the other, as a [`Concat`].

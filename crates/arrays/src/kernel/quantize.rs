@@ -1,8 +1,9 @@
 //! Floats to codes and scales.
 
+use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit_core::kernel::{Input, Kernel, Output, apply};
-use tacit_core::{Aval, Param, Result};
+use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::{Aval, Param};
 use tacit_kernels::{ScaleRule, affine, binary, dynamic8, fp4, int8, mxfp4, mxfp8, nf4, nvfp4, ternary};
 
 use super::encode::{self, encoded};
@@ -41,7 +42,7 @@ pub enum Encoding {
 /// # Errors
 ///
 /// When it runs: an element is NaN or infinite.
-pub fn quantize<const N: usize>(encoding: Encoding, block: usize, inputs: &[Array]) -> Result<[Array; N]> {
+pub fn quantize<const N: usize>(encoding: Encoding, block: usize, inputs: &[Array]) -> tacit_core::Result<[Array; N]> {
     let mut made = apply(Quantize { encoding, block }, inputs)?;
     made[0] = stop_gradient(&made[0])?;
     Ok(made.try_into().unwrap_or_else(|made: Vec<Array>| unreachable!("the kernel declares {} results", made.len())))
@@ -153,4 +154,60 @@ impl Kernel for Quantize {
         }
         Ok(made)
     }
+
+    /// The codes of the kernel itself, which refuses what the decomposition codes: all examples at once where their blocks
+    /// lie one after the other, and otherwise one by one.
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
+        Some(self.mapped(inputs, axes))
+    }
+}
+
+impl Quantize {
+    fn mapped(&self, inputs: &[Array], axes: &[Option<usize>]) -> Fallible<Mapped> {
+        let again = || Self { encoding: self.encoding, block: self.block };
+        let count = inputs.iter().zip(axes).find_map(|(input, axis)| axis.map(|axis| input.dim(axis as i32)));
+        let count = count.ok_or("no input is mapped")?;
+        let front = inputs
+            .iter()
+            .zip(axes)
+            .map(|(input, axis)| axis.map_or_else(|| Ok(input.clone()), |axis| input.move_axis(axis as i32, 0)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let of_example = |input: usize, example: i32| match axes[input] {
+            Some(_) => front[input].try_index(example),
+            None => Ok(front[input].clone()),
+        };
+        if let (Some(format), [x], true) = (self.encoding.format(), &front[..], count > 0) {
+            let example = &x.shape()[1..];
+            let size: usize = example.iter().map(|&extent| extent as usize).product();
+            let aligned = size.is_multiple_of(self.block) && (size * format.bits()).is_multiple_of(8);
+            if format.is_grouped() || aligned {
+                let (codes, scales) = format.children(example, self.block);
+                let mut made = apply(again(), std::slice::from_ref(x))?;
+                for (place, made) in made.iter_mut().enumerate() {
+                    let shape = if place == 0 { &codes } else { &scales };
+                    *made = made.reshape(&[&[count], &shape[..]].concat())?;
+                }
+                return Ok(with_axes(made));
+            }
+        }
+        let examples = (0..count)
+            .map(|example| {
+                let inputs =
+                    (0..inputs.len()).map(|input| of_example(input, example)).collect::<Result<Vec<_>, _>>()?;
+                Ok(apply(again(), &inputs)?)
+            })
+            .collect::<Fallible<Vec<_>>>()?;
+        let results = examples.first().ok_or("there are no examples")?.len();
+        let stacked = |result: usize| {
+            let all: Vec<&Array> = examples.iter().map(|made| &made[result]).collect();
+            ops::stack(&all, 0)
+        };
+        Ok(with_axes((0..results).map(stacked).collect::<Result<_, _>>()?))
+    }
+}
+
+/// Results whose mapped axis is the first.
+fn with_axes(results: Vec<Array>) -> Mapped {
+    let axes = vec![0; results.len()];
+    (results, axes)
 }

@@ -97,15 +97,6 @@ fn integers_are_not_scaled() {
 }
 
 #[test]
-fn a_half_quotient_is_built() {
-    let w = mxfp4(&normal_of(Dtype::Float16, 1, &[4, 32]));
-    let operands = [w, Value::from(Array::from_f32(1e-5).as_dtype(Dtype::Float16).expect("f16"))];
-    let divide = |a: Vec<Array>| Ok(vec![a[0].divide(&a[1])?]);
-    oracle(Dtype::Float16).allowing().check("W / s", &operands, divide);
-    assert!(oracle(Dtype::Float16).compare("W / s", &operands, divide).is_err());
-}
-
-#[test]
 fn views_and_rows_are_scaled() {
     let rows = || Value::from(Array::from_slice(&[3u32, 0, 39], &[3]));
     for w in both(F32, 1, &[40, 96]).map(scaled) {

@@ -1,4 +1,4 @@
-//! A function of arrays with a vjp of its own.
+//! A function of arrays with derivatives of its own.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
@@ -7,7 +7,7 @@ use tacit_bridge::BoxError;
 
 use crate::{Error, Result};
 
-/// A function together with its vjp.
+/// A function together with its vjp, and its jvp if that is another than the function's own.
 ///
 /// It lives in a graph, which any thread may let go of or transform; one call at a time is made.
 pub trait Differentiable: Send + 'static {
@@ -27,9 +27,16 @@ pub trait Differentiable: Send + 'static {
     ///
     /// Whatever the function refuses.
     fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>>;
+
+    /// One tangent for each result, of the result's own shape and dtype, given those of the primals that `argnums` names;
+    /// `None` for the jvp of [`forward`](Self::forward).
+    fn tangents(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>>> {
+        let _ = (primals, tangents, argnums);
+        None
+    }
 }
 
-/// Applies `function` so that its vjp is the function's own; [`custom_vjp`](super::custom_vjp()) does so over trees.
+/// Applies `function` so that its derivatives are its own; [`custom_vjp`](super::custom_vjp()) does so over trees.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -62,7 +69,7 @@ pub trait Differentiable: Send + 'static {
 /// The function fails or gives no result. Number, shape and dtype of the gradients are checked when they are taken.
 pub fn apply(function: impl Differentiable, args: &[Array]) -> Result<Vec<Array>> {
     let bridged = Bridged { name: function.name().to_owned(), function: Mutex::new(function) };
-    Ok(tacit_bridge::custom_vjp(bridged, args)?)
+    Ok(tacit_bridge::custom_function(bridged, args)?)
 }
 
 /// Makes of a function that is only `Send`, as anything with arrays in it, one that threads may share.
@@ -84,7 +91,7 @@ impl<F> Bridged<F> {
     }
 }
 
-impl<F: Differentiable> tacit_bridge::Differentiable for Bridged<F> {
+impl<F: Differentiable> tacit_bridge::CustomFunction for Bridged<F> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -93,7 +100,16 @@ impl<F: Differentiable> tacit_bridge::Differentiable for Bridged<F> {
         Ok(self.locked()?.forward(args)?)
     }
 
-    fn backward(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>, BoxError> {
-        Ok(self.locked()?.backward(primals, cotangents, outputs)?)
+    fn vjp(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Option<Result<Vec<Array>, BoxError>> {
+        let made = self.locked().and_then(|function| function.backward(primals, cotangents, outputs));
+        Some(made.map_err(Into::into))
+    }
+
+    fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
+        let made = match self.locked() {
+            Ok(function) => function.tangents(primals, tangents, argnums)?,
+            Err(error) => Err(error),
+        };
+        Some(made.map_err(Into::into))
     }
 }

@@ -1,0 +1,137 @@
+//! Half types over long axes: where the dense product is rounded once, so is what stands for it.
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::{Concat, Constant, Diagonal, Lora, LowRank, Sparse24, Stacked};
+use tacit_core::tree::Gradient;
+use tacit_core::{Policy, Result, Value, implicit, transform};
+use tacit_testing::oracle::floats;
+
+use crate::operands::{every, nf4, normal_of};
+
+pub(crate) const HALVES: [Dtype; 2] = [Dtype::Bfloat16, Dtype::Float16];
+const LONG: i32 = 1000;
+
+pub(crate) fn ones(dtype: Dtype, shape: &[i32]) -> Array {
+    full(dtype, shape, 1.0)
+}
+
+pub(crate) fn full(dtype: Dtype, shape: &[i32], value: f32) -> Array {
+    ops::full::<f32>(shape, Array::from_f32(value)).and_then(|array| array.as_dtype(dtype)).expect("a float type")
+}
+
+/// `f` of the operands under `Policy::Deny`: every element must be `expected`.
+#[track_caller]
+pub(crate) fn check<const N: usize>(operands: [Value; N], expected: f32, f: impl Fn([Array; N]) -> Result<Array>) {
+    let _deny = Policy::Deny.scope();
+    let names: Vec<String> = operands.iter().map(ToString::to_string).collect();
+    let made = implicit(f)(operands).and_then(|made| made.dense()).expect("is handled");
+    let found = floats(&made).expect("floats");
+    assert!(found.iter().all(|&found| found == expected), "{}: {} is not {expected}", names.join(", "), found[0]);
+}
+
+fn times([x, w]: [Array; 2]) -> Result<Array> {
+    Ok(x.matmul(w)?)
+}
+
+#[test]
+fn a_product_with_a_constant_counts_all_rows() {
+    for dtype in HALVES {
+        let of = |shape: &[i32]| Value::from(Constant::ones(shape, dtype).expect("ones"));
+        check([ones(dtype, &[1, LONG]).into(), of(&[LONG, 4])], 1000.0, times);
+        check([of(&[4, LONG]), ones(dtype, &[LONG, 1]).into()], 1000.0, times);
+        check([of(&[4, LONG]), of(&[LONG, 2])], 1000.0, times);
+        check([nf4(&ones(dtype, &[4, 1024]), 64), of(&[1024, 3])], 1024.0, times);
+        check([of(&[3, 1024]), nf4(&ones(dtype, &[1024, 4]), 64)], 1024.0, times);
+    }
+}
+
+#[test]
+fn the_gradient_of_a_product_with_a_constant_counts_all_columns() {
+    for dtype in HALVES {
+        let w = Value::from(Constant::ones(&[4, LONG], dtype).expect("ones"));
+        let sum = |(x, w): (Array, Array)| x.matmul(w)?.as_dtype(Dtype::Float32)?.sum(None);
+        let (x, w) = transform::grad(sum)((ones(dtype, &[1, 4]).into(), w)).expect("is handled");
+        assert_eq!(floats(x.array().expect("dense")).expect("floats"), [1000.0; 4]);
+        let Gradient::Implicit { children, .. } = w else { panic!("of a constant") };
+        assert_eq!(floats(children[0].1.array().expect("dense")).expect("floats"), [4000.0]);
+    }
+}
+
+#[test]
+fn the_gradient_of_a_diagonal_counts_all_rows() {
+    for dtype in HALVES {
+        for turned in [false, true] {
+            let d = Value::from(Diagonal::new(ones(dtype, &[4])).expect("a vector"));
+            let x = ones(dtype, if turned { &[4, LONG] } else { &[LONG, 4] });
+            let sum = move |d: Array| {
+                let y = if turned { d.matmul(&x)? } else { x.matmul(d)? };
+                y.as_dtype(Dtype::Float32)?.sum(None)
+            };
+            let found = transform::grad(sum)(d).expect("is handled");
+            let Gradient::Implicit { children, .. } = found else { panic!("of a diagonal") };
+            assert_eq!(floats(children[0].1.array().expect("dense")).expect("floats"), [1000.0; 4]);
+        }
+    }
+}
+
+#[test]
+fn sums_of_parts_count_all_elements() {
+    let sum = |axis: i32| move |[w]: [Array; 1]| Ok(w.sum_axis(axis, None)?);
+    for dtype in HALVES {
+        let diagonal = Diagonal::new(ones(dtype, &[LONG])).expect("a vector");
+        check([diagonal.into()], 1000.0, |[w]| Ok(w.sum(None)?));
+        let low_rank = |n, k| LowRank::new(ones(dtype, &[n, 1]), ones(dtype, &[1, k])).expect("a product");
+        check([low_rank(LONG, 4).into()], 1000.0, sum(0));
+        check([low_rank(4, LONG).into()], 1000.0, sum(1));
+        let sparse = Sparse24::prune(&ones(dtype, &[4, 2 * LONG])).expect("groups");
+        check([sparse.into()], 1000.0, sum(1));
+    }
+}
+
+#[test]
+fn products_of_many_parts_are_added_in_single_precision() {
+    for dtype in HALVES {
+        let parts = (0..500).map(|_| ones(dtype, &[2, 4]).into()).collect();
+        let w = Value::from(Concat::new(parts, 0).expect("fits"));
+        check([ones(dtype, &[1, LONG]).into(), w.clone()], 1000.0, times);
+        check([w, ones(dtype, &[LONG, 1]).into()], 1000.0, |[w, x]| Ok(w.t().matmul(x)?));
+    }
+}
+
+#[test]
+fn what_the_base_of_a_lora_leaves_is_rounded_once() {
+    // 257 and 2049 are between two numbers of their types.
+    for (dtype, between) in [(Dtype::Bfloat16, 256.0), (Dtype::Float16, 2048.0)] {
+        let base = full(dtype, &[1, 1], -between);
+        let lora = |base: Value| {
+            let a = full(Dtype::Float32, &[1, 1], between + 1.0);
+            Value::from(Lora::new(base, a, ones(Dtype::Float32, &[1, 1]), 1.0).expect("fits"))
+        };
+        check([ones(dtype, &[1, 1]).into(), lora((&base).into())], 1.0, times);
+        check([lora((&base).into()), ones(dtype, &[1, 1]).into()], 1.0, times);
+        check([lora((&base).into())], 1.0, |[w]| Ok(w.take_axis(Array::from_slice(&[0u32], &[1]), 0)?));
+        let _allow = Policy::Allow.scope();
+        assert_eq!(floats(&lora(base.into()).dense().expect("dense")).expect("floats"), [1.0]);
+    }
+}
+
+#[test]
+fn packed_and_stacked_products_over_long_axes() {
+    for dtype in HALVES {
+        for w in every(dtype, 1, &[8, 1024]) {
+            let x = normal_of(dtype, 2, &[3, 1024]);
+            let found =
+                implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([(&x).into(), w.clone()]).and_then(|y| y.dense());
+            let found = floats(&found.expect("is handled")).expect("floats");
+            let _allow = Policy::Allow.scope();
+            let f32 = |array: &Array| array.as_dtype(Dtype::Float32).expect("f32");
+            let expected = f32(&x).matmul(f32(&w.dense().expect("dense")).t()).expect("dense");
+            for (found, expected) in found.iter().zip(floats(&expected).expect("floats")) {
+                assert!((found - expected).abs() < 0.5, "{w}: {found} {expected}");
+            }
+        }
+        let experts = vec![ones(dtype, &[LONG, 4]).into(), nf4(&ones(dtype, &[LONG, 4]), 64)];
+        let w = Value::from(Stacked::new(experts).expect("of one aval"));
+        check([ones(dtype, &[2, 1, LONG]).into(), w], 1000.0, times);
+    }
+}
