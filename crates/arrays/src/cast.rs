@@ -85,18 +85,19 @@ impl Cast {
         self.inner.downcast::<Self>().map_or_else(|| self.inner.clone(), Self::behind)
     }
 
-    /// Declines where what is behind the view has no other way to be wider than such a view, which a product would ask
-    /// for without end.
-    fn widens(&self) -> Result<()> {
+    /// What is behind the view, which a product with numbers of `dtype` promotes; declines where that is only such a view
+    /// again, which a product would ask for without end.
+    fn promoted(&self, dtype: Dtype) -> Result<Value> {
         let behind = self.behind();
-        if holds(self.aval.dtype, behind.aval()?.dtype) {
-            return Ok(());
+        let own = behind.aval()?.dtype;
+        let wide = if own == dtype { own } else { Dtype::Float32 };
+        if own != wide {
+            let read = implicit(|w: Array| w.as_dtype(wide))(behind.clone())?;
+            if read.downcast::<Self>().is_some_and(|view| view.behind().aval().is_ok_and(|aval| aval.dtype != wide)) {
+                return Err(Error::decline(format!("the array behind the view is {} in any form", behind.aval()?)));
+            }
         }
-        let wider = implicit(|w: Array| w.as_dtype(self.aval.dtype))(behind)?;
-        if wider.downcast::<Self>().is_some() {
-            return Err(Error::decline(format!("the array behind the view has no form in {}", self.aval)));
-        }
-        Ok(())
+        Ok(behind)
     }
 
     /// The same cast of what plain code makes of the array behind it.
@@ -124,13 +125,13 @@ impl Materialize for Cast {
 // MLX promotes the operands of a product, by an `AsType` on the array behind the view where that is the narrower one.
 impl Linear for Cast {
     fn right(&self, x: &Value) -> Result<Value> {
-        self.widens()?;
-        implicit(|[x, w]: [Array; 2]| x.matmul(w)?.as_dtype(self.aval.dtype))([dense_side(x)?.into(), self.behind()])
+        let x = dense_side(x)?;
+        implicit(|[x, w]: [Array; 2]| x.matmul(w)?.as_dtype(self.aval.dtype))([x.into(), self.promoted(x.dtype())?])
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
-        self.widens()?;
-        implicit(|[x, w]: [Array; 2]| w.matmul(x)?.as_dtype(self.aval.dtype))([dense_side(x)?.into(), self.behind()])
+        let x = dense_side(x)?;
+        implicit(|[x, w]: [Array; 2]| w.matmul(x)?.as_dtype(self.aval.dtype))([x.into(), self.promoted(x.dtype())?])
     }
 
     fn gain(&self) -> Gain {

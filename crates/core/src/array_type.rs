@@ -61,21 +61,21 @@ pub trait StaticType: ImplicitArray {
 }
 
 /// How an array is seen as a member of the family `F`.
-pub type Cast<F> = fn(&dyn Any) -> Option<&F>;
+pub type FamilyCast<F> = fn(&dyn Any) -> Option<&F>;
 
 /// That a type joins a family.
 #[derive(Clone, Copy)]
 pub struct Membership {
     family: TypeId,
     name: fn() -> &'static str,
-    /// A [`Cast`] to the family.
+    /// A [`FamilyCast`] to the family.
     cast: &'static (dyn Any + Send + Sync),
 }
 
 impl Membership {
     /// The membership in the family `F`, such as `dyn Packed`.
     #[must_use]
-    pub const fn of<F: ?Sized + 'static>(cast: &'static Cast<F>) -> Self {
+    pub const fn of<F: ?Sized + 'static>(cast: &'static FamilyCast<F>) -> Self {
         Self { family: TypeId::of::<F>(), name: type_name::<F>, cast }
     }
 
@@ -97,7 +97,7 @@ impl dyn ImplicitArray {
     #[must_use]
     pub fn family<F: ?Sized + 'static>(&self) -> Option<&F> {
         let membership = self.array_type().families.iter().find(|membership| membership.family == TypeId::of::<F>())?;
-        membership.cast.downcast_ref::<Cast<F>>()?(self.as_any())
+        membership.cast.downcast_ref::<FamilyCast<F>>()?(self.as_any())
     }
 }
 

@@ -39,7 +39,7 @@ pub mod tree;
 mod value;
 mod values;
 
-pub use array_type::{ArrayType, Cast, Membership, StaticType, array_types};
+pub use array_type::{ArrayType, StaticType, array_types};
 pub use compile::{compile, compile_with, compile_with_state};
 pub use counters::Counters;
 pub use dispatch::{Decline, Taker};
@@ -72,7 +72,7 @@ pub mod op {
 #[doc(hidden)]
 pub mod __private {
     pub use crate::array_store::*;
-    pub use crate::array_type::TypeEntry;
+    pub use crate::array_type::{ArrayType, FamilyCast, Membership, StaticType, TypeEntry};
     pub use crate::derive_support::*;
     pub use crate::handler::{
         HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, family_operand,

@@ -94,8 +94,7 @@ fn narrower_types() {
         oracle(dtype).check("astype", &[low_rank()], move |a| Ok(vec![a[0].as_dtype(dtype)?]));
         let w = LowRank::new(normal_of(dtype, 2, &[8, 1]), normal_of(dtype, 3, &[1, 9])).expect("a product");
         let widen = |a: Vec<Array>| Ok(vec![a[0].as_dtype(F32)?]);
-        oracle(F32).allowing().check("astype", &[w.clone().into()], widen);
-        assert_eq!(oracle(F32).compare("astype", &[w.into()], widen).is_ok(), dtype == F32);
+        oracle(F32).check("astype", &[w.into()], widen);
     }
 }
 

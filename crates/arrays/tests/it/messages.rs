@@ -251,10 +251,13 @@ fn a_denied_fallback_names_the_nearest_handlers() {
     };
     let (a, b) = (normal(0, &[64, 64]), normal(1, &[64, 64]));
     expect![[r#"
-        matmul of Nf4(f32[64,64]), Affine(f32[64,64]) needs Nf4 and Affine materialized, which the policy forbids
-        near: affine_matmul (crates/arrays/src/affine.rs:..) takes matmul of dense, AffineArray
-        near: affine_matmul_left (crates/arrays/src/affine.rs:..) takes matmul of AffineArray, dense
-        near: nf4_matmul (crates/arrays/src/nf4.rs:..) takes matmul of dense, Nf4Array
+        matmul of Nf4(f32[64,64]), Affine(f32[64,64]) needs Nf4 materialized, which the policy forbids
+        declined: linear_matmul_both: the right side saves as much
+        declined: linear_matmul: the other side is Nf4(f32[64,64]), which is not dense
+        declined: linear_matmul_left: the other side is Affine(f32[64,64]), which is not dense
+        near: diagonal_matmul_both (crates/arrays/src/diagonal.rs:..) takes matmul of Diagonal, Diagonal
+        near: packed_reshape (crates/arrays/src/layout.rs:..) takes reshape of any Packed
+        near: packed_flatten (crates/arrays/src/layout.rs:..) takes flatten of any Packed
         help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]]
     .assert_eq(&message(nf4(&a, 64), affine(&b, 64, 4)));
 }

@@ -87,15 +87,13 @@ fn experts_are_cut_out() {
 }
 
 #[test]
-fn what_cuts_or_mixes_experts_is_built() {
+fn what_cuts_or_mixes_experts_is_a_view_and_what_takes_of_them_is_built() {
     let cut = |a: Vec<Array>| Ok(vec![a[0].try_index((.., 1..3))?]);
     let mixed = |a: Vec<Array>| Ok(vec![a[0].transpose_axes(&[1, 0, 2])?]);
     let taken = |a: Vec<Array>| Ok(vec![a[0].take_axis(chosen(&[1, 1], &[2]), 0)?]);
     oracle(F32).allowing().check("cut", &[experts(F32)], cut);
     oracle(F32).allowing().check("mixed", &[experts(F32)], mixed);
     oracle(F32).allowing().check("taken", &[experts(F32)], taken);
-    assert!(oracle(F32).compare("cut", &[experts(F32)], cut).is_err());
-    assert!(oracle(F32).compare("mixed", &[experts(F32)], mixed).is_err());
     assert!(oracle(F32).compare("taken", &[experts(F32)], taken).is_err());
 }
 

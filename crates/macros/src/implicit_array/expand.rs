@@ -57,8 +57,8 @@ fn implicit_array(input: &Input) -> TokenStream {
         .map_or_else(|| quote!(::core::option::Option::None), |default| quote!(::core::option::Option::Some(#default)));
     let families = families.iter().map(|family| {
         quote_spanned! {family.span()=>
-            ::tacit::Membership::of::<dyn #family>(
-                &((|array| array.downcast_ref::<#ident>().map(|array| array as &dyn #family)) as ::tacit::Cast<dyn #family>),
+            ::tacit::__private::Membership::of::<dyn #family>(
+                &((|array| array.downcast_ref::<#ident>().map(|array| array as &dyn #family)) as ::tacit::__private::FamilyCast<dyn #family>),
             )
         }
     });
@@ -102,8 +102,8 @@ fn implicit_array(input: &Input) -> TokenStream {
                 ::std::vec![#(#aux),*]
             }
 
-            fn array_type(&self) -> &'static ::tacit::ArrayType {
-                <Self as ::tacit::StaticType>::TYPE
+            fn array_type(&self) -> &'static ::tacit::__private::ArrayType {
+                <Self as ::tacit::__private::StaticType>::TYPE
             }
 
             fn as_any(&self) -> &dyn ::core::any::Any {
@@ -111,8 +111,8 @@ fn implicit_array(input: &Input) -> TokenStream {
             }
         }
 
-        impl ::tacit::StaticType for #ident {
-            const TYPE: &'static ::tacit::ArrayType = &::tacit::ArrayType {
+        impl ::tacit::__private::StaticType for #ident {
+            const TYPE: &'static ::tacit::__private::ArrayType = &::tacit::__private::ArrayType {
                 id: ::core::any::TypeId::of::<#ident>(),
                 saved_as: #name,
                 name: ::core::any::type_name::<#ident>,
@@ -123,7 +123,7 @@ fn implicit_array(input: &Input) -> TokenStream {
         }
 
         ::tacit::__private::inventory::submit! {
-            ::tacit::__private::TypeEntry(<#ident as ::tacit::StaticType>::TYPE)
+            ::tacit::__private::TypeEntry(<#ident as ::tacit::__private::StaticType>::TYPE)
         }
     }
 }

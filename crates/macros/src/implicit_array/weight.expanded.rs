@@ -87,15 +87,15 @@ const _: () = {
         fn aux(&self) -> ::std::vec::Vec<(&'static str, ::std::string::String)> {
             ::std::vec![("aval", ::std::format!("{:?}", self.aval))]
         }
-        fn array_type(&self) -> &'static ::tacit::ArrayType {
-            <Self as ::tacit::StaticType>::TYPE
+        fn array_type(&self) -> &'static ::tacit::__private::ArrayType {
+            <Self as ::tacit::__private::StaticType>::TYPE
         }
         fn as_any(&self) -> &dyn ::core::any::Any {
             self
         }
     }
-    impl ::tacit::StaticType for Weight {
-        const TYPE: &'static ::tacit::ArrayType = &::tacit::ArrayType {
+    impl ::tacit::__private::StaticType for Weight {
+        const TYPE: &'static ::tacit::__private::ArrayType = &::tacit::__private::ArrayType {
             id: ::core::any::TypeId::of::<Weight>(),
             saved_as: "test.Weight",
             name: ::core::any::type_name::<Weight>,
@@ -105,6 +105,7 @@ const _: () = {
         };
     }
     ::tacit::__private::inventory::submit! {
-        ::tacit::__private::TypeEntry(< Weight as ::tacit::StaticType > ::TYPE)
+        ::tacit::__private::TypeEntry(< Weight as ::tacit::__private::StaticType >
+        ::TYPE)
     }
 };

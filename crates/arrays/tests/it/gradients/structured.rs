@@ -1,16 +1,16 @@
 //! The cases of the structured types.
 
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, ops};
-use tacit_arrays::{Constant, Diagonal, Identity, Lora, LowRank, Masked, Sparse24};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::{Constant, Diagonal, Identity, Lora, LowRank, Masked, Sparse24, Stacked};
 use tacit_core::{ImplicitArray, Result, Value};
 
 use super::{Case, Expected, Plain, case, narrowed, rows, x};
-use crate::operands::normal;
+use crate::operands::{normal, normal_of};
 use crate::structured::{diagonal, identity, lora, low_rank, masked, sparse24};
 
-/// Four products of a matrix `w`, taken by the handlers of these names.
-fn products(names: [&'static str; 4], w: fn() -> Value) -> Vec<Case> {
+/// The four products of a matrix `w`.
+fn products(w: fn() -> Value) -> Vec<Case> {
     let aval = w().aval().expect("an aval");
     let [n, k] = aval.shape[..] else { panic!("{aval} is a matrix") };
     let (wide, tall) = (x(&[2, n]), x(&[k, 2]));
@@ -19,16 +19,51 @@ fn products(names: [&'static str; 4], w: fn() -> Value) -> Vec<Case> {
     let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], &a[1], 0.5, -2.0)?);
     let sum_left: Plain = |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?);
     vec![
-        case(names[0], vec![wide.clone(), w()], right),
-        case(names[1], vec![tall.clone(), w()], left),
-        case(names[2], vec![wide, w(), x(&[k])], sum),
-        case(names[3], vec![tall, w(), x(&[n, 2])], sum_left),
+        case("linear_matmul", vec![wide.clone(), w()], right),
+        case("linear_matmul_left", vec![tall.clone(), w()], left),
+        case("linear_addmm", vec![wide, w(), x(&[k])], sum),
+        case("linear_addmm_left", vec![tall, w(), x(&[n, 2])], sum_left),
     ]
 }
 
 /// `[4, 3]`: the weights of no product's rows or columns add up to nearly nothing, as a gradient of one number would show.
 fn constant() -> Value {
     Constant::full(&[4, 3], &Array::from_f32(0.75)).expect("one number").into()
+}
+
+/// Products of two matrices of which the left one saves more.
+fn both() -> Vec<Case> {
+    let square = || Value::from(LowRank::new(normal(2, &[5, 1]), normal(3, &[1, 5])).expect("a product"));
+    vec![
+        case("linear_matmul_both", vec![diagonal(), square()], |a| Ok(a[0].matmul(&a[1])?)),
+        case("linear_addmm_both", vec![diagonal(), square(), x(&[5])], |a| {
+            Ok(ops::addmm(&a[2], &a[0], &a[1], 0.5, -2.0)?)
+        }),
+    ]
+}
+
+/// Views of what has no view of its own.
+fn views() -> Vec<Case> {
+    let half = |seed, shape: &[i32]| normal_of(Dtype::Float16, seed, shape);
+    let narrow = || Value::from(LowRank::new(half(2, &[6, 1]), half(3, &[1, 4])).expect("a product"));
+    let stack = || Value::from(Stacked::new(vec![low_rank(), low_rank()]).expect("fits"));
+    let aval = low_rank().aval().expect("an aval");
+    let [n, k] = aval.shape[..] else { panic!("{aval} is a matrix") };
+    let widened: Plain = |a| {
+        let dtype = if a[0].dtype() == Dtype::Float64 { Dtype::Float64 } else { Dtype::Float32 };
+        Ok(a[0].as_dtype(dtype)?.multiply(&a[1])?)
+    };
+    vec![
+        case("view_transpose", vec![stack(), x(&[n, 2, k])], |a| {
+            Ok(a[0].transpose_axes(&[1, 0, 2])?.multiply(&a[1])?)
+        }),
+        case("view_slice", vec![low_rank(), x(&[1])], |a| Ok(a[0].try_index((1..3, ..))?.multiply(&a[1])?)),
+        Case { expected: Expected::Differences(2e-3), ..case("view_astype", vec![narrow(), x(&[6, 4])], widened) },
+        case("view_negative", vec![low_rank(), x(&[n, k])], |a| Ok(a[0].negative()?.multiply(&a[1])?)),
+        case("view_concatenate", vec![low_rank(), low_rank(), x(&[1])], |a| {
+            Ok(ops::concatenate(&a[..2], 0)?.multiply(&a[2])?)
+        }),
+    ]
 }
 
 /// A case for each handler of the structured types; MLX's `exp` of an `f64` is too coarse for differences.
@@ -45,7 +80,9 @@ pub(super) fn cases() -> Vec<Case> {
     let gather: Plain = |a| Ok(a[0].take_axis(&a[1], 0)?);
     let chain: Plain = |a| Ok(a[2].matmul(a[0].matmul(&a[1])?)?);
     let mut cases = vec![
-        case("constant_unary", vec![constant()], |a| Ok(a[0].square()?.t().sum_axes(&[0], false)?)),
+        case("constant_unary", vec![constant()], |a| Ok(a[0].square()?)),
+        case("constant_moving", vec![constant()], |a| Ok(a[0].t().flatten(None, None)?)),
+        case("constant_reduction", vec![constant()], |a| Ok(a[0].sum_axes(&[0], false)?)),
         case("constant_binary", vec![constant(), constant()], |a| {
             Ok(a[0].multiply(a[1].square()?)?.sum_axes(&[1], false)?)
         }),
@@ -89,23 +126,9 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         case("sparse24_sum", vec![sparse24()], summed),
     ];
-    cases.extend(products(
-        ["constant_matmul", "constant_matmul_left", "constant_addmm", "constant_addmm_left"],
-        constant,
-    ));
-    cases.extend(products(
-        ["identity_matmul", "identity_matmul_left", "identity_addmm", "identity_addmm_left"],
-        identity,
-    ));
-    cases.extend(products(
-        ["diagonal_matmul", "diagonal_matmul_left", "diagonal_addmm", "diagonal_addmm_left"],
-        diagonal,
-    ));
-    cases.extend(products(
-        ["low_rank_matmul", "low_rank_matmul_left", "low_rank_addmm", "low_rank_addmm_left"],
-        low_rank,
-    ));
-    cases.extend(products(["lora_matmul", "lora_matmul_left", "lora_addmm", "lora_addmm_left"], lora));
+    cases.extend([constant, identity, diagonal, low_rank, lora].into_iter().flat_map(products));
+    cases.extend(both());
+    cases.extend(views());
     for (handler, w) in [
         ("identity_astype", identity()),
         ("diagonal_astype", diagonal()),

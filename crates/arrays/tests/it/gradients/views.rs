@@ -38,8 +38,7 @@ pub(super) fn rebuilt(value: &Value, mut rebuilt: impl FnMut(&Value) -> Result<A
 }
 
 /// The four products of a view of `ROWS` rows and `COLUMNS` columns.
-fn products(names: [&'static str; 4], w: &Value) -> Vec<Case> {
-    let [matmul, matmul_left, addmm, addmm_left] = names;
+fn products(w: &Value) -> Vec<Case> {
     let (wide, tall) = (x(&[2, COLUMNS]), x(&[COLUMNS, 2]));
     // The views turned round are views themselves, but for the one that is a turn.
     let right: Plain = |a| Ok(a[0].matmul(a[1].t())?);
@@ -47,10 +46,10 @@ fn products(names: [&'static str; 4], w: &Value) -> Vec<Case> {
     let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?);
     let sum_left: Plain = |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?);
     vec![
-        case(matmul, vec![wide.clone(), w.clone()], right),
-        case(matmul_left, vec![tall.clone(), w.clone()], left),
-        case(addmm, vec![wide, w.clone(), x(&[ROWS])], sum),
-        case(addmm_left, vec![tall, w.clone(), x(&[ROWS, 2])], sum_left),
+        case("linear_matmul", vec![wide.clone(), w.clone()], right),
+        case("linear_matmul_left", vec![tall.clone(), w.clone()], left),
+        case("linear_addmm", vec![wide, w.clone(), x(&[ROWS])], sum),
+        case("linear_addmm_left", vec![tall, w.clone(), x(&[ROWS, 2])], sum_left),
     ]
 }
 
@@ -61,10 +60,10 @@ fn transposed() -> Vec<Case> {
     let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], &a[1], 0.5, -2.0)?);
     let sum_left: Plain = |a| Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?);
     vec![
-        case("transposed_matmul", vec![x(&[2, COLUMNS]), w()], right),
-        case("transposed_matmul_left", vec![x(&[ROWS, 2]), w()], left),
-        case("transposed_addmm", vec![x(&[2, COLUMNS]), w(), x(&[ROWS])], sum),
-        case("transposed_addmm_left", vec![x(&[ROWS, 2]), w(), x(&[COLUMNS, 2])], sum_left),
+        case("linear_matmul", vec![x(&[2, COLUMNS]), w()], right),
+        case("linear_matmul_left", vec![x(&[ROWS, 2]), w()], left),
+        case("linear_addmm", vec![x(&[2, COLUMNS]), w(), x(&[ROWS])], sum),
+        case("linear_addmm_left", vec![x(&[ROWS, 2]), w(), x(&[COLUMNS, 2])], sum_left),
         case("transposed_transpose", vec![w(), x(&[ROWS, COLUMNS])], |a| Ok(a[0].t().multiply(&a[1])?)),
         narrow("transposed_astype", w(), &[COLUMNS, ROWS]),
     ]
@@ -73,10 +72,10 @@ fn transposed() -> Vec<Case> {
 fn scaled() -> Vec<Case> {
     let w = || Value::from(Scaled::new(nf4(&weight(), 32), &Array::from_f32(0.75)).expect("fits"));
     let number = || Value::from(Array::from_f32(0.75));
-    let names = ["scaled_matmul", "scaled_matmul_left", "scaled_addmm", "scaled_addmm_left"];
-    let mut cases = products(names, &w());
+    let mut cases = products(&w());
     cases.extend([
-        case("scaled_linear", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("scaled_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("scaled_sum", vec![w()], |a| Ok(a[0].sum_axes(&[0], false)?)),
         case("scaled_negative", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].negative()?.matmul(&a[1])?)),
         narrow("scaled_astype", w(), &[ROWS, COLUMNS]),
         case("scale", vec![mxfp4(&weight()), number(), x(&[COLUMNS, 2])], |a| {
@@ -98,9 +97,8 @@ fn concat() -> Vec<Case> {
         let parts = vec![nf4(&normal(2, &[ROWS, 32]), 32), affine(&normal(3, &[ROWS, 32]), 32, 4)];
         Value::from(Concat::new(parts, 1).expect("fits"))
     };
-    let names = ["concat_matmul", "concat_matmul_left", "concat_addmm", "concat_addmm_left"];
-    let mut cases = products(names, &w());
-    cases.extend(products(names, &wide()));
+    let mut cases = products(&w());
+    cases.extend(products(&wide()));
     cases.extend([
         case("concat_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
         narrow("concat_astype", w(), &[ROWS, COLUMNS]),
@@ -121,12 +119,12 @@ fn stacked() -> Vec<Case> {
     let wide = || x(&[2, 3, COLUMNS]);
     let tall = || x(&[2, COLUMNS, 3]);
     vec![
-        case("stacked_matmul", vec![wide(), w()], |a| Ok(a[0].matmul(a[1].swap_axes(1, 2)?)?)),
-        case("stacked_matmul_left", vec![tall(), w()], |a| Ok(a[1].matmul(&a[0])?)),
-        case("stacked_addmm", vec![wide(), w(), x(&[2, 3, ROWS])], |a| {
+        case("linear_matmul", vec![wide(), w()], |a| Ok(a[0].matmul(a[1].swap_axes(1, 2)?)?)),
+        case("linear_matmul_left", vec![tall(), w()], |a| Ok(a[1].matmul(&a[0])?)),
+        case("linear_addmm", vec![wide(), w(), x(&[2, 3, ROWS])], |a| {
             Ok(ops::addmm(&a[2], &a[0], a[1].swap_axes(1, 2)?, 0.5, -2.0)?)
         }),
-        case("stacked_addmm_left", vec![tall(), w(), x(&[2, ROWS, 3])], |a| {
+        case("linear_addmm_left", vec![tall(), w(), x(&[2, ROWS, 3])], |a| {
             Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?)
         }),
         case("stacked_transpose", vec![w(), x(&[2, COLUMNS, ROWS])], |a| Ok(a[0].swap_axes(1, 2)?.multiply(&a[1])?)),
@@ -150,8 +148,7 @@ fn stacked() -> Vec<Case> {
 fn sliced() -> Vec<Case> {
     let inner = || nf4(&normal(2, &[ROWS + 1, COLUMNS]), 32);
     let w = || Value::from(Sliced::new(inner(), &[1, 0], &[ROWS + 1, COLUMNS]).expect("fits"));
-    let names = ["sliced_matmul", "sliced_matmul_left", "sliced_addmm", "sliced_addmm_left"];
-    let mut cases = products(names, &w());
+    let mut cases = products(&w());
     cases.extend([
         case("sliced_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
         case("sliced_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
@@ -167,9 +164,8 @@ fn cast() -> Vec<Case> {
     let w = || Value::from(Cast::new(inner(), Dtype::Float32).expect("floats"));
     let inner = affine(&normal_of(Dtype::Float16, 2, &[ROWS, COLUMNS]), 32, 4);
     let by_affine = Value::from(Cast::new(inner, Dtype::Float32).expect("floats"));
-    let names = ["cast_matmul", "cast_matmul_left", "cast_addmm", "cast_addmm_left"];
-    let mut cases = products(names, &w());
-    cases.extend(products(names, &by_affine));
+    let mut cases = products(&w());
+    cases.extend(products(&by_affine));
     cases.extend([
         case("cast_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
         case("cast_slice", vec![w(), x(&[2, COLUMNS])], |a| Ok(a[0].try_index(1..3)?.multiply(&a[1])?)),
