@@ -56,7 +56,10 @@ fn main() -> Result<()> {
     }
     let mut executable = builder
         .input("x", Aval::from(&x))
-        .build(|given| Ok(vec![layers(&given["x"], names.iter().map(|name| &given[name.as_str()]))?]))?;
+        .build(|given| {
+            let weights = names.iter().map(|name| given.get(name)).collect::<Result<Vec<&Array>>>()?;
+            Ok(vec![layers(given.get("x")?, weights.into_iter())?])
+        })?;
     for (name, weight) in names.iter().zip(&weights) {
         executable.set_parameter(name, weight)?;
     }

@@ -15,10 +15,10 @@ pub use tacit_core::{
     Aval, ChildField, ChildName, ChildRef, Counters, DefaultHandler, Equation, Error, Explanation, Handler,
     ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param, Parameters, Pattern, Policy,
     PolicyGuard, Primitive, Registry, RegistryGuard, Resolution, Result, Signature, Site, Taker, Tree, Value, Variable,
-    check_parameters, compile, compile_with, compile_with_state, control, dtype_name, dtype_named, executable,
-    executable::Executable, explain, explain_with_parameters, handler, implicit, kernel, materialize, op,
+    check_parameters, compile, compile_with, compile_with_state, control, dtype_name, dtype_named, explain, explain_with_parameters, handler, implicit, kernel, materialize, op,
     register_node, short_name, transform, tree, with_parameters,
 };
+pub use tacit_executable::{self as executable, Executable};
 pub use tacit_nn::{ImplicitModule, quantized, straight_through};
 
 /// The array types' own modules, which hold their handlers.

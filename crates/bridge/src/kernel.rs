@@ -291,7 +291,8 @@ extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, la
         drop(recover(&text));
         let mut failure = text.strip_prefix(&format!("kernel {kernel} failed: ")).unwrap_or(&text).to_owned();
         if later {
-            let (what, help) = failure.split_once("\nhelp: ").unwrap_or((&failure, "see to the operands of the kernel"));
+            let (what, help) =
+                failure.split_once("\nhelp: ").unwrap_or((&failure, "see to the operands of the kernel"));
             failure = format!("{what}; this array comes of what it left\nhelp: {help}, and build the array again");
         }
         Err(Box::new(KernelError { kernel, failure }) as BoxError)
