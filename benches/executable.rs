@@ -54,9 +54,10 @@ fn main() -> Result<()> {
     for name in &names {
         builder = builder.parameter(name, Aval::new(&[WIDTH, WIDTH], Dtype::Float32));
     }
-    let mut executable = builder
-        .input("x", Aval::from(&x))
-        .build(|given| Ok(vec![layers(&given["x"], names.iter().map(|name| &given[name.as_str()]))?]))?;
+    let mut executable = builder.input("x", Aval::from(&x)).build(|given| {
+        let weights = names.iter().map(|name| given.get(name)).collect::<Result<Vec<&Array>>>()?;
+        Ok(vec![layers(given.get("x")?, weights.into_iter())?])
+    })?;
     for (name, weight) in names.iter().zip(&weights) {
         executable.set_parameter(name, weight)?;
     }

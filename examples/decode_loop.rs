@@ -43,26 +43,26 @@ fn block<'w>(
     x: &Array,
     [keys, values]: [&Array; 2],
     seen: &Array,
-    weight: impl Fn(&str) -> &'w Array,
+    weight: impl Fn(&str) -> Result<&'w Array>,
 ) -> Result<Array> {
     let scale = Array::from_f32(1.0 / (WIDTH as f32).sqrt());
-    let scores = x.matmul(weight("query").t())?.matmul(keys.t())?.multiply(scale)?;
+    let scores = x.matmul(weight("query")?.t())?.matmul(keys.t())?.multiply(scale)?;
     let scores = ops::softmax_axis(ops::select(seen, scores, Array::from_f32(f32::MIN))?, -1, None)?;
-    let x = x.add(scores.matmul(values)?.matmul(weight("mixed").t())?)?;
-    let x = x.add(nn::relu(x.matmul(weight("up").t())?)?.matmul(weight("down").t())?)?;
-    Ok(x.matmul(weight("head").t())?)
+    let x = x.add(scores.matmul(values)?.matmul(weight("mixed")?.t())?)?;
+    let x = x.add(nn::relu(x.matmul(weight("up")?.t())?)?.matmul(weight("down")?.t())?)?;
+    Ok(x.matmul(weight("head")?.t())?)
 }
 
 /// One token: its row is written into the cache at `position`, and it attends to the rows up to there.
 fn step(given: &Named<'_>) -> Result<Vec<Array>> {
-    let position = &given["position"];
-    let x = given["embedding"].take_axis(&given["token"], 0)?;
+    let position = given.get("position")?;
+    let x = given.get("embedding")?.take_axis(given.get("token")?, 0)?;
     let slots = ops::arange::<_, i32>(0, CAPACITY, None)?;
     let here = slots.eq(position)?.reshape(&[CAPACITY, 1])?;
-    let keys = ops::select(&here, x.matmul(given["key"].t())?, &given["keys"])?;
-    let values = ops::select(&here, x.matmul(given["value"].t())?, &given["values"])?;
+    let keys = ops::select(&here, x.matmul(given.get("key")?.t())?, given.get("keys")?)?;
+    let values = ops::select(&here, x.matmul(given.get("value")?.t())?, given.get("values")?)?;
     let seen = slots.le(position)?.reshape(&[1, CAPACITY])?;
-    let logits = block(&x, [&keys, &values], &seen, |name| given.get(name).expect("it is described"))?;
+    let logits = block(&x, [&keys, &values], &seen, |name| given.get(name))?;
     let next = position.add(Array::from_int(1))?;
     Ok(vec![logits, keys, values, next])
 }
@@ -73,7 +73,7 @@ fn without_cache((tokens, weights): (Array, Weights<Array>)) -> Result<Array> {
     let (keys, values) = (x.matmul(weights["key"].t())?, x.matmul(weights["value"].t())?);
     let positions = ops::arange::<_, i32>(0, tokens.shape()[0], None)?;
     let seen = positions.le(positions.expand_dims(1)?)?;
-    let logits = block(&x, [&keys, &values], &seen, |name| &weights[name])?;
+    let logits = block(&x, [&keys, &values], &seen, |name| Ok(&weights[name]))?;
     Ok(logits.try_index((-1.., ..))?)
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn main() -> Result<()> {
     let start = Instant::now();
     for step in 0..STEPS {
         let token = Array::from_slice(&tokens[step..], &[1]);
-        let logits = decoder.run(&[("token", &token)])?["logits"].dense()?;
+        let logits = decoder.run(&[("token", &token)])?.get("logits")?.dense()?;
         tokens.push(argmax_axis(&logits, -1, None)?.item_exact::<u32>());
         made.push(logits);
     }

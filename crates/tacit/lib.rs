@@ -16,10 +16,10 @@ pub use tacit_core::{
     Explanation, Handler, ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param,
     Parameters, Pattern, Policy, PolicyGuard, Primitive, PrimitivePattern, Registry, RegistryGuard, Resolution, Result,
     Results, Signature, Site, StaticType, Taker, Tree, Value, Variable, array_types, check_parameters, compile,
-    compile_with, compile_with_state, control, dtype_name, dtype_named, executable, executable::Executable, explain,
-    explain_with_parameters, handler, implicit, kernel, materialize, op, register_node, short_name, transform, tree,
-    with_parameters,
+    compile_with, compile_with_state, control, dtype_name, dtype_named, explain, explain_with_parameters, handler,
+    implicit, kernel, materialize, op, register_node, short_name, transform, tree, with_parameters,
 };
+pub use tacit_executable::{self as executable, Executable};
 pub use tacit_nn::{ImplicitModule, quantized, straight_through};
 
 /// The array types' own modules, which hold their handlers.

@@ -17,3 +17,14 @@ use crate::Result;
 pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
     Ok(tacit_bridge::kernel::apply(Arc::new(kernel), inputs)?)
 }
+
+/// Fails if `array` was computed from the results of a kernel that failed, as every read and eval of it does.
+///
+/// Of an array that is not evaluated yet nothing is known.
+///
+/// # Errors
+///
+/// The failure.
+pub fn check_intact(array: &Array) -> Result<()> {
+    Ok(tacit_bridge::kernel::check_intact(array)?)
+}

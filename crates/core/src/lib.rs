@@ -18,8 +18,9 @@ pub mod control;
 mod counters;
 mod derive_support;
 pub mod dispatch;
+#[doc(hidden)]
+pub mod embedding;
 mod error;
-pub mod executable;
 mod explain;
 pub mod handler;
 mod implicit;
@@ -44,7 +45,6 @@ pub use compile::{compile, compile_with, compile_with_state};
 pub use counters::Counters;
 pub use dispatch::{Decline, Taker};
 pub use error::{Error, NearMiss, Result};
-pub use executable::Executable;
 pub use explain::{Equation, Explanation, Variable};
 pub use handler::{Call, Handler, Results, Site};
 pub use implicit::{explain, implicit};

@@ -60,7 +60,7 @@ impl Policy {
 }
 
 /// Warns through `tracing`, or on standard error where no subscriber listens, neither the thread's nor the program's.
-pub(crate) fn warn(text: &str) {
+pub fn warn(text: &str) {
     if tracing::dispatcher::get_default(tracing::Dispatch::is::<NoSubscriber>) {
         eprintln!("warning: {text}");
     } else {

@@ -90,7 +90,7 @@ fn trace(
 
 /// Calls the user's function. mlx-rs panics in `item` and its like where it could return an error; such a panic about
 /// a traced array becomes the error that it is, every other one goes on.
-fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+pub(crate) fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(result) => result,
         Err(payload) => {

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::policy::warn;
+use tacit_core::embedding::warn;
 
 /// How an executable runs its function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ impl Mode {
 
 #[cfg(test)]
 mod tests {
-    use super::Mode;
+    use crate::Mode;
 
     #[test]
     fn the_three_modes_are_read_in_any_case() {

@@ -2,12 +2,12 @@
 
 use mlx_rs::{Array, Dtype, ops};
 
-use crate::{Aval, Error, Result};
+use tacit_core::{Aval, Error, Result};
 
 /// The array of this aval whose elements are `bytes`, row-major and in this machine's byte order.
 ///
 /// The bytes are copied once, into the array's own memory.
-pub(super) fn from_bytes(what: &str, aval: &Aval, bytes: &[u8]) -> Result<Array> {
+pub(crate) fn from_bytes(what: &str, aval: &Aval, bytes: &[u8]) -> Result<Array> {
     if bytes.len() != aval.nbytes() {
         return Err(Error::invalid(
             format!("{what} is {aval}, which has {} bytes, and {} are given", aval.nbytes(), bytes.len()),

@@ -1,44 +1,25 @@
-//! Functions with named parameters and inputs, held and run many times.
-//!
-//! An [`Executable`] is described once: its parameters, which may be implicit arrays, the inputs that each run is given,
-//! the inputs that are resident, and the outputs. An output that is fed to a resident input stays on the device from run
-//! to run, as a cache does. Parameters and inputs are arguments of the compiled graph, never constants of it, so setting
-//! one anew costs no trace unless it is of another structure.
-
-mod body;
-mod builder;
-mod bytes;
-mod extent;
-mod mode;
-mod named;
-mod pipelined;
-mod signature;
-
-pub use builder::Builder;
-pub use mode::{MODE_VARIABLE, Mode};
-pub use named::{Named, Outputs};
-pub use pipelined::Pipelined;
+//! The executable itself: what it holds, and a run of it.
 
 use std::rc::Rc;
 
-use body::Body;
-use extent::Extent;
-use mlx_rs::ops::indexing::TryIndexMutOp;
 use mlx_rs::{Array, ops, transforms};
-use signature::{Described, Kind, Place, Signature};
 use tacit_bridge::any_tracer;
+use tacit_core::compile::{Compiled, Constants, Options, Stats, compile_with};
+use tacit_core::tree::{self, Open};
+use tacit_core::{Aval, Error, Result, Value, embedding, transform};
 
-use crate::compile::{Compiled, Constants, Options, Stats, compile_with};
-use crate::tree::{self, Open};
-use crate::values::Values;
-use crate::{Aval, Error, Result, Value, trace};
+use crate::body::Body;
+use crate::extent::{self, Extent};
+use crate::signature::{Described, Kind, Place, Signature};
+use crate::{Builder, Mode, Outputs, Pipelined, bytes};
 
 /// A function with named parameters and inputs, held and run many times.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, Dtype};
-/// use tacit_core::{Aval, Executable};
+/// use tacit_core::Aval;
+/// use tacit_executable::Executable;
 ///
 /// let vector = Aval::new(&[2], Dtype::Float32);
 /// let mut decay = Executable::builder("decay")
@@ -49,26 +30,27 @@ use crate::{Aval, Error, Result, Value, trace};
 ///     .output("mean")
 ///     .feed("sum", "sum")
 ///     .build(|given| {
-///         let sum = given["sum"].multiply(&given["factor"])?.add(&given["x"])?;
+///         let sum = given.get("sum")?.multiply(given.get("factor")?)?.add(given.get("x")?)?;
 ///         Ok(vec![sum.clone(), sum.mean(None)?])
 ///     })?;
 /// decay.set_parameter("factor", Array::from_f32(0.5))?;
 /// decay.set_input("sum", Array::from_slice(&[0f32, 0.0], &[2]))?;
 /// let x = Array::from_slice(&[1f32, 3.0], &[2]);
-/// assert_eq!(decay.run(&[("x", &x)])?["mean"].dense()?.item_exact::<f32>(), 2.0);
-/// assert_eq!(decay.run(&[("x", &x)])?["mean"].dense()?.item_exact::<f32>(), 3.0);
+/// assert_eq!(decay.run(&[("x", &x)])?.get("mean")?.dense()?.item_exact::<f32>(), 2.0);
+/// assert_eq!(decay.run(&[("x", &x)])?.get("mean")?.dense()?.item_exact::<f32>(), 3.0);
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// A run that fails leaves parameters and resident inputs as they were. In the modes other than [`Mode::Eager`] a run
-/// only builds a graph; a kernel that fails when the graph is evaluated does so later.
+/// only builds a graph: a kernel that fails when it is evaluated does so later, and a resident input that was fed from it
+/// makes every run an error until it is set again.
 pub struct Executable<'f> {
-    body: Rc<Body<'f>>,
+    pub(crate) body: Rc<Body<'f>>,
     mode: Mode,
     compiled: Compiled<'f, Arrays, Vec<Array>>,
     /// The parameters and inputs in the order of their description, as the function's arguments.
-    arguments: Arguments,
+    pub(crate) arguments: Arguments,
     /// What must be set before a run and is not.
     unset: Vec<Place>,
     /// What stands for an argument that is not there.
@@ -78,7 +60,7 @@ pub struct Executable<'f> {
 }
 
 type Arrays = (Vec<Array>, Vec<Array>);
-type Arguments = (Vec<Value>, Vec<Value>);
+pub(crate) type Arguments = (Vec<Value>, Vec<Value>);
 
 impl Executable<'static> {
     /// Begins the description of an executable; messages call it `name`.
@@ -88,7 +70,7 @@ impl Executable<'static> {
 }
 
 impl<'f> Executable<'f> {
-    fn new(body: Rc<Body<'f>>, mode: Mode, constants: Constants) -> Self {
+    pub(crate) fn new(body: Rc<Body<'f>>, mode: Mode, constants: Constants) -> Self {
         let Signature { name, parameters, inputs, .. } = &body.signature;
         let options = Options { name: name.clone(), constants, ..Options::default() };
         let vacant = Value::from(Array::from_bool(false));
@@ -97,7 +79,7 @@ impl<'f> Executable<'f> {
         Self {
             unset: (0..parameters.len()).map(Place::Parameter).chain(resident).collect(),
             arguments: (vec![vacant.clone(); parameters.len()], vec![vacant.clone(); inputs.len()]),
-            compiled: compile_with(move |(parameters, inputs): Arrays| called.call(&parameters, inputs), options),
+            compiled: compile_with(move |(parameters, inputs): Arrays| called.call(&parameters, &inputs), options),
             committed: None,
             vacant,
             mode,
@@ -174,12 +156,13 @@ impl<'f> Executable<'f> {
     /// Computes only the first `actual` rows from now on: inputs whose leading extent is `upper` are given whole and cut
     /// to these, and outputs have only these. An input that is cut and fed keeps its other rows.
     ///
-    /// It is for batches that are padded to a few sizes. `upper` twice ends it. The rows of a parameter are not meant,
-    /// whatever its extent.
+    /// It is for batches that are padded to a few sizes. `upper` twice ends it. The function runs on the cut inputs, and
+    /// reads their extent where it needs one; parameters stay whole, whatever their extent.
     ///
     /// # Errors
     ///
-    /// No input has this leading extent, or a node of the function mixes rows; then nothing changes.
+    /// No input has this leading extent, the function fails on `actual` rows, or its outputs would not be the leading rows
+    /// of those of `upper`, because a node mixes rows or a constant depends on the extent; then nothing changes.
     pub fn active_extent(&mut self, actual: i32, upper: i32) -> Result<()> {
         let Signature { name, inputs, .. } = &self.body.signature;
         if actual < 1 || actual > upper {
@@ -196,11 +179,8 @@ impl<'f> Executable<'f> {
                 format!("name the leading extent of one of {}", avals.join(", ")),
             ));
         }
-        let extent = (actual < upper).then_some(extent);
-        if let Some(extent) = extent {
-            self.body.rehearse(extent)?;
-        }
-        self.body.extent.set(extent);
+        let rows = (actual < upper).then(|| extent::rehearse(extent, &self.body).map(|avals| (extent, avals)));
+        *self.body.rows.borrow_mut() = rows.transpose()?;
         Ok(())
     }
 
@@ -234,17 +214,17 @@ impl<'f> Executable<'f> {
     /// Runs the function on inputs by name.
     ///
     /// ```no_run
-    /// # fn step(decoder: &mut tacit_core::Executable<'_>, token: &mlx_rs::Array) -> tacit_core::Result<()> {
+    /// # fn step(decoder: &mut tacit_executable::Executable<'_>, token: &mlx_rs::Array) -> tacit_core::Result<()> {
     /// let outputs = decoder.run(&[("token", token)])?;
-    /// let logits = outputs["logits"].dense()?;
+    /// let logits = outputs.get("logits")?.dense()?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     ///
-    /// An input is missing, unknown, or of another shape or dtype; a parameter or resident input was not set; or the
-    /// function fails.
+    /// An input is missing, unknown, or of another shape or dtype; a parameter or resident input was not set, or was fed
+    /// by a run whose evaluation failed; or the function fails.
     pub fn run(&mut self, inputs: &[(&str, &Array)]) -> Result<Outputs> {
         let inputs = self.in_order(inputs)?;
         let returned = self.step(&inputs)?;
@@ -323,12 +303,12 @@ impl<'f> Executable<'f> {
         signature.given.iter().map(given).collect()
     }
 
-    fn named(&self, returned: Vec<Value>) -> Outputs {
+    pub(crate) fn named(&self, returned: Vec<Value>) -> Outputs {
         Outputs::new(&self.body.signature.returned, returned)
     }
 
     /// Begins a run and the evaluation of everything that it makes.
-    fn begin(&mut self, inputs: &[&Array]) -> Result<Vec<Value>> {
+    pub(crate) fn begin(&mut self, inputs: &[&Array]) -> Result<Vec<Value>> {
         let returned = self.step(inputs)?;
         // By now the former residents are the graph's alone, and it may write the new ones into their memory.
         transforms::async_eval(&dense_leaves(returned.iter().chain(self.fed_residents()))?)?;
@@ -345,7 +325,7 @@ impl<'f> Executable<'f> {
     fn call(&mut self, inputs: &[&Array]) -> Result<Vec<Value>> {
         let signature = &self.body.signature;
         let feeds = signature.outputs.iter().any(|output| !output.feeds.is_empty());
-        if feeds && (trace::is_recording() || any_tracer(inputs)) {
+        if feeds && (embedding::is_recording() || any_tracer(inputs)) {
             return Err(Error::invalid(
                 format!("{} is run inside a traced function, and keeps what is fed", signature.name),
                 "run it outside, or make the cache an argument of the traced function",
@@ -354,6 +334,7 @@ impl<'f> Executable<'f> {
         if let Some(&unset) = self.unset.first() {
             return Err(signature.missing(unset));
         }
+        self.check_residents()?;
         if inputs.len() != signature.given.len() {
             let names: Vec<&str> = signature.given.iter().map(|&index| &*signature.inputs[index].name).collect();
             return Err(Error::invalid(
@@ -377,16 +358,19 @@ impl<'f> Executable<'f> {
 
     /// Every output of the function on the arguments.
     fn outputs(&mut self) -> Result<Vec<Value>> {
-        let cut = self.body.extent.get().map(|extent| self.cut(extent)).transpose()?;
+        let cut = self.body.extent().map(|extent| self.cut(extent)).transpose()?;
         let arguments = cut.as_ref().unwrap_or(&self.arguments);
         if self.mode == Mode::Compiled {
             // What was fed and is looked at by nobody would grow from run to run into one long graph.
             self.start_fed()?;
             return self.compiled.call(arguments);
         }
-        let made: Vec<Value> = Values::of(arguments)?
-            .run(|(parameters, inputs): Arrays| self.body.call(&parameters, inputs))?
-            .into_tree()?;
+        let (parameters, inputs) = arguments;
+        let values: Vec<Value> = parameters.iter().chain(inputs).cloned().collect();
+        let made = transform::intercept(&values, |arrays| {
+            let (parameters, inputs) = arrays.split_at(parameters.len());
+            self.body.call(parameters, inputs)
+        })?;
         if self.mode == Mode::Eager {
             evaluate(&made)?;
         }
@@ -400,77 +384,14 @@ impl<'f> Executable<'f> {
         };
         Ok((parameters.clone(), inputs.iter().zip(&self.body.signature.inputs).map(cut).collect::<Result<_>>()?))
     }
-
-    /// The residents that outputs are fed to, as they are now.
-    fn fed_residents(&self) -> impl Iterator<Item = &Value> {
-        let fed = self.body.signature.outputs.iter().flat_map(|output| &output.feeds);
-        fed.map(|&input| &self.arguments.1[input])
-    }
-
-    /// Begins the evaluation of what the latest run fed.
-    fn start_fed(&self) -> Result<()> {
-        let mut arrays = self.fed_residents().filter_map(Value::as_dense).peekable();
-        if arrays.peek().is_some() {
-            transforms::async_eval(arrays)?;
-        }
-        Ok(())
-    }
-
-    /// What becomes of the resident inputs where rows were cut: those that are left, behind those that were made.
-    fn fed(&self, made: &[Value]) -> Result<Vec<(usize, Value)>> {
-        let Some(extent) = self.body.extent.get() else { return Ok(Vec::new()) };
-        let mut fed = Vec::new();
-        for (output, value) in self.body.signature.outputs.iter().zip(made) {
-            for &input in &output.feeds {
-                let Described { aval, name, .. } = &self.body.signature.inputs[input];
-                let found = value.aval()?;
-                if found == *aval {
-                    fed.push((input, value.clone()));
-                    continue;
-                }
-                if found != extent.of(aval) {
-                    return Err(Error::invalid(
-                        format!(
-                            "output {} is {found} in {} of {} rows and cannot be fed to {name}, which is {aval}",
-                            output.name, extent.actual, extent.upper
-                        ),
-                        "let the rows of a fed output be its leading axis",
-                    ));
-                }
-                let mut whole = self.arguments.1[input].dense()?;
-                whole.try_index_mut(..extent.actual, &value.dense()?)?;
-                fed.push((input, whole.into()));
-            }
-        }
-        Ok(fed)
-    }
-
-    /// Feeds what is fed and appends the rest to `returned`. `fed` says what stands for an output in an input.
-    fn hand_over(&mut self, made: Vec<Value>, fed: Vec<(usize, Value)>, returned: &mut Vec<Value>) {
-        let whole = fed.is_empty();
-        for (input, value) in fed {
-            self.arguments.1[input] = value;
-        }
-        for (output, value) in self.body.signature.outputs.iter().zip(made) {
-            match output.feeds.as_slice() {
-                [] => returned.push(value),
-                feeds if whole => {
-                    for &input in feeds {
-                        self.arguments.1[input] = value.clone();
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
 }
 
 /// Evaluates the arrays of `values`, implicit ones' children included.
-fn evaluate(values: &[Value]) -> Result<()> {
+pub(crate) fn evaluate(values: &[Value]) -> Result<()> {
     Ok(transforms::eval(&dense_leaves(values)?)?)
 }
 
-fn dense_leaves<'v>(values: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Array>> {
+pub(crate) fn dense_leaves<'v>(values: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Array>> {
     let mut arrays = Vec::new();
     for value in values {
         match value {

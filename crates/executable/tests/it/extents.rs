@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 
 use expect_test::{Expect, expect};
-use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
-use tacit::executable::{Mode, Named};
 use tacit::transform::{Differentiable, apply};
-use tacit::{Aval, Executable, Policy, Registry, Result, compile};
+use tacit::{Aval, Policy, Registry, Result, compile};
+use tacit_executable::{Executable, Mode, Named};
 
 use crate::types::{Left, aval, dense, matrix, message, numbers, with_handlers};
 
@@ -22,7 +22,7 @@ fn rows(mode: Mode, f: Function) -> Executable<'static> {
         .input("x", aval(&[UPPER, 6]))
         .output("y")
         .mode(mode)
-        .build(move |given: &Named<'_>| Ok(vec![f(&given["x"], &given["w"])?]))
+        .build(move |given: &Named<'_>| Ok(vec![f(given.get("x")?, given.get("w")?)?]))
         .expect("builds");
     executable.set_parameter("w", weight()).expect("fits");
     executable
@@ -41,10 +41,11 @@ fn keeps(axis: usize, f: Function) {
     for mode in [Mode::Lazy, Mode::Compiled] {
         let mut executable = rows(mode, f);
         let x = input();
-        let whole = executable.run(&[("x", &x)]).expect("runs")["y"].dense().expect("dense");
+        let whole = executable.run(&[("x", &x)]).expect("runs").get("y").expect("is returned").dense().expect("dense");
         for actual in [1, 3] {
             executable.active_extent(actual, UPPER).expect("rows keep apart");
-            let cut = executable.run(&[("x", &x)]).expect("runs")["y"].dense().expect("dense");
+            let cut =
+                executable.run(&[("x", &x)]).expect("runs").get("y").expect("is returned").dense().expect("dense");
             let inner = whole.shape()[axis] / UPPER;
             let expected = whole.split_at_indices(&[actual * inner], axis as i32).expect("splits").swap_remove(0);
             assert_eq!(Aval::from(&cut), Aval::from(&expected));
@@ -54,7 +55,10 @@ fn keeps(axis: usize, f: Function) {
             assert!(cut.iter().zip(&expected).all(close), "{actual} rows in {mode:?}: {cut:?}, not {expected:?}");
         }
         executable.active_extent(UPPER, UPPER).expect("is the end of it");
-        assert_eq!(executable.run(&[("x", &x)]).expect("runs")["y"].to_string(), Aval::from(&whole).to_string());
+        assert_eq!(
+            executable.run(&[("x", &x)]).expect("runs").get("y").expect("is returned").to_string(),
+            Aval::from(&whole).to_string()
+        );
     }
 }
 
@@ -65,16 +69,21 @@ fn floats(array: &Array) -> Vec<f32> {
 #[test]
 fn elements_of_a_row_stay_in_it() {
     keeps(0, |x, _| Ok(ops::maximum(x.exp()?.add(x)?, Array::from_f32(1.0))?));
-    keeps(0, |x, w| Ok(x.multiply(w)?));
-    keeps(0, |x, _| Ok(x.add(ops::arange::<_, f32>(0, 4, None)?.reshape(&[4, 1])?)?));
+    keeps(0, |x, w| Ok(x.multiply(rows_of(w, x)?)?));
+    keeps(0, |x, _| Ok(x.add(ops::arange::<_, f32>(0, x.shape()[0], None)?.reshape(&[-1, 1])?)?));
     keeps(0, |x, _| Ok(ops::select(x.gt(Array::from_f32(0.0))?, x, ops::zeros_like(x)?)?));
     keeps(0, |x, _| Ok(x.floor()?.as_dtype(Dtype::Int32)?));
 }
 
 #[test]
-fn an_extent_that_the_function_reads_is_that_of_the_whole() {
-    keeps(0, |x, _| Ok(x.divide(Array::from_f32(x.shape()[0] as f32))?));
+fn an_extent_that_the_function_reads_is_that_of_the_rows() {
     keeps(0, |x, _| Ok(x.reshape(&[x.shape()[0] * 2, 3])?));
+    keeps(0, |x, w| Ok(ops::concatenate(&[x, &rows_of(w, x)?, x], 1)?));
+}
+
+/// As many rows of a parameter as `x` has.
+fn rows_of(parameter: &Array, x: &Array) -> Result<Array> {
+    Ok(parameter.try_index(..x.shape()[0])?)
 }
 
 #[test]
@@ -82,10 +91,10 @@ fn products_keep_the_rows_of_one_side() {
     keeps(0, |x, w| Ok(x.matmul(w.t())?));
     keeps(1, |x, w| Ok(w.matmul(x.t())?));
     keeps(0, |x, w| Ok(ops::addmm(x, x, w.reshape(&[6, 4])?.matmul(w)?, 2.0, 0.5)?));
-    keeps(0, |x, w| Ok(x.reshape(&[4, 2, 3])?.matmul(w.reshape(&[4, 3, 2])?)?));
-    keeps(0, |x, w| Ok(w.reshape(&[4, 2, 3])?.matmul(x.reshape(&[4, 3, 2])?)?));
-    keeps(0, |x, w| Ok(x.reshape(&[4, 2, 3])?.matmul(w.reshape(&[3, 8])?)?));
-    keeps(0, |x, _| Ok(x.reshape(&[4, 2, 3])?.matmul(x.reshape(&[4, 3, 2])?)?));
+    keeps(0, |x, w| Ok(x.reshape(&[-1, 2, 3])?.matmul(rows_of(w, x)?.reshape(&[-1, 3, 2])?)?));
+    keeps(0, |x, w| Ok(rows_of(w, x)?.reshape(&[-1, 2, 3])?.matmul(x.reshape(&[-1, 3, 2])?)?));
+    keeps(0, |x, w| Ok(x.reshape(&[-1, 2, 3])?.matmul(w.reshape(&[3, 8])?)?));
+    keeps(0, |x, _| Ok(x.reshape(&[-1, 2, 3])?.matmul(x.reshape(&[-1, 3, 2])?)?));
 }
 
 #[test]
@@ -99,7 +108,7 @@ fn other_axes_are_reduced_sorted_and_scanned() {
     keeps(0, |x, _| Ok(ops::argsort_axis(x, -1)?));
     keeps(0, |x, _| Ok(x.cumsum(1, true, None)?));
     keeps(0, |x, _| Ok(x.cummax(1, None, false)?));
-    keeps(0, |x, _| Ok(x.reshape(&[4, 2, 3])?.max_axis(2, None)?));
+    keeps(0, |x, _| Ok(x.reshape(&[-1, 2, 3])?.max_axis(2, None)?));
 }
 
 #[test]
@@ -107,11 +116,10 @@ fn the_rows_are_followed_where_they_go() {
     keeps(1, |x, _| Ok(x.t().multiply(Array::from_f32(2.0))?));
     keeps(0, |x, _| Ok(x.t().sum_axis(0, None)?));
     keeps(1, |x, _| Ok(x.expand_dims(0)?));
-    keeps(0, |x, _| Ok(x.reshape(&[1, 4, 6])?.squeeze()?));
-    keeps(1, |x, _| Ok(ops::broadcast_to(x, &[3, 4, 6])?));
+    keeps(0, |x, _| Ok(x.reshape(&[1, 1, -1, 6])?.squeeze_axes(&[0, 1])?));
+    keeps(1, |x, _| Ok(ops::broadcast_to(x, &[3, x.shape()[0], 6])?));
     keeps(0, |x, _| Ok(x.flatten(None, None)?));
-    keeps(0, |x, _| Ok(x.flatten(None, None)?.reshape(&[4, 3, 2])?.transpose_axes(&[0, 2, 1])?));
-    keeps(0, |x, w| Ok(ops::concatenate(&[x, w, x], 1)?));
+    keeps(0, |x, _| Ok(x.flatten(None, None)?.reshape(&[-1, 3, 2])?.transpose_axes(&[0, 2, 1])?));
     keeps(0, |x, _| Ok(x.try_index((.., 1..4))?));
     keeps(0, |x, _| Ok(x.try_index((.., -1))?));
     keeps(0, |x, _| Ok(ops::split_equal(x, 2, 1)?.swap_remove(1)));
@@ -125,7 +133,7 @@ fn indices_are_rows_too() {
         Ok(w.take_axis(picked, 0)?)
     });
     keeps(0, |x, _| Ok(x.take_along_axis(ops::argsort_axis(x, 1)?, 1)?));
-    keeps(0, |x, w| Ok(w.put_along_axis(ops::argsort_axis(x, 1)?, x, 1)?));
+    keeps(0, |x, w| Ok(rows_of(w, x)?.put_along_axis(ops::argsort_axis(x, 1)?, x, 1)?));
 }
 
 #[test]
@@ -163,10 +171,11 @@ fn a_derivative_of_its_own_does_not_matter() {
 fn refused(f: Function, expected: &Expect) {
     let mut executable = rows(Mode::Compiled, f);
     let x = input();
-    let whole = numbers(&executable.run(&[("x", &x)]).expect("runs")["y"].dense().expect("dense"));
+    let whole =
+        numbers(&executable.run(&[("x", &x)]).expect("runs").get("y").expect("is returned").dense().expect("dense"));
     let error = executable.active_extent(3, UPPER).expect_err("rows mix");
     expected.assert_eq(message(&error).lines().next().unwrap_or_default());
-    assert_eq!(dense(&executable.run(&[("x", &x)]).expect("runs as before")["y"]), whole);
+    assert_eq!(dense(executable.run(&[("x", &x)]).expect("runs as before").get("y").expect("is returned")), whole);
 }
 
 #[test]
@@ -202,7 +211,7 @@ fn a_node_that_mixes_rows_is_named() {
         &expect!["3 of 4 rows cannot be computed alone: matmul of f32[6,4], f32[4,6] mixes them"],
     );
     refused(
-        |x, _| Ok(x.reshape(&[6, 4])?),
+        |x, _| Ok(x.reshape(&[6, x.shape()[0]])?),
         &expect!["3 of 4 rows cannot be computed alone: reshape[shape=(6,4)] of f32[4,6] mixes them"],
     );
     refused(
@@ -234,8 +243,93 @@ fn a_node_that_mixes_rows_is_named() {
         ],
     );
     refused(
-        |x, _| Ok(x.reshape(&[4, 1, 6])?.multiply(x)?),
-        &expect!["3 of 4 rows cannot be computed alone: multiply of f32[4,4,6], f32[4,4,6] mixes them"],
+        |x, _| Ok(x.expand_dims(1)?.multiply(x)?),
+        &expect!["3 of 4 rows cannot be computed alone: broadcast[shape=(4,4,6)] of f32[4,1,6] mixes them"],
+    );
+    refused(
+        |x, _| Ok(x.flatten(None, None)?.try_index(3..)?.try_index(..x.shape()[0])?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: slice[start_indices=(3),end_indices=(24),strides=(1)] of f32[24] mixes them"
+        ],
+    );
+    refused(
+        |x, _| Ok(x.try_index((..).stride_by(-1))?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: slice[start_indices=(3,0),end_indices=(-5,6),strides=(-1,1)] of f32[4,6] mixes them"
+        ],
+    );
+}
+
+#[test]
+fn a_node_that_is_left_out_where_it_does_nothing_is_no_difference() {
+    keeps(0, |x, w| Ok(x.add(w.try_index(..1)?)?));
+    keeps(0, |x, w| Ok(rows_of(w, x)?.add(x.try_index((.., 1..2))?)?.multiply(rows_of(w, x)?)?));
+    keeps(0, |x, _| Ok(ops::broadcast_to(x.sum_axis(1, true)?, x.shape())?.reshape(&[x.shape()[0], 6])?));
+}
+
+#[test]
+fn a_function_that_is_another_on_fewer_rows_is_refused() {
+    refused(
+        |x, _| Ok(x.divide(Array::from_f32(x.shape()[0] as f32))?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: an operand of divide is a constant f32[4,6] that is another for them"
+        ],
+    );
+    refused(
+        |x, _| Ok(x.add(ops::arange::<_, f32>(-x.shape()[0], 0, None)?.reshape(&[-1, 1])?)?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: an operand of add is a constant f32[4,6] that is another for them"
+        ],
+    );
+    refused(
+        |x, _| Ok(x.reshape(&[4, 2, 3])?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: the function fails on them: mlx: [reshape] Cannot reshape array of size 18 into shape (4,2,3)."
+        ],
+    );
+    refused(
+        |x, w| Ok(x.multiply(w)?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: the function fails on them: mlx: [broadcast_shapes] Shapes (3,6) and (4,6) cannot be broadcast."
+        ],
+    );
+    refused(
+        |x, _| if x.shape()[0] == 4 { Ok(x.exp()?) } else { Ok(x.sin()?) },
+        &expect!["3 of 4 rows cannot be computed alone: the function has Sin for them where it has Exp for all"],
+    );
+    refused(
+        |x, w| Ok(w.multiply(Array::from_f32(x.shape()[0] as f32))?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: an operand of multiply is a constant f32[4,6] that is another for them"
+        ],
+    );
+}
+
+#[test]
+fn an_extent_in_a_parameter_of_a_node_is_another_function() {
+    refused(
+        |x, _| Ok(x.try_index((.., x.shape()[0]..x.shape()[0] + 1))?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: slice[start_indices=(0,4),end_indices=(4,5),strides=(1,1)] of f32[4,6] mixes them"
+        ],
+    );
+    refused(
+        |x, w| Ok(x.add(w.try_index((x.shape()[0] - 1, ..))?)?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: slice[start_indices=(3,0),end_indices=(4,6),strides=(1,1)] of f32[4,6] mixes them"
+        ],
+    );
+    refused(
+        |x, w| Ok(ops::addmm(x, x, w.t().matmul(w)?, x.shape()[0] as f32, 1.0)?),
+        &expect![
+            "3 of 4 rows cannot be computed alone: addmm[alpha=4,beta=1] of f32[4,6], f32[6,6], f32[4,6] mixes them"
+        ],
+    );
+    refused(
+        |x, _| if x.shape()[0] == 4 { Ok(x.try_index((.., (..).stride_by(-1)))?) } else { Ok(x.clone()) },
+        &expect![
+            "3 of 4 rows cannot be computed alone: slice[start_indices=(0,5),end_indices=(4,-7),strides=(1,-1)] of f32[4,6] mixes them"
+        ],
     );
 }
 
@@ -272,7 +366,10 @@ fn rows_of_an_implicit_parameter_are_handled_and_not_cut() {
     let mut executable = rows(Mode::Compiled, |x, w| Ok(x.matmul(w.t())?));
     executable.set_parameter("w", Left::of(&weight())).expect("fits");
     executable.active_extent(2, UPPER).expect("rows keep apart");
-    assert_eq!(executable.run(&[("x", &input())]).expect("runs")["y"].to_string(), "f32[2,4]");
+    assert_eq!(
+        executable.run(&[("x", &input())]).expect("runs").get("y").expect("is returned").to_string(),
+        "f32[2,4]"
+    );
 }
 
 #[test]
@@ -286,7 +383,7 @@ fn a_fed_cache_keeps_the_rows_that_are_not_computed() {
             .feed("cache", "cache")
             .mode(mode)
             .build(|given| {
-                let cache = given["cache"].add(&given["x"])?;
+                let cache = given.get("cache")?.add(given.get("x")?)?;
                 Ok(vec![cache.clone(), cache.add(&cache)?])
             })
             .expect("builds");
@@ -294,7 +391,7 @@ fn a_fed_cache_keeps_the_rows_that_are_not_computed() {
         executable.set_input("cache", x.clone()).expect("fits");
         executable.active_extent(2, UPPER).expect("rows keep apart");
         let outputs = executable.run(&[("x", &x)]).expect("runs");
-        assert_eq!(dense(&outputs["twice"]), [4.0, 8.0]);
+        assert_eq!(dense(outputs.get("twice").expect("is returned")), [4.0, 8.0]);
         assert_eq!(dense(executable.resident("cache").expect("is set")), [2.0, 4.0, 3.0, 4.0]);
         executable.active_extent(UPPER, UPPER).expect("ends it");
         executable.run(&[("x", &x)]).expect("runs");
@@ -311,14 +408,14 @@ fn an_output_that_is_returned_twice_and_fed_has_its_rows() {
         .output("y")
         .feed("cache", "cache")
         .build(|given| {
-            let cache = given["cache"].add(&given["x"])?;
+            let cache = given.get("cache")?.add(given.get("x")?)?;
             Ok(vec![cache.clone(), cache])
         })
         .expect("builds");
     cached.set_input("cache", matrix(4, 2)).expect("fits");
     cached.active_extent(2, 4).expect("rows do not mix");
     let outputs = cached.run(&[("x", &matrix(4, 2))]).expect("runs");
-    assert_eq!(dense(&outputs["y"]), [2.0, 4.0, 6.0, 8.0]);
+    assert_eq!(dense(outputs.get("y").expect("is returned")), [2.0, 4.0, 6.0, 8.0]);
     assert_eq!(dense(cached.resident("cache").expect("is set")), [2.0, 4.0, 6.0, 8.0, 5.0, 6.0, 7.0, 8.0]);
 }
 
@@ -328,13 +425,13 @@ fn a_compiled_function_inside_is_followed() {
     let mut nested = Executable::builder("nested")
         .input("x", aval(&[4, 2]))
         .output("y")
-        .build(move |given| Ok(vec![inner.borrow_mut().call(&(&given["x"]).into())?.dense()?]))
+        .build(move |given| Ok(vec![inner.borrow_mut().call(&(given.get("x")?).into())?.dense()?]))
         .expect("builds");
     nested.active_extent(1, 4).expect("rows do not mix");
     let outputs = nested.run(&[("x", &matrix(4, 2))]).expect("runs");
     let expected = matrix(4, 2).exp().expect("exp");
     let expected: Vec<f32> = expected.as_slice::<f32>()[..2].iter().map(|x| 2.0 * x).collect();
-    for (a, b) in dense(&outputs["y"]).iter().zip(&expected) {
+    for (a, b) in dense(outputs.get("y").expect("is returned")).iter().zip(&expected) {
         assert!((a - b).abs() < 1e-5, "{a} {b}");
     }
 }

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype};
-use tacit::executable::Builder;
-use tacit::{Aval, Error, Executable, Result};
+use tacit::{Aval, Error, Result};
+use tacit_executable::{Builder, Executable, Mode};
 
 use crate::types::{Left, aval, error, matrix, message, vector, without_handlers};
 
@@ -24,7 +24,7 @@ fn decoder() -> Builder {
 
 fn built() -> Executable<'static> {
     let decoder = decoder().feed("cache", "cache");
-    decoder.build(|given| Ok(vec![given["token"].clone(), given["cache"].clone()])).expect("builds")
+    decoder.build(|given| Ok(vec![given.get("token")?.clone(), given.get("cache")?.clone()])).expect("builds")
 }
 
 fn nothing(builder: Builder) -> Result<Executable<'static>> {
@@ -239,7 +239,7 @@ fn the_order_of_calls() {
 #[test]
 fn outputs() {
     let returning = |f: fn(&Array) -> Vec<Array>| -> Result<()> {
-        let mut decoder = decoder().feed("cache", "cache").build(move |given| Ok(f(&given["token"])))?;
+        let mut decoder = decoder().feed("cache", "cache").build(move |given| Ok(f(given.get("token")?)))?;
         decoder.set_parameter_bytes("weight", &[0; 12])?;
         decoder.set_input("cache", matrix(1, 2))?;
         decoder.run(&[("token", &matrix(1, 3))]).map(drop)
@@ -263,7 +263,7 @@ fn outputs_that_change() {
     let rows = Cell::new(1);
     let mut changing = Executable::builder("changing")
         .output("y")
-        .mode(tacit::executable::Mode::Lazy)
+        .mode(Mode::Lazy)
         .build(|_| Ok(vec![mlx_rs::ops::zeros::<f32>(&[rows.replace(2), 3])?]))
         .expect("builds");
     changing.run(&[]).expect("runs");
@@ -283,7 +283,7 @@ fn a_run_inside_a_trace_that_would_keep_what_is_fed() {
         .resident("sum", aval(&[2]))
         .output("sum")
         .feed("sum", "sum")
-        .build(|given| Ok(vec![given["sum"].add(&given["x"])?]))
+        .build(|given| Ok(vec![given.get("sum")?.add(given.get("x")?)?]))
         .expect("builds");
     cached.set_input("sum", vector(&[1.0, 2.0])).expect("fits");
     let mut compiled = tacit::compile(|x: Array| {
@@ -302,7 +302,7 @@ fn bytes_that_are_no_bools() {
     let mut gated = Executable::builder("gated")
         .parameter("gate", Aval::new(&[2], Dtype::Bool))
         .output("gate")
-        .build(|given| Ok(vec![given["gate"].clone()]))
+        .build(|given| Ok(vec![given.get("gate")?.clone()]))
         .expect("builds");
     let error = gated.set_parameter_bytes("gate", &[1, 2]).expect_err("2 is neither");
     expect![[r#"

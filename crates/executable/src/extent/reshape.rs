@@ -4,7 +4,7 @@ use super::Place;
 
 /// The place of the rows in row-major order, if no row is torn: the axes before stay together, and the axis that begins
 /// the rows is a multiple of them.
-pub(super) fn place_in(place: Place, upper: i32, from: &[i32], to: &[i32]) -> Option<Place> {
+pub(crate) fn place_in(place: Place, upper: i32, from: &[i32], to: &[i32]) -> Option<Place> {
     let size = |extents: &[i32]| extents.iter().map(|&extent| i64::from(extent)).product::<i64>();
     let before = size(&from[..place.axis]);
     let found = |axis: &usize| size(&to[..*axis]) == before && to[*axis] % upper == 0;

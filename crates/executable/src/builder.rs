@@ -1,16 +1,16 @@
 //! The description of an executable.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use mlx_rs::Array;
+use tacit_core::compile::Constants;
+use tacit_core::{Aval, Error, Result};
 
-use super::body::Body;
-use super::signature::{Described, Kind, Output, Place, Signature};
-use super::{Executable, Mode, Named};
-use crate::compile::Constants;
-use crate::{Aval, Error, Result};
+use crate::body::Body;
+use crate::signature::{Described, Kind, Output, Place, Signature};
+use crate::{Executable, Mode, Named};
 
 /// The description of an executable; made by [`Executable::builder`].
 #[must_use = "an executable is made by `build`"]
@@ -25,7 +25,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    pub(super) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             parameters: Vec::new(),
@@ -67,7 +67,7 @@ impl Builder {
         self
     }
 
-    /// How the function is run; without this, as [`MODE_VARIABLE`](super::MODE_VARIABLE) says.
+    /// How the function is run; without this, as [`MODE_VARIABLE`](crate::MODE_VARIABLE) says.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = Some(mode);
         self
@@ -87,7 +87,7 @@ impl Builder {
     pub fn build<'f>(self, function: impl Fn(&Named<'_>) -> Result<Vec<Array>> + 'f) -> Result<Executable<'f>> {
         let mode = self.mode.unwrap_or_else(Mode::from_environment);
         let constants = self.constants;
-        let body = Body { signature: self.signature()?, function: Box::new(function), extent: Cell::new(None) };
+        let body = Body { signature: self.signature()?, function: Box::new(function), rows: RefCell::new(None) };
         Ok(Executable::new(Rc::new(body), mode, constants))
     }
 

@@ -5,19 +5,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use mlx_rs::Array;
-use tacit_bridge::dtype_name;
-
-use crate::{Aval, Error, Result, Value};
+use tacit_core::{Aval, Error, Result, Value, dtype_name};
 
 /// A parameter or an input.
-pub(super) struct Described {
-    pub(super) name: Rc<str>,
-    pub(super) aval: Aval,
-    pub(super) kind: Kind,
+pub(crate) struct Described {
+    pub(crate) name: Rc<str>,
+    pub(crate) aval: Aval,
+    pub(crate) kind: Kind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Parameter,
     /// An input that each run is given.
     Given,
@@ -43,35 +41,35 @@ impl Kind {
     }
 }
 
-pub(super) struct Output {
-    pub(super) name: Rc<str>,
+pub(crate) struct Output {
+    pub(crate) name: Rc<str>,
     /// The inputs that it becomes.
-    pub(super) feeds: Vec<usize>,
+    pub(crate) feeds: Vec<usize>,
 }
 
 /// Where a name stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Parameter(usize),
     Input(usize),
 }
 
-pub(super) struct Signature {
-    pub(super) name: String,
-    pub(super) parameters: Vec<Described>,
-    pub(super) inputs: Vec<Described>,
-    pub(super) outputs: Vec<Output>,
-    pub(super) places: BTreeMap<Rc<str>, Place>,
+pub(crate) struct Signature {
+    pub(crate) name: String,
+    pub(crate) parameters: Vec<Described>,
+    pub(crate) inputs: Vec<Described>,
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) places: BTreeMap<Rc<str>, Place>,
     /// The inputs that each run is given, in order.
-    pub(super) given: Vec<usize>,
+    pub(crate) given: Vec<usize>,
     /// The names of the outputs that are not fed back, in order.
-    pub(super) returned: Rc<[Rc<str>]>,
+    pub(crate) returned: Rc<[Rc<str>]>,
     /// The avals of the outputs, since the function was first called.
-    pub(super) made: OnceCell<Vec<Aval>>,
+    pub(crate) made: OnceCell<Vec<Aval>>,
 }
 
 impl Signature {
-    pub(super) fn described(&self, place: Place) -> &Described {
+    pub(crate) fn described(&self, place: Place) -> &Described {
         match place {
             Place::Parameter(index) => &self.parameters[index],
             Place::Input(index) => &self.inputs[index],
@@ -79,7 +77,7 @@ impl Signature {
     }
 
     /// Where `name` stands, which must be of this kind.
-    pub(super) fn find(&self, name: &str, kind: Kind) -> Result<Place> {
+    pub(crate) fn find(&self, name: &str, kind: Kind) -> Result<Place> {
         let Some(&place) = self.places.get(name) else { return Err(self.unknown(name, kind)) };
         let found = self.described(place).kind;
         let help = match found {
@@ -105,7 +103,7 @@ impl Signature {
     }
 
     /// The error of something that is described and was not given.
-    pub(super) fn missing(&self, place: Place) -> Error {
+    pub(crate) fn missing(&self, place: Place) -> Error {
         let Described { name, kind, .. } = self.described(place);
         let (message, help) = match kind {
             Kind::Parameter => (format!("parameter {name} was not set"), "set it with `set_parameter`"),
@@ -115,8 +113,9 @@ impl Signature {
         Error::invalid(message, help)
     }
 
-    /// The avals of what the function returned must be those that it returned first, and fit where they are fed.
-    pub(super) fn check_outputs(&self, outputs: &[Array]) -> Result<()> {
+    /// The avals of what the function returned must be those that it returned first, and fit where they are fed; of some
+    /// rows alone they must be `expected`.
+    pub(crate) fn check_outputs(&self, outputs: &[Array], expected: Option<&[Aval]>) -> Result<()> {
         if outputs.len() != self.outputs.len() {
             let names: Vec<&str> = self.outputs.iter().map(|output| &*output.name).collect();
             return Err(Error::invalid(
@@ -125,7 +124,8 @@ impl Signature {
             ));
         }
         let avals: Vec<Aval> = outputs.iter().map(Aval::from).collect();
-        for (Output { name, feeds }, aval) in self.outputs.iter().zip(&avals) {
+        let whole = if expected.is_none() { &self.outputs[..] } else { &[] };
+        for (Output { name, feeds }, aval) in whole.iter().zip(&avals) {
             if let Some(input) = feeds.iter().map(|&input| &self.inputs[input]).find(|input| input.aval != *aval) {
                 return Err(Error::invalid(
                     format!("output {name} is {aval} and is fed to {}, which is {}", input.name, input.aval),
@@ -133,7 +133,7 @@ impl Signature {
                 ));
             }
         }
-        let first = self.made.get_or_init(|| avals.clone());
+        let first = expected.unwrap_or_else(|| self.made.get_or_init(|| avals.clone()));
         match first.iter().zip(&avals).zip(&self.outputs).find(|((first, now), _)| first != now) {
             None => Ok(()),
             Some(((first, now), output)) => Err(Error::invalid(
@@ -145,7 +145,7 @@ impl Signature {
 }
 
 impl Described {
-    pub(super) fn check(&self, array: &Array) -> Result<()> {
+    pub(crate) fn check(&self, array: &Array) -> Result<()> {
         if array.dtype() == self.aval.dtype && array.shape() == self.aval.shape {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl Described {
         Err(self.differs(&found, &found.to_string()))
     }
 
-    pub(super) fn check_value(&self, value: &Value) -> Result<()> {
+    pub(crate) fn check_value(&self, value: &Value) -> Result<()> {
         match value {
             Value::Dense(array) => self.check(array),
             Value::Implicit(array) => {

@@ -1,9 +1,10 @@
 //! Runs one after the other, the next one's graph built while one is evaluated.
 
 use mlx_rs::Array;
+use tacit_core::{Result, Value};
 
-use super::{Executable, Outputs, evaluate};
-use crate::{Result, Value};
+use crate::executable::evaluate;
+use crate::{Executable, Outputs};
 
 /// The outputs of successive runs; made by [`Executable::run_pipelined`].
 ///
@@ -21,7 +22,7 @@ where
     I: Iterator,
     I::Item: AsRef<[Array]>,
 {
-    pub(super) fn new(executable: &'e mut Executable<'f>, inputs: I) -> Self {
+    pub(crate) fn new(executable: &'e mut Executable<'f>, inputs: I) -> Self {
         Self { executable, inputs, ahead: None }
     }
 

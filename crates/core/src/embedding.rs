@@ -1,0 +1,23 @@
+//! What the crates that run functions as this one does need of it; no part of the public face.
+
+pub use crate::policy::warn;
+use crate::trace::{self, Recording};
+use crate::{Primitive, Result};
+
+/// Calls `f` on placeholders: what it asks of their data is [`EvalInTrace`](crate::Error::EvalInTrace).
+pub fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let _recording = Recording::enter();
+    trace::record(f)
+}
+
+/// Whether a function is being recorded on placeholders on this thread.
+#[must_use]
+pub fn is_recording() -> bool {
+    trace::is_recording()
+}
+
+/// A recorded primitive.
+#[must_use]
+pub fn primitive(recorded: tacit_bridge::Primitive) -> Primitive {
+    Primitive::new(recorded)
+}

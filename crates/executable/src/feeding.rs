@@ -1,0 +1,93 @@
+//! What becomes of the resident inputs from run to run.
+
+use mlx_rs::ops::indexing::TryIndexMutOp;
+use mlx_rs::transforms;
+use tacit_core::{Error, Result, Value, kernel};
+
+use crate::Executable;
+use crate::executable::dense_leaves;
+use crate::signature::{Described, Kind};
+
+impl Executable<'_> {
+    /// A resident input that a failed kernel left is an error before anything is computed from it.
+    pub(crate) fn check_residents(&self) -> Result<()> {
+        let Self { body, arguments, .. } = self;
+        for (Described { name, .. }, value) in
+            body.signature.inputs.iter().zip(&arguments.1).filter(|(own, _)| own.kind == Kind::Resident)
+        {
+            for array in dense_leaves([value])? {
+                kernel::check_intact(&array).map_err(|error| {
+                    let text = error.to_string();
+                    let why = text.split("; this array").next().unwrap_or_default();
+                    let what =
+                        format!("resident input {name} of {} comes of a run that failed: {why}", body.signature.name);
+                    Error::invalid(what, "set it again with `set_input`")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The residents that outputs are fed to, as they are now.
+    pub(crate) fn fed_residents(&self) -> impl Iterator<Item = &Value> {
+        let fed = self.body.signature.outputs.iter().flat_map(|output| &output.feeds);
+        fed.map(|&input| &self.arguments.1[input])
+    }
+
+    /// Begins the evaluation of what the latest run fed.
+    pub(crate) fn start_fed(&self) -> Result<()> {
+        let mut arrays = self.fed_residents().filter_map(Value::as_dense).peekable();
+        if arrays.peek().is_some() {
+            transforms::async_eval(arrays)?;
+        }
+        Ok(())
+    }
+
+    /// What becomes of the resident inputs where rows were cut: those that are left, behind those that were made.
+    pub(crate) fn fed(&self, made: &[Value]) -> Result<Vec<(usize, Value)>> {
+        let Some(extent) = self.body.extent() else { return Ok(Vec::new()) };
+        let mut fed = Vec::new();
+        for (output, value) in self.body.signature.outputs.iter().zip(made) {
+            for &input in &output.feeds {
+                let Described { aval, name, .. } = &self.body.signature.inputs[input];
+                let found = value.aval()?;
+                if found == *aval {
+                    fed.push((input, value.clone()));
+                    continue;
+                }
+                if found != extent.of(aval) {
+                    return Err(Error::invalid(
+                        format!(
+                            "output {} is {found} in {} of {} rows and cannot be fed to {name}, which is {aval}",
+                            output.name, extent.actual, extent.upper
+                        ),
+                        "let the rows of a fed output be its leading axis",
+                    ));
+                }
+                let mut whole = self.arguments.1[input].dense()?;
+                whole.try_index_mut(..extent.actual, &value.dense()?)?;
+                fed.push((input, whole.into()));
+            }
+        }
+        Ok(fed)
+    }
+
+    /// Feeds what is fed and appends the rest to `returned`. `fed` says what stands for an output in an input.
+    pub(crate) fn hand_over(&mut self, made: Vec<Value>, fed: Vec<(usize, Value)>, returned: &mut Vec<Value>) {
+        let whole = fed.is_empty();
+        for (input, value) in fed {
+            self.arguments.1[input] = value;
+        }
+        for (output, value) in self.body.signature.outputs.iter().zip(made) {
+            match output.feeds.as_slice() {
+                [] => returned.push(value),
+                feeds if whole => {
+                    for &input in feeds {
+                        self.arguments.1[input] = value.clone();
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Executables: what they hold, run, cut and say.
+
+extern crate tacit_core as tacit;
+
+mod extents;
+mod failures;
+mod gradients;
+mod messages;
+mod runs;
+#[path = "../../../core/tests/it/types.rs"]
+#[allow(dead_code, reason = "the tests of the core share them")]
+mod types;
