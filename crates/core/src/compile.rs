@@ -7,15 +7,20 @@
 //! `mlx_rs::with_device` makes a new stream each time; give a stream of your own to `with_stream` around compiled calls.
 //!
 //! An array that the function captured instead of taking it as an argument is a constant of the graph, frozen with the
-//! value that it had; [`Constants`] says what happens then.
+//! value that it had; [`Constants`] says what happens then. Where it belongs to a transform around the call, as an argument
+//! of the function that `grad` differentiates does, nothing is compiled and the function itself runs, so that the
+//! derivative reaches it.
 
+mod captured;
 mod engine;
+pub(crate) mod held;
 mod key;
 mod options;
 mod shapeless;
 mod stats;
 mod switch;
 
+pub use held::Held;
 pub use options::{Constants, Options};
 pub use stats::Stats;
 pub use switch::{COMPILE_VARIABLE, disable, enable, is_enabled};
