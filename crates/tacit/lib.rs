@@ -13,13 +13,16 @@ pub use tacit_arrays::{
 };
 pub use tacit_core::{
     Aval, ChildField, ChildName, ChildRef, Counters, DefaultHandler, Equation, Error, Explanation, Handler,
-    ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param, Parameters, Pattern, Policy,
+    ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param, Pattern, Policy,
     PolicyGuard, Primitive, Registry, RegistryGuard, Resolution, Result, Signature, Site, Taker, Tree, Value, Variable,
-    check_parameters, compile, compile_with, compile_with_state, control, dtype_name, dtype_named, executable,
-    executable::Executable, explain, explain_with_parameters, handler, implicit, kernel, materialize, op,
-    register_node, short_name, transform, tree, with_parameters,
+    compile, compile_with, compile_with_state, control, dtype_name, dtype_named, executable,
+    executable::Executable, explain, handler, implicit, kernel, materialize, op,
+    register_node, short_name, transform, tree,
 };
-pub use tacit_nn::{ImplicitModule, quantized, straight_through};
+pub use tacit_nn::{
+    ImplicitModule, Inputs, Module, Parameters, Stateful, check_parameters, explain_with_parameters, quantized,
+    straight_through, with_parameters,
+};
 
 /// The array types' own modules, which hold their handlers.
 pub mod arrays {
