@@ -2,7 +2,6 @@
 
 mod figures;
 
-use std::any::TypeId;
 use std::time::Instant;
 
 use figures::{Figure, median};
@@ -90,7 +89,7 @@ fn main() {
 
     let registry = Registry::global();
     let matmul = tacit_bridge::NameId::of(<op::Matmul as op::TypedPrimitive>::NAME).expect("the name has no NUL");
-    let types = [None, Some(TypeId::of::<Nf4Array>())];
+    let types = [None, Some(<Nf4Array as tacit::StaticType>::TYPE)];
     let lookup = median(31, 100_000, || {
         std::hint::black_box(registry.resolve(std::hint::black_box(matmul), std::hint::black_box(&types)));
     });

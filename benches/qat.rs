@@ -17,8 +17,7 @@ use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::compile::{Constants, Options};
 use tacit::prelude::*;
-use tacit::tree::{InPlace, Stateful};
-use tacit::{Tree, compile_with_state, with_parameters};
+use tacit::{Module, Stateful, Tree, compile_with_state, with_parameters};
 
 const BATCH: i32 = 128;
 const ROUNDS: usize = 40;
@@ -27,7 +26,7 @@ const STEPS: usize = 10;
 
 #[derive(Tree)]
 struct Training {
-    model: InPlace<Sequential>,
+    model: Module<Sequential>,
     optimizer: Stateful<Sgd>,
 }
 
@@ -40,7 +39,7 @@ impl Training {
             .append(nn::Linear::new(512, 512)?)
             .append(nn::Relu)
             .append(nn::Linear::new(512, 10)?);
-        Ok(Self { model: InPlace(model), optimizer: Stateful(Sgd::new(0.05)) })
+        Ok(Self { model: Module::in_place(model), optimizer: Stateful(Sgd::new(0.05)) })
     }
 }
 
@@ -61,8 +60,9 @@ fn plain(training: &mut Training, batch: Batch) -> Result<Array, Exception> {
 fn quantized(training: &mut Training, batch: Batch) -> Result<Array, Exception> {
     let cross_entropy = cross_entropy()?;
     let loss = move |model: &mut Sequential, (x, labels): Batch| {
-        let weights =
-            straight_through(model, |path, w| path.ends_with("weight").then(|| Ok(Nf4Array::quantize(w, 64)?.into())))?;
+        let weights = straight_through(model, |path, w| {
+            Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(w, 64)?.into()) } else { None })
+        })?;
         let logits = with_parameters(model, &weights, |model| model.forward(&x))?.dense()?;
         cross_entropy.apply(&logits, &labels)
     };

@@ -18,8 +18,8 @@ use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit::compile::{Constants, Options};
 use tacit::prelude::*;
-use tacit::tree::{InPlace, Open, Stateful};
-use tacit::{Tree, compile_with_state, tree, with_parameters};
+use tacit::tree::Open;
+use tacit::{Module, Stateful, Tree, compile_with_state, tree, with_parameters};
 
 const BATCH: i32 = 128;
 const STEPS: usize = 200;
@@ -28,7 +28,7 @@ const KEEP: f32 = 0.9;
 /// Everything that a step changes.
 #[derive(Tree)]
 struct Training {
-    model: InPlace<Sequential>,
+    model: Module<Sequential>,
     optimizer: Stateful<Sgd>,
     random: Stateful<RandomState>,
 }
@@ -44,7 +44,11 @@ impl Training {
             .append(nn::Linear::new(512, 10)?);
         let mut optimizer = Sgd::new(0.05);
         optimizer.momentum = 0.9;
-        Ok(Self { model: InPlace(model), optimizer: Stateful(optimizer), random: Stateful(RandomState::with_seed(1)?) })
+        Ok(Self {
+            model: Module::in_place(model),
+            optimizer: Stateful(optimizer),
+            random: Stateful(RandomState::with_seed(1)?),
+        })
     }
 }
 
@@ -55,8 +59,9 @@ fn step(training: &mut Training, (x, labels): (Array, Array)) -> Result<Array, E
     let x = x.multiply(mask.as_dtype(Dtype::Float32)?)?.divide(&keep)?;
     let cross_entropy = CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?;
     let loss = move |model: &mut Sequential, (x, labels): (Array, Array)| {
-        let weights =
-            straight_through(model, |path, w| path.ends_with("weight").then(|| Ok(Nf4Array::quantize(w, 64)?.into())))?;
+        let weights = straight_through(model, |path, w| {
+            Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(w, 64)?.into()) } else { None })
+        })?;
         let logits = with_parameters(model, &weights, |model| model.forward(&x))?.dense()?;
         cross_entropy.apply(&logits, &labels)
     };

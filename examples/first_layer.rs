@@ -42,8 +42,8 @@ fn closure() -> Result<String> {
 
 // ANCHOR: rule
 /// Which parameters become implicit, and which type they become.
-fn four_bits(path: &str, parameter: &Array) -> Option<Result<Value>> {
-    path.ends_with("weight").then(|| Ok(Nf4Array::quantize(parameter, 64)?.into()))
+fn four_bits(path: &str, parameter: &Array) -> Result<Option<Value>> {
+    Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(parameter, 64)?.into()) } else { None })
 }
 // ANCHOR_END: rule
 

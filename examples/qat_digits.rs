@@ -76,8 +76,8 @@ fn classifier() -> Outcome<Sequential> {
 }
 
 /// The weight matrices are quantized, the biases are not.
-fn chosen(path: &str, w: &Array, rule: Rule) -> Option<Result<Value>> {
-    path.ends_with("weight").then(|| rule(w))
+fn chosen(path: &str, w: &Array, rule: Rule) -> Result<Option<Value>> {
+    path.ends_with("weight").then(|| rule(w)).transpose()
 }
 
 fn snapshot(model: &Sequential) -> FlattenedModuleParam {

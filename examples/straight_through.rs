@@ -50,8 +50,8 @@ fn task() -> Result<(Array, Array)> {
 
 // ANCHOR: rule
 /// Which parameters are quantized, and how.
-fn two_bits(path: &str, parameter: &Array) -> Option<Result<Value>> {
-    path.ends_with("weight").then(|| Ok(AffineArray::quantize(parameter, 32, 2)?.into()))
+fn two_bits(path: &str, parameter: &Array) -> Result<Option<Value>> {
+    Ok(if path.ends_with("weight") { Some(AffineArray::quantize(parameter, 32, 2)?.into()) } else { None })
 }
 // ANCHOR_END: rule
 

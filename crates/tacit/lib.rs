@@ -14,13 +14,16 @@ pub use tacit_arrays::{
 pub use tacit_core::{
     ArrayType, Aval, Call, ChildField, ChildName, ChildRef, Counters, Decline, DefaultHandler, Equation, Error,
     Explanation, Handler, ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param,
-    Parameters, Pattern, Policy, PolicyGuard, Primitive, PrimitivePattern, Registry, RegistryGuard, Resolution, Result,
-    Results, Signature, Site, StaticType, Taker, Tree, Value, Variable, array_types, check_parameters, compile,
-    compile_with, compile_with_state, control, dtype_name, dtype_named, explain, explain_with_parameters, handler,
-    implicit, kernel, materialize, op, register_node, short_name, transform, tree, with_parameters,
+    Pattern, Policy, PolicyGuard, Primitive, PrimitivePattern, Registry, RegistryGuard, Resolution, Result, Results,
+    Signature, Site, StaticType, Taker, Tree, Value, Variable, array_types, compile, compile_with, compile_with_state,
+    control, dtype_name, dtype_named, explain, handler, implicit, kernel, materialize, op, register_node, short_name,
+    transform, tree,
 };
 pub use tacit_executable::{self as executable, Executable};
-pub use tacit_nn::{ImplicitModule, quantized, straight_through};
+pub use tacit_nn::{
+    ImplicitModule, Inputs, Module, Parameters, Stateful, check_parameters, explain_with_parameters, quantized,
+    straight_through, with_parameters,
+};
 
 /// The array types' own modules, which hold their handlers.
 pub mod arrays {

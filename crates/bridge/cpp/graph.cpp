@@ -62,6 +62,21 @@ std::vector<array> constants(const std::vector<array>& outputs, const std::vecto
   return found;
 }
 
+// The arrays that do not depend on `inputs` and that something which does takes, or that are outputs themselves.
+std::vector<array> frontier(const std::vector<array>& outputs, const std::vector<array>& inputs) {
+  std::unordered_set<uintptr_t> seen;
+  for (const auto& input : inputs) {
+    seen.insert(input.id());
+  }
+  auto reached = outputs;
+  each_dependent(inputs, outputs, [&](const array& node) {
+    seen.insert(node.id());
+    reached.insert(reached.end(), node.inputs().begin(), node.inputs().end());
+  });
+  std::erase_if(reached, [&](const array& value) { return !seen.insert(value.id()).second; });
+  return reached;
+}
+
 // What broadcasts made the array of; the array itself where none did.
 const array& broadcast_source(const array& root) {
   auto source = &root;
@@ -84,6 +99,11 @@ int tacit_is_traced(Handle root, bool* traced) {
 
 int tacit_broadcast_source(Handle root, Handle* source) {
   return guarded([&] { *source = own(broadcast_source(get(root))); });
+}
+
+int tacit_frontier(
+    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
+  return guarded([&] { pour(frontier(gather(outputs, output_count), gather(inputs, input_count)), found); });
 }
 
 int tacit_constants(

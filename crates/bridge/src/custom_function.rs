@@ -10,9 +10,9 @@ use mlx_sys::mlx_array;
 use crate::Aval;
 use crate::arrays::{self, Collector};
 use crate::callback::{guarded, guarded_rule};
-use crate::custom_vjp::check_gradients;
 use crate::error::{BoxError, BridgeError, check};
 use crate::ffi::{self, AxisSink, FunctionTable, Sink};
+use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
 
 /// A function together with the transforms that it has of its own.

@@ -1,10 +1,13 @@
 //! Questions about a recorded graph.
 
+use std::ffi::c_int;
+
 use mlx_rs::Array;
+use mlx_sys::mlx_array;
 
 use crate::arrays::{self, Collector};
 use crate::error::{BridgeError, check};
-use crate::ffi;
+use crate::ffi::{self, Sink};
 
 /// Whether `array` depends on one that has neither data nor a primitive, a placeholder or a tracer of MLX's: an eval
 /// would fail.
@@ -35,11 +38,25 @@ pub fn broadcast_source(array: &Array) -> Result<Array, BridgeError> {
 ///
 /// MLX has no memory left.
 pub fn constants(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    found(ffi::tacit_constants, outputs, inputs)
+}
+
+/// The arrays that do not depend on `inputs` and go into something that does, or are outputs: what a function that was
+/// recorded on `inputs` holds without having got it, each once.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn frontier(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    found(ffi::tacit_frontier, outputs, inputs)
+}
+
+type Question = unsafe extern "C" fn(*const mlx_array, usize, *const mlx_array, usize, Sink) -> c_int;
+
+fn found(question: Question, outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     let mut found = Collector::default();
     // SAFETY: everything is live for the call.
-    check(unsafe {
-        ffi::tacit_constants(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), found.sink())
-    })?;
+    check(unsafe { question(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), found.sink()) })?;
     Ok(found.arrays)
 }

@@ -9,9 +9,9 @@ use mlx_sys::{mlx_array, mlx_stream};
 
 use crate::arrays::{self, Collector};
 use crate::callback::{guarded, guarded_rule};
-use crate::custom_vjp::check_gradients;
 use crate::error::{BoxError, BridgeError, check, panic_text, recover};
 use crate::ffi::{self, AxisSink, Buffer, KernelTable, Sink};
+use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
 use crate::{Aval, Param, aval};
 

@@ -7,15 +7,20 @@
 //! `mlx_rs::with_device` makes a new stream each time; give a stream of your own to `with_stream` around compiled calls.
 //!
 //! An array that the function captured instead of taking it as an argument is a constant of the graph, frozen with the
-//! value that it had; [`Constants`] says what happens then.
+//! value that it had; [`Constants`] says what happens then. Where it belongs to a transform around the call, as an argument
+//! of the function that `grad` differentiates does, nothing is compiled and the function itself runs, so that the
+//! derivative reaches it.
 
+mod captured;
 mod engine;
+pub(crate) mod held;
 mod key;
 mod options;
 mod shapeless;
 mod stats;
 mod switch;
 
+pub use held::Held;
 pub use options::{Constants, Options};
 pub use stats::Stats;
 pub use switch::{COMPILE_VARIABLE, disable, enable, is_enabled};
@@ -23,7 +28,7 @@ pub use switch::{COMPILE_VARIABLE, disable, enable, is_enabled};
 use engine::Engine;
 use mlx_rs::Array;
 
-use crate::tree::{self, Flattened, Item, Labels, Node, Open, Reader, TreeDef, Visitor};
+use crate::tree::{self, Flattened, Labels, Node, Open, Reader, TreeDef, Visitor};
 use crate::values::{arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace};
 
@@ -155,7 +160,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             Some(results) => results,
             None => self.trace(state, args)?,
         };
-        let mut reader = Reader::new(&def, arrays.into_iter().map(|array| Item::Value(array.into())))?;
+        let mut reader = Reader::new(&def, arrays)?;
         reader.enter(CALL)?;
         let results = O::With::<Value>::unflatten(&mut reader)?;
         state.assign(&mut reader)?;
@@ -171,7 +176,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             let results = trace::run(&values, |arrays| {
                 let inputs = arrays.clone();
                 let lent = Lent { state: &mut *state, own: own.clone() };
-                let mut reader = Reader::new(&closed, arrays.into_iter().map(|array| Item::Value(array.into())))?;
+                let mut reader = Reader::new(&closed, arrays)?;
                 reader.enter(CALL)?;
                 lent.state.assign(&mut reader)?;
                 let results = f(&mut *lent.state, A::unflatten(&mut reader)?)?;
@@ -183,7 +188,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             // A trace whose results the types outside cannot take is not kept.
             {
                 let lent = Lent { state: &mut *state, own: own.clone() };
-                let mut reader = Reader::new(&def, leaves.clone().into_iter().map(Item::Value))?;
+                let mut reader = Reader::new(&def, leaves.clone())?;
                 reader.enter(CALL)?;
                 O::With::<Value>::unflatten(&mut reader)?;
                 lent.state.assign(&mut reader)?;

@@ -5,6 +5,7 @@ use std::fmt;
 use mlx_rs::error::Exception;
 use tacit_bridge::{Aval, BridgeError, GradientError};
 
+use crate::compile::held::Held;
 use crate::dispatch::Decline;
 use crate::handler::Site;
 
@@ -190,13 +191,13 @@ pub enum Error {
     #[error(
         "{function} is compiled and holds {}, frozen with the value of now: it is not among the arguments\n\
          help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`",
-        Together(.avals)
+        Together(.held)
     )]
     Constants {
         /// The compiled function.
         function: String,
-        /// The avals of the arrays.
-        avals: Vec<Aval>,
+        /// The arrays.
+        held: Vec<Held>,
     },
 
     /// The graph of a shapeless function does not serve these shapes.
@@ -285,9 +286,9 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-struct Together<'a>(&'a [Aval]);
+struct Together<'a, T>(&'a [T]);
 
-impl fmt::Display for Together<'_> {
+impl<T: fmt::Display> fmt::Display for Together<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, aval) in self.0.iter().enumerate() {
             write!(f, "{}{aval}", if i == 0 { "" } else { ", " })?;

@@ -2,10 +2,10 @@
 //!
 //! [`implicit()`] records a function of plain mlx-rs code on placeholders, walks the graph that MLX built, sends each
 //! primitive on an implicit operand to the handler registered for it ([`Registry`], `#[handler]`), materializes
-//! operands where there is none ([`Policy`]), and gives the plain graph back to MLX. [`with_parameters`] does the same
-//! for an mlx-rs module. [`dispatch`](mod@dispatch) states who takes a call.
+//! operands where there is none ([`Policy`]), and gives the plain graph back to MLX. [`dispatch`](mod@dispatch) states
+//! who takes a call.
 //!
-//! This crate knows no array type; see `tacit-arrays`.
+//! This crate knows no array type, see `tacit-arrays`, and no module, see `tacit-nn`.
 
 // The macros' output names this crate as the facade does.
 extern crate self as tacit;
@@ -28,7 +28,6 @@ mod implicit_array;
 pub mod kernel;
 mod macros;
 mod materialize;
-mod module;
 mod pattern;
 mod policy;
 mod primitive;
@@ -50,13 +49,12 @@ pub use handler::{Call, Handler, Results, Site};
 pub use implicit::{explain, implicit};
 pub use implicit_array::{ChildField, ChildName, ChildRef, DefaultHandler, ImplicitArray, Materialize, NamedChild};
 pub use materialize::materialize;
-pub use module::{Parameters, check_parameters, explain_with_parameters, with_parameters};
 pub use pattern::{OperandType, Pattern, PrimitivePattern, Signature};
 pub use policy::{POLICY_VARIABLE, Policy};
 pub use primitive::Primitive;
 pub use registry::{Registry, Resolution};
 pub use scoped::{PolicyGuard, RegistryGuard};
-pub use tacit_bridge::{Aval, Param, broadcast_source, dtype_name, dtype_named};
+pub use tacit_bridge::{Aval, Param, array_id, broadcast_source, dtype_name, dtype_named};
 pub use tree::Tree;
 pub use value::{Value, short_name};
 

@@ -1,20 +1,23 @@
 //! Structures with arrays at their leaves.
 //!
-//! A [`Tree`] is an array, a value, a container of trees, a struct with `#[derive(Tree)]`, an mlx-rs module
-//! ([`Module`]), anything that mlx-rs can update ([`Stateful`]) or a type registered by
+//! A [`Tree`] is an array, a value, a container of trees, a struct with `#[derive(Tree)]`, or a type registered by
 //! [`register_node!`](crate::register_node) ([`Foreign`]). [`flatten`] takes one apart into its leaves and its
 //! [`TreeDef`], [`unflatten`] puts it together again. An implicit array is a leaf, or a node that is opened into its
 //! children, as [`Open`] says.
 
+mod beside;
 mod containers;
 mod def;
+mod entry;
+mod flattened;
 mod foreign;
 mod functions;
 mod gradient;
 mod leaf;
-mod module;
+mod matcher;
 mod node;
 mod path;
+mod print;
 mod reader;
 mod visitor;
 
@@ -27,16 +30,15 @@ pub use functions::{
 };
 pub use gradient::Gradient;
 pub use leaf::Leaf;
-pub use module::{InPlace, Module, Stateful};
-pub use node::{Labels, Node, Static};
+pub use node::{Kind, Labels, Node, Static};
 pub use path::Path;
 pub use reader::{Entered, Reader};
 pub use visitor::{Open, Visitor};
 
-pub(crate) use def::Flattened;
-pub(crate) use gradient::NOTHING;
+pub(crate) use beside::{beside, check_aval};
+pub(crate) use flattened::Flattened;
+pub(crate) use matcher::{Listed, Matcher};
 pub(crate) use reader::Item;
-pub(crate) use visitor::{Listed, Matcher};
 
 use crate::Result;
 
@@ -77,7 +79,7 @@ use crate::Result;
     note = "mark a static field `#[tree(static)]`, and wrap a type of another crate in `tree::Foreign`"
 )]
 pub trait Tree: Sized {
-    /// The same structure with other leaves; the type itself where its leaves cannot be others.
+    /// The same structure with other leaves; [`L::Fixed<Self>`](Leaf::Fixed) where its leaves cannot be others.
     type With<L: Leaf>: Tree;
 
     /// Shows the nodes and leaves to `visitor`, each node before its children.

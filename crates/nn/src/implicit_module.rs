@@ -1,15 +1,12 @@
 //! A module that holds implicit arrays in place of dense parameters.
 
-use std::rc::Rc;
-
 use mlx_rs::module::{FlattenedModuleParamMut, Module, ModuleParameters};
 use mlx_rs::{Array, ops};
 use tacit_core::tree::{Labels, Leaf, Node, Reader, Visitor};
-use tacit_core::{
-    Error, Explanation, Parameters, Result, Tree, Value, check_parameters, explain_with_parameters, with_parameters,
-};
+use tacit_core::{Error, Explanation, Result, Tree, Value};
 
-use crate::quantized;
+use crate::parameters::{missing, run, sorted};
+use crate::{Inputs, Parameters, check_parameters, explain_with_parameters, quantized};
 
 /// An mlx-rs module that holds implicit arrays in place of some of its dense parameters.
 ///
@@ -21,7 +18,7 @@ use crate::quantized;
 ///
 /// let linear = nn::Linear::new(64, 64)?;
 /// let mut linear = ImplicitModule::quantize(linear, |path, w| {
-///     (path == "weight").then(|| Ok(Nf4Array::quantize(w, 64)?.into()))
+///     Ok(if path == "weight" { Some(Nf4Array::quantize(w, 64)?.into()) } else { None })
 /// })?;
 /// assert_eq!(linear.nbytes(), 64 * 64 / 2 + 64 * 4 + 64 * 4);
 /// let y = linear.forward(&ops::ones::<f32>(&[1, 64])?)?;
@@ -40,9 +37,9 @@ impl<M: ModuleParameters> ImplicitModule<M> {
     ///
     /// # Errors
     ///
-    /// The rule fails, or makes an array of another shape or dtype; the module is dropped then, so pass a clone where
-    /// it is still needed.
-    pub fn quantize(module: M, rule: impl FnMut(&str, &Array) -> Option<Result<Value>>) -> Result<Self> {
+    /// The rule fails, chooses nothing, or makes an array of another shape or dtype; the module is dropped then, so pass a
+    /// clone where it is still needed.
+    pub fn quantize(module: M, rule: impl FnMut(&str, &Array) -> Result<Option<Value>>) -> Result<Self> {
         let parameters = quantized(&module, rule)?;
         Self::new(module, parameters)
     }
@@ -65,24 +62,45 @@ impl<M: ModuleParameters> ImplicitModule<M> {
 
     /// Runs the module's own forward pass, intercepted.
     ///
+    /// A parameter that the module assigns, such as a running statistic, keeps what it was assigned.
+    ///
     /// # Errors
     ///
     /// The module fails, or as for [`tacit_core::implicit()`].
     pub fn forward<I>(&mut self, input: I) -> Result<Array>
     where
+        I: Inputs,
         M: Module<I, Output = Array>,
         M::Error: Into<Error>,
     {
-        self.run(|module| module.forward(input))?.dense()
+        let mut inputs = Vec::new();
+        input.collect(&mut inputs);
+        self.run_on(inputs, |module| module.forward(input))?.dense()
     }
 
-    /// Runs any function of the module, intercepted.
+    /// Runs any function of the module, intercepted. What it captures is walked with the graph; see
+    /// [`forward`](Self::forward) for inputs with a long graph behind them.
     ///
     /// # Errors
     ///
     /// The function fails, or as for [`tacit_core::implicit()`].
     pub fn run<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<O::With<Value>> {
-        with_parameters(&mut self.module, &self.parameters, f)
+        self.run_on(Vec::new(), f)
+    }
+
+    fn run_on<O: Tree, E: Into<Error>>(
+        &mut self,
+        inputs: Vec<Array>,
+        f: impl FnOnce(&mut M) -> Result<O, E>,
+    ) -> Result<O::With<Value>> {
+        let (results, assigned) = run(&mut self.module, &self.parameters, inputs, f)?;
+        if !assigned.is_empty() {
+            let mut slots = self.module.parameters_mut().flatten();
+            for (path, value) in assigned {
+                put(&mut slots, &mut self.parameters, &path, value)?;
+            }
+        }
+        Ok(results)
     }
 
     /// Runs a function of the module and tells what happened to each primitive.
@@ -122,12 +140,10 @@ const NODE: &str = "ImplicitModule";
 /// dense, so that the module itself runs there. It can be a state, and not an argument: a module cannot be made of its
 /// parameters alone.
 impl<M: ModuleParameters> Tree for ImplicitModule<M> {
-    type With<L: Leaf> = Self;
+    type With<L: Leaf> = L::Fixed<Self>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let dense = self.module.parameters().flatten();
-        let mut sorted: Vec<(Rc<str>, &'a Array)> = dense.into_iter().collect();
-        sorted.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let sorted = sorted(&self.module);
         let keys: Vec<&str> = sorted.iter().map(|(key, _)| &**key).collect();
         visitor.node(&Node::new(NODE, Labels::Keys(&keys)));
         for (path, array) in &sorted {
@@ -159,12 +175,7 @@ impl<M: ModuleParameters> Tree for ImplicitModule<M> {
 
 /// Puts `value` in place of a module's parameter.
 fn put(slots: &mut FlattenedModuleParamMut<'_>, parameters: &mut Parameters, path: &str, value: Value) -> Result<()> {
-    let slot = slots.get_mut(path).ok_or_else(|| {
-        Error::invalid(
-            format!("the module has no parameter {path}"),
-            "use the paths of `module.parameters().flatten()`",
-        )
-    })?;
+    let Some(slot) = slots.get_mut(path) else { return Err(missing(path, slots.keys())) };
     match value {
         Value::Dense(array) => {
             **slot = array;

@@ -3,7 +3,10 @@
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use tacit_arrays::ste;
-use tacit_core::{Parameters, Result, Value};
+use tacit_core::{Error, Result, Value};
+
+use crate::Parameters;
+use crate::parameters::{listed, sorted};
 
 /// Makes implicit arrays of the parameters that `rule` chooses.
 ///
@@ -14,12 +17,11 @@ use tacit_core::{Parameters, Result, Value};
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{module::Module, nn, ops};
 /// use tacit_arrays::Nf4Array;
-/// use tacit_core::with_parameters;
-/// use tacit_nn::quantized;
+/// use tacit_nn::{quantized, with_parameters};
 ///
 /// let mut linear = nn::Linear::new(64, 8)?;
 /// let weights = quantized(&linear, |path, w| {
-///     path.ends_with("weight").then(|| Ok(Nf4Array::quantize(w, 64)?.into()))
+///     Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(w, 64)?.into()) } else { None })
 /// })?;
 /// let x = ops::ones::<f32>(&[1, 64])?;
 /// let y = with_parameters(&mut linear, &weights, |linear| linear.forward(&x))?;
@@ -30,18 +32,25 @@ use tacit_core::{Parameters, Result, Value};
 ///
 /// # Errors
 ///
-/// The rule fails.
+/// The rule fails, or chooses nothing: a model that stays dense unnoticed is worse than an error.
 pub fn quantized(
     module: &impl ModuleParameters,
-    mut rule: impl FnMut(&str, &Array) -> Option<Result<Value>>,
+    mut rule: impl FnMut(&str, &Array) -> Result<Option<Value>>,
 ) -> Result<Parameters> {
-    let parameters = module.parameters().flatten();
-    let mut paths: Vec<_> = parameters.into_iter().collect();
-    paths.sort_by(|a, b| a.0.cmp(&b.0));
-    paths
-        .into_iter()
-        .filter_map(|(path, array)| Some(rule(&path, array)?.map(|value| (path.to_string(), value))))
-        .collect()
+    let parameters = sorted(module);
+    let mut chosen = Parameters::new();
+    for (path, array) in &parameters {
+        if let Some(value) = rule(path, array)? {
+            chosen.insert(path.to_string(), value);
+        }
+    }
+    if chosen.is_empty() {
+        return Err(Error::invalid(
+            "the rule chose no parameter of the module",
+            listed(parameters.iter().map(|(path, _)| path)),
+        ));
+    }
+    Ok(chosen)
 }
 
 /// Makes straight-through arrays of the parameters that `rule` chooses: quantized in the forward pass, with the
@@ -51,20 +60,19 @@ pub fn quantized(
 ///
 /// # Errors
 ///
-/// The rule fails, or makes an array of another shape or dtype.
+/// The rule fails, chooses nothing, or makes an array of another shape or dtype.
 pub fn straight_through(
     module: &impl ModuleParameters,
-    mut rule: impl FnMut(&str, &Array) -> Option<Result<Value>>,
+    mut rule: impl FnMut(&str, &Array) -> Result<Option<Value>>,
 ) -> Result<Parameters> {
     // The rule is asked with the parameter whose gradient is stopped; what it leaves alone stays as it is.
     quantized(module, |path, master| {
         let mut chosen = true;
         let made = ste(|stopped: &Array| {
-            rule(path, stopped).unwrap_or_else(|| {
-                chosen = false;
-                Ok(master.into())
-            })
-        })(master);
-        chosen.then_some(made)
+            let made = rule(path, stopped)?;
+            chosen = made.is_some();
+            Ok::<_, Error>(made.unwrap_or_else(|| master.into()))
+        })(master)?;
+        Ok(chosen.then_some(made))
     })
 }

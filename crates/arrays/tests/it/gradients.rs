@@ -171,7 +171,7 @@ fn listed(gradient: &Gradient, into: &mut Vec<Option<Array>>) {
     match gradient {
         Gradient::Nothing => into.push(None),
         Gradient::Dense(array) => into.push(Some(array.clone())),
-        Gradient::Implicit { children, .. } => children.iter().for_each(|(_, child)| listed(child, into)),
+        Gradient::Node { children, .. } => children.iter().for_each(|(_, child)| listed(child, into)),
     }
 }
 
@@ -265,7 +265,7 @@ fn a_jvp_of_a_quantized_product() {
     }
     let w = nf4(&weight(), BLOCK);
     let children = vec![("packed".into(), Gradient::Nothing), ("absmax".into(), dabsmax.clone().into())];
-    let dw = Gradient::Implicit { name: "tacit.Nf4", children };
+    let dw = Gradient::Node { name: "tacit.Nf4", children };
     let product = |(w, x): (Array, Array)| x.matmul(w.t());
     let (_, change) = jvp(product, (w.clone(), x(&[2, COLUMNS])), (dw, Gradient::Nothing)).expect("runs");
     // The product is linear in the scales.

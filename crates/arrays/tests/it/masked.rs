@@ -75,7 +75,7 @@ fn what_is_under_the_mask_never_shows() {
         let gradient = grad(|a: Array| a.multiply(Array::from_f32(2.0))?.square()?.sum(None))(w).expect("runs");
         // 2 (2 w) 2 where an element is kept.
         let expected = [8.0, 0.0, 24.0, 32.0];
-        let tacit_core::tree::Gradient::Implicit { children, .. } = gradient else { panic!("of an implicit array") };
+        let tacit_core::tree::Gradient::Node { children, .. } = gradient else { panic!("of an implicit array") };
         assert_eq!(children[0].1.array().expect("dense").as_slice::<f32>(), expected);
     }
 }

@@ -48,7 +48,7 @@ fn the_gradient_of_a_half_scalar_is_near_that_of_single_precision() {
             let x = normal_of(dtype, 2, &[3, 96]);
             let loss = move |w: Array| x.matmul(w.t())?.as_dtype(F32)?.square()?.sum(None);
             let found = tacit_core::transform::grad(loss)(scaled(w)).expect("is handled");
-            let Gradient::Implicit { children, .. } = found else { panic!("of a view") };
+            let Gradient::Node { children, .. } = found else { panic!("of a view") };
             children[1].1.array().expect("dense").as_dtype(F32).expect("f32").item_exact::<f32>()
         };
         let (found, expected) = (gradient(w), gradient(wide));

@@ -1,12 +1,12 @@
 //! The traces of a compiled function: which of them serves a call, and the making of a new one.
 
 use mlx_rs::Array;
-use tacit_bridge::{BoxError, Outcome, Program, any_tracer, constants};
+use tacit_bridge::{BoxError, Outcome, Program, any_tracer};
 
+use super::captured;
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
-use super::{Constants, Options, Stats, switch};
-use crate::policy::warn;
+use super::{Options, Stats, switch};
 use crate::tree::{Listed, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
 
@@ -104,10 +104,24 @@ impl Engine {
             return self.inlined(leaves, body);
         }
         let key = Key::new(def, &inputs, Scope::current());
-        if let Some(results) = self.checked(&key, &inputs, body)? {
-            return Ok(results);
+        let (inside, mut traced) = (captured::in_transform()?, false);
+        let made = self.compiled(key, &inputs, &mut |values, inspect| {
+            body(values, &mut |inputs, outputs| {
+                traced = inside && captured::holds_tracer(inputs, outputs)?;
+                if traced {
+                    return Err(Error::invalid("the function holds a tracer", "run it as it is"));
+                }
+                inspect(inputs, outputs)
+            })
+        });
+        if traced { self.inlined(leaves, body) } else { made }
+    }
+
+    fn compiled(&mut self, key: Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Opened<Array>> {
+        match self.checked(&key, inputs, body)? {
+            Some(results) => Ok(results),
+            None => self.traced(key, inputs, body),
         }
-        self.traced(key, &inputs, body)
     }
 
     fn inlined(&mut self, leaves: Vec<Value>, body: &mut Body<'_>) -> Result<Opened<Array>> {
@@ -167,7 +181,7 @@ impl Engine {
         let outcome = program
             .call(inputs, &mut outputs, &mut |tracers| {
                 let values = key.def.closed(tracers)?;
-                let (results, def) = body(values, &mut |inputs, outputs| inspected(options, inputs, outputs))?;
+                let (results, def) = body(values, &mut |inputs, outputs| captured::inspect(options, inputs, outputs))?;
                 made = Some(def);
                 Ok::<_, BoxError>(dense(&results)?)
             })
@@ -226,21 +240,4 @@ fn dense(values: &[Value]) -> Result<Vec<Array>> {
 
 fn listed(avals: &[Aval]) -> String {
     avals.iter().map(Aval::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// Looks for arrays that the function holds without having got them.
-fn inspected(options: &Options, inputs: &[Array], outputs: &[Array]) -> Result<()> {
-    if options.constants == Constants::Allow {
-        return Ok(());
-    }
-    let held: Vec<Aval> = constants(outputs, inputs)?.iter().map(Aval::from).collect();
-    if held.is_empty() {
-        return Ok(());
-    }
-    let error = Error::Constants { function: options.name.clone(), avals: held };
-    if options.constants == Constants::Deny {
-        return Err(error);
-    }
-    warn(&error.to_string());
-    Ok(())
 }

@@ -3,15 +3,15 @@
 use mlx_rs::{Array, Dtype};
 
 use super::Wrt;
-use super::opened::{Opened, check_aval, is_differentiable};
-use crate::tree::{self, Gradient, Open};
+use super::opened::{Opened, is_differentiable};
+use crate::tree::{self, Gradient, Open, check_aval};
 use crate::values::{Values, never_called};
 use crate::{Error, Result, Tree, Value};
 
 /// The results of a function and the gradients of its arguments.
 pub type ValueAndGradient<A, O> = (<O as Tree>::With<Value>, <A as Tree>::With<Gradient>);
 
-/// The gradient of a function with respect to every float array among its arguments.
+/// The gradient of a function with respect to every float array among its arguments that is not frozen.
 ///
 /// The first leaf of the result is the loss: one float element. The arguments may hold implicit arrays, whose gradients
 /// have the arrays' own structure: gradients at float children, nothing at the others.
@@ -168,7 +168,13 @@ where
         }
         let dense = results.dense()?;
         for ((path, result), cotangent) in results.def.paths().iter().zip(&dense).zip(&cotangents) {
-            check_aval("cotangent", path, result, cotangent, "give each cotangent the shape and dtype of its result")?;
+            check_aval(
+                "cotangent",
+                path,
+                &result.into(),
+                cotangent,
+                "give each cotangent the shape and dtype of its result",
+            )?;
         }
         made = Some(results);
         let float: Vec<Array> = dense.into_iter().filter(is_differentiable).collect();

@@ -2,10 +2,10 @@
 
 use mlx_rs::{Array, ops};
 
-use super::opened::{Opened, check_aval, is_differentiable};
-use crate::tree::{self, Gradient, Node, Open, Visitor};
+use super::opened::{Opened, is_differentiable};
+use crate::tree::{self, Gradient, beside};
 use crate::values::{Values, never_called};
-use crate::{Error, ImplicitArray, Result, Tree, Value};
+use crate::{Error, Result, Tree, Value};
 
 /// The value of `f`, and its derivative in the direction of `tangents`.
 ///
@@ -43,7 +43,7 @@ where
     F: FnMut(A) -> Result<O, E>,
 {
     let opened = Opened::of(&primals)?;
-    let (chosen, directions) = directions(&primals, &tangents, &opened)?;
+    let (chosen, directions) = directions(&tangents, &opened)?;
     drop((primals, tangents));
     let mut made = None;
     let changes = opened.jvp(&chosen, &directions, |args: A::With<Value>| {
@@ -66,33 +66,19 @@ where
 }
 
 /// The leaves that have a tangent, and the tangents.
-fn directions(primals: &impl Tree, tangents: &impl Tree, opened: &Opened) -> Result<(Vec<usize>, Vec<Array>)> {
-    let mut seen = Seen(Vec::new());
-    tangents.flatten(&mut seen)?;
-    let mut seen = seen.0.into_iter();
-    let mut found = Vec::with_capacity(opened.leaves.len());
-    let mut own = Own(Vec::new());
-    primals.flatten(&mut own)?;
-    for part in own.0 {
-        match part {
-            Part::Leaf(primal) => tangents_of(&primal, &mut seen, &mut found)?,
-            Part::Container(container) => match seen.next() {
-                Some(Event::Node(_, other)) if other == container => {}
-                _ => return Err(unfit("their containers differ")),
-            },
-        }
-    }
-    if seen.any(|event| matches!(event, Event::Array(_))) {
-        return Err(unfit("there are more tangents than primals"));
-    }
-    let (mut chosen, mut given) = (Vec::new(), Vec::new());
-    for ((position, path), tangent) in opened.def.paths().iter().enumerate().zip(found) {
-        let own = &opened.leaves[position];
-        let Some(tangent) = tangent.filter(|_| is_differentiable(own)) else { continue };
-        check_aval("tangent", path, own, &tangent, "give each tangent the shape and dtype of its array")?;
-        chosen.push(position);
-        given.push(tangent);
-    }
+fn directions(tangents: &impl Tree, opened: &Opened) -> Result<(Vec<usize>, Vec<Array>)> {
+    let leaves: Vec<Value> = opened.leaves.iter().map(Value::from).collect();
+    let words = [
+        "the tangents do not fit the primals",
+        "tangent",
+        "give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`",
+    ];
+    let found = beside((&leaves, &opened.def), tangents, words)?;
+    let (chosen, given): (Vec<usize>, Vec<Array>) = (0..)
+        .zip(found)
+        .filter_map(|(position, tangent)| Some((position, tangent?)))
+        .filter(|(position, _)| is_differentiable(&opened.leaves[*position]))
+        .unzip();
     if chosen.is_empty() {
         // MLX wants one primal at least.
         let Some(position) = opened.leaves.iter().position(is_differentiable) else {
@@ -101,105 +87,4 @@ fn directions(primals: &impl Tree, tangents: &impl Tree, opened: &Opened) -> Res
         return Ok((vec![position], vec![ops::zeros_like(&opened.leaves[position])?]));
     }
     Ok((chosen, given))
-}
-
-/// Takes the tangents of one value, one for each dense leaf in it.
-fn tangents_of(primal: &Value, seen: &mut impl Iterator<Item = Event>, found: &mut Vec<Option<Array>>) -> Result<()> {
-    match (seen.next(), primal) {
-        (Some(Event::Array(tangent)), Value::Dense(_)) => found.push(Some(tangent)),
-        (Some(Event::Node(tree::NOTHING, _)), _) => {
-            let leaves = tree::leaves(primal, Open::Fully)?.len();
-            found.extend(std::iter::repeat_n(None, leaves));
-        }
-        (Some(Event::Node(name, _)), Value::Implicit(array)) if name == array.typetag_name() => {
-            for (_, child) in array.children() {
-                tangents_of(&child, seen, found)?;
-            }
-        }
-        (Some(Event::Node(name, _)), _) => {
-            return Err(unfit(&format!("{name} stands where the primal is {primal}")));
-        }
-        (Some(Event::Array(tangent)), Value::Implicit(_)) => {
-            return Err(unfit(&format!("{} stands where the primal is {primal}", Value::from(tangent))));
-        }
-        (None, _) => return Err(unfit("there are fewer tangents than primals")),
-    }
-    Ok(())
-}
-
-fn unfit(what: &str) -> Error {
-    Error::invalid(
-        format!("the tangents do not fit the primals: {what}"),
-        "give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`",
-    )
-}
-
-/// What a tree of tangents shows.
-struct Seen(Vec<Event>);
-
-enum Event {
-    Array(Array),
-    /// A node's kind, and the same with its labels.
-    Node(&'static str, String),
-}
-
-/// What a tree of primals shows.
-struct Own(Vec<Part>);
-
-enum Part {
-    Leaf(Value),
-    /// As in [`Event::Node`].
-    Container(String),
-}
-
-fn container(node: &Node<'_>) -> String {
-    format!("{} {:?}", node.name, node.labels)
-}
-
-impl<'a> Visitor<'a> for Own {
-    fn array(&mut self, array: &'a Array) {
-        self.0.push(Part::Leaf(array.into()));
-    }
-
-    fn implicit(&mut self, array: &'a dyn ImplicitArray) {
-        self.0.push(Part::Leaf(dyn_clone::clone_box(array).into()));
-    }
-
-    fn made(&mut self, value: Value) {
-        self.0.push(Part::Leaf(value));
-    }
-
-    fn node(&mut self, node: &Node<'_>) {
-        self.0.push(Part::Container(container(node)));
-    }
-}
-
-impl<'a> Visitor<'a> for Seen {
-    fn array(&mut self, array: &'a Array) {
-        self.0.push(Event::Array(array.clone()));
-    }
-
-    fn implicit(&mut self, array: &'a dyn ImplicitArray) {
-        self.children(array);
-    }
-
-    fn made(&mut self, value: Value) {
-        match value {
-            Value::Dense(array) => self.0.push(Event::Array(array)),
-            Value::Implicit(array) => self.children(&*array),
-        }
-    }
-
-    fn node(&mut self, node: &Node<'_>) {
-        self.0.push(Event::Node(node.name, container(node)));
-    }
-}
-
-impl Seen {
-    fn children(&mut self, array: &dyn ImplicitArray) {
-        self.0.push(Event::Node(array.typetag_name(), String::new()));
-        for (_, child) in array.children() {
-            self.made(child);
-        }
-    }
 }

@@ -5,7 +5,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
 
 use crate::tree::{self, Item, Open, Reader, TreeDef};
-use crate::{Aval, Error, Result, Tree, Value};
+use crate::{Error, Result, Tree, Value};
 
 /// The dense leaves of a tree, whose implicit arrays are open.
 pub(super) struct Opened {
@@ -72,9 +72,9 @@ impl Opened {
 
     /// The gradients of the chosen leaves as a tree, with nothing at the others.
     pub(super) fn gradients<T: Tree>(&self, chosen: &[usize], gradients: Vec<Array>) -> Result<T> {
-        let mut items: Vec<Item> = self.leaves.iter().map(|leaf| Item::Nothing(Aval::from(leaf))).collect();
+        let mut items: Vec<Item> = self.leaves.iter().map(|_| Item::Nothing).collect();
         for (&position, gradient) in chosen.iter().zip(gradients) {
-            items[position] = Item::Value(gradient.into());
+            items[position] = gradient.into();
         }
         T::unflatten(&mut Reader::new(&self.def, items)?)
     }
@@ -90,13 +90,4 @@ fn keep(failure: &mut Option<Error>, error: Error) -> Exception {
 /// Whether an array can have a gradient.
 pub(super) fn is_differentiable(array: &Array) -> bool {
     array.dtype().is_inexact()
-}
-
-/// The error of an array of another aval than it must have.
-pub(super) fn check_aval(what: &str, path: &tree::Path, own: &Array, found: &Array, help: &str) -> Result<()> {
-    let (own, found) = (Aval::from(own), Aval::from(found));
-    if own == found {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("the {what} of {} is {found}, and the array {own}", path.shown()), help))
 }

@@ -1,12 +1,10 @@
 //! Which leaves a gradient is taken with respect to.
 
-use mlx_rs::Array;
-
 use super::opened::{Opened, is_differentiable};
-use crate::tree::{self, Labels, Node, Open, Path, Visitor};
-use crate::{Aval, Error, ImplicitArray, Result, Tree, Value};
+use crate::tree::{self, Open, Path};
+use crate::{Aval, Error, Result, Tree};
 
-/// What a gradient is taken with respect to; leaves that are not float never have one.
+/// What a gradient is taken with respect to; leaves that are not float, and frozen ones, never have one.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -50,18 +48,19 @@ impl Wrt {
     pub(super) fn choose(&self, args: &impl Tree, opened: &Opened) -> Result<Vec<usize>> {
         let chosen: Vec<usize> = match self {
             Self::All => (0..opened.leaves.len()).collect(),
-            Self::Arguments(positions) => of_arguments(positions, args, opened)?,
+            Self::Arguments(positions) => of_arguments(positions, opened)?,
             Self::Paths(holds) => of_paths(holds, args, opened)?,
         };
-        let float: Vec<usize> =
-            chosen.iter().copied().filter(|&position| is_differentiable(&opened.leaves[position])).collect();
+        let frozen = opened.def.frozen();
+        let differentiable = |&position: &usize| is_differentiable(&opened.leaves[position]) && !frozen[position];
+        let float: Vec<usize> = chosen.iter().copied().filter(differentiable).collect();
         if float.is_empty() {
             let paths = opened.def.paths();
             let listed =
                 listed(chosen.iter().map(|&i| format!("{} {}", paths[i].shown(), Aval::from(&opened.leaves[i]))));
             return Err(Error::invalid(
                 format!("no float array is among the leaves to differentiate with respect to: {listed}"),
-                "choose a float leaf; integers and packed codes have no gradient",
+                "choose a float leaf that is not frozen; integers and packed codes have no gradient",
             ));
         }
         Ok(float)
@@ -90,17 +89,16 @@ impl std::fmt::Debug for Wrt {
     }
 }
 
-fn of_arguments(positions: &[usize], args: &impl Tree, opened: &Opened) -> Result<Vec<usize>> {
-    let mut root = Root::default();
-    args.flatten(&mut root)?;
-    let count = root.elements.unwrap_or(1);
+fn of_arguments(positions: &[usize], opened: &Opened) -> Result<Vec<usize>> {
+    let elements = opened.def.elements();
+    let count = elements.unwrap_or(1);
     if let Some(position) = positions.iter().find(|position| **position >= count) {
         return Err(Error::invalid(
             format!("argument {position} is to be differentiated with respect to, and the function takes {count}"),
             "count the elements of the tuple that the function takes from 0; any other tree is argument 0",
         ));
     }
-    let argument = |path: &Path| match root.elements {
+    let argument = |path: &Path| match elements {
         Some(_) => path.split('.').next().and_then(|label| label.parse().ok()).unwrap_or_default(),
         None => 0,
     };
@@ -139,33 +137,5 @@ fn listed(items: impl ExactSizeIterator<Item = String>) -> String {
         (true, _) => "there is none".to_owned(),
         (_, 0) => shown.join(", "),
         _ => format!("{} and {left} more", shown.join(", ")),
-    }
-}
-
-/// Looks at a tree's root: how many elements it has, if it is a tuple or a list.
-#[derive(Default)]
-struct Root {
-    seen: bool,
-    elements: Option<usize>,
-}
-
-impl<'a> Visitor<'a> for Root {
-    fn array(&mut self, _: &'a Array) {
-        self.seen = true;
-    }
-
-    fn implicit(&mut self, _: &'a dyn ImplicitArray) {
-        self.seen = true;
-    }
-
-    fn made(&mut self, _: Value) {
-        self.seen = true;
-    }
-
-    fn node(&mut self, node: &Node<'_>) {
-        if let (false, "tuple" | "list" | "array", Labels::Positions(count)) = (self.seen, node.name, node.labels) {
-            self.elements = Some(count);
-        }
-        self.seen = true;
     }
 }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash};
 
 use super::reader::wrong_len;
-use super::{Labels, Leaf, Node, Reader, Tree, Visitor};
+use super::{Kind, Labels, Leaf, Node, Reader, Tree, Visitor};
 use crate::Result;
 
-fn node(visitor: &mut dyn Visitor<'_>, name: &'static str, labels: Labels<'_>) {
-    visitor.node(&Node::new(name, labels));
+fn node(visitor: &mut dyn Visitor<'_>, kind: Kind, labels: Labels<'_>) {
+    visitor.node(&Node::new(kind, labels));
 }
 
 macro_rules! tuples {
@@ -19,18 +19,18 @@ macro_rules! tuples {
 
                 fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
                     let ($($name,)*) = self;
-                    node(visitor, "tuple", Labels::Positions($count));
+                    node(visitor, Kind::Tuple, Labels::Positions($count));
                     $($name.flatten(visitor)?;)*
                     Ok(())
                 }
 
                 fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-                    reader.enter("tuple")?.of_len($count)?;
+                    reader.enter(Kind::Tuple)?.of_len($count)?;
                     Ok(($($part::unflatten(reader)?,)*))
                 }
 
                 fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-                    reader.enter("tuple")?.of_len($count)?;
+                    reader.enter(Kind::Tuple)?.of_len($count)?;
                     let ($($name,)*) = self;
                     $($name.assign(reader)?;)*
                     Ok(())
@@ -56,16 +56,16 @@ impl<T: Tree> Tree for Vec<T> {
     type With<L: Leaf> = Vec<T::With<L>>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        node(visitor, "list", Labels::Positions(self.len()));
+        node(visitor, Kind::List, Labels::Positions(self.len()));
         self.iter().try_for_each(|item| item.flatten(visitor))
     }
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        (0..reader.enter("list")?.len()).map(|_| T::unflatten(reader)).collect()
+        (0..reader.enter(Kind::List)?.len()).map(|_| T::unflatten(reader)).collect()
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let count = reader.enter("list")?.len();
+        let count = reader.enter(Kind::List)?.len();
         self.truncate(count);
         self.iter_mut().try_for_each(|item| item.assign(reader))?;
         for _ in self.len()..count {
@@ -79,18 +79,18 @@ impl<T: Tree, const N: usize> Tree for [T; N] {
     type With<L: Leaf> = [T::With<L>; N];
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        node(visitor, "array", Labels::Positions(N));
+        node(visitor, Kind::Array, Labels::Positions(N));
         self.iter().try_for_each(|item| item.flatten(visitor))
     }
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        reader.enter("array")?.of_len(N)?;
+        reader.enter(Kind::Array)?.of_len(N)?;
         let items = (0..N).map(|_| T::unflatten(reader)).collect::<Result<Vec<T>>>()?;
-        items.try_into().map_err(|items: Vec<T>| wrong_len("array", N, items.len()))
+        items.try_into().map_err(|items: Vec<T>| wrong_len(Kind::Array, N, items.len()))
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        reader.enter("array")?.of_len(N)?;
+        reader.enter(Kind::Array)?.of_len(N)?;
         self.iter_mut().try_for_each(|item| item.assign(reader))
     }
 }
@@ -111,7 +111,7 @@ impl<T: Tree> Tree for Box<T> {
     }
 }
 
-const OPTION: [&str; 2] = ["None", "Some"];
+const OPTION: [Kind; 2] = [Kind::None, Kind::Some];
 
 impl<T: Tree> Tree for Option<T> {
     type With<L: Leaf> = Option<T::With<L>>;
@@ -149,7 +149,7 @@ fn flatten_map<'a, T: Tree + 'a>(
     visitor: &mut dyn Visitor<'a>,
 ) -> Result<()> {
     let (keys, items): (Vec<&str>, Vec<&T>) = sorted.unzip();
-    node(visitor, "map", Labels::Keys(&keys));
+    node(visitor, Kind::Map, Labels::Keys(&keys));
     items.into_iter().try_for_each(|item| item.flatten(visitor))
 }
 
@@ -157,12 +157,12 @@ fn flatten_map<'a, T: Tree + 'a>(
 macro_rules! read_by_key {
     () => {
         fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-            let keys = reader.enter("map")?.keys();
+            let keys = reader.enter(Kind::Map)?.keys();
             keys.iter().map(|key| Ok((K::from(key.as_str()), T::unflatten(reader)?))).collect()
         }
 
         fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-            let keys = reader.enter("map")?.keys();
+            let keys = reader.enter(Kind::Map)?.keys();
             for key in keys {
                 let key = K::from(key.as_str());
                 if let Some(item) = self.get_mut(&key) {

@@ -127,38 +127,14 @@ pub fn unflatten_foreign<T: 'static, S: Clone + 'static>(
     Some(unflatten(leaves, fixed).map(|value| Box::new(value) as Box<dyn std::any::Any>))
 }
 
-/// A static part that is already shared.
-#[derive(Clone)]
-struct Fixed(Rc<dyn Static>);
-
-impl std::fmt::Debug for Fixed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl PartialEq for Fixed {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.equals(&*other.0)
-    }
-}
-
-impl Eq for Fixed {}
-
-impl std::hash::Hash for Fixed {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.hash_into(state);
-    }
-}
-
 impl<T: 'static> Tree for Foreign<T> {
-    type With<L: Leaf> = Self;
+    type With<L: Leaf> = L::Fixed<Self>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         let entry = ForeignNode::of::<T>()?;
         let Some((leaves, fixed)) = (entry.flatten)(&self.0) else { return Err(of_another_type(entry)) };
         let labels = Labels::Positions(leaves.len());
-        visitor.node(&Node::new((entry.name)(), labels).with_statics(&[("aux", &Fixed(fixed))]));
+        visitor.node(&Node::new((entry.name)(), labels).with_statics(&[("aux", &*fixed)]));
         for leaf in leaves {
             visitor.made(leaf);
         }
@@ -168,9 +144,9 @@ impl<T: 'static> Tree for Foreign<T> {
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         let entry = ForeignNode::of::<T>()?;
         let entered = reader.enter((entry.name)())?;
-        let fixed: Fixed = entered.static_field("aux")?;
+        let fixed = entered.static_value("aux").ok_or_else(|| of_another_type(entry))?;
         let leaves = (0..entered.len()).map(|_| reader.value()).collect::<Result<_>>()?;
-        let made = (entry.unflatten)(leaves, &*fixed.0).ok_or_else(|| of_another_type(entry))??;
+        let made = (entry.unflatten)(leaves, fixed).ok_or_else(|| of_another_type(entry))??;
         made.downcast().map(|value| Self(*value)).map_err(|_| of_another_type(entry))
     }
 }

@@ -2,9 +2,8 @@
 
 use mlx_rs::Array;
 
-use super::reader::Item;
-use super::{Difference, Flattened, Open, Path, Reader, Tree, TreeDef, Visitor};
-use crate::{Aval, Error, ImplicitArray, Result, Value};
+use super::{Difference, Flattened, Open, Path, Reader, Tree, TreeDef, beside, check_aval};
+use crate::{Error, Result, Value};
 
 /// The leaves of a tree in order, and its structure.
 ///
@@ -45,7 +44,7 @@ pub fn flatten_with_path<T: Tree>(tree: &T, open: Open) -> Result<(Vec<(Path, Va
 ///
 /// The number of leaves does not fit, or `T` is of another structure.
 pub fn unflatten<T: Tree>(def: &TreeDef, leaves: Vec<Value>) -> Result<T> {
-    T::unflatten(&mut Reader::new(def, leaves.into_iter().map(Item::Value))?)
+    T::unflatten(&mut Reader::new(def, leaves)?)
 }
 
 /// Lets a tree become the one of this structure with these leaves.
@@ -69,7 +68,7 @@ pub fn unflatten<T: Tree>(def: &TreeDef, leaves: Vec<Value>) -> Result<T> {
 ///
 /// As for [`unflatten`]; part of the tree may be assigned then.
 pub fn assign<T: Tree>(tree: &mut T, def: &TreeDef, leaves: Vec<Value>) -> Result<()> {
-    tree.assign(&mut Reader::new(def, leaves.into_iter().map(Item::Value))?)
+    tree.assign(&mut Reader::new(def, leaves)?)
 }
 
 /// The leaves of a tree in order.
@@ -149,40 +148,28 @@ pub fn depth<T: Tree>(tree: &T) -> Result<usize> {
 
 /// Replaces every array of a tree that has a gradient by `f` of its path, itself and the gradient: an optimizer's step.
 ///
-/// `gradients` is what a transform returned for a tree of this structure. Arrays without a gradient stay.
+/// `gradients` is what a transform returned for a tree of this structure. Arrays without a gradient stay as they are, and
+/// so do frozen ones.
 ///
 /// # Errors
 ///
-/// `f` fails, or the gradients are those of another tree.
+/// `f` fails or gives an array of another shape or dtype, or the gradients are those of another tree. The tree is then as
+/// it was.
 pub fn update<T: Tree, G: Tree>(
     tree: &mut T,
     gradients: &G,
     mut f: impl FnMut(&Path, &Array, &Array) -> Result<Array>,
 ) -> Result<()> {
-    let (arrays, def) = flatten(&*tree, Open::Fully)?;
-    let mut found = Gradients(Vec::new());
-    gradients.flatten(&mut found)?;
-    if found.0.len() != arrays.len() {
-        return Err(Error::invalid(
-            format!("{} gradients do not fit a tree of {} arrays", found.0.len(), arrays.len()),
-            "give the gradients of this very tree",
-        ));
+    let (mut leaves, def) = flatten(&*tree, Open::Fully)?;
+    let words = ["the gradients do not fit the tree", "gradient", "give the gradients of this very tree"];
+    let found = beside((&leaves, &def), gradients, words)?;
+    for (((path, leaf), frozen), gradient) in def.paths().iter().zip(&mut leaves).zip(def.frozen()).zip(found) {
+        let (false, Some(gradient), Value::Dense(own)) = (frozen, gradient, &*leaf) else { continue };
+        let updated = f(path, own, &gradient)?;
+        check_aval("update", path, &own.into(), &updated, "return an array of the array's own shape and dtype")?;
+        *leaf = updated.into();
     }
-    let mut updated = Vec::with_capacity(arrays.len());
-    for ((path, array), gradient) in def.paths().iter().zip(arrays).zip(found.0) {
-        let (Some(gradient), Value::Dense(own)) = (gradient, &array) else {
-            updated.push(array);
-            continue;
-        };
-        if Aval::from(&gradient) != Aval::from(own) {
-            return Err(Error::invalid(
-                format!("the gradient of {} is {} and the array {array}", path.shown(), Aval::from(&gradient)),
-                "give the gradients of this very tree",
-            ));
-        }
-        updated.push(f(path, own, &gradient)?.into());
-    }
-    assign(tree, &def, updated)
+    assign(tree, &def, leaves)
 }
 
 fn differ(difference: &Difference) -> Error {
@@ -193,31 +180,5 @@ fn layers(value: &Value) -> usize {
     match value {
         Value::Dense(_) => 0,
         Value::Implicit(array) => 1 + array.children().iter().map(|(_, child)| layers(child)).max().unwrap_or(0),
-    }
-}
-
-/// The gradients of a tree, one for each array of the tree that was differentiated.
-struct Gradients(Vec<Option<Array>>);
-
-impl<'a> Visitor<'a> for Gradients {
-    fn array(&mut self, array: &'a Array) {
-        self.0.push(Some(array.clone()));
-    }
-
-    fn implicit(&mut self, array: &'a dyn ImplicitArray) {
-        self.made(dyn_clone::clone_box(array).into());
-    }
-
-    fn made(&mut self, value: Value) {
-        match value {
-            Value::Dense(array) => self.0.push(Some(array)),
-            Value::Implicit(array) => array.children().into_iter().for_each(|(_, child)| self.made(child)),
-        }
-    }
-
-    fn node(&mut self, node: &super::Node<'_>) {
-        if node.name == super::gradient::NOTHING {
-            self.0.push(None);
-        }
     }
 }

@@ -1,25 +1,30 @@
-//! The gradient of a leaf.
+//! The gradient of a leaf, or of a tree whose leaves cannot be others.
 
 use std::fmt;
 
 use mlx_rs::Array;
 
-use super::{Labels, Leaf, Node, Reader, Tree, Visitor};
-use crate::{Aval, Error, Result};
+use super::entry::{Entry, OwnLabels, OwnNode};
+use super::leaf::sealed::Sealed;
+use super::reader::{Item, mismatch};
+use super::{Kind, Labels, Leaf, Node, Reader, Tree, Visitor};
+use crate::{Aval, Error, Result, Value};
 
 /// The gradient of one leaf of a tree.
 ///
-/// That of an implicit array has the array's own structure: gradients at its float children, nothing at the others.
+/// That of an implicit array has the array's own structure: gradients at its float children, nothing at the others. So
+/// has that of a tree whose leaves are arrays and nothing else, such as an mlx-rs module: gradients at the parameters that
+/// were differentiated, nothing at those that are frozen.
 #[derive(Clone, Debug, Default)]
 pub enum Gradient {
-    /// There is none: the leaf is not float, or was not asked for.
+    /// There is none: the leaf is not float, frozen, or was not asked for.
     #[default]
     Nothing,
     /// Of a dense leaf, with its shape and dtype.
     Dense(Array),
-    /// Of an implicit array, child by child.
-    Implicit {
-        /// The array's type.
+    /// Of an implicit array or a fixed tree, child by child.
+    Node {
+        /// The type.
         name: &'static str,
         /// The children's gradients by name, in order.
         children: Vec<(String, Gradient)>,
@@ -39,7 +44,7 @@ impl Gradient {
                 "the leaf has no gradient",
                 "differentiate with respect to float arrays, and name them if only some are chosen",
             )),
-            Self::Implicit { name, children } => Err(Error::invalid(
+            Self::Node { name, children } => Err(Error::invalid(
                 format!("the gradient of {name} is not one array"),
                 format!(
                     "take a child's with `child`: {}",
@@ -49,12 +54,12 @@ impl Gradient {
         }
     }
 
-    /// The gradient of a child of an implicit array; nothing where there is no such child.
+    /// The gradient of a child by its name; nothing where there is no such child.
     #[must_use]
     pub fn child(&self, name: &str) -> &Gradient {
         const NOTHING: &Gradient = &Gradient::Nothing;
         match self {
-            Self::Implicit { children, .. } => {
+            Self::Node { children, .. } => {
                 children.iter().find(|(own, _)| own == name).map_or(NOTHING, |(_, gradient)| gradient)
             }
             Self::Nothing | Self::Dense(_) => NOTHING,
@@ -67,7 +72,7 @@ impl Gradient {
         match self {
             Self::Nothing => true,
             Self::Dense(_) => false,
-            Self::Implicit { children, .. } => children.iter().all(|(_, child)| child.is_nothing()),
+            Self::Node { children, .. } => children.iter().all(|(_, child)| child.is_nothing()),
         }
     }
 }
@@ -84,7 +89,7 @@ impl fmt::Display for Gradient {
         match self {
             Self::Nothing => f.write_str("nothing"),
             Self::Dense(array) => Aval::from(array).fmt(f),
-            Self::Implicit { name, children } => {
+            Self::Node { name, children } => {
                 write!(f, "{name}{{")?;
                 for (i, (name, child)) in children.iter().enumerate() {
                     write!(f, "{}{name}: {child}", if i == 0 { "" } else { ", " })?;
@@ -95,8 +100,11 @@ impl fmt::Display for Gradient {
     }
 }
 
-/// What stands in the tree for a leaf without a gradient.
-pub(crate) const NOTHING: &str = "nothing";
+impl Sealed for Gradient {}
+
+impl Leaf for Gradient {
+    type Fixed<T: Tree> = Self;
+}
 
 /// A gradient stays one, whatever the other leaves become.
 impl Tree for Gradient {
@@ -104,11 +112,11 @@ impl Tree for Gradient {
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         match self {
-            Self::Nothing => visitor.node(&Node::new(NOTHING, Labels::Positions(0))),
+            Self::Nothing => visitor.node(&Node::new(Kind::Nothing, Labels::Positions(0))),
             Self::Dense(array) => visitor.array(array),
-            Self::Implicit { name, children } => {
+            Self::Node { name, children } => {
                 let keys: Vec<&str> = children.iter().map(|(name, _)| name.as_str()).collect();
-                visitor.node(&Node::new(name, Labels::Keys(&keys)));
+                visitor.node(&Node::new(*name, Labels::Keys(&keys)));
                 for (_, child) in children {
                     child.flatten(visitor)?;
                 }
@@ -119,6 +127,18 @@ impl Tree for Gradient {
 
     /// Reads a gradient again, or the definition of the tree that was differentiated with gradients at its leaves.
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        reader.gradient()
+        let entry = reader.next_entry().ok_or_else(|| mismatch("a gradient", "nothing more"))?;
+        match entry {
+            Entry::Leaf { .. } => match reader.next_item() {
+                Some(Item::Value(Value::Dense(array))) => Ok(Self::Dense(array)),
+                _ => Ok(Self::Nothing),
+            },
+            Entry::Node(OwnNode { kind: Kind::Nothing, .. }) => Ok(Self::Nothing),
+            Entry::Node(OwnNode { labels: OwnLabels::Inner, .. }) => Self::unflatten(reader),
+            Entry::Implicit { .. } | Entry::Node(_) => {
+                let child = |i| Ok((entry.label(i).unwrap_or_default(), Self::unflatten(reader)?));
+                Ok(Self::Node { name: entry.name(), children: (0..entry.len()).map(child).collect::<Result<_>>()? })
+            }
+        }
     }
 }

@@ -4,23 +4,29 @@ use std::fmt::Debug;
 
 use mlx_rs::Array;
 
-use super::{Gradient, Reader, Tree, Visitor};
+use super::{Reader, Tree, Visitor};
 use crate::{Result, Value};
 
-/// What may stand at the leaves of a tree: an [`Array`] inside a traced function, a [`Value`] outside, a [`Gradient`] in
-/// what a transform returns.
-pub trait Leaf: Tree + Clone + Debug + sealed::Sealed + 'static {}
+/// What may stand at the leaves of a tree: an [`Array`] inside a traced function, a [`Value`] outside, a
+/// [`Gradient`](super::Gradient) in what a transform returns.
+pub trait Leaf: Tree + Clone + Debug + sealed::Sealed + 'static {
+    /// What stands for a tree `T` whose leaves cannot be others: the tree itself, or its gradients.
+    type Fixed<T: Tree>: Tree;
+}
 
-mod sealed {
+pub(super) mod sealed {
     pub trait Sealed {}
     impl Sealed for mlx_rs::Array {}
     impl Sealed for crate::Value {}
-    impl Sealed for super::Gradient {}
 }
 
-impl Leaf for Array {}
-impl Leaf for Value {}
-impl Leaf for Gradient {}
+impl Leaf for Array {
+    type Fixed<T: Tree> = T;
+}
+
+impl Leaf for Value {
+    type Fixed<T: Tree> = T;
+}
 
 impl Tree for Array {
     type With<L: Leaf> = L;

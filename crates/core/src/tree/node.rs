@@ -47,11 +47,69 @@ impl<T: Clone + Debug + Eq + Hash + 'static> Static for T {
     }
 }
 
+/// What kind of node it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A tuple.
+    Tuple,
+    /// A `Vec`.
+    List,
+    /// An array of a fixed length.
+    Array,
+    /// A map with string keys.
+    Map,
+    /// An option that is `None`.
+    None,
+    /// An option with something in it.
+    Some,
+    /// Stands where a leaf, or a whole subtree, has no gradient.
+    Nothing,
+    /// A type, or a variant of one, by its full path.
+    Type(&'static str),
+}
+
+impl Kind {
+    /// The kind's name: a type's full path, or `tuple`, `list`, `map`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tuple => "tuple",
+            Self::List => "list",
+            Self::Array => "array",
+            Self::Map => "map",
+            Self::None => "None",
+            Self::Some => "Some",
+            Self::Nothing => "nothing",
+            Self::Type(name) => name,
+        }
+    }
+
+    /// The kind's name without the path before it.
+    pub(super) fn short(self) -> &'static str {
+        let name = self.name();
+        let path = name.split('<').next().unwrap_or(name);
+        // An enum's variant keeps the enum's name: both begin with a capital letter.
+        let mut parts = path.rsplitn(3, "::");
+        let last = parts.next().unwrap_or(path);
+        let kept = match parts.next() {
+            Some(parent) if parent.starts_with(char::is_uppercase) => parent.len() + 2 + last.len(),
+            _ => last.len(),
+        };
+        &name[path.len() - kept..]
+    }
+}
+
+impl From<&'static str> for Kind {
+    fn from(name: &'static str) -> Self {
+        Self::Type(name)
+    }
+}
+
 /// A node as a tree shows it to a visitor; its children follow.
 #[derive(Clone, Copy)]
 pub struct Node<'n> {
-    /// What kind of node it is: a type's full path, or `tuple`, `list`, `map`.
-    pub name: &'static str,
+    /// What kind of node it is.
+    pub kind: Kind,
     /// The labels of its children.
     pub labels: Labels<'n>,
     /// The static fields by name.
@@ -64,8 +122,8 @@ pub struct Node<'n> {
 impl<'n> Node<'n> {
     /// A node without static fields.
     #[must_use]
-    pub fn new(name: &'static str, labels: Labels<'n>) -> Self {
-        Self { name, labels, statics: &[], template: None }
+    pub fn new(kind: impl Into<Kind>, labels: Labels<'n>) -> Self {
+        Self { kind: kind.into(), labels, statics: &[], template: None }
     }
 
     /// The same node with static fields.

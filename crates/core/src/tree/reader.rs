@@ -1,11 +1,9 @@
 //! Puts a tree together from its definition and leaves.
 
 use mlx_rs::Array;
-use tacit_bridge::Aval;
 
-use super::def::{Entry, OwnLabels, OwnNode};
-use super::gradient::NOTHING;
-use super::{Gradient, TreeDef};
+use super::entry::{Entry, OwnLabels, OwnNode};
+use super::{Kind, Static, TreeDef};
 use crate::{Error, Result, Value};
 
 /// A definition and leaves that a tree is put together from, read from the front.
@@ -17,8 +15,20 @@ pub struct Reader<'d> {
 /// What stands at a leaf.
 pub(crate) enum Item {
     Value(Value),
-    /// Nothing, in place of an array of this aval.
-    Nothing(Aval),
+    /// There is no gradient.
+    Nothing,
+}
+
+impl From<Value> for Item {
+    fn from(value: Value) -> Self {
+        Self::Value(value)
+    }
+}
+
+impl From<Array> for Item {
+    fn from(array: Array) -> Self {
+        Self::Value(array.into())
+    }
 }
 
 /// A node that a [`Reader`] has entered.
@@ -32,7 +42,7 @@ impl<'d> Reader<'d> {
     /// Their number does not fit.
     pub(crate) fn new<I>(def: &'d TreeDef, leaves: I) -> Result<Self>
     where
-        I: IntoIterator<Item = Item>,
+        I: IntoIterator<Item: Into<Item> + 'd>,
         I::IntoIter: ExactSizeIterator + 'd,
     {
         let leaves = leaves.into_iter();
@@ -42,7 +52,7 @@ impl<'d> Reader<'d> {
                 "give one leaf for each `*`",
             ));
         }
-        Ok(Self { entries: def.entries().iter(), leaves: Box::new(leaves) })
+        Ok(Self { entries: def.entries().iter(), leaves: Box::new(leaves.map(Into::into)) })
     }
 
     /// The next subtree as a value: a leaf, or an opened implicit array put together again.
@@ -52,12 +62,16 @@ impl<'d> Reader<'d> {
     /// There is a node instead.
     pub fn value(&mut self) -> Result<Value> {
         match self.entries.next() {
-            Some(Entry::Leaf) => self.leaf(),
+            Some(Entry::Leaf { .. }) => match self.leaves.next() {
+                Some(Item::Value(value)) => Ok(value),
+                Some(Item::Nothing) => Err(mismatch("an array", "nothing")),
+                None => Err(mismatch("a leaf", "nothing more")),
+            },
             Some(Entry::Implicit { skeleton, names }) => {
                 let children = names.iter().map(|_| self.value()).collect::<Result<_>>()?;
                 Ok(skeleton.with_children(children)?.into())
             }
-            Some(Entry::Node(node)) => Err(mismatch("a value", node.name)),
+            Some(Entry::Node(node)) => Err(mismatch("a value", node.kind.name())),
             None => Err(mismatch("a value", "nothing more")),
         }
     }
@@ -68,14 +82,6 @@ impl<'d> Reader<'d> {
             self.entries.next();
         }
         (!self.entries.as_slice().is_empty()).then(|| self.value())
-    }
-
-    fn leaf(&mut self) -> Result<Value> {
-        match self.leaves.next() {
-            Some(Item::Value(value)) => Ok(value),
-            Some(Item::Nothing(aval)) => Ok(mlx_rs::ops::zeros_dtype(&aval.shape, aval.dtype)?.into()),
-            None => Err(mismatch("a leaf", "nothing more")),
-        }
     }
 
     /// The next leaf as an array.
@@ -93,45 +99,28 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// The next subtree as a gradient: of a leaf, or of the float children of an implicit array.
-    pub(super) fn gradient(&mut self) -> Result<Gradient> {
-        match self.entries.next() {
-            Some(Entry::Leaf) => match self.leaves.next() {
-                Some(Item::Value(Value::Dense(array))) => Ok(Gradient::Dense(array)),
-                _ => Ok(Gradient::Nothing),
-            },
-            Some(Entry::Implicit { skeleton, names }) => {
-                let children =
-                    names.iter().map(|name| Ok((name.to_string(), self.gradient()?))).collect::<Result<_>>()?;
-                Ok(Gradient::Implicit { name: skeleton.typetag_name(), children })
-            }
-            // A gradient that is read again.
-            Some(Entry::Node(node)) => match &node.labels {
-                OwnLabels::Positions(0) if node.name == NOTHING => Ok(Gradient::Nothing),
-                OwnLabels::Keys(keys) => {
-                    let children =
-                        keys.iter().map(|name| Ok((name.clone(), self.gradient()?))).collect::<Result<_>>()?;
-                    Ok(Gradient::Implicit { name: node.name, children })
-                }
-                _ => Err(mismatch("a gradient", node.name)),
-            },
-            None => Err(mismatch("a gradient", "nothing more")),
-        }
+    pub(super) fn next_entry(&mut self) -> Option<&'d Entry> {
+        self.entries.next()
     }
 
-    /// Whether the next node is of the kind `name`.
+    pub(super) fn next_item(&mut self) -> Option<Item> {
+        self.leaves.next()
+    }
+
+    /// Whether the next node is of this kind.
     #[must_use]
-    pub fn is_at(&self, name: &str) -> bool {
-        matches!(self.entries.as_slice().first(), Some(Entry::Node(node)) if node.name == name)
+    pub fn is_at(&self, kind: impl Into<Kind>) -> bool {
+        let kind = kind.into();
+        matches!(self.entries.as_slice().first(), Some(Entry::Node(node)) if node.kind == kind)
     }
 
-    /// Enters the next node, which must be of the kind `name`; its children are read next.
+    /// Enters the next node, which must be of this kind; its children are read next.
     ///
     /// # Errors
     ///
     /// There is something else.
-    pub fn enter(&mut self, name: &'static str) -> Result<Entered<'d>> {
-        self.enter_any(&[name]).map(|(_, entered)| entered)
+    pub fn enter(&mut self, kind: impl Into<Kind>) -> Result<Entered<'d>> {
+        self.enter_any(&[kind.into()]).map(|(_, entered)| entered)
     }
 
     /// Enters the next node, which must be of one of these kinds, and tells which.
@@ -139,28 +128,27 @@ impl<'d> Reader<'d> {
     /// # Errors
     ///
     /// There is something else.
-    pub fn enter_any(&mut self, names: &[&'static str]) -> Result<(usize, Entered<'d>)> {
-        let expected = || names.join(" or ");
-        match self.entries.next() {
-            Some(Entry::Node(node)) => match names.iter().position(|name| *name == node.name) {
-                Some(which) => Ok((which, Entered(node))),
-                None => Err(mismatch(&expected(), node.name)),
-            },
-            Some(Entry::Leaf) => Err(mismatch(&expected(), "an array")),
-            Some(Entry::Implicit { skeleton, .. }) => Err(mismatch(&expected(), skeleton.typetag_name())),
-            None => Err(mismatch(&expected(), "nothing more")),
+    pub fn enter_any<K: Into<Kind> + Copy>(&mut self, kinds: &[K]) -> Result<(usize, Entered<'d>)> {
+        let next = self.entries.next();
+        if let Some(Entry::Node(node)) = next
+            && let Some(which) = kinds.iter().position(|kind| (*kind).into() == node.kind)
+        {
+            return Ok((which, Entered(node)));
         }
+        let expected: Vec<&str> = kinds.iter().map(|kind| (*kind).into().name()).collect();
+        Err(mismatch(&expected.join(" or "), next.map_or("nothing more", Entry::name)))
     }
 }
 
-fn mismatch(expected: &str, found: &str) -> Error {
+pub(super) fn mismatch(expected: &str, found: &str) -> Error {
     Error::invalid(
         format!("the structure holds {found} where {expected} is expected"),
         "use the definition of a tree of this very type",
     )
 }
 
-pub(super) fn wrong_len(name: &str, expected: usize, found: usize) -> Error {
+pub(super) fn wrong_len(kind: Kind, expected: usize, found: usize) -> Error {
+    let name = kind.name();
     mismatch(&format!("{name} of {expected}"), &format!("{name} of {found}"))
 }
 
@@ -171,7 +159,7 @@ impl<'d> Entered<'d> {
     ///
     /// It has more or fewer.
     pub fn of_len(self, count: usize) -> Result<Self> {
-        if self.len() == count { Ok(self) } else { Err(wrong_len(self.0.name, count, self.len())) }
+        if self.len() == count { Ok(self) } else { Err(wrong_len(self.0.kind, count, self.len())) }
     }
 
     /// The number of children.
@@ -201,18 +189,34 @@ impl<'d> Entered<'d> {
         self.0.template.as_ref()?.downcast_ref()
     }
 
+    pub(super) fn static_value(&self, name: &str) -> Option<&'d dyn Static> {
+        self.0.statics.iter().find(|(own, _)| *own == name).map(|(_, value)| &**value)
+    }
+
     /// A static field.
     ///
     /// # Errors
     ///
     /// There is none of this name and type.
     pub fn static_field<T: Clone + 'static>(&self, name: &str) -> Result<T> {
-        let found = self.0.statics.iter().find(|(own, _)| *own == name);
-        found.and_then(|(_, value)| value.as_any().downcast_ref::<T>()).cloned().ok_or_else(|| {
+        let found = self.static_value(name).and_then(|value| value.as_any().downcast_ref::<T>());
+        found.cloned().ok_or_else(|| {
             Error::invalid(
-                format!("{} has no static field {name} of the type {}", self.0.name, std::any::type_name::<T>()),
+                format!("{} has no static field {name} of the type {}", self.0.kind.name(), std::any::type_name::<T>()),
                 "use the definition of a tree of this very type",
             )
         })
+    }
+}
+
+impl TreeDef {
+    /// The values of an opened structure: its implicit arrays put together again.
+    pub(crate) fn closed(&self, arrays: Vec<Array>) -> Result<Vec<Value>> {
+        let mut reader = Reader::new(self, arrays)?;
+        let mut values = Vec::new();
+        while let Some(value) = reader.next_value() {
+            values.push(value?);
+        }
+        Ok(values)
     }
 }

@@ -4,11 +4,12 @@
 
 use std::cell::RefCell;
 
+use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::compile::{Constants, Options};
-use tacit::transform::{checkpoint, custom_vjp};
-use tacit::{Error, Result, compile_with, compile_with_state};
+use tacit::transform::{checkpoint, custom_vjp, grad, jvp, vjp, vmap};
+use tacit::{Error, Result, Value, compile_with, compile_with_state};
 
 fn options(constants: Constants) -> Options {
     Options { name: "f".to_owned(), constants, ..Options::default() }
@@ -201,5 +202,63 @@ fn fused_graphs_give_the_numbers_of_the_eager_ones() -> Result<()> {
     let captured = |x: Array| x.multiply(&number)?.negative();
     let made = compile_with(captured, denied()).call(&(&x).into())?.dense()?;
     assert!(made.all_close(&expected, None, None, None)?);
+    Ok(())
+}
+
+/// `sum(x t)` of a compiled function that takes `x = [1, 2]` and captures `t`.
+fn captured(t: &Array) -> Result<Array> {
+    let mut f = compile_with(|x: Array| x.multiply(t)?.sum(None), denied());
+    let made = f.call(&row(&[1.0, 2.0]).into())?.dense()?;
+    assert_eq!((f.stats().traces, f.stats().inlined), (0, 1));
+    Ok(made)
+}
+
+#[test]
+fn the_derivative_of_a_captured_tracer_is_right() -> Result<()> {
+    let t = || Value::from(row(&[3.0, 4.0]));
+    let one = || Value::from(Array::from_f32(1.0));
+    assert_eq!(grad(|t: Array| captured(&t))(t())?.array()?.as_slice::<f32>(), [1.0, 2.0]);
+    let scalar = |t: Array| captured(&t);
+    assert_eq!(grad(scalar)(one())?.array()?.item_exact::<f32>(), 3.0);
+    let (value, gradient) = vjp(|t: Array| captured(&t), t(), one())?;
+    assert_eq!((value.dense()?.item_exact::<f32>(), gradient.array()?.as_slice::<f32>()), (11.0, &[1.0, 2.0][..]));
+    let (value, change) = jvp(|t: Array| captured(&t), t(), row(&[1.0, 10.0]).into())?;
+    assert_eq!((value.dense()?.item_exact::<f32>(), change.dense()?.item_exact::<f32>()), (11.0, 21.0));
+    let rows = Array::from_slice(&[3f32, 4.0, 5.0, 6.0], &[2, 2]);
+    let mapped = vmap(0, 0, |t: Array| captured(&t))(rows.into())?.dense()?;
+    assert_eq!(mapped.as_slice::<f32>(), [11.0, 17.0]);
+    let mut again = checkpoint(|t: Array| captured(&t));
+    let gradient = grad(move |t: Array| again(t.into())?.dense())(t())?;
+    assert_eq!(gradient.array()?.as_slice::<f32>(), [1.0, 2.0]);
+    // What is computed from a tracer before the call, with another function's state, and without shapes.
+    let gradient = grad(|t: Array| {
+        let twice = t.add(&t)?;
+        let mut f = compile_with_state(
+            |sum: &mut Array, x: Array| {
+                *sum = sum.add(x.multiply(&twice)?.sum(None)?)?;
+                sum.square()
+            },
+            Options { shapeless: true, ..denied() },
+        );
+        let mut sum = Array::from_f32(0.0);
+        f.call(&mut sum, &row(&[1.0, 2.0]).into())?;
+        Ok::<_, Error>(sum)
+    })(t())?;
+    assert_eq!(gradient.array()?.as_slice::<f32>(), [2.0, 4.0]);
+    Ok(())
+}
+
+#[test]
+fn a_captured_lazy_array_is_reported_as_itself() -> Result<()> {
+    let w = random::normal::<f32>(&[2, 256], None, None, &random::key(1)?)?;
+    let mut f = compile_with(|x: Array| x.matmul(&w), denied());
+    let error = f.call(&row(&[1.0, 2.0]).into()).expect_err("w is captured");
+    expect![[r#"
+        f is compiled and holds f32[2,256] computed from u32[2], frozen with the value of now: it is not among the arguments
+        help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`"#]]
+    .assert_eq(&error.to_string());
+    w.eval()?;
+    let error = f.call(&row(&[1.0, 2.0]).into()).expect_err("w is captured");
+    assert!(matches!(error, Error::Constants { held, .. } if held.len() == 1 && held[0].sources.is_empty()));
     Ok(())
 }

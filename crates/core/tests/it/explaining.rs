@@ -1,10 +1,9 @@
 //! What a trace tells about itself.
 
 use mlx_rs::error::Exception;
-use mlx_rs::module::Module;
-use mlx_rs::{Array, nn, ops};
+use mlx_rs::{Array, ops};
 use tacit::op::{AddMM, Transpose};
-use tacit::{Explanation, Parameters, Registry, Result, Taker, Value, explain, explain_with_parameters, handler};
+use tacit::{Explanation, Registry, Result, Taker, Value, explain, handler};
 
 use crate::types::{Left, Outer, Willing, matrix, vector, with_handlers, without_handlers, without_lines};
 
@@ -80,19 +79,4 @@ fn every_kind_of_taker_and_several_results_are_told() {
             g:f32[1]          = exp e
             in (f g c f32[]) }   3 ops, 1 handled, 2 materialized (8 B)"]]
     .assert_eq(&explain(f, args).expect("runs").to_string());
-}
-
-#[test]
-fn a_module_is_told_with_its_parameters() {
-    let _scopes = with_handlers(Registry::new().with::<left_transpose>().with::<left_addmm>());
-    let mut linear = nn::Linear::new(4, 5).expect("builds");
-    let (x, weight) = (ops::ones::<f32>(&[2, 4]).expect("builds"), Left::of(&matrix(5, 4)));
-    let parameters = Parameters::from([("weight".to_owned(), weight)]);
-    let explanation = explain_with_parameters(&mut linear, &parameters, |linear| linear.forward(&x)).expect("runs");
-    expect_test::expect![[r"
-        { lambda a:Left(f32[5,4]) .
-            b:Left(f32[4,5]) = transpose[axes=(1,0)] a                     left_transpose   crates/core/tests/it/explaining.rs:LINE
-            c:f32[2,5]       = addmm[alpha=1,beta=1] f32[2,4] b f32[2,5]   left_addmm   crates/core/tests/it/explaining.rs:LINE
-            in (c) }   2 ops, 2 handled, 0 materialized (0 B)"]]
-    .assert_eq(&without_lines(&explanation.to_string()));
 }

@@ -13,7 +13,6 @@ mod explaining;
 mod graphs;
 mod materializing;
 mod messages;
-mod modules;
 mod policies;
 mod redispatch;
 mod surface;

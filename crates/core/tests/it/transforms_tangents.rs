@@ -37,7 +37,7 @@ fn a_jvp_goes_through_the_children_of_an_implicit_array() {
     let _scopes = with_handlers(registry());
     let args = || (Left::of(&vector(&[2.0, 3.0])), vector(&[5.0, 7.0]).into());
     let children = vec![("array".to_owned(), tangent(&[1.0, 0.0]))];
-    let dw = Gradient::Implicit { name: "test.Left", children };
+    let dw = Gradient::Node { name: "test.Left", children };
     let (_, change) = jvp(product, args(), (dw, tangent(&[0.0, 1.0]))).expect("runs");
     assert_eq!(of(&change), [5.0, 3.0]);
     let (_, change) = jvp(product, args(), (Gradient::Nothing, tangent(&[0.0, 1.0]))).expect("runs");
@@ -57,36 +57,36 @@ fn tangents_that_do_not_fit_are_an_error() {
     let args = || (Left::of(&vector(&[2.0, 3.0])), Value::from(vector(&[5.0, 7.0])));
     check(
         &expect![[r#"
-        the tangents do not fit the primals: f32[2] stands where the primal is Left(f32[2])
-        help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
+        the tangents do not fit the primals: Left -> an array at `0`
+        help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
         jvp(product, args(), (tangent(&[1.0, 0.0]), Gradient::Nothing)),
     );
     check(
         &expect![[r#"
         the tangent of `1` is f32[1], and the array f32[2]
-        help: give each tangent the shape and dtype of its array"#]],
+        help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
         jvp(product, args(), (Gradient::Nothing, tangent(&[1.0]))),
     );
     let sum = |list: Vec<Array>| list[0].sum(None);
     let list = || vec![args().1];
     check(
         &expect![[r#"
-        the tangents do not fit the primals: their containers differ
-        help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
+        the tangents do not fit the primals: list of 1 -> list at the root
+        help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
         jvp(sum, list(), vec![]),
     );
     check(
         &expect![[r#"
-        the tangents do not fit the primals: their containers differ
-        help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
+        the tangents do not fit the primals: list of 1 -> list of 2 at the root
+        help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
         jvp(sum, list(), vec![tangent(&[1.0, 0.0]), tangent(&[1.0, 0.0])]),
     );
     let keyed =
         |map: BTreeMap<String, Array>| map.values().next().map_or_else(|| Ok(Array::from_f32(0.0)), |x| x.sum(None));
     check(
         &expect![[r#"
-        the tangents do not fit the primals: their containers differ
-        help: give one tangent for each leaf, in the structure of a gradient, or `Gradient::Nothing`"#]],
+        the tangents do not fit the primals: map with the keys w -> map with the keys x at the root
+        help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
         jvp(
             keyed,
             BTreeMap::from([("w".to_owned(), args().1)]),

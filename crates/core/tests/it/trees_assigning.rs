@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use mlx_rs::Array;
+use tacit::transform::grad_wrt;
 use tacit::tree::{self, Gradient, Open};
 use tacit::{Tree, Value};
 
@@ -67,8 +68,8 @@ fn an_update_reaches_every_array_with_a_gradient() {
         Some(Value::from(vector(&[3.0]))),
         Value::from(Array::from_slice(&[4i32], &[1])),
     );
-    let inner = Gradient::Implicit { name: "test.Left", children: vec![("array".to_owned(), dense_gradient(0.25))] };
-    let outer = Gradient::Implicit { name: "test.Outer", children: vec![("inner".to_owned(), inner)] };
+    let inner = Gradient::Node { name: "test.Left", children: vec![("array".to_owned(), dense_gradient(0.25))] };
+    let outer = Gradient::Node { name: "test.Outer", children: vec![("inner".to_owned(), inner)] };
     let gradients = (vec![dense_gradient(0.5), outer], Some(Gradient::Nothing), Gradient::Nothing);
     let mut seen = Vec::new();
     tree::update(&mut tree, &gradients, |path, array, gradient| {
@@ -85,12 +86,41 @@ fn an_update_reaches_every_array_with_a_gradient() {
 }
 
 #[test]
-fn an_update_takes_gradients_that_stand_in_a_state() {
+fn an_update_reaches_into_a_registered_type() {
     use crate::trees_foreign::Scale;
     let mut own = (tree::Foreign(Scale::of(2.0, 1)), a());
-    let gradients = (tree::Foreign(Scale::of(0.5, 1)), Gradient::Nothing);
+    let children = vec![("0".to_owned(), Gradient::Dense(vector(&[0.5])))];
+    let name = std::any::type_name::<Scale>();
+    let gradients = (Gradient::Node { name, children }, Gradient::Nothing);
     tree::update(&mut own, &gradients, |_, array, gradient| Ok(array.subtract(gradient)?)).expect("fits");
     assert_eq!((number(&own.0.by), number(&own.1)), (1.5, 1.0));
+}
+
+#[test]
+fn what_has_no_gradient_stays_to_the_bit() {
+    /// Its leaves are arrays and nothing else.
+    #[derive(Tree)]
+    struct Fixed {
+        weight: Array,
+        step: Array,
+        shift: Option<Array>,
+    }
+    let step = Array::from_slice(&[7i32], &[1]);
+    let mut own = (Fixed { weight: vector(&[2.0]), step, shift: Some(vector(&[1.0])) }, vector(&[3.0]));
+    let loss = |(own, _): (Fixed, Array)| own.weight.square()?.add(own.shift.unwrap_or(own.weight))?.sum(None);
+    let given =
+        (Fixed { weight: own.0.weight.clone(), step: own.0.step.clone(), shift: own.0.shift.clone() }, (&own.1).into());
+    let gradient = grad_wrt([0], loss)(given).expect("runs");
+    assert!(gradient.0.child("step").is_nothing() && gradient.1.is_nothing());
+    // Weight decay moves whatever it is called for.
+    let decayed = |_: &tree::Path, array: &Array, gradient: &Array| {
+        Ok(array.multiply(Array::from_f32(0.5))?.subtract(gradient)?)
+    };
+    tree::update(&mut own, &gradient, decayed).expect("fits");
+    assert_eq!((number(&own.0.weight), number(own.0.shift.as_ref().expect("has one"))), (-3.0, -0.5));
+    assert_eq!((own.0.step.as_slice::<i32>(), number(&own.1)), (&[7][..], 3.0));
+    tree::update(&mut own, &Gradient::Nothing, decayed).expect("nothing stands for a whole tree");
+    assert_eq!(number(&own.0.weight), -3.0);
 }
 
 #[test]

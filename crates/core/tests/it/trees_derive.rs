@@ -209,7 +209,7 @@ fn an_assignment_reaches_what_is_no_part_of_the_tree() {
     #[derive(Debug, PartialEq)]
     struct Counting(Vec<f32>);
     impl Tree for Counting {
-        type With<L: Leaf> = Self;
+        type With<L: Leaf> = L::Fixed<Self>;
         fn flatten<'a>(&'a self, visitor: &mut dyn tree::Visitor<'a>) -> Result<()> {
             visitor.made(a().into());
             Ok(())

@@ -46,7 +46,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
 fn with_leaf(input: &Input, other: &Ident) -> TokenStream {
     let ident = input.ident;
     if input.leaf.is_none() {
-        return quote!(Self);
+        return quote!(#other::Fixed<Self>);
     }
     let arguments = input.generics.params.iter().map(|parameter| match parameter {
         GenericParam::Const(constant) => constant.ident.to_token_stream(),

@@ -1,6 +1,6 @@
 #[automatically_derived]
 impl ::tacit::tree::Tree for Rule {
-    type With<Other: ::tacit::tree::Leaf> = Self;
+    type With<Other: ::tacit::tree::Leaf> = Other::Fixed<Self>;
     fn flatten<'a>(
         &'a self,
         visitor: &mut dyn ::tacit::tree::Visitor<'a>,

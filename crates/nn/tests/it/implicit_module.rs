@@ -2,18 +2,15 @@
 
 use expect_test::{Expect, expect};
 use mlx_rs::module::{Module, ModuleParameters};
-use mlx_rs::{Array, Dtype, nn, ops, random};
+use mlx_rs::{Array, Dtype, nn, ops};
 use tacit_arrays::{AffineArray, Nf4Array};
-use tacit_core::{Error, Parameters, Policy, Result, Value, with_parameters};
-use tacit_nn::{ImplicitModule, quantized, straight_through};
+use tacit_core::{Error, Policy, Result, Value};
+use tacit_nn::{ImplicitModule, Parameters, quantized, straight_through, with_parameters};
 
-fn normal(seed: u64, shape: &[i32]) -> Array {
-    let key = random::key(seed).expect("a key");
-    random::normal::<f32>(shape, None, None, Some(&key)).expect("normal numbers")
-}
+use crate::types::{Hidden, normal, numbers};
 
-fn weight(path: &str, w: &Array) -> Option<Result<Value>> {
-    (path == "weight").then(|| Ok(Nf4Array::quantize(w, 64)?.into()))
+fn weight(path: &str, w: &Array) -> Result<Option<Value>> {
+    Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(w, 64)?.into()) } else { None })
 }
 
 fn linear() -> nn::Linear {
@@ -113,8 +110,8 @@ fn a_value_of_another_shape_or_dtype() {
 
 #[test]
 fn a_rule_that_fails() {
-    fn groups_too_wide(path: &str, w: &Array) -> Option<Result<Value>> {
-        (path == "weight").then(|| Ok(AffineArray::quantize(w, 128, 4)?.into()))
+    fn groups_too_wide(path: &str, w: &Array) -> Result<Option<Value>> {
+        Ok(if path == "weight" { Some(AffineArray::quantize(w, 128, 4)?.into()) } else { None })
     }
     check(
         quantized(&linear(), groups_too_wide),
@@ -129,11 +126,97 @@ fn a_rule_that_fails() {
         help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
     );
     check(
-        straight_through(&linear(), |_, w| Some(Nf4Array::quantize(w, 63).map(Value::from))),
+        straight_through(&linear(), |_, w| Ok(Some(Nf4Array::quantize(w, 63)?.into()))),
         expect![[r#"
         the nf4 block size 63 is not a power of two from 32 to 4096
         help: use 64, the usual choice"#]],
     );
+}
+
+#[test]
+fn a_rule_that_chooses_nothing_is_an_error() {
+    let expected = || {
+        expect![[r#"
+        the rule chose no parameter of the module
+        help: its parameters are bias, weight"#]]
+    };
+    check(quantized(&linear(), |_, _| Ok(None)), expected());
+    check(straight_through(&linear(), |_, _| Ok(None)), expected());
+    check(ImplicitModule::quantize(linear(), |_, _| Ok(None)), expected());
+    let mut deep = nn::Sequential::new();
+    for _ in 0..10 {
+        deep = deep.append(nn::Linear::new(1, 1).expect("builds"));
+    }
+    check(
+        quantized(&deep, |_, _| Ok(None)),
+        expect![[r#"
+        the rule chose no parameter of the module
+        help: its parameters are layers.0.bias, layers.0.weight, layers.1.bias, layers.1.weight, layers.2.bias, layers.2.weight, layers.3.bias, layers.3.weight, layers.4.bias, layers.4.weight, layers.5.bias, layers.5.weight, layers.6.bias, layers.6.weight, layers.7.bias, layers.7.weight and 4 more"#]],
+    );
+    check(
+        quantized(&nn::Relu, |_, _| Ok(None)),
+        expect![[r#"
+        the rule chose no parameter of the module
+        help: it has none at all"#]],
+    );
+}
+
+/// Statistics are assigned in each forward pass: they must neither fail the trace nor keep its graph.
+#[test]
+fn a_module_in_training_mode_keeps_its_statistics() {
+    let _allow = Policy::Allow.scope();
+    let model = || {
+        let norm = nn::BatchNorm::new(8).expect("builds");
+        nn::Sequential::new().append(nn::Linear::new(64, 8).expect("builds")).append(norm)
+    };
+    let chosen = |path: &str, w: &Array| match path {
+        "layers.0.weight" => weight(path, w),
+        // An implicit statistic becomes what it is assigned.
+        "layers.1.running_var" => Ok(Some(Hidden::of(w))),
+        _ => Ok(None),
+    };
+    let mut model = ImplicitModule::quantize(model(), chosen).expect("quantizes");
+    let mut mean = ops::zeros::<f32>(&[8]).expect("zeros");
+    for seed in 0..3 {
+        let x = normal(seed, &[16, 64]);
+        let before = model
+            .run(|model| model.parameters().flatten()["layers.1.running_mean"].add(Array::from_f32(0.0)))
+            .expect("runs");
+        assert_eq!(numbers(before.as_dense().expect("dense")), numbers(&mean));
+        let failed = model.run(|model| {
+            model.forward(&x)?;
+            Err::<Array, _>(Error::invalid("no", "none"))
+        });
+        assert!(failed.is_err());
+        model.forward(&x).expect("runs");
+        mean = model
+            .run(|model| model.parameters().flatten()["layers.1.running_mean"].add(Array::from_f32(0.0)))
+            .expect("runs")
+            .dense()
+            .expect("dense");
+    }
+    assert_ne!(numbers(&mean), [0.0; 8]);
+    assert_eq!(model.parameters().keys().collect::<Vec<_>>(), ["layers.0.weight"]);
+}
+
+/// The walk of the graph ends at the inputs, or the last of many layers would walk all of the others' graphs.
+#[test]
+fn a_long_graph_before_the_input_is_not_walked() {
+    let mut implicit = ImplicitModule::quantize(linear(), weight).expect("quantizes");
+    let one = Array::from_f32(1.0);
+    let short = normal(1, &[1, 64]);
+    let long = (0..200_000).try_fold(short.clone(), |x, _| x.add(&one)).expect("builds");
+    let mut fastest = |x: &Array| {
+        let timed = |_| {
+            let start = std::time::Instant::now();
+            implicit.forward(x).expect("runs");
+            start.elapsed()
+        };
+        (0..20).map(timed).min().expect("is run")
+    };
+    let (short, long) = (fastest(&short), fastest(&long));
+    // Every node of the long graph would take some 20 ns at least.
+    assert!(long < 5 * short + std::time::Duration::from_millis(1), "{long:?} {short:?}");
 }
 
 #[test]

@@ -2,6 +2,13 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
 
+// The macros' output names the core as the facade does.
+extern crate tacit_core as tacit;
+
+mod compiling;
 mod implicit_module;
 mod modules;
+mod parameters;
 mod training;
+mod trees;
+mod types;

@@ -1,0 +1,47 @@
+//! What a compiled function holds without having got it.
+
+use mlx_rs::{Array, Dtype};
+use tacit_bridge::{Scope, any_tracer, array_id, constants, frontier};
+
+use super::{Constants, Held, Options};
+use crate::policy::warn;
+use crate::{Aval, Error, Result};
+
+/// Whether a transform of MLX's is going on, so that an array may be a tracer of it.
+pub(super) fn in_transform() -> Result<bool> {
+    // Only then does MLX say of an array without data that it is one.
+    let probe = Scope::new()?.placeholder(&Aval::new(&[], Dtype::Bool))?;
+    Ok(any_tracer(&[&probe]))
+}
+
+/// Whether a function that was recorded on `inputs` holds a tracer of another transform, to which a constant would pass
+/// no derivative.
+pub(super) fn holds_tracer(inputs: &[Array], outputs: &[Array]) -> Result<bool> {
+    let frontier = frontier(outputs, inputs)?;
+    Ok(any_tracer(&frontier.iter().collect::<Vec<_>>()))
+}
+
+/// Does with the arrays that a function holds as its options say.
+pub(super) fn inspect(options: &Options, inputs: &[Array], outputs: &[Array]) -> Result<()> {
+    if options.constants == Constants::Allow {
+        return Ok(());
+    }
+    let mut held = Vec::new();
+    for array in &frontier(outputs, inputs)? {
+        let sources = constants(std::slice::from_ref(array), &[])?;
+        if !sources.is_empty() {
+            let own = sources.iter().any(|source| array_id(source) == array_id(array));
+            let sources = if own { Vec::new() } else { sources.iter().map(Aval::from).collect() };
+            held.push(Held { aval: array.into(), sources });
+        }
+    }
+    if held.is_empty() {
+        return Ok(());
+    }
+    let error = Error::Constants { function: options.name.clone(), held };
+    if options.constants == Constants::Deny {
+        return Err(error);
+    }
+    warn(&error.to_string());
+    Ok(())
+}

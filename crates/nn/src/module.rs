@@ -1,0 +1,166 @@
+//! An mlx-rs module as a tree.
+
+use std::any::{Any, type_name};
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
+use tacit_core::tree::{Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::{Error, Result, Tree};
+
+use crate::parameters::{missing, sorted};
+
+/// An mlx-rs module as a tree whose leaves are its parameters, by their paths.
+///
+/// A parameter that is frozen, and a running statistic of a `BatchNorm`, is so in the structure too: no gradient is taken
+/// of it, and [`tree::update`](tacit_core::tree::update) leaves it alone. A module's other fields cannot be compared, so
+/// they are not part of the structure: where one changes after a function was compiled, such as a training flag, give the
+/// compiled function a static argument that changes with it. The gradient of a module is one
+/// [`Gradient`](tacit_core::tree::Gradient), with a child for each parameter.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::nn;
+/// use tacit_core::tree;
+/// use tacit_nn::Module;
+///
+/// let linear = Module::new(nn::Linear::new(2, 3)?);
+/// let paths = tree::structure(&linear)?.paths();
+/// assert_eq!(paths.iter().map(|path| &**path).collect::<Vec<_>>(), ["bias", "weight"]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Module<M> {
+    module: M,
+    /// How the module is copied; nothing where it cannot be.
+    copy: Option<fn(&M) -> M>,
+}
+
+impl<M> Module<M> {
+    /// The tree of a module that can be copied: a state, an argument or a result.
+    #[must_use]
+    pub fn new(module: M) -> Self
+    where
+        M: Clone,
+    {
+        Self { module, copy: Some(M::clone) }
+    }
+
+    /// The tree of a module that cannot be copied, such as a `Sequential`.
+    ///
+    /// It is assigned in place, as the state of a compiled function is; since it cannot be made of its leaves, it is no
+    /// argument or result of a traced function.
+    #[must_use]
+    pub fn in_place(module: M) -> Self {
+        Self { module, copy: None }
+    }
+
+    fn copied(&self) -> Option<Self> {
+        self.copy.map(|copy| Self { module: copy(&self.module), copy: self.copy })
+    }
+}
+
+impl<M> Deref for Module<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        &self.module
+    }
+}
+
+impl<M> DerefMut for Module<M> {
+    fn deref_mut(&mut self) -> &mut M {
+        &mut self.module
+    }
+}
+
+impl<M: ModuleParameters> Module<M> {
+    fn fill(&mut self, leaves: Vec<(&str, Array)>) -> Result<()> {
+        let mut slots = self.module.parameters_mut().flatten();
+        for (path, array) in leaves {
+            match slots.get_mut(path) {
+                Some(slot) => **slot = array,
+                None => return Err(missing(path, slots.keys())),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<M: ModuleParameters + 'static> Tree for Module<M> {
+    type With<L: Leaf> = L::Fixed<Self>;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        let parameters = sorted(&self.module);
+        let keys: Vec<&str> = parameters.iter().map(|(key, _)| &**key).collect();
+        let template = || -> Rc<dyn Any> {
+            let mut hollow = self.copied();
+            if let Some(hollow) = &mut hollow {
+                hollow.parameters_mut().flatten().into_values().for_each(empty);
+            }
+            Rc::new(hollow)
+        };
+        visitor.node(&Node::new(type_name::<M>(), Labels::Keys(&keys)).with_template(&template));
+        show(&self.module, parameters, visitor);
+        Ok(())
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        let (template, leaves) = entered::<Option<Self>>(reader, type_name::<M>())?;
+        let mut made = template.and_then(|hollow| hollow.as_ref()?.copied()).ok_or_else(|| {
+            Error::invalid(
+                format!("{} cannot be made of its parameters alone", type_name::<M>()),
+                "make it the state of `compile_with_state`, or assign to it with `tree::assign`",
+            )
+        })?;
+        made.fill(leaves)?;
+        Ok(made)
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let (template, leaves) = entered::<Option<Self>>(reader, type_name::<M>())?;
+        let same = {
+            let own = self.module.parameters().flatten();
+            own.len() == leaves.len() && leaves.iter().all(|(key, _)| own.contains_key(*key))
+        };
+        // A parameter that came or went, such as a bias, is in a copy that has it.
+        if !same && let Some(copy) = template.and_then(|hollow| hollow.as_ref()?.copied()) {
+            *self = copy;
+        }
+        self.fill(leaves)
+    }
+}
+
+/// Shows the parameters of a module, frozen ones as such.
+fn show<'a, M: ModuleParameters>(module: &'a M, parameters: Vec<(Rc<str>, &'a Array)>, visitor: &mut dyn Visitor<'a>) {
+    let trainable = (module.any_frozen() == Some(true)).then(|| module.trainable_parameters().flatten());
+    for (path, array) in parameters {
+        if is_statistic(&path) || trainable.as_ref().is_some_and(|trainable| !trainable.contains_key(&path)) {
+            visitor.frozen(array);
+        } else {
+            visitor.array(array);
+        }
+    }
+}
+
+/// Whether a parameter is a statistic of mlx-rs's `BatchNorm`, which does not freeze them as MLX's own does.
+fn is_statistic(path: &str) -> bool {
+    matches!(path.rsplit('.').next(), Some("running_mean" | "running_var"))
+}
+
+/// Enters a node: the template in it, and the leaves by key.
+pub(crate) fn entered<'d, T: 'static>(
+    reader: &mut Reader<'d>,
+    name: &'static str,
+) -> Result<(Option<&'d T>, Vec<(&'d str, Array)>)> {
+    let entered = reader.enter(name)?;
+    let leaves = entered.keys().iter().map(|key| Ok((key.as_str(), reader.array()?))).collect::<Result<_>>()?;
+    Ok((entered.template(), leaves))
+}
+
+/// Takes the data out of a template.
+pub(crate) fn empty(array: &mut Array) {
+    *array = Array::from_bool(false);
+}

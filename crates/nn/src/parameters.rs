@@ -1,0 +1,226 @@
+//! mlx-rs modules with implicit parameters for the length of a call.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use mlx_rs::module::{FlattenedModuleParamRef, ModuleParameters};
+use mlx_rs::{Array, ops};
+use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id, explain, implicit};
+
+/// Values for some parameters of a module, by their path as mlx-rs flattens it: `layers.0.weight`.
+pub type Parameters = BTreeMap<String, Value>;
+
+/// Runs `f` on a module some of whose parameters are replaced by `parameters`.
+///
+/// The module is any mlx-rs module, unmodified. It has its own parameters back afterwards, all of them where `f` fails or
+/// panics. Where `f` runs through, a parameter that it assigned and that was not replaced, such as a running statistic,
+/// keeps what it was assigned.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, module::Module, nn};
+/// use tacit_nn::{Parameters, with_parameters};
+///
+/// let mut linear = nn::Linear::new(2, 3)?;
+/// let x = Array::from_slice(&[1f32, 2.0], &[1, 2]);
+/// let zeros = mlx_rs::ops::zeros::<f32>(&[3, 2])?;
+/// let parameters = Parameters::from([("weight".to_owned(), zeros.into())]);
+/// let y = with_parameters(&mut linear, &parameters, |linear| linear.forward(&x))?;
+/// assert_eq!(y.to_string(), "f32[1,3]");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The module has no parameter of a given path, or one of another shape or dtype; otherwise as for
+/// [`implicit`](tacit_core::implicit()).
+pub fn with_parameters<M, O, E>(
+    module: &mut M,
+    parameters: &Parameters,
+    f: impl FnOnce(&mut M) -> Result<O, E>,
+) -> Result<O::With<Value>>
+where
+    M: ModuleParameters,
+    O: Tree,
+    E: Into<Error>,
+{
+    let (results, assigned) = run(module, parameters, Vec::new(), f)?;
+    let kept = assigned.into_iter().filter(|(path, _)| !parameters.contains_key(&**path));
+    let kept = kept.map(|(path, value)| Ok((path, value.dense()?))).collect::<Result<Vec<_>>>()?;
+    if !kept.is_empty() {
+        let mut slots = module.parameters_mut().flatten();
+        for (path, array) in kept {
+            slots.entry(path).and_modify(|slot| **slot = array);
+        }
+    }
+    Ok(results)
+}
+
+/// Runs `f` as [`with_parameters`] does and tells what happened; the module is left as it was.
+///
+/// # Errors
+///
+/// As for [`with_parameters`].
+pub fn explain_with_parameters<M, O, E>(
+    module: &mut M,
+    parameters: &Parameters,
+    f: impl FnOnce(&mut M) -> Result<O, E>,
+) -> Result<Explanation>
+where
+    M: ModuleParameters,
+    O: Tree,
+    E: Into<Error>,
+{
+    check_parameters(module, parameters)?;
+    let mut f = Some(f);
+    let args = parameters.values().cloned().collect();
+    explain(|arrays: Vec<Array>| Ok::<_, Error>(lend(module, parameters, arrays, &mut f)?.0), args)
+}
+
+/// Checks that a module has a parameter of each path, of the value's shape and dtype.
+///
+/// # Errors
+///
+/// It has not.
+pub fn check_parameters(module: &impl ModuleParameters, parameters: &Parameters) -> Result<()> {
+    checked(module, parameters).map(drop)
+}
+
+/// The module's own parameters, among which those of `parameters` are.
+fn checked<'m>(module: &'m impl ModuleParameters, parameters: &Parameters) -> Result<FlattenedModuleParamRef<'m>> {
+    let own = module.parameters().flatten();
+    for (path, value) in parameters {
+        let Some(array) = own.get(path.as_str()) else { return Err(missing(path, own.keys())) };
+        let (expected, found) = (Aval::from(*array), value.aval()?);
+        if expected != found {
+            return Err(Error::invalid(
+                format!("the parameter {path} is {expected} and was given {value}"),
+                "give a value of the parameter's own shape and dtype",
+            ));
+        }
+    }
+    Ok(own)
+}
+
+/// Runs `f` as [`with_parameters`] does; `inputs` are what it takes. The second result is what it assigned, by path.
+pub(crate) fn run<M, O, E>(
+    module: &mut M,
+    parameters: &Parameters,
+    inputs: Vec<Array>,
+    f: impl FnOnce(&mut M) -> Result<O, E>,
+) -> Result<(O::With<Value>, Vec<(Rc<str>, Value)>)>
+where
+    M: ModuleParameters,
+    O: Tree,
+    E: Into<Error>,
+{
+    let own = checked(module, parameters)?;
+    let dense = own.iter().filter(|(path, _)| !parameters.contains_key(&***path)).map(|(_, array)| Value::from(*array));
+    // An argument is where the walk of the graph ends, however long the graph before it is.
+    let inputs = inputs.into_iter().map(Value::from);
+    let args = parameters.values().cloned().chain(dense).chain(inputs).collect();
+    drop(own);
+    let (mut f, mut paths) = (Some(f), Vec::new());
+    let (results, assigned) = implicit(|arrays: Vec<Array>| {
+        let (results, assigned) = lend(module, parameters, arrays, &mut f)?;
+        let (changed, arrays): (_, Vec<Array>) = assigned.into_iter().unzip();
+        paths = changed;
+        Ok::<_, Error>((results, arrays))
+    })(args)?;
+    Ok((results, paths.into_iter().zip(assigned).collect()))
+}
+
+/// Calls `f` on the module with these arrays as its `parameters`: the results, and what it assigned.
+fn lend<M, O, E>(
+    module: &mut M,
+    parameters: &Parameters,
+    arrays: Vec<Array>,
+    f: &mut Option<impl FnOnce(&mut M) -> Result<O, E>>,
+) -> Result<(O, Vec<(Rc<str>, Array)>)>
+where
+    M: ModuleParameters,
+    E: Into<Error>,
+{
+    let f = f.take().ok_or_else(|| Error::invalid("the function runs once", "call it once"))?;
+    let mut lent = Lent::new(module, parameters.keys().map(String::as_str).zip(arrays).collect());
+    let results = f(&mut *lent.module).map_err(Into::into)?;
+    Ok((results, lent.give_back()))
+}
+
+/// A module with other parameters, until it is dropped.
+struct Lent<'m, M: ModuleParameters> {
+    module: &'m mut M,
+    /// Every parameter as it was, and what is in its place.
+    own: Option<HashMap<Rc<str>, (Array, Option<Array>)>>,
+}
+
+impl<'m, M: ModuleParameters> Lent<'m, M> {
+    fn new(module: &'m mut M, mut others: HashMap<&str, Array>) -> Self {
+        let slots = module.parameters_mut().flatten();
+        let replaced = slots.into_iter().map(|(path, slot)| {
+            let other = others.remove(&*path);
+            let own = slot.clone();
+            if let Some(other) = &other {
+                *slot = other.clone();
+            }
+            (path, (own, other))
+        });
+        let own = replaced.collect();
+        Self { module, own: Some(own) }
+    }
+
+    /// Gives the module its own parameters back, and takes out what was assigned to them.
+    fn give_back(&mut self) -> Vec<(Rc<str>, Array)> {
+        let Some(mut own) = self.own.take() else { return Vec::new() };
+        let mut assigned = Vec::new();
+        for (path, slot) in self.module.parameters_mut().flatten() {
+            let (own, other) = match own.remove(&path) {
+                Some((own, other)) => (own, Some(other)),
+                // One that was not there cannot be taken away.
+                None => {
+                    (ops::zeros_dtype(slot.shape(), slot.dtype()).unwrap_or_else(|_| Array::from_bool(false)), None)
+                }
+            };
+            let was = other.map(|other| array_id(other.as_ref().unwrap_or(&own)));
+            let now = std::mem::replace(slot, own);
+            if was != Some(array_id(&now)) {
+                assigned.push((path, now));
+            }
+        }
+        assigned.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        assigned
+    }
+}
+
+impl<M: ModuleParameters> Drop for Lent<'_, M> {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// The parameters of a module, sorted by their paths.
+pub(crate) fn sorted(module: &impl ModuleParameters) -> Vec<(Rc<str>, &Array)> {
+    let mut sorted: Vec<_> = module.parameters().flatten().into_iter().collect();
+    sorted.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    sorted
+}
+
+/// The error of a path that a module does not have.
+pub(crate) fn missing<'p>(path: &str, known: impl Iterator<Item = &'p Rc<str>>) -> Error {
+    Error::invalid(format!("the module has no parameter {path}"), listed(known))
+}
+
+/// What the parameters of a module are, in words.
+pub(crate) fn listed<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
+    const SHOWN: usize = 16;
+    let mut paths: Vec<&str> = paths.map(|path| &**path).collect();
+    paths.sort_unstable();
+    let left = paths.len().saturating_sub(SHOWN);
+    paths.truncate(SHOWN);
+    match (paths.is_empty(), left) {
+        (true, _) => "it has none at all".to_owned(),
+        (_, 0) => format!("its parameters are {}", paths.join(", ")),
+        _ => format!("its parameters are {} and {left} more", paths.join(", ")),
+    }
+}

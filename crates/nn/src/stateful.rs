@@ -1,0 +1,110 @@
+//! Optimizers and random states as trees.
+
+use std::any::{Any, type_name};
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use mlx_rs::utils::Updatable;
+use tacit_core::tree::{Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::{Error, Result, Tree};
+
+use crate::module::{empty, entered};
+
+/// Anything that mlx-rs can update as a tree: an optimizer, whose leaves are its moments, or a random state.
+///
+/// What it declares as optional and absent is not there. As for a [`Module`](crate::Module), other fields are not part of
+/// the structure: in a compiled function a learning rate is a constant, and an optimizer whose moments appear by a replay
+/// takes the other fields, too, of the one that was traced.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::random::RandomState;
+/// use tacit_core::tree;
+/// use tacit_nn::Stateful;
+///
+/// let random = Stateful(RandomState::with_seed(1)?);
+/// assert_eq!(tree::structure(&random)?.leaves(), 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Stateful<U>(pub U);
+
+impl<U> Deref for Stateful<U> {
+    type Target = U;
+
+    fn deref(&self) -> &U {
+        &self.0
+    }
+}
+
+impl<U> DerefMut for Stateful<U> {
+    fn deref_mut(&mut self) -> &mut U {
+        &mut self.0
+    }
+}
+
+impl<U: Updatable + Clone + 'static> Tree for Stateful<U> {
+    type With<L: Leaf> = L::Fixed<Self>;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        // mlx-rs lists the arrays of what it may change only.
+        let mut own = self.0.clone();
+        let projection = own.state_projection().map_err(refused)?;
+        let present: Vec<(&str, &Array)> = projection.iter().filter_map(|(key, array)| Some((key, array?))).collect();
+        let keys: Vec<&str> = present.iter().map(|(key, _)| *key).collect();
+        let template = || -> Rc<dyn Any> {
+            let mut hollow = self.clone();
+            if let Ok(mut projection) = hollow.state_projection() {
+                projection.values_mut().for_each(empty);
+            }
+            Rc::new(hollow)
+        };
+        visitor.node(&Node::new(type_name::<U>(), Labels::Keys(&keys)).with_template(&template));
+        for (_, array) in present {
+            visitor.made(array.into());
+        }
+        Ok(())
+    }
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        let (template, leaves) = entered::<Self>(reader, type_name::<U>())?;
+        let mut made = template.cloned().ok_or_else(of_another_form)?;
+        made.take(leaves)?;
+        Ok(made)
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let (template, leaves) = entered::<Self>(reader, type_name::<U>())?;
+        // A moment appears with the first step: only a copy that has it has a place for it.
+        let same = {
+            let projection = self.0.state_projection().map_err(refused)?;
+            let own = projection.iter().filter(|(_, array)| array.is_some()).map(|(key, _)| key);
+            own.eq(leaves.iter().map(|(key, _)| *key))
+        };
+        if !same {
+            *self = template.cloned().ok_or_else(of_another_form)?;
+        }
+        self.take(leaves)
+    }
+}
+
+impl<U: Updatable> Stateful<U> {
+    fn take(&mut self, leaves: Vec<(&str, Array)>) -> Result<()> {
+        let mut projection = self.0.state_projection().map_err(refused)?;
+        let mut slots = projection.values_mut();
+        for (_, array) in leaves {
+            *slots.next().ok_or_else(of_another_form)? = array;
+        }
+        Ok(())
+    }
+}
+
+fn of_another_form() -> Error {
+    Error::invalid("the structure is that of another state", "use the definition of a state of the same form")
+}
+
+fn refused(error: impl std::fmt::Display) -> Error {
+    Error::invalid(format!("mlx-rs cannot list the state: {error}"), "give each entry its own key")
+}
