@@ -37,6 +37,13 @@ done
 TMPDIR="$scratch/tmp" TACIT_MLX_TMPDIR=keep "$binary" >"$scratch/output"
 [[ -d $scratch/tmp/mlx ]] || fail "TACIT_MLX_TMPDIR=keep has no effect"
 
+# The compiler takes the header that the build has precompiled.
+mkdir "$scratch/bin"
+printf '#!/bin/sh\nexec "%s" -H "$@" 2>>"%s"\n' "$(command -v g++)" "$scratch/headers" >"$scratch/bin/g++"
+chmod +x "$scratch/bin/g++"
+PATH="$scratch/bin:$PATH" TACIT_MLX_TMPDIR="$scratch/fresh" "$binary" >"$scratch/output" || fail "a traced compiler"
+grep -q '^! .*/compiled_preamble.h.gch$' "$scratch/headers" || fail "the precompiled header is not taken"
+
 # Many processes at once, none of which has the kernel yet.
 for index in 1 2 3 4; do
     TACIT_MLX_TMPDIR="$scratch/race" "$binary" >"$scratch/race-$index" &

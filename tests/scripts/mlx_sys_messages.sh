@@ -123,9 +123,12 @@ expect "no sources of mlx-c" \
 expect "MLX_C_DIR is not mlx-c" \
     "MLX_C_DIR=$scratch/prefix has no mlx/c/version.h" "set MLX_C_DIR*" \
     MLX_C_DIR="$scratch/prefix"
-expect "LIBCLANG_PATH has no libclang" \
-    "the bindings of mlx-c cannot be generated: LIBCLANG_PATH=$scratch/prefix*" "install libclang*LIBCLANG_PATH*" \
-    LIBCLANG_PATH="$scratch/prefix"
+mkdir -p "$scratch/headers/mlx/c"
+touch "$scratch/headers/mlx/c/version.h"
+echo 'int mlx_array_sum(long double* res);' >"$scratch/headers/mlx/c/array.h"
+expect "MLX_C_DIR has a header of another kind" \
+    "no Rust is known for \`int mlx_array_sum(long double\* res)\` in $scratch/headers/mlx/c/array.h" "unset MLX_C_DIR*" \
+    MLX_C_DIR="$scratch/headers"
 
 if ((failures > 0)); then
     echo "$failures cases failed"

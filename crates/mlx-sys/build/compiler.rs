@@ -30,14 +30,6 @@ pub(crate) fn settings() -> cc::Build {
     build
 }
 
-/// The folder of headers that belong to the C compiler itself, such as `stddef.h`, if the compiler tells it.
-pub(crate) fn builtin_headers() -> Option<PathBuf> {
-    let mut command = cc::Build::new().cargo_metadata(false).try_get_compiler().ok()?.to_command();
-    let output = command.arg("-print-file-name=include").output().ok()?;
-    let folder = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-    folder.is_absolute().then_some(folder)
-}
-
 fn accepts(source: &str) -> Result<(), Failure> {
     let tool = settings().try_get_compiler().map_err(|error| Failure::no_compiler("c++", &error.to_string()))?;
     let name = tool.path().display().to_string();

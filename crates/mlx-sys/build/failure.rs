@@ -140,10 +140,10 @@ impl Failure {
         )
     }
 
-    pub(crate) fn no_bindings(cause: &str) -> Self {
+    pub(crate) fn no_bindings(header: &Path, declaration: &str) -> Self {
         Self::new(
-            format!("the bindings of mlx-c cannot be generated: {cause}"),
-            "install libclang 9 or newer (`apt-get install libclang-dev`), or set LIBCLANG_PATH to the folder of another one",
+            format!("no Rust is known for `{declaration}` in {}", header.display()),
+            "unset MLX_C_DIR, or set it to the folder src/mlx-c of an unpacked mlx-sys 0.7.0",
         )
     }
 

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::{env, fs};
 
 use crate::compiler::Compiler;
-use crate::environment;
 use crate::failure::Failure;
 use crate::locate::Mlx;
+use crate::{elf, environment};
 
 /// Writes the copy for the linker and the instructions for cargo.
 pub(crate) fn emit(mlx: &Mlx) -> Result<(), Failure> {
@@ -39,19 +39,9 @@ pub(crate) fn publish(mlx: &Mlx, source: &Path, compiler: &Compiler) {
 
 fn rename_elf(library: &Path, copy: &Path) -> Result<(), Failure> {
     let data = fs::read(library).map_err(|error| Failure::io("read", library, &error))?;
-    let rewritten = || -> object_rewrite::Result<Vec<u8>> {
-        let mut rewriter = object_rewrite::Rewriter::read(&data)?;
-        // The linker looks for the library's own dependencies too, relative to the copy unless told otherwise.
-        let search = rewriter.elf_runpath().map(|path| absolute(&String::from_utf8_lossy(path), library));
-        if let Some(search) = search {
-            rewriter.elf_set_runpath(search.into_bytes())?;
-        }
-        rewriter.elf_set_soname(library.to_string_lossy().into_owned().into_bytes())?;
-        let mut out = Vec::new();
-        rewriter.write(&mut out)?;
-        Ok(out)
-    };
-    let out = rewritten().map_err(|error| Failure::no_link(library, &error.to_string()))?;
+    // The linker looks for the library's own dependencies too, relative to the copy unless told otherwise.
+    let out = elf::renamed(&data, &library.to_string_lossy(), |search| absolute(search, library))
+        .ok_or_else(|| Failure::no_link(library, "it is not a shared library for 64-bit Linux"))?;
     fs::write(copy, out).map_err(|error| Failure::io("write", copy, &error))
 }
 

@@ -1,8 +1,8 @@
 //! Finds MLX: `MLX_DIR`, else the Python package if `MLX_USE_PYTHON=1`, else the pinned wheel.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
 
 use crate::failure::Failure;
 use crate::wheel::{self, Wheel};
@@ -114,19 +114,4 @@ fn macos_platform() -> &'static str {
         Some(15..) => "macosx_15_0_arm64",
         _ => "macosx_14_0_arm64",
     }
-}
-
-/// The wheel of libclang for the machine that builds.
-pub(crate) fn libclang_wheel() -> Result<&'static Wheel, Failure> {
-    let platform = match (env::consts::OS, env::consts::ARCH) {
-        ("linux", "x86_64") => "manylinux2010_x86_64",
-        ("linux", "aarch64") => "manylinux2014_aarch64",
-        ("macos", "x86_64") => "macosx_10_9_x86_64",
-        ("macos", "aarch64") => "macosx_11_0_arm64",
-        _ => {
-            return Err(Failure::no_bindings("this machine has no libclang, and no wheel of it fits"));
-        }
-    };
-    let fits = |wheel: &&Wheel| wheel.platform == platform;
-    wheel::LIBCLANG.iter().find(fits).ok_or_else(|| Failure::no_bindings("no wheel of libclang fits this machine"))
 }

@@ -1,14 +1,18 @@
 //! Builds `mlx-c` against a ready-made MLX and writes its Rust bindings.
 //!
 //! The steps in order, one module each: find MLX ([`locate`], [`wheel`]), check the C++ compiler ([`compiler`]), find
-//! and compile `mlx-c` ([`mlx_c`]), write the bindings ([`bindings`]), tell cargo how to link ([`link`]). Whatever
-//! goes wrong ends as one [`failure::Failure`], printed without a backtrace.
+//! and compile `mlx-c` ([`mlx_c`]), write the bindings ([`bindings`]), tell cargo how to link ([`link`]) and read
+//! in advance what MLX compiles at run time ([`kernels`]). Whatever goes wrong ends as one [`failure::Failure`], printed
+//! without a backtrace.
 
 mod bindings;
 mod cache;
 mod compiler;
+mod elf;
 mod environment;
 mod failure;
+mod header;
+mod kernels;
 mod link;
 mod locate;
 mod mlx_c;
@@ -35,7 +39,9 @@ fn build() -> Result<(), Failure> {
     let source = mlx_c::source()?;
     bindings::write(&source)?;
     link::emit(&mlx)?;
+    let preamble = kernels::precompile(&mlx);
     mlx_c::compile(&source, &mlx, &compiler)?;
+    kernels::finish(preamble);
     link::publish(&mlx, &source, &compiler);
     Ok(())
 }

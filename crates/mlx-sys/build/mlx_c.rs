@@ -8,13 +8,13 @@ use std::process::Command;
 use std::{env, fs};
 
 use crate::compiler::{self, Compiler};
-use crate::environment;
 use crate::failure::Failure;
 use crate::locate::Mlx;
+use crate::{environment, kernels};
 
 /// The include guard of mlx-c's `half.h`. Defined in advance, it leaves out that file, which names half-precision types
-/// on Arm alone and by compiler-specific headers; off Apple `half.cpp` and the crate root define them for every machine.
-pub(crate) const NO_HALF: &str = "MLX_HALF_H";
+/// on Arm alone and by compiler-specific headers; off Apple `half.cpp` defines its functions for every machine.
+const NO_HALF: &str = "MLX_HALF_H";
 
 const FETCH_MANIFEST: &str = r#"[package]
 name = "fetch-mlx-c"
@@ -73,21 +73,25 @@ pub(crate) fn compile(source: &Path, mlx: &Mlx, compiler: &Compiler) -> Result<(
     build.objects(error.try_compile_intermediates().map_err(not_compiled)?);
 
     build.file(own.join("error.cpp")).file(own.join("version.cpp"));
+    let mut sources = files(source, "cpp")?;
+    sources.retain(|file| file.file_name().is_some_and(|name| name != "error.cpp"));
     if !environment::is_apple() {
-        build.file(own.join("half.cpp")).file(own.join("jit_directory.cpp"));
+        let quoted = |text: &str| format!("\"{text}\"");
+        build.define("MLX_SYS_PREAMBLE_HEADER", &*quoted(kernels::HEADER));
+        build.define("MLX_SYS_VERSION", &*quoted(&mlx.version));
+        build.define("MLX_SYS_PREAMBLE", &*quoted(&kernels::file().to_string_lossy()));
+        build.file(own.join("jit_directory.cpp"));
+        sources.push(own.join("half.cpp"));
     }
-    build.files(merged(source)?);
+    build.files(merged(sources)?);
     build.try_compile("mlxc").map_err(not_compiled)
 }
 
-/// Gathers the files of `mlx-c` into a few that include them, because MLX's headers cost more than the code after them.
-fn merged(source: &Path) -> Result<Vec<PathBuf>, Failure> {
-    const GROUPS: usize = 4;
-    let mut sized: Vec<(u64, PathBuf)> = files(source, "cpp")?
-        .into_iter()
-        .filter(|file| file.file_name().is_some_and(|name| name != "error.cpp"))
-        .map(|file| (fs::metadata(&file).map_or(0, |data| data.len()), file))
-        .collect();
+/// Gathers files into two that include them, because MLX's headers cost more than the code after them.
+fn merged(sources: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
+    const GROUPS: usize = 2;
+    let mut sized: Vec<(u64, PathBuf)> =
+        sources.into_iter().map(|file| (fs::metadata(&file).map_or(0, |data| data.len()), file)).collect();
     sized.sort_by(|left, right| right.cmp(left));
     let mut groups = vec![(0, String::new()); GROUPS];
     for (size, file) in sized {

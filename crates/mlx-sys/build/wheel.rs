@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use sha2::{Digest, Sha256};
-
 use crate::failure::Failure;
 use crate::{cache, python};
 
@@ -63,17 +61,13 @@ impl Wheel {
     }
 
     fn verify(&self, file: &Path) -> Result<(), Failure> {
-        let mut hasher = Sha256::new();
-        let mut reader = fs::File::open(file).map_err(|error| Failure::io("read", file, &error))?;
-        let mut block = vec![0; 1 << 20];
-        loop {
-            match io::Read::read(&mut reader, &mut block) {
-                Ok(0) => break,
-                Ok(length) => hasher.update(&block[..length]),
-                Err(error) => return Err(Failure::io("read", file, &error)),
-            }
+        const HASH: &str = "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())";
+        let purpose = format!("check {}", self.name());
+        let output = python::run(&["-c", HASH, &file.to_string_lossy()], &purpose, self.instead)?;
+        if !output.status.success() {
+            return Err(Failure::io("read", file, &io::Error::other(python::cause(&output))));
         }
-        let found = format!("{:x}", hasher.finalize());
+        let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         if found == self.sha256 { Ok(()) } else { Err(Failure::wrong_hash(self, &found)) }
     }
 
@@ -89,14 +83,9 @@ impl Wheel {
 }
 
 const INSTEAD_OF_MLX: &str = "set MLX_DIR to a prefix with include/ and lib/ of MLX 0.32.2";
-const INSTEAD_OF_LIBCLANG: &str = "set LIBCLANG_PATH to the folder of a libclang (`apt-get install libclang-dev`)";
 
 const fn mlx(package: &'static str, platform: &'static str, sha256: &'static str) -> Wheel {
     Wheel { package, version: crate::locate::MLX_VERSION, platform, sha256, instead: INSTEAD_OF_MLX }
-}
-
-const fn libclang(platform: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { package: "libclang", version: "18.1.1", platform, sha256, instead: INSTEAD_OF_LIBCLANG }
 }
 
 /// The wheels of MLX: package, platform tag, hash.
@@ -110,12 +99,4 @@ pub(crate) const MLX: &[Wheel] = &[
     mlx("mlx-metal", "macosx_14_0_arm64", "3825fff379dbc107dd3413e564a06caeaa24819910ec49c0439e454c06a1b9b8"),
     mlx("mlx-metal", "macosx_15_0_arm64", "55a369250d220b2cf10213a87a2ac1b1a420608c5b35b1df4e7147ac8e32f121"),
     mlx("mlx-metal", "macosx_26_0_arm64", "e6abeac9ac5265830c9c1541b6f96e9be37a85c2446763a46ad466c63a3837ab"),
-];
-
-/// The wheels of libclang, for the machine that builds.
-pub(crate) const LIBCLANG: &[Wheel] = &[
-    libclang("manylinux2010_x86_64", "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b"),
-    libclang("manylinux2014_aarch64", "54dda940a4a0491a9d1532bf071ea3ef26e6dbaf03b5000ed94dd7174e8f9592"),
-    libclang("macosx_10_9_x86_64", "6f14c3f194704e5d09769108f03185fce7acaf1d1ae4bbb2f30a72c2400cb7c5"),
-    libclang("macosx_11_0_arm64", "0b2e143f0fac830156feb56f9231ff8338c20aecfe72b4ffe96f19e5a1dbb69a"),
 ];

@@ -7,7 +7,8 @@
 // folder of this process alone, and hands every other call on. `TMPDIR` stays as it is.
 //
 // The folder is `<cache>/jit/<pid>-<random>`, with mode 0700. Finished kernels are shared by hard links: those of
-// earlier processes are linked in at the start, new ones are linked out at exit.
+// earlier processes are linked in at the start, new ones are linked out at exit. Beside the kernels stands the header
+// that each begins with, as the build has precompiled it.
 
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -109,6 +110,20 @@ void sweep(const fs::path& shared) {
   }
 }
 
+// Puts the precompiled header where the compiler finds it: in the folder of the file that includes it.
+void bring_preamble(const fs::path& own) {
+  struct stat status {};
+  // Whoever can write to it can write our kernels.
+  if (stat(MLX_SYS_PREAMBLE, &status) != 0 || (status.st_uid != geteuid() && status.st_uid != 0) ||
+      (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return;
+  }
+  std::error_code ignored;
+  const fs::path link = own / kernels / MLX_SYS_VERSION / "cpu" / MLX_SYS_PREAMBLE_HEADER ".gch";
+  fs::create_directories(link.parent_path(), ignored);
+  fs::create_symlink(MLX_SYS_PREAMBLE, link, ignored);
+}
+
 class PrivateFolder {
  public:
   PrivateFolder() : shared_(shared_folder()), owner_(getpid()) {
@@ -119,6 +134,7 @@ class PrivateFolder {
       throw fs::filesystem_error("no private folder for MLX's compiled kernels", parent, cause);
     }
     own_ = name;
+    bring_preamble(own_);
     if (!shared_.empty()) {
       sweep(shared_);
       share(shared_ / kernels, own_ / kernels, [](const fs::path&) { return true; });

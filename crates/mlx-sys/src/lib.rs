@@ -14,7 +14,7 @@
 //! | `MLX_BYPASS_VERSION_CHECK=1` | Accept another version of MLX, at build and at run time. |
 //! | `MLX_C_DIR` | The sources of `mlx-c`, instead of those in the published `mlx-sys`. |
 //! | `TACIT_CACHE_DIR` | Where wheels are unpacked, instead of `~/.cache/tacit` (`~/Library/Caches/tacit` on a Mac). |
-//! | `LIBCLANG_PATH`, `CXX`, pip's own | As everywhere. |
+//! | `CXX`, pip's own | As everywhere. |
 //!
 //! Dependents read `DEP_MLX_INCLUDE`, `DEP_MLX_DEFINES` and `DEP_MLX_VERSION` as from the published crate, and
 //! `DEP_MLX_LIB_DIR`, the folder of the shared library.
@@ -35,7 +35,12 @@
 
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 
-#[cfg(not(target_vendor = "apple"))]
-mod half;
-#[cfg(not(target_vendor = "apple"))]
-pub use half::*;
+mod numbers;
+pub use numbers::*;
+
+/// A file of C, which is only ever behind a pointer.
+#[repr(C)]
+#[derive(Debug)]
+pub struct FILE {
+    _private: [u8; 0],
+}

@@ -1,6 +1,17 @@
-//! The half-precision part of `mlx-c`, which its headers declare on Arm only.
+//! The number types of `mlx-c` that Rust has none for, and its half-precision part, which its headers declare on Arm only.
 
 use crate::mlx_array;
+
+/// A complex number.
+#[derive(Clone, Copy, Debug, Default, Hash, PartialEq)]
+#[repr(C)]
+pub struct __BindgenComplex<T> {
+    pub re: T,
+    pub im: T,
+}
+
+/// A complex number of two floats.
+pub type mlx_complex64_t = __BindgenComplex<f32>;
 
 /// The bits of an IEEE half-precision number.
 #[derive(Clone, Copy, Debug, Default, Hash, PartialEq)]
