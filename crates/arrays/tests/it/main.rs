@@ -15,6 +15,7 @@ mod cuts;
 mod diagonal;
 mod failed;
 mod fallback;
+mod formats;
 mod gather;
 mod gradients;
 mod half_types;

@@ -10,6 +10,7 @@ mod control_flow;
 mod control_flow_messages;
 mod dispatch;
 mod explaining;
+mod families;
 mod graphs;
 mod materializing;
 mod messages;
