@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use crate::{
-    Isa, Matrix,
-    scales::{Numbers, Reader, Spread, row},
-    simd::{Kernel, SLACK, Simd},
-    unit::{Source, Units, unit, unit_bytes},
+    Isa, Matrix, Scales,
+    output::Rectangle,
+    scales::{Per, Reader, Spread, row},
+    simd::{Kernel, SLACK, Simd, run},
+    unit::{Layout, Source, Units, unit, unit_bytes},
 };
 
 /// Rows of activations that are multiplied at a time.
@@ -21,183 +22,119 @@ const WIDEST: usize = 8;
 /// Rows of the matrix that are gone through before the next columns.
 const ROWS: usize = 16;
 
-/// Finds what the first column of a task is a multiple of; `None` where rows or blocks do not fit whole spans.
-pub(crate) struct Step<'a, U>(pub(crate) &'a Matrix<'a>, pub(crate) U);
-
-impl<U: Units> Kernel for Step<'_, U> {
-    type Output = Option<usize>;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> Option<usize> {
-        Spread::of::<S, U>(self.0).map(|_| unit::<S, U>().max(WIDEST * S::LANES))
-    }
-}
-
-/// `y = x W` for some columns of the matrix.
-pub(crate) struct ByColumns<'a, U> {
-    isa: Isa,
-    x: &'a [f32],
-    m: usize,
-    matrix: &'a Matrix<'a>,
-    units: U,
-    columns: Range<usize>,
-    out: *mut f32,
-}
-
 /// How many rows before their use codes are asked for.
 const AHEAD: usize = 64;
-
-/// What the rows of a group have in common.
-#[derive(Clone, Copy)]
-struct RowGroup<'a, I> {
-    first: usize,
-    len: usize,
-    /// Where their columns are, and how many bytes may be read from there.
-    from: &'a [(*const u8, usize); ROWS],
-    /// Bytes from a row to one that is asked for, or 0.
-    ahead: usize,
-    scales: &'a [Numbers; ROWS],
-    reader: Reader<I>,
-    /// Units whose scales may be read without a look at where the row ends.
-    plain: usize,
-}
-
-impl<I: Copy> RowGroup<'_, I> {
-    /// Whether `run` columns from `column` may be read without a look at where their rows end.
-    fn is_plain<S: Simd, U: Units>(&self, column: usize, run: usize) -> bool {
-        // The last row is the one with the fewest bytes behind it.
-        let (_, readable) = self.from[self.len - 1];
-        let end = column + run;
-        end / U::SPAN * U::BYTES + SLACK <= readable && (U::DECODED || end / unit::<S, U>() <= self.plain)
-    }
-}
 
 /// Floats from row to row of what is decoded: off a power of two, or the rows would share cache sets.
 const STRIDE: usize = MAX_COLUMNS + 16;
 
+/// Finds what the first column of a task is a multiple of; `None` where rows or blocks do not fit whole spans.
+pub(crate) struct Step<'a>(pub(crate) &'a Matrix<'a>, pub(crate) &'a Layout);
+
+impl Kernel for Step<'_> {
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> Option<usize> {
+        let Self(matrix, layout) = self;
+        Spread::of(matrix, layout.span, S::LANES).map(|_| S::LANES * layout.span.max(WIDEST))
+    }
+}
+
+/// `y = x W` for some columns of the matrix, which has a [`Step`] and was checked as well as `x: f32[m, n]`.
+pub(crate) struct ByColumns<'a, U> {
+    pub(crate) isa: Isa,
+    pub(crate) x: &'a [f32],
+    pub(crate) matrix: &'a Matrix<'a>,
+    pub(crate) units: U,
+    pub(crate) layout: &'a Layout,
+    /// All rows of the output and at most [`MAX_COLUMNS`] columns, from a multiple of the step on.
+    pub(crate) out: Rectangle<'a, f32>,
+}
+
+/// Rows of the matrix, as they are read.
+struct RowGroup<I> {
+    first: usize,
+    len: usize,
+    /// Where their columns are.
+    from: [*const u8; ROWS],
+    /// Bytes from a row to one that is asked for, or 0.
+    ahead: usize,
+    scales: [*const f32; ROWS],
+    reader: Reader<I>,
+}
+
 #[repr(align(64))]
 struct Sums([f32; GROUP * MAX_COLUMNS]);
 
-impl<'a, U: Units> ByColumns<'a, U> {
-    /// # Safety
-    /// The matrix, which has a [`Step`], was checked as well as `x: f32[m, n]`, `columns` starts with a multiple of the
-    /// step, has at most [`MAX_COLUMNS`], and is the caller's alone in `out: f32[m, k]`.
-    pub(crate) unsafe fn new(
-        isa: Isa,
-        x: &'a [f32],
-        m: usize,
-        matrix: &'a Matrix<'a>,
-        units: U,
-        columns: Range<usize>,
-        out: *mut f32,
-    ) -> Self {
-        Self { isa, x, m, matrix, units, columns, out }
-    }
-
+impl<U: Units> ByColumns<'_, U> {
     /// Multiplies `M` rows of activations, from row `first`; gives `M`.
     #[inline(always)]
-    fn group<S: Simd, const M: usize, const WIDTH: usize>(&self, simd: S, first: usize) -> usize {
-        let Matrix { n, k, block, .. } = *self.matrix;
-        let Some(spread) = Spread::of::<S, U>(self.matrix) else { return M };
-        let columns = &self.columns;
-        let (count, more) = spread.lengths::<S, U>(self.matrix, columns);
-        let room = if U::DECODED { 0 } else { count + more };
-        let mut scratch = vec![0.0; (ROWS + 1 + M) * room];
-        let (scales, scratch) = scratch.split_at_mut(ROWS * room);
-        let (biases, bias_sums) = scratch.split_at_mut(room);
-        let reader = Reader::new::<S, U>(simd, spread, self.matrix, columns);
+    fn group<S: Simd, const M: usize, const WIDTH: usize>(&mut self, simd: S, first: usize) -> usize {
+        let Self { isa, matrix, .. } = *self;
+        let Matrix { n, k, .. } = *matrix;
+        let Some(spread) = Spread::of(matrix, U::SPAN, S::LANES) else { return M };
+        let columns = &self.out.columns();
         // Columns of WIDTH vectors, or of a unit, whose vectors may be more.
         let run = if U::SPAN == 1 { WIDTH * S::LANES } else { unit::<S, U>() };
+        let units = columns.len().next_multiple_of(run) / unit::<S, U>();
+        let room = if U::DECODED { 0 } else { spread.room(columns, units) };
+        let mut scratch = vec![0.0; ROWS * room];
+        let mut biases = Biases::new(matrix, spread, columns, if U::DECODED { 0 } else { M });
         let mut sums = Sums([0.0; GROUP * MAX_COLUMNS]);
         // From a cache line on, so that few vectors span two.
         let mut decoded = vec![0.0; if U::DECODED { ROWS * STRIDE + 16 } else { 0 }];
         let aligned = decoded.as_ptr().align_offset(64).min(decoded.len().min(16));
         let decoded = &mut decoded[aligned..];
+        let mut copies = Vec::new();
         for start in (0..n).step_by(ROWS) {
             let len = ROWS.min(n - start);
-            let mut pointers = [Numbers::of(scales); ROWS];
-            for (r, pointer) in pointers.iter_mut().enumerate().take(if U::DECODED { 0 } else { len }) {
-                let scratch = &mut scales[r * room..(r + 1) * room];
-                let scales = &self.matrix.scales;
-                *pointer = row::<S, U>(self.isa, spread, scales, self.matrix, start + r, columns, scratch);
+            let (from, ahead, reader) = ([std::ptr::null(); ROWS], 0, Reader::new(simd, spread));
+            let mut rows = RowGroup { first: start, len, from, ahead, scales: [scratch.as_ptr(); ROWS], reader };
+            for r in 0..if U::DECODED { 0 } else { len } {
+                let scratch = &mut scratch[r * room..(r + 1) * room];
+                rows.scales[r] = row(isa, spread, Per::Unit(units), &matrix.scales, start + r, columns, scratch);
             }
-            let mut from = [(std::ptr::null(), 0); ROWS];
-            let mut ahead = 0;
             match self.units.source() {
                 Source::Stored(bytes) => {
                     let row_bytes = k / U::SPAN * U::BYTES;
-                    ahead = AHEAD * row_bytes;
-                    for (r, from) in from.iter_mut().enumerate().take(len) {
-                        let bytes = &bytes[(start + r) * row_bytes + columns.start / U::SPAN * U::BYTES..];
-                        *from = (bytes.as_ptr(), bytes.len());
-                    }
+                    rows.ahead = AHEAD * row_bytes;
+                    let starts = (start * row_bytes + columns.start / U::SPAN * U::BYTES, row_bytes);
+                    place(bytes, starts, units * unit_bytes::<S, U>() + SLACK, &mut copies, &mut rows.from[..len]);
                 }
-                Source::Decode(matrix) => {
+                Source::Decode(decoder) => {
                     for (r, out) in decoded.chunks_exact_mut(STRIDE).enumerate().take(len) {
-                        matrix.decode(self.isa, (start + r) * k + columns.start, &mut out[..columns.len()], ROWS * k);
-                        from[r] = (out.as_ptr().cast(), 4 * STRIDE);
+                        decoder.decode(isa, (start + r) * k + columns.start, &mut out[..columns.len()], ROWS * k);
+                        rows.from[r] = out.as_ptr().cast();
                     }
                 }
             }
-            let plain = if U::DECODED { 0 } else { reader.whole(S::LANES, &pointers[..len]) };
-            let rows = RowGroup { first: start, len, from: &from, ahead, scales: &pointers, reader, plain };
-            for column in columns.clone().step_by(run) {
+            for column in (0..columns.len()).step_by(run) {
                 for place in (0..U::SPAN).step_by(WIDTH) {
-                    let to = &mut sums.0[column - columns.start + place * S::LANES..];
+                    let to = &mut sums.0[column + place * S::LANES..];
                     // SAFETY: the run starts in `columns`, so that `sums` has its vectors for each row of x.
-                    unsafe {
-                        if rows.is_plain::<S, U>(column - columns.start, run) {
-                            self.add_rows::<S, M, WIDTH, true>(simd, &rows, first, column, place, to.as_mut_ptr());
-                        } else {
-                            self.add_rows::<S, M, WIDTH, false>(simd, &rows, first, column, place, to.as_mut_ptr());
-                        }
-                    }
+                    unsafe { self.add_rows::<S, M, WIDTH>(simd, &rows, first, column, place, to.as_mut_ptr()) };
                 }
             }
-            if let Some(numbers) = self.matrix.biases.as_ref().filter(|_| !U::DECODED) {
-                for r in start..start + len {
-                    let biases = row::<S, U>(self.isa, spread, numbers, self.matrix, r, columns, biases);
-                    // SAFETY: there are `count` of them.
-                    let biases = unsafe { std::slice::from_raw_parts(biases.from, count) };
-                    for (m, sums) in bias_sums.chunks_exact_mut(room).enumerate() {
-                        let x = self.x[(first + m) * n + r];
-                        for (sum, bias) in sums.iter_mut().zip(biases) {
-                            *sum += x * bias;
-                        }
-                    }
-                }
+            if !U::DECODED {
+                biases.add(isa, matrix, &self.x[first * n..], start..start + len);
             }
         }
         for m in 0..M {
-            let row = &sums.0[m * MAX_COLUMNS..];
-            for column in columns.clone() {
-                let within = column - columns.start;
-                let (base, within_unit) = (within / unit::<S, U>() * unit::<S, U>(), within % unit::<S, U>());
-                let (lane, step) = (within_unit / U::SPAN, self.units.step(within_unit % U::SPAN));
-                let mut sum = row[base + step * S::LANES + lane];
-                if self.matrix.biases.is_some() && !U::DECODED {
-                    let number = match spread {
-                        Spread::Each => within / U::SPAN,
-                        Spread::Units if block.is_multiple_of(k) => 0,
-                        _ => column / block - columns.start / block,
-                    };
-                    sum += bias_sums[m * room + number];
-                }
-                // SAFETY: the column is the caller's of `new`.
-                unsafe { *self.out.add((first + m) * k + column) = sum };
-            }
+            let sums = &sums.0[m * MAX_COLUMNS..][..MAX_COLUMNS];
+            finish(self.layout, S::LANES, sums, &biases, m, columns, self.out.row(first + m));
         }
         M
     }
 
-    /// Adds rows of the matrix to the sums of `WIDTH` vectors of columns: so many steps of the unit at `column`, from
-    /// step `place`, or so many units of one step. `PLAIN` says that the rows [are](RowGroup::is_plain).
+    /// Adds rows of the matrix to the sums of `WIDTH` vectors of columns: so many steps of the unit at `column`, counted
+    /// from the first of the task, from step `place`, or so many units of one step.
     ///
     /// # Safety
-    /// The rows and `column` lie in the matrix; `sums` points to `WIDTH` vectors for each of `M` rows of x, from row
-    /// `first`, [`MAX_COLUMNS`] floats apart.
+    /// The rows and their numbers reach as far as the run; `sums` points to `WIDTH` vectors for each of `M` rows of x,
+    /// from row `first`, [`MAX_COLUMNS`] floats apart.
     #[inline(always)]
-    unsafe fn add_rows<S: Simd, const M: usize, const WIDTH: usize, const PLAIN: bool>(
+    unsafe fn add_rows<S: Simd, const M: usize, const WIDTH: usize>(
         &self,
         simd: S,
         rows: &RowGroup<S::I>,
@@ -208,78 +145,157 @@ impl<'a, U: Units> ByColumns<'a, U> {
     ) {
         let n = self.matrix.n;
         let ready = self.units.ready(simd);
-        let units = if U::SPAN == 1 { WIDTH } else { 1 };
-        let size = units * unit_bytes::<S, U>();
-        let at = (column - self.columns.start) / unit::<S, U>();
+        let at = column / unit::<S, U>();
         let to = |m: usize, i: usize| sums.wrapping_add(m * MAX_COLUMNS + i * S::LANES);
         let mut totals = [[simd.splat(0.0); WIDTH]; M];
-        for (m, totals) in totals.iter_mut().enumerate() {
-            for (i, total) in totals.iter_mut().enumerate() {
+        for m in 0..M {
+            for i in 0..WIDTH {
                 // SAFETY: the caller's promise about `sums`.
-                *total = unsafe { simd.load(to(m, i)) };
+                totals[m][i] = unsafe { simd.load(to(m, i)) };
             }
         }
-        let offset = at * unit_bytes::<S, U>();
-        let mut copy = [0_u8; 64 * WIDEST + SLACK];
         for r in 0..rows.len {
-            let (from, readable) = rows.from[r];
-            let mut from = from.wrapping_add(offset);
-            if !PLAIN && offset + size + SLACK > readable {
-                // What lies beyond the row goes into sums of columns that do not exist.
-                let len = size.min(readable - offset);
-                // SAFETY: so many bytes are readable, and `copy` has room for more.
-                unsafe { std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), len) };
-                from = copy.as_ptr();
-            } else if rows.ahead > 0 {
+            let from = rows.from[r].wrapping_add(at * unit_bytes::<S, U>());
+            if rows.ahead > 0 {
                 // Rows are too far apart for the hardware to see where the next ones are.
                 simd.prefetch(from.wrapping_add(rows.ahead));
             }
             let mut factors = [simd.splat(0.0); M];
-            for (m, factor) in factors.iter_mut().enumerate() {
+            for m in 0..M {
                 // SAFETY: x has m rows of n floats.
-                *factor = simd.splat(unsafe { *self.x.get_unchecked((first + m) * n + rows.first + r) });
+                factors[m] = simd.splat(unsafe { *self.x.get_unchecked((first + m) * n + rows.first + r) });
             }
             let inputs = factors;
             for i in 0..WIDTH {
                 let (unit, step) = if U::SPAN == 1 { (i, 0) } else { (0, place + i) };
                 if !U::DECODED && step == place {
-                    let (reader, numbers) = (&rows.reader, rows.scales[r]);
                     // SAFETY: the numbers are those of this task's columns.
-                    let scale = unsafe {
-                        if PLAIN && !U::DECODED {
-                            reader.read_whole(simd, numbers, at + unit)
-                        } else {
-                            reader.read(simd, numbers, at + unit)
-                        }
-                    };
-                    for (factor, input) in factors.iter_mut().zip(inputs) {
-                        *factor = simd.mul(scale, input);
+                    let scale = unsafe { rows.reader.read(simd, rows.scales[r], at + unit) };
+                    for m in 0..M {
+                        factors[m] = simd.mul(scale, inputs[m]);
                     }
                 }
                 // SAFETY: the units and their slack are readable at `from`.
                 let values = unsafe { U::values(ready, simd, from.add(unit * unit_bytes::<S, U>()), step) };
-                for (totals, factor) in totals.iter_mut().zip(factors) {
-                    totals[i] = simd.fma(values, factor, totals[i]);
+                for m in 0..M {
+                    totals[m][i] = simd.fma(values, factors[m], totals[m][i]);
                 }
             }
         }
-        for (m, totals) in totals.into_iter().enumerate() {
-            for (i, total) in totals.into_iter().enumerate() {
+        for m in 0..M {
+            for i in 0..WIDTH {
                 // SAFETY: the caller's promise about `sums`.
-                unsafe { simd.store(to(m, i), total) };
+                unsafe { simd.store(to(m, i), totals[m][i]) };
             }
+        }
+    }
+}
+
+/// Finds rows of codes, of which the first starts at `start` and each `stride` bytes behind the one before it, so that
+/// `len` bytes may be read from each; what lies beyond a row goes into sums of columns that do not exist.
+fn place(bytes: &[u8], (start, stride): (usize, usize), len: usize, copies: &mut Vec<u8>, rows: &mut [*const u8]) {
+    let short = |r: usize| bytes.len() < start + r * stride + len;
+    if rows.len().checked_sub(1).is_some_and(short) {
+        copies.resize(rows.len() * len, 0);
+    }
+    for (r, row) in rows.iter_mut().enumerate() {
+        let bytes = &bytes[start + r * stride..];
+        *row = bytes.as_ptr();
+        if short(r) {
+            let copy = &mut copies[r * len..][..bytes.len()];
+            copy.copy_from_slice(bytes);
+            *row = copy.as_ptr();
+        }
+    }
+}
+
+/// What the biases add to the sums of some columns: for each row of x, one sum for each number of a row of the matrix.
+struct Biases<'a> {
+    numbers: Option<Scales<'a>>,
+    spread: Spread,
+    columns: Range<usize>,
+    /// Numbers of a row.
+    count: usize,
+    sums: Vec<f32>,
+    scratch: Vec<f32>,
+}
+
+impl<'a> Biases<'a> {
+    /// For `m` rows of x; none if that is 0.
+    fn new(matrix: &Matrix<'a>, spread: Spread, columns: &Range<usize>, m: usize) -> Self {
+        let (numbers, count) = (matrix.biases.filter(|_| m > 0), spread.count(columns));
+        let (sums, scratch) = match numbers {
+            Some(_) => (vec![0.0; m * count], vec![0.0; spread.room(columns, spread.units(columns))]),
+            None => (Vec::new(), Vec::new()),
+        };
+        Self { numbers, spread, columns: columns.clone(), count, sums, scratch }
+    }
+
+    /// Adds the biases of these rows of the matrix, times their column of `x`, whose rows are `n` floats.
+    fn add(&mut self, isa: Isa, matrix: &Matrix, x: &[f32], rows: Range<usize>) {
+        let Some(numbers) = self.numbers else { return };
+        for r in rows {
+            let numbers = row(isa, self.spread, Per::Number, &numbers, r, &self.columns, &mut self.scratch);
+            run(isa, AddBiases { numbers, count: self.count, x: &x[r..], n: matrix.n, sums: &mut self.sums });
+        }
+    }
+}
+
+struct AddBiases<'a> {
+    numbers: *const f32,
+    count: usize,
+    x: &'a [f32],
+    n: usize,
+    sums: &'a mut [f32],
+}
+
+impl Kernel for AddBiases<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        // SAFETY: there are `count` of them.
+        let numbers = unsafe { std::slice::from_raw_parts(self.numbers, self.count) };
+        for (m, sums) in self.sums.chunks_exact_mut(self.count).enumerate() {
+            let x = self.x[m * self.n];
+            for (sum, bias) in sums.iter_mut().zip(numbers) {
+                *sum += x * bias;
+            }
+        }
+    }
+}
+
+/// Writes the sums, which lie in the order in which they are taken, and those of the biases in the order of the columns.
+fn finish(
+    layout: &Layout,
+    lanes: usize,
+    sums: &[f32],
+    biases: &Biases,
+    m: usize,
+    columns: &Range<usize>,
+    out: &mut [f32],
+) {
+    let unit = lanes * layout.span;
+    for (within, out) in out.iter_mut().enumerate() {
+        let (base, at) = (within / unit * unit, within % unit);
+        *out = sums[base + layout.steps[at % layout.span] * lanes + at / layout.span];
+        if biases.numbers.is_some() {
+            *out += biases.sums[m * biases.count + biases.spread.number(columns, columns.start + within)];
         }
     }
 }
 
 impl<U: Units> Kernel for ByColumns<'_, U> {
     type Output = ();
+    /// The portable reference has no stored units.
+    const PORTABLE: bool = U::DECODED;
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let mut first = 0;
-        while first < self.m {
-            first += match self.m - first {
+    fn run<S: Simd>(mut self, simd: S) {
+        let rows = self.out.rows();
+        let mut first = rows.start;
+        while first < rows.end {
+            first += match rows.end - first {
                 1 => self.group::<S, 1, WIDEST>(simd, first),
                 2 | 3 => self.group::<S, 2, WIDEST>(simd, first),
                 _ => self.group::<S, GROUP, 4>(simd, first),

@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use crate::{
     Isa, Matrix,
-    scales::{Numbers, Reader, Spread, row},
+    output::Rectangle,
+    scales::{Per, Reader, Spread, row},
     simd::{Kernel, SLACK, Simd},
-    unit::{Source, Units, unit, unit_bytes},
+    unit::{Layout, Source, Units, unit, unit_bytes},
 };
 
 /// Rows of activations that are multiplied at a time; more would not stay in the registers.
@@ -27,6 +28,10 @@ const STRIDE: usize = CHUNK + 16;
 /// Bytes that one prefetch asks for.
 const LINE: usize = 64;
 
+/// The most bytes at the end of a row that may not be read where they are: a unit that is cut off, and what has no slack
+/// behind it.
+const TAIL: usize = 2 * 64;
+
 #[repr(align(64))]
 struct Scratch([f32; MOST_ROWS * STRIDE]);
 
@@ -35,40 +40,42 @@ pub(crate) struct Arranged {
     values: Vec<f32>,
     /// Floats from row to row.
     stride: usize,
-    /// The sum over each block, or span, that a bias is multiplied with, padded to whole vectors.
+    /// The sums that the numbers of a row's biases are multiplied with, padded to whole vectors.
     sums: Vec<f32>,
     sums_stride: usize,
     m: usize,
+    spread: Spread,
 }
 
 /// Makes the activations for [`ByRows`].
-pub(crate) struct Arrange<'a, U> {
+pub(crate) struct Arrange<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) m: usize,
     pub(crate) matrix: &'a Matrix<'a>,
-    pub(crate) units: U,
+    pub(crate) layout: &'a Layout,
 }
 
-impl<U: Units> Kernel for Arrange<'_, U> {
+impl Kernel for Arrange<'_> {
     type Output = Option<Arranged>;
 
     /// `None` where rows or blocks do not fit whole spans.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Option<Arranged> {
-        let Self { x, m, matrix, units } = self;
+        let Self { x, m, matrix, layout } = self;
         let k = matrix.k;
-        let spread = Spread::of::<S, U>(matrix)?;
-        let stride = k.next_multiple_of(unit::<S, U>());
+        let spread = Spread::of(matrix, layout.span, S::LANES)?;
+        let unit = S::LANES * layout.span;
+        let stride = k.next_multiple_of(unit);
         let mut values = vec![0.0; m * stride];
         for (x, to) in x.chunks_exact(k).zip(values.chunks_exact_mut(stride)) {
-            for (at, to) in (0..k).step_by(unit::<S, U>()).zip(to.chunks_exact_mut(unit::<S, U>())) {
-                arrange_unit(simd, units, &x[at..], to);
+            for (at, to) in (0..k).step_by(unit).zip(to.chunks_exact_mut(unit)) {
+                arrange_unit(simd, layout, &x[at..], to);
             }
         }
         let mut sums = Vec::new();
         let mut sums_stride = 0;
-        if matrix.biases.is_some() && !U::DECODED {
-            let each = if spread == Spread::Each { U::SPAN } else { matrix.block.min(k) };
+        if matrix.biases.is_some() && !layout.decoded {
+            let each = spread.elements();
             sums_stride = k.div_ceil(each).next_multiple_of(S::LANES);
             sums = vec![0.0; m * sums_stride];
             for (x, sums) in x.chunks_exact(k).zip(sums.chunks_exact_mut(sums_stride)) {
@@ -82,34 +89,35 @@ impl<U: Units> Kernel for Arrange<'_, U> {
                 }
             }
         }
-        Some(Arranged { values, stride, sums, sums_stride, m })
+        Some(Arranged { values, stride, sums, sums_stride, m, spread })
     }
 }
 
 /// Brings the first unit of `x`, or what there is of it, into the order of its steps.
 #[inline(always)]
-fn arrange_unit<S: Simd, U: Units>(simd: S, units: U, x: &[f32], to: &mut [f32]) {
-    if U::SPAN == 1 {
+fn arrange_unit<S: Simd>(simd: S, layout: &Layout, x: &[f32], to: &mut [f32]) {
+    let span = layout.span;
+    if span == 1 {
         let len = x.len().min(S::LANES);
         to[..len].copy_from_slice(&x[..len]);
         return;
     }
     let mut columns = [0_u32; 256];
-    for first in (0..U::SPAN).step_by(S::LANES) {
+    for first in (0..span).step_by(S::LANES) {
         // The squares that `transpose` reads reach beyond short spans.
-        if x.len() >= first + (S::LANES - 1) * U::SPAN + S::LANES {
-            // SAFETY: LANES rows, SPAN floats apart, of LANES floats lie in `x`.
-            unsafe { simd.transpose(x.as_ptr().add(first).cast(), 4 * U::SPAN, columns.as_mut_ptr()) };
-            for i in 0..S::LANES.min(U::SPAN - first) {
-                let place = units.step(first + i) * S::LANES;
+        if x.len() >= first + (S::LANES - 1) * span + S::LANES {
+            // SAFETY: LANES rows, `span` floats apart, of LANES floats lie in `x`.
+            unsafe { simd.transpose(x.as_ptr().add(first).cast(), 4 * span, columns.as_mut_ptr()) };
+            for i in 0..S::LANES.min(span - first) {
+                let place = layout.steps[first + i] * S::LANES;
                 for (to, from) in to[place..place + S::LANES].iter_mut().zip(&columns[i * S::LANES..]) {
                     *to = f32::from_bits(*from);
                 }
             }
         } else {
-            for (lane, span) in x.chunks(U::SPAN).enumerate().take(S::LANES) {
-                for (i, value) in span.iter().enumerate().skip(first).take(S::LANES) {
-                    to[units.step(i) * S::LANES + lane] = *value;
+            for (lane, values) in x.chunks(span).enumerate().take(S::LANES) {
+                for (i, value) in values.iter().enumerate().skip(first).take(S::LANES) {
+                    to[layout.steps[i] * S::LANES + lane] = *value;
                 }
             }
         }
@@ -118,51 +126,37 @@ fn arrange_unit<S: Simd, U: Units>(simd: S, units: U, x: &[f32], to: &mut [f32])
 
 /// `y = x W^T` for some rows of the matrix.
 pub(crate) struct ByRows<'a, U> {
-    isa: Isa,
-    x: &'a Arranged,
-    matrix: &'a Matrix<'a>,
-    units: U,
-    rows: Range<usize>,
-    out: *mut f32,
+    pub(crate) isa: Isa,
+    /// Made by [`Arrange`] for this matrix, which was checked.
+    pub(crate) x: &'a Arranged,
+    pub(crate) matrix: &'a Matrix<'a>,
+    pub(crate) units: U,
+    /// All rows of the output, and its columns for some rows of the matrix.
+    pub(crate) out: Rectangle<'a, f32>,
 }
 
-impl<'a, U: Units> ByRows<'a, U> {
-    /// # Safety
-    /// `x` comes from [`Arrange`] for this matrix, which was checked, and columns `rows` of `out: f32[m, n]` belong to
-    /// the caller alone.
-    pub(crate) unsafe fn new(
-        isa: Isa,
-        x: &'a Arranged,
-        matrix: &'a Matrix<'a>,
-        units: U,
-        rows: Range<usize>,
-        out: *mut f32,
-    ) -> Self {
-        Self { isa, x, matrix, units, rows, out }
-    }
-
+impl<U: Units> ByRows<'_, U> {
     /// Multiplies `M` rows of activations, from row `first`, with all rows; gives `M`.
     #[inline(always)]
-    fn group<S: Simd, const M: usize, const ROWS: usize>(&self, simd: S, first: usize) -> usize {
-        let Some(spread) = Spread::of::<S, U>(self.matrix) else { return M };
-        let columns = 0..self.matrix.k;
-        let (count, more) = spread.lengths::<S, U>(self.matrix, &columns);
-        let room = if U::DECODED { 0 } else { count + more };
-        let mut scratch = vec![0.0; 2 * ROWS * room];
+    fn group<S: Simd, const M: usize, const ROWS: usize>(&mut self, simd: S, first: usize) -> usize {
+        let (isa, matrix, spread) = (self.isa, self.matrix, self.x.spread);
+        let columns = 0..matrix.k;
+        let room = if U::DECODED { 0 } else { spread.room(&columns, spread.units(&columns)) };
+        let mut scratch = vec![0.0; (ROWS + 1) * room];
         let (scales, biases) = scratch.split_at_mut(ROWS * room);
-        let reader = Reader::new::<S, U>(simd, spread, self.matrix, &columns);
+        let reader = Reader::new(simd, spread);
         let mut decoded = Scratch([0.0; MOST_ROWS * STRIDE]);
-        for start in self.rows.clone().step_by(ROWS) {
+        let rows = self.out.columns();
+        for start in rows.clone().step_by(ROWS) {
             let mut group = RowGroup::<S, M, ROWS> {
-                rows: std::array::from_fn(|r| (start + r).min(self.rows.end - 1)),
-                scales: [Numbers::of(scales); ROWS],
+                rows: std::array::from_fn(|r| (start + r).min(rows.end - 1)),
+                scales: [scales.as_ptr(); ROWS],
                 sums: [[simd.splat(0.0); M]; ROWS],
             };
             if !U::DECODED {
                 for r in 0..ROWS {
                     let scratch = &mut scales[r * room..(r + 1) * room];
-                    let (matrix, at) = (self.matrix, group.rows[r]);
-                    group.scales[r] = row::<S, U>(self.isa, spread, &matrix.scales, matrix, at, &columns, scratch);
+                    group.scales[r] = row(isa, spread, Per::Shared, &matrix.scales, group.rows[r], &columns, scratch);
                 }
             }
             match self.units.source() {
@@ -177,18 +171,14 @@ impl<'a, U: Units> ByRows<'a, U> {
                         ahead: ROWS * row_bytes,
                     };
                     // SAFETY: the rows lie in the matrix, and the numbers are those of its scales.
-                    unsafe { self.products(simd, &reader, &mut group, first, part) };
+                    unsafe { self.products(simd, reader, &mut group, first, part) };
                 }
-                Source::Decode(matrix) => {
+                Source::Decode(decoder) => {
                     for start in columns.clone().step_by(CHUNK) {
                         let part = start..columns.end.min(start + CHUNK);
                         for (r, out) in decoded.0.chunks_exact_mut(STRIDE).enumerate().take(ROWS) {
-                            matrix.decode(
-                                self.isa,
-                                group.rows[r] * columns.end + start,
-                                &mut out[..part.len()],
-                                ROWS * columns.end,
-                            );
+                            let from = group.rows[r] * columns.end + start;
+                            decoder.decode(isa, from, &mut out[..part.len()], ROWS * columns.end);
                             // Zeros, lest what was there before is no number.
                             let end = part.len().next_multiple_of(S::LANES);
                             out[part.len()..end].fill(0.0);
@@ -200,30 +190,30 @@ impl<'a, U: Units> ByRows<'a, U> {
                             ahead: 0,
                         };
                         // SAFETY: as above; whole vectors were written.
-                        unsafe { self.products(simd, &reader, &mut group, first, part) };
+                        unsafe { self.products(simd, reader, &mut group, first, part) };
                     }
                 }
             }
-            if let Some(numbers) = self.matrix.biases.as_ref().filter(|_| !U::DECODED) {
+            if let Some(numbers) = matrix.biases.as_ref().filter(|_| !U::DECODED) {
+                let count = spread.count(&columns);
                 for r in 0..ROWS {
-                    let at = group.rows[r];
-                    let biases = row::<S, U>(self.isa, spread, numbers, self.matrix, at, &columns, biases);
+                    let biases = row(isa, spread, Per::Number, numbers, group.rows[r], &columns, biases);
                     for i in (0..count).step_by(S::LANES) {
                         // SAFETY: there are `count` biases, and the sums are padded to whole vectors.
-                        let bias = unsafe { simd.load_some(biases.from.add(i), S::LANES.min(count - i)) };
-                        for (m, sum) in group.sums[r].iter_mut().enumerate() {
+                        let bias = unsafe { simd.load_some(biases.add(i), S::LANES.min(count - i)) };
+                        for m in 0..M {
                             // SAFETY: as above.
                             let x =
                                 unsafe { simd.load(self.x.sums.as_ptr().add((first + m) * self.x.sums_stride + i)) };
-                            *sum = simd.fma(bias, x, *sum);
+                            group.sums[r][m] = simd.fma(bias, x, group.sums[r][m]);
                         }
                     }
                 }
             }
-            for (at, sums) in group.rows.into_iter().zip(group.sums) {
-                for (m, sum) in sums.into_iter().enumerate() {
-                    // SAFETY: the element lies in the output, in a column that is the caller's of `new`.
-                    unsafe { *self.out.add((first + m) * self.matrix.n + at) = simd.sum(sum) };
+            for m in 0..M {
+                let out = self.out.row(first + m);
+                for r in 0..ROWS {
+                    out[group.rows[r] - rows.start] = simd.sum(group.sums[r][m]);
                 }
             }
         }
@@ -238,91 +228,66 @@ impl<'a, U: Units> ByRows<'a, U> {
     unsafe fn products<S: Simd, const M: usize, const ROWS: usize>(
         &self,
         simd: S,
-        reader: &Reader<S::I>,
+        reader: Reader<S::I>,
         group: &mut RowGroup<S, M, ROWS>,
         first: usize,
         part: Part<ROWS>,
     ) {
         let ready = self.units.ready(simd);
         let (elements, size) = (unit::<S, U>(), unit_bytes::<S, U>());
-        let Part { from, readable, columns, ahead } = part;
+        let Part { mut from, readable, columns, ahead } = part;
         let units = columns.len().div_ceil(elements);
-        // Units that may be read where they are: whole ones, with the slack behind them.
-        let direct = (columns.len() / elements).min(readable.saturating_sub(SLACK) / size);
+        let shared = if U::DECODED { units } else { self.x.spread.shared() };
         let x: [*const f32; M] =
             std::array::from_fn(|m| self.x.values.as_ptr().wrapping_add((first + m) * self.x.stride + columns.start));
-        let before = columns.start / elements;
         let mut sums = group.sums;
-        // Where each unit has its own scales, which lie as plainly as its codes, and there are registers for two sets of sums.
-        let plain = if U::DECODED || M > 2 {
-            0
-        } else {
-            reader.whole(S::LANES, &group.scales).saturating_sub(before).min(direct)
-        };
-        for at in 0..plain {
-            let mut products = [[simd.splat(0.0); M]; ROWS];
-            // SAFETY: the units and the activations are readable, and the scales are plain.
-            unsafe {
-                let from = from.map(|from| from.add(at * size));
-                if ahead > 0 && at * size % LINE < size {
-                    for from in from {
-                        simd.prefetch(from.wrapping_add(ahead));
-                    }
-                }
-                add_unit::<S, U, M, ROWS>(simd, ready, from, x.map(|x| x.add(at * elements)), &mut products);
-                for ((sums, products), scales) in sums.iter_mut().zip(products).zip(group.scales) {
-                    let scale = reader.read_whole(simd, scales, before + at);
-                    for (sum, product) in sums.iter_mut().zip(products) {
-                        *sum = simd.fma(product, scale, *sum);
-                    }
-                }
-            }
-        }
-        let mut at = plain;
-        while at < units {
-            let (segment, end) = (at, if U::DECODED { units } else { units.min(at + reader.shared()) });
-            let mut products = [[simd.splat(0.0); M]; ROWS];
-            while at < end.min(direct) {
-                // SAFETY: the unit and its slack are readable; the activations have as many units.
+        let mut products = [[simd.splat(0.0); M]; ROWS];
+        let mut copies = [[0_u8; TAIL + SLACK]; ROWS];
+        // Units that may be read where they are: whole ones, with the slack behind them.
+        let mut end = (columns.len() / elements).min(readable.saturating_sub(SLACK) / size);
+        let (mut at, mut segment, mut left) = (0, 0, shared);
+        loop {
+            while at < end {
+                // SAFETY: the unit and its slack are readable, as many activations are, and the scales are the segment's.
                 unsafe {
-                    let from = from.map(|from| from.add(at * size));
+                    let from: [*const u8; ROWS] = std::array::from_fn(|r| from[r].wrapping_add(at * size));
                     if ahead > 0 && at * size % LINE < size {
+                        // The next group's codes: a row is too short for the hardware to learn its stream.
                         for from in from {
-                            // The next group's codes: a row is too short for the hardware to learn its stream.
                             simd.prefetch(from.wrapping_add(ahead));
                         }
                     }
-                    add_unit::<S, U, M, ROWS>(simd, ready, from, x.map(|x| x.add(at * elements)), &mut products);
-                }
-                at += 1;
-            }
-            while at < end {
-                let mut copies = [[0_u8; 64 + SLACK]; ROWS];
-                let len = size.min((columns.len() - at * elements) / U::SPAN * U::BYTES);
-                for (copy, from) in copies.iter_mut().zip(from) {
-                    // SAFETY: the spans lie in the row, and are no more than a unit, at most 64 bytes.
-                    unsafe { std::ptr::copy_nonoverlapping(from.add(at * size), copy.as_mut_ptr(), len) };
-                }
-                // SAFETY: the copies hold a unit and its slack.
-                unsafe {
-                    let from: [*const u8; ROWS] = std::array::from_fn(|r| copies[r].as_ptr());
-                    add_unit::<S, U, M, ROWS>(simd, ready, from, x.map(|x| x.add(at * elements)), &mut products);
-                }
-                at += 1;
-            }
-            for ((sums, products), scales) in sums.iter_mut().zip(products).zip(group.scales) {
-                if U::DECODED {
-                    for (sum, product) in sums.iter_mut().zip(products) {
-                        *sum = simd.add(product, *sum);
+                    let x: [*const f32; M] = std::array::from_fn(|m| x[m].wrapping_add(at * elements));
+                    add_unit::<S, U, M, ROWS>(simd, ready, from, x, &mut products);
+                    at += 1;
+                    left -= 1;
+                    if left > 0 && at < units {
+                        continue;
                     }
-                    continue;
+                    for r in 0..ROWS {
+                        let scale =
+                            if U::DECODED { simd.splat(1.0) } else { reader.read(simd, group.scales[r], segment) };
+                        for m in 0..M {
+                            let (product, sum) = (products[r][m], sums[r][m]);
+                            sums[r][m] =
+                                if U::DECODED { simd.add(product, sum) } else { simd.fma(product, scale, sum) };
+                            products[r][m] = simd.splat(0.0);
+                        }
+                    }
                 }
-                // SAFETY: the caller's promise about the scales.
-                let scale = unsafe { reader.read(simd, scales, before + segment) };
-                for (sum, product) in sums.iter_mut().zip(products) {
-                    *sum = simd.fma(product, scale, *sum);
-                }
+                segment += 1;
+                left = shared;
             }
+            if at == units {
+                break;
+            }
+            let len = (columns.len() - at * elements) / U::SPAN * U::BYTES;
+            for (copy, from) in copies.iter_mut().zip(&mut from) {
+                // SAFETY: the spans lie in the row, and are at most [`TAIL`] bytes.
+                unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(at * size), copy.as_mut_ptr(), len) };
+                *from = copy.as_ptr().wrapping_sub(at * size);
+            }
+            end = units;
         }
         group.sums = sums;
     }
@@ -331,7 +296,7 @@ impl<'a, U: Units> ByRows<'a, U> {
 /// Rows of the matrix that are multiplied side by side.
 struct RowGroup<S: Simd, const M: usize, const ROWS: usize> {
     rows: [usize; ROWS],
-    scales: [Numbers; ROWS],
+    scales: [*const f32; ROWS],
     sums: [[S::F; M]; ROWS],
 }
 
@@ -385,24 +350,26 @@ unsafe fn add_step<S: Simd, U: Units, const M: usize, const ROWS: usize>(
     step: usize,
 ) {
     let mut inputs = [simd.splat(0.0); M];
-    for (input, x) in inputs.iter_mut().zip(x) {
+    for m in 0..M {
         // SAFETY: the caller's promise.
-        *input = unsafe { simd.load(x.add(step * S::LANES)) };
+        inputs[m] = unsafe { simd.load(x[m].add(step * S::LANES)) };
     }
-    for (from, products) in from.iter().zip(products.iter_mut()) {
+    for r in 0..ROWS {
         // SAFETY: the caller's promise.
-        let values = unsafe { U::values(ready, simd, *from, step) };
-        for (input, product) in inputs.iter().zip(products) {
-            *product = simd.fma(values, *input, *product);
+        let values = unsafe { U::values(ready, simd, from[r], step) };
+        for m in 0..M {
+            products[r][m] = simd.fma(values, inputs[m], products[r][m]);
         }
     }
 }
 
 impl<U: Units> Kernel for ByRows<'_, U> {
     type Output = ();
+    /// The portable reference has no stored units.
+    const PORTABLE: bool = U::DECODED;
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<S: Simd>(mut self, simd: S) {
         let mut first = 0;
         while first < self.x.m {
             first += match self.x.m - first {

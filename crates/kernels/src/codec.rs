@@ -3,22 +3,25 @@
 use std::marker::PhantomData;
 
 use crate::{
-    matrix::{Codes, Order},
+    Isa,
+    matrix::{Codes, INTEGERS, Order, bytes},
     simd::Simd,
-    unit::{Decoded, Units},
+    unit::{Decoded, Source, Units},
 };
 
 /// The codes of a matrix of one format.
 pub(crate) trait Codec: Copy + Sync {
-    /// Bits of a code.
-    const BITS: usize;
     /// Codes in a 32-bit word, or 0 if they are not read by words.
-    const WORD: usize;
+    const WORD: usize = 0;
+    /// Whether these are the codes of the portable reference, and of nothing else.
+    const PORTABLE: bool = false;
     /// What decoding needs in registers.
     type Ready<S: Simd>: Copy;
     /// What [`stored`](Self::stored) gives.
     type Stored: Units;
 
+    /// Bits of a code.
+    fn bits(self) -> usize;
     fn bytes(&self) -> &[u8];
     fn ready<S: Simd>(self, simd: S) -> Self::Ready<S>;
     /// The place, from the lowest bits, of code `at` of a word.
@@ -31,12 +34,16 @@ pub(crate) trait Codec: Copy + Sync {
     /// # Safety
     /// The codes' bytes and, behind them, [`SLACK`](crate::simd::SLACK) bytes are readable at `from`.
     unsafe fn decode<S: Simd>(ready: Self::Ready<S>, simd: S, from: *const u8) -> S::F;
-    /// The values of the codes at one place of each word.
-    fn word_values<S: Simd>(ready: Self::Ready<S>, simd: S, words: S::I, place: usize) -> S::F;
+    /// The values of the codes at one place of each word, if there are words.
+    fn word_values<S: Simd>(_: Self::Ready<S>, simd: S, _: S::I, _: usize) -> S::F {
+        simd.splat(0.0)
+    }
 
     /// These codes as units, if they are of 1, 2, 4 or 8 bits and those that padding consists of stand for a finite
     /// number.
-    fn stored(self) -> Option<Self::Stored>;
+    fn stored(self) -> Option<Self::Stored> {
+        None
+    }
 }
 
 /// Something to do with the codes of a matrix, once their format is known.
@@ -46,19 +53,25 @@ pub(crate) trait Job {
 }
 
 /// Runs the job on codes that were checked.
-pub(crate) fn dispatch<J: Job>(codes: Codes, job: J) -> J::Output {
+pub(crate) fn dispatch<J: Job>(isa: Isa, codes: Codes, job: J) -> J::Output {
+    if isa == Isa::Scalar {
+        return job.run(codes);
+    }
     match codes {
-        Codes::Table { bytes, bits: 4, order, values } => job.run(Table::<4> { bytes, values, order }),
-        Codes::Table { bytes, bits: 2, order, values } => job.run(Table::<2> { bytes, values, order }),
-        Codes::Table { bytes, order, values, .. } => job.run(Table::<1> { bytes, values, order }),
+        Codes::Table { bytes, bits, order, values } => match bits {
+            1 => job.run(Table::<1> { bytes, values, order }),
+            2 => job.run(Table::<2> { bytes, values, order }),
+            3 => job.run(Stream::<3> { bytes, values }),
+            _ => job.run(Table::<4> { bytes, values, order }),
+        },
         Codes::Unsigned { bytes, bits } => match bits {
             1 => job.run(Table::<1> { bytes, values: &INTEGERS, order: Order::LowFirst }),
             2 => job.run(Table::<2> { bytes, values: &INTEGERS, order: Order::LowFirst }),
-            3 => job.run(Stream::<3>(bytes)),
+            3 => job.run(Stream::<3> { bytes, values: &INTEGERS }),
             4 => job.run(Table::<4> { bytes, values: &INTEGERS, order: Order::LowFirst }),
-            5 => job.run(Stream::<5>(bytes)),
-            6 => job.run(Stream::<6>(bytes)),
-            7 => job.run(Stream::<7>(bytes)),
+            5 => job.run(Stream::<5> { bytes, values: &INTEGERS }),
+            6 => job.run(Stream::<6> { bytes, values: &INTEGERS }),
+            7 => job.run(Stream::<7> { bytes, values: &INTEGERS }),
             _ => job.run(Bytes::<Unsigned> { bytes, of: PhantomData }),
         },
         Codes::Signed { codes } => job.run(Bytes::<Signed> { bytes: bytes(codes), of: PhantomData }),
@@ -66,15 +79,33 @@ pub(crate) fn dispatch<J: Job>(codes: Codes, job: J) -> J::Output {
     }
 }
 
-/// Signed codes as they are stored.
-pub(crate) fn bytes(codes: &[i8]) -> &[u8] {
-    // SAFETY: i8 and u8 have one layout, and every byte is either.
-    unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) }
-}
+/// Codes of any format, looked at one by one: the portable reference.
+impl<'a> Codec for Codes<'a> {
+    const PORTABLE: bool = true;
+    type Ready<S: Simd> = Self;
+    type Stored = Decoded<'static>;
 
-/// The values of unsigned codes of up to 4 bits.
-pub(crate) const INTEGERS: [f32; 16] =
-    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+    fn bits(self) -> usize {
+        Codes::bits(&self) as usize
+    }
+    fn bytes(&self) -> &[u8] {
+        Codes::bytes(self)
+    }
+    fn ready<S: Simd>(self, _: S) -> Self {
+        self
+    }
+    unsafe fn decode<S: Simd>(codes: Self, simd: S, from: *const u8) -> S::F {
+        let mut values = [0.0; 16];
+        // SAFETY: the caller promises LANES codes; there are 16 floats, the most that a vector holds.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(from, S::LANES * Codec::bits(codes) / 8);
+            for (at, value) in values.iter_mut().enumerate().take(S::LANES) {
+                *value = codes.value_in(bytes, at);
+            }
+            simd.load(values.as_ptr())
+        }
+    }
+}
 
 /// Codes of 1, 2 or 4 bits that are looked up.
 #[derive(Clone, Copy)]
@@ -84,24 +115,31 @@ pub(crate) struct Table<'a, const BITS: usize> {
     order: Order,
 }
 
+/// The table repeated, so that the bits above a code do not matter.
+#[inline(always)]
+fn repeated(values: &[f32; 16], bits: usize) -> [f32; 16] {
+    std::array::from_fn(|i| values[i % (1 << bits)])
+}
+
 impl<const BITS: usize> Codec for Table<'_, BITS> {
-    const BITS: usize = BITS;
     const WORD: usize = if BITS == 4 { 8 } else { 0 };
     /// The table, and the shifts that bring the codes of [`Simd::spread_words`] to the bottom.
     type Ready<S: Simd> = (S::T, S::I);
     type Stored = Self;
 
     #[inline(always)]
+    fn bits(self) -> usize {
+        BITS
+    }
+    #[inline(always)]
     fn bytes(&self) -> &[u8] {
         self.bytes
     }
     #[inline(always)]
     fn ready<S: Simd>(self, simd: S) -> Self::Ready<S> {
-        // Repeated, so that the bits above a code do not matter.
-        let table: [f32; 16] = std::array::from_fn(|i| self.values[i % (1 << BITS)]);
         let shifts: [u32; 16] = std::array::from_fn(|i| (self.place(i % (32 / BITS)) * BITS) as u32);
         // SAFETY: there are 16 words, the most that a vector holds.
-        (simd.table(&table), unsafe { simd.load_words(shifts.as_ptr().cast()) })
+        (simd.table(&repeated(self.values, BITS)), unsafe { simd.load_words(shifts.as_ptr().cast()) })
     }
     #[inline(always)]
     fn place(self, at: usize) -> usize {
@@ -122,6 +160,33 @@ impl<const BITS: usize> Codec for Table<'_, BITS> {
     fn stored(self) -> Option<Self> {
         // Padding multiplies code 0 by 0, which must change no sum.
         self.values.iter().take(1 << BITS).all(|value| value.is_finite()).then_some(self)
+    }
+}
+
+impl<const BITS: usize> Units for Table<'_, BITS> {
+    const SPAN: usize = 32 / BITS;
+    const BYTES: usize = 4;
+    const DECODED: bool = false;
+    type Ready<S: Simd> = S::T;
+
+    #[inline(always)]
+    fn ready<S: Simd>(self, simd: S) -> S::T {
+        simd.table(&repeated(self.values, BITS))
+    }
+    fn source(&self) -> Source<'_> {
+        Source::Stored(self.bytes)
+    }
+    #[inline(always)]
+    fn step(self, at: usize) -> usize {
+        self.place(at)
+    }
+    #[inline(always)]
+    unsafe fn values<S: Simd>(table: S::T, simd: S, from: *const u8, step: usize) -> S::F {
+        let bit = step * BITS;
+        // Loads from the bytes of a word in turn would need fewer shifts, but span two cache lines, which costs more.
+        // SAFETY: the caller promises the unit.
+        let words = unsafe { simd.load_words(from) };
+        simd.lookup(table, if bit == 0 { words } else { simd.shift(words, bit as u32) })
     }
 }
 
@@ -187,11 +252,14 @@ impl Byte for E4m3 {
 }
 
 impl<B: Byte> Codec for Bytes<'_, B> {
-    const BITS: usize = 8;
     const WORD: usize = 4;
     type Ready<S: Simd> = ();
     type Stored = Self;
 
+    #[inline(always)]
+    fn bits(self) -> usize {
+        8
+    }
     #[inline(always)]
     fn bytes(&self) -> &[u8] {
         self.bytes
@@ -212,32 +280,55 @@ impl<B: Byte> Codec for Bytes<'_, B> {
     }
 }
 
-/// Integers of 3, 5, 6 or 7 bits.
+impl<B: Byte> Units for Bytes<'_, B> {
+    const SPAN: usize = 1;
+    const BYTES: usize = 1;
+    const DECODED: bool = false;
+    type Ready<S: Simd> = ();
+
+    #[inline(always)]
+    fn ready<S: Simd>(self, _: S) {}
+    fn source(&self) -> Source<'_> {
+        Source::Stored(self.bytes)
+    }
+    #[inline(always)]
+    fn step(self, _: usize) -> usize {
+        0
+    }
+    #[inline(always)]
+    unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
+        // SAFETY: the caller promises LANES bytes.
+        unsafe { B::load(simd, from) }
+    }
+}
+
+/// Codes of 3, 5, 6 or 7 bits: those of 3 are looked up, the others integers.
 #[derive(Clone, Copy)]
-struct Stream<'a, const BITS: usize>(&'a [u8]);
+struct Stream<'a, const BITS: usize> {
+    bytes: &'a [u8],
+    values: &'a [f32; 16],
+}
 
 impl<const BITS: usize> Codec for Stream<'_, BITS> {
-    const BITS: usize = BITS;
-    const WORD: usize = 0;
-    type Ready<S: Simd> = ();
+    type Ready<S: Simd> = S::T;
     type Stored = Decoded<'static>;
 
     #[inline(always)]
+    fn bits(self) -> usize {
+        BITS
+    }
+    #[inline(always)]
     fn bytes(&self) -> &[u8] {
-        self.0
+        self.bytes
     }
     #[inline(always)]
-    fn ready<S: Simd>(self, _: S) {}
+    fn ready<S: Simd>(self, simd: S) -> S::T {
+        simd.table(self.values)
+    }
     #[inline(always)]
-    unsafe fn decode<S: Simd>((): (), simd: S, from: *const u8) -> S::F {
+    unsafe fn decode<S: Simd>(table: S::T, simd: S, from: *const u8) -> S::F {
         // SAFETY: as above.
-        simd.to_float(unsafe { simd.load_stream::<BITS>(from) })
-    }
-    #[inline(always)]
-    fn word_values<S: Simd>((): (), simd: S, _: S::I, _: usize) -> S::F {
-        simd.splat(0.0)
-    }
-    fn stored(self) -> Option<Self::Stored> {
-        None
+        let words = unsafe { simd.load_stream::<BITS>(from) };
+        if BITS == 3 { simd.lookup(table, words) } else { simd.to_float(words) }
     }
 }

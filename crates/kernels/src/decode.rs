@@ -1,6 +1,6 @@
 //! Codes to floats: a whole matrix, or some of its rows.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops};
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
@@ -8,8 +8,9 @@ use crate::{
     Codes, FloatsMut, Isa, KernelError, Matrix, Scales,
     codec::{Codec, Job, dispatch},
     matrix::product,
+    output::Output,
     simd::{Kernel, SLACK, Simd, run},
-    threads, unit,
+    unit::Decode,
 };
 
 /// Elements that one task writes.
@@ -31,21 +32,11 @@ pub fn dequantize<'a>(matrix: &Matrix, out: impl Into<FloatsMut<'a>>) -> Result<
 
 /// [`dequantize`] with the instruction set given.
 pub fn dequantize_with<'a>(isa: Isa, matrix: &Matrix, out: impl Into<FloatsMut<'a>>) -> Result<(), KernelError> {
-    decode_all(isa, matrix, out.into())
-}
-
-/// [`dequantize_with`], compiled here once and not wherever it is called.
-fn decode_all(isa: Isa, matrix: &Matrix, out: FloatsMut) -> Result<(), KernelError> {
+    let out = out.into();
     isa.check()?;
     let elements = matrix.check()?;
     out.check(elements, "one for each element of the matrix")?;
-    let out = Output::new(out);
-    threads::for_each(elements.div_ceil(CHUNK), |task| {
-        let start = task * CHUNK;
-        let len = CHUNK.min(elements - start);
-        // SAFETY: tasks write disjoint chunks of `out`, whose length was checked.
-        dispatch(matrix.codes, Decode { isa, matrix, start, out: unsafe { out.part(start, len) } });
-    });
+    decode_parts(isa, matrix, out, elements, CHUNK, &|start| start);
     Ok(())
 }
 
@@ -64,11 +55,7 @@ pub fn gather_rows_with<'a>(
     rows: &[u32],
     out: impl Into<FloatsMut<'a>>,
 ) -> Result<(), KernelError> {
-    decode_rows(isa, matrix, rows, out.into())
-}
-
-/// [`gather_rows_with`], compiled here once and not wherever it is called.
-fn decode_rows(isa: Isa, matrix: &Matrix, rows: &[u32], out: FloatsMut) -> Result<(), KernelError> {
+    let out = out.into();
     isa.check()?;
     matrix.check()?;
     let k = matrix.k;
@@ -76,99 +63,67 @@ fn decode_rows(isa: Isa, matrix: &Matrix, rows: &[u32], out: FloatsMut) -> Resul
     if let Some((index, &row)) = rows.iter().enumerate().find(|(_, row)| **row as usize >= matrix.n) {
         return Err(KernelError::RowRange { index, row, rows: matrix.n });
     }
-    let each = (CHUNK / k.max(1)).max(1);
-    let out = Output::new(out);
-    threads::for_each(rows.len().div_ceil(each), |task| {
-        for (i, row) in rows.iter().enumerate().skip(task * each).take(each) {
-            // SAFETY: row i of `out`, whose length is rows.len() * k, is this task's alone.
-            let out = unsafe { out.part(i * k, k) };
-            dispatch(matrix.codes, Decode { isa, matrix, start: *row as usize * k, out });
-        }
-    });
+    let each = (CHUNK / k.max(1)).max(1) * k;
+    decode_parts(isa, matrix, out, k, each, &|start| rows[start / k] as usize * k + start % k);
     Ok(())
 }
 
-/// The start of an output that tasks write disjoint parts of.
-#[derive(Clone, Copy)]
-enum Output {
-    F32(*mut f32),
-    F16(*mut f16),
-    Bf16(*mut bf16),
-}
-
-// SAFETY: tasks only write disjoint parts, as each use states.
-unsafe impl Sync for Output {}
-
-impl Output {
-    fn new(out: FloatsMut) -> Self {
-        match out {
-            FloatsMut::F32(out) => Self::F32(out.as_mut_ptr()),
-            FloatsMut::F16(out) => Self::F16(out.as_mut_ptr()),
-            FloatsMut::Bf16(out) => Self::Bf16(out.as_mut_ptr()),
-        }
-    }
-
-    /// # Safety
-    /// The part lies in the output and belongs to the caller alone.
-    unsafe fn part<'a>(self, start: usize, len: usize) -> FloatsMut<'a> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Self::F32(out) => FloatsMut::F32(std::slice::from_raw_parts_mut(out.add(start), len)),
-                Self::F16(out) => FloatsMut::F16(std::slice::from_raw_parts_mut(out.add(start), len)),
-                Self::Bf16(out) => FloatsMut::Bf16(std::slice::from_raw_parts_mut(out.add(start), len)),
-            }
-        }
-    }
-}
-
-struct Decode<'a> {
+/// Decodes runs of `run` elements of the output, each of which starts at element `from(start)` of the matrix, in tasks of
+/// `each` elements.
+fn decode_parts(
     isa: Isa,
-    matrix: &'a Matrix<'a>,
-    start: usize,
-    out: FloatsMut<'a>,
+    matrix: &Matrix,
+    out: FloatsMut,
+    run: usize,
+    each: usize,
+    from: &(dyn Fn(usize) -> usize + Sync),
+) {
+    let mut out = Some(out);
+    decoder(isa, matrix, &mut |decoder| match out.take() {
+        Some(FloatsMut::F32(out)) => in_parts(out, run, each, &|start, out| {
+            decoder.decode(isa, from(start), out, AHEAD);
+        }),
+        Some(FloatsMut::F16(out)) => in_parts(out, run, each, &|start, out| {
+            in_pieces(isa, decoder, from(start), out, &|floats, out: &mut [f16]| out.convert_from_f32_slice(floats));
+        }),
+        Some(FloatsMut::Bf16(out)) => in_parts(out, run, each, &|start, out| {
+            in_pieces(isa, decoder, from(start), out, &|floats, out: &mut [bf16]| out.convert_from_f32_slice(floats));
+        }),
+        None => {}
+    });
 }
 
-impl Job for Decode<'_> {
-    type Output = ();
+/// Calls `decode` with each run of `run` elements, or a part of it, and where it starts.
+fn in_parts<T: Send>(out: &mut [T], run: usize, each: usize, decode: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    let elements = out.len();
+    Output::new(out, elements).for_each(usize::MAX, 1, each, &|mut part| {
+        let start = part.columns().start;
+        for (i, out) in part.row(0).chunks_mut(run).enumerate() {
+            decode(start + i * run, out);
+        }
+    });
+}
 
-    fn run<C: Codec>(self, codes: C) {
-        let Self { isa, matrix, start, out } = self;
-        if out.is_empty() {
-            return;
-        }
-        let first = start / matrix.block;
-        let blocks = first..(start + out.len() - 1) / matrix.block + 1;
-        let scales = numbers(isa, &matrix.scales, &blocks);
-        let biases = matrix.biases.map(|biases| numbers(isa, &biases, &blocks));
-        let range = Range { matrix, codes, scales: &scales, biases: biases.as_deref(), first };
-        let mut piece = [0.0; PIECE];
-        match out {
-            FloatsMut::F32(out) => range.decode(isa, start, out, AHEAD),
-            FloatsMut::F16(out) => {
-                for (i, out) in out.chunks_mut(PIECE).enumerate() {
-                    range.decode(isa, start + i * PIECE, &mut piece[..out.len()], AHEAD);
-                    out.convert_from_f32_slice(&piece[..out.len()]);
-                }
-            }
-            FloatsMut::Bf16(out) => {
-                for (i, out) in out.chunks_mut(PIECE).enumerate() {
-                    range.decode(isa, start + i * PIECE, &mut piece[..out.len()], AHEAD);
-                    out.convert_from_f32_slice(&piece[..out.len()]);
-                }
-            }
-        }
+/// Decodes elements from `start` a piece at a time and rounds them.
+fn in_pieces<T>(isa: Isa, decoder: &dyn Decode, start: usize, out: &mut [T], round: &dyn Fn(&[f32], &mut [T])) {
+    let mut piece = [0.0; PIECE];
+    for (i, out) in out.chunks_mut(PIECE).enumerate() {
+        let piece = &mut piece[..out.len()];
+        decoder.decode(isa, start + i * PIECE, piece, AHEAD);
+        round(piece, out);
     }
 }
 
-/// The numbers of some blocks as `f32`.
-fn numbers<'a>(isa: Isa, scales: &Scales<'a>, blocks: &std::ops::Range<usize>) -> Cow<'a, [f32]> {
-    if let Some(values) = scales.floats() {
-        return Cow::Borrowed(&values[blocks.clone()]);
+/// Calls `then` with what decodes this matrix, which was checked.
+fn decoder(isa: Isa, matrix: &Matrix, then: &mut dyn FnMut(&dyn Decode)) {
+    struct Make<'a>(&'a Matrix<'a>, &'a mut dyn FnMut(&dyn Decode));
+    impl Job for Make<'_> {
+        type Output = ();
+        fn run<C: Codec>(self, codes: C) {
+            self.1(&Parts { matrix: self.0, codes });
+        }
     }
-    let mut values = vec![0.0; blocks.len()];
-    scales.widen(isa, blocks.start, &mut values);
-    Cow::Owned(values)
+    dispatch(isa, matrix.codes, Make(matrix, then));
 }
 
 /// A matrix that was checked, with the numbers of its blocks from `first` on.
@@ -200,11 +155,13 @@ struct Decoder<'a, C> {
 
 impl<C: Codec> Kernel for Decoder<'_, C> {
     type Output = ();
+    const VECTORS: bool = !C::PORTABLE;
+    const PORTABLE: bool = C::PORTABLE;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { range, start, out, ahead } = self;
-        let mut done = range.vectors(simd, start, out, ahead * C::BITS / 8);
+        let mut done = range.vectors(simd, start, out, ahead * range.codes.bits() / 8);
         let &Range { matrix, scales, biases, first, .. } = range;
         while done < out.len() {
             let at = start + done;
@@ -228,7 +185,8 @@ impl<C: Codec> Range<'_, C> {
             return 0;
         }
         let (ready, bytes) = (codes.ready(simd), codes.bytes());
-        let (byte, each) = (start / S::LANES * (S::LANES * C::BITS / 8), S::LANES * C::BITS / 8);
+        let each = S::LANES * codes.bits() / 8;
+        let byte = start / S::LANES * each;
         let count = (out.len() / S::LANES).min(bytes.len().saturating_sub(byte + SLACK) / each);
         // Blocks of few vectors are not worth a loop of their own: the number is found anew for each vector.
         let vectors = block / S::LANES;
@@ -261,12 +219,12 @@ impl<C: Codec> Range<'_, C> {
     /// Decodes a part of one block.
     #[inline(always)]
     fn run<S: Simd>(&self, simd: S, start: usize, out: &mut [f32], scale: f32, bias: f32) {
-        let (ready, bytes) = (self.codes.ready(simd), self.codes.bytes());
+        let (ready, bytes, bits) = (self.codes.ready(simd), self.codes.bytes(), self.codes.bits());
         let (scales, biases) = (simd.splat(scale), simd.splat(bias));
         // Vectors start on a byte and leave the slack that they may read.
-        let head = (0..8).find(|head| ((start + head) * C::BITS).is_multiple_of(8)).unwrap_or(0).min(out.len());
-        let byte = (start + head) * C::BITS / 8;
-        let each = S::LANES * C::BITS / 8;
+        let head = (0..8).find(|head| ((start + head) * bits).is_multiple_of(8)).unwrap_or(0).min(out.len());
+        let byte = (start + head) * bits / 8;
+        let each = S::LANES * bits / 8;
         let vectors = ((out.len() - head) / S::LANES).min(bytes.len().saturating_sub(byte + SLACK) / each);
         for i in 0..vectors {
             // SAFETY: the codes and the slack lie in `bytes`, and the values in `out`.
@@ -300,14 +258,17 @@ pub(crate) struct Parts<'a, C> {
     pub(crate) codes: C,
 }
 
-impl<C: Codec> unit::Decode for Parts<'_, C> {
+impl<C: Codec> Decode for Parts<'_, C> {
     fn decode(&self, isa: Isa, start: usize, out: &mut [f32], ahead: usize) {
         let &Self { matrix, codes } = self;
+        if out.is_empty() {
+            return;
+        }
         let blocks = start / matrix.block..(start + out.len() - 1) / matrix.block + 1;
         let mut scratch = [[0.0; NUMBERS]; 2];
         let [scales, biases] = &mut scratch;
-        let scales = numbers_in(isa, &matrix.scales, &blocks, scales);
-        let biases = matrix.biases.map(|numbers| numbers_in(isa, &numbers, &blocks, biases));
+        let scales = numbers(isa, &matrix.scales, &blocks, scales);
+        let biases = matrix.biases.map(|given| numbers(isa, &given, &blocks, biases));
         let range = Range { matrix, codes, scales: &scales, biases: biases.as_deref(), first: blocks.start };
         range.decode(isa, start, out, ahead);
     }
@@ -316,18 +277,21 @@ impl<C: Codec> unit::Decode for Parts<'_, C> {
 /// Scales of a part that are widened without an allocation.
 const NUMBERS: usize = 256;
 
-/// The numbers of some blocks as `f32`, in `scratch` if they fit.
-fn numbers_in<'a>(
+/// The numbers of some blocks as `f32`, in `scratch` if they have to be widened and fit.
+fn numbers<'a>(
     isa: Isa,
     scales: &Scales<'a>,
-    blocks: &std::ops::Range<usize>,
+    blocks: &ops::Range<usize>,
     scratch: &'a mut [f32; NUMBERS],
 ) -> Cow<'a, [f32]> {
-    match scratch.get_mut(..blocks.len()) {
-        Some(scratch) if scales.floats().is_none() => {
-            scales.widen(isa, blocks.start, scratch);
-            Cow::Borrowed(scratch)
-        }
-        _ => numbers(isa, scales, blocks),
+    if let Some(values) = scales.floats() {
+        return Cow::Borrowed(&values[blocks.clone()]);
     }
+    if let Some(scratch) = scratch.get_mut(..blocks.len()) {
+        scales.widen(isa, blocks.start, scratch);
+        return Cow::Borrowed(scratch);
+    }
+    let mut values = vec![0.0; blocks.len()];
+    scales.widen(isa, blocks.start, &mut values);
+    Cow::Owned(values)
 }

@@ -6,10 +6,7 @@
 
 use std::{
     mem::take,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use crate::{
@@ -61,7 +58,7 @@ pub(crate) fn quantize<F: Format>(
     check_length("scales", scales.len(), x.len().div_ceil(block), "each block of elements has one")?;
     let chunk = chunk(x.len(), block);
     let outputs = codes.chunks_mut(code_bytes(chunk, format.bits())).zip(scales.chunks_mut(chunk.div_ceil(block)));
-    let sinks = outputs.map(|(codes, scales)| Packed { format, codes, scales, run: [F::PAD; RUN], filled: 0 });
+    let sinks = outputs.map(|(codes, scales)| Sink::Packed { codes, scales, run: [F::PAD; RUN], filled: 0 });
     for_each_chunk(isa, format, x, block, chunk, sinks)
 }
 
@@ -78,7 +75,7 @@ pub(crate) fn fake_quantize<F: Format>(
     }
     check_length("out", out.len(), x.len(), "one for each element of `x`")?;
     let chunk = chunk(x.len(), block);
-    for_each_chunk(isa, format, x, block, chunk, out.chunks_mut(chunk).map(|out| Values { format, out }))
+    for_each_chunk(isa, format, x, block, chunk, out.chunks_mut(chunk).map(|out| Sink::Values { out }))
 }
 
 /// The largest `|x|`; NaN or infinite if an element is.
@@ -137,22 +134,19 @@ fn chunk(elements: usize, block: usize) -> usize {
     (CHUNK / whole_bytes).max(1) * whole_bytes
 }
 
-fn for_each_chunk<F: Format, S: Sink<F> + Send>(
+fn for_each_chunk<'a, F: Format + 'a>(
     isa: Isa,
     format: F,
-    x: &[f32],
+    x: &'a [f32],
     block: usize,
     chunk: usize,
-    sinks: impl Iterator<Item = S> + Send,
+    sinks: impl Iterator<Item = Sink<'a, F>>,
 ) -> Result<(), KernelError> {
     isa.check()?;
     let first_bad = AtomicUsize::new(usize::MAX);
-    let parts = Mutex::new(x.chunks(chunk).zip(sinks).enumerate());
-    threads::for_each(x.len().div_ceil(chunk), |_| {
-        let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-        if let Some((at, (x, sink))) = part
-            && let Some(index) = run(isa, Part { format, x, block, sink })
-        {
+    let parts = x.chunks(chunk).zip(sinks).enumerate();
+    threads::for_each_part(usize::MAX, parts, &|(at, (x, sink))| {
+        if let Some(index) = run(isa, Part { format, x, block, sink }) {
             first_bad.fetch_min(at * chunk + index, Ordering::Relaxed);
         }
     });
@@ -162,21 +156,14 @@ fn for_each_chunk<F: Format, S: Sink<F> + Send>(
     }
 }
 
-/// Where the elements of a chunk go, block by block.
-trait Sink<F: Format> {
-    fn begin(&mut self, stored: F::Stored);
-    fn put(&mut self, scale: F::Scale, x: &[f32]);
-    fn end(&mut self);
-}
-
-struct Part<'a, F, S> {
+struct Part<'a, F: Format> {
     format: F,
     x: &'a [f32],
     block: usize,
-    sink: S,
+    sink: Sink<'a, F>,
 }
 
-impl<F: Format, K: Sink<F>> Kernel for Part<'_, F, K> {
+impl<F: Format> Kernel for Part<'_, F> {
     /// The first element that is not finite.
     type Output = Option<usize>;
 
@@ -188,57 +175,69 @@ impl<F: Format, K: Sink<F>> Kernel for Part<'_, F, K> {
                 return x.iter().position(|value| !value.is_finite()).map(|i| b * self.block + i);
             }
             let (stored, scale) = self.format.scale(x, most);
-            self.sink.begin(stored);
-            self.sink.put(scale, x);
+            self.sink.put(self.format, stored, scale, x);
         }
-        self.sink.end();
+        self.sink.end(self.format.bits());
         None
     }
 }
 
-/// Codes in bytes, and what each block stores.
-struct Packed<'a, F: Format> {
-    format: F,
-    codes: &'a mut [u8],
-    scales: &'a mut [F::Stored],
-    /// Codes that are not packed yet, from the last whole run on.
-    run: [u8; RUN],
-    filled: usize,
+/// Where the elements of a chunk go, block by block.
+enum Sink<'a, F: Format> {
+    /// Codes in bytes, and what each block stores.
+    Packed {
+        codes: &'a mut [u8],
+        scales: &'a mut [F::Stored],
+        /// Codes that are not packed yet, from the last whole run on.
+        run: [u8; RUN],
+        filled: usize,
+    },
+    /// The values that the codes stand for.
+    Values { out: &'a mut [f32] },
 }
 
-impl<F: Format> Sink<F> for Packed<'_, F> {
+impl<F: Format> Sink<'_, F> {
     #[inline(always)]
-    fn begin(&mut self, stored: F::Stored) {
-        if let Some((first, rest)) = take(&mut self.scales).split_first_mut() {
-            *first = stored;
-            self.scales = rest;
-        }
-    }
-
-    #[inline(always)]
-    fn put(&mut self, scale: F::Scale, mut x: &[f32]) {
-        while !x.is_empty() {
-            let (now, later) = x.split_at(x.len().min(RUN - self.filled));
-            for (code, x) in self.run[self.filled..].iter_mut().zip(now) {
-                *code = self.format.code(scale, *x);
+    fn put(&mut self, format: F, stored: F::Stored, scale: F::Scale, mut x: &[f32]) {
+        match self {
+            Self::Packed { scales, .. } => {
+                if let Some((first, rest)) = take(scales).split_first_mut() {
+                    *first = stored;
+                    *scales = rest;
+                }
             }
-            self.filled += now.len();
-            if self.filled == RUN {
-                self.end();
+            Self::Values { out } => {
+                let (now, later) = take(out).split_at_mut(x.len());
+                for (out, x) in now.iter_mut().zip(x) {
+                    *out = format.value(scale, format.code(scale, *x));
+                }
+                *out = later;
+                return;
+            }
+        }
+        while !x.is_empty() {
+            let Self::Packed { run, filled, .. } = self else { return };
+            let (now, later) = x.split_at(x.len().min(RUN - *filled));
+            for (code, x) in run[*filled..].iter_mut().zip(now) {
+                *code = format.code(scale, *x);
+            }
+            *filled += now.len();
+            if *filled == RUN {
+                self.end(format.bits());
             }
             x = later;
         }
     }
 
     #[inline(always)]
-    fn end(&mut self) {
-        let bits = self.format.bits();
-        let (bytes, rest) = take(&mut self.codes).split_at_mut(code_bytes(self.filled, bits));
-        let padded = self.filled.next_multiple_of(8);
-        self.run[self.filled..padded].fill(F::PAD);
-        pack(&self.run[..padded], bits, F::ORDER, bytes);
-        self.codes = rest;
-        self.filled = 0;
+    fn end(&mut self, bits: u32) {
+        let Self::Packed { codes, run, filled, .. } = self else { return };
+        let (bytes, rest) = take(codes).split_at_mut(code_bytes(*filled, bits));
+        let padded = filled.next_multiple_of(8);
+        run[*filled..padded].fill(F::PAD);
+        pack(&run[..padded], bits, F::ORDER, bytes);
+        *codes = rest;
+        *filled = 0;
     }
 }
 
@@ -263,27 +262,4 @@ fn pack(codes: &[u8], bits: u32, order: Order, bytes: &mut [u8]) {
             }
         }
     }
-}
-
-/// The values that the codes stand for.
-struct Values<'a, F> {
-    format: F,
-    out: &'a mut [f32],
-}
-
-impl<F: Format> Sink<F> for Values<'_, F> {
-    #[inline(always)]
-    fn begin(&mut self, _: F::Stored) {}
-
-    #[inline(always)]
-    fn put(&mut self, scale: F::Scale, x: &[f32]) {
-        let (out, rest) = take(&mut self.out).split_at_mut(x.len());
-        for (out, x) in out.iter_mut().zip(x) {
-            *out = self.format.value(scale, self.format.code(scale, *x));
-        }
-        self.out = rest;
-    }
-
-    #[inline(always)]
-    fn end(&mut self) {}
 }

@@ -16,11 +16,14 @@ pub enum KernelError {
     #[error("a block has no elements\nhelp: give the number of elements that share a scale")]
     EmptyBlock,
     /// Codes of a width that no format has.
-    #[error("codes of {bits} bits are in no format\nhelp: tables take 1, 2 or 4 bits, and integers 1 to 8")]
+    #[error("codes of {bits} bits are in no format\nhelp: tables take 1 to 4 bits, and integers 1 to 8")]
     Bits {
         /// The width that was given.
         bits: u32,
     },
+    /// Codes of 3 bits whose most significant bits come first.
+    #[error("codes of 3 bits cannot be packed high first\nhelp: pack them low first, as one stream of bits")]
+    Order,
     /// The elements do not make up whole rows, or the rows whole groups.
     #[error(
         "{elements} elements in rows of {k} do not divide into groups of {group}\nhelp: choose a group size that divides \

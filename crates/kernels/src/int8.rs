@@ -2,8 +2,6 @@
 //!
 //! The value of a code is `code * (absmax / 127)`. Codes run from -127 to 127.
 
-use std::sync::{Mutex, PoisonError};
-
 use crate::{
     Isa, KernelError,
     encode::{self, Format},
@@ -43,9 +41,8 @@ pub fn quantize_columns(x: &[f32], k: usize, codes: &mut [i8], absmax: &mut [f32
     check_length("codes", codes.len(), x.len(), "as many as `x` has elements, in whole bytes")?;
     let scales = columns(x, k, absmax)?;
     let rows = ROWS.div_ceil(k.max(1)) * k;
-    let parts = Mutex::new(x.chunks(rows.max(1)).zip(codes.chunks_mut(rows.max(1))));
-    threads::for_each(x.len().div_ceil(rows.max(1)), |_| {
-        let Some((x, codes)) = parts.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };
+    let parts = x.chunks(rows.max(1)).zip(codes.chunks_mut(rows.max(1)));
+    threads::for_each_part(usize::MAX, parts, &|(x, codes)| {
         for (x, codes) in x.chunks(k).zip(codes.chunks_mut(k)) {
             for ((x, scale), code) in x.iter().zip(&scales).zip(codes) {
                 *code = Int8.code(*scale, *x).cast_signed();

@@ -39,7 +39,7 @@ pub fn read_bandwidth(bytes: usize) -> f64 {
     let parts: Vec<&[f32]> = floats.chunks(floats.len().div_ceil(4 * threads::count())).collect();
     let runs = (1 << 32) / bytes.max(1 << 10);
     let seconds = best(runs.clamp(3, 300), || {
-        threads::for_each(parts.len(), |i| {
+        threads::for_each_on(usize::MAX, parts.len(), &|i| {
             black_box(run(Isa::detect(), Read(parts[i])));
         });
     });
@@ -71,7 +71,7 @@ pub fn fma_peak() -> f64 {
     const STEPS: usize = 1 << 17;
     let (lanes, _) = run(Isa::detect(), Multiply(1));
     let seconds = best(RUNS, || {
-        threads::for_each(threads::count(), |_| {
+        threads::for_each_on(usize::MAX, threads::count(), &|_| {
             black_box(run(Isa::detect(), Multiply(STEPS)));
         });
     });
@@ -85,7 +85,7 @@ pub fn dot_peak() -> f64 {
     const STEPS: usize = 1 << 17;
     let (each, dot) = vnni().unwrap_or((2 * PORTABLE, portable));
     let seconds = best(RUNS, || {
-        threads::for_each(threads::count(), |_| {
+        threads::for_each_on(usize::MAX, threads::count(), &|_| {
             black_box(dot(STEPS));
         });
     });

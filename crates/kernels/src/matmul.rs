@@ -1,21 +1,17 @@
 //! Products of dense activations with a stored matrix.
 
-use std::borrow::Cow;
-
-#[cfg(target_arch = "x86_64")]
-use crate::amx::codes;
 use crate::{
-    Floats, FloatsMut, Isa, KernelError, Matrix, Scales,
-    by_columns::{ByColumns, MAX_COLUMNS, Step},
-    by_rows::{Arrange, ByRows},
+    Floats, FloatsMut, Isa, KernelError, Matrix,
     codec::{Codec, Job, dispatch},
-    decode::{Parts, Range},
+    decode::Range,
+    engine,
     matrix::{check_length, product},
+    output::Output,
     panel::Turned,
-    simd::run,
+    scales::widened,
+    stored::StoredProduct,
     threads,
-    tile::{Product, TASK_COLUMNS, share},
-    unit::{Decoded, Units},
+    tile::{Panels, Product},
 };
 
 /// Which way round the matrix `W: [n, k]` is multiplied.
@@ -29,16 +25,6 @@ pub enum Orientation {
 
 /// Products smaller than this many multiplications do not wake a second thread.
 const PARALLEL: usize = 1 << 17;
-
-/// The most rows of activations at which the kernels for few rows beat the blocked product.
-const FEW_ROWS: usize = 8;
-
-/// The least rows of activations at which AMX beats fused multiply-adds.
-#[cfg(target_arch = "x86_64")]
-const MANY_ROWS: usize = 16;
-
-/// Scales that one task widens.
-const SCALES: usize = 1 << 14;
 
 /// Multiplies `x` of `m` rows with `matrix` into `out`, never holding more than some tens of kilobytes of it as floats.
 ///
@@ -98,8 +84,11 @@ fn multiply(
         if depth == 0 || out.is_empty() {
             return out.fill(0.0);
         }
-        let out = out.as_mut_ptr();
-        dispatch(matrix.codes, Multiply { isa, x: &x, m, matrix, orientation, out, threads });
+        let product = StoredProduct { x: &x, m, matrix, orientation, threads };
+        let mut out = Output::new(out, columns);
+        if engine::run(StoredProduct::ENGINES, isa, &product, &mut out) == 0 {
+            by_panels(&product, isa, &mut out);
+        }
     };
     match out {
         FloatsMut::F32(out) => run(out),
@@ -112,128 +101,31 @@ fn multiply(
     Ok(())
 }
 
-/// A product whose lengths were checked, none of them 0; `out` has room for the result and is no one else's.
-struct Multiply<'a> {
-    isa: Isa,
-    x: &'a [f32],
-    m: usize,
-    matrix: &'a Matrix<'a>,
-    orientation: Orientation,
-    out: *mut f32,
-    threads: usize,
-}
-
-impl Job for Multiply<'_> {
-    type Output = ();
-
-    fn run<C: Codec>(self, codes: C) {
-        if self.m > FEW_ROWS {
-            return self.by_panels(codes);
-        }
-        // The sum with the codes and the one with the biases of a block could be opposite infinities.
-        let apart = self.matrix.biases.is_none() || self.x.iter().all(|x| x.is_finite());
-        let stored = apart && codes.stored().is_some_and(|units| self.few_rows(units));
-        // Floats fit every matrix.
-        let done = stored || self.few_rows(Decoded(&Parts { matrix: self.matrix, codes }));
-        debug_assert!(done, "a matrix that no kernel takes");
+/// Multiplies with panels of floats, made from the codes as they are needed.
+fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
+    struct Multiply<'a> {
+        range: Range<'a, ()>,
+        orientation: Orientation,
+        then: &'a mut dyn FnMut(&dyn Panels),
     }
-}
-
-/// The start of the output, of which each task writes its own columns.
-#[derive(Clone, Copy)]
-struct Output(*mut f32);
-
-// SAFETY: tasks write disjoint columns.
-unsafe impl Sync for Output {}
-
-impl Output {
-    fn start(self) -> *mut f32 {
-        self.0
-    }
-}
-
-impl Multiply<'_> {
-    /// Whether rows and blocks are whole spans of these units, so that the product could be taken.
-    fn few_rows<U: Units>(&self, units: U) -> bool {
-        match self.orientation {
-            Orientation::Transposed => self.by_rows(units),
-            Orientation::Plain => self.by_columns(units),
+    impl Job for Multiply<'_> {
+        type Output = ();
+        fn run<C: Codec>(self, codes: C) {
+            let Range { matrix, scales, biases, first, .. } = self.range;
+            let range = Range { matrix, codes, scales, biases, first };
+            (self.then)(&Turned { range, orientation: self.orientation });
         }
     }
-
-    fn by_rows<U: Units>(&self, units: U) -> bool {
-        let &Self { isa, x, m, matrix, threads, .. } = self;
-        let Some(x) = run(isa, Arrange { x, m, matrix, units }) else { return false };
-        let out = Output(self.out);
-        let each = share(matrix.n, threads, 16, TASK_COLUMNS);
-        threads::for_each_on(threads, matrix.n.div_ceil(each), |i| {
-            let rows = i * each..matrix.n.min((i + 1) * each);
-            // SAFETY: tasks own disjoint columns of the output.
-            run(isa, unsafe { ByRows::new(isa, &x, matrix, units, rows, out.start()) });
-        });
-        true
-    }
-
-    fn by_columns<U: Units>(&self, units: U) -> bool {
-        let &Self { isa, x, m, matrix, threads, .. } = self;
-        let Some(step) = run(isa, Step(matrix, units)) else { return false };
-        let out = Output(self.out);
-        let each = share(matrix.k, threads, step, MAX_COLUMNS);
-        threads::for_each_on(threads, matrix.k.div_ceil(each), |i| {
-            let columns = i * each..matrix.k.min((i + 1) * each);
-            // SAFETY: tasks own disjoint columns of the output, and start with a multiple of the step.
-            run(isa, unsafe { ByColumns::new(isa, x, m, matrix, units, columns, out.start()) });
-        });
-        true
-    }
-
-    fn by_panels<C: Codec>(&self, codes: C) {
-        let &Self { isa, x, m, matrix, orientation, threads, .. } = self;
-        let blocks = (matrix.n * matrix.k).div_ceil(matrix.block);
-        let scales = widened(isa, &matrix.scales, blocks, threads);
-        let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
-        #[cfg(target_arch = "x86_64")]
-        if isa == Isa::Amx && orientation == Orientation::Transposed && m >= MANY_ROWS {
-            let product = codes::Product { matrix, scales: &scales, biases: biases.as_deref(), x, m, out: self.out };
-            // SAFETY: all lengths were checked, and `out` is no one else's.
-            if unsafe { codes::multiply(&product, threads) } {
-                return;
-            }
-        }
-        let range = Range { matrix, codes, scales: &scales, biases: biases.as_deref(), first: 0 };
-        let (depth, columns) = match orientation {
-            Orientation::Transposed => (matrix.k, matrix.n),
-            Orientation::Plain => (matrix.n, matrix.k),
-        };
-        let product = Product {
-            x: x.as_ptr(),
-            x_stride: depth,
-            m,
-            depth,
-            columns,
-            panels: &Turned { range, orientation },
-            out: self.out,
-            out_stride: columns,
-            accumulate: false,
-        };
-        // SAFETY: all lengths were checked, and `out` is no one else's.
-        unsafe { product.run(isa, threads) };
-    }
-}
-
-/// The first `count` scales as `f32`.
-fn widened<'a>(isa: Isa, scales: &Scales<'a>, count: usize, threads: usize) -> Cow<'a, [f32]> {
-    if let Some(values) = scales.floats() {
-        return Cow::Borrowed(values);
-    }
-    let mut values = vec![0.0; count];
-    let out = Output(values.as_mut_ptr());
-    threads::for_each_on(threads, count.div_ceil(SCALES), |i| {
-        let start = i * SCALES;
-        let len = SCALES.min(count - start);
-        // SAFETY: tasks write disjoint parts of `values`, which has `count` floats.
-        let out = unsafe { std::slice::from_raw_parts_mut(out.start().add(start), len) };
-        scales.widen(isa, start, out);
-    });
-    Cow::Owned(values)
+    let &StoredProduct { x, m, matrix, orientation, threads } = product;
+    let blocks = (matrix.n * matrix.k).div_ceil(matrix.block);
+    let scales = widened(isa, &matrix.scales, blocks, threads);
+    let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
+    let range = Range { matrix, codes: (), scales: &scales, biases: biases.as_deref(), first: 0 };
+    let depth = x.len() / m;
+    let then = &mut |panels: &dyn Panels| {
+        // SAFETY: `x` has `m` rows of `depth` floats.
+        let product = unsafe { Product::new(x.as_ptr(), depth, m, depth, panels, threads) };
+        engine::multiply(&product, isa, out);
+    };
+    dispatch(isa, matrix.codes, Multiply { range, orientation, then });
 }

@@ -27,13 +27,14 @@ pub struct Matrix<'a> {
 /// Codes of one format, for each its value.
 #[derive(Clone, Copy, Debug)]
 pub enum Codes<'a> {
-    /// Codes of 1, 2 or 4 bits that stand for the first `2^bits` values of a table.
+    /// Codes of 1 to 4 bits that stand for the first `2^bits` values of a table.
     Table {
-        /// The codes, as [`Order`] says; the last byte may be partly used.
+        /// The codes, as [`Order`] says; the last byte may be partly used. Those of 3 bits are one stream of bits, the
+        /// least significant first.
         bytes: &'a [u8],
-        /// 1, 2 or 4.
+        /// 1, 2, 3 or 4.
         bits: u32,
-        /// Which end of a byte is filled first.
+        /// Which end of a byte is filled first; codes of 3 bits have only [`Order::LowFirst`].
         order: Order,
         /// The value of each code; those from `2^bits` on are not used.
         values: &'a [f32; 16],
@@ -99,6 +100,10 @@ pub enum Scales<'a> {
     },
 }
 
+/// The values of unsigned codes of up to 4 bits.
+pub(crate) const INTEGERS: [f32; 16] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+
 /// OCP's E2M1 values, by code; the fourth bit is the sign.
 pub const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
@@ -132,7 +137,8 @@ impl Matrix<'_> {
             return Err(KernelError::EmptyBlock);
         }
         let (name, held, needed) = match self.codes {
-            Codes::Table { bytes, bits: bits @ (1 | 2 | 4), .. } | Codes::Unsigned { bytes, bits: bits @ 1..=8 } => {
+            Codes::Table { bits: 3, order: Order::HighFirst, .. } => return Err(KernelError::Order),
+            Codes::Table { bytes, bits: bits @ 1..=4, .. } | Codes::Unsigned { bytes, bits: bits @ 1..=8 } => {
                 ("codes", bytes.len(), code_bytes(elements, bits))
             }
             Codes::Table { bits, .. } | Codes::Unsigned { bits, .. } => return Err(KernelError::Bits { bits }),
@@ -148,26 +154,50 @@ impl Matrix<'_> {
 }
 
 impl Codes<'_> {
-    /// What element `at` is in units of its block's scale.
-    pub(crate) fn value(&self, at: usize) -> f32 {
+    /// Bits of a code.
+    pub(crate) fn bits(&self) -> u32 {
         match *self {
-            Self::Table { bytes, bits, order, values } => {
-                let each = (8 / bits) as usize;
-                let place = match order {
-                    Order::LowFirst => at % each,
-                    Order::HighFirst => each - 1 - at % each,
-                };
-                values[usize::from(bytes[at / each] >> (place as u32 * bits)) & ((1 << bits) - 1)]
-            }
-            Self::Unsigned { bytes, bits } => {
-                let bit = at * bits as usize;
-                let low = u32::from(bytes[bit / 8]) | u32::from(*bytes.get(bit / 8 + 1).unwrap_or(&0)) << 8;
-                ((low >> (bit % 8)) & ((1 << bits) - 1)) as f32
-            }
-            Self::Signed { codes } => f32::from(codes[at]),
-            Self::E4m3 { bytes } => e4m3(bytes[at]),
+            Self::Table { bits, .. } | Self::Unsigned { bits, .. } => bits,
+            Self::Signed { .. } | Self::E4m3 { .. } => 8,
         }
     }
+
+    /// The codes as they are stored.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match *self {
+            Self::Table { bytes, .. } | Self::Unsigned { bytes, .. } | Self::E4m3 { bytes } => bytes,
+            Self::Signed { codes } => bytes(codes),
+        }
+    }
+
+    /// What element `at` is in units of its block's scale.
+    pub(crate) fn value(&self, at: usize) -> f32 {
+        self.value_in(self.bytes(), at)
+    }
+
+    /// What code `at` of these bytes is, if they are this format's.
+    pub(crate) fn value_in(&self, bytes: &[u8], at: usize) -> f32 {
+        let bits = self.bits() as usize;
+        let place = match *self {
+            Self::Table { bits: 1 | 2 | 4, order: Order::HighFirst, .. } => at ^ (8 / bits - 1),
+            _ => at,
+        };
+        let bit = place * bits;
+        let pair = u16::from_le_bytes([bytes[bit / 8], *bytes.get(bit / 8 + 1).unwrap_or(&0)]);
+        let code = pair >> (bit % 8) & ((1 << bits) - 1);
+        match *self {
+            Self::Table { values, .. } => values[usize::from(code)],
+            Self::Unsigned { .. } => f32::from(code),
+            Self::Signed { .. } => f32::from((code as u8).cast_signed()),
+            Self::E4m3 { .. } => e4m3(code as u8),
+        }
+    }
+}
+
+/// Signed codes as they are stored.
+pub(crate) fn bytes(codes: &[i8]) -> &[u8] {
+    // SAFETY: i8 and u8 have one layout, and every byte is either.
+    unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) }
 }
 
 impl Scales<'_> {

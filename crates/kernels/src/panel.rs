@@ -42,6 +42,8 @@ struct Fill<'a, C> {
 
 impl<C: Codec> Kernel for Fill<'_, C> {
     type Output = ();
+    const VECTORS: bool = !C::PORTABLE;
+    const PORTABLE: bool = C::PORTABLE;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
@@ -78,15 +80,15 @@ impl<C: Codec> Fill<'_, C> {
     #[inline(always)]
     unsafe fn words<S: Simd>(&self, simd: S, first: usize, rows: usize, panel: *mut f32) {
         let Range { matrix, codes, scales, biases, .. } = self.turned.range;
-        let (k, block) = (matrix.k, matrix.block);
+        let (k, block, bits) = (matrix.k, matrix.block, codes.bits());
         let (ready, bytes) = (codes.ready(simd), codes.bytes().as_ptr());
-        let row_bytes = k * C::BITS / 8;
-        let row_start = |row: usize| (first + row) * row_bytes + self.start * C::BITS / 8;
+        let row_bytes = k * bits / 8;
+        let row_start = |row: usize| (first + row) * row_bytes + self.start * bits / 8;
         let per_row = k.is_multiple_of(block).then(|| k / block);
         let aligned = per_row.is_some() || block.is_multiple_of(k);
         // Rows are too far apart for the hardware to see where those of the next panel are.
         for row in panel_width::<S>()..panel_width::<S>() + rows {
-            for line in (0..self.depth * C::BITS / 8).step_by(64) {
+            for line in (0..self.depth * bits / 8).step_by(64) {
                 simd.prefetch(bytes.wrapping_add(row_start(row) + line));
             }
         }
@@ -197,20 +199,20 @@ impl<C: Codec> Fill<'_, C> {
     fn plain<S: Simd>(&self, simd: S) {
         let Self { turned, start, depth, first, columns, panel, .. } = *self;
         let Range { matrix, codes, scales, biases, .. } = turned.range;
-        let (k, block) = (matrix.k, matrix.block);
+        let (k, block, bits) = (matrix.k, matrix.block, codes.bits());
         let (ready, bytes) = (codes.ready(simd), codes.bytes());
         let width = panel_width::<S>();
         // Vectors that lie in one block, which is the same one in each row.
         let aligned = columns == width
-            && (k * C::BITS).is_multiple_of(8)
+            && (k * bits).is_multiple_of(8)
             && (block.is_multiple_of(k) || (k.is_multiple_of(block) && block.is_multiple_of(S::LANES)));
         let per_row = if block.is_multiple_of(k) { 0 } else { k / block };
         let halves = if per_row == 0 { [0; 2] } else { [first / block, (first + S::LANES) / block] };
         for d in 0..depth {
             let row = panel.wrapping_add(d * width);
             let element = (start + d) * k + first;
-            let byte = element * C::BITS / 8;
-            if !aligned || byte + width * C::BITS / 8 + SLACK > bytes.len() {
+            let byte = element * bits / 8;
+            if !aligned || byte + width * bits / 8 + SLACK > bytes.len() {
                 // SAFETY: the row holds `width` floats, and whoever made the panel wrote them before.
                 let values = unsafe { std::slice::from_raw_parts_mut(row, width) };
                 turned.range.decode(self.isa, element, &mut values[..columns], AHEAD * k);
@@ -218,12 +220,12 @@ impl<C: Codec> Fill<'_, C> {
             }
             let from = bytes.as_ptr().wrapping_add(byte);
             // Rows are too far apart for the hardware to see where the next ones are.
-            simd.prefetch(from.wrapping_add(AHEAD * k * C::BITS / 8));
+            simd.prefetch(from.wrapping_add(AHEAD * k * bits / 8));
             let base = if per_row == 0 { element / block } else { (start + d) * per_row };
             for (half, number) in halves.into_iter().enumerate() {
                 // SAFETY: the codes and the slack lie in `bytes`, and the vector in the panel.
                 unsafe {
-                    let values = C::decode(ready, simd, from.add(half * S::LANES * C::BITS / 8));
+                    let values = C::decode(ready, simd, from.add(half * S::LANES * bits / 8));
                     let mut values = simd.mul(values, simd.splat(scales[base + number]));
                     if let Some(biases) = biases {
                         values = simd.add(values, simd.splat(biases[base + number]));

@@ -1,14 +1,14 @@
 //! Scales of every type as `f32`, and which elements of a vector they belong to.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use half::slice::HalfFloatSliceExt;
 
 use crate::{
     Isa, Matrix, Scales,
     matrix::e8m0,
+    output::Output,
     simd::{Kernel, Simd, run},
-    unit::{Units, unit},
 };
 
 impl<'a> Scales<'a> {
@@ -28,6 +28,22 @@ impl<'a> Scales<'a> {
         run(isa, Widen { scales: self, start, out });
     }
 }
+
+/// The first `count` scales as `f32`.
+pub(crate) fn widened<'a>(isa: Isa, scales: &Scales<'a>, count: usize, threads: usize) -> Cow<'a, [f32]> {
+    if let Some(values) = scales.floats() {
+        return Cow::Borrowed(values);
+    }
+    let mut values = vec![0.0; count];
+    Output::new(&mut values, count).for_each(threads, 1, WIDENED, &|mut part| {
+        let start = part.columns().start;
+        scales.widen(isa, start, part.row(0));
+    });
+    Cow::Owned(values)
+}
+
+/// Scales that one task widens.
+const WIDENED: usize = 1 << 14;
 
 struct Widen<'a> {
     scales: &'a Scales<'a>,
@@ -98,8 +114,10 @@ impl Kernel for Widen<'_> {
 
 /// How the spans of a unit find their scales.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spread {
-    /// A block covers whole units, or whole rows.
+enum Kind {
+    /// A block covers whole rows.
+    Row,
+    /// A block is a whole number of units, and rows of blocks.
     Units,
     /// A unit is a whole number of blocks of this many spans.
     Spans(usize),
@@ -107,183 +125,183 @@ pub(crate) enum Spread {
     Each,
 }
 
-impl Spread {
-    /// `None` where rows do not start with a span, or spans meet two blocks.
-    pub(crate) fn of<S: Simd, U: Units>(matrix: &Matrix) -> Option<Self> {
-        let &Matrix { k, block, .. } = matrix;
-        let unit = unit::<S, U>();
-        if !k.is_multiple_of(U::SPAN) || !block.is_multiple_of(U::SPAN) {
-            None
-        } else if block.is_multiple_of(k) || (k.is_multiple_of(block) && block.is_multiple_of(unit)) {
-            Some(Self::Units)
-        } else if k.is_multiple_of(block) && unit.is_multiple_of(block) {
-            Some(Self::Spans(block / U::SPAN))
-        } else {
-            Some(Self::Each)
-        }
-    }
-
-    /// How many numbers [`row`] gives for these columns, and how many it needs room for, besides.
-    pub(crate) fn lengths<S: Simd, U: Units>(self, matrix: &Matrix, columns: &Range<usize>) -> (usize, usize) {
-        let &Matrix { k, block, .. } = matrix;
-        let count = match self {
-            Self::Units if block.is_multiple_of(k) => 1,
-            Self::Units | Self::Spans(_) => (columns.end - 1) / block - columns.start / block + 1,
-            Self::Each => columns.len().div_ceil(U::SPAN).next_multiple_of(S::LANES),
-        };
-        // Rows may start and end within a block.
-        (count, columns.len().div_ceil(block) + 1)
-    }
-}
-
-/// The start of a row's numbers.
+/// How elements that are read by units find their scales.
 #[derive(Clone, Copy)]
-pub(crate) struct Numbers {
-    pub(crate) from: *const f32,
-    /// How many floats may be read there; there may be more than the row has.
-    readable: usize,
+pub(crate) struct Spread {
+    kind: Kind,
+    span: usize,
+    lanes: usize,
+    k: usize,
+    block: usize,
 }
 
-impl Numbers {
-    pub(crate) fn of(values: &[f32]) -> Self {
-        Self { from: values.as_ptr(), readable: values.len() }
+impl Spread {
+    /// For units of `lanes` spans; `None` where rows do not start with a span, or spans meet two blocks.
+    pub(crate) fn of(matrix: &Matrix, span: usize, lanes: usize) -> Option<Self> {
+        let &Matrix { k, block, .. } = matrix;
+        let unit = span * lanes;
+        let kind = if !k.is_multiple_of(span) || !block.is_multiple_of(span) {
+            return None;
+        } else if block.is_multiple_of(k) {
+            Kind::Row
+        } else if k.is_multiple_of(block) && block.is_multiple_of(unit) {
+            Kind::Units
+        } else if k.is_multiple_of(block) && unit.is_multiple_of(block) {
+            Kind::Spans(block / span)
+        } else {
+            Kind::Each
+        };
+        Some(Self { kind, span, lanes, k, block })
     }
-}
 
-/// The numbers of a row's columns, one for each block that it meets, or, if the spread is `Each`, for each
-/// span and zeros up to a whole vector. They lie in `scales` itself or are written to `scratch`.
-///
-/// # Panics
-/// If `scratch` is shorter than the sum of [`Spread::lengths`].
-pub(crate) fn row<S: Simd, U: Units>(
-    isa: Isa,
-    spread: Spread,
-    scales: &Scales,
-    matrix: &Matrix,
-    row: usize,
-    columns: &Range<usize>,
-    scratch: &mut [f32],
-) -> Numbers {
-    let &Matrix { k, block, .. } = matrix;
-    let (start, end) = (row * k + columns.start, row * k + columns.end);
-    let (first, last) = (start / block, (end - 1) / block + 1);
-    if spread != Spread::Each {
-        if let Some(values) = scales.floats() {
-            return Numbers::of(&values[first..]);
+    /// Units from a row's start whose products are summed before they are scaled.
+    pub(crate) fn shared(self) -> usize {
+        match self.kind {
+            Kind::Row | Kind::Units => (self.block / (self.span * self.lanes)).max(1),
+            Kind::Spans(_) | Kind::Each => 1,
         }
-        scales.widen(isa, first, &mut scratch[..last - first]);
-        return Numbers::of(scratch);
     }
-    let (length, _) = spread.lengths::<S, U>(matrix, columns);
-    let (spans, blocks) = scratch.split_at_mut(length);
-    scales.widen(isa, first, &mut blocks[..last - first]);
-    let mut at = 0;
-    for (b, value) in blocks.iter().enumerate().take(last - first) {
-        let until = (end.min((first + b + 1).saturating_mul(block)) - start) / U::SPAN;
-        spans[at..until].fill(*value);
-        at = until;
+
+    /// Elements that share a number: those of a span, if each has its own, or of a block, as far as a row goes.
+    pub(crate) fn elements(self) -> usize {
+        if self.kind == Kind::Each { self.span } else { self.block.min(self.k) }
     }
-    spans[at..].fill(0.0);
-    Numbers::of(spans)
+
+    /// The numbers of a row's columns.
+    pub(crate) fn count(self, columns: &Range<usize>) -> usize {
+        match self.kind {
+            Kind::Row => 1,
+            Kind::Units | Kind::Spans(_) => (columns.end - 1) / self.block - columns.start / self.block + 1,
+            Kind::Each => columns.len().div_ceil(self.span),
+        }
+    }
+
+    /// Which of these numbers a column has.
+    pub(crate) fn number(self, columns: &Range<usize>, column: usize) -> usize {
+        match self.kind {
+            Kind::Row => 0,
+            Kind::Units | Kind::Spans(_) => column / self.block - columns.start / self.block,
+            Kind::Each => (column - columns.start) / self.span,
+        }
+    }
+
+    /// The units that these columns, which start with one, lie in.
+    pub(crate) fn units(self, columns: &Range<usize>) -> usize {
+        columns.len().div_ceil(self.span * self.lanes)
+    }
+
+    /// The floats that [`row`] may need for `units` units of these columns.
+    pub(crate) fn room(self, columns: &Range<usize>, units: usize) -> usize {
+        let blocks = columns.len().div_ceil(self.block) + 1;
+        self.count(columns).max((units + 1) * self.lanes) + blocks
+    }
 }
 
-/// What each vector of scales is read with.
+/// What each vector of scales is read with, from where [`row`] says they are.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<I> {
-    spread: Spread,
-    /// Units of a block, or numbers of a unit.
-    each: usize,
-    /// `log2(each)`, if it has one.
-    shift: Option<u32>,
-    /// Numbers of a row.
-    count: usize,
-    /// Units between the start of the first block and the first column.
-    offset: usize,
+    /// Whether all spans of a unit have one number.
+    splat: bool,
+    /// Numbers from those of a unit, or of units that share one, to the next.
+    step: usize,
     index: I,
 }
 
 impl<I: Copy> Reader<I> {
     #[inline(always)]
-    pub(crate) fn new<S: Simd<I = I>, U: Units>(
-        simd: S,
-        spread: Spread,
-        matrix: &Matrix,
-        columns: &Range<usize>,
-    ) -> Self {
-        let spans = if let Spread::Spans(spans) = spread { spans } else { 1 };
-        let each = match spread {
-            Spread::Units => (matrix.block / unit::<S, U>()).max(1),
-            Spread::Spans(_) | Spread::Each => S::LANES / spans,
+    pub(crate) fn new<S: Simd<I = I>>(simd: S, spread: Spread) -> Self {
+        let (splat, step, spans) = match spread.kind {
+            Kind::Row => (true, 0, 1),
+            Kind::Units => (true, 1, 1),
+            Kind::Spans(spans) => (false, S::LANES / spans, spans),
+            Kind::Each => (false, S::LANES, 1),
         };
         let index: [u32; 16] = std::array::from_fn(|i| (i / spans) as u32);
-        let (count, _) = spread.lengths::<S, U>(matrix, columns);
-        let offset = columns.start % matrix.block / unit::<S, U>();
-        let shift = each.is_power_of_two().then(|| each.trailing_zeros());
         // SAFETY: there are 16 words, the most that a vector holds.
-        let index = unsafe { simd.load_words(index.as_ptr().cast()) };
-        Self { spread, each, shift, count, offset, index }
+        Self { splat, step, index: unsafe { simd.load_words(index.as_ptr().cast()) } }
     }
 
-    /// Units from a row's start that share their scales.
-    pub(crate) fn shared(&self) -> usize {
-        if self.spread == Spread::Units { self.each } else { 1 }
-    }
-
-    /// Units from a row's start whose scales [`read_whole`](Self::read_whole) may read, where each unit has its own.
-    pub(crate) fn whole(&self, lanes: usize, numbers: &[Numbers]) -> usize {
-        let readable = numbers.iter().map(|numbers| numbers.readable).min().unwrap_or(0);
-        match self.spread {
-            Spread::Spans(_) if readable >= lanes => self.count.min(readable - lanes + self.each) / self.each,
-            Spread::Units if self.each == 1 => self.count.min(readable).saturating_sub(self.offset),
-            _ => 0,
-        }
-    }
-
-    /// [`read`](Self::read) without a look at where the row ends.
+    /// The scale of each span of unit `at`, or of the units `at`, that share one.
     ///
     /// # Safety
-    /// `at` is below what [`whole`](Self::whole) gives for these numbers.
+    /// `numbers` comes from [`row`], and the unit is one that it was called for.
     #[inline(always)]
-    pub(crate) unsafe fn read_whole<S: Simd<I = I>>(&self, simd: S, numbers: Numbers, at: usize) -> S::F {
+    pub(crate) unsafe fn read<S: Simd<I = I>>(&self, simd: S, numbers: *const f32, at: usize) -> S::F {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.spread == Spread::Units {
-                simd.splat(*numbers.from.add(at + self.offset))
-            } else {
-                simd.spread(numbers.from.add(at * self.each), S::LANES, self.index)
-            }
+            let from = numbers.add(at * self.step);
+            if self.splat { simd.splat(*from) } else { simd.spread(from, S::LANES, self.index) }
         }
     }
+}
 
-    /// The scale of each span of unit `at`, counted from the first column that `numbers` begins with; zeros for spans
-    /// beyond the row.
-    ///
-    /// # Safety
-    /// `numbers` comes from [`row`], for the same columns.
-    #[inline(always)]
-    pub(crate) unsafe fn read<S: Simd<I = I>>(&self, simd: S, numbers: Numbers, at: usize) -> S::F {
-        let Numbers { from, readable } = numbers;
-        // SAFETY: no index reaches `count`, the caller's promise, or `readable`.
-        unsafe {
-            match self.spread {
-                Spread::Units => {
-                    let units = at + self.offset;
-                    let block = self.shift.map_or_else(|| units / self.each, |shift| units >> shift);
-                    simd.splat(*from.add(block.min(self.count - 1)))
-                }
-                Spread::Spans(_) => {
-                    let first = at * self.each;
-                    if first + self.each <= self.count && first + S::LANES <= readable {
-                        return simd.spread(from.add(first), S::LANES, self.index);
-                    }
-                    let first = first.min(self.count);
-                    simd.spread(from.add(first), self.each.min(self.count - first), self.index)
-                }
-                Spread::Each => {
-                    let first = at * S::LANES;
-                    if first < self.count { simd.load(from.add(first)) } else { simd.splat(0.0) }
-                }
-            }
+/// Which numbers of a row are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Per {
+    /// [`Spread::count`] of them.
+    Number,
+    /// What [`Reader::read`] reads for units that share theirs, counted from the row's start.
+    Shared,
+    /// What it reads for this many units, each with its own, whatever numbers belong to those beyond the columns.
+    Unit(usize),
+}
+
+/// The numbers of a row's columns, which start with a unit. They lie in `scales` itself or are written to `scratch`.
+///
+/// A vector may be read at each unit; spans of it that lie beyond the columns have zeros, but for [`Per::Unit`].
+///
+/// # Panics
+/// If `scratch` is shorter than [`Spread::room`].
+pub(crate) fn row(
+    isa: Isa,
+    spread: Spread,
+    per: Per,
+    scales: &Scales,
+    row: usize,
+    columns: &Range<usize>,
+    scratch: &mut [f32],
+) -> *const f32 {
+    let Spread { kind, span, lanes, k, block } = spread;
+    let unit = span * lanes;
+    let (start, end) = (row * k + columns.start, row * k + columns.end);
+    let (first, last) = (start / block, (end - 1) / block + 1);
+    let units = if let Per::Unit(units) = per { units } else { spread.units(columns) };
+    // Blocks of several units whose numbers are wanted for each.
+    let repeated = matches!(per, Per::Unit(_)) && kind == Kind::Units && block > unit;
+    // How far what is given is read.
+    let wanted = match kind {
+        Kind::Units if matches!(per, Per::Unit(_)) => units,
+        Kind::Spans(spans) if per != Per::Number => (units - 1) * (lanes / spans) + lanes,
+        Kind::Row | Kind::Units | Kind::Spans(_) => last - first,
+        Kind::Each => units * lanes,
+    };
+    if kind != Kind::Each && !repeated {
+        // Lanes beyond a row must not meet the next one's numbers.
+        let apart = matches!(kind, Kind::Spans(_)) && per == Per::Shared && !columns.len().is_multiple_of(unit);
+        if let Some(values) = scales.floats()
+            && !apart
+            && values.len() - first >= wanted
+        {
+            return values[first..].as_ptr();
         }
+        scales.widen(isa, first, &mut scratch[..last - first]);
+        if wanted > last - first {
+            scratch[last - first..wanted].fill(0.0);
+        }
+        return scratch.as_ptr();
     }
+    let (numbers, blocks) = scratch.split_at_mut(scratch.len() - (last - first));
+    scales.widen(isa, first, blocks);
+    // What each number is repeated for: the units of a block, or its spans.
+    let each = if kind == Kind::Each { span } else { unit };
+    let mut at = 0;
+    for (b, value) in blocks.iter().enumerate() {
+        let until = (end.min((first + b + 1).saturating_mul(block)) - start).div_ceil(each);
+        numbers[at..until].fill(*value);
+        at = until;
+    }
+    if wanted > at {
+        numbers[at..wanted].fill(0.0);
+    }
+    numbers.as_ptr()
 }

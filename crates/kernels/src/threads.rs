@@ -6,7 +6,7 @@
 use std::{
     cell::RefCell,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -35,13 +35,8 @@ pub fn with_count<R>(threads: usize, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Calls `task(0)` to `task(tasks - 1)`, each once, in any order and on any thread of the pool.
-pub(crate) fn for_each(tasks: usize, task: impl Fn(usize) + Sync) {
-    for_each_on(usize::MAX, tasks, task);
-}
-
-/// [`for_each`] on at most `threads` threads.
-pub(crate) fn for_each_on(threads: usize, tasks: usize, task: impl Fn(usize) + Sync) {
+/// Calls `task(0)` to `task(tasks - 1)`, each once, in any order and on any of at most `threads` threads of the pool.
+pub(crate) fn for_each_on(threads: usize, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
     if threads <= 1 || tasks <= 1 {
         return (0..tasks).for_each(task);
     }
@@ -66,6 +61,21 @@ pub(crate) fn for_each_on(threads: usize, tasks: usize, task: impl Fn(usize) + S
         }),
         _ => drain(),
     }
+}
+
+/// The columns of one task: four tasks for each thread, in multiples of `step`, at most `most`.
+pub(crate) fn share(columns: usize, threads: usize, step: usize, most: usize) -> usize {
+    columns.div_ceil(4 * threads).next_multiple_of(step).clamp(step, most)
+}
+
+/// Hands each of these parts to one call of `task`, on at most `threads` threads.
+pub(crate) fn for_each_part<T: Send>(threads: usize, parts: impl Iterator<Item = T>, task: &(dyn Fn(T) + Sync)) {
+    let parts: Vec<_> = parts.map(|part| Mutex::new(Some(part))).collect();
+    for_each_on(threads, parts.len(), &|i| {
+        if let Some(part) = parts[i].lock().unwrap_or_else(PoisonError::into_inner).take() {
+            task(part);
+        }
+    });
 }
 
 /// Runs `f` inside the pool, where rayon's own parallel iterators use its threads; inline if there is only one.

@@ -3,10 +3,11 @@
 //! `out (+)= x * w`, where only its [`Panels`] know how `w` is stored. Each output element is summed along the depth in
 //! one order, [`DEPTH`] terms at a time, however the output is cut into tasks.
 
-use std::{cell::Cell, ops::Range};
+use std::cell::Cell;
 
 use crate::{
     Isa,
+    output::{Output, Rectangle},
     simd::{Kernel, Simd, panel_width, panel_width_of, run},
     threads,
 };
@@ -19,10 +20,6 @@ pub(crate) const TASK_COLUMNS: usize = 512;
 
 /// Rows of `x` of one task; bounds the copy of `x` that a task makes.
 const TASK_ROWS: usize = 256;
-
-/// Fewer rows of `x` are not worth splitting panels for AMX.
-#[cfg(target_arch = "x86_64")]
-const FEW_ROWS: usize = 56;
 
 /// Floats between the rows of the copy of `x`: off a power of two, or its rows would share cache sets.
 const STRIDE: usize = DEPTH + 16;
@@ -48,65 +45,65 @@ pub(crate) trait Panels: Sync {
 /// `out: [m, columns] = x: [m, depth] * panels: [depth, columns]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Product<'a> {
-    pub(crate) x: *const f32,
+    x: *const f32,
     /// Floats from row to row of `x`.
-    pub(crate) x_stride: usize,
+    x_stride: usize,
     pub(crate) m: usize,
     pub(crate) depth: usize,
-    pub(crate) columns: usize,
     /// Called once for each panel, so that the tile is compiled once for all formats.
     pub(crate) panels: &'a dyn Panels,
-    pub(crate) out: *mut f32,
-    /// Floats from row to row of `out`.
-    pub(crate) out_stride: usize,
-    /// Whether the product is added to what `out` holds.
+    /// Whether the product is added to what the output holds.
     pub(crate) accumulate: bool,
+    pub(crate) threads: usize,
 }
 
-// SAFETY: `x` and the panels are only read, and tasks write disjoint rectangles of `out`, while the caller of `run`,
-// whose memory it is, waits.
+// SAFETY: `x` is only read, and nobody writes it while the product is taken: `new` asks for that.
 unsafe impl Sync for Product<'_> {}
 
-impl Product<'_> {
-    /// Computes the product on up to `threads` threads.
-    ///
+impl<'a> Product<'a> {
     /// # Safety
-    /// `x`, the panels and `out` have the stated sizes, `out` overlaps neither, and this machine has `isa`.
-    pub(crate) unsafe fn run(&self, isa: Isa, threads: usize) {
-        let &Self { m, columns, .. } = self;
-        if m == 0 || columns == 0 {
-            return;
-        }
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise.
-        if isa == Isa::Amx && m >= FEW_ROWS && unsafe { crate::amx::panels::multiply(self, threads) } {
-            return;
-        }
-        let each = share(columns, threads, panel_width_of(isa), TASK_COLUMNS);
-        let column_tasks = columns.div_ceil(each);
-        // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
-        let row_tasks = m.div_ceil(TASK_ROWS).max((threads / column_tasks).min(m.div_ceil(16)));
-        let rows = m.div_ceil(row_tasks);
-        let row_tasks = m.div_ceil(rows);
-        threads::for_each_on(threads, row_tasks * column_tasks, |i| {
-            let (column, row) = (i / row_tasks * each, i % row_tasks * rows);
-            let (rows, columns) = (row..m.min(row + rows), column..columns.min(column + each));
-            run(isa, Tile { product: self, isa, rows, columns });
-        });
+    /// `m` rows of `depth` floats, `x_stride` apart, are readable at `x`, and not written, as long as the product is used.
+    pub(crate) unsafe fn new(
+        x: *const f32,
+        x_stride: usize,
+        m: usize,
+        depth: usize,
+        panels: &'a dyn Panels,
+        threads: usize,
+    ) -> Self {
+        Self { x, x_stride, m, depth, panels, accumulate: false, threads }
+    }
+
+    /// What is left of it from row `first` on.
+    pub(crate) fn from_row(&self, first: usize) -> Self {
+        Self { x: self.x.wrapping_add(first * self.x_stride), m: self.m - first, ..*self }
+    }
+
+    /// Row `row` of `x`.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: usize) -> &[f32] {
+        assert!(row < self.m, "a row that x has not");
+        // SAFETY: x has the row, as the caller of `new` promises.
+        unsafe { std::slice::from_raw_parts(self.x.add(row * self.x_stride), self.depth) }
     }
 }
 
-/// The columns of one task: four tasks for each thread, in multiples of `step`, at most `most`.
-pub(crate) fn share(columns: usize, threads: usize, step: usize, most: usize) -> usize {
-    columns.div_ceil(4 * threads).next_multiple_of(step).clamp(step, most)
+/// Computes all rows of the product.
+pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
+    let (&Product { m, threads, .. }, columns) = (product, out.columns());
+    let each = threads::share(columns, threads, panel_width_of(isa), TASK_COLUMNS);
+    let column_tasks = columns.div_ceil(each);
+    // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
+    let row_tasks = m.div_ceil(TASK_ROWS).max((threads / column_tasks).min(m.div_ceil(16)));
+    out.for_each(threads, m.div_ceil(row_tasks), each, &|out| run(isa, Tile { product, isa, out }));
+    m
 }
 
 /// A rectangle of the output, of at most [`TASK_ROWS`] rows.
 struct Tile<'a> {
     product: &'a Product<'a>,
     isa: Isa,
-    rows: Range<usize>,
-    columns: Range<usize>,
+    out: Rectangle<'a, f32>,
 }
 
 impl Kernel for Tile<'_> {
@@ -124,16 +121,15 @@ impl Kernel for Tile<'_> {
 impl Tile<'_> {
     #[inline(always)]
     fn run_in<S: Simd>(self, simd: S, scratch: &mut Scratch) {
-        let Self { product, isa, rows, columns } = self;
+        let Self { product, isa, mut out } = self;
+        let (rows, columns) = (out.rows(), out.columns());
         // Tiles of nearly equal height waste less of the registers than full ones and a rest.
         let tiles = rows.len().div_ceil(S::ROWS);
         let mut beyond = [0.0; MAX_ROWS * MAX_WIDTH];
         for start in (0..product.depth).step_by(DEPTH) {
             let depth = DEPTH.min(product.depth - start);
             for (copy, row) in scratch.x.chunks_exact_mut(STRIDE).zip(rows.clone()) {
-                // SAFETY: steps `start..start + depth` of row `row` lie in x, as the caller of `Product::run` promises.
-                let from = unsafe { std::slice::from_raw_parts(product.x.add(row * product.x_stride + start), depth) };
-                copy[..depth].copy_from_slice(from);
+                copy[..depth].copy_from_slice(&product.row(row)[start..start + depth]);
             }
             let (begins, ends) = (start == 0, start + depth == product.depth);
             for first in columns.clone().step_by(panel_width::<S>()) {
@@ -150,13 +146,9 @@ impl Tile<'_> {
                             .as_mut_ptr(),
                         stride: panel_width::<S>(),
                     };
-                    let out = Rows {
-                        // SAFETY: row `rows.start + from`, column `first` lies in the output.
-                        at: unsafe { product.out.add((rows.start + from) * product.out_stride + first) },
-                        stride: product.out_stride,
-                    };
-                    let before = if begins { product.accumulate.then_some(out) } else { Some(sums) };
-                    let to = if ends { out } else { sums };
+                    let place = Rows { at: out.at(rows.start + from, first), stride: out.stride() };
+                    let before = if begins { product.accumulate.then_some(place) } else { Some(sums) };
+                    let to = if ends { place } else { sums };
                     let whole = width == panel_width::<S>();
                     let step = Step {
                         x: scratch.x[from * STRIDE..].as_ptr(),

@@ -5,11 +5,7 @@
 //! *unit* is a vector of spans. Reading a unit step by step, one element of each span at a time, needs neither widening
 //! nor shuffling; in exchange, what the values are multiplied with is brought into the same order beforehand.
 
-use crate::{
-    Isa,
-    codec::{Byte, Bytes, Codec, Table},
-    simd::Simd,
-};
+use crate::{Isa, simd::Simd};
 
 /// Elements in the form in which they are multiplied.
 pub(crate) trait Units: Copy + Sync {
@@ -58,52 +54,22 @@ pub(crate) const fn unit_bytes<S: Simd, U: Units>() -> usize {
     S::LANES * U::BYTES
 }
 
-impl<const BITS: usize> Units for Table<'_, BITS> {
-    const SPAN: usize = 32 / BITS;
-    const BYTES: usize = 4;
-    const DECODED: bool = false;
-    type Ready<S: Simd> = S::T;
+/// The most elements of a span.
+const MAX_SPAN: usize = 32;
 
-    #[inline(always)]
-    fn ready<S: Simd>(self, simd: S) -> S::T {
-        <Self as Codec>::ready(self, simd).0
-    }
-    fn source(&self) -> Source<'_> {
-        Source::Stored(self.bytes())
-    }
-    #[inline(always)]
-    fn step(self, at: usize) -> usize {
-        self.place(at)
-    }
-    #[inline(always)]
-    unsafe fn values<S: Simd>(table: S::T, simd: S, from: *const u8, step: usize) -> S::F {
-        let bit = step * BITS;
-        // Loads from the bytes of a word in turn would need fewer shifts, but span two cache lines, which costs more.
-        // SAFETY: the caller promises the unit.
-        let words = unsafe { simd.load_words(from) };
-        simd.lookup(table, if bit == 0 { words } else { simd.shift(words, bit as u32) })
-    }
+/// [`Units`] as numbers, for what need not be compiled for each of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) span: usize,
+    pub(crate) decoded: bool,
+    /// [`Units::step`] of each element of a span.
+    pub(crate) steps: [usize; MAX_SPAN],
 }
 
-impl<B: Byte> Units for Bytes<'_, B> {
-    const SPAN: usize = 1;
-    const BYTES: usize = 1;
-    const DECODED: bool = false;
-    type Ready<S: Simd> = ();
-
-    #[inline(always)]
-    fn ready<S: Simd>(self, _: S) {}
-    fn source(&self) -> Source<'_> {
-        Source::Stored(self.bytes())
-    }
-    #[inline(always)]
-    fn step(self, _: usize) -> usize {
-        0
-    }
-    #[inline(always)]
-    unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
-        // SAFETY: the caller promises LANES bytes.
-        unsafe { B::load(simd, from) }
+impl Layout {
+    pub(crate) fn of<U: Units>(units: U) -> Self {
+        let steps = std::array::from_fn(|at| if at < U::SPAN { units.step(at) } else { 0 });
+        Self { span: U::SPAN, decoded: U::DECODED, steps }
     }
 }
 

@@ -13,15 +13,18 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, powers, split};
+use super::{
+    PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair,
+    coding::{Coding, RUN},
+    load, powers, split,
+};
 use crate::{
-    Codes, Matrix, Order,
-    codec::{INTEGERS, bytes},
+    Isa, Matrix,
+    output::{Output, Rectangle},
+    scales::widened,
+    stored::StoredProduct,
     threads,
 };
-
-/// Elements of a row that share a scale.
-const RUN: usize = 2 * STEP;
 
 /// Rows of `x` that are split at a time; all of them stay in a second-level cache.
 const TASK_ROWS: usize = 64;
@@ -32,141 +35,21 @@ const TASK_COLUMNS: usize = 64;
 /// Tiles of a run of [`WIDTH`] rows of `x`.
 const RUN_TILES: usize = 2 * 2 * PIECES;
 
-/// A matrix that is multiplied from its codes.
-pub(crate) struct Product<'a> {
-    pub(crate) matrix: &'a Matrix<'a>,
-    /// For each block.
-    pub(crate) scales: &'a [f32],
-    pub(crate) biases: Option<&'a [f32]>,
-    pub(crate) x: &'a [f32],
-    pub(crate) m: usize,
-    pub(crate) out: *mut f32,
-}
-
-// SAFETY: tasks write disjoint rectangles of `out`, while the caller, whose memory it is, waits.
-unsafe impl Sync for Product<'_> {}
-
-/// How codes become `bf16`.
-#[derive(Clone, Copy)]
-enum Coding<'a> {
-    /// Four bits, in this order, by one table for each piece.
-    Table { bytes: &'a [u8], high_first: bool, tables: [[u16; 2 * TILE]; PIECES], pieces: usize },
-    /// Bytes, signed or not.
-    Bytes { bytes: &'a [u8], signed: bool },
-}
-
-impl<'a> Coding<'a> {
-    fn new(codes: Codes<'a>) -> Option<Self> {
-        match codes {
-            Codes::Table { bytes, bits: 4, order, values } => Self::table(bytes, order, values),
-            Codes::Unsigned { bytes, bits: 4 } => Self::table(bytes, Order::LowFirst, &INTEGERS),
-            Codes::Unsigned { bytes, bits: 8 } => Some(Self::Bytes { bytes, signed: false }),
-            Codes::Signed { codes } => Some(Self::Bytes { bytes: bytes(codes), signed: true }),
-            _ => None,
-        }
-    }
-
-    /// `None` for values that are far from one.
-    fn table(bytes: &'a [u8], order: Order, values: &[f32; 16]) -> Option<Self> {
-        let mut tables = [[0; 2 * TILE]; PIECES];
-        let mut pieces = 1;
-        for (i, value) in values.iter().enumerate() {
-            if *value != 0.0 && !(1e-3..1e3).contains(&value.abs()) {
-                return None;
-            }
-            let mut rest = *value;
-            for (p, table) in tables.iter_mut().enumerate() {
-                let piece = f32::from_bits(rest.to_bits().wrapping_add(0x8000) & !0xFFFF);
-                rest -= piece;
-                // The fifth bit of an index is a stranger's.
-                [table[i], table[i + TILE]] = [(piece.to_bits() >> 16) as u16; 2];
-                if piece != 0.0 {
-                    pieces = pieces.max(p + 1);
-                }
-            }
-        }
-        let pieces = if pieces == 1 { 1 } else { PIECES };
-        Some(Self::Table { bytes, high_first: order == Order::HighFirst, tables, pieces })
-    }
-
-    fn pieces(&self) -> usize {
-        if let Self::Table { pieces, .. } = self { *pieces } else { 1 }
-    }
-
-    /// Writes the tiles of a run of [`WIDTH`] rows: for each 16 rows and each step, one of each piece.
-    ///
-    /// # Safety
-    /// Rows `first..first + rows` lie in a matrix of `k` columns, and the run in the rows; there is room for the tiles; the
-    /// machine has AVX-512 with `bf16`.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn fill(&self, k: usize, first: usize, rows: usize, run: usize, tiles: *mut Tile) {
-        let place = |row: usize, step: usize, piece: usize, pieces: usize| {
-            let tile = (row / TILE * 2 + step) * pieces + piece;
-            tiles.wrapping_add(tile).cast::<__m512i>().wrapping_add(row % TILE)
-        };
-        match self {
-            Self::Table { bytes, high_first, tables, pieces } => {
-                let tables = tables.map(|table| {
-                    // SAFETY: 32 words.
-                    unsafe { _mm512_loadu_si512(table.as_ptr().cast()) }
-                });
-                for row in 0..rows {
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        let from = bytes.as_ptr().add((first + row) * (k / 2) + run * STEP);
-                        _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(WIDTH * k / 2).cast());
-                        let low = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
-                        let high = _mm512_srli_epi16::<4>(low);
-                        let (even, odd) = if *high_first { (high, low) } else { (low, high) };
-                        for (piece, table) in tables.iter().enumerate().take(*pieces) {
-                            _mm512_store_si512(place(row, 0, piece, *pieces), _mm512_permutexvar_epi16(even, *table));
-                            _mm512_store_si512(place(row, 1, piece, *pieces), _mm512_permutexvar_epi16(odd, *table));
-                        }
-                    }
-                }
-            }
-            Self::Bytes { bytes, signed } => {
-                for row in 0..rows {
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        let from = bytes.as_ptr().add((first + row) * k + run * RUN);
-                        _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(WIDTH * k).cast());
-                        let words = _mm512_loadu_si512(from.cast());
-                        let (even, odd) = if *signed {
-                            (_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(words)), _mm512_srai_epi16::<8>(words))
-                        } else {
-                            (_mm512_and_si512(words, _mm512_set1_epi16(255)), _mm512_srli_epi16::<8>(words))
-                        };
-                        for (step, words) in [even, odd].into_iter().enumerate() {
-                            let low = _mm512_cvtepi16_epi32(_mm512_castsi512_si256(words));
-                            let high = _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64::<1>(words));
-                            // Integers of eight bits are `bf16` numbers.
-                            let floats = _mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low));
-                            _mm512_store_si512(
-                                place(row, step, 0, 1),
-                                std::mem::transmute::<__m512bh, __m512i>(floats),
-                            );
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Computes the product and says so, or leaves the output to others where the layout or the numbers do not fit.
-///
-/// # Safety
-/// The matrix and all lengths were checked, none of them 0, and the machine has AMX.
-pub(crate) unsafe fn multiply(product: &Product, threads: usize) -> bool {
-    let &Product { matrix, scales, biases, x, m, .. } = product;
-    let (n, k, block) = (matrix.n, matrix.k, matrix.block);
+/// Whether the matrix has codes of so many pieces at most, and scales that hold for whole runs.
+pub(crate) fn takes(product: &StoredProduct, pieces: usize) -> bool {
+    let Matrix { k, block, codes, .. } = *product.matrix;
     let uniform = block.is_multiple_of(k) || (k.is_multiple_of(block) && block.is_multiple_of(RUN));
-    let Some(coding) = Coding::new(matrix.codes) else { return false };
-    // Where there are more rows, panels serve more of them each time they are made.
-    if m > if coding.pieces() == 1 { 192 } else { 96 } {
-        return false;
-    }
+    uniform && k.is_multiple_of(RUN) && Coding::new(codes).is_some_and(|coding| coding.pieces() <= pieces)
+}
+
+/// Computes all of a transposed product that this module [`takes`], or nothing of it where its numbers do not fit.
+pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
+    let &StoredProduct { x, m, matrix, threads, .. } = product;
+    let (n, k) = (matrix.n, matrix.k);
+    let Some(coding) = Coding::new(matrix.codes) else { return 0 };
+    let blocks = (n * k).div_ceil(matrix.block);
+    let scales = widened(isa, &matrix.scales, blocks, threads);
+    let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
     // Sums of rows that were scaled to magnitude one must not overflow, nor become subnormal.
     let fits = |numbers: &[f32]| {
         let (least, most) = (1e-25_f32.to_bits(), 1e25_f32.to_bits());
@@ -176,22 +59,22 @@ pub(crate) unsafe fn multiply(product: &Product, threads: usize) -> bool {
             fits & ((magnitude == 0) | (magnitude.wrapping_sub(least) < most - least))
         })
     };
-    if !uniform || !k.is_multiple_of(RUN) || !fits(scales) || !biases.is_none_or(fits) {
-        return false;
+    if !fits(&scales) || !biases.as_deref().is_none_or(fits) {
+        return 0;
     }
+    let (scales, biases) = (&*scales, biases.as_deref());
     let mut rows = ROWS.take().unwrap_or_default();
     for first in (0..m).step_by(TASK_ROWS) {
         let chunk = first..m.min(first + TASK_ROWS);
-        // SAFETY: the caller's promise.
+        // SAFETY: the engine is called where there is AMX, for rows that are whole runs.
         if !unsafe { rows.fill(x, k, chunk.clone(), threads) } {
-            return false;
+            return 0;
         }
-        let each = n.div_ceil(4 * threads).next_multiple_of(WIDTH).min(TASK_COLUMNS);
-        threads::for_each_on(threads, n.div_ceil(each), |i| {
-            let columns = i * each..n.min((i + 1) * each);
+        let width = n.div_ceil(4 * threads).next_multiple_of(WIDTH).min(TASK_COLUMNS);
+        out.rows_from(first, chunk.len()).for_each(threads, chunk.len(), width, &|out| {
             let mut scratch = SCRATCH.take().unwrap_or_else(Scratch::new);
-            let task = Task { product, coding, rows: &rows, chunk: chunk.clone(), columns };
-            // SAFETY: tasks have disjoint columns; AMX is there.
+            let task = Task { matrix, scales, biases, coding, rows: &rows, out };
+            // SAFETY: AMX is there.
             unsafe { task.run(&mut scratch) };
             SCRATCH.set(Some(scratch));
         });
@@ -199,7 +82,7 @@ pub(crate) unsafe fn multiply(product: &Product, threads: usize) -> bool {
     if rows.tiles.len() <= KEPT {
         ROWS.set(Some(rows));
     }
-    true
+    m
 }
 
 /// Tiles of a part of `x` that a thread keeps for its next product: 16 MiB.
@@ -230,7 +113,7 @@ impl Rows {
         let tiles = Shared(self.tiles.as_mut_ptr().cast::<u32>());
         let (sums, factors) = (Shared(self.sums.as_mut_ptr()), Shared(self.factors.as_mut_ptr()));
         let finite = AtomicBool::new(true);
-        threads::for_each_on(threads, groups * 2, |i| {
+        threads::for_each_on(threads, groups * 2, &|i| {
             for row in i * TILE..(i + 1) * TILE {
                 let (group, column) = (row / WIDTH, row % WIDTH);
                 let from = (chunk.start + row < chunk.end).then(|| x[(chunk.start + row) * k..][..k].as_ptr());
@@ -327,22 +210,24 @@ thread_local! {
 }
 
 struct Task<'a> {
-    product: &'a Product<'a>,
+    matrix: &'a Matrix<'a>,
+    /// For each block.
+    scales: &'a [f32],
+    biases: Option<&'a [f32]>,
     coding: Coding<'a>,
     rows: &'a Rows,
-    /// Which rows of `x` they are.
-    chunk: Range<usize>,
-    /// Rows of the matrix.
-    columns: Range<usize>,
+    /// The output of these rows, for some rows of the matrix.
+    out: Rectangle<'a, f32>,
 }
 
 impl Task<'_> {
     /// # Safety
-    /// The columns of these rows of the output are the caller's alone; the machine has AMX.
+    /// The machine has AMX.
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn run(&self, scratch: &mut Scratch) {
-        let Matrix { n, k, block, .. } = *self.product.matrix;
-        let (runs, groups) = (k / RUN, self.chunk.len().div_ceil(WIDTH));
+    unsafe fn run(mut self, scratch: &mut Scratch) {
+        let Matrix { k, block, .. } = *self.matrix;
+        let (chunk, columns) = (self.out.rows(), self.out.columns());
+        let (runs, groups) = (k / RUN, chunk.len().div_ceil(WIDTH));
         let pieces = self.coding.pieces();
         // SAFETY: AMX is there, and this is the only place on the thread's stack that uses it.
         let tiles = unsafe { Tiles::new() };
@@ -351,11 +236,11 @@ impl Task<'_> {
         for numbers in [&mut *scales, &mut *biases] {
             numbers.resize(numbers.len().max(runs), [0.0; WIDTH]);
         }
-        for first in self.columns.clone().step_by(WIDTH) {
-            let count = WIDTH.min(self.columns.end - first);
+        for first in columns.clone().step_by(WIDTH) {
+            let count = WIDTH.min(columns.end - first);
             sums.fill([0.0; TASK_ROWS]);
-            turn(self.product.scales, first..first + count, k, block, scales);
-            if let Some(numbers) = self.product.biases {
+            turn(self.scales, first..first + count, k, block, scales);
+            if let Some(numbers) = self.biases {
                 turn(numbers, first..first + count, k, block, biases);
             }
             for run in 0..runs {
@@ -386,7 +271,7 @@ impl Task<'_> {
                             }
                         }
                     }
-                    if self.product.biases.is_none() {
+                    if self.biases.is_none() {
                         continue;
                     }
                     let x_sums = self.rows.sums[(group * runs + run) * WIDTH..].as_ptr();
@@ -403,11 +288,11 @@ impl Task<'_> {
                     }
                 }
             }
-            for (at, i) in self.chunk.clone().enumerate() {
+            for at in chunk.clone() {
                 let factor = self.rows.factors[at];
-                for (row, sums) in sums.iter().enumerate().take(count) {
-                    // SAFETY: the element lies in the rectangle.
-                    unsafe { *self.product.out.add(i * n + first + row) = sums[at] * factor };
+                let out = &mut self.out.row(at)[first - columns.start..];
+                for (out, sums) in out.iter_mut().zip(sums.iter()).take(count) {
+                    *out = sums[at] * factor;
                 }
             }
         }

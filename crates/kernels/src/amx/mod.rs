@@ -11,6 +11,7 @@
 
 mod bytes;
 pub(crate) mod codes;
+mod coding;
 pub(crate) mod panels;
 
 #[allow(clippy::wildcard_imports)]

@@ -14,7 +14,12 @@ use std::{
 };
 
 use super::{PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, powers, split};
-use crate::{Isa, threads, tile::Product};
+use crate::{
+    Isa,
+    output::{Output, Rectangle},
+    threads,
+    tile::Product,
+};
 
 /// Steps that one panel covers; its pieces fill half of a usual first-level cache.
 const DEPTH: usize = 128;
@@ -28,50 +33,35 @@ const TASK_COLUMNS: usize = 128;
 /// The binary exponents between which the largest magnitude of a panel's column may lie.
 const EXPONENTS: Range<i32> = -90..100;
 
-/// Computes the product and says so, or does nothing because `x` is not finite.
-///
-/// # Safety
-/// As for [`Product::run`]; the machine has AMX.
-pub(crate) unsafe fn multiply(product: &Product, threads: usize) -> bool {
-    let steps = product.depth.div_ceil(STEP);
+/// Computes the product, as many of its rows as are finite and fill whole parts of `x`.
+pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
+    let &Product { m, threads, .. } = product;
     let mut x = SPLIT.take().unwrap_or_default();
-    for first in (0..product.m).step_by(TASK_ROWS) {
-        let rows = first..product.m.min(first + TASK_ROWS);
-        // SAFETY: the rows are those of the product, and the instructions are there.
+    let mut done = 0;
+    while done < m {
+        let rows = done..m.min(done + TASK_ROWS);
+        // SAFETY: the engine is called where there is AMX; the rows are those of the product.
         if !unsafe { x.fill(product, rows.clone(), threads) } {
-            if first == 0 {
-                return false;
-            }
-            let rest = Product {
-                x: product.x.wrapping_add(first * product.x_stride),
-                m: product.m - first,
-                out: product.out.wrapping_add(first * product.out_stride),
-                ..*product
-            };
-            // SAFETY: the rest of the caller's product.
-            unsafe { rest.run(Isa::Avx512, threads) };
             break;
         }
-        let each = product.columns.div_ceil(4 * threads).next_multiple_of(WIDTH).min(TASK_COLUMNS);
-        let column_tasks = product.columns.div_ceil(each);
+        let mut out = out.rows_from(done, rows.len());
+        let width = out.columns().div_ceil(4 * threads).next_multiple_of(WIDTH).min(TASK_COLUMNS);
         // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
-        let height = rows.len().div_ceil((threads / column_tasks).max(1)).next_multiple_of(2 * TILE);
-        let row_tasks = rows.len().div_ceil(height);
-        threads::for_each_on(threads, column_tasks * row_tasks, |i| {
-            let (column, row) = (i / row_tasks * each, i % row_tasks * height);
-            let columns = column..product.columns.min(column + each);
-            let rows = row..rows.len().min(row + height);
-            let task = Task { product, x: &x, steps, first, rows, columns };
+        let row_tasks = (threads / out.columns().div_ceil(width)).max(1);
+        let height = rows.len().div_ceil(row_tasks).next_multiple_of(2 * TILE);
+        out.for_each(threads, height, width, &|out| {
+            let task = Task { product, isa, x: &x, first: rows.start, out };
             let mut scratch = SCRATCH.take().unwrap_or_else(Scratch::new);
-            // SAFETY: tasks have disjoint rectangles of the output; the instructions are there.
+            // SAFETY: the instructions are there.
             unsafe { task.run(&mut scratch) };
             SCRATCH.set(Some(scratch));
         });
+        done = rows.end;
     }
     if x.tiles.len() <= KEPT {
         SPLIT.set(Some(x));
     }
-    true
+    done
 }
 
 /// Tiles of a part of `x` that a thread keeps for its next product: 16 MiB.
@@ -104,13 +94,13 @@ impl Split {
         let (tiles, factors) = (Shared(self.tiles.as_mut_ptr()), Shared(self.factors.as_mut_ptr()));
         let finite = AtomicBool::new(true);
         let threads = if rows.len() * product.depth < SERIAL { 1 } else { threads };
-        threads::for_each_on(threads, bands, |band| {
+        threads::for_each_on(threads, bands, &|band| {
             let first = rows.start + band * TILE;
             for row in 0..TILE {
                 // SAFETY: the tiles and factors of a band belong to one task; rows beyond the last are not read.
                 unsafe {
                     let tiles = tiles.at(band * steps * PIECES).cast::<u32>().add(row * STEP / 2);
-                    let from = (first + row < rows.end).then(|| product.x.add((first + row) * product.x_stride));
+                    let from = (first + row < rows.end).then(|| product.row(first + row).as_ptr());
                     match split_row(from, product.depth, tiles) {
                         Some(factor) => *factors.at(band * TILE + row) = factor,
                         None => finite.store(false, Ordering::Relaxed),
@@ -186,21 +176,20 @@ thread_local! {
 /// A rectangle of the output.
 struct Task<'a> {
     product: &'a Product<'a>,
+    isa: Isa,
     x: &'a Split,
-    /// Of the whole sum.
-    steps: usize,
-    /// The row of the product that is the first of `x`.
+    /// The row of the product that is the first of `x` and of the output.
     first: usize,
-    /// Of `x`; starts with a tile.
-    rows: Range<usize>,
-    columns: Range<usize>,
+    /// Starts with a tile of `x`.
+    out: Rectangle<'a, f32>,
 }
 
 impl Task<'_> {
     /// # Safety
-    /// The rectangle lies in the output and is the caller's alone; the machine has AMX and AVX-512.
-    unsafe fn run(&self, scratch: &mut Scratch) {
-        let Self { product, rows, columns, .. } = self;
+    /// The machine has AMX and AVX-512.
+    unsafe fn run(mut self, scratch: &mut Scratch) {
+        let Self { product, isa, .. } = self;
+        let (rows, columns) = (self.out.rows(), self.out.columns());
         // SAFETY: AMX is there, and this is the only place on the thread's stack that uses it.
         let tiles = unsafe { Tiles::new() };
         let bands = rows.len().div_ceil(TILE);
@@ -220,7 +209,7 @@ impl Task<'_> {
                 let pieces = scratch.pieces.as_mut_ptr();
                 // SAFETY: the panel has room for all steps, and the ranges lie in the product.
                 unsafe {
-                    product.panels.fill(Isa::Avx512, start, depth, first, width, panel);
+                    product.panels.fill(isa, start, depth, first, width, panel);
                     if split_panel(panel, depth, width, pieces.cast()) {
                         self.add_tiles(&tiles, start, depth, pieces, sums.add(first - columns.start));
                     } else {
@@ -239,12 +228,9 @@ impl Task<'_> {
             for (first, out_of_range) in columns.clone().step_by(WIDTH).zip(out_of_range) {
                 let factor = if out_of_range { 1.0 } else { self.x.factors[i] };
                 let width = WIDTH.min(columns.end - first);
-                // SAFETY: a part of the row of the sums and of that of the rectangle.
-                let (sums, out) = unsafe {
-                    let sums = sums.add(at * TASK_COLUMNS + first - columns.start);
-                    let out = product.out.add((self.first + i) * product.out_stride + first);
-                    (slice::from_raw_parts(sums, width), slice::from_raw_parts_mut(out, width))
-                };
+                // SAFETY: a part of the row of the sums.
+                let sums = unsafe { slice::from_raw_parts(sums.add(at * TASK_COLUMNS + first - columns.start), width) };
+                let out = &mut self.out.row(i)[first - columns.start..][..width];
                 for (out, sum) in out.iter_mut().zip(sums) {
                     *out = if product.accumulate { *out + sum * factor } else { sum * factor };
                 }
@@ -257,11 +243,12 @@ impl Task<'_> {
     /// # Safety
     /// The panel was split, and there are sums of all rows of whole tiles.
     unsafe fn add_tiles(&self, _: &Tiles, start: usize, depth: usize, panel: *const Tile, sums: *mut f32) {
-        let steps = depth.div_ceil(STEP);
-        let bands = self.rows.len().div_ceil(TILE);
+        let (steps, all) = (depth.div_ceil(STEP), self.product.depth.div_ceil(STEP));
+        let rows = self.out.rows();
+        let bands = rows.len().div_ceil(TILE);
         let x = |band: usize| {
-            let band = self.rows.start / TILE + band;
-            self.x.tiles[(band * self.steps + start / STEP) * PIECES..].as_ptr()
+            let band = rows.start / TILE + band;
+            self.x.tiles[(band * all + start / STEP) * PIECES..].as_ptr()
         };
         for band in (0..bands).step_by(2) {
             // SAFETY: the caller's promise.
@@ -283,14 +270,14 @@ impl Task<'_> {
     /// The columns lie in the product; there is room for a panel, and sums of all rows.
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn multiply_floats(&self, first: usize, width: usize, panel: *mut f32, sums: *mut f32) {
-        let Self { product, rows, .. } = self;
+        let Self { product, isa, .. } = self;
         for start in (0..product.depth).step_by(DEPTH) {
             let depth = DEPTH.min(product.depth - start);
             // SAFETY: as the caller says; the panel and the sums are as wide as two vectors.
             unsafe {
-                product.panels.fill(Isa::Avx512, start, depth, first, width, panel);
-                for (at, i) in rows.clone().enumerate() {
-                    let x = product.x.add((self.first + i) * product.x_stride + start);
+                product.panels.fill(*isa, start, depth, first, width, panel);
+                for (at, i) in self.out.rows().enumerate() {
+                    let x = product.row(self.first + i)[start..].as_ptr();
                     let to = sums.add(at * TASK_COLUMNS);
                     let (mut left, mut right) = if start == 0 {
                         (_mm512_setzero_ps(), _mm512_setzero_ps())

@@ -3,7 +3,8 @@
 //! The `gemm` crate packs a transposed `B` float by float, which costs more than the product itself for small `A`.
 
 use crate::{
-    Isa,
+    Isa, engine,
+    output::Output,
     simd::{Kernel, Simd, panel_width, run},
     threads,
     tile::{Panels, Product},
@@ -28,19 +29,17 @@ impl ByRows {
     /// # Safety
     /// `a: [m, k]`, `b: [n, k]` and `c: [m, n]` are matrices with these leading dimensions, and `c` overlaps neither other.
     pub(super) unsafe fn run(self, parallel: bool) {
-        let product = Product {
-            x: self.a,
-            x_stride: self.lda,
-            m: self.m,
-            depth: self.k,
-            columns: self.n,
-            panels: &Rows { data: self.b, stride: self.ldb },
-            out: self.c,
-            out_stride: self.ldc,
-            accumulate: self.accumulate,
+        let threads = if parallel { threads::count() } else { 1 };
+        // SAFETY: the caller's promise.
+        let (mut product, mut out) = unsafe {
+            let panels = &Rows { data: self.b, stride: self.ldb };
+            (
+                Product::new(self.a, self.lda, self.m, self.k, panels, threads),
+                Output::at(self.c, self.m, self.n, self.ldc),
+            )
         };
-        // SAFETY: the caller's promise; the instruction set was detected.
-        unsafe { product.run(Isa::detect(), if parallel { threads::count() } else { 1 }) };
+        product.accumulate = self.accumulate;
+        engine::multiply(&product, Isa::detect(), &mut out);
     }
 }
 

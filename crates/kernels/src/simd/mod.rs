@@ -133,6 +133,10 @@ const fn stream_shifts(bits: usize) -> [u32; 16] {
 /// A loop with its arguments, to be compiled once for each instruction set.
 pub(crate) trait Kernel {
     type Output;
+    /// Whether it is compiled for the instruction sets that have vectors.
+    const VECTORS: bool = true;
+    /// Whether it is compiled for the portable reference.
+    const PORTABLE: bool = true;
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
@@ -142,13 +146,14 @@ pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: every public function checks the instruction set that it is given.
-        Isa::Avx512 | Isa::Amx => unsafe { avx512::run(kernel) },
+        Isa::Avx512 | Isa::Amx if K::VECTORS => unsafe { avx512::run(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx2 => unsafe { avx2::run(kernel) },
+        Isa::Avx2 if K::VECTORS => unsafe { avx2::run(kernel) },
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon => kernel.run(neon::Neon),
-        _ => kernel.run(portable::Portable),
+        Isa::Neon if K::VECTORS => kernel.run(neon::Neon),
+        _ if K::PORTABLE => kernel.run(portable::Portable),
+        _ => unreachable!("a kernel for which `codec::dispatch` has no codes on {isa:?}"),
     }
 }
 

@@ -32,13 +32,18 @@ fn block_sizes_outside_the_format_are_refused() {
 fn widths_that_no_format_has_are_refused() {
     let table = |bits| Codes::Table { bytes: &[0; 64], bits, order: Order::LowFirst, values: &[0.0; 16] };
     let unsigned = |bits| Codes::Unsigned { bytes: &[0; 64], bits };
-    for codes in [table(0), table(3), table(8), unsigned(0), unsigned(9)] {
+    for codes in [table(0), table(5), table(8), unsigned(0), unsigned(9)] {
         let (Codes::Table { bits, .. } | Codes::Unsigned { bits, .. }) = codes else { panic!("{codes:?}") };
         assert_eq!(
             message(dequantize(&Matrix { codes, ..MATRIX }, &mut [0.0; 128][..])),
-            format!("codes of {bits} bits are in no format\nhelp: tables take 1, 2 or 4 bits, and integers 1 to 8")
+            format!("codes of {bits} bits are in no format\nhelp: tables take 1 to 4 bits, and integers 1 to 8")
         );
     }
+    let codes = Codes::Table { bytes: &[0; 48], bits: 3, order: Order::HighFirst, values: &[0.0; 16] };
+    assert_eq!(
+        message(dequantize(&Matrix { codes, ..MATRIX }, &mut [0.0; 128][..])),
+        "codes of 3 bits cannot be packed high first\nhelp: pack them low first, as one stream of bits"
+    );
 }
 
 #[test]

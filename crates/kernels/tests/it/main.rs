@@ -8,6 +8,7 @@ mod formats;
 mod golden;
 mod int8_matmul;
 mod matmul;
+mod outputs;
 mod quantize;
 mod random;
 mod stored;

@@ -1,0 +1,172 @@
+//! Matrices and activations as integers, and their product on every instruction set.
+
+use crate::{
+    Codes, Isa, KernelError, Matrix, Order, encode,
+    encode::Format,
+    int8::{Int8, Scale},
+    output::Output,
+    simd::{Kernel, Simd, run},
+    threads,
+};
+
+/// A product of integers, which has results and terms.
+pub(crate) struct IntegerProduct<'a> {
+    pub(crate) rows: &'a Rows,
+    pub(crate) matrix: &'a Matrix<'a>,
+    pub(crate) weights: &'a Weights<'a>,
+}
+
+/// Elements of a row whose products are summed before they are scaled, at most. Below 2^10 every such sum is an `f32`.
+pub(crate) const STEP: usize = 512;
+
+/// A matrix's codes as integers.
+pub(crate) struct Weights<'a> {
+    pub(crate) codes: Integers<'a>,
+    /// What an integer is worth, in units of its block's scale.
+    pub(crate) unit: f32,
+}
+
+/// Integers of a matrix, as they are stored.
+pub(crate) enum Integers<'a> {
+    Table { bytes: &'a [u8], order: Order, values: [i8; 16] },
+    Signed(&'a [i8]),
+}
+
+impl<'a> Weights<'a> {
+    pub(crate) fn new(codes: &Codes<'a>) -> Result<Self, KernelError> {
+        match *codes {
+            Codes::Table { bytes, bits: 4, order, values } => {
+                let (values, unit) = round_table(values);
+                Ok(Self { codes: Integers::Table { bytes, order, values }, unit })
+            }
+            Codes::Signed { codes } => Ok(Self { codes: Integers::Signed(codes), unit: 1.0 }),
+            Codes::Table { .. } => Err(KernelError::Int8 { what: "tables of fewer than 4 bits" }),
+            Codes::Unsigned { .. } => Err(KernelError::Int8 { what: "unsigned codes" }),
+            Codes::E4m3 { .. } => Err(KernelError::Int8 { what: "E4M3 codes" }),
+        }
+    }
+}
+
+/// The integers nearest to a table's values in the unit that the squares of their errors are least in, and the unit.
+fn round_table(values: &[f32; 16]) -> ([i8; 16], f32) {
+    let top = f64::from(encode::absmax(values));
+    let round = |steps: u8| values.map(|value| (f64::from(value) * (f64::from(steps) / top)).round_ties_even());
+    let error = |steps: u8| -> f64 {
+        let exact = values.iter().map(|value| f64::from(*value) / top);
+        exact.zip(round(steps)).map(|(value, integer)| (value - integer / f64::from(steps)).powi(2)).sum()
+    };
+    // A table of zeros, or with a NaN, has no error that compares; any number of steps will do.
+    let steps = (64..=127).min_by(|&a, &b| error(a).total_cmp(&error(b))).unwrap_or(127);
+    (round(steps).map(|integer| integer as i8), (top / f64::from(steps)) as f32)
+}
+
+/// Activations as integers.
+pub(crate) struct Rows {
+    /// `[m, k]`.
+    pub(crate) codes: Vec<i8>,
+    /// What a sum of products is worth in each row, in units of the block's scale.
+    pub(crate) units: Vec<f32>,
+}
+
+impl Rows {
+    /// Rounds rows of `k` floats.
+    pub(crate) fn new(isa: Isa, x: &[f32], k: usize) -> Self {
+        let mut rows = Self { codes: vec![0; x.len()], units: vec![0.0; x.len().checked_div(k).unwrap_or(0)] };
+        let k = k.max(1);
+        let each = ROUNDED.div_ceil(k);
+        let parts = rows.codes.chunks_mut(each * k).zip(rows.units.chunks_mut(each)).zip(x.chunks(each * k));
+        threads::for_each_part(usize::MAX, parts, &|((codes, units), x)| run(isa, Round { x, k, codes, units }));
+        rows
+    }
+}
+
+/// Elements that one task rounds, about.
+const ROUNDED: usize = 1 << 14;
+
+struct Round<'a> {
+    x: &'a [f32],
+    k: usize,
+    codes: &'a mut [i8],
+    units: &'a mut [f32],
+}
+
+impl Kernel for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for ((x, codes), unit) in self.x.chunks(self.k).zip(self.codes.chunks_mut(self.k)).zip(self.units) {
+            let most = encode::absmax(x);
+            if !most.is_finite() {
+                *unit = f32::NAN;
+                continue;
+            }
+            let scale = Scale::new(most);
+            *unit = scale.unit;
+            for (code, x) in codes.iter_mut().zip(x) {
+                *code = Int8.code(scale, *x).cast_signed();
+            }
+        }
+    }
+}
+
+/// Computes all of the product, by rows of the matrix, each of which is decoded once.
+pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>) -> usize {
+    let &IntegerProduct { rows, matrix, .. } = product;
+    let (m, n, k) = (rows.units.len(), matrix.n, matrix.k);
+    let mut turned = vec![0.0; m * n];
+    let each = (1_usize << 16).div_ceil(k * m).clamp(1, n.div_ceil(4 * threads::count()));
+    Output::new(&mut turned, m).for_each(usize::MAX, each, m, &|mut part| {
+        for row in part.rows() {
+            run(isa, Row { product, row, sums: part.row(row) });
+        }
+    });
+    out.for_each(1, 1, n, &|mut out| {
+        let i = out.rows().start;
+        for (j, y) in out.row(i).iter_mut().enumerate() {
+            *y = turned[j * m + i] * rows.units[i];
+        }
+    });
+    m
+}
+
+/// A row of a matrix against all rows of activations, in any layout.
+struct Row<'a> {
+    product: &'a IntegerProduct<'a>,
+    row: usize,
+    /// From zero on.
+    sums: &'a mut [f32],
+}
+
+impl Kernel for Row<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { product: IntegerProduct { rows, matrix, weights }, row, sums } = self;
+        let k = matrix.k;
+        let start = row * k;
+        let mut integers = vec![0_i8; k];
+        match &weights.codes {
+            Integers::Signed(codes) => integers.copy_from_slice(&codes[start..start + k]),
+            Integers::Table { bytes, order, values } => {
+                for (e, value) in (start..).zip(&mut integers) {
+                    let high = (e % 2 == 0) == (*order == Order::HighFirst);
+                    let byte = bytes[e / 2];
+                    *value = values[usize::from(if high { byte >> 4 } else { byte & 15 })];
+                }
+            }
+        }
+        for (out, x) in sums.iter_mut().zip(rows.codes.chunks_exact(k)) {
+            let mut at = 0;
+            while at < k {
+                let block = (start + at) / matrix.block;
+                let end = ((block + 1) * matrix.block - start).min((at / STEP + 1) * STEP).min(k);
+                let products = x[at..end].iter().zip(&integers[at..end]);
+                let sum: i32 = products.map(|(x, w)| i32::from(*x) * i32::from(*w)).sum();
+                *out += sum as f32 * matrix.scales.get(block);
+                at = end;
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The product of integers on AVX-512's VNNI: sums of four products of an unsigned and a signed byte.
+//!
+//! The weights are the unsigned side, 128 above what they stand for; sums start at -128 times the sum of the
+//! activations, which takes that away again. Panels of 32 rows are transposed by words, so that each lane sums one
+//! row's products and no sum ever crosses lanes. The even and the odd elements of a word of eight 4-bit codes are two
+//! of the steps of the sum, and the activations are laid out likewise.
+
+mod panel;
+mod tile;
+
+use panel::{Transpose, Words, decode};
+use tile::Tile;
+
+use crate::{
+    Isa, Matrix, Order, Scales, amx,
+    integers::{IntegerProduct, Integers, Rows, STEP},
+    matrix::bytes,
+    output::{Output, Rectangle},
+    simd::{Kernel, Simd, run},
+    threads,
+};
+
+/// Rows of the matrix in a panel: two vectors of sums.
+const WIDTH: usize = 32;
+
+/// Bytes of a panel: the integers of [`STEP`] elements of its rows.
+const PANEL: usize = STEP * WIDTH;
+
+/// Rows of activations of a task; bounds what it goes back to for each panel.
+const TASK_ROWS: usize = 504;
+
+/// Bytes from row to row of activations within a step: off a power of two, or rows would share cache sets.
+const STRIDE: usize = STEP + 64;
+
+/// Whether this machine has the instructions beside those of [`Isa::Avx512`].
+pub(crate) fn is_available() -> bool {
+    is_x86_feature_detected!("avx512vnni")
+}
+
+/// Whether rows and blocks are whole words.
+pub(crate) fn takes(product: &IntegerProduct) -> bool {
+    let Matrix { k, block, .. } = *product.matrix;
+    let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
+    uniform && k.is_multiple_of(8) && block.is_multiple_of(8)
+}
+
+/// Whether runs of elements that share a scale are whole tiles of AMX.
+pub(crate) fn is_whole_tiles(product: &IntegerProduct) -> bool {
+    Step::all(product.matrix).iter().all(|step| step.ends.iter().all(|end| end.is_multiple_of(amx::BYTES)))
+}
+
+/// Computes all of a product that this module [`takes`], on a machine where it is [available](is_available).
+pub(crate) fn multiply(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) -> usize {
+    multiply_by(product, false, out)
+}
+
+/// The same on AMX, in whole tiles.
+pub(crate) fn multiply_tiles(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) -> usize {
+    multiply_by(product, true, out)
+}
+
+fn multiply_by(product: &IntegerProduct, tiles: bool, out: &mut Output<f32>) -> usize {
+    let &IntegerProduct { rows, matrix, weights } = product;
+    let steps = &Step::all(matrix);
+    let x = &Activations::new(rows, matrix.k, steps, matches!(weights.codes, Integers::Table { .. }));
+    let m = rows.units.len();
+    // Narrow enough to be shared evenly, wide enough that a thread's scratch memory is worth making.
+    let width = matrix.n.div_ceil(8 * threads::count()).next_multiple_of(WIDTH);
+    out.for_each(usize::MAX, m.div_ceil(m.div_ceil(TASK_ROWS)), width, &|out| {
+        let part = Part { x, units: &rows.units, steps, matrix, codes: &weights.codes, tiles };
+        // SAFETY: the instructions are there.
+        unsafe { part.run(out) };
+    });
+    m
+}
+
+/// A stretch of the rows that is summed at a time, cut where the scale changes.
+struct Step {
+    start: usize,
+    len: usize,
+    /// Where each run of elements that share a scale ends, from `start`.
+    ends: Vec<usize>,
+    /// The block of each run, counted from that of the row's first element.
+    blocks: Vec<usize>,
+}
+
+impl Step {
+    fn all(&Matrix { k, block, .. }: &Matrix) -> Vec<Self> {
+        (0..k).step_by(STEP).map(|start| Self::new(start, k, block)).collect()
+    }
+
+    fn new(start: usize, k: usize, block: usize) -> Self {
+        let len = STEP.min(k - start);
+        let (mut ends, mut blocks) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < len {
+            // Blocks longer than a row start with one.
+            blocks.push((start + at) / block);
+            at = ((start + at) / block * block + block - start).min(len);
+            ends.push(at);
+        }
+        Self { start, len, ends, blocks }
+    }
+}
+
+/// The activations in the order in which the tile reads them.
+struct Activations {
+    /// For each step and each row, [`STRIDE`] bytes; as many rows more as AMX may read beyond the last.
+    codes: Vec<i8>,
+    /// For each step and each row, where the sum of each run starts.
+    starts: Vec<i32>,
+    /// Where a step's part of `starts` begins.
+    offsets: Vec<usize>,
+}
+
+impl Activations {
+    fn new(rows: &Rows, k: usize, steps: &[Step], pairs: bool) -> Self {
+        let m = rows.units.len();
+        let mut offsets = Vec::with_capacity(steps.len());
+        let mut total = 0;
+        for step in steps {
+            offsets.push(total);
+            total += m * step.ends.len();
+        }
+        let mut all = Self { codes: vec![0; (steps.len() * m + amx::ROWS) * STRIDE], starts: vec![0; total], offsets };
+        let mut starts = &mut all.starts[..];
+        let mut tasks = Vec::with_capacity(steps.len());
+        for (step, codes) in steps.iter().zip(all.codes.chunks_exact_mut(m * STRIDE)) {
+            let (these, rest) = starts.split_at_mut(m * step.ends.len());
+            tasks.push(Arrange { rows: &rows.codes, k, step, pairs, codes, starts: these });
+            starts = rest;
+        }
+        let count = if m * k < SERIAL { 1 } else { threads::count() };
+        threads::for_each_part(count, tasks.into_iter(), &|task| run(Isa::Avx512, task));
+        all
+    }
+}
+
+/// Fewer activations than this do not wake a second thread.
+const SERIAL: usize = 1 << 16;
+
+/// One step of the activations.
+struct Arrange<'a> {
+    rows: &'a [i8],
+    k: usize,
+    step: &'a Step,
+    pairs: bool,
+    codes: &'a mut [i8],
+    starts: &'a mut [i32],
+}
+
+impl Kernel for Arrange<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { rows, k, step, pairs, codes, starts } = self;
+        let starts = starts.chunks_exact_mut(step.ends.len());
+        for ((row, to), starts) in rows.chunks_exact(k).zip(codes.chunks_exact_mut(STRIDE)).zip(starts) {
+            let row = &row[step.start..step.start + step.len];
+            if pairs {
+                for (to, from) in to.as_chunks_mut::<8>().0.iter_mut().zip(row.as_chunks::<8>().0) {
+                    *to = [from[0], from[2], from[4], from[6], from[1], from[3], from[5], from[7]];
+                }
+            } else {
+                to[..step.len].copy_from_slice(row);
+            }
+            let mut from = 0;
+            for (start, &end) in starts.iter_mut().zip(&step.ends) {
+                *start = -128 * row[from..end].iter().map(|x| i32::from(*x)).sum::<i32>();
+                from = end;
+            }
+        }
+    }
+}
+
+/// What a task needs to know.
+struct Part<'a> {
+    x: &'a Activations,
+    units: &'a [f32],
+    steps: &'a [Step],
+    matrix: &'a Matrix<'a>,
+    codes: &'a Integers<'a>,
+    /// Whether there is AMX, and runs are whole tiles.
+    tiles: bool,
+}
+
+/// A cache line, so that no vector of a panel spans two.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u8; 64]);
+
+impl Part<'_> {
+    /// Computes a rectangle of the output.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn run(&self, mut out: Rectangle<f32>) {
+        let (m, rows, columns) = (self.units.len(), out.rows(), out.columns());
+        let (row, height) = (rows.start, rows.len());
+        let mut panel = vec![Line([0; 64]); PANEL / 64];
+        let mut words = Box::new([[0; PANEL / 8]; 2]);
+        let mut scales = vec![[0.0_f32; WIDTH]; STEP / 8];
+        let mut sums = vec![[0.0_f32; WIDTH]; height];
+        let mut products = Box::new([[[0_i32; WIDTH]; amx::ROWS]; 2]);
+        // SAFETY: AMX is there if `tiles` says so.
+        let tiles = self.tiles.then(|| unsafe { amx::Tiles::new() });
+        for first in columns.clone().step_by(WIDTH) {
+            let within = first - columns.start..columns.len().min(first - columns.start + WIDTH);
+            sums.fill([0.0; WIDTH]);
+            for (s, step) in self.steps.iter().enumerate() {
+                self.fill(step, first, within.len(), &mut words, &mut panel, &mut scales);
+                let parts = height.div_ceil(if tiles.is_some() { amx::ROWS } else { tile::HEIGHT });
+                for part in 0..parts {
+                    let (from, to) = (part * height / parts, (part + 1) * height / parts);
+                    let tile = Tile {
+                        panel: panel.as_ptr().cast(),
+                        x: self.x.codes[(s * m + row + from) * STRIDE..].as_ptr(),
+                        starts: self.x.starts[self.x.offsets[s] + (row + from) * step.ends.len()..].as_ptr(),
+                        ends: &step.ends,
+                        scales: &scales,
+                        sums: sums[from..to].as_mut_ptr().cast(),
+                    };
+                    // SAFETY: all of it was made for `to - from` rows and the runs of the step, and more rows can be read.
+                    unsafe {
+                        match &tiles {
+                            Some(tiles) => tile.run_tiles(tiles, to - from, &mut products),
+                            None => tile.run(to - from),
+                        }
+                    }
+                }
+            }
+            for (i, sums) in rows.clone().zip(&sums) {
+                for (out, sum) in out.row(i)[within.clone()].iter_mut().zip(sums) {
+                    *out = sum * self.units[i];
+                }
+            }
+        }
+    }
+
+    /// Makes the panel of one step: bytes of four elements for each of its rows, and the scales of its runs.
+    fn fill(
+        &self,
+        step: &Step,
+        first: usize,
+        columns: usize,
+        words: &mut [Words; 2],
+        panel: &mut [Line],
+        scales: &mut [[f32; WIDTH]],
+    ) {
+        let Matrix { k, block, .. } = *self.matrix;
+        let (bytes, per_word): (&[u8], usize) = match self.codes {
+            Integers::Table { bytes, .. } => (bytes, 8),
+            Integers::Signed(codes) => (bytes(codes), 4),
+        };
+        let row_bytes = k / per_word * 4;
+        let count = step.len / per_word;
+        let bytes = &bytes[first * row_bytes + step.start / per_word * 4..];
+        run(Isa::Avx512, Transpose { bytes, row_bytes, rows: columns, count, words });
+        match self.codes {
+            Integers::Table { order, values, .. } => {
+                let table = values.map(|value| value.cast_unsigned() ^ 0x80);
+                // SAFETY: VNNI was detected, which no machine has without the rest of AVX-512 that is used here.
+                unsafe { decode(words, count, table, *order == Order::HighFirst, panel) };
+            }
+            Integers::Signed(_) => {
+                for (half, words) in words.iter().enumerate() {
+                    let lines = panel.iter_mut().skip(half).step_by(2);
+                    for (line, words) in lines.zip(words.as_chunks::<16>().0).take(count) {
+                        for (bytes, word) in line.0.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+                            *bytes = (word ^ 0x8080_8080).to_le_bytes();
+                        }
+                    }
+                }
+            }
+        }
+        // Several blocks to a row, or several rows to a block.
+        let (blocks, rows) = ((k / block).max(1), (block / k).max(1));
+        for row in 0..columns {
+            let base = (first + row) * blocks / rows;
+            for (at, scales) in step.blocks.iter().zip(&mut *scales) {
+                scales[row] = match self.matrix.scales {
+                    Scales::F32(scales) => scales[base + at],
+                    other => other.get(base + at),
+                };
+            }
+        }
+    }
+}

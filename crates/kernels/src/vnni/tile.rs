@@ -1,0 +1,134 @@
+//! The register tile: some rows of activations against a panel.
+
+#[allow(clippy::wildcard_imports)]
+use std::arch::x86_64::*;
+
+use super::{STRIDE, WIDTH};
+use crate::amx;
+
+/// Rows of activations of a register tile.
+pub(super) const HEIGHT: usize = 12;
+
+/// A register tile's part of the sum, for the runs of one step.
+pub(super) struct Tile<'a> {
+    /// For each four elements, 32 words.
+    pub(super) panel: *const u8,
+    pub(super) x: *const i8,
+    pub(super) starts: *const i32,
+    pub(super) ends: &'a [usize],
+    pub(super) scales: &'a [[f32; WIDTH]],
+    pub(super) sums: *mut f32,
+}
+
+impl Tile<'_> {
+    /// # Safety
+    /// The machine has the instructions, and all pointers are good for `rows` rows and all runs.
+    pub(super) unsafe fn run(&self, rows: usize) {
+        // Few rows are several sums each, or one would wait for the other.
+        macro_rules! by_height {
+            ($($height:literal: $chains:literal),*) => {
+                match rows {
+                    // SAFETY: the caller's promise.
+                    $($height => unsafe { self.rows::<$height, $chains>() },)*
+                    _ => unreachable!("tiles have at most {HEIGHT} rows"),
+                }
+            };
+        }
+        by_height!(1: 4, 2: 4, 3: 4, 4: 2, 5: 2, 6: 2, 7: 1, 8: 1, 9: 1, 10: 1, 11: 1, 12: 1);
+    }
+
+    /// As [`run`](Self::run), for up to [`amx::ROWS`] rows and runs that are whole tiles.
+    ///
+    /// # Safety
+    /// As for [`run`](Self::run); [`amx::ROWS`] rows are readable at `x`.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) unsafe fn run_tiles(
+        &self,
+        tiles: &amx::Tiles,
+        rows: usize,
+        products: &mut [[[i32; WIDTH]; amx::ROWS]; 2],
+    ) {
+        let multiply = |r: usize, to: &mut [[i32; WIDTH]; amx::ROWS]| {
+            let from = if r == 0 { 0 } else { self.ends[r - 1] };
+            // SAFETY: the panel and the rows have all elements of the run.
+            unsafe {
+                let (x, panel) = (self.x.add(from), self.panel.add(from * WIDTH));
+                let steps = (self.ends[r] - from) / amx::BYTES;
+                amx::multiply_bytes(tiles, x, STRIDE, panel, steps, to.as_mut_ptr().cast());
+            }
+        };
+        multiply(0, &mut products[0]);
+        for (r, scales) in self.scales.iter().enumerate().take(self.ends.len()) {
+            // The next run, so that its tiles are not waited for.
+            if r + 1 < self.ends.len() {
+                multiply(r + 1, &mut products[(r + 1) % 2]);
+            }
+            let products = &products[r % 2];
+            // SAFETY: the scales and the sums are 32 floats for each run and row, which has a start for the run.
+            unsafe {
+                let (left, right) = (_mm512_loadu_ps(scales.as_ptr()), _mm512_loadu_ps(scales.as_ptr().add(16)));
+                for (i, products) in products.iter().enumerate().take(rows) {
+                    let start = _mm512_set1_epi32(*self.starts.add(i * self.ends.len() + r));
+                    for (half, scale) in [left, right].into_iter().enumerate() {
+                        let to = self.sums.add(i * WIDTH + 16 * half);
+                        let sum = _mm512_add_epi32(_mm512_loadu_si512(products.as_ptr().add(16 * half).cast()), start);
+                        let term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
+                        _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), term));
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`run`](Self::run).
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn rows<const ROWS: usize, const CHAINS: usize>(&self) {
+        let mut from = 0;
+        for (r, (&end, scales)) in self.ends.iter().zip(self.scales).enumerate() {
+            let mut sums = [[[_mm512_setzero_si512(); 2]; ROWS]; CHAINS];
+            for (i, sums) in sums[0].iter_mut().enumerate() {
+                // SAFETY: row i has a start for run r.
+                *sums = [_mm512_set1_epi32(unsafe { *self.starts.add(i * self.ends.len() + r) }); 2];
+            }
+            let mut at = from;
+            while at < end {
+                for sums in &mut sums {
+                    if at >= end {
+                        break;
+                    }
+                    // SAFETY: elements `at..at + 4` lie in the run, of which the panel and the rows have all.
+                    unsafe {
+                        let panel = self.panel.add(at * WIDTH);
+                        let left = _mm512_load_si512(panel.cast());
+                        let right = _mm512_load_si512(panel.add(64).cast());
+                        for (i, [a, b]) in sums.iter_mut().enumerate() {
+                            let x = _mm512_set1_epi32(self.x.add(i * STRIDE + at).cast::<i32>().read_unaligned());
+                            *a = _mm512_dpbusd_epi32(*a, left, x);
+                            *b = _mm512_dpbusd_epi32(*b, right, x);
+                        }
+                    }
+                    at += 4;
+                }
+            }
+            from = end;
+            let mut totals = sums[0];
+            for sums in &sums[1..] {
+                for (total, sums) in totals.iter_mut().zip(sums) {
+                    *total = [_mm512_add_epi32(total[0], sums[0]), _mm512_add_epi32(total[1], sums[1])];
+                }
+            }
+            // SAFETY: the scales and the sums are 32 floats for each run and row.
+            unsafe {
+                let (left, right) = (_mm512_loadu_ps(scales.as_ptr()), _mm512_loadu_ps(scales.as_ptr().add(16)));
+                for (i, [a, b]) in totals.into_iter().enumerate() {
+                    let to = self.sums.add(i * WIDTH);
+                    let a = _mm512_mul_ps(_mm512_cvtepi32_ps(a), left);
+                    let b = _mm512_mul_ps(_mm512_cvtepi32_ps(b), right);
+                    _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), a));
+                    _mm512_storeu_ps(to.add(16), _mm512_add_ps(_mm512_loadu_ps(to.add(16)), b));
+                }
+            }
+        }
+    }
+}

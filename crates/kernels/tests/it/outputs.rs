@@ -1,0 +1,129 @@
+//! What an output holds before is not looked at: every function writes all of its outputs.
+
+use half::{bf16, f16};
+use tacit_kernels::{
+    Isa, KernelError, Orientation, ScaleRule, affine, binary, dequantize_with, dynamic8, fp4, gather_rows_with, int8,
+    int8_matmul_with, matmul_with, mxfp4, mxfp8, nf4, nvfp4, ternary,
+};
+
+use crate::{
+    random::Random,
+    stored::{KINDS, SCALINGS, Scaling, Stored},
+};
+
+/// What outputs hold before: no number, or all bits.
+trait Garbage: Copy + PartialEq + std::fmt::Debug {
+    const GARBAGE: [Self; 2];
+}
+
+impl Garbage for f32 {
+    const GARBAGE: [Self; 2] = [Self::NAN, -1e30];
+}
+
+impl Garbage for f16 {
+    const GARBAGE: [Self; 2] = [Self::NAN, Self::MIN];
+}
+
+impl Garbage for bf16 {
+    const GARBAGE: [Self; 2] = [Self::NAN, Self::MIN];
+}
+
+impl Garbage for u8 {
+    const GARBAGE: [Self; 2] = [0xff, 0x5a];
+}
+
+impl Garbage for i8 {
+    const GARBAGE: [Self; 2] = [-1, 0x5a];
+}
+
+/// Fails unless two outputs, of lengths `a` and `b`, become the same whatever they held, and no NaN is left.
+fn check<A: Garbage, B: Garbage>(
+    what: &str,
+    (a, b): (usize, usize),
+    write: impl Fn(&mut [A], &mut [B]) -> Result<(), KernelError>,
+) {
+    let results = [0, 1].map(|i| {
+        let (mut a, mut b) = (vec![A::GARBAGE[i]; a], vec![B::GARBAGE[i]; b]);
+        write(&mut a, &mut b).unwrap();
+        (a, b)
+    });
+    // A NaN that was left is not equal to anything.
+    assert_eq!(results[0], results[1], "{what}");
+}
+
+#[test]
+fn of_products_and_decoders_all_is_written() {
+    let (n, k) = (21, 64);
+    let x = Random::new(3).normal(70 * k);
+    for isa in Isa::available() {
+        for kind in KINDS {
+            for scaling in SCALINGS {
+                let stored = Stored::new(kind, scaling, scaling == Scaling::F32, 32, n, k);
+                let (matrix, what) = (stored.matrix(), stored.describe());
+                check::<f32, f16>(&what, (n * k, n * k), |a, b| {
+                    dequantize_with(isa, &matrix, a)?;
+                    dequantize_with(isa, &matrix, b)
+                });
+                check::<f32, bf16>(&what, (3 * k, 3 * k), |a, b| {
+                    gather_rows_with(isa, &matrix, &[20, 0, 7], a)?;
+                    gather_rows_with(isa, &matrix, &[20, 0, 7], b)
+                });
+                for m in [1, 2, 5, 9, 20, 70] {
+                    check::<f32, bf16>(&what, (m * n, m * k), |a, b| {
+                        matmul_with(isa, &x[..m * k], m, &matrix, Orientation::Transposed, a)?;
+                        matmul_with(isa, &x[..m * n], m, &matrix, Orientation::Plain, b)
+                    });
+                    if int8_matmul_with(
+                        isa,
+                        &x[..m * k],
+                        m,
+                        &matrix,
+                        Orientation::Transposed,
+                        &mut vec![0.0; m * n][..],
+                    )
+                    .is_ok()
+                    {
+                        check::<f32, f16>(&what, (m * n, m * n), |a, b| {
+                            int8_matmul_with(isa, &x[..m * k], m, &matrix, Orientation::Transposed, a)?;
+                            int8_matmul_with(isa, &x[..m * k], m, &matrix, Orientation::Transposed, b)
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn of_quantizers_all_is_written() {
+    for len in [0, 1, 63, 64, 320, 70_016] {
+        let x = &Random::new(5).normal(len)[..];
+        let blocks = |block: usize| len.div_ceil(block);
+        let bytes = |bits: usize| (len * bits).div_ceil(8);
+        check::<u8, f32>("nf4", (bytes(4), blocks(64)), |a, b| nf4::quantize(x, 64, a, b));
+        check::<u8, f32>("fp4", (bytes(4), blocks(64)), |a, b| fp4::quantize(x, 64, a, b));
+        check::<u8, f32>("ternary", (bytes(2), blocks(40)), |a, b| ternary::quantize(x, 40, a, b));
+        check::<u8, f32>("binary", (bytes(1), blocks(40)), |a, b| binary::quantize(x, 40, a, b));
+        check::<u8, f32>("dynamic8", (len, blocks(256)), |a, b| dynamic8::quantize(x, 256, a, b));
+        check::<u8, u8>("mxfp4", (bytes(4), blocks(32)), |a, b| mxfp4::quantize(x, ScaleRule::Ceil, a, b));
+        check::<u8, u8>("mxfp8", (len, blocks(32)), |a, b| mxfp8::quantize(x, ScaleRule::Floor, a, b));
+        check::<u8, u8>("nvfp4", (bytes(4), blocks(16)), |a, b| nvfp4::quantize(x, Some(4.0), a, b));
+        check::<i8, f32>("int8", (len, blocks(50)), |a, b| int8::quantize(x, 50, a, b));
+        let k = if len.is_multiple_of(64) { 64 } else { len };
+        check::<i8, f32>("int8 columns", (len, k), |a, b| int8::quantize_columns(x, k, a, b));
+        check::<f32, f32>("fake nf4, int8", (len, len), |a, b| {
+            nf4::fake_quantize(x, 64, a)?;
+            int8::fake_quantize_columns(x, k, b)
+        });
+        if k == 64 && len > 0 {
+            for bits in 1..=8 {
+                check::<u8, f32>("affine", (bytes(bits as usize), blocks(32)), |codes, scales| {
+                    let mut biases = vec![f32::NAN; scales.len()];
+                    affine::quantize(x, 64, 32, bits, codes, scales, &mut biases)?;
+                    scales.iter_mut().zip(&biases).for_each(|(scale, bias)| *scale += bias);
+                    Ok(())
+                });
+            }
+        }
+    }
+}
