@@ -159,21 +159,24 @@ class Failures {
         }
       }
     }
-    if (trail->arrays.empty()) {
-      return nullptr;
-    }
+    return trail->arrays.empty() ? nullptr : trail;
+  }
+
+  // Begins an eval.
+  void begin(const std::shared_ptr<Trail>& trail) {
     std::lock_guard lock(mutex_);
     pending_.push_back(trail);
     news_ |= !trail->earlier.empty();
     busy_ = true;
-    return trail;
   }
 
+  // Begins a run of a kernel.
   void begin(Trail& trail) {
     std::lock_guard lock(mutex_);
     ++trail.running;
   }
 
+  // Ends either.
   void end(Trail& trail) {
     std::lock_guard lock(mutex_);
     --trail.running;
@@ -258,6 +261,9 @@ struct Entered {
   explicit Entered(const std::shared_ptr<Trail>& trail) {
     inside = true;
     current = trail;
+    if (trail != nullptr) {
+      Failures::all().begin(trail);
+    }
   }
   ~Entered() {
     inside = false;
@@ -318,7 +324,7 @@ extern "C" int tacit_array_check(tacit::Handle value) {
     auto& failures = tacit::Failures::all();
     if (!failures.quiet()) {
       failures.settle();
-      failures.check(tacit::get(value));
+      failures.follow({tacit::get(value)});
     }
   });
 }

@@ -223,9 +223,8 @@ pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, Br
     Ok(results.arrays)
 }
 
-/// Fails if `array` was computed from the results of a kernel that failed, as every read and eval of it does.
-///
-/// Of an array that is not evaluated yet nothing is known.
+/// Fails if `array` is computed from the results of a kernel that failed, as every read and eval of it does. A kernel that
+/// has not run yet may still fail.
 ///
 /// # Errors
 ///

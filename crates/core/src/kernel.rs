@@ -18,9 +18,8 @@ pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
     Ok(tacit_bridge::kernel::apply(Arc::new(kernel), inputs)?)
 }
 
-/// Fails if `array` was computed from the results of a kernel that failed, as every read and eval of it does.
-///
-/// Of an array that is not evaluated yet nothing is known.
+/// Fails if `array` is computed from the results of a kernel that failed, as every read and eval of it does. A kernel that
+/// has not run yet may still fail.
 ///
 /// # Errors
 ///
