@@ -2,10 +2,11 @@
 
 use mlx_rs::module::{FlattenedModuleParamMut, Module, ModuleParameters};
 use mlx_rs::{Array, ops};
-use tacit_core::tree::{Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::tree::{Leaf, Reader, Visitor};
 use tacit_core::{Error, Explanation, Result, Tree, Value};
 
-use crate::parameters::{missing, run, sorted};
+use crate::module::show;
+use crate::parameters::{missing, run};
 use crate::{Inputs, Parameters, check_parameters, explain_with_parameters, quantized};
 
 /// An mlx-rs module that holds implicit arrays in place of some of its dense parameters.
@@ -143,16 +144,7 @@ impl<M: ModuleParameters> Tree for ImplicitModule<M> {
     type With<L: Leaf> = L::Fixed<Self>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let sorted = sorted(&self.module);
-        let keys: Vec<&str> = sorted.iter().map(|(key, _)| &**key).collect();
-        visitor.node(&Node::new(NODE, Labels::Keys(&keys)));
-        for (path, array) in &sorted {
-            match self.parameters.get(&**path) {
-                Some(Value::Implicit(implicit)) => visitor.implicit(&**implicit),
-                Some(Value::Dense(array)) => visitor.array(array),
-                None => visitor.array(array),
-            }
-        }
+        show(&self.module, Some(&self.parameters), NODE, None, visitor);
         Ok(())
     }
 

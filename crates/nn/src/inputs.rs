@@ -25,13 +25,17 @@ impl<T: Inputs + ?Sized> Inputs for &T {
 
 impl<T: Inputs> Inputs for Option<T> {
     fn collect(&self, all: &mut Vec<Array>) {
-        self.iter().for_each(|input| input.collect(all));
+        if let Some(input) = self {
+            input.collect(all);
+        }
     }
 }
 
 impl<T: Inputs> Inputs for [T] {
     fn collect(&self, all: &mut Vec<Array>) {
-        self.iter().for_each(|input| input.collect(all));
+        for input in self {
+            input.collect(all);
+        }
     }
 }
 

@@ -7,8 +7,9 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use tacit_core::tree::{Labels, Leaf, Node, Reader, Visitor};
-use tacit_core::{Error, Result, Tree};
+use tacit_core::{Error, Result, Tree, Value};
 
+use crate::Parameters;
 use crate::parameters::{missing, sorted};
 
 /// An mlx-rs module as a tree whose leaves are its parameters, by their paths.
@@ -77,7 +78,7 @@ impl<M> DerefMut for Module<M> {
 }
 
 impl<M: ModuleParameters> Module<M> {
-    fn fill(&mut self, leaves: Vec<(&str, Array)>) -> Result<()> {
+    fn fill(&mut self, leaves: Leaves<'_>) -> Result<()> {
         let mut slots = self.module.parameters_mut().flatten();
         for (path, array) in leaves {
             match slots.get_mut(path) {
@@ -93,8 +94,6 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
     type With<L: Leaf> = L::Fixed<Self>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let parameters = sorted(&self.module);
-        let keys: Vec<&str> = parameters.iter().map(|(key, _)| &**key).collect();
         let template = || -> Rc<dyn Any> {
             let mut hollow = self.copied();
             if let Some(hollow) = &mut hollow {
@@ -102,8 +101,7 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
             }
             Rc::new(hollow)
         };
-        visitor.node(&Node::new(type_name::<M>(), Labels::Keys(&keys)).with_template(&template));
-        show(&self.module, parameters, visitor);
+        show(&self.module, None, type_name::<M>(), Some(&template), visitor);
         Ok(())
     }
 
@@ -133,14 +131,24 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
     }
 }
 
-/// Shows the parameters of a module, frozen ones as such.
-fn show<'a, M: ModuleParameters>(module: &'a M, parameters: Vec<(Rc<str>, &'a Array)>, visitor: &mut dyn Visitor<'a>) {
+/// Shows the parameters of a module, frozen ones as such and those in `implicit` as they are.
+pub(crate) fn show<'a, M: ModuleParameters>(
+    module: &'a M,
+    implicit: Option<&'a Parameters>,
+    kind: &'static str,
+    template: Option<&dyn Fn() -> Rc<dyn Any>>,
+    visitor: &mut dyn Visitor<'a>,
+) {
+    let parameters = sorted(module);
+    let keys: Vec<&str> = parameters.iter().map(|(key, _)| &**key).collect();
+    visitor.node(&Node { template, ..Node::new(kind, Labels::Keys(&keys)) });
     let trainable = (module.any_frozen() == Some(true)).then(|| module.trainable_parameters().flatten());
     for (path, array) in parameters {
-        if is_statistic(&path) || trainable.as_ref().is_some_and(|trainable| !trainable.contains_key(&path)) {
-            visitor.frozen(array);
-        } else {
-            visitor.array(array);
+        let frozen = is_statistic(&path) || trainable.as_ref().is_some_and(|known| !known.contains_key(&path));
+        match implicit.and_then(|implicit| implicit.get(&*path)) {
+            Some(Value::Implicit(implicit)) => visitor.implicit(&**implicit),
+            _ if frozen => visitor.frozen(array),
+            _ => visitor.array(array),
         }
     }
 }
@@ -150,11 +158,14 @@ fn is_statistic(path: &str) -> bool {
     matches!(path.rsplit('.').next(), Some("running_mean" | "running_var"))
 }
 
+/// Leaves by their keys.
+pub(crate) type Leaves<'d> = Vec<(&'d str, Array)>;
+
 /// Enters a node: the template in it, and the leaves by key.
 pub(crate) fn entered<'d, T: 'static>(
     reader: &mut Reader<'d>,
     name: &'static str,
-) -> Result<(Option<&'d T>, Vec<(&'d str, Array)>)> {
+) -> Result<(Option<&'d T>, Leaves<'d>)> {
     let entered = reader.enter(name)?;
     let leaves = entered.keys().iter().map(|key| Ok((key.as_str(), reader.array()?))).collect::<Result<_>>()?;
     Ok((entered.template(), leaves))

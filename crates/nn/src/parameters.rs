@@ -10,6 +10,9 @@ use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id, explai
 /// Values for some parameters of a module, by their path as mlx-rs flattens it: `layers.0.weight`.
 pub type Parameters = BTreeMap<String, Value>;
 
+/// What a function assigned to the parameters of a module, by path.
+pub(crate) type Assigned<T> = Vec<(Rc<str>, T)>;
+
 /// Runs `f` on a module some of whose parameters are replaced by `parameters`.
 ///
 /// The module is any mlx-rs module, unmodified. It has its own parameters back afterwards, all of them where `f` fails or
@@ -109,7 +112,7 @@ pub(crate) fn run<M, O, E>(
     parameters: &Parameters,
     inputs: Vec<Array>,
     f: impl FnOnce(&mut M) -> Result<O, E>,
-) -> Result<(O::With<Value>, Vec<(Rc<str>, Value)>)>
+) -> Result<(O::With<Value>, Assigned<Value>)>
 where
     M: ModuleParameters,
     O: Tree,
@@ -137,7 +140,7 @@ fn lend<M, O, E>(
     parameters: &Parameters,
     arrays: Vec<Array>,
     f: &mut Option<impl FnOnce(&mut M) -> Result<O, E>>,
-) -> Result<(O, Vec<(Rc<str>, Array)>)>
+) -> Result<(O, Assigned<Array>)>
 where
     M: ModuleParameters,
     E: Into<Error>,
@@ -148,11 +151,13 @@ where
     Ok((results, lent.give_back()))
 }
 
+/// A parameter as it was, and what is in its place.
+type Replaced = (Array, Option<Array>);
+
 /// A module with other parameters, until it is dropped.
 struct Lent<'m, M: ModuleParameters> {
     module: &'m mut M,
-    /// Every parameter as it was, and what is in its place.
-    own: Option<HashMap<Rc<str>, (Array, Option<Array>)>>,
+    own: Option<HashMap<Rc<str>, Replaced>>,
 }
 
 impl<'m, M: ModuleParameters> Lent<'m, M> {
@@ -171,7 +176,7 @@ impl<'m, M: ModuleParameters> Lent<'m, M> {
     }
 
     /// Gives the module its own parameters back, and takes out what was assigned to them.
-    fn give_back(&mut self) -> Vec<(Rc<str>, Array)> {
+    fn give_back(&mut self) -> Assigned<Array> {
         let Some(mut own) = self.own.take() else { return Vec::new() };
         let mut assigned = Vec::new();
         for (path, slot) in self.module.parameters_mut().flatten() {

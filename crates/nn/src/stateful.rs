@@ -9,7 +9,7 @@ use mlx_rs::utils::Updatable;
 use tacit_core::tree::{Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
-use crate::module::{empty, entered};
+use crate::module::{Leaves, empty, entered};
 
 /// Anything that mlx-rs can update as a tree: an optimizer, whose leaves are its moments, or a random state.
 ///
@@ -91,7 +91,7 @@ impl<U: Updatable + Clone + 'static> Tree for Stateful<U> {
 }
 
 impl<U: Updatable> Stateful<U> {
-    fn take(&mut self, leaves: Vec<(&str, Array)>) -> Result<()> {
+    fn take(&mut self, leaves: Leaves<'_>) -> Result<()> {
         let mut projection = self.0.state_projection().map_err(refused)?;
         let mut slots = projection.values_mut();
         for (_, array) in leaves {

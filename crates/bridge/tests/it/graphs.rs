@@ -1,7 +1,7 @@
 //! Questions about recorded graphs.
 
 use mlx_rs::{Array, ops};
-use tacit_bridge::{Scope, array_id, broadcast_source, constants, is_traced};
+use tacit_bridge::{Scope, array_id, broadcast_source, constants, frontier, is_traced};
 
 use crate::arrays::{matrix, placeholders, vector};
 
@@ -37,6 +37,21 @@ fn constants_are_the_leaves_with_several_elements_that_are_no_input() {
     let out = sum.multiply(&bias).expect("builds").multiply(Array::from_f32(2.0)).expect("builds");
     let mut found: Vec<_> = constants(&[out, product], &[x, input]).expect("memory").iter().map(array_id).collect();
     let mut expected = [array_id(&weight), array_id(&bias)];
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn the_frontier_is_what_goes_into_the_recorded_nodes_and_is_no_input() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[2]]);
+    let (held, bias) = (matrix(2, 2).exp().expect("builds"), vector(&[1.0, 2.0]));
+    let out = held.matmul(&x).expect("builds").add(&bias).expect("builds").multiply(&bias).expect("builds");
+    let alone = bias.negative().expect("builds");
+    let mut found: Vec<_> =
+        frontier(&[out, alone.clone(), x.clone()], &[x]).expect("memory").iter().map(array_id).collect();
+    let mut expected = [array_id(&held), array_id(&bias), array_id(&alone)];
     found.sort_unstable();
     expected.sort_unstable();
     assert_eq!(found, expected);
