@@ -5,9 +5,9 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, nn, ops, random, transforms};
 use tacit_arrays::{AffineArray, Nf4Array};
+use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::{Counters, Parameters, Policy, Value, with_parameters};
 use tacit_nn::quantized;
-use tacit_testing::oracle::{floats, relative_error};
 
 type Outputs = Result<Vec<Array>, Exception>;
 type Forward<M> = fn(&mut M, &[Array]) -> Result<Array, Exception>;
