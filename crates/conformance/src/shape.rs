@@ -80,7 +80,8 @@ impl Shapes {
 
     /// A shape whose last axis, or the one before it, has about this extent; of squares both have some of it.
     pub(crate) fn long(&self, extent: i32, last: bool) -> Vec<i32> {
-        let short = |multiple: i32| if multiple == 1 { 6 } else { 2 };
+        // More than one tile of any kernel, and not a whole number of them.
+        let short = |multiple: i32| if multiple < 16 { 20 / multiple } else { 2 };
         let units = match (self.square, last) {
             (true, _) => (0, extent / 4 / self.columns),
             (false, true) => (short(self.rows), extent / self.columns),

@@ -140,12 +140,12 @@ fn kinds(report: &Report) -> String {
 fn long_sums_in_half_types_are_found() {
     let report = extents(&careless());
     expect![[r#"
-        x W with 1 rows of bf16[4096,6]: element 0
-        x W with 3 rows of bf16[4096,6]: element 0
-        x W with 33 rows of bf16[4096,6]: element 0
-        x W with 1 rows of f16[4096,6]: element 0
-        x W with 3 rows of f16[4096,6]: element 0
-        x W with 33 rows of f16[4096,6]: element 0"#]]
+        x W with 1 rows of bf16[4096,20]: element 0
+        x W with 3 rows of bf16[4096,20]: element 0
+        x W with 33 rows of bf16[4096,20]: element 0
+        x W with 1 rows of f16[4096,20]: element 0
+        x W with 3 rows of f16[4096,20]: element 0
+        x W with 33 rows of f16[4096,20]: element 0"#]]
     .assert_eq(&kinds(&report));
 }
 
