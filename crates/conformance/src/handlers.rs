@@ -32,7 +32,7 @@ pub fn handlers(subject: &Subject) -> Report {
     }
     for (primitive, generator) in generators() {
         let named = own.named.contains(&primitive);
-        let first = Depth { compiled: named, transformed: full };
+        let first = Depth { compiled: named, transformed: true };
         let drawn = Depth { compiled: full, transformed: full };
         for call in calls_in(subject, generator, &plain) {
             report.compare(format_args!("{primitive}: {}", call.name), || call.check(subject, first));

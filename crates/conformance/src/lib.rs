@@ -134,7 +134,7 @@ macro_rules! __conformance {
                     all.swap_remove(at.expect("the list names it"))
                 }
 
-                $crate::__parts!(surface handlers memory values structure);
+                $crate::__parts!(surface handlers extents gradients captures failures memory values structure);
             }
         )+
 

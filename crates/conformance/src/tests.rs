@@ -6,7 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 use tacit_testing::opaque::Opaque;
 
 use crate::{
-    Report, Subject, coverage, extents, gradients, handlers, memory, pairs, structure, surface,
+    Report, Subject, captures, coverage, extents, failures, gradients, handlers, memory, pairs, structure, surface,
     types_without_a_subject, values,
 };
 
@@ -80,7 +80,7 @@ fn headlines(report: &Report) -> String {
 #[test]
 fn a_type_without_handlers_passes() {
     let all = [opaque()];
-    for part in [surface, handlers, extents, gradients, memory, values, structure] {
+    for part in [surface, handlers, extents, gradients, captures, failures, memory, values, structure] {
         part(&all[0]).expect_clean();
     }
     pairs(&all).expect_clean();

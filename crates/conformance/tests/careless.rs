@@ -153,7 +153,9 @@ fn long_sums_in_half_types_are_found() {
 fn wrong_gradients_directions_and_maps_are_found() {
     let report = handlers(&careless());
     expect![[r#"
-        Multiply: gradient 0"#]]
+        Add: mapped output
+        Multiply: gradient 0
+        Subtract: derivative 0"#]]
     .assert_eq(&kinds(&report));
 }
 

@@ -17,6 +17,7 @@ use structured::{
 };
 
 conformance! {
+    straight_through: ste;
     nf4: |x| Nf4Array::quantize(x, 32), within(0.16), exact_zero(), refuses_non_finite(), thresholds(&NF4);
     nf4_double: |x| Nf4Array::quantize_double(x, 64), within(0.17), floor(1e-6), refuses_non_finite();
     fp4: |x| Fp4Array::quantize(x, 32), within(0.2), exact_zero(), refuses_non_finite();
