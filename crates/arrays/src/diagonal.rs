@@ -76,7 +76,9 @@ impl Diagonal {
 
 impl Materialize for Diagonal {
     fn materialize(&self) -> Result<Value> {
-        Ok(ops::diag(&self.diagonal, 0)?.into())
+        // Not `ops::diag`, whose scatter has no derivative in a direction.
+        let ones = ops::eye::<bool>(self.diagonal.dim(0), None, None)?;
+        Ok(ops::select(ones, &self.diagonal, Array::from_f32(0.0).as_dtype(self.diagonal.dtype())?)?.into())
     }
 }
 

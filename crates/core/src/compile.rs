@@ -23,7 +23,7 @@ mod switch;
 pub use held::Held;
 pub use options::{Constants, Options};
 pub use stats::Stats;
-pub use switch::{COMPILE_VARIABLE, disable, enable, is_enabled};
+pub use switch::{COMPILE_VARIABLE, disable, disable_fusion, enable, is_enabled};
 
 use engine::Engine;
 use mlx_rs::Array;

@@ -10,6 +10,7 @@
 // The macros' output names this crate as the facade does.
 extern crate self as tacit;
 
+mod approx;
 mod array_store;
 mod array_type;
 mod class;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use mlx_rs::Array;
-use tacit_bridge::Aval;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_bridge::{Aval, is_traced};
 
 use crate::materialize::materialize;
 use crate::{ImplicitArray, Result};
@@ -17,7 +18,7 @@ use crate::{ImplicitArray, Result};
 /// let value = Value::from(Array::from_slice(&[1f32, 2.0], &[2]));
 /// assert_eq!(value.to_string(), "f32[2]");
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Value {
     /// An array of MLX's.
     Dense(Array),
@@ -119,6 +120,40 @@ impl fmt::Display for Value {
             },
         }
     }
+}
+
+impl fmt::Debug for Value {
+    /// As it is displayed, with the first elements of a dense array and the static fields of an implicit one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        match self {
+            Self::Dense(array) => first_elements(array).map_or(Ok(()), |elements| write!(f, " {elements}")),
+            Self::Implicit(array) => {
+                let fields = array.aux().into_iter().filter(|(name, _)| *name != "aval");
+                let fields: Vec<String> = fields.map(|(name, value)| format!("{name}: {value}")).collect();
+                if fields.is_empty() { Ok(()) } else { write!(f, " {{ {} }}", fields.join(", ")) }
+            }
+        }
+    }
+}
+
+/// A few elements as text; nothing for an array without data, and for one that cannot be evaluated.
+fn first_elements(array: &Array) -> Option<String> {
+    const SHOWN: i32 = 6;
+    if is_traced(array) || array.dtype().is_complex() {
+        return None;
+    }
+    let shown = SHOWN.min(array.size() as i32);
+    let first = ops::flatten(array, None, None).and_then(|flat| flat.try_index(..shown)).ok()?;
+    let elements: Vec<String> = if shown == 0 {
+        Vec::new()
+    } else if array.dtype().is_float() {
+        first.as_dtype(Dtype::Float32).ok()?.try_as_slice::<f32>().ok()?.iter().map(ToString::to_string).collect()
+    } else {
+        first.as_dtype(Dtype::Int64).ok()?.try_as_slice::<i64>().ok()?.iter().map(ToString::to_string).collect()
+    };
+    let more = if array.size() as i32 > shown { ", .." } else { "" };
+    Some(format!("[{}{more}]", elements.join(", ")))
 }
 
 /// The type's name without its namespace: `Nf4` for `tacit.Nf4`.

@@ -2,9 +2,9 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
+use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::kernel::{Kernel, apply};
 use tacit_kernels::{Orientation, ScaleRule};
-use tacit_testing::oracle::{floats, relative_error};
 
 use super::dequantize::Dequantize;
 use super::gather::GatherRows;

@@ -9,14 +9,15 @@ use tacit_arrays::{
     AffineArray, BinaryArray, Constant, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
     TernaryArray, ste,
 };
+use tacit_conformance::conformance;
 use tacit_core::Result;
-use tacit_testing::conformance;
 
 use structured::{
     cast, concat, diagonal, identity, lora, low_rank, masked, scaled, sliced, sparse24, stacked, transposed,
 };
 
 conformance! {
+    straight_through: ste;
     nf4: |x| Nf4Array::quantize(x, 32), within(0.16), exact_zero(), refuses_non_finite(), thresholds(&NF4);
     nf4_double: |x| Nf4Array::quantize_double(x, 64), within(0.17), floor(1e-6), refuses_non_finite();
     fp4: |x| Fp4Array::quantize(x, 32), within(0.2), exact_zero(), refuses_non_finite();
@@ -43,6 +44,11 @@ conformance! {
     stacked: |x| stacked(x), ignores_values(), elsewhere(&["stacked_gather_mm"]);
     sliced: |x| sliced(x), ignores_values();
     cast: |x| cast(x), ignores_values();
+}
+
+#[test]
+fn every_type_has_a_line() {
+    tacit_conformance::types_without_a_subject(&subjects()).expect_clean();
 }
 
 /// The gradient of a scalar or of a thin factor is a sum over all elements or a whole axis, whose terms cancel.

@@ -2,8 +2,8 @@
 
 use mlx_rs::Array;
 use tacit_arrays::{Fp4Array, Nf4Array};
+use tacit_conformance::oracle::floats;
 use tacit_core::{Policy, Result, Value};
-use tacit_testing::oracle::floats;
 
 use crate::normal;
 

@@ -2,8 +2,8 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::AffineArray;
+use tacit_conformance::oracle::floats;
 use tacit_core::{ImplicitArray, Value};
-use tacit_testing::oracle::floats;
 
 use crate::operands::normal;
 

@@ -6,10 +6,11 @@ use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Cast, Concat, Sliced, Ste, ste};
+use tacit_conformance::assert_close;
+use tacit_conformance::oracle::Oracle;
 use tacit_core::tree::Open;
 use tacit_core::{Policy, Value, implicit};
 use tacit_testing::opaque::Opaque;
-use tacit_testing::oracle::{Oracle, relative_error};
 
 use crate::messages::check;
 use crate::operands::{FLOATS, both, nf4, normal, normal_of, oracle};
@@ -175,5 +176,5 @@ fn a_narrowing_cast_times_wider_activations() {
     let narrowed = product([(&x).into(), w.clone()]).expect("is handled").dense().expect("dense");
     let mut plain = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()));
     let exact = plain([(&x).into(), w]).expect("is handled").dense().expect("dense");
-    assert!(relative_error(&narrowed, &exact).expect("floats") < 1e-6);
+    assert_close!(narrowed, exact, 1e-6);
 }

@@ -7,11 +7,12 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::transforms::fallible_vjp;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
+use tacit_conformance::assert_close;
+use tacit_conformance::difference;
+use tacit_conformance::oracle::relative_error;
 use tacit_core::transform::{checkpoint, grad, jvp, value_and_grad, vmap};
 use tacit_core::tree::{self, Gradient, Open};
 use tacit_core::{Counters, Policy, Registry, Result, Taker, Value, explain, implicit};
-use tacit_testing::difference;
-use tacit_testing::oracle::relative_error;
 
 use crate::operands::{FORMATS, affine, nf4, normal};
 
@@ -261,7 +262,7 @@ fn a_jvp_of_a_quantized_product() {
         let tangents = (Gradient::Nothing, dx.clone().into());
         let (_, change) = jvp(product, (w.clone(), x(&[2, COLUMNS])), tangents).expect("runs");
         let expected = dx.matmul(w.dense().expect("dense").t()).expect("plain");
-        assert!(relative_error(&change.dense().expect("dense"), &expected).expect("floats") < 1e-5);
+        assert_close!(change.dense().expect("dense"), expected, 1e-5);
     }
     let w = nf4(&weight(), BLOCK);
     let children = vec![("packed".into(), Gradient::Nothing), ("absmax".into(), dabsmax.clone().into())];
@@ -273,7 +274,7 @@ fn a_jvp_of_a_quantized_product() {
     let scaled = Nf4Array::from_parts(packed, dabsmax, BLOCK, w.aval().expect("aval")).expect("fits");
     let scaled = Value::from(scaled).dense().expect("dense");
     let expected = normal(1, &[2, COLUMNS]).matmul(scaled.t()).expect("plain");
-    assert!(relative_error(&change.dense().expect("dense"), &expected).expect("floats") < 1e-5);
+    assert_close!(change.dense().expect("dense"), expected, 1e-5);
 }
 
 #[test]
@@ -300,7 +301,7 @@ fn a_mapped_quantized_product_is_that_of_a_loop() {
                     })
                     .collect();
                 let expected = ops::stack(&expected, 0).expect("stacks");
-                assert!(relative_error(&found, &expected).expect("floats") < 1e-6);
+                assert_close!(found, expected, 1e-6);
             }
         }
     }
@@ -387,8 +388,8 @@ fn a_checkpointed_quantized_product_is_mapped_and_has_tangents() {
     let layer = move |x: Array| checkpoint(product)((outer.clone(), x.into()))?.dense();
     let expected = implicit(product)((w, (&batch).into())).expect("runs").dense().expect("dense");
     let mapped = vmap(0, 0, layer.clone())((&batch).into()).expect("is mapped").dense().expect("dense");
-    assert!(relative_error(&mapped, &expected).expect("floats") < 1e-6);
+    assert_close!(mapped, expected, 1e-6);
     // The product is linear in `x`.
     let (_, change) = jvp(layer, (&batch).into(), Gradient::Dense(batch.clone())).expect("has a tangent");
-    assert!(relative_error(&change.dense().expect("dense"), &expected).expect("floats") < 1e-6);
+    assert_close!(change.dense().expect("dense"), expected, 1e-6);
 }

@@ -3,9 +3,9 @@
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit_arrays::{Lora, Nf4Array};
+use tacit_conformance::assert_close;
 use tacit_core::transform::grad;
 use tacit_core::{Aval, Counters, Policy, Result, Value, implicit};
-use tacit_testing::oracle::relative_error;
 
 use crate::messages::check;
 use crate::operands::{FLOATS, both, nf4, normal, normal_of, oracle};
@@ -45,7 +45,7 @@ fn the_sum_is_that_of_peft() {
     let change = w.b().matmul(w.a()).expect("a product").multiply(Array::from_f32(3.0 / 2.0)).expect("scaled");
     let expected = w.base().dense().expect("dense").add(change).expect("a sum");
     let merged = w.merge().expect("is built").dense().expect("dense");
-    assert!(relative_error(&merged, &expected).expect("floats") < 1e-6);
+    assert_close!(merged, expected, 1e-6);
 }
 
 #[test]

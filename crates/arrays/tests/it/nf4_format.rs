@@ -4,8 +4,8 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
 use tacit_arrays::Nf4Array;
+use tacit_conformance::oracle::floats;
 use tacit_core::{Aval, Value};
-use tacit_testing::oracle::floats;
 
 use crate::operands::normal;
 

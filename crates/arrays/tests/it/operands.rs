@@ -5,8 +5,8 @@ use tacit_arrays::{
     AffineArray, BinaryArray, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
     TernaryArray,
 };
+use tacit_conformance::oracle::Oracle;
 use tacit_core::{Result, Value};
-use tacit_testing::oracle::Oracle;
 
 /// What a comparison in a dtype asks for: 1e-5 in f32; in the half types a few roundings of the result and of the
 /// dense weight, which the packed one does not have.

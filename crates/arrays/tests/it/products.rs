@@ -2,9 +2,10 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Fp4Array, Int8Array, Nf4Array};
+use tacit_conformance::assert_close;
+use tacit_conformance::oracle::{Oracle, relative_error};
 use tacit_core::transform::grad;
 use tacit_core::{Counters, ImplicitArray, Policy, Result, Value, implicit};
-use tacit_testing::oracle::{Oracle, relative_error};
 
 use crate::operands::{FLOATS, affine, both, every, nf4, normal, normal_of, oracle};
 
@@ -223,7 +224,7 @@ fn activations_of_8_bits_are_close_and_have_the_gradient_of_the_float_product() 
             let [dx, _] = grad(loss)([x.clone(), w.clone()]).expect("has a gradient");
             dx.array().expect("dense").clone()
         };
-        assert!(relative_error(&gradient(&rounded), &gradient(&float)).expect("floats") < 1e-6);
+        assert_close!(gradient(&rounded), gradient(&float), 1e-6);
         // The other orientation stays in floats.
         oracle(F32).check("x W", &[normal(3, &[5, N]).into(), rounded], product);
     }

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
+use tacit_conformance::oracle::{Oracle, floats, relative_error};
 use tacit_core::transform::intercept;
 use tacit_core::{Counters, Policy, Result, Value, implicit};
-use tacit_testing::oracle::{Oracle, floats, relative_error};
 
 use crate::operands::normal;
 

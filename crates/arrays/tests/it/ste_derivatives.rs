@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_arrays::{AffineArray, Constant, Lora, LowRank, Nf4Array, TernaryArray, ste};
 use tacit_core::transform::{intercept, vmap};
 use tacit_core::{Policy, Result, Value, implicit};
-use tacit_testing::oracle::{floats, relative_error};
+use tacit_conformance::oracle::{floats, relative_error};
 
 use crate::operands::{normal, normal_of};
 

@@ -24,6 +24,13 @@ pub fn enable() {
     SWITCH.store(ON, Ordering::Relaxed);
 }
 
+/// Has MLX simplify graphs but not fuse ops into kernels of its own, in the whole process from now on.
+///
+/// Each such kernel costs a run of the C++ compiler: for tests, which have many small graphs.
+pub fn disable_fusion() {
+    tacit_bridge::set_no_fuse();
+}
+
 /// Whether functions are compiled: neither [`disable`] nor [`COMPILE_VARIABLE`] says otherwise.
 #[must_use]
 pub fn is_enabled() -> bool {

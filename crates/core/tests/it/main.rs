@@ -2,6 +2,7 @@
 
 extern crate tacit_core as tacit;
 
+mod approx;
 mod check;
 mod compiling;
 mod compiling_traps;

@@ -5,9 +5,9 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, nn, ops, transforms};
 use tacit_arrays::{AffineArray, Nf4Array};
+use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::{Counters, Policy, Value};
 use tacit_nn::{Parameters, quantized, with_parameters};
-use tacit_testing::oracle::{floats, relative_error};
 
 use crate::types::normal;
 

@@ -5,9 +5,10 @@ use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::{Array, nn, random};
 use tacit_arrays::{AffineArray, Nf4Array};
+use tacit_conformance::assert_close;
+use tacit_conformance::oracle::relative_error;
 use tacit_core::{Counters, Policy, Result, Value};
 use tacit_nn::{quantized, straight_through, with_parameters};
-use tacit_testing::oracle::relative_error;
 
 use crate::types::normal;
 
@@ -77,7 +78,7 @@ fn gradients_are_those_of_the_dense_network_at_the_quantized_weights() {
         let _deny = Policy::Deny.scope();
         let through = |network: &mut nn::Sequential, (x, y): (&Array, &Array)| loss(network, rule, x, y);
         let (found_value, found) = nn::value_and_grad(through)(&mut straight, (&x, &y)).expect("straight through");
-        assert!(relative_error(&found_value, &value).expect("floats") <= 1e-5);
+        assert_close!(found_value, value, 1e-5);
         assert_eq!(found.len(), expected.len());
         for (path, gradient) in &found {
             let error = relative_error(gradient, &expected[path]).expect("floats");

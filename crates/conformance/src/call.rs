@@ -1,0 +1,202 @@
+//! A call on values, compared with the same call on the dense arrays that they stand for.
+
+use std::rc::Rc;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_core::{Aval, Error, Explanation, Policy, Result, Site, Taker, Value, explain, implicit};
+
+use crate::oracle::{Oracle, relative_error};
+use crate::subject::Subject;
+
+/// Plain mlx-rs code.
+pub(crate) type Run = Rc<dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>>;
+
+/// A call on values.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(crate) name: String,
+    pub(crate) operands: Vec<Value>,
+    pub(crate) run: Run,
+    /// Whether MLX differentiates it with respect to every float operand.
+    pub(crate) differentiable: bool,
+    /// Whether MLX maps all that its primitive makes.
+    pub(crate) mappable: bool,
+    /// How many terms of magnitude one the gradient of a scalar may be the sum of.
+    pub(crate) terms: u32,
+}
+
+/// What is compared beside values and gradients of a call that a handler takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Depth {
+    pub(crate) compiled: bool,
+    /// Directional derivatives and vmap.
+    pub(crate) transformed: bool,
+}
+
+impl Depth {
+    pub(crate) const EAGER: Self = Self { compiled: false, transformed: false };
+}
+
+/// Who took the nodes of a call.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Takers {
+    pub(crate) handlers: Vec<Site>,
+    /// Whether some type's default handler took part.
+    default: bool,
+}
+
+impl Takers {
+    fn of(explanation: &Explanation) -> Self {
+        let mut takers = Self::default();
+        for equation in &explanation.equations {
+            match equation.taker {
+                Taker::Handler(site) => takers.handlers.push(site),
+                Taker::Default(_) => takers.default = true,
+                Taker::Materialized | Taker::Dense => {}
+            }
+        }
+        takers
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.handlers.is_empty() && !self.default
+    }
+}
+
+impl Call {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        operands: Vec<Value>,
+        run: impl Fn(&[Array]) -> Result<Array, Exception> + 'static,
+    ) -> Self {
+        Self::several(name, operands, move |arrays| Ok(vec![run(arrays)?]))
+    }
+
+    /// A call with several results.
+    pub(crate) fn several(
+        name: impl Into<String>,
+        operands: Vec<Value>,
+        run: impl Fn(&[Array]) -> Result<Vec<Array>, Exception> + 'static,
+    ) -> Self {
+        Self { name: name.into(), operands, run: Rc::new(run), differentiable: true, mappable: true, terms: 1 }
+    }
+
+    /// Who takes the call, without computing anything.
+    pub(crate) fn takers(&self) -> Result<Takers> {
+        let _allow = Policy::Allow.scope();
+        let run = self.run.clone();
+        explain(move |arrays: Vec<Array>| run(&arrays), self.operands.clone())
+            .map(|explanation| Takers::of(&explanation))
+    }
+
+    /// Compares the call with the dense one: bit for bit where the operands were only materialized; where a handler took
+    /// part, values within the tolerance and gradients if all is f32, and what else `depth` asks for.
+    ///
+    /// Gradients in half types are sums of few rounded terms that may cancel: no relative error bounds them.
+    pub(crate) fn check(&self, subject: &Subject, depth: Depth) -> Result<(), String> {
+        let operands = self.operands.iter().map(dense).collect::<Result<Vec<_>, _>>()?;
+        let expected = self.on_dense(&operands);
+        let takers = match (self.takers(), &expected) {
+            (Ok(takers), _) => takers,
+            // Both refuse: the operands are not what the op takes.
+            (Err(_), Err(_)) => return Ok(()),
+            (Err(error), Ok(_)) => return Err(error.to_string()),
+        };
+        if takers.is_empty() {
+            return self.same_bits(expected);
+        }
+        let expected = match expected {
+            Ok(expected) => expected,
+            // What dense refuses when it is evaluated is refused here, too.
+            Err(refused) => return self.intercepted().err().map(drop).ok_or(refused),
+        };
+        let operands = self.operands.iter().filter_map(|operand| operand.aval().ok().map(|aval| aval.dtype));
+        let dtypes: Vec<Dtype> = operands.chain(expected.iter().map(Array::dtype)).collect();
+        let half = dtypes.iter().any(|dtype| matches!(dtype, Dtype::Float16 | Dtype::Bfloat16));
+        let mut oracle =
+            Oracle::new(subject.tolerance_for(&dtypes)).least(CANCELLED * f64::from(self.terms).sqrt()).allowing();
+        if half || !self.differentiable {
+            oracle = oracle.values_only();
+        }
+        if !depth.compiled {
+            oracle = oracle.eager_only();
+        }
+        if depth.transformed && self.mappable && !half {
+            oracle = oracle.transformed();
+        }
+        let run = self.run.clone();
+        let compared = oracle.compare(&self.name, &self.operands, move |arrays| Ok(run(&arrays)?));
+        compared.map(drop).map_err(|mismatch| mismatch.to_string())
+    }
+
+    fn same_bits(&self, expected: Result<Vec<Array>, String>) -> Result<(), String> {
+        let found = self.intercepted();
+        match (found, expected) {
+            (Ok(found), Ok(expected)) if found.len() == expected.len() => {
+                found.iter().zip(&expected).try_for_each(|(found, expected)| bits_equal(found, expected))
+            }
+            (Ok(found), Ok(expected)) => Err(format!("{} results, and {} of dense", found.len(), expected.len())),
+            (Err(_), Err(_)) => Ok(()),
+            (Err(error), Ok(_)) => Err(error),
+            (Ok(_), Err(error)) => Err(format!("the dense call fails and this one does not: {error}")),
+        }
+    }
+
+    /// The results on materialized operands, evaluated.
+    pub(crate) fn on_dense(&self, operands: &[Array]) -> Result<Vec<Array>, String> {
+        evaluated((self.run)(operands).map_err(|error| text(error.into()))?)
+    }
+
+    /// The results of the intercepted call, evaluated.
+    pub(crate) fn intercepted(&self) -> Result<Vec<Array>, String> {
+        let _allow = Policy::Allow.scope();
+        let run = self.run.clone();
+        let results = implicit(move |arrays: Vec<Array>| run(&arrays))(self.operands.clone()).map_err(text)?;
+        evaluated(results.iter().map(Value::dense).collect::<Result<_>>().map_err(text)?)
+    }
+}
+
+/// What is left of terms of magnitude one that cancel is not compared more closely than this: a unit in the last place of
+/// each, of which many come to the root of their number.
+const CANCELLED: f64 = 1.0 / 64.0;
+
+/// The arrays, evaluated.
+fn evaluated(arrays: Vec<Array>) -> Result<Vec<Array>, String> {
+    transforms::eval(&arrays).map_err(|error| text(error.into()))?;
+    Ok(arrays)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "an argument of `map_err`")]
+pub(crate) fn text(error: Error) -> String {
+    error.to_string()
+}
+
+/// The dense array behind a value, evaluated.
+pub(crate) fn dense(value: &Value) -> Result<Array, String> {
+    let _allow = Policy::Allow.scope();
+    evaluated(vec![value.dense().map_err(text)?]).map(|mut arrays| arrays.remove(0))
+}
+
+/// Whether two arrays have one aval and the same bytes.
+pub(crate) fn bits_equal(found: &Array, expected: &Array) -> Result<(), String> {
+    let avals = (Aval::from(found), Aval::from(expected));
+    if avals.0 != avals.1 {
+        return Err(format!("{} is not {}", avals.0, avals.1));
+    }
+    if bytes(found)? == bytes(expected)? {
+        return Ok(());
+    }
+    let error = relative_error(found, expected).map_err(text)?;
+    Err(format!("not the same bits: the relative error is {error:.3e}"))
+}
+
+/// The bytes of an array in row-major order.
+pub(crate) fn bytes(array: &Array) -> Result<Vec<u8>, String> {
+    if array.size() == 0 {
+        return Ok(Vec::new());
+    }
+    let flat = ops::flatten(array, None, None).and_then(|flat| flat.contiguous()?.view_dtype(Dtype::Uint8));
+    let flat = flat.map_err(|error| text(error.into()))?;
+    flat.try_as_slice::<u8>().map(<[u8]>::to_vec).map_err(|error| error.to_string())
+}

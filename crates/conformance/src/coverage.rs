@@ -1,0 +1,131 @@
+//! Whether every registered handler was tried.
+
+use tacit_core::{ArrayType, Error, Handler, Pattern, PrimitivePattern, Registry, Signature, array_types};
+
+use crate::call::{Call, text};
+use crate::calls::generators;
+use crate::case::Case;
+use crate::handlers::{Primitives, calls_in, each_drawn, names};
+use crate::pairs::pair_calls;
+use crate::report::{Report, guarded};
+use crate::shape::Shapes;
+use crate::subject::{Subject, type_of};
+
+/// Demands that each handler of the subjects' own types takes a call of [`handlers`](crate::handlers()) or
+/// [`pairs`](crate::pairs()), and that no two of these handlers are duplicates or ambiguous.
+///
+/// A handler is theirs if it names types of the subjects and no others, and families without other members. Nothing is computed: who takes a call is known when
+/// it is traced. A handler for a primitive without calls is a finding of its own.
+#[must_use]
+pub fn coverage(subjects: &[Subject]) -> Report {
+    let mut report = Report::new("coverage");
+    let registry = Registry::global();
+    let standing: Vec<&'static ArrayType> = subjects.iter().filter_map(type_of_subject).collect();
+    let own = |handler: &&Handler| {
+        types(&handler.signature).next().is_some() && types(&handler.signature).all(|own| is_of(own, &standing))
+    };
+    let mut left: Vec<Handler> = registry.handlers().iter().filter(own).copied().collect();
+    for error in registry.check().err().into_iter().flatten() {
+        if let Error::Duplicate { first, second, .. } | Error::Ambiguous { first, second, .. } = &error
+            && left.iter().any(|handler| [first, second].contains(&&handler.site))
+        {
+            report.found("registry", error);
+        }
+    }
+    report.compared_one();
+    for _ in &left {
+        report.compared_one();
+    }
+
+    for subject in subjects {
+        if let Some((primitive, found)) = exercise_alone(&mut left, subject) {
+            report.found(primitive, found);
+        }
+    }
+    for (first, second) in subjects.iter().flat_map(|first| subjects.iter().map(move |second| (first, second))) {
+        if left.iter().any(|handler| types(&handler.signature).count() > 1) {
+            for call in pair_calls(first, second) {
+                exercise(&mut left, &call);
+            }
+        }
+    }
+
+    let known: Vec<&str> = generators().map(|(primitive, _)| primitive).collect();
+    left.retain(|handler| !subjects.iter().any(|subject| subject.elsewhere.contains(&handler.site.name)));
+    for handler in left {
+        let what = match handler.signature.primitive {
+            PrimitivePattern::Named(name) if !known.contains(&name) => format!("there are no calls of {name}: write a generator"),
+            _ => format!("no call of the suite reaches it: it takes {}", handler.signature),
+        };
+        report.found(handler.site, what);
+    }
+    report
+}
+
+/// Demands that each type that a handler in this program names has a subject.
+///
+/// [`coverage`] reports on the caller's own types alone; this is for a workspace that owns all of them.
+#[must_use]
+pub fn types_without_a_subject(subjects: &[Subject]) -> Report {
+    let mut report = Report::new("types");
+    let standing: Vec<&'static ArrayType> = subjects.iter().filter_map(type_of_subject).collect();
+    for handler in Registry::global().handlers() {
+        report.compared_one();
+        if types(&handler.signature).any(|own| matches!(own, Pattern::Type(ty) if !standing.contains(ty))) {
+            report.found(handler.site, "it names a type without a subject: give the suite a line for it");
+        }
+    }
+    report
+}
+
+fn type_of_subject(subject: &Subject) -> Option<&'static ArrayType> {
+    let plain = Case::plain(&Shapes::of(subject).ok()?);
+    type_of(&subject.normal(&plain.aval, plain.seed)?)
+}
+
+/// Traces the calls of a subject that may reach one of the handlers that are left.
+fn exercise_alone(left: &mut Vec<Handler>, subject: &Subject) -> Option<(&'static str, String)> {
+    let shapes = Shapes::of(subject).ok()?;
+    let plain = Case::plain(&shapes);
+    let ty = type_of_subject(subject)?;
+    let own = Primitives::of(subject, &plain);
+    let mut failed = None;
+    for (primitive, generator) in generators().filter(|(primitive, _)| own.contain(primitive)) {
+        let wanted = |left: &[Handler]| {
+            left.iter().any(|handler| {
+                handler.signature.primitive.matches(primitive) && names(handler.signature.operands, ty)
+            })
+        };
+        let mut try_case = |case: &Case| {
+            if wanted(left) {
+                for call in calls_in(subject, generator, case) {
+                    exercise(left, &call);
+                }
+            }
+            Ok(())
+        };
+        let _: Result<(), String> = try_case(&plain);
+        if let Err(found) = each_drawn(&shapes, try_case) {
+            failed = Some((primitive, found));
+        }
+    }
+    failed
+}
+
+/// Takes the handlers that take part in a call out of those that are left.
+fn exercise(left: &mut Vec<Handler>, call: &Call) {
+    // What goes wrong here is a finding of `handlers`.
+    if let Ok(takers) = guarded(|| call.takers().map_err(text)) {
+        left.retain(|handler| !takers.handlers.contains(&handler.site));
+    }
+}
+
+/// The types and families that a signature names.
+fn types(signature: &Signature) -> impl Iterator<Item = &Pattern> {
+    signature.operands.iter().filter(|pattern| matches!(pattern, Pattern::Type(_) | Pattern::Family(..)))
+}
+
+/// Whether all that a type or family stands for are among `standing`.
+fn is_of(pattern: &Pattern, standing: &[&'static ArrayType]) -> bool {
+    array_types().into_iter().filter(|&ty| pattern.matches(Some(ty))).all(|ty| standing.contains(&ty))
+}

@@ -1,0 +1,95 @@
+//! What a function gives in f64, and how near to it a result in another dtype must be.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype};
+use tacit_core::Aval;
+
+use crate::call::text;
+use crate::difference::doubles;
+
+/// The results of a function in f64, and how far others may be from them.
+pub(crate) struct Exact {
+    results: Vec<Vec<f64>>,
+    /// The sum of the magnitudes of the terms of each element.
+    terms: Vec<Vec<f64>>,
+    /// The largest error that each result is granted in any case.
+    granted: Vec<f64>,
+}
+
+/// Roundings of a result's own dtype that are granted: of a weight that is stored otherwise, of factors, of the result.
+const ROUNDINGS: f64 = 8.0;
+
+/// What the order of thousands of f32 additions makes of the sum of the magnitudes of their terms.
+const ACCUMULATED: f64 = 1.0 / 65536.0;
+
+impl Exact {
+    /// Runs `f`, whose terms become positive where its arguments do, in f64.
+    pub(crate) fn of(
+        f: impl Fn(&[Array]) -> Result<Vec<Array>, Exception>,
+        arguments: &[Array],
+    ) -> Result<Self, String> {
+        let wide =
+            |array: &Array| if array.dtype().is_float() { array.as_dtype(Dtype::Float64) } else { Ok(array.clone()) };
+        let run = || -> Result<_, Exception> {
+            let arguments = arguments.iter().map(wide).collect::<Result<Vec<_>, _>>()?;
+            let magnitudes = arguments
+                .iter()
+                .map(|array| if array.dtype().is_float() { array.abs() } else { Ok(array.clone()) })
+                .collect::<Result<Vec<_>, _>>()?;
+            let results = f(&arguments)?.iter().map(doubles).collect::<Result<Vec<_>, _>>()?;
+            let terms = f(&magnitudes)?.iter().map(doubles).collect::<Result<Vec<_>, _>>()?;
+            Ok((results, terms))
+        };
+        let (results, terms) = run().map_err(|error| format!("the reference in f64 fails: {}", text(error.into())))?;
+        Ok(Self { granted: vec![0.0; results.len()], results, terms })
+    }
+
+    /// Grants four times the largest error of `own`, which are MLX's results on dense arrays.
+    pub(crate) fn granting(mut self, own: &[Array]) -> Result<Self, String> {
+        for ((own, result), granted) in own.iter().zip(&self.results).zip(&mut self.granted) {
+            let own = doubles(own).map_err(|error| text(error.into()))?;
+            let errors = own.iter().zip(result).map(|(own, result)| (own - result).abs());
+            *granted = 4.0 * errors.fold(0.0, f64::max);
+        }
+        Ok(self)
+    }
+
+    /// Demands of each element an error of a few roundings of its dtype, relative to the sum of the magnitudes of its terms.
+    pub(crate) fn near(&self, found: &[Array]) -> Result<(), String> {
+        if found.len() != self.results.len() {
+            return Err(format!("{} results, and {} of dense", found.len(), self.results.len()));
+        }
+        for (i, array) in found.iter().enumerate() {
+            let elements = doubles(array).map_err(|error| text(error.into()))?;
+            let (expected, terms) = (&self.results[i], &self.terms[i]);
+            if elements.len() != expected.len() {
+                return Err(format!("result {i} is {} of {} elements", Aval::from(array), expected.len()));
+            }
+            let relative = ROUNDINGS * rounding(array.dtype()) + ACCUMULATED;
+            let bound = |at: usize| (relative * terms[at].abs()).max(self.granted[i]);
+            let error = |at: usize| (elements[at] - expected[at]).abs();
+            let far = (0..elements.len())
+                .find(|&at| expected[at].is_finite() && (error(at) > bound(at) || error(at).is_nan()));
+            if let Some(at) = far {
+                return Err(format!(
+                    "element {at} of {} is {:.6e}, in f64 {:.6e}: {:.1e} off where {:.1e} is granted",
+                    Aval::from(array),
+                    elements[at],
+                    expected[at],
+                    error(at),
+                    bound(at),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The largest relative error of one rounding to a dtype.
+fn rounding(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::Bfloat16 => 2f64.powi(-8),
+        Dtype::Float16 => 2f64.powi(-11),
+        _ => 2f64.powi(-24),
+    }
+}

@@ -1,0 +1,378 @@
+//! The oracle of every handler, type and kernel: `f(values)` must equal `f(materialized values)`.
+//!
+//! Both sides run the same plain code. One is intercepted; the other runs on the dense arrays that the values stand
+//! for. Values and gradients are compared, eager and compiled.
+
+use std::fmt;
+use std::rc::Rc;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_core::transform::intercept;
+use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
+
+/// Compares a function on values with the same function on the dense arrays that they stand for.
+///
+/// A call that no handler takes is an error, unless [`allowing`](Self::allowing) says otherwise.
+///
+/// ```
+/// use mlx_rs::Array;
+/// use tacit_conformance::oracle::Oracle;
+///
+/// let x = Array::from_slice(&[1f32, 2.0], &[1, 2]);
+/// let reached = Oracle::new(1e-6).check("x x^T", &[(&x).into()], |arrays| Ok(vec![arrays[0].matmul(arrays[0].t())?]));
+/// assert!(reached.value <= 1e-6 && reached.gradient <= 1e-6);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Oracle {
+    tolerance: f64,
+    least: f64,
+    policy: Policy,
+    gradients: bool,
+    compiled: bool,
+    transformed: bool,
+}
+
+/// The largest relative errors that a comparison found, each within the tolerance.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reached {
+    /// Of the outputs.
+    pub value: f64,
+    /// Of the gradients.
+    pub gradient: f64,
+}
+
+/// What differs.
+#[derive(Debug)]
+pub struct Mismatch {
+    name: String,
+    operands: String,
+    what: String,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}: {}", self.name, self.operands, self.what)
+    }
+}
+
+pub(crate) type Function = Rc<dyn Fn(Vec<Array>) -> Result<Vec<Array>>>;
+pub(crate) type OnLeaves = Rc<dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>>;
+
+impl Oracle {
+    /// An oracle that asks for `max|a - b| <= tolerance * max|b|` of each output and gradient.
+    #[must_use]
+    pub fn new(tolerance: f64) -> Self {
+        Self { tolerance, least: 0.0, policy: Policy::Deny, gradients: true, compiled: true, transformed: false }
+    }
+
+    /// Lets calls without a handler materialize their operands.
+    #[must_use]
+    pub fn allowing(self) -> Self {
+        Self { policy: Policy::Allow, ..self }
+    }
+
+    /// Grants outputs and gradients that are all smaller than `least` the error of that magnitude.
+    ///
+    /// A sum whose terms cancel is the rounding of its terms, in an order that the machine chooses: no error is small
+    /// relative to it. With terms of magnitude one and a tolerance of 1e-5, `1.0 / 64.0` grants one unit in the last place
+    /// of a term.
+    #[must_use]
+    pub fn least(self, least: f64) -> Self {
+        Self { least, ..self }
+    }
+
+    /// Compares values only, for functions that have no gradient.
+    #[must_use]
+    pub fn values_only(self) -> Self {
+        Self { gradients: false, ..self }
+    }
+
+    /// Leaves out the comparison of compiled functions, each of which may cost a run of the C++ compiler.
+    #[must_use]
+    pub fn eager_only(self) -> Self {
+        Self { compiled: false, ..self }
+    }
+
+    /// Also compares directional derivatives, and the function mapped over its dense operands.
+    #[must_use]
+    pub fn transformed(self) -> Self {
+        Self { transformed: true, ..self }
+    }
+
+    /// Compares, eager and compiled: avals, values, and the gradients of a weighted sum of the float outputs for
+    /// every float operand and every float child of an implicit one.
+    ///
+    /// # Panics
+    ///
+    /// Something differs.
+    #[track_caller]
+    pub fn check(
+        &self,
+        name: &str,
+        operands: &[Value],
+        f: impl Fn(Vec<Array>) -> Result<Vec<Array>> + 'static,
+    ) -> Reached {
+        match self.compare(name, operands, f) {
+            Ok(reached) => reached,
+            Err(mismatch) => panic!("{mismatch}"),
+        }
+    }
+
+    /// As [`check`](Self::check), with what differs as an error.
+    ///
+    /// # Errors
+    ///
+    /// The first difference, or the error of either side.
+    pub fn compare(
+        &self,
+        name: &str,
+        operands: &[Value],
+        f: impl Fn(Vec<Array>) -> Result<Vec<Array>> + 'static,
+    ) -> Result<Reached, Mismatch> {
+        self.sides(operands, &(Rc::new(f) as Function)).map_err(|what| {
+            let operands: Vec<String> = operands.iter().map(ToString::to_string).collect();
+            Mismatch { name: name.to_owned(), operands: operands.join(", "), what }
+        })
+    }
+
+    fn sides(&self, operands: &[Value], f: &Function) -> Result<Reached, String> {
+        let structure = Structure::of(operands);
+        let dense = structure.side(f, Side::Dense);
+        let intercepted = structure.side(f, Side::Intercepted);
+        let leaves = &structure.leaves;
+        let mut reached = Reached::default();
+
+        let expected = under(Policy::Allow, "dense", || dense(leaves))?;
+        let eager = under(self.policy, "intercepted", || intercepted(leaves))?;
+        reached.value = self.all("output", &eager, &expected)?;
+        if self.compiled {
+            let function = intercepted.clone();
+            let compiled = under(self.policy, "compiled", || {
+                transforms::compile::compile(move |leaves: &[Array]| function(leaves), None)(leaves)
+            })?;
+            reached.value = reached.value.max(self.all("compiled output", &compiled, &expected)?);
+        }
+
+        if self.transformed {
+            self.mapped(operands, f)?;
+        }
+
+        let argnums = structure.float_leaves();
+        let differentiable = expected.iter().any(|output| output.dtype().is_inexact());
+        if !self.gradients || argnums.is_empty() || !differentiable {
+            return Ok(reached);
+        }
+        let expected = under(Policy::Allow, "dense gradient", || gradient(dense, argnums.clone())(leaves))?;
+        let eager =
+            under(self.policy, "intercepted gradient", || gradient(intercepted.clone(), argnums.clone())(leaves))?;
+        reached.gradient = self.all("gradient", &eager, &expected)?;
+        if self.transformed {
+            self.directional(&structure, f, &eager)?;
+        }
+        if self.compiled {
+            let compiled = under(self.policy, "compiled gradient", || {
+                transforms::compile::compile(gradient(intercepted, argnums), None)(leaves)
+            })?;
+            reached.gradient = reached.gradient.max(self.all("compiled gradient", &compiled, &expected)?);
+        }
+        Ok(reached)
+    }
+
+    pub(crate) fn all(&self, what: &str, found: &[Array], expected: &[Array]) -> Result<f64, String> {
+        if found.len() != expected.len() {
+            return Err(format!("{} {what}s, and {} of the dense function", found.len(), expected.len()));
+        }
+        let mut worst = 0.0;
+        for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let (found_aval, expected_aval) = (Aval::from(found), Aval::from(expected));
+            if found_aval != expected_aval {
+                return Err(format!("{what} {i} is {found_aval}, and {expected_aval} of the dense function"));
+            }
+            let error = error_above(found, expected, self.least).map_err(|error| format!("{what} {i}: {error}"))?;
+            if error > self.tolerance {
+                return Err(format!("{what} {i} has the relative error {error:.3e}, above {:.1e}", self.tolerance));
+            }
+            worst = f64::max(worst, error);
+        }
+        Ok(worst)
+    }
+}
+
+pub(crate) fn under<R>(policy: Policy, side: &str, f: impl FnOnce() -> Result<R, Exception>) -> Result<R, String> {
+    let _guard = policy.scope();
+    f().map_err(|error| format!("the {side} side failed: {}", Error::from(error)))
+}
+
+/// `max|a - b| / max|b|`, never NaN: 0 where both are the same NaN or infinity.
+///
+/// # Errors
+///
+/// The arrays have different sizes, or cannot be evaluated as f32.
+pub fn relative_error(a: &Array, b: &Array) -> Result<f64> {
+    error_above(a, b, 0.0)
+}
+
+/// `max|a - b| / max(max|b|, least)`.
+fn error_above(a: &Array, b: &Array, least: f64) -> Result<f64> {
+    let (a, b) = (floats(a)?, floats(b)?);
+    if a.len() != b.len() {
+        return Err(Error::invalid(format!("{} elements and {}", a.len(), b.len()), "compare arrays of one shape"));
+    }
+    let (mut error, mut scale) = (0f64, least);
+    for (&a, &b) in a.iter().zip(&b) {
+        #[allow(clippy::float_cmp, reason = "equal infinities have no difference")]
+        if a == b || (a.is_nan() && b.is_nan()) {
+            scale = if b.is_finite() { scale.max(f64::from(b.abs())) } else { scale };
+            continue;
+        }
+        let difference = f64::from((a - b).abs());
+        if !difference.is_finite() {
+            return Ok(f64::INFINITY);
+        }
+        error = error.max(difference);
+        scale = scale.max(f64::from(b.abs()));
+    }
+    Ok(if error == 0.0 { 0.0 } else { error / scale })
+}
+
+/// The elements of an array as f32, row-major; of a complex one the real parts and then the imaginary ones.
+///
+/// # Errors
+///
+/// The array cannot be evaluated.
+pub fn floats(array: &Array) -> Result<Vec<f32>> {
+    if array.size() == 0 {
+        return Ok(Vec::new());
+    }
+    if array.dtype().is_complex() {
+        return Ok([floats(&ops::real(array)?)?, floats(&ops::imag(array)?)?].concat());
+    }
+    let array = array.as_dtype(Dtype::Float32)?.contiguous()?;
+    let elements = array.try_as_slice::<f32>().map_err(|error| Error::Function(Box::new(error)))?;
+    Ok(elements.to_vec())
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    Dense,
+    Intercepted,
+}
+
+/// Operands as a list of arrays and what it takes to put them together again.
+pub(crate) struct Structure {
+    pub(crate) leaves: Vec<Array>,
+    operands: Rc<[Value]>,
+}
+
+impl Structure {
+    pub(crate) fn of(operands: &[Value]) -> Self {
+        let mut leaves = Vec::new();
+        for operand in operands {
+            flatten(operand, &mut leaves);
+        }
+        Self { leaves, operands: operands.into() }
+    }
+
+    pub(crate) fn float_leaves(&self) -> Vec<i32> {
+        self.leaves.iter().zip(0..).filter(|(leaf, _)| leaf.dtype().is_float()).map(|(_, i)| i).collect()
+    }
+
+    /// The float leaves that are operands themselves.
+    pub(crate) fn float_operands(&self) -> Vec<i32> {
+        let mut at = 0;
+        let mut found = Vec::new();
+        for operand in &*self.operands {
+            let mut own = Vec::new();
+            flatten(operand, &mut own);
+            if let Value::Dense(array) = operand
+                && array.dtype().is_float()
+            {
+                found.push(at);
+            }
+            at += own.len() as i32;
+        }
+        found
+    }
+
+    /// The operands with other leaves.
+    pub(crate) fn values(&self, leaves: &[Array]) -> Result<Vec<Value>> {
+        let mut leaves = leaves.iter();
+        self.operands.iter().map(|operand| rebuilt(operand, &mut leaves)).collect()
+    }
+
+    /// The function on the leaves.
+    pub(crate) fn side(&self, f: &Function, side: Side) -> OnLeaves {
+        let (structure, f) = (Self { leaves: Vec::new(), operands: self.operands.clone() }, f.clone());
+        Rc::new(move |leaves| {
+            let operands = structure.values(leaves)?;
+            let results = match side {
+                Side::Intercepted => intercept(&operands, |arrays| f(arrays))?,
+                Side::Dense => {
+                    let arrays = operands.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
+                    return Ok(f(arrays)?);
+                }
+            };
+            Ok(results.iter().map(densified).collect::<Result<Vec<_>>>()?)
+        })
+    }
+}
+
+/// An output that is still implicit is built here, whatever the policy: it was handled.
+pub(crate) fn densified(value: &Value) -> Result<Array> {
+    let _allow = Policy::Allow.scope();
+    value.dense()
+}
+
+fn flatten(value: &Value, leaves: &mut Vec<Array>) {
+    match value {
+        Value::Dense(array) => leaves.push(array.clone()),
+        Value::Implicit(array) => array.children().iter().for_each(|(_, child)| flatten(child, leaves)),
+    }
+}
+
+fn rebuilt<'a>(value: &Value, leaves: &mut impl Iterator<Item = &'a Array>) -> Result<Value> {
+    match value {
+        Value::Dense(array) => Ok(leaves.next().unwrap_or(array).into()),
+        Value::Implicit(array) => {
+            let children = array.children();
+            let children = children.iter().map(|(_, child)| rebuilt_dyn(child, leaves)).collect::<Result<Vec<_>>>()?;
+            let array: Box<dyn ImplicitArray> = array.with_children(children)?;
+            Ok(array.into())
+        }
+    }
+}
+
+/// Ends the recursion over iterator types.
+fn rebuilt_dyn(value: &Value, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
+    rebuilt(value, &mut { leaves })
+}
+
+/// The gradients of the weighted sum of the float outputs; the weights tell the elements apart.
+pub(crate) fn gradient(
+    f: OnLeaves,
+    argnums: Vec<i32>,
+) -> impl FnMut(&[Array]) -> Result<Vec<Array>, Exception> + 'static {
+    let loss = move |leaves: &[Array]| -> Result<Vec<Array>, Exception> {
+        let mut total = Array::from_f32(0.0);
+        for output in f(leaves)?.iter().filter(|output| output.dtype().is_float()) {
+            let weights = Array::from_slice(&weights(output.size()).collect::<Vec<_>>(), output.shape());
+            total = total.add(output.as_dtype(Dtype::Float32)?.multiply(weights)?.sum(None)?)?;
+        }
+        Ok(vec![total])
+    };
+    move |leaves| {
+        let mut both = transforms::value_and_grad_with_argnums(|leaves: &[Array]| loss(leaves), argnums.as_slice());
+        Ok(both(leaves)?.1)
+    }
+}
+
+/// What the elements of an output weigh in the loss.
+pub(crate) fn weights(n: usize) -> impl Iterator<Item = f32> {
+    (1..=n).map(move |i| i as f32 / n as f32)
+}
+
+mod transformed;
+
+#[cfg(test)]
+mod tests;

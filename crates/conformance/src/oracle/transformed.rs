@@ -1,0 +1,179 @@
+//! Directional derivatives and vmap: what must agree with the dense function beside values and gradients.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_core::transform::vmap;
+use tacit_core::{Policy, Result, Value};
+
+use super::{Function, OnLeaves, Oracle, Side, Structure, densified, floats, gradient, under, weights};
+
+impl Oracle {
+    /// Compares the derivative in one direction of all float leaves with that of the dense function, and with the gradients;
+    /// where MLX has none for the leaves of the dense function, of the dense operands alone.
+    pub(super) fn directional(&self, structure: &Structure, f: &Function, gradients: &[Array]) -> Result<(), String> {
+        let (dense, intercepted) = (structure.side(f, Side::Dense), structure.side(f, Side::Intercepted));
+        let derive = |side: &OnLeaves, chosen: &[i32]| derivative(side, &structure.leaves, chosen);
+        let all = structure.float_leaves();
+        let expected = under(Policy::Allow, "dense jvp", || derive(&dense, &all));
+        let found = under(self.policy, "jvp", || derive(&intercepted, &all));
+        let (found, agrees) = match (found, expected) {
+            (Ok(found), Ok(expected)) => {
+                let agrees = self.all("derivative", &found, &expected).map(drop);
+                (found, agrees)
+            }
+            (Ok(found), Err(_)) => (found, Ok(())),
+            (Err(error), Ok(_)) => return Err(error),
+            (Err(_), Err(_)) => {
+                let chosen = structure.float_operands();
+                let Ok(expected) = under(Policy::Allow, "dense jvp", || derive(&dense, &chosen)) else { return Ok(()) };
+                let found = under(self.policy, "jvp", || derive(&intercepted, &chosen))?;
+                return self.all("derivative", &found, &expected).map(drop);
+            }
+        };
+        let adjoint = self.adjoint(&found, gradients, &structure.leaves, &all);
+        // For some primitives MLX's own derivative is not its gradient's, as for addmm with factors other than 1.
+        match agrees.and(adjoint) {
+            Err(found) if self.is_plainly_adjoint(structure, f) => Err(found),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the plain function of the dense arrays has a derivative that is its gradient's.
+    fn is_plainly_adjoint(&self, structure: &Structure, f: &Function) -> bool {
+        let plain = || -> Result<bool, String> {
+            let dense = structure.operands.iter().map(densified).collect::<Result<Vec<_>>>();
+            let dense: Vec<Value> = dense.map_err(|error| error.to_string())?.into_iter().map(Value::from).collect();
+            let structure = Structure::of(&dense);
+            let (side, all) = (structure.side(f, Side::Dense), structure.float_leaves());
+            let found = under(Policy::Allow, "dense jvp", || derivative(&side, &structure.leaves, &all))?;
+            let gradients = under(Policy::Allow, "dense gradient", || gradient(side, all.clone())(&structure.leaves))?;
+            Ok(self.adjoint(&found, &gradients, &structure.leaves, &all).is_ok())
+        };
+        plain() == Ok(true)
+    }
+
+    /// The weighted sum of the derivatives is the sum of the gradients times the direction.
+    fn adjoint(
+        &self,
+        derivatives: &[Array],
+        gradients: &[Array],
+        leaves: &[Array],
+        chosen: &[i32],
+    ) -> Result<(), String> {
+        let (mut forward, mut backward, mut scale) = (0f64, 0f64, self.least);
+        for derivative in derivatives {
+            for (change, weight) in numbers(derivative)?.into_iter().zip(weights(derivative.size())) {
+                let term = f64::from(change) * f64::from(weight);
+                (forward, scale) = (forward + term, scale + term.abs());
+            }
+        }
+        for (gradient, &leaf) in gradients.iter().zip(chosen) {
+            let direction = direction(&leaves[leaf as usize], leaf).map_err(|error| error.to_string())?;
+            for (slope, step) in numbers(gradient)?.into_iter().zip(numbers(&direction)?) {
+                let term = f64::from(slope) * f64::from(step);
+                (backward, scale) = (backward + term, scale + term.abs());
+            }
+        }
+        let bound = 10.0 * self.tolerance * scale;
+        if !scale.is_finite() || (forward - backward).abs() <= bound {
+            return Ok(());
+        }
+        Err(format!("the derivative in a direction is {forward:.6e}, and by the gradient it is {backward:.6e}"))
+    }
+
+    /// Compares the function mapped over two examples of its dense operands with the function of each.
+    ///
+    /// Float operands are mapped, and where there are none integers. What MLX cannot map, or maps wrongly, is not compared.
+    pub(super) fn mapped(&self, operands: &[Value], f: &Function) -> Result<(), String> {
+        let Some(axes) = mapped_axes(operands) else { return Ok(()) };
+        let examples = || -> Result<[Vec<Value>; 2]> {
+            let second = operands.iter().zip(&axes).map(|(operand, axis)| match (operand, axis) {
+                (Value::Dense(array), Some(_)) => Ok(another(array)?.into()),
+                _ => Ok(operand.clone()),
+            });
+            Ok([operands.to_vec(), second.collect::<Result<_>>()?])
+        };
+        let map = |[first, second]: &[Vec<Value>; 2]| -> Result<Vec<Array>, Exception> {
+            let stacked =
+                first.iter().zip(second).zip(&axes).map(|((first, second), axis)| match (first, second, axis) {
+                    (Value::Dense(first), Value::Dense(second), Some(_)) => Ok(ops::stack(&[first, second], 0)?.into()),
+                    _ => Ok(first.clone()),
+                });
+            let stacked = stacked.collect::<Result<Vec<_>>>()?;
+            let f = f.clone();
+            let results = vmap(axes.clone(), 0, move |arrays: Vec<Array>| f(arrays))(stacked)?;
+            let results = results.iter().map(densified).collect::<Result<Vec<_>>>()?;
+            transforms::eval(&results)?;
+            Ok(results)
+        };
+        let examples = examples().map_err(|error| error.to_string())?;
+        let plain = || -> Result<[Vec<Value>; 2]> {
+            let dense = |values: &Vec<Value>| -> Result<Vec<Value>> {
+                values.iter().map(|value| Ok(densified(value)?.into())).collect()
+            };
+            Ok([dense(&examples[0])?, dense(&examples[1])?])
+        };
+        let plain = plain().map_err(|error| error.to_string())?;
+        let Ok(expected) = under(Policy::Allow, "dense vmap", || map(&plain)) else { return Ok(()) };
+        let each = under(Policy::Allow, "dense", || {
+            let of = |values: &Vec<Value>| f(values.iter().map(densified).collect::<Result<_>>()?);
+            let [first, second] = [of(&plain[0])?, of(&plain[1])?];
+            first
+                .iter()
+                .zip(&second)
+                .map(|(first, second)| ops::stack(&[first, second], 0))
+                .collect::<Result<Vec<_>, _>>()
+        })?;
+        if self.all("mapped output", &expected, &each).is_err() {
+            return Ok(());
+        }
+        let found = under(self.policy, "vmap", || map(&examples))?;
+        self.all("mapped output", &found, &each).map(drop)
+    }
+}
+
+/// The axis of each operand that is mapped; `None` where there is none at all.
+fn mapped_axes(operands: &[Value]) -> Option<Vec<Option<i32>>> {
+    let of = |chosen: fn(Dtype) -> bool| -> Vec<Option<i32>> {
+        operands.iter().map(|operand| operand.as_dense().filter(|array| chosen(array.dtype())).map(|_| 0)).collect()
+    };
+    [of(|dtype| dtype.is_float()), of(|dtype| !dtype.is_inexact() && dtype != Dtype::Bool)]
+        .into_iter()
+        .find(|axes| axes.iter().any(Option::is_some))
+}
+
+/// Another example of an operand: other numbers, or the index 0.
+fn another(array: &Array) -> Result<Array, Exception> {
+    if !array.dtype().is_float() {
+        return ops::zeros_like(array);
+    }
+    let number = |number: f32| Array::from_f32(number).as_dtype(array.dtype());
+    array.multiply(number(-0.5)?)?.add(number(0.25)?)
+}
+
+/// The derivatives of the float results in the direction of the chosen leaves.
+fn derivative(f: &OnLeaves, leaves: &[Array], chosen: &[i32]) -> Result<Vec<Array>, Exception> {
+    let primals: Vec<Array> = chosen.iter().map(|&leaf| leaves[leaf as usize].clone()).collect();
+    let directions =
+        primals.iter().zip(chosen).map(|(primal, &leaf)| direction(primal, leaf)).collect::<Result<Vec<_>, _>>()?;
+    let function = |given: &[Array]| -> Result<Vec<Array>, Exception> {
+        let mut all = leaves.to_vec();
+        for (&leaf, array) in chosen.iter().zip(given) {
+            all[leaf as usize] = array.clone();
+        }
+        Ok(f(&all)?.into_iter().filter(|output| output.dtype().is_float()).collect())
+    };
+    let (_, changes) = transforms::fallible_jvp(function, &primals, &directions)?;
+    transforms::eval(&changes)?;
+    Ok(changes)
+}
+
+/// A direction that tells the elements and the leaves apart.
+fn direction(leaf: &Array, salt: i32) -> Result<Array, Exception> {
+    let elements: Vec<f32> = (0..leaf.size()).map(|i| (i as f32 * 1.7 + salt as f32).cos()).collect();
+    Array::from_slice(&elements, leaf.shape()).as_dtype(leaf.dtype())
+}
+
+fn numbers(array: &Array) -> Result<Vec<f32>, String> {
+    floats(array).map_err(|error| error.to_string())
+}

@@ -1,0 +1,172 @@
+//! What the trait of implicit arrays promises: children, static fields, clones, storage.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use dyn_clone::clone_box;
+use mlx_rs::{Array, transforms};
+use tacit_core::__private::{StoredArrays, collect_arrays, provide_arrays};
+use tacit_core::{Aval, ImplicitArray, Value, short_name};
+
+use crate::call::{bits_equal, dense, text};
+use crate::report::Report;
+use crate::subject::{Subject, implicit, leaves_of};
+
+/// Takes the subject apart and puts it together again: children, clone, storage, another thread.
+///
+/// Each time the result must have equal static fields, with an equal hash, and materialize to the same bits. The aval
+/// is that of the original and of what it materializes to; bytes are those of the children.
+#[must_use]
+pub fn structure(subject: &Subject) -> Report {
+    let mut report = Report::new(format!("structure of {}", subject.name()));
+    let Some(shapes) = report.shapes(subject) else { return report };
+    for &rank in &shapes.ranks {
+        for &dtype in &shapes.dtypes {
+            let aval = Aval::new(&shapes.shape(&[2, 3], rank, (2, 3)), dtype);
+            let Some(value) = subject.normal(&aval, 1) else { continue };
+            let Some(array) = implicit(&value) else { continue };
+            for (name, check) in CHECKS {
+                report.compare(format_args!("{name} of {aval}"), || check(array, &aval));
+            }
+        }
+    }
+    report
+}
+
+type Check = fn(&dyn ImplicitArray, &Aval) -> Result<(), String>;
+
+const CHECKS: [(&str, Check); 8] = [
+    ("the aval", avals),
+    ("the children", children),
+    ("wrong children", wrong_children),
+    ("a clone", |array, _| same(&*clone_box(array), array)),
+    ("a stored copy", stored),
+    ("a broken file", broken),
+    ("the text", text_of),
+    ("another thread", on_another_thread),
+];
+
+/// The aval is the original's, and each layer's.
+fn avals(array: &dyn ImplicitArray, aval: &Aval) -> Result<(), String> {
+    let mut value = Value::from(clone_box(array));
+    loop {
+        let found = value.aval().map_err(text)?;
+        if found != *aval {
+            return Err(format!("{value} has the aval {found}, not {aval}"));
+        }
+        value = match &value {
+            Value::Dense(_) => return Ok(()),
+            Value::Implicit(array) => array.build().map_err(text)?,
+        };
+    }
+}
+
+/// With its own children it is the same array, whose bytes they hold.
+fn children(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
+    let children: Vec<Value> = array.children().into_iter().map(|(_, child)| child).collect();
+    let bytes = children.iter().map(Value::nbytes).sum::<usize>();
+    if bytes != array.nbytes() {
+        return Err(format!("it holds {} bytes and its children {bytes}", array.nbytes()));
+    }
+    let mut names: Vec<String> = array.children().iter().map(|(name, _)| name.to_string()).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    if names.len() != count {
+        return Err(format!("two children have one name: {names:?}"));
+    }
+    same(&*array.with_children(children).map_err(text)?, array)
+}
+
+/// Too many or too few children are an error; others than its own are at least no panic.
+fn wrong_children(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
+    let mut children: Vec<Value> = array.children().into_iter().map(|(_, child)| child).collect();
+    let nested = children.iter().map(|_| Value::from(clone_box(array))).collect();
+    drop(array.with_children(nested));
+    children.push(Array::from_f32(0.0).into());
+    if array.with_children(children.clone()).is_ok() {
+        return Err(format!("it takes {} children", children.len()));
+    }
+    children.truncate(children.len().saturating_sub(2));
+    if children.len() < array.children().len() && array.with_children(children.clone()).is_ok() {
+        return Err(format!("it takes {} children", children.len()));
+    }
+    Ok(())
+}
+
+/// Structure as JSON, and the arrays beside it.
+fn saved(array: &dyn ImplicitArray) -> Result<(String, StoredArrays), String> {
+    let (json, arrays) = collect_arrays(|| serde_json::to_string(array));
+    Ok((json.map_err(|error| error.to_string())?, arrays))
+}
+
+fn loaded(json: &str, arrays: StoredArrays) -> Result<Box<dyn ImplicitArray>, String> {
+    provide_arrays(arrays, || serde_json::from_str(json)).map_err(|error: serde_json::Error| error.to_string())
+}
+
+fn stored(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
+    let (json, arrays) = saved(array)?;
+    let name = array.typetag_name();
+    if !name.contains('.') || !json.contains(&format!("{name:?}")) {
+        return Err(format!("the name {name} has no namespace or is not in {json}"));
+    }
+    same(&*loaded(&json, arrays)?, array)
+}
+
+/// Without its arrays, or cut short, it cannot be loaded.
+fn broken(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
+    let (json, arrays) = saved(array)?;
+    if !arrays.is_empty() && loaded(&json, StoredArrays::new()).is_ok() {
+        return Err("it is loaded without its arrays".to_owned());
+    }
+    for length in [json.len() / 2, json.len() - 1] {
+        let cut = json.get(..length).unwrap_or_default();
+        if loaded(cut, arrays.clone()).is_ok() {
+            return Err(format!("it is loaded from {cut}"));
+        }
+    }
+    Ok(())
+}
+
+fn text_of(array: &dyn ImplicitArray, aval: &Aval) -> Result<(), String> {
+    let printed = Value::from(clone_box(array)).to_string();
+    let expected = format!("{}({aval})", short_name(array));
+    if printed == expected && !format!("{array:?} {:?}", array.aux()).is_empty() {
+        return Ok(());
+    }
+    Err(format!("it prints as {printed}, not {expected}"))
+}
+
+/// Evaluated, it goes to another thread and is the same there.
+fn on_another_thread(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
+    let mut leaves = Vec::new();
+    leaves_of(array, &mut leaves);
+    transforms::eval(&leaves).map_err(|error| text(error.into()))?;
+    let expected = dense(&clone_box(array).into())?;
+    let sent = clone_box(array);
+    let made = std::thread::spawn(move || {
+        let made = dense(&sent.into())?;
+        // What the thread made stays on it, but for what is evaluated.
+        made.eval().map_err(|error| text(error.into()))?;
+        Ok::<_, String>(made)
+    });
+    let made = made.join().map_err(|_| "panicked on another thread".to_owned())??;
+    bits_equal(&made, &expected)
+}
+
+/// Equal static fields both ways, equal hashes, the same bits.
+fn same(found: &dyn ImplicitArray, expected: &dyn ImplicitArray) -> Result<(), String> {
+    if !found.aux_eq(expected) || !expected.aux_eq(found) {
+        return Err(format!("its static fields are {:?}, not {:?}", found.aux(), expected.aux()));
+    }
+    if hash(found) != hash(expected) {
+        return Err("equal static fields have two hashes".to_owned());
+    }
+    let bits = |array: &dyn ImplicitArray| dense(&clone_box(array).into());
+    bits_equal(&bits(found)?, &bits(expected)?)
+}
+
+fn hash(array: &dyn ImplicitArray) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    array.aux_hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,78 @@
+//! The conformance suite on types of a crate that depends on it and on the facade.
+
+use mlx_rs::{Array, ops};
+use tacit::prelude::*;
+use tacit_conformance::{Subject, conformance, handlers};
+
+/// A number times the identity.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "downstream.Scalar")]
+struct Scalar {
+    factor: Array,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Scalar {
+    /// Of the shape and dtype of `x`, a square.
+    fn like(x: &Array) -> Result<Self> {
+        match x.shape() {
+            [n, k] if n == k => Ok(Self { factor: Array::from_f32(3.0).as_dtype(x.dtype())?, aval: Aval::from(x) }),
+            _ => Err(Error::invalid("it is no square", "give a square matrix")),
+        }
+    }
+}
+
+impl Materialize for Scalar {
+    fn materialize(&self) -> Result<Value> {
+        let identity = ops::identity::<f32>(self.aval.shape[0])?.as_dtype(self.aval.dtype)?;
+        Ok(identity.multiply(&self.factor)?.into())
+    }
+}
+
+#[handler]
+fn scalar_matmul(_op: &op::Matmul, x: &Array, w: &Scalar) -> Result<Array> {
+    Ok(x.multiply(&w.factor)?)
+}
+
+// ANCHOR: suite
+conformance! {
+    straight_through: ste;
+    scalar: |x| Scalar::like(x), ignores_values(), shared_children(), tolerance(4e-5);
+}
+// ANCHOR_END: suite
+
+/// An array whose handlers are wrong.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "downstream.Wrong")]
+struct Wrong {
+    array: Array,
+}
+
+impl Materialize for Wrong {
+    fn materialize(&self) -> Result<Value> {
+        Ok(self.array.clone().into())
+    }
+}
+
+/// The sign is forgotten.
+#[handler]
+fn wrong_negative(_op: &op::Negative, w: &Wrong) -> Result<Array> {
+    Ok(w.array.clone())
+}
+
+/// The value is right, and the gradient ends here.
+#[handler]
+fn wrong_square(_op: &op::Square, w: &Wrong) -> Result<Array> {
+    Ok(mlx_rs::stop_gradient(w.array.square()?)?)
+}
+
+#[test]
+fn a_wrong_handler_is_found_and_nothing_else() {
+    let report = handlers(&Subject::new("wrong", |x: &Array| Ok(Wrong { array: x.clone() })));
+    let found: Vec<&str> = report.findings().iter().map(|finding| finding.split(" on ").next().unwrap_or("")).collect();
+    assert!(report.compared() > 300, "{report}");
+    let expected = ["Negative: Negative: Negative", "Square: Square: Square"];
+    assert!(!found.is_empty() && found.iter().all(|finding| expected.contains(finding)), "{report}");
+    assert!(expected.iter().all(|expected| found.contains(expected)), "{report}");
+}
