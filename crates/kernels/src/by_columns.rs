@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{
     Isa, Matrix, Scales,
     output::Rectangle,
-    scales::{Per, Reader, Spread, row},
+    scales::{Numbers, Per, Reader, Spread},
     simd::{Kernel, SLACK, Simd, run},
     unit::{Layout, Source, Units, unit, unit_bytes},
 };
@@ -78,7 +78,8 @@ impl<U: Units> ByColumns<'_, U> {
         // Columns of WIDTH vectors, or of a unit, whose vectors may be more.
         let run = if U::SPAN == 1 { WIDTH * S::LANES } else { unit::<S, U>() };
         let units = columns.len().next_multiple_of(run) / unit::<S, U>();
-        let room = if U::DECODED { 0 } else { spread.room(columns, units) };
+        let numbers = Numbers::new(spread, Per::Unit(units), columns);
+        let room = if U::DECODED { 0 } else { numbers.room() };
         let mut scratch = vec![0.0; ROWS * room];
         let mut biases = Biases::new(matrix, spread, columns, if U::DECODED { 0 } else { M });
         let mut sums = Sums([0.0; GROUP * MAX_COLUMNS]);
@@ -89,11 +90,11 @@ impl<U: Units> ByColumns<'_, U> {
         let mut copies = Vec::new();
         for start in (0..n).step_by(ROWS) {
             let len = ROWS.min(n - start);
-            let (from, ahead, reader) = ([std::ptr::null(); ROWS], 0, Reader::new(simd, spread));
+            let (from, ahead, reader) = ([std::ptr::null(); ROWS], 0, Reader::new(simd, &numbers));
             let mut rows = RowGroup { first: start, len, from, ahead, scales: [scratch.as_ptr(); ROWS], reader };
             for r in 0..if U::DECODED { 0 } else { len } {
                 let scratch = &mut scratch[r * room..(r + 1) * room];
-                rows.scales[r] = row(isa, spread, Per::Unit(units), &matrix.scales, start + r, columns, scratch);
+                rows.scales[r] = numbers.row(isa, &matrix.scales, start + r, scratch);
             }
             match self.units.source() {
                 Source::Stored(bytes) => {
@@ -211,9 +212,9 @@ fn place(bytes: &[u8], (start, stride): (usize, usize), len: usize, copies: &mut
 
 /// What the biases add to the sums of some columns: for each row of x, one sum for each number of a row of the matrix.
 struct Biases<'a> {
-    numbers: Option<Scales<'a>>,
+    given: Option<Scales<'a>>,
+    numbers: Numbers,
     spread: Spread,
-    columns: Range<usize>,
     /// Numbers of a row.
     count: usize,
     sums: Vec<f32>,
@@ -223,19 +224,20 @@ struct Biases<'a> {
 impl<'a> Biases<'a> {
     /// For `m` rows of x; none if that is 0.
     fn new(matrix: &Matrix<'a>, spread: Spread, columns: &Range<usize>, m: usize) -> Self {
-        let (numbers, count) = (matrix.biases.filter(|_| m > 0), spread.count(columns));
-        let (sums, scratch) = match numbers {
-            Some(_) => (vec![0.0; m * count], vec![0.0; spread.room(columns, spread.units(columns))]),
+        let (given, count) = (matrix.biases.filter(|_| m > 0), spread.count(columns));
+        let numbers = Numbers::new(spread, Per::Number, columns);
+        let (sums, scratch) = match given {
+            Some(_) => (vec![0.0; m * count], vec![0.0; numbers.room()]),
             None => (Vec::new(), Vec::new()),
         };
-        Self { numbers, spread, columns: columns.clone(), count, sums, scratch }
+        Self { given, numbers, spread, count, sums, scratch }
     }
 
     /// Adds the biases of these rows of the matrix, times their column of `x`, whose rows are `n` floats.
     fn add(&mut self, isa: Isa, matrix: &Matrix, x: &[f32], rows: Range<usize>) {
-        let Some(numbers) = self.numbers else { return };
+        let Some(given) = self.given else { return };
         for r in rows {
-            let numbers = row(isa, self.spread, Per::Number, &numbers, r, &self.columns, &mut self.scratch);
+            let numbers = self.numbers.row(isa, &given, r, &mut self.scratch);
             run(isa, AddBiases { numbers, count: self.count, x: &x[r..], n: matrix.n, sums: &mut self.sums });
         }
     }
@@ -279,7 +281,7 @@ fn finish(
     for (within, out) in out.iter_mut().enumerate() {
         let (base, at) = (within / unit * unit, within % unit);
         *out = sums[base + layout.steps[at % layout.span] * lanes + at / layout.span];
-        if biases.numbers.is_some() {
+        if biases.given.is_some() {
             *out += biases.sums[m * biases.count + biases.spread.number(columns, columns.start + within)];
         }
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::{
     Isa, Matrix,
     output::Rectangle,
-    scales::{Per, Reader, Spread, row},
+    scales::{Numbers, Per, Reader, Spread},
     simd::{Kernel, SLACK, Simd},
     unit::{Layout, Source, Units, unit, unit_bytes},
 };
@@ -141,10 +141,12 @@ impl<U: Units> ByRows<'_, U> {
     fn group<S: Simd, const M: usize, const ROWS: usize>(&mut self, simd: S, first: usize) -> usize {
         let (isa, matrix, spread) = (self.isa, self.matrix, self.x.spread);
         let columns = 0..matrix.k;
-        let room = if U::DECODED { 0 } else { spread.room(&columns, spread.units(&columns)) };
-        let mut scratch = vec![0.0; (ROWS + 1) * room];
+        let numbers = Numbers::new(spread, Per::Shared, &columns);
+        let biased = Numbers::new(spread, Per::Number, &columns);
+        let room = if U::DECODED { 0 } else { numbers.room() };
+        let mut scratch = vec![0.0; ROWS * room + if U::DECODED { 0 } else { biased.room() }];
         let (scales, biases) = scratch.split_at_mut(ROWS * room);
-        let reader = Reader::new(simd, spread);
+        let reader = Reader::new(simd, &numbers);
         let mut decoded = Scratch([0.0; MOST_ROWS * STRIDE]);
         let rows = self.out.columns();
         for start in rows.clone().step_by(ROWS) {
@@ -156,7 +158,7 @@ impl<U: Units> ByRows<'_, U> {
             if !U::DECODED {
                 for r in 0..ROWS {
                     let scratch = &mut scales[r * room..(r + 1) * room];
-                    group.scales[r] = row(isa, spread, Per::Shared, &matrix.scales, group.rows[r], &columns, scratch);
+                    group.scales[r] = numbers.row(isa, &matrix.scales, group.rows[r], scratch);
                 }
             }
             match self.units.source() {
@@ -194,10 +196,10 @@ impl<U: Units> ByRows<'_, U> {
                     }
                 }
             }
-            if let Some(numbers) = matrix.biases.as_ref().filter(|_| !U::DECODED) {
+            if let Some(given) = matrix.biases.as_ref().filter(|_| !U::DECODED) {
                 let count = spread.count(&columns);
                 for r in 0..ROWS {
-                    let biases = row(isa, spread, Per::Number, numbers, group.rows[r], &columns, biases);
+                    let biases = biased.row(isa, given, group.rows[r], biases);
                     for i in (0..count).step_by(S::LANES) {
                         // SAFETY: there are `count` biases, and the sums are padded to whole vectors.
                         let bias = unsafe { simd.load_some(biases.add(i), S::LANES.min(count - i)) };
@@ -242,7 +244,7 @@ impl<U: Units> ByRows<'_, U> {
             std::array::from_fn(|m| self.x.values.as_ptr().wrapping_add((first + m) * self.x.stride + columns.start));
         let mut sums = group.sums;
         let mut products = [[simd.splat(0.0); M]; ROWS];
-        let mut copies = [[0_u8; TAIL + SLACK]; ROWS];
+        let mut copies: [[u8; TAIL + SLACK]; ROWS];
         // Units that may be read where they are: whole ones, with the slack behind them.
         let mut end = (columns.len() / elements).min(readable.saturating_sub(SLACK) / size);
         let (mut at, mut segment, mut left) = (0, 0, shared);
@@ -282,6 +284,7 @@ impl<U: Units> ByRows<'_, U> {
                 break;
             }
             let len = (columns.len() - at * elements) / U::SPAN * U::BYTES;
+            copies = [[0; TAIL + SLACK]; ROWS];
             for (copy, from) in copies.iter_mut().zip(&mut from) {
                 // SAFETY: the spans lie in the row, and are at most [`TAIL`] bytes.
                 unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(at * size), copy.as_mut_ptr(), len) };

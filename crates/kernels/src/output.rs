@@ -26,6 +26,7 @@ impl<'a, T: Send> Output<'a, T> {
 
     /// # Safety
     /// `rows` rows of `columns` elements, `stride` apart, are the caller's alone for `'a`, and hold values.
+    #[cfg(feature = "blas")]
     pub(crate) unsafe fn at(at: *mut T, rows: usize, columns: usize, stride: usize) -> Self {
         Self { at, rows, columns, stride, of: PhantomData }
     }

@@ -185,53 +185,9 @@ impl Spread {
         }
     }
 
-    /// The units that these columns, which start with one, lie in.
-    pub(crate) fn units(self, columns: &Range<usize>) -> usize {
-        columns.len().div_ceil(self.span * self.lanes)
-    }
-
-    /// The floats that [`row`] may need for `units` units of these columns.
-    pub(crate) fn room(self, columns: &Range<usize>, units: usize) -> usize {
-        let blocks = columns.len().div_ceil(self.block) + 1;
-        self.count(columns).max((units + 1) * self.lanes) + blocks
-    }
-}
-
-/// What each vector of scales is read with, from where [`row`] says they are.
-#[derive(Clone, Copy)]
-pub(crate) struct Reader<I> {
-    /// Whether all spans of a unit have one number.
-    splat: bool,
-    /// Numbers from those of a unit, or of units that share one, to the next.
-    step: usize,
-    index: I,
-}
-
-impl<I: Copy> Reader<I> {
-    #[inline(always)]
-    pub(crate) fn new<S: Simd<I = I>>(simd: S, spread: Spread) -> Self {
-        let (splat, step, spans) = match spread.kind {
-            Kind::Row => (true, 0, 1),
-            Kind::Units => (true, 1, 1),
-            Kind::Spans(spans) => (false, S::LANES / spans, spans),
-            Kind::Each => (false, S::LANES, 1),
-        };
-        let index: [u32; 16] = std::array::from_fn(|i| (i / spans) as u32);
-        // SAFETY: there are 16 words, the most that a vector holds.
-        Self { splat, step, index: unsafe { simd.load_words(index.as_ptr().cast()) } }
-    }
-
-    /// The scale of each span of unit `at`, or of the units `at`, that share one.
-    ///
-    /// # Safety
-    /// `numbers` comes from [`row`], and the unit is one that it was called for.
-    #[inline(always)]
-    pub(crate) unsafe fn read<S: Simd<I = I>>(&self, simd: S, numbers: *const f32, at: usize) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let from = numbers.add(at * self.step);
-            if self.splat { simd.splat(*from) } else { simd.spread(from, S::LANES, self.index) }
-        }
+    /// Elements of a unit.
+    fn unit(self) -> usize {
+        self.span * self.lanes
     }
 }
 
@@ -242,66 +198,151 @@ pub(crate) enum Per {
     Number,
     /// What [`Reader::read`] reads for units that share theirs, counted from the row's start.
     Shared,
-    /// What it reads for this many units, each with its own, whatever numbers belong to those beyond the columns.
+    /// What it reads for this many units, whatever numbers belong to those beyond the columns.
     Unit(usize),
 }
 
-/// The numbers of a row's columns, which start with a unit. They lie in `scales` itself or are written to `scratch`.
-///
-/// A vector may be read at each unit; spans of it that lie beyond the columns have zeros, but for [`Per::Unit`].
-///
-/// # Panics
-/// If `scratch` is shorter than [`Spread::room`].
-pub(crate) fn row(
-    isa: Isa,
+/// Where the numbers of some columns, which start with a unit, are found in each row.
+pub(crate) struct Numbers {
     spread: Spread,
+    columns: Range<usize>,
     per: Per,
-    scales: &Scales,
-    row: usize,
-    columns: &Range<usize>,
-    scratch: &mut [f32],
-) -> *const f32 {
-    let Spread { kind, span, lanes, k, block } = spread;
-    let unit = span * lanes;
-    let (start, end) = (row * k + columns.start, row * k + columns.end);
-    let (first, last) = (start / block, (end - 1) / block + 1);
-    let units = if let Per::Unit(units) = per { units } else { spread.units(columns) };
-    // Blocks of several units whose numbers are wanted for each.
-    let repeated = matches!(per, Per::Unit(_)) && kind == Kind::Units && block > unit;
-    // How far what is given is read.
-    let wanted = match kind {
-        Kind::Units if matches!(per, Per::Unit(_)) => units,
-        Kind::Spans(spans) if per != Per::Number => (units - 1) * (lanes / spans) + lanes,
-        Kind::Row | Kind::Units | Kind::Spans(_) => last - first,
-        Kind::Each => units * lanes,
-    };
-    if kind != Kind::Each && !repeated {
-        // Lanes beyond a row must not meet the next one's numbers.
-        let apart = matches!(kind, Kind::Spans(_)) && per == Per::Shared && !columns.len().is_multiple_of(unit);
-        if let Some(values) = scales.floats()
-            && !apart
-            && values.len() - first >= wanted
-        {
-            return values[first..].as_ptr();
+    /// Blocks of a row, or 0, and rows of a block, or 0.
+    blocks: usize,
+    rows: usize,
+    /// Blocks of a row before the first column.
+    before: usize,
+    /// Blocks that the columns meet, where each row meets as many.
+    count: usize,
+    /// How far what is given is read.
+    wanted: usize,
+    /// The units that a number is for, as a power of two, and those of the first block before the first column.
+    shift: u32,
+    offset: usize,
+    /// Elements that each number is copied out for, or 0 where they are read as they lie.
+    copied: usize,
+}
+
+impl Numbers {
+    pub(crate) fn new(spread: Spread, per: Per, columns: &Range<usize>) -> Self {
+        let Spread { kind, span, lanes, k, block } = spread;
+        let units = if let Per::Unit(units) = per { units } else { columns.len().div_ceil(spread.unit()) };
+        let each = block / spread.unit();
+        let (mut shift, mut offset, mut copied) = (0, 0, 0);
+        let mut count = spread.count(columns);
+        let wanted = match kind {
+            Kind::Units if matches!(per, Per::Unit(_)) && each.is_power_of_two() => {
+                (shift, offset) = (each.trailing_zeros(), columns.start % block / spread.unit());
+                (units - 1 + offset) / each + 1
+            }
+            Kind::Units if matches!(per, Per::Unit(_)) => {
+                copied = spread.unit();
+                units
+            }
+            Kind::Spans(spans) if per != Per::Number => (units - 1) * (lanes / spans) + lanes,
+            Kind::Row | Kind::Units | Kind::Spans(_) => count,
+            Kind::Each => {
+                copied = span;
+                // The blocks that columns may meet.
+                count = columns.len().div_ceil(block) + 1;
+                units * lanes
+            }
+        };
+        let (blocks, rows) = (if k.is_multiple_of(block) { k / block } else { 0 }, block / k);
+        let before = columns.start / block;
+        Self { spread, columns: columns.clone(), per, blocks, rows, before, count, wanted, shift, offset, copied }
+    }
+
+    /// The floats that [`row`](Self::row) may need.
+    pub(crate) fn room(&self) -> usize {
+        self.wanted.max(self.count) + self.count
+    }
+
+    /// Those of a row. They lie in `scales` itself or are written to `scratch`.
+    ///
+    /// A vector may be read at each unit; spans of it that lie beyond the columns have zeros, but for [`Per::Unit`].
+    ///
+    /// # Panics
+    /// If `scratch` is shorter than [`room`](Self::room).
+    pub(crate) fn row(&self, isa: Isa, scales: &Scales, row: usize, scratch: &mut [f32]) -> *const f32 {
+        let &Self { spread, ref columns, per, wanted, copied, .. } = self;
+        let Spread { kind, k, block, .. } = spread;
+        let start = row * k + columns.start;
+        let (first, count) = match kind {
+            Kind::Row if self.rows == 1 => (row, 1),
+            Kind::Row => (row / self.rows, 1),
+            Kind::Units | Kind::Spans(_) => (row * self.blocks + self.before, self.count),
+            Kind::Each => (start / block, (start + columns.len() - 1) / block + 1 - start / block),
+        };
+        if copied == 0 {
+            // Lanes beyond a row must not meet the next one's numbers.
+            let apart = per == Per::Shared && wanted > count && !columns.len().is_multiple_of(spread.unit());
+            if let Some(values) = scales.floats()
+                && !apart
+                && values.len() - first >= wanted
+            {
+                return values[first..].as_ptr();
+            }
+            scales.widen(isa, first, &mut scratch[..count]);
+            if wanted > count {
+                scratch[count..wanted].fill(0.0);
+            }
+            return scratch.as_ptr();
         }
-        scales.widen(isa, first, &mut scratch[..last - first]);
-        if wanted > last - first {
-            scratch[last - first..wanted].fill(0.0);
+        let (numbers, blocks) = scratch.split_at_mut(wanted);
+        let blocks = &mut blocks[..count];
+        scales.widen(isa, first, blocks);
+        let mut at = 0;
+        for (b, value) in blocks.iter().enumerate() {
+            let until = (columns.len().min((first + b + 1).saturating_mul(block) - start)).div_ceil(copied);
+            numbers[at..until].fill(*value);
+            at = until;
         }
-        return scratch.as_ptr();
+        numbers[at..].fill(0.0);
+        numbers.as_ptr()
     }
-    let (numbers, blocks) = scratch.split_at_mut(scratch.len() - (last - first));
-    scales.widen(isa, first, blocks);
-    // What each number is repeated for: the units of a block, or its spans.
-    let each = if kind == Kind::Each { span } else { unit };
-    let mut at = 0;
-    for (b, value) in blocks.iter().enumerate() {
-        let until = (end.min((first + b + 1).saturating_mul(block)) - start).div_ceil(each);
-        numbers[at..until].fill(*value);
-        at = until;
+}
+
+/// What each vector of scales is read with, from where [`Numbers`] says they are.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<I> {
+    /// Whether all spans of a unit have one number.
+    splat: bool,
+    /// Numbers from those of a unit, or of units that share one, to the next.
+    step: usize,
+    shift: u32,
+    offset: usize,
+    index: I,
+}
+
+impl<I: Copy> Reader<I> {
+    #[inline(always)]
+    pub(crate) fn new<S: Simd<I = I>>(simd: S, numbers: &Numbers) -> Self {
+        let (splat, step, spans) = match numbers.spread.kind {
+            Kind::Row => (true, 0, 1),
+            Kind::Units => (true, 1, 1),
+            Kind::Spans(spans) => (false, S::LANES / spans, spans),
+            Kind::Each => (false, S::LANES, 1),
+        };
+        let index: [u32; 16] = std::array::from_fn(|i| (i / spans) as u32);
+        // SAFETY: there are 16 words, the most that a vector holds.
+        let index = unsafe { simd.load_words(index.as_ptr().cast()) };
+        Self { splat, step, shift: numbers.shift, offset: numbers.offset, index }
     }
-    if wanted > at {
-        numbers[at..wanted].fill(0.0);
+
+    /// The scale of each span of unit `at`, or of the units `at`, that share one.
+    ///
+    /// # Safety
+    /// `from` is what [`Numbers::row`] gave, and the unit is one that it was wanted for.
+    #[inline(always)]
+    pub(crate) unsafe fn read<S: Simd<I = I>>(&self, simd: S, from: *const f32, at: usize) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.splat {
+                simd.splat(*from.add((at * self.step + self.offset) >> self.shift))
+            } else {
+                simd.spread(from.add(at * self.step), S::LANES, self.index)
+            }
+        }
     }
-    numbers.as_ptr()
 }
