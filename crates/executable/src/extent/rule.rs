@@ -33,11 +33,12 @@ enum Rule {
 fn rule_of(name: &str) -> Option<Rule> {
     Some(match typed::describe(name)?.name {
         name if ELEMENTWISE.contains(name) => Rule::Aligned,
-        "AsType" | "Contiguous" | "Copy" | "FromFP8" | "Full" | "Pad" | "StopGradient" | "ToFP8" => Rule::Aligned,
-        "And" | "Max" | "Min" | "Or" | "Prod" | "Sum" => Rule::Aligned,
-        "ArgPartition" | "ArgReduce" | "ArgSort" | "Partition" | "Sort" => Rule::Along,
-        "CumLogAddExp" | "CumMax" | "CumMin" | "CumProd" | "CumSum" => Rule::Along,
-        "Concatenate" | "GatherAxis" | "ScatterAxis" | "ScatterAxis Sum" | "Split" => Rule::Along,
+        "AsType" | "Contiguous" | "Copy" | "FromFP8" | "Full" | "Pad" | "StopGradient" | "ToFP8" | "And" | "Max"
+        | "Min" | "Or" | "Prod" | "Sum" => Rule::Aligned,
+        "ArgPartition" | "ArgReduce" | "ArgSort" | "Partition" | "Sort" | "CumLogAddExp" | "CumMax" | "CumMin"
+        | "CumProd" | "CumSum" | "Concatenate" | "GatherAxis" | "ScatterAxis" | "ScatterAxis Sum" | "Split" => {
+            Rule::Along
+        }
         "LayerNorm" | "LogSumExp" | "RMSNorm" | "Softmax" => Rule::AlongLast,
         "AddMM" | "Broadcast" | "Matmul" | "QuantizedMatmul" | "Transpose" => Rule::Shown,
         "ExpandDims" | "Flatten" | "Reshape" | "Squeeze" | "Unflatten" => Rule::Reordered,
