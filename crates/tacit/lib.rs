@@ -17,7 +17,7 @@ pub use tacit_core::{
     PolicyGuard, Primitive, Registry, RegistryGuard, Resolution, Result, Signature, Site, Taker, Tree, Value, Variable,
     check_parameters, compile, compile_with, compile_with_state, control, dtype_name, dtype_named, executable,
     executable::Executable, explain, explain_with_parameters, handler, implicit, kernel, materialize, op,
-    register_node, short_name, transform, tree, with_parameters,
+    register_node, short_name, store, transform, tree, with_parameters,
 };
 pub use tacit_nn::{ImplicitModule, quantized, straight_through};
 

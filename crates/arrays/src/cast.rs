@@ -5,8 +5,9 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::op::{AddMM, AsType, Gather, Matmul, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::sliced::cut;
-use crate::view::{View, built, view_handlers};
+use crate::view::{View, view_handlers};
 
 /// Any float array in another float type, such as a bf16 weight among f32 activations.
 ///
@@ -102,7 +103,15 @@ pub(crate) fn holds(narrow: Dtype, wide: Dtype) -> bool {
 
 impl Materialize for Cast {
     fn materialize(&self) -> Result<Value> {
-        Self::of(built(&self.inner)?, self.stored.dtype, self.aval.dtype)
+        Self::of(self.inner.opened()?, self.stored.dtype, self.aval.dtype)
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut made = Self::new(&self.inner, self.aval.dtype)?;
+        if castable(self.stored.dtype) && holds(self.stored.dtype, made.stored.dtype) {
+            made.stored.dtype = self.stored.dtype;
+        }
+        check_made(self, &made)
     }
 }
 

@@ -4,6 +4,7 @@ use mlx_rs::{Array, ops};
 use tacit_core::op::{Add, AddMM, AsType, Divide, Matmul, Multiply, Negative, Subtract, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::linear::{Linear, check_float, linear_handlers, scalar};
 use crate::wide::{wide, widely};
 
@@ -77,6 +78,10 @@ impl Diagonal {
 impl Materialize for Diagonal {
     fn materialize(&self) -> Result<Value> {
         Ok(ops::diag(&self.diagonal, 0)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(self.diagonal.clone())?)
     }
 }
 

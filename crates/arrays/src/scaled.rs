@@ -7,7 +7,8 @@ use tacit_core::{
 };
 
 use crate::cast::{Cast, castable, holds};
-use crate::view::{View, built, view_handlers};
+use crate::checks::check_made;
+use crate::view::{View, view_handlers};
 use crate::wide::{wide, widely};
 
 /// Any array times a scalar, or divided by one.
@@ -114,7 +115,11 @@ impl Scaled {
 
 impl Materialize for Scaled {
     fn materialize(&self) -> Result<Value> {
-        self.with(built(&self.inner)?)
+        self.with(self.inner.opened()?)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self { divides: self.divides, ..Self::new(&self.inner, &self.scale)? })
     }
 }
 

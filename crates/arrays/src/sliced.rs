@@ -5,7 +5,8 @@ use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp, gather_single}
 use tacit_core::op::{AddMM, AsType, Gather, Matmul, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::view::{View, built, view_handlers};
+use crate::checks::check_made;
+use crate::view::{View, view_handlers};
 
 /// A range along each axis of any array, for types that cannot cut their own codes.
 ///
@@ -99,7 +100,11 @@ pub(crate) fn cut(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
 
 impl Materialize for Sliced {
     fn materialize(&self) -> Result<Value> {
-        Self::of(built(&self.inner)?, &self.start, &self.stop)
+        Self::of(self.inner.opened()?, &self.start, &self.stop)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(&self.inner, &self.start, &self.stop)?)
     }
 }
 

@@ -4,7 +4,8 @@ use mlx_rs::Array;
 use tacit_core::op::{AddMM, AsType, Matmul, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::view::{View, built, from_zero, view_handlers};
+use crate::checks::check_made;
+use crate::view::{View, from_zero, view_handlers};
 
 /// Any array with its axes permuted, for types that have no transpose of their own.
 ///
@@ -96,7 +97,11 @@ impl Transposed {
 
 impl Materialize for Transposed {
     fn materialize(&self) -> Result<Value> {
-        Self::of(built(&self.inner)?, &self.axes)
+        Self::of(self.inner.opened()?, &self.axes)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(&self.inner, &self.axes)?)
     }
 }
 

@@ -15,14 +15,6 @@ pub(crate) trait View: ImplicitArray {
     fn left(&self, x: &Array) -> Result<Value>;
 }
 
-/// The value one layer down; the policy was asked for the view, which counts once.
-pub(crate) fn built(value: &Value) -> Result<Value> {
-    match value {
-        Value::Implicit(array) => array.build(),
-        dense @ Value::Dense(_) => Ok(dense.clone()),
-    }
-}
-
 /// `alpha * product + beta * c`, as `AddMM` has it.
 pub(crate) fn sum(op: &AddMM, c: &Array, product: Value) -> Result<Value> {
     implicit(|[c, product]: [Array; 2]| scaled_sum(op, &c, &product))([c.into(), product])

@@ -10,7 +10,6 @@
 // The macros' output names this crate as the facade does.
 extern crate self as tacit;
 
-mod array_store;
 pub mod compile;
 pub mod control;
 mod counters;
@@ -31,6 +30,7 @@ mod policy;
 mod primitive;
 mod registry;
 mod scoped;
+pub mod store;
 mod trace;
 pub mod transform;
 pub mod tree;
@@ -67,12 +67,12 @@ pub mod op {
 /// What the macros' output refers to.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::array_store::*;
     pub use crate::derive_support::*;
     pub use crate::handler::{
         HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, implicit_operand,
         typed_operand,
     };
+    pub use crate::store::StoredChild;
     pub use crate::tree::{ForeignNode, flatten_foreign, unflatten_foreign};
     pub use {inventory, serde, typetag};
 }

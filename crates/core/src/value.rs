@@ -5,7 +5,7 @@ use std::fmt;
 use mlx_rs::Array;
 use tacit_bridge::Aval;
 
-use crate::materialize::materialize;
+use crate::materialize::{materialize, opened};
 use crate::{ImplicitArray, Result};
 
 /// A dense array or an implicit one.
@@ -71,6 +71,19 @@ impl Value {
         match self {
             Self::Dense(_) => Ok(self.clone()),
             Self::Implicit(array) => materialize(&**array),
+        }
+    }
+
+    /// The next layer of what a view stands on, for [`Materialize::materialize`](crate::Materialize::materialize) of the
+    /// view: the policy was asked for the view, which counts once. Elsewhere it is [`materialize`](Self::materialize).
+    ///
+    /// # Errors
+    ///
+    /// The type refuses, or the policy forbids it.
+    pub fn opened(&self) -> Result<Value> {
+        match self {
+            Self::Dense(_) => Ok(self.clone()),
+            Self::Implicit(array) => opened(&**array),
         }
     }
 

@@ -211,7 +211,7 @@ fn tangents_and_hessians_of_what_the_type_has_no_handler_for() {
 fn tangents_and_hessians_of_two_layers() {
     let args = [normal(4, &[3, 64]), normal(2, &[64, 64]), normal(3, &[8, 64])];
     for quantizer in &QUANTIZERS[..3] {
-        check(Policy::Deny, 2e-4, *quantizer, &args, 1, |a| Ok(ops::tanh(a[0].matmul(a[1].t())?)?.matmul(a[2].t())?));
+        check(Policy::Allow, 2e-4, *quantizer, &args, 1, |a| Ok(ops::tanh(a[0].matmul(a[1].t())?)?.matmul(a[2].t())?));
     }
 }
 
