@@ -17,7 +17,7 @@ pub use tacit_core::{
     Pattern, Policy, PolicyGuard, Primitive, PrimitivePattern, Registry, RegistryGuard, Resolution, Result, Results,
     Signature, Site, StaticType, Taker, Tree, Value, Variable, array_types, compile, compile_with, compile_with_state,
     control, dtype_name, dtype_named, explain, handler, implicit, kernel, materialize, op, register_node, short_name,
-    transform, tree,
+    store, transform, tree,
 };
 pub use tacit_executable::{self as executable, Executable};
 pub use tacit_nn::{

@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
-use crate::checks::{check_children, check_elements, check_groups};
+use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::kernel::{self, Encoding, Format};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored, dense_scales};
@@ -75,14 +75,10 @@ impl AffineArray {
         if let Some(last) = shape.last_mut() {
             *last = last.saturating_mul(group_size);
         }
-        let aval = check(Aval::new(&shape, scales.dtype()), group_size, bits)?;
-        let (codes, _) = Format::affine(bits as u32).children(&shape, group_size as usize);
-        let children = [
-            ("packed", Aval::new(&codes, Dtype::Uint32), Aval::from(&packed)),
-            ("biases", Aval::from(&scales), Aval::from(&biases)),
-        ];
-        check_children(&format!("affine at {bits} bits"), &aval, &children)?;
-        Ok(Self { packed, scales, biases, group_size, bits, transposed: false, aval })
+        let aval = Aval::new(&shape, scales.dtype());
+        let array = Self { packed, scales, biases, group_size, bits, transposed: false, aval };
+        array.check()?;
+        Ok(array)
     }
 
     /// The codes.
@@ -123,6 +119,11 @@ fn check(aval: Aval, group_size: i32, bits: i32) -> Result<Aval> {
     Ok(aval)
 }
 
+/// The dtype of the scales if it is one that they may have, and otherwise that of the array.
+fn float(scales: &Array, own: Dtype) -> Dtype {
+    if scales.dtype().is_float() && scales.dtype() != Dtype::Float64 { scales.dtype() } else { own }
+}
+
 fn check_format(group_size: i32, bits: i32) -> Result<()> {
     if ![32, 64, 128].contains(&group_size) || ![2, 3, 4, 5, 6, 8].contains(&bits) {
         return Err(Error::invalid(
@@ -136,6 +137,20 @@ fn check_format(group_size: i32, bits: i32) -> Result<()> {
 impl Materialize for AffineArray {
     fn materialize(&self) -> Result<Value> {
         packed::dense(self)
+    }
+
+    fn check(&self) -> Result<()> {
+        let shape = stored_shape(&self.aval, self.transposed)?;
+        let aval = check(Aval::new(&shape, self.aval.dtype), self.group_size, self.bits)?;
+        let (codes, groups) = Format::affine(self.bits as u32).children(&shape, self.group_size as usize);
+        // Scales that were multiplied are wider than the array.
+        let groups = Aval::new(&groups, float(&self.scales, aval.dtype));
+        let children = [
+            ("packed", Aval::new(&codes, Dtype::Uint32), Aval::from(&self.packed)),
+            ("scales", groups.clone(), Aval::from(&self.scales)),
+            ("biases", groups, Aval::from(&self.biases)),
+        ];
+        check_children(&format!("affine at {} bits", self.bits), &aval, &children)
     }
 }
 

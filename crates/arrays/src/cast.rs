@@ -5,9 +5,10 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::op::{AsType, Gather, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::linear::{Gain, Linear, dense_side};
 use crate::sliced::cut;
-use crate::views::{built, ranges};
+use crate::views::ranges;
 
 /// Any float array in another float type, such as a bf16 weight among f32 activations.
 ///
@@ -118,7 +119,15 @@ pub(crate) fn holds(narrow: Dtype, wide: Dtype) -> bool {
 
 impl Materialize for Cast {
     fn materialize(&self) -> Result<Value> {
-        Self::of(built(&self.inner)?, self.stored.dtype, self.aval.dtype)
+        Self::of(self.inner.opened()?, self.stored.dtype, self.aval.dtype)
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut made = Self::new(&self.inner, self.aval.dtype)?;
+        if castable(self.stored.dtype) && holds(self.stored.dtype, made.stored.dtype) {
+            made.stored.dtype = self.stored.dtype;
+        }
+        check_made(self, &made)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What every quantized type asks of its constructors' arguments.
 
 use mlx_rs::Dtype;
-use tacit_core::{Aval, Error, Result};
+use tacit_core::{Aval, Error, ImplicitArray, Result, short_name};
 
 /// Float elements, at least one, and not more than MLX counts along one axis.
 pub(crate) fn check_elements(label: &str, aval: &Aval) -> Result<()> {
@@ -62,5 +62,34 @@ pub(crate) fn check_children(label: &str, aval: &Aval, children: &[(&str, Aval, 
             format!("{name} is {found}, where {label} of {aval} has {expected}"),
             "take the parts of one array, with its shape and block size",
         )),
+    }
+}
+
+/// Checks that `array` is what its constructor made of its children: `made`.
+pub(crate) fn check_made(array: &dyn ImplicitArray, made: &dyn ImplicitArray) -> Result<()> {
+    let children = |array: &dyn ImplicitArray| {
+        array.children().into_iter().map(|(name, child)| Ok((name, child.aval()?))).collect::<Result<Vec<_>>>()
+    };
+    if array.aux_eq(made) && children(array)? == children(made)? {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{} has {}, and its children make {}", short_name(array), fields(array), fields(made)),
+        "build it by its constructor",
+    ))
+}
+
+/// The static fields in words.
+fn fields(array: &dyn ImplicitArray) -> String {
+    let fields: Vec<String> = array.aux().into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    fields.join(" ")
+}
+
+/// The shape in which the codes of an array lie; only a matrix has its axes the other way round.
+pub(crate) fn stored_shape(aval: &Aval, transposed: bool) -> Result<Vec<i32>> {
+    match (transposed, aval.shape.as_slice()) {
+        (false, shape) => Ok(shape.to_vec()),
+        (true, &[rows, columns]) => Ok(vec![columns, rows]),
+        _ => Err(Error::invalid(format!("{aval} is turned round, and is not a matrix"), "transpose matrices alone")),
     }
 }

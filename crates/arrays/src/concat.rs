@@ -5,8 +5,9 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{AsType, Gather, Slice, Split, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::linear::{Gain, Linear, dense_side};
-use crate::views::{built, from_zero, ranges};
+use crate::views::{from_zero, ranges};
 use crate::wide::wide;
 
 /// Arrays of any types joined along an axis, such as the query, key and value weights of one projection.
@@ -153,7 +154,12 @@ pub(crate) fn dense(values: &[Value]) -> Option<Vec<Array>> {
 
 impl Materialize for Concat {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.parts.iter().map(built).collect::<Result<_>>()?, self.axis)
+        Self::of(self.parts.iter().map(Value::opened).collect::<Result<_>>()?, self.axis)
+    }
+
+    fn check(&self) -> Result<()> {
+        // An axis beyond counting is none.
+        check_made(self, &Self::new(self.parts.clone(), i32::try_from(self.axis).unwrap_or(i32::MAX))?)
     }
 }
 

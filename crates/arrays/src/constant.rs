@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{Binary, Moving, Reduction, Unary};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::linear::{Gain, Linear};
 use crate::wide::wide;
 
@@ -93,6 +94,10 @@ impl Materialize for Constant {
     fn materialize(&self) -> Result<Value> {
         // Some of MLX's ops take no broadcast array.
         Ok(self.broadcast()?.contiguous()?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::full(&self.aval.shape, &self.value)?)
     }
 }
 

@@ -4,6 +4,7 @@ use mlx_rs::{Array, ops};
 use tacit_core::op::{Add, AsType, Divide, Matmul, Multiply, Negative, Subtract, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::linear::{Gain, Linear, check_float, scalar};
 use crate::wide::{wide, widely};
 
@@ -79,6 +80,10 @@ impl Materialize for Diagonal {
         // Not `ops::diag`, whose scatter has no derivative in a direction.
         let ones = ops::eye::<bool>(self.diagonal.dim(0), None, None)?;
         Ok(ops::select(ones, &self.diagonal, Array::from_f32(0.0).as_dtype(self.diagonal.dtype())?)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(self.diagonal.clone())?)
     }
 }
 

@@ -63,15 +63,10 @@ impl Dynamic8Array {
     ///
     /// A shape or dtype does not fit the others.
     pub fn from_parts(codes: Array, absmax: Array, offset: Array, block_size: usize) -> Result<Self> {
-        let aval = check(Aval::new(codes.shape(), Dtype::Float32), block_size)?;
-        let f32 = |shape: &[i32]| Aval::new(shape, Dtype::Float32);
-        let expected = [
-            ("codes", Aval::new(&aval.shape, Dtype::Uint8), Aval::from(&codes)),
-            ("absmax", f32(&[aval.size().div_ceil(block_size) as i32]), Aval::from(&absmax)),
-            ("offset", f32(&[]), Aval::from(&offset)),
-        ];
-        check_children(LABEL, &aval, &expected)?;
-        Ok(Self { codes, absmax, offset, block_size, aval })
+        let aval = Aval::new(codes.shape(), Dtype::Float32);
+        let array = Self { codes, absmax, offset, block_size, aval };
+        array.check()?;
+        Ok(array)
     }
 
     /// Elements in a block.
@@ -104,5 +99,16 @@ fn check(aval: Aval, block_size: usize) -> Result<Aval> {
 impl Materialize for Dynamic8Array {
     fn materialize(&self) -> Result<Value> {
         Ok(kernel::nested(&self.codes, &self.absmax, &self.offset, self.block_size)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        let aval = check(self.aval.clone(), self.block_size)?;
+        let f32 = |shape: &[i32]| Aval::new(shape, Dtype::Float32);
+        let expected = [
+            ("codes", Aval::new(&aval.shape, Dtype::Uint8), Aval::from(&self.codes)),
+            ("absmax", f32(&[aval.size().div_ceil(self.block_size) as i32]), Aval::from(&self.absmax)),
+            ("offset", f32(&[]), Aval::from(&self.offset)),
+        ];
+        check_children(LABEL, &aval, &expected)
     }
 }

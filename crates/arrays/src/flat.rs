@@ -43,7 +43,7 @@ macro_rules! flat_array {
             /// `x` is not `f32`, `f16` or `bf16`, or has no elements, or the format has no such block size. A NaN or an
             /// infinity in `x` is an error of the eval.
             pub fn quantize(x: &mlx_rs::Array, block_size: usize) -> tacit_core::Result<Self> {
-                let aval = Self::check(tacit_core::Aval::from(x), block_size)?;
+                let aval = Self::checked(tacit_core::Aval::from(x), block_size)?;
                 let x = x.as_dtype(mlx_rs::Dtype::Float32)?;
                 let [$codes, $scales] =
                     $crate::kernel::quantize($crate::kernel::Encoding::$encoding, block_size, &[x])?;
@@ -61,17 +61,10 @@ macro_rules! flat_array {
                 block_size: usize,
                 aval: tacit_core::Aval,
             ) -> tacit_core::Result<Self> {
-                let (aval, $scales) = (Self::check(aval, block_size)?, $scales.into());
-                let format = $crate::kernel::Format::$format;
-                let (codes, scales) = format.children(&aval.shape, block_size);
-                let codes = tacit_core::Aval::new(&codes, format.storage);
-                let scales = tacit_core::Aval::new(&scales, mlx_rs::Dtype::Float32);
-                let children = [
-                    (stringify!($codes), codes, tacit_core::Aval::from(&$codes)),
-                    (stringify!($scales), scales, $scales.aval()?),
-                ];
-                $crate::checks::check_children(format.label, &aval, &children)?;
-                Ok(Self { $codes, $scales, block_size, $($option: false,)? transposed: false, aval })
+                let $scales = $scales.into();
+                let array = Self { $codes, $scales, block_size, $($option: false,)? transposed: false, aval };
+                tacit_core::Materialize::check(&array)?;
+                Ok(array)
             }
 
             /// The codes.
@@ -92,7 +85,7 @@ macro_rules! flat_array {
                 self.block_size
             }
 
-            fn check(aval: tacit_core::Aval, block_size: usize) -> tacit_core::Result<tacit_core::Aval> {
+            fn checked(aval: tacit_core::Aval, block_size: usize) -> tacit_core::Result<tacit_core::Aval> {
                 let label = $crate::kernel::Format::$format.label;
                 $crate::checks::check_elements(label, &aval)?;
                 $crate::checks::$check(label, block_size)?;
@@ -103,6 +96,20 @@ macro_rules! flat_array {
         impl tacit_core::Materialize for $ty {
             fn materialize(&self) -> tacit_core::Result<tacit_core::Value> {
                 $crate::packed::dense(self)
+            }
+
+            fn check(&self) -> tacit_core::Result<()> {
+                let shape = $crate::checks::stored_shape(&self.aval, self.transposed)?;
+                let aval = Self::checked(tacit_core::Aval::new(&shape, self.aval.dtype), self.block_size)?;
+                let format = $crate::kernel::Format::$format;
+                let (codes, scales) = format.children(&shape, self.block_size);
+                let codes = tacit_core::Aval::new(&codes, format.storage);
+                let scales = tacit_core::Aval::new(&scales, mlx_rs::Dtype::Float32);
+                let children = [
+                    (stringify!($codes), codes, tacit_core::Aval::from(&self.$codes)),
+                    (stringify!($scales), scales, self.$scales.aval()?),
+                ];
+                $crate::checks::check_children(format.label, &aval, &children)
             }
         }
 

@@ -5,6 +5,7 @@ use tacit_core::op::{AsType, Multiply, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
 use crate::Diagonal;
+use crate::checks::check_made;
 use crate::linear::{Gain, Linear};
 
 /// The square matrix with ones on its diagonal, which holds no elements.
@@ -51,6 +52,10 @@ impl Materialize for Identity {
     fn materialize(&self) -> Result<Value> {
         let one = Array::from_f32(1.0).as_dtype(self.aval.dtype)?;
         Ok(ops::diag(ops::broadcast_to(one, &self.aval.shape[..1])?, 0)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(self.aval.shape.first().copied().unwrap_or(0), self.aval.dtype)?)
     }
 }
 

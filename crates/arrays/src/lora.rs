@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype, random};
 use tacit_core::op::{AsType, Gather, Multiply, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::{check_children, stored_shape};
 use crate::linear::{Gain, Linear, check_float, gathered_rows, narrowing, scalar};
 use crate::wide::wide;
 
@@ -61,25 +62,10 @@ impl Lora {
     /// An array is not float or has no elements, the shapes do not go together, or `alpha` is not finite.
     pub fn new(base: impl Into<Value>, a: Array, b: Array, alpha: f32) -> Result<Self> {
         let base = base.into();
-        let avals = [base.aval()?, Aval::from(&a), Aval::from(&b)];
-        for (what, aval) in ["the base", "a", "b"].into_iter().zip(&avals) {
-            check_float(what, aval)?;
-        }
-        let [aval, a_aval, b_aval] = avals;
-        let fits = match (aval.shape.as_slice(), a.shape(), b.shape()) {
-            (&[out, inputs], &[rank, a_inputs], &[b_out, b_rank]) => (out, inputs, rank) == (b_out, a_inputs, b_rank),
-            _ => false,
-        };
-        if !fits {
-            return Err(Error::invalid(
-                format!("a is {a_aval} and b is {b_aval}, which do not fit a base of {aval}"),
-                "give a: [r, in] and b: [out, r] for a base [out, in]",
-            ));
-        }
-        if !alpha.is_finite() {
-            return Err(Error::invalid(format!("alpha is {alpha}"), "give a finite one; the rank is the usual choice"));
-        }
-        Ok(Self { base, a, b, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval })
+        let aval = base.aval()?;
+        let lora = Self { base, a, b, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval };
+        lora.check()?;
+        Ok(lora)
     }
 
     /// The same sum with input features of `a` dropped with probability `p`, the others scaled by `1 / (1 - p)`.
@@ -91,20 +77,9 @@ impl Lora {
     ///
     /// `p` is not at least 0 and below 1, or the key is not `u32[2]`.
     pub fn with_dropout(self, p: f32, key: Array) -> Result<Self> {
-        if !(0.0..1.0).contains(&p) {
-            return Err(Error::invalid(
-                format!("the dropout probability is {p}"),
-                "give one that is at least 0 and below 1",
-            ));
-        }
-        let aval = Aval::from(&key);
-        if aval != Aval::new(&[2], Dtype::Uint32) {
-            return Err(Error::invalid(
-                format!("the dropout key is {aval}, and a key is u32[2]"),
-                "make one with `mlx_rs::random::key`",
-            ));
-        }
-        Ok(Self { key: Some(key), dropout: p.to_bits(), ..self })
+        let lora = Self { key: Some(key), dropout: p.to_bits(), ..self };
+        lora.check()?;
+        Ok(lora)
     }
 
     /// The frozen matrix; turned round if the sum is.
@@ -179,6 +154,43 @@ impl Materialize for Lora {
         let wide = wide(base.dtype());
         let [left, right] = self.factors(wide)?;
         Ok(base.as_dtype(wide)?.add(left.matmul(right)?)?.as_dtype(base.dtype())?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        let avals = [self.base.aval()?, Aval::from(&self.a), Aval::from(&self.b)];
+        for (what, aval) in ["the base", "a", "b"].into_iter().zip(&avals) {
+            check_float(what, aval)?;
+        }
+        let [aval, a_aval, b_aval] = avals;
+        let own = stored_shape(&aval, self.transposed)?;
+        let fits = match (own.as_slice(), self.a.shape(), self.b.shape()) {
+            (&[out, inputs], &[rank, a_inputs], &[b_out, b_rank]) => (out, inputs, rank) == (b_out, a_inputs, b_rank),
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::invalid(
+                format!("a is {a_aval} and b is {b_aval}, which do not fit a base of {aval}"),
+                "give a: [r, in] and b: [out, r] for a base [out, in]",
+            ));
+        }
+        let alpha = f32::from_bits(self.alpha);
+        if !alpha.is_finite() {
+            return Err(Error::invalid(format!("alpha is {alpha}"), "give a finite one; the rank is the usual choice"));
+        }
+        let p = f32::from_bits(self.dropout);
+        if !(0.0..1.0).contains(&p) {
+            return Err(Error::invalid(
+                format!("the dropout probability is {p}"),
+                "give one that is at least 0 and below 1",
+            ));
+        }
+        if let Some(key) = self.key.as_ref().map(Aval::from).filter(|key| *key != Aval::new(&[2], Dtype::Uint32)) {
+            return Err(Error::invalid(
+                format!("the dropout key is {key}, and a key is u32[2]"),
+                "make one with `mlx_rs::random::key`",
+            ));
+        }
+        check_children("a Lora", &self.aval, &[("its base", self.aval.clone(), aval)])
     }
 }
 

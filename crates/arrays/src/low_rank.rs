@@ -4,6 +4,7 @@ use mlx_rs::{Array, ops};
 use tacit_core::op::{Add, AsType, Gather, Multiply, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
+use crate::checks::check_made;
 use crate::linear::{Gain, Linear, check_float, gathered_rows, narrowing};
 use crate::wide::wide;
 
@@ -110,6 +111,10 @@ impl LowRank {
 impl Materialize for LowRank {
     fn materialize(&self) -> Result<Value> {
         Ok(self.left.dense()?.matmul(self.right.dense()?)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(&self.left, &self.right)?)
     }
 }
 

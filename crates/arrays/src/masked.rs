@@ -6,6 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{AsType, ExpandDims, Flatten, Gather, Multiply, Reshape, Slice, Squeeze, Transpose, Unflatten};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::linear::{check_float, gathered_rows, scalar};
 
 /// An array that is `inner` where `mask` is true, and zero elsewhere.
@@ -85,6 +86,10 @@ impl Materialize for Masked {
         let inner = self.inner.dense()?;
         let zero = Array::from_f32(0.0).as_dtype(inner.dtype())?;
         Ok(ops::select(&self.mask, inner, zero)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(&self.inner, self.mask.clone())?)
     }
 }
 

@@ -1,10 +1,10 @@
 //! OCP's microscaling formats: groups of 32 along the last axis, and a power of two for each.
 
-use tacit_core::__private::serde::{Deserialize, Serialize};
+use tacit_core::store::serde::{Deserialize, Serialize};
 
 /// How a group's largest magnitude decides on its power of two; decoding does not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(crate = "tacit_core::__private::serde")]
+#[serde(crate = "tacit_core::store::serde")]
 pub enum ScaleRule {
     /// `2^ceil(log2(most / top))`, as MLX does from 0.32.2 on: nothing saturates.
     Ceil,
@@ -79,16 +79,10 @@ macro_rules! mx_array {
                 if let Some(last) = shape.last_mut() {
                     *last = last.saturating_mul($per_word);
                 }
-                let aval = check(tacit_core::Aval::new(&shape, dtype))?;
-                let (codes, groups) = $crate::kernel::Format::$format.children(&shape, $crate::mx::GROUP);
-                let codes = tacit_core::Aval::new(&codes, mlx_rs::Dtype::Uint32);
-                let groups = tacit_core::Aval::new(&groups, mlx_rs::Dtype::Uint8);
-                let children = [
-                    ("packed", codes, tacit_core::Aval::from(&packed)),
-                    ("scales", groups, tacit_core::Aval::from(&scales)),
-                ];
-                $crate::checks::check_children($crate::kernel::Format::$format.label, &aval, &children)?;
-                Ok(Self { packed, scales, rule: None, transposed: false, aval })
+                let aval = tacit_core::Aval::new(&shape, dtype);
+                let array = Self { packed, scales, rule: None, transposed: false, aval };
+                tacit_core::Materialize::check(&array)?;
+                Ok(array)
             }
 
             /// The codes.
@@ -119,6 +113,19 @@ macro_rules! mx_array {
         impl tacit_core::Materialize for $ty {
             fn materialize(&self) -> tacit_core::Result<tacit_core::Value> {
                 $crate::packed::dense(self)
+            }
+
+            fn check(&self) -> tacit_core::Result<()> {
+                let shape = $crate::checks::stored_shape(&self.aval, self.transposed)?;
+                let aval = check(tacit_core::Aval::new(&shape, self.aval.dtype))?;
+                let (codes, groups) = $crate::kernel::Format::$format.children(&shape, $crate::mx::GROUP);
+                let codes = tacit_core::Aval::new(&codes, mlx_rs::Dtype::Uint32);
+                let groups = tacit_core::Aval::new(&groups, mlx_rs::Dtype::Uint8);
+                let children = [
+                    ("packed", codes, tacit_core::Aval::from(&self.packed)),
+                    ("scales", groups, tacit_core::Aval::from(&self.scales)),
+                ];
+                $crate::checks::check_children($crate::kernel::Format::$format.label, &aval, &children)
             }
         }
 

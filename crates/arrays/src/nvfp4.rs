@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, ImplicitArray, Materialize, Result, Value};
 
-use crate::checks::{check_children, check_elements, check_groups};
+use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::kernel::{self, Encoding, Format};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored, dense_scales};
@@ -76,14 +76,10 @@ impl Nvfp4Array {
         if let Some(last) = shape.last_mut() {
             *last = last.saturating_mul(8);
         }
-        let aval = check(Aval::new(&shape, dtype), global_scale.as_ref())?;
-        let (codes, groups) = Format::NVFP4.children(&shape, GROUP);
-        let children = [
-            ("packed", Aval::new(&codes, Dtype::Uint32), Aval::from(&packed)),
-            ("scales", Aval::new(&groups, Dtype::Uint8), Aval::from(&scales)),
-        ];
-        check_children(Format::NVFP4.label, &aval, &children)?;
-        Ok(Self { packed, scales, global_scale, transposed: false, aval })
+        let aval = Aval::new(&shape, dtype);
+        let array = Self { packed, scales, global_scale, transposed: false, aval };
+        array.check()?;
+        Ok(array)
     }
 
     /// The codes.
@@ -118,6 +114,17 @@ fn check(aval: Aval, global_scale: Option<&Array>) -> Result<Aval> {
 impl Materialize for Nvfp4Array {
     fn materialize(&self) -> Result<Value> {
         packed::dense(self)
+    }
+
+    fn check(&self) -> Result<()> {
+        let shape = stored_shape(&self.aval, self.transposed)?;
+        let aval = check(Aval::new(&shape, self.aval.dtype), self.global_scale.as_ref())?;
+        let (codes, groups) = Format::NVFP4.children(&shape, GROUP);
+        let children = [
+            ("packed", Aval::new(&codes, Dtype::Uint32), Aval::from(&self.packed)),
+            ("scales", Aval::new(&groups, Dtype::Uint8), Aval::from(&self.scales)),
+        ];
+        check_children(Format::NVFP4.label, &aval, &children)
     }
 }
 

@@ -5,8 +5,9 @@ use tacit_core::op::{AsType, Divide, Moving, Multiply, Negative, Slice, Sum, Typ
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::cast::{Cast, castable, holds};
+use crate::checks::check_made;
 use crate::linear::{Gain, Linear, dense_side};
-use crate::views::{built, ranges};
+use crate::views::ranges;
 use crate::wide::{wide, widely};
 
 /// Any array times a scalar, or divided by one.
@@ -113,7 +114,11 @@ impl Scaled {
 
 impl Materialize for Scaled {
     fn materialize(&self) -> Result<Value> {
-        self.with(built(&self.inner)?)
+        self.with(self.inner.opened()?)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self { divides: self.divides, ..Self::new(&self.inner, &self.scale)? })
     }
 }
 

@@ -5,8 +5,9 @@ use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp, gather_single}
 use tacit_core::op::{AsType, Gather, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::linear::{Gain, Linear, dense_side};
-use crate::views::{built, ranges};
+use crate::views::ranges;
 
 /// A range along each axis of any array, for types that cannot cut their own codes.
 ///
@@ -100,7 +101,11 @@ pub(crate) fn cut(array: &Array, start: &[i32], stop: &[i32]) -> Result<Array> {
 
 impl Materialize for Sliced {
     fn materialize(&self) -> Result<Value> {
-        Self::of(built(&self.inner)?, &self.start, &self.stop)
+        Self::of(self.inner.opened()?, &self.start, &self.stop)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(&self.inner, &self.start, &self.stop)?)
     }
 }
 

@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{AsType, Gather, Multiply, Squeeze, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
+use crate::checks::{check_made, stored_shape};
 use crate::linear::{check_float, gathered_rows, scalar};
 use crate::wide::widely;
 
@@ -165,6 +166,16 @@ impl Materialize for Sparse24 {
         let placed = ops::select(pairs(&chosen)?.eq(places())?, pairs(&self.values)?, zero)?;
         let dense = placed.sum_axes(&[-2], false)?.flatten(-2, -1)?;
         Ok(if self.transposed { dense.t() } else { dense }.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        let shape = stored_shape(&self.aval, self.transposed)?;
+        let made = Self::from_parts(self.values.clone(), self.indices.clone())?;
+        let mut aval = made.aval.clone();
+        if aval.shape == shape {
+            aval.shape.clone_from(&self.aval.shape);
+        }
+        check_made(self, &Self { transposed: self.transposed, aval, ..made })
     }
 }
 

@@ -4,9 +4,10 @@ use mlx_rs::{Array, ops};
 use tacit_core::op::{AsType, GatherMM, Slice, Squeeze, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::concat::dense;
 use crate::linear::{Gain, Linear, dense_side};
-use crate::views::{built, ranges};
+use crate::views::ranges;
 
 /// Arrays of one aval along a new leading axis, such as the experts of a mixture.
 ///
@@ -95,7 +96,11 @@ impl Stacked {
 
 impl Materialize for Stacked {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.experts.iter().map(built).collect::<Result<_>>()?)
+        Self::of(self.experts.iter().map(Value::opened).collect::<Result<_>>()?)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(self.experts.clone())?)
     }
 }
 

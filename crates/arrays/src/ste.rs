@@ -8,6 +8,8 @@ use tacit_core::op::StopGradient;
 use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
 
+use crate::checks::check_children;
+
 /// Makes `f`, which quantizes a float master, pass the gradient straight through to it.
 ///
 /// The forward pass uses what `f` returns, by the handlers of its type. The backward pass takes the vjp of the plain
@@ -78,12 +80,19 @@ impl Ste {
 
 impl Materialize for Ste {
     fn materialize(&self) -> Result<Value> {
-        // The policy was asked for the whole, which counts once.
-        let inner = match &self.inner {
-            Value::Implicit(inner) => inner.build()?,
-            dense @ Value::Dense(_) => dense.clone(),
-        };
-        joined(self.master.clone(), inner)
+        joined(self.master.clone(), self.inner.opened()?)
+    }
+
+    fn check(&self) -> Result<()> {
+        let inner = self.inner.aval()?;
+        check_children(
+            "a straight-through array",
+            &self.aval,
+            &[
+                ("its master", self.aval.clone(), Aval::from(&self.master)),
+                ("its inner array", self.aval.clone(), inner),
+            ],
+        )
     }
 }
 

@@ -4,8 +4,9 @@ use mlx_rs::Array;
 use tacit_core::op::{AsType, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::checks::check_made;
 use crate::linear::{Gain, Linear, dense_side};
-use crate::views::{built, from_zero};
+use crate::views::from_zero;
 
 /// Any array with its axes permuted, for types that have no transpose of their own.
 ///
@@ -97,7 +98,11 @@ impl Transposed {
 
 impl Materialize for Transposed {
     fn materialize(&self) -> Result<Value> {
-        Self::of(built(&self.inner)?, &self.axes)
+        Self::of(self.inner.opened()?, &self.axes)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(&self.inner, &self.axes)?)
     }
 }
 

@@ -9,14 +9,6 @@ use crate::packed::Packed;
 use crate::wide::wide;
 use crate::{Cast, Concat, Scaled, Sliced, Transposed};
 
-/// The value one layer down; the policy was asked for the view, which counts once.
-pub(crate) fn built(value: &Value) -> Result<Value> {
-    match value {
-        Value::Implicit(array) => array.build(),
-        dense @ Value::Dense(_) => Ok(dense.clone()),
-    }
-}
-
 /// An axis counted from zero; `None` where there is no such axis.
 pub(crate) fn from_zero(axis: i32, rank: usize) -> Option<usize> {
     let counted = if axis < 0 { axis + rank as i32 } else { axis };

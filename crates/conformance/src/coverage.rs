@@ -54,7 +54,9 @@ pub fn coverage(subjects: &[Subject]) -> Report {
     left.retain(|handler| !subjects.iter().any(|subject| subject.elsewhere.contains(&handler.site.name)));
     for handler in left {
         let what = match handler.signature.primitive {
-            PrimitivePattern::Named(name) if !known.contains(&name) => format!("there are no calls of {name}: write a generator"),
+            PrimitivePattern::Named(name) if !known.contains(&name) => {
+                format!("there are no calls of {name}: write a generator")
+            }
             _ => format!("no call of the suite reaches it: it takes {}", handler.signature),
         };
         report.found(handler.site, what);
@@ -92,9 +94,8 @@ fn exercise_alone(left: &mut Vec<Handler>, subject: &Subject) -> Option<(&'stati
     let mut failed = None;
     for (primitive, generator) in generators().filter(|(primitive, _)| own.contain(primitive)) {
         let wanted = |left: &[Handler]| {
-            left.iter().any(|handler| {
-                handler.signature.primitive.matches(primitive) && names(handler.signature.operands, ty)
-            })
+            left.iter()
+                .any(|handler| handler.signature.primitive.matches(primitive) && names(handler.signature.operands, ty))
         };
         let mut try_case = |case: &Case| {
             if wanted(left) {

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hasher};
 
 use dyn_clone::clone_box;
 use mlx_rs::{Array, transforms};
-use tacit_core::__private::{StoredArrays, collect_arrays, provide_arrays};
+use tacit_core::store;
 use tacit_core::{Aval, ImplicitArray, Value, short_name};
 
 use crate::call::{bits_equal, dense, text};
@@ -55,7 +55,7 @@ fn avals(array: &dyn ImplicitArray, aval: &Aval) -> Result<(), String> {
         }
         value = match &value {
             Value::Dense(_) => return Ok(()),
-            Value::Implicit(array) => array.build().map_err(text)?,
+            Value::Implicit(array) => tacit_core::__private::open(&**array).map_err(text)?,
         };
     }
 }
@@ -94,13 +94,13 @@ fn wrong_children(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
 }
 
 /// Structure as JSON, and the arrays beside it.
-fn saved(array: &dyn ImplicitArray) -> Result<(String, StoredArrays), String> {
-    let (json, arrays) = collect_arrays(|| serde_json::to_string(array));
+fn saved(array: &dyn ImplicitArray) -> Result<(String, store::Arrays), String> {
+    let (json, arrays) = store::collect(|| serde_json::to_string(array));
     Ok((json.map_err(|error| error.to_string())?, arrays))
 }
 
-fn loaded(json: &str, arrays: StoredArrays) -> Result<Box<dyn ImplicitArray>, String> {
-    provide_arrays(arrays, || serde_json::from_str(json)).map_err(|error: serde_json::Error| error.to_string())
+fn loaded(json: &str, arrays: store::Arrays) -> Result<Box<dyn ImplicitArray>, String> {
+    store::provide(arrays, || serde_json::from_str(json)).map_err(|error: serde_json::Error| error.to_string())
 }
 
 fn stored(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
@@ -115,7 +115,7 @@ fn stored(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
 /// Without its arrays, or cut short, it cannot be loaded.
 fn broken(array: &dyn ImplicitArray, _: &Aval) -> Result<(), String> {
     let (json, arrays) = saved(array)?;
-    if !arrays.is_empty() && loaded(&json, StoredArrays::new()).is_ok() {
+    if !arrays.is_empty() && loaded(&json, store::Arrays::new()).is_ok() {
         return Err("it is loaded without its arrays".to_owned());
     }
     for length in [json.len() / 2, json.len() - 1] {

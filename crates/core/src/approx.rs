@@ -203,7 +203,7 @@ fn built(value: &Value) -> Result<Array> {
     loop {
         match value {
             Value::Dense(array) => return Ok(array),
-            Value::Implicit(array) => value = array.build()?,
+            Value::Implicit(array) => value = crate::materialize::open(&*array)?,
         }
     }
 }

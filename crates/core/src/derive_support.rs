@@ -9,7 +9,10 @@ use serde::ser::SerializeStruct;
 use serde::{Deserializer, Serialize};
 use tacit_bridge::Aval;
 
+pub use crate::materialize::Permit;
+
 use crate::handler::IntoResults;
+use crate::materialize;
 use crate::{Error, ImplicitArray, Result, Value};
 
 /// A type that a static field may have.
@@ -67,13 +70,22 @@ pub fn hash_type<T: 'static>(mut state: &mut dyn Hasher) {
     TypeId::of::<T>().hash(&mut state);
 }
 
+/// The next layer of an array, without policy or counting: for tests of what a type builds.
+///
+/// # Errors
+///
+/// The type refuses.
+pub fn open(array: &dyn ImplicitArray) -> Result<Value> {
+    materialize::open(array)
+}
+
 /// The aval of a type that declares none: that of what it materializes to.
 ///
 /// # Errors
 ///
 /// The type refuses to be materialized.
 pub fn inferred_aval(array: &dyn ImplicitArray) -> Result<Aval> {
-    on_prototypes(array).and_then(|array| array.build()?.aval()).map_err(|error| Error::NoAval {
+    on_prototypes(array).and_then(|array| open(&*array)?.aval()).map_err(|error| Error::NoAval {
         ty: array.typetag_name(),
         reason: match error {
             Error::Refused { reason, .. } => reason,

@@ -9,6 +9,7 @@ use mlx_rs::Array;
 use tacit_bridge::Aval;
 
 use crate::array_type::ArrayType;
+use crate::materialize::Permit;
 use crate::{Error, Primitive, Result, Value};
 
 /// A handler for every primitive, which a type may have as its default.
@@ -68,12 +69,25 @@ impl From<ChildRef<'_>> for Value {
 pub trait Materialize {
     /// Builds the next more concrete form, which may itself be implicit.
     ///
-    /// Call [`Value::materialize`] or [`materialize`](crate::materialize()) instead: they apply the policy and count.
+    /// Call [`Value::materialize`] or [`materialize`](crate::materialize()) instead: they apply the policy and count. An
+    /// array that is a view of another opens that one by [`Value::opened`] here, so that both count once.
     ///
     /// # Errors
     ///
     /// A type that must not be built densely returns [`Error::refuse`].
     fn materialize(&self) -> Result<Value>;
+
+    /// Checks that children and static fields belong together.
+    ///
+    /// Constructors call it, and so does whatever reads an array from storage, where any field may be anything. It must
+    /// not panic, and builds nothing. What has other children later, such as gradients, is not checked.
+    ///
+    /// # Errors
+    ///
+    /// A field does not fit the others.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// An array that stands for a dense array that does not exist.
@@ -95,12 +109,14 @@ pub trait ImplicitArray: DynClone + Debug + Send + Any {
     /// The type declares no aval and refuses to be materialized.
     fn aval(&self) -> Result<Aval>;
 
-    /// Builds the next more concrete form without policy or counting; see [`Materialize::materialize`].
+    /// Builds the next more concrete form without policy or counting, which only this crate may ask for; see
+    /// [`materialize`](crate::materialize()) and [`Value::opened`].
     ///
     /// # Errors
     ///
     /// The type refuses.
-    fn build(&self) -> Result<Value>;
+    #[doc(hidden)]
+    fn build(&self, permit: Permit) -> Result<Value>;
 
     /// Shows each child in the order of the fields.
     fn visit_children<'a>(&'a self, visit: &mut dyn FnMut(ChildName, ChildRef<'a>));

@@ -11,7 +11,6 @@
 extern crate self as tacit;
 
 mod approx;
-mod array_store;
 mod array_type;
 mod class;
 pub mod compile;
@@ -34,6 +33,7 @@ mod policy;
 mod primitive;
 mod registry;
 mod scoped;
+pub mod store;
 mod trace;
 pub mod transform;
 pub mod tree;
@@ -70,13 +70,13 @@ pub mod op {
 /// What the macros' output refers to.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::array_store::*;
     pub use crate::array_type::{ArrayType, FamilyCast, Membership, StaticType, TypeEntry};
     pub use crate::derive_support::*;
     pub use crate::handler::{
         HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, family_operand,
         implicit_operand, typed_operand,
     };
+    pub use crate::store::StoredChild;
     pub use crate::tree::{ForeignNode, flatten_foreign, unflatten_foreign};
     pub use {inventory, serde, typetag};
 }

@@ -1,5 +1,7 @@
 //! One layer of materialization, under the policy and counted.
 
+use std::cell::Cell;
+
 use crate::counters::Counters;
 use crate::error::UNNAMED;
 use crate::{Error, ImplicitArray, Policy, Result, Value, short_name};
@@ -24,7 +26,7 @@ pub fn materialize(array: &dyn ImplicitArray) -> Result<Value> {
 /// Materializes `array` by one layer, after the policy was asked.
 pub(crate) fn build(array: &dyn ImplicitArray) -> Result<Value> {
     let ty = array.typetag_name();
-    let value = array.build().map_err(|error| match error {
+    let value = open(array).map_err(|error| match error {
         Error::Refused { ty: UNNAMED, reason, call } => Error::Refused { ty, reason, call },
         other => other,
     })?;
@@ -34,4 +36,31 @@ pub(crate) fn build(array: &dyn ImplicitArray) -> Result<Value> {
     }
     Counters { materialized: 1, materialized_bytes: found.nbytes() as u64, ..Counters::default() }.add();
     Ok(value)
+}
+
+/// Leave to build a layer, which only this crate gives.
+#[derive(Debug)]
+pub struct Permit(());
+
+thread_local! {
+    /// Whether a layer is built, after the policy was asked.
+    static PERMITTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Builds a layer; nothing is asked or counted.
+pub(crate) fn open(array: &dyn ImplicitArray) -> Result<Value> {
+    /// What was permitted before, also after a panic.
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            PERMITTED.set(self.0);
+        }
+    }
+    let _before = Before(PERMITTED.replace(true));
+    array.build(Permit(()))
+}
+
+/// The layer behind a view that is built; otherwise as [`materialize`].
+pub(crate) fn opened(array: &dyn ImplicitArray) -> Result<Value> {
+    if PERMITTED.get() { open(array) } else { materialize(array) }
 }

@@ -6,7 +6,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::{Aval, is_traced};
 
-use crate::materialize::materialize;
+use crate::materialize::{materialize, opened};
 use crate::{ImplicitArray, Result};
 
 /// A dense array or an implicit one.
@@ -81,6 +81,19 @@ impl Value {
         match self {
             Self::Dense(_) => Ok(self.clone()),
             Self::Implicit(array) => materialize(&**array),
+        }
+    }
+
+    /// The next layer of what a view stands on, for [`Materialize::materialize`](crate::Materialize::materialize) of the
+    /// view: the policy was asked for the view, which counts once. Elsewhere it is [`materialize`](Self::materialize).
+    ///
+    /// # Errors
+    ///
+    /// The type refuses, or the policy forbids it.
+    pub fn opened(&self) -> Result<Value> {
+        match self {
+            Self::Dense(_) => Ok(self.clone()),
+            Self::Implicit(array) => opened(&**array),
         }
     }
 

@@ -5,7 +5,7 @@ extern crate tacit_core as tacit;
 use std::hash::{DefaultHasher, Hasher};
 
 use mlx_rs::{Array, Dtype};
-use tacit::__private::{StoredArrays, collect_arrays, provide_arrays};
+use tacit::store;
 use tacit::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value};
 
 /// A child of every kind and a static field beside the aval.
@@ -156,27 +156,27 @@ fn the_default_handler_and_commuting_are_what_the_attribute_says() {
 #[test]
 fn structure_goes_through_serde_and_arrays_through_the_store() {
     let value: Box<dyn ImplicitArray> = Box::new(scaled());
-    let (json, arrays) = collect_arrays(|| serde_json::to_string_pretty(&value));
+    let (json, arrays) = store::collect(|| serde_json::to_string_pretty(&value));
     let json = json.expect("serializes");
     expect_test::expect![[r#"
         {
           "type": "test.Scaled",
-          "packed": "0",
+          "packed": "packed",
           "scale": {
             "implicit": {
               "type": "test.Plain",
-              "array": "1"
+              "array": "scale.array"
             }
           },
           "shift": null,
           "parts": [
             {
-              "array": "2"
+              "array": "parts.0"
             },
             {
               "implicit": {
                 "type": "test.Plain",
-                "array": "3"
+                "array": "parts.1.array"
               }
             }
           ],
@@ -185,7 +185,7 @@ fn structure_goes_through_serde_and_arrays_through_the_store() {
         }"#]]
     .assert_eq(&json);
 
-    let back: Box<dyn ImplicitArray> = provide_arrays(arrays, || serde_json::from_str(&json)).expect("deserializes");
+    let back: Box<dyn ImplicitArray> = store::provide(arrays, || serde_json::from_str(&json)).expect("deserializes");
     assert!(back.aux_eq(&scaled()));
     let (children, originals) = (back.children(), scaled().children());
     for ((name, child), (original_name, original)) in children.iter().zip(&originals) {
@@ -197,7 +197,7 @@ fn structure_goes_through_serde_and_arrays_through_the_store() {
 #[test]
 fn outside_a_store_there_is_nowhere_for_the_arrays() {
     let array = Plain { array: floats(&[1.0]) };
-    let help = "help: serialize it inside `collect_arrays` and read it inside `provide_arrays`, which carry them";
+    let help = "help: serialize it inside `store::collect` and read it inside `store::provide`, which carry them";
     let error = serde_json::to_string(&array).expect_err("outside").to_string();
     assert!(error.contains(help), "{error}");
     let error = serde_json::from_str::<Plain>(r#"{"array": "0"}"#).expect_err("outside").to_string();
@@ -207,8 +207,8 @@ fn outside_a_store_there_is_nowhere_for_the_arrays() {
 #[test]
 fn a_structure_that_does_not_fit_is_an_error() {
     let load = |json: &str| {
-        let arrays = StoredArrays::from([("0".to_owned(), floats(&[1.0]))]);
-        provide_arrays(arrays, || serde_json::from_str::<Box<dyn ImplicitArray>>(json)).err().map(|e| e.to_string())
+        let arrays = store::Arrays::from([("0".to_owned(), floats(&[1.0]))]);
+        store::provide(arrays, || serde_json::from_str::<Box<dyn ImplicitArray>>(json)).err().map(|e| e.to_string())
     };
     assert_eq!(load(r#"{"type": "test.Plain", "array": "0"}"#), None);
     for (json, message) in [
@@ -225,13 +225,13 @@ fn a_structure_that_does_not_fit_is_an_error() {
 #[test]
 fn a_store_ends_with_its_function_and_gives_way_to_an_inner_one() {
     let array = Plain { array: floats(&[1.0]) };
-    let ((), outer) = collect_arrays(|| {
+    let ((), outer) = store::collect(|| {
         serde_json::to_string(&array).expect("outer");
-        let (_, inner) = collect_arrays(|| serde_json::to_string(&array).expect("inner"));
+        let (_, inner) = store::collect(|| serde_json::to_string(&array).expect("inner"));
         assert_eq!(inner.len(), 1);
         serde_json::to_string(&array).expect("outer again");
     });
     assert_eq!(outer.len(), 2);
-    let panic = std::panic::catch_unwind(|| collect_arrays(|| panic!("inside")));
+    let panic = std::panic::catch_unwind(|| store::collect(|| panic!("inside")));
     assert!(panic.is_err() && serde_json::to_string(&array).is_err());
 }

@@ -5,8 +5,8 @@ use tacit_core::{Error, Result, Value};
 
 use super::{Quantizer, TextForm};
 use crate::{
-    AffineArray, BinaryArray, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule, TernaryArray,
-    register_format,
+    AffineArray, BinaryArray, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
+    TernaryArray, register_format,
 };
 
 /// bitsandbytes' NF4: 4-bit quantiles of the normal distribution, in blocks counted row-major.

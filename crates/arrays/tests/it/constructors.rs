@@ -7,7 +7,7 @@ use tacit_arrays::{
     AffineArray, BinaryArray, Dynamic8Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
     ScaleRule, TernaryArray,
 };
-use tacit_core::__private::{collect_arrays, provide_arrays};
+use tacit_core::store;
 use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
 
 use crate::operands::{FLOATS, FORMATS, every, normal, oracle};
@@ -100,8 +100,8 @@ fn a_stored_array_is_the_array() {
     let scalar = Nf4Array::quantize(&normal(1, &[]), 64).expect("quantizes");
     for value in every(Dtype::Bfloat16, 1, &[6, 64]).into_iter().chain([columns.into(), scalar.into()]) {
         let Value::Implicit(array) = &value else { panic!("it is packed") };
-        let (json, arrays) = collect_arrays(|| serde_json::to_string(array).expect("is stored"));
-        let read: Box<dyn ImplicitArray> = provide_arrays(arrays, || serde_json::from_str(&json).expect("is read"));
+        let (json, arrays) = store::collect(|| serde_json::to_string(array).expect("is stored"));
+        let read: Box<dyn ImplicitArray> = store::provide(arrays, || serde_json::from_str(&json).expect("is read"));
         assert!(read.aux_eq(&**array) && read.nbytes() == array.nbytes(), "{json}");
         assert!(same(&dense(&read.into()), &dense(&value)), "{json}");
     }

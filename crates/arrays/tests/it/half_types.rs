@@ -2,8 +2,8 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Concat, Constant, Diagonal, Lora, LowRank, Sparse24, Stacked};
-use tacit_core::{Policy, Result, Value, implicit, transform};
 use tacit_conformance::oracle::floats;
+use tacit_core::{Policy, Result, Value, implicit, transform};
 
 use crate::operands::{every, nf4, normal_of};
 

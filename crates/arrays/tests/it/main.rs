@@ -6,6 +6,7 @@
 )]
 
 mod affine_format;
+mod asked;
 mod cast;
 mod compiled;
 mod concat;
@@ -20,6 +21,7 @@ mod gather;
 mod gradients;
 mod half_types;
 mod identity;
+mod loading;
 mod lora;
 mod low_rank;
 mod masked;

@@ -2,8 +2,8 @@
 
 use mlx_rs::{Array, Dtype, transforms};
 use tacit_arrays::{Int8Array, LowRank, Scaled};
-use tacit_core::{Policy, Value, implicit, transform};
 use tacit_conformance::oracle::floats;
+use tacit_core::{Policy, Value, implicit, transform};
 
 use crate::half_types::{HALVES, check, full, ones};
 use crate::operands::{mxfp4, nf4, normal, normal_of};

@@ -7,9 +7,9 @@ use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_arrays::{AffineArray, Constant, Lora, LowRank, Nf4Array, TernaryArray, ste};
+use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::transform::{intercept, vmap};
 use tacit_core::{Policy, Result, Value, implicit};
-use tacit_conformance::oracle::{floats, relative_error};
 
 use crate::operands::{normal, normal_of};
 
@@ -211,7 +211,7 @@ fn tangents_and_hessians_of_what_the_type_has_no_handler_for() {
 fn tangents_and_hessians_of_two_layers() {
     let args = [normal(4, &[3, 64]), normal(2, &[64, 64]), normal(3, &[8, 64])];
     for quantizer in &QUANTIZERS[..3] {
-        check(Policy::Deny, 2e-4, *quantizer, &args, 1, |a| Ok(ops::tanh(a[0].matmul(a[1].t())?)?.matmul(a[2].t())?));
+        check(Policy::Allow, 2e-4, *quantizer, &args, 1, |a| Ok(ops::tanh(a[0].matmul(a[1].t())?)?.matmul(a[2].t())?));
     }
 }
 

@@ -7,7 +7,7 @@ use super::opened::{Opened, is_differentiable};
 use super::rule::{InGraph, Rule, fitting, with_rule};
 use crate::tree::{self, Open};
 use crate::values::Values;
-use crate::{Aval, Error, Result, Tree, Value, trace};
+use crate::{Aval, Error, Result, Tree, Value, materialize, trace};
 
 /// Gives `f` a vjp of its own: `backward` takes the arguments, the results and the cotangents of the results, and
 /// returns one gradient for each argument, of its shape and dtype. Those of arguments that are not float are ignored.
@@ -136,7 +136,7 @@ pub(super) fn built(mut value: Value) -> Result<Array> {
     loop {
         match value {
             Value::Dense(array) => return Ok(array),
-            Value::Implicit(array) => value = array.build()?,
+            Value::Implicit(array) => value = materialize::open(&*array)?,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `Registry::check` finds what dispatch would stumble over, without a call.
 
 use mlx_rs::Array;
+use tacit::__private::open;
 use tacit::op::{Add, Negative};
 use tacit::{Error, ImplicitArray, Primitive, Registry, Result, Value, handler};
 
@@ -52,7 +53,7 @@ fn anything_on_left(_: &Primitive, x: &Left, _rest: &[&Value]) -> Result<Value> 
 
 #[handler]
 fn negate_implicit(_: &Negative, x: &dyn ImplicitArray) -> Result<Value> {
-    x.build()
+    open(x)
 }
 
 fn found(registry: &Registry) -> Vec<String> {

@@ -4,8 +4,8 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use tacit::op::{AddMM, AsType, Exp, Matmul, Moving, Multiply, Negative, Transpose, Unary};
 use tacit::{
-    Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Registry, Result, Value, array_types, explain,
-    handler, implicit,
+    Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Registry, Result, Value, array_types,
+    explain, handler, implicit, materialize,
 };
 
 use crate::types::{Left, aval, dense, error, matrix, message, takers, vector, with_handlers, without_lines};
@@ -57,7 +57,7 @@ fn negate_pair(_: &Negative, x: &Pair) -> Result<Value> {
 
 #[handler]
 fn negate_any(_: &Negative, x: &dyn ImplicitArray) -> Result<Value> {
-    x.build()
+    materialize(x)
 }
 
 #[handler]
@@ -186,7 +186,7 @@ impl Materialize for Both {
 
 #[handler]
 fn negate_other(_: &Negative, x: &dyn Other) -> Result<Value> {
-    x.build()
+    materialize(x)
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn families_of_one_type_tie_and_those_without_a_common_type_do_not() {
     trait Empty: ImplicitArray {}
     #[handler]
     fn negate_empty(_: &Negative, x: &dyn Empty) -> Result<Value> {
-        x.build()
+        materialize(x)
     }
     assert!(Registry::new().with::<negate_twofold>().with::<negate_empty>().check().is_ok());
 }

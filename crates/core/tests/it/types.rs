@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
+use tacit::__private::open;
 use tacit::{
     Aval, Equation, Error, ImplicitArray, Materialize, Policy, PolicyGuard, Primitive, Registry, RegistryGuard, Result,
     Taker, Value, explain,
@@ -47,7 +48,7 @@ hiding! {
 fn take_all(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
     let inside = |value: &&Value| match value {
         Value::Dense(array) => Ok(array.clone()),
-        Value::Implicit(array) => array.build()?.dense(),
+        Value::Implicit(array) => open(&**array)?.dense(),
     };
     let dense = operands.iter().map(inside).collect::<Result<Vec<Array>>>()?;
     Ok(primitive.emit(&dense)?.into_iter().map(Value::from).collect())

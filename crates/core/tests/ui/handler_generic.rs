@@ -5,7 +5,7 @@ use tacit::{ImplicitArray, Result, Value, handler};
 
 #[handler]
 fn double<T: ImplicitArray>(_op: &Negative, x: &T) -> Result<Value> {
-    x.build()
+    Err(tacit::Error::decline("never"))
 }
 
 fn main() {}

@@ -5,7 +5,7 @@ use tacit::{ImplicitArray, Result, Value, handler};
 
 #[handler]
 fn double(_op: &Negative, x: &impl ImplicitArray) -> Result<Value> {
-    x.build()
+    Err(tacit::Error::decline("never"))
 }
 
 fn main() {}

@@ -69,7 +69,7 @@ fn implicit_array(input: &Input) -> TokenStream {
                 #aval
             }
 
-            fn build(&self) -> ::tacit::Result<::tacit::Value> {
+            fn build(&self, _: ::tacit::__private::Permit) -> ::tacit::Result<::tacit::Value> {
                 <#this as ::tacit::Materialize>::materialize(self)
             }
 
@@ -176,7 +176,9 @@ fn serde(input: &Input) -> TokenStream {
 
         impl<'de> serde::Deserialize<'de> for #ident {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
-                #copy::deserialize(deserializer)
+                let array = #copy::deserialize(deserializer)?;
+                ::tacit::Materialize::check(&array).map_err(<D::Error as serde::de::Error>::custom)?;
+                ::core::result::Result::Ok(array)
             }
         }
     }

@@ -28,7 +28,10 @@ const _: () = {
         fn deserialize<D: serde::Deserializer<'de>>(
             deserializer: D,
         ) -> ::core::result::Result<Self, D::Error> {
-            StoredWeight::deserialize(deserializer)
+            let array = StoredWeight::deserialize(deserializer)?;
+            ::tacit::Materialize::check(&array)
+                .map_err(<D::Error as serde::de::Error>::custom)?;
+            ::core::result::Result::Ok(array)
         }
     }
     #[typetag::serde(name = "test.Weight")]
@@ -37,7 +40,10 @@ const _: () = {
             let aval: &::tacit::Aval = &self.aval;
             ::tacit::Result::Ok(aval.clone())
         }
-        fn build(&self) -> ::tacit::Result<::tacit::Value> {
+        fn build(
+            &self,
+            _: ::tacit::__private::Permit,
+        ) -> ::tacit::Result<::tacit::Value> {
             <Self as ::tacit::Materialize>::materialize(self)
         }
         fn visit_children<'a>(

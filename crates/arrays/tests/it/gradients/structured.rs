@@ -3,6 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Constant, Diagonal, Identity, Lora, LowRank, Masked, Sparse24, Stacked};
+use tacit_core::__private::open;
 use tacit_core::{ImplicitArray, Result, Value};
 
 use super::{Case, Expected, Plain, case, narrowed, rows, x};
@@ -159,5 +160,5 @@ pub(super) fn rebuilt(array: &dyn ImplicitArray, leaves: &mut std::slice::Iter<'
     let children = array.children();
     let wide = children.iter().map(|(_, child)| Ok(super::rebuilt(child, leaves)?.into())).collect::<Result<_>>()?;
     // Without the check of the aval, which says `f32`.
-    Ok(Some(array.with_children(wide)?.build()?.dense()?))
+    Ok(Some(open(&*array.with_children(wide)?)?.dense()?))
 }

@@ -3,6 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Cast, Concat, Scaled, Sliced, Stacked, Transposed};
+use tacit_core::__private::open;
 use tacit_core::{Result, Value};
 
 use super::{Case, Expected, Plain, case};
@@ -33,7 +34,7 @@ pub(super) fn rebuilt(value: &Value, mut rebuilt: impl FnMut(&Value) -> Result<A
     let Value::Implicit(array) = value else { return None };
     view.then(|| {
         let children = array.children().iter().map(|(_, child)| Ok(rebuilt(child)?.into())).collect::<Result<_>>()?;
-        array.with_children(children)?.build()?.dense()
+        open(&*array.with_children(children)?)?.dense()
     })
 }
 

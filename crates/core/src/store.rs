@@ -1,8 +1,36 @@
 //! Where the arrays of a value are while its structure goes through serde.
 //!
-//! The structure is JSON and the arrays are not, so an array is serialized as a key. [`collect_arrays`] gathers the arrays by
-//! key while a function serializes, and [`provide_arrays`] lends them to a function that deserializes; both are for the thread
-//! that runs the function, and the inner one of two holds.
+//! The structure is JSON and the arrays are not, so an array is serialized as a key: its path in the structure, such as
+//! `base.absmax.codes` or `parts.0.packed`. [`collect`] gathers the arrays by key while a function serializes, under a
+//! name of one's own with [`named`], and [`provide`] lends them to a function that deserializes. All are for the thread
+//! that runs the function, and the inner one of two holds. What is read is checked as its constructor would.
+//!
+//! ```
+//! # extern crate tacit_core as tacit;
+//! # use mlx_rs::Array;
+//! # use tacit::{Materialize, Result, Value};
+//! use tacit::{ImplicitArray, store};
+//!
+//! #[derive(ImplicitArray, Clone, Debug)]
+//! #[implicit(name = "docs.Doubled")]
+//! struct Doubled {
+//!     half: Array,
+//! }
+//! # impl Materialize for Doubled {
+//! #     fn materialize(&self) -> Result<Value> { Ok((&self.half + &self.half).into()) }
+//! # }
+//!
+//! # fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+//! let array: Box<dyn ImplicitArray> = Box::new(Doubled { half: Array::from_f32(1.5) });
+//! let (json, arrays) = store::collect(|| store::named("weight", || serde_json::to_string(&array)));
+//! let json = json?;
+//! assert_eq!(json, r#"{"type":"docs.Doubled","half":"weight.half"}"#);
+//!
+//! let again: Box<dyn ImplicitArray> = store::provide(arrays, || serde_json::from_str(&json))?;
+//! assert_eq!(Value::from(again).dense()?.item_exact::<f32>(), 3.0);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,21 +41,32 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use crate::{ImplicitArray, Value};
 
-/// Arrays by the key that stands for each in the structure.
-pub type StoredArrays = BTreeMap<String, Array>;
+/// The version of serde that implicit arrays are stored with.
+pub use serde;
 
-/// Runs `f` and returns the arrays that it serialized.
-pub fn collect_arrays<R>(f: impl FnOnce() -> R) -> (R, StoredArrays) {
-    let _entered = Entered::new(Store::Collecting(StoredArrays::new()));
+/// Arrays by the key that stands for each in the structure.
+pub type Arrays = BTreeMap<String, Array>;
+
+/// Runs `f` and returns the arrays that it serialized, by their paths.
+///
+/// Of several arrays of one path the later ones have a number, as in `packed#2`.
+pub fn collect<R>(f: impl FnOnce() -> R) -> (R, Arrays) {
+    let _entered = Entered::new(Store::Collecting { arrays: Arrays::new(), path: Vec::new() });
     let result = f();
     match STORE.take() {
-        Some(Store::Collecting(arrays)) => (result, arrays),
-        _ => (result, StoredArrays::new()),
+        Some(Store::Collecting { arrays, .. }) => (result, arrays),
+        _ => (result, Arrays::new()),
     }
 }
 
+/// Runs `f`; the paths of what it serializes begin with `name`.
+pub fn named<R>(name: impl ToString, f: impl FnOnce() -> R) -> R {
+    let _step = Step::new(name);
+    f()
+}
+
 /// Runs `f`, which deserializes a structure whose arrays are `arrays`.
-pub fn provide_arrays<R>(arrays: StoredArrays, f: impl FnOnce() -> R) -> R {
+pub fn provide<R>(arrays: Arrays, f: impl FnOnce() -> R) -> R {
     let _entered = Entered::new(Store::Providing(arrays));
     f()
 }
@@ -44,7 +83,7 @@ pub trait StoredChild: Sized {
 
     /// Serializes the field under its name.
     fn write<S: SerializeStruct>(&self, name: &'static str, fields: &mut S) -> Result<(), S::Error> {
-        fields.serialize_field(name, &self.stored())
+        fields.serialize_field(name, &Named(name, self.stored()))
     }
 
     /// The inverse of [`stored`](Self::stored).
@@ -92,7 +131,7 @@ impl<T: StoredChild> StoredChild for Option<T> {
 #[diagnostic::do_not_recommend]
 impl<T: StoredChild> StoredChild for Vec<T> {
     fn stored(&self) -> impl Serialize {
-        self.iter().map(StoredChild::stored).collect::<Vec<_>>()
+        self.iter().enumerate().map(|(index, child)| Named(index, child.stored())).collect::<Vec<_>>()
     }
 
     fn restore<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -102,11 +141,11 @@ impl<T: StoredChild> StoredChild for Vec<T> {
 }
 
 const OUTSIDE: &str = "the arrays of an implicit array are not part of its structure\n\
-                       help: serialize it inside `collect_arrays` and read it inside `provide_arrays`, which carry them";
+                       help: serialize it inside `store::collect` and read it inside `store::provide`, which carry them";
 
 enum Store {
-    Collecting(StoredArrays),
-    Providing(StoredArrays),
+    Collecting { arrays: Arrays, path: Vec<String> },
+    Providing(Arrays),
 }
 
 thread_local! {
@@ -128,10 +167,40 @@ impl Drop for Entered {
     }
 }
 
+/// A step down the path while it lives.
+struct Step;
+
+impl Step {
+    fn new(name: impl ToString) -> Self {
+        STORE.with_borrow_mut(|store| {
+            if let Some(Store::Collecting { path, .. }) = store {
+                path.push(name.to_string());
+            }
+        });
+        Self
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        STORE.with_borrow_mut(|store| {
+            if let Some(Store::Collecting { path, .. }) = store {
+                path.pop();
+            }
+        });
+    }
+}
+
 fn put(array: &Array) -> Option<String> {
     STORE.with_borrow_mut(|store| match store {
-        Some(Store::Collecting(arrays)) => {
-            let key = arrays.len().to_string();
+        Some(Store::Collecting { arrays, path }) => {
+            let path = path.join(".");
+            let mut key = path.clone();
+            let mut count = 1;
+            while arrays.contains_key(&key) {
+                count += 1;
+                key = format!("{path}#{count}");
+            }
             arrays.insert(key.clone(), array.clone());
             Some(key)
         }
@@ -146,6 +215,16 @@ fn take(key: &str) -> Result<Array, String> {
         }
         _ => Err(OUTSIDE.to_owned()),
     })
+}
+
+/// What is serialized one step down the path.
+struct Named<N, T>(N, T);
+
+impl<N: ToString, T: Serialize> Serialize for Named<N, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let _step = Step::new(self.0.to_string());
+        self.1.serialize(serializer)
+    }
 }
 
 /// An array that is serialized as its key.

@@ -1,0 +1,237 @@
+//! What is read from storage is checked as its constructor would: every field and every child of every type, corrupted.
+
+use std::collections::BTreeSet;
+
+use mlx_rs::{Array, Dtype, ops};
+use serde_json::{Value as Json, json};
+use tacit_arrays::{Cast, Concat, Constant, Int8Array, Lora, Scaled, Sliced, Stacked, Transposed, ste};
+use tacit_core::{ImplicitArray, Policy, Value, implicit, store};
+
+use crate::operands::{every, nf4, normal, normal_of};
+use crate::structured::{constant, diagonal, dropped_lora, identity, lora, low_rank, masked, sparse24};
+
+/// An array of every type, matrices both ways round.
+fn arrays() -> Vec<Value> {
+    let packed = || nf4(&normal(1, &[8, 64]), 64);
+    let views: [Value; 9] = [
+        Cast::new(nf4(&normal_of(Dtype::Bfloat16, 1, &[8, 64]), 64), Dtype::Float32).expect("casts").into(),
+        Concat::new(vec![packed(), normal(2, &[3, 64]).into()], 0).expect("joins").into(),
+        Scaled::new(packed(), &Array::from_f32(2.0)).expect("scales").into(),
+        Sliced::new(packed(), &[1, 2], &[5, 50]).expect("cuts").into(),
+        Stacked::new(vec![packed(), normal(2, &[8, 64]).into()]).expect("stacks").into(),
+        Transposed::new(packed(), &[1, 0]).expect("turns").into(),
+        ste(|w: &Array| Ok::<_, tacit_core::Error>(nf4(w, 64)))(&normal(1, &[8, 64])).expect("quantizes"),
+        Int8Array::quantize_columns(&normal(1, &[6, 64])).expect("quantizes").into(),
+        Constant::full(&[], &Array::from_int(2)).expect("one number").into(),
+    ];
+    let structured = [constant(), identity(), diagonal(), low_rank(), lora(), dropped_lora(0.25), masked(), sparse24()];
+    let mut all: Vec<Value> = every(Dtype::Float32, 1, &[6, 64]);
+    all.extend(views);
+    all.extend(structured);
+    let turned = |w: &Value| implicit(|w: Array| Ok::<_, tacit_core::Error>(w.t()))(w.clone());
+    let matrices = all.iter().filter(|w| w.aval().expect("an aval").shape.len() == 2);
+    let turned: Vec<Value> = matrices.map(|w| turned(w).expect("turns")).filter(Value::is_implicit).collect();
+    all.extend(turned);
+    all
+}
+
+fn saved(value: &Value) -> (Json, store::Arrays) {
+    let Value::Implicit(array) = value else { panic!("{value} is dense") };
+    let (json, arrays) = store::collect(|| serde_json::to_value(array).expect("is stored"));
+    (json, arrays)
+}
+
+fn loaded(json: &Json, arrays: &store::Arrays) -> Result<Value, String> {
+    let read = store::provide(arrays.clone(), || serde_json::from_value::<Box<dyn ImplicitArray>>(json.clone()));
+    read.map(Value::from).map_err(|error| error.to_string())
+}
+
+/// Each static field of a stored structure and of those in it, by its JSON pointer.
+fn fields(json: &Json, arrays: &store::Arrays, at: &str, found: &mut Vec<String>) {
+    match json {
+        Json::Object(object) => {
+            for (name, field) in object.iter().filter(|(name, _)| *name != "type") {
+                fields(field, arrays, &format!("{at}/{name}"), found);
+            }
+        }
+        Json::String(key) if arrays.contains_key(key) => {}
+        Json::Array(items) if items.iter().any(Json::is_object) => {
+            for (i, item) in items.iter().enumerate() {
+                fields(item, arrays, &format!("{at}/{i}"), found);
+            }
+        }
+        Json::Null => {}
+        _ => found.push(at.to_owned()),
+    }
+}
+
+/// Other values of a field, and whether each must be an error.
+fn others(name: &str, field: &Json, most: usize) -> Vec<(Json, bool)> {
+    match field {
+        Json::String(aval) => {
+            let dtype = aval.split('[').next().unwrap_or_default();
+            // Of as many elements it is another array.
+            let shapes = [("[-6,-64]", true), ("[1,6,64]", false), ("[]", true), ("[0]", true), ("[7]", true)];
+            let huge = [("[5,9]", true), ("[2147483647,2147483647]", true)];
+            let shapes = shapes.iter().chain(&huge).take(most);
+            let mut all: Vec<(Json, bool)> =
+                shapes.map(|(shape, must)| (json!(format!("{dtype}{shape}")), *must)).collect();
+            all.push((json!(aval.replacen(dtype, "bool", 1)), true));
+            all.push((json!("f32"), true));
+            all
+        }
+        Json::Number(_) => {
+            let number = field.as_u64().unwrap_or_default();
+            let zero = !matches!(name, "alpha" | "dropout" | "axis");
+            let nan = matches!(name, "alpha" | "dropout");
+            vec![
+                (json!(0), zero),
+                (json!(number + 1), false),
+                (json!(-1), true),
+                (json!(0x7fc0_0000), nan),
+                (json!(i32::MAX), !nan),
+                (json!(u64::MAX), true),
+            ]
+        }
+        // Codes in one row of blocks are those of a matrix either way round.
+        Json::Bool(flag) => vec![(json!(!flag), false)],
+        Json::Array(numbers) => {
+            let mut all = vec![(json!([]), true), (json!([0, 0, 0, 0, 0]), true), (json!([i32::MIN, i32::MAX]), true)];
+            let mut less = numbers.clone();
+            less[0] = json!(-1);
+            all.push((json!(less), true));
+            all
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// An array that is read works: it has the aval that it says.
+fn works(value: &Value) {
+    let _allow = Policy::Allow.scope();
+    let (aval, dense) = (value.aval().expect("an aval"), value.dense().expect("dense"));
+    dense.eval().expect("evaluates");
+    assert_eq!(tacit_core::Aval::from(&dense), aval, "{value}");
+}
+
+#[test]
+fn what_was_saved_is_loaded() {
+    for value in arrays() {
+        let (json, arrays) = saved(&value);
+        works(&loaded(&json, &arrays).unwrap_or_else(|error| panic!("{json}: {error}")));
+    }
+}
+
+#[test]
+fn a_corrupt_field_is_an_error() {
+    let mut kinds = BTreeSet::new();
+    for value in arrays() {
+        let (json, arrays) = saved(&value);
+        // A constant has any shape, and an identity any that is square.
+        let most = match json["type"].as_str() {
+            Some("tacit.Constant") => 1,
+            Some("tacit.Identity") => 6,
+            _ => 7,
+        };
+        let mut pointers = Vec::new();
+        fields(&json, &arrays, "", &mut pointers);
+        for pointer in pointers {
+            let name = pointer.rsplit('/').next().unwrap_or_default();
+            let original = json.pointer(&pointer).expect("is there").clone();
+            for (other, must) in others(name, &original, most).into_iter().filter(|(other, _)| *other != original) {
+                let mut corrupt = json.clone();
+                *corrupt.pointer_mut(&pointer).expect("is there") = other.clone();
+                match loaded(&corrupt, &arrays) {
+                    Ok(read) if must => panic!("{value}: {pointer} = {other} instead of {original} is read as {read}"),
+                    Ok(read) => works(&read),
+                    Err(_) => {
+                        kinds.insert(name.to_owned());
+                    }
+                }
+            }
+        }
+    }
+    let expected = [
+        "aval",
+        "axes",
+        "axis",
+        "bits",
+        "block_size",
+        "bounds",
+        "alpha",
+        "dropout",
+        "group_size",
+        "rank",
+        "start",
+        "stop",
+        "stored",
+        "transposed",
+    ];
+    for name in expected {
+        assert!(kinds.contains(name), "no corrupt {name} was an error: {kinds:?}");
+    }
+}
+
+#[test]
+fn a_child_of_another_shape_or_type_is_an_error() {
+    for value in arrays() {
+        let (json, arrays) = saved(&value);
+        for (key, child) in &arrays {
+            let longer = ops::zeros_dtype(&[&[3], child.shape()].concat(), child.dtype()).expect("zeros");
+            let short = ops::zeros_dtype(&[1013], child.dtype()).expect("zeros");
+            let other = ops::zeros_dtype(child.shape(), Dtype::Complex64).expect("zeros");
+            for wrong in [longer, short, other] {
+                let mut arrays = arrays.clone();
+                arrays.insert(key.clone(), wrong.clone());
+                let read = loaded(&json, &arrays);
+                let aval = tacit_core::Aval::from(&wrong);
+                assert!(read.is_err(), "{value}: {key} = {aval} is read as {}", read.unwrap_or(wrong.into()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_child_that_is_left_out_or_too_many_is_an_error() {
+    for value in arrays() {
+        let (json, arrays) = saved(&value);
+        let names: Vec<String> = json.as_object().expect("fields").keys().cloned().collect();
+        for name in names {
+            let mut less = json.clone();
+            less.as_object_mut().expect("fields").remove(&name);
+            match loaded(&less, &arrays) {
+                // An option that is not there is none.
+                Ok(read) => works(&read),
+                Err(error) => assert!(error.contains(&name) || error.contains("missing"), "{error}"),
+            }
+        }
+        let mut more = json.clone();
+        more.as_object_mut().expect("fields").insert("more".to_owned(), json!(1));
+        assert!(loaded(&more, &arrays).is_err());
+    }
+}
+
+#[test]
+fn an_error_of_loading_says_what_does_not_fit() {
+    let (mut json, arrays) = saved(&lora());
+    json["alpha"] = json!(f32::INFINITY.to_bits());
+    expect_test::expect![[r"
+        alpha is inf
+        help: give a finite one; the rank is the usual choice"]]
+    .assert_eq(&loaded(&json, &arrays).expect_err("is infinite"));
+    let (mut json, arrays) = saved(&Transposed::new(nf4(&normal(1, &[8, 64]), 64), &[1, 0]).expect("turns").into());
+    json["aval"] = json!("f32[8,64]");
+    expect_test::expect![[r#"
+        Transposed has axes=[1, 0] aval=f32[8,64], and its children make axes=[1, 0] aval=f32[64,8]
+        help: build it by its constructor"#]]
+    .assert_eq(&loaded(&json, &arrays).expect_err("is turned"));
+}
+
+#[test]
+fn arrays_are_keyed_by_their_path() {
+    let parts = vec![Lora::new(nf4(&normal(1, &[8, 64]), 64), normal(2, &[1, 64]), normal(3, &[8, 1]), 1.0)];
+    let parts = parts.into_iter().map(|part| part.expect("fits").into()).chain([normal(4, &[1, 64]).into()]).collect();
+    let (_, arrays) = saved(&Concat::new(parts, 0).expect("joins").into());
+    let keys: Vec<&str> = arrays.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["parts.0.a", "parts.0.b", "parts.0.base.absmax", "parts.0.base.packed", "parts.1"]);
+}
