@@ -20,6 +20,7 @@ mod shapeless;
 mod stats;
 mod switch;
 
+pub(crate) use captured::{holds_tracer, in_transform};
 pub use held::Held;
 pub use options::{Constants, Options};
 pub use stats::Stats;

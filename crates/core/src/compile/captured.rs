@@ -8,7 +8,7 @@ use crate::policy::warn;
 use crate::{Aval, Error, Result};
 
 /// Whether a transform of MLX's is going on, so that an array may be a tracer of it.
-pub(super) fn in_transform() -> Result<bool> {
+pub(crate) fn in_transform() -> Result<bool> {
     // Only then does MLX say of an array without data that it is one.
     let probe = Scope::new()?.placeholder(&Aval::new(&[], Dtype::Bool))?;
     Ok(any_tracer(&[&probe]))
@@ -16,7 +16,7 @@ pub(super) fn in_transform() -> Result<bool> {
 
 /// Whether a function that was recorded on `inputs` holds a tracer of another transform, to which a constant would pass
 /// no derivative.
-pub(super) fn holds_tracer(inputs: &[Array], outputs: &[Array]) -> Result<bool> {
+pub(crate) fn holds_tracer(inputs: &[Array], outputs: &[Array]) -> Result<bool> {
     let frontier = frontier(outputs, inputs)?;
     Ok(any_tracer(&frontier.iter().collect::<Vec<_>>()))
 }

@@ -1,6 +1,8 @@
 //! Functions whose inside is computed again for the gradient.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mlx_rs::Array;
 use tacit_bridge::BoxError;
@@ -8,6 +10,7 @@ use tacit_bridge::BoxError;
 use super::node::NodeFunction;
 use super::opened::Opened;
 use super::resident::Resident;
+use crate::compile::{holds_tracer, in_transform};
 use crate::{Error, Result, Tree, Value};
 
 /// Lets a gradient through `f` compute the inside of `f` again instead of keeping it: memory for time.
@@ -15,7 +18,7 @@ use crate::{Error, Result, Tree, Value};
 /// The function is intercepted in both passes, under the policy and the registry in force there. An implicit result is
 /// materialized.
 ///
-/// What `f` captures is a constant to every gradient: pass as an argument what is to have one.
+/// What `f` captures keeps its gradient, and nothing of `f` is computed again then: pass it as an argument.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -46,9 +49,19 @@ where
         drop(args);
         let resident = Resident::new(NodeFunction::new(&f, &opened));
         let function = resident.get()?;
-        let again =
-            move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> { Ok(resident.get()?.call::<A, O, E>(arrays)?) };
+        // MLX keeps what it computes again apart from the rest of the graph: a tracer that the function captured would
+        // get no derivative. Such a function runs as it is.
+        let (inside, holds) = (in_transform()?, Arc::new(AtomicBool::new(false)));
+        let held = Arc::clone(&holds);
+        let again = move |arrays: &[Array]| -> Result<Vec<Array>, BoxError> {
+            let made = resident.get()?.call::<A, O, E>(arrays)?;
+            held.fetch_or(inside && holds_tracer(arrays, &made)?, Ordering::Relaxed);
+            Ok(made)
+        };
         let made = tacit_bridge::checkpoint(Box::new(again), &opened.leaves);
+        if holds.load(Ordering::Relaxed) {
+            return function.results(Ok(function.call::<A, O, E>(&opened.leaves)?));
+        }
         function.results(made)
     }
 }

@@ -227,3 +227,14 @@ fn a_checkpoint_goes_with_its_graph() {
     drop(y);
     assert_eq!(Rc::strong_count(&held), 1);
 }
+
+#[test]
+fn what_a_checkpointed_function_captures_keeps_its_gradient() {
+    let loss = |(t, x): (Array, Array)| {
+        let captured = t.clone();
+        checkpoint(move |x: Array| captured.multiply(x)?.sum(None))(x.into())?.dense()
+    };
+    let (t, x) = grad(loss)((Array::from_f32(2.0).into(), vector(&[1.0, 5.0]).into())).expect("differentiates");
+    assert_eq!(numbers(t.array().expect("dense")), [6.0]);
+    assert_eq!(numbers(x.array().expect("dense")), [2.0, 2.0]);
+}
