@@ -286,7 +286,7 @@ fn handlers_that_call_each_other_without_end_are_an_error_that_names_them() {
     let found = error(implicit(|x: Array| x.exp())(endless.clone().into()));
     assert!(matches!(&found, Error::Cycle { handlers, .. } if handlers.len() == 2), "{found}");
     expect_test::expect![[r#"
-        handlers call each other without end: endless_exp (crates/core/tests/it/families.rs:LINE), endless_astype (crates/core/tests/it/families.rs:LINE), for exp of Endless(f32[1])
+        handlers call each other without end: endless_astype (crates/core/tests/it/families.rs:LINE), endless_exp (crates/core/tests/it/families.rs:LINE), for exp of Endless(f32[1])
         help: let one of them decline, or take apart what it is given before it dispatches again"#]]
     .assert_eq(&message(&found));
     // What comes after it is as if it had not been.
