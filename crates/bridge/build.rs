@@ -35,7 +35,9 @@ fn merged(out: &Path) -> PathBuf {
         .filter(|path| path.extension().is_some_and(|extension| extension == "cpp"))
         .collect();
     sources.sort();
-    let text: String = sources.iter().map(|source| format!("#include \"{}\"\n", source.display())).collect();
+    let text = sources
+        .iter()
+        .fold(String::new(), |text, source| text + "#include \"" + &source.display().to_string() + "\"\n");
     let file = out.join("tacit_bridge.cpp");
     fs::write(&file, text).expect("the output folder can be written to");
     file

@@ -3,15 +3,13 @@
 use std::collections::HashSet;
 
 use mlx_rs::Array;
+use tacit_bridge::typed::{Class, describe};
 use tacit_bridge::{BoxError, Tape, difference, record_shapeless};
 
 use crate::{Aval, Error, Result};
 
 /// How many shapes are remembered.
 const KEPT: usize = 1024;
-
-/// What MLX calls its reductions.
-const REDUCTIONS: [&str; 6] = ["Sum", "Prod", "Min", "Max", "And", "Or"];
 
 type Shapes = Vec<Vec<i32>>;
 
@@ -44,9 +42,8 @@ impl Recorded {
     pub(super) fn reduces_one(&self) -> Result<bool> {
         let tape = Tape::walk(&self.outputs, &self.tracers, &[])?;
         for node in 0..tape.len() {
-            if REDUCTIONS.contains(&tape.name(node).text())
-                && tape.operand(node, 0)?.size() == tape.result(node, 0)?.size()
-            {
+            let reduces = describe(tape.name(node).text()).is_some_and(|row| row.class == Class::Reduction);
+            if reduces && tape.operand(node, 0)?.size() == tape.result(node, 0)?.size() {
                 return Ok(true);
             }
         }

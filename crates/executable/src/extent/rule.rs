@@ -2,10 +2,7 @@
 //!
 //! A primitive that is not here is refused where it meets rows.
 
-use std::collections::BTreeSet;
-use std::sync::LazyLock;
-
-use tacit_bridge::typed;
+use tacit_bridge::typed::{self, Class};
 use tacit_core::{Aval, Param, Primitive, Result, embedding, op};
 
 use super::{Extent, Mixed, Place, reshape};
@@ -31,30 +28,21 @@ enum Rule {
 }
 
 fn rule_of(name: &str) -> Option<Rule> {
-    Some(match typed::describe(name)?.name {
-        name if ELEMENTWISE.contains(name) => Rule::Aligned,
-        "AsType" | "Contiguous" | "Copy" | "FromFP8" | "Full" | "Pad" | "StopGradient" | "ToFP8" | "And" | "Max"
-        | "Min" | "Or" | "Prod" | "Sum" => Rule::Aligned,
-        "ArgPartition" | "ArgReduce" | "ArgSort" | "Partition" | "Sort" | "CumLogAddExp" | "CumMax" | "CumMin"
-        | "CumProd" | "CumSum" | "Concatenate" | "GatherAxis" | "ScatterAxis" | "ScatterAxis Sum" | "Split" => {
-            Rule::Along
-        }
-        "LayerNorm" | "LogSumExp" | "RMSNorm" | "Softmax" => Rule::AlongLast,
-        "AddMM" | "Broadcast" | "Matmul" | "QuantizedMatmul" | "Transpose" => Rule::Shown,
-        "ExpandDims" | "Flatten" | "Reshape" | "Squeeze" | "Unflatten" => Rule::Reordered,
-        "Slice" => Rule::Sliced,
-        "Gather" => Rule::Gathered,
-        "CustomTransforms" | "Depends" => Rule::Passed,
+    let row = typed::describe(name)?;
+    Some(match (row.class, row.name) {
+        (Class::Unary | Class::Binary | Class::Ternary | Class::Reduction, _)
+        | (_, "Contiguous" | "Copy" | "Full" | "Pad" | "StopGradient") => Rule::Aligned,
+        (Class::Scan, _) | (_, "ArgPartition" | "ArgReduce" | "ArgSort" | "Partition" | "Sort") => Rule::Along,
+        (_, "Concatenate" | "GatherAxis" | "ScatterAxis" | "ScatterAxis Sum" | "Split") => Rule::Along,
+        (_, "LayerNorm" | "LogSumExp" | "RMSNorm" | "Softmax") => Rule::AlongLast,
+        (_, "AddMM" | "Broadcast" | "Matmul" | "QuantizedMatmul" | "Transpose") => Rule::Shown,
+        (_, "ExpandDims" | "Flatten" | "Reshape" | "Squeeze" | "Unflatten") => Rule::Reordered,
+        (_, "Slice") => Rule::Sliced,
+        (_, "Gather") => Rule::Gathered,
+        (_, "CustomTransforms" | "Depends") => Rule::Passed,
         _ => return None,
     })
 }
-
-/// The primitives whose operands and results have one shape and that combine elements of one index only.
-static ELEMENTWISE: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
-    let table = include_str!("../../../bridge/primitives.tbl");
-    let sections = table.split("\n# ").filter(|section| section.contains("element by element.\n"));
-    sections.flat_map(str::lines).filter_map(|row| row.split_once(" | ")).map(|(name, _)| name).collect()
-});
 
 /// Fails if a node mixes rows, by the avals of its operands and results of all rows and of the leading ones. `twin` is what
 /// the other graph has in its place; none where that has nothing.
