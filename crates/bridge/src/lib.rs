@@ -20,6 +20,7 @@ mod ffi;
 mod function;
 mod graph;
 pub mod kernel;
+pub mod mlx;
 mod names;
 mod param;
 mod primitive;

@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use mlx_rs::Array;
+use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{Aval, Kept, Scope, Slot, Tape};
 
 use crate::counters::Counters;
 use crate::dispatch::{self, Taker};
-use crate::error::is_eval_message;
 use crate::explain::{Explanation, Scribe};
 use crate::pattern::OperandType;
 use crate::{Error, Primitive, Registry, Result, Value};
@@ -95,7 +95,7 @@ fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
         Ok(result) => result,
         Err(payload) => {
             let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-            if text.is_some_and(is_eval_message) {
+            if text.is_some_and(|text| mlx::refusal(text) == Refusal::Traced) {
                 return Err(Error::EvalInTrace);
             }
             resume_unwind(payload)

@@ -148,7 +148,7 @@ fn returned(ty: &str) -> String {
     if ty.ends_with("::c_void") && !ty.starts_with('*') { String::new() } else { format!(" -> {ty}") }
 }
 
-fn primitive<'a>(name: &'a str) -> Option<&'a str> {
+fn primitive(name: &str) -> Option<&str> {
     Some(match name {
         "void" => "::std::os::raw::c_void",
         "char" => "::std::os::raw::c_char",

@@ -8,6 +8,7 @@ mod custom_vjp;
 mod emitting;
 mod graphs;
 mod kernels;
+mod mlx;
 mod no_compiler;
 mod parameters;
 mod programs;

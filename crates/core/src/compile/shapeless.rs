@@ -3,15 +3,13 @@
 use std::collections::HashSet;
 
 use mlx_rs::Array;
+use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{BoxError, Tape, difference, record_shapeless};
 
 use crate::{Aval, Error, Result};
 
 /// How many shapes are remembered.
 const KEPT: usize = 1024;
-
-/// What MLX calls its reductions.
-const REDUCTIONS: [&str; 6] = ["Sum", "Prod", "Min", "Max", "And", "Or"];
 
 type Shapes = Vec<Vec<i32>>;
 
@@ -44,7 +42,7 @@ impl Recorded {
     pub(super) fn reduces_one(&self) -> Result<bool> {
         let tape = Tape::walk(&self.outputs, &self.tracers, &[])?;
         for node in 0..tape.len() {
-            if REDUCTIONS.contains(&tape.name(node).text())
+            if mlx::REDUCTIONS.contains(&tape.name(node).text())
                 && tape.operand(node, 0)?.size() == tape.result(node, 0)?.size()
             {
                 return Ok(true);
@@ -101,7 +99,7 @@ fn shapes(inputs: &[&Array]) -> Shapes {
 /// What MLX says when a primitive has no rule for its result shapes.
 pub(super) fn named(name: &str, error: Error) -> Error {
     match error {
-        Error::Mlx(text) if text.contains("output_shapes") || text.contains("infer output shapes") => {
+        Error::Mlx(text) if mlx::refusal(&text) == Refusal::Shapeless => {
             Error::Shapeless { function: name.to_owned(), reason: text }
         }
         other => other,
