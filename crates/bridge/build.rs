@@ -10,6 +10,8 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     primitives::generate(Path::new("primitives.tbl"), &out);
     let include = env::var_os("DEP_MLX_INCLUDE").expect("mlx-sys publishes its include folders");
+    let version = env::var("DEP_MLX_VERSION").expect("mlx-sys publishes its version");
+    println!("cargo::rustc-env=TACIT_MLX_VERSION={version}");
     let mut build = cc::Build::new();
     build.cpp(true).std("c++20").includes(env::split_paths(&include)).include("cpp").include(&out);
     for define in env::var("DEP_MLX_DEFINES").unwrap_or_default().split(',').filter(|d| !d.is_empty()) {
@@ -35,10 +37,8 @@ fn merged(out: &Path) -> PathBuf {
         .filter(|path| path.extension().is_some_and(|extension| extension == "cpp"))
         .collect();
     sources.sort();
-    let text = sources
-        .iter()
-        .fold(String::new(), |text, source| text + "#include \"" + &source.display().to_string() + "\"\n");
+    let lines: Vec<String> = sources.iter().map(|source| format!("#include \"{}\"\n", source.display())).collect();
     let file = out.join("tacit_bridge.cpp");
-    fs::write(&file, text).expect("the output folder can be written to");
+    fs::write(&file, lines.concat()).expect("the output folder can be written to");
     file
 }

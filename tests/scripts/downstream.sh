@@ -61,7 +61,8 @@ CPP
 status=0
 LD_PRELOAD="$scratch/other.so" "$binary" >"$scratch/output" 2>"$scratch/message" || status=$?
 [[ $status == 1 ]] || fail "another version of MLX ends with status $status"
-grep -q "^error: this program was built for MLX 0.32.2, but the loaded libmlx is 0.31.1$" "$scratch/message" ||
+version=$(sed -n 's/.* MLX_VERSION: &str = "\(.*\)";/\1/p' "$repository/crates/mlx-sys/build/locate.rs")
+grep -q "^error: this program was built for MLX $version, but the loaded libmlx is 0.31.1$" "$scratch/message" ||
     fail "another version of MLX: $(cat "$scratch/message")"
 LD_PRELOAD="$scratch/other.so" MLX_BYPASS_VERSION_CHECK=1 "$binary" >"$scratch/output" || fail "the bypass of the version check"
 echo "ok: downstream"

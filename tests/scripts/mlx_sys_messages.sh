@@ -11,6 +11,8 @@ if [[ $(uname -sm) != "Linux x86_64" ]]; then
     exit 0
 fi
 
+version=$(sed -n 's/.* MLX_VERSION: &str = "\(.*\)";/\1/p' crates/mlx-sys/build/locate.rs)
+
 # Cargo names the executable of the build script; the library is already built when the tests run.
 script=$(cargo check --quiet -p mlx-sys --message-format=json |
     sed -n '/"custom-build"/s|.*"filenames":\["\([^"]*/mlx-sys-[^"]*\)".*|\1|p' | head -n 1)
@@ -64,7 +66,7 @@ expect "MLX_DIR has no library" \
     "MLX_DIR names $scratch/headers, which has no lib/libmlx.so" "set MLX_DIR to a prefix with*" \
     MLX_DIR="$scratch/headers"
 expect "MLX_DIR has another version" \
-    "MLX_DIR names MLX 0.31.1 at $scratch/other, but MLX 0.32.2 is needed" "*MLX_BYPASS_VERSION_CHECK=1*" \
+    "MLX_DIR names MLX 0.31.1 at $scratch/other, but MLX $version is needed" "*MLX_BYPASS_VERSION_CHECK=1*" \
     MLX_DIR="$scratch/other"
 expect "MLX_DIR has a library that is none" \
     "cannot prepare $scratch/other/lib/libmlx.so for linking: *" "set MLX_DIR to a prefix*" \
@@ -72,19 +74,19 @@ expect "MLX_DIR has a library that is none" \
 printf '#!/bin/sh\nexec "%s" -S "$@"\n' "$(command -v python3)" >"$scratch/bare/python3"
 chmod +x "$scratch/bare/python3"
 expect "python has no mlx" \
-    "MLX_USE_PYTHON=1, but python3 has no mlx package*" "run \`python3 -m pip install mlx-cpu==0.32.2\`*" \
+    "MLX_USE_PYTHON=1, but python3 has no mlx package*" "run \`python3 -m pip install mlx-cpu==$version\`*" \
     MLX_USE_PYTHON=1 PATH="$scratch/bare:$PATH"
 expect "unknown backend" \
     "MLX_BACKEND=rocm is not available for the target x86_64-unknown-linux-gnu" "unset MLX_BACKEND*" \
     MLX_BACKEND=rocm
 expect "unknown target" \
-    "no ready-made MLX is known for the target riscv64gc-unknown-linux-gnu" "build MLX 0.32.2*MLX_DIR*" \
+    "no ready-made MLX is known for the target riscv64gc-unknown-linux-gnu" "build MLX $version*MLX_DIR*" \
     TARGET=riscv64gc-unknown-linux-gnu CARGO_CFG_TARGET_ARCH=riscv64
 expect "no place for the cache" \
     "there is no place for the cache*" "set TACIT_CACHE_DIR*" \
     HOME= TACIT_CACHE_DIR= XDG_CACHE_HOME=
 expect "no python3" \
-    "python3 is not on PATH, and it is needed to download mlx-cpu 0.32.2*" "install Python*MLX_DIR*" \
+    "python3 is not on PATH, and it is needed to download mlx-cpu $version*" "install Python*MLX_DIR*" \
     TACIT_CACHE_DIR="$scratch/empty" PATH="$scratch/bin"
 
 # A python3 without pip, and one whose pip brings another file.
@@ -92,22 +94,23 @@ mkdir -p "$scratch/nopip"
 printf '#!/bin/sh\necho "/usr/bin/python3: No module named pip" >&2\nexit 1\n' >"$scratch/nopip/python3"
 chmod +x "$scratch/nopip/python3"
 expect "no pip" \
-    "python3 has no pip, and it is needed to download mlx-cpu 0.32.2*" "run \`python3 -m ensurepip\`*MLX_DIR*" \
+    "python3 has no pip, and it is needed to download mlx-cpu $version*" "run \`python3 -m ensurepip\`*MLX_DIR*" \
     TACIT_CACHE_DIR="$scratch/empty" PATH="$scratch/nopip:$PATH"
 expect "offline without a cache" \
-    "pip cannot download mlx-cpu 0.32.2 for manylinux_2_35_x86_64: *" "build once with a network*MLX_DIR*" \
+    "pip cannot download mlx-cpu $version for manylinux_2_35_x86_64: *" "build once with a network*MLX_DIR*" \
     TACIT_CACHE_DIR="$scratch/empty" PIP_NO_INDEX=1
 mkdir -p "$scratch/index"
-python3 - "$scratch/index/mlx_cpu-0.32.2-py3-none-manylinux_2_35_x86_64.whl" <<'PYTHON'
+python3 - "$scratch/index/mlx_cpu-$version-py3-none-manylinux_2_35_x86_64.whl" "$version" <<'PYTHON'
 import sys, zipfile
+version = sys.argv[2]
 with zipfile.ZipFile(sys.argv[1], "w") as wheel:
-    info = "mlx_cpu-0.32.2.dist-info/"
-    wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: mlx-cpu\nVersion: 0.32.2\n")
+    info = f"mlx_cpu-{version}.dist-info/"
+    wheel.writestr(info + "METADATA", f"Metadata-Version: 2.1\nName: mlx-cpu\nVersion: {version}\n")
     wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-manylinux_2_35_x86_64\n")
     wheel.writestr(info + "RECORD", "")
 PYTHON
 expect "another file under the pinned name" \
-    "mlx-cpu 0.32.2 for manylinux_2_35_x86_64 has sha256 *, but fc5d31b9* is pinned" "check the package index*MLX_DIR*" \
+    "mlx-cpu $version for manylinux_2_35_x86_64 has sha256 *, but * is pinned" "check the package index*MLX_DIR*" \
     TACIT_CACHE_DIR="$scratch/empty" PIP_NO_INDEX=1 PIP_FIND_LINKS="$scratch/index"
 [[ -z $(ls -A "$scratch/empty") ]] || { echo "FAILED: a failed download leaves something in the cache"; failures=$((failures + 1)); }
 

@@ -21,6 +21,7 @@ mod function;
 mod gradients;
 mod graph;
 pub mod kernel;
+pub mod mlx;
 mod names;
 mod param;
 mod primitive;

@@ -104,7 +104,7 @@ pub(crate) fn dispatch(node: &mut impl Node, registry: &Registry, types: &mut Ve
             let results = Results::new(&find);
             outcome.taken = node.with_operands(|operands| {
                 Offer { primitive: &primitive, results: &results, declined: &mut outcome.declined }
-                    .to_all(&resolution, operands)
+                    .offered(&resolution, operands)
             })?;
             if outcome.taken.is_some() {
                 return Ok(outcome);
@@ -140,12 +140,12 @@ struct Offer<'a> {
 
 impl Offer<'_> {
     /// Clauses 1 to 5; nothing when nobody takes the call.
-    fn to_all(&mut self, resolution: &Resolution, operands: &[&Value]) -> Result<Option<(Vec<Value>, Taker)>> {
-        if let Some(taken) = self.to_handlers(&resolution.direct, operands)? {
+    fn offered(&mut self, resolution: &Resolution, operands: &[&Value]) -> Result<Option<(Vec<Value>, Taker)>> {
+        if let Some(taken) = self.asked_of(&resolution.direct, operands)? {
             return Ok(Some(taken));
         }
         if let (false, &[left, right]) = (resolution.swapped.is_empty(), operands)
-            && let Some(taken) = self.to_handlers(&resolution.swapped, &[right, left])?
+            && let Some(taken) = self.asked_of(&resolution.swapped, &[right, left])?
         {
             return Ok(Some(taken));
         }
@@ -162,7 +162,7 @@ impl Offer<'_> {
         }
     }
 
-    fn to_handlers(&mut self, candidates: &[Candidate], operands: &[&Value]) -> Result<Option<(Vec<Value>, Taker)>> {
+    fn asked_of(&mut self, candidates: &[Candidate], operands: &[&Value]) -> Result<Option<(Vec<Value>, Taker)>> {
         for candidate in candidates {
             let handler = candidate.as_ref().map_err(|(first, second)| Error::Ambiguous {
                 call: describe(self.primitive, operands),

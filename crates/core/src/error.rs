@@ -3,6 +3,7 @@
 use std::fmt;
 
 use mlx_rs::error::Exception;
+use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{Aval, BridgeError, GradientError};
 
 use crate::compile::held::Held;
@@ -42,6 +43,13 @@ pub enum Error {
          help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"
     )]
     EvalInTrace,
+
+    /// A lazy array is used on another thread than the one whose ops made it.
+    #[error(
+        "mlx: {0}\n\
+         help: evaluate a lazy array on the thread that made it, with `eval`, before it goes to another"
+    )]
+    OtherThread(String),
 
     /// A handler's result has another aval than the primitive it stands for.
     #[error("handler {handler} gave {found} for {primitive}, which makes {expected}")]
@@ -327,28 +335,15 @@ impl fmt::Display for Nearest<'_> {
     }
 }
 
-/// What MLX says when an array without data is evaluated, outside and inside its own transforms.
-const EVAL_MESSAGES: [&str; 2] =
-    ["Attempting to eval an array without a primitive", "Attempting to eval an array during function transformations"];
-
-/// Whether a message of MLX's is about an eval of a traced array.
-pub(crate) fn is_eval_message(text: &str) -> bool {
-    EVAL_MESSAGES.iter().any(|known| text.contains(known))
-}
-
 fn of_text(text: &str) -> Error {
     if let Some(error) = tacit_bridge::recover(text) {
         return of_box(error);
     }
-    if is_eval_message(text) { Error::EvalInTrace } else { Error::Mlx(without_place(text).to_owned()) }
-}
-
-/// The message without the line of mlx-c at which it was caught, ` at /../ops.cpp:31`.
-fn without_place(text: &str) -> &str {
-    let is_place = |place: &str| {
-        place.rsplit_once(".cpp:").is_some_and(|(_, line)| line.bytes().all(|digit| digit.is_ascii_digit()))
-    };
-    text.rsplit_once(" at ").filter(|(_, place)| is_place(place)).map_or(text, |(words, _)| words)
+    match mlx::refusal(text) {
+        Refusal::Traced => Error::EvalInTrace,
+        Refusal::OtherThread => Error::OtherThread(mlx::without_place(text).to_owned()),
+        Refusal::Shapeless | Refusal::Other => Error::Mlx(mlx::without_place(text).to_owned()),
+    }
 }
 
 fn of_box(error: tacit_bridge::BoxError) -> Error {

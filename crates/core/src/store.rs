@@ -61,7 +61,7 @@ pub fn collect<R>(f: impl FnOnce() -> R) -> (R, Arrays) {
 
 /// Runs `f`; the paths of what it serializes begin with `name`.
 pub fn named<R>(name: impl ToString, f: impl FnOnce() -> R) -> R {
-    let _step = Step::new(name);
+    let _step = Step::new(&name);
     f()
 }
 
@@ -171,7 +171,7 @@ impl Drop for Entered {
 struct Step;
 
 impl Step {
-    fn new(name: impl ToString) -> Self {
+    fn new(name: &dyn ToString) -> Self {
         STORE.with_borrow_mut(|store| {
             if let Some(Store::Collecting { path, .. }) = store {
                 path.push(name.to_string());
@@ -222,7 +222,7 @@ struct Named<N, T>(N, T);
 
 impl<N: ToString, T: Serialize> Serialize for Named<N, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let _step = Step::new(self.0.to_string());
+        let _step = Step::new(&self.0);
         self.1.serialize(serializer)
     }
 }

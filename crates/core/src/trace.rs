@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use mlx_rs::Array;
+use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{Aval, Kept, NameId, Scope, Slot, Tape};
 
 use crate::counters::Counters;
 use crate::dispatch::{self, Decline, Node, Taker};
-use crate::error::is_eval_message;
 use crate::explain::{Explanation, Scribe};
 use crate::pattern::OperandType;
 use crate::{Error, Primitive, Registry, Result, Value, materialize};
@@ -95,7 +95,9 @@ pub(crate) fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
         Ok(result) => result,
         Err(payload) => {
             let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-            if text.is_some_and(|text| is_eval_message(text) || (is_recording() && is_display_message(text))) {
+            let traced =
+                |text: &str| mlx::refusal(text) == Refusal::Traced || (is_recording() && is_display_message(text));
+            if text.is_some_and(traced) {
                 return Err(Error::EvalInTrace);
             }
             resume_unwind(payload)

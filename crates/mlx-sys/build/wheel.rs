@@ -82,7 +82,7 @@ impl Wheel {
     }
 }
 
-const INSTEAD_OF_MLX: &str = "set MLX_DIR to a prefix with include/ and lib/ of MLX 0.32.2";
+const INSTEAD_OF_MLX: &str = "set MLX_DIR to a prefix with include/ and lib/ of this version";
 
 const fn mlx(package: &'static str, platform: &'static str, sha256: &'static str) -> Wheel {
     Wheel { package, version: crate::locate::MLX_VERSION, platform, sha256, instead: INSTEAD_OF_MLX }

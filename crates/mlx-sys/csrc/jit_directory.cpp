@@ -22,23 +22,25 @@
 #include <string>
 #include <system_error>
 
+#include "assumptions.h"
+
 namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kernels = "mlx";
+constexpr const char* kernels = MLX_SYS_KERNELS;
 
 fs::path system_temp_directory() {
   using Function = fs::path (*)();
   static const auto next =
-      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "_ZNSt10filesystem19temp_directory_pathB5cxx11Ev"));
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, MLX_SYS_TEMP_DIRECTORY_PATH));
   return next != nullptr ? next() : fs::path("/tmp");
 }
 
 bool comes_from_mlx(const void* address) {
   Dl_info caller{};
   Dl_info mlx{};
-  void* known = dlsym(RTLD_DEFAULT, "_ZN3mlx4core14enable_compileEv");
+  void* known = dlsym(RTLD_DEFAULT, MLX_SYS_FUNCTION_OF_MLX);
   return known != nullptr && dladdr(address, &caller) != 0 && dladdr(known, &mlx) != 0 &&
       caller.dli_fbase == mlx.dli_fbase;
 }
@@ -119,7 +121,7 @@ void bring_preamble(const fs::path& own) {
     return;
   }
   std::error_code ignored;
-  const fs::path link = own / kernels / MLX_SYS_VERSION / "cpu" / MLX_SYS_PREAMBLE_HEADER ".gch";
+  const fs::path link = own / MLX_SYS_KERNELS_OF_VERSION / MLX_SYS_PREAMBLE_HEADER ".gch";
   fs::create_directories(link.parent_path(), ignored);
   fs::create_symlink(MLX_SYS_PREAMBLE, link, ignored);
 }

@@ -8,7 +8,7 @@
 //!
 //! | Variable | Meaning |
 //! |---|---|
-//! | `MLX_DIR` | A prefix with `include/` and `lib/` of MLX 0.32.2, taken before anything else. |
+//! | `MLX_DIR` | A prefix with `include/` and `lib/` of the MLX that is pinned, taken before anything else. |
 //! | `MLX_USE_PYTHON=1` | Take the `mlx` package of the active `python3`. |
 //! | `MLX_BACKEND` | Which pinned wheel to take: `cpu` (Linux), `metal` (Apple silicon), `cuda12`, `cuda13` (never run; CUDA's own libraries must be found by the loader). |
 //! | `MLX_BYPASS_VERSION_CHECK=1` | Accept another version of MLX, at build and at run time. |

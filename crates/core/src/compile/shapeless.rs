@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use mlx_rs::Array;
+use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::typed::{Class, describe};
 use tacit_bridge::{BoxError, Tape, difference, record_shapeless};
 
@@ -98,7 +99,7 @@ fn shapes(inputs: &[&Array]) -> Shapes {
 /// What MLX says when a primitive has no rule for its result shapes.
 pub(super) fn named(name: &str, error: Error) -> Error {
     match error {
-        Error::Mlx(text) if text.contains("output_shapes") || text.contains("infer output shapes") => {
+        Error::Mlx(text) if mlx::refusal(&text) == Refusal::Shapeless => {
             Error::Shapeless { function: name.to_owned(), reason: text }
         }
         other => other,

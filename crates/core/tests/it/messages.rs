@@ -73,6 +73,18 @@ fn mlx_refuses() {
 }
 
 #[test]
+fn a_lazy_array_is_used_on_another_thread() {
+    let lazy = std::thread::spawn(|| vector(&[1.0, 2.0]).negative()).join().expect("it does not panic");
+    let text = message(&error(lazy.and_then(|lazy| lazy.eval()).map_err(Error::from)));
+    let (before, after) = text.split_once("Stream(cpu, ").expect("the stream's number");
+    let after = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    expect![[r"
+        mlx: There is no Stream(cpu, N) in current thread.
+        help: evaluate a lazy array on the thread that made it, with `eval`, before it goes to another"]]
+    .assert_eq(&format!("{before}Stream(cpu, N{after}"));
+}
+
+#[test]
 fn a_placeholder_is_kept() {
     let _scopes = without_handlers();
     let kept = RefCell::new(Vec::new());

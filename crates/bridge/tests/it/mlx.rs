@@ -1,0 +1,78 @@
+//! The loaded MLX is as `tacit_bridge::mlx` takes it to be.
+
+use std::sync::Mutex;
+use std::thread;
+
+use mlx_rs::error::Exception;
+use mlx_rs::transforms::compile::compile;
+use mlx_rs::{Array, ops};
+use tacit_bridge::mlx::{Refusal, VERSION, refusal, without_place};
+use tacit_bridge::{Aval, Scope, Tape, typed};
+
+fn vector() -> Array {
+    Array::from_slice(&[1f32, 2.0, 3.0], &[3])
+}
+
+#[test]
+fn the_table_of_primitives_is_of_this_version() {
+    let begin = format!("# Every primitive of MLX {VERSION}, ");
+    assert!(include_str!("../../primitives.tbl").starts_with(&begin), "{begin}");
+}
+
+#[test]
+fn an_eval_of_a_traced_array_is_told_from_other_errors() {
+    static INSIDE: Mutex<Option<Exception>> = Mutex::new(None);
+    let function = |x: &Array| {
+        *INSIDE.lock().expect("not poisoned") = x.eval().err();
+        x.negative()
+    };
+    compile(function, None)(&vector()).expect("the error is not passed on");
+    let inside = INSIDE.lock().expect("not poisoned").take().expect("it evaluates a tracer");
+    assert_eq!(refusal(inside.what()), Refusal::Traced, "{inside}");
+    let scope = Scope::new().expect("memory");
+    let placeholder = scope.placeholder(&Aval::from(&vector())).expect("a placeholder");
+    let outside = placeholder.exp().and_then(|y| y.eval()).expect_err("it has no data");
+    assert_eq!(refusal(outside.what()), Refusal::Traced, "{outside}");
+}
+
+#[test]
+fn a_lazy_array_of_another_thread_is_told_from_other_errors() {
+    let lazy = thread::spawn(|| vector().negative()).join().expect("no panic").expect("an op");
+    let error = lazy.eval().expect_err("its stream is the other thread's");
+    assert_eq!(refusal(error.what()), Refusal::OtherThread, "{error}");
+}
+
+#[test]
+fn a_primitive_without_a_rule_for_shapes_is_told_from_other_errors() {
+    let function = |x: &Array| ops::pad(x, (1, 1), None, None);
+    let error = compile(function, true)(&vector()).expect_err("Pad has no rule");
+    assert_eq!(refusal(error.what()), Refusal::Shapeless, "{error}");
+}
+
+#[test]
+fn the_place_in_mlx_c_stands_at_the_end_of_a_message() {
+    let error = vector().reshape(&[2]).expect_err("three elements");
+    let words = without_place(error.what());
+    assert!(words.len() < error.what().len() && !words.contains(".cpp"), "{}", error.what());
+    assert_eq!((refusal(words), without_place(words)), (Refusal::Other, words));
+}
+
+#[test]
+fn the_reductions_are_those_of_the_ops() {
+    let x = vector();
+    let made = [
+        ops::sum(&x, None),
+        ops::prod(&x, None),
+        ops::min(&x, None),
+        ops::max(&x, None),
+        ops::all(&x, None),
+        ops::any(&x, None),
+    ];
+    let names = made.map(|made| {
+        let made = made.expect("a reduction");
+        let tape = Tape::walk(std::slice::from_ref(&made), std::slice::from_ref(&x), &[]).expect("a tape");
+        tape.name(0).text().to_owned()
+    });
+    let known = |name: &String| typed::describe(name).is_some_and(|row| row.class == typed::Class::Reduction);
+    assert!(names.iter().all(known), "{names:?}");
+}
