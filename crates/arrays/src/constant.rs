@@ -134,7 +134,7 @@ impl Constant {
             return Ok(repeat(x.as_dtype(wide)?.sum_axes(&[axis], true)?.multiply(value)?)?.into());
         }
         // An implicit `x` has a product of its own, for which it need not be built.
-        let depth = x.aval()?.shape.iter().nth_back(if axis == -1 { 0 } else { 1 }).copied().unwrap_or(1);
+        let depth = x.aval()?.shape.iter().nth_back(usize::from(axis != -1)).copied().unwrap_or(1);
         let thin = if axis == -1 { [depth, 1] } else { [1, depth] };
         let thin = ops::broadcast_to(value, &thin)?.as_dtype(dtype)?.contiguous()?;
         implicit(|[x, thin]: [Array; 2]| repeat(if axis == -1 { x.matmul(thin)? } else { thin.matmul(x)? }))([

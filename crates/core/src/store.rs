@@ -60,8 +60,8 @@ pub fn collect<R>(f: impl FnOnce() -> R) -> (R, Arrays) {
 }
 
 /// Runs `f`; the paths of what it serializes begin with `name`.
-pub fn named<R>(name: impl ToString, f: impl FnOnce() -> R) -> R {
-    let _step = Step::new(&name);
+pub fn named<R>(name: impl Into<String>, f: impl FnOnce() -> R) -> R {
+    let _step = Step::new(name.into());
     f()
 }
 
@@ -171,10 +171,10 @@ impl Drop for Entered {
 struct Step;
 
 impl Step {
-    fn new(name: &dyn ToString) -> Self {
+    fn new(name: String) -> Self {
         STORE.with_borrow_mut(|store| {
             if let Some(Store::Collecting { path, .. }) = store {
-                path.push(name.to_string());
+                path.push(name);
             }
         });
         Self
@@ -222,7 +222,7 @@ struct Named<N, T>(N, T);
 
 impl<N: ToString, T: Serialize> Serialize for Named<N, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let _step = Step::new(&self.0);
+        let _step = Step::new(self.0.to_string());
         self.1.serialize(serializer)
     }
 }

@@ -25,7 +25,12 @@ pub(crate) fn check<const N: usize>(operands: [Value; N], expected: f32, f: impl
     let names: Vec<String> = operands.iter().map(ToString::to_string).collect();
     let made = implicit(f)(operands).and_then(|made| made.dense()).expect("is handled");
     let found = floats(&made).expect("floats");
-    assert!(found.iter().all(|&found| found == expected), "{}: {} is not {expected}", names.join(", "), found[0]);
+    assert!(
+        found.iter().all(|found| found.to_bits() == expected.to_bits()),
+        "{}: {} is not {expected}",
+        names.join(", "),
+        found[0]
+    );
 }
 
 fn times([x, w]: [Array; 2]) -> Result<Array> {

@@ -76,7 +76,9 @@ fn others(name: &str, field: &Json, most: usize) -> Vec<(Json, bool)> {
             let shapes = shapes.iter().chain(&huge).take(most);
             let mut all: Vec<(Json, bool)> =
                 shapes.map(|(shape, must)| (json!(format!("{dtype}{shape}")), *must)).collect();
-            all.push((json!(aval.replacen(dtype, "bool", 1)), true));
+            if most != 6 {
+                all.push((json!(aval.replacen(dtype, "bool", 1)), true));
+            }
             all.push((json!("f32"), true));
             all
         }
@@ -127,7 +129,7 @@ fn a_corrupt_field_is_an_error() {
     let mut kinds = BTreeSet::new();
     for value in arrays() {
         let (json, arrays) = saved(&value);
-        // A constant has any shape, and an identity any that is square.
+        // A constant has any shape, and an identity any that is square, of any type.
         let most = match json["type"].as_str() {
             Some("tacit.Constant") => 1,
             Some("tacit.Identity") => 6,

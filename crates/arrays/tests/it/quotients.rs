@@ -70,7 +70,7 @@ fn a_quotient_is_rounded_once() {
 fn a_small_scalar_brings_a_product_back_into_range() {
     let _deny = Policy::Deny.scope();
     let w = mxfp4(&full(Dtype::Float16, &[2, 64], 48.0));
-    let operands = [full(Dtype::Float16, &[1, 64], 512.0).into(), w, full(Dtype::Float16, &[], 0.0078125).into()];
+    let operands = [full(Dtype::Float16, &[1, 64], 512.0).into(), w, full(Dtype::Float16, &[], 1.0 / 128.0).into()];
     check(operands.clone(), 12288.0, |[x, w, s]| Ok(x.matmul(w.multiply(s)?.t())?));
     check(operands, 12288.0, |[x, w, s]| Ok(x.matmul(w.divide(s.reciprocal()?)?.t())?));
 }

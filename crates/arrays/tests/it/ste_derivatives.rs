@@ -15,6 +15,7 @@ use crate::operands::{normal, normal_of};
 
 type Quantizer = fn(&Array) -> Result<Value>;
 type Plain = fn(&[Array]) -> Result<Array>;
+type Scalar = Rc<dyn Fn(&[Array]) -> Result<Array, Exception>>;
 
 fn lora(w: &Array) -> Result<Value> {
     let (out, inputs) = (w.dim(0), w.dim(1));
@@ -49,12 +50,7 @@ fn loss(y: &Array) -> Result<Array> {
 
 /// The loss of `f` of the operands, of which those from `masters` on are quantized straight through; and of its dense
 /// reference.
-fn sides(
-    quantize: Quantizer,
-    args: &[Array],
-    masters: usize,
-    f: Plain,
-) -> [Rc<dyn Fn(&[Array]) -> Result<Array, Exception>>; 2] {
+fn sides(quantize: Quantizer, args: &[Array], masters: usize, f: Plain) -> [Scalar; 2] {
     let quantized: Vec<Array> = {
         let _allow = Policy::Allow.scope();
         args[masters..].iter().map(|master| quantize(master)?.dense()).collect::<Result<_>>().expect("quantizes")
@@ -78,7 +74,7 @@ fn sides(
     [Rc::new(straight), Rc::new(dense)]
 }
 
-fn derivatives(f: &Rc<dyn Fn(&[Array]) -> Result<Array, Exception>>, args: &[Array]) -> Vec<(String, Array)> {
+fn derivatives(f: &Scalar, args: &[Array]) -> Vec<(String, Array)> {
     let argnums: Vec<i32> = (0..args.len() as i32).collect();
     let gradient = {
         let f = Rc::clone(f);
@@ -156,7 +152,7 @@ fn a_scalar_that_learns_beside_a_half_master() {
     for quantizer in &QUANTIZERS[..3] {
         let [straight, dense] =
             sides(quantizer.1, &[x.clone(), s.clone(), w.clone()], 2, |a| Ok(a[0].matmul(a[2].multiply(&a[1])?.t())?));
-        let gradient = |f: Rc<dyn Fn(&[Array]) -> Result<Array, Exception>>| {
+        let gradient = |f: Scalar| {
             let one = move |arrays: &[Array]| Ok::<_, Exception>(vec![f(arrays)?]);
             transforms::grad_with_argnums(one, &[0, 1, 2][..])(&[x.clone(), s.clone(), w.clone()]).expect("a gradient")
         };
@@ -186,7 +182,7 @@ fn tangents_of_rows() {
     for (name, quantize) in QUANTIZERS {
         let rows = |a: &[Array]| Ok(a[0].take_axis(Array::from_slice(&[3i32, 0, 3], &[3]), 0)?);
         let [straight, dense] = sides(quantize, std::slice::from_ref(&w), 0, rows);
-        let along = |f: &Rc<dyn Fn(&[Array]) -> Result<Array, Exception>>| {
+        let along = |f: &Scalar| {
             let value = |arrays: &[Array]| Ok(vec![f(arrays)?]);
             let (w, tangent) = (std::slice::from_ref(&w), std::slice::from_ref(&tangent));
             transforms::fallible_jvp(value, w, tangent).expect("a jvp").1.swap_remove(0)
