@@ -69,7 +69,7 @@ pub fn parse(text: &str) -> Result<Box<dyn Quantizer>> {
         let known: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
         return Err(Error::invalid(format!("no format is named {name}"), format!("name one of {}", known.join(", "))));
     };
-    (entry.parse)(&options).ok_or_else(|| no_options::<dyn Quantizer>(text, entry.forms))
+    (entry.parse)(&options).ok_or_else(|| no_options(text, entry.forms))
 }
 
 fn split(text: &str) -> (&str, Vec<&str>) {
@@ -77,7 +77,7 @@ fn split(text: &str) -> (&str, Vec<&str>) {
     (parts.next().unwrap_or_default(), parts.collect())
 }
 
-fn no_options<F: ?Sized>(text: &str, forms: &str) -> Error {
+fn no_options(text: &str, forms: &str) -> Error {
     Error::invalid(format!("the format {text} has no such options"), format!("write {forms}"))
 }
 
@@ -155,7 +155,7 @@ pub mod __private {
 pub fn read<F: TextForm>(text: &str) -> Result<F> {
     let (name, options) = split(text);
     let found = if name == F::NAME { F::from_options(&options) } else { None };
-    found.ok_or_else(|| no_options::<F>(text, F::FORMS))
+    found.ok_or_else(|| no_options(text, F::FORMS))
 }
 
 #[doc(hidden)]

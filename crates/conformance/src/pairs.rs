@@ -71,7 +71,9 @@ fn calls(a: &Value, b: &Value) -> Vec<Call> {
     }
     // The gradient of a scale goes over every element of a product, and each is a sum itself.
     let terms: i32 = shapes.0.iter().chain(shapes.1.last()).product();
-    calls.iter_mut().for_each(|call| call.terms = terms as u32);
+    for call in &mut calls {
+        call.terms = terms as u32;
+    }
     if shapes.0 == shapes.1 {
         calls.push(Call::new("concatenate(a, b)", both(), |arrays| ops::concatenate(arrays, 0)));
         calls.push(Call::new("concatenate(a, b, axis=-1)", both(), |arrays| ops::concatenate(arrays, -1)));

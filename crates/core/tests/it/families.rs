@@ -81,6 +81,8 @@ fn any_twofold(op: &Primitive, _x: &dyn Twofold) -> Result<Value> {
     Err(Error::decline(format!("{} is nothing for it", op.name())))
 }
 
+type Op = fn(&Array) -> Result<Array, Exception>;
+
 fn double() -> Value {
     Double { half: matrix(2, 3) }.into()
 }
@@ -139,8 +141,7 @@ fn a_type_goes_before_a_family_whatever_the_primitive() {
 fn a_class_of_primitives_has_one_handler_that_knows_what_is_made() {
     let _scopes = with_handlers(Registry::new().with::<move_twofold>());
     let _policy = Policy::Deny.scope();
-    let calls: [fn(&Array) -> Result<Array, Exception>; 3] =
-        [|x| Ok(x.t()), |x| x.reshape(&[3, 2]), |x| ops::broadcast_to(x, &[4, 2, 3])];
+    let calls: [Op; 3] = [|x| Ok(x.t()), |x| x.reshape(&[3, 2]), |x| ops::broadcast_to(x, &[4, 2, 3])];
     for f in calls {
         let value = implicit(move |x: Array| f(&x))(double()).expect("is handled");
         let expected = f(&ops::multiply(matrix(2, 3), Array::from_f32(2.0)).expect("builds")).expect("builds");
@@ -189,15 +190,17 @@ fn negate_other(_: &Negative, x: &dyn Other) -> Result<Value> {
     materialize(x)
 }
 
+trait Empty: ImplicitArray {}
+
+#[handler]
+fn negate_empty(_: &Negative, x: &dyn Empty) -> Result<Value> {
+    materialize(x)
+}
+
 #[test]
 fn families_of_one_type_tie_and_those_without_a_common_type_do_not() {
     let found = Registry::new().with::<negate_twofold>().with::<negate_other>().check().err().unwrap_or_default();
     assert!(matches!(found.as_slice(), [Error::Ambiguous { .. }]), "{found:?}");
-    trait Empty: ImplicitArray {}
-    #[handler]
-    fn negate_empty(_: &Negative, x: &dyn Empty) -> Result<Value> {
-        materialize(x)
-    }
     assert!(Registry::new().with::<negate_twofold>().with::<negate_empty>().check().is_ok());
 }
 
@@ -225,6 +228,7 @@ fn shy_product(_: &Matmul, _x: &Array, _w: &Double) -> Result<Value> {
     Err(Error::decline("only whole rows are taken"))
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "a traced function takes its arrays")]
 fn matmul(arrays: Vec<Array>) -> Result<Vec<Array>, Exception> {
     Ok(vec![arrays[0].matmul(&arrays[1])?])
 }

@@ -32,8 +32,12 @@ fn rule_of(name: &str) -> Option<Rule> {
     Some(match (row.class, row.name) {
         (Class::Unary | Class::Binary | Class::Ternary | Class::Reduction, _)
         | (_, "Contiguous" | "Copy" | "Full" | "Pad" | "StopGradient") => Rule::Aligned,
-        (Class::Scan, _) | (_, "ArgPartition" | "ArgReduce" | "ArgSort" | "Partition" | "Sort") => Rule::Along,
-        (_, "Concatenate" | "GatherAxis" | "ScatterAxis" | "ScatterAxis Sum" | "Split") => Rule::Along,
+        (Class::Scan, _)
+        | (
+            _,
+            "ArgPartition" | "ArgReduce" | "ArgSort" | "Partition" | "Sort" | "Concatenate" | "GatherAxis"
+            | "ScatterAxis" | "ScatterAxis Sum" | "Split",
+        ) => Rule::Along,
         (_, "LayerNorm" | "LogSumExp" | "RMSNorm" | "Softmax") => Rule::AlongLast,
         (_, "AddMM" | "Broadcast" | "Matmul" | "QuantizedMatmul" | "Transpose") => Rule::Shown,
         (_, "ExpandDims" | "Flatten" | "Reshape" | "Squeeze" | "Unflatten") => Rule::Reordered,
