@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, transforms};
-use tacit_core::op::StopGradient;
+use tacit_core::op::{self, StopGradient};
 use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
 
@@ -140,24 +140,11 @@ pub fn ste_stop_gradient(op: &StopGradient, array: &Ste) -> Result<Value> {
     }
 }
 
-/// Primitives that are linear in all their operands together, so that they do with a derivative what they do with a value.
-const LINEAR: [&str; 15] = [
-    "AsType",
-    "Broadcast",
-    "Concatenate",
-    "Copy",
-    "ExpandDims",
-    "Flatten",
-    "Gather",
-    "GatherAxis",
-    "Negative",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unflatten",
-];
+/// Whether a primitive is linear in all its operands together, so that it does with a derivative what it does with a value.
+fn is_linear(primitive: &Primitive) -> bool {
+    op::describe(primitive.name())
+        .is_some_and(|row| row.class == op::Class::Moving || ["AsType", "Concatenate", "Negative"].contains(&row.name))
+}
 
 /// Any primitive on a [`Ste`]: applied to `inner`, differentiated on the master.
 fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
@@ -167,7 +154,7 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     let others = || operands.iter().filter(|value| value.downcast::<Ste>().is_none());
     if results.iter().any(Value::is_implicit) {
         // A view: the master is viewed the same way.
-        if !LINEAR.contains(&primitive.name()) || others().any(|value| is_differentiable(value)) {
+        if !is_linear(primitive) || others().any(|value| is_differentiable(value)) {
             return Err(Error::decline(
                 "the result is implicit, and its derivative not that of the same view of a master",
             ));

@@ -135,6 +135,7 @@ impl<U: Units> ByColumns<'_, U> {
     /// The rows and their numbers reach as far as the run; `sums` points to `WIDTH` vectors for each of `M` rows of x,
     /// from row `first`, [`MAX_COLUMNS`] floats apart.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
     unsafe fn add_rows<S: Simd, const M: usize, const WIDTH: usize>(
         &self,
         simd: S,

@@ -80,7 +80,7 @@ pub(crate) fn dispatch<J: Job>(isa: Isa, codes: Codes, job: J) -> J::Output {
 }
 
 /// Codes of any format, looked at one by one: the portable reference.
-impl<'a> Codec for Codes<'a> {
+impl Codec for Codes<'_> {
     const PORTABLE: bool = true;
     type Ready<S: Simd> = Self;
     type Stored = Decoded<'static>;

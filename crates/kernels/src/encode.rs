@@ -183,6 +183,7 @@ impl<F: Format> Kernel for Part<'_, F> {
 }
 
 /// Where the elements of a chunk go, block by block.
+#[allow(clippy::large_enum_variant, reason = "there is one on the stack of each task")]
 enum Sink<'a, F: Format> {
     /// Codes in bytes, and what each block stores.
     Packed {

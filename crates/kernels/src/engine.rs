@@ -96,6 +96,6 @@ pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) {
     let mut done = 0;
     while done < out.rows() {
         let left = out.rows() - done;
-        done += run(Product::ENGINES, isa, &product.from_row(done), &mut out.rows_from(done, left));
+        done += run(Product::ENGINES, isa, &product.beginning_at(done), &mut out.rows_from(done, left));
     }
 }

@@ -118,7 +118,7 @@ pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>
     let each = (1_usize << 16).div_ceil(k * m).clamp(1, n.div_ceil(4 * threads::count()));
     Output::new(&mut turned, m).for_each(usize::MAX, each, m, &|mut part| {
         for row in part.rows() {
-            run(isa, Row { product, row, sums: part.row(row) });
+            run(isa, Row { product, index: row, sums: part.row(row) });
         }
     });
     out.for_each(1, 1, n, &|mut out| {
@@ -133,7 +133,7 @@ pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>
 /// A row of a matrix against all rows of activations, in any layout.
 struct Row<'a> {
     product: &'a IntegerProduct<'a>,
-    row: usize,
+    index: usize,
     /// From zero on.
     sums: &'a mut [f32],
 }
@@ -143,9 +143,9 @@ impl Kernel for Row<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { product: IntegerProduct { rows, matrix, weights }, row, sums } = self;
+        let Self { product: IntegerProduct { rows, matrix, weights }, index, sums } = self;
         let k = matrix.k;
-        let start = row * k;
+        let start = index * k;
         let mut integers = vec![0_i8; k];
         match &weights.codes {
             Integers::Signed(codes) => integers.copy_from_slice(&codes[start..start + k]),

@@ -75,7 +75,7 @@ impl<'a> Product<'a> {
     }
 
     /// What is left of it from row `first` on.
-    pub(crate) fn from_row(&self, first: usize) -> Self {
+    pub(crate) fn beginning_at(&self, first: usize) -> Self {
         Self { x: self.x.wrapping_add(first * self.x_stride), m: self.m - first, ..*self }
     }
 
