@@ -200,6 +200,7 @@ impl<U: Units> ByRows<'_, U> {
                 let count = spread.count(&columns);
                 for r in 0..ROWS {
                     let biases = biased.row(isa, given, group.rows[r], biases);
+                    let mut sums = group.sums[r];
                     for i in (0..count).step_by(S::LANES) {
                         // SAFETY: there are `count` biases, and the sums are padded to whole vectors.
                         let bias = unsafe { simd.load_some(biases.add(i), S::LANES.min(count - i)) };
@@ -207,9 +208,10 @@ impl<U: Units> ByRows<'_, U> {
                             // SAFETY: as above.
                             let x =
                                 unsafe { simd.load(self.x.sums.as_ptr().add((first + m) * self.x.sums_stride + i)) };
-                            group.sums[r][m] = simd.fma(bias, x, group.sums[r][m]);
+                            sums[m] = simd.fma(bias, x, sums[m]);
                         }
                     }
+                    group.sums[r] = sums;
                 }
             }
             for m in 0..M {
@@ -248,6 +250,31 @@ impl<U: Units> ByRows<'_, U> {
         // Units that may be read where they are: whole ones, with the slack behind them.
         let mut end = (columns.len() / elements).min(readable.saturating_sub(SLACK) / size);
         let (mut at, mut segment, mut left) = (0, 0, shared);
+        // Where each unit has its own scales, and there are registers for two sets of sums, which would not stay in them below.
+        if !U::DECODED && shared == 1 && M <= 2 {
+            while at < end {
+                let mut products = [[simd.splat(0.0); M]; ROWS];
+                // SAFETY: as below.
+                unsafe {
+                    let from: [*const u8; ROWS] = std::array::from_fn(|r| from[r].wrapping_add(at * size));
+                    if at * size % LINE < size {
+                        for from in from {
+                            simd.prefetch(from.wrapping_add(ahead));
+                        }
+                    }
+                    let x: [*const f32; M] = std::array::from_fn(|m| x[m].wrapping_add(at * elements));
+                    add_unit::<S, U, M, ROWS>(simd, ready, from, x, &mut products);
+                    for r in 0..ROWS {
+                        let scale = reader.read(simd, group.scales[r], at);
+                        for m in 0..M {
+                            sums[r][m] = simd.fma(products[r][m], scale, sums[r][m]);
+                        }
+                    }
+                }
+                at += 1;
+            }
+            segment = at;
+        }
         loop {
             while at < end {
                 // SAFETY: the unit and its slack are readable, as many activations are, and the scales are the segment's.

@@ -206,10 +206,8 @@ pub(crate) enum Per {
 pub(crate) struct Numbers {
     spread: Spread,
     columns: Range<usize>,
-    per: Per,
-    /// Blocks of a row, or 0, and rows of a block, or 0.
-    blocks: usize,
-    rows: usize,
+    /// Blocks of a row, if numbers that are `f32` may be read where they are, up to the end of all of them.
+    as_stored: Option<usize>,
     /// Blocks of a row before the first column.
     before: usize,
     /// Blocks that the columns meet, where each row meets as many.
@@ -248,9 +246,11 @@ impl Numbers {
                 units * lanes
             }
         };
-        let (blocks, rows) = (if k.is_multiple_of(block) { k / block } else { 0 }, block / k);
+        // Lanes beyond a row must not meet the next one's numbers.
+        let apart = per == Per::Shared && wanted > count && !columns.len().is_multiple_of(spread.unit());
+        let as_stored = (copied == 0 && !apart && k.is_multiple_of(block)).then(|| k / block);
         let before = columns.start / block;
-        Self { spread, columns: columns.clone(), per, blocks, rows, before, count, wanted, shift, offset, copied }
+        Self { spread, columns: columns.clone(), as_stored, before, count, wanted, shift, offset, copied }
     }
 
     /// The floats that [`row`](Self::row) may need.
@@ -264,25 +264,29 @@ impl Numbers {
     ///
     /// # Panics
     /// If `scratch` is shorter than [`room`](Self::room).
+    #[inline(always)]
     pub(crate) fn row(&self, isa: Isa, scales: &Scales, row: usize, scratch: &mut [f32]) -> *const f32 {
-        let &Self { spread, ref columns, per, wanted, copied, .. } = self;
+        if let (Scales::F32(values), Some(blocks)) = (scales, self.as_stored) {
+            let first = row * blocks + self.before;
+            if values.len() - first >= self.wanted {
+                return values[first..].as_ptr();
+            }
+        }
+        self.copied_row(isa, scales, row, scratch)
+    }
+
+    /// As [`row`](Self::row), wherever the numbers are.
+    #[inline(never)]
+    fn copied_row(&self, isa: Isa, scales: &Scales, row: usize, scratch: &mut [f32]) -> *const f32 {
+        let &Self { spread, ref columns, wanted, copied, .. } = self;
         let Spread { kind, k, block, .. } = spread;
         let start = row * k + columns.start;
         let (first, count) = match kind {
-            Kind::Row if self.rows == 1 => (row, 1),
-            Kind::Row => (row / self.rows, 1),
-            Kind::Units | Kind::Spans(_) => (row * self.blocks + self.before, self.count),
+            Kind::Row => (start / block, 1),
+            Kind::Units | Kind::Spans(_) => (start / block, self.count),
             Kind::Each => (start / block, (start + columns.len() - 1) / block + 1 - start / block),
         };
         if copied == 0 {
-            // Lanes beyond a row must not meet the next one's numbers.
-            let apart = per == Per::Shared && wanted > count && !columns.len().is_multiple_of(spread.unit());
-            if let Some(values) = scales.floats()
-                && !apart
-                && values.len() - first >= wanted
-            {
-                return values[first..].as_ptr();
-            }
             scales.widen(isa, first, &mut scratch[..count]);
             if wanted > count {
                 scratch[count..wanted].fill(0.0);

@@ -30,14 +30,11 @@ impl ByRows {
     /// `a: [m, k]`, `b: [n, k]` and `c: [m, n]` are matrices with these leading dimensions, and `c` overlaps neither other.
     pub(super) unsafe fn run(self, parallel: bool) {
         let threads = if parallel { threads::count() } else { 1 };
-        let panels = Rows { data: self.b, stride: self.ldb };
+        let panels = &Rows { data: self.b, stride: self.ldb };
         // SAFETY: the caller's promise.
-        let (mut product, mut out) = unsafe {
-            (
-                Product::new(self.a, self.lda, self.m, self.k, &panels, threads),
-                Output::at(self.c, self.m, self.n, self.ldc),
-            )
-        };
+        let mut product = unsafe { Product::new(self.a, self.lda, self.m, self.k, panels, threads) };
+        // SAFETY: as above.
+        let mut out = unsafe { Output::at(self.c, self.m, self.n, self.ldc) };
         product.accumulate = self.accumulate;
         engine::multiply(&product, Isa::detect(), &mut out);
     }
