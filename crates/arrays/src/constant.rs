@@ -1,11 +1,12 @@
 //! An array whose elements are all the same.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Binary, Moving, Reduction, Unary};
+use tacit_core::op::{Binary, Moving, Reduction, Slice, TypedPrimitive, Unary};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
 use crate::linear::{Gain, Linear};
+use crate::views::forward;
 use crate::wide::wide;
 
 /// An array of any shape in one element: zeros, ones, or one number everywhere.
@@ -153,7 +154,10 @@ pub fn constant_unary(op: &Unary, c: &Constant, made: &[Aval]) -> Result<Value> 
 
 /// Moved elements, which are all the same.
 #[handler]
-pub fn constant_moving(_op: &Moving, c: &Constant, _rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
+pub fn constant_moving(op: &Moving, c: &Constant, _rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
+    if op.name() == Slice::NAME {
+        forward(&op.view()?, &made[0])?;
+    }
     Ok(made.iter().map(|aval| Constant { value: c.value.clone(), aval: aval.clone() }.into()).collect())
 }
 

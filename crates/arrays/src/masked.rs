@@ -8,6 +8,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 
 use crate::checks::check_made;
 use crate::linear::{check_float, gathered_rows, scalar};
+use crate::views::forward;
 
 /// An array that is `inner` where `mask` is true, and zero elsewhere.
 ///
@@ -132,15 +133,10 @@ pub fn masked_unflatten(op: &Unflatten, w: &Masked) -> Result<Value> {
 /// A slice of both.
 #[handler]
 pub fn masked_slice(op: &Slice, w: &Masked, made: &[Aval]) -> Result<Value> {
-    let bounds = || op.start_indices.iter().zip(&op.end_indices).zip(&op.strides);
-    let forward = |(((start, end), &stride), extent): (((&i32, &i32), &i32), &i32)| {
-        stride > 0 && (end - start + stride - 1) / stride == *extent
-    };
-    if !bounds().zip(&made[0].shape).all(forward) {
-        return Err(Error::decline("the slice runs backwards"));
-    }
+    forward(op, &made[0])?;
+    let bounds = op.start_indices.iter().zip(&op.end_indices).zip(&op.strides);
     let slices: Vec<ArrayIndexOp> =
-        bounds().map(|((&start, &end), &stride)| (start..end).stride_by(stride).index_op()).collect();
+        bounds.map(|((&start, &end), &stride)| (start..end).stride_by(stride).index_op()).collect();
     w.viewed(|array| array.try_index(slices.as_slice()))
 }
 

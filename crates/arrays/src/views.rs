@@ -15,6 +15,15 @@ pub(crate) fn from_zero(axis: i32, rank: usize) -> Option<usize> {
     usize::try_from(counted).ok().filter(|&axis| axis < rank)
 }
 
+/// Declines a slice that runs backwards along an axis.
+pub(crate) fn forward(op: &Slice, made: &Aval) -> Result<()> {
+    let mut axes = op.start_indices.iter().zip(&op.end_indices).zip(&op.strides).zip(&made.shape);
+    if axes.all(|(((start, stop), &stride), &extent)| stride > 0 && (stop - start + stride - 1) / stride == extent) {
+        return Ok(());
+    }
+    Err(Error::decline("the slice runs backwards"))
+}
+
 /// Declines a slice that is not a range along each axis, at least one element long and without steps.
 ///
 /// MLX stores a stride of 1 where a slice leaves one element, whatever its ends: what it makes is needed to tell.

@@ -23,6 +23,7 @@ pub struct Subject {
     pub(crate) refuses_non_finite: bool,
     pub(crate) ignores_values: bool,
     pub(crate) shared_children: bool,
+    passes_straight: bool,
     pub(crate) elsewhere: Vec<&'static str>,
     pub(crate) thresholds: Vec<f32>,
 }
@@ -43,6 +44,7 @@ impl Subject {
             refuses_non_finite: false,
             ignores_values: false,
             shared_children: false,
+            passes_straight: false,
             elsewhere: Vec::new(),
             thresholds: Vec::new(),
         }
@@ -121,7 +123,13 @@ impl Subject {
         self,
         ste: impl Fn(&dyn Fn(&Array) -> Result<Value>, &Array) -> Result<Value> + Send + Sync + 'static,
     ) -> Self {
-        Self { through: Some(Box::new(ste)), ..self }
+        if self.passes_straight { self } else { Self { through: Some(Box::new(ste)), ..self } }
+    }
+
+    /// Claims that the type passes gradients straight through itself, so that it is not tried behind `ste` again.
+    #[must_use]
+    pub fn passes_straight(self) -> Self {
+        Self { passes_straight: true, ..self }
     }
 
     /// The name in the list.

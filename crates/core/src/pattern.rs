@@ -6,6 +6,7 @@ use std::fmt;
 
 use tacit_bridge::typed::{self, Class};
 
+use crate::ImplicitArray;
 use crate::array_type::{ArrayType, StaticType};
 
 /// The type of an operand as dispatch sees it: `None` is dense.
@@ -35,9 +36,9 @@ impl Pattern {
         Self::Type(T::TYPE)
     }
 
-    /// The pattern of the family `F`, such as `dyn Packed`.
+    /// The pattern of the family `F`, such as `dyn Packed`, whose members are implicit arrays: `|member| member`.
     #[must_use]
-    pub const fn family<F: ?Sized + 'static>() -> Self {
+    pub const fn family<F: ?Sized + 'static>(_: fn(&F) -> &dyn ImplicitArray) -> Self {
         Self::Family(TypeId::of::<F>(), type_name::<F>)
     }
 

@@ -30,7 +30,7 @@ conformance! {
     nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
     ternary: |x| TernaryArray::quantize(x, 32), within(1.0), exact_zero(), refuses_non_finite();
     binary: |x| BinaryArray::quantize(x, 32), within(1.0), refuses_non_finite();
-    ste_nf4: |x| ste(|x: &Array| Nf4Array::quantize(x, 32))(x), within(0.16), exact_zero(), refuses_non_finite();
+    ste_nf4: |x| ste(|x: &Array| Nf4Array::quantize(x, 32))(x), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
     constant: |x| Constant::full(x.shape(), &Array::from_f32(0.5).as_dtype(x.dtype())?), ignores_values(), tolerance(SUM), shared_children();
     identity: |x| identity(x), ignores_values();
     diagonal: |x| diagonal(x), ignores_values();

@@ -50,8 +50,9 @@ fn so_are_its_codes_its_products_and_what_is_updated_by_them() -> Result<()> {
     let chosen = ops::indexing::argmax_axis(&product, -1, false)?;
     let (parameter, other) = (ops::zeros::<f32>(&[2])?, ops::ones::<f32>(&[2])?.add(Array::from_f32(1.0))?);
     let updated = parameter.add(&chosen.as_dtype(Dtype::Float32)?)?;
-    async_eval([&updated, &other])?;
-    assert!(eval([&updated]).is_err());
+    // It errs where the kernel has failed by then.
+    let begun = async_eval([&updated, &other]);
+    assert!(begun.is_err() || eval([&updated]).is_err());
     for spoiled in [&packed, &product, &chosen, &updated] {
         assert!(spoiled.eval().is_err(), "{:?}", spoiled.shape());
     }

@@ -52,7 +52,7 @@ fn pattern(operand: &Operand) -> Option<TokenStream> {
     Some(match operand {
         Operand::Dense => quote!(::tacit::Pattern::Dense),
         Operand::Type(ty) => quote!(::tacit::Pattern::of::<#ty>()),
-        Operand::Family(ty) => quote!(::tacit::Pattern::family::<#ty>()),
+        Operand::Family(ty) => quote_spanned!(ty.span()=> ::tacit::Pattern::family::<#ty>(|member| member)),
         Operand::AnyImplicit => quote!(::tacit::Pattern::AnyImplicit),
         Operand::Any => quote!(::tacit::Pattern::Any),
         Operand::Rest => quote!(::tacit::Pattern::Rest),

@@ -51,10 +51,15 @@ fn implicit_array(input: &Input) -> TokenStream {
         let name = text(ident);
         quote!((#name, ::std::format!("{:?}", self.#ident)))
     });
-    let default = input
-        .default
-        .as_ref()
-        .map_or_else(|| quote!(::core::option::Option::None), |default| quote!(::core::option::Option::Some(#default)));
+    let default = input.default.as_ref().map_or_else(
+        || quote!(::core::option::Option::None),
+        |default| {
+            quote! {{
+                const DEFAULT: ::tacit::DefaultHandler = #default;
+                ::core::option::Option::Some(DEFAULT)
+            }}
+        },
+    );
     let families = families.iter().map(|family| {
         quote_spanned! {family.span()=>
             ::tacit::__private::Membership::of::<dyn #family>(

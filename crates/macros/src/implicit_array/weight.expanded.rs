@@ -106,7 +106,10 @@ const _: () = {
             saved_as: "test.Weight",
             name: ::core::any::type_name::<Weight>,
             families: &[],
-            default: ::core::option::Option::Some(crate::take),
+            default: {
+                const DEFAULT: ::tacit::DefaultHandler = crate::take;
+                ::core::option::Option::Some(DEFAULT)
+            },
             commutes: false,
         };
     }
