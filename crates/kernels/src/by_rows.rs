@@ -138,6 +138,7 @@ pub(crate) struct ByRows<'a, U> {
 impl<U: Units> ByRows<'_, U> {
     /// Multiplies `M` rows of activations, from row `first`, with all rows; gives `M`.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
     fn group<S: Simd, const M: usize, const ROWS: usize>(&mut self, simd: S, first: usize) -> usize {
         let (isa, matrix, spread) = (self.isa, self.matrix, self.x.spread);
         let columns = 0..matrix.k;
