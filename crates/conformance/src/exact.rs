@@ -23,13 +23,20 @@ const ROUNDINGS: f64 = 8.0;
 const ACCUMULATED: f64 = 1.0 / 65536.0;
 
 impl Exact {
-    /// Runs `f`, whose terms become positive where its arguments do, in f64.
+    /// Runs `f`, whose terms become positive where its arguments do, in f64; in f32 where MLX has it in no wider type.
     pub(crate) fn of(
         f: impl Fn(&[Array]) -> Result<Vec<Array>, Exception>,
         arguments: &[Array],
     ) -> Result<Self, String> {
-        let wide =
-            |array: &Array| if array.dtype().is_float() { array.as_dtype(Dtype::Float64) } else { Ok(array.clone()) };
+        Self::in_dtype(&f, arguments, Dtype::Float64).or_else(|_| Self::in_dtype(&f, arguments, Dtype::Float32))
+    }
+
+    fn in_dtype(
+        f: impl Fn(&[Array]) -> Result<Vec<Array>, Exception>,
+        arguments: &[Array],
+        dtype: Dtype,
+    ) -> Result<Self, String> {
+        let wide = |array: &Array| if array.dtype().is_float() { array.as_dtype(dtype) } else { Ok(array.clone()) };
         let run = || -> Result<_, Exception> {
             let arguments = arguments.iter().map(wide).collect::<Result<Vec<_>, _>>()?;
             let magnitudes = arguments
@@ -40,7 +47,8 @@ impl Exact {
             let terms = f(&magnitudes)?.iter().map(doubles).collect::<Result<Vec<_>, _>>()?;
             Ok((results, terms))
         };
-        let (results, terms) = run().map_err(|error| format!("the reference in f64 fails: {}", text(error.into())))?;
+        let (results, terms) =
+            run().map_err(|error| format!("the reference in a wide type fails: {}", text(error.into())))?;
         Ok(Self { granted: vec![0.0; results.len()], results, terms })
     }
 

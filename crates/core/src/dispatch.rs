@@ -11,7 +11,7 @@
 //!    none is implicit the primitive is emitted.
 //! 7. A result whose aval is not the primitive's is an error that names the handler.
 //!
-//! A trace and a call outside one are both a [`Node`], and [`dispatch`] is the one text for them.
+//! A trace and a call outside one are both a `Node`, and `dispatch` is the one text for them.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -77,7 +77,9 @@ fn matmul(scene: &Scene) -> Vec<Call> {
             turned(&arrays[0], left).matmul(turned(&arrays[1], right))
         })
     });
-    with_vectors.chain(products).collect()
+    // An element of a gradient is a sum along the free axis of the product.
+    let terms = scene.shape.iter().copied().max().unwrap_or(1).max(scene.case.m) as u32;
+    with_vectors.chain(products).map(|call| Call { terms, ..call }).collect()
 }
 
 fn addmm(scene: &Scene) -> Vec<Call> {
