@@ -13,6 +13,7 @@ use std::time::Instant;
 use figures::Figure;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, random, transforms};
+use tacit::format::Affine;
 use tacit::prelude::*;
 use tacit::tree::{self, Open};
 use tacit_kernels::machine;
@@ -79,8 +80,8 @@ impl Bench {
     fn packed(&self, format: &str) -> Result<Value> {
         let value: Value = match format {
             "nf4" => Nf4Array::quantize(&self.w, GROUP as usize)?.into(),
-            "affine4" => AffineArray::quantize(&self.w, GROUP, 4)?.into(),
-            _ => AffineArray::quantize(&self.w, GROUP, 8)?.into(),
+            "affine4" => AffineArray::quantize(&self.w, Affine { bits: 4, group: GROUP as usize })?.into(),
+            _ => AffineArray::quantize(&self.w, Affine { bits: 8, group: GROUP as usize })?.into(),
         };
         transforms::eval(tree::leaves(&value, Open::Fully)?.iter().filter_map(Value::as_dense))?;
         Ok(value)

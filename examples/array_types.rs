@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use mlx_rs::{Array, Dtype, ops, random};
+use tacit::format::Affine;
 use tacit::prelude::*;
 use tacit::{
     BinaryArray, Concat, Diagonal, Fp4Array, Int8Array, Lora, Mxfp4Array, Mxfp8Array, Nvfp4Array, ScaleRule, Scaled,
@@ -28,10 +29,10 @@ fn formats() -> Result<String> {
         ("Nf4, blocks of 64", Nf4Array::quantize(&w, 64)?.into()),
         ("Nf4, double quantized", Nf4Array::quantize(&w, 64)?.double_quantized()?.into()),
         ("Fp4, blocks of 64", Fp4Array::quantize(&w, 64)?.into()),
-        ("Affine, 8 bits, groups of 64", AffineArray::quantize(&w, 64, 8)?.into()),
-        ("Affine, 4 bits, groups of 64", AffineArray::quantize(&w, 64, 4)?.into()),
-        ("Affine, 3 bits, groups of 64", AffineArray::quantize(&w, 64, 3)?.into()),
-        ("Affine, 2 bits, groups of 64", AffineArray::quantize(&w, 64, 2)?.into()),
+        ("Affine, 8 bits, groups of 64", AffineArray::quantize(&w, Affine { bits: 8, group: 64 })?.into()),
+        ("Affine, 4 bits, groups of 64", AffineArray::quantize(&w, Affine { bits: 4, group: 64 })?.into()),
+        ("Affine, 3 bits, groups of 64", AffineArray::quantize(&w, Affine { bits: 3, group: 64 })?.into()),
+        ("Affine, 2 bits, groups of 64", AffineArray::quantize(&w, Affine { bits: 2, group: 64 })?.into()),
         ("Int8, a scale for each row", Int8Array::quantize_rows(&w)?.into()),
         ("Int8, blocks of 64", Int8Array::quantize(&w, 64)?.into()),
         ("Mxfp8", Mxfp8Array::quantize(&w, ScaleRule::Ceil)?.into()),
@@ -82,7 +83,7 @@ fn joined() -> Result<String> {
     let parts: Vec<Value> = vec![
         Nf4Array::quantize(&q?, 64)?.into(),
         Nf4Array::quantize(&k?, 64)?.into(),
-        Scaled::new(AffineArray::quantize(&v?, 64, 8)?, &Array::from_f32(0.5))?.into(),
+        Scaled::new(AffineArray::quantize(&v?, Affine { bits: 8, group: 64 })?, &Array::from_f32(0.5))?.into(),
     ];
     let w = Concat::new(parts, 0)?;
     let x = normal(4, &[2, 256])?;

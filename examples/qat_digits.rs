@@ -16,6 +16,7 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, builder::Builder, ops, random, transforms};
 use plotters::prelude::*;
+use tacit::format::Affine;
 use tacit::prelude::*;
 use tacit::with_parameters;
 
@@ -35,7 +36,7 @@ type Rule = fn(&Array) -> Result<Value>;
 /// The methods after float32: a name, and how a weight becomes implicit.
 const RULES: [(&str, Rule); 2] = [
     ("NF4", |w| Ok(Nf4Array::quantize(w, 64)?.into())),
-    ("affine 2-bit", |w| Ok(AffineArray::quantize(w, 64, 2)?.into())),
+    ("affine 2-bit", |w| Ok(AffineArray::quantize(w, Affine { bits: 2, group: 64 })?.into())),
 ];
 
 /// The images as `f32[n,64]` from 0 to 1, the labels as `u32[n]`.

@@ -5,6 +5,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, nn, ops, random, transforms};
+use tacit::format::Affine;
 use tacit::prelude::*;
 
 /// A title, and the function that makes what the chapter shows.
@@ -21,7 +22,7 @@ fn passed() -> Result<String> {
     let plain = x.matmul(master.t())?.sum(None)?;
 
     let quantized_sum = move |master: &Array| -> Result<Array> {
-        let w = ste(|w: &Array| AffineArray::quantize(w, 32, 2))(master)?;
+        let w = ste(|w: &Array| AffineArray::quantize(w, Affine { bits: 2, group: 32 }))(master)?;
         implicit(|[x, w]: [Array; 2]| x.matmul(w.t())?.sum(None))([(&x).into(), w])?.dense()
     };
     let quantized = quantized_sum(&master)?;
@@ -51,7 +52,11 @@ fn task() -> Result<(Array, Array)> {
 // ANCHOR: rule
 /// Which parameters are quantized, and how.
 fn two_bits(path: &str, parameter: &Array) -> Result<Option<Value>> {
-    Ok(if path.ends_with("weight") { Some(AffineArray::quantize(parameter, 32, 2)?.into()) } else { None })
+    Ok(if path.ends_with("weight") {
+        Some(AffineArray::quantize(parameter, Affine { bits: 2, group: 32 })?.into())
+    } else {
+        None
+    })
 }
 // ANCHOR_END: rule
 

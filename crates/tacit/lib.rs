@@ -9,7 +9,7 @@ use tacit_kernels as _;
 pub use tacit_arrays::{
     AffineArray, BinaryArray, Cast, Concat, Constant, Diagonal, Dynamic8Array, Fp4Array, Identity, Int8Array, Linear,
     Lora, LowRank, Masked, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Packed, ScaleRule, Scaled, Sliced, Sparse24,
-    Stacked, Ste, TernaryArray, Transposed, ste,
+    Stacked, Ste, TernaryArray, Transposed, format, register_format, ste,
 };
 pub use tacit_core::{
     ArrayType, Aval, Call, ChildField, ChildName, ChildRef, Counters, Decline, DefaultHandler, Equation, Error,

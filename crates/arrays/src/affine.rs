@@ -4,6 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::checks::{check_children, check_elements, check_groups, stored_shape};
+use crate::format::Affine;
 use crate::kernel::{self, Encoding, Format};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored, dense_scales};
@@ -16,10 +17,10 @@ use crate::packed::{self, Packed, Stored, dense_scales};
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, ops};
-/// use tacit_arrays::AffineArray;
+/// use tacit_arrays::{AffineArray, format::Affine};
 /// use tacit_core::implicit;
 ///
-/// let w = AffineArray::quantize(&ops::ones::<f32>(&[8, 64])?, 64, 4)?;
+/// let w = AffineArray::quantize(&ops::ones::<f32>(&[8, 64])?, Affine { bits: 4, group: 64 })?;
 /// let x = ops::ones::<f32>(&[2, 64])?;
 /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [64.0; 16]);
@@ -36,9 +37,7 @@ pub struct AffineArray {
     /// As the scales.
     biases: Array,
     #[implicit(aux)]
-    group_size: i32,
-    #[implicit(aux)]
-    bits: i32,
+    format: Affine,
     /// Whether the stored matrix has its axes the other way round.
     #[implicit(aux)]
     transposed: bool,
@@ -55,13 +54,12 @@ impl AffineArray {
     ///
     /// `x` is not `f32`, `f16` or `bf16`, has no elements, or its last axis is not a whole number of groups; MLX has no
     /// such group size or number of bits. A NaN or an infinity in `x` is an error of the eval.
-    pub fn quantize(x: &Array, group_size: i32, bits: i32) -> Result<Self> {
-        let aval = check(Aval::from(x), group_size, bits)?;
+    pub fn quantize(x: &Array, format: Affine) -> Result<Self> {
+        let aval = check(Aval::from(x), format)?;
         let wide = x.as_dtype(Dtype::Float32)?;
-        let encoding = Encoding::Affine(bits as u32);
-        let [packed, scales, biases] = kernel::quantize(encoding, group_size as usize, &[wide])?;
+        let [packed, scales, biases] = kernel::quantize(Encoding::Affine(format.bits), format.group, &[wide])?;
         let [scales, biases] = [scales.as_dtype(aval.dtype)?, biases.as_dtype(aval.dtype)?];
-        Ok(Self { packed, scales, biases, group_size, bits, transposed: false, aval })
+        Ok(Self { packed, scales, biases, format, transposed: false, aval })
     }
 
     /// The array of codes, scales and biases that were made elsewhere, such as an MLX checkpoint.
@@ -69,14 +67,14 @@ impl AffineArray {
     /// # Errors
     ///
     /// The shapes and dtypes do not belong to one array.
-    pub fn from_parts(packed: Array, scales: Array, biases: Array, group_size: i32, bits: i32) -> Result<Self> {
-        check_format(group_size, bits)?;
+    pub fn from_parts(packed: Array, scales: Array, biases: Array, format: Affine) -> Result<Self> {
+        check_format(format)?;
         let mut shape = scales.shape().to_vec();
         if let Some(last) = shape.last_mut() {
-            *last = last.saturating_mul(group_size);
+            *last = last.saturating_mul(format.group as i32);
         }
         let aval = Aval::new(&shape, scales.dtype());
-        let array = Self { packed, scales, biases, group_size, bits, transposed: false, aval };
+        let array = Self { packed, scales, biases, format, transposed: false, aval };
         array.check()?;
         Ok(array)
     }
@@ -99,23 +97,17 @@ impl AffineArray {
         &self.biases
     }
 
-    /// Elements in a group.
+    /// Bits of an element, and elements in a group.
     #[must_use]
-    pub fn group_size(&self) -> i32 {
-        self.group_size
-    }
-
-    /// Bits of an element.
-    #[must_use]
-    pub fn bits(&self) -> i32 {
-        self.bits
+    pub fn format(&self) -> Affine {
+        self.format
     }
 }
 
-fn check(aval: Aval, group_size: i32, bits: i32) -> Result<Aval> {
+fn check(aval: Aval, format: Affine) -> Result<Aval> {
     check_elements("affine", &aval)?;
-    check_format(group_size, bits)?;
-    check_groups("affine", &aval, group_size as usize)?;
+    check_format(format)?;
+    check_groups("affine", &aval, format.group)?;
     Ok(aval)
 }
 
@@ -124,10 +116,10 @@ fn float(scales: &Array, own: Dtype) -> Dtype {
     if scales.dtype().is_float() && scales.dtype() != Dtype::Float64 { scales.dtype() } else { own }
 }
 
-fn check_format(group_size: i32, bits: i32) -> Result<()> {
-    if ![32, 64, 128].contains(&group_size) || ![2, 3, 4, 5, 6, 8].contains(&bits) {
+fn check_format(Affine { bits, group }: Affine) -> Result<()> {
+    if ![32, 64, 128].contains(&group) || ![2, 3, 4, 5, 6, 8].contains(&bits) {
         return Err(Error::invalid(
-            format!("MLX has no affine format of {bits} bits in groups of {group_size}"),
+            format!("MLX has no affine format of {bits} bits in groups of {group}"),
             "use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128",
         ));
     }
@@ -141,8 +133,8 @@ impl Materialize for AffineArray {
 
     fn check(&self) -> Result<()> {
         let shape = stored_shape(&self.aval, self.transposed)?;
-        let aval = check(Aval::new(&shape, self.aval.dtype), self.group_size, self.bits)?;
-        let (codes, groups) = Format::affine(self.bits as u32).children(&shape, self.group_size as usize);
+        let aval = check(Aval::new(&shape, self.aval.dtype), self.format)?;
+        let (codes, groups) = Format::affine(self.format.bits).children(&shape, self.format.group);
         // Scales that were multiplied are wider than the array.
         let groups = Aval::new(&groups, float(&self.scales, aval.dtype));
         let children = [
@@ -150,18 +142,18 @@ impl Materialize for AffineArray {
             ("scales", groups.clone(), Aval::from(&self.scales)),
             ("biases", groups, Aval::from(&self.biases)),
         ];
-        check_children(&format!("affine at {} bits", self.bits), &aval, &children)
+        check_children(&format!("affine at {} bits", self.format.bits), &aval, &children)
     }
 }
 
 impl Packed for AffineArray {
     fn stored(&self) -> Stored {
         Stored {
-            format: Format::affine(self.bits as u32),
+            format: Format::affine(self.format.bits),
             codes: self.packed.clone(),
             scales: (&self.scales).into(),
             modifier: Some(self.biases.clone()),
-            block: self.group_size as usize,
+            block: self.format.group,
             transposed: self.transposed,
             aval: self.aval.clone(),
         }

@@ -18,11 +18,12 @@ use crate::wide::wide;
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, ops};
-/// use tacit_arrays::{AffineArray, Concat, Nf4Array};
+/// use tacit_arrays::{AffineArray, Concat, Nf4Array, format::Affine};
 /// use tacit_core::implicit;
 ///
 /// let (q, k) = (ops::ones::<f32>(&[8, 32])?, ops::ones::<f32>(&[4, 32])?);
-/// let parts = vec![Nf4Array::quantize(&q, 64)?.into(), AffineArray::quantize(&k, 32, 8)?.into()];
+/// let eight = AffineArray::quantize(&k, Affine { bits: 8, group: 32 })?;
+/// let parts = vec![Nf4Array::quantize(&q, 64)?.into(), eight.into()];
 /// let w = Concat::new(parts, 0)?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
 /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;

@@ -108,7 +108,7 @@ impl Quantizer for Fp4 {
 
 impl Quantizer for Affine {
     fn quantize(&self, x: &Array) -> Result<Value> {
-        Ok(AffineArray::quantize(x, self.group as i32, self.bits as i32)?.into())
+        Ok(AffineArray::quantize(x, *self)?.into())
     }
 }
 

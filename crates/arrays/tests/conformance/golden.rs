@@ -5,6 +5,7 @@ use std::path::Path;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{
     AffineArray, Dynamic8Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
 };
@@ -122,9 +123,18 @@ fn affine_bytes_are_those_of_mlx() {
             _ => Dtype::Float32,
         };
         let x = golden.get("x").as_dtype(dtype).expect("a float type");
-        golden.has_children_of(format, &AffineArray::quantize(&x, group, bits).expect("quantizes").into());
+        golden.has_children_of(
+            format,
+            &AffineArray::quantize(&x, Affine { bits: bits as u32, group: group as usize }).expect("quantizes").into(),
+        );
         let part = |name: &str| golden.get(&format!("{format}.{name}")).clone();
-        let array = AffineArray::from_parts(part("packed"), part("scales"), part("biases"), group, bits).expect("fits");
+        let array = AffineArray::from_parts(
+            part("packed"),
+            part("scales"),
+            part("biases"),
+            Affine { bits: bits as u32, group: group as usize },
+        )
+        .expect("fits");
         made += 1;
         // In the half types MLX rounds the product and the sum, and we only the element.
         read += if dtype == Dtype::Float32 { golden.has_elements_of(format, &array.into()) } else { 0 };

@@ -5,6 +5,7 @@ mod statistics;
 mod structured;
 
 use mlx_rs::{Array, Dtype, ops, random};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{
     AffineArray, BinaryArray, Constant, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
     TernaryArray, ste,
@@ -21,8 +22,8 @@ conformance! {
     nf4: |x| Nf4Array::quantize(x, 32), within(0.16), exact_zero(), refuses_non_finite(), thresholds(&NF4);
     nf4_double: |x| Nf4Array::quantize_double(x, 64), within(0.17), floor(1e-6), refuses_non_finite();
     fp4: |x| Fp4Array::quantize(x, 32), within(0.2), exact_zero(), refuses_non_finite();
-    affine_4: |x| AffineArray::quantize(x, 32, 4), within(0.14), floor(1e-6), refuses_non_finite(), overflows();
-    affine_8: |x| AffineArray::quantize(x, 32, 8), within(0.009), floor(1e-6), refuses_non_finite(), overflows();
+    affine_4: |x| AffineArray::quantize(x, Affine { bits: 4, group: 32 }), within(0.14), floor(1e-6), refuses_non_finite(), overflows();
+    affine_8: |x| AffineArray::quantize(x, Affine { bits: 8, group: 32 }), within(0.009), floor(1e-6), refuses_non_finite(), overflows();
     int8: |x| Int8Array::quantize(x, 32), within(0.006), exact_zero(), refuses_non_finite(), overflows();
     int8_columns: |x| Int8Array::quantize_columns(x), within(0.006), exact_zero(), refuses_non_finite(), overflows();
     mxfp4: |x| Mxfp4Array::quantize(x, ScaleRule::Ceil), within(0.35), exact_zero(), refuses_non_finite(), overflows();

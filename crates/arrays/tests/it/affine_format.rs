@@ -2,6 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::AffineArray;
+use tacit_arrays::format::Affine;
 use tacit_conformance::oracle::floats;
 use tacit_core::{ImplicitArray, Value};
 
@@ -46,7 +47,8 @@ fn words_scales_and_biases_are_the_definition_s_bit_for_bit() {
         for group_size in [32, 64, 128] {
             let negative = normal(2, &[1, 256]).abs().expect("abs").negative().expect("negative");
             for x in [normal(1, &[1, 256]), negative, ops::zeros::<f32>(&[1, 256]).expect("zeros")] {
-                let array = AffineArray::quantize(&x, group_size, bits).expect("quantizes");
+                let array = AffineArray::quantize(&x, Affine { bits: bits as u32, group: group_size as usize })
+                    .expect("quantizes");
                 let [packed, scales, biases] = children(&array).try_into().expect("three children");
                 let row = floats(&x).expect("floats");
                 let expected = defined(&row, group_size as usize, bits as u32);
@@ -64,7 +66,8 @@ fn bytes_are_those_of_mlx_and_so_is_the_array_of_its_parts() {
         for bits in [2, 3, 4, 5, 6, 8] {
             for group_size in [32, 64, 128] {
                 let x = normal(1, &[2, 3, 256]).as_dtype(dtype).expect("a float type");
-                let array = AffineArray::quantize(&x, group_size, bits).expect("quantizes");
+                let array = AffineArray::quantize(&x, Affine { bits: bits as u32, group: group_size as usize })
+                    .expect("quantizes");
                 let (packed, scales, biases) = ops::quantize(&x, group_size, bits).expect("mlx quantizes");
                 // The value is computed in `f32` and rounded once.
                 let [wide, offsets] = [&scales, &biases].map(|child| child.as_dtype(Dtype::Float32).expect("f32"));
@@ -73,7 +76,13 @@ fn bytes_are_those_of_mlx_and_so_is_the_array_of_its_parts() {
                 for (found, expected) in children(&array).iter().zip([&packed, &scales, &biases]) {
                     assert!(found.eq_exact(expected).expect("evaluates"));
                 }
-                let read = AffineArray::from_parts(packed, scales, biases, group_size, bits).expect("fits");
+                let read = AffineArray::from_parts(
+                    packed,
+                    scales,
+                    biases,
+                    Affine { bits: bits as u32, group: group_size as usize },
+                )
+                .expect("fits");
                 for array in [array, read] {
                     let built = Value::from(array).dense().expect("builds");
                     assert!(built.eq_exact(&dense).expect("evaluates"));

@@ -75,8 +75,7 @@ fn the_parts_of_an_array_are_the_array() {
         } else if let Some(own) = value.downcast::<BinaryArray>() {
             BinaryArray::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
         } else if let Some(own) = value.downcast::<AffineArray>() {
-            let (group, bits) = (own.group_size(), own.bits());
-            AffineArray::from_parts(dense_part(0), dense_part(1), dense_part(2), group, bits).expect("fits").into()
+            AffineArray::from_parts(dense_part(0), dense_part(1), dense_part(2), own.format()).expect("fits").into()
         } else if value.downcast::<Mxfp4Array>().is_some() {
             Mxfp4Array::from_parts(dense_part(0), dense_part(1), F32).expect("fits").into()
         } else if value.downcast::<Mxfp8Array>().is_some() {

@@ -4,6 +4,7 @@ use std::slice::from_ref;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Dynamic8Array, Mxfp4Array, Nf4Array, ScaleRule};
 use tacit_core::{Result, Value, implicit};
 
@@ -67,7 +68,7 @@ fn a_product_with_a_matrix_in_another_shape() {
 #[test]
 fn a_shape_that_cuts_a_group_is_built() {
     for w in [
-        Value::from(AffineArray::quantize(&normal(1, &[4, 64]), 64, 4).expect("quantizes")),
+        Value::from(AffineArray::quantize(&normal(1, &[4, 64]), Affine { bits: 4, group: 64 }).expect("quantizes")),
         Mxfp4Array::quantize(&normal(1, &[4, 64]), ScaleRule::Floor).expect("quantizes").into(),
     ] {
         let cut = |arrays: Vec<Array>| Ok(vec![arrays[0].reshape(&[16, 16])?]);
@@ -179,7 +180,7 @@ fn joins_of_other_static_fields_are_built() {
     let (a, b) = (normal(1, &[4, 64]), normal(2, &[4, 64]));
     for parts in [
         [nf4(&a, 32), nf4(&b, 64)],
-        [nf4(&a, 32), AffineArray::quantize(&b, 32, 4).expect("quantizes").into()],
+        [nf4(&a, 32), AffineArray::quantize(&b, Affine { bits: 4, group: 32 }).expect("quantizes").into()],
         [nf4(&a, 32), b.clone().into()],
         [a.clone().into(), nf4(&b, 32)],
         // The first part does not end with a block.

@@ -6,6 +6,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::transforms::fallible_vjp;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
 use tacit_conformance::assert_close;
 use tacit_conformance::difference;
@@ -82,7 +83,7 @@ fn cases() -> Vec<Case> {
         case("default of tacit.Ste", vec![wide, straight(|w| Ok(Nf4Array::quantize(w, BLOCK)?.into()))], product),
         case("copy", vec![nf4(), tall], copied),
     ];
-    let straight = || straight(|w| Ok(AffineArray::quantize(w, 32, 4)?.into()));
+    let straight = || straight(|w| Ok(AffineArray::quantize(w, Affine { bits: 4, group: 32 })?.into()));
     for (handler, weight) in [("stop_gradient", nf4()), ("ste_stop_gradient", straight())] {
         let operands = vec![weight, ops::ones::<bool>(&[ROWS, COLUMNS]).expect("ones").into()];
         cases.push(Case { expected: Expected::Zero, ..case(handler, operands, stopped) });
@@ -344,7 +345,7 @@ fn a_mapped_product_with_a_straight_through_weight_reaches_the_master() {
     let _deny = Policy::Deny.scope();
     let batch = normal(1, &[5, 3, COLUMNS]);
     let product = |(w, x): (Array, Array)| x.matmul(w.t());
-    let quantize = |w: &Array| AffineArray::quantize(w, 32, 4);
+    let quantize = |w: &Array| AffineArray::quantize(w, Affine { bits: 4, group: 32 });
     let mapped = |master: Array| -> Result<Array> {
         let w = ste(quantize)(&master)?;
         weighted(&vmap([None, Some(0)], 0, product)((w, (&batch).into()))?.dense()?)
@@ -364,7 +365,7 @@ fn mapped_indices_into_a_straight_through_weight_reach_the_master() {
     let _allow = Policy::Allow.scope();
     let rows = Array::from_slice(&[0u32, 2, 2, 1], &[2, 2]);
     let taken = |(w, rows): (Array, Array)| w.take_axis(&rows, 0);
-    let quantize = |w: &Array| AffineArray::quantize(w, 32, 4);
+    let quantize = |w: &Array| AffineArray::quantize(w, Affine { bits: 4, group: 32 });
     let mapped = |master: Array| -> Result<Array> {
         let w = ste(quantize)(&master)?;
         weighted(&vmap([None, Some(0)], 0, taken)((w, (&rows).into()))?.dense()?)

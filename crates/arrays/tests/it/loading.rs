@@ -68,6 +68,11 @@ fn fields(json: &Json, arrays: &store::Arrays, at: &str, found: &mut Vec<String>
 /// Other values of a field, and whether each must be an error.
 fn others(name: &str, field: &Json, most: usize) -> Vec<(Json, bool)> {
     match field {
+        Json::String(_) if name == "format" => {
+            let wrong = ["", "affine", "affine:0:64", "affine:4:0", "affine:4:7", "affine:7:64", "affine:-4:64"];
+            let far = ["affine:4294967295:64", "affine:4:18446744073709551615", "affine:4:64:1", "nf4:64"];
+            wrong.iter().chain(&far).map(|text| (json!(text), true)).collect()
+        }
         Json::String(aval) => {
             let dtype = aval.split('[').next().unwrap_or_default();
             // Of as many elements it is another array.
@@ -157,12 +162,11 @@ fn a_corrupt_field_is_an_error() {
         "aval",
         "axes",
         "axis",
-        "bits",
         "block_size",
         "bounds",
         "alpha",
         "dropout",
-        "group_size",
+        "format",
         "rank",
         "start",
         "stop",

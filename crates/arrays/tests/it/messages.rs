@@ -2,6 +2,7 @@
 
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Nf4Array, ste};
 use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
 
@@ -160,31 +161,31 @@ fn a_row_outside_the_matrix_is_an_error_of_the_eval() {
 #[test]
 fn affine_of_what_has_no_affine_format() {
     check(
-        AffineArray::quantize(&integers(), 64, 4),
+        AffineArray::quantize(&integers(), Affine { bits: 4, group: 64 }),
         expect![[r#"
         i32[2] cannot be affine
         help: quantize an f32, f16 or bf16 array"#]],
     );
     check(
-        AffineArray::quantize(&normal(0, &[2, 96]), 64, 4),
+        AffineArray::quantize(&normal(0, &[2, 96]), Affine { bits: 4, group: 64 }),
         expect![[r#"
             the last axis of f32[2,96] is not whole groups of 64, as affine has them
             help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
     );
     check(
-        AffineArray::quantize(&normal(0, &[2, 64]), 64, 7),
+        AffineArray::quantize(&normal(0, &[2, 64]), Affine { bits: 7, group: 64 }),
         expect![[r#"
         MLX has no affine format of 7 bits in groups of 64
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
     );
     check(
-        AffineArray::quantize(&normal(0, &[2, 64]), 16, 4),
+        AffineArray::quantize(&normal(0, &[2, 64]), Affine { bits: 4, group: 16 }),
         expect![[r#"
         MLX has no affine format of 4 bits in groups of 16
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
     );
     check(
-        AffineArray::quantize(&ops::zeros::<f32>(&[0, 64]).expect("zeros"), 64, 4),
+        AffineArray::quantize(&ops::zeros::<f32>(&[0, 64]).expect("zeros"), Affine { bits: 4, group: 64 }),
         expect![[r#"
             f32[0,64] has no elements to quantize
             help: keep an empty array dense"#]],
@@ -195,7 +196,12 @@ fn affine_of_what_has_no_affine_format() {
 fn affine_of_parts() {
     let (packed, scales, biases) = ops::quantize(normal(0, &[2, 128]), 64, 4).expect("quantizes");
     let parts = |packed: &Array, biases: &Array, group_size, bits| {
-        AffineArray::from_parts(packed.clone(), scales.clone(), biases.clone(), group_size, bits)
+        AffineArray::from_parts(
+            packed.clone(),
+            scales.clone(),
+            biases.clone(),
+            Affine { bits: bits as u32, group: group_size as usize },
+        )
     };
     check(
         parts(&packed, &biases, 64, 8),
@@ -282,7 +288,7 @@ fn ste_of_another_shape_or_dtype() {
 #[test]
 fn ste_of_a_function_that_fails() {
     check(
-        ste(|w: &Array| AffineArray::quantize(w, 64, 1))(&normal(0, &[2, 64])),
+        ste(|w: &Array| AffineArray::quantize(w, Affine { bits: 1, group: 64 }))(&normal(0, &[2, 64])),
         expect![[r#"
         MLX has no affine format of 1 bits in groups of 64
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],

@@ -1,6 +1,7 @@
 //! Operands: the same numbers at each call, and every format of a matrix.
 
 use mlx_rs::{Array, Dtype, random};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{
     AffineArray, BinaryArray, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
     TernaryArray,
@@ -38,7 +39,7 @@ pub(crate) fn nf4(x: &Array, block_size: usize) -> Value {
 }
 
 pub(crate) fn affine(x: &Array, group_size: i32, bits: i32) -> Value {
-    AffineArray::quantize(x, group_size, bits).expect("quantizes").into()
+    AffineArray::quantize(x, Affine { bits: bits as u32, group: group_size as usize }).expect("quantizes").into()
 }
 
 /// In a type that cannot hold another scale, as its scales are powers of two.
@@ -81,8 +82,8 @@ pub(crate) const FORMATS: [Format; 14] = [
     format("nf4", Scales::Nested, |x| Ok(Nf4Array::quantize_double(x, 64)?.into())),
     format("fp4", Scales::Floats, |x| Ok(Fp4Array::quantize(x, 32)?.into())),
     format("fp4", Scales::Nested, |x| Ok(Fp4Array::quantize_double(x, 64)?.into())),
-    format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, 32, 4)?.into())),
-    format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, 32, 3)?.into())),
+    format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, Affine { bits: 4, group: 32 })?.into())),
+    format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, Affine { bits: 3, group: 32 })?.into())),
     format("int8", Scales::Rows, |x| Ok(Int8Array::quantize_rows(x)?.into())),
     format("int8", Scales::Floats, |x| Ok(Int8Array::quantize(x, 32)?.into())),
     format("mxfp4", Scales::Bytes, |x| Ok(Mxfp4Array::quantize(x, ScaleRule::Ceil)?.into())),

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
 use tacit_conformance::oracle::{Oracle, floats, relative_error};
 use tacit_core::transform::intercept;
@@ -18,7 +19,7 @@ fn nf4(w: &Array) -> Result<Value> {
 }
 
 fn affine(w: &Array) -> Result<Value> {
-    Ok(AffineArray::quantize(w, 32, 2)?.into())
+    Ok(AffineArray::quantize(w, Affine { bits: 2, group: 32 })?.into())
 }
 
 /// A quantizer without an implicit type.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Constant, Lora, LowRank, Nf4Array, TernaryArray, ste};
 use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::transform::{intercept, vmap};
@@ -33,7 +34,7 @@ fn mean(w: &Array) -> Result<Value> {
 
 const QUANTIZERS: [(&str, Quantizer); 6] = [
     ("nf4", |w| Ok(Nf4Array::quantize(w, 64)?.into())),
-    ("affine", |w| Ok(AffineArray::quantize(w, 32, 2)?.into())),
+    ("affine", |w| Ok(AffineArray::quantize(w, Affine { bits: 2, group: 32 })?.into())),
     ("ternary", |w| Ok(TernaryArray::quantize(w, 64)?.into())),
     ("lora", lora),
     ("low rank", low_rank),

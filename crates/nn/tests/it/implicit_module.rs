@@ -3,6 +3,7 @@
 use expect_test::{Expect, expect};
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, Dtype, nn, ops};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Nf4Array};
 use tacit_core::{Error, Policy, Result, Value};
 use tacit_nn::{ImplicitModule, Parameters, quantized, straight_through, with_parameters};
@@ -88,7 +89,7 @@ fn a_path_that_the_module_does_not_have() {
 fn a_value_of_another_shape_or_dtype() {
     let small = Value::from(Nf4Array::quantize(&normal(1, &[32, 32]), 64).expect("quantizes"));
     let half = normal(1, &[32, 64]).as_dtype(Dtype::Float16).expect("f16");
-    let half = Value::from(AffineArray::quantize(&half, 64, 4).expect("quantizes"));
+    let half = Value::from(AffineArray::quantize(&half, Affine { bits: 4, group: 64 }).expect("quantizes"));
     for (value, expected) in [
         (
             small,
@@ -111,7 +112,7 @@ fn a_value_of_another_shape_or_dtype() {
 #[test]
 fn a_rule_that_fails() {
     fn groups_too_wide(path: &str, w: &Array) -> Result<Option<Value>> {
-        Ok(if path == "weight" { Some(AffineArray::quantize(w, 128, 4)?.into()) } else { None })
+        Ok(if path == "weight" { Some(AffineArray::quantize(w, Affine { bits: 4, group: 128 })?.into()) } else { None })
     }
     check(
         quantized(&linear(), groups_too_wide),

@@ -4,6 +4,7 @@ use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::{Array, nn, ops, transforms};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Nf4Array};
 use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::{Counters, Policy, Value};
@@ -31,7 +32,7 @@ fn nf4_matrices(path: &str, w: &Array) -> Option<Value> {
 /// 4-bit affine for whatever has a last axis of whole groups.
 fn affine(_: &str, w: &Array) -> Option<Value> {
     let groups = w.ndim() >= 2 && w.dim(-1) % 32 == 0;
-    groups.then(|| AffineArray::quantize(w, 32, 4).expect("quantizes").into())
+    groups.then(|| AffineArray::quantize(w, Affine { bits: 4, group: 32 }).expect("quantizes").into())
 }
 
 /// The layer's parameters as normal numbers: zeros and ones would hide an exchange.

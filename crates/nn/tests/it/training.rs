@@ -4,6 +4,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::{Array, nn, random};
+use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Nf4Array};
 use tacit_conformance::assert_close;
 use tacit_conformance::oracle::relative_error;
@@ -19,7 +20,11 @@ fn nf4(path: &str, w: &Array) -> Result<Option<Value>> {
 }
 
 fn affine(path: &str, w: &Array) -> Result<Option<Value>> {
-    Ok(if path.ends_with("weight") { Some(AffineArray::quantize(w, 32, 2)?.into()) } else { None })
+    Ok(if path.ends_with("weight") {
+        Some(AffineArray::quantize(w, Affine { bits: 2, group: 32 })?.into())
+    } else {
+        None
+    })
 }
 
 fn network() -> nn::Sequential {
