@@ -6,7 +6,7 @@ use tacit_core::op::{AsType, Gather, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
-use crate::linear::{Gain, Linear, dense_side};
+use crate::linear::{Linear, dense_side};
 use crate::sliced::cut;
 use crate::views::ranges;
 
@@ -141,10 +141,6 @@ impl Linear for Cast {
     fn left(&self, x: &Value) -> Result<Value> {
         let x = dense_side(x)?;
         implicit(|[x, w]: [Array; 2]| w.matmul(x)?.as_dtype(self.aval.dtype))([x.into(), self.promoted(x.dtype())?])
-    }
-
-    fn gain(&self) -> Gain {
-        Gain::None
     }
 }
 

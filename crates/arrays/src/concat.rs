@@ -6,7 +6,7 @@ use tacit_core::op::{AsType, Gather, Slice, Split, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
-use crate::linear::{Gain, Linear, dense_side};
+use crate::linear::{Linear, dense_side};
 use crate::views::{from_zero, ranges};
 use crate::wide::wide;
 
@@ -171,10 +171,6 @@ impl Linear for Concat {
 
     fn left(&self, x: &Value) -> Result<Value> {
         self.product(dense_side(x)?, |x, part| Ok(part.matmul(x)?), -2)
-    }
-
-    fn gain(&self) -> Gain {
-        Gain::None
     }
 }
 

@@ -23,8 +23,11 @@ pub trait Linear: ImplicitArray {
     /// As for [`right`](Self::right).
     fn left(&self, x: &Value) -> Result<Value>;
 
-    /// How much a product with it saves: of two such matrices the one that saves more takes the product.
-    fn gain(&self) -> Gain;
+    /// How much a product with it saves, nothing unless it says so: of two such matrices the one that saves more takes the
+    /// product.
+    fn gain(&self) -> Gain {
+        Gain::None
+    }
 }
 
 /// How much a product saves, the least first.

@@ -8,7 +8,7 @@ use tacit_kernels::Orientation;
 use crate::cast::{Cast, castable, holds};
 use crate::dynamic8::Dynamic8Array;
 use crate::kernel::{self, Coding, Format, Layout, Scaling};
-use crate::linear::{Gain, Linear, dense_side};
+use crate::linear::{Linear, dense_side};
 
 /// The family of arrays of codes and scales: its members are multiplied, gathered, cut, joined and scaled by their codes.
 pub trait Packed: ImplicitArray {
@@ -144,10 +144,6 @@ impl<T: Packed> Linear for T {
             return Err(Error::decline("the right side is a vector"));
         }
         Ok(product(&x.swap_axes(-1, -2)?, self, true)?.swap_axes(-1, -2)?.into())
-    }
-
-    fn gain(&self) -> Gain {
-        Gain::None
     }
 }
 

@@ -6,7 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadca
 
 use crate::cast::{Cast, castable, holds};
 use crate::checks::check_made;
-use crate::linear::{Gain, Linear, dense_side};
+use crate::linear::{Linear, dense_side};
 use crate::views::ranges;
 use crate::wide::{wide, widely};
 
@@ -129,10 +129,6 @@ impl Linear for Scaled {
 
     fn left(&self, x: &Value) -> Result<Value> {
         self.product(dense_side(x)?, |x, w| Ok(w.matmul(x)?))
-    }
-
-    fn gain(&self) -> Gain {
-        Gain::None
     }
 }
 

@@ -6,7 +6,7 @@ use tacit_core::op::{AsType, Gather, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
-use crate::linear::{Gain, Linear, dense_side};
+use crate::linear::{Linear, dense_side};
 use crate::views::ranges;
 
 /// A range along each axis of any array, for types that cannot cut their own codes.
@@ -124,10 +124,6 @@ impl Linear for Sliced {
             dense_side(x)?.into(),
             self.inner.clone(),
         ])
-    }
-
-    fn gain(&self) -> Gain {
-        Gain::None
     }
 }
 

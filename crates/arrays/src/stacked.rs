@@ -6,7 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 
 use crate::checks::check_made;
 use crate::concat::dense;
-use crate::linear::{Gain, Linear, dense_side};
+use crate::linear::{Linear, dense_side};
 use crate::views::ranges;
 
 /// Arrays of one aval along a new leading axis, such as the experts of a mixture.
@@ -111,10 +111,6 @@ impl Linear for Stacked {
 
     fn left(&self, x: &Value) -> Result<Value> {
         self.product(dense_side(x)?, |x, expert| Ok(expert.matmul(x)?))
-    }
-
-    fn gain(&self) -> Gain {
-        Gain::None
     }
 }
 

@@ -5,7 +5,7 @@ use tacit_core::op::{AsType, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
-use crate::linear::{Gain, Linear, dense_side};
+use crate::linear::{Linear, dense_side};
 use crate::views::from_zero;
 
 /// Any array with its axes permuted, for types that have no transpose of their own.
@@ -121,10 +121,6 @@ impl Linear for Transposed {
             dense_side(x)?.into(),
             self.inner.clone(),
         ])
-    }
-
-    fn gain(&self) -> Gain {
-        Gain::None
     }
 }
 
