@@ -1,11 +1,10 @@
 // A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its decomposition.
-#include <atomic>
 #include <cstring>
 #include <stdexcept>
 
 #include "bridge.h"
+#include "main_thread.h"
 #include "mlx/backend/cpu/encoder.h"
-#include "mlx/scheduler.h"
 #include "spoiled.h"
 
 namespace tacit {
@@ -50,44 +49,12 @@ struct RustKernel {
   }
 };
 
-// After a failed task the next one that MLX queues may be lost between its count of active tasks, which later evals wait
-// on, and its queue. What was counted must not stay.
-class DroppedNotices {
- public:
-  // On the stream's thread, as the task fails.
-  static void failed(const mlx::core::Stream& stream) {
-    settle(stream);
-    pending() = true;
-  }
-
-  // Before more work is queued: what was lost since then counts as well.
-  static void settle_pending(const mlx::core::Stream& stream) {
-    if (pending().exchange(false)) {
-      settle(stream);
-    }
-  }
-
- private:
-  // Another stream's tasks may be counted out early; the count only bounds how far evals run ahead.
-  static void settle(const mlx::core::Stream& stream) {
-    while (mlx::core::scheduler::n_active_tasks() > 0) {
-      mlx::core::scheduler::notify_task_completion(stream);
-    }
-  }
-
-  static std::atomic<bool>& pending() {
-    static std::atomic<bool> pending{false};
-    return pending;
-  }
-};
-
 class HostKernel : public Primitive {
  public:
   HostKernel(mlx::core::Stream stream, std::shared_ptr<RustKernel> rust) : Primitive(stream), rust_(std::move(rust)) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
-    DroppedNotices::settle_pending(stream());
     for (auto& output : outputs) {
       output.set_data(mlx::core::allocator::malloc(output.nbytes()));
       encoder.set_output_array(output);
@@ -101,7 +68,7 @@ class HostKernel : public Primitive {
       writes.push_back(array::unsafe_weak_copy(output));
     }
     auto run = std::make_shared<Run>(outputs.front());
-    encoder.dispatch([rust = rust_, stream = stream(), run = std::move(run), reads = std::move(reads),
+    encoder.dispatch([rust = rust_, run = std::move(run), reads = std::move(reads),
                       writes = std::move(writes)]() mutable {
       try {
         evaluate(*rust, reads, writes);
@@ -110,13 +77,13 @@ class HostKernel : public Primitive {
           // NaN to every float type.
           std::memset(value.data<char>(), 0xff, value.nbytes());
         }
-        if (!run->watched()) {
-          DroppedNotices::failed(stream);
-          throw;
-        }
-        run->fail([rust, text = std::string(error.what())](bool later) {
+        Failure failure = [rust, text = std::string(error.what())](bool later) {
           check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
-        });
+        };
+        if (!run->watched()) {
+          failure(false);
+        }
+        run->fail(std::move(failure));
       }
       run.reset();
     });
@@ -253,6 +220,7 @@ int tacit_kernel_apply(
     Sink results) {
   return guarded([&] {
     auto rust = std::make_shared<RustKernel>(table, kernel, name);
+    take_main_thread();
     auto arrays = gather(inputs, count);
     auto stream = chosen.ctx == nullptr ? mlx::core::default_stream(mlx::core::default_device())
                                         : *static_cast<mlx::core::Stream*>(chosen.ctx);

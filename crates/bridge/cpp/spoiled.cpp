@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bridge.h"
+#include "main_thread.h"
 
 namespace tacit {
 
@@ -350,6 +351,7 @@ Signature* next(const char* name) {
 namespace mlx::core {
 
 void eval(std::vector<array> outputs) {
+  tacit::take_main_thread();
   static auto* const original =
       next<void(std::vector<array>)>("_ZN3mlx4core4evalESt6vectorINS0_5arrayESaIS2_EE");
   if (tacit::inside || tacit::Failures::all().idle()) {
@@ -360,6 +362,7 @@ void eval(std::vector<array> outputs) {
 }
 
 void async_eval(std::vector<array> outputs) {
+  tacit::take_main_thread();
   static auto* const original =
       next<void(std::vector<array>)>("_ZN3mlx4core10async_evalESt6vectorINS0_5arrayESaIS2_EE");
   if (tacit::inside || tacit::Failures::all().idle()) {

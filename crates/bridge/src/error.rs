@@ -1,8 +1,9 @@
 //! What can go wrong at the border, and how an error of a Rust callback gets through C++ with its type.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::CStr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ffi;
 
@@ -33,18 +34,33 @@ pub enum BridgeError {
     NegativeExtent(Vec<i32>),
 }
 
-/// Errors on their way through C++, which keeps only their text. More than this many at once are not expected: a
-/// failing transform raises one.
+/// Errors on their way through C++, which keeps only their text, the newest last. More than this many at once are not
+/// expected: a failing transform raises one.
 const KEPT: usize = 16;
 
-static IN_FLIGHT: Mutex<VecDeque<(String, BoxError)>> = Mutex::new(VecDeque::new());
+/// An error until somebody takes it, and its text.
+type Kept = (String, Arc<Mutex<Option<BoxError>>>);
+
+thread_local! {
+    /// Those of this thread. An error comes back on the thread that raised it, where no other can take it for one of its
+    /// own that has the same text.
+    static OWN: RefCell<VecDeque<Kept>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// Those of all threads, for a text that was handed on to another.
+static ALL: Mutex<VecDeque<Kept>> = Mutex::new(VecDeque::new());
 
 /// Leaves `error` for the C++ caller of the current callback.
 pub(crate) fn raise(error: BoxError) {
     let text = error.to_string();
+    raise_text(&text);
+    keep(text, error);
+}
+
+/// Leaves only the text of an error for the C++ caller of the current callback.
+pub(crate) fn raise_text(text: &str) {
     // SAFETY: the pointer and length are those of a live string, which the callee copies.
     unsafe { ffi::tacit_set_callback_error(text.as_ptr().cast(), text.len()) };
-    keep(text, error);
 }
 
 /// Keeps `error` to be found again by [`recover`], for a caller that can pass on only its text.
@@ -53,30 +69,41 @@ pub fn remember(error: BoxError) {
 }
 
 fn keep(text: String, error: BoxError) {
-    let mut kept = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
-    if kept.len() == KEPT {
-        kept.pop_front();
+    let kept = (text, Arc::new(Mutex::new(Some(error))));
+    push(&mut locked(&ALL), kept.clone());
+    // A thread that ends has nobody who would ask it.
+    let _ = OWN.try_with(|own| push(&mut own.borrow_mut(), kept));
+}
+
+fn push(queue: &mut VecDeque<Kept>, kept: Kept) {
+    if queue.len() == KEPT {
+        queue.pop_front();
     }
-    kept.push_back((text, error));
+    queue.push_back(kept);
 }
 
 /// Takes back the callback error whose text MLX reported in `message`.
 ///
 /// MLX carries only text through its own code, so an error of ours that went through a transform or an eval comes
-/// back as an exception; this finds the original.
+/// back as an exception; this finds the original. Of errors with equal texts each thread gets its own.
 pub fn recover(message: &str) -> Option<BoxError> {
-    let mut kept = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    OWN.try_with(|own| take(&own.borrow(), message)).ok().flatten().or_else(|| take(&locked(&ALL), message))
+}
+
+/// Of the errors whose text this is, the one that says most of it, then the newest.
+fn take(kept: &VecDeque<Kept>, message: &str) -> Option<BoxError> {
     // MLX hands the text on as it is, and mlx-c adds the place where it caught it.
     let is = |text: &str| {
         let rest = message.strip_prefix(text).filter(|_| !text.is_empty());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" at "))
     };
-    let (found, _) = kept
-        .iter()
-        .enumerate()
-        .filter(|(_, (text, _))| is(text))
-        .max_by_key(|(place, (text, _))| (text.len(), *place))?;
-    kept.remove(found).map(|(_, error)| error)
+    let there = kept.iter().filter(|(text, error)| is(text) && locked(error).is_some());
+    let (_, error) = there.max_by_key(|(text, _)| text.len())?;
+    locked(error).take()
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Turns a status of the C++ side into a `Result`.

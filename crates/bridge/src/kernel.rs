@@ -9,7 +9,7 @@ use mlx_sys::{mlx_array, mlx_stream};
 
 use crate::arrays::{self, Collector};
 use crate::callback::{guarded, guarded_rule};
-use crate::error::{BoxError, BridgeError, check, panic_text, recover};
+use crate::error::{BoxError, BridgeError, check, panic_text, raise_text};
 use crate::ffi::{self, AxisSink, Buffer, KernelTable, Sink};
 use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
@@ -255,20 +255,25 @@ extern "C" fn eval(
     outputs: *const Buffer,
     output_count: usize,
 ) -> c_int {
-    guarded(|| {
+    let mut name = "";
+    let run = || {
         // SAFETY: the C++ side passes live buffers, each output's its own, for the length of the call.
         let (kernel, inputs, mut outputs) = unsafe {
             let inputs = buffers(inputs, input_count).iter().map(|b| input(b)).collect::<Result<Vec<_>, _>>()?;
             let outputs = buffers(outputs, output_count).iter().map(|b| output(b)).collect::<Result<Vec<_>, _>>()?;
             (kernel_of(kernel), inputs, outputs)
         };
-        let failure = match catch_unwind(AssertUnwindSafe(|| kernel.eval_cpu(&inputs, &mut outputs))) {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(failure)) => failure.to_string(),
-            Err(payload) => format!("panicked: {}", panic_text(&*payload)),
-        };
-        Err(Box::new(KernelError { kernel: kernel.name(), failure }) as BoxError)
-    })
+        name = kernel.name();
+        kernel.eval_cpu(&inputs, &mut outputs)
+    };
+    let failure = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(failure)) => failure.to_string(),
+        Err(payload) => format!("panicked: {}", panic_text(&*payload)),
+    };
+    // Whoever is told of it gets the error itself by `failed`.
+    raise_text(&KernelError { kernel: name, failure }.to_string());
+    1
 }
 
 /// A kernel failed while MLX evaluated it.
@@ -286,8 +291,6 @@ extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, la
         // SAFETY: the kernel and the text, of this length, are live for the call.
         let (kernel, text) = unsafe { (kernel_of(kernel).name(), std::slice::from_raw_parts(text.cast(), length)) };
         let text = String::from_utf8_lossy(text);
-        // `eval` left it for MLX, which was not told.
-        drop(recover(&text));
         let mut failure = text.strip_prefix(&format!("kernel {kernel} failed: ")).unwrap_or(&text).to_owned();
         if later {
             let (what, help) =

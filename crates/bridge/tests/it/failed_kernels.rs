@@ -1,7 +1,7 @@
 //! What was computed from the results of a failed kernel is an error wherever it is read.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -63,12 +63,6 @@ fn bad() -> Array {
     vector(&[1.0, f32::NAN])
 }
 
-/// One of these tests at a time: an error of ours is found again by its text, in all of the process, and theirs are equal.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 const FAILED: &str = "kernel encode failed: element 1 is NaN";
 
 fn failure(error: &Exception) -> String {
@@ -97,7 +91,6 @@ fn assert_spoiled(array: &Array) {
 
 #[test]
 fn after_a_failed_eval_every_read_is_an_error_until_it_is_built_again() {
-    let _alone = alone();
     let [x, bytes] = encode(&bad());
     let more = bytes.add(Array::from_slice(&[1u8], &[1])).expect("builds");
     let other = vector(&[1.0]).add(Array::from_f32(1.0)).expect("builds");
@@ -111,7 +104,6 @@ fn after_a_failed_eval_every_read_is_an_error_until_it_is_built_again() {
 
 #[test]
 fn arrays_of_the_same_eval_that_do_not_come_of_the_failure_are_right() {
-    let _alone = alone();
     let [good, _] = encode(&vector(&[1.0, 2.0]));
     let ([spoiled, _], doubled) = (encode(&bad()), good.add(&good).expect("builds"));
     let both = ops::concatenate(&[&doubled, &spoiled], 0).expect("builds");
@@ -123,7 +115,6 @@ fn arrays_of_the_same_eval_that_do_not_come_of_the_failure_are_right() {
 
 #[test]
 fn what_is_evaluated_in_the_background_fails_where_it_is_read_and_nowhere_else() {
-    let _alone = alone();
     let held = Arc::new(AtomicBool::new(false));
     let [x, bytes] = encode_by(Encode { held: Some(Arc::clone(&held)), ..Encode::default() }, &bad());
     let next = bytes.add(&bytes).expect("builds");
@@ -140,7 +131,6 @@ fn what_is_evaluated_in_the_background_fails_where_it_is_read_and_nowhere_else()
 
 #[test]
 fn a_value_that_is_carried_through_many_evals_fails_from_the_failure_on() {
-    let _alone = alone();
     let mut state = vector(&[0.0, 1.0]);
     for step in 0..20 {
         let [x, _] = encode(&state);
@@ -154,7 +144,6 @@ fn a_value_that_is_carried_through_many_evals_fails_from_the_failure_on() {
 
 #[test]
 fn another_thread_meets_the_failure_too() {
-    let _alone = alone();
     let held = Arc::new(AtomicBool::new(false));
     let [x, _] = encode_by(Encode { held: Some(Arc::clone(&held)), ..Encode::default() }, &bad());
     async_eval([&x]).expect("it has only begun");
@@ -176,7 +165,6 @@ fn another_thread_meets_the_failure_too() {
 
 #[test]
 fn a_failure_on_one_stream_is_met_on_another_and_stays_there() {
-    let _alone = alone();
     let stream = Stream::new_with_device(&Device::cpu());
     let [x, _] = with_stream(&stream, || encode(&bad()));
     let more = x.add(Array::from_f32(1.0)).expect("builds");
@@ -188,7 +176,6 @@ fn a_failure_on_one_stream_is_met_on_another_and_stays_there() {
 
 #[test]
 fn hundreds_of_failures_on_several_threads_hold_up_nobody() {
-    let _alone = alone();
     let start = Arc::new(Barrier::new(3));
     let threads = [0, 1, 2].map(|_| {
         let start = Arc::clone(&start);
@@ -216,7 +203,6 @@ fn hundreds_of_failures_on_several_threads_hold_up_nobody() {
 
 #[test]
 fn the_results_of_a_kernel_still_give_their_memory_to_what_comes_next() {
-    let _alone = alone();
     let place = Arc::new(AtomicUsize::new(0));
     let long = vector(&vec![1.0; 1 << 14]);
     let [x, bytes] = encode_by(Encode { place: Arc::clone(&place), ..Encode::default() }, &long);

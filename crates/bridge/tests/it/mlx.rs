@@ -1,11 +1,14 @@
 //! The loaded MLX is as `tacit_bridge::mlx` takes it to be.
 
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
+use std::time::{Duration, Instant};
+use std::{env, io};
 
 use mlx_rs::error::Exception;
 use mlx_rs::transforms::compile::compile;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, linalg, ops, transforms};
 use tacit_bridge::mlx::{Refusal, VERSION, refusal, without_place};
 use tacit_bridge::{Aval, Scope, Tape, typed};
 
@@ -75,4 +78,51 @@ fn the_reductions_are_those_of_the_ops() {
     });
     let known = |name: &String| typed::describe(name).is_some_and(|row| row.class == typed::Class::Reduction);
     assert!(names.iter().all(known), "{names:?}");
+}
+
+/// Ops of MLX's own that fail while the thread that used MLX first queues more work leave no task counted for ever: MLX
+/// would then wait for it in every eval that runs ahead of its stream.
+#[test]
+fn evals_go_on_after_ops_of_mlx_failed() {
+    const CHILD: &str = "TACIT_FAIL_IN_THIS_PROCESS";
+    if env::var_os(CHILD).is_some() {
+        return fail_and_go_on();
+    }
+    // In another process, where no other thread was first.
+    let name = format!("{}::evals_go_on_after_ops_of_mlx_failed", module_path!().split_once("::").expect("a module").1);
+    let mut child = Command::new(env::current_exe().expect("a path"))
+        .args(["--exact", &name, "--test-threads=1"])
+        .env(CHILD, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let begin = Instant::now();
+    let status = loop {
+        match child.try_wait().expect("a child") {
+            Some(status) => break status,
+            None if begin.elapsed() < Duration::from_secs(120) => thread::sleep(Duration::from_millis(5)),
+            None => {
+                child.kill().expect("it runs");
+                panic!("an eval waits for ever");
+            }
+        }
+    };
+    let said = io::read_to_string(child.stdout.take().expect("a pipe")).expect("text");
+    assert!(status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn fail_and_go_on() {
+    let chain = |length: usize| (0..length).try_fold(vector(), |x, _| x.negative()).expect("ops");
+    for round in 0..2000 {
+        // The failure is met at another task each time.
+        let singular = ops::zeros::<f32>(&[1 + round % 32, 1 + round % 32]).expect("an op");
+        let beside = chain(round as usize % 10);
+        let inverse = linalg::inv(&singular).expect("an op");
+        let failed = inverse.sum(None).and_then(|sum| (0..30).try_fold(sum, |x, _| x.negative())).expect("ops");
+        let error = transforms::eval([&beside, &failed]).expect_err("it is singular");
+        assert!(error.what().contains("Inverse"), "{error}");
+    }
+    for _ in 0..20 {
+        chain(1000).eval().expect("nothing fails");
+    }
 }

@@ -1,5 +1,6 @@
 //! Errors that cross MLX as text and come back as themselves.
 
+use std::sync::Barrier;
 use std::thread;
 
 use tacit_bridge::{BoxError, recover, remember};
@@ -59,4 +60,23 @@ fn an_error_without_a_text_matches_nothing() {
 fn it_crosses_threads() {
     thread::spawn(|| keep("recovering: from a thread")).join().expect("it does not panic");
     assert!(recover("recovering: from a thread").is_some());
+}
+
+#[test]
+fn of_errors_with_one_text_each_thread_gets_its_own() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("recovering: of two threads")]
+    struct Of(u8);
+
+    let both = Barrier::new(2);
+    let each = |thread: u8| {
+        remember(Box::new(Of(thread)));
+        both.wait();
+        let found = recover("recovering: of two threads at x.cpp:1").expect("it was kept");
+        assert_eq!(found.downcast_ref::<Of>().expect("it is one of them").0, thread);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| each(0));
+        scope.spawn(|| each(1));
+    });
 }
