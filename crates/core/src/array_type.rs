@@ -3,6 +3,8 @@
 use std::any::{Any, TypeId, type_name};
 use std::hash::{Hash, Hasher};
 
+use serde::de::DeserializeOwned;
+
 use crate::{DefaultHandler, ImplicitArray};
 
 /// What is known of an implicit type without a value of it; `derive(ImplicitArray)` makes one.
@@ -105,6 +107,76 @@ impl dyn ImplicitArray {
 pub struct TypeEntry(pub &'static ArrayType);
 
 inventory::collect!(TypeEntry);
+
+/// How an array is read once its type is known, as typetag keeps it.
+pub type Load = fn(&mut dyn erased_serde::Deserializer<'_>) -> Loaded;
+
+type Loaded = Result<Box<dyn ImplicitArray + Send>, erased_serde::Error>;
+
+/// The [`Load`] of `T`.
+///
+/// # Errors
+///
+/// The input is not of this type.
+pub fn load<T: ImplicitArray + DeserializeOwned>(deserializer: &mut dyn erased_serde::Deserializer<'_>) -> Loaded {
+    Ok(Box::new(erased_serde::deserialize::<T>(deserializer)?))
+}
+
+/// Registers a generic implicit array with the parameters that it is used with, so that it is saved and listed.
+///
+/// `derive(ImplicitArray)` registers a type that is not generic by itself. One that is takes its name from its parameters:
+///
+/// ```
+/// # extern crate tacit_core as tacit;
+/// use std::marker::PhantomData;
+///
+/// use mlx_rs::Array;
+/// use tacit::{ImplicitArray, Materialize, Result, Value, register_array};
+///
+/// trait Unit: Clone + std::fmt::Debug + Send + 'static {
+///     const NAME: &'static str;
+///     const FACTOR: f32;
+/// }
+///
+/// #[derive(ImplicitArray, Clone, Debug)]
+/// #[implicit(name = U::NAME)]
+/// struct Many<U: Unit> {
+///     count: Array,
+///     #[implicit(aux)]
+///     unit: PhantomData<U>,
+/// }
+///
+/// impl<U: Unit> Materialize for Many<U> {
+///     fn materialize(&self) -> Result<Value> {
+///         Ok(self.count.multiply(Array::from_f32(U::FACTOR))?.into())
+///     }
+/// }
+///
+/// #[derive(Clone, Debug)]
+/// struct Dozen;
+///
+/// impl Unit for Dozen {
+///     const NAME: &'static str = "docs.Dozens";
+///     const FACTOR: f32 = 12.0;
+/// }
+///
+/// register_array!(Many<Dozen>);
+/// # fn main() {
+/// assert!(tacit::array_types().iter().any(|ty| ty.saved_as == "docs.Dozens"));
+/// # }
+/// ```
+#[macro_export]
+macro_rules! register_array {
+    ($($array:ty),+ $(,)?) => {$(
+        const _: () = {
+            use $crate::__private::{Load, StaticType, TypeEntry, inventory, load};
+
+            const TYPE: &$crate::ArrayType = <$array as StaticType>::TYPE;
+            inventory::submit! { TypeEntry(TYPE) }
+            inventory::submit! { <dyn $crate::ImplicitArray>::typetag_register(TYPE.saved_as, load::<$array> as Load) }
+        };
+    )+};
+}
 
 /// Every implicit type of this program, by the name that it is saved under.
 #[must_use]

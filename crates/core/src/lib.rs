@@ -70,7 +70,7 @@ pub mod op {
 /// What the macros' output refers to.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::array_type::{ArrayType, FamilyCast, Membership, StaticType, TypeEntry};
+    pub use crate::array_type::{ArrayType, FamilyCast, Load, Membership, StaticType, TypeEntry, load};
     pub use crate::derive_support::*;
     pub use crate::handler::{
         HandlerDef, HandlerPrimitive, IntoResults, Registration, any_operand, dense_operand, family_operand,

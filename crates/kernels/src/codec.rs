@@ -76,6 +76,7 @@ pub(crate) fn dispatch<J: Job>(isa: Isa, codes: Codes, job: J) -> J::Output {
         },
         Codes::Signed { codes } => job.run(Bytes::<Signed> { bytes: bytes(codes), of: PhantomData }),
         Codes::E4m3 { bytes } => job.run(Bytes::<E4m3> { bytes, of: PhantomData }),
+        Codes::Bytes { bytes, values } => job.run(Looked { bytes, values }),
     }
 }
 
@@ -299,6 +300,42 @@ impl<B: Byte> Units for Bytes<'_, B> {
     unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
         // SAFETY: the caller promises LANES bytes.
         unsafe { B::load(simd, from) }
+    }
+}
+
+/// Codes of a byte each that are looked up.
+#[derive(Clone, Copy)]
+struct Looked<'a> {
+    bytes: &'a [u8],
+    values: &'a [f32; 256],
+}
+
+impl<'a> Codec for Looked<'a> {
+    type Ready<S: Simd> = &'a [f32; 256];
+    type Stored = Decoded<'static>;
+
+    #[inline(always)]
+    fn bits(self) -> usize {
+        8
+    }
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+    #[inline(always)]
+    fn ready<S: Simd>(self, _: S) -> &'a [f32; 256] {
+        self.values
+    }
+    #[inline(always)]
+    unsafe fn decode<S: Simd>(table: &'a [f32; 256], simd: S, from: *const u8) -> S::F {
+        let mut values = [0.0; 16];
+        // SAFETY: the caller promises LANES bytes; there are 16 floats, the most that a vector holds.
+        unsafe {
+            for (at, value) in values.iter_mut().enumerate().take(S::LANES) {
+                *value = table[usize::from(*from.add(at))];
+            }
+            simd.load(values.as_ptr())
+        }
     }
 }
 

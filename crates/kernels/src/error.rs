@@ -21,6 +21,14 @@ pub enum KernelError {
         /// The width that was given.
         bits: u32,
     },
+    /// A table that no codes can stand for.
+    #[error(
+        "a table of {values} values is no codebook\nhelp: give 2, 4, 8, 16 or 256 values, one of them finite and not zero"
+    )]
+    Table {
+        /// The number of values.
+        values: usize,
+    },
     /// Codes of 3 bits whose most significant bits come first.
     #[error("codes of 3 bits cannot be packed high first\nhelp: pack them low first, as one stream of bits")]
     Order,

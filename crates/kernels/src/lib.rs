@@ -58,6 +58,7 @@ mod minifloat;
 mod mx;
 pub mod mxfp4;
 pub mod mxfp8;
+pub mod nearest;
 pub mod nf4;
 pub mod nvfp4;
 mod output;

@@ -56,6 +56,13 @@ pub enum Codes<'a> {
         /// One for each element.
         bytes: &'a [u8],
     },
+    /// Bytes that stand for the values of a table.
+    Bytes {
+        /// One for each element.
+        bytes: &'a [u8],
+        /// The value of each byte.
+        values: &'a [f32; 256],
+    },
 }
 
 /// Which end of a byte holds the first of its codes.
@@ -143,7 +150,7 @@ impl Matrix<'_> {
             }
             Codes::Table { bits, .. } | Codes::Unsigned { bits, .. } => return Err(KernelError::Bits { bits }),
             Codes::Signed { codes } => ("codes", codes.len(), elements),
-            Codes::E4m3 { bytes } => ("codes", bytes.len(), elements),
+            Codes::E4m3 { bytes } | Codes::Bytes { bytes, .. } => ("codes", bytes.len(), elements),
         };
         check_length(name, held, needed, "as many as the matrix has elements, in whole bytes")?;
         let blocks = elements.div_ceil(self.block);
@@ -158,14 +165,17 @@ impl Codes<'_> {
     pub(crate) fn bits(&self) -> u32 {
         match *self {
             Self::Table { bits, .. } | Self::Unsigned { bits, .. } => bits,
-            Self::Signed { .. } | Self::E4m3 { .. } => 8,
+            Self::Signed { .. } | Self::E4m3 { .. } | Self::Bytes { .. } => 8,
         }
     }
 
     /// The codes as they are stored.
     pub(crate) fn bytes(&self) -> &[u8] {
         match *self {
-            Self::Table { bytes, .. } | Self::Unsigned { bytes, .. } | Self::E4m3 { bytes } => bytes,
+            Self::Table { bytes, .. }
+            | Self::Unsigned { bytes, .. }
+            | Self::E4m3 { bytes }
+            | Self::Bytes { bytes, .. } => bytes,
             Self::Signed { codes } => bytes(codes),
         }
     }
@@ -190,6 +200,7 @@ impl Codes<'_> {
             Self::Unsigned { .. } => f32::from(code),
             Self::Signed { .. } => f32::from((code as u8).cast_signed()),
             Self::E4m3 { .. } => e4m3(code as u8),
+            Self::Bytes { values, .. } => values[usize::from(code as u8)],
         }
     }
 }

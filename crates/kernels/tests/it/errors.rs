@@ -2,7 +2,7 @@
 
 use tacit_kernels::{
     Codes, Isa, KernelError, Matrix, Order, Orientation, Scales, dequantize, dequantize_with, gather_rows, matmul,
-    matmul_with, nf4,
+    matmul_with, nearest::Table, nf4,
 };
 
 const TABLE: Codes = Codes::Table { bytes: &[0; 64], bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
@@ -26,6 +26,20 @@ fn block_sizes_outside_the_format_are_refused() {
     assert_eq!(message(dequantize(&Matrix { block: 0, ..MATRIX }, &mut [0.0; 128][..])), empty);
     let nested = Scales::Nested { codes: &[0; 2], map: &[0.0; 256], absmax: &[0.0], block: 0, offset: 0.0 };
     assert_eq!(message(dequantize(&Matrix { scales: nested, ..MATRIX }, &mut [0.0; 128][..])), empty);
+}
+
+#[test]
+fn tables_that_no_codes_stand_for_are_refused() {
+    for values in [&[1.0; 3][..], &[1.0; 17], &[1.0; 512], &[0.0; 4], &[f32::NAN; 4], &[]] {
+        assert_eq!(
+            Table::new(values).unwrap_err().to_string(),
+            format!(
+                "a table of {} values is no codebook\n\
+                 help: give 2, 4, 8, 16 or 256 values, one of them finite and not zero",
+                values.len()
+            )
+        );
+    }
 }
 
 #[test]
@@ -92,6 +106,7 @@ fn a_matrix_whose_parts_do_not_fit_is_refused() {
         (64, 48, Codes::Unsigned { bytes: &[0; 64], bits: 3 }),
         (127, 128, Codes::Signed { codes: &[0; 127] }),
         (129, 128, Codes::E4m3 { bytes: &[0; 129] }),
+        (127, 128, Codes::Bytes { bytes: &[0; 127], values: &[0.0; 256] }),
     ] {
         assert_eq!(
             refused(Matrix { codes: wrong, ..MATRIX }),

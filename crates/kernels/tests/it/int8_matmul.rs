@@ -237,6 +237,7 @@ fn what_is_not_taken_is_named() {
     for (codes, what) in [
         (Codes::Unsigned { bytes: &parts.bytes, bits: 8 }, "unsigned codes"),
         (Codes::E4m3 { bytes: &parts.bytes }, "E4M3 codes"),
+        (Codes::Bytes { bytes: &parts.bytes, values: &[0.0; 256] }, "tables of 256 values"),
         (
             Codes::Table { bytes: &parts.bytes[..32], bits: 2, order: Order::LowFirst, values },
             "tables of fewer than 4 bits",

@@ -8,6 +8,7 @@ mod formats;
 mod golden;
 mod int8_matmul;
 mod matmul;
+mod nearest;
 mod outputs;
 mod quantize;
 mod random;

@@ -12,6 +12,7 @@ pub(crate) enum Kind {
     Unsigned(u32),
     Signed,
     E4m3,
+    Bytes,
 }
 
 /// How scales are stored.
@@ -25,11 +26,12 @@ pub(crate) enum Scaling {
     Nested,
 }
 
-pub(crate) const KINDS: [Kind; 16] = [
+pub(crate) const KINDS: [Kind; 18] = [
     Kind::Table(4, Order::HighFirst),
     Kind::Table(4, Order::LowFirst),
     Kind::Table(2, Order::HighFirst),
     Kind::Table(2, Order::LowFirst),
+    Kind::Table(3, Order::LowFirst),
     Kind::Table(1, Order::HighFirst),
     Kind::Table(1, Order::LowFirst),
     Kind::Unsigned(1),
@@ -42,6 +44,7 @@ pub(crate) const KINDS: [Kind; 16] = [
     Kind::Unsigned(8),
     Kind::Signed,
     Kind::E4m3,
+    Kind::Bytes,
 ];
 
 pub(crate) const SCALINGS: [Scaling; 6] =
@@ -51,6 +54,17 @@ pub(crate) const SCALINGS: [Scaling; 6] =
 const NESTED: usize = 37;
 const FACTOR: f32 = 0.37;
 const OFFSET: f32 = 0.011;
+
+/// A table that no formula of the formats gives.
+static EIGHTHS: [f32; 256] = {
+    let mut values = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        values[code] = ((code * 37 % 256) as f32 - 100.0) / 8.0;
+        code += 1;
+    }
+    values
+};
 
 /// A matrix that owns what it is made of.
 #[derive(Clone)]
@@ -128,7 +142,7 @@ impl Stored {
         let mut random = Random::new((n * 31 + k * 7).wrapping_add(block) as u64);
         let bits = match kind {
             Kind::Table(bits, _) | Kind::Unsigned(bits) => bits,
-            Kind::Signed | Kind::E4m3 => 8,
+            Kind::Signed | Kind::E4m3 | Kind::Bytes => 8,
         };
         let codes: Vec<u8> = (0..n * k)
             .map(|_| {
@@ -163,6 +177,7 @@ impl Stored {
             Kind::Unsigned(bits) => Codes::Unsigned { bytes: &self.bytes, bits },
             Kind::Signed => Codes::Signed { codes: &self.signed },
             Kind::E4m3 => Codes::E4m3 { bytes: &self.bytes },
+            Kind::Bytes => Codes::Bytes { bytes: &self.bytes, values: &EIGHTHS },
         };
         Matrix {
             n: self.n,
@@ -185,6 +200,7 @@ impl Stored {
             Kind::Unsigned(_) => f32::from(self.codes[at]),
             Kind::Signed => f32::from(self.codes[at] as i8),
             Kind::E4m3 => e4m3(self.codes[at]),
+            Kind::Bytes => EIGHTHS[usize::from(self.codes[at])],
         };
         let scaled = code * self.scales.value(self.scaling, at / self.block);
         match &self.biases {

@@ -2,15 +2,16 @@
 
 use proc_macro2::Span;
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Error, Fields, Ident, LitStr, Path, Result, Type};
+use syn::{Data, DeriveInput, Error, Fields, Generics, Ident, LitStr, Path, Result, Type};
 
-use super::attr::{self, StructAttr};
+use super::attr::{self, Name, StructAttr};
 use crate::errors::Errors;
 
 /// A struct that can be an implicit array.
 pub(crate) struct Input<'a> {
     pub(crate) ident: &'a Ident,
-    pub(crate) name: LitStr,
+    pub(crate) generics: &'a Generics,
+    pub(crate) name: Name,
     pub(crate) default: Option<Path>,
     pub(crate) families: Vec<Path>,
     pub(crate) commutes: bool,
@@ -29,11 +30,6 @@ impl<'a> Input<'a> {
     pub(crate) fn new(input: &'a DeriveInput) -> Result<Self> {
         let named = named_fields(input)?;
         let mut errors = Errors::default();
-        if !input.generics.params.is_empty() {
-            let message = "an implicit array cannot be generic, because it is saved under one name: \
-                           write the struct for each type that it is used with";
-            errors.add(Error::new_spanned(&input.generics, message));
-        }
         let attr = errors.keep(StructAttr::new(&input.attrs)).unwrap_or_default();
         let fields = named
             .filter_map(|(ident, field)| {
@@ -42,16 +38,28 @@ impl<'a> Input<'a> {
             })
             .collect();
         let ident = &input.ident;
+        let generic = !input.generics.params.is_empty();
         let name = attr.name.unwrap_or_else(|| {
             if errors.0.is_none() {
                 let message =
                     format!("`{ident}` has no name to be saved under: add `#[implicit(name = \"yourcrate.{ident}\")]`");
                 errors.add(Error::new(ident.span(), message));
             }
-            LitStr::new("", Span::call_site())
+            Name::Literal(LitStr::new("", Span::call_site()))
         });
-        let read =
-            Self { ident, name, default: attr.default, families: attr.families, commutes: !attr.no_commute, fields };
+        match &name {
+            Name::Literal(name) if generic => {
+                let message = "a generic array is saved under a name of its parameters: give a constant of theirs, \
+                               `name = T::NAME`, and register each type that it is used with";
+                errors.add(Error::new(name.span(), message));
+            }
+            Name::Constant(name) if !generic => {
+                errors.add(Error::new_spanned(name, "expected a string literal: `name = \"yourcrate.Type\"`"));
+            }
+            _ => {}
+        }
+        let (default, families, commutes) = (attr.default, attr.families, !attr.no_commute);
+        let read = Self { ident, generics: &input.generics, name, default, families, commutes, fields };
         errors.0.map_or(Ok(read), Err)
     }
 

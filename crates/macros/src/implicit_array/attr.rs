@@ -1,12 +1,20 @@
 //! The `#[implicit(..)]` attributes.
 
 use syn::meta::ParseNestedMeta;
-use syn::{Attribute, Error, LitStr, Path, Result, Token};
+use syn::{Attribute, Error, Expr, LitStr, Path, Result, Token};
+
+/// What an array type is saved under.
+pub(crate) enum Name {
+    /// A name of its own.
+    Literal(LitStr),
+    /// A constant of the parameters of a generic struct.
+    Constant(Expr),
+}
 
 /// What stands on the struct.
 #[derive(Default)]
 pub(crate) struct StructAttr {
-    pub(crate) name: Option<LitStr>,
+    pub(crate) name: Option<Name>,
     pub(crate) default: Option<Path>,
     pub(crate) families: Vec<Path>,
     pub(crate) no_commute: bool,
@@ -17,7 +25,7 @@ impl StructAttr {
         let mut read = Self::default();
         each(attributes, |meta| {
             if meta.path.is_ident("name") {
-                let name = namespaced(&meta)?;
+                let name = name(&meta)?;
                 if read.name.replace(name).is_some() {
                     return Err(meta.error("two names: keep one of them"));
                 }
@@ -71,9 +79,12 @@ fn each(attributes: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> Resul
         .try_for_each(|attribute| attribute.parse_nested_meta(&mut read))
 }
 
-fn namespaced(meta: &ParseNestedMeta) -> Result<LitStr> {
-    let name: LitStr = meta
-        .value()?
+fn name(meta: &ParseNestedMeta) -> Result<Name> {
+    let value = meta.value()?;
+    if !value.peek(LitStr) && value.peek(syn::Ident) {
+        return value.parse().map(Name::Constant);
+    }
+    let name: LitStr = value
         .parse()
         .map_err(|error| Error::new(error.span(), "expected a string literal: `name = \"yourcrate.Type\"`"))?;
     let text = name.value();
@@ -83,5 +94,5 @@ fn namespaced(meta: &ParseNestedMeta) -> Result<LitStr> {
             format!("the name has no namespace: write `yourcrate.{own}`, so that no other crate's type has it");
         return Err(Error::new(name.span(), message));
     }
-    Ok(name)
+    Ok(Name::Literal(name))
 }

@@ -4,9 +4,10 @@ use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Ident, LitStr};
+use syn::{Ident, LitStr, parse_quote};
 
 use super::ast::{Field, Input};
+use super::attr::Name;
 
 /// The `ImplicitArray`, `Serialize` and `Deserialize` of a struct.
 pub(crate) fn expand(input: &Input) -> TokenStream {
@@ -24,8 +25,34 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
 }
 
 fn implicit_array(input: &Input) -> TokenStream {
-    let Input { ident, name, commutes, families, .. } = input;
+    let Input { ident, generics, name, commutes, families, .. } = input;
     let this = quote_spanned!(ident.span()=> Self);
+    let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
+    // typetag registers types; a generic one is registered with each of its parameters, by `register_array!`.
+    let (name, attribute, methods, entry) = match name {
+        Name::Literal(name) => (
+            quote!(#name),
+            quote!(#[typetag::serde(name = #name)]),
+            TokenStream::new(),
+            quote! {
+                ::tacit::__private::inventory::submit! {
+                    ::tacit::__private::TypeEntry(<#ident as ::tacit::__private::StaticType>::TYPE)
+                }
+            },
+        ),
+        Name::Constant(name) => (
+            quote!(#name),
+            TokenStream::new(),
+            quote! {
+                fn typetag_name(&self) -> &'static str {
+                    #name
+                }
+
+                fn typetag_deserialize(&self) {}
+            },
+            TokenStream::new(),
+        ),
+    };
     let aval = aval(input);
     let visit = input.children().map(|field| {
         let Field { ident, ty, .. } = field;
@@ -63,13 +90,15 @@ fn implicit_array(input: &Input) -> TokenStream {
     let families = families.iter().map(|family| {
         quote_spanned! {family.span()=>
             ::tacit::__private::Membership::of::<dyn #family>(
-                &((|array| array.downcast_ref::<#ident>().map(|array| array as &dyn #family)) as ::tacit::__private::FamilyCast<dyn #family>),
+                &((|array| array.downcast_ref::<Self>().map(|array| array as &dyn #family)) as ::tacit::__private::FamilyCast<dyn #family>),
             )
         }
     });
     quote! {
-        #[typetag::serde(name = #name)]
-        impl ::tacit::ImplicitArray for #ident {
+        #attribute
+        impl #impl_generics ::tacit::ImplicitArray for #ident #ty_generics #bounds {
+            #methods
+
             fn aval(&self) -> ::tacit::Result<::tacit::Aval> {
                 #aval
             }
@@ -116,20 +145,18 @@ fn implicit_array(input: &Input) -> TokenStream {
             }
         }
 
-        impl ::tacit::__private::StaticType for #ident {
+        impl #impl_generics ::tacit::__private::StaticType for #ident #ty_generics #bounds {
             const TYPE: &'static ::tacit::__private::ArrayType = &::tacit::__private::ArrayType {
-                id: ::core::any::TypeId::of::<#ident>(),
+                id: ::core::any::TypeId::of::<Self>(),
                 saved_as: #name,
-                name: ::core::any::type_name::<#ident>,
+                name: ::core::any::type_name::<Self>,
                 families: &[#(#families),*],
                 default: #default,
                 commutes: #commutes,
             };
         }
 
-        ::tacit::__private::inventory::submit! {
-            ::tacit::__private::TypeEntry(<#ident as ::tacit::__private::StaticType>::TYPE)
-        }
+        #entry
     }
 }
 
@@ -146,9 +173,15 @@ fn aval(input: &Input) -> TokenStream {
 
 /// `Serialize`, and serde's own derive of `Deserialize` on a copy of the struct that says how each field is stored.
 fn serde(input: &Input) -> TokenStream {
-    let Input { ident, name, fields, .. } = input;
+    let Input { ident, generics, fields, .. } = input;
+    let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
+    let mut with_lifetime = syn::Generics::clone(generics);
+    with_lifetime.params.insert(0, parse_quote!('de));
+    let (with_lifetime, ..) = with_lifetime.split_for_impl();
+    let name = LitStr::new(&ident.unraw().to_string(), ident.span());
     let copy = format_ident!("Stored{}", ident.unraw());
     let remote = ident.to_string();
+    let turbofish = ty_generics.as_turbofish();
     let count = fields.len();
     let serialize = fields.iter().map(|field| {
         let Field { ident, ty, aux } = field;
@@ -163,7 +196,7 @@ fn serde(input: &Input) -> TokenStream {
         quote!(#[serde(deserialize_with = #with)] #ident: #ty)
     });
     quote! {
-        impl serde::Serialize for #ident {
+        impl #impl_generics serde::Serialize for #ident #ty_generics #bounds {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> ::core::result::Result<S::Ok, S::Error> {
                 use serde::ser::SerializeStruct as _;
 
@@ -174,14 +207,14 @@ fn serde(input: &Input) -> TokenStream {
         }
 
         #[derive(serde::Deserialize)]
-        #[serde(crate = "::tacit::__private::serde", remote = #remote, deny_unknown_fields)]
-        struct #copy {
+        #[serde(crate = "::tacit::__private::serde", remote = #remote, deny_unknown_fields, bound = "")]
+        struct #copy #generics #bounds {
             #(#deserialize,)*
         }
 
-        impl<'de> serde::Deserialize<'de> for #ident {
+        impl #with_lifetime serde::Deserialize<'de> for #ident #ty_generics #bounds {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
-                let array = #copy::deserialize(deserializer)?;
+                let array = #copy #turbofish::deserialize(deserializer)?;
                 ::tacit::Materialize::check(&array).map_err(<D::Error as serde::de::Error>::custom)?;
                 ::core::result::Result::Ok(array)
             }

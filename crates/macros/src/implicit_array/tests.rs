@@ -69,11 +69,11 @@ fn all_mistakes_are_reported_at_once() {
                 tag: T,
             }
         },
-        &expect![[r"
-            an implicit array cannot be generic, because it is saved under one name: write the struct for each type that it is used with
+        &expect![[r#"
             `no_commute` is there twice: remove one of them
             expected `aux`: a field is a child, or static with `#[implicit(aux)]`
-            expected `aux`: a field is a child, or static with `#[implicit(aux)]`"]],
+            expected `aux`: a field is a child, or static with `#[implicit(aux)]`
+            a generic array is saved under a name of its parameters: give a constant of theirs, `name = T::NAME`, and register each type that it is used with"#]],
     );
 }
 

@@ -6,7 +6,7 @@ const _: () = {
             serializer: S,
         ) -> ::core::result::Result<S::Ok, S::Error> {
             use serde::ser::SerializeStruct as _;
-            let mut fields = serializer.serialize_struct("test.Weight", 2usize)?;
+            let mut fields = serializer.serialize_struct("Weight", 2usize)?;
             <Array as ::tacit::__private::StoredChild>::write(
                 &self.packed,
                 "packed",
@@ -17,7 +17,12 @@ const _: () = {
         }
     }
     #[derive(serde::Deserialize)]
-    #[serde(crate = "::tacit::__private::serde", remote = "Weight", deny_unknown_fields)]
+    #[serde(
+        crate = "::tacit::__private::serde",
+        remote = "Weight",
+        deny_unknown_fields,
+        bound = ""
+    )]
     struct StoredWeight {
         #[serde(deserialize_with = "::tacit::__private::StoredChild::restore")]
         packed: Array,
@@ -102,9 +107,9 @@ const _: () = {
     }
     impl ::tacit::__private::StaticType for Weight {
         const TYPE: &'static ::tacit::__private::ArrayType = &::tacit::__private::ArrayType {
-            id: ::core::any::TypeId::of::<Weight>(),
+            id: ::core::any::TypeId::of::<Self>(),
             saved_as: "test.Weight",
-            name: ::core::any::type_name::<Weight>,
+            name: ::core::any::type_name::<Self>,
             families: &[],
             default: {
                 const DEFAULT: ::tacit::DefaultHandler = crate::take;
