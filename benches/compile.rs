@@ -13,7 +13,8 @@ use mlx_rs::{Array, memory, random, transforms};
 use tacit::compile::{Constants, Options};
 use tacit::compile_with;
 use tacit::prelude::*;
-use tacit_arrays::kernel::{Format, Layout, matmul};
+use tacit_arrays::format::{Format, Nf4};
+use tacit_arrays::kernel::{Layout, matmul};
 use tacit_kernels::Orientation;
 
 const WIDTH: i32 = 512;
@@ -45,7 +46,7 @@ fn weights() -> Result<Vec<Nf4Array>> {
         })
         .collect::<Result<_>>()?;
     for weight in &made {
-        transforms::eval([weight.packed(), &weight.absmax().dense()?])?;
+        transforms::eval([weight.codes(), &weight.scales().dense()?])?;
     }
     Ok(made)
 }
@@ -61,7 +62,8 @@ fn products((x, weights): (Array, Vec<Array>)) -> Result<Array, Exception> {
 
 /// The same on the codes and scales themselves.
 fn products_of_parts(arrays: &[Array]) -> Result<Vec<Array>, Exception> {
-    let layout = Layout { format: Format::NF4, n: WIDTH as usize, k: WIDTH as usize, block: BLOCK };
+    let scheme = Nf4::from(BLOCK).scheme();
+    let layout = Layout { scheme, n: WIDTH as usize, k: WIDTH as usize, block: BLOCK };
     let x = arrays[1..].chunks_exact(2).try_fold(arrays[0].clone(), |x, parts| {
         matmul(&x, layout, parts, Orientation::Transposed).map_err(Exception::from)
     })?;
@@ -71,7 +73,7 @@ fn products_of_parts(arrays: &[Array]) -> Result<Vec<Array>, Exception> {
 fn parts(x: &Array, weights: &[Nf4Array]) -> Result<Vec<Array>> {
     let mut parts = vec![x.clone()];
     for weight in weights {
-        parts.extend([weight.packed().clone(), weight.absmax().dense()?]);
+        parts.extend([weight.codes().clone(), weight.scales().dense()?]);
     }
     Ok(parts)
 }

@@ -6,6 +6,7 @@ use std::fs;
 
 use figures::Figure;
 use mlx_rs::{Array, memory, ops, random, transforms};
+use tacit::format::Parts;
 use tacit::prelude::*;
 use tacit::{Aval, implicit};
 
@@ -22,8 +23,11 @@ fn main() -> Result<()> {
     let x = random::normal::<f32>(&[BATCH, SIDE], None, None, &random::key(1)?)?;
     transforms::eval([&packed, &absmax, &x])?;
     drop(bytes);
-    let weight =
-        Nf4Array::from_parts(packed, absmax, BLOCK as usize, Aval::new(&[SIDE, SIDE], mlx_rs::Dtype::Float32))?;
+    let weight = Nf4Array::from_parts(
+        Parts::new(packed, absmax),
+        BLOCK as usize,
+        Aval::new(&[SIDE, SIDE], mlx_rs::Dtype::Float32),
+    )?;
 
     memory::clear_cache()?;
     reset_peak();

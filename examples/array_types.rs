@@ -3,12 +3,9 @@
 use std::fmt::Write;
 
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit::format::Affine;
+use tacit::format::{self, Affine, Nf4};
 use tacit::prelude::*;
-use tacit::{
-    BinaryArray, Concat, Diagonal, Fp4Array, Int8Array, Lora, Mxfp4Array, Mxfp8Array, Nvfp4Array, ScaleRule, Scaled,
-    TernaryArray,
-};
+use tacit::{Concat, Diagonal, Lora, Scaled};
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);
@@ -25,33 +22,20 @@ fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
 /// Bits an element and mean error of a normal matrix in each stored format, and the error of a product with it.
 fn formats() -> Result<String> {
     let (w, x) = (normal(1, &[256, 512])?, normal(2, &[4, 512])?);
-    let stored: [(&str, Value); 14] = [
-        ("Nf4, blocks of 64", Nf4Array::quantize(&w, 64)?.into()),
-        ("Nf4, double quantized", Nf4Array::quantize(&w, 64)?.double_quantized()?.into()),
-        ("Fp4, blocks of 64", Fp4Array::quantize(&w, 64)?.into()),
-        ("Affine, 8 bits, groups of 64", AffineArray::quantize(&w, Affine { bits: 8, group: 64 })?.into()),
-        ("Affine, 4 bits, groups of 64", AffineArray::quantize(&w, Affine { bits: 4, group: 64 })?.into()),
-        ("Affine, 3 bits, groups of 64", AffineArray::quantize(&w, Affine { bits: 3, group: 64 })?.into()),
-        ("Affine, 2 bits, groups of 64", AffineArray::quantize(&w, Affine { bits: 2, group: 64 })?.into()),
-        ("Int8, a scale for each row", Int8Array::quantize_rows(&w)?.into()),
-        ("Int8, blocks of 64", Int8Array::quantize(&w, 64)?.into()),
-        ("Mxfp8", Mxfp8Array::quantize(&w, ScaleRule::Ceil)?.into()),
-        ("Mxfp4", Mxfp4Array::quantize(&w, ScaleRule::Ceil)?.into()),
-        ("Nvfp4", Nvfp4Array::quantize(&w, None)?.into()),
-        ("Ternary, blocks of 64", TernaryArray::quantize(&w, 64)?.into()),
-        ("Binary, blocks of 64", BinaryArray::quantize(&w, 64)?.into()),
-    ];
     let product = |w: Value| implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([(&x).into(), w])?.dense();
     let exact = product((&w).into())?;
-    let mut table = format!("{:<30}{:>6}{:>8}{:>9}\n", "", "bits", "element", "product");
-    for (name, value) in stored {
+    let mut table = format!("{:<14}{:>6}{:>8}{:>9}\n", "", "bits", "element", "product");
+    let stored = "nf4:64 nf4:64:double fp4:64 affine:8:64 affine:4:64 affine:3:64 affine:2:64 int8 int8:64 \
+                  e5m2:64 mxfp8 mxfp4 nvfp4 ternary:64 binary:64";
+    for text in stored.split(' ') {
+        let value = format::parse(text)?.quantize(&w)?;
         let bits = 8.0 * value.nbytes() as f64 / w.size() as f64;
         let rounded = {
             let _allow = Policy::Allow.scope();
             value.dense()?
         };
         let [element, product] = [relative(&rounded, &w)?, relative(&product(value)?, &exact)?];
-        let _ = writeln!(table, "{name:<30}{bits:>6.2}{element:>8.3}{product:>9.3}");
+        let _ = writeln!(table, "{text:<14}{bits:>6.2}{element:>8.3}{product:>9.3}");
     }
     Ok(table.trim_end().to_owned())
 }
@@ -67,7 +51,7 @@ fn relative(found: &Array, exact: &Array) -> Result<f32> {
 /// A low-rank change of a 4-bit weight whose scales are quantized as well, in code that knows of nothing.
 fn nested() -> Result<String> {
     let _deny = Policy::Deny.scope();
-    let base = Nf4Array::quantize(&normal(1, &[128, 256])?, 64)?.double_quantized()?;
+    let base = Nf4Array::quantize(&normal(1, &[128, 256])?, Nf4 { block: 64, double: true })?;
     let (a, b) = (normal(2, &[8, 256])?, ops::zeros::<f32>(&[128, 8])?);
     let w = Lora::new(base, a, b, 16.0)?;
     let x = normal(3, &[2, 256])?;

@@ -8,6 +8,8 @@ mod compiled_functions;
 mod first_layer;
 #[path = "../examples/own_array_type.rs"]
 mod own_array_type;
+#[path = "../examples/own_format.rs"]
+mod own_format;
 #[path = "../examples/straight_through.rs"]
 mod straight_through;
 
@@ -92,6 +94,11 @@ fn the_own_array_type_prints_what_the_book_shows() {
 }
 
 #[test]
+fn the_own_format_prints_what_the_book_shows() {
+    check("own_format", &own_format::SECTIONS);
+}
+
+#[test]
 fn straight_through_prints_what_the_book_shows() {
     check("straight_through", &straight_through::SECTIONS);
 }
@@ -109,6 +116,7 @@ fn every_example_of_the_book_runs_as_a_program() {
     compiled_functions::main().unwrap();
     first_layer::main().unwrap();
     own_array_type::main().unwrap();
+    own_format::main().unwrap();
     straight_through::main().unwrap();
 }
 

@@ -7,17 +7,17 @@ use tacit_arrays as _;
 use tacit_kernels as _;
 
 pub use tacit_arrays::{
-    AffineArray, BinaryArray, Cast, Concat, Constant, Diagonal, Dynamic8Array, Fp4Array, Identity, Int8Array, Linear,
-    Lora, LowRank, Masked, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Packed, ScaleRule, Scaled, Sliced, Sparse24,
-    Stacked, Ste, TernaryArray, Transposed, format, register_format, ste,
+    AffineArray, BinaryArray, Cast, Concat, Constant, Diagonal, Dynamic8Array, E5m2Array, Fp4Array, Identity,
+    Int8Array, Linear, Lora, LowRank, Masked, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Packed, PackedArray,
+    ScaleRule, Scaled, Sliced, Sparse24, Stacked, Ste, TernaryArray, Transposed, format, register_format, ste,
 };
 pub use tacit_core::{
     ArrayType, Aval, Call, ChildField, ChildName, ChildRef, Counters, Decline, DefaultHandler, Equation, Error,
     Explanation, Handler, ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param,
     Pattern, Policy, PolicyGuard, Primitive, PrimitivePattern, Registry, RegistryGuard, Resolution, Result, Results,
     Signature, Site, StaticType, Taker, Tree, Value, Variable, array_types, compile, compile_with, compile_with_state,
-    control, dtype_name, dtype_named, explain, handler, implicit, kernel, materialize, op, register_node, short_name,
-    store, transform, tree,
+    control, dtype_name, dtype_named, explain, handler, implicit, kernel, materialize, op, register_array,
+    register_node, short_name, store, transform, tree,
 };
 pub use tacit_executable::{self as executable, Executable};
 pub use tacit_nn::{
@@ -28,7 +28,7 @@ pub use tacit_nn::{
 /// The array types' own modules, which hold their handlers.
 pub mod arrays {
     pub use tacit_arrays::{
-        affine, binary, cast, concat, constant, diagonal, dynamic8, fp4, identity, int8, linear, lora, low_rank,
+        affine, binary, cast, concat, constant, diagonal, dynamic8, e5m2, fp4, identity, int8, linear, lora, low_rank,
         masked, mxfp4, mxfp8, nf4, nvfp4, packed, scaled, sliced, sparse24, stacked, ste, structural, ternary,
         transposed, views,
     };

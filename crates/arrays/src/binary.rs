@@ -1,46 +1,87 @@
 //! -1 and 1, times a scale.
 
-use mlx_rs::Array;
-use tacit_core::Result;
+use tacit_core::register_array;
+use tacit_kernels::{Order, binary};
 
-use crate::flat::flat_array;
+use crate::format::{Format, Per, TextForm};
+use crate::kernel::{Coding, Encoding, Scheme};
+use crate::packed_array::PackedArray;
+use crate::register_format;
 
-flat_array! {
-    /// An array of any shape in 1 bit an element: the sign, times the scale of its block.
-    ///
-    /// The elements are flattened row-major and cut into blocks, often a whole row; the scale is the mean magnitude.
-    ///
-    /// ```
-    /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::{Array, ops};
-    /// use tacit_arrays::BinaryArray;
-    /// use tacit_core::implicit;
-    ///
-    /// let w = BinaryArray::quantize_rows(&ops::ones::<f32>(&[8, 32])?)?;
-    /// let x = ops::ones::<f32>(&[2, 32])?;
-    /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
-    /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// The rule is that of `XNOR-Net` (Rastegari et al., 2016).
-    pub struct BinaryArray {
-        /// Eight codes to a byte, the first in the lowest bit, 1 for values from zero up: `u8[ceil(size/8)]`.
-        packed,
-        /// The scale of each block: `f32[ceil(size/block_size)]`.
-        scales,
-    }
-    "tacit.Binary", BINARY, Binary, check_block
+/// An array of any shape in 1 bit an element: the sign, times the scale of its block.
+///
+/// The elements are flattened row-major and cut into blocks, often a whole row; the scale is the mean magnitude.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::BinaryArray;
+/// use tacit_arrays::format::Per;
+/// use tacit_core::implicit;
+///
+/// let w = BinaryArray::quantize(&ops::ones::<f32>(&[8, 32])?, Per::Row)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The rule is that of `XNOR-Net` (Rastegari et al., 2016).
+pub type BinaryArray = PackedArray<Binary>;
+
+/// -1 and 1 times a scale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Binary {
+    /// Which elements share a scale.
+    pub per: Per,
 }
 
-impl BinaryArray {
-    /// Quantizes each row of `x`, along its last axis, with a scale of its own.
-    ///
-    /// # Errors
-    ///
-    /// As [`quantize`](Self::quantize).
-    pub fn quantize_rows(x: &Array) -> Result<Self> {
-        Self::quantize(x, x.shape().last().map_or(1, |&last| last.max(1) as usize))
+impl From<Per> for Binary {
+    fn from(per: Per) -> Self {
+        Self { per }
     }
 }
+
+impl From<usize> for Binary {
+    fn from(block: usize) -> Self {
+        Per::Block(block).into()
+    }
+}
+
+impl Format for Binary {
+    const SAVED_AS: &'static str = "tacit.Binary";
+
+    fn scheme(&self) -> Scheme {
+        let coding = Coding::Table { bits: 1, order: Order::LowFirst, values: binary::VALUES };
+        Scheme::flat(Self::NAME, Encoding::Binary, coding)
+    }
+
+    fn block(&self) -> usize {
+        self.per.block()
+    }
+
+    fn on(&self, shape: &[i32]) -> Self {
+        self.per.on(shape).into()
+    }
+
+    fn by_columns(&self) -> bool {
+        self.per == Per::Column
+    }
+}
+
+impl TextForm for Binary {
+    const NAME: &'static str = "binary";
+    const FORMS: &'static str = "binary for rows, binary:columns, or binary:BLOCK";
+
+    fn options(&self) -> String {
+        self.per.options()
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        Per::read(options).map(Self::from)
+    }
+}
+
+register_format!(Binary);
+register_array!(BinaryArray);

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::checks::{check_block_size, check_children, check_elements};
-use crate::kernel::{self, Encoding};
+use crate::kernel;
 
 /// A vector of 8 bits an element: codes of floats with a scale for each block, and an offset that all share.
 ///
@@ -53,7 +53,7 @@ impl Dynamic8Array {
     /// infinity in `x` is an error of the eval.
     pub fn quantize(x: &Array, block_size: usize) -> Result<Self> {
         let aval = check(Aval::from(x), block_size)?;
-        let [codes, absmax, offset] = kernel::quantize(Encoding::Dynamic8, block_size, std::slice::from_ref(x))?;
+        let [codes, absmax, offset] = kernel::quantize_dynamic8(x, block_size)?;
         Ok(Self { codes, absmax, offset, block_size, aval })
     }
 

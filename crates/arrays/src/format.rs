@@ -9,12 +9,28 @@ use std::hash::{Hash, Hasher};
 
 use mlx_rs::Array;
 use tacit_core::__private::inventory;
-use tacit_core::__private::serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use tacit_core::__private::serde::de::{self, DeserializeOwned};
+use tacit_core::__private::serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_core::{Error, Result, Value};
 
-mod stored;
+use crate::checks::check_block;
+pub use crate::kernel::{Coding, Encoding, Scaling, Scheme};
 
-pub use stored::{Affine, Binary, Fp4, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary};
+mod options;
+
+pub use crate::affine::Affine;
+pub use crate::binary::Binary;
+pub use crate::e5m2::E5m2;
+pub use crate::fp4::Fp4;
+pub use crate::int8::Int8;
+pub use crate::mxfp4::Mxfp4;
+pub use crate::mxfp8::Mxfp8;
+pub use crate::nf4::Nf4;
+pub use crate::nvfp4::Nvfp4;
+pub use crate::packed_array::{Int8Activations, PackedArray, Parts};
+pub use crate::ternary::Ternary;
+pub use options::Per;
+pub(crate) use options::{blocks, read_blocks};
 
 /// A stored format with its options.
 ///
@@ -40,6 +56,102 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     ///
     /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups.
     fn quantize(&self, x: &Array) -> Result<Value>;
+}
+
+/// A format of codes and scales: the one declaration from which its array type, its kernels, its plain ops, its text and
+/// its place in every handler follow.
+///
+/// ```
+/// # extern crate tacit_arrays as tacit;
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_core::{implicit, register_array};
+/// use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
+/// use tacit::register_format;
+///
+/// /// Signed powers of two of 3 bits.
+/// #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// struct Powers {
+///     block: usize,
+/// }
+///
+/// impl Format for Powers {
+///     const SAVED_AS: &'static str = "docs.Powers";
+///
+///     fn scheme(&self) -> Scheme {
+///         Scheme::codebook(Self::NAME, &[-1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0])
+///     }
+///
+///     fn block(&self) -> usize {
+///         self.block
+///     }
+/// }
+///
+/// impl TextForm for Powers {
+///     const NAME: &'static str = "powers";
+///     const FORMS: &'static str = "powers:BLOCK";
+///
+///     fn options(&self) -> String {
+///         format!(":{}", self.block)
+///     }
+///
+///     fn from_options(options: &[&str]) -> Option<Self> {
+///         let [block] = options else { return None };
+///         Some(Self { block: block.parse().ok()? })
+///     }
+/// }
+///
+/// register_format!(Powers);
+/// register_array!(PackedArray<Powers>);
+///
+/// let w = Powers { block: 32 }.quantize(&ops::ones::<f32>(&[8, 64])?)?;
+/// assert_eq!(w.to_string(), "Powers(f32[8,64])");
+/// let x = ops::ones::<f32>(&[2, 64])?;
+/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w])?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [64.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stored format",
+    note = "implement `Format` and `TextForm` for it, and add `register_format!({Self})`"
+)]
+pub trait Format: TextForm + Clone + Eq + Hash + Serialize + DeserializeOwned {
+    /// What its arrays are saved under, with a namespace: `yourcrate.Powers`.
+    const SAVED_AS: &'static str;
+
+    /// How codes and scales are made and read. Equal formats have equal schemes.
+    fn scheme(&self) -> Scheme;
+
+    /// Elements that share a scale, counted row-major.
+    fn block(&self) -> usize;
+
+    /// Checks the options.
+    ///
+    /// # Errors
+    ///
+    /// The format has no such ones.
+    fn check(&self) -> Result<()> {
+        check_block(Self::NAME, self.block())
+    }
+
+    /// The format for an array whose codes lie in this shape: where a row shares a scale, so many elements do.
+    #[must_use]
+    fn on(&self, shape: &[i32]) -> Self {
+        let _ = shape;
+        self.clone()
+    }
+
+    /// Whether blocks lie along the columns of a matrix, whose transpose is then stored.
+    fn by_columns(&self) -> bool {
+        false
+    }
+}
+
+impl<F: Format> Quantizer for F {
+    fn quantize(&self, x: &Array) -> Result<Value> {
+        Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
+    }
 }
 
 /// A format that has a text: its name, and its options behind colons.

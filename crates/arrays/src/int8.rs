@@ -1,75 +1,89 @@
 //! Symmetric 8-bit integers.
 
-use mlx_rs::Array;
-use tacit_core::{Aval, Error, Result};
+use tacit_core::register_array;
 
-use crate::flat::flat_array;
+use crate::format::{Format, Int8Activations, Per, TextForm};
+use crate::kernel::{Coding, Encoding, Scheme};
+use crate::packed_array::PackedArray;
+use crate::register_format;
 
-flat_array! {
-    /// An array of any shape as signed bytes, with the largest magnitude of each row, column or block.
-    ///
-    /// An element is `code * (absmax / 127)`, where the codes run from -127 to 127. A row is a block of as many
-    /// elements as the last axis has; a matrix with a scale for each column is the transpose of one with a scale for
-    /// each row, and is stored so.
-    ///
-    /// ```
-    /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::{Array, ops};
-    /// use tacit_arrays::Int8Array;
-    /// use tacit_core::implicit;
-    ///
-    /// let w = Int8Array::quantize_rows(&ops::ones::<f32>(&[8, 32])?)?;
-    /// let x = ops::ones::<f32>(&[2, 32])?;
-    /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
-    /// assert!(y.dense()?.as_slice::<f32>().iter().all(|y| (y - 32.0).abs() < 1e-4));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// With rows it is the weight of bitsandbytes' `LLM.int8` (Dettmers et al., 2022), whose `SCB` is `absmax`.
-    pub struct Int8Array {
-        /// One byte an element: `i8` of the stored shape.
-        codes,
-        /// The largest magnitude of each block: `f32[ceil(size/block_size)]`.
-        absmax,
-        /// Whether products with the transpose quantize the activations.
-        int8_activations,
-    }
-    "tacit.Int8", INT8, Int8, check_block
+/// An array of any shape as signed bytes, with the largest magnitude of each row, column or block.
+///
+/// An element is `code * (absmax / 127)`, where the codes run from -127 to 127. A row is a block of as many
+/// elements as the last axis has; a matrix with a scale for each column is the transpose of one with a scale for
+/// each row, and is stored so.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::Int8Array;
+/// use tacit_arrays::format::Per;
+/// use tacit_core::implicit;
+///
+/// let w = Int8Array::quantize(&ops::ones::<f32>(&[8, 32])?, Per::Row)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// assert!(y.dense()?.as_slice::<f32>().iter().all(|y| (y - 32.0).abs() < 1e-4));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// With rows it is the weight of bitsandbytes' `LLM.int8` (Dettmers et al., 2022), whose `SCB` is `absmax`.
+pub type Int8Array = PackedArray<Int8>;
+
+/// Symmetric 8-bit integers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Int8 {
+    /// Which elements share a scale.
+    pub per: Per,
 }
 
-impl Int8Array {
-    /// Quantizes each row of `x`, along its last axis.
-    ///
-    /// # Errors
-    ///
-    /// As [`quantize`](Self::quantize).
-    pub fn quantize_rows(x: &Array) -> Result<Self> {
-        Self::quantize(x, x.shape().last().map_or(1, |&last| last.max(1) as usize))
-    }
-
-    /// Quantizes each column of the matrix `x`.
-    ///
-    /// # Errors
-    ///
-    /// As [`quantize`](Self::quantize), or `x` is not a matrix.
-    pub fn quantize_columns(x: &Array) -> Result<Self> {
-        if x.ndim() != 2 {
-            return Err(Error::invalid(
-                format!("{} is not a matrix, which alone has columns", Aval::from(x)),
-                "quantize rows or blocks",
-            ));
-        }
-        Ok(Self { transposed: true, aval: Aval::from(x), ..Self::quantize_rows(&x.t())? })
-    }
-
-    /// The same array, whose products `x W^T` quantize each row of `x` to 8 bits first.
-    ///
-    /// That is faster for many rows. The result differs from the float product by about 3e-3 of its largest magnitude,
-    /// and by 1e-2 at worst. The
-    /// backward pass and products `x W` stay in floats.
-    #[must_use]
-    pub fn with_int8_activations(self) -> Self {
-        Self { int8_activations: true, ..self }
+impl From<Per> for Int8 {
+    fn from(per: Per) -> Self {
+        Self { per }
     }
 }
+
+impl From<usize> for Int8 {
+    fn from(block: usize) -> Self {
+        Per::Block(block).into()
+    }
+}
+
+impl Format for Int8 {
+    const SAVED_AS: &'static str = "tacit.Int8";
+
+    fn scheme(&self) -> Scheme {
+        Scheme::flat(Self::NAME, Encoding::Int8, Coding::Signed)
+    }
+
+    fn block(&self) -> usize {
+        self.per.block()
+    }
+
+    fn on(&self, shape: &[i32]) -> Self {
+        self.per.on(shape).into()
+    }
+
+    fn by_columns(&self) -> bool {
+        self.per == Per::Column
+    }
+}
+
+impl Int8Activations for Int8 {}
+
+impl TextForm for Int8 {
+    const NAME: &'static str = "int8";
+    const FORMS: &'static str = "int8 for rows, int8:columns, or int8:BLOCK";
+
+    fn options(&self) -> String {
+        self.per.options()
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        Per::read(options).map(Self::from)
+    }
+}
+
+register_format!(Int8);
+register_array!(Int8Array);

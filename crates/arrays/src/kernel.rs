@@ -1,25 +1,29 @@
 //! The functions of `tacit-kernels` as MLX primitives: one family for every stored format.
 //!
-//! A [`Format`] says how the children of a packed type are read. Each kernel runs on the packed codes, and its
+//! A [`Scheme`] says how the children of a packed type are read. Each kernel runs on the packed codes, and its
 //! decomposition says the same in plain ops.
 
 mod dequantize;
+mod dynamic8;
 mod encode;
-mod format;
 mod gather;
 mod int8_matmul;
+mod layout;
 mod matmul;
 mod quantize;
+mod scheme;
 #[cfg(test)]
 mod tests;
 
 pub use dequantize::dequantize;
-pub(crate) use format::nested;
-pub use format::{Coding, Format, Layout, Scaling};
+pub use dynamic8::quantize_dynamic8;
 pub use gather::gather_rows;
 pub use int8_matmul::int8_matmul;
+pub use layout::Layout;
+pub(crate) use layout::nested;
 pub use matmul::matmul;
-pub use quantize::{Encoding, quantize};
+pub use quantize::quantize;
+pub use scheme::{Coding, Encoding, Scaling, Scheme};
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Input, Output};

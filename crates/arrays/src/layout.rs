@@ -47,7 +47,7 @@ fn reshape(array: &dyn Packed, shape: &[i32]) -> Result<Value> {
     if stored.transposed {
         return Err(Error::decline("the codes of a transposed view lie in another order"));
     }
-    if stored.format.is_grouped() && shape.last().is_none_or(|&last| !(last as usize).is_multiple_of(stored.unit())) {
+    if stored.scheme.is_grouped() && shape.last().is_none_or(|&last| !(last as usize).is_multiple_of(stored.unit())) {
         return Err(Error::decline("a group would be cut"));
     }
     reshaped(array, stored, shape)
@@ -59,12 +59,12 @@ fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) -> Result<Val
     if stored.transposed {
         stored.aval.shape.reverse();
     }
-    let (codes, scales) = stored.format.children(shape, stored.block);
+    let (codes, scales) = stored.scheme.children(shape, stored.block);
     stored.codes = stored.codes.reshape(&codes)?;
     if let Value::Dense(dense) = &stored.scales {
         stored.scales = dense.reshape(&scales)?.into();
     }
-    if let (Scaling::Float, Some(biases)) = (stored.format.scaling, &stored.modifier) {
+    if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
         stored.modifier = Some(biases.reshape(&scales)?);
     }
     Ok(array.restored(stored).into())
@@ -90,7 +90,7 @@ pub fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Val
     let (inner, unit) = (extent(&old[axis + 1..]), stored.unit());
     let [from, to, whole] = [start[axis], stop[axis], old[axis]].map(|at| at as usize * inner);
     let aligned = [from, to, whole].iter().all(|at| at % unit == 0);
-    let flat = extent(&old[..axis]) == 1 && !stored.format.is_grouped() && from % unit == 0;
+    let flat = extent(&old[..axis]) == 1 && !stored.scheme.is_grouped() && from % unit == 0;
     if !aligned && !flat {
         return Err(Error::decline("the slice does not begin and end with a block"));
     }
@@ -101,11 +101,11 @@ pub fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Val
         let ranges: Vec<ArrayIndexOp> = ranges.chain([(from..to).index_op()]).collect();
         Ok(child.try_index(ranges.as_slice())?)
     };
-    let (bits, width, block) = (stored.format.bits(), stored.format.width(), stored.block);
+    let (bits, width, block) = (stored.scheme.bits(), stored.scheme.width(), stored.block);
     let per_block = |at: usize| at.div_ceil(block);
     let scales = cut(scales, &per_block)?;
     stored.codes = cut(&stored.codes, &|at| (at * bits).div_ceil(width))?;
-    if let (Scaling::Float, Some(biases)) = (stored.format.scaling, &stored.modifier) {
+    if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
         stored.modifier = Some(cut(biases, &per_block)?);
     }
     stored.scales = scales.into();
@@ -125,7 +125,7 @@ pub fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&Value])
         }
         parts.push(part.stored());
     }
-    if stored.format.scaling != Scaling::Float && parts.iter().any(|part| part.modifier.is_some()) {
+    if stored.scheme.scaling != Scaling::Float && parts.iter().any(|part| part.modifier.is_some()) {
         return Err(Error::decline("each part has a factor of its own"));
     }
     let shape = stored.shape();
@@ -133,7 +133,7 @@ pub fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&Value])
     let extents: Vec<usize> = parts.iter().map(|part| extent(&part.shape()[axis..])).collect();
     let (_, heads) = extents.split_last().unwrap_or((&0, &[]));
     let aligned = extents.iter().all(|extent| extent % unit == 0);
-    let flat = outer == 1 && !stored.format.is_grouped() && heads.iter().all(|extent| extent % unit == 0);
+    let flat = outer == 1 && !stored.scheme.is_grouped() && heads.iter().all(|extent| extent % unit == 0);
     if !aligned && !flat {
         return Err(Error::decline("a part does not end with a block"));
     }
@@ -186,7 +186,7 @@ fn scalar(array: &dyn Packed, other: &Array) -> Result<Array> {
 fn scaled(array: &dyn Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<Value> {
     let mut stored = array.stored();
     let wide = |number: &Array| map(&number.as_dtype(Dtype::Float32)?);
-    match (stored.format.scaling, &stored.scales) {
+    match (stored.scheme.scaling, &stored.scales) {
         (Scaling::Float, Value::Dense(scales)) => {
             stored.scales = wide(scales)?.into();
             stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
@@ -211,7 +211,7 @@ fn extent(shape: &[i32]) -> usize {
 impl Stored {
     /// The elements after which a block ends and an element of the array of codes does, too.
     fn unit(&self) -> usize {
-        let (bits, width) = (self.format.bits(), self.format.width());
+        let (bits, width) = (self.scheme.bits(), self.scheme.width());
         let codes = lcm(bits, width) / bits;
         lcm(self.block, codes)
     }

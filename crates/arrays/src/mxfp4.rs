@@ -1,29 +1,75 @@
 //! OCP's MXFP4.
 
-use crate::mx::mx_array;
+use tacit_core::register_array;
+use tacit_kernels::{E2M1, Order};
 
-mx_array! {
-    /// An array of 4 bits an element, E2M1: sign, two bits of exponent, one of mantissa.
-    ///
-    /// Groups of 32 elements of the last axis share a power of two. The layout is that of MLX's mode `mxfp4`. Which
-    /// power a group takes is the [`ScaleRule`](crate::ScaleRule)'s; versions of MLX differ in it, and decode all
-    /// alike.
-    ///
-    /// ```
-    /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::{Array, ops};
-    /// use tacit_arrays::{Mxfp4Array, ScaleRule};
-    /// use tacit_core::implicit;
-    ///
-    /// let w = Mxfp4Array::quantize(&ops::ones::<f32>(&[8, 32])?, ScaleRule::Ceil)?;
-    /// let x = ops::ones::<f32>(&[2, 32])?;
-    /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
-    /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// The format is defined by OCP's Microscaling Formats specification 1.0.
-    pub struct Mxfp4Array;
-    "tacit.Mxfp4", MXFP4, Mxfp4, 8
+use crate::format::{Format, TextForm};
+use crate::kernel::{Coding, Encoding, Scaling, Scheme};
+use crate::mx::{GROUP, ScaleRule, read_rule, rule_option};
+use crate::packed_array::PackedArray;
+use crate::register_format;
+
+/// An array of 4 bits an element, E2M1: sign, two bits of exponent, one of mantissa.
+///
+/// Groups of 32 elements of the last axis share a power of two. The layout is that of MLX's mode `mxfp4`. Which
+/// power a group takes is the [`ScaleRule`](crate::ScaleRule)'s; versions of MLX differ in it, and decode all
+/// alike.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::{Mxfp4Array, ScaleRule};
+/// use tacit_core::implicit;
+///
+/// let w = Mxfp4Array::quantize(&ops::ones::<f32>(&[8, 32])?, ScaleRule::Ceil)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The format is defined by OCP's Microscaling Formats specification 1.0.
+pub type Mxfp4Array = PackedArray<Mxfp4>;
+
+/// OCP's MXFP4: E2M1 with a power of two for each 32 elements of the last axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mxfp4 {
+    /// How the powers are chosen; reading does not depend on it.
+    pub rule: ScaleRule,
 }
+
+impl From<ScaleRule> for Mxfp4 {
+    fn from(rule: ScaleRule) -> Self {
+        Self { rule }
+    }
+}
+
+impl Format for Mxfp4 {
+    const SAVED_AS: &'static str = "tacit.Mxfp4";
+
+    fn scheme(&self) -> Scheme {
+        let coding = Coding::Table { bits: 4, order: Order::LowFirst, values: E2M1 };
+        Scheme::grouped(Self::NAME, Encoding::Mxfp4(self.rule), coding, Scaling::E8m0)
+    }
+
+    fn block(&self) -> usize {
+        GROUP
+    }
+}
+
+impl TextForm for Mxfp4 {
+    const NAME: &'static str = "mxfp4";
+    const FORMS: &'static str = "mxfp4, mxfp4:round or mxfp4:floor";
+
+    fn options(&self) -> String {
+        rule_option(self.rule)
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        read_rule(options).map(Self::from)
+    }
+}
+
+register_format!(Mxfp4);
+register_array!(Mxfp4Array);

@@ -1,38 +1,84 @@
 //! bitsandbytes' 4-bit `NormalFloat`.
 
-use crate::flat::{bitsandbytes_array, flat_array};
+use tacit_core::{Result, register_array};
+use tacit_kernels::{Order, nf4};
 
-flat_array! {
-    /// An array of any shape in 4 bits an element, bit for bit as bitsandbytes stores it.
-    ///
-    /// The elements are flattened row-major and cut into blocks of 32, 64 (the usual choice), 128, up to 4096; each
-    /// block has its largest magnitude in `absmax`, and each element the 4-bit code of a quantile of the normal
-    /// distribution. Transposing a matrix is a view.
-    ///
-    /// ```
-    /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::{Array, ops};
-    /// use tacit_arrays::Nf4Array;
-    /// use tacit_core::{Value, implicit};
-    ///
-    /// let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
-    /// let x = ops::ones::<f32>(&[2, 32])?;
-    /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
-    /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// The format is defined by the paper `QLoRA` (Dettmers et al., 2023) and by bitsandbytes' kernels.
-    pub struct Nf4Array {
-        /// Two codes to a byte, the first in the high nibble: `u8[ceil(size/2)]`.
-        packed,
-        /// The scale of each block: `f32[ceil(size/block_size)]`.
-        absmax,
-        /// Whether products with the transpose quantize the activations.
-        int8_activations,
-    }
-    "tacit.Nf4", NF4, Nf4, check_block_size
+use crate::checks::check_block_size;
+use crate::format::{Format, Int8Activations, TextForm, blocks, read_blocks};
+use crate::kernel::{Coding, Encoding, Scheme};
+use crate::packed_array::PackedArray;
+use crate::register_format;
+
+/// An array of any shape in 4 bits an element, bit for bit as bitsandbytes stores it.
+///
+/// The elements are flattened row-major and cut into blocks of 32, 64 (the usual choice), 128, up to 4096; each
+/// block has its largest magnitude in `absmax`, and each element the 4-bit code of a quantile of the normal
+/// distribution. Transposing a matrix is a view.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::Nf4Array;
+/// use tacit_core::{Value, implicit};
+///
+/// let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The format is defined by the paper `QLoRA` (Dettmers et al., 2023) and by bitsandbytes' kernels.
+pub type Nf4Array = PackedArray<Nf4>;
+
+/// bitsandbytes' NF4: 4-bit quantiles of the normal distribution, in blocks counted row-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Nf4 {
+    /// Elements that share a scale: a power of two from 32 to 4096.
+    pub block: usize,
+    /// Whether the scales are quantized to 8 bits, too.
+    pub double: bool,
 }
 
-bitsandbytes_array!(Nf4Array);
+impl From<usize> for Nf4 {
+    fn from(block: usize) -> Self {
+        Self { block, double: false }
+    }
+}
+
+impl Format for Nf4 {
+    const SAVED_AS: &'static str = "tacit.Nf4";
+
+    fn scheme(&self) -> Scheme {
+        let coding = Coding::Table { bits: 4, order: Order::HighFirst, values: nf4::CODEBOOK };
+        let nested = self.double.then_some(256);
+        Scheme { nested, ..Scheme::flat(Self::NAME, Encoding::Nf4, coding) }
+    }
+
+    fn block(&self) -> usize {
+        self.block
+    }
+
+    fn check(&self) -> Result<()> {
+        check_block_size(Self::NAME, self.block)
+    }
+}
+
+impl Int8Activations for Nf4 {}
+
+impl TextForm for Nf4 {
+    const NAME: &'static str = "nf4";
+    const FORMS: &'static str = "nf4:BLOCK, or nf4:BLOCK:double for quantized scales";
+
+    fn options(&self) -> String {
+        blocks(self.block, self.double)
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        read_blocks(options).map(|(block, double)| Self { block, double })
+    }
+}
+
+register_format!(Nf4);
+register_array!(Nf4Array);

@@ -1,12 +1,14 @@
 //! NVIDIA's NVFP4.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::{Aval, ImplicitArray, Materialize, Result, Value};
+use tacit_core::{Aval, Result, register_array};
+use tacit_kernels::{E2M1, Order};
 
-use crate::checks::{check_children, check_elements, check_groups, stored_shape};
-use crate::kernel::{self, Encoding, Format};
-use crate::linear::Linear;
-use crate::packed::{self, Packed, Stored, dense_scales};
+use crate::checks::check_children;
+use crate::format::{Format, TextForm};
+use crate::kernel::{Coding, Encoding, Scaling, Scheme};
+use crate::packed_array::PackedArray;
+use crate::register_format;
 
 /// An array of 4 bits an element, OCP's E2M1, with a scale in E4M3 for each group of 16 elements of the last axis.
 ///
@@ -17,9 +19,10 @@ use crate::packed::{self, Packed, Stored, dense_scales};
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, ops};
 /// use tacit_arrays::Nvfp4Array;
+/// use tacit_arrays::format::Nvfp4;
 /// use tacit_core::implicit;
 ///
-/// let w = Nvfp4Array::quantize(&ops::full::<f32>(&[8, 32], Array::from_f32(6.0))?, None)?;
+/// let w = Nvfp4Array::quantize(&ops::full::<f32>(&[8, 32], Array::from_f32(6.0))?, Nvfp4::default())?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
 /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [192.0; 16]);
@@ -28,122 +31,58 @@ use crate::packed::{self, Packed, Stored, dense_scales};
 /// ```
 ///
 /// The format is defined by NVIDIA's Blackwell architecture and its cuDNN documentation.
-#[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Nvfp4", family(Packed, Linear))]
-pub struct Nvfp4Array {
-    /// The codes, least significant bits first: `u32[.., k / 8]`.
-    packed: Array,
-    /// The scales as bytes of E4M3: `u8[.., k / 16]`.
-    scales: Array,
-    /// The largest magnitude of the whole tensor that the scales are relative to: `f32[]`.
-    global_scale: Option<Array>,
-    /// Whether the stored matrix has its axes the other way round.
-    #[implicit(aux)]
-    transposed: bool,
-    #[implicit(aux)]
-    aval: Aval,
-}
+pub type Nvfp4Array = PackedArray<Nvfp4>;
 
-/// Elements that share a scale.
-const GROUP: usize = 16;
+/// NVIDIA's NVFP4: E2M1 with a scale in E4M3 for each 16 elements of the last axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Nvfp4 {
+    /// Whether the scales are relative to the largest magnitude of the array, and so use all of E4M3's range.
+    pub global: bool,
+}
 
 impl Nvfp4Array {
-    /// Quantizes `x` in groups of 16 elements of its last axis.
-    ///
-    /// With the largest magnitude of the tensor as `global_scale: f32[]` the scales use all of E4M3's range. It is
-    /// lazy, and works inside `grad` and `compile`.
+    /// Quantizes `x` relative to `global_scale: f32[]`, the largest magnitude of the tensor that `x` is a part of.
     ///
     /// # Errors
     ///
-    /// `x` is not `f32`, `f16` or `bf16`, has no elements, or its last axis is not whole groups; the global scale is
-    /// not a scalar of `f32`. A NaN or an infinity in `x`, or a global scale that is not above zero, is an error of the
-    /// eval.
-    pub fn quantize(x: &Array, global_scale: Option<&Array>) -> Result<Self> {
-        let aval = check(Aval::from(x), global_scale)?;
-        let mut inputs = vec![x.as_dtype(Dtype::Float32)?];
-        inputs.extend(global_scale.cloned());
-        let [packed, scales] = kernel::quantize(Encoding::Nvfp4, GROUP, &inputs)?;
-        Ok(Self { packed, scales, global_scale: global_scale.cloned(), transposed: false, aval })
-    }
-
-    /// The array of codes and scales that were made elsewhere, such as an MLX checkpoint, read as `dtype`.
-    ///
-    /// # Errors
-    ///
-    /// The shapes and dtypes do not belong to one array.
-    pub fn from_parts(packed: Array, scales: Array, global_scale: Option<Array>, dtype: Dtype) -> Result<Self> {
-        let mut shape = packed.shape().to_vec();
-        if let Some(last) = shape.last_mut() {
-            *last = last.saturating_mul(8);
-        }
-        let aval = Aval::new(&shape, dtype);
-        let array = Self { packed, scales, global_scale, transposed: false, aval };
-        array.check()?;
-        Ok(array)
-    }
-
-    /// The codes.
-    #[must_use]
-    pub fn packed(&self) -> &Array {
-        &self.packed
-    }
-
-    /// The scales as bytes of E4M3.
-    #[must_use]
-    pub fn scales(&self) -> &Array {
-        &self.scales
-    }
-
-    /// The largest magnitude that the scales are relative to, if there is one.
-    #[must_use]
-    pub fn global_scale(&self) -> Option<&Array> {
-        self.global_scale.as_ref()
+    /// As [`quantize`](Self::quantize), or the global scale is not a scalar of `f32`. One that is not above zero is an
+    /// error of the eval.
+    pub fn quantize_relative(x: &Array, global_scale: &Array) -> Result<Self> {
+        let scalar = ("the global scale", Aval::new(&[], Dtype::Float32), Aval::from(global_scale));
+        check_children(Nvfp4::NAME, &Aval::from(x), &[scalar])?;
+        Self::coded(x, &Nvfp4 { global: true }, Some(global_scale.clone()))
     }
 }
 
-fn check(aval: Aval, global_scale: Option<&Array>) -> Result<Aval> {
-    check_elements(Format::NVFP4.label, &aval)?;
-    check_groups(Format::NVFP4.label, &aval, GROUP)?;
-    if let Some(global) = global_scale {
-        let scalar = Aval::new(&[], Dtype::Float32);
-        check_children(Format::NVFP4.label, &aval, &[("the global scale", scalar, Aval::from(global))])?;
-    }
-    Ok(aval)
-}
+impl Format for Nvfp4 {
+    const SAVED_AS: &'static str = "tacit.Nvfp4";
 
-impl Materialize for Nvfp4Array {
-    fn materialize(&self) -> Result<Value> {
-        packed::dense(self)
+    fn scheme(&self) -> Scheme {
+        let coding = Coding::Table { bits: 4, order: Order::LowFirst, values: E2M1 };
+        Scheme::grouped(Self::NAME, Encoding::Nvfp4 { global: self.global }, coding, Scaling::E4m3)
     }
 
-    fn check(&self) -> Result<()> {
-        let shape = stored_shape(&self.aval, self.transposed)?;
-        let aval = check(Aval::new(&shape, self.aval.dtype), self.global_scale.as_ref())?;
-        let (codes, groups) = Format::NVFP4.children(&shape, GROUP);
-        let children = [
-            ("packed", Aval::new(&codes, Dtype::Uint32), Aval::from(&self.packed)),
-            ("scales", Aval::new(&groups, Dtype::Uint8), Aval::from(&self.scales)),
-        ];
-        check_children(Format::NVFP4.label, &aval, &children)
+    fn block(&self) -> usize {
+        16
     }
 }
 
-impl Packed for Nvfp4Array {
-    fn stored(&self) -> Stored {
-        Stored {
-            format: Format::NVFP4,
-            codes: self.packed.clone(),
-            scales: (&self.scales).into(),
-            modifier: self.global_scale.clone(),
-            block: GROUP,
-            transposed: self.transposed,
-            aval: self.aval.clone(),
+impl TextForm for Nvfp4 {
+    const NAME: &'static str = "nvfp4";
+    const FORMS: &'static str = "nvfp4, or nvfp4:global for scales relative to the largest magnitude";
+
+    fn options(&self) -> String {
+        if self.global { ":global" } else { "" }.to_owned()
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        match options {
+            [] => Some(Self { global: false }),
+            ["global"] => Some(Self { global: true }),
+            _ => None,
         }
     }
-
-    fn restored(&self, stored: Stored) -> Box<dyn ImplicitArray> {
-        let Stored { codes: packed, scales, modifier: global_scale, transposed, aval, .. } = stored;
-        let scales = dense_scales(&scales, &self.scales);
-        Box::new(Self { packed, scales, global_scale, transposed, aval })
-    }
 }
+
+register_format!(Nvfp4);
+register_array!(Nvfp4Array);

@@ -7,7 +7,7 @@ use tacit_kernels::Orientation;
 
 use crate::cast::{Cast, castable, holds};
 use crate::dynamic8::Dynamic8Array;
-use crate::kernel::{self, Coding, Format, Layout, Scaling};
+use crate::kernel::{self, Coding, Layout, Scaling, Scheme};
 use crate::linear::{Linear, dense_side};
 
 /// The family of arrays of codes and scales: its members are multiplied, gathered, cut, joined and scaled by their codes.
@@ -28,7 +28,7 @@ pub trait Packed: ImplicitArray {
 #[derive(Clone, Debug)]
 pub struct Stored {
     /// How codes and scales are read.
-    pub format: Format,
+    pub scheme: Scheme,
     /// The codes.
     pub codes: Array,
     /// One for each block.
@@ -66,12 +66,12 @@ impl Stored {
 
     /// The children as the kernels read them, for a matrix of `n` rows.
     fn kernel(&self, n: i32) -> Result<(Layout, Vec<Array>)> {
-        let mut format = self.format;
+        let mut scheme = self.scheme;
         let mut children = vec![self.codes.clone()];
         match (&self.scales, self.scales.downcast::<Dynamic8Array>()) {
             (_, Some(nested)) => {
-                format.scaling = Scaling::Nested { block: nested.block_size() };
-                children.extend(match format.coding {
+                scheme.scaling = Scaling::Nested { block: nested.block_size() };
+                children.extend(match scheme.coding {
                     Coding::Signed => nested.scaled(|number| Ok(number.divide(Array::from_f32(127.0))?))?.parts(),
                     // Children that were cast, as a tree of them may be.
                     _ => nested.scaled(|number| Ok(number.as_dtype(Dtype::Float32)?))?.parts(),
@@ -79,26 +79,21 @@ impl Stored {
             }
             (scales, None) => {
                 let scales = scales.dense()?;
-                children.push(match format.coding {
+                children.push(match scheme.coding {
                     Coding::Signed => scales.divide(Array::from_f32(127.0))?,
                     _ => scales,
                 });
             }
         }
         if let Some(modifier) = &self.modifier {
-            children.push(match format.scaling {
+            children.push(match scheme.scaling {
                 Scaling::E4m3 => modifier.divide(Array::from_f32(NVFP4_RANGE))?,
                 _ => modifier.clone(),
             });
         }
         let (n, size) = (n as usize, self.aval.size());
-        Ok((Layout { format, n, k: size.checked_div(n).unwrap_or_default(), block: self.block }, children))
+        Ok((Layout { scheme, n, k: size.checked_div(n).unwrap_or_default(), block: self.block }, children))
     }
-}
-
-/// The scales of a type whose scales are always dense; structural ops give dense ones for dense ones.
-pub(crate) fn dense_scales(scales: &Value, own: &Array) -> Array {
-    scales.as_dense().unwrap_or(own).clone()
 }
 
 /// The dense array.

@@ -1,46 +1,87 @@
 //! -1, 0 and 1, times a scale.
 
-use mlx_rs::Array;
-use tacit_core::Result;
+use tacit_core::register_array;
+use tacit_kernels::{Order, ternary};
 
-use crate::flat::flat_array;
+use crate::format::{Format, Per, TextForm};
+use crate::kernel::{Coding, Encoding, Scheme};
+use crate::packed_array::PackedArray;
+use crate::register_format;
 
-flat_array! {
-    /// An array of any shape in 2 bits an element: -1, 0 or 1, times the scale of its block.
-    ///
-    /// The elements are flattened row-major and cut into blocks, often a whole row; the scale is the mean magnitude.
-    ///
-    /// ```
-    /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::{Array, ops};
-    /// use tacit_arrays::TernaryArray;
-    /// use tacit_core::implicit;
-    ///
-    /// let w = TernaryArray::quantize_rows(&ops::ones::<f32>(&[8, 32])?)?;
-    /// let x = ops::ones::<f32>(&[2, 32])?;
-    /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
-    /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// The rule is that of `BitNet` b1.58 (Ma et al., 2024).
-    pub struct TernaryArray {
-        /// Four codes to a byte, the first in the lowest bits, each the value plus one: `u8[ceil(size/4)]`.
-        packed,
-        /// The scale of each block: `f32[ceil(size/block_size)]`.
-        scales,
-    }
-    "tacit.Ternary", TERNARY, Ternary, check_block
+/// An array of any shape in 2 bits an element: -1, 0 or 1, times the scale of its block.
+///
+/// The elements are flattened row-major and cut into blocks, often a whole row; the scale is the mean magnitude.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::TernaryArray;
+/// use tacit_arrays::format::Per;
+/// use tacit_core::implicit;
+///
+/// let w = TernaryArray::quantize(&ops::ones::<f32>(&[8, 32])?, Per::Row)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The rule is that of `BitNet` b1.58 (Ma et al., 2024).
+pub type TernaryArray = PackedArray<Ternary>;
+
+/// -1, 0 and 1 times a scale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ternary {
+    /// Which elements share a scale.
+    pub per: Per,
 }
 
-impl TernaryArray {
-    /// Quantizes each row of `x`, along its last axis, with a scale of its own.
-    ///
-    /// # Errors
-    ///
-    /// As [`quantize`](Self::quantize).
-    pub fn quantize_rows(x: &Array) -> Result<Self> {
-        Self::quantize(x, x.shape().last().map_or(1, |&last| last.max(1) as usize))
+impl From<Per> for Ternary {
+    fn from(per: Per) -> Self {
+        Self { per }
     }
 }
+
+impl From<usize> for Ternary {
+    fn from(block: usize) -> Self {
+        Per::Block(block).into()
+    }
+}
+
+impl Format for Ternary {
+    const SAVED_AS: &'static str = "tacit.Ternary";
+
+    fn scheme(&self) -> Scheme {
+        let coding = Coding::Table { bits: 2, order: Order::LowFirst, values: ternary::VALUES };
+        Scheme::flat(Self::NAME, Encoding::Ternary, coding)
+    }
+
+    fn block(&self) -> usize {
+        self.per.block()
+    }
+
+    fn on(&self, shape: &[i32]) -> Self {
+        self.per.on(shape).into()
+    }
+
+    fn by_columns(&self) -> bool {
+        self.per == Per::Column
+    }
+}
+
+impl TextForm for Ternary {
+    const NAME: &'static str = "ternary";
+    const FORMS: &'static str = "ternary for rows, ternary:columns, or ternary:BLOCK";
+
+    fn options(&self) -> String {
+        self.per.options()
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        Per::read(options).map(Self::from)
+    }
+}
+
+register_format!(Ternary);
+register_array!(TernaryArray);

@@ -9,9 +9,10 @@ pub(crate) const GROUP: usize = 32;
 ///
 /// With `most` the largest magnitude of the elements and `top` the greatest value of a code (6 in E2M1, 448 in E4M3),
 /// decided in exact arithmetic. Decoding does not depend on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ScaleRule {
     /// `2^ceil(log2(most / top))`, as MLX does from 0.32.2 on: nothing saturates.
+    #[default]
     Ceil,
     /// `2^round(log2(most / top))`, as MLX did before: half of the groups saturate, by less than half.
     Round,

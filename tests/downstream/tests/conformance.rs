@@ -1,7 +1,9 @@
 //! The conformance suite on types of a crate that depends on it and on the facade.
 
 use mlx_rs::{Array, ops};
+use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
 use tacit::prelude::*;
+use tacit::{register_array, register_format};
 use tacit_conformance::{Subject, conformance, handlers};
 
 /// A number times the identity.
@@ -35,10 +37,46 @@ fn scalar_matmul(_op: &op::Matmul, x: &Array, w: &Scalar) -> Result<Array> {
     Ok(x.multiply(&w.factor)?)
 }
 
+/// A codebook of 3 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Powers {
+    block: usize,
+}
+
+impl Format for Powers {
+    const SAVED_AS: &'static str = "downstream.Powers";
+
+    fn scheme(&self) -> Scheme {
+        Scheme::codebook(Self::NAME, &[-1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0])
+    }
+
+    fn block(&self) -> usize {
+        self.block
+    }
+}
+
+impl TextForm for Powers {
+    const NAME: &'static str = "powers";
+    const FORMS: &'static str = "powers:BLOCK";
+
+    fn options(&self) -> String {
+        format!(":{}", self.block)
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        let [block] = options else { return None };
+        Some(Self { block: block.parse().ok()? })
+    }
+}
+
+register_format!(Powers);
+register_array!(PackedArray<Powers>);
+
 // ANCHOR: suite
 conformance! {
     straight_through: ste;
     scalar: |x| Scalar::like(x), ignores_values(), shared_children(), tolerance(4e-5);
+    powers: |x| Powers { block: 32 }.quantize(x), within(0.26), exact_zero(), refuses_non_finite();
 }
 // ANCHOR_END: suite
 

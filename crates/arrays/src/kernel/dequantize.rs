@@ -22,7 +22,7 @@ pub(super) struct Dequantize {
 
 impl Kernel for Dequantize {
     fn name(&self) -> &'static str {
-        self.layout.format.dequantize
+        self.layout.scheme.kernel("Dequantize")
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {

@@ -5,26 +5,32 @@ use std::f64::consts::SQRT_2;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit_kernels::{Order, ScaleRule, dynamic8 as dynamic, fp4, nf4};
+use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4};
 
-use super::format::{E4M3, E8M0, digits, looked_up};
-use super::{Coding, Encoding, Format};
+use super::layout::{E4M3, E8M0, digits, looked_up};
+use super::{Coding, Encoding, Scheme};
 
 type Ops<T> = Result<T, Exception>;
 
 /// The codes of `x` as bytes, one an element, in whole blocks; and what each block stores.
-pub(super) fn encoded(encoding: Encoding, x: &Array, block: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
+pub(super) fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
     let size = x.size();
     let x = blocks(x, block)?;
     let absmax = || x.abs()?.max_axis(-1, true);
-    let made = match encoding {
-        Encoding::Nf4 => nearest(&x, &nf4::THRESHOLDS, &std::array::from_fn(|rank| rank as u8))?,
-        Encoding::Fp4 => {
-            let (thresholds, by_rank) = midpoints(&fp4::CODEBOOK);
-            nearest(&x, &thresholds, &by_rank)?
+    let made = match scheme.encoding {
+        Encoding::Nearest => {
+            let table = table(scheme.table().unwrap_or_default())?;
+            let scale = absmax()?.divide(number(table.top()))?;
+            let ranks = rank(&x.multiply(&reciprocal(&scale)?)?, table.thresholds())?;
+            vec![by_rank(&table, ranks)?, scale]
         }
-        Encoding::Dynamic8 => return Err(Exception::custom("it has a function of its own")),
-        Encoding::Affine(bits) => affine(&x, bits)?,
+        Encoding::Nf4 => vec![rank(&unit(&x, &absmax()?)?, &nf4::THRESHOLDS)?, absmax()?],
+        Encoding::Fp4 => {
+            let table = table(&fp4::CODEBOOK)?;
+            let ranks = rank(&unit(&x, &absmax()?)?, table.thresholds())?;
+            vec![by_rank(&table, ranks)?, absmax()?]
+        }
+        Encoding::Affine => affine(&x, scheme.bits() as u32)?,
         Encoding::Int8 => {
             let absmax = absmax()?;
             let zero = absmax.eq(number(0.0))?;
@@ -39,7 +45,7 @@ pub(super) fn encoded(encoding: Encoding, x: &Array, block: usize, global: Optio
             let (scale, byte) = power_of_two(&absmax()?, rule, 448.0)?;
             vec![to_e4m3(&x.divide(scale)?)?, byte]
         }
-        Encoding::Nvfp4 => {
+        Encoding::Nvfp4 { .. } => {
             let enc = global.map_or_else(|| Ok(number(1.0)), |most| number(448.0 * 6.0).divide(most))?;
             let byte = to_e4m3(&absmax()?.divide(number(6.0))?.multiply(&enc)?)?;
             let rounded = looked_up(&*E4M3, &byte)?;
@@ -60,17 +66,19 @@ pub(super) fn encoded(encoding: Encoding, x: &Array, block: usize, global: Optio
 }
 
 /// Codes of one byte each in the bytes or words of the format, of which `size` count.
-pub(super) fn packed(codes: &Array, format: Format, size: usize) -> Ops<Array> {
+pub(super) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
     let codes = codes.reshape(&[-1])?.try_index(..size as i32)?;
-    let bits = format.bits();
-    let (order, pad) = match format.coding {
-        Coding::Table { order, .. } if format.label == "nf4" => (order, 7u8),
-        Coding::Table { order, .. } => (order, u8::from(format.label == "ternary")),
-        Coding::Signed => return Ok(codes),
-        Coding::Unsigned { .. } | Coding::E4m3 => (Order::LowFirst, 0),
+    let bits = scheme.bits();
+    let (order, pad) = match (scheme.coding, scheme.encoding) {
+        (Coding::Signed, _) => return Ok(codes),
+        (Coding::Table { order, .. }, Encoding::Nf4) => (order, 7u8),
+        (Coding::Table { order, .. }, Encoding::Ternary) => (order, 1),
+        (Coding::Table { order, .. }, _) => (order, 0),
+        _ => (Order::LowFirst, 0),
     };
-    let whole = (size * bits).div_ceil(8) * 8 / bits;
-    let codes = ops::pad(&codes, &[(0, (whole - size) as i32)][..], Array::from_slice(&[pad], &[]), None)?;
+    // Whole bytes of all widths.
+    let missing = size.next_multiple_of(8) - size;
+    let codes = ops::pad(&codes, &[(0, missing as i32)][..], Array::from_slice(&[pad], &[]), None)?;
     let (mut shifts, mut places) =
         ((0..bits as u32).collect::<Vec<_>>(), (0..8).map(|bit| 1u8 << bit).collect::<Vec<_>>());
     if order == Order::HighFirst {
@@ -79,58 +87,44 @@ pub(super) fn packed(codes: &Array, format: Format, size: usize) -> Ops<Array> {
     }
     let ones = digits(&codes, &shifts, 2)?.reshape(&[-1, 8])?;
     let bytes = ones.multiply(Array::from_slice(&places, &[8]))?.sum_axis(-1, None)?.as_dtype(Dtype::Uint8)?;
-    bytes.view_dtype(format.storage)
+    bytes.try_index(..(size * bits).div_ceil(8) as i32)?.view_dtype(scheme.storage)
 }
 
-/// Codes, scales and the mean that was taken off first.
-pub(super) fn dynamic8(x: &Array, block: usize) -> Ops<Vec<Array>> {
-    let mean = x.mean(None)?;
-    let (size, centered) = (x.size() as i32, blocks(&x.subtract(&mean)?, block)?);
-    let absmax = centered.abs()?.max_axis(-1, true)?;
-    let map = dynamic::map();
-    let midpoints: Vec<f32> = map.windows(2).map(|pair| f32::midpoint(pair[0], pair[1])).collect();
-    let codes = rank(&unit(&centered, &absmax)?, &midpoints)?.reshape(&[-1])?.try_index(..size)?;
-    Ok(vec![codes, absmax.reshape(&[-1])?, mean])
-}
-
-fn number(value: f32) -> Array {
+pub(super) fn number(value: f32) -> Array {
     Array::from_f32(value)
 }
 
 /// Whole blocks, the last one filled up with zeros: `f32[blocks, block]`.
-fn blocks(x: &Array, block: usize) -> Ops<Array> {
+pub(super) fn blocks(x: &Array, block: usize) -> Ops<Array> {
     let size = x.size();
     let missing = size.div_ceil(block) * block - size;
     ops::pad(&x.reshape(&[-1])?, &[(0, missing as i32)][..], None, None)?.reshape(&[-1, block as i32])
 }
 
 /// `x` scaled into [-1, 1].
-fn unit(x: &Array, absmax: &Array) -> Ops<Array> {
-    let least = ops::maximum(absmax, number(1e-38))?;
-    ops::clip(x.multiply(&least.reciprocal()?)?, (-1.0, 1.0))
+pub(super) fn unit(x: &Array, absmax: &Array) -> Ops<Array> {
+    ops::clip(x.multiply(&reciprocal(absmax)?)?, (-1.0, 1.0))
+}
+
+fn reciprocal(scale: &Array) -> Ops<Array> {
+    ops::maximum(scale, number(1e-38))?.reciprocal()
 }
 
 /// How many of the ascending thresholds each element is above.
-fn rank(x: &Array, thresholds: &[f32]) -> Ops<Array> {
+pub(super) fn rank(x: &Array, thresholds: &[f32]) -> Ops<Array> {
     let thresholds = Array::from_slice(thresholds, &[thresholds.len() as i32]);
     // Codes have no gradient, and MLX has none for their integer ops.
     let above = stop_gradient(x)?.expand_dims(-1)?.gt(thresholds)?;
     above.as_dtype(Dtype::Int32)?.sum_axis(-1, None)?.as_dtype(Dtype::Uint8)
 }
 
-/// What lies halfway between neighboring values, and the codes from the least value to the greatest.
-fn midpoints(codebook: &[f32; 16]) -> ([f32; 15], [u8; 16]) {
-    let mut by_rank: [u8; 16] = std::array::from_fn(|code| code as u8);
-    // The code that bitsandbytes does not use stands before the one that it does.
-    by_rank.sort_by(|&a, &b| codebook[usize::from(a)].total_cmp(&codebook[usize::from(b)]));
-    let value = |rank: usize| codebook[usize::from(by_rank[rank])];
-    (std::array::from_fn(|rank| f32::midpoint(value(rank), value(rank + 1))), by_rank)
+fn table(values: &[f32]) -> Ops<Table<'_>> {
+    Table::new(values).map_err(|error| Exception::custom(error.to_string()))
 }
 
-fn nearest(x: &Array, thresholds: &[f32; 15], by_rank: &[u8; 16]) -> Ops<Vec<Array>> {
-    let absmax = x.abs()?.max_axis(-1, true)?;
-    let ranks = rank(&unit(x, &absmax)?, thresholds)?;
-    Ok(vec![Array::from_slice(by_rank, &[16]).take_axis(ranks, 0)?, absmax])
+/// The codes of these ranks.
+fn by_rank(table: &Table, ranks: Array) -> Ops<Array> {
+    Array::from_slice(table.by_rank(), &[table.by_rank().len() as i32]).take_axis(ranks, 0)
 }
 
 fn affine(x: &Array, bits: u32) -> Ops<Vec<Array>> {

@@ -22,7 +22,7 @@ pub(super) struct GatherRows {
 
 impl Kernel for GatherRows {
     fn name(&self) -> &'static str {
-        self.layout.format.gather
+        self.layout.scheme.kernel("GatherRows")
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {

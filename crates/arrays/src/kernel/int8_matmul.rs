@@ -32,7 +32,7 @@ pub(super) fn exact(layout: Layout) -> Matmul {
 
 impl Kernel for Int8Matmul {
     fn name(&self) -> &'static str {
-        self.exact.layout.format.int8_matmul
+        self.exact.layout.scheme.kernel("Int8Matmul")
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {

@@ -24,7 +24,7 @@ pub(super) struct Matmul {
 
 impl Kernel for Matmul {
     fn name(&self) -> &'static str {
-        self.layout.format.matmul
+        self.layout.scheme.kernel("Matmul")
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {

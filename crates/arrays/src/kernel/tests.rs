@@ -4,14 +4,17 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::kernel::{Kernel, apply};
-use tacit_kernels::{Orientation, ScaleRule};
+use tacit_kernels::Orientation;
 
 use super::dequantize::Dequantize;
+use super::dynamic8::Dynamic8Quantize;
 use super::gather::GatherRows;
 use super::int8_matmul::{Int8Matmul, exact};
 use super::matmul::Matmul;
 use super::quantize::Quantize;
-use super::{Encoding, Format, Layout, Scaling};
+use super::{Coding, Layout, Scaling, Scheme};
+use crate::ScaleRule;
+use crate::format::{Affine, Binary, E5m2, Format, Fp4, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary};
 
 type Outputs = Result<Vec<Array>, Exception>;
 
@@ -26,39 +29,57 @@ struct Case {
     children: Vec<Array>,
 }
 
-fn case(encoding: Encoding, n: usize, k: usize, block: usize) -> Case {
+fn case(format: &impl Format, n: usize, k: usize) -> Case {
+    let (scheme, block) = (Scheme { nested: None, ..format.scheme() }, format.block());
     let x = normal((n * k) as u64, &[n as i32, k as i32]);
-    let children = apply(Quantize { encoding, block }, &[x]).expect("quantizes");
-    let format = encoding.format().expect("has a format");
-    Case { layout: Layout { format, n, k, block }, children }
+    let children = apply(Quantize { scheme, block }, &[x]).expect("quantizes");
+    Case { layout: Layout { scheme, n, k, block }, children }
 }
 
-fn nested(encoding: Encoding, n: usize, k: usize, block: usize, inner: usize) -> Case {
-    let Case { mut layout, mut children } = case(encoding, n, k, block);
+fn nested(format: &impl Format, n: usize, k: usize, inner: usize) -> Case {
+    let Case { mut layout, mut children } = case(format, n, k);
     let absmax = children.pop().expect("scales");
-    children.extend(apply(Quantize { encoding: Encoding::Dynamic8, block: inner }, &[absmax]).expect("quantizes"));
-    layout.format.scaling = Scaling::Nested { block: inner };
+    children.extend(apply(Dynamic8Quantize { block: inner }, &[absmax]).expect("quantizes"));
+    layout.scheme.scaling = Scaling::Nested { block: inner };
     Case { layout, children }
 }
+
+/// Tables of each number of bits that no format of ours has.
+const TABLES: [Scheme; 4] = [
+    Scheme::codebook("table1", &[0.5, -1.0]),
+    Scheme::codebook("table2", &[0.0, -1.0, 0.25, 3.0]),
+    Scheme::codebook("table3", &[-1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0]),
+    Scheme::codebook(
+        "table4",
+        &[-1.0, -0.7, -0.5, -0.4, -0.3, -0.2, -0.1, 0.0, 0.08, 0.15, 0.25, 0.33, 0.44, 0.56, 0.72, 0.9],
+    ),
+];
 
 /// Shapes whose rows fit the blocks, straddle them, and leave an odd tail.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for encoding in [Encoding::Nf4, Encoding::Fp4] {
-        cases.extend([(4, 64, 32), (6, 50, 64), (7, 37, 64), (3, 5, 4096)].map(|(n, k, b)| case(encoding, n, k, b)));
-        cases.push(nested(encoding, 30, 37, 32, 32));
+    for (n, k, block) in [(4, 64, 32), (6, 50, 64), (7, 37, 64), (3, 5, 4096)] {
+        cases.extend([case(&Nf4::from(block), n, k), case(&Fp4::from(block), n, k)]);
     }
-    for encoding in [Encoding::Int8, Encoding::Ternary, Encoding::Binary] {
-        cases.extend([(4, 64, 32), (7, 37, 37), (3, 5, 4)].map(|(n, k, b)| case(encoding, n, k, b)));
+    cases.extend([nested(&Nf4::from(32), 30, 37, 32), nested(&Fp4::from(32), 30, 37, 32)]);
+    for (n, k, block) in [(4, 64, 32), (7, 37, 37), (3, 5, 4)] {
+        let per = Per::Block(block);
+        cases.extend([case(&Int8 { per }, n, k), case(&Ternary { per }, n, k), case(&Binary { per }, n, k)]);
+        cases.push(case(&E5m2 { block }, n, k));
+        for scheme in TABLES {
+            let x = normal((n * k) as u64, &[n as i32, k as i32]);
+            let children = apply(Quantize { scheme, block }, &[x]).expect("quantizes");
+            cases.push(Case { layout: Layout { scheme, n, k, block }, children });
+        }
     }
     for bits in [2, 3, 4, 5, 6, 8] {
-        cases.push(case(Encoding::Affine(bits), 5, 96, 32));
-        cases.push(case(Encoding::Affine(bits), 3, 128, 64));
+        cases.push(case(&Affine { bits, group: 32 }, 5, 96));
+        cases.push(case(&Affine { bits, group: 64 }, 3, 128));
     }
-    cases.push(case(Encoding::Mxfp4(ScaleRule::Ceil), 5, 64, 32));
-    cases.push(case(Encoding::Mxfp8(ScaleRule::Round), 5, 64, 32));
-    cases.push(case(Encoding::Nvfp4, 5, 48, 16));
-    let mut scaled = case(Encoding::Nvfp4, 5, 48, 16);
+    cases.push(case(&Mxfp4 { rule: ScaleRule::Ceil }, 5, 64));
+    cases.push(case(&Mxfp8 { rule: ScaleRule::Round }, 5, 64));
+    cases.push(case(&Nvfp4::default(), 5, 48));
+    let mut scaled = case(&Nvfp4::default(), 5, 48);
     scaled.children.push(Array::from_f32(0.37));
     cases.push(scaled);
     cases
@@ -121,42 +142,43 @@ fn check<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], argnums: &[i32], t
     }
 }
 
-fn encodings() -> Vec<(Encoding, usize, f64)> {
-    let mut all = vec![(Encoding::Nvfp4, 16, 0.0)];
+fn schemes() -> Vec<(Scheme, usize, f64)> {
+    let mut all = vec![(Nvfp4::default().scheme(), 16, 0.0)];
     for block in [32, 64, 4096] {
-        all.extend([(Encoding::Nf4, block, 0.0), (Encoding::Fp4, block, 0.0), (Encoding::Int8, block, 0.0)]);
+        let per = Per::Block(block);
+        all.extend([Nf4::from(block).scheme(), Fp4::from(block).scheme()].map(|scheme| (scheme, block, 0.0)));
+        all.extend([Int8 { per }.scheme(), E5m2 { block }.scheme()].map(|scheme| (scheme, block, 0.0)));
         // Means of magnitudes are summed in another order.
-        all.extend([(Encoding::Ternary, block, 1e-6), (Encoding::Binary, block, 1e-6)]);
+        all.extend([Ternary { per }.scheme(), Binary { per }.scheme()].map(|scheme| (scheme, block, 1e-6)));
+        all.extend(TABLES.map(|scheme| (scheme, block, 0.0)));
     }
     for rule in [ScaleRule::Ceil, ScaleRule::Round, ScaleRule::Floor] {
-        all.extend([(Encoding::Mxfp4(rule), 32, 0.0), (Encoding::Mxfp8(rule), 32, 0.0)]);
+        all.extend([Mxfp4 { rule }.scheme(), Mxfp8 { rule }.scheme()].map(|scheme| (scheme, 32, 0.0)));
     }
-    all.extend([2, 3, 4, 5, 6, 8].map(|bits| (Encoding::Affine(bits), 32, 0.0)));
+    all.extend([2, 3, 4, 5, 6, 8].map(|bits| (Affine { bits, group: 32 }.scheme(), 32, 0.0)));
     all
 }
 
 #[test]
 fn quantize_equals_its_decomposition_bit_for_bit() {
-    for (encoding, block, tolerance) in encodings() {
-        let grouped = encoding.format().expect("has a format").is_grouped();
-        let sizes = if grouped { &[32, 64, 96, 1024][..] } else { &[1, 31, 32, 33, 64, 100, 1001] };
+    for (scheme, block, tolerance) in schemes() {
+        let sizes = if scheme.is_grouped() { &[32, 64, 96, 1024][..] } else { &[1, 31, 32, 33, 64, 100, 1001] };
         for &size in sizes {
-            check(|| Quantize { encoding, block }, &[normal(size as u64, &[size])], &[], tolerance);
+            check(|| Quantize { scheme, block }, &[normal(size as u64, &[size])], &[], tolerance);
         }
         let zeros = ops::zeros::<f32>(&[64]).expect("zeros");
-        check(|| Quantize { encoding, block }, &[zeros], &[], tolerance);
+        check(|| Quantize { scheme, block }, &[zeros], &[], tolerance);
     }
     let global = [normal(1, &[64]), Array::from_f32(3.0)];
-    check(|| Quantize { encoding: Encoding::Nvfp4, block: 16 }, &global, &[], 0.0);
+    check(|| Quantize { scheme: Nvfp4 { global: true }.scheme(), block: 16 }, &global, &[], 0.0);
 }
 
 #[test]
 fn nested_scales_equal_their_decomposition() {
     for size in [1, 100, 1001] {
         let x = normal(3, &[size]).abs().expect("abs");
-        let made =
-            apply(Quantize { encoding: Encoding::Dynamic8, block: 256 }, std::slice::from_ref(&x)).expect("runs");
-        let plain = Quantize { encoding: Encoding::Dynamic8, block: 256 }.decompose(&[x]).expect("runs");
+        let made = apply(Dynamic8Quantize { block: 256 }, std::slice::from_ref(&x)).expect("runs");
+        let plain = Dynamic8Quantize { block: 256 }.decompose(&[x]).expect("runs");
         let [found, expected] =
             [made, plain].map(|made| super::nested(&made[0], &made[1], &made[2], 256).expect("decodes"));
         // The means are summed in another order, so a number may take the neighboring code, 1 in 64 apart at most.
@@ -207,7 +229,8 @@ fn matmul_equals_its_decomposition() {
 #[test]
 fn int8_matmul_equals_its_decomposition_and_has_the_gradient_of_the_product() {
     for Case { layout, children } in cases() {
-        if !["nf4", "fp4", "int8"].contains(&layout.format.label) {
+        let takes = matches!(layout.scheme.coding, Coding::Table { bits: 4, .. } | Coding::Signed);
+        if !takes || layout.scheme.is_grouped() {
             continue;
         }
         let inputs = [&[normal(2, &[3, layout.k as i32])], children.as_slice()].concat();
@@ -232,9 +255,10 @@ fn int8_matmul_equals_its_decomposition_and_has_the_gradient_of_the_product() {
 #[test]
 fn a_gradient_through_the_quantizer_reaches_only_the_largest_of_each_block() {
     let x = Array::from_slice(&[0.5f32, -2.0, 1.0], &[3]);
-    let layout = Layout { format: Format::NF4, n: 1, k: 3, block: 32 };
+    let scheme = Nf4::from(32).scheme();
+    let layout = Layout { scheme, n: 1, k: 3, block: 32 };
     let mut gradient = transforms::grad(|x: &Array| {
-        let children: [Array; 2] = super::quantize(Encoding::Nf4, 32, std::slice::from_ref(x))?;
+        let children = super::quantize(scheme, 32, std::slice::from_ref(x))?;
         super::dequantize(layout, &children, Dtype::Float32)?.sum(None)
     });
     let gradient = floats(&gradient(&x).expect("runs")).expect("floats");

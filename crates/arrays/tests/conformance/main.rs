@@ -5,10 +5,10 @@ mod statistics;
 mod structured;
 
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::Affine;
+use tacit_arrays::format::{Affine, Nf4, Per};
 use tacit_arrays::{
-    AffineArray, BinaryArray, Constant, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
-    TernaryArray, ste,
+    AffineArray, BinaryArray, Constant, E5m2Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
+    ScaleRule, TernaryArray, ste,
 };
 use tacit_conformance::conformance;
 use tacit_core::Result;
@@ -20,15 +20,16 @@ use structured::{
 conformance! {
     straight_through: ste;
     nf4: |x| Nf4Array::quantize(x, 32), within(0.16), exact_zero(), refuses_non_finite(), thresholds(&NF4);
-    nf4_double: |x| Nf4Array::quantize_double(x, 64), within(0.17), floor(1e-6), refuses_non_finite();
+    nf4_double: |x| Nf4Array::quantize(x, Nf4 { block: 64, double: true }), within(0.17), floor(1e-6), refuses_non_finite();
     fp4: |x| Fp4Array::quantize(x, 32), within(0.2), exact_zero(), refuses_non_finite();
     affine_4: |x| AffineArray::quantize(x, Affine { bits: 4, group: 32 }), within(0.14), floor(1e-6), refuses_non_finite(), overflows();
     affine_8: |x| AffineArray::quantize(x, Affine { bits: 8, group: 32 }), within(0.009), floor(1e-6), refuses_non_finite(), overflows();
     int8: |x| Int8Array::quantize(x, 32), within(0.006), exact_zero(), refuses_non_finite(), overflows();
-    int8_columns: |x| Int8Array::quantize_columns(x), within(0.006), exact_zero(), refuses_non_finite(), overflows();
+    int8_columns: |x| Int8Array::quantize(x, Per::Column), within(0.006), exact_zero(), refuses_non_finite(), overflows();
     mxfp4: |x| Mxfp4Array::quantize(x, ScaleRule::Ceil), within(0.35), exact_zero(), refuses_non_finite(), overflows();
     mxfp8: |x| Mxfp8Array::quantize(x, ScaleRule::Ceil), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
+    e5m2: |x| E5m2Array::quantize(x, 32), within(0.13), exact_zero(), refuses_non_finite();
     ternary: |x| TernaryArray::quantize(x, 32), within(1.0), exact_zero(), refuses_non_finite();
     binary: |x| BinaryArray::quantize(x, 32), within(1.0), refuses_non_finite();
     ste_nf4: |x| ste(|x: &Array| Nf4Array::quantize(x, 32))(x), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
@@ -64,7 +65,7 @@ const NF4: [f32; 3] = [-0.848_096_4, 0.039_790_15, 0.642_786_9];
 /// NVFP4 reaches no further than 448 times 6 of its global scale, which is therefore the largest magnitude.
 fn nvfp4(x: &Array) -> Result<Nvfp4Array> {
     let most = ops::maximum(x.as_dtype(Dtype::Float32)?.abs()?.max(None)?, Array::from_f32(1e-30))?;
-    Nvfp4Array::quantize(x, Some(&most))
+    Nvfp4Array::quantize_relative(x, &most)
 }
 
 /// Normal numbers of a seed.

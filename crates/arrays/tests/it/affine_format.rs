@@ -2,9 +2,9 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::AffineArray;
-use tacit_arrays::format::Affine;
+use tacit_arrays::format::{Affine, Parts};
 use tacit_conformance::oracle::floats;
-use tacit_core::{ImplicitArray, Value};
+use tacit_core::{Aval, ImplicitArray, Value};
 
 use crate::operands::normal;
 
@@ -77,10 +77,9 @@ fn bytes_are_those_of_mlx_and_so_is_the_array_of_its_parts() {
                     assert!(found.eq_exact(expected).expect("evaluates"));
                 }
                 let read = AffineArray::from_parts(
-                    packed,
-                    scales,
-                    biases,
+                    Parts { biases: Some(biases), ..Parts::new(packed, scales) },
                     Affine { bits: bits as u32, group: group_size as usize },
+                    Aval::from(&x),
                 )
                 .expect("fits");
                 for array in [array, read] {

@@ -3,9 +3,10 @@
 use expect_test::{Expect, expect};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::{Affine, Binary, E5m2, Format, Fp4, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Parts, Per, Ternary};
 use tacit_arrays::{
     AffineArray, BinaryArray, Dynamic8Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
-    ScaleRule, TernaryArray,
+    PackedArray, ScaleRule, TernaryArray,
 };
 use tacit_core::store;
 use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
@@ -56,34 +57,35 @@ fn half_types_are_quantized_as_their_f32_values() {
     }
 }
 
+/// The array made of its parts, if it is of the format `F`.
+fn again<F: Format>(value: &Value) -> Option<Value> {
+    let own = value.downcast::<PackedArray<F>>()?;
+    let parts = Parts {
+        biases: own.biases().cloned(),
+        global_scale: own.global_scale().cloned(),
+        ..Parts::new(own.codes().clone(), own.scales())
+    };
+    let made = PackedArray::<F>::from_parts(parts, own.format().clone(), value.aval().expect("an aval"));
+    Some(made.expect("fits").into())
+}
+
 #[test]
 fn the_parts_of_an_array_are_the_array() {
     let x = normal(1, &[6, 64]);
-    let aval = || Aval::new(&[6, 64], F32);
     for value in every(F32, 1, &[6, 64]) {
-        let Value::Implicit(array) = &value else { panic!("it is packed") };
-        let parts = children(&**array);
-        let dense_part = |at: usize| parts[at].as_dense().expect("dense").clone();
-        let again: Value = if let Some(own) = value.downcast::<Nf4Array>() {
-            Nf4Array::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
-        } else if let Some(own) = value.downcast::<Fp4Array>() {
-            Fp4Array::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
-        } else if let Some(own) = value.downcast::<Int8Array>() {
-            Int8Array::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
-        } else if let Some(own) = value.downcast::<TernaryArray>() {
-            TernaryArray::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
-        } else if let Some(own) = value.downcast::<BinaryArray>() {
-            BinaryArray::from_parts(dense_part(0), parts[1].clone(), own.block_size(), aval()).expect("fits").into()
-        } else if let Some(own) = value.downcast::<AffineArray>() {
-            AffineArray::from_parts(dense_part(0), dense_part(1), dense_part(2), own.format()).expect("fits").into()
-        } else if value.downcast::<Mxfp4Array>().is_some() {
-            Mxfp4Array::from_parts(dense_part(0), dense_part(1), F32).expect("fits").into()
-        } else if value.downcast::<Mxfp8Array>().is_some() {
-            Mxfp8Array::from_parts(dense_part(0), dense_part(1), F32).expect("fits").into()
-        } else {
-            let global = parts.get(2).map(|_| dense_part(2));
-            Nvfp4Array::from_parts(dense_part(0), dense_part(1), global, F32).expect("fits").into()
-        };
+        let rebuilt = [
+            again::<Nf4>,
+            again::<Fp4>,
+            again::<Int8>,
+            again::<Ternary>,
+            again::<Binary>,
+            again::<E5m2>,
+            again::<Affine>,
+            again::<Mxfp4>,
+            again::<Mxfp8>,
+            again::<Nvfp4>,
+        ];
+        let again = rebuilt.iter().find_map(|again| again(&value)).expect("it is one of them");
         assert!(same(&dense(&again), &dense(&value)), "{value}");
     }
     let absmax = x.reshape(&[-1]).expect("flat");
@@ -95,7 +97,7 @@ fn the_parts_of_an_array_are_the_array() {
 
 #[test]
 fn a_stored_array_is_the_array() {
-    let columns = Int8Array::quantize_columns(&normal(1, &[6, 64])).expect("quantizes").with_int8_activations();
+    let columns = Int8Array::quantize(&normal(1, &[6, 64]), Per::Column).expect("quantizes").with_int8_activations();
     let scalar = Nf4Array::quantize(&normal(1, &[]), 64).expect("quantizes");
     for value in every(Dtype::Bfloat16, 1, &[6, 64]).into_iter().chain([columns.into(), scalar.into()]) {
         let Value::Implicit(array) = &value else { panic!("it is packed") };
@@ -109,8 +111,8 @@ fn a_stored_array_is_the_array() {
 #[test]
 fn a_scale_for_each_column_is_a_view_of_one_for_each_row() {
     let x = normal(1, &[40, 96]);
-    let w = Value::from(Int8Array::quantize_columns(&x).expect("quantizes"));
-    let rows = Value::from(Int8Array::quantize_rows(&x.t()).expect("quantizes"));
+    let w = Value::from(Int8Array::quantize(&x, Per::Column).expect("quantizes"));
+    let rows = Value::from(Int8Array::quantize(&x.t(), Per::Row).expect("quantizes"));
     assert!(same(&dense(&w), &dense(&rows).t()));
     let operands = |columns| [Value::from(normal(2, &[3, columns])), w.clone()];
     oracle(F32).check("x W", &operands(40), |arrays| Ok(vec![arrays[0].matmul(&arrays[1])?]));
@@ -122,7 +124,7 @@ fn a_scale_for_each_column_is_a_view_of_one_for_each_row() {
 fn how_far_a_format_is_from_the_array() {
     let x = normal(1, &[64, 128]);
     // Mean magnitudes of the difference on N(0, 1), of each entry of the table of formats.
-    let bounds = [0.075, 0.08, 0.1, 0.105, 0.08, 0.17, 0.01, 0.01, 0.12, 0.03, 0.1, 0.1, 0.4, 0.5];
+    let bounds = [0.075, 0.08, 0.1, 0.105, 0.08, 0.17, 0.01, 0.01, 0.12, 0.03, 0.1, 0.1, 0.4, 0.05, 0.5];
     for (format, bound) in FORMATS.iter().zip(bounds) {
         let change = dense(&(format.of)(&x).expect("quantizes")).subtract(&x).expect("subtracts");
         let mean = change.abs().and_then(|change| change.mean(None)).expect("a mean").item_exact::<f32>();
@@ -134,10 +136,10 @@ fn how_far_a_format_is_from_the_array() {
 fn double_quantization_keeps_the_codes() {
     let x = normal(1, &[256, 128]);
     let single = Nf4Array::quantize(&x, 64).expect("quantizes");
-    let double = Nf4Array::quantize_double(&x, 64).expect("quantizes");
-    assert!(same(single.packed(), double.packed()));
-    let exact = single.absmax().as_dense().expect("dense");
-    let change = dense(double.absmax()).divide(exact).and_then(|r| r.subtract(Array::from_f32(1.0))?.abs()?.max(None));
+    let double = Nf4Array::quantize(&x, Nf4 { block: 64, double: true }).expect("quantizes");
+    assert!(same(single.codes(), double.codes()));
+    let exact = single.scales().as_dense().expect("dense");
+    let change = dense(double.scales()).divide(exact).and_then(|r| r.subtract(Array::from_f32(1.0))?.abs()?.max(None));
     // 8 bits of the distance from the mean.
     assert!(change.expect("a number").item_exact::<f32>() < 0.01);
     assert!(Value::from(double).nbytes() < Value::from(single).nbytes());
@@ -164,7 +166,7 @@ fn arrays_that_no_format_takes() {
         assert_eq!(message(&zeros(&[65536, 65536])), large);
     }
     check(
-        Int8Array::quantize_columns(&zeros(&[64])),
+        Int8Array::quantize(&zeros(&[64]), Per::Column),
         expect![[r#"
         f32[64] is not a matrix, which alone has columns
         help: quantize rows or blocks"#]],
@@ -188,13 +190,13 @@ fn arrays_that_no_format_takes() {
         help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
     );
     check(
-        Nvfp4Array::quantize(&zeros(&[2, 24]), None),
+        Nvfp4Array::quantize(&zeros(&[2, 24]), Nvfp4::default()),
         expect![[r#"
         the last axis of f32[2,24] is not whole groups of 16, as nvfp4 has them
         help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
     );
     check(
-        Nvfp4Array::quantize(&zeros(&[2, 32]), Some(&zeros(&[1]))),
+        Nvfp4Array::quantize_relative(&zeros(&[2, 32]), &zeros(&[1])),
         expect![[r#"
         the global scale is f32[1], where nvfp4 of f32[2,32] has f32[]
         help: take the parts of one array, with its shape and block size"#]],
@@ -231,12 +233,59 @@ fn a_number_that_no_code_can_hold_is_an_error_of_the_eval() {
 
 #[test]
 fn a_global_scale_that_is_none_is_an_error_of_the_eval() {
-    let array = Nvfp4Array::quantize(&normal(1, &[2, 32]), Some(&Array::from_f32(-1.0))).expect("is lazy");
+    let array = Nvfp4Array::quantize_relative(&normal(1, &[2, 32]), &Array::from_f32(-1.0)).expect("is lazy");
     check(
-        array.packed().eval().map_err(Error::from),
+        array.codes().eval().map_err(Error::from),
         expect![[r#"
         kernel Nvfp4Quantize failed: the global scale is -1
         help: give the largest magnitude of the tensor, or `None` if that is zero"#]],
+    );
+}
+
+#[test]
+fn parts_that_a_format_has_not() {
+    let zeros = |shape: &[i32], dtype| ops::zeros_dtype(shape, dtype).expect("zeros");
+    let (codes, scales) = (zeros(&[4, 8], Dtype::Uint32), zeros(&[4, 2], F32));
+    let bytes = zeros(&[4, 4], Dtype::Uint8);
+    let aval = || Aval::new(&[4, 64], F32);
+    let affine = Affine { bits: 4, group: 32 };
+    check(
+        AffineArray::from_parts(Parts::new(codes.clone(), &scales), affine, aval()),
+        expect![[r#"
+        affine:4:32 has biases, and none are given
+        help: give one for each block"#]],
+    );
+    let biased = Parts { biases: Some(bytes.clone()), ..Parts::new(codes.clone(), &bytes) };
+    check(
+        Nvfp4Array::from_parts(biased, Nvfp4::default(), aval()),
+        expect![[r#"
+        nvfp4 has no biases
+        help: leave them out"#]],
+    );
+    let global = Parts { global_scale: Some(zeros(&[], F32)), ..Parts::new(codes.clone(), &bytes) };
+    assert!(Nvfp4Array::from_parts(global.clone(), Nvfp4::default(), aval()).is_ok());
+    let global = Parts { biases: Some(scales.clone()), ..Parts { scales: scales.into(), ..global } };
+    check(
+        AffineArray::from_parts(global, affine, aval()),
+        expect![[r#"
+        affine:4:32 has no global_scale
+        help: leave them out"#]],
+    );
+    let nested = || Dynamic8Array::quantize(&zeros(&[4], F32), 256).expect("quantizes");
+    let codes = zeros(&[128], Dtype::Uint8);
+    check(
+        Nf4Array::from_parts(Parts::new(codes.clone(), nested()), 64, aval()),
+        expect![[r#"
+        nf4:64 has scales that are floats, and was given scales that are quantized in blocks of 256
+        help: name the format of the scales that there are"#]],
+    );
+    let double = Nf4 { block: 64, double: true };
+    assert!(Nf4Array::from_parts(Parts::new(codes.clone(), nested()), double, aval()).is_ok());
+    check(
+        Nf4Array::from_parts(Parts::new(codes, zeros(&[4], F32)), double, aval()),
+        expect![[r#"
+        nf4:64:double has scales that are quantized in blocks of 256, and was given scales that are floats
+        help: name the format of the scales that there are"#]],
     );
 }
 
@@ -246,55 +295,75 @@ fn parts_that_do_not_belong_together() {
     let (u8, i8, u32) = (Dtype::Uint8, Dtype::Int8, Dtype::Uint32);
     let aval = || Aval::new(&[4, 64], F32);
     check(
-        Fp4Array::from_parts(zeros(&[127], u8), zeros(&[4], F32), 64, aval()),
+        Fp4Array::from_parts(Parts::new(zeros(&[127], u8), zeros(&[4], F32)), 64, aval()),
         expect![[r#"
-        packed is u8[127], where fp4 of f32[4,64] has u8[128]
-        help: take the parts of one array, with its shape and block size"#]],
+            codes is u8[127], where fp4:64 of f32[4,64] has u8[128]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
-        Int8Array::from_parts(zeros(&[256], i8), zeros(&[4], F32), 64, aval()),
+        Int8Array::from_parts(Parts::new(zeros(&[256], i8), zeros(&[4], F32)), 64, aval()),
         expect![[r#"
-        codes is i8[256], where int8 of f32[4,64] has i8[4,64]
-        help: take the parts of one array, with its shape and block size"#]],
+            codes is i8[256], where int8:64 of f32[4,64] has i8[4,64]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
-        TernaryArray::from_parts(zeros(&[64], u8), zeros(&[4, 1], F32), 64, aval()),
+        TernaryArray::from_parts(Parts::new(zeros(&[64], u8), zeros(&[4, 1], F32)), 64, aval()),
         expect![[r#"
-        scales is f32[4,1], where ternary of f32[4,64] has f32[4]
-        help: take the parts of one array, with its shape and block size"#]],
+            scales is f32[4,1], where ternary:64 of f32[4,64] has f32[4]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
-        BinaryArray::from_parts(zeros(&[32], u8), zeros(&[4], u8), 64, aval()),
+        BinaryArray::from_parts(Parts::new(zeros(&[32], u8), zeros(&[4], u8)), 64, aval()),
         expect![[r#"
-        scales is u8[4], where binary of f32[4,64] has f32[4]
-        help: take the parts of one array, with its shape and block size"#]],
+            scales is u8[4], where binary:64 of f32[4,64] has f32[4]
+            help: take the parts of one array, with its shape and block size"#]],
     );
     check(
-        Mxfp4Array::from_parts(zeros(&[4, 8], u32), zeros(&[4, 1], u8), F32),
+        Mxfp4Array::from_parts(
+            Parts::new(zeros(&[4, 8], u32), zeros(&[4, 1], u8)),
+            Mxfp4::default(),
+            Aval::new(&[4, 64], F32),
+        ),
         expect![[r#"
         scales is u8[4,1], where mxfp4 of f32[4,64] has u8[4,2]
         help: take the parts of one array, with its shape and block size"#]],
     );
     check(
-        Mxfp4Array::from_parts(zeros(&[4, 2], u32), zeros(&[4, 1], u8), F32),
+        Mxfp4Array::from_parts(
+            Parts::new(zeros(&[4, 2], u32), zeros(&[4, 1], u8)),
+            Mxfp4::default(),
+            Aval::new(&[4, 16], F32),
+        ),
         expect![[r#"
         the last axis of f32[4,16] is not whole groups of 32, as mxfp4 has them
         help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
     );
     check(
-        Mxfp8Array::from_parts(zeros(&[4, 16], u32), zeros(&[4, 2], F32), F32),
+        Mxfp8Array::from_parts(
+            Parts::new(zeros(&[4, 16], u32), zeros(&[4, 2], F32)),
+            Mxfp8::default(),
+            Aval::new(&[4, 64], F32),
+        ),
         expect![[r#"
         scales is f32[4,2], where mxfp8 of f32[4,64] has u8[4,2]
         help: take the parts of one array, with its shape and block size"#]],
     );
     check(
-        Nvfp4Array::from_parts(zeros(&[4, 8], u32), zeros(&[4, 2], u8), None, F32),
+        Nvfp4Array::from_parts(
+            Parts::new(zeros(&[4, 8], u32), zeros(&[4, 2], u8)),
+            Nvfp4::default(),
+            Aval::new(&[4, 64], F32),
+        ),
         expect![[r#"
         scales is u8[4,2], where nvfp4 of f32[4,64] has u8[4,4]
         help: take the parts of one array, with its shape and block size"#]],
     );
     check(
-        Nvfp4Array::from_parts(zeros(&[4, 8], u32), zeros(&[4, 4], u8), None, u8),
+        Nvfp4Array::from_parts(
+            Parts::new(zeros(&[4, 8], u32), zeros(&[4, 4], u8)),
+            Nvfp4::default(),
+            Aval::new(&[4, 64], u8),
+        ),
         expect![[r#"
         u8[4,64] cannot be nvfp4
         help: quantize an f32, f16 or bf16 array"#]],

@@ -4,7 +4,7 @@ use std::slice::from_ref;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::Affine;
+use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{AffineArray, Dynamic8Array, Mxfp4Array, Nf4Array, ScaleRule};
 use tacit_core::{Result, Value, implicit};
 
@@ -248,9 +248,9 @@ fn a_factor_that_is_no_scalar_builds_the_array() {
 
 #[test]
 fn nested_scales_are_scaled_and_not_cut() {
-    let w = Value::from(Nf4Array::quantize_double(&normal(1, &[16, 64]), 64).expect("quantizes"));
+    let w = Value::from(Nf4Array::quantize(&normal(1, &[16, 64]), Nf4 { block: 64, double: true }).expect("quantizes"));
     let scaled = packed(&w, |w| Ok(w.multiply(Array::from_f32(2.0))?));
-    let absmax = scaled.downcast::<Nf4Array>().expect("nf4").absmax();
+    let absmax = scaled.downcast::<Nf4Array>().expect("nf4").scales();
     assert!(absmax.downcast::<Dynamic8Array>().is_some());
     let rows = |arrays: Vec<Array>| Ok(vec![arrays[0].try_index(4..12)?]);
     oracle(F32).allowing().check("rows", from_ref(&w), rows);

@@ -10,7 +10,7 @@ use tacit_core::{Policy, Result, Value};
 
 use crate::operands::normal;
 
-const TEXTS: [&str; 18] = [
+const TEXTS: [&str; 20] = [
     "nf4:64",
     "nf4:128:double",
     "fp4:32",
@@ -21,9 +21,11 @@ const TEXTS: [&str; 18] = [
     "int8:columns",
     "int8:16",
     "ternary",
+    "ternary:columns",
     "ternary:32",
     "binary",
     "binary:8",
+    "e5m2:64",
     "mxfp4",
     "mxfp4:floor",
     "mxfp8:round",
@@ -53,7 +55,7 @@ fn a_value_makes_what_its_type_makes() {
     let _allow = Policy::Allow.scope();
     let dense = |value: Value| value.dense().expect("dense");
     let nf4 = dense(Nf4 { block: 64, double: true }.quantize(&w).expect("quantizes"));
-    let own = dense(Nf4Array::quantize_double(&w, 64).expect("quantizes").into());
+    let own = dense(Nf4Array::quantize(&w, Nf4 { block: 64, double: true }).expect("quantizes").into());
     assert!(nf4.eq_exact(&own).expect("compares"));
     assert_eq!("affine:4:64".parse::<Affine>().expect("is read"), Affine { bits: 4, group: 64 });
     assert_eq!("fp4".parse::<Fp4>().expect("is read"), Fp4 { block: 64, double: false });
@@ -71,7 +73,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
     };
     expect![[r#"
         no format is named nf5
-        help: name one of affine, binary, fp4, int8, mxfp4, mxfp8, nf4, nvfp4, ternary, thirds
+        help: name one of affine, binary, e5m2, fp4, int8, mxfp4, mxfp8, nf4, nvfp4, ternary, thirds
         the format affine:4 has no such options
         help: write affine:BITS:GROUP
         the format nf4:many has no such options
@@ -79,7 +81,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
     .assert_eq(&["nf5", "affine:4", "nf4:many"].map(said).join("\n"));
     assert!("affine:4:64".parse::<Nf4>().is_err());
     assert!(format::parse("nf4:7").expect("reads").quantize(&normal(1, &[8, 64])).is_err());
-    assert!(Ternary { per: Per::Column }.quantize(&normal(1, &[8, 64])).is_err());
+    assert!(Ternary { per: Per::Column }.quantize(&normal(1, &[2, 8, 64])).is_err());
     assert!(serde_json::from_str::<Affine>("\"affine:4\"").is_err());
 }
 

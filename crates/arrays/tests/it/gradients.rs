@@ -6,7 +6,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::transforms::fallible_vjp;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_arrays::format::Affine;
+use tacit_arrays::format::{Affine, Parts};
 use tacit_arrays::{AffineArray, Nf4Array, Ste, ste};
 use tacit_conformance::assert_close;
 use tacit_conformance::difference;
@@ -236,10 +236,10 @@ fn a_quantized_argument_gets_a_gradient_at_its_scales() {
     let args = |w: Value| (w, x(&[2, COLUMNS]));
     let (value, (dw, dx)) = value_and_grad(loss)(args(nf4(&weight(), BLOCK))).expect("is handled");
     assert_eq!(value.to_string(), "f32[]");
-    assert_eq!(dw.to_string(), "tacit.Nf4{packed: nothing, absmax: f32[8]}");
+    assert_eq!(dw.to_string(), "tacit.Nf4{codes: nothing, scales: f32[8]}");
     assert_eq!(dx.to_string(), "f32[2,64]");
     let (dw, _) = grad(loss)(args(affine(&weight(), 32, 4))).expect("is handled");
-    assert_eq!(dw.to_string(), "tacit.Affine{packed: nothing, scales: f32[4,2], biases: f32[4,2]}");
+    assert_eq!(dw.to_string(), "tacit.Affine{codes: nothing, scales: f32[4,2], biases: f32[4,2]}");
 }
 
 #[test]
@@ -266,13 +266,13 @@ fn a_jvp_of_a_quantized_product() {
         assert_close!(change.dense().expect("dense"), expected, 1e-5);
     }
     let w = nf4(&weight(), BLOCK);
-    let children = vec![("packed".into(), Gradient::Nothing), ("absmax".into(), dabsmax.clone().into())];
+    let children = vec![("codes".into(), Gradient::Nothing), ("scales".into(), dabsmax.clone().into())];
     let dw = Gradient::Node { name: "tacit.Nf4", children };
     let product = |(w, x): (Array, Array)| x.matmul(w.t());
     let (_, change) = jvp(product, (w.clone(), x(&[2, COLUMNS])), (dw, Gradient::Nothing)).expect("runs");
     // The product is linear in the scales.
-    let packed = w.downcast::<Nf4Array>().expect("nf4").packed().clone();
-    let scaled = Nf4Array::from_parts(packed, dabsmax, BLOCK, w.aval().expect("aval")).expect("fits");
+    let packed = w.downcast::<Nf4Array>().expect("nf4").codes().clone();
+    let scaled = Nf4Array::from_parts(Parts::new(packed, dabsmax), BLOCK, w.aval().expect("aval")).expect("fits");
     let scaled = Value::from(scaled).dense().expect("dense");
     let expected = normal(1, &[2, COLUMNS]).matmul(scaled.t()).expect("plain");
     assert_close!(change.dense().expect("dense"), expected, 1e-5);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use mlx_rs::{Array, Dtype, ops};
 use serde_json::{Value as Json, json};
+use tacit_arrays::format::Per;
 use tacit_arrays::{Cast, Concat, Constant, Int8Array, Lora, Scaled, Sliced, Stacked, Transposed, ste};
 use tacit_core::{ImplicitArray, Policy, Value, implicit, store};
 
@@ -21,7 +22,7 @@ fn arrays() -> Vec<Value> {
         Stacked::new(vec![packed(), normal(2, &[8, 64]).into()]).expect("stacks").into(),
         Transposed::new(packed(), &[1, 0]).expect("turns").into(),
         ste(|w: &Array| Ok::<_, tacit_core::Error>(nf4(w, 64)))(&normal(1, &[8, 64])).expect("quantizes"),
-        Int8Array::quantize_columns(&normal(1, &[6, 64])).expect("quantizes").into(),
+        Int8Array::quantize(&normal(1, &[6, 64]), Per::Column).expect("quantizes").into(),
         Constant::full(&[], &Array::from_int(2)).expect("one number").into(),
     ];
     let structured = [constant(), identity(), diagonal(), low_rank(), lora(), dropped_lora(0.25), masked(), sparse24()];
@@ -239,5 +240,5 @@ fn arrays_are_keyed_by_their_path() {
     let parts = parts.into_iter().map(|part| part.expect("fits").into()).chain([normal(4, &[1, 64]).into()]).collect();
     let (_, arrays) = saved(&Concat::new(parts, 0).expect("joins").into());
     let keys: Vec<&str> = arrays.keys().map(String::as_str).collect();
-    assert_eq!(keys, ["parts.0.a", "parts.0.b", "parts.0.base.absmax", "parts.0.base.packed", "parts.1"]);
+    assert_eq!(keys, ["parts.0.a", "parts.0.b", "parts.0.base.codes", "parts.0.base.scales", "parts.1"]);
 }

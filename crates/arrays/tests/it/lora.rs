@@ -2,6 +2,7 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops, random};
+use tacit_arrays::format::Parts;
 use tacit_arrays::{Lora, Nf4Array};
 use tacit_conformance::assert_close;
 use tacit_core::transform::grad;
@@ -71,8 +72,9 @@ fn packed_bases_keep_their_handlers() {
 #[test]
 fn a_base_with_packed_scales_builds_these_alone() {
     let plain = Nf4Array::quantize(&normal(2, &[64, 64]), 64).expect("quantizes");
-    let scales = nf4(plain.absmax().as_dense().expect("dense"), 32);
-    let base = Nf4Array::from_parts(plain.packed().clone(), scales, 64, Aval::new(&[64, 64], F32)).expect("fits");
+    let scales = nf4(plain.scales().as_dense().expect("dense"), 32);
+    let base =
+        Nf4Array::from_parts(Parts::new(plain.codes().clone(), scales), 64, Aval::new(&[64, 64], F32)).expect("fits");
     let w = lora_on(base.into());
     oracle(F32).allowing().check("x W^T", &[x(&[3, 64]), w.clone()], forward);
     let (y, counters) = Counters::of(|| {
@@ -163,7 +165,7 @@ fn the_gradient_goes_to_the_adapter() {
     let (dw, _) = grad(|(w, x): (Array, Array)| x.matmul(w.t())?.square()?.sum(None))((w, x(&[3, 96]))).expect("runs");
     assert_eq!(
         dw.to_string(),
-        "tacit.Lora{base: tacit.Nf4{packed: nothing, absmax: f32[60]}, a: f32[2,96], b: f32[40,2]}"
+        "tacit.Lora{base: tacit.Nf4{codes: nothing, scales: f32[60]}, a: f32[2,96], b: f32[40,2]}"
     );
 }
 

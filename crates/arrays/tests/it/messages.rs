@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::Affine;
+use tacit_arrays::format::{Affine, Parts};
 use tacit_arrays::{AffineArray, Nf4Array, ste};
 use tacit_core::{Aval, Error, Policy, Result, Value, implicit};
 
@@ -84,7 +84,7 @@ fn nf4_of_a_nan_or_an_infinity_is_an_error_of_the_eval() {
     ] {
         let x = Array::from_slice(&[1.0, 2.0, special, 3.0], &[2, 2]);
         let array = Nf4Array::quantize(&x, 64).expect("is lazy");
-        check(array.packed().eval().map_err(Error::from), expected);
+        check(array.codes().eval().map_err(Error::from), expected);
     }
 }
 
@@ -93,32 +93,32 @@ fn nf4_of_parts() {
     let parts = |packed: &[i32], absmax: &[i32], dtype, block_size| {
         let packed = ops::zeros::<u8>(packed).expect("zeros");
         let absmax = ops::zeros_dtype(absmax, dtype).expect("zeros");
-        Nf4Array::from_parts(packed, absmax, block_size, Aval::new(&[3, 43], Dtype::Float32))
+        Nf4Array::from_parts(Parts::new(packed, absmax), block_size, Aval::new(&[3, 43], Dtype::Float32))
     };
     let f32 = Dtype::Float32;
     assert!(parts(&[65], &[3], f32, 64).is_ok());
     check(
         parts(&[65, 1], &[3], f32, 64),
         expect![[r#"
-            packed is u8[65,1], where nf4 of f32[3,43] has u8[65]
+            codes is u8[65,1], where nf4:64 of f32[3,43] has u8[65]
             help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&[64], &[3], f32, 64),
         expect![[r#"
-            packed is u8[64], where nf4 of f32[3,43] has u8[65]
+            codes is u8[64], where nf4:64 of f32[3,43] has u8[65]
             help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&[65], &[3], Dtype::Float16, 64),
         expect![[r#"
-            absmax is f16[3], where nf4 of f32[3,43] has f32[3]
+            scales is f16[3], where nf4:64 of f32[3,43] has f32[3]
             help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&[65], &[3], f32, 32),
         expect![[r#"
-            absmax is f32[3], where nf4 of f32[3,43] has f32[5]
+            scales is f32[3], where nf4:32 of f32[3,43] has f32[5]
             help: take the parts of one array, with its shape and block size"#]],
     );
 }
@@ -128,7 +128,7 @@ fn nf4_of_an_aval_with_a_negative_extent() {
     let packed = ops::zeros::<u8>(&[1]).expect("zeros");
     let absmax = ops::zeros::<f32>(&[1]).expect("zeros");
     check(
-        Nf4Array::from_parts(packed, absmax, 64, Aval::new(&[-1, 3], Dtype::Float32)),
+        Nf4Array::from_parts(Parts::new(packed, absmax), 64, Aval::new(&[-1, 3], Dtype::Float32)),
         expect![[r#"
         f32[-1,3] has no elements to quantize
         help: keep an empty array dense"#]],
@@ -197,28 +197,27 @@ fn affine_of_parts() {
     let (packed, scales, biases) = ops::quantize(normal(0, &[2, 128]), 64, 4).expect("quantizes");
     let parts = |packed: &Array, biases: &Array, group_size, bits| {
         AffineArray::from_parts(
-            packed.clone(),
-            scales.clone(),
-            biases.clone(),
+            Parts { biases: Some(biases.clone()), ..Parts::new(packed.clone(), scales.clone()) },
             Affine { bits: bits as u32, group: group_size as usize },
+            Aval::new(&[2, 128], Dtype::Float32),
         )
     };
     check(
         parts(&packed, &biases, 64, 8),
         expect![[r#"
-            packed is u32[2,16], where affine at 8 bits of f32[2,128] has u32[2,32]
+            codes is u32[2,16], where affine:8:64 of f32[2,128] has u32[2,32]
             help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&packed, &biases, 32, 4),
         expect![[r#"
-            packed is u32[2,16], where affine at 4 bits of f32[2,64] has u32[2,8]
+            scales is f32[2,2], where affine:4:32 of f32[2,128] has f32[2,4]
             help: take the parts of one array, with its shape and block size"#]],
     );
     check(
         parts(&packed, &biases.reshape(&[4]).expect("four"), 64, 4),
         expect![[r#"
-            biases is f32[4], where affine at 4 bits of f32[2,128] has f32[2,2]
+            biases is f32[4], where affine:4:64 of f32[2,128] has f32[2,2]
             help: take the parts of one array, with its shape and block size"#]],
     );
     check(
@@ -236,7 +235,7 @@ fn affine_of_parts() {
     check(
         parts(&packed.as_dtype(Dtype::Int32).expect("i32"), &biases, 64, 4),
         expect![[r#"
-            packed is i32[2,16], where affine at 4 bits of f32[2,128] has u32[2,16]
+            codes is i32[2,16], where affine:4:64 of f32[2,128] has u32[2,16]
             help: take the parts of one array, with its shape and block size"#]],
     );
 }

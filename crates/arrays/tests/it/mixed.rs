@@ -2,6 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 use tacit_arrays::Nf4Array;
+use tacit_arrays::format::Parts;
 use tacit_core::{Counters, Policy, Value, implicit};
 use tacit_testing::opaque::Opaque;
 
@@ -44,9 +45,11 @@ fn a_chain_of_two_packed_products_builds_neither() {
 #[test]
 fn scales_that_are_implicit_themselves() {
     let inner = Nf4Array::quantize(&normal(1, &[40, 64]), 64).expect("quantizes");
-    let absmax = inner.absmax().as_dense().expect("dense").clone();
+    let absmax = inner.scales().as_dense().expect("dense").clone();
     let aval = tacit_core::Aval::new(&[40, 64], F32);
-    let w = Value::from(Nf4Array::from_parts(inner.packed().clone(), Opaque::new(absmax), 64, aval).expect("fits"));
+    let w = Value::from(
+        Nf4Array::from_parts(Parts::new(inner.codes().clone(), Opaque::new(absmax)), 64, aval).expect("fits"),
+    );
     let x = Value::from(normal(2, &[3, 64]));
 
     let operands = [x.clone(), w.clone()];

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
 use tacit_arrays::Nf4Array;
+use tacit_arrays::format::Parts;
 use tacit_conformance::oracle::floats;
 use tacit_core::{Aval, Value};
 
@@ -67,8 +68,8 @@ fn defined(x: &[f32], block: usize) -> (Vec<u8>, Vec<f32>) {
 }
 
 fn parts(array: &Nf4Array) -> (Vec<u8>, Vec<f32>) {
-    let absmax = array.absmax().dense().expect("dense");
-    (array.packed().try_as_slice::<u8>().expect("bytes").to_vec(), floats(&absmax).expect("scales"))
+    let absmax = array.scales().dense().expect("dense");
+    (array.codes().try_as_slice::<u8>().expect("bytes").to_vec(), floats(&absmax).expect("scales"))
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -159,7 +160,8 @@ fn bytes_are_those_of_bitsandbytes() {
         assert_eq!(bits(&absmax), bits(expected.as_slice::<f32>()), "{name}.{block}.absmax");
         if let Some(dequantized) = golden.get(&format!("{name}.{block}.dequantized")) {
             let aval = Aval::from(x);
-            let read = Nf4Array::from_parts(packed.clone(), expected.clone(), block_size, aval).expect("fits");
+            let read =
+                Nf4Array::from_parts(Parts::new(packed.clone(), expected.clone()), block_size, aval).expect("fits");
             let dense = Value::from(read).dense().expect("builds");
             assert_eq!(bits(&floats(&dense).expect("floats")), bits(&floats(dequantized).expect("floats")), "{key}");
         }

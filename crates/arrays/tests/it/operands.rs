@@ -1,9 +1,9 @@
 //! Operands: the same numbers at each call, and every format of a matrix.
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_arrays::format::Affine;
+use tacit_arrays::format::{Affine, Fp4, Nf4, Nvfp4, Per};
 use tacit_arrays::{
-    AffineArray, BinaryArray, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
+    AffineArray, BinaryArray, E5m2Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
     TernaryArray,
 };
 use tacit_conformance::oracle::Oracle;
@@ -77,20 +77,21 @@ const fn format(name: &'static str, scales: Scales, of: fn(&Array) -> Result<Val
 }
 
 /// Every packed type, with and without its options.
-pub(crate) const FORMATS: [Format; 14] = [
+pub(crate) const FORMATS: [Format; 15] = [
     format("nf4", Scales::Floats, |x| Ok(Nf4Array::quantize(x, 32)?.into())),
-    format("nf4", Scales::Nested, |x| Ok(Nf4Array::quantize_double(x, 64)?.into())),
+    format("nf4", Scales::Nested, |x| Ok(Nf4Array::quantize(x, Nf4 { block: 64, double: true })?.into())),
     format("fp4", Scales::Floats, |x| Ok(Fp4Array::quantize(x, 32)?.into())),
-    format("fp4", Scales::Nested, |x| Ok(Fp4Array::quantize_double(x, 64)?.into())),
+    format("fp4", Scales::Nested, |x| Ok(Fp4Array::quantize(x, Fp4 { block: 64, double: true })?.into())),
     format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, Affine { bits: 4, group: 32 })?.into())),
     format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, Affine { bits: 3, group: 32 })?.into())),
-    format("int8", Scales::Rows, |x| Ok(Int8Array::quantize_rows(x)?.into())),
+    format("int8", Scales::Rows, |x| Ok(Int8Array::quantize(x, Per::Row)?.into())),
     format("int8", Scales::Floats, |x| Ok(Int8Array::quantize(x, 32)?.into())),
     format("mxfp4", Scales::Bytes, |x| Ok(Mxfp4Array::quantize(x, ScaleRule::Ceil)?.into())),
     format("mxfp8", Scales::Bytes, |x| Ok(Mxfp8Array::quantize(x, ScaleRule::Round)?.into())),
-    format("nvfp4", Scales::Bytes, |x| Ok(Nvfp4Array::quantize(x, None)?.into())),
-    format("nvfp4", Scales::Factor, |x| Ok(Nvfp4Array::quantize(x, Some(&Array::from_f32(4.5)))?.into())),
-    format("ternary", Scales::Rows, |x| Ok(TernaryArray::quantize_rows(x)?.into())),
+    format("nvfp4", Scales::Bytes, |x| Ok(Nvfp4Array::quantize(x, Nvfp4::default())?.into())),
+    format("nvfp4", Scales::Factor, |x| Ok(Nvfp4Array::quantize_relative(x, &Array::from_f32(4.5))?.into())),
+    format("ternary", Scales::Rows, |x| Ok(TernaryArray::quantize(x, Per::Row)?.into())),
+    format("e5m2", Scales::Floats, |x| Ok(E5m2Array::quantize(x, 32)?.into())),
     format("binary", Scales::Floats, |x| Ok(BinaryArray::quantize(x, 32)?.into())),
 ];
 

@@ -1,6 +1,7 @@
 //! Structured arrays: an operand of each type, what all of them have in common, and mixtures.
 
 use mlx_rs::{Array, Dtype, ops, random};
+use tacit_arrays::format::Parts;
 use tacit_arrays::{Constant, Diagonal, Identity, Lora, LowRank, Masked, Nf4Array, Sparse24};
 use tacit_core::{Aval, Policy, Registry, Value, implicit};
 
@@ -162,8 +163,9 @@ fn half_types() {
 #[test]
 fn a_mask_over_an_adapter_over_packed_codes_with_packed_scales() {
     let plain = Nf4Array::quantize(&normal(1, &[64, 64]), 64).expect("quantizes");
-    let scales = nf4(plain.absmax().as_dense().expect("dense"), 32);
-    let base = Nf4Array::from_parts(plain.packed().clone(), scales, 64, Aval::new(&[64, 64], F32)).expect("fits");
+    let scales = nf4(plain.scales().as_dense().expect("dense"), 32);
+    let base =
+        Nf4Array::from_parts(Parts::new(plain.codes().clone(), scales), 64, Aval::new(&[64, 64], F32)).expect("fits");
     let w = masked_of(lora_on(base.into()));
     let f = |a: Vec<Array>| {
         let rows = a[1].take_axis(Array::from_slice(&[3u32, 7], &[2]), 0)?;

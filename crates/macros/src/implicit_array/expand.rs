@@ -28,31 +28,7 @@ fn implicit_array(input: &Input) -> TokenStream {
     let Input { ident, generics, name, commutes, families, .. } = input;
     let this = quote_spanned!(ident.span()=> Self);
     let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
-    // typetag registers types; a generic one is registered with each of its parameters, by `register_array!`.
-    let (name, attribute, methods, entry) = match name {
-        Name::Literal(name) => (
-            quote!(#name),
-            quote!(#[typetag::serde(name = #name)]),
-            TokenStream::new(),
-            quote! {
-                ::tacit::__private::inventory::submit! {
-                    ::tacit::__private::TypeEntry(<#ident as ::tacit::__private::StaticType>::TYPE)
-                }
-            },
-        ),
-        Name::Constant(name) => (
-            quote!(#name),
-            TokenStream::new(),
-            quote! {
-                fn typetag_name(&self) -> &'static str {
-                    #name
-                }
-
-                fn typetag_deserialize(&self) {}
-            },
-            TokenStream::new(),
-        ),
-    };
+    let Saved { name, attribute, methods, entry } = saved(ident, name);
     let aval = aval(input);
     let visit = input.children().map(|field| {
         let Field { ident, ty, .. } = field;
@@ -157,6 +133,42 @@ fn implicit_array(input: &Input) -> TokenStream {
         }
 
         #entry
+    }
+}
+
+/// How a type is registered to be saved.
+struct Saved {
+    name: TokenStream,
+    attribute: TokenStream,
+    methods: TokenStream,
+    entry: TokenStream,
+}
+
+/// typetag registers types; a generic one is registered with each of its parameters, by `register_array!`.
+fn saved(ident: &Ident, name: &Name) -> Saved {
+    match name {
+        Name::Literal(name) => Saved {
+            name: quote!(#name),
+            attribute: quote!(#[typetag::serde(name = #name)]),
+            methods: TokenStream::new(),
+            entry: quote! {
+                ::tacit::__private::inventory::submit! {
+                    ::tacit::__private::TypeEntry(<#ident as ::tacit::__private::StaticType>::TYPE)
+                }
+            },
+        },
+        Name::Constant(name) => Saved {
+            name: quote!(#name),
+            attribute: TokenStream::new(),
+            methods: quote! {
+                fn typetag_name(&self) -> &'static str {
+                    #name
+                }
+
+                fn typetag_deserialize(&self) {}
+            },
+            entry: TokenStream::new(),
+        },
     }
 }
 

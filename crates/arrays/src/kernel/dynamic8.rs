@@ -1,0 +1,73 @@
+//! Scales to bitsandbytes' 8-bit dynamic floats.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, stop_gradient};
+use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::{Aval, Param, Result};
+use tacit_kernels::dynamic8;
+
+use super::encode::{blocks, rank, unit};
+use super::quantize::one_by_one;
+use super::{Fallible, int};
+
+/// Codes a vector of `f32` about its mean, in blocks: codes, scales and the mean.
+///
+/// Gradients reach the scales and the mean.
+///
+/// # Errors
+///
+/// When it runs: an element is NaN or infinite.
+pub fn quantize_dynamic8(x: &Array, block: usize) -> Result<[Array; 3]> {
+    let mut made = apply(Dynamic8Quantize { block }, std::slice::from_ref(x))?;
+    made[0] = stop_gradient(&made[0])?;
+    Ok(made.try_into().unwrap_or_else(|_| unreachable!("the kernel declares three results")))
+}
+
+pub(super) struct Dynamic8Quantize {
+    pub(super) block: usize,
+}
+
+impl Kernel for Dynamic8Quantize {
+    fn name(&self) -> &'static str {
+        "Dynamic8Quantize"
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        Some(vec![("block", int(self.block))])
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
+        let size = inputs[0].size();
+        Ok(vec![
+            Aval::new(&[size as i32], Dtype::Uint8),
+            Aval::new(&[size.div_ceil(self.block) as i32], Dtype::Float32),
+            Aval::new(&[], Dtype::Float32),
+        ])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
+        let [codes, scales, offset] = outputs else { return Err("three outputs are expected".into()) };
+        let x = inputs[0].elements::<f32>()?;
+        let mean = dynamic8::offset(x);
+        let centered: Vec<f32> = x.iter().map(|x| x - mean).collect();
+        dynamic8::quantize(&centered, self.block, codes.bytes(), scales.elements()?)?;
+        offset.elements()?.fill(mean);
+        Ok(())
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        let x = &inputs[0];
+        let mean = x.mean(None)?;
+        let (size, centered) = (x.size() as i32, blocks(&x.subtract(&mean)?, self.block)?);
+        let absmax = centered.abs()?.max_axis(-1, true)?;
+        let map = dynamic8::map();
+        let midpoints: Vec<f32> = map.windows(2).map(|pair| f32::midpoint(pair[0], pair[1])).collect();
+        let codes = rank(&unit(&centered, &absmax)?, &midpoints)?.reshape(&[-1])?.try_index(..size)?;
+        Ok(vec![codes, absmax.reshape(&[-1])?, mean])
+    }
+
+    /// The codes of the kernel itself, which refuses what the decomposition codes.
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
+        Some(one_by_one(|| Self { block: self.block }, inputs, axes))
+    }
+}

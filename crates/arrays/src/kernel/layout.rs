@@ -1,0 +1,158 @@
+//! How the children of a packed array are read, by the kernels and in plain ops.
+
+use std::sync::LazyLock;
+
+use mlx_rs::error::Exception;
+use mlx_rs::ops::{self, indexing::TryIndexOp};
+use mlx_rs::{Array, Dtype};
+use tacit_core::Param;
+use tacit_core::kernel::Input;
+use tacit_kernels::{Codes, Floats, Matrix, Order, Scales, dynamic8, e4m3, e8m0};
+
+use super::{Coding, Fallible, Scaling, Scheme, floats, int};
+
+/// A matrix of `n` rows and `k` columns in a format, cut into blocks row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// The format.
+    pub scheme: Scheme,
+    /// Rows.
+    pub n: usize,
+    /// Columns.
+    pub k: usize,
+    /// Elements in a block; the last one may be short.
+    pub block: usize,
+}
+
+impl Layout {
+    pub(super) fn params(self) -> Vec<(&'static str, Param)> {
+        let nested = if let Scaling::Nested { block } = self.scheme.scaling { int(block) } else { Param::None };
+        let own = [("n", int(self.n)), ("k", int(self.k)), ("block", int(self.block)), ("nested", nested)];
+        own.into_iter().chain(self.scheme.params()).collect()
+    }
+
+    /// The children as the kernels take them.
+    pub(super) fn matrix<'a>(&'a self, children: &'a [Input<'_>]) -> Fallible<Matrix<'a>> {
+        let [codes, scales, more @ ..] = children else { return Err("codes and scales are expected".into()) };
+        let codes = match &self.scheme.coding {
+            &Coding::Table { bits, order, ref values } => Codes::Table { bytes: codes.bytes(), bits, order, values },
+            Coding::Bytes { values } => Codes::Bytes { bytes: codes.bytes(), values },
+            &Coding::Unsigned { bits } => Codes::Unsigned { bytes: codes.bytes(), bits },
+            Coding::Signed => Codes::Signed { codes: codes.elements()? },
+            Coding::E4m3 => Codes::E4m3 { bytes: codes.bytes() },
+        };
+        let (scales, biases) = match (self.scheme.scaling, more) {
+            (Scaling::Float, more) => (float_scales(scales)?, more.first().map(float_scales).transpose()?),
+            (Scaling::E8m0, _) => (Scales::E8m0(scales.elements()?), None),
+            (Scaling::E4m3, more) => {
+                let factor = more.first().map_or(Ok(1.0), scalar)?;
+                (Scales::E4m3 { bytes: scales.elements()?, factor }, None)
+            }
+            (Scaling::Nested { block }, [absmax, offset]) => {
+                let (codes, absmax, offset) = (scales.elements()?, absmax.elements()?, scalar(offset)?);
+                (Scales::Nested { codes, map: dynamic8::map(), absmax, block, offset }, None)
+            }
+            (Scaling::Nested { .. }, _) => return Err("nested scales are three arrays".into()),
+        };
+        Ok(Matrix { n: self.n, k: self.k, codes, scales, biases, block: self.block })
+    }
+
+    /// The values in plain ops: `f32[n, k]`.
+    pub(super) fn decoded(&self, children: &[Array]) -> Result<Array, Exception> {
+        self.decoded_by(children, |values| *values)
+    }
+
+    /// The same with other values in the place of a table's.
+    pub(super) fn decoded_by(
+        &self,
+        children: &[Array],
+        table: fn(&[f32; 16]) -> [f32; 16],
+    ) -> Result<Array, Exception> {
+        let [codes, scales, more @ ..] = children else {
+            return Err(Exception::custom("codes and scales are expected"));
+        };
+        let size = self.n * self.k;
+        let values = self.units(codes, table)?.try_index(..size as i32)?;
+        let (scales, biases) = match (self.scheme.scaling, more) {
+            (Scaling::Float, more) => (scales.as_dtype(Dtype::Float32)?, more.first()),
+            (Scaling::E8m0, _) => (looked_up(&*E8M0, scales)?, None),
+            (Scaling::E4m3, [factor, ..]) => (looked_up(&*E4M3, scales)?.multiply(factor)?, None),
+            (Scaling::E4m3, []) => (looked_up(&*E4M3, scales)?, None),
+            (Scaling::Nested { block }, [absmax, offset, ..]) => (nested(scales, absmax, offset, block)?, None),
+            (Scaling::Nested { .. }, _) => return Err(Exception::custom("nested scales are three arrays")),
+        };
+        let mut values = values.multiply(repeated(&scales, self.block, size)?)?;
+        if let Some(biases) = biases {
+            values = values.add(repeated(&biases.as_dtype(Dtype::Float32)?, self.block, size)?)?;
+        }
+        values.reshape(&[self.n as i32, self.k as i32])
+    }
+
+    /// What all codes stand for, those that pad included.
+    fn units(&self, codes: &Array, table: fn(&[f32; 16]) -> [f32; 16]) -> Result<Array, Exception> {
+        let flat = codes.reshape(&[-1])?;
+        match self.scheme.coding {
+            Coding::Table { bits: 3, values, .. } => looked_up(&table(&values)[..8], &stream(&flat, 3)?),
+            Coding::Table { bits, order, values } => {
+                let mut shifts: Vec<u32> = (0..8).step_by(bits as usize).collect();
+                if order == Order::HighFirst {
+                    shifts.reverse();
+                }
+                let codes = digits(&flat.view_dtype(Dtype::Uint8)?, &shifts, 1 << bits)?;
+                looked_up(&table(&values)[..1 << bits], &codes)
+            }
+            Coding::Bytes { values } => looked_up(values, &flat),
+            Coding::Unsigned { bits } => stream(&flat, bits)?.as_dtype(Dtype::Float32),
+            Coding::Signed => flat.as_dtype(Dtype::Float32),
+            Coding::E4m3 => looked_up(&*E4M3, &flat.view_dtype(Dtype::Uint8)?),
+        }
+    }
+}
+
+/// The codes of a stream of bits, the lowest first, as many as are whole.
+fn stream(codes: &Array, bits: u32) -> Result<Array, Exception> {
+    let ones = digits(&codes.view_dtype(Dtype::Uint8)?, &[0, 1, 2, 3, 4, 5, 6, 7], 2)?;
+    let (bits, whole) = (bits as i32, ones.size() as i32 / bits as i32);
+    let places: Vec<u8> = (0..bits).map(|bit| 1 << bit).collect();
+    let ones = ones.try_index(..whole * bits)?.reshape(&[-1, bits])?;
+    ones.multiply(Array::from_slice(&places, &[bits]))?.sum_axis(-1, None)?.as_dtype(Dtype::Uint8)
+}
+
+/// The values of bitsandbytes' nested scales: `f32[n]`.
+pub(crate) fn nested(codes: &Array, absmax: &Array, offset: &Array, block: usize) -> Result<Array, Exception> {
+    looked_up(dynamic8::map(), codes)?.multiply(repeated(absmax, block, codes.size())?)?.add(offset)
+}
+
+/// The digits of bytes, `byte / 2^shift % base` for each shift, flat.
+pub(super) fn digits(bytes: &Array, shifts: &[u32], base: u32) -> Result<Array, Exception> {
+    let divisors: Vec<u8> = shifts.iter().map(|shift| 1 << shift).collect();
+    let moved = bytes.expand_dims(-1)?.floor_divide(Array::from_slice(&divisors, &[divisors.len() as i32]))?;
+    moved.remainder(Array::from_slice(&[base as u8], &[]))?.reshape(&[-1])
+}
+
+pub(super) fn looked_up(values: &[f32], codes: &Array) -> Result<Array, Exception> {
+    Array::from_slice(values, &[values.len() as i32]).take_axis(codes, 0)
+}
+
+/// Each number `block` times, as many as there are elements.
+fn repeated(numbers: &Array, block: usize, size: usize) -> Result<Array, Exception> {
+    // The only block of a small array may be far longer than it.
+    let block = block.min(size);
+    let rows = ops::broadcast_to(numbers.reshape(&[-1, 1])?, &[numbers.size() as i32, block as i32])?;
+    rows.reshape(&[-1])?.try_index(..size as i32)
+}
+
+pub(super) fn scalar(input: &Input<'_>) -> Fallible<f32> {
+    Ok(*input.elements()?.first().ok_or("a scalar is expected")?)
+}
+
+fn float_scales<'a>(input: &'a Input<'_>) -> Fallible<Scales<'a>> {
+    Ok(match floats(input)? {
+        Floats::F32(values) => Scales::F32(values),
+        Floats::F16(values) => Scales::F16(values),
+        Floats::Bf16(values) => Scales::Bf16(values),
+    })
+}
+
+pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));
+pub(super) static E8M0: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e8m0(byte as u8)));

@@ -1,0 +1,210 @@
+//! How a stored format is made, laid out and read: all that the kernels and the plain ops know of it.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use mlx_rs::Dtype;
+use tacit_core::Param;
+use tacit_kernels::{Order, ScaleRule};
+
+/// A stored format: how many bits a code has, what it stands for, what scales it, and how floats are coded.
+///
+/// One with a table of your own is a [`codebook`](Self::codebook).
+#[derive(Clone, Copy, Debug)]
+pub struct Scheme {
+    /// The format's name in messages and in the names of its kernels, such as `nf4`.
+    pub label: &'static str,
+    /// How floats are coded.
+    pub encoding: Encoding,
+    /// What the codes are.
+    pub coding: Coding,
+    /// What they are scaled by.
+    pub scaling: Scaling,
+    /// Whether each block has a bias as well, of the dtype that was quantized, as its scale then is.
+    pub biased: bool,
+    /// How many scales share a scale of their own, if they are quantized as bitsandbytes' nested ones are.
+    pub nested: Option<usize>,
+    /// The dtype of the array of codes: `u32` in MLX's layout, whose children have the axes of the array itself; `u8`
+    /// for a flat one; `i8` for one code an element.
+    pub storage: Dtype,
+}
+
+/// How a block of floats is coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// The nearest value of the table, whose largest magnitude is the block's.
+    Nearest,
+    /// As bitsandbytes codes NF4.
+    Nf4,
+    /// As bitsandbytes codes FP4.
+    Fp4,
+    /// As MLX codes its affine format.
+    Affine,
+    /// To the nearest of the integers from -127 to 127.
+    Int8,
+    /// As OCP's MXFP4, with the powers of two by this rule.
+    Mxfp4(ScaleRule),
+    /// As OCP's MXFP8 of E4M3 elements.
+    Mxfp8(ScaleRule),
+    /// As NVIDIA's NVFP4.
+    Nvfp4 {
+        /// Whether the scales are relative to the largest magnitude of the array, a second input.
+        global: bool,
+    },
+    /// By the mean magnitude, to -1, 0 and 1.
+    Ternary,
+    /// By the mean magnitude, to -1 and 1.
+    Binary,
+}
+
+/// What a code stands for.
+#[derive(Clone, Copy, Debug)]
+pub enum Coding {
+    /// An entry of a table.
+    Table {
+        /// Bits of a code, 1 to 4.
+        bits: u32,
+        /// Which end of a byte is filled first; codes of 3 bits are one stream of bits, the lowest first.
+        order: Order,
+        /// The values; a code of fewer than 4 bits uses the first of them.
+        values: [f32; 16],
+    },
+    /// An entry of a table, for each byte.
+    Bytes {
+        /// The values.
+        values: &'static [f32; 256],
+    },
+    /// Itself, as one stream of bits.
+    Unsigned {
+        /// Bits of a code.
+        bits: u32,
+    },
+    /// Itself, signed.
+    Signed,
+    /// OCP's E4M3.
+    E4m3,
+}
+
+/// What the codes of a block are scaled by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scaling {
+    /// A float, and a bias if there is a second child.
+    Float,
+    /// bitsandbytes' 8-bit codes of floats, with the scales of those and an offset: three children.
+    Nested {
+        /// Scales of one block.
+        block: usize,
+    },
+    /// A power of two.
+    E8m0,
+    /// OCP's E4M3, times the second child if there is one.
+    E4m3,
+}
+
+impl Scheme {
+    /// Codes of the values of a table of 2, 4, 8, 16 or 256, of 1, 2, 3, 4 or 8 bits, with a float scale for each block
+    /// counted row-major.
+    ///
+    /// An element takes the nearest value in units of the scale, which is the block's largest magnitude over the table's.
+    /// Values that are not finite are read and never chosen.
+    #[must_use]
+    pub const fn codebook<const N: usize>(label: &'static str, values: &'static [f32; N]) -> Self {
+        const { assert!(matches!(N, 2 | 4 | 8 | 16 | 256), "a codebook has 2, 4, 8, 16 or 256 values") };
+        let coding = if let Some(values) = values.first_chunk::<256>() {
+            Coding::Bytes { values }
+        } else {
+            let mut table = [0.0; 16];
+            let mut code = 0;
+            while code < N {
+                table[code] = values[code];
+                code += 1;
+            }
+            Coding::Table { bits: N.ilog2(), order: Order::LowFirst, values: table }
+        };
+        Self::flat(label, Encoding::Nearest, coding)
+    }
+
+    /// Flat codes with a float scale for each block.
+    pub(crate) const fn flat(label: &'static str, encoding: Encoding, coding: Coding) -> Self {
+        let storage = if matches!(coding, Coding::Signed) { Dtype::Int8 } else { Dtype::Uint8 };
+        Self { label, encoding, coding, scaling: Scaling::Float, biased: false, nested: None, storage }
+    }
+
+    /// Codes in MLX's layout.
+    pub(crate) const fn grouped(label: &'static str, encoding: Encoding, coding: Coding, scaling: Scaling) -> Self {
+        Self { label, encoding, coding, scaling, biased: false, nested: None, storage: Dtype::Uint32 }
+    }
+
+    /// Bits of one code.
+    #[must_use]
+    pub const fn bits(&self) -> usize {
+        match self.coding {
+            Coding::Table { bits, .. } | Coding::Unsigned { bits } => bits as usize,
+            Coding::Bytes { .. } | Coding::Signed | Coding::E4m3 => 8,
+        }
+    }
+
+    /// Bits of one element of the array of codes.
+    #[must_use]
+    pub const fn width(&self) -> usize {
+        if self.is_grouped() { 32 } else { 8 }
+    }
+
+    /// Whether the children have the axes of the array itself, so that blocks lie along its last one.
+    #[must_use]
+    pub const fn is_grouped(&self) -> bool {
+        matches!(self.storage, Dtype::Uint32)
+    }
+
+    /// The shapes of the codes and of the scales of an array of this shape.
+    #[must_use]
+    pub fn children(&self, shape: &[i32], block: usize) -> (Vec<i32>, Vec<i32>) {
+        let size: usize = shape.iter().map(|&extent| extent as usize).product();
+        let scales = vec![size.div_ceil(block) as i32];
+        match self.storage {
+            Dtype::Uint32 => {
+                let along = |last: usize| {
+                    let outer = shape.split_last().map_or(&[][..], |(_, outer)| outer);
+                    [outer, &[last as i32]].concat()
+                };
+                let last = shape.last().map_or(1, |&last| last as usize);
+                (along(last * self.bits() / 32), along(last / block))
+            }
+            Dtype::Int8 => (shape.to_vec(), scales),
+            _ => (vec![(size * self.bits()).div_ceil(8) as i32], scales),
+        }
+    }
+
+    /// The values of a table, as many as there are codes.
+    pub(super) fn table(&self) -> Option<&[f32]> {
+        match &self.coding {
+            Coding::Table { bits, values, .. } => Some(&values[..1 << bits]),
+            Coding::Bytes { values } => Some(&values[..]),
+            Coding::Unsigned { .. } | Coding::Signed | Coding::E4m3 => None,
+        }
+    }
+
+    /// What tells its kernels from those of another scheme with this label.
+    pub(super) fn params(&self) -> [(&'static str, Param); 3] {
+        let rule = match self.encoding {
+            Encoding::Mxfp4(rule) | Encoding::Mxfp8(rule) => Param::Str(format!("{rule:?}")),
+            _ => Param::None,
+        };
+        let table = if self.encoding == Encoding::Nearest { self.table() } else { None };
+        let table = table
+            .map_or(Param::None, |values| Param::Ints(values.iter().map(|value| i64::from(value.to_bits())).collect()));
+        [("bits", Param::Int(self.bits() as i64)), ("rule", rule), ("table", table)]
+    }
+
+    /// The name of one of its kernels, such as `Nf4Matmul`.
+    pub(super) fn kernel(&self, what: &'static str) -> &'static str {
+        type Names = HashMap<(&'static str, &'static str), &'static str>;
+        static NAMES: LazyLock<Mutex<Names>> = LazyLock::new(Mutex::default);
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        names.entry((self.label, what)).or_insert_with(|| {
+            let (first, rest) = self.label.split_at_checked(1).unwrap_or_default();
+            // One for each format and kernel of the program.
+            Box::leak(format!("{}{rest}{what}", first.to_ascii_uppercase()).into_boxed_str())
+        })
+    }
+}

@@ -1,0 +1,270 @@
+//! The array type of every stored format.
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
+
+use crate::checks::{check_children, check_elements, check_groups, stored_shape};
+use crate::dynamic8::Dynamic8Array;
+use crate::format::Format;
+use crate::kernel::{self, Encoding, Scaling, Scheme};
+use crate::linear::Linear;
+use crate::packed::{self, Packed, Stored};
+
+/// An array of any shape as the codes and scales of a stored format.
+///
+/// [`Nf4Array`](crate::Nf4Array), [`AffineArray`](crate::AffineArray) and their like are names of it, and so is the array
+/// of a format of your own: see [`Format`]. Its handlers are those of the family [`Packed`]: products, rows, and the
+/// structural ops that cut, join or scale codes and scales without making them anew. Transposing a matrix is a view.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::Nf4Array;
+/// use tacit_arrays::format::Nf4;
+/// use tacit_core::implicit;
+///
+/// let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, Nf4 { block: 64, double: true })?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = F::SAVED_AS, family(Packed, Linear))]
+pub struct PackedArray<F: Format> {
+    /// The codes, in the dtype and shape that the format gives them.
+    codes: Array,
+    /// One for each block.
+    scales: Value,
+    /// One for each block, as the scales, where the format has them.
+    biases: Option<Array>,
+    /// What NVFP4's scales are relative to: `f32[]`.
+    global_scale: Option<Array>,
+    #[implicit(aux)]
+    format: F,
+    /// Whether products with the transpose quantize the activations.
+    #[implicit(aux)]
+    int8_activations: bool,
+    /// Whether the stored matrix has its axes the other way round.
+    #[implicit(aux)]
+    transposed: bool,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+/// The children of a [`PackedArray`].
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// The codes.
+    pub codes: Array,
+    /// One for each block.
+    pub scales: Value,
+    /// One for each block, where the format has them.
+    pub biases: Option<Array>,
+    /// What NVFP4's scales are relative to: `f32[]`.
+    pub global_scale: Option<Array>,
+}
+
+impl Parts {
+    /// Codes and scales alone.
+    pub fn new(codes: Array, scales: impl Into<Value>) -> Self {
+        Self { codes, scales: scales.into(), biases: None, global_scale: None }
+    }
+}
+
+/// A format whose codes are integers, or are rounded to such, when activations are integers too.
+pub trait Int8Activations: Format {}
+
+impl<F: Format> PackedArray<F> {
+    /// Quantizes `x`.
+    ///
+    /// It is lazy, and works inside `grad` and `compile`.
+    ///
+    /// # Errors
+    ///
+    /// `x` is not `f32`, `f16` or `bf16`, or has no elements; the format has no such options, or its blocks do not divide
+    /// the last axis of `x`. A NaN or an infinity in `x` is an error of the eval.
+    pub fn quantize(x: &Array, format: impl Into<F>) -> Result<Self> {
+        let format = format.into();
+        let global = match format.scheme().encoding {
+            Encoding::Nvfp4 { global: true } => Some(x.as_dtype(Dtype::Float32)?.abs()?.max(None)?),
+            _ => None,
+        };
+        if !format.by_columns() {
+            return Self::coded(x, &format, global);
+        }
+        if x.ndim() != 2 {
+            let message = format!("{} is not a matrix, which alone has columns", Aval::from(x));
+            return Err(Error::invalid(message, "quantize rows or blocks"));
+        }
+        Ok(Self { transposed: true, aval: Aval::from(x), ..Self::coded(&x.t(), &format, global)? })
+    }
+
+    /// Quantizes `x` in blocks of its rows, relative to `global` where that is given.
+    pub(crate) fn coded(x: &Array, format: &F, global_scale: Option<Array>) -> Result<Self> {
+        let format = format.on(x.shape());
+        let aval = checked(Aval::from(x), &format)?;
+        let scheme = format.scheme();
+        let mut inputs = vec![x.as_dtype(Dtype::Float32)?];
+        inputs.extend(global_scale.clone());
+        let mut made = kernel::quantize(scheme, format.block(), &inputs)?.into_iter();
+        let mut next = || made.next().unwrap_or_else(|| unreachable!("codes, scales, and biases if it has them"));
+        let (codes, mut scales) = (next(), next());
+        let biases = scheme.biased.then(next);
+        if biases.is_some() {
+            scales = scales.as_dtype(aval.dtype)?;
+        }
+        let biases = biases.map(|biases| biases.as_dtype(aval.dtype)).transpose()?;
+        let scales = match scheme.nested {
+            Some(block) => Dynamic8Array::quantize(&scales, block)?.into(),
+            None => scales.into(),
+        };
+        Ok(Self { codes, scales, biases, global_scale, format, int8_activations: false, transposed: false, aval })
+    }
+
+    /// The array of codes and scales that were made elsewhere, such as a checkpoint, for the array that `aval` says.
+    ///
+    /// # Errors
+    ///
+    /// A shape or dtype does not fit `aval` and the format.
+    pub fn from_parts(parts: Parts, format: impl Into<F>, aval: Aval) -> Result<Self> {
+        let Parts { codes, scales, biases, global_scale } = parts;
+        let format = format.into();
+        let transposed = format.by_columns();
+        let format = format.on(&stored_shape(&aval, transposed)?);
+        let array = Self { codes, scales, biases, global_scale, format, int8_activations: false, transposed, aval };
+        array.check()?;
+        Ok(array)
+    }
+
+    /// The codes.
+    #[must_use]
+    pub fn codes(&self) -> &Array {
+        &self.codes
+    }
+
+    /// The scales, one a block.
+    #[must_use]
+    pub fn scales(&self) -> &Value {
+        &self.scales
+    }
+
+    /// The biases, one a block, if the format has them.
+    #[must_use]
+    pub fn biases(&self) -> Option<&Array> {
+        self.biases.as_ref()
+    }
+
+    /// What the scales are relative to, if anything.
+    #[must_use]
+    pub fn global_scale(&self) -> Option<&Array> {
+        self.global_scale.as_ref()
+    }
+
+    /// The format, in which a row or a column is a block of so many elements.
+    #[must_use]
+    pub fn format(&self) -> &F {
+        &self.format
+    }
+
+    /// The same array, whose products `x W^T` quantize each row of `x` to 8 bits first.
+    ///
+    /// That is faster for many rows. The result differs from the float product by about 3e-3 of its largest magnitude,
+    /// and by 1e-2 at worst. The backward pass and products `x W` stay in floats.
+    #[must_use]
+    pub fn with_int8_activations(self) -> Self
+    where
+        F: Int8Activations,
+    {
+        Self { int8_activations: true, ..self }
+    }
+}
+
+fn checked<F: Format>(aval: Aval, format: &F) -> Result<Aval> {
+    check_elements(F::NAME, &aval)?;
+    format.check()?;
+    if format.scheme().is_grouped() {
+        check_groups(F::NAME, &aval, format.block())?;
+    }
+    Ok(aval)
+}
+
+/// The dtype that scales have: that of the array, or a wider one after a product with a float, where it has biases.
+fn scale_dtype(scheme: &Scheme, found: Dtype, own: Dtype) -> Dtype {
+    match scheme.scaling {
+        Scaling::E8m0 | Scaling::E4m3 => Dtype::Uint8,
+        _ if !scheme.biased => Dtype::Float32,
+        _ if found.is_float() && found != Dtype::Float64 => found,
+        _ => own,
+    }
+}
+
+impl<F: Format> Materialize for PackedArray<F> {
+    fn materialize(&self) -> Result<Value> {
+        packed::dense(self)
+    }
+
+    fn check(&self) -> Result<()> {
+        let shape = stored_shape(&self.aval, self.transposed)?;
+        let aval = checked(Aval::new(&shape, self.aval.dtype), &self.format)?;
+        let (scheme, label) = (self.format.scheme(), self.format.to_string());
+        let (codes, scales) = scheme.children(&shape, self.format.block());
+        let found = self.scales.aval()?;
+        let scales = Aval::new(&scales, scale_dtype(&scheme, found.dtype, aval.dtype));
+        let mut children = vec![
+            ("codes", Aval::new(&codes, scheme.storage), Aval::from(&self.codes)),
+            ("scales", scales.clone(), found),
+        ];
+        children.extend(self.biases.as_ref().map(|biases| ("biases", scales, Aval::from(biases))));
+        let scalar = Aval::new(&[], Dtype::Float32);
+        children.extend(self.global_scale.as_ref().map(|global| ("global_scale", scalar, Aval::from(global))));
+        check_children(&label, &aval, &children)?;
+        for (name, has, given) in [
+            ("biases", scheme.biased, self.biases.is_some()),
+            ("global_scale", scheme.scaling == Scaling::E4m3, self.global_scale.is_some()),
+        ] {
+            if given && !has {
+                return Err(Error::invalid(format!("{label} has no {name}"), "leave them out"));
+            }
+        }
+        if scheme.biased && self.biases.is_none() {
+            return Err(Error::invalid(format!("{label} has biases, and none are given"), "give one for each block"));
+        }
+        let nested = self.scales.downcast::<Dynamic8Array>().map(Dynamic8Array::block_size);
+        if nested != scheme.nested {
+            let scales = |nested: Option<usize>| match nested {
+                Some(block) => format!("scales that are quantized in blocks of {block}"),
+                None => "scales that are floats".to_owned(),
+            };
+            let message = format!("{label} has {}, and was given {}", scales(scheme.nested), scales(nested));
+            return Err(Error::invalid(message, "name the format of the scales that there are"));
+        }
+        Ok(())
+    }
+}
+
+impl<F: Format> Packed for PackedArray<F> {
+    fn stored(&self) -> Stored {
+        Stored {
+            scheme: self.format.scheme(),
+            codes: self.codes.clone(),
+            scales: self.scales.clone(),
+            modifier: self.biases.as_ref().or(self.global_scale.as_ref()).cloned(),
+            block: self.format.block(),
+            transposed: self.transposed,
+            aval: self.aval.clone(),
+        }
+    }
+
+    fn restored(&self, stored: Stored) -> Box<dyn ImplicitArray> {
+        let Stored { codes, scales, modifier, transposed, aval, .. } = stored;
+        let (biases, global_scale) = if self.biases.is_some() { (modifier, None) } else { (None, modifier) };
+        let format = self.format.clone();
+        Box::new(Self { codes, scales, biases, global_scale, format, transposed, aval, ..*self })
+    }
+
+    fn int8_activations(&self) -> bool {
+        self.int8_activations
+    }
+}

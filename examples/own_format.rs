@@ -1,0 +1,105 @@
+//! The book's chapter on a stored format of one's own: a codebook, declared once.
+
+use std::fmt::Write;
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, random};
+use tacit::format::{self, Format, PackedArray, Quantizer, Scheme, TextForm};
+use tacit::prelude::*;
+use tacit::transform::grad;
+use tacit::{register_array, register_format};
+
+/// A title, and the function that makes what the chapter shows.
+type Section = (&'static str, fn() -> Result<String>);
+
+/// In the chapter's order.
+pub(crate) const SECTIONS: [Section; 3] = [("product", product), ("errors", errors), ("training", training)];
+
+// ANCHOR: format
+/// AF4, whose values keep the mean error of normal numbers small (Yoshida, 2023).
+#[rustfmt::skip]
+static AF4: [f32; 16] = [
+    -1.0, -0.694_410_1, -0.512_437_4, -0.373_695_1, -0.256_075_5, -0.149_824_8, -0.049_348_1, 0.0,
+    0.042_731_6, 0.129_344_8, 0.219_612_7, 0.316_756_7, 0.425_638_8, 0.554_962_3, 0.724_248_6, 1.0,
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Af4 {
+    block: usize,
+}
+
+impl Format for Af4 {
+    const SAVED_AS: &'static str = "book.Af4";
+
+    fn scheme(&self) -> Scheme {
+        Scheme::codebook(Self::NAME, &AF4)
+    }
+
+    fn block(&self) -> usize {
+        self.block
+    }
+}
+
+impl TextForm for Af4 {
+    const NAME: &'static str = "af4";
+    const FORMS: &'static str = "af4:BLOCK";
+
+    fn options(&self) -> String {
+        format!(":{}", self.block)
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        let [block] = options else { return None };
+        Some(Self { block: block.parse().ok()? })
+    }
+}
+
+register_format!(Af4);
+register_array!(PackedArray<Af4>);
+// ANCHOR_END: format
+
+fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
+    Ok(random::normal::<f32>(shape, None, None, Some(&random::key(seed)?))?)
+}
+
+// ANCHOR: product
+fn product() -> Result<String> {
+    let _deny = Policy::Deny.scope();
+    let w = Af4 { block: 64 }.quantize(&normal(1, &[256, 512])?)?;
+    let x = normal(2, &[4, 512])?;
+    Ok(explain(|[x, w]: [Array; 2]| x.matmul(w.try_index((..128, ..))?.t()), [x.into(), w])?.to_string())
+}
+// ANCHOR_END: product
+
+// ANCHOR: errors
+fn errors() -> Result<String> {
+    let w = normal(1, &[256, 512])?;
+    let mut table = String::new();
+    for text in ["nf4:64", "af4:64", "nf4:4096", "af4:4096"] {
+        let _allow = Policy::Allow.scope();
+        let stored = format::parse(text)?.quantize(&w)?.dense()?;
+        let error = stored.subtract(&w)?.abs()?.mean(None)?.item_exact::<f32>();
+        let _ = writeln!(table, "{text:<10}{error:.4}");
+    }
+    Ok(table.trim_end().to_owned())
+}
+// ANCHOR_END: errors
+
+// ANCHOR: training
+fn training() -> Result<String> {
+    let _deny = Policy::Deny.scope();
+    let (w, x) = (normal(1, &[256, 512])?, normal(2, &[4, 512])?);
+    let loss = |w: Array| -> Result<Value> {
+        let w = ste(|w: &Array| Af4 { block: 64 }.quantize(w))(&w)?;
+        implicit(|[x, w]: [Array; 2]| x.matmul(w.t())?.square()?.mean(None))([(&x).into(), w])
+    };
+    Ok(format!("gradient of the master: {}", grad(loss)(w.into())?))
+}
+// ANCHOR_END: training
+
+pub(crate) fn main() -> Result<()> {
+    for (title, section) in SECTIONS {
+        println!("== {title}\n{}\n", section()?);
+    }
+    Ok(())
+}
