@@ -9,6 +9,7 @@ mod format;
 mod gather;
 mod int8_matmul;
 mod matmul;
+mod own;
 mod parts;
 mod quantize;
 #[cfg(test)]

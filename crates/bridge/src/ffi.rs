@@ -217,6 +217,19 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_prototype(shape: *const i32, ndim: usize, dtype: c_int, value: *mut mlx_array) -> c_int;
+    pub(crate) fn tacit_quantized_matmul(
+        x: mlx_array,
+        codes: mlx_array,
+        scales: mlx_array,
+        biases: mlx_array,
+        transpose: bool,
+        group_size: c_int,
+        bits: c_int,
+        mode: *const c_char,
+        stream: mlx_stream,
+        result: *mut mlx_array,
+    ) -> c_int;
+
     pub(crate) fn tacit_kernel_apply(
         table: KernelTable,
         kernel: *mut c_void,

@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use mlx_rs::Array;
 
-pub use tacit_bridge::Mapped;
 pub use tacit_bridge::kernel::{Element, Fallback, Input, Kernel, Output};
+pub use tacit_bridge::{Mapped, Mode, Quantized};
 
 use crate::counters::Counters;
 use crate::{Aval, Error, Policy, Result, policy};
@@ -71,4 +71,15 @@ pub(crate) fn way_out(reason: Fallback) -> &'static str {
         Fallback::Vjp | Fallback::Jvp => "leave the children of the implicit array out of the derivative, with `Wrt`",
         Fallback::Vmap { .. } => "map the other operands and not the children of the implicit array",
     }
+}
+
+/// MLX's own product with a matrix in one of its modes: `x W^T` if `transpose`, and else `x W`.
+///
+/// mlx-rs has it for affine alone.
+///
+/// # Errors
+///
+/// MLX refuses the shapes or the dtypes.
+pub fn quantized_matmul(x: &Array, matrix: Quantized<'_>, transpose: bool) -> Result<Array> {
+    Ok(tacit_bridge::quantized_matmul(x, matrix, transpose)?)
 }

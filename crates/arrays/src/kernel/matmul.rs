@@ -7,7 +7,7 @@ use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
 use super::parts::tangents_of;
-use super::{Fallible, Layout, floats, floats_mut, single};
+use super::{Fallible, Layout, floats, floats_mut, own, single};
 
 /// `x W^T` or `x W` for a stored `W: [n, k]`, in the float type of `x`.
 ///
@@ -54,7 +54,14 @@ impl Kernel for Matmul {
         Ok(vec![inputs[0].as_dtype(Dtype::Float32)?.matmul(right)?.as_dtype(inputs[0].dtype())?])
     }
 
+    /// Off the CPU MLX's own product, where it has one for the format.
     fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
+        let (x, children) = (&inputs[0], &inputs[1..]);
+        if reason == Fallback::Device
+            && let Some(product) = own::product(x, self.layout, children, self.orientation)?
+        {
+            return Ok(vec![product]);
+        }
         self.layout.permit(self.name(), reason)?;
         self.decompose(inputs)
     }

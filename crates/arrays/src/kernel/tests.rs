@@ -15,18 +15,18 @@ use super::{Encoding, Format, Layout, Scaling};
 
 type Outputs = Result<Vec<Array>, Exception>;
 
-fn normal(seed: u64, shape: &[i32]) -> Array {
+pub(super) fn normal(seed: u64, shape: &[i32]) -> Array {
     let key = random::key(seed).expect("a key");
     random::normal::<f32>(shape, None, None, Some(&key)).expect("normal numbers")
 }
 
 /// A matrix of each format, with its children; the float ones are the last.
-struct Case {
-    layout: Layout,
-    children: Vec<Array>,
+pub(super) struct Case {
+    pub(super) layout: Layout,
+    pub(super) children: Vec<Array>,
 }
 
-fn case(encoding: Encoding, n: usize, k: usize, block: usize) -> Case {
+pub(super) fn case(encoding: Encoding, n: usize, k: usize, block: usize) -> Case {
     let x = normal((n * k) as u64, &[n as i32, k as i32]);
     let children = apply(Quantize { encoding, block }, &[x]).expect("quantizes");
     let format = encoding.format().expect("has a format");
@@ -42,7 +42,7 @@ fn nested(encoding: Encoding, n: usize, k: usize, block: usize, inner: usize) ->
 }
 
 /// Shapes whose rows fit the blocks, straddle them, and leave an odd tail.
-fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for encoding in [Encoding::Nf4, Encoding::Fp4] {
         cases.extend([(4, 64, 32), (6, 50, 64), (7, 37, 64), (3, 5, 4096)].map(|(n, k, b)| case(encoding, n, k, b)));
