@@ -10,6 +10,8 @@ mod gather;
 mod int8_matmul;
 mod layout;
 mod matmul;
+mod own;
+mod parts;
 mod quantize;
 mod scheme;
 #[cfg(test)]

@@ -1,6 +1,9 @@
 // Rust functions with transforms of their own.
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 #include "bridge.h"
 
@@ -52,11 +55,82 @@ ArrayFunction forward_of(Shared rust) {
   };
 }
 
-std::vector<int> all_of(const std::vector<array>& primals) {
-  std::vector<int> argnums(primals.size());
-  std::iota(argnums.begin(), argnums.end(), 0);
+// MLX asks the vjp of a custom function for the gradients of all primals, and drops those that nobody wants; what these
+// would cost is then asked of the policy in vain. Here are the primals that the vjp in progress is wanted for.
+thread_local const std::vector<int>* wanted = nullptr;
+
+std::vector<int> wanted_of(const std::vector<array>& primals) {
+  std::vector<int> all(primals.size());
+  std::iota(all.begin(), all.end(), 0);
+  if (wanted == nullptr) {
+    return all;
+  }
+  // MLX counts the results among the operands, after the primals.
+  std::vector<int> argnums;
+  std::copy_if(wanted->begin(), wanted->end(), std::back_inserter(argnums), [&](int argnum) {
+    return static_cast<size_t>(argnum) < primals.size();
+  });
   return argnums;
 }
+
+// The gradients of `function` for the primals that the vjp in progress is wanted for, and zeros for the others.
+std::vector<array> wanted_gradients(
+    const ArrayFunction& function, const std::vector<array>& primals, const std::vector<array>& cotangents) {
+  auto argnums = wanted_of(primals);
+  auto gradients = gradients_of(function, primals, cotangents, argnums);
+  std::vector<array> all;
+  for (const auto& primal : primals) {
+    all.push_back(mlx::core::zeros_like(primal));
+  }
+  for (size_t i = 0; i < argnums.size(); ++i) {
+    all.at(argnums[i]) = std::move(gradients[i]);
+  }
+  return all;
+}
+
+// MLX's primitive of a custom function, which tells its vjp what it is wanted for.
+class Telling : public Primitive {
+ public:
+  explicit Telling(std::shared_ptr<Primitive> inner) : Primitive(inner->stream()), inner_(std::move(inner)) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    inner_->eval_cpu(inputs, outputs);
+  }
+
+  void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    inner_->eval_gpu(inputs, outputs);
+  }
+
+  std::vector<array> jvp(
+      const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
+    return inner_->jvp(primals, tangents, argnums);
+  }
+
+  std::vector<array> vjp(
+      const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>& argnums,
+      const std::vector<array>& outputs) override {
+    struct Scope {
+      const std::vector<int>* before;
+      ~Scope() {
+        wanted = before;
+      }
+    };
+    Scope scope{std::exchange(wanted, &argnums)};
+    return inner_->vjp(primals, cotangents, argnums, outputs);
+  }
+
+  std::pair<std::vector<array>, std::vector<int>> vmap(
+      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+    return inner_->vmap(inputs, axes);
+  }
+
+  const char* name() const override {
+    return inner_->name();
+  }
+
+ private:
+  std::shared_ptr<Primitive> inner_;
+};
 
 Vjp vjp_of(Shared rust) {
   return [rust = std::move(rust)](
@@ -70,8 +144,7 @@ Vjp vjp_of(Shared rust) {
         rust->function, from.data(), from.size(), back.data(), back.size(), made.data(), made.size(),
         gradients.sink());
     check(status);
-    return status == 0 ? std::move(gradients.arrays)
-                       : gradients_of(forward_of(rust), primals, cotangents, all_of(primals));
+    return status == 0 ? std::move(gradients.arrays) : wanted_gradients(forward_of(rust), primals, cotangents);
   };
 }
 
@@ -121,7 +194,12 @@ std::vector<array> call(const Custom& custom, const std::vector<array>& args) {
     std::vector<int> front(results.size(), 0);
     return std::pair{std::move(results), std::move(front)};
   };
-  return mlx::core::custom_function(custom.forward, custom.vjp, custom.jvp, vmap)(args);
+  auto results = mlx::core::custom_function(custom.forward, custom.vjp, custom.jvp, vmap)(args);
+  auto telling = std::make_shared<Telling>(results.at(0).primitive_ptr());
+  for (auto& result : results) {
+    result.primitive_ptr() = telling;
+  }
+  return results;
 }
 
 std::vector<array> joined(std::initializer_list<std::vector<array>> lists) {
@@ -200,7 +278,7 @@ Custom checkpointed(ArrayFunction forward) {
                  const std::vector<array>& primals, const std::vector<array>& cotangents,
                  const std::vector<array>& outputs) {
     // The second pass must not begin before the first is over, or it saves no memory.
-    return gradients_of(forward, mlx::core::depends(primals, outputs), cotangents, all_of(primals));
+    return wanted_gradients(forward, mlx::core::depends(primals, outputs), cotangents);
   };
   auto jvp = [forward](
                  const std::vector<array>& primals, const std::vector<array>& tangents,

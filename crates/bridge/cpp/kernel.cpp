@@ -1,4 +1,4 @@
-// A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its decomposition.
+// A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its own rules or its fallback.
 #include <cstring>
 #include <stdexcept>
 
@@ -20,15 +20,25 @@ struct Buffer {
   int dtype;
 };
 
-// The Rust side of a kernel. A callback returns 0, or 1 after tacit_set_callback_error. `vjp` and `vmap` may return 2:
-// the kernel has none of its own. `equal` tells whether two kernels are the same function: 1 or 0.
+// Why plain ops stand for a kernel; `examples` are those of a vmap.
+struct FallbackReason {
+  enum Kind : int { kDevice, kVjp, kJvp, kVmap };
+  int kind;
+  size_t examples;
+};
+
+// The Rust side of a kernel. A callback returns 0, or 1 after tacit_set_callback_error. `vjp`, `jvp` and `vmap` may return
+// 2: the kernel has none of its own. `equal` tells whether two kernels are the same function: 1 or 0.
 struct KernelTable {
   void (*release)(void* kernel);
   int (*eval)(void* kernel, const Buffer* inputs, size_t input_count, const Buffer* outputs, size_t output_count);
-  int (*decompose)(void* kernel, const Handle* inputs, size_t count, Sink results);
+  int (*fallback)(void* kernel, FallbackReason reason, const Handle* inputs, size_t count, Sink results);
   int (*vjp)(
       void* kernel, const Handle* primals, size_t primal_count, const Handle* cotangents, size_t cotangent_count,
       const int32_t* argnums, size_t argnum_count, Sink gradients);
+  int (*jvp)(
+      void* kernel, const Handle* primals, size_t primal_count, const Handle* tangents, const int32_t* argnums,
+      size_t argnum_count, Sink tangents_out);
   int (*avals)(void* kernel, const Handle* inputs, size_t count, Sink prototypes);
   int (*equal)(void* kernel, void* other);
   int (*vmap)(void* kernel, const Handle* inputs, const int32_t* axes, size_t count, Sink results, AxisSink result_axes);
@@ -105,12 +115,21 @@ class HostKernel : public Primitive {
     if (status == 0) {
       return std::move(own.arrays);
     }
-    return gradients_of(decomposition(), primals, cotangents, argnums);
+    return gradients_of(fallback({FallbackReason::kVjp, 0}), primals, cotangents, argnums);
   }
 
   std::vector<array> jvp(
       const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
-    return tangents_of(decomposition(), primals, tangents, argnums);
+    auto from = borrow(primals);
+    auto along = borrow(tangents);
+    Collector own;
+    auto status = rust_->table.jvp(
+        rust_->kernel, from.data(), from.size(), along.data(), argnums.data(), argnums.size(), own.sink());
+    check(status);
+    if (status == 0) {
+      return std::move(own.arrays);
+    }
+    return tangents_of(fallback({FallbackReason::kJvp, 0}), primals, tangents, argnums);
   }
 
   std::pair<std::vector<array>, std::vector<int>> vmap(
@@ -124,7 +143,13 @@ class HostKernel : public Primitive {
     if (status == 0) {
       return {std::move(results.arrays), std::move(result_axes)};
     }
-    auto outputs = vmap_to_front(decomposition(), inputs, axes);
+    size_t examples = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (axes[i] >= 0) {
+        examples = static_cast<size_t>(inputs[i].shape(axes[i]));
+      }
+    }
+    auto outputs = vmap_to_front(fallback({FallbackReason::kVmap, examples}), inputs, axes);
     auto count = outputs.size();
     return {std::move(outputs), std::vector<int>(count, 0)};
   }
@@ -153,10 +178,10 @@ class HostKernel : public Primitive {
     return shapes;
   }
 
-  static std::vector<array> decompose(const RustKernel& rust, const std::vector<array>& inputs) {
+  static std::vector<array> fallen_back(const RustKernel& rust, FallbackReason reason, const std::vector<array>& inputs) {
     auto from = borrow(inputs);
     Collector results;
-    check(rust.table.decompose(rust.kernel, from.data(), from.size(), results.sink()));
+    check(rust.table.fallback(rust.kernel, reason, from.data(), from.size(), results.sink()));
     return std::move(results.arrays);
   }
 
@@ -179,8 +204,8 @@ class HostKernel : public Primitive {
     check(rust.table.eval(rust.kernel, from.data(), from.size(), to.data(), to.size()));
   }
 
-  ArrayFunction decomposition() const {
-    return [rust = rust_](const std::vector<array>& args) { return decompose(*rust, args); };
+  ArrayFunction fallback(FallbackReason reason) const {
+    return [rust = rust_, reason](const std::vector<array>& args) { return fallen_back(*rust, reason, args); };
   }
 
   std::shared_ptr<RustKernel> rust_;
@@ -214,7 +239,7 @@ int tacit_prototype(const int32_t* shape, size_t ndim, int dtype, Handle* value)
 }
 
 // Takes `kernel` over in every case. `chosen` is mlx-c's stream, or empty for the default one. On a device without a
-// source the decomposition is the result.
+// source the fallback is the result.
 int tacit_kernel_apply(
     KernelTable table, void* kernel, const char* name, Handle chosen, const Handle* inputs, size_t count,
     Sink results) {
@@ -225,7 +250,7 @@ int tacit_kernel_apply(
     auto stream = chosen.ctx == nullptr ? mlx::core::default_stream(mlx::core::default_device())
                                         : *static_cast<mlx::core::Stream*>(chosen.ctx);
     if (stream.device != mlx::core::Device::cpu) {
-      pour(HostKernel::decompose(*rust, arrays), results);
+      pour(HostKernel::fallen_back(*rust, {FallbackReason::kDevice, 0}, arrays), results);
       return;
     }
     auto from = borrow(arrays);

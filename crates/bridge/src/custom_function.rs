@@ -210,7 +210,8 @@ extern "C" fn jvp(
     })
 }
 
-fn check_tangents(function: &str, results: &[Aval], tangents: &[Array]) -> Result<(), TangentError> {
+/// Compares tangents with the results that they belong to; MLX itself does not.
+pub(crate) fn check_tangents(function: &str, results: &[Aval], tangents: &[Array]) -> Result<(), TangentError> {
     let function = || function.to_owned();
     if results.len() != tangents.len() {
         return Err(TangentError::Count { function: function(), expected: results.len(), found: tangents.len() });

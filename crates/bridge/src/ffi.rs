@@ -56,13 +56,22 @@ pub(crate) struct Buffer {
     pub(crate) dtype: c_int,
 }
 
+/// Why a kernel is replaced: off the CPU 0, for a vjp 1, a jvp 2 or a vmap 3, over so many examples.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct FallbackReason {
+    pub(crate) kind: c_int,
+    pub(crate) examples: usize,
+}
+
 #[repr(C)]
 pub(crate) struct KernelTable {
     pub(crate) release: extern "C" fn(*mut c_void),
     pub(crate) eval: extern "C" fn(*mut c_void, *const Buffer, usize, *const Buffer, usize) -> c_int,
-    pub(crate) decompose: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
+    pub(crate) fallback: extern "C" fn(*mut c_void, FallbackReason, *const mlx_array, usize, Sink) -> c_int,
     pub(crate) vjp:
         extern "C" fn(*mut c_void, *const mlx_array, usize, *const mlx_array, usize, *const i32, usize, Sink) -> c_int,
+    pub(crate) jvp: JvpRule,
     pub(crate) avals: extern "C" fn(*mut c_void, *const mlx_array, usize, Sink) -> c_int,
     pub(crate) equal: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
     pub(crate) vmap: VmapRule,
@@ -91,10 +100,13 @@ pub(crate) struct FunctionTable {
         usize,
         Sink,
     ) -> c_int,
-    pub(crate) jvp:
-        extern "C" fn(*mut c_void, *const mlx_array, usize, *const mlx_array, *const i32, usize, Sink) -> c_int,
+    pub(crate) jvp: JvpRule,
     pub(crate) vmap: VmapRule,
 }
+
+/// Primals and their number; the tangents of those that the numbers name, and how many these are.
+pub(crate) type JvpRule =
+    extern "C" fn(*mut c_void, *const mlx_array, usize, *const mlx_array, *const i32, usize, Sink) -> c_int;
 
 /// Inputs, their axes (-1 for none) and their number; results and their axes.
 pub(crate) type VmapRule = extern "C" fn(*mut c_void, *const mlx_array, *const i32, usize, Sink, AxisSink) -> c_int;
@@ -205,6 +217,19 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_prototype(shape: *const i32, ndim: usize, dtype: c_int, value: *mut mlx_array) -> c_int;
+    pub(crate) fn tacit_quantized_matmul(
+        x: mlx_array,
+        codes: mlx_array,
+        scales: mlx_array,
+        biases: mlx_array,
+        transpose: bool,
+        group_size: c_int,
+        bits: c_int,
+        mode: *const c_char,
+        stream: mlx_stream,
+        result: *mut mlx_array,
+    ) -> c_int;
+
     pub(crate) fn tacit_kernel_apply(
         table: KernelTable,
         kernel: *mut c_void,

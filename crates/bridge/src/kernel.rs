@@ -1,25 +1,34 @@
 //! Host code as an MLX primitive.
 
+mod elements;
+mod fallback;
+
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mlx_rs::{Array, Dtype, Stream, thread_local_default_stream};
+use mlx_rs::{Array, Stream, thread_local_default_stream};
 use mlx_sys::{mlx_array, mlx_stream};
 
 use crate::arrays::{self, Collector};
 use crate::callback::{guarded, guarded_rule};
+use crate::custom_function::check_tangents;
 use crate::error::{BoxError, BridgeError, check, panic_text, raise_text};
-use crate::ffi::{self, AxisSink, Buffer, KernelTable, Sink};
+use crate::ffi::{self, AxisSink, Buffer, FallbackReason, KernelTable, Sink};
 use crate::gradients::check_gradients;
 use crate::vmap::{Mapped, answer_vmap};
-use crate::{Aval, Param, aval};
+use crate::{Aval, Param};
+
+pub use elements::{Element, ElementError, Input, Output};
+pub use fallback::Fallback;
+
+use elements::{buffers, input, output};
 
 /// Host code as an MLX primitive.
 ///
 /// It is lazy like any primitive and works under grad, vmap and compile. What MLX cannot know of it comes from
-/// [`decompose`](Self::decompose), the same function in plain MLX ops: the fallback on a device without a source, the
-/// default vjp, jvp and vmap, and the oracle of its tests.
+/// [`decompose`](Self::decompose), the same function in plain MLX ops: the oracle of its tests, and with
+/// [`fallback`](Self::fallback) what stands for it on a device without a source and in a vjp, jvp or vmap that it has not.
 pub trait Kernel: Send + Sync + 'static {
     /// The primitive's name, in graphs and messages.
     fn name(&self) -> &'static str;
@@ -46,6 +55,18 @@ pub trait Kernel: Send + Sync + 'static {
     /// MLX refuses one of the ops.
     fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError>;
 
+    /// What goes into the graph in the place of the kernel where MLX cannot take the kernel itself: the decomposition,
+    /// unless the kernel has something better for this `reason`, or the decomposition costs what somebody must be asked
+    /// for.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses one of the ops, or nothing may stand for the kernel.
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Result<Vec<Array>, BoxError> {
+        let _ = reason;
+        self.decompose(inputs)
+    }
+
     /// The static parameters by name, if they say all that there is to say.
     ///
     /// Two kernels of one name and equal parameters must compute the same function: MLX then merges equal nodes, and a
@@ -54,149 +75,31 @@ pub trait Kernel: Send + Sync + 'static {
         None
     }
 
-    /// One gradient for each primal that `argnums` names, or `None` for the vjp of the decomposition.
+    /// One gradient for each primal that `argnums` names, or `None` for the vjp of the fallback.
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
         let _ = (primals, cotangents, argnums);
         None
     }
 
+    /// One tangent for each result, of the result's aval; `tangents` are those of the primals that `argnums` names. `None`
+    /// for the jvp of the fallback.
+    fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
+        let _ = (primals, tangents, argnums);
+        None
+    }
+
     /// The results on inputs that are mapped along `axes`, and the mapped axis of each result; `None` for the vmap of the
-    /// decomposition.
+    /// fallback.
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Result<Mapped, BoxError>> {
         let _ = (inputs, axes);
         None
     }
 }
 
-/// An element type that a kernel can read and write.
-pub trait Element: Copy + sealed::Sealed + 'static {
-    /// The dtype of arrays of it.
-    const DTYPE: Dtype;
-}
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-macro_rules! elements {
-    ($($ty:ty => $dtype:ident),* $(,)?) => {
-        $(
-            impl sealed::Sealed for $ty {}
-            impl Element for $ty {
-                const DTYPE: Dtype = Dtype::$dtype;
-            }
-        )*
-    };
-}
-
-elements! {
-    u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64,
-    i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
-    half::f16 => Float16, half::bf16 => Bfloat16, f32 => Float32, f64 => Float64,
-}
-
-/// The elements of a kernel's array cannot be borrowed as they were asked for.
-#[derive(Debug, thiserror::Error)]
-pub enum ElementError {
-    /// They are of another type.
-    #[error("the array is {found}, not {}", aval::dtype_name(*.asked))]
-    Dtype {
-        /// What was asked for.
-        asked: Dtype,
-        /// What the array is.
-        found: Aval,
-    },
-    /// They lie where none of their type may: the array views another one's bytes.
-    #[error("the array {found} begins at an address that its elements may not have")]
-    Alignment {
-        /// What the array is.
-        found: Aval,
-    },
-}
-
-/// Checks that `T` is the element type and that its elements may lie at `data`.
-fn check_elements<T: Element>(data: *const u8, aval: &Aval) -> Result<(), ElementError> {
-    if aval.dtype != T::DTYPE {
-        return Err(ElementError::Dtype { asked: T::DTYPE, found: aval.clone() });
-    }
-    if aval.size() > 0 && !data.cast::<T>().is_aligned() {
-        return Err(ElementError::Alignment { found: aval.clone() });
-    }
-    Ok(())
-}
-
-/// A dense row-major array that a kernel reads.
-pub struct Input<'a> {
-    data: &'a [u8],
-    aval: Aval,
-}
-
-impl Input<'_> {
-    /// Shape and dtype.
-    #[must_use]
-    pub fn aval(&self) -> &Aval {
-        &self.aval
-    }
-
-    /// The elements.
-    ///
-    /// # Errors
-    ///
-    /// `T` is not the array's element type, or the array is an unaligned view.
-    pub fn elements<T: Element>(&self) -> Result<&[T], ElementError> {
-        check_elements::<T>(self.data.as_ptr(), &self.aval)?;
-        if self.aval.size() == 0 {
-            return Ok(&[]);
-        }
-        // SAFETY: the bytes hold `size` elements of this dtype, and the address was checked.
-        Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.aval.size()) })
-    }
-
-    /// The elements as they lie in memory, whatever their type.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        self.data
-    }
-}
-
-/// A dense row-major array that a kernel fills: its elements are unspecified before they are written.
-pub struct Output<'a> {
-    data: &'a mut [u8],
-    aval: Aval,
-}
-
-impl Output<'_> {
-    /// Shape and dtype.
-    #[must_use]
-    pub fn aval(&self) -> &Aval {
-        &self.aval
-    }
-
-    /// The elements, unspecified before the kernel writes them.
-    ///
-    /// # Errors
-    ///
-    /// `T` is not the array's element type, or the array is an unaligned view.
-    pub fn elements<T: Element>(&mut self) -> Result<&mut [T], ElementError> {
-        check_elements::<T>(self.data.as_ptr(), &self.aval)?;
-        if self.aval.size() == 0 {
-            return Ok(&mut []);
-        }
-        // SAFETY: as in `Input::elements`; nobody else holds the buffer of an output.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_mut_ptr().cast(), self.aval.size()) })
-    }
-
-    /// The elements as they lie in memory, whatever their type; unspecified before the kernel writes them.
-    #[must_use]
-    pub fn bytes(&mut self) -> &mut [u8] {
-        self.data
-    }
-}
-
 /// Puts `kernel` into the graph.
 ///
-/// It goes to the stream that mlx-rs's own ops go to here. Inputs that are not row-major are copied first. On a device for which the kernel has no source, its decomposition
-/// goes into the graph instead.
+/// It goes to the stream that mlx-rs's own ops go to here. Inputs that are not row-major are copied first. On a device for
+/// which the kernel has no source, its [fallback](Kernel::fallback) goes into the graph instead.
 ///
 /// # Errors
 ///
@@ -204,7 +107,7 @@ impl Output<'_> {
 pub fn apply(kernel: Arc<dyn Kernel>, inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
     let name = CString::new(kernel.name()).map_err(|_| BridgeError::Nul(kernel.name().to_owned()))?;
     let handles = arrays::handles(inputs);
-    let table = KernelTable { release, eval, decompose, vjp, avals, equal, vmap, failed };
+    let table = KernelTable { release, eval, fallback, vjp, jvp, avals, equal, vmap, failed };
     let mut results = Collector::default();
     let stream = thread_local_default_stream();
     let stream_handle = stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr);
@@ -301,11 +204,17 @@ extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, la
     })
 }
 
-extern "C" fn decompose(kernel: *mut c_void, inputs: *const mlx_array, count: usize, results: Sink) -> c_int {
+extern "C" fn fallback(
+    kernel: *mut c_void,
+    reason: FallbackReason,
+    inputs: *const mlx_array,
+    count: usize,
+    results: Sink,
+) -> c_int {
     guarded(|| {
         // SAFETY: the kernel and the inputs are live for the length of the call.
         let (kernel, inputs) = unsafe { (kernel_of(kernel), arrays::copies(inputs, count)?) };
-        Ok(arrays::pour(&kernel.decompose(&inputs)?, &results)?)
+        Ok(arrays::pour(&kernel.fallback(&inputs, Fallback::of(reason)?)?, &results)?)
     })
 }
 
@@ -333,6 +242,33 @@ extern "C" fn vjp(
         let Some(made) = kernel.vjp(&primals, &cotangents, &argnums).transpose()? else { return Ok(None) };
         check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &made)?;
         Ok(Some(arrays::pour(&made, &gradients)?))
+    })
+}
+
+extern "C" fn jvp(
+    kernel: *mut c_void,
+    primals: *const mlx_array,
+    primal_count: usize,
+    tangents: *const mlx_array,
+    argnums: *const i32,
+    argnum_count: usize,
+    sink: Sink,
+) -> c_int {
+    guarded_rule(|| {
+        // SAFETY: everything is live for the length of the call, and there is a tangent for each of the argnums.
+        let (kernel, primals, tangents, argnums) = unsafe {
+            (
+                kernel_of(kernel),
+                arrays::copies(primals, primal_count)?,
+                arrays::copies(tangents, argnum_count)?,
+                arrays::integers(argnums, argnum_count),
+            )
+        };
+        let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();
+        let Some(made) = kernel.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
+        let results = kernel.output_avals(&primals.iter().map(Aval::from).collect::<Vec<_>>())?;
+        check_tangents(kernel.name(), &results, &made)?;
+        Ok(Some(arrays::pour(&made, &sink)?))
     })
 }
 
@@ -382,64 +318,4 @@ pub(crate) unsafe fn params_of(recorded: *const c_void) -> Option<Vec<(&'static 
         let kernel = ffi::tacit_primitive_kernel(recorded);
         if kernel.is_null() { None } else { kernel_of(kernel).params() }
     }
-}
-
-/// # Safety
-///
-/// `data` must point to `count` live buffers.
-unsafe fn buffers<'a>(data: *const Buffer, count: usize) -> &'a [Buffer] {
-    if count == 0 {
-        return &[];
-    }
-    // SAFETY: as the caller promises.
-    unsafe { std::slice::from_raw_parts(data, count) }
-}
-
-/// # Safety
-///
-/// The buffer must be live and unaliased by a writer for `'a`.
-unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
-    let aval = aval_of(buffer)?;
-    let data: &[u8] = if buffer.bytes == 0 {
-        &[]
-    } else {
-        // SAFETY: as the caller promises.
-        unsafe { std::slice::from_raw_parts(buffer.data.cast(), buffer.bytes) }
-    };
-    Ok(Input { data, aval })
-}
-
-/// # Safety
-///
-/// The buffer must be live and nobody else's for `'a`.
-unsafe fn output<'a>(buffer: &Buffer) -> Result<Output<'a>, BoxError> {
-    let aval = aval_of(buffer)?;
-    let data: &mut [u8] = if buffer.bytes == 0 {
-        &mut []
-    } else {
-        // SAFETY: as the caller promises. Nobody has written the bytes since MLX's allocator gave them out; that is code
-        // which this compiler does not see and which may have stored any value in each, so to Rust they are
-        // initialized, and numbers of every value are valid.
-        unsafe { std::slice::from_raw_parts_mut(buffer.data.cast(), buffer.bytes) }
-    };
-    if cfg!(debug_assertions) {
-        // A test sees what its kernel leaves out.
-        data.fill(0xff);
-    }
-    Ok(Output { data, aval })
-}
-
-fn aval_of(buffer: &Buffer) -> Result<Aval, BoxError> {
-    let shape = if buffer.ndim == 0 {
-        &[][..]
-    } else {
-        // SAFETY: the shape belongs to the array behind the buffer, which is live.
-        unsafe { std::slice::from_raw_parts(buffer.shape, buffer.ndim) }
-    };
-    let dtype = aval::dtype_of(buffer.dtype).ok_or("MLX gave a dtype that this build does not know")?;
-    let aval = Aval::new(shape, dtype);
-    if aval.nbytes() != buffer.bytes {
-        return Err(format!("the buffer of {aval} has {} bytes", buffer.bytes).into());
-    }
-    Ok(aval)
 }

@@ -8,12 +8,14 @@ use std::rc::Rc;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_core::kernel::Fallback;
 use tacit_core::transform::intercept;
 use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
 
 /// Compares a function on values with the same function on the dense arrays that they stand for.
 ///
-/// A call that no handler takes is an error, unless [`allowing`](Self::allowing) says otherwise.
+/// A call that no handler takes is an error, unless [`allowing`](Self::allowing) says otherwise. So is a gradient that
+/// builds a dense array, except for what a kernel needs to differentiate the children of an implicit operand.
 ///
 /// ```
 /// use mlx_rs::Array;
@@ -164,19 +166,45 @@ impl Oracle {
             return Ok(reached);
         }
         let expected = under(Policy::Allow, "dense gradient", || gradient(dense, argnums.clone())(leaves))?;
-        let eager =
-            under(self.policy, "intercepted gradient", || gradient(intercepted.clone(), argnums.clone())(leaves))?;
+        let (eager, policy) = self.own_gradients(&structure, &intercepted, &argnums)?;
         reached.gradient = self.all("gradient", &eager, &expected)?;
         if self.transformed {
             self.directional(&structure, f, &eager)?;
         }
         if self.compiled {
-            let compiled = under(self.policy, "compiled gradient", || {
+            let compiled = under(policy, "compiled gradient", || {
                 transforms::compile::compile(gradient(intercepted, argnums), None)(leaves)
             })?;
             reached.gradient = reached.gradient.max(self.all("compiled gradient", &compiled, &expected)?);
         }
         Ok(reached)
+    }
+
+    /// The gradients of the intercepted function, and the policy under which they are taken: the oracle's, unless it forbids
+    /// what stands for a kernel where its children are differentiated. Then the operands alone must do without it.
+    fn own_gradients(
+        &self,
+        structure: &Structure,
+        intercepted: &OnLeaves,
+        argnums: &[i32],
+    ) -> Result<(Vec<Array>, Policy), String> {
+        let of = |argnums: &[i32]| gradient(intercepted.clone(), argnums.to_vec())(&structure.leaves);
+        let denied = {
+            let _guard = self.policy.scope();
+            match of(argnums).map_err(Error::from) {
+                Ok(gradients) => return Ok((gradients, self.policy)),
+                Err(error) => error,
+            }
+        };
+        let side = "intercepted gradient";
+        if !matches!(denied, Error::FallbackDenied { reason: Fallback::Vjp, .. }) {
+            return Err(failed(side, &denied));
+        }
+        let operands = structure.float_operands();
+        if !operands.is_empty() {
+            under(self.policy, side, || of(&operands))?;
+        }
+        Ok((under(Policy::Allow, side, || of(argnums))?, Policy::Allow))
     }
 
     pub(crate) fn all(&self, what: &str, found: &[Array], expected: &[Array]) -> Result<f64, String> {
@@ -201,7 +229,11 @@ impl Oracle {
 
 pub(crate) fn under<R>(policy: Policy, side: &str, f: impl FnOnce() -> Result<R, Exception>) -> Result<R, String> {
     let _guard = policy.scope();
-    f().map_err(|error| format!("the {side} side failed: {}", Error::from(error)))
+    f().map_err(|error| failed(side, &Error::from(error)))
+}
+
+fn failed(side: &str, error: &Error) -> String {
+    format!("the {side} side failed: {error}")
 }
 
 /// `max|a - b| / max|b|`, never NaN: 0 where both are the same NaN or infinity.

@@ -3,12 +3,14 @@
 use std::fmt;
 
 use mlx_rs::error::Exception;
+use tacit_bridge::kernel::Fallback;
 use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{Aval, BridgeError, GradientError};
 
 use crate::compile::held::Held;
 use crate::dispatch::Decline;
 use crate::handler::Site;
+use crate::kernel::way_out;
 
 /// The result of everything in Tacit.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -118,6 +120,21 @@ pub enum Error {
         declined: Vec<Decline>,
         /// Up to three handlers that come closest.
         nearest: Vec<NearMiss>,
+    },
+
+    /// The policy forbids what stands for a kernel here: it builds a dense array, which the kernel itself does not.
+    #[error(
+        "kernel {kernel} builds a dense {dense} {reason}, which the policy forbids\n\
+         help: {}, or allow it here with `Policy::Allow.scope()`",
+        way_out(*.reason)
+    )]
+    FallbackDenied {
+        /// The kernel.
+        kernel: &'static str,
+        /// What would be built.
+        dense: Aval,
+        /// Why something stands for the kernel.
+        reason: Fallback,
     },
 
     /// A handler failed with an error of MLX's.

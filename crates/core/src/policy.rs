@@ -6,7 +6,8 @@ use tracing::subscriber::NoSubscriber;
 
 use crate::scoped::{self, PolicyGuard};
 
-/// What happens when a call needs an implicit array materialized.
+/// What happens when a call needs an implicit array materialized, or a kernel a dense array to
+/// [stand for it](crate::kernel::permit_dense).
 ///
 /// ```
 /// use tacit_core::Policy;

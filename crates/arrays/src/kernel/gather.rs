@@ -1,9 +1,10 @@
 //! Some rows of a stored matrix.
 
-use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
+use super::parts::tangents_of;
 use super::{Fallible, Layout, floats_mut, single};
 
 /// Rows of a matrix: `rows: u32[r]` gives `dtype[r, k]`.
@@ -40,8 +41,36 @@ impl Kernel for GatherRows {
         Ok(tacit_kernels::gather_rows(&matrix, inputs[0].elements()?, floats_mut(&mut outputs[0])?)?)
     }
 
+    /// Where each row has codes and scales of its own, of these alone.
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
-        Ok(vec![self.layout.decoded(&inputs[1..])?.take_axis(&inputs[0], 0)?.as_dtype(self.dtype)?])
+        let (rows, children) = (&inputs[0], &inputs[1..]);
+        let made = if rows.size() == 0 {
+            ops::zeros::<f32>(&[0, self.layout.k as i32])?
+        } else if self.layout.has_whole_rows() {
+            let (layout, taken) = self.layout.taken(children, rows)?;
+            layout.decoded(&taken)?
+        } else {
+            self.layout.decoded(children)?.take_axis(rows, 0)?
+        };
+        Ok(vec![made.as_dtype(self.dtype)?])
+    }
+
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
+        if !self.layout.has_whole_rows() {
+            self.layout.permit(self.name(), reason)?;
+        }
+        self.decompose(inputs)
+    }
+
+    /// The rows are linear in the float children.
+    fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
+        let tangent = || -> Fallible<Array> {
+            Ok(match tangents_of(primals, tangents, argnums)? {
+                (_, Some(children)) => gather_rows(self.layout, &primals[0], &children, self.dtype)?,
+                (_, None) => ops::zeros_dtype(&[primals[0].size() as i32, self.layout.k as i32], self.dtype)?,
+            })
+        };
+        Some(tangent().map(|tangent| vec![tangent]))
     }
 
     /// The rows of all examples at once, if they share the matrix.

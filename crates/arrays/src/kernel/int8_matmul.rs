@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
@@ -56,8 +56,17 @@ impl Kernel for Int8Matmul {
         Ok(vec![x.matmul(dense.t())?.as_dtype(inputs[0].dtype())?])
     }
 
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
+        self.exact.layout.permit(self.name(), reason)?;
+        self.decompose(inputs)
+    }
+
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
         self.exact.vjp(primals, cotangents, argnums)
+    }
+
+    fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
+        self.exact.jvp(primals, tangents, argnums)
     }
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {

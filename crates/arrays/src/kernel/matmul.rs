@@ -2,11 +2,12 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};
-use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
+use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
-use super::{Fallible, Layout, floats, floats_mut, single};
+use super::parts::tangents_of;
+use super::{Fallible, Layout, floats, floats_mut, own, single};
 
 /// `x W^T` or `x W` for a stored `W: [n, k]`, in the float type of `x`.
 ///
@@ -53,25 +54,49 @@ impl Kernel for Matmul {
         Ok(vec![inputs[0].as_dtype(Dtype::Float32)?.matmul(right)?.as_dtype(inputs[0].dtype())?])
     }
 
+    /// Off the CPU MLX's own product, where it has one for the format.
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
+        let (x, children) = (&inputs[0], &inputs[1..]);
+        if reason == Fallback::Device
+            && let Some(product) = own::product(x, self.layout, children, self.orientation)?
+        {
+            return Ok(vec![product]);
+        }
+        self.layout.permit(self.name(), reason)?;
+        self.decompose(inputs)
+    }
+
     /// The gradient for `x` is the product with the same packed matrix turned round; those for float children are those
     /// of the decomposition, and codes have none.
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        let one = |argnum: &usize| -> Fallible<Array> {
-            match *argnum {
+        let is_float_child = |argnum: usize| argnum > 0 && primals[argnum].dtype().is_inexact();
+        let chosen: Vec<usize> = argnums.iter().copied().filter(|&argnum| is_float_child(argnum)).collect();
+        let gradients = || {
+            let mut of_children = self.gradients_of_children(primals, cotangents, &chosen)?.into_iter();
+            let gradient = |&argnum: &usize| match argnum {
                 0 => Ok(matmul(&cotangents[0], self.layout, &primals[1..], self.turned())?),
-                argnum if primals[argnum].dtype().is_inexact() => {
-                    let through = |child: &[Array]| {
-                        let mut primals = primals.to_vec();
-                        primals[argnum] = child[0].clone();
-                        self.decompose(&primals).map_err(|error| Exception::custom(error.to_string()))
-                    };
-                    let (_, mut gradients) = transforms::fallible_vjp(through, &primals[argnum..=argnum], cotangents)?;
-                    gradients.pop().ok_or_else(|| "the vjp of the decomposition gave nothing".into())
+                argnum if is_float_child(argnum) => {
+                    of_children.next().ok_or_else(|| "the vjp of the decomposition gave too few gradients".into())
                 }
                 argnum => Ok(ops::zeros_like(&primals[argnum])?),
-            }
+            };
+            argnums.iter().map(gradient).collect()
         };
-        Some(argnums.iter().map(one).collect())
+        Some(gradients())
+    }
+
+    /// The product is linear in `x` and in the float children together.
+    fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
+        let product = |x: &Array, children: &[Array]| matmul(x, self.layout, children, self.orientation);
+        let tangent = || -> Fallible<Array> {
+            Ok(match tangents_of(primals, tangents, argnums)? {
+                (Some(x), None) => product(&x, &primals[1..])?,
+                (None, Some(children)) => product(&primals[0], &children)?,
+                (Some(x), Some(children)) => product(&x, &primals[1..])?.add(product(&primals[0], &children)?)?,
+                (None, None) => ops::zeros_dtype(&[primals[0].dim(0), self.columns() as i32], primals[0].dtype())?,
+            })
+        };
+        Some(tangent().map(|tangent| vec![tangent]))
     }
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
@@ -94,6 +119,23 @@ impl Matmul {
             Ok((vec![made.reshape(&[x.dim(0), x.dim(1), self.columns() as i32])?], vec![0]))
         };
         Some(all())
+    }
+
+    /// Of the chosen float children, by one decomposition for all of them.
+    fn gradients_of_children(&self, primals: &[Array], cotangents: &[Array], chosen: &[usize]) -> Fallible<Vec<Array>> {
+        if chosen.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.layout.permit(self.name(), Fallback::Vjp)?;
+        let decomposed = |children: &[Array]| {
+            let mut primals = primals.to_vec();
+            for (&at, child) in chosen.iter().zip(children) {
+                primals[at] = child.clone();
+            }
+            self.decompose(&primals).map_err(|error| Exception::custom(error.to_string()))
+        };
+        let children: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
+        Ok(transforms::fallible_vjp(decomposed, &children, cotangents)?.1)
     }
 
     fn columns(&self) -> usize {

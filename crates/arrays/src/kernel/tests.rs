@@ -18,18 +18,18 @@ use crate::format::{Affine, Binary, E5m2, Format, Fp4, Int8, Mxfp4, Mxfp8, Nf4, 
 
 type Outputs = Result<Vec<Array>, Exception>;
 
-fn normal(seed: u64, shape: &[i32]) -> Array {
+pub(super) fn normal(seed: u64, shape: &[i32]) -> Array {
     let key = random::key(seed).expect("a key");
     random::normal::<f32>(shape, None, None, Some(&key)).expect("normal numbers")
 }
 
 /// A matrix of each format, with its children; the float ones are the last.
-struct Case {
-    layout: Layout,
-    children: Vec<Array>,
+pub(super) struct Case {
+    pub(super) layout: Layout,
+    pub(super) children: Vec<Array>,
 }
 
-fn case(format: &impl Format, n: usize, k: usize) -> Case {
+pub(super) fn case(format: &impl Format, n: usize, k: usize) -> Case {
     let (scheme, block) = (Scheme { nested: None, ..format.scheme() }, format.block());
     let x = normal((n * k) as u64, &[n as i32, k as i32]);
     let children = apply(Quantize { scheme, block }, &[x]).expect("quantizes");
@@ -56,7 +56,7 @@ const TABLES: [Scheme; 4] = [
 ];
 
 /// Shapes whose rows fit the blocks, straddle them, and leave an odd tail.
-fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (n, k, block) in [(4, 64, 32), (6, 50, 64), (7, 37, 64), (3, 5, 4096)] {
         cases.extend([case(&Nf4::from(block), n, k), case(&Fp4::from(block), n, k)]);

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype, ops, random};
 use tacit_arrays::format::Parts;
 use tacit_arrays::{Lora, Nf4Array};
 use tacit_conformance::assert_close;
-use tacit_core::transform::grad;
+use tacit_core::transform::{Wrt, grad, grad_wrt};
 use tacit_core::{Aval, Counters, Policy, Result, Value, implicit};
 
 use crate::messages::check;
@@ -160,9 +160,19 @@ fn dropout_drops_input_features_of_a_by_its_key() {
 
 #[test]
 fn the_gradient_goes_to_the_adapter() {
-    let _deny = Policy::Deny.scope();
     let w = lora_on(nf4(&normal(2, &[40, 96]), 64));
-    let (dw, _) = grad(|(w, x): (Array, Array)| x.matmul(w.t())?.square()?.sum(None))((w, x(&[3, 96]))).expect("runs");
+    let loss = |(w, x): (Array, Array)| x.matmul(w.t())?.square()?.sum(None);
+    let adapter = Wrt::paths(|path| path.ends_with(['a', 'b']));
+    {
+        let _deny = Policy::Deny.scope();
+        let (dw, _) = grad_wrt(adapter, loss)((w.clone(), x(&[3, 96]))).expect("runs");
+        assert_eq!(
+            dw.to_string(),
+            "tacit.Lora{base: tacit.Nf4{packed: nothing, absmax: nothing}, a: f32[2,96], b: f32[40,2]}"
+        );
+    }
+    let _allow = Policy::Allow.scope();
+    let (dw, _) = grad(loss)((w, x(&[3, 96]))).expect("runs");
     assert_eq!(
         dw.to_string(),
         "tacit.Lora{base: tacit.Nf4{codes: nothing, scales: f32[60]}, a: f32[2,96], b: f32[40,2]}"

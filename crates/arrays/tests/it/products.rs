@@ -5,7 +5,7 @@ use tacit_arrays::format::{Nf4, Per};
 use tacit_arrays::{Fp4Array, Int8Array, Nf4Array};
 use tacit_conformance::assert_close;
 use tacit_conformance::oracle::{Oracle, relative_error};
-use tacit_core::transform::grad;
+use tacit_core::transform::grad_wrt;
 use tacit_core::{Counters, ImplicitArray, Policy, Result, Value, implicit};
 
 use crate::operands::{FLOATS, affine, both, every, nf4, normal, normal_of, oracle};
@@ -222,7 +222,7 @@ fn activations_of_8_bits_are_close_and_have_the_gradient_of_the_float_product() 
         let error = relative_error(&forward(&rounded), &forward(&float)).expect("floats");
         assert!(error > 1e-4 && error < 1e-2, "{rounded}: {error}");
         let gradient = |w: &Value| {
-            let [dx, _] = grad(loss)([x.clone(), w.clone()]).expect("has a gradient");
+            let [dx, _] = grad_wrt([0], loss)([x.clone(), w.clone()]).expect("has a gradient");
             dx.array().expect("dense").clone()
         };
         assert_close!(gradient(&rounded), gradient(&float), 1e-6);

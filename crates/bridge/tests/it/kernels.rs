@@ -6,7 +6,7 @@ use std::thread::{self, ThreadId};
 use mlx_rs::transforms::compile::compile;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp, grad};
 use mlx_rs::{Array, Device, Dtype, Stream, ops, with_stream};
-use tacit_bridge::kernel::{Input, Kernel, KernelError, Output, apply};
+use tacit_bridge::kernel::{Fallback, Input, Kernel, KernelError, Output, apply};
 use tacit_bridge::{Aval, BoxError, Mapped, Scope, Tape, recover, vmap};
 
 use crate::arrays::{aval, matrix, names, numbers, placeholders, vector};
@@ -177,6 +177,85 @@ fn vmap_is_that_of_the_decomposition() {
     assert_eq!(numbers(&made[1]), [0.0, -1.0, -2.0, 2.0, 1.0, 0.0]);
     let made = mapped([&rows, &shift], [Some(0), None]);
     assert_eq!(numbers(&made[0]), [11.0, 22.0, 33.0, 14.0, 25.0, 36.0]);
+}
+
+type OwnJvp = fn(&[Array], &[usize]) -> Vec<Array>;
+
+/// A sum whose own jvp is told by its field, and which remembers what stood for it.
+struct Remembering {
+    own_jvp: Option<OwnJvp>,
+    reasons: Arc<Mutex<Vec<Fallback>>>,
+}
+
+impl Kernel for Remembering {
+    fn name(&self) -> &'static str {
+        "remembering"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Ok(vec![inputs[0].clone()])
+    }
+
+    fn eval_cpu(&self, _: &[Input<'_>], _: &mut [Output<'_>]) -> Result<(), BoxError> {
+        Err("it is not evaluated".into())
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(vec![inputs[0].add(&inputs[1])?])
+    }
+
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Result<Vec<Array>, BoxError> {
+        self.reasons.lock().map_err(|error| error.to_string())?.push(reason);
+        self.decompose(inputs)
+    }
+
+    fn jvp(&self, _: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {
+        self.own_jvp.map(|jvp| Ok(jvp(tangents, argnums)))
+    }
+}
+
+/// What stood for the kernel while `f` ran on it.
+fn reasons_of<R>(own_jvp: Option<OwnJvp>, f: impl FnOnce(&dyn Fn(&[Array]) -> Vec<Array>) -> R) -> (R, Vec<Fallback>) {
+    let reasons = Arc::new(Mutex::default());
+    let kernel = || Arc::new(Remembering { own_jvp, reasons: Arc::clone(&reasons) });
+    let result = f(&|args| apply(kernel(), args).expect("fits"));
+    let reasons = reasons.lock().map(|reasons| reasons.clone()).expect("not poisoned");
+    (result, reasons)
+}
+
+#[test]
+fn the_fallback_is_told_what_it_stands_for() {
+    let args = [vector(&[1.0, 2.0]), vector(&[3.0, 4.0])];
+    let (_, reasons) = reasons_of(None, |sum| fallible_vjp(|a: &[Array]| Ok(sum(a)), &args, &args[..1]));
+    assert_eq!(reasons, [Fallback::Vjp]);
+    let (_, reasons) = reasons_of(None, |sum| fallible_jvp(|a: &[Array]| Ok(sum(a)), &args, &args));
+    assert_eq!(reasons, [Fallback::Jvp]);
+    let (made, reasons) = reasons_of(None, |sum| {
+        let rows = [matrix(3, 2), args[0].clone()];
+        vmap(&rows, &[Some(0), None], |count| vec![0; count], &mut |a| Ok(sum(&a))).expect("maps")
+    });
+    assert_eq!(reasons, [Fallback::Vmap { examples: 3 }]);
+    assert_eq!(numbers(&made[0]), [2.0, 4.0, 4.0, 6.0, 6.0, 8.0]);
+}
+
+#[test]
+fn a_kernel_may_have_its_own_jvp() {
+    let args = [vector(&[1.0, 2.0]), vector(&[3.0, 4.0])];
+    let second = |args: &[Array], own_jvp: OwnJvp| {
+        reasons_of(Some(own_jvp), |sum| {
+            let f = |b: &[Array]| Ok(sum(&[args[0].clone(), b[0].clone()]));
+            fallible_jvp(f, &args[1..], &args[..1]).map(|(_, tangents)| numbers(&tangents[0]))
+        })
+    };
+    let (tangents, reasons) = second(&args, |tangents, argnums| {
+        assert_eq!(argnums, [1]);
+        vec![tangents[0].add(&tangents[0]).expect("builds")]
+    });
+    assert_eq!((tangents.expect("differentiates"), reasons), (vec![2.0, 4.0], vec![]));
+    let (misfit, _) = second(&args, |_, _| vec![vector(&[1.0])]);
+    let error = misfit.expect_err("does not fit");
+    let expected = "the jvp of remembering gave f32[1] as the tangent of result 0, which is f32[2]";
+    assert!(error.what().contains(expected), "{error}");
 }
 
 /// Rows to their sums; mapped, all at once.

@@ -4,12 +4,13 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mlx_rs::Array;
+use tacit::kernel::{Fallback, permit_dense};
 use tacit::{Counters, Error, POLICY_VARIABLE, Policy, Registry, implicit};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::types::{Left, Right, dense, error, vector};
+use crate::types::{Left, Right, aval, dense, error, vector};
 
 /// Keeps the messages that Tacit logs.
 #[derive(Clone, Default)]
@@ -90,6 +91,43 @@ fn deny_is_an_error_before_anything_is_built() {
     let (outcome, counters) = Counters::of(|| f(Left::of(&vector(&[1.0]))));
     assert!(matches!(error(outcome), Error::MaterializationDenied { .. }));
     assert_eq!((counters.seen, counters.materialized), (1, 0));
+}
+
+const REASONS: [Fallback; 4] = [Fallback::Device, Fallback::Vjp, Fallback::Jvp, Fallback::Vmap { examples: 3 }];
+
+#[test]
+fn warn_says_it_once_for_each_kernel_and_reason() {
+    let (log, _policy) = (Log::default(), Policy::Warn.scope());
+    let ((), counters) = Counters::of(|| {
+        tracing::subscriber::with_default(log.clone(), || {
+            for reason in [REASONS, REASONS].concat() {
+                permit_dense("warned", &aval(&[2, 5]), reason).expect("is allowed");
+            }
+            permit_dense("warned", &aval(&[2, 5]), Fallback::Vmap { examples: 1 }).expect("is allowed");
+        });
+    });
+    expect_test::expect![[r#"
+        kernel warned builds a dense f32[2,5] off the CPU; run it on the CPU, or silence this with `Policy::Allow.scope()`
+        kernel warned builds a dense f32[2,5] for a gradient; leave the children of the implicit array out of the derivative, with `Wrt`, or silence this with `Policy::Allow.scope()`
+        kernel warned builds a dense f32[2,5] for a derivative; leave the children of the implicit array out of the derivative, with `Wrt`, or silence this with `Policy::Allow.scope()`
+        kernel warned builds a dense f32[2,5] mapped over 3 examples; map the other operands and not the children of the implicit array, or silence this with `Policy::Allow.scope()`"#]].assert_eq(&log.lines().join("\n"));
+    // One for each example.
+    assert_eq!((counters.materialized, counters.materialized_bytes), (9, 2 * 5 * 4 * (3 + 3 + 3 + 3 + 1)));
+}
+
+#[test]
+fn deny_says_what_stands_for_a_kernel_and_why() {
+    let _policy = Policy::Deny.scope();
+    let denied = REASONS.map(|reason| error(permit_dense("products", &aval(&[2, 5]), reason)).to_string());
+    expect_test::expect![[r#"
+        kernel products builds a dense f32[2,5] off the CPU, which the policy forbids
+        help: run it on the CPU, or allow it here with `Policy::Allow.scope()`
+        kernel products builds a dense f32[2,5] for a gradient, which the policy forbids
+        help: leave the children of the implicit array out of the derivative, with `Wrt`, or allow it here with `Policy::Allow.scope()`
+        kernel products builds a dense f32[2,5] for a derivative, which the policy forbids
+        help: leave the children of the implicit array out of the derivative, with `Wrt`, or allow it here with `Policy::Allow.scope()`
+        kernel products builds a dense f32[2,5] mapped over 3 examples, which the policy forbids
+        help: map the other operands and not the children of the implicit array, or allow it here with `Policy::Allow.scope()`"#]].assert_eq(&denied.join("\n"));
 }
 
 #[test]

@@ -1,0 +1,59 @@
+//! Products of the formats that MLX multiplies itself, for devices without our kernels: nothing dense is built.
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::Result;
+use tacit_core::kernel::{Mode, Quantized, quantized_matmul};
+use tacit_kernels::{E2M1, Order, Orientation};
+
+use super::{Coding, Layout, Scaling};
+
+/// MLX's product of `x` with the matrix, in the type of `x`; nothing if MLX has none.
+pub(super) fn product(
+    x: &Array,
+    layout: Layout,
+    children: &[Array],
+    orientation: Orientation,
+) -> Result<Option<Array>> {
+    let (Some(mode), [codes, scales, more @ ..]) = (mode(layout), children) else { return Ok(None) };
+    let (biases, factor) = match (mode, more) {
+        (Mode::Affine, [biases]) => (Some(biases), None),
+        (Mode::Nvfp4, [factor]) => (None, Some(factor)),
+        (Mode::Mxfp4 | Mode::Mxfp8 | Mode::Nvfp4, []) => (None, None),
+        _ => return Ok(None),
+    };
+    let by_rows = |part: &Array| part.reshape(&[layout.n as i32, (part.size() / layout.n) as i32]);
+    let (codes, scales, biases) = (by_rows(codes)?, by_rows(scales)?, biases.map(by_rows).transpose()?);
+    let (group, bits) = (layout.block, layout.scheme.bits());
+    let matrix = Quantized { codes: &codes, scales: &scales, biases: biases.as_ref(), group, bits, mode };
+    let transposed = orientation == Orientation::Transposed;
+    let product = match factor {
+        None => quantized_matmul(x, matrix, transposed)?,
+        // MLX's product has no argument for the factor, and f16 no room for the sums without it.
+        Some(factor) => {
+            let wide = if x.dtype() == Dtype::Float16 { &x.as_dtype(Dtype::Float32)? } else { x };
+            quantized_matmul(wide, matrix, transposed)?.as_dtype(Dtype::Float32)?.multiply(factor)?
+        }
+    };
+    // Scales of another float type widen the product.
+    Ok(Some(product.as_dtype(x.dtype())?))
+}
+
+/// The mode in which MLX reads the codes and scales as they lie.
+fn mode(layout: Layout) -> Option<Mode> {
+    let Layout { scheme, n, k, block } = layout;
+    // The steps of MLX's kernels along a row are of 32 elements; a matrix without any has nothing to multiply.
+    if !scheme.is_grouped() || n == 0 || k == 0 || !k.is_multiple_of(32) {
+        return None;
+    }
+    let e2m1 = |order, values: &[f32; 16]| order == Order::LowFirst && values.iter().eq(E2M1.iter());
+    match (scheme.coding, scheme.scaling, block) {
+        (Coding::Unsigned { bits: 2 | 3 | 4 | 5 | 6 | 8 }, Scaling::Float, 32 | 64 | 128) => Some(Mode::Affine),
+        (Coding::Table { bits: 4, order, values }, Scaling::E8m0, 32) if e2m1(order, &values) => Some(Mode::Mxfp4),
+        (Coding::Table { bits: 4, order, values }, Scaling::E4m3, 16) if e2m1(order, &values) => Some(Mode::Nvfp4),
+        (Coding::E4m3, Scaling::E8m0, 32) => Some(Mode::Mxfp8),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

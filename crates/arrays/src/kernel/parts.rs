@@ -1,0 +1,62 @@
+//! What is computed from some of the parts of a stored matrix, so that its dense array is not built.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::kernel::{Fallback, permit_dense};
+use tacit_core::{Aval, Result};
+
+use super::{Layout, Scaling, nested};
+
+impl Layout {
+    /// Asks the policy for the dense matrix, which the decomposition of `kernel` builds.
+    pub(super) fn permit(self, kernel: &'static str, reason: Fallback) -> Result<()> {
+        permit_dense(kernel, &Aval::new(&[self.n as i32, self.k as i32], Dtype::Float32), reason)
+    }
+
+    /// Whether each row has blocks and bytes of its own.
+    pub(super) fn has_whole_rows(self) -> bool {
+        self.n > 0
+            && self.k.is_multiple_of(self.block)
+            && (self.k * self.scheme.bits()).is_multiple_of(self.scheme.width())
+    }
+
+    /// The matrix of some rows of one that [has whole rows](Self::has_whole_rows), by their codes and scales.
+    pub(super) fn taken(mut self, children: &[Array], rows: &Array) -> Result<(Self, Vec<Array>), Exception> {
+        let n = self.n as i32;
+        let of_rows = |part: &Array| part.reshape(&[n, part.size() as i32 / n])?.take_axis(rows, 0);
+        let taken = match (self.scheme.scaling, children) {
+            (Scaling::Nested { block }, [codes, scales, absmax, offset]) => {
+                // The scales' own blocks straddle rows.
+                self.scheme.scaling = Scaling::Float;
+                vec![of_rows(codes)?, of_rows(&nested(scales, absmax, offset, block)?)?]
+            }
+            (Scaling::E4m3, [codes, scales, factor]) => vec![of_rows(codes)?, of_rows(scales)?, factor.clone()],
+            (_, children) => children.iter().map(of_rows).collect::<Result<_, _>>()?,
+        };
+        self.n = rows.size();
+        Ok((self, taken))
+    }
+}
+
+/// The tangents of `primals[0]`, and of the children that follow it: codes as they are, and zero where a float has none.
+/// Every format is linear in its float children, so with these it is the matrix of the tangents.
+pub(super) fn tangents_of(
+    primals: &[Array],
+    tangents: &[Array],
+    argnums: &[usize],
+) -> Result<(Option<Array>, Option<Vec<Array>>), Exception> {
+    let tangent = |at: usize| {
+        let given = argnums.iter().position(|&argnum| argnum == at && primals[at].dtype().is_inexact());
+        given.map(|given| tangents[given].as_dtype(primals[at].dtype())).transpose()
+    };
+    let children = (1..primals.len()).map(tangent).collect::<Result<Vec<_>, _>>()?;
+    if children.iter().all(Option::is_none) {
+        return Ok((tangent(0)?, None));
+    }
+    let moved = primals[1..].iter().zip(children).map(|(child, tangent)| match tangent {
+        Some(tangent) => Ok(tangent),
+        None if child.dtype().is_inexact() => ops::zeros_like(child),
+        None => Ok(child.clone()),
+    });
+    Ok((tangent(0)?, Some(moved.collect::<Result<_, _>>()?)))
+}

@@ -1,0 +1,192 @@
+//! What a kernel sees of its arrays.
+
+use mlx_rs::Dtype;
+
+use crate::error::BoxError;
+use crate::ffi::Buffer;
+use crate::{Aval, aval};
+
+/// An element type that a kernel can read and write.
+pub trait Element: Copy + sealed::Sealed + 'static {
+    /// The dtype of arrays of it.
+    const DTYPE: Dtype;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($ty:ty => $dtype:ident),* $(,)?) => {
+        $(
+            impl sealed::Sealed for $ty {}
+            impl Element for $ty {
+                const DTYPE: Dtype = Dtype::$dtype;
+            }
+        )*
+    };
+}
+
+elements! {
+    u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64,
+    i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
+    half::f16 => Float16, half::bf16 => Bfloat16, f32 => Float32, f64 => Float64,
+}
+
+/// The elements of a kernel's array cannot be borrowed as they were asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ElementError {
+    /// They are of another type.
+    #[error("the array is {found}, not {}", aval::dtype_name(*.asked))]
+    Dtype {
+        /// What was asked for.
+        asked: Dtype,
+        /// What the array is.
+        found: Aval,
+    },
+    /// They lie where none of their type may: the array views another one's bytes.
+    #[error("the array {found} begins at an address that its elements may not have")]
+    Alignment {
+        /// What the array is.
+        found: Aval,
+    },
+}
+
+/// Checks that `T` is the element type and that its elements may lie at `data`.
+fn check_elements<T: Element>(data: *const u8, aval: &Aval) -> Result<(), ElementError> {
+    if aval.dtype != T::DTYPE {
+        return Err(ElementError::Dtype { asked: T::DTYPE, found: aval.clone() });
+    }
+    if aval.size() > 0 && !data.cast::<T>().is_aligned() {
+        return Err(ElementError::Alignment { found: aval.clone() });
+    }
+    Ok(())
+}
+
+/// A dense row-major array that a kernel reads.
+pub struct Input<'a> {
+    data: &'a [u8],
+    aval: Aval,
+}
+
+impl Input<'_> {
+    /// Shape and dtype.
+    #[must_use]
+    pub fn aval(&self) -> &Aval {
+        &self.aval
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    ///
+    /// `T` is not the array's element type, or the array is an unaligned view.
+    pub fn elements<T: Element>(&self) -> Result<&[T], ElementError> {
+        check_elements::<T>(self.data.as_ptr(), &self.aval)?;
+        if self.aval.size() == 0 {
+            return Ok(&[]);
+        }
+        // SAFETY: the bytes hold `size` elements of this dtype, and the address was checked.
+        Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.aval.size()) })
+    }
+
+    /// The elements as they lie in memory, whatever their type.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.data
+    }
+}
+
+/// A dense row-major array that a kernel fills: its elements are unspecified before they are written.
+pub struct Output<'a> {
+    data: &'a mut [u8],
+    aval: Aval,
+}
+
+impl Output<'_> {
+    /// Shape and dtype.
+    #[must_use]
+    pub fn aval(&self) -> &Aval {
+        &self.aval
+    }
+
+    /// The elements, unspecified before the kernel writes them.
+    ///
+    /// # Errors
+    ///
+    /// `T` is not the array's element type, or the array is an unaligned view.
+    pub fn elements<T: Element>(&mut self) -> Result<&mut [T], ElementError> {
+        check_elements::<T>(self.data.as_ptr(), &self.aval)?;
+        if self.aval.size() == 0 {
+            return Ok(&mut []);
+        }
+        // SAFETY: as in `Input::elements`; nobody else holds the buffer of an output.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_mut_ptr().cast(), self.aval.size()) })
+    }
+
+    /// The elements as they lie in memory, whatever their type; unspecified before the kernel writes them.
+    #[must_use]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.data
+    }
+}
+
+/// # Safety
+///
+/// `data` must point to `count` live buffers.
+pub(super) unsafe fn buffers<'a>(data: *const Buffer, count: usize) -> &'a [Buffer] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(data, count) }
+}
+
+/// # Safety
+///
+/// The buffer must be live and unaliased by a writer for `'a`.
+pub(super) unsafe fn input<'a>(buffer: &Buffer) -> Result<Input<'a>, BoxError> {
+    let aval = aval_of(buffer)?;
+    let data: &[u8] = if buffer.bytes == 0 {
+        &[]
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { std::slice::from_raw_parts(buffer.data.cast(), buffer.bytes) }
+    };
+    Ok(Input { data, aval })
+}
+
+/// # Safety
+///
+/// The buffer must be live and nobody else's for `'a`.
+pub(super) unsafe fn output<'a>(buffer: &Buffer) -> Result<Output<'a>, BoxError> {
+    let aval = aval_of(buffer)?;
+    let data: &mut [u8] = if buffer.bytes == 0 {
+        &mut []
+    } else {
+        // SAFETY: as the caller promises. Nobody has written the bytes since MLX's allocator gave them out; that is code
+        // which this compiler does not see and which may have stored any value in each, so to Rust they are
+        // initialized, and numbers of every value are valid.
+        unsafe { std::slice::from_raw_parts_mut(buffer.data.cast(), buffer.bytes) }
+    };
+    if cfg!(debug_assertions) {
+        // A test sees what its kernel leaves out.
+        data.fill(0xff);
+    }
+    Ok(Output { data, aval })
+}
+
+fn aval_of(buffer: &Buffer) -> Result<Aval, BoxError> {
+    let shape = if buffer.ndim == 0 {
+        &[][..]
+    } else {
+        // SAFETY: the shape belongs to the array behind the buffer, which is live.
+        unsafe { std::slice::from_raw_parts(buffer.shape, buffer.ndim) }
+    };
+    let dtype = aval::dtype_of(buffer.dtype).ok_or("MLX gave a dtype that this build does not know")?;
+    let aval = Aval::new(shape, dtype);
+    if aval.nbytes() != buffer.bytes {
+        return Err(format!("the buffer of {aval} has {} bytes", buffer.bytes).into());
+    }
+    Ok(aval)
+}
