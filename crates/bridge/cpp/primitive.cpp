@@ -61,16 +61,17 @@ bool is_product(const array& a, const array& b) {
 // and our own kernels, which check for themselves. `results` are the shapes that the rule gave.
 void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, const std::vector<Shape>& results) {
   std::string name = recorded.primitive->name();
-  if (is_host_kernel(*recorded.primitive)) {
+  auto& primitive = *recorded.primitive;
+  if (is_host_kernel(primitive)) {
     return;
   }
-  if (name == "Matmul" || name == "AddMM") {
+  if (as<mlx::core::Matmul>(primitive) || as<mlx::core::AddMM>(primitive)) {
     if (!is_product(inputs[0], inputs[1]) || (inputs.size() > 2 && inputs[2].shape() != results[0])) {
       throw std::invalid_argument("the operands of " + name + " have shapes of which no product is made");
     }
     return;
   }
-  if (name == "Transpose" && inputs[0].ndim() == recorded.operand_shapes[0].size()) {
+  if (as<mlx::core::Transpose>(primitive) && inputs[0].ndim() == recorded.operand_shapes[0].size()) {
     return;
   }
   auto all = [](const auto& items, const Shape& shape, auto shape_of) {

@@ -86,6 +86,7 @@ fn push(queue: &mut VecDeque<Kept>, kept: Kept) {
 ///
 /// MLX carries only text through its own code, so an error of ours that went through a transform or an eval comes
 /// back as an exception; this finds the original. Of errors with equal texts each thread gets its own.
+#[must_use]
 pub fn recover(message: &str) -> Option<BoxError> {
     OWN.try_with(|own| take(&own.borrow(), message)).ok().flatten().or_else(|| take(&locked(&ALL), message))
 }
