@@ -1,5 +1,6 @@
 // A primitive apart from the node it was recorded in, so that it can be emitted again with other operands.
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
 #include "bridge.h"
@@ -90,6 +91,21 @@ void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, co
   }
 }
 
+// MLX maps these three by changing them, so that a second node of one would be mapped with the axis of the first: each
+// node gets a primitive of its own, which only MLX's ops can make.
+std::optional<array> made_anew(Primitive& primitive, const array& input) {
+  if (auto* transpose = as<mlx::core::Transpose>(primitive)) {
+    return mlx::core::transpose(input, transpose->state(), primitive.stream());
+  }
+  if (auto* reshape = as<mlx::core::Reshape>(primitive)) {
+    return mlx::core::reshape(input, reshape->state(), primitive.stream());
+  }
+  if (auto* broadcast = as<mlx::core::Broadcast>(primitive)) {
+    return mlx::core::broadcast_to(input, broadcast->state(), primitive.stream());
+  }
+  return std::nullopt;
+}
+
 std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
   check_operands(recorded, inputs);
   auto same = true;
@@ -99,6 +115,9 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
   auto shapes = same ? recorded.result_shapes : recorded.primitive->output_shapes(inputs);
   if (!same) {
     check_shapes(recorded, inputs, shapes);
+  }
+  if (auto made = inputs.size() == 1 ? made_anew(*recorded.primitive, inputs[0]) : std::nullopt) {
+    return {std::move(*made)};
   }
   if (shapes.size() == 1) {
     return {array(std::move(shapes[0]), recorded.result_dtypes[0], recorded.primitive, std::move(inputs))};
