@@ -20,6 +20,7 @@ mod derive_support;
 pub mod dispatch;
 #[doc(hidden)]
 pub mod embedding;
+mod environment;
 mod error;
 mod explain;
 pub mod handler;

@@ -5,10 +5,11 @@ use std::cell::RefCell;
 use expect_test::{Expect, expect};
 use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
-use tacit::transform::{Differentiable, apply};
+use tacit::transform::apply;
 use tacit::{Aval, Policy, Registry, Result, compile};
 use tacit_executable::{Executable, Mode, Named};
 
+use crate::gradients::Square;
 use crate::types::{Left, aval, dense, matrix, message, numbers, with_handlers};
 
 const UPPER: i32 = 4;
@@ -144,22 +145,6 @@ fn a_quantized_matrix_serves_all_rows() {
         let x = ops::concatenate(&[x, x, x, x, x, x, x, x, x, x, x], 1)?.try_index((.., ..64))?;
         Ok(ops::quantized_matmul(x, codes, scales, &biases, true, 32, 4)?)
     });
-}
-
-struct Square;
-
-impl Differentiable for Square {
-    fn name(&self) -> &'static str {
-        "square"
-    }
-
-    fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
-        Ok(vec![args[0].square()?])
-    }
-
-    fn backward(&self, _: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
-        Ok(cotangents.to_vec())
-    }
 }
 
 #[test]
