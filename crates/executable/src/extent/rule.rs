@@ -95,7 +95,7 @@ impl Node<'_> {
             Rows::Mixed => false,
             Rows::Passed | Rows::Shown => true,
             Rows::Aligned => aligned,
-            Rows::Along => aligned && !self.is_axis(self.axis()?, place),
+            Rows::Along => aligned && !self.is_along(self.axis()?),
             Rows::Reordered => {
                 let [from, to] = [&self.operands[0].0.shape, &self.results[0].0.shape];
                 let moved = self.from[0].and_then(|own| reshape::place_in(own, self.extent.upper, from, to));
@@ -123,9 +123,10 @@ impl Node<'_> {
         })
     }
 
-    /// Whether the rows lie on this axis of the first operand.
-    fn is_axis(&self, axis: i64, place: Place) -> bool {
-        let ndim = self.operands[0].0.shape.len().max(1) as i64;
-        axis.rem_euclid(ndim) == place.axis as i64
+    /// Whether the rows of an operand lie on this axis of it.
+    fn is_along(&self, axis: i64) -> bool {
+        self.from.iter().zip(self.operands).any(|(place, (whole, _))| {
+            place.is_some_and(|place| axis.rem_euclid(whole.shape.len() as i64) == place.axis as i64)
+        })
     }
 }

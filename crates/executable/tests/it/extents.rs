@@ -107,6 +107,7 @@ fn other_axes_are_reduced_sorted_and_scanned() {
     keeps(0, |x, _| Ok(ops::indexing::argmax_axis(x, 1, None)?));
     keeps(0, |x, _| Ok(ops::sort_axis(x, 1)?));
     keeps(0, |x, _| Ok(ops::argsort_axis(x, -1)?));
+    keeps(0, |x, w| Ok(ops::sort(w.flatten(None, None)?)?.search_sorted(x, ops::SearchSide::Left)?));
     keeps(0, |x, _| Ok(x.cumsum(1, true, None)?));
     keeps(0, |x, _| Ok(x.cummax(1, None, false)?));
     keeps(0, |x, _| Ok(x.reshape(&[-1, 2, 3])?.max_axis(2, None)?));
