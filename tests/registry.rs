@@ -64,28 +64,20 @@ fn every_handler_is_registered() {
         low_rank_sum: sum of LowRank
         low_rank_transpose: transpose of LowRank
         masked_astype: as_type of Masked
-        masked_expand_dims: expand_dims of Masked
-        masked_flatten: flatten of Masked
         masked_gather: gather of Masked, dense
         masked_multiply: multiply of Masked, dense
-        masked_reshape: reshape of Masked
+        masked_reshape: any reshaping primitive of Masked
         masked_slice: slice of Masked
-        masked_squeeze: squeeze of Masked
         masked_transpose: transpose of Masked
-        masked_unflatten: unflatten of Masked
         packed_astype: as_type of any Packed
         packed_concatenate: concatenate of any Packed, ..
         packed_divide: divide of any Packed, dense
-        packed_expand_dims: expand_dims of any Packed
-        packed_flatten: flatten of any Packed
         packed_gather: gather of any Packed, dense
         packed_multiply: multiply of any Packed, dense
         packed_negative: negative of any Packed
-        packed_reshape: reshape of any Packed
+        packed_reshape: any reshaping primitive of any Packed
         packed_slice: slice of any Packed
-        packed_squeeze: squeeze of any Packed
         packed_transpose: transpose of any Packed
-        packed_unflatten: unflatten of any Packed
         scale: multiply of any implicit, dense
         scaled_astype: as_type of Scaled
         scaled_moving: any moving primitive of Scaled, ..

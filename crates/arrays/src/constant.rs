@@ -1,7 +1,7 @@
 //! An array whose elements are all the same.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Binary, Moving, Reduction, Slice, TypedPrimitive, Unary};
+use tacit_core::op::{Binary, Max, Min, Moving, Prod, Reduction, Slice, Sum, TypedPrimitive, Unary};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
@@ -167,8 +167,8 @@ pub fn constant_reduction(op: &Reduction, c: &Constant, made: &[Aval]) -> Result
     let aval = made[0].clone();
     let count = c.aval.size().checked_div(aval.size()).unwrap_or_default();
     let value = match op.name() {
-        "Max" | "Min" if count > 0 => c.value.clone(),
-        name @ ("Sum" | "Prod") => repeated(name, &c.value, count, aval.dtype)?,
+        Max::NAME | Min::NAME if count > 0 => c.value.clone(),
+        name @ (Sum::NAME | Prod::NAME) => repeated(name, &c.value, count, aval.dtype)?,
         name => return Err(Error::decline(format!("{name} of equal elements is not known"))),
     };
     Ok(Constant { value, aval }.into())
@@ -183,7 +183,7 @@ fn repeated(name: &str, value: &Array, count: usize, dtype: Dtype) -> Result<Arr
     let wide = wide(dtype);
     let value = value.as_dtype(wide)?;
     let count = Array::from_slice(&[count as i64], &[]).as_dtype(wide)?;
-    let made = if name == "Sum" { value.multiply(count)? } else { value.power(count)? };
+    let made = if name == Sum::NAME { value.multiply(count)? } else { value.power(count)? };
     Ok(made.as_dtype(dtype)?)
 }
 

@@ -2,9 +2,7 @@
 
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{
-    Concatenate, Divide, ExpandDims, Flatten, Multiply, Negative, Reshape, Slice, Squeeze, Unflatten,
-};
+use tacit_core::op::{Concatenate, Divide, Multiply, Negative, Reshaping, Slice};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
 use crate::dynamic8::Dynamic8Array;
@@ -14,35 +12,8 @@ use crate::views::ranges;
 
 /// The same codes in another shape.
 #[handler]
-pub fn packed_reshape(_op: &Reshape, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
-    reshape(array, &made[0].shape)
-}
-
-/// Axes merged: the same codes.
-#[handler]
-pub fn packed_flatten(_op: &Flatten, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
-    reshape(array, &made[0].shape)
-}
-
-/// An axis split: the same codes.
-#[handler]
-pub fn packed_unflatten(_op: &Unflatten, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
-    reshape(array, &made[0].shape)
-}
-
-/// Axes of size 1 more: the same codes.
-#[handler]
-pub fn packed_expand_dims(_op: &ExpandDims, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
-    reshape(array, &made[0].shape)
-}
-
-/// Axes of size 1 fewer: the same codes.
-#[handler]
-pub fn packed_squeeze(_op: &Squeeze, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
-    reshape(array, &made[0].shape)
-}
-
-fn reshape(array: &dyn Packed, shape: &[i32]) -> Result<Value> {
+pub fn packed_reshape(_op: &Reshaping, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
+    let shape = &made[0].shape;
     let stored = array.stored();
     if stored.transposed {
         return Err(Error::decline("the codes of a transposed view lie in another order"));

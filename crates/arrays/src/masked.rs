@@ -3,7 +3,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{AsType, ExpandDims, Flatten, Gather, Multiply, Reshape, Slice, Squeeze, Transpose, Unflatten};
+use tacit_core::op::{AsType, Gather, Multiply, Reshaping, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
@@ -102,32 +102,8 @@ pub fn masked_transpose(op: &Transpose, w: &Masked) -> Result<Value> {
 
 /// Both in another shape.
 #[handler]
-pub fn masked_reshape(op: &Reshape, w: &Masked) -> Result<Value> {
-    w.viewed(|array| array.reshape(&op.shape))
-}
-
-/// Both with more axes.
-#[handler]
-pub fn masked_expand_dims(op: &ExpandDims, w: &Masked) -> Result<Value> {
-    w.viewed(|array| array.expand_dims_axes(&op.axes))
-}
-
-/// Both with fewer axes.
-#[handler]
-pub fn masked_squeeze(op: &Squeeze, w: &Masked) -> Result<Value> {
-    w.viewed(|array| array.squeeze_axes(&op.axes))
-}
-
-/// Both with axes merged.
-#[handler]
-pub fn masked_flatten(op: &Flatten, w: &Masked) -> Result<Value> {
-    w.viewed(|array| array.flatten(op.start_axis, op.end_axis))
-}
-
-/// Both with an axis split.
-#[handler]
-pub fn masked_unflatten(op: &Unflatten, w: &Masked) -> Result<Value> {
-    w.viewed(|array| ops::unflatten(array, op.axis, &op.shape))
+pub fn masked_reshape(_op: &Reshaping, w: &Masked, made: &[Aval]) -> Result<Value> {
+    w.viewed(|array| array.reshape(&made[0].shape))
 }
 
 /// A slice of both.

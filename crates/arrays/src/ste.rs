@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, transforms};
-use tacit_core::op::{self, StopGradient};
+use tacit_core::op::{self, Pad, StopGradient, TypedPrimitive};
 use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
 
@@ -140,12 +140,6 @@ pub fn ste_stop_gradient(op: &StopGradient, array: &Ste) -> Result<Value> {
     }
 }
 
-/// Whether a primitive is linear in all its operands together, so that it does with a derivative what it does with a value.
-fn is_linear(primitive: &Primitive) -> bool {
-    op::describe(primitive.name())
-        .is_some_and(|row| row.class == op::Class::Moving || ["AsType", "Concatenate", "Negative"].contains(&row.name))
-}
-
 /// Any primitive on a [`Ste`]: applied to `inner`, differentiated on the master.
 fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
     let inner: Vec<&Value> =
@@ -154,7 +148,9 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     let others = || operands.iter().filter(|value| value.downcast::<Ste>().is_none());
     if results.iter().any(Value::is_implicit) {
         // A view: the master is viewed the same way.
-        if !is_linear(primitive) || others().any(|value| is_differentiable(value)) {
+        if !op::describe(primitive.name()).is_some_and(|row| row.linear)
+            || others().any(|value| is_differentiable(value))
+        {
             return Err(Error::decline(
                 "the result is implicit, and its derivative not that of the same view of a master",
             ));
@@ -185,7 +181,7 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
             (None, Value::Dense(array)) => {
                 args.push(array.clone());
                 // MLX has no gradient for the value that `Pad` pads with, and reads past its list when asked for both.
-                let has_gradient = array.dtype().is_inexact() && (primitive.name(), position) != ("Pad", 1);
+                let has_gradient = array.dtype().is_inexact() && (primitive.name(), position) != (Pad::NAME, 1);
                 if has_gradient { Role::Differentiable } else { Role::Constant((*value).clone()) }
             }
             (None, constant) => {

@@ -22,7 +22,7 @@ pub(crate) struct Row {
     printed: String,
     cpp: String,
     class: String,
-    commutative: bool,
+    flags: Flags,
     params: Vec<Option<Param>>,
     doc: String,
 }
@@ -32,28 +32,49 @@ struct Param {
     kind: String,
 }
 
-/// The classes of primitives, with a sentence on each.
-const CLASSES: &[(&str, &str)] = &[
-    ("unary", "Element by element of one operand, whose shape the result has."),
-    ("binary", "Element by element of two operands of one shape."),
-    ("ternary", "Element by element of three operands of one shape."),
-    ("moving", "Every element of the results is one of the first operand's; other operands choose which."),
-    ("reduction", "Along the axes that are a parameter, which stay with size 1."),
-    ("scan", "Running along one axis, which keeps its extent."),
-    ("rowwise", "Along one axis, whose elements are compared or normalized together."),
-    ("product", "Sums of products."),
-    ("layout", "Other shapes, neither moving nor reducing."),
-    ("update", "Some elements of the first operand replaced."),
-    ("source", "No operands but keys or sizes."),
-    ("graph", "What transforms leave in the graph."),
-    ("decomposition", "Decompositions of matrices."),
-    ("fused", "Several steps in one kernel."),
-    ("distributed", "Between machines."),
+/// The words beside a class.
+#[derive(Default)]
+struct Flags {
+    commutative: bool,
+    linear: bool,
+    rows: &'static str,
+}
+
+/// The classes of primitives, with a sentence on each and the flags of all its primitives.
+const CLASSES: &[(&str, &str, &str)] = &[
+    ("unary", "Element by element of one operand, whose shape the result has.", "aligned"),
+    ("binary", "Element by element of two operands of one shape.", "aligned"),
+    ("ternary", "Element by element of three operands of one shape.", "aligned"),
+    ("moving", "Every element of the results is one of the first operand's; other operands choose which.", "linear"),
+    ("reshaping", "Moving, and the elements stay in row-major order.", "linear reordered"),
+    ("reduction", "Along the axes that are a parameter, which stay with size 1.", "aligned"),
+    ("scan", "Running along one axis, which keeps its extent.", "along"),
+    ("rowwise", "Along one axis, whose elements are compared or normalized together.", "along"),
+    ("product", "Sums of products.", ""),
+    ("layout", "Other shapes, neither moving nor reducing.", ""),
+    ("update", "Some elements of the first operand replaced.", ""),
+    ("source", "No operands but keys or sizes.", ""),
+    ("graph", "What transforms leave in the graph.", ""),
+    ("decomposition", "Decompositions of matrices.", ""),
+    ("fused", "Several steps in one kernel.", ""),
+    ("distributed", "Between machines.", ""),
 ];
 
-/// The variant of `Class` for a class: `Unary` for `unary`.
-fn variant(class: &str) -> String {
-    class[..1].to_uppercase() + &class[1..]
+/// What a primitive may do to rows, with a sentence on each.
+const ROWS: &[(&str, &str)] = &[
+    ("mixed", "They may mix."),
+    ("aligned", "Elements of one index of this axis of the operands make those of the result."),
+    ("along", "As `Aligned`; elements are combined along the axis that the parameter `axis` names, else the last one."),
+    ("shown", "Nothing that the shapes do not show."),
+    ("reordered", "Elements stay in row-major order."),
+    ("sliced", "A range of each axis is cut out."),
+    ("gathered", "Slices of a table are taken at indices, which have the rows."),
+    ("passed", "The trailing operands are handed on."),
+];
+
+/// The variant for a word: `Unary` for `unary`.
+fn variant(word: &str) -> String {
+    word[..1].to_uppercase() + &word[1..]
 }
 
 /// Reads `table` and writes the generated files to `out_dir`; a malformed row ends the build with its line number.
@@ -110,14 +131,19 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
             return Err(format!("line {line}: the {column} is empty"));
         }
     }
-    if !CLASSES.iter().any(|(known, _)| *known == class) {
-        return Err(format!("line {line}: unknown class `{class}`"));
+    let (_, _, of_class) = CLASSES
+        .iter()
+        .find(|(known, ..)| *known == class)
+        .ok_or_else(|| format!("line {line}: unknown class `{class}`"))?;
+    let mut all = Flags { rows: ROWS[0].0, ..Flags::default() };
+    for flag in of_class.split(' ').chain(flags.split(' ')).filter(|flag| !flag.is_empty()) {
+        match (flag, ROWS.iter().find(|(known, _)| *known == flag)) {
+            ("commutative", _) => all.commutative = true,
+            ("linear", _) => all.linear = true,
+            (_, Some((rows, _))) => all.rows = rows,
+            _ => return Err(format!("line {line}: unknown flag `{flag}`")),
+        }
     }
-    let commutative = match flags {
-        "" => false,
-        "commutative" => true,
-        other => return Err(format!("line {line}: unknown flag `{other}`")),
-    };
     let params = params.split(',').map(str::trim).filter(|param| !param.is_empty());
     Ok(Row {
         line,
@@ -126,7 +152,7 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         printed: printed.to_owned(),
         cpp: cpp.to_owned(),
         class: class.to_owned(),
-        commutative,
+        flags: all,
         params: params.map(|text| param(line, text)).collect::<Result<_, _>>()?,
         doc: sentence(line, doc)?,
     })
@@ -231,14 +257,15 @@ fn types(kind: &str) -> Option<(String, String)> {
 }
 
 fn rust(table: &Table) -> String {
-    let mut out = String::from(
-        "/// What a primitive does, as far as rules depend on it.\n\
-         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]\npub enum Class {\n",
+    let mut out = String::new();
+    let classes = CLASSES.iter().map(|(class, doc, _)| (*class, *doc));
+    enumeration(&mut out, "Class", "What a primitive does, as far as rules depend on it.", classes);
+    enumeration(
+        &mut out,
+        "Rows",
+        "What a primitive does to rows, which are elements kept apart along one axis, beyond what its shapes show.",
+        ROWS.iter().copied(),
     );
-    for (class, doc) in CLASSES {
-        let _ = writeln!(out, "    #[doc = {doc:?}]\n    {},", variant(class));
-    }
-    out.push_str("}\n\n");
     for (id, row) in table.rows.iter().enumerate() {
         let name = row.type_name();
         let fields: Vec<&Param> = row.fields().collect();
@@ -274,7 +301,7 @@ fn rust(table: &Table) -> String {
                  }}\n}}\n",
             row.name,
             variant(&row.class),
-            row.commutative,
+            row.flags.commutative,
             bindings.join(", "),
         );
     }
@@ -289,18 +316,28 @@ fn rust(table: &Table) -> String {
         let _ = writeln!(
             out,
             "    Description {{ name: {:?}, prefix: {}, printed: {:?}, cpp: {:?}, class: Class::{}, commutative: {}, \
-             fields: &[{fields}], doc: {:?} }},",
+             linear: {}, rows: Rows::{}, fields: &[{fields}], doc: {:?} }},",
             row.name,
             row.prefix,
             row.printed,
             row.cpp,
             variant(&row.class),
-            row.commutative,
+            row.flags.commutative,
+            row.flags.linear,
+            variant(row.flags.rows),
             row.doc,
         );
     }
     out.push_str("];\n");
     out
+}
+
+fn enumeration<'a>(out: &mut String, name: &str, doc: &str, variants: impl Iterator<Item = (&'a str, &'a str)>) {
+    let _ = writeln!(out, "#[doc = {doc:?}]\n#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]\npub enum {name} {{");
+    for (word, doc) in variants {
+        let _ = writeln!(out, "    #[doc = {doc:?}]\n    {},", variant(word));
+    }
+    out.push_str("}\n\n");
 }
 
 fn cpp(table: &Table) -> String {

@@ -9,8 +9,6 @@ namespace tacit {
 
 namespace {
 
-constexpr const char* kStopGradient = "N3mlx4core12StopGradientE";
-
 // Of `argnums`, those of arrays that can have a gradient: codes and indices have none, and some ops refuse to be asked
 // for one.
 std::vector<int> only_inexact(const std::vector<array>& primals, const std::vector<int>& argnums) {
@@ -48,8 +46,7 @@ ArrayFunction over(ArrayFunction function, const std::vector<array>& primals, co
 std::vector<array> distinct(std::vector<array> results) {
   std::unordered_set<uintptr_t> seen;
   for (auto& result : results) {
-    auto stops = result.has_primitive() && is_class(result.primitive(), kStopGradient);
-    if (!seen.insert(result.id()).second || stops) {
+    if (!seen.insert(result.id()).second || made_by<mlx::core::StopGradient>(result)) {
       auto stream = result.has_primitive() ? result.primitive().stream()
                                            : mlx::core::default_stream(mlx::core::default_device());
       result = mlx::core::copy(result, stream);

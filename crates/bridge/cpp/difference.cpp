@@ -130,7 +130,7 @@ class Comparison {
 
   // A broadcast with several operands takes its shape from these, and the one among its parameters is not looked at.
   static bool is_shaped_by_operands(const array& a) {
-    return a.inputs().size() > 1 && std::strcmp(a.primitive().name(), "Broadcast") == 0;
+    return a.inputs().size() > 1 && made_by<mlx::core::Broadcast>(a);
   }
 
   std::unordered_map<uintptr_t, size_t> a_inputs_, b_inputs_;

@@ -1,8 +1,9 @@
 // Questions about a recorded graph. A graph may have 100,000 nodes in a row, so nothing here recurses.
 #include "graph.h"
 
-#include <cstring>
 #include <unordered_set>
+
+#include "params.h"
 
 namespace tacit {
 
@@ -80,7 +81,7 @@ std::vector<array> frontier(const std::vector<array>& outputs, const std::vector
 // What broadcasts made the array of; the array itself where none did.
 const array& broadcast_source(const array& root) {
   auto source = &root;
-  while (source->has_primitive() && std::strcmp(source->primitive().name(), "Broadcast") == 0) {
+  while (made_by<mlx::core::Broadcast>(*source)) {
     source = &source->inputs().front();
   }
   return *source;

@@ -5,14 +5,10 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
-#include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <variant>
-
-#include "mlx/distributed/primitives.h"
-#include "mlx/fast_primitives.h"
 
 namespace tacit {
 
@@ -28,10 +24,6 @@ const char* mode_text(mlx::core::QuantizationMode mode) {
       return "nvfp4";
   }
   throw std::invalid_argument("an unknown quantization mode");
-}
-
-bool is_class(const Primitive& primitive, const char* mangled) {
-  return std::strcmp(typeid(primitive).name(), mangled) == 0;
 }
 
 namespace {

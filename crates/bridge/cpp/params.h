@@ -5,9 +5,12 @@
 #include <cstring>
 #include <stdexcept>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "bridge.h"
+#include "mlx/distributed/primitives.h"
+#include "mlx/fast_primitives.h"
 
 namespace tacit {
 
@@ -91,9 +94,30 @@ class ParamWriter {
 // The word by which MLX's ops call a quantization mode.
 const char* mode_text(mlx::core::QuantizationMode mode);
 
-// Whether `primitive` is of the class of this mangled name. libmlx does not export the type information of its
+// The mangled names of the classes in primitives.tbl.
+template <class C>
+constexpr const char* mangled = nullptr;
+#define TACIT_PARAMETERS(SYMBOL, CLASS, ...) TACIT_NO_PARAMETERS(SYMBOL, CLASS)
+#define TACIT_NO_PARAMETERS(SYMBOL, CLASS) \
+  template <>                              \
+  inline constexpr const char* mangled<mlx::core::CLASS> = SYMBOL;
+#include "primitives.inc"
+#undef TACIT_PARAMETERS
+#undef TACIT_NO_PARAMETERS
+
+// `primitive` as one of this class; null if it is of another. libmlx does not export the type information of its
 // primitives, but an object still leads to its own, and any class may return any name().
-bool is_class(const Primitive& primitive, const char* mangled);
+template <class C>
+C* as(Primitive& primitive) {
+  static_assert(mangled<C> != nullptr, "primitives.tbl has no such class");
+  return std::strcmp(typeid(primitive).name(), mangled<C>) == 0 ? static_cast<C*>(&primitive) : nullptr;
+}
+
+// The primitive that makes `value`, if it is of this class.
+template <class C>
+C* made_by(const array& value) {
+  return value.has_primitive() ? as<C>(value.primitive()) : nullptr;
+}
 
 // Receives a buffer once; it is only valid during the call.
 struct Bytes {

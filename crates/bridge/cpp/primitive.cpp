@@ -1,5 +1,6 @@
 // A primitive apart from the node it was recorded in, so that it can be emitted again with other operands.
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
 #include "bridge.h"
@@ -61,16 +62,17 @@ bool is_product(const array& a, const array& b) {
 // and our own kernels, which check for themselves. `results` are the shapes that the rule gave.
 void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, const std::vector<Shape>& results) {
   std::string name = recorded.primitive->name();
-  if (is_host_kernel(*recorded.primitive)) {
+  auto& primitive = *recorded.primitive;
+  if (is_host_kernel(primitive)) {
     return;
   }
-  if (name == "Matmul" || name == "AddMM") {
+  if (as<mlx::core::Matmul>(primitive) || as<mlx::core::AddMM>(primitive)) {
     if (!is_product(inputs[0], inputs[1]) || (inputs.size() > 2 && inputs[2].shape() != results[0])) {
       throw std::invalid_argument("the operands of " + name + " have shapes of which no product is made");
     }
     return;
   }
-  if (name == "Transpose" && inputs[0].ndim() == recorded.operand_shapes[0].size()) {
+  if (as<mlx::core::Transpose>(primitive) && inputs[0].ndim() == recorded.operand_shapes[0].size()) {
     return;
   }
   auto all = [](const auto& items, const Shape& shape, auto shape_of) {
@@ -89,6 +91,21 @@ void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, co
   }
 }
 
+// MLX maps these three by changing them, so that a second node of one would be mapped with the axis of the first: each
+// node gets a primitive of its own, which only MLX's ops can make.
+std::optional<array> made_anew(Primitive& primitive, const array& input) {
+  if (auto* transpose = as<mlx::core::Transpose>(primitive)) {
+    return mlx::core::transpose(input, transpose->state(), primitive.stream());
+  }
+  if (auto* reshape = as<mlx::core::Reshape>(primitive)) {
+    return mlx::core::reshape(input, reshape->state(), primitive.stream());
+  }
+  if (auto* broadcast = as<mlx::core::Broadcast>(primitive)) {
+    return mlx::core::broadcast_to(input, broadcast->state(), primitive.stream());
+  }
+  return std::nullopt;
+}
+
 std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
   check_operands(recorded, inputs);
   auto same = true;
@@ -98,6 +115,9 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
   auto shapes = same ? recorded.result_shapes : recorded.primitive->output_shapes(inputs);
   if (!same) {
     check_shapes(recorded, inputs, shapes);
+  }
+  if (auto made = inputs.size() == 1 ? made_anew(*recorded.primitive, inputs[0]) : std::nullopt) {
+    return {std::move(*made)};
   }
   if (shapes.size() == 1) {
     return {array(std::move(shapes[0]), recorded.result_dtypes[0], recorded.primitive, std::move(inputs))};

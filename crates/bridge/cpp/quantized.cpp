@@ -13,9 +13,6 @@ namespace {
 
 namespace mx = mlx::core;
 
-constexpr const char* kQuantizedMatmul = "N3mlx4core15QuantizedMatmulE";
-constexpr const char* kGatherQMM = "N3mlx4core9GatherQMME";
-
 using Batched = std::pair<std::vector<array>, std::vector<int>>;
 
 // The mapped axis first; for an operand that is not mapped, an axis of size 1.
@@ -142,8 +139,8 @@ class Batchable : public Primitive {
   }
 
   Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
-    if (is_class(*inner_, kGatherQMM)) {
-      return batch(static_cast<mx::GatherQMM&>(*inner_), inputs, axes);
+    if (auto* gathering = as<mx::GatherQMM>(*inner_)) {
+      return batch(*gathering, inputs, axes);
     }
     return batch(static_cast<mx::QuantizedMatmul&>(*inner_), inputs, axes);
   }
@@ -164,7 +161,7 @@ class Batchable : public Primitive {
 
 void make_quantized_batchable(const std::vector<array>& inputs, const std::vector<array>& outputs) {
   each_dependent(inputs, outputs, [](array& node) {
-    if (is_class(node.primitive(), kQuantizedMatmul) || is_class(node.primitive(), kGatherQMM)) {
+    if (made_by<mx::QuantizedMatmul>(node) || made_by<mx::GatherQMM>(node)) {
       node.primitive_ptr() = std::make_shared<Batchable>(node.primitive_ptr());
     }
   });

@@ -12,10 +12,6 @@ namespace {
 
 namespace mx = mlx::core;
 
-constexpr const char* kAddMM = "N3mlx4core5AddMME";
-constexpr const char* kBroadcast = "N3mlx4core9BroadcastE";
-constexpr const char* kReshape = "N3mlx4core7ReshapeE";
-
 struct Affine {
   mx::Stream stream;
   float alpha;
@@ -24,10 +20,6 @@ struct Affine {
   array b;
   array c;
 };
-
-bool is_node(const array& value, const char* mangled) {
-  return value.has_primitive() && is_class(value.primitive(), mangled);
-}
 
 // As ops of MLX's, which it does record rightly.
 array written_out(const Affine& affine, const array& a) {
@@ -56,21 +48,21 @@ bool is_flat(const array& a, const array& x, const array& result) {
 void free_addmm(const std::vector<array>& tracers, const std::vector<array>& outputs) {
   std::unordered_map<uintptr_t, Affine> replaced;
   each_dependent(tracers, outputs, [&](array& node) {
-    if (is_node(node, kAddMM)) {
+    if (auto* addmm = made_by<mx::AddMM>(node)) {
       const auto& inputs = node.inputs();
-      if (!is_node(inputs[2], kBroadcast) || inputs[2].inputs().size() > 1) {
+      if (!made_by<mx::Broadcast>(inputs[2]) || inputs[2].inputs().size() > 1) {
         return;
       }
-      auto [alpha, beta] = static_cast<const mx::AddMM&>(node.primitive()).state();
-      Affine affine{node.primitive().stream(), alpha, beta, inputs[0], inputs[1], inputs[2].inputs()[0]};
+      auto [alpha, beta] = addmm->state();
+      Affine affine{addmm->stream(), alpha, beta, inputs[0], inputs[1], inputs[2].inputs()[0]};
       become(node, written_out(affine, affine.a));
       replaced.emplace(node.id(), std::move(affine));
       return;
     }
     // An operand with more axes is made a matrix of written-down extents first, and the result has them put back.
-    if (is_node(node, kReshape)) {
+    if (made_by<mx::Reshape>(node)) {
       auto found = replaced.find(node.inputs()[0].id());
-      if (found == replaced.end() || !is_node(found->second.a, kReshape)) {
+      if (found == replaced.end() || !made_by<mx::Reshape>(found->second.a)) {
         return;
       }
       const auto& x = found->second.a.inputs()[0];

@@ -346,14 +346,8 @@ Signature* next(const char* name) {
   return found;
 }
 
-}  // namespace
-
-namespace mlx::core {
-
-void eval(std::vector<array> outputs) {
+void evaluate(void (*original)(std::vector<tacit::array>), std::vector<tacit::array> outputs) {
   tacit::take_main_thread();
-  static auto* const original =
-      next<void(std::vector<array>)>("_ZN3mlx4core4evalESt6vectorINS0_5arrayESaIS2_EE");
   if (tacit::inside || tacit::Failures::all().idle()) {
     original(std::move(outputs));
   } else {
@@ -361,15 +355,19 @@ void eval(std::vector<array> outputs) {
   }
 }
 
+}  // namespace
+
+namespace mlx::core {
+
+void eval(std::vector<array> outputs) {
+  static auto* const original = next<void(std::vector<array>)>("_ZN3mlx4core4evalESt6vectorINS0_5arrayESaIS2_EE");
+  evaluate(original, std::move(outputs));
+}
+
 void async_eval(std::vector<array> outputs) {
-  tacit::take_main_thread();
   static auto* const original =
       next<void(std::vector<array>)>("_ZN3mlx4core10async_evalESt6vectorINS0_5arrayESaIS2_EE");
-  if (tacit::inside || tacit::Failures::all().idle()) {
-    original(std::move(outputs));
-  } else {
-    tacit::watched(outputs, [&] { original(outputs); });
-  }
+  evaluate(original, std::move(outputs));
 }
 
 void array::wait() {

@@ -39,6 +39,10 @@ pub struct Description {
     pub class: Class,
     /// Whether its two operands may be swapped.
     pub commutative: bool,
+    /// Whether it is linear in all its operands together, so that it does with a derivative what it does with a value.
+    pub linear: bool,
+    /// What becomes of rows.
+    pub rows: Rows,
     /// Its parameters.
     pub fields: &'static [Field],
     /// A sentence on the results, which names the operands in order.

@@ -1,14 +1,16 @@
-//! What a function gives in f64, and how near to it a result in another dtype must be.
+//! What a function gives in f64, or in f32 where MLX has it in no wider type, and how near to it a result in another dtype must be.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
-use tacit_core::Aval;
+use tacit_core::{Aval, dtype_name};
 
 use crate::call::text;
 use crate::difference::doubles;
 
-/// The results of a function in f64, and how far others may be from them.
+/// The results of a function in a wide type, and how far others may be from them.
 pub(crate) struct Exact {
+    /// The dtype in which they were computed.
+    dtype: Dtype,
     results: Vec<Vec<f64>>,
     /// The sum of the magnitudes of the terms of each element.
     terms: Vec<Vec<f64>>,
@@ -49,7 +51,7 @@ impl Exact {
         };
         let (results, terms) =
             run().map_err(|error| format!("the reference in a wide type fails: {}", text(error.into())))?;
-        Ok(Self { granted: vec![0.0; results.len()], results, terms })
+        Ok(Self { dtype, granted: vec![0.0; results.len()], results, terms })
     }
 
     /// Grants four times the largest error of `own`, which are MLX's results on dense arrays.
@@ -80,9 +82,10 @@ impl Exact {
                 .find(|&at| expected[at].is_finite() && (error(at) > bound(at) || error(at).is_nan()));
             if let Some(at) = far {
                 return Err(format!(
-                    "element {at} of {} is {:.6e}, in f64 {:.6e}: {:.1e} off where {:.1e} is granted",
+                    "element {at} of {} is {:.6e}, in {} {:.6e}: {:.1e} off where {:.1e} is granted",
                     Aval::from(array),
                     elements[at],
+                    dtype_name(self.dtype),
                     expected[at],
                     error(at),
                     bound(at),

@@ -44,7 +44,10 @@ views! {
     Elementwise: Unary Binary Ternary;
     /// Any primitive that only moves elements of its first operand, such as [`Transpose`](crate::op::Transpose) or
     /// [`Gather`](crate::op::Gather).
-    Moving: Moving;
+    Moving: Moving Reshaping;
+    /// Any primitive that gives its operand another shape, the elements in the same order, such as
+    /// [`Reshape`](crate::op::Reshape) or [`Squeeze`](crate::op::Squeeze).
+    Reshaping: Reshaping;
     /// Any reduction along axes that stay with size 1, such as [`Sum`](crate::op::Sum).
     Reduction: Reduction;
 }

@@ -20,6 +20,7 @@ mod derive_support;
 pub mod dispatch;
 #[doc(hidden)]
 pub mod embedding;
+mod environment;
 mod error;
 mod explain;
 pub mod handler;
@@ -63,7 +64,7 @@ pub use macros::{ImplicitArray, Tree, handler};
 
 /// The typed views of MLX's primitives, and the table that they come from.
 pub mod op {
-    pub use crate::class::{Binary, Elementwise, Moving, Reduction, Unary};
+    pub use crate::class::{Binary, Elementwise, Moving, Reduction, Reshaping, Unary};
     pub use tacit_bridge::typed::*;
 }
 

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use tracing::subscriber::NoSubscriber;
 
+use crate::environment::from_environment;
 use crate::scoped::{self, PolicyGuard};
 
 /// What happens when a call needs an implicit array materialized, or a kernel a dense array to
@@ -34,12 +35,9 @@ impl Policy {
     /// The policy in force on this thread.
     #[must_use]
     pub fn current() -> Self {
-        static DEFAULT: LazyLock<Policy> = LazyLock::new(|| match std::env::var(POLICY_VARIABLE) {
-            Ok(text) => Policy::parse(&text).unwrap_or_else(|| {
-                warn(&format!("{POLICY_VARIABLE}={text} is none of allow, warn and deny; warn is in force"));
-                Policy::default()
-            }),
-            Err(_) => Policy::default(),
+        static DEFAULT: LazyLock<Policy> = LazyLock::new(|| {
+            let words = [("allow", Policy::Allow), ("warn", Policy::Warn), ("deny", Policy::Deny)];
+            from_environment(POLICY_VARIABLE, words)
         });
         scoped::policy().unwrap_or(*DEFAULT)
     }
@@ -49,19 +47,10 @@ impl Policy {
     pub fn scope(self) -> PolicyGuard {
         scoped::enter_policy(self)
     }
-
-    fn parse(text: &str) -> Option<Self> {
-        match text.to_ascii_lowercase().as_str() {
-            "allow" => Some(Self::Allow),
-            "warn" => Some(Self::Warn),
-            "deny" => Some(Self::Deny),
-            _ => None,
-        }
-    }
 }
 
 /// Warns through `tracing`, or on standard error where no subscriber listens, neither the thread's nor the program's.
-pub fn warn(text: &str) {
+pub(crate) fn warn(text: &str) {
     if tracing::dispatcher::get_default(tracing::Dispatch::is::<NoSubscriber>) {
         eprintln!("warning: {text}");
     } else {

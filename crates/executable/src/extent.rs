@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use mlx_rs::{Array, Dtype};
+use tacit_bridge::typed::{Class, describe};
 use tacit_bridge::{Scope, Slot, Tape, array_id};
 use tacit_core::{Aval, Error, Result, embedding};
 
@@ -143,8 +144,7 @@ impl Graph {
     /// The first operand and the first result of a node that MLX leaves out where it does nothing, if it is one: for one
     /// extent and not for the other.
     fn left_out(&self, node: usize) -> Option<(usize, usize)> {
-        let known = ["Broadcast", "Reshape", "Slice"];
-        self.name(node).filter(|name| known.contains(name))?;
+        describe(self.name(node)?).filter(|row| matches!(row.class, Class::Moving | Class::Reshaping))?;
         Some((self.tape.operand_slot(node, 0)?.index(), self.tape.results(node).next()?.index()))
     }
 }

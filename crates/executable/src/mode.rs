@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use tacit_core::embedding::warn;
+use tacit_core::embedding::from_environment;
 
 /// How an executable runs its function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -24,33 +24,10 @@ impl Mode {
     /// The mode of executables whose builder names none.
     #[must_use]
     pub fn from_environment() -> Self {
-        static MODE: LazyLock<Mode> = LazyLock::new(|| match std::env::var(MODE_VARIABLE) {
-            Ok(text) => Mode::parse(&text).unwrap_or_else(|| {
-                warn(&format!("{MODE_VARIABLE}={text} is none of eager, lazy and compiled; compiled is in force"));
-                Mode::default()
-            }),
-            Err(_) => Mode::default(),
+        static MODE: LazyLock<Mode> = LazyLock::new(|| {
+            let words = [("eager", Mode::Eager), ("lazy", Mode::Lazy), ("compiled", Mode::Compiled)];
+            from_environment(MODE_VARIABLE, words)
         });
         *MODE
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        match text.to_ascii_lowercase().as_str() {
-            "eager" => Some(Self::Eager),
-            "lazy" => Some(Self::Lazy),
-            "compiled" => Some(Self::Compiled),
-            _ => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::Mode;
-
-    #[test]
-    fn the_three_modes_are_read_in_any_case() {
-        let modes = ["Eager", "lazy", "COMPILED", "fast"].map(Mode::parse);
-        assert_eq!(modes, [Some(Mode::Eager), Some(Mode::Lazy), Some(Mode::Compiled), None]);
     }
 }

@@ -261,8 +261,8 @@ fn a_denied_fallback_names_the_nearest_handlers() {
         declined: linear_matmul: the other side is Nf4(f32[64,64]), which is not dense
         declined: linear_matmul_left: the other side is Affine(f32[64,64]), which is not dense
         near: diagonal_matmul_both (crates/arrays/src/diagonal.rs:..) takes matmul of Diagonal, Diagonal
-        near: packed_reshape (crates/arrays/src/layout.rs:..) takes reshape of any Packed
-        near: packed_flatten (crates/arrays/src/layout.rs:..) takes flatten of any Packed
+        near: packed_reshape (crates/arrays/src/layout.rs:..) takes any reshaping primitive of any Packed
+        near: packed_slice (crates/arrays/src/layout.rs:..) takes slice of any Packed
         help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]]
     .assert_eq(&message(nf4(&a, 64), affine(&b, 64, 4)));
 }

@@ -32,13 +32,14 @@ fn mean(w: &Array) -> Result<Value> {
     Ok(Constant::full(w.shape(), &w.square()?.mean(None)?)?.into())
 }
 
-const QUANTIZERS: [(&str, Quantizer); 6] = [
+const QUANTIZERS: [(&str, Quantizer); 7] = [
     ("nf4", |w| Ok(Nf4Array::quantize(w, 64)?.into())),
     ("affine", |w| Ok(AffineArray::quantize(w, Affine { bits: 2, group: 32 })?.into())),
     ("ternary", |w| Ok(TernaryArray::quantize(w, 64)?.into())),
     ("lora", lora),
     ("low rank", low_rank),
     ("mean", mean),
+    ("nf4 behind another", |w| ste(|w: &Array| Nf4Array::quantize(w, 64))(w)),
 ];
 
 /// A loss whose second derivative is not zero and whose gradient tells the elements apart.

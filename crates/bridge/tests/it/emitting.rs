@@ -1,7 +1,7 @@
 //! A recorded primitive, emitted again.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_bridge::{Aval, Primitive, Scope, Tape};
+use tacit_bridge::{Aval, BoxError, Primitive, Scope, Tape, vmap};
 
 use crate::arrays::{matrix, numbers, placeholders, vector};
 
@@ -61,6 +61,26 @@ fn shapes_that_do_not_go_together_are_an_error() {
     assert!(addmm.emit(&[matrix(2, 4), matrix(2, 3), matrix(3, 4)]).is_err());
     assert!(addmm.emit(&[matrix(1, 3), matrix(3, 4), matrix(2, 4)]).is_err());
     assert!(addmm.emit(&[matrix(1, 3), matrix(3, 4), matrix(1, 4)]).is_ok());
+}
+
+#[test]
+fn nodes_of_one_primitive_are_mapped_each_by_itself() {
+    type Moving = fn([Array; 1]) -> Array;
+    let moving: [Moving; 3] = [
+        |[x]| x.t(),
+        |[x]| x.reshape(&[3, 2]).expect("builds"),
+        |[x]| ops::broadcast_to(x, &[2, 2, 3]).expect("builds"),
+    ];
+    for f in moving {
+        let primitive = recorded([&[2, 3]], f);
+        let emit = |x: &Array| Ok::<_, BoxError>(primitive.emit(std::slice::from_ref(x))?.swap_remove(0));
+        let mut both = |args: Vec<Array>| Ok(vec![emit(&args[0])?.add(emit(&args[0].square()?)?)?]);
+        let examples = [matrix(2, 3), matrix(2, 3).negative().expect("builds")];
+        let batch = ops::stack(&examples, 0).expect("builds");
+        let mapped = vmap(&[batch], &[Some(0)], |count| vec![0; count], &mut both).expect("maps");
+        let each = examples.map(|x| both(vec![x]).expect("builds").swap_remove(0));
+        assert_eq!(numbers(&mapped[0]), numbers(&ops::stack(&each, 0).expect("builds")));
+    }
 }
 
 #[test]

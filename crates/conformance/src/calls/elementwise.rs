@@ -2,76 +2,79 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{self, TypedPrimitive};
 
 use super::{Generator, Scene};
 use crate::call::Call;
 
 /// Pairs a primitive with the calls of an mlx-rs function of one operand, or of two.
 macro_rules! generators {
-    (unary: $($one:literal $unary:path;)+ binary: $($two:literal $binary:path;)+) => {
+    (unary { $($one:ident $unary:path;)+ } binary { $($two:ident $binary:path;)+ }) => {
         pub(super) const GENERATORS: &[(&str, Generator)] = &[
-            $(($one, |scene| vec![scene.alone($one, |w| $unary(w))]),)+
-            $(($two, |scene| binary(scene, $two, |x, y| $binary(x, y))),)+
-            ("DivMod", div_mod),
-            ("Select", select),
-            ("StopGradient", |scene| vec![scene.alone("stop_gradient", |w| mlx_rs::stop_gradient(w))]),
-            ("AsType", as_type),
+            $((op::$one::NAME, |scene| vec![scene.alone(op::$one::NAME, |w| $unary(w))]),)+
+            $((op::$two::NAME, |scene| binary(scene, op::$two::NAME, |x, y| $binary(x, y))),)+
+            (op::DivMod::NAME, div_mod),
+            (op::Select::NAME, select),
+            (op::StopGradient::NAME, |scene| vec![scene.alone("stop_gradient", |w| mlx_rs::stop_gradient(w))]),
+            (op::AsType::NAME, as_type),
         ];
     };
 }
 
 generators! {
-    unary:
-    "Abs" ops::abs;
-    "ArcCos" ops::acos;
-    "ArcCosh" ops::acosh;
-    "ArcSin" ops::asin;
-    "ArcSinh" ops::asinh;
-    "ArcTan" ops::atan;
-    "ArcTanh" ops::atanh;
-    "Ceil" ops::ceil;
-    "Cos" ops::cos;
-    "Cosh" ops::cosh;
-    "Erf" ops::erf;
-    "ErfInv" ops::erfinv;
-    "Exp" ops::exp;
-    "Expm1" ops::expm1;
-    "Floor" ops::floor;
-    "Log" ops::log;
-    "Log10" ops::log10;
-    "Log1p" ops::log1p;
-    "Log2" ops::log2;
-    "LogicalNot" ops::logical_not;
-    "Negative" ops::negative;
-    "Round" round;
-    "Rsqrt" ops::rsqrt;
-    "Sigmoid" ops::sigmoid;
-    "Sign" ops::sign;
-    "Sin" ops::sin;
-    "Sinh" ops::sinh;
-    "Sqrt" ops::sqrt;
-    "Square" ops::square;
-    "Tan" ops::tan;
-    "Tanh" ops::tanh;
-    binary:
-    "Add" ops::add;
-    "ArcTan2" ops::atan2;
-    "Divide" ops::divide;
-    "Equal" ops::eq;
-    "Greater" ops::gt;
-    "GreaterEqual" ops::ge;
-    "Less" ops::lt;
-    "LessEqual" ops::le;
-    "LogAddExp" ops::logaddexp;
-    "LogicalAnd" ops::logical_and;
-    "LogicalOr" ops::logical_or;
-    "Maximum" ops::maximum;
-    "Minimum" ops::minimum;
-    "Multiply" ops::multiply;
-    "NotEqual" ops::ne;
-    "Power" ops::power;
-    "Remainder" ops::remainder;
-    "Subtract" ops::subtract;
+    unary {
+        Abs ops::abs;
+        ArcCos ops::acos;
+        ArcCosh ops::acosh;
+        ArcSin ops::asin;
+        ArcSinh ops::asinh;
+        ArcTan ops::atan;
+        ArcTanh ops::atanh;
+        Ceil ops::ceil;
+        Cos ops::cos;
+        Cosh ops::cosh;
+        Erf ops::erf;
+        ErfInv ops::erfinv;
+        Exp ops::exp;
+        Expm1 ops::expm1;
+        Floor ops::floor;
+        Log ops::log;
+        Log10 ops::log10;
+        Log1p ops::log1p;
+        Log2 ops::log2;
+        LogicalNot ops::logical_not;
+        Negative ops::negative;
+        Round round;
+        Rsqrt ops::rsqrt;
+        Sigmoid ops::sigmoid;
+        Sign ops::sign;
+        Sin ops::sin;
+        Sinh ops::sinh;
+        Sqrt ops::sqrt;
+        Square ops::square;
+        Tan ops::tan;
+        Tanh ops::tanh;
+    }
+    binary {
+        Add ops::add;
+        ArcTan2 ops::atan2;
+        Divide ops::divide;
+        Equal ops::eq;
+        Greater ops::gt;
+        GreaterEqual ops::ge;
+        Less ops::lt;
+        LessEqual ops::le;
+        LogAddExp ops::logaddexp;
+        LogicalAnd ops::logical_and;
+        LogicalOr ops::logical_or;
+        Maximum ops::maximum;
+        Minimum ops::minimum;
+        Multiply ops::multiply;
+        NotEqual ops::ne;
+        Power ops::power;
+        Remainder ops::remainder;
+        Subtract ops::subtract;
+    }
 }
 
 fn round(x: &Array) -> Result<Array, Exception> {
@@ -80,7 +83,7 @@ fn round(x: &Array) -> Result<Array, Exception> {
 
 /// MLX's vmap of it gives one axis for its two results.
 fn div_mod(scene: &Scene) -> Vec<Call> {
-    let calls = binary(scene, "DivMod", |x, y| ops::divmod(x, y).map(|(quotient, _)| quotient));
+    let calls = binary(scene, op::DivMod::NAME, |x, y| ops::divmod(x, y).map(|(quotient, _)| quotient));
     calls.into_iter().map(|call| Call { mappable: false, ..call }).collect()
 }
 

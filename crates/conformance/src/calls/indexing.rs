@@ -1,12 +1,17 @@
 //! Slices, gathers and updates.
 
 use mlx_rs::ops::indexing::{self, Ellipsis, IntoStrideBy, TryIndexMutOp, TryIndexOp};
+use tacit_core::op::{self, TypedPrimitive};
 
 use super::{Generator, Scene};
 use crate::call::Call;
 
-pub(super) const GENERATORS: &[(&str, Generator)] =
-    &[("Slice", slice), ("Gather", gather), ("GatherAxis", gather_axis), ("SliceUpdate", slice_update)];
+pub(super) const GENERATORS: &[(&str, Generator)] = &[
+    (op::Slice::NAME, slice),
+    (op::Gather::NAME, gather),
+    (op::GatherAxis::NAME, gather_axis),
+    (op::SliceUpdate::NAME, slice_update),
+];
 
 fn slice(scene: &Scene) -> Vec<Call> {
     let (rows, columns) = (scene.shape[0], *scene.shape.last().unwrap_or(&1));

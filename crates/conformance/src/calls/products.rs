@@ -2,12 +2,17 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Value;
+use tacit_core::op::{self, TypedPrimitive};
 
 use super::{Generator, Scene};
 use crate::call::Call;
 
-pub(super) const GENERATORS: &[(&str, Generator)] =
-    &[("Matmul", matmul), ("AddMM", addmm), ("GatherMM", gather_mm), ("Convolution", convolution)];
+pub(super) const GENERATORS: &[(&str, Generator)] = &[
+    (op::Matmul::NAME, matmul),
+    (op::AddMM::NAME, addmm),
+    (op::GatherMM::NAME, gather_mm),
+    (op::Convolution::NAME, convolution),
+];
 
 /// A form of the product: its name, the operands' order and whether each side is turned.
 struct Form {

@@ -2,24 +2,25 @@
 
 use mlx_rs::ops::{self, PadMode};
 use mlx_rs::{Array, Dtype};
+use tacit_core::op::{self, TypedPrimitive};
 
 use super::{Generator, Scene};
 use crate::call::Call;
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
-    ("Transpose", transpose),
-    ("Reshape", reshape),
-    ("Flatten", flatten),
-    ("Unflatten", unflatten),
-    ("ExpandDims", |scene| vec![expanded(scene, 0), expanded(scene, -1)]),
-    ("Squeeze", squeeze),
-    ("Broadcast", broadcast),
-    ("Concatenate", concatenate),
-    ("Split", split),
-    ("Pad", |scene| vec![scene.alone("pad", |w| ops::pad(w, 1, None, PadMode::Constant))]),
-    ("Contiguous", |scene| vec![scene.alone("contiguous", Array::contiguous)]),
-    ("View", view),
-    ("Full", full),
+    (op::Transpose::NAME, transpose),
+    (op::Reshape::NAME, reshape),
+    (op::Flatten::NAME, flatten),
+    (op::Unflatten::NAME, unflatten),
+    (op::ExpandDims::NAME, |scene| vec![expanded(scene, 0), expanded(scene, -1)]),
+    (op::Squeeze::NAME, squeeze),
+    (op::Broadcast::NAME, broadcast),
+    (op::Concatenate::NAME, concatenate),
+    (op::Split::NAME, split),
+    (op::Pad::NAME, |scene| vec![scene.alone("pad", |w| ops::pad(w, 1, None, PadMode::Constant))]),
+    (op::Contiguous::NAME, |scene| vec![scene.alone("contiguous", Array::contiguous)]),
+    (op::View::NAME, view),
+    (op::Full::NAME, full),
 ];
 
 fn transpose(scene: &Scene) -> Vec<Call> {

@@ -14,6 +14,8 @@ use tacit::{
     Aval, Error, ImplicitArray, Materialize, Policy, Result, Value, compile, compile_with, compile_with_state, implicit,
 };
 
+use crate::traced::{denied, ones, row};
+
 /// An array in blocks, whose size is static.
 #[derive(ImplicitArray, Clone, Debug)]
 #[implicit(name = "compiling.Blocked")]
@@ -35,18 +37,6 @@ impl Materialize for Blocked {
     fn materialize(&self) -> Result<Value> {
         Ok((&self.array).into())
     }
-}
-
-fn row(values: &[f32]) -> Array {
-    Array::from_slice(values, &[1, values.len() as i32])
-}
-
-fn ones(shape: &[i32]) -> Array {
-    ops::ones::<f32>(shape).expect("ones")
-}
-
-fn denied() -> Options {
-    Options { name: "f".to_owned(), constants: Constants::Deny, ..Options::default() }
 }
 
 fn shapeless() -> Options {

@@ -11,17 +11,7 @@ use tacit::compile::{Constants, Options};
 use tacit::transform::{checkpoint, custom_vjp, grad, jvp, vjp, vmap};
 use tacit::{Error, Result, Value, compile_with, compile_with_state};
 
-fn options(constants: Constants) -> Options {
-    Options { name: "f".to_owned(), constants, ..Options::default() }
-}
-
-fn denied() -> Options {
-    options(Constants::Deny)
-}
-
-fn row(values: &[f32]) -> Array {
-    Array::from_slice(values, &[1, values.len() as i32])
-}
+use crate::traced::{denied, row};
 
 #[test]
 fn without_shapes_it_is_right_or_an_error() -> Result<()> {
@@ -40,7 +30,7 @@ fn without_shapes_it_is_right_or_an_error() -> Result<()> {
         }),
     ];
     for (name, function) in functions {
-        let mut f = compile_with(function, Options { shapeless: true, ..options(Constants::Allow) });
+        let mut f = compile_with(function, Options { shapeless: true, constants: Constants::Allow, ..denied() });
         for rows in [4, 2, 6, 4] {
             let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 4], &random::key(rows as u64)?)?;
             let made = f.call(&(&x).into()).and_then(|y| {
@@ -115,7 +105,7 @@ fn a_draw_from_the_key_of_the_thread_is_frozen_and_leaves_the_key_alone() -> Res
     random::seed(3)?;
     let noisy = |x: Array| x.add(random::normal::<f32>(&[1, 2], None, None, None)?);
     let x = row(&[0.0, 0.0]);
-    let mut f = compile_with(noisy, options(Constants::Allow));
+    let mut f = compile_with(noisy, Options { constants: Constants::Allow, ..denied() });
     let first = f.call(&(&x).into())?.dense()?;
     let second = f.call(&(&x).into())?.dense()?;
     assert_eq!(first.as_slice::<f32>(), second.as_slice::<f32>());
@@ -127,7 +117,7 @@ fn a_draw_from_the_key_of_the_thread_is_frozen_and_leaves_the_key_alone() -> Res
 #[test]
 fn an_argument_that_is_captured_as_well_is_right_or_an_error() -> Result<()> {
     for x in [row(&[1.0, 2.0]), Array::from_f32(3.0)] {
-        let mut f = compile_with(|y: Array| x.add(y), options(Constants::Allow));
+        let mut f = compile_with(|y: Array| x.add(y), Options { constants: Constants::Allow, ..denied() });
         let twice = x.add(&x)?;
         match f.call(&(&x).into()) {
             Ok(made) => assert!(made.dense()?.all_close(&twice, None, None, None)?),

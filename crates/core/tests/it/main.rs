@@ -19,6 +19,7 @@ mod policies;
 mod redispatch;
 mod surface;
 mod threads;
+mod traced;
 mod transforms;
 mod transforms_gradients;
 mod transforms_mapped;

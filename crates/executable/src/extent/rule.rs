@@ -1,52 +1,11 @@
 //! One node recorded on all rows and on the leading ones: whether it keeps rows apart.
 //!
-//! A primitive that is not here is refused where it meets rows.
+//! A primitive of which the table of primitives does not say what becomes of rows is refused where it meets them.
 
-use tacit_bridge::typed::{self, Class};
+use tacit_bridge::typed::{self, Rows, TypedPrimitive};
 use tacit_core::{Aval, Param, Primitive, Result, embedding, op};
 
 use super::{Extent, Mixed, Place, reshape};
-
-/// What a primitive does to the rows that its shapes do not show.
-enum Rule {
-    /// Elements of one index of this axis of the operands make those of the result.
-    Aligned,
-    /// As `Aligned`, and it combines elements along the axis that its parameter names.
-    Along,
-    /// As `Aligned`, and it combines elements along the last axis.
-    AlongLast,
-    /// Nothing: where the rows go, the shapes tell.
-    Shown,
-    /// Elements stay in row-major order.
-    Reordered,
-    /// A range of each axis.
-    Sliced,
-    /// Slices of a table at indices, which have the rows.
-    Gathered,
-    /// The trailing operands themselves, whose own nodes were looked at.
-    Passed,
-}
-
-fn rule_of(name: &str) -> Option<Rule> {
-    let row = typed::describe(name)?;
-    Some(match (row.class, row.name) {
-        (Class::Unary | Class::Binary | Class::Ternary | Class::Reduction, _)
-        | (_, "Contiguous" | "Copy" | "Full" | "Pad" | "StopGradient") => Rule::Aligned,
-        (Class::Scan, _)
-        | (
-            _,
-            "ArgPartition" | "ArgReduce" | "ArgSort" | "Partition" | "Sort" | "Concatenate" | "GatherAxis"
-            | "ScatterAxis" | "ScatterAxis Sum" | "Split",
-        ) => Rule::Along,
-        (_, "LayerNorm" | "LogSumExp" | "RMSNorm" | "Softmax") => Rule::AlongLast,
-        (_, "AddMM" | "Broadcast" | "Matmul" | "QuantizedMatmul" | "Transpose") => Rule::Shown,
-        (_, "ExpandDims" | "Flatten" | "Reshape" | "Squeeze" | "Unflatten") => Rule::Reordered,
-        (_, "Slice") => Rule::Sliced,
-        (_, "Gather") => Rule::Gathered,
-        (_, "CustomTransforms" | "Depends") => Rule::Passed,
-        _ => return None,
-    })
-}
 
 /// Fails if a node mixes rows, by the avals of its operands and results of all rows and of the leading ones. `twin` is what
 /// the other graph has in its place; none where that has nothing.
@@ -95,32 +54,36 @@ struct Node<'n> {
 impl Node<'_> {
     /// Whether the parameters are equal, but for extents that shapes show.
     fn does_the_same(&self, twin: Option<&Primitive>) -> Result<bool> {
-        match (self.primitive.name(), twin) {
-            ("Broadcast" | "Reshape" | "Unflatten", _) => Ok(true),
-            ("Slice", twin) => {
-                let mut own: op::Slice = self.primitive.view()?;
-                let Some(twin) = twin else {
-                    return Ok(
-                        own.start_indices.iter().all(|start| *start == 0) && own.strides.iter().all(|step| *step == 1)
-                    );
-                };
-                let other: op::Slice = twin.view()?;
-                if let Some(Some(Place { axis, .. })) = self.to.first() {
-                    own.end_indices[*axis] = other.end_indices[*axis];
-                }
-                Ok(own == other)
+        let shape = self.place_of("shape");
+        match twin {
+            _ if self.primitive.name() == op::Slice::NAME => self.slices_the_same(twin),
+            None => Ok(shape.is_some()),
+            Some(twin) => {
+                let (own, other) = (self.primitive.params()?, twin.params()?);
+                let mut pairs = own.iter().zip(&other).enumerate();
+                Ok(own.len() == other.len() && pairs.all(|(place, (own, other))| Some(place) == shape || own == other))
             }
-            (_, Some(twin)) => Ok(self.primitive.params()? == twin.params()?),
-            (_, None) => Ok(false),
         }
+    }
+
+    fn slices_the_same(&self, twin: Option<&Primitive>) -> Result<bool> {
+        let mut own: op::Slice = self.primitive.view()?;
+        let Some(twin) = twin else {
+            return Ok(own.start_indices.iter().all(|start| *start == 0) && own.strides.iter().all(|step| *step == 1));
+        };
+        let other: op::Slice = twin.view()?;
+        if let Some(Some(Place { axis, .. })) = self.to.first() {
+            own.end_indices[*axis] = other.end_indices[*axis];
+        }
+        Ok(own == other)
     }
 
     fn keeps(&self) -> Result<bool> {
         if self.from.iter().chain(&self.to).all(Option::is_none) {
             return Ok(true);
         }
-        let Some(rule) = rule_of(self.primitive.name()) else { return Ok(false) };
-        if let Rule::Passed = rule {
+        let rows = typed::describe(self.primitive.name()).map_or(Rows::Mixed, |row| row.rows);
+        if let Rows::Passed = rows {
             return Ok(true);
         }
         // A result without rows was made of all of them.
@@ -128,39 +91,42 @@ impl Node<'_> {
             return Ok(false);
         };
         let aligned = self.from.iter().flatten().chain(self.to.iter().flatten()).all(|other| *other == place);
-        Ok(match rule {
-            Rule::Passed | Rule::Shown => true,
-            Rule::Aligned => aligned,
-            Rule::Along => aligned && !self.is_axis(self.axis()?, place),
-            Rule::AlongLast => aligned && !self.is_axis(-1, place),
-            Rule::Reordered => {
+        Ok(match rows {
+            Rows::Mixed => false,
+            Rows::Passed | Rows::Shown => true,
+            Rows::Aligned => aligned,
+            Rows::Along => aligned && !self.is_along(self.axis()?),
+            Rows::Reordered => {
                 let [from, to] = [&self.operands[0].0.shape, &self.results[0].0.shape];
                 let moved = self.from[0].and_then(|own| reshape::place_in(own, self.extent.upper, from, to));
                 moved == Some(place)
             }
-            Rule::Sliced => {
+            Rows::Sliced => {
                 let op::Slice { start_indices, strides, .. } = self.primitive.view()?;
                 aligned && start_indices[place.axis] == 0 && strides[place.axis] == 1
             }
-            Rule::Gathered => self.from[0].is_none(),
+            Rows::Gathered => self.from[0].is_none(),
         })
     }
 
-    /// The parameter of the primitive that names an axis.
-    fn axis(&self) -> Result<i64> {
-        let fields = typed::describe(self.primitive.name()).map_or(&[][..], |row| row.fields);
-        let mut named = fields.iter().zip(self.primitive.params()?);
-        Ok(named
-            .find_map(|(field, param)| match param {
-                Param::Int(axis) if field.name == "axis" => Some(axis),
-                _ => None,
-            })
-            .unwrap_or(-1))
+    /// Where a parameter of this name stands among those of the primitive.
+    fn place_of(&self, name: &str) -> Option<usize> {
+        typed::describe(self.primitive.name())?.fields.iter().position(|field| field.name == name)
     }
 
-    /// Whether the rows lie on this axis of the first operand.
-    fn is_axis(&self, axis: i64, place: Place) -> bool {
-        let ndim = self.operands[0].0.shape.len().max(1) as i64;
-        axis.rem_euclid(ndim) == place.axis as i64
+    /// The axis that a parameter names, else the last one.
+    fn axis(&self) -> Result<i64> {
+        let params = self.primitive.params()?;
+        Ok(match self.place_of("axis").and_then(|place| params.get(place)) {
+            Some(Param::Int(axis)) => *axis,
+            _ => -1,
+        })
+    }
+
+    /// Whether the rows of an operand lie on this axis of it.
+    fn is_along(&self, axis: i64) -> bool {
+        self.from.iter().zip(self.operands).any(|(place, (whole, _))| {
+            place.is_some_and(|place| axis.rem_euclid(whole.shape.len() as i64) == place.axis as i64)
+        })
     }
 }

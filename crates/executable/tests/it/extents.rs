@@ -5,10 +5,11 @@ use std::cell::RefCell;
 use expect_test::{Expect, expect};
 use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
-use tacit::transform::{Differentiable, apply};
+use tacit::transform::apply;
 use tacit::{Aval, Policy, Registry, Result, compile};
 use tacit_executable::{Executable, Mode, Named};
 
+use crate::gradients::Square;
 use crate::types::{Left, aval, dense, matrix, message, numbers, with_handlers};
 
 const UPPER: i32 = 4;
@@ -106,6 +107,7 @@ fn other_axes_are_reduced_sorted_and_scanned() {
     keeps(0, |x, _| Ok(ops::indexing::argmax_axis(x, 1, None)?));
     keeps(0, |x, _| Ok(ops::sort_axis(x, 1)?));
     keeps(0, |x, _| Ok(ops::argsort_axis(x, -1)?));
+    keeps(0, |x, w| Ok(ops::sort(w.flatten(None, None)?)?.search_sorted(x, ops::SearchSide::Left)?));
     keeps(0, |x, _| Ok(x.cumsum(1, true, None)?));
     keeps(0, |x, _| Ok(x.cummax(1, None, false)?));
     keeps(0, |x, _| Ok(x.reshape(&[-1, 2, 3])?.max_axis(2, None)?));
@@ -144,22 +146,6 @@ fn a_quantized_matrix_serves_all_rows() {
         let x = ops::concatenate(&[x, x, x, x, x, x, x, x, x, x, x], 1)?.try_index((.., ..64))?;
         Ok(ops::quantized_matmul(x, codes, scales, &biases, true, 32, 4)?)
     });
-}
-
-struct Square;
-
-impl Differentiable for Square {
-    fn name(&self) -> &'static str {
-        "square"
-    }
-
-    fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
-        Ok(vec![args[0].square()?])
-    }
-
-    fn backward(&self, _: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
-        Ok(cotangents.to_vec())
-    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn through_a_checkpoint() {
     });
 }
 
-struct Square;
+pub(crate) struct Square;
 
 impl Differentiable for Square {
     fn name(&self) -> &'static str {

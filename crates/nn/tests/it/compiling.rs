@@ -11,22 +11,11 @@ use mlx_rs::module::{Module as _, Parameter};
 use mlx_rs::nn::Sequential;
 use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::random::RandomState;
-use mlx_rs::{Array, nn, ops, random, transforms};
-use tacit_core::compile::{Constants, Options};
+use mlx_rs::{Array, nn, random, transforms};
 use tacit_core::{Error, Result, compile_with_state};
 use tacit_nn::{Module, Stateful};
 
-fn row(values: &[f32]) -> Array {
-    Array::from_slice(values, &[1, values.len() as i32])
-}
-
-fn ones(shape: &[i32]) -> Array {
-    ops::ones::<f32>(shape).expect("ones")
-}
-
-fn denied() -> Options {
-    Options { name: "f".to_owned(), constants: Constants::Deny, ..Options::default() }
-}
+use crate::traced::{denied, ones, row};
 
 #[test]
 fn an_optimizers_moments_appear_with_the_first_step() -> Result<()> {

@@ -9,6 +9,8 @@ mod compiling;
 mod implicit_module;
 mod modules;
 mod parameters;
+#[path = "../../../core/tests/it/traced.rs"]
+mod traced;
 mod training;
 mod trees;
 mod types;

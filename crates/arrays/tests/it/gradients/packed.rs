@@ -21,10 +21,10 @@ pub(super) fn cases(format: &Format) -> Vec<Case> {
         ("transpose", vec![w(), x(&[1])], |a| Ok(a[0].t().add(&a[1])?)),
         ("astype", vec![w(), x(&[ROWS, COLUMNS])], |a| Ok(narrowed(&a[0])?.multiply(&a[1])?)),
         ("reshape", vec![w(), x(&[1])], |a| Ok(a[0].reshape(&[2, 1, 2, COLUMNS])?.add(&a[1])?)),
-        ("flatten", vec![w(), x(&[1])], |a| Ok(a[0].flatten(0, 1)?.add(&a[1])?)),
-        ("unflatten", vec![w(), x(&[1])], |a| Ok(ops::unflatten(&a[0], 0, &[2, 2])?.add(&a[1])?)),
-        ("expand_dims", vec![w(), x(&[1])], |a| Ok(a[0].expand_dims(1)?.add(&a[1])?)),
-        ("squeeze", vec![w(), x(&[1])], |a| Ok(a[0].expand_dims(1)?.squeeze_axes(&[1])?.add(&a[1])?)),
+        ("reshape", vec![w(), x(&[1])], |a| Ok(a[0].flatten(0, 1)?.add(&a[1])?)),
+        ("reshape", vec![w(), x(&[1])], |a| Ok(ops::unflatten(&a[0], 0, &[2, 2])?.add(&a[1])?)),
+        ("reshape", vec![w(), x(&[1])], |a| Ok(a[0].expand_dims(1)?.add(&a[1])?)),
+        ("reshape", vec![w(), x(&[1])], |a| Ok(a[0].expand_dims(1)?.squeeze_axes(&[1])?.add(&a[1])?)),
         ("slice", vec![w(), x(&[1])], |a| Ok(a[0].try_index(1..3)?.add(&a[1])?)),
         ("concatenate", vec![w(), of(&normal(5, &[2, COLUMNS])), x(&[1])], |a| {
             Ok(ops::concatenate(&a[..2], 0)?.add(&a[2])?)
