@@ -41,7 +41,7 @@ fn formats() -> Result<String> {
         ("Ternary, blocks of 64", TernaryArray::quantize(&w, 64)?.into()),
         ("Binary, blocks of 64", BinaryArray::quantize(&w, 64)?.into()),
     ];
-    let product = |w: Value| implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([(&x).into(), w])?.dense();
+    let product = |w: Value| implicit((&x, w), |(x, w)| x.matmul(w.t()))?.dense();
     let exact = product((&w).into())?;
     let mut table = format!("{:<30}{:>6}{:>8}{:>9}\n", "", "bits", "element", "product");
     for (name, value) in stored {
@@ -71,7 +71,7 @@ fn nested() -> Result<String> {
     let (a, b) = (normal(2, &[8, 256])?, ops::zeros::<f32>(&[128, 8])?);
     let w = Lora::new(base, a, b, 16.0)?;
     let x = normal(3, &[2, 256])?;
-    Ok(explain(|[x, w]: [Array; 2]| x.matmul(w.t()), [x.into(), w.into()])?.to_string())
+    Ok(explain((x, w), |(x, w)| x.matmul(w.t()))?.to_string())
 }
 // ANCHOR_END: nested
 
@@ -87,7 +87,7 @@ fn joined() -> Result<String> {
     ];
     let w = Concat::new(parts, 0)?;
     let x = normal(4, &[2, 256])?;
-    Ok(explain(|[x, w]: [Array; 2]| x.matmul(w.t()), [x.into(), w.into()])?.to_string())
+    Ok(explain((x, w), |(x, w)| x.matmul(w.t()))?.to_string())
 }
 // ANCHOR_END: joined
 
@@ -100,8 +100,7 @@ fn diagonals() -> Result<String> {
     };
     let (a, b) = (diagonal(1)?, diagonal(2)?);
     let x = ops::ones::<f32>(&[1, 1024])?;
-    let product = |[x, a, b]: [Array; 3]| x.matmul(a.matmul(b)?);
-    Ok(explain(product, [x.into(), a.into(), b.into()])?.to_string())
+    Ok(explain((x, a, b), |(x, a, b)| x.matmul(a.matmul(b)?))?.to_string())
 }
 // ANCHOR_END: diagonals
 

@@ -14,13 +14,13 @@ flat_array! {
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::{Array, ops};
+    /// use mlx_rs::ops;
     /// use tacit_arrays::Int8Array;
     /// use tacit_core::implicit;
     ///
     /// let w = Int8Array::quantize_rows(&ops::ones::<f32>(&[8, 32])?)?;
     /// let x = ops::ones::<f32>(&[2, 32])?;
-    /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+    /// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
     /// assert!(y.dense()?.as_slice::<f32>().iter().all(|y| (y - 32.0).abs() < 1e-4));
     /// # Ok(())
     /// # }

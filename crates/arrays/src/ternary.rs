@@ -12,13 +12,13 @@ flat_array! {
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::{Array, ops};
+    /// use mlx_rs::ops;
     /// use tacit_arrays::TernaryArray;
     /// use tacit_core::implicit;
     ///
     /// let w = TernaryArray::quantize_rows(&ops::ones::<f32>(&[8, 32])?)?;
     /// let x = ops::ones::<f32>(&[2, 32])?;
-    /// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+    /// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
     /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
     /// # Ok(())
     /// # }

@@ -8,10 +8,11 @@ use syn::{Ident, LitStr};
 
 use super::ast::{Field, Input};
 
-/// The `ImplicitArray`, `Serialize` and `Deserialize` of a struct.
+/// The `ImplicitArray`, `Arguments`, `Serialize` and `Deserialize` of a struct.
 pub(crate) fn expand(input: &Input) -> TokenStream {
     let serde = serde(input);
     let array = implicit_array(input);
+    let arguments = arguments(input);
     quote! {
         const _: () = {
             // typetag and serde write paths that begin with their own names.
@@ -19,6 +20,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
 
             #serde
             #array
+            #arguments
         };
     }
 }
@@ -129,6 +131,20 @@ fn implicit_array(input: &Input) -> TokenStream {
 
         ::tacit::__private::inventory::submit! {
             ::tacit::__private::TypeEntry(<#ident as ::tacit::__private::StaticType>::TYPE)
+        }
+    }
+}
+
+fn arguments(input: &Input) -> TokenStream {
+    let ident = &input.ident;
+    quote! {
+        impl ::tacit::tree::Arguments for #ident {
+            type Arrays = ::tacit::__private::Array;
+
+            fn flatten<'a>(&'a self, visitor: &mut dyn ::tacit::tree::Visitor<'a>) -> ::tacit::Result<()> {
+                visitor.implicit(self);
+                ::tacit::Result::Ok(())
+            }
         }
     }
 }
