@@ -43,8 +43,7 @@ fn per_node(length: usize, w: &Value, rounds: usize) -> (f64, f64) {
     };
     let traced = || {
         let start = Instant::now();
-        let graph = implicit(|[x, w]: [Array; 2]| Ok::<_, Error>(chain(length, &x, &w)))([(&x).into(), w.clone()])
-            .expect("adding works");
+        let graph = implicit((&x, w), |(x, w)| Ok::<_, Error>(chain(length, &x, &w))).expect("adding works");
         (start.elapsed().as_secs_f64() / length as f64, graph)
     };
     // Which comes first changes from round to round, and each graph is dropped before the next is built: what the

@@ -94,10 +94,9 @@ impl Bench {
     }
 
     fn product(&self, case: &str, weight: &Value, m: i32, backward: bool) -> Result<()> {
-        let x = Value::from(activations(m)?);
-        let mut chain = implicit(if backward { backwards } else { forwards });
+        let x = activations(m)?;
         let seconds = per_product(|length| {
-            let y = chain((x.clone(), vec![weight.clone(); length]));
+            let y = implicit((&x, vec![weight; length]), if backward { backwards } else { forwards });
             y.and_then(|y| Ok(y.dense()?.eval()?)).expect("the products are there");
         });
         let limit = self.limit(weight, m, machine::read_bandwidth(weight.nbytes()));
@@ -113,13 +112,12 @@ impl Bench {
         while weights.len() * weights[0].nbytes() < COLD {
             weights.push(self.packed(format)?);
         }
-        let x = Value::from(activations(1)?);
-        let mut chain = implicit(forwards);
+        let x = activations(1)?;
         let mut next = 0;
         let seconds = per_product(|length| {
-            let these = (next..next + length).map(|i| weights[i % weights.len()].clone()).collect();
+            let these: Vec<&Value> = (next..next + length).map(|i| &weights[i % weights.len()]).collect();
             next += length;
-            let y = chain((x.clone(), these));
+            let y = implicit((&x, these), forwards);
             y.and_then(|y| Ok(y.dense()?.eval()?)).expect("the products are there");
         });
         let limit = self.limit(&weights[0], 1, machine::read_bandwidth(COLD));
@@ -130,10 +128,9 @@ impl Bench {
     /// The product with activations in 8 bits.
     fn int8(&self, case: &str, m: i32) -> Result<()> {
         let weight = Value::from(Nf4Array::quantize(&self.w, GROUP as usize)?.with_int8_activations());
-        let x = Value::from(activations(m)?);
-        let mut chain = implicit(forwards);
+        let x = activations(m)?;
         let seconds = per_product(|length| {
-            let y = chain((x.clone(), vec![weight.clone(); length]));
+            let y = implicit((&x, vec![&weight; length]), forwards);
             y.and_then(|y| Ok(y.dense()?.eval()?)).expect("the products are there");
         });
         let operations = 2.0 * f64::from(m) * f64::from(WIDTH) * f64::from(WIDTH);

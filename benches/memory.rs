@@ -33,8 +33,7 @@ fn main() -> Result<()> {
     reset_peak();
     let before = resident("VmRSS")?;
     let function = move |x: &[Array]| {
-        let mut product = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()));
-        let y = product([(&x[0]).into(), weight.clone().into()]).and_then(|y| y.dense());
+        let y = implicit((&x[0], &weight), |(x, w)| x.matmul(w.t())).and_then(|y| y.dense());
         y.map(|y| vec![y]).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))
     };
     let cotangent = ops::ones::<f32>(&[BATCH, SIDE])?;

@@ -22,7 +22,7 @@ fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
 /// Bits an element and mean error of a normal matrix in each stored format, and the error of a product with it.
 fn formats() -> Result<String> {
     let (w, x) = (normal(1, &[256, 512])?, normal(2, &[4, 512])?);
-    let product = |w: Value| implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([(&x).into(), w])?.dense();
+    let product = |w: Value| implicit((&x, w), |(x, w)| x.matmul(w.t()))?.dense();
     let exact = product((&w).into())?;
     let mut table = format!("{:<14}{:>6}{:>8}{:>9}\n", "", "bits", "element", "product");
     let stored = "nf4:64 nf4:64:double fp4:64 affine:8:64 affine:4:64 affine:3:64 affine:2:64 int8 int8:64 \
@@ -55,7 +55,7 @@ fn nested() -> Result<String> {
     let (a, b) = (normal(2, &[8, 256])?, ops::zeros::<f32>(&[128, 8])?);
     let w = Lora::new(base, a, b, 16.0)?;
     let x = normal(3, &[2, 256])?;
-    Ok(explain(|[x, w]: [Array; 2]| x.matmul(w.t()), [x.into(), w.into()])?.to_string())
+    Ok(explain((x, w), |(x, w)| x.matmul(w.t()))?.to_string())
 }
 // ANCHOR_END: nested
 
@@ -71,7 +71,7 @@ fn joined() -> Result<String> {
     ];
     let w = Concat::new(parts, 0)?;
     let x = normal(4, &[2, 256])?;
-    Ok(explain(|[x, w]: [Array; 2]| x.matmul(w.t()), [x.into(), w.into()])?.to_string())
+    Ok(explain((x, w), |(x, w)| x.matmul(w.t()))?.to_string())
 }
 // ANCHOR_END: joined
 
@@ -84,8 +84,7 @@ fn diagonals() -> Result<String> {
     };
     let (a, b) = (diagonal(1)?, diagonal(2)?);
     let x = ops::ones::<f32>(&[1, 1024])?;
-    let product = |[x, a, b]: [Array; 3]| x.matmul(a.matmul(b)?);
-    Ok(explain(product, [x.into(), a.into(), b.into()])?.to_string())
+    Ok(explain((x, a, b), |(x, a, b)| x.matmul(a.matmul(b)?))?.to_string())
 }
 // ANCHOR_END: diagonals
 

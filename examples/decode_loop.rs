@@ -116,11 +116,10 @@ pub(crate) fn main() -> Result<()> {
     }
     let rate = STEPS as f64 / start.elapsed().as_secs_f64();
 
-    let mut check = implicit(without_cache);
     let mut largest = 0f32;
     for (step, logits) in made.iter().enumerate() {
         let prefix = Array::from_slice(&tokens[..=step], &[step as i32 + 1]);
-        let expected = check((prefix.into(), weights.clone()))?.dense()?;
+        let expected = implicit((prefix, &weights), without_cache)?.dense()?;
         largest = largest.max(logits.subtract(expected)?.abs()?.max(None)?.item_exact::<f32>());
     }
     println!("{STEPS} steps at {rate:.0} a second; at most {largest:.1e} from the whole prefix");

@@ -34,8 +34,7 @@ fn value() -> Result<String> {
 fn closure() -> Result<String> {
     let (linear, x) = layer()?;
     let weight = Nf4Array::quantize(&linear.weight, 64)?;
-    let mut product = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()));
-    let y = product([x.into(), weight.into()])?;
+    let y = implicit((x, weight), |(x, w)| x.matmul(w.t()))?;
     Ok(y.to_string())
 }
 // ANCHOR_END: closure

@@ -107,7 +107,7 @@ fn data() -> Result<(LowRank, Array)> {
 fn explained(registry: Registry) -> Result<String> {
     let _guard = Arc::new(registry).scope();
     let (w, x) = data()?;
-    let explanation = explain(|[x, w]: [Array; 2]| x.matmul(w.t()), [x.into(), w.into()])?;
+    let explanation = explain((x, w), |(x, w)| x.matmul(w.t()))?;
     Ok(explanation.to_string())
 }
 // ANCHOR_END: data
@@ -163,8 +163,7 @@ fn declined() -> Result<String> {
     let mut lines = Vec::new();
     for rank in [4, 32] {
         let w = LowRank::new(ops::ones::<f32>(&[64, rank])?, ops::ones::<f32>(&[rank, 256])?)?;
-        let mut sum = implicit(|[a, b]: [Array; 2]| a.add(b));
-        let (result, counters) = Counters::of(|| sum([w.clone().into(), w.into()]));
+        let (result, counters) = Counters::of(|| implicit((&w, &w), |(a, b)| a.add(b)));
         lines.push(format!("rank {rank}: {}, {} declined", result?, counters.declined));
     }
     Ok(lines.join("\n"))
@@ -178,7 +177,7 @@ fn gradient() -> Result<String> {
     let right = w.right.clone();
     let loss = move |left: &Array| -> Result<Array> {
         let w = LowRank::new(left.clone(), right.clone())?;
-        implicit(|[x, w]: [Array; 2]| x.matmul(w.t())?.sum(None))([(&x).into(), w.into()])?.dense()
+        implicit((&x, w), |(x, w)| x.matmul(w.t())?.sum(None))?.dense()
     };
     let mut gradient = transforms::grad(move |left: &Array| Ok(loss(left)?));
     Ok(Value::from(gradient(&w.left)?).to_string())
@@ -191,9 +190,9 @@ fn checked() -> Result<String> {
     Registry::global().check().map_err(|mut errors| errors.remove(0))?;
     let (w, x) = data()?;
     let dense = Value::from(w.clone()).dense()?;
-    let product = |[x, w]: [Array; 2]| x.matmul(w.t());
-    let by_handler = implicit(product)([(&x).into(), w.into()])?.dense()?;
-    let by_mlx = product([x, dense])?;
+    let product = |(x, w): (Array, Array)| x.matmul(w.t());
+    let by_handler = implicit((&x, w), product)?.dense()?;
+    let by_mlx = product((x, dense))?;
     let close = by_handler.all_close(&by_mlx, 1e-4, 1e-4, None)?;
     Ok(if close { "equal" } else { "different" }.to_owned())
 }

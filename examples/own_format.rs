@@ -67,7 +67,7 @@ fn product() -> Result<String> {
     let _deny = Policy::Deny.scope();
     let w = Af4 { block: 64 }.quantize(&normal(1, &[256, 512])?)?;
     let x = normal(2, &[4, 512])?;
-    Ok(explain(|[x, w]: [Array; 2]| x.matmul(w.try_index((..128, ..))?.t()), [x.into(), w])?.to_string())
+    Ok(explain((x, w), |(x, w)| x.matmul(w.try_index((..128, ..))?.t()))?.to_string())
 }
 // ANCHOR_END: product
 
@@ -91,7 +91,7 @@ fn training() -> Result<String> {
     let (w, x) = (normal(1, &[256, 512])?, normal(2, &[4, 512])?);
     let loss = |w: Array| -> Result<Value> {
         let w = ste(|w: &Array| Af4 { block: 64 }.quantize(w))(&w)?;
-        implicit(|[x, w]: [Array; 2]| x.matmul(w.t())?.square()?.mean(None))([(&x).into(), w])
+        implicit((&x, w), |(x, w)| x.matmul(w.t())?.square()?.mean(None))
     };
     Ok(format!("gradient of the master: {}", grad(loss)(w.into())?))
 }

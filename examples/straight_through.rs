@@ -23,7 +23,7 @@ fn passed() -> Result<String> {
 
     let quantized_sum = move |master: &Array| -> Result<Array> {
         let w = ste(|w: &Array| AffineArray::quantize(w, Affine { bits: 2, group: 32 }))(master)?;
-        implicit(|[x, w]: [Array; 2]| x.matmul(w.t())?.sum(None))([(&x).into(), w])?.dense()
+        implicit((&x, w), |(x, w)| x.matmul(w.t())?.sum(None))?.dense()
     };
     let quantized = quantized_sum(&master)?;
     let gradient = transforms::grad(move |master: &Array| Ok(quantized_sum(master)?))(&master)?;

@@ -12,8 +12,8 @@ pub use tacit_arrays::{
     ScaleRule, Scaled, Sliced, Sparse24, Stacked, Ste, TernaryArray, Transposed, format, register_format, ste,
 };
 pub use tacit_core::{
-    ArrayType, Aval, Call, ChildField, ChildName, ChildRef, Counters, Decline, DefaultHandler, Equation, Error,
-    Explanation, Handler, ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param,
+    Arguments, ArrayType, Aval, Call, ChildField, ChildName, ChildRef, Counters, Decline, DefaultHandler, Equation,
+    Error, Explanation, Handler, ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param,
     Pattern, Policy, PolicyGuard, Primitive, PrimitivePattern, Registry, RegistryGuard, Resolution, Result, Results,
     Signature, Site, StaticType, Taker, Tree, Value, Variable, array_types, compile, compile_with, compile_with_state,
     control, dtype_name, dtype_named, explain, handler, implicit, kernel, materialize, op, register_array,

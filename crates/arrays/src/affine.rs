@@ -14,13 +14,13 @@ use crate::register_format;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::{AffineArray, format::Affine};
 /// use tacit_core::implicit;
 ///
 /// let w = AffineArray::quantize(&ops::ones::<f32>(&[8, 64])?, Affine { bits: 4, group: 64 })?;
 /// let x = ops::ones::<f32>(&[2, 64])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [64.0; 16]);
 /// # Ok(())
 /// # }

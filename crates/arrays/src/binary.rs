@@ -21,7 +21,7 @@ use crate::register_format;
 ///
 /// let w = BinaryArray::quantize(&ops::ones::<f32>(&[8, 32])?, Per::Row)?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
 /// # Ok(())
 /// # }

@@ -18,14 +18,14 @@ use crate::views::ranges;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, Dtype, ops};
+/// use mlx_rs::{Dtype, ops};
 /// use tacit_arrays::{Cast, Nf4Array};
 /// use tacit_core::implicit;
 ///
 /// let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?.as_dtype(Dtype::Bfloat16)?, 64)?;
 /// let w = Cast::new(w, Dtype::Float32)?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
 /// # Ok(())
 /// # }
@@ -93,7 +93,7 @@ impl Cast {
         let own = behind.aval()?.dtype;
         let wide = if own == dtype { own } else { Dtype::Float32 };
         if own != wide {
-            let read = implicit(|w: Array| w.as_dtype(wide))(behind.clone())?;
+            let read = implicit(&behind, |w| w.as_dtype(wide))?;
             if read.downcast::<Self>().is_some_and(|view| view.behind().aval().is_ok_and(|aval| aval.dtype != wide)) {
                 return Err(Error::decline(format!("the array behind the view is {} in any form", behind.aval()?)));
             }
@@ -103,7 +103,7 @@ impl Cast {
 
     /// The same cast of what plain code makes of the array behind it.
     fn mapped(&self, f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
-        Self::of(implicit(f)(self.inner.clone())?, self.stored.dtype, self.aval.dtype)
+        Self::of(implicit(&self.inner, f)?, self.stored.dtype, self.aval.dtype)
     }
 }
 
@@ -135,12 +135,12 @@ impl Materialize for Cast {
 impl Linear for Cast {
     fn right(&self, x: &Value) -> Result<Value> {
         let x = dense_side(x)?;
-        implicit(|[x, w]: [Array; 2]| x.matmul(w)?.as_dtype(self.aval.dtype))([x.into(), self.promoted(x.dtype())?])
+        implicit((x, self.promoted(x.dtype())?), |(x, w)| x.matmul(w)?.as_dtype(self.aval.dtype))
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
         let x = dense_side(x)?;
-        implicit(|[x, w]: [Array; 2]| w.matmul(x)?.as_dtype(self.aval.dtype))([x.into(), self.promoted(x.dtype())?])
+        implicit((x, self.promoted(x.dtype())?), |(x, w)| w.matmul(x)?.as_dtype(self.aval.dtype))
     }
 }
 
@@ -160,10 +160,8 @@ pub fn cast_slice(op: &Slice, w: &Cast, made: &[Aval]) -> Result<Value> {
 /// The cast of the slices that are gathered along one axis.
 #[handler]
 pub fn cast_gather(op: &Gather, w: &Cast, indices: &Array) -> Result<Value> {
-    let taken = implicit(|[inner, indices]: [Array; 2]| gather_single(inner, indices, op.axes[0], &op.slice_sizes))([
-        w.inner.clone(),
-        indices.into(),
-    ])?;
+    let taken =
+        implicit((&w.inner, indices), |(inner, indices)| gather_single(inner, indices, op.axes[0], &op.slice_sizes))?;
     Cast::of(taken, w.stored.dtype, w.aval.dtype)
 }
 
@@ -178,7 +176,7 @@ pub fn cast_astype(op: &AsType, w: &Cast) -> Result<Value> {
         return Cast::of(w.clone().into(), dtype, op.dtype);
     }
     if op.dtype == stored {
-        return implicit(|inner: Array| inner.as_dtype(stored))(w.inner.clone());
+        return implicit(&w.inner, |inner| inner.as_dtype(stored));
     }
     Cast::of(w.inner.clone(), stored, op.dtype)
 }

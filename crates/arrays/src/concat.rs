@@ -17,7 +17,7 @@ use crate::wide::wide;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::{AffineArray, Concat, Nf4Array, format::Affine};
 /// use tacit_core::implicit;
 ///
@@ -26,7 +26,7 @@ use crate::wide::wide;
 /// let parts = vec![Nf4Array::quantize(&q, 64)?.into(), eight.into()];
 /// let w = Concat::new(parts, 0)?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.to_string(), "f32[2,12]");
 /// # Ok(())
 /// # }
@@ -112,7 +112,7 @@ impl Concat {
 
     /// What plain code makes of each part.
     fn mapped(&self, axis: usize, mut f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
-        let parts = self.parts.iter().map(|part| implicit(&mut f)(part.clone())).collect::<Result<_>>()?;
+        let parts = self.parts.iter().map(|part| implicit(part, &mut f)).collect::<Result<_>>()?;
         Self::of(parts, axis)
     }
 
@@ -133,7 +133,7 @@ impl Concat {
             return Err(Error::decline("the parts are not joined along an axis of the matrices"));
         }
         let inner = &self.bounds[1..self.bounds.len() - 1];
-        implicit(|(x, parts): (Array, Vec<Array>)| {
+        implicit((x, &self.parts), |(x, parts)| {
             if joined {
                 let products = parts.iter().map(|part| f(&x, part)).collect::<Result<Vec<_>>>()?;
                 return Ok(ops::concatenate(&products, axis)?);
@@ -144,7 +144,7 @@ impl Concat {
             let sum = products.reduce(|sum, product| Ok(sum?.add(product?)?));
             let sum = sum.unwrap_or_else(|| Err(Error::decline("there are no parts")))?;
             Ok::<_, Error>(sum.as_dtype(self.aval.dtype)?)
-        })((x.into(), self.parts.clone()))
+        })
     }
 }
 
@@ -222,15 +222,15 @@ pub fn concat_gather(op: &Gather, w: &Concat, rows: &Array) -> Result<Value> {
     let sizes = |part: &Array| [&[1], &part.shape()[1..]].concat();
     if w.axis > 0 {
         let axis = (rows.ndim() + w.axis) as i32;
-        return implicit(|(rows, parts): (Array, Vec<Array>)| {
+        return implicit((rows, &w.parts), |(rows, parts)| {
             let taken = parts.iter().map(|part| gather_single(part, &rows, 0, &sizes(part)));
             ops::concatenate(&taken.collect::<Result<Vec<_>, _>>()?, axis)
-        })((rows.into(), w.parts.clone()));
+        });
     }
     let rows = rows.as_dtype(Dtype::Int32)?;
     let from_end = rows.add(Array::from_int(w.aval.shape[0]))?;
     let rows = ops::select(rows.lt(Array::from_int(0))?, from_end, &rows)?;
-    implicit(|(rows, parts): (Array, Vec<Array>)| {
+    implicit((rows, &w.parts), |(rows, parts)| {
         let mut made: Option<Array> = None;
         for (part, start) in parts.iter().zip(&w.bounds).filter(|(part, _)| part.dim(0) > 0) {
             let own = rows.subtract(Array::from_int(*start))?;
@@ -248,5 +248,5 @@ pub fn concat_gather(op: &Gather, w: &Concat, rows: &Array) -> Result<Value> {
             });
         }
         made.ok_or_else(|| Error::decline("there are no parts"))
-    })((rows.into(), w.parts.clone()))
+    })
 }

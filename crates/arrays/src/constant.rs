@@ -17,12 +17,12 @@ use crate::wide::wide;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, Dtype};
+/// use mlx_rs::Dtype;
 /// use tacit_arrays::Constant;
 /// use tacit_core::implicit;
 ///
 /// let x = Constant::ones(&[1000, 1000], Dtype::Float32)?;
-/// let y = implicit(|x: Array| x.exp()?.t().sum(None))(x.into())?;
+/// let y = implicit(x, |x| x.exp()?.t().sum(None))?;
 /// assert_eq!(y.to_string(), "Constant(f32[])");
 /// # Ok(())
 /// # }
@@ -138,10 +138,7 @@ impl Constant {
         let depth = x.aval()?.shape.iter().nth_back(usize::from(axis != -1)).copied().unwrap_or(1);
         let thin = if axis == -1 { [depth, 1] } else { [1, depth] };
         let thin = ops::broadcast_to(value, &thin)?.as_dtype(dtype)?.contiguous()?;
-        implicit(|[x, thin]: [Array; 2]| repeat(if axis == -1 { x.matmul(thin)? } else { thin.matmul(x)? }))([
-            x.clone(),
-            thin.into(),
-        ])
+        implicit((x, thin), |(x, thin)| repeat(if axis == -1 { x.matmul(thin)? } else { thin.matmul(x)? }))
     }
 }
 

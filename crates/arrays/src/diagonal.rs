@@ -21,7 +21,7 @@ use crate::wide::{wide, widely};
 ///
 /// let d = Diagonal::new(Array::from_slice(&[1f32, 2.0, 3.0], &[3]))?;
 /// let x = ops::ones::<f32>(&[1, 3])?;
-/// let y = implicit(|[x, d]: [Array; 2]| x.matmul(d))([x.into(), d.into()])?;
+/// let y = implicit((x, d), |(x, d)| x.matmul(d))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [1.0, 2.0, 3.0]);
 /// # Ok(())
 /// # }
@@ -65,7 +65,7 @@ impl Diagonal {
         match x {
             // The gradient of an element is a sum over a whole row or column.
             Value::Dense(x) => Ok(widely(x, |x| Ok(x.multiply(diagonal.as_dtype(wide(x.dtype()))?)?))?.into()),
-            Value::Implicit(_) => implicit(|[x, d]: [Array; 2]| x.multiply(d))([x.clone(), diagonal.into()]),
+            Value::Implicit(_) => implicit((x, diagonal), |(x, d)| x.multiply(d)),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::register_format;
 ///
 /// let w = E5m2Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert!(y.dense()?.as_slice::<f32>().iter().all(|y| (y - 32.0).abs() < 1e-4));
 /// # Ok(())
 /// # }

@@ -107,7 +107,7 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
 /// let w = Powers { block: 32 }.quantize(&ops::ones::<f32>(&[8, 64])?)?;
 /// assert_eq!(w.to_string(), "Powers(f32[8,64])");
 /// let x = ops::ones::<f32>(&[2, 64])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [64.0; 16]);
 /// # Ok(())
 /// # }

@@ -15,13 +15,13 @@ use crate::linear::{Gain, Linear};
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, Dtype, ops};
+/// use mlx_rs::{Dtype, ops};
 /// use tacit_arrays::Identity;
 /// use tacit_core::implicit;
 ///
 /// let x = ops::ones::<f32>(&[2, 3])?;
 /// let identity = Identity::new(3, Dtype::Float32)?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), identity.into()])?;
+/// let y = implicit((x, identity), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [1.0; 6]);
 /// # Ok(())
 /// # }

@@ -98,7 +98,7 @@ pub(crate) fn dense_side(x: &Value) -> Result<&Array> {
 
 /// `alpha * product + beta * c`, as `AddMM` has it.
 fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
-    implicit(|[product, c]: [Array; 2]| -> Result<Array> {
+    implicit((product, c), |(product, c)| -> Result<Array> {
         let scaled = |array: &Array, factor: f32| -> Result<Array> {
             #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
             if factor == 1.0 {
@@ -112,7 +112,7 @@ fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
             return Ok(product);
         }
         Ok(product.add(scaled(&c, op.beta)?)?)
-    })([product, c.clone()])
+    })
 }
 
 /// The scalar that `array` is a broadcast of; every other array declines.

@@ -16,14 +16,14 @@ use crate::wide::wide;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::{Lora, Nf4Array};
 /// use tacit_core::implicit;
 ///
 /// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
 /// let w = Lora::new(base, ops::ones::<f32>(&[2, 32])?, ops::zeros::<f32>(&[8, 2])?, 16.0)?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
 /// # Ok(())
 /// # }
@@ -140,11 +140,11 @@ impl Lora {
         // An implicit `x` may have no wider form.
         let wide = if x.is_implicit() { dtype } else { wide(dtype) };
         let [left, right] = self.factors(wide)?;
-        implicit(|[x, base]: [Array; 2]| {
+        implicit((x, &self.base), |(x, base)| {
             let product = on_base(&x, base)?.as_dtype(wide)?;
             let x = if x.dtype().is_float() { x.as_dtype(wide)? } else { x };
             Ok::<_, Error>(product.add(on_factors(x, [&left, &right])?)?.as_dtype(dtype)?)
-        })([x.clone(), self.base.clone()])
+        })
     }
 }
 
@@ -214,7 +214,7 @@ pub fn lora_transpose(op: &Transpose, w: &Lora) -> Result<Value> {
     if op.axes != [1, 0] {
         return Ok(w.clone().into());
     }
-    let base = implicit(|base: Array| Ok::<_, Error>(base.t()))(w.base.clone())?;
+    let base = implicit(&w.base, |base| Ok::<_, Error>(base.t()))?;
     Ok(Lora { aval: base.aval()?, base, transposed: !w.transposed, ..w.clone() }.into())
 }
 
@@ -222,7 +222,7 @@ pub fn lora_transpose(op: &Transpose, w: &Lora) -> Result<Value> {
 #[handler]
 pub fn lora_astype(op: &AsType, w: &Lora) -> Result<Value> {
     narrowing(&w.aval, op.dtype)?;
-    let base = implicit(|base: Array| base.as_dtype(op.dtype))(w.base.clone())?;
+    let base = implicit(&w.base, |base| base.as_dtype(op.dtype))?;
     Ok(Lora { aval: base.aval()?, base, ..w.clone() }.into())
 }
 
@@ -230,7 +230,7 @@ pub fn lora_astype(op: &AsType, w: &Lora) -> Result<Value> {
 #[handler]
 pub fn lora_multiply(_op: &Multiply, w: &Lora, x: &Array) -> Result<Value> {
     let x = scalar(x)?;
-    let base = implicit(|[base, x]: [Array; 2]| base.multiply(x))([w.base.clone(), (&x).into()])?;
+    let base = implicit((&w.base, &x), |(base, x)| base.multiply(x))?;
     Ok(Lora { base, b: w.b.multiply(x.as_dtype(w.b.dtype())?)?, ..w.clone() }.into())
 }
 

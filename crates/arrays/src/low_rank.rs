@@ -15,13 +15,13 @@ use crate::wide::wide;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::LowRank;
 /// use tacit_core::implicit;
 ///
 /// let w = LowRank::new(ops::ones::<f32>(&[6, 1])?, ops::ones::<f32>(&[1, 4])?)?;
 /// let x = ops::ones::<f32>(&[2, 6])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [6.0; 8]);
 /// # Ok(())
 /// # }
@@ -95,7 +95,7 @@ impl LowRank {
 
     /// Plain code on both factors.
     fn on_factors(&self, mut f: impl FnMut(Array, Array) -> Result<Array>) -> Result<Value> {
-        implicit(|[left, right]: [Array; 2]| f(left, right))([self.left.clone(), self.right.clone()])
+        implicit((&self.left, &self.right), |(left, right)| f(left, right))
     }
 
     /// Plain code on each factor, which makes the new ones.
@@ -104,7 +104,7 @@ impl LowRank {
         left: impl FnMut(Array) -> Result<Array>,
         right: impl FnMut(Array) -> Result<Array>,
     ) -> Result<Value> {
-        Ok(Self::new(implicit(left)(self.left.clone())?, implicit(right)(self.right.clone())?)?.into())
+        Ok(Self::new(implicit(&self.left, left)?, implicit(&self.right, right)?)?.into())
     }
 }
 
@@ -122,21 +122,13 @@ impl Linear for LowRank {
     fn right(&self, x: &Value) -> Result<Value> {
         let x_aval = x.aval()?;
         self.worthwhile((x_aval.size() / self.aval.shape[0] as usize) as u64)?;
-        implicit(|[x, left, right]: [Array; 3]| x.matmul(left)?.matmul(right))([
-            x.clone(),
-            self.left.clone(),
-            self.right.clone(),
-        ])
+        implicit((x, &self.left, &self.right), |(x, left, right)| x.matmul(left)?.matmul(right))
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
         let x_aval = x.aval()?;
         self.worthwhile((x_aval.size() / self.aval.shape[1] as usize) as u64)?;
-        implicit(|[x, left, right]: [Array; 3]| left.matmul(right.matmul(x)?))([
-            x.clone(),
-            self.left.clone(),
-            self.right.clone(),
-        ])
+        implicit((x, &self.left, &self.right), |(x, left, right)| left.matmul(right.matmul(x)?))
     }
 
     fn gain(&self) -> Gain {
@@ -150,7 +142,7 @@ pub fn low_rank_transpose(op: &Transpose, w: &LowRank) -> Result<Value> {
     if op.axes != [1, 0] {
         return Ok(w.clone().into());
     }
-    let turned = |factor: &Value| implicit(|factor: Array| Ok::<_, Error>(factor.t()))(factor.clone());
+    let turned = |factor: &Value| implicit(factor, |factor| Ok::<_, Error>(factor.t()));
     Ok(LowRank::new(turned(&w.right)?, turned(&w.left)?)?.into())
 }
 

@@ -19,11 +19,11 @@ use crate::views::forward;
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
 /// use tacit_arrays::Masked;
-/// use tacit_core::{Value, implicit};
+/// use tacit_core::implicit;
 ///
 /// let inner = Array::from_slice(&[1f32, f32::NAN, 3.0, 4.0], &[2, 2]);
 /// let mask = Array::from_slice(&[true, false, true, true], &[2, 2]);
-/// let y = implicit(|w: Array| Ok::<_, tacit_core::Error>(w.t()))(Masked::new(inner, mask)?.into())?;
+/// let y = implicit(Masked::new(inner, mask)?, |w| Ok::<_, tacit_core::Error>(w.t()))?;
 /// assert_eq!(y.to_string(), "Masked(f32[2,2])");
 /// # Ok(())
 /// # }
@@ -72,7 +72,7 @@ impl Masked {
 
     /// A view of both.
     fn viewed(&self, f: impl Fn(&Array) -> Result<Array, Exception>) -> Result<Value> {
-        let inner = implicit(|inner: Array| f(&inner))(self.inner.clone())?;
+        let inner = implicit(&self.inner, |inner| f(&inner))?;
         Ok(Self { aval: inner.aval()?, inner, mask: f(&self.mask)? }.into())
     }
 
@@ -126,12 +126,12 @@ pub fn masked_gather(op: &Gather, w: &Masked, rows: &Array) -> Result<Value> {
 /// Another type of the array under the mask.
 #[handler]
 pub fn masked_astype(op: &AsType, w: &Masked) -> Result<Value> {
-    w.with(implicit(|inner: Array| inner.as_dtype(op.dtype))(w.inner.clone())?)
+    w.with(implicit(&w.inner, |inner| inner.as_dtype(op.dtype))?)
 }
 
 /// A scalar as the other operand: zero elements stay zero, even if it is infinite or NaN.
 #[handler]
 pub fn masked_multiply(_op: &Multiply, w: &Masked, x: &Array) -> Result<Value> {
-    let x = scalar(x)?.into();
-    w.with(implicit(|[inner, x]: [Array; 2]| inner.multiply(x))([w.inner.clone(), x])?)
+    let x = scalar(x)?;
+    w.with(implicit((&w.inner, x), |(inner, x)| inner.multiply(x))?)
 }

@@ -24,7 +24,7 @@ use crate::register_format;
 ///
 /// let w = Nvfp4Array::quantize(&ops::full::<f32>(&[8, 32], Array::from_f32(6.0))?, Nvfp4::default())?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [192.0; 16]);
 /// # Ok(())
 /// # }

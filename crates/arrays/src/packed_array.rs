@@ -25,7 +25,7 @@ use crate::packed::{self, Packed, Stored};
 ///
 /// let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, Nf4 { block: 64, double: true })?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
 /// # Ok(())
 /// # }

@@ -25,7 +25,7 @@ use crate::wide::{wide, widely};
 ///
 /// let w = Scaled::new(Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?, &Array::from_f32(0.5))?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [16.0; 16]);
 /// # Ok(())
 /// # }
@@ -107,8 +107,8 @@ impl Scaled {
     fn product(&self, x: &Array, f: fn(&Array, &Array) -> Result<Array>) -> Result<Value> {
         // What a small scalar brings back into the range of f16 may be beyond it before.
         let x = if self.aval.dtype == Dtype::Float16 { &x.as_dtype(Dtype::Float32)? } else { x };
-        let product = self.with(implicit(|[x, w]: [Array; 2]| f(&x, &w))([x.into(), self.inner.clone()])?)?;
-        implicit(|product: Array| product.as_dtype(self.aval.dtype))(product)
+        let product = self.with(implicit((x, &self.inner), |(x, w)| f(&x, &w))?)?;
+        implicit(product, |product| product.as_dtype(self.aval.dtype))
     }
 }
 
@@ -148,7 +148,7 @@ pub fn scaled_sum(op: &Sum, w: &Scaled) -> Result<Value> {
     if w.aval.dtype == Dtype::Float16 {
         return Err(Error::decline("the sum may be beyond the range of f16 before it is scaled"));
     }
-    w.with(implicit(|w: Array| w.sum_axes(&op.axes, true))(w.inner.clone())?)
+    w.with(implicit(&w.inner, |w| w.sum_axes(&op.axes, true))?)
 }
 
 /// The same array times the negated scalar.
@@ -168,7 +168,7 @@ pub fn scaled_astype(op: &AsType, w: &Scaled) -> Result<Value> {
         return Cast::of(w.clone().into(), own, op.dtype);
     }
     // A product in a narrower type shows its rounding in a wider one.
-    let inner = implicit(|w: Array| w.as_dtype(Dtype::Float32))(w.inner.clone())?;
+    let inner = implicit(&w.inner, |w| w.as_dtype(Dtype::Float32))?;
     Cast::of(w.with(inner)?, own, op.dtype)
 }
 

@@ -16,13 +16,13 @@ use crate::views::ranges;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::{Nf4Array, Sliced};
 /// use tacit_core::implicit;
 ///
 /// let w = Sliced::new(Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?, &[2, 0], &[7, 32])?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.to_string(), "f32[2,5]");
 /// # Ok(())
 /// # }
@@ -112,18 +112,16 @@ impl Materialize for Sliced {
 impl Linear for Sliced {
     fn right(&self, x: &Value) -> Result<Value> {
         let range = self.half(1)?;
-        implicit(|[x, w]: [Array; 2]| Ok::<_, Error>(x.matmul(w)?.split_at_indices(&range, -1)?.swap_remove(1)))([
-            dense_side(x)?.into(),
-            self.inner.clone(),
-        ])
+        implicit((dense_side(x)?, &self.inner), |(x, w)| {
+            Ok::<_, Error>(x.matmul(w)?.split_at_indices(&range, -1)?.swap_remove(1))
+        })
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
         let range = self.half(2)?;
-        implicit(|[x, w]: [Array; 2]| Ok::<_, Error>(w.matmul(x)?.split_at_indices(&range, -2)?.swap_remove(1)))([
-            dense_side(x)?.into(),
-            self.inner.clone(),
-        ])
+        implicit((dense_side(x)?, &self.inner), |(x, w)| {
+            Ok::<_, Error>(w.matmul(x)?.split_at_indices(&range, -2)?.swap_remove(1))
+        })
     }
 }
 
@@ -140,14 +138,14 @@ pub fn sliced_slice(op: &Slice, w: &Sliced, made: &[Aval]) -> Result<Value> {
 #[handler]
 pub fn sliced_transpose(op: &Transpose, w: &Sliced) -> Result<Value> {
     let turned = |ends: &[i32]| op.axes.iter().map(|&axis| ends[axis as usize]).collect::<Vec<i32>>();
-    let inner = implicit(|w: Array| w.transpose_axes(&op.axes))(w.inner.clone())?;
+    let inner = implicit(&w.inner, |w| w.transpose_axes(&op.axes))?;
     Sliced::of(inner, &turned(&w.start), &turned(&w.stop))
 }
 
 /// The slice of the cast.
 #[handler]
 pub fn sliced_astype(op: &AsType, w: &Sliced) -> Result<Value> {
-    Sliced::of(implicit(|w: Array| w.as_dtype(op.dtype))(w.inner.clone())?, &w.start, &w.stop)
+    Sliced::of(implicit(&w.inner, |w| w.as_dtype(op.dtype))?, &w.start, &w.stop)
 }
 
 /// Rows of the whole array, cut to the slice's columns.
@@ -163,7 +161,7 @@ pub fn sliced_gather(op: &Gather, w: &Sliced, rows: &Array) -> Result<Value> {
     let counted = mlx_rs::ops::select(from_start.lt(Array::from_int(0))?, &from_end, &from_start)?;
     let counted = counted.add(Array::from_int(w.start[0]))?;
     whole[0] = 1;
-    let taken = implicit(|[w, rows]: [Array; 2]| gather_single(w, rows, 0, &whole))([w.inner.clone(), counted.into()])?;
+    let taken = implicit((&w.inner, counted), |(w, rows)| gather_single(w, rows, 0, &whole))?;
     let rank = rows.ndim();
     let mut start = vec![0; rank];
     let mut stop = rows.shape().to_vec();
@@ -173,5 +171,5 @@ pub fn sliced_gather(op: &Gather, w: &Sliced, rows: &Array) -> Result<Value> {
     if stop.iter().zip(&start).any(|(stop, start)| stop <= start) {
         return Err(Error::decline("nothing is gathered"));
     }
-    implicit(|taken: Array| cut(&taken, &start, &stop))(taken)
+    implicit(taken, |taken| cut(&taken, &start, &stop))
 }

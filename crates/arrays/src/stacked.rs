@@ -25,7 +25,7 @@ use crate::views::ranges;
 /// let experts = Stacked::new(vec![expert.clone().into(), expert.into()])?;
 /// let x = ops::ones::<f32>(&[3, 1, 32])?;
 /// let chosen = Array::from_slice(&[1u32, 0, 1], &[3]);
-/// let y = implicit(|[x, w]: [Array; 2]| ops::gather_mm(x, w, None, &chosen, None))([x.into(), experts.into()])?;
+/// let y = implicit((x, experts), |(x, w)| ops::gather_mm(x, w, None, &chosen, None))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 24]);
 /// # Ok(())
 /// # }
@@ -78,7 +78,7 @@ impl Stacked {
 
     /// What plain code makes of each expert.
     fn mapped(&self, mut f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
-        Self::of(self.experts.iter().map(|expert| implicit(&mut f)(expert.clone())).collect::<Result<_>>()?)
+        Self::of(self.experts.iter().map(|expert| implicit(expert, &mut f)).collect::<Result<_>>()?)
     }
 
     /// The products that `f` makes of each matrix of `x` and its expert.
@@ -86,11 +86,11 @@ impl Stacked {
         if self.aval.shape.len() < 3 {
             return Err(Error::decline("vectors are stacked"));
         }
-        implicit(|(x, experts): (Array, Vec<Array>)| {
+        implicit((x, &self.experts), |(x, experts)| {
             let pieces = x.split_equal(experts.len() as i32, 0)?;
             let products = pieces.iter().zip(&experts).map(|(x, expert)| f(&x.squeeze_axes(&[0])?, expert));
             Ok::<_, Error>(ops::stack(&products.collect::<Result<Vec<_>>>()?, 0)?)
-        })((x.into(), self.experts.clone()))
+        })
     }
 }
 
@@ -160,7 +160,7 @@ pub fn stacked_gather_mm(_op: &GatherMM, x: &Array, w: &Stacked, left: &Array, r
     let matrix = &x.shape()[x.ndim() - 2..];
     let matrices = x.reshape(&[&[x.shape()[..x.ndim() - 2].iter().product()], matrix].concat())?;
     let chosen = matrices.take_axis(left, 0)?;
-    implicit(|(chosen, right, experts): (Array, Array, Vec<Array>)| {
+    implicit((chosen, right, &w.experts), |(chosen, right, experts)| {
         let right = right.expand_dims_axes(&[-1, -2])?;
         let mut made: Option<Array> = None;
         for (expert, index) in experts.iter().zip(0..) {
@@ -174,5 +174,5 @@ pub fn stacked_gather_mm(_op: &GatherMM, x: &Array, w: &Stacked, left: &Array, r
             });
         }
         made.ok_or_else(|| Error::decline("there are no experts"))
-    })((chosen.into(), right.into(), w.experts.clone()))
+    })
 }

@@ -26,7 +26,7 @@ use crate::checks::check_children;
 /// let x = ops::ones::<f32>(&[1, 32])?;
 /// let loss = |master: &Array| -> tacit_core::Result<Array> {
 ///     let w = ste(|w: &Array| Nf4Array::quantize(w, 32))(master)?;
-///     implicit(|[x, w]: [Array; 2]| x.matmul(w)?.sum(None))([(&x).into(), w])?.dense()
+///     implicit((&x, w), |(x, w)| x.matmul(w)?.sum(None))?.dense()
 /// };
 /// let mut gradient = transforms::grad(move |master: &Array| Ok(loss(master)?));
 /// let gradient = gradient(&ops::ones::<f32>(&[32, 2])?)?;

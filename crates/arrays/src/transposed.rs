@@ -1,6 +1,5 @@
 //! An array with its axes in another order.
 
-use mlx_rs::Array;
 use tacit_core::op::{AsType, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
@@ -15,13 +14,13 @@ use crate::views::from_zero;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::{Nf4Array, Transposed};
 /// use tacit_core::implicit;
 ///
 /// let w = Transposed::new(Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?, &[1, 0])?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
-/// let y = implicit(|[x, w]: [Array; 2]| x.matmul(w))([x.into(), w.into()])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
 /// # Ok(())
 /// # }
@@ -109,18 +108,12 @@ impl Materialize for Transposed {
 impl Linear for Transposed {
     fn right(&self, x: &Value) -> Result<Value> {
         self.matrices()?;
-        implicit(|[x, w]: [Array; 2]| w.matmul(x.swap_axes(-1, -2)?)?.swap_axes(-1, -2))([
-            dense_side(x)?.into(),
-            self.inner.clone(),
-        ])
+        implicit((dense_side(x)?, &self.inner), |(x, w)| w.matmul(x.swap_axes(-1, -2)?)?.swap_axes(-1, -2))
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
         self.matrices()?;
-        implicit(|[x, w]: [Array; 2]| x.swap_axes(-1, -2)?.matmul(w)?.swap_axes(-1, -2))([
-            dense_side(x)?.into(),
-            self.inner.clone(),
-        ])
+        implicit((dense_side(x)?, &self.inner), |(x, w)| x.swap_axes(-1, -2)?.matmul(w)?.swap_axes(-1, -2))
     }
 }
 
@@ -133,5 +126,5 @@ pub fn transposed_transpose(op: &Transpose, w: &Transposed) -> Result<Value> {
 /// The cast of what is behind the view.
 #[handler]
 pub fn transposed_astype(op: &AsType, w: &Transposed) -> Result<Value> {
-    Transposed::of(implicit(|w: Array| w.as_dtype(op.dtype))(w.inner.clone())?, &w.axes)
+    Transposed::of(implicit(&w.inner, |w| w.as_dtype(op.dtype))?, &w.axes)
 }

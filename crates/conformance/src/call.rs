@@ -87,8 +87,7 @@ impl Call {
     pub(crate) fn takers(&self) -> Result<Takers> {
         let _allow = Policy::Allow.scope();
         let run = self.run.clone();
-        explain(move |arrays: Vec<Array>| run(&arrays), self.operands.clone())
-            .map(|explanation| Takers::of(&explanation))
+        explain(&self.operands, move |arrays| run(&arrays)).map(|explanation| Takers::of(&explanation))
     }
 
     /// Compares the call with the dense one: bit for bit where the operands were only materialized; where a handler took
@@ -190,7 +189,7 @@ impl Call {
     pub(crate) fn intercepted(&self) -> Result<Vec<Array>, String> {
         let _allow = Policy::Allow.scope();
         let run = self.run.clone();
-        let results = implicit(move |arrays: Vec<Array>| run(&arrays))(self.operands.clone()).map_err(text)?;
+        let results = implicit(&self.operands, move |arrays| run(&arrays)).map_err(text)?;
         evaluated(results.iter().map(Value::dense).collect::<Result<_>>().map_err(text)?)
     }
 }

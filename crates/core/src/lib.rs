@@ -57,7 +57,7 @@ pub use primitive::Primitive;
 pub use registry::{Registry, Resolution};
 pub use scoped::{PolicyGuard, RegistryGuard};
 pub use tacit_bridge::{Aval, Param, array_id, broadcast_source, dtype_name, dtype_named};
-pub use tree::Tree;
+pub use tree::{Arguments, Tree};
 pub use value::{Value, short_name};
 
 pub use macros::{ImplicitArray, Tree, handler};
@@ -80,4 +80,7 @@ pub mod __private {
     pub use crate::store::StoredChild;
     pub use crate::tree::{ForeignNode, flatten_foreign, unflatten_foreign};
     pub use {inventory, serde, typetag};
+
+    /// An alias: where a hidden module exports the type itself, the compiler no longer names it in its hints.
+    pub type Array = mlx_rs::Array;
 }

@@ -1,6 +1,7 @@
 //! The macros, with what the examples in their documentation need in scope.
 
-/// Implements [`trait@ImplicitArray`](crate::ImplicitArray) for a struct from its fields.
+/// Implements [`trait@ImplicitArray`](crate::ImplicitArray), and with it [`Arguments`](crate::Arguments), for a struct from
+/// its fields.
 ///
 /// ```
 /// # extern crate tacit_core as tacit;
@@ -24,7 +25,8 @@
 /// ```
 pub use tacit_macros::ImplicitArray;
 
-/// Implements [`trait@Tree`](crate::Tree) for a struct or an enum from its fields.
+/// Implements [`trait@Tree`](crate::Tree), and with it [`Arguments`](crate::Arguments), for a struct or an enum from its
+/// fields.
 ///
 /// ```
 /// # extern crate tacit_core as tacit;
@@ -86,7 +88,7 @@ pub use tacit_macros::Tree;
 ///
 /// # fn main() -> Result<()> {
 /// let x = Doubled { half: Array::from_slice(&[1f32, 2.0], &[2]) };
-/// let y = implicit(|x: Array| x.negative())(x.into())?;
+/// let y = implicit(x, |x| x.negative())?;
 /// assert_eq!(y.to_string(), "Doubled(f32[2])");
 /// # Ok(())
 /// # }

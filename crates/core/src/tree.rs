@@ -5,6 +5,7 @@
 //! [`TreeDef`], [`unflatten`] puts it together again. An implicit array is a leaf, or a node that is opened into its
 //! children, as [`Open`] says.
 
+mod arguments;
 mod beside;
 mod containers;
 mod def;
@@ -21,6 +22,7 @@ mod print;
 mod reader;
 mod visitor;
 
+pub use arguments::Arguments;
 pub use def::{Difference, TreeDef};
 pub use foreign::Foreign;
 #[doc(hidden)]
@@ -62,12 +64,12 @@ use crate::Result;
 /// }
 ///
 /// # fn main() -> Result<()> {
-/// let mut apply = implicit(|(layer, x): (Affine, Array)| {
+/// let x = Array::from_slice(&[3f32, 4.0], &[1, 2]);
+/// let weight: Value = Array::from_slice(&[1f32, 2.0], &[1, 2]).into();
+/// let y = implicit((Affine { weight, bias: None, transposed: true }, x), |(layer, x)| {
 ///     let y = x.matmul(if layer.transposed { layer.weight.t() } else { layer.weight })?;
 ///     layer.bias.map_or(Ok(y.clone()), |bias| y.add(bias))
-/// });
-/// let weight: Value = Array::from_slice(&[1f32, 2.0], &[1, 2]).into();
-/// let y = apply((Affine { weight, bias: None, transposed: true }, Array::from_slice(&[3f32, 4.0], &[1, 2]).into()))?;
+/// })?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [11.0]);
 /// # Ok(())
 /// # }
@@ -78,16 +80,9 @@ use crate::Result;
     note = "trees are `Array`, `Value`, tuples, arrays, `Vec`, `Option`, maps with string keys, and types with `#[derive(Tree)]`",
     note = "mark a static field `#[tree(static)]`, and wrap a type of another crate in `tree::Foreign`"
 )]
-pub trait Tree: Sized {
+pub trait Tree: Arguments + Sized {
     /// The same structure with other leaves; [`L::Fixed<Self>`](Leaf::Fixed) where its leaves cannot be others.
     type With<L: Leaf>: Tree;
-
-    /// Shows the nodes and leaves to `visitor`, each node before its children.
-    ///
-    /// # Errors
-    ///
-    /// The structure cannot be listed.
-    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()>;
 
     /// The structure that `reader` holds next.
     ///
@@ -95,6 +90,12 @@ pub trait Tree: Sized {
     ///
     /// The reader holds another structure, or a leaf of another kind.
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self>;
+
+    /// [`Arguments::flatten`] by another name, for the derive.
+    #[doc(hidden)]
+    fn flatten_tree<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        self.flatten(visitor)
+    }
 
     /// Becomes the structure that `reader` holds next; what is not part of the tree stays.
     ///

@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 
-use crate::tree::{self, Flattened, Open, TreeDef, Visitor};
+use crate::tree::{self, Arguments, Flattened, Open, TreeDef, Visitor};
 use crate::{Error, Explanation, Result, Tree, Value, trace};
 
 /// Values in their structure, implicit arrays closed.
@@ -13,9 +13,9 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// The leaves of a tree.
-    pub(crate) fn of(tree: &impl Tree) -> Result<Self> {
-        let (values, def) = tree::flatten(tree, Open::Closed)?;
+    /// The leaves of a tree, or of other arguments.
+    pub(crate) fn of(args: &impl Arguments) -> Result<Self> {
+        let (values, def) = Flattened::of(args, Open::Closed)?;
         Ok(Self { values, def })
     }
 

@@ -89,8 +89,7 @@ fn a_registry_built_by_hand_takes_the_type_of_the_same_name() {
     let registry = Arc::new(Registry::new().with::<negate>());
     let _scope = registry.scope();
     let boxed = Boxed { array: Array::from_slice(&[1f32], &[1]) };
-    let mut negated = tacit::implicit(|x: Array| x.negative());
-    let value = negated(boxed.into()).expect("a handler takes it");
+    let value = tacit::implicit(boxed, |x| x.negative()).expect("a handler takes it");
     let array = value.dense().expect("dense");
     array.eval().expect("evaluates");
     assert_eq!(array.as_slice::<f32>(), [-1.0]);

@@ -1,4 +1,4 @@
-//! Mistakes in the use of the macros, one a file: the error stands at the token that is wrong and names the fix.
+//! Mistakes in the use of the macros and in calls, one a file: the error stands where the mistake is and names the fix.
 //!
 //! The compiler is called by hand on the libraries that this test was built with, so that nothing is built twice.
 //! `UPDATE_EXPECT=1 cargo test -p tacit-core --test ui` rewrites the expected texts.

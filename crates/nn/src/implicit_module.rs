@@ -2,7 +2,7 @@
 
 use mlx_rs::module::{FlattenedModuleParamMut, Module, ModuleParameters};
 use mlx_rs::{Array, ops};
-use tacit_core::tree::{Leaf, Reader, Visitor};
+use tacit_core::tree::{Arguments, Leaf, Reader, Visitor};
 use tacit_core::{Error, Explanation, Result, Tree, Value};
 
 use crate::module::show;
@@ -137,16 +137,20 @@ impl<M: ModuleParameters> ImplicitModule<M> {
 
 const NODE: &str = "ImplicitModule";
 
-/// The leaves are the parameters by path, the implicit ones as they are. Inside a traced function every parameter is
-/// dense, so that the module itself runs there. It can be a state, and not an argument: a module cannot be made of its
-/// parameters alone.
-impl<M: ModuleParameters> Tree for ImplicitModule<M> {
-    type With<L: Leaf> = L::Fixed<Self>;
+impl<M: ModuleParameters> Arguments for ImplicitModule<M> {
+    type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         show(&self.module, Some(&self.parameters), NODE, None, visitor);
         Ok(())
     }
+}
+
+/// The leaves are the parameters by path, the implicit ones as they are. Inside a traced function every parameter is
+/// dense, so that the module itself runs there. It can be a state, and not an argument: a module cannot be made of its
+/// parameters alone.
+impl<M: ModuleParameters> Tree for ImplicitModule<M> {
+    type With<L: Leaf> = L::Fixed<Self>;
 
     fn unflatten(_: &mut Reader<'_>) -> Result<Self> {
         Err(Error::invalid(

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
-use tacit_core::tree::{Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree, Value};
 
 use crate::Parameters;
@@ -90,8 +90,8 @@ impl<M: ModuleParameters> Module<M> {
     }
 }
 
-impl<M: ModuleParameters + 'static> Tree for Module<M> {
-    type With<L: Leaf> = L::Fixed<Self>;
+impl<M: ModuleParameters + 'static> Arguments for Module<M> {
+    type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         let template = || -> Rc<dyn Any> {
@@ -104,6 +104,10 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
         show(&self.module, None, type_name::<M>(), Some(&template), visitor);
         Ok(())
     }
+}
+
+impl<M: ModuleParameters + 'static> Tree for Module<M> {
+    type With<L: Leaf> = L::Fixed<Self>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         let (template, leaves) = entered::<Option<Self>>(reader, type_name::<M>())?;

@@ -76,9 +76,8 @@ where
     E: Into<Error>,
 {
     check_parameters(module, parameters)?;
-    let mut f = Some(f);
-    let args = parameters.values().cloned().collect();
-    explain(|arrays: Vec<Array>| Ok::<_, Error>(lend(module, parameters, arrays, &mut f)?.0), args)
+    let args: Vec<&Value> = parameters.values().collect();
+    explain(args, |arrays| Ok::<_, Error>(lend(module, parameters, arrays, f)?.0))
 }
 
 /// Checks that a module has a parameter of each path, of the value's shape and dtype.
@@ -122,15 +121,15 @@ where
     let dense = own.iter().filter(|(path, _)| !parameters.contains_key(&***path)).map(|(_, array)| Value::from(*array));
     // An argument is where the walk of the graph ends, however long the graph before it is.
     let inputs = inputs.into_iter().map(Value::from);
-    let args = parameters.values().cloned().chain(dense).chain(inputs).collect();
+    let args: Vec<Value> = parameters.values().cloned().chain(dense).chain(inputs).collect();
     drop(own);
-    let (mut f, mut paths) = (Some(f), Vec::new());
-    let (results, assigned) = implicit(|arrays: Vec<Array>| {
-        let (results, assigned) = lend(module, parameters, arrays, &mut f)?;
+    let mut paths = Vec::new();
+    let (results, assigned) = implicit(args, |arrays| {
+        let (results, assigned) = lend(module, parameters, arrays, f)?;
         let (changed, arrays): (_, Vec<Array>) = assigned.into_iter().unzip();
         paths = changed;
         Ok::<_, Error>((results, arrays))
-    })(args)?;
+    })?;
     Ok((results, paths.into_iter().zip(assigned).collect()))
 }
 
@@ -139,13 +138,12 @@ fn lend<M, O, E>(
     module: &mut M,
     parameters: &Parameters,
     arrays: Vec<Array>,
-    f: &mut Option<impl FnOnce(&mut M) -> Result<O, E>>,
+    f: impl FnOnce(&mut M) -> Result<O, E>,
 ) -> Result<(O, Assigned<Array>)>
 where
     M: ModuleParameters,
     E: Into<Error>,
 {
-    let f = f.take().ok_or_else(|| Error::invalid("the function runs once", "call it once"))?;
     let mut lent = Lent::new(module, parameters.keys().map(String::as_str).zip(arrays).collect());
     let results = f(&mut *lent.module).map_err(Into::into)?;
     Ok((results, lent.give_back()))

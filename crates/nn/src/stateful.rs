@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::utils::Updatable;
-use tacit_core::tree::{Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
 use crate::module::{Leaves, empty, entered};
@@ -45,8 +45,8 @@ impl<U> DerefMut for Stateful<U> {
     }
 }
 
-impl<U: Updatable + Clone + 'static> Tree for Stateful<U> {
-    type With<L: Leaf> = L::Fixed<Self>;
+impl<U: Updatable + Clone + 'static> Arguments for Stateful<U> {
+    type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         // mlx-rs lists the arrays of what it may change only.
@@ -67,6 +67,10 @@ impl<U: Updatable + Clone + 'static> Tree for Stateful<U> {
         }
         Ok(())
     }
+}
+
+impl<U: Updatable + Clone + 'static> Tree for Stateful<U> {
+    type With<L: Leaf> = L::Fixed<Self>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         let (template, leaves) = entered::<Self>(reader, type_name::<U>())?;

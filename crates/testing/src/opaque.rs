@@ -14,7 +14,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 ///
 /// let _policy = Policy::Allow.scope();
 /// let hidden = Value::from(Opaque::new(Array::from_slice(&[1f32, -2.0], &[2])));
-/// let y = implicit(|x: Array| x.abs())(hidden)?.dense()?;
+/// let y = implicit(hidden, |x| x.abs())?.dense()?;
 /// assert_eq!(y.as_slice::<f32>(), [1.0, 2.0]);
 /// # Ok::<(), tacit_core::Error>(())
 /// ```

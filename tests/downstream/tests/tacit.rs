@@ -29,7 +29,7 @@ fn its_handler_takes_the_product() -> Result<()> {
     let factor = Array::from_f32(3.0);
     let w = Scalar { factor, aval: "f32[2,2]".parse().expect("an aval") };
     let x = Array::from_slice(&[1f32, 2.0], &[1, 2]);
-    let y = implicit(|[x, w]: [Array; 2]| x.matmul(w))([x.into(), w.into()])?.dense()?;
+    let y = implicit((x, w), |(x, w)| x.matmul(w))?.dense()?;
     assert_eq!(y.as_slice::<f32>(), [3.0, 6.0]);
     Ok(())
 }
@@ -39,7 +39,7 @@ fn the_types_of_tacit_have_their_handlers() -> Result<()> {
     let _deny = Policy::Deny.scope();
     let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
     let x = ops::ones::<f32>(&[2, 32])?;
-    let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w.into()])?.dense()?;
+    let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?.dense()?;
     assert_eq!(y.as_slice::<f32>(), [32.0; 16]);
     Ok(())
 }

@@ -125,7 +125,7 @@ fn a_mapped_weight_is_asked_for_and_counted_for_each_example() {
         (w.codes().clone(), ops::stack(&[&w.scales().dense().expect("dense"); 5], 0).expect("stacks"));
     let product = move |scales: Array| -> Result<Array> {
         let w = Nf4Array::from_parts(Parts::new(packed.clone(), scales), 64, Aval::new(&[8, 64], Dtype::Float32))?;
-        implicit(|(w, x): (Array, Array)| x.matmul(w.t()))((w.into(), x()))?.dense()
+        implicit((w, x()), |(w, x)| x.matmul(w.t()))?.dense()
     };
     let run = |policy: Policy| {
         let _policy = policy.scope();
@@ -136,8 +136,7 @@ fn a_mapped_weight_is_asked_for_and_counted_for_each_example() {
         help: map the other operands and not the children of the implicit array, or allow it here with `Policy::Allow.scope()`"#]].assert_eq(&run(Policy::Deny).0.expect_err("is denied").to_string());
     let (found, counters) = run(Policy::Allow);
     assert_eq!((counters.materialized, counters.materialized_bytes), (1, 5 * 8 * 64 * 4));
-    let one =
-        implicit(|(w, x): (Array, Array)| x.matmul(w.t()))((w.into(), x())).expect("runs").dense().expect("dense");
+    let one = implicit((w, x()), |(w, x)| x.matmul(w.t())).expect("runs").dense().expect("dense");
     let found = found.expect("is allowed").dense().expect("dense");
     assert_close!(found, ops::broadcast_to(one, &[5, 3, 8]).expect("broadcasts"), 1e-5);
 }
@@ -166,7 +165,7 @@ fn of_parts((packed, scales, biases, x): (Array, Array, Array, Array)) -> Result
         Affine { bits: 4, group: 32 },
         Aval::new(&[8, 64], Dtype::Float32),
     )?;
-    implicit(loss)((w.into(), x.into()))?.dense()
+    implicit((w, x), loss)?.dense()
 }
 
 #[test]
@@ -186,7 +185,7 @@ fn a_checkpoint_asks_for_nothing_that_is_not_wanted() {
     let (_, plain) = grad_wrt([1], loss)((w.clone().into(), x())).expect("is handled");
     let plain = plain.array().expect("dense").clone();
     let mut compiled = compile_with(step, Options::default());
-    for found in [implicit(step)(args()), compiled.call(&args())] {
+    for found in [implicit(args(), step), compiled.call(&args())] {
         assert_close!(found.expect("is handled").dense().expect("dense"), plain, 1e-6);
     }
     let all = |args: (Array, Array, Array, Array)| of_parts(args);

@@ -70,8 +70,8 @@ fn a_view_made_by_hand_is_the_same() {
 fn a_wide_product_is_within_the_rounding_of_the_weight() {
     // The rounding of a bf16 element is at most 2^-9 of it, and the products are those of f32.
     let (x, w) = (normal(2, &[3, 96]), nf4(&normal_of(BF16, 1, &[40, 96]), 64));
-    let mut product = implicit(|[x, w]: [Array; 2]| x.matmul(w.as_dtype(F32)?.t()));
-    let found = product([(&x).into(), w.clone()]).and_then(|y| y.dense()).expect("is handled");
+    let found =
+        implicit((&x, &w), |(x, w)| x.matmul(w.as_dtype(F32)?.t())).and_then(|y| y.dense()).expect("is handled");
     let dense = w.dense().and_then(|w| Ok(w.as_dtype(F32)?)).expect("dense");
     let difference = found.subtract(x.matmul(dense.t()).expect("plain")).and_then(|d| d.abs()).expect("plain");
     let bound = x.abs().and_then(|x| x.matmul(dense.abs()?.t())).expect("plain");
@@ -104,7 +104,7 @@ fn slices_are_those_of_the_array_behind_it() {
     let view = Value::from(Cast::new(inner, F32).expect("floats"));
     oracle(F32).check("slice", from_ref(&view), |a| Ok(vec![a[0].try_index((1..9, 4..))?]));
     let _deny = Policy::Deny.scope();
-    let cut = implicit(|w: Array| w.try_index((1..9, 4..)))(view).expect("is handled");
+    let cut = implicit(view, |w| w.try_index((1..9, 4..))).expect("is handled");
     assert_eq!(cut.to_string(), "Cast(f32[8,92])");
 }
 
@@ -112,9 +112,9 @@ fn slices_are_those_of_the_array_behind_it() {
 fn there_and_back_is_the_array_itself() {
     let _deny = Policy::Deny.scope();
     let w = nf4(&normal_of(BF16, 1, &[4, 32]), 32);
-    let back = implicit(|w: Array| w.as_dtype(F32)?.as_dtype(BF16))(w.clone()).expect("is handled");
+    let back = implicit(&w, |w| w.as_dtype(F32)?.as_dtype(BF16)).expect("is handled");
     assert_eq!(back.to_string(), w.to_string());
-    let wide = implicit(|w: Array| w.as_dtype(F32))(w).expect("is handled");
+    let wide = implicit(w, |w| w.as_dtype(F32)).expect("is handled");
     assert_eq!(wide.to_string(), "Cast(f32[4,32])");
 }
 
@@ -170,11 +170,12 @@ fn a_narrowing_cast_times_wider_activations() {
     let _deny = Policy::Deny.scope();
     let x = normal(2, &[3, 96]);
     let w = nf4(&normal(1, &[40, 96]), 32);
-    let mut product = implicit(|[x, w]: [Array; 2]| {
+    let narrowed = implicit((&x, &w), |(x, w)| {
         x.matmul(w.as_dtype(Dtype::Float16)?.as_dtype(Dtype::Bfloat16)?.as_dtype(Dtype::Float32)?.t())
-    });
-    let narrowed = product([(&x).into(), w.clone()]).expect("is handled").dense().expect("dense");
-    let mut plain = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()));
-    let exact = plain([(&x).into(), w]).expect("is handled").dense().expect("dense");
+    })
+    .expect("is handled")
+    .dense()
+    .expect("dense");
+    let exact = implicit((&x, w), |(x, w)| x.matmul(w.t())).expect("is handled").dense().expect("dense");
     assert_close!(narrowed, exact, 1e-6);
 }

@@ -82,14 +82,14 @@ fn whole_parts_are_cut_out() {
         Ok(vec![a[0].matmul(parts[0].t())?, a[0].matmul(parts[1].t())?])
     });
     let _deny = Policy::Deny.scope();
-    let part = implicit(|w: Array| w.try_index(0..40))(rows(F32)).expect("is handled");
+    let part = implicit(rows(F32), |w| w.try_index(0..40)).expect("is handled");
     assert_eq!(part.to_string(), "Nf4(f32[40,96])");
 }
 
 #[test]
 fn a_cut_part_is_a_slice_of_all() {
     let _deny = Policy::Deny.scope();
-    let part = implicit(|w: Array| w.try_index(1..48))(rows(F32)).expect("is a view");
+    let part = implicit(rows(F32), |w| w.try_index(1..48)).expect("is a view");
     assert_eq!(part.to_string(), "Sliced(f32[47,96])");
 }
 

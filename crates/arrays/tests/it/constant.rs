@@ -33,7 +33,7 @@ fn elementwise_primitives_and_views_keep_it() {
         ("reciprocal", |a| Ok(a.negative()?.square()?.rsqrt()?)),
     ];
     for (name, f) in plain {
-        let y = implicit(move |a: Array| f(&a))(constant()).expect(name);
+        let y = implicit(constant(), move |a| f(&a)).expect(name);
         assert!(y.downcast::<Constant>().is_some(), "{name} of a constant is {y}");
         oracle(F32).check(name, &[constant()], move |a| Ok(vec![f(&a[0])?]));
     }
@@ -61,7 +61,7 @@ fn a_sum_of_more_elements_than_a_half_type_counts() {
     let _deny = Policy::Deny.scope();
     let tiny = Array::from_f32(0.001).as_dtype(Dtype::Float16).expect("f16");
     let w = Constant::full(&[1000, 1000], &tiny).expect("one number");
-    let y = implicit(|a: Array| a.sum(None))(w.into()).expect("is handled");
+    let y = implicit(w, |a| a.sum(None)).expect("is handled");
     let found = Value::from(y.downcast::<Constant>().expect("a constant").value()).dense().expect("dense");
     let found = found.as_dtype(F32).expect("f32").item_exact::<f32>();
     assert!((found - 1000.0).abs() < 2.0, "{found}");

@@ -17,7 +17,7 @@ type Op = fn(&Array) -> Result<Array>;
 /// What `f` gives, which must be packed.
 #[track_caller]
 fn packed(w: &Value, f: Op) -> Value {
-    let made = implicit(move |w: Array| f(&w))(w.clone()).expect("is handled");
+    let made = implicit(w, move |w| f(&w)).expect("is handled");
     assert!(made.is_implicit(), "{w} became dense");
     made
 }

@@ -38,7 +38,7 @@ fn two_of_them_make_one() {
         let (d, e) = (&a[0], &a[1]);
         Ok(vec![d.matmul(e)?, d.add(e)?, d.subtract(e)?, d.multiply(e)?.negative()?])
     });
-    let y = implicit(|[d, e]: [Array; 2]| d.matmul(e.t())?.add(&d)?.negative())([diagonal(), other]);
+    let y = implicit((diagonal(), other), |(d, e)| d.matmul(e.t())?.add(&d)?.negative());
     assert_eq!(y.expect("is handled").to_string(), "Diagonal(f32[5,5])");
 }
 

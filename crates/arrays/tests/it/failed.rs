@@ -46,7 +46,7 @@ fn the_dense_array_of_a_nan_stays_an_error() {
 fn so_are_its_codes_its_products_and_what_is_updated_by_them() -> Result<()> {
     let weight = Nf4Array::quantize(&with_nan(), 64)?;
     let (packed, x) = (weight.codes().clone(), normal(0, &[2, 64]));
-    let product = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), weight.into()])?.dense()?;
+    let product = implicit((x, weight), |(x, w)| x.matmul(w.t()))?.dense()?;
     let chosen = ops::indexing::argmax_axis(&product, -1, false)?;
     let (parameter, other) = (ops::zeros::<f32>(&[2])?, ops::ones::<f32>(&[2])?.add(Array::from_f32(1.0))?);
     let updated = parameter.add(&chosen.as_dtype(Dtype::Float32)?)?;

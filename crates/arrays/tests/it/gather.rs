@@ -105,7 +105,7 @@ fn only_the_rows_are_dequantized() {
     for w in every(F32, 1, &[40, 96]) {
         let (y, counters) = Counters::of(|| {
             let _deny = Policy::Deny.scope();
-            implicit(|[w, i]: [Array; 2]| w.take_axis(&i, 0))([w, Array::from_slice(&[3u32, 1], &[2]).into()])
+            implicit((w, Array::from_slice(&[3u32, 1], &[2])), |(w, i)| w.take_axis(&i, 0))
         });
         assert_eq!(y.expect("is handled").to_string(), "f32[2,96]");
         assert_eq!((counters.handled, counters.materialized), (1, 0));

@@ -180,7 +180,7 @@ fn listed(gradient: &Gradient, into: &mut Vec<Option<Array>>) {
 fn check(case: &Case) {
     let _allow = Policy::Allow.scope();
     let f = case.f;
-    let explained = explain(move |operands: Vec<Array>| f(&operands), case.operands.clone()).expect("runs");
+    let explained = explain(&case.operands, move |operands| f(&operands)).expect("runs");
     let taken = explained.equations.iter().any(|equation| match &equation.taker {
         Taker::Handler(site) => site.name == case.handler,
         Taker::Default(name) => format!("default of {name}") == case.handler,
@@ -302,7 +302,7 @@ fn a_mapped_quantized_product_is_that_of_a_loop() {
                     .iter()
                     .map(|x| {
                         let x = x.squeeze_axes(&[axis]).expect("one example");
-                        implicit(product)((w.clone(), x.into())).expect("is handled").dense().expect("dense")
+                        implicit((&w, x), product).expect("is handled").dense().expect("dense")
                     })
                     .collect();
                 let expected = ops::stack(&expected, 0).expect("stacks");
@@ -355,7 +355,7 @@ fn a_mapped_product_with_a_straight_through_weight_reaches_the_master() {
     };
     let whole = |master: Array| -> Result<Array> {
         let w = ste(quantize)(&master)?;
-        weighted(&implicit(product)((w, (&batch).into()))?.dense()?)
+        weighted(&implicit((w, &batch), product)?.dense()?)
     };
     let found = grad(mapped)(weight().into()).expect("runs");
     let expected = grad(whole)(weight().into()).expect("runs");
@@ -375,7 +375,7 @@ fn mapped_indices_into_a_straight_through_weight_reach_the_master() {
     };
     let whole = |master: Array| -> Result<Array> {
         let w = ste(quantize)(&master)?;
-        weighted(&implicit(taken)((w, (&rows).into()))?.dense()?)
+        weighted(&implicit((w, &rows), taken)?.dense()?)
     };
     let found = grad(mapped)(weight().into()).expect("runs");
     let expected = grad(whole)(weight().into()).expect("runs");
@@ -390,7 +390,7 @@ fn a_checkpointed_quantized_product_is_mapped_and_has_tangents() {
     let product = |(w, x): (Array, Array)| x.matmul(w.t());
     let outer = w.clone();
     let layer = move |x: Array| checkpoint(product)((outer.clone(), x.into()))?.dense();
-    let expected = implicit(product)((w, (&batch).into())).expect("runs").dense().expect("dense");
+    let expected = implicit((w, &batch), product).expect("runs").dense().expect("dense");
     let mapped = vmap(0, 0, layer.clone())((&batch).into()).expect("is mapped").dense().expect("dense");
     assert_close!(mapped, expected, 1e-6);
     // The product is linear in `x`.

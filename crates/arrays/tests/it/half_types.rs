@@ -23,7 +23,7 @@ pub(crate) fn full(dtype: Dtype, shape: &[i32], value: f32) -> Array {
 pub(crate) fn check<const N: usize>(operands: [Value; N], expected: f32, f: impl Fn([Array; N]) -> Result<Array>) {
     let _deny = Policy::Deny.scope();
     let names: Vec<String> = operands.iter().map(ToString::to_string).collect();
-    let made = implicit(f)(operands).and_then(|made| made.dense()).expect("is handled");
+    let made = implicit(operands, f).and_then(|made| made.dense()).expect("is handled");
     let found = floats(&made).expect("floats");
     assert!(
         found.iter().all(|found| found.to_bits() == expected.to_bits()),
@@ -122,8 +122,7 @@ fn packed_and_stacked_products_over_long_axes() {
     for dtype in HALVES {
         for w in every(dtype, 1, &[8, 1024]) {
             let x = normal_of(dtype, 2, &[3, 1024]);
-            let found =
-                implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([(&x).into(), w.clone()]).and_then(|y| y.dense());
+            let found = implicit((&x, &w), |(x, w)| x.matmul(w.t())).and_then(|y| y.dense());
             let found = floats(&found.expect("is handled")).expect("floats");
             let _allow = Policy::Allow.scope();
             let f32 = |array: &Array| array.as_dtype(Dtype::Float32).expect("f32");

@@ -36,14 +36,14 @@ fn products_are_the_other_operand() {
 #[test]
 fn a_power_of_it_is_itself() {
     let _deny = Policy::Deny.scope();
-    let y = implicit(|a: Array| a.matmul(&a)?.matmul(a.t()))(identity()).expect("is handled");
+    let y = implicit(identity(), |a| a.matmul(&a)?.matmul(a.t())).expect("is handled");
     assert_eq!(y.to_string(), "Identity(f32[5,5])");
 }
 
 #[test]
 fn multiplied_it_is_diagonal() {
     let _deny = Policy::Deny.scope();
-    let y = implicit(|a: Array| a.multiply(Array::from_f32(2.0)))(identity()).expect("is handled");
+    let y = implicit(identity(), |a| a.multiply(Array::from_f32(2.0))).expect("is handled");
     assert!(y.downcast::<Diagonal>().is_some());
     for operand in [x(&[]), x(&[5, 5]), x(&[5])] {
         oracle(F32).check("I x", &[identity(), operand], |a| Ok(vec![a[1].multiply(&a[0])?]));

@@ -29,7 +29,7 @@ fn arrays() -> Vec<Value> {
     let mut all: Vec<Value> = every(Dtype::Float32, 1, &[6, 64]);
     all.extend(views);
     all.extend(structured);
-    let turned = |w: &Value| implicit(|w: Array| Ok::<_, tacit_core::Error>(w.t()))(w.clone());
+    let turned = |w: &Value| implicit(w, |w| Ok::<_, tacit_core::Error>(w.t()));
     let matrices = all.iter().filter(|w| w.aval().expect("an aval").shape.len() == 2);
     let turned: Vec<Value> = matrices.map(|w| turned(w).expect("turns")).filter(Value::is_implicit).collect();
     all.extend(turned);

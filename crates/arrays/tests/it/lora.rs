@@ -62,7 +62,7 @@ fn packed_bases_keep_their_handlers() {
         oracle(F32).check("rows", &[w.clone(), rows.into()], |a| Ok(vec![a[0].take_axis(&a[1], 0)?]));
         let (y, counters) = Counters::of(|| {
             let _deny = Policy::Deny.scope();
-            implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x(&[3, 96]), w])
+            implicit((x(&[3, 96]), w), |(x, w)| x.matmul(w.t()))
         });
         assert_eq!(y.expect("is handled").to_string(), "f32[3,40]");
         assert_eq!(counters.materialized, 0);
@@ -79,7 +79,7 @@ fn a_base_with_packed_scales_builds_these_alone() {
     oracle(F32).allowing().check("x W^T", &[x(&[3, 64]), w.clone()], forward);
     let (y, counters) = Counters::of(|| {
         let _allow = Policy::Allow.scope();
-        implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x(&[3, 64]), w])
+        implicit((x(&[3, 64]), w), |(x, w)| x.matmul(w.t()))
     });
     assert_eq!(y.expect("runs").to_string(), "f32[3,64]");
     assert_eq!((counters.materialized, counters.materialized_bytes), (1, 64 * 4));

@@ -104,7 +104,7 @@ fn packed_factors_keep_their_handlers() {
     oracle(F32).check("x W", &[x(&[3, 96]), w.clone().into()], product);
     let (y, counters) = Counters::of(|| {
         let _deny = Policy::Deny.scope();
-        implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x(&[3, 64]), w.into()])
+        implicit((x(&[3, 64]), w), |(x, w)| x.matmul(w.t()))
     });
     assert_eq!(y.expect("is handled").to_string(), "f32[3,96]");
     assert_eq!(counters.materialized, 0);

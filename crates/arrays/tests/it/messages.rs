@@ -152,8 +152,7 @@ fn a_row_outside_the_matrix_is_an_error_of_the_eval() {
         help: rows count from 0 to 4 - 1"#]],
         ),
     ] {
-        let rows =
-            implicit(|[w, i]: [Array; 2]| w.take_axis(&i, 0))([w.clone(), Array::from_slice(&[row], &[1]).into()]);
+        let rows = implicit((&w, Array::from_slice(&[row], &[1])), |(w, i)| w.take_axis(&i, 0));
         check(rows.and_then(|rows| Ok(rows.dense()?.eval()?)), expected);
     }
 }
@@ -244,7 +243,7 @@ fn affine_of_parts() {
 fn a_denied_fallback_names_the_nearest_handlers() {
     let _deny = Policy::Deny.scope();
     let message = |left: Value, right: Value| {
-        let product = implicit(|[a, b]: [Array; 2]| a.matmul(&b))([left, right]).expect_err("is denied").to_string();
+        let product = implicit((left, right), |(a, b)| a.matmul(&b)).expect_err("is denied").to_string();
         // The handlers' lines move with the source.
         let hidden = |line: &str| match line.split_once(".rs:") {
             Some((before, after)) => {

@@ -59,7 +59,7 @@ fn scales_that_are_implicit_themselves() {
 
     let (y, counters) = Counters::of(|| {
         let _allow = Policy::Allow.scope();
-        implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x, w])
+        implicit((x, w), |(x, w)| x.matmul(w.t()))
     });
     y.expect("is handled");
     // The scales alone are built, never the weight.

@@ -195,7 +195,7 @@ fn nothing_is_materialized() {
     for w in every(F32, 1, &[N, K]) {
         let (y, counters) = Counters::of(|| {
             let _deny = Policy::Deny.scope();
-            implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([normal(2, &[3, K]).into(), w])
+            implicit((normal(2, &[3, K]), w), |(x, w)| x.matmul(w.t()))
         });
         y.expect("is handled");
         assert_eq!((counters.seen, counters.handled, counters.materialized), (2, 2, 0));
@@ -216,7 +216,7 @@ fn activations_of_8_bits_are_close_and_have_the_gradient_of_the_float_product() 
     for (float, rounded) in types {
         let _deny = Policy::Deny.scope();
         let forward = |w: &Value| {
-            let made = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.clone(), w.clone()]);
+            let made = implicit((&x, w), |(x, w)| x.matmul(w.t()));
             made.expect("is handled").dense().expect("dense")
         };
         let error = relative_error(&forward(&rounded), &forward(&float)).expect("floats");

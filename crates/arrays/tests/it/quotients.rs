@@ -31,8 +31,7 @@ fn a_quotient_is_rounded_once() {
     for dtype in [Dtype::Bfloat16, Dtype::Float16, Dtype::Float32] {
         for divisor in [3.0, 0.7, -1.1] {
             let s = Array::from_f32(divisor).as_dtype(dtype).expect("a scalar");
-            let divided =
-                |w: &Value| implicit(|[w, s]: [Array; 2]| w.divide(s))([w.clone(), (&s).into()]).expect("is handled");
+            let divided = |w: &Value| implicit((w, &s), |(w, s)| w.divide(s)).expect("is handled");
             let x = normal_of(dtype, 1, &[8, 64]);
             // Views keep the divisor: the quotients are those of the dense array.
             let views = [
@@ -57,8 +56,8 @@ fn a_quotient_is_rounded_once() {
                     wide.dense().expect("dense")
                 });
                 let wide_s = s.as_dtype(Dtype::Float32).expect("f32");
-                let exact = implicit(|[w, s]: [Array; 2]| w.divide(s))([wide, wide_s.into()]).expect("divides");
-                let exact = implicit(|exact: Array| exact.as_dtype(dtype))(exact).expect("casts");
+                let exact = implicit((wide, wide_s), |(w, s)| w.divide(s)).expect("divides");
+                let exact = implicit(exact, |exact| exact.as_dtype(dtype)).expect("casts");
                 if dtype != Dtype::Float32 {
                     assert_eq!(bits(&divided(&w)), bits(&exact), "{w} / {divisor}");
                 }
@@ -88,11 +87,7 @@ fn gradients_of_quotients() {
     let of = |w: Value| {
         let (x, weights) = (x.clone(), weights.clone());
         let loss = move |s: &Array| {
-            let y = implicit(|[x, w, s]: [Array; 3]| x.matmul(w.divide(s)?.multiply(Array::from_f32(0.5))?.t()))([
-                (&x).into(),
-                w.clone(),
-                s.into(),
-            ])?;
+            let y = implicit((&x, &w, s), |(x, w, s)| x.matmul(w.divide(s)?.multiply(Array::from_f32(0.5))?.t()))?;
             y.dense()?.multiply(&weights)?.sum(None)
         };
         transforms::grad(loss)(&s).expect("runs").item_exact::<f32>()

@@ -73,8 +73,8 @@ fn a_scalar_factor_keeps_the_fused_product() {
 #[test]
 fn two_scalars_are_one() {
     let _deny = Policy::Deny.scope();
-    let mut twice = implicit(|w: Array| w.multiply(Array::from_f32(2.0))?.multiply(Array::from_f32(4.0)));
-    let w = twice(mxfp4(&normal(1, &[4, 32]))).expect("is handled");
+    let w = implicit(mxfp4(&normal(1, &[4, 32])), |w| w.multiply(Array::from_f32(2.0))?.multiply(Array::from_f32(4.0)))
+        .expect("is handled");
     let w = w.downcast::<Scaled>().expect("a view");
     assert_eq!(w.inner().to_string(), "Mxfp4(f32[4,32])");
     assert!(w.scale().eq_exact(Array::from_f32(8.0)).expect("evaluates"));

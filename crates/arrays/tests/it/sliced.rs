@@ -64,7 +64,7 @@ fn a_slice_of_a_slice_is_one() {
             Ok(vec![a[0].try_index((1..5).stride_by(2))?])
         });
         let _deny = Policy::Deny.scope();
-        let cut = implicit(|w: Array| w.try_index((1..5, 2..)))(part).expect("is handled");
+        let cut = implicit(part, |w| w.try_index((1..5, 2..))).expect("is handled");
         assert_eq!(cut.downcast::<Sliced>().expect("a view").inner().to_string(), w.to_string());
     }
 }

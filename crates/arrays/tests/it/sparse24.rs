@@ -99,7 +99,7 @@ fn views_rows_and_scalars() {
         let half = Value::from(Sparse24::prune(&normal_of(dtype, 1, &[4, 12])).expect("groups"));
         oracle(F32).check("astype", &[half], |a| Ok(vec![a[0].as_dtype(F32)?]));
     }
-    let y = implicit(|a: Array| a.t().multiply(Array::from_f32(2.0))?.as_dtype(Dtype::Float16))(w());
+    let y = implicit(w(), |a| a.t().multiply(Array::from_f32(2.0))?.as_dtype(Dtype::Float16));
     assert_eq!(y.expect("is handled").to_string(), "Sparse24(f16[12,4])");
 }
 

@@ -184,7 +184,7 @@ fn a_stopped_gradient_stops() {
         let mut gradient = transforms::grad(move |master: &Array| {
             let _deny = Policy::Deny.scope();
             let w = ste(quantize)(master)?;
-            let y = implicit(|[x, w]: [Array; 2]| x.matmul(mlx_rs::stop_gradient(&w)?.t()))([(&x).into(), w])?;
+            let y = implicit((&x, w), |(x, w)| x.matmul(mlx_rs::stop_gradient(&w)?.t()))?;
             y.dense()?.sum(None)
         });
         assert!(floats(&gradient(&master).expect("runs")).expect("floats").iter().all(|&g| g == 0.0));
@@ -214,7 +214,7 @@ fn the_gradient_equals_that_through_the_materialized_array() {
 fn a_view_holds_both_arrays_turned_round() {
     let master = normal(2, &[8, 64]);
     let w = ste(nf4)(&master).expect("quantizes");
-    let turned = implicit(|w: Array| Ok::<_, tacit_core::Error>(w.t()))(w).expect("is handled");
+    let turned = implicit(w, |w| Ok::<_, tacit_core::Error>(w.t())).expect("is handled");
     let turned = turned.downcast::<Ste>().expect("is one still");
     assert!(turned.inner().downcast::<Nf4Array>().is_some());
     assert!(turned.master().eq_exact(master.t()).expect("evaluates"));
@@ -224,7 +224,7 @@ fn a_view_holds_both_arrays_turned_round() {
 fn a_fallback_is_counted_once_for_the_value() {
     let w = ste(nf4)(&normal(2, &[8, 64])).expect("quantizes");
     let _allow = Policy::Allow.scope();
-    let (y, counters) = Counters::of(|| implicit(|w: Array| w.square())(w));
+    let (y, counters) = Counters::of(|| implicit(w, |w| w.square()));
     y.expect("falls back");
     assert_eq!((counters.materialized, counters.materialized_bytes), (1, 8 * 64 * 4));
 }
@@ -236,7 +236,7 @@ fn a_half_precision_master() {
     let mut gradient = transforms::grad(move |master: &Array| {
         let _deny = Policy::Deny.scope();
         let w = ste(nf4)(master)?;
-        let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([(&x).into(), w])?;
+        let y = implicit((&x, w), |(x, w)| x.matmul(w.t()))?;
         y.dense()?.sum(None)
     });
     let gradient = gradient(&master).expect("runs");

@@ -217,7 +217,7 @@ fn tangents_and_hessians_of_two_layers() {
 fn each(quantize: Quantizer, x: &Array, masters: &Array) -> Result<Value> {
     let f = move |(x, master): (Array, Array)| -> Result<Array> {
         let w = ste(quantize)(&master)?;
-        implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([x.into(), w])?.dense()
+        implicit((x, w), |(x, w)| x.matmul(w.t()))?.dense()
     };
     vmap([None, Some(0)], 0, f)((x.into(), masters.into()))
 }
@@ -255,7 +255,7 @@ fn a_mapped_gradient_is_that_of_each_example() {
             let x = x.clone();
             let sum = move |master: &Array| {
                 let w = ste(quantize)(master)?;
-                implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([(&x).into(), w])?.dense()?.square()?.sum(None)
+                implicit((&x, w), |(x, w)| x.matmul(w.t()))?.dense()?.square()?.sum(None)
             };
             Ok(transforms::grad(sum)(&master)?)
         };

@@ -128,7 +128,7 @@ fn products_that_build_neither_side() {
 #[test]
 fn a_product_with_the_identity_is_the_other_operand() {
     let operands = [Identity::new(64, F32).expect("rows").into(), nf4(&normal(7, &[64, 8]), 64)];
-    let y = implicit(|[a, b]: [Array; 2]| a.matmul(&b))(operands).expect("is handled");
+    let y = implicit(operands, |[a, b]| a.matmul(&b)).expect("is handled");
     assert_eq!(y.to_string(), "Nf4(f32[64,8])");
 }
 
@@ -178,7 +178,7 @@ fn a_mask_over_an_adapter_over_packed_codes_with_packed_scales() {
 fn the_policy_allows_what_no_handler_builds() {
     let _deny = Policy::Deny.scope();
     for (w, shape) in [(low_rank(), [3, 9]), (lora(), [3, 9]), (lora_on(nf4(&normal(1, &[8, 64]), 64)), [3, 64])] {
-        let y = implicit(|[x, w]: [Array; 2]| x.matmul(w.t()))([normal(2, &shape).into(), w]);
+        let y = implicit((normal(2, &shape), w), |(x, w)| x.matmul(w.t()));
         assert_eq!(y.expect("is handled").to_string(), "f32[3,8]");
     }
 }

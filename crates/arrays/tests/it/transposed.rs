@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 
 use expect_test::expect;
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Dtype, ops};
 use tacit_arrays::{Nf4Array, Transposed};
 use tacit_core::{Policy, Value, implicit};
 use tacit_testing::opaque::Opaque;
@@ -47,7 +47,7 @@ fn two_transposes_are_one_or_none() {
     let view = Value::from(Transposed::new(w, &[2, 0, 1]).expect("a permutation"));
     let again = |axes: [i32; 3]| {
         let _deny = Policy::Deny.scope();
-        implicit(move |w: Array| w.transpose_axes(&axes))(view.clone()).expect("is handled")
+        implicit(&view, move |w| w.transpose_axes(&axes)).expect("is handled")
     };
     assert_eq!(again([1, 2, 0]).to_string(), "Opaque(f32[2,3,4])");
     let turned = again([0, 2, 1]);

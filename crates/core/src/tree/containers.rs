@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash};
 
 use super::reader::wrong_len;
-use super::{Kind, Labels, Leaf, Node, Reader, Tree, Visitor};
+use super::{Arguments, Kind, Labels, Leaf, Node, Reader, Tree, Visitor};
 use crate::Result;
 
 fn node(visitor: &mut dyn Visitor<'_>, kind: Kind, labels: Labels<'_>) {
@@ -14,8 +14,8 @@ fn node(visitor: &mut dyn Visitor<'_>, kind: Kind, labels: Labels<'_>) {
 macro_rules! tuples {
     ($($count:literal: $($part:ident $name:ident),*;)+) => {
         $(
-            impl<$($part: Tree),*> Tree for ($($part,)*) {
-                type With<Other: Leaf> = ($($part::With<Other>,)*);
+            impl<$($part: Arguments),*> Arguments for ($($part,)*) {
+                type Arrays = ($($part::Arrays,)*);
 
                 fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
                     let ($($name,)*) = self;
@@ -23,6 +23,10 @@ macro_rules! tuples {
                     $($name.flatten(visitor)?;)*
                     Ok(())
                 }
+            }
+
+            impl<$($part: Tree),*> Tree for ($($part,)*) {
+                type With<Other: Leaf> = ($($part::With<Other>,)*);
 
                 fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
                     reader.enter(Kind::Tuple)?.of_len($count)?;
@@ -52,13 +56,16 @@ tuples! {
     8: A a, B b, C c, D d, E e, F f, G g, H h;
 }
 
-impl<T: Tree> Tree for Vec<T> {
-    type With<L: Leaf> = Vec<T::With<L>>;
+impl<T: Arguments> Arguments for Vec<T> {
+    type Arrays = Vec<T::Arrays>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        node(visitor, Kind::List, Labels::Positions(self.len()));
-        self.iter().try_for_each(|item| item.flatten(visitor))
+        self.as_slice().flatten(visitor)
     }
+}
+
+impl<T: Tree> Tree for Vec<T> {
+    type With<L: Leaf> = Vec<T::With<L>>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         (0..reader.enter(Kind::List)?.len()).map(|_| T::unflatten(reader)).collect()
@@ -75,13 +82,17 @@ impl<T: Tree> Tree for Vec<T> {
     }
 }
 
-impl<T: Tree, const N: usize> Tree for [T; N] {
-    type With<L: Leaf> = [T::With<L>; N];
+impl<T: Arguments, const N: usize> Arguments for [T; N] {
+    type Arrays = [T::Arrays; N];
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         node(visitor, Kind::Array, Labels::Positions(N));
         self.iter().try_for_each(|item| item.flatten(visitor))
     }
+}
+
+impl<T: Tree, const N: usize> Tree for [T; N] {
+    type With<L: Leaf> = [T::With<L>; N];
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         reader.enter(Kind::Array)?.of_len(N)?;
@@ -95,12 +106,16 @@ impl<T: Tree, const N: usize> Tree for [T; N] {
     }
 }
 
-impl<T: Tree> Tree for Box<T> {
-    type With<L: Leaf> = Box<T::With<L>>;
+impl<T: Arguments> Arguments for Box<T> {
+    type Arrays = Box<T::Arrays>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         (**self).flatten(visitor)
     }
+}
+
+impl<T: Tree> Tree for Box<T> {
+    type With<L: Leaf> = Box<T::With<L>>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         T::unflatten(reader).map(Box::new)
@@ -113,8 +128,8 @@ impl<T: Tree> Tree for Box<T> {
 
 const OPTION: [Kind; 2] = [Kind::None, Kind::Some];
 
-impl<T: Tree> Tree for Option<T> {
-    type With<L: Leaf> = Option<T::With<L>>;
+impl<T: Arguments> Arguments for Option<T> {
+    type Arrays = Option<T::Arrays>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         match self {
@@ -126,6 +141,10 @@ impl<T: Tree> Tree for Option<T> {
         }
         Ok(())
     }
+}
+
+impl<T: Tree> Tree for Option<T> {
+    type With<L: Leaf> = Option<T::With<L>>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         match reader.enter_any(&OPTION)? {
@@ -144,7 +163,7 @@ impl<T: Tree> Tree for Option<T> {
     }
 }
 
-fn flatten_map<'a, T: Tree + 'a>(
+fn flatten_map<'a, T: Arguments + 'a>(
     sorted: impl Iterator<Item = (&'a str, &'a T)>,
     visitor: &mut dyn Visitor<'a>,
 ) -> Result<()> {
@@ -180,6 +199,18 @@ macro_rules! read_by_key {
     };
 }
 
+impl<K, T> Arguments for BTreeMap<K, T>
+where
+    K: AsRef<str> + for<'k> From<&'k str> + Ord,
+    T: Arguments,
+{
+    type Arrays = BTreeMap<K, T::Arrays>;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        flatten_map(self.iter().map(|(key, item)| (key.as_ref(), item)), visitor)
+    }
+}
+
 impl<K, T> Tree for BTreeMap<K, T>
 where
     K: AsRef<str> + for<'k> From<&'k str> + Ord,
@@ -187,14 +218,25 @@ where
 {
     type With<L: Leaf> = BTreeMap<K, T::With<L>>;
 
-    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        flatten_map(self.iter().map(|(key, item)| (key.as_ref(), item)), visitor)
-    }
-
     read_by_key!();
 }
 
 /// Its keys come sorted.
+impl<K, T, S> Arguments for HashMap<K, T, S>
+where
+    K: AsRef<str> + for<'k> From<&'k str> + Eq + Hash,
+    T: Arguments,
+    S: BuildHasher + Default,
+{
+    type Arrays = HashMap<K, T::Arrays, S>;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        let mut sorted: Vec<(&str, &T)> = self.iter().map(|(key, item)| (key.as_ref(), item)).collect();
+        sorted.sort_unstable_by_key(|(key, _)| *key);
+        flatten_map(sorted.into_iter(), visitor)
+    }
+}
+
 impl<K, T, S> Tree for HashMap<K, T, S>
 where
     K: AsRef<str> + for<'k> From<&'k str> + Eq + Hash,
@@ -202,12 +244,6 @@ where
     S: BuildHasher + Default,
 {
     type With<L: Leaf> = HashMap<K, T::With<L>, S>;
-
-    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let mut sorted: Vec<(&str, &T)> = self.iter().map(|(key, item)| (key.as_ref(), item)).collect();
-        sorted.sort_unstable_by_key(|(key, _)| *key);
-        flatten_map(sorted.into_iter(), visitor)
-    }
 
     read_by_key!();
 }

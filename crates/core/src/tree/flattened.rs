@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 
 use super::entry::{Entry, OwnNode};
-use super::{Node, Open, Tree, TreeDef, Visitor};
+use super::{Arguments, Node, Open, TreeDef, Visitor};
 use crate::{Error, ImplicitArray, Result, Value};
 
 /// Builds the definition of a tree while it is visited, and collects its leaves.
@@ -17,7 +17,7 @@ pub(crate) struct Flattened {
 }
 
 impl Flattened {
-    pub(crate) fn of<T: Tree>(tree: &T, open: Open) -> Result<(Vec<Value>, TreeDef)> {
+    pub(crate) fn of<T: Arguments + ?Sized>(tree: &T, open: Open) -> Result<(Vec<Value>, TreeDef)> {
         Self::shown(open, |visitor| tree.flatten(visitor))
     }
 

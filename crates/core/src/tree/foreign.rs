@@ -4,7 +4,7 @@ use std::any::TypeId;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-use super::{Labels, Leaf, Node, Reader, Static, Tree, Visitor};
+use super::{Arguments, Labels, Leaf, Node, Reader, Static, Tree, Visitor};
 use crate::{Error, Result, Value};
 
 /// A value of a type that [`register_node!`](crate::register_node) registered, as a tree.
@@ -127,8 +127,8 @@ pub fn unflatten_foreign<T: 'static, S: Clone + 'static>(
     Some(unflatten(leaves, fixed).map(|value| Box::new(value) as Box<dyn std::any::Any>))
 }
 
-impl<T: 'static> Tree for Foreign<T> {
-    type With<L: Leaf> = L::Fixed<Self>;
+impl<T: 'static> Arguments for Foreign<T> {
+    type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         let entry = ForeignNode::of::<T>()?;
@@ -140,6 +140,10 @@ impl<T: 'static> Tree for Foreign<T> {
         }
         Ok(())
     }
+}
+
+impl<T: 'static> Tree for Foreign<T> {
+    type With<L: Leaf> = L::Fixed<Self>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         let entry = ForeignNode::of::<T>()?;

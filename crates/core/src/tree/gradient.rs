@@ -7,7 +7,7 @@ use mlx_rs::Array;
 use super::entry::{Entry, OwnLabels, OwnNode};
 use super::leaf::sealed::Sealed;
 use super::reader::{Item, mismatch};
-use super::{Kind, Labels, Leaf, Node, Reader, Tree, Visitor};
+use super::{Arguments, Kind, Labels, Leaf, Node, Reader, Tree, Visitor};
 use crate::{Aval, Error, Result, Value};
 
 /// The gradient of one leaf of a tree.
@@ -106,9 +106,9 @@ impl Leaf for Gradient {
     type Fixed<T: Tree> = Self;
 }
 
-/// A gradient stays one, whatever the other leaves become.
-impl Tree for Gradient {
-    type With<L: Leaf> = Self;
+/// A function takes the array of a gradient, and there must be one.
+impl Arguments for Gradient {
+    type Arrays = Array;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         match self {
@@ -124,6 +124,11 @@ impl Tree for Gradient {
         }
         Ok(())
     }
+}
+
+/// A gradient stays one, whatever the other leaves become.
+impl Tree for Gradient {
+    type With<L: Leaf> = Self;
 
     /// Reads a gradient again, or the definition of the tree that was differentiated with gradients at its leaves.
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {

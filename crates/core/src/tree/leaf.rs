@@ -4,12 +4,12 @@ use std::fmt::Debug;
 
 use mlx_rs::Array;
 
-use super::{Reader, Tree, Visitor};
+use super::{Arguments, Reader, Tree, Visitor};
 use crate::{Result, Value};
 
 /// What may stand at the leaves of a tree: an [`Array`] inside a traced function, a [`Value`] outside, a
 /// [`Gradient`](super::Gradient) in what a transform returns.
-pub trait Leaf: Tree + Clone + Debug + sealed::Sealed + 'static {
+pub trait Leaf: Tree + Arguments<Arrays = Array> + Clone + Debug + sealed::Sealed + 'static {
     /// What stands for a tree `T` whose leaves cannot be others: the tree itself, or its gradients.
     type Fixed<T: Tree>: Tree;
 }
@@ -28,21 +28,25 @@ impl Leaf for Value {
     type Fixed<T: Tree> = T;
 }
 
-impl Tree for Array {
-    type With<L: Leaf> = L;
+impl Arguments for Array {
+    type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         visitor.array(self);
         Ok(())
     }
+}
+
+impl Tree for Array {
+    type With<L: Leaf> = L;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         reader.array()
     }
 }
 
-impl Tree for Value {
-    type With<L: Leaf> = L;
+impl Arguments for Value {
+    type Arrays = Array;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         match self {
@@ -51,6 +55,10 @@ impl Tree for Value {
         }
         Ok(())
     }
+}
+
+impl Tree for Value {
+    type With<L: Leaf> = L;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         reader.value()

@@ -259,10 +259,7 @@ fn captured_arrays_are_reported_with_their_avals() -> Result<()> {
     assert!(matches!(f.call(&row(&[1.0, 2.0]).into()), Err(Error::Constants { .. })));
     let blocked = Blocked::of(&w, 64);
     let _allow = Policy::Allow.scope();
-    let mut f = compile_with(
-        |x: Array| implicit(|(x, w): (Array, Array)| x.matmul(w))((x.into(), blocked.clone()))?.dense(),
-        denied(),
-    );
+    let mut f = compile_with(|x: Array| implicit((x, &blocked), |(x, w)| x.matmul(w))?.dense(), denied());
     assert!(matches!(f.call(&row(&[1.0, 2.0]).into()), Err(Error::Constants { .. })));
     // Arrays that the function computes are none.
     let mut f = compile_with(|x: Array| x.matmul(ones(&[2, 3])), denied());
@@ -283,7 +280,7 @@ fn inside_other_transforms_the_function_itself_runs() -> Result<()> {
     assert_eq!(outer.call(&row(&[1.0, 2.0]).into())?.dense()?.item_exact::<f32>(), 17.0);
     drop(outer);
     let _allow = Policy::Allow.scope();
-    let y = implicit(|x: Array| calls(&x))(Blocked::of(&row(&[1.0, 2.0]), 64))?.dense()?;
+    let y = implicit(Blocked::of(&row(&[1.0, 2.0]), 64), |x| calls(&x))?.dense()?;
     assert_eq!(y.item_exact::<f32>(), 5.0);
     assert_eq!((inner.stats().traces, inner.stats().inlined), (0, 3));
     Ok(())

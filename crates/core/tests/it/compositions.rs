@@ -41,7 +41,7 @@ fn broadcast_left(op: &Broadcast, x: &Left) -> Result<Value> {
 fn of_implicit(f: Function) -> Function {
     Rc::new(move |w, x| {
         let f = Rc::clone(&f);
-        implicit(move |[w, x]: [Array; 2]| f(&w, &x))([Left::of(w), x.into()])?.dense()
+        implicit((Left::of(w), x), move |(w, x)| f(&w, &x))?.dense()
     })
 }
 

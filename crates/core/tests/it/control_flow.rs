@@ -79,13 +79,14 @@ mod branches {
     #[test]
     fn closures_capture_arrays_of_an_enclosing_trace() {
         let _scopes = with_handlers(registry());
-        let mut f = implicit(|(w, x): (Array, Array)| {
-            let product = x.matmul(&w)?;
-            let inner = Left::of(&matrix(2, 2));
-            let add = |v: Array| product.matmul(&v)?.add(&x);
-            cond(&bool_of(true), add, |v: Array| v.exp(), inner)?.dense()
+        let (y, counters) = Counters::of(|| {
+            implicit((Left::of(&matrix(2, 2)), matrix(1, 2)), |(w, x)| {
+                let product = x.matmul(&w)?;
+                let inner = Left::of(&matrix(2, 2));
+                let add = |v: Array| product.matmul(&v)?.add(&x);
+                cond(&bool_of(true), add, |v: Array| v.exp(), inner)?.dense()
+            })
         });
-        let (y, counters) = Counters::of(|| f((Left::of(&matrix(2, 2)), matrix(1, 2).into())));
         assert_eq!(dense(&y.expect("runs")), [38.0, 56.0]);
         assert_eq!((counters.handled, counters.materialized), (2, 0));
     }
@@ -124,7 +125,7 @@ mod branches {
             let crossed = |[_, b]: [Array; 2]| Ok::<_, Error>(b);
             let w = cond(&p, straight, crossed, [Left::of(&a), Left::of(&b)])?;
             assert!(w.downcast::<Left>().is_some(), "{w}");
-            implicit(|(x, w): (Array, Array)| x.matmul(&w))((x.into(), w))?.dense()
+            implicit((x, w), |(x, w)| x.matmul(&w))?.dense()
         });
         let (a, b) = (matrix(2, 2), matrix(2, 2).negative().expect("negates"));
         for (p, expected) in [(true, [7.0, 10.0]), (false, [-7.0, -10.0])] {
@@ -136,12 +137,12 @@ mod branches {
     #[test]
     fn a_predicate_of_an_implicit_argument_selects() {
         let _scopes = without_handlers();
-        let mut f = implicit(|w: Array| {
+        let f = |w: Array| {
             let large = w.sum(None)?.gt(scalar(5.0))?;
             cond(&large, |w: Array| w.negative(), |w: Array| w.square(), (&w).into())?.dense()
-        });
-        assert_eq!(dense(&f(Left::of(&vector(&[3.0, 4.0]))).expect("runs")), [-3.0, -4.0]);
-        assert_eq!(dense(&f(Opaque::new(vector(&[1.0, 2.0])).into()).expect("runs")), [1.0, 4.0]);
+        };
+        assert_eq!(dense(&implicit(Left::of(&vector(&[3.0, 4.0])), f).expect("runs")), [-3.0, -4.0]);
+        assert_eq!(dense(&implicit(Opaque::new(vector(&[1.0, 2.0])), f).expect("runs")), [1.0, 4.0]);
     }
 
     #[test]
@@ -280,7 +281,7 @@ mod whiles {
         let refuses = |_: (Array, Array)| -> Result<Array> { Err(Error::invalid("it is late", "come back tomorrow")) };
         let same = |carry: (Array, Array)| Ok::<_, Error>(carry);
         assert!(error(while_loop(refuses, same, begin())).to_string().starts_with("it is late"));
-        let product = implicit(|(w, x): (Array, Array)| x.matmul(&w))(begin());
+        let product = implicit(begin(), |(w, x)| x.matmul(&w));
         assert_eq!(dense(&product.expect("nothing was left behind")), [7.0, 10.0]);
     }
 }

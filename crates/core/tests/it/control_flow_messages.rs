@@ -50,7 +50,7 @@ fn a_traced_condition_ends_no_loop() {
         help: use `fori_loop` with a fixed count, or run the loop outside `compile`, `implicit` and `vmap`"#]],
     );
     let _scopes = without_handlers();
-    let refused = implicit(looped)(Left::of(&matrix(1, 2)));
+    let refused = implicit(Left::of(&matrix(1, 2)), looped);
     assert!(error(refused).to_string().starts_with("the condition of the loop is traced"));
 }
 

@@ -312,19 +312,19 @@ mod clause_6 {
     #[test]
     fn when_none_is_implicit_the_primitive_is_emitted() {
         let _scopes = without_handlers();
-        let mut sum = implicit(|[x, y]: [Array; 2]| x.add(y));
-        let value = sum([Outer::of(left()), right()]).expect("runs");
+        let value = implicit((Outer::of(left()), right()), |(x, y)| x.add(y)).expect("runs");
         assert_eq!(dense(&value), [11.0, 22.0]);
     }
 
     #[test]
     fn one_array_is_materialized_once_in_a_trace() {
         let _scopes = without_handlers();
-        let mut f = implicit(|x: Array| -> Result<Array, Exception> {
-            let square = x.multiply(&x)?;
-            square.add(x.negative()?)?.subtract(x.exp()?)
+        let (value, counters) = Counters::of(|| {
+            implicit(Outer::of(left()), |x| -> Result<Array, Exception> {
+                let square = x.multiply(&x)?;
+                square.add(x.negative()?)?.subtract(x.exp()?)
+            })
         });
-        let (value, counters) = Counters::of(|| f(Outer::of(left())));
         value.expect("runs");
         assert_eq!((counters.seen, counters.materialized, counters.materialized_bytes), (3, 2, 16));
     }

@@ -19,12 +19,8 @@ fn left_addmm(op: &AddMM, a: &Array, b: &Left, c: &Array) -> Result<Value> {
 
 fn layer() -> Explanation {
     let _scopes = with_handlers(Registry::new().with::<left_transpose>().with::<left_addmm>());
-    let f = |[x, w, b]: [Array; 3]| ops::addmm(&b, &x, w.t(), None, None);
-    explain(
-        f,
-        [ops::ones::<f32>(&[2, 3, 4]).expect("builds").into(), Left::of(&matrix(5, 4)), vector(&[0.0; 5]).into()],
-    )
-    .expect("runs")
+    let (x, w, b) = (ops::ones::<f32>(&[2, 3, 4]).expect("builds"), Left::of(&matrix(5, 4)), vector(&[0.0; 5]));
+    explain((x, w, b), |(x, w, b)| ops::addmm(&b, &x, w.t(), None, None)).expect("runs")
 }
 
 #[test]
@@ -67,16 +63,16 @@ fn it_is_data() {
 #[test]
 fn every_kind_of_taker_and_several_results_are_told() {
     let _scopes = without_handlers();
-    let f = |[x, y, z]: [Array; 3]| {
+    let args = (Outer::of(Left::of(&vector(&[7.0]))), Willing::of(&vector(&[1.0])), vector(&[2.0]));
+    let explanation = explain(args, |(x, y, z)| {
         let (quotient, rest) = ops::divmod(&x, Array::from_f32(3.0))?;
         Ok::<_, Exception>([quotient.add(&y)?, rest.exp()?, z, Array::from_f32(7.0)])
-    };
-    let args = [Outer::of(Left::of(&vector(&[7.0]))), Willing::of(&vector(&[1.0])), vector(&[2.0]).into()];
+    });
     expect_test::expect![[r"
         { lambda a:Outer(f32[1]) b:Willing(f32[1]) c:f32[1] .
             d:f32[1] e:f32[1] = div_mod a f32[1]   materialized
             f:f32[1]          = add d b            default of test.Willing
             g:f32[1]          = exp e
             in (f g c f32[]) }   3 ops, 1 handled, 2 materialized (8 B)"]]
-    .assert_eq(&explain(f, args).expect("runs").to_string());
+    .assert_eq(&explanation.expect("runs").to_string());
 }

@@ -143,7 +143,7 @@ fn a_class_of_primitives_has_one_handler_that_knows_what_is_made() {
     let _policy = Policy::Deny.scope();
     let calls: [Op; 3] = [|x| Ok(x.t()), |x| x.reshape(&[3, 2]), |x| ops::broadcast_to(x, &[4, 2, 3])];
     for f in calls {
-        let value = implicit(move |x: Array| f(&x))(double()).expect("is handled");
+        let value = implicit(double(), move |x| f(&x)).expect("is handled");
         let expected = f(&ops::multiply(matrix(2, 3), Array::from_f32(2.0)).expect("builds")).expect("builds");
         let _allow = Policy::Allow.scope();
         assert!(value.is_implicit());
@@ -213,10 +213,9 @@ fn product(_: &AddMM, _a: &Array, _b: &Double, _c: &Array) -> Result<Value> {
 fn the_operand_of_fewest_bytes_is_materialized_first() {
     let run = || {
         let _scopes = with_handlers(Registry::new().with::<product>());
-        let sum = |[x, w, c]: [Array; 3]| ops::addmm(&c, &x, &w, None, None);
         // `c` is as large as the result, and smaller than the weight.
-        let w = Double { half: matrix(64, 3) };
-        implicit(sum)([matrix(4, 64).into(), w.into(), Left::of(&matrix(4, 3))])
+        let (w, c) = (Double { half: matrix(64, 3) }, Left::of(&matrix(4, 3)));
+        implicit((matrix(4, 64), w, c), |(x, w, c)| ops::addmm(&c, &x, &w, None, None))
     };
     let (value, counters) = Counters::of(run);
     assert!(value.is_ok());
@@ -239,7 +238,7 @@ fn what_declined_is_told_with_its_reason_and_is_not_near() {
     let registry = || Registry::new().with::<shy_product>().with::<negate_twofold>();
     let explanation = {
         let _scopes = with_handlers(registry());
-        explain(matmul, args()).expect("runs")
+        explain(args(), matmul).expect("runs")
     };
     assert_eq!(explanation.equations[0].declined[0].reason, "only whole rows are taken");
     expect_test::expect![[r#"
@@ -249,7 +248,7 @@ fn what_declined_is_told_with_its_reason_and_is_not_near() {
             in (c) }   1 ops, 0 handled, 1 materialized (24 B)"#]]
     .assert_eq(&without_lines(&explanation.to_string()));
     let (_registry, _policy) = (std::sync::Arc::new(registry()).scope(), Policy::Deny.scope());
-    let denied = error(implicit(matmul)(args()));
+    let denied = error(implicit(args(), matmul));
     expect_test::expect![[r#"
         matmul of f32[4,2], Double(f32[2,3]) needs Double materialized, which the policy forbids
         declined: shy_product: only whole rows are taken
@@ -275,26 +274,26 @@ impl Materialize for Endless {
 
 #[handler]
 fn endless_astype(_: &AsType, x: &Endless) -> Result<Value> {
-    implicit(|x: Array| x.exp()?.as_dtype(Dtype::Float16))(x.clone().into())
+    implicit(x, |x| x.exp()?.as_dtype(Dtype::Float16))
 }
 
 #[handler]
 fn endless_exp(_: &Exp, x: &Endless) -> Result<Value> {
-    implicit(|x: Array| x.as_dtype(Dtype::Float16)?.as_dtype(Dtype::Float32))(x.clone().into())
+    implicit(x, |x| x.as_dtype(Dtype::Float16)?.as_dtype(Dtype::Float32))
 }
 
 #[test]
 fn handlers_that_call_each_other_without_end_are_an_error_that_names_them() {
     let _scopes = with_handlers(Registry::new().with::<endless_astype>().with::<endless_exp>());
     let endless = Endless { inner: vector(&[1.0]).into(), aval: aval(&[1]) };
-    let found = error(implicit(|x: Array| x.exp())(endless.clone().into()));
+    let found = error(implicit(&endless, |x| x.exp()));
     assert!(matches!(&found, Error::Cycle { handlers, .. } if handlers.len() == 2), "{found}");
     expect_test::expect![[r#"
         handlers call each other without end: endless_astype (crates/core/tests/it/families.rs:LINE), endless_exp (crates/core/tests/it/families.rs:LINE), for exp of Endless(f32[1])
         help: let one of them decline, or take apart what it is given before it dispatches again"#]]
     .assert_eq(&message(&found));
     // What comes after it is as if it had not been.
-    assert_eq!(dense(&implicit(|x: Array| x.abs())(endless.into()).expect("is materialized")), [0.0]);
+    assert_eq!(dense(&implicit(endless, |x| x.abs()).expect("is materialized")), [0.0]);
 }
 
 #[handler]
@@ -310,7 +309,7 @@ fn scaled_double(_: &Multiply, x: &Double, y: &Array) -> Result<Value> {
 #[test]
 fn an_error_of_mlx_inside_a_handler_names_the_handler() {
     let _scopes = with_handlers(Registry::new().with::<wrong_shapes>().with::<scaled_double>());
-    let found = error(implicit(|x: Array| Ok::<_, Error>(x.t()))(double()));
+    let found = error(implicit(double(), |x| Ok::<_, Error>(x.t())));
     assert!(matches!(&found, Error::Handler { handler, .. } if handler.name == "wrong_shapes"), "{found}");
     assert!(found.to_string().contains("which was given transpose[axes=(1,0)] of Double(f32[2,3])"), "{found}");
 }
@@ -318,12 +317,11 @@ fn an_error_of_mlx_inside_a_handler_names_the_handler() {
 #[test]
 fn printing_a_traced_array_is_the_error_of_evaluating_it() {
     let _scopes = with_handlers(Registry::new());
-    let printed = implicit(|x: Array| {
+    let printed = implicit(double(), |x| {
         let text = x.to_string();
         x.add(Array::from_f32(text.len() as f32))
     });
-    let mut printed = printed;
-    assert!(matches!(error(printed(double())), Error::EvalInTrace));
+    assert!(matches!(error(printed), Error::EvalInTrace));
 }
 
 #[test]

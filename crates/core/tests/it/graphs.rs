@@ -32,11 +32,11 @@ fn left(values: &[f32]) -> Value {
 #[test]
 fn a_primitive_with_several_results_is_emitted_again() {
     let _scopes = without_handlers();
-    let mut f = implicit(|[x, y]: [Array; 2]| -> Result<[Array; 3], Exception> {
+    let results = implicit((left(&[7.0, 9.0]), vector(&[2.0, 4.0])), |(x, y)| -> Result<[Array; 3], Exception> {
         let (quotient, rest) = ops::divmod(&x, &y)?;
         Ok([quotient.add(&rest)?, rest, quotient])
-    });
-    let results = f([left(&[7.0, 9.0]), vector(&[2.0, 4.0]).into()]).expect("runs");
+    })
+    .expect("runs");
     assert_eq!(results.each_ref().map(dense), [[4.0, 3.0], [1.0, 1.0], [3.0, 2.0]]);
 }
 
@@ -44,8 +44,8 @@ fn a_primitive_with_several_results_is_emitted_again() {
 fn siblings_are_rewired_also_when_only_one_is_used() {
     let _scopes = without_handlers();
     for part in 0..3 {
-        let mut f = implicit(|x: Array| Ok::<_, Exception>(ops::split_equal(&x, 3, 1)?[part].clone()));
-        let value = f(Left::of(&matrix(2, 3))).expect("runs");
+        let f = |x| Ok::<_, Exception>(ops::split_equal(&x, 3, 1)?[part].clone());
+        let value = implicit(Left::of(&matrix(2, 3)), f).expect("runs");
         assert_eq!(dense(&value), [1.0, 4.0].map(|first| first + part as f32));
     }
 }
@@ -60,7 +60,7 @@ fn a_handler_gives_several_results_some_of_them_implicit() {
     let args = || vec![left(&[7.0, 9.0]), vector(&[2.0, 4.0]).into()];
     assert_eq!(takers(registry(), f, args()).expect("runs"), ["divmod_left", "negate_left", "dense"]);
     let _scopes = with_handlers(registry());
-    let results = implicit(f)(args()).expect("runs");
+    let results = implicit(args(), f).expect("runs");
     assert_eq!(numbers(&results[0].downcast::<Left>().expect("implicit").array), [-3.0, -2.0]);
     assert_eq!(dense(&results[1]), [-1.0, -1.0]);
 }
@@ -68,16 +68,14 @@ fn a_handler_gives_several_results_some_of_them_implicit() {
 #[test]
 fn a_handler_of_a_split_gives_every_part() {
     let _scopes = with_handlers(Registry::new().with::<split_left>());
-    let mut f = implicit(|x: Array| ops::split_at_indices(&x, &[1], 1));
-    let parts = f(Left::of(&matrix(2, 3))).expect("runs");
+    let parts = implicit(Left::of(&matrix(2, 3)), |x| ops::split_at_indices(&x, &[1], 1)).expect("runs");
     let numbers = parts.iter().map(|part| numbers(&part.downcast::<Left>().expect("implicit").array));
     assert_eq!(numbers.collect::<Vec<_>>(), [vec![1.0, 4.0], vec![2.0, 3.0, 5.0, 6.0]]);
 }
 
 #[test]
 fn an_argument_that_is_returned_stays_what_it_was() {
-    let mut f = implicit(|(x, y): (Array, Array)| Ok::<_, Exception>((y, x)));
-    let (y, x) = f((left(&[1.0]), vector(&[2.0]).into())).expect("runs");
+    let (y, x) = implicit((left(&[1.0]), vector(&[2.0])), |(x, y)| Ok::<_, Exception>((y, x))).expect("runs");
     assert!(x.downcast::<Left>().is_some());
     assert_eq!(dense(&y), [2.0]);
 }
@@ -85,43 +83,41 @@ fn an_argument_that_is_returned_stays_what_it_was() {
 #[test]
 fn an_argument_may_be_returned_twice_and_results_may_repeat() {
     let _scopes = without_handlers();
-    let mut f = implicit(|x: Array| {
+    let [x, y, again, same] = implicit(left(&[1.0]), |x| {
         let y = x.negative()?;
         Ok::<_, Exception>([x.clone(), y.clone(), x, y])
-    });
-    let [x, y, again, same] = f(left(&[1.0])).expect("runs");
+    })
+    .expect("runs");
     assert!(x.downcast::<Left>().is_some() && again.downcast::<Left>().is_some());
     assert_eq!((dense(&y), dense(&same)), (vec![-1.0], vec![-1.0]));
 }
 
 #[test]
 fn unused_arguments_and_no_results_are_no_errors() {
-    let mut f = implicit(|[_, y, _]: [Array; 3]| y.negative());
-    let args = [left(&[1.0]), vector(&[2.0]).into(), Outer::of(left(&[3.0]))];
-    let (value, counters) = Counters::of(|| f(args));
+    let args = (left(&[1.0]), vector(&[2.0]), Outer::of(left(&[3.0])));
+    let (value, counters) = Counters::of(|| implicit(args, |(_, y, _)| y.negative()));
     assert_eq!(dense(&value.expect("runs")), [-2.0]);
     assert_eq!(counters, Counters::default());
-    let mut f = implicit(|_: Vec<Array>| Ok::<Vec<Array>, Exception>(vec![]));
-    assert!(f(vec![left(&[1.0])]).expect("runs").is_empty());
+    assert!(implicit(vec![left(&[1.0])], |_| Ok::<Vec<Array>, Exception>(vec![])).expect("runs").is_empty());
 }
 
 #[test]
 fn one_array_may_be_both_operands_and_several_arguments() {
     let _scopes = without_handlers();
-    let mut f = implicit(|[x, y]: [Array; 2]| x.add(&x)?.multiply(&y));
     let x = left(&[1.0, 2.0]);
-    assert_eq!(dense(&f([x.clone(), x]).expect("runs")), [2.0, 8.0]);
+    assert_eq!(dense(&implicit((&x, &x), |(x, y)| x.add(&x)?.multiply(&y)).expect("runs")), [2.0, 8.0]);
 }
 
 #[test]
 fn nodes_on_constants_are_not_touched() {
     let captured = vector(&[1.0, 2.0]);
     let _scopes = without_handlers();
-    let mut f = implicit(|x: Array| {
-        let constant = captured.exp()?.log()?;
-        x.add(constant.add(&captured)?)
+    let (value, counters) = Counters::of(|| {
+        implicit(left(&[10.0, 20.0]), |x| {
+            let constant = captured.exp()?.log()?;
+            x.add(constant.add(&captured)?)
+        })
     });
-    let (value, counters) = Counters::of(|| f(left(&[10.0, 20.0])));
     assert_eq!(counters.seen, 1);
     assert_eq!(dense(&value.expect("runs")), [12.0, 24.0]);
 }
@@ -129,26 +125,27 @@ fn nodes_on_constants_are_not_touched() {
 #[test]
 fn a_function_may_be_called_again() {
     let _scopes = without_handlers();
-    let mut f = implicit(|x: Array| x.negative());
+    let f = |x: Array| x.negative();
     for number in [1.0, 2.0, 3.0] {
-        assert_eq!(dense(&f(left(&[number])).expect("runs")), [-number]);
+        assert_eq!(dense(&implicit(left(&[number]), f).expect("runs")), [-number]);
     }
-    assert_eq!(dense(&f(vector(&[4.0]).into()).expect("runs")), [-4.0]);
+    assert_eq!(dense(&implicit(vector(&[4.0]), f).expect("runs")), [-4.0]);
 }
 
 #[test]
 fn a_chain_of_a_hundred_thousand_nodes_is_neither_recursion_nor_wrong() {
     let _scopes = without_handlers();
     let one = vector(&[1.0]);
-    let mut f = implicit(|[x, y]: [Array; 2]| {
-        let mut sum = x;
-        for i in 0..100_000 {
-            // Every node sees the implicit operand in one half of the chain, and none of them in the other.
-            sum = sum.add(if i % 2 == 0 { &y } else { &one })?;
-        }
-        Ok::<_, Exception>(sum)
+    let (value, counters) = Counters::of(|| {
+        implicit((left(&[0.5]), left(&[2.0])), |(x, y)| {
+            let mut sum = x;
+            for i in 0..100_000 {
+                // Every node sees the implicit operand in one half of the chain, and none of them in the other.
+                sum = sum.add(if i % 2 == 0 { &y } else { &one })?;
+            }
+            Ok::<_, Exception>(sum)
+        })
     });
-    let (value, counters) = Counters::of(|| f([left(&[0.5]), left(&[2.0])]));
     assert_eq!(dense(&value.expect("runs")), [150_000.5]);
     assert_eq!((counters.seen, counters.materialized), (50_000, 2));
 }
@@ -156,8 +153,8 @@ fn a_chain_of_a_hundred_thousand_nodes_is_neither_recursion_nor_wrong() {
 #[test]
 fn a_chain_on_which_every_node_is_handled_is_as_deep() {
     let _scopes = with_handlers(Registry::new().with::<negate_left>());
-    let mut f = implicit(|x: Array| (0..100_001).try_fold(x, |x, _| x.negative()));
-    let (value, counters) = Counters::of(|| f(left(&[3.0])).expect("runs"));
+    let (value, counters) =
+        Counters::of(|| implicit(left(&[3.0]), |x| (0..100_001).try_fold(x, |x, _| x.negative())).expect("runs"));
     assert_eq!((counters.seen, counters.handled), (100_001, 100_001));
     assert_eq!(numbers(&value.downcast::<Left>().expect("implicit").array), [-3.0]);
 }
@@ -165,16 +162,17 @@ fn a_chain_on_which_every_node_is_handled_is_as_deep() {
 #[test]
 fn a_graph_that_is_wide_and_shared_is_walked_once() {
     let _scopes = without_handlers();
-    let mut f = implicit(|x: Array| {
-        let parts = (0..1000).map(|i| x.multiply(Array::from_f32(i as f32))).collect::<Result<Vec<_>, _>>()?;
-        let mut total = ops::stack(&parts, 0)?.sum_axis(0, None)?;
-        for _ in 0..60 {
-            // As a tree this has 2^60 leaves.
-            total = total.add(&total)?.multiply(Array::from_f32(0.5))?;
-        }
-        Ok::<_, Exception>(total)
+    let (value, counters) = Counters::of(|| {
+        implicit(left(&[1.0, 2.0]), |x| {
+            let parts = (0..1000).map(|i| x.multiply(Array::from_f32(i as f32))).collect::<Result<Vec<_>, _>>()?;
+            let mut total = ops::stack(&parts, 0)?.sum_axis(0, None)?;
+            for _ in 0..60 {
+                // As a tree this has 2^60 leaves.
+                total = total.add(&total)?.multiply(Array::from_f32(0.5))?;
+            }
+            Ok::<_, Exception>(total)
+        })
     });
-    let (value, counters) = Counters::of(|| f(left(&[1.0, 2.0])));
     assert_eq!(dense(&value.expect("runs")), [499_500.0, 999_000.0]);
     assert_eq!((counters.seen, counters.materialized), (1000, 1));
 }

@@ -3,6 +3,7 @@
 extern crate tacit_core as tacit;
 
 mod approx;
+mod arguments;
 mod check;
 mod compiling;
 mod compiling_traps;

@@ -63,12 +63,12 @@ fn left() -> Value {
 }
 
 fn negated(value: Value) -> Result<Value> {
-    implicit(|x: Array| x.negative())(value)
+    implicit(value, |x| x.negative())
 }
 
 #[test]
 fn mlx_refuses() {
-    let outcome = implicit(|[x, y]: [Array; 2]| x.add(y))([left(), vector(&[1.0, 2.0, 3.0]).into()]);
+    let outcome = implicit((left(), vector(&[1.0, 2.0, 3.0])), |(x, y)| x.add(y));
     said(&expect!["mlx: [broadcast_shapes] Shapes (2) and (3) cannot be broadcast."], &error(outcome));
 }
 
@@ -88,15 +88,14 @@ fn a_lazy_array_is_used_on_another_thread() {
 fn a_placeholder_is_kept() {
     let _scopes = without_handlers();
     let kept = RefCell::new(Vec::new());
-    let mut f = implicit(|[x, y]: [Array; 2]| {
-        kept.borrow_mut().push(x.clone());
-        x.add(y)
-    });
     said(
         &expect![[r"
         1 placeholder of the trace outlived it: the function keeps an array that was computed from f32[2]
         help: return the array from the function instead of storing it, or store a copy made outside `implicit`"]],
-        &error(f([left(), left()])),
+        &error(implicit((left(), left()), |(x, y)| {
+            kept.borrow_mut().push(x.clone());
+            x.add(y)
+        })),
     );
     assert!(kept.borrow()[0].eval().is_err(), "it has no data and never will");
 }
@@ -105,15 +104,14 @@ fn a_placeholder_is_kept() {
 fn two_placeholders_are_kept() {
     let _scopes = without_handlers();
     let kept = RefCell::new(None);
-    let mut f = implicit(|[x, y]: [Array; 2]| {
-        *kept.borrow_mut() = Some(x.exp()?.add(y.exp()?)?);
-        x.add(y)
-    });
     said(
         &expect![[r"
         2 placeholders of the trace outlived it: the function keeps an array that was computed from f32[2] or f32[1,2]
         help: return the array from the function instead of storing it, or store a copy made outside `implicit`"]],
-        &error(f([left(), Left::of(&matrix(1, 2))])),
+        &error(implicit((left(), Left::of(&matrix(1, 2))), |(x, y)| {
+            *kept.borrow_mut() = Some(x.exp()?.add(y.exp()?)?);
+            x.add(y)
+        })),
     );
 }
 
@@ -124,22 +122,22 @@ fn an_eval_in_a_trace() {
         x.negative()?.eval()?;
         Ok::<_, Exception>(x)
     };
-    messages.insert(message(&error(implicit(f)(left()))));
+    messages.insert(message(&error(implicit(left(), f))));
     let f = |x: Array| {
         x.sum(None)?.try_item_exact::<f32>().map_err(|error| Exception::custom(error.to_string()))?;
         Ok::<_, Exception>(x)
     };
-    messages.insert(message(&error(implicit(f)(left()))));
+    messages.insert(message(&error(implicit(left(), f))));
     let f = |x: Array| {
         let _ = x.negative()?.as_slice::<f32>().len();
         Ok::<_, Exception>(x)
     };
-    messages.insert(message(&error(implicit(f)(left()))));
+    messages.insert(message(&error(implicit(left(), f))));
     let f = |x: Array| {
         let _ = x.sum(None)?.item_exact::<f32>();
         Ok::<_, Exception>(x)
     };
-    messages.insert(message(&error(implicit(f)(left()))));
+    messages.insert(message(&error(implicit(left(), f))));
     let messages: Vec<String> = messages.into_iter().collect();
     expect![[r"
         an array of a traced function is evaluated, and it has no data
@@ -159,14 +157,14 @@ fn an_eval_in_a_transform_in_a_trace() {
         &expect![[r"
         an array of a traced function is evaluated, and it has no data
         help: move `eval`, `item` and `as_slice` out of the function, and return its arrays instead of keeping them"]],
-        &error(implicit(f)(left())),
+        &error(implicit(left(), f)),
     );
 }
 
 #[test]
 fn another_panic_goes_on() {
     let panicked = std::panic::catch_unwind(|| {
-        let _ = implicit(|_: Array| -> Result<Array> { panic!("the function's own") })(left());
+        let _ = implicit(left(), |_| -> Result<Array> { panic!("the function's own") });
     });
     let payload = panicked.expect_err("it panics");
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"the function's own"));
@@ -194,7 +192,7 @@ fn handlers_are_ambiguous() {
         &found,
     );
     let _scopes = with_handlers(registry);
-    let outcome = implicit(|[x, y]: [Array; 2]| x.subtract(y))([left(), Right::of(&vector(&[1.0, 2.0]))]);
+    let outcome = implicit((left(), Right::of(&vector(&[1.0, 2.0]))), |(x, y)| x.subtract(y));
     said(
         &expect![[r"
         handlers left_any (crates/core/tests/it/messages.rs:LINE) and any_right (crates/core/tests/it/messages.rs:LINE) match subtract of Left(f32[2]), Right(f32[2]) equally well
@@ -222,7 +220,7 @@ fn two_types_have_a_default() {
         &expect![[r"
         both test.Willing and test.Eager have a default handler for add of Willing(f32[1]), Eager(f32[1])
         help: write a handler for this primitive and these two types"]],
-        &error(implicit(|[x, y]: [Array; 2]| x.add(y))(args)),
+        &error(implicit(args, |[x, y]| x.add(y))),
     );
 }
 
@@ -231,7 +229,7 @@ fn a_materialization_is_denied() {
     let registry =
         Registry::new().with::<add_implicit>().with::<transpose_left>().with::<too_short>().with::<matmul_left>();
     let (_registry, _policy) = (Arc::new(registry).scope(), Policy::Deny.scope());
-    let outcome = implicit(|[x, w]: [Array; 2]| x.matmul(w))([Left::of(&matrix(2, 3)), matrix(3, 2).into()]);
+    let outcome = implicit((Left::of(&matrix(2, 3)), matrix(3, 2)), |(x, w)| x.matmul(w));
     said(
         &expect![[r"
         matmul of Left(f32[2,3]), f32[3,2] needs Left materialized, which the policy forbids
@@ -252,7 +250,7 @@ fn a_materialization_is_denied() {
 #[test]
 fn a_materialization_is_denied_and_nothing_is_near() {
     let (_registry, _policy) = (Arc::new(Registry::new()).scope(), Policy::Deny.scope());
-    let outcome = implicit(|[x, y]: [Array; 2]| x.multiply(y))([left(), Right::of(&vector(&[1.0, 2.0]))]);
+    let outcome = implicit((left(), Right::of(&vector(&[1.0, 2.0]))), |(x, y)| x.multiply(y));
     said(
         &expect![[r#"
             multiply of Left(f32[2]), Right(f32[2]) needs Left materialized, which the policy forbids
@@ -419,8 +417,7 @@ fn an_argument_is_invalid() {
         help: match on `Primitive::name` first"]],
         &error(negated(left())),
     );
-    let mut f = implicit(|x: Vec<Array>| Ok::<_, Exception>(x));
-    let results: Vec<Value> = f(vec![left(), left()]).expect("runs");
+    let results: Vec<Value> = implicit(vec![left(), left()], Ok::<_, Exception>).expect("runs");
     let children = Outer::of(left());
     let Value::Implicit(outer) = &children else { panic!("it is implicit") };
     said(
@@ -451,7 +448,7 @@ impl From<Own> for Error {
 
 #[test]
 fn the_function_fails_with_an_error_of_its_own() {
-    let error = error(implicit(|_: Array| Err::<Array, Own>(Own))(left()));
+    let error = error(implicit(left(), |_| Err::<Array, Own>(Own)));
     said(&expect!["the function's own error"], &error);
     let Error::Function(own) = error else { panic!("{error}") };
     assert!(own.is::<Own>());

@@ -3,7 +3,6 @@
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mlx_rs::Array;
 use tacit::kernel::{Fallback, permit_dense};
 use tacit::{Counters, Error, POLICY_VARIABLE, Policy, Registry, implicit};
 use tracing::field::{Field, Visit};
@@ -53,8 +52,10 @@ impl Subscriber for Log {
 }
 
 fn use_both() {
-    let mut f = implicit(|[x, y]: [Array; 2]| x.add(&x)?.add(&y)?.add(&x)?.multiply(y.negative()?));
-    f([Left::of(&vector(&[1.0])), Right::of(&vector(&[2.0]))]).expect("runs");
+    implicit((Left::of(&vector(&[1.0])), Right::of(&vector(&[2.0]))), |(x, y)| {
+        x.add(&x)?.add(&y)?.add(&x)?.multiply(y.negative()?)
+    })
+    .expect("runs");
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn allow_and_deny_say_nothing() {
         let _policy = Policy::Allow.scope();
         use_both();
         let _policy = Policy::Deny.scope();
-        error(implicit(|x: Array| x.negative())(Left::of(&vector(&[1.0]))));
+        error(implicit(Left::of(&vector(&[1.0])), |x| x.negative()));
     });
     assert_eq!(log.lines(), [""; 0]);
 }
@@ -87,8 +88,7 @@ fn allow_and_deny_say_nothing() {
 #[test]
 fn deny_is_an_error_before_anything_is_built() {
     let (_registry, _policy) = (Arc::new(Registry::new()).scope(), Policy::Deny.scope());
-    let mut f = implicit(|x: Array| x.negative());
-    let (outcome, counters) = Counters::of(|| f(Left::of(&vector(&[1.0]))));
+    let (outcome, counters) = Counters::of(|| implicit(Left::of(&vector(&[1.0])), |x| x.negative()));
     assert!(matches!(error(outcome), Error::MaterializationDenied { .. }));
     assert_eq!((counters.seen, counters.materialized), (1, 0));
 }
@@ -137,7 +137,7 @@ fn guards_nest_and_give_back_what_was_in_force() {
         let _inner = Policy::Allow.scope();
         assert_eq!(Policy::current(), Policy::Allow);
         let _registry = Arc::new(Registry::new()).scope();
-        let value = implicit(|x: Array| x.negative())(Left::of(&vector(&[1.0]))).expect("allowed");
+        let value = implicit(Left::of(&vector(&[1.0])), |x| x.negative()).expect("allowed");
         assert_eq!(dense(&value), [-1.0]);
     }
     assert_eq!(Policy::current(), Policy::Deny);

@@ -22,8 +22,7 @@ fn negate_left(_: &Negative, x: &Left) -> Result<Value> {
 /// Opens the next layer of interception.
 #[handler]
 fn add_right(_: &Add, x: &Right, y: &Value) -> Result<Value> {
-    let mut twice = implicit(|[x, y]: [Array; 2]| x.negative()?.add(y)?.negative());
-    twice([Left::of(&x.array), y.clone()])
+    implicit((Left::of(&x.array), y), |(x, y)| x.negative()?.add(y)?.negative())
 }
 
 fn left() -> Value {
@@ -34,8 +33,7 @@ fn left() -> Value {
 fn a_primitive_applied_by_a_handler_goes_to_the_handler_of_the_inner_type() {
     let _scopes = with_handlers(Registry::new().with::<through>().with::<negate_left>());
     let _policy = Policy::Deny.scope();
-    let mut f = implicit(|x: Array| x.negative());
-    let (value, counters) = Counters::of(|| f(Outer::of(Outer::of(left()))).expect("runs"));
+    let (value, counters) = Counters::of(|| implicit(Outer::of(Outer::of(left())), |x| x.negative()).expect("runs"));
     assert_eq!(numbers(&value.downcast::<Left>().expect("implicit").array), [-1.0, -2.0]);
     assert_eq!((counters.seen, counters.handled, counters.materialized), (3, 3, 0));
 }
@@ -43,10 +41,9 @@ fn a_primitive_applied_by_a_handler_goes_to_the_handler_of_the_inner_type() {
 #[test]
 fn a_primitive_applied_to_what_nobody_takes_is_materialized_by_the_same_rules() {
     let _scopes = with_handlers(Registry::new().with::<through>());
-    let mut f = implicit(|[x, y]: [Array; 2]| x.add(y));
-    let mut run = |policy: Policy| {
+    let run = |policy: Policy| {
         let _policy = policy.scope();
-        f([Outer::of(left()), Right::of(&vector(&[10.0, 20.0]))])
+        implicit((Outer::of(left()), Right::of(&vector(&[10.0, 20.0]))), |(x, y)| x.add(y))
     };
     assert_eq!(dense(&run(Policy::Allow).expect("runs")), [11.0, 22.0]);
     assert!(matches!(error(run(Policy::Deny)), Error::MaterializationDenied { .. }));
@@ -55,31 +52,30 @@ fn a_primitive_applied_to_what_nobody_takes_is_materialized_by_the_same_rules() 
 #[test]
 fn a_handler_opens_the_next_layer() {
     let _scopes = with_handlers(Registry::new().with::<add_right>().with::<negate_left>());
-    let mut f = implicit(|[x, y]: [Array; 2]| x.add(y));
-    let value = f([Right::of(&vector(&[1.0, 2.0])), left()]).expect("runs");
+    let value = implicit((Right::of(&vector(&[1.0, 2.0])), left()), |(x, y)| x.add(y)).expect("runs");
     assert_eq!(dense(&value), [0.0, 0.0]);
 }
 
 #[test]
 fn implicit_inside_implicit_sees_the_arrays_of_the_outer_one() {
     let _scopes = with_handlers(Registry::new().with::<negate_left>());
-    let mut f = implicit(|x: Array| -> Result<Array> {
-        let inner = implicit(|[x, y]: [Array; 2]| x.add(y.negative()?))([(&x).into(), left()])?;
+    let value = implicit(Left::of(&vector(&[10.0, 20.0])), |x| -> Result<Array> {
+        let inner = implicit((&x, left()), |(x, y)| x.add(y.negative()?))?;
         Ok(inner.dense()?.negative()?)
-    });
-    let value = f(Left::of(&vector(&[10.0, 20.0]))).expect("runs");
+    })
+    .expect("runs");
     assert_eq!(dense(&value), [-9.0, -18.0]);
 }
 
 #[test]
 fn an_implicit_result_of_the_inner_one_may_be_used_in_the_outer_one() {
     let _scopes = with_handlers(Registry::new().with::<negate_left>());
-    let mut f = implicit(|x: Array| -> Result<Array> {
-        let negated = implicit(|y: Array| y.negative())(Left::of(&x.exp()?))?;
+    let value = implicit(Left::of(&vector(&[0.0])), |x| -> Result<Array> {
+        let negated = implicit(Left::of(&x.exp()?), |y| y.negative())?;
         assert!(negated.is_implicit());
-        implicit(|y: Array| y.abs())(negated)?.dense()
+        implicit(negated, |y| y.abs())?.dense()
     });
-    assert_eq!(dense(&f(Left::of(&vector(&[0.0]))).expect("runs")), [1.0]);
+    assert_eq!(dense(&value.expect("runs")), [1.0]);
 }
 
 #[test]

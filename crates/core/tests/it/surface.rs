@@ -75,8 +75,8 @@ fn gradients_through_an_opaque_operand_equal_the_dense_ones() {
                     let hide = |(value, array): (&Value, &Array)| {
                         if value.is_implicit() { Opaque::new(array.clone()).into() } else { array.into() }
                     };
-                    let values = values.iter().zip(operands).map(hide).collect();
-                    implicit(|arrays: Vec<Array>| op.loss(&arrays))(values)?.dense()
+                    let values: Vec<Value> = values.iter().zip(operands).map(hide).collect();
+                    implicit(values, |arrays| op.loss(&arrays))?.dense()
                 })?;
                 same_bits(&format!("the gradient of operand {primal} with {which} hidden"), &found, &expected)?;
                 gradients += 1;
@@ -133,7 +133,7 @@ fn operands(op: &Op) -> Result<Vec<Array>> {
 }
 
 fn on_values(op: &Op, values: Vec<Value>) -> Result<Vec<Value>> {
-    implicit(|arrays: Vec<Array>| (op.run)(&arrays))(values)
+    implicit(values, |arrays| (op.run)(&arrays))
 }
 
 /// The operands with one of them replaced.
@@ -152,7 +152,7 @@ fn choices(operands: &[Array]) -> Vec<(String, Vec<Value>)> {
 fn first_materialized(op: &Op, operands: &[Array], position: usize) -> Result<String> {
     let _policy = Policy::Allow.scope();
     let hidden = only(operands, position, |array| Opaque::new(array.clone()).into());
-    let explanation = explain(|arrays: Vec<Array>| (op.run)(&arrays), hidden)?;
+    let explanation = explain(hidden, |arrays| (op.run)(&arrays))?;
     let mut equations = explanation.equations.into_iter();
     let first = equations.find(|equation| equation.taker == Taker::Materialized);
     Ok(first.ok_or_else(|| problem(format!("no primitive materializes operand {position}")))?.primitive)

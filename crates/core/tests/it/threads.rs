@@ -21,14 +21,14 @@ fn two_threads_trace_at_once() {
         let (registry, barrier) = (Arc::clone(&registry), Arc::clone(&barrier));
         move || {
             let (_registry, _policy) = (registry.scope(), Policy::Allow.scope());
-            let mut f = implicit(|[x, y]: [Array; 2]| {
-                barrier.wait();
-                x.negative()?.add(y.exp()?)?.add(&x)
-            });
             let ((), counters) = Counters::of(|| {
                 for i in 0..50 {
-                    let value = f([Left::of(&vector(&[first + i as f32])), Left::of(&vector(&[0.0]))]).expect("runs");
-                    assert_eq!(dense(&value), [1.0]);
+                    let args = [first + i as f32, 0.0].map(|number| Left::of(&vector(&[number])));
+                    let value = implicit(args, |[x, y]| {
+                        barrier.wait();
+                        x.negative()?.add(y.exp()?)?.add(&x)
+                    });
+                    assert_eq!(dense(&value.expect("runs")), [1.0]);
                 }
             });
             counters
@@ -58,7 +58,7 @@ fn an_implicit_array_of_evaluated_children_goes_to_another_thread() {
     let value = Left::of(&vector(&[1.0, 2.0]));
     let made = thread::spawn(move || {
         let _policy = Policy::Allow.scope();
-        dense(&implicit(|x: Array| x.exp()?.log())(value).expect("runs")).len()
+        dense(&implicit(value, |x| x.exp()?.log()).expect("runs")).len()
     });
     assert_eq!(made.join().expect("it does not panic"), 2);
 }

@@ -29,8 +29,7 @@ fn registry() -> Registry {
 
 /// `sum(w * x * x)`, with an implicit `w`.
 fn weighted(w: &Array, x: &Array) -> Result<Array> {
-    let mut f = implicit(|[w, x]: [Array; 2]| w.multiply(x.square()?)?.sum(None));
-    f([Left::of(w), x.into()])?.dense()
+    implicit((Left::of(w), x), |(w, x)| w.multiply(x.square()?)?.sum(None))?.dense()
 }
 
 #[test]
@@ -119,11 +118,12 @@ fn grad_inside_compile_and_grad_of_compile() {
 fn grad_inside_implicit_is_intercepted_in_both_passes() {
     let _scopes = with_handlers(registry());
     let _deny = Policy::Deny.scope();
-    let mut gradient = implicit(|[w, x]: [Array; 2]| {
-        let mut gradient = grad(move |x: &Array| w.multiply(x)?.sum(None));
-        gradient(&x)
+    let (value, counters) = Counters::of(|| {
+        implicit((Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 1.0])), |(w, x)| {
+            let mut gradient = grad(move |x: &Array| w.multiply(x)?.sum(None));
+            gradient(&x)
+        })
     });
-    let (value, counters) = Counters::of(|| gradient([Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 1.0]).into()]));
     assert_eq!(dense(&value.expect("runs")), [2.0, 3.0]);
     assert!(counters.handled >= 1, "{counters:?}");
 }
@@ -131,13 +131,13 @@ fn grad_inside_implicit_is_intercepted_in_both_passes() {
 #[test]
 fn compile_inside_implicit() {
     let _scopes = without_handlers();
-    let mut f = implicit(|[w, x]: [Array; 2]| {
-        let mut compiled =
-            compile(|(w, x): (&Array, &Array)| -> Result<Array, Exception> { w.multiply(x)?.exp()?.log() }, None);
-        compiled((&w, &x))?.add(&x)
-    });
     for number in [1.0, 2.0] {
-        let value = f([Outer::of(Left::of(&vector(&[number]))), vector(&[0.0]).into()]).expect("runs");
+        let value = implicit((Outer::of(Left::of(&vector(&[number]))), vector(&[0.0])), |(w, x)| {
+            let mut compiled =
+                compile(|(w, x): (&Array, &Array)| -> Result<Array, Exception> { w.multiply(x)?.exp()?.log() }, None);
+            compiled((&w, &x))?.add(&x)
+        })
+        .expect("runs");
         assert_eq!(dense(&value), [0.0]);
     }
 }
@@ -151,7 +151,7 @@ impl Differentiable for Tenfold {
     }
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
-        let product = implicit(|[x, w]: [Array; 2]| x.matmul(w))([(&args[0]).into(), self.0.clone()])?;
+        let product = implicit((&args[0], &self.0), |(x, w)| x.matmul(w))?;
         Ok(vec![product.dense()?])
     }
 
@@ -203,7 +203,6 @@ fn a_trace_that_fails_inside_compile_can_be_tried_again() {
 
 #[test]
 fn an_mlx_error_inside_keeps_its_words() {
-    let mut f = implicit(|[x, y]: [Array; 2]| ops::matmul(&x, &y));
-    let error = error(f([Left::of(&matrix(2, 3)), matrix(2, 3).into()]));
+    let error = error(implicit((Left::of(&matrix(2, 3)), matrix(2, 3)), |(x, y)| ops::matmul(&x, &y)));
     assert!(matches!(&error, Error::Mlx(text) if text.contains("[matmul]")), "{error}");
 }

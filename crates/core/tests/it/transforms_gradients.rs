@@ -231,11 +231,12 @@ fn an_outer_gradient_sees_the_inner_value() {
 fn inside_implicit_both_passes_are_intercepted() {
     let _scopes = with_handlers(registry());
     let _deny = Policy::Deny.scope();
-    let mut inside = implicit(|[w, x]: [Array; 2]| -> Result<Array> {
-        let mut gradient = grad_wrt([1], |(w, x): (Array, Array)| w.multiply(x)?.sum(None));
-        Ok(gradient((w.into(), x.into()))?.1.array()?.clone())
+    let (outcome, counters) = Counters::of(|| {
+        implicit((Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 1.0])), |(w, x)| -> Result<Array> {
+            let mut gradient = grad_wrt([1], |(w, x): (Array, Array)| w.multiply(x)?.sum(None));
+            Ok(gradient((w.into(), x.into()))?.1.array()?.clone())
+        })
     });
-    let (outcome, counters) = Counters::of(|| inside([Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 1.0]).into()]));
     assert_eq!(numbers(&outcome.expect("runs").dense().expect("dense")), [2.0, 3.0]);
     assert!(counters.handled >= 1, "{counters:?}");
 }

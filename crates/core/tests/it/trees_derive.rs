@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use expect_test::expect;
 use mlx_rs::Array;
 use tacit::tree::{self, Foreign, Leaf, Open};
-use tacit::{Result, Tree, Value, explain, implicit};
+use tacit::{Arguments, Result, Tree, Value, explain, implicit};
 
 use crate::trees::{a, def, difference, hash, leaves, number, paths};
 use crate::types::{Left, Outer, dense, numbers, vector, without_handlers};
@@ -208,12 +208,15 @@ fn an_assignment_reaches_what_is_no_part_of_the_tree() {
     /// Keeps what it had.
     #[derive(Debug, PartialEq)]
     struct Counting(Vec<f32>);
-    impl Tree for Counting {
-        type With<L: Leaf> = L::Fixed<Self>;
+    impl Arguments for Counting {
+        type Arrays = Self;
         fn flatten<'a>(&'a self, visitor: &mut dyn tree::Visitor<'a>) -> Result<()> {
             visitor.made(a().into());
             Ok(())
         }
+    }
+    impl Tree for Counting {
+        type With<L: Leaf> = L::Fixed<Self>;
         fn unflatten(reader: &mut tree::Reader<'_>) -> Result<Self> {
             Ok(Self(vec![number(&reader.array()?)]))
         }
@@ -245,8 +248,14 @@ fn an_assignment_reaches_what_is_no_part_of_the_tree() {
 #[test]
 fn a_function_of_structs_takes_them_with_implicit_leaves() {
     let _scopes = without_handlers();
-    let mut forward = implicit(|(rule, params, x): (Rule, Params, Array)| -> Result<Params> {
-        let mut params = params;
+    let of = |value: f32, bias| Layer { weight: Outer::of(Left::of(&vector(&[value]))), bias, transposed: true };
+    let params = Params {
+        name: "two".to_owned(),
+        layers: vec![of(2.0, None), of(3.0, Some(Left::of(&vector(&[5.0]))))],
+        heads: [Left::of(&a()), a().into()],
+    };
+    let rule = Rule::Scaled(Left::of(&vector(&[10.0])), 2);
+    let made = implicit((rule, params, vector(&[4.0])), |(rule, mut params, x)| -> Result<Params> {
         for layer in &mut params.layers {
             layer.weight = layer.weight.multiply(&x)?;
             if let (Some(bias), Rule::Scaled(by, times)) = (&mut layer.bias, &rule) {
@@ -255,14 +264,7 @@ fn a_function_of_structs_takes_them_with_implicit_leaves() {
         }
         Ok(params)
     });
-    let of = |value: f32, bias| Layer { weight: Outer::of(Left::of(&vector(&[value]))), bias, transposed: true };
-    let params = Params {
-        name: "two".to_owned(),
-        layers: vec![of(2.0, None), of(3.0, Some(Left::of(&vector(&[5.0]))))],
-        heads: [Left::of(&a()), a().into()],
-    };
-    let made: Params<Value> =
-        forward((Rule::Scaled(Left::of(&vector(&[10.0])), 2), params, vector(&[4.0]).into())).expect("runs");
+    let made = made.expect("runs");
     assert_eq!((&*made.name, made.layers[0].transposed), ("two", true));
     assert_eq!((dense(&made.layers[0].weight), dense(&made.layers[1].weight)), (vec![8.0], vec![12.0]));
     assert_eq!(dense(made.layers[1].bias.as_ref().expect("has one")), [100.0]);
@@ -273,7 +275,7 @@ fn a_function_of_structs_takes_them_with_implicit_leaves() {
 fn an_explanation_takes_structs_too() {
     let _scopes = without_handlers();
     let layer = Layer { weight: Left::of(&a()), bias: Some(a().into()), transposed: false };
-    let explanation = explain(|layer: Layer| layer.weight.add(layer.bias.as_ref().unwrap_or(&layer.weight)), layer);
+    let explanation = explain(layer, |layer| layer.weight.add(layer.bias.as_ref().unwrap_or(&layer.weight)));
     let explanation = explanation.expect("runs");
     assert_eq!(explanation.inputs.iter().map(|input| &*input.form).collect::<Vec<_>>(), ["Left(f32[1])", "f32[1]"]);
     assert_eq!(explanation.equations.len(), 1);

@@ -43,6 +43,7 @@ fn a_registered_type_is_a_node() {
 #[test]
 fn a_traced_function_takes_a_registered_type() {
     let _scopes = without_handlers();
-    let mut scaled = implicit(|(x, scale): (Array, Foreign<Scale>)| x.multiply(&scale.by));
-    assert_eq!(dense(&scaled((vector(&[3.0]).into(), Foreign(Scale::of(2.0, 0)))).expect("runs")), [6.0]);
+    let args = (vector(&[3.0]), Foreign(Scale::of(2.0, 0)));
+    let scaled = implicit(args, |(x, scale)| x.multiply(&scale.by)).expect("runs");
+    assert_eq!(dense(&scaled), [6.0]);
 }

@@ -5,7 +5,7 @@
 use expect_test::{Expect, expect};
 use mlx_rs::Array;
 use tacit::tree::{self, Foreign, Gradient, Kind, Leaf, Open, Reader, Visitor};
-use tacit::{Result, Tree, Value, implicit, register_node};
+use tacit::{Arguments, Result, Tree, implicit, register_node};
 
 use crate::trees::{a, def, leaves};
 use crate::types::{Left, Outer, error, matrix, vector};
@@ -28,12 +28,16 @@ enum Rule {
 /// Reads what its function reads, in whatever structure.
 struct Reading<const N: usize>;
 
-impl<const N: usize> Tree for Reading<N> {
-    type With<L: Leaf> = L::Fixed<Self>;
+impl<const N: usize> Arguments for Reading<N> {
+    type Arrays = Self;
 
     fn flatten<'a>(&'a self, _: &mut dyn Visitor<'a>) -> Result<()> {
         Ok(())
     }
+}
+
+impl<const N: usize> Tree for Reading<N> {
+    type With<L: Leaf> = L::Fixed<Self>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         match N {
@@ -300,13 +304,13 @@ fn a_dense_field_that_was_given_an_implicit_array() {
         weight: Array,
     }
     let _scopes = crate::types::without_handlers();
-    let mut made = implicit(|x: Array| Ok::<_, tacit::Error>(Fixed { weight: x }));
+    let made = |x: Array| Ok::<_, tacit::Error>(Fixed { weight: x });
     check(
-        made(Left::of(&a())),
+        implicit(Left::of(&a()), made),
         &expect![[r#"
         Left(f32[1]) stands where the structure holds a dense array
         help: make the struct generic over its leaves, as in `struct Params<L> { weight: L }`, or give the field the type `Value`"#]],
     );
-    let made: Fixed = made(Value::from(a())).expect("runs");
+    let made: Fixed = implicit(a(), made).expect("runs");
     assert_eq!(crate::trees::number(&made.weight), 1.0);
 }

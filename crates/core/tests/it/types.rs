@@ -151,7 +151,7 @@ pub(crate) fn takers(
     args: Vec<Value>,
 ) -> Result<Vec<String>> {
     let _scopes = with_handlers(registry);
-    Ok(explain(f, args)?.equations.iter().map(taker).collect())
+    Ok(explain(args, f)?.equations.iter().map(taker).collect())
 }
 
 pub(crate) fn taker(equation: &Equation) -> String {

@@ -9,10 +9,11 @@ use syn::{Ident, LitStr, parse_quote};
 use super::ast::{Field, Input};
 use super::attr::Name;
 
-/// The `ImplicitArray`, `Serialize` and `Deserialize` of a struct.
+/// The `ImplicitArray`, `Arguments`, `Serialize` and `Deserialize` of a struct.
 pub(crate) fn expand(input: &Input) -> TokenStream {
     let serde = serde(input);
     let array = implicit_array(input);
+    let arguments = arguments(input);
     quote! {
         const _: () = {
             // typetag and serde write paths that begin with their own names.
@@ -20,6 +21,7 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
 
             #serde
             #array
+            #arguments
         };
     }
 }
@@ -169,6 +171,21 @@ fn saved(ident: &Ident, name: &Name) -> Saved {
             },
             entry: TokenStream::new(),
         },
+    }
+}
+
+fn arguments(input: &Input) -> TokenStream {
+    let Input { ident, generics, .. } = input;
+    let (impl_generics, ty_generics, bounds) = generics.split_for_impl();
+    quote! {
+        impl #impl_generics ::tacit::tree::Arguments for #ident #ty_generics #bounds {
+            type Arrays = ::tacit::__private::Array;
+
+            fn flatten<'a>(&'a self, visitor: &mut dyn ::tacit::tree::Visitor<'a>) -> ::tacit::Result<()> {
+                visitor.implicit(self);
+                ::tacit::Result::Ok(())
+            }
+        }
     }
 }
 

@@ -122,4 +122,14 @@ const _: () = {
         ::tacit::__private::TypeEntry(< Weight as ::tacit::__private::StaticType >
         ::TYPE)
     }
+    impl ::tacit::tree::Arguments for Weight {
+        type Arrays = ::tacit::__private::Array;
+        fn flatten<'a>(
+            &'a self,
+            visitor: &mut dyn ::tacit::tree::Visitor<'a>,
+        ) -> ::tacit::Result<()> {
+            visitor.implicit(self);
+            ::tacit::Result::Ok(())
+        }
+    }
 };

@@ -1,34 +1,31 @@
 //! The implementation that the derive writes.
 
-use proc_macro2::{Ident, Literal, Span, TokenStream};
+use proc_macro2::{Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{GenericParam, Member, parse_quote};
+use syn::{GenericParam, Generics, Member, TypeParamBound, parse_quote};
 
 use super::ast::{Field, Input, Shape, Variant};
 
-/// The `Tree` of a struct or an enum.
+/// The `Tree` and `Arguments` of a struct or an enum.
 pub(crate) fn expand(input: &Input) -> TokenStream {
     let ident = input.ident;
-    let mut generics = input.generics.clone();
-    generics.type_params_mut().for_each(|leaf| leaf.bounds.push(parse_quote!(::tacit::tree::Leaf)));
-    let (parameters, arguments, bounds) = generics.split_for_impl();
+    let leaves = bounded(input, &parse_quote!(::tacit::tree::Leaf));
+    let (parameters, arguments, bounds) = leaves.split_for_impl();
+    let given = bounded(input, &parse_quote!(::tacit::tree::Arguments<Arrays = ::tacit::__private::Array>));
+    let (given, ..) = given.split_for_impl();
+    let arrays = input.leaf.map_or_else(|| quote!(Self), |_| of_leaf(input, &quote!(::tacit::__private::Array)));
     let other = input.leaf.map_or_else(|| format_ident!("Other"), |leaf| format_ident!("Other{}", leaf.unraw()));
-    let with = with_leaf(input, &other);
+    let with = input.leaf.map_or_else(|| quote!(#other::Fixed<Self>), |_| of_leaf(input, &other));
     let (flatten, unflatten, assign) = match &input.shape {
-        Shape::Struct(fields) => of_struct(ident, fields),
-        Shape::Enum(variants) => of_enum(ident, variants),
+        Shape::Struct(fields) => of_struct(input, fields),
+        Shape::Enum(variants) => of_enum(input, variants),
     };
     quote! {
         #[automatically_derived]
         impl #parameters ::tacit::tree::Tree for #ident #arguments #bounds {
             type With<#other: ::tacit::tree::Leaf> = #with;
-
-            fn flatten<'a>(&'a self, visitor: &mut dyn ::tacit::tree::Visitor<'a>) -> ::tacit::Result<()> {
-                #flatten
-                ::tacit::Result::Ok(())
-            }
 
             fn unflatten(reader: &mut ::tacit::tree::Reader<'_>) -> ::tacit::Result<Self> {
                 #unflatten
@@ -39,15 +36,29 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
                 ::tacit::Result::Ok(())
             }
         }
+
+        #[automatically_derived]
+        impl #given ::tacit::tree::Arguments for #ident #arguments #bounds {
+            type Arrays = #arrays;
+
+            fn flatten<'a>(&'a self, visitor: &mut dyn ::tacit::tree::Visitor<'a>) -> ::tacit::Result<()> {
+                #flatten
+                ::tacit::Result::Ok(())
+            }
+        }
     }
 }
 
+/// The item's generics with a bound on its leaf.
+fn bounded(input: &Input, bound: &TypeParamBound) -> Generics {
+    let mut generics = input.generics.clone();
+    generics.type_params_mut().for_each(|leaf| leaf.bounds.push(bound.clone()));
+    generics
+}
+
 /// The type with `other` as its leaf.
-fn with_leaf(input: &Input, other: &Ident) -> TokenStream {
+fn of_leaf(input: &Input, other: &impl ToTokens) -> TokenStream {
     let ident = input.ident;
-    if input.leaf.is_none() {
-        return quote!(#other::Fixed<Self>);
-    }
     let arguments = input.generics.params.iter().map(|parameter| match parameter {
         GenericParam::Const(constant) => constant.ident.to_token_stream(),
         GenericParam::Type(_) | GenericParam::Lifetime(_) => other.to_token_stream(),
@@ -55,8 +66,8 @@ fn with_leaf(input: &Input, other: &Ident) -> TokenStream {
     quote!(#ident<#(#arguments),*>)
 }
 
-fn of_struct(ident: &Ident, fields: &Variant) -> (TokenStream, TokenStream, TokenStream) {
-    let name = node_name(&ident.unraw().to_string());
+fn of_struct(input: &Input, fields: &Variant) -> (TokenStream, TokenStream, TokenStream) {
+    let name = node_name(&input.ident.unraw().to_string());
     let place = |field: &Field| {
         let member = &field.member;
         quote!(self.#member)
@@ -65,7 +76,7 @@ fn of_struct(ident: &Ident, fields: &Variant) -> (TokenStream, TokenStream, Toke
         let own = place(field);
         at(field, &quote!(&#own))
     });
-    let flatten = flattened(fields, |field| {
+    let flatten = flattened(input, fields, |field| {
         let own = place(field);
         quote!(&#own)
     });
@@ -82,13 +93,13 @@ fn of_struct(ident: &Ident, fields: &Variant) -> (TokenStream, TokenStream, Toke
     (quote!(#node #flatten), quote!(#enter ::tacit::Result::Ok(#made)), quote!(#enter #assign))
 }
 
-fn of_enum(ident: &Ident, variants: &[Variant]) -> (TokenStream, TokenStream, TokenStream) {
-    let cases: Vec<Case> = variants.iter().map(|variant| Case::new(ident, variant)).collect();
+fn of_enum(input: &Input, variants: &[Variant]) -> (TokenStream, TokenStream, TokenStream) {
+    let cases: Vec<Case> = variants.iter().map(|variant| Case::new(input.ident, variant)).collect();
     let names = cases.iter().map(|case| &case.name);
     let flatten = cases.iter().map(|case| {
         let pattern = &case.pattern;
         let node = node(&case.name, case.variant, |field| at(field, &bound(field)));
-        let flatten = flattened(case.variant, |field| bound(field).into_token_stream());
+        let flatten = flattened(input, case.variant, |field| bound(field).into_token_stream());
         quote!(#pattern => { #node #flatten })
     });
     let last = cases.len().saturating_sub(1);
@@ -193,12 +204,25 @@ fn at(field: &Field, tokens: &impl ToTokens) -> TokenStream {
     placed.collect()
 }
 
-fn flattened(fields: &Variant, value: impl Fn(&Field) -> TokenStream) -> TokenStream {
+fn flattened(input: &Input, fields: &Variant, value: impl Fn(&Field) -> TokenStream) -> TokenStream {
     let calls = fields.children().map(|field| {
         let (ty, value) = (field.ty, value(field));
-        quote!(<#ty as ::tacit::tree::Tree>::flatten(#value, visitor)?;)
+        if input.leaf.is_some_and(|leaf| mentions(ty.to_token_stream(), leaf)) {
+            quote!(<#ty as ::tacit::tree::Arguments>::flatten(#value, visitor)?;)
+        } else {
+            // It is read as a `Tree`, too: what is none is then one error and not two.
+            quote!(<#ty as ::tacit::tree::Tree>::flatten_tree(#value, visitor)?;)
+        }
     });
     calls.collect()
+}
+
+fn mentions(tokens: TokenStream, leaf: &Ident) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => ident == *leaf,
+        TokenTree::Group(group) => mentions(group.stream(), leaf),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
 }
 
 fn enter(name: &TokenStream, fields: &Variant) -> TokenStream {

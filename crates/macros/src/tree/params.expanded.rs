@@ -1,22 +1,6 @@
 #[automatically_derived]
 impl<L: ::tacit::tree::Leaf> ::tacit::tree::Tree for Params<L> {
     type With<OtherL: ::tacit::tree::Leaf> = Params<OtherL>;
-    fn flatten<'a>(
-        &'a self,
-        visitor: &mut dyn ::tacit::tree::Visitor<'a>,
-    ) -> ::tacit::Result<()> {
-        visitor
-            .node(
-                &::tacit::tree::Node::new(
-                        ::core::concat!(::core::module_path!(), "::Params"),
-                        ::tacit::tree::Labels::Fields(&["weight", "layers"]),
-                    )
-                    .with_statics(&[("heads", &self.heads)]),
-            );
-        <L as ::tacit::tree::Tree>::flatten(&self.weight, visitor)?;
-        <Vec<Layer<L>> as ::tacit::tree::Tree>::flatten(&self.layers, visitor)?;
-        ::tacit::Result::Ok(())
-    }
     fn unflatten(reader: &mut ::tacit::tree::Reader<'_>) -> ::tacit::Result<Self> {
         let entered = reader
             .enter(::core::concat!(::core::module_path!(), "::Params"))?
@@ -34,6 +18,28 @@ impl<L: ::tacit::tree::Leaf> ::tacit::tree::Tree for Params<L> {
         <L as ::tacit::tree::Tree>::assign(&mut self.weight, reader)?;
         <Vec<Layer<L>> as ::tacit::tree::Tree>::assign(&mut self.layers, reader)?;
         self.heads = entered.static_field("heads")?;
+        ::tacit::Result::Ok(())
+    }
+}
+#[automatically_derived]
+impl<
+    L: ::tacit::tree::Arguments<Arrays = ::tacit::__private::Array>,
+> ::tacit::tree::Arguments for Params<L> {
+    type Arrays = Params<::tacit::__private::Array>;
+    fn flatten<'a>(
+        &'a self,
+        visitor: &mut dyn ::tacit::tree::Visitor<'a>,
+    ) -> ::tacit::Result<()> {
+        visitor
+            .node(
+                &::tacit::tree::Node::new(
+                        ::core::concat!(::core::module_path!(), "::Params"),
+                        ::tacit::tree::Labels::Fields(&["weight", "layers"]),
+                    )
+                    .with_statics(&[("heads", &self.heads)]),
+            );
+        <L as ::tacit::tree::Arguments>::flatten(&self.weight, visitor)?;
+        <Vec<Layer<L>> as ::tacit::tree::Arguments>::flatten(&self.layers, visitor)?;
         ::tacit::Result::Ok(())
     }
 }

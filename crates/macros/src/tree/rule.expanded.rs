@@ -1,44 +1,6 @@
 #[automatically_derived]
 impl ::tacit::tree::Tree for Rule {
     type With<Other: ::tacit::tree::Leaf> = Other::Fixed<Self>;
-    fn flatten<'a>(
-        &'a self,
-        visitor: &mut dyn ::tacit::tree::Visitor<'a>,
-    ) -> ::tacit::Result<()> {
-        match self {
-            Self::Frozen {} => {
-                visitor
-                    .node(
-                        &::tacit::tree::Node::new(
-                            ::core::concat!(::core::module_path!(), "::Rule::Frozen"),
-                            ::tacit::tree::Labels::Positions(0usize),
-                        ),
-                    );
-            }
-            Self::Scaled { 0: its_0, 1: its_1 } => {
-                visitor
-                    .node(
-                        &::tacit::tree::Node::new(
-                                ::core::concat!(::core::module_path!(), "::Rule::Scaled"),
-                                ::tacit::tree::Labels::Positions(1usize),
-                            )
-                            .with_statics(&[("1", its_1)]),
-                    );
-                <Array as ::tacit::tree::Tree>::flatten(its_0, visitor)?;
-            }
-            Self::Moving { velocity: its_velocity } => {
-                visitor
-                    .node(
-                        &::tacit::tree::Node::new(
-                            ::core::concat!(::core::module_path!(), "::Rule::Moving"),
-                            ::tacit::tree::Labels::Fields(&["velocity"]),
-                        ),
-                    );
-                <Array as ::tacit::tree::Tree>::flatten(its_velocity, visitor)?;
-            }
-        }
-        ::tacit::Result::Ok(())
-    }
     fn unflatten(reader: &mut ::tacit::tree::Reader<'_>) -> ::tacit::Result<Self> {
         match reader
             .enter_any(
@@ -97,6 +59,48 @@ impl ::tacit::tree::Tree for Rule {
                 <Array as ::tacit::tree::Tree>::assign(its_velocity, reader)?;
             }
             _ => *self = Self::unflatten(reader)?,
+        }
+        ::tacit::Result::Ok(())
+    }
+}
+#[automatically_derived]
+impl ::tacit::tree::Arguments for Rule {
+    type Arrays = Self;
+    fn flatten<'a>(
+        &'a self,
+        visitor: &mut dyn ::tacit::tree::Visitor<'a>,
+    ) -> ::tacit::Result<()> {
+        match self {
+            Self::Frozen {} => {
+                visitor
+                    .node(
+                        &::tacit::tree::Node::new(
+                            ::core::concat!(::core::module_path!(), "::Rule::Frozen"),
+                            ::tacit::tree::Labels::Positions(0usize),
+                        ),
+                    );
+            }
+            Self::Scaled { 0: its_0, 1: its_1 } => {
+                visitor
+                    .node(
+                        &::tacit::tree::Node::new(
+                                ::core::concat!(::core::module_path!(), "::Rule::Scaled"),
+                                ::tacit::tree::Labels::Positions(1usize),
+                            )
+                            .with_statics(&[("1", its_1)]),
+                    );
+                <Array as ::tacit::tree::Tree>::flatten_tree(its_0, visitor)?;
+            }
+            Self::Moving { velocity: its_velocity } => {
+                visitor
+                    .node(
+                        &::tacit::tree::Node::new(
+                            ::core::concat!(::core::module_path!(), "::Rule::Moving"),
+                            ::tacit::tree::Labels::Fields(&["velocity"]),
+                        ),
+                    );
+                <Array as ::tacit::tree::Tree>::flatten_tree(its_velocity, visitor)?;
+            }
         }
         ::tacit::Result::Ok(())
     }

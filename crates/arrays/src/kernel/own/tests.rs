@@ -5,7 +5,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_conformance::oracle::relative_error;
 use tacit_core::kernel::{Fallback, Kernel};
-use tacit_core::{Counters, Error, Policy, Value, explain};
+use tacit_core::{Counters, Error, Policy, explain};
 use tacit_kernels::Orientation;
 
 use super::super::Layout;
@@ -162,7 +162,7 @@ fn the_graph_holds_no_dense_weight() {
         // Whatever is recorded of the product is recorded on its other side.
         let x = tacit_testing::opaque::Opaque::new(normal(2, &[3, 128]));
         let product = |x: Array| off_the_cpu(&x, &case, Orientation::Transposed).map_err(Exception::from);
-        graphs.push(explain(product, Value::from(x)).expect("is recorded").to_string());
+        graphs.push(explain(x, product).expect("is recorded").to_string());
     }
     expect![[r#"
         { lambda a:Opaque(f32[3,128]) .
