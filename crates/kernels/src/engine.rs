@@ -96,6 +96,7 @@ pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) {
     let mut done = 0;
     while done < out.rows() {
         let left = out.rows() - done;
-        done += run(Product::ENGINES, isa, &product.beginning_at(done), &mut out.rows_from(done, left));
+        let rest = Product { x: product.x.rows_from(done), ..*product };
+        done += run(Product::ENGINES, isa, &rest, &mut out.rows_from(done, left));
     }
 }

@@ -4,8 +4,7 @@
 //! A [`Matrix`] borrows a weight in any stored format: codes that are looked up, integers of 1 to 8 bits, or E4M3
 //! floats, with scales, and perhaps biases, for blocks of them. [`dequantize`], [`gather_rows`] and [`matmul`], in both
 //! orientations, work on all of them, and never build the dense weight on their way. [`nf4`] quantizes to the 4-bit
-//! `NormalFloat` format of bitsandbytes. `blas` (feature `blas`) exports the three `cblas_*gemm` functions that MLX
-//! imports.
+//! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already.
 //!
 //! The instruction set is chosen once at run time ([`Isa::detect`]); each function has a `_with` twin that takes it
 //! explicitly. Work is spread over one pool of `TACIT_THREADS` threads ([`threads::count`]). Results carry the same
@@ -33,13 +32,13 @@ pub mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub mod binary;
-#[cfg(feature = "blas")]
-pub mod blas;
 mod by_columns;
 mod by_rows;
 mod codebook;
 mod codec;
 mod decode;
+mod dense;
+mod dense_matmul;
 pub mod dynamic8;
 mod encode;
 mod engine;
@@ -73,6 +72,8 @@ mod unit;
 mod vnni;
 
 pub use decode::{dequantize, dequantize_with, gather_rows, gather_rows_with};
+pub use dense::Dense;
+pub use dense_matmul::dense_matmul;
 pub use error::KernelError;
 pub use floats::{Floats, FloatsMut};
 pub use int8_matmul::{int8_matmul, int8_matmul_with};

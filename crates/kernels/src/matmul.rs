@@ -1,7 +1,7 @@
 //! Products of dense activations with a stored matrix.
 
 use crate::{
-    Floats, FloatsMut, Isa, KernelError, Matrix,
+    Dense, Floats, FloatsMut, Isa, KernelError, Matrix,
     codec::{Codec, Job, dispatch},
     decode::Range,
     engine,
@@ -123,9 +123,8 @@ fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
     let range = Range { matrix, codes: (), scales: &scales, biases: biases.as_deref(), first: 0 };
     let depth = x.len() / m;
     let then = &mut |panels: &dyn Panels| {
-        // SAFETY: `x` has `m` rows of `depth` floats.
-        let product = unsafe { Product::new(x.as_ptr(), depth, m, depth, panels, threads) };
-        engine::multiply(&product, isa, out);
+        let x = Dense { values: x, rows: m, columns: depth, stride: depth };
+        engine::multiply(&Product { x, panels, accumulate: false, threads }, isa, out);
     };
     dispatch(isa, matrix.codes, Multiply { range, orientation, then });
 }

@@ -78,9 +78,8 @@ pub(crate) fn for_each_part<T: Send>(threads: usize, parts: impl Iterator<Item =
     });
 }
 
-/// Runs `f` inside the pool, where rayon's own parallel iterators use its threads; inline if there is only one.
-#[cfg(feature = "blas")]
-pub(crate) fn install(f: impl FnOnce(usize) + Send) {
+/// Runs `f`, which is given [`count`], inside the pool, where rayon's own iterators use its threads; inline if there is one.
+pub fn install(f: impl FnOnce(usize) + Send) {
     let pool = current();
     match &pool.rayon {
         Some(rayon) => rayon.install(|| f(pool.threads)),
