@@ -142,7 +142,6 @@ fn for_each_chunk<'a, F: Format + 'a>(
     chunk: usize,
     sinks: impl Iterator<Item = Sink<'a, F>>,
 ) -> Result<(), KernelError> {
-    isa.check()?;
     let first_bad = AtomicUsize::new(usize::MAX);
     let parts = x.chunks(chunk).zip(sinks).enumerate();
     threads::for_each_part(usize::MAX, parts, &|(at, (x, sink))| {

@@ -6,8 +6,7 @@
 //! orientations, work on all of them, and never build the dense weight on their way. [`nf4`] quantizes to the 4-bit
 //! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already.
 //!
-//! The instruction set is chosen once at run time ([`Isa::detect`]); each function has a `_with` twin that takes it
-//! explicitly. Work is spread over one pool of `TACIT_THREADS` threads ([`threads::count`]). Results carry the same
+//! The instruction set is chosen once at run time ([`Isa::detect`]). Work is spread over one pool of `TACIT_THREADS` threads ([`threads::count`]). Results carry the same
 //! bits whatever the number of threads: only independent outputs are split, never a sum.
 //!
 //! ```
@@ -48,7 +47,6 @@ pub mod fp4;
 pub mod int8;
 mod int8_matmul;
 mod integers;
-mod isa;
 #[doc(hidden)]
 pub mod machine;
 mod matmul;
@@ -59,6 +57,7 @@ pub mod mxfp4;
 pub mod mxfp8;
 pub mod nf4;
 pub mod nvfp4;
+mod orientation;
 mod output;
 mod panel;
 mod scales;
@@ -71,13 +70,14 @@ mod unit;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-pub use decode::{dequantize, dequantize_with, gather_rows, gather_rows_with};
+pub use decode::{dequantize, gather_rows};
 pub use dense::Dense;
 pub use dense_matmul::dense_matmul;
 pub use error::KernelError;
 pub use floats::{Floats, FloatsMut};
-pub use int8_matmul::{int8_matmul, int8_matmul_with};
-pub use isa::Isa;
-pub use matmul::{Orientation, matmul, matmul_with};
+pub use int8_matmul::int8_matmul;
+pub use matmul::matmul;
 pub use matrix::{Codes, E2M1, Matrix, Order, Scales, code_bytes, e4m3, e8m0};
 pub use mx::ScaleRule;
+pub use orientation::Orientation;
+pub use simd::Isa;

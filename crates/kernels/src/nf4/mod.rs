@@ -11,4 +11,4 @@ mod quantize;
 
 pub use codebook::{CODEBOOK, THRESHOLDS, code};
 pub use lengths::{absmax_len, packed_len};
-pub use quantize::{fake_quantize, quantize, quantize_with};
+pub use quantize::{fake_quantize, quantize};

@@ -14,18 +14,7 @@ use crate::{
 /// A block size that is not a power of two from 32 to 4096, a wrong length, or a NaN or infinity in `x`: the format
 /// has no code for those, and bitsandbytes stores a block of garbage. The outputs are then unspecified.
 pub fn quantize(x: &[f32], block: usize, packed: &mut [u8], absmax: &mut [f32]) -> Result<(), KernelError> {
-    quantize_with(Isa::detect(), x, block, packed, absmax)
-}
-
-/// [`quantize`] with the instruction set given.
-pub fn quantize_with(
-    isa: Isa,
-    x: &[f32],
-    block: usize,
-    packed: &mut [u8],
-    absmax: &mut [f32],
-) -> Result<(), KernelError> {
-    codebook::quantize(isa, Nf4, x, block, packed, absmax)
+    codebook::quantize(Isa::detect(), Nf4, x, block, packed, absmax)
 }
 
 /// Writes the values that `x` has once it is quantized into `out`, without storing codes.

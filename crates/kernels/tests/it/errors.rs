@@ -1,8 +1,7 @@
 //! What the kernels refuse, and in which words.
 
 use tacit_kernels::{
-    Codes, Isa, KernelError, Matrix, Order, Orientation, Scales, dequantize, dequantize_with, gather_rows, matmul,
-    matmul_with, nf4,
+    Codes, Isa, KernelError, Matrix, Order, Orientation, Scales, dequantize, gather_rows, matmul, nf4,
 };
 
 const TABLE: Codes = Codes::Table { bytes: &[0; 64], bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
@@ -140,7 +139,7 @@ fn the_first_value_that_is_not_finite_is_named() {
                 x[index] = bad;
                 x[200_000] = f32::NAN;
                 let mut absmax = vec![0.0; nf4::absmax_len(x.len(), 64)];
-                let result = nf4::quantize_with(isa, &x, 64, &mut vec![0; 100_001], &mut absmax);
+                let result = isa.with(|| nf4::quantize(&x, 64, &mut vec![0; 100_001], &mut absmax));
                 let Err(KernelError::NonFinite { index: named, .. }) = result else { panic!("{result:?}") };
                 assert_eq!(named, index, "{isa:?}");
             }
@@ -152,24 +151,4 @@ fn the_first_value_that_is_not_finite_is_named() {
         message(nf4::quantize(&x, 32, &mut [0; 16], &mut [0.0])),
         "element 3 is NaN, which no code can hold\nhelp: replace NaN and infinities before quantizing"
     );
-}
-
-#[test]
-fn foreign_instruction_sets_are_refused() {
-    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon] {
-        let results = [
-            nf4::quantize_with(isa, &[], 64, &mut [], &mut []),
-            dequantize_with(isa, &MATRIX, &mut [0.0; 128][..]),
-            matmul_with(isa, &[0.0; 64][..], 1, &MATRIX, Orientation::Transposed, &mut [0.0; 2][..]),
-        ];
-        for result in results {
-            assert_eq!(result.is_ok(), isa.is_supported());
-            if let Err(error) = result {
-                let expected =
-                    format!("this machine has no {isa:?} instructions\nhelp: pass one of `Isa::available()`");
-                assert_eq!(error.to_string(), expected);
-            }
-        }
-    }
-    assert!(Isa::available().contains(&Isa::detect()));
 }

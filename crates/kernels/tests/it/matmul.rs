@@ -1,7 +1,7 @@
 //! Products against the elements' definition in `f64`.
 
 use half::{bf16, f16};
-use tacit_kernels::{Codes, Isa, Matrix, Order, Orientation, Scales, dequantize, matmul_with, nf4, threads};
+use tacit_kernels::{Codes, Isa, Matrix, Order, Orientation, Scales, dequantize, matmul, nf4, threads};
 
 use crate::{
     random::Random,
@@ -17,7 +17,7 @@ fn sides(matrix: &Matrix, orientation: Orientation) -> (usize, usize) {
 fn product(isa: Isa, x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation) -> Vec<f32> {
     let (depth, columns) = sides(matrix, orientation);
     let mut out = vec![f32::NAN; m * columns];
-    matmul_with(isa, &x[..m * depth], m, matrix, orientation, &mut out[..]).unwrap();
+    isa.with(|| matmul(&x[..m * depth], m, matrix, orientation, &mut out[..])).unwrap();
     out
 }
 
@@ -215,14 +215,14 @@ fn half_activations_and_results_are_rounded_once() {
             let wide: Vec<f32> = x.iter().map(|value| value.to_f32()).collect();
             let expected = product(isa, &wide, m, &stored.matrix(), Orientation::Transposed);
             let mut out = vec![f16::NAN; m * 40];
-            matmul_with(isa, &x[..], m, &stored.matrix(), Orientation::Transposed, &mut out[..]).unwrap();
+            isa.with(|| matmul(&x[..], m, &stored.matrix(), Orientation::Transposed, &mut out[..])).unwrap();
             assert!(out.iter().zip(&expected).all(|(out, value)| *out == f16::from_f32(*value)), "{isa:?} {m}");
 
             let x: Vec<bf16> = values[..m * 40].iter().map(|&value| bf16::from_f32(value)).collect();
             let wide: Vec<f32> = x.iter().map(|value| value.to_f32()).collect();
             let expected = product(isa, &wide, m, &stored.matrix(), Orientation::Plain);
             let mut out = vec![bf16::NAN; m * 256];
-            matmul_with(isa, &x[..], m, &stored.matrix(), Orientation::Plain, &mut out[..]).unwrap();
+            isa.with(|| matmul(&x[..], m, &stored.matrix(), Orientation::Plain, &mut out[..])).unwrap();
             assert!(out.iter().zip(&expected).all(|(out, value)| *out == bf16::from_f32(*value)), "{isa:?} {m}");
         }
     }
