@@ -13,8 +13,8 @@
 //! use tacit_kernels::{Codes, Matrix, Order, Orientation, Scales, matmul, nf4};
 //!
 //! let x: Vec<f32> = (0..128).map(|i| (i as f32 * 0.37).sin()).collect();
-//! let mut packed = vec![0; nf4::packed_len(x.len())];
-//! let mut absmax = vec![0.0; nf4::absmax_len(x.len(), 64)];
+//! let mut packed = vec![0; x.len() / 2];
+//! let mut absmax = vec![0.0; x.len() / 64];
 //! nf4::quantize(&x, 64, &mut packed, &mut absmax)?;
 //!
 //! let codes = Codes::Table { bytes: &packed, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };

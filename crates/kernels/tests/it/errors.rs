@@ -138,7 +138,7 @@ fn the_first_value_that_is_not_finite_is_named() {
                 let mut x = vec![1.0; 200_001];
                 x[index] = bad;
                 x[200_000] = f32::NAN;
-                let mut absmax = vec![0.0; nf4::absmax_len(x.len(), 64)];
+                let mut absmax = vec![0.0; x.len().div_ceil(64)];
                 let result = isa.with(|| nf4::quantize(&x, 64, &mut vec![0; 100_001], &mut absmax));
                 let Err(KernelError::NonFinite { index: named, .. }) = result else { panic!("{result:?}") };
                 assert_eq!(named, index, "{isa:?}");
