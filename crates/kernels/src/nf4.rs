@@ -63,19 +63,10 @@ pub fn quantize(x: &[f32], block: usize, packed: &mut [u8], absmax: &mut [f32]) 
     codebook::quantize(Isa::detect(), Nf4, x, block, packed, absmax)
 }
 
-/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn fake_quantize(x: &[f32], block: usize, out: &mut [f32]) -> Result<(), KernelError> {
-    codebook::fake_quantize(Nf4, x, block, out)
-}
-
 #[derive(Clone, Copy)]
 struct Nf4;
 
 impl Codebook for Nf4 {
-    const VALUES: [f32; 16] = CODEBOOK;
     const THRESHOLDS: [f32; 15] = THRESHOLDS;
     const BY_RANK: u64 = SORTED;
 }

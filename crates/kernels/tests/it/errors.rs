@@ -1,7 +1,8 @@
 //! What the kernels refuse, and in which words.
 
 use tacit_kernels::{
-    Codes, Isa, KernelError, Matrix, Order, Orientation, Scales, dequantize, gather_rows, matmul, nf4,
+    Codes, Isa, KernelError, Matrix, Order, Orientation, ScaleRule, Scales, affine, binary, dequantize, dynamic8, fp4,
+    gather_rows, int8, matmul, mxfp4, nf4, nvfp4, ternary,
 };
 
 const TABLE: Codes = Codes::Table { bytes: &[0; 64], bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
@@ -150,5 +151,57 @@ fn the_first_value_that_is_not_finite_is_named() {
     assert_eq!(
         message(nf4::quantize(&x, 32, &mut [0; 16], &mut [0.0])),
         "element 3 is NaN, which no code can hold\nhelp: replace NaN and infinities before quantizing"
+    );
+}
+
+#[test]
+fn parameters_and_lengths_of_quantizers_are_checked() {
+    let x = [0.0; 64];
+    assert_eq!(fp4::quantize(&x, 48, &mut [0; 32], &mut [0.0; 2]), Err(KernelError::BlockSize { block: 48 }));
+    assert_eq!(dynamic8::quantize(&x, 16, &mut [0; 64], &mut [0.0; 4]), Err(KernelError::BlockSize { block: 16 }));
+    for result in [
+        int8::quantize(&x, 0, &mut [0; 64], &mut []),
+        ternary::quantize(&x, 0, &mut [0; 16], &mut []),
+        binary::quantize(&x, 0, &mut [0; 8], &mut []),
+        affine::quantize(&x, 64, 0, 4, &mut [0; 32], &mut [], &mut []),
+    ] {
+        assert_eq!(result, Err(KernelError::EmptyBlock));
+    }
+    for bits in [0, 9] {
+        let result = affine::quantize(&x, 64, 32, bits, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2]);
+        assert_eq!(result, Err(KernelError::Bits { bits }));
+    }
+    for (k, group) in [(64, 48), (48, 16), (0, 32)] {
+        let result = affine::quantize(&x, k, group, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2]);
+        assert_eq!(result, Err(KernelError::Group { elements: 64, k, group }));
+    }
+    assert_eq!(
+        message(affine::quantize(&x, 64, 48, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2])),
+        "64 elements in rows of 64 do not divide into groups of 48\n\
+         help: choose a group size that divides the row, and give whole rows"
+    );
+    for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let result = nvfp4::quantize(&x, Some(value), &mut [0; 32], &mut [0; 4]);
+        assert!(matches!(result, Err(KernelError::GlobalScale { .. })));
+    }
+    assert_eq!(
+        message(nvfp4::quantize(&x, Some(0.0), &mut [0; 32], &mut [0; 4])),
+        "the global scale is 0\nhelp: give the largest magnitude of the tensor, or `None` if that is zero"
+    );
+    assert_eq!(
+        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 31], &mut [0; 2])),
+        "`codes` holds 31 elements where 32 are needed\nhelp: as many as `x` has elements, in whole bytes"
+    );
+    assert_eq!(
+        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 32], &mut [0; 3])),
+        "`scales` holds 3 elements where 2 are needed\nhelp: each block of elements has one"
+    );
+    assert_eq!(
+        message(affine::quantize(&x, 64, 32, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 1])),
+        "`biases` holds 1 elements where 2 are needed\nhelp: each group of elements has one"
+    );
+    assert_eq!(
+        message(int8::quantize_columns(&x, 32, &mut [0; 64], &mut [0.0; 1])),
+        "`absmax` holds 1 elements where 32 are needed\nhelp: each column has one"
     );
 }

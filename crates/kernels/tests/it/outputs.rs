@@ -107,10 +107,6 @@ fn of_quantizers_all_is_written() {
         check::<i8, f32>("int8", (len, blocks(50)), |a, b| int8::quantize(x, 50, a, b));
         let k = if len.is_multiple_of(64) { 64 } else { len };
         check::<i8, f32>("int8 columns", (len, k), |a, b| int8::quantize_columns(x, k, a, b));
-        check::<f32, f32>("fake nf4, int8", (len, len), |a, b| {
-            nf4::fake_quantize(x, 64, a)?;
-            int8::fake_quantize_columns(x, k, b)
-        });
         if k == 64 && len > 0 {
             for bits in 1..=8 {
                 check::<u8, f32>("affine", (bytes(bits as usize), blocks(32)), |codes, scales| {
