@@ -1,7 +1,7 @@
 //! The engines: every way in which a product is taken, what of the machine it needs, and which products it takes.
 //!
-//! Nothing else chooses by the instruction set, and every number of rows at which a choice turns stands here. An engine for
-//! a new instruction set is its file and its line in one of the tables.
+//! Nothing else chooses a product by the instruction set, and every number of rows at which a choice turns stands here. An
+//! engine for a new instruction set is its file and its line in one of the tables.
 
 use std::ops::RangeInclusive;
 
