@@ -4,7 +4,7 @@
 use tacit_arrays as _;
 // The executable exports the BLAS that MLX's CPU backend then uses.
 #[cfg(feature = "blas")]
-use tacit_kernels as _;
+use tacit_blas as _;
 
 pub use tacit_arrays::{
     AffineArray, BinaryArray, Cast, Concat, Constant, Diagonal, Dynamic8Array, E5m2Array, Fp4Array, Identity,

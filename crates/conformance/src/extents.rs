@@ -30,7 +30,9 @@ pub fn extents(subject: &Subject) -> Report {
             let name = |call: &Call| format!("{} of {aval}", call.name);
             match products(&w, last) {
                 Ok(calls) => {
-                    calls.iter().for_each(|call| report.compare(name(call), || check(call, dtype == Dtype::Float32)))
+                    for call in &calls {
+                        report.compare(name(call), || check(call, dtype == Dtype::Float32));
+                    }
                 }
                 Err(found) => report.found(&aval, found),
             }

@@ -49,14 +49,6 @@ pub fn quantize(
     Ok(())
 }
 
-/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn fake_quantize(x: &[f32], k: usize, group: usize, bits: u32, out: &mut [f32]) -> Result<(), KernelError> {
-    encode::fake_quantize(Isa::detect(), Affine::new(x.len(), k, group, bits)?, x, group, out)
-}
-
 #[derive(Clone, Copy)]
 struct Affine {
     bits: u32,
@@ -106,9 +98,5 @@ impl Format for Affine {
     #[inline(always)]
     fn code(self, Line { scale, bias }: Line, x: f32) -> u8 {
         encode::nearest_integer(((x - bias) / scale).clamp(0.0, self.top))
-    }
-    #[inline(always)]
-    fn value(self, Line { scale, bias }: Line, code: u8) -> f32 {
-        f32::from(code) * scale + bias
     }
 }

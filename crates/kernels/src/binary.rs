@@ -27,14 +27,6 @@ pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -
     encode::quantize(Isa::detect(), Binary, x, block, codes, scales)
 }
 
-/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn fake_quantize(x: &[f32], block: usize, out: &mut [f32]) -> Result<(), KernelError> {
-    encode::fake_quantize(Isa::detect(), Binary, x, block, out)
-}
-
 #[derive(Clone, Copy)]
 struct Binary;
 
@@ -54,9 +46,5 @@ impl Format for Binary {
     #[inline(always)]
     fn code(self, _: f32, x: f32) -> u8 {
         u8::from(x >= 0.0)
-    }
-    #[inline(always)]
-    fn value(self, scale: f32, code: u8) -> f32 {
-        if code == 0 { -scale } else { scale }
     }
 }

@@ -4,8 +4,6 @@ use crate::{Isa, KernelError, Order, encode, encode::Format, matrix::check_lengt
 
 /// A table of 16 values, of which each block takes the nearest in units of its largest magnitude.
 pub(crate) trait Codebook: Copy + Send + Sync {
-    /// The value of each code.
-    const VALUES: [f32; 16];
     /// The scaled value above which the code of rank `i + 1` is chosen over that of rank `i`.
     const THRESHOLDS: [f32; 15];
     /// The codes by the rank of their values, four bits each, the lowest rank first.
@@ -38,29 +36,13 @@ pub(crate) fn quantize<C: Codebook>(
     encode::quantize(isa, Nearest(codebook), x, block, packed, absmax)
 }
 
-/// `fake_quantize` of the module of `C`.
-pub(crate) fn fake_quantize<C: Codebook>(
-    codebook: C,
-    x: &[f32],
-    block: usize,
-    out: &mut [f32],
-) -> Result<(), KernelError> {
-    check_block(block)?;
-    encode::fake_quantize(Isa::detect(), Nearest(codebook), x, block, out)
-}
-
 #[derive(Clone, Copy)]
 struct Nearest<C>(C);
 
-#[derive(Clone, Copy)]
-struct Scale {
-    absmax: f32,
-    reciprocal: f32,
-}
-
 impl<C: Codebook> Format for Nearest<C> {
     type Stored = f32;
-    type Scale = Scale;
+    /// The reciprocal of the absmax.
+    type Scale = f32;
     const ORDER: Order = Order::HighFirst;
     const PAD: u8 = code::<C>(0.0);
 
@@ -68,16 +50,12 @@ impl<C: Codebook> Format for Nearest<C> {
         4
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> (f32, Scale) {
-        (absmax, Scale { absmax, reciprocal: reciprocal(absmax) })
+    fn scale(self, _: &[f32], absmax: f32) -> (f32, f32) {
+        (absmax, reciprocal(absmax))
     }
     #[inline(always)]
-    fn code(self, scale: Scale, x: f32) -> u8 {
-        code::<C>(x * scale.reciprocal)
-    }
-    #[inline(always)]
-    fn value(self, scale: Scale, code: u8) -> f32 {
-        C::VALUES[usize::from(code & 15)] * scale.absmax
+    fn code(self, reciprocal: f32, x: f32) -> u8 {
+        code::<C>(x * reciprocal)
     }
 }
 

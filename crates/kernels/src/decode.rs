@@ -27,16 +27,10 @@ const AHEAD: usize = 4096;
 /// # Errors
 /// A matrix whose lengths do not match its sizes, or a wrong length of `out`.
 pub fn dequantize<'a>(matrix: &Matrix, out: impl Into<FloatsMut<'a>>) -> Result<(), KernelError> {
-    dequantize_with(Isa::detect(), matrix, out)
-}
-
-/// [`dequantize`] with the instruction set given.
-pub fn dequantize_with<'a>(isa: Isa, matrix: &Matrix, out: impl Into<FloatsMut<'a>>) -> Result<(), KernelError> {
     let out = out.into();
-    isa.check()?;
     let elements = matrix.check()?;
     out.check(elements, "one for each element of the matrix")?;
-    decode_parts(isa, matrix, out, elements, CHUNK, &|start| start);
+    decode_parts(matrix, out, elements, CHUNK, &|start| start);
     Ok(())
 }
 
@@ -45,18 +39,7 @@ pub fn dequantize_with<'a>(isa: Isa, matrix: &Matrix, out: impl Into<FloatsMut<'
 /// # Errors
 /// A matrix whose lengths do not match its sizes, a row outside it, or a wrong length of `out`.
 pub fn gather_rows<'a>(matrix: &Matrix, rows: &[u32], out: impl Into<FloatsMut<'a>>) -> Result<(), KernelError> {
-    gather_rows_with(Isa::detect(), matrix, rows, out)
-}
-
-/// [`gather_rows`] with the instruction set given.
-pub fn gather_rows_with<'a>(
-    isa: Isa,
-    matrix: &Matrix,
-    rows: &[u32],
-    out: impl Into<FloatsMut<'a>>,
-) -> Result<(), KernelError> {
     let out = out.into();
-    isa.check()?;
     matrix.check()?;
     let k = matrix.k;
     out.check(product(rows.len(), k)?, "one row of the matrix for each entry of `rows`")?;
@@ -64,21 +47,14 @@ pub fn gather_rows_with<'a>(
         return Err(KernelError::RowRange { index, row, rows: matrix.n });
     }
     let each = (CHUNK / k.max(1)).max(1) * k;
-    decode_parts(isa, matrix, out, k, each, &|start| rows[start / k] as usize * k + start % k);
+    decode_parts(matrix, out, k, each, &|start| rows[start / k] as usize * k + start % k);
     Ok(())
 }
 
 /// Decodes runs of `run` elements of the output, each of which starts at element `from(start)` of the matrix, in tasks of
 /// `each` elements.
-fn decode_parts(
-    isa: Isa,
-    matrix: &Matrix,
-    out: FloatsMut,
-    run: usize,
-    each: usize,
-    from: &(dyn Fn(usize) -> usize + Sync),
-) {
-    let mut out = Some(out);
+fn decode_parts(matrix: &Matrix, out: FloatsMut, run: usize, each: usize, from: &(dyn Fn(usize) -> usize + Sync)) {
+    let (isa, mut out) = (Isa::detect(), Some(out));
     decoder(isa, matrix, &mut |decoder| match out.take() {
         Some(FloatsMut::F32(out)) => in_parts(out, run, each, &|start, out| {
             decoder.decode(isa, from(start), out, AHEAD);

@@ -38,15 +38,6 @@ pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], absmax: &mut [f32]) -
     encode::quantize(Isa::detect(), Dynamic(&TABLES), x, block, codes, absmax)
 }
 
-/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn fake_quantize(x: &[f32], block: usize, out: &mut [f32]) -> Result<(), KernelError> {
-    check_block(block)?;
-    encode::fake_quantize(Isa::detect(), Dynamic(&TABLES), x, block, out)
-}
-
 /// The mean of the absmax values, which bitsandbytes subtracts before it quantizes them; 0 of none.
 ///
 /// It is summed in `f64` and so correctly rounded. bitsandbytes sums in `f32`, in an order that depends on the machine,
@@ -91,20 +82,17 @@ struct Dynamic(&'static Tables);
 
 impl Format for Dynamic {
     type Stored = f32;
-    /// The absmax and its reciprocal.
-    type Scale = (f32, f32);
+    /// The reciprocal of the absmax.
+    type Scale = f32;
 
     fn bits(self) -> u32 {
         8
     }
-    fn scale(self, _: &[f32], absmax: f32) -> (f32, (f32, f32)) {
-        (absmax, (absmax, reciprocal(absmax)))
+    fn scale(self, _: &[f32], absmax: f32) -> (f32, f32) {
+        (absmax, reciprocal(absmax))
     }
-    fn code(self, (_, reciprocal): (f32, f32), x: f32) -> u8 {
+    fn code(self, reciprocal: f32, x: f32) -> u8 {
         let scaled = x * reciprocal;
         self.0.midpoints.partition_point(|&midpoint| scaled > midpoint) as u8
-    }
-    fn value(self, (absmax, _): (f32, f32), code: u8) -> f32 {
-        self.0.values[usize::from(code)] * absmax
     }
 }

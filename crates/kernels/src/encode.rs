@@ -1,8 +1,8 @@
 //! Floats to codes: what the quantizers of all formats share.
 //!
-//! A [`Format`] says what a block of floats is stored as; [`quantize`] and [`fake_quantize`] run it over all blocks, on
-//! all threads and in the widest vectors of the machine. Arithmetic is that of single IEEE operations in an order that
-//! the format fixes, so that neither of the two changes a bit of the result.
+//! A [`Format`] says what a block of floats is stored as; [`quantize`] runs it over all blocks, on all threads and in the
+//! widest vectors of the machine. Arithmetic is that of single IEEE operations in an order that the format fixes, so that
+//! neither of the two changes a bit of the result.
 
 use std::{
     mem::take,
@@ -33,8 +33,6 @@ pub(crate) trait Format: Copy + Send + Sync {
     fn scale(self, block: &[f32], absmax: f32) -> (Self::Stored, Self::Scale);
     /// The code of an element.
     fn code(self, scale: Self::Scale, x: f32) -> u8;
-    /// The value of a code.
-    fn value(self, scale: Self::Scale, code: u8) -> f32;
 }
 
 /// Quantizes `x` in blocks of `block` elements into a stream of codes and what each block stores.
@@ -58,24 +56,18 @@ pub(crate) fn quantize<F: Format>(
     check_length("scales", scales.len(), x.len().div_ceil(block), "each block of elements has one")?;
     let chunk = chunk(x.len(), block);
     let outputs = codes.chunks_mut(code_bytes(chunk, format.bits())).zip(scales.chunks_mut(chunk.div_ceil(block)));
-    let sinks = outputs.map(|(codes, scales)| Sink::Packed { codes, scales, run: [F::PAD; RUN], filled: 0 });
-    for_each_chunk(isa, format, x, block, chunk, sinks)
-}
-
-/// The values of `x` once it is quantized, without its codes ever being stored.
-pub(crate) fn fake_quantize<F: Format>(
-    isa: Isa,
-    format: F,
-    x: &[f32],
-    block: usize,
-    out: &mut [f32],
-) -> Result<(), KernelError> {
-    if block == 0 {
-        return Err(KernelError::EmptyBlock);
+    let first_bad = AtomicUsize::new(usize::MAX);
+    let parts = x.chunks(chunk).zip(outputs).enumerate();
+    threads::for_each_part(usize::MAX, parts, &|(at, (x, (codes, scales)))| {
+        let sink = Sink { codes, scales, run: [F::PAD; RUN], filled: 0 };
+        if let Some(index) = run(isa, Part { format, x, block, sink }) {
+            first_bad.fetch_min(at * chunk + index, Ordering::Relaxed);
+        }
+    });
+    match first_bad.into_inner() {
+        usize::MAX => Ok(()),
+        index => Err(KernelError::NonFinite { index, value: x[index] }),
     }
-    check_length("out", out.len(), x.len(), "one for each element of `x`")?;
-    let chunk = chunk(x.len(), block);
-    for_each_chunk(isa, format, x, block, chunk, out.chunks_mut(chunk).map(|out| Sink::Values { out }))
 }
 
 /// The largest `|x|`; NaN or infinite if an element is.
@@ -134,28 +126,6 @@ fn chunk(elements: usize, block: usize) -> usize {
     (CHUNK / whole_bytes).max(1) * whole_bytes
 }
 
-fn for_each_chunk<'a, F: Format + 'a>(
-    isa: Isa,
-    format: F,
-    x: &'a [f32],
-    block: usize,
-    chunk: usize,
-    sinks: impl Iterator<Item = Sink<'a, F>>,
-) -> Result<(), KernelError> {
-    isa.check()?;
-    let first_bad = AtomicUsize::new(usize::MAX);
-    let parts = x.chunks(chunk).zip(sinks).enumerate();
-    threads::for_each_part(usize::MAX, parts, &|(at, (x, sink))| {
-        if let Some(index) = run(isa, Part { format, x, block, sink }) {
-            first_bad.fetch_min(at * chunk + index, Ordering::Relaxed);
-        }
-    });
-    match first_bad.into_inner() {
-        usize::MAX => Ok(()),
-        index => Err(KernelError::NonFinite { index, value: x[index] }),
-    }
-}
-
 struct Part<'a, F: Format> {
     format: F,
     x: &'a [f32],
@@ -183,47 +153,28 @@ impl<F: Format> Kernel for Part<'_, F> {
 }
 
 /// Where the elements of a chunk go, block by block.
-#[allow(clippy::large_enum_variant, reason = "there is one on the stack of each task")]
-enum Sink<'a, F: Format> {
-    /// Codes in bytes, and what each block stores.
-    Packed {
-        codes: &'a mut [u8],
-        scales: &'a mut [F::Stored],
-        /// Codes that are not packed yet, from the last whole run on.
-        run: [u8; RUN],
-        filled: usize,
-    },
-    /// The values that the codes stand for.
-    Values { out: &'a mut [f32] },
+struct Sink<'a, F: Format> {
+    codes: &'a mut [u8],
+    scales: &'a mut [F::Stored],
+    /// Codes that are not packed yet, from the last whole run on.
+    run: [u8; RUN],
+    filled: usize,
 }
 
 impl<F: Format> Sink<'_, F> {
     #[inline(always)]
     fn put(&mut self, format: F, stored: F::Stored, scale: F::Scale, mut x: &[f32]) {
-        match self {
-            Self::Packed { scales, .. } => {
-                if let Some((first, rest)) = take(scales).split_first_mut() {
-                    *first = stored;
-                    *scales = rest;
-                }
-            }
-            Self::Values { out } => {
-                let (now, later) = take(out).split_at_mut(x.len());
-                for (out, x) in now.iter_mut().zip(x) {
-                    *out = format.value(scale, format.code(scale, *x));
-                }
-                *out = later;
-                return;
-            }
+        if let Some((first, rest)) = take(&mut self.scales).split_first_mut() {
+            *first = stored;
+            self.scales = rest;
         }
         while !x.is_empty() {
-            let Self::Packed { run, filled, .. } = self else { return };
-            let (now, later) = x.split_at(x.len().min(RUN - *filled));
-            for (code, x) in run[*filled..].iter_mut().zip(now) {
+            let (now, later) = x.split_at(x.len().min(RUN - self.filled));
+            for (code, x) in self.run[self.filled..].iter_mut().zip(now) {
                 *code = format.code(scale, *x);
             }
-            *filled += now.len();
-            if *filled == RUN {
+            self.filled += now.len();
+            if self.filled == RUN {
                 self.end(format.bits());
             }
             x = later;
@@ -232,13 +183,12 @@ impl<F: Format> Sink<'_, F> {
 
     #[inline(always)]
     fn end(&mut self, bits: u32) {
-        let Self::Packed { codes, run, filled, .. } = self else { return };
-        let (bytes, rest) = take(codes).split_at_mut(code_bytes(*filled, bits));
-        let padded = filled.next_multiple_of(8);
-        run[*filled..padded].fill(F::PAD);
-        pack(&run[..padded], bits, F::ORDER, bytes);
-        *codes = rest;
-        *filled = 0;
+        let (bytes, rest) = take(&mut self.codes).split_at_mut(code_bytes(self.filled, bits));
+        let padded = self.filled.next_multiple_of(8);
+        self.run[self.filled..padded].fill(F::PAD);
+        pack(&self.run[..padded], bits, F::ORDER, bytes);
+        self.codes = rest;
+        self.filled = 0;
     }
 }
 

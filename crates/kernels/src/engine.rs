@@ -1,7 +1,7 @@
 //! The engines: every way in which a product is taken, what of the machine it needs, and which products it takes.
 //!
-//! Nothing else chooses by the instruction set, and every number of rows at which a choice turns stands here. An engine for
-//! a new instruction set is its file and its line in one of the tables.
+//! Nothing else chooses a product by the instruction set, and every number of rows at which a choice turns stands here. An
+//! engine for a new instruction set is its file and its line in one of the tables.
 
 use std::ops::RangeInclusive;
 
@@ -96,6 +96,7 @@ pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) {
     let mut done = 0;
     while done < out.rows() {
         let left = out.rows() - done;
-        done += run(Product::ENGINES, isa, &product.beginning_at(done), &mut out.rows_from(done, left));
+        let rest = Product { x: product.x.rows_from(done), ..*product };
+        done += run(Product::ENGINES, isa, &rest, &mut out.rows_from(done, left));
     }
 }

@@ -1,7 +1,5 @@
 //! The one error of this crate.
 
-use crate::Isa;
-
 /// What a kernel refuses, each with the numbers that were wrong.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -94,11 +92,5 @@ pub enum KernelError {
         rows: usize,
         /// The second factor.
         columns: usize,
-    },
-    /// The instruction set asked for is not one that this machine has.
-    #[error("this machine has no {isa:?} instructions\nhelp: pass one of `Isa::available()`")]
-    UnsupportedIsa {
-        /// The instruction set that was given.
-        isa: Isa,
     },
 }

@@ -44,19 +44,10 @@ pub fn quantize(x: &[f32], block: usize, packed: &mut [u8], absmax: &mut [f32]) 
     codebook::quantize(Isa::detect(), Fp4, x, block, packed, absmax)
 }
 
-/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn fake_quantize(x: &[f32], block: usize, out: &mut [f32]) -> Result<(), KernelError> {
-    codebook::fake_quantize(Fp4, x, block, out)
-}
-
 #[derive(Clone, Copy)]
 struct Fp4;
 
 impl Codebook for Fp4 {
-    const VALUES: [f32; 16] = CODEBOOK;
     const THRESHOLDS: [f32; 15] = {
         let mut thresholds = [0.0; 15];
         let mut rank = 0;

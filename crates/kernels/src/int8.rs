@@ -52,35 +52,6 @@ pub fn quantize_columns(x: &[f32], k: usize, codes: &mut [i8], absmax: &mut [f32
     Ok(())
 }
 
-/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn fake_quantize(x: &[f32], block: usize, out: &mut [f32]) -> Result<(), KernelError> {
-    encode::fake_quantize(Isa::detect(), Int8, x, block, out)
-}
-
-/// The same for [`quantize_columns`].
-///
-/// # Errors
-/// As there.
-pub fn fake_quantize_columns(x: &[f32], k: usize, out: &mut [f32]) -> Result<(), KernelError> {
-    check_length("out", out.len(), x.len(), "one for each element of `x`")?;
-    if x.is_empty() {
-        return Ok(());
-    }
-    if k == 0 || !x.len().is_multiple_of(k) {
-        return Err(KernelError::Group { elements: x.len(), k, group: 1 });
-    }
-    let scales = columns(x, k, &mut vec![0.0; k])?;
-    for (x, out) in x.chunks(k.max(1)).zip(out.chunks_mut(k.max(1))) {
-        for ((x, scale), out) in x.iter().zip(&scales).zip(out) {
-            *out = Int8.value(*scale, Int8.code(*scale, *x));
-        }
-    }
-    Ok(())
-}
-
 /// Elements of a task, about.
 const ROWS: usize = 1 << 16;
 
@@ -137,9 +108,5 @@ impl Format for Int8 {
     #[inline(always)]
     fn code(self, Scale { factor, .. }: Scale, x: f32) -> u8 {
         encode::nearest_integer((x * factor).clamp(-127.0, 127.0))
-    }
-    #[inline(always)]
-    fn value(self, Scale { unit, .. }: Scale, code: u8) -> f32 {
-        f32::from(code.cast_signed()) * unit
     }
 }

@@ -44,19 +44,7 @@ pub fn int8_matmul<'x, 'o>(
     orientation: Orientation,
     out: impl Into<FloatsMut<'o>>,
 ) -> Result<(), KernelError> {
-    int8_matmul_with(Isa::detect(), x, m, matrix, orientation, out)
-}
-
-/// [`int8_matmul`] with the instruction set given.
-pub fn int8_matmul_with<'x, 'o>(
-    isa: Isa,
-    x: impl Into<Floats<'x>>,
-    m: usize,
-    matrix: &Matrix,
-    orientation: Orientation,
-    out: impl Into<FloatsMut<'o>>,
-) -> Result<(), KernelError> {
-    isa.check()?;
+    let isa = Isa::detect();
     matrix.check()?;
     if orientation != Orientation::Transposed {
         return Err(KernelError::Int8 { what: "the plain orientation" });

@@ -4,19 +4,17 @@
 //! A [`Matrix`] borrows a weight in any stored format: codes that are looked up, integers of 1 to 8 bits, or E4M3
 //! floats, with scales, and perhaps biases, for blocks of them. [`dequantize`], [`gather_rows`] and [`matmul`], in both
 //! orientations, work on all of them, and never build the dense weight on their way. [`nf4`] quantizes to the 4-bit
-//! `NormalFloat` format of bitsandbytes. `blas` (feature `blas`) exports the three `cblas_*gemm` functions that MLX
-//! imports.
+//! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already.
 //!
-//! The instruction set is chosen once at run time ([`Isa::detect`]); each function has a `_with` twin that takes it
-//! explicitly. Work is spread over one pool of `TACIT_THREADS` threads ([`threads::count`]). Results carry the same
+//! The instruction set is chosen once at run time ([`Isa::detect`]). Work is spread over one pool of `TACIT_THREADS` threads ([`threads::count`]). Results carry the same
 //! bits whatever the number of threads: only independent outputs are split, never a sum.
 //!
 //! ```
 //! use tacit_kernels::{Codes, Matrix, Order, Orientation, Scales, matmul, nf4};
 //!
 //! let x: Vec<f32> = (0..128).map(|i| (i as f32 * 0.37).sin()).collect();
-//! let mut packed = vec![0; nf4::packed_len(x.len())];
-//! let mut absmax = vec![0.0; nf4::absmax_len(x.len(), 64)];
+//! let mut packed = vec![0; x.len() / 2];
+//! let mut absmax = vec![0.0; x.len() / 64];
 //! nf4::quantize(&x, 64, &mut packed, &mut absmax)?;
 //!
 //! let codes = Codes::Table { bytes: &packed, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
@@ -33,13 +31,13 @@ pub mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub mod binary;
-#[cfg(feature = "blas")]
-pub mod blas;
 mod by_columns;
 mod by_rows;
 mod codebook;
 mod codec;
 mod decode;
+mod dense;
+mod dense_matmul;
 pub mod dynamic8;
 mod encode;
 mod engine;
@@ -49,7 +47,6 @@ pub mod fp4;
 pub mod int8;
 mod int8_matmul;
 mod integers;
-mod isa;
 #[doc(hidden)]
 pub mod machine;
 mod matmul;
@@ -61,6 +58,7 @@ pub mod mxfp8;
 pub mod nearest;
 pub mod nf4;
 pub mod nvfp4;
+mod orientation;
 mod output;
 mod panel;
 mod scales;
@@ -73,11 +71,14 @@ mod unit;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-pub use decode::{dequantize, dequantize_with, gather_rows, gather_rows_with};
+pub use decode::{dequantize, gather_rows};
+pub use dense::Dense;
+pub use dense_matmul::dense_matmul;
 pub use error::KernelError;
 pub use floats::{Floats, FloatsMut};
-pub use int8_matmul::{int8_matmul, int8_matmul_with};
-pub use isa::Isa;
-pub use matmul::{Orientation, matmul, matmul_with};
+pub use int8_matmul::int8_matmul;
+pub use matmul::matmul;
 pub use matrix::{Codes, E2M1, Matrix, Order, Scales, code_bytes, e4m3, e8m0};
 pub use mx::ScaleRule;
+pub use orientation::Orientation;
+pub use simd::Isa;

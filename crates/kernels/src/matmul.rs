@@ -1,7 +1,7 @@
 //! Products of dense activations with a stored matrix.
 
 use crate::{
-    Floats, FloatsMut, Isa, KernelError, Matrix,
+    Dense, Floats, FloatsMut, Isa, KernelError, Matrix, Orientation,
     codec::{Codec, Job, dispatch},
     decode::Range,
     engine,
@@ -13,15 +13,6 @@ use crate::{
     threads,
     tile::{Panels, Product},
 };
-
-/// Which way round the matrix `W: [n, k]` is multiplied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Orientation {
-    /// `y = x W^T`: `x: [m, k]`, `y: [m, n]`; a linear layer's forward pass.
-    Transposed,
-    /// `y = x W`: `x: [m, n]`, `y: [m, k]`; its backward pass.
-    Plain,
-}
 
 /// Products smaller than this many multiplications do not wake a second thread.
 const PARALLEL: usize = 1 << 17;
@@ -46,31 +37,12 @@ pub fn matmul<'x, 'o>(
     orientation: Orientation,
     out: impl Into<FloatsMut<'o>>,
 ) -> Result<(), KernelError> {
-    matmul_with(Isa::detect(), x, m, matrix, orientation, out)
+    multiply(x.into(), m, matrix, orientation, out.into())
 }
 
-/// [`matmul`] with the instruction set given.
-pub fn matmul_with<'x, 'o>(
-    isa: Isa,
-    x: impl Into<Floats<'x>>,
-    m: usize,
-    matrix: &Matrix,
-    orientation: Orientation,
-    out: impl Into<FloatsMut<'o>>,
-) -> Result<(), KernelError> {
-    multiply(isa, x.into(), m, matrix, orientation, out.into())
-}
-
-/// [`matmul_with`], compiled here once and not wherever it is called.
-fn multiply(
-    isa: Isa,
-    x: Floats,
-    m: usize,
-    matrix: &Matrix,
-    orientation: Orientation,
-    out: FloatsMut,
-) -> Result<(), KernelError> {
-    isa.check()?;
+/// [`matmul`], compiled here once and not wherever it is called.
+fn multiply(x: Floats, m: usize, matrix: &Matrix, orientation: Orientation, out: FloatsMut) -> Result<(), KernelError> {
+    let isa = Isa::detect();
     let elements = matrix.check()?;
     let (depth, columns) = match orientation {
         Orientation::Transposed => (matrix.k, matrix.n),
@@ -123,9 +95,8 @@ fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
     let range = Range { matrix, codes: (), scales: &scales, biases: biases.as_deref(), first: 0 };
     let depth = x.len() / m;
     let then = &mut |panels: &dyn Panels| {
-        // SAFETY: `x` has `m` rows of `depth` floats.
-        let product = unsafe { Product::new(x.as_ptr(), depth, m, depth, panels, threads) };
-        engine::multiply(&product, isa, out);
+        let x = Dense { values: x, rows: m, columns: depth, stride: depth };
+        engine::multiply(&Product { x, panels, accumulate: false, threads }, isa, out);
     };
     dispatch(isa, matrix.codes, Multiply { range, orientation, then });
 }

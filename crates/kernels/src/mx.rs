@@ -55,7 +55,6 @@ pub(crate) trait Element: Copy + Send + Sync {
     /// Bits of a code.
     const BITS: u32;
     fn code(self, x: f32) -> u8;
-    fn value(self, code: u8) -> f32;
 }
 
 /// Groups of `element`, whose scales the rule decides.
@@ -65,32 +64,23 @@ pub(crate) struct Mx<E> {
     pub(crate) rule: ScaleRule,
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct Scale {
-    scale: f32,
-    reciprocal: f32,
-}
-
 impl<E: Element> Format for Mx<E> {
     type Stored = u8;
-    type Scale = Scale;
+    /// What elements are multiplied by.
+    type Scale = f32;
 
     #[inline(always)]
     fn bits(self) -> u32 {
         E::BITS
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> (u8, Scale) {
+    fn scale(self, _: &[f32], absmax: f32) -> (u8, f32) {
         let byte = self.rule.byte(absmax, E::TOP);
         // The reciprocal of a power of two is exact, and 2^127 at most.
-        (byte, Scale { scale: e8m0(byte), reciprocal: e8m0(254 - byte) })
+        (byte, e8m0(254 - byte))
     }
     #[inline(always)]
-    fn code(self, Scale { reciprocal, .. }: Scale, x: f32) -> u8 {
+    fn code(self, reciprocal: f32, x: f32) -> u8 {
         self.element.code(x * reciprocal)
-    }
-    #[inline(always)]
-    fn value(self, Scale { scale, .. }: Scale, code: u8) -> f32 {
-        self.element.value(code) * scale
     }
 }

@@ -4,7 +4,6 @@
 
 use crate::{
     Isa, KernelError, ScaleRule, encode,
-    matrix::E2M1,
     minifloat::to_e2m1,
     mx::{Element, GROUP, Mx},
 };
@@ -28,14 +27,6 @@ pub fn quantize(x: &[f32], rule: ScaleRule, codes: &mut [u8], scales: &mut [u8])
     encode::quantize(Isa::detect(), Mx { element: Fp4, rule }, x, GROUP, codes, scales)
 }
 
-/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn fake_quantize(x: &[f32], rule: ScaleRule, out: &mut [f32]) -> Result<(), KernelError> {
-    encode::fake_quantize(Isa::detect(), Mx { element: Fp4, rule }, x, GROUP, out)
-}
-
 #[derive(Clone, Copy)]
 struct Fp4;
 
@@ -46,9 +37,5 @@ impl Element for Fp4 {
     #[inline(always)]
     fn code(self, x: f32) -> u8 {
         to_e2m1(x)
-    }
-    #[inline(always)]
-    fn value(self, code: u8) -> f32 {
-        E2M1[usize::from(code & 15)]
     }
 }

@@ -78,31 +78,22 @@ impl<'a> Table<'a> {
 #[derive(Clone, Copy)]
 struct Nearest<'a>(&'a Table<'a>);
 
-#[derive(Clone, Copy)]
-struct Scale {
-    scale: f32,
-    reciprocal: f32,
-}
-
 impl Format for Nearest<'_> {
     type Stored = f32;
-    type Scale = Scale;
+    /// The reciprocal of the scale.
+    type Scale = f32;
 
     fn bits(self) -> u32 {
         self.0.values.len().ilog2()
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> (f32, Scale) {
+    fn scale(self, _: &[f32], absmax: f32) -> (f32, f32) {
         let scale = absmax / self.0.top;
-        (scale, Scale { scale, reciprocal: reciprocal(scale) })
+        (scale, reciprocal(scale))
     }
     #[inline(always)]
-    fn code(self, scale: Scale, x: f32) -> u8 {
-        let scaled = x * scale.reciprocal;
+    fn code(self, reciprocal: f32, x: f32) -> u8 {
+        let scaled = x * reciprocal;
         self.0.by_rank[self.0.thresholds.partition_point(|threshold| scaled > *threshold)]
-    }
-    #[inline(always)]
-    fn value(self, scale: Scale, code: u8) -> f32 {
-        self.0.values[usize::from(code)] * scale.scale
     }
 }

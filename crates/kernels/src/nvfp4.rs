@@ -6,7 +6,7 @@
 use crate::{
     Isa, KernelError,
     encode::{self, Format},
-    matrix::{E2M1, e4m3},
+    matrix::e4m3,
     minifloat::{to_e2m1, to_e4m3},
 };
 
@@ -33,14 +33,6 @@ pub fn quantize(x: &[f32], global_scale: Option<f32>, codes: &mut [u8], scales: 
     encode::quantize(Isa::detect(), Nvfp4::new(global_scale)?, x, GROUP, codes, scales)
 }
 
-/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn fake_quantize(x: &[f32], global_scale: Option<f32>, out: &mut [f32]) -> Result<(), KernelError> {
-    encode::fake_quantize(Isa::detect(), Nvfp4::new(global_scale)?, x, GROUP, out)
-}
-
 /// What a decoded scale byte is multiplied by: `global_scale / (448 * 6)`, or 1 without one.
 #[must_use]
 pub fn factor(global_scale: Option<f32>) -> f32 {
@@ -54,8 +46,6 @@ const GROUP: usize = 16;
 struct Nvfp4 {
     /// What a scale is multiplied by before it is rounded.
     encode: f32,
-    /// What it is multiplied by after it was decoded.
-    decode: f32,
 }
 
 impl Nvfp4 {
@@ -65,39 +55,27 @@ impl Nvfp4 {
             Some(most) if !(most.is_finite() && most > 0.0 && (448.0 * 6.0 / most).is_finite()) => {
                 Err(KernelError::GlobalScale { value: most })
             }
-            _ => Ok(Self { encode: global_scale.map_or(1.0, |most| 448.0 * 6.0 / most), decode: factor(global_scale) }),
+            _ => Ok(Self { encode: global_scale.map_or(1.0, |most| 448.0 * 6.0 / most) }),
         }
     }
 }
 
-#[derive(Clone, Copy)]
-struct Scale {
-    /// What a code's value is multiplied by.
-    unit: f32,
-    /// The rounded scale, which elements are divided by.
-    rounded: f32,
-}
-
 impl Format for Nvfp4 {
     type Stored = u8;
-    type Scale = Scale;
+    /// The rounded scale, which elements are divided by.
+    type Scale = f32;
 
     #[inline(always)]
     fn bits(self) -> u32 {
         4
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> (u8, Scale) {
+    fn scale(self, _: &[f32], absmax: f32) -> (u8, f32) {
         let byte = to_e4m3(absmax / 6.0 * self.encode);
-        let rounded = e4m3(byte);
-        (byte, Scale { unit: rounded * self.decode, rounded })
+        (byte, e4m3(byte))
     }
     #[inline(always)]
-    fn code(self, Scale { rounded, .. }: Scale, x: f32) -> u8 {
+    fn code(self, rounded: f32, x: f32) -> u8 {
         if rounded == 0.0 { 0 } else { to_e2m1(x / rounded * self.encode) }
-    }
-    #[inline(always)]
-    fn value(self, Scale { unit, .. }: Scale, code: u8) -> f32 {
-        E2M1[usize::from(code & 15)] * unit
     }
 }

@@ -21,14 +21,14 @@ impl<'a, T: Send> Output<'a, T> {
     /// Rows of `columns` elements, one after the other.
     pub(crate) fn new(out: &'a mut [T], columns: usize) -> Self {
         let rows = out.len().checked_div(columns).unwrap_or(0);
-        Self { at: out.as_mut_ptr(), rows, columns, stride: columns, of: PhantomData }
+        Self::strided(out, rows, columns, columns)
     }
 
-    /// # Safety
-    /// `rows` rows of `columns` elements, `stride` apart, are the caller's alone for `'a`, and hold values.
-    #[cfg(feature = "blas")]
-    pub(crate) unsafe fn at(at: *mut T, rows: usize, columns: usize, stride: usize) -> Self {
-        Self { at, rows, columns, stride, of: PhantomData }
+    /// `rows` rows of `columns` elements, `stride` apart.
+    pub(crate) fn strided(out: &'a mut [T], rows: usize, columns: usize, stride: usize) -> Self {
+        assert!(rows <= 1 || columns <= stride, "rows that overlap");
+        assert!(rows == 0 || out.len() >= (rows - 1) * stride + columns, "an output beyond its memory");
+        Self { at: out.as_mut_ptr(), rows, columns, stride, of: PhantomData }
     }
 
     /// `len` of its rows, from row `first` on.

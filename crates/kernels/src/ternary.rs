@@ -28,14 +28,6 @@ pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -
     encode::quantize(Isa::detect(), Ternary, x, block, codes, scales)
 }
 
-/// Writes the values that `x` has once it is quantized into `out`, without storing codes.
-///
-/// # Errors
-/// As [`quantize`].
-pub fn fake_quantize(x: &[f32], block: usize, out: &mut [f32]) -> Result<(), KernelError> {
-    encode::fake_quantize(Isa::detect(), Ternary, x, block, out)
-}
-
 #[derive(Clone, Copy)]
 struct Ternary;
 
@@ -59,9 +51,5 @@ impl Format for Ternary {
         // Zero by a scale of zero is NaN, and no comparison with it holds.
         let scaled = x / scale;
         1 + u8::from(scaled > 0.5) - u8::from(scaled < -0.5)
-    }
-    #[inline(always)]
-    fn value(self, scale: f32, code: u8) -> f32 {
-        (f32::from(code) - 1.0) * scale
     }
 }

@@ -5,10 +5,8 @@
 
 use std::{
     cell::RefCell,
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    iter,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -37,29 +35,34 @@ pub fn with_count<R>(threads: usize, f: impl FnOnce() -> R) -> R {
 
 /// Calls `task(0)` to `task(tasks - 1)`, each once, in any order and on any of at most `threads` threads of the pool.
 pub(crate) fn for_each_on(threads: usize, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-    if threads <= 1 || tasks <= 1 {
-        return (0..tasks).for_each(task);
+    drain(threads, 0..tasks, task);
+}
+
+/// Hands each of these parts to one call of `task`, on at most `threads` threads.
+pub(crate) fn for_each_part<T: Send>(threads: usize, parts: impl Iterator<Item = T>, task: &(dyn Fn(T) + Sync)) {
+    let parts: Vec<T> = parts.collect();
+    drain(threads, parts.into_iter(), task);
+}
+
+/// Empties the queue. rayon's own iterators would leave the calling thread waiting for those of the pool, which takes small
+/// products twice the time.
+fn drain<T>(threads: usize, queue: impl ExactSizeIterator<Item = T> + Send, task: &(dyn Fn(T) + Sync)) {
+    if threads <= 1 || queue.len() <= 1 {
+        return queue.for_each(task);
     }
     let pool = current();
-    let workers = pool.threads.min(threads).min(tasks);
-    let next = AtomicUsize::new(0);
-    let drain = || {
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            if i >= tasks {
-                break;
-            }
-            task(i);
-        }
-    };
+    let workers = pool.threads.min(threads).min(queue.len());
+    let queue = Mutex::new(queue);
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || iter::from_fn(&next).for_each(task);
     match &pool.rayon {
         Some(rayon) if workers > 1 => rayon.in_place_scope(|scope| {
             for _ in 1..workers {
-                scope.spawn(|_| drain());
+                scope.spawn(|_| work());
             }
-            drain();
+            work();
         }),
-        _ => drain(),
+        _ => work(),
     }
 }
 
@@ -68,19 +71,8 @@ pub(crate) fn share(columns: usize, threads: usize, step: usize, most: usize) ->
     columns.div_ceil(4 * threads).next_multiple_of(step).clamp(step, most)
 }
 
-/// Hands each of these parts to one call of `task`, on at most `threads` threads.
-pub(crate) fn for_each_part<T: Send>(threads: usize, parts: impl Iterator<Item = T>, task: &(dyn Fn(T) + Sync)) {
-    let parts: Vec<_> = parts.map(|part| Mutex::new(Some(part))).collect();
-    for_each_on(threads, parts.len(), &|i| {
-        if let Some(part) = parts[i].lock().unwrap_or_else(PoisonError::into_inner).take() {
-            task(part);
-        }
-    });
-}
-
-/// Runs `f` inside the pool, where rayon's own parallel iterators use its threads; inline if there is only one.
-#[cfg(feature = "blas")]
-pub(crate) fn install(f: impl FnOnce(usize) + Send) {
+/// Runs `f`, which is given [`count`], inside the pool, where rayon's own iterators use its threads; inline if there is one.
+pub fn install(f: impl FnOnce(usize) + Send) {
     let pool = current();
     match &pool.rayon {
         Some(rayon) => rayon.install(|| f(pool.threads)),

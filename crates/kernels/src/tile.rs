@@ -6,7 +6,7 @@
 use std::cell::Cell;
 
 use crate::{
-    Isa,
+    Dense, Isa,
     output::{Output, Rectangle},
     simd::{Kernel, Simd, panel_width, panel_width_of, run},
     threads,
@@ -45,11 +45,7 @@ pub(crate) trait Panels: Sync {
 /// `out: [m, columns] = x: [m, depth] * panels: [depth, columns]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Product<'a> {
-    x: *const f32,
-    /// Floats from row to row of `x`.
-    x_stride: usize,
-    pub(crate) m: usize,
-    pub(crate) depth: usize,
+    pub(crate) x: Dense<&'a [f32]>,
     /// Called once for each panel, so that the tile is compiled once for all formats.
     pub(crate) panels: &'a dyn Panels,
     /// Whether the product is added to what the output holds.
@@ -57,40 +53,9 @@ pub(crate) struct Product<'a> {
     pub(crate) threads: usize,
 }
 
-// SAFETY: `x` is only read, and nobody writes it while the product is taken: `new` asks for that.
-unsafe impl Sync for Product<'_> {}
-
-impl<'a> Product<'a> {
-    /// # Safety
-    /// `m` rows of `depth` floats, `x_stride` apart, are readable at `x`, and not written, as long as the product is used.
-    pub(crate) unsafe fn new(
-        x: *const f32,
-        x_stride: usize,
-        m: usize,
-        depth: usize,
-        panels: &'a dyn Panels,
-        threads: usize,
-    ) -> Self {
-        Self { x, x_stride, m, depth, panels, accumulate: false, threads }
-    }
-
-    /// What is left of it from row `first` on.
-    pub(crate) fn beginning_at(&self, first: usize) -> Self {
-        Self { x: self.x.wrapping_add(first * self.x_stride), m: self.m - first, ..*self }
-    }
-
-    /// Row `row` of `x`.
-    #[inline(always)]
-    pub(crate) fn row(&self, row: usize) -> &[f32] {
-        assert!(row < self.m, "a row that x has not");
-        // SAFETY: x has the row, as the caller of `new` promises.
-        unsafe { std::slice::from_raw_parts(self.x.add(row * self.x_stride), self.depth) }
-    }
-}
-
 /// Computes all rows of the product.
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
-    let (&Product { m, threads, .. }, columns) = (product, out.columns());
+    let (threads, m, columns) = (product.threads, product.x.rows, out.columns());
     let each = threads::share(columns, threads, panel_width_of(isa), TASK_COLUMNS);
     let column_tasks = columns.div_ceil(each);
     // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
@@ -126,12 +91,12 @@ impl Tile<'_> {
         // Tiles of nearly equal height waste less of the registers than full ones and a rest.
         let tiles = rows.len().div_ceil(S::ROWS);
         let mut beyond = [0.0; MAX_ROWS * MAX_WIDTH];
-        for start in (0..product.depth).step_by(DEPTH) {
-            let depth = DEPTH.min(product.depth - start);
+        for start in (0..product.x.columns).step_by(DEPTH) {
+            let depth = DEPTH.min(product.x.columns - start);
             for (copy, row) in scratch.x.chunks_exact_mut(STRIDE).zip(rows.clone()) {
-                copy[..depth].copy_from_slice(&product.row(row)[start..start + depth]);
+                copy[..depth].copy_from_slice(&product.x.row(row)[start..start + depth]);
             }
-            let (begins, ends) = (start == 0, start + depth == product.depth);
+            let (begins, ends) = (start == 0, start + depth == product.x.columns);
             for first in columns.clone().step_by(panel_width::<S>()) {
                 let width = panel_width::<S>().min(columns.end - first);
                 let panel = scratch.panel.as_mut_ptr().cast::<f32>();

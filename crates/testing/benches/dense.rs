@@ -9,7 +9,7 @@ mod figures;
 use std::process::Command;
 
 use figures::Figure;
-use tacit_kernels as _;
+use tacit_blas as _;
 
 fn main() {
     let ours = tacit_testing::product::median_seconds(15).expect("MLX multiplies");

@@ -2,6 +2,8 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
+// Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
+use tacit_blas as _;
 use tacit_conformance::oracle::{floats, relative_error};
 use tacit_core::kernel::{Kernel, apply};
 use tacit_kernels::Orientation;

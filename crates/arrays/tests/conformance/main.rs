@@ -10,6 +10,8 @@ use tacit_arrays::{
     AffineArray, BinaryArray, Constant, E5m2Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
     ScaleRule, TernaryArray, ste,
 };
+// Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
+use tacit_blas as _;
 use tacit_conformance::conformance;
 use tacit_core::Result;
 

@@ -168,7 +168,7 @@ fn the_gradient_goes_to_the_adapter() {
         let (dw, _) = grad_wrt(adapter, loss)((w.clone(), x(&[3, 96]))).expect("runs");
         assert_eq!(
             dw.to_string(),
-            "tacit.Lora{base: tacit.Nf4{packed: nothing, absmax: nothing}, a: f32[2,96], b: f32[40,2]}"
+            "tacit.Lora{base: tacit.Nf4{codes: nothing, scales: nothing}, a: f32[2,96], b: f32[40,2]}"
         );
     }
     let _allow = Policy::Allow.scope();

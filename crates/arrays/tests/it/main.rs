@@ -5,6 +5,9 @@
     reason = "functions take arrays as interception gives them, and snapshots stand in the call"
 )]
 
+// Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
+use tacit_blas as _;
+
 mod affine_format;
 mod asked;
 mod cast;

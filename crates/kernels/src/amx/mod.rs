@@ -9,7 +9,7 @@
 //! largest magnitude of about one, by a power of two which the result is multiplied with in turn. `codes` and `panels` say
 //! what they do with matrices that are out of range; where activations are not finite, they do nothing.
 
-mod bytes;
+pub(crate) mod bytes;
 pub(crate) mod codes;
 mod coding;
 pub(crate) mod panels;
@@ -17,8 +17,6 @@ pub(crate) mod panels;
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 use std::{arch::asm, sync::OnceLock};
-
-pub(crate) use bytes::{BYTES, ROWS, multiply_bytes};
 
 /// Rows and columns of a tile of sums.
 pub(crate) const TILE: usize = 16;

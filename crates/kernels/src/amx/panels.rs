@@ -35,7 +35,7 @@ const EXPONENTS: Range<i32> = -90..100;
 
 /// Computes the product, as many of its rows as are finite and fill whole parts of `x`.
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
-    let &Product { m, threads, .. } = product;
+    let (m, threads) = (product.x.rows, product.threads);
     let mut x = SPLIT.take().unwrap_or_default();
     let mut done = 0;
     while done < m {
@@ -86,22 +86,22 @@ impl Split {
     /// # Safety
     /// The rows lie in `x`, and the machine has AVX-512.
     unsafe fn fill(&mut self, product: &Product, rows: Range<usize>, threads: usize) -> bool {
-        let steps = product.depth.div_ceil(STEP);
+        let steps = product.x.columns.div_ceil(STEP);
         let bands = rows.len().div_ceil(TILE);
         let tiles = bands * steps * PIECES;
         self.tiles.resize(tiles.max(self.tiles.len()), ZEROS);
         self.factors.resize(self.factors.len().max(bands * TILE), 0.0);
         let (tiles, factors) = (Shared(self.tiles.as_mut_ptr()), Shared(self.factors.as_mut_ptr()));
         let finite = AtomicBool::new(true);
-        let threads = if rows.len() * product.depth < SERIAL { 1 } else { threads };
+        let threads = if rows.len() * product.x.columns < SERIAL { 1 } else { threads };
         threads::for_each_on(threads, bands, &|band| {
             let first = rows.start + band * TILE;
             for row in 0..TILE {
                 // SAFETY: the tiles and factors of a band belong to one task; rows beyond the last are not read.
                 unsafe {
                     let tiles = tiles.at(band * steps * PIECES).cast::<u32>().add(row * STEP / 2);
-                    let from = (first + row < rows.end).then(|| product.row(first + row).as_ptr());
-                    match split_row(from, product.depth, tiles) {
+                    let from = (first + row < rows.end).then(|| product.x.row(first + row).as_ptr());
+                    match split_row(from, product.x.columns, tiles) {
                         Some(factor) => *factors.at(band * TILE + row) = factor,
                         None => finite.store(false, Ordering::Relaxed),
                     }
@@ -199,8 +199,8 @@ impl Task<'_> {
         // Groups of columns, from the first, that are out of range. Where tasks begin they begin, too.
         let mut out_of_range = [false; TASK_COLUMNS / WIDTH];
         let panel: *mut f32 = scratch.floats.as_mut_ptr().cast();
-        for start in (0..product.depth).step_by(DEPTH) {
-            let depth = DEPTH.min(product.depth - start);
+        for start in (0..product.x.columns).step_by(DEPTH) {
+            let depth = DEPTH.min(product.x.columns - start);
             for (first, out_of_range) in columns.clone().step_by(WIDTH).zip(&mut out_of_range) {
                 if *out_of_range {
                     continue;
@@ -243,7 +243,7 @@ impl Task<'_> {
     /// # Safety
     /// The panel was split, and there are sums of all rows of whole tiles.
     unsafe fn add_tiles(&self, _: &Tiles, start: usize, depth: usize, panel: *const Tile, sums: *mut f32) {
-        let (steps, all) = (depth.div_ceil(STEP), self.product.depth.div_ceil(STEP));
+        let (steps, all) = (depth.div_ceil(STEP), self.product.x.columns.div_ceil(STEP));
         let rows = self.out.rows();
         let bands = rows.len().div_ceil(TILE);
         let x = |band: usize| {
@@ -271,13 +271,13 @@ impl Task<'_> {
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn multiply_floats(&self, first: usize, width: usize, panel: *mut f32, sums: *mut f32) {
         let Self { product, isa, .. } = self;
-        for start in (0..product.depth).step_by(DEPTH) {
-            let depth = DEPTH.min(product.depth - start);
+        for start in (0..product.x.columns).step_by(DEPTH) {
+            let depth = DEPTH.min(product.x.columns - start);
             // SAFETY: as the caller says; the panel and the sums are as wide as two vectors.
             unsafe {
                 product.panels.fill(*isa, start, depth, first, width, panel);
                 for (at, i) in self.out.rows().enumerate() {
-                    let x = product.row(self.first + i)[start..].as_ptr();
+                    let x = product.x.row(self.first + i)[start..].as_ptr();
                     let to = sums.add(at * TASK_COLUMNS);
                     let (mut left, mut right) = if start == 0 {
                         (_mm512_setzero_ps(), _mm512_setzero_ps())

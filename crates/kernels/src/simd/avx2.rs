@@ -3,13 +3,17 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
+use super::vector::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
 
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
 
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+}
+
 /// # Safety
-/// The machine has the instructions that `Isa::Avx2` names.
+/// [`is_available`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx2(()))

@@ -3,13 +3,21 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
+use super::vector::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
 
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
 
+pub(super) fn is_available() -> bool {
+    super::avx2::is_available()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+}
+
 /// # Safety
-/// The machine has the instructions that `Isa::Avx512` names.
+/// [`is_available`].
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512(()))

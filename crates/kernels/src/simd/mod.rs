@@ -1,9 +1,9 @@
-//! One interface to the instruction sets, so that each kernel is written once.
+//! The instruction sets, chosen at run time.
 //!
-//! A [`Simd`] value is a token: it is only made where its instructions were detected, which is what makes its
-//! arithmetic safe to call. A [`Kernel`] is the arguments of a loop; [`run`] compiles the loop for each instruction
-//! set and calls the one that is asked for. Everything in between is `#[inline(always)]` and free of closures around
-//! vector code, or the instructions would end up in functions that are compiled without them, and be called one by one.
+//! One table says which machines have each, and what compiles a [`Kernel`], the arguments of a loop, for it. A new one is
+//! its file here and its line there; a machine's engines that are more than vectors have theirs in `engine`.
+
+use std::{cell::Cell, sync::OnceLock};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -12,157 +12,103 @@ mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+mod vector;
 
-use crate::Isa;
+pub(crate) use vector::{Kernel, SLACK, Simd, panel_width};
 
-/// Bytes behind the codes that a decoder of `LANES` codes may read, and ignore.
-pub(crate) const SLACK: usize = 16;
+#[cfg(target_arch = "x86_64")]
+use crate::amx;
 
-/// Vectors of `LANES` floats and of as many 32-bit words, with the steps of decoding that each instruction set has its
-/// own way to do.
-pub(crate) trait Simd: Copy {
-    /// `LANES` floats.
-    type F: Copy;
-    /// `LANES` words.
-    type I: Copy;
-    /// Sixteen floats to look up.
-    type T: Copy;
-    /// Floats in a vector; 8 or 16.
-    const LANES: usize;
-    /// Rows of the register tile, whose width is two vectors.
-    const ROWS: usize;
+/// The enum of them, and the two functions that look at which one it is.
+macro_rules! instruction_sets {
+    ($(#[$reference_doc:meta])* $reference:ident, else $portable:expr;
+     $($(#[$doc:meta])* $name:ident, on $arch:literal, needs $available:expr, runs $run:path;)*) => {
+        /// An instruction set that the kernels are written for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Isa {
+            $(#[$reference_doc])* $reference,
+            $($(#[$doc])* $name,)*
+        }
 
-    fn splat(self, value: f32) -> Self::F;
-    fn splat_words(self, value: u32) -> Self::I;
-    fn add(self, a: Self::F, b: Self::F) -> Self::F;
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `a * b + c`.
-    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// The sum of the lanes, in an order that only depends on `LANES`.
-    fn sum(self, a: Self::F) -> f32;
-    fn and(self, a: Self::I, b: Self::I) -> Self::I;
-    /// Each word shifted right by `bits` < 32.
-    fn shift(self, words: Self::I, bits: u32) -> Self::I;
-    /// Each word shifted right by its own number of bits < 32.
-    fn shift_each(self, words: Self::I, bits: Self::I) -> Self::I;
-    /// The floats of the words' lowest bytes, which are signed.
-    fn signed(self, words: Self::I) -> Self::F;
-    /// The floats of signed words.
-    fn to_float(self, words: Self::I) -> Self::F;
-    /// The values of words below 256 that are E4M3 floats.
-    fn e4m3(self, words: Self::I) -> Self::F;
-    fn table(self, values: &[f32; 16]) -> Self::T;
-    /// The table's value for the lowest four bits of each word.
-    fn lookup(self, table: Self::T, words: Self::I) -> Self::F;
+        impl Isa {
+            /// Slowest first.
+            const ALL: &[Self] = &[Self::$reference, $(Self::$name),*];
 
-    /// # Safety
-    /// `LANES` floats are readable at `from`.
-    unsafe fn load(self, from: *const f32) -> Self::F;
-    /// The first `count` <= `LANES` floats, and zeros.
-    ///
-    /// # Safety
-    /// `count` floats are readable at `from`.
-    unsafe fn load_some(self, from: *const f32, count: usize) -> Self::F;
-    /// # Safety
-    /// `LANES` floats are writable at `to`.
-    unsafe fn store(self, to: *mut f32, value: Self::F);
-    /// # Safety
-    /// `4 * LANES` bytes are readable at `from`.
-    unsafe fn load_words(self, from: *const u8) -> Self::I;
-    /// The words of `LANES` bytes.
-    ///
-    /// # Safety
-    /// `LANES` bytes are readable at `from`.
-    unsafe fn load_bytes(self, from: *const u8) -> Self::I;
-    /// The words of `LANES` signed bytes.
-    ///
-    /// # Safety
-    /// `LANES` bytes are readable at `from`.
-    unsafe fn load_signed(self, from: *const u8) -> Self::I;
-    /// Words that hold, in their lowest bits and each shifted as `IN_ORDER` says, the `LANES` codes of `bits` bits.
-    ///
-    /// `bits` is 1, 2 or 4.
-    ///
-    /// # Safety
-    /// `LANES * bits / 8` bytes are readable at `from`.
-    unsafe fn spread_words(self, from: *const u8, bits: usize) -> Self::I;
-    /// `LANES` integers of `BITS` bits each, 3, 5, 6 or 7, from a stream of bits, the least significant first.
-    ///
-    /// # Safety
-    /// [`SLACK`] bytes are readable at `from`.
-    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> Self::I;
-    /// Lane `i` is `from[index[i]]`, or 0 if that is not below `count`.
-    ///
-    /// # Safety
-    /// `count` <= `LANES` floats are readable at `from`.
-    unsafe fn spread(self, from: *const f32, count: usize, index: Self::I) -> Self::F;
-    /// The floats that `LANES` bytes select from 256.
-    ///
-    /// # Safety
-    /// `LANES` bytes are readable at `from`.
-    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> Self::F;
-    /// Asks for the cache line at `from`, which need not be readable.
-    fn prefetch(self, from: *const u8);
-    /// Reads `LANES` words from each of `LANES` rows, `stride` bytes apart, and writes word `d` of row `r` to
-    /// `to[d * LANES + r]`.
-    ///
-    /// # Safety
-    /// The rows are readable and `LANES * LANES` words are writable.
-    unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32);
+            /// Whether this machine can run it.
+            fn is_supported(self) -> bool {
+                match self {
+                    $(#[cfg(target_arch = $arch)] Self::$name => $available,)*
+                    _ => self == Self::$reference,
+                }
+            }
+        }
+
+        /// Runs the kernel on an instruction set that this machine has.
+        pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+            debug_assert!(isa.is_supported());
+            match isa {
+                // SAFETY: `Isa::detect` gives no other than those that are supported.
+                $(#[cfg(target_arch = $arch)] Isa::$name if K::VECTORS => unsafe { $run(kernel) },)*
+                _ if K::PORTABLE => kernel.run($portable),
+                _ => unreachable!("a kernel for which `codec::dispatch` has no codes on {isa:?}"),
+            }
+        }
+    };
 }
 
-/// The smallest E4M3 float with a leading one.
-const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
-
-/// For codes of 3, 5, 6 and 7 bits: where code `i` of a stream starts, in bytes.
-const fn stream_byte(bits: usize, i: usize) -> usize {
-    i * bits / 8
+instruction_sets! {
+    /// Portable Rust; the reference that the others are tested against.
+    Scalar, else portable::Portable;
+    /// x86-64 with AVX2 and FMA.
+    Avx2, on "x86_64", needs avx2::is_available(), runs avx2::run;
+    /// x86-64 with AVX-512 F, BW, VL and DQ.
+    Avx512, on "x86_64", needs avx512::is_available(), runs avx512::run;
+    /// x86-64 with [`Avx512`](Self::Avx512) and AMX for `bf16` and 8-bit integers, which Linux lets a process use.
+    Amx, on "x86_64", needs avx512::is_available() && amx::is_available(), runs avx512::run;
+    /// 64-bit Arm with NEON, which all of them have.
+    Neon, on "aarch64", needs neon::is_available(), runs neon::run;
 }
 
-/// For codes of 3, 5, 6 and 7 bits: how many bits of that byte come before code `i`, for each of 16.
-const fn stream_shifts(bits: usize) -> [u32; 16] {
-    let mut shifts = [0; 16];
-    let mut i = 0;
-    while i < 16 {
-        shifts[i] = (i * bits % 8) as u32;
-        i += 1;
+impl Isa {
+    /// The fastest instruction set of this machine, looked up once a process.
+    #[must_use]
+    pub fn detect() -> Self {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        CHOSEN.get().unwrap_or_else(|| *BEST.get_or_init(|| *Self::available().last().unwrap_or(&Self::Scalar)))
     }
-    shifts
-}
 
-/// A loop with its arguments, to be compiled once for each instruction set.
-pub(crate) trait Kernel {
-    type Output;
-    /// Whether it is compiled for the instruction sets that have vectors.
-    const VECTORS: bool = true;
-    /// Whether it is compiled for the portable reference.
-    const PORTABLE: bool = true;
-    fn run<S: Simd>(self, simd: S) -> Self::Output;
-}
+    /// The instruction sets of this machine, slowest first.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        Self::ALL.iter().copied().filter(|isa| isa.is_supported()).collect()
+    }
 
-/// Runs the kernel on `isa`, which [`Isa::check`] accepted.
-pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
-    debug_assert!(isa.is_supported());
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: every public function checks the instruction set that it is given.
-        Isa::Avx512 | Isa::Amx if K::VECTORS => unsafe { avx512::run(kernel) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx2 if K::VECTORS => unsafe { avx2::run(kernel) },
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon if K::VECTORS => kernel.run(neon::Neon),
-        _ if K::PORTABLE => kernel.run(portable::Portable),
-        _ => unreachable!("a kernel for which `codec::dispatch` has no codes on {isa:?}"),
+    /// Runs `f`, whose kernels take this instruction set in place of the fastest.
+    ///
+    /// Kernels that other threads start meanwhile are not affected. For tests and measurements.
+    ///
+    /// # Panics
+    /// If this machine does not have it.
+    #[doc(hidden)]
+    pub fn with<R>(self, f: impl FnOnce() -> R) -> R {
+        struct Restore(Option<Isa>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CHOSEN.set(self.0);
+            }
+        }
+        assert!(self.is_supported(), "this machine has no {self:?} instructions");
+        let _restore = Restore(CHOSEN.replace(Some(self)));
+        f()
     }
 }
 
-/// Floats of one output panel: two vectors wide.
-pub(crate) const fn panel_width<S: Simd>() -> usize {
-    2 * S::LANES
+thread_local! {
+    static CHOSEN: Cell<Option<Isa>> = const { Cell::new(None) };
 }
 
-/// The same, where only the instruction set's name is at hand.
+/// [`panel_width`] where only the instruction set's name is at hand.
 pub(crate) fn panel_width_of(isa: Isa) -> usize {
     struct Width;
     impl Kernel for Width {

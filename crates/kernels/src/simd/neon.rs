@@ -3,11 +3,21 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::aarch64::*;
 
-use super::{SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
+use super::vector::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
 
 // Every method may use the instructions: all machines that this is compiled for have them.
 #[derive(Clone, Copy)]
 pub(super) struct Neon;
+
+pub(super) fn is_available() -> bool {
+    true
+}
+
+/// # Safety
+/// None is asked for: this has the form of the other instruction sets.
+pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Neon)
+}
 
 /// Applies an intrinsic to both registers of its arguments.
 macro_rules! both {

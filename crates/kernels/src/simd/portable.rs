@@ -1,6 +1,6 @@
 //! The reference: plain Rust on arrays of eight, which compilers turn into whatever the target's baseline has.
 
-use super::{Simd, stream_byte};
+use super::vector::{Simd, stream_byte};
 use crate::matrix::e4m3;
 
 #[derive(Clone, Copy)]

@@ -8,8 +8,8 @@
 mod panel;
 mod tile;
 
-use panel::{Transpose, Words, decode};
-use tile::Tile;
+use panel::{Line, PANEL, Transpose, WIDTH, Words, decode};
+use tile::{STRIDE, Tile};
 
 use crate::{
     Isa, Matrix, Order, Scales, amx,
@@ -20,17 +20,8 @@ use crate::{
     threads,
 };
 
-/// Rows of the matrix in a panel: two vectors of sums.
-const WIDTH: usize = 32;
-
-/// Bytes of a panel: the integers of [`STEP`] elements of its rows.
-const PANEL: usize = STEP * WIDTH;
-
 /// Rows of activations of a task; bounds what it goes back to for each panel.
 const TASK_ROWS: usize = 504;
-
-/// Bytes from row to row of activations within a step: off a power of two, or rows would share cache sets.
-const STRIDE: usize = STEP + 64;
 
 /// Whether this machine has the instructions beside those of [`Isa::Avx512`].
 pub(crate) fn is_available() -> bool {
@@ -46,7 +37,7 @@ pub(crate) fn takes(product: &IntegerProduct) -> bool {
 
 /// Whether runs of elements that share a scale are whole tiles of AMX.
 pub(crate) fn is_whole_tiles(product: &IntegerProduct) -> bool {
-    Step::all(product.matrix).iter().all(|step| step.ends.iter().all(|end| end.is_multiple_of(amx::BYTES)))
+    Step::all(product.matrix).iter().all(|step| step.ends.iter().all(|end| end.is_multiple_of(amx::bytes::BYTES)))
 }
 
 /// Computes all of a product that this module [`takes`], on a machine where it is [available](is_available).
@@ -122,7 +113,8 @@ impl Activations {
             offsets.push(total);
             total += m * step.ends.len();
         }
-        let mut all = Self { codes: vec![0; (steps.len() * m + amx::ROWS) * STRIDE], starts: vec![0; total], offsets };
+        let mut all =
+            Self { codes: vec![0; (steps.len() * m + amx::bytes::ROWS) * STRIDE], starts: vec![0; total], offsets };
         let mut starts = &mut all.starts[..];
         let mut tasks = Vec::with_capacity(steps.len());
         for (step, codes) in steps.iter().zip(all.codes.chunks_exact_mut(m * STRIDE)) {
@@ -185,11 +177,6 @@ struct Part<'a> {
     tiles: bool,
 }
 
-/// A cache line, so that no vector of a panel spans two.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line([u8; 64]);
-
 impl Part<'_> {
     /// Computes a rectangle of the output.
     ///
@@ -202,7 +189,7 @@ impl Part<'_> {
         let mut words = Box::new([[0; PANEL / 8]; 2]);
         let mut scales = vec![[0.0_f32; WIDTH]; STEP / 8];
         let mut sums = vec![[0.0_f32; WIDTH]; height];
-        let mut products = Box::new([[[0_i32; WIDTH]; amx::ROWS]; 2]);
+        let mut products = Box::new([[[0_i32; WIDTH]; amx::bytes::ROWS]; 2]);
         // SAFETY: AMX is there if `tiles` says so.
         let tiles = self.tiles.then(|| unsafe { amx::Tiles::new() });
         for first in columns.clone().step_by(WIDTH) {
@@ -210,7 +197,7 @@ impl Part<'_> {
             sums.fill([0.0; WIDTH]);
             for (s, step) in self.steps.iter().enumerate() {
                 self.fill(step, first, within.len(), &mut words, &mut panel, &mut scales);
-                let parts = height.div_ceil(if tiles.is_some() { amx::ROWS } else { tile::HEIGHT });
+                let parts = height.div_ceil(if tiles.is_some() { amx::bytes::ROWS } else { tile::HEIGHT });
                 for part in 0..parts {
                     let (from, to) = (part * height / parts, (part + 1) * height / parts);
                     let tile = Tile {

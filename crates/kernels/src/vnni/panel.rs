@@ -3,8 +3,21 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::{Line, PANEL};
-use crate::simd::{Kernel, Simd};
+use crate::{
+    integers::STEP,
+    simd::{Kernel, Simd},
+};
+
+/// Rows of the matrix in a panel: two vectors of sums.
+pub(super) const WIDTH: usize = 32;
+
+/// Bytes of a panel: the integers of [`STEP`] elements of its rows.
+pub(super) const PANEL: usize = STEP * WIDTH;
+
+/// A cache line, so that no vector of a panel spans two.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Line(pub(super) [u8; 64]);
 
 /// Words of 16 rows: [`STEP`] bytes of each, at most.
 pub(super) type Words = [u32; PANEL / 8];

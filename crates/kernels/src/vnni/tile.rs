@@ -3,8 +3,14 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::{STRIDE, WIDTH};
-use crate::amx;
+use super::panel::WIDTH;
+use crate::{
+    amx::{Tiles, bytes},
+    integers::STEP,
+};
+
+/// Bytes from row to row of activations within a step: off a power of two, or rows would share cache sets.
+pub(super) const STRIDE: usize = STEP + 64;
 
 /// Rows of activations of a register tile.
 pub(super) const HEIGHT: usize = 12;
@@ -37,24 +43,19 @@ impl Tile<'_> {
         by_height!(1: 4, 2: 4, 3: 4, 4: 2, 5: 2, 6: 2, 7: 1, 8: 1, 9: 1, 10: 1, 11: 1, 12: 1);
     }
 
-    /// As [`run`](Self::run), for up to [`amx::ROWS`] rows and runs that are whole tiles.
+    /// As [`run`](Self::run), for up to [`bytes::ROWS`] rows and runs that are whole tiles.
     ///
     /// # Safety
-    /// As for [`run`](Self::run); [`amx::ROWS`] rows are readable at `x`.
+    /// As for [`run`](Self::run); [`bytes::ROWS`] rows are readable at `x`.
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) unsafe fn run_tiles(
-        &self,
-        tiles: &amx::Tiles,
-        rows: usize,
-        products: &mut [[[i32; WIDTH]; amx::ROWS]; 2],
-    ) {
-        let multiply = |r: usize, to: &mut [[i32; WIDTH]; amx::ROWS]| {
+    pub(super) unsafe fn run_tiles(&self, tiles: &Tiles, rows: usize, products: &mut [[[i32; WIDTH]; bytes::ROWS]; 2]) {
+        let multiply = |r: usize, to: &mut [[i32; WIDTH]; bytes::ROWS]| {
             let from = if r == 0 { 0 } else { self.ends[r - 1] };
             // SAFETY: the panel and the rows have all elements of the run.
             unsafe {
                 let (x, panel) = (self.x.add(from), self.panel.add(from * WIDTH));
-                let steps = (self.ends[r] - from) / amx::BYTES;
-                amx::multiply_bytes(tiles, x, STRIDE, panel, steps, to.as_mut_ptr().cast());
+                let steps = (self.ends[r] - from) / bytes::BYTES;
+                bytes::multiply_bytes(tiles, x, STRIDE, panel, steps, to.as_mut_ptr().cast());
             }
         };
         multiply(0, &mut products[0]);

@@ -1,7 +1,7 @@
 //! Codes to floats, to the bit.
 
 use half::{bf16, f16};
-use tacit_kernels::{Isa, dequantize_with, e4m3, e8m0, gather_rows_with, threads};
+use tacit_kernels::{Isa, dequantize, e4m3, e8m0, gather_rows, threads};
 
 use crate::stored::{KINDS, Kind, SCALINGS, Scaling, Stored};
 
@@ -16,10 +16,10 @@ fn check(stored: &Stored) {
         rows.iter().flat_map(|&row| expected[row as usize * stored.k..][..stored.k].to_vec()).collect();
     for isa in Isa::available() {
         let mut out = vec![f32::NAN; expected.len()];
-        dequantize_with(isa, &stored.matrix(), &mut out[..]).unwrap();
+        isa.with(|| dequantize(&stored.matrix(), &mut out[..])).unwrap();
         assert!(bits(&out) == bits(&expected), "{isa:?} {}", stored.describe());
         let mut out = vec![f32::NAN; gathered.len()];
-        gather_rows_with(isa, &stored.matrix(), &rows, &mut out[..]).unwrap();
+        isa.with(|| gather_rows(&stored.matrix(), &rows, &mut out[..])).unwrap();
         assert!(bits(&out) == bits(&gathered), "{isa:?} rows of {}", stored.describe());
     }
 }
@@ -80,7 +80,7 @@ fn every_byte_of_e4m3_and_e8m0_has_its_value() {
     };
     for isa in Isa::available() {
         let mut out = [0.0_f32; 256];
-        dequantize_with(isa, &matrix, &mut out[..]).unwrap();
+        isa.with(|| dequantize(&matrix, &mut out[..])).unwrap();
         for (byte, value) in bytes.iter().zip(out) {
             let same = value.to_bits() == e4m3(*byte).to_bits() || (value.is_nan() && e4m3(*byte).is_nan());
             assert!(same, "{isa:?} {byte:#x}: {value}");
@@ -95,10 +95,10 @@ fn half_outputs_are_rounded_once() {
         let expected = stored.elements();
         for isa in Isa::available() {
             let mut out = vec![f16::NAN; expected.len()];
-            dequantize_with(isa, &stored.matrix(), &mut out[..]).unwrap();
+            isa.with(|| dequantize(&stored.matrix(), &mut out[..])).unwrap();
             assert!(out.iter().zip(&expected).all(|(out, value)| *out == f16::from_f32(*value)), "{isa:?} {kind:?}");
             let mut out = vec![bf16::NAN; 1000];
-            gather_rows_with(isa, &stored.matrix(), &[3], &mut out[..]).unwrap();
+            isa.with(|| gather_rows(&stored.matrix(), &[3], &mut out[..])).unwrap();
             let row = &expected[3000..4000];
             assert!(out.iter().zip(row).all(|(out, value)| *out == bf16::from_f32(*value)), "{isa:?} {kind:?}");
         }
@@ -111,7 +111,7 @@ fn the_number_of_threads_changes_nothing() {
     let expected = stored.elements();
     for threads in [1, 2, 3] {
         let mut out = vec![f32::NAN; expected.len()];
-        threads::with_count(threads, || dequantize_with(Isa::detect(), &stored.matrix(), &mut out[..]).unwrap());
+        threads::with_count(threads, || dequantize(&stored.matrix(), &mut out[..]).unwrap());
         assert!(bits(&out) == bits(&expected), "{threads} threads");
     }
 }

@@ -1,8 +1,8 @@
 //! What the kernels refuse, and in which words.
 
 use tacit_kernels::{
-    Codes, Isa, KernelError, Matrix, Order, Orientation, Scales, dequantize, dequantize_with, gather_rows, matmul,
-    matmul_with, nearest::Table, nf4,
+    Codes, Isa, KernelError, Matrix, Order, Orientation, ScaleRule, Scales, affine, binary, dequantize, dynamic8, fp4,
+    gather_rows, int8, matmul, mxfp4, nearest::Table, nf4, nvfp4, ternary,
 };
 
 const TABLE: Codes = Codes::Table { bytes: &[0; 64], bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
@@ -154,8 +154,8 @@ fn the_first_value_that_is_not_finite_is_named() {
                 let mut x = vec![1.0; 200_001];
                 x[index] = bad;
                 x[200_000] = f32::NAN;
-                let mut absmax = vec![0.0; nf4::absmax_len(x.len(), 64)];
-                let result = nf4::quantize_with(isa, &x, 64, &mut vec![0; 100_001], &mut absmax);
+                let mut absmax = vec![0.0; x.len().div_ceil(64)];
+                let result = isa.with(|| nf4::quantize(&x, 64, &mut vec![0; 100_001], &mut absmax));
                 let Err(KernelError::NonFinite { index: named, .. }) = result else { panic!("{result:?}") };
                 assert_eq!(named, index, "{isa:?}");
             }
@@ -170,21 +170,53 @@ fn the_first_value_that_is_not_finite_is_named() {
 }
 
 #[test]
-fn foreign_instruction_sets_are_refused() {
-    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon] {
-        let results = [
-            nf4::quantize_with(isa, &[], 64, &mut [], &mut []),
-            dequantize_with(isa, &MATRIX, &mut [0.0; 128][..]),
-            matmul_with(isa, &[0.0; 64][..], 1, &MATRIX, Orientation::Transposed, &mut [0.0; 2][..]),
-        ];
-        for result in results {
-            assert_eq!(result.is_ok(), isa.is_supported());
-            if let Err(error) = result {
-                let expected =
-                    format!("this machine has no {isa:?} instructions\nhelp: pass one of `Isa::available()`");
-                assert_eq!(error.to_string(), expected);
-            }
-        }
+fn parameters_and_lengths_of_quantizers_are_checked() {
+    let x = [0.0; 64];
+    assert_eq!(fp4::quantize(&x, 48, &mut [0; 32], &mut [0.0; 2]), Err(KernelError::BlockSize { block: 48 }));
+    assert_eq!(dynamic8::quantize(&x, 16, &mut [0; 64], &mut [0.0; 4]), Err(KernelError::BlockSize { block: 16 }));
+    for result in [
+        int8::quantize(&x, 0, &mut [0; 64], &mut []),
+        ternary::quantize(&x, 0, &mut [0; 16], &mut []),
+        binary::quantize(&x, 0, &mut [0; 8], &mut []),
+        affine::quantize(&x, 64, 0, 4, &mut [0; 32], &mut [], &mut []),
+    ] {
+        assert_eq!(result, Err(KernelError::EmptyBlock));
     }
-    assert!(Isa::available().contains(&Isa::detect()));
+    for bits in [0, 9] {
+        let result = affine::quantize(&x, 64, 32, bits, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2]);
+        assert_eq!(result, Err(KernelError::Bits { bits }));
+    }
+    for (k, group) in [(64, 48), (48, 16), (0, 32)] {
+        let result = affine::quantize(&x, k, group, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2]);
+        assert_eq!(result, Err(KernelError::Group { elements: 64, k, group }));
+    }
+    assert_eq!(
+        message(affine::quantize(&x, 64, 48, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2])),
+        "64 elements in rows of 64 do not divide into groups of 48\n\
+         help: choose a group size that divides the row, and give whole rows"
+    );
+    for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let result = nvfp4::quantize(&x, Some(value), &mut [0; 32], &mut [0; 4]);
+        assert!(matches!(result, Err(KernelError::GlobalScale { .. })));
+    }
+    assert_eq!(
+        message(nvfp4::quantize(&x, Some(0.0), &mut [0; 32], &mut [0; 4])),
+        "the global scale is 0\nhelp: give the largest magnitude of the tensor, or `None` if that is zero"
+    );
+    assert_eq!(
+        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 31], &mut [0; 2])),
+        "`codes` holds 31 elements where 32 are needed\nhelp: as many as `x` has elements, in whole bytes"
+    );
+    assert_eq!(
+        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 32], &mut [0; 3])),
+        "`scales` holds 3 elements where 2 are needed\nhelp: each block of elements has one"
+    );
+    assert_eq!(
+        message(affine::quantize(&x, 64, 32, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 1])),
+        "`biases` holds 1 elements where 2 are needed\nhelp: each group of elements has one"
+    );
+    assert_eq!(
+        message(int8::quantize_columns(&x, 32, &mut [0; 64], &mut [0.0; 1])),
+        "`absmax` holds 1 elements where 32 are needed\nhelp: each column has one"
+    );
 }

@@ -110,23 +110,6 @@ impl Case {
         Ok(Stored { codes, scales, biases, bytes })
     }
 
-    fn fake_quantize(self, x: &[f32]) -> Result<Vec<f32>, KernelError> {
-        let mut out = vec![f32::NAN; x.len()];
-        match self {
-            Self::Nf4(block) => nf4::fake_quantize(x, block, &mut out)?,
-            Self::Fp4(block) => fp4::fake_quantize(x, block, &mut out)?,
-            Self::Dynamic8(block) => dynamic8::fake_quantize(x, block, &mut out)?,
-            Self::Affine(bits, group) => affine::fake_quantize(x, x.len(), group, bits, &mut out)?,
-            Self::Int8(block) => int8::fake_quantize(x, block, &mut out)?,
-            Self::Ternary(block) => ternary::fake_quantize(x, block, &mut out)?,
-            Self::Binary(block) => binary::fake_quantize(x, block, &mut out)?,
-            Self::Mxfp4(rule) => mxfp4::fake_quantize(x, rule, &mut out)?,
-            Self::Mxfp8(rule) => mxfp8::fake_quantize(x, rule, &mut out)?,
-            Self::Nvfp4(global_scale) => nvfp4::fake_quantize(x, global_scale, &mut out)?,
-        }
-        Ok(out)
-    }
-
     /// The values of what was stored, by the crate's decoder.
     fn dequantize(self, stored: &Stored, elements: usize) -> Vec<f32> {
         let bytes = &stored.codes[..];
@@ -301,18 +284,6 @@ fn every_format_follows_its_formula() {
 }
 
 #[test]
-fn fake_quantization_is_quantization_and_back() {
-    for case in cases() {
-        for x in kinds() {
-            let stored = case.quantize(&x).unwrap();
-            let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
-            let (fake, real) = (case.fake_quantize(&x).unwrap(), case.dequantize(&stored, x.len()));
-            assert!(bits(fake) == bits(real), "{case:?}");
-        }
-    }
-}
-
-#[test]
 fn ragged_lengths_are_padded() {
     let normal = Random::new(12).normal(5000);
     for case in cases() {
@@ -323,7 +294,6 @@ fn ragged_lengths_are_padded() {
             let x = &normal[..len];
             let stored = case.quantize(x).unwrap();
             assert_eq!(case.dequantize(&stored, len), case.by_formula(x), "{case:?} {len}");
-            assert_eq!(case.fake_quantize(x).unwrap(), case.by_formula(x), "{case:?} {len}");
         }
     }
 }
@@ -332,9 +302,9 @@ fn ragged_lengths_are_padded() {
 fn the_number_of_threads_changes_nothing() {
     let x = Random::new(13).normal(300_032);
     for case in cases() {
-        let one = threads::with_count(1, || (case.quantize(&x).unwrap(), case.fake_quantize(&x).unwrap()));
+        let one = threads::with_count(1, || case.quantize(&x).unwrap());
         for count in [2, 3] {
-            let many = threads::with_count(count, || (case.quantize(&x).unwrap(), case.fake_quantize(&x).unwrap()));
+            let many = threads::with_count(count, || case.quantize(&x).unwrap());
             assert!(one == many, "{case:?} on {count} threads");
         }
     }
@@ -421,17 +391,13 @@ fn columns_are_the_rows_of_the_transpose() {
         int8::quantize(&turned, n, &mut row_codes, &mut row_absmax).unwrap();
         assert_eq!(absmax, row_absmax);
         assert!((0..n * k).all(|at| codes[at] == row_codes[at % k * n + at / k]));
-        let (mut fake, mut row_fake) = (vec![0.0; n * k], vec![0.0; n * k]);
-        int8::fake_quantize_columns(&x, k, &mut fake).unwrap();
-        int8::fake_quantize(&turned, n, &mut row_fake).unwrap();
-        assert!(fake == transpose(&row_fake, k, n));
     }
 }
 
 #[test]
 fn errors_of_fp4_are_those_of_bitsandbytes() {
     let x = Random::new(15).normal(1 << 20);
-    let y = Case::Fp4(64).fake_quantize(&x).unwrap();
+    let y = Case::Fp4(64).dequantize(&Case::Fp4(64).quantize(&x).unwrap(), x.len());
     let mean = |error: &dyn Fn(f32, f32) -> f32| {
         x.iter().zip(&y).map(|(x, y)| f64::from(error(*x, *y))).sum::<f64>() / x.len() as f64
     };
@@ -447,12 +413,9 @@ fn the_first_value_that_is_not_finite_is_named() {
                 let mut x = vec![1.0; 131_072];
                 x[index] = bad;
                 x[131_071] = f32::NAN;
-                for result in [case.quantize(&x).map(drop), case.fake_quantize(&x).map(drop)] {
-                    let Err(KernelError::NonFinite { index: named, .. }) = result else {
-                        panic!("{case:?} {result:?}")
-                    };
-                    assert_eq!(named, index, "{case:?}");
-                }
+                let result = case.quantize(&x).map(drop);
+                let Err(KernelError::NonFinite { index: named, .. }) = result else { panic!("{case:?} {result:?}") };
+                assert_eq!(named, index, "{case:?}");
             }
         }
     }
@@ -460,59 +423,4 @@ fn the_first_value_that_is_not_finite_is_named() {
     x[4] = f32::INFINITY;
     let result = int8::quantize_columns(&x, 3, &mut [0; 6], &mut [0.0; 3]);
     assert_eq!(result, Err(KernelError::NonFinite { index: 4, value: f32::INFINITY }));
-}
-
-#[test]
-fn parameters_and_lengths_are_checked() {
-    let message = |result: Result<(), KernelError>| result.unwrap_err().to_string();
-    let x = [0.0; 64];
-    assert_eq!(fp4::quantize(&x, 48, &mut [0; 32], &mut [0.0; 2]), Err(KernelError::BlockSize { block: 48 }));
-    assert_eq!(dynamic8::fake_quantize(&x, 16, &mut [0.0; 64]), Err(KernelError::BlockSize { block: 16 }));
-    for result in [
-        int8::quantize(&x, 0, &mut [0; 64], &mut []),
-        ternary::quantize(&x, 0, &mut [0; 16], &mut []),
-        binary::fake_quantize(&x, 0, &mut [0.0; 64]),
-        affine::fake_quantize(&x, 64, 0, 4, &mut [0.0; 64]),
-    ] {
-        assert_eq!(result, Err(KernelError::EmptyBlock));
-    }
-    for bits in [0, 9] {
-        assert_eq!(affine::fake_quantize(&x, 64, 32, bits, &mut [0.0; 64]), Err(KernelError::Bits { bits }));
-    }
-    for (k, group) in [(64, 48), (48, 16), (0, 32)] {
-        let result = affine::quantize(&x, k, group, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2]);
-        assert_eq!(result, Err(KernelError::Group { elements: 64, k, group }));
-    }
-    assert_eq!(
-        message(affine::fake_quantize(&x, 64, 48, 4, &mut [0.0; 64])),
-        "64 elements in rows of 64 do not divide into groups of 48\n\
-         help: choose a group size that divides the row, and give whole rows"
-    );
-    for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
-        assert!(matches!(nvfp4::fake_quantize(&x, Some(value), &mut [0.0; 64]), Err(KernelError::GlobalScale { .. })));
-    }
-    assert_eq!(
-        message(nvfp4::fake_quantize(&x, Some(0.0), &mut [0.0; 64])),
-        "the global scale is 0\nhelp: give the largest magnitude of the tensor, or `None` if that is zero"
-    );
-    assert_eq!(
-        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 31], &mut [0; 2])),
-        "`codes` holds 31 elements where 32 are needed\nhelp: as many as `x` has elements, in whole bytes"
-    );
-    assert_eq!(
-        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 32], &mut [0; 3])),
-        "`scales` holds 3 elements where 2 are needed\nhelp: each block of elements has one"
-    );
-    assert_eq!(
-        message(mxfp8::fake_quantize(&x, ScaleRule::Ceil, &mut [0.0; 63])),
-        "`out` holds 63 elements where 64 are needed\nhelp: one for each element of `x`"
-    );
-    assert_eq!(
-        message(affine::quantize(&x, 64, 32, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 1])),
-        "`biases` holds 1 elements where 2 are needed\nhelp: each group of elements has one"
-    );
-    assert_eq!(
-        message(int8::quantize_columns(&x, 32, &mut [0; 64], &mut [0.0; 1])),
-        "`absmax` holds 1 elements where 32 are needed\nhelp: each column has one"
-    );
 }

@@ -4,8 +4,7 @@
 
 use half::{bf16, f16};
 use tacit_kernels::{
-    Codes, E2M1, Isa, KernelError, Matrix, Order, Orientation, Scales, fp4, int8_matmul, int8_matmul_with, matmul, nf4,
-    threads,
+    Codes, E2M1, Isa, KernelError, Matrix, Order, Orientation, Scales, fp4, int8_matmul, matmul, nf4, threads,
 };
 
 use crate::random::Random;
@@ -125,7 +124,7 @@ fn the_contract_is_kept_on_every_instruction_set() {
                 let mut first = vec![];
                 for isa in Isa::available() {
                     let mut out = vec![f32::NAN; m * n];
-                    int8_matmul_with(isa, &x[..], m, &matrix, Orientation::Transposed, &mut out[..]).unwrap();
+                    isa.with(|| int8_matmul(&x[..], m, &matrix, Orientation::Transposed, &mut out[..])).unwrap();
                     for (y, expected) in out.iter().zip(&expected) {
                         assert!((f64::from(*y) - expected).abs() <= 1e-6 * most, "{isa:?} {n} {k} {block} {m}");
                     }

@@ -1,7 +1,5 @@
 //! The kernels against plain formulas.
 
-#[cfg(feature = "blas")]
-mod blas;
 mod decode;
 mod errors;
 mod formats;

@@ -1,7 +1,9 @@
 //! Products against the elements' definition in `f64`.
 
 use half::{bf16, f16};
-use tacit_kernels::{Codes, Isa, Matrix, Order, Orientation, Scales, dequantize, matmul_with, nf4, threads};
+use tacit_kernels::{
+    Codes, Dense, Isa, KernelError, Matrix, Order, Orientation, Scales, dense_matmul, dequantize, matmul, nf4, threads,
+};
 
 use crate::{
     random::Random,
@@ -17,7 +19,7 @@ fn sides(matrix: &Matrix, orientation: Orientation) -> (usize, usize) {
 fn product(isa: Isa, x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation) -> Vec<f32> {
     let (depth, columns) = sides(matrix, orientation);
     let mut out = vec![f32::NAN; m * columns];
-    matmul_with(isa, &x[..m * depth], m, matrix, orientation, &mut out[..]).unwrap();
+    isa.with(|| matmul(&x[..m * depth], m, matrix, orientation, &mut out[..])).unwrap();
     out
 }
 
@@ -215,14 +217,14 @@ fn half_activations_and_results_are_rounded_once() {
             let wide: Vec<f32> = x.iter().map(|value| value.to_f32()).collect();
             let expected = product(isa, &wide, m, &stored.matrix(), Orientation::Transposed);
             let mut out = vec![f16::NAN; m * 40];
-            matmul_with(isa, &x[..], m, &stored.matrix(), Orientation::Transposed, &mut out[..]).unwrap();
+            isa.with(|| matmul(&x[..], m, &stored.matrix(), Orientation::Transposed, &mut out[..])).unwrap();
             assert!(out.iter().zip(&expected).all(|(out, value)| *out == f16::from_f32(*value)), "{isa:?} {m}");
 
             let x: Vec<bf16> = values[..m * 40].iter().map(|&value| bf16::from_f32(value)).collect();
             let wide: Vec<f32> = x.iter().map(|value| value.to_f32()).collect();
             let expected = product(isa, &wide, m, &stored.matrix(), Orientation::Plain);
             let mut out = vec![bf16::NAN; m * 256];
-            matmul_with(isa, &x[..], m, &stored.matrix(), Orientation::Plain, &mut out[..]).unwrap();
+            isa.with(|| matmul(&x[..], m, &stored.matrix(), Orientation::Plain, &mut out[..])).unwrap();
             assert!(out.iter().zip(&expected).all(|(out, value)| *out == bf16::from_f32(*value)), "{isa:?} {m}");
         }
     }
@@ -319,5 +321,25 @@ fn codes_that_are_no_numbers_stay_in_their_rows() {
                 }
             }
         }
+    }
+}
+
+#[test]
+#[allow(clippy::float_cmp, reason = "sums of ones are exact")]
+fn dense_products_write_their_columns_and_nothing_else() {
+    let dense = |columns| Dense { values: &[1.0; 8][..5 + columns], rows: 2, columns, stride: 5 };
+    for (k, accumulate, expected) in [(3, false, 3.0), (3, true, 10.0), (0, false, 0.0), (0, true, 7.0)] {
+        let mut values = [7.0; 5];
+        let out = Dense { values: &mut values[..], rows: 2, columns: 2, stride: 3 };
+        dense_matmul(dense(k), dense(k), out, accumulate).unwrap();
+        assert_eq!(values, [expected, expected, 7.0, expected, expected], "{k} {accumulate}");
+    }
+    let mut values = [7.0; 5];
+    for (x, rows, columns, stride) in
+        [(dense(3), 2, 2, 2), (dense(3), 2, 1, 4), (dense(3), 1, 5, 5), (dense(2), 2, 2, 3)]
+    {
+        let out = Dense { values: &mut values[..], rows, columns, stride };
+        let result = dense_matmul(x, dense(3), out, false);
+        assert!(matches!(result, Err(KernelError::Length { .. })), "{rows} {columns} {stride}: {result:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Codes of any table, by the definition.
 
-use tacit_kernels::{Codes, Isa, Matrix, Order, Scales, code_bytes, dequantize_with, nearest::Table};
+use tacit_kernels::{Codes, Matrix, Order, Scales, code_bytes, dequantize, nearest::Table};
 
 use crate::random::Random;
 
@@ -50,7 +50,7 @@ fn codes_and_scales_are_those_of_the_definition_and_read_back_as_their_values() 
             };
             let matrix = Matrix { n: 1, k: elements, codes: read, scales: Scales::F32(&scales), biases: None, block };
             let mut out = vec![f32::NAN; elements];
-            dequantize_with(Isa::detect(), &matrix, &mut out[..]).unwrap();
+            dequantize(&matrix, &mut out[..]).unwrap();
             for (at, (out, code)) in out.iter().zip(&expected).enumerate() {
                 let value = values[usize::from(*code)] * scales[at / block];
                 assert_eq!(out.to_bits(), value.to_bits(), "{bits} bits, element {at}");

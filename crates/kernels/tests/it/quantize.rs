@@ -1,15 +1,15 @@
 //! Codes, absmax and values, to the bit.
 
-use tacit_kernels::{Codes, Isa, Matrix, Order, Scales, dequantize_with, nf4, threads};
+use tacit_kernels::{Codes, Isa, Matrix, Order, Scales, nf4, threads};
 
 use crate::random::Random;
 
 pub(crate) const BLOCKS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
 
 pub(crate) fn quantize(isa: Isa, x: &[f32], block: usize) -> (Vec<u8>, Vec<f32>) {
-    let mut packed = vec![0xaa; nf4::packed_len(x.len())];
-    let mut absmax = vec![f32::NAN; nf4::absmax_len(x.len(), block)];
-    nf4::quantize_with(isa, x, block, &mut packed, &mut absmax).unwrap();
+    let mut packed = vec![0xaa; x.len().div_ceil(2)];
+    let mut absmax = vec![f32::NAN; x.len().div_ceil(block)];
+    isa.with(|| nf4::quantize(x, block, &mut packed, &mut absmax)).unwrap();
     (packed, absmax)
 }
 
@@ -17,7 +17,7 @@ fn dequantize(isa: Isa, packed: &[u8], absmax: &[f32], block: usize, n: usize) -
     let mut out = vec![f32::NAN; n];
     let codes = Codes::Table { bytes: packed, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
     let matrix = Matrix { n: 1, k: n, codes, scales: Scales::F32(absmax), biases: None, block };
-    dequantize_with(isa, &matrix, &mut out[..]).unwrap();
+    isa.with(|| tacit_kernels::dequantize(&matrix, &mut out[..])).unwrap();
     out
 }
 

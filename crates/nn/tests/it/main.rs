@@ -5,6 +5,9 @@
 // The macros' output names the core as the facade does.
 extern crate tacit_core as tacit;
 
+// Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
+use tacit_blas as _;
+
 mod compiling;
 mod implicit_module;
 mod modules;

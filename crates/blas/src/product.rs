@@ -3,12 +3,11 @@
 use std::{
     ffi::c_int,
     ops::{Add, Mul},
+    slice,
 };
 
 use gemm::Parallelism;
-
-use super::rows::ByRows;
-use crate::threads;
+use tacit_kernels::{Dense, dense_matmul, threads};
 
 /// Products of fewer multiplications take less time than waking a thread.
 const PARALLEL: usize = 1 << 19;
@@ -40,9 +39,12 @@ pub(super) struct Arguments<T> {
 pub(super) trait Number: Copy + PartialEq + Send + Add<Output = Self> + Mul<Output = Self> + 'static {
     const ZERO: Self;
 
-    /// This product in a form that the crate multiplies better than `gemm` does, if it has one.
-    fn by_rows(_: &Sizes, _: &Matrices<Self>, _alpha: Self, _beta: Self) -> Option<ByRows> {
-        None
+    /// Computes the product, and says so, if it is one that the kernels multiply better than `gemm` does.
+    ///
+    /// # Safety
+    /// The matrices have these sizes, none of which is 0, and `c` is the caller's alone.
+    unsafe fn by_kernel(_: &Sizes, _: &Matrices<Self>, _alpha: Self, _beta: Self) -> bool {
+        false
     }
 }
 
@@ -50,21 +52,26 @@ impl Number for f32 {
     const ZERO: Self = 0.0;
 
     #[allow(clippy::float_cmp)]
-    fn by_rows(&(m, n, k): &Sizes, (a, b, c): &Matrices<Self>, alpha: Self, beta: Self) -> Option<ByRows> {
+    unsafe fn by_kernel(&(m, n, k): &Sizes, (a, b, c): &Matrices<Self>, alpha: Self, beta: Self) -> bool {
+        // `A * B^T`, whose `B` the `gemm` crate packs float by float: for small `A` that costs more than the product itself.
         // One row is a matrix-vector product, which needs no packing.
         let form = m > 1 && a.columns == 1 && b.rows == 1 && c.columns == 1;
-        (form && alpha == 1.0 && (beta == 0.0 || beta == 1.0)).then_some(ByRows {
-            m,
-            n,
-            k,
-            a: a.data,
-            lda: a.rows as usize,
-            b: b.data,
-            ldb: b.columns as usize,
-            c: c.data,
-            ldc: c.rows as usize,
-            accumulate: beta == 1.0,
-        })
+        if !form || alpha != 1.0 || (beta != 0.0 && beta != 1.0) {
+            return false;
+        }
+        let len = |rows: usize, columns: usize, stride: isize| (rows - 1) * stride as usize + columns;
+        // SAFETY: each matrix is memory from its first element to its last, and that of `c` the caller's alone.
+        let (a_values, b_values, c_values) = unsafe {
+            (
+                slice::from_raw_parts(a.data, len(m, k, a.rows)),
+                slice::from_raw_parts(b.data, len(n, k, b.columns)),
+                slice::from_raw_parts_mut(c.data, len(m, n, c.rows)),
+            )
+        };
+        let x = Dense { values: a_values, rows: m, columns: k, stride: a.rows as usize };
+        let w = Dense { values: b_values, rows: n, columns: k, stride: b.columns as usize };
+        let out = Dense { values: c_values, rows: m, columns: n, stride: c.rows as usize };
+        dense_matmul(x, w, out, beta == 1.0).is_ok()
     }
 }
 
@@ -113,10 +120,9 @@ pub(super) unsafe fn multiply<T: Number>(function: &str, arguments: Arguments<T>
         unsafe { scale(c, m, n, beta) };
         return;
     }
-    let parallel = m.saturating_mul(n).saturating_mul(k) >= PARALLEL;
-    if let Some(product) = T::by_rows(&(m, n, k), &(a, b, c), alpha, beta) {
-        // SAFETY: the caller's promise, in other words.
-        return unsafe { product.run(parallel) };
+    // SAFETY: the caller's promise, in other words.
+    if unsafe { T::by_kernel(&(m, n, k), &(a, b, c), alpha, beta) } {
+        return;
     }
     let run = move |parallelism| {
         // Whole structs are captured, so that their `Send` counts.
@@ -146,7 +152,7 @@ pub(super) unsafe fn multiply<T: Number>(function: &str, arguments: Arguments<T>
             );
         }
     };
-    if parallel {
+    if m.saturating_mul(n).saturating_mul(k) >= PARALLEL {
         threads::install(move |count| {
             run(if count > 1 { Parallelism::Rayon(count) } else { Parallelism::None });
         });

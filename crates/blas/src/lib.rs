@@ -1,16 +1,16 @@
 //! The three BLAS functions that MLX imports: `cblas_sgemm`, `cblas_dgemm`, `cblas_cgemm`.
 //!
 //! They are exported under their C names. A dynamic linker prefers a definition in the executable over one in a
-//! library, so a program that links this crate (naming it is enough: `use tacit_kernels as _;`) and loads libmlx.so
+//! library, so a program that links this crate (naming it is enough: `use tacit_blas as _;`) and loads libmlx.so
 //! gives MLX these instead of the reference BLAS of its wheel, with no set-up. They follow the CBLAS interface with
 //! 32-bit sizes, except that an illegal argument is reported on standard error and leaves `C` as it was, where the
 //! reference implementation ends the process.
 //!
 //! The arithmetic is the `gemm` crate's, but for `A * B^T` in single precision, which a linear layer multiplies by and
-//! which is done here, on AMX as [`matmul`](crate::matmul) does it. Products of fewer than 2^19 multiplications stay on the calling thread.
+//! which is [`tacit_kernels::dense_matmul`]. All of it runs on the kernels' threads; products of fewer than 2^19
+//! multiplications stay on the calling one.
 
 mod product;
-mod rows;
 
 use std::ffi::{c_int, c_void};
 
@@ -22,8 +22,8 @@ type Complex = gemm::c32;
 /// `C = alpha * op(A) * op(B) + beta * C` in single precision.
 ///
 /// # Safety
-/// `a`, `b` and `c` point to matrices of the stated sizes and leading dimensions, `c` to writable memory that
-/// overlaps neither of the others.
+/// `a`, `b` and `c` point to matrices of the stated sizes and leading dimensions, all of them memory from the first element
+/// to the last; that of `c` is the caller's alone and overlaps neither of the others.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn cblas_sgemm(

@@ -5,9 +5,12 @@ use std::{
     ops::{Add, Mul},
 };
 
+use random::Random;
+use tacit_blas as _;
 use tacit_kernels::threads;
 
-use crate::random::Random;
+#[path = "../../kernels/tests/it/random.rs"]
+mod random;
 
 // Declared, not imported: what a foreign library links to.
 unsafe extern "C" {

@@ -1,0 +1,10 @@
+//! The two ways round of a product with a matrix.
+
+/// Which way round the matrix `W: [n, k]` is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Orientation {
+    /// `y = x W^T`: `x: [m, k]`, `y: [m, n]`; a linear layer's forward pass.
+    Transposed,
+    /// `y = x W`: `x: [m, n]`, `y: [m, k]`; its backward pass.
+    Plain,
+}

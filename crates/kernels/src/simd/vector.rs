@@ -1,0 +1,135 @@
+//! One interface to vectors, so that each kernel is written once.
+//!
+//! A [`Simd`] value is a token: it is only made where its instructions were detected, which is what makes its arithmetic
+//! safe to call. Everything between a [`Kernel`] and it is `#[inline(always)]` and free of closures around vector code, or
+//! the instructions would end up in functions that are compiled without them, and be called one by one.
+
+/// Bytes behind the codes that a decoder of `LANES` codes may read, and ignore.
+pub(crate) const SLACK: usize = 16;
+
+/// Vectors of `LANES` floats and of as many 32-bit words, with the steps of decoding that each instruction set has its
+/// own way to do.
+pub(crate) trait Simd: Copy {
+    /// `LANES` floats.
+    type F: Copy;
+    /// `LANES` words.
+    type I: Copy;
+    /// Sixteen floats to look up.
+    type T: Copy;
+    /// Floats in a vector; 8 or 16.
+    const LANES: usize;
+    /// Rows of the register tile, whose width is two vectors.
+    const ROWS: usize;
+
+    fn splat(self, value: f32) -> Self::F;
+    fn splat_words(self, value: u32) -> Self::I;
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The sum of the lanes, in an order that only depends on `LANES`.
+    fn sum(self, a: Self::F) -> f32;
+    fn and(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Each word shifted right by `bits` < 32.
+    fn shift(self, words: Self::I, bits: u32) -> Self::I;
+    /// Each word shifted right by its own number of bits < 32.
+    fn shift_each(self, words: Self::I, bits: Self::I) -> Self::I;
+    /// The floats of the words' lowest bytes, which are signed.
+    fn signed(self, words: Self::I) -> Self::F;
+    /// The floats of signed words.
+    fn to_float(self, words: Self::I) -> Self::F;
+    /// The values of words below 256 that are E4M3 floats.
+    fn e4m3(self, words: Self::I) -> Self::F;
+    fn table(self, values: &[f32; 16]) -> Self::T;
+    /// The table's value for the lowest four bits of each word.
+    fn lookup(self, table: Self::T, words: Self::I) -> Self::F;
+
+    /// # Safety
+    /// `LANES` floats are readable at `from`.
+    unsafe fn load(self, from: *const f32) -> Self::F;
+    /// The first `count` <= `LANES` floats, and zeros.
+    ///
+    /// # Safety
+    /// `count` floats are readable at `from`.
+    unsafe fn load_some(self, from: *const f32, count: usize) -> Self::F;
+    /// # Safety
+    /// `LANES` floats are writable at `to`.
+    unsafe fn store(self, to: *mut f32, value: Self::F);
+    /// # Safety
+    /// `4 * LANES` bytes are readable at `from`.
+    unsafe fn load_words(self, from: *const u8) -> Self::I;
+    /// The words of `LANES` bytes.
+    ///
+    /// # Safety
+    /// `LANES` bytes are readable at `from`.
+    unsafe fn load_bytes(self, from: *const u8) -> Self::I;
+    /// The words of `LANES` signed bytes.
+    ///
+    /// # Safety
+    /// `LANES` bytes are readable at `from`.
+    unsafe fn load_signed(self, from: *const u8) -> Self::I;
+    /// Words that hold, in their lowest bits and each shifted as `IN_ORDER` says, the `LANES` codes of `bits` bits.
+    ///
+    /// `bits` is 1, 2 or 4.
+    ///
+    /// # Safety
+    /// `LANES * bits / 8` bytes are readable at `from`.
+    unsafe fn spread_words(self, from: *const u8, bits: usize) -> Self::I;
+    /// `LANES` integers of `BITS` bits each, 3, 5, 6 or 7, from a stream of bits, the least significant first.
+    ///
+    /// # Safety
+    /// [`SLACK`] bytes are readable at `from`.
+    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> Self::I;
+    /// Lane `i` is `from[index[i]]`, or 0 if that is not below `count`.
+    ///
+    /// # Safety
+    /// `count` <= `LANES` floats are readable at `from`.
+    unsafe fn spread(self, from: *const f32, count: usize, index: Self::I) -> Self::F;
+    /// The floats that `LANES` bytes select from 256.
+    ///
+    /// # Safety
+    /// `LANES` bytes are readable at `from`.
+    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> Self::F;
+    /// Asks for the cache line at `from`, which need not be readable.
+    fn prefetch(self, from: *const u8);
+    /// Reads `LANES` words from each of `LANES` rows, `stride` bytes apart, and writes word `d` of row `r` to
+    /// `to[d * LANES + r]`.
+    ///
+    /// # Safety
+    /// The rows are readable and `LANES * LANES` words are writable.
+    unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32);
+}
+
+/// The smallest E4M3 float with a leading one.
+pub(super) const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
+
+/// For codes of 3, 5, 6 and 7 bits: where code `i` of a stream starts, in bytes.
+pub(super) const fn stream_byte(bits: usize, i: usize) -> usize {
+    i * bits / 8
+}
+
+/// For codes of 3, 5, 6 and 7 bits: how many bits of that byte come before code `i`, for each of 16.
+pub(super) const fn stream_shifts(bits: usize) -> [u32; 16] {
+    let mut shifts = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        shifts[i] = (i * bits % 8) as u32;
+        i += 1;
+    }
+    shifts
+}
+
+/// A loop with its arguments, to be compiled once for each instruction set.
+pub(crate) trait Kernel {
+    type Output;
+    /// Whether it is compiled for the instruction sets that have vectors.
+    const VECTORS: bool = true;
+    /// Whether it is compiled for the portable reference.
+    const PORTABLE: bool = true;
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// Floats of one output panel: two vectors wide.
+pub(crate) const fn panel_width<S: Simd>() -> usize {
+    2 * S::LANES
+}
