@@ -1,7 +1,7 @@
 //! Array types, one file each, with their handlers.
 //!
 //! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes, whose scales may be a [`Dynamic8Array`],
-//! [`Int8Array`], [`TernaryArray`] and [`BinaryArray`]. Codes in groups along the last axis, in MLX's layout:
+//! [`Int8Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`]. Codes in groups along the last axis, in MLX's layout:
 //! [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`]. All of them share their handlers: products,
 //! rows, and the structural ops that cut, join or scale codes and scales without making them anew. [`ste()`] wraps any
 //! of them so that gradients pass straight through to a float master; what holds for every type is in [`structural`].
