@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use figures::Figure;
 use mlx_rs::{Array, Dtype, random, transforms};
+use tacit::compile;
+use tacit::executable::Executable;
 use tacit::executable::Mode;
 use tacit::prelude::*;
-use tacit::{Executable, compile};
 
 const WIDTH: i32 = 512;
 const LAYERS: usize = 8;

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use figures::{Figure, median};
 use mlx_rs::Array;
+use tacit::dispatch::Registry;
+use tacit::op;
 use tacit::prelude::*;
-use tacit::{Registry, op};
 
 /// A type without handlers, whose dense form is there already.
 #[derive(ImplicitArray, Clone, Debug)]
@@ -88,7 +89,7 @@ fn main() {
 
     let registry = Registry::global();
     let matmul = tacit_bridge::NameId::of(<op::Matmul as op::TypedPrimitive>::NAME).expect("the name has no NUL");
-    let types = [None, Some(<Nf4Array as tacit::StaticType>::TYPE)];
+    let types = [None, Some(<Nf4Array as tacit::types::StaticType>::TYPE)];
     let lookup = median(31, 100_000, || {
         std::hint::black_box(registry.resolve(std::hint::black_box(matmul), std::hint::black_box(&types)));
     });

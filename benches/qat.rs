@@ -15,9 +15,11 @@ use mlx_rs::module::{Module as _, ModuleParameters};
 use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::{Array, ops, random, transforms};
+use tacit::Tree;
+use tacit::compile::compile_with_state;
 use tacit::compile::{Constants, Options};
+use tacit::nn::{Module, Stateful, with_parameters};
 use tacit::prelude::*;
-use tacit::{Module, Stateful, Tree, compile_with_state, with_parameters};
 
 const BATCH: i32 = 128;
 const ROUNDS: usize = 40;

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use mlx_rs::{Array, Dtype, ops, random};
+use tacit::arrays::{Concat, Diagonal, Lora, Scaled};
 use tacit::format::{self, Affine, Nf4};
 use tacit::prelude::*;
-use tacit::{Concat, Diagonal, Lora, Scaled};
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

@@ -3,10 +3,11 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, random};
 use tacit::compile::{Constants, Options};
+use tacit::compile::{compile_with, compile_with_state};
 use tacit::prelude::*;
 use tacit::transform::value_and_grad;
 use tacit::tree::{self, Open};
-use tacit::{Tree, compile, compile_with, compile_with_state};
+use tacit::{Tree, compile};
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

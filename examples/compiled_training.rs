@@ -16,10 +16,12 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit::compile::compile_with_state;
 use tacit::compile::{Constants, Options};
+use tacit::nn::{Module, Stateful, with_parameters};
 use tacit::prelude::*;
 use tacit::tree::Open;
-use tacit::{Module, Stateful, Tree, compile_with_state, tree, with_parameters};
+use tacit::{Tree, tree};
 
 const BATCH: i32 = 128;
 const STEPS: usize = 200;

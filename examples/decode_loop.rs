@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
 use mlx_rs::{Array, Dtype, nn, ops, random};
-use tacit::Executable;
-use tacit::executable::Named;
+use tacit::executable::{Executable, Named};
 use tacit::prelude::*;
 
 const WORDS: i32 = 512;

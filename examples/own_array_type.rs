@@ -4,9 +4,10 @@
 use mlx_rs::module::Module;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use std::sync::Arc;
+use tacit::dispatch::Registry;
+use tacit::nn::explain_with_parameters;
 use tacit::op::{Add, AddMM, Matmul, Transpose};
 use tacit::prelude::*;
-use tacit::{Registry, explain_with_parameters};
 
 /// The product of a tall matrix and a wide one: `left right`.
 #[derive(ImplicitArray, Clone, Debug)]

@@ -6,8 +6,8 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, random};
 use tacit::format::{self, Format, PackedArray, Quantizer, Scheme, TextForm};
 use tacit::prelude::*;
+use tacit::register::{register_array, register_format};
 use tacit::transform::grad;
-use tacit::{register_array, register_format};
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

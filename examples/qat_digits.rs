@@ -17,8 +17,8 @@ use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, builder::Builder, ops, random, transforms};
 use plotters::prelude::*;
 use tacit::format::Affine;
+use tacit::nn::with_parameters;
 use tacit::prelude::*;
-use tacit::with_parameters;
 
 type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -131,7 +131,7 @@ impl Trainer<'_> {
 /// of the weight matrices.
 fn evaluate(model: &mut Sequential, test: &Digits, rule: Option<Rule>) -> Outcome<(f64, usize)> {
     let weights = match rule {
-        None => tacit::Parameters::new(),
+        None => Parameters::new(),
         Some(rule) => quantized(model, |path, w| chosen(path, w, rule))?,
     };
     let logits = with_parameters(model, &weights, |model| model.forward(&test.images))?.dense()?;

@@ -1,7 +1,7 @@
 //! The handlers that a program has by linking Tacit.
 
 use expect_test::expect;
-use tacit::Registry;
+use tacit::dispatch::Registry;
 
 #[test]
 fn no_call_is_ambiguous_and_no_handler_is_there_twice() {

@@ -1,46 +1,51 @@
 #![doc = include_str!("../../README.md")]
 
-// Array types register their handlers by being linked; a crate that is never named in code would register nothing.
-use tacit_arrays as _;
 // The executable exports the BLAS that MLX's CPU backend then uses.
 #[cfg(feature = "blas")]
 use tacit_blas as _;
 
-pub use tacit_arrays::{
-    AffineArray, BinaryArray, Cast, Concat, Constant, Diagonal, Dynamic8Array, E5m2Array, Fp4Array, Identity,
-    Int8Array, Linear, Lora, LowRank, Masked, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Packed, PackedArray,
-    ScaleRule, Scaled, Sliced, Sparse24, Stacked, Ste, TernaryArray, Transposed, format, register_format, ste,
-};
+// Array types register their handlers by being linked; a crate that is never named in code would register nothing.
+pub use tacit_arrays::{self as arrays, format, ste};
 pub use tacit_core::{
-    Arguments, ArrayType, Aval, Call, ChildField, ChildName, ChildRef, Counters, Decline, DefaultHandler, Equation,
-    Error, Explanation, Handler, ImplicitArray, Materialize, NamedChild, NearMiss, OperandType, POLICY_VARIABLE, Param,
-    Pattern, Policy, PolicyGuard, Primitive, PrimitivePattern, Registry, RegistryGuard, Resolution, Result, Results,
-    Signature, Site, StaticType, Taker, Tree, Value, Variable, array_types, compile, compile_with, compile_with_state,
-    control, dtype_name, dtype_named, explain, handler, implicit, kernel, materialize, op, register_array,
-    register_node, short_name, store, transform, tree,
+    Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Tree, Value, compile, control,
+    explain, handler, implicit, kernel, op, store, transform, tree,
 };
-pub use tacit_executable::{self as executable, Executable};
-pub use tacit_nn::{
-    ImplicitModule, Inputs, Module, Parameters, Stateful, check_parameters, explain_with_parameters, quantized,
-    straight_through, with_parameters,
-};
+pub use tacit_executable as executable;
+pub use tacit_nn as nn;
 
-/// The array types' own modules, which hold their handlers.
-pub mod arrays {
-    pub use tacit_arrays::{
-        affine, binary, cast, concat, constant, diagonal, dynamic8, e5m2, fp4, identity, int8, linear, lora, low_rank,
-        masked, mxfp4, mxfp8, nf4, nvfp4, packed, scaled, sliced, sparse24, stacked, ste, structural, ternary,
-        transposed, views,
+/// How a primitive finds who takes it, and what a trace tells of it.
+pub mod dispatch {
+    pub use tacit_core::{
+        Call, Decline, DefaultHandler, Equation, Explanation, Handler, NearMiss, OperandType, POLICY_VARIABLE, Param,
+        Pattern, PolicyGuard, PrimitivePattern, Registry, RegistryGuard, Resolution, Results, Signature, Site, Taker,
+        Variable,
     };
+}
+
+/// What is known of array types, and what one is made of: its children, and what may be an argument.
+pub mod types {
+    pub use tacit_core::{
+        Arguments, ArrayType, ChildField, ChildName, ChildRef, NamedChild, StaticType, array_types, dtype_name,
+        dtype_named, materialize, short_name,
+    };
+}
+
+/// Macros that register types and formats of one's own.
+pub mod register {
+    pub use tacit_arrays::register_format;
+    pub use tacit_core::{register_array, register_node};
 }
 
 /// What most programs need.
 pub mod prelude {
+    pub use crate::arrays::{AffineArray, Nf4Array};
+    pub use crate::nn::{ImplicitModule, Parameters, quantized, straight_through, with_parameters};
     pub use crate::{
-        AffineArray, Aval, Counters, Error, ImplicitArray, ImplicitModule, Materialize, Nf4Array, Parameters, Policy,
-        Primitive, Result, Value, explain, handler, implicit, op, quantized, ste, straight_through, with_parameters,
+        Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Value, explain, handler,
+        implicit, op, ste,
     };
 }
 
+// What the output of the macros names beside the above.
 #[doc(hidden)]
-pub use tacit_core::__private;
+pub use tacit_core::{__private, ChildField, ChildName, ChildRef, DefaultHandler, Handler, Pattern, Signature, Site};

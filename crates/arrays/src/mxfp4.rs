@@ -12,7 +12,7 @@ use crate::register_format;
 /// An array of 4 bits an element, E2M1: sign, two bits of exponent, one of mantissa.
 ///
 /// Groups of 32 elements of the last axis share a power of two. The layout is that of MLX's mode `mxfp4`. Which
-/// power a group takes is the [`ScaleRule`](crate::ScaleRule)'s; versions of MLX differ in it, and decode all
+/// power a group takes is the [`ScaleRule`]'s; versions of MLX differ in it, and decode all
 /// alike.
 ///
 /// ```

@@ -11,7 +11,7 @@ use crate::register_format;
 /// An array of 8 bits an element, E4M3: sign, four bits of exponent, three of mantissa.
 ///
 /// Groups of 32 elements of the last axis share a power of two. The layout is that of MLX's mode `mxfp8`. Which
-/// power a group takes is the [`ScaleRule`](crate::ScaleRule)'s; versions of MLX differ in it, and decode all
+/// power a group takes is the [`ScaleRule`]'s; versions of MLX differ in it, and decode all
 /// alike.
 ///
 /// ```

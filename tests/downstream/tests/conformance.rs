@@ -3,7 +3,7 @@
 use mlx_rs::{Array, ops};
 use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
 use tacit::prelude::*;
-use tacit::{register_array, register_format};
+use tacit::register::{register_array, register_format};
 use tacit_conformance::{Subject, conformance, handlers};
 
 /// A number times the identity.
