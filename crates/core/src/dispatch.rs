@@ -110,7 +110,12 @@ pub(crate) fn dispatch(node: &mut impl Node, registry: &Registry, types: &mut Ve
                 return Ok(outcome);
             }
         }
-        let chosen = node.with_operands(|operands| Ok(cheapest(operands)))?;
+        let mut implicit = (0..types.len()).filter(|&operand| types[operand].is_some());
+        let chosen = match (implicit.next(), implicit.next()) {
+            // The others need not be looked at.
+            (Some(only), None) => only,
+            _ => node.with_operands(|operands| Ok(cheapest(operands)))?,
+        };
         if asks(&resolution) {
             node.with_operands(|operands| {
                 permit(registry, &resolution, &node.primitive()?, operands, operands[chosen], &outcome.declined)
