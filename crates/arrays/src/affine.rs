@@ -10,7 +10,8 @@ use crate::register_format;
 /// An array of 2, 3, 4, 5, 6 or 8 bits an element, in the layout of MLX's `quantize`.
 ///
 /// Groups of 32, 64 or 128 elements of the last axis share a scale and a bias: an element is `code * scale + bias`,
-/// computed in `f32`. The codes of an `f32` array are those of MLX's CPU, bit for bit.
+/// computed in `f32`. The codes, `u32[.., k * bits / 32]`, have the least significant bits first, and of an `f32` array are
+/// those of MLX's CPU, bit for bit; scales and biases are `[.., k / group]`, of the dtype that was quantized.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

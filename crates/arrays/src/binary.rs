@@ -14,7 +14,7 @@ use crate::register_format;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::BinaryArray;
 /// use tacit_arrays::format::Per;
 /// use tacit_core::implicit;
@@ -27,7 +27,8 @@ use crate::register_format;
 /// # }
 /// ```
 ///
-/// The rule is that of `XNOR-Net` (Rastegari et al., 2016).
+/// The codes are `u8[ceil(size/8)]`, eight to a byte, the first in the lowest bit, 1 for values from zero up; the scales
+/// `f32[ceil(size/block)]`. The rule is that of `XNOR-Net` (Rastegari et al., 2016).
 pub type BinaryArray = PackedArray<Binary>;
 
 /// -1 and 1 times a scale.

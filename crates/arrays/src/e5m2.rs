@@ -9,7 +9,7 @@ use crate::register_format;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::E5m2Array;
 /// use tacit_core::implicit;
 ///
@@ -21,7 +21,7 @@ use crate::register_format;
 /// # }
 /// ```
 ///
-/// The element type is defined by OCP's 8-bit Floating Point Specification 1.0: the upper half of an `f16`.
+/// The codes are `u8[size]`, the scales `f32[ceil(size/block)]`. The element type is defined by OCP's 8-bit Floating Point Specification 1.0: the upper half of an `f16`.
 pub type E5m2Array = PackedArray<E5m2>;
 
 /// OCP's E5M2 in blocks counted row-major, the largest magnitude of each at 57,344.

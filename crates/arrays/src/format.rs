@@ -64,7 +64,7 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
 /// ```
 /// # extern crate tacit_arrays as tacit;
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_core::{implicit, register_array};
 /// use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
 /// use tacit::register_format;

@@ -12,12 +12,12 @@ use crate::register_format;
 /// An array of any shape in 4 bits an element, as bitsandbytes' FP4 stores it: sign, exponent, and one bit more.
 ///
 /// The elements are flattened row-major and cut into blocks of 32, 64 (the usual choice), 128, up to 4096; each
-/// block has its largest magnitude in `absmax`. It is not OCP's E2M1, which is that of
+/// block has its largest magnitude as its scale. It is not OCP's E2M1, which is that of
 /// [`Mxfp4Array`](crate::Mxfp4Array).
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::Fp4Array;
 /// use tacit_core::implicit;
 ///
@@ -29,7 +29,7 @@ use crate::register_format;
 /// # }
 /// ```
 ///
-/// The format is that of bitsandbytes' kernels.
+/// Codes and scales lie as those of [`Nf4Array`](crate::Nf4Array). The format is that of bitsandbytes' kernels.
 pub type Fp4Array = PackedArray<Fp4>;
 
 /// bitsandbytes' FP4: 4-bit floats, in blocks counted row-major.

@@ -15,7 +15,7 @@ use crate::register_format;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::Int8Array;
 /// use tacit_arrays::format::Per;
 /// use tacit_core::implicit;
@@ -28,7 +28,8 @@ use crate::register_format;
 /// # }
 /// ```
 ///
-/// With rows it is the weight of bitsandbytes' `LLM.int8` (Dettmers et al., 2022), whose `SCB` is `absmax`.
+/// The codes are `i8` of the stored shape, the scales the largest magnitudes, `f32[ceil(size/block)]`. With rows it is the
+/// weight of bitsandbytes' `LLM.int8` (Dettmers et al., 2022), whose `SCB` they are.
 pub type Int8Array = PackedArray<Int8>;
 
 /// Symmetric 8-bit integers.

@@ -16,7 +16,7 @@ use crate::register_format;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::{Mxfp8Array, ScaleRule};
 /// use tacit_core::implicit;
 ///
@@ -28,6 +28,7 @@ use crate::register_format;
 /// # }
 /// ```
 ///
+/// The codes are `u32[.., k / 4]`, the least significant bits first; the scales `u8[.., k / 32]`, exponents plus 127.
 /// The format is defined by OCP's Microscaling Formats specification 1.0.
 pub type Mxfp8Array = PackedArray<Mxfp8>;
 

@@ -12,14 +12,15 @@ use crate::register_format;
 /// An array of any shape in 4 bits an element, bit for bit as bitsandbytes stores it.
 ///
 /// The elements are flattened row-major and cut into blocks of 32, 64 (the usual choice), 128, up to 4096; each
-/// block has its largest magnitude in `absmax`, and each element the 4-bit code of a quantile of the normal
-/// distribution. Transposing a matrix is a view.
+/// block has its largest magnitude as its scale, and each element the 4-bit code of a quantile of the normal
+/// distribution. Transposing a matrix is a view. The codes are `u8[ceil(size/2)]`, two to a byte, the first in the high
+/// nibble; the scales `f32[ceil(size/block)]`.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::Nf4Array;
-/// use tacit_core::{Value, implicit};
+/// use tacit_core::implicit;
 ///
 /// let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
 /// let x = ops::ones::<f32>(&[2, 32])?;

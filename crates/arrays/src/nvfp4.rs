@@ -30,6 +30,7 @@ use crate::register_format;
 /// # }
 /// ```
 ///
+/// The codes are `u32[.., k / 8]`, the least significant bits first; the scales `u8[.., k / 16]`, bytes of E4M3.
 /// The format is defined by NVIDIA's Blackwell architecture and its cuDNN documentation.
 pub type Nvfp4Array = PackedArray<Nvfp4>;
 

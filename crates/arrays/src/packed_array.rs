@@ -18,7 +18,7 @@ use crate::packed::{self, Packed, Stored};
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::Nf4Array;
 /// use tacit_arrays::format::Nf4;
 /// use tacit_core::implicit;

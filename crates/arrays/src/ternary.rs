@@ -14,7 +14,7 @@ use crate::register_format;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::ops;
 /// use tacit_arrays::TernaryArray;
 /// use tacit_arrays::format::Per;
 /// use tacit_core::implicit;
@@ -27,7 +27,8 @@ use crate::register_format;
 /// # }
 /// ```
 ///
-/// The rule is that of `BitNet` b1.58 (Ma et al., 2024).
+/// The codes are `u8[ceil(size/4)]`, four to a byte, the first in the lowest bits, each the value plus one; the scales
+/// `f32[ceil(size/block)]`. The rule is that of `BitNet` b1.58 (Ma et al., 2024).
 pub type TernaryArray = PackedArray<Ternary>;
 
 /// -1, 0 and 1 times a scale.
