@@ -3,7 +3,8 @@
 use tacit_core::register_array;
 use tacit_kernels::{Order, binary};
 
-use crate::format::{Format, Per, TextForm};
+use crate::format::declared::{Format, TextForm};
+use crate::format::options::Per;
 use crate::kernel::{Coding, Encoding, Scheme};
 use crate::packed_array::PackedArray;
 use crate::register_format;

@@ -2,7 +2,9 @@
 
 use tacit_core::register_array;
 
-use crate::format::{Format, PackedArray, Scheme, TextForm};
+use crate::format::declared::{Format, TextForm};
+use crate::kernel::Scheme;
+use crate::packed_array::PackedArray;
 use crate::register_format;
 
 /// An array of any shape in a byte an element, OCP's E5M2, with a scale for each block.

@@ -4,9 +4,10 @@ use tacit_core::{Result, register_array};
 use tacit_kernels::{Order, fp4};
 
 use crate::checks::check_block_size;
-use crate::format::{Format, Int8Activations, TextForm, blocks, read_blocks};
+use crate::format::declared::{Format, TextForm};
+use crate::format::options::{blocks, read_blocks};
 use crate::kernel::{Coding, Encoding, Scheme};
-use crate::packed_array::PackedArray;
+use crate::packed_array::{Int8Activations, PackedArray};
 use crate::register_format;
 
 /// An array of any shape in 4 bits an element, as bitsandbytes' FP4 stores it: sign, exponent, and one bit more.

@@ -2,9 +2,10 @@
 
 use tacit_core::register_array;
 
-use crate::format::{Format, Int8Activations, Per, TextForm};
+use crate::format::declared::{Format, TextForm};
+use crate::format::options::Per;
 use crate::kernel::{Coding, Encoding, Scheme};
-use crate::packed_array::PackedArray;
+use crate::packed_array::{Int8Activations, PackedArray};
 use crate::register_format;
 
 /// An array of any shape as signed bytes, with the largest magnitude of each row, column or block.

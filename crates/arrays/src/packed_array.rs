@@ -5,7 +5,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::dynamic8::Dynamic8Array;
-use crate::format::Format;
+use crate::format::declared::{Format, Quantizer};
 use crate::kernel::{self, Encoding, Scaling, Scheme};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored};
@@ -241,6 +241,12 @@ impl<F: Format> Materialize for PackedArray<F> {
             return Err(Error::invalid(message, "name the format of the scales that there are"));
         }
         Ok(())
+    }
+}
+
+impl<F: Format> Quantizer for F {
+    fn quantize(&self, x: &Array) -> Result<Value> {
+        Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
     }
 }
 

@@ -1,0 +1,276 @@
+//! What a format declares, and how its text is read.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use mlx_rs::Array;
+use tacit_core::__private::inventory;
+use tacit_core::__private::serde::de::{self, DeserializeOwned};
+use tacit_core::__private::serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tacit_core::{Error, Result, Value};
+
+use crate::checks::check_block;
+use crate::kernel::Scheme;
+
+/// A stored format with its options.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::format::{self, Affine, Nf4, Quantizer};
+///
+/// let w = ops::ones::<f32>(&[8, 64])?;
+/// assert_eq!(Affine { bits: 4, group: 64 }.quantize(&w)?.to_string(), "Affine(f32[8,64])");
+/// let read = format::parse("nf4:64:double")?;
+/// assert_eq!(read.quantize(&w)?.to_string(), "Nf4(f32[8,64])");
+/// assert_eq!(read.to_string(), Nf4 { block: 64, double: true }.to_string());
+/// # Ok(())
+/// # }
+/// ```
+pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
+    /// The array that stands for `x` in this format.
+    ///
+    /// It is lazy, and works inside `grad` and `compile`.
+    ///
+    /// # Errors
+    ///
+    /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups.
+    fn quantize(&self, x: &Array) -> Result<Value>;
+}
+
+/// A format of codes and scales: the one declaration from which its array type, its kernels, its plain ops, its text and
+/// its place in every handler follow.
+///
+/// ```
+/// # extern crate tacit_arrays as tacit;
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_core::{implicit, register_array};
+/// use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
+/// use tacit::register_format;
+///
+/// /// Signed powers of two of 3 bits.
+/// #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// struct Powers {
+///     block: usize,
+/// }
+///
+/// impl Format for Powers {
+///     const SAVED_AS: &'static str = "docs.Powers";
+///
+///     fn scheme(&self) -> Scheme {
+///         Scheme::codebook(Self::NAME, &[-1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0])
+///     }
+///
+///     fn block(&self) -> usize {
+///         self.block
+///     }
+/// }
+///
+/// impl TextForm for Powers {
+///     const NAME: &'static str = "powers";
+///     const FORMS: &'static str = "powers:BLOCK";
+///
+///     fn options(&self) -> String {
+///         format!(":{}", self.block)
+///     }
+///
+///     fn from_options(options: &[&str]) -> Option<Self> {
+///         let [block] = options else { return None };
+///         Some(Self { block: block.parse().ok()? })
+///     }
+/// }
+///
+/// register_format!(Powers);
+/// register_array!(PackedArray<Powers>);
+///
+/// let w = Powers { block: 32 }.quantize(&ops::ones::<f32>(&[8, 64])?)?;
+/// assert_eq!(w.to_string(), "Powers(f32[8,64])");
+/// let x = ops::ones::<f32>(&[2, 64])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [64.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stored format",
+    note = "implement `Format` and `TextForm` for it, and add `register_format!({Self})`"
+)]
+pub trait Format: TextForm + Clone + Eq + Hash + Serialize + DeserializeOwned {
+    /// What its arrays are saved under, with a namespace: `yourcrate.Powers`.
+    const SAVED_AS: &'static str;
+
+    /// How codes and scales are made and read. Equal formats have equal schemes.
+    fn scheme(&self) -> Scheme;
+
+    /// Elements that share a scale, counted row-major.
+    fn block(&self) -> usize;
+
+    /// Checks the options.
+    ///
+    /// # Errors
+    ///
+    /// The format has no such ones.
+    fn check(&self) -> Result<()> {
+        check_block(Self::NAME, self.block())
+    }
+
+    /// The format for an array whose codes lie in this shape: where a row shares a scale, so many elements do.
+    #[must_use]
+    fn on(&self, shape: &[i32]) -> Self {
+        let _ = shape;
+        self.clone()
+    }
+
+    /// Whether blocks lie along the columns of a matrix, whose transpose is then stored.
+    fn by_columns(&self) -> bool {
+        false
+    }
+}
+
+/// A format that has a text: its name, and its options behind colons.
+pub trait TextForm: Quantizer + Sized + 'static {
+    /// The name, `nf4`.
+    const NAME: &'static str;
+    /// The forms that are read, for messages: `nf4:BLOCK or nf4:BLOCK:double`.
+    const FORMS: &'static str;
+
+    /// The options as they are written, each behind a colon: `:64`.
+    fn options(&self) -> String;
+
+    /// The format with these options; `None` where there is no such one.
+    fn from_options(options: &[&str]) -> Option<Self>;
+}
+
+/// The format of a text such as `affine:4:64`.
+///
+/// # Errors
+///
+/// No format has this name, or this one has no such options.
+pub fn parse(text: &str) -> Result<Box<dyn Quantizer>> {
+    let (name, options) = split(text);
+    let mut entries: Vec<&Entry> = inventory::iter::<Entry>().collect();
+    entries.sort_by_key(|entry| entry.name);
+    let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
+        let known: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+        return Err(Error::invalid(format!("no format is named {name}"), format!("name one of {}", known.join(", "))));
+    };
+    (entry.parse)(&options).ok_or_else(|| no_options(text, entry.forms))
+}
+
+fn split(text: &str) -> (&str, Vec<&str>) {
+    let mut parts = text.split(':').map(str::trim);
+    (parts.next().unwrap_or_default(), parts.collect())
+}
+
+fn no_options(text: &str, forms: &str) -> Error {
+    Error::invalid(format!("the format {text} has no such options"), format!("write {forms}"))
+}
+
+/// The entry of a format that [`parse`] reads.
+pub struct Entry {
+    name: &'static str,
+    forms: &'static str,
+    parse: fn(&[&str]) -> Option<Box<dyn Quantizer>>,
+}
+
+impl Entry {
+    /// The entry of the format `F`.
+    #[must_use]
+    pub const fn of<F: TextForm>() -> Self {
+        let parse: fn(&[&str]) -> Option<Box<dyn Quantizer>> = |options| Some(Box::new(F::from_options(options)?));
+        Self { name: F::NAME, forms: F::FORMS, parse }
+    }
+}
+
+inventory::collect!(Entry);
+
+/// Lets formats be printed, read by [`format::parse`](parse) and stored by serde, by their [`TextForm`].
+#[macro_export]
+macro_rules! register_format {
+    ($($format:ty),+ $(,)?) => {$(
+        const _: () = {
+            use $crate::format::__private as private;
+
+            private::inventory::submit! { $crate::format::Entry::of::<$format>() }
+
+            impl ::core::fmt::Display for $format {
+                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                    f.write_str(<Self as private::TextForm>::NAME)?;
+                    f.write_str(&private::TextForm::options(self))
+                }
+            }
+
+            impl ::core::str::FromStr for $format {
+                type Err = private::Error;
+
+                fn from_str(text: &str) -> private::Result<Self> {
+                    private::read(text)
+                }
+            }
+
+            impl private::serde::Serialize for $format {
+                fn serialize<S: private::serde::Serializer>(&self, serializer: S) -> ::core::result::Result<S::Ok, S::Error> {
+                    serializer.collect_str(self)
+                }
+            }
+
+            impl<'de> private::serde::Deserialize<'de> for $format {
+                fn deserialize<D: private::serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
+                    private::deserialized(deserializer)
+                }
+            }
+        };
+    )+};
+}
+
+/// What [`register_format!`](crate::register_format) refers to.
+#[doc(hidden)]
+pub mod __private {
+    pub use super::{TextForm, deserialized, read};
+    pub use tacit_core::__private::{inventory, serde};
+    pub use tacit_core::{Error, Result};
+}
+
+/// The format `F` of a text.
+///
+/// # Errors
+///
+/// It is the text of another format, or of options that this one has not.
+#[doc(hidden)]
+pub fn read<F: TextForm>(text: &str) -> Result<F> {
+    let (name, options) = split(text);
+    let found = if name == F::NAME { F::from_options(&options) } else { None };
+    found.ok_or_else(|| no_options(text, F::FORMS))
+}
+
+#[doc(hidden)]
+pub fn deserialized<'de, F: TextForm, D: Deserializer<'de>>(deserializer: D) -> Result<F, D::Error> {
+    read(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+}
+
+impl PartialEq for dyn Quantizer {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for dyn Quantizer {}
+
+impl Hash for dyn Quantizer {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.to_string().hash(state);
+    }
+}
+
+impl Serialize for dyn Quantizer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Box<dyn Quantizer> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parse(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
