@@ -9,6 +9,7 @@ mod extents;
 mod failures;
 mod gradients;
 mod messages;
+mod modes;
 mod runs;
 #[path = "../../../core/tests/it/types.rs"]
 #[allow(dead_code, reason = "the tests of the core share them")]
