@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bridge.h"
+#include "standing.h"
 
 namespace tacit {
 
@@ -89,22 +90,9 @@ std::vector<array> wanted_gradients(
 }
 
 // MLX's primitive of a custom function, which tells its vjp what it is wanted for.
-class Telling : public Primitive {
+class Telling : public Standing {
  public:
-  explicit Telling(std::shared_ptr<Primitive> inner) : Primitive(inner->stream()), inner_(std::move(inner)) {}
-
-  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
-    inner_->eval_cpu(inputs, outputs);
-  }
-
-  void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
-    inner_->eval_gpu(inputs, outputs);
-  }
-
-  std::vector<array> jvp(
-      const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
-    return inner_->jvp(primals, tangents, argnums);
-  }
+  using Standing::Standing;
 
   std::vector<array> vjp(
       const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>& argnums,
@@ -116,20 +104,8 @@ class Telling : public Primitive {
       }
     };
     Scope scope{std::exchange(wanted, &argnums)};
-    return inner_->vjp(primals, cotangents, argnums, outputs);
+    return Standing::vjp(primals, cotangents, argnums, outputs);
   }
-
-  std::pair<std::vector<array>, std::vector<int>> vmap(
-      const std::vector<array>& inputs, const std::vector<int>& axes) override {
-    return inner_->vmap(inputs, axes);
-  }
-
-  const char* name() const override {
-    return inner_->name();
-  }
-
- private:
-  std::shared_ptr<Primitive> inner_;
 };
 
 Vjp vjp_of(Shared rust) {

@@ -6,6 +6,7 @@
 
 #include "graph.h"
 #include "params.h"
+#include "standing.h"
 
 namespace tacit {
 
@@ -115,28 +116,9 @@ Batched batch(mx::GatherQMM& primitive, const std::vector<array>& inputs, const 
 }
 
 // Stands in for a quantized product between the two halves of a vmap, and is gone after it.
-class Batchable : public Primitive {
+class Batchable : public Standing {
  public:
-  explicit Batchable(std::shared_ptr<Primitive> inner) : Primitive(inner->stream()), inner_(std::move(inner)) {}
-
-  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
-    inner_->eval_cpu(inputs, outputs);
-  }
-
-  void eval_gpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
-    inner_->eval_gpu(inputs, outputs);
-  }
-
-  std::vector<array> jvp(
-      const std::vector<array>& primals, const std::vector<array>& tangents, const std::vector<int>& argnums) override {
-    return inner_->jvp(primals, tangents, argnums);
-  }
-
-  std::vector<array> vjp(
-      const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>& argnums,
-      const std::vector<array>& outputs) override {
-    return inner_->vjp(primals, cotangents, argnums, outputs);
-  }
+  using Standing::Standing;
 
   Batched vmap(const std::vector<array>& inputs, const std::vector<int>& axes) override {
     if (auto* gathering = as<mx::GatherQMM>(*inner_)) {
@@ -144,17 +126,6 @@ class Batchable : public Primitive {
     }
     return batch(static_cast<mx::QuantizedMatmul&>(*inner_), inputs, axes);
   }
-
-  const char* name() const override {
-    return inner_->name();
-  }
-
-  std::vector<Shape> output_shapes(const std::vector<array>& inputs) override {
-    return inner_->output_shapes(inputs);
-  }
-
- private:
-  std::shared_ptr<Primitive> inner_;
 };
 
 }  // namespace

@@ -65,6 +65,16 @@ pub(crate) unsafe fn integers<'a>(data: *const i32, count: usize) -> &'a [i32] {
     unsafe { std::slice::from_raw_parts(data, count) }
 }
 
+/// The operands that the C++ side means by these numbers.
+///
+/// # Safety
+///
+/// As for [`integers`].
+pub(crate) unsafe fn positions(data: *const i32, count: usize) -> Vec<usize> {
+    // SAFETY: as the caller promises.
+    unsafe { integers(data, count) }.iter().map(|&position| position as usize).collect()
+}
+
 /// Collects what the C++ side pushes.
 #[derive(Default)]
 pub(crate) struct Collector {

@@ -200,10 +200,9 @@ extern "C" fn jvp(
                 held(function),
                 arrays::copies(primals, primal_count)?,
                 arrays::copies(tangents, argnum_count)?,
-                arrays::integers(argnums, argnum_count),
+                arrays::positions(argnums, argnum_count),
             )
         };
-        let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();
         let Some(made) = held.function.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
         check_tangents(held.function.name(), held.results.get().map_or(&[], Vec::as_slice), &made)?;
         Ok(Some(arrays::pour(&made, &sink)?))

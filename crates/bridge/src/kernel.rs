@@ -235,10 +235,9 @@ extern "C" fn vjp(
                 kernel_of(kernel),
                 arrays::copies(primals, primal_count)?,
                 arrays::copies(cotangents, cotangent_count)?,
-                arrays::integers(argnums, argnum_count),
+                arrays::positions(argnums, argnum_count),
             )
         };
-        let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();
         let Some(made) = kernel.vjp(&primals, &cotangents, &argnums).transpose()? else { return Ok(None) };
         check_gradients(kernel.name(), argnums.iter().map(|&argnum| &primals[argnum]), &made)?;
         Ok(Some(arrays::pour(&made, &gradients)?))
@@ -261,10 +260,9 @@ extern "C" fn jvp(
                 kernel_of(kernel),
                 arrays::copies(primals, primal_count)?,
                 arrays::copies(tangents, argnum_count)?,
-                arrays::integers(argnums, argnum_count),
+                arrays::positions(argnums, argnum_count),
             )
         };
-        let argnums: Vec<usize> = argnums.iter().map(|&argnum| argnum as usize).collect();
         let Some(made) = kernel.jvp(&primals, &tangents, &argnums).transpose()? else { return Ok(None) };
         let results = kernel.output_avals(&primals.iter().map(Aval::from).collect::<Vec<_>>())?;
         check_tangents(kernel.name(), &results, &made)?;
