@@ -2,7 +2,7 @@
 
 use tacit_core::{Error, Result, register_array};
 
-use crate::format::declared::{Format, TextForm};
+use crate::format::declaration::{Format, TextForm};
 use crate::kernel::{Coding, Encoding, Scaling, Scheme};
 use crate::packed_array::PackedArray;
 use crate::register_format;

@@ -3,8 +3,7 @@
 use tacit_core::register_array;
 use tacit_kernels::{Order, binary};
 
-use crate::format::declared::{Format, TextForm};
-use crate::format::options::Per;
+use crate::format::options::{FormatPer, Per};
 use crate::kernel::{Coding, Encoding, Scheme};
 use crate::packed_array::PackedArray;
 use crate::register_format;
@@ -51,37 +50,17 @@ impl From<usize> for Binary {
     }
 }
 
-impl Format for Binary {
+impl FormatPer for Binary {
     const SAVED_AS: &'static str = "tacit.Binary";
-
-    fn scheme(&self) -> Scheme {
-        let coding = Coding::Table { bits: 1, order: Order::LowFirst, values: binary::VALUES };
-        Scheme::flat(Self::NAME, Encoding::Binary, coding)
-    }
-
-    fn block(&self) -> usize {
-        self.per.block()
-    }
-
-    fn on(&self, shape: &[i32]) -> Self {
-        self.per.on(shape).into()
-    }
-
-    fn by_columns(&self) -> bool {
-        self.per == Per::Column
-    }
-}
-
-impl TextForm for Binary {
     const NAME: &'static str = "binary";
     const FORMS: &'static str = "binary for rows, binary:columns, or binary:BLOCK";
+    const SCHEME: Scheme = {
+        let coding = Coding::Table { bits: 1, order: Order::LowFirst, values: binary::VALUES };
+        Scheme::flat(<Self as FormatPer>::NAME, Encoding::Binary, coding)
+    };
 
-    fn options(&self) -> String {
-        self.per.options()
-    }
-
-    fn from_options(options: &[&str]) -> Option<Self> {
-        Per::read(options).map(Self::from)
+    fn per(&self) -> Per {
+        self.per
     }
 }
 

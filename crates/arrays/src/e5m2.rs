@@ -2,7 +2,7 @@
 
 use tacit_core::register_array;
 
-use crate::format::declared::{Format, TextForm};
+use crate::format::declaration::{Format, TextForm};
 use crate::kernel::Scheme;
 use crate::packed_array::PackedArray;
 use crate::register_format;

@@ -4,7 +4,7 @@
 //! reads as text, `nf4:64` or `affine:4:64`, by which serde stores it. [`parse`] reads the text of any of them, a
 //! stranger's too, once that is registered by [`register_format!`](crate::register_format).
 
-pub(crate) mod declared;
+pub(crate) mod declaration;
 pub(crate) mod options;
 
 pub use crate::affine::Affine;
@@ -20,6 +20,6 @@ pub use crate::nvfp4::Nvfp4;
 pub use crate::packed_array::{Int8Activations, PackedArray, Parts};
 pub use crate::ternary::Ternary;
 #[doc(hidden)]
-pub use declared::{__private, deserialized, read};
-pub use declared::{Entry, Format, Quantizer, TextForm, parse};
+pub use declaration::{__private, deserialized, read};
+pub use declaration::{Entry, Format, Quantizer, TextForm, parse};
 pub use options::Per;

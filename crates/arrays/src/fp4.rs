@@ -4,7 +4,7 @@ use tacit_core::{Result, register_array};
 use tacit_kernels::{Order, fp4};
 
 use crate::checks::check_block_size;
-use crate::format::declared::{Format, TextForm};
+use crate::format::declaration::{Format, TextForm};
 use crate::format::options::{blocks, read_blocks};
 use crate::kernel::{Coding, Encoding, Scheme};
 use crate::packed_array::{Int8Activations, PackedArray};

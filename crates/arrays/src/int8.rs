@@ -2,8 +2,7 @@
 
 use tacit_core::register_array;
 
-use crate::format::declared::{Format, TextForm};
-use crate::format::options::Per;
+use crate::format::options::{FormatPer, Per};
 use crate::kernel::{Coding, Encoding, Scheme};
 use crate::packed_array::{Int8Activations, PackedArray};
 use crate::register_format;
@@ -52,40 +51,18 @@ impl From<usize> for Int8 {
     }
 }
 
-impl Format for Int8 {
+impl FormatPer for Int8 {
     const SAVED_AS: &'static str = "tacit.Int8";
+    const NAME: &'static str = "int8";
+    const FORMS: &'static str = "int8 for rows, int8:columns, or int8:BLOCK";
+    const SCHEME: Scheme = Scheme::flat(<Self as FormatPer>::NAME, Encoding::Int8, Coding::Signed);
 
-    fn scheme(&self) -> Scheme {
-        Scheme::flat(Self::NAME, Encoding::Int8, Coding::Signed)
-    }
-
-    fn block(&self) -> usize {
-        self.per.block()
-    }
-
-    fn on(&self, shape: &[i32]) -> Self {
-        self.per.on(shape).into()
-    }
-
-    fn by_columns(&self) -> bool {
-        self.per == Per::Column
+    fn per(&self) -> Per {
+        self.per
     }
 }
 
 impl Int8Activations for Int8 {}
-
-impl TextForm for Int8 {
-    const NAME: &'static str = "int8";
-    const FORMS: &'static str = "int8 for rows, int8:columns, or int8:BLOCK";
-
-    fn options(&self) -> String {
-        self.per.options()
-    }
-
-    fn from_options(options: &[&str]) -> Option<Self> {
-        Per::read(options).map(Self::from)
-    }
-}
 
 register_format!(Int8);
 register_array!(Int8Array);

@@ -10,7 +10,7 @@ mod gather;
 mod int8_matmul;
 mod layout;
 mod matmul;
-mod own;
+mod mlx_matmul;
 mod parts;
 mod quantize;
 mod scheme;

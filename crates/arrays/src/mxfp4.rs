@@ -3,7 +3,7 @@
 use tacit_core::register_array;
 use tacit_kernels::{E2M1, Order};
 
-use crate::format::declared::{Format, TextForm};
+use crate::format::declaration::{Format, TextForm};
 use crate::kernel::{Coding, Encoding, Scaling, Scheme};
 use crate::mx::{GROUP, ScaleRule, read_rule, rule_option};
 use crate::packed_array::PackedArray;

@@ -5,7 +5,7 @@ use tacit_core::{Aval, Result, register_array};
 use tacit_kernels::{E2M1, Order};
 
 use crate::checks::check_children;
-use crate::format::declared::{Format, TextForm};
+use crate::format::declaration::{Format, TextForm};
 use crate::kernel::{Coding, Encoding, Scaling, Scheme};
 use crate::packed_array::PackedArray;
 use crate::register_format;

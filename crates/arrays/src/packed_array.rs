@@ -5,7 +5,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::dynamic8::Dynamic8Array;
-use crate::format::declared::{Format, Quantizer};
+use crate::format::declaration::{Format, Quantizer};
 use crate::kernel::{self, Encoding, Scaling, Scheme};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored};

@@ -3,8 +3,7 @@
 use tacit_core::register_array;
 use tacit_kernels::{Order, ternary};
 
-use crate::format::declared::{Format, TextForm};
-use crate::format::options::Per;
+use crate::format::options::{FormatPer, Per};
 use crate::kernel::{Coding, Encoding, Scheme};
 use crate::packed_array::PackedArray;
 use crate::register_format;
@@ -51,37 +50,17 @@ impl From<usize> for Ternary {
     }
 }
 
-impl Format for Ternary {
+impl FormatPer for Ternary {
     const SAVED_AS: &'static str = "tacit.Ternary";
-
-    fn scheme(&self) -> Scheme {
-        let coding = Coding::Table { bits: 2, order: Order::LowFirst, values: ternary::VALUES };
-        Scheme::flat(Self::NAME, Encoding::Ternary, coding)
-    }
-
-    fn block(&self) -> usize {
-        self.per.block()
-    }
-
-    fn on(&self, shape: &[i32]) -> Self {
-        self.per.on(shape).into()
-    }
-
-    fn by_columns(&self) -> bool {
-        self.per == Per::Column
-    }
-}
-
-impl TextForm for Ternary {
     const NAME: &'static str = "ternary";
     const FORMS: &'static str = "ternary for rows, ternary:columns, or ternary:BLOCK";
+    const SCHEME: Scheme = {
+        let coding = Coding::Table { bits: 2, order: Order::LowFirst, values: ternary::VALUES };
+        Scheme::flat(<Self as FormatPer>::NAME, Encoding::Ternary, coding)
+    };
 
-    fn options(&self) -> String {
-        self.per.options()
-    }
-
-    fn from_options(options: &[&str]) -> Option<Self> {
-        Per::read(options).map(Self::from)
+    fn per(&self) -> Per {
+        self.per
     }
 }
 

@@ -1,5 +1,13 @@
 //! Options that several formats have.
 
+use std::hash::Hash;
+
+use tacit_core::store::serde::Serialize;
+use tacit_core::store::serde::de::DeserializeOwned;
+
+use super::declaration::{Format, Quantizer, TextForm};
+use crate::kernel::Scheme;
+
 /// Which elements share a scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Per {
@@ -13,7 +21,7 @@ pub enum Per {
 }
 
 impl Per {
-    pub(crate) fn options(self) -> String {
+    fn options(self) -> String {
         match self {
             Self::Row => String::new(),
             Self::Column => ":columns".to_owned(),
@@ -21,7 +29,7 @@ impl Per {
         }
     }
 
-    pub(crate) fn read(options: &[&str]) -> Option<Self> {
+    fn read(options: &[&str]) -> Option<Self> {
         match options {
             [] | ["rows"] => Some(Self::Row),
             ["columns"] => Some(Self::Column),
@@ -31,16 +39,67 @@ impl Per {
     }
 
     /// The elements of a block, or 0 where that is not known without a shape.
-    pub(crate) fn block(self) -> usize {
+    fn block(self) -> usize {
         if let Self::Block(block) = self { block } else { 0 }
     }
 
     /// The block that a row is, if rows or columns are stored in this shape.
-    pub(crate) fn on(self, shape: &[i32]) -> Self {
+    fn on(self, shape: &[i32]) -> Self {
         match self {
             Self::Row | Self::Column => Self::Block(shape.last().map_or(1, |&last| last.max(1) as usize)),
             Self::Block(_) => self,
         }
+    }
+}
+
+/// A format whose one option is which elements share a scale.
+pub(crate) trait FormatPer:
+    Quantizer + Clone + Eq + Hash + Serialize + DeserializeOwned + From<Per> + 'static
+{
+    /// As [`Format::SAVED_AS`].
+    const SAVED_AS: &'static str;
+    /// As [`TextForm::NAME`].
+    const NAME: &'static str;
+    /// As [`TextForm::FORMS`].
+    const FORMS: &'static str;
+    /// As [`Format::scheme`].
+    const SCHEME: Scheme;
+
+    fn per(&self) -> Per;
+}
+
+#[diagnostic::do_not_recommend]
+impl<F: FormatPer> Format for F {
+    const SAVED_AS: &'static str = F::SAVED_AS;
+
+    fn scheme(&self) -> Scheme {
+        F::SCHEME
+    }
+
+    fn block(&self) -> usize {
+        self.per().block()
+    }
+
+    fn on(&self, shape: &[i32]) -> Self {
+        self.per().on(shape).into()
+    }
+
+    fn by_columns(&self) -> bool {
+        self.per() == Per::Column
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<F: FormatPer> TextForm for F {
+    const NAME: &'static str = F::NAME;
+    const FORMS: &'static str = F::FORMS;
+
+    fn options(&self) -> String {
+        self.per().options()
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        Per::read(options).map(Self::from)
     }
 }
 

@@ -24,11 +24,14 @@ pub(super) fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&
             let ranks = rank(&x.multiply(&reciprocal(&scale)?)?, table.thresholds())?;
             vec![by_rank(&table, ranks)?, scale]
         }
-        Encoding::Nf4 => vec![rank(&unit(&x, &absmax()?)?, &nf4::THRESHOLDS)?, absmax()?],
+        Encoding::Nf4 => {
+            let absmax = absmax()?;
+            vec![rank(&unit(&x, &absmax)?, &nf4::THRESHOLDS)?, absmax]
+        }
         Encoding::Fp4 => {
-            let table = table(&fp4::CODEBOOK)?;
-            let ranks = rank(&unit(&x, &absmax()?)?, table.thresholds())?;
-            vec![by_rank(&table, ranks)?, absmax()?]
+            let (table, absmax) = (table(&fp4::CODEBOOK)?, absmax()?);
+            let ranks = rank(&unit(&x, &absmax)?, table.thresholds())?;
+            vec![by_rank(&table, ranks)?, absmax]
         }
         Encoding::Affine => affine(&x, scheme.bits() as u32)?,
         Encoding::Int8 => {

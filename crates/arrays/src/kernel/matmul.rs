@@ -7,7 +7,7 @@ use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
 use super::parts::tangents_of;
-use super::{Fallible, Layout, floats, floats_mut, own, single};
+use super::{Fallible, Layout, floats, floats_mut, mlx_matmul, single};
 
 /// `x W^T` or `x W` for a stored `W: [n, k]`, in the float type of `x`.
 ///
@@ -58,7 +58,7 @@ impl Kernel for Matmul {
     fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
         let (x, children) = (&inputs[0], &inputs[1..]);
         if reason == Fallback::Device
-            && let Some(product) = own::product(x, self.layout, children, self.orientation)?
+            && let Some(product) = mlx_matmul::product(x, self.layout, children, self.orientation)?
         {
             return Ok(vec![product]);
         }
