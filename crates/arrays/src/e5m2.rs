@@ -23,7 +23,8 @@ use crate::register_format;
 /// # }
 /// ```
 ///
-/// The codes are `u8[size]`, the scales `f32[ceil(size/block)]`. The element type is defined by OCP's 8-bit Floating Point Specification 1.0: the upper half of an `f16`.
+/// The codes are `u8[size]`, the scales `f32[ceil(size/block)]`. The element type is defined by OCP's 8-bit Floating Point
+/// Specification 1.0: the upper half of an `f16`.
 pub type E5m2Array = PackedArray<E5m2>;
 
 /// OCP's E5M2 in blocks counted row-major, the largest magnitude of each at 57,344.
