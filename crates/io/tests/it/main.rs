@@ -1,4 +1,6 @@
 //! Checkpoints: what is read, what is refused, what is written.
 
+mod checkpoints;
+mod malformed;
 mod scratch;
 mod tensors;
