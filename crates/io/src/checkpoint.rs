@@ -3,7 +3,8 @@
 //! The arrays are tensors of the file under their paths, `layers.0.weight` for a dense parameter and
 //! `layers.0.weight.codes` for an array of an implicit one. The metadata say what they are made to: under `tacit.values` a
 //! JSON object with `{"array": key}` or `{"implicit": {"type": .., ..}}` for each path, as [`tacit_core::store`] has it;
-//! under `tacit.version` the version of all this, and under `tacit.mlx` the MLX that was there.
+//! under `tacit.version` the version of all this, under `tacit.mlx` the MLX that was there, and under `tacit.part` whether a
+//! [`ModelFile`](crate::ModelFile) is a whole model or some of its leaves, which are tensors under their own paths.
 
 use std::path::Path;
 
@@ -20,6 +21,9 @@ const VERSION: u32 = 1;
 
 const VERSION_KEY: &str = "tacit.version";
 const VALUES_KEY: &str = "tacit.values";
+
+/// What of a model the file has, where it was saved as one.
+pub(crate) const PART_KEY: &str = "tacit.part";
 
 /// Saves values by their paths, implicit or dense, in one file.
 ///
@@ -85,21 +89,25 @@ pub(crate) fn metadata(structure: &Structure) -> Metadata {
     entries.map(|(key, text)| (key.to_owned(), text)).into()
 }
 
-/// The values of a file, whose version is checked.
-pub(crate) fn values(tensors: &Tensors) -> Result<Parameters> {
-    let said = tensors.metadata();
-    let Some(version) = said.get(VERSION_KEY) else {
+/// Checks that a file is one of Tacit's and of a version that is known.
+pub(crate) fn said_version(tensors: &Tensors) -> Result<()> {
+    let Some(version) = tensors.metadata().get(VERSION_KEY) else {
         let help = "read it with the function for its format, or its tensors with `Tensors::open`";
         return Err(tensors.wrong(None, "it is no checkpoint of Tacit's", help));
     };
     match version.parse::<u32>() {
-        Ok(1..=VERSION) => {}
+        Ok(1..=VERSION) => Ok(()),
         Ok(version) if version > VERSION => {
             let reason = format!("it has version {version} of Tacit's checkpoints, and this program reads {VERSION}");
-            return Err(tensors.wrong(None, reason, "use a newer Tacit"));
+            Err(tensors.wrong(None, reason, "use a newer Tacit"))
         }
-        _ => return Err(tensors.wrong(None, format!("its version is {version:?}"), DAMAGED)),
+        _ => Err(tensors.wrong(None, format!("its version is {version:?}"), DAMAGED)),
     }
-    let values = said.get(VALUES_KEY).ok_or_else(|| tensors.wrong(None, "it has no `tacit.values`", DAMAGED))?;
-    put_together(tensors, values)
+}
+
+/// The values of a file, whose version is checked.
+pub(crate) fn values(tensors: &Tensors) -> Result<Parameters> {
+    said_version(tensors)?;
+    let values = tensors.metadata().get(VALUES_KEY);
+    put_together(tensors, values.ok_or_else(|| tensors.wrong(None, "it has no `tacit.values`", DAMAGED))?)
 }

@@ -4,47 +4,51 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
 use mlx_rs::optimizers::{Optimizer, OptimizerState, State};
 use mlx_rs::random::RandomState;
 use serde::{Deserialize, Serialize};
 use tacit_core::store::Arrays;
 use tacit_core::{Error, Result};
-use tacit_nn::Parameters;
+use tacit_nn::{Missing, Model, Only, Parameters};
 
 use crate::checkpoint::{metadata, values};
+use crate::model_file::leaves;
 use crate::structure::{DAMAGED, take_apart};
 use crate::tensors::Tensors;
 use crate::write::{Writing, write_with};
 
-/// All of a training run that goes into one file: the step, the values of the model, the state of the optimizer, the random
-/// state, and notes such as the text of rules.
+/// All of a training run that goes into one file: the step, the model or what is trained of it, the state of the optimizer,
+/// the random state, and notes such as the text of rules.
 ///
 /// The file is written as [`save`](crate::save()) writes one, so that a run that is killed at any moment finds the whole
-/// state of a step; [`load`](crate::load()) reads the values alone from it.
+/// state of a step. Of a whole model, [`load`](crate::load()) reads the values alone from it.
 ///
 /// ```
-/// use mlx_rs::optimizers::{AdamW, Optimizer};
+/// use mlx_rs::nn;
+/// use mlx_rs::optimizers::AdamW;
 /// use mlx_rs::random::RandomState;
 /// use tacit_io::Training;
-/// # use mlx_rs::Array;
-/// # use tacit_nn::Parameters;
+/// use tacit_nn::{Model, Only};
 ///
 /// # fn main() -> tacit_core::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("tacit-training-{}.safetensors", std::process::id()));
-/// # let parameters = || Parameters::from([("weight".to_owned(), Array::from_f32(1.0).into())]);
+/// let mut model = Model::new(nn::Linear::new(64, 64)?)?;
 /// let (mut adamw, mut random) = (AdamW::new(1e-3), RandomState::with_seed(1)?);
 /// // .. after step 10 ..
-/// Training::new(10, parameters())
+/// Training::new(10)
+///     .with_model(&model, &Only::All)?
 ///     .with_optimizer(&adamw)?
 ///     .with_random(&random)
-///     .with_note("rules", "**.weight = nf4:64")
+///     .with_note("rules", "*.weight = nf4:64")
 ///     .save(&path)?;
 ///
 /// // .. in another process ..
 /// let run = Training::load(&path)?;
+/// run.restore_model(&mut model)?;
 /// run.restore_optimizer(&mut adamw)?;
 /// random = run.random()?;
-/// assert_eq!((run.step, run.parameters.len()), (10, 1));
+/// assert_eq!(run.step, 10);
 /// # std::fs::remove_file(path).ok();
 /// # Ok(())
 /// # }
@@ -53,7 +57,7 @@ use crate::write::{Writing, write_with};
 pub struct Training {
     /// The steps that were made.
     pub step: u64,
-    /// The values of the model.
+    /// The values of the model, where it is saved as a whole.
     pub parameters: Parameters,
     /// Other arrays by the name of what they are the state of, and by key.
     pub states: BTreeMap<String, Arrays>,
@@ -65,6 +69,7 @@ pub struct Training {
 
 const OPTIMIZER: &str = "optimizer";
 const RANDOM: &str = "random";
+const LEAVES: &str = "leaves";
 const KEY: &str = "key";
 
 /// Where the values of the model are in the file.
@@ -86,10 +91,24 @@ struct Run {
 }
 
 impl Training {
-    /// A run of so many steps with these values.
+    /// A run of so many steps.
     #[must_use]
-    pub fn new(step: u64, parameters: Parameters) -> Self {
-        Self { step, parameters, ..Self::default() }
+    pub fn new(step: u64) -> Self {
+        Self { step, ..Self::default() }
+    }
+
+    /// Adds a whole model, or some of its leaves, such as those that are trained: the rest is then made again as it was.
+    ///
+    /// # Errors
+    ///
+    /// The model has no leaf of this part.
+    pub fn with_model<M: ModuleParameters>(mut self, model: &Model<M>, only: &Only) -> Result<Self> {
+        if matches!(only, Only::All) {
+            self.parameters = model.values()?;
+        } else {
+            self.states.insert(LEAVES.to_owned(), leaves(model, only)?.into_iter().collect());
+        }
+        Ok(self)
     }
 
     /// Adds the state of an optimizer: its moments, not what it was made with, such as a learning rate.
@@ -178,6 +197,18 @@ impl Training {
         };
         let states = run.states.into_iter().map(arrays).collect::<Result<_>>()?;
         Ok(Self { step: run.step, parameters, states, notes: run.notes, optimizer: run.optimizer })
+    }
+
+    /// Gives a model the values or the leaves that were saved.
+    ///
+    /// # Errors
+    ///
+    /// The model has not the same parameters or leaves, or they have other shapes; it is then what it was.
+    pub fn restore_model<M: ModuleParameters>(&self, model: &mut Model<M>) -> Result<()> {
+        match self.states.get(LEAVES) {
+            Some(leaves) => model.set_leaves(leaves.clone()),
+            None => model.assign(self.parameters.clone(), Missing::Refuse),
+        }
     }
 
     /// Gives an optimizer the state that was saved.

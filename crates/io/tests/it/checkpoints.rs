@@ -216,7 +216,7 @@ where
     let path = folder.join("run.safetensors");
     let mut first = new();
     stepped(&mut first, 1);
-    let run = Training::new(1, Parameters::new()).with_optimizer(&first).expect("has a state");
+    let run = Training::new(1).with_optimizer(&first).expect("has a state");
     run.with_note("rules", "all").save(&path).expect("saves");
     let run = Training::load(&path).expect("loads");
     assert_eq!((run.step, run.notes["rules"].as_str()), (1, "all"));
@@ -250,12 +250,9 @@ fn a_run_says_what_it_does_not_have() {
     let mut adamw = AdamW::new(0.1);
     stepped(&mut adamw, 1);
     let random = RandomState::with_seed(3).expect("a state");
-    Training::new(2, one_of_each())
-        .with_optimizer(&adamw)
-        .expect("has a state")
-        .with_random(&random)
-        .save(&path)
-        .expect("saves");
+    let mut run = Training::new(2);
+    run.parameters = one_of_each();
+    run.with_optimizer(&adamw).expect("has a state").with_random(&random).save(&path).expect("saves");
     let run = Training::load(&path).expect("loads");
     let key = run.random().expect("is there");
     assert!(key.as_array().eq_values(random.as_array()).expect("compares"));
@@ -267,7 +264,7 @@ fn a_run_says_what_it_does_not_have() {
         help: use the kind that was saved"#]]
     .assert_eq(&run.restore_optimizer(&mut sgd).expect_err("another kind").to_string());
     assert!(sgd.state().is_empty(), "it is as it was");
-    let bare = Training::new(2, Parameters::new());
+    let bare = Training::new(2);
     expect![[r#"
         no optimizer was saved with the run
         help: the states that were: none at all"#]]

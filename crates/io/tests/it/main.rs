@@ -2,5 +2,6 @@
 
 mod checkpoints;
 mod malformed;
+mod models;
 mod scratch;
 mod tensors;
