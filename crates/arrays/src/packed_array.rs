@@ -286,6 +286,10 @@ impl<F: Format> Quantizer for F {
             array.transposed == self.by_columns() && shape.is_ok_and(|shape| self.on(&shape) == array.format)
         })
     }
+
+    fn supported(&self) -> Result<()> {
+        self.on(&[1]).check()
+    }
 }
 
 impl<F: Format> Packed for PackedArray<F> {

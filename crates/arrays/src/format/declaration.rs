@@ -55,6 +55,15 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
         let _ = value;
         false
     }
+
+    /// Checks the options alone, before there is an array.
+    ///
+    /// # Errors
+    ///
+    /// The format has no such options.
+    fn supported(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A format of codes and scales: the one declaration from which its array type, its kernels, its plain ops, its text and
