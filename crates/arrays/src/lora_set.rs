@@ -158,7 +158,9 @@ impl LoraSet {
 impl Materialize for LoraSet {
     fn materialize(&self) -> Result<Value> {
         if self.index.ndim() > 0 {
-            return Err(Error::refuse("each part of the rows has an adapter of its own, so that there is no one matrix"));
+            return Err(Error::refuse(
+                "each part of the rows has an adapter of its own, so that there is no one matrix",
+            ));
         }
         let wide = wide(self.aval.dtype);
         let [left, right] = self.single(wide)?;

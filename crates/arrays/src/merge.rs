@@ -127,5 +127,7 @@ fn distances(values: &[&Value; 2]) -> Result<Distance> {
 }
 
 fn squares(array: &Array) -> Result<f64> {
-    Ok(f64::from(array.square()?.sum(None)?.try_item_exact::<f32>()?))
+    let sum = array.square()?.sum(None)?;
+    sum.eval()?;
+    Ok(f64::from(sum.item_exact::<f32>()))
 }

@@ -115,14 +115,14 @@ impl<F: Format> PackedArray<F> {
 
     /// Quantizes the rows of a sum that is not built, or, of a format by columns, those of its transpose.
     fn of_sum(sum: &Summands, format: &F, dtype: Dtype) -> Result<Self> {
-        let shape = [sum.left.dim(0), sum.right.dim(1)];
+        let (shape, by_columns) = ([sum.left.dim(0), sum.right.dim(1)], format.by_columns());
         let format = format.on(&shape);
         let aval = checked(Aval::new(&shape, dtype), &format)?;
         let scheme = format.scheme();
         let global = if kernel::is_relative(&scheme) { Some(sum.measure(Measure::Most)?.max(None)?) } else { None };
         let made = sum.quantize(scheme, format.block(), global.as_ref())?;
         let mut array = Self::of_codes(made, format, global, aval)?;
-        if array.format.by_columns() {
+        if by_columns {
             array.transposed = true;
             array.aval.shape.reverse();
         }

@@ -128,7 +128,8 @@ impl QaLora {
     fn factors(&self, dtype: Dtype) -> Result<[Array; 2]> {
         let (_, stored) = self.packed()?;
         let left = self.scaled(&self.b)?.as_dtype(dtype)?;
-        let right = ops::repeat_axis::<f32>(self.a.as_dtype(Dtype::Float32)?, stored.block as i32, 1)?.as_dtype(dtype)?;
+        let right =
+            ops::repeat_axis::<f32>(self.a.as_dtype(Dtype::Float32)?, stored.block as i32, 1)?.as_dtype(dtype)?;
         Ok(if stored.transposed { [right.t(), left.t()] } else { [left, right] })
     }
 
@@ -151,7 +152,10 @@ impl Materialize for QaLora {
         let groups = shape[1] / stored.block as i32;
         if (a.shape.as_slice(), b.shape.as_slice()) != (&[self.a.dim(0), groups], &[shape[0], self.a.dim(0)]) {
             return Err(Error::invalid(
-                format!("a is {a} and b is {b}, which do not fit a base of {} in groups of {}", stored.aval, stored.block),
+                format!(
+                    "a is {a} and b is {b}, which do not fit a base of {} in groups of {}",
+                    stored.aval, stored.block
+                ),
                 "give a: [r, in / group] and b: [out, r] for a base [out, in]",
             ));
         }

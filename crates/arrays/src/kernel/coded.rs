@@ -56,9 +56,7 @@ impl<'a> Coded<'a> {
         };
         let mut biases = self.biases.map(|biases| biases.chunks_mut(blocks));
         let pieces = codes.into_iter().zip(scales);
-        pieces
-            .map(|(codes, scales)| Self { codes, scales, biases: biases.as_mut().and_then(Iterator::next) })
-            .collect()
+        pieces.map(|(codes, scales)| Self { codes, scales, biases: biases.as_mut().and_then(Iterator::next) }).collect()
     }
 
     /// Codes `x`, whole blocks of it but the last, relative to `global` if the format has that.
@@ -79,7 +77,9 @@ impl<'a> Coded<'a> {
                 // A group has a row to itself here: rows are whole groups anyway.
                 affine::quantize(x, block, block, scheme.bits() as u32, codes, scales, biases)
             }
-            (Encoding::Int8, Codes::Signed(codes), Scales::Floats(scales), _) => int8::quantize(x, block, codes, scales),
+            (Encoding::Int8, Codes::Signed(codes), Scales::Floats(scales), _) => {
+                int8::quantize(x, block, codes, scales)
+            }
             (Encoding::Mxfp4(rule), Codes::Bytes(codes), Scales::Bytes(scales), _) => {
                 mxfp4::quantize(x, rule, codes, scales)
             }

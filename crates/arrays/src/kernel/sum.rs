@@ -100,7 +100,9 @@ impl Read {
                 "nested" => "base_nested",
                 other => other,
             };
-            std::iter::once(label).chain(layout.params().into_iter().map(|(name, value)| (of_base(name), value))).collect()
+            std::iter::once(label)
+                .chain(layout.params().into_iter().map(|(name, value)| (of_base(name), value)))
+                .collect()
         });
         own.into_iter().chain([("factors", Param::Bool(self.factors))]).chain(base).collect()
     }
@@ -110,12 +112,7 @@ impl Read {
         2 + usize::from(self.factors)
     }
 
-    fn with<R>(
-        self,
-        inputs: &[Input<'_>],
-        own: usize,
-        f: impl FnOnce(&Sum<'_>) -> Fallible<R>,
-    ) -> Fallible<R> {
+    fn with<R>(self, inputs: &[Input<'_>], own: usize, f: impl FnOnce(&Sum<'_>) -> Fallible<R>) -> Fallible<R> {
         let base = &inputs[self.own() + own..];
         let base = match &self.layout {
             Some(layout) => Base::Stored(layout.matrix(base)?),

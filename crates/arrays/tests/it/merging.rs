@@ -34,8 +34,19 @@ fn bytes(value: &Value) -> Vec<Vec<u8>> {
 }
 
 const EVERY: [&str; 13] = [
-    "nf4:64", "nf4:64:double", "fp4:64", "fp4:64:double", "affine:4:32", "affine:3:32", "affine:8:32", "int8", "int8:32",
-    "mxfp4", "mxfp8", "nvfp4", "ternary",
+    "nf4:64",
+    "nf4:64:double",
+    "fp4:64",
+    "fp4:64:double",
+    "affine:4:32",
+    "affine:3:32",
+    "affine:8:32",
+    "int8",
+    "int8:32",
+    "mxfp4",
+    "mxfp8",
+    "nvfp4",
+    "ternary",
 ];
 
 #[test]
@@ -44,7 +55,10 @@ fn factors_of_zero_change_no_byte_in_any_format() -> Result<()> {
         let format = parsed(text);
         let base = format.quantize(&normal(2, &[40, 96]))?;
         let (a, b) = (normal(3, &[2, 96]), ops::zeros::<f32>(&[40, 2])?);
-        for w in [Lora::new(base.clone(), a.clone(), b.clone(), 1.0)?.into(), Value::from(Dora::new(base.clone(), a, b, 1.0)?)] {
+        for w in [
+            Lora::new(base.clone(), a.clone(), b.clone(), 1.0)?.into(),
+            Value::from(Dora::new(base.clone(), a, b, 1.0)?),
+        ] {
             let _deny = Policy::Deny.scope();
             let merged = merge(of(&w), Some(&*format))?;
             assert!(merged.loss.is_none(), "{text}: {}", merged.loss);
@@ -61,13 +75,15 @@ fn formats_whose_own_values_make_the_same_codes() -> Result<()> {
     let mut again = Vec::new();
     for text in EVERY {
         let format = parsed(text);
-        let once = format.quantize(&normal(2, &[40, 96]))?;
-        let twice = format.quantize(&once.dense()?)?;
-        if bytes(&once) == bytes(&twice) {
+        let same = |seed| -> Result<bool> {
+            let once = format.quantize(&normal(seed, &[40, 96]))?;
+            Ok(bytes(&once) == bytes(&format.quantize(&once.dense()?)?))
+        };
+        if (2..8).map(same).collect::<Result<Vec<_>>>()?.iter().all(|same| *same) {
             again.push(text);
         }
     }
-    expect![[""]].assert_eq(&again.join(" "));
+    expect!["nf4:64 int8 nvfp4"].assert_eq(&again.join(" "));
     Ok(())
 }
 
@@ -82,7 +98,8 @@ fn the_loss_is_that_of_the_dense_arrays() -> Result<()> {
         let merged = merged?;
         assert_eq!(counters.materialized, 0);
         let _allow = Policy::Allow.scope();
-        let norm = |array: Array| -> Result<f64> { Ok(f64::from(array.square()?.sum(None)?.sqrt()?.item::<f32>())) };
+        let norm =
+            |array: Array| -> Result<f64> { Ok(f64::from(array.square()?.sum(None)?.sqrt()?.item_exact::<f32>())) };
         let (sum, stored, base) = (w.dense()?, merged.value.dense()?, base.dense()?);
         let lost = norm(stored.subtract(&sum)?)?;
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-4 * b, "{a} for {b}");
@@ -130,7 +147,17 @@ fn a_dense_array_is_asked_for() -> Result<()> {
     }
     assert_eq!(w.aval()?.dtype, F32);
     let _deny = Policy::Deny.scope();
-    check(merge(of(&w), None).map(|merged| merged.loss), expect![[""]]);
-    check(merge(of(&lora_on(w)), Some(&*parsed("nf4:64"))).map(|merged| merged.loss), expect![[""]]);
+    check(
+        merge(of(&w), None).map(|merged| merged.loss),
+        expect![[r#"
+        a dense array of Lora(f32[40,96]) needs Lora materialized, which the policy forbids
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]],
+    );
+    check(
+        merge(of(&lora_on(w)), Some(&*parsed("nf4:64"))).map(|merged| merged.loss),
+        expect![[r#"
+        a dense array of Lora(f32[40,96]) needs Lora materialized, which the policy forbids
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]],
+    );
     Ok(())
 }
