@@ -11,6 +11,7 @@ mod header;
 mod index;
 mod model_file;
 mod progress;
+mod shards;
 mod stored_dtype;
 mod structure;
 mod tensors;
