@@ -6,6 +6,7 @@
 mod dequantize;
 mod dynamic8;
 mod encode;
+mod encode_by;
 mod gather;
 mod int8_matmul;
 mod layout;
@@ -13,18 +14,22 @@ mod matmul;
 mod mlx_matmul;
 mod parts;
 mod quantize;
+mod scale_gradients;
 mod scheme;
 #[cfg(test)]
 mod tests;
 
 pub use dequantize::dequantize;
 pub use dynamic8::quantize_dynamic8;
+pub(crate) use encode::{float_scales, rounded_scales};
+pub(crate) use encode_by::encode_by;
 pub use gather::gather_rows;
 pub use int8_matmul::int8_matmul;
 pub use layout::Layout;
 pub(crate) use layout::nested;
 pub use matmul::matmul;
 pub use quantize::quantize;
+pub(crate) use scale_gradients::scale_gradients;
 pub use scheme::{Coding, Encoding, Scaling, Scheme};
 
 use mlx_rs::{Array, Dtype};

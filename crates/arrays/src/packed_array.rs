@@ -6,6 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::dynamic8::Dynamic8Array;
 use crate::format::declaration::{Format, Quantizer};
+use crate::format::trained_scales::TrainedScales;
 use crate::kernel::{self, Encoding, Scaling, Scheme};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored};
@@ -247,6 +248,10 @@ impl<F: Format> Materialize for PackedArray<F> {
 impl<F: Format> Quantizer for F {
     fn quantize(&self, x: &Array) -> Result<Value> {
         Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
+    }
+
+    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
+        if self.scheme().nested.is_some() { None } else { Some(self) }
     }
 }
 
