@@ -253,6 +253,10 @@ impl<F: Format> Quantizer for F {
     fn trained_scales(&self) -> Option<&dyn TrainedScales> {
         if self.scheme().nested.is_some() { None } else { Some(self) }
     }
+
+    fn supported(&self) -> Result<()> {
+        self.on(&[1]).check()
+    }
 }
 
 impl<F: Format> Packed for PackedArray<F> {

@@ -38,6 +38,12 @@ impl From<Box<dyn Quantizer>> for AnyFormat {
     }
 }
 
+impl From<Arc<dyn Quantizer>> for AnyFormat {
+    fn from(format: Arc<dyn Quantizer>) -> Self {
+        Self(format)
+    }
+}
+
 impl From<&Self> for AnyFormat {
     fn from(format: &Self) -> Self {
         format.clone()

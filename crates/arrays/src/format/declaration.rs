@@ -43,6 +43,15 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     fn trained_scales(&self) -> Option<&dyn TrainedScales> {
         None
     }
+
+    /// Checks the options alone, before there is an array.
+    ///
+    /// # Errors
+    ///
+    /// The format has no such options.
+    fn supported(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A format of codes and scales: the one declaration from which its array type, its kernels, its plain ops, its text and
