@@ -3,6 +3,7 @@
 //! A [`Scheme`] says how the children of a packed type are read. Each kernel runs on the packed codes, and its
 //! decomposition says the same in plain ops.
 
+mod coded;
 mod dequantize;
 mod dynamic8;
 mod encode;
@@ -16,6 +17,7 @@ mod parts;
 mod quantize;
 mod scale_gradients;
 mod scheme;
+mod sum;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +33,8 @@ pub use matmul::matmul;
 pub use quantize::quantize;
 pub(crate) use scale_gradients::scale_gradients;
 pub use scheme::{Coding, Encoding, Scaling, Scheme};
+pub(crate) use sum::is_relative;
+pub use sum::{Measure, Summands};
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Input, Output};

@@ -9,6 +9,7 @@ use tacit_core::__private::serde::de::{self, DeserializeOwned};
 use tacit_core::__private::serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_core::{Error, Result, Value};
 
+use crate::adapter::{Adapter, of};
 use crate::checks::check_block;
 use crate::format::trained_scales::TrainedScales;
 use crate::kernel::Scheme;
@@ -42,6 +43,24 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     /// themselves as blocks of floats.
     fn trained_scales(&self) -> Option<&dyn TrainedScales> {
         None
+    }
+
+    /// The array that stands for the sum that an adapter is, without a gradient.
+    ///
+    /// A [`Format`] codes it block by block and builds no dense array where the base is dense or packed in the same
+    /// orientation; every other sum is built first, which the policy is asked for.
+    ///
+    /// # Errors
+    ///
+    /// As for [`quantize`](Self::quantize), or the policy forbids to build the sum.
+    fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {
+        self.quantize(&of(sum).dense()?)
+    }
+
+    /// Whether `value` is in this format already.
+    fn stores(&self, value: &Value) -> bool {
+        let _ = value;
+        false
     }
 
     /// Checks the options alone, before there is an array.
