@@ -274,10 +274,6 @@ impl<F: Format> Quantizer for F {
         Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
     }
 
-    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
-        if self.scheme().nested.is_some() { None } else { Some(self) }
-    }
-
     fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {
         match sum.summands(self.by_columns())? {
             Some(summands) => Ok(PackedArray::of_sum(&summands, self, sum.aval()?.dtype)?.into()),
@@ -290,6 +286,10 @@ impl<F: Format> Quantizer for F {
             let shape = stored_shape(&array.aval, array.transposed);
             array.transposed == self.by_columns() && shape.is_ok_and(|shape| self.on(&shape) == array.format)
         })
+    }
+
+    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
+        if self.scheme().nested.is_some() { None } else { Some(self) }
     }
 
     fn supported(&self) -> Result<()> {

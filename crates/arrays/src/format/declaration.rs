@@ -39,12 +39,6 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups.
     fn quantize(&self, x: &Array) -> Result<Value>;
 
-    /// How the scales of this format are trained, if they can be: those of every [`Format`] can, unless they are quantized
-    /// themselves as blocks of floats.
-    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
-        None
-    }
-
     /// The array that stands for the sum that an adapter is, without a gradient.
     ///
     /// A [`Format`] codes it block by block and builds no dense array where the base is dense or packed in the same
@@ -61,6 +55,12 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     fn stores(&self, value: &Value) -> bool {
         let _ = value;
         false
+    }
+
+    /// How the scales of this format are trained, if they can be: those of every [`Format`] can, unless they are quantized
+    /// themselves as blocks of floats.
+    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
+        None
     }
 
     /// Checks the options alone, before there is an array.
