@@ -7,8 +7,9 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, nn, random};
 use tacit_arrays::format::{Affine, Nf4};
-use tacit_core::{Counters, Policy, Result};
-use tacit_nn::{LoraConfig, Method, Model, Only, Trainable};
+use tacit_core::compile::Options;
+use tacit_core::{Counters, Policy, Result, compile_with_state};
+use tacit_nn::{LoraConfig, Method, Model, Only, Stateful, Trainable};
 
 use crate::types::{normal, numbers};
 
@@ -147,6 +148,29 @@ fn dropout_is_on_by_its_key() -> Result<()> {
         step(&mut model, &mut optimizer);
         assert_eq!(model.leaves(&Only::Paths("*.key".parse()?)).len(), 2);
     }
+    Ok(())
+}
+
+/// The keys are leaves, so that each step has its own without a retrace.
+#[test]
+fn compiled_steps_with_dropout() -> Result<()> {
+    let model = adapted(&LoraConfig { dropout: 0.5, ..config() });
+    let mut state = (model, Stateful(Adam::new(1e-2)));
+    let mut run = compile_with_state(
+        |(model, optimizer): &mut (Model<nn::Sequential>, Stateful<Adam>), x: Array| -> Result<Array> {
+            let loss = |model: &mut Model<nn::Sequential>, x: &Array| model.forward(x)?.square()?.mean(None);
+            let (loss, gradients) = model.value_and_grad(Trainable::Lora, loss)(&x)?;
+            optimizer.update(model, &gradients)?;
+            Ok(loss)
+        },
+        Options::default(),
+    );
+    for seed in 0..6 {
+        state.0.drop_features(Some(&random::key(seed)?))?;
+        run.call(&mut state, &normal(1, &[5, 64]).into())?;
+    }
+    // The second call has the optimizer's moments, which the first one makes.
+    assert!(run.stats().traces <= 2, "{:?}", run.stats());
     Ok(())
 }
 
