@@ -5,6 +5,7 @@
 //! of a call, [`quantized`] and [`straight_through`] make such values. [`Module`] and [`Stateful`] make trees of modules, and
 //! of optimizers and random states.
 
+mod adapter_set;
 mod inputs;
 mod lora;
 mod merge;
