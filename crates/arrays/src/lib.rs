@@ -4,7 +4,8 @@
 //! [`Int8Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`]. Codes in groups along the last axis, in MLX's layout:
 //! [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`]. All of them share their handlers: products,
 //! rows, and the structural ops that cut, join or scale codes and scales without making them anew. [`ste()`] wraps any
-//! of them so that gradients pass straight through to a float master; what holds for every type is in [`structural`].
+//! of them so that gradients pass straight through to a float master; adapters such as [`Lora`] are the family [`Adapter`];
+//! what holds for every type is in [`structural`].
 //! [`kernel`] puts the crate `tacit-kernels` into MLX graphs.
 
 // The macros' output names this crate's core as the facade does.
