@@ -19,13 +19,14 @@ mod tests;
 
 pub use dequantize::dequantize;
 pub use dynamic8::quantize_dynamic8;
+pub(crate) use encode::packed as packed_codes;
 pub use gather::gather_rows;
 pub use int8_matmul::int8_matmul;
 pub use layout::Layout;
 pub(crate) use layout::nested;
 pub use matmul::matmul;
 pub use quantize::quantize;
-pub use scheme::{Coding, Encoding, Scaling, Scheme};
+pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Input, Output};

@@ -6,6 +6,7 @@ use tacit_core::op::{Concatenate, Divide, Multiply, Negative, Reshaping, Slice};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
 use crate::dynamic8::Dynamic8Array;
+use crate::int8::Int8Array;
 use crate::kernel::Scaling;
 use crate::packed::{Packed, Stored, itself};
 use crate::views::ranges;
@@ -163,6 +164,10 @@ fn scaled(array: &dyn Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<V
             stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
         }
         (Scaling::Float, scales) => {
+            if let Some(integers) = scales.downcast::<Int8Array>() {
+                stored.scales = scaled(integers, map)?;
+                return Ok(array.restored(stored).into());
+            }
             let nested = scales.downcast::<Dynamic8Array>();
             let nested = nested.ok_or_else(|| Error::decline("the scales are of a type that is not known here"))?;
             stored.scales = nested.scaled(map)?.into();

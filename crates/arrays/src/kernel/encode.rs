@@ -34,6 +34,7 @@ pub(super) fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&
             vec![by_rank(&table, ranks)?, absmax]
         }
         Encoding::Affine => affine(&x, scheme.bits() as u32)?,
+        Encoding::KQuant => return Err(Exception::custom("K-quants are coded by their format")),
         Encoding::Int8 => {
             let absmax = absmax()?;
             let zero = absmax.eq(number(0.0))?;
@@ -69,7 +70,7 @@ pub(super) fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&
 }
 
 /// Codes of one byte each in the bytes or words of the format, of which `size` count.
-pub(super) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
+pub(crate) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
     let codes = codes.reshape(&[-1])?.try_index(..size as i32)?;
     let bits = scheme.bits();
     let (order, pad) = match (scheme.coding, scheme.encoding) {

@@ -63,6 +63,7 @@ impl Kernel for Quantize {
                 let bits = self.scheme.bits() as u32;
                 affine::quantize(x, k, block, bits, codes.bytes(), scales.elements()?, biases.elements()?)?;
             }
+            Encoding::KQuant => return Err("K-quants are coded in plain ops".into()),
             Encoding::Int8 => int8::quantize(x, block, codes.elements()?, scales.elements()?)?,
             Encoding::Mxfp4(rule) => mxfp4::quantize(x, rule, codes.bytes(), scales.elements()?)?,
             Encoding::Mxfp8(rule) => mxfp8::quantize(x, rule, codes.bytes(), scales.elements()?)?,
