@@ -4,12 +4,20 @@
 //! old one or the new one, whenever the program ends.
 
 mod atomic;
+pub mod awq;
+mod codes;
+mod gguf;
+pub mod gptq;
 mod header;
 mod index;
+mod integers;
+mod quantized_layers;
 mod stored_dtype;
 mod tensors;
+pub mod torchao;
 mod write;
 
+pub use gguf::{Gguf, GgufType, GgufValue};
 pub use stored_dtype::{dtype_of_stored, stored_dtype};
 pub use tensors::Tensors;
 pub use write::{Metadata, write, write_sharded};

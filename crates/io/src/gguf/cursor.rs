@@ -29,7 +29,11 @@ impl<'a> Cursor<'a> {
 
     pub(super) fn take(&mut self, count: usize, what: &str) -> Result<&'a [u8], Reason> {
         let Some(taken) = self.bytes[self.at..].get(..count) else {
-            return Err(format!("the file ends in {what}: {count} bytes are needed at byte {}, and {} are left", self.at, self.left()));
+            return Err(format!(
+                "the file ends in {what}: {count} bytes are needed at byte {}, and {} are left",
+                self.at,
+                self.left()
+            ));
         };
         self.at += count;
         Ok(taken)
@@ -54,7 +58,10 @@ impl<'a> Cursor<'a> {
         let count = self.u64(what)?;
         let most = (self.left() / least.max(1)) as u64;
         if count > most {
-            return Err(format!("{count} is given as {what}, and the {} bytes that are left hold {most} at most", self.left()));
+            return Err(format!(
+                "{count} is given as {what}, and the {} bytes that are left hold {most} at most",
+                self.left()
+            ));
         }
         Ok(count as usize)
     }

@@ -38,7 +38,7 @@ impl GgufType {
 
 impl fmt::Display for GgufType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
+        f.pad(self.name)
     }
 }
 
