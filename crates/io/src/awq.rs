@@ -1,4 +1,4 @@
-//! AWQ, as AutoAWQ writes it.
+//! AWQ, as `AutoAWQ` writes it.
 //!
 //! A layer of `[in, out]` has `qweight: i32[in, out / 8]`, `qzeros: i32[groups, out / 8]` and `scales: f16[groups, out]`. A
 //! word has the codes of eight outputs, of which the lowest bits are those of the outputs 0, 2, 4, 6, 1, 3, 5 and 7. An
@@ -15,7 +15,7 @@ use crate::quantized_layers::{self, HELP, Layer, Method, Words};
 /// Reads the folder of a model that AWQ quantized to 4 bits: files of tensors, and `config.json` or `quant_config.json`.
 ///
 /// The codes are kept: a layer `PATH.qweight` becomes an [`AffineArray`](tacit_arrays::AffineArray) `PATH.weight` of
-/// `[out, in]`, in the dtype of its scales, whose values are those of AutoAWQ's `dequantize_gemm` bit for bit. Groups longer
+/// `[out, in]`, in the dtype of its scales, whose values are those of `AutoAWQ`'s `dequantize_gemm` bit for bit. Groups longer
 /// than 128 have their scales several times. Other tensors are as they are.
 ///
 /// ```no_run

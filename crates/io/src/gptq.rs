@@ -1,4 +1,4 @@
-//! GPTQ, as AutoGPTQ and GPTQModel write it.
+//! GPTQ, as `AutoGPTQ` and `GPTQModel` write it.
 //!
 //! A layer of `[in, out]` has `qweight: i32[in * bits / 32, out]`, codes along the first axis; `scales: f16[groups, out]`;
 //! `qzeros: i32[groups, out * bits / 32]`, codes along the last one, one less than they mean unless the format is

@@ -72,7 +72,7 @@ pub(crate) fn packed(stream: &[u8], scales: &[f32], biases: &[f32], format: Affi
         *last /= format.group as i32;
     }
     let halves = |numbers: &[f32]| -> Option<Vec<f16>> {
-        let half = |&number: &f32| Some(f16::from_f32(number)).filter(|half| half.to_f32() == number);
+        let half = |&number: &f32| Some(f16::from_f32(number)).filter(|half| half.to_f32().total_cmp(&number).is_eq());
         numbers.iter().map(half).collect()
     };
     let (scales, biases) = match (halves(scales), halves(biases)) {

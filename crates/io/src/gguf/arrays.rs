@@ -84,7 +84,7 @@ impl Read {
                 }
             }
             Form::Iq4 { scales: count } => {
-                self.scales.extend(scales[..count].iter().map(|&group| scale * f32::from(group)))
+                self.scales.extend(scales[..count].iter().map(|&group| scale * f32::from(group)));
             }
             Form::Mxfp4 => self.integers.push(scales[0]),
         }

@@ -46,7 +46,7 @@ pub(super) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
     }
     let version = cursor.u32("the version").map_err(|reason| wrong(None, reason))?;
     if !matches!(version, 2 | 3) {
-        let (reason, help) = if version & 0xffff == 0 {
+        let (reason, help) = if version.trailing_zeros() >= 16 {
             ("its numbers are big-endian".to_owned(), "convert it with gguf-py's gguf_convert_endian")
         } else {
             (format!("its version is {version}, and 2 and 3 are read"), "convert the model with a current llama.cpp")
@@ -85,8 +85,12 @@ pub(super) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
         tensors.iter().map(|(name, stored)| (name.as_str(), &stored.bytes)).collect();
     places.retain(|(_, bytes)| !bytes.is_empty());
     places.sort_by_key(|(_, bytes)| bytes.start);
-    if let Some([(first, _), (second, _)]) = places.array_windows().find(|[(_, a), (_, b)]| a.end > b.start) {
-        return Err(wrong(Some(second), format!("its bytes overlap those of {first}")));
+    for pair in places.windows(2) {
+        if let [(first, before), (second, after)] = pair
+            && before.end > after.start
+        {
+            return Err(wrong(Some(second), format!("its bytes overlap those of {first}")));
+        }
     }
     Ok(Header { version, metadata, tensors })
 }
