@@ -24,6 +24,7 @@ mod gather;
 mod gradients;
 mod half_types;
 mod identity;
+mod k_quants;
 mod loading;
 mod lora;
 mod low_rank;

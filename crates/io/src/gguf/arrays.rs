@@ -1,6 +1,7 @@
 //! The blocks of a tensor as an implicit array.
 
 use mlx_rs::{Array, Dtype};
+use rayon::prelude::*;
 use tacit_arrays::format::{Affine, Codebook, KQuant, Mxfp4, Parts, Per};
 use tacit_arrays::{CodebookArray, Int8Array, KQuantArray, Mxfp4Array};
 use tacit_core::{Aval, Result, Value};
@@ -16,7 +17,7 @@ pub(super) fn array(
     reader: Reader,
     aval: Aval,
     bytes: &[u8],
-    row: &dyn Fn(usize) -> usize,
+    row: &(dyn Fn(usize) -> usize + Sync),
 ) -> Result<Value> {
     let read = Read::all(kind, reader, &aval, bytes, row);
     let bits = reader.bits;
@@ -47,23 +48,45 @@ struct Read {
     integer_biases: Vec<i8>,
 }
 
+/// Elements that one task decodes, or those of a row if they are more.
+const TASK: usize = 1 << 20;
+
 impl Read {
-    fn all(kind: GgufType, reader: Reader, aval: &Aval, bytes: &[u8], row: &dyn Fn(usize) -> usize) -> Self {
-        let mut read = Self::default();
-        let blocks = bytes.len() / kind.bytes;
-        read.codes.reserve(blocks * kind.elements * reader.bits as usize / 8);
+    fn all(kind: GgufType, reader: Reader, aval: &Aval, bytes: &[u8], row: &(dyn Fn(usize) -> usize + Sync)) -> Self {
         let last = aval.shape.last().map_or(1, |&last| last as usize);
         let stride = last / kind.elements * kind.bytes;
-        let mut block = Block::EMPTY;
-        for at in 0..bytes.len().checked_div(stride).unwrap_or_default() {
-            let start = row(at) * stride;
-            for bytes in bytes[start..start + stride].chunks_exact(kind.bytes) {
+        let rows = bytes.len().checked_div(stride).unwrap_or_default();
+        let task = (TASK / last.max(1)).max(1);
+        let read: Vec<Self> = (0..rows.div_ceil(task))
+            .into_par_iter()
+            .map(|at| {
+                let rows = (at * task..rows.min((at + 1) * task)).map(|at| row(at) * stride);
+                Self::rows(kind, reader, rows.map(|start| &bytes[start..start + stride]))
+            })
+            .collect();
+        read.into_iter().reduce(Self::joined).unwrap_or_default()
+    }
+
+    fn rows<'a>(kind: GgufType, reader: Reader, rows: impl ExactSizeIterator<Item = &'a [u8]>) -> Self {
+        let (mut read, mut block) = (Self::default(), Block::EMPTY);
+        for row in rows {
+            read.codes.reserve(row.len() / kind.bytes * kind.elements * reader.bits as usize / 8);
+            for bytes in row.chunks_exact(kind.bytes) {
                 (reader.read)(bytes, &mut block);
                 push_codes(&block.codes[..kind.elements], reader.bits, &mut read.codes);
                 read.push(&block, reader);
             }
         }
         read
+    }
+
+    fn joined(mut self, mut next: Self) -> Self {
+        self.codes.append(&mut next.codes);
+        self.scales.append(&mut next.scales);
+        self.biases.append(&mut next.biases);
+        self.integers.append(&mut next.integers);
+        self.integer_biases.append(&mut next.integer_biases);
+        self
     }
 
     fn push(&mut self, block: &Block, Reader { bits, form, .. }: Reader) {

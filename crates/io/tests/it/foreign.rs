@@ -67,7 +67,8 @@ fn torchao_int4_and_nf4_have_their_values() {
         a.weight Codebook(f32[8,64])
         b.weight Codebook(bf16[8,64])
         c.weight Codebook(f16[8,64])
-    "#]].assert_eq(&all.collect::<String>());
+    "#]]
+    .assert_eq(&all.collect::<String>());
 }
 
 #[test]
@@ -103,7 +104,8 @@ fn gptq_and_awq_have_their_values() {
         gptq/whole_columns: Affine(f16[32,128]), 4.5 bits, beside layers.0.proj.bias, norm.weight
         awq/group32: Affine(f16[32,64]), 6 bits, beside norm.weight
         awq/group64: Affine(f16[32,64]), 5 bits, beside norm.weight
-    "#]].assert_eq(&table);
+    "#]]
+    .assert_eq(&table);
 }
 
 /// A folder with the tensors and the configuration of a golden one, after changes.

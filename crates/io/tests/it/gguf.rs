@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Policy, Value, implicit};
-use tacit_io::{Gguf, GgufValue, Tensors};
+use tacit_io::{Gguf, GgufValue, Tensors, load, save};
+use tacit_nn::Parameters;
+
+use crate::scratch::Scratch;
 
 fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf").join(name)
@@ -183,5 +186,22 @@ fn the_same_rows_are_gathered_from_codes() {
         let taken = implicit((&w, &rows), |(w, rows)| w.take_axis(rows, 0)).expect("nothing is built");
         let plain = dense(&w).take_axis(&rows, 0).expect("takes");
         assert_equal(&taken.dense().expect("dense"), &plain, name);
+    }
+}
+
+#[test]
+fn what_was_read_is_saved_and_loaded() {
+    let folder = Scratch::new();
+    let file = types();
+    let names = ["Q4_0", "Q5_1", "Q2_K", "Q4_K.large", "Q6_K", "IQ4_XS", "MXFP4"];
+    let parameters: Parameters =
+        names.iter().map(|name| ((*name).to_owned(), file.get(name).expect("reads"))).collect();
+    let path = folder.join("model.safetensors");
+    save(&path, &parameters).expect("saves");
+    let loaded = load(&path).expect("loads");
+    for (name, value) in &parameters {
+        let (Value::Implicit(old), Value::Implicit(new)) = (value, &loaded[name]) else { panic!("{name} is dense") };
+        assert!(old.aux_eq(&**new), "{name}");
+        assert_equal(&dense(&loaded[name]), &dense(value), name);
     }
 }
