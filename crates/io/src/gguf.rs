@@ -18,6 +18,7 @@ mod kind;
 mod metadata;
 mod names;
 
+use crate::clause::clause;
 use cursor::Cursor;
 use header::{Header, Stored};
 pub use kind::GgufType;
@@ -37,7 +38,7 @@ pub use metadata::GgufValue;
 /// | `MXFP4` | [`Mxfp4Array`](tacit_arrays::Mxfp4Array) | 4.25; 4.25 |
 ///
 /// GGUF lists extents from the fastest axis to the slowest; here they are the other way round, as in MLX, so that a linear
-/// layer's weight is `[out, in]`.
+/// layer's weight is `[out, in]`. A model that was split into several files is opened file by file.
 ///
 /// ```no_run
 /// # fn main() -> tacit_core::Result<()> {
@@ -175,7 +176,7 @@ impl Gguf {
         };
         let row = |row: usize| order.as_ref().and_then(|order| order.get(row)).map_or(row, |&row| row as usize);
         arrays::array(*kind, reader, aval, &self.file.bytes()[bytes.clone()], &row).map_err(|error| {
-            self.wrong(name, format!("it cannot be read: {error}"), "leave it out, or convert it again")
+            self.wrong(name, format!("it cannot be read: {}", clause(&error)), "leave it out, or convert it again")
         })
     }
 

@@ -10,6 +10,7 @@
 mod atomic;
 pub mod awq;
 mod checkpoint;
+mod clause;
 mod codes;
 mod gguf;
 pub mod gptq;

@@ -26,6 +26,7 @@ pub(crate) trait Method {
 
 /// A quantization as its configuration says.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(expecting = "bits and group_size")]
 pub(crate) struct Config {
     quant_method: Option<String>,
     #[serde(alias = "w_bit")]

@@ -16,6 +16,7 @@ use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::Tensors;
+use crate::clause::clause;
 use crate::codes::{bytes_of, floats};
 use crate::integers::{Integers, floats_of};
 
@@ -44,7 +45,7 @@ use crate::integers::{Integers, floats_of};
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
     let mut parameters = Parameters::new();
-    let mut parts: Vec<String> = Vec::new();
+    let mut prefixes: Vec<String> = Vec::new();
     for name in names(&tensors)? {
         let subclass: Subclass = of_metadata(&tensors, &name, &name)?;
         if subclass.kind == "Tensor" {
@@ -59,10 +60,10 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
                 return Err(tensors.wrong(Some(&name), reason, "save it as one of these, or dequantized"));
             }
         };
-        parts.extend(subclass.parts.iter().map(|part| tensor.part(part)));
+        prefixes.push(tensor.part(""));
         parameters.insert(name, value);
     }
-    for name in tensors.names().filter(|name| !parts.iter().any(|part| part == name)) {
+    for name in tensors.names().filter(|name| !prefixes.iter().any(|prefix| name.starts_with(prefix))) {
         parameters.insert(name.to_owned(), tensors.get(name)?.into());
     }
     Ok(parameters)
@@ -70,6 +71,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
 
 /// What the metadata say of a tensor.
 #[derive(Deserialize)]
+#[serde(expecting = "an object with _type")]
 struct Subclass {
     #[serde(rename = "_type")]
     kind: String,
@@ -80,7 +82,7 @@ struct Subclass {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "static fields")]
 struct Data {
     shape: Vec<i32>,
     block_size: BlockSize,
@@ -216,7 +218,7 @@ impl Subclassed<'_> {
         let made = Codebook::new(block, &table).and_then(|format| {
             CodebookArray::from_parts(Parts::new(bytes_of(&codes), floats(&scales)), format, Aval::new(shape, dtype))
         });
-        Ok(made.map_err(|error| self.wrong("nf4", error.to_string()))?.into())
+        Ok(made.map_err(|error| self.wrong("nf4", clause(&error)))?.into())
     }
 }
 

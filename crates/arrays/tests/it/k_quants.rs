@@ -1,6 +1,7 @@
 //! GGUF's K-quants and codebooks of any table: their parts, what they refuse, and what stays packed.
 
 use expect_test::expect;
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Codebook, KQuant, Parts, Per};
 use tacit_arrays::{CodebookArray, Int8Array, KQuantArray};
@@ -76,42 +77,102 @@ fn k_quants_of_parts() {
     };
     assert!(made(6, 384, integers([1, 2, 16])).is_ok());
     assert!(made(4, 256, integers([2, 2, 8])).is_ok());
-    check(made(6, 383, integers([1, 2, 16])), expect![[r#"
+    check(
+        made(6, 383, integers([1, 2, 16])),
+        expect![[r#"
         codes is u8[383], where k:6 of f32[2,256] has u8[384]
-        help: take the parts of one array, with its shape and block size"#]]);
-    check(made(6, 384, integers([2, 2, 16])), expect![[r#"
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        made(6, 384, integers([2, 2, 16])),
+        expect![[r#"
         scales is f32[2,2,16], where k:6 of f32[2,256] has f32[1,2,16]
-        help: take the parts of one array, with its shape and block size"#]]);
-    check(made(4, 256, integers([2, 4, 8])), expect![[r#"
+        help: take the parts of one array, with its shape and block size"#]],
+    );
+    check(
+        made(4, 256, integers([2, 4, 8])),
+        expect![[r#"
         scales is f32[2,4,8], where k:4 of f32[2,256] has f32[2,2,8]
-        help: take the parts of one array, with its shape and block size"#]]);
+        help: take the parts of one array, with its shape and block size"#]],
+    );
     let blocks = Parts::new(zeros(&[2, 2, 8], Dtype::Int8), zeros(&[8], Dtype::Float32));
     let blocks = Int8Array::from_parts(blocks, Per::Block(4), Aval::new(&[2, 2, 8], Dtype::Float32));
-    check(made(4, 256, blocks), expect![[r#"
+    check(
+        made(4, 256, blocks),
+        expect![[r#"
         k:4 has scales that are int8 in blocks of 8, and was given scales that are int8 in blocks of 4
-        help: name the format of the scales that there are"#]]);
+        help: name the format of the scales that there are"#]],
+    );
     let plain = Parts::new(zeros(&[256], Dtype::Uint8), zeros(&[2, 2, 8], Dtype::Float32));
-    check(KQuantArray::from_parts(plain, KQuant { bits: 4 }, aval()), expect![[r#"
+    check(
+        KQuantArray::from_parts(plain, KQuant { bits: 4 }, aval()),
+        expect![[r#"
         k:4 has scales that are int8 in blocks of 8, and was given scales that are floats
-        help: name the format of the scales that there are"#]]);
-    check(KQuantArray::quantize(&normal(1, &[256]), KQuant { bits: 7 }), expect![[r#"
+        help: name the format of the scales that there are"#]],
+    );
+    check(
+        KQuantArray::quantize(&normal(1, &[256]), KQuant { bits: 7 }),
+        expect![[r#"
         there is no K-quant of 7 bits
-        help: use 2, 3, 4, 5 or 6 bits"#]]);
+        help: use 2, 3, 4, 5 or 6 bits"#]],
+    );
 }
 
 #[test]
 fn codebooks_of_what_codes_nothing() {
-    check(Codebook::new(32, &[0.0, 1.0, 2.0]), expect![[r#"
+    check(
+        Codebook::new(32, &[0.0, 1.0, 2.0]),
+        expect![[r#"
         a codebook of the 3 values [0.0, 1.0, 2.0] codes nothing
-        help: give 2, 4, 8 or 16 finite values, not all of them zero"#]]);
-    check(Codebook::new(32, &[0.0, f32::NAN]), expect![[r#"
+        help: give 2, 4, 8 or 16 finite values, not all of them zero"#]],
+    );
+    check(
+        Codebook::new(32, &[0.0, f32::NAN]),
+        expect![[r#"
         a codebook of the 2 values [0.0, NaN] codes nothing
-        help: give 2, 4, 8 or 16 finite values, not all of them zero"#]]);
-    check(Codebook::new(32, &[0.0; 4]), expect![[r#"
+        help: give 2, 4, 8 or 16 finite values, not all of them zero"#]],
+    );
+    check(
+        Codebook::new(32, &[0.0; 4]),
+        expect![[r#"
         a codebook of the 4 values [0.0, 0.0, 0.0, 0.0] codes nothing
-        help: give 2, 4, 8 or 16 finite values, not all of them zero"#]]);
+        help: give 2, 4, 8 or 16 finite values, not all of them zero"#]],
+    );
     let zero = Codebook::new(0, &[0.0, 1.0]).expect("a table");
-    check(CodebookArray::quantize(&normal(1, &[64]), zero), expect![[r#"
+    check(
+        CodebookArray::quantize(&normal(1, &[64]), zero),
+        expect![[r#"
         the codebook block size 0 is not a number of elements
-        help: give the number of elements that share a scale"#]]);
+        help: give the number of elements that share a scale"#]],
+    );
+}
+
+#[test]
+fn whole_super_blocks_are_cut_and_joined_in_their_codes() {
+    let _deny = Policy::Deny.scope();
+    for bits in 2..=6 {
+        let w: Value = KQuantArray::quantize(&normal(1, &[4, 512]), KQuant { bits }).expect("quantizes").into();
+        let plain = dense(&w);
+        let same = |made: Result<Value>, expected: &Array| {
+            let made = made.expect("stays packed");
+            assert!(made.downcast::<KQuantArray>().is_some(), "{bits}: {made}");
+            assert!(dense(&made).eq_values(expected).expect("compares"), "{bits}");
+            made
+        };
+        let cut = |w: Array| w.try_index((1..3, ..));
+        let rows = same(implicit(&w, cut), &cut(plain.clone()).expect("cuts"));
+        let cut = |w: Array| w.try_index((.., 256..));
+        let columns = same(implicit(&w, cut), &cut(plain.clone()).expect("cuts"));
+        let cut = |w: Array| w.try_index((1..4, ..256));
+        same(implicit(&w, cut), &cut(plain.clone()).expect("cuts"));
+        let cut = |w: Array| w.t().try_index((256.., 2..3));
+        same(implicit(&w, cut), &cut(plain.clone()).expect("cuts"));
+        let join = |a: &Array, b: &Array, axis| ops::concatenate(&[a, b], axis);
+        let all = implicit((&w, &rows), |(a, b)| join(&a, &b, 0));
+        same(all, &join(&plain, &dense(&rows), 0).expect("joins"));
+        let all = implicit((&w, &columns), |(a, b)| join(&a, &b, 1));
+        same(all, &join(&plain, &dense(&columns), 1).expect("joins"));
+        let half = |w: Array| w.try_index((.., 128..));
+        assert!(implicit(&w, half).is_err(), "a super-block would be cut");
+    }
 }

@@ -78,14 +78,13 @@ fn every_quantized_type_is_multiplied_in_its_codes() {
 #[test]
 fn the_bits_of_an_element_as_they_are_held() {
     let file = types();
-    let mut table = String::new();
-    for name in file.names().filter(|name| !name.contains('.') && *name != "unread") {
+    let table = file.names().filter(|name| !name.contains('.') && *name != "unread").map(|name| {
         let value = file.get(name).expect("reads");
         let Value::Implicit(array) = &value else { panic!("{name} is dense") };
         let bits = (8 * array.nbytes()) as f64 / file.aval(name).expect("is there").size() as f64;
         let kind = file.kind(name).expect("is there");
-        table += &format!("{kind:7} {bits} bits, {} in the file, {value}\n", kind.bits());
-    }
+        format!("{kind:7} {bits} bits, {} in the file, {value}\n", kind.bits())
+    });
     expect![[r#"
         IQ4_NL  5 bits, 4.5 in the file, Codebook(f32[3,64])
         IQ4_XS  5 bits, 4.25 in the file, Codebook(f32[2,256])
@@ -101,7 +100,7 @@ fn the_bits_of_an_element_as_they_are_held() {
         Q6_K    6.625 bits, 6.5625 in the file, KQuant(f32[2,256])
         Q8_0    9 bits, 8.5 in the file, Affine(f32[3,64])
     "#]]
-    .assert_eq(&table);
+    .assert_eq(&table.collect::<String>());
 }
 
 #[test]

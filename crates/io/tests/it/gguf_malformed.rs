@@ -103,16 +103,27 @@ fn a_file_that_is_cut_short_anywhere_is_refused() {
     }
 }
 
-#[test]
-fn what_is_wrong_is_named() {
+/// What is said of each file, by a name.
+fn said(cases: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> String {
     let folder = Scratch::new();
+    let said = cases.into_iter().map(|(name, bytes)| {
+        let error = read(&folder, &bytes).expect_err(name);
+        let message = folder.message(&error);
+        assert!(matches!(error, Error::Checkpoint { .. }), "{name}: {message}");
+        format!("{name}: {}\n", message.replace("FOLDER/", ""))
+    });
+    said.collect()
+}
+
+#[test]
+fn what_is_wrong_with_the_metadata_is_named() {
     let huge = u64::MAX.to_le_bytes();
     let list = |kind: u32, count: u64| [&kind.to_le_bytes()[..], &count.to_le_bytes()].concat();
     let nested: Vec<u8> = (0..100).flat_map(|_| list(9, 1)).collect();
     let aligned = |kind: u32, alignment: &[u8]| tiny().value("general.alignment", kind, alignment).bytes();
     let version = |version: [u8; 4]| [b"GGUF", &version[..], &tiny().bytes()[8..]].concat();
     let none = Maker::default;
-    let cases: Vec<(&str, Vec<u8>)> = vec![
+    let table = said([
         ("empty", Vec::new()),
         ("no GGUF", b"PK\x03\x04 and so on, and so on".to_vec()),
         ("version 1", version([1, 0, 0, 0])),
@@ -135,26 +146,7 @@ fn what_is_wrong_is_named() {
         ("alignment 24", aligned(4, &24_u32.to_le_bytes())),
         ("alignment u64", aligned(10, &32_u64.to_le_bytes())),
         ("alignment 2^31", aligned(4, &(1_u32 << 31).to_le_bytes())),
-        ("five extents", none().tensor("w", &[1; 5], 0, 0).bytes()),
-        ("extent beyond", none().tensor("w", &[1 << 31], 0, 0).bytes()),
-        ("extents beyond", none().tensor("w", &[(1 << 31) - 1; 4], 0, 0).bytes()),
-        ("type 4", none().tensor("w", &[32], 4, 0).bytes()),
-        ("broken block", none().tensor("w", &[33], 2, 0).elements(36).bytes()),
-        ("tensor twice", none().tensor("w", &[1], 0, 0).tensor("w", &[1], 0, 32).elements(36).bytes()),
-        ("misaligned", none().tensor("w", &[1], 0, 4).elements(36).bytes()),
-        ("outside", none().tensor("w", &[1], 0, 1 << 20).elements(4).bytes()),
-        ("far outside", none().tensor("w", &[1], 0, u64::MAX - 31).elements(4).bytes()),
-        ("overlapping", none().tensor("v", &[16], 0, 0).tensor("w", &[16], 0, 32).elements(96).bytes()),
-        ("nothing", none().tensor("w", &[0, 2], 2, 0).bytes()),
-        ("scalar of blocks", none().tensor("w", &[], 12, 0).elements(256).bytes()),
-    ];
-    let mut table = String::new();
-    for (name, bytes) in cases {
-        let error = read(&folder, &bytes).expect_err(name);
-        let message = folder.message(&error);
-        assert!(matches!(error, Error::Checkpoint { .. }), "{name}: {message}");
-        table += &format!("{name}: {}\n", message.replace("FOLDER/", ""));
-    }
+    ]);
     expect![[r#"
         empty: model.gguf: the file ends in the magic number: 4 bytes are needed at byte 0, and 0 are left
         help: the file is not as it was written: fetch or convert it again
@@ -200,6 +192,27 @@ fn what_is_wrong_is_named() {
         help: the file is not as it was written: fetch or convert it again
         alignment 2^31: model.gguf: b: its place, 64, is not a multiple of the alignment, 2147483648
         help: the file is not as it was written: fetch or convert it again
+    "#]].assert_eq(&table);
+}
+
+#[test]
+fn what_is_wrong_with_a_tensor_is_named() {
+    let none = Maker::default;
+    let table = said([
+        ("five extents", none().tensor("w", &[1; 5], 0, 0).bytes()),
+        ("extent beyond", none().tensor("w", &[1 << 31], 0, 0).bytes()),
+        ("extents beyond", none().tensor("w", &[(1 << 31) - 1; 4], 0, 0).bytes()),
+        ("type 4", none().tensor("w", &[32], 4, 0).bytes()),
+        ("broken block", none().tensor("w", &[33], 2, 0).elements(36).bytes()),
+        ("tensor twice", none().tensor("w", &[1], 0, 0).tensor("w", &[1], 0, 32).elements(36).bytes()),
+        ("misaligned", none().tensor("w", &[1], 0, 4).elements(36).bytes()),
+        ("outside", none().tensor("w", &[1], 0, 1 << 20).elements(4).bytes()),
+        ("far outside", none().tensor("w", &[1], 0, u64::MAX - 31).elements(4).bytes()),
+        ("overlapping", none().tensor("v", &[16], 0, 0).tensor("w", &[16], 0, 32).elements(96).bytes()),
+        ("nothing", none().tensor("w", &[0, 2], 2, 0).bytes()),
+        ("scalar of blocks", none().tensor("w", &[], 12, 0).elements(256).bytes()),
+    ]);
+    expect![[r#"
         five extents: model.gguf: w: it has 5 extents, and ggml has 4 at most
         help: the file is not as it was written: fetch or convert it again
         extent beyond: model.gguf: w: an extent of 2147483648 is beyond MLX's
@@ -221,7 +234,6 @@ fn what_is_wrong_is_named() {
         overlapping: model.gguf: w: its bytes overlap those of v
         help: the file is not as it was written: fetch or convert it again
         nothing: model.gguf: w: it cannot be read: f32[2,0] has no elements to quantize
-        help: keep an empty array dense
         help: leave it out, or convert it again
         scalar of blocks: model.gguf: w: its rows have 1 elements, which are not whole blocks of 256, as Q4_K has
         help: the file is not as it was written: fetch or convert it again
