@@ -2,6 +2,7 @@
 
 use half::f16;
 use mlx_rs::{Array, Dtype};
+use rayon::prelude::*;
 use tacit_arrays::AffineArray;
 use tacit_arrays::format::{Affine, Parts};
 use tacit_core::{Aval, Result};
@@ -31,11 +32,15 @@ impl Integers {
         [rows, columns]: [usize; 2],
         bits: u32,
         group: usize,
-        code: impl Fn(usize, usize) -> u8,
+        code: impl Fn(usize, usize) -> u8 + Sync,
         numbers: impl Fn(usize, usize) -> (f32, u32),
     ) -> Self {
-        let codes = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
-        let codes = codes.map(|(row, column)| code(row, column)).collect();
+        let mut codes = vec![0; rows * columns];
+        codes.par_chunks_mut(columns.max(1)).enumerate().for_each(|(row, codes)| {
+            for (column, place) in codes.iter_mut().enumerate() {
+                *place = code(row, column);
+            }
+        });
         let mut integers = Self { rows, columns, bits, group, codes, scales: Vec::new(), biases: Vec::new() };
         for row in 0..rows {
             for at in 0..columns / group {

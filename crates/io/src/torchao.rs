@@ -91,7 +91,7 @@ struct Data {
 
 /// A number, or one for each axis.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a number, or one for each axis")]
 enum BlockSize {
     Flat(usize),
     Each(Vec<usize>),

@@ -344,7 +344,7 @@ fn what_is_wrong_with_a_file_of_torchao_is_named() {
         help: the tensors and the file's metadata do not fit: write the file again
         blocks of 0: model.safetensors: a.weight: 512 elements are not whole blocks of 0, and these not of 8 scales
         help: the tensors and the file's metadata do not fit: write the file again
-        blocks of text: model.safetensors: a.weight: the file's metadata of it are not torchao's: data did not match any variant of untagged enum BlockSize at line 1 column 51
+        blocks of text: model.safetensors: a.weight: the file's metadata of it are not torchao's: a number, or one for each axis at line 1 column 51
         help: the tensors and the file's metadata do not fit: write the file again
         blocks of 7 scales: model.safetensors: a.weight: 512 elements are not whole blocks of 32, and these not of 7 scales
         help: the tensors and the file's metadata do not fit: write the file again
