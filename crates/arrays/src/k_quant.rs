@@ -67,7 +67,7 @@ impl Format for KQuant {
     fn scheme(&self) -> Scheme {
         let nested = Nested::Integers { block: SUPER / self.group(), centered: self.is_centered() };
         let coding = Coding::Unsigned { bits: self.bits };
-        Scheme { nested: Some(nested), ..Scheme::flat(Self::NAME, Encoding::KQuant, coding) }
+        Scheme { nested: Some(nested), ..Scheme::flat(Self::NAME, Encoding::Affine, coding) }
     }
 
     fn block(&self) -> usize {

@@ -3,9 +3,11 @@
 //! A [`Scheme`] says how the children of a packed type are read. Each kernel runs on the packed codes, and its
 //! decomposition says the same in plain ops.
 
+mod coded;
 mod dequantize;
 mod dynamic8;
 mod encode;
+mod encode_by;
 mod gather;
 mod int8_matmul;
 mod layout;
@@ -13,20 +15,26 @@ mod matmul;
 mod mlx_matmul;
 mod parts;
 mod quantize;
+mod scale_gradients;
 mod scheme;
+mod sum;
 #[cfg(test)]
 mod tests;
 
 pub use dequantize::dequantize;
 pub use dynamic8::quantize_dynamic8;
-pub(crate) use encode::packed as packed_codes;
+pub(crate) use encode::{float_scales, packed as packed_codes, rounded_scales};
+pub(crate) use encode_by::encode_by;
 pub use gather::gather_rows;
 pub use int8_matmul::int8_matmul;
 pub use layout::Layout;
 pub(crate) use layout::nested;
 pub use matmul::matmul;
 pub use quantize::quantize;
+pub(crate) use scale_gradients::scale_gradients;
 pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};
+pub(crate) use sum::is_relative;
+pub use sum::{Measure, Summands};
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Input, Output};

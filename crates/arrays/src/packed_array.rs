@@ -3,12 +3,14 @@
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
+use crate::adapter::{Adapter, of};
 use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::dynamic8::Dynamic8Array;
 use crate::format::declaration::{Format, Quantizer};
+use crate::format::trained_scales::TrainedScales;
 use crate::int8::Int8Array;
 use crate::k_quant;
-use crate::kernel::{self, Encoding, Nested, Scaling, Scheme};
+use crate::kernel::{self, Measure, Nested, Scaling, Scheme, Summands};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored};
 
@@ -89,9 +91,10 @@ impl<F: Format> PackedArray<F> {
     /// the last axis of `x`. A NaN or an infinity in `x` is an error of the eval.
     pub fn quantize(x: &Array, format: impl Into<F>) -> Result<Self> {
         let format = format.into();
-        let global = match format.scheme().encoding {
-            Encoding::Nvfp4 { global: true } => Some(x.as_dtype(Dtype::Float32)?.abs()?.max(None)?),
-            _ => None,
+        let global = if kernel::is_relative(&format.scheme()) {
+            Some(x.as_dtype(Dtype::Float32)?.abs()?.max(None)?)
+        } else {
+            None
         };
         if !format.by_columns() {
             return Self::coded(x, &format, global);
@@ -109,12 +112,35 @@ impl<F: Format> PackedArray<F> {
         let aval = checked(Aval::from(x), &format)?;
         let scheme = format.scheme();
         let mut inputs = vec![x.as_dtype(Dtype::Float32)?];
-        if scheme.encoding == Encoding::KQuant {
+        if matches!(scheme.nested, Some(Nested::Integers { .. })) {
             let (codes, scales) = k_quant::encoded(&inputs[0], &scheme, format.block())?;
             return Ok(Self::of(Parts::new(codes, scales), format, aval));
         }
         inputs.extend(global_scale.clone());
-        let mut made = kernel::quantize(scheme, format.block(), &inputs)?.into_iter();
+        let made = kernel::quantize(scheme, format.block(), &inputs)?;
+        Self::of_codes(made, format, global_scale, aval)
+    }
+
+    /// Quantizes the rows of a sum that is not built, or, of a format by columns, those of its transpose.
+    fn of_sum(sum: &Summands, format: &F, dtype: Dtype) -> Result<Self> {
+        let (shape, by_columns) = ([sum.left.dim(0), sum.right.dim(1)], format.by_columns());
+        let format = format.on(&shape);
+        let aval = checked(Aval::new(&shape, dtype), &format)?;
+        let scheme = format.scheme();
+        let global = if kernel::is_relative(&scheme) { Some(sum.measure(Measure::Most)?.max(None)?) } else { None };
+        let made = sum.quantize(scheme, format.block(), global.as_ref())?;
+        let mut array = Self::of_codes(made, format, global, aval)?;
+        if by_columns {
+            array.transposed = true;
+            array.aval.shape.reverse();
+        }
+        Ok(array)
+    }
+
+    /// The array of what a kernel made.
+    fn of_codes(made: Vec<Array>, format: F, global_scale: Option<Array>, aval: Aval) -> Result<Self> {
+        let scheme = format.scheme();
+        let mut made = made.into_iter();
         let mut next = || made.next().unwrap_or_else(|| unreachable!("codes, scales, and biases if it has them"));
         let (codes, mut scales) = (next(), next());
         let biases = scheme.biased.then(next);
@@ -273,6 +299,26 @@ impl<F: Format> Materialize for PackedArray<F> {
 impl<F: Format> Quantizer for F {
     fn quantize(&self, x: &Array) -> Result<Value> {
         Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
+    }
+
+    fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {
+        // The kernel makes no integers for scales.
+        let coded = !matches!(self.scheme().nested, Some(Nested::Integers { .. }));
+        match sum.summands(self.by_columns())? {
+            Some(summands) if coded => Ok(PackedArray::of_sum(&summands, self, sum.aval()?.dtype)?.into()),
+            _ => self.quantize(&of(sum).dense()?),
+        }
+    }
+
+    fn stores(&self, value: &Value) -> bool {
+        value.downcast::<PackedArray<F>>().is_some_and(|array| {
+            let shape = stored_shape(&array.aval, array.transposed);
+            array.transposed == self.by_columns() && shape.is_ok_and(|shape| self.on(&shape) == array.format)
+        })
+    }
+
+    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
+        if self.scheme().nested.is_some() { None } else { Some(self) }
     }
 
     fn supported(&self) -> Result<()> {

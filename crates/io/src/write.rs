@@ -35,6 +35,7 @@ pub struct Writing<'p> {
 ///
 /// The arrays are evaluated and written one by one, and let go of: a lazy one, whose graph nobody else holds, needs memory
 /// only while it is written. They are in the file in their order, those of larger elements first, so that each is aligned.
+/// A link at the place is replaced, not what it links to.
 ///
 /// # Errors
 ///

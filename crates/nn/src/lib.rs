@@ -6,18 +6,23 @@
 //! of optimizers and random states.
 
 mod inputs;
+mod lora;
+mod merge;
 mod model;
 mod module;
 mod only;
 mod parameters;
 mod pattern;
+mod places;
 mod report;
 mod rule;
 mod rules;
 mod stateful;
 
 pub use inputs::Inputs;
-pub use model::{Missing, Model};
+pub use lora::{LoraConfig, Method};
+pub use merge::{MergeReport, MergeRow};
+pub use model::{Aware, Missing, Model};
 pub use module::Module;
 pub use only::{Only, Trainable};
 pub use parameters::{Parameters, check_parameters, explain_with_parameters, with_parameters};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use mlx_rs::Dtype;
-use tacit_core::Param;
+use tacit_core::{Aval, Param};
 use tacit_kernels::{Order, ScaleRule};
 
 /// A stored format: how many bits a code has, what it stands for, what scales it, and how floats are coded.
@@ -42,8 +42,6 @@ pub enum Encoding {
     Affine,
     /// To the nearest of the integers from -127 to 127.
     Int8,
-    /// As GGUF's K-quants, whose scales are integers: in plain ops.
-    KQuant,
     /// As OCP's MXFP4, with the powers of two by this rule.
     Mxfp4(ScaleRule),
     /// As OCP's MXFP8 of E4M3 elements.
@@ -207,6 +205,16 @@ impl Scheme {
             }
             _ => vec![blocks as i32],
         }
+    }
+
+    /// What quantizing an array of this shape makes: codes, scales, and biases if there are any.
+    pub(super) fn made(&self, shape: &[i32], block: usize) -> Vec<Aval> {
+        let (codes, scales) = self.children(shape, block);
+        let bytes = matches!(self.scaling, Scaling::E8m0 | Scaling::E4m3);
+        let scales = Aval::new(&scales, if bytes { Dtype::Uint8 } else { Dtype::Float32 });
+        let mut avals = vec![Aval::new(&codes, self.storage), scales.clone()];
+        avals.extend(self.biased.then_some(scales));
+        avals
     }
 
     /// The values of a table, as many as there are codes.

@@ -8,7 +8,9 @@
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
 
+mod adapters;
 mod affine_format;
+mod as_stored;
 mod asked;
 mod cast;
 mod compiled;
@@ -24,15 +26,19 @@ mod gather;
 mod gradients;
 mod half_types;
 mod identity;
+mod int8_inputs;
 mod k_quants;
 mod loading;
 mod lora;
 mod low_rank;
 mod masked;
+mod merging;
 mod messages;
 mod mixed;
 mod nf4_format;
 mod operands;
+mod prepared;
+mod prepared_scales;
 mod products;
 mod quotients;
 mod scaled;
