@@ -4,20 +4,31 @@
 //! one. [`Training`] is a run with its optimizer and
 //! random state, which goes on where it was, bit by bit. [`Tensors`] reads any safetensors files, memory-mapped and
 //! checked, and [`write()`] writes them, so that a file is either the old one or the new one, whenever the program ends.
+//!
+//! [`Gguf`] reads the files of llama.cpp, and [`gptq`], [`awq`] and [`torchao`] what these write, all in their own codes.
 
 mod atomic;
+pub mod awq;
 mod checkpoint;
+mod clause;
+mod codes;
+mod gguf;
+pub mod gptq;
 mod header;
 mod index;
+mod integers;
 mod model_file;
 mod progress;
+mod quantized_layers;
 mod stored_dtype;
 mod structure;
 mod tensors;
+pub mod torchao;
 mod training;
 mod write;
 
 pub use checkpoint::{load, save, save_with};
+pub use gguf::{Gguf, GgufType, GgufValue};
 pub use model_file::ModelFile;
 pub use progress::{Progress, progress_bar};
 pub use stored_dtype::{dtype_of_stored, stored_dtype};

@@ -18,8 +18,8 @@ use super::quantize::Quantize;
 use super::scale_gradients::ScaleGradients;
 use super::sum::{MeasureSum, QuantizeSum};
 use super::{Coding, Layout, Measure, Scaling, Scheme, Summands};
-use crate::ScaleRule;
-use crate::format::{Affine, Binary, E5m2, Format, Fp4, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary};
+use crate::format::{Affine, Binary, E5m2, Format, Fp4, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary};
+use crate::{KQuantArray, Packed, ScaleRule};
 
 type Outputs = Result<Vec<Array>, Exception>;
 
@@ -80,6 +80,13 @@ pub(super) fn cases() -> Vec<Case> {
     for bits in [2, 3, 4, 5, 6, 8] {
         cases.push(case(&Affine { bits, group: 32 }, 5, 96));
         cases.push(case(&Affine { bits, group: 64 }, 3, 128));
+    }
+    for bits in 2..=6 {
+        for (n, k) in [(5, 64), (3, 256), (7, 37)] {
+            let array = KQuantArray::quantize(&normal(bits.into(), &[n, k]), KQuant { bits }).expect("quantizes");
+            let (layout, children) = array.stored().kernel(n).expect("has children");
+            cases.push(Case { layout, children });
+        }
     }
     cases.push(case(&Mxfp4 { rule: ScaleRule::Ceil }, 5, 64));
     cases.push(case(&Mxfp8 { rule: ScaleRule::Round }, 5, 64));

@@ -9,8 +9,6 @@ use tacit_core::{Policy, Result, Value, implicit};
 use crate::operands::normal;
 use crate::prepared::{TEXTS, dense, format};
 
-type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
-
 /// A prepared weight of these children.
 fn of(text: &str, children: &[Array]) -> Result<Value> {
     let made = Prepared::new(&children[0], format(text))?.with_trained_scales()?;
