@@ -11,6 +11,7 @@ pub use tacit_core::{
     explain, handler, implicit, kernel, op, store, transform, tree,
 };
 pub use tacit_executable as executable;
+pub use tacit_io as io;
 pub use tacit_nn as nn;
 
 /// How a primitive finds who takes it, and what a trace tells of it.

@@ -43,6 +43,14 @@ impl Aval {
     pub fn nbytes(&self) -> usize {
         self.size() * item_size(self.dtype)
     }
+
+    /// The bytes of a dense array of this aval, of which there may be more than a number can say: for an aval that was
+    /// read.
+    #[must_use]
+    pub fn checked_nbytes(&self) -> Option<usize> {
+        let mut extents = self.shape.iter().map(|&extent| usize::try_from(extent).ok());
+        extents.try_fold(item_size(self.dtype), |bytes, extent| bytes.checked_mul(extent?))
+    }
 }
 
 impl From<&Array> for Aval {

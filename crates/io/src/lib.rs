@@ -1,0 +1,15 @@
+//! Checkpoints of models whose parameters are implicit arrays.
+//!
+//! [`Tensors`] reads safetensors files, memory-mapped and checked, and [`write()`] writes them, so that a file is either the
+//! old one or the new one, whenever the program ends.
+
+mod atomic;
+mod header;
+mod index;
+mod stored_dtype;
+mod tensors;
+mod write;
+
+pub use stored_dtype::{dtype_of_stored, stored_dtype};
+pub use tensors::Tensors;
+pub use write::{Metadata, write, write_sharded};
