@@ -9,14 +9,16 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Coding, Format, Fp4, Int8, Nf4, PackedArray, Parts, Per};
-use tacit_arrays::{Dynamic8Array, Fp4Array, Int8Array, Nf4Array, Packed};
-use tacit_core::{Aval, Result, Value, dtype_named};
+use tacit_arrays::{Dynamic8Array, Fp4Array, Int8Array, Nf4Array, Packed, Stored};
+use tacit_bridge::with_bytes;
+use tacit_core::{Aval, ImplicitArray, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::hugging_face::{self, cannot_hold};
 use crate::json::Json;
 use crate::remaining::Remaining;
-use crate::{Tensors, dtype_of_torch, torch_dtype};
+use crate::Tensors;
+use crate::torch_dtype::{dtype_of_torch, torch_dtype};
 
 /// What a checkpoint of bitsandbytes' may differ in, beside its parameters.
 ///
@@ -171,7 +173,7 @@ fn four_bit<F: Format>(
             nested.map_err(rest.at(&absmax))?.into()
         }
     };
-    let array = PackedArray::from_parts(Parts::new(codes, scales), format, state.aval);
+    let array = PackedArray::<F>::from_parts(Parts::new(codes, scales), format, state.aval);
     Ok(array.map_err(rest.at(stem))?.into())
 }
 
@@ -184,13 +186,13 @@ fn codes_of(rest: &Remaining<'_>, stem: &str, stored: &Array, bytes: usize) -> R
         let reason = format!("it is {found}, which has {} bytes of codes, and its state asks for {padded}", codes.size());
         return Err(rest.tensors.wrong(Some(stem), reason, WRITE_AGAIN));
     }
-    Ok(if padded == bytes { codes } else { ops::split_sections(&codes, &[bytes as i32], 0)?.swap_remove(0) })
+    Ok(if padded == bytes { codes } else { ops::split_at_indices(&codes, &[bytes as i32], 0)?.swap_remove(0) })
 }
 
 /// Checks that the values of the codes are those that Tacit reads them as.
 fn check_map(rest: &mut Remaining<'_>, key: &str, what: &str, expected: &[f32]) -> Result<()> {
     let map = rest.take_of(key, Dtype::Float32, what)?.reshape(&[-1])?;
-    let found = map.try_as_slice::<f32>().unwrap_or_default();
+    let found = floats(&map)?;
     let reason = if found.len() != expected.len() {
         format!("it has {} values, and {} are known", found.len(), expected.len())
     } else if let Some(code) = (0..found.len()).find(|&code| found[code] != expected[code]) {
@@ -199,6 +201,11 @@ fn check_map(rest: &mut Remaining<'_>, key: &str, what: &str, expected: &[f32]) 
         return Ok(());
     };
     Err(rest.tensors.wrong(Some(key), reason, "read it by bitsandbytes, and save it dense"))
+}
+
+fn floats(array: &Array) -> Result<Vec<f32>> {
+    let read = |bytes: &[u8]| bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    Ok(with_bytes(array, read)?)
 }
 
 /// The value of each code, as bitsandbytes writes it: its zero has no sign.
@@ -246,7 +253,7 @@ fn put_four_bit<F: Format>(
     layout: Layout,
     mut put: impl FnMut(&str, Array),
 ) -> Result<()> {
-    let aval = tacit_core::ImplicitArray::aval(array)?;
+    let aval = array.aval()?;
     let nested = array.scales().downcast::<Dynamic8Array>();
     let map = |values: &[f32]| Array::from_slice(values, &[values.len() as i32]);
     let item = Aval::new(&[1], layout.storage).nbytes();
@@ -273,7 +280,7 @@ fn put_four_bit<F: Format>(
             state.extend([
                 ("nested_blocksize".to_owned(), Json::Integer(scales.block_size() as i128)),
                 ("nested_dtype".to_owned(), Json::Text("float32".to_owned())),
-                ("nested_offset".to_owned(), Json::Float(offset.try_item::<f32>()?.into())),
+                ("nested_offset".to_owned(), Json::Float(floats(&offset)?[0].into())),
             ]);
         }
     }
@@ -314,8 +321,7 @@ impl State {
         }
         let field = |key: &str| json.get(key).ok_or_else(|| format!("it has no {key:?}"));
         let wrong = |key: &str, json: &Json| format!("{key} is {json}");
-        let read = |key: &str| Ok::<_, String>((field(key)?, key));
-        let integer = |(json, key): (&Json, &str)| json.integer::<usize>().ok_or_else(|| wrong(key, json));
+        let integer = |key: &str| field(key)?.integer::<usize>().ok_or_else(|| wrong(key, json.get(key).unwrap_or(&Json::Null)));
         if field("quant_type")?.text() != Some(quant_type) {
             return Err(wrong("quant_type", field("quant_type")?));
         }
@@ -333,9 +339,9 @@ impl State {
                     return Err(wrong("nested_dtype", field("nested_dtype")?));
                 }
                 let offset = offset.number().ok_or_else(|| wrong("nested_offset", offset))? as f32;
-                Some(Nested { block: integer(read("nested_blocksize")?)?, offset })
+                Some(Nested { block: integer("nested_blocksize")?, offset })
             }
         };
-        Ok(Self { block: integer(read("blocksize")?)?, aval, nested })
+        Ok(Self { block: integer("blocksize")?, aval, nested })
     }
 }

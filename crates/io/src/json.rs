@@ -69,6 +69,23 @@ impl Json {
         }
     }
 
+    /// The value of a key, which is made if there is none. What is no object becomes one.
+    pub(crate) fn entry(&mut self, key: &str) -> &mut Json {
+        if self.get(key).is_none() {
+            self.set(key, Json::Null);
+        }
+        let entries = if let Self::Object(entries) = self { entries.as_mut_slice() } else { &mut [] };
+        let at = entries.iter().position(|(own, _)| own == key).unwrap_or_default();
+        &mut entries[at].1
+    }
+
+    /// Takes a key out of an object.
+    pub fn remove(&mut self, key: &str) -> Option<Json> {
+        let Self::Object(entries) = self else { return None };
+        let at = entries.iter().position(|(own, _)| own == key)?;
+        Some(entries.remove(at).1)
+    }
+
     /// The string, if it is one.
     #[must_use]
     pub fn text(&self) -> Option<&str> {

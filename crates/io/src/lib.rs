@@ -4,10 +4,16 @@
 //! old one or the new one, whenever the program ends.
 
 mod atomic;
+pub mod bitsandbytes;
 mod header;
+pub mod hugging_face;
 mod index;
+pub mod json;
+pub mod mlx_lm;
+mod remaining;
 mod stored_dtype;
 mod tensors;
+mod torch_dtype;
 mod write;
 
 pub use stored_dtype::{dtype_of_stored, stored_dtype};

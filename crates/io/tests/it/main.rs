@@ -1,4 +1,6 @@
 //! Checkpoints: what is read, what is refused, what is written.
 
+mod bitsandbytes;
+mod golden;
 mod scratch;
 mod tensors;

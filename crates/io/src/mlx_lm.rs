@@ -1,0 +1,199 @@
+//! Reads and writes the folders of mlx-lm: quantized safetensors and a `config.json`.
+//!
+//! A quantized module is `weight: u32[.., k * bits / 32]`, `scales` and, in the mode `affine`, `biases`. The configuration
+//! says under `quantization` the group size, the bits and the mode of all modules, and of single ones by their paths
+//! (`load_model` and `quantize_model` in `mlx_lm/utils.py`).
+
+mod config;
+mod mode;
+
+use std::fs;
+use std::path::Path;
+
+use mlx_rs::{Array, Dtype};
+use tacit_arrays::format::{Affine, Format, Mxfp4, Mxfp8, Nvfp4, PackedArray, Parts};
+use tacit_arrays::{AffineArray, Mxfp4Array, Mxfp8Array, Nvfp4Array};
+use tacit_core::{Aval, Error, Result, Value};
+use tacit_nn::Parameters;
+
+pub use config::Config;
+pub(crate) use mode::Mode;
+
+use crate::hugging_face::cannot_hold;
+use crate::remaining::Remaining;
+use crate::{Metadata, Tensors, write_sharded};
+
+/// Reads a folder: [`AffineArray`]s, [`Mxfp4Array`]s, [`Mxfp8Array`]s and [`Nvfp4Array`]s, and what is dense as it is.
+///
+/// Codes, scales and biases are those of the files. A parameter has the dtype of its scales; where those are bytes it has
+/// that of the configuration, or `bf16`. A module that the configuration does not name by its path, and whose shapes are
+/// not those of the default, has the bits that the shapes tell, as in mlx-lm.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("tacit-mlx-lm-{}", std::process::id()));
+/// use mlx_rs::ops;
+/// use tacit_arrays::{AffineArray, format::Affine};
+/// use tacit_io::json::Json;
+/// use tacit_io::mlx_lm::{self, Config};
+/// use tacit_nn::Parameters;
+///
+/// let weight = AffineArray::quantize(&ops::ones::<f32>(&[8, 64])?, Affine { bits: 4, group: 32 })?;
+/// let parameters = Parameters::from([("layers.0.proj.weight".to_owned(), weight.into())]);
+/// mlx_lm::write(&folder, &parameters, &Config::new(Json::Object(Vec::new())))?;
+///
+/// let config = Config::read(&folder)?;
+/// assert_eq!(config.json().get("quantization").unwrap().line(), r#"{"group_size": 32, "bits": 4, "mode": "affine"}"#);
+/// assert_eq!(mlx_lm::read(&folder)?["layers.0.proj.weight"].to_string(), "Affine(f32[8,64])");
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The tensors cannot be opened (see [`Tensors::open`]), the configuration cannot be read or has a format that MLX has not,
+/// a part of a module is not there or does not fit its format, or the two do not say the same modules.
+pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
+    let tensors = Tensors::open(folder)?;
+    let config = Config::read(tensors.folder())?;
+    let formats = config.formats()?;
+    let dtype = config.dtype();
+    let mut rest = Remaining::new(&tensors);
+    let mut parameters = Parameters::new();
+    for module in rest.stems(".scales") {
+        let (weight, scales) = (format!("{module}.weight"), format!("{module}.scales"));
+        let codes = tensors.contains(&weight) && tensors.aval(&weight)?.dtype == Dtype::Uint32;
+        if !codes {
+            continue;
+        }
+        let mode = match (formats.entries.get(module), formats.default) {
+            (Some(Some(mode)), _) => *mode,
+            (Some(None), _) => {
+                let help = "fetch the configuration and the tensors again, together";
+                return Err(tensors.wrong(Some(&scales), "the configuration says that it is not quantized", help));
+            }
+            (None, Some(default)) => of_shapes(&tensors, module, default)?,
+            (None, None) => return Err(config.wrong("quantization", format!("it is not there, and {module} is quantized"), TOGETHER)),
+        };
+        parameters.insert(weight, quantized(&mut rest, module, mode, dtype)?);
+    }
+    for (module, mode) in &formats.entries {
+        if let Some(mode) = mode.filter(|_| !parameters.contains_key(&format!("{module}.weight"))) {
+            let reason = format!("the configuration says that it is {}, and it is not there", mode.name());
+            return Err(tensors.wrong(Some(&format!("{module}.scales")), reason, TOGETHER));
+        }
+    }
+    for module in rest.stems(".weight") {
+        let name = format!("{module}.weight");
+        if tensors.aval(&name)?.dtype == Dtype::Uint32 {
+            return Err(tensors.wrong(Some(&name), format!("it is codes, and there is no {module}.scales"), TOGETHER));
+        }
+    }
+    rest.dense(&mut parameters)?;
+    Ok(parameters)
+}
+
+/// Writes a folder that mlx-lm reads: `model.safetensors`, or more files and an index, and `config.json`.
+///
+/// The folder is made if it is not there. The tensors of what [`read`] took from a folder are the same bytes again, and so
+/// is its configuration; of other parameters it says what it has to of their formats.
+///
+/// # Errors
+///
+/// A parameter is neither dense nor the `weight` of a module in one of MLX's formats, or a file cannot be written, as for
+/// [`write_sharded`].
+pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config) -> Result<()> {
+    let folder = folder.as_ref();
+    let config = config.describing(parameters)?;
+    let path = folder.join("model.safetensors");
+    let mut tensors = Vec::new();
+    for (name, value) in parameters {
+        if let Value::Dense(array) = value {
+            tensors.push((name.clone(), array.clone()));
+            continue;
+        }
+        let (Some(module), Some(_)) = (name.strip_suffix(".weight"), Mode::of(value)) else {
+            let help = "convert it to affine, mxfp4, mxfp8 or nvfp4, as the `weight` of a module, or make it dense";
+            return Err(cannot_hold(&path, name, value, "a folder of mlx-lm", help));
+        };
+        let parts = parts::<Affine>(value).or_else(|| parts::<Mxfp4>(value));
+        let parts = parts.or_else(|| parts::<Mxfp8>(value)).or_else(|| self::parts::<Nvfp4>(value));
+        let Some(Parts { codes, scales, biases, global_scale }) = parts else { continue };
+        tensors.push((name.clone(), codes));
+        tensors.push((format!("{module}.scales"), scales.dense()?));
+        tensors.extend(biases.map(|biases| (format!("{module}.biases"), biases)));
+        tensors.extend(global_scale.map(|global| (format!("{module}.global_scale"), global)));
+    }
+    fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
+    let metadata = Metadata::from([("format".to_owned(), "mlx".to_owned())]);
+    write_sharded(&path, tensors, &metadata, SHARD)?;
+    config.write(&folder.join("config.json"))
+}
+
+/// The largest file that mlx-lm writes, `MAX_FILE_SIZE_GB`.
+const SHARD: usize = 5 << 30;
+
+const TOGETHER: &str = "fetch the configuration and the tensors again, together, or convert the model again";
+
+/// The mode of a module without an entry: the default, if the shapes can be its, or what they tell.
+fn of_shapes(tensors: &Tensors, module: &str, default: Mode) -> Result<Mode> {
+    let (weight, scales) = (format!("{module}.weight"), format!("{module}.scales"));
+    let last = |name: &str| Ok::<_, Error>(tensors.aval(name)?.shape.last().map_or(0, |&last| last as usize));
+    let (words, groups) = (last(&weight)?, last(&scales)?);
+    // The bits of a group, which are the same however long the rows are.
+    let bits = if groups == 0 { 0 } else { words * 32 / groups };
+    let is_float = tensors.aval(&scales)?.dtype.is_float();
+    let fits = |mode: &Mode| mode.bits() as usize * mode.group() == bits && matches!(mode, Mode::Affine(_)) == is_float;
+    let affine = |group: usize| Mode::Affine(Affine { bits: (bits / group) as u32, group });
+    let known = |mode: &Mode| !matches!(mode, Mode::Affine(affine) if affine.check().is_err());
+    let others = [affine(default.group()), Mode::Mxfp4, Mode::Mxfp8, Mode::Nvfp4];
+    [default].into_iter().chain(others).find(|mode| fits(mode) && known(mode)).ok_or_else(|| {
+        let reason = format!(
+            "a group of {module} has {bits} bits and scales of {}, which no mode of MLX's has with groups of {}",
+            tensors.aval(&scales).map(ToString::to_string).unwrap_or_default(),
+            default.group()
+        );
+        tensors.wrong(Some(&scales), reason, TOGETHER)
+    })
+}
+
+/// The weight of a module.
+fn quantized(rest: &mut Remaining<'_>, module: &str, mode: Mode, dtype: Dtype) -> Result<Value> {
+    let key = format!("{module}.weight");
+    let what = format!("the {} parameter {key}", mode.name());
+    let codes = rest.take_of(&key, Dtype::Uint32, &what)?;
+    let scales = rest.take(&format!("{module}.scales"), &what)?;
+    let biases = rest.take_if(&format!("{module}.biases"))?;
+    let global_scale = rest.take_if(&format!("{module}.global_scale"))?;
+    let dtype = if matches!(mode, Mode::Affine(_)) { scales.dtype() } else { dtype };
+    let mut aval = Aval::new(codes.shape(), dtype);
+    if let Some(last) = aval.shape.last_mut() {
+        let (bits, per) = (i64::from(*last) * 32, i64::from(mode.bits()));
+        let elements = i32::try_from(bits / per).ok().filter(|_| bits % per == 0);
+        *last = elements.ok_or_else(|| {
+            let reason = format!("its rows of {last} words are no whole number of codes of {per} bits");
+            rest.tensors.wrong(Some(&key), reason, TOGETHER)
+        })?;
+    }
+    let global = global_scale.is_some();
+    let parts = Parts { codes, scales: scales.into(), biases, global_scale };
+    let array = match mode {
+        Mode::Affine(format) => AffineArray::from_parts(parts, format, aval).map(Value::from),
+        Mode::Mxfp4 => Mxfp4Array::from_parts(parts, Mxfp4::default(), aval).map(Value::from),
+        Mode::Mxfp8 => Mxfp8Array::from_parts(parts, Mxfp8::default(), aval).map(Value::from),
+        Mode::Nvfp4 => Nvfp4Array::from_parts(parts, Nvfp4 { global }, aval).map(Value::from),
+    };
+    array.map_err(rest.at(&key))
+}
+
+/// The children of an array of this format.
+fn parts<F: Format>(value: &Value) -> Option<Parts> {
+    let array = value.downcast::<PackedArray<F>>()?;
+    Some(Parts {
+        codes: array.codes().clone(),
+        scales: array.scales().clone(),
+        biases: array.biases().cloned(),
+        global_scale: array.global_scale().cloned(),
+    })
+}
