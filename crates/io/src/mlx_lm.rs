@@ -10,9 +10,9 @@ mod mode;
 use std::fs;
 use std::path::Path;
 
-use mlx_rs::{Array, Dtype};
-use tacit_arrays::format::{Affine, Format, Mxfp4, Mxfp8, Nvfp4, PackedArray, Parts};
-use tacit_arrays::{AffineArray, Mxfp4Array, Mxfp8Array, Nvfp4Array};
+use mlx_rs::Dtype;
+use tacit_arrays::format::{Affine, Format, Mxfp4, Mxfp8, Nvfp4, Parts};
+use tacit_arrays::{AffineArray, Mxfp4Array, Mxfp8Array, Nvfp4Array, Packed, Stored};
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
@@ -113,17 +113,16 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config)
             tensors.push((name.clone(), array.clone()));
             continue;
         }
-        let (Some(module), Some(_)) = (name.strip_suffix(".weight"), Mode::of(value)) else {
+        let mode = Mode::of(value).zip(value.family::<dyn Packed>().map(Packed::stored));
+        let (Some(module), Some((mode, stored))) = (name.strip_suffix(".weight"), mode) else {
             let help = "convert it to affine, mxfp4, mxfp8 or nvfp4, as the `weight` of a module, or make it dense";
             return Err(cannot_hold(&path, name, value, "a folder of mlx-lm", help));
         };
-        let parts = parts::<Affine>(value).or_else(|| parts::<Mxfp4>(value));
-        let parts = parts.or_else(|| parts::<Mxfp8>(value)).or_else(|| self::parts::<Nvfp4>(value));
-        let Some(Parts { codes, scales, biases, global_scale }) = parts else { continue };
+        let Stored { codes, scales, modifier, .. } = stored;
+        let modifier_is = if matches!(mode, Mode::Affine(_)) { "biases" } else { "global_scale" };
         tensors.push((name.clone(), codes));
         tensors.push((format!("{module}.scales"), scales.dense()?));
-        tensors.extend(biases.map(|biases| (format!("{module}.biases"), biases)));
-        tensors.extend(global_scale.map(|global| (format!("{module}.global_scale"), global)));
+        tensors.extend(modifier.map(|modifier| (format!("{module}.{modifier_is}"), modifier)));
     }
     fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
     let metadata = Metadata::from([("format".to_owned(), "mlx".to_owned())]);
@@ -185,15 +184,4 @@ fn quantized(rest: &mut Remaining<'_>, module: &str, mode: Mode, dtype: Dtype) -
         Mode::Nvfp4 => Nvfp4Array::from_parts(parts, Nvfp4 { global }, aval).map(Value::from),
     };
     array.map_err(rest.at(&key))
-}
-
-/// The children of an array of this format.
-fn parts<F: Format>(value: &Value) -> Option<Parts> {
-    let array = value.downcast::<PackedArray<F>>()?;
-    Some(Parts {
-        codes: array.codes().clone(),
-        scales: array.scales().clone(),
-        biases: array.biases().cloned(),
-        global_scale: array.global_scale().cloned(),
-    })
 }

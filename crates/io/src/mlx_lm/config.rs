@@ -113,7 +113,7 @@ impl Config {
         let Some(place) = self.section()? else { return Ok(Formats::default()) };
         let section = self.at(&place).unwrap_or(&Json::Null);
         let wrong = |key: &str, reason: String| {
-            let key = [&place.join("."), key].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+            let key: Vec<&str> = place.iter().copied().chain([key]).filter(|part| !part.is_empty()).collect();
             self.wrong(&key.join("."), reason, "MLX has affine, mxfp4, mxfp8 and nvfp4: convert the model again")
         };
         if !matches!(section, Json::Object(_)) {

@@ -41,13 +41,13 @@ def tiny():
 
 
 def dense(model, dtype):
-    """What every quantized layer stands for."""
+    """What every quantized layer stands for, computed in f32 and rounded once."""
     weights = {}
     for path, m in model.named_modules():
         if "scales" in m:
-            weights[f"{path}.weight"] = mx.dequantize(
-                m.weight, m.scales, m.get("biases"), m.group_size, m.bits, mode=m.mode, dtype=dtype
-            )
+            wide = {k: m[k].astype(mx.float32) if m.mode == "affine" else m[k] for k in ["scales", "biases"] if k in m}
+            weight = mx.dequantize(m.weight, **wide, group_size=m.group_size, bits=m.bits, mode=m.mode, dtype=mx.float32)
+            weights[f"{path}.weight"] = weight.astype(dtype)
     return weights
 
 

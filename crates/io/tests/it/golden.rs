@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Value};
 use tacit_io::Tensors;
 
@@ -32,9 +33,10 @@ pub(crate) fn assert_reads<'v>(values: impl IntoIterator<Item = (&'v String, &'v
         }
         let (found, expected) = (value.dense().expect("dense"), expected.get(name).expect("is there"));
         assert_eq!(found.shape(), expected.shape(), "{name}");
-        let [found, expected] = [found, expected].map(|array| array.as_dtype(mlx_rs::Dtype::Float32).expect("casts"));
+        let expected = expected.as_dtype(found.dtype()).expect("casts");
+        let [found, expected] = [found, expected].map(|array| array.as_dtype(Dtype::Float32).expect("casts"));
         let difference = found.subtract(&expected).expect("subtracts");
-        let norm = |array: &mlx_rs::Array| array.square().unwrap().sum(None).unwrap().item_exact::<f32>().sqrt();
+        let norm = |array: &Array| array.square().unwrap().sum(None).unwrap().item_exact::<f32>().sqrt();
         let error = norm(&difference) / norm(&expected);
         assert!(error <= within, "{name} is {} and off by {error}", Aval::from(&expected));
         checked += 1;

@@ -2,5 +2,6 @@
 
 mod bitsandbytes;
 mod golden;
+mod mlx_lm;
 mod scratch;
 mod tensors;
