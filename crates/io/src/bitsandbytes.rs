@@ -5,19 +5,20 @@
 //! (`QuantState.as_dict(packed=True)` in `bitsandbytes/functional.py`). An 8-bit weight of a module is `weight`, `SCB` and
 //! `weight_format` (`Linear8bitLt._save_to_state_dict` in `bitsandbytes/nn/modules.py`).
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Coding, Format, Fp4, Int8, Nf4, PackedArray, Parts, Per};
 use tacit_arrays::{Dynamic8Array, Fp4Array, Int8Array, Nf4Array, Packed, Stored};
-use tacit_bridge::with_bytes;
 use tacit_core::{Aval, ImplicitArray, Result, Value};
 use tacit_nn::Parameters;
 
+use crate::Tensors;
+use crate::floats::floats;
 use crate::hugging_face::{self, cannot_hold};
 use crate::json::Json;
 use crate::remaining::Remaining;
-use crate::Tensors;
 use crate::torch_dtype::{dtype_of_torch, torch_dtype};
 
 /// What a checkpoint of bitsandbytes' may differ in, beside its parameters.
@@ -86,17 +87,25 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
     let mut rest = Remaining::new(&tensors);
     let mut parameters = Parameters::new();
+    let mut states: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for name in tensors.names() {
-        let Some((stem, quant_type)) = name.split_once(STATE) else { continue };
+        let Some((stem, _)) = name.split_once(STATE) else { continue };
         let stem = stem.strip_suffix('.').filter(|stem| !stem.is_empty());
         let stem = stem.ok_or_else(|| tensors.wrong(Some(name), "it is the state of no parameter", WRITE_AGAIN))?;
-        if parameters.contains_key(stem) {
-            return Err(tensors.wrong(Some(name), format!("{stem} has another state beside it"), WRITE_AGAIN));
-        }
-        let value = match quant_type {
-            "nf4" => four_bit(&mut rest, name, stem, |block, double| Nf4 { block, double }),
-            "fp4" => four_bit(&mut rest, name, stem, |block, double| Fp4 { block, double }),
-            _ => Err(tensors.wrong(Some(name), format!("{quant_type:?} is no 4-bit type"), "quantize to nf4 or fp4")),
+        states.entry(stem).or_default().push(name);
+    }
+    for (stem, keys) in states {
+        let [key] = keys.as_slice() else {
+            return Err(tensors.wrong(
+                Some(stem),
+                format!("it has more than one state: {}", keys.join(", ")),
+                WRITE_AGAIN,
+            ));
+        };
+        let value = match key.rsplit("__").next() {
+            Some("nf4") => four_bit(&mut rest, key, stem, |block, double| Nf4 { block, double }),
+            Some("fp4") => four_bit(&mut rest, key, stem, |block, double| Fp4 { block, double }),
+            _ => Err(tensors.wrong(Some(key), "its 4-bit type is not known", "quantize to nf4 or fp4")),
         };
         parameters.insert(stem.to_owned(), value?);
     }
@@ -183,7 +192,8 @@ fn codes_of(rest: &Remaining<'_>, stem: &str, stored: &Array, bytes: usize) -> R
     let padded = bytes.next_multiple_of(stored.item_size());
     if codes.size() != padded {
         let found = Aval::from(stored);
-        let reason = format!("it is {found}, which has {} bytes of codes, and its state asks for {padded}", codes.size());
+        let reason =
+            format!("it is {found}, which has {} bytes of codes, and its state asks for {padded}", codes.size());
         return Err(rest.tensors.wrong(Some(stem), reason, WRITE_AGAIN));
     }
     Ok(if padded == bytes { codes } else { ops::split_at_indices(&codes, &[bytes as i32], 0)?.swap_remove(0) })
@@ -201,11 +211,6 @@ fn check_map(rest: &mut Remaining<'_>, key: &str, what: &str, expected: &[f32]) 
         return Ok(());
     };
     Err(rest.tensors.wrong(Some(key), reason, "read it by bitsandbytes, and save it dense"))
-}
-
-fn floats(array: &Array) -> Result<Vec<f32>> {
-    let read = |bytes: &[u8]| bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    Ok(with_bytes(array, read)?)
 }
 
 /// The value of each code, as bitsandbytes writes it: its zero has no sign.
@@ -321,7 +326,8 @@ impl State {
         }
         let field = |key: &str| json.get(key).ok_or_else(|| format!("it has no {key:?}"));
         let wrong = |key: &str, json: &Json| format!("{key} is {json}");
-        let integer = |key: &str| field(key)?.integer::<usize>().ok_or_else(|| wrong(key, json.get(key).unwrap_or(&Json::Null)));
+        let integer =
+            |key: &str| field(key)?.integer::<usize>().ok_or_else(|| wrong(key, json.get(key).unwrap_or(&Json::Null)));
         if field("quant_type")?.text() != Some(quant_type) {
             return Err(wrong("quant_type", field("quant_type")?));
         }

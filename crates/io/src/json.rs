@@ -2,9 +2,11 @@
 //!
 //! Other libraries' configurations are text that Python wrote. Read and written again they are the same bytes.
 
-use std::fmt;
+use std::path::Path;
+use std::{fmt, fs};
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use tacit_core::Error;
 
 /// A JSON value.
 ///
@@ -42,6 +44,23 @@ impl Json {
     /// What is wrong with the text, and where.
     pub fn parse(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// Reads a file that has one object.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or it is no JSON object.
+    pub fn open(file: impl AsRef<Path>) -> tacit_core::Result<Self> {
+        let file = file.as_ref();
+        let text = fs::read(file).map_err(Error::file("read", file))?;
+        let json = String::from_utf8(text).map_err(|error| error.to_string()).and_then(|text| Self::parse(&text));
+        let wrong = |reason: String| Error::checkpoint(file, None, reason, "fetch it again");
+        match json {
+            Ok(json @ Self::Object(_)) => Ok(json),
+            Ok(_) => Err(wrong("it is no JSON object".to_owned())),
+            Err(reason) => Err(wrong(format!("it is no JSON: {reason}"))),
+        }
     }
 
     /// The value of a key, if this is an object that has it.
@@ -105,6 +124,19 @@ impl Json {
             Self::Integer(integer) => Some(*integer as f64),
             Self::Float(float) => Some(*float),
             _ => None,
+        }
+    }
+
+    /// `true` or `false`, if it is one of them.
+    #[must_use]
+    pub fn flag(&self) -> Option<bool> {
+        if let Self::Bool(flag) = self { Some(*flag) } else { None }
+    }
+
+    /// Sorts the keys of an object.
+    pub(crate) fn sort(&mut self) {
+        if let Self::Object(entries) = self {
+            entries.sort_by(|(a, _), (b, _)| a.cmp(b));
         }
     }
 

@@ -27,7 +27,7 @@ use crate::{Metadata, Tensors, write_sharded};
 ///
 /// Codes, scales and biases are those of the files. A parameter has the dtype of its scales; where those are bytes it has
 /// that of the configuration, or `bf16`. A module that the configuration does not name by its path, and whose shapes are
-/// not those of the default, has the bits that the shapes tell, as in mlx-lm.
+/// not those of the default, has the one format that the shapes tell; an error says if they tell several.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -74,7 +74,13 @@ pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
                 return Err(tensors.wrong(Some(&scales), "the configuration says that it is not quantized", help));
             }
             (None, Some(default)) => of_shapes(&tensors, module, default)?,
-            (None, None) => return Err(config.wrong("quantization", format!("it is not there, and {module} is quantized"), TOGETHER)),
+            (None, None) => {
+                return Err(config.wrong(
+                    "quantization",
+                    format!("it is not there, and {module} is quantized"),
+                    TOGETHER,
+                ));
+            }
         };
         parameters.insert(weight, quantized(&mut rest, module, mode, dtype)?);
     }
@@ -135,7 +141,7 @@ const SHARD: usize = 5 << 30;
 
 const TOGETHER: &str = "fetch the configuration and the tensors again, together, or convert the model again";
 
-/// The mode of a module without an entry: the default, if the shapes can be its, or what they tell.
+/// The mode of a module without an entry: the default, if the shapes can be its, or the only one whose they can be.
 fn of_shapes(tensors: &Tensors, module: &str, default: Mode) -> Result<Mode> {
     let (weight, scales) = (format!("{module}.weight"), format!("{module}.scales"));
     let last = |name: &str| Ok::<_, Error>(tensors.aval(name)?.shape.last().map_or(0, |&last| last as usize));
@@ -144,17 +150,21 @@ fn of_shapes(tensors: &Tensors, module: &str, default: Mode) -> Result<Mode> {
     let bits = if groups == 0 { 0 } else { words * 32 / groups };
     let is_float = tensors.aval(&scales)?.dtype.is_float();
     let fits = |mode: &Mode| mode.bits() as usize * mode.group() == bits && matches!(mode, Mode::Affine(_)) == is_float;
-    let affine = |group: usize| Mode::Affine(Affine { bits: (bits / group) as u32, group });
+    if fits(&default) {
+        return Ok(default);
+    }
+    let affine = [32, 64, 128].map(|group| Mode::Affine(Affine { bits: (bits / group) as u32, group }));
     let known = |mode: &Mode| !matches!(mode, Mode::Affine(affine) if affine.check().is_err());
-    let others = [affine(default.group()), Mode::Mxfp4, Mode::Mxfp8, Mode::Nvfp4];
-    [default].into_iter().chain(others).find(|mode| fits(mode) && known(mode)).ok_or_else(|| {
-        let reason = format!(
-            "a group of {module} has {bits} bits and scales of {}, which no mode of MLX's has with groups of {}",
-            tensors.aval(&scales).map(ToString::to_string).unwrap_or_default(),
-            default.group()
-        );
-        tensors.wrong(Some(&scales), reason, TOGETHER)
-    })
+    let others = affine.into_iter().chain([Mode::Mxfp4, Mode::Mxfp8, Mode::Nvfp4]);
+    let others: Vec<Mode> = others.filter(|mode| fits(mode) && known(mode)).collect();
+    if let [only] = others.as_slice() {
+        return Ok(*only);
+    }
+    let names: Vec<String> = others.iter().map(|mode| mode.quantizer().to_string()).collect();
+    let may =
+        if names.is_empty() { "no mode of MLX's has".to_owned() } else { format!("{} have", names.join(" and ")) };
+    let reason = format!("its groups have {bits} bits, as {may}, and the default is {}", default.quantizer());
+    Err(tensors.wrong(Some(&scales), reason, format!("give {module} an entry of its own in the configuration")))
 }
 
 /// The weight of a module.

@@ -48,6 +48,11 @@ impl<'t> Remaining<'t> {
         Err(self.tensors.wrong(Some(name), format!("it is {aval}, and {expected} in {what}"), OTHER))
     }
 
+    /// Checks that nothing is left: what would be has no place, for this reason.
+    pub(crate) fn none_left(&self, reason: &str) -> Result<()> {
+        self.left.first().map_or(Ok(()), |name| Err(self.tensors.wrong(Some(name), reason, OTHER)))
+    }
+
     /// What is left, as dense parameters.
     pub(crate) fn dense(self, parameters: &mut Parameters) -> Result<()> {
         for name in self.left {

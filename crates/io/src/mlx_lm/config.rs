@@ -1,7 +1,6 @@
 //! The configuration of a model of mlx-lm: what of it is quantized, and how.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use mlx_rs::Dtype;
@@ -38,18 +37,9 @@ impl Config {
     ///
     /// There is none that can be read, or it is no JSON object.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self> {
-        Self::open(folder.as_ref().join("config.json"))
-    }
-
-    /// Reads a file of JSON with one object.
-    pub(crate) fn open(file: PathBuf) -> Result<Self> {
-        let text = fs::read(&file).map_err(Error::file("read", &file))?;
-        let json = String::from_utf8(text).map_err(|error| error.to_string()).and_then(|text| Json::parse(&text));
-        match json {
-            Ok(json @ Json::Object(_)) => Ok(Self { file, json }),
-            Ok(_) => Err(Error::checkpoint(&file, None, "it is no JSON object", "fetch it again")),
-            Err(reason) => Err(Error::checkpoint(&file, None, format!("it is no JSON: {reason}"), "fetch it again")),
-        }
+        let file = folder.as_ref().join("config.json");
+        let json = Json::open(&file)?;
+        Ok(Self { file, json })
     }
 
     /// A configuration that is not in a file yet.
@@ -196,13 +186,7 @@ impl Config {
             json = json.entry(key);
         }
         f(json);
-        if let Json::Object(entries) = &mut self.json {
-            entries.sort_by(|(a, _), (b, _)| a.cmp(b));
-        }
-    }
-
-    pub(crate) fn json_mut(&mut self) -> &mut Json {
-        &mut self.json
+        self.json.sort();
     }
 
     /// Writes it as mlx-lm does.

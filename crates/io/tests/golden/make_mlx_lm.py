@@ -120,7 +120,7 @@ utils.save_model(HERE / "shards", tiny())
 utils.save_config(dict(CONFIG), HERE / "shards" / "config.json")
 utils.make_shards = make_shards
 
-# Adapters over the uniform model and over floats.
+# Adapters over the uniform model and over the sharded one in f32.
 LORA = {"rank": 4, "dropout": 0.0, "scale": 20.0, "keys": ["self_attn.q_proj", "self_attn.v_proj"]}
 for name, base, kind in [
     ("lora", "float", "lora"), ("qlora", "uniform", "lora"), ("dora", "float", "dora"), ("qdora", "uniform", "dora"),
@@ -128,6 +128,9 @@ for name, base, kind in [
     model = tiny()
     if base == "uniform":
         model, _ = utils.quantize_model(model, dict(CONFIG), 32, 4)
+    # In f32, so that the weights are merged in it.
+    floats = [mx.bfloat16, mx.float32]
+    model.update(tree_map(lambda a: a.astype(mx.float32) if a.dtype in floats else a, model.parameters()))
     model.freeze()
     keys = LORA["keys"] if base == "uniform" else [*LORA["keys"], "model.embed_tokens"]
     parameters = {**LORA, "keys": keys}

@@ -86,7 +86,8 @@ fn a_configuration_says_the_formats_of_what_it_is_written_with() {
 
     // Other parameters under the same configuration: an entry that no longer holds goes, and another comes.
     parameters.insert("b.weight".to_owned(), dense.clone().into());
-    parameters.insert("c.weight".to_owned(), Mxfp4Array::quantize(&dense, tacit_arrays::ScaleRule::Ceil).unwrap().into());
+    parameters
+        .insert("c.weight".to_owned(), Mxfp4Array::quantize(&dense, tacit_arrays::ScaleRule::Ceil).unwrap().into());
     mlx_lm::write(&*folder, &parameters, &written).expect("writes");
     let written = Config::read(&*folder).expect("reads");
     let c = r#""c": {"group_size": 32, "bits": 4, "mode": "mxfp4"}"#;

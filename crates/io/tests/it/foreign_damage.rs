@@ -1,0 +1,475 @@
+//! Checkpoints of other libraries that are damaged: each is an error that names the file, the tensor and the reason.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::Result;
+use tacit_io::{Metadata, Tensors, bitsandbytes, hugging_face, mlx_adapter, mlx_lm, peft, write};
+use tacit_nn::Parameters;
+
+use crate::golden::golden;
+use crate::scratch::Scratch;
+
+type Arrays = BTreeMap<String, Array>;
+
+/// The message of a reader for a copy of a golden file whose tensors were changed.
+fn message(
+    folder: &Scratch,
+    file: &Path,
+    change: impl FnOnce(&mut Arrays),
+    read: impl FnOnce() -> Result<Parameters>,
+) -> String {
+    let tensors = Tensors::open(file).expect("opens");
+    let mut arrays: Arrays = tensors.names().map(|name| (name.to_owned(), tensors.get(name).unwrap())).collect();
+    let metadata: Metadata = tensors.metadata().clone();
+    change(&mut arrays);
+    write(file, arrays.into_iter().collect(), &metadata).expect("writes");
+    folder.message(&read().expect_err("refused"))
+}
+
+/// A folder with a copy of each file of a golden one.
+fn copied(name: &str) -> Scratch {
+    let folder = Scratch::new();
+    for entry in fs::read_dir(golden(name)).expect("reads") {
+        let path = entry.expect("reads").path();
+        fs::copy(&path, folder.join(path.file_name().expect("a name"))).expect("copies");
+    }
+    folder
+}
+
+fn bytes(text: &str) -> Array {
+    Array::from_slice(text.as_bytes(), &[text.len() as i32])
+}
+
+const K: &str = "model.layers.0.self_attn.k_proj.weight";
+const Q: &str = "model.layers.0.self_attn.q_proj.weight";
+
+type Change = (&'static str, fn(&mut Arrays));
+
+/// What a reader says of each damage, one below the other.
+fn table(changes: &[Change], message: impl Fn(fn(&mut Arrays)) -> String) -> String {
+    let mut text = String::new();
+    for (what, change) in changes {
+        writeln!(text, "{what}:\n{}\n", message(*change)).expect("writes");
+    }
+    text
+}
+
+fn state(arrays: &mut Arrays, text: &str) {
+    arrays.insert(format!("{Q}.quant_state.bitsandbytes__nf4"), bytes(text));
+}
+
+#[test]
+fn four_bit_parameters_of_bitsandbytes() {
+    let changes: [Change; 18] = [
+        ("absmax gone", |a| drop(a.remove(&format!("{Q}.absmax")))),
+        ("codes gone", |a| drop(a.remove(Q))),
+        ("quant map gone", |a| drop(a.remove(&format!("{Q}.quant_map")))),
+        ("nested absmax gone", |a| drop(a.remove(&format!("{K}.nested_absmax")))),
+        ("state gone", |a| drop(a.remove(&format!("{K}.quant_state.bitsandbytes__nf4")))),
+        ("two states", |a| drop(a.insert(format!("{Q}.quant_state.bitsandbytes__fp4"), bytes("{}")))),
+        ("unknown type", |a| {
+            a.remove(&format!("{Q}.quant_state.bitsandbytes__nf4"));
+            a.insert(format!("{Q}.quant_state.bitsandbytes__nf5"), bytes("{}"));
+        }),
+        ("codes short", |a| drop(a.insert(Q.to_owned(), ops::zeros::<u8>(&[767, 1]).unwrap()))),
+        ("absmax short", |a| drop(a.insert(format!("{Q}.absmax"), ops::zeros::<f32>(&[23]).unwrap()))),
+        ("absmax of another dtype", |a| drop(a.insert(format!("{Q}.absmax"), ops::zeros::<i32>(&[24]).unwrap()))),
+        ("another quant map", |a| drop(a.insert(format!("{Q}.quant_map"), ops::zeros::<f32>(&[16]).unwrap()))),
+        ("another nested map", |a| drop(a.insert(format!("{K}.nested_quant_map"), ops::zeros::<f32>(&[255]).unwrap()))),
+        ("no JSON", |a| state(a, "{\"quant_type\": \"nf4\"")),
+        ("no UTF-8", |a| {
+            drop(a.insert(format!("{Q}.quant_state.bitsandbytes__nf4"), Array::from_slice(&[255u8], &[1])))
+        }),
+        ("another type in the state", |a| {
+            state(a, r#"{"quant_type": "fp4", "blocksize": 64, "dtype": "bfloat16", "shape": [24, 64]}"#)
+        }),
+        ("a block that is none", |a| {
+            state(a, r#"{"quant_type": "nf4", "blocksize": 65, "dtype": "bfloat16", "shape": [24, 64]}"#)
+        }),
+        ("a shape beyond all bounds", |a| {
+            state(
+                a,
+                r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [2147483647, 2147483647, 2147483647]}"#,
+            )
+        }),
+        ("an unknown dtype", |a| {
+            state(a, r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "float4", "shape": [24, 64]}"#)
+        }),
+    ];
+    let text = table(&changes, |change| {
+        let folder = copied("bitsandbytes");
+        let file = folder.join("4bit.safetensors");
+        message(&folder, &file, change, || bitsandbytes::read(&file))
+    });
+    expect_test::expect![[r#"
+        absmax gone:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.absmax: it is not there, and it is a part of the nf4:64 parameter model.layers.0.self_attn.q_proj.weight
+        help: fetch the file again, or convert it from its source again
+
+        codes gone:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight: it is not there, and it is a part of the nf4:64 parameter model.layers.0.self_attn.q_proj.weight
+        help: fetch the file again, or convert it from its source again
+
+        quant map gone:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_map: it is not there, and it is a part of the nf4:64 parameter model.layers.0.self_attn.q_proj.weight
+        help: fetch the file again, or convert it from its source again
+
+        nested absmax gone:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.k_proj.weight.nested_absmax: it is not there, and it is a part of the nf4:32:double parameter model.layers.0.self_attn.k_proj.weight
+        help: fetch the file again, or convert it from its source again
+
+        state gone:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.k_proj.weight.absmax: it is a part of model.layers.0.self_attn.k_proj.weight, which has no quant_state.bitsandbytes__nf4 and no quant_state.bitsandbytes__fp4
+        help: fetch the file again, or save it again by bitsandbytes
+
+        two states:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__fp4: the state cannot be read: it has no "quant_type"
+        help: fetch the file again, or save it again by bitsandbytes
+
+        unknown type:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf5: model.layers.0.self_attn.q_proj.weight has another state beside it
+        help: fetch the file again, or save it again by bitsandbytes
+
+        codes short:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight: it is u8[767,1], which has 767 bytes of codes, and its state asks for 768
+        help: fetch the file again, or save it again by bitsandbytes
+
+        absmax short:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight: scales is f32[23], where nf4:64 of bf16[24,64] has f32[24]
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        absmax of another dtype:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.absmax: it is i32[24], and f32[24] in the nf4:64 parameter model.layers.0.self_attn.q_proj.weight
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        another quant map:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_map: it says that code 0 is 0, and it is read as -1
+        help: read it by bitsandbytes, and save it dense
+
+        another nested map:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.k_proj.weight.nested_quant_map: it has 255 values, and 256 are known
+        help: read it by bitsandbytes, and save it dense
+
+        no JSON:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: EOF while parsing an object at line 1 column 20
+        help: fetch the file again, or save it again by bitsandbytes
+
+        no UTF-8:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: invalid utf-8 sequence of 1 bytes from index 0
+        help: fetch the file again, or save it again by bitsandbytes
+
+        another type in the state:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: quant_type is "fp4"
+        help: fetch the file again, or save it again by bitsandbytes
+
+        a block that is none:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight: the nf4 block size 65 is not a power of two from 32 to 4096
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        a shape beyond all bounds:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: shape is [2147483647, 2147483647, 2147483647]
+        help: fetch the file again, or save it again by bitsandbytes
+
+        an unknown dtype:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: dtype is "float4"
+        help: fetch the file again, or save it again by bitsandbytes
+
+    "#]].assert_eq(&text);
+}
+
+#[test]
+fn eight_bit_parameters_of_bitsandbytes() {
+    const MODULE: &str = "model.layers.0.mlp.down_proj";
+    let changes: [Change; 4] = [
+        ("codes gone", |a| drop(a.remove(&format!("{MODULE}.weight")))),
+        ("scales short", |a| drop(a.insert(format!("{MODULE}.SCB"), ops::zeros::<f32>(&[15]).unwrap()))),
+        ("codes of another dtype", |a| {
+            drop(a.insert(format!("{MODULE}.weight"), ops::zeros::<u8>(&[16, 48]).unwrap()))
+        }),
+        ("codes by columns", |a| drop(a.insert(format!("{MODULE}.weight_format"), Array::from_slice(&[1u8], &[])))),
+    ];
+    let text = table(&changes, |change| {
+        let folder = copied("bitsandbytes");
+        let file = folder.join("int8.safetensors");
+        message(&folder, &file, change, || bitsandbytes::read(&file))
+    });
+    expect_test::expect![[r#"
+        codes gone:
+        FOLDER/int8.safetensors: model.layers.0.mlp.down_proj.weight: it is not there, and it is a part of the 8-bit parameter model.layers.0.mlp.down_proj.weight
+        help: fetch the file again, or convert it from its source again
+
+        scales short:
+        FOLDER/int8.safetensors: model.layers.0.mlp.down_proj.weight: scales is f32[15], where int8:48 of f16[16,48] has f32[16]
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        codes of another dtype:
+        FOLDER/int8.safetensors: model.layers.0.mlp.down_proj.weight: it is u8[16,48], and i8[16,48] in the 8-bit parameter model.layers.0.mlp.down_proj.weight
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        codes by columns:
+        FOLDER/int8.safetensors: model.layers.0.mlp.down_proj.weight_format: the codes are not row by row (format 0)
+        help: save it again by bitsandbytes 0.45 or later
+
+    "#]].assert_eq(&text);
+}
+
+#[test]
+fn folders_of_mlx_lm() {
+    const MODULE: &str = "model.layers.0.self_attn.q_proj";
+    let changes: [Change; 7] = [
+        ("scales gone", |a| drop(a.remove(&format!("{MODULE}.scales")))),
+        ("scales of a module with an entry gone", |a| drop(a.remove("lm_head.scales"))),
+        ("biases gone", |a| drop(a.remove(&format!("{MODULE}.biases")))),
+        ("biases of a mode without", |a| {
+            drop(a.insert("model.layers.0.self_attn.k_proj.biases".to_owned(), ops::zeros::<u8>(&[16, 1]).unwrap()))
+        }),
+        ("scales of more groups", |a| {
+            drop(a.insert(format!("{MODULE}.scales"), ops::zeros_dtype(&[32, 5], Dtype::Bfloat16).unwrap()))
+        }),
+        ("scales of more rows", |a| {
+            drop(a.insert(format!("{MODULE}.scales"), ops::zeros_dtype(&[33, 1], Dtype::Bfloat16).unwrap()))
+        }),
+        ("scales of a module that is not quantized", |a| {
+            a.insert(
+                "model.layers.0.self_attn.o_proj.scales".to_owned(),
+                ops::zeros_dtype(&[32, 1], Dtype::Bfloat16).unwrap(),
+            );
+            a.insert("model.layers.0.self_attn.o_proj.weight".to_owned(), ops::zeros::<u32>(&[32, 4]).unwrap());
+        }),
+    ];
+    let text = table(&changes, |change| {
+        let folder = copied("mlx_lm/mixed");
+        // An index would have to say the same tensors.
+        fs::remove_file(folder.join("model.safetensors.index.json")).expect("is there");
+        message(&folder, &folder.join("model.safetensors"), change, || mlx_lm::read(&*folder))
+    });
+    expect_test::expect![[r#"
+        scales gone:
+        FOLDER/model.safetensors: model.layers.0.self_attn.q_proj.weight: it is codes, and there is no model.layers.0.self_attn.q_proj.scales
+        help: fetch the configuration and the tensors again, together, or convert the model again
+
+        scales of a module with an entry gone:
+        FOLDER/model.safetensors: lm_head.scales: the configuration says that it is affine, and it is not there
+        help: fetch the configuration and the tensors again, together, or convert the model again
+
+        biases gone:
+        FOLDER/model.safetensors: model.layers.0.self_attn.q_proj.weight: affine:4:32 has biases, and none are given
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        biases of a mode without:
+        FOLDER/model.safetensors: model.layers.0.self_attn.k_proj.weight: mxfp4 has no biases
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        scales of more groups:
+        FOLDER/model.safetensors: model.layers.0.self_attn.q_proj.scales: a group of model.layers.0.self_attn.q_proj has 25 bits and scales of bf16[32,5], which no mode of MLX's has with groups of 32
+        help: fetch the configuration and the tensors again, together, or convert the model again
+
+        scales of more rows:
+        FOLDER/model.safetensors: model.layers.0.self_attn.q_proj.weight: scales is bf16[33,1], where affine:4:32 of bf16[32,32] has bf16[32,1]
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        scales of a module that is not quantized:
+        FOLDER/model.safetensors: model.layers.0.self_attn.o_proj.scales: the configuration says that it is not quantized
+        help: fetch the configuration and the tensors again, together
+
+    "#]].assert_eq(&text);
+}
+
+#[test]
+fn configurations_of_mlx_lm() {
+    let folder = copied("mlx_lm/uniform");
+    let mut text = String::new();
+    for config in [
+        "{",
+        "[]",
+        "{}",
+        r#"{"quantization": 4}"#,
+        r#"{"quantization": {"group_size": 32, "group_size": 64}}"#,
+        r#"{"quantization": {"group_size": 48, "bits": 4}}"#,
+        r#"{"quantization": {"group_size": "32", "bits": 4}}"#,
+        r#"{"quantization": {"group_size": 32, "bits": 4, "mode": "nf4"}}"#,
+        r#"{"quantization": {"group_size": 64, "bits": 4, "mode": "mxfp4"}}"#,
+        r#"{"quantization": {"group_size": 32, "bits": 4, "lm_head": {"bits": 7}}}"#,
+        r#"{"quantization": {"group_size": 32, "bits": 4, "lm_head": {"group_size": 128, "bits": 8}}}"#,
+        r#"{"quantization": {"group_size": 32, "bits": 4, "model.layers.7.mlp": {"bits": 8}}}"#,
+        r#"{"quantization": {"group_size": 128, "bits": 4}}"#,
+        r#"{"quantization_config": {"quant_method": "gptq", "bits": 4}}"#,
+    ] {
+        folder.file("config.json", config);
+        let error = mlx_lm::read(&*folder).expect_err("refused");
+        writeln!(text, "{config}\n{}\n", folder.message(&error)).expect("writes");
+    }
+    fs::remove_file(folder.join("config.json")).expect("is there");
+    writeln!(text, "none\n{}", folder.message(&mlx_lm::read(&*folder).expect_err("refused"))).expect("writes");
+    expect_test::expect![[r#"
+        {
+        FOLDER/config.json: it is no JSON: EOF while parsing an object at line 1 column 1
+        help: fetch it again
+
+        []
+        FOLDER/config.json: it is no JSON object
+        help: fetch it again
+
+        {}
+        FOLDER/config.json: quantization: it is not there, and lm_head is quantized
+        help: fetch the configuration and the tensors again, together, or convert the model again
+
+        {"quantization": 4}
+        FOLDER/config.json: quantization: it is 4, and should be an object
+        help: MLX has affine, mxfp4, mxfp8 and nvfp4: convert the model again
+
+        {"quantization": {"group_size": 32, "group_size": 64}}
+        FOLDER/config.json: it is no JSON: the key "group_size" is there twice at line 1 column 53
+        help: fetch it again
+
+        {"quantization": {"group_size": 48, "bits": 4}}
+        FOLDER/config.json: quantization: MLX has no affine format of 4 bits in groups of 48
+        help: MLX has affine, mxfp4, mxfp8 and nvfp4: convert the model again
+
+        {"quantization": {"group_size": "32", "bits": 4}}
+        FOLDER/config.json: quantization: its group_size is "32"
+        help: MLX has affine, mxfp4, mxfp8 and nvfp4: convert the model again
+
+        {"quantization": {"group_size": 32, "bits": 4, "mode": "nf4"}}
+        FOLDER/config.json: quantization: MLX has no mode "nf4"
+        help: MLX has affine, mxfp4, mxfp8 and nvfp4: convert the model again
+
+        {"quantization": {"group_size": 64, "bits": 4, "mode": "mxfp4"}}
+        FOLDER/config.json: quantization: mxfp4 has 4 bits in groups of 32, and this is 4 bits in groups of 64
+        help: MLX has affine, mxfp4, mxfp8 and nvfp4: convert the model again
+
+        {"quantization": {"group_size": 32, "bits": 4, "lm_head": {"bits": 7}}}
+        FOLDER/config.json: quantization.lm_head: MLX has no affine format of 7 bits in groups of 64
+        help: MLX has affine, mxfp4, mxfp8 and nvfp4: convert the model again
+
+        {"quantization": {"group_size": 32, "bits": 4, "lm_head": {"group_size": 128, "bits": 8}}}
+        FOLDER/model.safetensors: lm_head.weight: the last axis of bf16[16,16] is not whole groups of 128, as affine has them
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        {"quantization": {"group_size": 32, "bits": 4, "model.layers.7.mlp": {"bits": 8}}}
+        FOLDER/model.safetensors: model.layers.7.mlp.scales: the configuration says that it is affine, and it is not there
+        help: fetch the configuration and the tensors again, together, or convert the model again
+
+        {"quantization": {"group_size": 128, "bits": 4}}
+        FOLDER/model.safetensors: lm_head.scales: a group of lm_head has 128 bits and scales of bf16[16,1], which no mode of MLX's has with groups of 128
+        help: fetch the configuration and the tensors again, together, or convert the model again
+
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+        FOLDER/config.json: quantization_config: it is quantized by "gptq", which is no mode of MLX's
+        help: read it by the reader of that format
+
+        none
+        cannot read FOLDER/config.json: No such file or directory (os error 2)
+    "#]].assert_eq(&text);
+}
+
+#[test]
+fn adapters_of_mlx_lm_and_peft() {
+    let model = hugging_face::read(golden("mlx_lm/shards")).expect("reads");
+    let changes: [Change; 5] = [
+        ("b gone", |a| drop(a.remove("model.layers.0.self_attn.q_proj.lora_b"))),
+        ("m gone", |a| drop(a.remove("model.layers.0.self_attn.q_proj.m"))),
+        ("another rank", |a| {
+            a.insert("model.layers.0.self_attn.q_proj.lora_a".to_owned(), ops::zeros::<f32>(&[32, 3]).unwrap());
+        }),
+        ("no such module", |a| {
+            a.insert("model.layers.1.self_attn.q_proj.lora_a".to_owned(), ops::zeros::<f32>(&[32, 4]).unwrap());
+        }),
+        ("no adapter", |a| drop(a.insert("model.norm.weight".to_owned(), ops::zeros::<f32>(&[32]).unwrap()))),
+    ];
+    let mut text = table(&changes, |change| {
+        let folder = copied("mlx_lm/adapters/dora");
+        message(&folder, &folder.join("adapters.safetensors"), change, || mlx_adapter::read(&*folder, &model))
+    });
+    for config in [
+        "{}",
+        r#"{"lora_parameters": {"rank": 4, "alpha": 16}}"#,
+        r#"{"lora_parameters": {"rank": 8, "scale": 20.0}, "fine_tune_type": "dora"}"#,
+        r#"{"lora_parameters": {"rank": 4, "scale": 20.0}, "fine_tune_type": "ia3"}"#,
+    ] {
+        let folder = copied("mlx_lm/adapters/dora");
+        folder.file("adapter_config.json", config);
+        let error = mlx_adapter::read(&*folder, &model).expect_err("refused");
+        writeln!(text, "{config}\n{}\n", folder.message(&error)).expect("writes");
+    }
+    let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
+    for config in [
+        "{}",
+        r#"{"peft_type": "IA3"}"#,
+        r#"{"r": 4, "lora_alpha": "x"}"#,
+        r#"{"r": 8, "lora_alpha": 6}"#,
+        r#"{"r": 4, "lora_alpha": 6, "alpha_pattern": {"q_.*": 3}}"#,
+        r#"{"r": 4, "lora_alpha": 6, "use_dora": true}"#,
+    ] {
+        let folder = copied("peft/lora");
+        folder.file("adapter_config.json", config);
+        let error = peft::read(&*folder, &model).expect_err("refused");
+        writeln!(text, "{config}\n{}\n", folder.message(&error)).expect("writes");
+    }
+    expect_test::expect![[r#"
+        b gone:
+        FOLDER/adapters.safetensors: model.layers.0.self_attn.q_proj.lora_b: it is not there, and it is a part of the adapter of model.layers.0.self_attn.q_proj
+        help: fetch the file again, or convert it from its source again
+
+        m gone:
+        FOLDER/adapters.safetensors: model.layers.0.self_attn.q_proj.m: it is not there, and it is a part of the adapter of model.layers.0.self_attn.q_proj
+        help: fetch the file again, or convert it from its source again
+
+        another rank:
+        FOLDER/adapters.safetensors: model.layers.0.self_attn.q_proj.lora_a: it is f32[32,3], and lora_b is f32[4,32], over bf16[32,32]
+        help: an adapter has [in, r] and [r, out] over [out, in]
+
+        no such module:
+        FOLDER/adapters.safetensors: model.layers.1.self_attn.q_proj.lora_a: the model has no model.layers.1.self_attn.q_proj.weight
+        help: give the parameters of the model that the adapter was trained for, under their names in its checkpoint
+
+        no adapter:
+        FOLDER/adapters.safetensors: model.norm.weight: it is no part of an adapter of mlx-lm's
+        help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        {}
+        FOLDER/adapter_config.json: lora_parameters.scale: it is not there
+        help: fetch the folder again, or set it as the adapter was trained
+
+        {"lora_parameters": {"rank": 4, "alpha": 16}}
+        FOLDER/adapter_config.json: lora_parameters.scale: it is not there; there is an alpha, which mlx-lm does not have
+        help: fetch the folder again, or set it as the adapter was trained
+
+        {"lora_parameters": {"rank": 8, "scale": 20.0}, "fine_tune_type": "dora"}
+        FOLDER/adapter_config.json: lora_parameters.rank: it is not the 4 that model.embed_tokens.lora_a has
+        help: fetch the folder again, or set it as the adapter was trained
+
+        {"lora_parameters": {"rank": 4, "scale": 20.0}, "fine_tune_type": "ia3"}
+        FOLDER/adapter_config.json: fine_tune_type: "ia3" is neither lora, dora nor full
+        help: fetch the folder again, or set it as the adapter was trained
+
+        {}
+        FOLDER/adapter_config.json: r: it is not there
+        help: merge the adapter into the model by PEFT, and read the model
+
+        {"peft_type": "IA3"}
+        FOLDER/adapter_config.json: peft_type: it is "IA3", and only "LORA" is read
+        help: merge the adapter into the model by PEFT, and read the model
+
+        {"r": 4, "lora_alpha": "x"}
+        FOLDER/adapter_config.json: lora_alpha: it is "x"
+        help: merge the adapter into the model by PEFT, and read the model
+
+        {"r": 8, "lora_alpha": 6}
+        FOLDER/adapter_model.safetensors: base_model.model.q_proj.lora_A.weight: it is f32[4,24], where the configuration has a rank of 8
+        help: fetch the folder again
+
+        {"r": 4, "lora_alpha": 6, "alpha_pattern": {"q_.*": 3}}
+        FOLDER/adapter_config.json: alpha_pattern: "q_.*" is a regular expression, and only paths are read
+        help: merge the adapter into the model by PEFT, and read the model
+
+        {"r": 4, "lora_alpha": 6, "use_dora": true}
+        FOLDER/adapter_model.safetensors: base_model.model.q_proj.lora_magnitude_vector: it is not there, and it is a part of the adapter of q_proj
+        help: fetch the file again, or convert it from its source again
+
+    "#]].assert_eq(&text);
+}
