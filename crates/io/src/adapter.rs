@@ -66,13 +66,11 @@ pub(crate) fn base<'b>(
     module: &str,
 ) -> Result<(String, &'b Value)> {
     let name = format!("{module}.weight");
-    match base.get(&name) {
-        Some(value) => Ok((name, value)),
-        None => {
-            let help = "give the parameters of the model that the adapter was trained for, under their names in its checkpoint";
-            Err(tensors.wrong(Some(key), format!("the model has no {name}"), help))
-        }
+    if let Some(value) = base.get(&name) {
+        return Ok((name, value));
     }
+    let help = "give the parameters of the model that the adapter was trained for, under their names in its checkpoint";
+    Err(tensors.wrong(Some(key), format!("the model has no {name}"), help))
 }
 
 /// Whether a module is an embedding, by the names that they have: their factors are stored the other way round.

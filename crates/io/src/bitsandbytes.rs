@@ -5,6 +5,7 @@
 //! (`QuantState.as_dict(packed=True)` in `bitsandbytes/functional.py`). An 8-bit weight of a module is `weight`, `SCB` and
 //! `weight_format` (`Linear8bitLt._save_to_state_dict` in `bitsandbytes/nn/modules.py`).
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -205,7 +206,9 @@ fn check_map(rest: &mut Remaining<'_>, key: &str, what: &str, expected: &[f32]) 
     let found = floats(&map)?;
     let reason = if found.len() != expected.len() {
         format!("it has {} values, and {} are known", found.len(), expected.len())
-    } else if let Some(code) = (0..found.len()).find(|&code| found[code] != expected[code]) {
+    } else if let Some(code) =
+        (0..found.len()).find(|&code| found[code].partial_cmp(&expected[code]) != Some(Ordering::Equal))
+    {
         format!("it says that code {code} is {}, and it is read as {}", found[code], expected[code])
     } else {
         return Ok(());

@@ -235,7 +235,7 @@ fn write_string(text: &mut String, value: &str) {
             ' '..='~' => text.push(character),
             _ => {
                 for unit in character.encode_utf16(&mut [0; 2]) {
-                    text.push_str(&format!("\\u{unit:04x}"));
+                    text.extend(["\\u".to_owned(), format!("{unit:04x}")]);
                 }
             }
         }

@@ -147,7 +147,7 @@ fn of_shapes(tensors: &Tensors, module: &str, default: Mode) -> Result<Mode> {
     let last = |name: &str| Ok::<_, Error>(tensors.aval(name)?.shape.last().map_or(0, |&last| last as usize));
     let (words, groups) = (last(&weight)?, last(&scales)?);
     // The bits of a group, which are the same however long the rows are.
-    let bits = if groups == 0 { 0 } else { words * 32 / groups };
+    let bits = (words * 32).checked_div(groups).unwrap_or(0);
     let is_float = tensors.aval(&scales)?.dtype.is_float();
     let fits = |mode: &Mode| mode.bits() as usize * mode.group() == bits && matches!(mode, Mode::Affine(_)) == is_float;
     if fits(&default) {

@@ -130,7 +130,7 @@ impl Config {
     pub(super) fn dtype(&self) -> Dtype {
         let keys = [vec!["torch_dtype"], vec!["dtype"], vec![TEXT, "torch_dtype"], vec![TEXT, "dtype"]];
         let named = |key: &Vec<&str>| dtype_of_torch(self.at(key)?.text()?);
-        keys.iter().find_map(named).filter(|dtype| dtype.is_float()).unwrap_or(Dtype::Bfloat16)
+        keys.iter().find_map(named).filter(Dtype::is_float).unwrap_or(Dtype::Bfloat16)
     }
 
     /// The configuration for these parameters: as it is, if it says their formats.

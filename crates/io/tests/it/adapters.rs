@@ -159,6 +159,6 @@ fn an_adapter_goes_from_one_library_to_the_other() {
     let again = peft::read(&*scratch, &model).expect("reads");
     for (name, value) in adapted(&read) {
         let (value, again) = (value.dense().unwrap(), again[&name].dense().unwrap());
-        assert!(value.eq_values(&again).unwrap(), "{name}");
+        assert!(value.eq_values(again).unwrap(), "{name}");
     }
 }

@@ -20,7 +20,7 @@ fn a_parameter_that_has_the_format_keeps_its_codes_and_nothing_is_built() {
     let [row] = report.converted.as_slice() else { panic!("one parameter is named: {report}") };
     assert!(row.kept && row.error == 0.0 && row.nbytes == row.nbytes_before);
     let codes = |value: &Value| value.downcast::<tacit_arrays::Nf4Array>().expect("nf4").codes().clone();
-    assert!(codes(&read["up_proj.weight"]).eq_values(&codes(&made["up_proj.weight"])).unwrap());
+    assert!(codes(&read["up_proj.weight"]).eq_values(codes(&made["up_proj.weight"])).unwrap());
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_model_goes_from_one_library_to_the_other() {
     hugging_face::write(folder.join("model.safetensors"), &floats).expect("writes");
     let again = hugging_face::read(&*folder).expect("reads");
     for (name, value) in &floats {
-        assert!(value.dense().unwrap().eq_values(&again[name].dense().unwrap()).unwrap(), "{name}");
+        assert!(value.dense().unwrap().eq_values(again[name].dense().unwrap()).unwrap(), "{name}");
     }
 
     // From mlx-lm to bitsandbytes, and what that costs.

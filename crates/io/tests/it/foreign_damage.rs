@@ -7,27 +7,53 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Result;
-use tacit_io::{Metadata, Tensors, bitsandbytes, hugging_face, mlx_adapter, mlx_lm, peft, write};
+use tacit_io::{Tensors, bitsandbytes, hugging_face, mlx_adapter, mlx_lm, peft, write};
 use tacit_nn::Parameters;
 
 use crate::golden::golden;
 use crate::scratch::Scratch;
 
-type Arrays = BTreeMap<String, Array>;
+/// What is done to a checkpoint: a name in words, and tensors that are gone or are others.
+type Damage = (&'static str, Vec<(String, Option<Array>)>);
 
-/// The message of a reader for a copy of a golden file whose tensors were changed.
-fn message(
-    folder: &Scratch,
-    file: &Path,
-    change: impl FnOnce(&mut Arrays),
-    read: impl FnOnce() -> Result<Parameters>,
-) -> String {
-    let tensors = Tensors::open(file).expect("opens");
-    let mut arrays: Arrays = tensors.names().map(|name| (name.to_owned(), tensors.get(name).unwrap())).collect();
-    let metadata: Metadata = tensors.metadata().clone();
-    change(&mut arrays);
-    write(file, arrays.into_iter().collect(), &metadata).expect("writes");
-    folder.message(&read().expect_err("refused"))
+fn gone(name: &str) -> (String, Option<Array>) {
+    (name.to_owned(), None)
+}
+
+fn is(name: &str, array: Array) -> (String, Option<Array>) {
+    (name.to_owned(), Some(array))
+}
+
+fn zeros(dtype: Dtype, shape: &[i32]) -> Array {
+    ops::zeros_dtype(shape, dtype).expect("zeros")
+}
+
+fn bytes(text: &str) -> Array {
+    Array::from_slice(text.as_bytes(), &[text.len() as i32])
+}
+
+/// What a reader says of each damage to a file of a golden folder, one below the other.
+fn table(golden: &str, file: &str, damages: Vec<Damage>, read: impl Fn(&Path) -> Result<Parameters>) -> String {
+    let mut text = String::new();
+    for (what, damage) in damages {
+        let folder = copied(golden);
+        // It would have to say the same tensors.
+        let _ = fs::remove_file(folder.join("model.safetensors.index.json"));
+        let path = folder.join(file);
+        let tensors = Tensors::open(&path).expect("opens");
+        let mut arrays: BTreeMap<String, Array> =
+            tensors.names().map(|name| (name.to_owned(), tensors.get(name).expect("is there"))).collect();
+        for (name, array) in damage {
+            match array {
+                Some(array) => drop(arrays.insert(name, array)),
+                None => assert!(arrays.remove(&name).is_some(), "{name} is there"),
+            }
+        }
+        write(&path, arrays.into_iter().collect(), tensors.metadata()).expect("writes");
+        let error = read(&path).expect_err("refused");
+        writeln!(text, "{what}:\n{}\n", folder.message(&error)).expect("writes");
+    }
+    text
 }
 
 /// A folder with a copy of each file of a golden one.
@@ -40,71 +66,41 @@ fn copied(name: &str) -> Scratch {
     folder
 }
 
-fn bytes(text: &str) -> Array {
-    Array::from_slice(text.as_bytes(), &[text.len() as i32])
-}
-
-const K: &str = "model.layers.0.self_attn.k_proj.weight";
-const Q: &str = "model.layers.0.self_attn.q_proj.weight";
-
-type Change = (&'static str, fn(&mut Arrays));
-
-/// What a reader says of each damage, one below the other.
-fn table(changes: &[Change], message: impl Fn(fn(&mut Arrays)) -> String) -> String {
-    let mut text = String::new();
-    for (what, change) in changes {
-        writeln!(text, "{what}:\n{}\n", message(*change)).expect("writes");
-    }
-    text
-}
-
-fn state(arrays: &mut Arrays, text: &str) {
-    arrays.insert(format!("{Q}.quant_state.bitsandbytes__nf4"), bytes(text));
+/// The folder of a file.
+fn of(file: &Path) -> &Path {
+    file.parent().expect("a folder")
 }
 
 #[test]
 fn four_bit_parameters_of_bitsandbytes() {
-    let changes: [Change; 18] = [
-        ("absmax gone", |a| drop(a.remove(&format!("{Q}.absmax")))),
-        ("codes gone", |a| drop(a.remove(Q))),
-        ("quant map gone", |a| drop(a.remove(&format!("{Q}.quant_map")))),
-        ("nested absmax gone", |a| drop(a.remove(&format!("{K}.nested_absmax")))),
-        ("state gone", |a| drop(a.remove(&format!("{K}.quant_state.bitsandbytes__nf4")))),
-        ("two states", |a| drop(a.insert(format!("{Q}.quant_state.bitsandbytes__fp4"), bytes("{}")))),
-        ("unknown type", |a| {
-            a.remove(&format!("{Q}.quant_state.bitsandbytes__nf4"));
-            a.insert(format!("{Q}.quant_state.bitsandbytes__nf5"), bytes("{}"));
-        }),
-        ("codes short", |a| drop(a.insert(Q.to_owned(), ops::zeros::<u8>(&[767, 1]).unwrap()))),
-        ("absmax short", |a| drop(a.insert(format!("{Q}.absmax"), ops::zeros::<f32>(&[23]).unwrap()))),
-        ("absmax of another dtype", |a| drop(a.insert(format!("{Q}.absmax"), ops::zeros::<i32>(&[24]).unwrap()))),
-        ("another quant map", |a| drop(a.insert(format!("{Q}.quant_map"), ops::zeros::<f32>(&[16]).unwrap()))),
-        ("another nested map", |a| drop(a.insert(format!("{K}.nested_quant_map"), ops::zeros::<f32>(&[255]).unwrap()))),
-        ("no JSON", |a| state(a, "{\"quant_type\": \"nf4\"")),
-        ("no UTF-8", |a| {
-            drop(a.insert(format!("{Q}.quant_state.bitsandbytes__nf4"), Array::from_slice(&[255u8], &[1])))
-        }),
-        ("another type in the state", |a| {
-            state(a, r#"{"quant_type": "fp4", "blocksize": 64, "dtype": "bfloat16", "shape": [24, 64]}"#)
-        }),
-        ("a block that is none", |a| {
-            state(a, r#"{"quant_type": "nf4", "blocksize": 65, "dtype": "bfloat16", "shape": [24, 64]}"#)
-        }),
-        ("a shape beyond all bounds", |a| {
-            state(
-                a,
-                r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [2147483647, 2147483647, 2147483647]}"#,
-            )
-        }),
-        ("an unknown dtype", |a| {
-            state(a, r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "float4", "shape": [24, 64]}"#)
-        }),
+    let [k, q] = ["k", "q"].map(|layer| move |end: &str| format!("model.layers.0.self_attn.{layer}_proj.weight{end}"));
+    let state = q(".quant_state.bitsandbytes__nf4");
+    let says = |text: &str| vec![is(&state, bytes(text))];
+    let damages = vec![
+        ("absmax gone", vec![gone(&q(".absmax"))]),
+        ("codes gone", vec![gone(&q(""))]),
+        ("quant map gone", vec![gone(&q(".quant_map"))]),
+        ("nested absmax gone", vec![gone(&k(".nested_absmax"))]),
+        ("state gone", vec![gone(&k(".quant_state.bitsandbytes__nf4"))]),
+        ("two states", vec![is(&q(".quant_state.bitsandbytes__fp4"), bytes("{}"))]),
+        ("an unknown type", vec![gone(&state), is(&q(".quant_state.bitsandbytes__nf5"), bytes("{}"))]),
+        ("codes short", vec![is(&q(""), zeros(Dtype::Uint8, &[767, 1]))]),
+        ("absmax short", vec![is(&q(".absmax"), zeros(Dtype::Float32, &[23]))]),
+        ("absmax of another dtype", vec![is(&q(".absmax"), zeros(Dtype::Int32, &[24]))]),
+        ("another quant map", vec![is(&q(".quant_map"), zeros(Dtype::Float32, &[16]))]),
+        ("another nested map", vec![is(&k(".nested_quant_map"), zeros(Dtype::Float32, &[255]))]),
+        ("no JSON", says(r#"{"quant_type": "nf4""#)),
+        ("no UTF-8", vec![is(&state, Array::from_slice(&[255_u8], &[1]))]),
+        ("another type", says(r#"{"quant_type": "fp4", "blocksize": 64, "dtype": "bfloat16", "shape": [24, 64]}"#)),
+        ("no block", says(r#"{"quant_type": "nf4", "blocksize": 65, "dtype": "bfloat16", "shape": [24, 64]}"#)),
+        ("no dtype", says(r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "float4", "shape": [24, 64]}"#)),
+        ("no extent", says(r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "float16", "shape": [-24, 64]}"#)),
+        (
+            "too large",
+            says(r#"{"quant_type": "nf4", "blocksize": 64, "dtype": "float16", "shape": [2147483647, 2147483647]}"#),
+        ),
     ];
-    let text = table(&changes, |change| {
-        let folder = copied("bitsandbytes");
-        let file = folder.join("4bit.safetensors");
-        message(&folder, &file, change, || bitsandbytes::read(&file))
-    });
+    let text = table("bitsandbytes", "4bit.safetensors", damages, |file| bitsandbytes::read(file));
     expect_test::expect![[r#"
         absmax gone:
         FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.absmax: it is not there, and it is a part of the nf4:64 parameter model.layers.0.self_attn.q_proj.weight
@@ -127,12 +123,12 @@ fn four_bit_parameters_of_bitsandbytes() {
         help: fetch the file again, or save it again by bitsandbytes
 
         two states:
-        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__fp4: the state cannot be read: it has no "quant_type"
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight: it has more than one state: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__fp4, model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4
         help: fetch the file again, or save it again by bitsandbytes
 
-        unknown type:
-        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf5: model.layers.0.self_attn.q_proj.weight has another state beside it
-        help: fetch the file again, or save it again by bitsandbytes
+        an unknown type:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf5: its 4-bit type is not known
+        help: quantize to nf4 or fp4
 
         codes short:
         FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight: it is u8[767,1], which has 767 bytes of codes, and its state asks for 768
@@ -162,20 +158,24 @@ fn four_bit_parameters_of_bitsandbytes() {
         FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: invalid utf-8 sequence of 1 bytes from index 0
         help: fetch the file again, or save it again by bitsandbytes
 
-        another type in the state:
+        another type:
         FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: quant_type is "fp4"
         help: fetch the file again, or save it again by bitsandbytes
 
-        a block that is none:
+        no block:
         FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight: the nf4 block size 65 is not a power of two from 32 to 4096
         help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
 
-        a shape beyond all bounds:
-        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: shape is [2147483647, 2147483647, 2147483647]
+        no dtype:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: dtype is "float4"
         help: fetch the file again, or save it again by bitsandbytes
 
-        an unknown dtype:
-        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: dtype is "float4"
+        no extent:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4: the state cannot be read: shape is [-24, 64]
+        help: fetch the file again, or save it again by bitsandbytes
+
+        too large:
+        FOLDER/4bit.safetensors: model.layers.0.self_attn.q_proj.weight: it is u8[768,1], which has 768 bytes of codes, and its state asks for 2305843007066210305
         help: fetch the file again, or save it again by bitsandbytes
 
     "#]].assert_eq(&text);
@@ -183,20 +183,14 @@ fn four_bit_parameters_of_bitsandbytes() {
 
 #[test]
 fn eight_bit_parameters_of_bitsandbytes() {
-    const MODULE: &str = "model.layers.0.mlp.down_proj";
-    let changes: [Change; 4] = [
-        ("codes gone", |a| drop(a.remove(&format!("{MODULE}.weight")))),
-        ("scales short", |a| drop(a.insert(format!("{MODULE}.SCB"), ops::zeros::<f32>(&[15]).unwrap()))),
-        ("codes of another dtype", |a| {
-            drop(a.insert(format!("{MODULE}.weight"), ops::zeros::<u8>(&[16, 48]).unwrap()))
-        }),
-        ("codes by columns", |a| drop(a.insert(format!("{MODULE}.weight_format"), Array::from_slice(&[1u8], &[])))),
+    let down = |end: &str| format!("model.layers.0.mlp.down_proj.{end}");
+    let damages = vec![
+        ("codes gone", vec![gone(&down("weight"))]),
+        ("scales short", vec![is(&down("SCB"), zeros(Dtype::Float32, &[15]))]),
+        ("codes of another dtype", vec![is(&down("weight"), zeros(Dtype::Uint8, &[16, 48]))]),
+        ("codes by columns", vec![is(&down("weight_format"), Array::from_slice(&[1_u8], &[]))]),
     ];
-    let text = table(&changes, |change| {
-        let folder = copied("bitsandbytes");
-        let file = folder.join("int8.safetensors");
-        message(&folder, &file, change, || bitsandbytes::read(&file))
-    });
+    let text = table("bitsandbytes", "int8.safetensors", damages, |file| bitsandbytes::read(file));
     expect_test::expect![[r#"
         codes gone:
         FOLDER/int8.safetensors: model.layers.0.mlp.down_proj.weight: it is not there, and it is a part of the 8-bit parameter model.layers.0.mlp.down_proj.weight
@@ -219,34 +213,23 @@ fn eight_bit_parameters_of_bitsandbytes() {
 
 #[test]
 fn folders_of_mlx_lm() {
-    const MODULE: &str = "model.layers.0.self_attn.q_proj";
-    let changes: [Change; 7] = [
-        ("scales gone", |a| drop(a.remove(&format!("{MODULE}.scales")))),
-        ("scales of a module with an entry gone", |a| drop(a.remove("lm_head.scales"))),
-        ("biases gone", |a| drop(a.remove(&format!("{MODULE}.biases")))),
-        ("biases of a mode without", |a| {
-            drop(a.insert("model.layers.0.self_attn.k_proj.biases".to_owned(), ops::zeros::<u8>(&[16, 1]).unwrap()))
-        }),
-        ("scales of more groups", |a| {
-            drop(a.insert(format!("{MODULE}.scales"), ops::zeros_dtype(&[32, 5], Dtype::Bfloat16).unwrap()))
-        }),
-        ("scales of more rows", |a| {
-            drop(a.insert(format!("{MODULE}.scales"), ops::zeros_dtype(&[33, 1], Dtype::Bfloat16).unwrap()))
-        }),
-        ("scales of a module that is not quantized", |a| {
-            a.insert(
-                "model.layers.0.self_attn.o_proj.scales".to_owned(),
-                ops::zeros_dtype(&[32, 1], Dtype::Bfloat16).unwrap(),
-            );
-            a.insert("model.layers.0.self_attn.o_proj.weight".to_owned(), ops::zeros::<u32>(&[32, 4]).unwrap());
-        }),
+    let [k, o, q] =
+        ["k", "o", "q"].map(|layer| move |end: &str| format!("model.layers.0.self_attn.{layer}_proj.{end}"));
+    let scales = |shape| zeros(Dtype::Bfloat16, shape);
+    let damages = vec![
+        ("scales gone", vec![gone(&q("scales"))]),
+        ("scales of a module with an entry gone", vec![gone("lm_head.scales")]),
+        ("biases gone", vec![gone(&q("biases"))]),
+        ("biases of a mode without", vec![is(&k("biases"), zeros(Dtype::Uint8, &[16, 1]))]),
+        ("scales of more groups", vec![is(&q("scales"), scales(&[32, 5]))]),
+        ("scales of more rows", vec![is(&q("scales"), scales(&[33, 1]))]),
+        ("codes of more words", vec![is(&q("weight"), zeros(Dtype::Uint32, &[32, 8]))]),
+        (
+            "scales of a module that is not quantized",
+            vec![is(&o("scales"), scales(&[32, 1])), is(&o("weight"), zeros(Dtype::Uint32, &[32, 4]))],
+        ),
     ];
-    let text = table(&changes, |change| {
-        let folder = copied("mlx_lm/mixed");
-        // An index would have to say the same tensors.
-        fs::remove_file(folder.join("model.safetensors.index.json")).expect("is there");
-        message(&folder, &folder.join("model.safetensors"), change, || mlx_lm::read(&*folder))
-    });
+    let text = table("mlx_lm/mixed", "model.safetensors", damages, |file| mlx_lm::read(of(file)));
     expect_test::expect![[r#"
         scales gone:
         FOLDER/model.safetensors: model.layers.0.self_attn.q_proj.weight: it is codes, and there is no model.layers.0.self_attn.q_proj.scales
@@ -265,12 +248,16 @@ fn folders_of_mlx_lm() {
         help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
 
         scales of more groups:
-        FOLDER/model.safetensors: model.layers.0.self_attn.q_proj.scales: a group of model.layers.0.self_attn.q_proj has 25 bits and scales of bf16[32,5], which no mode of MLX's has with groups of 32
-        help: fetch the configuration and the tensors again, together, or convert the model again
+        FOLDER/model.safetensors: model.layers.0.self_attn.q_proj.scales: its groups have 25 bits, as no mode of MLX's has, and the default is affine:4:32
+        help: give model.layers.0.self_attn.q_proj an entry of its own in the configuration
 
         scales of more rows:
         FOLDER/model.safetensors: model.layers.0.self_attn.q_proj.weight: scales is bf16[33,1], where affine:4:32 of bf16[32,32] has bf16[32,1]
         help: the file is not of this format, or is damaged: fetch it again, or read it as what it is
+
+        codes of more words:
+        FOLDER/model.safetensors: model.layers.0.self_attn.q_proj.scales: its groups have 256 bits, as affine:8:32 and affine:4:64 and affine:2:128 have, and the default is affine:4:32
+        help: give model.layers.0.self_attn.q_proj an entry of its own in the configuration
 
         scales of a module that is not quantized:
         FOLDER/model.safetensors: model.layers.0.self_attn.o_proj.scales: the configuration says that it is not quantized
@@ -355,8 +342,8 @@ fn configurations_of_mlx_lm() {
         help: fetch the configuration and the tensors again, together, or convert the model again
 
         {"quantization": {"group_size": 128, "bits": 4}}
-        FOLDER/model.safetensors: lm_head.scales: a group of lm_head has 128 bits and scales of bf16[16,1], which no mode of MLX's has with groups of 128
-        help: fetch the configuration and the tensors again, together, or convert the model again
+        FOLDER/model.safetensors: lm_head.scales: its groups have 128 bits, as affine:4:32 and affine:2:64 have, and the default is affine:4:128
+        help: give lm_head an entry of its own in the configuration
 
         {"quantization_config": {"quant_method": "gptq", "bits": 4}}
         FOLDER/config.json: quantization_config: it is quantized by "gptq", which is no mode of MLX's
@@ -370,21 +357,16 @@ fn configurations_of_mlx_lm() {
 #[test]
 fn adapters_of_mlx_lm_and_peft() {
     let model = hugging_face::read(golden("mlx_lm/shards")).expect("reads");
-    let changes: [Change; 5] = [
-        ("b gone", |a| drop(a.remove("model.layers.0.self_attn.q_proj.lora_b"))),
-        ("m gone", |a| drop(a.remove("model.layers.0.self_attn.q_proj.m"))),
-        ("another rank", |a| {
-            a.insert("model.layers.0.self_attn.q_proj.lora_a".to_owned(), ops::zeros::<f32>(&[32, 3]).unwrap());
-        }),
-        ("no such module", |a| {
-            a.insert("model.layers.1.self_attn.q_proj.lora_a".to_owned(), ops::zeros::<f32>(&[32, 4]).unwrap());
-        }),
-        ("no adapter", |a| drop(a.insert("model.norm.weight".to_owned(), ops::zeros::<f32>(&[32]).unwrap()))),
+    let q = |end: &str| format!("model.layers.0.self_attn.q_proj.{end}");
+    let damages = vec![
+        ("b gone", vec![gone(&q("lora_b"))]),
+        ("m gone", vec![gone(&q("m"))]),
+        ("another rank", vec![is(&q("lora_a"), zeros(Dtype::Float32, &[32, 3]))]),
+        ("no such module", vec![is("model.layers.1.mlp.up_proj.lora_a", zeros(Dtype::Float32, &[32, 4]))]),
+        ("no adapter", vec![is("model.norm.weight", zeros(Dtype::Float32, &[32]))]),
     ];
-    let mut text = table(&changes, |change| {
-        let folder = copied("mlx_lm/adapters/dora");
-        message(&folder, &folder.join("adapters.safetensors"), change, || mlx_adapter::read(&*folder, &model))
-    });
+    let read = |file: &Path| mlx_adapter::read(of(file), &model);
+    let mut text = table("mlx_lm/adapters/dora", "adapters.safetensors", damages, read);
     for config in [
         "{}",
         r#"{"lora_parameters": {"rank": 4, "alpha": 16}}"#,
@@ -424,7 +406,7 @@ fn adapters_of_mlx_lm_and_peft() {
         help: an adapter has [in, r] and [r, out] over [out, in]
 
         no such module:
-        FOLDER/adapters.safetensors: model.layers.1.self_attn.q_proj.lora_a: the model has no model.layers.1.self_attn.q_proj.weight
+        FOLDER/adapters.safetensors: model.layers.1.mlp.up_proj.lora_a: the model has no model.layers.1.mlp.up_proj.weight
         help: give the parameters of the model that the adapter was trained for, under their names in its checkpoint
 
         no adapter:
