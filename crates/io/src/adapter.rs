@@ -23,6 +23,8 @@ impl Change {
     /// The matrix with this change.
     pub(crate) fn over(self, base: &Value) -> Result<Value> {
         let Self { a, b, scale, magnitude } = self;
+        // Views of the file, which may go to another thread once they are evaluated.
+        mlx_rs::transforms::eval([&a, &b])?;
         let alpha = scale * rank(&a);
         Ok(match magnitude {
             None => Lora::new(base, a, b, alpha)?.into(),

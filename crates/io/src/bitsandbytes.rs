@@ -197,7 +197,10 @@ fn codes_of(rest: &Remaining<'_>, stem: &str, stored: &Array, bytes: usize) -> R
             format!("it is {found}, which has {} bytes of codes, and its state asks for {padded}", codes.size());
         return Err(rest.tensors.wrong(Some(stem), reason, WRITE_AGAIN));
     }
-    Ok(if padded == bytes { codes } else { ops::split_at_indices(&codes, &[bytes as i32], 0)?.swap_remove(0) })
+    let codes = if padded == bytes { codes } else { ops::split_at_indices(&codes, &[bytes as i32], 0)?.swap_remove(0) };
+    // A view of the file, which may go to another thread once it is evaluated.
+    codes.eval()?;
+    Ok(codes)
 }
 
 /// Checks that the values of the codes are those that Tacit reads them as.

@@ -31,7 +31,7 @@ use crate::{Metadata, Tensors, write_sharded};
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
     for name in tensors.names() {
-        if let Some((_, reader)) = QUANTIZED.iter().find(|(part, _)| name.contains(part)) {
+        if let Some(reader) = reader_of(&tensors, name) {
             let reason = "the checkpoint is quantized, and this is a part of its format";
             return Err(tensors.wrong(Some(name), reason, format!("read it by {reader}")));
         }
@@ -59,11 +59,22 @@ pub fn write(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
 }
 
 /// Parts of names that only quantized checkpoints have, and what reads those.
-const QUANTIZED: [(&str, &str); 3] = [
+const QUANTIZED: [(&str, &str); 4] = [
     (".quant_state.bitsandbytes__", "`bitsandbytes::read`"),
     (".SCB", "`bitsandbytes::read`"),
     (".qweight", "the reader of GPTQ or AWQ"),
+    ("_weight_qdata", "the reader of torchao"),
 ];
+
+/// What reads a tensor that is a part of a quantized parameter.
+fn reader_of(tensors: &Tensors, name: &str) -> Option<&'static str> {
+    let mlx = || {
+        let weight = format!("{}.weight", name.strip_suffix(".scales")?);
+        let codes = tensors.contains(&weight) && tensors.aval(&weight).is_ok_and(|aval| aval.dtype == Dtype::Uint32);
+        codes.then_some("`mlx_lm::read`")
+    };
+    QUANTIZED.iter().find(|(part, _)| name.contains(part)).map(|(_, reader)| *reader).or_else(mlx)
+}
 
 /// The largest file that Hugging Face's libraries write by themselves.
 const SHARD: usize = 5_000_000_000;

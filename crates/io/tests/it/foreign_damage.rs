@@ -455,3 +455,42 @@ fn adapters_of_mlx_lm_and_peft() {
 
     "#]].assert_eq(&text);
 }
+
+/// What a reader makes of a golden folder with some bytes of a file changed: an error or parameters, and never a panic.
+fn flipped(
+    golden: &str,
+    file: &str,
+    flips: &[(proptest::sample::Index, u8)],
+    read: impl Fn(&Path) -> Result<Parameters>,
+) {
+    let folder = copied(golden);
+    let path = folder.join(file);
+    let mut bytes = fs::read(&path).expect("reads");
+    for (at, to) in flips {
+        let at = at.index(bytes.len());
+        bytes[at] = *to;
+    }
+    fs::write(&path, bytes).expect("writes");
+    if let Ok(parameters) = read(&path) {
+        for value in parameters.values() {
+            // Codes and scales are any bits now; what they stand for need not be finite, and is computed.
+            let _ = value.dense().and_then(|array| Ok(array.eval()?));
+        }
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { failure_persistence: None, ..proptest::test_runner::Config::with_cases(16) })]
+
+    #[test]
+    fn no_change_of_bytes_makes_a_reader_panic(
+        flips in proptest::collection::vec(proptest::prelude::any::<(proptest::sample::Index, u8)>(), 1..4),
+    ) {
+        let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
+        flipped("bitsandbytes", "4bit.safetensors", &flips, |file| bitsandbytes::read(file));
+        flipped("bitsandbytes", "int8.safetensors", &flips, |file| bitsandbytes::read(file));
+        flipped("mlx_lm/mixed", "model.safetensors", &flips, |file| mlx_lm::read(of(file)));
+        flipped("mlx_lm/mixed", "config.json", &flips, |file| mlx_lm::read(of(file)));
+        flipped("peft/dora", "adapter_config.json", &flips, |file| peft::read(of(file), &model));
+    }
+}
