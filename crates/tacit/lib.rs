@@ -41,6 +41,7 @@ pub mod register {
 pub mod prelude {
     pub use crate::arrays::{AffineArray, Nf4Array};
     pub use crate::format::{Affine, Nf4};
+    pub use crate::io::ModelFile;
     pub use crate::nn::{Model, Only, Parameters, Rules, Trainable, quantized, straight_through, with_parameters};
     pub use crate::{
         Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Value, explain, handler,

@@ -1,12 +1,13 @@
 //! What all adapters have in common: a frozen base, and a change of it that is trained.
 
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::{ImplicitArray, Result, Value, implicit};
+use tacit_core::{Error, ImplicitArray, Result, Value, implicit};
 
 use crate::kernel::Summands;
 use crate::linear::{Linear, dense_side};
 use crate::packed::Packed;
 use crate::ste::valued;
+use crate::structural::stopped;
 
 /// The family of adapters: matrices that are a frozen base and what is trained beside it, such as
 /// [`Lora`](crate::Lora).
@@ -128,8 +129,10 @@ impl Side {
 pub(crate) fn straight_through(side: Side, x: &Value, stored: &Value, adapter: &dyn Adapter) -> Result<Value> {
     let x = dense_side(x)?;
     let made = implicit((x, stored), |(x, w)| side.of(&x, &w))?.dense()?;
-    let changed = adapter.change(side, &stop_gradient(x)?)?.as_dtype(made.dtype())?;
-    // Only its derivative is used: that of the product for `x`, and that of the change for what is trained.
+    let still = stopped(&of(adapter))?;
+    let still = still.family::<dyn Adapter>().ok_or_else(|| Error::decline("the adapter is none without gradients"))?;
+    // The difference is zero. Its derivative is that of the change: for what is trained, and in the derivative for `x`.
+    let changed = adapter.change(side, x)?.subtract(still.change(side, x)?)?.as_dtype(made.dtype())?;
     valued(&made.add(changed)?, &made)
 }
 

@@ -39,6 +39,10 @@ impl Pending {
             // Between opening and locking, another writer may have put this very file in its place.
             if is(&file, &beside) {
                 file.set_len(0).map_err(failed)?;
+                // What only its owner may read stays so.
+                if let Ok(old) = fs::metadata(place) {
+                    file.set_permissions(old.permissions()).map_err(failed)?;
+                }
                 return Ok(Self { file, beside, place: place.to_owned() });
             }
         }
@@ -86,4 +90,37 @@ fn is(file: &File, path: &Path) -> bool {
 
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     file.metadata().ok().map(id) == fs::symlink_metadata(path).ok().map(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn one_writer_at_a_time_and_what_a_dead_one_left_is_written_over() {
+        let folder = std::env::temp_dir().join(format!("tacit-atomic-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("makes a folder");
+        let place = folder.join("file");
+        fs::write(&place, "old").expect("writes");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).expect("is ours");
+        fs::write(folder.join(".file.partial"), "left by one that was killed").expect("writes");
+        let mut first = Pending::create(&place).expect("nobody writes");
+        first.write_all(b"new").expect("writes");
+        let second = Pending::create(&place).err().expect("somebody writes").to_string();
+        expect![[r"
+            FILE: it is being written already
+            help: let the other save come to its end, or save to another place"]]
+        .assert_eq(&second.replace(&format!("{}", place.display()), "FILE"));
+        assert_eq!(fs::read(&place).expect("reads"), b"old");
+        first.commit().expect("takes its place");
+        assert_eq!(fs::read(&place).expect("reads"), b"new");
+        assert_eq!(fs::metadata(&place).expect("is there").permissions().mode() & 0o777, 0o600);
+        drop(Pending::create(&place).expect("nobody writes"));
+        assert_eq!(fs::read_dir(&folder).expect("reads").count(), 1, "nothing is left beside it");
+        fs::remove_dir_all(&folder).expect("removes");
+    }
 }

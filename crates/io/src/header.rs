@@ -66,10 +66,10 @@ pub(crate) fn header(file: &Path, bytes: &[u8]) -> Result<Header> {
     let mut tensors = Vec::with_capacity(named.len());
     for (name, entry) in named {
         let stored = entry.stored(LENGTH + length, elements.len());
-        let stored = stored.map_err(|reason| Error::checkpoint(file, Some(&name), reason, HELP))?;
+        let stored = stored.map_err(|(reason, help)| Error::checkpoint(file, Some(&name), reason, help))?;
         tensors.push((name, stored));
     }
-    tensors.sort_by(|(_, a), (_, b)| (a.bytes.start, a.bytes.end).cmp(&(b.bytes.start, b.bytes.end)));
+    tensors.sort_by_key(|(_, stored)| (stored.bytes.start, stored.bytes.end));
     let mut end = LENGTH + length;
     for (name, stored) in &tensors {
         let start = stored.bytes.start;
@@ -94,20 +94,23 @@ struct Entry {
 }
 
 impl Entry {
-    /// Checks the entry by itself. The elements begin at byte `start` of the file and are `available` bytes.
-    fn stored(self, start: usize, available: usize) -> Result<Stored, String> {
+    /// Checks the entry by itself. The elements begin at byte `start` of the file and are `available` bytes. An error is a
+    /// reason with what to do.
+    fn stored(self, start: usize, available: usize) -> Result<Stored, (String, &'static str)> {
+        const BEYOND: &str = "MLX cannot hold it: convert the file with the program that wrote it";
         let Self { dtype, shape, data_offsets: (from, to) } = self;
-        let read = dtype_of_stored(&dtype).ok_or_else(|| format!("MLX has no dtype {dtype:?}; it has {}", known()))?;
+        let read = dtype_of_stored(&dtype);
+        let read = read.ok_or_else(|| (format!("{dtype:?} is no dtype of MLX's, which are {}", known()), BEYOND))?;
         let extent =
-            |&extent: &u64| i32::try_from(extent).map_err(|_| format!("an extent of {extent} is beyond MLX's"));
+            |extent: &u64| i32::try_from(*extent).map_err(|_| (format!("its extent {extent} is too large"), BEYOND));
         let aval = Aval { shape: shape.iter().map(extent).collect::<Result<_, _>>()?, dtype: read };
-        let bytes = aval.checked_nbytes().ok_or_else(|| format!("{aval} has more bytes than a number can say"))?;
+        let bytes = aval.checked_nbytes().ok_or_else(|| (format!("{aval} is more than memory can hold"), BEYOND))?;
         let within = |at: u64| usize::try_from(at).ok().filter(|&at| at <= available);
         let (Some(from), Some(to)) = (within(from), within(to)) else {
-            return Err(format!("its bytes are to be {from}..{to}, and there are {available}"));
+            return Err((format!("its bytes are to be {from}..{to}, and there are {available}"), HELP));
         };
         if to.checked_sub(from) != Some(bytes) {
-            return Err(format!("{aval} has {bytes} bytes, and these are to be {from}..{to}"));
+            return Err((format!("{aval} has {bytes} bytes, and these are to be {from}..{to}"), HELP));
         }
         Ok(Stored { dtype, aval, bytes: start + from..start + to })
     }

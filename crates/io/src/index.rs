@@ -20,7 +20,7 @@ pub(crate) struct Files {
     /// The file or the index that was opened.
     pub(crate) path: PathBuf,
     /// The files with tensors.
-    pub(crate) files: Vec<PathBuf>,
+    pub(crate) parts: Vec<PathBuf>,
     /// The file of each tensor, as an index says.
     pub(crate) index: Option<BTreeMap<String, PathBuf>>,
     /// What the index says besides, in words.
@@ -45,7 +45,7 @@ impl Files {
         if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(INDEX)) {
             return Self::of_index(path);
         }
-        Ok(Self { path: path.to_owned(), files: vec![path.to_owned()], index: None, metadata: BTreeMap::new() })
+        Ok(Self { path: path.to_owned(), parts: vec![path.to_owned()], index: None, metadata: BTreeMap::new() })
     }
 
     fn of_index(path: &Path) -> Result<Self> {
@@ -70,7 +70,7 @@ impl Files {
         let metadata = index.metadata.map(|metadata| metadata.0).unwrap_or_default();
         Ok(Self {
             path: path.to_owned(),
-            files: known.into_values().collect(),
+            parts: known.into_values().collect(),
             index: Some(of),
             metadata: metadata.into_iter().map(|(key, value)| (key, text(value))).collect(),
         })
@@ -116,14 +116,13 @@ fn in_folder(folder: &Path) -> Result<PathBuf> {
         ([], [file]) => Some(file.as_str()),
         _ => None,
     });
-    name.map(|name| folder.join(name)).ok_or_else(|| match (&*files, &*indexes) {
-        ([], []) => {
-            Error::checkpoint(folder, None, "no file of the folder ends in .safetensors", "open another folder")
-        }
-        _ => {
-            let found: Vec<&str> = indexes.iter().chain(&files).map(|name| name.as_str()).collect();
-            let reason = format!("the folder has {}, and none of them is its model", found.join(", "));
-            Error::checkpoint(folder, None, reason, "open one of them")
-        }
+    name.map(|name| folder.join(name)).ok_or_else(|| {
+        let found: Vec<&str> = indexes.iter().chain(&files).map(|name| name.as_str()).collect();
+        let (reason, help) = if found.is_empty() {
+            ("no file of the folder ends in .safetensors".to_owned(), "open another folder")
+        } else {
+            (format!("the folder has {}, and none of them is its model", found.join(", ")), "open one of them")
+        };
+        Error::checkpoint(folder, None, reason, help)
     })
 }

@@ -37,7 +37,7 @@ use crate::index::Files;
 pub struct Tensors {
     path: PathBuf,
     files: Vec<(PathBuf, MappedFile)>,
-    tensors: BTreeMap<String, Place>,
+    places: BTreeMap<String, Place>,
     metadata: BTreeMap<String, String>,
 }
 
@@ -61,12 +61,12 @@ impl Tensors {
     /// overlap, leave a gap or are not in the file; an index that names a file outside its folder, a tensor that its file
     /// has not, or not a tensor that one has.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let Files { path, files, index, metadata } = Files::find(path.as_ref())?;
-        let mut this = Self { path, files: Vec::new(), tensors: BTreeMap::new(), metadata };
-        for file in files {
+        let Files { path, parts, index, metadata } = Files::find(path.as_ref())?;
+        let mut this = Self { path, files: Vec::new(), places: BTreeMap::new(), metadata };
+        for file in parts {
             this.add(file, index.as_ref())?;
         }
-        let absent = index.iter().flatten().find(|(key, _)| !this.tensors.contains_key(*key));
+        let absent = index.iter().flatten().find(|(key, _)| !this.places.contains_key(*key));
         if let Some((key, file)) = absent {
             let reason = format!("the index {} names it, and it is not there", this.path.display());
             return Err(Error::checkpoint(file, Some(key), reason, "fetch the index and its files again, together"));
@@ -88,7 +88,7 @@ impl Tensors {
                     "fetch the index and its files again, together",
                 ));
             }
-            self.tensors.insert(name, Place { file: self.files.len(), stored });
+            self.places.insert(name, Place { file: self.files.len(), stored });
         }
         for (key, value) in header.metadata {
             self.metadata.entry(key).or_insert(value);
@@ -111,13 +111,13 @@ impl Tensors {
 
     /// The names in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.keys().map(String::as_str)
+        self.places.keys().map(String::as_str)
     }
 
     /// Whether there is a tensor of this name.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.places.contains_key(name)
     }
 
     /// The shape, and the dtype that the elements are read as.
@@ -179,20 +179,20 @@ impl Tensors {
 
     /// The error that something is wrong with what is read, or with one tensor of it; names the file.
     pub fn wrong(&self, name: Option<&str>, reason: impl Into<String>, help: impl Into<String>) -> Error {
-        let place = name.and_then(|name| self.tensors.get(name));
+        let place = name.and_then(|name| self.places.get(name));
         let file = place.map_or(&self.path, |place| &self.files[place.file].0);
         Error::checkpoint(file, name, reason, help)
     }
 
     fn place(&self, name: &str) -> Result<&Place> {
-        self.tensors.get(name).ok_or_else(|| self.wrong(Some(name), "there is no such tensor", self.listed()))
+        self.places.get(name).ok_or_else(|| self.wrong(Some(name), "there is no such tensor", self.listed()))
     }
 
     /// What there is, in words.
     fn listed(&self) -> String {
         const SHOWN: usize = 8;
         let shown: Vec<&str> = self.names().take(SHOWN).collect();
-        match (shown.is_empty(), self.tensors.len().saturating_sub(SHOWN)) {
+        match (shown.is_empty(), self.places.len().saturating_sub(SHOWN)) {
             (true, _) => "there is none at all".to_owned(),
             (_, 0) => format!("there are {}", shown.join(", ")),
             (_, left) => format!("there are {} and {left} more", shown.join(", ")),

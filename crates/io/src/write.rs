@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mlx_rs::Array;
@@ -12,7 +12,8 @@ use tacit_core::{Aval, Error, Result};
 
 use crate::atomic::Pending;
 use crate::header::METADATA;
-use crate::index::{INDEX, TENSORS};
+use crate::index::{Files, INDEX, TENSORS};
+use crate::progress::Progress;
 use crate::stored_dtype::stored_dtype;
 
 /// What a file says in words besides its tensors.
@@ -21,19 +22,27 @@ pub type Metadata = BTreeMap<String, String>;
 /// The file of each tensor, by name.
 type WeightMap = BTreeMap<String, String>;
 
+/// How a checkpoint is written.
+#[derive(Default)]
+pub struct Writing<'p> {
+    /// The most bytes of elements that a file is to have: more go into several files under an index.
+    pub shard: Option<usize>,
+    /// Is told how far the writing is.
+    pub progress: Option<&'p mut dyn FnMut(Progress)>,
+}
+
 /// Writes a safetensors file, which is the old one until the new one is whole and on the disk.
 ///
 /// The arrays are evaluated and written one by one, and let go of: a lazy one, whose graph nobody else holds, needs memory
 /// only while it is written. They are in the file in their order, those of larger elements first, so that each is aligned.
+/// A link at the place is replaced, not what it links to.
 ///
 /// # Errors
 ///
 /// Two tensors have one name, an array cannot be evaluated, or the file cannot be written. The old file, if there is one,
 /// is then untouched.
 pub fn write(path: impl AsRef<Path>, tensors: Vec<(String, Array)>, metadata: &Metadata) -> Result<()> {
-    let path = path.as_ref();
-    unique(path, &tensors)?;
-    whole(path, tensors, metadata)?.commit()
+    write_with(path, tensors, metadata, Writing::default())
 }
 
 /// Writes files of at most `limit` bytes of elements each, and an index of them; a single one where they fit into one.
@@ -52,46 +61,112 @@ pub fn write_sharded(
     metadata: &Metadata,
     limit: usize,
 ) -> Result<()> {
+    write_with(path, tensors, metadata, Writing { shard: Some(limit), progress: None })
+}
+
+/// Writes as [`write`](write()) or [`write_sharded`] do, and tells how far it is.
+///
+/// # Errors
+///
+/// As for these.
+pub fn write_with(
+    path: impl AsRef<Path>,
+    tensors: Vec<(String, Array)>,
+    metadata: &Metadata,
+    writing: Writing<'_>,
+) -> Result<()> {
     let path = path.as_ref();
     unique(path, &tensors)?;
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let stem = name.strip_suffix(TENSORS).ok_or_else(|| {
-        let help = "give the place of a single file, such as model.safetensors";
-        Error::checkpoint(path, None, "the name does not end in .safetensors", help)
-    })?;
-    let index = path.with_file_name(format!("{stem}{INDEX}"));
-    let old = shards_of(&index);
-    let total: usize = tensors.iter().map(|(_, array)| array.nbytes()).sum();
-    let mut groups = grouped(tensors, limit);
-    if groups.len() <= 1 {
-        whole(path, groups.pop().unwrap_or_default(), metadata)?.commit()?;
-        // The single file is what is opened from now on.
-        let _ = fs::remove_file(&index);
-        remove(&old, &BTreeSet::new());
-        return Ok(());
+    let total = tensors.iter().map(|(_, array)| array.nbytes()).sum();
+    let mut writer = Writer { metadata, progress: writing.progress, done: 0, total };
+    match writing.shard {
+        None => writer.whole(path, tensors)?.commit(),
+        Some(limit) => writer.sharded(path, tensors, limit),
     }
-    let names = free_names(path, stem, groups.len());
-    let mut map = WeightMap::new();
-    let mut written = Written(Vec::new());
-    for (group, name) in groups.into_iter().zip(&names) {
-        map.extend(group.iter().map(|(key, _)| (key.clone(), name.clone())));
-        let place = path.with_file_name(name);
-        whole(&place, group, metadata)?.commit()?;
-        written.0.push(place);
-    }
-    let mut said: Map<String, serde_json::Value> =
-        metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
-    said.insert("total_size".to_owned(), total.into());
-    let mut file = Pending::create(&index)?;
-    let text = serde_json::to_vec_pretty(&json!({ "metadata": said, "weight_map": map }));
-    text.map_err(Into::into).and_then(|text| file.write_all(&text)).map_err(Error::file("write", &index))?;
-    file.commit()?;
-    let written = std::mem::take(&mut written.0).into_iter().collect();
-    // It would be taken before the index.
-    let _ = fs::remove_file(path);
-    remove(&old, &written);
-    Ok(())
 }
+
+/// What is the same for all files of a checkpoint, and how far they are.
+struct Writer<'w, 'p> {
+    metadata: &'w Metadata,
+    progress: Option<&'p mut dyn FnMut(Progress)>,
+    done: usize,
+    total: usize,
+}
+
+impl Writer<'_, '_> {
+    fn sharded(&mut self, path: &Path, tensors: Vec<(String, Array)>, limit: usize) -> Result<()> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let stem = name.strip_suffix(TENSORS).ok_or_else(|| {
+            let help = "give the place of a single file, such as model.safetensors";
+            Error::checkpoint(path, None, "the name does not end in .safetensors", help)
+        })?;
+        let index = path.with_file_name(format!("{stem}{INDEX}"));
+        let old = shards_of(&index);
+        let mut groups = grouped(tensors, limit);
+        if groups.len() <= 1 {
+            self.whole(path, groups.pop().unwrap_or_default())?.commit()?;
+            // The single file is what is opened from now on.
+            let _ = fs::remove_file(&index);
+            remove(&old, &BTreeSet::new());
+            return Ok(());
+        }
+        let names = free_names(path, stem, groups.len());
+        let mut map = WeightMap::new();
+        let mut pending = Vec::new();
+        for (group, name) in groups.into_iter().zip(&names) {
+            map.extend(group.iter().map(|(key, _)| (key.clone(), name.clone())));
+            let place = path.with_file_name(name);
+            pending.push((self.whole(&place, group)?, place));
+        }
+        let mut written = Written(Vec::new());
+        for (file, place) in pending {
+            file.commit()?;
+            written.0.push(place);
+        }
+        let mut said: Map<String, serde_json::Value> =
+            self.metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+        said.insert("total_size".to_owned(), self.total.into());
+        let mut file = Pending::create(&index)?;
+        let text = serde_json::to_vec_pretty(&json!({ "metadata": said, "weight_map": map }));
+        text.map_err(Into::into).and_then(|text| file.write_all(&text)).map_err(Error::file("write", &index))?;
+        file.commit()?;
+        let written = std::mem::take(&mut written.0).into_iter().collect();
+        // It would be taken before the index.
+        let _ = fs::remove_file(path);
+        remove(&old, &written);
+        Ok(())
+    }
+
+    /// Writes a file beside its place.
+    fn whole(&mut self, path: &Path, tensors: Vec<(String, Array)>) -> Result<Pending> {
+        let mut tensors: Vec<(String, Aval, Array)> =
+            tensors.into_iter().map(|(name, array)| (name, Aval::from(&array), array)).collect();
+        // Stable: those of one size stay in their order.
+        tensors.sort_by_key(|(_, _, array)| std::cmp::Reverse(array.item_size()));
+        let mut file = Pending::create(path)?;
+        let failed = |error| Error::file("write", path)(error);
+        let avals = tensors.iter().map(|(name, aval, _)| (&**name, aval));
+        let header = header(avals, self.metadata).map_err(|error| failed(error.into()))?;
+        file.write_all(&header).map_err(failed)?;
+        for (_, _, array) in tensors {
+            with_bytes(&array, |bytes| bytes.chunks(CHUNK).try_for_each(|chunk| self.chunk(&mut file, chunk)))?
+                .map_err(failed)?;
+        }
+        Ok(file)
+    }
+
+    fn chunk(&mut self, file: &mut Pending, chunk: &[u8]) -> io::Result<()> {
+        file.write_all(chunk)?;
+        self.done += chunk.len();
+        if let Some(progress) = &mut self.progress {
+            progress(Progress { done: self.done, total: self.total });
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes are written between two words of progress.
+const CHUNK: usize = 1 << 26;
 
 /// Files of a checkpoint that is not complete: gone if it never is.
 struct Written(Vec<PathBuf>);
@@ -106,23 +181,6 @@ fn remove(files: &BTreeSet<PathBuf>, but: &BTreeSet<PathBuf>) {
     for file in files.difference(but) {
         let _ = fs::remove_file(file);
     }
-}
-
-/// Writes a file beside its place.
-fn whole(path: &Path, tensors: Vec<(String, Array)>, metadata: &Metadata) -> Result<Pending> {
-    let mut tensors: Vec<(String, Aval, Array)> =
-        tensors.into_iter().map(|(name, array)| (name, Aval::from(&array), array)).collect();
-    // Stable: those of one size stay in their order.
-    tensors.sort_by_key(|(_, _, array)| std::cmp::Reverse(array.item_size()));
-    let mut file = Pending::create(path)?;
-    let failed = |error| Error::file("write", path)(error);
-    let header =
-        header(tensors.iter().map(|(name, aval, _)| (&**name, aval)), metadata).map_err(|e| failed(e.into()))?;
-    file.write_all(&header).map_err(failed)?;
-    for (_, _, array) in tensors {
-        with_bytes(&array, |bytes| file.write_all(bytes))?.map_err(failed)?;
-    }
-    Ok(file)
 }
 
 /// The header with its length before it, ending at a multiple of 8 bytes.
@@ -179,7 +237,7 @@ fn grouped(tensors: Vec<(String, Array)>, limit: usize) -> Vec<Vec<(String, Arra
 
 /// The files that an index names, as far as it can be read.
 fn shards_of(index: &Path) -> BTreeSet<PathBuf> {
-    crate::index::Files::find(index).map(|files| files.files.into_iter().collect()).unwrap_or_default()
+    Files::find(index).map(|files| files.parts.into_iter().collect()).unwrap_or_default()
 }
 
 /// Names for so many files, none of which is taken.

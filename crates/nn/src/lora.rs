@@ -196,7 +196,7 @@ fn adapted(path: &str, base: Value, config: &LoraConfig) -> Result<Value> {
             base.family::<dyn Packed>().map_or(inputs, |packed| inputs / packed.stored().block.max(1) as i32)
         }
     };
-    let bound = 1.0 / (seen.max(1) as f32).sqrt();
+    let bound = 1.0 / (inputs.max(1) as f32).sqrt();
     let key = own_key(seed_of(config.seed, path))?;
     let a = random::uniform::<_, f32>(-bound, bound, &[rank, seen], Some(&key))?;
     let b = ops::zeros::<f32>(&[outputs, rank])?;

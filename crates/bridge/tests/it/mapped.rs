@@ -122,7 +122,7 @@ fn the_bytes_of_an_array_are_row_by_row() {
     let columns = matrix(2, 3).t();
     let bytes = with_bytes(&columns, <[u8]>::to_vec).expect("evaluates");
     assert_eq!(bytes, floats(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
-    let broadcast = mlx_rs::ops::broadcast_to(&vector(&[1.0]), &[3]).expect("broadcasts");
+    let broadcast = mlx_rs::ops::broadcast_to(vector(&[1.0]), &[3]).expect("broadcasts");
     assert_eq!(with_bytes(&broadcast, <[u8]>::to_vec).expect("evaluates"), floats(&[1.0; 3]));
     let row = matrix(4, 2).index(2);
     assert_eq!(with_bytes(&row, <[u8]>::to_vec).expect("evaluates"), floats(&[5.0, 6.0]));

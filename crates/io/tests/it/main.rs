@@ -2,10 +2,13 @@
 
 mod adapters;
 mod bitsandbytes;
+mod checkpoints;
 mod conversion;
 mod foreign_damage;
 mod golden;
 mod hugging_face;
+mod malformed;
 mod mlx_lm;
+mod models;
 mod scratch;
 mod tensors;
