@@ -1,9 +1,11 @@
 //! Converts parameters from one format to another, and tells what that costs.
 
 use std::fmt;
+use std::str::FromStr;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::Quantizer;
+use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nf4, PackedArray, Parts};
+use tacit_arrays::{Dynamic8Array, Packed, Quantizer};
 use tacit_core::{ImplicitArray, Result, Value};
 use tacit_nn::{Parameters, Rules};
 
@@ -25,9 +27,9 @@ pub struct Converted {
     pub from: String,
     /// What it is.
     pub to: String,
-    /// Whether its codes and scales are the very ones that it had.
+    /// Whether its codes are the very ones that it had.
     pub kept: bool,
-    /// What was lost: the difference of the two over what it was, in the Frobenius norm. Zero if it was kept.
+    /// What was lost: the difference of the two over what it was, in the Frobenius norm.
     pub error: f32,
     /// The bytes that it had.
     pub nbytes_before: usize,
@@ -37,8 +39,9 @@ pub struct Converted {
 
 /// Gives each parameter the format that the rules have for it, and tells the error that this adds.
 ///
-/// A parameter that has the format already keeps its codes and scales, and loses nothing. Any other is made dense, which
-/// the [policy](tacit_core::Policy) is asked for, and quantized. Parameters that no rule names stay as they are.
+/// A parameter that has the format already is kept as it is. One of another format with the same codes keeps those: scales
+/// that were quantized become floats, and lose nothing, or the other way round. Any other is made dense and quantized.
+/// Whatever is made dense, the [policy](tacit_core::Policy) is asked for. Parameters that no rule names stay as they are.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -107,10 +110,34 @@ fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value
     if has_format(value, format)? {
         return Ok((value.clone(), row(value, true, 0.0)));
     }
+    let text = format.to_string();
+    let kept = [recoded::<Nf4>, recoded::<Fp4>, recoded::<Mxfp4>, recoded::<Mxfp8>];
+    let kept = kept.iter().find_map(|recoded| recoded(value, &text)).transpose()?;
     let dense = value.dense()?;
-    let made = format.quantize(&dense)?;
+    let made = kept.clone().map_or_else(|| format.quantize(&dense), Ok)?;
     let error = relative_error(&dense, &made.dense()?)?;
-    Ok((made.clone(), row(&made, false, error)))
+    let row = row(&made, kept.is_some(), error);
+    Ok((made, row))
+}
+
+/// A value with its own codes in another of the formats `F`, the one that `text` is, if both have the same blocks.
+fn recoded<F: Format + FromStr>(value: &Value, text: &str) -> Option<Result<Value>> {
+    let (array, format) = (value.downcast::<PackedArray<F>>()?, text.parse::<F>().ok()?);
+    if array.format().block() != format.block() || array.stored().transposed {
+        return None;
+    }
+    let scales = || -> Result<Value> {
+        Ok(match (array.scales().downcast::<Dynamic8Array>(), format.scheme().nested) {
+            (Some(nested), None) => Value::from(nested.clone()).dense()?.into(),
+            (None, Some(block)) => Dynamic8Array::quantize(&array.scales().dense()?, block)?.into(),
+            _ => array.scales().clone(),
+        })
+    };
+    let made = || -> Result<Value> {
+        let parts = Parts::new(array.codes().clone(), scales()?);
+        Ok(PackedArray::<F>::from_parts(parts, format.clone(), value.aval()?)?.into())
+    };
+    Some(made())
 }
 
 /// Whether a value is what this format would make of any array of its aval: the same type, fields and children, but for what
@@ -151,7 +178,11 @@ impl fmt::Display for ConversionReport {
         let longest = |of: fn(&Converted) -> &str| self.converted.iter().map(|row| of(row).len()).max().unwrap_or(0);
         let (paths, froms, tos) = (longest(|row| &row.path), longest(|row| &row.from), longest(|row| &row.to));
         for Converted { path, from, to, kept, error, .. } in &self.converted {
-            let lost = if *kept { "kept".to_owned() } else { format!("error {error:.2e}") };
+            let lost = match (kept, *error > 0.0) {
+                (true, false) => "kept".to_owned(),
+                (true, true) => format!("codes kept, error {error:.2e}"),
+                (false, _) => format!("error {error:.2e}"),
+            };
             writeln!(f, "{path:paths$}  {from:froms$} -> {to:tos$}  {lost}")?;
         }
         let sum = |of: fn(&Converted) -> usize| self.converted.iter().map(of).sum::<usize>();

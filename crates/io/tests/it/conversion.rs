@@ -1,9 +1,10 @@
 //! From one format to another.
 
+use tacit_arrays::Nf4Array;
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::{Policy, Value};
 use tacit_io::{bitsandbytes, convert, dense, hugging_face, mlx_lm};
-use tacit_nn::Rules;
+use tacit_nn::{Parameters, Rules};
 
 use crate::golden::golden;
 use crate::scratch::Scratch;
@@ -19,7 +20,7 @@ fn a_parameter_that_has_the_format_keeps_its_codes_and_nothing_is_built() {
     let (made, report) = convert(&read, &rules(Nf4 { block: 64, double: false })).expect("converts");
     let [row] = report.converted.as_slice() else { panic!("one parameter is named: {report}") };
     assert!(row.kept && row.error == 0.0 && row.nbytes == row.nbytes_before);
-    let codes = |value: &Value| value.downcast::<tacit_arrays::Nf4Array>().expect("nf4").codes().clone();
+    let codes = |value: &Value| value.downcast::<Nf4Array>().expect("nf4").codes().clone();
     assert!(codes(&read["up_proj.weight"]).eq_values(codes(&made["up_proj.weight"])).unwrap());
 }
 
@@ -46,6 +47,22 @@ fn another_format_costs_what_the_report_says() {
         model.layers.0.self_attn.q_proj.weight  Nf4(bf16[24,64]) -> Affine(bf16[24,64]) affine:8:64  error 6.50e-3
         3 converted, 1 kept, 6229 B -> 7052 B"#]]
     .assert_eq(&report.to_string());
+}
+
+#[test]
+fn scales_alone_change_where_the_codes_are_the_same() {
+    let read = bitsandbytes::read(golden("bitsandbytes/4bit.safetensors")).expect("reads");
+    let nf4 = |double| Nf4 { block: 32, double };
+    let rules = |double| Rules::new().quantize("*.k_proj.weight", nf4(double)).unwrap();
+    let (floats, report) = convert(&read, &rules(false)).expect("converts");
+    let [row] = report.converted.as_slice() else { panic!("one parameter is named: {report}") };
+    assert!(row.kept && row.error.to_bits() == 0 && row.nbytes > row.nbytes_before, "{report}");
+
+    let (doubled, report) = convert(&floats, &rules(true)).expect("converts");
+    let [row] = report.converted.as_slice() else { panic!("one parameter is named: {report}") };
+    assert!(row.kept && row.error > 0.0 && row.error < 5e-3, "the scales lose what they lose: {report}");
+    let codes = |parameters: &Parameters| parameters[&row.path].downcast::<Nf4Array>().expect("nf4").codes().clone();
+    assert!(codes(&read).eq_values(codes(&doubled)).unwrap());
 }
 
 #[test]
