@@ -6,6 +6,8 @@
 //!     cargo run --release --features text --example embed -- --weights nf4:64,int8 sentences.txt
 
 mod bert;
+mod finetune;
+mod pairs;
 mod source;
 mod text;
 
@@ -44,6 +46,9 @@ struct Options {
     /// How many of the nearest pairs are printed
     #[arg(long, default_value_t = 5)]
     nearest: usize,
+    /// Fine-tune
+    #[arg(long)]
+    finetune: bool,
     /// A safetensors file with the `embeddings` that float32 is compared with
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
@@ -136,6 +141,8 @@ fn nearest(embeddings: &Array, count: usize) -> Outcome<Vec<(f32, usize, usize)>
 fn main() -> Outcome<()> {
     let options = Options::parse();
     let _deny = Policy::Deny.scope();
+    let folder = options.source.fetch()?;
+    let text = Text::open(&folder)?;
     let mut input = String::new();
     match &options.file {
         Some(file) => input = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
@@ -145,8 +152,10 @@ fn main() -> Outcome<()> {
     if lines.is_empty() {
         return Err("there are no sentences: give one a line".into());
     }
-    let folder = options.source.fetch()?;
-    let text = Text::open(&folder)?;
+    if options.finetune {
+        let format = tacit::format::parse(&options.weights[0])?;
+        return finetune::finetune(encoder(&folder)?, &*format, &text);
+    }
     let sentences = text.tokens(&lines)?;
 
     let float = embed("f32", &folder, &text, &sentences, &options)?;

@@ -76,7 +76,7 @@ impl Text {
             own[place as usize] = sorted;
         }
         let own = Array::from_slice(&own, &[own.len() as i32]);
-        Ok(ops::concatenate_axis(&parts, 0)?.take_axis(own, 0)?)
+        Ok(ops::concatenate(&parts, 0)?.take_axis(own, 0)?)
     }
 }
 
