@@ -40,16 +40,16 @@ fn closure() -> Result<String> {
 // ANCHOR_END: closure
 
 // ANCHOR: rule
-/// Which parameters become implicit, and which type they become.
-fn four_bits(path: &str, parameter: &Array) -> Result<Option<Value>> {
-    Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(parameter, 64)?.into()) } else { None })
+/// The layer with its weight in four bits.
+fn four_bits(linear: nn::Linear) -> Result<Model<nn::Linear>> {
+    Model::new(linear)?.quantize("weight", Nf4 { block: 64, double: false })
 }
 // ANCHOR_END: rule
 
 // ANCHOR: explained
 fn explained() -> Result<String> {
     let (linear, x) = layer()?;
-    let mut linear = ImplicitModule::quantize(linear, four_bits)?;
+    let mut linear = four_bits(linear)?;
     let explanation = linear.explain(|linear| linear.forward(&x))?;
     Ok(explanation.to_string())
 }
@@ -58,8 +58,7 @@ fn explained() -> Result<String> {
 // ANCHOR: denied
 fn denied() -> Result<String> {
     let (linear, x) = layer()?;
-    let weights = quantized(&linear, four_bits)?;
-    let mut linear = ImplicitModule::new(linear, weights)?;
+    let mut linear = four_bits(linear)?;
 
     let _guard = Policy::Deny.scope();
     let (y, counters) = Counters::of(|| linear.forward(&x));
@@ -78,7 +77,7 @@ fn denied() -> Result<String> {
 fn module() -> Result<String> {
     let (mut linear, x) = layer()?;
     let expected = linear.forward(&x)?;
-    let mut linear = ImplicitModule::quantize(linear, four_bits)?;
+    let mut linear = four_bits(linear)?;
     let y = linear.forward(&x)?;
     Ok(format!("{} bytes, {:.1} % off", linear.nbytes(), 100.0 * relative_error(&y, &expected)?))
 }

@@ -39,7 +39,8 @@ pub mod register {
 /// What most programs need.
 pub mod prelude {
     pub use crate::arrays::{AffineArray, Nf4Array};
-    pub use crate::nn::{ImplicitModule, Parameters, quantized, straight_through, with_parameters};
+    pub use crate::format::{Affine, Nf4};
+    pub use crate::nn::{Model, Only, Parameters, Rules, Trainable, quantized, straight_through, with_parameters};
     pub use crate::{
         Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Value, explain, handler,
         implicit, op, ste,

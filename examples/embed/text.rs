@@ -83,7 +83,9 @@ impl Text {
 /// A progress bar over `count` of `what`.
 pub(crate) fn progress(message: &str, count: usize, what: &str) -> Outcome<ProgressBar> {
     let bar = ProgressBar::new(count as u64);
-    bar.set_style(ProgressStyle::with_template(&format!("{{msg:16}} [{{bar:40}}] {{pos}}/{{len}} {what} {{elapsed}}"))?);
+    bar.set_style(ProgressStyle::with_template(&format!(
+        "{{msg:16}} [{{bar:40}}] {{pos}}/{{len}} {what} {{elapsed}}"
+    ))?);
     bar.set_message(message.to_owned());
     Ok(bar)
 }

@@ -248,6 +248,10 @@ impl<F: Format> Quantizer for F {
     fn quantize(&self, x: &Array) -> Result<Value> {
         Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
     }
+
+    fn supported(&self) -> Result<()> {
+        self.on(&[1]).check()
+    }
 }
 
 impl<F: Format> Packed for PackedArray<F> {

@@ -1,20 +1,28 @@
 //! Models whose parameters are implicit arrays.
 //!
-//! [`with_parameters`] runs an unmodified mlx-rs module with other values in place of its parameters. A rule says which
-//! parameters become which implicit arrays: [`quantized`] makes them once, [`straight_through`] makes them anew from the
-//! float masters in each training step, and [`ImplicitModule`] keeps them in place of the dense ones. [`Module`] and
-//! [`Stateful`] make trees of modules, and of optimizers and random states.
+//! A [`Model`] is any mlx-rs module with implicit arrays in place of some parameters: by [`Rules`], by path. A part of it,
+//! [`Only`] some leaves, is trained or saved. [`with_parameters`] runs an unmodified module with other values for the length
+//! of a call, [`quantized`] and [`straight_through`] make such values. [`Module`] and [`Stateful`] make trees of modules, and
+//! of optimizers and random states.
 
-mod implicit_module;
 mod inputs;
+mod model;
 mod module;
+mod only;
 mod parameters;
+mod pattern;
+mod report;
 mod rule;
+mod rules;
 mod stateful;
 
-pub use implicit_module::ImplicitModule;
 pub use inputs::Inputs;
+pub use model::{Missing, Model};
 pub use module::Module;
+pub use only::{Only, Trainable};
 pub use parameters::{Parameters, check_parameters, explain_with_parameters, with_parameters};
+pub use pattern::Pattern;
+pub use report::{Outcome, Report, Row};
 pub use rule::{quantized, straight_through};
+pub use rules::Rules;
 pub use stateful::Stateful;

@@ -7,9 +7,8 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
-use tacit_core::{Error, Result, Tree, Value};
+use tacit_core::{Error, Result, Tree};
 
-use crate::Parameters;
 use crate::parameters::{missing, sorted};
 
 /// An mlx-rs module as a tree whose leaves are its parameters, by their paths.
@@ -101,7 +100,7 @@ impl<M: ModuleParameters + 'static> Arguments for Module<M> {
             }
             Rc::new(hollow)
         };
-        show(&self.module, None, type_name::<M>(), Some(&template), visitor);
+        show(&self.module, type_name::<M>(), Some(&template), visitor);
         Ok(())
     }
 }
@@ -135,10 +134,9 @@ impl<M: ModuleParameters + 'static> Tree for Module<M> {
     }
 }
 
-/// Shows the parameters of a module, frozen ones as such and those in `implicit` as they are.
-pub(crate) fn show<'a, M: ModuleParameters>(
+/// Shows the parameters of a module, frozen ones as such.
+fn show<'a, M: ModuleParameters>(
     module: &'a M,
-    implicit: Option<&'a Parameters>,
     kind: &'static str,
     template: Option<&dyn Fn() -> Rc<dyn Any>>,
     visitor: &mut dyn Visitor<'a>,
@@ -149,16 +147,12 @@ pub(crate) fn show<'a, M: ModuleParameters>(
     let trainable = (module.any_frozen() == Some(true)).then(|| module.trainable_parameters().flatten());
     for (path, array) in parameters {
         let frozen = is_statistic(&path) || trainable.as_ref().is_some_and(|known| !known.contains_key(&path));
-        match implicit.and_then(|implicit| implicit.get(&*path)) {
-            Some(Value::Implicit(implicit)) => visitor.implicit(&**implicit),
-            _ if frozen => visitor.frozen(array),
-            _ => visitor.array(array),
-        }
+        if frozen { visitor.frozen(array) } else { visitor.array(array) }
     }
 }
 
 /// Whether a parameter is a statistic of mlx-rs's `BatchNorm`, which does not freeze them as MLX's own does.
-fn is_statistic(path: &str) -> bool {
+pub(crate) fn is_statistic(path: &str) -> bool {
     matches!(path.rsplit('.').next(), Some("running_mean" | "running_var"))
 }
 

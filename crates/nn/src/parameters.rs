@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use mlx_rs::module::{FlattenedModuleParamRef, ModuleParameters};
+use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id, explain, implicit};
 
@@ -48,7 +48,8 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    let (results, assigned) = run(module, parameters, Vec::new(), f)?;
+    check_parameters(module, parameters)?;
+    let (results, assigned) = run(module, &Replacements::of(parameters), Vec::new(), f)?;
     let kept = assigned.into_iter().filter(|(path, _)| !parameters.contains_key(&**path));
     let kept = kept.map(|(path, value)| Ok((path, value.dense()?))).collect::<Result<Vec<_>>>()?;
     if !kept.is_empty() {
@@ -76,8 +77,22 @@ where
     E: Into<Error>,
 {
     check_parameters(module, parameters)?;
-    let args: Vec<&Value> = parameters.values().collect();
-    explain(args, |arrays| Ok::<_, Error>(lend(module, parameters, arrays, f)?.0))
+    explained(module, &Replacements::of(parameters), f)
+}
+
+/// Tells what happened while `f` ran on a module with other parameters.
+pub(crate) fn explained<M, O, E>(
+    module: &mut M,
+    replacements: &Replacements<'_>,
+    f: impl FnOnce(&mut M) -> Result<O, E>,
+) -> Result<Explanation>
+where
+    M: ModuleParameters,
+    O: Tree,
+    E: Into<Error>,
+{
+    let args: Vec<&Value> = replacements.values.iter().map(|(_, value)| value).collect();
+    explain(args, |arrays| Ok::<_, Error>(lend(module, replacements, arrays, f)?.0))
 }
 
 /// Checks that a module has a parameter of each path, of the value's shape and dtype.
@@ -86,11 +101,6 @@ where
 ///
 /// It has not.
 pub fn check_parameters(module: &impl ModuleParameters, parameters: &Parameters) -> Result<()> {
-    checked(module, parameters).map(drop)
-}
-
-/// The module's own parameters, among which those of `parameters` are.
-fn checked<'m>(module: &'m impl ModuleParameters, parameters: &Parameters) -> Result<FlattenedModuleParamRef<'m>> {
     let own = module.parameters().flatten();
     for (path, value) in parameters {
         let Some(array) = own.get(path.as_str()) else { return Err(missing(path, own.keys())) };
@@ -102,13 +112,27 @@ fn checked<'m>(module: &'m impl ModuleParameters, parameters: &Parameters) -> Re
             ));
         }
     }
-    Ok(own)
+    Ok(())
+}
+
+/// What stands in place of some parameters of a module, which has all of these paths.
+pub(crate) struct Replacements<'p> {
+    pub(crate) values: Vec<(&'p str, Value)>,
+    /// Parameters that are another one, by path: each takes what that one is.
+    pub(crate) ties: Vec<(&'p str, &'p str)>,
+}
+
+impl<'p> Replacements<'p> {
+    fn of(parameters: &'p Parameters) -> Self {
+        let values = parameters.iter().map(|(path, value)| (path.as_str(), value.clone())).collect();
+        Self { values, ties: Vec::new() }
+    }
 }
 
 /// Runs `f` as [`with_parameters`] does; `inputs` are what it takes. The second result is what it assigned, by path.
 pub(crate) fn run<M, O, E>(
     module: &mut M,
-    parameters: &Parameters,
+    replacements: &Replacements<'_>,
     inputs: Vec<Array>,
     f: impl FnOnce(&mut M) -> Result<O, E>,
 ) -> Result<(O::With<Value>, Assigned<Value>)>
@@ -117,15 +141,15 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    let own = checked(module, parameters)?;
-    let dense = own.iter().filter(|(path, _)| !parameters.contains_key(&***path)).map(|(_, array)| Value::from(*array));
-    // An argument is where the walk of the graph ends, however long the graph before it is.
+    // An argument is where the walk of the graph ends, however long the graph before it is. What stands in a replaced
+    // parameter's place meanwhile does no harm.
+    let own = module.parameters().flatten().into_values().map(Value::from);
     let inputs = inputs.into_iter().map(Value::from);
-    let args: Vec<Value> = parameters.values().cloned().chain(dense).chain(inputs).collect();
-    drop(own);
+    let args: Vec<Value> =
+        replacements.values.iter().map(|(_, value)| value.clone()).chain(own).chain(inputs).collect();
     let mut paths = Vec::new();
     let (results, assigned) = implicit(args, |arrays| {
-        let (results, assigned) = lend(module, parameters, arrays, f)?;
+        let (results, assigned) = lend(module, replacements, arrays, f)?;
         let (changed, arrays): (_, Vec<Array>) = assigned.into_iter().unzip();
         paths = changed;
         Ok::<_, Error>((results, arrays))
@@ -133,10 +157,10 @@ where
     Ok((results, paths.into_iter().zip(assigned).collect()))
 }
 
-/// Calls `f` on the module with these arrays as its `parameters`: the results, and what it assigned.
+/// Calls `f` on the module with these arrays in place of parameters: the results, and what it assigned.
 fn lend<M, O, E>(
     module: &mut M,
-    parameters: &Parameters,
+    replacements: &Replacements<'_>,
     arrays: Vec<Array>,
     f: impl FnOnce(&mut M) -> Result<O, E>,
 ) -> Result<(O, Assigned<Array>)>
@@ -144,7 +168,8 @@ where
     M: ModuleParameters,
     E: Into<Error>,
 {
-    let mut lent = Lent::new(module, parameters.keys().map(String::as_str).zip(arrays).collect());
+    let others = replacements.values.iter().map(|(path, _)| *path).zip(arrays).collect();
+    let mut lent = Lent::new(module, others, &replacements.ties);
     let results = f(&mut *lent.module).map_err(Into::into)?;
     Ok((results, lent.give_back()))
 }
@@ -159,8 +184,13 @@ struct Lent<'m, M: ModuleParameters> {
 }
 
 impl<'m, M: ModuleParameters> Lent<'m, M> {
-    fn new(module: &'m mut M, mut others: HashMap<&str, Array>) -> Self {
+    fn new<'p>(module: &'m mut M, mut others: HashMap<&'p str, Array>, ties: &[(&'p str, &'p str)]) -> Self {
         let slots = module.parameters_mut().flatten();
+        for (tied, to) in ties {
+            if let Some(array) = others.get(to).or_else(|| slots.get(*to).map(|slot| &**slot)).cloned() {
+                others.insert(tied, array);
+            }
+        }
         let replaced = slots.into_iter().map(|(path, slot)| {
             let other = others.remove(&*path);
             let own = slot.clone();
@@ -216,14 +246,20 @@ pub(crate) fn missing<'p>(path: &str, known: impl Iterator<Item = &'p Rc<str>>) 
 
 /// What the parameters of a module are, in words.
 pub(crate) fn listed<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
+    let mut paths = paths.peekable();
+    if paths.peek().is_none() {
+        "it has none at all".to_owned()
+    } else {
+        format!("its parameters are {}", some_of(paths))
+    }
+}
+
+/// The first of some paths, and how many more there are.
+pub(crate) fn some_of<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
     const SHOWN: usize = 16;
     let mut paths: Vec<&str> = paths.map(|path| &**path).collect();
     paths.sort_unstable();
     let left = paths.len().saturating_sub(SHOWN);
     paths.truncate(SHOWN);
-    match (paths.is_empty(), left) {
-        (true, _) => "it has none at all".to_owned(),
-        (_, 0) => format!("its parameters are {}", paths.join(", ")),
-        _ => format!("its parameters are {} and {left} more", paths.join(", ")),
-    }
+    if left == 0 { paths.join(", ") } else { format!("{} and {left} more", paths.join(", ")) }
 }

@@ -36,6 +36,15 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     ///
     /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups.
     fn quantize(&self, x: &Array) -> Result<Value>;
+
+    /// Checks the options alone, before there is an array.
+    ///
+    /// # Errors
+    ///
+    /// The format has no such options.
+    fn supported(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A format of codes and scales: the one declaration from which its array type, its kernels, its plain ops, its text and

@@ -9,9 +9,10 @@ extern crate tacit_core as tacit;
 use tacit_blas as _;
 
 mod compiling;
-mod implicit_module;
+mod model;
 mod modules;
 mod parameters;
+mod replaced;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;
 mod training;

@@ -1,4 +1,4 @@
-//! A module that holds implicit arrays in place of dense parameters.
+//! Modules whose parameters are replaced, for a call or for good.
 
 use expect_test::{Expect, expect};
 use mlx_rs::module::{Module, ModuleParameters};
@@ -6,12 +6,18 @@ use mlx_rs::{Array, Dtype, nn, ops};
 use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Nf4Array};
 use tacit_core::{Error, Policy, Result, Value};
-use tacit_nn::{ImplicitModule, Parameters, quantized, straight_through, with_parameters};
+use tacit_nn::{Missing, Model, Parameters, quantized, straight_through, with_parameters};
 
 use crate::types::{Hidden, normal, numbers};
 
 fn weight(path: &str, w: &Array) -> Result<Option<Value>> {
     Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(w, 64)?.into()) } else { None })
+}
+
+fn model<M: ModuleParameters>(module: M, rule: impl Fn(&str, &Array) -> Result<Option<Value>>) -> Model<M> {
+    let mut model = Model::new(module).expect("a model");
+    model.replace("*", |path, value| rule(path, &value.dense()?)).expect("replaces");
+    model
 }
 
 fn linear() -> nn::Linear {
@@ -28,7 +34,7 @@ fn check<T>(result: Result<T>, expected: Expect) {
 fn forward_is_that_of_the_quantized_module() {
     let _deny = Policy::Deny.scope();
     let mut plain = linear();
-    let mut implicit = ImplicitModule::quantize(plain.clone(), weight).expect("quantizes");
+    let mut implicit = model(plain.clone(), weight);
     let x = normal(1, &[3, 64]);
     let found = implicit.forward(&x).expect("runs");
     let parameters = quantized(&plain, weight).expect("quantizes");
@@ -38,7 +44,7 @@ fn forward_is_that_of_the_quantized_module() {
 
 #[test]
 fn forward_runs_again_and_again() {
-    let mut implicit = ImplicitModule::quantize(linear(), weight).expect("quantizes");
+    let mut implicit = model(linear(), weight);
     let x = normal(1, &[3, 64]);
     let first = implicit.forward(&x).expect("runs");
     for _ in 0..3 {
@@ -48,14 +54,16 @@ fn forward_runs_again_and_again() {
 
 #[test]
 fn bytes_are_those_of_the_packed_weight_and_the_dense_bias() {
-    let implicit = ImplicitModule::quantize(linear(), weight).expect("quantizes");
+    let implicit = model(linear(), weight);
     assert_eq!(implicit.nbytes(), 64 * 32 / 2 + 64 * 32 / 64 * 4 + 32 * 4);
-    assert_eq!(implicit.parameters().keys().collect::<Vec<_>>(), ["weight"]);
+    assert!(
+        implicit.get("weight").expect("there").is_implicit() && !implicit.get("bias").expect("there").is_implicit()
+    );
 }
 
 #[test]
 fn explain_names_the_handlers() {
-    let mut implicit = ImplicitModule::quantize(linear(), weight).expect("quantizes");
+    let mut implicit = model(linear(), weight);
     let x = normal(1, &[3, 64]);
     let text = implicit.explain(|linear| linear.forward(&x)).expect("runs").to_string();
     // The handlers' lines move with the source.
@@ -72,7 +80,7 @@ fn explain_names_the_handlers() {
 fn a_path_that_the_module_does_not_have() {
     let parameters = Parameters::from([("scale".to_owned(), ops::zeros::<f32>(&[32]).expect("zeros").into())]);
     check(
-        ImplicitModule::new(linear(), parameters.clone()),
+        Model::new(linear()).and_then(|mut model| model.assign(parameters.clone(), Missing::Keep)),
         expect![[r#"
         the module has no parameter scale
         help: its parameters are bias, weight"#]],
@@ -90,23 +98,33 @@ fn a_value_of_another_shape_or_dtype() {
     let small = Value::from(Nf4Array::quantize(&normal(1, &[32, 32]), 64).expect("quantizes"));
     let half = normal(1, &[32, 64]).as_dtype(Dtype::Float16).expect("f16");
     let half = Value::from(AffineArray::quantize(&half, Affine { bits: 4, group: 64 }).expect("quantizes"));
+    let x = normal(2, &[3, 64]);
     for (value, expected) in [
         (
-            small,
+            small.clone(),
             expect![[r#"
         the parameter weight is f32[32,64] and was given Nf4(f32[32,32])
         help: give a value of the parameter's own shape and dtype"#]],
         ),
         (
-            half,
+            half.clone(),
             expect![[r#"
         the parameter weight is f32[32,64] and was given Affine(f16[32,64])
         help: give a value of the parameter's own shape and dtype"#]],
         ),
     ] {
         let parameters = Parameters::from([("weight".to_owned(), value)]);
-        check(ImplicitModule::new(linear(), parameters), expected);
+        check(with_parameters(&mut linear(), &parameters, |linear| linear.forward(&x)), expected);
     }
+    let mut model = Model::new(linear()).expect("a model");
+    check(
+        model.set("weight", small),
+        expect![[r#"
+        the parameter weight is f32[32,64] and was given Nf4(f32[32,32])
+        help: give a value of the parameter's own shape; dtype and format may be others"#]],
+    );
+    model.set("weight", half).expect("another dtype");
+    assert_eq!(model.forward(&x).expect("runs").dtype(), Dtype::Float32);
 }
 
 #[test]
@@ -116,12 +134,6 @@ fn a_rule_that_fails() {
     }
     check(
         quantized(&linear(), groups_too_wide),
-        expect![[r#"
-        the last axis of f32[32,64] is not whole groups of 128, as affine has them
-        help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
-    );
-    check(
-        ImplicitModule::quantize(linear(), groups_too_wide),
         expect![[r#"
         the last axis of f32[32,64] is not whole groups of 128, as affine has them
         help: use a smaller group size, or an array type whose blocks may straddle rows"#]],
@@ -143,7 +155,6 @@ fn a_rule_that_chooses_nothing_is_an_error() {
     };
     check(quantized(&linear(), |_, _| Ok(None)), expected());
     check(straight_through(&linear(), |_, _| Ok(None)), expected());
-    check(ImplicitModule::quantize(linear(), |_, _| Ok(None)), expected());
     let mut deep = nn::Sequential::new();
     for _ in 0..10 {
         deep = deep.append(nn::Linear::new(1, 1).expect("builds"));
@@ -166,24 +177,22 @@ fn a_rule_that_chooses_nothing_is_an_error() {
 #[test]
 fn a_module_in_training_mode_keeps_its_statistics() {
     let _allow = Policy::Allow.scope();
-    let model = || {
-        let norm = nn::BatchNorm::new(8).expect("builds");
-        nn::Sequential::new().append(nn::Linear::new(64, 8).expect("builds")).append(norm)
-    };
+    let norm = nn::BatchNorm::new(8).expect("builds");
+    let module = nn::Sequential::new().append(nn::Linear::new(64, 8).expect("builds")).append(norm);
     let chosen = |path: &str, w: &Array| match path {
         "layers.0.weight" => weight(path, w),
         // An implicit statistic becomes what it is assigned.
         "layers.1.running_var" => Ok(Some(Hidden::of(w))),
         _ => Ok(None),
     };
-    let mut model = ImplicitModule::quantize(model(), chosen).expect("quantizes");
+    let mut model = model(module, chosen);
     let mut mean = ops::zeros::<f32>(&[8]).expect("zeros");
     for seed in 0..3 {
         let x = normal(seed, &[16, 64]);
         let before = model
             .run(|model| model.parameters().flatten()["layers.1.running_mean"].add(Array::from_f32(0.0)))
             .expect("runs");
-        assert_eq!(numbers(before.as_dense().expect("dense")), numbers(&mean));
+        assert_eq!(numbers(&before), numbers(&mean));
         let failed = model.run(|model| {
             model.forward(&x)?;
             Err::<Array, _>(Error::invalid("no", "none"))
@@ -192,18 +201,17 @@ fn a_module_in_training_mode_keeps_its_statistics() {
         model.forward(&x).expect("runs");
         mean = model
             .run(|model| model.parameters().flatten()["layers.1.running_mean"].add(Array::from_f32(0.0)))
-            .expect("runs")
-            .dense()
-            .expect("dense");
+            .expect("runs");
     }
     assert_ne!(numbers(&mean), [0.0; 8]);
-    assert_eq!(model.parameters().keys().collect::<Vec<_>>(), ["layers.0.weight"]);
+    let implicit = model.values().expect("values").into_iter().filter(|(_, value)| value.is_implicit());
+    assert_eq!(implicit.map(|(path, _)| path).collect::<Vec<_>>(), ["layers.0.weight"]);
 }
 
 /// The walk of the graph ends at the inputs, or the last of many layers would walk all of the others' graphs.
 #[test]
 fn a_long_graph_before_the_input_is_not_walked() {
-    let mut implicit = ImplicitModule::quantize(linear(), weight).expect("quantizes");
+    let mut implicit = model(linear(), weight);
     let one = Array::from_f32(1.0);
     let short = normal(1, &[1, 64]);
     let long = (0..50_000).try_fold(short.clone(), |x, _| x.add(&one)).expect("builds");

@@ -1,0 +1,247 @@
+//! A model whose parameters may be implicit arrays.
+
+mod gradient;
+mod held;
+mod leaves;
+mod surgery;
+mod tree;
+
+use std::collections::{BTreeMap, HashMap};
+
+use mlx_rs::module::{Module, ModuleParameters};
+use mlx_rs::{Array, ops};
+use tacit_core::tree::{self as trees, Open, TreeDef};
+use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id};
+
+use self::held::Held;
+pub use self::surgery::Missing;
+use crate::parameters::{Replacements, explained, missing, run, sorted};
+use crate::report::Report;
+use crate::{Inputs, Only, Parameters};
+
+/// An mlx-rs module any of whose parameters may be an implicit array.
+///
+/// It is a module itself, with the module's own forward pass: it nests in others, and mlx-rs's optimizers train it. Its
+/// parameters, for mlx-rs, are its leaves: a dense parameter under its own path, and the arrays that an implicit one holds
+/// under theirs, such as `layers.0.q_proj.weight.a` for the factor `a` of a low-rank sum.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::module::Module;
+/// use mlx_rs::{nn, ops};
+/// use tacit_arrays::format::Nf4;
+/// use tacit_nn::Model;
+///
+/// let mut model = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", Nf4 { block: 64, double: false })?;
+/// assert_eq!(model.nbytes(), 64 * 64 / 2 + 64 * 4 + 64 * 4);
+/// let y = model.forward(&ops::ones::<f32>(&[1, 64])?)?;
+/// assert_eq!(y.shape(), [1, 64]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Two parameters of the module that were one array are one parameter of the model, under the first of their paths.
+#[derive(Clone, Debug)]
+pub struct Model<M> {
+    module: M,
+    /// The implicit parameters; a broadcast zero has each one's place in the module.
+    held: BTreeMap<String, Held>,
+    /// Parameters that are another one, by path.
+    ties: BTreeMap<String, String>,
+    /// What is trained.
+    trained: Only,
+    /// Whether nothing implicit is trained: mlx-rs's freezing.
+    frozen: bool,
+    report: Report,
+}
+
+impl<M: ModuleParameters> Model<M> {
+    /// The model with the module's own parameters.
+    ///
+    /// # Errors
+    ///
+    /// None today: a module is a model as it is.
+    pub fn new(module: M) -> Result<Self> {
+        let mut first: HashMap<usize, String> = HashMap::new();
+        let mut ties = BTreeMap::new();
+        for (path, array) in sorted(&module) {
+            match first.get(&array_id(array)) {
+                Some(known) => drop(ties.insert(path.to_string(), known.clone())),
+                None => drop(first.insert(array_id(array), path.to_string())),
+            }
+        }
+        let report = Report::default();
+        Ok(Self { module, held: BTreeMap::new(), ties, trained: Only::default(), frozen: false, report })
+    }
+
+    /// The value of a parameter.
+    ///
+    /// # Errors
+    ///
+    /// The model has no parameter of this path.
+    pub fn get(&self, path: &str) -> Result<Value> {
+        let path = self.ties.get(path).map_or(path, String::as_str);
+        match self.held.get(path) {
+            Some(held) => held.value(),
+            None => self.values()?.remove(path).ok_or_else(|| self.no(path)),
+        }
+    }
+
+    /// The values of all parameters by path; of tied ones the first.
+    ///
+    /// # Errors
+    ///
+    /// An implicit array refuses its own children.
+    pub fn values(&self) -> Result<Parameters> {
+        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.contains_key(&**path));
+        own.map(|(path, array)| {
+            let value = self.held.get(&*path).map_or_else(|| Ok(array.into()), Held::value)?;
+            Ok((path.to_string(), value))
+        })
+        .collect()
+    }
+
+    /// The parameters' shapes and dtypes by path; of tied ones the first.
+    #[must_use]
+    pub fn avals(&self) -> BTreeMap<String, Aval> {
+        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.contains_key(&**path));
+        own.map(|(path, array)| (path.to_string(), Aval::from(array))).collect()
+    }
+
+    /// What became of each parameter, as far as rules were applied.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// The bytes of all parameters, implicit and dense.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        let implicit: usize = self.held.values().map(Held::nbytes).sum();
+        let is_dense = |path: &str| !self.held.contains_key(path) && !self.ties.contains_key(path);
+        let own = sorted(&self.module).into_iter().filter(|(path, _)| is_dense(path));
+        implicit + own.map(|(_, array)| array.nbytes()).sum::<usize>()
+    }
+
+    /// Runs any function of the module, intercepted.
+    ///
+    /// A parameter that the function assigns, such as a running statistic, keeps what it was assigned; where the function
+    /// fails, every parameter is what it was. What it captures is walked with the graph; the inputs of
+    /// [`forward`](Module::forward) are not.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{module::Module, nn, ops};
+    /// use tacit_arrays::format::Affine;
+    /// use tacit_nn::Model;
+    ///
+    /// let tokens = mlx_rs::Array::from_slice(&[3u32], &[1, 1]);
+    /// let mut model = Model::new(nn::Embedding::new(16, 64)?)?.quantize("weight", Affine { bits: 8, group: 64 })?;
+    /// let logits = model.run(|embedding| {
+    ///     let x = embedding.forward(&tokens)?;
+    ///     embedding.as_linear(&x)
+    /// })?;
+    /// assert_eq!(logits.shape(), [1, 1, 16]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The function fails, or as for [`implicit`](tacit_core::implicit()).
+    pub fn run<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<O> {
+        self.run_on(Vec::new(), f)
+    }
+
+    fn run_on<O: Tree, E: Into<Error>>(
+        &mut self,
+        inputs: Vec<Array>,
+        f: impl FnOnce(&mut M) -> Result<O, E>,
+    ) -> Result<O> {
+        if self.held.is_empty() && self.ties.is_empty() {
+            return f(&mut self.module).map_err(Into::into);
+        }
+        let replacements = replacements(&self.held, &self.ties)?;
+        let mut def = None;
+        let (results, assigned) = run(&mut self.module, &replacements, inputs, |module| {
+            let (leaves, structure) = trees::flatten(&f(module).map_err(Into::into)?, Open::Closed)?;
+            def = Some(structure);
+            leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
+        })?;
+        drop(replacements);
+        for (path, value) in assigned {
+            self.put(&path, value)?;
+        }
+        dense_tree(def, &results)
+    }
+
+    /// Runs a function of the module and tells what happened to each primitive; the model is left as it was.
+    ///
+    /// # Errors
+    ///
+    /// As for [`run`](Self::run).
+    pub fn explain<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<Explanation> {
+        let replacements = replacements(&self.held, &self.ties)?;
+        explained(&mut self.module, &replacements, f)
+    }
+
+    /// Puts a value of the parameter's own shape in its place.
+    fn put(&mut self, path: &str, value: Value) -> Result<()> {
+        let path = self.ties.get(path).map_or(path, String::as_str).to_owned();
+        let held = if value.is_implicit() { Some(Held::new(&path, &value)?) } else { None };
+        let mut slots = self.module.parameters_mut().flatten();
+        let Some(slot) = slots.get_mut(path.as_str()) else { return Err(missing(&path, slots.keys())) };
+        match (value, held) {
+            (Value::Implicit(_), Some(held)) => {
+                // A single zero that is broadcast keeps shape and dtype, and nothing of the dense array.
+                **slot = ops::broadcast_to(&ops::zeros_dtype(&[], held.aval.dtype)?, &held.aval.shape)?;
+                drop(self.held.insert(path, held));
+            }
+            (Value::Dense(array), _) => {
+                **slot = array;
+                drop(self.held.remove(&path));
+            }
+            (Value::Implicit(_), None) => unreachable!("an implicit value is held"),
+        }
+        Ok(())
+    }
+
+    fn no(&self, path: &str) -> Error {
+        missing(path, self.module.parameters().flatten().keys())
+    }
+}
+
+/// What stands in place of the module's parameters while a function runs.
+fn replacements<'m>(held: &'m BTreeMap<String, Held>, ties: &'m BTreeMap<String, String>) -> Result<Replacements<'m>> {
+    let values = held.iter().map(|(path, held)| Ok((path.as_str(), held.value()?))).collect::<Result<_>>()?;
+    Ok(Replacements { values, ties: ties.iter().map(|(tied, to)| (tied.as_str(), to.as_str())).collect() })
+}
+
+/// The tree of a function's results, which are dense.
+fn dense_tree<O: Tree>(def: Option<TreeDef>, results: &[Value]) -> Result<O> {
+    let def = def.unwrap_or_else(|| unreachable!("a function that ran through has results"));
+    let dense = results.iter().map(|value| Ok(value.dense()?.into())).collect::<Result<_>>()?;
+    trees::unflatten(&def, dense)
+}
+
+/// The module's own forward pass, intercepted.
+impl<M, I> Module<I> for Model<M>
+where
+    M: Module<I>,
+    M::Output: Tree,
+    M::Error: From<Error> + Into<Error>,
+    I: Inputs,
+{
+    type Output = M::Output;
+    type Error = M::Error;
+
+    fn forward(&mut self, input: I) -> Result<M::Output, M::Error> {
+        let mut inputs = Vec::new();
+        input.collect(&mut inputs);
+        Ok(self.run_on(inputs, |module| module.forward(input))?)
+    }
+
+    fn training_mode(&mut self, mode: bool) {
+        self.module.training_mode(mode);
+    }
+}

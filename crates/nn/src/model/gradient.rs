@@ -1,0 +1,123 @@
+//! The gradient of a loss of a model.
+
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use tacit_core::tree::{self, Gradient, Open};
+use tacit_core::{Error, Result, Tree, Value, transform};
+
+use super::{Held, Model, dense_tree};
+use crate::Trainable;
+use crate::parameters::listed;
+
+impl<M: ModuleParameters> Model<M> {
+    /// What mlx-rs may train: its `trainable_parameters` are the float leaves of this part that are not frozen.
+    ///
+    /// Without it that is all but scales and codes.
+    #[must_use]
+    pub fn training(self, trained: Trainable) -> Self {
+        Self { trained, ..self }
+    }
+
+    /// The value of `f`, and its gradient with respect to the float leaves of a part of the model.
+    ///
+    /// The first result is the loss, one float element. The gradients are by the leaves' paths, as mlx-rs's optimizers
+    /// take them. Leaves that the module has frozen, and running statistics, have none.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::module::Module;
+    /// use mlx_rs::optimizers::{Optimizer, Sgd};
+    /// use mlx_rs::{nn, ops};
+    /// use tacit_arrays::format::Affine;
+    /// use tacit_nn::{Model, Trainable};
+    ///
+    /// let mut model = Model::new(nn::Linear::new(64, 8)?)?.quantize("weight", Affine { bits: 4, group: 64 })?;
+    /// let x = ops::ones::<f32>(&[2, 64])?;
+    /// let (loss, gradients) = model.value_and_grad(Trainable::Dense, |m, x| m.forward(&x)?.square()?.mean(None))(x)?;
+    /// assert_eq!(loss.ndim(), 0);
+    /// assert_eq!(gradients["bias"].shape(), [8]);
+    /// Sgd::new(0.1).update(&mut model, &gradients)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The returned function fails where `f` fails, where the loss is not one float element, and where the part has no
+    /// float leaf. The model is then what it was.
+    pub fn value_and_grad<'m, A, O, E>(
+        &'m mut self,
+        only: Trainable,
+        mut f: impl FnMut(&mut Self, A) -> Result<O, E> + 'm,
+    ) -> impl FnMut(A) -> Result<(O, FlattenedModuleParam)> + 'm
+    where
+        O: Tree,
+        E: Into<Error>,
+    {
+        move |args| {
+            let (paths, arrays): (Vec<String>, Vec<Value>) =
+                self.trainable(&only).into_iter().map(|(path, array)| (path, array.into())).unzip();
+            if paths.is_empty() {
+                return Err(self.nothing_to_train(&only));
+            }
+            let mut state = Restored { before: Some((self.arrays(), self.held.clone())), model: &mut *self };
+            let mut args = Some(args);
+            let mut def = None;
+            let mut step = transform::value_and_grad(|arrays: Vec<Array>| {
+                let args = args.take().ok_or_else(|| Error::invalid("the loss was called twice", "report it"))?;
+                state.model.lend(paths.iter().zip(arrays));
+                let (leaves, structure) = tree::flatten(&f(state.model, args).map_err(Into::into)?, Open::Closed)?;
+                def = Some(structure);
+                leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
+            });
+            let (results, gradients) = step(arrays.clone())?;
+            drop(step);
+            // Assigned parameters, such as running statistics, stay; what was lent goes.
+            state.before = None;
+            state.model.lend(paths.iter().zip(arrays.iter().filter_map(Value::as_dense).cloned()));
+            let gradients = paths.into_iter().zip(gradients).filter_map(|(path, gradient)| match gradient {
+                Gradient::Dense(array) => Some((Rc::from(path), array)),
+                Gradient::Nothing | Gradient::Node { .. } => None,
+            });
+            Ok((dense_tree(def, &results)?, gradients.collect()))
+        }
+    }
+
+    fn nothing_to_train(&self, only: &Trainable) -> Error {
+        let paths: Vec<Rc<str>> = self.trainable(&Trainable::All).into_iter().map(|(path, _)| path.into()).collect();
+        Error::invalid(format!("the model has no float leaf to train in {only:?}"), listed(paths.iter()))
+    }
+
+    fn arrays(&self) -> Vec<(Rc<str>, Array)> {
+        self.module.parameters().flatten().into_iter().map(|(path, array)| (path, array.clone())).collect()
+    }
+
+    fn lend<'p>(&mut self, leaves: impl Iterator<Item = (&'p String, Array)>) {
+        let mut slots = self.slots();
+        for (path, array) in leaves {
+            slots.entry(Rc::from(path.as_str())).and_modify(|slot| **slot = array);
+        }
+    }
+}
+
+/// The module's own arrays and the implicit parameters.
+type State = (Vec<(Rc<str>, Array)>, std::collections::BTreeMap<String, Held>);
+
+/// A model that is what it was before, unless that is taken away.
+struct Restored<'m, M: ModuleParameters> {
+    model: &'m mut Model<M>,
+    before: Option<State>,
+}
+
+impl<M: ModuleParameters> Drop for Restored<'_, M> {
+    fn drop(&mut self) {
+        let Some((arrays, held)) = self.before.take() else { return };
+        self.model.held = held;
+        let mut slots = self.model.module.parameters_mut().flatten();
+        for (path, array) in arrays {
+            slots.entry(path).and_modify(|slot| **slot = array);
+        }
+    }
+}

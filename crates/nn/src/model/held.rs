@@ -1,0 +1,115 @@
+//! An implicit parameter as the leaves that it is made of.
+
+use std::hash::{Hash, Hasher};
+
+use mlx_rs::Array;
+use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value};
+
+use crate::only::Role;
+
+/// An implicit array taken apart, so that its leaves can be lent and replaced one by one.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) form: Form,
+    pub(super) aval: Aval,
+    pub(super) leaves: Vec<HeldLeaf>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct HeldLeaf {
+    /// The path of the model's parameter and that of the child in it.
+    pub(super) path: String,
+    pub(super) role: Role,
+    pub(super) array: Array,
+}
+
+impl Held {
+    /// Takes the value of the parameter at `path` apart.
+    pub(super) fn new(path: &str, value: &Value) -> Result<Self> {
+        let aval = value.aval()?;
+        let mut leaves = Vec::new();
+        let skeleton = taken_apart(path, value, None, &mut leaves)?;
+        Ok(Self { form: Form(skeleton), aval, leaves })
+    }
+
+    /// The array that the leaves make.
+    pub(super) fn value(&self) -> Result<Value> {
+        self.form.filled(&mut self.leaves.iter().map(|leaf| &leaf.array))
+    }
+
+    pub(super) fn nbytes(&self) -> usize {
+        self.leaves.iter().map(|leaf| leaf.array.nbytes()).sum()
+    }
+}
+
+/// An implicit array without data: equal and hash equal where the types and all static fields are.
+#[derive(Clone, Debug)]
+pub(super) struct Form(Value);
+
+impl Form {
+    /// The array of this form with these leaves.
+    pub(super) fn filled(&self, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
+        put_together(&self.0, leaves)
+    }
+}
+
+impl PartialEq for Form {
+    fn eq(&self, other: &Self) -> bool {
+        fn same(a: &Value, b: &Value) -> bool {
+            match (a, b) {
+                (Value::Implicit(a), Value::Implicit(b)) => {
+                    let (own, others) = (a.children(), b.children());
+                    a.aux_eq(&**b)
+                        && own.len() == others.len()
+                        && own.iter().zip(&others).all(|((x, a), (y, b))| x == y && same(a, b))
+                }
+                (Value::Dense(_), Value::Dense(_)) => true,
+                _ => false,
+            }
+        }
+        same(&self.0, &other.0)
+    }
+}
+
+impl Eq for Form {}
+
+impl Hash for Form {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        fn fed(value: &Value, state: &mut dyn Hasher) {
+            if let Value::Implicit(array) = value {
+                array.aux_hash(state);
+                array.children().iter().for_each(|(_, child)| fed(child, state));
+            }
+        }
+        fed(&self.0, state);
+    }
+}
+
+fn taken_apart(path: &str, value: &Value, role: Option<Role>, leaves: &mut Vec<HeldLeaf>) -> Result<Value> {
+    let array: &dyn ImplicitArray = match value {
+        Value::Dense(array) => {
+            let role = role.unwrap_or(Role::Other);
+            leaves.push(HeldLeaf { path: path.to_owned(), role, array: array.clone() });
+            return Ok(Array::from_bool(false).into());
+        }
+        Value::Implicit(array) => &**array,
+    };
+    let children = array.children().into_iter().map(|(name, child): (ChildName, Value)| {
+        let role = Role::of_child(array, name, role);
+        taken_apart(&format!("{path}.{name}"), &child, Some(role), leaves)
+    });
+    let children = children.collect::<Result<_>>()?;
+    Ok(array.with_children(children)?.into())
+}
+
+fn put_together(skeleton: &Value, leaves: &mut dyn Iterator<Item = &Array>) -> Result<Value> {
+    let array = match skeleton {
+        Value::Dense(_) => {
+            let leaf = leaves.next().unwrap_or_else(|| unreachable!("there is a leaf for each child of the skeleton"));
+            return Ok(leaf.into());
+        }
+        Value::Implicit(array) => array,
+    };
+    let children = array.children().iter().map(|(_, child)| put_together(child, leaves)).collect::<Result<_>>()?;
+    Ok(array.with_children(children)?.into())
+}

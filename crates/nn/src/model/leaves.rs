@@ -1,0 +1,147 @@
+//! A model's leaves as the parameters that mlx-rs sees.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use mlx_rs::module::{ModuleParamMut, ModuleParamRef, ModuleParameters};
+use mlx_rs::nested::{NestedHashMap, NestedValue};
+use tacit_core::{Aval, Error, Result};
+
+use super::Model;
+use crate::only::{Leaf, Only, Role};
+use crate::parameters::listed;
+
+impl<M: ModuleParameters> Model<M> {
+    /// The leaves of a part by path, as they are.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::nn;
+    /// use tacit_arrays::format::Nf4;
+    /// use tacit_nn::{Model, Only};
+    ///
+    /// let model = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", Nf4 { block: 64, double: false })?;
+    /// let paths = |only| model.leaves(only).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+    /// assert_eq!(paths(&Only::All), ["bias", "weight.codes", "weight.scales"]);
+    /// assert_eq!(paths(&Only::Scales), ["weight.scales"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn leaves(&self, only: &Only) -> Vec<(String, &Array)> {
+        self.chosen(only, |_| true)
+    }
+
+    /// The leaves that a gradient is taken of: the float ones of the part that are not frozen.
+    pub(super) fn trainable(&self, only: &Only) -> Vec<(String, &Array)> {
+        let unfrozen = self.module.trainable_parameters().flatten();
+        self.chosen(only, |leaf| {
+            let trained = match leaf.role {
+                Role::Dense => unfrozen.contains_key(leaf.path),
+                Role::Statistic => false,
+                Role::Factor | Role::Scale | Role::Master | Role::Other => !self.frozen,
+            };
+            trained && leaf.aval.dtype.is_float()
+        })
+    }
+
+    /// The leaves of a part for which `wanted` holds, sorted by path.
+    fn chosen(&self, only: &Only, wanted: impl Fn(&Leaf<'_>) -> bool) -> Vec<(String, &Array)> {
+        let mut chosen: Vec<(String, &Array)> = Vec::new();
+        let mut take = |path: &str, parameter: &str, role: Role, array| {
+            let leaf = Leaf { path, parameter, role, aval: Aval::from(array) };
+            if only.chooses(&leaf) && wanted(&leaf) {
+                chosen.push((path.to_owned(), array));
+            }
+        };
+        for (path, array) in self.module.parameters().flatten() {
+            match self.held.get(&*path) {
+                Some(held) => held.leaves.iter().for_each(|leaf| take(&leaf.path, &path, leaf.role, &leaf.array)),
+                None if self.ties.contains_key(&*path) => {}
+                None => take(&path, &path, Role::of_dense(&path), array),
+            }
+        }
+        chosen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        chosen
+    }
+
+    /// Every leaf by path, to be changed.
+    pub(super) fn slots(&mut self) -> HashMap<Rc<str>, &mut Array> {
+        let mut slots = self.module.parameters_mut().flatten();
+        slots.retain(|path, _| !self.ties.contains_key(&**path) && !self.held.contains_key(&**path));
+        for leaf in self.held.values_mut().flat_map(|held| &mut held.leaves) {
+            slots.insert(Rc::from(leaf.path.as_str()), &mut leaf.array);
+        }
+        slots
+    }
+
+    /// Replaces leaves by arrays of their own shapes and dtypes, all or none.
+    ///
+    /// # Errors
+    ///
+    /// The model has no leaf of a path, or one of another shape or dtype.
+    pub fn set_leaves(&mut self, arrays: impl IntoIterator<Item = (String, Array)>) -> Result<()> {
+        let arrays: Vec<(String, Array)> = arrays.into_iter().collect();
+        let mut slots = self.slots();
+        for (path, array) in &arrays {
+            let Some(slot) = slots.get(path.as_str()) else {
+                return Err(Error::invalid(format!("the model has no leaf {path}"), listed(slots.keys())));
+            };
+            let (expected, found) = (Aval::from(&**slot), Aval::from(array));
+            if expected != found {
+                return Err(Error::invalid(
+                    format!("the leaf {path} is {expected} and was given {found}"),
+                    "give an array of the leaf's own shape and dtype, or set the whole parameter",
+                ));
+            }
+        }
+        for (path, array) in arrays {
+            slots.entry(Rc::from(path)).and_modify(|slot| **slot = array);
+        }
+        Ok(())
+    }
+}
+
+impl<M: ModuleParameters> ModuleParameters for Model<M> {
+    fn num_parameters(&self) -> usize {
+        self.leaves(&Only::All).len()
+    }
+
+    fn parameters(&self) -> ModuleParamRef<'_> {
+        nested(self.leaves(&Only::All).into_iter().map(|(path, array)| (path.into(), array)))
+    }
+
+    fn parameters_mut(&mut self) -> ModuleParamMut<'_> {
+        nested(self.slots())
+    }
+
+    fn trainable_parameters(&self) -> ModuleParamRef<'_> {
+        nested(self.trainable(&self.trained).into_iter().map(|(path, array)| (path.into(), array)))
+    }
+
+    fn freeze_parameters(&mut self, recursive: bool) {
+        self.module.freeze_parameters(recursive);
+        self.frozen = true;
+    }
+
+    fn unfreeze_parameters(&mut self, recursive: bool) {
+        self.module.unfreeze_parameters(recursive);
+        self.frozen = false;
+    }
+
+    fn all_frozen(&self) -> Option<bool> {
+        let leaves = self.leaves(&Only::All).len();
+        (leaves > 0).then(|| self.trainable(&Only::All).is_empty())
+    }
+
+    fn any_frozen(&self) -> Option<bool> {
+        let leaves = self.leaves(&Only::All).len();
+        (leaves > 0).then(|| self.trainable(&self.trained).len() < leaves)
+    }
+}
+
+/// Arrays by path, whose dots need no maps of their own.
+fn nested<T>(leaves: impl IntoIterator<Item = (Rc<str>, T)>) -> NestedHashMap<Rc<str>, T> {
+    NestedHashMap { entries: leaves.into_iter().map(|(path, array)| (path, NestedValue::Value(array))).collect() }
+}

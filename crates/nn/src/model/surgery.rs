@@ -1,0 +1,226 @@
+//! Changes of a model's parameters: formats by rules, other values.
+
+use std::collections::BTreeMap;
+
+use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
+use mlx_rs::{Dtype, transforms};
+use tacit_arrays::format::Quantizer;
+use tacit_core::{Aval, Error, Policy, Result, Value};
+
+use super::Model;
+use crate::parameters::{listed, some_of};
+use crate::report::{Outcome, Row};
+use crate::rules::{Action, Rule};
+use crate::{Parameters, Pattern, Rules};
+
+/// What may be missing when values are assigned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Nothing: every parameter is given.
+    Refuse,
+    /// What is not given stays as it is.
+    Keep,
+}
+
+impl<M: ModuleParameters> Model<M> {
+    /// Lets a format hold the parameters that a pattern names, and lets go of the dense arrays.
+    ///
+    /// What has one axis, such as a bias, stays as it is unless the pattern is its path; so does what the format cannot
+    /// divide. [`report`](Self::report) tells of both.
+    ///
+    /// # Errors
+    ///
+    /// As for [`apply`](Self::apply). The model is dropped then: use that where it is still needed.
+    pub fn quantize<P>(mut self, pattern: P, format: impl Quantizer + 'static) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.apply(&Rules::new().quantize(pattern, format)?)?;
+        Ok(self)
+    }
+
+    /// Lets formats hold parameters by rules, and lets go of the dense arrays. Parameters that are implicit already stay.
+    ///
+    /// Each is quantized and compared with what it was, one after the other; the dense arrays live until all are done.
+    ///
+    /// # Errors
+    ///
+    /// The rules quantize no parameter, or one has an element that is not finite. The model is then what it was.
+    pub fn apply(&mut self, rules: &Rules) -> Result<&mut Self> {
+        let mut report = self.report.clone();
+        let mut made = Parameters::new();
+        for (path, value) in self.values()? {
+            let rule = rules.rule(&path, &value.aval()?);
+            let (quantized, row) = applied(&path, &value, rule)?;
+            if let Some(quantized) = quantized {
+                made.insert(path.clone(), quantized);
+            } else if rule.is_none() && report.rows.contains_key(&path) {
+                continue;
+            }
+            report.rows.insert(path, row);
+        }
+        if made.is_empty() {
+            let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
+            return Err(Error::invalid("the rules quantize no parameter of the model", listed(paths.iter())));
+        }
+        report.unused = rules.unused(self.avals().iter());
+        self.put_all(made)?;
+        self.report = report;
+        Ok(self)
+    }
+
+    /// Puts other values in place of the parameters that a pattern names; `None` leaves one as it is.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{Dtype, nn};
+    /// use tacit_nn::Model;
+    ///
+    /// let mut model = Model::new(nn::Linear::new(4, 4)?)?;
+    /// model.replace("*", |_, value| Ok(Some(value.dense()?.as_dtype(Dtype::Bfloat16)?.into())))?;
+    /// assert_eq!(model.get("weight")?.to_string(), "bf16[4,4]");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The pattern names no parameter, `f` fails, or a value has another shape. The model is then what it was.
+    pub fn replace<P>(
+        &mut self,
+        pattern: P,
+        mut f: impl FnMut(&str, Value) -> Result<Option<Value>>,
+    ) -> Result<&mut Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        let pattern = pattern.try_into().map_err(Into::into)?;
+        let mut named = false;
+        let mut made = Parameters::new();
+        for (path, value) in self.values()? {
+            if pattern.matches(&path, &value.aval()?) {
+                named = true;
+                if let Some(other) = f(&path, value)? {
+                    made.insert(path, other);
+                }
+            }
+        }
+        if !named {
+            let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
+            let message = format!("the pattern {pattern} names no parameter of the model");
+            return Err(Error::invalid(message, listed(paths.iter())));
+        }
+        self.put_all(made)?;
+        Ok(self)
+    }
+
+    /// Puts a value of the parameter's own shape in its place; its dtype and its format may be others.
+    ///
+    /// # Errors
+    ///
+    /// The model has no parameter of this path, or one of another shape.
+    pub fn set(&mut self, path: &str, value: impl Into<Value>) -> Result<()> {
+        self.put_all(Parameters::from([(path.to_owned(), value.into())]))
+    }
+
+    /// Puts values in place of the model's parameters, such as those of a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// The model has no parameter of a path, or one of another shape; or one that is not given, unless that is kept. The
+    /// model is then what it was.
+    pub fn assign(&mut self, parameters: Parameters, missing: Missing) -> Result<()> {
+        if missing == Missing::Refuse {
+            let own = self.avals();
+            let given = |path: &String| {
+                parameters.contains_key(path)
+                    || self.ties.iter().any(|(tied, to)| to == path && parameters.contains_key(tied))
+            };
+            let lacking: Vec<std::rc::Rc<str>> =
+                own.keys().filter(|path| !given(path)).map(|path| (**path).into()).collect();
+            if !lacking.is_empty() {
+                return Err(Error::invalid(
+                    format!("parameters of the model are not given: {}", some_of(lacking.iter())),
+                    "give them too, or let them be as they are with `Missing::Keep`",
+                ));
+            }
+        }
+        self.put_all(parameters)
+    }
+
+    /// Puts all of these in their places, or none.
+    fn put_all(&mut self, parameters: Parameters) -> Result<()> {
+        let own: BTreeMap<String, Aval> = self
+            .module
+            .parameters()
+            .flatten()
+            .into_iter()
+            .map(|(path, array)| (path.to_string(), array.into()))
+            .collect();
+        for (path, value) in &parameters {
+            let expected = own.get(path).ok_or_else(|| self.no(path))?;
+            if expected.shape != value.aval()?.shape {
+                return Err(Error::invalid(
+                    format!("the parameter {path} is {expected} and was given {value}"),
+                    "give a value of the parameter's own shape; dtype and format may be others",
+                ));
+            }
+        }
+        for (path, value) in parameters {
+            self.put(&path, value)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a rule makes of a parameter, if anything.
+fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Value>, Row)> {
+    let aval = value.aval()?;
+    let left = |reason: &str| {
+        let bytes = value.nbytes();
+        let row = Row { aval: aval.clone(), before: bytes, after: bytes, outcome: Outcome::left(reason) };
+        Ok((None, row))
+    };
+    let format = match rule {
+        None => return left("no rule names it"),
+        Some(Rule { action: Action::Skip, .. }) => return left("a rule skips it"),
+        Some(Rule { action: Action::Quantize(format), .. }) => format,
+    };
+    let Value::Dense(array) = value else { return left("it is implicit already") };
+    if !aval.dtype.is_float() {
+        return left("it is not float");
+    }
+    if aval.shape.len() < 2 && !rule.is_some_and(|rule| rule.pattern.is_exact()) {
+        return left("it has one axis");
+    }
+    let quantized = match format.quantize(array) {
+        Ok(quantized) => quantized,
+        Err(error) => return left(error.to_string().lines().next().unwrap_or_default()),
+    };
+    let error = relative_error(array, &quantized).map_err(|error| in_parameter(path, &error))?;
+    let after = quantized.nbytes();
+    let bits = 8.0 * after as f64 / array.size().max(1) as f64;
+    let outcome = Outcome::Quantized { format: format.to_string(), bits, error };
+    Ok((Some(quantized), Row { aval, before: array.nbytes(), after, outcome }))
+}
+
+fn in_parameter(path: &str, error: &Error) -> Error {
+    let text = error.to_string();
+    let mut lines = text.lines();
+    let message = format!("the parameter {path}: {}", lines.next().unwrap_or_default());
+    let help = lines.find_map(|line| line.strip_prefix("help: ")).unwrap_or("leave it out by a rule that skips it");
+    Error::invalid(message, help)
+}
+
+/// The norm of the difference over that of the array; evaluates both.
+pub(crate) fn relative_error(array: &Array, quantized: &Value) -> Result<f64> {
+    // It is asked for, and lives for the length of this call.
+    let _allow = Policy::Allow.scope();
+    let wide = array.as_dtype(Dtype::Float32)?;
+    let difference = quantized.dense()?.as_dtype(Dtype::Float32)?.subtract(&wide)?;
+    let norms = [difference.square()?.sum(None)?, wide.square()?.sum(None)?];
+    transforms::eval(&norms)?;
+    let [difference, own] = norms.map(|norm| f64::from(norm.item_exact::<f32>()).sqrt());
+    Ok(if difference == 0.0 { 0.0 } else { difference / own })
+}

@@ -1,0 +1,110 @@
+//! Which leaves of a model are meant: to train, to save.
+
+use tacit_arrays::{Lora, Packed, Ste};
+use tacit_core::{Aval, ChildName, ImplicitArray};
+
+use crate::Pattern;
+
+/// A part of a model: some of its leaves, which are its dense parameters and the arrays that its implicit ones hold.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use tacit_nn::{Only, Pattern};
+///
+/// // The factors of the adapters, and the scales of the norms beside them.
+/// let part = Only::Lora.or(Only::Paths("*norm.weight".parse::<Pattern>()?));
+/// assert_eq!(format!("{part:?}"), "AnyOf([Lora, Paths(Pattern(*norm.weight))])");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub enum Only {
+    /// Every leaf.
+    All,
+    /// Parameters that are dense arrays; running statistics are none.
+    Dense,
+    /// The adapters' own arrays, such as both factors of a [`Lora`], and nothing of what they adapt.
+    Lora,
+    /// Scales and biases of packed arrays.
+    Scales,
+    /// The float arrays from which others are quantized in each step.
+    Masters,
+    /// Leaves whose path or whose parameter's path the pattern names.
+    Paths(Pattern),
+    /// Leaves that any of these mean.
+    AnyOf(Vec<Only>),
+}
+
+/// What a gradient is taken of: the float leaves of a part.
+pub type Trainable = Only;
+
+impl Only {
+    /// These leaves and those of another part.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        match self {
+            Self::AnyOf(mut parts) => {
+                parts.push(other);
+                Self::AnyOf(parts)
+            }
+            part => Self::AnyOf(vec![part, other]),
+        }
+    }
+
+    pub(crate) fn chooses(&self, leaf: &Leaf<'_>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Dense => leaf.role == Role::Dense,
+            Self::Lora => leaf.role == Role::Factor,
+            Self::Scales => leaf.role == Role::Scale,
+            Self::Masters => leaf.role == Role::Master,
+            Self::Paths(pattern) => [leaf.path, leaf.parameter].iter().any(|path| pattern.matches(path, &leaf.aval)),
+            Self::AnyOf(parts) => parts.iter().any(|part| part.chooses(leaf)),
+        }
+    }
+}
+
+/// What is trained where nothing is said: all but scales and codes.
+impl Default for Only {
+    fn default() -> Self {
+        Self::AnyOf(vec![Self::Dense, Self::Lora, Self::Masters])
+    }
+}
+
+/// A leaf of a model.
+pub(crate) struct Leaf<'a> {
+    pub(crate) path: &'a str,
+    /// The path of the parameter that it is part of.
+    pub(crate) parameter: &'a str,
+    pub(crate) role: Role,
+    pub(crate) aval: Aval,
+}
+
+/// What a leaf is to its parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Dense,
+    Statistic,
+    Factor,
+    Scale,
+    Master,
+    Other,
+}
+
+impl Role {
+    /// That of a parameter that is a dense array.
+    pub(crate) fn of_dense(path: &str) -> Self {
+        if crate::module::is_statistic(path) { Self::Statistic } else { Self::Dense }
+    }
+
+    /// That of a child of an implicit array, `within` another child of this role.
+    pub(crate) fn of_child(array: &dyn ImplicitArray, child: ChildName, within: Option<Self>) -> Self {
+        let any = array.as_any();
+        match child.field {
+            "a" | "b" if any.is::<Lora>() => Self::Factor,
+            "master" if any.is::<Ste>() => Self::Master,
+            "scales" | "biases" if array.family::<dyn Packed>().is_some() => Self::Scale,
+            _ => within.unwrap_or(Self::Other),
+        }
+    }
+}

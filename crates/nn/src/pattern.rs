@@ -1,0 +1,128 @@
+//! Which parameters of a model are meant, by their paths.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use globset::GlobBuilder;
+use regex::bytes::Regex;
+use tacit_core::{Aval, Error, Result};
+
+/// A set of parameters, by path as mlx-rs flattens it (`layers.0.q_proj.weight`) and by aval.
+///
+/// Text is a path itself; a glob where it has one of `*?[{`, in which `*` also crosses dots and `{q,v}` is either; and a
+/// regular expression of the whole path behind `re:`.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use tacit_core::Aval;
+/// use tacit_nn::Pattern;
+///
+/// let aval = Aval::new(&[8, 8], mlx_rs::Dtype::Float32);
+/// let pattern: Pattern = "layers.*.{q,v}_proj.weight".parse()?;
+/// assert!(pattern.matches("layers.0.self_attn.q_proj.weight", &aval));
+/// assert!(!pattern.matches("layers.0.self_attn.k_proj.weight", &aval));
+/// assert!("re:layers\\.[0-3]\\..*".parse::<Pattern>()?.matches("layers.2.norm.weight", &aval));
+/// assert!(Pattern::when(|_, aval| aval.shape.len() == 2).matches("anything", &aval));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Pattern {
+    text: String,
+    by: By,
+}
+
+#[derive(Clone)]
+enum By {
+    Path,
+    Text(Regex),
+    Predicate(Arc<Predicate>),
+}
+
+/// What a pattern may ask of a path and an aval.
+type Predicate = dyn Fn(&str, &Aval) -> bool + Send + Sync;
+
+impl Pattern {
+    /// The parameters for which `predicate` holds.
+    pub fn when(predicate: impl Fn(&str, &Aval) -> bool + Send + Sync + 'static) -> Self {
+        Self { text: "a predicate".to_owned(), by: By::Predicate(Arc::new(predicate)) }
+    }
+
+    /// The parameter of this very path, whatever characters it has.
+    pub fn exact(path: impl Into<String>) -> Self {
+        Self { text: path.into(), by: By::Path }
+    }
+
+    /// Whether a parameter is meant.
+    #[must_use]
+    pub fn matches(&self, path: &str, aval: &Aval) -> bool {
+        match &self.by {
+            By::Path => self.text == path,
+            By::Text(regex) => regex.is_match(path.as_bytes()),
+            By::Predicate(predicate) => predicate(path, aval),
+        }
+    }
+
+    /// Whether it names one parameter by its path.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        matches!(self.by, By::Path)
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let by = if let Some(expression) = text.strip_prefix("re:") {
+            let whole = format!("^(?:{expression})$");
+            By::Text(Regex::new(&whole).map_err(|error| unreadable(text, "regular expression", &error))?)
+        } else if text.contains(['*', '?', '[', '{']) {
+            let glob = GlobBuilder::new(text).backslash_escape(true).build();
+            let glob = glob.map_err(|error| unreadable(text, "glob", &error.kind()))?;
+            By::Text(Regex::new(glob.regex()).map_err(|error| unreadable(text, "glob", &error))?)
+        } else {
+            By::Path
+        };
+        Ok(Self { text: text.to_owned(), by })
+    }
+}
+
+impl TryFrom<&str> for Pattern {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&String> for Pattern {
+    type Error = Error;
+
+    fn try_from(text: &String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pattern({})", self.text)
+    }
+}
+
+fn unreadable(text: &str, what: &str, error: &dyn fmt::Display) -> Error {
+    // A library's own message may have many lines, of which the last says what is wrong.
+    let error = error.to_string();
+    let reason = error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
+    Error::invalid(
+        format!("{text} is no {what}: {reason}"),
+        "write a path, a glob such as `layers.*.{q,v}_proj.weight`, or `re:` and a regular expression",
+    )
+}

@@ -1,0 +1,132 @@
+//! What became of a model's parameters.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use tacit_core::Aval;
+
+/// What rules made of each parameter of a model, as data and as a table.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::nn;
+/// use tacit_arrays::format::Affine;
+/// use tacit_nn::{Model, Outcome};
+///
+/// let model = Model::new(nn::Linear::new(64, 8)?)?.quantize("*", Affine { bits: 4, group: 32 })?;
+/// let weight = &model.report().rows["weight"];
+/// let Outcome::Quantized { format, bits, .. } = &weight.outcome else { panic!("it is quantized") };
+/// assert_eq!((format.as_str(), *bits), ("affine:4:32", 6.0));
+/// assert_eq!(model.report().rows["bias"].outcome, Outcome::Left { reason: "it has one axis".to_owned() });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// The parameters by path.
+    pub rows: BTreeMap<String, Row>,
+    /// The patterns of rules that came first for no parameter.
+    pub unused: Vec<String>,
+}
+
+/// What became of one parameter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Its shape and dtype, as in `f32[4,8]`.
+    #[serde(serialize_with = "printed")]
+    pub aval: Aval,
+    /// The bytes that it took.
+    pub before: usize,
+    /// The bytes that it takes.
+    pub after: usize,
+    /// What was done.
+    pub outcome: Outcome,
+}
+
+/// What was done with a parameter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// A format holds it.
+    Quantized {
+        /// The text of the format.
+        format: String,
+        /// Bits for each element, scales included.
+        bits: f64,
+        /// The norm of the difference over the norm of the parameter.
+        error: f64,
+    },
+    /// It is as it was.
+    Left {
+        /// Why.
+        reason: String,
+    },
+}
+
+fn printed<S: serde::Serializer>(aval: &Aval, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(aval)
+}
+
+impl Report {
+    /// The paths of the parameters that no rule named.
+    pub fn unmatched(&self) -> impl Iterator<Item = &str> {
+        let left = |row: &Row| row.outcome == Outcome::unmatched();
+        self.rows.iter().filter(move |(_, row)| left(row)).map(|(path, _)| path.as_str())
+    }
+
+    /// The bytes of all parameters before and after.
+    #[must_use]
+    pub fn bytes(&self) -> (usize, usize) {
+        self.rows.values().fold((0, 0), |(before, after), row| (before + row.before, after + row.after))
+    }
+}
+
+impl Outcome {
+    pub(crate) fn left(reason: impl Into<String>) -> Self {
+        Self::Left { reason: reason.into() }
+    }
+
+    pub(crate) fn unmatched() -> Self {
+        Self::left("no rule names it")
+    }
+}
+
+impl fmt::Display for Report {
+    /// A table with a line for each parameter, and the sum of the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wide = |least: usize, texts: &mut dyn Iterator<Item = usize>| texts.fold(least, usize::max);
+        let path = wide(9, &mut self.rows.keys().map(String::len));
+        let aval = wide(4, &mut self.rows.values().map(|row| row.aval.to_string().len()));
+        let format = wide(6, &mut self.rows.values().map(|row| row.outcome.format().len()));
+        let heads = ["parameter", "aval", "format", "bits", "error", "before", "after"];
+        let [a, b, c, d, e, g, h] = heads;
+        writeln!(f, "{a:<path$}  {b:<aval$}  {c:<format$}  {d:>6}  {e:>8}  {g:>12}  {h:>12}")?;
+        for (name, row) in &self.rows {
+            let Row { before, after, outcome, .. } = row;
+            let own = row.aval.to_string();
+            write!(f, "{name:<path$}  {own:<aval$}  {:<format$}  ", outcome.format())?;
+            match outcome {
+                Outcome::Quantized { bits, error, .. } => write!(f, "{bits:>6.3}  {error:>8.5}")?,
+                Outcome::Left { .. } => write!(f, "{:>6}  {:>8}", "", "")?,
+            }
+            write!(f, "  {before:>12}  {after:>12}")?;
+            match outcome {
+                Outcome::Left { reason } => writeln!(f, "  {reason}")?,
+                Outcome::Quantized { .. } => writeln!(f)?,
+            }
+        }
+        let (before, after) = self.bytes();
+        write!(f, "{:<path$}  {:<aval$}  {:<format$}  {:>6}  {:>8}  {before:>12}  {after:>12}", "", "", "", "", "")?;
+        if self.unused.is_empty() { Ok(()) } else { write!(f, "\nrules for no parameter: {}", self.unused.join(", ")) }
+    }
+}
+
+impl Outcome {
+    fn format(&self) -> &str {
+        match self {
+            Self::Quantized { format, .. } => format,
+            Self::Left { .. } => "-",
+        }
+    }
+}

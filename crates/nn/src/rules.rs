@@ -1,0 +1,236 @@
+//! Which parameters of a model take which format.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tacit_arrays::format::{self, Quantizer};
+use tacit_core::{Aval, Error, Result};
+
+use crate::Pattern;
+
+/// Formats by path, of which the first that matches counts.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::nn;
+/// use tacit_arrays::format::Affine;
+/// use tacit_nn::{Model, Rules};
+///
+/// let rules = Rules::new().skip("layers.0.*")?.quantize("layers.*.weight", Affine { bits: 8, group: 64 })?;
+/// assert_eq!(rules, Rules::from_json(r#"{"layers.0.*": "skip", "layers.*.weight": "affine:8:64"}"#)?);
+/// assert_eq!(rules, Rules::from_toml("'layers.0.*' = 'skip'\n'layers.*.weight' = 'affine:8:64'")?);
+///
+/// let layers = nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(nn::Linear::new(64, 64)?);
+/// let mut model = Model::new(layers)?;
+/// model.apply(&rules)?;
+/// assert_eq!(model.get("layers.1.weight")?.to_string(), "Affine(f32[64,64])");
+/// assert_eq!(model.get("layers.0.weight")?.to_string(), "f32[64,64]");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A file has a table of these texts, in their order. What a pattern that is not a path itself names and has one axis, such
+/// as a bias, stays as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rules {
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    pub(crate) pattern: Pattern,
+    pub(crate) action: Action,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    Skip,
+    Quantize(Arc<dyn Quantizer>),
+}
+
+/// What a file says of a parameter that stays as it is.
+const SKIP: &str = "skip";
+
+impl Rules {
+    /// No rules.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a rule: these parameters take this format.
+    ///
+    /// # Errors
+    ///
+    /// The text is no pattern, or the format has no such options.
+    pub fn quantize<P>(self, pattern: P, format: impl Quantizer + 'static) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.quantize_in(pattern, Arc::new(format))
+    }
+
+    /// Adds a rule: these parameters take this format, which is known when the program runs.
+    ///
+    /// # Errors
+    ///
+    /// As for [`quantize`](Self::quantize).
+    pub fn quantize_in<P>(self, pattern: P, format: Arc<dyn Quantizer>) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        format.supported()?;
+        self.with(pattern, Action::Quantize(format))
+    }
+
+    /// Adds a rule: these parameters stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// The text is no pattern.
+    pub fn skip<P>(self, pattern: P) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.with(pattern, Action::Skip)
+    }
+
+    fn with<P>(mut self, pattern: P, action: Action) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        let pattern = pattern.try_into().map_err(Into::into)?;
+        self.rules.push(Rule { pattern, action });
+        Ok(self)
+    }
+
+    /// Reads the rules in a file, TOML or JSON by its extension.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or as for [`from_toml`](Self::from_toml) and [`from_json`](Self::from_json); the message
+    /// names the file.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let named = |error: &dyn fmt::Display, help: &str| {
+            Error::invalid(format!("the rules in {}: {error}", path.display()), help)
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| named(&error, "name a file that can be read"))?;
+        let read = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("toml") => toml::from_str(&text).map_err(|error| one_line(&error)),
+            Some("json") => serde_json::from_str(&text).map_err(|error| error.to_string()),
+            _ => return Err(named(&"the extension says neither TOML nor JSON", "name it .toml or .json")),
+        };
+        read.map_err(|error| named(&error, FORM))
+    }
+
+    /// Reads a table of TOML.
+    ///
+    /// # Errors
+    ///
+    /// It is no table of texts, a key is no pattern, or a value is no format.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        toml::from_str(text).map_err(|error| Error::invalid(format!("the rules: {}", one_line(&error)), FORM))
+    }
+
+    /// Reads an object of JSON.
+    ///
+    /// # Errors
+    ///
+    /// It is no object of texts, a key is no pattern, or a value is no format.
+    pub fn from_json(text: &str) -> Result<Self> {
+        serde_json::from_str(text).map_err(|error| Error::invalid(format!("the rules: {error}"), FORM))
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The format of a parameter; nothing where a rule skips it, or none names it.
+    #[must_use]
+    pub fn format(&self, path: &str, aval: &Aval) -> Option<&Arc<dyn Quantizer>> {
+        match &self.rule(path, aval)?.action {
+            Action::Skip => None,
+            Action::Quantize(format) => Some(format),
+        }
+    }
+
+    pub(crate) fn rule(&self, path: &str, aval: &Aval) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.pattern.matches(path, aval))
+    }
+
+    /// The patterns that come first for none of these parameters.
+    pub(crate) fn unused<'p>(&self, parameters: impl Iterator<Item = (&'p String, &'p Aval)>) -> Vec<String> {
+        let used: Vec<*const Rule> =
+            parameters.filter_map(|(path, aval)| self.rule(path, aval)).map(std::ptr::from_ref).collect();
+        let unused = self.rules.iter().filter(|rule| !used.contains(&std::ptr::from_ref(*rule)));
+        unused.map(|rule| rule.pattern.to_string()).collect()
+    }
+}
+
+const FORM: &str =
+    "write a path or glob and a format for each rule, such as `\"layers.*.weight\" = \"nf4:64\"`, or \"skip\"";
+
+/// What TOML says without the lines that it shows.
+fn one_line(error: &toml::de::Error) -> String {
+    error.message().to_owned()
+}
+
+/// Rules are equal if they read the same.
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.pattern.to_string() == other.pattern.to_string() && self.action.to_string() == other.action.to_string()
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Skip => f.write_str(SKIP),
+            Self::Quantize(format) => format.fmt(f),
+        }
+    }
+}
+
+/// As a file has them. A predicate has no text, and a rule with one cannot be read again.
+impl Serialize for Rules {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.rules.iter().map(|rule| (rule.pattern.to_string(), rule.action.to_string())))
+    }
+}
+
+impl<'de> Deserialize<'de> for Rules {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Table;
+
+        impl<'de> Visitor<'de> for Table {
+            type Value = Rules;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of patterns and formats")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Rules, A::Error> {
+                let mut rules = Rules::new();
+                while let Some((pattern, text)) = map.next_entry::<String, String>()? {
+                    let read = |rules: Rules| match text.as_str() {
+                        SKIP => rules.skip(&pattern),
+                        text => rules.quantize_in(&pattern, format::parse(text)?.into()),
+                    };
+                    rules = read(rules).map_err(|error| {
+                        let error = error.to_string();
+                        de::Error::custom(error.lines().next().unwrap_or_default())
+                    })?;
+                }
+                Ok(rules)
+            }
+        }
+
+        deserializer.deserialize_map(Table)
+    }
+}

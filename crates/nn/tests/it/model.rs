@@ -1,0 +1,495 @@
+//! Models: surgery, leaves, gradients.
+
+use std::collections::BTreeMap;
+
+use expect_test::{Expect, expect};
+use mlx_rs::losses::CrossEntropyBuilder;
+use mlx_rs::macros::ModuleParameters;
+use mlx_rs::module::{Module, ModuleParameters, ModuleParametersExt};
+use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn, ops};
+use tacit_arrays::format::{Affine, Int8, Nf4};
+use tacit_arrays::{Lora, Nf4Array};
+use tacit_core::{Counters, Error, Policy, Result, Value};
+use tacit_nn::{Missing, Model, Only, Outcome, Pattern, Rules, Stateful, Trainable};
+
+use crate::types::{Hidden, normal, numbers};
+
+const NF4: Nf4 = Nf4 { block: 64, double: true };
+
+#[track_caller]
+fn check<T>(result: Result<T>, expected: Expect) {
+    let Err(error) = result else { panic!("it should fail") };
+    expected.assert_eq(&error.to_string());
+}
+
+fn layers() -> nn::Sequential {
+    let linear = |inputs, outputs| nn::Linear::new(inputs, outputs).expect("builds");
+    nn::Sequential::new().append(linear(64, 64)).append(nn::Relu).append(linear(64, 10))
+}
+
+fn adapted() -> Model<nn::Sequential> {
+    let mut model = Model::new(layers()).and_then(|m| m.quantize("*.weight", NF4)).expect("quantizes");
+    model.replace("*.weight", |_, base| lora(base)).expect("adapts");
+    model
+}
+
+fn lora(base: Value) -> Result<Option<Value>> {
+    let shape = base.aval()?.shape;
+    let (a, b) = (normal(7, &[4, shape[1]]), ops::zeros::<f32>(&[shape[0], 4])?);
+    Ok(Some(Lora::new(base, a, b, 8.0)?.into()))
+}
+
+fn snapshot(model: &Model<nn::Sequential>) -> BTreeMap<String, Vec<u8>> {
+    let bytes = |array: &Array| {
+        let array = array.reshape(&[-1]).and_then(|flat| flat.view_dtype(Dtype::Uint8)).expect("bytes");
+        array.eval().expect("evaluates");
+        array.as_slice::<u8>().to_vec()
+    };
+    model.leaves(&Only::All).into_iter().map(|(path, array)| (path, bytes(array))).collect()
+}
+
+#[test]
+fn a_dense_model_is_its_module() {
+    let mut module = layers();
+    let x = normal(1, &[3, 64]);
+    let expected = module.forward(&x).expect("runs");
+    let paths: BTreeMap<_, _> = module.parameters().flatten().into_iter().map(|(path, w)| (path, w.clone())).collect();
+    let mut model = Model::new(module).expect("a model");
+    assert!(model.forward(&x).expect("runs").eq_exact(&expected).expect("evaluates"));
+    assert_eq!(model.parameters().flatten().keys().collect::<std::collections::BTreeSet<_>>(), paths.keys().collect());
+}
+
+#[test]
+fn leaves_are_parameters_of_mlx_rs() {
+    let model = adapted();
+    let paths: Vec<String> = model.leaves(&Only::All).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(
+        paths[..7],
+        [
+            "layers.0.bias",
+            "layers.0.weight.a",
+            "layers.0.weight.b",
+            "layers.0.weight.base.codes",
+            "layers.0.weight.base.scales.absmax",
+            "layers.0.weight.base.scales.codes",
+            "layers.0.weight.base.scales.offset",
+        ]
+    );
+    assert_eq!(model.num_parameters(), 14);
+    let of = |only: Only| model.leaves(&only).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+    let factors = ["layers.0.weight.a", "layers.0.weight.b", "layers.2.weight.a", "layers.2.weight.b"];
+    assert_eq!(of(Only::Lora), factors);
+    assert_eq!(of(Only::Dense), ["layers.0.bias", "layers.2.bias"]);
+    assert_eq!(of(Only::Scales).len(), 6);
+    let named = Only::Paths("layers.2.*".parse::<Pattern>().expect("a glob"));
+    assert_eq!(of(named).len(), 7);
+    let mut trainable: Vec<_> = model.trainable_parameters().flatten().into_keys().collect();
+    trainable.sort();
+    assert_eq!(
+        trainable.iter().map(|path| &**path).collect::<Vec<_>>(),
+        [&["layers.0.bias"], &factors[..2], &["layers.2.bias"], &factors[2..]].concat()
+    );
+    assert_eq!(model.any_frozen(), Some(true));
+}
+
+/// Adam sees the factors alone, and nothing else of the model changes by a bit.
+#[test]
+fn an_optimizer_of_mlx_rs_trains_the_factors_alone() {
+    let _deny = Policy::Deny.scope();
+    let mut model = adapted();
+    let (x, y) = (normal(1, &[16, 64]), Array::from_slice(&[1u32, 2, 3, 4].repeat(4), &[16]));
+    let cross_entropy = CrossEntropyBuilder::new().build().expect("builds");
+    let mut optimizer = Adam::new(1e-2);
+    let before = snapshot(&model);
+    let mut losses = Vec::new();
+    for _ in 0..8 {
+        let (loss, gradients) = model.value_and_grad(Trainable::Lora, |model, (x, y): (&Array, &Array)| {
+            cross_entropy.apply(&model.forward(x)?, y)?.mean(None)
+        })((&x, &y))
+        .expect("differentiates");
+        assert_eq!(gradients.len(), 4);
+        optimizer.update(&mut model, &gradients).expect("updates");
+        model.eval().expect("evaluates");
+        losses.push(loss.item_exact::<f32>());
+    }
+    assert!(losses[7] < 0.8 * losses[0], "{losses:?}");
+    for (path, bytes) in snapshot(&model) {
+        assert_eq!(
+            bytes == before[&path],
+            !path.contains("weight.a") && !path.contains("weight.b") || path.contains("base"),
+            "{path}"
+        );
+    }
+}
+
+/// mlx-rs's own `value_and_grad` knows nothing of implicit arrays.
+#[test]
+fn value_and_grad_of_mlx_rs_agrees() {
+    let _deny = Policy::Deny.scope();
+    let x = normal(1, &[5, 64]);
+    let (mut ours, mut theirs) = (adapted(), adapted().training(Trainable::Lora));
+    for (path, array) in
+        ours.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect::<Vec<_>>()
+    {
+        theirs.set_leaves([(path, array)]).expect("the same leaves");
+    }
+    let (loss, gradients) =
+        ours.value_and_grad(Trainable::Lora, |model, x: &Array| model.forward(x)?.square()?.mean(None))(&x)
+            .expect("differentiates");
+    let mut step =
+        nn::value_and_grad(|model: &mut Model<nn::Sequential>, x: Array| model.forward(&x)?.square()?.mean(None));
+    let (expected, expected_gradients) = step(&mut theirs, x).expect("differentiates");
+    assert_eq!(numbers(&loss), numbers(&expected));
+    assert_eq!(gradients.len(), expected_gradients.len());
+    for (path, gradient) in gradients {
+        assert!(gradient.eq_exact(&expected_gradients[&path]).expect("evaluates"), "{path}");
+    }
+}
+
+#[test]
+fn a_failing_loss_leaves_the_model_as_it_was() {
+    let mut model = adapted();
+    let before = snapshot(&model);
+    let x = normal(1, &[5, 64]);
+    check(
+        model.value_and_grad(Trainable::Lora, |model, x: &Array| {
+            model.forward(x)?;
+            Err::<Array, _>(Error::invalid("no", "none"))
+        })(&x),
+        expect![[r#"
+            no
+            help: none"#]],
+    );
+    assert_eq!(snapshot(&model), before);
+    check(
+        model.value_and_grad(Trainable::Lora, |model, x: &Array| model.forward(x))(&x),
+        expect![[r#"
+            the loss is f32[5,10], which is not one float element
+            help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
+    );
+    assert_eq!(snapshot(&model), before);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        model.value_and_grad(Trainable::Lora, |_, _: &Array| -> Result<Array> { panic!("in the middle") })(&x)
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(snapshot(&model), before);
+    check(
+        model.value_and_grad(Trainable::Masters, |model, x: &Array| model.forward(x))(&x),
+        expect![[r#"
+            the model has no float leaf to train in Masters
+            help: its parameters are layers.0.bias, layers.0.weight.a, layers.0.weight.b, layers.0.weight.base.scales.absmax, layers.0.weight.base.scales.offset, layers.2.bias, layers.2.weight.a, layers.2.weight.b, layers.2.weight.base.scales.absmax, layers.2.weight.base.scales.offset"#]],
+    );
+}
+
+/// A model in a module that was written before Tacit.
+#[test]
+fn a_model_nests_in_modules() {
+    #[derive(Debug, ModuleParameters)]
+    #[module(root = mlx_rs)]
+    struct Residual {
+        #[param]
+        inner: Model<nn::Linear>,
+        #[param]
+        scale: mlx_rs::module::Param<Array>,
+    }
+
+    impl Module<&Array> for Residual {
+        type Output = Array;
+        type Error = Exception;
+
+        fn forward(&mut self, x: &Array) -> Result<Array, Exception> {
+            self.inner.forward(x)?.multiply(&*self.scale)?.add(x)
+        }
+
+        fn training_mode(&mut self, mode: bool) {
+            Module::<&Array>::training_mode(&mut self.inner, mode);
+        }
+    }
+
+    let inner = Model::new(nn::Linear::new(64, 64).expect("builds")).and_then(|m| m.quantize("weight", NF4));
+    let residual =
+        Residual { inner: inner.expect("quantizes"), scale: mlx_rs::module::Param::new(Array::from_f32(2.0)) };
+    let mut stack = nn::Sequential::new().append(residual).append(nn::Relu);
+    let paths: std::collections::BTreeSet<_> = stack.parameters().flatten().into_keys().collect();
+    assert!(paths.contains("layers.0.inner.weight.codes") && paths.contains("layers.0.scale"), "{paths:?}");
+    let x = normal(1, &[2, 64]);
+    let _deny = Policy::Deny.scope();
+    assert_eq!(stack.forward(&x).expect("runs").shape(), [2, 64]);
+    // And the whole stack may be a model again.
+    let mut whole = Model::new(stack).expect("a model");
+    assert_eq!(whole.forward(&x).expect("runs").shape(), [2, 64]);
+}
+
+#[derive(Clone, Debug, ModuleParameters)]
+#[module(root = mlx_rs)]
+struct Tied {
+    #[param]
+    embedding: nn::Embedding,
+    #[param]
+    head: nn::Linear,
+}
+
+fn tied() -> Tied {
+    let embedding = nn::Embedding::new(32, 64).expect("builds");
+    let mut head = nn::LinearBuilder::new(64, 32).bias(false).build().expect("builds");
+    head.weight.value = embedding.weight.value.clone();
+    Tied { embedding, head }
+}
+
+fn logits(module: &mut Tied, tokens: &Array) -> Result<Array, Exception> {
+    let x = module.embedding.forward(tokens)?;
+    module.head.forward(&x)
+}
+
+/// One array under two paths is one parameter: quantized once, held once, trained as one.
+#[test]
+fn tied_parameters_stay_tied() {
+    let _deny = Policy::Deny.scope();
+    let tokens = Array::from_slice(&[3u32, 1, 2], &[1, 3]);
+    let mut model = Model::new(tied()).expect("a model");
+    assert_eq!(model.leaves(&Only::All).into_iter().map(|(path, _)| path).collect::<Vec<_>>(), ["embedding.weight"]);
+    model.set("head.weight", normal(5, &[32, 64])).expect("the one parameter");
+    let first = model.run(|m| logits(m, &tokens)).expect("runs");
+    let embedded = model.run(|m| m.embedding.forward(&tokens)).expect("runs");
+    let expected = embedded.matmul(normal(5, &[32, 64]).t()).expect("multiplies");
+    assert_eq!(numbers(&first), numbers(&expected));
+
+    model.apply(&Rules::new().quantize("embedding.weight", NF4).expect("rules")).expect("quantizes");
+    assert_eq!(
+        model.nbytes(),
+        Nf4Array::quantize(&normal(5, &[32, 64]), NF4).map(|w| Value::from(w).nbytes()).expect("packs")
+    );
+    let quantized = model.run(|m| logits(m, &tokens)).expect("runs");
+    assert!(!numbers(&quantized).is_empty() && numbers(&quantized) != numbers(&first));
+
+    let mut model = Model::new(tied()).expect("a model");
+    let (_, gradients) =
+        model.value_and_grad(Trainable::All, |m, t: &Array| m.run(|m| logits(m, t))?.square()?.mean(None))(&tokens)
+            .expect("differentiates");
+    assert_eq!(gradients.len(), 1);
+}
+
+#[test]
+fn rules_choose_by_the_first_match() {
+    let rules = Rules::new()
+        .skip("layers.2.weight")
+        .and_then(|rules| rules.quantize("re:layers\\.\\d+\\.weight", Affine { bits: 4, group: 64 }))
+        .and_then(|rules| rules.quantize(Pattern::when(|_, aval| aval.shape == [10]), Int8::default()))
+        .expect("rules");
+    let mut model = Model::new(layers()).expect("a model");
+    model.apply(&rules).expect("quantizes");
+    let values = model.values().expect("values");
+    let shown: Vec<String> = values.iter().map(|(path, value)| format!("{path} {value}")).collect();
+    assert_eq!(
+        shown,
+        [
+            "layers.0.bias f32[64]",
+            "layers.0.weight Affine(f32[64,64])",
+            "layers.2.bias f32[10]",
+            "layers.2.weight f32[10,64]"
+        ]
+    );
+    let text = serde_json::to_string(&Rules::from_json(r#"{"b": "int8", "a": "skip"}"#).expect("rules")).expect("json");
+    assert_eq!(text, r#"{"b":"int8","a":"skip"}"#);
+}
+
+#[test]
+fn the_report_tells_of_every_parameter() {
+    let mut model = Model::new(layers()).expect("a model");
+    for (path, seed) in [("layers.0.weight", 1), ("layers.2.weight", 2)] {
+        let shape = model.get(path).and_then(|value| value.aval()).expect("there").shape;
+        model.set(path, normal(seed, &shape)).expect("fits");
+    }
+    let rules = Rules::new()
+        .quantize("layers.2.weight", Affine { bits: 4, group: 128 })
+        .and_then(|rules| rules.quantize("layers.0.*", NF4))
+        .and_then(|rules| rules.skip("layer.9.*"))
+        .expect("rules");
+    model.apply(&rules).expect("quantizes");
+    expect![[r#"
+        parameter        aval        format           bits     error        before         after
+        layers.0.bias    f32[64]     -                                         256           256  it has one axis
+        layers.0.weight  f32[64,64]  nf4:64:double   4.141   0.09155         16384          2120
+        layers.2.bias    f32[10]     -                                          40            40  no rule names it
+        layers.2.weight  f32[10,64]  -                                        2560          2560  the last axis of f32[10,64] is not whole groups of 128, as affine has them
+                                                                             19240          4976
+        rules for no parameter: layer.9.*"#]].assert_eq(&model.report().to_string());
+    assert_eq!(model.report().unmatched().collect::<Vec<_>>(), ["layers.2.bias"]);
+    let Outcome::Quantized { error, bits, .. } = model.report().rows["layers.0.weight"].outcome else {
+        panic!("it is quantized")
+    };
+    assert!((0.05..0.15).contains(&error) && bits < 4.3, "{error} {bits}");
+    let data = serde_json::to_value(model.report()).expect("json");
+    assert_eq!(data["rows"]["layers.0.weight"]["aval"], "f32[64,64]");
+}
+
+#[test]
+fn bad_rules() {
+    let quantize = |pattern: &str, format: &str| Rules::from_json(&format!("{{{pattern:?}: {format:?}}}"));
+    check(
+        quantize("layers.[", "nf4:64"),
+        expect![[r#"
+        the rules: layers.[ is no glob: unclosed character class; missing ']' at line 1 column 22
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
+    );
+    check(
+        quantize("re:(", "nf4:64"),
+        expect![[r#"
+        the rules: re:( is no regular expression: unclosed group at line 1 column 18
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
+    );
+    check(
+        quantize("*", "nf5:64"),
+        expect![[r#"
+        the rules: no format is named nf5 at line 1 column 15
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
+    );
+    check(
+        quantize("*", "nf4:63"),
+        expect![[r#"
+        the rules: the nf4 block size 63 is not a power of two from 32 to 4096 at line 1 column 15
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
+    );
+    check(
+        Rules::from_json("[]"),
+        expect![[r#"
+        the rules: invalid type: sequence, expected a table of patterns and formats at line 1 column 0
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
+    );
+    check(
+        Rules::from_toml("a = 1"),
+        expect![[r#"
+        the rules: invalid type: integer `1`, expected a string
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
+    );
+    check(
+        Rules::from_toml("a = "),
+        expect![[r#"
+        the rules: string values must be quoted, expected literal string
+        help: write a path or glob and a format for each rule, such as `"layers.*.weight" = "nf4:64"`, or "skip""#]],
+    );
+    check(
+        Rules::load("rules.yaml"),
+        expect![[r#"
+        the rules in rules.yaml: No such file or directory (os error 2)
+        help: name a file that can be read"#]],
+    );
+    check(
+        Rules::new().quantize("*", Affine { bits: 7, group: 64 }),
+        expect![[r#"
+        MLX has no affine format of 7 bits in groups of 64
+        help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],
+    );
+}
+
+#[test]
+fn what_fails_changes_nothing() {
+    let mut model = Model::new(layers()).expect("a model");
+    let before = snapshot(&model);
+    check(
+        model.apply(&Rules::new()).map(drop),
+        expect![[r#"
+        the rules quantize no parameter of the model
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
+    );
+    check(
+        model.replace("*.scale", |_, _| Ok(None)).map(drop),
+        expect![[r#"
+        the pattern *.scale names no parameter of the model
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
+    );
+    check(
+        model
+            .replace("*", |path, value| match path {
+                "layers.2.weight" => Err(Error::invalid("no", "none")),
+                _ => Ok(Some(Hidden::of(value))),
+            })
+            .map(drop),
+        expect![[r#"
+            no
+            help: none"#]],
+    );
+    check(
+        model.assign([("layers.0.bias".to_owned(), normal(1, &[64]).into())].into(), Missing::Refuse),
+        expect![[r#"
+            parameters of the model are not given: layers.0.weight, layers.2.bias, layers.2.weight
+            help: give them too, or let them be as they are with `Missing::Keep`"#]],
+    );
+    let values =
+        [("layers.0.bias".to_owned(), normal(1, &[64]).into()), ("layers.2.bias".to_owned(), normal(1, &[9]).into())];
+    check(
+        model.assign(values.into(), Missing::Keep),
+        expect![[r#"
+        the parameter layers.2.bias is f32[10] and was given f32[9]
+        help: give a value of the parameter's own shape; dtype and format may be others"#]],
+    );
+    check(
+        model.get("layers.1.weight").map(drop),
+        expect![[r#"
+        the module has no parameter layers.1.weight
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
+    );
+    check(
+        model.set_leaves([("layers.0.weight.a".to_owned(), normal(1, &[64]))]),
+        expect![[r#"
+        the model has no leaf layers.0.weight.a
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
+    );
+    check(
+        model.set_leaves([("layers.0.bias".to_owned(), normal(1, &[4]))]),
+        expect![[r#"
+        the leaf layers.0.bias is f32[64] and was given f32[4]
+        help: give an array of the leaf's own shape and dtype, or set the whole parameter"#]],
+    );
+    assert_eq!(snapshot(&model), before);
+
+    let mut broken = normal(1, &[10, 64]);
+    broken = ops::select(broken.gt(Array::from_f32(2.0)).expect("compares"), Array::from_f32(f32::NAN), &broken)
+        .expect("a NaN");
+    model.set("layers.2.weight", broken).expect("fits");
+    let (result, before) =
+        (model.apply(&Rules::new().quantize("*.weight", NF4).expect("rules")).map(drop), snapshot(&model));
+    check(
+        result,
+        expect![[r#"
+        the parameter layers.2.weight: kernel Nf4Quantize failed: element 34 is NaN, which no code can hold
+        help: replace NaN and infinities before quantizing"#]],
+    );
+    assert_eq!(snapshot(&model), before);
+}
+
+/// Optimizer state goes by the leaves' paths, and comes back from a tree.
+#[test]
+fn a_model_and_its_optimizer_are_one_state() {
+    use tacit_core::compile_with_state;
+
+    let x = normal(1, &[5, 64]);
+    let (eager, mut compiled) = (adapted(), adapted());
+    for (path, array) in
+        eager.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect::<Vec<_>>()
+    {
+        compiled.set_leaves([(path, array)]).expect("the same leaves");
+    }
+    let step = |(model, optimizer): &mut (Model<nn::Sequential>, Stateful<Adam>), x: Array| -> Result<Array> {
+        let (loss, gradients) =
+            model.value_and_grad(Trainable::Lora, |model, x: &Array| model.forward(x)?.square()?.mean(None))(&x)?;
+        optimizer.update(model, &gradients)?;
+        Ok(loss)
+    };
+    let mut state = (eager, Stateful(Adam::new(1e-2)));
+    let mut expected = Vec::new();
+    for _ in 0..4 {
+        expected.push(numbers(&step(&mut state, x.clone()).expect("steps"))[0]);
+    }
+    let mut state = (compiled, Stateful(Adam::new(1e-2)));
+    let (result, counters) = Counters::of(|| -> Result<Vec<f32>> {
+        let mut run = compile_with_state(step, tacit_core::compile::Options::default());
+        (0..4).map(|_| Ok(numbers(&run.call(&mut state, &x.clone().into())?.dense()?)[0])).collect()
+    });
+    let found = result.expect("compiles");
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-5 * expected.abs(), "{found} {expected}");
+    }
+    assert_eq!(counters.materialized_bytes, 0);
+}
