@@ -18,7 +18,7 @@ use crate::{LINEAR, Outcome};
 const RANK: i32 = 8;
 const ALPHA: f32 = 16.0;
 const LEARNING_RATE: f32 = 3e-4;
-const STEPS: usize = 20;
+const STEPS: usize = 12;
 /// The examples of a step.
 const BATCH: usize = 16;
 /// How far the loss spreads cosines, as the default of sentence-transformers' `CoSENTLoss` does.

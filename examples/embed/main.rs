@@ -108,7 +108,8 @@ fn embed(name: &str, folder: &Path, text: &Text, sentences: &[Tokens], options: 
     let (embeddings, seconds) = (embeddings?, start.elapsed().as_secs_f64());
     bar.finish_and_clear();
     let (peak, materialized) = (memory::peak_memory()?, counters.materialized_bytes);
-    Ok(Row { name: name.to_owned(), embeddings, bytes: model.nbytes(), seconds, peak, materialized })
+    let name = name.rsplit('/').next().unwrap_or(name).to_owned();
+    Ok(Row { name, embeddings, bytes: model.nbytes(), seconds, peak, materialized })
 }
 
 /// The mean and the least cosine between rows of `a` and `b`, whose rows have length 1.
