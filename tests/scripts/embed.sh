@@ -11,7 +11,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 embed() {
-    cargo run --quiet --locked --features text --example embed -- "$@" | tee -a "$log"
+    cargo run --quiet --locked --features text --example embed -- --pypi "$@" | tee -a "$log"
 }
 
 embed --weights f32 --batch 4 --nearest 0 --reference $data/reference.safetensors $data/reference.txt
