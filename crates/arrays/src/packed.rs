@@ -172,7 +172,7 @@ pub fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
         }
         axes if axes.is_sorted() => Ok(itself(array)),
         // Each expert of a mixture is a matrix of its own.
-        [0, 2, 1] => stacked_transpose(op, &Stacked::split(itself(array))?),
+        [0, 2, 1] => stacked_transpose(op, &Stacked::split(&itself(array))?),
         _ => Err(Error::decline("only matrices are transposed as a view")),
     }
 }
@@ -180,7 +180,7 @@ pub fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
 /// The products of chosen matrices with chosen experts, which are packed as one array.
 #[handler]
 pub fn packed_gather_mm(op: &GatherMM, x: &Array, w: &dyn Packed, left: &Array, right: &Array) -> Result<Value> {
-    stacked_gather_mm(op, x, &Stacked::split(itself(w))?, left, right)
+    stacked_gather_mm(op, x, &Stacked::split(&itself(w))?, left, right)
 }
 
 /// Another float type: the codes and scales as they are, read so, or a [`Cast`] where a rounding must show.

@@ -64,13 +64,13 @@ impl Stacked {
     }
 
     /// The parts of an array along its first axis.
-    pub(crate) fn split(array: Value) -> Result<Self> {
+    pub(crate) fn split(array: &Value) -> Result<Self> {
         let aval = array.aval()?;
         let count = aval.shape.first().copied().unwrap_or(0);
         if count < 1 || count as usize > MOST {
             return Err(Error::decline(format!("{aval} is not a stack of at most {MOST} arrays")));
         }
-        let experts = (0..count).map(|expert| implicit(&array, |array| array.try_index(expert)));
+        let experts = (0..count).map(|expert| implicit(array, |array| array.try_index(expert)));
         Self::new(experts.collect::<Result<_>>()?)
     }
 
