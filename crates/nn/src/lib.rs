@@ -11,6 +11,7 @@ mod module;
 mod only;
 mod parameters;
 mod pattern;
+mod places;
 mod report;
 mod rule;
 mod rules;
