@@ -12,11 +12,14 @@ mod source;
 mod text;
 
 use std::error::Error;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 use std::{fs, io};
 
 use clap::Parser;
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, memory};
 use tacit::format;
 use tacit::nn::{Missing, Model, Rules};
@@ -36,7 +39,8 @@ struct Options {
     file: Option<PathBuf>,
     #[command(flatten)]
     source: Source,
-    /// What the weights of the linear layers become: f32, formats such as nf4:64, affine:4:64 and int8, or files of rules
+    /// What the weights of the linear layers become: f32, formats such as nf4:64, affine:4:64 and int8, or files of
+    /// rules; with several, each in turn
     #[arg(long, value_delimiter = ',', default_value = "nf4:64")]
     weights: Vec<String>,
     /// The sentences of a batch
@@ -53,12 +57,19 @@ struct Options {
     reference: Option<PathBuf>,
 }
 
+/// The text of an error with the file that it is about.
+fn named(file: &Path, error: &dyn Display) -> String {
+    format!("{}: {error}", file.display())
+}
+
 /// The weights of the linear layers, by path.
 const LINEAR: &str = "layers.*.{query,key,value,output,up,down}.weight";
 
 /// The encoder with the parameters in `folder`, held as `weights` says.
 fn encoder(folder: &Path, weights: &str) -> Outcome<Model<Bert>> {
-    let config: Config = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
+    let file = folder.join("config.json");
+    let text = fs::read(&file).map_err(|error| named(&file, &error))?;
+    let config: Config = serde_json::from_slice(&text).map_err(|error| named(&file, &error))?;
     let mut model = Model::new(Bert::new(&config)?)?;
     // What else is stored, such as a pooler, is left.
     let mut stored = Array::load_safetensors(folder.join("model.safetensors"))?;
@@ -87,8 +98,10 @@ fn rules(weights: &str) -> Outcome<Option<Rules>> {
 struct Row {
     name: String,
     embeddings: Array,
+    /// Those of its parameters.
     bytes: usize,
     seconds: f64,
+    /// The most bytes that MLX held at a time while the sentences were embedded.
     peak: usize,
     materialized: u64,
 }
@@ -97,7 +110,7 @@ fn embed(name: &str, folder: &Path, text: &Text, sentences: &[Tokens], options: 
     let mut model = encoder(folder, name)?;
     let bar = progress(name, sentences.len(), "sentences")?;
     let mut run = |batch: &bert::Batch| Ok(model.run(|bert| bert.embed(batch))?);
-    // The first batch reads the file, and compiles what is compiled.
+    // What is read and compiled at the first use is not part of what is measured.
     if let Some(first) = sentences.first() {
         run(&text.batch(&[first])?)?.eval()?;
     }
@@ -125,12 +138,8 @@ fn nearest(embeddings: &Array, count: usize) -> Outcome<Vec<(f32, usize, usize)>
     let mut pairs: Vec<(f32, usize, usize)> = Vec::new();
     let total = embeddings.dim(0);
     for first in (0..total).step_by(ROWS as usize) {
-        let rows: Vec<i32> = (first..total.min(first + ROWS)).collect();
-        let block = embeddings.take_axis(Array::from_slice(&rows, &[rows.len() as i32]), 0)?;
-        let cosines = block.matmul(embeddings.t())?;
-        for (row, cosines) in
-            rows.iter().map(|&row| row as usize).zip(cosines.try_as_slice::<f32>()?.chunks(total as usize))
-        {
+        let cosines = embeddings.try_index(first..total.min(first + ROWS))?.matmul(embeddings.t())?;
+        for (row, cosines) in (first as usize..).zip(cosines.try_as_slice::<f32>()?.chunks(total as usize)) {
             pairs.extend(cosines.iter().enumerate().skip(row + 1).map(|(other, &cosine)| (cosine, row, other)));
         }
         pairs.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -144,8 +153,17 @@ fn lines(input: &str) -> Vec<&str> {
     input.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
 }
 
-fn main() -> Outcome<()> {
-    let options = Options::parse();
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Outcome<()> {
     let _deny = Policy::Deny.scope();
     let folder = options.source.fetch()?;
     let text = Text::open(&folder)?;
@@ -154,7 +172,7 @@ fn main() -> Outcome<()> {
         return finetune(&mut encoder(&folder, weights)?, &text);
     }
     let input = match &options.file {
-        Some(file) => fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
+        Some(file) => fs::read_to_string(file).map_err(|error| named(file, &error))?,
         None => io::read_to_string(io::stdin())?,
     };
     let lines = lines(&input);
@@ -163,7 +181,7 @@ fn main() -> Outcome<()> {
     }
     let sentences = text.tokens(&lines)?;
 
-    let float = embed("f32", &folder, &text, &sentences, &options)?;
+    let float = embed("f32", &folder, &text, &sentences, options)?;
     if let Some(file) = &options.reference {
         let stored = Array::load_safetensors(file)?;
         let expected = stored.get("embeddings").ok_or("the reference has no `embeddings`")?;
@@ -172,7 +190,7 @@ fn main() -> Outcome<()> {
     }
     let mut rows = vec![float];
     for name in options.weights.iter().filter(|name| *name != "f32") {
-        rows.push(embed(name, &folder, &text, &sentences, &options)?);
+        rows.push(embed(name, &folder, &text, &sentences, options)?);
     }
 
     println!("{} sentences of {} tokens\n", lines.len(), sentences.iter().map(Vec::len).sum::<usize>());

@@ -6,8 +6,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use mlx_rs::{Array, ops};
 use tokenizers::{Tokenizer, TruncationParams};
 
-use crate::Outcome;
 use crate::bert::Batch;
+use crate::{Outcome, named};
 
 /// Where sentence-transformers cuts.
 const MOST_TOKENS: usize = 256;
@@ -23,7 +23,8 @@ pub(crate) struct Text {
 impl Text {
     /// Reads `tokenizer.json`.
     pub(crate) fn open(folder: &Path) -> Outcome<Self> {
-        let mut tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
+        let file = folder.join("tokenizer.json");
+        let mut tokenizer = Tokenizer::from_file(&file).map_err(|error| named(&file, &error))?;
         let truncation = TruncationParams { max_length: MOST_TOKENS, ..TruncationParams::default() };
         // The file says to pad each sentence to 128 tokens; a batch is as long as its longest sentence instead.
         tokenizer.with_padding(None).with_truncation(Some(truncation))?;
