@@ -3,6 +3,7 @@
 //! A [`Scheme`] says how the children of a packed type are read. Each kernel runs on the packed codes, and its
 //! decomposition says the same in plain ops.
 
+mod coded;
 mod dequantize;
 mod dynamic8;
 mod encode;
@@ -14,6 +15,7 @@ mod mlx_matmul;
 mod parts;
 mod quantize;
 mod scheme;
+mod sum;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +28,8 @@ pub(crate) use layout::nested;
 pub use matmul::matmul;
 pub use quantize::quantize;
 pub use scheme::{Coding, Encoding, Scaling, Scheme};
+pub(crate) use sum::is_relative;
+pub use sum::{Measure, Summands};
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Input, Output};

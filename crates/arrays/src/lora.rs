@@ -4,7 +4,9 @@ use mlx_rs::{Array, Dtype, random};
 use tacit_core::op::{AsType, Gather, Multiply, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::adapter::{self, Adapter, Side};
 use crate::checks::{check_children, stored_shape};
+use crate::kernel::Summands;
 use crate::linear::{Gain, Linear, check_float, gathered_rows, narrowing, scalar};
 use crate::wide::wide;
 
@@ -31,27 +33,27 @@ use crate::wide::wide;
 ///
 /// The method is that of `LoRA` (Hu et al., 2021), the convention that of the library PEFT.
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Lora", family(Linear))]
+#[implicit(name = "tacit.Lora", family(Linear, Adapter))]
 pub struct Lora {
     /// `[out, in]`, or `[in, out]` where `transposed`.
-    base: Value,
+    pub(crate) base: Value,
     /// `[r, in]`.
-    a: Array,
+    pub(crate) a: Array,
     /// `[out, r]`.
-    b: Array,
+    pub(crate) b: Array,
     /// Which input features are dropped: `u32[2]`.
-    key: Option<Array>,
+    pub(crate) key: Option<Array>,
     /// The bits of an `f32`.
     #[implicit(aux)]
-    alpha: u32,
+    pub(crate) alpha: u32,
     /// The bits of the probability, an `f32`.
     #[implicit(aux)]
-    dropout: u32,
+    pub(crate) dropout: u32,
     /// Whether the matrix has its axes the other way round.
     #[implicit(aux)]
-    transposed: bool,
+    pub(crate) transposed: bool,
     #[implicit(aux)]
-    aval: Aval,
+    pub(crate) aval: Aval,
 }
 
 impl Lora {
@@ -116,7 +118,7 @@ impl Lora {
     }
 
     /// Left and right factor of the product; the left one is scaled.
-    fn factors(&self, dtype: Dtype) -> Result<[Array; 2]> {
+    pub(crate) fn factors(&self, dtype: Dtype) -> Result<[Array; 2]> {
         let number = |number: f32| Array::from_f32(number).as_dtype(dtype);
         let mut a = self.a.as_dtype(dtype)?;
         if let Some(key) = &self.key {
@@ -129,31 +131,31 @@ impl Lora {
         Ok([left.multiply(scale)?, right])
     }
 
-    /// The sum of what plain code makes of `x` and the base, and of what it makes of `x` and both factors.
-    fn applied(
-        &self,
-        x: &Value,
-        on_base: impl Fn(&Array, Array) -> Result<Array>,
-        on_factors: impl Fn(Array, [&Array; 2]) -> Result<Array>,
-    ) -> Result<Value> {
+    /// The dense sum, in the type in which it is summed.
+    pub(crate) fn built(&self) -> Result<Array> {
+        let base = self.base.dense()?;
+        let wide = wide(base.dtype());
+        let [left, right] = self.factors(wide)?;
+        Ok(base.as_dtype(wide)?.add(left.matmul(right)?)?)
+    }
+
+    /// The sum of what `side` is of the base, and of what it is of both factors.
+    pub(crate) fn applied(&self, side: Side, x: &Value) -> Result<Value> {
         let dtype = self.aval.dtype;
         // An implicit `x` may have no wider form.
         let wide = if x.is_implicit() { dtype } else { wide(dtype) };
-        let [left, right] = self.factors(wide)?;
+        let factors = self.factors(wide)?;
         implicit((x, &self.base), |(x, base)| {
-            let product = on_base(&x, base)?.as_dtype(wide)?;
+            let product = side.of(&x, &base)?.as_dtype(wide)?;
             let x = if x.dtype().is_float() { x.as_dtype(wide)? } else { x };
-            Ok::<_, Error>(product.add(on_factors(x, [&left, &right])?)?.as_dtype(dtype)?)
+            Ok::<_, Error>(product.add(side.of_factors(&x, &factors)?)?.as_dtype(dtype)?)
         })
     }
 }
 
 impl Materialize for Lora {
     fn materialize(&self) -> Result<Value> {
-        let base = self.base.dense()?;
-        let wide = wide(base.dtype());
-        let [left, right] = self.factors(wide)?;
-        Ok(base.as_dtype(wide)?.add(left.matmul(right)?)?.as_dtype(base.dtype())?.into())
+        Ok(self.built()?.as_dtype(self.aval.dtype)?.into())
     }
 
     fn check(&self) -> Result<()> {
@@ -173,10 +175,7 @@ impl Materialize for Lora {
                 "give a: [r, in] and b: [out, r] for a base [out, in]",
             ));
         }
-        let alpha = f32::from_bits(self.alpha);
-        if !alpha.is_finite() {
-            return Err(Error::invalid(format!("alpha is {alpha}"), "give a finite one; the rank is the usual choice"));
-        }
+        check_alpha(self.alpha)?;
         let p = f32::from_bits(self.dropout);
         if !(0.0..1.0).contains(&p) {
             return Err(Error::invalid(
@@ -196,16 +195,61 @@ impl Materialize for Lora {
 
 impl Linear for Lora {
     fn right(&self, x: &Value) -> Result<Value> {
-        self.applied(x, |x, base| Ok(x.matmul(base)?), |x, [left, right]| Ok(x.matmul(left)?.matmul(right)?))
+        self.applied(Side::Right, x)
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
-        self.applied(x, |x, base| Ok(base.matmul(x)?), |x, [left, right]| Ok(left.matmul(right.matmul(x)?)?))
+        self.applied(Side::Left, x)
     }
 
     fn gain(&self) -> Gain {
         Gain::Sum
     }
+}
+
+impl Adapter for Lora {
+    fn base(&self) -> &Value {
+        &self.base
+    }
+
+    fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
+        let lora = Self { aval: base.aval()?, base, ..self.clone() };
+        lora.check()?;
+        Ok(Box::new(lora))
+    }
+
+    fn trained(&self) -> &'static [&'static str] {
+        &["a", "b"]
+    }
+
+    fn dropout(&self) -> f32 {
+        f32::from_bits(self.dropout)
+    }
+
+    fn with_key(&self, key: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
+        let lora = Self { key, ..self.clone() };
+        lora.check()?;
+        Ok(Box::new(lora))
+    }
+
+    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
+        adapter::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
+    }
+
+    fn change(&self, side: Side, x: &Array) -> Result<Array> {
+        let wide = wide(self.aval.dtype);
+        let x = if x.dtype().is_float() { &x.as_dtype(wide)? } else { x };
+        side.of_factors(x, &self.factors(wide)?)
+    }
+}
+
+/// A finite `alpha`.
+pub(crate) fn check_alpha(alpha: u32) -> Result<()> {
+    let alpha = f32::from_bits(alpha);
+    if alpha.is_finite() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("alpha is {alpha}"), "give a finite one; the rank is the usual choice"))
 }
 
 /// The base turned round, with the factors swapped.
@@ -238,9 +282,6 @@ pub fn lora_multiply(_op: &Multiply, w: &Lora, x: &Array) -> Result<Value> {
 #[handler]
 pub fn lora_gather(op: &Gather, w: &Lora, rows: &Array) -> Result<Value> {
     let shape = gathered_rows(op, &w.aval, rows)?;
-    w.applied(
-        &rows.into(),
-        |rows, base| Ok(base.take_axis(rows, 0)?.reshape(&shape)?),
-        |rows, [left, right]| Ok(left.take_axis(rows, 0)?.matmul(right)?.reshape(&shape)?),
-    )
+    let made = w.applied(Side::Rows, &rows.into())?;
+    implicit(made, |made| made.reshape(&shape))
 }

@@ -66,7 +66,7 @@ impl Stored {
     }
 
     /// The children as the kernels read them, for a matrix of `n` rows.
-    fn kernel(&self, n: i32) -> Result<(Layout, Vec<Array>)> {
+    pub(crate) fn kernel(&self, n: i32) -> Result<(Layout, Vec<Array>)> {
         let mut scheme = self.scheme;
         let mut children = vec![self.codes.clone()];
         match (&self.scales, self.scales.downcast::<Dynamic8Array>()) {

@@ -3,10 +3,11 @@
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
+use crate::adapter::{Adapter, of};
 use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::dynamic8::Dynamic8Array;
 use crate::format::declaration::{Format, Quantizer};
-use crate::kernel::{self, Encoding, Scaling, Scheme};
+use crate::kernel::{self, Measure, Scaling, Scheme, Summands};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored};
 
@@ -87,9 +88,10 @@ impl<F: Format> PackedArray<F> {
     /// the last axis of `x`. A NaN or an infinity in `x` is an error of the eval.
     pub fn quantize(x: &Array, format: impl Into<F>) -> Result<Self> {
         let format = format.into();
-        let global = match format.scheme().encoding {
-            Encoding::Nvfp4 { global: true } => Some(x.as_dtype(Dtype::Float32)?.abs()?.max(None)?),
-            _ => None,
+        let global = if kernel::is_relative(&format.scheme()) {
+            Some(x.as_dtype(Dtype::Float32)?.abs()?.max(None)?)
+        } else {
+            None
         };
         if !format.by_columns() {
             return Self::coded(x, &format, global);
@@ -105,10 +107,32 @@ impl<F: Format> PackedArray<F> {
     pub(crate) fn coded(x: &Array, format: &F, global_scale: Option<Array>) -> Result<Self> {
         let format = format.on(x.shape());
         let aval = checked(Aval::from(x), &format)?;
-        let scheme = format.scheme();
         let mut inputs = vec![x.as_dtype(Dtype::Float32)?];
         inputs.extend(global_scale.clone());
-        let mut made = kernel::quantize(scheme, format.block(), &inputs)?.into_iter();
+        let made = kernel::quantize(format.scheme(), format.block(), &inputs)?;
+        Self::of_codes(made, format, global_scale, aval)
+    }
+
+    /// Quantizes the rows of a sum that is not built, or, of a format by columns, those of its transpose.
+    fn of_sum(sum: &Summands, format: &F, dtype: Dtype) -> Result<Self> {
+        let (shape, by_columns) = ([sum.left.dim(0), sum.right.dim(1)], format.by_columns());
+        let format = format.on(&shape);
+        let aval = checked(Aval::new(&shape, dtype), &format)?;
+        let scheme = format.scheme();
+        let global = if kernel::is_relative(&scheme) { Some(sum.measure(Measure::Most)?.max(None)?) } else { None };
+        let made = sum.quantize(scheme, format.block(), global.as_ref())?;
+        let mut array = Self::of_codes(made, format, global, aval)?;
+        if by_columns {
+            array.transposed = true;
+            array.aval.shape.reverse();
+        }
+        Ok(array)
+    }
+
+    /// The array of what a kernel made.
+    fn of_codes(made: Vec<Array>, format: F, global_scale: Option<Array>, aval: Aval) -> Result<Self> {
+        let scheme = format.scheme();
+        let mut made = made.into_iter();
         let mut next = || made.next().unwrap_or_else(|| unreachable!("codes, scales, and biases if it has them"));
         let (codes, mut scales) = (next(), next());
         let biases = scheme.biased.then(next);
@@ -247,6 +271,20 @@ impl<F: Format> Materialize for PackedArray<F> {
 impl<F: Format> Quantizer for F {
     fn quantize(&self, x: &Array) -> Result<Value> {
         Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
+    }
+
+    fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {
+        match sum.summands(self.by_columns())? {
+            Some(summands) => Ok(PackedArray::of_sum(&summands, self, sum.aval()?.dtype)?.into()),
+            None => self.quantize(&of(sum).dense()?),
+        }
+    }
+
+    fn stores(&self, value: &Value) -> bool {
+        value.downcast::<PackedArray<F>>().is_some_and(|array| {
+            let shape = stored_shape(&array.aval, array.transposed);
+            array.transposed == self.by_columns() && shape.is_ok_and(|shape| self.on(&shape) == array.format)
+        })
     }
 
     fn supported(&self) -> Result<()> {

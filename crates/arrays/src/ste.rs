@@ -100,8 +100,13 @@ impl Materialize for Ste {
 fn joined(master: Array, inner: Value) -> Result<Value> {
     match inner {
         Value::Implicit(_) => Ok(Ste { aval: Aval::from(&master), master, inner }.into()),
-        Value::Dense(value) => Ok(apply(Passed, &[master, value])?.swap_remove(0).into()),
+        Value::Dense(value) => valued(&master, &value),
     }
+}
+
+/// `value` with the derivative of `master`.
+pub(crate) fn valued(master: &Array, value: &Array) -> Result<Value> {
+    Ok(apply(Passed, &[master.clone(), value.clone()])?.swap_remove(0).into())
 }
 
 /// The second argument, with the derivative of the first.

@@ -6,16 +6,17 @@ use tacit_core::{ImplicitArray, Result, Value, handler};
 /// Stops the gradient at the float children, which is where gradients of an implicit array go.
 #[handler]
 pub fn stop_gradient(_op: &StopGradient, array: &dyn ImplicitArray) -> Result<Value> {
-    let stopped = array
-        .children()
-        .into_iter()
-        .map(|(_, child)| match child {
-            Value::Dense(child) if child.dtype().is_inexact() => Ok(mlx_rs::stop_gradient(&child)?.into()),
-            Value::Dense(child) => Ok(child.into()),
-            Value::Implicit(child) => stop_gradient(&StopGradient, &*child),
-        })
-        .collect::<Result<Vec<Value>>>()?;
+    let stopped = array.children().iter().map(|(_, child)| stopped(child)).collect::<Result<Vec<Value>>>()?;
     Ok(array.with_children(stopped)?.into())
+}
+
+/// A value without gradients.
+pub(crate) fn stopped(value: &Value) -> Result<Value> {
+    match value {
+        Value::Dense(array) if array.dtype().is_inexact() => Ok(mlx_rs::stop_gradient(array)?.into()),
+        Value::Dense(array) => Ok(array.into()),
+        Value::Implicit(array) => stop_gradient(&StopGradient, &**array),
+    }
 }
 
 /// The same array again; MLX copies what a transform hands on.

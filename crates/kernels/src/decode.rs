@@ -91,7 +91,7 @@ fn in_pieces<T>(isa: Isa, decoder: &dyn Decode, start: usize, out: &mut [T], rou
 }
 
 /// Calls `then` with what decodes this matrix, which was checked.
-fn decoder(isa: Isa, matrix: &Matrix, then: &mut dyn FnMut(&dyn Decode)) {
+pub(crate) fn decoder(isa: Isa, matrix: &Matrix, then: &mut dyn FnMut(&dyn Decode)) {
     struct Make<'a>(&'a Matrix<'a>, &'a mut dyn FnMut(&dyn Decode));
     impl Job for Make<'_> {
         type Output = ();

@@ -120,7 +120,7 @@ const CHUNK: usize = 1 << 16;
 const RUN: usize = 256;
 
 /// Elements of a task: whole blocks and whole bytes of codes, at least one.
-fn chunk(elements: usize, block: usize) -> usize {
+pub(crate) fn chunk(elements: usize, block: usize) -> usize {
     let block = block.min(elements.max(1));
     let whole_bytes = if block.is_multiple_of(8) || block == elements { block } else { 8 * block };
     (CHUNK / whole_bytes).max(1) * whole_bytes

@@ -4,7 +4,8 @@
 //! A [`Matrix`] borrows a weight in any stored format: codes that are looked up, integers of 1 to 8 bits, or E4M3
 //! floats, with scales, and perhaps biases, for blocks of them. [`dequantize`], [`gather_rows`] and [`matmul`], in both
 //! orientations, work on all of them, and never build the dense weight on their way. [`nf4`] quantizes to the 4-bit
-//! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already.
+//! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already. A [`Sum`] of such a matrix and
+//! a thin product is quantized and measured a piece at a time.
 //!
 //! The instruction set is chosen once at run time ([`Isa::detect`]). Work is spread over one pool of `TACIT_THREADS` threads ([`threads::count`]). Results carry the same
 //! bits whatever the number of threads: only independent outputs are split, never a sum.
@@ -64,6 +65,7 @@ mod panel;
 mod scales;
 mod simd;
 mod stored;
+mod sum;
 pub mod ternary;
 pub mod threads;
 mod tile;
@@ -82,3 +84,4 @@ pub use matrix::{Codes, E2M1, Matrix, Order, Scales, code_bytes, e4m3, e8m0};
 pub use mx::ScaleRule;
 pub use orientation::Orientation;
 pub use simd::Isa;
+pub use sum::{Base, Sum};

@@ -6,6 +6,8 @@
 //! of optimizers and random states.
 
 mod inputs;
+mod lora;
+mod merge;
 mod model;
 mod module;
 mod only;
@@ -18,6 +20,8 @@ mod rules;
 mod stateful;
 
 pub use inputs::Inputs;
+pub use lora::{LoraConfig, Method};
+pub use merge::{MergeReport, MergeRow};
 pub use model::{Missing, Model};
 pub use module::Module;
 pub use only::{Only, Trainable};

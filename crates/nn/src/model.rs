@@ -15,6 +15,7 @@ use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id};
 
 use self::held::Held;
 pub use self::surgery::Missing;
+pub(crate) use self::surgery::in_parameter;
 use crate::parameters::{Replacements, explained, missing, run, sorted};
 use crate::places::Places;
 use crate::report::Report;

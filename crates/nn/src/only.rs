@@ -1,6 +1,6 @@
 //! Which leaves of a model are meant: to train, to save.
 
-use tacit_arrays::{Lora, Packed, Ste};
+use tacit_arrays::{Adapter, Packed, Ste};
 use tacit_core::{Aval, ChildName, ImplicitArray};
 
 use crate::Pattern;
@@ -23,7 +23,7 @@ pub enum Only {
     All,
     /// Parameters that are dense arrays; running statistics are none.
     Dense,
-    /// The adapters' own arrays, such as both factors of a [`Lora`], and nothing of what they adapt.
+    /// The adapters' own arrays, such as both factors of a [`Lora`](tacit_arrays::Lora), and nothing of what they adapt.
     Lora,
     /// Scales and biases of packed arrays.
     Scales,
@@ -101,7 +101,9 @@ impl Role {
     pub(crate) fn of_child(array: &dyn ImplicitArray, child: ChildName, within: Option<Self>) -> Self {
         let any = array.as_any();
         match child.field {
-            "a" | "b" if any.is::<Lora>() => Self::Factor,
+            field if array.family::<dyn Adapter>().is_some_and(|adapter| adapter.trained().contains(&field)) => {
+                Self::Factor
+            }
             "master" if any.is::<Ste>() => Self::Master,
             "scales" | "biases" if array.family::<dyn Packed>().is_some() => Self::Scale,
             _ => within.unwrap_or(Self::Other),

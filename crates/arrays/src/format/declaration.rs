@@ -9,6 +9,7 @@ use tacit_core::__private::serde::de::{self, DeserializeOwned};
 use tacit_core::__private::serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_core::{Error, Result, Value};
 
+use crate::adapter::{Adapter, of};
 use crate::checks::check_block;
 use crate::kernel::Scheme;
 
@@ -36,6 +37,24 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     ///
     /// The format has no such options, or `x` does not fit it: it is not float, empty, or no whole number of groups.
     fn quantize(&self, x: &Array) -> Result<Value>;
+
+    /// The array that stands for the sum that an adapter is, without a gradient.
+    ///
+    /// A [`Format`] codes it block by block and builds no dense array where the base is dense or packed in the same
+    /// orientation; every other sum is built first, which the policy is asked for.
+    ///
+    /// # Errors
+    ///
+    /// As for [`quantize`](Self::quantize), or the policy forbids to build the sum.
+    fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {
+        self.quantize(&of(sum).dense()?)
+    }
+
+    /// Whether `value` is in this format already.
+    fn stores(&self, value: &Value) -> bool {
+        let _ = value;
+        false
+    }
 
     /// Checks the options alone, before there is an array.
     ///

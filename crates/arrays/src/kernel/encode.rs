@@ -12,8 +12,19 @@ use super::{Coding, Encoding, Scheme};
 
 type Ops<T> = Result<T, Exception>;
 
+/// Codes, scales, and biases if the format has them, as the kernels make them.
+pub(super) fn quantized(scheme: &Scheme, x: &Array, block: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
+    let mut made = encoded(scheme, x, block, global)?;
+    let (codes, scales) = scheme.children(x.shape(), block);
+    made[0] = packed(&made[0], scheme, x.size())?.reshape(&codes)?;
+    for made in &mut made[1..] {
+        *made = made.reshape(&scales)?;
+    }
+    Ok(made)
+}
+
 /// The codes of `x` as bytes, one an element, in whole blocks; and what each block stores.
-pub(super) fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
+fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
     let size = x.size();
     let x = blocks(x, block)?;
     let absmax = || x.abs()?.max_axis(-1, true);
@@ -69,7 +80,7 @@ pub(super) fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&
 }
 
 /// Codes of one byte each in the bytes or words of the format, of which `size` count.
-pub(super) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
+fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
     let codes = codes.reshape(&[-1])?.try_index(..size as i32)?;
     let bits = scheme.bits();
     let (order, pad) = match (scheme.coding, scheme.encoding) {

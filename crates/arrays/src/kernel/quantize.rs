@@ -1,14 +1,14 @@
 //! Floats to codes and scales.
 
 use mlx_rs::ops::{self, indexing::TryIndexOp};
-use mlx_rs::{Array, Dtype, stop_gradient};
+use mlx_rs::{Array, stop_gradient};
 use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param};
-use tacit_kernels::{affine, binary, fp4, int8, mxfp4, mxfp8, nearest::Table, nf4, nvfp4, ternary};
 
-use super::encode::{self, encoded};
+use super::coded::Coded;
+use super::encode;
 use super::layout::scalar;
-use super::{Encoding, Fallible, Scaling, Scheme, int};
+use super::{Fallible, Scheme, int};
 
 /// Codes the first of `inputs`, `f32` of any shape, in blocks: codes, scales, and biases if the format has them.
 ///
@@ -38,53 +38,16 @@ impl Kernel for Quantize {
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
-        let Scheme { scaling, biased, storage, .. } = self.scheme;
-        let (codes, scales) = self.scheme.children(&inputs[0].shape, self.block);
-        let bytes = matches!(scaling, Scaling::E8m0 | Scaling::E4m3);
-        let scales = Aval::new(&scales, if bytes { Dtype::Uint8 } else { Dtype::Float32 });
-        let mut avals = vec![Aval::new(&codes, storage), scales.clone()];
-        avals.extend(biased.then_some(scales));
-        Ok(avals)
+        Ok(self.scheme.made(&inputs[0].shape, self.block))
     }
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
-        let (x, block) = (inputs[0].elements::<f32>()?, self.block);
-        let k = inputs[0].aval().shape.last().map_or(1, |&last| last as usize);
-        let [codes, scales, more @ ..] = outputs else { return Err("codes and scales are expected".into()) };
-        match self.scheme.encoding {
-            Encoding::Nearest => {
-                let table = Table::new(self.scheme.table().ok_or("the codes are looked up in no table")?)?;
-                table.quantize(x, block, codes.bytes(), scales.elements()?)?;
-            }
-            Encoding::Nf4 => nf4::quantize(x, block, codes.bytes(), scales.elements()?)?,
-            Encoding::Fp4 => fp4::quantize(x, block, codes.bytes(), scales.elements()?)?,
-            Encoding::Affine => {
-                let [biases] = more else { return Err("three outputs are expected".into()) };
-                let bits = self.scheme.bits() as u32;
-                affine::quantize(x, k, block, bits, codes.bytes(), scales.elements()?, biases.elements()?)?;
-            }
-            Encoding::Int8 => int8::quantize(x, block, codes.elements()?, scales.elements()?)?,
-            Encoding::Mxfp4(rule) => mxfp4::quantize(x, rule, codes.bytes(), scales.elements()?)?,
-            Encoding::Mxfp8(rule) => mxfp8::quantize(x, rule, codes.bytes(), scales.elements()?)?,
-            Encoding::Nvfp4 { .. } => {
-                let global = inputs.get(1).map(scalar).transpose()?;
-                nvfp4::quantize(x, global, codes.bytes(), scales.elements()?)?;
-            }
-            Encoding::Ternary => ternary::quantize(x, block, codes.bytes(), scales.elements()?)?,
-            Encoding::Binary => binary::quantize(x, block, codes.bytes(), scales.elements()?)?,
-        }
-        Ok(())
+        let global = inputs.get(1).map(scalar).transpose()?;
+        Ok(Coded::of(outputs)?.quantize(&self.scheme, self.block, inputs[0].elements()?, global)?)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
-        let (x, block) = (&inputs[0], self.block);
-        let mut made = encoded(&self.scheme, x, block, inputs.get(1))?;
-        let (codes, scales) = self.scheme.children(x.shape(), block);
-        made[0] = encode::packed(&made[0], &self.scheme, x.size())?.reshape(&codes)?;
-        for made in &mut made[1..] {
-            *made = made.reshape(&scales)?;
-        }
-        Ok(made)
+        Ok(encode::quantized(&self.scheme, &inputs[0], self.block, inputs.get(1))?)
     }
 
     /// The codes of the kernel itself, which refuses what the decomposition codes: all examples at once where their blocks

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use mlx_rs::Dtype;
-use tacit_core::Param;
+use tacit_core::{Aval, Param};
 use tacit_kernels::{Order, ScaleRule};
 
 /// A stored format: how many bits a code has, what it stands for, what scales it, and how floats are coded.
@@ -173,6 +173,16 @@ impl Scheme {
             Dtype::Int8 => (shape.to_vec(), scales),
             _ => (vec![(size * self.bits()).div_ceil(8) as i32], scales),
         }
+    }
+
+    /// What quantizing an array of this shape makes: codes, scales, and biases if there are any.
+    pub(super) fn made(&self, shape: &[i32], block: usize) -> Vec<Aval> {
+        let (codes, scales) = self.children(shape, block);
+        let bytes = matches!(self.scaling, Scaling::E8m0 | Scaling::E4m3);
+        let scales = Aval::new(&scales, if bytes { Dtype::Uint8 } else { Dtype::Float32 });
+        let mut avals = vec![Aval::new(&codes, self.storage), scales.clone()];
+        avals.extend(self.biased.then_some(scales));
+        avals
     }
 
     /// The values of a table, as many as there are codes.

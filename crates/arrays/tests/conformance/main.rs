@@ -16,7 +16,8 @@ use tacit_conformance::conformance;
 use tacit_core::Result;
 
 use structured::{
-    cast, concat, diagonal, identity, lora, low_rank, masked, scaled, sliced, sparse24, stacked, transposed,
+    as_stored, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, scaled, sliced,
+    sparse24, stacked, transposed,
 };
 
 conformance! {
@@ -40,6 +41,10 @@ conformance! {
     diagonal: |x| diagonal(x), ignores_values();
     low_rank: |x| low_rank(x), ignores_values(), tolerance(SUM), shared_children();
     lora: |x| lora(x), ignores_values();
+    dora: |x| dora(x), ignores_values();
+    qa_lora: |x| qa_lora(x), ignores_values();
+    as_stored: |x| as_stored(x), ignores_values();
+    lora_set: |x| lora_set(x), ignores_values();
     masked: |x| masked(x), ignores_values();
     sparse24: |x| sparse24(x), ignores_values();
     transposed: |x| transposed(x), ignores_values();

@@ -1,9 +1,10 @@
 //! Structured arrays and views of the shape and dtype of a dense one, whose values they ignore or round.
 
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{
-    Cast, Concat, Diagonal, Identity, Int8Array, Lora, LowRank, Masked, Mxfp8Array, Nf4Array, ScaleRule, Scaled,
-    Sliced, Sparse24, Stacked, Transposed,
+    AffineArray, AsStored, Cast, Concat, Diagonal, Dora, Identity, Int8Array, Lora, LoraSet, LowRank, Masked,
+    Mxfp8Array, Nf4Array, QaLora, ScaleRule, Scaled, Sliced, Sparse24, Stacked, Transposed,
 };
 use tacit_core::{Error, Result, Value};
 
@@ -63,6 +64,26 @@ pub(crate) fn scaled(x: &Array) -> Result<Value> {
 pub(crate) fn lora(x: &Array) -> Result<Lora> {
     let (n, k) = extents(x)?;
     Lora::new(Nf4Array::quantize(&numbers(3, &[n, k], x)?, 32)?, numbers(1, &[2, k], x)?, numbers(2, &[n, 2], x)?, 2.0)
+}
+
+pub(crate) fn dora(x: &Array) -> Result<Dora> {
+    let (n, k) = extents(x)?;
+    let (a, b) = (numbers(1, &[2, k], x)?, numbers(2, &[n, 2], x)?);
+    Dora::with_magnitudes(Nf4Array::quantize(&numbers(3, &[n, k], x)?, 32)?, a, b, normal(4, &[n]), 2.0)
+}
+
+pub(crate) fn qa_lora(x: &Array) -> Result<QaLora> {
+    let (n, k) = extents(x)?;
+    let base = AffineArray::quantize(&numbers(3, &[n, k], x)?, Affine { bits: 4, group: 32 })?;
+    QaLora::new(base, numbers(1, &[2, k / 32], x)?, numbers(2, &[n, 2], x)?, 2.0)
+}
+
+pub(crate) fn as_stored(x: &Array) -> Result<AsStored> {
+    AsStored::new(lora(x)?, &Nf4::from(64))
+}
+
+pub(crate) fn lora_set(x: &Array) -> Result<LoraSet> {
+    LoraSet::new(&[lora(x)?, lora(x)?], Array::from_slice(&[1u32], &[]))
 }
 
 pub(crate) fn masked(x: &Array) -> Result<Masked> {

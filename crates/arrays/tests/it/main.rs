@@ -8,7 +8,9 @@
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
 
+mod adapters;
 mod affine_format;
+mod as_stored;
 mod asked;
 mod cast;
 mod compiled;
@@ -28,6 +30,7 @@ mod loading;
 mod lora;
 mod low_rank;
 mod masked;
+mod merging;
 mod messages;
 mod mixed;
 mod nf4_format;

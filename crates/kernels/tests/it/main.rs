@@ -11,3 +11,4 @@ mod outputs;
 mod quantize;
 mod random;
 mod stored;
+mod sum;

@@ -205,7 +205,7 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
     Ok((Some(quantized), Row { aval, before: array.nbytes(), after, outcome }))
 }
 
-fn in_parameter(path: &str, error: &Error) -> Error {
+pub(crate) fn in_parameter(path: &str, error: &Error) -> Error {
     let text = error.to_string();
     let mut lines = text.lines();
     let message = format!("the parameter {path}: {}", lines.next().unwrap_or_default());

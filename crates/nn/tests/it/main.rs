@@ -8,6 +8,7 @@ extern crate tacit_core as tacit;
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
 
+mod adapters;
 mod compiling;
 mod model;
 mod modules;

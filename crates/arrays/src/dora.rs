@@ -1,0 +1,254 @@
+//! Weight-decomposed low-rank adaptation: direction and magnitude of each row, adapted apart.
+
+use mlx_rs::{Array, Dtype, ops, stop_gradient};
+use tacit_core::op::{Gather, Transpose};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+
+use crate::adapter::{self, Adapter, Side};
+use crate::checks::{check_children, stored_shape};
+use crate::kernel::{Measure, Summands};
+use crate::linear::{Gain, Linear, check_float, dense_side, gathered_rows};
+use crate::lora::Lora;
+use crate::structural;
+use crate::wide::wide;
+
+/// `m / |base + alpha / r * B A| * (base + alpha / r * B A)`, where `| |` is the length of each row, of which no part is
+/// built.
+///
+/// The factors are those of a [`Lora`], and `m: f32[out]` is mlx-lm's `m` and PEFT's `lora_magnitude_vector`. The lengths
+/// count as constants in the gradient, as in both libraries. They are measured in each product, which over a packed base
+/// reads its codes once more.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::{Dora, Nf4Array};
+/// use tacit_core::implicit;
+///
+/// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
+/// let w = Dora::new(base, ops::ones::<f32>(&[2, 32])?, ops::zeros::<f32>(&[8, 2])?, 16.0)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The method is that of `DoRA` (Liu et al., 2024); dropout, as in PEFT, does not change the lengths.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Dora", family(Linear, Adapter))]
+pub struct Dora {
+    /// `[out, in]`, or `[in, out]` where `transposed`.
+    base: Value,
+    /// `[r, in]`.
+    a: Array,
+    /// `[out, r]`.
+    b: Array,
+    /// `f32[out]`.
+    m: Array,
+    /// Which input features are dropped: `u32[2]`.
+    key: Option<Array>,
+    /// The bits of an `f32`.
+    #[implicit(aux)]
+    alpha: u32,
+    /// The bits of the probability, an `f32`.
+    #[implicit(aux)]
+    dropout: u32,
+    /// Whether the matrix has its axes the other way round.
+    #[implicit(aux)]
+    transposed: bool,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Dora {
+    /// Magnitudes that are the lengths of the rows of `base: [out, in]`, so that the array is the base as long as the
+    /// product of `b: [out, r]` and `a: [r, in]` is zero.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lora::new`]; or the base is neither dense nor packed, and the policy forbids to build it.
+    pub fn new(base: impl Into<Value>, a: Array, b: Array, alpha: f32) -> Result<Self> {
+        let still = Lora::new(base, a.clone(), ops::zeros_like(&b)?, alpha)?;
+        let m = norms(&still)?;
+        Self::with_magnitudes(still.base, a, b, m, alpha)
+    }
+
+    /// The same with magnitudes `m: f32[out]` of their own.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lora::new`], or `m` is not `f32[out]`.
+    pub fn with_magnitudes(base: impl Into<Value>, a: Array, b: Array, m: Array, alpha: f32) -> Result<Self> {
+        let base = base.into();
+        let aval = base.aval()?;
+        let dora = Self { base, a, b, m, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval };
+        dora.check()?;
+        Ok(dora)
+    }
+
+    /// The same with input features of `a` dropped, as [`Lora::with_dropout`] has it.
+    ///
+    /// # Errors
+    ///
+    /// `p` is not at least 0 and below 1, or the key is not `u32[2]`.
+    pub fn with_dropout(self, p: f32, key: Array) -> Result<Self> {
+        let dora = Self { key: Some(key), dropout: p.to_bits(), ..self };
+        dora.check()?;
+        Ok(dora)
+    }
+
+    /// PEFT's `lora_A`, `[r, in]`.
+    #[must_use]
+    pub fn a(&self) -> &Array {
+        &self.a
+    }
+
+    /// PEFT's `lora_B`, `[out, r]`.
+    #[must_use]
+    pub fn b(&self) -> &Array {
+        &self.b
+    }
+
+    /// The magnitude of each row, `f32[out]`.
+    #[must_use]
+    pub fn m(&self) -> &Array {
+        &self.m
+    }
+
+    /// The factor `alpha / r` of the product of `b` and `a`.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        self.direction(None).scale()
+    }
+
+    /// The sum of which each row has the direction.
+    fn direction(&self, key: Option<Array>) -> Lora {
+        let Self { base, a, b, alpha, dropout, transposed, aval, .. } = self.clone();
+        Lora { base, a, b, key, alpha, dropout, transposed, aval }
+    }
+
+    /// What each row of the sum is multiplied by, in the type in which that is summed.
+    fn factors(&self) -> Result<Array> {
+        let norms = norms(&self.direction(None))?;
+        // A row of zeros has no direction, and stays one.
+        let norms = ops::maximum(norms, Array::from_f32(f32::MIN_POSITIVE))?;
+        Ok(self.m.as_dtype(Dtype::Float32)?.divide(norms)?.as_dtype(wide(self.aval.dtype))?)
+    }
+
+    /// What `side` is of the array.
+    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
+        let (x, dtype) = (dense_side(x)?, self.aval.dtype);
+        let x = if x.dtype().is_float() { &x.as_dtype(wide(dtype))? } else { x };
+        let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
+        let made = side.of_scaled(x, &factors, self.transposed, |x| sum.applied(side, &x.into())?.dense())?;
+        Ok(made.as_dtype(dtype)?.into())
+    }
+}
+
+/// The length of each row of a sum as it is before it is turned round: `f32[out]`, a constant in gradients.
+fn norms(sum: &Lora) -> Result<Array> {
+    if let Some(summands) = sum.summands(sum.transposed)? {
+        return summands.measure(Measure::Norm);
+    }
+    norms_of(&adapter::of(sum).dense()?, sum.transposed)
+}
+
+fn norms_of(dense: &Array, transposed: bool) -> Result<Array> {
+    let squares = stop_gradient(dense)?.as_dtype(Dtype::Float32)?.square()?;
+    Ok(squares.sum_axis(if transposed { 0 } else { 1 }, None)?.sqrt()?)
+}
+
+impl Materialize for Dora {
+    fn materialize(&self) -> Result<Value> {
+        let wide = wide(self.aval.dtype);
+        let built = |key: Option<Array>| self.direction(key).built();
+        let sum = built(self.key.clone())?;
+        let still = if self.key.is_some() { built(None)? } else { sum.clone() };
+        let norms = ops::maximum(norms_of(&still, self.transposed)?, Array::from_f32(f32::MIN_POSITIVE))?;
+        let factors = self.m.as_dtype(Dtype::Float32)?.divide(norms)?.as_dtype(wide)?;
+        let factors = factors.expand_dims(if self.transposed { 0 } else { 1 })?;
+        Ok(sum.multiply(factors)?.as_dtype(self.aval.dtype)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        self.direction(self.key.clone()).check()?;
+        let aval = self.base.aval()?;
+        let out = stored_shape(&aval, self.transposed)?[0];
+        check_float("m", &Aval::from(&self.m))?;
+        let m = Aval::new(&[out], Dtype::Float32);
+        check_children("a Dora", &self.aval, &[("m", m, Aval::from(&self.m)), ("its base", self.aval.clone(), aval)])
+    }
+}
+
+impl Linear for Dora {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.applied(Side::Right, x)
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.applied(Side::Left, x)
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::Sum
+    }
+}
+
+impl Adapter for Dora {
+    fn base(&self) -> &Value {
+        &self.base
+    }
+
+    fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
+        let dora = Self { aval: base.aval()?, base, ..self.clone() };
+        dora.check()?;
+        Ok(Box::new(dora))
+    }
+
+    fn trained(&self) -> &'static [&'static str] {
+        &["a", "b", "m"]
+    }
+
+    fn dropout(&self) -> f32 {
+        f32::from_bits(self.dropout)
+    }
+
+    fn with_key(&self, key: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
+        let dora = Self { key, ..self.clone() };
+        dora.check()?;
+        Ok(Box::new(dora))
+    }
+
+    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
+        if turned || self.transposed {
+            return Ok(None);
+        }
+        let factors = self.direction(self.key.clone()).factors(Dtype::Float32)?;
+        adapter::summands(&self.base, factors, Some(self.factors()?), turned)
+    }
+
+    /// The whole product: each magnitude multiplies all of a row.
+    fn change(&self, side: Side, x: &Array) -> Result<Array> {
+        let base = structural::stopped(&self.base)?;
+        Self { base, ..self.clone() }.applied(side, &x.into())?.dense()
+    }
+}
+
+/// The base turned round; `m` stays that of the rows as they were.
+#[handler]
+pub fn dora_transpose(op: &Transpose, w: &Dora) -> Result<Value> {
+    if op.axes != [1, 0] {
+        return Ok(w.clone().into());
+    }
+    let base = implicit(&w.base, |base| Ok::<_, Error>(base.t()))?;
+    Ok(Dora { aval: base.aval()?, base, transposed: !w.transposed, ..w.clone() }.into())
+}
+
+/// Rows of the sum, each with its factor: an embedding's.
+#[handler]
+pub fn dora_gather(op: &Gather, w: &Dora, rows: &Array) -> Result<Value> {
+    let shape = gathered_rows(op, &w.aval, rows)?;
+    let made = w.applied(Side::Rows, &rows.into())?;
+    implicit(made, |made| made.reshape(&shape))
+}

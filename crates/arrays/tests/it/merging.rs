@@ -1,0 +1,163 @@
+//! Adapters merged into their base.
+
+use expect_test::expect;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::{self, Quantizer};
+use tacit_arrays::merge::merge;
+use tacit_arrays::{Adapter, AsStored, Dora, Lora, QaLora};
+use tacit_core::{Counters, Policy, Result, Value};
+
+use crate::adapters::{dora_on, qa_lora_on};
+use crate::messages::check;
+use crate::operands::{affine, nf4, normal};
+use crate::structured::lora_on;
+
+const F32: Dtype = Dtype::Float32;
+
+fn of(w: &Value) -> &dyn Adapter {
+    w.family().expect("an adapter")
+}
+
+fn parsed(text: &str) -> Box<dyn Quantizer> {
+    format::parse(text).expect("a format")
+}
+
+/// The bytes of every dense array of a value.
+fn bytes(value: &Value) -> Vec<Vec<u8>> {
+    match value {
+        Value::Dense(array) => {
+            let bytes = ops::flatten(array, None, None).and_then(|flat| flat.view_dtype(Dtype::Uint8)).expect("bytes");
+            vec![bytes.as_slice::<u8>().to_vec()]
+        }
+        Value::Implicit(array) => array.children().iter().flat_map(|(_, child)| bytes(child)).collect(),
+    }
+}
+
+const EVERY: [&str; 13] = [
+    "nf4:64",
+    "nf4:64:double",
+    "fp4:64",
+    "fp4:64:double",
+    "affine:4:32",
+    "affine:3:32",
+    "affine:8:32",
+    "int8",
+    "int8:32",
+    "mxfp4",
+    "mxfp8",
+    "nvfp4",
+    "ternary",
+];
+
+#[test]
+fn factors_of_zero_change_no_byte_in_any_format() -> Result<()> {
+    for text in EVERY {
+        let format = parsed(text);
+        let base = format.quantize(&normal(2, &[40, 96]))?;
+        let (a, b) = (normal(3, &[2, 96]), ops::zeros::<f32>(&[40, 2])?);
+        for w in [
+            Lora::new(base.clone(), a.clone(), b.clone(), 1.0)?.into(),
+            Value::from(Dora::new(base.clone(), a, b, 1.0)?),
+        ] {
+            let _deny = Policy::Deny.scope();
+            let merged = merge(of(&w), Some(&*format))?;
+            assert!(merged.loss.is_none(), "{text}: {}", merged.loss);
+            assert_eq!(bytes(&merged.value), bytes(&base), "{text}");
+        }
+    }
+    Ok(())
+}
+
+/// Which formats could do without the rule above: their own values make their own codes again.
+#[test]
+fn formats_whose_own_values_make_the_same_codes() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    let mut again = Vec::new();
+    for text in EVERY {
+        let format = parsed(text);
+        let same = |seed| -> Result<bool> {
+            let once = format.quantize(&normal(seed, &[40, 96]))?;
+            Ok(bytes(&once) == bytes(&format.quantize(&once.dense()?)?))
+        };
+        if (2..8).map(same).collect::<Result<Vec<_>>>()?.iter().all(|same| *same) {
+            again.push(text);
+        }
+    }
+    expect!["nf4:64 int8 nvfp4"].assert_eq(&again.join(" "));
+    Ok(())
+}
+
+#[test]
+fn the_loss_is_that_of_the_dense_arrays() -> Result<()> {
+    let base = nf4(&normal(2, &[40, 96]), 64);
+    for w in [lora_on(base.clone()), dora_on(base.clone())] {
+        let (merged, counters) = Counters::of(|| {
+            let _deny = Policy::Deny.scope();
+            merge(of(&w), Some(&*parsed("nf4:64")))
+        });
+        let merged = merged?;
+        assert_eq!(counters.materialized, 0);
+        let _allow = Policy::Allow.scope();
+        let norm =
+            |array: Array| -> Result<f64> { Ok(f64::from(array.square()?.sum(None)?.sqrt()?.item_exact::<f32>())) };
+        let (sum, stored, base) = (w.dense()?, merged.value.dense()?, base.dense()?);
+        let lost = norm(stored.subtract(&sum)?)?;
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-4 * b, "{a} for {b}");
+        near(merged.loss.relative, lost / norm(sum.clone())?);
+        near(merged.loss.of_change, lost / norm(sum.subtract(&base)?)?);
+        near(merged.loss.change, norm(sum.subtract(&base)?)? / norm(base)?);
+        assert!(merged.loss.relative > 0.01);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_trained_as_stored_merges_exactly() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let sum = lora_on(nf4(&normal(2, &[40, 96]), 64));
+    for text in EVERY {
+        let w = Value::from(AsStored::new(&sum, &*parsed(text))?);
+        for format in [None, Some(parsed(text))] {
+            let merged = merge(of(&w), format.as_deref())?;
+            assert!(merged.loss.is_none(), "{text}: {}", merged.loss);
+            assert_eq!(bytes(&merged.value), bytes(&w.downcast::<AsStored>().expect("one").merged()?), "{text}");
+        }
+    }
+    let w = qa_lora_on(affine(&normal(2, &[40, 96]), 32, 4), 3);
+    for format in [None, Some(parsed("affine:4:32"))] {
+        let merged = merge(of(&w), format.as_deref())?;
+        assert!(merged.loss.is_none(), "{}", merged.loss);
+        assert_eq!(bytes(&merged.value), bytes(&w.downcast::<QaLora>().expect("one").merged()?));
+    }
+    let finer = merge(of(&w), Some(&*parsed("int8")))?;
+    assert!(!finer.loss.is_none());
+    Ok(())
+}
+
+#[test]
+fn a_dense_array_is_asked_for() -> Result<()> {
+    let w = lora_on(nf4(&normal(2, &[40, 96]), 64));
+    {
+        let _allow = Policy::Allow.scope();
+        let merged = merge(of(&w), None)?;
+        assert!(merged.loss.relative < 1e-6);
+        assert_eq!(merged.value.to_string(), "f32[40,96]");
+        // A finer format is exact to its own step.
+        assert!(merge(of(&w), Some(&*parsed("int8:32")))?.loss.relative < 0.006);
+    }
+    assert_eq!(w.aval()?.dtype, F32);
+    let _deny = Policy::Deny.scope();
+    check(
+        merge(of(&w), None).map(|merged| merged.loss),
+        expect![[r#"
+        a dense array of Lora(f32[40,96]) needs Lora materialized, which the policy forbids
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]],
+    );
+    check(
+        merge(of(&lora_on(w)), Some(&*parsed("nf4:64"))).map(|merged| merged.loss),
+        expect![[r#"
+        a dense array of Lora(f32[40,96]) needs Lora materialized, which the policy forbids
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]],
+    );
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! The sum of a matrix and a thin product, such as that of a weight and an adapter, a piece at a time.
+
+use std::{
+    ops::Range,
+    sync::{Mutex, PoisonError},
+};
+
+use half::slice::HalfFloatSliceExt;
+
+use crate::{
+    Floats, Isa, KernelError, Matrix,
+    decode::decoder,
+    encode,
+    matrix::{check_length, product},
+    simd::{Kernel, Simd, run},
+    threads,
+    unit::Decode,
+};
+
+/// The matrix `factors * (base + left right)` of `n` rows of `k` elements, which is never built.
+///
+/// Of an element first the product is summed, in the order of the rank, then the base is added, then the row's factor
+/// multiplies: each step rounded to `f32`, so that neither the machine nor the number of threads changes a bit.
+#[derive(Clone, Copy, Debug)]
+pub struct Sum<'a> {
+    /// Rows.
+    pub n: usize,
+    /// Elements in a row.
+    pub k: usize,
+    /// What is added to.
+    pub base: Base<'a>,
+    /// The columns of `left`, and the rows of `right`.
+    pub rank: usize,
+    /// `[n, rank]`.
+    pub left: &'a [f32],
+    /// `[rank, k]`.
+    pub right: &'a [f32],
+    /// What each row is multiplied by.
+    pub factors: Option<&'a [f32]>,
+}
+
+/// What a [`Sum`] adds to.
+#[derive(Clone, Copy, Debug)]
+pub enum Base<'a> {
+    /// A matrix in a stored format.
+    Stored(Matrix<'a>),
+    /// Floats, row-major.
+    Dense(Floats<'a>),
+}
+
+impl Sum<'_> {
+    /// Calls `f` with the elements of each piece of `each` elements, of which the last may have fewer, and with what
+    /// `parts` has for it; pieces are handed to all threads.
+    ///
+    /// # Errors
+    /// Lengths that do not match the sizes, or an error of `f`, in which the index of an element then counts through the
+    /// whole sum.
+    pub fn for_each_piece<P: Send>(
+        &self,
+        each: usize,
+        parts: impl Iterator<Item = P>,
+        f: &(dyn Fn(&[f32], P) -> Result<(), KernelError> + Sync),
+    ) -> Result<(), KernelError> {
+        let elements = self.check()?;
+        if each == 0 {
+            return Err(KernelError::EmptyBlock);
+        }
+        let isa = Isa::detect();
+        let first = Mutex::new(None);
+        let mut pieces = Some((0..elements).step_by(each).zip(parts));
+        self.decoded_by(isa, &mut |base| {
+            let Some(pieces) = pieces.take() else { return };
+            threads::for_each_part(usize::MAX, pieces, &|(start, part)| {
+                let mut piece = vec![0.0; each.min(elements - start)];
+                base(start, &mut piece);
+                run(isa, Added { sum: self, start, piece: &mut piece });
+                if let Err(error) = f(&piece, part) {
+                    let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                    if first.as_ref().is_none_or(|(before, _)| *before > start) {
+                        *first = Some((start, error));
+                    }
+                }
+            });
+        });
+        match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(()),
+            Some((start, KernelError::NonFinite { index, value })) => {
+                Err(KernelError::NonFinite { index: start + index, value })
+            }
+            Some((_, error)) => Err(error),
+        }
+    }
+
+    /// Writes the length of each row: the root of the sum of its squares.
+    ///
+    /// # Errors
+    /// Lengths that do not match the sizes.
+    pub fn norms(&self, out: &mut [f32]) -> Result<(), KernelError> {
+        self.of_rows(out, |row| row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt() as f32)
+    }
+
+    /// Writes the largest magnitude of each row; NaN or infinite if an element is.
+    ///
+    /// # Errors
+    /// Lengths that do not match the sizes.
+    pub fn absmax(&self, out: &mut [f32]) -> Result<(), KernelError> {
+        self.of_rows(out, encode::absmax)
+    }
+
+    fn of_rows(&self, out: &mut [f32], f: impl Fn(&[f32]) -> f32 + Sync) -> Result<(), KernelError> {
+        check_length("out", out.len(), self.n, "one for each row")?;
+        if self.k == 0 {
+            out.fill(0.0);
+            return Ok(());
+        }
+        let rows = (PIECE / self.k).max(1);
+        self.for_each_piece(rows * self.k, out.chunks_mut(rows), &|piece, out| {
+            for (row, out) in piece.chunks(self.k).zip(out) {
+                *out = f(row);
+            }
+            Ok(())
+        })
+    }
+
+    /// The elements of a piece for a quantizer with such blocks: whole ones, in whole bytes.
+    #[must_use]
+    pub fn piece(&self, block: usize) -> usize {
+        encode::chunk(self.n.saturating_mul(self.k), block.max(1))
+    }
+
+    fn check(&self) -> Result<usize, KernelError> {
+        let elements = product(self.n, self.k)?;
+        match self.base {
+            Base::Stored(matrix) => {
+                check_length("base", matrix.check()?, elements, "as many as the sum has elements")?;
+            }
+            Base::Dense(floats) => check_length("base", floats.len(), elements, "as many as the sum has elements")?,
+        }
+        check_length("left", self.left.len(), product(self.n, self.rank)?, "[n, rank]")?;
+        check_length("right", self.right.len(), product(self.rank, self.k)?, "[rank, k]")?;
+        self.factors.map_or(Ok(()), |factors| check_length("factors", factors.len(), self.n, "one for each row"))?;
+        Ok(elements)
+    }
+
+    /// Calls `then` with what writes the base's elements from a place on.
+    fn decoded_by(&self, isa: Isa, then: &mut dyn FnMut(&(dyn Fn(usize, &mut [f32]) + Sync))) {
+        match self.base {
+            Base::Stored(matrix) => decoder(isa, &matrix, &mut |decoder: &dyn Decode| {
+                then(&|start, out| decoder.decode(isa, start, out, AHEAD));
+            }),
+            Base::Dense(Floats::F32(floats)) => {
+                then(&|start, out| out.copy_from_slice(&floats[start..start + out.len()]));
+            }
+            Base::Dense(Floats::F16(floats)) => {
+                then(&|start, out| floats[start..start + out.len()].convert_to_f32_slice(out));
+            }
+            Base::Dense(Floats::Bf16(floats)) => {
+                then(&|start, out| floats[start..start + out.len()].convert_to_f32_slice(out));
+            }
+        }
+    }
+}
+
+/// Elements of a piece of whole rows, unless a row has more.
+const PIECE: usize = 1 << 16;
+
+/// Elements between one that is decoded and one that is asked for.
+const AHEAD: usize = 4096;
+
+/// Columns whose product is summed at a time.
+const COLUMNS: usize = 256;
+
+/// Adds the product to a piece that holds the base, and multiplies by the factors.
+struct Added<'a> {
+    sum: &'a Sum<'a>,
+    start: usize,
+    piece: &'a mut [f32],
+}
+
+impl Kernel for Added<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { sum: &Sum { k, rank, left, right, factors, .. }, start, piece } = self;
+        let mut done = 0;
+        while done < piece.len() {
+            let (row, column) = ((start + done) / k, (start + done) % k);
+            let columns = column..k.min(column + COLUMNS).min(column + piece.len() - done);
+            let part = &mut piece[done..done + columns.len()];
+            done += part.len();
+            add_product(&left[row * rank..(row + 1) * rank], right, k, columns, part);
+            if let Some(factors) = factors {
+                part.iter_mut().for_each(|x| *x *= factors[row]);
+            }
+        }
+    }
+}
+
+/// Adds the product of a row of the left side with some columns of the right one.
+#[inline(always)]
+fn add_product(left: &[f32], right: &[f32], k: usize, columns: Range<usize>, out: &mut [f32]) {
+    let mut product = [0.0; COLUMNS];
+    let product = &mut product[..out.len()];
+    let rows = |r: usize| &right[r * k + columns.start..r * k + columns.end];
+    let (fours, rest) = left.as_chunks::<4>();
+    for (i, &[a, b, c, d]) in fours.iter().enumerate() {
+        let (wa, wb, wc, wd) = (rows(4 * i), rows(4 * i + 1), rows(4 * i + 2), rows(4 * i + 3));
+        for (j, sum) in product.iter_mut().enumerate() {
+            *sum = (((*sum + a * wa[j]) + b * wb[j]) + c * wc[j]) + d * wd[j];
+        }
+    }
+    for (i, a) in rest.iter().enumerate() {
+        for (sum, w) in product.iter_mut().zip(rows(4 * fours.len() + i)) {
+            *sum += a * w;
+        }
+    }
+    for (x, product) in out.iter_mut().zip(product) {
+        *x += *product;
+    }
+}

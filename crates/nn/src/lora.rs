@@ -1,0 +1,238 @@
+//! Low-rank adapters on the parameters of a model.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mlx_rs::module::ModuleParameters;
+use mlx_rs::{Array, ops, random};
+use tacit_arrays::format::Quantizer;
+use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, QaLora};
+use tacit_core::{Error, Result, Value};
+
+use crate::model::in_parameter;
+use crate::parameters::listed;
+use crate::{Model, Parameters, Pattern};
+
+/// How a parameter is adapted.
+///
+/// ```
+/// use tacit_nn::{LoraConfig, Method};
+///
+/// let config = LoraConfig { rank: 8, method: Method::Dora, ..LoraConfig::default() };
+/// assert_eq!((config.alpha, config.dropout), (32.0, 0.0));
+/// ```
+#[derive(Clone, Debug)]
+pub struct LoraConfig {
+    /// The rank of the change.
+    pub rank: usize,
+    /// The change is multiplied by `alpha / rank`.
+    pub alpha: f32,
+    /// The probability with which an input feature is dropped, where [`Model::drop_features`] says so.
+    pub dropout: f32,
+    /// What is trained.
+    pub method: Method,
+    /// The format that the weight is trained in, and is merged into without loss: see [`AsStored`].
+    pub stored: Option<Arc<dyn Quantizer>>,
+    /// The seed of the first factor, which also depends on the path.
+    pub seed: u64,
+}
+
+impl Default for LoraConfig {
+    /// Rank 16, `alpha` 32, without dropout.
+    fn default() -> Self {
+        Self { rank: 16, alpha: 32.0, dropout: 0.0, method: Method::Lora, stored: None, seed: 0 }
+    }
+}
+
+impl LoraConfig {
+    /// The same, trained as this format will store it.
+    #[must_use]
+    pub fn as_stored(self, format: impl Quantizer + 'static) -> Self {
+        Self { stored: Some(Arc::new(format)), ..self }
+    }
+}
+
+/// What an adapter trains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// A sum with the product of two thin factors: [`Lora`].
+    #[default]
+    Lora,
+    /// The same, with the magnitude of each row: [`Dora`].
+    Dora,
+    /// Biases of the groups of a packed base: [`QaLora`].
+    QaLora,
+}
+
+impl<M: ModuleParameters> Model<M> {
+    /// Adapts the matrices that a pattern names by low-rank factors, and trains these alone.
+    ///
+    /// The factors are `f32`, and initialized as in PEFT: `a` uniform within `1 / sqrt(in)`, `b` zero, so that the model
+    /// computes what it did. A parameter that a pattern other than its path names and that is no matrix stays as it is.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{module::Module, nn, ops};
+    /// use tacit_arrays::format::Nf4;
+    /// use tacit_nn::{LoraConfig, Model, Trainable};
+    ///
+    /// let mut model = Model::new(nn::Linear::new(64, 64)?)?
+    ///     .quantize("weight", Nf4 { block: 64, double: true })?
+    ///     .lora("*", LoraConfig { rank: 4, alpha: 8.0, ..LoraConfig::default() })?;
+    /// let x = ops::ones::<f32>(&[2, 64])?;
+    /// let (_, gradients) = model.value_and_grad(Trainable::Lora, |m, x| m.forward(&x)?.square()?.mean(None))(x)?;
+    /// assert_eq!(gradients["weight.a"].shape(), [4, 64]);
+    /// assert_eq!(gradients.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The pattern names no matrix, or one that is adapted already or does not fit the method.
+    pub fn lora<P>(mut self, pattern: P, config: LoraConfig) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.adapt(&[(pattern.try_into().map_err(Into::into)?, config)])?;
+        Ok(self)
+    }
+
+    /// [`lora`](Self::lora) with the magnitude of each row: [`Method::Dora`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`lora`](Self::lora).
+    pub fn dora<P>(self, pattern: P, config: LoraConfig) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.lora(pattern, LoraConfig { method: Method::Dora, ..config })
+    }
+
+    /// Adapts matrices each by the first pattern that names it, such as with a rank of its own.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lora`](Self::lora), where no pattern names a matrix. The model is then what it was.
+    pub fn adapt(&mut self, rules: &[(Pattern, LoraConfig)]) -> Result<&mut Self> {
+        let mut made = Parameters::new();
+        for (path, value) in self.values()? {
+            let aval = value.aval()?;
+            let Some((pattern, config)) = rules.iter().find(|(pattern, _)| pattern.matches(&path, &aval)) else {
+                continue;
+            };
+            let adaptable = aval.dtype.is_float() && aval.shape.len() == 2;
+            if !adaptable && !pattern.is_exact() {
+                continue;
+            }
+            let adapted = adapted(&path, value, config).map_err(|error| in_parameter(&path, &error))?;
+            made.insert(path, adapted);
+        }
+        if made.is_empty() {
+            let patterns: Vec<String> = rules.iter().map(|(pattern, _)| pattern.to_string()).collect();
+            let avals = self.avals();
+            let paths: Vec<std::rc::Rc<str>> = avals.keys().map(|path| path.as_str().into()).collect();
+            return Err(Error::invalid(
+                format!("{} names no matrix of the model", patterns.join(", ")),
+                listed(paths.iter()),
+            ));
+        }
+        self.assign(made, crate::Missing::Keep)?;
+        Ok(self)
+    }
+
+    /// Lets each adapter with dropout drop the input features that this key, `u32[2]`, chooses for it, until told
+    /// otherwise; without a key nothing is dropped, as for evaluation.
+    ///
+    /// A training step draws a key of its own, such as by `mlx_rs::random::split`. The keys are leaves of the model, so that
+    /// under `compile` another one takes no retrace.
+    ///
+    /// # Errors
+    ///
+    /// It is no key.
+    pub fn drop_features(&mut self, key: Option<&Array>) -> Result<()> {
+        let mut made = Parameters::new();
+        for (path, value) in self.adapters()? {
+            let Some(adapter) = value.family::<dyn Adapter>().filter(|adapter| adapter.dropout() > 0.0) else {
+                continue;
+            };
+            // Each adapter has its own part of the key, whichever others there are.
+            let own = key.map(|key| Ok::<_, Error>(key.add(own_key(seed_of(0, &path))?)?)).transpose()?;
+            let made_here = adapter.with_key(own).map_err(|error| in_parameter(&path, &error))?;
+            made.insert(path, made_here.into());
+        }
+        self.assign(made, crate::Missing::Keep)
+    }
+
+    /// The parameters that are adapters, by path.
+    ///
+    /// # Errors
+    ///
+    /// An implicit array refuses its own children.
+    pub fn adapters(&self) -> Result<Parameters> {
+        let is_adapter = |value: &Value| value.family::<dyn Adapter>().is_some();
+        Ok(self.values()?.into_iter().filter(|(_, value)| is_adapter(value)).collect::<BTreeMap<_, _>>())
+    }
+}
+
+/// The adapter on a parameter.
+fn adapted(path: &str, base: Value, config: &LoraConfig) -> Result<Value> {
+    if base.family::<dyn Adapter>().is_some() {
+        return Err(Error::invalid(format!("{base} is adapted already"), "merge the adapter first, or train that one"));
+    }
+    let aval = base.aval()?;
+    let &[outputs, inputs] = aval.shape.as_slice() else {
+        return Err(Error::invalid(format!("{base} is no matrix"), "adapt matrices alone"));
+    };
+    if config.rank == 0 {
+        return Err(Error::invalid("the rank of the adapter is 0", "give at least 1; 16 is the usual choice"));
+    }
+    let rank = config.rank as i32;
+    let seen = match config.method {
+        Method::Lora | Method::Dora => inputs,
+        // What has no groups is refused by the array.
+        Method::QaLora => {
+            base.family::<dyn Packed>().map_or(inputs, |packed| inputs / packed.stored().block.max(1) as i32)
+        }
+    };
+    let bound = 1.0 / (inputs.max(1) as f32).sqrt();
+    let key = own_key(seed_of(config.seed, path))?;
+    let a = random::uniform::<_, f32>(-bound, bound, &[rank, seen], Some(&key))?;
+    let b = ops::zeros::<f32>(&[outputs, rank])?;
+    let sum: Value = match config.method {
+        Method::Lora => Lora::new(base, a, b, config.alpha)?.into(),
+        Method::Dora => Dora::new(base, a, b, config.alpha)?.into(),
+        Method::QaLora => QaLora::new(base, a, b, config.alpha)?.into(),
+    };
+    let sum = if config.dropout == 0.0 { sum } else { with_dropout(&sum, config.dropout, &key)? };
+    match &config.stored {
+        Some(format) => Ok(AsStored::new(sum, &**format)?.into()),
+        None => Ok(sum),
+    }
+}
+
+/// The adapter with a probability, of which nothing is dropped yet.
+fn with_dropout(sum: &Value, p: f32, key: &Array) -> Result<Value> {
+    let dropped: Value = if let Some(lora) = sum.downcast::<Lora>() {
+        lora.clone().with_dropout(p, key.clone())?.into()
+    } else if let Some(dora) = sum.downcast::<Dora>() {
+        dora.clone().with_dropout(p, key.clone())?.into()
+    } else {
+        return Err(Error::invalid("a change of biases has no dropout", "leave it at 0, or use `Method::Lora`"));
+    };
+    match dropped.family::<dyn Adapter>() {
+        Some(adapter) => Ok(adapter.with_key(None)?.into()),
+        None => Ok(dropped),
+    }
+}
+
+fn own_key(seed: u64) -> Result<Array> {
+    Ok(random::key(seed)?)
+}
+
+/// A seed for each path: the 64-bit hash of Fowler, Noll and Vo, from the seed on.
+fn seed_of(seed: u64, path: &str) -> u64 {
+    path.bytes()
+        .fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,146 @@
+//! Adapters of a model merged into their bases, and taken out again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use mlx_rs::module::ModuleParameters;
+use tacit_arrays::Adapter;
+use tacit_arrays::format::Quantizer;
+use tacit_arrays::merge::{MergeLoss, merge};
+use tacit_core::{Error, Result, Value};
+
+use crate::model::in_parameter;
+use crate::{Missing, Model, Parameters};
+
+/// What became of a model's adapters: a table, and the adapters themselves, by which [`Model::unmerge`] undoes it.
+#[derive(Clone, Debug)]
+pub struct MergeReport {
+    /// The adapted parameters by path.
+    pub rows: BTreeMap<String, MergeRow>,
+    adapters: Parameters,
+}
+
+/// What became of one adapter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MergeRow {
+    /// The array that stands for adapter and base, as in `Nf4(f32[4,8])`.
+    pub made: String,
+    /// How far it is from what was trained.
+    pub loss: MergeLoss,
+    /// The bytes of adapter and base.
+    pub before: usize,
+    /// The bytes of what was made.
+    pub after: usize,
+}
+
+impl MergeReport {
+    /// The greatest relative error of all parameters.
+    #[must_use]
+    pub fn worst(&self) -> f64 {
+        self.rows.values().fold(0.0, |worst, row| worst.max(row.loss.relative))
+    }
+
+    /// The adapters with their bases, which the report keeps alive.
+    #[must_use]
+    pub fn adapters(&self) -> &Parameters {
+        &self.adapters
+    }
+}
+
+impl fmt::Display for MergeReport {
+    /// A table with a line for each parameter.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wide = |least: usize, texts: &mut dyn Iterator<Item = usize>| texts.fold(least, usize::max);
+        let path = wide(9, &mut self.rows.keys().map(String::len));
+        let made = wide(6, &mut self.rows.values().map(|row| row.made.len()));
+        write!(
+            f,
+            "{:<path$}  {:<made$}  {:>9}  {:>9}  {:>12}  {:>12}",
+            "parameter", "merged", "error", "of change", "before", "after"
+        )?;
+        for (name, MergeRow { made: value, loss, before, after }) in &self.rows {
+            let (error, lost) = (loss.relative, 100.0 * loss.of_change);
+            write!(f, "\n{name:<path$}  {value:<made$}  {error:>9.2e}  {lost:>8.1}%  {before:>12}  {after:>12}")?;
+        }
+        Ok(())
+    }
+}
+
+impl<M: ModuleParameters> Model<M> {
+    /// Merges every adapter into its base: in this format, or, without one, in what it is stored as without loss, which is
+    /// the dense array where it has no other.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::nn;
+    /// use tacit_arrays::format::Nf4;
+    /// use tacit_nn::{LoraConfig, Model};
+    ///
+    /// let nf4 = Nf4 { block: 64, double: false };
+    /// let mut model = Model::new(nn::Linear::new(64, 64)?)?
+    ///     .quantize("weight", nf4)?
+    ///     .lora("weight", LoraConfig::default().as_stored(nf4))?;
+    /// let report = model.merge(Some(&nf4))?;
+    /// assert!(report.rows["weight"].loss.is_none());
+    /// assert_eq!(model.get("weight")?.to_string(), "Nf4(f32[64,64])");
+    /// model.unmerge(report)?;
+    /// assert_eq!(model.get("weight")?.to_string(), "AsStored(f32[64,64])");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The model has no adapter, one does not fit the format, or the policy forbids to build what has to be built. The
+    /// model is then what it was.
+    pub fn merge(&mut self, format: Option<&dyn Quantizer>) -> Result<MergeReport> {
+        let adapters = self.adapters()?;
+        if adapters.is_empty() {
+            return Err(Error::invalid(
+                "the model has no adapter to merge",
+                "adapt it first, such as by `Model::lora`",
+            ));
+        }
+        let (mut rows, mut made) = (BTreeMap::new(), Parameters::new());
+        for (path, value) in &adapters {
+            let Some(adapter) = value.family::<dyn Adapter>() else { continue };
+            let merged = merge(adapter, format).map_err(|error| in_parameter(path, &error))?;
+            let row = MergeRow {
+                made: merged.value.to_string(),
+                loss: merged.loss,
+                before: value.nbytes(),
+                after: merged.value.nbytes(),
+            };
+            rows.insert(path.clone(), row);
+            made.insert(path.clone(), merged.value);
+        }
+        self.assign(made, Missing::Keep)?;
+        Ok(MergeReport { rows, adapters })
+    }
+
+    /// Puts the adapters back that [`merge`](Self::merge) merged, as they were to the last bit.
+    ///
+    /// The base cannot be computed back from what was made: of floats a rounding would stay, and of codes more. So the
+    /// report holds the adapters and their bases, and their bytes; drop it where nothing is to be undone.
+    ///
+    /// # Errors
+    ///
+    /// The model has not these parameters.
+    pub fn unmerge(&mut self, report: MergeReport) -> Result<()> {
+        self.assign(report.adapters, Missing::Keep)
+    }
+
+    /// Takes the adapters off, and leaves their bases as they are.
+    ///
+    /// # Errors
+    ///
+    /// An implicit array refuses its own children.
+    pub fn without_adapters(&mut self) -> Result<Parameters> {
+        let adapters = self.adapters()?;
+        let base = |(path, value): (&String, &Value)| {
+            value.family::<dyn Adapter>().map(|adapter| (path.clone(), adapter.base().clone()))
+        };
+        self.assign(adapters.iter().filter_map(base).collect(), Missing::Keep)?;
+        Ok(adapters)
+    }
+}

@@ -1,0 +1,262 @@
+//! Adapters on models: initialized, trained, merged, taken out again.
+
+use std::collections::BTreeMap;
+
+use expect_test::{Expect, expect};
+use mlx_rs::module::Module;
+use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::{Array, Dtype, nn, random};
+use tacit_arrays::format::{Affine, Nf4};
+use tacit_core::{Counters, Policy, Result};
+use tacit_nn::{LoraConfig, Method, Model, Only, Trainable};
+
+use crate::types::{normal, numbers};
+
+const NF4: Nf4 = Nf4 { block: 64, double: true };
+const AFFINE: Affine = Affine { bits: 2, group: 32 };
+
+#[track_caller]
+fn check<T>(result: Result<T>, expected: Expect) {
+    let Err(error) = result else { panic!("it should fail") };
+    expected.assert_eq(&error.to_string());
+}
+
+fn config() -> LoraConfig {
+    LoraConfig { rank: 4, alpha: 8.0, ..LoraConfig::default() }
+}
+
+fn base() -> Model<nn::Sequential> {
+    random::seed(7).expect("seeds");
+    let linear = |inputs, outputs| nn::Linear::new(inputs, outputs).expect("builds");
+    let layers = nn::Sequential::new().append(linear(64, 32)).append(nn::Relu).append(linear(32, 4));
+    Model::new(layers).and_then(|model| model.quantize("*.weight", AFFINE)).expect("quantizes")
+}
+
+/// Every way to adapt.
+fn configs() -> Vec<LoraConfig> {
+    vec![
+        config(),
+        LoraConfig { method: Method::Dora, ..config() },
+        LoraConfig { method: Method::QaLora, ..config() },
+        config().as_stored(AFFINE),
+        LoraConfig { method: Method::Dora, ..config() }.as_stored(NF4),
+    ]
+}
+
+fn adapted(config: &LoraConfig) -> Model<nn::Sequential> {
+    base().lora("*.weight", config.clone()).expect("adapts")
+}
+
+fn step(model: &mut Model<nn::Sequential>, optimizer: &mut Adam) -> f32 {
+    let (x, y) = (normal(1, &[16, 64]), normal(2, &[16, 4]));
+    let loss = |model: &mut Model<nn::Sequential>, (x, y): (&Array, &Array)| {
+        model.forward(x)?.subtract(y)?.square()?.mean(None)
+    };
+    let (value, gradients) = model.value_and_grad(Trainable::Lora, loss)((&x, &y)).expect("a step");
+    optimizer.update(model, &gradients).expect("an update");
+    numbers(&value)[0]
+}
+
+fn forward(model: &mut Model<nn::Sequential>) -> Vec<f32> {
+    numbers(&model.forward(&normal(3, &[5, 64])).expect("runs"))
+}
+
+fn bytes(model: &Model<nn::Sequential>) -> BTreeMap<String, Vec<u8>> {
+    let of = |array: &Array| {
+        let flat = array.reshape(&[-1]).and_then(|flat| flat.view_dtype(Dtype::Uint8)).expect("bytes");
+        flat.eval().expect("evaluates");
+        flat.as_slice::<u8>().to_vec()
+    };
+    model.leaves(&Only::All).into_iter().map(|(path, array)| (path, of(array))).collect()
+}
+
+#[test]
+fn the_factors_alone_are_trained_and_nothing_is_built() {
+    let _deny = Policy::Deny.scope();
+    for config in configs() {
+        let mut model = adapted(&config);
+        let trained: Vec<String> = model.leaves(&Only::Lora).into_iter().map(|(path, _)| path).collect();
+        let before = bytes(&model);
+        let mut optimizer = Adam::new(1e-2);
+        let (losses, counters) = Counters::of(|| (0..30).map(|_| step(&mut model, &mut optimizer)).collect::<Vec<_>>());
+        // Codes of two bits jump, so that the loss does.
+        let least = losses.iter().copied().fold(f32::MAX, f32::min);
+        assert!(least < 0.5 * losses[0], "{config:?}: {losses:?}");
+        assert_eq!(counters.materialized, 0, "{config:?}");
+        for (path, after) in bytes(&model) {
+            assert_eq!(before[&path] != after, trained.contains(&path), "{config:?}: {path}");
+        }
+    }
+}
+
+#[test]
+fn an_adapter_starts_as_its_base() {
+    let plain = forward(&mut base());
+    for method in [Method::Lora, Method::Dora, Method::QaLora] {
+        let mut model = adapted(&LoraConfig { method, ..config() });
+        assert_eq!(forward(&mut model), plain, "{method:?}");
+        let leaves = model.leaves(&Only::Lora);
+        let a = leaves.iter().find(|(path, _)| path == "layers.0.weight.a").map(|(_, a)| numbers(a)).expect("a factor");
+        assert!(a.iter().all(|a| a.abs() <= 0.125) && a.iter().any(|a| a.abs() > 0.06), "{method:?}");
+    }
+    let seeded = |seed| bytes(&adapted(&LoraConfig { seed, ..config() }))["layers.0.weight.a"].clone();
+    assert!(seeded(0) == seeded(0) && seeded(0) != seeded(1));
+    let model = adapted(&config());
+    assert_ne!(bytes(&model)["layers.0.weight.a"][..64], bytes(&model)["layers.2.weight.a"][..64]);
+}
+
+#[test]
+fn each_parameter_by_the_first_pattern() -> Result<()> {
+    let mut model = base();
+    model.adapt(&[
+        ("layers.0.*".parse()?, LoraConfig { rank: 2, ..config() }),
+        ("*".parse()?, LoraConfig { rank: 8, method: Method::Dora, ..config() }),
+    ])?;
+    let leaves: Vec<String> =
+        model.leaves(&Only::Lora).into_iter().map(|(path, leaf)| format!("{path} {:?}", leaf.shape())).collect();
+    expect![[r#"
+        layers.0.weight.a [2, 64]
+        layers.0.weight.b [32, 2]
+        layers.2.weight.a [8, 32]
+        layers.2.weight.b [4, 8]
+        layers.2.weight.m [4]"#]]
+    .assert_eq(&leaves.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn dropout_is_on_by_its_key() -> Result<()> {
+    for config in [config(), LoraConfig { method: Method::Dora, ..config() }, config().as_stored(AFFINE)] {
+        let mut model = adapted(&LoraConfig { dropout: 0.5, ..config });
+        let mut optimizer = Adam::new(1e-2);
+        for _ in 0..3 {
+            step(&mut model, &mut optimizer);
+        }
+        let still = forward(&mut model);
+        let mut keyed = |seed: Option<u64>| -> Result<Vec<f32>> {
+            let key = seed.map(random::key).transpose()?;
+            model.drop_features(key.as_ref())?;
+            Ok(forward(&mut model))
+        };
+        let first = keyed(Some(1))?;
+        assert_ne!(first, still);
+        assert_ne!(keyed(Some(2))?, first);
+        assert_eq!(keyed(Some(1))?, first);
+        assert_eq!(keyed(None)?, still);
+        keyed(Some(1))?;
+        step(&mut model, &mut optimizer);
+        assert_eq!(model.leaves(&Only::Paths("*.key".parse()?)).len(), 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn merging_and_taking_out_again() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    for config in configs() {
+        let mut model = adapted(&config);
+        let mut optimizer = Adam::new(1e-2);
+        for _ in 0..5 {
+            step(&mut model, &mut optimizer);
+        }
+        let (trained, before) = (forward(&mut model), bytes(&model));
+        let lossless = config.stored.is_some() || config.method == Method::QaLora;
+        let report = model.merge(if lossless { None } else { Some(&NF4) })?;
+        assert_eq!(report.rows.len(), 2);
+        assert_eq!(report.worst() == 0.0, lossless, "{config:?}: {report}");
+        assert!(model.leaves(&Only::Lora).is_empty());
+        assert_eq!(forward(&mut model) == trained, lossless, "{config:?}");
+        model.unmerge(report)?;
+        assert_eq!(bytes(&model), before);
+        assert_eq!(forward(&mut model), trained);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_report_and_the_bases_as_they_were() -> Result<()> {
+    let mut model = adapted(&config());
+    let plain = bytes(&base());
+    let report = model.merge(Some(&AFFINE))?;
+    expect![[r#"
+        parameter        merged                  error  of change        before         after
+        layers.0.weight  Affine(f32[32,64])     0.00e0       0.0%          2560          1024
+        layers.2.weight  Affine(f32[4,32])      0.00e0       0.0%           640            64"#]]
+    .assert_eq(&report.to_string());
+    assert_eq!(bytes(&model), plain);
+    model.unmerge(report)?;
+    let mut optimizer = Adam::new(1e-2);
+    step(&mut model, &mut optimizer);
+    let adapters = model.without_adapters()?;
+    assert_eq!(bytes(&model), plain);
+    assert_eq!(adapters.keys().collect::<Vec<_>>(), ["layers.0.weight", "layers.2.weight"]);
+    Ok(())
+}
+
+#[test]
+fn messages() -> Result<()> {
+    check(
+        base().lora("*.wait", config()),
+        expect![[r#"
+        *.wait names no matrix of the model
+        help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
+    );
+    check(
+        base().lora("layers.0.bias", config()),
+        expect![[r#"
+        the parameter layers.0.bias: f32[32] is no matrix
+        help: adapt matrices alone"#]],
+    );
+    check(
+        base().lora("*", LoraConfig { rank: 0, ..config() }),
+        expect![[r#"
+        the parameter layers.0.weight: the rank of the adapter is 0
+        help: give at least 1; 16 is the usual choice"#]],
+    );
+    check(
+        base().lora("*", LoraConfig { dropout: 1.5, ..config() }),
+        expect![[r#"
+        the parameter layers.0.weight: the dropout probability is 1.5
+        help: give one that is at least 0 and below 1"#]],
+    );
+    check(
+        base().lora("*", LoraConfig { dropout: 0.5, method: Method::QaLora, ..config() }),
+        expect![[r#"
+        the parameter layers.0.weight: a change of biases has no dropout
+        help: leave it at 0, or use `Method::Lora`"#]],
+    );
+    check(
+        adapted(&config()).lora("*", config()),
+        expect![[r#"
+        the parameter layers.0.weight: Lora(f32[32,64]) is adapted already
+        help: merge the adapter first, or train that one"#]],
+    );
+    check(
+        base().merge(None),
+        expect![[r#"
+        the model has no adapter to merge
+        help: adapt it first, such as by `Model::lora`"#]],
+    );
+    let nf4 = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", NF4)?;
+    check(
+        nf4.lora("*", LoraConfig { method: Method::QaLora, ..config() }),
+        expect![[r#"
+        the parameter weight: the base is Nf4(f32[64,64]), which has no biases to move
+        help: give a matrix in the affine format, or adapt this one by a `Lora`"#]],
+    );
+    let mut model = adapted(&LoraConfig { dropout: 0.5, ..config() });
+    check(
+        model.drop_features(Some(&normal(1, &[2]))),
+        expect![[r#"
+        the parameter layers.0.weight: the dropout key is f32[2], and a key is u32[2]
+        help: make one with `mlx_rs::random::key`"#]],
+    );
+    let _deny = Policy::Deny.scope();
+    check(
+        model.merge(None),
+        expect![[r#"
+        the parameter layers.0.weight: a dense array of Lora(f32[32,64]) needs Lora materialized, which the policy forbids
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]],
+    );
+    Ok(())
+}
