@@ -4,7 +4,10 @@ use crate::random::Random;
 
 /// Changes a few bytes, cuts some out, doubles some, or puts an odd number in place of some.
 pub(crate) fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
-    let at = random.below(bytes.len());
+    // Most of what is said of a file is said at its beginning.
+    let end = if random.once_in(2) { bytes.len().min(1024) } else { bytes.len() };
+    let at = random.below(end);
+    let aligned = if random.once_in(2) { at & !7 } else { at };
     let length = if random.once_in(4) { random.below(bytes.len()) } else { random.below(16) };
     let range = at..bytes.len().min(at + length);
     match random.below(8) {
@@ -18,8 +21,8 @@ pub(crate) fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
             let byte = random.bits() as u8;
             bytes[range].fill(byte);
         }
-        4 => overwrite(bytes, at & !3, &(random.odd_number() as u32).to_le_bytes()),
-        5 => overwrite(bytes, at & !7, &random.odd_number().to_le_bytes()),
+        4 => overwrite(bytes, aligned, &(random.odd_number() as u32).to_le_bytes()),
+        5 => overwrite(bytes, aligned, &random.odd_number().to_le_bytes()),
         6 => overwrite(bytes, at, &[random.bits() as u8]),
         _ => {
             if let Some(byte) = bytes.get_mut(at) {

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use mlx_rs::optimizers::AdamW;
+use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use mlx_rs::optimizers::{AdamW, Optimizer};
 use mlx_rs::random::RandomState;
-use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::parse;
+use mlx_rs::{Array, Dtype, nn, ops, random};
+use tacit_arrays::format::{Nf4, parse};
 use tacit_arrays::{
     Cast, Concat, Constant, Diagonal, Identity, Lora, LowRank, Masked, Scaled, Sliced, Sparse24, Stacked, Transposed,
 };
 use tacit_core::{Result, Value};
 use tacit_io::{Training, Writing, save, save_with};
-use tacit_nn::Parameters;
+use tacit_nn::{Model, Only, Parameters};
 
 use crate::scratch::Scratch;
 
@@ -30,19 +31,21 @@ impl Sample {
         let named = |path: &Path| path.file_name().expect("has a name").to_string_lossy().into_owned();
         let read = |path: &Path| (named(path), fs::read(path).expect("reads"));
         if path.is_dir() {
+            // Goldens keep what is expected of them beside them.
+            let wanted = |path: &Path| path.is_file() && !named(path).starts_with("expected");
             let entries = fs::read_dir(path).expect("reads").map(|entry| entry.expect("reads").path());
             return Self {
                 opened: String::new(),
-                files: entries.filter(|path| path.is_file()).map(|path| read(&path)).collect(),
+                files: entries.filter(|path| wanted(path)).map(|path| read(&path)).collect(),
             };
         }
         Self { opened: named(path), files: [read(path)].into() }
     }
 
     /// Files that other libraries wrote, of `tests/golden`.
-    pub(crate) fn golden<const N: usize>(names: [&str; N]) -> Vec<Self> {
+    pub(crate) fn golden<const N: usize>(names: [impl AsRef<Path>; N]) -> Vec<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-        names.map(|name| Self::of(&folder.join(name))).into()
+        names.map(|name| Self::of(&folder.join(name.as_ref()))).into()
     }
 }
 
@@ -67,11 +70,26 @@ pub(crate) fn tacit() -> Vec<Sample> {
 pub(crate) fn training() -> Vec<Sample> {
     let folder = Scratch::new();
     let path = folder.join("run.safetensors");
-    let parameters = values().expect("builds").into_iter().take(2).collect();
-    let run = Training::new(7, parameters).with_note("rules", "**.weight = nf4:64");
-    let run = run.with_optimizer(&AdamW::new(1e-3)).expect("its state");
-    run.with_random(&RandomState::with_seed(0).expect("seeds")).save(&path).expect("saves");
-    vec![Sample::of(&path)]
+    let mut model = model();
+    let mut adamw = AdamW::new(1e-3);
+    let gradients: FlattenedModuleParam =
+        model.trainable_parameters().flatten().into_iter().map(|(path, array)| (path, array.clone())).collect();
+    adamw.update(&mut model, &gradients).expect("updates");
+    let random = RandomState::with_seed(0).expect("seeds");
+    let whole = Training::new(7).with_note("rules", "**.weight = nf4:64").with_random(&random);
+    let some = whole.clone().with_model(&model, &Only::Dense).expect("its leaves");
+    let whole = whole.with_model(&model, &Only::All).and_then(|run| run.with_optimizer(&adamw)).expect("its state");
+    let sample = |run: Training| {
+        run.save(&path).expect("saves");
+        Sample::of(&path)
+    };
+    vec![sample(whole), sample(some)]
+}
+
+/// What a run trains.
+pub(crate) fn model() -> Model<nn::Linear> {
+    let linear = nn::Linear::new(64, 4).expect("builds");
+    Model::new(linear).and_then(|model| model.quantize("weight", Nf4 { block: 64, double: false })).expect("quantizes")
 }
 
 fn values() -> Result<Vec<(String, Value)>> {

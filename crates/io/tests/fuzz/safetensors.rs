@@ -91,7 +91,8 @@ fn same_bytes(header: &mut Json, random: &mut Random) {
     let extents: Option<Vec<u64>> =
         tensor["shape"].as_array().map(|shape| shape.iter().filter_map(Json::as_u64).collect());
     let (Some(extents), Some(dtype)) = (extents, tensor["dtype"].as_str()) else { return };
-    let bytes = extents.iter().product::<u64>() * width(dtype);
+    let product = extents.iter().try_fold(width(dtype), |product: u64, &extent| product.checked_mul(extent));
+    let Some(bytes) = product else { return };
     let dtype = *random.one_of(&["F32", "F16", "BF16", "U8", "I8", "U32", "I32", "I64", "U16", "BOOL", "F8_E4M3"]);
     let elements = bytes / width(dtype);
     if elements * width(dtype) != bytes {
