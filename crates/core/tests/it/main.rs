@@ -14,6 +14,7 @@ mod dispatch;
 mod explaining;
 mod families;
 mod graphs;
+mod keeping;
 mod materializing;
 mod messages;
 mod policies;
