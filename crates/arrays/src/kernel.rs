@@ -7,6 +7,7 @@ mod coded;
 mod dequantize;
 mod dynamic8;
 mod encode;
+mod encode_by;
 mod gather;
 mod int8_matmul;
 mod layout;
@@ -14,6 +15,7 @@ mod matmul;
 mod mlx_matmul;
 mod parts;
 mod quantize;
+mod scale_gradients;
 mod scheme;
 mod sum;
 #[cfg(test)]
@@ -21,13 +23,16 @@ mod tests;
 
 pub use dequantize::dequantize;
 pub use dynamic8::quantize_dynamic8;
+pub(crate) use encode::{float_scales, packed as packed_codes, rounded_scales};
+pub(crate) use encode_by::encode_by;
 pub use gather::gather_rows;
 pub use int8_matmul::int8_matmul;
 pub use layout::Layout;
 pub(crate) use layout::nested;
 pub use matmul::matmul;
 pub use quantize::quantize;
-pub use scheme::{Coding, Encoding, Scaling, Scheme};
+pub(crate) use scale_gradients::scale_gradients;
+pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};
 pub(crate) use sum::is_relative;
 pub use sum::{Measure, Summands};
 

@@ -75,6 +75,7 @@ fn trace(
         held,
         node: 0,
         depths: Vec::new(),
+        taken: Vec::new(),
         registry: Registry::current(),
         counters: Counters::default(),
     };
@@ -155,13 +156,31 @@ impl Held {
 /// A value and what it was materialized to, layer by layer: each layer is built once in a trace.
 struct Layers {
     values: Vec<Value>,
+    /// Which layer primitives are applied to, once one has asked.
+    used: Option<usize>,
     /// The last layer, once it is dense and on an edge.
     kept: Option<Kept>,
 }
 
 impl Layers {
     fn of(value: Value) -> Self {
-        Self { values: vec![value], kept: None }
+        Self { values: vec![value], used: None, kept: None }
+    }
+
+    /// The layer that primitives are applied to.
+    fn used(&mut self) -> Result<usize> {
+        if let Some(used) = self.used {
+            return Ok(used);
+        }
+        let mut used = 0;
+        while let Value::Implicit(array) = &self.values[used]
+            && let Some(value) = materialize::used_as(&**array)?
+        {
+            self.values.push(value);
+            used += 1;
+        }
+        self.used = Some(used);
+        Ok(used)
     }
 }
 
@@ -171,6 +190,8 @@ struct Interpreter {
     /// The node at hand, and which layer of each of its operands it sees.
     node: usize,
     depths: Vec<usize>,
+    /// The nodes that a handler took.
+    taken: Vec<usize>,
     registry: std::sync::Arc<Registry>,
     counters: Counters,
 }
@@ -200,6 +221,7 @@ impl Interpreter {
             }
         }
         self.tape.rewire()?;
+        self.supersede()?;
         let slots: Vec<Option<Slot>> = self.tape.outputs().collect();
         let results: Vec<Value> = outputs
             .into_iter()
@@ -233,6 +255,12 @@ impl Interpreter {
     fn dispatch(&mut self, node: usize, types: &mut Vec<OperandType>) -> Result<(Taker, Vec<Decline>)> {
         self.counters.seen += 1;
         self.enter(node);
+        for operand in 0..self.depths.len() {
+            let Some(slot) = self.tape.operand_slot(node, operand) else { continue };
+            if let Held::Replaced(layers) = &mut self.held[slot.index()] {
+                self.depths[operand] = layers.used()?;
+            }
+        }
         let registry = std::sync::Arc::clone(&self.registry);
         let outcome = dispatch::dispatch(self, &registry, types)?;
         let Some((results, taker)) = outcome.taken else {
@@ -240,10 +268,26 @@ impl Interpreter {
             return Ok((Taker::Materialized, outcome.declined));
         };
         self.counters.handled += 1;
+        self.taken.push(node);
         for (slot, value) in self.tape.results(node).zip(results) {
             self.held[slot.index()] = Held::Replaced(Layers::of(value));
         }
         Ok((taker, outcome.declined))
+    }
+
+    /// Gives what handlers made to the recorded results as well, for a function that keeps one of them, such as a cache
+    /// of a model. One that is implicit has no data to give.
+    fn supersede(&mut self) -> Result<()> {
+        let Self { tape, held, taken, .. } = self;
+        let dense = |slot: Slot| match &held[slot.index()] {
+            Held::Replaced(layers) => layers.values.last().and_then(Value::as_dense),
+            Held::Recorded => None,
+        };
+        let superseded: Vec<(usize, Vec<&Array>)> = taken
+            .iter()
+            .filter_map(|&node| Some((node, tape.results(node).map(dense).collect::<Option<_>>()?)))
+            .collect();
+        Ok(tape.supersede(superseded)?)
     }
 
     /// Plans the node's edges to the dense values that stand in for its recorded operands.

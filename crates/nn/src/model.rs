@@ -3,6 +3,7 @@
 mod gradient;
 mod held;
 mod leaves;
+mod qat;
 mod surgery;
 mod tree;
 
@@ -14,6 +15,7 @@ use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id};
 
 use self::held::Held;
+pub use self::qat::Aware;
 pub use self::surgery::Missing;
 pub(crate) use self::surgery::in_parameter;
 use crate::parameters::{Replacements, explained, missing, run, sorted};

@@ -1,7 +1,17 @@
 //! Checkpoints: what is read, what is refused, what is written.
 
+mod adapters;
+mod bitsandbytes;
 mod checkpoints;
+mod conversion;
+mod foreign;
+mod foreign_damage;
+mod gguf;
+mod gguf_malformed;
+mod golden;
+mod hugging_face;
 mod malformed;
+mod mlx_lm;
 mod models;
 mod scratch;
 mod tensors;
