@@ -11,6 +11,7 @@ pub use tacit_core::{
     explain, handler, implicit, kernel, op, store, transform, tree,
 };
 pub use tacit_executable as executable;
+pub use tacit_io as io;
 pub use tacit_nn as nn;
 
 /// How a primitive finds who takes it, and what a trace tells of it.
@@ -40,6 +41,7 @@ pub mod register {
 pub mod prelude {
     pub use crate::arrays::{AffineArray, Nf4Array};
     pub use crate::format::{Affine, Nf4};
+    pub use crate::io::ModelFile;
     pub use crate::nn::{Model, Only, Parameters, Rules, Trainable, quantized, straight_through, with_parameters};
     pub use crate::{
         Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Value, explain, handler,

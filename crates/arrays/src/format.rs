@@ -4,8 +4,10 @@
 //! reads as text, `nf4:64` or `affine:4:64`, by which serde stores it. [`parse`] reads the text of any of them, a
 //! stranger's too, once that is registered by [`register_format!`](crate::register_format).
 
+mod any;
 pub(crate) mod declaration;
 pub(crate) mod options;
+pub(crate) mod trained_scales;
 
 pub use crate::affine::Affine;
 pub use crate::binary::Binary;
@@ -19,7 +21,9 @@ pub use crate::nf4::Nf4;
 pub use crate::nvfp4::Nvfp4;
 pub use crate::packed_array::{Int8Activations, PackedArray, Parts};
 pub use crate::ternary::Ternary;
+pub use any::AnyFormat;
 #[doc(hidden)]
 pub use declaration::{__private, deserialized, read};
-pub use declaration::{Entry, Format, Quantizer, TextForm, parse};
+pub use declaration::{Entry, Format, Quantizer, TextForm, names, parse};
 pub use options::Per;
+pub use trained_scales::{FloatScales, TrainedScales};

@@ -1,7 +1,7 @@
 //! Arrays of codes and scales, and products with them, reduced to one with the packed side on the right.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{AsType, Gather, Transpose};
+use tacit_core::op::{AsType, Gather, GatherMM, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 use tacit_kernels::Orientation;
 
@@ -9,6 +9,7 @@ use crate::cast::{Cast, castable, holds};
 use crate::dynamic8::Dynamic8Array;
 use crate::kernel::{self, Coding, Layout, Scaling, Scheme};
 use crate::linear::{Linear, dense_side};
+use crate::stacked::{Stacked, stacked_gather_mm, stacked_transpose};
 
 /// The family of arrays of codes and scales: its members are multiplied, gathered, cut, joined and scaled by their codes.
 pub trait Packed: ImplicitArray {
@@ -170,8 +171,16 @@ pub fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
             Ok(array.restored(stored).into())
         }
         axes if axes.is_sorted() => Ok(itself(array)),
+        // Each expert of a mixture is a matrix of its own.
+        [0, 2, 1] => stacked_transpose(op, &Stacked::split(&itself(array))?),
         _ => Err(Error::decline("only matrices are transposed as a view")),
     }
+}
+
+/// The products of chosen matrices with chosen experts, which are packed as one array.
+#[handler]
+pub fn packed_gather_mm(op: &GatherMM, x: &Array, w: &dyn Packed, left: &Array, right: &Array) -> Result<Value> {
+    stacked_gather_mm(op, x, &Stacked::split(&itself(w))?, left, right)
 }
 
 /// Another float type: the codes and scales as they are, read so, or a [`Cast`] where a rounding must show.

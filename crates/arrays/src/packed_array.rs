@@ -7,6 +7,7 @@ use crate::adapter::{Adapter, of};
 use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::dynamic8::Dynamic8Array;
 use crate::format::declaration::{Format, Quantizer};
+use crate::format::trained_scales::TrainedScales;
 use crate::kernel::{self, Measure, Scaling, Scheme, Summands};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored};
@@ -285,6 +286,10 @@ impl<F: Format> Quantizer for F {
             let shape = stored_shape(&array.aval, array.transposed);
             array.transposed == self.by_columns() && shape.is_ok_and(|shape| self.on(&shape) == array.format)
         })
+    }
+
+    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
+        if self.scheme().nested.is_some() { None } else { Some(self) }
     }
 
     fn supported(&self) -> Result<()> {

@@ -97,7 +97,7 @@ impl Materialize for Ste {
 }
 
 /// The value of `inner` with the derivative of `master`.
-fn joined(master: Array, inner: Value) -> Result<Value> {
+pub(crate) fn joined(master: Array, inner: Value) -> Result<Value> {
     match inner {
         Value::Implicit(_) => Ok(Ste { aval: Aval::from(&master), master, inner }.into()),
         Value::Dense(value) => valued(&master, &value),

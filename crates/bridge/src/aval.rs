@@ -43,6 +43,15 @@ impl Aval {
     pub fn nbytes(&self) -> usize {
         self.size() * item_size(self.dtype)
     }
+
+    /// The bytes of a dense array of this aval, for one that was read and may be of any extents: none where they are more
+    /// than memory can have, or would be if no extent were zero, since MLX computes strides from all others.
+    #[must_use]
+    pub fn checked_nbytes(&self) -> Option<usize> {
+        let mut extents = self.shape.iter().map(|&extent| usize::try_from(extent).ok());
+        let bytes = extents.try_fold(item_size(self.dtype), |bytes, extent| bytes.checked_mul(extent?.max(1)));
+        bytes.filter(|&bytes| isize::try_from(bytes).is_ok()).map(|_| self.nbytes())
+    }
 }
 
 impl From<&Array> for Aval {

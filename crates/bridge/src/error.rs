@@ -32,6 +32,16 @@ pub enum BridgeError {
     /// A shape has a negative extent.
     #[error("the shape {0:?} has a negative extent")]
     NegativeExtent(Vec<i32>),
+    /// The elements of an array are not all within the file that they are to be read from.
+    #[error("{aval} from byte {offset} on is not within the {length} bytes of the file")]
+    OutsideFile {
+        /// The array.
+        aval: crate::Aval,
+        /// Where its elements begin.
+        offset: usize,
+        /// The bytes of the file.
+        length: usize,
+    },
 }
 
 /// Errors on their way through C++, which keeps only their text, the newest last. More than this many at once are not

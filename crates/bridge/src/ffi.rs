@@ -216,6 +216,24 @@ unsafe extern "C" {
         b: *mut mlx_array,
     ) -> c_int;
 
+    pub(crate) fn tacit_mapped_new(
+        data: *mut c_void,
+        bytes: usize,
+        payload: *mut c_void,
+        release: extern "C" fn(*mut c_void),
+        base: *mut mlx_array,
+    ) -> c_int;
+    pub(crate) fn tacit_mapped_array(
+        base: mlx_array,
+        data: *const c_void,
+        offset: usize,
+        shape: *const i32,
+        ndim: usize,
+        dtype: c_int,
+        made: *mut mlx_array,
+    ) -> c_int;
+    pub(crate) fn tacit_array_rows(evaluated: mlx_array, rows: *mut mlx_array, data: *mut *const c_void) -> c_int;
+
     pub(crate) fn tacit_prototype(shape: *const i32, ndim: usize, dtype: c_int, value: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_quantized_matmul(
         x: mlx_array,

@@ -4,7 +4,8 @@
 //! ([`Scope`]), lists the nodes that depend on them ([`Tape`]), tells what each node is ([`Primitive`], [`typed`]),
 //! emits a primitive again with other operands or rewires a node in place, and puts Rust functions into graphs
 //! ([`kernel`], [`custom_function()`]). It keeps compiled functions ([`Program`]), tells whether two recorded graphs are one
-//! program ([`difference()`]), and maps functions over axes ([`vmap()`]). It knows nothing of implicit arrays.
+//! program ([`difference()`]), maps functions over axes ([`vmap()`]), and makes arrays of parts of a file without copying
+//! them ([`MappedFile`]). It knows nothing of implicit arrays.
 //!
 //! No Rust panic and no C++ exception crosses the border: a failing callback becomes an exception with its text, and
 //! [`recover`] finds the error itself again.
@@ -21,6 +22,7 @@ mod function;
 mod gradients;
 mod graph;
 pub mod kernel;
+mod mapped;
 pub mod mlx;
 mod names;
 mod param;
@@ -42,6 +44,7 @@ pub use difference::{Difference, difference};
 pub use error::{BoxError, BridgeError, recover, remember};
 pub use gradients::GradientError;
 pub use graph::{broadcast_source, constants, frontier, is_traced};
+pub use mapped::{MappedFile, with_bytes};
 pub use names::NameId;
 pub use param::{Param, ParamError};
 pub use primitive::Primitive;

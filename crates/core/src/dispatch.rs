@@ -298,7 +298,8 @@ fn permit(
 
 /// Applies a primitive to values outside a trace.
 pub(crate) fn apply(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
-    let mut loose = Loose { primitive, operands: operands.iter().map(|&value| value.clone()).collect() };
+    let operands = operands.iter().map(|&value| used(value)).collect::<Result<_>>()?;
+    let mut loose = Loose { primitive, operands };
     if loose.operands.iter().any(Value::is_implicit) {
         Counters { seen: 1, ..Counters::default() }.add();
         if let Some((results, _)) = dispatch(&mut loose, &Registry::current(), &mut Vec::new())?.taken {
@@ -308,6 +309,17 @@ pub(crate) fn apply(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     }
     let dense: Vec<Array> = loose.operands.iter().filter_map(|value| value.as_dense().cloned()).collect();
     Ok(primitive.emit(&dense)?.into_iter().map(Value::from).collect())
+}
+
+/// What a primitive is applied to for an operand.
+fn used(value: &Value) -> Result<Value> {
+    let mut value = value.clone();
+    while let Value::Implicit(array) = &value
+        && let Some(used) = materialize::used_as(&**array)?
+    {
+        value = used;
+    }
+    Ok(value)
 }
 
 /// A primitive on values outside a trace.

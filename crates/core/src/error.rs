@@ -1,6 +1,7 @@
 //! The one error type.
 
-use std::fmt;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use mlx_rs::error::Exception;
 use tacit_bridge::kernel::Fallback;
@@ -246,6 +247,34 @@ pub enum Error {
         help: Option<String>,
     },
 
+    /// A file does not hold what its format says that it holds.
+    #[error(
+        "{}{}: {reason}{}", .file.display(),
+        .key.as_ref().map(|key| format!(": {key}")).unwrap_or_default(),
+        .help.as_ref().map(|help| format!("\nhelp: {help}")).unwrap_or_default()
+    )]
+    Checkpoint {
+        /// The file.
+        file: PathBuf,
+        /// The entry of the file that is meant, such as the path of a parameter.
+        key: Option<String>,
+        /// What is wrong with it.
+        reason: String,
+        /// What to do.
+        help: Option<String>,
+    },
+
+    /// The system refused to do something with a file.
+    #[error("cannot {action} {}: {source}", .path.display())]
+    File {
+        /// What was tried, a verb such as `open`.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
     /// The traced function failed with an error of its own.
     #[error("{0}")]
     Function(Box<dyn std::error::Error + Send + Sync>),
@@ -255,6 +284,18 @@ impl Error {
     /// An argument cannot be used, with the next step.
     pub fn invalid(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), help: Some(help.into()) }
+    }
+
+    /// A file does not hold what its format says; `key` is the entry that is meant, where it is one.
+    pub fn checkpoint(file: &Path, key: Option<&str>, reason: impl Into<String>, help: impl Into<String>) -> Self {
+        let (file, key) = (file.to_owned(), key.map(ToOwned::to_owned));
+        Self::Checkpoint { file, key, reason: reason.into(), help: Some(help.into()) }
+    }
+
+    /// The system refused to do something with a file: for `map_err`, with a verb such as `open`.
+    pub fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { action, path, source }
     }
 
     /// Leaves the call to the next candidate, with the reason.

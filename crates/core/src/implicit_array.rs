@@ -77,6 +77,19 @@ pub trait Materialize {
     /// A type that must not be built densely returns [`Error::refuse`].
     fn materialize(&self) -> Result<Value>;
 
+    /// The value that every primitive is applied to in place of this array; nothing where that is the array itself.
+    ///
+    /// It is asked for at most once in a trace, when the first primitive on the array is dispatched, and neither a policy
+    /// nor a handler is. So a type that is only a recipe for another array, such as a float master that is quantized where it is
+    /// used, carries it out once however many primitives there are, and needs no handlers.
+    ///
+    /// # Errors
+    ///
+    /// The recipe fails.
+    fn used_as(&self) -> Result<Option<Value>> {
+        Ok(None)
+    }
+
     /// Checks that children and static fields belong together.
     ///
     /// Constructors call it, and so does whatever reads an array from storage, where any field may be anything. It must
@@ -117,6 +130,16 @@ pub trait ImplicitArray: DynClone + Debug + Send + Any {
     /// The type refuses.
     #[doc(hidden)]
     fn build(&self, permit: Permit) -> Result<Value>;
+
+    /// The value that primitives are applied to in place of this array: [`Materialize::used_as`].
+    ///
+    /// # Errors
+    ///
+    /// It cannot be made.
+    #[doc(hidden)]
+    fn used_as(&self) -> Result<Option<Value>> {
+        Ok(None)
+    }
 
     /// Shows each child in the order of the fields.
     fn visit_children<'a>(&'a self, visit: &mut dyn FnMut(ChildName, ChildRef<'a>));

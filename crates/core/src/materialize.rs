@@ -38,6 +38,16 @@ pub(crate) fn build(array: &dyn ImplicitArray) -> Result<Value> {
     Ok(value)
 }
 
+/// What primitives are applied to in place of `array`, if that is another value; nothing is asked or counted.
+pub(crate) fn used_as(array: &dyn ImplicitArray) -> Result<Option<Value>> {
+    let Some(value) = array.used_as()? else { return Ok(None) };
+    let (expected, found) = (array.aval()?, value.aval()?);
+    if expected != found {
+        return Err(Error::MaterializedAval { ty: array.typetag_name(), expected, found });
+    }
+    Ok(Some(value))
+}
+
 /// Leave to build a layer, which only this crate gives.
 #[derive(Debug)]
 pub struct Permit(());

@@ -155,13 +155,31 @@ impl Held {
 /// A value and what it was materialized to, layer by layer: each layer is built once in a trace.
 struct Layers {
     values: Vec<Value>,
+    /// Which layer primitives are applied to, once one has asked.
+    used: Option<usize>,
     /// The last layer, once it is dense and on an edge.
     kept: Option<Kept>,
 }
 
 impl Layers {
     fn of(value: Value) -> Self {
-        Self { values: vec![value], kept: None }
+        Self { values: vec![value], used: None, kept: None }
+    }
+
+    /// The layer that primitives are applied to.
+    fn used(&mut self) -> Result<usize> {
+        if let Some(used) = self.used {
+            return Ok(used);
+        }
+        let mut used = 0;
+        while let Value::Implicit(array) = &self.values[used]
+            && let Some(value) = materialize::used_as(&**array)?
+        {
+            self.values.push(value);
+            used += 1;
+        }
+        self.used = Some(used);
+        Ok(used)
     }
 }
 
@@ -233,6 +251,12 @@ impl Interpreter {
     fn dispatch(&mut self, node: usize, types: &mut Vec<OperandType>) -> Result<(Taker, Vec<Decline>)> {
         self.counters.seen += 1;
         self.enter(node);
+        for operand in 0..self.depths.len() {
+            let Some(slot) = self.tape.operand_slot(node, operand) else { continue };
+            if let Held::Replaced(layers) = &mut self.held[slot.index()] {
+                self.depths[operand] = layers.used()?;
+            }
+        }
         let registry = std::sync::Arc::clone(&self.registry);
         let outcome = dispatch::dispatch(self, &registry, types)?;
         let Some((results, taker)) = outcome.taken else {

@@ -49,6 +49,25 @@ pub fn quantize(
     Ok(())
 }
 
+/// Codes `x` as [`quantize`] does, by these scales and biases.
+///
+/// # Errors
+/// As for [`quantize`].
+pub fn quantize_by(
+    x: &[f32],
+    k: usize,
+    group: usize,
+    bits: u32,
+    scales: &[f32],
+    biases: &[f32],
+    codes: &mut [u8],
+) -> Result<(), KernelError> {
+    let format = Affine::new(x.len(), k, group, bits)?;
+    check_length("biases", biases.len(), scales.len(), "each group of elements has one")?;
+    let lines: Vec<Line> = scales.iter().zip(biases).map(|(&scale, &bias)| Line { scale, bias }).collect();
+    encode::quantize_by(Isa::detect(), format, x, group, &lines, codes)
+}
+
 #[derive(Clone, Copy)]
 struct Affine {
     bits: u32,
@@ -86,14 +105,17 @@ impl Format for Affine {
         self.bits
     }
     #[inline(always)]
-    fn scale(self, block: &[f32], _: f32) -> (Line, Line) {
+    fn scale(self, block: &[f32], _: f32) -> Line {
         let (low, high) = encode::range(block);
         let step = ((high - low) / self.top).max(1e-7);
         let (edge, scale) = if low.abs() > high.abs() { (low, step) } else { (high, -step) };
         let zero = (edge / scale).round_ties_even();
         // Both scale and bias are chosen again so that zero has a code.
-        let line = if zero == 0.0 { Line { scale, bias: 0.0 } } else { Line { scale: edge / zero, bias: edge } };
-        (line, line)
+        if zero == 0.0 { Line { scale, bias: 0.0 } } else { Line { scale: edge / zero, bias: edge } }
+    }
+    #[inline(always)]
+    fn unit(self, line: Line) -> Line {
+        line
     }
     #[inline(always)]
     fn code(self, Line { scale, bias }: Line, x: f32) -> u8 {

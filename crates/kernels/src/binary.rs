@@ -27,6 +27,14 @@ pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -
     encode::quantize(Isa::detect(), Binary, x, block, codes, scales)
 }
 
+/// Codes `x` as [`quantize`] does, by these scales.
+///
+/// # Errors
+/// As for [`quantize`].
+pub fn quantize_by(x: &[f32], block: usize, scales: &[f32], codes: &mut [u8]) -> Result<(), KernelError> {
+    encode::quantize_by(Isa::detect(), Binary, x, block, scales, codes)
+}
+
 #[derive(Clone, Copy)]
 struct Binary;
 
@@ -39,9 +47,12 @@ impl Format for Binary {
         1
     }
     #[inline(always)]
-    fn scale(self, block: &[f32], _: f32) -> (f32, f32) {
-        let scale = absmean(block);
-        (scale, scale)
+    fn scale(self, block: &[f32], _: f32) -> f32 {
+        absmean(block)
+    }
+    #[inline(always)]
+    fn unit(self, scale: f32) -> f32 {
+        scale
     }
     #[inline(always)]
     fn code(self, _: f32, x: f32) -> u8 {

@@ -36,6 +36,18 @@ pub(crate) fn quantize<C: Codebook>(
     encode::quantize(isa, Nearest(codebook), x, block, packed, absmax)
 }
 
+/// `quantize_by` of the module of `C`.
+pub(crate) fn quantize_by<C: Codebook>(
+    codebook: C,
+    x: &[f32],
+    block: usize,
+    absmax: &[f32],
+    packed: &mut [u8],
+) -> Result<(), KernelError> {
+    check_block(block)?;
+    encode::quantize_by(Isa::detect(), Nearest(codebook), x, block, absmax, packed)
+}
+
 #[derive(Clone, Copy)]
 struct Nearest<C>(C);
 
@@ -50,8 +62,12 @@ impl<C: Codebook> Format for Nearest<C> {
         4
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> (f32, f32) {
-        (absmax, reciprocal(absmax))
+    fn scale(self, _: &[f32], absmax: f32) -> f32 {
+        absmax
+    }
+    #[inline(always)]
+    fn unit(self, absmax: f32) -> f32 {
+        reciprocal(absmax)
     }
     #[inline(always)]
     fn code(self, reciprocal: f32, x: f32) -> u8 {

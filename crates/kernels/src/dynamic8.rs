@@ -88,8 +88,11 @@ impl Format for Dynamic {
     fn bits(self) -> u32 {
         8
     }
-    fn scale(self, _: &[f32], absmax: f32) -> (f32, f32) {
-        (absmax, reciprocal(absmax))
+    fn scale(self, _: &[f32], absmax: f32) -> f32 {
+        absmax
+    }
+    fn unit(self, absmax: f32) -> f32 {
+        reciprocal(absmax)
     }
     fn code(self, reciprocal: f32, x: f32) -> u8 {
         let scaled = x * reciprocal;

@@ -19,7 +19,7 @@ use crate::{
 /// What one block of floats is stored as.
 pub(crate) trait Format: Copy + Send + Sync {
     /// What a block stores beside its codes.
-    type Stored: Copy + Send;
+    type Stored: Copy + Send + Sync;
     /// What coding an element of the block takes.
     type Scale: Copy;
     /// Which end of a byte is filled first.
@@ -29,8 +29,10 @@ pub(crate) trait Format: Copy + Send + Sync {
 
     /// Bits of a code.
     fn bits(self) -> u32;
-    /// The scale of a block, whose largest magnitude is `absmax`; all its elements are finite.
-    fn scale(self, block: &[f32], absmax: f32) -> (Self::Stored, Self::Scale);
+    /// What a block stores, whose largest magnitude is `absmax`; all its elements are finite.
+    fn scale(self, block: &[f32], absmax: f32) -> Self::Stored;
+    /// What coding the elements of a block takes that stores this.
+    fn unit(self, stored: Self::Stored) -> Self::Scale;
     /// The code of an element.
     fn code(self, scale: Self::Scale, x: f32) -> u8;
 }
@@ -44,6 +46,51 @@ pub(crate) fn quantize<F: Format>(
     codes: &mut [u8],
     scales: &mut [F::Stored],
 ) -> Result<(), KernelError> {
+    coded(isa, format, x, block, codes, Blocks::Made(scales))
+}
+
+/// Quantizes `x` as [`quantize`] does, by what each block stores already.
+pub(crate) fn quantize_by<F: Format>(
+    isa: Isa,
+    format: F,
+    x: &[f32],
+    block: usize,
+    scales: &[F::Stored],
+    codes: &mut [u8],
+) -> Result<(), KernelError> {
+    coded(isa, format, x, block, codes, Blocks::Given(scales))
+}
+
+/// What the blocks store: room for it, or what it is.
+enum Blocks<'a, T> {
+    Made(&'a mut [T]),
+    Given(&'a [T]),
+}
+
+impl<T> Blocks<'_, T> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Made(scales) => scales.len(),
+            Self::Given(scales) => scales.len(),
+        }
+    }
+
+    fn chunks(self, blocks: usize) -> Vec<Self> {
+        match self {
+            Self::Made(scales) => scales.chunks_mut(blocks).map(Blocks::Made).collect(),
+            Self::Given(scales) => scales.chunks(blocks).map(Blocks::Given).collect(),
+        }
+    }
+}
+
+fn coded<F: Format>(
+    isa: Isa,
+    format: F,
+    x: &[f32],
+    block: usize,
+    codes: &mut [u8],
+    scales: Blocks<'_, F::Stored>,
+) -> Result<(), KernelError> {
     if block == 0 {
         return Err(KernelError::EmptyBlock);
     }
@@ -55,7 +102,7 @@ pub(crate) fn quantize<F: Format>(
     )?;
     check_length("scales", scales.len(), x.len().div_ceil(block), "each block of elements has one")?;
     let chunk = chunk(x.len(), block);
-    let outputs = codes.chunks_mut(code_bytes(chunk, format.bits())).zip(scales.chunks_mut(chunk.div_ceil(block)));
+    let outputs = codes.chunks_mut(code_bytes(chunk, format.bits())).zip(scales.chunks(chunk.div_ceil(block)));
     let first_bad = AtomicUsize::new(usize::MAX);
     let parts = x.chunks(chunk).zip(outputs).enumerate();
     threads::for_each_part(usize::MAX, parts, &|(at, (x, (codes, scales)))| {
@@ -144,8 +191,14 @@ impl<F: Format> Kernel for Part<'_, F> {
             if !most.is_finite() {
                 return x.iter().position(|value| !value.is_finite()).map(|i| b * self.block + i);
             }
-            let (stored, scale) = self.format.scale(x, most);
-            self.sink.put(self.format, stored, scale, x);
+            let stored = match &mut self.sink.scales {
+                Blocks::Given(scales) => scales[b],
+                Blocks::Made(scales) => {
+                    scales[b] = self.format.scale(x, most);
+                    scales[b]
+                }
+            };
+            self.sink.put(self.format, self.format.unit(stored), x);
         }
         self.sink.end(self.format.bits());
         None
@@ -155,7 +208,7 @@ impl<F: Format> Kernel for Part<'_, F> {
 /// Where the elements of a chunk go, block by block.
 struct Sink<'a, F: Format> {
     codes: &'a mut [u8],
-    scales: &'a mut [F::Stored],
+    scales: Blocks<'a, F::Stored>,
     /// Codes that are not packed yet, from the last whole run on.
     run: [u8; RUN],
     filled: usize,
@@ -163,11 +216,7 @@ struct Sink<'a, F: Format> {
 
 impl<F: Format> Sink<'_, F> {
     #[inline(always)]
-    fn put(&mut self, format: F, stored: F::Stored, scale: F::Scale, mut x: &[f32]) {
-        if let Some((first, rest)) = take(&mut self.scales).split_first_mut() {
-            *first = stored;
-            self.scales = rest;
-        }
+    fn put(&mut self, format: F, scale: F::Scale, mut x: &[f32]) {
         while !x.is_empty() {
             let (now, later) = x.split_at(x.len().min(RUN - self.filled));
             for (code, x) in self.run[self.filled..].iter_mut().zip(now) {

@@ -44,6 +44,14 @@ pub fn quantize(x: &[f32], block: usize, packed: &mut [u8], absmax: &mut [f32]) 
     codebook::quantize(Isa::detect(), Fp4, x, block, packed, absmax)
 }
 
+/// Codes `x` as [`quantize`] does, by these magnitudes.
+///
+/// # Errors
+/// As for [`quantize`].
+pub fn quantize_by(x: &[f32], block: usize, absmax: &[f32], packed: &mut [u8]) -> Result<(), KernelError> {
+    codebook::quantize_by(Fp4, x, block, absmax, packed)
+}
+
 #[derive(Clone, Copy)]
 struct Fp4;
 

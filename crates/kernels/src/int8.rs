@@ -28,9 +28,20 @@ pub fn quantize(x: &[f32], block: usize, codes: &mut [i8], absmax: &mut [f32]) -
         return Err(KernelError::EmptyBlock);
     }
     check_length("absmax", absmax.len(), x.len().div_ceil(block), "each block of elements has one")?;
+    encode::quantize(Isa::detect(), Int8, x, block, unsigned(codes), absmax)
+}
+
+/// Codes `x` as [`quantize`] does, by these magnitudes.
+///
+/// # Errors
+/// As for [`quantize`].
+pub fn quantize_by(x: &[f32], block: usize, absmax: &[f32], codes: &mut [i8]) -> Result<(), KernelError> {
+    encode::quantize_by(Isa::detect(), Int8, x, block, absmax, unsigned(codes))
+}
+
+fn unsigned(codes: &mut [i8]) -> &mut [u8] {
     // SAFETY: bytes and signed bytes have the same size and alignment, and every value is one of both.
-    let codes = unsafe { std::slice::from_raw_parts_mut(codes.as_mut_ptr().cast::<u8>(), codes.len()) };
-    encode::quantize(Isa::detect(), Int8, x, block, codes, absmax)
+    unsafe { std::slice::from_raw_parts_mut(codes.as_mut_ptr().cast::<u8>(), codes.len()) }
 }
 
 /// Quantizes `x: f32[n, k]` into `codes: i8[n, k]` and `absmax: f32[k]`, one for each column.
@@ -102,8 +113,12 @@ impl Format for Int8 {
         8
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> (f32, Scale) {
-        (absmax, Scale::new(absmax))
+    fn scale(self, _: &[f32], absmax: f32) -> f32 {
+        absmax
+    }
+    #[inline(always)]
+    fn unit(self, absmax: f32) -> Scale {
+        Scale::new(absmax)
     }
     #[inline(always)]
     fn code(self, Scale { factor, .. }: Scale, x: f32) -> u8 {

@@ -74,10 +74,13 @@ impl<E: Element> Format for Mx<E> {
         E::BITS
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> (u8, f32) {
-        let byte = self.rule.byte(absmax, E::TOP);
-        // The reciprocal of a power of two is exact, and 2^127 at most.
-        (byte, e8m0(254 - byte))
+    fn scale(self, _: &[f32], absmax: f32) -> u8 {
+        self.rule.byte(absmax, E::TOP)
+    }
+    #[inline(always)]
+    fn unit(self, byte: u8) -> f32 {
+        // The reciprocal of a power of two is exact, and 2^127 at most; 255 is NaN, which no rule gives.
+        e8m0(254_u8.saturating_sub(byte))
     }
     #[inline(always)]
     fn code(self, reciprocal: f32, x: f32) -> u8 {

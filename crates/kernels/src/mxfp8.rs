@@ -27,6 +27,15 @@ pub fn quantize(x: &[f32], rule: ScaleRule, codes: &mut [u8], scales: &mut [u8])
     encode::quantize(Isa::detect(), Mx { element: Fp8, rule }, x, GROUP, codes, scales)
 }
 
+/// Codes `x` as [`quantize`] does, by these scales.
+///
+/// # Errors
+/// As for [`quantize`].
+pub fn quantize_by(x: &[f32], scales: &[u8], codes: &mut [u8]) -> Result<(), KernelError> {
+    // The rule is that of scales, which are given.
+    encode::quantize_by(Isa::detect(), Mx { element: Fp8, rule: ScaleRule::Ceil }, x, GROUP, scales, codes)
+}
+
 #[derive(Clone, Copy)]
 struct Fp8;
 

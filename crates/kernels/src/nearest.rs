@@ -73,6 +73,14 @@ impl<'a> Table<'a> {
     pub fn quantize(&self, x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -> Result<(), KernelError> {
         encode::quantize(Isa::detect(), Nearest(self), x, block, codes, scales)
     }
+
+    /// Codes `x` as [`quantize`](Self::quantize) does, by these scales.
+    ///
+    /// # Errors
+    /// As for [`quantize`](Self::quantize).
+    pub fn quantize_by(&self, x: &[f32], block: usize, scales: &[f32], codes: &mut [u8]) -> Result<(), KernelError> {
+        encode::quantize_by(Isa::detect(), Nearest(self), x, block, scales, codes)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -87,9 +95,12 @@ impl Format for Nearest<'_> {
         self.0.values.len().ilog2()
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> (f32, f32) {
-        let scale = absmax / self.0.top;
-        (scale, reciprocal(scale))
+    fn scale(self, _: &[f32], absmax: f32) -> f32 {
+        absmax / self.0.top
+    }
+    #[inline(always)]
+    fn unit(self, scale: f32) -> f32 {
+        reciprocal(scale)
     }
     #[inline(always)]
     fn code(self, reciprocal: f32, x: f32) -> u8 {

@@ -33,6 +33,14 @@ pub fn quantize(x: &[f32], global_scale: Option<f32>, codes: &mut [u8], scales: 
     encode::quantize(Isa::detect(), Nvfp4::new(global_scale)?, x, GROUP, codes, scales)
 }
 
+/// Codes `x` as [`quantize`] does, by these scales.
+///
+/// # Errors
+/// As for [`quantize`].
+pub fn quantize_by(x: &[f32], global_scale: Option<f32>, scales: &[u8], codes: &mut [u8]) -> Result<(), KernelError> {
+    encode::quantize_by(Isa::detect(), Nvfp4::new(global_scale)?, x, GROUP, scales, codes)
+}
+
 /// What a decoded scale byte is multiplied by: `global_scale / (448 * 6)`, or 1 without one.
 #[must_use]
 pub fn factor(global_scale: Option<f32>) -> f32 {
@@ -70,9 +78,12 @@ impl Format for Nvfp4 {
         4
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> (u8, f32) {
-        let byte = to_e4m3(absmax / 6.0 * self.encode);
-        (byte, e4m3(byte))
+    fn scale(self, _: &[f32], absmax: f32) -> u8 {
+        to_e4m3(absmax / 6.0 * self.encode)
+    }
+    #[inline(always)]
+    fn unit(self, byte: u8) -> f32 {
+        e4m3(byte)
     }
     #[inline(always)]
     fn code(self, rounded: f32, x: f32) -> u8 {

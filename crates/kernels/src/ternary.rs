@@ -28,6 +28,14 @@ pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -
     encode::quantize(Isa::detect(), Ternary, x, block, codes, scales)
 }
 
+/// Codes `x` as [`quantize`] does, by these scales.
+///
+/// # Errors
+/// As for [`quantize`].
+pub fn quantize_by(x: &[f32], block: usize, scales: &[f32], codes: &mut [u8]) -> Result<(), KernelError> {
+    encode::quantize_by(Isa::detect(), Ternary, x, block, scales, codes)
+}
+
 #[derive(Clone, Copy)]
 struct Ternary;
 
@@ -42,9 +50,12 @@ impl Format for Ternary {
         2
     }
     #[inline(always)]
-    fn scale(self, block: &[f32], _: f32) -> (f32, f32) {
-        let scale = absmean(block);
-        (scale, scale)
+    fn scale(self, block: &[f32], _: f32) -> f32 {
+        absmean(block)
+    }
+    #[inline(always)]
+    fn unit(self, scale: f32) -> f32 {
+        scale
     }
     #[inline(always)]
     fn code(self, scale: f32, x: f32) -> u8 {

@@ -3,6 +3,7 @@
 mod gradient;
 mod held;
 mod leaves;
+mod qat;
 mod surgery;
 mod tree;
 
@@ -14,9 +15,11 @@ use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id};
 
 use self::held::Held;
+pub use self::qat::Aware;
 pub use self::surgery::Missing;
 pub(crate) use self::surgery::in_parameter;
 use crate::parameters::{Replacements, explained, missing, run, sorted};
+use crate::places::Places;
 use crate::report::Report;
 use crate::{Inputs, Only, Parameters};
 
@@ -45,6 +48,8 @@ use crate::{Inputs, Only, Parameters};
 #[derive(Clone, Debug)]
 pub struct Model<M> {
     module: M,
+    /// Where the module has its parameters.
+    places: Places,
     /// The implicit parameters; a broadcast zero has each one's place in the module.
     held: BTreeMap<String, Held>,
     /// Parameters that are another one, by path.
@@ -71,8 +76,8 @@ impl<M: ModuleParameters> Model<M> {
                 None => drop(first.insert(array_id(array), path.to_string())),
             }
         }
-        let report = Report::default();
-        Ok(Self { module, held: BTreeMap::new(), ties, trained: Only::default(), frozen: false, report })
+        let (places, trained) = (Places::of(&module), Only::default());
+        Ok(Self { module, places, held: BTreeMap::new(), ties, trained, frozen: false, report: Report::default() })
     }
 
     /// The value of a parameter.
@@ -162,7 +167,8 @@ impl<M: ModuleParameters> Model<M> {
         if self.held.is_empty() && self.ties.is_empty() {
             return f(&mut self.module).map_err(Into::into);
         }
-        let replacements = replacements(&self.held, &self.ties)?;
+        self.refresh();
+        let replacements = replacements(&self.places, &self.held, &self.ties)?;
         let mut def = None;
         let (results, assigned) = run(&mut self.module, &replacements, inputs, |module| {
             let (leaves, structure) = trees::flatten(&f(module).map_err(Into::into)?, Open::Closed)?;
@@ -182,8 +188,16 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// As for [`run`](Self::run).
     pub fn explain<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<Explanation> {
-        let replacements = replacements(&self.held, &self.ties)?;
+        self.refresh();
+        let replacements = replacements(&self.places, &self.held, &self.ties)?;
         explained(&mut self.module, &replacements, f)
+    }
+
+    /// Finds the parameters again where some came or went.
+    fn refresh(&mut self) {
+        if self.places.sorted(self.module.parameters()).is_none() {
+            self.places = Places::of(&self.module);
+        }
     }
 
     /// Puts a value of the parameter's own shape in its place.
@@ -213,9 +227,17 @@ impl<M: ModuleParameters> Model<M> {
 }
 
 /// What stands in place of the module's parameters while a function runs.
-fn replacements<'m>(held: &'m BTreeMap<String, Held>, ties: &'m BTreeMap<String, String>) -> Result<Replacements<'m>> {
-    let values = held.iter().map(|(path, held)| Ok((path.as_str(), held.value()?))).collect::<Result<_>>()?;
-    Ok(Replacements { values, ties: ties.iter().map(|(tied, to)| (tied.as_str(), to.as_str())).collect() })
+fn replacements<'m>(
+    places: &'m Places,
+    held: &BTreeMap<String, Held>,
+    ties: &BTreeMap<String, String>,
+) -> Result<Replacements<'m>> {
+    let values = held.iter().filter_map(|(path, held)| {
+        let number = places.find(path)?;
+        Some(held.value().map(|value| (number, value)))
+    });
+    let ties = ties.iter().filter_map(|(tied, to)| Some((places.find(tied)?, places.find(to)?)));
+    Ok(Replacements { places, values: values.collect::<Result<_>>()?, ties: ties.collect() })
 }
 
 /// The tree of a function's results, which are dense.

@@ -1,6 +1,6 @@
 //! Which leaves of a model are meant: to train, to save.
 
-use tacit_arrays::{Adapter, Packed, Ste};
+use tacit_arrays::{Adapter, Packed, Prepared, Ste};
 use tacit_core::{Aval, ChildName, ImplicitArray};
 
 use crate::Pattern;
@@ -25,7 +25,7 @@ pub enum Only {
     Dense,
     /// The adapters' own arrays, such as both factors of a [`Lora`](tacit_arrays::Lora), and nothing of what they adapt.
     Lora,
-    /// Scales and biases of packed arrays.
+    /// Scales and biases of packed arrays, and those that are trained of prepared ones.
     Scales,
     /// The float arrays from which others are quantized in each step.
     Masters,
@@ -104,8 +104,8 @@ impl Role {
             field if array.family::<dyn Adapter>().is_some_and(|adapter| adapter.trained().contains(&field)) => {
                 Self::Factor
             }
-            "master" if any.is::<Ste>() => Self::Master,
-            "scales" | "biases" if array.family::<dyn Packed>().is_some() => Self::Scale,
+            "master" if any.is::<Ste>() || any.is::<Prepared>() => Self::Master,
+            "scales" | "biases" if any.is::<Prepared>() || array.family::<dyn Packed>().is_some() => Self::Scale,
             _ => within.unwrap_or(Self::Other),
         }
     }

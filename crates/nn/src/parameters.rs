@@ -7,11 +7,13 @@ use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id, explain, implicit};
 
+use crate::places::Places;
+
 /// Values for some parameters of a module, by their path as mlx-rs flattens it: `layers.0.weight`.
 pub type Parameters = BTreeMap<String, Value>;
 
 /// What a function assigned to the parameters of a module, by path.
-pub(crate) type Assigned<T> = Vec<(Rc<str>, T)>;
+pub(crate) type Assigned<T> = Vec<(String, T)>;
 
 /// Runs `f` on a module some of whose parameters are replaced by `parameters`.
 ///
@@ -49,13 +51,13 @@ where
     E: Into<Error>,
 {
     check_parameters(module, parameters)?;
-    let (results, assigned) = run(module, &Replacements::of(parameters), Vec::new(), f)?;
-    let kept = assigned.into_iter().filter(|(path, _)| !parameters.contains_key(&**path));
+    let (results, assigned) = run(module, &Replacements::of(&Places::of(module), parameters), Vec::new(), f)?;
+    let kept = assigned.into_iter().filter(|(path, _)| !parameters.contains_key(path));
     let kept = kept.map(|(path, value)| Ok((path, value.dense()?))).collect::<Result<Vec<_>>>()?;
     if !kept.is_empty() {
         let mut slots = module.parameters_mut().flatten();
         for (path, array) in kept {
-            slots.entry(path).and_modify(|slot| **slot = array);
+            slots.entry(path.into()).and_modify(|slot| **slot = array);
         }
     }
     Ok(results)
@@ -77,7 +79,7 @@ where
     E: Into<Error>,
 {
     check_parameters(module, parameters)?;
-    explained(module, &Replacements::of(parameters), f)
+    explained(module, &Replacements::of(&Places::of(module), parameters), f)
 }
 
 /// Tells what happened while `f` ran on a module with other parameters.
@@ -115,17 +117,19 @@ pub fn check_parameters(module: &impl ModuleParameters, parameters: &Parameters)
     Ok(())
 }
 
-/// What stands in place of some parameters of a module, which has all of these paths.
+/// What stands in place of some parameters of a module.
 pub(crate) struct Replacements<'p> {
-    pub(crate) values: Vec<(&'p str, Value)>,
-    /// Parameters that are another one, by path: each takes what that one is.
-    pub(crate) ties: Vec<(&'p str, &'p str)>,
+    pub(crate) places: &'p Places,
+    /// By their numbers among the places.
+    pub(crate) values: Vec<(usize, Value)>,
+    /// Parameters that are another one: each takes what that one is.
+    pub(crate) ties: Vec<(usize, usize)>,
 }
 
 impl<'p> Replacements<'p> {
-    fn of(parameters: &'p Parameters) -> Self {
-        let values = parameters.iter().map(|(path, value)| (path.as_str(), value.clone())).collect();
-        Self { values, ties: Vec::new() }
+    fn of(places: &'p Places, parameters: &Parameters) -> Self {
+        let values = parameters.iter().filter_map(|(path, value)| Some((places.find(path)?, value.clone()))).collect();
+        Self { places, values, ties: Vec::new() }
     }
 }
 
@@ -143,7 +147,7 @@ where
 {
     // An argument is where the walk of the graph ends, however long the graph before it is. What stands in a replaced
     // parameter's place meanwhile does no harm.
-    let own = module.parameters().flatten().into_values().map(Value::from);
+    let own = replacements.places.sorted(module.parameters()).unwrap_or_default().into_iter().map(Value::from);
     let inputs = inputs.into_iter().map(Value::from);
     let args: Vec<Value> =
         replacements.values.iter().map(|(_, value)| value.clone()).chain(own).chain(inputs).collect();
@@ -168,58 +172,65 @@ where
     M: ModuleParameters,
     E: Into<Error>,
 {
-    let others = replacements.values.iter().map(|(path, _)| *path).zip(arrays).collect();
-    let mut lent = Lent::new(module, others, &replacements.ties);
+    let mut lent = Lent::new(module, replacements, arrays)?;
     let results = f(&mut *lent.module).map_err(Into::into)?;
     Ok((results, lent.give_back()))
 }
 
-/// A parameter as it was, and what is in its place.
-type Replaced = (Array, Option<Array>);
-
 /// A module with other parameters, until it is dropped.
 struct Lent<'m, M: ModuleParameters> {
     module: &'m mut M,
-    own: Option<HashMap<Rc<str>, Replaced>>,
+    places: &'m Places,
+    /// Each parameter as it was, and what was in its place.
+    own: Option<Vec<(Array, Array)>>,
 }
 
 impl<'m, M: ModuleParameters> Lent<'m, M> {
-    fn new<'p>(module: &'m mut M, mut others: HashMap<&'p str, Array>, ties: &[(&'p str, &'p str)]) -> Self {
-        let slots = module.parameters_mut().flatten();
-        for (tied, to) in ties {
-            if let Some(array) = others.get(to).or_else(|| slots.get(*to).map(|slot| &**slot)).cloned() {
-                others.insert(tied, array);
-            }
+    fn new(module: &'m mut M, replacements: &'m Replacements<'_>, arrays: Vec<Array>) -> Result<Self> {
+        let places = replacements.places;
+        let slots = places.sorted(module.parameters_mut()).ok_or_else(|| {
+            Error::invalid(
+                "the module's parameters came or went meanwhile",
+                "let a module keep its parameters in a call",
+            )
+        })?;
+        let own: Vec<Array> = slots.iter().map(|slot| (**slot).clone()).collect();
+        let mut lent = own.clone();
+        for ((number, _), array) in replacements.values.iter().zip(arrays) {
+            lent[*number] = array;
         }
-        let replaced = slots.into_iter().map(|(path, slot)| {
-            let other = others.remove(&*path);
-            let own = slot.clone();
-            if let Some(other) = &other {
-                *slot = other.clone();
-            }
-            (path, (own, other))
-        });
-        let own = replaced.collect();
-        Self { module, own: Some(own) }
+        for (tied, to) in &replacements.ties {
+            lent[*tied] = lent[*to].clone();
+        }
+        for (slot, array) in slots.into_iter().zip(&lent) {
+            *slot = array.clone();
+        }
+        Ok(Self { module, places, own: Some(own.into_iter().zip(lent).collect()) })
     }
 
     /// Gives the module its own parameters back, and takes out what was assigned to them.
     fn give_back(&mut self) -> Assigned<Array> {
-        let Some(mut own) = self.own.take() else { return Vec::new() };
+        let Some(own) = self.own.take() else { return Vec::new() };
         let mut assigned = Vec::new();
-        for (path, slot) in self.module.parameters_mut().flatten() {
-            let (own, other) = match own.remove(&path) {
-                Some((own, other)) => (own, Some(other)),
-                // One that was not there cannot be taken away.
-                None => {
-                    (ops::zeros_dtype(slot.shape(), slot.dtype()).unwrap_or_else(|_| Array::from_bool(false)), None)
-                }
-            };
-            let was = other.map(|other| array_id(other.as_ref().unwrap_or(&own)));
+        let mut give = |path: &str, slot: &mut Array, (own, lent): (Array, Array)| {
             let now = std::mem::replace(slot, own);
-            if was != Some(array_id(&now)) {
-                assigned.push((path, now));
+            if array_id(&now) != array_id(&lent) {
+                assigned.push((path.to_owned(), now));
             }
+        };
+        if let Some(slots) = self.places.sorted(self.module.parameters_mut()) {
+            for ((slot, own), path) in slots.into_iter().zip(own).zip(&self.places.paths) {
+                give(path, slot, own);
+            }
+            return assigned;
+        }
+        // One that was not there before cannot be taken away: a zero has its place until it is given what it is.
+        let mut own: HashMap<&str, _> = self.places.paths.iter().map(String::as_str).zip(own).collect();
+        let nothing = Array::from_bool(false);
+        for (path, slot) in self.module.parameters_mut().flatten() {
+            let zero = || ops::zeros_dtype(slot.shape(), slot.dtype()).unwrap_or_else(|_| nothing.clone());
+            let before = own.remove(&*path).unwrap_or_else(|| (zero(), nothing.clone()));
+            give(&path, slot, before);
         }
         assigned.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         assigned

@@ -57,6 +57,11 @@ pub enum Outcome {
         /// The norm of the difference over the norm of the parameter.
         error: f64,
     },
+    /// It is a float master that a format is trained for.
+    Prepared {
+        /// The text of the format.
+        format: String,
+    },
     /// It is as it was.
     Left {
         /// Why.
@@ -108,12 +113,13 @@ impl fmt::Display for Report {
             write!(f, "{name:<path$}  {own:<aval$}  {:<format$}  ", outcome.format())?;
             match outcome {
                 Outcome::Quantized { bits, error, .. } => write!(f, "{bits:>6.3}  {error:>8.5}")?,
-                Outcome::Left { .. } => write!(f, "{:>6}  {:>8}", "", "")?,
+                Outcome::Prepared { .. } | Outcome::Left { .. } => write!(f, "{:>6}  {:>8}", "", "")?,
             }
             write!(f, "  {before:>12}  {after:>12}")?;
             match outcome {
                 Outcome::Left { reason } => writeln!(f, "  {reason}")?,
                 Outcome::Quantized { .. } => writeln!(f)?,
+                Outcome::Prepared { .. } => writeln!(f, "  prepared")?,
             }
         }
         let (before, after) = self.bytes();
@@ -125,7 +131,7 @@ impl fmt::Display for Report {
 impl Outcome {
     fn format(&self) -> &str {
         match self {
-            Self::Quantized { format, .. } => format,
+            Self::Quantized { format, .. } | Self::Prepared { format } => format,
             Self::Left { .. } => "-",
         }
     }

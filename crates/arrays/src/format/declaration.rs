@@ -11,6 +11,7 @@ use tacit_core::{Error, Result, Value};
 
 use crate::adapter::{Adapter, of};
 use crate::checks::check_block;
+use crate::format::trained_scales::TrainedScales;
 use crate::kernel::Scheme;
 
 /// A stored format with its options.
@@ -54,6 +55,12 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     fn stores(&self, value: &Value) -> bool {
         let _ = value;
         false
+    }
+
+    /// How the scales of this format are trained, if they can be: those of every [`Format`] can, unless they are quantized
+    /// themselves as blocks of floats.
+    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
+        None
     }
 
     /// Checks the options alone, before there is an array.
@@ -177,13 +184,21 @@ pub trait TextForm: Quantizer + Sized + 'static {
 /// No format has this name, or this one has no such options.
 pub fn parse(text: &str) -> Result<Box<dyn Quantizer>> {
     let (name, options) = split(text);
-    let mut entries: Vec<&Entry> = inventory::iter::<Entry>().collect();
-    entries.sort_by_key(|entry| entry.name);
-    let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
-        let known: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
-        return Err(Error::invalid(format!("no format is named {name}"), format!("name one of {}", known.join(", "))));
+    let Some(entry) = inventory::iter::<Entry>().find(|entry| entry.name == name) else {
+        return Err(Error::invalid(
+            format!("no format is named {name}"),
+            format!("name one of {}", names().join(", ")),
+        ));
     };
     (entry.parse)(&options).ok_or_else(|| no_options(text, entry.forms))
+}
+
+/// The names of all formats of this program, sorted: those of Tacit, and those that were registered beside them.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = inventory::iter::<Entry>().map(|entry| entry.name).collect();
+    names.sort_unstable();
+    names
 }
 
 fn split(text: &str) -> (&str, Vec<&str>) {

@@ -8,7 +8,7 @@ use mlx_rs::{Array, Dtype, stop_gradient};
 use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4};
 
 use super::layout::{E4M3, E8M0, digits, looked_up};
-use super::{Coding, Encoding, Scheme};
+use super::{Coding, Encoding, Scaling, Scheme};
 
 type Ops<T> = Result<T, Exception>;
 
@@ -27,60 +27,83 @@ pub(super) fn quantized(scheme: &Scheme, x: &Array, block: usize, global: Option
 fn encoded(scheme: &Scheme, x: &Array, block: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
     let size = x.size();
     let x = blocks(x, block)?;
-    let absmax = || x.abs()?.max_axis(-1, true);
-    let made = match scheme.encoding {
-        Encoding::Nearest => {
-            let table = table(scheme.table().unwrap_or_default())?;
-            let scale = absmax()?.divide(number(table.top()))?;
-            let ranks = rank(&x.multiply(&reciprocal(&scale)?)?, table.thresholds())?;
-            vec![by_rank(&table, ranks)?, scale]
-        }
-        Encoding::Nf4 => {
-            let absmax = absmax()?;
-            vec![rank(&unit(&x, &absmax)?, &nf4::THRESHOLDS)?, absmax]
-        }
-        Encoding::Fp4 => {
-            let (table, absmax) = (table(&fp4::CODEBOOK)?, absmax()?);
-            let ranks = rank(&unit(&x, &absmax)?, table.thresholds())?;
-            vec![by_rank(&table, ranks)?, absmax]
-        }
-        Encoding::Affine => affine(&x, scheme.bits() as u32)?,
-        Encoding::Int8 => {
-            let absmax = absmax()?;
-            let zero = absmax.eq(number(0.0))?;
-            let factor = ops::select(&zero, number(0.0), number(127.0).divide(&absmax)?)?;
-            vec![stop_gradient(x.multiply(factor)?.round(None)?)?.as_dtype(Dtype::Int8)?, absmax]
-        }
-        Encoding::Mxfp4(rule) => {
-            let (scale, byte) = power_of_two(&absmax()?, rule, 6.0)?;
-            vec![e2m1(&x.divide(scale)?)?, byte]
-        }
-        Encoding::Mxfp8(rule) => {
-            let (scale, byte) = power_of_two(&absmax()?, rule, 448.0)?;
-            vec![to_e4m3(&x.divide(scale)?)?, byte]
-        }
-        Encoding::Nvfp4 { .. } => {
-            let enc = global.map_or_else(|| Ok(number(1.0)), |most| number(448.0 * 6.0).divide(most))?;
-            let byte = to_e4m3(&absmax()?.divide(number(6.0))?.multiply(&enc)?)?;
-            let rounded = looked_up(&*E4M3, &byte)?;
-            let units = x.divide(&rounded)?.multiply(enc)?;
-            let zero = ops::broadcast_to(rounded.eq(number(0.0))?, x.shape())?;
-            vec![e2m1(&ops::select(zero, number(0.0), units)?)?, byte]
-        }
-        Encoding::Ternary => {
-            let mean = absmean(&x, block, size)?;
-            let units = stop_gradient(x.divide(&mean)?)?;
-            let above = units.gt(number(0.5))?.as_dtype(Dtype::Uint8)?;
-            let below = units.lt(number(-0.5))?.as_dtype(Dtype::Uint8)?;
-            vec![above.add(Array::from_slice(&[1u8], &[]))?.subtract(below)?, mean]
-        }
-        Encoding::Binary => vec![x.ge(number(0.0))?.as_dtype(Dtype::Uint8)?, absmean(&x, block, size)?],
-    };
+    let mut made = stored(scheme, &x, block, size, global)?;
+    made.insert(0, coded(scheme, &x, &made, global)?);
     Ok(made)
 }
 
+/// What each of the blocks stores, of whose elements `size` count.
+fn stored(scheme: &Scheme, x: &Array, block: usize, size: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
+    let absmax = || x.abs()?.max_axis(-1, true);
+    Ok(match scheme.encoding {
+        Encoding::Nearest => {
+            vec![absmax()?.divide(number(table(scheme.table().unwrap_or_default())?.top()))?]
+        }
+        Encoding::Nf4 | Encoding::Fp4 | Encoding::Int8 => vec![absmax()?],
+        Encoding::Affine => affine(x, top(scheme))?,
+        Encoding::Mxfp4(rule) => vec![power_of_two(&absmax()?, rule, 6.0)?],
+        Encoding::Mxfp8(rule) => vec![power_of_two(&absmax()?, rule, 448.0)?],
+        Encoding::Nvfp4 { .. } => {
+            vec![to_e4m3(&absmax()?.divide(number(6.0))?.multiply(nvfp4_factor(global)?)?)?]
+        }
+        Encoding::Ternary | Encoding::Binary => vec![absmean(x, block, size)?],
+    })
+}
+
+/// The codes of blocks by what they store: `stored` as [`stored`] gives it.
+pub(super) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option<&Array>) -> Ops<Array> {
+    let [scale, more @ ..] = stored else { return Err(Exception::custom("a block stores a scale")) };
+    Ok(match scheme.encoding {
+        Encoding::Nearest => {
+            let table = table(scheme.table().unwrap_or_default())?;
+            by_rank(&table, rank(&x.multiply(&reciprocal(scale)?)?, table.thresholds())?)?
+        }
+        Encoding::Nf4 => rank(&unit(x, scale)?, &nf4::THRESHOLDS)?,
+        Encoding::Fp4 => {
+            let table = table(&fp4::CODEBOOK)?;
+            by_rank(&table, rank(&unit(x, scale)?, table.thresholds())?)?
+        }
+        Encoding::Affine => {
+            let [bias] = more else { return Err(Exception::custom("a block stores a bias")) };
+            let codes = x.subtract(bias)?.divide(scale)?.round(None)?;
+            stop_gradient(ops::clip(codes, (number(0.0), top(scheme)))?)?.as_dtype(Dtype::Uint8)?
+        }
+        Encoding::Int8 => {
+            let zero = scale.eq(number(0.0))?;
+            let factor = ops::select(&zero, number(0.0), number(127.0).divide(scale)?)?;
+            let codes = ops::clip(x.multiply(factor)?.round(None)?, (-127.0, 127.0))?;
+            stop_gradient(codes)?.as_dtype(Dtype::Int8)?
+        }
+        Encoding::Mxfp4(_) => e2m1(&x.divide(looked_up(&*E8M0, scale)?)?)?,
+        Encoding::Mxfp8(_) => to_e4m3(&x.divide(looked_up(&*E8M0, scale)?)?)?,
+        Encoding::Nvfp4 { .. } => {
+            let rounded = looked_up(&*E4M3, scale)?;
+            let units = x.divide(&rounded)?.multiply(nvfp4_factor(global)?)?;
+            let zero = ops::broadcast_to(rounded.eq(number(0.0))?, x.shape())?;
+            e2m1(&ops::select(zero, number(0.0), units)?)?
+        }
+        Encoding::Ternary => {
+            let units = stop_gradient(x.divide(scale)?)?;
+            let above = units.gt(number(0.5))?.as_dtype(Dtype::Uint8)?;
+            let below = units.lt(number(-0.5))?.as_dtype(Dtype::Uint8)?;
+            above.add(Array::from_slice(&[1u8], &[]))?.subtract(below)?
+        }
+        Encoding::Binary => x.ge(number(0.0))?.as_dtype(Dtype::Uint8)?,
+    })
+}
+
+/// What NVFP4's scales are multiplied by before they are rounded.
+fn nvfp4_factor(global: Option<&Array>) -> Ops<Array> {
+    global.map_or_else(|| Ok(number(1.0)), |most| number(448.0 * 6.0).divide(most))
+}
+
+/// The greatest code of unsigned integers.
+fn top(scheme: &Scheme) -> Array {
+    number(((1u32 << scheme.bits()) - 1) as f32)
+}
+
 /// Codes of one byte each in the bytes or words of the format, of which `size` count.
-fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
+pub(super) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
     let codes = codes.reshape(&[-1])?.try_index(..size as i32)?;
     let bits = scheme.bits();
     let (order, pad) = match (scheme.coding, scheme.encoding) {
@@ -141,10 +164,10 @@ fn by_rank(table: &Table, ranks: Array) -> Ops<Array> {
     Array::from_slice(table.by_rank(), &[table.by_rank().len() as i32]).take_axis(ranks, 0)
 }
 
-fn affine(x: &Array, bits: u32) -> Ops<Vec<Array>> {
-    let top = number(((1u32 << bits) - 1) as f32);
+/// The scales and biases of groups whose greatest code is `top`.
+fn affine(x: &Array, top: Array) -> Ops<Vec<Array>> {
     let (low, high) = (x.min_axis(-1, true)?, x.max_axis(-1, true)?);
-    let step = ops::maximum(high.subtract(&low)?.divide(&top)?, number(1e-7))?;
+    let step = ops::maximum(high.subtract(&low)?.divide(top)?, number(1e-7))?;
     let negative = low.abs()?.gt(high.abs()?)?;
     let edge = ops::select(&negative, &low, &high)?;
     let scale = ops::select(&negative, &step, step.negative()?)?;
@@ -152,13 +175,11 @@ fn affine(x: &Array, bits: u32) -> Ops<Vec<Array>> {
     let none = zero.eq(number(0.0))?;
     let scale = ops::select(&none, &scale, edge.divide(ops::select(&none, number(1.0), &zero)?)?)?;
     let bias = ops::select(&none, number(0.0), &edge)?;
-    let codes = x.subtract(&bias)?.divide(&scale)?.round(None)?;
-    let codes = stop_gradient(ops::clip(codes, (number(0.0), top))?)?.as_dtype(Dtype::Uint8)?;
-    Ok(vec![codes, scale, bias])
+    Ok(vec![scale, bias])
 }
 
-/// The power of two of a group, and its byte.
-fn power_of_two(most: &Array, rule: ScaleRule, top: f32) -> Ops<(Array, Array)> {
+/// The byte of a group's power of two.
+fn power_of_two(most: &Array, rule: ScaleRule, top: f32) -> Ops<Array> {
     // The exponent is the least at which `most` is not above this number times the power of two.
     let bound = match rule {
         ScaleRule::Ceil => top,
@@ -177,8 +198,28 @@ fn power_of_two(most: &Array, rule: ScaleRule, top: f32) -> Ops<(Array, Array)> 
     let lower = guess.subtract(number(1.0))?;
     let byte = ops::select(fits(&lower)?, lower, byte)?;
     let byte = ops::select(most.eq(number(0.0))?, number(127.0), byte)?;
-    let byte = stop_gradient(byte)?.as_dtype(Dtype::Uint8)?;
-    Ok((looked_up(&*E8M0, &byte)?, byte))
+    stop_gradient(byte)?.as_dtype(Dtype::Uint8)
+}
+
+/// Floats as the scales of a format are stored: rounded to its bytes, or themselves.
+pub(crate) fn rounded_scales(scaling: Scaling, scales: &Array) -> Ops<Array> {
+    match scaling {
+        Scaling::E8m0 => {
+            let exponent = ops::maximum(scales, number(f32::MIN_POSITIVE))?.log2()?.round(None)?;
+            ops::clip(exponent.add(number(127.0))?, (0.0, 254.0))?.as_dtype(Dtype::Uint8)
+        }
+        Scaling::E4m3 => to_e4m3(scales),
+        Scaling::Float | Scaling::Nested { .. } => Ok(scales.clone()),
+    }
+}
+
+/// The floats that stored scales are.
+pub(crate) fn float_scales(scaling: Scaling, scales: &Array) -> Ops<Array> {
+    match scaling {
+        Scaling::E8m0 => looked_up(&*E8M0, scales),
+        Scaling::E4m3 => looked_up(&*E4M3, scales),
+        Scaling::Float | Scaling::Nested { .. } => Ok(scales.clone()),
+    }
 }
 
 fn e2m1(x: &Array) -> Ops<Array> {

@@ -10,10 +10,12 @@ use tacit_kernels::Orientation;
 
 use super::dequantize::Dequantize;
 use super::dynamic8::Dynamic8Quantize;
+use super::encode_by::EncodeBy;
 use super::gather::GatherRows;
 use super::int8_matmul::{Int8Matmul, exact};
 use super::matmul::Matmul;
 use super::quantize::Quantize;
+use super::scale_gradients::ScaleGradients;
 use super::sum::{MeasureSum, QuantizeSum};
 use super::{Coding, Layout, Measure, Scaling, Scheme, Summands};
 use crate::ScaleRule;
@@ -174,6 +176,41 @@ fn quantize_equals_its_decomposition_bit_for_bit() {
     }
     let global = [normal(1, &[64]), Array::from_f32(3.0)];
     check(|| Quantize { scheme: Nvfp4 { global: true }.scheme(), block: 16 }, &global, &[], 0.0);
+}
+
+#[test]
+fn codes_by_given_scales_are_those_of_the_quantizer_that_made_them() {
+    for (scheme, block, _) in schemes() {
+        let x = normal(5, &[192]);
+        let made = apply(Quantize { scheme, block }, std::slice::from_ref(&x)).expect("quantizes");
+        let again = super::encode_by(scheme, block, &x, &made[1..]).expect("codes");
+        assert!(again.eq_exact(&made[0]).expect("evaluates"), "{}", scheme.label);
+        // By scales of other numbers, which are beyond what all of them reach.
+        let other = apply(Quantize { scheme, block }, &[normal(6, &[192])]).expect("quantizes");
+        check(|| EncodeBy { scheme, block }, &[&[x], &other[1..]].concat(), &[], 0.0);
+    }
+    let (scheme, global) = (Nvfp4 { global: true }.scheme(), Array::from_f32(3.0));
+    let x = normal(5, &[64]);
+    let made = apply(Quantize { scheme, block: 16 }, &[x.clone(), global.clone()]).expect("quantizes");
+    check(|| EncodeBy { scheme, block: 16 }, &[x, made[1].clone(), global], &[], 0.0);
+}
+
+#[test]
+fn gradients_of_scales_equal_their_decomposition() {
+    for Case { layout, children } in cases() {
+        if matches!(layout.scheme.scaling, Scaling::Nested { .. }) {
+            continue;
+        }
+        let shape = [layout.n as i32, layout.k as i32];
+        // Other numbers than those that were coded, of which some are beyond the range.
+        let inputs = [&[normal(8, &shape), normal(9, &shape)], children.as_slice()].concat();
+        let kernel = ScaleGradients { layout };
+        let found = apply(ScaleGradients { layout }, &inputs).expect("runs");
+        for (found, expected) in found.iter().zip(kernel.decompose(&inputs).expect("runs")) {
+            assert_eq!(found.shape(), expected.shape());
+            assert!(relative_error(found, &expected).expect("floats") < 1e-5, "{}", kernel.name());
+        }
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod emitting;
 mod failed_kernels;
 mod graphs;
 mod kernels;
+mod mapped;
 mod mlx;
 mod no_compiler;
 mod parameters;

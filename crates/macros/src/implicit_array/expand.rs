@@ -56,15 +56,7 @@ fn implicit_array(input: &Input) -> TokenStream {
         let name = text(ident);
         quote!((#name, ::std::format!("{:?}", self.#ident)))
     });
-    let default = input.default.as_ref().map_or_else(
-        || quote!(::core::option::Option::None),
-        |default| {
-            quote! {{
-                const DEFAULT: ::tacit::DefaultHandler = #default;
-                ::core::option::Option::Some(DEFAULT)
-            }}
-        },
-    );
+    let default = default_handler(input);
     let families = families.iter().map(|family| {
         quote_spanned! {family.span()=>
             ::tacit::__private::Membership::of::<dyn #family>(
@@ -83,6 +75,10 @@ fn implicit_array(input: &Input) -> TokenStream {
 
             fn build(&self, _: ::tacit::__private::Permit) -> ::tacit::Result<::tacit::Value> {
                 <#this as ::tacit::Materialize>::materialize(self)
+            }
+
+            fn used_as(&self) -> ::tacit::Result<::core::option::Option<::tacit::Value>> {
+                <#this as ::tacit::Materialize>::used_as(self)
             }
 
             fn visit_children<'a>(
@@ -136,6 +132,14 @@ fn implicit_array(input: &Input) -> TokenStream {
 
         #entry
     }
+}
+
+fn default_handler(input: &Input) -> TokenStream {
+    let Some(default) = &input.default else { return quote!(::core::option::Option::None) };
+    quote! {{
+        const DEFAULT: ::tacit::DefaultHandler = #default;
+        ::core::option::Option::Some(DEFAULT)
+    }}
 }
 
 /// How a type is registered to be saved.

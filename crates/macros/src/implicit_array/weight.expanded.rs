@@ -51,6 +51,9 @@ const _: () = {
         ) -> ::tacit::Result<::tacit::Value> {
             <Self as ::tacit::Materialize>::materialize(self)
         }
+        fn used_as(&self) -> ::tacit::Result<::core::option::Option<::tacit::Value>> {
+            <Self as ::tacit::Materialize>::used_as(self)
+        }
         fn visit_children<'a>(
             &'a self,
             visit: &mut dyn ::core::ops::FnMut(::tacit::ChildName, ::tacit::ChildRef<'a>),

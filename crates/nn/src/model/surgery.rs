@@ -150,7 +150,7 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     /// Puts all of these in their places, or none.
-    fn put_all(&mut self, parameters: Parameters) -> Result<()> {
+    pub(super) fn put_all(&mut self, parameters: Parameters) -> Result<()> {
         let own: BTreeMap<String, Aval> = self
             .module
             .parameters()

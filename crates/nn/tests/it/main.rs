@@ -13,6 +13,7 @@ mod compiling;
 mod model;
 mod modules;
 mod parameters;
+mod qat;
 mod replaced;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;

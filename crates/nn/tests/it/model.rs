@@ -493,3 +493,40 @@ fn a_model_and_its_optimizer_are_one_state() {
     }
     assert_eq!(counters.materialized_bytes, 0);
 }
+
+/// Experts in three axes, as a mixture's layer of plain ops holds them, and a convolution's kernel.
+#[test]
+fn experts_and_kernels_take_formats_too() {
+    #[derive(Debug, ModuleParameters)]
+    #[module(root = mlx_rs)]
+    struct Experts {
+        #[param]
+        weight: mlx_rs::module::Param<Array>,
+    }
+
+    let (x, chosen) = (normal(2, &[6, 1, 64]), Array::from_slice(&[2u32, 0, 1, 1, 2, 0], &[6]));
+    let forward =
+        |m: &mut Experts| ops::gather_mm(&x, m.weight.swap_axes(-1, -2)?, None::<&Array>, &chosen, None::<bool>);
+    let weight = normal(1, &[3, 32, 64]);
+    for format in ["nf4:64:double", "affine:4:64", "int8"] {
+        let rules = Rules::from_json(&format!("{{\"weight\": {format:?}}}")).expect("rules");
+        let mut model = Model::new(Experts { weight: mlx_rs::module::Param::new(weight.clone()) }).expect("a model");
+        model.apply(&rules).expect("quantizes");
+        let dense = model.get("weight").expect("there").dense().expect("dense");
+        let expected =
+            ops::gather_mm(&x, dense.swap_axes(-1, -2).expect("turns"), None::<&Array>, &chosen, None::<bool>);
+        let found = {
+            let _deny = Policy::Deny.scope();
+            model.run(forward).expect("runs")
+        };
+        assert!(found.all_close(expected.expect("multiplies"), 1e-5, 1e-5, false).expect("compares"));
+    }
+
+    let convolution = nn::Conv2d::new(16, 8, 2).expect("builds");
+    let mut model = Model::new(convolution).and_then(|m| m.quantize("weight", NF4)).expect("quantizes");
+    // No handler takes a convolution: the kernel is built for it, which the policy may forbid.
+    let x = normal(3, &[1, 4, 4, 16]);
+    assert_eq!(model.forward(&x).expect("runs").shape(), [1, 3, 3, 8]);
+    let _deny = Policy::Deny.scope();
+    assert!(matches!(model.forward(&x).map_err(Error::from), Err(Error::MaterializationDenied { .. })));
+}

@@ -1,0 +1,105 @@
+//! A format whose type is not known.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tacit_core::store::serde::de;
+use tacit_core::store::serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tacit_core::{Error, Result};
+
+use super::declaration::{Quantizer, parse};
+
+/// Any format, as an array type or a rule holds it: cloned, compared, hashed and stored by its text.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use tacit_arrays::format::{AnyFormat, Nf4};
+///
+/// let format = AnyFormat::from(Nf4 { block: 64, double: false });
+/// assert_eq!(format, "nf4:64".parse()?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct AnyFormat(Arc<dyn Quantizer>);
+
+impl<Q: Quantizer + 'static> From<Q> for AnyFormat {
+    fn from(format: Q) -> Self {
+        Self(Arc::new(format))
+    }
+}
+
+impl From<Box<dyn Quantizer>> for AnyFormat {
+    fn from(format: Box<dyn Quantizer>) -> Self {
+        Self(format.into())
+    }
+}
+
+impl From<Arc<dyn Quantizer>> for AnyFormat {
+    fn from(format: Arc<dyn Quantizer>) -> Self {
+        Self(format)
+    }
+}
+
+impl From<&Self> for AnyFormat {
+    fn from(format: &Self) -> Self {
+        format.clone()
+    }
+}
+
+impl FromStr for AnyFormat {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        parse(text).map(Self::from)
+    }
+}
+
+impl Deref for AnyFormat {
+    type Target = dyn Quantizer;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Display for AnyFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for AnyFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl PartialEq for AnyFormat {
+    fn eq(&self, other: &Self) -> bool {
+        *self.0 == *other.0
+    }
+}
+
+impl Eq for AnyFormat {}
+
+impl Hash for AnyFormat {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Serialize for AnyFormat {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for AnyFormat {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}

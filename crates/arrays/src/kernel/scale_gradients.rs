@@ -1,0 +1,115 @@
+//! The gradients of a quantized matrix for its scales, its biases, and the floats that were quantized.
+
+use mlx_rs::ops::{self, indexing::TryIndexOp};
+use mlx_rs::{Array, Dtype};
+use tacit_core::kernel::{Fallback, Input, Kernel, Output, apply};
+use tacit_core::{Aval, Param, Result};
+
+use super::encode::{blocks, float_scales};
+use super::{Coding, Fallible, Layout, Scaling, Scheme};
+
+/// The gradients of `x`, of its scales and, where the format has them, of its biases, in `f32`; `children` are what `x` was
+/// quantized to, as a [`Layout`] reads them.
+///
+/// The rule is that of [`tacit_kernels::scale_gradients`]. The gradient of a scale is that of the number that the elements are
+/// multiplied by.
+///
+/// # Errors
+///
+/// When it runs: the lengths do not fit.
+pub(crate) fn scale_gradients(layout: Layout, x: &Array, cotangent: &Array, children: &[Array]) -> Result<Vec<Array>> {
+    let wide = |array: &Array| array.as_dtype(Dtype::Float32);
+    let inputs: Vec<Array> = [wide(x)?, wide(cotangent)?].into_iter().chain(children.iter().cloned()).collect();
+    apply(ScaleGradients { layout }, &inputs)
+}
+
+pub(super) struct ScaleGradients {
+    pub(super) layout: Layout,
+}
+
+impl Kernel for ScaleGradients {
+    fn name(&self) -> &'static str {
+        self.layout.scheme.kernel("ScaleGradients")
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        Some(self.layout.params())
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
+        let of_scales = Aval::new(&inputs[3].shape, Dtype::Float32);
+        let mut avals = vec![Aval::new(&inputs[0].shape, Dtype::Float32), of_scales.clone()];
+        avals.extend(self.layout.scheme.biased.then_some(of_scales));
+        Ok(avals)
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
+        let [of_x, of_scales, of_biases @ ..] = outputs else { return Err("two outputs are expected".into()) };
+        let of_biases = of_biases.first_mut().map(Output::elements).transpose()?;
+        let matrix = self.layout.matrix(&inputs[2..])?;
+        let (x, cotangent) = (inputs[0].elements()?, inputs[1].elements()?);
+        let (of_x, of_scales) = (of_x.elements()?, of_scales.elements()?);
+        Ok(tacit_kernels::scale_gradients(&matrix, x, cotangent, of_x, of_scales, of_biases)?)
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        self.plain(inputs)
+    }
+
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
+        self.layout.permit(self.name(), reason)?;
+        self.decompose(inputs)
+    }
+}
+
+impl ScaleGradients {
+    fn plain(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        let [x, cotangent, codes, scales, more @ ..] = inputs else { return Err("four arrays are expected".into()) };
+        let Layout { scheme, block, .. } = self.layout;
+        let (number, size) = (Array::from_f32, x.size());
+        // What the codes are in units of their scale.
+        let units = Layout { scheme: Scheme { scaling: Scaling::Float, ..scheme }, ..self.layout };
+        let ones = ops::ones::<f32>(&[size.div_ceil(block) as i32])?;
+        let in_blocks = |array: &Array| blocks(array, block);
+        let (x, cotangent) = (in_blocks(x)?, in_blocks(cotangent)?);
+        let q = in_blocks(&units.decoded(&[codes.clone(), ones])?)?;
+        let mut scale = float_scales(scheme.scaling, scales)?.as_dtype(Dtype::Float32)?.reshape(&[-1, 1])?;
+        let mut bias = number(0.0);
+        match (scheme.scaling, more) {
+            (Scaling::E4m3, [factor]) => scale = scale.multiply(factor)?,
+            (_, [biases]) => bias = biases.as_dtype(Dtype::Float32)?.reshape(&[-1, 1])?,
+            _ => {}
+        }
+        let zero = scale.eq(number(0.0))?;
+        let u = x.subtract(bias)?.divide(ops::select(&zero, number(1.0), &scale)?)?;
+        let u = ops::select(&zero, number(0.0), u)?;
+        let (low, high) = range(&scheme);
+        let slack = 1e-5 * (high - low);
+        let inside = u.ge(number(low - slack))?.logical_and(u.le(number(high + slack))?)?;
+        let of_x = ops::select(&inside, &cotangent, number(0.0))?;
+        let of_scales = cotangent.multiply(ops::select(&inside, q.subtract(u)?, &q)?)?.sum_axis(-1, None)?;
+        let mut made = vec![
+            of_x.reshape(&[-1])?.try_index(..size as i32)?.reshape(inputs[0].shape())?,
+            of_scales.reshape(scales.shape())?,
+        ];
+        if scheme.biased {
+            let of_biases = ops::select(&inside, number(0.0), &cotangent)?.sum_axis(-1, None)?;
+            made.push(of_biases.reshape(scales.shape())?);
+        }
+        Ok(made)
+    }
+}
+
+/// The least and the greatest finite value of the codes.
+fn range(scheme: &Scheme) -> (f32, f32) {
+    let finite = |values: &[f32]| {
+        let finite = values.iter().filter(|value| value.is_finite());
+        finite.fold((f32::MAX, f32::MIN), |(low, high), &value| (low.min(value), high.max(value)))
+    };
+    match scheme.coding {
+        Coding::Table { .. } | Coding::Bytes { .. } => finite(scheme.table().unwrap_or_default()),
+        Coding::Unsigned { bits } => (0.0, ((1u32 << bits) - 1) as f32),
+        Coding::Signed => (-127.0, 127.0),
+        Coding::E4m3 => (-448.0, 448.0),
+    }
+}

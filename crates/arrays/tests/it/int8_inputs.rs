@@ -1,0 +1,101 @@
+//! Products whose activations are rounded to 8 bits.
+
+use expect_test::expect;
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, transforms};
+use tacit_arrays::format::Affine;
+use tacit_arrays::{Int8Inputs, Prepared, ScalePer, int8_rounded};
+use tacit_conformance::oracle::floats;
+use tacit_core::{Counters, Policy, Result, Value, implicit};
+
+use crate::messages::check;
+use crate::operands::{FLOATS, normal, normal_of};
+
+const BOTH: [ScalePer; 2] = [ScalePer::Token, ScalePer::Tensor];
+
+/// The definition, written as plainly as it can be.
+fn by_definition(x: &Array, per: ScalePer) -> Vec<f32> {
+    let values = floats(x).expect("floats");
+    let last = x.shape().last().map_or(1, |&last| last as usize);
+    let share = if per == ScalePer::Token { last } else { values.len() };
+    let rounded = values.chunks(share).flat_map(|values| {
+        let most = values.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let factor = if most == 0.0 { 0.0 } else { 127.0 / most };
+        values.iter().map(move |x| (x * factor).round_ties_even().clamp(-127.0, 127.0) * (most / 127.0))
+    });
+    rounded.collect()
+}
+
+#[test]
+fn activations_are_rounded_by_their_own_magnitude() {
+    for per in BOTH {
+        let x = normal(1, &[2, 3, 32]);
+        assert_eq!(floats(&int8_rounded(&x, per).expect("rounds")).expect("floats"), by_definition(&x, per));
+        let zeros = mlx_rs::ops::zeros::<f32>(&[2, 4]).expect("zeros");
+        assert_eq!(floats(&int8_rounded(&zeros, per).expect("rounds")).expect("floats"), [0.0; 8]);
+        for dtype in FLOATS {
+            assert_eq!(int8_rounded(&normal_of(dtype, 1, &[4]), per).expect("rounds").dtype(), dtype);
+        }
+        assert_eq!(int8_rounded(&normal(1, &[0, 4]), per).expect("nothing").shape(), [0, 4]);
+    }
+}
+
+#[test]
+fn products_are_those_of_rounded_activations() {
+    let w = || Value::from(Prepared::new(&normal(2, &[8, 64]), Affine { bits: 4, group: 32 }).expect("fits"));
+    let _deny = Policy::Deny.scope();
+    for per in BOTH {
+        let eight = Int8Inputs::new(w(), per).expect("float");
+        let x = normal(3, &[2, 5, 64]);
+        let (y, counters) = Counters::of(|| implicit((&x, &eight), |(x, w)| x.matmul(w.t())));
+        let flat = int8_rounded(&x.reshape(&[10, 64]).expect("flat"), per).expect("rounds");
+        let plain = implicit((flat, w()), |(x, w)| x.matmul(w.t())?.reshape(&[2, 5, 8])).expect("multiplies");
+        let [y, plain] = [y.expect("multiplies"), plain].map(|y| floats(&y.dense().expect("dense")).expect("floats"));
+        assert_eq!(y, plain);
+        assert_eq!(counters.materialized, 0);
+
+        let columns = normal(4, &[64, 5]);
+        let left = implicit((&columns, &eight), |(x, w)| w.matmul(x)).expect("multiplies");
+        let tokens = int8_rounded(&columns.t(), per).expect("rounds");
+        let plain = implicit((tokens, w()), |(x, w)| w.matmul(x.t())).expect("multiplies");
+        let [left, plain] = [left, plain].map(|y| floats(&y.dense().expect("dense")).expect("floats"));
+        assert_eq!(left, plain);
+    }
+}
+
+#[test]
+fn both_sides_are_trained() {
+    let (x, master) = (normal(5, &[3, 64]), normal(6, &[8, 64]));
+    let y = |arrays: &[Array]| -> Result<Vec<Array>, Exception> {
+        let _deny = Policy::Deny.scope();
+        let w = Prepared::new(&arrays[1], Affine { bits: 4, group: 32 })?;
+        let w = Int8Inputs::new(w, ScalePer::Token)?;
+        Ok(vec![implicit((&arrays[0], w), |(x, w)| x.matmul(w.t())?.sum(None))?.dense()?])
+    };
+    let (_, gradients) =
+        transforms::value_and_grad_with_argnums(y, &[0, 1][..])(&[x.clone(), master.clone()]).expect("runs");
+    // Straight through both: the sums of the rounded other side.
+    let rounded = int8_rounded(&x, ScalePer::Token).and_then(|x| Ok(x.sum_axis(0, None)?)).expect("sums");
+    let rows = floats(&rounded).expect("floats").repeat(8);
+    for (found, expected) in floats(&gradients[1]).expect("floats").iter().zip(rows) {
+        assert!((found - expected).abs() < 1e-4);
+    }
+    assert!(floats(&gradients[0]).expect("floats").iter().any(|&g| g != 0.0));
+}
+
+#[test]
+fn what_is_not_float_is_refused() {
+    let integers = Array::from_slice(&[1i32, 2], &[2]);
+    check(
+        int8_rounded(&integers, ScalePer::Token),
+        expect![[r#"
+        i32[2] is not rounded to 8 bits of activations
+        help: round a float array"#]],
+    );
+    check(
+        Int8Inputs::new(integers, ScalePer::Token),
+        expect![[r#"
+        the matrix is i32[2], which is not float
+        help: give an f32, f16 or bf16 array"#]],
+    );
+}

@@ -1,0 +1,178 @@
+//! Files in memory, arrays that are parts of them, and the bytes of arrays.
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::sync::Arc;
+use std::{io, ptr, slice};
+
+use mlx_rs::Array;
+use mlx_sys::mlx_array;
+
+use crate::arrays::{filled, owned};
+use crate::error::check;
+use crate::kernel::check_intact;
+use crate::{Aval, BridgeError, ffi};
+
+/// A file in memory, whose parts become arrays without being copied.
+///
+/// The pages are read when an array of them is, and are the system's to drop again. They are private: MLX may write into
+/// the buffer of an array that nobody else holds, and the file does not see it. The memory lasts as long as any array
+/// of it.
+///
+/// A file that another program *overwrites in place* changes under the arrays, and one that is cut short ends the program
+/// with the signal SIGBUS when a page behind its end is read, as with every memory-mapped file. Replacing the file by
+/// renaming another one over it is safe.
+#[derive(Debug)]
+pub struct MappedFile {
+    region: Arc<Region>,
+    /// Holds the memory for as long as `self` lives, so that MLX never takes it for an array's alone and writes into it.
+    /// None where MLX takes no memory but its own.
+    base: Option<Array>,
+}
+
+impl MappedFile {
+    /// Maps the whole of `file`.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses, or the file is no regular one.
+    pub fn new(file: &File) -> io::Result<Self> {
+        let region = Arc::new(Region::new(file)?);
+        let mut base = mlx_array { ctx: ptr::null_mut() };
+        let payload = Box::into_raw(Box::new(Arc::clone(&region))).cast();
+        // SAFETY: the region has whole pages from the file's start on and more than a word before them, all of which may
+        // be written; the payload is given away, and `release` takes back what it is.
+        check(unsafe { ffi::tacit_mapped_new(region.start().cast(), region.pages(), payload, release, &raw mut base) })
+            .map_err(io::Error::other)?;
+        // SAFETY: the call stored a handle that is ours, or none.
+        let base = (!base.ctx.is_null()).then(|| unsafe { owned(base) });
+        Ok(Self { region, base })
+    }
+
+    /// The bytes of the file.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the region has the file's bytes, and nothing writes into them while `self`, which the slice borrows,
+        // holds `base`: MLX writes into a buffer that one array holds alone.
+        unsafe { slice::from_raw_parts(self.region.start(), self.region.length) }
+    }
+
+    /// The array of this aval whose elements begin at byte `offset` of the file, row by row and little-endian.
+    ///
+    /// It is not copied where the offset is a multiple of the item size. What the bytes are is not looked at: those of a
+    /// `bool` must be 0 or 1.
+    ///
+    /// # Errors
+    ///
+    /// An extent is negative, or the elements are not all within the file.
+    pub fn array(&self, offset: usize, aval: &Aval) -> Result<Array, BridgeError> {
+        if aval.shape.iter().any(|&extent| extent < 0) {
+            return Err(BridgeError::NegativeExtent(aval.shape.clone()));
+        }
+        let within = aval.checked_nbytes().and_then(|bytes| offset.checked_add(bytes));
+        if within.is_none_or(|end| end > self.region.length) {
+            let length = self.region.length;
+            return Err(BridgeError::OutsideFile { aval: aval.clone(), offset, length });
+        }
+        let base = self.base.as_ref().map_or(mlx_array { ctx: ptr::null_mut() }, Array::as_ptr);
+        let data = self.bytes()[offset..].as_ptr();
+        // SAFETY: the elements are within the file, as checked, and the shape is a live slice.
+        filled(|made| unsafe {
+            let (shape, ndim) = (aval.shape.as_ptr(), aval.shape.len());
+            ffi::tacit_mapped_array(base, data.cast(), offset, shape, ndim, aval.dtype as i32, made)
+        })
+    }
+}
+
+/// Calls `f` with the elements of `array`, row by row and as they are in memory, once it is evaluated.
+///
+/// # Errors
+///
+/// It cannot be evaluated.
+pub fn with_bytes<R>(array: &Array, f: impl FnOnce(&[u8]) -> R) -> Result<R, BridgeError> {
+    array.eval().map_err(|error| BridgeError::Mlx(error.what().to_owned()))?;
+    check_intact(array)?;
+    let mut data = ptr::null();
+    // SAFETY: the array is live and evaluated.
+    let rows = filled(|rows| unsafe { ffi::tacit_array_rows(array.as_ptr(), rows, &raw mut data) })?;
+    if data.is_null() {
+        return Ok(f(&[]));
+    }
+    // SAFETY: the data are those of `rows`, which lives longer than the slice and has its elements without gaps.
+    Ok(f(unsafe { slice::from_raw_parts(data.cast(), rows.nbytes()) }))
+}
+
+extern "C" fn release(payload: *mut c_void) {
+    // SAFETY: the payload is the box that `MappedFile::new` gave away, and C++ releases it once.
+    drop(unsafe { Box::from_raw(payload.cast::<Arc<Region>>()) });
+}
+
+/// A page of nothing, and the pages of a file behind it.
+///
+/// MLX's allocator for the CPU has the size of a buffer in the word before it, which is the end of that page.
+#[derive(Debug)]
+struct Region {
+    reserved: *mut c_void,
+    page: usize,
+    length: usize,
+}
+
+// SAFETY: the region is memory that nobody changes but MLX, in arrays of its own; the pointer is to nothing of a thread.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn new(file: &File) -> io::Result<Self> {
+        use std::os::fd::AsRawFd;
+
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        // SAFETY: it only asks.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(io::Error::other)?;
+        let too_long = || io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than memory can be");
+        let length = usize::try_from(metadata.len()).map_err(|_| too_long())?;
+        let pages = length.checked_next_multiple_of(page).and_then(|pages| pages.checked_add(page));
+        let pages = pages.filter(|&pages| isize::try_from(pages).is_ok()).ok_or_else(too_long)?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at a place that the system chooses.
+        let reserved = unsafe { libc::mmap(ptr::null_mut(), pages, access, private | libc::MAP_ANON, -1, 0) };
+        if reserved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // From here on it is unmapped by its drop.
+        let region = Self { reserved, page, length };
+        if length > 0 {
+            // SAFETY: the place is within the region, which nothing else uses yet.
+            let start = unsafe {
+                libc::mmap(region.start().cast(), length, access, private | libc::MAP_FIXED, file.as_raw_fd(), 0)
+            };
+            if start == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(region)
+    }
+
+    /// Where the file's bytes begin.
+    fn start(&self) -> *mut u8 {
+        // SAFETY: the region is longer than its first page by what is read of it, or ends there.
+        unsafe { self.reserved.cast::<u8>().add(self.page) }
+    }
+
+    /// The bytes of the file's pages.
+    fn pages(&self) -> usize {
+        self.length.next_multiple_of(self.page)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no array of it is left: each holds the payload that holds this. It can only
+        // fail for a range that is none.
+        unsafe { libc::munmap(self.reserved, self.page + self.pages()) };
+    }
+}

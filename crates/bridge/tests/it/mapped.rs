@@ -1,0 +1,129 @@
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use mlx_rs::ops::indexing::IndexOp;
+use mlx_rs::{Array, Dtype};
+use tacit_bridge::{Aval, MappedFile, with_bytes};
+
+use crate::arrays::{matrix, numbers, vector};
+
+/// A file of its own for one test, which is gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, bytes: &[u8]) -> Self {
+        let path = std::env::temp_dir().join(format!("tacit-{}-{name}", std::process::id()));
+        fs::write(&path, bytes).expect("writes");
+        Self(path)
+    }
+
+    fn map(&self) -> MappedFile {
+        MappedFile::new(&File::open(&self.0).expect("opens")).expect("maps")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn f32s(shape: &[i32]) -> Aval {
+    Aval::new(shape, Dtype::Float32)
+}
+
+/// Where the elements of an array are in memory.
+fn place(array: &Array) -> usize {
+    with_bytes(array, |bytes| bytes.as_ptr() as usize).expect("evaluates")
+}
+
+#[test]
+fn a_part_of_a_file_is_an_array_without_being_copied() {
+    let file = Scratch::new("part", &floats(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    let mapped = file.map();
+    let array = mapped.array(4, &f32s(&[2, 3])).expect("is within the file");
+    assert_eq!(place(&array), mapped.bytes().as_ptr() as usize + 4);
+    assert_eq!(numbers(&array), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(numbers(&array.t()), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+}
+
+#[test]
+fn elements_that_are_not_aligned_are_copied() {
+    let mut bytes = vec![7u8];
+    bytes.extend(floats(&[1.0, 2.0]));
+    let file = Scratch::new("odd", &bytes);
+    let mapped = file.map();
+    let array = mapped.array(1, &f32s(&[2])).expect("is within the file");
+    assert_ne!(place(&array), mapped.bytes().as_ptr() as usize + 1);
+    assert_eq!(numbers(&array), [1.0, 2.0]);
+}
+
+#[test]
+fn arrays_outlive_the_map_and_the_file() {
+    let file = Scratch::new("outlived", &floats(&[1.0, 2.0, 3.0]));
+    let mapped = file.map();
+    let (first, rest) = (mapped.array(0, &f32s(&[])), mapped.array(4, &f32s(&[2])));
+    drop((mapped, file));
+    let (first, rest) = (first.expect("is there"), rest.expect("is there"));
+    assert_eq!((numbers(&first), numbers(&rest)), (vec![1.0], vec![2.0, 3.0]));
+}
+
+#[test]
+fn what_mlx_writes_into_a_donated_buffer_reaches_neither_the_file_nor_another_array() {
+    let written = floats(&vec![1.0; 4096]);
+    let file = Scratch::new("donated", &written);
+    let mapped = file.map();
+    // Chains in which MLX may reuse the memory of what goes in, since nobody holds it afterwards.
+    let chain = |array: Array| {
+        let result = (array + vector(&[1.0])).exp().and_then(|x| x.negative()).expect("adds");
+        numbers(&result)[0]
+    };
+    let other = mapped.array(0, &f32s(&[4096])).expect("is there");
+    let expected = -(2f32.exp());
+    assert!((chain(mapped.array(0, &f32s(&[4096])).expect("is there")) - expected).abs() < 1e-5);
+    assert_eq!((numbers(&other)[0], &mapped.bytes()[..4]), (1.0, &1f32.to_le_bytes()[..]));
+    // The last array of the memory: MLX may now write into it.
+    drop(mapped);
+    assert!((chain(other) - expected).abs() < 1e-5);
+    assert_eq!(fs::read(&file.0).expect("reads"), written);
+}
+
+#[test]
+fn an_array_that_is_not_within_the_file_is_an_error() {
+    let file = Scratch::new("outside", &[0; 16]);
+    let mapped = file.map();
+    let message = |offset, shape: &[i32]| mapped.array(offset, &f32s(shape)).expect_err("is outside").to_string();
+    assert_eq!(message(0, &[5]), "f32[5] from byte 0 on is not within the 16 bytes of the file");
+    assert_eq!(message(4, &[4]), "f32[4] from byte 4 on is not within the 16 bytes of the file");
+    assert_eq!(message(20, &[0]), "f32[0] from byte 20 on is not within the 16 bytes of the file");
+    assert_eq!(
+        message(usize::MAX, &[1]),
+        format!("f32[1] from byte {} on is not within the 16 bytes of the file", usize::MAX)
+    );
+    assert!(message(0, &[i32::MAX, i32::MAX, i32::MAX]).contains("is not within"));
+    assert_eq!(message(0, &[-1]), "the shape [-1] has a negative extent");
+}
+
+#[test]
+fn an_empty_file_has_empty_arrays() {
+    let file = Scratch::new("empty", &[]);
+    let mapped = file.map();
+    assert_eq!(mapped.bytes(), []);
+    let array = mapped.array(0, &f32s(&[3, 0])).expect("has no elements");
+    assert_eq!((array.shape(), with_bytes(&array, <[u8]>::len).expect("evaluates")), (&[3, 0][..], 0));
+}
+
+#[test]
+fn the_bytes_of_an_array_are_row_by_row() {
+    let columns = matrix(2, 3).t();
+    let bytes = with_bytes(&columns, <[u8]>::to_vec).expect("evaluates");
+    assert_eq!(bytes, floats(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
+    let broadcast = mlx_rs::ops::broadcast_to(vector(&[1.0]), &[3]).expect("broadcasts");
+    assert_eq!(with_bytes(&broadcast, <[u8]>::to_vec).expect("evaluates"), floats(&[1.0; 3]));
+    let row = matrix(4, 2).index(2);
+    assert_eq!(with_bytes(&row, <[u8]>::to_vec).expect("evaluates"), floats(&[5.0, 6.0]));
+}

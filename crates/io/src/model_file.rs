@@ -1,0 +1,97 @@
+//! Models and parts of them, saved and loaded by their own paths.
+
+use std::path::Path;
+
+use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
+use tacit_core::{Error, Result};
+use tacit_nn::{Missing, Model, Only};
+
+use crate::checkpoint::{PART_KEY, metadata, said_version, values};
+use crate::structure::{DAMAGED, Structure, take_apart};
+use crate::tensors::Tensors;
+use crate::write::{Writing, write_with};
+
+/// What a file has of a model: nothing is said of values that were saved by themselves.
+const WHOLE: &str = "model";
+const LEAVES: &str = "leaves";
+
+/// Saving and loading of a [`Model`] or of a part of it.
+///
+/// ```
+/// use mlx_rs::nn;
+/// use tacit_arrays::format::Nf4;
+/// use tacit_io::ModelFile;
+/// use tacit_nn::{Model, Only};
+///
+/// # fn main() -> tacit_core::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("tacit-model-file-{}.safetensors", std::process::id()));
+/// let model = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", Nf4 { block: 64, double: false })?;
+/// model.save(&path, &Only::All)?;
+///
+/// let mut other = Model::new(nn::Linear::new(64, 64)?)?;
+/// other.load(&path)?;
+/// assert_eq!(other.get("weight")?.to_string(), "Nf4(f32[64,64])");
+/// # std::fs::remove_file(path).ok();
+/// # Ok(())
+/// # }
+/// ```
+pub trait ModelFile {
+    /// Saves the model, or only some of its leaves, such as the factors of its adapters.
+    ///
+    /// A whole model is loaded into any model of the same module, whatever its formats are there. Leaves are loaded into a
+    /// model that has them: adapters of the same shape on the same parameters.
+    ///
+    /// # Errors
+    ///
+    /// The model has no leaf of this part, or as for [`save`](crate::save()).
+    fn save(&self, path: impl AsRef<Path>, only: &Only) -> Result<()>;
+
+    /// Loads what [`save`](Self::save) saved, or values that were saved by [`save`](crate::save()), which may be of some
+    /// parameters only.
+    ///
+    /// # Errors
+    ///
+    /// As for [`load`](crate::load()); the model has no such parameter or leaf, or one of another shape; a whole model has
+    /// not all parameters of this one. The model is then what it was.
+    fn load(&mut self, path: impl AsRef<Path>) -> Result<()>;
+}
+
+impl<M: ModuleParameters> ModelFile for Model<M> {
+    fn save(&self, path: impl AsRef<Path>, only: &Only) -> Result<()> {
+        let (structure, tensors, part) = if matches!(only, Only::All) {
+            let (structure, arrays) = take_apart(&self.values()?, None)?;
+            (structure, arrays.into_iter().collect(), WHOLE)
+        } else {
+            (Structure::new(), leaves(self, only)?, LEAVES)
+        };
+        let mut metadata = metadata(&structure);
+        metadata.insert(PART_KEY.to_owned(), part.to_owned());
+        write_with(path, tensors, &metadata, Writing::default())
+    }
+
+    fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let tensors = Tensors::open(path)?;
+        said_version(&tensors)?;
+        match tensors.metadata().get(PART_KEY).map(String::as_str) {
+            None => self.assign(values(&tensors)?, Missing::Keep),
+            Some(WHOLE) => self.assign(values(&tensors)?, Missing::Refuse),
+            Some(LEAVES) => {
+                let arrays = tensors.names().map(|name| Ok((name.to_owned(), tensors.get(name)?)));
+                self.set_leaves(arrays.collect::<Result<Vec<_>>>()?)
+            }
+            Some(other) => Err(tensors.wrong(None, format!("it has an unknown part of a model, {other:?}"), DAMAGED)),
+        }
+    }
+}
+
+/// The leaves of a part, of which there must be some.
+pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>, only: &Only) -> Result<Vec<(String, Array)>> {
+    let leaves: Vec<(String, Array)> =
+        model.leaves(only).into_iter().map(|(path, array)| (path, array.clone())).collect();
+    if leaves.is_empty() {
+        let message = format!("the model has no leaf to save in {only:?}");
+        return Err(Error::invalid(message, "save another part, or `Only::All`"));
+    }
+    Ok(leaves)
+}

@@ -1,0 +1,79 @@
+//! Values as a structure in JSON with arrays beside it, and back.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+use tacit_core::store::{self, Arrays, StoredChild};
+use tacit_core::{Error, Result, Value, array_types};
+use tacit_nn::Parameters;
+
+use crate::header::Unique;
+use crate::tensors::Tensors;
+
+/// What each value is made of, by path.
+pub(crate) type Structure = BTreeMap<String, Json>;
+
+/// The structure of values, and their arrays by the keys that stand in it: `prefix`, the value's path, and that in the
+/// value.
+pub(crate) fn take_apart(values: &Parameters, prefix: Option<&str>) -> Result<(Structure, Arrays)> {
+    let (structure, arrays) = store::collect(|| {
+        // The dense ones first: their keys are their paths, whatever the keys within implicit arrays are.
+        let (dense, implicit): (Vec<_>, Vec<_>) =
+            values.iter().partition(|(_, value)| matches!(value, Value::Dense(_)));
+        let all = dense.into_iter().chain(implicit);
+        let one = |(path, value): (&String, &Value)| {
+            let json = store::named(path, || serde_json::to_value(value.stored())).map_err(|error| {
+                Error::invalid(
+                    format!("{path}, a {value}, cannot be saved: {error}"),
+                    "register a generic array type with `register_array!`",
+                )
+            })?;
+            Ok((path.clone(), json))
+        };
+        let run = || all.map(one).collect::<Result<Structure>>();
+        match prefix {
+            Some(prefix) => store::named(prefix, run),
+            None => run(),
+        }
+    });
+    Ok((structure?, arrays))
+}
+
+/// The values of a structure that stands in the metadata of `tensors`, in JSON.
+pub(crate) fn put_together(tensors: &Tensors, json: &str) -> Result<Parameters> {
+    let structure: Unique<Json> = serde_json::from_str(json)
+        .map_err(|error| tensors.wrong(None, format!("its structure is none: {error}"), DAMAGED))?;
+    let arrays: Arrays =
+        tensors.names().map(|name| Ok((name.to_owned(), tensors.get(name)?))).collect::<Result<_>>()?;
+    let known: Vec<&str> = array_types().iter().map(|ty| ty.saved_as).collect();
+    store::provide(arrays, || {
+        let one = |(path, json): (String, Json)| {
+            if let Some(unknown) = unknown_type(&json, &known) {
+                let help = "use the crate that declares the type, or a newer Tacit";
+                return Err(tensors.wrong(Some(&path), format!("this program has no array type {unknown:?}"), help));
+            }
+            let value = Value::restore(json).map_err(|error| {
+                let text = error.to_string();
+                let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, DAMAGED));
+                tensors.wrong(Some(&path), reason, help)
+            })?;
+            Ok((path, value))
+        };
+        structure.0.into_iter().map(one).collect()
+    })
+}
+
+pub(crate) const DAMAGED: &str = "the file is not as it was written: fetch or write it again";
+
+/// The first array type in a structure that is not among `known`.
+fn unknown_type<'j>(json: &'j Json, known: &[&str]) -> Option<&'j str> {
+    match json {
+        Json::Object(fields) => {
+            let own = fields.get("implicit").and_then(|array| array.get("type")).and_then(Json::as_str);
+            let own = own.filter(|own| known.binary_search(own).is_err());
+            own.or_else(|| fields.values().find_map(|field| unknown_type(field, known)))
+        }
+        Json::Array(items) => items.iter().find_map(|item| unknown_type(item, known)),
+        _ => None,
+    }
+}

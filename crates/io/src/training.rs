@@ -1,0 +1,280 @@
+//! What a training run needs to go on where it was.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
+use mlx_rs::optimizers::{Optimizer, OptimizerState, State};
+use mlx_rs::random::RandomState;
+use serde::{Deserialize, Serialize};
+use tacit_core::store::Arrays;
+use tacit_core::{Error, Result};
+use tacit_nn::{Missing, Model, Only, Parameters};
+
+use crate::checkpoint::{metadata, values};
+use crate::model_file::leaves;
+use crate::structure::{DAMAGED, take_apart};
+use crate::tensors::Tensors;
+use crate::write::{Writing, write_with};
+
+/// All of a training run that goes into one file: the step, the model or what is trained of it, the state of the optimizer,
+/// the random state, and notes such as the text of rules.
+///
+/// The file is written as [`save`](crate::save()) writes one, so that a run that is killed at any moment finds the whole
+/// state of a step. Of a whole model, [`load`](crate::load()) reads the values alone from it.
+///
+/// ```
+/// use mlx_rs::nn;
+/// use mlx_rs::optimizers::AdamW;
+/// use mlx_rs::random::RandomState;
+/// use tacit_io::Training;
+/// use tacit_nn::{Model, Only};
+///
+/// # fn main() -> tacit_core::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("tacit-training-{}.safetensors", std::process::id()));
+/// let mut model = Model::new(nn::Linear::new(64, 64)?)?;
+/// let (mut adamw, mut random) = (AdamW::new(1e-3), RandomState::with_seed(1)?);
+/// // .. after step 10 ..
+/// Training::new(10)
+///     .with_model(&model, &Only::All)?
+///     .with_optimizer(&adamw)?
+///     .with_random(&random)
+///     .with_note("rules", "*.weight = nf4:64")
+///     .save(&path)?;
+///
+/// // .. in another process ..
+/// let run = Training::load(&path)?;
+/// run.restore_model(&mut model)?;
+/// run.restore_optimizer(&mut adamw)?;
+/// random = run.random()?;
+/// assert_eq!(run.step, 10);
+/// # std::fs::remove_file(path).ok();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Training {
+    /// The steps that were made.
+    pub step: u64,
+    /// The values of the model, where it is saved as a whole.
+    pub parameters: Parameters,
+    /// Other arrays by the name of what they are the state of, and by key.
+    pub states: BTreeMap<String, Arrays>,
+    /// Anything in words: rules, the place in the data.
+    pub notes: BTreeMap<String, String>,
+    /// The kind of the optimizer.
+    optimizer: Option<String>,
+}
+
+const OPTIMIZER: &str = "optimizer";
+const RANDOM: &str = "random";
+const LEAVES: &str = "leaves";
+const KEY: &str = "key";
+
+/// Where the values of the model are in the file.
+const MODEL: &str = "model";
+
+const TRAINING_KEY: &str = "tacit.training";
+
+/// Stands for a dot in a path.
+const DOT: &str = "\u{1}";
+
+/// What the metadata say of a run.
+#[derive(Serialize, Deserialize)]
+struct Run {
+    step: u64,
+    /// The keys of each state's arrays.
+    states: BTreeMap<String, Vec<String>>,
+    notes: BTreeMap<String, String>,
+    optimizer: Option<String>,
+}
+
+impl Training {
+    /// A run of so many steps.
+    #[must_use]
+    pub fn new(step: u64) -> Self {
+        Self { step, ..Self::default() }
+    }
+
+    /// Adds a whole model, or some of its leaves, such as those that are trained: the rest is then made again as it was.
+    ///
+    /// # Errors
+    ///
+    /// The model has no leaf of this part.
+    pub fn with_model<M: ModuleParameters>(mut self, model: &Model<M>, only: &Only) -> Result<Self> {
+        if matches!(only, Only::All) {
+            self.parameters = model.values()?;
+        } else {
+            self.states.insert(LEAVES.to_owned(), leaves(model, only)?.into_iter().collect());
+        }
+        Ok(self)
+    }
+
+    /// Adds the state of an optimizer: its moments, not what it was made with, such as a learning rate.
+    ///
+    /// # Errors
+    ///
+    /// mlx-rs cannot list the state.
+    pub fn with_optimizer<O, V>(mut self, optimizer: &O) -> Result<Self>
+    where
+        O: Optimizer<State = State<V>>,
+        State<V>: OptimizerState,
+        V: Clone,
+    {
+        let mut state = optimizer.state().clone();
+        let arrays = state.flatten().map_err(refused)?;
+        let arrays = arrays.into_iter().map(|(key, array)| (key.as_ref().to_owned(), array.clone())).collect();
+        self.states.insert(OPTIMIZER.to_owned(), arrays);
+        self.optimizer = Some(short_name::<O>());
+        Ok(self)
+    }
+
+    /// Adds a random state.
+    #[must_use]
+    pub fn with_random(mut self, random: &RandomState) -> Self {
+        let key = Arrays::from([(KEY.to_owned(), random.as_array().clone())]);
+        self.states.insert(RANDOM.to_owned(), key);
+        self
+    }
+
+    /// Adds a note.
+    #[must_use]
+    pub fn with_note(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        self.notes.insert(name.into(), text.into());
+        self
+    }
+
+    /// Saves the run in one file, which is the old one until the new one is whole and on the disk.
+    ///
+    /// # Errors
+    ///
+    /// As for [`save`](crate::save()); the old file is then untouched.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.save_with(path, Writing::default())
+    }
+
+    /// Saves as [`save`](Self::save) does, in several files or with word of its progress.
+    ///
+    /// # Errors
+    ///
+    /// As for [`save`](Self::save).
+    pub fn save_with(&self, path: impl AsRef<Path>, writing: Writing<'_>) -> Result<()> {
+        let path = path.as_ref();
+        if self.states.contains_key(MODEL) {
+            return Err(Error::invalid("a state is named model, as the values are", "give it another name"));
+        }
+        let (structure, arrays) = take_apart(&self.parameters, Some(MODEL))?;
+        let mut tensors: Vec<(String, Array)> = arrays.into_iter().collect();
+        let mut states = BTreeMap::new();
+        for (name, arrays) in &self.states {
+            tensors.extend(arrays.iter().map(|(key, array)| (tensor(name, key), array.clone())));
+            states.insert(name.clone(), arrays.keys().cloned().collect());
+        }
+        let run = Run { step: self.step, states, notes: self.notes.clone(), optimizer: self.optimizer.clone() };
+        let run = serde_json::to_string(&run).map_err(|error| Error::file("write", path)(error.into()))?;
+        let mut metadata = metadata(&structure);
+        metadata.insert(TRAINING_KEY.to_owned(), run);
+        write_with(path, tensors, &metadata, writing)
+    }
+
+    /// Loads a run.
+    ///
+    /// # Errors
+    ///
+    /// As for [`load`](crate::load()), or the file has only the values of a model.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let tensors = Tensors::open(path)?;
+        let parameters = values(&tensors)?;
+        let help = "read the values alone with `load`";
+        let run = tensors.metadata().get(TRAINING_KEY);
+        let run = run.ok_or_else(|| tensors.wrong(None, "it has no state of a training run", help))?;
+        let run: Run = serde_json::from_str(run)
+            .map_err(|error| tensors.wrong(None, format!("its state of a training run is none: {error}"), DAMAGED))?;
+        let arrays = |(name, keys): (String, Vec<String>)| {
+            let array = |key: String| Ok((key.clone(), tensors.get(&tensor(&name, &key))?));
+            Ok((name.clone(), keys.into_iter().map(array).collect::<Result<Arrays>>()?))
+        };
+        let states = run.states.into_iter().map(arrays).collect::<Result<_>>()?;
+        Ok(Self { step: run.step, parameters, states, notes: run.notes, optimizer: run.optimizer })
+    }
+
+    /// Gives a model the values or the leaves that were saved.
+    ///
+    /// # Errors
+    ///
+    /// The model has not the same parameters or leaves, or they have other shapes; it is then what it was.
+    pub fn restore_model<M: ModuleParameters>(&self, model: &mut Model<M>) -> Result<()> {
+        match self.states.get(LEAVES) {
+            Some(leaves) => model.set_leaves(leaves.clone()),
+            None => model.assign(self.parameters.clone(), Missing::Refuse),
+        }
+    }
+
+    /// Gives an optimizer the state that was saved.
+    ///
+    /// # Errors
+    ///
+    /// No optimizer was saved, or one of another kind; the optimizer is then as it was.
+    pub fn restore_optimizer<O, V>(&self, optimizer: &mut O) -> Result<()>
+    where
+        O: Optimizer<State = State<V>>,
+        State<V>: OptimizerState,
+    {
+        let saved = self.state(OPTIMIZER)?;
+        let of_another_kind = || {
+            let (of, own) = (self.optimizer.as_deref().unwrap_or("another kind"), short_name::<O>());
+            Error::invalid(format!("the saved state is that of {of}, not of {own}"), "use the kind that was saved")
+        };
+        if self.optimizer.as_ref().is_some_and(|kind| *kind != short_name::<O>()) {
+            return Err(of_another_kind());
+        }
+        // What mlx-rs reads back takes a key apart at its dots, of which a path has some too.
+        let arrays = saved.iter().map(|(key, array)| {
+            let key = key.rsplit_once('.').map_or(key.clone(), |(path, slot)| path.replace('.', DOT) + "." + slot);
+            (key, array.clone())
+        });
+        let read = <State<V> as OptimizerState>::unflatten(arrays).map_err(|_| of_another_kind())?;
+        let mut state: State<V> = read.into_iter().map(|(path, slot)| (path.replace(DOT, ".").into(), slot)).collect();
+        let found = state.flatten().map_err(refused)?;
+        if !found.iter().map(|(key, _)| &**key).eq(saved.keys().map(String::as_str)) {
+            return Err(of_another_kind());
+        }
+        *optimizer.state_mut() = state;
+        Ok(())
+    }
+
+    /// The random state that was saved.
+    ///
+    /// # Errors
+    ///
+    /// None was saved.
+    pub fn random(&self) -> Result<RandomState> {
+        let key = self.state(RANDOM)?.get(KEY);
+        let key = key.ok_or_else(|| Error::invalid("the random state has no key", "save it with `with_random`"))?;
+        Ok(RandomState::from_key(key.clone()))
+    }
+
+    fn state(&self, name: &str) -> Result<&Arrays> {
+        self.states.get(name).ok_or_else(|| {
+            let saved: Vec<&str> = self.states.keys().map(String::as_str).collect();
+            let saved = if saved.is_empty() { "none at all".to_owned() } else { saved.join(", ") };
+            Error::invalid(format!("no {name} was saved with the run"), format!("the states that were: {saved}"))
+        })
+    }
+}
+
+/// The name of a type without its path.
+fn short_name<T>() -> String {
+    let name = std::any::type_name::<T>();
+    name.rsplit("::").next().unwrap_or(name).to_owned()
+}
+
+/// The tensor of a state's array.
+fn tensor(state: &str, key: &str) -> String {
+    format!("{state}.{key}")
+}
+
+fn refused(error: impl std::fmt::Display) -> Error {
+    Error::invalid(format!("mlx-rs cannot list the state: {error}"), "give each entry its own key")
+}

@@ -1,0 +1,257 @@
+//! Writes safetensors, one file or several under an index.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use mlx_rs::Array;
+use serde_json::{Map, json};
+use tacit_bridge::with_bytes;
+use tacit_core::{Aval, Error, Result};
+
+use crate::atomic::Pending;
+use crate::header::METADATA;
+use crate::index::{Files, INDEX, TENSORS};
+use crate::progress::Progress;
+use crate::stored_dtype::stored_dtype;
+
+/// What a file says in words besides its tensors.
+pub type Metadata = BTreeMap<String, String>;
+
+/// The file of each tensor, by name.
+type WeightMap = BTreeMap<String, String>;
+
+/// How a checkpoint is written.
+#[derive(Default)]
+pub struct Writing<'p> {
+    /// The most bytes of elements that a file is to have: more go into several files under an index.
+    pub shard: Option<usize>,
+    /// Is told how far the writing is.
+    pub progress: Option<&'p mut dyn FnMut(Progress)>,
+}
+
+/// Writes a safetensors file, which is the old one until the new one is whole and on the disk.
+///
+/// The arrays are evaluated and written one by one, and let go of: a lazy one, whose graph nobody else holds, needs memory
+/// only while it is written. They are in the file in their order, those of larger elements first, so that each is aligned.
+/// A link at the place is replaced, not what it links to.
+///
+/// # Errors
+///
+/// Two tensors have one name, an array cannot be evaluated, or the file cannot be written. The old file, if there is one,
+/// is then untouched.
+pub fn write(path: impl AsRef<Path>, tensors: Vec<(String, Array)>, metadata: &Metadata) -> Result<()> {
+    write_with(path, tensors, metadata, Writing::default())
+}
+
+/// Writes files of at most `limit` bytes of elements each, and an index of them; a single one where they fit into one.
+///
+/// `path` is the place of a single file, such as `model.safetensors`. The files of several are named as Hugging Face does,
+/// `model-00001-of-00002.safetensors`, and the index, which has the metadata too, is `model.safetensors.index.json`. Files
+/// of an earlier index stay until the new index is there, so that there is a whole checkpoint at every moment: where
+/// their names are taken, the new ones are `model.2-00001-of-00002.safetensors`.
+///
+/// # Errors
+///
+/// As for [`write`](write()); the old checkpoint is then untouched.
+pub fn write_sharded(
+    path: impl AsRef<Path>,
+    tensors: Vec<(String, Array)>,
+    metadata: &Metadata,
+    limit: usize,
+) -> Result<()> {
+    write_with(path, tensors, metadata, Writing { shard: Some(limit), progress: None })
+}
+
+/// Writes as [`write`](write()) or [`write_sharded`] do, and tells how far it is.
+///
+/// # Errors
+///
+/// As for these.
+pub fn write_with(
+    path: impl AsRef<Path>,
+    tensors: Vec<(String, Array)>,
+    metadata: &Metadata,
+    writing: Writing<'_>,
+) -> Result<()> {
+    let path = path.as_ref();
+    unique(path, &tensors)?;
+    let total = tensors.iter().map(|(_, array)| array.nbytes()).sum();
+    let mut writer = Writer { metadata, progress: writing.progress, done: 0, total };
+    match writing.shard {
+        None => writer.whole(path, tensors)?.commit(),
+        Some(limit) => writer.sharded(path, tensors, limit),
+    }
+}
+
+/// What is the same for all files of a checkpoint, and how far they are.
+struct Writer<'w, 'p> {
+    metadata: &'w Metadata,
+    progress: Option<&'p mut dyn FnMut(Progress)>,
+    done: usize,
+    total: usize,
+}
+
+impl Writer<'_, '_> {
+    fn sharded(&mut self, path: &Path, tensors: Vec<(String, Array)>, limit: usize) -> Result<()> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let stem = name.strip_suffix(TENSORS).ok_or_else(|| {
+            let help = "give the place of a single file, such as model.safetensors";
+            Error::checkpoint(path, None, "the name does not end in .safetensors", help)
+        })?;
+        let index = path.with_file_name(format!("{stem}{INDEX}"));
+        let old = shards_of(&index);
+        let mut groups = grouped(tensors, limit);
+        if groups.len() <= 1 {
+            self.whole(path, groups.pop().unwrap_or_default())?.commit()?;
+            // The single file is what is opened from now on.
+            let _ = fs::remove_file(&index);
+            remove(&old, &BTreeSet::new());
+            return Ok(());
+        }
+        let names = free_names(path, stem, groups.len());
+        let mut map = WeightMap::new();
+        let mut pending = Vec::new();
+        for (group, name) in groups.into_iter().zip(&names) {
+            map.extend(group.iter().map(|(key, _)| (key.clone(), name.clone())));
+            let place = path.with_file_name(name);
+            pending.push((self.whole(&place, group)?, place));
+        }
+        let mut written = Written(Vec::new());
+        for (file, place) in pending {
+            file.commit()?;
+            written.0.push(place);
+        }
+        let mut said: Map<String, serde_json::Value> =
+            self.metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+        said.insert("total_size".to_owned(), self.total.into());
+        let mut file = Pending::create(&index)?;
+        let text = serde_json::to_vec_pretty(&json!({ "metadata": said, "weight_map": map }));
+        text.map_err(Into::into).and_then(|text| file.write_all(&text)).map_err(Error::file("write", &index))?;
+        file.commit()?;
+        let written = std::mem::take(&mut written.0).into_iter().collect();
+        // It would be taken before the index.
+        let _ = fs::remove_file(path);
+        remove(&old, &written);
+        Ok(())
+    }
+
+    /// Writes a file beside its place.
+    fn whole(&mut self, path: &Path, tensors: Vec<(String, Array)>) -> Result<Pending> {
+        let mut tensors: Vec<(String, Aval, Array)> =
+            tensors.into_iter().map(|(name, array)| (name, Aval::from(&array), array)).collect();
+        // Stable: those of one size stay in their order.
+        tensors.sort_by_key(|(_, _, array)| std::cmp::Reverse(array.item_size()));
+        let mut file = Pending::create(path)?;
+        let failed = |error| Error::file("write", path)(error);
+        let avals = tensors.iter().map(|(name, aval, _)| (&**name, aval));
+        let header = header(avals, self.metadata).map_err(|error| failed(error.into()))?;
+        file.write_all(&header).map_err(failed)?;
+        for (_, _, array) in tensors {
+            with_bytes(&array, |bytes| bytes.chunks(CHUNK).try_for_each(|chunk| self.chunk(&mut file, chunk)))?
+                .map_err(failed)?;
+        }
+        Ok(file)
+    }
+
+    fn chunk(&mut self, file: &mut Pending, chunk: &[u8]) -> io::Result<()> {
+        file.write_all(chunk)?;
+        self.done += chunk.len();
+        if let Some(progress) = &mut self.progress {
+            progress(Progress { done: self.done, total: self.total });
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes are written between two words of progress.
+const CHUNK: usize = 1 << 26;
+
+/// Files of a checkpoint that is not complete: gone if it never is.
+struct Written(Vec<PathBuf>);
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        remove(&std::mem::take(&mut self.0).into_iter().collect(), &BTreeSet::new());
+    }
+}
+
+fn remove(files: &BTreeSet<PathBuf>, but: &BTreeSet<PathBuf>) {
+    for file in files.difference(but) {
+        let _ = fs::remove_file(file);
+    }
+}
+
+/// The header with its length before it, ending at a multiple of 8 bytes.
+fn header<'t>(
+    tensors: impl Iterator<Item = (&'t str, &'t Aval)>,
+    metadata: &Metadata,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let mut entries = Vec::new();
+    if !metadata.is_empty() {
+        entries.push(format!("{}:{}", json!(METADATA), serde_json::to_string(metadata)?));
+    }
+    let mut start = 0;
+    for (name, aval) in tensors {
+        let end = start + aval.nbytes();
+        let (dtype, shape) = (stored_dtype(aval.dtype), &aval.shape);
+        entries.push(format!(
+            "{}:{}",
+            json!(name),
+            json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] })
+        ));
+        start = end;
+    }
+    let mut text = format!("{{{}}}", entries.join(","));
+    text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.extend(text.into_bytes());
+    Ok(header)
+}
+
+/// Checks that no two tensors have one name, and none the name of what is no tensor.
+fn unique(path: &Path, tensors: &[(String, Array)]) -> Result<()> {
+    let mut seen = BTreeSet::from([METADATA]);
+    match tensors.iter().find(|(name, _)| !seen.insert(name)) {
+        Some((name, _)) => {
+            Err(Error::checkpoint(path, Some(name), "the name is taken", "give each tensor a name of its own"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The tensors in groups of at most `limit` bytes, or of one tensor that has more.
+fn grouped(tensors: Vec<(String, Array)>, limit: usize) -> Vec<Vec<(String, Array)>> {
+    let mut groups: Vec<Vec<(String, Array)>> = Vec::new();
+    let mut bytes = 0;
+    for (name, array) in tensors {
+        bytes += array.nbytes();
+        match groups.last_mut() {
+            Some(group) if bytes <= limit => group.push((name, array)),
+            _ => {
+                bytes = array.nbytes();
+                groups.push(vec![(name, array)]);
+            }
+        }
+    }
+    groups
+}
+
+/// The files that an index names, as far as it can be read.
+fn shards_of(index: &Path) -> BTreeSet<PathBuf> {
+    Files::find(index).map(|files| files.parts.into_iter().collect()).unwrap_or_default()
+}
+
+/// Names for so many files, none of which is taken.
+fn free_names(path: &Path, stem: &str, count: usize) -> Vec<String> {
+    let mut save = 1;
+    loop {
+        let prefix = if save == 1 { stem.to_owned() } else { format!("{stem}.{save}") };
+        let names: Vec<String> = (1..=count).map(|part| format!("{prefix}-{part:05}-of-{count:05}{TENSORS}")).collect();
+        if names.iter().all(|name| fs::symlink_metadata(path.with_file_name(name)).is_err()) {
+            return names;
+        }
+        save += 1;
+    }
+}

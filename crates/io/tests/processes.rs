@@ -1,0 +1,209 @@
+//! What only whole processes show: a training run that is killed goes on bit by bit, and what memory a load takes.
+//!
+//! The program calls itself. It kills a run 20 times, or 200 times where `TACIT_SOAK` is set.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use std::{env, fs, process};
+
+use mlx_rs::module::Module;
+use mlx_rs::optimizers::{AdamW, Optimizer};
+use mlx_rs::random::RandomState;
+use mlx_rs::{Array, nn, ops, random};
+use tacit_arrays::Lora;
+use tacit_arrays::format::Nf4;
+use tacit_core::{Policy, Value};
+use tacit_io::{Metadata, Tensors, Training, load, save, write};
+use tacit_nn::{Model, Only, Parameters, Trainable};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = env::args().collect();
+    match arguments.get(1).map(String::as_str) {
+        Some("train") => train(Path::new(&arguments[2]), arguments[3].parse()?),
+        Some("peak") => peak(Path::new(&arguments[2]), &arguments[3]),
+        _ => {
+            let folder = env::temp_dir().join(format!("tacit-processes-{}", process::id()));
+            fs::create_dir_all(&folder)?;
+            let outcome = a_killed_run_goes_on_bit_by_bit(&folder).and_then(|()| a_load_takes_little_memory(&folder));
+            fs::remove_dir_all(&folder)?;
+            outcome?;
+            println!("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+            Ok(())
+        }
+    }
+}
+
+fn another(arguments: &[&str]) -> Outcome<Command> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(arguments).stdout(Stdio::piped());
+    Ok(command)
+}
+
+const STEPS: u64 = 40;
+
+/// Trains adapters and biases over four bits with noise, from where the file is, and saves each step.
+fn train(file: &Path, steps: u64) -> Outcome<()> {
+    let _policy = Policy::Deny.scope();
+    let mut random = RandomState::with_seed(1)?;
+    let mut adamw = AdamW::new(1e-2);
+    let mut model = model(&mut random)?;
+    let mut step = 0;
+    if file.exists() {
+        let run = Training::load(file)?;
+        run.restore_model(&mut model)?;
+        run.restore_optimizer(&mut adamw)?;
+        (random, step) = (run.random()?, run.step);
+    }
+    while step < steps {
+        let x = random::normal::<f32>(&[16, 64], None, None, &random.next_key()?)?;
+        let y = x.sum_axis(-1, true)?;
+        let trained = Trainable::Lora.or(Trainable::Dense);
+        let (_, gradients) = model.value_and_grad(trained, |model, (x, y): (&Array, &Array)| {
+            model.forward(x)?.subtract(y)?.square()?.mean(None)
+        })((&x, &y))?;
+        adamw.update(&mut model, &gradients)?;
+        step += 1;
+        Training::new(step)
+            .with_model(&model, &Only::All)?
+            .with_optimizer(&adamw)?
+            .with_random(&random)
+            .with_note("rules", "*.weight = nf4:64:double")
+            .save(file)?;
+    }
+    Ok(())
+}
+
+fn model(random: &mut RandomState) -> Outcome<Model<nn::Sequential>> {
+    let mut linear = |outputs| -> Outcome<nn::Linear> {
+        let mut linear = nn::Linear::new(64, outputs)?;
+        *linear.weight = random::normal::<f32>(&[outputs, 64], None, None, &random.next_key()?)?;
+        linear.bias.value = Some(ops::zeros::<f32>(&[outputs])?);
+        Ok(linear)
+    };
+    let layers = nn::Sequential::new().append(linear(64)?).append(nn::Relu).append(linear(1)?);
+    let mut model = Model::new(layers)?.quantize("*.weight", Nf4 { block: 64, double: true })?;
+    let key = random.next_key()?;
+    model.replace("*.weight", |_, base: Value| {
+        let shape = base.aval()?.shape;
+        let a = random::normal::<f32>(&[4, shape[1]], None, None, &key)?;
+        Ok(Some(Lora::new(base, a, ops::zeros::<f32>(&[shape[0], 4])?, 8.0)?.into()))
+    })?;
+    Ok(model)
+}
+
+fn a_killed_run_goes_on_bit_by_bit(folder: &Path) -> Outcome<()> {
+    let (whole, killed) = (folder.join("whole.safetensors"), folder.join("killed.safetensors"));
+    let run = |file: &PathBuf| another(&["train", &file.to_string_lossy(), &STEPS.to_string()]);
+    let finished = |mut child: Child| -> Outcome<()> {
+        if child.wait()?.success() { Ok(()) } else { Err("the run failed".into()) }
+    };
+    let begin = Instant::now();
+    finished(run(&whole)?.spawn()?)?;
+    let longest = begin.elapsed().as_micros() as u64;
+
+    let kills = if env::var_os("TACIT_SOAK").is_some() { 200 } else { 20 };
+    let mut dice = Dice(u64::from(process::id()));
+    let (mut before, mut interrupted, mut midway) = (0, 0, 0);
+    while interrupted < kills {
+        let mut child = run(&killed)?.spawn()?;
+        sleep(Duration::from_micros(dice.below(longest)));
+        child.kill()?;
+        // One that had come to its end was not killed.
+        interrupted += u64::from(!child.wait()?.success());
+        let step = if killed.exists() { Training::load(&killed)?.step } else { 0 };
+        assert!(step >= before, "step {step} after {before}");
+        midway += u64::from(step > before && step < STEPS);
+        before = step;
+        if step == STEPS {
+            assert_eq!(fs::read(&killed)?, fs::read(&whole)?, "the runs came to different ends");
+            fs::remove_file(&killed)?;
+            before = 0;
+        }
+    }
+    finished(run(&killed)?.spawn()?)?;
+    assert_eq!(fs::read(&killed)?, fs::read(&whole)?, "the runs came to different ends");
+    assert!(midway > 0, "no run was killed between its first and its last step");
+    let left: Vec<_> =
+        fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
+    assert_eq!(left.len(), 2, "{left:?}");
+    println!("a run that was killed {interrupted} times, {midway} of them on its way, goes on bit by bit");
+    Ok(())
+}
+
+/// Numbers that look random (Steele, Lea and Flood 2014, `SplitMix64`).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
+
+const MEBIBYTE: usize = 1 << 20;
+
+fn a_load_takes_little_memory(folder: &Path) -> Outcome<()> {
+    if !cfg!(target_os = "linux") {
+        println!("the memory of a load is only measured on Linux");
+        return Ok(());
+    }
+    let (one, many) = (folder.join("one.safetensors"), folder.join("many.safetensors"));
+    let file = 64 * MEBIBYTE;
+    write(&one, vec![("w".to_owned(), ops::zeros::<f32>(&[(file / 4) as i32])?)], &Metadata::new())?;
+    let layer = || -> Outcome<Value> { Ok(ops::zeros::<f32>(&[(MEBIBYTE / 4) as i32])?.into()) };
+    let layers = (0..64).map(|i| Ok((format!("layers.{i}"), layer()?))).collect::<Outcome<Parameters>>()?;
+    save(&many, &layers)?;
+    let used = |how: &str, path: &Path| -> Outcome<f64> {
+        let output = another(&["peak", &path.to_string_lossy(), how])?.output()?;
+        Ok(String::from_utf8(output.stdout)?.trim().parse::<f64>()? / file as f64)
+    };
+    let opened = used("open", &one)?;
+    assert!(opened < 0.05, "opening takes {opened} of the file");
+    let loaded = used("load", &many)?;
+    assert!(loaded < 1.1, "loading and using everything takes {loaded} of the file");
+    // Each layer is made when it is written and let go of then, in memory for one or two of them.
+    let written = used("write", &folder.join("written.safetensors"))?;
+    assert!(written < 0.2, "writing takes {written} of the file");
+    println!("of a file of 64 MiB, opening takes {opened:.3}, loading and using {loaded:.3}, writing {written:.3}");
+    Ok(())
+}
+
+/// Prints by how many bytes the peak of this process's memory rises.
+fn peak(path: &Path, how: &str) -> Outcome<()> {
+    // What MLX takes for its first op.
+    ops::ones::<f32>(&[64])?.sum(None)?.eval()?;
+    let before = resident()?;
+    match how {
+        "open" => drop(Tensors::open(path)?.get("w")?),
+        "load" => {
+            // Every page of every array is used, and every array is kept.
+            let values = load(path)?;
+            for value in values.values() {
+                assert_eq!(value.dense()?.sum(None)?.item_exact::<f32>().to_bits(), 0);
+            }
+            assert_eq!(values.len(), 64);
+        }
+        _ => {
+            let lazy = |i: i32| -> Outcome<(String, Array)> {
+                Ok((format!("layers.{i}"), ops::full::<f32>(&[(MEBIBYTE / 4) as i32], Array::from_int(i))?))
+            };
+            write(path, (0..64).map(lazy).collect::<Outcome<_>>()?, &Metadata::new())?;
+        }
+    }
+    println!("{}", resident()?.saturating_sub(before));
+    Ok(())
+}
+
+/// The most memory that this process has had, in bytes.
+fn resident() -> Outcome<usize> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? * 1024)
+}

@@ -1,0 +1,313 @@
+//! Quantization-aware training: parameters that are prepared for a format, and converted to it.
+
+use mlx_rs::module::ModuleParameters;
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_arrays::format::{AnyFormat, Quantizer};
+use tacit_arrays::{Int8Inputs, Packed, Prepared, ScalePer};
+use tacit_core::{Aval, Error, Result, Value};
+
+use super::surgery::{in_parameter, relative_error};
+use super::{Held, Model};
+use crate::parameters::listed;
+use crate::report::{Outcome, Row};
+use crate::{Parameters, Pattern, Rules};
+
+/// How a parameter is trained to be quantized: in which format, whether its scales are trained with it, and whether what it is
+/// multiplied with is rounded, too.
+///
+/// ```
+/// use tacit_arrays::ScalePer;
+/// use tacit_arrays::format::Affine;
+/// use tacit_nn::Aware;
+///
+/// // 4-bit weights whose scales are trained, and 8-bit activations with a scale for each token.
+/// let aware = Aware::new(Affine { bits: 4, group: 32 }).trained_scales().int8_activations(ScalePer::Token);
+/// assert_eq!(aware.format().to_string(), "affine:4:32");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Aware {
+    format: AnyFormat,
+    trained_scales: bool,
+    activations: Option<ScalePer>,
+}
+
+impl Aware {
+    /// Weights in `format`, with the scales that it makes of them in each step, and activations as they are.
+    pub fn new(format: impl Into<AnyFormat>) -> Self {
+        Self { format: format.into(), trained_scales: false, activations: None }
+    }
+
+    /// The same with scales that are trained: see [`Prepared::with_trained_scales`].
+    #[must_use]
+    pub fn trained_scales(self) -> Self {
+        Self { trained_scales: true, ..self }
+    }
+
+    /// The same with activations that are rounded to 8 bits: see [`Int8Inputs`].
+    #[must_use]
+    pub fn int8_activations(self, per: ScalePer) -> Self {
+        Self { activations: Some(per), ..self }
+    }
+
+    /// The format of the weights.
+    #[must_use]
+    pub fn format(&self) -> &AnyFormat {
+        &self.format
+    }
+
+    /// The value that is trained in place of `value`.
+    fn of(&self, value: &Value) -> Result<Value> {
+        let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
+        let mut prepared = Prepared::of(inner, &self.format)?;
+        if self.trained_scales {
+            prepared = prepared.with_trained_scales()?;
+        }
+        Ok(match self.activations {
+            Some(per) => Int8Inputs::new(prepared, per)?.into(),
+            None => prepared.into(),
+        })
+    }
+}
+
+impl<Q: Quantizer + 'static> From<Q> for Aware {
+    fn from(format: Q) -> Self {
+        Self::new(format)
+    }
+}
+
+impl<M: ModuleParameters> Model<M> {
+    /// Prepares the parameters that a pattern names for a format: each becomes a float master, quantized wherever it is used,
+    /// that training moves with straight-through gradients, and that [`convert`](Self::convert) stores in the format.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::module::Module;
+    /// use mlx_rs::optimizers::{Adam, Optimizer};
+    /// use mlx_rs::{nn, ops};
+    /// use tacit_arrays::format::Affine;
+    /// use tacit_nn::{Model, Trainable};
+    ///
+    /// let mut model = Model::new(nn::Linear::new(64, 8)?)?.prepare("weight", Affine { bits: 2, group: 64 })?;
+    /// let (x, mut optimizer) = (ops::ones::<f32>(&[2, 64])?, Adam::new(1e-2));
+    /// for _ in 0..3 {
+    ///     let (_loss, gradients) =
+    ///         model.value_and_grad(Trainable::default(), |m, x| m.forward(&x)?.square()?.mean(None))(x.clone())?;
+    ///     optimizer.update(&mut model, &gradients)?;
+    /// }
+    /// let trained = model.forward(&x)?;
+    /// model.convert()?;
+    /// assert_eq!(model.get("weight")?.to_string(), "Affine(f32[8,64])");
+    /// assert_eq!(model.forward(&x)?, trained);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// What has one axis stays as it is unless the pattern is its path; so does what the format cannot divide, and any implicit
+    /// array but codes and what was prepared before: see [`Prepared::of`]. [`report`](Self::report) tells of each.
+    ///
+    /// Scales that are trained are leaves of [`Only::Scales`](crate::Only::Scales), which is not among what is trained by default: a run trains
+    /// `Trainable::default().or(Trainable::Scales)`, and freezes them from some step on by leaving them out.
+    ///
+    /// # Errors
+    ///
+    /// As for [`prepare_by`](Self::prepare_by). The model is dropped then: use that where it is still needed.
+    pub fn prepare<P>(mut self, pattern: P, aware: impl Into<Aware>) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        let (pattern, aware) = (pattern.try_into().map_err(Into::into)?, aware.into());
+        aware.format.supported()?;
+        self.prepare_where(|path, aval| pattern.matches(path, aval).then(|| (aware.clone(), pattern.is_exact())))?;
+        Ok(self)
+    }
+
+    /// Prepares parameters for the formats that rules give them.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is prepared, a format has no scales that can be trained, or the policy forbids to build the master of a
+    /// quantized parameter. The model is then what it was.
+    pub fn prepare_by(&mut self, rules: &Rules) -> Result<&mut Self> {
+        self.prepare_where(|path, aval| {
+            let rule = rules.rule(path, aval)?;
+            Some((Aware::new(rules.format(path, aval)?.clone()), rule.pattern.is_exact()))
+        })?;
+        self.report.unused = rules.unused(self.avals().iter());
+        Ok(self)
+    }
+
+    /// Prepares what is chosen; the flag says that it is chosen by its path.
+    fn prepare_where(&mut self, choose: impl Fn(&str, &Aval) -> Option<(Aware, bool)>) -> Result<()> {
+        let (mut report, mut made) = (self.report.clone(), Parameters::new());
+        for (path, value) in self.values()? {
+            let aval = value.aval()?;
+            let Some((aware, exact)) = choose(&path, &aval) else { continue };
+            let before = value.nbytes();
+            let outcome = match left(&value, exact, &aware) {
+                Some(reason) => Outcome::left(reason),
+                None => {
+                    let prepared = aware.of(&value).map_err(|error| in_parameter(&path, &error))?;
+                    made.insert(path.clone(), prepared);
+                    Outcome::Prepared { format: aware.format.to_string() }
+                }
+            };
+            let after = made.get(&path).map_or(before, Value::nbytes);
+            report.rows.insert(path, Row { aval, before, after, outcome });
+        }
+        if made.is_empty() {
+            let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
+            return Err(Error::invalid("no parameter of the model is prepared", listed(paths.iter())));
+        }
+        self.put_all(made)?;
+        self.report = report;
+        Ok(())
+    }
+
+    /// Stores what was prepared in its format, and lets go of the masters: the model computes, bit for bit, what it computed
+    /// before.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is prepared, or a master has an element that is not finite. The model is then what it was.
+    pub fn convert(&mut self) -> Result<&mut Self> {
+        let (mut report, mut made) = (self.report.clone(), Parameters::new());
+        for (path, value) in self.values()? {
+            let mut of = None;
+            let stored = mapped(&value, &mut |prepared| {
+                of = Some(prepared.clone());
+                prepared.convert()
+            })?;
+            let (Some(stored), Some(of)) = (stored, of) else { continue };
+            let leaves = Held::new(&path, &stored)?.leaves;
+            transforms::eval(leaves.iter().map(|leaf| &leaf.array))
+                .map_err(|error| in_parameter(&path, &error.into()))?;
+            let (aval, before, after) = (value.aval()?, value.nbytes(), stored.nbytes());
+            let bits = 8.0 * after as f64 / aval.size().max(1) as f64;
+            let error = relative_error(of.master(), &of.convert()?)?;
+            let outcome = Outcome::Quantized { format: of.format().to_string(), bits, error };
+            report.rows.insert(path.clone(), Row { aval, before, after, outcome });
+            made.insert(path, stored);
+        }
+        if made.is_empty() {
+            return Err(nothing_prepared());
+        }
+        self.put_all(made)?;
+        self.report = report;
+        Ok(self)
+    }
+
+    /// Switches the quantization of what was prepared on or off, as a run does that starts in floats: paths and the state of
+    /// an optimizer stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is prepared.
+    pub fn switch_quantization(&mut self, on: bool) -> Result<&mut Self> {
+        let mut made = Parameters::new();
+        for (path, value) in self.values()? {
+            if let Some(switched) = mapped(&value, &mut |prepared| Ok(prepared.clone().switched(on).into()))? {
+                made.insert(path, switched);
+            }
+        }
+        if made.is_empty() {
+            return Err(nothing_prepared());
+        }
+        self.put_all(made)?;
+        Ok(self)
+    }
+
+    /// Folds a batch normalization into the layer before it: the layer then computes what both did in evaluation, and the
+    /// normalization nothing.
+    ///
+    /// `layer` and `norm` are the paths of the modules, such as `layers.0`; the layer's outputs are the first axis of its
+    /// weight, as those of a linear layer and of a convolution are, and `eps` is the normalization's own. With running mean `m`
+    /// and variance `v`, weight `g` and bias `b`, the layer's weight is multiplied by `g / sqrt(v + eps)`, and its bias `c`
+    /// becomes `(c - m) g / sqrt(v + eps) + b` (Jacob et al., 2018). Fold before the weight is prepared; while
+    /// training goes on, keep the normalization in evaluation mode, which is also how its statistics are frozen.
+    ///
+    /// # Errors
+    ///
+    /// One of the parameters is missing or is not dense, among them the layer's bias, or they do not go together. The model
+    /// is then what it was.
+    pub fn fold_batch_norm(&mut self, layer: &str, norm: &str, eps: f32) -> Result<&mut Self> {
+        let dense = |model: &Self, path: &str, name: &str| -> Result<(String, Array)> {
+            let path = format!("{path}.{name}");
+            match model.get(&path)? {
+                Value::Dense(array) => Ok((path, array)),
+                value @ Value::Implicit(_) => Err(Error::invalid(
+                    format!("the parameter {path} is {value}, into which nothing is folded"),
+                    "fold the normalization before the weight is quantized or prepared",
+                )),
+            }
+        };
+        let [weight, bias] = [dense(self, layer, "weight")?, dense(self, layer, "bias")?];
+        let [mean, variance] = [dense(self, norm, "running_mean")?, dense(self, norm, "running_var")?];
+        let [gain, shift] = [dense(self, norm, "weight")?, dense(self, norm, "bias")?];
+        let outputs = weight.1.shape().first().copied().unwrap_or(1);
+        for (path, array) in [&bias, &mean, &variance, &gain, &shift] {
+            if array.shape() != [outputs] {
+                return Err(Error::invalid(
+                    format!("the parameter {path} is {}, and {} has {outputs} outputs", Aval::from(array), weight.0),
+                    "name the normalization that follows the layer",
+                ));
+            }
+        }
+        let wide = |array: &Array| array.as_dtype(Dtype::Float32);
+        let factor = wide(&gain.1)?.divide(wide(&variance.1)?.add(Array::from_f32(eps))?.sqrt()?)?;
+        let mut column = vec![1; weight.1.ndim()];
+        column[0] = outputs;
+        let like = |array: Array, as_was: &Array| array.as_dtype(as_was.dtype());
+        let folded = like(wide(&weight.1)?.multiply(factor.reshape(&column)?)?, &weight.1)?;
+        let moved = wide(&bias.1)?.subtract(wide(&mean.1)?)?.multiply(&factor)?.add(wide(&shift.1)?)?;
+        // A normalization of mean 0 and of variance 1, once eps is added.
+        let one = ops::full::<f32>(&[outputs], Array::from_f32(1.0 - eps))?;
+        let made = [
+            (folded, weight),
+            (like(moved, &bias.1)?, bias),
+            (ops::zeros_like(&mean.1)?, mean),
+            (like(one, &variance.1)?, variance),
+            (ops::ones_like(&gain.1)?, gain),
+            (ops::zeros_like(&shift.1)?, shift),
+        ];
+        transforms::eval(made.iter().map(|(array, _)| array))?;
+        self.put_all(made.into_iter().map(|(array, (path, _))| (path, array.into())).collect())?;
+        Ok(self)
+    }
+}
+
+fn nothing_prepared() -> Error {
+    Error::invalid("no parameter of the model is prepared", "name some by `Model::prepare`")
+}
+
+/// Why a parameter is not prepared, if it is not.
+fn left(value: &Value, exact: bool, aware: &Aware) -> Option<String> {
+    let aval = value.aval().ok()?;
+    let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
+    let taken = inner.downcast::<Prepared>().is_some() || inner.family::<dyn Packed>().is_some();
+    let reason = match inner {
+        Value::Implicit(_) if !taken => "it is implicit already",
+        _ if !aval.dtype.is_float() => "it is not float",
+        _ if aval.shape.len() < 2 && !exact => "it has one axis",
+        Value::Implicit(_) => return None,
+        Value::Dense(array) => {
+            let refused = Prepared::new(array, &aware.format).err()?;
+            return Some(refused.to_string().lines().next().unwrap_or_default().to_owned());
+        }
+    };
+    Some(reason.to_owned())
+}
+
+/// The value with something else in place of each prepared weight in it, if there is one.
+fn mapped(value: &Value, f: &mut dyn FnMut(&Prepared) -> Result<Value>) -> Result<Option<Value>> {
+    if let Some(prepared) = value.downcast::<Prepared>() {
+        return f(prepared).map(Some);
+    }
+    let Value::Implicit(array) = value else { return Ok(None) };
+    let (mut children, mut changed) = (Vec::new(), false);
+    for (_, child) in array.children() {
+        let other = mapped(&child, f)?;
+        changed |= other.is_some();
+        children.push(other.unwrap_or(child));
+    }
+    if changed { Ok(Some(array.with_children(children)?.into())) } else { Ok(None) }
+}

@@ -1,0 +1,343 @@
+//! Trains a transformer on the characters of the book of Genesis: in float32, quantized after training, and
+//! quantization-aware, in 4 bits, 2 bits and ternary.
+//!
+//! The layers and the optimizer are mlx-rs's own and know nothing of quantization. Every pass on quantized weights runs under
+//! `Policy::Deny`, so that a dense weight anywhere would be an error. After training, what was prepared is converted, and what
+//! the converted model computes is the same to the bit.
+//!
+//!     cargo run --release --example qat_transformer
+//!     cargo run --release --example qat_transformer -- --quick
+
+use std::error::Error;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use mlx_rs::builder::Builder;
+use mlx_rs::error::Exception;
+use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
+use mlx_rs::macros::ModuleParameters;
+use mlx_rs::module::{Module, ModuleParameters};
+use mlx_rs::nn::{self, MultiHeadAttention};
+use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::{Array, ops, random, transforms};
+use plotters::prelude::*;
+use tacit::format::AnyFormat;
+use tacit::nn::{Aware, Model, Trainable};
+use tacit::prelude::*;
+
+type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
+
+const TEXT: &str = include_str!("data/genesis.txt");
+const CHART: &str = "target/qat_transformer.svg";
+/// The projections of attention, both layers of each MLP, and the head; embeddings and norms stay as they are.
+const QUANTIZED: &str = "{blocks.*,head}.weight";
+
+/// How large and how long.
+#[derive(Clone, Copy)]
+struct Size {
+    dims: i32,
+    blocks: usize,
+    heads: i32,
+    context: usize,
+    batch: usize,
+    /// Steps of plain training, and of the rest, which each method uses in its own way.
+    common: usize,
+    more: usize,
+    /// Windows of the held-out text that a loss is taken of.
+    held_out: usize,
+}
+
+const FULL: Size =
+    Size { dims: 128, blocks: 2, heads: 4, context: 64, batch: 16, common: 800, more: 400, held_out: 64 };
+const QUICK: Size = Size { dims: 64, blocks: 1, heads: 2, context: 32, batch: 8, common: 60, more: 40, held_out: 16 };
+
+/// The methods after float32: a name, a format, and whether the scales are trained, too.
+const METHODS: [(&str, &str, bool); 4] = [
+    ("4-bit", "affine:4:64", false),
+    ("2-bit", "affine:2:64", false),
+    ("2-bit, scales", "affine:2:64", true),
+    ("ternary", "ternary:64", false),
+];
+
+#[derive(Clone, Debug, ModuleParameters)]
+struct Block {
+    #[param]
+    attention_norm: nn::RmsNorm,
+    #[param]
+    attention: MultiHeadAttention,
+    #[param]
+    mlp_norm: nn::RmsNorm,
+    #[param]
+    up: nn::Linear,
+    #[param]
+    down: nn::Linear,
+}
+
+impl Block {
+    fn new(size: Size) -> Result<Self, Exception> {
+        Ok(Self {
+            attention_norm: nn::RmsNorm::new(size.dims)?,
+            attention: MultiHeadAttention::new(size.dims, size.heads)?,
+            mlp_norm: nn::RmsNorm::new(size.dims)?,
+            up: nn::Linear::new(size.dims, 4 * size.dims)?,
+            down: nn::Linear::new(4 * size.dims, size.dims)?,
+        })
+    }
+
+    fn forward(&mut self, x: &Array, mask: &Array) -> Result<Array, Exception> {
+        let normed = self.attention_norm.forward(x)?;
+        let x = x.add(self.attention.forward((&normed, &normed, &normed, mask))?)?;
+        let hidden = nn::gelu(self.up.forward(&self.mlp_norm.forward(&x)?)?)?;
+        x.add(self.down.forward(&hidden)?)
+    }
+}
+
+#[derive(Clone, Debug, ModuleParameters)]
+struct Transformer {
+    #[param]
+    tokens: nn::Embedding,
+    #[param]
+    places: nn::Embedding,
+    #[param]
+    blocks: Vec<Block>,
+    #[param]
+    norm: nn::RmsNorm,
+    #[param]
+    head: nn::Linear,
+}
+
+impl Transformer {
+    fn new(size: Size, characters: usize) -> Result<Self, Exception> {
+        Ok(Self {
+            tokens: nn::Embedding::new(characters as i32, size.dims)?,
+            places: nn::Embedding::new(size.context as i32, size.dims)?,
+            blocks: (0..size.blocks).map(|_| Block::new(size)).collect::<Result<_, _>>()?,
+            norm: nn::RmsNorm::new(size.dims)?,
+            head: nn::Linear::new(size.dims, characters as i32)?,
+        })
+    }
+}
+
+/// The characters `[batch, places]` to the logits of each one that follows.
+impl Module<&Array> for Transformer {
+    type Output = Array;
+    type Error = Exception;
+
+    fn forward(&mut self, characters: &Array) -> Result<Array, Exception> {
+        let places = ops::arange::<_, u32>(0, characters.dim(1), 1)?;
+        let mask = MultiHeadAttention::create_additive_causal_mask::<f32>(characters.dim(1))?;
+        let mut x = self.tokens.forward(characters)?.add(self.places.forward(&places)?)?;
+        for block in &mut self.blocks {
+            x = block.forward(&x, &mask)?;
+        }
+        self.head.forward(&self.norm.forward(&x)?)
+    }
+
+    fn training_mode(&mut self, _: bool) {}
+}
+
+/// The text as the numbers of its characters, cut into what is trained on and what is held out.
+struct Corpus {
+    characters: usize,
+    train: Vec<u32>,
+    held_out: Vec<u32>,
+}
+
+impl Corpus {
+    fn new() -> Self {
+        let mut characters: Vec<u8> = TEXT.bytes().collect();
+        characters.sort_unstable();
+        characters.dedup();
+        let number = |byte: u8| characters.iter().position(|&known| known == byte).unwrap_or_default() as u32;
+        let mut train: Vec<u32> = TEXT.bytes().map(number).collect();
+        let held_out = train.split_off(train.len() / 10 * 9);
+        Self { characters: characters.len(), train, held_out }
+    }
+}
+
+/// Windows of a text that begin at these places, and the characters that follow each of theirs.
+fn windows(text: &[u32], starts: impl Iterator<Item = usize>, context: usize) -> (Array, Array) {
+    let starts: Vec<usize> = starts.collect();
+    let cut = |by: usize| -> Array {
+        let cut: Vec<u32> = starts.iter().flat_map(|&start| &text[start + by..start + by + context]).copied().collect();
+        Array::from_slice(&cut, &[starts.len() as i32, context as i32])
+    };
+    (cut(0), cut(1))
+}
+
+struct Trainer<'a> {
+    corpus: &'a Corpus,
+    size: Size,
+    bar: &'a ProgressBar,
+    cross_entropy: CrossEntropy<'static>,
+}
+
+impl Trainer<'_> {
+    /// Bits for each character.
+    fn loss(&self, logits: &Array, next: &Array) -> Result<Array, Exception> {
+        let logits = logits.reshape(&[-1, logits.dim(-1)])?;
+        let nats = self.cross_entropy.apply(logits, next.reshape(&[-1])?)?;
+        nats.divide(Array::from_f32(std::f32::consts::LN_2))
+    }
+
+    /// Trains for some steps, `from` being the first one's number, which decides its batch; the loss of each.
+    fn train(&self, model: &mut Model<Transformer>, from: usize, steps: usize) -> Outcome<Vec<f32>> {
+        let Size { context, batch, .. } = self.size;
+        let mut optimizer = Adam::new(1e-3);
+        let mut losses = Vec::with_capacity(steps);
+        for step in from..from + steps {
+            let key = random::key(step as u64)?;
+            let last = (self.corpus.train.len() - context - 1) as i32;
+            let starts = random::randint::<_, i32>(0, last, &[batch as i32], Some(&key))?;
+            let starts = starts.as_slice::<i32>().iter().map(|&start| start as usize);
+            let batch = windows(&self.corpus.train, starts, context);
+            // Scales are leaves only where they are trained.
+            let trained = Trainable::default().or(Trainable::Scales);
+            let (loss, gradients) = model
+                .value_and_grad(trained, |model, (x, y): (Array, Array)| self.loss(&model.forward(&x)?, &y))(
+                batch
+            )?;
+            optimizer.update(&mut *model, &gradients)?;
+            transforms::eval(model.parameters().flatten().into_values().chain([&loss]))?;
+            losses.push(loss.try_item_exact::<f32>()?);
+            self.bar.inc(1);
+        }
+        Ok(losses)
+    }
+
+    /// The loss on the held-out text.
+    fn evaluate(&self, model: &mut Model<Transformer>) -> Outcome<f32> {
+        let Size { context, held_out, .. } = self.size;
+        let apart = (self.corpus.held_out.len() - context - 1) / held_out;
+        let (x, y) = windows(&self.corpus.held_out, (0..held_out).map(|window| window * apart), context);
+        Ok(self.loss(&model.forward(&x)?, &y)?.try_item_exact::<f32>()?)
+    }
+}
+
+/// The bytes of the weights that a format may hold.
+fn bytes(model: &Model<Transformer>) -> Outcome<usize> {
+    let pattern: tacit::nn::Pattern = QUANTIZED.parse()?;
+    let mut bytes = 0;
+    for (path, value) in model.values()? {
+        let aval = value.aval()?;
+        if aval.shape.len() > 1 && pattern.matches(&path, &aval) {
+            bytes += value.nbytes();
+        }
+    }
+    Ok(bytes)
+}
+
+/// One row of the table.
+struct Row {
+    name: String,
+    bits: f32,
+    bytes: usize,
+    materialized: u64,
+    /// The loss of each step.
+    curve: Vec<f32>,
+}
+
+fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
+    let Size { common, more, .. } = trainer.size;
+    let mut rows = Vec::new();
+    trainer.bar.set_message("float32");
+    random::seed(0)?;
+    let mut model = Model::new(Transformer::new(trainer.size, trainer.corpus.characters)?)?;
+    let first = trainer.train(&mut model, 0, common)?;
+    let halfway = model.clone();
+    let curve = [first.clone(), trainer.train(&mut model, common, more)?].concat();
+    let bits = trainer.evaluate(&mut model)?;
+    rows.push(Row { name: "float32".to_owned(), bits, bytes: bytes(&model)?, materialized: 0, curve });
+    for (name, text, trained_scales) in METHODS {
+        let format: AnyFormat = text.parse()?;
+        if !trained_scales {
+            let mut quantized = model.clone().prepare(QUANTIZED, Aware::new(&format))?;
+            quantized.convert()?;
+            let (bits, counters) = Counters::of(|| trainer.evaluate(&mut quantized));
+            let (name, materialized) = (format!("{name}, post-training"), counters.materialized_bytes);
+            rows.push(Row { name, bits: bits?, bytes: bytes(&quantized)?, materialized, curve: Vec::new() });
+        }
+
+        trainer.bar.set_message(format!("{name}, aware"));
+        let aware = Aware::new(format);
+        let aware = if trained_scales { aware.trained_scales() } else { aware };
+        let mut prepared = halfway.clone().prepare(QUANTIZED, aware)?;
+        let (result, mut counters) = Counters::of(|| -> Outcome<_> {
+            let curve = [first.clone(), trainer.train(&mut prepared, common, more)?].concat();
+            Ok((curve, trainer.evaluate(&mut prepared)?))
+        });
+        let (curve, before) = result?;
+        prepared.convert()?;
+        let (bits, after) = Counters::of(|| trainer.evaluate(&mut prepared));
+        let bits = bits?;
+        if bits.to_bits() != before.to_bits() {
+            return Err(format!("{name} has {before} bits prepared and {bits} converted").into());
+        }
+        counters.materialized_bytes += after.materialized_bytes;
+        let materialized = counters.materialized_bytes;
+        rows.push(Row { name: format!("{name}, aware"), bits, bytes: bytes(&prepared)?, materialized, curve });
+    }
+    Ok(rows)
+}
+
+fn main() -> Outcome<()> {
+    let start = Instant::now();
+    let size = if std::env::args().any(|arg| arg == "--quick") { QUICK } else { FULL };
+    let corpus = Corpus::new();
+    let bar = ProgressBar::new((size.common + size.more * (1 + METHODS.len())) as u64);
+    bar.set_style(ProgressStyle::with_template("{msg:24} [{bar:40}] {pos}/{len} steps {elapsed}")?);
+    let cross_entropy = CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?;
+    let trainer = Trainer { corpus: &corpus, size, bar: &bar, cross_entropy };
+    let rows = {
+        let _deny = Policy::Deny.scope();
+        run(&trainer)?
+    };
+    bar.finish_and_clear();
+    print_table(&rows, size);
+    draw(&rows, size)?;
+    println!("\nloss curves: {CHART}; {:.0} s in all", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn print_table(rows: &[Row], size: Size) {
+    let Size { dims, blocks, common, more, .. } = size;
+    println!("Genesis, {} characters; {blocks} blocks of {dims} dimensions, {common} + {more} steps\n", TEXT.len());
+    println!("{:<24} {:>15} {:>13} {:>19}", "", "bits/character", "weight bytes", "materialized bytes");
+    for Row { name, bits, bytes, materialized, .. } in rows {
+        println!("{name:<24} {bits:>15.3} {bytes:>13} {materialized:>19}");
+    }
+}
+
+/// Draws the loss by step, as means of a few steps.
+fn draw(rows: &[Row], size: Size) -> Outcome<()> {
+    const MEAN: usize = 10;
+    let means = |row: &Row| -> Vec<(usize, f32)> {
+        let means = row.curve.chunks(MEAN).enumerate();
+        means.map(|(at, losses)| (at * MEAN, losses.iter().sum::<f32>() / losses.len() as f32)).collect()
+    };
+    let curves: Vec<&Row> = rows.iter().filter(|row| !row.curve.is_empty()).collect();
+    let all = || curves.iter().flat_map(|row| means(row)).map(|(_, loss)| loss);
+    let (lowest, highest) = (all().fold(f32::MAX, f32::min), all().fold(0.0, f32::max));
+    std::fs::create_dir_all("target")?;
+    let root = SVGBackend::new(CHART, (800, 480)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(48)
+        .caption(
+            format!("from step {} on each in its format; the optimizer starts anew", size.common),
+            ("sans-serif", 14),
+        )
+        .build_cartesian_2d(0..size.common + size.more, lowest * 0.95..highest)?;
+    chart.configure_mesh().x_desc("step").y_desc("training loss, bits/character").draw()?;
+    for (row, color) in curves.iter().zip([BLACK, BLUE, RED, MAGENTA, GREEN]) {
+        chart
+            .draw_series(LineSeries::new(means(row), color))?
+            .label(row.name.as_str())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
+    }
+    chart.configure_series_labels().border_style(BLACK).background_style(WHITE).draw()?;
+    root.present()?;
+    Ok(())
+}
