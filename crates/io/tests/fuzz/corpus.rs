@@ -31,21 +31,13 @@ impl Sample {
         let named = |path: &Path| path.file_name().expect("has a name").to_string_lossy().into_owned();
         let read = |path: &Path| (named(path), fs::read(path).expect("reads"));
         if path.is_dir() {
-            // Goldens keep what is expected of them beside them.
-            let wanted = |path: &Path| path.is_file() && !named(path).starts_with("expected");
             let entries = fs::read_dir(path).expect("reads").map(|entry| entry.expect("reads").path());
             return Self {
                 opened: String::new(),
-                files: entries.filter(|path| wanted(path)).map(|path| read(&path)).collect(),
+                files: entries.filter(|path| path.is_file()).map(|path| read(&path)).collect(),
             };
         }
         Self { opened: named(path), files: [read(path)].into() }
-    }
-
-    /// Files that other libraries wrote, of `tests/golden`.
-    pub(crate) fn golden<const N: usize>(names: [impl AsRef<Path>; N]) -> Vec<Self> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-        names.map(|name| Self::of(&folder.join(name.as_ref()))).into()
     }
 }
 
