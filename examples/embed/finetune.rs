@@ -5,9 +5,8 @@ use std::time::Instant;
 use mlx_rs::error::Exception;
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::optimizers::{Adam, Optimizer};
-use mlx_rs::{Array, ops, random, transforms};
-use tacit::arrays::Lora;
-use tacit::nn::{Model, Trainable};
+use mlx_rs::{Array, ops, transforms};
+use tacit::nn::LoraConfig;
 use tacit::prelude::*;
 
 use crate::bert::{Batch, Bert};
@@ -15,7 +14,7 @@ use crate::pairs::{Example, HELD_OUT, TRAINING};
 use crate::text::{Text, progress};
 use crate::{LINEAR, Outcome};
 
-const RANK: i32 = 8;
+const RANK: usize = 8;
 const ALPHA: f32 = 16.0;
 const LEARNING_RATE: f32 = 3e-4;
 const STEPS: usize = 12;
@@ -34,14 +33,8 @@ struct Score {
 
 /// Puts a low-rank term beside every linear weight, trains the terms alone, and prints what that gave.
 pub(crate) fn finetune(model: &mut Model<Bert>, text: &Text) -> Outcome<()> {
-    random::seed(0)?;
     let base = model.nbytes();
-    model.replace(LINEAR, |_, w| {
-        let &[outputs, inputs] = w.aval()?.shape.as_slice() else { return Ok(None) };
-        let bound = (inputs as f32).sqrt().recip();
-        let a = random::uniform::<_, f32>(-bound, bound, &[RANK, inputs], None)?;
-        Ok(Some(Lora::new(w, a, ops::zeros::<f32>(&[outputs, RANK])?, ALPHA)?.into()))
-    })?;
+    model.adapt(&[(LINEAR.parse()?, LoraConfig { rank: RANK, alpha: ALPHA, ..LoraConfig::default() })])?;
     let factors = (model.nbytes() - base) / size_of::<f32>();
     let training = batches(text, &TRAINING.examples())?;
     let held_out = batches(text, &HELD_OUT.examples())?;

@@ -22,7 +22,8 @@ use clap::Parser;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, memory};
 use tacit::format;
-use tacit::nn::{Missing, Model, Rules};
+use tacit::io::Tensors;
+use tacit::nn::Missing;
 use tacit::prelude::*;
 
 use bert::{Bert, Config};
@@ -71,10 +72,13 @@ fn encoder(folder: &Path, weights: &str) -> Outcome<Model<Bert>> {
     let text = fs::read(&file).map_err(|error| named(&file, &error))?;
     let config: Config = serde_json::from_slice(&text).map_err(|error| named(&file, &error))?;
     let mut model = Model::new(Bert::new(&config)?)?;
+    let stored = Tensors::open(folder)?;
+    let given = |path: String| {
+        let array = stored.get(&bert::checkpoint_name(&path))?;
+        Ok((path, array.into()))
+    };
     // What else is stored, such as a pooler, is left.
-    let mut stored = Array::load_safetensors(folder.join("model.safetensors"))?;
-    let mut own = |path: String| Some((path.clone(), stored.remove(&bert::checkpoint_name(&path))?.into()));
-    model.assign(model.avals().into_keys().filter_map(&mut own).collect(), Missing::Refuse)?;
+    model.assign(model.avals().into_keys().map(given).collect::<Result<_>>()?, Missing::Refuse)?;
     if let Some(rules) = rules(weights)? {
         model.apply(&rules)?;
     }
@@ -101,7 +105,7 @@ struct Row {
     /// Those of its parameters.
     bytes: usize,
     seconds: f64,
-    /// The most bytes that MLX held at a time while the sentences were embedded.
+    /// Those and the most that were there beside them at a time.
     peak: usize,
     materialized: u64,
 }
@@ -114,15 +118,16 @@ fn embed(name: &str, folder: &Path, text: &Text, sentences: &[Tokens], options: 
     if let Some(first) = sentences.first() {
         run(&text.batch(&[first])?)?.eval()?;
     }
-    memory::clear_cache()?;
     memory::reset_peak_memory()?;
+    let held = memory::active_memory()?;
     let start = Instant::now();
     let (embeddings, counters) = Counters::of(|| text.embedded(sentences, options.batch, &bar, run));
     let (embeddings, seconds) = (embeddings?, start.elapsed().as_secs_f64());
     bar.finish_and_clear();
-    let (peak, materialized) = (memory::peak_memory()?, counters.materialized_bytes);
-    let name = name.rsplit('/').next().unwrap_or(name).to_owned();
-    Ok(Row { name, embeddings, bytes: model.nbytes(), seconds, peak, materialized })
+    let (name, bytes) = (name.rsplit('/').next().unwrap_or(name).to_owned(), model.nbytes());
+    // Parameters that lie in the file are not memory of MLX's.
+    let peak = bytes + memory::peak_memory()?.saturating_sub(held);
+    Ok(Row { name, embeddings, bytes, seconds, peak, materialized: counters.materialized_bytes })
 }
 
 /// The mean and the least cosine between rows of `a` and `b`, whose rows have length 1.
@@ -183,8 +188,7 @@ fn run(options: &Options) -> Outcome<()> {
 
     let float = embed("f32", &folder, &text, &sentences, options)?;
     if let Some(file) = &options.reference {
-        let stored = Array::load_safetensors(file)?;
-        let expected = stored.get("embeddings").ok_or("the reference has no `embeddings`")?;
+        let expected = Tensors::open(file)?.get("embeddings")?;
         let largest: f32 = float.embeddings.subtract(expected)?.abs()?.max(None)?.try_item_exact()?;
         println!("float32 differs from the reference by at most {largest:.1e}");
     }

@@ -69,6 +69,12 @@ impl Dynamic8Array {
         Ok(array)
     }
 
+    /// The value of each code, ascending, in units of its block's scale.
+    #[must_use]
+    pub fn map() -> &'static [f32; 256] {
+        tacit_kernels::dynamic8::map()
+    }
+
     /// Elements in a block.
     #[must_use]
     pub fn block_size(&self) -> usize {

@@ -58,6 +58,13 @@ impl Pending {
     }
 }
 
+/// Puts a file with this content in its place.
+pub(crate) fn replace(place: &Path, content: &[u8]) -> Result<()> {
+    let mut file = Pending::create(place)?;
+    file.write_all(content).map_err(Error::file("write", place))?;
+    file.commit()
+}
+
 impl Write for Pending {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)

@@ -143,7 +143,9 @@ impl<'de> Visitor<'de> for Raw<'_> {
         while let Some(name) = map.next_key::<String>()? {
             *self.at = Some(name.clone());
             let first = if name == METADATA {
-                metadata.replace(map.next_value::<Unique<String>>()?.0).is_none()
+                // MLX writes a `null` where it has none.
+                let said = map.next_value::<Option<Unique<String>>>()?;
+                metadata.replace(said.map(|said| said.0).unwrap_or_default()).is_none()
             } else {
                 tensors.insert(name, map.next_value()?).is_none()
             };

@@ -195,12 +195,9 @@ fn header<'t>(
     let mut start = 0;
     for (name, aval) in tensors {
         let end = start + aval.nbytes();
-        let (dtype, shape) = (stored_dtype(aval.dtype), &aval.shape);
-        entries.push(format!(
-            "{}:{}",
-            json!(name),
-            json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] })
-        ));
+        let (name, dtype, shape) = (json!(name), stored_dtype(aval.dtype), json!(aval.shape));
+        // The fields in the order of the reference implementation, whose files are so the same bytes.
+        entries.push(format!(r#"{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#));
         start = end;
     }
     let mut text = format!("{{{}}}", entries.join(","));

@@ -35,3 +35,4 @@ mod trees_functions;
 mod trees_messages;
 mod trees_opening;
 mod types;
+mod used_as;

@@ -1,7 +1,17 @@
 //! Checkpoints: what is read, what is refused, what is written.
 
+mod adapters;
+mod bitsandbytes;
 mod checkpoints;
+mod foreign;
+mod gguf;
+mod gguf_malformed;
+mod conversion;
+mod foreign_damage;
+mod golden;
+mod hugging_face;
 mod malformed;
+mod mlx_lm;
 mod models;
 mod scratch;
 mod tensors;

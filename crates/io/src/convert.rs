@@ -1,0 +1,192 @@
+//! Converts parameters from one format to another, and tells what that costs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nf4, PackedArray, Parts};
+use tacit_arrays::{Dynamic8Array, Packed, Quantizer};
+use tacit_core::{ImplicitArray, Result, Value};
+use tacit_nn::{Parameters, Rules};
+
+use crate::floats::floats;
+
+/// What became of each parameter: see [`convert`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ConversionReport {
+    /// The parameters that a rule names, in order.
+    pub converted: Vec<Converted>,
+}
+
+/// What became of one parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Converted {
+    /// Its path.
+    pub path: String,
+    /// What it was, `Nf4(f32[8,64])`.
+    pub from: String,
+    /// What it is.
+    pub to: String,
+    /// Whether its codes are the very ones that it had.
+    pub kept: bool,
+    /// What was lost: the difference of the two over what it was, in the Frobenius norm.
+    pub error: f32,
+    /// The bytes that it had.
+    pub nbytes_before: usize,
+    /// The bytes that it has.
+    pub nbytes: usize,
+}
+
+/// Gives each parameter the format that the rules have for it, and tells the error that this adds.
+///
+/// A parameter that has the format already is kept as it is. One of another format with the same codes keeps those: scales
+/// that were quantized become floats, and lose nothing, or the other way round. Any other is made dense and quantized.
+/// Whatever is made dense, the [policy](tacit_core::Policy) is asked for. Parameters that no rule names stay as they are.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::random;
+/// use tacit_arrays::format::{Affine, Nf4};
+/// use tacit_arrays::Nf4Array;
+/// use tacit_io::convert;
+/// use tacit_nn::{Parameters, Rules};
+///
+/// let x = random::normal::<f32>(&[8, 64], None, None, None)?;
+/// let weight = Nf4Array::quantize(&x, 64)?;
+/// let parameters = Parameters::from([("a.weight".to_owned(), weight.clone().into()), ("b.weight".to_owned(), weight.into())]);
+///
+/// let rules = Rules::new().quantize("a.*", Nf4 { block: 64, double: false })?.quantize("b.*", Affine { bits: 8, group: 64 })?;
+/// let (converted, report) = convert(&parameters, &rules)?;
+/// assert!(report.converted[0].kept);
+/// assert_eq!(converted["b.weight"].to_string(), "Affine(f32[8,64])");
+/// assert!(report.converted[1].error < 0.01);
+/// println!("{report}");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// A parameter does not fit its format (its last axis is no whole number of groups, it is no float), it refuses to be made
+/// dense, or the policy forbids it. The message names the parameter.
+pub fn convert(parameters: &Parameters, rules: &Rules) -> Result<(Parameters, ConversionReport)> {
+    let (mut made, mut report) = (Parameters::new(), ConversionReport::default());
+    for (path, value) in parameters {
+        let Some(format) = rules.format(path, &value.aval()?) else {
+            made.insert(path.clone(), value.clone());
+            continue;
+        };
+        let (value, row) = converted(path, value, &**format).map_err(|error| named(path, error))?;
+        made.insert(path.clone(), value);
+        report.converted.push(row);
+    }
+    Ok((made, report))
+}
+
+/// Makes every parameter dense, for a file of floats. What is dense already stays the same array.
+///
+/// Nothing is lost: a dense array has the values that its parameter stands for.
+///
+/// # Errors
+///
+/// A parameter refuses to be made dense, or the [policy](tacit_core::Policy) forbids it.
+pub fn dense(parameters: &Parameters) -> Result<Parameters> {
+    let dense = |(path, value): (&String, &Value)| {
+        Ok((path.clone(), value.dense().map_err(|error| named(path, error))?.into()))
+    };
+    parameters.iter().map(dense).collect()
+}
+
+fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value, Converted)> {
+    let row = |made: &Value, kept: bool, error: f32| Converted {
+        path: path.to_owned(),
+        from: value.to_string(),
+        to: format!("{made} {format}"),
+        kept,
+        error,
+        nbytes_before: value.nbytes(),
+        nbytes: made.nbytes(),
+    };
+    if has_format(value, format)? {
+        return Ok((value.clone(), row(value, true, 0.0)));
+    }
+    let text = format.to_string();
+    let kept = [recoded::<Nf4>, recoded::<Fp4>, recoded::<Mxfp4>, recoded::<Mxfp8>];
+    let kept = kept.iter().find_map(|recoded| recoded(value, &text)).transpose()?;
+    let dense = value.dense()?;
+    let made = kept.clone().map_or_else(|| format.quantize(&dense), Ok)?;
+    let error = relative_error(&dense, &made.dense()?)?;
+    let row = row(&made, kept.is_some(), error);
+    Ok((made, row))
+}
+
+/// A value with its own codes in another of the formats `F`, the one that `text` is, if both have the same blocks.
+fn recoded<F: Format + FromStr>(value: &Value, text: &str) -> Option<Result<Value>> {
+    let (array, format) = (value.downcast::<PackedArray<F>>()?, text.parse::<F>().ok()?);
+    if array.format().block() != format.block() || array.stored().transposed {
+        return None;
+    }
+    let scales = || -> Result<Value> {
+        Ok(match (array.scales().downcast::<Dynamic8Array>(), format.scheme().nested) {
+            (Some(nested), None) => Value::from(nested.clone()).dense()?.into(),
+            (None, Some(block)) => Dynamic8Array::quantize(&array.scales().dense()?, block)?.into(),
+            _ => array.scales().clone(),
+        })
+    };
+    let made = || -> Result<Value> {
+        let parts = Parts::new(array.codes().clone(), scales()?);
+        Ok(PackedArray::<F>::from_parts(parts, format.clone(), value.aval()?)?.into())
+    };
+    Some(made())
+}
+
+/// Whether a value is what this format would make of any array of its aval: the same type, fields and children, but for what
+/// the children hold. The array that this is asked with is never evaluated.
+fn has_format(value: &Value, format: &dyn Quantizer) -> Result<bool> {
+    let Value::Implicit(array) = value else { return Ok(false) };
+    let aval = array.aval()?;
+    let Ok(Value::Implicit(made)) = format.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?) else {
+        return Ok(false);
+    };
+    let children = |array: &dyn ImplicitArray| -> Result<Vec<_>> {
+        array.children().into_iter().map(|(name, child)| Ok((name, child.aval()?, child.to_string()))).collect()
+    };
+    Ok(array.aux_eq(&*made) && children(&**array)? == children(&*made)?)
+}
+
+/// `|made - dense| / |dense|` in the Frobenius norm, computed in `f32`; zero where both are zero.
+fn relative_error(dense: &Array, made: &Array) -> Result<f32> {
+    let [dense, made] = [dense.as_dtype(Dtype::Float32)?, made.as_dtype(Dtype::Float32)?];
+    let norm = |array: &Array| -> Result<f32> { Ok(floats(&array.square()?.sum(None)?)?[0].sqrt()) };
+    let (lost, whole) = (norm(&made.subtract(&dense)?)?, norm(&dense)?);
+    Ok(if lost == 0.0 { 0.0 } else { lost / whole })
+}
+
+/// An error with the parameter that it is about.
+fn named(path: &str, error: tacit_core::Error) -> tacit_core::Error {
+    match error {
+        tacit_core::Error::Invalid { message, help } => {
+            tacit_core::Error::Invalid { message: format!("{path}: {message}"), help }
+        }
+        other => other,
+    }
+}
+
+impl fmt::Display for ConversionReport {
+    /// A line a parameter, and the sum.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = |of: fn(&Converted) -> &str| self.converted.iter().map(|row| of(row).len()).max().unwrap_or(0);
+        let (paths, froms, tos) = (longest(|row| &row.path), longest(|row| &row.from), longest(|row| &row.to));
+        for Converted { path, from, to, kept, error, .. } in &self.converted {
+            let lost = match (kept, *error > 0.0) {
+                (true, false) => "kept".to_owned(),
+                (true, true) => format!("codes kept, error {error:.2e}"),
+                (false, _) => format!("error {error:.2e}"),
+            };
+            writeln!(f, "{path:paths$}  {from:froms$} -> {to:tos$}  {lost}")?;
+        }
+        let sum = |of: fn(&Converted) -> usize| self.converted.iter().map(of).sum::<usize>();
+        let (kept, all) = (self.converted.iter().filter(|row| row.kept).count(), self.converted.len());
+        write!(f, "{all} converted, {kept} kept, {} B -> {} B", sum(|row| row.nbytes_before), sum(|row| row.nbytes))
+    }
+}

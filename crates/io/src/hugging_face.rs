@@ -1,0 +1,111 @@
+//! Reads and writes float checkpoints as the libraries of Hugging Face do.
+
+use std::path::Path;
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Error, Result, Value};
+use tacit_nn::Parameters;
+
+use crate::{Metadata, Tensors, write_sharded};
+
+/// Reads the tensors of a file, an index or a folder as dense parameters, each a part of its file.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("tacit-float-{}.safetensors", std::process::id()));
+/// use mlx_rs::ops;
+/// use tacit_io::hugging_face;
+/// use tacit_nn::Parameters;
+///
+/// let parameters = Parameters::from([("norm.weight".to_owned(), ops::ones::<f32>(&[8])?.into())]);
+/// hugging_face::write(&path, &parameters)?;
+/// assert_eq!(hugging_face::read(&path)?["norm.weight"].to_string(), "f32[8]");
+/// # std::fs::remove_file(path).ok();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The checkpoint cannot be opened (see [`Tensors::open`]), or it is a quantized one, whose codes are no parameters.
+pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
+    let tensors = Tensors::open(path)?;
+    for name in tensors.names() {
+        if let Some(reader) = reader_of(&tensors, name) {
+            let reason = "the checkpoint is quantized, and this is a part of its format";
+            return Err(tensors.wrong(Some(name), reason, format!("read it by {reader}")));
+        }
+    }
+    tensors.names().map(|name| Ok((name.to_owned(), tensors.get(name)?.into()))).collect()
+}
+
+/// Writes dense parameters, in files of at most 5 GB; `path` is the place of a single one, such as `model.safetensors`.
+///
+/// What [`read`] took from a file that the library safetensors wrote is the same bytes again.
+///
+/// # Errors
+///
+/// A parameter is not dense, or the files cannot be written: see [`write_sharded`].
+pub fn write(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
+    let path = path.as_ref();
+    let dense = |(name, value): (&String, &Value)| match value {
+        Value::Dense(array) => Ok((name.clone(), array.clone())),
+        Value::Implicit(_) => {
+            let help = "make it dense by `convert`, or write it in a format that has it";
+            Err(cannot_hold(path, name, value, "a float checkpoint", help))
+        }
+    };
+    write_tensors(path, parameters.iter().map(dense).collect::<Result<_>>()?)
+}
+
+/// Parts of names that only quantized checkpoints have, and what reads those.
+const QUANTIZED: [(&str, &str); 4] = [
+    (".quant_state.bitsandbytes__", "`bitsandbytes::read`"),
+    (".SCB", "`bitsandbytes::read`"),
+    (".qweight", "the reader of GPTQ or AWQ"),
+    ("_weight_qdata", "the reader of torchao"),
+];
+
+/// What reads a tensor that is a part of a quantized parameter.
+fn reader_of(tensors: &Tensors, name: &str) -> Option<&'static str> {
+    let mlx = || {
+        let weight = format!("{}.weight", name.strip_suffix(".scales")?);
+        let codes = tensors.contains(&weight) && tensors.aval(&weight).is_ok_and(|aval| aval.dtype == Dtype::Uint32);
+        codes.then_some("`mlx_lm::read`")
+    };
+    QUANTIZED.iter().find(|(part, _)| name.contains(part)).map(|(_, reader)| *reader).or_else(mlx)
+}
+
+/// The largest file that Hugging Face's libraries write by themselves.
+const SHARD: usize = 5_000_000_000;
+
+/// The order of dtypes in a file: that of `Dtype` in the library safetensors, turned round.
+const ORDER: [Dtype; 14] = [
+    Dtype::Uint64,
+    Dtype::Int64,
+    Dtype::Float64,
+    Dtype::Complex64,
+    Dtype::Float32,
+    Dtype::Uint32,
+    Dtype::Int32,
+    Dtype::Bfloat16,
+    Dtype::Float16,
+    Dtype::Uint16,
+    Dtype::Int16,
+    Dtype::Int8,
+    Dtype::Uint8,
+    Dtype::Bool,
+];
+
+/// Writes tensors in the order of the library safetensors: by dtype, the widest first, and then by name.
+pub(crate) fn write_tensors(path: &Path, mut tensors: Vec<(String, Array)>) -> Result<()> {
+    let rank = |array: &Array| ORDER.iter().position(|&dtype| dtype == array.dtype());
+    tensors.sort_by(|(a, left), (b, right)| (rank(left), a).cmp(&(rank(right), b)));
+    let metadata = Metadata::from([("format".to_owned(), "pt".to_owned())]);
+    write_sharded(path, tensors, &metadata, SHARD)
+}
+
+/// The error that a format has no place for a value.
+pub(crate) fn cannot_hold(path: &Path, name: &str, value: &Value, format: &str, help: &str) -> Error {
+    Error::checkpoint(path, Some(name), format!("{format} cannot hold {value}"), help)
+}

@@ -1,0 +1,345 @@
+//! JSON whose objects keep their order, written as Python's `json` writes it.
+//!
+//! Other libraries' configurations are text that Python wrote. Read and written again they are the same bytes.
+
+use std::path::Path;
+use std::{fmt, fs};
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use tacit_core::Error;
+
+/// A JSON value.
+///
+/// ```
+/// use tacit_io::json::Json;
+///
+/// let text = r#"{"shape": [4, 8], "eps": 1e-06, "name": "\u00e9"}"#;
+/// let json = Json::parse(text).unwrap();
+/// assert_eq!(json.get("shape"), Some(&Json::List(vec![Json::Integer(4), Json::Integer(8)])));
+/// assert_eq!(json.line(), text);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub enum Json {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number without a point or an exponent, of 64 bits.
+    Integer(i128),
+    /// Any other number.
+    Float(f64),
+    /// A string.
+    Text(String),
+    /// An array.
+    List(Vec<Json>),
+    /// An object, in the order of the text; no key is there twice.
+    Object(Vec<(String, Json)>),
+}
+
+impl Json {
+    /// Reads a text. An object that has a key twice is refused: readers differ in which of the two they take.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the text, and where.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// Reads a file that has one object.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or it is no JSON object.
+    pub fn open(file: impl AsRef<Path>) -> tacit_core::Result<Self> {
+        let file = file.as_ref();
+        let text = fs::read(file).map_err(Error::file("read", file))?;
+        let json = String::from_utf8(text).map_err(|error| error.to_string()).and_then(|text| Self::parse(&text));
+        let wrong = |reason: String| Error::checkpoint(file, None, reason, "fetch it again");
+        match json {
+            Ok(json @ Self::Object(_)) => Ok(json),
+            Ok(_) => Err(wrong("it is no JSON object".to_owned())),
+            Err(reason) => Err(wrong(format!("it is no JSON: {reason}"))),
+        }
+    }
+
+    /// The value of a key, if this is an object that has it.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Json> {
+        self.entries().iter().find(|(own, _)| own == key).map(|(_, value)| value)
+    }
+
+    /// The keys and values of an object, in order; none of what is no object.
+    #[must_use]
+    pub fn entries(&self) -> &[(String, Json)] {
+        if let Self::Object(entries) = self { entries } else { &[] }
+    }
+
+    /// Gives an object a value of this key: in the place of the one that it has, or at the end. What is no object becomes one.
+    pub fn set(&mut self, key: &str, value: Json) {
+        if !matches!(self, Self::Object(_)) {
+            *self = Self::Object(Vec::new());
+        }
+        if let Self::Object(entries) = self {
+            match entries.iter_mut().find(|(own, _)| own == key) {
+                Some((_, old)) => *old = value,
+                None => entries.push((key.to_owned(), value)),
+            }
+        }
+    }
+
+    /// The value of a key, which is made if there is none. What is no object becomes one.
+    pub(crate) fn entry(&mut self, key: &str) -> &mut Json {
+        if self.get(key).is_none() {
+            self.set(key, Json::Null);
+        }
+        let entries = if let Self::Object(entries) = self { entries.as_mut_slice() } else { &mut [] };
+        let at = entries.iter().position(|(own, _)| own == key).unwrap_or_default();
+        &mut entries[at].1
+    }
+
+    /// Takes a key out of an object.
+    pub fn remove(&mut self, key: &str) -> Option<Json> {
+        let Self::Object(entries) = self else { return None };
+        let at = entries.iter().position(|(own, _)| own == key)?;
+        Some(entries.remove(at).1)
+    }
+
+    /// The string, if it is one.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// The integer, if it is one that `T` holds.
+    #[must_use]
+    pub fn integer<T: TryFrom<i128>>(&self) -> Option<T> {
+        if let Self::Integer(integer) = self { T::try_from(*integer).ok() } else { None }
+    }
+
+    /// The number, if it is one.
+    #[must_use]
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Self::Integer(integer) => Some(*integer as f64),
+            Self::Float(float) => Some(*float),
+            _ => None,
+        }
+    }
+
+    /// `true` or `false`, if it is one of them.
+    #[must_use]
+    pub fn flag(&self) -> Option<bool> {
+        if let Self::Bool(flag) = self { Some(*flag) } else { None }
+    }
+
+    /// Sorts the keys of an object.
+    pub(crate) fn sort(&mut self) {
+        if let Self::Object(entries) = self {
+            entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        }
+    }
+
+    /// The text on one line, as `json.dumps` writes it.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text, None, 0);
+        text
+    }
+
+    /// The text with an entry a line, as `json.dumps(indent=..)` writes it.
+    #[must_use]
+    pub fn indented(&self, spaces: usize) -> String {
+        let mut text = String::new();
+        self.write(&mut text, Some(spaces), 0);
+        text
+    }
+
+    fn write(&self, text: &mut String, indent: Option<usize>, depth: usize) {
+        match self {
+            Self::Null => text.push_str("null"),
+            Self::Bool(value) => text.push_str(if *value { "true" } else { "false" }),
+            Self::Integer(integer) => text.push_str(&integer.to_string()),
+            Self::Float(float) => text.push_str(&python_float(*float)),
+            Self::Text(value) => write_string(text, value),
+            Self::List(values) => {
+                let write = |value: &Json, text: &mut String| value.write(text, indent, depth + 1);
+                write_items(text, ('[', ']'), values, indent, depth, write);
+            }
+            Self::Object(entries) => {
+                let write = |(key, value): &(String, Json), text: &mut String| {
+                    write_string(text, key);
+                    text.push_str(": ");
+                    value.write(text, indent, depth + 1);
+                };
+                write_items(text, ('{', '}'), entries, indent, depth, write);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line())
+    }
+}
+
+fn write_items<T>(
+    text: &mut String,
+    (open, close): (char, char),
+    items: &[T],
+    indent: Option<usize>,
+    depth: usize,
+    write: impl Fn(&T, &mut String),
+) {
+    let new_line = |text: &mut String, depth: usize| {
+        if let Some(spaces) = indent {
+            text.push('\n');
+            text.extend(std::iter::repeat_n(' ', spaces * depth));
+        }
+    };
+    text.push(open);
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            text.push_str(if indent.is_some() { "," } else { ", " });
+        }
+        new_line(text, depth + 1);
+        write(item, text);
+    }
+    if !items.is_empty() {
+        new_line(text, depth);
+    }
+    text.push(close);
+}
+
+/// Python's `repr`: the shortest digits that are read as this number, with an exponent of two digits or more.
+fn python_float(float: f64) -> String {
+    let text = format!("{float:?}");
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+fn write_string(text: &mut String, value: &str) {
+    text.push('"');
+    for character in value.chars() {
+        match character {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            '\u{8}' => text.push_str("\\b"),
+            '\u{c}' => text.push_str("\\f"),
+            ' '..='~' => text.push(character),
+            _ => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    text.extend(["\\u".to_owned(), format!("{unit:04x}")]);
+                }
+            }
+        }
+    }
+    text.push('"');
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
+        Ok(Json::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
+        Ok(Json::Integer(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
+        Ok(Json::Integer(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
+        Ok(Json::Float(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
+        Ok(Json::Text(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Json, E> {
+        Ok(Json::Text(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element()? {
+            values.push(value);
+        }
+        Ok(Json::List(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Json, A::Error> {
+        let (mut entries, mut keys) = (Vec::new(), std::collections::HashSet::new());
+        while let Some((key, value)) = object.next_entry::<String, Json>()? {
+            if !keys.insert(key.clone()) {
+                return Err(de::Error::custom(format!("the key {key:?} is there twice")));
+            }
+            entries.push((key, value));
+        }
+        Ok(Json::Object(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_python_are_written_as_they_were_read() {
+        // Written by Python 3.11's `json.dumps` with its defaults.
+        for text in [
+            "null",
+            "[]",
+            "{}",
+            r#"{"b": 1, "a": [true, false, null]}"#,
+            "[0.0001, 1e-05, 1.5e-07, 123456789.0, 1e+16, 1.7976931348623157e+308, -0.0, 0.1, 2.3434395790100098]",
+            "[18446744073709551615, -9223372036854775808]",
+            r#"["\u00e9\ud83d\ude00\u007f\u0000\"\\/\n\r\t\b\f"]"#,
+        ] {
+            assert_eq!(Json::parse(text).unwrap().line(), text);
+        }
+        // And with `indent=2`.
+        let text = "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}";
+        assert_eq!(Json::parse(text).unwrap().indented(2), text);
+    }
+
+    #[test]
+    fn a_key_that_is_there_twice_is_refused() {
+        let error = Json::parse(r#"{"a": {"b": 1, "b": 2}}"#).unwrap_err();
+        assert_eq!(error, r#"the key "b" is there twice at line 1 column 21"#);
+    }
+
+    #[test]
+    fn what_is_set_keeps_the_place_of_what_was_there() {
+        let mut json = Json::parse(r#"{"a": 1, "b": 2}"#).unwrap();
+        json.set("a", Json::Null);
+        json.set("c", Json::Bool(true));
+        assert_eq!(json.line(), r#"{"a": null, "b": 2, "c": true}"#);
+    }
+}

@@ -1,0 +1,227 @@
+//! Reads and writes the adapters that mlx-lm trains.
+//!
+//! A folder has `adapters.safetensors`, with `lora_a: [in, r]`, `lora_b: [r, out]` and, in `DoRA`, `m: [out]` for each module,
+//! and `adapter_config.json`, which has one rank and one scale for all of them (`mlx_lm/tuner/lora.py`, `dora.py` and
+//! `load_adapters` in `utils.py`). An embedding has its factors the other way round.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use mlx_rs::Array;
+use tacit_core::{Aval, Error, Result};
+use tacit_nn::Parameters;
+
+use crate::adapter::{Change, base, is_embedding, replaced, shortest};
+use crate::atomic::replace;
+use crate::hugging_face::cannot_hold;
+use crate::json::Json;
+use crate::remaining::Remaining;
+use crate::{Metadata, Tensors, write as write_tensors};
+
+/// The name of the tensors in the folder.
+const TENSORS: &str = "adapters.safetensors";
+/// The name of the configuration in the folder.
+const CONFIG: &str = "adapter_config.json";
+const LORA: &str = "lora_parameters";
+
+/// Reads a folder: the parameters of `model`, those that the adapter changes as [`Lora`](tacit_arrays::Lora) or
+/// [`Dora`](tacit_arrays::Dora) over what they were.
+///
+/// The base of each is the value that `model` has for it, quantized or not. Of a model that was trained as a whole the
+/// values are those of the file. Dropout, which only training has, is left out.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("tacit-mlx-adapter-{}", std::process::id()));
+/// use mlx_rs::ops;
+/// use tacit_arrays::{Lora, Nf4Array};
+/// use tacit_io::json::Json;
+/// use tacit_io::mlx_adapter;
+/// use tacit_nn::Parameters;
+///
+/// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?;
+/// let model = Parameters::from([("model.layers.0.proj.weight".to_owned(), base.clone().into())]);
+/// let lora = Lora::new(base, ops::ones::<f32>(&[2, 64])?, ops::ones::<f32>(&[8, 2])?, 16.0)?;
+/// let tuned = Parameters::from([("model.layers.0.proj.weight".to_owned(), lora.into())]);
+///
+/// mlx_adapter::write(&folder, &tuned, &Json::Object(Vec::new()))?;
+/// let read = mlx_adapter::read(&folder, &model)?;
+/// assert_eq!(read["model.layers.0.proj.weight"].to_string(), "Lora(f32[8,64])");
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The tensors cannot be opened (see [`Tensors::open`]), the configuration cannot be read or has no scale, a part of an
+/// adapter is not there, of other shapes or of no module that `model` has.
+pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> {
+    let folder = folder.as_ref();
+    let file = folder.join(CONFIG);
+    let config = Json::open(&file)?;
+    let tensors = Tensors::open(folder.join(TENSORS))?;
+    let mut parameters = model.clone();
+    let kind = config.get("fine_tune_type").unwrap_or(&Json::Null);
+    let dora = match kind {
+        Json::Null => false,
+        Json::Text(kind) if kind == "lora" => false,
+        Json::Text(kind) if kind == "dora" => true,
+        Json::Text(kind) if kind == "full" => {
+            for name in tensors.names() {
+                replaced(&mut parameters, &tensors, name, name)?;
+            }
+            return Ok(parameters);
+        }
+        kind => return Err(wrong(&file, "fine_tune_type", format!("{kind} is neither lora, dora nor full"))),
+    };
+    let (rank, scale) = rank_and_scale(&config).map_err(|(key, reason)| wrong(&file, &key, reason))?;
+    let mut rest = Remaining::new(&tensors);
+    for module in rest.stems(".lora_a") {
+        let key = format!("{module}.lora_a");
+        let what = format!("the adapter of {module}");
+        let (name, base) = base(model, &tensors, &key, module)?;
+        let a = rest.take(&key, &what)?;
+        let b = rest.take(&format!("{module}.lora_b"), &what)?;
+        let magnitude = if dora { Some(rest.take(&format!("{module}.m"), &what)?) } else { None };
+        let aval = base.aval()?;
+        let Some((turned, r)) = orientation(module, &aval.shape, &a, &b) else {
+            let reason = format!("it is {}, and lora_b is {}, over {aval}", Aval::from(&a), Aval::from(&b));
+            return Err(tensors.wrong(Some(&key), reason, "an adapter has [in, r] and [r, out] over [out, in]"));
+        };
+        if rank.is_some_and(|rank| rank != r) {
+            return Err(wrong(&file, "lora_parameters.rank", format!("it is not the {r} that {key} has")));
+        }
+        let (a, b) = if turned { (b, a) } else { (a.t(), b.t()) };
+        let change = Change { a, b, scale, magnitude };
+        parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
+    }
+    rest.none_left("it is no part of an adapter of mlx-lm's")?;
+    Ok(parameters)
+}
+
+/// Writes the adapters among the parameters as a folder that mlx-lm reads. Other parameters are the model's own, and are
+/// left out; where `config` says that the model was trained as a whole, all parameters are written, and must be dense.
+///
+/// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. Tensors
+/// that were [`read`] are the same bytes again, and so is a configuration that fits them.
+///
+/// # Errors
+///
+/// No parameter is an adapter, one is not over the `weight` of a module, they have several ranks, scales or kinds, or a file
+/// cannot be written.
+pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -> Result<()> {
+    let folder = folder.as_ref();
+    let path = folder.join(TENSORS);
+    let mut tensors = Vec::new();
+    let mut config = config.clone();
+    if config.get("fine_tune_type").and_then(Json::text) == Some("full") {
+        for (name, value) in parameters {
+            let help = "write adapters as `lora` or `dora`, and a quantized model by `mlx_lm::write`";
+            let array =
+                value.as_dense().ok_or_else(|| cannot_hold(&path, name, value, "a model trained as a whole", help))?;
+            tensors.push((name.clone(), array.clone()));
+        }
+    } else {
+        let mut modules = Vec::new();
+        let mut of_all: Option<(String, i32, f32, bool)> = None;
+        for (name, value) in parameters {
+            let Some(Change { a, b, scale, magnitude }) = Change::of(value) else { continue };
+            let Some(module) = name.strip_suffix(".weight") else {
+                return Err(cannot_hold(&path, name, value, "an adapter of mlx-lm", "adapt the `weight` of a module"));
+            };
+            let (rank, dora) = (a.dim(0), magnitude.is_some());
+            match &of_all {
+                Some((first, ..)) if of_all != Some((first.clone(), rank, scale, dora)) => {
+                    let reason = format!("its rank, scale or kind is not that of {first}");
+                    let help =
+                        "mlx-lm has one for all modules: write the others by themselves, or all by `peft::write`";
+                    return Err(Error::checkpoint(&path, Some(name), reason, help));
+                }
+                _ => of_all = Some((name.clone(), rank, scale, dora)),
+            }
+            let (a, b) = if is_embedding(module) { (b, a) } else { (a.t(), b.t()) };
+            tensors.push((format!("{module}.lora_a"), a));
+            tensors.push((format!("{module}.lora_b"), b));
+            tensors.extend(magnitude.map(|m| (format!("{module}.m"), m)));
+            modules.push(module);
+        }
+        let Some((_, rank, scale, dora)) = of_all else {
+            let help = "give the model's parameters with a Lora or a Dora in the place of those that are adapted";
+            return Err(Error::checkpoint(&path, None, "no parameter is an adapter", help));
+        };
+        describe(&mut config, parameters, &modules, rank, scale, dora);
+    }
+    fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
+    write_tensors(&path, tensors, &Metadata::new())?;
+    replace(&folder.join(CONFIG), config.indented(4).as_bytes())
+}
+
+fn wrong(file: &Path, key: &str, reason: impl Into<String>) -> Error {
+    Error::checkpoint(file, Some(key), reason, "fetch the folder again, or set it as the adapter was trained")
+}
+
+/// The rank, if it is said, and the scale.
+fn rank_and_scale(config: &Json) -> Result<(Option<i32>, f32), (String, String)> {
+    let parameters = config.get(LORA).unwrap_or(&Json::Null);
+    let wrong = |key: &str, reason: String| (format!("{LORA}.{key}"), reason);
+    let scale = parameters.get("scale").ok_or_else(|| {
+        let also =
+            if parameters.get("alpha").is_some() { "; there is an alpha, which mlx-lm does not have" } else { "" };
+        wrong("scale", format!("it is not there{also}"))
+    })?;
+    let number = scale.number().ok_or_else(|| wrong("scale", format!("it is {scale}")))?;
+    let rank = parameters.get("rank").map(|rank| rank.integer().ok_or_else(|| wrong("rank", format!("it is {rank}"))));
+    Ok((rank.transpose()?, number as f32))
+}
+
+/// Whether the factors are those of an embedding, and their rank; none if they are not those of this shape.
+fn orientation(module: &str, shape: &[i32], a: &Array, b: &Array) -> Option<(bool, i32)> {
+    let (&[out, inputs], &[a_from, rank], &[b_rank, b_to]) = (shape, a.shape(), b.shape()) else { return None };
+    if rank != b_rank {
+        return None;
+    }
+    let plain = (a_from, b_to) == (inputs, out);
+    let turned = (a_from, b_to) == (out, inputs);
+    (plain || turned).then_some((turned && (!plain || is_embedding(module)), rank))
+}
+
+/// Lets the configuration say what the adapters are.
+fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: i32, scale: f32, dora: bool) {
+    let said = rank_and_scale(config).ok();
+    let fits = said.is_some_and(|(own, own_scale)| {
+        own.is_none_or(|own| own == rank) && Change::stored(own_scale, rank).to_bits() == scale.to_bits()
+    });
+    let kind = if dora { "dora" } else { "lora" };
+    let same_kind = config.get("fine_tune_type").map_or(!dora, |own| own.text() == Some(kind));
+    if fits && same_kind && config.get("num_layers").is_some() {
+        return;
+    }
+    let layers: BTreeSet<i128> = modules.iter().filter_map(|module| layer(module)).map(|(layer, _)| layer).collect();
+    let all = parameters.keys().filter_map(|name| layer(name)).map(|(layer, _)| layer + 1).max().unwrap_or(0);
+    config.set("fine_tune_type", Json::Text(kind.to_owned()));
+    if config.get("num_layers").is_none() {
+        // The last so many: those from the first that is adapted.
+        config.set("num_layers", Json::Integer(layers.first().map_or(0, |first| all - first)));
+    }
+    let own = config.entry(LORA);
+    own.set("rank", Json::Integer(rank.into()));
+    own.set("scale", Json::Float(shortest(scale)));
+    if own.get("dropout").is_none() {
+        own.set("dropout", Json::Float(0.0));
+    }
+    if own.get("keys").is_none() {
+        let keys: BTreeSet<&str> =
+            modules.iter().map(|module| layer(module).map_or(*module, |(_, rest)| rest)).collect();
+        own.set("keys", Json::List(keys.into_iter().map(|key| Json::Text(key.to_owned())).collect()));
+    }
+    config.sort();
+}
+
+/// The number of the layer that a path is in, and what is left of the path in it.
+fn layer(path: &str) -> Option<(i128, &str)> {
+    let rest = path.split_once("layers.")?.1;
+    let (number, rest) = rest.split_once('.')?;
+    Some((number.parse().ok()?, rest))
+}

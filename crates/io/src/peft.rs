@@ -1,0 +1,269 @@
+//! Reads and writes the adapters that the library PEFT trains: `LoRA`, its rank-stabilized variant, and `DoRA`.
+//!
+//! A folder has `adapter_model.safetensors`, with `lora_A.weight: [r, in]`, `lora_B.weight: [out, r]` and, in `DoRA`,
+//! `lora_magnitude_vector: [out]` for each module behind `base_model.model.`, and `adapter_config.json`, with ranks and
+//! alphas. An embedding has `lora_embedding_A: [r, rows]` and `lora_embedding_B: [columns, r]`
+//! (`peft/tuners/lora/layer.py` and `peft/utils/save_and_load.py`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mlx_rs::Array;
+use tacit_core::{Aval, Error, Result};
+use tacit_nn::Parameters;
+
+use crate::Tensors;
+use crate::adapter::{Change, base, is_embedding, replaced, shortest};
+use crate::atomic::replace;
+use crate::hugging_face::{cannot_hold, write_tensors};
+use crate::json::Json;
+use crate::remaining::Remaining;
+
+/// The name of the tensors in the folder.
+const TENSORS: &str = "adapter_model.safetensors";
+/// The name of the configuration in the folder.
+const CONFIG: &str = "adapter_config.json";
+/// What stands before the path of a module.
+const PREFIX: &str = "base_model.model.";
+
+/// Reads a folder: the parameters of `model`, those that the adapter changes as [`Lora`](tacit_arrays::Lora) or
+/// [`Dora`](tacit_arrays::Dora) over what they were.
+///
+/// The base of each is the value that `model` has for it, quantized or not. Modules that were trained as a whole have the
+/// values of the file. Dropout, which only training has, is left out.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("tacit-peft-{}", std::process::id()));
+/// use mlx_rs::ops;
+/// use tacit_arrays::{Lora, Nf4Array};
+/// use tacit_io::{json::Json, peft};
+/// use tacit_nn::Parameters;
+///
+/// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?;
+/// let model = Parameters::from([("model.layers.0.proj.weight".to_owned(), base.clone().into())]);
+/// let lora = Lora::new(base, ops::ones::<f32>(&[2, 64])?, ops::ones::<f32>(&[8, 2])?, 16.0)?;
+/// let tuned = Parameters::from([("model.layers.0.proj.weight".to_owned(), lora.into())]);
+///
+/// peft::write(&folder, &tuned, &Json::Object(Vec::new()))?;
+/// assert_eq!(peft::read(&folder, &model)?["model.layers.0.proj.weight"].to_string(), "Lora(f32[8,64])");
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The tensors cannot be opened (see [`Tensors::open`]), the configuration cannot be read or asks for what Tacit has not, a
+/// part of an adapter is not there, of other shapes or of no module that `model` has.
+pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> {
+    let folder = folder.as_ref();
+    let settings = Settings { file: folder.join(CONFIG), config: Json::open(folder.join(CONFIG))? };
+    settings.check()?;
+    let tensors = Tensors::open(folder.join(TENSORS))?;
+    let mut rest = Remaining::new(&tensors);
+    let mut parameters = model.clone();
+    for (a_end, b_end, turned) in
+        [(".lora_A.weight", ".lora_B.weight", false), (".lora_embedding_A", ".lora_embedding_B", true)]
+    {
+        for stem in rest.stems(a_end) {
+            let key = format!("{stem}{a_end}");
+            let module = stem.strip_prefix(PREFIX).unwrap_or(stem);
+            let what = format!("the adapter of {module}");
+            let (name, base) = base(model, &tensors, &key, module)?;
+            let a = rest.take(&key, &what)?;
+            let b = rest.take(&format!("{stem}{b_end}"), &what)?;
+            let magnitude = magnitude(&mut rest, stem, &what, settings.flag("use_dora"))?;
+            let (rank, scale) = settings.of(module)?;
+            if a.ndim() != 2 || b.ndim() != 2 || a.dim(0) != rank {
+                let reason = format!("it is {}, where the configuration has a rank of {rank}", Aval::from(&a));
+                return Err(tensors.wrong(Some(&key), reason, "fetch the folder again"));
+            }
+            // A module with its weight as [in, out] has the change turned round, as an embedding has.
+            let (a, b) = if turned || settings.flag("fan_in_fan_out") { (b.t(), a.t()) } else { (a, b) };
+            let change = Change { a, b, scale, magnitude };
+            parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
+        }
+    }
+    for key in rest.stems("") {
+        if key.contains(".lora_") {
+            return Err(tensors.wrong(
+                Some(key),
+                "it is no part of an adapter that is there",
+                "fetch the folder again",
+            ));
+        }
+        let name = key.strip_prefix(PREFIX).unwrap_or(key).replace(".modules_to_save.", ".");
+        replaced(&mut parameters, &tensors, key, &name)?;
+    }
+    Ok(parameters)
+}
+
+/// Writes the adapters among the parameters as a folder that PEFT reads. Other parameters are the model's own, and are left
+/// out.
+///
+/// `config` is what the configuration is to say beside, such as what [`Json::open`] read of an `adapter_config.json`. A folder
+/// whose adapters were [`read`], and of nothing but adapters, is the same bytes again.
+///
+/// # Errors
+///
+/// No parameter is an adapter, one is not over the `weight` of a module, some are `DoRA` and others are not, or a file cannot
+/// be written.
+pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -> Result<()> {
+    let folder = folder.as_ref();
+    let path = folder.join(TENSORS);
+    let mut settings = Settings { file: folder.join(CONFIG), config: config.clone() };
+    settings.check()?;
+    let (mut tensors, mut modules) = (Vec::new(), BTreeMap::new());
+    let mut of_all: Option<(&str, bool)> = None;
+    for (name, value) in parameters {
+        let Some(change) = Change::of(value) else { continue };
+        let Some(module) = name.strip_suffix(".weight") else {
+            return Err(cannot_hold(&path, name, value, "an adapter of PEFT's", "adapt the `weight` of a module"));
+        };
+        let embedding = is_embedding(module);
+        // A module with its weight as [in, out] has the change turned round, and a rank of its own.
+        let turned = embedding || settings.flag("fan_in_fan_out");
+        modules.insert(module, (change.rank(), change.scale));
+        let Change { a, b, magnitude, .. } = change;
+        let dora = magnitude.is_some();
+        if let Some((first, _)) = of_all.filter(|(_, of_all)| *of_all != dora) {
+            let reason = format!("its kind is not that of {first}");
+            let help = "PEFT has LoRA or DoRA for all modules: write the others by themselves";
+            return Err(Error::checkpoint(&path, Some(name), reason, help));
+        }
+        of_all = Some((name, dora));
+        let (a, b) = if turned { (b.t(), a.t()) } else { (a, b) };
+        let ends =
+            if embedding { ["lora_embedding_A", "lora_embedding_B"] } else { ["lora_A.weight", "lora_B.weight"] };
+        for (end, array) in ends.into_iter().zip([a, b]) {
+            tensors.push((format!("{PREFIX}{module}.{end}"), array));
+        }
+        tensors.extend(magnitude.map(|m| (format!("{PREFIX}{module}.{MAGNITUDE}"), m)));
+    }
+    let Some((_, dora)) = of_all else {
+        let help = "give the model's parameters with a Lora or a Dora in the place of those that are adapted";
+        return Err(Error::checkpoint(&path, None, "no parameter is an adapter", help));
+    };
+    settings.describe(&modules, dora);
+    fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
+    write_tensors(&path, tensors)?;
+    replace(&settings.file, settings.config.indented(2).as_bytes())
+}
+
+const MAGNITUDE: &str = "lora_magnitude_vector";
+
+/// The magnitudes of a module: earlier versions have `weight` behind the name.
+fn magnitude(rest: &mut Remaining<'_>, stem: &str, what: &str, dora: bool) -> Result<Option<Array>> {
+    if !dora {
+        return Ok(None);
+    }
+    let key = format!("{stem}.{MAGNITUDE}");
+    match rest.take_if(&format!("{key}.weight"))? {
+        Some(m) => Ok(Some(m)),
+        None => rest.take(&key, what).map(Some),
+    }
+}
+
+/// What the configuration says.
+struct Settings {
+    file: PathBuf,
+    config: Json,
+}
+
+impl Settings {
+    fn flag(&self, key: &str) -> bool {
+        self.config.get(key).and_then(Json::flag).unwrap_or(false)
+    }
+
+    fn wrong(&self, key: &str, reason: impl Into<String>) -> Error {
+        Error::checkpoint(&self.file, Some(key), reason, "merge the adapter into the model by PEFT, and read the model")
+    }
+
+    /// Refuses what has another meaning than `LoRA` and `DoRA`.
+    fn check(&self) -> Result<()> {
+        if let Some(kind) = self.config.get("peft_type").filter(|kind| kind.text() != Some("LORA")) {
+            return Err(self.wrong("peft_type", format!("it is {kind}, and only \"LORA\" is read")));
+        }
+        for key in ["lora_bias", "use_qalora"] {
+            if self.flag(key) {
+                return Err(self.wrong(key, "it is not read"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The rank and the scale of a module.
+    fn of(&self, module: &str) -> Result<(i32, f32)> {
+        let wrong = |key: &str, json: &Json| self.wrong(key, format!("it is {json}"));
+        let field = |key: &str, pattern: &str| -> Result<Json> {
+            let own = self.pattern(pattern, module)?.or(self.config.get(key));
+            own.cloned().ok_or_else(|| self.wrong(key, "it is not there"))
+        };
+        let (rank, alpha) = (field("r", "rank_pattern")?, field("lora_alpha", "alpha_pattern")?);
+        let rank: i32 = rank.integer().filter(|&rank| rank > 0).ok_or_else(|| wrong("r", &rank))?;
+        let alpha = alpha.number().ok_or_else(|| wrong("lora_alpha", &alpha))?;
+        let by = if self.flag("use_rslora") { f64::from(rank).sqrt() } else { f64::from(rank) };
+        Ok((rank, (alpha / by) as f32))
+    }
+
+    /// What a table has for a module: a key is the end of a path.
+    fn pattern(&self, table: &str, module: &str) -> Result<Option<&Json>> {
+        for (key, value) in self.config.get(table).map(Json::entries).unwrap_or_default() {
+            if key.contains(['^', '$', '*', '+', '?', '(', '[', '{', '|', '\\']) {
+                return Err(self.wrong(table, format!("{key:?} is a regular expression, and only paths are read")));
+            }
+            if module.strip_suffix(key.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')) {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lets the configuration say what the adapters are.
+    fn describe(&mut self, modules: &BTreeMap<&str, (i32, f32)>, dora: bool) {
+        let fits = |(module, &(rank, scale)): (&&str, &(i32, f32))| {
+            self.of(module).is_ok_and(|(own, own_scale)| {
+                own == rank && Change::stored(own_scale, rank).to_bits() == scale.to_bits()
+            })
+        };
+        if self.config.get("peft_type").is_some() && self.flag("use_dora") == dora && modules.iter().all(fits) {
+            return;
+        }
+        let (rank, scale) = modules.values().next().copied().unwrap_or((1, 1.0));
+        let square = self.flag("use_rslora");
+        let alpha = |(rank, scale): (i32, f32)| {
+            let by = if square { f64::from(rank).sqrt() } else { f64::from(rank) };
+            let alpha = shortest((f64::from(scale) * by) as f32);
+            if alpha.fract() == 0.0 { Json::Integer(alpha as i128) } else { Json::Float(alpha) }
+        };
+        let others = || modules.iter().map(|(module, &own)| ((*module).to_owned(), own));
+        let ranks =
+            others().filter(|(_, own)| own.0 != rank).map(|(module, own)| (module, Json::Integer(own.0.into())));
+        let alphas =
+            others().filter(|(_, own)| alpha(*own) != alpha((rank, scale))).map(|(module, own)| (module, alpha(own)));
+        let (ranks, alphas) = (Json::Object(ranks.collect()), Json::Object(alphas.collect()));
+        let names = modules.keys().map(|module| Json::Text((*module).to_owned())).collect();
+        let config = &mut self.config;
+        config.set("r", Json::Integer(rank.into()));
+        config.set("lora_alpha", alpha((rank, scale)));
+        config.set("rank_pattern", ranks);
+        config.set("alpha_pattern", alphas);
+        config.set("use_dora", Json::Bool(dora));
+        for (key, value) in [
+            ("peft_type", Json::Text("LORA".to_owned())),
+            ("target_modules", Json::List(names)),
+            ("bias", Json::Text("none".to_owned())),
+            ("inference_mode", Json::Bool(true)),
+            ("lora_dropout", Json::Float(0.0)),
+            ("base_model_name_or_path", Json::Null),
+            ("task_type", Json::Null),
+        ] {
+            if config.get(key).is_none() {
+                config.set(key, value);
+            }
+        }
+        config.sort();
+    }
+}

@@ -1,0 +1,98 @@
+//! From one format to another.
+
+use tacit_arrays::Nf4Array;
+use tacit_arrays::format::{Affine, Nf4};
+use tacit_core::{Policy, Value};
+use tacit_io::{bitsandbytes, convert, dense, hugging_face, mlx_lm};
+use tacit_nn::{Parameters, Rules};
+
+use crate::golden::golden;
+use crate::scratch::Scratch;
+
+fn rules(format: Nf4) -> Rules {
+    Rules::new().quantize("re:.*_proj\\.weight", format).expect("rules")
+}
+
+#[test]
+fn a_parameter_that_has_the_format_keeps_its_codes_and_nothing_is_built() {
+    let read = bitsandbytes::read(golden("bitsandbytes/storage.safetensors")).expect("reads");
+    let _deny = Policy::Deny.scope();
+    let (made, report) = convert(&read, &rules(Nf4 { block: 64, double: false })).expect("converts");
+    let [row] = report.converted.as_slice() else { panic!("one parameter is named: {report}") };
+    assert!(row.kept && row.error == 0.0 && row.nbytes == row.nbytes_before);
+    let codes = |value: &Value| value.downcast::<Nf4Array>().expect("nf4").codes().clone();
+    assert!(codes(&read["up_proj.weight"]).eq_values(codes(&made["up_proj.weight"])).unwrap());
+}
+
+#[test]
+fn another_format_costs_what_the_report_says() {
+    let read = bitsandbytes::read(golden("bitsandbytes/4bit.safetensors")).expect("reads");
+    let rules = Rules::new().quantize("*.q_proj.weight", Affine { bits: 8, group: 64 }).unwrap();
+    let rules = rules.quantize("*.k_proj.weight", Nf4 { block: 32, double: true }).unwrap();
+    let rules = rules.quantize("*.o_proj.weight", Nf4 { block: 64, double: false }).unwrap();
+    let (made, report) = convert(&read, &rules).expect("converts");
+    for row in report.converted.iter().filter(|row| !row.kept) {
+        let [was, is] = [&read, &made].map(|parameters| {
+            let dense = parameters[&row.path].dense().unwrap().as_dtype(mlx_rs::Dtype::Float32).unwrap();
+            dense.as_slice::<f32>().to_vec()
+        });
+        let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        let error = norm(&mut was.iter().zip(&is).map(|(was, is)| was - is)) / norm(&mut was.iter().copied());
+        assert!((f64::from(row.error) - error).abs() < 1e-5 * error, "{}: {} and {error}", row.path, row.error);
+        assert!(error > 0.0);
+    }
+    expect_test::expect![[r#"
+        model.layers.0.self_attn.k_proj.weight  Nf4(f16[80,112]) -> Nf4(f16[80,112]) nf4:32:double   kept
+        model.layers.0.self_attn.o_proj.weight  Fp4(bf16[16,72]) -> Nf4(bf16[16,72]) nf4:64          error 7.23e-2
+        model.layers.0.self_attn.q_proj.weight  Nf4(bf16[24,64]) -> Affine(bf16[24,64]) affine:8:64  error 6.50e-3
+        3 converted, 1 kept, 6229 B -> 7052 B"#]]
+    .assert_eq(&report.to_string());
+}
+
+#[test]
+fn scales_alone_change_where_the_codes_are_the_same() {
+    let read = bitsandbytes::read(golden("bitsandbytes/4bit.safetensors")).expect("reads");
+    let nf4 = |double| Nf4 { block: 32, double };
+    let rules = |double| Rules::new().quantize("*.k_proj.weight", nf4(double)).unwrap();
+    let (floats, report) = convert(&read, &rules(false)).expect("converts");
+    let [row] = report.converted.as_slice() else { panic!("one parameter is named: {report}") };
+    assert!(row.kept && row.error.to_bits() == 0 && row.nbytes > row.nbytes_before, "{report}");
+
+    let (doubled, report) = convert(&floats, &rules(true)).expect("converts");
+    let [row] = report.converted.as_slice() else { panic!("one parameter is named: {report}") };
+    assert!(row.kept && row.error > 0.0 && row.error < 5e-3, "the scales lose what they lose: {report}");
+    let codes = |parameters: &Parameters| parameters[&row.path].downcast::<Nf4Array>().expect("nf4").codes().clone();
+    assert!(codes(&read).eq_values(codes(&doubled)).unwrap());
+}
+
+#[test]
+fn a_model_goes_from_one_library_to_the_other() {
+    let folder = Scratch::new();
+    // From bitsandbytes to mlx-lm: what has no format of MLX's is converted, and the rest is dense.
+    let read = bitsandbytes::read(golden("bitsandbytes/int8.safetensors")).expect("reads");
+    let affine = Rules::new().quantize("*.down_proj.weight", Affine { bits: 8, group: 32 }).unwrap();
+    let error = convert(&read, &affine).expect_err("48 columns are no groups of 32");
+    assert!(error.to_string().starts_with("model.layers.0.mlp.down_proj.weight: the last axis"), "{error}");
+    let floats = dense(&read).expect("dense");
+    hugging_face::write(folder.join("model.safetensors"), &floats).expect("writes");
+    let again = hugging_face::read(&*folder).expect("reads");
+    for (name, value) in &floats {
+        assert!(value.dense().unwrap().eq_values(again[name].dense().unwrap()).unwrap(), "{name}");
+    }
+
+    // From mlx-lm to bitsandbytes, and what that costs.
+    let read = mlx_lm::read(golden("mlx_lm/uniform")).expect("reads");
+    let nf4 = Nf4 { block: 64, double: false };
+    let rules = rules(nf4).quantize("*embed_tokens*", nf4).unwrap().quantize("lm_head.weight", nf4).unwrap();
+    let (made, report) = convert(&read, &rules).expect("converts");
+    assert_eq!(report.converted.len(), 9);
+    assert!(report.converted.iter().all(|row| row.error > 0.0 && row.error < 0.2), "{report}");
+    let path = folder.join("bitsandbytes.safetensors");
+    let error = bitsandbytes::write(&path, &read, bitsandbytes::Layout::default()).expect_err("affine is not its");
+    expect_test::expect![[r#"
+        FOLDER/bitsandbytes.safetensors: lm_head.weight: bitsandbytes cannot hold Affine(bf16[16,32])
+        help: convert it to nf4, to fp4, or the matrix of a module's `weight` to int8, or make it dense"#]]
+    .assert_eq(&folder.message(&error));
+    bitsandbytes::write(&path, &made, bitsandbytes::Layout::default()).expect("writes");
+    assert_eq!(bitsandbytes::read(&path).expect("reads").len(), made.len());
+}

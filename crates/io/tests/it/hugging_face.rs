@@ -1,0 +1,40 @@
+//! Float checkpoints.
+
+use std::fs;
+
+use tacit_io::hugging_face;
+
+use crate::golden::golden;
+use crate::scratch::Scratch;
+
+#[test]
+fn a_sharded_model_is_read_whole() {
+    let parameters = hugging_face::read(golden("mlx_lm/shards")).expect("reads");
+    assert_eq!(parameters.len(), 12);
+    assert_eq!(parameters["model.layers.0.self_attn.q_proj.weight"].to_string(), "bf16[32,32]");
+    assert_eq!(parameters["model.norm.weight"].to_string(), "bf16[32]");
+}
+
+#[test]
+fn what_the_library_safetensors_wrote_is_written_as_the_same_file() {
+    let (folder, theirs) = (Scratch::new(), golden("peft/base.safetensors"));
+    let ours = folder.join("model.safetensors");
+    hugging_face::write(&ours, &hugging_face::read(&theirs).expect("reads")).expect("writes");
+    // Torch's `save_file` has no metadata unless it is given some; transformers gives it, and so does this.
+    let (theirs, ours) = (fs::read(theirs).expect("reads"), fs::read(ours).expect("reads"));
+    let elements = |file: &[u8]| file[8 + u64::from_le_bytes(*file.first_chunk().unwrap()) as usize..].to_vec();
+    assert!(elements(&theirs) == elements(&ours));
+}
+
+#[test]
+fn a_quantized_checkpoint_is_not_read_as_floats() {
+    let readers = [
+        ("bitsandbytes/4bit.safetensors", "bitsandbytes"),
+        ("bitsandbytes/int8.safetensors", "bitsandbytes"),
+        ("mlx_lm/uniform", "mlx_lm"),
+    ];
+    for (file, reader) in readers {
+        let error = hugging_face::read(golden(file)).expect_err("refused");
+        assert!(error.to_string().ends_with(&format!("read it by `{reader}::read`")), "{error}");
+    }
+}
