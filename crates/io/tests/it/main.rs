@@ -7,6 +7,7 @@ mod conversion;
 mod foreign_damage;
 mod golden;
 mod hugging_face;
+mod libraries;
 mod malformed;
 mod mlx_lm;
 mod models;
