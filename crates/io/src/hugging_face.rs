@@ -41,7 +41,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
 
 /// Writes dense parameters, in files of at most 5 GB; `path` is the place of a single one, such as `model.safetensors`.
 ///
-/// What [`read`] took from a file that the library safetensors wrote is the same bytes again.
+/// What [`read`] took from a file that transformers wrote is the same bytes again.
 ///
 /// # Errors
 ///

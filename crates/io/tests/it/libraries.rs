@@ -90,5 +90,6 @@ fn what_a_library_has_no_adapter_for_is_refused() {
         help: merge it, or train a Lora or a Dora
 
         FOLDER/adapter_model.safetensors: no parameter is an adapter
-        help: give the model's parameters with a Lora or a Dora in the place of those that are adapted"#]].assert_eq(&text.join("\n\n"));
+        help: give the model's parameters with a Lora or a Dora in the place of those that are adapted"#]]
+    .assert_eq(&text.join("\n\n"));
 }

@@ -4,7 +4,7 @@ mod adapters;
 mod bitsandbytes;
 mod checkpoints;
 mod conversion;
-mod foreign_damage;
+mod damage;
 mod golden;
 mod hugging_face;
 mod libraries;
