@@ -1,8 +1,8 @@
 //! The memory that a forward and a backward pass through one large NF4 layer take beside its packed weight.
 
 mod figures;
-
-use std::fs;
+#[path = "figures/resident.rs"]
+mod resident;
 
 use figures::Figure;
 use mlx_rs::{Array, memory, ops, random, transforms};
@@ -30,8 +30,8 @@ fn main() -> Result<()> {
     )?;
 
     memory::clear_cache()?;
-    reset_peak();
-    let before = resident("VmRSS")?;
+    resident::reset_peak();
+    let before = resident::kilobytes("VmRSS")?;
     let function = move |x: &[Array]| {
         let y = implicit((&x[0], &weight), |(x, w)| x.matmul(w.t())).and_then(|y| y.dense());
         y.map(|y| vec![y]).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let cotangent = ops::ones::<f32>(&[BATCH, SIDE])?;
     let (outputs, gradients) = transforms::fallible_vjp(function, &[x], &[cotangent])?;
     transforms::eval(outputs.iter().chain(&gradients))?;
-    let taken = (resident("VmHWM")? - before) * 1024.0;
+    let taken = (resident::kilobytes("VmHWM")? - before) * 1024.0;
 
     let dense = f64::from(SIDE) * f64::from(SIDE) * 4.0;
     let ratio = taken / dense;
@@ -47,18 +47,4 @@ fn main() -> Result<()> {
     Figure { bench: "memory", case: "nf4/16384x16384", value: taken / 1e6, unit: "MB", baseline, ratio }.record();
     assert!(ratio < 0.2, "the limit is 0.2 of the dense weight");
     Ok(())
-}
-
-/// Starts the peak anew, so that it is not the one of drawing the codes.
-fn reset_peak() {
-    // Where the system refuses, the peak is too high and the bench fails rather than passes.
-    let _ = fs::write("/proc/self/clear_refs", "5");
-}
-
-/// A figure of this process in kilobytes.
-fn resident(name: &str) -> Result<f64> {
-    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
-        .ok_or_else(|| Error::invalid(format!("this system does not tell {name}"), "measure on linux"))
 }

@@ -156,7 +156,7 @@ fn norms(sum: &Lora) -> Result<Array> {
 
 fn norms_of(dense: &Array, transposed: bool) -> Result<Array> {
     let squares = stop_gradient(dense)?.as_dtype(Dtype::Float32)?.square()?;
-    Ok(squares.sum_axis(if transposed { 0 } else { 1 }, None)?.sqrt()?)
+    Ok(squares.sum_axis(i32::from(!transposed), None)?.sqrt()?)
 }
 
 impl Materialize for Dora {
@@ -167,7 +167,7 @@ impl Materialize for Dora {
         let still = if self.key.is_some() { built(None)? } else { sum.clone() };
         let norms = ops::maximum(norms_of(&still, self.transposed)?, Array::from_f32(f32::MIN_POSITIVE))?;
         let factors = self.m.as_dtype(Dtype::Float32)?.divide(norms)?.as_dtype(wide)?;
-        let factors = factors.expand_dims(if self.transposed { 0 } else { 1 })?;
+        let factors = factors.expand_dims(i32::from(!self.transposed))?;
         Ok(sum.multiply(factors)?.as_dtype(self.aval.dtype)?.into())
     }
 

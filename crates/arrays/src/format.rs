@@ -11,10 +11,12 @@ pub(crate) mod trained_scales;
 
 pub use crate::affine::Affine;
 pub use crate::binary::Binary;
+pub use crate::codebook::Codebook;
 pub use crate::e5m2::E5m2;
 pub use crate::fp4::Fp4;
 pub use crate::int8::Int8;
-pub use crate::kernel::{Coding, Encoding, Scaling, Scheme};
+pub use crate::k_quant::KQuant;
+pub use crate::kernel::{Coding, Encoding, Nested, Scaling, Scheme};
 pub use crate::mxfp4::Mxfp4;
 pub use crate::mxfp8::Mxfp8;
 pub use crate::nf4::Nf4;

@@ -6,7 +6,7 @@ use tacit_kernels::{Order, fp4};
 use crate::checks::check_block_size;
 use crate::format::declaration::{Format, TextForm};
 use crate::format::options::{blocks, read_blocks};
-use crate::kernel::{Coding, Encoding, Scheme};
+use crate::kernel::{Coding, Encoding, Nested, Scheme};
 use crate::packed_array::{Int8Activations, PackedArray};
 use crate::register_format;
 
@@ -53,7 +53,7 @@ impl Format for Fp4 {
 
     fn scheme(&self) -> Scheme {
         let coding = Coding::Table { bits: 4, order: Order::HighFirst, values: fp4::CODEBOOK };
-        let nested = self.double.then_some(256);
+        let nested = self.double.then_some(Nested::Dynamic8 { block: 256 });
         Scheme { nested, ..Scheme::flat(Self::NAME, Encoding::Fp4, coding) }
     }
 

@@ -23,7 +23,7 @@ mod tests;
 
 pub use dequantize::dequantize;
 pub use dynamic8::quantize_dynamic8;
-pub(crate) use encode::{float_scales, rounded_scales};
+pub(crate) use encode::{float_scales, packed as packed_codes, rounded_scales};
 pub(crate) use encode_by::encode_by;
 pub use gather::gather_rows;
 pub use int8_matmul::int8_matmul;
@@ -32,7 +32,7 @@ pub(crate) use layout::nested;
 pub use matmul::matmul;
 pub use quantize::quantize;
 pub(crate) use scale_gradients::scale_gradients;
-pub use scheme::{Coding, Encoding, Scaling, Scheme};
+pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};
 pub(crate) use sum::is_relative;
 pub use sum::{Measure, Summands};
 

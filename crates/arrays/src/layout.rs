@@ -6,6 +6,7 @@ use tacit_core::op::{Concatenate, Divide, Multiply, Negative, Reshaping, Slice};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
 use crate::dynamic8::Dynamic8Array;
+use crate::int8::Int8Array;
 use crate::kernel::Scaling;
 use crate::packed::{Packed, Stored, itself};
 use crate::views::ranges;
@@ -44,19 +45,21 @@ fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) -> Result<Val
 /// What is cut out where both ends lie between two blocks.
 #[handler]
 pub fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
-    let mut stored = array.stored();
     ranges(op, &made[0])?;
     let [mut start, mut stop] = [op.start_indices.clone(), op.end_indices.clone()];
-    if stored.transposed {
+    if array.stored().transposed {
         start.reverse();
         stop.reverse();
     }
-    let (old, new) = (stored.shape(), start.iter().zip(&stop).map(|(start, stop)| stop - start).collect::<Vec<_>>());
+    sliced(array, &start, &stop)
+}
+
+/// The elements of the stored array from `start` on, before `stop`.
+fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<Value> {
+    let mut stored = array.stored();
+    let (old, new) = (stored.shape(), start.iter().zip(stop).map(|(start, stop)| stop - start).collect::<Vec<_>>());
     let Some(axis) = (0..old.len()).rev().find(|&axis| old[axis] != new[axis]) else {
         return Ok(itself(array));
-    };
-    let Value::Dense(scales) = &stored.scales else {
-        return Err(Error::decline("the scales are packed themselves"));
     };
     let (inner, unit) = (extent(&old[axis + 1..]), stored.unit());
     let [from, to, whole] = [start[axis], stop[axis], old[axis]].map(|at| at as usize * inner);
@@ -68,29 +71,39 @@ pub fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Val
     let cut = |child: &Array, elements: &dyn Fn(usize) -> usize| -> Result<Array> {
         let [from, to, whole] = [from, to, whole].map(|at| elements(at) as i32);
         let child = child.reshape(&[&old[..axis], &[whole]].concat())?;
-        let ranges = start[..axis].iter().zip(&stop).map(|(&from, &to)| (from..to).index_op());
+        let ranges = start[..axis].iter().zip(stop).map(|(&from, &to)| (from..to).index_op());
         let ranges: Vec<ArrayIndexOp> = ranges.chain([(from..to).index_op()]).collect();
         Ok(child.try_index(ranges.as_slice())?)
     };
     let (bits, width, block) = (stored.scheme.bits(), stored.scheme.width(), stored.block);
     let per_block = |at: usize| at.div_ceil(block);
-    let scales = cut(scales, &per_block)?;
+    let scales = match (&stored.scales, Supers::of(&stored)) {
+        (Value::Dense(scales), None) => cut(scales, &per_block)?.into(),
+        (_, Some(supers)) => supers.sliced([&old[..axis], &start[..axis], &stop[..axis]], [whole, from, to])?,
+        _ => return Err(Error::decline("the scales are packed themselves")),
+    };
     stored.codes = cut(&stored.codes, &|at| (at * bits).div_ceil(width))?;
     if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
         stored.modifier = Some(cut(biases, &per_block)?);
     }
-    stored.scales = scales.into();
+    stored.scales = scales;
     reshaped(array, stored, &new)
 }
 
 /// Arrays of one type and the same static fields, joined where each but the last ends with a block.
 #[handler]
 pub fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&Value]) -> Result<Value> {
+    let axis = if first.stored().transposed { 1 - op.axis as usize } else { op.axis as usize };
+    let rest = rest.iter().map(|value| value.family::<dyn Packed>());
+    let rest = rest.collect::<Option<Vec<_>>>().ok_or_else(|| Error::decline("the parts are of several types"))?;
+    joined(first, &rest, axis)
+}
+
+/// Arrays joined along an axis of the stored ones.
+fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value> {
     let mut stored = first.stored();
-    let axis = if stored.transposed { 1 - op.axis as usize } else { op.axis as usize };
     let mut parts = vec![stored.clone()];
-    for value in rest {
-        let part = value.family::<dyn Packed>().ok_or_else(|| Error::decline("the parts are of several types"))?;
+    for &part in rest {
         if !first.restored(part.stored()).aux_eq(part) || part.stored().transposed != stored.transposed {
             return Err(Error::decline("the parts have other static fields"));
         }
@@ -108,17 +121,21 @@ pub fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&Value])
     if !aligned && !flat {
         return Err(Error::decline("a part does not end with a block"));
     }
-    let joined = |child: &dyn Fn(&Stored) -> Option<Array>| -> Result<Array> {
+    let join = |child: &dyn Fn(&Stored) -> Option<Array>| -> Result<Array> {
         let children = parts.iter().map(|part| {
             let child = child(part).ok_or_else(|| Error::decline("the scales are packed themselves"))?;
             Ok(child.reshape(&[outer as i32, (child.size() / outer) as i32])?)
         });
         Ok(ops::concatenate(&children.collect::<Result<Vec<_>>>()?, 1)?)
     };
-    let scales = joined(&|part| part.scales.as_dense().cloned())?;
-    stored.codes = joined(&|part| Some(part.codes.clone()))?;
-    stored.modifier = stored.modifier.is_some().then(|| joined(&|part| part.modifier.clone())).transpose()?;
-    stored.scales = scales.into();
+    let supers: Option<Vec<Supers>> = parts.iter().map(Supers::of).collect();
+    let scales = match supers {
+        Some(supers) => Supers::joined(&supers, outer)?,
+        None => join(&|part| part.scales.as_dense().cloned())?.into(),
+    };
+    stored.codes = join(&|part| Some(part.codes.clone()))?;
+    stored.modifier = stored.modifier.is_some().then(|| join(&|part| part.modifier.clone())).transpose()?;
+    stored.scales = scales;
     let mut shape = shape;
     shape[axis] = parts.iter().map(|part| part.shape()[axis]).sum();
     reshaped(first, stored, &shape)
@@ -163,6 +180,10 @@ fn scaled(array: &dyn Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<V
             stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
         }
         (Scaling::Float, scales) => {
+            if let Some(integers) = scales.downcast::<Int8Array>() {
+                stored.scales = scaled(integers, map)?;
+                return Ok(array.restored(stored).into());
+            }
             let nested = scales.downcast::<Dynamic8Array>();
             let nested = nested.ok_or_else(|| Error::decline("the scales are of a type that is not known here"))?;
             stored.scales = nested.scaled(map)?.into();
@@ -184,8 +205,62 @@ impl Stored {
     fn unit(&self) -> usize {
         let (bits, width) = (self.scheme.bits(), self.scheme.width());
         let codes = lcm(bits, width) / bits;
-        lcm(self.block, codes)
+        let block = Supers::of(self).map_or(self.block, |supers| supers.elements);
+        lcm(block, codes)
     }
+}
+
+/// Scales that are integers with a factor for each super-block: `f32[rows, super-blocks, groups]`.
+struct Supers<'a> {
+    integers: &'a Int8Array,
+    rows: i32,
+    groups: i32,
+    /// Elements of a super-block.
+    elements: usize,
+}
+
+impl<'a> Supers<'a> {
+    fn of(stored: &'a Stored) -> Option<Self> {
+        let integers = stored.scales.downcast::<Int8Array>()?;
+        let &[rows, _, groups] = integers.stored().aval.shape.as_slice() else { return None };
+        Some(Self { integers, rows, groups, elements: stored.block * groups as usize })
+    }
+
+    /// Those of the elements `from..to` of the last axis, which has `whole`, in a range of the axes before it.
+    fn sliced(&self, [old, start, stop]: [&[i32]; 3], [whole, from, to]: [usize; 3]) -> Result<Value> {
+        let [whole, from, to] = [whole, from, to].map(|at| at.div_ceil(self.elements) as i32);
+        let integers =
+            reshaped(self.integers, self.integers.stored(), &[&[self.rows], old, &[whole, self.groups]].concat())?;
+        let cut = sliced(
+            packed(&integers)?,
+            &[&[0], start, &[from, 0]].concat(),
+            &[&[self.rows], stop, &[to, self.groups]].concat(),
+        )?;
+        self.flat(&cut)
+    }
+
+    /// Those of the parts one after the other, for each of `outer` rows.
+    fn joined(parts: &[Self], outer: usize) -> Result<Value> {
+        let along = |part: &Self| {
+            let supers = part.integers.stored().aval.shape[1] / outer as i32;
+            reshaped(part.integers, part.integers.stored(), &[part.rows, outer as i32, supers, part.groups])
+        };
+        let parts_along = parts.iter().map(along).collect::<Result<Vec<_>>>()?;
+        let arrays = parts_along.iter().map(packed).collect::<Result<Vec<_>>>()?;
+        let (first, rest) = arrays.split_first().ok_or_else(|| Error::decline("there are no parts"))?;
+        parts[0].flat(&joined(*first, rest, 2)?)
+    }
+
+    /// The super-blocks along one axis again.
+    fn flat(&self, integers: &Value) -> Result<Value> {
+        let array = packed(integers)?;
+        let supers = extent(&array.stored().aval.shape) as i32 / (self.rows * self.groups).max(1);
+        reshaped(array, array.stored(), &[self.rows, supers, self.groups])
+    }
+}
+
+fn packed(value: &Value) -> Result<&dyn Packed> {
+    value.family::<dyn Packed>().ok_or_else(|| Error::decline("the scales are not packed"))
 }
 
 fn lcm(a: usize, b: usize) -> usize {

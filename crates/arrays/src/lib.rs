@@ -1,10 +1,11 @@
 //! Array types, one file each, with their handlers.
 //!
 //! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes, whose scales may be a [`Dynamic8Array`],
-//! [`Int8Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`]. Codes in groups along the last axis, in MLX's layout:
-//! [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`]. All of them share their handlers: products,
+//! [`Int8Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`], [`KQuantArray`] of GGUF, and [`CodebookArray`] for any
+//! table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`]. All of them share their handlers: products,
 //! rows, and the structural ops that cut, join or scale codes and scales without making them anew. [`ste()`] wraps any
-//! of them so that gradients pass straight through to a float master; what holds for every type is in [`structural`].
+//! of them so that gradients pass straight through to a float master; adapters such as [`Lora`] are the family [`Adapter`];
+//! what holds for every type is in [`structural`].
 //! [`kernel`] puts the crate `tacit-kernels` into MLX graphs.
 
 // The macros' output names this crate's core as the facade does.
@@ -16,6 +17,7 @@ pub mod as_stored;
 pub mod binary;
 pub mod cast;
 mod checks;
+pub mod codebook;
 pub mod concat;
 pub mod constant;
 pub mod diagonal;
@@ -27,6 +29,7 @@ pub mod fp4;
 pub mod identity;
 pub mod int8;
 pub mod int8_inputs;
+pub mod k_quant;
 pub mod kernel;
 pub mod layout;
 pub mod linear;
@@ -60,6 +63,7 @@ pub use affine::AffineArray;
 pub use as_stored::AsStored;
 pub use binary::BinaryArray;
 pub use cast::Cast;
+pub use codebook::CodebookArray;
 pub use concat::Concat;
 pub use constant::Constant;
 pub use diagonal::Diagonal;
@@ -71,6 +75,7 @@ pub use fp4::Fp4Array;
 pub use identity::Identity;
 pub use int8::Int8Array;
 pub use int8_inputs::{Int8Inputs, ScalePer, int8_rounded};
+pub use k_quant::KQuantArray;
 pub use linear::{Gain, Linear};
 pub use lora::Lora;
 pub use lora_set::LoraSet;

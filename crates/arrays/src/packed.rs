@@ -7,7 +7,8 @@ use tacit_kernels::Orientation;
 
 use crate::cast::{Cast, castable, holds};
 use crate::dynamic8::Dynamic8Array;
-use crate::kernel::{self, Coding, Layout, Scaling, Scheme};
+use crate::k_quant;
+use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme};
 use crate::linear::{Linear, dense_side};
 use crate::stacked::{Stacked, stacked_gather_mm, stacked_transpose};
 
@@ -69,7 +70,14 @@ impl Stored {
     pub(crate) fn kernel(&self, n: i32) -> Result<(Layout, Vec<Array>)> {
         let mut scheme = self.scheme;
         let mut children = vec![self.codes.clone()];
+        let (n, size) = (n as usize, self.aval.size());
+        let layout = Layout { scheme, n, k: size.checked_div(n).unwrap_or_default(), block: self.block };
         match (&self.scales, self.scales.downcast::<Dynamic8Array>()) {
+            (scales, None) if matches!(scheme.nested, Some(Nested::Integers { .. })) => {
+                let (scaling, parts) = k_quant::children(scales, &layout)?;
+                scheme.scaling = scaling;
+                children.extend(parts);
+            }
             (_, Some(nested)) => {
                 scheme.scaling = Scaling::Nested { block: nested.block_size() };
                 children.extend(match scheme.coding {
@@ -92,8 +100,7 @@ impl Stored {
                 _ => modifier.clone(),
             });
         }
-        let (n, size) = (n as usize, self.aval.size());
-        Ok((Layout { scheme, n, k: size.checked_div(n).unwrap_or_default(), block: self.block }, children))
+        Ok((Layout { scheme, ..layout }, children))
     }
 }
 

@@ -8,7 +8,9 @@ use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::dynamic8::Dynamic8Array;
 use crate::format::declaration::{Format, Quantizer};
 use crate::format::trained_scales::TrainedScales;
-use crate::kernel::{self, Measure, Scaling, Scheme, Summands};
+use crate::int8::Int8Array;
+use crate::k_quant;
+use crate::kernel::{self, Measure, Nested, Scaling, Scheme, Summands};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored};
 
@@ -108,9 +110,14 @@ impl<F: Format> PackedArray<F> {
     pub(crate) fn coded(x: &Array, format: &F, global_scale: Option<Array>) -> Result<Self> {
         let format = format.on(x.shape());
         let aval = checked(Aval::from(x), &format)?;
+        let scheme = format.scheme();
         let mut inputs = vec![x.as_dtype(Dtype::Float32)?];
+        if matches!(scheme.nested, Some(Nested::Integers { .. })) {
+            let (codes, scales) = k_quant::encoded(&inputs[0], &scheme, format.block())?;
+            return Ok(Self::of(Parts::new(codes, scales), format, aval));
+        }
         inputs.extend(global_scale.clone());
-        let made = kernel::quantize(format.scheme(), format.block(), &inputs)?;
+        let made = kernel::quantize(scheme, format.block(), &inputs)?;
         Self::of_codes(made, format, global_scale, aval)
     }
 
@@ -142,10 +149,10 @@ impl<F: Format> PackedArray<F> {
         }
         let biases = biases.map(|biases| biases.as_dtype(aval.dtype)).transpose()?;
         let scales = match scheme.nested {
-            Some(block) => Dynamic8Array::quantize(&scales, block)?.into(),
-            None => scales.into(),
+            Some(Nested::Dynamic8 { block }) => Dynamic8Array::quantize(&scales, block)?.into(),
+            _ => scales.into(),
         };
-        Ok(Self { codes, scales, biases, global_scale, format, int8_activations: false, transposed: false, aval })
+        Ok(Self::of(Parts { codes, scales, biases, global_scale }, format, aval))
     }
 
     /// The array of codes and scales that were made elsewhere, such as a checkpoint, for the array that `aval` says.
@@ -154,13 +161,18 @@ impl<F: Format> PackedArray<F> {
     ///
     /// A shape or dtype does not fit `aval` and the format.
     pub fn from_parts(parts: Parts, format: impl Into<F>, aval: Aval) -> Result<Self> {
-        let Parts { codes, scales, biases, global_scale } = parts;
         let format = format.into();
         let transposed = format.by_columns();
         let format = format.on(&stored_shape(&aval, transposed)?);
-        let array = Self { codes, scales, biases, global_scale, format, int8_activations: false, transposed, aval };
+        let array = Self { transposed, ..Self::of(parts, format, aval) };
         array.check()?;
         Ok(array)
+    }
+
+    /// These parts, as they are stored.
+    fn of(parts: Parts, format: F, aval: Aval) -> Self {
+        let Parts { codes, scales, biases, global_scale } = parts;
+        Self { codes, scales, biases, global_scale, format, int8_activations: false, transposed: false, aval }
     }
 
     /// The codes.
@@ -206,6 +218,18 @@ impl<F: Format> PackedArray<F> {
     }
 }
 
+impl<F: Format> PackedArray<F> {
+    /// How the scales are quantized, where those of the format are so.
+    fn nested(&self, own: Option<Nested>) -> Option<Nested> {
+        if let Some(nested) = self.scales.downcast::<Dynamic8Array>() {
+            return Some(Nested::Dynamic8 { block: nested.block_size() });
+        }
+        let centered = matches!(own, Some(Nested::Integers { centered: true, .. }));
+        let integers = self.scales.downcast::<Int8Array>()?;
+        Some(Nested::Integers { block: integers.format().block(), centered })
+    }
+}
+
 fn checked<F: Format>(aval: Aval, format: &F) -> Result<Aval> {
     check_elements(F::NAME, &aval)?;
     format.check()?;
@@ -236,6 +260,8 @@ impl<F: Format> Materialize for PackedArray<F> {
         let (scheme, label) = (self.format.scheme(), self.format.to_string());
         let (codes, scales) = scheme.children(&shape, self.format.block());
         let found = self.scales.aval()?;
+        let blocks = scales.iter().map(|&extent| extent as usize).product();
+        let scales = if scheme.nested.is_some() { scheme.nested_shape(blocks) } else { scales };
         let scales = Aval::new(&scales, scale_dtype(&scheme, found.dtype, aval.dtype));
         let mut children = vec![
             ("codes", Aval::new(&codes, scheme.storage), Aval::from(&self.codes)),
@@ -256,10 +282,11 @@ impl<F: Format> Materialize for PackedArray<F> {
         if scheme.biased && self.biases.is_none() {
             return Err(Error::invalid(format!("{label} has biases, and none are given"), "give one for each block"));
         }
-        let nested = self.scales.downcast::<Dynamic8Array>().map(Dynamic8Array::block_size);
+        let nested = self.nested(scheme.nested);
         if nested != scheme.nested {
-            let scales = |nested: Option<usize>| match nested {
-                Some(block) => format!("scales that are quantized in blocks of {block}"),
+            let scales = |nested: Option<Nested>| match nested {
+                Some(Nested::Dynamic8 { block }) => format!("scales that are quantized in blocks of {block}"),
+                Some(Nested::Integers { block, .. }) => format!("scales that are int8 in blocks of {block}"),
                 None => "scales that are floats".to_owned(),
             };
             let message = format!("{label} has {}, and was given {}", scales(scheme.nested), scales(nested));
@@ -275,9 +302,11 @@ impl<F: Format> Quantizer for F {
     }
 
     fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {
+        // The kernel makes no integers for scales.
+        let coded = !matches!(self.scheme().nested, Some(Nested::Integers { .. }));
         match sum.summands(self.by_columns())? {
-            Some(summands) => Ok(PackedArray::of_sum(&summands, self, sum.aval()?.dtype)?.into()),
-            None => self.quantize(&of(sum).dense()?),
+            Some(summands) if coded => Ok(PackedArray::of_sum(&summands, self, sum.aval()?.dtype)?.into()),
+            _ => self.quantize(&of(sum).dense()?),
         }
     }
 

@@ -52,4 +52,7 @@ void each_dependent(const std::vector<array>& inputs, const std::vector<array>& 
   }
 }
 
+// Makes `node` the result of what `other` is the result of, for all who hold it.
+void become(array& node, const array& other);
+
 }  // namespace tacit

@@ -30,13 +30,6 @@ array written_out(const Affine& affine, const array& a) {
   return mx::add(times(product, affine.alpha), times(affine.c, affine.beta), affine.stream);
 }
 
-// Makes `node` the result of what `other` is the result of.
-void become(array& node, const array& other) {
-  auto before = std::move(node.inputs());
-  node.primitive_ptr() = other.primitive_ptr();
-  node.inputs() = other.inputs();
-}
-
 // Whether `a` is `x` with all axes but the last merged, and `result` a product of it with these axes put back.
 bool is_flat(const array& a, const array& x, const array& result) {
   return a.ndim() == 2 && x.ndim() > 2 && x.ndim() == result.ndim() && a.shape(-1) == x.shape(-1) &&

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
-#include "bridge.h"
+#include "graph.h"
 
 namespace tacit {
 
@@ -332,6 +332,25 @@ int tacit_tape_rewire(Tape* tape, const Edit* edits, size_t count) {
       assign(node.inputs().at(edits[i].operand), value);
       for (auto& sibling : node.siblings()) {
         assign(sibling.inputs().at(edits[i].operand), value);
+      }
+    }
+  });
+}
+
+// Makes recorded results copies of other arrays; an edit's operand is the result's position here. All results of a node
+// are given, since they are siblings no more.
+int tacit_tape_supersede(Tape* tape, const Edit* edits, size_t count) {
+  return guarded([&] {
+    for (size_t i = 0; i < count; ++i) {
+      auto& result = result_at(tape->arrays.at(edits[i].node), edits[i].operand);
+      become(result, mlx::core::copy(get(edits[i].value), result.primitive().stream()));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      auto& node = tape->arrays.at(edits[i].node);
+      if (!node.siblings().empty()) {
+        for (auto& result : node.outputs()) {
+          result.set_siblings({}, 0);
+        }
       }
     }
   });

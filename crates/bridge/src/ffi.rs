@@ -147,6 +147,7 @@ unsafe extern "C" {
     pub(crate) fn tacit_tape_operand(tape: *const c_void, node: u32, operand: u32, value: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_tape_result(tape: *mut c_void, node: u32, result: u32, value: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_tape_rewire(tape: *mut c_void, edits: *const Edit, count: usize) -> c_int;
+    pub(crate) fn tacit_tape_supersede(tape: *mut c_void, edits: *const Edit, count: usize) -> c_int;
 
     pub(crate) fn tacit_array_id(array: mlx_array) -> *const c_void;
     pub(crate) fn tacit_array_name(array: mlx_array, id: *mut u32) -> c_int;

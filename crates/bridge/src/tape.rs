@@ -205,6 +205,28 @@ impl Tape {
         self.edits.clear();
         check(status)
     }
+
+    /// Makes the recorded results of nodes copies of other arrays of the same avals, wherever they are held.
+    ///
+    /// Each node comes with all of its results, in their order. The nodes are no longer what was recorded.
+    ///
+    /// # Errors
+    ///
+    /// There is no such node, or it has fewer results.
+    pub fn supersede<'a, R>(&mut self, nodes: impl IntoIterator<Item = (usize, R)>) -> Result<(), BridgeError>
+    where
+        R: IntoIterator<Item = &'a Array>,
+    {
+        let edit = |node, (result, value): (usize, &Array)| Edit {
+            node: node as u32,
+            operand: result as u32,
+            value: value.as_ptr(),
+        };
+        let all = |(node, results): (usize, R)| results.into_iter().enumerate().map(move |of| edit(node, of));
+        let edits: Vec<Edit> = nodes.into_iter().flat_map(all).collect();
+        // SAFETY: the tape is live, and the caller lends every array that the edits point to.
+        check(unsafe { ffi::tacit_tape_supersede(self.raw, edits.as_ptr(), edits.len()) })
+    }
 }
 
 impl Drop for Tape {

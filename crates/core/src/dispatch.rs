@@ -11,6 +11,9 @@
 //!    none is implicit the primitive is emitted.
 //! 7. A result whose aval is not the primitive's is an error that names the handler.
 //!
+//! An operand that is used as another value, by [`Materialize::used_as`](crate::Materialize::used_as), is that value to all of
+//! this, made once in a trace.
+//!
 //! A trace and a call outside one are both a `Node`, and `dispatch` is the one text for them.
 
 use std::cell::RefCell;

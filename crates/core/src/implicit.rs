@@ -26,8 +26,8 @@ use crate::{Error, Explanation, Result, Tree, Value};
 ///
 /// # Errors
 ///
-/// `f` fails, evaluates or keeps an array of the trace; handlers are ambiguous or give a wrong aval; the policy or a type
-/// forbids a materialization.
+/// `f` fails, evaluates an array of the trace, or keeps one that is implicit or that its results do not depend on; handlers
+/// are ambiguous or give a wrong aval; the policy or a type forbids a materialization.
 pub fn implicit<A, O, E>(args: A, f: impl FnOnce(A::Arrays) -> Result<O, E>) -> Result<O::With<Value>>
 where
     A: Arguments,

@@ -75,6 +75,7 @@ fn trace(
         held,
         node: 0,
         depths: Vec::new(),
+        taken: Vec::new(),
         registry: Registry::current(),
         counters: Counters::default(),
     };
@@ -189,6 +190,8 @@ struct Interpreter {
     /// The node at hand, and which layer of each of its operands it sees.
     node: usize,
     depths: Vec<usize>,
+    /// The nodes that a handler took.
+    taken: Vec<usize>,
     registry: std::sync::Arc<Registry>,
     counters: Counters,
 }
@@ -218,6 +221,7 @@ impl Interpreter {
             }
         }
         self.tape.rewire()?;
+        self.supersede()?;
         let slots: Vec<Option<Slot>> = self.tape.outputs().collect();
         let results: Vec<Value> = outputs
             .into_iter()
@@ -264,10 +268,26 @@ impl Interpreter {
             return Ok((Taker::Materialized, outcome.declined));
         };
         self.counters.handled += 1;
+        self.taken.push(node);
         for (slot, value) in self.tape.results(node).zip(results) {
             self.held[slot.index()] = Held::Replaced(Layers::of(value));
         }
         Ok((taker, outcome.declined))
+    }
+
+    /// Gives what handlers made to the recorded results as well, for a function that keeps one of them, such as a cache
+    /// of a model. One that is implicit has no data to give.
+    fn supersede(&mut self) -> Result<()> {
+        let Self { tape, held, taken, .. } = self;
+        let dense = |slot: Slot| match &held[slot.index()] {
+            Held::Replaced(layers) => layers.values.last().and_then(Value::as_dense),
+            Held::Recorded => None,
+        };
+        let superseded: Vec<(usize, Vec<&Array>)> = taken
+            .iter()
+            .filter_map(|&node| Some((node, tape.results(node).map(dense).collect::<Option<_>>()?)))
+            .collect();
+        Ok(tape.supersede(superseded)?)
     }
 
     /// Plans the node's edges to the dense values that stand in for its recorded operands.

@@ -1,39 +1,48 @@
 //! Checkpoints of models whose parameters are implicit arrays.
 //!
 //! [`save`] and [`load`] are for whatever Tacit has: any implicit array, by path; [`ModelFile`] is both for a model or a part of
-//! one. [`Training`] is a run with its optimizer and
-//! random state, which goes on where it was, bit by bit. [`Tensors`] reads any safetensors files, memory-mapped and
-//! checked, and [`write()`] writes them, so that a file is either the old one or the new one, whenever the program ends.
+//! one. [`Training`] is a run with its optimizer and random state, which goes on where it was, bit by bit. [`Tensors`] reads
+//! any safetensors files, memory-mapped and checked, and [`write()`] writes them, so that a file is either the old one or the
+//! new one, whenever the program ends.
 //!
-//! Other libraries' checkpoints are read and written by a module each, with the codes and scales that they have:
-//! [`bitsandbytes`], [`mlx_lm`] and, for floats, [`hugging_face`]. [`mlx_adapter`] and [`peft`] are for adapters over a model
-//! that was read. All read and write [`Parameters`](tacit_nn::Parameters), and [`convert()`] goes from one format to
-//! another and tells what that costs.
+//! Other programs' checkpoints are read by a module each, with the codes and scales that they have: [`bitsandbytes`],
+//! [`mlx_lm`], [`gptq`], [`awq`], [`torchao`], [`Gguf`] of llama.cpp and, for floats, [`hugging_face`]; the first two are
+//! written, too. [`mlx_adapter`] and [`peft`] are for adapters over a model that was read. All read and write
+//! [`Parameters`](tacit_nn::Parameters), and [`convert()`] goes from one format to another and tells what that costs.
 
 mod adapter;
 mod atomic;
+pub mod awq;
 pub mod bitsandbytes;
 mod checkpoint;
+mod clause;
+mod codes;
 mod convert;
 mod floats;
+mod gguf;
+pub mod gptq;
 mod header;
 pub mod hugging_face;
 mod index;
+mod integers;
 pub mod json;
 pub mod mlx_adapter;
 pub mod mlx_lm;
 mod model_file;
 pub mod peft;
 mod progress;
+mod quantized_layers;
 mod remaining;
 mod stored_dtype;
 mod structure;
 mod tensors;
 mod torch_dtype;
+pub mod torchao;
 mod training;
 mod write;
 
 pub use checkpoint::{load, save, save_with};
+pub use gguf::{Gguf, GgufType, GgufValue};
 pub use convert::{ConversionReport, Converted, convert, dense};
 pub use model_file::ModelFile;
 pub use progress::{Progress, progress_bar};

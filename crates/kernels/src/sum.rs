@@ -48,6 +48,12 @@ pub enum Base<'a> {
     Dense(Floats<'a>),
 }
 
+/// What is done with the elements of a piece, and with the part of an output that is its own.
+type OfPiece<'a, P> = dyn Fn(&[f32], P) -> Result<(), KernelError> + Sync + 'a;
+
+/// Writes the elements of a base from a place on.
+type Decoded<'a> = dyn Fn(usize, &mut [f32]) + Sync + 'a;
+
 impl Sum<'_> {
     /// Calls `f` with the elements of each piece of `each` elements, of which the last may have fewer, and with what
     /// `parts` has for it; pieces are handed to all threads.
@@ -59,7 +65,7 @@ impl Sum<'_> {
         &self,
         each: usize,
         parts: impl Iterator<Item = P>,
-        f: &(dyn Fn(&[f32], P) -> Result<(), KernelError> + Sync),
+        f: &OfPiece<'_, P>,
     ) -> Result<(), KernelError> {
         let elements = self.check()?;
         if each == 0 {
@@ -143,7 +149,7 @@ impl Sum<'_> {
     }
 
     /// Calls `then` with what writes the base's elements from a place on.
-    fn decoded_by(&self, isa: Isa, then: &mut dyn FnMut(&(dyn Fn(usize, &mut [f32]) + Sync))) {
+    fn decoded_by(&self, isa: Isa, then: &mut dyn FnMut(&Decoded<'_>)) {
         match self.base {
             Base::Stored(matrix) => decoder(isa, &matrix, &mut |decoder: &dyn Decode| {
                 then(&|start, out| decoder.decode(isa, start, out, AHEAD));
@@ -191,7 +197,9 @@ impl Kernel for Added<'_> {
             done += part.len();
             add_product(&left[row * rank..(row + 1) * rank], right, k, columns, part);
             if let Some(factors) = factors {
-                part.iter_mut().for_each(|x| *x *= factors[row]);
+                for x in part {
+                    *x *= factors[row];
+                }
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Models whose parameters are implicit arrays.
 //!
 //! A [`Model`] is any mlx-rs module with implicit arrays in place of some parameters: by [`Rules`], by path. A part of it,
-//! [`Only`] some leaves, is trained or saved. [`with_parameters`] runs an unmodified module with other values for the length
+//! [`Only`] some leaves, is trained or saved; [`Model::lora`] adds the leaves of adapters. [`with_parameters`] runs an unmodified module with other values for the length
 //! of a call, [`quantized`] and [`straight_through`] make such values. [`Module`] and [`Stateful`] make trees of modules, and
 //! of optimizers and random states.
 
+mod adapter_set;
 mod inputs;
 mod lora;
 mod merge;

@@ -6,7 +6,6 @@ use tacit_core::transform::{Differentiable, apply};
 use tacit_core::{Aval, Result, Value};
 
 use super::declaration::Format;
-use crate::checks::stored_shape;
 use crate::kernel::{self, Coding, Layout, Scaling};
 use crate::packed::Packed;
 use crate::packed_array::{PackedArray, Parts};
@@ -57,12 +56,8 @@ pub trait TrainedScales {
 
 impl<F: Format> TrainedScales for F {
     fn scales_of(&self, value: &Value) -> Option<FloatScales> {
-        let array = value.downcast::<PackedArray<F>>()?;
+        let array = value.downcast::<PackedArray<F>>().filter(|_| self.stores(value))?;
         let stored = array.stored();
-        let shape = stored_shape(&stored.aval, stored.transposed).ok()?;
-        if *array.format() != self.on(&shape) || stored.transposed != self.by_columns() {
-            return None;
-        }
         let scales = kernel::float_scales(stored.scheme.scaling, stored.scales.as_dense()?).ok()?;
         Some(FloatScales { scales, biases: array.biases().cloned(), global_scale: array.global_scale().cloned() })
     }

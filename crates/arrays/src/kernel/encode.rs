@@ -103,7 +103,7 @@ fn top(scheme: &Scheme) -> Array {
 }
 
 /// Codes of one byte each in the bytes or words of the format, of which `size` count.
-pub(super) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
+pub(crate) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
     let codes = codes.reshape(&[-1])?.try_index(..size as i32)?;
     let bits = scheme.bits();
     let (order, pad) = match (scheme.coding, scheme.encoding) {
@@ -209,7 +209,7 @@ pub(crate) fn rounded_scales(scaling: Scaling, scales: &Array) -> Ops<Array> {
             ops::clip(exponent.add(number(127.0))?, (0.0, 254.0))?.as_dtype(Dtype::Uint8)
         }
         Scaling::E4m3 => to_e4m3(scales),
-        Scaling::Float | Scaling::Nested { .. } => Ok(scales.clone()),
+        Scaling::Float | Scaling::Nested { .. } | Scaling::Integers { .. } => Ok(scales.clone()),
     }
 }
 
@@ -218,7 +218,7 @@ pub(crate) fn float_scales(scaling: Scaling, scales: &Array) -> Ops<Array> {
     match scaling {
         Scaling::E8m0 => looked_up(&*E8M0, scales),
         Scaling::E4m3 => looked_up(&*E4M3, scales),
-        Scaling::Float | Scaling::Nested { .. } => Ok(scales.clone()),
+        Scaling::Float | Scaling::Nested { .. } | Scaling::Integers { .. } => Ok(scales.clone()),
     }
 }
 

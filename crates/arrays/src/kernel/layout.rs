@@ -26,7 +26,10 @@ pub struct Layout {
 
 impl Layout {
     pub(super) fn params(self) -> Vec<(&'static str, Param)> {
-        let nested = if let Scaling::Nested { block } = self.scheme.scaling { int(block) } else { Param::None };
+        let nested = match self.scheme.scaling {
+            Scaling::Nested { block } | Scaling::Integers { block } => int(block),
+            _ => Param::None,
+        };
         let own = [("n", int(self.n)), ("k", int(self.k)), ("block", int(self.block)), ("nested", nested)];
         own.into_iter().chain(self.scheme.params()).collect()
     }
@@ -53,6 +56,14 @@ impl Layout {
                 (Scales::Nested { codes, map: dynamic8::map(), absmax, block, offset }, None)
             }
             (Scaling::Nested { .. }, _) => return Err("nested scales are three arrays".into()),
+            (Scaling::Integers { block }, [factors, bias_codes, bias_factors]) => {
+                let numbers = |codes: &'a Input<'_>, factors: &'a Input<'_>| -> Fallible<Scales<'a>> {
+                    let (codes, absmax) = (codes.bytes(), factors.elements()?);
+                    Ok(Scales::Nested { codes, map: &SIGNED, absmax, block, offset: 0.0 })
+                };
+                (numbers(scales, factors)?, Some(numbers(bias_codes, bias_factors)?))
+            }
+            (Scaling::Integers { .. }, _) => return Err("scales and biases of integers are four arrays".into()),
         };
         Ok(Matrix { n: self.n, k: self.k, codes, scales, biases, block: self.block })
     }
@@ -73,6 +84,7 @@ impl Layout {
         };
         let size = self.n * self.k;
         let values = self.units(codes, table)?.try_index(..size as i32)?;
+        let biases_of_integers;
         let (scales, biases) = match (self.scheme.scaling, more) {
             (Scaling::Float, more) => (scales.as_dtype(Dtype::Float32)?, more.first()),
             (Scaling::E8m0, _) => (looked_up(&*E8M0, scales)?, None),
@@ -80,6 +92,13 @@ impl Layout {
             (Scaling::E4m3, []) => (looked_up(&*E4M3, scales)?, None),
             (Scaling::Nested { block }, [absmax, offset, ..]) => (nested(scales, absmax, offset, block)?, None),
             (Scaling::Nested { .. }, _) => return Err(Exception::custom("nested scales are three arrays")),
+            (Scaling::Integers { block }, [factors, bias_codes, bias_factors]) => {
+                biases_of_integers = integers(bias_codes, bias_factors, block)?;
+                (integers(scales, factors, block)?, Some(&biases_of_integers))
+            }
+            (Scaling::Integers { .. }, _) => {
+                return Err(Exception::custom("scales and biases of integers are four arrays"));
+            }
         };
         let mut values = values.multiply(repeated(&scales, self.block, size)?)?;
         if let Some(biases) = biases {
@@ -123,6 +142,11 @@ pub(crate) fn nested(codes: &Array, absmax: &Array, offset: &Array, block: usize
     looked_up(dynamic8::map(), codes)?.multiply(repeated(absmax, block, codes.size())?)?.add(offset)
 }
 
+/// The values of integers with a factor for each block: `f32[n]`.
+pub(super) fn integers(codes: &Array, factors: &Array, block: usize) -> Result<Array, Exception> {
+    codes.as_dtype(Dtype::Float32)?.multiply(repeated(factors, block, codes.size())?)
+}
+
 /// The digits of bytes, `byte / 2^shift % base` for each shift, flat.
 pub(super) fn digits(bytes: &Array, shifts: &[u32], base: u32) -> Result<Array, Exception> {
     let divisors: Vec<u8> = shifts.iter().map(|shift| 1 << shift).collect();
@@ -153,6 +177,17 @@ fn float_scales<'a>(input: &'a Input<'_>) -> Fallible<Scales<'a>> {
         Floats::Bf16(values) => Scales::Bf16(values),
     })
 }
+
+/// The values of integers by their bytes.
+static SIGNED: [f32; 256] = {
+    let mut values = [0.0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        values[byte] = (byte as u8).cast_signed() as f32;
+        byte += 1;
+    }
+    values
+};
 
 pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));
 pub(super) static E8M0: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e8m0(byte as u8)));

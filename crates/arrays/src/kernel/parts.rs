@@ -5,6 +5,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Fallback, permit_dense};
 use tacit_core::{Aval, Result};
 
+use super::layout::integers;
 use super::{Layout, Scaling, nested};
 
 impl Layout {
@@ -29,6 +30,11 @@ impl Layout {
                 // The scales' own blocks straddle rows.
                 self.scheme.scaling = Scaling::Float;
                 vec![of_rows(codes)?, of_rows(&nested(scales, absmax, offset, block)?)?]
+            }
+            (Scaling::Integers { block }, [codes, scales, factors, bias_codes, bias_factors]) => {
+                self.scheme.scaling = Scaling::Float;
+                let (scales, biases) = (integers(scales, factors, block)?, integers(bias_codes, bias_factors, block)?);
+                vec![of_rows(codes)?, of_rows(&scales)?, of_rows(&biases)?]
             }
             (Scaling::E4m3, [codes, scales, factor]) => vec![of_rows(codes)?, of_rows(scales)?, factor.clone()],
             (_, children) => children.iter().map(of_rows).collect::<Result<_, _>>()?,

@@ -22,8 +22,8 @@ pub struct Scheme {
     pub scaling: Scaling,
     /// Whether each block has a bias as well, of the dtype that was quantized, as its scale then is.
     pub biased: bool,
-    /// How many scales share a scale of their own, if they are quantized as bitsandbytes' nested ones are.
-    pub nested: Option<usize>,
+    /// What the scales themselves are quantized to, if they are.
+    pub nested: Option<Nested>,
     /// The dtype of the array of codes: `u32` in MLX's layout, whose children have the axes of the array itself; `u8`
     /// for a flat one; `i8` for one code an element.
     pub storage: Dtype,
@@ -95,10 +95,32 @@ pub enum Scaling {
         /// Scales of one block.
         block: usize,
     },
+    /// 8-bit integers times a float of their block, once for the scales and once for the biases: four children.
+    Integers {
+        /// Scales of one block.
+        block: usize,
+    },
     /// A power of two.
     E8m0,
     /// OCP's E4M3, times the second child if there is one.
     E4m3,
+}
+
+/// What scales are quantized to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nested {
+    /// bitsandbytes' 8-bit floats: a [`Dynamic8Array`](crate::Dynamic8Array).
+    Dynamic8 {
+        /// Scales that share a scale.
+        block: usize,
+    },
+    /// Integers, of the biases as well: an [`Int8Array`](crate::Int8Array).
+    Integers {
+        /// Scales that share a scale.
+        block: usize,
+        /// Whether there are no biases, and the middle code stands for zero.
+        centered: bool,
+    },
 }
 
 impl Scheme {
@@ -172,6 +194,16 @@ impl Scheme {
             }
             Dtype::Int8 => (shape.to_vec(), scales),
             _ => (vec![(size * self.bits()).div_ceil(8) as i32], scales),
+        }
+    }
+
+    /// The shape of the scales of so many blocks, where these are quantized themselves.
+    pub(crate) fn nested_shape(&self, blocks: usize) -> Vec<i32> {
+        match self.nested {
+            Some(Nested::Integers { block, centered }) => {
+                vec![if centered { 1 } else { 2 }, blocks.div_ceil(block) as i32, block as i32]
+            }
+            _ => vec![blocks as i32],
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Summands {
 
 impl Summands {
     /// The inputs of a kernel, the base's last, and how they are read.
-    fn inputs(&self) -> (Read, Vec<Array>) {
+    pub(super) fn inputs(&self) -> (Read, Vec<Array>) {
         let [n, k, rank] = [self.left.dim(0), self.right.dim(1), self.left.dim(1)].map(|extent| extent as usize);
         let mut inputs = vec![self.left.clone(), self.right.clone()];
         inputs.extend(self.factors.clone());
@@ -78,10 +78,10 @@ pub enum Measure {
 
 /// How the inputs of a kernel make up a sum: left, right, factors if there are any, something of the kernel's own, base.
 #[derive(Clone, Copy)]
-struct Read {
+pub(super) struct Read {
     layout: Option<Layout>,
     n: usize,
-    k: usize,
+    pub(super) k: usize,
     rank: usize,
     factors: bool,
 }
@@ -139,12 +139,12 @@ impl Read {
     }
 }
 
-struct QuantizeSum {
-    read: Read,
-    scheme: Scheme,
-    block: usize,
+pub(super) struct QuantizeSum {
+    pub(super) read: Read,
+    pub(super) scheme: Scheme,
+    pub(super) block: usize,
     /// Whether there is a largest magnitude that the scales are relative to.
-    relative: bool,
+    pub(super) relative: bool,
 }
 
 impl Kernel for QuantizeSum {
@@ -186,9 +186,9 @@ impl Kernel for QuantizeSum {
     }
 }
 
-struct MeasureSum {
-    read: Read,
-    by: Measure,
+pub(super) struct MeasureSum {
+    pub(super) read: Read,
+    pub(super) by: Measure,
 }
 
 impl Kernel for MeasureSum {
@@ -210,10 +210,11 @@ impl Kernel for MeasureSum {
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         self.read.with(inputs, 0, |sum| {
             let out = outputs[0].elements()?;
-            Ok(match self.by {
+            match self.by {
                 Measure::Norm => sum.norms(out)?,
                 Measure::Most => sum.absmax(out)?,
-            })
+            }
+            Ok(())
         })
     }
 

@@ -16,9 +16,10 @@ use super::int8_matmul::{Int8Matmul, exact};
 use super::matmul::Matmul;
 use super::quantize::Quantize;
 use super::scale_gradients::ScaleGradients;
-use super::{Coding, Layout, Scaling, Scheme};
-use crate::ScaleRule;
-use crate::format::{Affine, Binary, E5m2, Format, Fp4, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary};
+use super::sum::{MeasureSum, QuantizeSum};
+use super::{Coding, Layout, Measure, Scaling, Scheme, Summands};
+use crate::format::{Affine, Binary, E5m2, Format, Fp4, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary};
+use crate::{KQuantArray, Packed, ScaleRule};
 
 type Outputs = Result<Vec<Array>, Exception>;
 
@@ -79,6 +80,13 @@ pub(super) fn cases() -> Vec<Case> {
     for bits in [2, 3, 4, 5, 6, 8] {
         cases.push(case(&Affine { bits, group: 32 }, 5, 96));
         cases.push(case(&Affine { bits, group: 64 }, 3, 128));
+    }
+    for bits in 2..=6 {
+        for (n, k) in [(5, 64), (3, 256), (7, 37)] {
+            let array = KQuantArray::quantize(&normal(bits.into(), &[n, k]), KQuant { bits }).expect("quantizes");
+            let (layout, children) = array.stored().kernel(n).expect("has children");
+            cases.push(Case { layout, children });
+        }
     }
     cases.push(case(&Mxfp4 { rule: ScaleRule::Ceil }, 5, 64));
     cases.push(case(&Mxfp8 { rule: ScaleRule::Round }, 5, 64));
@@ -338,6 +346,44 @@ fn mapped_over_rows_they_equal_a_loop() {
             let [fast, slow] = mapped(|| GatherRows { layout, dtype: Dtype::Float32 }, &inputs, axis);
             assert_eq!(fast.shape(), slow.shape());
             assert_eq!(floats(&fast).expect("evaluates"), floats(&slow).expect("evaluates"));
+        }
+    }
+}
+
+/// The inputs of a sum on this base, without and with factors of its rows, and how they are read.
+fn sums(Case { layout, children }: Case) -> Vec<Summands> {
+    let (n, k) = (layout.n as i32, layout.k as i32);
+    let (left, right) = (normal(21, &[n, 3]), normal(22, &[3, k]));
+    let stored = Summands { layout: Some(layout), base: children, left, right, factors: None };
+    let halves = normal(23, &[n, k]).as_dtype(Dtype::Bfloat16).expect("halves");
+    let dense = Summands { layout: None, base: vec![halves], ..stored.clone() };
+    let scaled = Summands { factors: Some(normal(24, &[n])), ..stored.clone() };
+    vec![stored, dense, scaled]
+}
+
+#[test]
+fn sums_are_quantized_and_measured_as_their_decomposition_has_it() {
+    let global = Array::from_f32(40.0);
+    for sum in cases().into_iter().flat_map(sums) {
+        let (read, inputs) = sum.inputs();
+        let with_base = |own: &[&Array]| {
+            let own = own.iter().map(|array| (*array).clone());
+            inputs.iter().cloned().chain(own).chain(sum.base.clone()).collect::<Vec<_>>()
+        };
+        for by in [Measure::Norm, Measure::Most] {
+            check(|| MeasureSum { read, by }, &with_base(&[]), &[], 1e-6);
+        }
+        let quantized = |format: &dyn Fn() -> (Scheme, usize), relative: bool| {
+            let (scheme, block) = format();
+            let own: &[&Array] = if relative { &[&global] } else { &[] };
+            check(|| QuantizeSum { read, scheme, block, relative }, &with_base(own), &[], 1e-5);
+        };
+        quantized(&|| (Nf4::from(32).scheme(), 32), false);
+        quantized(&|| (Int8 { per: Per::Block(7) }.scheme(), 7), false);
+        if read.k.is_multiple_of(32) {
+            quantized(&|| (Affine { bits: 3, group: 32 }.scheme(), 32), false);
+            quantized(&|| (Mxfp8 { rule: ScaleRule::Ceil }.scheme(), 32), false);
+            quantized(&|| (Nvfp4 { global: true }.scheme(), 16), true);
         }
     }
 }

@@ -5,10 +5,10 @@ mod statistics;
 mod structured;
 
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::{Affine, Nf4, Per};
+use tacit_arrays::format::{Affine, Codebook, KQuant, Nf4, Per};
 use tacit_arrays::{
-    AffineArray, BinaryArray, Constant, E5m2Array, Fp4Array, Int8Array, Int8Inputs, Mxfp4Array, Mxfp8Array, Nf4Array,
-    Nvfp4Array, Prepared, ScalePer, ScaleRule, TernaryArray, ste,
+    AffineArray, BinaryArray, CodebookArray, Constant, E5m2Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray,
+    Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Prepared, ScalePer, ScaleRule, TernaryArray, ste,
 };
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
@@ -33,6 +33,10 @@ conformance! {
     mxfp8: |x| Mxfp8Array::quantize(x, ScaleRule::Ceil), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
     e5m2: |x| E5m2Array::quantize(x, 32), within(0.13), exact_zero(), refuses_non_finite();
+    codebook: |x| CodebookArray::quantize(x, Codebook::new(32, &IQ4_NL)?), within(0.12), refuses_non_finite(), overflows();
+    k_2: |x| KQuantArray::quantize(x, KQuant { bits: 2 }), within(0.36), floor(1e-6), refuses_non_finite(), overflows();
+    k_4: |x| KQuantArray::quantize(x, KQuant { bits: 4 }), within(0.09), floor(1e-6), refuses_non_finite(), overflows();
+    k_6: |x| KQuantArray::quantize(x, KQuant { bits: 6 }), within(0.05), floor(1e-6), refuses_non_finite(), overflows();
     ternary: |x| TernaryArray::quantize(x, 32), within(1.0), exact_zero(), refuses_non_finite();
     binary: |x| BinaryArray::quantize(x, 32), within(1.0), refuses_non_finite();
     ste_nf4: |x| ste(|x: &Array| Nf4Array::quantize(x, 32))(x), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
@@ -78,6 +82,10 @@ const SUM: f64 = 4e-5;
 
 /// Products with parts, in `tests/it/concat.rs`.
 const CONCAT: [&str; 4] = ["concat_matmul", "concat_matmul_left", "concat_addmm", "concat_addmm_left"];
+
+/// The values of GGUF's `IQ4_NL`.
+const IQ4_NL: [f32; 16] =
+    [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
 
 /// Where NF4 changes its code, in units of a block's largest magnitude: some of bitsandbytes' thresholds.
 const NF4: [f32; 3] = [-0.848_096_4, 0.039_790_15, 0.642_786_9];

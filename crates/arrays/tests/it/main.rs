@@ -27,6 +27,7 @@ mod gradients;
 mod half_types;
 mod identity;
 mod int8_inputs;
+mod k_quants;
 mod loading;
 mod lora;
 mod low_rank;

@@ -9,8 +9,6 @@ use tacit_core::{Policy, Result, Value, implicit};
 use crate::operands::normal;
 use crate::prepared::{TEXTS, dense, format};
 
-type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
-
 /// A prepared weight of these children.
 fn of(text: &str, children: &[Array]) -> Result<Value> {
     let made = Prepared::new(&children[0], format(text))?.with_trained_scales()?;
@@ -79,12 +77,12 @@ fn gradients_of_master_scales_and_biases_are_those_of_lsq() {
     for (text, unit, range) in CASES {
         let children = children(text, 11);
         let argnums: Vec<i32> = (0..children.len() as i32).collect();
-        let own = |children: &[Array]| {
+        let own = move |children: &[Array]| {
             let _deny = Policy::Deny.scope();
             Ok::<_, Exception>(vec![loss(of(text, children)?)?])
         };
         let reference =
-            |children: &[Array]| Ok::<_, Exception>(vec![loss(plain(text, unit, range, children)?.into())?]);
+            move |children: &[Array]| Ok::<_, Exception>(vec![loss(plain(text, unit, range, children)?.into())?]);
         let gradients = |f: &Function| {
             let (value, gradients) =
                 transforms::value_and_grad_with_argnums(f, argnums.as_slice())(&children).expect("runs");

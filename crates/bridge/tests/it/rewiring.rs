@@ -78,3 +78,42 @@ fn a_walk_does_not_go_beyond_its_boundaries() {
     };
     assert_eq!((walked(&[]), walked(std::slice::from_ref(&before))), (2, 0));
 }
+
+#[test]
+fn a_result_that_is_kept_becomes_what_supersedes_it() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[2]]);
+    let kept = x.exp().expect("builds");
+    let out = kept.negative().expect("builds");
+    let mut tape = Tape::walk(std::slice::from_ref(&out), &[x], &[]).expect("memory");
+    tape.supersede([(0, [&vector(&[1.0, 2.0])])]).expect("the node is there");
+    assert_eq!(scope.live(), 0, "nothing holds the placeholder any more");
+    drop(tape);
+    // Also by the edges that nobody has rewired.
+    assert_eq!([numbers(&kept), numbers(&out)], [[1.0, 2.0], [-1.0, -2.0]]);
+}
+
+#[test]
+fn all_siblings_of_a_node_are_superseded() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[6]]);
+    let parts = ops::split_equal(&x, 3, 0).expect("builds");
+    let mut tape = Tape::walk(&parts[1..2], &[x], &[]).expect("memory");
+    let values: Vec<_> = [1.0, 3.0, 5.0].map(|first| vector(&[first, first + 1.0])).into();
+    tape.supersede([(0, &values)]).expect("the node is there");
+    drop(tape);
+    assert_eq!(scope.live(), 0);
+    let all: Vec<_> = parts.iter().map(numbers).collect();
+    assert_eq!(all, [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+}
+
+#[test]
+fn a_node_or_a_result_that_is_not_there_is_not_superseded() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[2]]);
+    let out = x.exp().expect("builds");
+    let mut tape = Tape::walk(std::slice::from_ref(&out), &[x], &[]).expect("memory");
+    let value = vector(&[1.0, 2.0]);
+    assert!(tape.supersede([(9, [&value])]).is_err());
+    assert!(tape.supersede([(0, [&value, &value])]).is_err());
+}

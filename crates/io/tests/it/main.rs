@@ -3,6 +3,9 @@
 mod adapters;
 mod bitsandbytes;
 mod checkpoints;
+mod foreign;
+mod gguf;
+mod gguf_malformed;
 mod conversion;
 mod damage;
 mod golden;

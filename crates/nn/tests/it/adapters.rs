@@ -7,8 +7,9 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, nn, random};
 use tacit_arrays::format::{Affine, Nf4};
-use tacit_core::{Counters, Policy, Result};
-use tacit_nn::{LoraConfig, Method, Model, Only, Trainable};
+use tacit_core::compile::Options;
+use tacit_core::{Counters, Policy, Result, compile_with_state};
+use tacit_nn::{LoraConfig, Method, Model, Only, Stateful, Trainable};
 
 use crate::types::{normal, numbers};
 
@@ -147,6 +148,74 @@ fn dropout_is_on_by_its_key() -> Result<()> {
         step(&mut model, &mut optimizer);
         assert_eq!(model.leaves(&Only::Paths("*.key".parse()?)).len(), 2);
     }
+    Ok(())
+}
+
+#[test]
+fn sets_of_adapters_on_one_model() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let mut model = base();
+    let plain = forward(&mut model);
+    let (mut sets, mut alone) = (Vec::new(), Vec::new());
+    for rank in [2, 4] {
+        model.adapt(&[("*".parse()?, LoraConfig { rank, ..config() })])?;
+        let mut optimizer = Adam::new(1e-2);
+        for _ in 0..rank {
+            step(&mut model, &mut optimizer);
+        }
+        alone.push(forward(&mut model));
+        sets.push(model.without_adapters()?);
+    }
+    model.adapter_sets(&sets)?;
+    let near = |found: &[f32], expected: &[f32]| {
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} for {expected:?}");
+    };
+    near(&forward(&mut model), &plain);
+    for (index, expected) in alone.iter().chain([&plain]).enumerate() {
+        model.choose_adapters(&Array::from_slice(&[index as u32], &[]))?;
+        near(&forward(&mut model), expected);
+    }
+    model.choose_adapters(&Array::from_slice(&[1u32, 0, 2, 0, 1], &[5]))?;
+    let rows: Vec<f32> = [1, 0, 2, 0, 1]
+        .into_iter()
+        .enumerate()
+        .flat_map(|(row, index)| {
+            let of = alone.get(index).unwrap_or(&plain);
+            of[4 * row..4 * row + 4].to_vec()
+        })
+        .collect();
+    near(&forward(&mut model), &rows);
+    check(base().adapter_sets(&[]), expect![[""]]);
+    check(base().choose_adapters(&Array::from_slice(&[0u32], &[])), expect![[""]]);
+    check(model.choose_adapters(&Array::from_slice(&[0i32], &[])), expect![[""]]);
+    let mut fewer = sets[1].clone();
+    fewer.remove("layers.2.weight");
+    check(model.adapter_sets(&[sets[0].clone(), fewer.clone()]), expect![[""]]);
+    check(model.adapter_sets(&[fewer, sets[0].clone()]), expect![[""]]);
+    near(&forward(&mut model), &rows);
+    Ok(())
+}
+
+/// The keys are leaves, so that each step has its own without a retrace.
+#[test]
+fn compiled_steps_with_dropout() -> Result<()> {
+    let model = adapted(&LoraConfig { dropout: 0.5, ..config() });
+    let mut state = (model, Stateful(Adam::new(1e-2)));
+    let mut run = compile_with_state(
+        |(model, optimizer): &mut (Model<nn::Sequential>, Stateful<Adam>), x: Array| -> Result<Array> {
+            let loss = |model: &mut Model<nn::Sequential>, x: &Array| model.forward(x)?.square()?.mean(None);
+            let (loss, gradients) = model.value_and_grad(Trainable::Lora, loss)(&x)?;
+            optimizer.update(model, &gradients)?;
+            Ok(loss)
+        },
+        Options::default(),
+    );
+    for seed in 0..6 {
+        state.0.drop_features(Some(&random::key(seed)?))?;
+        run.call(&mut state, &normal(1, &[5, 64]).into())?;
+    }
+    // The second call has the optimizer's moments, which the first one makes.
+    assert!(run.stats().traces <= 2, "{:?}", run.stats());
     Ok(())
 }
 

@@ -183,7 +183,7 @@ fn a_normalization_is_folded_into_the_layer_before_it() {
     let module = nn::Sequential::new()
         .append(nn::Linear::new(32, 64).expect("builds"))
         .append(nn::BatchNorm::new(64).expect("builds"))
-        .append(nn::Relu);
+        .append(nn::Linear::new(64, 8).expect("builds"));
     let mut model = Model::new(module).expect("a model");
     let positive = |seed| ops::abs(normal(seed, &[64])).expect("positive").add(Array::from_f32(0.5)).expect("adds");
     for (name, array) in [("running_mean", normal(6, &[64])), ("running_var", positive(7)), ("weight", positive(8))] {
@@ -199,15 +199,18 @@ fn a_normalization_is_folded_into_the_layer_before_it() {
     // The normalization does nothing now.
     let mean = model.get("layers.1.running_mean").and_then(|mean| mean.dense()).expect("is there");
     assert_eq!(numbers(&mean), [0.0; 64]);
+    expect![[r#"
+        the parameter layers.1.running_mean is f32[64], and layers.2.weight has 8 outputs
+        help: name the normalization that follows the layer"#]]
+    .assert_eq(&error(model.fold_batch_norm("layers.2", "layers.1", 1e-5)).to_string());
+    expect![[r#"
+        the module has no parameter layers.9.running_mean
+        help: its parameters are layers.0.bias, layers.0.weight, layers.1.bias, layers.1.running_mean, layers.1.running_var, layers.1.weight, layers.2.bias, layers.2.weight"#]].assert_eq(&error(model.fold_batch_norm("layers.0", "layers.9", 1e-5)).to_string());
     let mut model = model.prepare("layers.0.weight", AFFINE).expect("prepares");
     expect![[r#"
         the parameter layers.0.weight is Prepared(f32[64,32]), into which nothing is folded
         help: fold the normalization before the weight is quantized or prepared"#]]
     .assert_eq(&error(model.fold_batch_norm("layers.0", "layers.1", 1e-5)).to_string());
-    expect![[r#"
-        the parameter layers.0.weight is Prepared(f32[64,32]), into which nothing is folded
-        help: fold the normalization before the weight is quantized or prepared"#]]
-    .assert_eq(&error(model.fold_batch_norm("layers.0", "layers.2", 1e-5)).to_string());
 }
 
 #[test]

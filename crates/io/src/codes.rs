@@ -1,0 +1,35 @@
+//! Codes as Tacit's formats store them: one stream of bits, the lowest first.
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Result};
+
+/// Appends codes, a multiple of eight of them or of whole bytes, to a stream.
+pub(crate) fn push_codes(codes: &[u8], bits: u32, stream: &mut Vec<u8>) {
+    if bits == 8 {
+        stream.extend_from_slice(codes);
+        return;
+    }
+    for codes in codes.chunks(8) {
+        let word = codes.iter().rev().fold(0_u64, |word, &code| word << bits | u64::from(code));
+        stream.extend(&word.to_le_bytes()[..(codes.len() * bits as usize).div_ceil(8)]);
+    }
+}
+
+/// The stream of an array's codes as the 32-bit words of MLX's layout.
+pub(crate) fn words(stream: &[u8], bits: u32, aval: &Aval) -> Result<Array> {
+    let mut shape = aval.shape.clone();
+    if let Some(last) = shape.last_mut() {
+        *last = (i64::from(*last) * i64::from(bits) / 32) as i32;
+    }
+    Ok(bytes_of(stream).view_dtype(Dtype::Uint32)?.reshape(&shape)?)
+}
+
+/// A stream as it is.
+pub(crate) fn bytes_of(stream: &[u8]) -> Array {
+    Array::from_slice(stream, &[stream.len() as i32])
+}
+
+/// Numbers, one a block.
+pub(crate) fn floats(numbers: &[f32]) -> Array {
+    Array::from_slice(numbers, &[numbers.len() as i32])
+}

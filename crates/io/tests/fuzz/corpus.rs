@@ -1,0 +1,136 @@
+//! The right files that mutations begin from.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use mlx_rs::optimizers::{AdamW, Optimizer};
+use mlx_rs::random::RandomState;
+use mlx_rs::{Array, Dtype, nn, ops, random};
+use tacit_arrays::format::{Nf4, parse};
+use tacit_arrays::{
+    Cast, Concat, Constant, Diagonal, Identity, Lora, LowRank, Masked, Scaled, Sliced, Sparse24, Stacked, Transposed,
+};
+use tacit_core::{Result, Value};
+use tacit_io::{Training, Writing, save, save_with};
+use tacit_nn::{Model, Only, Parameters};
+
+use crate::scratch::Scratch;
+
+/// Files by their names, and which of them is opened; a folder is opened by no name.
+#[derive(Clone)]
+pub(crate) struct Sample {
+    pub(crate) opened: String,
+    pub(crate) files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Sample {
+    /// A file, or a folder without the folders in it.
+    pub(crate) fn of(path: &Path) -> Self {
+        let named = |path: &Path| path.file_name().expect("has a name").to_string_lossy().into_owned();
+        let read = |path: &Path| (named(path), fs::read(path).expect("reads"));
+        if path.is_dir() {
+            // Goldens keep what is expected of them beside them.
+            let wanted = |path: &Path| path.is_file() && !named(path).starts_with("expected");
+            let entries = fs::read_dir(path).expect("reads").map(|entry| entry.expect("reads").path());
+            return Self {
+                opened: String::new(),
+                files: entries.filter(|path| wanted(path)).map(|path| read(&path)).collect(),
+            };
+        }
+        Self { opened: named(path), files: [read(path)].into() }
+    }
+
+    /// Files that other libraries wrote, of `tests/golden`.
+    pub(crate) fn golden<const N: usize>(names: [impl AsRef<Path>; N]) -> Vec<Self> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        names.map(|name| Self::of(&folder.join(name.as_ref()))).into()
+    }
+}
+
+/// A checkpoint of each array type there is, one of a training run, and one in two files.
+pub(crate) fn tacit() -> Vec<Sample> {
+    let folder = Scratch::new();
+    let values = values().expect("builds");
+    let path = folder.join("model.safetensors");
+    let mut samples = Vec::new();
+    for (name, value) in values.clone() {
+        save(&path, &Parameters::from([(name, value)])).expect("saves");
+        samples.push(Sample::of(&path));
+    }
+    fs::remove_file(&path).expect("removes");
+    let writing = Writing { shard: Some(1024), progress: None };
+    save_with(&path, &values.into_iter().take(4).collect(), writing).expect("saves");
+    samples.push(Sample::of(&folder));
+    samples
+}
+
+/// A training run with an optimizer's and a random state.
+pub(crate) fn training() -> Vec<Sample> {
+    let folder = Scratch::new();
+    let path = folder.join("run.safetensors");
+    let mut model = model();
+    let mut adamw = AdamW::new(1e-3);
+    let gradients: FlattenedModuleParam =
+        model.trainable_parameters().flatten().into_iter().map(|(path, array)| (path, array.clone())).collect();
+    adamw.update(&mut model, &gradients).expect("updates");
+    let random = RandomState::with_seed(0).expect("seeds");
+    let whole = Training::new(7).with_note("rules", "**.weight = nf4:64").with_random(&random);
+    let some = whole.clone().with_model(&model, &Only::Dense).expect("its leaves");
+    let whole = whole.with_model(&model, &Only::All).and_then(|run| run.with_optimizer(&adamw)).expect("its state");
+    let sample = |run: Training| {
+        run.save(&path).expect("saves");
+        Sample::of(&path)
+    };
+    vec![sample(whole), sample(some)]
+}
+
+/// What a run trains.
+pub(crate) fn model() -> Model<nn::Linear> {
+    let linear = nn::Linear::new(64, 4).expect("builds");
+    Model::new(linear).and_then(|model| model.quantize("weight", Nf4 { block: 64, double: false })).expect("quantizes")
+}
+
+fn values() -> Result<Vec<(String, Value)>> {
+    let normal = |shape: &[i32]| random::normal::<f32>(shape, None, None, Some(&random::key(3)?));
+    let dense = normal(&[4, 64])?;
+    let mut values: Vec<(String, Value)> = vec![("dense".into(), dense.clone().into())];
+    values.push(("half".into(), dense.as_dtype(Dtype::Bfloat16)?.into()));
+    for format in [
+        "nf4:64",
+        "nf4:64:double",
+        "fp4:32",
+        "affine:4:64",
+        "affine:3:32",
+        "int8:columns",
+        "int8:16",
+        "ternary:32",
+        "binary:8",
+        "e5m2:64",
+        "mxfp4:floor",
+        "mxfp8:round",
+        "nvfp4:global",
+    ] {
+        values.push((format.into(), parse(format)?.quantize(&dense)?));
+    }
+    let nf4 = parse("nf4:64")?.quantize(&dense)?;
+    let zeros = ops::zeros_dtype(&[4, 64], Dtype::Bool)?;
+    let structured: [(&str, Value); 12] = [
+        ("lora", Lora::new(nf4.clone(), normal(&[2, 64])?, normal(&[4, 2])?, 4.0)?.into()),
+        ("concat", Concat::new(vec![nf4.clone(), dense.clone().into()], 0)?.into()),
+        ("stacked", Stacked::new(vec![nf4.clone(), nf4.clone()])?.into()),
+        ("sliced", Sliced::new(nf4.clone(), &[1, 0], &[3, 32])?.into()),
+        ("scaled", Scaled::new(nf4.clone(), &Array::from_f32(2.0))?.into()),
+        ("cast", Cast::new(nf4.clone(), Dtype::Float16)?.into()),
+        ("transposed", Transposed::new(nf4, &[1, 0])?.into()),
+        ("masked", Masked::new(dense.clone(), zeros)?.into()),
+        ("low_rank", LowRank::new(normal(&[4, 2])?, normal(&[2, 64])?)?.into()),
+        ("diagonal", Diagonal::new(normal(&[4])?)?.into()),
+        ("identity", Identity::new(4, Dtype::Float32)?.into()),
+        ("constant", Constant::full(&[4, 4], &Array::from_f32(1.0))?.into()),
+    ];
+    values.extend(structured.map(|(name, value)| (name.to_owned(), value)));
+    values.push(("sparse24".into(), Sparse24::prune(&dense)?.into()));
+    Ok(values)
+}

@@ -1,0 +1,257 @@
+//! GGUF files that are not as they were written: an error that names the file, the entry and the reason, and no panic.
+
+use expect_test::expect;
+use proptest::prelude::*;
+use tacit_core::Error;
+use tacit_io::{Gguf, GgufValue};
+
+use crate::scratch::Scratch;
+
+/// A file in the making: its parts are put one after the other.
+#[derive(Clone, Default)]
+struct Maker {
+    metadata: Vec<Vec<u8>>,
+    tensors: Vec<Vec<u8>>,
+    elements: Vec<u8>,
+    alignment: usize,
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+impl Maker {
+    fn value(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
+        self.metadata.push([&text(key), &kind.to_le_bytes()[..], value].concat());
+        self
+    }
+
+    fn tensor(mut self, name: &str, extents: &[u64], kind: u32, offset: u64) -> Self {
+        let extents: Vec<u8> = extents.iter().flat_map(|extent| extent.to_le_bytes()).collect();
+        let count = (extents.len() as u32 / 8).to_le_bytes();
+        self.tensors.push([&text(name), &count[..], &extents, &kind.to_le_bytes(), &offset.to_le_bytes()].concat());
+        self
+    }
+
+    fn elements(mut self, count: usize) -> Self {
+        self.elements = (0..count).map(|at| at as u8).collect();
+        self
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let counts = [self.tensors.len() as u64, self.metadata.len() as u64].map(u64::to_le_bytes).concat();
+        self.with_counts(&counts)
+    }
+
+    fn with_counts(&self, counts: &[u8]) -> Vec<u8> {
+        let head =
+            [b"GGUF", &3_u32.to_le_bytes()[..], counts, &self.metadata.concat(), &self.tensors.concat()].concat();
+        let mut bytes = head;
+        bytes.resize(bytes.len().next_multiple_of(if self.alignment == 0 { 32 } else { self.alignment }), 0);
+        [bytes, self.elements.clone()].concat()
+    }
+}
+
+/// Two tensors, one of them quantized, and metadata with a list of lists.
+fn tiny() -> Maker {
+    let lists =
+        [&9_u32.to_le_bytes()[..], &1_u64.to_le_bytes(), &0_u32.to_le_bytes(), &3_u64.to_le_bytes(), &[7, 8, 9]];
+    Maker::default()
+        .value("general.architecture", 8, &text("tiny"))
+        .value("lists", 9, &lists.concat())
+        .value("truth", 7, &[1])
+        .tensor("w", &[32, 2], 2, 0)
+        .tensor("b", &[2], 0, 64)
+        .elements(72)
+}
+
+/// Everything that can be read of a file.
+fn read(folder: &Scratch, bytes: &[u8]) -> Result<usize, Error> {
+    let file = Gguf::open(folder.file("model.gguf", bytes))?;
+    for key in file.keys() {
+        file.metadata(key)?;
+    }
+    let parameters = file.parameters()?;
+    for value in parameters.values() {
+        value.aval()?;
+    }
+    Ok(parameters.len())
+}
+
+#[test]
+fn a_tiny_file_is_read() {
+    let folder = Scratch::new();
+    assert_eq!(read(&folder, &tiny().bytes()).expect("reads"), 2);
+    let file = Gguf::open(folder.join("model.gguf")).expect("opens");
+    let list = GgufValue::List(vec![GgufValue::List([7, 8, 9].map(GgufValue::Unsigned).to_vec())]);
+    assert_eq!(file.metadata("lists").expect("reads"), list);
+    assert_eq!(file.aval("w").expect("is there").shape, [2, 32]);
+    let mut older = tiny().bytes();
+    older[4] = 2;
+    assert_eq!(read(&folder, &older).expect("reads"), 2);
+    let aligned = Maker { alignment: 8, ..tiny().value("general.alignment", 4, &8_u32.to_le_bytes()) };
+    assert_eq!(read(&folder, &aligned.bytes()).expect("reads"), 2);
+}
+
+#[test]
+fn a_file_that_is_cut_short_anywhere_is_refused() {
+    let folder = Scratch::new();
+    let bytes = tiny().bytes();
+    for length in 0..bytes.len() {
+        let error = read(&folder, &bytes[..length]).expect_err("is refused");
+        assert!(matches!(error, Error::Checkpoint { .. }), "{length}: {error}");
+    }
+}
+
+/// What is said of each file, by a name.
+fn said(cases: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> String {
+    let folder = Scratch::new();
+    let said = cases.into_iter().map(|(name, bytes)| {
+        let error = read(&folder, &bytes).expect_err(name);
+        let message = folder.message(&error);
+        assert!(matches!(error, Error::Checkpoint { .. }), "{name}: {message}");
+        format!("{name}: {}\n", message.replace("FOLDER/", ""))
+    });
+    said.collect()
+}
+
+#[test]
+fn what_is_wrong_with_the_metadata_is_named() {
+    let huge = u64::MAX.to_le_bytes();
+    let list = |kind: u32, count: u64| [&kind.to_le_bytes()[..], &count.to_le_bytes()].concat();
+    let nested: Vec<u8> = (0..100).flat_map(|_| list(9, 1)).collect();
+    let aligned = |kind: u32, alignment: &[u8]| tiny().value("general.alignment", kind, alignment).bytes();
+    let version = |version: [u8; 4]| [b"GGUF", &version[..], &tiny().bytes()[8..]].concat();
+    let none = Maker::default;
+    let table = said([
+        ("empty", Vec::new()),
+        ("no GGUF", b"PK\x03\x04 and so on, and so on".to_vec()),
+        ("version 1", version([1, 0, 0, 0])),
+        ("version 4", version([4, 0, 0, 0])),
+        ("big-endian", version([0, 0, 0, 3])),
+        ("many tensors", none().with_counts(&[huge, [0; 8]].concat())),
+        ("many keys", none().with_counts(&[[0; 8], huge].concat())),
+        ("long key", none().with_counts(&[[0; 8], 1_u64.to_le_bytes(), huge, [0; 8]].concat())),
+        ("long string", none().value("k", 8, &huge).bytes()),
+        ("long list", none().value("k", 9, &list(10, u64::MAX)).bytes()),
+        ("long list of strings", none().value("k", 9, &list(8, 1 << 40)).bytes()),
+        ("deep list", none().value("k", 9, &nested).bytes()),
+        ("type 13", none().value("k", 13, &[]).bytes()),
+        ("list of type 99", none().value("k", 9, &list(99, 0)).bytes()),
+        ("bool of 2", none().value("k", 7, &[2]).bytes()),
+        ("bools of 2", none().value("k", 9, &[list(7, 2), vec![0, 2]].concat()).bytes()),
+        ("key twice", none().value("k", 0, &[1]).value("k", 0, &[2]).bytes()),
+        ("string of bytes", none().value("k", 8, &[&1_u64.to_le_bytes()[..], &[0xff]].concat()).bytes()),
+        ("alignment 0", aligned(4, &0_u32.to_le_bytes())),
+        ("alignment 24", aligned(4, &24_u32.to_le_bytes())),
+        ("alignment u64", aligned(10, &32_u64.to_le_bytes())),
+        ("alignment 2^31", aligned(4, &(1_u32 << 31).to_le_bytes())),
+    ]);
+    expect![[r#"
+        empty: model.gguf: the file ends in the magic number: 4 bytes are needed at byte 0, and 0 are left
+        help: the file is not as it was written: fetch or convert it again
+        no GGUF: model.gguf: it does not begin with `GGUF`
+        help: open a GGUF file
+        version 1: model.gguf: its version is 1, and 2 and 3 are read
+        help: convert the model with a current llama.cpp
+        version 4: model.gguf: its version is 4, and 2 and 3 are read
+        help: convert the model with a current llama.cpp
+        big-endian: model.gguf: its numbers are big-endian
+        help: convert it with gguf-py's gguf_convert_endian
+        many tensors: model.gguf: 18446744073709551615 is given as the number of tensors, and the 16 bytes that are left hold 0 at most
+        help: the file is not as it was written: fetch or convert it again
+        many keys: model.gguf: 18446744073709551615 is given as the number of keys, and the 8 bytes that are left hold 0 at most
+        help: the file is not as it was written: fetch or convert it again
+        long key: model.gguf: 18446744073709551615 is given as the length of a key, and the 32 bytes that are left hold 32 at most
+        help: the file is not as it was written: fetch or convert it again
+        long string: model.gguf: k: 18446744073709551615 is given as the length of a string, and the 19 bytes that are left hold 19 at most
+        help: the file is not as it was written: fetch or convert it again
+        long list: model.gguf: k: 18446744073709551615 is given as the length of a list, and the 15 bytes that are left hold 1 at most
+        help: the file is not as it was written: fetch or convert it again
+        long list of strings: model.gguf: k: 1099511627776 is given as the length of a list, and the 15 bytes that are left hold 1 at most
+        help: the file is not as it was written: fetch or convert it again
+        deep list: model.gguf: k: its lists lie in each other more than 8 deep
+        help: the file is not as it was written: fetch or convert it again
+        type 13: model.gguf: k: its type is 13, and GGUF has 0 to 12
+        help: the file is not as it was written: fetch or convert it again
+        list of type 99: model.gguf: k: its type is 99, and GGUF has 0 to 12
+        help: the file is not as it was written: fetch or convert it again
+        bool of 2: model.gguf: k: its byte 2 is no bool
+        help: the file is not as it was written: fetch or convert it again
+        bools of 2: model.gguf: k: its byte 2 is no bool
+        help: the file is not as it was written: fetch or convert it again
+        key twice: model.gguf: k: the key is there twice
+        help: the file is not as it was written: fetch or convert it again
+        string of bytes: model.gguf: k: a string is not UTF-8
+        help: read another key: this one has bytes that are no text
+        alignment 0: model.gguf: general.alignment: it is Unsigned(0), and must be a power of two in a u32
+        help: the file is not as it was written: fetch or convert it again
+        alignment 24: model.gguf: general.alignment: it is Unsigned(24), and must be a power of two in a u32
+        help: the file is not as it was written: fetch or convert it again
+        alignment u64: model.gguf: general.alignment: it is Unsigned(32), and must be a power of two in a u32
+        help: the file is not as it was written: fetch or convert it again
+        alignment 2^31: model.gguf: b: its place, 64, is not a multiple of the alignment, 2147483648
+        help: the file is not as it was written: fetch or convert it again
+    "#]].assert_eq(&table);
+}
+
+#[test]
+fn what_is_wrong_with_a_tensor_is_named() {
+    let none = Maker::default;
+    let table = said([
+        ("five extents", none().tensor("w", &[1; 5], 0, 0).bytes()),
+        ("extent beyond", none().tensor("w", &[1 << 31], 0, 0).bytes()),
+        ("extents beyond", none().tensor("w", &[(1 << 31) - 1; 4], 0, 0).bytes()),
+        ("type 4", none().tensor("w", &[32], 4, 0).bytes()),
+        ("broken block", none().tensor("w", &[33], 2, 0).elements(36).bytes()),
+        ("tensor twice", none().tensor("w", &[1], 0, 0).tensor("w", &[1], 0, 32).elements(36).bytes()),
+        ("misaligned", none().tensor("w", &[1], 0, 4).elements(36).bytes()),
+        ("outside", none().tensor("w", &[1], 0, 1 << 20).elements(4).bytes()),
+        ("far outside", none().tensor("w", &[1], 0, u64::MAX - 31).elements(4).bytes()),
+        ("overlapping", none().tensor("v", &[16], 0, 0).tensor("w", &[16], 0, 32).elements(96).bytes()),
+        ("nothing", none().tensor("w", &[0, 2], 2, 0).bytes()),
+        ("scalar of blocks", none().tensor("w", &[], 12, 0).elements(256).bytes()),
+    ]);
+    expect![[r#"
+        five extents: model.gguf: w: it has 5 extents, and ggml has 4 at most
+        help: the file is not as it was written: fetch or convert it again
+        extent beyond: model.gguf: w: an extent of 2147483648 is beyond MLX's
+        help: the file is not as it was written: fetch or convert it again
+        extents beyond: model.gguf: w: F32 of [2147483647, 2147483647, 2147483647, 2147483647] at 0 behind the header, which ends at 96, is not within the 96 bytes of the file
+        help: the file is not as it was written: fetch or convert it again
+        type 4: model.gguf: w: its type is number 4, which is not known
+        help: the file is not as it was written: fetch or convert it again
+        broken block: model.gguf: w: its rows have 33 elements, which are not whole blocks of 32, as Q4_0 has
+        help: the file is not as it was written: fetch or convert it again
+        tensor twice: model.gguf: w: the tensor is there twice
+        help: the file is not as it was written: fetch or convert it again
+        misaligned: model.gguf: w: its place, 4, is not a multiple of the alignment, 32
+        help: the file is not as it was written: fetch or convert it again
+        outside: model.gguf: w: F32 of [1] at 1048576 behind the header, which ends at 64, is not within the 68 bytes of the file
+        help: the file is not as it was written: fetch or convert it again
+        far outside: model.gguf: w: F32 of [1] at 18446744073709551584 behind the header, which ends at 64, is not within the 68 bytes of the file
+        help: the file is not as it was written: fetch or convert it again
+        overlapping: model.gguf: w: its bytes overlap those of v
+        help: the file is not as it was written: fetch or convert it again
+        nothing: model.gguf: w: it cannot be read: f32[2,0] has no elements to quantize
+        help: leave it out, or convert it again
+        scalar of blocks: model.gguf: w: its rows have 1 elements, which are not whole blocks of 256, as Q4_K has
+        help: the file is not as it was written: fetch or convert it again
+    "#]].assert_eq(&table);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever three bytes of a file become, it is read or refused.
+    #[test]
+    fn changed_bytes_are_no_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+        let folder = Scratch::new();
+        let mut bytes = tiny().bytes();
+        for (at, byte) in changes {
+            let length = bytes.len();
+            bytes[at.index(length)] = byte;
+        }
+        let _ = read(&folder, &bytes);
+    }
+}

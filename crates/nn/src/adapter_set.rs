@@ -1,0 +1,97 @@
+//! Several adapters on one model, of which an array says which is in use.
+
+use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
+use tacit_arrays::{Adapter, Lora, LoraSet};
+use tacit_core::{Error, Result, Value};
+
+use crate::model::in_parameter;
+use crate::{Missing, Model, Parameters};
+
+impl<M: ModuleParameters> Model<M> {
+    /// Puts several sets of low-rank adapters on the model's own weights, each as [`without_adapters`](Self::without_adapters)
+    /// gives it, with none of them in use.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{Array, module::Module, nn, ops};
+    /// use tacit_arrays::format::Nf4;
+    /// use tacit_nn::{LoraConfig, Model, Parameters};
+    ///
+    /// let mut model = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", Nf4 { block: 64, double: true })?;
+    /// let mut trained = |seed| -> tacit_core::Result<Parameters> {
+    ///     model.adapt(&[("weight".parse()?, LoraConfig { seed, ..LoraConfig::default() })])?;
+    ///     model.without_adapters()
+    /// };
+    /// let sets = [trained(1)?, trained(2)?];
+    /// model.adapter_sets(&sets)?;
+    /// // The first row of a batch by the second set, the other one by the first.
+    /// model.choose_adapters(&Array::from_slice(&[1u32, 0], &[2]))?;
+    /// assert_eq!(model.forward(&ops::ones::<f32>(&[2, 64])?)?.shape(), [2, 64]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// There is no set, two sets are not of the same weights, or one has what is no [`Lora`] or does not fit. The model is
+    /// then what it was.
+    pub fn adapter_sets(&mut self, sets: &[Parameters]) -> Result<()> {
+        let Some(first) = sets.first() else {
+            return Err(Error::invalid("there is no set of adapters", "give at least one"));
+        };
+        let mut made = Parameters::new();
+        for path in first.keys() {
+            let own = self.get(path)?;
+            let base = own.family::<dyn Adapter>().map_or(&own, Adapter::base);
+            let loras = sets.iter().map(|set| on_base(set.get(path), base)).collect::<Result<Vec<Lora>>>();
+            let none = Array::from_slice(&[sets.len() as u32], &[]);
+            let set = loras.and_then(|loras| LoraSet::new(&loras, none)).map_err(|error| in_parameter(path, &error))?;
+            made.insert(path.clone(), set.into());
+        }
+        if let Some(other) = sets.iter().flat_map(Parameters::keys).find(|path| !made.contains_key(*path)) {
+            return Err(Error::invalid(
+                format!("the first set of adapters has none for {other}, and another one has"),
+                "give sets of the same weights",
+            ));
+        }
+        self.assign(made, Missing::Keep)
+    }
+
+    /// Says which set of adapters is in use: `u32[]` for all rows, `u32[n]` for each of `n` parts of the rows of a batch.
+    ///
+    /// A number that is not below the number of sets is that of none of them. The index is a leaf of the model, so that
+    /// under `compile` another one takes no retrace.
+    ///
+    /// # Errors
+    ///
+    /// The model has no such sets, or it is no index.
+    pub fn choose_adapters(&mut self, index: &Array) -> Result<()> {
+        let mut made = Parameters::new();
+        for (path, value) in self.adapters()? {
+            let Some(set) = value.downcast::<LoraSet>() else { continue };
+            let chosen = set.with_index(index.clone()).map_err(|error| in_parameter(&path, &error))?;
+            made.insert(path, chosen.into());
+        }
+        if made.is_empty() {
+            return Err(Error::invalid(
+                "the model has no sets of adapters to choose from",
+                "put some on it by `Model::adapter_sets`",
+            ));
+        }
+        self.assign(made, Missing::Keep)
+    }
+}
+
+/// The low-rank sum of a set, on the model's own base.
+fn on_base(value: Option<&Value>, base: &Value) -> Result<Lora> {
+    let lora = value.and_then(Value::downcast::<Lora>).ok_or_else(|| {
+        let found = value.map_or("nothing".to_owned(), Value::to_string);
+        Error::invalid(
+            format!("a set of adapters has {found} for it"),
+            "give a `Lora` for the same weights in each set",
+        )
+    })?;
+    let moved = Value::from(lora.with_base(base.clone())?);
+    moved.downcast::<Lora>().cloned().ok_or_else(|| Error::decline("a Lora on another base is one"))
+}
