@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nf4, PackedArray, Parts};
+use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts};
 use tacit_arrays::{Dynamic8Array, Packed, Quantizer};
 use tacit_core::{ImplicitArray, Result, Value};
 use tacit_nn::{Parameters, Rules};
@@ -129,7 +129,9 @@ fn recoded<F: Format + FromStr>(value: &Value, text: &str) -> Option<Result<Valu
     let scales = || -> Result<Value> {
         Ok(match (array.scales().downcast::<Dynamic8Array>(), format.scheme().nested) {
             (Some(nested), None) => Value::from(nested.clone()).dense()?.into(),
-            (None, Some(block)) => Dynamic8Array::quantize(&array.scales().dense()?, block)?.into(),
+            (None, Some(Nested::Dynamic8 { block })) => {
+                Dynamic8Array::quantize(&array.scales().dense()?, block)?.into()
+            }
             _ => array.scales().clone(),
         })
     };

@@ -3,11 +3,11 @@
 mod adapters;
 mod bitsandbytes;
 mod checkpoints;
+mod conversion;
+mod damage;
 mod foreign;
 mod gguf;
 mod gguf_malformed;
-mod conversion;
-mod damage;
 mod golden;
 mod hugging_face;
 mod libraries;
