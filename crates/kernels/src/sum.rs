@@ -101,7 +101,7 @@ impl Sum<'_> {
     /// # Errors
     /// Lengths that do not match the sizes.
     pub fn norms(&self, out: &mut [f32]) -> Result<(), KernelError> {
-        self.of_rows(out, |row| row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt() as f32)
+        self.of_rows(out, norm)
     }
 
     /// Writes the largest magnitude of each row; NaN or infinite if an element is.
@@ -170,6 +170,19 @@ impl Sum<'_> {
             }
         }
     }
+}
+
+/// The root of the sum of squares, which is summed in `f64` in sixteen lanes.
+fn norm(x: &[f32]) -> f32 {
+    let square = |x: &f32| f64::from(*x) * f64::from(*x);
+    let mut sums = [0_f64; 16];
+    let (whole, rest) = x.as_chunks::<16>();
+    for values in whole {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += square(value);
+        }
+    }
+    (sums.into_iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()).sqrt() as f32
 }
 
 /// Elements of a piece of whole rows, unless a row has more.
