@@ -118,7 +118,11 @@ fn free_names(path: &Path, stem: &str, count: usize) -> Vec<String> {
         (1..=count).map(name).collect()
     };
     let taken = |name: &String| fs::symlink_metadata(path.with_file_name(name)).is_ok();
-    (1..).map(names).find(|names| !names.iter().any(taken)).unwrap_or_default()
+    let mut save = 1;
+    while names(save).iter().any(taken) {
+        save += 1;
+    }
+    names(save)
 }
 
 /// What saves that were killed may have left: files that are not whole, and whole ones of a later save. Those of the first
