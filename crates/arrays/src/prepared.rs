@@ -20,11 +20,12 @@ use crate::ste::{joined, ste};
 /// use tacit_arrays::format::Affine;
 /// use tacit_core::implicit;
 ///
-/// let x = ops::ones::<f32>(&[1, 64])?;
-/// let mut gradient = transforms::grad(move |master: &Array| {
+/// let x = ops::ones::<f32>(&[1, 2])?;
+/// let loss = |master: &Array| -> tacit_core::Result<Array> {
 ///     let w = Prepared::new(master, Affine { bits: 2, group: 64 })?;
-///     implicit((&x, w), |(x, w)| x.matmul(w.t())?.sum(None))?.dense()
-/// });
+///     implicit((&x, w), |(x, w)| x.matmul(w)?.sum(None))?.dense()
+/// };
+/// let mut gradient = transforms::grad(move |master: &Array| Ok(loss(master)?));
 /// assert_eq!(gradient(&ops::ones::<f32>(&[2, 64])?)?.as_slice::<f32>(), [1.0; 128]);
 /// # Ok(())
 /// # }

@@ -97,7 +97,7 @@ impl<M: ModuleParameters> Model<M> {
     /// let trained = model.forward(&x)?;
     /// model.convert()?;
     /// assert_eq!(model.get("weight")?.to_string(), "Affine(f32[8,64])");
-    /// assert_eq!(model.forward(&x)?, trained);
+    /// assert!(model.forward(&x)?.eq_exact(&trained)?);
     /// # Ok(())
     /// # }
     /// ```

@@ -2,7 +2,7 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::{Constant, Diagonal, Identity, Lora, LowRank, Masked, Sparse24, Stacked};
+use tacit_arrays::{Constant, Diagonal, Identity, Int8Inputs, Lora, LowRank, Masked, ScalePer, Sparse24, Stacked};
 use tacit_core::__private::open;
 use tacit_core::{ImplicitArray, Result, Value};
 
@@ -30,6 +30,11 @@ fn products(w: fn() -> Value) -> Vec<Case> {
 /// `[4, 3]`: the weights of no product's rows or columns add up to nearly nothing, as a gradient of one number would show.
 fn constant() -> Value {
     Constant::full(&[4, 3], &Array::from_f32(0.75)).expect("one number").into()
+}
+
+/// `[4, 6]`: what its products round has its own tests, as rounding has no differences.
+fn int8_inputs() -> Value {
+    Int8Inputs::new(normal(21, &[4, 6]), ScalePer::Token).expect("a float array").into()
 }
 
 /// Products of two matrices of which the left one saves more.
@@ -110,6 +115,7 @@ pub(super) fn cases() -> Vec<Case> {
         case("lora_transpose", vec![lora(), x(&[9, 8])], turned),
         case("lora_multiply", vec![lora(), scalar()], times),
         case("lora_gather", vec![lora(), rows()], gather),
+        case("int8_inputs_transpose", vec![int8_inputs(), x(&[6, 4])], turned),
         case("masked_transpose", vec![masked(), x(&[6, 4])], turned),
         case("masked_reshape", vec![masked()], |a| Ok(a[0].reshape(&[3, 8])?)),
         case("masked_reshape", vec![masked()], |a| Ok(a[0].expand_dims(1)?)),
@@ -136,6 +142,7 @@ pub(super) fn cases() -> Vec<Case> {
         ("low_rank_astype", low_rank()),
         ("lora_astype", lora()),
         ("masked_astype", masked()),
+        ("int8_inputs_astype", int8_inputs()),
         ("sparse24_astype", sparse24()),
     ] {
         let shape = w.aval().expect("an aval").shape;
@@ -150,6 +157,7 @@ pub(super) fn rebuilt(array: &dyn ImplicitArray, leaves: &mut std::slice::Iter<'
     let structured = own.is::<Constant>()
         || own.is::<Diagonal>()
         || own.is::<Identity>()
+        || own.is::<Int8Inputs>()
         || own.is::<Lora>()
         || own.is::<LowRank>()
         || own.is::<Masked>()
