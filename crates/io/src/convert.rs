@@ -129,7 +129,9 @@ fn recoded<F: Format + FromStr>(value: &Value, text: &str) -> Option<Result<Valu
     let scales = || -> Result<Value> {
         Ok(match (array.scales().downcast::<Dynamic8Array>(), format.scheme().nested) {
             (Some(nested), None) => Value::from(nested.clone()).dense()?.into(),
-            (None, Some(Nested::Dynamic8 { block })) => Dynamic8Array::quantize(&array.scales().dense()?, block)?.into(),
+            (None, Some(Nested::Dynamic8 { block })) => {
+                Dynamic8Array::quantize(&array.scales().dense()?, block)?.into()
+            }
             _ => array.scales().clone(),
         })
     };

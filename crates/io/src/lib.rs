@@ -42,8 +42,8 @@ mod training;
 mod write;
 
 pub use checkpoint::{load, save, save_with};
-pub use gguf::{Gguf, GgufType, GgufValue};
 pub use convert::{ConversionReport, Converted, convert, dense};
+pub use gguf::{Gguf, GgufType, GgufValue};
 pub use model_file::ModelFile;
 pub use progress::{Progress, progress_bar};
 pub use stored_dtype::{dtype_of_stored, stored_dtype};

@@ -19,7 +19,7 @@ use crate::operands::{normal, normal_of};
 type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
 
 /// A text of every format, in each of its forms.
-pub(crate) const TEXTS: [&str; 19] = [
+pub(crate) const TEXTS: [&str; 22] = [
     "nf4:64",
     "nf4:64:double",
     "fp4:32",
@@ -35,11 +35,19 @@ pub(crate) const TEXTS: [&str; 19] = [
     "ternary:32",
     "binary",
     "e5m2:64",
+    "codebook:32:-1,-0.25,0.25,1",
+    "k:4",
+    "k:6",
     "mxfp4",
     "mxfp8:round",
     "nvfp4",
     "nvfp4:global",
 ];
+
+/// Whether the scales are quantized themselves, and so not trained.
+pub(crate) fn is_nested(text: &str) -> bool {
+    text.ends_with("double") || text.starts_with("k:")
+}
 
 pub(crate) fn format(text: &str) -> AnyFormat {
     text.parse().expect("is a format")
@@ -78,7 +86,7 @@ fn what_is_converted_is_bit_for_bit_what_the_forward_pass_used() {
             assert!(same(&dense(prepared.clone()), &dense(converted.clone())), "{text}");
             assert!(converted.nbytes() < prepared.nbytes(), "{text}");
             if format(text).trained_scales().is_none() {
-                assert!(text.ends_with("double"), "{text} has scales that are trained");
+                assert!(is_nested(text), "{text} has scales that are trained");
                 continue;
             }
             let trained = prepared.with_trained_scales().expect("has scales");

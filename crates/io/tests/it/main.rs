@@ -3,11 +3,11 @@
 mod adapters;
 mod bitsandbytes;
 mod checkpoints;
+mod conversion;
 mod foreign;
+mod foreign_damage;
 mod gguf;
 mod gguf_malformed;
-mod conversion;
-mod foreign_damage;
 mod golden;
 mod hugging_face;
 mod malformed;
