@@ -148,10 +148,17 @@ fn in_folder(folder: &Path) -> Result<()> {
     let bytes = fs::metadata(&saved).map_err(Error::file("open", &saved))?.len() as f64;
     let [load, read] = medians(
         5,
-        [&mut || loaded_sum(&saved).map(|sum| drop(black_box(sum))), &mut || {
-            let bytes = fs::read(&saved).map_err(Error::file("read", &saved))?;
-            Ok(drop(black_box(sum(&bytes))))
-        }],
+        [
+            &mut || {
+                black_box(loaded_sum(&saved)?);
+                Ok(())
+            },
+            &mut || {
+                let bytes = fs::read(&saved).map_err(Error::file("read", &saved))?;
+                black_box(sum(&bytes));
+                Ok(())
+            },
+        ],
     )?;
     record("load", bytes / load / 1e6, "MB/s", "reading the file into memory", read / load);
 

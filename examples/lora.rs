@@ -7,7 +7,6 @@
 //!     cargo run --release --example lora
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Instant;
 
 use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
@@ -16,7 +15,7 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, builder::Builder, ops, random, transforms};
 use tacit::arrays::AsStored;
-use tacit::format::{self, Quantizer};
+use tacit::format::{self, AnyFormat};
 use tacit::nn::{LoraConfig, Method, Missing};
 use tacit::prelude::*;
 
@@ -134,17 +133,17 @@ fn main() -> Outcome<()> {
     );
     let _deny = Policy::Deny.scope();
     for (name, text, method, as_stored) in WAYS {
-        let format: Arc<dyn Quantizer> = Arc::from(format::parse(text)?);
+        let format: AnyFormat = text.parse()?;
         let mut model = Model::new(classifier()?)?;
         model.assign(float.values()?, Missing::Refuse)?;
-        model.apply(&Rules::new().quantize_in("*.weight", format.clone())?)?;
+        model.apply(&Rules::new().quantize_in("*.weight", format::parse(text)?.into())?)?;
         let (line, counters) = Counters::of(|| -> Outcome<String> {
             let base = evaluate(&mut model, &side_test)?;
             let config = LoraConfig { rank: 8, alpha: 16.0, method, ..LoraConfig::default() };
             let mut model = model.lora("*.weight", config)?;
             train(&mut model, &side, &Trainable::Lora, 2e-3)?;
             if as_stored {
-                model.replace("*.weight", |_, sum| Ok(Some(AsStored::new(sum, &*format)?.into())))?;
+                model.replace("*.weight", |_, sum| Ok(Some(AsStored::new(sum, &format)?.into())))?;
             }
             train(&mut model, &side, &Trainable::Lora, 5e-4)?;
             let trained = evaluate(&mut model, &side_test)?;

@@ -18,6 +18,8 @@ fn every_handler_is_registered() {
         registry.handlers().iter().map(|handler| format!("{}: {}\n", handler.site.name, handler.signature)).collect();
     lines.sort();
     expect![[r#"
+        as_stored_gather: gather of AsStored, dense
+        as_stored_transpose: transpose of AsStored
         cast_astype: as_type of Cast
         cast_gather: gather of Cast, dense
         cast_slice: slice of Cast
@@ -44,9 +46,13 @@ fn every_handler_is_registered() {
         diagonal_subtract: subtract of Diagonal, Diagonal
         diagonal_sum: sum of Diagonal
         diagonal_transpose: transpose of Diagonal
+        dora_gather: gather of Dora, dense
+        dora_transpose: transpose of Dora
         identity_astype: as_type of Identity
         identity_multiply: multiply of Identity, dense
         identity_transpose: transpose of Identity
+        int8_inputs_astype: as_type of Int8Inputs
+        int8_inputs_transpose: transpose of Int8Inputs
         linear_addmm: addmm of any, any Linear, any
         linear_addmm_both: addmm of any Linear, any Linear, any
         linear_addmm_left: addmm of any Linear, any, any
@@ -56,6 +62,8 @@ fn every_handler_is_registered() {
         lora_astype: as_type of Lora
         lora_gather: gather of Lora, dense
         lora_multiply: multiply of Lora, dense
+        lora_set_gather: gather of LoraSet, dense
+        lora_set_transpose: transpose of LoraSet
         lora_transpose: transpose of Lora
         low_rank_add: add of LowRank, LowRank
         low_rank_astype: as_type of LowRank
@@ -73,11 +81,14 @@ fn every_handler_is_registered() {
         packed_concatenate: concatenate of any Packed, ..
         packed_divide: divide of any Packed, dense
         packed_gather: gather of any Packed, dense
+        packed_gather_mm: gather_mm of dense, any Packed, dense, dense
         packed_multiply: multiply of any Packed, dense
         packed_negative: negative of any Packed
         packed_reshape: any reshaping primitive of any Packed
         packed_slice: slice of any Packed
         packed_transpose: transpose of any Packed
+        qa_lora_gather: gather of QaLora, dense
+        qa_lora_transpose: transpose of QaLora
         scale: multiply of any implicit, dense
         scaled_astype: as_type of Scaled
         scaled_moving: any moving primitive of Scaled, ..

@@ -6,7 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::check_children;
-use crate::format::{self, Quantizer};
+use crate::format::AnyFormat;
 use crate::kernel::Summands;
 use crate::linear::{Gain, Linear, gathered_rows};
 
@@ -27,7 +27,7 @@ use crate::linear::{Gain, Linear, gathered_rows};
 ///
 /// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
 /// let sum = Lora::new(base, ops::ones::<f32>(&[2, 32])?, ops::ones::<f32>(&[8, 2])?, 1.0)?;
-/// let w = AsStored::new(sum, &Nf4::from(64))?;
+/// let w = AsStored::new(sum, Nf4::from(64))?;
 /// let merged = w.merged()?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
 /// let trained = implicit((&x, w), |(x, w)| x.matmul(w.t()))?;
@@ -41,9 +41,8 @@ use crate::linear::{Gain, Linear, gathered_rows};
 pub struct AsStored {
     /// An [`Adapter`].
     sum: Value,
-    /// The text of the format.
     #[implicit(aux)]
-    format: String,
+    format: AnyFormat,
     /// Whether the quantized sum is turned round.
     #[implicit(aux)]
     transposed: bool,
@@ -56,11 +55,10 @@ impl AsStored {
     ///
     /// # Errors
     ///
-    /// `adapter` is none, or no format has this text: one of your own is registered by
-    /// [`register_format!`](crate::register_format).
-    pub fn new(adapter: impl Into<Value>, format: &dyn Quantizer) -> Result<Self> {
+    /// `adapter` is none, or the format has no such options.
+    pub fn new(adapter: impl Into<Value>, format: impl Into<AnyFormat>) -> Result<Self> {
         let sum = adapter.into();
-        let array = Self { aval: sum.aval()?, sum, format: format.to_string(), transposed: false };
+        let array = Self { aval: sum.aval()?, sum, format: format.into(), transposed: false };
         array.check()?;
         Ok(array)
     }
@@ -72,12 +70,9 @@ impl AsStored {
     }
 
     /// The format.
-    ///
-    /// # Errors
-    ///
-    /// No format has its text.
-    pub fn format(&self) -> Result<Box<dyn Quantizer>> {
-        format::parse(&self.format)
+    #[must_use]
+    pub fn format(&self) -> &AnyFormat {
+        &self.format
     }
 
     /// The quantized sum, without a gradient.
@@ -85,9 +80,9 @@ impl AsStored {
     /// # Errors
     ///
     /// The sum does not fit the format, or the policy forbids to build it where that is needed: see
-    /// [`Quantizer::quantize_sum`].
+    /// [`Quantizer::quantize_sum`](crate::format::Quantizer::quantize_sum).
     pub fn merged(&self) -> Result<Value> {
-        let stored = self.format()?.quantize_sum(self.adapter()?)?;
+        let stored = self.format.quantize_sum(self.adapter()?)?;
         if self.transposed { implicit(stored, |stored| Ok::<_, Error>(stored.t())) } else { Ok(stored) }
     }
 
@@ -115,7 +110,7 @@ impl Materialize for AsStored {
 
     fn check(&self) -> Result<()> {
         self.adapter()?;
-        self.format()?;
+        self.format.supported()?;
         let mut own = self.sum.aval()?;
         if self.transposed {
             own.shape.reverse();

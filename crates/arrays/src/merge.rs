@@ -24,7 +24,8 @@ pub struct MergeLoss {
     pub relative: f64,
     /// `|trained - base| / |base|`: how large the change is.
     pub change: f64,
-    /// `|merged - trained| / |trained - base|`: at 1 the merge is as far off as the base without the adapter is.
+    /// `|merged - trained| / |trained - base|`: at 1 the merge is as far off as the base without the adapter is. It is
+    /// infinite where nothing was changed and the format alone loses something.
     pub of_change: f64,
 }
 
@@ -91,11 +92,16 @@ pub fn merge(adapter: &dyn Adapter, format: Option<&dyn Quantizer>) -> Result<Me
     };
     let lost = distances(&[&value, &still])?;
     let loss = MergeLoss {
-        relative: lost.apart / lost.size.max(f64::MIN_POSITIVE),
-        change: change.apart / change.size.max(f64::MIN_POSITIVE),
-        of_change: lost.apart / change.apart.max(f64::MIN_POSITIVE),
+        relative: ratio(lost.apart, lost.size),
+        change: ratio(change.apart, change.size),
+        of_change: ratio(lost.apart, change.apart),
     };
     Ok(Merged { value, loss })
+}
+
+/// Nothing is no part of anything, of nothing either.
+fn ratio(part: f64, whole: f64) -> f64 {
+    if part == 0.0 { 0.0 } else { part / whole }
 }
 
 struct Distance {

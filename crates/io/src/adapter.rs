@@ -1,11 +1,14 @@
 //! What the files of adapters have in common: the change of a matrix by two thin ones.
 
+use std::path::Path;
+
 use mlx_rs::Array;
-use tacit_arrays::{Dora, Lora};
-use tacit_core::{Aval, ImplicitArray, Result, Value};
+use tacit_arrays::{Adapter, Dora, Lora};
+use tacit_core::{Aval, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::Tensors;
+use crate::hugging_face::cannot_hold;
 
 /// A change of a matrix `[out, in]`, as PEFT orients it.
 pub(crate) struct Change {
@@ -32,16 +35,25 @@ impl Change {
         })
     }
 
-    /// The change that an adapted matrix has, if it is one and has its own orientation.
-    pub(crate) fn of(value: &Value) -> Option<Self> {
-        let turned = |array: &dyn ImplicitArray| array.aux().contains(&("transposed", "true".to_owned()));
-        if let Some(lora) = value.downcast::<Lora>().filter(|lora| !turned(*lora)) {
-            Some(Self { a: lora.a().clone(), b: lora.b().clone(), scale: lora.scale(), magnitude: None })
-        } else if let Some(dora) = value.downcast::<Dora>().filter(|dora| !turned(*dora)) {
+    /// The change that a parameter of a module has, with the module's path; none of what is no adapter.
+    ///
+    /// # Errors
+    ///
+    /// It is an adapter that the format of `path` cannot hold.
+    pub(crate) fn of<'n>(path: &Path, name: &'n str, value: &Value, format: &str) -> Result<Option<(&'n str, Self)>> {
+        let Some(adapter) = value.family::<dyn Adapter>() else { return Ok(None) };
+        let turned = adapter.aux().contains(&("transposed", "true".to_owned()));
+        let change = if let Some(lora) = value.downcast::<Lora>() {
+            Self { a: lora.a().clone(), b: lora.b().clone(), scale: lora.scale(), magnitude: None }
+        } else if let Some(dora) = value.downcast::<Dora>() {
             let magnitude = Some(dora.m().clone());
-            Some(Self { a: dora.a().clone(), b: dora.b().clone(), scale: dora.scale(), magnitude })
+            Self { a: dora.a().clone(), b: dora.b().clone(), scale: dora.scale(), magnitude }
         } else {
-            None
+            return Err(cannot_hold(path, name, value, format, "merge it, or train a Lora or a Dora"));
+        };
+        match name.strip_suffix(".weight").filter(|_| !turned) {
+            Some(module) => Ok(Some((module, change))),
+            None => Err(cannot_hold(path, name, value, format, "adapt the `weight` of a module, as the module has it")),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::write::{Metadata, Writing, write_with};
 /// The version of the layout that is written, and the newest that is read.
 const VERSION: u32 = 1;
 
-const VERSION_KEY: &str = "tacit.version";
+pub(crate) const VERSION_KEY: &str = "tacit.version";
 const VALUES_KEY: &str = "tacit.values";
 
 /// What of a model the file has, where it was saved as one.

@@ -36,7 +36,7 @@ pub(crate) struct Header {
 pub(crate) const LENGTH: usize = 8;
 
 /// The longest header that is read, as in the reference implementation.
-const LONGEST: usize = 100_000_000;
+pub(crate) const LONGEST: usize = 100_000_000;
 
 /// The name of what is no tensor.
 pub(crate) const METADATA: &str = "__metadata__";

@@ -6,6 +6,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
+use crate::kind::Kind;
 use crate::{Metadata, Tensors, write_sharded};
 
 /// Reads the tensors of a file, an index or a folder as dense parameters, each a part of its file.
@@ -30,18 +31,17 @@ use crate::{Metadata, Tensors, write_sharded};
 /// The checkpoint cannot be opened (see [`Tensors::open`]), or it is a quantized one, whose codes are no parameters.
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
-    for name in tensors.names() {
-        if let Some(reader) = reader_of(&tensors, name) {
-            let reason = "the checkpoint is quantized, and this is a part of its format";
-            return Err(tensors.wrong(Some(name), reason, format!("read it by {reader}")));
-        }
+    let (kind, told) = Kind::of_tensors(&tensors);
+    if kind != Kind::Floats {
+        let reason = "the checkpoint is not of floats alone, and their codes are no parameters";
+        return Err(tensors.wrong(told, reason, format!("read it by `{kind}`")));
     }
     tensors.names().map(|name| Ok((name.to_owned(), tensors.get(name)?.into()))).collect()
 }
 
 /// Writes dense parameters, in files of at most 5 GB; `path` is the place of a single one, such as `model.safetensors`.
 ///
-/// What [`read`] took from a file that the library safetensors wrote is the same bytes again.
+/// What [`read`] took from a file that transformers wrote is the same bytes again.
 ///
 /// # Errors
 ///
@@ -56,24 +56,6 @@ pub fn write(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
         }
     };
     write_tensors(path, parameters.iter().map(dense).collect::<Result<_>>()?)
-}
-
-/// Parts of names that only quantized checkpoints have, and what reads those.
-const QUANTIZED: [(&str, &str); 4] = [
-    (".quant_state.bitsandbytes__", "`bitsandbytes::read`"),
-    (".SCB", "`bitsandbytes::read`"),
-    (".qweight", "the reader of GPTQ or AWQ"),
-    ("_weight_qdata", "the reader of torchao"),
-];
-
-/// What reads a tensor that is a part of a quantized parameter.
-fn reader_of(tensors: &Tensors, name: &str) -> Option<&'static str> {
-    let mlx = || {
-        let weight = format!("{}.weight", name.strip_suffix(".scales")?);
-        let codes = tensors.contains(&weight) && tensors.aval(&weight).is_ok_and(|aval| aval.dtype == Dtype::Uint32);
-        codes.then_some("`mlx_lm::read`")
-    };
-    QUANTIZED.iter().find(|(part, _)| name.contains(part)).map(|(_, reader)| *reader).or_else(mlx)
 }
 
 /// The largest file that Hugging Face's libraries write by themselves.

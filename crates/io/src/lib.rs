@@ -7,7 +7,7 @@
 //!
 //! Other programs' checkpoints are read by a module each, with the codes and scales that they have: [`bitsandbytes`],
 //! [`mlx_lm`], [`gptq`], [`awq`], [`torchao`], [`Gguf`] of llama.cpp and, for floats, [`hugging_face`]; the first two are
-//! written, too. [`mlx_adapter`] and [`peft`] are for adapters over a model that was read. All read and write
+//! written, too, and [`read()`] finds out whose a checkpoint is. [`mlx_adapter`] and [`peft`] are for adapters over a model that was read. All read and write
 //! [`Parameters`](tacit_nn::Parameters), and [`convert()`] goes from one format to another and tells what that costs.
 
 mod adapter;
@@ -26,6 +26,7 @@ pub mod hugging_face;
 mod index;
 mod integers;
 pub mod json;
+mod kind;
 pub mod mlx_adapter;
 pub mod mlx_lm;
 mod model_file;
@@ -33,6 +34,7 @@ pub mod peft;
 mod progress;
 mod quantized_layers;
 mod remaining;
+mod shards;
 mod stored_dtype;
 mod structure;
 mod tensors;
@@ -44,6 +46,7 @@ mod write;
 pub use checkpoint::{load, save, save_with};
 pub use convert::{ConversionReport, Converted, convert, dense};
 pub use gguf::{Gguf, GgufType, GgufValue};
+pub use kind::{Kind, read};
 pub use model_file::ModelFile;
 pub use progress::{Progress, progress_bar};
 pub use stored_dtype::{dtype_of_stored, stored_dtype};

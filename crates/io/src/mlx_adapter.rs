@@ -127,10 +127,8 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         let mut modules = Vec::new();
         let mut of_all: Option<(String, i32, f32, bool)> = None;
         for (name, value) in parameters {
-            let Some(Change { a, b, scale, magnitude }) = Change::of(value) else { continue };
-            let Some(module) = name.strip_suffix(".weight") else {
-                return Err(cannot_hold(&path, name, value, "an adapter of mlx-lm", "adapt the `weight` of a module"));
-            };
+            let Some((module, change)) = Change::of(&path, name, value, "an adapter of mlx-lm")? else { continue };
+            let Change { a, b, scale, magnitude } = change;
             let (rank, dora) = (a.dim(0), magnitude.is_some());
             match &of_all {
                 Some((first, ..)) if of_all != Some((first.clone(), rank, scale, dora)) => {

@@ -16,7 +16,7 @@ use tacit_nn::Parameters;
 use crate::Tensors;
 use crate::adapter::{Change, base, is_embedding, replaced, shortest};
 use crate::atomic::replace;
-use crate::hugging_face::{cannot_hold, write_tensors};
+use crate::hugging_face::write_tensors;
 use crate::json::Json;
 use crate::remaining::Remaining;
 
@@ -118,10 +118,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
     let (mut tensors, mut modules) = (Vec::new(), BTreeMap::new());
     let mut of_all: Option<(&str, bool)> = None;
     for (name, value) in parameters {
-        let Some(change) = Change::of(value) else { continue };
-        let Some(module) = name.strip_suffix(".weight") else {
-            return Err(cannot_hold(&path, name, value, "an adapter of PEFT's", "adapt the `weight` of a module"));
-        };
+        let Some((module, change)) = Change::of(&path, name, value, "an adapter of PEFT's")? else { continue };
         let embedding = is_embedding(module);
         // A module with its weight as [in, out] has the change turned round, and a rank of its own.
         let turned = embedding || settings.flag("fan_in_fan_out");

@@ -71,7 +71,7 @@ fn config<M: Method>(tensors: &Tensors) -> Result<Config> {
         (older.clone(), serde_json::from_str(&text(&older)?))
     } else {
         let whole: serde_json::Result<serde_json::Value> = serde_json::from_str(&text(&file)?);
-        (file, whole.map(|mut whole| whole["quantization_config"].take()))
+        (file, whole.map(|whole| whole.get("quantization_config").cloned().unwrap_or_default()))
     };
     let config: Config = value
         .and_then(serde_json::from_value)

@@ -1,26 +1,21 @@
-//! Writes safetensors, one file or several under an index.
+//! Writes safetensors.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use mlx_rs::Array;
-use serde_json::{Map, json};
+use serde_json::json;
 use tacit_bridge::with_bytes;
 use tacit_core::{Aval, Error, Result};
 
 use crate::atomic::Pending;
-use crate::header::METADATA;
-use crate::index::{Files, INDEX, TENSORS};
+use crate::header::{LENGTH, LONGEST, METADATA};
 use crate::progress::Progress;
 use crate::stored_dtype::stored_dtype;
 
 /// What a file says in words besides its tensors.
 pub type Metadata = BTreeMap<String, String>;
-
-/// The file of each tensor, by name.
-type WeightMap = BTreeMap<String, String>;
 
 /// How a checkpoint is written.
 #[derive(Default)]
@@ -86,59 +81,16 @@ pub fn write_with(
 }
 
 /// What is the same for all files of a checkpoint, and how far they are.
-struct Writer<'w, 'p> {
-    metadata: &'w Metadata,
+pub(crate) struct Writer<'w, 'p> {
+    pub(crate) metadata: &'w Metadata,
     progress: Option<&'p mut dyn FnMut(Progress)>,
     done: usize,
-    total: usize,
+    pub(crate) total: usize,
 }
 
 impl Writer<'_, '_> {
-    fn sharded(&mut self, path: &Path, tensors: Vec<(String, Array)>, limit: usize) -> Result<()> {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let stem = name.strip_suffix(TENSORS).ok_or_else(|| {
-            let help = "give the place of a single file, such as model.safetensors";
-            Error::checkpoint(path, None, "the name does not end in .safetensors", help)
-        })?;
-        let index = path.with_file_name(format!("{stem}{INDEX}"));
-        let old = shards_of(&index);
-        let mut groups = grouped(tensors, limit);
-        if groups.len() <= 1 {
-            self.whole(path, groups.pop().unwrap_or_default())?.commit()?;
-            // The single file is what is opened from now on.
-            let _ = fs::remove_file(&index);
-            remove(&old, &BTreeSet::new());
-            return Ok(());
-        }
-        let names = free_names(path, stem, groups.len());
-        let mut map = WeightMap::new();
-        let mut pending = Vec::new();
-        for (group, name) in groups.into_iter().zip(&names) {
-            map.extend(group.iter().map(|(key, _)| (key.clone(), name.clone())));
-            let place = path.with_file_name(name);
-            pending.push((self.whole(&place, group)?, place));
-        }
-        let mut written = Written(Vec::new());
-        for (file, place) in pending {
-            file.commit()?;
-            written.0.push(place);
-        }
-        let mut said: Map<String, serde_json::Value> =
-            self.metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
-        said.insert("total_size".to_owned(), self.total.into());
-        let mut file = Pending::create(&index)?;
-        let text = serde_json::to_vec_pretty(&json!({ "metadata": said, "weight_map": map }));
-        text.map_err(Into::into).and_then(|text| file.write_all(&text)).map_err(Error::file("write", &index))?;
-        file.commit()?;
-        let written = std::mem::take(&mut written.0).into_iter().collect();
-        // It would be taken before the index.
-        let _ = fs::remove_file(path);
-        remove(&old, &written);
-        Ok(())
-    }
-
     /// Writes a file beside its place.
-    fn whole(&mut self, path: &Path, tensors: Vec<(String, Array)>) -> Result<Pending> {
+    pub(crate) fn whole(&mut self, path: &Path, tensors: Vec<(String, Array)>) -> Result<Pending> {
         let mut tensors: Vec<(String, Aval, Array)> =
             tensors.into_iter().map(|(name, array)| (name, Aval::from(&array), array)).collect();
         // Stable: those of one size stay in their order.
@@ -147,6 +99,10 @@ impl Writer<'_, '_> {
         let failed = |error| Error::file("write", path)(error);
         let avals = tensors.iter().map(|(name, aval, _)| (&**name, aval));
         let header = header(avals, self.metadata).map_err(|error| failed(error.into()))?;
+        if header.len() > LENGTH + LONGEST {
+            let reason = format!("its header would have {} bytes, and {LONGEST} is the most", header.len());
+            return Err(Error::checkpoint(path, None, reason, "save fewer values in a file"));
+        }
         file.write_all(&header).map_err(failed)?;
         for (_, _, array) in tensors {
             with_bytes(&array, |bytes| bytes.chunks(CHUNK).try_for_each(|chunk| self.chunk(&mut file, chunk)))?
@@ -167,21 +123,6 @@ impl Writer<'_, '_> {
 
 /// How many bytes are written between two words of progress.
 const CHUNK: usize = 1 << 26;
-
-/// Files of a checkpoint that is not complete: gone if it never is.
-struct Written(Vec<PathBuf>);
-
-impl Drop for Written {
-    fn drop(&mut self) {
-        remove(&std::mem::take(&mut self.0).into_iter().collect(), &BTreeSet::new());
-    }
-}
-
-fn remove(files: &BTreeSet<PathBuf>, but: &BTreeSet<PathBuf>) {
-    for file in files.difference(but) {
-        let _ = fs::remove_file(file);
-    }
-}
 
 /// The header with its length before it, ending at a multiple of 8 bytes.
 fn header<'t>(
@@ -215,40 +156,5 @@ fn unique(path: &Path, tensors: &[(String, Array)]) -> Result<()> {
             Err(Error::checkpoint(path, Some(name), "the name is taken", "give each tensor a name of its own"))
         }
         None => Ok(()),
-    }
-}
-
-/// The tensors in groups of at most `limit` bytes, or of one tensor that has more.
-fn grouped(tensors: Vec<(String, Array)>, limit: usize) -> Vec<Vec<(String, Array)>> {
-    let mut groups: Vec<Vec<(String, Array)>> = Vec::new();
-    let mut bytes = 0;
-    for (name, array) in tensors {
-        bytes += array.nbytes();
-        match groups.last_mut() {
-            Some(group) if bytes <= limit => group.push((name, array)),
-            _ => {
-                bytes = array.nbytes();
-                groups.push(vec![(name, array)]);
-            }
-        }
-    }
-    groups
-}
-
-/// The files that an index names, as far as it can be read.
-fn shards_of(index: &Path) -> BTreeSet<PathBuf> {
-    Files::find(index).map(|files| files.parts.into_iter().collect()).unwrap_or_default()
-}
-
-/// Names for so many files, none of which is taken.
-fn free_names(path: &Path, stem: &str, count: usize) -> Vec<String> {
-    let mut save = 1;
-    loop {
-        let prefix = if save == 1 { stem.to_owned() } else { format!("{stem}.{save}") };
-        let names: Vec<String> = (1..=count).map(|part| format!("{prefix}-{part:05}-of-{count:05}{TENSORS}")).collect();
-        if names.iter().all(|name| fs::symlink_metadata(path.with_file_name(name)).is_err()) {
-            return names;
-        }
-        save += 1;
     }
 }

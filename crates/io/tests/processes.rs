@@ -1,7 +1,8 @@
 //! What only whole processes show: a training run that is killed goes on bit by bit, and what memory a load takes.
 //!
-//! The program calls itself. It kills a run 20 times, or 200 times where `TACIT_SOAK` is set.
+//! The program calls itself. It kills a run 20 times, and one of several files 6 times; both 200 times where `TACIT_SOAK` is set.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +17,7 @@ use mlx_rs::{Array, nn, ops, random};
 use tacit_arrays::Lora;
 use tacit_arrays::format::Nf4;
 use tacit_core::{Policy, Value};
-use tacit_io::{Metadata, Tensors, Training, load, save, write};
+use tacit_io::{Metadata, Tensors, Training, Writing, load, save, write};
 use tacit_nn::{Model, Only, Parameters, Trainable};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -24,15 +25,17 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = env::args().collect();
     match arguments.get(1).map(String::as_str) {
-        Some("train") => train(Path::new(&arguments[2]), arguments[3].parse()?),
+        Some("train") => train(Path::new(&arguments[2]), arguments[3].parse()?, arguments[4].parse().ok()),
         Some("peak") => peak(Path::new(&arguments[2]), &arguments[3]),
         _ => {
             let folder = env::temp_dir().join(format!("tacit-processes-{}", process::id()));
             fs::create_dir_all(&folder)?;
-            let outcome = a_killed_run_goes_on_bit_by_bit(&folder).and_then(|()| a_load_takes_little_memory(&folder));
+            let outcome = a_killed_run_goes_on_bit_by_bit(&folder, None)
+                .and_then(|()| a_killed_run_goes_on_bit_by_bit(&folder.join("parts"), Some(SHARD)))
+                .and_then(|()| a_load_takes_little_memory(&folder));
             fs::remove_dir_all(&folder)?;
             outcome?;
-            println!("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+            println!("test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
             Ok(())
         }
     }
@@ -44,17 +47,29 @@ fn another(arguments: &[&str]) -> Outcome<Command> {
     Ok(command)
 }
 
+/// The steps of a run.
 const STEPS: u64 = 40;
 
+/// Those of a run in several files, each of which goes to the disk by itself.
+const SHARDED_STEPS: u64 = 8;
+
+/// So many bytes to a file make several of a run.
+const SHARD: usize = 4000;
+
+/// What is opened of a run that is saved at this place.
+fn opened(file: &Path, shard: Option<usize>) -> PathBuf {
+    if shard.is_some() { file.with_extension("safetensors.index.json") } else { file.to_owned() }
+}
+
 /// Trains adapters and biases over four bits with noise, from where the file is, and saves each step.
-fn train(file: &Path, steps: u64) -> Outcome<()> {
+fn train(file: &Path, steps: u64, shard: Option<usize>) -> Outcome<()> {
     let _policy = Policy::Deny.scope();
     let mut random = RandomState::with_seed(1)?;
     let mut adamw = AdamW::new(1e-2);
     let mut model = model(&mut random)?;
     let mut step = 0;
-    if file.exists() {
-        let run = Training::load(file)?;
+    if opened(file, shard).exists() {
+        let run = Training::load(opened(file, shard))?;
         run.restore_model(&mut model)?;
         run.restore_optimizer(&mut adamw)?;
         (random, step) = (run.random()?, run.step);
@@ -73,7 +88,7 @@ fn train(file: &Path, steps: u64) -> Outcome<()> {
             .with_optimizer(&adamw)?
             .with_random(&random)
             .with_note("rules", "*.weight = nf4:64:double")
-            .save(file)?;
+            .save_with(file, Writing { shard, progress: None })?;
     }
     Ok(())
 }
@@ -96,43 +111,71 @@ fn model(random: &mut RandomState) -> Outcome<Model<nn::Sequential>> {
     Ok(model)
 }
 
-fn a_killed_run_goes_on_bit_by_bit(folder: &Path) -> Outcome<()> {
+fn a_killed_run_goes_on_bit_by_bit(folder: &Path, shard: Option<usize>) -> Outcome<()> {
+    fs::create_dir_all(folder)?;
     let (whole, killed) = (folder.join("whole.safetensors"), folder.join("killed.safetensors"));
-    let run = |file: &PathBuf| another(&["train", &file.to_string_lossy(), &STEPS.to_string()]);
+    let part = shard.map_or("whole".to_owned(), |shard| shard.to_string());
+    let (steps, kills) = if shard.is_some() { (SHARDED_STEPS, 6) } else { (STEPS, 20) };
+    let run = |file: &PathBuf| another(&["train", &file.to_string_lossy(), &steps.to_string(), &part]);
     let finished = |mut child: Child| -> Outcome<()> {
         if child.wait()?.success() { Ok(()) } else { Err("the run failed".into()) }
+    };
+    let same = || -> Outcome<()> {
+        let (whole, killed) = (contents(&opened(&whole, shard))?, contents(&opened(&killed, shard))?);
+        assert_eq!(whole, killed, "the runs came to different ends");
+        Ok(())
     };
     let begin = Instant::now();
     finished(run(&whole)?.spawn()?)?;
     let longest = begin.elapsed().as_micros() as u64;
 
-    let kills = if env::var_os("TACIT_SOAK").is_some() { 200 } else { 20 };
+    let kills = if env::var_os("TACIT_SOAK").is_some() { 200 } else { kills };
     let mut dice = Dice(u64::from(process::id()));
     let (mut before, mut interrupted, mut midway) = (0, 0, 0);
-    while interrupted < kills {
+    while interrupted < kills || midway == 0 {
+        assert!(interrupted < 10 * kills, "no run was killed between its first and its last step");
         let mut child = run(&killed)?.spawn()?;
         sleep(Duration::from_micros(dice.below(longest)));
         child.kill()?;
         // One that had come to its end was not killed.
         interrupted += u64::from(!child.wait()?.success());
-        let step = if killed.exists() { Training::load(&killed)?.step } else { 0 };
+        let file = opened(&killed, shard);
+        let step = if file.exists() { Training::load(&file)?.step } else { 0 };
         assert!(step >= before, "step {step} after {before}");
-        midway += u64::from(step > before && step < STEPS);
+        midway += u64::from(step > before && step < steps);
         before = step;
-        if step == STEPS {
-            assert_eq!(fs::read(&killed)?, fs::read(&whole)?, "the runs came to different ends");
-            fs::remove_file(&killed)?;
+        if step == steps {
+            same()?;
+            fs::remove_file(file)?;
             before = 0;
         }
     }
     finished(run(&killed)?.spawn()?)?;
-    assert_eq!(fs::read(&killed)?, fs::read(&whole)?, "the runs came to different ends");
-    assert!(midway > 0, "no run was killed between its first and its last step");
-    let left: Vec<_> =
-        fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
-    assert_eq!(left.len(), 2, "{left:?}");
+    same()?;
     println!("a run that was killed {interrupted} times, {midway} of them on its way, goes on bit by bit");
+    // One save more clears away what the killed ones left.
+    let mut last = Training::load(opened(&killed, shard))?;
+    last.step += 1;
+    last.save_with(&killed, Writing { shard, progress: None })?;
+    let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let left: Vec<String> = names.collect::<Outcome<_>>()?;
+    let parts = |stem: &str| left.iter().filter(|name| name.starts_with(stem)).count();
+    // A first save that is killed between its files and its index leaves them: they are named as those of other programs.
+    let first = if shard.is_some() { parts("whole-") + parts("whole.2-") } else { 0 };
+    let expected = if shard.is_some() { parts("whole") } else { 1 };
+    assert!(parts(".") == 0 && parts("killed") <= expected + first, "{left:?}");
     Ok(())
+}
+
+/// Everything that a checkpoint says, by name.
+fn contents(path: &Path) -> Outcome<BTreeMap<String, Vec<u8>>> {
+    let tensors = Tensors::open(path)?;
+    let mut said: BTreeMap<String, Vec<u8>> =
+        tensors.metadata().iter().map(|(key, text)| (key.clone(), text.clone().into_bytes())).collect();
+    for name in tensors.names() {
+        said.insert(format!("{name} {}", tensors.aval(name)?), tensors.bytes(name)?.to_vec());
+    }
+    Ok(said)
 }
 
 /// Numbers that look random (Steele, Lea and Flood 2014, `SplitMix64`).

@@ -78,8 +78,7 @@ impl Sum<'_> {
             let Some(pieces) = pieces.take() else { return };
             threads::for_each_part(usize::MAX, pieces, &|(start, part)| {
                 let mut piece = vec![0.0; each.min(elements - start)];
-                base(start, &mut piece);
-                run(isa, Added { sum: self, start, piece: &mut piece });
+                self.write(isa, base, start, &mut piece);
                 if let Err(error) = f(&piece, part) {
                     let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
                     if first.as_ref().is_none_or(|(before, _)| *before > start) {
@@ -146,6 +145,12 @@ impl Sum<'_> {
         check_length("right", self.right.len(), product(self.rank, self.k)?, "[rank, k]")?;
         self.factors.map_or(Ok(()), |factors| check_length("factors", factors.len(), self.n, "one for each row"))?;
         Ok(elements)
+    }
+
+    /// Writes the elements from `start`. It has no type parameters, so that it is compiled with this crate's optimization.
+    fn write(&self, isa: Isa, base: &Decoded<'_>, start: usize, piece: &mut [f32]) {
+        base(start, piece);
+        run(isa, Added { sum: self, start, piece });
     }
 
     /// Calls `then` with what writes the base's elements from a place on.

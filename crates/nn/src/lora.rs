@@ -1,11 +1,10 @@
 //! Low-rank adapters on the parameters of a model.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops, random};
-use tacit_arrays::format::Quantizer;
+use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, QaLora};
 use tacit_core::{Error, Result, Value};
 
@@ -32,7 +31,7 @@ pub struct LoraConfig {
     /// What is trained.
     pub method: Method,
     /// The format that the weight is trained in, and is merged into without loss: see [`AsStored`].
-    pub stored: Option<Arc<dyn Quantizer>>,
+    pub stored: Option<AnyFormat>,
     /// The seed of the first factor, which also depends on the path.
     pub seed: u64,
 }
@@ -47,8 +46,8 @@ impl Default for LoraConfig {
 impl LoraConfig {
     /// The same, trained as this format will store it.
     #[must_use]
-    pub fn as_stored(self, format: impl Quantizer + 'static) -> Self {
-        Self { stored: Some(Arc::new(format)), ..self }
+    pub fn as_stored(self, format: impl Into<AnyFormat>) -> Self {
+        Self { stored: Some(format.into()), ..self }
     }
 }
 
@@ -207,7 +206,7 @@ fn adapted(path: &str, base: Value, config: &LoraConfig) -> Result<Value> {
     };
     let sum = if config.dropout == 0.0 { sum } else { with_dropout(&sum, config.dropout, &key)? };
     match &config.stored {
-        Some(format) => Ok(AsStored::new(sum, &**format)?.into()),
+        Some(format) => Ok(AsStored::new(sum, format)?.into()),
         None => Ok(sum),
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn qa_lora(x: &Array) -> Result<QaLora> {
 }
 
 pub(crate) fn as_stored(x: &Array) -> Result<AsStored> {
-    AsStored::new(lora(x)?, &Nf4::from(64))
+    AsStored::new(lora(x)?, Nf4::from(64))
 }
 
 pub(crate) fn lora_set(x: &Array) -> Result<LoraSet> {

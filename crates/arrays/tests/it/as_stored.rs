@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype};
-use tacit_arrays::format::{self, Nf4, Quantizer};
+use tacit_arrays::format::{self, AnyFormat, Nf4, Quantizer};
 use tacit_arrays::{Adapter, AsStored, Lora};
 use tacit_conformance::assert_close;
 use tacit_core::transform::{Wrt, grad_wrt};
@@ -34,7 +34,7 @@ fn parsed(text: &str) -> Box<dyn Quantizer> {
     format::parse(text).expect("a format")
 }
 
-fn as_stored(sum: Value, format: &dyn Quantizer) -> Value {
+fn as_stored(sum: Value, format: impl Into<AnyFormat>) -> Value {
     AsStored::new(sum, format).expect("an adapter").into()
 }
 
@@ -93,12 +93,11 @@ fn columns_are_quantized_where_the_base_has_them_too() {
 fn the_merged_product_is_the_trained_one_to_the_bit() {
     for text in FORMATS {
         for dtype in FLOATS {
-            let format = parsed(text);
             for sum in
                 [lora_on(nf4(&normal_of(dtype, 2, &[40, 96]), 32)), dora_on(nf4(&normal_of(dtype, 2, &[40, 96]), 32))]
             {
                 let _deny = Policy::Deny.scope();
-                let w = as_stored(sum, &*format);
+                let w = as_stored(sum, parsed(text));
                 let merged = w.downcast::<AsStored>().expect("one").merged().expect("merges");
                 let y = |w: &Value, turned: bool| {
                     let x = normal_of(dtype, 1, if turned { &[3, 96] } else { &[3, 40] });
@@ -116,7 +115,7 @@ fn the_merged_product_is_the_trained_one_to_the_bit() {
 fn products_and_rows() {
     for base in both(F32, 2, &[40, 96]) {
         for sum in [lora_on(base.clone()), dora_on(base.clone())] {
-            let w = as_stored(sum, &Nf4 { block: 32, double: false });
+            let w = as_stored(sum, Nf4 { block: 32, double: false });
             let oracle = || oracle(F32).allowing();
             oracle().check("x W^T", &[x(&[2, 3, 96]), w.clone()], |a| Ok(vec![a[0].matmul(a[1].t())?]));
             oracle().check("x W", &[x(&[3, 40]), w.clone()], |a| Ok(vec![a[0].matmul(&a[1])?]));
@@ -132,7 +131,7 @@ fn the_gradient_of_the_factors_is_that_of_the_sum() {
     let loss = |(w, x): (Array, Array)| x.matmul(w.t())?.sum(None);
     let wrt = || Wrt::paths(|path| path.ends_with(".a") || path.ends_with(".b"));
     let sum = lora_on(nf4(&normal(2, &[40, 96]), 64));
-    let w = as_stored(sum.clone(), &Nf4::from(64));
+    let w = as_stored(sum.clone(), Nf4::from(64));
     let _deny = Policy::Deny.scope();
     let (of_sum, _) = grad_wrt(wrt(), loss)((sum, x(&[3, 96]))).expect("runs");
     let (stored, _) = grad_wrt(wrt(), loss)((w, x(&[3, 96]))).expect("runs");
@@ -149,19 +148,19 @@ fn the_gradient_of_the_factors_is_that_of_the_sum() {
 #[test]
 fn bad_arguments() {
     check(
-        AsStored::new(normal(1, &[8, 64]), &Nf4::from(64)),
+        AsStored::new(normal(1, &[8, 64]), Nf4::from(64)),
         expect![[r#"
         f32[8,64] is no adapter
         help: give a `Lora`, or another of the family `Adapter`"#]],
     );
     check(
-        AsStored::new(nf4(&normal(1, &[8, 64]), 64), &Nf4::from(64)),
+        AsStored::new(nf4(&normal(1, &[8, 64]), 64), Nf4::from(64)),
         expect![[r#"
         Nf4(f32[8,64]) is no adapter
         help: give a `Lora`, or another of the family `Adapter`"#]],
     );
     let small = Lora::new(normal(1, &[8, 9]), normal(2, &[2, 9]), normal(3, &[8, 2]), 1.0).expect("fits");
-    let w = AsStored::new(small, &*parsed("affine:4:32")).expect("an adapter");
+    let w = AsStored::new(small, parsed("affine:4:32")).expect("an adapter");
     check(
         w.merged(),
         expect![[r#"

@@ -81,14 +81,9 @@ impl Config {
         let places = [vec![QUANTIZATION], vec![TEXT, QUANTIZATION], vec![CONFIG], vec![TEXT, CONFIG]];
         for place in places {
             let Some(section) = self.at(&place).filter(|section| **section != Json::Null) else { continue };
-            match section.get("quant_method") {
-                // What mlx-lm reads as a mode of MLX's.
-                None => {}
-                Some(Json::Text(method)) if method == "mxfp4" || method == "mxfp8" => {}
-                Some(method) => {
-                    let reason = format!("it is quantized by {method}, which is no mode of MLX's");
-                    return Err(self.wrong(&place.join("."), reason, "read it by the reader of that format"));
-                }
+            if let Some(method) = section.get("quant_method").filter(|method| !is_mode(method)) {
+                let reason = format!("it is quantized by {method}, which is no mode of MLX's");
+                return Err(self.wrong(&place.join("."), reason, "read it by the reader of that format"));
             }
             return Ok(Some(place));
         }
@@ -133,8 +128,21 @@ impl Config {
         keys.iter().find_map(named).filter(Dtype::is_float).unwrap_or(Dtype::Bfloat16)
     }
 
-    /// The configuration for these parameters: as it is, if it says their formats.
+    /// The configuration for these parameters: as it is, if it says their formats. What it says of another library's format
+    /// is left out, which is not theirs any more.
     pub(super) fn describing(&self, parameters: &Parameters) -> Result<Self> {
+        let mut this = self.clone();
+        for place in [&[][..], &[TEXT]] {
+            let method =
+                this.at(place).and_then(|json| json.get(CONFIG)).and_then(|section| section.get("quant_method"));
+            if method.is_some_and(|method| !is_mode(method)) {
+                this.change(place, |json| drop(json.remove(CONFIG)));
+            }
+        }
+        this.described(parameters)
+    }
+
+    fn described(&self, parameters: &Parameters) -> Result<Self> {
         let quantized: BTreeMap<&str, Mode> = parameters
             .iter()
             .filter_map(|(name, value)| Some((name.strip_suffix(".weight")?, Mode::of(value)?)))
@@ -203,6 +211,11 @@ impl Config {
 const QUANTIZATION: &str = "quantization";
 const CONFIG: &str = "quantization_config";
 const TEXT: &str = "text_config";
+
+/// Whether mlx-lm reads a method of another library as a mode of MLX's.
+fn is_mode(method: &Json) -> bool {
+    matches!(method.text(), Some("mxfp4" | "mxfp8"))
+}
 
 /// The most common of some modes; of several the first.
 fn most(modes: impl Iterator<Item = Mode>) -> Mode {

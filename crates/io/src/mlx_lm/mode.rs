@@ -6,6 +6,7 @@ use tacit_arrays::format::{Affine, Format, Mxfp4, Mxfp8, Nvfp4, Quantizer};
 use tacit_arrays::{AffineArray, Mxfp4Array, Mxfp8Array, Nvfp4Array, Packed};
 use tacit_core::Value;
 
+use crate::clause::clause;
 use crate::json::Json;
 
 /// A quantization mode with its parameters.
@@ -29,7 +30,7 @@ impl Mode {
         let mode = match given("mode").map_or(Some("affine"), Json::text) {
             Some("affine") => {
                 let affine = Affine { bits: bits.unwrap_or(4), group: group.unwrap_or(64) as usize };
-                affine.check().map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
+                affine.check().map_err(|error| clause(&error))?;
                 return Ok(Self::Affine(affine));
             }
             Some("mxfp4") => Self::Mxfp4,

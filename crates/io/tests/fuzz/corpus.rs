@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
 use mlx_rs::optimizers::{AdamW, Optimizer};
@@ -31,7 +31,7 @@ impl Sample {
         let named = |path: &Path| path.file_name().expect("has a name").to_string_lossy().into_owned();
         let read = |path: &Path| (named(path), fs::read(path).expect("reads"));
         if path.is_dir() {
-            // Goldens keep what is expected of them beside them.
+            // Some keep what is expected of them beside them.
             let wanted = |path: &Path| path.is_file() && !named(path).starts_with("expected");
             let entries = fs::read_dir(path).expect("reads").map(|entry| entry.expect("reads").path());
             return Self {
@@ -42,11 +42,15 @@ impl Sample {
         Self { opened: named(path), files: [read(path)].into() }
     }
 
-    /// Files that other libraries wrote, of `tests/golden`.
+    /// Files and folders that other libraries wrote, of `tests/golden`.
     pub(crate) fn golden<const N: usize>(names: [impl AsRef<Path>; N]) -> Vec<Self> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-        names.map(|name| Self::of(&folder.join(name.as_ref()))).into()
+        names.map(|name| Self::of(&golden(name))).into()
     }
+}
+
+/// A file or a folder of `tests/golden`.
+pub(crate) fn golden(name: impl AsRef<Path>) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
 /// A checkpoint of each array type there is, one of a training run, and one in two files.

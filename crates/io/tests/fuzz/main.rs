@@ -9,12 +9,12 @@ mod bytes;
 mod corpus;
 mod json;
 mod random;
+mod readers;
 mod safetensors;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../it/scratch.rs"]
 mod scratch;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -22,12 +22,11 @@ use std::time::Instant;
 use std::{env, fs};
 
 use mlx_rs::memory;
-use mlx_rs::optimizers::AdamW;
-use tacit_core::{Error, Policy, Result, Value};
-use tacit_io::{Tensors, Training, load};
+use tacit_core::{Error, Policy, Result};
 
 use crate::corpus::Sample;
 use crate::random::Random;
+use crate::readers::{Reader, readers};
 use crate::scratch::Scratch;
 
 /// The cases of each reader where nothing else is asked for.
@@ -39,34 +38,6 @@ const COMPUTED: usize = 1 << 20;
 /// The memory that the cases of a reader may take beyond what the right files took.
 const MEMORY: usize = 64 << 20;
 
-struct Reader {
-    name: &'static str,
-    corpus: fn() -> Vec<Sample>,
-    read: fn(&Path) -> Result<Vec<Value>>,
-}
-
-/// Every reader of the crate.
-const READERS: [Reader; 3] = [
-    Reader { name: "safetensors", corpus: corpus::tacit, read: tensors },
-    Reader { name: "tacit", corpus: corpus::tacit, read: |path| Ok(load(path)?.into_values().collect()) },
-    Reader { name: "training", corpus: corpus::training, read: training },
-];
-
-fn tensors(path: &Path) -> Result<Vec<Value>> {
-    let tensors = Tensors::open(path)?;
-    tensors.names().map(|name| Ok(tensors.get(name)?.into())).collect()
-}
-
-fn training(path: &Path) -> Result<Vec<Value>> {
-    let run = Training::load(path)?;
-    // These are refused where they are another's, by errors that know of no file.
-    let _ = run.restore_model(&mut corpus::model());
-    let _ = run.restore_optimizer(&mut AdamW::new(1e-3));
-    let _ = run.random();
-    let states = run.states.into_values().flat_map(BTreeMap::into_values).map(Value::from);
-    Ok(run.parameters.into_values().chain(states).collect())
-}
-
 #[test]
 fn every_reader_withstands_what_is_almost_right() {
     let _allow = Policy::Allow.scope();
@@ -77,15 +48,14 @@ fn every_reader_withstands_what_is_almost_right() {
         None => 0..asked.parse().expect("a number of cases"),
     };
     let only = env::var("TACIT_FUZZ_READER").ok();
-    for reader in READERS.iter().filter(|reader| only.as_ref().is_none_or(|only| only == reader.name)) {
+    for reader in readers().iter().filter(|reader| only.as_ref().is_none_or(|only| only == reader.name)) {
         fuzz(reader, cases.clone());
     }
 }
 
 fn fuzz(reader: &Reader, cases: Range<u64>) {
-    let corpus = (reader.corpus)();
     let folder = Scratch::new();
-    for sample in &corpus {
+    for sample in &reader.corpus {
         let read = run(reader, &folder, sample);
         assert!(read.is_ok(), "{}: {} is right and is not read: {read:?}", reader.name, sample.opened);
     }
@@ -95,7 +65,7 @@ fn fuzz(reader: &Reader, cases: Range<u64>) {
     let (mut taken, mut refused) = (0u64, 0u64);
     for case in cases {
         let mut random = Random::of(reader.name, case);
-        let sample = mutated(&corpus, &mut random);
+        let sample = mutated(&reader.corpus, &mut random);
         let outcome = catch_unwind(AssertUnwindSafe(|| run(reader, &folder, &sample)));
         match outcome {
             Ok(Ok(_)) => taken += 1,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tacit_io::hugging_face;
+use tacit_io::{Kind, hugging_face, read, save};
 
 use crate::golden::golden;
 use crate::scratch::Scratch;
@@ -32,9 +32,39 @@ fn a_quantized_checkpoint_is_not_read_as_floats() {
         ("bitsandbytes/4bit.safetensors", "bitsandbytes"),
         ("bitsandbytes/int8.safetensors", "bitsandbytes"),
         ("mlx_lm/uniform", "mlx_lm"),
+        ("gptq/bits4", "gptq"),
     ];
     for (file, reader) in readers {
         let error = hugging_face::read(golden(file)).expect_err("refused");
         assert!(error.to_string().ends_with(&format!("read it by `{reader}::read`")), "{error}");
     }
+}
+
+#[test]
+fn a_checkpoint_is_read_whosever_it_is() {
+    let kinds = [
+        ("bitsandbytes/4bit.safetensors", Kind::Bitsandbytes, "Nf4"),
+        ("bitsandbytes/int8.safetensors", Kind::Bitsandbytes, "Int8"),
+        ("mlx_lm/mixed", Kind::MlxLm, "Mxfp4"),
+        ("mlx_lm/shards", Kind::Floats, "bf16"),
+        ("peft/base.safetensors", Kind::Floats, "f32"),
+        ("gptq/bits4", Kind::Gptq, "Affine"),
+        ("awq/group32", Kind::Awq, "Affine"),
+        ("gguf/llama.gguf", Kind::Gguf, ""),
+    ];
+    for (file, kind, holds) in kinds {
+        assert_eq!(Kind::of(golden(file)).expect("opens"), kind, "{file}");
+        let read = read(golden(file)).expect("reads");
+        assert!(read.values().any(|value| value.to_string().starts_with(holds)), "{file}");
+    }
+    for entry in fs::read_dir(golden("torchao")).expect("reads") {
+        let path = entry.expect("reads").path();
+        let theirs = !path.to_string_lossy().contains("expected");
+        assert_eq!(Kind::of(&path).expect("opens") == Kind::Torchao, theirs, "{}", path.display());
+    }
+    let folder = Scratch::new();
+    let own = folder.join("own.safetensors");
+    save(&own, &read(golden("bitsandbytes/4bit.safetensors")).expect("reads")).expect("saves");
+    assert_eq!(Kind::of(&own).expect("opens"), Kind::Tacit);
+    assert_eq!(read(&own).expect("reads").len(), 6);
 }

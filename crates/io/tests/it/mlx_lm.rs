@@ -94,6 +94,13 @@ fn a_configuration_says_the_formats_of_what_it_is_written_with() {
     assert_eq!(section(&written), Some(format!(r#"{{"group_size": 32, "bits": 4, "mode": "affine", {c}}}"#)));
     assert!(mlx_lm::read(&*folder).expect("reads")["c.weight"].downcast::<Mxfp4Array>().is_some());
 
+    // What another library's format was is not said any more.
+    let theirs = config(r#"{"quantization_config": {"quant_method": "bitsandbytes"}, "vocab_size": 8}"#);
+    mlx_lm::write(folder.join("converted"), &parameters, &theirs).expect("writes");
+    let converted = Config::read(folder.join("converted")).expect("reads");
+    assert_eq!(section(&converted), section(&written));
+    assert_eq!(converted.json().get("quantization"), converted.json().get("quantization_config"));
+
     // Nothing quantized is nothing said.
     let dense = Parameters::from([("a.weight".to_owned(), dense.into())]);
     mlx_lm::write(&*folder, &dense, &written).expect("writes");

@@ -143,13 +143,12 @@ impl<M: ModuleParameters> Model<M> {
             let aval = value.aval()?;
             let Some((aware, exact)) = choose(&path, &aval) else { continue };
             let before = value.nbytes();
-            let outcome = match left(&value, exact, &aware) {
-                Some(reason) => Outcome::left(reason),
-                None => {
-                    let prepared = aware.of(&value).map_err(|error| in_parameter(&path, &error))?;
-                    made.insert(path.clone(), prepared);
-                    Outcome::Prepared { format: aware.format.to_string() }
-                }
+            let outcome = if let Some(reason) = left(&value, exact, &aware) {
+                Outcome::left(reason)
+            } else {
+                let prepared = aware.of(&value).map_err(|error| in_parameter(&path, &error))?;
+                made.insert(path.clone(), prepared);
+                Outcome::Prepared { format: aware.format.to_string() }
             };
             let after = made.get(&path).map_or(before, Value::nbytes);
             report.rows.insert(path, Row { aval, before, after, outcome });

@@ -185,13 +185,38 @@ fn sets_of_adapters_on_one_model() -> Result<()> {
         })
         .collect();
     near(&forward(&mut model), &rows);
-    check(base().adapter_sets(&[]), expect![[""]]);
-    check(base().choose_adapters(&Array::from_slice(&[0u32], &[])), expect![[""]]);
-    check(model.choose_adapters(&Array::from_slice(&[0i32], &[])), expect![[""]]);
+    check(
+        base().adapter_sets(&[]),
+        expect![[r#"
+        there is no set of adapters
+        help: give at least one"#]],
+    );
+    check(
+        base().choose_adapters(&Array::from_slice(&[0u32], &[])),
+        expect![[r#"
+        the model has no sets of adapters to choose from
+        help: put some on it by `Model::adapter_sets`"#]],
+    );
+    check(
+        model.choose_adapters(&Array::from_slice(&[0i32], &[])),
+        expect![[r#"
+        the parameter layers.0.weight: the index is i32[], which chooses no adapters
+        help: give u32[] for all rows, or u32[n] for n parts of them"#]],
+    );
     let mut fewer = sets[1].clone();
     fewer.remove("layers.2.weight");
-    check(model.adapter_sets(&[sets[0].clone(), fewer.clone()]), expect![[""]]);
-    check(model.adapter_sets(&[fewer, sets[0].clone()]), expect![[""]]);
+    check(
+        model.adapter_sets(&[sets[0].clone(), fewer.clone()]),
+        expect![[r#"
+        the parameter layers.2.weight: a set of adapters has nothing for it
+        help: give a `Lora` for the same weights in each set"#]],
+    );
+    check(
+        model.adapter_sets(&[fewer, sets[0].clone()]),
+        expect![[r#"
+        the first set of adapters has none for layers.2.weight, and another one has
+        help: give sets of the same weights"#]],
+    );
     near(&forward(&mut model), &rows);
     Ok(())
 }

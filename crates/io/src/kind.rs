@@ -1,0 +1,145 @@
+//! Whose checkpoint a file or a folder is.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use mlx_rs::Dtype;
+use tacit_core::Result;
+use tacit_nn::Parameters;
+
+use crate::checkpoint::VERSION_KEY;
+use crate::json::Json;
+use crate::{Gguf, Tensors, awq, bitsandbytes, gptq, hugging_face, load, mlx_lm, torchao};
+
+/// A program's way to store parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Tacit's own: [`load`].
+    Tacit,
+    /// llama.cpp's: [`Gguf`].
+    Gguf,
+    /// [`bitsandbytes`].
+    Bitsandbytes,
+    /// [`mlx_lm`].
+    MlxLm,
+    /// [`gptq`].
+    Gptq,
+    /// [`awq`].
+    Awq,
+    /// [`torchao`].
+    Torchao,
+    /// Nothing but dense tensors: [`hugging_face`].
+    Floats,
+}
+
+/// Reads the parameters of a checkpoint, whosever it is, with the codes and scales that it has.
+///
+/// They have the names of the checkpoint, which for a GGUF file are llama.cpp's.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("tacit-any-{}.safetensors", std::process::id()));
+/// use mlx_rs::ops;
+/// use tacit_arrays::Nf4Array;
+/// use tacit_io::bitsandbytes::{self, Layout};
+/// use tacit_io::{Kind, read};
+/// use tacit_nn::Parameters;
+///
+/// let weight = Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?;
+/// bitsandbytes::write(&path, &Parameters::from([("proj.weight".to_owned(), weight.into())]), Layout::default())?;
+///
+/// assert_eq!(Kind::of(&path)?, Kind::Bitsandbytes);
+/// assert_eq!(read(&path)?["proj.weight"].to_string(), "Nf4(f32[8,64])");
+/// # std::fs::remove_file(path).ok();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// As for [`Kind::of`], and for the reader of that kind.
+pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
+    let path = path.as_ref();
+    match Kind::of(path)? {
+        Kind::Tacit => load(path),
+        Kind::Gguf => Gguf::open(path)?.parameters(),
+        Kind::Bitsandbytes => bitsandbytes::read(path),
+        Kind::MlxLm => mlx_lm::read(path),
+        Kind::Gptq => gptq::read(path),
+        Kind::Awq => awq::read(path),
+        Kind::Torchao => torchao::read(path),
+        Kind::Floats => hugging_face::read(path),
+    }
+}
+
+impl Kind {
+    /// Tells the kind by the names of the tensors and what stands beside them. No tensor is read.
+    ///
+    /// # Errors
+    ///
+    /// The tensors cannot be opened: see [`Tensors::open`].
+    pub fn of(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        if path.is_file() && begins_with(path, b"GGUF") {
+            return Ok(Self::Gguf);
+        }
+        Ok(Self::of_tensors(&Tensors::open(path)?).0)
+    }
+
+    /// The kind of some tensors, and the one that told.
+    pub(crate) fn of_tensors(tensors: &Tensors) -> (Self, Option<&str>) {
+        if tensors.metadata().contains_key(VERSION_KEY) {
+            return (Self::Tacit, None);
+        }
+        if tensors.metadata().contains_key("tensor_names") {
+            return (Self::Torchao, None);
+        }
+        let told = tensors.names().find_map(|name| Some((Self::told(tensors, name)?, Some(name))));
+        told.unwrap_or((Self::Floats, None))
+    }
+
+    /// The kind of which a tensor is a part, if its name tells.
+    fn told(tensors: &Tensors, name: &str) -> Option<Self> {
+        if name.contains(".quant_state.bitsandbytes__") || name.ends_with(".SCB") {
+            return Some(Self::Bitsandbytes);
+        }
+        if name.ends_with(".qweight") {
+            return Some(if is_awq(tensors.folder()) { Self::Awq } else { Self::Gptq });
+        }
+        let weight = format!("{}.weight", name.strip_suffix(".scales")?);
+        let codes = tensors.contains(&weight) && tensors.aval(&weight).is_ok_and(|aval| aval.dtype == Dtype::Uint32);
+        codes.then_some(Self::MlxLm)
+    }
+}
+
+impl fmt::Display for Kind {
+    /// What reads it: `bitsandbytes::read`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tacit => "load",
+            Self::Gguf => "Gguf",
+            Self::Bitsandbytes => "bitsandbytes::read",
+            Self::MlxLm => "mlx_lm::read",
+            Self::Gptq => "gptq::read",
+            Self::Awq => "awq::read",
+            Self::Torchao => "torchao::read",
+            Self::Floats => "hugging_face::read",
+        })
+    }
+}
+
+fn begins_with(path: &Path, magic: &[u8]) -> bool {
+    let mut bytes = vec![0; magic.len()];
+    File::open(path).and_then(|mut file| file.read_exact(&mut bytes)).is_ok() && bytes == magic
+}
+
+/// Whether the configuration beside the tensors is AWQ's; GPTQ's tensors have the same names.
+fn is_awq(folder: &Path) -> bool {
+    let method = |json: &Json| Some(json.get("quantization_config")?.get("quant_method")?.text()?.to_owned());
+    let config = Json::open(folder.join("config.json")).ok();
+    let older = || if folder.join("quant_config.json").is_file() { "awq" } else { "gptq" }.to_owned();
+    config.as_ref().and_then(method).unwrap_or_else(older) == "awq"
+}

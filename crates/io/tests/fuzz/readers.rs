@@ -1,0 +1,109 @@
+//! Every reader of the crate, with files that it reads.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use mlx_rs::optimizers::AdamW;
+use tacit_core::{Result, Value};
+use tacit_io::{
+    Gguf, Tensors, Training, awq, bitsandbytes, gptq, hugging_face, load, mlx_adapter, mlx_lm, peft, torchao,
+};
+use tacit_nn::Parameters;
+
+use crate::corpus::{self, Sample, golden};
+
+/// A reader, and the right files that its cases begin from.
+pub(crate) struct Reader {
+    pub(crate) name: &'static str,
+    pub(crate) corpus: Vec<Sample>,
+    pub(crate) read: Box<dyn Fn(&Path) -> Result<Vec<Value>>>,
+}
+
+/// The readers, in the order in which they are tried.
+pub(crate) fn readers() -> Vec<Reader> {
+    let read = "the goldens are read";
+    let float = hugging_face::read(golden("mlx_lm/shards")).expect(read);
+    let quantized = mlx_lm::read(golden("mlx_lm/uniform")).expect(read);
+    let base = hugging_face::read(golden("peft/base.safetensors")).expect(read);
+    let gptq_kinds = ["bits2", "bits3", "bits4", "bits4_symmetric", "bits8", "whole_columns"];
+    vec![
+        Reader { name: "safetensors", corpus: corpus::tacit(), read: Box::new(tensors) },
+        of_parameters("tacit", corpus::tacit(), |path| load(path)),
+        Reader { name: "training", corpus: corpus::training(), read: Box::new(training) },
+        Reader { name: "gguf", corpus: Sample::golden(["gguf/types.gguf", "gguf/llama.gguf"]), read: Box::new(gguf) },
+        of_parameters("torchao", Sample::golden(["torchao/int4.safetensors", "torchao/nf4.safetensors"]), |path| {
+            torchao::read(path)
+        }),
+        of_parameters("gptq", Sample::golden(gptq_kinds.map(|kind| format!("gptq/{kind}"))), |path| gptq::read(path)),
+        of_parameters("awq", Sample::golden(["awq/group32", "awq/group64"]), |path| awq::read(path)),
+        of_parameters(
+            "bitsandbytes",
+            Sample::golden(["4bit", "int8", "storage"].map(|name| format!("bitsandbytes/{name}.safetensors"))),
+            |path| bitsandbytes::read(path),
+        ),
+        of_parameters(
+            "mlx_lm",
+            Sample::golden(
+                ["grid_float16", "grid_float32", "mixed", "shards", "text_config", "uniform"]
+                    .map(|name| format!("mlx_lm/{name}")),
+            ),
+            |path| mlx_lm::read(path),
+        ),
+        of_parameters("hugging_face", Sample::golden(["mlx_lm/shards", "peft/base.safetensors"]), |path| {
+            hugging_face::read(path)
+        }),
+        of_parameters(
+            "mlx_adapter",
+            Sample::golden(["dora", "full", "lora"].map(|name| format!("mlx_lm/adapters/{name}"))),
+            move |path| mlx_adapter::read(path, &float),
+        ),
+        of_parameters(
+            "mlx_adapter_quantized",
+            Sample::golden(["qdora", "qlora"].map(|name| format!("mlx_lm/adapters/{name}"))),
+            move |path| mlx_adapter::read(path, &quantized),
+        ),
+        of_parameters(
+            "peft",
+            Sample::golden(["dora", "lora", "rslora"].map(|name| format!("peft/{name}"))),
+            move |path| peft::read(path, &base),
+        ),
+    ]
+}
+
+fn of_parameters(
+    name: &'static str,
+    corpus: Vec<Sample>,
+    read: impl Fn(&Path) -> Result<Parameters> + 'static,
+) -> Reader {
+    Reader { name, corpus, read: Box::new(move |path| Ok(read(path)?.into_values().collect())) }
+}
+
+fn tensors(path: &Path) -> Result<Vec<Value>> {
+    let tensors = Tensors::open(path)?;
+    tensors.names().map(|name| Ok(tensors.get(name)?.into())).collect()
+}
+
+fn training(path: &Path) -> Result<Vec<Value>> {
+    let run = Training::load(path)?;
+    // These are refused where they are another's, by errors that know of no file.
+    let _ = run.restore_model(&mut corpus::model());
+    let _ = run.restore_optimizer(&mut AdamW::new(1e-3));
+    let _ = run.random();
+    let states = run.states.into_values().flat_map(BTreeMap::into_values).map(Value::from);
+    Ok(run.parameters.into_values().chain(states).collect())
+}
+
+fn gguf(path: &Path) -> Result<Vec<Value>> {
+    let file = Gguf::open(path)?;
+    for key in file.keys() {
+        file.metadata(key)?;
+    }
+    // One of the right files has a tensor of a type that is not read. The others are.
+    let (read, refused): (Vec<_>, Vec<_>) = file.names().map(|name| file.get(name)).partition(Result::is_ok);
+    let whole = [file.parameters(), file.hugging_face()].into_iter().flatten().flat_map(BTreeMap::into_values);
+    let values: Vec<Value> = read.into_iter().flatten().chain(whole).collect();
+    if let (true, Some(Err(error))) = (values.is_empty(), refused.into_iter().next()) {
+        return Err(error);
+    }
+    Ok(values)
+}

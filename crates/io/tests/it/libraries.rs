@@ -1,0 +1,95 @@
+//! Models through the files of other libraries: what a model computes is what it computed.
+
+use mlx_rs::module::Module;
+use mlx_rs::{Array, nn, ops, random};
+use tacit_arrays::format::{Affine, Nf4};
+use tacit_core::Policy;
+use tacit_io::json::Json;
+use tacit_io::mlx_lm::Config;
+use tacit_io::{bitsandbytes, mlx_adapter, mlx_lm, peft};
+use tacit_nn::{LoraConfig, Missing, Model, Parameters};
+
+use crate::scratch::Scratch;
+
+fn model() -> Model<nn::Sequential> {
+    let linear = |outputs| nn::Linear::new(64, outputs).expect("builds");
+    Model::new(nn::Sequential::new().append(linear(64)).append(nn::Relu).append(linear(8))).expect("a model")
+}
+
+fn forward(model: &mut Model<nn::Sequential>) -> Array {
+    let _deny = Policy::Deny.scope();
+    let x = ops::ones::<f32>(&[2, 64]).expect("ones");
+    let y = model.forward(&x).expect("nothing is built");
+    y.eval().expect("evaluates");
+    y
+}
+
+#[test]
+fn a_quantized_model_computes_the_same_through_mlx_lm_and_bitsandbytes() {
+    let folder = Scratch::new();
+    let mut of_mlx = model().quantize("*.weight", Affine { bits: 4, group: 32 }).expect("quantizes");
+    mlx_lm::write(&*folder, &of_mlx.values().unwrap(), &Config::new(Json::Object(Vec::new()))).expect("writes");
+    let mut again = model();
+    again.assign(mlx_lm::read(&*folder).expect("reads"), Missing::Refuse).expect("fits");
+    assert!(forward(&mut again).eq_values(forward(&mut of_mlx)).unwrap());
+
+    let path = folder.join("bitsandbytes.safetensors");
+    let mut of_bnb = model().quantize("*.weight", Nf4 { block: 64, double: true }).expect("quantizes");
+    bitsandbytes::write(&path, &of_bnb.values().unwrap(), bitsandbytes::Layout::default()).expect("writes");
+    again.assign(bitsandbytes::read(&path).expect("reads"), Missing::Refuse).expect("fits");
+    assert!(forward(&mut again).eq_values(forward(&mut of_bnb)).unwrap());
+}
+
+#[test]
+fn a_trained_adapter_computes_the_same_through_mlx_lm_and_peft() {
+    let folder = Scratch::new();
+    let base = model().quantize("*.weight", Nf4 { block: 64, double: false }).expect("quantizes").values().unwrap();
+    let with = |parameters: Parameters| {
+        let mut model = model();
+        model.assign(parameters, Missing::Refuse).expect("fits");
+        model
+    };
+    let config = LoraConfig { rank: 4, alpha: 6.0, ..LoraConfig::default() };
+    let tuned = [with(base.clone()).lora("*.weight", config.clone()), with(base.clone()).dora("*.weight", config)];
+    for mut tuned in tuned.map(|tuned| tuned.expect("adapts")) {
+        // As if it were trained: the second factors begin as zeros.
+        for path in ["layers.0.weight.b", "layers.2.weight.b"] {
+            let mut leaves = mlx_rs::module::ModuleParameters::parameters_mut(&mut tuned).flatten();
+            let b = leaves.get_mut(path).expect("is trained");
+            **b = random::normal::<f32>(b.shape(), None, None, None).expect("draws");
+        }
+        let y = forward(&mut tuned);
+        let no_config = Json::Object(Vec::new());
+        mlx_adapter::write(folder.join("mlx"), &tuned.adapters().unwrap(), &no_config).expect("writes");
+        peft::write(folder.join("peft"), &tuned.adapters().unwrap(), &no_config).expect("writes");
+        for read in [mlx_adapter::read(folder.join("mlx"), &base), peft::read(folder.join("peft"), &base)] {
+            assert!(forward(&mut with(read.expect("reads"))).eq_values(&y).unwrap());
+        }
+    }
+}
+
+#[test]
+fn what_a_library_has_no_adapter_for_is_refused() {
+    let folder = Scratch::new();
+    let base = model().quantize("*.weight", Affine { bits: 4, group: 32 }).expect("quantizes");
+    let config = LoraConfig { rank: 4, ..LoraConfig::default() }.as_stored(Affine { bits: 4, group: 32 });
+    let tuned = base.lora("*.weight", config).expect("adapts");
+    let (adapters, config) = (tuned.adapters().unwrap(), Json::Object(Vec::new()));
+    let errors = [
+        mlx_adapter::write(&*folder, &adapters, &config).expect_err("refused"),
+        peft::write(&*folder, &adapters, &config).expect_err("refused"),
+        peft::write(&*folder, &model().values().unwrap(), &config).expect_err("refused"),
+    ];
+    assert!(folder.names().is_empty());
+    let text: Vec<String> = errors.iter().map(|error| folder.message(error)).collect();
+    expect_test::expect![[r#"
+        FOLDER/adapters.safetensors: layers.0.weight: an adapter of mlx-lm cannot hold AsStored(f32[64,64])
+        help: merge it, or train a Lora or a Dora
+
+        FOLDER/adapter_model.safetensors: layers.0.weight: an adapter of PEFT's cannot hold AsStored(f32[64,64])
+        help: merge it, or train a Lora or a Dora
+
+        FOLDER/adapter_model.safetensors: no parameter is an adapter
+        help: give the model's parameters with a Lora or a Dora in the place of those that are adapted"#]]
+    .assert_eq(&text.join("\n\n"));
+}
