@@ -83,7 +83,7 @@ fn gradients_of_master_scales_and_biases_are_those_of_lsq() {
         };
         let reference =
             move |children: &[Array]| Ok::<_, Exception>(vec![loss(plain(text, unit, range, children)?.into())?]);
-        let gradients = |f: &Function| {
+        let gradients = |f: &dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>| {
             let (value, gradients) =
                 transforms::value_and_grad_with_argnums(f, argnums.as_slice())(&children).expect("runs");
             [value, gradients].concat()
