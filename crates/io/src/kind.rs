@@ -103,7 +103,8 @@ impl Kind {
 
     /// The kind of which a tensor is a part, if its name tells.
     fn told(tensors: &Tensors, name: &str) -> Option<Self> {
-        if name.contains(".quant_state.bitsandbytes__") || name.ends_with(".SCB") {
+        if name.contains(".quant_state.bitsandbytes__") || name.rsplit_once('.').is_some_and(|(_, part)| part == "SCB")
+        {
             return Some(Self::Bitsandbytes);
         }
         if name.ends_with(".qweight") {
