@@ -97,7 +97,7 @@ fn mutated(corpus: &[Sample], random: &mut Random) -> Sample {
         let names: Vec<String> = sample.files.keys().cloned().collect();
         let name = random.one_of(&names);
         let Some(file) = sample.files.get_mut(name) else { continue };
-        if name.ends_with(".safetensors") {
+        if Path::new(name).extension().is_some_and(|extension| extension == "safetensors") {
             safetensors::mutate(file, random);
         } else if let (Ok(mut read), false) = (serde_json::from_slice(file), random.once_in(8)) {
             json::mutate(&mut read, random);
