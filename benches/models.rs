@@ -99,9 +99,16 @@ fn calls(bert: &Bert) -> Result<()> {
     let mut nf4 = quantized(bert, Nf4 { block: 64, double: false })?;
     let [own, held] = medians(
         100,
-        [&mut || Ok(drop(black_box(bare.embed(&batch)?))), &mut || {
-            Ok(drop(black_box(nf4.run(|bert| bert.embed(&batch))?)))
-        }],
+        [
+            &mut || {
+                black_box(bare.embed(&batch)?);
+                Ok(())
+            },
+            &mut || {
+                black_box(nf4.run(|bert| bert.embed(&batch))?);
+                Ok(())
+            },
+        ],
     )?;
     record("call/nf4", (held - own) * 1e6, "us", "recording the bare module", held / own);
     Ok(())

@@ -72,6 +72,8 @@ const CASES: [(&str, f32, (f32, f32)); 8] = [
     ("mxfp4", 1.0, (-6.0, 6.0)),
 ];
 
+type Function<'f> = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception> + 'f;
+
 #[test]
 fn gradients_of_master_scales_and_biases_are_those_of_lsq() {
     for (text, unit, range) in CASES {
@@ -83,7 +85,7 @@ fn gradients_of_master_scales_and_biases_are_those_of_lsq() {
         };
         let reference =
             move |children: &[Array]| Ok::<_, Exception>(vec![loss(plain(text, unit, range, children)?.into())?]);
-        let gradients = |f: &dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>| {
+        let gradients = |f: &Function<'_>| {
             let (value, gradients) =
                 transforms::value_and_grad_with_argnums(f, argnums.as_slice())(&children).expect("runs");
             [value, gradients].concat()

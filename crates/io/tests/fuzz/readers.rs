@@ -12,11 +12,14 @@ use tacit_nn::Parameters;
 
 use crate::corpus::{self, Sample, golden};
 
+/// Reads what is at a path, and gives the values of it.
+type Read = dyn Fn(&Path) -> Result<Vec<Value>>;
+
 /// A reader, and the right files that its cases begin from.
 pub(crate) struct Reader {
     pub(crate) name: &'static str,
     pub(crate) corpus: Vec<Sample>,
-    pub(crate) read: Box<dyn Fn(&Path) -> Result<Vec<Value>>>,
+    pub(crate) read: Box<Read>,
 }
 
 /// The readers, in the order in which they are tried.
