@@ -155,7 +155,7 @@ impl Lora {
 
 impl Materialize for Lora {
     fn materialize(&self) -> Result<Value> {
-        Ok(self.built()?.as_dtype(self.aval.dtype)?.into())
+        Ok(self.built()?.as_dtype(self.base.aval()?.dtype)?.into())
     }
 
     fn check(&self) -> Result<()> {

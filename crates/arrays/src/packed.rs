@@ -179,7 +179,7 @@ pub fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
         }
         axes if axes.is_sorted() => Ok(itself(array)),
         // Each expert of a mixture is a matrix of its own.
-        [0, 2, 1] => stacked_transpose(op, &Stacked::split(&itself(array))?),
+        [0, 2, 1] if stored.aval.shape[0] > 1 => stacked_transpose(op, &Stacked::split(&itself(array))?),
         _ => Err(Error::decline("only matrices are transposed as a view")),
     }
 }

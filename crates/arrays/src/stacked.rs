@@ -70,7 +70,9 @@ impl Stacked {
         if count < 1 || count as usize > MOST {
             return Err(Error::decline(format!("{aval} is not a stack of at most {MOST} arrays")));
         }
-        let experts = (0..count).map(|expert| implicit(array, |array| array.try_index(expert)));
+        // A range is a cut; a number would be a gather, which decodes what it chooses.
+        let experts =
+            (0..count).map(|expert| implicit(array, |array| array.try_index(expert..expert + 1)?.squeeze_axes(&[0])));
         Self::new(experts.collect::<Result<_>>()?)
     }
 

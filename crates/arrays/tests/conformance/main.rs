@@ -22,7 +22,7 @@ use structured::{
 
 conformance! {
     straight_through: ste;
-    nf4: |x| Nf4Array::quantize(x, 32), within(0.16), exact_zero(), refuses_non_finite(), thresholds(&NF4);
+    nf4: |x| Nf4Array::quantize(x, 32), elsewhere(&EXPERTS), within(0.16), exact_zero(), refuses_non_finite(), thresholds(&NF4);
     nf4_double: |x| Nf4Array::quantize(x, Nf4 { block: 64, double: true }), within(0.17), floor(1e-6), refuses_non_finite();
     fp4: |x| Fp4Array::quantize(x, 32), within(0.2), exact_zero(), refuses_non_finite();
     affine_4: |x| AffineArray::quantize(x, Affine { bits: 4, group: 32 }), within(0.14), floor(1e-6), refuses_non_finite(), overflows();
@@ -82,6 +82,9 @@ const SUM: f64 = 4e-5;
 
 /// Products with parts, in `tests/it/concat.rs`.
 const CONCAT: [&str; 4] = ["concat_matmul", "concat_matmul_left", "concat_addmm", "concat_addmm_left"];
+
+/// Products with chosen experts, in `tests/it/experts.rs`.
+const EXPERTS: [&str; 1] = ["packed_gather_mm"];
 
 /// The values of GGUF's `IQ4_NL`.
 const IQ4_NL: [f32; 16] =

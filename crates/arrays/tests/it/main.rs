@@ -19,6 +19,7 @@ mod constant;
 mod constructors;
 mod cuts;
 mod diagonal;
+mod experts;
 mod failed;
 mod fallback;
 mod formats;

@@ -508,7 +508,7 @@ fn experts_and_kernels_take_formats_too() {
     let forward =
         |m: &mut Experts| ops::gather_mm(&x, m.weight.swap_axes(-1, -2)?, None::<&Array>, &chosen, None::<bool>);
     let weight = normal(1, &[3, 32, 64]);
-    for format in ["nf4:64:double", "affine:4:64", "int8"] {
+    for format in ["nf4:64", "affine:4:64", "int8"] {
         let rules = Rules::from_json(&format!("{{\"weight\": {format:?}}}")).expect("rules");
         let mut model = Model::new(Experts { weight: mlx_rs::module::Param::new(weight.clone()) }).expect("a model");
         model.apply(&rules).expect("quantizes");

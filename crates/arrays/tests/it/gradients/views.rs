@@ -134,16 +134,23 @@ fn stacked() -> Vec<Case> {
         case("stacked_squeeze", vec![w(), x(&[COLUMNS, 2])], |a| {
             Ok(a[0].try_index(1..)?.squeeze_axes(&[0])?.matmul(&a[1])?)
         }),
-        case("stacked_gather_mm", vec![x(&[3, 1, COLUMNS]), w()], |a| {
-            let chosen = Array::from_slice(&[1u32, 0, 1], &[3]);
-            if a[0].dtype() == Dtype::Float64 {
-                // MLX's own knows no `f64`.
-                let chosen = a[1].take_axis(&chosen, 0)?.swap_axes(1, 2)?;
-                return Ok(a[0].matmul(chosen)?);
-            }
-            Ok(ops::gather_mm(&a[0], a[1].swap_axes(1, 2)?, None, &chosen, None)?)
-        }),
+        case("stacked_gather_mm", vec![x(&[3, 1, COLUMNS]), w()], |a| chosen(&a[0], a[1].swap_axes(1, 2)?)),
+        case("packed_gather_mm", vec![x(&[3, 1, ROWS]), experts()], |a| chosen(&a[0], a[1].clone())),
     ]
+}
+
+/// Two experts that are packed as one array.
+fn experts() -> Value {
+    nf4(&normal(4, &[2, ROWS, COLUMNS]), 32)
+}
+
+/// The products of matrices with experts that an index chooses; MLX's own knows no `f64`.
+fn chosen(x: &Array, experts: Array) -> Result<Array> {
+    let index = Array::from_slice(&[1u32, 0, 1], &[3]);
+    if x.dtype() == Dtype::Float64 {
+        return Ok(x.matmul(experts.take_axis(&index, 0)?)?);
+    }
+    Ok(ops::gather_mm(x, experts, None, &index, None)?)
 }
 
 fn sliced() -> Vec<Case> {
