@@ -1,5 +1,6 @@
 //! Models and parts of them, saved and loaded by their own paths.
 
+use std::borrow::Borrow;
 use std::path::Path;
 
 use mlx_rs::Array;
@@ -27,7 +28,7 @@ const LEAVES: &str = "leaves";
 /// # fn main() -> tacit_core::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("tacit-model-file-{}.safetensors", std::process::id()));
 /// let model = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", Nf4 { block: 64, double: false })?;
-/// model.save(&path, &Only::All)?;
+/// model.save(&path, Only::All)?;
 ///
 /// let mut other = Model::new(nn::Linear::new(64, 64)?)?;
 /// other.load(&path)?;
@@ -45,7 +46,7 @@ pub trait ModelFile {
     /// # Errors
     ///
     /// The model has no leaf of this part, or as for [`save`](crate::save()).
-    fn save(&self, path: impl AsRef<Path>, only: &Only) -> Result<()>;
+    fn save(&self, path: impl AsRef<Path>, only: impl Borrow<Only>) -> Result<()>;
 
     /// Loads what [`save`](Self::save) saved, or values that were saved by [`save`](crate::save()), which may be of some
     /// parameters only.
@@ -58,7 +59,8 @@ pub trait ModelFile {
 }
 
 impl<M: ModuleParameters> ModelFile for Model<M> {
-    fn save(&self, path: impl AsRef<Path>, only: &Only) -> Result<()> {
+    fn save(&self, path: impl AsRef<Path>, only: impl Borrow<Only>) -> Result<()> {
+        let only = only.borrow();
         let (structure, tensors, part) = if matches!(only, Only::All) {
             let (structure, arrays) = take_apart(&self.values()?, None)?;
             (structure, arrays.into_iter().collect(), WHOLE)

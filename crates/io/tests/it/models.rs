@@ -39,7 +39,7 @@ fn a_whole_model_is_loaded_into_one_of_the_same_module() {
     let folder = Scratch::new();
     let path = folder.join("model.safetensors");
     let model = adapted();
-    model.save(&path, &Only::All).expect("saves");
+    model.save(&path, Only::All).expect("saves");
     let mut other = dense();
     other.load(&path).expect("loads");
     assert_eq!(bytes(&other, &Only::All), bytes(&model, &Only::All));
@@ -55,7 +55,7 @@ fn adapters_alone_are_loaded_into_a_model_that_has_their_like() {
     let folder = Scratch::new();
     let path = folder.join("adapter.safetensors");
     let (model, mut other) = (adapted(), adapted());
-    model.save(&path, &Only::Lora).expect("saves");
+    model.save(&path, Only::Lora).expect("saves");
     let names = ["layers.0.weight.a", "layers.0.weight.b", "layers.2.weight.a", "layers.2.weight.b"];
     assert_eq!(Tensors::open(&path).expect("opens").names().collect::<Vec<_>>(), names);
     let base = bytes(&other, &Only::Dense);
@@ -69,7 +69,7 @@ fn adapters_alone_are_loaded_into_a_model_that_has_their_like() {
     expect![[r#"
         the model has no leaf to save in Lora
         help: save another part, or `Only::All`"#]]
-    .assert_eq(&dense().save(&path, &Only::Lora).expect_err("it has none").to_string());
+    .assert_eq(&dense().save(&path, Only::Lora).expect_err("it has none").to_string());
 }
 
 #[test]
