@@ -18,8 +18,8 @@ fn every_handler_is_registered() {
         registry.handlers().iter().map(|handler| format!("{}: {}\n", handler.site.name, handler.signature)).collect();
     lines.sort();
     expect![[r#"
-        as_stored_gather: gather of AsStored, dense
-        as_stored_transpose: transpose of AsStored
+        adapter_gather: gather of any Adapter, dense
+        adapter_transpose: transpose of any Adapter
         cast_astype: as_type of Cast
         cast_gather: gather of Cast, dense
         cast_slice: slice of Cast
@@ -46,8 +46,6 @@ fn every_handler_is_registered() {
         diagonal_subtract: subtract of Diagonal, Diagonal
         diagonal_sum: sum of Diagonal
         diagonal_transpose: transpose of Diagonal
-        dora_gather: gather of Dora, dense
-        dora_transpose: transpose of Dora
         identity_astype: as_type of Identity
         identity_multiply: multiply of Identity, dense
         identity_transpose: transpose of Identity
@@ -60,11 +58,7 @@ fn every_handler_is_registered() {
         linear_matmul_both: matmul of any Linear, any Linear
         linear_matmul_left: matmul of any Linear, any
         lora_astype: as_type of Lora
-        lora_gather: gather of Lora, dense
         lora_multiply: multiply of Lora, dense
-        lora_set_gather: gather of LoraSet, dense
-        lora_set_transpose: transpose of LoraSet
-        lora_transpose: transpose of Lora
         low_rank_add: add of LowRank, LowRank
         low_rank_astype: as_type of LowRank
         low_rank_gather: gather of LowRank, dense
@@ -87,8 +81,6 @@ fn every_handler_is_registered() {
         packed_reshape: any reshaping primitive of any Packed
         packed_slice: slice of any Packed
         packed_transpose: transpose of any Packed
-        qa_lora_gather: gather of QaLora, dense
-        qa_lora_transpose: transpose of QaLora
         scale: multiply of any implicit, dense
         scaled_astype: as_type of Scaled
         scaled_moving: any moving primitive of Scaled, ..

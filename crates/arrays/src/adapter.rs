@@ -1,10 +1,11 @@
 //! What all adapters have in common: a frozen base, and a change of it that is trained.
 
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::{Error, ImplicitArray, Result, Value, implicit};
+use tacit_core::op::{Gather, Transpose};
+use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler, implicit};
 
 use crate::kernel::Summands;
-use crate::linear::{Linear, dense_side};
+use crate::linear::{Linear, dense_side, gathered_rows};
 use crate::packed::Packed;
 use crate::ste::valued;
 use crate::structural::stopped;
@@ -47,6 +48,20 @@ pub trait Adapter: Linear {
     /// Scales that are packed in turn are built, which the policy may forbid.
     fn summands(&self, turned: bool) -> Result<Option<Summands>>;
 
+    /// What `side` is of the matrix: both products of [`Linear`] and the rows are this.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Linear::right`].
+    fn applied(&self, side: Side, x: &Value) -> Result<Value>;
+
+    /// The matrix turned round, as a view.
+    ///
+    /// # Errors
+    ///
+    /// The base cannot be turned round.
+    fn turned(&self) -> Result<Box<dyn ImplicitArray>>;
+
     /// What of a product depends on the trained children. Its derivative for them is that of the whole product, its value
     /// need not be.
     ///
@@ -63,6 +78,27 @@ pub trait Adapter: Linear {
     fn lossless(&self) -> Result<Option<Value>> {
         Ok(None)
     }
+}
+
+/// The other way round, as a view.
+#[handler]
+pub fn adapter_transpose(op: &Transpose, w: &dyn Adapter) -> Result<Value> {
+    if op.axes == [1, 0] { Ok(w.turned()?.into()) } else { Ok(of(w)) }
+}
+
+/// Rows of the matrix: an embedding's.
+#[handler]
+pub fn adapter_gather(op: &Gather, w: &dyn Adapter, rows: &Array) -> Result<Value> {
+    let shape = gathered_rows(op, &w.aval()?, rows)?;
+    let made = w.applied(Side::Rows, &rows.into())?;
+    implicit(made, |made| made.reshape(&shape))
+}
+
+/// A base turned round, and its aval.
+pub(crate) fn turned(base: &Value) -> Result<(Value, Aval)> {
+    let base = implicit(base, |base| Ok::<_, Error>(base.t()))?;
+    let aval = base.aval()?;
+    Ok((base, aval))
 }
 
 /// An adapter as a value.

@@ -1,14 +1,13 @@
 //! An adapter that is trained as it will be stored.
 
 use mlx_rs::Array;
-use tacit_core::op::{Gather, Transpose};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::check_children;
 use crate::format::AnyFormat;
 use crate::kernel::Summands;
-use crate::linear::{Gain, Linear, gathered_rows};
+use crate::linear::{Gain, Linear};
 
 /// The sum that an adapter is, as a format stores it: `quantize(base + B A)`, with the gradient passed straight through to
 /// the factors.
@@ -93,13 +92,9 @@ impl AsStored {
     }
 
     /// The sum, turned round if the array is.
-    fn turned(&self) -> Result<Value> {
+    fn turned_sum(&self) -> Result<Value> {
         let sum = self.sum.clone();
         if self.transposed { implicit(sum, |sum| Ok::<_, Error>(sum.t())) } else { Ok(sum) }
-    }
-
-    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        adapter::straight_through(side, x, &self.merged()?, self)
     }
 }
 
@@ -165,8 +160,19 @@ impl Adapter for AsStored {
         self.adapter()?.summands(turned != self.transposed)
     }
 
+    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
+        adapter::straight_through(side, x, &self.merged()?, self)
+    }
+
+    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
+        // The sum is quantized as it was.
+        let mut turned = Self { transposed: !self.transposed, ..self.clone() };
+        turned.aval.shape.reverse();
+        Ok(Box::new(turned))
+    }
+
     fn change(&self, side: Side, x: &Array) -> Result<Array> {
-        let sum = self.turned()?;
+        let sum = self.turned_sum()?;
         let sum = sum.family::<dyn Adapter>();
         sum.ok_or_else(|| Error::decline("the transposed sum is no adapter"))?.change(side, x)
     }
@@ -174,23 +180,4 @@ impl Adapter for AsStored {
     fn lossless(&self) -> Result<Option<Value>> {
         Ok(Some(self.merged()?))
     }
-}
-
-/// The other way round, as a view: the sum is quantized as it was.
-#[handler]
-pub fn as_stored_transpose(op: &Transpose, w: &AsStored) -> Result<Value> {
-    if op.axes != [1, 0] {
-        return Ok(w.clone().into());
-    }
-    let mut turned = AsStored { transposed: !w.transposed, ..w.clone() };
-    turned.aval.shape.reverse();
-    Ok(turned.into())
-}
-
-/// Rows of the quantized sum: an embedding's.
-#[handler]
-pub fn as_stored_gather(op: &Gather, w: &AsStored, rows: &Array) -> Result<Value> {
-    let shape = gathered_rows(op, &w.aval, rows)?;
-    let made = w.applied(Side::Rows, &rows.into())?;
-    implicit(made, |made| made.reshape(&shape))
 }

@@ -1,13 +1,12 @@
 //! Weight-decomposed low-rank adaptation: direction and magnitude of each row, adapted apart.
 
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::op::{Gather, Transpose};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use tacit_core::{Aval, ImplicitArray, Materialize, Result, Value};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::{check_children, stored_shape};
 use crate::kernel::{Measure, Summands};
-use crate::linear::{Gain, Linear, check_float, dense_side, gathered_rows};
+use crate::linear::{Gain, Linear, check_float, dense_side};
 use crate::lora::Lora;
 use crate::structural;
 use crate::wide::wide;
@@ -135,15 +134,6 @@ impl Dora {
         let norms = ops::maximum(norms, Array::from_f32(f32::MIN_POSITIVE))?;
         Ok(self.m.as_dtype(Dtype::Float32)?.divide(norms)?.as_dtype(wide(self.aval.dtype))?)
     }
-
-    /// What `side` is of the array.
-    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        let (x, dtype) = (dense_side(x)?, self.aval.dtype);
-        let x = if x.dtype().is_float() { &x.as_dtype(wide(dtype))? } else { x };
-        let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
-        let made = side.of_scaled(x, &factors, self.transposed, |x| sum.applied(side, &x.into())?.dense())?;
-        Ok(made.as_dtype(dtype)?.into())
-    }
 }
 
 /// The length of each row of a sum as it is before it is turned round: `f32[out]`, a constant in gradients.
@@ -228,27 +218,22 @@ impl Adapter for Dora {
         adapter::summands(&self.base, factors, Some(self.factors()?), turned)
     }
 
+    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
+        let (x, dtype) = (dense_side(x)?, self.aval.dtype);
+        let x = if x.dtype().is_float() { &x.as_dtype(wide(dtype))? } else { x };
+        let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
+        let made = side.of_scaled(x, &factors, self.transposed, |x| sum.applied(side, &x.into())?.dense())?;
+        Ok(made.as_dtype(dtype)?.into())
+    }
+
+    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
+        let (base, aval) = adapter::turned(&self.base)?;
+        Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
+    }
+
     /// The whole product: each magnitude multiplies all of a row.
     fn change(&self, side: Side, x: &Array) -> Result<Array> {
         let base = structural::stopped(&self.base)?;
         Self { base, ..self.clone() }.applied(side, &x.into())?.dense()
     }
-}
-
-/// The base turned round; `m` stays that of the rows as they were.
-#[handler]
-pub fn dora_transpose(op: &Transpose, w: &Dora) -> Result<Value> {
-    if op.axes != [1, 0] {
-        return Ok(w.clone().into());
-    }
-    let base = implicit(&w.base, |base| Ok::<_, Error>(base.t()))?;
-    Ok(Dora { aval: base.aval()?, base, transposed: !w.transposed, ..w.clone() }.into())
-}
-
-/// Rows of the sum, each with its factor: an embedding's.
-#[handler]
-pub fn dora_gather(op: &Gather, w: &Dora, rows: &Array) -> Result<Value> {
-    let shape = gathered_rows(op, &w.aval, rows)?;
-    let made = w.applied(Side::Rows, &rows.into())?;
-    implicit(made, |made| made.reshape(&shape))
 }

@@ -1,13 +1,13 @@
 //! Low-rank adaptation: a frozen matrix and the product of two thin ones that are trained.
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_core::op::{AsType, Gather, Multiply, Transpose};
+use tacit_core::op::{AsType, Multiply};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::{check_children, stored_shape};
 use crate::kernel::Summands;
-use crate::linear::{Gain, Linear, check_float, gathered_rows, narrowing, scalar};
+use crate::linear::{Gain, Linear, check_float, narrowing, scalar};
 use crate::wide::wide;
 
 /// The sum `base + alpha / r * B A`, of which no part is built: a product with it is one with each.
@@ -138,19 +138,6 @@ impl Lora {
         let [left, right] = self.factors(wide)?;
         Ok(base.as_dtype(wide)?.add(left.matmul(right)?)?)
     }
-
-    /// The sum of what `side` is of the base, and of what it is of both factors.
-    pub(crate) fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        let dtype = self.aval.dtype;
-        // An implicit `x` may have no wider form.
-        let wide = if x.is_implicit() { dtype } else { wide(dtype) };
-        let factors = self.factors(wide)?;
-        implicit((x, &self.base), |(x, base)| {
-            let product = side.of(&x, &base)?.as_dtype(wide)?;
-            let x = if x.dtype().is_float() { x.as_dtype(wide)? } else { x };
-            Ok::<_, Error>(product.add(side.of_factors(&x, &factors)?)?.as_dtype(dtype)?)
-        })
-    }
 }
 
 impl Materialize for Lora {
@@ -236,6 +223,23 @@ impl Adapter for Lora {
         adapter::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
     }
 
+    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
+        let dtype = self.aval.dtype;
+        // An implicit `x` may have no wider form.
+        let wide = if x.is_implicit() { dtype } else { wide(dtype) };
+        let factors = self.factors(wide)?;
+        implicit((x, &self.base), |(x, base)| {
+            let product = side.of(&x, &base)?.as_dtype(wide)?;
+            let x = if x.dtype().is_float() { x.as_dtype(wide)? } else { x };
+            Ok::<_, Error>(product.add(side.of_factors(&x, &factors)?)?.as_dtype(dtype)?)
+        })
+    }
+
+    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
+        let (base, aval) = adapter::turned(&self.base)?;
+        Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
+    }
+
     fn change(&self, side: Side, x: &Array) -> Result<Array> {
         let wide = wide(self.aval.dtype);
         let x = if x.dtype().is_float() { &x.as_dtype(wide)? } else { x };
@@ -252,16 +256,6 @@ pub(crate) fn check_alpha(alpha: u32) -> Result<()> {
     Err(Error::invalid(format!("alpha is {alpha}"), "give a finite one; the rank is the usual choice"))
 }
 
-/// The base turned round, with the factors swapped.
-#[handler]
-pub fn lora_transpose(op: &Transpose, w: &Lora) -> Result<Value> {
-    if op.axes != [1, 0] {
-        return Ok(w.clone().into());
-    }
-    let base = implicit(&w.base, |base| Ok::<_, Error>(base.t()))?;
-    Ok(Lora { aval: base.aval()?, base, transposed: !w.transposed, ..w.clone() }.into())
-}
-
 /// The base in a narrower float type; the factors follow it where they are used.
 #[handler]
 pub fn lora_astype(op: &AsType, w: &Lora) -> Result<Value> {
@@ -276,12 +270,4 @@ pub fn lora_multiply(_op: &Multiply, w: &Lora, x: &Array) -> Result<Value> {
     let x = scalar(x)?;
     let base = implicit((&w.base, &x), |(base, x)| base.multiply(x))?;
     Ok(Lora { base, b: w.b.multiply(x.as_dtype(w.b.dtype())?)?, ..w.clone() }.into())
-}
-
-/// Rows of the base, and of the left factor times the right one: an embedding's.
-#[handler]
-pub fn lora_gather(op: &Gather, w: &Lora, rows: &Array) -> Result<Value> {
-    let shape = gathered_rows(op, &w.aval, rows)?;
-    let made = w.applied(Side::Rows, &rows.into())?;
-    implicit(made, |made| made.reshape(&shape))
 }

@@ -1,13 +1,12 @@
 //! Several adapters on one base, of which an array says which is in use.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Gather, Transpose};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::{check_children, stored_shape};
 use crate::kernel::Summands;
-use crate::linear::{Gain, Linear, check_float, dense_side, gathered_rows};
+use crate::linear::{Gain, Linear, check_float, dense_side};
 use crate::lora::Lora;
 use crate::wide::wide;
 
@@ -144,15 +143,6 @@ impl LoraSet {
         let [left, right] = self.factors(dtype)?;
         Ok([left.squeeze_axes(&[0])?, right.squeeze_axes(&[0])?])
     }
-
-    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        let (x, dtype) = (dense_side(x)?, self.aval.dtype);
-        let changed = self.change(side, x)?;
-        implicit((x, &self.base), |(x, base)| {
-            let product = side.of(&x, &base)?.as_dtype(changed.dtype())?;
-            Ok::<_, Error>(product.add(&changed)?.as_dtype(dtype)?)
-        })
-    }
 }
 
 impl Materialize for LoraSet {
@@ -239,6 +229,20 @@ impl Adapter for LoraSet {
         adapter::summands(&self.base, self.single(Dtype::Float32)?, None, turned)
     }
 
+    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
+        let (x, dtype) = (dense_side(x)?, self.aval.dtype);
+        let changed = self.change(side, x)?;
+        implicit((x, &self.base), |(x, base)| {
+            let product = side.of(&x, &base)?.as_dtype(changed.dtype())?;
+            Ok::<_, Error>(product.add(&changed)?.as_dtype(dtype)?)
+        })
+    }
+
+    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
+        let (base, aval) = adapter::turned(&self.base)?;
+        Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
+    }
+
     fn change(&self, side: Side, x: &Array) -> Result<Array> {
         let wide = wide(self.aval.dtype);
         let x = if x.dtype().is_float() { &x.as_dtype(wide)? } else { x };
@@ -260,22 +264,4 @@ impl Adapter for LoraSet {
         }
         Ok(made.reshape(&shape)?)
     }
-}
-
-/// The base turned round, with the factors swapped.
-#[handler]
-pub fn lora_set_transpose(op: &Transpose, w: &LoraSet) -> Result<Value> {
-    if op.axes != [1, 0] {
-        return Ok(w.clone().into());
-    }
-    let base = implicit(&w.base, |base| Ok::<_, Error>(base.t()))?;
-    Ok(LoraSet { aval: base.aval()?, base, transposed: !w.transposed, ..w.clone() }.into())
-}
-
-/// Rows of the sum: an embedding's.
-#[handler]
-pub fn lora_set_gather(op: &Gather, w: &LoraSet, rows: &Array) -> Result<Value> {
-    let shape = gathered_rows(op, &w.aval, rows)?;
-    let made = w.applied(Side::Rows, &rows.into())?;
-    implicit(made, |made| made.reshape(&shape))
 }

@@ -1,13 +1,12 @@
 //! Quantization-aware low-rank adaptation: an adapter that is a change of the biases of a packed base.
 
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::op::{Gather, Transpose};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::check_children;
 use crate::kernel::Summands;
-use crate::linear::{Gain, Linear, check_float, gathered_rows};
+use crate::linear::{Gain, Linear, check_float};
 use crate::lora::check_alpha;
 use crate::packed::{Packed, Stored};
 use crate::wide::wide;
@@ -132,10 +131,6 @@ impl QaLora {
             ops::repeat_axis::<f32>(self.a.as_dtype(Dtype::Float32)?, stored.block as i32, 1)?.as_dtype(dtype)?;
         Ok(if stored.transposed { [right.t(), left.t()] } else { [left, right] })
     }
-
-    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        adapter::straight_through(side, x, &self.merged()?, self)
-    }
 }
 
 impl Materialize for QaLora {
@@ -202,6 +197,15 @@ impl Adapter for QaLora {
         adapter::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
     }
 
+    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
+        adapter::straight_through(side, x, &self.merged()?, self)
+    }
+
+    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
+        let (base, aval) = adapter::turned(&self.base)?;
+        Ok(Box::new(Self { base, aval, ..self.clone() }))
+    }
+
     fn change(&self, side: Side, x: &Array) -> Result<Array> {
         let wide = wide(self.aval.dtype);
         let x = if x.dtype().is_float() { &x.as_dtype(wide)? } else { x };
@@ -211,22 +215,4 @@ impl Adapter for QaLora {
     fn lossless(&self) -> Result<Option<Value>> {
         Ok(Some(self.merged()?))
     }
-}
-
-/// The base turned round; the factors stay.
-#[handler]
-pub fn qa_lora_transpose(op: &Transpose, w: &QaLora) -> Result<Value> {
-    if op.axes != [1, 0] {
-        return Ok(w.clone().into());
-    }
-    let base = implicit(&w.base, |base| Ok::<_, Error>(base.t()))?;
-    Ok(QaLora { aval: base.aval()?, base, ..w.clone() }.into())
-}
-
-/// Rows of the base with the moved biases: an embedding's.
-#[handler]
-pub fn qa_lora_gather(op: &Gather, w: &QaLora, rows: &Array) -> Result<Value> {
-    let shape = gathered_rows(op, &w.aval, rows)?;
-    let made = w.applied(Side::Rows, &rows.into())?;
-    implicit(made, |made| made.reshape(&shape))
 }
