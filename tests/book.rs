@@ -6,6 +6,8 @@ mod array_types;
 mod compiled_functions;
 #[path = "../examples/first_layer.rs"]
 mod first_layer;
+#[path = "../examples/models.rs"]
+mod models;
 #[path = "../examples/own_array_type.rs"]
 mod own_array_type;
 #[path = "../examples/own_format.rs"]
@@ -89,6 +91,11 @@ fn the_compiled_functions_print_what_the_book_shows() {
 }
 
 #[test]
+fn the_models_print_what_the_book_shows() {
+    check("models", &models::SECTIONS);
+}
+
+#[test]
 fn the_own_array_type_prints_what_the_book_shows() {
     check("own_array_type", &own_array_type::SECTIONS);
 }
@@ -115,6 +122,7 @@ fn every_example_of_the_book_runs_as_a_program() {
     array_types::main().unwrap();
     compiled_functions::main().unwrap();
     first_layer::main().unwrap();
+    models::main().unwrap();
     own_array_type::main().unwrap();
     own_format::main().unwrap();
     straight_through::main().unwrap();
