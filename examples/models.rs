@@ -73,6 +73,16 @@ fn run() -> Result<String> {
 }
 // ANCHOR_END: run
 
+// ANCHOR: drawn
+/// The graph of one call as a drawing.
+pub(crate) fn drawing() -> Result<String> {
+    let (mut model, words) = attention()?;
+    model.apply(&Rules::from_toml(RULES)?)?;
+    let explanation = model.explain(|attention| attention.forward((&words, &words, &words)))?;
+    Ok(explanation.to_svg())
+}
+// ANCHOR_END: drawn
+
 /// The length of the difference in terms of the length of what was expected.
 fn relative_error(y: &Array, expected: &Array) -> Result<f32> {
     let length = |array: &Array| array.square()?.sum(None)?.sqrt();
@@ -165,5 +175,6 @@ pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {
         println!("== {title}\n{}\n", section()?);
     }
+    println!("{} bytes of SVG", drawing()?.len());
     Ok(())
 }

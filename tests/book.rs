@@ -93,6 +93,8 @@ fn the_compiled_functions_print_what_the_book_shows() {
 #[test]
 fn the_models_print_what_the_book_shows() {
     check("models", &models::SECTIONS);
+    let drawing = models::drawing().unwrap().replace("tests/../", "");
+    compare(&source().join("output/models/drawing.svg"), &drawing);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod graphs;
 mod keeping;
 mod materializing;
 mod messages;
+mod picture;
 mod policies;
 mod redispatch;
 mod surface;
