@@ -199,7 +199,9 @@ fn the_book_names_nothing_that_does_not_exist() {
         .flat_map(|file| words(&format!("{} {}", file.display(), fs::read_to_string(&file).unwrap())))
         .collect();
     let mut unknown = Vec::new();
-    for (chapter, text) in chapters() {
+    // What is made from the program itself names what is there.
+    let made = source().join("reference");
+    for (chapter, text) in chapters().into_iter().filter(|(path, _)| !path.starts_with(&made)) {
         // Blocks are includes, which have a test of their own; splitting at back-quotes leaves the spans at odd places.
         let prose: String = text.split("```").step_by(2).collect();
         for span in prose.split('`').skip(1).step_by(2) {
