@@ -16,8 +16,8 @@ use tacit_conformance::{Subject, conformance};
 use tacit_core::{Policy, Result};
 
 use structured::{
-    as_stored, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, scaled, sliced,
-    sparse24, stacked, transposed,
+    as_stored, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, rotated, scaled,
+    sliced, sparse24, stacked, transposed,
 };
 
 conformance! {
@@ -56,6 +56,7 @@ conformance! {
     scaled: |x| scaled(x), ignores_values(), tolerance(SUM), shared_children();
     concat: |x| concat(x), ignores_values(), elsewhere(&CONCAT);
     stacked: |x| stacked(x), ignores_values(), elsewhere(&["stacked_gather_mm"]);
+    rotated: |x| rotated(x), ignores_values();
     sliced: |x| sliced(x), ignores_values();
     cast: |x| cast(x), ignores_values();
 }
