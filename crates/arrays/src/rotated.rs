@@ -23,6 +23,18 @@ use crate::views::from_zero;
 /// never rotate it back: `x W^T = (x H) (W H)^T`, and where the rotated axis is not the one that is summed over, the result is
 /// rotated. A rotation of rows of `n = m 2^k` elements takes about `n (k + m)` additions, in `f32`.
 ///
+/// What it gains, as the relative error of attention over 512 tokens of 128 channels, keys and values stored alike, where four
+/// channels of the keys are offset by so many standard deviations:
+///
+/// | offset | `affine:4:64` | rotated | `nf4:64` | rotated |
+/// |---|---|---|---|---|
+/// | none | 0.12 | 0.12 | 0.12 | 0.12 |
+/// | 4 to 10 | 0.20 | 0.16 | 0.21 | 0.16 |
+/// | 20 to 50 | 0.71 | 0.40 | 0.76 | 0.53 |
+///
+/// In the last row 8 bits are off by 0.045 and rotated by 0.022, half floats by 0.001: a rotation halves what outliers cost, and
+/// does not make 4 bits into 16.
+///
 /// Transposes, rows, slices, joins and updates along the other axes pass through to the array behind the rotation, so that a
 /// cache of keys and values works in any format that works without.
 ///

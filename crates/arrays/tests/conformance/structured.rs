@@ -61,8 +61,10 @@ pub(crate) fn scaled(x: &Array) -> Result<Value> {
     Ok(Scaled::new(inner, &Array::from_f32(0.5).as_dtype(x.dtype())?)?.into())
 }
 
+/// Elements are sums whose terms cancel, so that the gradient of a scale in the quotient by one is anything in `f32`: these
+/// have no float child.
 pub(crate) fn rotated(x: &Array) -> Result<Rotated> {
-    Rotated::new(int8(x)?, -1)
+    Rotated::new(Mxfp8Array::quantize(&numbers(1, x.shape(), x)?, ScaleRule::Ceil)?, -1)
 }
 
 pub(crate) fn lora(x: &Array) -> Result<Lora> {
