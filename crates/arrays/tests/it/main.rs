@@ -52,3 +52,4 @@ mod ste_derivatives;
 mod structured;
 mod transposed;
 mod views;
+mod writes;
