@@ -8,9 +8,10 @@ use mlx_rs::ops::indexing::{self, TryIndexMutOp, TryIndexOp, TryIndexUpdateOp};
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_arrays::format::{self, Affine, FloatScales, Nf4, Quantizer, Rotation, TrainedScales};
 use tacit_arrays::kernel::hadamard;
-use tacit_arrays::{Int8Array, Prepared, Rotated};
+use tacit_arrays::{Prepared, Rotated};
 use tacit_conformance::assert_close;
 use tacit_conformance::oracle::relative_error;
+use tacit_core::ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::transform::{grad, vmap};
 use tacit_core::tree::Gradient;
 use tacit_core::{Counters, Policy, Result, Value, compile, implicit};
@@ -27,10 +28,6 @@ fn quantized(text: &str, x: &Array) -> Value {
 /// Normal numbers in rotated formats; the last axis is a multiple of 32.
 fn rotated(dtype: Dtype, seed: u64, shape: &[i32]) -> [Value; 2] {
     ["rotated:nf4:32", "rotated:affine:4:32"].map(|text| quantized(text, &normal_of(dtype, seed, shape)))
-}
-
-fn int8(seed: u64, shape: &[i32]) -> Value {
-    Rotated::new(Int8Array::quantize(&normal(seed, shape), 32).expect("quantizes"), -1).expect("rotates").into()
 }
 
 #[test]
@@ -160,36 +157,79 @@ fn what_cuts_rotated_rows_is_built() {
     }
 }
 
+type Write = fn(&Array, &Array) -> Result<Array>;
+
+/// Ways to write two rows of each head, `[2, 3, 16, 64]`.
+const WRITES: [(&str, Write); 4] = [
+    ("where an array says", |a, x| dynamic_slice_update(a, x, &Array::from_slice(&[5i32], &[1]), &[2])),
+    ("slice", |a, x| {
+        let mut a = a.clone();
+        a.try_index_mut((.., .., 5..7), x)?;
+        Ok(a)
+    }),
+    ("added", |a, x| Ok(a.try_index_update((.., .., 5..7), x, indexing::UpdateMode::Add).expect("fits"))),
+    ("scattered", |a, x| {
+        let places = ops::broadcast_to(Array::from_slice(&[9i32, 0], &[1, 1, 2, 1]), x.shape())?;
+        Ok(a.put_along_axis(places, x, 2)?)
+    }),
+];
+
 #[test]
-fn rows_are_written_rotated() {
-    type Op = fn(&[Array]) -> Result<Array>;
-    let row = |shape: &[i32]| Value::from(normal(3, shape));
-    let cases: [(&str, Value, Op); 5] = [
-        ("slice", row(&[2, 1, 64]), |a| {
-            let mut w = a[0].clone();
-            w.try_index_mut((.., 1..2), &a[1])?;
-            Ok(w)
+fn rows_are_written_rotated_and_quantized_alone() {
+    for dtype in FLOATS {
+        for text in ["rotated:nf4:32", "rotated:affine:4:32", "rotated:mxfp8"] {
+            let w = quantized(text, &normal_of(dtype, 1, &[2, 3, 16, 64]));
+            let x = normal_of(dtype, 2, &[2, 3, 2, 64]);
+            let coded = quantized(text, &x);
+            let dense = |value: &Value| {
+                let _allow = Policy::Allow.scope();
+                value.dense().expect("decodes")
+            };
+            for (name, write) in WRITES.iter().filter(|(name, _)| *name != "added") {
+                let expected = write(&dense(&w), &dense(&coded)).expect("writes");
+                for update in [Value::from(x.clone()), coded.clone()] {
+                    let _deny = Policy::Deny.scope();
+                    let made = implicit((&w, &update), |(w, x)| write(&w, &x));
+                    let made = made.unwrap_or_else(|error| panic!("{name} of {update} into {w}: {error}"));
+                    assert_eq!((made.to_string(), made.nbytes()), (w.to_string(), w.nbytes()), "{name}");
+                    assert_close!(dense(&made), expected.clone(), if dtype == F32 { 1e-6 } else { 1e-2 });
+                }
+            }
+            // And read where an array says.
+            let read = |w: &Array| dynamic_slice(w, &Array::from_slice(&[1i32, 7], &[2]), &[0, 2], &[1, 3, 5, 64]);
+            let _deny = Policy::Deny.scope();
+            let made = implicit(&w, |w| read(&w)).expect("is handled");
+            assert!(made.is_implicit());
+            assert_close!(dense(&made), read(&dense(&w)).expect("reads"), if dtype == F32 { 1e-6 } else { 1e-2 });
+        }
+    }
+}
+
+#[test]
+fn what_quantizes_nothing_is_written_exactly() {
+    let w = Value::from(Rotated::new(normal(1, &[2, 3, 16, 64]), -1).expect("rotates"));
+    for (name, write) in WRITES {
+        let update = Value::from(normal(2, &[2, 3, 2, 64]));
+        oracle(F32).allowing().check(name, &[w.clone(), update], move |a| Ok(vec![write(&a[0], &a[1])?]));
+    }
+    // Parts of rows, for which the rotated array is built.
+    let parts: [(&str, [i32; 4], Write); 3] = [
+        ("slice of a row", [2, 3, 16, 8], |a, x| {
+            let mut a = a.clone();
+            a.try_index_mut((.., .., .., 8..16), x)?;
+            Ok(a)
         }),
-        ("added", row(&[2, 1, 64]), |a| {
-            Ok(a[0].try_index_update((.., 1..2), &a[1], indexing::UpdateMode::Add).expect("fits"))
+        ("where an array says in a row", [2, 3, 16, 8], |a, x| {
+            dynamic_slice_update(a, x, &Array::from_slice(&[5i32], &[1]), &[3])
         }),
-        ("scatter", row(&[2, 2, 64]), |a| {
-            let at = ops::broadcast_to(Array::from_slice(&[2i32, 0], &[1, 2, 1]), &[2, 2, 64])?;
-            Ok(indexing::put_along_axis(&a[0], at, &a[1], 1)?)
-        }),
-        ("part of a row", row(&[2, 3, 8]), |a| {
-            let mut w = a[0].clone();
-            w.try_index_mut((.., .., 8..16), &a[1])?;
-            Ok(w)
-        }),
-        ("scatter in a row", row(&[2, 3, 2]), |a| {
-            let at = ops::broadcast_to(Array::from_slice(&[2i32, 0], &[1, 1, 2]), &[2, 3, 2])?;
-            Ok(indexing::put_along_axis(&a[0], at, &a[1], 2)?)
+        ("scattered in a row", [2, 3, 16, 2], |a, x| {
+            let places = ops::broadcast_to(Array::from_slice(&[9i32, 0], &[1, 1, 1, 2]), x.shape())?;
+            Ok(a.put_along_axis(places, x, 3)?)
         }),
     ];
-    let w = int8(1, &[2, 3, 64]);
-    for (name, update, f) in cases {
-        oracle(F32).allowing().check(name, &[w.clone(), update], move |a| Ok(vec![f(&a)?]));
+    for (name, shape, write) in parts {
+        let update = Value::from(normal(2, &shape));
+        oracle(F32).allowing().check(name, &[w.clone(), update], move |a| Ok(vec![write(&a[0], &a[1])?]));
     }
 }
 
