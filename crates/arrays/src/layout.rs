@@ -26,7 +26,7 @@ pub fn packed_reshape(_op: &Reshaping, array: &dyn Packed, made: &[Aval]) -> Res
 }
 
 /// `array` with children that are brought into the form that they have at `shape`.
-fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) -> Result<Value> {
+pub(crate) fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) -> Result<Value> {
     stored.aval.shape = shape.to_vec();
     if stored.transposed {
         stored.aval.shape.reverse();
@@ -55,7 +55,7 @@ pub fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Val
 }
 
 /// The elements of the stored array from `start` on, before `stop`.
-fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<Value> {
+pub(crate) fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<Value> {
     let mut stored = array.stored();
     let (old, new) = (stored.shape(), start.iter().zip(stop).map(|(start, stop)| stop - start).collect::<Vec<_>>());
     let Some(axis) = (0..old.len()).rev().find(|&axis| old[axis] != new[axis]) else {
@@ -202,7 +202,7 @@ fn extent(shape: &[i32]) -> usize {
 
 impl Stored {
     /// The elements after which a block ends and an element of the array of codes does, too.
-    fn unit(&self) -> usize {
+    pub(crate) fn unit(&self) -> usize {
         let (bits, width) = (self.scheme.bits(), self.scheme.width());
         let codes = lcm(bits, width) / bits;
         let block = Supers::of(self).map_or(self.block, |supers| supers.elements);

@@ -29,8 +29,8 @@ pub struct Mask<'a> {
 pub enum MaskValues<'a> {
     /// Scores of tokens that are not visible are replaced.
     Visible {
-        /// Whether each is visible.
-        visible: &'a [bool],
+        /// Whether each is visible: a byte that is not 0.
+        visible: &'a [u8],
         /// The score that stands for one that is not.
         hidden: f32,
     },
@@ -65,7 +65,7 @@ impl Mask<'_> {
         let start = self.entries[entry] + query * self.row + range.start * self.column;
         let len = if self.column == 0 { 1 } else { range.len() };
         let ends = match self.values {
-            MaskValues::Visible { visible, .. } => ends(&visible[start..start + len], |visible| visible),
+            MaskValues::Visible { visible, .. } => ends(&visible[start..start + len], |visible| visible != 0),
             MaskValues::Added(Floats::F32(values)) => ends(&values[start..start + len], above),
             MaskValues::Added(Floats::F16(values)) => ends(&values[start..start + len], |value| above(value.to_f32())),
             MaskValues::Added(Floats::Bf16(values)) => ends(&values[start..start + len], |value| above(value.to_f32())),
@@ -108,11 +108,11 @@ impl Kernel for Masked<'_> {
         let len = if mask.column == 0 { 1 } else { scores.len() };
         match mask.values {
             MaskValues::Visible { visible, .. } => match &visible[start..start + len] {
-                [false] if mask.column == 0 => scores.fill(hidden),
-                [true] if mask.column == 0 => {}
+                [0] if mask.column == 0 => scores.fill(hidden),
+                _ if mask.column == 0 => {}
                 visible => {
                     for (score, visible) in scores.iter_mut().zip(visible) {
-                        *score = if *visible { *score } else { hidden };
+                        *score = if *visible == 0 { hidden } else { *score };
                     }
                 }
             },

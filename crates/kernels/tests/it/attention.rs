@@ -161,7 +161,7 @@ fn masks_are_put_on_the_scores() {
         // The last query sees all tokens but the end, and each before it one less.
         let end = tokens - tokens / 3;
         let sees = |query: usize, token: usize| token + queries <= end + query;
-        let visible: Vec<bool> = (0..queries * tokens).map(|i| sees(i / tokens, i % tokens)).collect();
+        let visible: Vec<u8> = (0..queries * tokens).map(|i| u8::from(sees(i / tokens, i % tokens))).collect();
         let entries = [0; 4];
         for hidden in [f32::MIN, f32::NEG_INFINITY, -3.0] {
             let values = MaskValues::Visible { visible: &visible, hidden };
@@ -173,7 +173,7 @@ fn masks_are_put_on_the_scores() {
                 },
             );
         }
-        let one = [end.min(tokens) - 1, 0].map(|from| (0..tokens).map(|t| t >= from).collect::<Vec<_>>()).concat();
+        let one = [end.min(tokens) - 1, 0].map(|from| (0..tokens).map(|t| u8::from(t >= from)).collect::<Vec<_>>()).concat();
         let values = MaskValues::Visible { visible: &one, hidden: f32::MIN };
         let mask = Mask { values, entries: &[0, 0, tokens, tokens], row: 0, column: 1 };
         case.check(
@@ -189,7 +189,7 @@ fn masks_are_put_on_the_scores() {
         let mask = Mask { values, entries: &places, row: 0, column: 1 };
         case.check(Some(mask), |row, token, score| score + f64::from(added[row / queries * tokens + token]));
 
-        let halves: Vec<f16> = visible.iter().map(|&v| if v { f16::ZERO } else { f16::NEG_INFINITY }).collect();
+        let halves: Vec<f16> = visible.iter().map(|&v| if v == 1 { f16::ZERO } else { f16::NEG_INFINITY }).collect();
         let values = MaskValues::Added(Floats::F16(&halves));
         let mask = Mask { values, entries: &entries, row: tokens, column: 1 };
         case.check(Some(mask), |row, token, score| score + halves[row % queries * tokens + token].to_f64());
@@ -205,8 +205,8 @@ fn masks_are_put_on_the_scores() {
 #[test]
 fn a_query_that_sees_nothing_has_the_mean_of_all_values() {
     let case = Case::new([KINDS[0], KINDS[0]], Scaling::F32, &[0, 1], 3, 700);
-    let mut visible = vec![false; 3 * 700];
-    visible[..5].fill(true);
+    let mut visible = vec![0; 3 * 700];
+    visible[..5].fill(1);
     for hidden in [f32::MIN, -65504.0, f32::NEG_INFINITY] {
         let values = MaskValues::Visible { visible: &visible, hidden };
         let mask = Mask { values, entries: &[0, 0], row: 700, column: 1 };
@@ -215,7 +215,7 @@ fn a_query_that_sees_nothing_has_the_mean_of_all_values() {
             continue;
         }
         // Beside such numbers a score is rounded away.
-        let added: Vec<f32> = visible.iter().map(|visible| if *visible { 0.0 } else { hidden }).collect();
+        let added: Vec<f32> = visible.iter().map(|visible| if *visible == 1 { 0.0 } else { hidden }).collect();
         let mask = Mask { values: MaskValues::Added(Floats::F32(&added)), ..mask };
         case.check(Some(mask), |row, token, score| if row % 3 == 0 && token < 5 { score } else { f64::from(hidden) });
     }
@@ -224,8 +224,8 @@ fn a_query_that_sees_nothing_has_the_mean_of_all_values() {
 #[test]
 fn what_is_hidden_is_not_read() {
     let case = Case::new([KINDS[0], KINDS[0]], Scaling::F32, &[0], 2, 2000);
-    let mut visible = vec![false; 2000];
-    visible[700..900].fill(true);
+    let mut visible = vec![0; 2000];
+    visible[700..900].fill(1);
     let values = MaskValues::Visible { visible: &visible, hidden: f32::MIN };
     let mask = Mask { values, entries: &[0], row: 0, column: 1 };
     let clean = case.run(Isa::detect(), Some(mask));
@@ -333,7 +333,7 @@ fn sizes_that_do_not_fit_are_refused() {
         KernelError::Length { .. }
     ));
     assert!(matches!(refused(given, &mut out[1..]), KernelError::Length { .. }));
-    let values = MaskValues::Visible { visible: &[true; 3], hidden: 0.0 };
+    let values = MaskValues::Visible { visible: &[1; 3], hidden: 0.0 };
     let mask = Some(Mask { values, entries: &[0, 0], row: 0, column: 1 });
     assert!(matches!(refused(Attention { mask, ..given }, &mut out), KernelError::Length { .. }));
 }
