@@ -32,6 +32,7 @@
 pub mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod attention;
 pub mod binary;
 mod by_columns;
 mod by_rows;
@@ -46,6 +47,7 @@ mod engine;
 mod error;
 mod floats;
 pub mod fp4;
+mod grouped_matmul;
 mod hadamard;
 pub mod int8;
 mod int8_matmul;
@@ -64,6 +66,7 @@ pub mod nvfp4;
 mod orientation;
 mod output;
 mod panel;
+mod part;
 mod scale_gradients;
 mod scales;
 mod simd;
@@ -76,11 +79,13 @@ mod unit;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+pub use attention::{Attention, Mask, MaskValues, attention};
 pub use decode::{dequantize, gather_rows};
 pub use dense::Dense;
 pub use dense_matmul::dense_matmul;
 pub use error::KernelError;
 pub use floats::{Floats, FloatsMut};
+pub use grouped_matmul::grouped_matmul;
 pub use hadamard::{hadamard, hadamard_matrix, hadamard_order};
 pub use int8_matmul::int8_matmul;
 pub use matmul::matmul;

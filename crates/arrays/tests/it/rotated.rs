@@ -5,7 +5,7 @@ use std::slice::from_ref;
 use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{self, TryIndexMutOp, TryIndexOp, TryIndexUpdateOp};
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, fast, ops, transforms};
 use tacit_arrays::format::{self, Affine, FloatScales, Nf4, Quantizer, Rotation, TrainedScales};
 use tacit_arrays::kernel::hadamard;
 use tacit_arrays::{Prepared, Rotated};
@@ -362,6 +362,29 @@ fn keys_with_outliers_lose_less_where_they_are_rotated() {
         });
         for (found, figure) in found.iter().zip(figures) {
             assert!((found - figure).abs() < 0.03 * figure, "{text}, {times}: {found}, not {figure}");
+        }
+    }
+}
+
+#[test]
+fn attention_over_rotated_keys_and_values_builds_nothing() {
+    for dtype in FLOATS {
+        // Four query heads share each of two; 80 = 20 * 4.
+        for (d, text) in [(64, "rotated:affine:4:32"), (128, "rotated:nf4:64"), (80, "rotated:int8:16")] {
+            let cache = |seed| quantized(text, &normal_of(dtype, seed, &[2, 2, 21, d]));
+            let q = Value::from(normal_of(dtype, 3, &[2, 8, 5, d]));
+            let mask = Value::from(normal(4, &[2, 1, 5, 21]).gt(Array::from_f32(-0.5)).expect("a mask"));
+            let operands = [q, cache(1), cache(2), mask];
+            oracle(dtype).values_only().check("attention", &operands, |a| {
+                Ok(vec![fast::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.125, Some((&a[3]).into()), None)?])
+            });
+            let (made, counters) = Counters::of(|| {
+                implicit(&operands, |a| {
+                    fast::scaled_dot_product_attention(&a[0], &a[1], &a[2], 0.125, Some((&a[3]).into()), None)
+                })
+            });
+            made.expect("runs");
+            assert_eq!(counters.materialized, 0, "{text} in {dtype:?}");
         }
     }
 }
