@@ -91,6 +91,7 @@ impl Equation {
         match &self.taker {
             Taker::Dense => String::new(),
             Taker::Materialized => "materialized".to_owned(),
+            Taker::Computed => "computed".to_owned(),
             Taker::Default(ty) => format!("default of {ty}"),
             Taker::Handler(site) => format!("{}   {}:{}", site.name, site.file, site.line),
         }

@@ -108,7 +108,7 @@ fn boxes(explanation: &Explanation, repeat: Option<&Repeat>) -> Vec<Drawn> {
 
 fn class(taker: &Taker) -> &'static str {
     match taker {
-        Taker::Dense => "dense",
+        Taker::Dense | Taker::Computed => "dense",
         Taker::Handler(_) => "handled",
         Taker::Default(_) => "default",
         Taker::Materialized => "materialized",
