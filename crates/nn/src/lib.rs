@@ -10,6 +10,7 @@ extern crate tacit_core as tacit;
 
 mod adapter_set;
 mod cache;
+pub mod generate;
 mod inputs;
 mod lora;
 mod merge;
@@ -25,6 +26,7 @@ mod rules;
 mod stateful;
 
 pub use cache::{KvCache, Window};
+pub use generate::generate;
 pub use inputs::Inputs;
 pub use lora::{LoraConfig, Method};
 pub use merge::{MergeReport, MergeRow};

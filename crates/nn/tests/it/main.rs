@@ -10,11 +10,13 @@ use tacit_blas as _;
 
 mod adapters;
 mod compiling;
+mod generate;
 mod model;
 mod modules;
 mod parameters;
 mod qat;
 mod replaced;
+mod sampler;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;
 mod training;
