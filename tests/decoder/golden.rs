@@ -67,8 +67,10 @@ fn step((model, caches): &mut State, tokens: Array) -> Result<Array> {
     model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))
 }
 
-fn difference(a: &Array, b: &Array) -> f32 {
-    a.subtract(b).unwrap().abs().unwrap().max(None).unwrap().item_exact()
+/// How far logits are from the expected ones, in terms of the largest.
+fn difference(found: &Array, expected: &Array) -> Result<f32> {
+    let largest = |array: &Array| Ok::<_, Error>(array.abs()?.max(None)?.item_exact::<f32>());
+    Ok(largest(&found.subtract(expected)?)? / largest(expected)?)
 }
 
 /// Feeds the golden tokens to `step` and compares what it gives.
@@ -83,7 +85,7 @@ fn compare(
     state.1.iter_mut().try_for_each(|cache| cache.reserve(room))?;
     let logits = step(state, &golden.prompt)?;
     let known = logits.try_index((0, -KNOWN.., ..))?;
-    let far = difference(&known, &golden.prompt_logits);
+    let far = difference(&known, &golden.prompt_logits)?;
     assert!(far <= tolerance, "{name}: the prompt's logits differ by {far}");
     let mut last = logits.try_index((.., -1, ..))?;
     for (number, &expected) in (0..).zip(&golden.tokens) {
@@ -91,7 +93,7 @@ fn compare(
         assert_eq!(token, expected, "{name}: step {number}");
         last = step(state, &Array::from_slice(&[token], &[1, 1]))?.try_index((.., 0, ..))?;
         if let Some(row) = golden.steps.iter().position(|&step| step == number) {
-            let far = difference(&last.try_index(0)?, &golden.logits.try_index(row as i32)?);
+            let far = difference(&last.try_index(0)?, &golden.logits.try_index(row as i32)?)?;
             assert!(far <= tolerance, "{name}: the logits of step {number} differ by {far}");
         }
     }
@@ -108,11 +110,14 @@ fn check(name: &str, tolerance: f32) -> Result<()> {
         transforms::eval([&logits])?;
         Ok(logits)
     };
+    let t = std::time::Instant::now();
     compare(name, &golden, tolerance, &mut state, eager)?;
+    let e = t.elapsed();
 
     state.1 = before;
     let mut compiled = compile_with_state(step, Options::default());
     compare(name, &golden, tolerance, &mut state, |state, tokens| compiled.call(state, &tokens.into())?.dense())?;
+    println!("{name}: {e:?}, {:?}", t.elapsed() - e);
     // One for the prompt, and one for all steps.
     assert_eq!(compiled.stats().traces, 2, "{name}");
     Ok(())

@@ -199,6 +199,5 @@ def write(name, options):
 
 for folder in ["float", "affine", "lora"]:
     shutil.rmtree(HERE / folder, ignore_errors=True)
-import sys
-for name, options in [(n,o) for n,o in MODELS.items() if len(sys.argv)<2 or n in sys.argv]():
+for name, options in MODELS.items():
     write(name, options)
