@@ -7,6 +7,7 @@
 mod any;
 pub(crate) mod declaration;
 pub(crate) mod options;
+mod rotation;
 pub(crate) mod trained_scales;
 
 pub use crate::affine::Affine;
@@ -28,4 +29,5 @@ pub use any::AnyFormat;
 pub use declaration::{__private, deserialized, read};
 pub use declaration::{Entry, Format, Quantizer, TextForm, names, parse};
 pub use options::Per;
+pub use rotation::Rotation;
 pub use trained_scales::{FloatScales, TrainedScales};

@@ -49,6 +49,15 @@ pub enum KernelError {
         /// The value that was given.
         value: f32,
     },
+    /// Rows of a length that no fast Hadamard matrix has.
+    #[error(
+        "rows of {n} elements have no fast Hadamard transform\nhelp: those of m 2^k have one, for m = 1, 12, 20, 28, 36, 52 \
+         and others of which `hadamard_order` knows"
+    )]
+    Hadamard {
+        /// Elements in a row.
+        n: usize,
+    },
     /// A product that is not computed with 8-bit activations.
     #[error("int8 activations do not take {what}\nhelp: use `matmul`, which multiplies every matrix both ways round")]
     Int8 {

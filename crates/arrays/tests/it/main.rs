@@ -42,6 +42,7 @@ mod prepared;
 mod prepared_scales;
 mod products;
 mod quotients;
+mod rotated;
 mod scaled;
 mod sliced;
 mod sparse24;

@@ -4,6 +4,7 @@ mod decode;
 mod errors;
 mod formats;
 mod golden;
+mod hadamard;
 mod int8_matmul;
 mod matmul;
 mod nearest;
