@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value, context};
 use serde_json::Value as Json;
 use tacit::{Error, Result};
@@ -49,9 +50,9 @@ impl Template {
     /// The text of a conversation, up to where the model's answer begins: it holds the tokens that begin a text, too.
     pub(crate) fn render(&self, system: Option<&str>, user: &str) -> Result<String> {
         let mut environment = Environment::new();
-        // As transformers sets them.
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
+        // As transformers sets it.
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| self.refused(&error))?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |reason: String| -> std::result::Result<String, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
@@ -68,10 +69,12 @@ impl Template {
                 eos_token => self.eos_token.as_deref().unwrap_or_default(),
             },
         );
-        rendered.map_err(|error| {
-            let reason = format!("the template cannot be rendered: {error}");
-            Error::checkpoint(&self.file, Some("chat_template"), reason, "leave `--chat` or `--system` out")
-        })
+        rendered.map_err(|error| self.refused(&error))
+    }
+
+    fn refused(&self, error: &minijinja::Error) -> Error {
+        let reason = format!("the template cannot be rendered: {error}");
+        Error::checkpoint(&self.file, Some("chat_template"), reason, "leave `--chat` or `--system` out")
     }
 }
 

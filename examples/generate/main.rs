@@ -25,7 +25,8 @@ use mlx_rs::memory;
 use tacit::nn::generate::{Draft, Finish, Sampler, Stats, Texts, speculate};
 use tacit::nn::{KvCache, generate};
 use tacit::prelude::*;
-use tacit::{Error, format};
+use tacit::Error;
+use tacit::format::{self, AnyFormat};
 use tokenizers::Tokenizer;
 
 use chat::Template;
@@ -192,7 +193,7 @@ fn caches(config: &Config, model: &Model<Decoder>, formats: Option<&str>) -> Res
     let caches = decoder::caches(config, 1, dtype)?;
     let Some(formats) = formats else { return Ok(caches) };
     let (keys, values) = formats.split_once(',').unwrap_or((formats, formats));
-    let (keys, values) = (format::parse(keys)?, format::parse(values)?);
+    let (keys, values) = (AnyFormat::from(format::parse(keys)?), AnyFormat::from(format::parse(values)?));
     caches.into_iter().map(|cache| cache.quantized(keys.clone(), values.clone())).collect()
 }
 

@@ -2,6 +2,8 @@
 
 use tacit_core::Result;
 
+use crate::KvCache;
+
 /// A state that can forget the last tokens that it has seen, as a draft's tokens are when they are refused.
 pub trait Trim {
     /// Forgets the last `tokens` that were seen.
@@ -10,6 +12,12 @@ pub trait Trim {
     ///
     /// They cannot be forgotten, such as by a ring that they have overwritten older ones of. Nothing has changed.
     fn trim(&mut self, tokens: i32) -> Result<()>;
+}
+
+impl Trim for KvCache {
+    fn trim(&mut self, tokens: i32) -> Result<()> {
+        self.trim(tokens)
+    }
 }
 
 impl<T: Trim + Clone> Trim for Vec<T> {
