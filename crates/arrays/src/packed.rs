@@ -8,9 +8,8 @@ use tacit_kernels::Orientation;
 use crate::cast::{Cast, castable, holds};
 use crate::dynamic8::Dynamic8Array;
 use crate::k_quant;
-use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme};
+use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme, StackLayout};
 use crate::linear::{Linear, dense_side};
-use crate::stacked::{Stacked, stacked_gather_mm, stacked_transpose};
 
 /// The family of arrays of codes and scales: its members are multiplied, gathered, cut, joined and scaled by their codes.
 pub trait Packed: ImplicitArray {
@@ -39,7 +38,7 @@ pub struct Stored {
     pub modifier: Option<Array>,
     /// Elements in a block.
     pub block: usize,
-    /// Whether the stored matrix has its axes the other way round.
+    /// Whether the stored array has its last two axes the other way round.
     pub transposed: bool,
     /// The logical array.
     pub aval: Aval,
@@ -51,19 +50,7 @@ const NVFP4_RANGE: f32 = 448.0 * 6.0;
 impl Stored {
     /// The shape in which the codes lie.
     pub(crate) fn shape(&self) -> Vec<i32> {
-        let mut shape = self.aval.shape.clone();
-        if self.transposed {
-            shape.reverse();
-        }
-        shape
-    }
-
-    /// Rows and columns as stored; an array of another rank declines.
-    fn layout(&self) -> Result<(i32, i32)> {
-        match *self.shape().as_slice() {
-            [n, k] => Ok((n, k)),
-            _ => Err(Error::decline(format!("{} is not a matrix", self.aval))),
-        }
+        if self.transposed { turned(&self.aval.shape) } else { self.aval.shape.clone() }
     }
 
     /// The children as the kernels read them, for a matrix of `n` rows.
@@ -110,16 +97,32 @@ pub(crate) fn dense(array: &dyn Packed) -> Result<Value> {
     let shape = stored.shape();
     let (layout, children) = stored.kernel(shape.first().copied().unwrap_or(1))?;
     let made = kernel::dequantize(layout, &children, stored.aval.dtype)?.reshape(&shape)?;
-    Ok(if stored.transposed { made.t() } else { made }.into())
+    Ok(if stored.transposed { made.swap_axes(-1, -2)? } else { made }.into())
 }
 
-/// `x M` for `x: [.., rows]`, where `M` is the matrix or, if `turned`, its transpose.
+/// A shape with its last two axes the other way round.
+pub(crate) fn turned(shape: &[i32]) -> Vec<i32> {
+    let mut shape = shape.to_vec();
+    if let [.., a, b] = shape.as_mut_slice() {
+        std::mem::swap(a, b);
+    }
+    shape
+}
+
+/// `x M` for `x: [.., rows]`, where `M` is the matrix or, if `turned`, its transpose; of several matrices each with its own
+/// part of `x`.
 fn product(x: &Array, array: &dyn Packed, turned: bool) -> Result<Array> {
     let stored = array.stored();
-    let (n, k) = stored.layout()?;
-    let transposed = stored.transposed != turned;
-    let (depth, columns, orientation) =
-        if transposed { (k, n, Orientation::Transposed) } else { (n, k, Orientation::Plain) };
+    let orientation = if stored.transposed == turned { Orientation::Plain } else { Orientation::Transposed };
+    let (n, k) = match *stored.shape() {
+        [n, k] => (n, k),
+        [count, _, _] if x.ndim() == 3 && x.dim(0) == count => {
+            let each = ops::arange::<_, u32>(None, count, None)?;
+            return chosen(x, array, orientation, [&each, &each]);
+        }
+        _ => return Err(Error::decline(format!("{} is not a matrix, nor a stack of them", stored.aval))),
+    };
+    let (depth, columns) = if orientation == Orientation::Transposed { (k, n) } else { (n, k) };
     let (layout, children) = stored.kernel(n)?;
     let mut shape = x.shape().to_vec();
     // MLX infers no extent of an empty array.
@@ -133,6 +136,24 @@ fn product(x: &Array, array: &dyn Packed, turned: bool) -> Result<Array> {
         *last = columns;
     }
     Ok(y.reshape(&shape)?)
+}
+
+/// The products of chosen matrices of `x: [.., m, depth]` with chosen ones of a packed stack: `[.., m, columns]`, the axes
+/// before the last two being those of the indices.
+fn chosen(x: &Array, array: &dyn Packed, orientation: Orientation, indices: [&Array; 2]) -> Result<Array> {
+    let stored = array.stored();
+    let shape = stored.shape();
+    let ([stack @ .., n, k], [groups @ .., m, depth]) = (shape.as_slice(), x.shape()) else {
+        return Err(Error::decline("vectors have no products to choose from"));
+    };
+    let count = stack.iter().product::<i32>();
+    let (rows, children) = stored.kernel(count * n)?;
+    let [left, right] = indices.map(|index| index.flatten(None, None)?.as_dtype(Dtype::Uint32));
+    let x = x.reshape(&[groups.iter().product(), *m, *depth])?;
+    let stack = StackLayout { rows, count: count as usize, orientation };
+    let y = kernel::gather_matmul([&x, &left?, &right?], stack, &children)?;
+    let columns = if orientation == Orientation::Transposed { *n } else { *k };
+    Ok(y.reshape(&[indices[0].shape(), &[*m, columns]].concat())?)
 }
 
 impl<T: Packed> Linear for T {
@@ -167,27 +188,26 @@ pub fn packed_gather(op: &Gather, array: &dyn Packed, rows: &Array) -> Result<Ar
     Ok(made.reshape(&[rows.shape(), &op.slice_sizes].concat())?)
 }
 
-/// A matrix the other way round, as a view; any array whose axes stay as they are.
+/// The last two axes the other way round, as a view; any array whose axes stay as they are.
 #[handler]
 pub fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
-    let mut stored = array.stored();
-    match op.axes.as_slice() {
-        [1, 0] => {
-            stored.transposed = !stored.transposed;
-            stored.aval.shape.reverse();
-            Ok(array.restored(stored).into())
-        }
-        axes if axes.is_sorted() => Ok(itself(array)),
-        // Each expert of a mixture is a matrix of its own.
-        [0, 2, 1] if stored.aval.shape[0] > 1 => stacked_transpose(op, &Stacked::split(&itself(array))?),
-        _ => Err(Error::decline("only matrices are transposed as a view")),
+    if op.axes.is_sorted() {
+        return Ok(itself(array));
     }
+    if !turned(&op.axes).is_sorted() {
+        return Err(Error::decline("only the last two axes are transposed as a view"));
+    }
+    let mut stored = array.stored();
+    stored.transposed = !stored.transposed;
+    stored.aval.shape = turned(&stored.aval.shape);
+    Ok(array.restored(stored).into())
 }
 
 /// The products of chosen matrices with chosen experts, which are packed as one array.
 #[handler]
-pub fn packed_gather_mm(op: &GatherMM, x: &Array, w: &dyn Packed, left: &Array, right: &Array) -> Result<Value> {
-    stacked_gather_mm(op, x, &Stacked::split(&itself(w))?, left, right)
+pub fn packed_gather_mm(_op: &GatherMM, x: &Array, w: &dyn Packed, left: &Array, right: &Array) -> Result<Array> {
+    let orientation = if w.stored().transposed { Orientation::Transposed } else { Orientation::Plain };
+    chosen(x, w, orientation, [left, right])
 }
 
 /// Another float type: the codes and scales as they are, read so, or a [`Cast`] where a rounding must show.

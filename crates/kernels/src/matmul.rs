@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Products smaller than this many multiplications do not wake a second thread.
-const PARALLEL: usize = 1 << 17;
+pub(crate) const PARALLEL: usize = 1 << 17;
 
 /// Multiplies `x` of `m` rows with `matrix` into `out`, never holding more than some tens of kilobytes of it as floats.
 ///
@@ -57,10 +57,7 @@ fn multiply(x: Floats, m: usize, matrix: &Matrix, orientation: Orientation, out:
             return out.fill(0.0);
         }
         let product = StoredProduct { x: &x, m, matrix, orientation, threads };
-        let mut out = Output::new(out, columns);
-        if engine::run(StoredProduct::ENGINES, isa, &product, &mut out) == 0 {
-            by_panels(&product, isa, &mut out);
-        }
+        compute(&product, isa, &mut Output::new(out, columns));
     };
     match out {
         FloatsMut::F32(out) => run(out),
@@ -71,6 +68,13 @@ fn multiply(x: Floats, m: usize, matrix: &Matrix, orientation: Orientation, out:
         }
     }
     Ok(())
+}
+
+/// Computes all of a product whose lengths were checked, none of them 0.
+pub(crate) fn compute(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
+    if engine::run(StoredProduct::ENGINES, isa, product, out) == 0 {
+        by_panels(product, isa, out);
+    }
 }
 
 /// Multiplies with panels of floats, made from the codes as they are needed.

@@ -3,6 +3,7 @@
 mod decode;
 mod errors;
 mod formats;
+mod gather_matmul;
 mod golden;
 mod int8_matmul;
 mod matmul;
