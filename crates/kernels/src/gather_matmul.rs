@@ -197,13 +197,11 @@ impl Gather<'_> {
         let first = rows.start * self.matrix.k;
         let out = &mut Output::new(out, task.columns.len());
         let m = out.rows();
-        match self.matrix.rows(rows.clone()) {
-            Some(matrix) => compute(&StoredProduct { x, m, matrix: &matrix, orientation, threads }, isa, out),
-            None => {
-                let matrix = &Matrix { n: rows.len(), ..*self.matrix };
-                stored::multiply_from(&StoredProduct { x, m, matrix, orientation, threads }, first, isa, out);
-            }
+        if let Some(matrix) = &self.matrix.rows(rows.clone()) {
+            return compute(&StoredProduct { x, m, matrix, orientation, threads }, isa, out);
         }
+        let matrix = &Matrix { n: rows.len(), ..*self.matrix };
+        stored::multiply_from(&StoredProduct { x, m, matrix, orientation, threads }, first, isa, out);
     }
 
     /// The rows of `x` of these pairs, one after the other.

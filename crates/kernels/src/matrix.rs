@@ -148,7 +148,7 @@ pub const fn e8m0(byte: u8) -> f32 {
     }
 }
 
-impl<'a> Matrix<'a> {
+impl Matrix<'_> {
     /// The matrix of these rows, if the first of them begins with a byte and with a block, or no block ends among them.
     pub(crate) fn rows(&self, rows: Range<usize>) -> Option<Self> {
         let (start, end) = (rows.start * self.k, rows.end * self.k);
@@ -159,20 +159,19 @@ impl<'a> Matrix<'a> {
             return None;
         }
         let blocks = first..first + (end - start).div_ceil(self.block);
+        let biases = match self.biases {
+            Some(biases) => Some(biases.part(blocks.clone())?),
+            None => None,
+        };
         Some(Self {
             n: rows.len(),
             codes: self.codes.part(bit / 8..bit / 8 + code_bytes(end - start, self.codes.bits())),
-            scales: self.scales.part(blocks.clone())?,
-            biases: match self.biases {
-                Some(biases) => Some(biases.part(blocks)?),
-                None => None,
-            },
+            scales: self.scales.part(blocks)?,
+            biases,
             ..*self
         })
     }
-}
 
-impl Matrix<'_> {
     /// The number of elements, once all lengths are known to be right.
     pub(crate) fn check(&self) -> Result<usize, KernelError> {
         let elements = product(self.n, self.k)?;
@@ -196,7 +195,7 @@ impl Matrix<'_> {
     }
 }
 
-impl<'a> Codes<'a> {
+impl Codes<'_> {
     /// Those in these bytes.
     fn part(&self, range: Range<usize>) -> Self {
         match *self {
@@ -207,9 +206,7 @@ impl<'a> Codes<'a> {
             Self::Bytes { bytes, values } => Self::Bytes { bytes: &bytes[range], values },
         }
     }
-}
 
-impl Codes<'_> {
     /// Bits of a code.
     pub(crate) fn bits(&self) -> u32 {
         match *self {
@@ -260,7 +257,7 @@ pub(crate) fn bytes(codes: &[i8]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) }
 }
 
-impl<'a> Scales<'a> {
+impl Scales<'_> {
     /// Those of these blocks, if the first of them begins with a block of nested codes, or none of those ends among them.
     fn part(&self, blocks: Range<usize>) -> Option<Self> {
         Some(match *self {
@@ -279,9 +276,7 @@ impl<'a> Scales<'a> {
             }
         })
     }
-}
 
-impl Scales<'_> {
     fn check(&self, name: &'static str, blocks: usize) -> Result<(), KernelError> {
         let held = match *self {
             Self::F32(values) => values.len(),
