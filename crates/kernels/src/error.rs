@@ -86,7 +86,9 @@ pub enum KernelError {
         rows: usize,
     },
     /// A matrix was chosen that is not there.
-    #[error("matrix {chosen} (entry {index}) is outside a stack of {count}\nhelp: matrices count from 0")]
+    #[error(
+        "matrix {chosen} (entry {index}) is outside a stack of {count}\nhelp: matrices count from 0 to {count} - 1"
+    )]
     MatrixRange {
         /// The entry of the list.
         index: usize,

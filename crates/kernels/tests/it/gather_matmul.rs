@@ -220,7 +220,9 @@ fn what_does_not_fit_is_refused() {
     };
     let x = [1.0; 128];
     let chosen = Chosen { rows: 1, x: &[0, 1], stack: &[2, 3] };
-    assert_eq!(run(&x, chosen, &stack), KernelError::MatrixRange { index: 1, chosen: 3, count: 3 });
+    let error = run(&x, chosen, &stack);
+    assert_eq!(error, KernelError::MatrixRange { index: 1, chosen: 3, count: 3 });
+    assert_eq!(error.to_string(), "matrix 3 (entry 1) is outside a stack of 3\nhelp: matrices count from 0 to 3 - 1");
     let chosen = Chosen { rows: 1, x: &[0, u32::MAX], stack: &[2, 0] };
     assert_eq!(run(&x, chosen, &stack), KernelError::MatrixRange { index: 1, chosen: u32::MAX, count: 2 });
     let length = |error| if let KernelError::Length { name, .. } = error { name } else { "" };
