@@ -9,9 +9,8 @@ use crate::checks::check_made;
 use crate::kernel::{Groups, Layout, grouped_matmul};
 use crate::layout::{reshaped, sliced};
 use crate::linear::{Linear, dense_side};
-use crate::packed::{Packed, packed_astype};
+use crate::packed::{Packed, chosen, packed_astype};
 use crate::scores::Scores;
-use crate::stacked::{Stacked, stacked_gather_mm};
 use crate::views::ranges;
 
 /// The matrices along the last two axes of a packed array as a batch of any shape, each perhaps several times or not at all,
@@ -362,10 +361,17 @@ pub fn batched_astype(op: &AsType, w: &Batched) -> Result<Value> {
     Ok(made.into())
 }
 
-/// The products of chosen matrices with chosen ones of the batch.
+/// The products of chosen matrices with chosen ones of the batch, which are chosen of the stored ones.
 #[handler]
-pub fn batched_gather_mm(op: &GatherMM, x: &Array, w: &Batched, left: &Array, right: &Array) -> Result<Value> {
-    stacked_gather_mm(op, x, &Stacked::split(&w.clone().into())?, left, right)
+pub fn batched_gather_mm(_op: &GatherMM, x: &Array, w: &Batched, left: &Array, right: &Array) -> Result<Array> {
+    let orientation = if w.turned { Orientation::Transposed } else { Orientation::Plain };
+    // As they lie, whoever chooses one that there is not is told so by the kernel.
+    if w.of.iter().copied().eq(0..w.of.len()) {
+        return chosen(x, w.packed()?, orientation, [left, right]);
+    }
+    let of: Vec<u32> = w.of.iter().map(|&of| of as u32).collect();
+    let right = Array::from_slice(&of, &[of.len() as i32]).take_axis(right, 0)?;
+    chosen(x, w.packed()?, orientation, [left, &right])
 }
 
 /// From one entry of a batch to the next along each axis.

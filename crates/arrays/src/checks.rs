@@ -3,6 +3,8 @@
 use mlx_rs::Dtype;
 use tacit_core::{Aval, Error, ImplicitArray, Result, short_name};
 
+use crate::packed::turned;
+
 /// Float elements, at least one, and not more than MLX counts along one axis.
 pub(crate) fn check_elements(label: &str, aval: &Aval) -> Result<()> {
     if !aval.dtype.is_float() || aval.dtype == Dtype::Float64 {
@@ -85,11 +87,10 @@ fn fields(array: &dyn ImplicitArray) -> String {
     fields.join(" ")
 }
 
-/// The shape in which the codes of an array lie; only a matrix has its axes the other way round.
+/// The shape in which the codes of an array lie, whose last two axes may be the other way round.
 pub(crate) fn stored_shape(aval: &Aval, transposed: bool) -> Result<Vec<i32>> {
-    match (transposed, aval.shape.as_slice()) {
-        (false, shape) => Ok(shape.to_vec()),
-        (true, &[rows, columns]) => Ok(vec![columns, rows]),
-        _ => Err(Error::invalid(format!("{aval} is turned round, and is not a matrix"), "transpose matrices alone")),
+    if transposed && aval.shape.len() < 2 {
+        return Err(Error::invalid(format!("{aval} is turned round, and is not a matrix"), "transpose matrices alone"));
     }
+    Ok(if transposed { turned(&aval.shape) } else { aval.shape.clone() })
 }

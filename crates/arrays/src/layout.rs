@@ -9,7 +9,7 @@ use crate::concat::Concat;
 use crate::dynamic8::Dynamic8Array;
 use crate::int8::Int8Array;
 use crate::kernel::Scaling;
-use crate::packed::{Packed, Stored, itself};
+use crate::packed::{Packed, Stored, itself, turned};
 use crate::views::ranges;
 
 /// The same codes in another shape.
@@ -18,7 +18,11 @@ pub fn packed_reshape(_op: &Reshaping, array: &dyn Packed, made: &[Aval]) -> Res
     let shape = &made[0].shape;
     let stored = array.stored();
     if stored.transposed {
-        return Err(Error::decline("the codes of a transposed view lie in another order"));
+        let matrices = |shape: &[i32]| shape.last_chunk::<2>().copied();
+        if matrices(shape) != matrices(&stored.aval.shape) {
+            return Err(Error::decline("the codes of a transposed view lie in another order"));
+        }
+        return reshaped(array, stored, &turned(shape));
     }
     if stored.scheme.is_grouped() && shape.last().is_none_or(|&last| !(last as usize).is_multiple_of(stored.unit())) {
         return Err(Error::decline("a group would be cut"));
@@ -30,7 +34,7 @@ pub fn packed_reshape(_op: &Reshaping, array: &dyn Packed, made: &[Aval]) -> Res
 pub(crate) fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) -> Result<Value> {
     stored.aval.shape = shape.to_vec();
     if stored.transposed {
-        stored.aval.shape.reverse();
+        stored.aval.shape = turned(shape);
     }
     let (codes, scales) = stored.scheme.children(shape, stored.block);
     stored.codes = stored.codes.reshape(&codes)?;
@@ -49,8 +53,7 @@ pub fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Val
     ranges(op, &made[0])?;
     let [mut start, mut stop] = [op.start_indices.clone(), op.end_indices.clone()];
     if array.stored().transposed {
-        start.reverse();
-        stop.reverse();
+        [start, stop] = [turned(&start), turned(&stop)];
     }
     sliced(array, &start, &stop)
 }
@@ -95,11 +98,16 @@ pub(crate) fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<
 /// [`Concat`], as another format would round these.
 #[handler]
 pub fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&Value]) -> Result<Value> {
-    let axis = if first.stored().transposed { 1 - op.axis as usize } else { op.axis as usize };
     if rest.iter().any(|value| !value.is_implicit()) {
         let parts = std::iter::once(itself(first)).chain(rest.iter().map(|&part| part.clone()));
         return Concat::of(parts.collect(), op.axis as usize);
     }
+    let Stored { transposed, aval, .. } = first.stored();
+    let mut axes: Vec<i32> = (0..aval.shape.len() as i32).collect();
+    if transposed {
+        axes = turned(&axes);
+    }
+    let axis = axes[op.axis as usize] as usize;
     let rest = rest.iter().map(|value| value.family::<dyn Packed>());
     let rest = rest.collect::<Option<Vec<_>>>().ok_or_else(|| Error::decline("the parts are of several types"))?;
     joined(first, &rest, axis)

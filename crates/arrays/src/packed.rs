@@ -9,9 +9,8 @@ use crate::batched::{Batched, transposed};
 use crate::cast::{Cast, castable, holds};
 use crate::dynamic8::Dynamic8Array;
 use crate::k_quant;
-use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme};
+use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme, StackLayout};
 use crate::linear::{Linear, dense_side};
-use crate::stacked::{Stacked, stacked_gather_mm};
 
 /// The family of arrays of codes and scales: its members are multiplied, gathered, cut, joined and scaled by their codes.
 pub trait Packed: ImplicitArray {
@@ -49,7 +48,7 @@ pub struct Stored {
     pub modifier: Option<Array>,
     /// Elements in a block.
     pub block: usize,
-    /// Whether the stored matrix has its axes the other way round.
+    /// Whether the stored array has its last two axes the other way round.
     pub transposed: bool,
     /// The logical array.
     pub aval: Aval,
@@ -61,19 +60,7 @@ const NVFP4_RANGE: f32 = 448.0 * 6.0;
 impl Stored {
     /// The shape in which the codes lie.
     pub(crate) fn shape(&self) -> Vec<i32> {
-        let mut shape = self.aval.shape.clone();
-        if self.transposed {
-            shape.reverse();
-        }
-        shape
-    }
-
-    /// Rows and columns as stored; an array of another rank declines.
-    fn layout(&self) -> Result<(i32, i32)> {
-        match *self.shape().as_slice() {
-            [n, k] => Ok((n, k)),
-            _ => Err(Error::decline(format!("{} is not a matrix", self.aval))),
-        }
+        if self.transposed { turned(&self.aval.shape) } else { self.aval.shape.clone() }
     }
 
     /// The children as the kernels read them, for a matrix of `n` rows.
@@ -120,16 +107,32 @@ pub(crate) fn dense(array: &dyn Packed) -> Result<Value> {
     let shape = stored.shape();
     let (layout, children) = stored.kernel(shape.first().copied().unwrap_or(1))?;
     let made = kernel::dequantize(layout, &children, stored.aval.dtype)?.reshape(&shape)?;
-    Ok(if stored.transposed { made.t() } else { made }.into())
+    Ok(if stored.transposed { made.swap_axes(-1, -2)? } else { made }.into())
 }
 
-/// `x M` for `x: [.., rows]`, where `M` is the matrix or, if `turned`, its transpose.
+/// A shape with its last two axes the other way round.
+pub(crate) fn turned(shape: &[i32]) -> Vec<i32> {
+    let mut shape = shape.to_vec();
+    if let [.., a, b] = shape.as_mut_slice() {
+        std::mem::swap(a, b);
+    }
+    shape
+}
+
+/// `x M` for `x: [.., rows]`, where `M` is the matrix or, if `turned`, its transpose; of several matrices each with its own
+/// part of `x`.
 fn product(x: &Array, array: &dyn Packed, turned: bool) -> Result<Array> {
     let stored = array.stored();
-    let (n, k) = stored.layout()?;
-    let transposed = stored.transposed != turned;
-    let (depth, columns, orientation) =
-        if transposed { (k, n, Orientation::Transposed) } else { (n, k, Orientation::Plain) };
+    let orientation = if stored.transposed == turned { Orientation::Plain } else { Orientation::Transposed };
+    let (n, k) = match *stored.shape() {
+        [n, k] => (n, k),
+        [count, _, _] if x.ndim() == 3 && x.dim(0) == count => {
+            let each = ops::arange::<_, u32>(None, count, None)?;
+            return chosen(x, array, orientation, [&each, &each]);
+        }
+        _ => return Err(Error::decline(format!("{} is not a matrix, nor a stack of them", stored.aval))),
+    };
+    let (depth, columns) = if orientation == Orientation::Transposed { (k, n) } else { (n, k) };
     let (layout, children) = stored.kernel(n)?;
     let mut shape = x.shape().to_vec();
     // MLX infers no extent of an empty array.
@@ -145,18 +148,40 @@ fn product(x: &Array, array: &dyn Packed, turned: bool) -> Result<Array> {
     Ok(y.reshape(&shape)?)
 }
 
+/// The products of chosen matrices of `x: [.., m, depth]` with chosen ones of a packed stack: `[.., m, columns]`, the axes
+/// before the last two being those of the indices.
+pub(crate) fn chosen(x: &Array, array: &dyn Packed, orientation: Orientation, indices: [&Array; 2]) -> Result<Array> {
+    let stored = array.stored();
+    let shape = stored.shape();
+    let ([stack @ .., n, k], [groups @ .., m, depth]) = (shape.as_slice(), x.shape()) else {
+        return Err(Error::decline("vectors have no products to choose from"));
+    };
+    let count = stack.iter().product::<i32>();
+    let (rows, children) = stored.kernel(count * n)?;
+    let [left, right] = indices.map(|index| index.flatten(None, None)?.as_dtype(Dtype::Uint32));
+    let x = x.reshape(&[groups.iter().product(), *m, *depth])?;
+    let stack = StackLayout { rows, count: count as usize, orientation };
+    let y = kernel::gather_matmul([&x, &left?, &right?], stack, &children)?;
+    let columns = if orientation == Orientation::Transposed { *n } else { *k };
+    Ok(y.reshape(&[indices[0].shape(), &[*m, columns]].concat())?)
+}
+
 impl<T: Packed> Linear for T {
     fn right(&self, x: &Value) -> Result<Value> {
-        if self.stored().aval.shape.len() > 2 {
-            return Batched::whole(self)?.right(x);
+        if self.stored().aval.shape.len() > 2
+            && let Ok(batch) = Batched::whole(self)
+        {
+            return batch.right(x);
         }
         Ok(product(dense_side(x)?, self, false)?.into())
     }
 
     /// As the transpose of `x^T M^T`.
     fn left(&self, x: &Value) -> Result<Value> {
-        if self.stored().aval.shape.len() > 2 {
-            return Batched::whole(self)?.left(x);
+        if self.stored().aval.shape.len() > 2
+            && let Ok(batch) = Batched::whole(self)
+        {
+            return batch.left(x);
         }
         let x = dense_side(x)?;
         if x.ndim() < 2 {
@@ -183,25 +208,31 @@ pub fn packed_gather(op: &Gather, array: &dyn Packed, rows: &Array) -> Result<Ar
     Ok(made.reshape(&[rows.shape(), &op.slice_sizes].concat())?)
 }
 
-/// Matrices the other way round, and a batch of them in another order, as a view.
+/// Matrices the other way round, and a batch of them in another order, as a view; any array whose axes stay as they are.
 #[handler]
 pub fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
-    let mut stored = array.stored();
-    match op.axes.as_slice() {
-        [1, 0] => {
-            stored.transposed = !stored.transposed;
-            stored.aval.shape.reverse();
-            Ok(array.restored(stored).into())
-        }
-        axes if axes.is_sorted() => Ok(itself(array)),
-        axes => transposed(&Batched::whole(array)?, axes),
+    if op.axes.is_sorted() {
+        return Ok(itself(array));
     }
+    if op.axes.len() > 2
+        && let Ok(batch) = Batched::whole(array)
+    {
+        return transposed(&batch, &op.axes);
+    }
+    if !turned(&op.axes).is_sorted() {
+        return Err(Error::decline("only the last two axes are transposed as a view"));
+    }
+    let mut stored = array.stored();
+    stored.transposed = !stored.transposed;
+    stored.aval.shape = turned(&stored.aval.shape);
+    Ok(array.restored(stored).into())
 }
 
 /// The products of chosen matrices with chosen experts, which are packed as one array.
 #[handler]
-pub fn packed_gather_mm(op: &GatherMM, x: &Array, w: &dyn Packed, left: &Array, right: &Array) -> Result<Value> {
-    stacked_gather_mm(op, x, &Stacked::split(&itself(w))?, left, right)
+pub fn packed_gather_mm(_op: &GatherMM, x: &Array, w: &dyn Packed, left: &Array, right: &Array) -> Result<Array> {
+    let orientation = if w.stored().transposed { Orientation::Transposed } else { Orientation::Plain };
+    chosen(x, w, orientation, [left, right])
 }
 
 /// Another float type: the codes and scales as they are, read so, or a [`Cast`] where a rounding must show.

@@ -50,7 +50,7 @@ pub struct PackedArray<F: Format> {
     /// Whether products with the transpose quantize the activations.
     #[implicit(aux)]
     int8_activations: bool,
-    /// Whether the stored matrix has its axes the other way round.
+    /// Whether the stored array has its last two axes the other way round.
     #[implicit(aux)]
     transposed: bool,
     #[implicit(aux)]
@@ -208,7 +208,7 @@ impl<F: Format> PackedArray<F> {
     /// The same array, whose products `x W^T` quantize each row of `x` to 8 bits first.
     ///
     /// That is faster for many rows. The result differs from the float product by about 3e-3 of its largest magnitude,
-    /// and by 1e-2 at worst. The backward pass and products `x W` stay in floats.
+    /// and by 1e-2 at worst. The backward pass, products `x W` and those of a stack of matrices stay in floats.
     #[must_use]
     pub fn with_int8_activations(self) -> Self
     where

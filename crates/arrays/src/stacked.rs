@@ -1,6 +1,5 @@
 //! Matrices of one shape as one array, such as the experts of a mixture.
 
-use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};
 use tacit_core::op::{AsType, GatherMM, Slice, Squeeze, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
@@ -14,7 +13,8 @@ use crate::views::ranges;
 ///
 /// A batched product is that of each expert. `gather_mm`, which multiplies each row by an expert of its own, is
 /// computed as the products of all rows with each expert, of which an index keeps one: `E` times the work of a dense
-/// layer, without the dense weights.
+/// layer, without the dense weights. Experts of one format do better as one packed array of three axes, of which only those
+/// that are chosen are multiplied.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -61,19 +61,6 @@ impl Stacked {
         }
         let aval = Aval::new(&[&[experts.len() as i32], &first.shape[..]].concat(), first.dtype);
         Ok(Self { experts, aval })
-    }
-
-    /// The parts of an array along its first axis.
-    pub(crate) fn split(array: &Value) -> Result<Self> {
-        let aval = array.aval()?;
-        let count = aval.shape.first().copied().unwrap_or(0);
-        if count < 1 || count as usize > MOST {
-            return Err(Error::decline(format!("{aval} is not a stack of at most {MOST} arrays")));
-        }
-        // A range is a cut; a number would be a gather, which decodes what it chooses.
-        let experts =
-            (0..count).map(|expert| implicit(array, |array| array.try_index(expert..expert + 1)?.squeeze_axes(&[0])));
-        Self::new(experts.collect::<Result<_>>()?)
     }
 
     /// The arrays that are stacked.

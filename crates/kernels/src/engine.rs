@@ -32,9 +32,12 @@ pub(crate) struct Engine<P> {
 const ALL: RangeInclusive<usize> = 1..=usize::MAX;
 
 impl<'a> StoredProduct<'a> {
+    /// The most rows that are multiplied with codes as they lie.
+    pub(crate) const FEW: usize = 8;
+
     /// From codes; products that none takes are those of floats with panels of the matrix.
     pub(crate) const ENGINES: &'a [Engine<Self>] = &[
-        Engine { needs: |_| true, rows: 1..=8, takes: |_| true, run: stored::multiply },
+        Engine { needs: |_| true, rows: 1..=Self::FEW, takes: |_| true, run: stored::multiply },
         // Where there are more rows, panels serve more of them each time they are made.
         #[cfg(target_arch = "x86_64")]
         Engine {

@@ -107,6 +107,18 @@ pub enum KernelError {
         /// The number of rows that there are.
         rows: usize,
     },
+    /// A matrix was chosen that is not there.
+    #[error(
+        "matrix {chosen} (entry {index}) is outside a stack of {count}\nhelp: matrices count from 0 to {count} - 1"
+    )]
+    MatrixRange {
+        /// The entry of the list.
+        index: usize,
+        /// The matrix that it asks for.
+        chosen: u32,
+        /// The number of matrices that there are.
+        count: usize,
+    },
     /// The product of the given sizes does not fit in memory's address range.
     #[error("{rows} x {columns} elements overflow the address range\nhelp: split the matrix by rows")]
     Overflow {

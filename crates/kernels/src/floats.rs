@@ -1,6 +1,6 @@
 //! Dense operands of the three float types; kernels compute in `f32`.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
@@ -85,10 +85,24 @@ impl FloatsMut<'_> {
         }
         let mut values = vec![0.0; self.len()];
         compute(&mut values);
+        self.store(&values);
+    }
+
+    /// Stores all values, rounded to the type.
+    pub(crate) fn store(self, values: &[f32]) {
         match self {
-            Self::F32(out) => out.copy_from_slice(&values),
-            Self::F16(out) => out.convert_from_f32_slice(&values),
-            Self::Bf16(out) => out.convert_from_f32_slice(&values),
+            Self::F32(out) => out.copy_from_slice(values),
+            Self::F16(out) => out.convert_from_f32_slice(values),
+            Self::Bf16(out) => out.convert_from_f32_slice(values),
+        }
+    }
+
+    /// Those of a range.
+    pub(crate) fn part(&mut self, range: Range<usize>) -> FloatsMut<'_> {
+        match self {
+            Self::F32(out) => FloatsMut::F32(&mut out[range]),
+            Self::F16(out) => FloatsMut::F16(&mut out[range]),
+            Self::Bf16(out) => FloatsMut::Bf16(&mut out[range]),
         }
     }
 

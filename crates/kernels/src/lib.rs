@@ -3,7 +3,8 @@
 //! Every function takes plain slices, checks their lengths, and returns a [`KernelError`] instead of panicking.
 //! A [`Matrix`] borrows a weight in any stored format: codes that are looked up, integers of 1 to 8 bits, or E4M3
 //! floats, with scales, and perhaps biases, for blocks of them. [`dequantize`], [`gather_rows`] and [`matmul`], in both
-//! orientations, work on all of them, and never build the dense weight on their way. [`nf4`] quantizes to the 4-bit
+//! orientations, work on all of them, and never build the dense weight on their way; nor does [`gather_matmul`], the products
+//! with chosen matrices of a [`Stack`]. [`nf4`] quantizes to the 4-bit
 //! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already,
 //! and [`hadamard`] rotates it. A [`Sum`] of such a matrix and
 //! a thin product is quantized and measured a piece at a time.
@@ -47,6 +48,7 @@ mod engine;
 mod error;
 mod floats;
 pub mod fp4;
+mod gather_matmul;
 mod grouped_matmul;
 mod hadamard;
 pub mod int8;
@@ -85,11 +87,12 @@ pub use dense::Dense;
 pub use dense_matmul::dense_matmul;
 pub use error::KernelError;
 pub use floats::{Floats, FloatsMut};
+pub use gather_matmul::{Chosen, gather_matmul};
 pub use grouped_matmul::grouped_matmul;
 pub use hadamard::{hadamard, hadamard_matrix, hadamard_order};
 pub use int8_matmul::int8_matmul;
 pub use matmul::matmul;
-pub use matrix::{Codes, E2M1, Matrix, Order, Scales, code_bytes, e4m3, e8m0};
+pub use matrix::{Codes, E2M1, Matrix, Order, Scales, Stack, code_bytes, e4m3, e8m0};
 pub use mx::ScaleRule;
 pub use orientation::Orientation;
 pub use scale_gradients::scale_gradients;

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Products smaller than this many multiplications do not wake a second thread.
-const PARALLEL: usize = 1 << 17;
+pub(crate) const PARALLEL: usize = 1 << 17;
 
 /// Multiplies `x` of `m` rows with `matrix` into `out`, never holding more than some tens of kilobytes of it as floats.
 ///

@@ -1,5 +1,7 @@
 //! A borrowed matrix in any of the stored formats, and the checks that every function makes before it touches memory.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use crate::KernelError;
@@ -22,6 +24,16 @@ pub struct Matrix<'a> {
     pub biases: Option<Scales<'a>>,
     /// Elements in a block; the last one may be short.
     pub block: usize,
+}
+
+/// Matrices of one shape in one stored matrix, each the rows behind those of the one before it, such as the experts of a
+/// mixture.
+#[derive(Clone, Copy, Debug)]
+pub struct Stack<'a> {
+    /// The rows of all of them.
+    pub matrix: Matrix<'a>,
+    /// How many there are.
+    pub count: usize,
 }
 
 /// Codes of one format, for each its value.
@@ -137,6 +149,29 @@ pub const fn e8m0(byte: u8) -> f32 {
 }
 
 impl Matrix<'_> {
+    /// The matrix of these rows, if the first of them begins with a byte and with a block, or no block ends among them.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Option<Self> {
+        let (start, end) = (rows.start * self.k, rows.end * self.k);
+        let (first, last) = (start / self.block, end.saturating_sub(1).max(start) / self.block);
+        let begins = start.is_multiple_of(self.block) || first == last;
+        let bit = start.checked_mul(self.codes.bits() as usize)?;
+        if !begins || !bit.is_multiple_of(8) {
+            return None;
+        }
+        let blocks = first..first + (end - start).div_ceil(self.block);
+        let biases = match self.biases {
+            Some(biases) => Some(biases.of_blocks(blocks.clone())?),
+            None => None,
+        };
+        Some(Self {
+            n: rows.len(),
+            codes: self.codes.part(bit / 8..bit / 8 + code_bytes(end - start, self.codes.bits())),
+            scales: self.scales.of_blocks(blocks)?,
+            biases,
+            ..*self
+        })
+    }
+
     /// The number of elements, once all lengths are known to be right.
     pub(crate) fn check(&self) -> Result<usize, KernelError> {
         let elements = product(self.n, self.k)?;
@@ -161,6 +196,17 @@ impl Matrix<'_> {
 }
 
 impl Codes<'_> {
+    /// Those in these bytes.
+    fn part(&self, range: Range<usize>) -> Self {
+        match *self {
+            Self::Table { bytes, bits, order, values } => Self::Table { bytes: &bytes[range], bits, order, values },
+            Self::Unsigned { bytes, bits } => Self::Unsigned { bytes: &bytes[range], bits },
+            Self::Signed { codes } => Self::Signed { codes: &codes[range] },
+            Self::E4m3 { bytes } => Self::E4m3 { bytes: &bytes[range] },
+            Self::Bytes { bytes, values } => Self::Bytes { bytes: &bytes[range], values },
+        }
+    }
+
     /// Bits of a code.
     pub(crate) fn bits(&self) -> u32 {
         match *self {
@@ -212,6 +258,25 @@ pub(crate) fn bytes(codes: &[i8]) -> &[u8] {
 }
 
 impl Scales<'_> {
+    /// Those of these blocks, if the first of them begins with a block of nested codes, or none of those ends among them.
+    fn of_blocks(&self, blocks: Range<usize>) -> Option<Self> {
+        Some(match *self {
+            Self::F32(values) => Self::F32(&values[blocks]),
+            Self::F16(values) => Self::F16(&values[blocks]),
+            Self::Bf16(values) => Self::Bf16(&values[blocks]),
+            Self::E8m0(bytes) => Self::E8m0(&bytes[blocks]),
+            Self::E4m3 { bytes, factor } => Self::E4m3 { bytes: &bytes[blocks], factor },
+            Self::Nested { codes, map, absmax, block, offset } => {
+                let (first, last) = (blocks.start / block, blocks.end.saturating_sub(1).max(blocks.start) / block);
+                if !blocks.start.is_multiple_of(block) && first != last {
+                    return None;
+                }
+                let absmax = &absmax[first..first + blocks.len().div_ceil(block)];
+                Self::Nested { codes: &codes[blocks], map, absmax, block, offset }
+            }
+        })
+    }
+
     fn check(&self, name: &'static str, blocks: usize) -> Result<(), KernelError> {
         let held = match *self {
             Self::F32(values) => values.len(),

@@ -10,7 +10,7 @@ use crate::{
     simd::run,
     threads,
     tile::TASK_COLUMNS,
-    unit::{Decoded, Layout, Units},
+    unit::{Decode, Decoded, Layout, Units},
 };
 
 /// A product with a stored matrix, whose lengths were checked, none of them 0.
@@ -26,6 +26,34 @@ pub(crate) struct StoredProduct<'a> {
 pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
     dispatch(isa, product.matrix.codes, Multiply { product, isa, out });
     product.m
+}
+
+/// The same with rows that begin anywhere in a matrix, from element `first`; `product.matrix` has their number, and the
+/// codes and scales of all.
+pub(crate) fn multiply_from(product: &StoredProduct, first: usize, isa: Isa, out: &mut Output<f32>) {
+    struct From<'a, 'o>(Multiply<'a, 'o>, usize);
+    impl Job for From<'_, '_> {
+        type Output = ();
+        fn run<C: Codec>(self, codes: C) {
+            let Self(mut multiply, first) = self;
+            let parts = Parts { matrix: multiply.product.matrix, codes };
+            let done = multiply.by_units(Decoded(&Shifted { parts: &parts, first }));
+            debug_assert!(done, "floats fit every matrix");
+        }
+    }
+    dispatch(isa, product.matrix.codes, From(Multiply { product, isa, out }, first));
+}
+
+/// Elements counted from one of a matrix.
+struct Shifted<'a> {
+    parts: &'a dyn Decode,
+    first: usize,
+}
+
+impl Decode for Shifted<'_> {
+    fn decode(&self, isa: Isa, start: usize, out: &mut [f32], ahead: usize) {
+        self.parts.decode(isa, self.first + start, out, ahead);
+    }
 }
 
 struct Multiply<'a, 'o> {

@@ -1,12 +1,12 @@
 //! Products with a stored matrix.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
-use super::parts::tangents_of;
+use super::parts::{gradients_of, tangents_of};
 use super::{Fallible, Layout, floats, floats_mut, int, mlx_matmul, single};
 
 /// `x W^T` or `x W` for a stored `W: [n, k]`, in the float type of `x`.
@@ -136,20 +136,8 @@ impl Kernel for Matmul {
     /// The gradient for `x` is the product with the same packed matrix turned round; those for float children are those
     /// of the decomposition, and codes have none.
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        let is_float_child = |argnum: usize| argnum > 0 && primals[argnum].dtype().is_inexact();
-        let chosen: Vec<usize> = argnums.iter().copied().filter(|&argnum| is_float_child(argnum)).collect();
-        let gradients = || {
-            let mut of_children = self.gradients_of_children(primals, cotangents, &chosen)?.into_iter();
-            let gradient = |&argnum: &usize| match argnum {
-                0 => Ok(apply_to(self.turned(), &cotangents[0], &primals[1..])?),
-                argnum if is_float_child(argnum) => {
-                    of_children.next().ok_or_else(|| "the vjp of the decomposition gave too few gradients".into())
-                }
-                argnum => Ok(ops::zeros_like(&primals[argnum])?),
-            };
-            argnums.iter().map(gradient).collect()
-        };
-        Some(gradients())
+        let of_x = || Ok(apply_to(self.turned(), &cotangents[0], &primals[1..])?);
+        Some(gradients_of(self, self.layout, [primals, cotangents], argnums, of_x))
     }
 
     /// The product is linear in `x` and in the float children together.
@@ -189,23 +177,6 @@ impl Matmul {
             Ok((vec![made.reshape(&[x.dim(0), x.dim(1), self.columns() as i32])?], vec![0]))
         };
         Some(all())
-    }
-
-    /// Of the chosen float children, by one decomposition for all of them.
-    fn gradients_of_children(&self, primals: &[Array], cotangents: &[Array], chosen: &[usize]) -> Fallible<Vec<Array>> {
-        if chosen.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.layout.permit(self.name(), Fallback::Vjp)?;
-        let decomposed = |children: &[Array]| {
-            let mut primals = primals.to_vec();
-            for (&at, child) in chosen.iter().zip(children) {
-                primals[at] = child.clone();
-            }
-            self.decompose(&primals).map_err(|error| Exception::custom(error.to_string()))
-        };
-        let children: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
-        Ok(transforms::fallible_vjp(decomposed, &children, cotangents)?.1)
     }
 
     fn columns(&self) -> usize {

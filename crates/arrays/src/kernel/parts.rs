@@ -1,12 +1,12 @@
 //! What is computed from some of the parts of a stored matrix, so that its dense array is not built.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops};
-use tacit_core::kernel::{Fallback, permit_dense};
+use mlx_rs::{Array, Dtype, ops, transforms};
+use tacit_core::kernel::{Fallback, Kernel, permit_dense};
 use tacit_core::{Aval, Result};
 
 use super::layout::integers;
-use super::{Layout, Scaling, nested};
+use super::{Fallible, Layout, Scaling, nested};
 
 impl Layout {
     /// Asks the policy for the dense matrix, which the decomposition of `kernel` builds.
@@ -65,4 +65,39 @@ pub(super) fn tangents_of(
         None => Ok(child.clone()),
     });
     Ok((tangent(0)?, Some(moved.collect::<Result<_, _>>()?)))
+}
+
+/// The gradients of a product with a stored matrix: of its first operand what `of_x` says, of float children those of the
+/// decomposition, for which the policy is asked once; integers have none.
+pub(super) fn gradients_of(
+    kernel: &impl Kernel,
+    layout: Layout,
+    [primals, cotangents]: [&[Array]; 2],
+    argnums: &[usize],
+    of_x: impl Fn() -> Fallible<Array>,
+) -> Fallible<Vec<Array>> {
+    let is_float_child = |argnum: usize| argnum > 0 && primals[argnum].dtype().is_inexact();
+    let chosen: Vec<usize> = argnums.iter().copied().filter(|&argnum| is_float_child(argnum)).collect();
+    let mut of_children = Vec::new();
+    if !chosen.is_empty() {
+        layout.permit(kernel.name(), Fallback::Vjp)?;
+        let decomposed = |children: &[Array]| {
+            let mut primals = primals.to_vec();
+            for (&at, child) in chosen.iter().zip(children) {
+                primals[at] = child.clone();
+            }
+            kernel.decompose(&primals).map_err(|error| Exception::custom(error.to_string()))
+        };
+        let children: Vec<Array> = chosen.iter().map(|&at| primals[at].clone()).collect();
+        of_children = transforms::fallible_vjp(decomposed, &children, cotangents)?.1;
+    }
+    let mut of_children = of_children.into_iter();
+    let gradient = |&argnum: &usize| match argnum {
+        0 => of_x(),
+        argnum if is_float_child(argnum) => {
+            of_children.next().ok_or_else(|| "the vjp of the decomposition gave too few gradients".into())
+        }
+        argnum => Ok(ops::zeros_like(&primals[argnum])?),
+    };
+    argnums.iter().map(gradient).collect()
 }

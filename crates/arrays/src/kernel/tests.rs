@@ -12,12 +12,13 @@ use super::dequantize::Dequantize;
 use super::dynamic8::Dynamic8Quantize;
 use super::encode_by::EncodeBy;
 use super::gather::GatherRows;
+use super::gather_matmul::GatherMatmul;
 use super::int8_matmul::{Int8Matmul, exact};
 use super::matmul::Matmul;
 use super::quantize::Quantize;
 use super::scale_gradients::ScaleGradients;
 use super::sum::{MeasureSum, QuantizeSum};
-use super::{Coding, Layout, Measure, Scaling, Scheme, Summands};
+use super::{Coding, Layout, Measure, Scaling, Scheme, StackLayout, Summands};
 use crate::format::{Affine, Binary, E5m2, Format, Fp4, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary};
 use crate::{KQuantArray, Packed, ScaleRule};
 
@@ -273,6 +274,67 @@ fn matmul_equals_its_decomposition() {
     }
 }
 
+/// Each format's matrix as one, as two or three, and as many matrices of a row.
+fn stacks(layout: Layout) -> impl Iterator<Item = StackLayout> {
+    let counts = [1, 2, 3, layout.n].into_iter().filter(move |&count| layout.n.is_multiple_of(count));
+    counts.flat_map(move |count| {
+        [Orientation::Transposed, Orientation::Plain].map(|orientation| StackLayout {
+            rows: layout,
+            count,
+            orientation,
+        })
+    })
+}
+
+/// `x`, which of its groups are chosen, and with which matrices they are multiplied.
+fn chosen(stack: StackLayout, groups: &[i32], pairs: &[i32]) -> [Array; 3] {
+    let depth = if stack.orientation == Orientation::Plain { stack.rows.n / stack.count } else { stack.rows.k };
+    let x = normal(2, &[groups, &[2, depth as i32]].concat());
+    let count = pairs.iter().product::<i32>() as u32;
+    let indices = |of: u32| Array::from_slice(&(0..count).map(|i| (i * 7 + 3) % of).collect::<Vec<_>>(), pairs);
+    [x, indices(*groups.last().expect("groups") as u32), indices(stack.count as u32)]
+}
+
+#[test]
+fn gather_matmul_equals_its_decomposition() {
+    for Case { layout, children } in cases() {
+        for stack in stacks(layout) {
+            let inputs = [&chosen(stack, &[3], &[5]), children.as_slice()].concat();
+            let argnums = [vec![0], float_inputs(&children, 3)].concat();
+            check(|| GatherMatmul { stack }, &inputs, &argnums, 1e-5);
+            for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+                let mut inputs = inputs.clone();
+                inputs[0] = inputs[0].as_dtype(dtype).expect("a float type");
+                // One rounding of a sum in another order.
+                check(|| GatherMatmul { stack }, &inputs, &[], 4e-3);
+            }
+        }
+    }
+}
+
+#[test]
+fn gather_matmul_mapped_over_any_input_equals_a_loop() {
+    for Case { layout, children } in cases() {
+        for stack in stacks(layout) {
+            let [one_x, one_left, one_right] = chosen(stack, &[4], &[3]);
+            let [x, ..] = chosen(stack, &[2, 4], &[3]);
+            let [_, left, right] = chosen(stack, &[4], &[3, 2]);
+            for (inputs, axes) in [
+                ([&x, &one_left, &one_right], [Some(0), None, None]),
+                ([&one_x, &one_left, &right], [None, None, Some(1)]),
+                ([&one_x, &left, &one_right], [None, Some(1), None]),
+                ([&x, &left, &right], [Some(0), Some(1), Some(1)]),
+            ] {
+                let inputs: Vec<Array> = inputs.into_iter().chain(&children).cloned().collect();
+                let axes = [axes.as_slice(), &vec![None; children.len()]].concat();
+                let [fast, slow] = mapped_along(|| GatherMatmul { stack }, &inputs, &axes);
+                assert_eq!(fast.shape(), slow.shape());
+                assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
+            }
+        }
+    }
+}
+
 #[test]
 fn int8_matmul_equals_its_decomposition_and_has_the_gradient_of_the_product() {
     for Case { layout, children } in cases() {
@@ -316,12 +378,20 @@ fn a_gradient_through_the_quantizer_reaches_only_the_largest_of_each_block() {
 /// The mapped results, moved to the front, and those of one example after the other.
 fn mapped<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], axis: usize) -> [Array; 2] {
     let axes: Vec<Option<usize>> = (0..inputs.len()).map(|at| (at == 0).then_some(axis)).collect();
-    let (mut made, at) = kernel().vmap(inputs, &axes).expect("has a rule").expect("maps");
+    mapped_along(kernel, inputs, &axes)
+}
+
+fn mapped_along<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], axes: &[Option<usize>]) -> [Array; 2] {
+    let (mut made, at) = kernel().vmap(inputs, axes).expect("has a rule").expect("maps");
     let mapped = made.remove(0).move_axis(at[0] as i32, 0).expect("in range");
     let examples: Vec<Array> = (0..mapped.dim(0))
         .map(|example| {
             let mut one = inputs.to_vec();
-            one[0] = one[0].take_axis(Array::from_int(example), axis as i32).expect("in range");
+            for (input, axis) in one.iter_mut().zip(axes) {
+                if let Some(axis) = *axis {
+                    *input = input.take_axis(Array::from_int(example), axis as i32).expect("in range");
+                }
+            }
             apply(kernel(), &one).expect("fits").remove(0)
         })
         .collect();

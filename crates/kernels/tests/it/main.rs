@@ -4,6 +4,7 @@ mod attention;
 mod decode;
 mod errors;
 mod formats;
+mod gather_matmul;
 mod golden;
 mod hadamard;
 mod int8_matmul;
