@@ -7,6 +7,7 @@ mod kv;
 mod list;
 mod slots;
 mod store;
+mod tokens;
 mod window;
 mod written;
 
@@ -14,4 +15,5 @@ pub use arrays::ArraysCache;
 pub use hole::Side;
 pub use kv::KvCache;
 pub use list::Cache;
+pub use tokens::Tokens;
 pub use window::Window;

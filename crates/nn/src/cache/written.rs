@@ -33,6 +33,13 @@ impl Written {
         Self { before: 0, step: 0, oldest: 0, padded: 0, slots: Slots { capacity: 0, window } }
     }
 
+    /// So many tokens in slots that were filled elsewhere, the first of them padding up to `padded`.
+    pub(super) fn of(slots: Slots, total: i32, padded: i32) -> Self {
+        let mut written = Self { before: total, step: 0, oldest: 0, padded, slots };
+        written.forget();
+        written
+    }
+
     /// All tokens, those of the running step included.
     pub(super) fn total(&self) -> i32 {
         self.before + self.step
