@@ -3,7 +3,7 @@
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, fast, ops, random};
 use tacit_arrays::format::{AnyFormat, parse};
-use tacit_core::{Error, Policy, Result, implicit_with_state};
+use tacit_core::{Counters, Error, Policy, Result, implicit_with_state};
 use tacit_nn::{KvCache, Side, Tokens, Window};
 
 const WINDOWS: [Window; 3] = [Window::Everything, Window::Sliding { size: 4, sinks: 2 }, Window::Chunked { size: 4 }];
@@ -57,6 +57,32 @@ fn a_cache_of_its_tokens_goes_on_as_it_would() {
 }
 
 #[test]
+fn steps_over_rotated_tokens_build_nothing() {
+    for window in WINDOWS {
+        let format = |text: &str| AnyFormat::from(parse(text).expect("a format"));
+        let mut cache = KvCache::new([2, 2, 64], Dtype::Bfloat16)
+            .and_then(|cache| {
+                cache.with_window(window)?.quantized(format("rotated:affine:8:32"), format("rotated:int8:64"))
+            })
+            .expect("one");
+        let mut dense =
+            KvCache::new([2, 2, 64], Dtype::Bfloat16).and_then(|cache| cache.with_window(window)).expect("one");
+        for (seed, tokens) in [(0, 5), (1, 1), (2, 1), (3, 1)] {
+            let (made, counters) = Counters::of(|| {
+                let _deny = Policy::Deny.scope();
+                step(&mut cache, seed, tokens)
+            });
+            let made = made.expect("runs");
+            assert_eq!(counters.materialized, 0);
+            let exact = step(&mut dense, seed, tokens).expect("runs");
+            assert!(made.all_close(&exact, 0.05, 0.05, None).expect("compares"), "{window:?} {tokens}");
+        }
+        assert_eq!(cache.keys().to_string().split('(').next(), Some("Rotated"));
+        assert!(10 * cache.nbytes() < 6 * dense.nbytes());
+    }
+}
+
+#[test]
 fn a_padded_batch_goes_on_as_it_would() {
     let mut cache = KvCache::new([3, 2, 16], Dtype::Float32).expect("one");
     cache.prepare(4, &[2, 4, 1], Side::Left).expect("a prompt");
@@ -69,7 +95,8 @@ fn a_padded_batch_goes_on_as_it_would() {
     step(&mut right, 0, 4).expect("runs");
     expect![[r#"
         a sequence is padded behind its first token, which is no order of tokens
-        help: split the batch, and take the tokens of each sequence"#]].assert_eq(&right.tokens().expect_err("refused").to_string());
+        help: split the batch, and take the tokens of each sequence"#]]
+    .assert_eq(&right.tokens().expect_err("refused").to_string());
 }
 
 #[test]
@@ -102,5 +129,6 @@ fn what_is_no_tokens_of_a_cache() {
         f32[1,2,5,32] is given as nf4:32
         help: name the format that the tokens are stored in, or none where they are dense
         there is no window of 0 tokens behind 1
-        help: let a token see itself at least"#]].assert_eq(&found.join("\n"));
+        help: let a token see itself at least"#]]
+    .assert_eq(&found.join("\n"));
 }
