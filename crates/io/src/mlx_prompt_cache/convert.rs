@@ -78,8 +78,12 @@ impl Cache {
                 for (slot, array) in slots.iter().enumerate() {
                     array.iter().try_for_each(|array| cache.set(slot, array.clone()))?;
                 }
-                left_padding.iter().for_each(|padding| cache.set_left_padding(padding.as_slice()));
-                lengths.iter().for_each(|lengths| cache.set_lengths(lengths.as_slice()));
+                if let Some(padding) = left_padding {
+                    cache.set_left_padding(padding.as_slice());
+                }
+                if let Some(lengths) = lengths {
+                    cache.set_lengths(lengths.as_slice());
+                }
                 Ok(cache.into())
             }
             Self::List(caches) => Ok(Layer::List(caches.iter().map(Self::cache).collect::<Result<_>>()?)),
@@ -106,7 +110,6 @@ impl Cache {
         let Tokens { keys, values, formats, total, left_padding } = cache.tokens()?;
         let there = keys.aval()?.shape[2];
         let format = match &formats {
-            [None, None] => None,
             [Some(keys), Some(values)] if keys == values => affine(keys),
             _ => None,
         };

@@ -281,6 +281,7 @@ fn set(tensors: &mut [(String, Array)], name: &str, array: Array) {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "the snapshot stands in the call")]
 fn damaged_files_are_refused() {
     let damages: [(&str, &str, &str, Damage); 21] = [
         ("no metadata", "0.32", "kv", |_, said| said.clear()),
