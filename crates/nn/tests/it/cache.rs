@@ -280,3 +280,30 @@ fn a_step_beyond_the_room_overwrites_nothing() {
     let expected = whole(&part(&all, 0, 16), FORMATS[0], Window::Everything);
     assert_close!(made, expected.try_index((.., .., 15.., ..)).unwrap(), 1e-5);
 }
+
+#[test]
+fn tokens_in_order_fill_another_cache() {
+    let _allow = Policy::Allow.scope();
+    let all = tokens(9, 1, 30, Dtype::Float32);
+    for formats in [FORMATS[0], FORMATS[3]] {
+        for window in WINDOWS {
+            for len in [5, 8, 9, 21] {
+                let mut old = cache(1, Dtype::Float32, formats, window);
+                (0..len).for_each(|at| drop(eager(&mut old, &part(&all, at, at + 1)).expect("attends")));
+                let (keys, values) = old.tokens().expect("are there");
+                let count = keys.aval().expect("an aval").shape[2];
+                let expected = stored(&all.1, formats[0]).try_index((.., .., len - 1..len, ..)).expect("the last");
+                let last = keys.dense().expect("decodes").try_index((.., .., count - 1.., ..)).expect("the last");
+                assert_close!(last, expected, 0.0, "{window:?} {len}");
+                let mut new = cache(1, Dtype::Float32, formats, window).filled(keys, values, len).expect("fills");
+                assert_eq!((new.len(), new.offset().as_slice::<i32>()), (len, &[len][..]));
+                let expected = whole(&part(&all, 0, len + 4), formats, window);
+                for (at, count) in [(len, 1), (len + 1, 3)] {
+                    let made = eager(&mut new, &part(&all, at, at + count)).expect("attends");
+                    let expected = expected.try_index((.., .., at..at + count, ..)).expect("a range");
+                    assert_close!(made, expected, 1e-5, "{formats:?} {window:?} {len}");
+                }
+            }
+        }
+    }
+}
