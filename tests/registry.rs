@@ -81,6 +81,10 @@ fn every_handler_is_registered() {
         packed_reshape: any reshaping primitive of any Packed
         packed_slice: slice of any Packed
         packed_transpose: transpose of any Packed
+        rotated_astype: as_type of Rotated
+        rotated_concatenate: concatenate of Rotated, ..
+        rotated_moving: any moving primitive of Rotated, ..
+        rotated_update: any update primitive of Rotated, ..
         scale: multiply of any implicit, dense
         scaled_astype: as_type of Scaled
         scaled_moving: any moving primitive of Scaled, ..

@@ -7,6 +7,7 @@
 mod any;
 pub(crate) mod declaration;
 pub(crate) mod options;
+mod rotation;
 pub(crate) mod trained_scales;
 
 pub use crate::affine::Affine;
@@ -26,6 +27,7 @@ pub use crate::ternary::Ternary;
 pub use any::AnyFormat;
 #[doc(hidden)]
 pub use declaration::{__private, deserialized, read};
-pub use declaration::{Entry, Format, Quantizer, TextForm, names, parse};
+pub use declaration::{Entry, Format, Quantizer, TextForm, forms, names, parse};
 pub use options::Per;
+pub use rotation::Rotation;
 pub use trained_scales::{FloatScales, TrainedScales};

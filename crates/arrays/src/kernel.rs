@@ -3,12 +3,14 @@
 //! A [`Scheme`] says how the children of a packed type are read. Each kernel runs on the packed codes, and its
 //! decomposition says the same in plain ops.
 
+mod attention;
 mod coded;
 mod dequantize;
 mod dynamic8;
 mod encode;
 mod encode_by;
 mod gather;
+mod hadamard;
 mod int8_matmul;
 mod layout;
 mod matmul;
@@ -21,15 +23,17 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use attention::{Attend, Hiding, Side};
 pub use dequantize::dequantize;
 pub use dynamic8::quantize_dynamic8;
 pub(crate) use encode::{float_scales, packed as packed_codes, rounded_scales};
 pub(crate) use encode_by::encode_by;
 pub use gather::gather_rows;
+pub use hadamard::hadamard;
 pub use int8_matmul::int8_matmul;
 pub use layout::Layout;
 pub(crate) use layout::nested;
-pub use matmul::matmul;
+pub use matmul::{Groups, grouped_matmul, matmul};
 pub use quantize::quantize;
 pub(crate) use scale_gradients::scale_gradients;
 pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};

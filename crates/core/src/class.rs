@@ -48,6 +48,9 @@ views! {
     /// Any primitive that gives its operand another shape, the elements in the same order, such as
     /// [`Reshape`](crate::op::Reshape) or [`Squeeze`](crate::op::Squeeze).
     Reshaping: Reshaping;
+    /// Any primitive that replaces some elements of its first operand, such as
+    /// [`SliceUpdate`](crate::op::SliceUpdate) or [`ScatterAxis`](crate::op::ScatterAxis).
+    Update: Update;
     /// Any reduction along axes that stay with size 1, such as [`Sum`](crate::op::Sum).
     Reduction: Reduction;
 }

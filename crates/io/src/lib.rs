@@ -7,7 +7,8 @@
 //!
 //! Other programs' checkpoints are read by a module each, with the codes and scales that they have: [`bitsandbytes`],
 //! [`mlx_lm`], [`gptq`], [`awq`], [`torchao`], [`Gguf`] of llama.cpp and, for floats, [`hugging_face`]; the first two are
-//! written, too, and [`read()`] finds out whose a checkpoint is. [`mlx_adapter`] and [`peft`] are for adapters over a model that was read. All read and write
+//! written, too, and [`read()`] finds out whose a checkpoint is. [`mlx_adapter`] and [`peft`] are for adapters over a model that was read, [`mlx_prompt_cache`] for
+//! what mlx-lm has computed of a prompt. All read and write
 //! [`Parameters`](tacit_nn::Parameters), and [`convert()`] goes from one format to another and tells what that costs.
 
 mod adapter;
@@ -29,6 +30,7 @@ pub mod json;
 mod kind;
 pub mod mlx_adapter;
 pub mod mlx_lm;
+pub mod mlx_prompt_cache;
 mod model_file;
 pub mod peft;
 mod progress;

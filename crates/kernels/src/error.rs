@@ -49,6 +49,15 @@ pub enum KernelError {
         /// The value that was given.
         value: f32,
     },
+    /// Rows of a length that no fast Hadamard matrix has.
+    #[error(
+        "rows of {n} elements have no fast Hadamard transform\nhelp: those of m 2^k have one, for m = 1, 12, 20, 28, 36, 52 \
+         and others of which `hadamard_order` knows"
+    )]
+    Hadamard {
+        /// Elements in a row.
+        n: usize,
+    },
     /// A product that is not computed with 8-bit activations.
     #[error("int8 activations do not take {what}\nhelp: use `matmul`, which multiplies every matrix both ways round")]
     Int8 {
@@ -74,6 +83,19 @@ pub enum KernelError {
         index: usize,
         /// Its value.
         value: f32,
+    },
+    /// A matrix is not cut into groups of so many rows.
+    #[error(
+        "{n} rows are not cut into groups of {rows}, where a block and a byte end after {seam}\nhelp: give groups of \
+         a multiple of {seam} rows"
+    )]
+    Groups {
+        /// The rows of the matrix.
+        n: usize,
+        /// The rows of a group.
+        rows: usize,
+        /// The rows after which a block and a byte end.
+        seam: usize,
     },
     /// A row number lies outside the matrix.
     #[error("row {row} (entry {index}) is outside a matrix of {rows} rows\nhelp: rows count from 0 to {rows} - 1")]

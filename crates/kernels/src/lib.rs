@@ -4,7 +4,8 @@
 //! A [`Matrix`] borrows a weight in any stored format: codes that are looked up, integers of 1 to 8 bits, or E4M3
 //! floats, with scales, and perhaps biases, for blocks of them. [`dequantize`], [`gather_rows`] and [`matmul`], in both
 //! orientations, work on all of them, and never build the dense weight on their way. [`nf4`] quantizes to the 4-bit
-//! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already. A [`Sum`] of such a matrix and
+//! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already,
+//! and [`hadamard`] rotates it. A [`Sum`] of such a matrix and
 //! a thin product is quantized and measured a piece at a time.
 //!
 //! The instruction set is chosen once at run time ([`Isa::detect`]). Work is spread over one pool of `TACIT_THREADS` threads ([`threads::count`]). Results carry the same
@@ -31,6 +32,7 @@
 pub mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod attention;
 pub mod binary;
 mod by_columns;
 mod by_rows;
@@ -45,6 +47,8 @@ mod engine;
 mod error;
 mod floats;
 pub mod fp4;
+mod grouped_matmul;
+mod hadamard;
 pub mod int8;
 mod int8_matmul;
 mod integers;
@@ -62,6 +66,7 @@ pub mod nvfp4;
 mod orientation;
 mod output;
 mod panel;
+mod part;
 mod scale_gradients;
 mod scales;
 mod simd;
@@ -74,11 +79,14 @@ mod unit;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+pub use attention::{Attention, Mask, MaskValues, attention};
 pub use decode::{dequantize, gather_rows};
 pub use dense::Dense;
 pub use dense_matmul::dense_matmul;
 pub use error::KernelError;
 pub use floats::{Floats, FloatsMut};
+pub use grouped_matmul::grouped_matmul;
+pub use hadamard::{hadamard, hadamard_matrix, hadamard_order};
 pub use int8_matmul::int8_matmul;
 pub use matmul::matmul;
 pub use matrix::{Codes, E2M1, Matrix, Order, Scales, code_bytes, e4m3, e8m0};

@@ -16,8 +16,8 @@ use tacit_conformance::{Subject, conformance};
 use tacit_core::{Policy, Result};
 
 use structured::{
-    as_stored, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, scaled, sliced,
-    sparse24, stacked, transposed,
+    as_stored, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, rotated, scaled,
+    sliced, sparse24, stacked, transposed,
 };
 
 conformance! {
@@ -56,6 +56,7 @@ conformance! {
     scaled: |x| scaled(x), ignores_values(), tolerance(SUM), shared_children();
     concat: |x| concat(x), ignores_values(), elsewhere(&CONCAT);
     stacked: |x| stacked(x), ignores_values(), elsewhere(&["stacked_gather_mm"]);
+    rotated: |x| rotated(x), ignores_values(), tolerance(SUM);
     sliced: |x| sliced(x), ignores_values();
     cast: |x| cast(x), ignores_values();
 }
@@ -77,7 +78,8 @@ fn prepared(x: &Array) -> Result<Prepared> {
     Ok(prepared)
 }
 
-/// The gradient of a scalar or of a thin factor is a sum over all elements or a whole axis, whose terms cancel.
+/// The gradient of a scalar or of a thin factor is a sum over all elements or a whole axis, whose terms cancel; a rotation is
+/// a sum over an axis more, whose rounding the gradient of a softmax shows.
 const SUM: f64 = 4e-5;
 
 /// Products with parts, in `tests/it/concat.rs`.

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{
     AffineArray, AsStored, Cast, Concat, Diagonal, Dora, Identity, Int8Array, Lora, LoraSet, LowRank, Masked,
-    Mxfp8Array, Nf4Array, QaLora, ScaleRule, Scaled, Sliced, Sparse24, Stacked, Transposed,
+    Mxfp8Array, Nf4Array, QaLora, Rotated, ScaleRule, Scaled, Sliced, Sparse24, Stacked, Transposed,
 };
 use tacit_core::{Error, Result, Value};
 
@@ -59,6 +59,12 @@ pub(crate) fn transposed(x: &Array) -> Result<Value> {
 pub(crate) fn scaled(x: &Array) -> Result<Value> {
     let inner = Mxfp8Array::quantize(&numbers(1, x.shape(), x)?, ScaleRule::Ceil)?;
     Ok(Scaled::new(inner, &Array::from_f32(0.5).as_dtype(x.dtype())?)?.into())
+}
+
+/// Elements are sums whose terms cancel, so that the gradient of a scale in the quotient by one is anything in `f32`: these
+/// have no float child.
+pub(crate) fn rotated(x: &Array) -> Result<Rotated> {
+    Rotated::new(Mxfp8Array::quantize(&numbers(1, x.shape(), x)?, ScaleRule::Ceil)?, -1)
 }
 
 pub(crate) fn lora(x: &Array) -> Result<Lora> {

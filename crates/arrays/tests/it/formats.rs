@@ -10,7 +10,7 @@ use tacit_core::{Policy, Result, Value};
 
 use crate::operands::normal;
 
-const TEXTS: [&str; 24] = [
+const TEXTS: [&str; 26] = [
     "nf4:64",
     "nf4:128:double",
     "fp4:32",
@@ -35,6 +35,8 @@ const TEXTS: [&str; 24] = [
     "mxfp8:round",
     "nvfp4",
     "nvfp4:global",
+    "rotated:affine:4:64",
+    "rotated:nf4:64:double",
 ];
 
 #[test]
@@ -77,12 +79,18 @@ fn what_is_no_format_is_told_with_what_there_is() {
     };
     expect![[r#"
         no format is named nf5
-        help: name one of affine, binary, codebook, e5m2, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, ternary, thirds
+        help: name one of affine, binary, codebook, e5m2, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds
         the format affine:4 has no such options
         help: write affine:BITS:GROUP
         the format nf4:many has no such options
-        help: write nf4:BLOCK, or nf4:BLOCK:double for quantized scales"#]]
-    .assert_eq(&["nf5", "affine:4", "nf4:many"].map(said).join("\n"));
+        help: write nf4:BLOCK, or nf4:BLOCK:double for quantized scales
+        the format rotated has no such options
+        help: write rotated:FORMAT with the options of that format behind it, such as rotated:nf4:64
+        the format rotated:nf5 has no such options
+        help: write rotated:FORMAT with the options of that format behind it, such as rotated:nf4:64
+        the format rotated:rotated:int8 has no such options
+        help: write rotated:FORMAT with the options of that format behind it, such as rotated:nf4:64"#]]
+    .assert_eq(&["nf5", "affine:4", "nf4:many", "rotated", "rotated:nf5", "rotated:rotated:int8"].map(said).join("\n"));
     assert!("affine:4:64".parse::<Nf4>().is_err());
     assert!(format::parse("nf4:7").expect("reads").quantize(&normal(1, &[8, 64])).is_err());
     assert!(Ternary { per: Per::Column }.quantize(&normal(1, &[2, 8, 64])).is_err());

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use mlx_rs::{Array, Dtype, ops};
 use serde_json::{Value as Json, json};
 use tacit_arrays::format::Per;
-use tacit_arrays::{Cast, Concat, Constant, Int8Array, Lora, Scaled, Sliced, Stacked, Transposed, ste};
+use tacit_arrays::{Cast, Concat, Constant, Int8Array, Lora, Rotated, Scaled, Sliced, Stacked, Transposed, ste};
 use tacit_core::{ImplicitArray, Policy, Value, implicit, store};
 
 use crate::operands::{every, nf4, normal, normal_of};
@@ -14,9 +14,10 @@ use crate::structured::{constant, diagonal, dropped_lora, identity, lora, low_ra
 /// An array of every type, matrices both ways round.
 fn arrays() -> Vec<Value> {
     let packed = || nf4(&normal(1, &[8, 64]), 64);
-    let views: [Value; 9] = [
+    let views: [Value; 10] = [
         Cast::new(nf4(&normal_of(Dtype::Bfloat16, 1, &[8, 64]), 64), Dtype::Float32).expect("casts").into(),
         Concat::new(vec![packed(), normal(2, &[3, 64]).into()], 0).expect("joins").into(),
+        Rotated::new(packed(), -1).expect("rotates").into(),
         Scaled::new(packed(), &Array::from_f32(2.0)).expect("scales").into(),
         Sliced::new(packed(), &[1, 2], &[5, 50]).expect("cuts").into(),
         Stacked::new(vec![packed(), normal(2, &[8, 64]).into()]).expect("stacks").into(),

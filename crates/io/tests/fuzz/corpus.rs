@@ -43,8 +43,8 @@ impl Sample {
     }
 
     /// Files and folders that other libraries wrote, of `tests/golden`.
-    pub(crate) fn golden<const N: usize>(names: [impl AsRef<Path>; N]) -> Vec<Self> {
-        names.map(|name| Self::of(&golden(name))).into()
+    pub(crate) fn golden(names: impl IntoIterator<Item = impl AsRef<Path>>) -> Vec<Self> {
+        names.into_iter().map(|name| Self::of(&golden(name))).collect()
     }
 }
 

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use mlx_rs::optimizers::AdamW;
 use tacit_core::{Result, Value};
+use tacit_io::mlx_prompt_cache::Cache;
 use tacit_io::{
-    Gguf, Tensors, Training, awq, bitsandbytes, gptq, hugging_face, load, mlx_adapter, mlx_lm, peft, torchao,
+    Gguf, Tensors, Training, awq, bitsandbytes, gptq, hugging_face, load, mlx_adapter, mlx_lm, mlx_prompt_cache, peft,
+    torchao,
 };
 use tacit_nn::Parameters;
 
@@ -52,6 +54,18 @@ pub(crate) fn readers() -> Vec<Reader> {
             ),
             |path| mlx_lm::read(path),
         ),
+        Reader {
+            name: "mlx_prompt_cache",
+            corpus: Sample::golden(
+                ["kv", "quantized", "rotating", "chunked", "list", "batch"]
+                    .into_iter()
+                    .flat_map(|name| {
+                        ["0.31", "0.32"].map(|layout| format!("mlx_prompt_cache/{layout}/{name}.safetensors"))
+                    })
+                    .collect::<Vec<_>>(),
+            ),
+            read: Box::new(prompt_cache),
+        },
         of_parameters("hugging_face", Sample::golden(["mlx_lm/shards", "peft/base.safetensors"]), |path| {
             hugging_face::read(path)
         }),
@@ -109,4 +123,29 @@ fn gguf(path: &Path) -> Result<Vec<Value>> {
         return Err(error);
     }
     Ok(values)
+}
+
+fn prompt_cache(path: &Path) -> Result<Vec<Value>> {
+    fn values(cache: Cache, found: &mut Vec<Value>) {
+        match cache {
+            Cache::Kv { held, .. }
+            | Cache::Quantized { held, .. }
+            | Cache::Rotating { held, .. }
+            | Cache::Chunked { held, .. } => {
+                found.extend(held.into_iter().flat_map(|held| [held.keys, held.values]));
+            }
+            Cache::Arrays { slots, left_padding, lengths } => {
+                found.extend(slots.into_iter().chain([left_padding, lengths]).flatten().map(Value::from));
+            }
+            Cache::List(caches) => caches.into_iter().for_each(|cache| values(cache, found)),
+            Cache::Batch { held, offset, left_padding, .. }
+            | Cache::BatchRotating { held, offset, left_padding, .. } => {
+                found.extend(held.into_iter().flat_map(|held| [held.keys, held.values]));
+                found.extend([offset, left_padding].map(Value::from));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    mlx_prompt_cache::read(path)?.layers.into_iter().for_each(|cache| values(cache, &mut found));
+    Ok(found)
 }

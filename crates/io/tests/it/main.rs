@@ -13,6 +13,7 @@ mod hugging_face;
 mod libraries;
 mod malformed;
 mod mlx_lm;
+mod mlx_prompt_cache;
 mod models;
 mod scratch;
 mod tensors;

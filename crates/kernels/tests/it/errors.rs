@@ -2,7 +2,7 @@
 
 use tacit_kernels::{
     Codes, Isa, KernelError, Matrix, Order, Orientation, ScaleRule, Scales, affine, binary, dequantize, dynamic8, fp4,
-    gather_rows, int8, matmul, mxfp4, nearest::Table, nf4, nvfp4, ternary,
+    gather_rows, hadamard, int8, matmul, mxfp4, nearest::Table, nf4, nvfp4, ternary,
 };
 
 const TABLE: Codes = Codes::Table { bytes: &[0; 64], bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
@@ -26,6 +26,23 @@ fn block_sizes_outside_the_format_are_refused() {
     assert_eq!(message(dequantize(&Matrix { block: 0, ..MATRIX }, &mut [0.0; 128][..])), empty);
     let nested = Scales::Nested { codes: &[0; 2], map: &[0.0; 256], absmax: &[0.0], block: 0, offset: 0.0 };
     assert_eq!(message(dequantize(&Matrix { scales: nested, ..MATRIX }, &mut [0.0; 128][..])), empty);
+}
+
+#[test]
+fn rows_without_a_transform_are_refused() {
+    assert_eq!(
+        message(hadamard(&[0f32; 172][..], 172, &mut [0f32; 172][..])),
+        "rows of 172 elements have no fast Hadamard transform\n\
+         help: those of m 2^k have one, for m = 1, 12, 20, 28, 36, 52 and others of which `hadamard_order` knows"
+    );
+    assert_eq!(
+        message(hadamard(&[0f32; 6][..], 4, &mut [0f32; 6][..])),
+        "`x` holds 6 elements where 4 are needed\nhelp: rows are whole"
+    );
+    assert_eq!(
+        message(hadamard(&[0f32; 8][..], 4, &mut [0f32; 4][..])),
+        "`out` holds 4 elements where 8 are needed\nhelp: one for each element of `x`"
+    );
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The kernels against plain formulas.
 
+mod attention;
 mod decode;
 mod errors;
 mod formats;
 mod golden;
+mod hadamard;
 mod int8_matmul;
 mod matmul;
 mod nearest;

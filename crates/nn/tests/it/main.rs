@@ -12,11 +12,13 @@ mod adapters;
 mod cache;
 mod cache_batches;
 mod compiling;
+mod generate;
 mod model;
 mod modules;
 mod parameters;
 mod qat;
 mod replaced;
+mod sampler;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;
 mod training;

@@ -1,10 +1,11 @@
 //! A case for the gradient of each handler of a view.
 
-use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::{Cast, Concat, Scaled, Sliced, Stacked, Transposed};
+use tacit_arrays::kernel::hadamard;
+use tacit_arrays::{Cast, Concat, Rotated, Scaled, Sliced, Stacked, Transposed};
 use tacit_core::__private::open;
-use tacit_core::{Result, Value};
+use tacit_core::{ImplicitArray, Result, Value};
 
 use super::{Case, Expected, Plain, case};
 use crate::operands::{affine, mxfp4, nf4, normal, normal_of};
@@ -25,6 +26,14 @@ pub(super) fn rebuilt(value: &Value, mut rebuilt: impl FnMut(&Value) -> Result<A
     if let Some(cast) = value.downcast::<Cast>() {
         // `f64` holds what is cast.
         return Some(rebuilt(cast.inner()));
+    }
+    if let Some(array) = value.downcast::<Rotated>() {
+        // By the matrix, which is exact enough in `f32`.
+        let (axis, last) = (array.axis() as i32, array.aval().ok()?.shape.len() as i32 - 1);
+        return Some(rebuilt(array.inner()).and_then(|inner| {
+            let h = hadamard(&ops::eye::<f32>(inner.dim(axis), None, None)?)?.as_dtype(inner.dtype())?;
+            Ok(inner.swap_axes(axis, last)?.matmul(h)?.swap_axes(axis, last)?)
+        }));
     }
     let view = value.downcast::<Concat>().is_some()
         || value.downcast::<Scaled>().is_some()
@@ -85,6 +94,28 @@ fn scaled() -> Vec<Case> {
         case("unscale", vec![mxfp4(&weight()), number(), x(&[COLUMNS, 2])], |a| {
             Ok(a[0].divide(&a[1])?.matmul(&a[2])?)
         }),
+    ]);
+    cases
+}
+
+fn rotated() -> Vec<Case> {
+    let w = || Value::from(Rotated::new(nf4(&weight(), 32), -1).expect("rotates"));
+    let mut cases = products(&w());
+    cases.extend([
+        case("linear_matmul", vec![x(&[2, ROWS]), w()], |a| Ok(a[0].matmul(&a[1])?)),
+        case("linear_matmul_left", vec![x(&[ROWS, 2]), w()], |a| Ok(a[1].t().matmul(&a[0])?)),
+        case("rotated_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("rotated_moving", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        // Of what quantizes nothing that is written.
+        case("rotated_update", vec![Rotated::new(weight(), -1).expect("rotates").into(), x(&[1, COLUMNS])], |a| {
+            let mut w = a[0].clone();
+            w.try_index_mut((1..2, ..), &a[1])?;
+            Ok(w)
+        }),
+        case("rotated_concatenate", vec![w(), w(), x(&[COLUMNS, 2])], |a| {
+            Ok(ops::concatenate(&a[..2], 0)?.matmul(&a[2])?)
+        }),
+        narrow("rotated_astype", w(), &[ROWS, COLUMNS]),
     ]);
     cases
 }
@@ -195,5 +226,5 @@ fn narrow(handler: &'static str, w: Value, shape: &[i32]) -> Case {
 
 /// A case for each handler.
 pub(super) fn cases() -> Vec<Case> {
-    [transposed(), scaled(), concat(), stacked(), sliced(), cast()].into_iter().flatten().collect()
+    [transposed(), scaled(), rotated(), concat(), stacked(), sliced(), cast()].into_iter().flatten().collect()
 }

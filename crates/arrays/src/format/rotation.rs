@@ -1,0 +1,110 @@
+//! A stored format of rotated rows.
+
+use mlx_rs::Array;
+use tacit_core::{Aval, Error, Result, Value};
+
+use super::any::AnyFormat;
+use super::declaration::{Quantizer, TextForm, parse};
+use super::trained_scales::{FloatScales, TrainedScales};
+use crate::kernel::hadamard;
+use crate::register_format;
+use crate::rotated::{Rotated, check};
+
+/// Any format of rows that are rotated by a Hadamard matrix along the last axis: `rotated:affine:4:64`, `rotated:nf4:64`.
+///
+/// It makes a [`Rotated`]. Its text is that of the format behind a word.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Rotation {
+    inner: AnyFormat,
+}
+
+impl Rotation {
+    /// `inner` of rotated rows.
+    ///
+    /// # Errors
+    ///
+    /// `inner` is a rotation, after which a second one would be none.
+    pub fn new(inner: impl Into<AnyFormat>) -> Result<Self> {
+        let inner = inner.into();
+        if inner.to_string().split(':').next() == Some(Self::NAME) {
+            return Err(Error::invalid(
+                format!("the format {inner} is a rotation itself, and two of them are none"),
+                "name a format that does not rotate",
+            ));
+        }
+        Ok(Self { inner })
+    }
+
+    /// The format of the rotated rows.
+    #[must_use]
+    pub fn inner(&self) -> &AnyFormat {
+        &self.inner
+    }
+
+    /// The rotated array, if `value` has it along the last axis.
+    fn rotated<'a>(&self, value: &'a Value) -> Option<&'a Value> {
+        let array = value.downcast::<Rotated>()?;
+        (array.axis() + 1 == value.aval().ok()?.shape.len()).then(|| array.inner())
+    }
+}
+
+/// `x`, rotated; an array without a rotation is an error that says so.
+fn rotated(x: &Array) -> Result<Array> {
+    let aval = Aval::from(x);
+    let last = aval.shape.len().checked_sub(1);
+    check(&aval, last.ok_or_else(|| Error::invalid(format!("{aval} has no axis to rotate"), "keep a scalar dense"))?)?;
+    hadamard(x)
+}
+
+impl Quantizer for Rotation {
+    fn quantize(&self, x: &Array) -> Result<Value> {
+        Rotated::of(self.inner.quantize(&rotated(x)?)?, x.ndim().saturating_sub(1))
+    }
+
+    fn stores(&self, value: &Value) -> bool {
+        self.rotated(value).is_some_and(|inner| self.inner.stores(inner))
+    }
+
+    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
+        self.inner.trained_scales().map(|_| self as &dyn TrainedScales)
+    }
+
+    fn supported(&self) -> Result<()> {
+        self.inner.supported()
+    }
+}
+
+/// Those of the rotated rows.
+impl TrainedScales for Rotation {
+    fn scales_of(&self, value: &Value) -> Option<FloatScales> {
+        self.inner.trained_scales()?.scales_of(self.rotated(value)?)
+    }
+
+    fn quantize_by(&self, x: &Array, scales: &FloatScales) -> Result<(Value, Array)> {
+        let trained = self.inner.trained_scales().ok_or_else(|| {
+            Error::invalid(format!("the format {self} has no scales that can be trained"), "train the master alone")
+        })?;
+        let (inner, derivative) = trained.quantize_by(&rotated(x)?, scales)?;
+        // The rotation is linear, and so that of the derivative.
+        Ok((Rotated::of(inner, x.ndim().saturating_sub(1))?, hadamard(&derivative)?))
+    }
+}
+
+impl TextForm for Rotation {
+    const NAME: &'static str = "rotated";
+    const FORMS: &'static str = "rotated:FORMAT with the options of that format behind it, such as rotated:nf4:64";
+
+    fn options(&self) -> String {
+        format!(":{}", self.inner)
+    }
+
+    fn from_options(options: &[&str]) -> Option<Self> {
+        // Two rotations are none, and a text of a thousand would be read on as many frames of the stack.
+        if options.first().is_none_or(|&name| name == Self::NAME) {
+            return None;
+        }
+        Self::new(parse(&options.join(":")).ok()?).ok()
+    }
+}
+
+register_format!(Rotation);

@@ -1,0 +1,296 @@
+//! A Hadamard rotation around any stored array.
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{
+    AsType, Broadcast, BroadcastAxes, Concatenate, DynamicSlice, DynamicSliceUpdate, Gather, Moving, ScatterAxis,
+    ScatterAxisSum, Slice, SliceUpdate, SliceUpdateSum, Split, Transpose, TypedPrimitive, Update,
+};
+use tacit_core::{
+    Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, broadcast_source, handler, implicit,
+};
+use tacit_kernels::hadamard_order;
+
+use crate::cast::{Cast, castable, holds};
+use crate::checks::check_made;
+use crate::kernel::hadamard;
+use crate::linear::{Linear, dense_side};
+use crate::views::from_zero;
+
+/// An array that is stored rotated: it stands for `inner H`, with `H` the orthonormal Hadamard matrix of one of its axes.
+///
+/// The rotation spreads what a few outlying channels hold over all of them, so that a coarse format has no block whose scale
+/// one element dictates. `H` is symmetric and its own inverse, so that `W` is stored as the quantized `W H`, and products
+/// never rotate it back: `x W^T = (x H) (W H)^T`, and where the rotated axis is not the one that is summed over, the result is
+/// rotated. A rotation of rows of `n = m 2^k` elements takes about `n (k + m)` additions, in `f32`.
+///
+/// What it gains, as the relative error of attention over 512 tokens of 128 channels, keys and values stored alike, where four
+/// channels of the keys are offset by so many standard deviations:
+///
+/// | offset | `affine:4:64` | rotated | `nf4:64` | rotated |
+/// |---|---|---|---|---|
+/// | none | 0.12 | 0.12 | 0.12 | 0.12 |
+/// | 4 to 10 | 0.20 | 0.16 | 0.21 | 0.16 |
+/// | 20 to 50 | 0.71 | 0.40 | 0.76 | 0.53 |
+///
+/// In the last row 8 bits are off by 0.045 and rotated by 0.022, half floats by 0.001: a rotation halves what outliers cost, and
+/// does not make 4 bits into 16.
+///
+/// Transposes, rows, slices, joins and updates along the other axes pass through to the array behind the rotation, so that a
+/// cache of keys and values works in any format that works without.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::format::{self, Quantizer};
+/// use tacit_core::implicit;
+///
+/// let w = format::parse("rotated:nf4:64")?.quantize(&ops::eye::<f32>(64, None, None)?)?;
+/// assert_eq!(w.to_string(), "Rotated(f32[64,64])");
+/// let x = ops::ones::<f32>(&[2, 64])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?.dense()?;
+/// assert!((y.as_slice::<f32>()[0] - 1.0).abs() < 1e-5);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Rotated", family(Linear))]
+pub struct Rotated {
+    /// The rotated array.
+    inner: Value,
+    #[implicit(aux)]
+    axis: usize,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Rotated {
+    /// The array that is `inner` once that is rotated along `axis`; a negative axis counts from the end.
+    ///
+    /// # Errors
+    ///
+    /// `inner` is not `f32`, `f16` or `bf16`, it has no such axis, or there is no Hadamard matrix of the axis' extent: see
+    /// [`hadamard_order`].
+    pub fn new(inner: impl Into<Value>, axis: i32) -> Result<Self> {
+        let inner = inner.into();
+        let aval = inner.aval()?;
+        let found = from_zero(axis, aval.shape.len());
+        let axis = found.ok_or_else(|| {
+            let message = format!("{aval} has no axis {axis} to rotate");
+            Error::invalid(message, format!("it has {} axes, the first of which is 0", aval.shape.len()))
+        })?;
+        check(&aval, axis)?;
+        Ok(Self { inner, axis, aval })
+    }
+
+    /// The rotated array.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+
+    /// The rotated axis, counted from zero.
+    #[must_use]
+    pub fn axis(&self) -> usize {
+        self.axis
+    }
+
+    /// `inner` rotated along `axis`, as a view where there is something to view.
+    pub(crate) fn of(inner: Value, axis: usize) -> Result<Value> {
+        match inner {
+            Value::Dense(array) => Ok(rotated(&array, axis)?.into()),
+            inner @ Value::Implicit(_) => Ok(Self::new(inner, axis as i32)?.into()),
+        }
+    }
+
+    /// The axis, counted from the last one.
+    fn from_last(&self) -> usize {
+        self.aval.shape.len() - 1 - self.axis
+    }
+
+    /// Another array of rows, as they lie in the rotated one.
+    fn rows(&self, rows: &Value) -> Result<Value> {
+        match (rows, rows.downcast::<Self>()) {
+            (_, Some(rows)) if rows.axis == self.axis => Ok(rows.inner.clone()),
+            (Value::Dense(rows), _) => Ok(rotated(rows, self.axis)?.into()),
+            _ => Err(Error::decline(format!("{rows} is not rotated alike"))),
+        }
+    }
+}
+
+/// `array H` along an axis.
+fn rotated(array: &Array, axis: usize) -> Result<Array> {
+    let (axis, last) = (axis as i32, array.ndim() as i32 - 1);
+    if axis == last {
+        return hadamard(array);
+    }
+    Ok(hadamard(&array.swap_axes(axis, last)?)?.swap_axes(axis, last)?)
+}
+
+/// `value H` along an axis counted from the last one.
+fn rotated_from_last(value: Value, axis: usize) -> Result<Value> {
+    implicit(value, |array| rotated(&array, array.ndim() - 1 - axis))
+}
+
+/// A float array with a rotation along the axis.
+pub(crate) fn check(aval: &Aval, axis: usize) -> Result<()> {
+    if !castable(aval.dtype) {
+        return Err(Error::invalid(format!("{aval} is not rotated"), "rotate an f32, f16 or bf16 array"));
+    }
+    let extent = usize::try_from(aval.shape[axis]).unwrap_or_default();
+    if hadamard_order(extent).is_none() {
+        return Err(Error::invalid(
+            format!("{aval} has no Hadamard rotation along axis {axis}"),
+            "take an extent of m 2^k, for m = 1, 12, 20, 28, 36, 52, 60, 76, 84, 100, 108, 124 or 148, or the format without \
+             the rotation",
+        ));
+    }
+    Ok(())
+}
+
+impl Materialize for Rotated {
+    fn materialize(&self) -> Result<Value> {
+        Self::of(self.inner.opened()?, self.axis)
+    }
+
+    fn check(&self) -> Result<()> {
+        let made = Self::new(&self.inner, self.axis.try_into().unwrap_or(i32::MAX))?;
+        check_made(self, &made)
+    }
+}
+
+impl Linear for Rotated {
+    fn right(&self, x: &Value) -> Result<Value> {
+        match self.from_last() {
+            // An implicit `x`, such as the weights of an attention, is the product's own matter.
+            0 => rotated_from_last(implicit((x, &self.inner), |(x, w)| x.matmul(w))?, 0),
+            1 => {
+                let x = dense_side(x)?;
+                implicit((rotated(x, x.ndim() - 1)?, &self.inner), |(x, w)| x.matmul(w))
+            }
+            _ => Err(Error::decline("whole matrices are rotated")),
+        }
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        match self.from_last() {
+            0 => {
+                let x = dense_side(x)?;
+                if x.ndim() < 2 {
+                    return Err(Error::decline("the right side is a vector"));
+                }
+                implicit((rotated(x, x.ndim() - 2)?, &self.inner), |(x, w)| w.matmul(x))
+            }
+            1 => rotated_from_last(implicit((x, &self.inner), |(x, w)| w.matmul(x))?, 1),
+            _ => Err(Error::decline("whole matrices are rotated")),
+        }
+    }
+}
+
+/// Where the axis is after the primitive, which must move whole rows along it.
+fn moved(op: &Primitive, w: &Rotated, rest: &[&Value], made: &[Aval]) -> Result<usize> {
+    let (axis, shape) = (w.axis, &w.aval.shape);
+    let whole = |whole: bool| if whole { Ok(axis) } else { Err(Error::decline("the rotated axis is cut")) };
+    match op.name() {
+        Transpose::NAME => {
+            let axes = op.view::<Transpose>()?.axes;
+            let place = axes.iter().position(|&from| from as usize == axis);
+            place.ok_or_else(|| Error::decline("the rotated axis is gone"))
+        }
+        Slice::NAME => {
+            let op = op.view::<Slice>()?;
+            whole(op.start_indices[axis] == 0 && op.end_indices[axis] == shape[axis] && op.strides[axis] == 1)
+        }
+        Split::NAME => whole(op.view::<Split>()?.axis as usize != axis),
+        DynamicSlice::NAME => whole(!op.view::<DynamicSlice>()?.axes.contains(&(axis as i32))),
+        Gather::NAME => {
+            let op = op.view::<Gather>()?;
+            whole(!op.axes.contains(&(axis as i32)) && op.slice_sizes[axis] == shape[axis])?;
+            let indices = rest.first().map_or(Ok(0), |indices| Ok::<_, Error>(indices.aval()?.shape.len()))?;
+            Ok(axis + indices)
+        }
+        Broadcast::NAME | BroadcastAxes::NAME => {
+            let place = axis + made[0].shape.len() - shape.len();
+            whole(made[0].shape[place] == shape[axis])?;
+            Ok(place)
+        }
+        // Reshaping: the same rows, elsewhere.
+        _ if made.len() == 1 && rest.is_empty() && made[0].size() == w.aval.size() => {
+            let before =
+                |shape: &[i32], axis: usize| shape[..axis].iter().map(|&extent| i64::from(extent)).product::<i64>();
+            let kept = |place: &usize| {
+                made[0].shape[*place] == shape[axis] && before(&made[0].shape, *place) == before(shape, axis)
+            };
+            // Of several places, which extents of 1 make, any will do.
+            (0..made[0].shape.len()).find(kept).ok_or_else(|| Error::decline("the rotated axis is reshaped"))
+        }
+        name => Err(Error::decline(format!("{name} does not move whole rows"))),
+    }
+}
+
+/// The rotation of the moved array, where rows along the rotated axis are moved as a whole.
+#[handler]
+pub fn rotated_moving(op: &Moving, w: &Rotated, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
+    let axis = moved(op, w, rest, made)?;
+    let operands: Vec<&Value> = std::iter::once(&w.inner).chain(rest.iter().copied()).collect();
+    op.apply(&operands)?.into_iter().map(|result| Rotated::of(result, axis)).collect()
+}
+
+/// Rows written as they are stored: only the update is rotated.
+#[handler]
+pub fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Result<Vec<Value>> {
+    let axis = w.axis;
+    let whole = |whole: bool| if whole { Ok(()) } else { Err(Error::decline("parts of rotated rows are replaced")) };
+    // The place of the update among the other operands.
+    let place = match (op.name(), rest) {
+        (SliceUpdate::NAME | SliceUpdateSum::NAME | DynamicSliceUpdate::NAME, [update, ..]) => {
+            let extent = update.aval()?.shape.get(axis).copied();
+            whole(extent == Some(w.aval.shape[axis]))?;
+            0
+        }
+        (ScatterAxis::NAME | ScatterAxisSum::NAME, [Value::Dense(indices), updates]) => {
+            let along = match op.name() {
+                ScatterAxis::NAME => op.view::<ScatterAxis>()?.axis,
+                _ => op.view::<ScatterAxisSum>()?.axis,
+            };
+            // The same rows of each channel.
+            let source = broadcast_source(indices)?;
+            let behind = w.from_last();
+            let one = source.ndim() <= behind || source.dim(-1 - behind as i32) == 1;
+            whole(along as usize != axis && one && updates.aval()?.shape[axis] == w.aval.shape[axis])?;
+            1
+        }
+        (name, _) => return Err(Error::decline(format!("{name} does not write whole rows"))),
+    };
+    let update = w.rows(rest[place])?;
+    let mut operands: Vec<&Value> = std::iter::once(&w.inner).chain(rest.iter().copied()).collect();
+    operands[1 + place] = &update;
+    op.apply(&operands)?.into_iter().map(|result| Rotated::of(result, axis)).collect()
+}
+
+/// The rotation of what is joined along another axis, where all parts are rotated alike.
+#[handler]
+pub fn rotated_concatenate(op: &Concatenate, first: &Rotated, rest: &[&Value]) -> Result<Value> {
+    let axis = op.axis;
+    if axis as usize == first.axis {
+        return Err(Error::decline("the parts are joined along the rotated axis"));
+    }
+    let mut parts = vec![first.inner.clone()];
+    for part in rest {
+        parts.push(first.rows(part)?);
+    }
+    Rotated::of(implicit(&parts, |parts| ops::concatenate(&parts, axis))?, first.axis)
+}
+
+/// Another float type, read of the same array; a [`Cast`] where a rounding must show.
+#[handler]
+pub fn rotated_astype(op: &AsType, w: &Rotated) -> Result<Value> {
+    let own = w.aval.dtype;
+    if !castable(op.dtype) {
+        return Err(Error::decline("only f32, bf16 and f16 are read as views"));
+    }
+    let read = |dtype| Rotated::of(implicit(&w.inner, |inner| inner.as_dtype(dtype))?, w.axis);
+    if holds(op.dtype, own) {
+        return read(op.dtype);
+    }
+    Cast::of(read(Dtype::Float32)?, own, op.dtype)
+}

@@ -1,0 +1,414 @@
+//! Prompt caches that mlx-lm wrote, in both of its layouts.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use expect_test::expect;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::{Nf4, Quantizer};
+use tacit_core::Value;
+use tacit_io::mlx_prompt_cache::{self, Cache, Held, PromptCache};
+use tacit_io::{Metadata, Tensors, write};
+
+use crate::golden::{assert_same_tensors, golden};
+use crate::scratch::Scratch;
+
+/// What both layouts hold.
+const FILES: [&str; 6] = ["kv", "quantized", "rotating", "chunked", "list", "batch"];
+/// What the newer one holds alone.
+const NEWER: [&str; 2] = ["chunked_trimmed", "empty"];
+
+fn read(layout: &str, name: &str) -> PromptCache {
+    mlx_prompt_cache::read(golden(&format!("mlx_prompt_cache/{layout}/{name}.safetensors"))).expect("reads")
+}
+
+/// The slots that attention is given, with the buffers that hold them.
+fn given(cache: &Cache) -> Option<(&Held, i32)> {
+    let slots = |held: &Held, written: i32| written.min(held.keys.aval().expect("an aval").shape[2]);
+    match cache {
+        Cache::Kv { held, offset } | Cache::Quantized { held, offset, .. } => held.as_ref().map(|held| (held, *offset)),
+        Cache::Rotating { held, offset, .. } => held.as_ref().map(|held| (held, slots(held, *offset))),
+        Cache::Chunked { held, offset, start, .. } => held.as_ref().map(|held| (held, offset - start)),
+        Cache::Batch { held, index, .. } => held.as_ref().map(|held| (held, *index)),
+        Cache::BatchRotating { held, total, .. } => held.as_ref().map(|held| (held, slots(held, *total))),
+        Cache::Arrays { .. } | Cache::List(_) => None,
+    }
+}
+
+/// The caches with their places; those of a list one by one.
+fn placed(layers: &[Cache]) -> Vec<(String, &Cache)> {
+    let layers = layers.iter().enumerate().flat_map(|(layer, cache)| match cache {
+        Cache::List(caches) => {
+            caches.iter().enumerate().map(|(place, cache)| (format!("{layer}.{place}"), cache)).collect()
+        }
+        cache => vec![(layer.to_string(), cache)],
+    });
+    layers.collect()
+}
+
+#[test]
+fn attention_is_given_what_mlx_lm_gives_it() {
+    for (layout, newer) in [("0.31", &NEWER[..0]), ("0.32", &NEWER[..1])] {
+        for name in FILES.iter().chain(newer) {
+            let expected = Tensors::open(golden(&format!("mlx_prompt_cache/{layout}/{name}_expected.safetensors")));
+            let expected = expected.expect("opens");
+            let cache = read(layout, name);
+            let mut compared = 0;
+            for (place, (held, slots)) in placed(&cache.layers).into_iter().filter_map(|(p, c)| Some((p, given(c)?))) {
+                for (part, value) in [("keys", &held.keys), ("values", &held.values)] {
+                    let expected = expected.get(&format!("{place}.{part}")).expect("is there");
+                    let dense = value.dense().expect("dense");
+                    let found = dense.try_index((.., .., ..slots)).expect("cuts");
+                    assert_eq!(found.dtype(), expected.dtype(), "{layout} {name} {place} {part}");
+                    assert!(found.eq_exact(&expected).expect("compares"), "{layout} {name} {place} {part}");
+                    compared += 1;
+                }
+            }
+            assert_eq!(compared, expected.names().count(), "{layout} {name}");
+        }
+    }
+}
+
+/// A line for each cache.
+fn summary(cache: &PromptCache) -> String {
+    let mut text = String::new();
+    for (place, cache) in placed(&cache.layers) {
+        writeln!(text, "{place} {}", summary_of(cache)).expect("writes");
+    }
+    for (key, value) in &cache.metadata {
+        writeln!(text, "{key} = {value}").expect("writes");
+    }
+    text
+}
+
+fn summary_of(cache: &Cache) -> String {
+    let held = |held: &Option<Held>| {
+        held.as_ref().map_or_else(|| "nothing".to_owned(), |held| format!("{} {}", held.keys, held.values))
+    };
+    let numbers = |array: &Array| format!("{:?}", array.as_slice::<i32>());
+    let option = |array: &Option<Array>| {
+        array.as_ref().map_or_else(|| "none".to_owned(), |array| Value::from(array).to_string())
+    };
+    match cache {
+        Cache::Kv { held: h, offset } => format!("{} offset {offset}", held(h)),
+        Cache::Quantized { held: h, offset, group_size, bits } => {
+            format!("{} offset {offset} group_size {group_size} bits {bits}", held(h))
+        }
+        Cache::Rotating { held: h, offset, keep, max_size, index } => {
+            format!("{} offset {offset} keep {keep} max_size {max_size} index {index}", held(h))
+        }
+        Cache::Chunked { held: h, offset, chunk_size, start } => {
+            format!("{} offset {offset} chunk_size {chunk_size} start {start}", held(h))
+        }
+        Cache::Arrays { slots, left_padding, lengths } => format!(
+            "{} left_padding {} lengths {}",
+            slots.iter().map(option).collect::<Vec<_>>().join(" "),
+            option(left_padding),
+            option(lengths)
+        ),
+        Cache::List(caches) => caches.iter().map(summary_of).collect::<Vec<_>>().join("; "),
+        Cache::Batch { held: h, offset, left_padding, index } => {
+            format!("{} offset {} left_padding {} index {index}", held(h), numbers(offset), numbers(left_padding))
+        }
+        Cache::BatchRotating { held: h, offset, left_padding, max_size, total, index, rotated } => format!(
+            "{} offset {} left_padding {} max_size {max_size} total {total} index {index} rotated {rotated}",
+            held(h),
+            numbers(offset),
+            numbers(left_padding)
+        ),
+    }
+}
+
+#[test]
+fn the_numbers_of_each_class_are_read() {
+    let summaries = |layout| FILES.map(|name| format!("{name}\n{}", summary(&read(layout, name)))).concat();
+    expect![[r#"
+        kv
+        0 f32[1,2,8,4] f32[1,2,8,4] offset 5
+        1 f16[1,2,7,4] f16[1,2,7,4] offset 5
+        a.b = c
+        model = tiny
+        quantized
+        0 Affine(f32[1,2,7,32]) Affine(f32[1,2,7,32]) offset 5 group_size 32 bits 2
+        1 Affine(f32[1,2,7,32]) Affine(f32[1,2,7,32]) offset 5 group_size 32 bits 4
+        2 Affine(f32[1,2,7,32]) Affine(f32[1,2,7,32]) offset 5 group_size 32 bits 8
+        rotating
+        0 f32[1,2,7,4] f32[1,2,7,4] offset 4 keep 0 max_size 8 index 4
+        1 f32[1,2,8,4] f32[1,2,8,4] offset 11 keep 0 max_size 8 index 3
+        2 f32[1,2,8,4] f32[1,2,8,4] offset 12 keep 2 max_size 8 index 6
+        3 f32[1,2,7,4] f32[1,2,7,4] offset 7 keep 0 max_size 4 index 7
+        chunked
+        0 f32[1,2,7,4] f32[1,2,7,4] offset 5 chunk_size 6 start 0
+        list
+        0 f32[1,3,4] bf16[1,2,2] left_padding none lengths none
+        1.0 f32[1,2,4,4] f32[1,2,4,4] offset 2
+        1.1 f32[1,2,3,4] f32[1,2,3,4] offset 3 keep 0 max_size 4 index 3
+        batch
+        0 f32[3,2,8,4] f32[3,2,8,4] offset [4, 5, 3] left_padding [1, 0, 2] index 5
+        1 f32[3,2,6,4] f32[3,2,6,4] offset [7, 8, 6] left_padding [-1, -2, 0] max_size 6 total 8 index 2 rotated true
+    "#]]
+    .assert_eq(&summaries("0.32"));
+    expect![[r#"
+        kv
+        0 f32[1,2,5,4] f32[1,2,5,4] offset 5
+        1 f16[1,2,5,4] f16[1,2,5,4] offset 5
+        a.b = c
+        model = tiny
+        quantized
+        0 Affine(f32[1,2,5,32]) Affine(f32[1,2,5,32]) offset 5 group_size 32 bits 2
+        1 Affine(f32[1,2,5,32]) Affine(f32[1,2,5,32]) offset 5 group_size 32 bits 4
+        2 Affine(f32[1,2,5,32]) Affine(f32[1,2,5,32]) offset 5 group_size 32 bits 8
+        rotating
+        0 f32[1,2,4,4] f32[1,2,4,4] offset 4 keep 0 max_size 8 index 4
+        1 f32[1,2,8,4] f32[1,2,8,4] offset 11 keep 0 max_size 8 index 3
+        2 f32[1,2,8,4] f32[1,2,8,4] offset 12 keep 2 max_size 8 index 6
+        3 f32[1,2,7,4] f32[1,2,7,4] offset 7 keep 0 max_size 4 index 7
+        chunked
+        0 f32[1,2,5,4] f32[1,2,5,4] offset 5 chunk_size 6 start 0
+        list
+        0 f32[1,3,4] bf16[1,2,2] left_padding none lengths none
+        1.0 f32[1,2,2,4] f32[1,2,2,4] offset 2
+        1.1 f32[1,2,3,4] f32[1,2,3,4] offset 3 keep 0 max_size 4 index 3
+        batch
+        0 f32[3,2,5,4] f32[3,2,5,4] offset [4, 5, 3] left_padding [1, 0, 2] index 5
+        1 f32[3,2,6,4] f32[3,2,6,4] offset [7, 8, 6] left_padding [-1, -2, 0] max_size 6 total 8 index 2 rotated true
+    "#]]
+    .assert_eq(&summaries("0.31"));
+    expect![[r#"
+        chunked_trimmed
+        0 f32[1,2,10,4] f32[1,2,10,4] offset 10 chunk_size 6 start 3
+        empty
+        0 none f32[2,3] left_padding i32[2] lengths none
+        1 nothing offset 0
+        2 nothing offset 0 group_size 32 bits 4
+        3 nothing offset 0 keep 2 max_size 8 index 0
+        4 nothing offset 0 chunk_size 4 start 0
+        5 nothing offset [0, -1] left_padding [0, 1] index 0
+    "#]]
+    .assert_eq(&NEWER.map(|name| format!("{name}\n{}", summary(&read("0.32", name)))).concat());
+}
+
+#[test]
+fn what_is_read_is_written_as_the_same_tensors() {
+    let folder = Scratch::new();
+    let ours = folder.join("cache.safetensors");
+    for name in FILES.into_iter().chain(NEWER) {
+        mlx_prompt_cache::write(&ours, &read("0.32", name)).expect("writes");
+        assert_same_tensors(&golden(&format!("mlx_prompt_cache/0.32/{name}.safetensors")), &ours);
+    }
+}
+
+#[test]
+fn an_older_file_is_written_in_the_newer_layout() {
+    let folder = Scratch::new();
+    let ours = folder.join("cache.safetensors");
+    for name in FILES {
+        let cache = read("0.31", name);
+        mlx_prompt_cache::write(&ours, &cache).expect("writes");
+        let again = mlx_prompt_cache::read(&ours).expect("reads");
+        assert_eq!(summary(&again), summary(&cache));
+    }
+}
+
+#[test]
+fn numbers_of_earlier_versions_are_read() {
+    let folder = Scratch::new();
+    let path = folder.join("cache.safetensors");
+    // The step of growth is among them, and a class has another name.
+    let keys = ops::zeros::<f32>(&[1, 1, 3, 4]).expect("zeros");
+    let codes = ops::zeros_dtype(&[1, 1, 3, 4], Dtype::Uint32).expect("zeros");
+    let scales = ops::zeros::<f32>(&[1, 1, 3, 1]).expect("zeros");
+    let triple =
+        |at: &str| [(0, &codes), (1, &scales), (2, &scales)].map(|(i, array)| (format!("{at}.{i}"), array.clone()));
+    let mut tensors: Vec<_> = ["0.0", "0.1", "2.0", "2.1"].map(|name| (name.to_owned(), keys.clone())).into();
+    tensors.extend([triple("1.0"), triple("1.1")].concat());
+    let said = [
+        ("0.0.0", "2"),
+        ("0.0.1", "8"),
+        ("0.0.2", "256"),
+        ("0.0.3", "3"),
+        ("0.0.4", "3"),
+        ("0.1.0", "256"),
+        ("0.1.1", "3"),
+        ("0.1.2", "32"),
+        ("0.1.3", "4"),
+        ("0.2", ""),
+        ("2.0", "RotatingKVCache"),
+        ("2.1", "QuantizedKVCache"),
+        ("2.2", "MambaCache"),
+    ];
+    let said: Metadata = said.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+    write(&path, tensors, &said).expect("writes");
+    expect![[r#"
+        0 f32[1,1,3,4] f32[1,1,3,4] offset 3 keep 2 max_size 8 index 3
+        1 Affine(f32[1,1,3,32]) Affine(f32[1,1,3,32]) offset 3 group_size 32 bits 4
+        2 f32[1,1,3,4] f32[1,1,3,4] left_padding none lengths none
+    "#]]
+    .assert_eq(&summary(&mlx_prompt_cache::read(&path).expect("reads")));
+}
+
+#[test]
+fn what_cannot_be_written_is_an_error() {
+    let folder = Scratch::new();
+    let path = folder.join("cache.safetensors");
+    let nf4 =
+        Nf4 { block: 64, double: false }.quantize(&ops::ones::<f32>(&[1, 1, 2, 64]).expect("ones")).expect("quantizes");
+    let held = || Some(Held { keys: nf4.clone(), values: nf4.clone() });
+    let said = |layer: Cache| {
+        let cache = PromptCache { layers: vec![layer], ..PromptCache::default() };
+        mlx_prompt_cache::write(&path, &cache).expect_err("refused").to_string()
+    };
+    let found = [
+        said(Cache::Kv { held: held(), offset: 2 }),
+        said(Cache::Quantized { held: held(), offset: 2, group_size: 64, bits: 4 }),
+    ];
+    expect![[r#"
+        Nf4(f32[1,1,2,64]) is written as a float array
+        help: give dense keys and values, or affine ones to a cache that is quantized
+        Nf4(f32[1,1,2,64]) is not written as affine:4:64
+        help: quantize keys and values to the bits and the group size that the cache names"#]]
+    .assert_eq(&found.join("\n"));
+    assert!(!path.exists());
+}
+
+/// What is done to the tensors and the metadata.
+type Damage = fn(&mut Vec<(String, Array)>, &mut Metadata);
+
+fn set(tensors: &mut [(String, Array)], name: &str, array: Array) {
+    tensors.iter_mut().find(|(own, _)| own == name).expect("is there").1 = array;
+}
+
+#[test]
+fn damaged_files_are_refused() {
+    let damages: [(&str, &str, &str, Damage); 21] = [
+        ("no metadata", "0.32", "kv", |_, said| said.clear()),
+        ("an unknown class", "0.32", "kv", |_, said| drop(said.insert("1.0".into(), "TokenCache".into()))),
+        ("a class too few", "0.32", "kv", |_, said| drop(said.remove("1.1"))),
+        ("a class left out", "0.32", "kv", |_, said| drop(said.remove("1.0"))),
+        ("a part too few", "0.32", "kv", |tensors, said| {
+            tensors.retain(|(name, _)| name != "0.2");
+            said.retain(|key, _| !key.starts_with("2.1."));
+        }),
+        ("a part left out", "0.32", "kv", |tensors, _| tensors.retain(|(name, _)| name != "0.0")),
+        ("a name of no place", "0.32", "kv", |tensors, _| tensors.push(("0.keys".into(), tensors[0].1.clone()))),
+        ("a part below a part", "0.32", "kv", |tensors, _| tensors.push(("0.0.1".into(), tensors[0].1.clone()))),
+        ("a place far below", "0.32", "kv", |tensors, _| tensors.push((vec!["7"; 17].join("."), tensors[0].1.clone()))),
+        ("more tokens than slots", "0.32", "kv", |tensors, _| set(tensors, "0.2", Array::from_int(9))),
+        ("fewer tokens than none", "0.32", "kv", |tensors, _| set(tensors, "0.2", Array::from_int(-1))),
+        ("a number that is an array", "0.32", "kv", |_, said| said.retain(|key, _| !key.starts_with("2.1."))),
+        ("a number of another type", "0.32", "kv", |tensors, _| set(tensors, "0.2", Array::from_f32(5.0))),
+        ("a kind that is not known", "0.32", "kv", |_, said| drop(said.insert("2.1.1".into(), "tensor".into()))),
+        ("codes of another width", "0.32", "quantized", |tensors, _| set(tensors, "0.4", Array::from_int(3))),
+        ("other values than keys", "0.31", "kv", |tensors, _| {
+            let values = tensors[1].1.try_index((.., .., ..2)).expect("cuts");
+            set(tensors, "0.1", values);
+        }),
+        ("no numbers", "0.31", "rotating", |_, said| drop(said.remove("0.0.3"))),
+        ("words for numbers", "0.31", "rotating", |_, said| drop(said.insert("0.0.3".into(), "four".into()))),
+        ("tokens that cannot be counted", "0.31", "chunked_trimmed", |_, _| ()),
+        ("neither True nor False", "0.31", "batch", |_, said| drop(said.insert("0.1.3".into(), "1".into()))),
+        ("other sequences", "0.31", "batch", |tensors, _| set(tensors, "0.3", Array::from_slice(&[1, 2], &[2]))),
+    ];
+    let mut text = String::new();
+    for (what, layout, name, damage) in damages {
+        let folder = Scratch::new();
+        let path = folder.join("cache.safetensors");
+        let whole = Tensors::open(golden(&format!("mlx_prompt_cache/{layout}/{name}.safetensors"))).expect("opens");
+        let mut tensors: Vec<_> =
+            whole.names().map(|name| (name.to_owned(), whole.get(name).expect("is there"))).collect();
+        let mut said = whole.metadata().clone();
+        damage(&mut tensors, &mut said);
+        write(&path, tensors, &said).expect("writes");
+        let error = mlx_prompt_cache::read(&path).expect_err(what);
+        writeln!(text, "{what}:\n{}\n", folder.message(&error)).expect("writes");
+        fs::remove_file(&path).expect("removes");
+    }
+    expect![[r#"
+        no metadata:
+        FOLDER/cache.safetensors: 0: its class is not named
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        an unknown class:
+        FOLDER/cache.safetensors: 0: "TokenCache" is no class of caches that is known
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a class too few:
+        FOLDER/cache.safetensors: 1: its class is not named
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a class left out:
+        FOLDER/cache.safetensors: of its classes its part 0 is not there
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a part too few:
+        FOLDER/cache.safetensors: 0: it has 2 parts, and its class has 3
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a part left out:
+        FOLDER/cache.safetensors: 0: its part 0 is not there
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a name of no place:
+        FOLDER/cache.safetensors: 0.keys: its name is not the place of a part
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a part below a part:
+        FOLDER/cache.safetensors: 0.0.1: there is another part where it would be
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a place far below:
+        FOLDER/cache.safetensors: 7.7.7.7.7.7.7.7.7.7.7.7.7.7.7.7.7: its name is not the place of a part
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        more tokens than slots:
+        FOLDER/cache.safetensors: 0.2: 9 tokens are more than the 8 that there may be
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        fewer tokens than none:
+        FOLDER/cache.safetensors: 0.2: it is -1, and counts something
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a number that is an array:
+        FOLDER/cache.safetensors: 0.2: it is an array, and its class has an integer
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a number of another type:
+        FOLDER/cache.safetensors: 0.2: it is f32[], and stands for "scalar"
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        a kind that is not known:
+        FOLDER/cache.safetensors: 0.2: it is i32[], and stands for "tensor"
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        codes of another width:
+        FOLDER/cache.safetensors: 0.0: codes is u32[1,2,7,2], where affine:3:32 of f32[1,2,7,32] has u32[1,2,7,3]
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        other values than keys:
+        FOLDER/cache.safetensors: 0.1: it is f32[1,2,2,4], and the keys are f32[1,2,5,4]
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        no numbers:
+        FOLDER/cache.safetensors: 0: it has not the four numbers of its class
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        words for numbers:
+        FOLDER/cache.safetensors: 0: 0, 8, 4, four are not the numbers of its class
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        tokens that cannot be counted:
+        FOLDER/cache.safetensors: 0: its first 3 tokens are gone, and this layout does not say how many are left
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        neither True nor False:
+        FOLDER/cache.safetensors: 1: "1" is neither True nor False
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+        other sequences:
+        FOLDER/cache.safetensors: 0.3: it is i32[2], and i32[3] of 3 sequences
+        help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
+
+    "#]]
+    .assert_eq(&text);
+}
