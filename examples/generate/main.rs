@@ -22,11 +22,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mlx_rs::memory;
+use tacit::Error;
+use tacit::format::{self, AnyFormat};
 use tacit::nn::generate::{Draft, Finish, Sampler, Stats, Texts, speculate};
 use tacit::nn::{KvCache, generate};
 use tacit::prelude::*;
-use tacit::Error;
-use tacit::format::{self, AnyFormat};
 use tokenizers::Tokenizer;
 
 use chat::Template;

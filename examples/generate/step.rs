@@ -10,10 +10,7 @@ use crate::decoder::{Decoder, Positions};
 /// A compiled step of this model over its caches: the logits after the last of the tokens, `[batch, words]`, or after each.
 ///
 /// It makes room in the caches first, which no compiled function can.
-pub(crate) fn step(
-    model: Model<Decoder>,
-    asked: Positions,
-) -> impl FnMut(&Array, &mut Vec<KvCache>) -> Result<Array> {
+pub(crate) fn step(model: Model<Decoder>, asked: Positions) -> impl FnMut(&Array, &mut Vec<KvCache>) -> Result<Array> {
     let mut compiled = compile_with_state(
         move |(model, caches): &mut (Model<Decoder>, Vec<KvCache>), tokens: Array| {
             let logits = model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, asked))?;

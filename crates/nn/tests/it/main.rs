@@ -11,6 +11,7 @@ use tacit_blas as _;
 mod adapters;
 mod cache;
 mod cache_batches;
+mod cache_layers;
 mod compiling;
 mod generate;
 mod model;
