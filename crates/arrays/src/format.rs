@@ -27,7 +27,7 @@ pub use crate::ternary::Ternary;
 pub use any::AnyFormat;
 #[doc(hidden)]
 pub use declaration::{__private, deserialized, read};
-pub use declaration::{Entry, Format, Quantizer, TextForm, names, parse};
+pub use declaration::{Entry, Format, Quantizer, TextForm, forms, names, parse};
 pub use options::Per;
 pub use rotation::Rotation;
 pub use trained_scales::{FloatScales, TrainedScales};

@@ -1,5 +1,10 @@
 //! What a trace did, as data and as text.
 
+mod fold;
+mod layout;
+mod page;
+mod picture;
+
 use std::collections::HashMap;
 use std::fmt;
 
@@ -48,6 +53,65 @@ pub struct Equation {
     pub declined: Vec<Decline>,
 }
 
+impl Explanation {
+    /// The graph as an SVG: inputs above, results below, and each node in the color of who took it.
+    ///
+    /// Green is a handler, blue a type's default, red what was materialized, gray what was dense already. A block of nodes
+    /// that repeats, such as a layer of a model, is drawn once in a frame with the number of times. What a node is in full,
+    /// with its parameters and the handler's place, is its title.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::Array;
+    /// use tacit_core::explain;
+    ///
+    /// let told = explain(Array::from_f32(1.0), |x| x.exp())?;
+    /// assert!(told.to_svg().starts_with("<svg"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn to_svg(&self) -> String {
+        picture::svg(self, false)
+    }
+
+    /// A page with the drawing of [`to_svg`](Self::to_svg), each box a link to its line in a list of all nodes.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        page::html(self)
+    }
+
+    fn handled(&self) -> usize {
+        self.equations.iter().filter(|e| matches!(e.taker, Taker::Handler(_) | Taker::Default(_))).count()
+    }
+}
+
+impl Equation {
+    fn taken_by(&self) -> String {
+        match &self.taker {
+            Taker::Dense => String::new(),
+            Taker::Materialized => "materialized".to_owned(),
+            Taker::Computed => "computed".to_owned(),
+            Taker::Default(ty) => format!("default of {ty}"),
+            Taker::Handler(site) => format!("{}   {}:{}", site.name, site.file, site.line),
+        }
+    }
+
+    fn call(&self) -> String {
+        format!("{} {}", self.primitive, self.operands.join(" "))
+    }
+
+    fn made(&self) -> String {
+        self.results.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl fmt::Display for Equation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}   {}", self.made(), self.call(), self.taken_by())
+    }
+}
+
 impl fmt::Display for Variable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.name, self.form)
@@ -61,25 +125,14 @@ impl fmt::Display for Explanation {
             write!(f, " {input}")?;
         }
         f.write_str(" .\n")?;
-        let lines: Vec<(String, String)> = self
-            .equations
-            .iter()
-            .map(|equation| {
-                let results: Vec<String> = equation.results.iter().map(ToString::to_string).collect();
-                (results.join(" "), format!("{} {}", equation.primitive, equation.operands.join(" ")))
-            })
-            .collect();
+        let lines: Vec<(String, String)> =
+            self.equations.iter().map(|equation| (equation.made(), equation.call())).collect();
         let left = lines.iter().map(|line| line.0.len()).max().unwrap_or(0);
         let right = lines.iter().map(|line| line.1.len()).max().unwrap_or(0);
         for (equation, (results, call)) in self.equations.iter().zip(&lines) {
-            match &equation.taker {
-                Taker::Dense => writeln!(f, "    {results:left$} = {call}")?,
-                Taker::Materialized => writeln!(f, "    {results:left$} = {call:right$}   materialized")?,
-                Taker::Computed => writeln!(f, "    {results:left$} = {call:right$}   computed")?,
-                Taker::Default(ty) => writeln!(f, "    {results:left$} = {call:right$}   default of {ty}")?,
-                Taker::Handler(site) => {
-                    writeln!(f, "    {results:left$} = {call:right$}   {}   {}:{}", site.name, site.file, site.line)?;
-                }
+            match equation.taken_by() {
+                taker if taker.is_empty() => writeln!(f, "    {results:left$} = {call}")?,
+                taker => writeln!(f, "    {results:left$} = {call:right$}   {taker}")?,
             }
             for decline in &equation.declined {
                 writeln!(f, "        {decline}")?;
@@ -90,7 +143,7 @@ impl fmt::Display for Explanation {
             "    in ({}) }}   {} ops, {} handled, {} materialized ({} B)",
             self.outputs.join(" "),
             self.equations.len(),
-            self.equations.iter().filter(|e| matches!(e.taker, Taker::Handler(_) | Taker::Default(_))).count(),
+            self.handled(),
             self.counters.materialized,
             self.counters.materialized_bytes
         )

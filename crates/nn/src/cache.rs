@@ -15,5 +15,4 @@ pub use arrays::ArraysCache;
 pub use hole::Side;
 pub use kv::KvCache;
 pub use list::Cache;
-pub use tokens::Tokens;
 pub use window::Window;

@@ -3,13 +3,14 @@
 //! A [`Model`] is any mlx-rs module with implicit arrays in place of some parameters: by [`Rules`], by path. A part of it,
 //! [`Only`] some leaves, is trained or saved; [`Model::lora`] adds the leaves of adapters. [`with_parameters`] runs an unmodified module with other values for the length
 //! of a call, [`quantized`] and [`straight_through`] make such values. [`Module`] and [`Stateful`] make trees of modules, and
-//! of optimizers and random states.
+//! of optimizers and random states. [`KvCache`] keeps what a decoder has seen, and [`generate`](crate::generate) lets it go on.
 
 // The macros' output names the core as the facade does.
 extern crate tacit_core as tacit;
 
 mod adapter_set;
 mod cache;
+pub mod generate;
 mod inputs;
 mod lora;
 mod merge;
@@ -24,7 +25,8 @@ mod rule;
 mod rules;
 mod stateful;
 
-pub use cache::{ArraysCache, Cache, KvCache, Side, Tokens, Window};
+pub use cache::{ArraysCache, Cache, KvCache, Side, Window};
+pub use generate::generate;
 pub use inputs::Inputs;
 pub use lora::{LoraConfig, Method};
 pub use merge::{MergeReport, MergeRow};

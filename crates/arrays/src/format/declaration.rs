@@ -201,6 +201,14 @@ pub fn names() -> Vec<&'static str> {
     names
 }
 
+/// The names of all formats, sorted, each with the texts that are read for it: `nf4:BLOCK or nf4:BLOCK:double`.
+#[must_use]
+pub fn forms() -> Vec<(&'static str, &'static str)> {
+    let mut forms: Vec<_> = inventory::iter::<Entry>().map(|entry| (entry.name, entry.forms)).collect();
+    forms.sort_unstable();
+    forms
+}
+
 fn split(text: &str) -> (&str, Vec<&str>) {
     let mut parts = text.split(':').map(str::trim);
     (parts.next().unwrap_or_default(), parts.collect())

@@ -2,9 +2,10 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};
+use tacit_arrays::AffineArray;
 use tacit_arrays::format::{Affine, AnyFormat};
 use tacit_core::{Error, Policy, Result, Value, implicit};
-use tacit_nn::{ArraysCache, Cache as Layer, KvCache, Tokens, Window};
+use tacit_nn::{ArraysCache, Cache as Layer, KvCache, Window};
 
 use super::{Cache, Held, PromptCache};
 use crate::Metadata;
@@ -37,14 +38,17 @@ impl PromptCache {
 
 impl Cache {
     fn cache(&self) -> Result<Layer> {
-        let kv = |tokens: &Tokens, window| KvCache::of_tokens(tokens, window).map(Layer::from);
+        let kv = |held: &Option<Held>, ranges: &[(i32, i32)], total, window, format: Option<AnyFormat>| {
+            let held = held
+                .as_ref()
+                .ok_or_else(|| Error::invalid(NOTHING, "make a new one for this layer, by `KvCache::new`"))?;
+            filled(cut(held, ranges)?, total, window, format)
+        };
         match self {
-            Self::Kv { held, offset } => {
-                kv(&tokens(held.as_ref(), &[(0, *offset)], *offset, None)?, Window::Everything)
-            }
-            Self::Quantized { held, offset, group_size, bits } => {
+            &Self::Kv { ref held, offset } => Ok(kv(held, &[(0, offset)], offset, Window::Everything, None)?.into()),
+            &Self::Quantized { ref held, offset, group_size, bits } => {
                 let format = Affine { bits: bits.unsigned_abs(), group: group_size.unsigned_abs() as usize };
-                kv(&tokens(held.as_ref(), &[(0, *offset)], *offset, Some(format.into()))?, Window::Everything)
+                Ok(kv(held, &[(0, offset)], offset, Window::Everything, Some(format.into()))?.into())
             }
             &Self::Rotating { ref held, offset, keep, max_size, index } => {
                 let slots = held.as_ref().map_or(Ok(0), |held| held.keys.aval().map(|aval| aval.shape[2]))?;
@@ -55,13 +59,13 @@ impl Cache {
                     vec![(0, keep), (index, slots), (keep, index)]
                 };
                 let window = Window::Sliding { size: max_size - keep, sinks: keep };
-                kv(&tokens(held.as_ref(), &order, offset, None)?, window)
+                Ok(kv(held, &order, offset, window, None)?.into())
             }
             &Self::Chunked { ref held, offset, chunk_size, start } => {
                 let window = Window::Chunked { size: chunk_size };
-                kv(&tokens(held.as_ref(), &[(0, offset - start)], offset, None)?, window)
+                Ok(kv(held, &[(0, offset - start)], offset, window, None)?.into())
             }
-            Self::Batch { held, offset, left_padding, index } => {
+            &Self::Batch { ref held, ref offset, ref left_padding, index } => {
                 let (padding, offset) = (left_padding.as_slice::<i32>(), offset.as_slice::<i32>());
                 let expected: Vec<i32> = padding.iter().map(|padding| index - padding).collect();
                 if offset != expected {
@@ -70,8 +74,8 @@ impl Cache {
                         "finish its prompt by `finalize` before it is saved",
                     ));
                 }
-                let tokens = tokens(held.as_ref(), &[(0, *index)], *index, None)?;
-                kv(&Tokens { left_padding: padding.to_vec(), ..tokens }, Window::Everything)
+                let cache = kv(held, &[(0, index)], index, Window::Everything, None)?;
+                Ok(cache.with_left_padding(padding)?.into())
             }
             Self::Arrays { slots, left_padding, lengths } => {
                 let mut cache = ArraysCache::new(slots.len());
@@ -107,25 +111,34 @@ impl Cache {
     }
 
     fn of_kv(cache: &KvCache) -> Result<Self> {
-        let Tokens { keys, values, formats, total, left_padding } = cache.tokens()?;
+        let (total, window, padding) = (cache.len(), cache.window(), left_padding(cache)?);
+        if cache.is_empty() {
+            return Ok(match window {
+                Window::Everything => Self::Kv { held: None, offset: 0 },
+                Window::Sliding { size, sinks } => Self::Rotating {
+                    held: None,
+                    offset: 0,
+                    keep: sinks,
+                    max_size: size.saturating_add(sinks),
+                    index: 0,
+                },
+                Window::Chunked { size } => Self::Chunked { held: None, offset: 0, chunk_size: size, start: 0 },
+            });
+        }
+        let (keys, values) = cache.tokens()?;
         let there = keys.aval()?.shape[2];
-        let format = match &formats {
-            [Some(keys), Some(values)] if keys == values => affine(keys),
-            _ => None,
-        };
-        let (window, padded) = (cache.window(), left_padding.iter().any(|&padding| padding > 0));
-        let batch = cache.batch();
-        let refused = |what: String| Error::invalid(format!("mlx-lm has no cache of {what}"), HELP);
+        let [of_keys, of_values] =
+            [&keys, &values].map(|value| value.downcast::<AffineArray>().map(AffineArray::format));
+        let format = of_keys.filter(|of_keys| Some(*of_keys) == of_values).copied();
+        let padded = padding.iter().any(|&padding| padding > 0);
         let stored = keys.is_implicit() || values.is_implicit();
-        if stored && (format.is_none() || window != Window::Everything || padded) {
-            let [keys, values] =
-                formats.map(|format| format.map_or_else(|| "floats".to_owned(), |format| format.to_string()));
-            return Err(refused(format!("{keys} keys and {values} values in {window:?}, padded by {left_padding:?}")));
+        if stored && (format.is_none() || window != Window::Everything)
+            || padded && (stored || window != Window::Everything)
+        {
+            let what = format!("{keys} and {values} in {window:?}, padded by {padding:?}");
+            return Err(Error::invalid(format!("mlx-lm has no cache of {what}"), HELP));
         }
-        if padded && window != Window::Everything {
-            return Err(refused(format!("{window:?} whose sequences are padded by {left_padding:?}")));
-        }
-        let held = (total > 0).then_some(Held { keys, values });
+        let held = Some(Held { keys, values });
         Ok(match (window, format) {
             (Window::Everything, Some(Affine { bits, group })) => {
                 Self::Quantized { held, offset: total, group_size: group as i32, bits: bits as i32 }
@@ -133,7 +146,7 @@ impl Cache {
             (Window::Everything, None) if padded => Self::Batch {
                 held,
                 offset: cache.offset().clone(),
-                left_padding: Array::from_slice(&left_padding, &[batch]),
+                left_padding: Array::from_slice(&padding, &[cache.batch()]),
                 index: total,
             },
             (Window::Everything, None) => Self::Kv { held, offset: total },
@@ -157,9 +170,33 @@ impl Cache {
 
 const HELP: &str = "make the cache dense by `KvCache::dense`, and split a batch into its sequences";
 
-/// The format, if it is affine.
-fn affine(format: &AnyFormat) -> Option<Affine> {
-    format.to_string().parse().ok()
+const NOTHING: &str = "a cache without tokens says nothing of its shape";
+
+/// The cache of the tokens in these buffers, the last of so many.
+fn filled(held: Held, total: i32, window: Window, format: Option<AnyFormat>) -> Result<KvCache> {
+    let Held { keys, values } = held;
+    let (aval, width) = (keys.aval()?, values.aval()?.shape[3]);
+    let &[batch, heads, _, own] = aval.shape.as_slice() else { return Err(Error::invalid(NOTHING, HELP)) };
+    let cache = KvCache::new([batch, heads, own], aval.dtype)?.with_value_width(width)?.with_window(window)?;
+    cache.stored(format.clone(), format)?.filled(keys, values, total)
+}
+
+/// The padding before each sequence; an error where there is padding elsewhere.
+fn left_padding(cache: &KvCache) -> Result<Vec<i32>> {
+    let (total, capacity) = (cache.len(), cache.capacity());
+    let padding: Vec<i32> = cache.offset().as_slice::<i32>().iter().map(|offset| total - offset).collect();
+    if cache.window() != Window::Everything || padding.iter().all(|&padding| padding == 0) {
+        return Ok(padding);
+    }
+    let positions = cache.positions()?;
+    let rows = positions.as_slice::<i32>().chunks(capacity.max(1) as usize);
+    let left = |(row, padding): (&[i32], &i32)| {
+        row.iter().zip(0..total).all(|(&position, token)| position == (token - padding).max(-1))
+    };
+    if !rows.zip(&padding).all(left) {
+        return Err(Error::invalid("mlx-lm has no cache of sequences that are padded behind their first token", HELP));
+    }
+    Ok(padding)
 }
 
 /// Ranges of slots, one behind the other.
@@ -182,17 +219,4 @@ fn cut(held: &Held, ranges: &[(i32, i32)]) -> Result<Held> {
         })
     };
     Ok(Held { keys: part(&held.keys)?, values: part(&held.values)? })
-}
-
-/// The tokens in these ranges of slots.
-fn tokens(held: Option<&Held>, ranges: &[(i32, i32)], total: i32, format: Option<AnyFormat>) -> Result<Tokens> {
-    let held = held.ok_or_else(|| {
-        Error::invalid(
-            "a cache without tokens says nothing of its shape",
-            "make a new one for this layer, by `KvCache::new`",
-        )
-    })?;
-    let Held { keys, values } = cut(held, ranges)?;
-    let batch = keys.aval()?.shape[0];
-    Ok(Tokens { keys, values, formats: [format.clone(), format], total, left_padding: vec![0; batch as usize] })
 }

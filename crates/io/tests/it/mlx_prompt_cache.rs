@@ -484,8 +484,8 @@ fn caches_go_on_where_the_prompt_ended() {
                 }
                 // A window is written without what it no longer sees.
                 let [own, again] = [cache, &again].map(|cache| {
-                    let tokens = cache.tokens().expect("in order");
-                    dense(if part == "keys" { &tokens.keys } else { &tokens.values })
+                    let (keys, values) = cache.tokens().expect("in order");
+                    dense(if part == "keys" { &keys } else { &values })
                 });
                 let seen = slots(&own, own.dim(2) - again.dim(2), own.dim(2));
                 assert!(again.eq_exact(seen).expect("compares"), "{name} {place} {part}");
@@ -562,7 +562,7 @@ fn what_mlx_lm_has_no_cache_of() {
         help: make a new one for this layer, by `KvCache::new`
         a batch in a ring does not become a cache
         help: save the cache of each sequence, as `extract` gives it
-        mlx-lm has no cache of affine:8:64 keys and nf4:64 values in Everything, padded by [0]
+        mlx-lm has no cache of Affine(f32[1,2,3,64]) and Nf4(f32[1,2,3,64]) in Everything, padded by [0]
         help: make the cache dense by `KvCache::dense`, and split a batch into its sequences"#]]
     .assert_eq(&text.join("\n"));
 }

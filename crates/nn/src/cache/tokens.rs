@@ -1,158 +1,126 @@
-//! The tokens of a cache in their order, as other programs keep them.
+//! The tokens of a cache in their order, as files keep them.
 
-use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::AnyFormat;
-use tacit_core::{Aval, Error, Result, Value};
+use mlx_rs::Array;
+use tacit_core::{Error, Result, Value};
 
+use super::KvCache;
 use super::hole::Hole;
 use super::slots::{Run, Slots};
 use super::store::{Store, four};
-use super::written::Written;
-use super::{KvCache, Window};
-
-/// Keys and values of tokens that follow each other.
-#[derive(Clone, Debug)]
-pub struct Tokens {
-    /// `[batch, heads, tokens, width]`: all tokens; or the first ones that the window keeps, and behind them the last ones.
-    pub keys: Value,
-    /// As the keys, of their own width.
-    pub values: Value,
-    /// The formats of keys and values, where these are stored in one.
-    pub formats: [Option<AnyFormat>; 2],
-    /// The tokens so far, whether or not they are there.
-    pub total: i32,
-    /// How many of the first tokens of each sequence are padding.
-    pub left_padding: Vec<i32>,
-}
 
 impl KvCache {
-    /// The cache of these tokens, of which a token sees a window.
+    /// The keys and the values that the cache still holds, in the order of their tokens: `[batch, heads, n, width]`, in the
+    /// formats of the cache.
+    ///
+    /// They are those of all tokens, or of a window: the sinks, and the last that were not overwritten.
+    ///
+    /// # Errors
+    ///
+    /// The cache is empty.
+    pub fn tokens(&self) -> Result<(Value, Value)> {
+        let runs = self.written.in_order();
+        Ok((self.keys.arranged(&runs)?, self.values.arranged(&runs)?))
+    }
+
+    /// The same empty cache with tokens that were written elsewhere: after `len` of them, `keys` and `values`,
+    /// `[batch, heads, n, width]`, are all, or the sinks and the last ones.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::ops;
-    /// use tacit_nn::{KvCache, Tokens, Window};
+    /// use mlx_rs::{Dtype, ops};
+    /// use tacit_nn::{KvCache, Window};
     ///
-    /// let keys = ops::ones::<f32>(&[1, 2, 5, 64])?;
-    /// let (keys, values) = (keys.clone().into(), keys.into());
-    /// let tokens = Tokens { keys, values, formats: [None, None], total: 9, left_padding: vec![0] };
-    /// let cache = KvCache::of_tokens(&tokens, Window::Sliding { size: 4, sinks: 1 })?;
+    /// let tokens = ops::ones::<f32>(&[1, 2, 5, 64])?;
+    /// let cache = KvCache::new([1, 2, 64], Dtype::Float32)?.with_window(Window::Sliding { size: 4, sinks: 1 })?;
+    /// let cache = cache.filled(tokens.clone(), tokens, 9)?;
     /// assert_eq!((cache.len(), cache.capacity()), (9, 5));
-    /// assert_eq!(cache.positions()?.as_slice::<i32>(), [0, 5, 6, 7, 8]);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     ///
-    /// Keys and values are not of the same tokens, a value is not in its format, or there are fewer tokens than the next one
-    /// sees.
-    pub fn of_tokens(tokens: &Tokens, window: Window) -> Result<Self> {
-        window.check()?;
-        let (keys, values) = (tokens.keys.aval()?, tokens.values.aval()?);
-        let [batch, _, there, _] = four(&keys)?;
-        let total = tokens.total;
-        let (size, sinks) = window.bounds().unwrap_or((i32::MAX, 0));
-        let whole = there == total || there < total && there >= size.saturating_add(sinks);
-        let padding = &tokens.left_padding;
-        let padded = padding.iter().copied().max().unwrap_or(0);
-        let fitting = four(&values)?[..3] == keys.shape[..3]
-            && padding.len() == batch as usize
-            && padding.iter().all(|padding| (0..=total).contains(padding))
-            && (padded == 0 || there == total && sinks == 0);
-        if !whole || !fitting {
+    /// The cache holds tokens; those given are not of its shape and dtype, or are fewer than its window sees; codes are in another
+    /// format than the cache's.
+    pub fn filled(mut self, keys: impl Into<Value>, values: impl Into<Value>, len: i32) -> Result<Self> {
+        self.empty()?;
+        let (keys, values) = (self.keys.fit(keys.into())?, self.values.fit(values.into())?);
+        let count = keys.aval()?.shape[2];
+        let (size, sinks) = self.window.bounds().unwrap_or((i32::MAX, 0));
+        if values.aval()?.shape[2] != count || count > len || count < len.min(size.saturating_add(sinks)) {
             return Err(Error::invalid(
-                format!("{keys} and {values} are not {total} tokens, padded by {padding:?}, as {window:?} keeps them"),
-                "give all tokens in their order, or those that the window keeps",
+                format!("{keys} and {values} are not the tokens after {len} that {:?} sees", self.window),
+                "give all tokens, or the sinks and at least as many of the last as the window has",
             ));
         }
-        // The last tokens go round behind those that stay.
-        let runs = if there == total {
-            vec![Run::Kept(0, there)]
-        } else {
-            let ring = there - sinks;
-            let around = (total - ring - sinks) % ring;
-            vec![Run::Kept(0, sinks), Run::Kept(there - around, there), Run::Kept(sinks, there - around)]
-        };
-        let runs: Vec<Run> = runs.into_iter().filter(|run| !run.is_empty()).collect();
-        let [of_keys, of_values] = &tokens.formats;
-        let store = |value: &Value, format: &Option<AnyFormat>| {
-            let store = stored(value, format.clone())?;
-            if there == 0 { Ok(store) } else { Ok::<_, Error>(store.with(store.arranged(&runs)?)) }
-        };
-        let holes = if padded > 0 {
-            vec![Hole::new(&padding.iter().map(|&padding| (0, padding)).collect::<Vec<_>>())]
-        } else {
-            Vec::new()
-        };
-        let next = Array::from_slice(&[total], &[1]);
-        Ok(Self {
-            written: Written::of(Slots { capacity: there, window }, total, padded),
-            keys: store(&tokens.keys, of_keys)?,
-            values: store(&tokens.values, of_values)?,
-            offset: Hole::offset(&holes, &next, batch)?,
-            next,
-            holes,
-            window,
-            limit: None,
-        })
+        if count == 0 {
+            return Ok(self);
+        }
+        let slots = Slots { capacity: count, window: self.window };
+        let runs = slots.rolled(len, sinks);
+        let placed = |store: &Store, tokens: Value| Ok::<_, Error>(store.with(store.with(tokens).arranged(&runs)?));
+        (self.keys, self.values) = (placed(&self.keys, keys)?, placed(&self.values, values)?);
+        self.written =
+            self.written.with_capacity(count).later(len).with_oldest(if count < len { len - count + sinks } else { 0 });
+        self.next = Array::from_slice(&[len], &[1]);
+        self.offset = Hole::offset(&self.holes, &self.next, self.batch())?;
+        Ok(self)
     }
 
-    /// The tokens that are there, in their order.
+    /// The same cache where the first tokens of each sequence, so many, are padding.
     ///
     /// # Errors
     ///
-    /// A sequence is padded elsewhere than before its first token.
-    pub fn tokens(&self) -> Result<Tokens> {
-        let total = self.len();
-        let line = Slots { capacity: total, window: Window::Everything };
-        let runs = self.written.moved(line, 0).into_iter().filter(|run| matches!(run, Run::Kept(..)));
-        let runs: Vec<Run> = runs.collect();
-        let of = |store: &Store| if total == 0 { Ok(store.buffer.clone()) } else { store.arranged(&runs) };
-        Ok(Tokens {
-            keys: of(&self.keys)?,
-            values: of(&self.values)?,
-            formats: [&self.keys, &self.values].map(|store| store.format().cloned()),
-            total,
-            left_padding: self.left_padding()?,
-        })
-    }
-
-    /// The padding before each sequence.
-    fn left_padding(&self) -> Result<Vec<i32>> {
-        let total = self.len();
-        let offsets = self.offset.as_dtype(Dtype::Int32)?;
-        let padding: Vec<i32> = offsets.as_slice::<i32>().iter().map(|offset| total - offset).collect();
-        if padding.iter().all(|&padding| padding == 0) {
-            return Ok(padding);
-        }
-        let tokens = ops::arange::<_, i32>(0, total, None)?.reshape(&[1, total])?;
-        let expected = tokens.subtract(Array::from_slice(&padding, &[padding.len() as i32, 1]))?;
-        let expected = ops::maximum(expected, Array::from_int(-1))?;
-        if !Hole::positions(&self.holes, &tokens)?.eq_exact(&expected)? {
+    /// The numbers are not those of the batch, or the window has sinks.
+    pub fn with_left_padding(mut self, padding: &[i32]) -> Result<Self> {
+        let sinks = self.window.bounds().is_some_and(|(_, sinks)| sinks > 0);
+        if padding.len() != self.batch() as usize
+            || padding.iter().any(|count| !(0..=self.len()).contains(count))
+            || sinks
+        {
             return Err(Error::invalid(
-                "a sequence is padded behind its first token, which is no order of tokens",
-                "split the batch, and take the tokens of each sequence",
+                format!("padding {padding:?} before {} tokens in a batch of {}", self.len(), self.batch()),
+                "give one number for each sequence of a cache without sinks, no more than it has tokens",
             ));
         }
-        Ok(padding)
+        if padding.iter().any(|&count| count > 0) {
+            self.holes.push(Hole::new(&padding.iter().map(|&count| (0, count)).collect::<Vec<_>>()));
+            self.offset = Hole::offset(&self.holes, &self.next, self.batch())?;
+        }
+        Ok(self)
     }
 }
 
-/// A buffer of tokens that are in this format.
-fn stored(buffer: &Value, format: Option<AnyFormat>) -> Result<Store> {
-    let aval: Aval = buffer.aval()?;
-    let [batch, heads, there, width] = four(&aval)?;
-    let is_stored = match &format {
-        Some(format) => format.stores(buffer) || there == 0,
-        None => !buffer.is_implicit(),
-    };
-    if !is_stored {
-        let format = format.map_or_else(|| "dense".to_owned(), |format| format.to_string());
-        return Err(Error::invalid(
-            format!("{buffer} is given as {format}"),
-            "name the format that the tokens are stored in, or none where they are dense",
-        ));
+impl Store {
+    /// Tokens as the buffer holds them.
+    fn fit(&self, tokens: Value) -> Result<Value> {
+        let (own, given) = (self.aval()?, tokens.aval()?);
+        let ([batch, heads, _, width], [.., count, _]) = (four(&own)?, four(&given)?);
+        if given.shape != [batch, heads, count, width] || given.dtype != own.dtype {
+            return Err(Error::invalid(
+                format!("{tokens} fills a cache of {own}"),
+                "give tokens of the shape and dtype that the cache was made for",
+            ));
+        }
+        match (self.format(), tokens) {
+            (Some(format), Value::Dense(dense)) if count > 0 => format.quantize(&dense),
+            (None, Value::Dense(dense)) => Ok(dense.into()),
+            (Some(format), tokens) if format.stores(&tokens) || count == 0 => Ok(tokens),
+            (_, tokens) => Err(Error::invalid(
+                format!("{tokens} fills a cache of another format"),
+                "say by `KvCache::stored` what the cache holds",
+            )),
+        }
     }
-    Ok(Store::new([batch, heads, width], aval.dtype)?.stored(format)?.with(buffer.clone()))
+}
+
+impl Slots {
+    /// The runs of tokens in their order, the last of `total`, that make these slots.
+    fn rolled(self, total: i32, sinks: i32) -> Vec<Run> {
+        let own = |token: i32| if token < sinks { token } else { token - (total - self.capacity) };
+        let runs = (0..self.capacity)
+            .filter_map(|slot| self.token(slot, total))
+            .map(|token| Run::Kept(own(token), own(token) + 1));
+        runs.fold(Vec::new(), Run::pushed)
+    }
 }

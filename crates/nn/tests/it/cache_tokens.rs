@@ -1,10 +1,9 @@
 //! The tokens of a cache in their order, and a cache of tokens.
 
-use expect_test::expect;
-use mlx_rs::{Array, Dtype, fast, ops, random};
+use mlx_rs::{Array, Dtype, fast, random};
 use tacit_arrays::format::{AnyFormat, parse};
 use tacit_core::{Counters, Error, Policy, Result, implicit_with_state};
-use tacit_nn::{KvCache, Side, Tokens, Window};
+use tacit_nn::{KvCache, Side, Window};
 
 const WINDOWS: [Window; 3] = [Window::Everything, Window::Sliding { size: 4, sinks: 2 }, Window::Chunked { size: 4 }];
 
@@ -25,8 +24,15 @@ fn step(cache: &mut KvCache, seed: u64, tokens: i32) -> Result<Array> {
     .dense()
 }
 
-fn assert_goes_on(mut cache: KvCache, seed: u64) {
-    let mut again = KvCache::of_tokens(&cache.tokens().expect("in order"), cache.window()).expect("fits");
+/// Compares steps of a cache, whose tokens are in these formats and padded so, with those of one that is filled with them.
+fn assert_goes_on(mut cache: KvCache, formats: [Option<AnyFormat>; 2], padding: &[i32], seed: u64) {
+    let (tokens, values) = cache.tokens().expect("in order");
+    let [batch, heads, _, width] = tokens.aval().expect("an aval").shape[..] else { panic!("four axes") };
+    let [of_keys, of_values] = formats;
+    let mut again = KvCache::new([batch, heads, width], Dtype::Float32)
+        .and_then(|again| again.with_window(cache.window())?.stored(of_keys, of_values))
+        .and_then(|again| again.filled(tokens, values, cache.len())?.with_left_padding(padding))
+        .expect("fits");
     assert_eq!((again.len(), again.window()), (cache.len(), cache.window()));
     assert_eq!(again.offset().as_slice::<i32>(), cache.offset().as_slice::<i32>());
     for more in 0..3 {
@@ -43,14 +49,14 @@ fn a_cache_of_its_tokens_goes_on_as_it_would() {
             for steps in [&[3][..], &[3, 1, 1, 1, 1, 1, 1, 1], &[9, 2, 1]] {
                 let mut cache =
                     KvCache::new([2, 2, 32], Dtype::Float32).and_then(|cache| cache.with_window(window)).expect("one");
-                if let Some([keys, values]) = formats {
-                    let of = |text: &str| AnyFormat::from(parse(text).expect("a format"));
-                    cache = cache.quantized(of(keys), of(values)).expect("one");
-                }
+                let formats =
+                    [0, 1].map(|part| formats.map(|texts| AnyFormat::from(parse(texts[part]).expect("a format"))));
+                let [of_keys, of_values] = formats.clone();
+                cache = cache.stored(of_keys, of_values).expect("one");
                 for (seed, &tokens) in (0..).zip(steps) {
                     step(&mut cache, seed, tokens).expect("runs");
                 }
-                assert_goes_on(cache, 100);
+                assert_goes_on(cache, formats, &[0, 0], 100);
             }
         }
     }
@@ -88,47 +94,5 @@ fn a_padded_batch_goes_on_as_it_would() {
     cache.prepare(4, &[2, 4, 1], Side::Left).expect("a prompt");
     step(&mut cache, 0, 4).expect("runs");
     step(&mut cache, 1, 1).expect("runs");
-    assert_eq!(cache.tokens().expect("in order").left_padding, [2, 0, 3]);
-    assert_goes_on(cache, 100);
-    let mut right = KvCache::new([2, 2, 16], Dtype::Float32).expect("one");
-    right.prepare(4, &[2, 4], Side::Right).expect("a prompt");
-    step(&mut right, 0, 4).expect("runs");
-    expect![[r#"
-        a sequence is padded behind its first token, which is no order of tokens
-        help: split the batch, and take the tokens of each sequence"#]]
-    .assert_eq(&right.tokens().expect_err("refused").to_string());
-}
-
-#[test]
-fn what_is_no_tokens_of_a_cache() {
-    let tokens = |there: i32, total: i32| {
-        let keys = ops::zeros::<f32>(&[1, 2, there, 32]).expect("zeros");
-        let (keys, values) = (keys.clone().into(), keys.into());
-        Tokens { keys, values, formats: [None, None], total, left_padding: vec![0] }
-    };
-    let said = |tokens: Tokens, window| KvCache::of_tokens(&tokens, window).expect_err("refused").to_string();
-    let sliding = Window::Sliding { size: 4, sinks: 1 };
-    let nf4 = || Some(parse("nf4:32").expect("a format").into());
-    let found = [
-        said(tokens(3, 5), Window::Everything),
-        said(tokens(4, 9), sliding),
-        said(Tokens { left_padding: vec![1], ..tokens(5, 9) }, sliding),
-        said(Tokens { left_padding: vec![], ..tokens(5, 5) }, sliding),
-        said(Tokens { formats: [nf4(), None], ..tokens(5, 5) }, sliding),
-        said(tokens(5, 5), Window::Sliding { size: 0, sinks: 1 }),
-    ];
-    expect![[r#"
-        f32[1,2,3,32] and f32[1,2,3,32] are not 5 tokens, padded by [0], as Everything keeps them
-        help: give all tokens in their order, or those that the window keeps
-        f32[1,2,4,32] and f32[1,2,4,32] are not 9 tokens, padded by [0], as Sliding { size: 4, sinks: 1 } keeps them
-        help: give all tokens in their order, or those that the window keeps
-        f32[1,2,5,32] and f32[1,2,5,32] are not 9 tokens, padded by [1], as Sliding { size: 4, sinks: 1 } keeps them
-        help: give all tokens in their order, or those that the window keeps
-        f32[1,2,5,32] and f32[1,2,5,32] are not 5 tokens, padded by [], as Sliding { size: 4, sinks: 1 } keeps them
-        help: give all tokens in their order, or those that the window keeps
-        f32[1,2,5,32] is given as nf4:32
-        help: name the format that the tokens are stored in, or none where they are dense
-        there is no window of 0 tokens behind 1
-        help: let a token see itself at least"#]]
-    .assert_eq(&found.join("\n"));
+    assert_goes_on(cache, [None, None], &[2, 0, 3], 100);
 }

@@ -11,13 +11,16 @@ use tacit_blas as _;
 mod adapters;
 mod cache;
 mod cache_batches;
+mod cache_layers;
 mod cache_tokens;
 mod compiling;
+mod generate;
 mod model;
 mod modules;
 mod parameters;
 mod qat;
 mod replaced;
+mod sampler;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;
 mod training;

@@ -1,0 +1,27 @@
+//! Tokens that a model makes one after the other: sampling, the loop, drafts of a smaller model, and text.
+//!
+//! A model is here a *step*: a function that takes tokens, `u32[batch, n]`, and a state, such as the caches of its layers, and
+//! gives logits, `[batch, n, vocabulary]` or those of the last token alone, `[batch, vocabulary]`. [`generate`] runs it on
+//! prompts and then on its own tokens, [`speculate`] also lets a smaller model propose them, and [`Texts`] makes text of
+//! them. A [`Sampler`] is plain ops, and may as well stand in a compiled step of one's own.
+
+mod generation;
+mod options;
+mod plain;
+mod sampler;
+mod segments;
+mod speculative;
+mod stats;
+mod steps;
+mod texts;
+mod trim;
+mod verdict;
+
+pub use generation::{Finish, Generation, Token};
+pub use options::Options;
+pub use plain::generate;
+pub use sampler::{Sampled, Sampler, SamplerState};
+pub use speculative::{Draft, speculate};
+pub use stats::Stats;
+pub use texts::{Detokenizer, Piece, Texts};
+pub use trim::Trim;

@@ -1,0 +1,78 @@
+//! What a generation is asked for.
+
+use tacit_core::{Error, Result};
+
+use super::Sampler;
+
+/// What [`generate`](super::generate()) is asked for.
+///
+/// ```
+/// use tacit_nn::generate::{Options, Sampler};
+///
+/// let sampler = Sampler { temperature: 0.7, top_p: 0.9, ..Sampler::default() };
+/// let options = Options { sampler, seed: 1, max_tokens: 100, ..Options::default() };
+/// assert_eq!(options.prefill, 512);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How tokens are drawn.
+    pub sampler: Sampler,
+    /// What draws begin with: the same seed, prompts and options give the same tokens.
+    pub seed: u64,
+    /// The most tokens that are made of each prompt.
+    pub max_tokens: usize,
+    /// Sequences of tokens after which one stops; most models have one or two of a single token.
+    pub stop: Vec<Vec<u32>>,
+    /// So many tokens of the prompts are given to a step at a time.
+    pub prefill: usize,
+    /// What prompts are filled up with, on the left, to the length of the longest. Without it they have one length. The state must
+    /// have been told which tokens these are.
+    pub padding: Option<u32>,
+    /// Whether a step is begun before the token that it takes is read, so that the next graph is made while this one is computed.
+    pub lookahead: bool,
+}
+
+impl Default for Options {
+    /// At most 256 of the likeliest tokens, with prompts in pieces of 512.
+    fn default() -> Self {
+        Self {
+            sampler: Sampler::default(),
+            seed: 0,
+            max_tokens: 256,
+            stop: Vec::new(),
+            prefill: 512,
+            padding: None,
+            lookahead: true,
+        }
+    }
+}
+
+impl Options {
+    /// Checks the options and the prompts, of which there is at least one.
+    pub(super) fn check<P: AsRef<[u32]>>(&self, prompts: &[P]) -> Result<()> {
+        self.sampler.check()?;
+        if self.prefill == 0 {
+            return Err(Error::invalid("prompts are given in pieces of 0 tokens", "give a `prefill` of at least 1"));
+        }
+        if self.stop.iter().any(Vec::is_empty) {
+            return Err(Error::invalid("a sequence to stop after is empty", "leave it out, or give its tokens"));
+        }
+        if prompts.is_empty() {
+            return Err(Error::invalid("there are no prompts", "give at least one"));
+        }
+        if prompts.iter().any(|prompt| prompt.as_ref().is_empty()) {
+            return Err(Error::invalid(
+                "a prompt is empty",
+                "give at least one token, such as the one that begins a text",
+            ));
+        }
+        let lengths = || prompts.iter().map(|prompt| prompt.as_ref().len());
+        if self.padding.is_none() && lengths().min() != lengths().max() {
+            return Err(Error::invalid(
+                format!("prompts of {:?} tokens are one batch", lengths().collect::<Vec<_>>()),
+                "say what they are filled up with by `padding`, and tell the state how many of them are padding",
+            ));
+        }
+        Ok(())
+    }
+}

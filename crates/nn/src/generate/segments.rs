@@ -1,0 +1,86 @@
+//! Text up to the first of some stops, as it comes in.
+
+/// Text that comes in pieces, of which what may be the beginning of a stop is held back.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Segments {
+    held: String,
+    stopped: bool,
+}
+
+impl Segments {
+    /// The text that follows what came out before, up to the first of `stops`; nothing comes after one.
+    pub(super) fn push(&mut self, text: &str, stops: &[String]) -> String {
+        if self.stopped {
+            return String::new();
+        }
+        self.held.push_str(text);
+        if let Some(end) = stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+            self.stopped = true;
+            self.held.truncate(end);
+            return std::mem::take(&mut self.held);
+        }
+        let begins = |at: &usize| stops.iter().any(|stop| stop.starts_with(&self.held[*at..]));
+        let places = self.held.char_indices().map(|(at, _)| at);
+        let keep = places.clone().find(begins).unwrap_or(self.held.len());
+        let rest = self.held.split_off(keep);
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    /// Whether a stop has come.
+    pub(super) fn stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// What was held back, as nothing follows.
+    pub(super) fn rest(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pieces that come out, and whether a stop came.
+    fn pieces(parts: &[&str], stops: &[&str]) -> (Vec<String>, bool) {
+        let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
+        let mut segments = Segments::default();
+        let mut made: Vec<String> = parts.iter().map(|part| segments.push(part, &stops)).collect();
+        made.push(segments.rest());
+        (made, segments.stopped())
+    }
+
+    #[test]
+    fn what_may_begin_a_stop_is_held_back_until_it_cannot() {
+        assert_eq!(
+            pieces(&["a E", "N", "X"], &["END"]),
+            (vec!["a ".into(), String::new(), "ENX".into(), String::new()], false)
+        );
+        assert_eq!(pieces(&["a E", "N"], &["END"]), (vec!["a ".into(), String::new(), "EN".into()], false));
+    }
+
+    #[test]
+    fn nothing_comes_from_a_stop_on() {
+        assert_eq!(
+            pieces(&["a E", "ND b", "c"], &["END"]),
+            (vec!["a ".into(), String::new(), String::new(), String::new()], true)
+        );
+        assert_eq!(pieces(&["abcd"], &["cd", "bc"]), (vec!["a".into(), String::new()], true));
+    }
+
+    #[test]
+    fn a_stop_that_begins_within_a_part_of_itself_is_found() {
+        assert_eq!(pieces(&["aa", "b"], &["ab"]), (vec!["a".into(), String::new(), String::new()], true));
+        assert_eq!(pieces(&["ää", "ö"], &["äö"]), (vec!["ä".into(), String::new(), String::new()], true));
+    }
+
+    #[test]
+    fn every_split_of_a_text_gives_the_same() {
+        let text = "one stop two stoop stopp";
+        let whole = pieces(&[text], &["stopp", "oo"]).0.concat();
+        assert_eq!(whole, "one stop two st");
+        for at in 0..=text.len() {
+            assert_eq!(pieces(&[&text[..at], &text[at..]], &["stopp", "oo"]).0.concat(), whole);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What a generation took.
+
+use std::time::{Duration, Instant};
+
+/// How many tokens a generation has made of how many, and in which time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Tokens of the prompts, without padding.
+    pub prompt_tokens: usize,
+    /// From the beginning to the first token.
+    pub prompt_time: Duration,
+    /// Tokens that were made, those included that a sequence stopped at.
+    pub tokens: usize,
+    /// Of these, the ones of the first step, whose time is the prompts'.
+    pub first_tokens: usize,
+    /// From the first tokens to the last.
+    pub time: Duration,
+    /// Tokens that a draft proposed.
+    pub drafted: usize,
+    /// Of these, the ones that were accepted.
+    pub accepted: usize,
+}
+
+impl Stats {
+    /// Tokens of the prompts a second.
+    #[must_use]
+    pub fn prompt_rate(&self) -> f64 {
+        rate(self.prompt_tokens, self.prompt_time)
+    }
+
+    /// Tokens a second that were made after the first.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        rate(self.tokens - self.first_tokens, self.time)
+    }
+}
+
+fn rate(tokens: usize, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
+}
+
+/// The time of a generation, as it runs.
+pub(super) struct Clock {
+    begun: Instant,
+    first: Option<Instant>,
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self { begun: Instant::now(), first: None }
+    }
+
+    /// So many tokens have been read.
+    pub(super) fn read(&mut self, tokens: usize, stats: &mut Stats) {
+        let now = Instant::now();
+        if let Some(first) = self.first {
+            stats.time = now - first;
+        } else {
+            self.first = Some(now);
+            stats.prompt_time = now - self.begun;
+            stats.first_tokens = tokens;
+        }
+        stats.tokens += tokens;
+    }
+}

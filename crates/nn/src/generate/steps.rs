@@ -1,0 +1,87 @@
+//! A step with its state.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, transforms};
+use tacit_core::tree::{self, Open};
+use tacit_core::{Error, Result, Tree, Value};
+
+type Step<'a, S> = Box<dyn FnMut(&Array, &mut S) -> Result<Array> + 'a>;
+
+/// A step and the state that it changes.
+pub(super) struct Steps<'a, S> {
+    step: Step<'a, S>,
+    pub(super) state: &'a mut S,
+}
+
+impl<'a, S: Tree + Clone> Steps<'a, S> {
+    pub(super) fn new<E: Into<Error>>(
+        mut step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
+        state: &'a mut S,
+    ) -> Self {
+        Self { step: Box::new(move |tokens, state| step(tokens, state).map_err(Into::into)), state }
+    }
+
+    /// The logits after each of `tokens: u32[batch, n]`, or after the last alone. Where the step fails, the state is what it was.
+    pub(super) fn logits(&mut self, tokens: &Array) -> Result<Array> {
+        // It shares the buffers, and is gone before any of them is written.
+        let before = self.state.clone();
+        let made = (self.step)(tokens, self.state).and_then(|logits| {
+            let (batch, count) = (tokens.dim(0), tokens.dim(1));
+            match *logits.shape() {
+                [rows, _] if rows == batch => Ok(logits),
+                [rows, each, _] if rows == batch && each == count => Ok(logits),
+                _ => Err(Error::invalid(
+                    format!("a step on {count} tokens of {batch} sequences gives logits of {:?}", logits.shape()),
+                    "return [batch, tokens, vocabulary], or [batch, vocabulary] of the last token",
+                )),
+            }
+        });
+        if made.is_err() {
+            *self.state = before;
+        }
+        made
+    }
+
+    /// The logits after the last of `tokens`, `[batch, vocabulary]`.
+    pub(super) fn last_logits(&mut self, tokens: &Array) -> Result<Array> {
+        let logits = self.logits(tokens)?;
+        if logits.ndim() == 2 { Ok(logits) } else { Ok(logits.try_index((.., -1, ..))?) }
+    }
+
+    /// Gives the state all of `tokens: u32[batch, n]` but the last, `u32[batch, 1]`, which comes back. No logits are computed.
+    pub(super) fn prefill(&mut self, tokens: &Array, piece: usize) -> Result<Array> {
+        let last = tokens.dim(1) - 1;
+        let mut begin = 0;
+        while begin < last {
+            let end = last.min(begin.saturating_add(i32::try_from(piece).unwrap_or(i32::MAX)));
+            self.logits(&tokens.try_index((.., begin..end))?)?;
+            // Piece by piece, so that the activations of only one are there at a time.
+            transforms::eval(&self.leaves()?)?;
+            begin = end;
+        }
+        Ok(tokens.try_index((.., last..))?)
+    }
+
+    /// Begins to compute `arrays` and what the state has become, of which nothing then depends on a chain of former steps.
+    pub(super) fn begin(&self, arrays: impl IntoIterator<Item = Array>) -> Result<()> {
+        let mut all = self.leaves()?;
+        all.extend(arrays);
+        Ok(transforms::async_eval(&all)?)
+    }
+
+    fn leaves(&self) -> Result<Vec<Array>> {
+        let leaves = tree::leaves(&*self.state, Open::Fully)?;
+        Ok(leaves.iter().filter_map(Value::as_dense).cloned().collect())
+    }
+}
+
+/// The rows, filled up on the left to the longest: `u32[batch, n]`.
+pub(super) fn padded<P: AsRef<[u32]>>(rows: &[P], padding: u32) -> Array {
+    let longest = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
+    let mut tokens = Vec::with_capacity(rows.len() * longest);
+    for row in rows {
+        tokens.extend(std::iter::repeat_n(padding, longest - row.as_ref().len()));
+        tokens.extend_from_slice(row.as_ref());
+    }
+    Array::from_slice(&tokens, &[rows.len() as i32, longest as i32])
+}

@@ -1,0 +1,524 @@
+//! Tokens one after the other, of models whose tokens are known.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use expect_test::expect;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, fast, ops, random};
+use tacit_core::{Error, Result, Tree, compile_with_state};
+use tacit_nn::generate::{Detokenizer, Draft, Finish, Options, Piece, Sampler, Stats, Texts, Token, Trim, speculate};
+use tacit_nn::{KvCache, generate};
+
+use crate::traced::denied;
+
+/// All that a model has seen, on the device.
+#[derive(Tree, Clone, Debug)]
+struct Seen(Array);
+
+impl Seen {
+    fn new(batch: i32) -> Result<Self> {
+        Ok(Self(ops::zeros::<u32>(&[batch, 0])?))
+    }
+
+    fn tokens(&self) -> Vec<u32> {
+        if self.0.size() == 0 {
+            return Vec::new();
+        }
+        self.0.as_slice::<u32>().to_vec()
+    }
+}
+
+impl Trim for Seen {
+    fn trim(&mut self, tokens: i32) -> Result<()> {
+        self.0 = self.0.try_index((.., ..self.0.dim(1) - tokens))?;
+        Ok(())
+    }
+}
+
+/// The next of a token is its row in the table.
+fn bigram(table: Array) -> impl FnMut(&Array, &mut Seen) -> Result<Array> {
+    move |tokens, seen| {
+        seen.0 = ops::concatenate(&[&seen.0, tokens], 1)?;
+        Ok(table.take_axis(tokens, 0)?)
+    }
+}
+
+/// Each of `count` tokens is followed by the next.
+fn circle(count: i32) -> Result<Array> {
+    let places = ops::arange::<_, i32>(0, count, None)?;
+    let next = places.add(Array::from_int(1))?.remainder(Array::from_int(count))?;
+    Ok(next.expand_dims(1)?.eq(&places)?.as_dtype(Dtype::Float32)?)
+}
+
+fn noise(count: i32, seed: u64) -> Result<Array> {
+    Ok(random::normal::<f32>(&[count, count], None, None, &random::key(seed)?)?)
+}
+
+fn options(max_tokens: usize) -> Options {
+    Options { max_tokens, ..Options::default() }
+}
+
+fn ids(tokens: impl Iterator<Item = Result<Token>>) -> Result<Vec<u32>> {
+    tokens.map(|token| Ok(token?.id)).collect()
+}
+
+#[test]
+fn the_state_has_seen_the_prompt_and_every_token() -> Result<()> {
+    for lookahead in [true, false] {
+        for prefill in [1, 2, 3, 100] {
+            let mut seen = Seen::new(1)?;
+            let options = Options { lookahead, prefill, ..options(4) };
+            let made = ids(generate(bigram(circle(5)?), &mut seen, &[[7, 7, 0, 1, 2].map(|id| id % 5)], &options)?)?;
+            assert_eq!(made, [3, 4, 0, 1]);
+            assert_eq!(seen.tokens(), [2, 2, 0, 1, 2, 3, 4, 0, 1]);
+            // It goes on from there.
+            let options = Options { lookahead, prefill, ..Options { max_tokens: 2, ..Options::default() } };
+            assert_eq!(ids(generate(bigram(circle(5)?), &mut seen, &[[4]], &options)?)?, [0, 1]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn who_drops_the_iterator_leaves_the_state_with_what_was_given() -> Result<()> {
+    for lookahead in [true, false] {
+        let mut seen = Seen::new(1)?;
+        let mut tokens = generate(bigram(circle(5)?), &mut seen, &[[0]], &Options { lookahead, ..options(100) })?;
+        assert_eq!(ids(tokens.by_ref().take(3))?, [1, 2, 3]);
+        drop(tokens);
+        assert_eq!(seen.tokens(), [0, 1, 2, 3]);
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_run_for_no_tokens() -> Result<()> {
+    let mut seen = Seen::new(1)?;
+    assert_eq!(ids(generate(bigram(circle(5)?), &mut seen, &[[0, 1]], &options(0))?)?, [0u32; 0]);
+    let (mut model, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
+    let draft = Draft { step: bigram(circle(5)?), state: &mut drafts, tokens: 2 };
+    assert_eq!(ids(speculate(bigram(circle(5)?), &mut model, draft, &[0, 1], &options(0))?)?, [0u32; 0]);
+    for seen in [seen, model, drafts] {
+        assert!(seen.tokens().is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn it_stops_after_a_token_or_a_sequence_of_them() -> Result<()> {
+    let run = |stop: &[&[u32]]| -> Result<(Vec<u32>, Option<Finish>)> {
+        let mut seen = Seen::new(1)?;
+        let stop = stop.iter().map(|stop| stop.to_vec()).collect();
+        let tokens = generate(bigram(circle(9)?), &mut seen, &[[1]], &Options { stop, ..options(6) })?;
+        let tokens = tokens.collect::<Result<Vec<_>>>()?;
+        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        assert!(tokens[..tokens.len() - 1].iter().all(|token| token.finish.is_none()));
+        assert_eq!(seen.tokens()[1..], ids);
+        Ok((ids, tokens.last().and_then(|token| token.finish)))
+    };
+    assert_eq!(run(&[&[4]])?, (vec![2, 3, 4], Some(Finish::Stop)));
+    assert_eq!(run(&[&[5, 6], &[4, 5]])?, (vec![2, 3, 4, 5], Some(Finish::Stop)));
+    // The prompt is not what it made.
+    assert_eq!(run(&[&[1, 2]])?, (vec![2, 3, 4, 5, 6, 7], Some(Finish::Length)));
+    assert_eq!(run(&[&[6, 7]])?, (vec![2, 3, 4, 5, 6, 7], Some(Finish::Stop)));
+    Ok(())
+}
+
+#[test]
+fn sequences_of_a_batch_end_by_themselves() -> Result<()> {
+    let mut seen = Seen::new(3)?;
+    let options = Options { stop: vec![vec![4]], padding: Some(0), ..options(5) };
+    let prompts: [&[u32]; 3] = [&[1, 2], &[5], &[3]];
+    let mut tokens = generate(bigram(circle(9)?), &mut seen, &prompts, &options)?;
+    let mut rows = vec![Vec::new(); 3];
+    for token in &mut tokens {
+        let token = token?;
+        rows[token.sequence].push((token.id, token.finish));
+    }
+    let ids: Vec<Vec<u32>> = rows.iter().map(|row| row.iter().map(|token| token.0).collect()).collect();
+    assert_eq!(ids, [vec![3, 4], vec![6, 7, 8, 0, 1], vec![4]]);
+    let last: Vec<_> = rows.iter().map(|row| row.last().and_then(|token| token.1)).collect();
+    assert_eq!(last, [Some(Finish::Stop), Some(Finish::Length), Some(Finish::Stop)]);
+    let Stats { prompt_tokens, tokens: made, first_tokens, .. } = tokens.stats();
+    assert_eq!((prompt_tokens, made, first_tokens), (4, 8, 3));
+    drop(tokens);
+    assert_eq!(seen.0.try_index((0, ..2))?.as_slice::<u32>(), [1, 2]);
+    assert_eq!(seen.0.try_index((1, ..2))?.as_slice::<u32>(), [0, 5]);
+    Ok(())
+}
+
+#[test]
+fn a_seed_gives_the_same_tokens_and_another_gives_others() -> Result<()> {
+    let run = |seed: u64, lookahead: bool| -> Result<Vec<u32>> {
+        let sampler = Sampler { temperature: 1.0, top_p: 0.9, repetition_penalty: 1.1, ..Sampler::default() };
+        let options = Options { sampler, seed, lookahead, ..options(30) };
+        ids(generate(bigram(noise(20, 1)?), &mut Seen::new(1)?, &[[3]], &options)?)
+    };
+    assert_eq!(run(1, true)?, run(1, true)?);
+    assert_eq!(run(1, true)?, run(1, false)?);
+    assert_ne!(run(1, true)?, run(2, true)?);
+    Ok(())
+}
+
+#[test]
+fn a_penalty_sees_the_tokens_that_were_made() -> Result<()> {
+    // Token 0 is a little likelier than 1, and that than 2, after every token.
+    let table = ops::broadcast_to(Array::from_slice(&[3.0f32, 2.9, 2.8, 2.7], &[1, 4]), &[4, 4])?;
+    let run = |repetition_window| -> Result<Vec<u32>> {
+        let sampler = Sampler { repetition_penalty: 2.0, repetition_window, ..Sampler::default() };
+        ids(generate(bigram(table.clone()), &mut Seen::new(1)?, &[[3]], &Options { sampler, ..options(6) })?)
+    };
+    assert_eq!(run(1)?, [0, 1, 0, 1, 0, 1]);
+    assert_eq!(run(2)?, [0, 1, 2, 0, 1, 2]);
+    // With all of them recent it is as if none were.
+    assert_eq!(run(20)?, [0, 1, 2, 0, 0, 0]);
+    Ok(())
+}
+
+#[test]
+fn a_step_that_fails_leaves_the_state_as_it_was() -> Result<()> {
+    for lookahead in [true, false] {
+        let calls = Cell::new(0);
+        let mut step = bigram(circle(9)?);
+        let failing = |tokens: &Array, seen: &mut Seen| {
+            calls.set(calls.get() + 1);
+            let made = step(tokens, seen)?;
+            if calls.get() == 5 { Err(Error::invalid("not now", "try again")) } else { Ok(made) }
+        };
+        let mut seen = Seen::new(1)?;
+        let mut tokens = generate(failing, &mut seen, &[[0, 1]], &Options { lookahead, ..options(8) })?;
+        // Two for the prompt, and two for two tokens of three.
+        assert_eq!(ids(tokens.by_ref().take(3))?, [2, 3, 4]);
+        assert_eq!(
+            tokens.next().map(|token| token.expect_err("it fails").to_string()).as_deref(),
+            Some("not now\nhelp: try again")
+        );
+        assert!(tokens.next().is_none());
+        drop(tokens);
+        assert_eq!(seen.tokens(), [0, 1, 2, 3]);
+        assert_eq!(ids(generate(bigram(circle(9)?), &mut seen, &[[4]], &options(2))?)?, [5, 6]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_prompt_that_fails_leaves_the_pieces_before_it() -> Result<()> {
+    let mut step = bigram(circle(9)?);
+    let failing = |tokens: &Array, seen: &mut Seen| {
+        let made = step(tokens, seen)?;
+        if seen.0.dim(1) > 4 { Err(Error::invalid("too long", "say less")) } else { Ok(made) }
+    };
+    let mut seen = Seen::new(1)?;
+    assert!(generate(failing, &mut seen, &[[0, 1, 2, 3, 4, 5]], &Options { prefill: 2, ..options(3) }).is_err());
+    assert_eq!(seen.tokens(), [0, 1, 2, 3]);
+    Ok(())
+}
+
+#[test]
+fn nan_is_an_error_and_no_token() -> Result<()> {
+    let broken = circle(5)?.put_along_axis(Array::from_slice(&[2u32], &[1, 1]), Array::from_f32(f32::NAN), 1)?;
+    let places = ops::arange::<_, i32>(0, 5, None)?.expand_dims(1)?;
+    let table = ops::select(places.eq(Array::from_int(3))?, broken, circle(5)?)?;
+    let mut errors = BTreeSet::new();
+    for temperature in [0.0, 1e-3] {
+        for lookahead in [true, false] {
+            let sampler = Sampler { temperature, ..Sampler::default() };
+            let mut seen = Seen::new(1)?;
+            let options = Options { lookahead, sampler, ..options(8) };
+            let mut tokens = generate(bigram(table.clone()), &mut seen, &[[0]], &options)?;
+            assert_eq!(ids(tokens.by_ref().take(3))?, [1, 2, 3]);
+            let error = tokens.next().expect("there is an error").expect_err("it is NaN").to_string();
+            errors.insert(error);
+            assert!(tokens.next().is_none());
+        }
+    }
+    expect![[r#"
+        the logits of sequence 0 are no distribution: one is NaN or infinity, or all are minus infinity
+        help: look for NaN in the weights, or for half floats that overflow; begin again with new caches"#]]
+    .assert_eq(&errors.into_iter().collect::<String>());
+    Ok(())
+}
+
+/// Attention over a cache, on random weights: one head of 16, whose logits depend on all that it has seen.
+fn attend(tokens: &Array, caches: &mut [KvCache], embedding: &Array) -> Result<Array> {
+    let x = embedding.take_axis(tokens, 0)?.expand_dims(1)?;
+    let cache = &mut caches[0];
+    let turned = fast::rope_dynamic(&x, 16, false, 100.0, 1.0, cache.offset(), None)?;
+    let mask = cache.mask(tokens.dim(1))?;
+    let (keys, values) = cache.update(&turned, &x)?;
+    let y = fast::scaled_dot_product_attention(&turned, &keys, &values, 0.25, Some((&mask).into()), None)?;
+    Ok(y.squeeze_axes(&[1])?.matmul(embedding.t())?)
+}
+
+#[test]
+fn caches_in_a_compiled_step_give_the_tokens_of_the_whole_prefix() -> Result<()> {
+    let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
+    let prompt = [3u32, 1, 4, 1, 5, 9, 2, 6];
+    // Each token from all before it, without a cache.
+    let mut whole = prompt.to_vec();
+    for _ in 0..20 {
+        let mut caches = vec![KvCache::new([1, 1, 16], Dtype::Float32)?];
+        caches[0].reserve(whole.len() as i32)?;
+        let tokens = Array::from_slice(&whole, &[1, whole.len() as i32]);
+        let logits = attend(&tokens, &mut caches, &embedding)?.try_index((.., -1, ..))?;
+        whole.push(mlx_rs::ops::indexing::argmax(&logits, None)?.item_exact::<u32>());
+    }
+    for prefill in [3, 512] {
+        let mut step = compile_with_state(
+            |(caches, embedding): &mut (Vec<KvCache>, Array), tokens: Array| attend(&tokens, caches, embedding),
+            denied(),
+        );
+        let run = |tokens: &Array, state: &mut (Vec<KvCache>, Array)| -> Result<Array> {
+            state.0[0].reserve(tokens.dim(1))?;
+            step.call(state, &tokens.into())?.dense()
+        };
+        let mut state = (vec![KvCache::new([1, 1, 16], Dtype::Float32)?], embedding.clone());
+        let made = ids(generate(run, &mut state, &[prompt], &Options { prefill, ..options(20) })?)?;
+        assert_eq!(made, whole[8..]);
+        // Pieces of the prompt, and single tokens.
+        assert_eq!(step.stats().traces, 2);
+    }
+    Ok(())
+}
+
+struct Words(Vec<&'static str>);
+
+impl Detokenizer for Words {
+    fn push(&mut self, token: u32) -> Result<String> {
+        let word = self.0.get(token as usize);
+        word.map(|&word| word.to_owned()).ok_or_else(|| Error::invalid("no such word", "use the model's own"))
+    }
+
+    fn finish(&mut self) -> Result<String> {
+        Ok("!".to_owned())
+    }
+}
+
+/// What comes of the words from the second on, and why each sequence ended.
+fn read(words: &[&'static str], stops: &[&str], end: u32) -> Result<(String, Option<Finish>, Vec<u32>)> {
+    let mut seen = Seen::new(1)?;
+    let options = Options { stop: vec![vec![end]], ..options(2 * words.len()) };
+    let tokens = generate(bigram(circle(words.len() as i32)?), &mut seen, &[[0]], &options)?;
+    let pieces = Texts::new(tokens, vec![Words(words.to_vec())], stops)?.collect::<Result<Vec<Piece>>>()?;
+    let text = pieces.iter().map(|piece| piece.text.as_str()).collect();
+    Ok((text, pieces.last().and_then(|piece| piece.finish), seen.tokens()))
+}
+
+#[test]
+fn text_ends_before_a_stop_and_the_state_with_the_token_that_completed_it() -> Result<()> {
+    let words = ["the", " qui", "ck br", "own", " fox", "."];
+    let stop = Some(Finish::Stop);
+    assert_eq!(read(&words, &["quick"], 99)?, (" ".into(), stop, vec![0, 1, 2]));
+    assert_eq!(read(&words, &["never", "own f"], 99)?, (" quick br".into(), stop, vec![0, 1, 2, 3, 4]));
+    // The token that ends it is no text, and what was held back comes out with it.
+    assert_eq!(read(&words, &["own."], 4)?, (" quick brown!".into(), stop, vec![0, 1, 2, 3, 4]));
+    let (text, finish, seen) = read(&words, &["nothing"], 99)?;
+    assert_eq!(
+        (text.as_str(), finish, seen.len()),
+        (" quick brown fox.the quick brown fox.the!", Some(Finish::Length), 13)
+    );
+    Ok(())
+}
+
+#[test]
+fn a_word_that_is_none_ends_its_sequence() -> Result<()> {
+    let mut seen = Seen::new(1)?;
+    let tokens = generate(bigram(circle(5)?), &mut seen, &[[0]], &options(9))?;
+    let mut texts = Texts::new(tokens, vec![Words(vec!["a", "b", "c"])], &[] as &[&str])?;
+    assert_eq!(texts.by_ref().take(2).map(|piece| Ok(piece?.text)).collect::<Result<String>>()?, "bc");
+    assert!(texts.next().is_some_and(|piece| piece.is_err()));
+    assert!(texts.next().is_none());
+    Ok(())
+}
+
+/// What a draft and a model make, and what they have seen of it.
+fn with_draft([model, draft]: [&Array; 2], [count, take]: [usize; 2], options: Options) -> Result<(Vec<u32>, Stats)> {
+    let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
+    let draft = Draft { step: bigram(draft.clone()), state: &mut drafts, tokens: count };
+    let prompt = [2u32, 0, 1];
+    let mut tokens = speculate(bigram(model.clone()), &mut seen, draft, &prompt, &options)?;
+    let made = ids(tokens.by_ref().take(take))?;
+    let stats = tokens.stats();
+    drop(tokens);
+    let all = [&prompt[..], &made[..]].concat();
+    assert_eq!(seen.tokens(), all);
+    assert_eq!(drafts.tokens(), all);
+    Ok((made, stats))
+}
+
+#[test]
+fn a_draft_changes_no_token_of_a_greedy_model() -> Result<()> {
+    let model = noise(30, 1)?;
+    // One that is the model, one that often agrees, one that hardly does.
+    let near = model.add(noise(30, 2)?.multiply(Array::from_f32(0.3))?)?;
+    for (draft, least, most) in [(&model, 1.0, 1.0), (&near, 0.2, 0.99), (&noise(30, 3)?, 0.0, 0.5)] {
+        for penalty in [None, Some(3.0)] {
+            let repetition_penalty = penalty.unwrap_or(1.0);
+            let sampler = Sampler { repetition_penalty, repetition_window: 5, ..Sampler::default() };
+            for stop in [vec![], vec![vec![7]]] {
+                let options = Options { sampler: sampler.clone(), stop, prefill: 2, ..options(40) };
+                let alone = ids(generate(bigram(model.clone()), &mut Seen::new(1)?, &[[2, 0, 1]], &options)?)?;
+                for count in [1, 2, 5] {
+                    for take in [40, 7] {
+                        let (made, stats) = with_draft([&model, draft], [count, take], options.clone())?;
+                        assert_eq!(made, alone[..take.min(alone.len())]);
+                        let rate = stats.accepted as f64 / stats.drafted as f64;
+                        if penalty.is_none() && alone.len() == 40 && take == 40 {
+                            assert!((least..=most).contains(&rate), "{count}: {rate}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_draft_that_is_the_model_is_accepted_when_tokens_are_drawn() -> Result<()> {
+    let model = noise(12, 1)?;
+    let sampler = Sampler { temperature: 0.8, top_k: 5, repetition_penalty: 1.4, ..Sampler::default() };
+    let options = Options { sampler, seed: 3, ..options(50) };
+    let (made, stats) = with_draft([&model, &model], [4, 50], options.clone())?;
+    assert_eq!(stats.accepted, stats.drafted);
+    assert_eq!(with_draft([&model, &model], [4, 50], options.clone())?.0, made);
+    assert_ne!(with_draft([&model, &model], [4, 50], Options { seed: 4, ..options })?.0, made);
+    Ok(())
+}
+
+#[test]
+fn drawn_tokens_of_a_draft_are_distributed_as_the_models() -> Result<()> {
+    let logits = [0.0f32, 1.0, -0.5, 0.7];
+    let table = |row: &[f32]| ops::broadcast_to(Array::from_slice(row, &[1, 4]), &[4, 4]);
+    let sampler = Sampler { temperature: 1.0, top_k: 3, ..Sampler::default() };
+    let expected = sampler.probabilities(&Array::from_slice(&logits, &[1, 4]), &sampler.start(0, &[[0]])?)?;
+    let options = Options { sampler, seed: 1, ..options(3000) };
+    let (made, stats) = with_draft([&table(&logits)?, &table(&[1.0, 0.0, 0.5, 0.1])?], [2, 3000], options)?;
+    assert!(stats.accepted < stats.drafted);
+    for (token, &expected) in expected.as_slice::<f32>().iter().enumerate() {
+        let found = made.iter().filter(|&&id| id as usize == token).count() as f64 / 3000.0;
+        let expected = f64::from(expected);
+        let deviation = (expected * (1.0 - expected) / 3000.0).sqrt();
+        assert!((found - expected).abs() <= 4.5 * deviation, "{token}: {found} {expected}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_draft_or_a_model_that_fails_leaves_both_states_as_they_were() -> Result<()> {
+    for of_draft in [true, false] {
+        let calls = Cell::new(0);
+        let (mut one, mut other) = (bigram(circle(9)?), bigram(circle(9)?));
+        let fails = |here: bool| {
+            calls.set(calls.get() + usize::from(here));
+            if here && calls.get() == 5 { Err(Error::invalid("not now", "try again")) } else { Ok(()) }
+        };
+        let model_step = |tokens: &Array, seen: &mut Seen| fails(!of_draft).and_then(|()| one(tokens, seen));
+        let draft_step = |tokens: &Array, seen: &mut Seen| fails(of_draft).and_then(|()| other(tokens, seen));
+        let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
+        let draft = Draft { step: draft_step, state: &mut drafts, tokens: 2 };
+        let mut tokens = speculate(model_step, &mut seen, draft, &[0], &options(100))?;
+        let made: Vec<u32> = tokens.by_ref().map_while(|token| token.ok().map(|token| token.id)).collect();
+        assert!(tokens.next().is_none());
+        drop(tokens);
+        assert_eq!(made, (1..=made.len() as u32).map(|id| id % 9).collect::<Vec<_>>());
+        assert!(!made.is_empty());
+        // All but the last token, of which the draft may not yet know the last that was accepted.
+        let all: Vec<u32> = (0..made.len() as u32).map(|id| id % 9).collect();
+        assert_eq!(seen.tokens(), all);
+        assert!(all.starts_with(&drafts.tokens()) && drafts.tokens().len() + 1 >= all.len());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_generated_is_said() -> Result<()> {
+    let fails = |prompts: &[&[u32]], options: Options| {
+        let mut seen = Seen::new(prompts.len() as i32).expect("a state");
+        let table = circle(5).expect("a table");
+        let made = generate(bigram(table), &mut seen, prompts, &options);
+        made.expect_err("it cannot").to_string()
+    };
+    let wrong = |tokens: &Array, _: &mut Seen| -> Result<Array> { Ok(circle(5)?.take_axis(tokens.try_index(0)?, 0)?) };
+    let last =
+        |tokens: &Array, _: &mut Seen| -> Result<Array> { Ok(circle(5)?.take_axis(tokens.try_index((.., -1))?, 0)?) };
+    let of_draft = |table: Array, model: &dyn Fn(&Array, &mut Seen) -> Result<Array>, count| {
+        let (mut seen, mut drafts) = (Seen::new(1).expect("a state"), Seen::new(1).expect("a state"));
+        let draft = Draft { step: bigram(table), state: &mut drafts, tokens: count };
+        match speculate(model, &mut seen, draft, &[0], &options(4)) {
+            Ok(mut tokens) => tokens.next().expect("an error").expect_err("it cannot").to_string(),
+            Err(error) => error.to_string(),
+        }
+    };
+    let all = |tokens: &Array, _: &mut Seen| -> Result<Array> { Ok(circle(5)?.take_axis(tokens, 0)?) };
+    let mut seen = Seen::new(1)?;
+    let messages = [
+        fails(&[], options(4)),
+        fails(&[&[0], &[]], options(4)),
+        fails(&[&[0], &[1, 2]], options(4)),
+        fails(&[&[0]], Options { prefill: 0, ..options(4) }),
+        fails(&[&[0]], Options { stop: vec![vec![]], ..options(4) }),
+        generate(wrong, &mut seen, &[[0, 1, 2]], &options(4)).expect_err("it has another shape").to_string(),
+        of_draft(circle(5)?, &last, 2),
+        of_draft(circle(6)?, &all, 2),
+        of_draft(circle(5)?, &all, 0),
+    ];
+    expect![[r#"
+        there are no prompts
+        help: give at least one
+        a prompt is empty
+        help: give at least one token, such as the one that begins a text
+        prompts of [1, 2] tokens are one batch
+        help: say what they are filled up with by `padding`, and tell the state how many of them are padding
+        prompts are given in pieces of 0 tokens
+        help: give a `prefill` of at least 1
+        a sequence to stop after is empty
+        help: leave it out, or give its tokens
+        a step on 2 tokens of 1 sequences gives logits of [2, 5]
+        help: return [batch, tokens, vocabulary], or [batch, vocabulary] of the last token
+        a step that judges a draft gives the logits of its last token alone
+        help: return those of all its tokens, [batch, tokens, vocabulary]
+        the draft knows 6 tokens, and the model 5
+        help: take a draft with the vocabulary of the model
+        a draft of 0 tokens proposes nothing
+        help: let it propose at least 1, or use `generate`"#]]
+    .assert_eq(&messages.join("\n"));
+    let mut states = [Seen::new(1)?, Seen::new(1)?];
+    let [one, other] = &mut states;
+    let messages = [
+        Texts::new(generate(bigram(circle(5)?), one, &[[0]], &options(4))?, Vec::<Words>::new(), &["a"]),
+        Texts::new(generate(bigram(circle(5)?), other, &[[0]], &options(4))?, vec![Words(vec![])], &[""]),
+    ]
+    .map(|texts| texts.err().expect("it cannot").to_string());
+    expect![[r#"
+        0 detokenizers read 1 sequences
+        help: give one a sequence
+        a text to stop at is empty
+        help: leave it out, or give some text"#]]
+    .assert_eq(&messages.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn layers_forget_all_or_none() -> Result<()> {
+    #[derive(Clone)]
+    struct Layer(i32);
+
+    impl Trim for Layer {
+        fn trim(&mut self, tokens: i32) -> Result<()> {
+            if tokens > self.0 {
+                return Err(Error::invalid("it is gone", "trim less"));
+            }
+            self.0 -= tokens;
+            Ok(())
+        }
+    }
+
+    let mut layers = vec![Layer(5), Layer(2)];
+    assert!(layers.trim(3).is_err());
+    assert_eq!(layers.iter().map(|layer| layer.0).collect::<Vec<_>>(), [5, 2]);
+    layers.trim(2)?;
+    assert_eq!(layers.iter().map(|layer| layer.0).collect::<Vec<_>>(), [3, 0]);
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! Generates text with a decoder of the Llama family, whose weights and caches may be held in few bits.
+//!
+//! The decoder is plain mlx-rs modules (`decoder.rs`). Its step is compiled, and runs under `Policy::Deny`, so that a dense
+//! weight that is built anywhere would be an error.
+//!
+//!     cargo run --release --features text --example generate -- --model FOLDER --weights nf4:64 --prompt "Once upon a time"
+
+mod chat;
+mod config;
+mod decoder;
+mod experts;
+mod keys;
+mod load;
+mod rope;
+mod step;
+mod stored;
+mod text;
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use mlx_rs::memory;
+use tacit::Error;
+use tacit::format::{self, AnyFormat};
+use tacit::nn::generate::{Draft, Finish, Sampler, Stats, Texts, speculate};
+use tacit::nn::{KvCache, generate};
+use tacit::prelude::*;
+use tokenizers::Tokenizer;
+
+use chat::Template;
+use config::Config;
+use decoder::{Decoder, Positions};
+use step::step;
+use text::Stream;
+
+type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Continues a text, or answers in a conversation
+#[derive(Parser, Debug)]
+struct Options {
+    /// A folder with config.json, tensors and tokenizer.json, of mlx-lm or of Hugging Face
+    #[arg(long, value_name = "FOLDER")]
+    model: PathBuf,
+    /// What is continued or answered; - reads it from the standard input
+    #[arg(long, allow_hyphen_values = true)]
+    prompt: String,
+    /// Put the prompt into the model's chat template
+    #[arg(long)]
+    chat: bool,
+    /// What the conversation begins with
+    #[arg(long, requires = "chat")]
+    system: Option<String>,
+    /// The most tokens that are made
+    #[arg(long, default_value_t = 256)]
+    max_tokens: usize,
+    #[command(flatten)]
+    sampling: Sampling,
+    /// End before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// The folder of a smaller model with the same tokens, which proposes what the model judges
+    #[arg(long, value_name = "FOLDER")]
+    draft: Option<PathBuf>,
+    /// How many tokens it proposes at a time
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    draft_tokens: usize,
+    /// Go on from the caches in this file, as mlx-lm writes them, and write them back in the end; a new file is begun where
+    /// there is none
+    #[arg(long, value_name = "FILE")]
+    prompt_cache: Option<PathBuf>,
+    /// What the weights of the products become: a format such as nf4:64 or affine:4:64, or a file of rules
+    #[arg(long)]
+    weights: Option<String>,
+    /// What the caches hold: a format such as affine:8:64, or one for keys and one for values, with a comma
+    #[arg(long, value_name = "FORMAT")]
+    kv: Option<String>,
+    /// The folder of an adapter, of mlx-lm or of PEFT
+    #[arg(long, value_name = "FOLDER")]
+    lora: Option<PathBuf>,
+}
+
+/// How tokens are drawn
+#[derive(clap::Args, Debug)]
+struct Sampling {
+    /// The temperature; 0 takes the likeliest token
+    #[arg(long, default_value_t = 0.0)]
+    temp: f32,
+    /// Draw from so many of the likeliest tokens; 0 is all
+    #[arg(long, default_value_t = 0)]
+    top_k: usize,
+    /// Draw from the likeliest tokens that together have this probability
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f32,
+    /// Draw from tokens that are at least so likely as this part of the likeliest
+    #[arg(long, default_value_t = 0.0)]
+    min_p: f32,
+    /// Divide the logits of recent tokens by this; 1 is none
+    #[arg(long, default_value_t = 1.0)]
+    repetition_penalty: f32,
+    /// How many of the last tokens are recent
+    #[arg(long, value_name = "TOKENS", default_value_t = 20)]
+    repetition_window: usize,
+    /// What draws begin with
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+impl Sampling {
+    fn sampler(&self) -> Sampler {
+        Sampler {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            repetition_window: self.repetition_window,
+            ..Sampler::default()
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Who closed this one will not read it.
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether who reads the text has read enough.
+fn is_closed(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn run(options: &Options) -> Outcome<()> {
+    let _deny = Policy::Deny.scope();
+    let sampler = options.sampling.sampler();
+    sampler.check()?;
+    let tokenizer = text::tokenizer(&options.model)?;
+    let (config, mut model) = load::load(&options.model)?;
+    if let Some(weights) = &options.weights {
+        load::quantize(&mut model, weights)?;
+    }
+    if let Some(folder) = &options.lora {
+        load::adapt(&mut model, folder)?;
+    }
+    let mut bytes = model.nbytes();
+    let mut caches = stored::opened(caches(&config, &model, options.kv.as_deref())?, options.prompt_cache.as_deref())?;
+    let begun = !caches.first().is_none_or(KvCache::is_empty);
+    let prompt = prompt(options, &tokenizer, begun)?;
+    let asked = generate::Options {
+        sampler,
+        seed: options.sampling.seed,
+        max_tokens: options.max_tokens,
+        stop: config.end_tokens.iter().map(|&token| vec![token]).collect(),
+        ..generate::Options::default()
+    };
+
+    let mut drafted = Vec::new();
+    let tokens = if let Some(folder) = &options.draft {
+        if options.prompt_cache.is_some() {
+            let help = "leave out `--draft` or `--prompt-cache`";
+            return Err(Error::invalid("a draft has not seen what a prompt cache holds", help).into());
+        }
+        let (config, smaller) = load::load(folder)?;
+        bytes += smaller.nbytes();
+        drafted = self::caches(&config, &smaller, None)?;
+        let draft = Draft { step: step(smaller, Positions::Last), state: &mut drafted, tokens: options.draft_tokens };
+        speculate(step(model, Positions::All), &mut caches, draft, &prompt, &asked)?
+    } else {
+        generate(step(model, Positions::Last), &mut caches, &[prompt], &asked)?
+    };
+    let mut texts = Texts::new(tokens, vec![Stream::new(&tokenizer)], &options.stop)?;
+    let finish = write(&mut texts)?;
+    let stats = texts.stats();
+    drop(texts);
+    if let Some(file) = &options.prompt_cache {
+        stored::write(file, &caches)?;
+    }
+    report(&stats, finish, bytes)?;
+    Ok(())
+}
+
+/// Empty caches for this model, in formats where there are some.
+fn caches(config: &Config, model: &Model<Decoder>, formats: Option<&str>) -> Result<Vec<KvCache>> {
+    let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+    let caches = decoder::caches(config, 1, dtype)?;
+    let Some(formats) = formats else { return Ok(caches) };
+    let (keys, values) = formats.split_once(',').unwrap_or((formats, formats));
+    let (keys, values) = (AnyFormat::from(format::parse(keys)?), AnyFormat::from(format::parse(values)?));
+    caches.into_iter().map(|cache| cache.quantized(keys.clone(), values.clone())).collect()
+}
+
+/// The tokens of the prompt. Only what begins a text begins with the tokens for that.
+fn prompt(options: &Options, tokenizer: &Tokenizer, begun: bool) -> Outcome<Vec<u32>> {
+    let mut text = options.prompt.clone();
+    if text == "-" {
+        text.clear();
+        io::stdin().read_to_string(&mut text)?;
+    }
+    if options.chat {
+        let text = Template::open(&options.model)?.render(options.system.as_deref(), &text)?;
+        return Ok(text::tokens(tokenizer, &text, false)?);
+    }
+    Ok(text::tokens(tokenizer, &text, !begun)?)
+}
+
+/// Writes the text as it comes, and says why it ended.
+fn write(texts: &mut Texts<'_, Stream<'_>>) -> Outcome<Option<Finish>> {
+    let mut out = io::stdout().lock();
+    let mut finish = None;
+    for piece in texts {
+        let piece = piece?;
+        out.write_all(piece.text.as_bytes())?;
+        out.flush()?;
+        finish = piece.finish;
+    }
+    writeln!(out)?;
+    Ok(finish)
+}
+
+fn report(stats: &Stats, finish: Option<Finish>, bytes: usize) -> Outcome<()> {
+    let mut err = io::stderr().lock();
+    let Stats { prompt_tokens, tokens, drafted, accepted, .. } = *stats;
+    let end = if finish == Some(Finish::Stop) { "its end" } else { "the most that were asked for" };
+    writeln!(err, "{prompt_tokens} tokens of prompt at {:.1} a second", stats.prompt_rate())?;
+    writeln!(err, "{tokens} tokens, to {end}, at {:.1} a second", stats.rate())?;
+    if drafted > 0 {
+        writeln!(err, "{accepted} of {drafted} drafted tokens accepted")?;
+    }
+    // Parameters that lie in the file are not memory of MLX's.
+    let peak = bytes + memory::peak_memory()?;
+    writeln!(err, "at most {:.1} MB, of which {:.1} weights", peak as f64 / 1e6, bytes as f64 / 1e6)?;
+    Ok(())
+}

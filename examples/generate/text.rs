@@ -1,0 +1,81 @@
+//! Text as tokens, and tokens as text while they come.
+
+use std::path::Path;
+
+use tacit::nn::generate::Detokenizer;
+use tacit::{Error, Result};
+use tokenizers::Tokenizer;
+
+/// Reads `tokenizer.json`.
+pub(crate) fn tokenizer(folder: &Path) -> Result<Tokenizer> {
+    let file = folder.join("tokenizer.json");
+    let unread = |error| Error::checkpoint(&file, None, format!("{error}"), "fetch the tokenizer of this model again");
+    let mut tokenizer = Tokenizer::from_file(&file).map_err(unread)?;
+    // A prompt is neither cut nor filled up, whatever the file was used for.
+    tokenizer.with_padding(None).with_truncation(None).map_err(unread)?;
+    Ok(tokenizer)
+}
+
+/// The tokens of a text; `special` adds those that begin one, as the tokenizer says.
+pub(crate) fn tokens(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Vec<u32>> {
+    let encoding = tokenizer.encode(text, special);
+    let encoding = encoding.map_err(|error| {
+        Error::invalid(format!("the tokenizer cannot read the prompt: {error}"), "give text that its vocabulary has")
+    })?;
+    Ok(encoding.get_ids().to_vec())
+}
+
+/// Text of tokens one at a time, that of the bytes of a character when the last of them has come.
+///
+/// What a token adds depends on the ones before it, as with spaces between words: so that the last of them are decoded with it and
+/// without it.
+#[derive(Debug)]
+pub(crate) struct Stream<'t> {
+    tokenizer: &'t Tokenizer,
+    /// The tokens that came out last, and those that are held back.
+    tokens: Vec<u32>,
+    /// How many of them came out.
+    out: usize,
+}
+
+impl<'t> Stream<'t> {
+    pub(crate) fn new(tokenizer: &'t Tokenizer) -> Self {
+        Self { tokenizer, tokens: Vec::new(), out: 0 }
+    }
+
+    fn decoded(&self, tokens: &[u32]) -> Result<String> {
+        self.tokenizer.decode(tokens, true).map_err(|error| {
+            Error::invalid(
+                format!("the tokenizer cannot decode {tokens:?}: {error}"),
+                "use the tokenizer of this model",
+            )
+        })
+    }
+
+    /// What the tokens that are held back add to those before them.
+    fn added(&self) -> Result<String> {
+        let (before, all) = (self.decoded(&self.tokens[..self.out])?, self.decoded(&self.tokens)?);
+        let same = before.chars().zip(all.chars()).take_while(|(a, b)| a == b);
+        Ok(all[same.map(|(a, _)| a.len_utf8()).sum()..].to_owned())
+    }
+}
+
+impl Detokenizer for Stream<'_> {
+    fn push(&mut self, token: u32) -> Result<String> {
+        self.tokens.push(token);
+        let added = self.added()?;
+        // A character whose bytes are not all there.
+        if added.is_empty() || added.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        self.tokens.drain(..self.out);
+        self.out = self.tokens.len();
+        Ok(added)
+    }
+
+    fn finish(&mut self) -> Result<String> {
+        let added = self.added()?;
+        (self.tokens, self.out) = (Vec::new(), 0);
+        Ok(added)
+    }
+}
