@@ -31,7 +31,8 @@ fn assert_goes_on(mut cache: KvCache, formats: [Option<AnyFormat>; 2], padding: 
     let [of_keys, of_values] = formats;
     let mut again = KvCache::new([batch, heads, width], Dtype::Float32)
         .and_then(|again| again.with_window(cache.window())?.stored(of_keys, of_values))
-        .and_then(|again| again.filled(tokens, values, cache.len())?.with_left_padding(padding))
+        .and_then(|again| again.filled(tokens, values, cache.len()))
+        .and_then(|again| if padding.is_empty() { Ok(again) } else { again.with_left_padding(padding) })
         .expect("fits");
     assert_eq!((again.len(), again.window()), (cache.len(), cache.window()));
     assert_eq!(again.offset().as_slice::<i32>(), cache.offset().as_slice::<i32>());
@@ -56,7 +57,7 @@ fn a_cache_of_its_tokens_goes_on_as_it_would() {
                 for (seed, &tokens) in (0..).zip(steps) {
                     step(&mut cache, seed, tokens).expect("runs");
                 }
-                assert_goes_on(cache, formats, &[0, 0], 100);
+                assert_goes_on(cache, formats, &[], 100);
             }
         }
     }
