@@ -74,12 +74,16 @@ fn every_handler_is_registered() {
         packed_astype: as_type of any Packed
         packed_concatenate: concatenate of any Packed, ..
         packed_divide: divide of any Packed, dense
+        packed_dynamic_slice: dynamic_slice of any Packed, dense
+        packed_dynamic_slice_update: dynamic_slice_update of any Packed, any, dense
         packed_gather: gather of any Packed, dense
         packed_gather_mm: gather_mm of dense, any Packed, dense, dense
         packed_multiply: multiply of any Packed, dense
         packed_negative: negative of any Packed
         packed_reshape: any reshaping primitive of any Packed
+        packed_scatter_axis: scatter_axis of any Packed, dense, any
         packed_slice: slice of any Packed
+        packed_slice_update: slice_update of any Packed, any
         packed_transpose: transpose of any Packed
         rotated_astype: as_type of Rotated
         rotated_concatenate: concatenate of Rotated, ..

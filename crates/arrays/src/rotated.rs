@@ -102,8 +102,8 @@ impl Rotated {
         }
     }
 
-    /// The axis, counted from the last one.
-    fn from_last(&self) -> usize {
+    /// The axes behind the rotated one.
+    fn behind(&self) -> usize {
         self.aval.shape.len() - 1 - self.axis
     }
 
@@ -160,7 +160,7 @@ impl Materialize for Rotated {
 
 impl Linear for Rotated {
     fn right(&self, x: &Value) -> Result<Value> {
-        match self.from_last() {
+        match self.behind() {
             // An implicit `x`, such as the weights of an attention, is the product's own matter.
             0 => rotated_from_last(implicit((x, &self.inner), |(x, w)| x.matmul(w))?, 0),
             1 => {
@@ -172,7 +172,7 @@ impl Linear for Rotated {
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
-        match self.from_last() {
+        match self.behind() {
             0 => {
                 let x = dense_side(x)?;
                 if x.ndim() < 2 {
@@ -254,7 +254,7 @@ pub fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Result<Vec<V
             };
             // The same rows of each channel.
             let source = broadcast_source(indices)?;
-            let behind = w.from_last();
+            let behind = w.behind();
             let one = source.ndim() <= behind || source.dim(-1 - behind as i32) == 1;
             whole(along as usize != axis && one && updates.aval()?.shape[axis] == w.aval.shape[axis])?;
             1

@@ -6,6 +6,7 @@
 //! list, and buffers are whole. Both are read, and the newer one is written.
 
 mod classes;
+mod convert;
 mod layouts;
 mod state;
 

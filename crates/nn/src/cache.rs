@@ -7,6 +7,7 @@ mod kv;
 mod list;
 mod slots;
 mod store;
+mod tokens;
 mod window;
 mod written;
 

@@ -40,12 +40,12 @@ impl Rotation {
     pub fn inner(&self) -> &AnyFormat {
         &self.inner
     }
+}
 
-    /// The rotated array, if `value` has it along the last axis.
-    fn rotated<'a>(&self, value: &'a Value) -> Option<&'a Value> {
-        let array = value.downcast::<Rotated>()?;
-        (array.axis() + 1 == value.aval().ok()?.shape.len()).then(|| array.inner())
-    }
+/// The rotated array, if `value` is rotated along the last axis.
+fn behind(value: &Value) -> Option<&Value> {
+    let array = value.downcast::<Rotated>()?;
+    (array.axis() + 1 == value.aval().ok()?.shape.len()).then(|| array.inner())
 }
 
 /// `x`, rotated; an array without a rotation is an error that says so.
@@ -62,7 +62,7 @@ impl Quantizer for Rotation {
     }
 
     fn stores(&self, value: &Value) -> bool {
-        self.rotated(value).is_some_and(|inner| self.inner.stores(inner))
+        behind(value).is_some_and(|inner| self.inner.stores(inner))
     }
 
     fn trained_scales(&self) -> Option<&dyn TrainedScales> {
@@ -77,7 +77,7 @@ impl Quantizer for Rotation {
 /// Those of the rotated rows.
 impl TrainedScales for Rotation {
     fn scales_of(&self, value: &Value) -> Option<FloatScales> {
-        self.inner.trained_scales()?.scales_of(self.rotated(value)?)
+        self.inner.trained_scales()?.scales_of(behind(value)?)
     }
 
     fn quantize_by(&self, x: &Array, scales: &FloatScales) -> Result<(Value, Array)> {

@@ -340,7 +340,9 @@ fn keys_with_outliers_lose_less_where_they_are_rotated() {
     let _deny = Policy::Deny.scope();
     let (tokens, d) = (512, 128);
     let mut offsets = vec![0f32; d as usize];
-    [(3, 4.0), (40, 7.0), (77, 10.0), (101, 5.0)].iter().for_each(|&(channel, offset)| offsets[channel] = offset);
+    for (channel, offset) in [(3, 4.0), (40, 7.0), (77, 10.0), (101, 5.0)] {
+        offsets[channel] = offset;
+    }
     let offsets = Array::from_slice(&offsets, &[d]);
     let (q, v) = (normal(1, &[64, d]), normal(2, &[tokens, d]));
     // Without outliers, and with those of 4 to 10 and of 20 to 50 standard deviations.

@@ -79,14 +79,15 @@ fn dynamic_slice(scene: &Scene) -> Vec<Call> {
     let (rows, mut size) = (scene.shape[0], scene.shape.clone());
     size[0] = 1;
     vec![scene.alone("the last row", move |w| {
-        moved::dynamic_slice(w, &Array::from_slice(&[rows - 1], &[1]), &[0], &size).map_err(refused)
+        moved::dynamic_slice(w, &Array::from_slice(&[rows - 1], &[1]), &[0], &size).map_err(|error| refused(&error))
     })]
 }
 
 fn dynamic_slice_update(scene: &Scene) -> Vec<Call> {
     let last = scene.shape[0] - 1;
     vec![Call::new("the last row replaced", with_rows(scene, 1), move |arrays| {
-        moved::dynamic_slice_update(&arrays[0], &arrays[1], &Array::from_slice(&[last], &[1]), &[0]).map_err(refused)
+        moved::dynamic_slice_update(&arrays[0], &arrays[1], &Array::from_slice(&[last], &[1]), &[0])
+            .map_err(|error| refused(&error))
     })]
 }
 
@@ -98,6 +99,6 @@ fn scatter_axis(scene: &Scene) -> Vec<Call> {
     })]
 }
 
-fn refused(error: Error) -> Exception {
+fn refused(error: &Error) -> Exception {
     Exception::custom(error.to_string())
 }

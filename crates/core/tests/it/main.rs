@@ -21,6 +21,7 @@ mod messages;
 mod picture;
 mod policies;
 mod redispatch;
+mod states;
 mod surface;
 mod threads;
 mod traced;

@@ -80,7 +80,9 @@ impl Node {
         match self {
             Self::Leaf(leaf) => found.push((name.to_owned(), leaf.clone())),
             Self::Branch(nodes) => {
-                nodes.iter().for_each(|(place, node)| node.leaves(&format!("{name}.{place}"), found))
+                for (place, node) in nodes {
+                    node.leaves(&format!("{name}.{place}"), found);
+                }
             }
         }
     }

@@ -6,10 +6,11 @@ use std::fs;
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Nf4, Quantizer};
-use tacit_core::Value;
+use tacit_arrays::format::{Affine, Nf4, Quantizer};
+use tacit_core::{Error, Policy, Result, Value, implicit_with_state};
 use tacit_io::mlx_prompt_cache::{self, Cache, Held, PromptCache};
 use tacit_io::{Metadata, Tensors, write};
+use tacit_nn::{Cache as Layer, KvCache};
 
 use crate::golden::{assert_same_tensors, golden};
 use crate::scratch::Scratch;
@@ -280,6 +281,7 @@ fn set(tensors: &mut [(String, Array)], name: &str, array: Array) {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "the snapshot stands in the call")]
 fn damaged_files_are_refused() {
     let damages: [(&str, &str, &str, Damage); 21] = [
         ("no metadata", "0.32", "kv", |_, said| said.clear()),
@@ -411,4 +413,156 @@ fn damaged_files_are_refused() {
 
     "#]]
     .assert_eq(&text);
+}
+
+/// The caches of keys and values, those of lists too.
+fn flat(layers: Vec<Layer>) -> Vec<KvCache> {
+    let each = layers.into_iter().flat_map(|layer| match layer {
+        Layer::Kv(cache) => vec![cache],
+        Layer::List(caches) => flat(caches),
+        Layer::Arrays(_) => Vec::new(),
+    });
+    each.collect()
+}
+
+fn slots(array: &Array, from: i32, to: i32) -> Array {
+    array.try_index((.., .., from..to)).expect("cuts")
+}
+
+#[test]
+fn caches_go_on_where_the_prompt_ended() {
+    let _deny = Policy::Deny.scope();
+    let dense = |value: &Value| {
+        let _allow = Policy::Allow.scope();
+        value.dense().expect("dense")
+    };
+    let mut text = String::new();
+    for name in ["kv", "quantized", "rotating", "chunked", "chunked_trimmed", "list"] {
+        let read = read("0.32", name);
+        let expected =
+            Tensors::open(golden(&format!("mlx_prompt_cache/0.32/{name}_expected.safetensors"))).expect("opens");
+        let caches = read.caches().expect("converts");
+        let again = PromptCache::of_caches(&caches, read.metadata.clone()).expect("converts");
+        // Back in the order of the tokens.
+        let again: Vec<KvCache> = flat(again.caches().expect("converts"));
+        let places: Vec<String> = placed(&read.layers)
+            .into_iter()
+            .filter(|(_, cache)| given(cache).is_some())
+            .map(|(place, _)| place)
+            .collect();
+        for ((cache, place), again) in flat(caches).iter().zip(places).zip(again) {
+            let positions = cache.positions().expect("positions");
+            let positions: Vec<i32> = positions.as_slice().to_vec();
+            writeln!(text, "{name} {place} {} of {} in {:?}: {positions:?}", cache.keys(), cache.len(), cache.window())
+                .expect("writes");
+            assert_eq!(cache.offset().as_slice::<i32>(), [cache.len()]);
+            assert_eq!(again.len(), cache.len());
+            for part in ["keys", "values"] {
+                let of = |cache: &KvCache| if part == "keys" { cache.keys().clone() } else { cache.values().clone() };
+                let given = expected.get(&format!("{place}.{part}")).expect("is there");
+                // The rings of the golden file in the order of their tokens.
+                let ordered = match (name, &*place) {
+                    ("rotating", "1") => {
+                        ops::concatenate(&[slots(&given, 3, 8), slots(&given, 0, 3)], 2).expect("joins")
+                    }
+                    ("rotating", "2") => {
+                        ops::concatenate(&[slots(&given, 0, 2), slots(&given, 6, 8), slots(&given, 2, 6)], 2)
+                            .expect("joins")
+                    }
+                    _ => given,
+                };
+                let mut there: Vec<i32> = positions.iter().copied().filter(|&position| position >= 0).collect();
+                there.sort_unstable();
+                assert_eq!(there.len() as i32, ordered.dim(2), "{name} {place}");
+                for (slot, position) in (0..).zip(&positions).filter(|(_, position)| **position >= 0) {
+                    let at = there.iter().position(|own| own == position).expect("is there") as i32;
+                    let held = slots(&dense(&of(cache)), slot, slot + 1);
+                    assert!(
+                        held.eq_exact(slots(&ordered, at, at + 1)).expect("compares"),
+                        "{name} {place} {part} {position}"
+                    );
+                }
+                // A window is written without what it no longer sees.
+                let [own, again] = [cache, &again].map(|cache| {
+                    let (keys, values) = cache.tokens().expect("in order");
+                    dense(if part == "keys" { &keys } else { &values })
+                });
+                let seen = slots(&own, own.dim(2) - again.dim(2), own.dim(2));
+                assert!(again.eq_exact(seen).expect("compares"), "{name} {place} {part}");
+            }
+        }
+    }
+    expect![[r#"
+        kv 0 f32[1,2,5,4] of 5 in Everything: [0, 1, 2, 3, 4]
+        kv 1 f16[1,2,5,4] of 5 in Everything: [0, 1, 2, 3, 4]
+        quantized 0 Affine(f32[1,2,5,32]) of 5 in Everything: [0, 1, 2, 3, 4]
+        quantized 1 Affine(f32[1,2,5,32]) of 5 in Everything: [0, 1, 2, 3, 4]
+        quantized 2 Affine(f32[1,2,5,32]) of 5 in Everything: [0, 1, 2, 3, 4]
+        rotating 0 f32[1,2,4,4] of 4 in Sliding { size: 8, sinks: 0 }: [0, 1, 2, 3]
+        rotating 1 f32[1,2,8,4] of 11 in Sliding { size: 8, sinks: 0 }: [8, 9, 10, 3, 4, 5, 6, 7]
+        rotating 2 f32[1,2,8,4] of 12 in Sliding { size: 6, sinks: 2 }: [0, 1, 8, 9, 10, 11, 6, 7]
+        rotating 3 f32[1,2,7,4] of 7 in Sliding { size: 4, sinks: 0 }: [0, 1, 2, 3, 4, 5, 6]
+        chunked 0 f32[1,2,5,4] of 5 in Chunked { size: 6 }: [0, 1, 2, 3, 4]
+        chunked_trimmed 0 f32[1,2,7,4] of 10 in Chunked { size: 6 }: [7, 8, 9, 3, 4, 5, 6]
+        list 1.0 f32[1,2,2,4] of 2 in Everything: [0, 1]
+        list 1.1 f32[1,2,3,4] of 3 in Sliding { size: 4, sinks: 0 }: [0, 1, 2]
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
+fn a_padded_batch_goes_on() {
+    let read = read("0.32", "batch");
+    let first = PromptCache { layers: read.layers[..1].to_vec(), ..PromptCache::default() };
+    let caches = first.caches().expect("converts");
+    let Layer::Kv(cache) = &caches[0] else { panic!("of keys and values") };
+    assert_eq!(cache.offset().as_slice::<i32>(), [4, 5, 3]);
+    assert_eq!(
+        cache.positions().expect("positions").as_slice::<i32>(),
+        [-1, 0, 1, 2, 3, 0, 1, 2, 3, 4, -1, -1, 0, 1, 2]
+    );
+    let again = PromptCache::of_caches(&caches, Metadata::new()).expect("converts");
+    let cut = |cache: &PromptCache| {
+        let (held, written) = given(&cache.layers[0]).expect("has tokens");
+        slots(&held.keys.dense().expect("dense"), 0, written)
+    };
+    assert!(cut(&again).eq_exact(cut(&first)).expect("compares"));
+    assert_eq!(summary(&again), "0 f32[3,2,5,4] f32[3,2,5,4] offset [4, 5, 3] left_padding [1, 0, 2] index 5\n");
+}
+
+#[test]
+fn a_state_of_another_kind_goes_on() {
+    let read = read("0.32", "empty");
+    let first = PromptCache { layers: read.layers[..1].to_vec(), ..PromptCache::default() };
+    let again = PromptCache::of_caches(&first.caches().expect("converts"), Metadata::new()).expect("converts");
+    assert_eq!(summary(&again), summary(&first));
+}
+
+#[test]
+fn what_mlx_lm_has_no_cache_of() {
+    let said = |caches: Result<Vec<Layer>>| caches.expect_err("refused").to_string();
+    let nothing = read("0.32", "empty");
+    let ring = PromptCache { layers: read("0.32", "batch").layers[1..].to_vec(), ..PromptCache::default() };
+    let mut text = [said(nothing.caches()), said(ring.caches())];
+    let mixed = || {
+        KvCache::new([1, 2, 64], Dtype::Float32)?
+            .quantized(Affine { bits: 8, group: 64 }, Nf4 { block: 64, double: false })
+    };
+    let mut mixed = mixed().expect("is one");
+    let x = ops::ones::<f32>(&[1, 2, 3, 64]).expect("ones");
+    mixed.reserve(3).expect("has room");
+    let _allow = Policy::Allow.scope();
+    implicit_with_state(&mut mixed, &x, |cache, x| Ok::<_, Error>(cache.update(&x, &x)?.0)).expect("writes");
+    let error = PromptCache::of_caches(&[mixed.clone().into()], Metadata::new()).expect_err("refused");
+    text[1] = format!("{}\n{error}", text[1]);
+    let dense = PromptCache::of_caches(&[mixed.dense().expect("decodes").into()], Metadata::new()).expect("converts");
+    assert_eq!(summary(&dense), "0 f32[1,2,3,64] f32[1,2,3,64] offset 3\n");
+    expect![[r#"
+        a cache without tokens says nothing of its shape
+        help: make a new one for this layer, by `KvCache::new`
+        a batch in a ring does not become a cache
+        help: save the cache of each sequence, as `extract` gives it
+        mlx-lm has no cache of Affine(f32[1,2,3,64]) and Nf4(f32[1,2,3,64]) in Everything, padded by [0]
+        help: make the cache dense by `KvCache::dense`, and split a batch into its sequences"#]]
+    .assert_eq(&text.join("\n"));
 }

@@ -49,8 +49,8 @@ fn every_matrix_is_symmetric_and_orthogonal() {
         for i in 0..m {
             for j in 0..m {
                 let product: f32 = (0..m).map(|k| matrix[i * m + k] * matrix[j * m + k]).sum();
-                assert_eq!(product, if i == j { m as f32 } else { 0.0 });
-                assert_eq!(matrix[i * m + j], matrix[j * m + i]);
+                assert!((product - if i == j { m as f32 } else { 0.0 }).abs() < 0.5);
+                assert!((matrix[i * m + j] - matrix[j * m + i]).abs() < 0.5);
             }
         }
     }

@@ -80,6 +80,18 @@ impl ArraysCache {
         self.slots.iter().flatten().map(Array::nbytes).sum()
     }
 
+    /// Of the next tokens, how many are none before the first of each sequence: `i32[batch]`.
+    #[must_use]
+    pub fn left_padding(&self) -> Option<&Array> {
+        self.left_padding.as_ref()
+    }
+
+    /// Of the next tokens, how many each sequence has: `i32[batch]`.
+    #[must_use]
+    pub fn lengths(&self) -> Option<&Array> {
+        self.lengths.as_ref()
+    }
+
     /// Says of the next tokens how many are none, before the first of each sequence.
     pub fn set_left_padding(&mut self, padding: &[i32]) {
         self.left_padding = Some(Array::from_slice(padding, &[padding.len() as i32]));

@@ -343,7 +343,7 @@ impl KvCache {
         Ok(())
     }
 
-    fn empty(&self) -> Result<()> {
+    pub(super) fn empty(&self) -> Result<()> {
         if self.capacity() > 0 {
             return Err(Error::invalid("the cache has slots already", "say so of a new cache, before its capacity"));
         }

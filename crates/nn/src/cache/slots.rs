@@ -22,6 +22,16 @@ pub(super) enum Run {
 }
 
 impl Run {
+    /// Runs with one more behind them.
+    pub(super) fn pushed(mut runs: Vec<Self>, next: Self) -> Vec<Self> {
+        match (runs.last_mut(), next) {
+            (Some(Self::Kept(_, end)), Self::Kept(from, to)) if *end == from => *end = to,
+            (Some(Self::Empty(count)), Self::Empty(more)) => *count += more,
+            _ => runs.push(next),
+        }
+        runs
+    }
+
     pub(super) fn is_empty(self) -> bool {
         match self {
             Self::Kept(from, to) => from >= to,
@@ -46,7 +56,7 @@ impl Slots {
     }
 
     /// The token in a slot where there are so many; none where that is not sure to be one.
-    fn token(self, slot: i32, total: i32) -> Option<i32> {
+    pub(super) fn token(self, slot: i32, total: i32) -> Option<i32> {
         let token = match self.ring() {
             Some((sinks, ring)) if slot >= sinks => total - 1 - (total - 1 - slot).rem_euclid(ring),
             _ => slot,
@@ -58,18 +68,18 @@ impl Slots {
     ///
     /// `kept` says which tokens there are.
     pub(super) fn moved(self, to: Self, total: i32, shift: i32, kept: impl Fn(i32) -> bool) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        for slot in 0..to.capacity {
+        let run = |slot| {
             let token = to.token(slot, total + shift).map(|token| token - shift);
             let own = token.filter(|&token| (0..total).contains(&token) && kept(token)).map(|token| self.slot(token));
-            match (runs.last_mut(), own) {
-                (Some(Run::Kept(_, end)), Some(own)) if *end == own => *end += 1,
-                (Some(Run::Empty(count)), None) => *count += 1,
-                (_, Some(own)) => runs.push(Run::Kept(own, own + 1)),
-                (_, None) => runs.push(Run::Empty(1)),
-            }
-        }
-        runs
+            own.map_or(Run::Empty(1), |own| Run::Kept(own, own + 1))
+        };
+        (0..to.capacity).map(run).fold(Vec::new(), Run::pushed)
+    }
+
+    /// The runs of these slots in the order of their tokens, of which `kept` says which there are.
+    pub(super) fn in_order(self, total: i32, kept: impl Fn(i32) -> bool) -> Vec<Run> {
+        let slots = (0..total).filter(|&token| kept(token)).map(|token| self.slot(token));
+        slots.map(|slot| Run::Kept(slot, slot + 1)).fold(Vec::new(), Run::pushed)
     }
 
     /// The slots of tokens: `i32[n]` both.

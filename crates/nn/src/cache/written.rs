@@ -49,9 +49,14 @@ impl Written {
         Self { before: self.total() + shift, step: 0, oldest: self.oldest + lost, ..self }
     }
 
+    /// The same where the tokens before one are lost, but for those that stay.
+    pub(super) fn with_oldest(self, oldest: i32) -> Self {
+        Self { oldest: self.oldest.max(oldest), ..self }
+    }
+
     /// The same where a token that another has lost is lost.
     pub(super) fn with_oldest_of(self, other: Self) -> Self {
-        Self { oldest: self.oldest.max(other.oldest), ..self }
+        self.with_oldest(other.oldest)
     }
 
     /// The runs of slots that make those of `to`, behind `shift` tokens that are none.
@@ -61,8 +66,16 @@ impl Written {
             let more = to.capacity - capacity;
             return [Run::Kept(0, capacity), Run::Empty(more)].into_iter().filter(|run| !run.is_empty()).collect();
         }
-        let sinks = self.slots.window.bounds().map_or(0, |(_, sinks)| sinks);
-        self.slots.moved(to, self.total(), shift, |token| token >= self.oldest || token < sinks)
+        self.slots.moved(to, self.total(), shift, |token| self.keeps(token))
+    }
+
+    /// The runs of slots in the order of their tokens.
+    pub(super) fn in_order(&self) -> Vec<Run> {
+        self.slots.in_order(self.total(), |token| self.keeps(token))
+    }
+
+    fn keeps(&self, token: i32) -> bool {
+        token >= self.oldest || self.slots.window.bounds().is_some_and(|(_, sinks)| token < sinks)
     }
 
     /// The slots needed for so many tokens more.

@@ -1,12 +1,13 @@
 //! Attention with a cache against attention over the whole sequence.
 
+use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops, random};
 use tacit_arrays::format::AnyFormat;
 use tacit_conformance::assert_close;
 use tacit_core::compile::Options;
 use tacit_core::{Error, Policy, Result, Value, compile_with_state, implicit_with_state};
-use tacit_nn::{KvCache, Window};
+use tacit_nn::{KvCache, Side, Window};
 
 pub(crate) const HEADS: i32 = 2;
 pub(crate) const WIDTH: i32 = 64;
@@ -79,13 +80,14 @@ pub(crate) fn whole((q, k, v): &Tokens, formats: [&str; 2], window: Window) -> A
     attend(q, &stored(k, formats[0]), &stored(v, formats[1]), &mask).expect("attends")
 }
 
-pub(crate) const FORMATS: [[&str; 2]; 6] = [
+pub(crate) const FORMATS: [[&str; 2]; 7] = [
     ["dense", "dense"],
     ["affine:8:64", "affine:8:64"],
     ["affine:8:64", "affine:4:32"],
     ["nf4:64", "affine:4:64"],
     ["int8:64", "dense"],
     ["mxfp8", "nf4:32"],
+    ["rotated:affine:4:64", "rotated:nf4:64"],
 ];
 
 pub(crate) const WINDOWS: [Window; 5] = [
@@ -131,7 +133,7 @@ fn pieces_of_a_sequence_see_what_the_whole_sees() {
 
 #[test]
 fn a_compiled_step_is_traced_once() {
-    let _allow = Policy::Allow.scope();
+    let _deny = Policy::Deny.scope();
     let all = tokens(1, 1, 300, Dtype::Float32);
     for (formats, window) in
         [(FORMATS[0], WINDOWS[0]), (FORMATS[2], WINDOWS[0]), (FORMATS[3], WINDOWS[2]), (FORMATS[2], WINDOWS[3])]
@@ -179,7 +181,7 @@ fn a_sequence_goes_on_in_another_format() {
 
 #[test]
 fn tokens_taken_away_were_never_there() {
-    let _allow = Policy::Allow.scope();
+    let _deny = Policy::Deny.scope();
     let (all, other) = (tokens(3, 1, 40, Dtype::Float32), tokens(4, 1, 40, Dtype::Float32));
     for formats in [FORMATS[0], FORMATS[3]] {
         for window in WINDOWS {
@@ -202,7 +204,7 @@ fn tokens_taken_away_were_never_there() {
 
 #[test]
 fn a_clone_is_what_the_original_was() {
-    let _allow = Policy::Allow.scope();
+    let _deny = Policy::Deny.scope();
     let (all, other) = (tokens(3, 1, 24, Dtype::Float32), tokens(4, 1, 24, Dtype::Float32));
     for formats in [FORMATS[0], FORMATS[3]] {
         let mut prefix = cache(1, Dtype::Float32, formats, Window::Everything);
@@ -217,7 +219,7 @@ fn a_clone_is_what_the_original_was() {
 
 #[test]
 fn a_step_that_fails_leaves_the_cache_as_it_was() {
-    let _allow = Policy::Allow.scope();
+    let _deny = Policy::Deny.scope();
     let all = tokens(5, 1, 12, Dtype::Float32);
     let expected = whole(&all, FORMATS[3], Window::Everything);
     let mut cache = cache(1, Dtype::Float32, FORMATS[3], Window::Everything);
@@ -252,7 +254,7 @@ fn a_step_that_fails_leaves_the_cache_as_it_was() {
 
 #[test]
 fn a_step_beyond_the_room_overwrites_nothing() {
-    let _allow = Policy::Allow.scope();
+    let _deny = Policy::Deny.scope();
     let all = tokens(5, 1, 20, Dtype::Float32);
     let mut cache = KvCache::new([1, HEADS, WIDTH], Dtype::Float32).unwrap().with_capacity(16).unwrap();
     let mut step = compile_with_state(layer, Options::default());
@@ -268,7 +270,7 @@ fn a_step_beyond_the_room_overwrites_nothing() {
         call(&mut step, &mut cache, from, from + 5).expect("attends");
     }
     let before = cache.keys().dense().unwrap();
-    assert_eq!(step.stats().traces, 1);
+    assert_eq!(step.stats().traces, 1, "{:?}", step.stats().retraces().collect::<Vec<_>>());
     let error = call(&mut step, &mut cache, 15, 20).expect_err("there is one slot");
     assert!(error.to_string().contains("5 tokens are written behind 15 into a cache with room for 16"), "{error}");
     assert!(cache.reserve(5).is_err());
@@ -279,4 +281,163 @@ fn a_step_beyond_the_room_overwrites_nothing() {
     assert_eq!((step.stats().traces, cache.len()), (2, 16));
     let expected = whole(&part(&all, 0, 16), FORMATS[0], Window::Everything);
     assert_close!(made, expected.try_index((.., .., 15.., ..)).unwrap(), 1e-5);
+}
+
+#[test]
+fn tokens_in_order_fill_another_cache() {
+    let _allow = Policy::Allow.scope();
+    let all = tokens(9, 1, 30, Dtype::Float32);
+    for formats in [FORMATS[0], FORMATS[3]] {
+        for window in WINDOWS {
+            for len in [5, 8, 9, 21] {
+                let mut old = cache(1, Dtype::Float32, formats, window);
+                (0..len).for_each(|at| drop(eager(&mut old, &part(&all, at, at + 1)).expect("attends")));
+                let (keys, values) = old.tokens().expect("are there");
+                let count = keys.aval().expect("an aval").shape[2];
+                let expected = stored(&all.1, formats[0]).try_index((.., .., len - 1..len, ..)).expect("the last");
+                let last = keys.dense().expect("decodes").try_index((.., .., count - 1.., ..)).expect("the last");
+                assert_close!(last, expected, 0.0, "{window:?} {len}");
+                let mut new = cache(1, Dtype::Float32, formats, window).filled(keys, values, len).expect("fills");
+                assert_eq!((new.len(), new.offset().as_slice::<i32>()), (len, &[len][..]));
+                let expected = whole(&part(&all, 0, len + 4), formats, window);
+                for (at, count) in [(len, 1), (len + 1, 3)] {
+                    let made = eager(&mut new, &part(&all, at, at + count)).expect("attends");
+                    let expected = expected.try_index((.., .., at..at + count, ..)).expect("a range");
+                    assert_close!(made, expected, 1e-5, "{formats:?} {window:?} {len}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn layers_of_one_window_share_a_mask() {
+    let windows = [WINDOWS[0], WINDOWS[1], WINDOWS[0], WINDOWS[1]];
+    let mut caches = windows.map(|window| cache(1, Dtype::Float32, FORMATS[0], window));
+    caches.iter_mut().for_each(|cache| cache.reserve(6).expect("room"));
+    let masks = KvCache::masks(&caches, 6).expect("masks");
+    let shared = |a: usize, b: usize| tacit_core::array_id(&masks[a]) == tacit_core::array_id(&masks[b]);
+    assert_eq!([shared(0, 2), shared(1, 3), shared(0, 1)], [true, true, false]);
+    assert_eq!(masks[0].shape(), [1, 1, 6, caches[0].capacity()]);
+}
+
+#[test]
+fn messages() {
+    let new = || KvCache::new([2, HEADS, WIDTH], Dtype::Float32).expect("a cache");
+    let said = |outcome: Result<KvCache>| outcome.map(drop).map_err(|error| format!("{error}\n")).expect_err("fails");
+    let sliding = |size, sinks| new().with_window(Window::Sliding { size, sinks });
+    let mut full = new().with_capacity(4).expect("room");
+    let mut padded = new();
+    padded.prepare(4, &[1, 4], Side::Left).expect("prepares");
+    let (_, k, v) = tokens(1, 2, 3, Dtype::Float32);
+    let mut packed = new().quantized(format("nf4:64").unwrap(), format("nf4:64").unwrap()).expect("fits");
+    packed.reserve(4).expect("room");
+    let mut wrapped = cache(2, Dtype::Float32, FORMATS[0], WINDOWS[1]);
+    let all = tokens(1, 2, 20, Dtype::Float32);
+    (0..20).for_each(|at| drop(eager(&mut wrapped, &part(&all, at, at + 1)).expect("attends")));
+    let text = [
+        said(KvCache::new([1, 2, 64], Dtype::Int32)),
+        said(sliding(0, 1)),
+        said(sliding(8, 0).and_then(|cache| cache.with_capacity(4))),
+        said(full.clone().with_window(Window::Everything)),
+        said(full.reserve(5).map(|()| full.clone())),
+        said(full.clone().update(&k, &k.try_index((.., ..1)).unwrap()).map(|_| new())),
+        said(new().update(&k, &v).map(|_| new())),
+        said(packed.update(&k, &v).map(|_| new())),
+        said(new().quantized(format("nf4:64:double").unwrap(), format("nf4:64").unwrap())),
+        said(new().quantized(format("affine:4:128").unwrap(), format("nf4:64").unwrap())),
+        said(new().prepare(4, &[5, 1], Side::Left).map(|()| new())),
+        said(padded.prepare(4, &[1, 2], Side::Left).map(|()| new())),
+        said(sliding(8, 2).and_then(|mut cache| cache.prepare(4, &[1, 2], Side::Left).map(|()| new()))),
+        said(sliding(8, 0).and_then(|mut cache| cache.prepare(4, &[1, 2], Side::Right).map(|()| new()))),
+        said(KvCache::merge(&[])),
+        said(KvCache::merge(&[new(), packed.clone()])),
+        said(KvCache::merge(&[padded.clone()])),
+        said(new().filter(&[2])),
+        said(new().trim(1).map(|()| new())),
+        said(wrapped.trim(2).map(|()| new())),
+        said(new().tokens().map(|_| new())),
+        said(new().filled(k.clone(), v.clone(), 9)),
+        said(new().filled(k.try_index((..1,)).unwrap(), v.clone(), 3)),
+        said(new().with_left_padding(&[1, 0])),
+    ];
+    expect![[r#"
+        a cache does not hold i32[1,2,0,64]
+        help: use f32, f16 or bf16
+
+        there is no window of 0 tokens behind 1
+        help: let a token see itself at least
+
+        4 slots are fewer than the 8 that the cache needs
+        help: give it at least as many slots as its window has, and as it has already
+
+        the cache has slots already
+        help: say so of a new cache, before its capacity
+
+        5 tokens behind 0 need 5 slots of a cache with 4
+        help: give it a larger capacity, trim it, or write a prompt in smaller pieces
+
+        f32[2,1,3,64] is written into a cache of f32[2,2,4,64]
+        help: give keys and values of the shape [batch, heads, tokens, width] that the cache was made for
+
+        3 tokens are written behind 0 into a cache with room for 0
+        help: reserve room for them before the step, by `KvCache::reserve`
+
+        the tokens of Nf4(f32[2,2,256,64]) are codes outside a step
+        help: update the cache inside `Model::run_with`, `implicit_with_state` or `compile_with_state`
+
+        tokens of f32[1,2,1,64] are not kept in nf4:64:double: dynamic_slice_update[axes=(2)] of Nf4(f32[1,2,2,64]), f32[1,2,1,64], i32[1] needs Nf4 materialized, which the policy forbids
+        declined: packed_dynamic_slice_update: the scales are packed themselves
+        near: packed_broadcast (crates/arrays/src/batched.rs:265) takes broadcast of any Packed, ..
+        near: packed_broadcast_axes (crates/arrays/src/batched.rs:271) takes broadcast_axes of any Packed, ..
+        near: packed_reshape (crates/arrays/src/layout.rs:17) takes any reshaping primitive of any Packed
+        help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`
+        help: choose a format whose blocks divide the width and whose scales are numbers of their own, such as affine:8:64
+
+        tokens of f32[1,2,1,64] are not kept in affine:4:128: the last axis of f32[1,2,2,64] is not whole groups of 128, as affine has them
+        help: use a smaller group size, or an array type whose blocks may straddle rows
+        help: choose a format whose blocks divide the width and whose scales are numbers of their own, such as affine:8:64
+
+        lengths [5, 1] are given for a prompt of 4 tokens in a batch of 2
+        help: give one length for each sequence, no longer than the prompt
+
+        the prompt before goes on to token 4, and there are 0
+        help: prepare a prompt where the one before has ended
+
+        a window with sinks takes sequences of one length only
+        help: keep one cache for each sequence, or group those of one length
+
+        padding behind tokens would push them out of a window
+        help: pad the sequences on the left, at their beginning
+
+        there are no caches to merge
+        help: give one at least
+
+        f32[2,2,0,64] and Nf4(f32[2,2,256,64]) are not merged
+        help: merge caches of one shape, dtype, format and window
+
+        the padded prompt goes on to token 4, and there are 0
+        help: write the whole prompt first
+
+        rows [2] of a batch of 2 are asked for
+        help: name one sequence at least, counted from zero
+
+        1 of 0 tokens, 0 of them padded, cannot be taken away
+        help: trim at most what came after the prompt
+
+        without the last 2 tokens, token 18 would see token 11, which was overwritten
+        help: trim fewer tokens, or reserve more slots than the window before: `KvCache::with_capacity`
+
+        there is nothing to join
+        help: write a token first
+
+        f32[2,2,3,64] and f32[2,2,3,64] are not the tokens after 9 that Everything sees
+        help: give all tokens, or the sinks and at least as many of the last as the window has
+
+        f32[1,2,3,64] fills a cache of f32[2,2,0,64]
+        help: give tokens of the shape and dtype that the cache was made for
+
+        padding [1, 0] before 0 tokens in a batch of 2
+        help: give one number for each sequence of a cache without sinks, no more than it has tokens
+    "#]].assert_eq(&text.join("\n"));
 }

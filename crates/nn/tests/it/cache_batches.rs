@@ -55,7 +55,7 @@ fn go_on(cache: &mut KvCache, all: &Tokens, lengths: &[i32], formats: [&str; 2],
 
 #[test]
 fn padding_on_either_side_is_seen_by_nothing() {
-    let _allow = Policy::Allow.scope();
+    let _deny = Policy::Deny.scope();
     let all = tokens(6, 3, 40, F32);
     for formats in [FORMATS[0], FORMATS[2]] {
         for (side, windows) in [(Side::Left, &WINDOWS[..2]), (Side::Right, &WINDOWS[..1]), (Side::Left, &WINDOWS[3..4])]
@@ -81,7 +81,7 @@ fn padding_on_either_side_is_seen_by_nothing() {
 
 #[test]
 fn a_second_prompt_is_padded_too() {
-    let _allow = Policy::Allow.scope();
+    let _deny = Policy::Deny.scope();
     let all = tokens(6, 2, 40, F32);
     for side in [Side::Left, Side::Right] {
         let mut cache = cache(2, F32, FORMATS[0], Window::Everything);
@@ -105,7 +105,7 @@ fn a_second_prompt_is_padded_too() {
 
 #[test]
 fn merged_sequences_go_on_as_each_would_alone() {
-    let _allow = Policy::Allow.scope();
+    let _deny = Policy::Deny.scope();
     let all = tokens(7, 3, 40, F32);
     for formats in [FORMATS[0], FORMATS[3]] {
         for window in [WINDOWS[0], WINDOWS[1], WINDOWS[3]] {
@@ -135,7 +135,7 @@ fn merged_sequences_go_on_as_each_would_alone() {
 
 #[test]
 fn empty_caches_are_merged() {
-    let _allow = Policy::Allow.scope();
+    let _deny = Policy::Deny.scope();
     let all = tokens(8, 2, 20, F32);
     let empty = || cache(1, F32, FORMATS[2], Window::Everything);
     let mut batch = KvCache::merge(&[empty(), empty()]).expect("merges");

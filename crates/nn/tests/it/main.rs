@@ -11,6 +11,8 @@ use tacit_blas as _;
 mod adapters;
 mod cache;
 mod cache_batches;
+mod cache_layers;
+mod cache_tokens;
 mod compiling;
 mod generate;
 mod model;
