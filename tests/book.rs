@@ -2,6 +2,8 @@
 
 #[path = "../examples/array_types.rs"]
 mod array_types;
+#[path = "../examples/caches.rs"]
+mod caches;
 #[path = "../examples/compiled_functions.rs"]
 mod compiled_functions;
 #[path = "../examples/first_layer.rs"]
@@ -86,6 +88,11 @@ fn the_array_types_print_what_the_book_shows() {
 }
 
 #[test]
+fn the_caches_print_what_the_book_shows() {
+    check("caches", &caches::SECTIONS);
+}
+
+#[test]
 fn the_compiled_functions_print_what_the_book_shows() {
     check("compiled_functions", &compiled_functions::SECTIONS);
 }
@@ -122,6 +129,7 @@ fn training_with_the_quantization_in_place_is_better_than_quantizing_afterwards(
 #[test]
 fn every_example_of_the_book_runs_as_a_program() {
     array_types::main().unwrap();
+    caches::main().unwrap();
     compiled_functions::main().unwrap();
     first_layer::main().unwrap();
     models::main().unwrap();

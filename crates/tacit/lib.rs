@@ -8,7 +8,7 @@ use tacit_blas as _;
 pub use tacit_arrays::{self as arrays, format, ste};
 pub use tacit_core::{
     Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Tree, Value, compile, control,
-    explain, handler, implicit, kernel, op, store, transform, tree,
+    explain, handler, implicit, implicit_with_state, kernel, op, ops, store, transform, tree,
 };
 pub use tacit_executable as executable;
 pub use tacit_io as io;

@@ -1,0 +1,197 @@
+//! The book's chapter on caches and generation: attention over keys and values in any format.
+
+use mlx_rs::{Array, Dtype, fast, ops, random};
+use tacit::compile::{Options, compile_with_state};
+use tacit::format::AnyFormat;
+use tacit::implicit_with_state;
+use tacit::nn::generate::{self, Sampler, generate};
+use tacit::nn::{KvCache, Window};
+use tacit::prelude::*;
+
+/// A title, and the function that makes what the chapter shows.
+type Section = (&'static str, fn() -> Result<String>);
+
+/// In the chapter's order.
+pub(crate) const SECTIONS: [Section; 7] = [
+    ("step", step),
+    ("formats", formats),
+    ("explained", explained),
+    ("compiled", compiled),
+    ("windowed", windowed),
+    ("shared", shared),
+    ("generated", generated),
+];
+
+const WIDTH: i32 = 64;
+
+// ANCHOR: attend
+/// Attention of four query heads over two heads of keys and values, which the cache keeps.
+fn attend(cache: &mut KvCache, [q, k, v]: [Array; 3]) -> Result<Array> {
+    let mask = cache.mask(q.dim(2))?;
+    let (keys, values) = cache.update(&k, &v)?;
+    Ok(fast::scaled_dot_product_attention(&q, keys, values, 0.125, Some((&mask).into()), None)?)
+}
+// ANCHOR_END: attend
+
+/// Queries, keys and values of so many tokens.
+fn tokens(count: i32, seed: u64) -> Result<[Array; 3]> {
+    random::seed(seed)?;
+    let normal = |heads: i32| random::normal::<f32>(&[1, heads, count, WIDTH], None, None, None);
+    Ok([normal(4)?, normal(2)?, normal(2)?])
+}
+
+// ANCHOR: step
+fn step() -> Result<String> {
+    let mut cache = KvCache::new([1, 2, WIDTH], Dtype::Float32)?;
+    let mut lines = Vec::new();
+    for (count, seed) in [(5, 0), (1, 1)] {
+        cache.reserve(count)?;
+        let y = implicit_with_state(&mut cache, tokens(count, seed)?, attend)?;
+        lines.push(format!("{y}, {} tokens in {}", cache.len(), cache.keys()));
+    }
+    Ok(lines.join("\n"))
+}
+// ANCHOR_END: step
+
+// ANCHOR: formats
+/// What the last of 257 tokens sees, and the bytes of the cache.
+fn attended(cache: KvCache) -> Result<(Array, usize)> {
+    let mut cache = cache;
+    let mut seen = None;
+    for (count, seed) in [(256, 0), (1, 1)] {
+        cache.reserve(count)?;
+        let _guard = Policy::Deny.scope();
+        seen = Some(implicit_with_state(&mut cache, tokens(count, seed)?, attend)?.dense()?);
+    }
+    Ok((seen.expect("there were tokens"), cache.nbytes()))
+}
+
+fn formats() -> Result<String> {
+    let cache = || KvCache::new([1, 2, WIDTH], Dtype::Float32);
+    let (exact, bytes) = attended(cache()?)?;
+    let mut lines = vec![format!("{:<26} {bytes:>8} bytes", "floats")];
+    for (keys, values) in [("affine:8:64", "affine:8:64"), ("affine:8:64", "affine:4:64"), ("nf4:64", "nf4:64")] {
+        let packed = cache()?.quantized(keys.parse::<AnyFormat>()?, values.parse::<AnyFormat>()?)?;
+        let (seen, bytes) = attended(packed)?;
+        let error = 100.0 * relative_error(&seen, &exact)?;
+        lines.push(format!("{keys:<12}, {values:<12} {bytes:>8} bytes, {error:.0} % off"));
+    }
+    Ok(lines.join("\n"))
+}
+// ANCHOR_END: formats
+
+/// The length of the difference in terms of the length of what was expected.
+fn relative_error(y: &Array, expected: &Array) -> Result<f32> {
+    let length = |array: &Array| array.square()?.sum(None)?.sqrt();
+    Ok(length(&y.subtract(expected)?)?.divide(length(expected)?)?.item_exact::<f32>())
+}
+
+// ANCHOR: explained
+fn explained() -> Result<String> {
+    let mut cache = packed()?;
+    let [q, k, v] = tokens(8, 0)?;
+    cache.reserve(8)?;
+    implicit_with_state(&mut cache, [q, k, v], attend)?;
+    let [q, ..] = tokens(1, 1)?;
+    let attention = |(q, k, v): (Array, Array, Array)| {
+        let scores = q.reshape(&[1, 2, 2, WIDTH])?.matmul(k.swap_axes(-1, -2)?)?.multiply(Array::from_f32(0.125))?;
+        ops::softmax_axis(scores, -1, None)?.matmul(v)
+    };
+    Ok(explain((q, cache.keys(), cache.values()), attention)?.to_string())
+}
+
+/// A cache with keys of eight bits and values of four.
+fn packed() -> Result<KvCache> {
+    let (keys, values) = (Affine { bits: 8, group: 64 }, Affine { bits: 4, group: 64 });
+    KvCache::new([1, 2, WIDTH], Dtype::Float32)?.quantized(keys, values)
+}
+// ANCHOR_END: explained
+
+// ANCHOR: compiled
+fn compiled() -> Result<String> {
+    let mut cache = packed()?;
+    let mut attend = compile_with_state(attend, Options::default());
+    for seed in 0..200 {
+        cache.reserve(1)?;
+        let y = attend.call(&mut cache, &tokens(1, seed)?.map(Value::from))?.dense()?;
+        y.eval()?;
+    }
+    let stats = attend.stats();
+    Ok(format!("{} tokens, {} calls, {} trace", cache.len(), stats.calls, stats.traces))
+}
+// ANCHOR_END: compiled
+
+// ANCHOR: windowed
+fn windowed() -> Result<String> {
+    let mut cache = packed()?.with_window(Window::Sliding { size: 128, sinks: 4 })?;
+    for seed in 0..40 {
+        cache.reserve(16)?;
+        let y = implicit_with_state(&mut cache, tokens(16, seed)?, attend)?.dense()?;
+        y.eval()?;
+    }
+    Ok(format!("{} tokens seen, {} slots, {} bytes", cache.len(), cache.capacity(), cache.nbytes()))
+}
+// ANCHOR_END: windowed
+
+// ANCHOR: shared
+fn shared() -> Result<String> {
+    let mut prompt = packed()?;
+    prompt.reserve(100)?;
+    implicit_with_state(&mut prompt, tokens(100, 0)?, attend)?.dense()?.eval()?;
+
+    let mut answers = vec![prompt.clone(), prompt.clone()];
+    for (answer, seed) in answers.iter_mut().zip(1..) {
+        answer.reserve(1)?;
+        implicit_with_state(answer, tokens(1, seed)?, attend)?.dense()?.eval()?;
+    }
+    answers[0].trim(1)?;
+    Ok(format!("prompt {}, answers {} and {}", prompt.len(), answers[0].len(), answers[1].len()))
+}
+// ANCHOR_END: shared
+
+// ANCHOR: toy
+/// A language model of one layer: random embeddings, attention, and the nearest embedding as the next token.
+struct Toy {
+    words: Array,
+    cache: KvCache,
+}
+
+impl Toy {
+    fn logits(&self, cache: &mut KvCache, tokens: &Array) -> Result<Array> {
+        cache.reserve(tokens.dim(1))?;
+        let x = self.words.take_axis(tokens, 0)?;
+        let heads = |count: i32| -> Result<Array> {
+            let all = x.reshape(&[1, -1, 4, WIDTH])?.transpose_axes(&[0, 2, 1, 3])?;
+            Ok(ops::split_at_indices(&all, &[count], 1)?.swap_remove(0))
+        };
+        let seen = implicit_with_state(cache, [heads(4)?, heads(2)?, heads(2)?], attend)?.dense()?;
+        let seen = seen.transpose_axes(&[0, 2, 1, 3])?.reshape(&[1, -1, 4 * WIDTH])?;
+        Ok(seen.add(x)?.matmul(self.words.t())?)
+    }
+}
+// ANCHOR_END: toy
+
+fn toy() -> Result<Toy> {
+    random::seed(0)?;
+    Ok(Toy { words: random::normal::<f32>(&[32, 4 * WIDTH], None, None, None)?, cache: packed()? })
+}
+
+// ANCHOR: generated
+fn generated() -> Result<String> {
+    let toy = toy()?;
+    let sampler = Sampler { repetition_penalty: 1.3, ..Sampler::default() };
+    let options = generate::Options { sampler, max_tokens: 12, ..generate::Options::default() };
+    let mut cache = toy.cache.clone();
+    let step = |tokens: &Array, cache: &mut KvCache| toy.logits(cache, tokens);
+    let made = generate(step, &mut cache, &[[3, 14, 15]], &options)?;
+    let made = made.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>()?;
+    Ok(format!("{} tokens made, {} in the cache", made.len(), cache.len()))
+}
+// ANCHOR_END: generated
+
+pub(crate) fn main() -> Result<()> {
+    for (title, section) in SECTIONS {
+        println!("== {title}\n{}\n", section()?);
+    }
+    Ok(())
+}
