@@ -45,8 +45,14 @@ pub fn packed_slice_update(op: &SliceUpdate, array: &dyn Packed, update: &Value)
     if !ranges || op.start_indices.last() != Some(&0) {
         return Err(Error::decline("only ranges of whole rows are written"));
     }
-    let axes: Vec<i32> = (0..shape.len() as i32).collect();
-    let start = Array::from_slice(&op.start_indices, &[axes.len() as i32]);
+    let whole = array.aval()?.shape;
+    let mut axes: Vec<i32> =
+        (0..shape.len() as i32).filter(|&axis| whole[axis as usize] != shape[axis as usize]).collect();
+    if axes.is_empty() {
+        axes.push(0);
+    }
+    let start: Vec<i32> = axes.iter().map(|&axis| op.start_indices[axis as usize]).collect();
+    let start = Array::from_slice(&start, &[axes.len() as i32]);
     written(array, update, |child, rows| dynamic_slice_update(child, rows, &start, &axes))
 }
 

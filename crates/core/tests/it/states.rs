@@ -47,7 +47,7 @@ fn implicit_arrays_are_swapped_and_replaced() {
     })
     .expect("runs");
     assert_eq!((held(&state.0), held(&state.1)), (vec![2.0], vec![1.0]));
-    implicit_with_state(&mut state, &vector(&[7.0]), |(a, b), x| {
+    implicit_with_state(&mut state, vector(&[7.0]), |(a, b), x| {
         *b = a.clone();
         *a = x.into();
         Ok::<_, Error>(())
@@ -66,7 +66,7 @@ fn a_state_may_lose_and_gain_arrays() {
     })
     .expect("runs");
     assert_eq!(state.iter().map(held).collect::<Vec<_>>(), [[2.0]]);
-    implicit_with_state(&mut state, &vector(&[3.0]), |state, x| {
+    implicit_with_state(&mut state, vector(&[3.0]), |state, x| {
         state.push(x.into());
         Ok::<_, Error>(())
     })
@@ -107,7 +107,7 @@ fn a_function_that_fails_or_panics_leaves_the_state_as_it_was() {
     // A result that cannot be what the caller takes.
     let _deny = Policy::Deny.scope();
     let denied = implicit_with_state(&mut state, (), |state, ()| {
-        let sum = state[0].dense()?.add(&vector(&[1.0]))?;
+        let sum = state[0].dense()?.add(vector(&[1.0]))?;
         state[0] = sum.into();
         Ok::<_, Error>(())
     });
@@ -118,7 +118,7 @@ fn a_function_that_fails_or_panics_leaves_the_state_as_it_was() {
 #[test]
 fn a_state_without_implicit_arrays_is_run_as_it_is() {
     let mut state = matrix(1, 2);
-    let y = implicit_with_state(&mut state, &matrix(1, 2), |state, x| {
+    let y = implicit_with_state(&mut state, matrix(1, 2), |state, x| {
         *state = state.add(x)?;
         state.square()
     });

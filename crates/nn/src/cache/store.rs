@@ -147,8 +147,13 @@ pub(super) fn joined(parts: &[Value], axis: i32) -> Result<Value> {
 fn writable(format: &AnyFormat, aval: &Aval) -> Result<()> {
     let [_, heads, _, width] = four(aval)?;
     let refused = |error: &Error| {
+        let reason = match error {
+            Error::MaterializationDenied { declined, .. } => declined.first().map(|decline| decline.reason.clone()),
+            error => error.to_string().lines().next().map(str::to_owned),
+        };
+        let reason = reason.unwrap_or_else(|| "nothing writes into its codes".to_owned());
         Error::invalid(
-            format!("tokens of {} are not kept in {format}: {error}", Aval::new(&[1, heads, 1, width], aval.dtype)),
+            format!("tokens of {} are not kept in {format}: {reason}", Aval::new(&[1, heads, 1, width], aval.dtype)),
             "choose a format whose blocks divide the width and whose scales are numbers of their own, such as affine:8:64",
         )
     };

@@ -49,10 +49,10 @@ fn states_are_merged_and_filtered_by_sequence() -> Result<()> {
 }
 
 /// Attention, and beside it a sum of all queries.
-fn layers(caches: &mut Vec<Cache>, tokens: Tokens) -> Result<(Array, Array)> {
+fn layers(caches: &mut [Cache; 2], tokens: Tokens) -> Result<(Array, Array)> {
     let missing = || Error::invalid("another layer is expected", "give the caches of this model");
     let sum = tokens.0.sum(None)?.reshape(&[1])?;
-    let [attention, Cache::List(others)] = &mut caches[..] else { return Err(missing()) };
+    let [attention, Cache::List(others)] = caches else { return Err(missing()) };
     let y = layer(attention.as_kv().ok_or_else(missing)?, tokens)?;
     let state = others.first_mut().and_then(Cache::as_arrays).ok_or_else(missing)?;
     let sum = state.get(0)?.map_or_else(|| Ok(sum.clone()), |before| before.add(&sum))?;
@@ -65,7 +65,7 @@ fn layers_of_several_kinds_are_the_state_of_one_compiled_step() -> Result<()> {
     let _deny = Policy::Deny.scope();
     let all = tokens(1, 1, 12, Dtype::Float32);
     let attention: KvCache = cache(1, Dtype::Float32, FORMATS[3], tacit_nn::Window::Everything);
-    let mut caches = vec![Cache::from(attention), Cache::List(vec![ArraysCache::new(1).into()])];
+    let mut caches = [Cache::from(attention), Cache::List(vec![ArraysCache::new(1).into()])];
     caches.iter_mut().try_for_each(|cache| cache.reserve(12))?;
     let expected = whole(&all, FORMATS[3], tacit_nn::Window::Everything);
     let mut step = compile_with_state(layers, Options::default());
