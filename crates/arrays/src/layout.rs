@@ -5,6 +5,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{Concatenate, Divide, Multiply, Negative, Reshaping, Slice};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
+use crate::concat::Concat;
 use crate::dynamic8::Dynamic8Array;
 use crate::int8::Int8Array;
 use crate::kernel::Scaling;
@@ -26,7 +27,7 @@ pub fn packed_reshape(_op: &Reshaping, array: &dyn Packed, made: &[Aval]) -> Res
 }
 
 /// `array` with children that are brought into the form that they have at `shape`.
-fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) -> Result<Value> {
+pub(crate) fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) -> Result<Value> {
     stored.aval.shape = shape.to_vec();
     if stored.transposed {
         stored.aval.shape.reverse();
@@ -90,10 +91,15 @@ fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<Value> {
     reshaped(array, stored, &new)
 }
 
-/// Arrays of one type and the same static fields, joined where each but the last ends with a block.
+/// Arrays of one type and the same static fields, joined where each but the last ends with a block; with dense ones, a
+/// [`Concat`], as another format would round these.
 #[handler]
 pub fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&Value]) -> Result<Value> {
     let axis = if first.stored().transposed { 1 - op.axis as usize } else { op.axis as usize };
+    if rest.iter().any(|value| !value.is_implicit()) {
+        let parts = std::iter::once(itself(first)).chain(rest.iter().map(|&part| part.clone()));
+        return Concat::of(parts.collect(), op.axis as usize);
+    }
     let rest = rest.iter().map(|value| value.family::<dyn Packed>());
     let rest = rest.collect::<Option<Vec<_>>>().ok_or_else(|| Error::decline("the parts are of several types"))?;
     joined(first, &rest, axis)
@@ -202,7 +208,7 @@ fn extent(shape: &[i32]) -> usize {
 
 impl Stored {
     /// The elements after which a block ends and an element of the array of codes does, too.
-    fn unit(&self) -> usize {
+    pub(crate) fn unit(&self) -> usize {
         let (bits, width) = (self.scheme.bits(), self.scheme.width());
         let codes = lcm(bits, width) / bits;
         let block = Supers::of(self).map_or(self.block, |supers| supers.elements);

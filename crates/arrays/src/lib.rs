@@ -57,6 +57,7 @@ pub mod ternary;
 pub mod transposed;
 pub mod views;
 mod wide;
+pub mod writes;
 
 pub use adapter::Adapter;
 pub use affine::AffineArray;

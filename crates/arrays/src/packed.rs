@@ -20,6 +20,15 @@ pub trait Packed: ImplicitArray {
     /// This array with other children, of the same format and block.
     fn restored(&self, stored: Stored) -> Box<dyn ImplicitArray>;
 
+    /// Floats, whose last axis is that of the stored array, by the format of this array: what is written into it.
+    ///
+    /// # Errors
+    ///
+    /// The type does not quantize, or the floats do not fit its format.
+    fn encoded(&self, rows: &Array) -> Result<Stored> {
+        Err(Error::decline(format!("the type does not quantize {}", Aval::from(rows))))
+    }
+
     /// Whether products with the transpose round the activations to 8 bits.
     fn int8_activations(&self) -> bool {
         false

@@ -346,6 +346,10 @@ impl<F: Format> Packed for PackedArray<F> {
         Box::new(Self { codes, scales, biases, global_scale, format, transposed, aval, ..*self })
     }
 
+    fn encoded(&self, rows: &Array) -> Result<Stored> {
+        Ok(Self::coded(rows, &self.format, self.global_scale.clone())?.stored())
+    }
+
     fn int8_activations(&self) -> bool {
         self.int8_activations
     }

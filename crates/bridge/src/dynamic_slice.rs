@@ -1,6 +1,6 @@
 //! Slices that begin where an array says, which mlx-rs does not bind.
 
-use mlx_rs::{Array, Stream, thread_local_default_stream};
+use mlx_rs::{Array, Stream, ops, thread_local_default_stream};
 use mlx_sys::mlx_stream;
 
 use crate::error::BridgeError;
@@ -12,8 +12,9 @@ use crate::{arrays, ffi};
 ///
 /// # Errors
 ///
-/// MLX refuses the shapes.
+/// The size does not fit `a`, or MLX refuses the shapes.
 pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Result<Array, BridgeError> {
+    let start = within(a, start, axes, size)?;
     on_default_stream(|stream| {
         // SAFETY: handles, slices and stream are live for the call, which stores a new array.
         arrays::filled(|out| unsafe {
@@ -33,10 +34,13 @@ pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Re
 
 /// `a` with `update` written where `start: i32[axes]` says along `axes`.
 ///
+/// Where it would reach beyond the end, it begins so early that it does not.
+///
 /// # Errors
 ///
-/// MLX refuses the shapes.
+/// The update does not fit `a`, or MLX refuses the shapes.
 pub fn dynamic_slice_update(a: &Array, update: &Array, start: &Array, axes: &[i32]) -> Result<Array, BridgeError> {
+    let start = within(a, start, axes, update.shape())?;
     on_default_stream(|stream| {
         // SAFETY: handles, slice and stream are live for the call, which stores a new array.
         arrays::filled(|out| unsafe {
@@ -57,4 +61,22 @@ pub fn dynamic_slice_update(a: &Array, update: &Array, start: &Array, axes: &[i3
 fn on_default_stream<R>(f: impl FnOnce(mlx_stream) -> R) -> R {
     let stream = thread_local_default_stream();
     f(stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr))
+}
+
+/// Where a slice of this size begins that lies within `a`: MLX reads and writes wherever it is told to.
+fn within(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Result<Array, BridgeError> {
+    let shape = a.shape();
+    let fits = size.len() == shape.len() && size.iter().zip(shape).all(|(size, extent)| (0..=*extent).contains(size));
+    let free = |&axis: &i32| {
+        let counted = if axis < 0 { axis + shape.len() as i32 } else { axis };
+        let counted = usize::try_from(counted).ok().filter(|&counted| counted < shape.len())?;
+        Some(shape[counted] - size[counted])
+    };
+    let last = if fits { axes.iter().map(free).collect::<Option<Vec<i32>>>() } else { None };
+    let Some(last) = last else {
+        return Err(BridgeError::Mlx(format!("a slice of {size:?} along {axes:?} does not lie within {shape:?}")));
+    };
+    let last = Array::from_slice(&last, &[last.len() as i32]).reshape(start.shape());
+    let clipped = last.and_then(|last| ops::clip(start, (&Array::from_int(0), &last)));
+    clipped.map_err(|error| BridgeError::Mlx(error.to_string()))
 }

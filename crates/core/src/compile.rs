@@ -162,7 +162,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             Some(results) => results,
             None => self.trace(state, args)?,
         };
-        let mut reader = Reader::new(&def, arrays)?;
+        let mut reader = Reader::made(&def, arrays)?;
         reader.enter(CALL)?;
         let results = O::With::<Value>::unflatten(&mut reader)?;
         state.assign(&mut reader)?;
@@ -190,7 +190,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             // A trace whose results the types outside cannot take is not kept.
             {
                 let lent = Lent::new(&mut *state, own.clone());
-                let mut reader = Reader::new(&def, leaves.clone())?;
+                let mut reader = Reader::made(&def, leaves.clone())?;
                 reader.enter(CALL)?;
                 O::With::<Value>::unflatten(&mut reader)?;
                 lent.state.assign(&mut reader)?;

@@ -90,7 +90,7 @@ where
         arrays_of(|visitor| show(MADE, &results, &*lent.state, visitor), &mut made)
     })?;
     let made = made.ok_or_else(never_called)?;
-    let mut reader = Reader::new(&made, results)?;
+    let mut reader = Reader::made(&made, results)?;
     reader.enter(CALL)?;
     let results = O::With::<Value>::unflatten(&mut reader)?;
     let lent = Lent::new(state, own);

@@ -22,12 +22,14 @@ use crate::Result;
 ///
 /// # Errors
 ///
-/// The axes are not those of `a`, or the size is larger than `a`.
+/// The axes are not those of `a`, or the size does not lie within `a`.
 pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Result<Array> {
     Ok(tacit_bridge::dynamic_slice(a, start, axes, size)?)
 }
 
-/// `a` with `update` written where `start: i32[axes]` says along `axes`.
+/// `a` with `update` written where `start: i32[axes]` says along `axes`; it is as large as `a` along the others.
+///
+/// Where it would reach beyond the end, it begins so early that it does not.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -44,7 +46,7 @@ pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Re
 ///
 /// # Errors
 ///
-/// The axes are not those of `a`, or the update is larger than `a`.
+/// The axes are not those of `a`, or the update does not lie within `a`.
 pub fn dynamic_slice_update(a: &Array, update: &Array, start: &Array, axes: &[i32]) -> Result<Array> {
     Ok(tacit_bridge::dynamic_slice_update(a, update, start, axes)?)
 }

@@ -24,7 +24,7 @@ mod rule;
 mod rules;
 mod stateful;
 
-pub use cache::{KvCache, Window};
+pub use cache::{ArraysCache, Cache, KvCache, Side, Window};
 pub use inputs::Inputs;
 pub use lora::{LoraConfig, Method};
 pub use merge::{MergeReport, MergeRow};

@@ -181,7 +181,6 @@ fn joins_of_other_static_fields_are_built() {
     for parts in [
         [nf4(&a, 32), nf4(&b, 64)],
         [nf4(&a, 32), AffineArray::quantize(&b, Affine { bits: 4, group: 32 }).expect("quantizes").into()],
-        [nf4(&a, 32), b.clone().into()],
         [a.clone().into(), nf4(&b, 32)],
         // The first part does not end with a block.
         [nf4(&normal(1, &[1, 64]), 128), nf4(&b, 128)],

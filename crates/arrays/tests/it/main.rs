@@ -51,3 +51,4 @@ mod ste_derivatives;
 mod structured;
 mod transposed;
 mod views;
+mod writes;

@@ -1,7 +1,10 @@
 //! Slices, gathers and updates.
 
+use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{self, Ellipsis, IntoStrideBy, TryIndexMutOp, TryIndexOp};
+use mlx_rs::{Array, ops};
 use tacit_core::op::{self, TypedPrimitive};
+use tacit_core::{Error, Value, ops as moved};
 
 use super::{Generator, Scene};
 use crate::call::Call;
@@ -11,6 +14,9 @@ pub(super) const GENERATORS: &[(&str, Generator)] = &[
     (op::Gather::NAME, gather),
     (op::GatherAxis::NAME, gather_axis),
     (op::SliceUpdate::NAME, slice_update),
+    (op::DynamicSlice::NAME, dynamic_slice),
+    (op::DynamicSliceUpdate::NAME, dynamic_slice_update),
+    (op::ScatterAxis::NAME, scatter_axis),
 ];
 
 fn slice(scene: &Scene) -> Vec<Call> {
@@ -55,11 +61,43 @@ fn gather_axis(scene: &Scene) -> Vec<Call> {
     vec![Call::new("take_along_axis", operands, |arrays| indexing::take_along_axis(&arrays[0], &arrays[1], 0))]
 }
 
+/// The subject and rows that are written into it, of its own type: a packed array rounds what else is written.
+fn with_rows(scene: &Scene, rows: i32) -> Vec<Value> {
+    let shape = [&[rows], &scene.shape[1..]].concat();
+    vec![scene.w.clone(), scene.another(&shape).unwrap_or_else(|| scene.dense(&shape))]
+}
+
 fn slice_update(scene: &Scene) -> Vec<Call> {
-    let row = scene.dense(&scene.shape[1..]);
-    vec![Call::new("the first row replaced", vec![scene.w.clone(), row], |arrays| {
+    vec![Call::new("the first row replaced", with_rows(scene, 1), |arrays| {
         let mut w = arrays[0].clone();
-        w.try_index_mut(0, &arrays[1])?;
+        w.try_index_mut(..1, &arrays[1])?;
         Ok(w)
     })]
+}
+
+fn dynamic_slice(scene: &Scene) -> Vec<Call> {
+    let (rows, mut size) = (scene.shape[0], scene.shape.clone());
+    size[0] = 1;
+    vec![scene.alone("the last row", move |w| {
+        moved::dynamic_slice(w, &Array::from_slice(&[rows - 1], &[1]), &[0], &size).map_err(refused)
+    })]
+}
+
+fn dynamic_slice_update(scene: &Scene) -> Vec<Call> {
+    let last = scene.shape[0] - 1;
+    vec![Call::new("the last row replaced", with_rows(scene, 1), move |arrays| {
+        moved::dynamic_slice_update(&arrays[0], &arrays[1], &Array::from_slice(&[last], &[1]), &[0]).map_err(refused)
+    })]
+}
+
+fn scatter_axis(scene: &Scene) -> Vec<Call> {
+    let last = scene.shape[0] - 1;
+    vec![Call::new("the last row put in its place", with_rows(scene, 1), move |arrays| {
+        let places = ops::broadcast_to(Array::from_int(last), arrays[1].shape())?;
+        arrays[0].put_along_axis(places, &arrays[1], 0)
+    })]
+}
+
+fn refused(error: Error) -> Exception {
+    Exception::custom(error.to_string())
 }

@@ -2,6 +2,8 @@
 
 use mlx_rs::Array;
 
+#[cfg(doc)]
+use super::Node;
 use super::entry::{Entry, OwnLabels, OwnNode};
 use super::{Kind, Static, TreeDef};
 use crate::{Error, Result, Value};
@@ -10,6 +12,7 @@ use crate::{Error, Result, Value};
 pub struct Reader<'d> {
     entries: std::slice::Iter<'d, Entry>,
     leaves: Box<dyn Iterator<Item = Item> + 'd>,
+    made: bool,
 }
 
 /// What stands at a leaf.
@@ -52,7 +55,30 @@ impl<'d> Reader<'d> {
                 "give one leaf for each `*`",
             ));
         }
-        Ok(Self { entries: def.entries().iter(), leaves: Box::new(leaves.map(Into::into)) })
+        Ok(Self { entries: def.entries().iter(), leaves: Box::new(leaves.map(Into::into)), made: false })
+    }
+
+    /// A reader of what a call made of a state, as [`is_made`](Self::is_made) then says.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub(crate) fn made<I>(def: &'d TreeDef, leaves: I) -> Result<Self>
+    where
+        I: IntoIterator<Item: Into<Item> + 'd>,
+        I::IntoIter: ExactSizeIterator + 'd,
+    {
+        Ok(Self { made: true, ..Self::new(def, leaves)? })
+    }
+
+    /// Whether a call made this of the state that it was given, and not the state itself, which is lent to a call or given
+    /// back where one fails.
+    ///
+    /// A compiled call makes it by the structure of its trace. What a type counts on the host beside its arrays, it counts on
+    /// from what it is: a [template](Node::with_template) is that of the trace.
+    #[must_use]
+    pub fn is_made(&self) -> bool {
+        self.made
     }
 
     /// The next subtree as a value: a leaf, or an opened implicit array put together again.

@@ -1,78 +1,250 @@
 //! Keys and values of one layer.
 
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::format::AnyFormat;
 use tacit_core::ops::dynamic_slice_update;
 use tacit_core::{Error, Result, Tree, Value};
 
 use super::Window;
+use super::hole::Hole;
+use super::slots::Slots;
+use super::store::{BLOCK, Store, four};
+use super::written::Written;
 
 /// The keys and values of one attention layer, in buffers that a step writes into.
 ///
-/// It is a state of [`compile_with_state`](tacit_core::compile_with_state) and of
-/// [`Model::run_with`](crate::Model::run_with). Where the next token goes is an array, so that no step is traced anew; only
-/// [`reserve`](Self::reserve), which is called outside a step, makes the buffers larger.
+/// Inside a step all is plain mlx-rs, whatever the tokens are stored in. Outside, [`reserve`](Self::reserve) makes room first:
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, Dtype, fast, ops};
+/// use tacit_arrays::format::Affine;
+/// use tacit_core::{Error, implicit_with_state};
+/// use tacit_nn::KvCache;
+///
+/// let mut cache = KvCache::new([1, 2, 64], Dtype::Float32)?
+///     .quantized(Affine { bits: 8, group: 64 }, Affine { bits: 4, group: 64 })?;
+/// let (q, k) = (ops::ones::<f32>(&[1, 4, 3, 64])?, ops::ones::<f32>(&[1, 2, 3, 64])?);
+/// cache.reserve(3)?;
+/// # let _allow = tacit_core::Policy::Allow.scope();
+/// let y = implicit_with_state(&mut cache, (&q, &k), |cache, (q, k)| {
+///     let mask = cache.mask(3)?;
+///     let (keys, values) = cache.update(&k, &k)?;
+///     Ok::<_, Error>(fast::scaled_dot_product_attention(&q, &keys, &values, 0.125, Some((&mask).into()), None)?)
+/// })?;
+/// assert_eq!((y.to_string(), cache.len()), ("f32[1,4,3,64]".to_owned(), 3));
+/// assert_eq!(cache.keys().to_string(), "Affine(f32[1,2,256,64])");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It is a state of [`compile_with_state`](tacit_core::compile_with_state), of
+/// [`implicit_with_state`](tacit_core::implicit_with_state()) and of [`Model::run_with`](crate::Model::run_with). Where the next
+/// token goes is an array, so that no step is traced anew but where the buffers have grown. An update writes into the buffers
+/// where they lie, unless something else holds them: a [clone](Clone) shares them until one of both is written.
+///
+/// A step that writes more than there is room for is an error, of the step where it is traced and of the call where it is
+/// compiled, before anything is overwritten.
 #[derive(Tree, Clone, Debug)]
 pub struct KvCache {
-    /// `[batch, heads, capacity, width]`.
-    keys: Value,
-    /// `[batch, heads, capacity, width]`.
-    values: Value,
-    /// The position of the token in each slot, -1 where there is none: `i32[batch, capacity]`.
-    positions: Array,
+    /// Before the buffers, so that a step that writes too much replaces nothing.
+    pub(super) written: Written,
+    pub(super) keys: Store,
+    pub(super) values: Store,
+    /// The tokens of each sequence, padding included: `i32[1]`. All that says where tokens are follows from it, so that a step
+    /// leaves nothing behind that no other step asks for.
+    pub(super) next: Array,
     /// The position of the next token: `i32[batch]`.
-    offset: Array,
-    /// The slot that is written next: `i32[1]`.
-    cursor: Array,
+    pub(super) offset: Array,
+    /// Padding.
+    pub(super) holes: Vec<Hole>,
     #[tree(static)]
-    window: Window,
+    pub(super) window: Window,
+    /// The most slots.
+    #[tree(static)]
+    pub(super) limit: Option<i32>,
 }
 
 impl KvCache {
-    /// An empty cache of dense keys and values, `[batch, heads, _, width]`.
+    /// An empty cache of floats, `[batch, heads, _, width]`.
     ///
     /// # Errors
     ///
-    /// MLX refuses the shape.
+    /// The dtype is not `f32`, `f16` or `bf16`, or MLX refuses the shape.
     pub fn new([batch, heads, width]: [i32; 3], dtype: Dtype) -> Result<Self> {
-        let empty = ops::zeros_dtype(&[batch, heads, 0, width], dtype)?;
         Ok(Self {
-            keys: empty.clone().into(),
-            values: empty.into(),
-            positions: ops::zeros::<i32>(&[batch, 0])?,
+            keys: Store::new([batch, heads, width], dtype)?,
+            values: Store::new([batch, heads, width], dtype)?,
+            next: Array::from_slice(&[0i32], &[1]),
             offset: ops::zeros::<i32>(&[batch])?,
-            cursor: ops::zeros::<i32>(&[1])?,
+            holes: Vec::new(),
+            written: Written::new(Window::Everything),
             window: Window::Everything,
+            limit: None,
         })
     }
 
-    /// Makes room for so many tokens more; it is called outside a step, before it.
+    /// The same empty cache with values of another width than the keys.
     ///
     /// # Errors
     ///
-    /// MLX refuses the shape.
+    /// The cache holds tokens, or MLX refuses the shape.
+    pub fn with_value_width(self, width: i32) -> Result<Self> {
+        self.empty()?;
+        let [batch, heads, ..] = four(&self.keys.aval()?)?;
+        let values =
+            Store::new([batch, heads, width], self.keys.aval()?.dtype)?.stored(self.values.format().cloned())?;
+        Ok(Self { values, ..self })
+    }
+
+    /// The same empty cache, of which a token sees a window alone: it holds no more than that.
+    ///
+    /// Slots outside the window are written again, in a ring behind the sinks. A prompt longer than the window goes in by
+    /// pieces; while a piece is written there are as many slots more as it is long.
+    ///
+    /// # Errors
+    ///
+    /// The cache holds tokens, or the window lets a token not see itself.
+    pub fn with_window(self, window: Window) -> Result<Self> {
+        self.empty()?;
+        window.check()?;
+        Ok(Self { window, written: Written::new(window), ..self })
+    }
+
+    /// The same cache with room for so many tokens at once, and never for more.
+    ///
+    /// # Errors
+    ///
+    /// It has more slots, or fewer are asked for than the window has.
+    pub fn with_capacity(mut self, capacity: i32) -> Result<Self> {
+        let least = self.window.bounds().map_or(0, |(size, sinks)| size + sinks).max(self.capacity());
+        if capacity < least {
+            return Err(Error::invalid(
+                format!("{capacity} slots are fewer than the {least} that the cache needs"),
+                "give it at least as many slots as its window has, and as it has already",
+            ));
+        }
+        self.limit = Some(capacity);
+        self.grow(capacity)?;
+        Ok(self)
+    }
+
+    /// The same tokens with keys and values in stored formats, such as `affine:8:64` and `nf4:64`.
+    ///
+    /// It may be called at any time between two steps. Keys or values that are in another format already are decoded first,
+    /// which the policy is asked for.
+    ///
+    /// # Errors
+    ///
+    /// Tokens cannot be written in such a format: its blocks do not divide the width, or its scales are relative to others.
+    pub fn quantized(self, keys: impl Into<AnyFormat>, values: impl Into<AnyFormat>) -> Result<Self> {
+        self.stored(Some(keys.into()), Some(values.into()))
+    }
+
+    /// The same tokens as floats.
+    ///
+    /// # Errors
+    ///
+    /// The policy forbids to decode them.
+    pub fn dense(self) -> Result<Self> {
+        self.stored(None, None)
+    }
+
+    /// The same tokens with keys and values in formats, each dense where there is none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`quantized`](Self::quantized) and [`dense`](Self::dense).
+    pub fn stored(self, keys: Option<AnyFormat>, values: Option<AnyFormat>) -> Result<Self> {
+        Ok(Self { keys: self.keys.stored(keys)?, values: self.values.stored(values)?, ..self })
+    }
+
+    /// Makes room for so many tokens more; it is called outside a step, before it, and does not wait for the device.
+    ///
+    /// Buffers grow by an eighth at least, and by whole blocks of 256 slots; each time a compiled step is traced anew. Who knows
+    /// how many tokens there will be reserves them at once.
+    ///
+    /// # Errors
+    ///
+    /// The cache has a [fixed capacity](Self::with_capacity) that is less; the cache is then as it was.
     pub fn reserve(&mut self, tokens: i32) -> Result<()> {
-        let free = self.capacity() - self.cursor.item_exact::<i32>();
-        if free >= tokens {
+        self.written = self.written.later(0);
+        let needed = self.written.needed(tokens.max(0));
+        let capacity = self.capacity();
+        if needed <= capacity {
             return Ok(());
         }
-        let more = (tokens - free + 255) / 256 * 256;
-        let grown = |value: &Value| -> Result<Value> {
-            let buffer = value.dense()?;
-            let mut shape = buffer.shape().to_vec();
-            shape[2] = more;
-            Ok(ops::concatenate(&[&buffer, &ops::zeros_dtype(&shape, buffer.dtype())?], 2)?.into())
-        };
-        let (keys, values) = (grown(&self.keys)?, grown(&self.values)?);
-        let empty = ops::full::<i32>(&[self.positions.dim(0), more], Array::from_int(-1))?;
-        self.positions = ops::concatenate(&[&self.positions, &empty], 1)?;
-        (self.keys, self.values) = (keys, values);
-        Ok(())
+        if let Some(limit) = self.limit.filter(|&limit| limit < needed) {
+            return Err(Error::invalid(
+                format!("{tokens} tokens behind {} need {needed} slots of a cache with {limit}", self.len()),
+                "give it a larger capacity, trim it, or write a prompt in smaller pieces",
+            ));
+        }
+        let eager = needed.max(capacity.saturating_add(capacity / 8));
+        let whole = eager.checked_add(BLOCK - 1).map_or(eager, |eager| eager / BLOCK * BLOCK);
+        let most = self.window.bounds().map_or(i32::MAX, |(size, sinks)| needed.max(size.saturating_add(sinks)));
+        self.grow(whole.min(most).min(self.limit.unwrap_or(i32::MAX)))
     }
 
     /// The slots that there are.
     #[must_use]
     pub fn capacity(&self) -> i32 {
-        self.positions.dim(1)
+        self.written.slots.capacity
+    }
+
+    /// The tokens that were written, padded ones included, less those that were trimmed.
+    ///
+    /// It is a number of the host: a function that is compiled knows that of its trace.
+    #[must_use]
+    pub fn len(&self) -> i32 {
+        self.written.total()
+    }
+
+    /// Whether no token was written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of the buffers.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        self.keys.buffer.nbytes() + self.values.buffer.nbytes()
+    }
+
+    /// What of the past a token sees.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        self.window
+    }
+
+    /// The keys, `[batch, heads, capacity, width]`.
+    #[must_use]
+    pub fn keys(&self) -> &Value {
+        &self.keys.buffer
+    }
+
+    /// The values, `[batch, heads, capacity, width]`.
+    #[must_use]
+    pub fn values(&self) -> &Value {
+        &self.values.buffer
+    }
+
+    /// The position of the token in each slot, -1 where there is none: `i32[batch, capacity]`.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses the shape.
+    pub fn positions(&self) -> Result<Array> {
+        let positions = self.held(&self.next)?;
+        Ok(ops::broadcast_to(positions, &[self.batch(), self.capacity()])?)
+    }
+
+    /// The sequences.
+    #[must_use]
+    pub fn batch(&self) -> i32 {
+        self.offset.dim(0)
     }
 
     /// The position of the next token of each sequence, `i32[batch]`, as `rope_dynamic` takes it.
@@ -83,42 +255,120 @@ impl KvCache {
 
     /// What the next `tokens` see, once they are written: `bool[batch, 1, tokens, capacity]`.
     ///
+    /// Layers that have seen the same tokens through the same window share one: see [`masks`](Self::masks).
+    ///
     /// # Errors
     ///
-    /// MLX refuses the shape.
+    /// There is no room for them, or MLX refuses the shape.
     pub fn mask(&self, tokens: i32) -> Result<Array> {
-        let next = self.next(tokens)?;
-        let written = dynamic_slice_update(&self.positions, &next, &self.cursor, &[1])?.expand_dims_axes(&[1, 2])?;
-        let asked = next.expand_dims_axes(&[1, 3])?;
-        let there = written.ge(Array::from_int(0))?;
-        Ok(there.logical_and(written.le(&asked)?)?)
+        { self.written }.add(tokens)?;
+        let (asked, held) = (self.coming(tokens)?, self.held(&self.next.add(Array::from_int(tokens))?)?);
+        let asked = Hole::positions(&self.holes, &asked.reshape(&[1, tokens])?)?.expand_dims_axes(&[1, 3])?;
+        let mask = self.window.sees(&asked, &held.expand_dims_axes(&[1, 2])?)?;
+        Ok(ops::broadcast_to(mask, &[self.batch(), 1, tokens, self.capacity()])?)
+    }
+
+    /// The masks of several layers that are given the same tokens, one for all that have one window and capacity.
+    ///
+    /// # Errors
+    ///
+    /// As for [`mask`](Self::mask).
+    pub fn masks(caches: &[Self], tokens: i32) -> Result<Vec<Array>> {
+        let mut made: Vec<(Window, i32, Array)> = Vec::new();
+        let mask = |cache: &Self| {
+            let known = made.iter().find(|(window, slots, _)| (*window, *slots) == (cache.window, cache.capacity()));
+            if let Some((_, _, mask)) = known {
+                return Ok(mask.clone());
+            }
+            let mask = cache.mask(tokens)?;
+            made.push((cache.window, cache.capacity(), mask.clone()));
+            Ok(mask)
+        };
+        caches.iter().map(mask).collect()
     }
 
     /// Writes the keys and values of the next tokens, `[batch, heads, tokens, width]`: the whole buffers,
     /// `[batch, heads, capacity, width]`, of which [`mask`](Self::mask) says what is seen.
     ///
+    /// Tokens of another float type are cast to that of the cache, and rounded to its format.
+    ///
     /// # Errors
     ///
-    /// The tokens are more than the capacity.
+    /// There is no room for the tokens, they have another shape, or the cache holds codes and is not inside a step.
     pub fn update(&mut self, keys: &Array, values: &Array) -> Result<(Array, Array)> {
-        let tokens = keys.dim(2);
-        if tokens > self.capacity() {
-            return Err(Error::invalid(
-                format!("{tokens} tokens are written into a cache of {}", self.capacity()),
-                "reserve room for them before the step",
-            ));
+        let tokens = keys.shape().get(2).copied().unwrap_or_default();
+        for (store, new) in [(&self.keys, keys), (&self.values, values)] {
+            let [batch, heads, _, width] = four(&store.aval()?)?;
+            if new.shape() != [batch, heads, tokens, width] {
+                return Err(Error::invalid(
+                    format!("{} is written into a cache of {}", tacit_core::Aval::from(new), store.buffer),
+                    "give keys and values of the shape [batch, heads, tokens, width] that the cache was made for",
+                ));
+            }
         }
-        let keys = dynamic_slice_update(&self.keys.dense()?, keys, &self.cursor, &[2])?;
-        let values = dynamic_slice_update(&self.values.dense()?, values, &self.cursor, &[2])?;
-        self.positions = dynamic_slice_update(&self.positions, &self.next(tokens)?, &self.cursor, &[1])?;
-        self.offset = self.offset.add(Array::from_int(tokens))?;
-        self.cursor = self.cursor.add(Array::from_int(tokens))?;
-        (self.keys, self.values) = (keys.clone().into(), values.clone().into());
+        let mut written = self.written;
+        written.add(tokens)?;
+        let slots = written.slots.of(&self.coming(tokens)?)?;
+        let write = |store: &Store, new: &Array| -> Result<Array> {
+            let buffer = store.lent()?;
+            let new = new.as_dtype(buffer.dtype())?;
+            if tokens == 1 || self.window == Window::Everything {
+                return dynamic_slice_update(buffer, &new, &slots.try_index(..1)?, &[2]);
+            }
+            // They may go on at the beginning of a ring.
+            let slots = ops::broadcast_to(slots.reshape(&[1, 1, tokens, 1])?, new.shape())?;
+            Ok(buffer.put_along_axis(slots, &new, 2)?)
+        };
+        let (keys, values) = (write(&self.keys, keys)?, write(&self.values, values)?);
+        let next = self.next.add(Array::from_int(tokens))?;
+        self.offset = Hole::offset(&self.holes, &next, self.batch())?;
+        (self.next, self.written) = (next, written);
+        self.keys.buffer = keys.clone().into();
+        self.values.buffer = values.clone().into();
         Ok((keys, values))
     }
 
-    /// The positions of the next tokens, `i32[batch, tokens]`.
-    fn next(&self, tokens: i32) -> Result<Array> {
-        Ok(self.offset.expand_dims(1)?.add(ops::arange::<_, i32>(0, tokens, None)?)?)
+    /// Takes the last tokens away, as speculative decoding does with those that were not accepted; it is called outside a step.
+    ///
+    /// # Errors
+    ///
+    /// There are not so many behind the padded prompt, or what the next token would then see was overwritten. The cache is
+    /// then as it was.
+    pub fn trim(&mut self, tokens: i32) -> Result<()> {
+        let mut written = self.written;
+        written.trim(tokens)?;
+        let next = Array::from_slice(&[written.total()], &[1]);
+        self.offset = Hole::offset(&self.holes, &next, self.batch())?;
+        (self.next, self.written) = (next, written);
+        Ok(())
+    }
+
+    fn empty(&self) -> Result<()> {
+        if self.capacity() > 0 {
+            return Err(Error::invalid("the cache has slots already", "say so of a new cache, before its capacity"));
+        }
+        Ok(())
+    }
+
+    /// As many slots, and the tokens in theirs.
+    fn grow(&mut self, capacity: i32) -> Result<()> {
+        if capacity > self.capacity() {
+            let slots = Slots { capacity, window: self.window };
+            let runs = self.written.moved(slots, 0);
+            let (keys, values) = (self.keys.arranged(&runs)?, self.values.arranged(&runs)?);
+            (self.keys.buffer, self.values.buffer) = (keys, values);
+            self.written = self.written.with_capacity(capacity);
+        }
+        Ok(())
+    }
+
+    /// The next tokens, counted from the first: `i32[tokens]`.
+    fn coming(&self, tokens: i32) -> Result<Array> {
+        Ok(self.next.add(ops::arange::<_, i32>(0, tokens, None)?)?)
+    }
+
+    /// The positions in the slots where there are `total` tokens: `i32[batch, capacity]`, or of all sequences at once.
+    fn held(&self, total: &Array) -> Result<Array> {
+        Hole::positions(&self.holes, &self.written.slots.tokens(total)?)
     }
 }

@@ -1,5 +1,8 @@
 //! What of the past a token sees.
 
+use mlx_rs::{Array, ops};
+use tacit_core::{Error, Result};
+
 /// What of the past a token sees, itself included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Window {
@@ -17,4 +20,43 @@ pub enum Window {
         /// Tokens.
         size: i32,
     },
+}
+
+impl Window {
+    /// How many of the last tokens are kept, and how many of the first; nothing where all are.
+    pub(super) fn bounds(self) -> Option<(i32, i32)> {
+        match self {
+            Self::Everything => None,
+            Self::Sliding { size, sinks } => Some((size, sinks)),
+            Self::Chunked { size } => Some((size, 0)),
+        }
+    }
+
+    pub(super) fn check(self) -> Result<()> {
+        match self.bounds() {
+            Some((size, sinks)) if size < 1 || sinks < 0 => Err(Error::invalid(
+                format!("there is no window of {size} tokens behind {sinks}"),
+                "let a token see itself at least",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether tokens at the positions `asked: i32[batch, 1, tokens, 1]` see those at `held: i32[batch, 1, 1, capacity]`, of
+    /// which those below zero are none.
+    pub(super) fn sees(self, asked: &Array, held: &Array) -> Result<Array> {
+        let past = held.ge(Array::from_int(0))?.logical_and(held.le(asked)?)?;
+        let near = match self {
+            Self::Everything => return Ok(past),
+            Self::Sliding { size, sinks } => {
+                let near = held.gt(asked.subtract(Array::from_int(size))?)?;
+                if sinks == 0 { near } else { near.logical_or(held.lt(Array::from_int(sinks))?)? }
+            }
+            Self::Chunked { size } => {
+                let chunk = |at: &Array| ops::floor_divide(at, Array::from_int(size));
+                chunk(held)?.eq(chunk(asked)?)?
+            }
+        };
+        Ok(past.logical_and(near)?)
+    }
 }

@@ -9,6 +9,8 @@ extern crate tacit_core as tacit;
 use tacit_blas as _;
 
 mod adapters;
+mod cache;
+mod cache_batches;
 mod compiling;
 mod model;
 mod modules;

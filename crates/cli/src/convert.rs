@@ -1,0 +1,86 @@
+//! `tacit convert`: a checkpoint in the way of another program.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use tacit_core::{Error, Result, Value};
+use tacit_io::bitsandbytes::Layout;
+use tacit_io::json::Json;
+use tacit_io::mlx_lm::{self, Config};
+use tacit_io::{Kind, bitsandbytes, dense, hugging_face, read, save};
+use tacit_nn::Parameters;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A file or a folder, of Tacit's or of another program's
+    input: PathBuf,
+    /// Whose checkpoint is written
+    #[arg(long = "as", value_enum)]
+    to: Target,
+    /// The file that is written; for mlx-lm a folder
+    #[arg(short, long)]
+    output: PathBuf,
+}
+
+#[derive(Clone, Copy, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Target {
+    /// Tacit's own file, which holds whatever there is
+    Tacit,
+    /// mlx-lm's folder: affine, mxfp4, mxfp8 and nvfp4 codes
+    MlxLm,
+    /// bitsandbytes' file: nf4, fp4 and int8 codes
+    Bitsandbytes,
+    /// Dense tensors under their own names, as Hugging Face has them
+    Floats,
+}
+
+/// What was written.
+#[derive(Serialize)]
+pub(crate) struct Written {
+    read_by: String,
+    target: Target,
+    parameters: usize,
+    before: usize,
+    after: usize,
+}
+
+pub(crate) fn convert(options: &Options) -> Result<Written> {
+    let parameters = read(&options.input)?;
+    let nbytes = |parameters: &Parameters| parameters.values().map(Value::nbytes).sum();
+    let before = nbytes(&parameters);
+    let parameters = if matches!(options.to, Target::Floats) { dense(&parameters)? } else { parameters };
+    let output = &options.output;
+    match options.to {
+        Target::Tacit => save(output, &parameters)?,
+        Target::Bitsandbytes => bitsandbytes::write(output, &parameters, Layout::default())?,
+        Target::Floats => hugging_face::write(output, &parameters)?,
+        Target::MlxLm if output.is_file() => {
+            return Err(Error::invalid(
+                format!("{} is a file, and mlx-lm reads a folder", output.display()),
+                "name a folder, which is made if it is not there",
+            ));
+        }
+        Target::MlxLm => {
+            // The configuration of the model itself goes along where there is one.
+            let config = options.input.join("config.json");
+            let config = if config.is_file() { Json::open(config)? } else { Json::Object(Vec::new()) };
+            mlx_lm::write(output, &parameters, &Config::new(config))?;
+        }
+    }
+    Ok(Written {
+        read_by: Kind::of(&options.input)?.to_string(),
+        target: options.to,
+        parameters: parameters.len(),
+        before,
+        after: nbytes(&parameters),
+    })
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} parameters, {} bytes before, {} after", self.parameters, self.before, self.after)
+    }
+}

@@ -1,0 +1,219 @@
+//! `tacit doctor`: what Tacit needs, and whether it is there.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::{env, fmt, fs};
+
+use mlx_rs::{Array, Device, DeviceType, ops};
+use serde::Serialize;
+use tacit_arrays::Nf4Array;
+use tacit_bridge::{compiler_available, mlx};
+use tacit_core::{Policy, Result, compile, implicit};
+use tacit_kernels::{Isa, threads};
+
+use crate::table::Table;
+
+/// What was looked at.
+#[derive(Serialize)]
+pub(crate) struct Findings(Vec<Finding>);
+
+#[derive(Serialize)]
+struct Finding {
+    what: &'static str,
+    state: State,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// As it should be.
+    Ok,
+    /// It works, and could be better.
+    Slow,
+    /// It does not work.
+    Broken,
+}
+
+impl Finding {
+    fn ok(what: &'static str, found: impl Into<String>) -> Self {
+        Self { what, state: State::Ok, found: found.into(), help: None }
+    }
+
+    fn with(what: &'static str, state: State, found: impl Into<String>, help: &'static str) -> Self {
+        Self { what, state, found: found.into(), help: Some(help) }
+    }
+}
+
+pub(crate) fn examine() -> Findings {
+    let mut findings = vec![
+        Finding::ok("mlx", format!("{} at {}", mlx::VERSION, library())),
+        device(),
+        instructions(),
+        threads_used(),
+        compiler(),
+        scratch(),
+    ];
+    findings.extend(variables());
+    findings.push(works("dense product", dense_product()));
+    findings.push(works("packed product", packed_product()));
+    findings.push(works("compiled function", compiled()));
+    Findings(findings)
+}
+
+/// Where the library of MLX that this process loaded lies.
+fn library() -> String {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let path = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5))
+        .find(|path| PathBuf::from(path).file_name().is_some_and(|name| name.to_string_lossy().starts_with("libmlx.")));
+    path.map_or_else(|| "a place that this system does not tell".to_owned(), str::to_owned)
+}
+
+fn device() -> Finding {
+    let default = Device::try_default().and_then(|device| device.get_type());
+    match default {
+        Ok(DeviceType::Cpu) => Finding::ok("device", "cpu"),
+        Ok(DeviceType::Gpu) => Finding::ok("device", "gpu"),
+        Err(error) => {
+            Finding::with("device", State::Broken, error.to_string(), "let mlx find a device; on linux it is the cpu")
+        }
+    }
+}
+
+fn instructions() -> Finding {
+    let isa = Isa::detect();
+    if isa == Isa::Scalar {
+        let help = "run on a machine with AVX2 and FMA, or with NEON";
+        return Finding::with("instructions", State::Slow, "no vectors that the kernels know", help);
+    }
+    Finding::ok("instructions", format!("{isa:?}").to_lowercase())
+}
+
+fn threads_used() -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let used = threads::count();
+    let found = format!("{used} on {cores} cores");
+    if used > cores {
+        return Finding::with("threads", State::Slow, found, "set TACIT_THREADS to at most the number of cores");
+    }
+    Finding::ok("threads", found)
+}
+
+fn compiler() -> Finding {
+    if compiler_available() {
+        return Finding::ok("compiler", "g++ is in the search path");
+    }
+    let help = "install g++ (debian: apt-get install g++): without it compiled functions run, and fuse nothing";
+    Finding::with("compiler", State::Slow, "g++ is not in the search path", help)
+}
+
+/// MLX writes the kernels that it compiles into a folder, and loads them from there.
+fn scratch() -> Finding {
+    let folder = env::temp_dir();
+    let probe = folder.join(format!("tacit-doctor-{}", std::process::id()));
+    let written = fs::write(&probe, b"probe");
+    drop(fs::remove_file(&probe));
+    match written {
+        Ok(()) => Finding::ok("scratch folder", folder.display().to_string()),
+        Err(error) => Finding::with(
+            "scratch folder",
+            State::Broken,
+            format!("{}: {error}", folder.display()),
+            "set TMPDIR to a folder that can be written",
+        ),
+    }
+}
+
+/// The environment variables that are set and read by this process.
+fn variables() -> Vec<Finding> {
+    let known: BTreeMap<&'static str, &'static str> = BTreeMap::from([
+        ("TACIT_MATERIALIZE", "allow, warn or deny"),
+        ("TACIT_COMPILE", "on or off"),
+        ("TACIT_MODE", "eager, lazy or compiled"),
+        ("TACIT_THREADS", "a number"),
+        ("TACIT_MLX_TMPDIR", "an absolute path, or keep"),
+    ]);
+    let set = known.iter().filter_map(|(name, values)| Some((*name, *values, env::var_os(name)?)));
+    set.map(|(name, values, value)| {
+        let value = value.to_string_lossy().into_owned();
+        let readable = match name {
+            "TACIT_MATERIALIZE" => ["allow", "warn", "deny"].contains(&value.as_str()),
+            "TACIT_MODE" => ["eager", "lazy", "compiled"].contains(&value.as_str()),
+            "TACIT_THREADS" => value.trim().parse::<usize>().is_ok(),
+            _ => true,
+        };
+        if readable { Finding::ok(name, value) } else { Finding::with(name, State::Broken, value, values) }
+    })
+    .collect()
+}
+
+fn works(what: &'static str, made: Result<bool>) -> Finding {
+    let help = "report this with the output of `tacit doctor --json`";
+    match made {
+        Ok(true) => Finding::ok(what, "right"),
+        Ok(false) => Finding::with(what, State::Broken, "it gives wrong numbers", help),
+        Err(error) => Finding::with(what, State::Broken, error.to_string(), help),
+    }
+}
+
+/// The product of ones, `[2,64]` with `[64,64]`, is 64 everywhere.
+fn is_right(product: &Array) -> Result<bool> {
+    let exact = Array::from_f32(64.0);
+    Ok(product.shape() == [2, 64] && product.eq(exact)?.all(None)?.item_exact::<bool>())
+}
+
+fn ones() -> Result<(Array, Array)> {
+    Ok((ops::ones::<f32>(&[2, 64])?, ops::ones::<f32>(&[64, 64])?))
+}
+
+fn dense_product() -> Result<bool> {
+    let (x, w) = ones()?;
+    is_right(&x.matmul(w.t())?)
+}
+
+fn packed_product() -> Result<bool> {
+    let (x, w) = ones()?;
+    let w = Nf4Array::quantize(&w, 64)?;
+    let _deny = Policy::Deny.scope();
+    is_right(&implicit((x, w), |(x, w)| x.matmul(w.t()))?.dense()?)
+}
+
+fn compiled() -> Result<bool> {
+    let (x, w) = ones()?;
+    let mut product = compile(|(x, w): (Array, Array)| x.matmul(w.t())?.add(Array::from_f32(0.0)));
+    is_right(&product.call(&(x.into(), w.into()))?.dense()?)
+}
+
+impl Findings {
+    /// Whether nothing is broken.
+    pub(crate) fn is_well(&self) -> bool {
+        self.0.iter().all(|finding| finding.state != State::Broken)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "ok",
+            Self::Slow => "slow",
+            Self::Broken => "broken",
+        })
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&["", "", "found"]);
+        for Finding { what, state, found, help } in &self.0 {
+            table.row([state.to_string(), (*what).to_owned(), found.clone()]);
+            if let Some(help) = help {
+                table.row([String::new(), String::new(), format!("help: {help}")]);
+            }
+        }
+        write!(f, "{table}")
+    }
+}

@@ -1,0 +1,134 @@
+//! `tacit inspect`: the parameters of a checkpoint.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use mlx_rs::Dtype;
+use serde::Serialize;
+use tacit_core::{Result, Value};
+use tacit_io::{Kind, read};
+
+use crate::table::Table;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A file or a folder, of Tacit's or of another program's
+    path: PathBuf,
+    /// Show how the values of each parameter are spread, which reads and decodes all of them
+    #[arg(long)]
+    histograms: bool,
+}
+
+/// What a checkpoint holds.
+#[derive(Serialize)]
+pub(crate) struct Inspection {
+    read_by: String,
+    parameters: Vec<Row>,
+    elements: usize,
+    nbytes: usize,
+}
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    value: String,
+    /// Bits for each element, scales included.
+    bits: f64,
+    nbytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    histogram: Option<Histogram>,
+}
+
+/// Counts of the values between `-reach` and `reach` in bins of one width.
+#[derive(Serialize)]
+struct Histogram {
+    reach: f32,
+    counts: Vec<u32>,
+}
+
+const BINS: u16 = 16;
+
+pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
+    let parameters = read(&options.path)?;
+    let mut rows = Vec::with_capacity(parameters.len());
+    let (mut elements, mut nbytes) = (0, 0);
+    // One by one, so that what was decoded is gone before the next is.
+    for (path, value) in parameters {
+        let size = value.aval()?.size();
+        let histogram = if options.histograms { histogram(&value)? } else { None };
+        elements += size;
+        nbytes += value.nbytes();
+        rows.push(Row {
+            path,
+            value: value.to_string(),
+            bits: bits(value.nbytes(), size),
+            nbytes: value.nbytes(),
+            histogram,
+        });
+    }
+    Ok(Inspection { read_by: Kind::of(&options.path)?.to_string(), parameters: rows, elements, nbytes })
+}
+
+fn bits(nbytes: usize, size: usize) -> f64 {
+    8.0 * nbytes as f64 / size.max(1) as f64
+}
+
+/// How the finite values are spread; nothing for what is no float, or has no such value.
+fn histogram(value: &Value) -> Result<Option<Histogram>> {
+    if !value.aval()?.dtype.is_float() {
+        return Ok(None);
+    }
+    let flat = value.dense()?.as_dtype(Dtype::Float32)?.flatten(None, None)?;
+    // What was mapped or transposed is brought into order.
+    let flat = flat.contiguous()?;
+    flat.eval()?;
+    let finite = || flat.as_slice::<f32>().iter().filter(|value| value.is_finite());
+    let reach = finite().fold(0f32, |reach, value| reach.max(value.abs()));
+    if reach == 0.0 {
+        return Ok(None);
+    }
+    let mut counts = vec![0; usize::from(BINS)];
+    for value in finite() {
+        let place = f32::midpoint(value / reach, 1.0) * f32::from(BINS);
+        counts[(place as usize).min(usize::from(BINS) - 1)] += 1;
+    }
+    Ok(Some(Histogram { reach, counts }))
+}
+
+impl fmt::Display for Histogram {
+    /// As `▁▂▇█▇▂▁ 0.4`, with the greatest magnitude.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let most = self.counts.iter().copied().max().unwrap_or(1).max(1);
+        for count in &self.counts {
+            let height = u64::from(*count) * 7 / u64::from(most);
+            write!(f, "{}", BARS[height as usize])?;
+        }
+        write!(f, " {:.3}", self.reach)
+    }
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.parameters.iter().any(|row| row.histogram.is_some());
+        let heads = ["parameter", "value", ">bits", ">bytes", "spread and reach"];
+        let columns = if shown { heads.len() } else { heads.len() - 1 };
+        let mut table = Table::new(&heads[..columns]);
+        for Row { path, value, bits, nbytes, histogram } in &self.parameters {
+            let spread = histogram.as_ref().map(ToString::to_string).unwrap_or_default();
+            let cells = [path.clone(), value.clone(), format!("{bits:.3}"), nbytes.to_string(), spread];
+            table.row(cells.into_iter().take(columns));
+        }
+        writeln!(f, "{table}")?;
+        write!(
+            f,
+            "{} parameters, {} elements, {} bytes, {:.3} bits an element; read by {}",
+            self.parameters.len(),
+            self.elements,
+            self.nbytes,
+            bits(self.nbytes, self.elements),
+            self.read_by,
+        )
+    }
+}

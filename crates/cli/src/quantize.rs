@@ -1,0 +1,126 @@
+//! `tacit quantize`: formats of few bits for the parameters of a checkpoint.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{ArgGroup, Args};
+use serde::Serialize;
+use tacit_arrays::format;
+use tacit_core::{Result, Value};
+use tacit_io::{Writing, convert, progress_bar, read, save_with};
+use tacit_nn::{Parameters, Rules};
+
+use crate::table::Table;
+
+#[derive(Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["rules", "format"]))]
+pub(crate) struct Options {
+    /// A file or a folder, of Tacit's or of another program's
+    input: PathBuf,
+    /// A TOML or JSON file of rules: patterns of paths, each with a format
+    #[arg(long)]
+    rules: Option<PathBuf>,
+    /// One format for all matrices, such as nf4:64 or affine:4:64; `tacit types` lists them
+    #[arg(long)]
+    format: Option<String>,
+    /// The file that is written, in Tacit's own way
+    #[arg(short, long)]
+    output: PathBuf,
+}
+
+/// What became of each parameter.
+#[derive(Serialize)]
+pub(crate) struct Quantized {
+    parameters: Vec<Row>,
+    before: usize,
+    after: usize,
+}
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    value: String,
+    before: usize,
+    after: usize,
+    /// The norm of what was lost over the norm of what was; nothing where the parameter stays.
+    error: Option<f32>,
+    /// Why the parameter stays.
+    reason: Option<String>,
+}
+
+pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
+    let rules = match (&options.rules, &options.format) {
+        (Some(rules), _) => Rules::load(rules)?,
+        (None, text) => {
+            Rules::new().quantize_in("*", Arc::from(format::parse(text.as_deref().unwrap_or_default())?))?
+        }
+    };
+    let (mut made, mut rows) = (Parameters::new(), Vec::new());
+    for (path, value) in read(&options.input)? {
+        let before = value.nbytes();
+        let (value, outcome) = match left(&rules, &path, &value)? {
+            Some(reason) => (value, Err(reason)),
+            None => quantized(&rules, &path, value)?,
+        };
+        let (error, reason) = match outcome {
+            Ok(error) => (Some(error), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let after = value.nbytes();
+        rows.push(Row { path: path.clone(), value: value.to_string(), before, after, error, reason });
+        made.insert(path, value);
+    }
+    let mut bar = progress_bar();
+    save_with(&options.output, &made, Writing { progress: Some(&mut bar), ..Writing::default() })?;
+    let sum = |bytes: fn(&Row) -> usize| rows.iter().map(bytes).sum();
+    let (before, after) = (sum(|row| row.before), sum(|row| row.after));
+    Ok(Quantized { parameters: rows, before, after })
+}
+
+/// Why no format is tried.
+fn left(rules: &Rules, path: &str, value: &Value) -> Result<Option<String>> {
+    let aval = value.aval()?;
+    Ok(if rules.format(path, &aval).is_none() {
+        Some("no rule names it".to_owned())
+    } else if aval.shape.len() < 2 {
+        Some("it is no matrix".to_owned())
+    } else if !aval.dtype.is_float() {
+        Some("it is no float".to_owned())
+    } else {
+        None
+    })
+}
+
+/// The parameter in its format with what that lost, or as it was with why.
+fn quantized(rules: &Rules, path: &str, value: Value) -> Result<(Value, Result<f32, String>)> {
+    if let Some(format) = rules.format(path, &value.aval()?) {
+        format.supported()?;
+    }
+    let one = Parameters::from([(path.to_owned(), value.clone())]);
+    Ok(match convert(&one, rules) {
+        Ok((mut made, report)) => {
+            let error = report.converted.first().map_or(0.0, |row| row.error);
+            (made.remove(path).unwrap_or(value), Ok(error))
+        }
+        // The options are right, so the parameter does not fit them.
+        Err(error) => (value, Err(error.to_string().lines().next().unwrap_or_default().to_owned())),
+    })
+}
+
+impl fmt::Display for Quantized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&["parameter", "value", ">error", ">before", ">after", ""]);
+        for Row { path, value, before, after, error, reason } in &self.parameters {
+            table.row([
+                path.clone(),
+                value.clone(),
+                error.map(|error| format!("{error:.5}")).unwrap_or_default(),
+                before.to_string(),
+                after.to_string(),
+                reason.clone().unwrap_or_default(),
+            ]);
+        }
+        write!(f, "{table}\n{} bytes before, {} after", self.before, self.after)
+    }
+}

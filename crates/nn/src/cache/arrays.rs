@@ -1,0 +1,178 @@
+//! The states of layers without attention.
+
+use mlx_rs::{Array, ops};
+use tacit_core::{Error, Result, Tree};
+
+/// The state of a layer that keeps some arrays, such as a convolution's last inputs and a state space model's state.
+///
+/// Each slot is empty until a step puts an array there, whose first axis is the batch. What of a padded prompt is none is what
+/// [`mask`](Self::mask) says; [`advance`](Self::advance) goes on behind it.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_core::{Error, implicit_with_state};
+/// use tacit_nn::ArraysCache;
+///
+/// let mut cache = ArraysCache::new(1);
+/// let x = ops::ones::<f32>(&[1, 4])?;
+/// for _ in 0..2 {
+///     implicit_with_state(&mut cache, &x, |cache, x| {
+///         let sum = cache.get(0)?.map_or_else(|| Ok(x.clone()), |state| state.add(&x))?;
+///         cache.set(0, sum)
+///     })?;
+/// }
+/// assert_eq!(cache.get(0)?.map(|state| state.as_slice::<f32>()), Some(&[2.0; 4][..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Tree, Clone, Debug)]
+pub struct ArraysCache {
+    slots: Vec<Option<Array>>,
+    /// Tokens before the first of each sequence: `i32[batch]`.
+    left_padding: Option<Array>,
+    /// Tokens that are left of each sequence: `i32[batch]`.
+    lengths: Option<Array>,
+}
+
+impl ArraysCache {
+    /// So many empty slots.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self { slots: vec![None; slots], left_padding: None, lengths: None }
+    }
+
+    /// What a slot holds.
+    ///
+    /// # Errors
+    ///
+    /// There is no such slot.
+    pub fn get(&self, slot: usize) -> Result<Option<&Array>> {
+        self.slots.get(slot).map(Option::as_ref).ok_or_else(|| self.none(slot))
+    }
+
+    /// Puts an array into a slot.
+    ///
+    /// # Errors
+    ///
+    /// There is no such slot.
+    pub fn set(&mut self, slot: usize, array: Array) -> Result<()> {
+        let error = self.none(slot);
+        *self.slots.get_mut(slot).ok_or(error)? = Some(array);
+        Ok(())
+    }
+
+    /// The number of slots.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether every slot is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+
+    /// The bytes of what the slots hold.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        self.slots.iter().flatten().map(Array::nbytes).sum()
+    }
+
+    /// Says of the next tokens how many are none, before the first of each sequence.
+    pub fn set_left_padding(&mut self, padding: &[i32]) {
+        self.left_padding = Some(Array::from_slice(padding, &[padding.len() as i32]));
+    }
+
+    /// Says of the next tokens how many each sequence has; those behind are none.
+    pub fn set_lengths(&mut self, lengths: &[i32]) {
+        self.lengths = Some(Array::from_slice(lengths, &[lengths.len() as i32]));
+    }
+
+    /// Which of the next `tokens` there are: `bool[batch, tokens]`; nothing where there are all.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses the shape.
+    pub fn mask(&self, tokens: i32) -> Result<Option<Array>> {
+        let columns = ops::arange::<_, i32>(0, tokens, None)?;
+        let first = self.left_padding.as_ref().map(|padding| columns.ge(padding.expand_dims(1)?)).transpose()?;
+        let last = self.lengths.as_ref().map(|lengths| columns.lt(lengths.expand_dims(1)?)).transpose()?;
+        Ok(match (first, last) {
+            (Some(first), Some(last)) => Some(first.logical_and(last)?),
+            (one, other) => one.or(other),
+        })
+    }
+
+    /// Goes on by so many tokens.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses the shape.
+    pub fn advance(&mut self, tokens: i32) -> Result<()> {
+        let by = Array::from_int(tokens);
+        let less = |array: &Option<Array>| array.as_ref().map(|array| array.subtract(&by)).transpose();
+        (self.left_padding, self.lengths) = (less(&self.left_padding)?, less(&self.lengths)?);
+        Ok(())
+    }
+
+    /// Says that no token of those to come is none.
+    pub fn finish(&mut self) {
+        (self.left_padding, self.lengths) = (None, None);
+    }
+
+    /// The sequences at these places of the batch, in this order.
+    ///
+    /// # Errors
+    ///
+    /// The batch has no such place.
+    pub fn filter(&self, rows: &[i32]) -> Result<Self> {
+        let places = Array::from_slice(rows, &[rows.len() as i32]);
+        let batch = self.slots.iter().flatten().map(|array| array.dim(0)).min().unwrap_or(i32::MAX);
+        if rows.iter().any(|row| !(0..batch).contains(row)) {
+            return Err(Error::invalid(
+                format!("rows {rows:?} of a batch of {batch} are asked for"),
+                "name sequences of the batch, counted from zero",
+            ));
+        }
+        let of = |array: &Option<Array>| array.as_ref().map(|array| array.take_axis(&places, 0)).transpose();
+        Ok(Self {
+            slots: self.slots.iter().map(of).collect::<Result<_, _>>()?,
+            left_padding: of(&self.left_padding)?,
+            lengths: of(&self.lengths)?,
+        })
+    }
+
+    /// The caches of several sequences as one batch, in this order. A slot that some have filled is zero for the others.
+    ///
+    /// # Errors
+    ///
+    /// There are none, or they have other slots.
+    pub fn merge(caches: &[Self]) -> Result<Self> {
+        let slots = caches.first().map_or(0, Self::slots);
+        if caches.is_empty() || caches.iter().any(|cache| cache.slots() != slots) {
+            return Err(Error::invalid(
+                format!("{} caches of other slots than {slots} are merged", caches.len()),
+                "merge caches of one layer, one at least",
+            ));
+        }
+        let slot = |slot: usize| -> Result<Option<Array>> {
+            let Some(like) = caches.iter().find_map(|cache| cache.slots[slot].as_ref()) else { return Ok(None) };
+            let part = |cache: &Self| match &cache.slots[slot] {
+                Some(array) => Ok(array.clone()),
+                None => ops::zeros_dtype(&[&[1], &like.shape()[1..]].concat(), like.dtype()),
+            };
+            Ok(Some(ops::concatenate(&caches.iter().map(part).collect::<Result<Vec<_>, _>>()?, 0)?))
+        };
+        let slots = (0..slots).map(slot).collect::<Result<_>>()?;
+        Ok(Self { slots, left_padding: None, lengths: None })
+    }
+
+    fn none(&self, slot: usize) -> Error {
+        Error::invalid(
+            format!("slot {slot} of a cache with {} is asked for", self.slots.len()),
+            "make the cache with as many slots as its layer keeps arrays",
+        )
+    }
+}

@@ -1,0 +1,191 @@
+//! Several sequences in one cache.
+
+use mlx_rs::{Array, ops};
+use tacit_core::{Error, Result, Value};
+
+use super::hole::Hole;
+use super::slots::Slots;
+use super::store::{Store, four, joined};
+use super::written::Written;
+use super::{KvCache, Side};
+
+impl KvCache {
+    /// Says that the next `tokens` are a prompt of sequences of these lengths, padded on one side; it is called outside a step.
+    ///
+    /// Padding is seen by nothing, and counts in no position: [`offset`](Self::offset) and [`mask`](Self::mask) are those of each
+    /// sequence alone. The prompt may go in by pieces, of which the last ends where it ends.
+    ///
+    /// # Errors
+    ///
+    /// The lengths are not those of the batch or lie outside the prompt, or a prompt before is not at its end; the window has
+    /// sinks, whose slots the sequences of a batch share, or is one that padding behind tokens would push these out of.
+    pub fn prepare(&mut self, tokens: i32, lengths: &[i32], side: Side) -> Result<()> {
+        let batch = self.batch();
+        if lengths.len() != batch as usize || lengths.iter().any(|length| !(0..=tokens).contains(length)) {
+            return Err(Error::invalid(
+                format!("lengths {lengths:?} are given for a prompt of {tokens} tokens in a batch of {batch}"),
+                "give one length for each sequence, no longer than the prompt",
+            ));
+        }
+        let start = self.len();
+        if self.written.padded > start {
+            return Err(Error::invalid(
+                format!("the prompt before goes on to token {}, and there are {start}", self.written.padded),
+                "prepare a prompt where the one before has ended",
+            ));
+        }
+        if lengths.iter().all(|&length| length == tokens) {
+            return Ok(());
+        }
+        match (self.window.bounds(), side) {
+            (Some((_, sinks)), _) if sinks > 0 => {
+                return Err(Error::invalid(
+                    "a window with sinks takes sequences of one length only",
+                    "keep one cache for each sequence, or group those of one length",
+                ));
+            }
+            (Some(_), side) if side == Side::Right || start > 0 => {
+                return Err(Error::invalid(
+                    "padding behind tokens would push them out of a window",
+                    "pad the sequences on the left, at their beginning",
+                ));
+            }
+            _ => {}
+        }
+        let end = start + tokens;
+        let hole = |&length: &i32| match side {
+            Side::Left => (start, end - length),
+            Side::Right => (start + length, end),
+        };
+        self.holes.push(Hole::new(&lengths.iter().map(hole).collect::<Vec<_>>()));
+        self.offset = Hole::offset(&self.holes, &self.next, batch)?;
+        self.written.padded = end;
+        Ok(())
+    }
+
+    /// The caches of several sequences as one batch, in this order.
+    ///
+    /// Shorter ones have empty slots before their first token.
+    ///
+    /// # Errors
+    ///
+    /// There are none, they differ in shape, format or window, a padded prompt is not at its end, or they differ in length and
+    /// their window has sinks.
+    pub fn merge(caches: &[Self]) -> Result<Self> {
+        let Some(first) = caches.first() else {
+            return Err(Error::invalid("there are no caches to merge", "give one at least"));
+        };
+        for cache in caches {
+            let alike = cache.window == first.window
+                && cache.keys.is_like(&first.keys)?
+                && cache.values.is_like(&first.values)?;
+            if !alike {
+                return Err(Error::invalid(
+                    format!("{} and {} are not merged", first.keys.buffer, cache.keys.buffer),
+                    "merge caches of one shape, dtype, format and window",
+                ));
+            }
+            cache.whole_prompt()?;
+        }
+        let sinks = first.window.bounds().map_or(0, |(_, sinks)| sinks);
+        let differ = caches.iter().any(|cache| cache.len() != first.len());
+        if sinks > 0 && differ {
+            return Err(Error::invalid(
+                "a window with sinks takes sequences of one length only",
+                "keep one cache for each sequence, or group those of one length",
+            ));
+        }
+        let longest = caches.iter().map(Self::len).max().unwrap_or_default();
+        let capacity = caches.iter().map(Self::capacity).max().unwrap_or_default().min(longest);
+        let slots = Slots { capacity, window: first.window };
+        let shifts: Vec<i32> = caches.iter().map(|cache| longest - cache.len()).collect();
+        let batches: Vec<i32> = caches.iter().map(Self::batch).collect();
+        let batch = batches.iter().sum();
+        let buffer = |of: &dyn Fn(&Self) -> &Store| -> Result<Store> {
+            let store = of(first);
+            if capacity == 0 {
+                return store.of_batch(batch);
+            }
+            let part = |(cache, &shift): (&Self, &i32)| of(cache).arranged(&cache.written.moved(slots, shift));
+            let parts = caches.iter().zip(&shifts).map(part).collect::<Result<Vec<Value>>>()?;
+            Ok(store.with(joined(&parts, 0)?))
+        };
+        let mut holes = Vec::new();
+        for at in 0..caches.iter().map(|cache| cache.holes.len()).max().unwrap_or_default() {
+            let own = caches.iter().zip(&shifts).zip(&batches).map(|((cache, &shift), &batch)| {
+                cache
+                    .holes
+                    .get(at)
+                    .map_or_else(|| Ok(Hole::new(&vec![(0, 0); batch as usize])), |hole| hole.later(shift))
+            });
+            holes.push(Hole::joined(&own.collect::<Result<Vec<_>>>()?)?);
+        }
+        if differ {
+            let before = shifts.iter().zip(&batches).flat_map(|(&shift, &batch)| vec![(0, shift); batch as usize]);
+            holes.push(Hole::new(&before.collect::<Vec<_>>()));
+        }
+        let lost = caches.iter().zip(&shifts).map(|(cache, &shift)| cache.written.later(shift));
+        let written = lost.reduce(Written::with_oldest_of).unwrap_or(first.written).with_capacity(capacity);
+        let next = Array::from_slice(&[longest], &[1]);
+        Ok(Self {
+            keys: buffer(&|cache| &cache.keys)?,
+            values: buffer(&|cache| &cache.values)?,
+            offset: Hole::offset(&holes, &next, batch)?,
+            next,
+            holes,
+            written,
+            window: first.window,
+            limit: None,
+        })
+    }
+
+    /// The sequences at these places of the batch, in this order.
+    ///
+    /// # Errors
+    ///
+    /// There are none, or the batch has no such place.
+    pub fn filter(&self, rows: &[i32]) -> Result<Self> {
+        let batch = self.batch();
+        if rows.is_empty() || rows.iter().any(|row| !(0..batch).contains(row)) {
+            return Err(Error::invalid(
+                format!("rows {rows:?} of a batch of {batch} are asked for"),
+                "name one sequence at least, counted from zero",
+            ));
+        }
+        let places = Array::from_slice(rows, &[rows.len() as i32]);
+        Ok(Self {
+            keys: self.keys.rows(rows)?,
+            values: self.values.rows(rows)?,
+            offset: self.offset.take_axis(&places, 0)?,
+            holes: self.holes.iter().map(|hole| hole.rows(&places)).collect::<Result<_>>()?,
+            ..self.clone()
+        })
+    }
+
+    /// Each sequence of the batch in a cache of its own.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn split(&self) -> Result<Vec<Self>> {
+        (0..self.batch()).map(|row| self.filter(&[row])).collect()
+    }
+
+    fn whole_prompt(&self) -> Result<()> {
+        if self.written.padded > self.len() {
+            return Err(Error::invalid(
+                format!("the padded prompt goes on to token {}, and there are {}", self.written.padded, self.len()),
+                "write the whole prompt first",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Nothing of a batch of so many sequences.
+    fn of_batch(&self, batch: i32) -> Result<Store> {
+        let [_, heads, _, width] = four(&self.aval()?)?;
+        Ok(self.with(ops::zeros_dtype(&[batch, heads, 0, width], self.aval()?.dtype)?.into()))
+    }
+}

@@ -1,0 +1,88 @@
+//! The caches of layers of several kinds.
+
+use tacit_core::{Result, Tree};
+
+use super::{ArraysCache, KvCache};
+
+/// What one layer keeps of the past: that of an attention, of a layer with a state of its own, or of several such together.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Dtype;
+/// use tacit_nn::{ArraysCache, Cache, KvCache};
+///
+/// let attention = KvCache::new([1, 2, 64], Dtype::Float32)?;
+/// let mut layers = vec![Cache::from(attention), Cache::List(vec![ArraysCache::new(2).into()])];
+/// layers.iter_mut().try_for_each(|layer| layer.reserve(16))?;
+/// assert!(layers.iter().all(Cache::is_empty));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Tree, Clone, Debug)]
+pub enum Cache {
+    /// Keys and values.
+    Kv(KvCache),
+    /// Arrays of a state.
+    Arrays(ArraysCache),
+    /// Those of several parts of the layer.
+    List(Vec<Cache>),
+}
+
+impl From<KvCache> for Cache {
+    fn from(cache: KvCache) -> Self {
+        Self::Kv(cache)
+    }
+}
+
+impl From<ArraysCache> for Cache {
+    fn from(cache: ArraysCache) -> Self {
+        Self::Arrays(cache)
+    }
+}
+
+impl Cache {
+    /// The keys and values, if it holds such.
+    #[must_use]
+    pub fn as_kv(&mut self) -> Option<&mut KvCache> {
+        if let Self::Kv(cache) = self { Some(cache) } else { None }
+    }
+
+    /// The arrays, if it holds such.
+    #[must_use]
+    pub fn as_arrays(&mut self) -> Option<&mut ArraysCache> {
+        if let Self::Arrays(cache) = self { Some(cache) } else { None }
+    }
+
+    /// Makes room for so many tokens more where there are keys and values.
+    ///
+    /// # Errors
+    ///
+    /// As for [`KvCache::reserve`].
+    pub fn reserve(&mut self, tokens: i32) -> Result<()> {
+        match self {
+            Self::Kv(cache) => cache.reserve(tokens),
+            Self::Arrays(_) => Ok(()),
+            Self::List(caches) => caches.iter_mut().try_for_each(|cache| cache.reserve(tokens)),
+        }
+    }
+
+    /// Whether no token was written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Kv(cache) => cache.is_empty(),
+            Self::Arrays(cache) => cache.is_empty(),
+            Self::List(caches) => caches.iter().all(Self::is_empty),
+        }
+    }
+
+    /// The bytes held.
+    #[must_use]
+    pub fn nbytes(&self) -> usize {
+        match self {
+            Self::Kv(cache) => cache.nbytes(),
+            Self::Arrays(cache) => cache.nbytes(),
+            Self::List(caches) => caches.iter().map(Self::nbytes).sum(),
+        }
+    }
+}

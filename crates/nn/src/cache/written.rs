@@ -1,0 +1,171 @@
+//! What the host knows of a cache without asking the device.
+
+use std::any::Any;
+use std::rc::Rc;
+
+use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
+use tacit_core::{Error, Result, Tree};
+
+use super::Window;
+use super::slots::{Run, Slots};
+
+/// How many tokens a cache was given, and for how many it has room.
+///
+/// Of the structure of a tree only the tokens of one step are a part, by which a compiled step says how many it wrote, and
+/// whether there is no room at all, which no trace is for. The number that a step began with is no part of what it was traced
+/// for. So 10,000 steps are one trace, none waits for the device to know where it is, and one that would write beyond the end
+/// fails before MLX has written anything.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// Tokens before the step.
+    before: i32,
+    /// Tokens of the step: of one that runs; nothing outside.
+    step: i32,
+    /// The first token that is certainly there, but for those that stay.
+    oldest: i32,
+    /// Where padding ends.
+    pub(super) padded: i32,
+    pub(super) slots: Slots,
+}
+
+impl Written {
+    pub(super) fn new(window: Window) -> Self {
+        Self { before: 0, step: 0, oldest: 0, padded: 0, slots: Slots { capacity: 0, window } }
+    }
+
+    /// All tokens, those of the running step included.
+    pub(super) fn total(&self) -> i32 {
+        self.before + self.step
+    }
+
+    /// The same with so many slots.
+    pub(super) fn with_capacity(self, capacity: i32) -> Self {
+        Self { slots: Slots { capacity, ..self.slots }, ..self }
+    }
+
+    /// The same outside a step, behind `shift` tokens more that are none.
+    pub(super) fn later(self, shift: i32) -> Self {
+        let lost = if self.oldest > 0 { shift } else { 0 };
+        Self { before: self.total() + shift, step: 0, oldest: self.oldest + lost, ..self }
+    }
+
+    /// The same where a token that another has lost is lost.
+    pub(super) fn with_oldest_of(self, other: Self) -> Self {
+        Self { oldest: self.oldest.max(other.oldest), ..self }
+    }
+
+    /// The runs of slots that make those of `to`, behind `shift` tokens that are none.
+    pub(super) fn moved(&self, to: Slots, shift: i32) -> Vec<Run> {
+        let capacity = self.slots.capacity;
+        if !self.is_wrapped() && shift == 0 && to.capacity >= capacity {
+            let more = to.capacity - capacity;
+            return [Run::Kept(0, capacity), Run::Empty(more)].into_iter().filter(|run| !run.is_empty()).collect();
+        }
+        let sinks = self.slots.window.bounds().map_or(0, |(_, sinks)| sinks);
+        self.slots.moved(to, self.total(), shift, |token| token >= self.oldest || token < sinks)
+    }
+
+    /// The slots needed for so many tokens more.
+    pub(super) fn needed(&self, tokens: i32) -> i32 {
+        let all = self.total().saturating_add(tokens);
+        match self.slots.window.bounds() {
+            None => all,
+            Some((size, sinks)) => all.min(size.saturating_add(sinks).saturating_add((tokens - 1).max(0))),
+        }
+    }
+
+    /// Whether slots are written again.
+    pub(super) fn is_wrapped(&self) -> bool {
+        self.total() > self.slots.capacity
+    }
+
+    /// Counts tokens of a step.
+    pub(super) fn add(&mut self, tokens: i32) -> Result<()> {
+        if self.needed(tokens) > self.slots.capacity {
+            return Err(Error::invalid(
+                format!(
+                    "{tokens} tokens are written behind {} into a cache with room for {}",
+                    self.total(),
+                    self.slots.capacity
+                ),
+                "reserve room for them before the step, by `KvCache::reserve`",
+            ));
+        }
+        self.step += tokens;
+        self.forget();
+        Ok(())
+    }
+
+    /// Takes tokens away.
+    pub(super) fn trim(&mut self, tokens: i32) -> Result<()> {
+        let left = self.total() - tokens;
+        if tokens < 0 || left < self.padded {
+            return Err(Error::invalid(
+                format!("{tokens} of {} tokens, {} of them padded, cannot be taken away", self.total(), self.padded),
+                "trim at most what came after the prompt",
+            ));
+        }
+        if let Some((size, sinks)) = self.slots.window.bounds() {
+            // The next token sees those from here on.
+            let needed = (left + 1 - size).max(sinks.min(left));
+            if self.oldest > needed {
+                return Err(Error::invalid(
+                    format!(
+                        "without the last {tokens} tokens, token {left} would see token {needed}, which was overwritten"
+                    ),
+                    "trim fewer tokens, or reserve more slots than the window before: `KvCache::with_capacity`",
+                ));
+            }
+        }
+        (self.before, self.step) = (left, 0);
+        Ok(())
+    }
+
+    /// What no slot holds any more.
+    fn forget(&mut self) {
+        if let Some((_, sinks)) = self.slots.window.bounds() {
+            let first = self.total() - (self.slots.capacity - sinks);
+            if first > sinks {
+                self.oldest = self.oldest.max(first);
+            }
+        }
+    }
+}
+
+const WRITTEN: &str = "Written";
+const STEP: &str = "step";
+const FULL: &str = "full";
+
+impl Arguments for Written {
+    type Arrays = Self;
+
+    fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+        let own = || Rc::new(*self) as Rc<dyn Any>;
+        let full = self.needed(1) > self.slots.capacity;
+        let node = Node::new(WRITTEN, Labels::Fields(&[]));
+        visitor.node(&node.with_statics(&[(STEP, &self.step), (FULL, &full)]).with_template(&own));
+        Ok(())
+    }
+}
+
+impl Tree for Written {
+    type With<L: Leaf> = L::Fixed<Self>;
+
+    fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
+        let entered = reader.enter(WRITTEN)?;
+        let own = entered.template::<Self>().copied();
+        let own = own.ok_or_else(|| Error::invalid("a cache is not made of its arrays alone", "pass it as a state"))?;
+        Ok(own.later(0))
+    }
+
+    fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        if !reader.is_made() {
+            *self = Self::unflatten(reader)?;
+            return Ok(());
+        }
+        let mut made = self.later(0);
+        made.add(reader.enter(WRITTEN)?.static_field(STEP)?)?;
+        *self = made.later(0);
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! Several sequences in one cache, each as it would be alone.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_conformance::assert_close;
+use tacit_core::Policy;
+use tacit_nn::{KvCache, Side, Window};
+
+use crate::cache::{FORMATS, Tokens, WINDOWS, cache, eager, part, tokens, whole};
+
+const F32: Dtype = Dtype::Float32;
+const LENGTHS: [i32; 3] = [9, 4, 12];
+
+fn row((q, k, v): &Tokens, row: i32) -> Tokens {
+    let of = |array: &Array| array.try_index(row..row + 1).expect("a row");
+    (of(q), of(k), of(v))
+}
+
+fn each(tokens: &[Tokens], of: impl Fn(&Tokens) -> &Array, axis: i32) -> Array {
+    ops::concatenate(&tokens.iter().map(of).collect::<Vec<_>>(), axis).expect("joins")
+}
+
+fn joined(tokens: &[Tokens], axis: i32) -> Tokens {
+    (each(tokens, |each| &each.0, axis), each(tokens, |each| &each.1, axis), each(tokens, |each| &each.2, axis))
+}
+
+/// A prompt of the first tokens of each sequence, padded with others.
+fn padded(all: &Tokens, tokens: i32, side: Side) -> Tokens {
+    let rows = LENGTHS.iter().enumerate().map(|(at, &length)| {
+        let own = row(all, at as i32);
+        let (prompt, padding) = (part(&own, 0, length), part(&own, 20, 20 + tokens - length));
+        if side == Side::Left { joined(&[padding, prompt], 2) } else { joined(&[prompt, padding], 2) }
+    });
+    joined(&rows.collect::<Vec<_>>(), 0)
+}
+
+/// The next tokens of each sequence.
+fn following(all: &Tokens, lengths: &[i32], from: i32, count: i32) -> Tokens {
+    let rows = lengths.iter().enumerate();
+    let rows = rows.map(|(at, length)| part(&row(all, at as i32), length + from, length + from + count));
+    joined(&rows.collect::<Vec<_>>(), 0)
+}
+
+/// Compares what three tokens of each sequence after its prompt see.
+fn go_on(cache: &mut KvCache, all: &Tokens, lengths: &[i32], formats: [&str; 2], window: Window, context: &str) {
+    for step in 0..3 {
+        let made = eager(cache, &following(all, lengths, step, 1)).expect("attends");
+        for (at, &length) in lengths.iter().enumerate() {
+            let alone = whole(&part(&row(all, at as i32), 0, length + step + 1), formats, window);
+            let expected = alone.try_index((.., .., length + step.., ..)).expect("the last");
+            assert_close!(made.try_index(at as i32..at as i32 + 1).expect("a row"), expected, 1e-5, "{context} {at}");
+        }
+    }
+}
+
+#[test]
+fn padding_on_either_side_is_seen_by_nothing() {
+    let _allow = Policy::Allow.scope();
+    let all = tokens(6, 3, 40, F32);
+    for formats in [FORMATS[0], FORMATS[2]] {
+        for (side, windows) in [(Side::Left, &WINDOWS[..2]), (Side::Right, &WINDOWS[..1]), (Side::Left, &WINDOWS[3..4])]
+        {
+            for &window in windows {
+                for pieces in [&[12][..], &[5, 7], &[3, 3, 3, 3]] {
+                    let context = format!("{side:?} {window:?} {pieces:?}");
+                    let mut cache = cache(3, F32, formats, window);
+                    cache.prepare(12, &LENGTHS, side).expect("prepares");
+                    let prompt = padded(&all, 12, side);
+                    let mut from = 0;
+                    for &count in pieces {
+                        eager(&mut cache, &part(&prompt, from, from + count)).expect("attends");
+                        from += count;
+                    }
+                    assert_eq!(cache.offset().as_slice::<i32>(), LENGTHS, "{context}");
+                    go_on(&mut cache, &all, &LENGTHS, formats, window, &context);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_second_prompt_is_padded_too() {
+    let _allow = Policy::Allow.scope();
+    let all = tokens(6, 2, 40, F32);
+    for side in [Side::Left, Side::Right] {
+        let mut cache = cache(2, F32, FORMATS[0], Window::Everything);
+        eager(&mut cache, &part(&all, 0, 6)).expect("attends");
+        cache.prepare(5, &[2, 5], side).expect("prepares");
+        let prompt = [2, 5].iter().enumerate().map(|(at, &length)| {
+            let (own, padding) = (row(&all, at as i32), part(&row(&all, 1), 30, 35 - length));
+            let prompt = part(&own, 6, 6 + length);
+            let parts = if side == Side::Left { [padding, prompt] } else { [prompt, padding] };
+            joined(&parts, 2)
+        });
+        let prompt = joined(&prompt.collect::<Vec<_>>(), 0);
+        eager(&mut cache, &prompt).expect("attends");
+        assert_eq!(cache.offset().as_slice::<i32>(), [8, 11]);
+        go_on(&mut cache, &all, &[8, 11], FORMATS[0], Window::Everything, &format!("{side:?}"));
+        cache.trim(3).expect("trims");
+        assert!(cache.trim(1).is_err());
+        go_on(&mut cache, &all, &[8, 11], FORMATS[0], Window::Everything, &format!("{side:?} again"));
+    }
+}
+
+#[test]
+fn merged_sequences_go_on_as_each_would_alone() {
+    let _allow = Policy::Allow.scope();
+    let all = tokens(7, 3, 40, F32);
+    for formats in [FORMATS[0], FORMATS[3]] {
+        for window in [WINDOWS[0], WINDOWS[1], WINDOWS[3]] {
+            let each = LENGTHS.iter().enumerate().map(|(at, &length)| {
+                let mut cache = cache(1, F32, formats, window);
+                let own = row(&all, at as i32);
+                (0..length).for_each(|token| drop(eager(&mut cache, &part(&own, token, token + 1)).expect("attends")));
+                cache
+            });
+            let each: Vec<KvCache> = each.collect();
+            let mut batch = KvCache::merge(&each).expect("merges");
+            assert_eq!((batch.batch(), batch.offset().as_slice::<i32>()), (3, &LENGTHS[..]));
+            let context = format!("{formats:?} {window:?}");
+            go_on(&mut batch, &all, &LENGTHS, formats, window, &context);
+
+            let parts = batch.split().expect("splits");
+            let again = KvCache::merge(&[parts[2].clone(), parts[0].clone()]).expect("merges");
+            let mut chosen = batch.filter(&[2, 0]).expect("filters");
+            assert_eq!(chosen.offset().as_slice::<i32>(), again.offset().as_slice::<i32>());
+            let turned = joined(&[row(&all, 2), row(&all, 0)], 0);
+            for cache in [&mut chosen, &mut again.clone()] {
+                go_on(cache, &turned, &[15, 12], formats, window, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn empty_caches_are_merged() {
+    let _allow = Policy::Allow.scope();
+    let all = tokens(8, 2, 20, F32);
+    let empty = || cache(1, F32, FORMATS[2], Window::Everything);
+    let mut batch = KvCache::merge(&[empty(), empty()]).expect("merges");
+    assert!(batch.is_empty());
+    let made = eager(&mut batch, &part(&all, 0, 3)).expect("attends");
+    assert_close!(made, whole(&part(&all, 0, 3), FORMATS[2], Window::Everything), 1e-5);
+}
