@@ -67,6 +67,10 @@ fn step((model, caches): &mut State, tokens: Array) -> Result<Array> {
     model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))
 }
 
+fn reserve(caches: &mut [KvCache], tokens: i32) -> Result<()> {
+    caches.iter_mut().try_for_each(|cache| cache.reserve(tokens))
+}
+
 /// How far logits are from the expected ones, in terms of the largest.
 fn difference(found: &Array, expected: &Array) -> Result<f32> {
     let largest = |array: &Array| Ok::<_, Error>(array.abs()?.max(None)?.item_exact::<f32>());
@@ -81,8 +85,7 @@ fn compare(
     state: &mut State,
     mut step: impl FnMut(&mut State, &Array) -> Result<Array>,
 ) -> Result<()> {
-    let room = golden.prompt.dim(1) + golden.tokens.len() as i32;
-    state.1.iter_mut().try_for_each(|cache| cache.reserve(room))?;
+    reserve(&mut state.1, golden.prompt.dim(1))?;
     let logits = step(state, &golden.prompt)?;
     let known = logits.try_index((0, -KNOWN.., ..))?;
     let far = difference(&known, &golden.prompt_logits)?;
@@ -91,6 +94,7 @@ fn compare(
     for (number, &expected) in (0..).zip(&golden.tokens) {
         let token = argmax_axis(&last, -1, None)?.item_exact::<u32>();
         assert_eq!(token, expected, "{name}: step {number}");
+        reserve(&mut state.1, 1)?;
         last = step(state, &Array::from_slice(&[token], &[1, 1]))?.try_index((.., 0, ..))?;
         if let Some(row) = golden.steps.iter().position(|&step| step == number) {
             let far = difference(&last.try_index(0)?, &golden.logits.try_index(row as i32)?)?;
@@ -144,7 +148,7 @@ fn an_adapter_of_mlx_lm_changes_the_logits_as_there() -> Result<()> {
     load::adapt(&mut model, &folder("lora"))?;
     assert_eq!(model.get("model.layers.0.mlp.down_proj.weight")?.to_string(), "Lora(f32[32,32])");
     let mut state = (model, caches(&config, 1, Dtype::Float32)?);
-    state.1.iter_mut().try_for_each(|cache| cache.reserve(golden.prompt.dim(1)))?;
+    reserve(&mut state.1, golden.prompt.dim(1))?;
     let known = step(&mut state, golden.prompt)?.try_index((0, -KNOWN.., ..))?;
     let expected = Tensors::open(folder("lora.safetensors"))?.get("prompt_logits")?;
     let far = difference(&known, &expected)?;
@@ -159,7 +163,7 @@ fn the_last_logits_are_the_last_of_all() -> Result<()> {
     let (config, mut model) = loaded("float/llama")?;
     let mut asked = |positions| {
         let mut caches = caches(&config, 1, Dtype::Float32)?;
-        caches.iter_mut().try_for_each(|cache| cache.reserve(golden.prompt.dim(1)))?;
+        reserve(&mut caches, golden.prompt.dim(1))?;
         model.run_with(&mut caches, |decoder, caches| decoder.forward(&golden.prompt, caches, positions))
     };
     let (last, all) = (asked(Positions::Last)?, asked(Positions::All)?);
@@ -174,13 +178,12 @@ fn batches_and_pieces_of_a_prompt_change_nothing() -> Result<()> {
     for name in ["float/gemma3_text", "float/qwen3_moe"] {
         let golden = Golden::read(name)?;
         let (config, mut model) = loaded(name)?;
-        let tokens = golden.prompt.dim(1);
         let other = golden.prompt.add(Array::from_slice(&[1u32], &[1]))?;
         let both = mlx_rs::ops::concatenate(&[&golden.prompt, &other], 0)?;
         let mut caches = caches(&config, 2, Dtype::Float32)?;
-        caches.iter_mut().try_for_each(|cache| cache.reserve(tokens))?;
         let mut logits = None;
         for piece in both.split_at_indices(&[7, 18], 1)? {
+            reserve(&mut caches, piece.dim(1))?;
             let run = |decoder: &mut Decoder, caches: &mut _| decoder.forward(&piece, caches, Positions::All);
             logits = Some(model.run_with(&mut caches, run)?);
         }
