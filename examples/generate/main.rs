@@ -20,6 +20,7 @@ use clap::Parser;
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, memory};
 use tacit::compile::{Options as Compiling, compile_with_state};
+use tacit::format::AnyFormat;
 use tacit::nn::KvCache;
 use tacit::prelude::*;
 use tokenizers::Tokenizer;
@@ -42,6 +43,9 @@ struct Options {
     /// What the weights of the products become: a format such as nf4:64 or affine:4:64, or a file of rules
     #[arg(long)]
     weights: Option<String>,
+    /// What keys and values are stored in, such as affine:8:64, or keys and values apart: affine:8:64,affine:4:64
+    #[arg(long, value_name = "FORMAT", value_delimiter = ',')]
+    kv: Vec<AnyFormat>,
     /// The folder of an adapter, of mlx-lm or of PEFT
     #[arg(long, value_name = "FOLDER")]
     lora: Option<PathBuf>,
@@ -80,7 +84,15 @@ fn run(options: &Options) -> Outcome<()> {
     }
     let bytes = model.nbytes();
     let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+    let [of_keys, of_values] = match &options.kv[..] {
+        [] => [None, None],
+        [both] => [Some(both), Some(both)],
+        [keys, values] => [Some(keys), Some(values)],
+        _ => return Err("--kv takes one format, or one for keys and one for values".into()),
+    };
     let caches = decoder::caches(&config, 1, dtype)?;
+    let stored = |cache: KvCache| cache.stored(of_keys.cloned(), of_values.cloned());
+    let caches = caches.into_iter().map(stored).collect::<Result<_>>()?;
     let mut state = (model, caches);
     let mut step =
         compile_with_state(step, Compiling { name: "the decoder's step".to_owned(), ..Compiling::default() });

@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
 use mlx_rs::{Array, Dtype, transforms};
 use tacit::compile::{Options, compile_with_state};
+use tacit::format::AnyFormat;
 use tacit::io::Tensors;
+use tacit::io::json::Json;
 use tacit::nn::{KvCache, Missing};
 use tacit::prelude::*;
 
 use crate::config::Config;
 use crate::decoder::{Decoder, Positions, caches};
 use crate::load;
+use crate::refused::changed;
 
 pub(crate) const ARCHITECTURES: [&str; 7] =
     ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text"];
@@ -190,6 +193,37 @@ fn batches_and_pieces_of_a_prompt_change_nothing() -> Result<()> {
         let last = logits.expect("there are pieces").try_index((0, -1, ..))?;
         let far = difference(&last, &golden.prompt_logits.try_index(-1)?)?;
         assert!(far <= 1e-4, "{name}: the logits differ by {far}");
+    }
+    Ok(())
+}
+
+/// Keys and values of few bits, under a policy that lets nobody build the floats.
+#[test]
+fn caches_of_few_bits_give_nearly_the_same() -> Result<()> {
+    let wide = Json::parse(r#"{"head_dim": 64, "hidden_size": 128}"#).expect("an object");
+    let config = changed("qwen3", &wide)?;
+    mlx_rs::random::seed(0)?;
+    let mut model = Model::new(Decoder::new(&config)?)?;
+    let prompt = Golden::read("float/qwen3")?.prompt;
+    let mut last = |formats: Option<[AnyFormat; 2]>| {
+        let mut caches = caches(&config, 1, Dtype::Float32)?;
+        if let Some([keys, values]) = formats {
+            let stored = |cache: KvCache| cache.stored(Some(keys.clone()), Some(values.clone()));
+            caches = caches.into_iter().map(stored).collect::<Result<_>>()?;
+        }
+        let _deny = Policy::Deny.scope();
+        let mut logits = None;
+        for piece in prompt.split_at_indices(&[17, 20], 1)? {
+            reserve(&mut caches, piece.dim(1))?;
+            let run = |decoder: &mut Decoder, caches: &mut _| decoder.forward(&piece, caches, Positions::Last);
+            logits = Some(model.run_with(&mut caches, run)?);
+        }
+        Ok::<_, Error>(logits.expect("there are pieces"))
+    };
+    let dense = last(None)?;
+    for (keys, values, most) in [("affine:8:64", "affine:8:64", 0.02), ("affine:8:64", "affine:4:64", 0.2)] {
+        let far = difference(&last(Some([keys.parse()?, values.parse()?]))?, &dense)?;
+        assert!(far > 1e-6 && far < most, "{keys}, {values}: the logits differ by {far}");
     }
     Ok(())
 }

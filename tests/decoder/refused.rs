@@ -15,16 +15,20 @@ use crate::golden::folder;
 use crate::load;
 
 /// The golden configuration with other keys.
-fn changed(name: &str, changes: &str) -> tacit::Result<Config> {
+pub(crate) fn changed(name: &str, changes: &Json) -> tacit::Result<Config> {
     let mut json = Json::open(folder(&format!("float/{name}")).join("config.json"))?;
-    for (key, value) in Json::parse(changes).expect("an object").entries() {
+    for (key, value) in changes.entries() {
         json.set(key, value.clone());
     }
     Config::of(&json, Path::new("config.json"))
 }
 
+fn parsed(changes: &str) -> Json {
+    Json::parse(changes).expect("an object")
+}
+
 fn check(name: &str, changes: &str, expected: &Expect) {
-    let error = changed(name, changes).expect_err("it is refused");
+    let error = changed(name, &parsed(changes)).expect_err("it is refused");
     expected.assert_eq(&error.to_string());
 }
 
@@ -207,7 +211,7 @@ fn a_head_that_is_the_embedding_is_left_in_its_file() -> tacit::Result<()> {
 
 #[test]
 fn caches_of_another_decoder_are_refused() -> tacit::Result<()> {
-    let config = changed("qwen3", "{}")?;
+    let config = changed("qwen3", &parsed("{}"))?;
     let mut decoder = Decoder::new(&config)?;
     let tokens = Array::from_slice(&[1u32, 2], &[1, 2]);
     let mut short = caches(&config, 1, Dtype::Float32)?;
@@ -228,7 +232,7 @@ fn caches_of_another_decoder_are_refused() -> tacit::Result<()> {
 
 #[test]
 fn the_variants_of_newer_files_are_those_of_older_ones() -> tacit::Result<()> {
-    let kinds = |name: &str, changes: &str| Ok::<_, tacit::Error>(changed(name, changes)?.kinds);
+    let kinds = |name: &str, changes: &str| Ok::<_, tacit::Error>(changed(name, &parsed(changes))?.kinds);
     let newer = r#"{"rope_scaling": null, "rope_theta": null,
                     "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}"#;
     assert_eq!(kinds("qwen2", newer)?, kinds("qwen2", "{}")?);
