@@ -54,13 +54,16 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// The products of `q: [.., m, k]` with the transposes of the keys, in the dtype of `q`.
+    /// The products `q W` of `q: [.., m, k]` with keys that are turned round, `W: [.., k, tokens]`, in the dtype of `q`.
     ///
     /// # Errors
     ///
-    /// It declines queries that are not floats of a batch like that of the keys.
-    pub(crate) fn new(q: &Array, keys: Batched) -> Result<Self> {
+    /// It declines queries that are not floats of a batch like that of the keys, and keys that are not turned round.
+    pub fn new(q: &Array, keys: Batched) -> Result<Self> {
         keys.fits(q)?;
+        if !keys.is_turned() {
+            return Err(Error::decline("the keys are not turned round"));
+        }
         if !castable(q.dtype()) {
             return Err(Error::decline("only f32, bf16 and f16 are multiplied"));
         }
@@ -158,7 +161,8 @@ impl Materialize for Scores {
         let visible = self.visible.as_ref().is_none_or(|visible| visible.dtype() == Dtype::Bool);
         let pair = self.visible.is_some() == self.hidden.is_some() && !(self.visible.is_some() && self.added.is_some());
         let masks = broadcasts(&self.added) && broadcasts(&self.visible) && scalar && visible && pair;
-        if masks && made.aval.shape == self.aval.shape && castable(self.aval.dtype) && self.q.dtype() == Dtype::Float32 {
+        if masks && made.aval.shape == self.aval.shape && castable(self.aval.dtype) && self.q.dtype() == Dtype::Float32
+        {
             return Ok(());
         }
         Err(Error::invalid(format!("{} are no scores of their queries and keys", self.aval), "compute them anew"))

@@ -23,11 +23,7 @@ pub(crate) fn redispatch(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Ve
     run_or_defer(args, f, dispatch::is_handling())
 }
 
-fn run_or_defer(
-    args: &[Value],
-    f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>,
-    defers: bool,
-) -> Result<Vec<Value>> {
+fn run_or_defer(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>, defers: bool) -> Result<Vec<Value>> {
     if args.iter().all(|arg| !arg.is_implicit()) {
         let arrays = args.iter().filter_map(|arg| arg.as_dense().cloned()).collect();
         return Ok(record(|| f(arrays))?.into_iter().map(Value::from).collect());

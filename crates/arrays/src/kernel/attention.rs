@@ -6,8 +6,8 @@ use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Attention, Mask, MaskValues, Orientation};
 
-use super::matmul::{Groups, grouped_matmul};
 use super::layout::scalar;
+use super::matmul::{Groups, grouped_matmul};
 use super::{Fallible, Layout, floats, floats_mut, int, single};
 
 /// `softmax(q K^T + mask) V` in `f32`, for each entry of a batch.
@@ -65,7 +65,11 @@ impl Hiding {
     fn on(&self, scores: &Array, mask: &[Array]) -> Result<Array, Exception> {
         let scores = scores.reshape(&self.scores)?;
         let numbers = mask[0].reshape(&self.shape)?;
-        if self.replaces { ops::select(numbers, scores, &mask[1]) } else { scores.add(numbers.as_dtype(Dtype::Float32)?) }
+        if self.replaces {
+            ops::select(numbers, scores, &mask[1])
+        } else {
+            scores.add(numbers.as_dtype(Dtype::Float32)?)
+        }
     }
 }
 

@@ -63,9 +63,7 @@ fn by_wide_weights(a: &[Array]) -> Result<Array> {
     let scores = scores.as_dtype(Dtype::Float32)?;
     let scores = match a.get(3) {
         None => scores,
-        Some(mask) if mask.dtype() == Dtype::Bool => {
-            ops::select(mask, &scores, Array::from_f32(f32::NEG_INFINITY))?
-        }
+        Some(mask) if mask.dtype() == Dtype::Bool => ops::select(mask, &scores, Array::from_f32(f32::NEG_INFINITY))?,
         Some(mask) => scores.add(mask.as_dtype(Dtype::Float32)?)?,
     };
     Ok(ops::softmax_axis(&scores, -1, None)?.as_dtype(a[0].dtype())?.matmul(&v)?)
@@ -128,7 +126,8 @@ fn in_every_way_of_writing_it_is_one_kernel() {
         for (m, tokens) in [(1, 1), (1, 37), (5, 16)] {
             let [k, v] = cache(Dtype::Float32, 4, tokens);
             let operands = [queries(Dtype::Float32, m), k, v];
-            let oracle = |_| if m == 5 { oracle(Dtype::Float32).transformed() } else { oracle(Dtype::Float32).eager_only() };
+            let oracle =
+                |_| if m == 5 { oracle(Dtype::Float32).transformed() } else { oracle(Dtype::Float32).eager_only() };
             check(oracle(Dtype::Float32), name, &operands, way);
             let added = normal(9, &[BATCH, 1, m, tokens]);
             let alibi = normal(9, &[HEADS * REPEATS, 1, tokens]);
@@ -162,9 +161,16 @@ fn thousands_of_tokens_are_right() {
     for (m, tokens) in [(1, 4500), (70, 1200)] {
         let [k, v] = cache(Dtype::Float32, 4, tokens);
         let operands = [queries(Dtype::Float32, m), k, v];
-        let last = causal(m, tokens).logical_and(causal(m, tokens - 700).logical_not().and_then(|_| {
-            Array::from_iter((0..tokens).map(|t| t > tokens / 2), &[1, 1, 1, tokens]).as_dtype(Dtype::Bool)
-        }).expect("a window")).expect("a mask");
+        let last = causal(m, tokens)
+            .logical_and(
+                causal(m, tokens - 700)
+                    .logical_not()
+                    .and_then(|_| {
+                        Array::from_iter((0..tokens).map(|t| t > tokens / 2), &[1, 1, 1, tokens]).as_dtype(Dtype::Bool)
+                    })
+                    .expect("a window"),
+            )
+            .expect("a mask");
         for mask in [None, Some(last)] {
             let operands = [&operands[..], &mask.map(Value::from).into_iter().collect::<Vec<_>>()].concat();
             let dense: Vec<Array> = operands.iter().map(|value| value.dense().expect("dense")).collect();
@@ -189,12 +195,8 @@ fn queries_that_see_nothing_and_queries_that_are_nan_have_what_mlx_gives_them() 
     let [k, v] = cache(Dtype::Float32, 0, 9);
     let dense = [&k, &v].map(|value| value.dense().expect("dense"));
     let q = normal(7, &[BATCH, HEADS * REPEATS, 2, HEAD]);
-    let nan = ops::select(
-        Array::from_slice(&[true, false], &[2, 1]),
-        Array::from_f32(f32::NAN),
-        &q,
-    )
-    .expect("some are NaN");
+    let nan =
+        ops::select(Array::from_slice(&[true, false], &[2, 1]), Array::from_f32(f32::NAN), &q).expect("some are NaN");
     let nothing = Array::from_slice(&[false; 9], &[1, 9]);
     let first = Array::from_iter((0..18).map(|i| i >= 9), &[2, 9]);
     let infinite = ops::select(&first, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY)).expect("a mask");
@@ -297,12 +299,11 @@ fn parts_of_keys_and_values_are_views() {
 
 #[test]
 fn an_explanation_shows_what_becomes_of_scores() {
-    let operands = [queries(Dtype::Float32, 1), cache(Dtype::Float32, 4, 16)[0].clone(), cache(Dtype::Float32, 4, 16)[0].clone()];
+    let operands =
+        [queries(Dtype::Float32, 1), cache(Dtype::Float32, 4, 16)[0].clone(), cache(Dtype::Float32, 4, 16)[0].clone()];
     let told = explain(&operands.to_vec(), |a: Vec<Array>| by_mlx(&a)).expect("runs").to_string();
-    let told: String = told
-        .lines()
-        .map(|line| line.split("   crates/").next().unwrap_or(line).to_owned() + "\n")
-        .collect();
+    let told: String =
+        told.lines().map(|line| line.split("   crates/").next().unwrap_or(line).to_owned() + "\n").collect();
     expect![[r#"
         { lambda a:f32[2,6,1,64] b:Affine(f32[2,2,16,64]) c:Affine(f32[2,2,16,64]) .
             d:f32[2,6,1,64]             = multiply f32[2,6,1,64] a
@@ -317,5 +318,6 @@ fn an_explanation_shows_what_becomes_of_scores() {
             m:f32[2,2,3,1,64]           = matmul j l                           scores_matmul
             n:f32[2,6,1,64]             = flatten[start_axis=1,end_axis=2] m
             in (n) }   11 ops, 8 handled, 0 materialized (0 B)
-    "#]].assert_eq(&told);
+    "#]]
+    .assert_eq(&told);
 }

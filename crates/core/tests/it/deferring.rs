@@ -110,7 +110,8 @@ fn where_no_handler_takes_it_the_op_runs_once_and_the_policy_is_not_asked() {
             e:f32[2]      = exp c        computed
             f:f32[2]      = log e
             in (d f c) }   4 ops, 1 handled, 0 materialized (0 B)
-    "#]].assert_eq(&told);
+    "#]]
+    .assert_eq(&told);
 }
 
 /// Two operands that nobody takes: what is deferred is computed, and then the other one is asked for.
@@ -137,8 +138,7 @@ fn inside_a_handler_it_stays_what_it_is() {
     let _scopes = with_handlers(all());
     let _deny = Policy::Deny.scope();
     let one = vector(&[10.0, 10.0]);
-    let (made, counters) =
-        Counters::of(|| implicit((Outer::of(left()), &one), |(x, one)| x.add(&one)?.multiply(one)));
+    let (made, counters) = Counters::of(|| implicit((Outer::of(left()), &one), |(x, one)| x.add(&one)?.multiply(one)));
     assert_eq!(dense(&made.expect("runs")), [110.0, 120.0]);
     // The sum inside the handler, the handler, and the product with its result.
     assert_eq!((counters.handled, counters.materialized), (3, 0));

@@ -173,7 +173,8 @@ fn masks_are_put_on_the_scores() {
                 },
             );
         }
-        let one = [end.min(tokens) - 1, 0].map(|from| (0..tokens).map(|t| u8::from(t >= from)).collect::<Vec<_>>()).concat();
+        let one =
+            [end.min(tokens) - 1, 0].map(|from| (0..tokens).map(|t| u8::from(t >= from)).collect::<Vec<_>>()).concat();
         let values = MaskValues::Visible { visible: &one, hidden: f32::MIN };
         let mask = Mask { values, entries: &[0, 0, tokens, tokens], row: 0, column: 1 };
         case.check(
