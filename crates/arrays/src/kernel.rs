@@ -3,6 +3,7 @@
 //! A [`Scheme`] says how the children of a packed type are read. Each kernel runs on the packed codes, and its
 //! decomposition says the same in plain ops.
 
+mod attention;
 mod coded;
 mod dequantize;
 mod dynamic8;
@@ -21,6 +22,7 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use attention::{Attend, Hiding, Side};
 pub use dequantize::dequantize;
 pub use dynamic8::quantize_dynamic8;
 pub(crate) use encode::{float_scales, packed as packed_codes, rounded_scales};
@@ -29,7 +31,7 @@ pub use gather::gather_rows;
 pub use int8_matmul::int8_matmul;
 pub use layout::Layout;
 pub(crate) use layout::nested;
-pub use matmul::matmul;
+pub use matmul::{Groups, grouped_matmul, matmul};
 pub use quantize::quantize;
 pub(crate) use scale_gradients::scale_gradients;
 pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};

@@ -56,7 +56,7 @@ pub fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Val
 }
 
 /// The elements of the stored array from `start` on, before `stop`.
-fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<Value> {
+pub(crate) fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<Value> {
     let mut stored = array.stored();
     let (old, new) = (stored.shape(), start.iter().zip(stop).map(|(start, stop)| stop - start).collect::<Vec<_>>());
     let Some(axis) = (0..old.len()).rev().find(|&axis| old[axis] != new[axis]) else {

@@ -5,12 +5,13 @@ use tacit_core::op::{AsType, Gather, GatherMM, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 use tacit_kernels::Orientation;
 
+use crate::batched::{Batched, transposed};
 use crate::cast::{Cast, castable, holds};
 use crate::dynamic8::Dynamic8Array;
 use crate::k_quant;
 use crate::kernel::{self, Coding, Layout, Nested, Scaling, Scheme};
 use crate::linear::{Linear, dense_side};
-use crate::stacked::{Stacked, stacked_gather_mm, stacked_transpose};
+use crate::stacked::{Stacked, stacked_gather_mm};
 
 /// The family of arrays of codes and scales: its members are multiplied, gathered, cut, joined and scaled by their codes.
 pub trait Packed: ImplicitArray {
@@ -146,11 +147,17 @@ fn product(x: &Array, array: &dyn Packed, turned: bool) -> Result<Array> {
 
 impl<T: Packed> Linear for T {
     fn right(&self, x: &Value) -> Result<Value> {
+        if self.stored().aval.shape.len() > 2 {
+            return Batched::whole(self)?.right(x);
+        }
         Ok(product(dense_side(x)?, self, false)?.into())
     }
 
     /// As the transpose of `x^T M^T`.
     fn left(&self, x: &Value) -> Result<Value> {
+        if self.stored().aval.shape.len() > 2 {
+            return Batched::whole(self)?.left(x);
+        }
         let x = dense_side(x)?;
         if x.ndim() < 2 {
             return Err(Error::decline("the right side is a vector"));
@@ -176,7 +183,7 @@ pub fn packed_gather(op: &Gather, array: &dyn Packed, rows: &Array) -> Result<Ar
     Ok(made.reshape(&[rows.shape(), &op.slice_sizes].concat())?)
 }
 
-/// A matrix the other way round, as a view; any array whose axes stay as they are.
+/// Matrices the other way round, and a batch of them in another order, as a view.
 #[handler]
 pub fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
     let mut stored = array.stored();
@@ -187,9 +194,7 @@ pub fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
             Ok(array.restored(stored).into())
         }
         axes if axes.is_sorted() => Ok(itself(array)),
-        // Each expert of a mixture is a matrix of its own.
-        [0, 2, 1] if stored.aval.shape[0] > 1 => stacked_transpose(op, &Stacked::split(&itself(array))?),
-        _ => Err(Error::decline("only matrices are transposed as a view")),
+        axes => transposed(&Batched::whole(array)?, axes),
     }
 }
 

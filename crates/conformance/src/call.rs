@@ -54,7 +54,7 @@ impl Takers {
             match equation.taker {
                 Taker::Handler(site) => takers.handlers.push(site),
                 Taker::Default(_) => takers.default = true,
-                Taker::Materialized | Taker::Dense => {}
+                Taker::Materialized | Taker::Computed | Taker::Dense => {}
             }
         }
         takers

@@ -22,6 +22,8 @@ pub struct ArrayType {
     pub default: Option<DefaultHandler>,
     /// Whether a commutative primitive may be tried with its operands swapped.
     pub commutes: bool,
+    /// Whether it is the result of an op that has not run yet: see [`Materialize::DEFERRED`](crate::Materialize::DEFERRED).
+    pub deferred: bool,
 }
 
 impl ArrayType {

@@ -7,9 +7,11 @@
 //! 3. A handler may decline with a reason; the next candidate is tried.
 //! 4. For commutative primitives the swapped order is tried next, unless a type opts out.
 //! 5. Then the type's default handler, if exactly one operand type has one; two are an error.
-//! 6. Then the implicit operand of fewest dense bytes is materialized by one layer and the call is dispatched again; when
+//! 6. Then an operand that is the result of a [deferred](crate::Materialize::DEFERRED) op is computed and the call is
+//!    dispatched again, as if that op had run where it stands.
+//! 7. Then the implicit operand of fewest dense bytes is materialized by one layer and the call is dispatched again; when
 //!    none is implicit the primitive is emitted.
-//! 7. A result whose aval is not the primitive's is an error that names the handler.
+//! 8. A result whose aval is not the primitive's is an error that names the handler.
 //!
 //! An operand that is used as another value, by [`Materialize::used_as`](crate::Materialize::used_as), is that value to all of
 //! this, made once in a trace.
@@ -39,6 +41,8 @@ pub enum Taker {
     Default(&'static str),
     /// Nobody: the operands were materialized, or had been, and the primitive was emitted on dense ones.
     Materialized,
+    /// Nobody: the results of deferred ops were computed, and the primitive was emitted on dense ones.
+    Computed,
     /// Nobody was needed: all operands are dense.
     Dense,
 }
@@ -89,6 +93,8 @@ pub(crate) struct Outcome {
     pub(crate) taken: Option<(Vec<Value>, Taker)>,
     /// The handlers that declined.
     pub(crate) declined: Vec<Decline>,
+    /// Whether an operand was materialized, now or before.
+    pub(crate) materialized: bool,
 }
 
 /// Dispatches a call, by all clauses; `types` is memory for the types of its operands.
@@ -113,6 +119,10 @@ pub(crate) fn dispatch(node: &mut impl Node, registry: &Registry, types: &mut Ve
                 return Ok(outcome);
             }
         }
+        if let Some(deferred) = types.iter().position(|ty| ty.is_some_and(|ty| ty.deferred)) {
+            node.lower(deferred)?;
+            continue;
+        }
         let mut implicit = (0..types.len()).filter(|&operand| types[operand].is_some());
         let chosen = match (implicit.next(), implicit.next()) {
             // The others need not be looked at.
@@ -124,6 +134,7 @@ pub(crate) fn dispatch(node: &mut impl Node, registry: &Registry, types: &mut Ve
                 permit(registry, &resolution, &node.primitive()?, operands, operands[chosen], &outcome.declined)
             })?;
         }
+        outcome.materialized = true;
         if let Err(error) = node.lower(chosen) {
             let Error::Refused { ty, reason, call: None } = error else { return Err(error) };
             let call = node.with_operands(|operands| Ok(describe(&node.primitive()?, operands)))?;
@@ -190,7 +201,7 @@ impl Offer<'_> {
         entered(site, || function(&call))
     }
 
-    /// Clauses 3 and 7 on the answer of a handler.
+    /// Clauses 3 and 8 on the answer of a handler.
     fn judged(&mut self, site: Site, answer: Result<Vec<Value>>, operands: &[&Value]) -> Result<Option<Vec<Value>>> {
         let results = match answer {
             Ok(results) => results,
@@ -250,6 +261,11 @@ fn entered<R>(site: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
     f()
 }
 
+/// Whether a handler runs on this thread, which may look at results that are deferred.
+pub(crate) fn is_handling() -> bool {
+    RUNNING.with_borrow(|running| !running.is_empty())
+}
+
 /// The shortest end of a list that stands there twice; all of it where there is none.
 fn repeating(running: &[Site]) -> &[Site] {
     let count = running.len();
@@ -307,7 +323,10 @@ pub(crate) fn apply(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
         Counters { seen: 1, ..Counters::default() }.add();
         if let Some((results, _)) = dispatch(&mut loose, &Registry::current(), &mut Vec::new())?.taken {
             Counters { handled: 1, ..Counters::default() }.add();
-            return Ok(results);
+            if is_handling() {
+                return Ok(results);
+            }
+            return results.into_iter().map(materialize::computed).collect();
         }
     }
     let dense: Vec<Array> = loose.operands.iter().filter_map(|value| value.as_dense().cloned()).collect();

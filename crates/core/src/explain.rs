@@ -75,6 +75,7 @@ impl fmt::Display for Explanation {
             match &equation.taker {
                 Taker::Dense => writeln!(f, "    {results:left$} = {call}")?,
                 Taker::Materialized => writeln!(f, "    {results:left$} = {call:right$}   materialized")?,
+                Taker::Computed => writeln!(f, "    {results:left$} = {call:right$}   computed")?,
                 Taker::Default(ty) => writeln!(f, "    {results:left$} = {call:right$}   default of {ty}")?,
                 Taker::Handler(site) => {
                     writeln!(f, "    {results:left$} = {call:right$}   {}   {}:{}", site.name, site.file, site.line)?;

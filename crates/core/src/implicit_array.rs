@@ -67,6 +67,15 @@ impl From<ChildRef<'_>> for Value {
     note = "add `impl Materialize for {Self}`; a type that must not be built densely returns `Error::refuse` there"
 )]
 pub trait Materialize {
+    /// Whether this is the result of an op that has not run yet, so that building it is that op and no materialization.
+    ///
+    /// A handler may return such an array where the ops on its result decide how it is computed best: scores that are only
+    /// weighted and multiplied need never exist. Handlers are offered every call on it first. Where none takes one it is
+    /// computed, once in a trace, and the call is dispatched again; a result of the outermost trace is computed at its end.
+    /// No policy is asked of it and nothing is counted, but whatever [`materialize`](Self::materialize) itself materializes is
+    /// materialized like everything else.
+    const DEFERRED: bool = false;
+
     /// Builds the next more concrete form, which may itself be implicit.
     ///
     /// Call [`Value::materialize`] or [`materialize`](crate::materialize()) instead: they apply the policy and count. An

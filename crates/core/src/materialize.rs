@@ -6,13 +6,14 @@ use crate::counters::Counters;
 use crate::error::UNNAMED;
 use crate::{Error, ImplicitArray, Policy, Result, Value, short_name};
 
-/// Materializes `array` by one layer: the policy applies and it is counted.
+/// Materializes `array` by one layer: the policy applies and it is counted, unless it is
+/// [deferred](crate::Materialize::DEFERRED).
 ///
 /// # Errors
 ///
 /// The type refuses, the policy forbids it, or the result is not what the type says that it is.
 pub fn materialize(array: &dyn ImplicitArray) -> Result<Value> {
-    if Policy::current() == Policy::Deny {
+    if Policy::current() == Policy::Deny && !array.array_type().deferred {
         return Err(Error::MaterializationDenied {
             call: format!("a dense array of {}", Value::from(dyn_clone::clone_box(array))),
             ty: short_name(array),
@@ -34,7 +35,24 @@ pub(crate) fn build(array: &dyn ImplicitArray) -> Result<Value> {
     if expected != found {
         return Err(Error::MaterializedAval { ty, expected, found });
     }
-    Counters { materialized: 1, materialized_bytes: found.nbytes() as u64, ..Counters::default() }.add();
+    if !array.array_type().deferred {
+        Counters { materialized: 1, materialized_bytes: found.nbytes() as u64, ..Counters::default() }.add();
+    }
+    Ok(value)
+}
+
+/// Whether a value is the result of an op that has not run yet.
+pub(crate) fn is_deferred(value: &Value) -> bool {
+    matches!(value, Value::Implicit(array) if array.array_type().deferred)
+}
+
+/// What a deferred value is, and any other value as it is.
+pub(crate) fn computed(mut value: Value) -> Result<Value> {
+    while let Value::Implicit(array) = &value
+        && array.array_type().deferred
+    {
+        value = build(&**array)?;
+    }
     Ok(value)
 }
 
@@ -53,7 +71,7 @@ pub(crate) fn used_as(array: &dyn ImplicitArray) -> Result<Option<Value>> {
 pub struct Permit(());
 
 thread_local! {
-    /// Whether a layer is built, after the policy was asked.
+    /// Whether a layer is built for which the policy was asked.
     static PERMITTED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -66,7 +84,8 @@ pub(crate) fn open(array: &dyn ImplicitArray) -> Result<Value> {
             PERMITTED.set(self.0);
         }
     }
-    let _before = Before(PERMITTED.replace(true));
+    // Of what a deferred op opens the policy was not asked.
+    let _before = Before(PERMITTED.replace(!array.array_type().deferred));
     array.build(Permit(()))
 }
 

@@ -257,6 +257,7 @@ static STRANGER: ArrayType = ArrayType {
     families: &[],
     default: None,
     commutes: true,
+    deferred: false,
 };
 
 /// The name in the table, which lives for ever; a primitive that is not MLX's is no handler's.

@@ -13,13 +13,22 @@ use crate::explain::{Explanation, Scribe};
 use crate::pattern::OperandType;
 use crate::{Error, Primitive, Registry, Result, Value, materialize};
 
-/// Runs `f` on `args`, with every primitive on an implicit one intercepted.
+/// Runs `f` on `args`, with every primitive on an implicit one intercepted; results of deferred ops are computed.
 pub(crate) fn run(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
+    run_or_defer(args, f, false)
+}
+
+/// Runs `f` as [`run`] does; inside a handler, whose caller may look at the results, those that are deferred stay so.
+pub(crate) fn redispatch(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
+    run_or_defer(args, f, dispatch::is_handling())
+}
+
+fn run_or_defer(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>, defers: bool) -> Result<Vec<Value>> {
     if args.iter().all(|arg| !arg.is_implicit()) {
         let arrays = args.iter().filter_map(|arg| arg.as_dense().cloned()).collect();
         return Ok(record(|| f(arrays))?.into_iter().map(Value::from).collect());
     }
-    trace(args, f, None)
+    trace(args, f, defers, None)
 }
 
 /// Runs `f` on `args` and tells what happened to each node, those on dense values included.
@@ -28,13 +37,14 @@ pub(crate) fn run_explained(
     f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>,
 ) -> Result<(Vec<Value>, Explanation)> {
     let mut scribe = Scribe::default();
-    let (results, counters) = Counters::of(|| trace(args, f, Some(&mut scribe)));
+    let (results, counters) = Counters::of(|| trace(args, f, false, Some(&mut scribe)));
     Ok((results?, scribe.finish(counters)))
 }
 
 fn trace(
     args: &[Value],
     f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>,
+    defers: bool,
     mut scribe: Option<&mut Scribe>,
 ) -> Result<Vec<Value>> {
     let scope = Scope::new()?;
@@ -75,6 +85,7 @@ fn trace(
         held,
         node: 0,
         depths: Vec::new(),
+        defers,
         taken: Vec::new(),
         registry: Registry::current(),
         counters: Counters::default(),
@@ -167,6 +178,11 @@ impl Layers {
         Self { values: vec![value], used: None, kept: None }
     }
 
+    /// The first layer that is not deferred, if it is there.
+    fn computed(&self) -> Option<&Value> {
+        self.values.iter().find(|value| !materialize::is_deferred(value))
+    }
+
     /// The layer that primitives are applied to.
     fn used(&mut self) -> Result<usize> {
         if let Some(used) = self.used {
@@ -190,6 +206,8 @@ struct Interpreter {
     /// The node at hand, and which layer of each of its operands it sees.
     node: usize,
     depths: Vec<usize>,
+    /// Whether deferred results stay so.
+    defers: bool,
     /// The nodes that a handler took.
     taken: Vec<usize>,
     registry: std::sync::Arc<Registry>,
@@ -221,13 +239,17 @@ impl Interpreter {
             }
         }
         self.tape.rewire()?;
+        if !self.defers {
+            self.compute()?;
+        }
         self.supersede()?;
         let slots: Vec<Option<Slot>> = self.tape.outputs().collect();
         let results: Vec<Value> = outputs
             .into_iter()
             .zip(&slots)
             .map(|(output, slot)| match slot.and_then(|slot| self.held[slot.index()].value()) {
-                Some(value) => value.clone(),
+                Some(value) if self.defers => value.clone(),
+                Some(value) => self.layers(*slot).and_then(Layers::computed).unwrap_or(value).clone(),
                 None => output.into(),
             })
             .collect();
@@ -265,7 +287,8 @@ impl Interpreter {
         let outcome = dispatch::dispatch(self, &registry, types)?;
         let Some((results, taker)) = outcome.taken else {
             self.rewire();
-            return Ok((Taker::Materialized, outcome.declined));
+            let taker = if outcome.materialized { Taker::Materialized } else { Taker::Computed };
+            return Ok((taker, outcome.declined));
         };
         self.counters.handled += 1;
         self.taken.push(node);
@@ -273,6 +296,20 @@ impl Interpreter {
             self.held[slot.index()] = Held::Replaced(Layers::of(value));
         }
         Ok((taker, outcome.declined))
+    }
+
+    /// Computes the results that are deferred.
+    fn compute(&mut self) -> Result<()> {
+        for slot in self.tape.outputs().flatten() {
+            let Held::Replaced(layers) = &mut self.held[slot.index()] else { continue };
+            while let Some(Value::Implicit(array)) = layers.values.last()
+                && array.array_type().deferred
+            {
+                let value = materialize::build(&**array)?;
+                layers.values.push(value);
+            }
+        }
+        Ok(())
     }
 
     /// Gives what handlers made to the recorded results as well, for a function that keeps one of them, such as a cache

@@ -50,5 +50,5 @@ use crate::{Result, Value, trace};
 ///
 /// As for [`implicit`](crate::implicit()).
 pub fn intercept(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
-    trace::run(args, f)
+    trace::redispatch(args, f)
 }

@@ -37,7 +37,7 @@ impl Values {
     /// What `f` makes of the arrays that stand for `args`.
     pub(crate) fn traced<O: Tree>(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<O>) -> Result<Self> {
         let mut def = None;
-        let values = trace::run(args, |arrays| {
+        let values = trace::redispatch(args, |arrays| {
             let results = f(arrays)?;
             arrays_of(|visitor| results.flatten(visitor), &mut def)
         })?;

@@ -75,6 +75,19 @@ pub enum KernelError {
         /// Its value.
         value: f32,
     },
+    /// A matrix is not cut into groups of so many rows.
+    #[error(
+        "{n} rows are not cut into groups of {rows}, where a block and a byte end after {seam}\nhelp: give groups of \
+         a multiple of {seam} rows"
+    )]
+    Groups {
+        /// The rows of the matrix.
+        n: usize,
+        /// The rows of a group.
+        rows: usize,
+        /// The rows after which a block and a byte end.
+        seam: usize,
+    },
     /// A row number lies outside the matrix.
     #[error("row {row} (entry {index}) is outside a matrix of {rows} rows\nhelp: rows count from 0 to {rows} - 1")]
     RowRange {

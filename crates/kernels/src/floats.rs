@@ -78,12 +78,17 @@ impl Floats<'_> {
 }
 
 impl FloatsMut<'_> {
-    /// Stores all values, rounded to the type.
-    pub(crate) fn store(self, values: &[f32]) {
+    /// Stores what `compute` writes, rounded to the type.
+    pub(crate) fn rounded(self, compute: impl FnOnce(&mut [f32])) {
+        if let Self::F32(out) = self {
+            return compute(out);
+        }
+        let mut values = vec![0.0; self.len()];
+        compute(&mut values);
         match self {
-            Self::F32(out) => out.copy_from_slice(values),
-            Self::F16(out) => out.convert_from_f32_slice(values),
-            Self::Bf16(out) => out.convert_from_f32_slice(values),
+            Self::F32(out) => out.copy_from_slice(&values),
+            Self::F16(out) => out.convert_from_f32_slice(&values),
+            Self::Bf16(out) => out.convert_from_f32_slice(&values),
         }
     }
 

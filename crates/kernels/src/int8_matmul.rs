@@ -55,24 +55,15 @@ pub fn int8_matmul<'x, 'o>(
     let weights = Weights::new(&matrix.codes)?;
     let (x, out) = (x.into(), out.into());
     check_length("x", x.len(), product(m, matrix.k)?, "`m` rows as long as the rows of the matrix")?;
-    let results = product(m, matrix.n)?;
-    out.check(results, "`m` rows of one number for each row of the matrix")?;
+    out.check(product(m, matrix.n)?, "`m` rows of one number for each row of the matrix")?;
     let mut rows = Rows::new(isa, &x.widen(), matrix.k);
     rows.units.iter_mut().for_each(|unit| *unit *= weights.unit);
-    let run = |out: &mut [f32]| {
+    out.rounded(|out| {
         if out.is_empty() || matrix.k == 0 {
             return out.fill(0.0);
         }
         let product = IntegerProduct { rows: &rows, matrix, weights: &weights };
         engine::run(IntegerProduct::ENGINES, isa, &product, &mut Output::new(out, matrix.n));
-    };
-    match out {
-        FloatsMut::F32(out) => run(out),
-        narrow => {
-            let mut y = vec![0.0; results];
-            run(&mut y);
-            narrow.store(&y);
-        }
-    }
+    });
     Ok(())
 }

@@ -31,6 +31,7 @@
 pub mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod attention;
 pub mod binary;
 mod by_columns;
 mod by_rows;
@@ -45,6 +46,7 @@ mod engine;
 mod error;
 mod floats;
 pub mod fp4;
+mod grouped_matmul;
 pub mod int8;
 mod int8_matmul;
 mod integers;
@@ -62,6 +64,7 @@ pub mod nvfp4;
 mod orientation;
 mod output;
 mod panel;
+mod part;
 mod scale_gradients;
 mod scales;
 mod simd;
@@ -74,11 +77,13 @@ mod unit;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+pub use attention::{Attention, Mask, MaskValues, attention};
 pub use decode::{dequantize, gather_rows};
 pub use dense::Dense;
 pub use dense_matmul::dense_matmul;
 pub use error::KernelError;
 pub use floats::{Floats, FloatsMut};
+pub use grouped_matmul::grouped_matmul;
 pub use int8_matmul::int8_matmul;
 pub use matmul::matmul;
 pub use matrix::{Codes, E2M1, Matrix, Order, Scales, code_bytes, e4m3, e8m0};

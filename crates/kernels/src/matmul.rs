@@ -52,25 +52,23 @@ fn multiply(x: Floats, m: usize, matrix: &Matrix, orientation: Orientation, out:
     out.check(product(m, columns)?, "`m` rows as long as the side of the matrix that remains")?;
     let x = x.widen();
     let threads = if m.saturating_mul(elements) < PARALLEL { 1 } else { threads::count() };
-    let run = |out: &mut [f32]| {
+    out.rounded(|out| {
         if depth == 0 || out.is_empty() {
             return out.fill(0.0);
         }
         let product = StoredProduct { x: &x, m, matrix, orientation, threads };
-        let mut out = Output::new(out, columns);
-        if engine::run(StoredProduct::ENGINES, isa, &product, &mut out) == 0 {
-            by_panels(&product, isa, &mut out);
-        }
-    };
-    match out {
-        FloatsMut::F32(out) => run(out),
-        other => {
-            let mut values = vec![0.0; m * columns];
-            run(&mut values);
-            other.store(&values);
+        product.multiply(isa, &mut Output::new(out, columns));
+    });
+    Ok(())
+}
+
+impl StoredProduct<'_> {
+    /// Computes all of the product, which has rows and columns.
+    pub(crate) fn multiply(&self, isa: Isa, out: &mut Output<f32>) {
+        if engine::run(StoredProduct::ENGINES, isa, self, out) == 0 {
+            by_panels(self, isa, out);
         }
     }
-    Ok(())
 }
 
 /// Multiplies with panels of floats, made from the codes as they are needed.

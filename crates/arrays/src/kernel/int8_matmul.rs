@@ -27,7 +27,7 @@ pub(super) struct Int8Matmul {
 }
 
 pub(super) fn exact(layout: Layout) -> Matmul {
-    Matmul { layout, orientation: Orientation::Transposed }
+    Matmul { layout, orientation: Orientation::Transposed, groups: None }
 }
 
 impl Kernel for Int8Matmul {
@@ -70,7 +70,7 @@ impl Kernel for Int8Matmul {
     }
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
-        self.exact.mapped(inputs, axes, |x, children| int8_matmul(x, self.exact.layout, children))
+        self.exact.mapped(inputs, axes, |_, x, children| int8_matmul(x, self.exact.layout, children))
     }
 }
 

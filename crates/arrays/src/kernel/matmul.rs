@@ -7,7 +7,7 @@ use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
 use super::parts::tangents_of;
-use super::{Fallible, Layout, floats, floats_mut, mlx_matmul, single};
+use super::{Fallible, Layout, floats, floats_mut, int, mlx_matmul, single};
 
 /// `x W^T` or `x W` for a stored `W: [n, k]`, in the float type of `x`.
 ///
@@ -15,22 +15,73 @@ use super::{Fallible, Layout, floats, floats_mut, mlx_matmul, single};
 ///
 /// When it runs: the rows of `x` do not fit the matrix.
 pub fn matmul(x: &Array, layout: Layout, children: &[Array], orientation: Orientation) -> Result<Array> {
-    single(apply(Matmul { layout, orientation }, &[std::slice::from_ref(x), children].concat())?)
+    apply_to(Matmul { layout, orientation, groups: None }, x, children)
 }
 
+/// `x[e] W^T` or `x[e] W` for each entry of `x: [entries * m, ..]`, where `W` is one of the matrices that are stored as one.
+///
+/// # Errors
+///
+/// When it runs: the entries of `x` do not fit the matrices.
+pub fn grouped_matmul(
+    x: &Array,
+    layout: Layout,
+    children: &[Array],
+    orientation: Orientation,
+    groups: Groups,
+) -> Result<Array> {
+    apply_to(Matmul { layout, orientation, groups: Some(groups) }, x, children)
+}
+
+fn apply_to(matmul: Matmul, x: &Array, children: &[Array]) -> Result<Array> {
+    single(apply(matmul, &[std::slice::from_ref(x), children].concat())?)
+}
+
+/// Which of the matrices that are stored as one each entry of a batch is multiplied with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// For each entry, the number of its matrix.
+    pub of: Vec<usize>,
+    /// Rows of each matrix.
+    pub rows: usize,
+}
+
+impl Groups {
+    pub(super) fn params(&self) -> [(&'static str, Param); 2] {
+        let of = self.of.iter().map(|&of| of as i64).collect();
+        [("of", Param::Ints(of)), ("rows", int(self.rows))]
+    }
+
+    /// The dense matrices of all entries, of those that `dense: [n, k]` consists of.
+    pub(super) fn taken(&self, dense: &Array) -> Result<Array, Exception> {
+        let of: Vec<i32> = self.of.iter().map(|&of| of as i32).collect();
+        let matrices = dense.reshape(&[dense.dim(0) / (self.rows as i32).max(1), self.rows as i32, dense.dim(1)])?;
+        matrices.take_axis(Array::from_slice(&of, &[of.len() as i32]), 0)
+    }
+
+    /// Those of so many batches.
+    pub(super) fn repeated(&self, batches: usize) -> Self {
+        Self { of: self.of.repeat(batches), rows: self.rows }
+    }
+}
+
+#[derive(Clone)]
 pub(super) struct Matmul {
     pub(super) layout: Layout,
     pub(super) orientation: Orientation,
+    /// Nothing for one matrix.
+    pub(super) groups: Option<Groups>,
 }
 
 impl Kernel for Matmul {
     fn name(&self) -> &'static str {
-        self.layout.scheme.kernel("Matmul")
+        self.layout.scheme.kernel(if self.groups.is_some() { "GroupedMatmul" } else { "Matmul" })
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
         let mut params = self.layout.params();
         params.push(("transpose", Param::Bool(self.orientation == Orientation::Transposed)));
+        params.extend(self.groups.iter().flat_map(Groups::params));
         Some(params)
     }
 
@@ -41,23 +92,39 @@ impl Kernel for Matmul {
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let matrix = self.layout.matrix(&inputs[1..])?;
         let m = inputs[0].aval().shape[0] as usize;
-        let out = floats_mut(&mut outputs[0])?;
-        Ok(tacit_kernels::matmul(floats(&inputs[0])?, m, &matrix, self.orientation, out)?)
+        let (x, out) = (floats(&inputs[0])?, floats_mut(&mut outputs[0])?);
+        match &self.groups {
+            None => Ok(tacit_kernels::matmul(x, m, &matrix, self.orientation, out)?),
+            Some(Groups { of, rows }) => {
+                let m = m / of.len().max(1);
+                Ok(tacit_kernels::grouped_matmul(x, m, of, &matrix, *rows, self.orientation, out)?)
+            }
+        }
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let dense = self.layout.decoded(&inputs[1..])?;
+        let x = inputs[0].as_dtype(Dtype::Float32)?;
+        let (x, dense) = match &self.groups {
+            None => (x, dense),
+            Some(groups) => {
+                let entries = groups.of.len() as i32;
+                (x.reshape(&[entries, x.dim(0) / entries.max(1), x.dim(1)])?, groups.taken(&dense)?)
+            }
+        };
         let right = match self.orientation {
-            Orientation::Transposed => dense.t(),
+            Orientation::Transposed => dense.swap_axes(-1, -2)?,
             Orientation::Plain => dense,
         };
-        Ok(vec![inputs[0].as_dtype(Dtype::Float32)?.matmul(right)?.as_dtype(inputs[0].dtype())?])
+        let y = x.matmul(right)?.reshape(&[inputs[0].dim(0), self.columns() as i32])?;
+        Ok(vec![y.as_dtype(inputs[0].dtype())?])
     }
 
     /// Off the CPU MLX's own product, where it has one for the format.
     fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
         let (x, children) = (&inputs[0], &inputs[1..]);
         if reason == Fallback::Device
+            && self.groups.is_none()
             && let Some(product) = mlx_matmul::product(x, self.layout, children, self.orientation)?
         {
             return Ok(vec![product]);
@@ -74,7 +141,7 @@ impl Kernel for Matmul {
         let gradients = || {
             let mut of_children = self.gradients_of_children(primals, cotangents, &chosen)?.into_iter();
             let gradient = |&argnum: &usize| match argnum {
-                0 => Ok(matmul(&cotangents[0], self.layout, &primals[1..], self.turned())?),
+                0 => Ok(apply_to(self.turned(), &cotangents[0], &primals[1..])?),
                 argnum if is_float_child(argnum) => {
                     of_children.next().ok_or_else(|| "the vjp of the decomposition gave too few gradients".into())
                 }
@@ -87,7 +154,7 @@ impl Kernel for Matmul {
 
     /// The product is linear in `x` and in the float children together.
     fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        let product = |x: &Array, children: &[Array]| matmul(x, self.layout, children, self.orientation);
+        let product = |x: &Array, children: &[Array]| apply_to(self.clone(), x, children);
         let tangent = || -> Fallible<Array> {
             Ok(match tangents_of(primals, tangents, argnums)? {
                 (Some(x), None) => product(&x, &primals[1..])?,
@@ -100,7 +167,10 @@ impl Kernel for Matmul {
     }
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
-        self.mapped(inputs, axes, |x, children| matmul(x, self.layout, children, self.orientation))
+        self.mapped(inputs, axes, |batches, x, children| {
+            let groups = self.groups.as_ref().map(|groups| groups.repeated(batches));
+            apply_to(Self { groups, ..*self }, x, children)
+        })
     }
 }
 
@@ -110,12 +180,12 @@ impl Matmul {
         &self,
         inputs: &[Array],
         axes: &[Option<usize>],
-        product: impl Fn(&Array, &[Array]) -> Result<Array>,
+        product: impl Fn(usize, &Array, &[Array]) -> Result<Array>,
     ) -> Option<Fallible<Mapped>> {
         let (Some(axis), true) = (axes[0], axes[1..].iter().all(Option::is_none)) else { return None };
         let all = || -> Fallible<Mapped> {
             let x = inputs[0].move_axis(axis as i32, 0)?;
-            let made = product(&x.flatten(0, 1)?, &inputs[1..])?;
+            let made = product(x.dim(0) as usize, &x.flatten(0, 1)?, &inputs[1..])?;
             Ok((vec![made.reshape(&[x.dim(0), x.dim(1), self.columns() as i32])?], vec![0]))
         };
         Some(all())
@@ -140,15 +210,16 @@ impl Matmul {
 
     fn columns(&self) -> usize {
         match self.orientation {
-            Orientation::Transposed => self.layout.n,
+            Orientation::Transposed => self.groups.as_ref().map_or(self.layout.n, |groups| groups.rows),
             Orientation::Plain => self.layout.k,
         }
     }
 
-    fn turned(&self) -> Orientation {
-        match self.orientation {
+    fn turned(&self) -> Self {
+        let orientation = match self.orientation {
             Orientation::Transposed => Orientation::Plain,
             Orientation::Plain => Orientation::Transposed,
-        }
+        };
+        Self { orientation, ..self.clone() }
     }
 }

@@ -261,13 +261,13 @@ fn matmul_equals_its_decomposition() {
             for m in [1, 3, 20] {
                 let inputs = [&[normal(2, &[m, depth as i32])], children.as_slice()].concat();
                 let argnums = [vec![0], float_inputs(&children, 1)].concat();
-                check(|| Matmul { layout, orientation }, &inputs, &argnums, 1e-5);
+                check(|| Matmul { layout, orientation, groups: None }, &inputs, &argnums, 1e-5);
             }
             for dtype in [Dtype::Float16, Dtype::Bfloat16] {
                 let x = normal(2, &[3, depth as i32]).as_dtype(dtype).expect("a float type");
                 let inputs = [&[x], children.as_slice()].concat();
                 // One rounding of a sum in another order.
-                check(|| Matmul { layout, orientation }, &inputs, &[], 4e-3);
+                check(|| Matmul { layout, orientation, groups: None }, &inputs, &[], 4e-3);
             }
         }
     }
@@ -338,7 +338,7 @@ fn mapped_over_rows_they_equal_a_loop() {
             (Orientation::Plain, [3, n, 2], 2),
         ] {
             let inputs = [&[normal(7, &shape)], children.as_slice()].concat();
-            let [fast, slow] = mapped(|| Matmul { layout, orientation }, &inputs, axis);
+            let [fast, slow] = mapped(|| Matmul { layout, orientation, groups: None }, &inputs, axis);
             assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
         }
         let inputs = [&[Array::from_slice(&[0_u32, 2, 2, 2, 1, 0], &[3, 2])], children.as_slice()].concat();

@@ -184,7 +184,7 @@ fn check(case: &Case) {
     let taken = explained.equations.iter().any(|equation| match &equation.taker {
         Taker::Handler(site) => site.name == case.handler,
         Taker::Default(name) => format!("default of {name}") == case.handler,
-        Taker::Materialized | Taker::Dense => false,
+        Taker::Materialized | Taker::Computed | Taker::Dense => false,
     });
     assert!(taken, "{} takes nothing of\n{explained}", case.handler);
 

@@ -12,6 +12,7 @@ mod adapters;
 mod affine_format;
 mod as_stored;
 mod asked;
+mod attention;
 mod cast;
 mod compiled;
 mod concat;

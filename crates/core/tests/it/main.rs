@@ -10,6 +10,7 @@ mod compiling_traps;
 mod compositions;
 mod control_flow;
 mod control_flow_messages;
+mod deferring;
 mod dispatch;
 mod explaining;
 mod families;

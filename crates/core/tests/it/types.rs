@@ -159,6 +159,7 @@ pub(crate) fn taker(equation: &Equation) -> String {
         Taker::Handler(site) => site.name.to_owned(),
         Taker::Default(name) => format!("default of {name}"),
         Taker::Materialized => "materialized".to_owned(),
+        Taker::Computed => "computed".to_owned(),
         Taker::Dense => "dense".to_owned(),
     }
 }

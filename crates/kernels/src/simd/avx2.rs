@@ -68,6 +68,29 @@ impl Simd for Avx2 {
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn keep(self, values: __m256, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(a, b), values) }
+    }
+    #[inline(always)]
+    fn scale(self, value: __m256, exponents: __m256i) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let bits = _mm256_castps_si256(value);
+            _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_slli_epi32::<23>(exponents)))
+        }
+    }
+    #[inline(always)]
+    fn words(self, a: __m256) -> __m256i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_castps_si256(a) }
+    }
+    #[inline(always)]
     fn sum(self, a: __m256) -> f32 {
         // SAFETY: the token proves the instructions.
         unsafe {

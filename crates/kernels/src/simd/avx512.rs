@@ -75,6 +75,29 @@ impl Simd for Avx512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn keep(self, values: __m512, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a, b), values) }
+    }
+    #[inline(always)]
+    fn scale(self, value: __m512, exponents: __m512i) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let bits = _mm512_castps_si512(value);
+            _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_slli_epi32::<23>(exponents)))
+        }
+    }
+    #[inline(always)]
+    fn words(self, a: __m512) -> __m512i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_castps_si512(a) }
+    }
+    #[inline(always)]
     fn sum(self, a: __m512) -> f32 {
         // SAFETY: the token proves the instructions.
         unsafe { _mm512_reduce_add_ps(a) }

@@ -9,11 +9,13 @@ use std::{cell::Cell, sync::OnceLock};
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod exp;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 mod vector;
 
+pub(crate) use exp::exp;
 pub(crate) use vector::{Kernel, SLACK, Simd, panel_width};
 
 #[cfg(target_arch = "x86_64")]

@@ -70,6 +70,31 @@ impl Simd for Neon {
         both!(vfmaq_f32(c, a, b))
     }
     #[inline(always)]
+    fn max(self, a: Self::F, b: Self::F) -> Self::F {
+        // The instruction for it knows more of NaN than this asks for.
+        let greater = both!(vcgtq_f32(a, b));
+        both!(vbslq_f32(greater, a, b))
+    }
+    #[inline(always)]
+    fn keep(self, values: Self::F, a: Self::F, b: Self::F) -> Self::F {
+        let less = both!(vcltq_f32(a, b));
+        let bits = both!(vreinterpretq_u32_f32(values));
+        let kept = both!(vbicq_u32(bits, less));
+        both!(vreinterpretq_f32_u32(kept))
+    }
+    #[inline(always)]
+    fn scale(self, value: Self::F, exponents: Self::I) -> Self::F {
+        // SAFETY: every AArch64 machine has NEON.
+        let exponents = unsafe { exponents.map(|exponents| vshlq_n_u32::<23>(exponents)) };
+        let bits = both!(vreinterpretq_u32_f32(value));
+        let scaled = both!(vaddq_u32(bits, exponents));
+        both!(vreinterpretq_f32_u32(scaled))
+    }
+    #[inline(always)]
+    fn words(self, a: Self::F) -> Self::I {
+        both!(vreinterpretq_u32_f32(a))
+    }
+    #[inline(always)]
     fn sum(self, a: Self::F) -> f32 {
         // SAFETY: every AArch64 machine has NEON.
         unsafe { vaddvq_f32(vaddq_f32(a[0], a[1])) }

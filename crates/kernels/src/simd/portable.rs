@@ -41,6 +41,22 @@ impl Simd for Portable {
         }
     }
     #[inline(always)]
+    fn max(self, a: Self::F, b: Self::F) -> Self::F {
+        std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn keep(self, values: Self::F, a: Self::F, b: Self::F) -> Self::F {
+        std::array::from_fn(|i| if a[i] < b[i] { 0.0 } else { values[i] })
+    }
+    #[inline(always)]
+    fn scale(self, value: Self::F, exponents: Self::I) -> Self::F {
+        std::array::from_fn(|i| f32::from_bits(value[i].to_bits().wrapping_add(exponents[i] << 23)))
+    }
+    #[inline(always)]
+    fn words(self, a: Self::F) -> Self::I {
+        a.map(f32::to_bits)
+    }
+    #[inline(always)]
     fn sum(self, a: Self::F) -> f32 {
         ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
     }

@@ -27,6 +27,15 @@ pub(crate) trait Simd: Copy {
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a` where it is greater than `b`, and else `b`, as where one of them is NaN.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `values` where `a` is not less than `b`, and else zeros.
+    fn keep(self, values: Self::F, a: Self::F, b: Self::F) -> Self::F;
+    /// `value * 2^exponents`, where both that and `value` are normal numbers; of the exponents, which are signed words, only
+    /// the lowest nine bits count.
+    fn scale(self, value: Self::F, exponents: Self::I) -> Self::F;
+    /// The floats' bits.
+    fn words(self, a: Self::F) -> Self::I;
     /// The sum of the lanes, in an order that only depends on `LANES`.
     fn sum(self, a: Self::F) -> f32;
     fn and(self, a: Self::I, b: Self::I) -> Self::I;

@@ -1,5 +1,6 @@
 //! The kernels against plain formulas.
 
+mod attention;
 mod decode;
 mod errors;
 mod formats;

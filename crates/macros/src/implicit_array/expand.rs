@@ -127,6 +127,7 @@ fn implicit_array(input: &Input) -> TokenStream {
                 families: &[#(#families),*],
                 default: #default,
                 commutes: #commutes,
+                deferred: <Self as ::tacit::Materialize>::DEFERRED,
             };
         }
 

@@ -119,6 +119,7 @@ const _: () = {
                 ::core::option::Option::Some(DEFAULT)
             },
             commutes: false,
+            deferred: <Self as ::tacit::Materialize>::DEFERRED,
         };
     }
     ::tacit::__private::inventory::submit! {

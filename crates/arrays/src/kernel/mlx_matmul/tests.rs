@@ -103,7 +103,7 @@ fn the_gradient_is_that_of_the_kernel() {
 /// What stands for the kernel off the CPU.
 fn off_the_cpu(x: &Array, case: &Case, orientation: Orientation) -> Result<Array, Error> {
     let inputs = [std::slice::from_ref(x), &case.children].concat();
-    let made = Matmul { layout: case.layout, orientation }.fallback(&inputs, Fallback::Device);
+    let made = Matmul { layout: case.layout, orientation, groups: None }.fallback(&inputs, Fallback::Device);
     made.map(|mut made| made.remove(0)).map_err(|error| *error.downcast::<Error>().expect("ours"))
 }
 

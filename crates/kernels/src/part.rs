@@ -1,0 +1,82 @@
+//! Some rows of a stored matrix, as a matrix of their own.
+
+use std::ops::Range;
+
+use crate::{Codes, Isa, KernelError, Matrix, Scales};
+
+/// Memory for the numbers of a part's blocks, one list for the scales and one for the biases.
+pub(crate) type Numbers = [Vec<f32>; 2];
+
+impl Matrix<'_> {
+    /// The rows after which a block and a byte end: a part starts at a multiple of it.
+    pub(crate) fn seam(&self) -> usize {
+        let bytes = 8 / gcd(8, self.k * self.codes.bits() as usize);
+        // One block for all of them has no end.
+        let block = if self.block / self.n.max(1) >= self.k { 1 } else { self.block / gcd(self.block, self.k) };
+        block / gcd(block, bytes) * bytes
+    }
+
+    /// Some rows, from a multiple of the [`seam`](Self::seam) on, of a matrix that was checked. Its numbers are `f32`, and what
+    /// lies behind the rows remains within reach.
+    pub(crate) fn part<'s>(&'s self, isa: Isa, rows: Range<usize>, numbers: &'s mut Numbers) -> Matrix<'s> {
+        let elements = rows.start * self.k..rows.end * self.k;
+        let blocks = elements.start / self.block..elements.end.div_ceil(self.block);
+        let block = if self.block / self.n.max(1) >= self.k { usize::MAX } else { self.block };
+        let [scales, biases] = numbers;
+        Matrix {
+            n: rows.len(),
+            k: self.k,
+            codes: self.codes.from_byte(elements.start * self.codes.bits() as usize / 8),
+            scales: self.scales.part(isa, &blocks, scales),
+            biases: self.biases.as_ref().map(|given| given.part(isa, &blocks, biases)),
+            block,
+        }
+    }
+
+    /// Whether the matrix is `groups` matrices of as many rows, each of which is a part.
+    ///
+    /// # Errors
+    /// Its rows do not divide, or a block or a byte belongs to two of them.
+    pub(crate) fn check_groups(&self, rows: usize) -> Result<(), KernelError> {
+        let whole = rows > 0 && self.n.is_multiple_of(rows);
+        if whole && (self.n == rows || rows.is_multiple_of(self.seam())) || self.n == 0 {
+            return Ok(());
+        }
+        Err(KernelError::Groups { n: self.n, rows, seam: self.seam() })
+    }
+}
+
+impl<'a> Codes<'a> {
+    /// Those from a byte on.
+    fn from_byte(&self, byte: usize) -> Codes<'a> {
+        match *self {
+            Self::Table { bytes, bits, order, values } => Self::Table { bytes: &bytes[byte..], bits, order, values },
+            Self::Unsigned { bytes, bits } => Self::Unsigned { bytes: &bytes[byte..], bits },
+            Self::Signed { codes } => Self::Signed { codes: &codes[byte..] },
+            Self::E4m3 { bytes } => Self::E4m3 { bytes: &bytes[byte..] },
+            Self::Bytes { bytes, values } => Self::Bytes { bytes: &bytes[byte..], values },
+        }
+    }
+}
+
+impl<'a> Scales<'a> {
+    /// The numbers of some blocks as `f32`, and those behind them if they are `f32` already.
+    fn part<'s>(&self, isa: Isa, blocks: &Range<usize>, widened: &'s mut Vec<f32>) -> Scales<'s>
+    where
+        'a: 's,
+    {
+        if let Some(values) = self.floats() {
+            return Scales::F32(&values[blocks.start..]);
+        }
+        widened.resize(blocks.len(), 0.0);
+        self.widen(isa, blocks.start, widened);
+        Scales::F32(widened)
+    }
+}
+
+pub(crate) fn gcd(mut a: usize, mut b: usize) -> usize {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a.max(1)
+}
