@@ -22,7 +22,8 @@ use crate::rope::Rope;
 pub(crate) enum Positions {
     /// Those of the last token, which say what comes next.
     Last,
-    /// Those of every token, as a draft that is verified needs them.
+    /// Those of every token, as who verifies a draft needs them.
+    #[allow(dead_code, reason = "not every program that has the decoder verifies drafts")]
     All,
 }
 
@@ -272,7 +273,7 @@ impl Decoder {
     /// # Errors
     ///
     /// The caches are not those of this decoder, or have no room; or MLX refuses the tokens.
-    pub(crate) fn forward(&mut self, tokens: &Array, caches: &mut Vec<KvCache>, asked: Positions) -> Result<Array> {
+    pub(crate) fn forward(&mut self, tokens: &Array, caches: &mut [KvCache], asked: Positions) -> Result<Array> {
         let Self { config, model, lm_head } = self;
         if caches.len() != model.layers.len() {
             let message = format!("{} caches are given to {} layers", caches.len(), model.layers.len());
@@ -298,7 +299,10 @@ impl Decoder {
             Some(head) => head.forward(&x)?,
             None => model.embed_tokens.as_linear(&x)?,
         };
-        Ok(config.logit_cap.map_or(Ok(logits.clone()), |cap| capped(&logits, cap))?)
+        match config.logit_cap {
+            Some(cap) => Ok(capped(&logits, cap)?),
+            None => Ok(logits),
+        }
     }
 }
 

@@ -187,7 +187,8 @@ fn batches_and_pieces_of_a_prompt_change_nothing() -> Result<()> {
         let mut logits = None;
         for piece in both.split_at_indices(&[7, 18], 1)? {
             reserve(&mut caches, piece.dim(1))?;
-            let run = |decoder: &mut Decoder, caches: &mut _| decoder.forward(&piece, caches, Positions::All);
+            let run =
+                |decoder: &mut Decoder, caches: &mut Vec<KvCache>| decoder.forward(&piece, caches, Positions::All);
             logits = Some(model.run_with(&mut caches, run)?);
         }
         let last = logits.expect("there are pieces").try_index((0, -1, ..))?;
@@ -215,7 +216,8 @@ fn caches_of_few_bits_give_nearly_the_same() -> Result<()> {
         let mut logits = None;
         for piece in prompt.split_at_indices(&[17, 20], 1)? {
             reserve(&mut caches, piece.dim(1))?;
-            let run = |decoder: &mut Decoder, caches: &mut _| decoder.forward(&piece, caches, Positions::Last);
+            let run =
+                |decoder: &mut Decoder, caches: &mut Vec<KvCache>| decoder.forward(&piece, caches, Positions::Last);
             logits = Some(model.run_with(&mut caches, run)?);
         }
         Ok::<_, Error>(logits.expect("there are pieces"))

@@ -101,8 +101,8 @@ fn a_configuration_that_is_not_read_says_which_key() {
         "mistral",
         r#"{"sliding_window": 0}"#,
         &expect![[r#"
-        config.json: sliding_window: it is 0
-        help: set it to the tokens that are seen, or null"#]],
+            config.json: sliding_window: it is 0
+            help: set it to the tokens that are seen, or to null"#]],
     );
     check(
         "qwen3_moe",
