@@ -65,6 +65,7 @@ fn main() -> ExitCode {
 type State = (Model<Decoder>, Vec<KvCache>);
 
 /// The likeliest token after `tokens: u32[1, n]`, `u32[1, 1]`.
+#[allow(clippy::needless_pass_by_value, reason = "a compiled function owns its arguments")]
 fn step((model, caches): &mut State, tokens: Array) -> Result<Array> {
     model.run_with(caches, |decoder, caches| {
         Ok::<_, Error>(argmax_axis(decoder.forward(&tokens, caches, Positions::Last)?, -1, false)?)
@@ -92,7 +93,7 @@ fn run(options: &Options) -> Outcome<()> {
     };
     let caches = decoder::caches(&config, 1, dtype)?;
     let stored = |cache: KvCache| cache.stored(of_keys.cloned(), of_values.cloned());
-    let caches = caches.into_iter().map(stored).collect::<Result<_>>()?;
+    let caches = caches.into_iter().map(stored).collect::<Result<Vec<_>>>()?;
     let mut state = (model, caches);
     let mut step =
         compile_with_state(step, Compiling { name: "the decoder's step".to_owned(), ..Compiling::default() });

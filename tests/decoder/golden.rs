@@ -66,6 +66,7 @@ fn loaded(name: &str) -> Result<(Config, Model<Decoder>)> {
 
 type State = (Model<Decoder>, Vec<KvCache>);
 
+#[allow(clippy::needless_pass_by_value, reason = "a compiled function owns its arguments")]
 fn step((model, caches): &mut State, tokens: Array) -> Result<Array> {
     model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))
 }

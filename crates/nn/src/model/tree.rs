@@ -20,13 +20,12 @@ impl<M: ModuleParameters> Arguments for Model<M> {
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         // Where parameters came or went since the last call, they are found anew.
         let found;
-        let (places, arrays) = match self.places.sorted(self.module.parameters()) {
-            Some(arrays) => (&self.places, arrays),
-            None => {
-                found = Places::of(&self.module);
-                let arrays = found.sorted(self.module.parameters());
-                (&found, arrays.unwrap_or_else(|| unreachable!("the places are those of the module")))
-            }
+        let (places, arrays) = if let Some(arrays) = self.places.sorted(self.module.parameters()) {
+            (&self.places, arrays)
+        } else {
+            found = Places::of(&self.module);
+            let arrays = found.sorted(self.module.parameters());
+            (&found, arrays.unwrap_or_else(|| unreachable!("the places are those of the module")))
         };
         let parameters = places.paths.iter().map(String::as_str).zip(arrays);
         let parameters: Vec<_> = parameters.filter(|(path, _)| !self.ties.contains_key(*path)).collect();
