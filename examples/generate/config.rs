@@ -214,27 +214,7 @@ impl Config {
 /// The kinds of attention, and that of each layer.
 fn kinds(keys: &Keys, family: Family, head_dim: i32) -> Result<(Vec<Kind>, Vec<usize>)> {
     let count = keys.size("num_hidden_layers")?;
-    let size = keys.integer("sliding_window")?;
-    let size = match size {
-        Some(size) if size < 1 => {
-            return Err(keys.wrong(
-                "sliding_window",
-                format!("it is {size}"),
-                "set it to the tokens that are seen, or null",
-            ));
-        }
-        Some(_) if matches!(family, Family::Llama | Family::Gemma) && !keys.has("layer_types") => None,
-        Some(_) if keys.flag("use_sliding_window")? == Some(false) => None,
-        // It is what these three have to ask for.
-        Some(_)
-            if matches!(family, Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe)
-                && !keys.has("use_sliding_window")
-                && !keys.has("layer_types") =>
-        {
-            None
-        }
-        other => other,
-    };
+    let size = window_size(keys, family)?;
     let slides = sliding_layers(keys, family, count)?;
     let mut kinds: Vec<Kind> = Vec::new();
     let mut of_layers = Vec::new();
@@ -258,6 +238,22 @@ fn kinds(keys: &Keys, family: Family, head_dim: i32) -> Result<(Vec<Kind>, Vec<u
         }
     }
     Ok((kinds, of_layers))
+}
+
+/// The tokens of a sliding window, if the architecture has one and the file asks for it.
+fn window_size(keys: &Keys, family: Family) -> Result<Option<i32>> {
+    let asked = match family {
+        Family::Llama | Family::Gemma => keys.texts("layer_types")?.is_some(),
+        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => keys.flag("use_sliding_window")? == Some(true),
+        Family::Mistral | Family::Gemma2 | Family::Gemma3 => true,
+    };
+    match keys.integer("sliding_window")? {
+        Some(size) if size < 1 => {
+            let help = "set it to the tokens that are seen, or to null";
+            Err(keys.wrong("sliding_window", format!("it is {size}"), help))
+        }
+        size => Ok(size.filter(|_| asked)),
+    }
 }
 
 /// The base of the frequencies, where the positions have no key of their own for it.

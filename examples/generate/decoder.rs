@@ -11,7 +11,7 @@ use mlx_rs::module::{Module, ModuleParameters, Param};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, nn, ops};
 use tacit::Result;
-use tacit::nn::{KvCache, Window};
+use tacit::nn::KvCache;
 
 use crate::config::{Activation, Config, FeedForwardConfig, LayerConfig};
 use crate::experts::Experts;
@@ -22,7 +22,8 @@ use crate::rope::Rope;
 pub(crate) enum Positions {
     /// Those of the last token, which say what comes next.
     Last,
-    /// Those of every token, as a draft that is verified needs them.
+    /// Those of every token, as who verifies a draft needs them.
+    #[allow(dead_code, reason = "not every program that has the decoder verifies drafts")]
     All,
 }
 
@@ -51,11 +52,11 @@ impl Norm {
     }
 }
 
-/// What the layers of one kind share in a step.
-struct Shared<'c> {
-    rope: &'c Rope,
-    wavelengths: Option<Array>,
-    mask: Array,
+/// What other layers have too in a step.
+struct Shared<'s> {
+    rope: &'s Rope,
+    wavelengths: Option<&'s Array>,
+    mask: &'s Array,
 }
 
 #[derive(Clone, Debug, ModuleParameters)]
@@ -108,14 +109,12 @@ impl Attention {
             queries = of_queries.forward(&queries)?;
             keys = of_keys.forward(&keys)?;
         }
-        let turned = |x: &Array| shared.rope.turn(x, cache.offset(), shared.wavelengths.as_ref());
+        let turned = |x: &Array| shared.rope.turn(x, cache.offset(), shared.wavelengths);
         let (queries, keys) = (turned(&queries)?, turned(&keys)?);
         let (keys, values) = cache.update(&keys, &values)?;
         let mixed = match self.cap {
-            None => {
-                scaled_dot_product_attention(&queries, &keys, &values, self.scale, Some((&shared.mask).into()), None)?
-            }
-            Some(cap) => self.capped(&queries, &keys, &values, &shared.mask, cap)?,
+            None => scaled_dot_product_attention(&queries, &keys, &values, self.scale, Some(shared.mask.into()), None)?,
+            Some(cap) => self.capped(&queries, &keys, &values, shared.mask, cap)?,
         };
         let mixed = mixed.transpose_axes(&[0, 2, 1, 3])?.reshape(&[batch, tokens, -1])?;
         Ok(self.o_proj.forward(&mixed)?)
@@ -274,7 +273,7 @@ impl Decoder {
     /// # Errors
     ///
     /// The caches are not those of this decoder, or have no room; or MLX refuses the tokens.
-    pub(crate) fn forward(&mut self, tokens: &Array, caches: &mut Vec<KvCache>, asked: Positions) -> Result<Array> {
+    pub(crate) fn forward(&mut self, tokens: &Array, caches: &mut [KvCache], asked: Positions) -> Result<Array> {
         let Self { config, model, lm_head } = self;
         if caches.len() != model.layers.len() {
             let message = format!("{} caches are given to {} layers", caches.len(), model.layers.len());
@@ -284,9 +283,13 @@ impl Decoder {
         if let Some(scale) = config.embedding_scale {
             x = x.multiply(scalar(scale, x.dtype())?)?;
         }
-        let shared = shared(config, caches, tokens.dim(1))?;
-        for (layer, cache) in model.layers.iter_mut().zip(caches) {
-            x = layer.forward(&x, &shared[layer.kind], cache)?;
+        let masks = KvCache::masks(caches, tokens.dim(1))?;
+        let wavelengths = config.kinds.iter().map(|kind| kind.rope.wavelengths());
+        let wavelengths = wavelengths.collect::<Result<Vec<_>, _>>()?;
+        for ((layer, cache), mask) in model.layers.iter_mut().zip(caches).zip(&masks) {
+            let rope = &config.kinds[layer.kind].rope;
+            let shared = Shared { rope, wavelengths: wavelengths[layer.kind].as_ref(), mask };
+            x = layer.forward(&x, &shared, cache)?;
         }
         if asked == Positions::Last {
             x = x.try_index((.., -1.., ..))?;
@@ -296,32 +299,17 @@ impl Decoder {
             Some(head) => head.forward(&x)?,
             None => model.embed_tokens.as_linear(&x)?,
         };
-        Ok(config.logit_cap.map_or(Ok(logits.clone()), |cap| capped(&logits, cap))?)
+        match config.logit_cap {
+            Some(cap) => Ok(capped(&logits, cap)?),
+            None => Ok(logits),
+        }
     }
 }
 
 /// The empty caches of a batch, one a layer, for keys and values of this dtype.
 pub(crate) fn caches(config: &Config, batch: i32, dtype: Dtype) -> Result<Vec<KvCache>> {
-    config.layers.iter().map(|_| KvCache::new([batch, config.kv_heads, config.head_dim], dtype)).collect()
-}
-
-/// Frequencies and masks, which are of a kind and not of a layer.
-fn shared<'c>(config: &'c Config, caches: &[KvCache], tokens: i32) -> Result<Vec<Shared<'c>>> {
-    let of_kind = |(number, kind): (usize, &'c crate::config::Kind)| {
-        let first = config.layers.iter().position(|layer| layer.kind == number).unwrap_or_default();
-        let mask = within(kind.window, &caches[first], tokens)?;
-        Ok(Shared { rope: &kind.rope, wavelengths: kind.rope.wavelengths()?, mask })
-    };
-    config.kinds.iter().enumerate().map(of_kind).collect()
-}
-
-/// The mask of a window over a cache that keeps everything.
-fn within(window: Window, cache: &KvCache, tokens: i32) -> Result<Array> {
-    let mask = cache.mask(tokens)?;
-    let Window::Sliding { size, .. } = window else { return Ok(mask) };
-    let asked = cache.offset().expand_dims(1)?.add(ops::arange::<_, i32>(0, tokens, None)?)?;
-    let oldest = asked.subtract(Array::from_int(size - 1))?.expand_dims_axes(&[1, 3])?;
-    Ok(mask.logical_and(ops::arange::<_, i32>(0, cache.capacity(), None)?.ge(oldest)?)?)
+    let shape = [batch, config.kv_heads, config.head_dim];
+    config.layers.iter().map(|layer| KvCache::new(shape, dtype)?.with_window(config.kinds[layer.kind].window)).collect()
 }
 
 fn linear(from: i32, to: i32, bias: bool) -> Result<nn::Linear, Exception> {

@@ -115,7 +115,7 @@ impl Rope {
         let base = wavelengths.is_none().then_some(self.theta);
         let turned = |x: &Array| fast::rope_dynamic(x, self.dims, self.interleaved, base, scale, offset, wavelengths);
         match self.variant {
-            Variant::Yarn { gain, .. } if gain != 1.0 => {
+            Variant::Yarn { gain, .. } if (gain - 1.0).abs() > f32::EPSILON => {
                 let gain = Array::from_f32(gain).as_dtype(x.dtype())?;
                 let parts = x.split_at_indices(&[self.dims], -1)?;
                 let x = match &parts[..] {
@@ -140,10 +140,8 @@ fn yarn(own: &Keys, all: &Keys, dims: i32, theta: f64) -> Result<Variant> {
     let turning = |times: f64| f64::from(dims) * (original / (times * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
     let bound = |key: &str, default: f64| Ok::<_, tacit::Error>(turning(own.number(key)?.unwrap_or(default)));
     let first = bound("beta_fast", 32.0)?.floor().max(0.0);
-    let mut last = bound("beta_slow", 1.0)?.ceil().min(f64::from(dims - 1));
-    if last == first {
-        last += 1e-3;
-    }
+    // Apart, so that the ramp between them is one.
+    let last = bound("beta_slow", 1.0)?.ceil().min(f64::from(dims - 1)).max(first + 1e-3);
     let of_scale = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
     let scale = |key: &str, default: f64| Ok::<_, tacit::Error>(of_scale(own.number(key)?.unwrap_or(default)));
     let gain = match own.number("attention_factor")? {

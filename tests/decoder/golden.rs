@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
 use mlx_rs::{Array, Dtype, transforms};
 use tacit::compile::{Options, compile_with_state};
+use tacit::format::AnyFormat;
 use tacit::io::Tensors;
+use tacit::io::json::Json;
 use tacit::nn::{KvCache, Missing};
 use tacit::prelude::*;
 
 use crate::config::Config;
 use crate::decoder::{Decoder, Positions, caches};
 use crate::load;
+use crate::refused::changed;
 
 pub(crate) const ARCHITECTURES: [&str; 7] =
     ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text"];
@@ -63,8 +66,13 @@ fn loaded(name: &str) -> Result<(Config, Model<Decoder>)> {
 
 type State = (Model<Decoder>, Vec<KvCache>);
 
+#[allow(clippy::needless_pass_by_value, reason = "a compiled function owns its arguments")]
 fn step((model, caches): &mut State, tokens: Array) -> Result<Array> {
     model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::All))
+}
+
+fn reserve(caches: &mut [KvCache], tokens: i32) -> Result<()> {
+    caches.iter_mut().try_for_each(|cache| cache.reserve(tokens))
 }
 
 /// How far logits are from the expected ones, in terms of the largest.
@@ -81,8 +89,7 @@ fn compare(
     state: &mut State,
     mut step: impl FnMut(&mut State, &Array) -> Result<Array>,
 ) -> Result<()> {
-    let room = golden.prompt.dim(1) + golden.tokens.len() as i32;
-    state.1.iter_mut().try_for_each(|cache| cache.reserve(room))?;
+    reserve(&mut state.1, golden.prompt.dim(1))?;
     let logits = step(state, &golden.prompt)?;
     let known = logits.try_index((0, -KNOWN.., ..))?;
     let far = difference(&known, &golden.prompt_logits)?;
@@ -91,6 +98,7 @@ fn compare(
     for (number, &expected) in (0..).zip(&golden.tokens) {
         let token = argmax_axis(&last, -1, None)?.item_exact::<u32>();
         assert_eq!(token, expected, "{name}: step {number}");
+        reserve(&mut state.1, 1)?;
         last = step(state, &Array::from_slice(&[token], &[1, 1]))?.try_index((.., 0, ..))?;
         if let Some(row) = golden.steps.iter().position(|&step| step == number) {
             let far = difference(&last.try_index(0)?, &golden.logits.try_index(row as i32)?)?;
@@ -101,6 +109,10 @@ fn compare(
 }
 
 fn check(name: &str, tolerance: f32) -> Result<()> {
+    // A kernel that MLX fuses takes the C++ compiler half a second.
+    if std::env::var("TACIT_SWEEP").as_deref() != Ok("full") {
+        tacit::compile::disable_fusion();
+    }
     let golden = Golden::read(name)?;
     let (config, model) = loaded(name)?;
     let mut state = (model, caches(&config, 1, Dtype::Float32)?);
@@ -110,14 +122,11 @@ fn check(name: &str, tolerance: f32) -> Result<()> {
         transforms::eval([&logits])?;
         Ok(logits)
     };
-    let t = std::time::Instant::now();
     compare(name, &golden, tolerance, &mut state, eager)?;
-    let e = t.elapsed();
 
     state.1 = before;
     let mut compiled = compile_with_state(step, Options::default());
     compare(name, &golden, tolerance, &mut state, |state, tokens| compiled.call(state, &tokens.into())?.dense())?;
-    println!("{name}: {e:?}, {:?}", t.elapsed() - e);
     // One for the prompt, and one for all steps.
     assert_eq!(compiled.stats().traces, 2, "{name}");
     Ok(())
@@ -133,4 +142,103 @@ fn floats_give_what_they_give_in_mlx_lm() -> Result<()> {
 fn codes_give_what_they_give_in_mlx_lm() -> Result<()> {
     let _deny = Policy::Deny.scope();
     ARCHITECTURES.iter().try_for_each(|name| check(&format!("affine/{name}"), 1e-3))
+}
+
+#[test]
+fn an_adapter_of_mlx_lm_changes_the_logits_as_there() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let golden = Golden::read("affine/qwen2")?;
+    let (config, mut model) = loaded("affine/qwen2")?;
+    load::adapt(&mut model, &folder("lora"))?;
+    assert_eq!(model.get("model.layers.0.mlp.down_proj.weight")?.to_string(), "Lora(f32[32,32])");
+    let mut state = (model, caches(&config, 1, Dtype::Float32)?);
+    reserve(&mut state.1, golden.prompt.dim(1))?;
+    let known = step(&mut state, golden.prompt)?.try_index((0, -KNOWN.., ..))?;
+    let expected = Tensors::open(folder("lora.safetensors"))?.get("prompt_logits")?;
+    let far = difference(&known, &expected)?;
+    assert!(far <= 1e-3, "they differ by {far}");
+    assert!(difference(&known, &golden.prompt_logits)? > 0.1, "the adapter changes nothing");
+    Ok(())
+}
+
+#[test]
+fn the_last_logits_are_the_last_of_all() -> Result<()> {
+    let golden = Golden::read("float/llama")?;
+    let (config, mut model) = loaded("float/llama")?;
+    let mut asked = |positions| {
+        let mut caches = caches(&config, 1, Dtype::Float32)?;
+        reserve(&mut caches, golden.prompt.dim(1))?;
+        model.run_with(&mut caches, |decoder, caches| decoder.forward(&golden.prompt, caches, positions))
+    };
+    let (last, all) = (asked(Positions::Last)?, asked(Positions::All)?);
+    assert_eq!((last.shape(), all.shape()), (&[1, 1, 128][..], &[1, golden.prompt.dim(1), 128][..]));
+    assert!(difference(&last, &all.try_index((.., -1.., ..))?)? < 1e-5);
+    Ok(())
+}
+
+/// A sequence of a batch gives what it gives alone, and a prompt in pieces what it gives as one.
+#[test]
+fn batches_and_pieces_of_a_prompt_change_nothing() -> Result<()> {
+    for name in ["float/gemma3_text", "float/qwen3_moe"] {
+        let golden = Golden::read(name)?;
+        let (config, mut model) = loaded(name)?;
+        let other = golden.prompt.add(Array::from_slice(&[1u32], &[1]))?;
+        let both = mlx_rs::ops::concatenate(&[&golden.prompt, &other], 0)?;
+        let mut caches = caches(&config, 2, Dtype::Float32)?;
+        let mut logits = None;
+        for piece in both.split_at_indices(&[7, 18], 1)? {
+            reserve(&mut caches, piece.dim(1))?;
+            let run =
+                |decoder: &mut Decoder, caches: &mut Vec<KvCache>| decoder.forward(&piece, caches, Positions::All);
+            logits = Some(model.run_with(&mut caches, run)?);
+        }
+        let last = logits.expect("there are pieces").try_index((0, -1, ..))?;
+        let far = difference(&last, &golden.prompt_logits.try_index(-1)?)?;
+        assert!(far <= 1e-4, "{name}: the logits differ by {far}");
+    }
+    Ok(())
+}
+
+/// Keys and values of few bits, under a policy that lets nobody build the floats.
+#[test]
+fn caches_of_few_bits_give_nearly_the_same() -> Result<()> {
+    let wide = Json::parse(r#"{"head_dim": 64, "hidden_size": 128}"#).expect("an object");
+    let config = changed("qwen3", &wide)?;
+    mlx_rs::random::seed(0)?;
+    let mut model = Model::new(Decoder::new(&config)?)?;
+    let prompt = Golden::read("float/qwen3")?.prompt;
+    let mut last = |formats: Option<[AnyFormat; 2]>| {
+        let mut caches = caches(&config, 1, Dtype::Float32)?;
+        if let Some([keys, values]) = formats {
+            let stored = |cache: KvCache| cache.stored(Some(keys.clone()), Some(values.clone()));
+            caches = caches.into_iter().map(stored).collect::<Result<_>>()?;
+        }
+        let _deny = Policy::Deny.scope();
+        let mut logits = None;
+        for piece in prompt.split_at_indices(&[17, 20], 1)? {
+            reserve(&mut caches, piece.dim(1))?;
+            let run =
+                |decoder: &mut Decoder, caches: &mut Vec<KvCache>| decoder.forward(&piece, caches, Positions::Last);
+            logits = Some(model.run_with(&mut caches, run)?);
+        }
+        Ok::<_, Error>(logits.expect("there are pieces"))
+    };
+    let dense = last(None)?;
+    for (keys, values, most) in [("affine:8:64", "affine:8:64", 0.02), ("affine:8:64", "affine:4:64", 0.2)] {
+        let far = difference(&last(Some([keys.parse()?, values.parse()?]))?, &dense)?;
+        assert!(far > 1e-6 && far < most, "{keys}, {values}: the logits differ by {far}");
+    }
+    Ok(())
+}
+
+#[test]
+fn weights_take_a_format_and_the_router_and_norms_stay() -> Result<()> {
+    let (_, mut model) = load::load(&folder("float/qwen3_moe"))?;
+    load::quantize(&mut model, "affine:4:32")?;
+    let formats = |value: Value| value.to_string();
+    assert_eq!(formats(model.get("model.layers.1.mlp.switch_mlp.up_proj.weight")?), "Affine(bf16[4,32,32])");
+    assert_eq!(formats(model.get("model.embed_tokens.weight")?), "Affine(bf16[128,32])");
+    assert_eq!(formats(model.get("model.layers.1.mlp.gate.weight")?), "bf16[4,32]");
+    assert_eq!(formats(model.get("model.norm.weight")?), "bf16[32]");
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Batches of stored matrices: views of a packed array by which of its matrices each entry is.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{AsType, Broadcast, BroadcastAxes, GatherMM, Reshaping, Slice, Transpose};
+use tacit_core::op::{AsType, Broadcast, GatherMM, Reshaping, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 use tacit_kernels::Orientation;
 
@@ -204,7 +204,9 @@ fn matrices(array: &dyn Packed) -> Option<(usize, [i32; 2])> {
     let &[ref batch @ .., rows, k] = stored.aval.shape.as_slice() else { return None };
     let count = batch.iter().map(|&extent| extent as usize).product();
     let each = rows as usize * k as usize;
-    let apart = count == 1 || stored.block >= count * each || each.is_multiple_of(stored.unit());
+    // One block may be that of all of them, which then need only bytes of their own.
+    let in_one = stored.block >= count * each && (each * stored.scheme.bits()).is_multiple_of(8);
+    let apart = count == 1 || in_one || each.is_multiple_of(stored.unit());
     (apart && each > 0 && !stored.transposed).then_some((count, [rows, k]))
 }
 
@@ -265,30 +267,17 @@ pub fn packed_broadcast(_op: &Broadcast, w: &dyn Packed, _shape: &[&Value], made
     broadcast(&Batched::whole(w)?, &made[0].shape)
 }
 
-/// Matrices several times, to be multiplied with those of other operands.
-#[handler]
-pub fn packed_broadcast_axes(_op: &BroadcastAxes, w: &dyn Packed, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
-    broadcast(&Batched::whole(w)?, &made[0].shape)
-}
-
 /// Matrices several times.
 #[handler]
 pub fn batched_broadcast(_op: &Broadcast, w: &Batched, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
     broadcast(w, &made[0].shape)
 }
 
-/// Matrices several times, to be multiplied with those of other operands.
-#[handler]
-pub fn batched_broadcast_axes(_op: &BroadcastAxes, w: &Batched, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
-    broadcast(w, &made[0].shape)
-}
-
 fn broadcast(w: &Batched, shape: &[i32]) -> Result<Value> {
     let matrix = &w.aval.shape[w.aval.shape.len() - 2..];
-    let Some((batch, last)) = shape.split_last_chunk::<2>().filter(|(_, last)| *last == matrix) else {
+    let Some((batch, _)) = shape.split_last_chunk::<2>().filter(|(_, last)| *last == matrix) else {
         return Err(Error::decline("rows or columns of the matrices are repeated"));
     };
-    let _ = last;
     let own = [&vec![1; batch.len() - w.batch().len()], w.batch()].concat();
     let strides: Vec<usize> =
         strides(&own).into_iter().zip(&own).map(|(stride, &extent)| if extent == 1 { 0 } else { stride }).collect();

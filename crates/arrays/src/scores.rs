@@ -54,13 +54,16 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// The products of `q: [.., m, k]` with the transposes of the keys, in the dtype of `q`.
+    /// The products `q W` of `q: [.., m, k]` with keys that are turned round, `W: [.., k, tokens]`, in the dtype of `q`.
     ///
     /// # Errors
     ///
-    /// It declines queries that are not floats of a batch like that of the keys.
-    pub(crate) fn new(q: &Array, keys: Batched) -> Result<Self> {
+    /// It declines queries that are not floats of a batch like that of the keys, and keys that are not turned round.
+    pub fn new(q: &Array, keys: Batched) -> Result<Self> {
         keys.fits(q)?;
+        if !keys.is_turned() {
+            return Err(Error::decline("the keys are not turned round"));
+        }
         if !castable(q.dtype()) {
             return Err(Error::decline("only f32, bf16 and f16 are multiplied"));
         }

@@ -212,8 +212,8 @@ impl<M: ModuleParameters> Model<M> {
             leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
         })?;
         drop(replacements);
-        for (path, value) in assigned {
-            self.put(&path, value)?;
+        if !assigned.is_empty() {
+            self.put(assigned)?;
         }
         dense_tree(def, &results)
     }
@@ -241,23 +241,32 @@ impl<M: ModuleParameters> Model<M> {
         }
     }
 
-    /// Puts a value of the parameter's own shape in its place.
-    fn put(&mut self, path: &str, value: Value) -> Result<()> {
-        let path = self.ties.get(path).map_or(path, String::as_str).to_owned();
-        let held = if value.is_implicit() { Some(Held::new(&path, &value)?) } else { None };
-        let mut slots = self.module.parameters_mut().flatten();
-        let Some(slot) = slots.get_mut(path.as_str()) else { return Err(missing(&path, slots.keys())) };
-        match (value, held) {
-            (Value::Implicit(_), Some(held)) => {
+    /// Puts values of the parameters' own shapes in their places.
+    fn put(&mut self, values: Vec<(String, Value)>) -> Result<()> {
+        self.refresh();
+        let mut placed = Vec::with_capacity(values.len());
+        for (path, value) in values {
+            let path = self.ties.get(&path).cloned().unwrap_or(path);
+            let Some(number) = self.places.find(&path) else { return Err(self.no(&path)) };
+            let held = if value.is_implicit() { Some(Held::new(&path, &value)?) } else { None };
+            let array = match (&value, &held) {
+                (Value::Dense(array), _) => array.clone(),
                 // A single zero that is broadcast keeps shape and dtype, and nothing of the dense array.
-                **slot = ops::broadcast_to(&ops::zeros_dtype(&[], held.aval.dtype)?, &held.aval.shape)?;
-                drop(self.held.insert(path, held));
+                (Value::Implicit(_), Some(Held { aval, .. })) => {
+                    ops::broadcast_to(&ops::zeros_dtype(&[], aval.dtype)?, &aval.shape)?
+                }
+                (Value::Implicit(_), None) => unreachable!("an implicit value is held"),
+            };
+            placed.push((number, path, held, array));
+        }
+        let slots = self.places.sorted(self.module.parameters_mut());
+        let mut slots = slots.unwrap_or_else(|| unreachable!("the places are those of the module"));
+        for (number, path, held, array) in placed {
+            *slots[number] = array;
+            match held {
+                Some(held) => drop(self.held.insert(path, held)),
+                None => drop(self.held.remove(&path)),
             }
-            (Value::Dense(array), _) => {
-                **slot = array;
-                drop(self.held.remove(&path));
-            }
-            (Value::Implicit(_), None) => unreachable!("an implicit value is held"),
         }
         Ok(())
     }

@@ -16,8 +16,8 @@ use tacit_conformance::{Subject, conformance};
 use tacit_core::{Policy, Result};
 
 use structured::{
-    as_stored, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, rotated, scaled,
-    sliced, sparse24, stacked, transposed,
+    as_stored, batched, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, rotated, scaled,
+    scores, sliced, sparse24, stacked, transposed,
 };
 
 conformance! {
@@ -58,6 +58,7 @@ conformance! {
     stacked: |x| stacked(x), ignores_values(), elsewhere(&["stacked_gather_mm"]);
     rotated: |x| rotated(x), ignores_values(), tolerance(SUM);
     sliced: |x| sliced(x), ignores_values();
+    batched: |x| batched(x), ignores_values(), elsewhere(&BATCHED);
     cast: |x| cast(x), ignores_values();
 }
 
@@ -67,6 +68,8 @@ fn every_type_has_a_line() {
     // What rounds the other side of its products is no matrix in the suite's sense; `tests/it/int8_inputs.rs` compares it
     // with what it is defined by.
     subjects.push(Subject::new("int8_inputs", |x: &Array| Int8Inputs::new(x, ScalePer::Token)));
+    // What is not materialized but computed; `tests/it/attention.rs` compares it with plain ops.
+    subjects.push(Subject::new("scores", scores));
     tacit_conformance::types_without_a_subject(&subjects).expect_clean();
 }
 
@@ -87,6 +90,9 @@ const CONCAT: [&str; 4] = ["concat_matmul", "concat_matmul_left", "concat_addmm"
 
 /// Products with chosen experts, in `tests/it/experts.rs`.
 const EXPERTS: [&str; 1] = ["packed_gather_mm"];
+
+/// Products of three axes, in `tests/it/attention.rs` and `tests/it/experts.rs`.
+const BATCHED: [&str; 2] = ["batched_broadcast", "batched_gather_mm"];
 
 /// The values of GGUF's `IQ4_NL`.
 const IQ4_NL: [f32; 16] =

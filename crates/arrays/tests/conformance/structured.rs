@@ -3,8 +3,8 @@
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{
-    AffineArray, AsStored, Cast, Concat, Diagonal, Dora, Identity, Int8Array, Lora, LoraSet, LowRank, Masked,
-    Mxfp8Array, Nf4Array, QaLora, Rotated, ScaleRule, Scaled, Sliced, Sparse24, Stacked, Transposed,
+    AffineArray, AsStored, Batched, Cast, Concat, Diagonal, Dora, Identity, Int8Array, Lora, LoraSet, LowRank, Masked,
+    Mxfp8Array, Nf4Array, QaLora, Rotated, ScaleRule, Scaled, Scores, Sliced, Sparse24, Stacked, Transposed,
 };
 use tacit_core::{Error, Result, Value};
 
@@ -121,6 +121,22 @@ pub(crate) fn stacked(x: &Array) -> Result<Value> {
     let parts = ops::split_equal(x, x.dim(0), 0)?;
     let experts = parts.iter().map(|part| int8(&part.squeeze_axes(&[0])?)).collect::<Result<_>>()?;
     Ok(Stacked::new(experts)?.into())
+}
+
+/// The matrices of an array, from the last to the first.
+pub(crate) fn batched(x: &Array) -> Result<Batched> {
+    let Some((batch, _)) = x.shape().split_last_chunk::<2>() else { return Err(Error::decline("no matrices")) };
+    let count: i32 = batch.iter().product();
+    Batched::new(int8(x)?, batch, (0..count as usize).rev().collect(), false)
+        .map_err(|error| Error::decline(error.to_string()))
+}
+
+pub(crate) fn scores(x: &Array) -> Result<Scores> {
+    let (n, k) = extents(x)?;
+    Scores::new(
+        &numbers(1, &[n, 32], x)?,
+        Batched::new(int8(&ops::zeros_dtype(&[k, 32], x.dtype())?)?, &[], vec![0], true)?,
+    )
 }
 
 pub(crate) fn sliced(x: &Array) -> Result<Value> {

@@ -23,13 +23,16 @@ family! {
     "fast::rope_dynamic" [0] (x: signed[1, 2, 3, 8], offset: list[5]) =>
         fast::rope_dynamic(x, 8, false, 10_000.0, 1.0, offset, None);
     "fast::scaled_dot_product_attention" [0, 1, 2] (q: signed[1, 2, 3, 4], k: signed[1, 2, 3, 4], v: signed[1, 2, 3, 4]) =>
-        fast::scaled_dot_product_attention(q, k, v, 0.5, None, None);
+        fast::scaled_dot_product_attention(q, k, v, (q.dim(-1) as f32).sqrt().recip(), None, None);
     "fast::scaled_dot_product_attention[causal]" [0, 1, 2] (
         q: signed[1, 4, 3, 4], k: signed[1, 2, 3, 4], v: signed[1, 2, 3, 4]
-    ) => fast::scaled_dot_product_attention(q, k, v, 0.5, ScaledDotProductAttentionMask::Causal, None);
-    "fast::scaled_dot_product_attention[mask]" [0, 1, 2, 3] (
+    ) => fast::scaled_dot_product_attention(q, k, v, (q.dim(-1) as f32).sqrt().recip(), ScaledDotProductAttentionMask::Causal, None);
+    "fast::scaled_dot_product_attention[mask]" [0, 1, 2] (
         q: signed[1, 2, 3, 4], k: signed[1, 2, 3, 4], v: signed[1, 2, 3, 4], mask: signed[3, 3]
-    ) => fast::scaled_dot_product_attention(q, k, v, 0.5, mask, None);
+    ) => fast::scaled_dot_product_attention(q, k, v, (q.dim(-1) as f32).sqrt().recip(), mask, None);
+    "fast::scaled_dot_product_attention[packed mask]" [3] (
+        q: signed[1, 2, 3, 4], k: signed[1, 2, 3, 4], v: signed[1, 2, 3, 4], mask: signed[3, 3]
+    ) => fast::scaled_dot_product_attention(q, k, v, (q.dim(-1) as f32).sqrt().recip(), mask, None);
 
     "softmax" [0] (x: signed[3, 4]) => ops::softmax(x, None);
     "softmax_axis" [0] (x: signed[3, 4]) => ops::softmax_axis(x, -1, true);

@@ -8,7 +8,7 @@ use tacit_core::{Error, Result, Tree};
 use super::Model;
 use super::held::Form;
 use crate::module::is_statistic;
-use crate::parameters::sorted;
+use crate::places::Places;
 
 const MODEL: &str = "Model";
 const PARAMETER: &str = "Parameter";
@@ -18,19 +18,30 @@ impl<M: ModuleParameters> Arguments for Model<M> {
     type Arrays = Self;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        let mut parameters = sorted(&self.module);
-        parameters.retain(|(path, _)| !self.ties.contains_key(&**path));
-        let keys: Vec<&str> = parameters.iter().map(|(key, _)| &**key).collect();
+        // Where parameters came or went since the last call, they are found anew.
+        let found;
+        let (places, arrays) = if let Some(arrays) = self.places.sorted(self.module.parameters()) {
+            (&self.places, arrays)
+        } else {
+            found = Places::of(&self.module);
+            let arrays = found.sorted(self.module.parameters());
+            (&found, arrays.unwrap_or_else(|| unreachable!("the places are those of the module")))
+        };
+        let parameters = places.paths.iter().map(String::as_str).zip(arrays);
+        let parameters: Vec<_> = parameters.filter(|(path, _)| !self.ties.contains_key(*path)).collect();
+        let keys: Vec<&str> = parameters.iter().map(|(key, _)| *key).collect();
         visitor.node(&Node::new(MODEL, Labels::Keys(&keys)));
-        let unfrozen = self.module.trainable_parameters().flatten();
+        let all_trainable = places.sorted(self.module.trainable_parameters()).is_some();
+        let unfrozen = (!all_trainable).then(|| self.module.trainable_parameters().flatten());
+        let is_frozen = |path: &str| unfrozen.as_ref().is_some_and(|unfrozen| !unfrozen.contains_key(path));
         for (path, array) in parameters {
-            match self.held.get(&*path) {
+            match self.held.get(path) {
                 Some(held) => {
                     let children: Vec<&str> = held.leaves.iter().map(|leaf| &leaf.path[path.len() + 1..]).collect();
                     visitor.node(&Node::new(PARAMETER, Labels::Keys(&children)).with_statics(&[(FORM, &held.form)]));
                     held.leaves.iter().for_each(|leaf| visitor.array(&leaf.array));
                 }
-                None if is_statistic(&path) || !unfrozen.contains_key(&path) => visitor.frozen(array),
+                None if is_statistic(path) || is_frozen(path) => visitor.frozen(array),
                 None => visitor.array(array),
             }
         }
@@ -51,16 +62,21 @@ impl<M: ModuleParameters> Tree for Model<M> {
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let mut values = Vec::new();
         for path in reader.enter(MODEL)?.keys() {
             let value = if reader.is_at(PARAMETER) {
                 let entered = reader.enter(PARAMETER)?;
                 let leaves = (0..entered.len()).map(|_| reader.array()).collect::<Result<Vec<Array>>>()?;
-                entered.static_field::<Form>(FORM)?.filled(&mut leaves.iter())?
+                let form = entered.static_field::<Form>(FORM)?;
+                if self.held.get_mut(path).is_some_and(|held| held.refill(&form, &leaves)) {
+                    continue;
+                }
+                form.filled(&mut leaves.iter())?
             } else {
                 reader.value()?
             };
-            self.put(path, value)?;
+            values.push((path.clone(), value));
         }
-        Ok(())
+        self.put(values)
     }
 }

@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::kernel::hadamard;
-use tacit_arrays::{Cast, Concat, Rotated, Scaled, Sliced, Stacked, Transposed};
+use tacit_arrays::{Batched, Cast, Concat, Rotated, Scaled, Sliced, Stacked, Transposed};
 use tacit_core::__private::open;
 use tacit_core::{ImplicitArray, Result, Value};
 
@@ -35,7 +35,8 @@ pub(super) fn rebuilt(value: &Value, mut rebuilt: impl FnMut(&Value) -> Result<A
             Ok(inner.swap_axes(axis, last)?.matmul(h)?.swap_axes(axis, last)?)
         }));
     }
-    let view = value.downcast::<Concat>().is_some()
+    let view = value.downcast::<Batched>().is_some()
+        || value.downcast::<Concat>().is_some()
         || value.downcast::<Scaled>().is_some()
         || value.downcast::<Sliced>().is_some()
         || value.downcast::<Stacked>().is_some()
@@ -224,7 +225,70 @@ fn narrow(handler: &'static str, w: Value, shape: &[i32]) -> Case {
     Case { expected: Expected::Differences(2e-3), ..case(handler, vec![w, x(shape)], f) }
 }
 
+/// Three entries of two matrices.
+fn batched() -> Vec<Case> {
+    let w = |turned| Value::from(Batched::new(experts(), &[3], vec![1, 0, 1], turned).expect("fits"));
+    let (wide, tall) = (|| x(&[3, 2, COLUMNS]), || x(&[3, COLUMNS, 2]));
+    let right: Plain = |a| Ok(a[0].matmul(&a[1])?);
+    let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
+    vec![
+        case("linear_matmul", vec![wide(), w(true)], right),
+        case("linear_matmul", vec![x(&[3, 2, ROWS]), w(false)], right),
+        case("linear_matmul_left", vec![tall(), w(false)], left),
+        case("linear_matmul_left", vec![x(&[3, ROWS, 2]), w(true)], left),
+        case("batched_reshape", vec![wide(), w(true)], |a| Ok(a[0].expand_dims(0)?.matmul(a[1].expand_dims(0)?)?)),
+        case("batched_broadcast", vec![x(&[2, 3, 2, COLUMNS]), w(true)], |a| {
+            Ok(a[0].matmul(ops::broadcast_to(&a[1], &[2, 3, COLUMNS, ROWS])?)?)
+        }),
+        case("packed_broadcast", vec![x(&[3, 2, 2, ROWS]), experts()], |a| {
+            Ok(a[0].matmul(ops::broadcast_to(&a[1], &[3, 2, ROWS, COLUMNS])?)?)
+        }),
+        case("batched_transpose", vec![wide(), w(false)], |a| Ok(a[0].matmul(a[1].swap_axes(1, 2)?)?)),
+        case("batched_slice", vec![x(&[2, 2, COLUMNS]), w(true)], |a| {
+            Ok(a[0].matmul(a[1].try_index((1.., .., 1..3))?)?)
+        }),
+        narrow("batched_astype", w(false), &[3, ROWS, COLUMNS]),
+        case("batched_gather_mm", vec![x(&[3, 1, COLUMNS]), w(true)], |a| chosen(&a[0], a[1].clone())),
+    ]
+}
+
+/// Scores of two heads, with what is done to them.
+fn scores() -> Vec<Case> {
+    let operands = || vec![x(&[2, 3, COLUMNS]), experts(), x(&[2, 3, ROWS])];
+    fn of(a: &[Array]) -> Result<Array> {
+        Ok(a[0].multiply(Array::from_f32(0.1).as_dtype(a[0].dtype())?)?.matmul(a[1].swap_axes(1, 2)?)?)
+    }
+    fn like(x: f32, a: &Array) -> Result<Array> {
+        Ok(Array::from_f32(x).as_dtype(a.dtype())?)
+    }
+    let hidden: Plain = |a| {
+        let seen = Array::from_slice(&[true, false, true, true], &[ROWS]);
+        let scores = of(a)?;
+        let hidden = like(-1.5, &scores)?;
+        Ok(ops::softmax_axis(ops::select(seen, scores, hidden)?, -1, None)?)
+    };
+    let attended: Plain = |a| {
+        let weights = ops::softmax_axis(of(a)?.add(&a[2])?, -1, None)?;
+        Ok(weights.matmul(&a[1])?)
+    };
+    // MLX's exponential in `f64` is good to some 1e-7, which a difference divides by its step.
+    let rough = |handler, f| Case { expected: Expected::Differences(1e-3), ..case(handler, operands(), f) };
+    let narrow: Plain = |a| Ok(crate::gradients::narrowed(&of(a)?)?.multiply(&a[2])?);
+    vec![
+        case("scores_multiply", operands(), |a| Ok(of(a)?.multiply(like(0.3, &a[0])?)?)),
+        case("scores_divide", operands(), |a| Ok(of(a)?.divide(like(3.0, &a[0])?)?)),
+        case("scores_add", operands(), |a| Ok(of(a)?.add(&a[2])?)),
+        Case { expected: Expected::Differences(2e-3), ..case("scores_astype", operands(), narrow) },
+        rough("scores_select", hidden),
+        rough("scores_softmax", |a| Ok(ops::softmax_axis(of(a)?, -1, None)?)),
+        rough("scores_matmul", attended),
+    ]
+}
+
 /// A case for each handler.
 pub(super) fn cases() -> Vec<Case> {
-    [transposed(), scaled(), rotated(), concat(), stacked(), sliced(), cast()].into_iter().flatten().collect()
+    [batched(), scores(), transposed(), scaled(), rotated(), concat(), stacked(), sliced(), cast()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
