@@ -54,9 +54,12 @@ impl Template {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| self.refused(&error))?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", |reason: String| -> std::result::Result<String, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
-        });
+        environment.add_function(
+            "raise_exception",
+            |reason: String| -> std::result::Result<String, minijinja::Error> {
+                Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
+            },
+        );
         let message = |role: &str, content: &str| context! { role => role, content => content };
         let messages: Vec<Value> =
             system.map(|system| message("system", system)).into_iter().chain([message("user", user)]).collect();

@@ -45,11 +45,8 @@ pub(crate) fn write(file: &Path, caches: &[KvCache]) -> Result<()> {
         }
         let tokens = cache.len();
         let part = |value: &Value| -> Result<Value> { Ok(value.dense()?.try_index((.., .., ..tokens, ..))?.into()) };
-        let held = if tokens == 0 {
-            None
-        } else {
-            Some(Held { keys: part(cache.keys())?, values: part(cache.values())? })
-        };
+        let held =
+            if tokens == 0 { None } else { Some(Held { keys: part(cache.keys())?, values: part(cache.values())? }) };
         Ok(Cache::Kv { held, offset: tokens })
     });
     let layers = layers.collect::<Result<_>>()?;

@@ -45,7 +45,10 @@ impl<'t> Stream<'t> {
 
     fn decoded(&self, tokens: &[u32]) -> Result<String> {
         self.tokenizer.decode(tokens, true).map_err(|error| {
-            Error::invalid(format!("the tokenizer cannot decode {tokens:?}: {error}"), "use the tokenizer of this model")
+            Error::invalid(
+                format!("the tokenizer cannot decode {tokens:?}: {error}"),
+                "use the tokenizer of this model",
+            )
         })
     }
 

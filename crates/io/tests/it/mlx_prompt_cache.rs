@@ -409,5 +409,6 @@ fn damaged_files_are_refused() {
         FOLDER/cache.safetensors: 0.3: it is i32[2], and i32[3] of 3 sequences
         help: the file is not a prompt cache of mlx-lm's, or is damaged: write it again, by mlx-lm 0.32 or later
 
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
