@@ -142,6 +142,10 @@ fn run(options: &Options) -> Outcome<()> {
     let _deny = Policy::Deny.scope();
     let sampler = options.sampling.sampler();
     sampler.check()?;
+    if options.kv.is_some() && (options.draft.is_some() || options.prompt_cache.is_some()) {
+        let help = "leave out `--kv`, or `--draft` and `--prompt-cache`";
+        return Err(Error::invalid("caches in formats are neither trimmed nor written to a file", help).into());
+    }
     let tokenizer = text::tokenizer(&options.model)?;
     let (config, mut model) = load::load(&options.model)?;
     if let Some(weights) = &options.weights {
@@ -162,7 +166,7 @@ fn run(options: &Options) -> Outcome<()> {
         ..generate::Options::default()
     };
 
-    let mut drafted = Vec::new();
+    let mut drafted;
     let tokens = if let Some(folder) = &options.draft {
         if options.prompt_cache.is_some() {
             let help = "leave out `--draft` or `--prompt-cache`";

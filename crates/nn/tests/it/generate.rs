@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops, random};
+use tacit_core::compile::{Constants, Options as Compiling};
 use tacit_core::{Error, Result, Tree, compile_with_state};
 use tacit_nn::generate::{Detokenizer, Draft, Finish, Options, Piece, Sampler, Stats, Texts, Token, Trim, speculate};
 use tacit_nn::{KvCache, generate};
@@ -248,7 +249,9 @@ fn attend(tokens: &Array, caches: &mut [KvCache], embedding: &Array) -> Result<A
     let mask = cache.mask(tokens.dim(1))?;
     let (keys, values) = cache.update(&turned, &x)?;
     let y = fast::scaled_dot_product_attention(&turned, &keys, &values, 0.25, Some((&mask).into()), None)?;
-    Ok(y.squeeze_axes(&[1])?.matmul(embedding.t())?)
+    // Another matrix than that of the tokens, which would be repeated.
+    let head = embedding.multiply(Array::from_f32(5.0))?.sin()?;
+    Ok(y.squeeze_axes(&[1])?.matmul(head.t())?)
 }
 
 #[test]
@@ -279,6 +282,36 @@ fn caches_in_a_compiled_step_give_the_tokens_of_the_whole_prefix() -> Result<()>
         // Pieces of the prompt, and single tokens.
         assert_eq!(step.stats().traces, 2);
     }
+    Ok(())
+}
+
+#[test]
+fn caches_forget_what_a_draft_proposed_in_vain() -> Result<()> {
+    let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
+    let other = random::normal::<f32>(&[40, 16], None, None, &random::key(9)?)?;
+    let step = |embedding: Array| {
+        let mut step = compile_with_state(
+            move |caches: &mut Vec<KvCache>, tokens: Array| attend(&tokens, caches, &embedding),
+            Compiling { constants: Constants::Allow, ..Compiling::default() },
+        );
+        move |tokens: &Array, caches: &mut Vec<KvCache>| -> Result<Array> {
+            caches[0].reserve(tokens.dim(1))?;
+            step.call(caches, &tokens.into())?.dense()
+        }
+    };
+    let cache = || -> Result<_> { Ok(vec![KvCache::new([1, 1, 16], Dtype::Float32)?]) };
+    let prompt = [3u32, 1, 4, 1, 5];
+    let mut caches = cache()?;
+    let alone = ids(generate(step(embedding.clone()), &mut caches, &[prompt], &options(30))?)?;
+    assert_eq!(caches[0].len(), 35);
+    let (mut caches, mut drafted) = (cache()?, cache()?);
+    let draft = Draft { step: step(other), state: &mut drafted, tokens: 3 };
+    let mut tokens = speculate(step(embedding), &mut caches, draft, &prompt, &options(30))?;
+    assert_eq!(ids(&mut tokens)?, alone);
+    let Stats { drafted: proposed, accepted, .. } = tokens.stats();
+    assert!(accepted < proposed, "{accepted} of {proposed}");
+    drop(tokens);
+    assert_eq!([caches[0].len(), drafted[0].len()], [35, 35]);
     Ok(())
 }
 

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# The example `generate` from its command line, on a tiny checkpoint that mlx-lm made and a tokenizer of bytes: the tokens that
+# mlx-lm gives, as text with characters of several of them; draws that a seed repeats; stops, chat templates, drafts and prompt
+# caches, which change nothing; and errors in place of panics.
+#
+# Half a minute once the example is built.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cargo build --quiet --locked --features text --example generate
+
+python3 - "${CARGO_TARGET_DIR:-target}/debug/examples/generate" <<'PYTHON'
+import json, shutil, struct, subprocess, sys, tempfile
+from pathlib import Path
+
+program = Path(sys.argv[1]).resolve()
+golden = Path("examples/generate/golden")
+scratch = tempfile.TemporaryDirectory()
+model, draft = Path(scratch.name) / "model", Path(scratch.name) / "draft"
+shutil.copytree(golden / "affine/llama", model)
+shutil.copytree(golden / "float/llama", draft)
+
+
+def stored(file, name):
+    data = file.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    entry = json.loads(data[8 : 8 + length])[name]
+    assert entry["dtype"] == "U32", entry
+    begin, end = entry["data_offsets"]
+    return list(struct.unpack(f"<{(end - begin) // 4}I", data[8 + length + begin : 8 + length + end]))
+
+
+prompt = stored(golden / "affine/llama.safetensors", "prompt")
+tokens = stored(golden / "affine/llama.safetensors", "tokens")
+
+# Token i is byte i, but two that follow each other are a character of two bytes.
+bytes_of = {token: token for token in range(127)}
+first, second = next((a, b) for a, b in zip(tokens, tokens[1:]) if a != b and not {a, b} & set(prompt))
+bytes_of[first], bytes_of[second] = "ä".encode()
+
+
+def text_of(ids):
+    return bytes(bytes_of[token] for token in ids).decode("utf-8", errors="replace")
+
+
+# The names that byte-level vocabularies give to bytes.
+shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+names = {byte: chr(byte) for byte in shown}
+names |= {byte: chr(256 + place) for place, byte in enumerate(byte for byte in range(256) if byte not in names)}
+level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+tokenizer = {
+    "version": "1.0",
+    "added_tokens": [
+        {"id": 127, "content": "<end>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    ],
+    "pre_tokenizer": level,
+    "decoder": level,
+    "model": {"type": "BPE", "vocab": {names[byte]: token for token, byte in bytes_of.items()}, "merges": []},
+}
+template = """{%- set ns = namespace(count=0) %}
+{% for message in messages %}
+    {% if message.role not in ['system', 'user'] %}{{ raise_exception('no such role') }}{% endif %}
+    {% if tools is defined and tools %}{{ tools | tojson }}{% endif %}
+{{ message.role }}: {{ message['content'].strip() }}
+    {% set ns.count = ns.count + 1 %}
+{% endfor %}
+{% if add_generation_prompt %}model {{ ns.count }}:{% endif %}"""
+for folder in (model, draft):
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<end>"}, "chat_template": template}))
+
+
+def run(*options, text=text_of(prompt), count=200, folder=model):
+    command = [program, "--model", folder, "--prompt", "-", "--max-tokens", str(count), *map(str, options)]
+    return subprocess.run(command, input=text.encode(), capture_output=True, timeout=60)
+
+
+def generated(*options, **given):
+    done = run(*options, **given)
+    assert done.returncode == 0, done
+    assert b"tokens" in done.stderr and b" MB" in done.stderr, done
+    made = done.stdout.decode()
+    assert made.endswith("\n"), done
+    return made[:-1]
+
+
+greedy = text_of(tokens)
+assert "ä" in greedy
+assert generated() == greedy
+assert generated("--draft", draft) == greedy
+assert generated("--draft", draft, "--draft-tokens", 7, count=60) == text_of(tokens[:60])
+
+sampled = ["--temp", 0.9, "--top-k", 40, "--top-p", 0.95, "--min-p", 0.01, "--repetition-penalty", 1.1]
+once = generated(*sampled, "--seed", 3, count=60)
+assert once == generated(*sampled, "--seed", 3, count=60) != generated(*sampled, "--seed", 4, count=60)
+assert len(generated("--draft", draft, *sampled, count=60)) > 30
+
+stop = greedy[30:33]
+assert generated("--stop", "never", "--stop", stop) == greedy[: greedy.index(stop)]
+
+said = "system: be brief\nuser: hello\nmodel 2:"
+chat = generated("--chat", "--system", " be brief", text="hello ", count=30)
+assert chat == generated(text=said, count=30) != generated(text="hello ", count=30)
+
+# It goes on from a file where it ended: here after `cut` tokens, of which the next is given.
+cut = next(n for n in range(20, 199) if max(bytes_of[token] for token in tokens[n - 1 : n + 2]) < 128)
+cache = Path(scratch.name) / "cache.safetensors"
+assert generated("--prompt-cache", cache, count=cut) == text_of(tokens[:cut])
+rest = generated("--prompt-cache", cache, text=text_of(tokens[cut : cut + 1]), count=199 - cut)
+assert rest == text_of(tokens[cut + 1 :])
+
+assert generated("--weights", "affine:8:32", count=20, folder=draft)
+
+
+def refused(*options, **given):
+    done = run(*options, **given)
+    assert done.returncode == 1 and not done.stdout, done
+    lines = done.stderr.decode().splitlines()
+    assert len(lines) == 2 and lines[0].startswith("error: ") and lines[1].startswith("help: "), lines
+
+
+refused("--top-p", 1.5)
+refused(text="")
+refused("--chat", folder=golden / "affine/llama")
+refused("--draft", draft, "--draft-tokens", 0)
+(draft / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ raise_exception('not for this') }}"}))
+refused("--chat", folder=draft)
+
+# Who has read enough closes the pipe.
+closed = subprocess.Popen(
+    [program, "--model", model, "--prompt", text_of(prompt[:5]).replace("\0", "a"), "--max-tokens", "3000"],
+    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+)
+closed.stdout.read(1)
+closed.stdout.close()
+assert closed.wait(60) == 0 and not closed.stderr.read(), "a closed pipe"
+PYTHON
