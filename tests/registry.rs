@@ -20,6 +20,12 @@ fn every_handler_is_registered() {
     expect![[r#"
         adapter_gather: gather of any Adapter, dense
         adapter_transpose: transpose of any Adapter
+        batched_astype: as_type of Batched
+        batched_broadcast: broadcast of Batched, ..
+        batched_gather_mm: gather_mm of dense, Batched, dense, dense
+        batched_reshape: any reshaping primitive of Batched
+        batched_slice: slice of Batched
+        batched_transpose: transpose of Batched
         cast_astype: as_type of Cast
         cast_gather: gather of Cast, dense
         cast_slice: slice of Cast
@@ -72,6 +78,7 @@ fn every_handler_is_registered() {
         masked_slice: slice of Masked
         masked_transpose: transpose of Masked
         packed_astype: as_type of any Packed
+        packed_broadcast: broadcast of any Packed, ..
         packed_concatenate: concatenate of any Packed, ..
         packed_divide: divide of any Packed, dense
         packed_dynamic_slice: dynamic_slice of any Packed, dense
@@ -94,6 +101,13 @@ fn every_handler_is_registered() {
         scaled_moving: any moving primitive of Scaled, ..
         scaled_negative: negative of Scaled
         scaled_sum: sum of Scaled
+        scores_add: add of Scores, dense
+        scores_astype: as_type of Scores
+        scores_divide: divide of Scores, dense
+        scores_matmul: matmul of Scores, any Linear
+        scores_multiply: multiply of Scores, dense
+        scores_select: select of dense, Scores, dense
+        scores_softmax: softmax of Scores
         sliced_astype: as_type of Sliced
         sliced_gather: gather of Sliced, dense
         sliced_slice: slice of Sliced

@@ -23,8 +23,14 @@ use softmax::Row;
 
 pub use mask::{Mask, MaskValues};
 
-/// Tokens that are multiplied at a time: their scores stay in the second-level cache.
+/// Tokens that are multiplied at a time: the scores of many queries stay in the second-level cache.
 const CHUNK: usize = 512;
+
+/// The same for a few queries.
+const LONG_CHUNK: usize = 2048;
+
+/// Queries that are a few.
+const FEW: usize = 8;
 
 /// Queries that go through the tokens together.
 const ROWS: usize = 192;
@@ -147,8 +153,10 @@ impl Attending<'_> {
             for (i, range) in ranges.iter().enumerate() {
                 for (of, rows) in &blocks {
                     let from = if i == 0 { &mut first } else { &mut rest };
-                    let out = split(from, rows.len() * values.k);
-                    let state = split(&mut states, rows.len());
+                    let (out, left) = std::mem::take(from).split_at_mut(rows.len() * values.k);
+                    *from = left;
+                    let (state, left) = std::mem::take(&mut states).split_at_mut(rows.len());
+                    states = left;
                     tasks.push(Task { of: *of, rows: rows.clone(), tokens: range.clone(), out, state });
                 }
             }
@@ -176,7 +184,9 @@ impl Attending<'_> {
         }
         for (out, row) in out.chunks_exact_mut(values.k).zip(&state) {
             let factor = 1.0 / row.sum;
-            out.iter_mut().for_each(|out| *out *= factor);
+            for out in out {
+                *out *= factor;
+            }
         }
     }
 
@@ -185,8 +195,8 @@ impl Attending<'_> {
         row.hidden
             && match self.attention.mask.and_then(|mask| mask.replacement()) {
                 // Minus infinity gives NaN where there is nothing else, as no sum does.
-                Some(hidden) => hidden != f32::NEG_INFINITY && !(hidden < row.most + LEAST),
-                None => !(row.most > HIDDEN / 2.0),
+                Some(hidden) => hidden.is_nan() || hidden != f32::NEG_INFINITY && hidden >= row.most + LEAST,
+                None => row.most <= HIDDEN / 2.0,
             }
     }
 
@@ -196,7 +206,8 @@ impl Attending<'_> {
             self;
         let (head, value) = (keys.k, values.k);
         let count = task.rows.len();
-        let chunk = CHUNK.next_multiple_of(seam).min(task.tokens.len());
+        let chunk = if count <= FEW { LONG_CHUNK } else { CHUNK };
+        let chunk = chunk.next_multiple_of(seam).min(task.tokens.len());
         let (mut scores, mut weighted) = (vec![0.0; count * chunk], vec![0.0; count * value]);
         let (mut key_numbers, mut value_numbers) = (Numbers::default(), Numbers::default());
         for start in task.tokens.clone().step_by(chunk) {
@@ -232,7 +243,9 @@ impl Attending<'_> {
                 }
                 let factor = state.take(isa, scores);
                 if factor < 1.0 {
-                    out.iter_mut().for_each(|out| *out *= factor);
+                    for out in out {
+                        *out *= factor;
+                    }
                 }
             }
             let matrix = &values.part(isa, rows, &mut value_numbers);
@@ -240,13 +253,6 @@ impl Attending<'_> {
             task.out.iter_mut().zip(&weighted).for_each(|(out, weighted)| *out += weighted);
         }
     }
-}
-
-/// Takes the first elements.
-fn split<'a, T>(from: &mut &'a mut [T], len: usize) -> &'a mut [T] {
-    let (first, rest) = std::mem::take(from).split_at_mut(len);
-    *from = rest;
-    first
 }
 
 /// A product with a matrix, on this thread.

@@ -228,24 +228,28 @@ impl<'a> Biases<'a> {
         let (given, count) = (matrix.biases.filter(|_| m > 0), spread.count(columns));
         let numbers = Numbers::new(spread, Per::Number, columns);
         let (sums, scratch) = match given {
-            Some(_) => (vec![0.0; m * count], vec![0.0; numbers.room()]),
+            Some(_) => (vec![0.0; m * count], vec![0.0; ROWS * numbers.room()]),
             None => (Vec::new(), Vec::new()),
         };
         Self { given, numbers, spread, count, sums, scratch }
     }
 
-    /// Adds the biases of these rows of the matrix, times their column of `x`, whose rows are `n` floats.
+    /// Adds the biases of at most [`ROWS`] rows of the matrix, times their columns of `x`, whose rows are `n` floats.
     fn add(&mut self, isa: Isa, matrix: &Matrix, x: &[f32], rows: Range<usize>) {
         let Some(given) = self.given else { return };
-        for r in rows {
-            let numbers = self.numbers.row(isa, &given, r, &mut self.scratch);
-            run(isa, AddBiases { numbers, count: self.count, x: &x[r..], n: matrix.n, sums: &mut self.sums });
+        let room = self.numbers.room();
+        let mut numbers = [std::ptr::null(); ROWS];
+        for (r, (numbers, row)) in numbers.iter_mut().zip(rows.clone()).enumerate() {
+            *numbers = self.numbers.row(isa, &given, row, &mut self.scratch[r * room..(r + 1) * room]);
         }
+        let (numbers, count, x) = (&numbers[..rows.len()], self.count, &x[rows.start..]);
+        run(isa, AddBiases { numbers, count, x, n: matrix.n, sums: &mut self.sums });
     }
 }
 
 struct AddBiases<'a> {
-    numbers: *const f32,
+    /// Those of each row.
+    numbers: &'a [*const f32],
     count: usize,
     x: &'a [f32],
     n: usize,
@@ -257,12 +261,14 @@ impl Kernel for AddBiases<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        // SAFETY: there are `count` of them.
-        let numbers = unsafe { std::slice::from_raw_parts(self.numbers, self.count) };
         for (m, sums) in self.sums.chunks_exact_mut(self.count).enumerate() {
-            let x = self.x[m * self.n];
-            for (sum, bias) in sums.iter_mut().zip(numbers) {
-                *sum += x * bias;
+            for (r, numbers) in self.numbers.iter().enumerate() {
+                // SAFETY: there are `count` of each row.
+                let numbers = unsafe { std::slice::from_raw_parts(*numbers, self.count) };
+                let x = self.x[m * self.n + r];
+                for (sum, bias) in sums.iter_mut().zip(numbers) {
+                    *sum += x * bias;
+                }
             }
         }
     }

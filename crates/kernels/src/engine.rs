@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 use crate::{
-    Isa,
+    Isa, by_lanes,
     integers::{self, IntegerProduct},
     output::Output,
     stored::{self, StoredProduct},
@@ -37,6 +37,8 @@ impl<'a> StoredProduct<'a> {
 
     /// From codes; products that none takes are those of floats with panels of the matrix.
     pub(crate) const ENGINES: &'a [Engine<Self>] = &[
+        // The portable reference reads no words.
+        Engine { needs: |isa| isa != Isa::Scalar, rows: 1..=Self::FEW, takes: by_lanes::takes, run: by_lanes::multiply },
         Engine { needs: |_| true, rows: 1..=Self::FEW, takes: |_| true, run: stored::multiply },
         // Where there are more rows, panels serve more of them each time they are made.
         #[cfg(target_arch = "x86_64")]

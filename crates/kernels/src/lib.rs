@@ -36,6 +36,7 @@ mod amx;
 mod attention;
 pub mod binary;
 mod by_columns;
+mod by_lanes;
 mod by_rows;
 mod codebook;
 mod codec;

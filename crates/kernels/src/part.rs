@@ -26,7 +26,7 @@ impl Matrix<'_> {
         Matrix {
             n: rows.len(),
             k: self.k,
-            codes: self.codes.from_byte(elements.start * self.codes.bits() as usize / 8),
+            codes: self.codes.behind(elements.start * self.codes.bits() as usize / 8),
             scales: self.scales.part(isa, &blocks, scales),
             biases: self.biases.as_ref().map(|given| given.part(isa, &blocks, biases)),
             block,
@@ -47,8 +47,8 @@ impl Matrix<'_> {
 }
 
 impl<'a> Codes<'a> {
-    /// Those from a byte on.
-    fn from_byte(&self, byte: usize) -> Codes<'a> {
+    /// Those behind so many bytes.
+    fn behind(&self, byte: usize) -> Codes<'a> {
         match *self {
             Self::Table { bytes, bits, order, values } => Self::Table { bytes: &bytes[byte..], bits, order, values },
             Self::Unsigned { bytes, bits } => Self::Unsigned { bytes: &bytes[byte..], bits },

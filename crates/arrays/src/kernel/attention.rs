@@ -215,9 +215,11 @@ impl Kernel for Attend {
                 found = transforms::fallible_vjp(self.of_chosen(primals, &chosen), &given, cotangents)?.1;
             }
             let mut found = found.into_iter();
-            let gradient = |argnum: &usize| match chosen.contains(argnum) {
-                true => found.next().ok_or_else(|| "the vjp of the products gave too few gradients".into()),
-                false => Ok(ops::zeros_like(&primals[*argnum])?),
+            let gradient = |argnum: &usize| {
+                if !chosen.contains(argnum) {
+                    return Ok(ops::zeros_like(&primals[*argnum])?);
+                }
+                found.next().ok_or_else(|| "the vjp of the products gave too few gradients".into())
             };
             argnums.iter().map(gradient).collect()
         };

@@ -106,7 +106,7 @@ fn oracle(dtype: Dtype) -> Oracle {
 fn check(oracle: Oracle, name: &str, operands: &[Value], way: Way) {
     oracle.check(name, operands, move |a| Ok(vec![way(&a)?]));
     let _deny = Policy::Deny.scope();
-    let (told, counters) = Counters::of(|| explain(&operands.to_vec(), move |a: Vec<Array>| way(&a)));
+    let (told, counters) = Counters::of(|| explain(operands.to_vec(), move |a: Vec<Array>| way(&a)));
     let told = told.expect("runs").to_string();
     assert!(told.contains("scores_matmul") && !told.contains("computed"), "{name}: {told}");
     assert_eq!(counters.materialized, 0, "{told}");
@@ -291,7 +291,7 @@ fn parts_of_keys_and_values_are_views() {
         let operands = [queries(Dtype::Float32, 3), k.clone(), v.clone()];
         oracle(Dtype::Float32).eager_only().check(name, &operands, move |a| Ok(vec![way(&a)?]));
         let _deny = Policy::Deny.scope();
-        let (made, counters) = Counters::of(|| implicit(&operands.to_vec(), |a: Vec<Array>| way(&a)));
+        let (made, counters) = Counters::of(|| implicit(operands.to_vec(), |a: Vec<Array>| way(&a)));
         made.expect("runs");
         assert_eq!(counters.materialized, 0, "{name}");
     }
@@ -301,7 +301,7 @@ fn parts_of_keys_and_values_are_views() {
 fn an_explanation_shows_what_becomes_of_scores() {
     let operands =
         [queries(Dtype::Float32, 1), cache(Dtype::Float32, 4, 16)[0].clone(), cache(Dtype::Float32, 4, 16)[0].clone()];
-    let told = explain(&operands.to_vec(), |a: Vec<Array>| by_mlx(&a)).expect("runs").to_string();
+    let told = explain(operands.to_vec(), |a: Vec<Array>| by_mlx(&a)).expect("runs").to_string();
     let told: String =
         told.lines().map(|line| line.split("   crates/").next().unwrap_or(line).to_owned() + "\n").collect();
     expect![[r#"

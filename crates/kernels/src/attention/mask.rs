@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use half::f16;
+
 use crate::{
     Floats, KernelError,
     matrix::check_length,
@@ -76,7 +78,7 @@ impl Mask<'_> {
 
 /// Whether a score with this number added to it may count; one that is NaN does.
 fn above(value: f32) -> bool {
-    !(value <= HIDDEN)
+    value > HIDDEN || value.is_nan()
 }
 
 /// From the first to the last for which it holds.
@@ -117,7 +119,7 @@ impl Kernel for Masked<'_> {
                 }
             },
             MaskValues::Added(Floats::F32(values)) => add(scores, &values[start..start + len], |value| value),
-            MaskValues::Added(Floats::F16(values)) => add(scores, &values[start..start + len], |value| value.to_f32()),
+            MaskValues::Added(Floats::F16(values)) => add(scores, &values[start..start + len], f16::to_f32),
             MaskValues::Added(Floats::Bf16(values)) => {
                 add(scores, &values[start..start + len], |value| f32::from_bits(u32::from(value.to_bits()) << 16));
             }
@@ -128,7 +130,9 @@ impl Kernel for Masked<'_> {
 #[inline(always)]
 fn add<T: Copy>(scores: &mut [f32], values: &[T], widen: impl Fn(T) -> f32) {
     if let &[value] = values {
-        scores.iter_mut().for_each(|score| *score += widen(value));
+        for score in scores {
+            *score += widen(value);
+        }
         return;
     }
     for (score, value) in scores.iter_mut().zip(values) {

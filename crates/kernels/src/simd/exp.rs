@@ -11,8 +11,8 @@ const WHOLE: f32 = 12_582_912.0;
 /// The natural logarithm of 2, in two numbers of which the first has few digits.
 const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 
-/// `e^r` for `|r|` up to half of the logarithm of 2, by powers from the fifth on down to the second; within 1.1e-7 of it.
-const SERIES: [f32; 6] = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1];
+/// `e^r = 1 + r + r^2 p(r)` for `|r|` up to half of the logarithm of 2: `p`, the highest power first. Source: Cephes.
+const SERIES: [f32; 6] = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 
 /// `e^x` within two units of the last place for `x <= 0`, NaN for NaN, and 0 where it is not a normal number.
 #[inline(always)]

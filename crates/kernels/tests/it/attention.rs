@@ -212,7 +212,7 @@ fn a_query_that_sees_nothing_has_the_mean_of_all_values() {
         let values = MaskValues::Visible { visible: &visible, hidden };
         let mask = Mask { values, entries: &[0, 0], row: 700, column: 1 };
         case.check(Some(mask), |row, token, score| if row % 3 == 0 && token < 5 { score } else { f64::from(hidden) });
-        if hidden == -65504.0 {
+        if hidden > -1e5 {
             continue;
         }
         // Beside such numbers a score is rounded away.

@@ -254,13 +254,13 @@ fn batched() -> Vec<Case> {
 
 /// Scores of two heads, with what is done to them.
 fn scores() -> Vec<Case> {
-    let operands = || vec![x(&[2, 3, COLUMNS]), experts(), x(&[2, 3, ROWS])];
     fn of(a: &[Array]) -> Result<Array> {
         Ok(a[0].multiply(Array::from_f32(0.1).as_dtype(a[0].dtype())?)?.matmul(a[1].swap_axes(1, 2)?)?)
     }
     fn like(x: f32, a: &Array) -> Result<Array> {
         Ok(Array::from_f32(x).as_dtype(a.dtype())?)
     }
+    let operands = || vec![x(&[2, 3, COLUMNS]), experts(), x(&[2, 3, ROWS])];
     let hidden: Plain = |a| {
         let seen = Array::from_slice(&[true, false, true, true], &[ROWS]);
         let scores = of(a)?;
