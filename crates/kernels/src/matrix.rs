@@ -20,7 +20,8 @@ pub struct Matrix<'a> {
     pub scales: Scales<'a>,
     /// What is added to each element of a block; `None` adds nothing.
     pub biases: Option<Scales<'a>>,
-    /// Elements in a block; the last one may be short.
+    /// Elements in a block; the last one may be short. Where all scales are [one](Scales::One) the whole matrix had best be a
+    /// single one.
     pub block: usize,
 }
 
@@ -63,6 +64,16 @@ pub enum Codes<'a> {
         /// The value of each byte.
         values: &'a [f32; 256],
     },
+    /// Half floats, each its own value; infinities and NaN as well.
+    F16 {
+        /// One for each element.
+        codes: &'a [f16],
+    },
+    /// Upper halves of single floats, each its own value; infinities and NaN as well.
+    Bf16 {
+        /// One for each element.
+        codes: &'a [bf16],
+    },
 }
 
 /// Which end of a byte holds the first of its codes.
@@ -77,6 +88,8 @@ pub enum Order {
 /// One number for each block.
 #[derive(Clone, Copy, Debug)]
 pub enum Scales<'a> {
+    /// None are stored: each is 1, and the codes are the values.
+    One,
     /// Single precision.
     F32(&'a [f32]),
     /// Half precision.
@@ -151,6 +164,8 @@ impl Matrix<'_> {
             Codes::Table { bits, .. } | Codes::Unsigned { bits, .. } => return Err(KernelError::Bits { bits }),
             Codes::Signed { codes } => ("codes", codes.len(), elements),
             Codes::E4m3 { bytes } | Codes::Bytes { bytes, .. } => ("codes", bytes.len(), elements),
+            Codes::F16 { codes } => ("codes", codes.len(), elements),
+            Codes::Bf16 { codes } => ("codes", codes.len(), elements),
         };
         check_length(name, held, needed, "as many as the matrix has elements, in whole bytes")?;
         let blocks = elements.div_ceil(self.block);
@@ -166,6 +181,7 @@ impl Codes<'_> {
         match *self {
             Self::Table { bits, .. } | Self::Unsigned { bits, .. } => bits,
             Self::Signed { .. } | Self::E4m3 { .. } | Self::Bytes { .. } => 8,
+            Self::F16 { .. } | Self::Bf16 { .. } => 16,
         }
     }
 
@@ -177,6 +193,8 @@ impl Codes<'_> {
             | Self::E4m3 { bytes }
             | Self::Bytes { bytes, .. } => bytes,
             Self::Signed { codes } => bytes(codes),
+            Self::F16 { codes } => bytes(codes),
+            Self::Bf16 { codes } => bytes(codes),
         }
     }
 
@@ -187,6 +205,12 @@ impl Codes<'_> {
 
     /// What code `at` of these bytes is, if they are this format's.
     pub(crate) fn value_in(&self, bytes: &[u8], at: usize) -> f32 {
+        let half = || u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
+        match self {
+            Self::F16 { .. } => return f16::from_bits(half()).to_f32(),
+            Self::Bf16 { .. } => return bf16::from_bits(half()).to_f32(),
+            _ => {}
+        }
         let bits = self.bits() as usize;
         let place = match *self {
             Self::Table { bits: 1 | 2 | 4, order: Order::HighFirst, .. } => at ^ (8 / bits - 1),
@@ -201,19 +225,32 @@ impl Codes<'_> {
             Self::Signed { .. } => f32::from((code as u8).cast_signed()),
             Self::E4m3 { .. } => e4m3(code as u8),
             Self::Bytes { values, .. } => values[usize::from(code as u8)],
+            Self::F16 { .. } | Self::Bf16 { .. } => unreachable!("halves are no bits of a byte"),
         }
     }
 }
 
-/// Signed codes as they are stored.
-pub(crate) fn bytes(codes: &[i8]) -> &[u8] {
-    // SAFETY: i8 and u8 have one layout, and every byte is either.
-    unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) }
+/// Codes of whole bytes as they are stored.
+pub(crate) fn bytes<T: WholeBytes>(codes: &[T]) -> &[u8] {
+    // SAFETY: the type has no padding, and every byte is a `u8`.
+    unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), size_of_val(codes)) }
 }
+
+/// # Safety
+/// The type has no padding.
+pub(crate) unsafe trait WholeBytes {}
+
+// SAFETY: a byte.
+unsafe impl WholeBytes for i8 {}
+// SAFETY: a transparent `u16`.
+unsafe impl WholeBytes for f16 {}
+// SAFETY: as above.
+unsafe impl WholeBytes for bf16 {}
 
 impl Scales<'_> {
     fn check(&self, name: &'static str, blocks: usize) -> Result<(), KernelError> {
         let held = match *self {
+            Self::One => blocks,
             Self::F32(values) => values.len(),
             Self::F16(values) => values.len(),
             Self::Bf16(values) => values.len(),
@@ -230,6 +267,7 @@ impl Scales<'_> {
     /// The number of block `at`.
     pub(crate) fn get(&self, at: usize) -> f32 {
         match *self {
+            Self::One => 1.0,
             Self::F32(values) => values[at],
             Self::F16(values) => values[at].to_f32(),
             Self::Bf16(values) => values[at].to_f32(),

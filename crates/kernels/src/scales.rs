@@ -60,6 +60,7 @@ impl Kernel for Widen<'_> {
         let end = start + out.len();
         let whole = out.len() / S::LANES * S::LANES;
         match *scales {
+            Scales::One => out.fill(1.0),
             Scales::F32(values) => out.copy_from_slice(&values[start..end]),
             Scales::F16(values) => values[start..end].convert_to_f32_slice(out),
             Scales::Bf16(values) => {
@@ -266,6 +267,9 @@ impl Numbers {
     /// If `scratch` is shorter than [`room`](Self::room).
     #[inline(always)]
     pub(crate) fn row(&self, isa: Isa, scales: &Scales, row: usize, scratch: &mut [f32]) -> *const f32 {
+        if let (Scales::One, Kind::Row) = (scales, self.spread.kind) {
+            return ONE.as_ptr();
+        }
         if let (Scales::F32(values), Some(blocks)) = (scales, self.as_stored) {
             let first = row * blocks + self.before;
             if values.len() - first >= self.wanted {
@@ -306,6 +310,9 @@ impl Numbers {
         numbers.as_ptr()
     }
 }
+
+/// The number of a row whose scale is not stored.
+static ONE: [f32; 1] = [1.0];
 
 /// What each vector of scales is read with, from where [`Numbers`] says they are.
 #[derive(Clone, Copy)]
