@@ -327,6 +327,12 @@ pub(crate) struct Reader<I> {
 }
 
 impl<I: Copy> Reader<I> {
+    /// Whether all units of a row have the same number.
+    #[inline(always)]
+    pub(crate) fn is_by_row(&self) -> bool {
+        self.splat && self.step == 0
+    }
+
     #[inline(always)]
     pub(crate) fn new<S: Simd<I = I>>(simd: S, numbers: &Numbers) -> Self {
         let (splat, step, spans) = match numbers.spread.kind {

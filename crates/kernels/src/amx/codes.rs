@@ -1,8 +1,9 @@
 //! `y = x W^T` on AMX from the codes, for matrices whose scales hold for whole runs of 64 elements of a row.
 //!
 //! Codes are looked up as `bf16`, in as many pieces as their values need: one for integers and short floats, three for
-//! NF4's; those that are `bf16` themselves are taken as they are, unless one is out of range. The sum over a run is multiplied by the scale afterwards, and a run's sum of `x` by the bias. The even elements of
-//! a run are one step of the tiles and the odd ones the next, for codes as for `x`.
+//! NF4's. Those that are `bf16` themselves are taken as they are, unless one is out of range. The sum over a run is
+//! multiplied by the scale afterwards, and a run's sum of `x` by the bias. The even elements of a run are one step of the
+//! tiles and the odd ones the next, for codes as for `x`.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
