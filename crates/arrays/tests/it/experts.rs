@@ -17,7 +17,7 @@ fn chosen_experts_are_multiplied_by_their_codes() {
             let w = (format.of)(&weight).expect("quantizes");
             let dense = w.dense().expect("dense");
             let turned = implicit(&w, |w| w.swap_axes(1, 2)).expect("turns");
-            assert!(turned.is_implicit() && turned.nbytes() < dense.nbytes(), "{} is decoded: {turned}", format.name);
+            assert!(turned.is_implicit() && turned.nbytes() <= dense.nbytes(), "{} is decoded: {turned}", format.name);
             for turned in [false, true] {
                 let x = normal_of(dtype, 2, &[4, 2, if turned { 64 } else { 32 }]);
                 let product = |x: &Array, w: &Array| {

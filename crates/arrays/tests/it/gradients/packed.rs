@@ -36,7 +36,7 @@ pub(super) fn cases(format: &Format) -> Vec<Case> {
     let handled = |call: &str| match call {
         "slice" => format.scales != Scales::Nested,
         "concatenate" => ![Scales::Nested, Scales::Factor].contains(&format.scales),
-        "multiply" | "divide" | "negative" => format.scales != Scales::Bytes,
+        "multiply" | "divide" | "negative" => format.scales != Scales::Fixed,
         _ => true,
     };
     let registry = Registry::current();
