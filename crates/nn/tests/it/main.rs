@@ -10,6 +10,9 @@ use tacit_blas as _;
 
 mod adapters;
 mod compiling;
+mod halves;
+#[path = "../../../core/tests/it/log.rs"]
+mod log;
 mod model;
 mod modules;
 mod parameters;
