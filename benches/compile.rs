@@ -46,7 +46,7 @@ fn weights() -> Result<Vec<Nf4Array>> {
         })
         .collect::<Result<_>>()?;
     for weight in &made {
-        transforms::eval([weight.codes(), &weight.scales().dense()?])?;
+        transforms::eval([weight.codes(), &weight.scales().expect("scales").dense()?])?;
     }
     Ok(made)
 }
@@ -73,7 +73,7 @@ fn products_of_parts(arrays: &[Array]) -> Result<Vec<Array>, Exception> {
 fn parts(x: &Array, weights: &[Nf4Array]) -> Result<Vec<Array>> {
     let mut parts = vec![x.clone()];
     for weight in weights {
-        parts.extend([weight.codes().clone(), weight.scales().dense()?]);
+        parts.extend([weight.codes().clone(), weight.scales().expect("scales").dense()?]);
     }
     Ok(parts)
 }

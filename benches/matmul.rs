@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use figures::Figure;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops, random, transforms};
-use tacit::format::Affine;
+use mlx_rs::{Array, Dtype, ops, random, transforms};
+use tacit::format::{Affine, AnyFormat};
 use tacit::prelude::*;
 use tacit::tree::{self, Open};
 use tacit_kernels::machine;
@@ -48,6 +48,14 @@ fn main() -> Result<()> {
         let case = format!("{format}/{WIDTH}x{WIDTH}/m1/cold");
         if selected(&case) {
             bench.cold(&case, format)?;
+        }
+    }
+    for (format, dtype) in [("f16", Dtype::Float16), ("bf16", Dtype::Bfloat16)] {
+        for m in [1, 8, 32, 128] {
+            let case = format!("{format}/{WIDTH}x{WIDTH}/m{m}");
+            if selected(&case) {
+                bench.halves(&case, format.parse()?, dtype, m)?;
+            }
         }
     }
     let case = format!("nf4/{WIDTH}x{WIDTH}/m512/int8");
@@ -122,6 +130,26 @@ impl Bench {
         });
         let limit = self.limit(&weights[0], 1, machine::read_bandwidth(COLD));
         record(case, seconds, "the limit of reading or multiplying", limit);
+        Ok(())
+    }
+
+    /// The product of half floats with half floats, beside MLX's own.
+    fn halves(&self, case: &str, format: AnyFormat, dtype: Dtype, m: i32) -> Result<()> {
+        let (x, w) = (activations(m)?.as_dtype(dtype)?, self.w.as_dtype(dtype)?);
+        let weight = format.quantize(&w)?;
+        transforms::eval([&x, &w])?;
+        transforms::eval(tree::leaves(&weight, Open::Fully)?.iter().filter_map(Value::as_dense))?;
+        let seconds = per_product(|length| {
+            let y = implicit((&x, vec![&weight; length]), forwards);
+            y.and_then(|y| Ok(y.dense()?.eval()?)).expect("the products are there");
+        });
+        let limit = self.limit(&weight, m, machine::read_bandwidth(weight.nbytes()));
+        record(case, seconds, "the limit of reading or multiplying", limit);
+        let own = per_product(|length| {
+            let y = (0..length).try_fold(x.clone(), |x, _| x.matmul(w.t()));
+            y.and_then(|y| y.eval()).expect("the products are there");
+        });
+        record(case, seconds, "MLX's product of half floats", own);
         Ok(())
     }
 

@@ -15,6 +15,7 @@ pub use crate::binary::Binary;
 pub use crate::codebook::Codebook;
 pub use crate::e5m2::E5m2;
 pub use crate::fp4::Fp4;
+pub use crate::halves::{Bf16, F16};
 pub use crate::int8::Int8;
 pub use crate::k_quant::KQuant;
 pub use crate::kernel::{Coding, Encoding, Nested, Scaling, Scheme};

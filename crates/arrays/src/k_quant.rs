@@ -131,7 +131,8 @@ pub(crate) fn children(scales: &Value, layout: &Layout) -> Result<(Scaling, Vec<
     let stored = integers.stored();
     let rows = stored.codes.dim(0);
     // The integers' own unit is their largest magnitude, 127.
-    let factors = stored.scales.dense()?.as_dtype(Dtype::Float32)?.divide(Array::from_f32(127.0))?;
+    let factors = stored.scales.as_ref().ok_or_else(|| Error::decline("the integers have no scales"))?;
+    let factors = factors.dense()?.as_dtype(Dtype::Float32)?.divide(Array::from_f32(127.0))?;
     let factors = factors.reshape(&[rows, -1])?;
     let (codes, scale) = (row(&stored.codes, 0)?, factors.try_index(0)?);
     let (bias_codes, bias) = if centered {

@@ -38,8 +38,8 @@ pub(crate) fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) ->
     }
     let (codes, scales) = stored.scheme.children(shape, stored.block);
     stored.codes = stored.codes.reshape(&codes)?;
-    if let Value::Dense(dense) = &stored.scales {
-        stored.scales = dense.reshape(&scales)?.into();
+    if let Some(Value::Dense(dense)) = &stored.scales {
+        stored.scales = Some(dense.reshape(&scales)?.into());
     }
     if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
         stored.modifier = Some(biases.reshape(&scales)?);
@@ -82,8 +82,9 @@ pub(crate) fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<
     let (bits, width, block) = (stored.scheme.bits(), stored.scheme.width(), stored.block);
     let per_block = |at: usize| at.div_ceil(block);
     let scales = match (&stored.scales, Supers::of(&stored)) {
-        (Value::Dense(scales), None) => cut(scales, &per_block)?.into(),
-        (_, Some(supers)) => supers.sliced([&old[..axis], &start[..axis], &stop[..axis]], [whole, from, to])?,
+        (None, _) => None,
+        (Some(Value::Dense(scales)), None) => Some(cut(scales, &per_block)?.into()),
+        (_, Some(supers)) => Some(supers.sliced([&old[..axis], &start[..axis], &stop[..axis]], [whole, from, to])?),
         _ => return Err(Error::decline("the scales are packed themselves")),
     };
     stored.codes = cut(&stored.codes, &|at| (at * bits).div_ceil(width))?;
@@ -144,8 +145,9 @@ fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value
     };
     let supers: Option<Vec<Supers>> = parts.iter().map(Supers::of).collect();
     let scales = match supers {
-        Some(supers) => Supers::joined(&supers, outer)?,
-        None => join(&|part| part.scales.as_dense().cloned())?.into(),
+        _ if stored.scales.is_none() => None,
+        Some(supers) => Some(Supers::joined(&supers, outer)?),
+        None => Some(join(&|part| part.scales.as_ref()?.as_dense().cloned())?.into()),
     };
     stored.codes = join(&|part| Some(part.codes.clone()))?;
     stored.modifier = stored.modifier.is_some().then(|| join(&|part| part.modifier.clone())).transpose()?;
@@ -189,22 +191,23 @@ fn scaled(array: &dyn Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<V
     let mut stored = array.stored();
     let wide = |number: &Array| map(&number.as_dtype(Dtype::Float32)?);
     match (stored.scheme.scaling, &stored.scales) {
-        (Scaling::Float, Value::Dense(scales)) => {
-            stored.scales = wide(scales)?.into();
+        (Scaling::Float, Some(Value::Dense(scales))) => {
+            stored.scales = Some(wide(scales)?.into());
             stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
         }
-        (Scaling::Float, scales) => {
+        (Scaling::Float, Some(scales)) => {
             if let Some(integers) = scales.downcast::<Int8Array>() {
-                stored.scales = scaled(integers, map)?;
+                stored.scales = Some(scaled(integers, map)?);
                 return Ok(array.restored(stored).into());
             }
             let nested = scales.downcast::<Dynamic8Array>();
             let nested = nested.ok_or_else(|| Error::decline("the scales are of a type that is not known here"))?;
-            stored.scales = nested.scaled(map)?.into();
+            stored.scales = Some(nested.scaled(map)?.into());
         }
         (Scaling::E4m3, _) if stored.modifier.is_some() => {
             stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
         }
+        (Scaling::One, _) => return Err(Error::decline("the codes are the values, and have no scales")),
         _ => return Err(Error::decline("the scales are no floats that another number could scale")),
     }
     Ok(array.restored(stored).into())
@@ -235,7 +238,7 @@ struct Supers<'a> {
 
 impl<'a> Supers<'a> {
     fn of(stored: &'a Stored) -> Option<Self> {
-        let integers = stored.scales.downcast::<Int8Array>()?;
+        let integers = stored.scales.as_ref()?.downcast::<Int8Array>()?;
         let &[rows, _, groups] = integers.stored().aval.shape.as_slice() else { return None };
         Some(Self { integers, rows, groups, elements: stored.block * groups as usize })
     }

@@ -2,7 +2,8 @@
 //!
 //! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes, whose scales may be a [`Dynamic8Array`],
 //! [`Int8Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`], [`KQuantArray`] of GGUF, and [`CodebookArray`] for any
-//! table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`]. All of them share their handlers: products,
+//! table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`].
+//! Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them share their handlers: products,
 //! rows, and the structural ops that cut, join or scale codes and scales without making them anew. [`ste()`] wraps any
 //! of them so that gradients pass straight through to a float master; adapters such as [`Lora`] are the family [`Adapter`];
 //! what holds for every type is in [`structural`].
@@ -27,6 +28,7 @@ pub mod dynamic8;
 pub mod e5m2;
 pub mod format;
 pub mod fp4;
+pub mod halves;
 pub mod identity;
 pub mod int8;
 pub mod int8_inputs;
@@ -77,6 +79,7 @@ pub use dynamic8::Dynamic8Array;
 pub use e5m2::E5m2Array;
 pub use format::Quantizer;
 pub use fp4::Fp4Array;
+pub use halves::{Bf16Array, F16Array};
 pub use identity::Identity;
 pub use int8::Int8Array;
 pub use int8_inputs::{Int8Inputs, ScalePer, int8_rounded};

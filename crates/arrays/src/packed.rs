@@ -42,8 +42,8 @@ pub struct Stored {
     pub scheme: Scheme,
     /// The codes.
     pub codes: Array,
-    /// One for each block.
-    pub scales: Value,
+    /// One for each block; `None` where the codes are the values.
+    pub scales: Option<Value>,
     /// The biases, or the factor of all scales; float.
     pub modifier: Option<Array>,
     /// Elements in a block.
@@ -69,7 +69,8 @@ impl Stored {
         let mut children = vec![self.codes.clone()];
         let (n, size) = (n as usize, self.aval.size());
         let layout = Layout { scheme, n, k: size.checked_div(n).unwrap_or_default(), block: self.block };
-        match (&self.scales, self.scales.downcast::<Dynamic8Array>()) {
+        let Some(scales) = &self.scales else { return Ok((layout, children)) };
+        match (scales, scales.downcast::<Dynamic8Array>()) {
             (scales, None) if matches!(scheme.nested, Some(Nested::Integers { .. })) => {
                 let (scaling, parts) = k_quant::children(scales, &layout)?;
                 scheme.scaling = scaling;
@@ -248,7 +249,9 @@ pub fn packed_astype(op: &AsType, array: &dyn Packed) -> Result<Value> {
         stored.aval.dtype = dtype;
         Value::from(array.restored(stored))
     };
-    if holds(dtype, own) {
+    let half = array.stored().scheme.half();
+    // Values that the array's own type holds as they are show no rounding in a wider one either.
+    if holds(dtype, own) || half.is_some_and(|half| half == own) && holds(own, dtype) {
         return Ok(read(dtype));
     }
     // The rounding of the narrower type shows; products leave it out.

@@ -1,6 +1,6 @@
 //! The array type of every stored format.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, stop_gradient};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::adapter::{Adapter, of};
@@ -14,7 +14,7 @@ use crate::kernel::{self, Measure, Nested, Scaling, Scheme, Summands};
 use crate::linear::Linear;
 use crate::packed::{self, Packed, Stored};
 
-/// An array of any shape as the codes and scales of a stored format.
+/// An array of any shape as the codes of a stored format, and their scales if it has any.
 ///
 /// [`Nf4Array`](crate::Nf4Array), [`AffineArray`](crate::AffineArray) and their like are names of it, and so is the array
 /// of a format of your own: see [`Format`]. Its handlers are those of the family [`Packed`]: products, rows, and the
@@ -39,8 +39,8 @@ use crate::packed::{self, Packed, Stored};
 pub struct PackedArray<F: Format> {
     /// The codes, in the dtype and shape that the format gives them.
     codes: Array,
-    /// One for each block.
-    scales: Value,
+    /// One for each block; none where the codes are the values.
+    scales: Option<Value>,
     /// One for each block, as the scales, where the format has them.
     biases: Option<Array>,
     /// What NVFP4's scales are relative to: `f32[]`.
@@ -62,8 +62,8 @@ pub struct PackedArray<F: Format> {
 pub struct Parts {
     /// The codes.
     pub codes: Array,
-    /// One for each block.
-    pub scales: Value,
+    /// One for each block; none where the codes are the values.
+    pub scales: Option<Value>,
     /// One for each block, where the format has them.
     pub biases: Option<Array>,
     /// What NVFP4's scales are relative to: `f32[]`.
@@ -73,7 +73,13 @@ pub struct Parts {
 impl Parts {
     /// Codes and scales alone.
     pub fn new(codes: Array, scales: impl Into<Value>) -> Self {
-        Self { codes, scales: scales.into(), biases: None, global_scale: None }
+        Self { scales: Some(scales.into()), ..Self::unscaled(codes) }
+    }
+
+    /// Codes that are the values.
+    #[must_use]
+    pub fn unscaled(codes: Array) -> Self {
+        Self { codes, scales: None, biases: None, global_scale: None }
     }
 }
 
@@ -111,6 +117,10 @@ impl<F: Format> PackedArray<F> {
         let format = format.on(x.shape());
         let aval = checked(Aval::from(x), &format)?;
         let scheme = format.scheme();
+        if scheme.half() == Some(x.dtype()) {
+            let codes = stop_gradient(x)?.view_dtype(scheme.storage)?;
+            return Ok(Self::of(Parts::unscaled(codes), format, aval));
+        }
         let mut inputs = vec![x.as_dtype(Dtype::Float32)?];
         if matches!(scheme.nested, Some(Nested::Integers { .. })) {
             let (codes, scales) = k_quant::encoded(&inputs[0], &scheme, format.block())?;
@@ -142,7 +152,11 @@ impl<F: Format> PackedArray<F> {
         let scheme = format.scheme();
         let mut made = made.into_iter();
         let mut next = || made.next().unwrap_or_else(|| unreachable!("codes, scales, and biases if it has them"));
-        let (codes, mut scales) = (next(), next());
+        let codes = next();
+        if !scheme.is_scaled() {
+            return Ok(Self::of(Parts::unscaled(codes), format, aval));
+        }
+        let mut scales = next();
         let biases = scheme.biased.then(next);
         if biases.is_some() {
             scales = scales.as_dtype(aval.dtype)?;
@@ -150,9 +164,9 @@ impl<F: Format> PackedArray<F> {
         let biases = biases.map(|biases| biases.as_dtype(aval.dtype)).transpose()?;
         let scales = match scheme.nested {
             Some(Nested::Dynamic8 { block }) => Dynamic8Array::quantize(&scales, block)?.into(),
-            _ => scales.into(),
+            _ => Value::from(scales),
         };
-        Ok(Self::of(Parts { codes, scales, biases, global_scale }, format, aval))
+        Ok(Self::of(Parts { codes, scales: Some(scales), biases, global_scale }, format, aval))
     }
 
     /// The array of codes and scales that were made elsewhere, such as a checkpoint, for the array that `aval` says.
@@ -181,10 +195,10 @@ impl<F: Format> PackedArray<F> {
         &self.codes
     }
 
-    /// The scales, one a block.
+    /// The scales, one a block, unless the codes are the values.
     #[must_use]
-    pub fn scales(&self) -> &Value {
-        &self.scales
+    pub fn scales(&self) -> Option<&Value> {
+        self.scales.as_ref()
     }
 
     /// The biases, one a block, if the format has them.
@@ -221,11 +235,12 @@ impl<F: Format> PackedArray<F> {
 impl<F: Format> PackedArray<F> {
     /// How the scales are quantized, where those of the format are so.
     fn nested(&self, own: Option<Nested>) -> Option<Nested> {
-        if let Some(nested) = self.scales.downcast::<Dynamic8Array>() {
+        let scales = self.scales.as_ref()?;
+        if let Some(nested) = scales.downcast::<Dynamic8Array>() {
             return Some(Nested::Dynamic8 { block: nested.block_size() });
         }
         let centered = matches!(own, Some(Nested::Integers { centered: true, .. }));
-        let integers = self.scales.downcast::<Int8Array>()?;
+        let integers = scales.downcast::<Int8Array>()?;
         Some(Nested::Integers { block: integers.format().block(), centered })
     }
 }
@@ -259,19 +274,19 @@ impl<F: Format> Materialize for PackedArray<F> {
         let aval = checked(Aval::new(&shape, self.aval.dtype), &self.format)?;
         let (scheme, label) = (self.format.scheme(), self.format.to_string());
         let (codes, scales) = scheme.children(&shape, self.format.block());
-        let found = self.scales.aval()?;
+        let found = self.scales.as_ref().map(Value::aval).transpose()?;
         let blocks = scales.iter().map(|&extent| extent as usize).product();
         let scales = if scheme.nested.is_some() { scheme.nested_shape(blocks) } else { scales };
-        let scales = Aval::new(&scales, scale_dtype(&scheme, found.dtype, aval.dtype));
-        let mut children = vec![
-            ("codes", Aval::new(&codes, scheme.storage), Aval::from(&self.codes)),
-            ("scales", scales.clone(), found),
-        ];
+        let dtype = scale_dtype(&scheme, found.as_ref().map_or(aval.dtype, |found| found.dtype), aval.dtype);
+        let scales = Aval::new(&scales, dtype);
+        let mut children = vec![("codes", Aval::new(&codes, scheme.storage), Aval::from(&self.codes))];
+        children.extend(found.filter(|_| scheme.is_scaled()).map(|found| ("scales", scales.clone(), found)));
         children.extend(self.biases.as_ref().map(|biases| ("biases", scales, Aval::from(biases))));
         let scalar = Aval::new(&[], Dtype::Float32);
         children.extend(self.global_scale.as_ref().map(|global| ("global_scale", scalar, Aval::from(global))));
         check_children(&label, &aval, &children)?;
         for (name, has, given) in [
+            ("scales", scheme.is_scaled(), self.scales.is_some()),
             ("biases", scheme.biased, self.biases.is_some()),
             ("global_scale", scheme.scaling == Scaling::E4m3, self.global_scale.is_some()),
         ] {
@@ -279,8 +294,15 @@ impl<F: Format> Materialize for PackedArray<F> {
                 return Err(Error::invalid(format!("{label} has no {name}"), "leave them out"));
             }
         }
-        if scheme.biased && self.biases.is_none() {
-            return Err(Error::invalid(format!("{label} has biases, and none are given"), "give one for each block"));
+        for (name, has, given) in
+            [("scales", scheme.is_scaled(), self.scales.is_some()), ("biases", scheme.biased, self.biases.is_some())]
+        {
+            if has && !given {
+                return Err(Error::invalid(
+                    format!("{label} has {name}, and none are given"),
+                    "give one for each block",
+                ));
+            }
         }
         let nested = self.nested(scheme.nested);
         if nested != scheme.nested {
@@ -318,7 +340,8 @@ impl<F: Format> Quantizer for F {
     }
 
     fn trained_scales(&self) -> Option<&dyn TrainedScales> {
-        if self.scheme().nested.is_some() { None } else { Some(self) }
+        let scheme = self.scheme();
+        (scheme.is_scaled() && scheme.nested.is_none()).then_some(self as &dyn TrainedScales)
     }
 
     fn supported(&self) -> Result<()> {

@@ -104,7 +104,7 @@ impl QaLora {
             }
             None => None,
         };
-        stored.scales = crate::structural::stopped(&stored.scales)?;
+        stored.scales = stored.scales.as_ref().map(crate::structural::stopped).transpose()?;
         Ok(array.restored(stored).into())
     }
 

@@ -126,7 +126,7 @@ impl Rows {
         if !whole {
             return Err(Error::decline("a row is no whole number of blocks"));
         }
-        if stored.scales.is_implicit() {
+        if stored.scales.as_ref().is_some_and(Value::is_implicit) {
             return Err(Error::decline("the scales are packed themselves"));
         }
         if stored.scheme.scaling != Scaling::Float && stored.modifier.is_some() {
@@ -143,7 +143,8 @@ impl Rows {
     }
 
     fn children(&self) -> Result<Vec<Array>> {
-        let children = [Some(&self.stored.codes), self.stored.scales.as_dense(), self.stored.modifier.as_ref()];
+        let scales = self.stored.scales.as_ref().and_then(Value::as_dense);
+        let children = [Some(&self.stored.codes), scales, self.stored.modifier.as_ref()];
         children.into_iter().flatten().map(|child| self.laid(child)).collect()
     }
 
@@ -152,7 +153,9 @@ impl Rows {
         let mut made = self.children()?.into_iter().map(&mut f);
         let mut next = || made.next().unwrap_or_else(|| Err(Error::decline("a child is missing")));
         stored.codes = next()?;
-        stored.scales = next()?.into();
+        if stored.scales.is_some() {
+            stored.scales = Some(next()?.into());
+        }
         if stored.modifier.is_some() {
             stored.modifier = Some(next()?);
         }

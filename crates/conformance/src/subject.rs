@@ -18,7 +18,7 @@ pub struct Subject {
     pub(crate) tolerance: f64,
     pub(crate) bound: Option<f64>,
     pub(crate) floor: f64,
-    pub(crate) overflows: bool,
+    pub(crate) overflows: Option<f64>,
     pub(crate) exact_zero: bool,
     pub(crate) refuses_non_finite: bool,
     pub(crate) ignores_values: bool,
@@ -39,7 +39,7 @@ impl Subject {
             tolerance: 1e-5,
             bound: None,
             floor: f64::from(f32::MIN_POSITIVE),
-            overflows: false,
+            overflows: None,
             exact_zero: false,
             refuses_non_finite: false,
             ignores_values: false,
@@ -74,7 +74,13 @@ impl Subject {
     /// Lets a group that reaches the greatest f32 decode to infinity or NaN: its scale times its code is rounded beyond.
     #[must_use]
     pub fn overflows(self) -> Self {
-        Self { overflows: true, ..self }
+        self.overflows_from(f64::from(f32::MAX / 2.0))
+    }
+
+    /// Lets elements become infinite or NaN where the largest magnitude is above this: the range of a format.
+    #[must_use]
+    pub fn overflows_from(self, largest: f64) -> Self {
+        Self { overflows: Some(largest), ..self }
     }
 
     /// Claims that zero is stored exactly.

@@ -141,10 +141,10 @@ pub fn write(path: impl AsRef<Path>, parameters: &Parameters, layout: Layout) ->
         } else if let Some(array) = value.downcast::<Fp4Array>().filter(|array| !array.stored().transposed) {
             let Fp4 { block, .. } = *array.format();
             put_four_bit(array, block, layout, put)?;
-        } else if let (Some(array), Some(module)) = (by_rows(value), name.strip_suffix(".weight")) {
-            put("", array.codes().clone());
+        } else if let (Some((codes, scales)), Some(module)) = (by_rows(value), name.strip_suffix(".weight")) {
+            put("", codes.clone());
             let mut put = |end: &str, array: Array| tensors.push((format!("{module}.{end}"), array));
-            put("SCB", array.scales().dense()?);
+            put("SCB", scales.dense()?);
             put("weight_format", Array::from_slice(&[0_u8], &[]));
         } else {
             let help = "convert it to nf4, to fp4, or the matrix of a module's `weight` to int8, or make it dense";
@@ -248,13 +248,13 @@ fn int8(rest: &mut Remaining<'_>, module: &str) -> Result<Value> {
     Ok(array.map_err(rest.at(&weight))?.into())
 }
 
-/// The matrix with a scale for each row, if it is one.
-fn by_rows(value: &Value) -> Option<&Int8Array> {
+/// The codes and scales of a matrix with a scale for each row, if it is one.
+fn by_rows(value: &Value) -> Option<(&Array, &Value)> {
     let array = value.downcast::<Int8Array>()?;
     let Stored { transposed, aval, block, .. } = array.stored();
     let &[_, columns] = aval.shape.as_slice() else { return None };
     let int8_scales = array.format() == &Int8 { per: Per::Block(columns as usize) } && block == columns as usize;
-    (!transposed && int8_scales).then_some(array)
+    array.scales().filter(|_| !transposed && int8_scales).map(|scales| (array.codes(), scales))
 }
 
 /// The tensors of a 4-bit parameter, by the ends of their names.
@@ -265,7 +265,8 @@ fn put_four_bit<F: Format>(
     mut put: impl FnMut(&str, Array),
 ) -> Result<()> {
     let aval = array.aval()?;
-    let nested = array.scales().downcast::<Dynamic8Array>();
+    let scales = array.scales();
+    let nested = scales.and_then(|scales| scales.downcast::<Dynamic8Array>());
     let map = |values: &[f32]| Array::from_slice(values, &[values.len() as i32]);
     let item = Aval::new(&[1], layout.storage).nbytes();
     let codes = array.codes();
@@ -281,9 +282,13 @@ fn put_four_bit<F: Format>(
         ("dtype".to_owned(), Json::Text(torch_dtype(aval.dtype).to_owned())),
         ("shape".to_owned(), Json::List(shape)),
     ];
-    match nested {
-        None => put(".absmax", array.scales().dense()?),
-        Some(scales) => {
+    match (nested, scales) {
+        (None, scales) => {
+            if let Some(scales) = scales {
+                put(".absmax", scales.dense()?);
+            }
+        }
+        (Some(scales), _) => {
             let [codes, absmax, offset] = scales.parts();
             put(".absmax", codes);
             put(".nested_absmax", absmax);

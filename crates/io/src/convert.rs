@@ -126,13 +126,12 @@ fn recoded<F: Format + FromStr>(value: &Value, text: &str) -> Option<Result<Valu
     if array.format().block() != format.block() || array.stored().transposed {
         return None;
     }
+    let own = array.scales()?;
     let scales = || -> Result<Value> {
-        Ok(match (array.scales().downcast::<Dynamic8Array>(), format.scheme().nested) {
+        Ok(match (own.downcast::<Dynamic8Array>(), format.scheme().nested) {
             (Some(nested), None) => Value::from(nested.clone()).dense()?.into(),
-            (None, Some(Nested::Dynamic8 { block })) => {
-                Dynamic8Array::quantize(&array.scales().dense()?, block)?.into()
-            }
-            _ => array.scales().clone(),
+            (None, Some(Nested::Dynamic8 { block })) => Dynamic8Array::quantize(&own.dense()?, block)?.into(),
+            _ => own.clone(),
         })
     };
     let made = || -> Result<Value> {

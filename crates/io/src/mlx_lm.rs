@@ -120,11 +120,12 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config)
             continue;
         }
         let mode = Mode::of(value).zip(value.family::<dyn Packed>().map(Packed::stored));
-        let (Some(module), Some((mode, stored))) = (name.strip_suffix(".weight"), mode) else {
+        let (Some(module), Some((mode, Stored { codes, scales: Some(scales), modifier, .. }))) =
+            (name.strip_suffix(".weight"), mode)
+        else {
             let help = "convert it to affine, mxfp4, mxfp8 or nvfp4, as the `weight` of a module, or make it dense";
             return Err(cannot_hold(&path, name, value, "a folder of mlx-lm", help));
         };
-        let Stored { codes, scales, modifier, .. } = stored;
         let modifier_is = if matches!(mode, Mode::Affine(_)) { "biases" } else { "global_scale" };
         tensors.push((name.clone(), codes));
         tensors.push((format!("{module}.scales"), scales.dense()?));
@@ -186,7 +187,7 @@ fn quantized(rest: &mut Remaining<'_>, module: &str, mode: Mode, dtype: Dtype) -
         })?;
     }
     let global = global_scale.is_some();
-    let parts = Parts { codes, scales: scales.into(), biases, global_scale };
+    let parts = Parts { codes, scales: Some(scales.into()), biases, global_scale };
     let array = match mode {
         Mode::Affine(format) => AffineArray::from_parts(parts, format, aval).map(Value::from),
         Mode::Mxfp4 => Mxfp4Array::from_parts(parts, Mxfp4::default(), aval).map(Value::from),

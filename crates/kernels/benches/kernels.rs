@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use half::f16;
+use half::{bf16, f16};
 use tacit_kernels::{
     Codes, E2M1, Matrix, Order, Orientation, Scales, dequantize, gather_rows, machine, matmul, nf4, threads,
 };
@@ -50,6 +50,7 @@ impl Stored {
     fn stored_bytes(&self) -> usize {
         let matrix = self.matrix();
         let each = |scales: &Scales| match scales {
+            Scales::One => 0,
             Scales::F32(values) => 4 * values.len(),
             Scales::F16(values) => 2 * values.len(),
             Scales::Bf16(values) => 2 * values.len(),
@@ -71,6 +72,15 @@ fn affine(w: &Stored, bits: u32) -> Matrix<'_> {
 
 fn nf4(w: &Stored) -> Matrix<'_> {
     table(w, 4, Order::HighFirst, &nf4::CODEBOOK)
+}
+
+fn halves<T>(w: &Stored, round: fn(f32) -> T) -> &'static [T] {
+    let numbers = w.bytes.as_chunks().0.iter().map(|bytes| f32::from(i16::from_le_bytes(*bytes)) / 32768.0);
+    numbers.map(round).collect::<Vec<T>>().leak()
+}
+
+fn values(codes: Codes<'static>) -> Matrix<'static> {
+    Matrix { n: N, k: K, codes, scales: Scales::One, biases: None, block: N * K }
 }
 
 fn weights() -> Vec<Stored> {
@@ -115,6 +125,8 @@ fn weights() -> Vec<Stored> {
         Stored::new("affine3-64", 3, 64, 0, |w| affine(w, 3)),
         Stored::new("affine6-64", 6, 64, 0, |w| affine(w, 6)),
         Stored::new("ternary-row", 2, K, 0, |w| table(w, 2, Order::LowFirst, &TERNARY)),
+        Stored::new("f16", 16, N * K, 0, |w| values(Codes::F16 { codes: halves(w, f16::from_f32) })),
+        Stored::new("bf16", 16, N * K, 0, |w| values(Codes::Bf16 { codes: halves(w, bf16::from_f32) })),
         Stored::new("binary-64", 1, 64, 0, |w| table(w, 1, Order::LowFirst, &INTEGERS)),
     ]
 }

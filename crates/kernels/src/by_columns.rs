@@ -25,6 +25,9 @@ const ROWS: usize = 16;
 /// How many rows before their use codes are asked for.
 const AHEAD: usize = 64;
 
+/// Bytes that one prefetch asks for.
+const LINE: usize = 64;
+
 /// Floats from row to row of what is decoded: off a power of two, or the rows would share cache sets.
 const STRIDE: usize = MAX_COLUMNS + 16;
 
@@ -148,6 +151,8 @@ impl<U: Units> ByColumns<'_, U> {
         let n = self.matrix.n;
         let ready = self.units.ready(simd);
         let at = column / unit::<S, U>();
+        // Units that the run is read from, of one step each or one of several.
+        let units = if U::SPAN == 1 { WIDTH } else { 1 };
         let to = |m: usize, i: usize| sums.wrapping_add(m * MAX_COLUMNS + i * S::LANES);
         let mut totals = [[simd.splat(0.0); WIDTH]; M];
         for m in 0..M {
@@ -160,7 +165,9 @@ impl<U: Units> ByColumns<'_, U> {
             let from = rows.from[r].wrapping_add(at * unit_bytes::<S, U>());
             if rows.ahead > 0 {
                 // Rows are too far apart for the hardware to see where the next ones are.
-                simd.prefetch(from.wrapping_add(rows.ahead));
+                for line in (0..units * unit_bytes::<S, U>()).step_by(LINE) {
+                    simd.prefetch(from.wrapping_add(rows.ahead + line));
+                }
             }
             let mut factors = [simd.splat(0.0); M];
             for m in 0..M {
@@ -168,9 +175,17 @@ impl<U: Units> ByColumns<'_, U> {
                 factors[m] = simd.splat(unsafe { *self.x.get_unchecked((first + m) * n + rows.first + r) });
             }
             let inputs = factors;
+            let by_row = !U::DECODED && rows.reader.is_by_row();
+            if by_row {
+                // SAFETY: the numbers are those of this task's columns.
+                let scale = unsafe { rows.reader.read(simd, rows.scales[r], at) };
+                for m in 0..M {
+                    factors[m] = simd.mul(scale, inputs[m]);
+                }
+            }
             for i in 0..WIDTH {
                 let (unit, step) = if U::SPAN == 1 { (i, 0) } else { (0, place + i) };
-                if !U::DECODED && step == place {
+                if !U::DECODED && !by_row && step == place {
                     // SAFETY: the numbers are those of this task's columns.
                     let scale = unsafe { rows.reader.read(simd, rows.scales[r], at + unit) };
                     for m in 0..M {

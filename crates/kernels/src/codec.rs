@@ -39,7 +39,7 @@ pub(crate) trait Codec: Copy + Sync {
         simd.splat(0.0)
     }
 
-    /// These codes as units, if they are of 1, 2, 4 or 8 bits and those that padding consists of stand for a finite
+    /// These codes as units, if they are of 1, 2, 4, 8 or 16 bits and those that padding consists of stand for a finite
     /// number.
     fn stored(self) -> Option<Self::Stored> {
         None
@@ -77,6 +77,8 @@ pub(crate) fn dispatch<J: Job>(isa: Isa, codes: Codes, job: J) -> J::Output {
         Codes::Signed { codes } => job.run(Bytes::<Signed> { bytes: bytes(codes), of: PhantomData }),
         Codes::E4m3 { bytes } => job.run(Bytes::<E4m3> { bytes, of: PhantomData }),
         Codes::Bytes { bytes, values } => job.run(Looked { bytes, values }),
+        Codes::F16 { codes } => job.run(Halves::<F16> { bytes: bytes(codes), of: PhantomData }),
+        Codes::Bf16 { codes } => job.run(Halves::<Bf16> { bytes: bytes(codes), of: PhantomData }),
     }
 }
 
@@ -300,6 +302,104 @@ impl<B: Byte> Units for Bytes<'_, B> {
     unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
         // SAFETY: the caller promises LANES bytes.
         unsafe { B::load(simd, from) }
+    }
+}
+
+/// What two bytes stand for.
+trait Half: Copy + Sync {
+    /// The values of `LANES` halves.
+    ///
+    /// # Safety
+    /// They are readable at `from`.
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F;
+    /// The value of the lower half of each word.
+    fn value<S: Simd>(simd: S, words: S::I) -> S::F;
+}
+
+/// Codes of two bytes each, whose values are floats.
+#[derive(Clone, Copy)]
+struct Halves<'a, H> {
+    bytes: &'a [u8],
+    of: PhantomData<H>,
+}
+
+#[derive(Clone, Copy)]
+struct F16;
+#[derive(Clone, Copy)]
+struct Bf16;
+
+impl Half for F16 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { simd.load_f16(from) }
+    }
+    #[inline(always)]
+    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
+        simd.f16(words)
+    }
+}
+
+impl Half for Bf16 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { simd.load_bf16(from) }
+    }
+    #[inline(always)]
+    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
+        simd.bf16(words)
+    }
+}
+
+impl<H: Half> Codec for Halves<'_, H> {
+    const WORD: usize = 2;
+    type Ready<S: Simd> = ();
+    type Stored = Self;
+
+    #[inline(always)]
+    fn bits(self) -> usize {
+        16
+    }
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+    #[inline(always)]
+    fn ready<S: Simd>(self, _: S) {}
+    #[inline(always)]
+    unsafe fn decode<S: Simd>((): (), simd: S, from: *const u8) -> S::F {
+        // SAFETY: the caller promises LANES halves.
+        unsafe { H::load(simd, from) }
+    }
+    #[inline(always)]
+    fn word_values<S: Simd>((): (), simd: S, words: S::I, place: usize) -> S::F {
+        H::value(simd, if place == 0 { words } else { simd.shift(words, 16) })
+    }
+    fn stored(self) -> Option<Self> {
+        Some(self)
+    }
+}
+
+impl<H: Half> Units for Halves<'_, H> {
+    const SPAN: usize = 1;
+    const BYTES: usize = 2;
+    const DECODED: bool = false;
+    type Ready<S: Simd> = ();
+
+    #[inline(always)]
+    fn ready<S: Simd>(self, _: S) {}
+    fn source(&self) -> Source<'_> {
+        Source::Stored(self.bytes)
+    }
+    #[inline(always)]
+    fn step(self, _: usize) -> usize {
+        0
+    }
+    #[inline(always)]
+    unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
+        // SAFETY: the caller promises LANES halves.
+        unsafe { H::load(simd, from) }
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::ops::RangeInclusive;
 
+#[cfg(target_arch = "x86_64")]
+use crate::{Codes, Orientation, amx, vnni};
 use crate::{
     Isa, by_lanes,
     integers::{self, IntegerProduct},
@@ -12,8 +14,6 @@ use crate::{
     stored::{self, StoredProduct},
     tile::{self, Product},
 };
-#[cfg(target_arch = "x86_64")]
-use crate::{Orientation, amx, vnni};
 
 /// One way in which products of a kind are taken.
 pub(crate) struct Engine<P> {
@@ -38,8 +38,24 @@ impl<'a> StoredProduct<'a> {
     /// From codes; products that none takes are those of floats with panels of the matrix.
     pub(crate) const ENGINES: &'a [Engine<Self>] = &[
         // The portable reference reads no words.
-        Engine { needs: |isa| isa != Isa::Scalar, rows: 1..=Self::FEW, takes: by_lanes::takes, run: by_lanes::multiply },
+        Engine {
+            needs: |isa| isa != Isa::Scalar,
+            rows: 1..=Self::FEW,
+            takes: by_lanes::takes,
+            run: by_lanes::multiply,
+        },
         Engine { needs: |_| true, rows: 1..=Self::FEW, takes: |_| true, run: stored::multiply },
+        // Nothing is made of codes that are `bf16` numbers but tiles.
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            needs: |isa| isa == Isa::Amx,
+            rows: 16..=usize::MAX,
+            takes: |product| {
+                let is_bf16 = matches!(product.matrix.codes, Codes::Bf16 { .. });
+                is_bf16 && product.orientation == Orientation::Transposed && amx::codes::takes(product, 1)
+            },
+            run: amx::codes::multiply,
+        },
         // Where there are more rows, panels serve more of them each time they are made.
         #[cfg(target_arch = "x86_64")]
         Engine {

@@ -43,6 +43,7 @@ impl<'a> Weights<'a> {
             Codes::Table { .. } => Err(KernelError::Int8 { what: "tables of fewer than 4 bits" }),
             Codes::Unsigned { .. } => Err(KernelError::Int8 { what: "unsigned codes" }),
             Codes::E4m3 { .. } => Err(KernelError::Int8 { what: "E4M3 codes" }),
+            Codes::F16 { .. } | Codes::Bf16 { .. } => Err(KernelError::Int8 { what: "half floats" }),
             Codes::Bytes { .. } => Err(KernelError::Int8 { what: "tables of 256 values" }),
         }
     }

@@ -1,8 +1,8 @@
 //! CPU kernels of the quantized formats: pure Rust and SIMD, without MLX.
 //!
 //! Every function takes plain slices, checks their lengths, and returns a [`KernelError`] instead of panicking.
-//! A [`Matrix`] borrows a weight in any stored format: codes that are looked up, integers of 1 to 8 bits, or E4M3
-//! floats, with scales, and perhaps biases, for blocks of them. [`dequantize`], [`gather_rows`] and [`matmul`], in both
+//! A [`Matrix`] borrows a weight in any stored format: codes that are looked up, integers of 1 to 8 bits, or floats of 8
+//! or 16, with scales, and perhaps biases, for blocks of them. [`dequantize`], [`gather_rows`] and [`matmul`], in both
 //! orientations, work on all of them, and never build the dense weight on their way; nor does [`gather_matmul`], the products
 //! with chosen matrices of a [`Stack`]. [`nf4`] quantizes to the 4-bit
 //! `NormalFloat` format of bitsandbytes. [`dense_matmul`] multiplies what is dense already,
@@ -52,6 +52,7 @@ pub mod fp4;
 mod gather_matmul;
 mod grouped_matmul;
 mod hadamard;
+pub mod halves;
 pub mod int8;
 mod int8_matmul;
 mod integers;

@@ -22,7 +22,8 @@ pub struct Matrix<'a> {
     pub scales: Scales<'a>,
     /// What is added to each element of a block; `None` adds nothing.
     pub biases: Option<Scales<'a>>,
-    /// Elements in a block; the last one may be short.
+    /// Elements in a block; the last one may be short. Where all scales are [one](Scales::One) the whole matrix had best be a
+    /// single one.
     pub block: usize,
 }
 
@@ -75,6 +76,16 @@ pub enum Codes<'a> {
         /// The value of each byte.
         values: &'a [f32; 256],
     },
+    /// Half floats, each its own value; infinities and NaN as well.
+    F16 {
+        /// One for each element.
+        codes: &'a [f16],
+    },
+    /// Upper halves of single floats, each its own value; infinities and NaN as well.
+    Bf16 {
+        /// One for each element.
+        codes: &'a [bf16],
+    },
 }
 
 /// Which end of a byte holds the first of its codes.
@@ -89,6 +100,8 @@ pub enum Order {
 /// One number for each block.
 #[derive(Clone, Copy, Debug)]
 pub enum Scales<'a> {
+    /// None are stored: each is 1, and the codes are the values.
+    One,
     /// Single precision.
     F32(&'a [f32]),
     /// Half precision.
@@ -186,6 +199,8 @@ impl Matrix<'_> {
             Codes::Table { bits, .. } | Codes::Unsigned { bits, .. } => return Err(KernelError::Bits { bits }),
             Codes::Signed { codes } => ("codes", codes.len(), elements),
             Codes::E4m3 { bytes } | Codes::Bytes { bytes, .. } => ("codes", bytes.len(), elements),
+            Codes::F16 { codes } => ("codes", codes.len(), elements),
+            Codes::Bf16 { codes } => ("codes", codes.len(), elements),
         };
         check_length(name, held, needed, "as many as the matrix has elements, in whole bytes")?;
         let blocks = elements.div_ceil(self.block);
@@ -204,6 +219,8 @@ impl Codes<'_> {
             Self::Signed { codes } => Self::Signed { codes: &codes[range] },
             Self::E4m3 { bytes } => Self::E4m3 { bytes: &bytes[range] },
             Self::Bytes { bytes, values } => Self::Bytes { bytes: &bytes[range], values },
+            Self::F16 { codes } => Self::F16 { codes: &codes[range.start / 2..range.end / 2] },
+            Self::Bf16 { codes } => Self::Bf16 { codes: &codes[range.start / 2..range.end / 2] },
         }
     }
 
@@ -212,6 +229,7 @@ impl Codes<'_> {
         match *self {
             Self::Table { bits, .. } | Self::Unsigned { bits, .. } => bits,
             Self::Signed { .. } | Self::E4m3 { .. } | Self::Bytes { .. } => 8,
+            Self::F16 { .. } | Self::Bf16 { .. } => 16,
         }
     }
 
@@ -223,6 +241,8 @@ impl Codes<'_> {
             | Self::E4m3 { bytes }
             | Self::Bytes { bytes, .. } => bytes,
             Self::Signed { codes } => bytes(codes),
+            Self::F16 { codes } => bytes(codes),
+            Self::Bf16 { codes } => bytes(codes),
         }
     }
 
@@ -233,6 +253,12 @@ impl Codes<'_> {
 
     /// What code `at` of these bytes is, if they are this format's.
     pub(crate) fn value_in(&self, bytes: &[u8], at: usize) -> f32 {
+        let half = || u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
+        match self {
+            Self::F16 { .. } => return f16::from_bits(half()).to_f32(),
+            Self::Bf16 { .. } => return bf16::from_bits(half()).to_f32(),
+            _ => {}
+        }
         let bits = self.bits() as usize;
         let place = match *self {
             Self::Table { bits: 1 | 2 | 4, order: Order::HighFirst, .. } => at ^ (8 / bits - 1),
@@ -247,20 +273,33 @@ impl Codes<'_> {
             Self::Signed { .. } => f32::from((code as u8).cast_signed()),
             Self::E4m3 { .. } => e4m3(code as u8),
             Self::Bytes { values, .. } => values[usize::from(code as u8)],
+            Self::F16 { .. } | Self::Bf16 { .. } => unreachable!("halves are no bits of a byte"),
         }
     }
 }
 
-/// Signed codes as they are stored.
-pub(crate) fn bytes(codes: &[i8]) -> &[u8] {
-    // SAFETY: i8 and u8 have one layout, and every byte is either.
-    unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) }
+/// Codes of whole bytes as they are stored.
+pub(crate) fn bytes<T: WholeBytes>(codes: &[T]) -> &[u8] {
+    // SAFETY: the type has no padding, and every byte is a `u8`.
+    unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), size_of_val(codes)) }
 }
+
+/// # Safety
+/// The type has no padding.
+pub(crate) unsafe trait WholeBytes {}
+
+// SAFETY: a byte.
+unsafe impl WholeBytes for i8 {}
+// SAFETY: a transparent `u16`.
+unsafe impl WholeBytes for f16 {}
+// SAFETY: as above.
+unsafe impl WholeBytes for bf16 {}
 
 impl Scales<'_> {
     /// Those of these blocks, if the first of them begins with a block of nested codes, or none of those ends among them.
     fn of_blocks(&self, blocks: Range<usize>) -> Option<Self> {
         Some(match *self {
+            Self::One => Self::One,
             Self::F32(values) => Self::F32(&values[blocks]),
             Self::F16(values) => Self::F16(&values[blocks]),
             Self::Bf16(values) => Self::Bf16(&values[blocks]),
@@ -279,6 +318,7 @@ impl Scales<'_> {
 
     fn check(&self, name: &'static str, blocks: usize) -> Result<(), KernelError> {
         let held = match *self {
+            Self::One => blocks,
             Self::F32(values) => values.len(),
             Self::F16(values) => values.len(),
             Self::Bf16(values) => values.len(),
@@ -295,6 +335,7 @@ impl Scales<'_> {
     /// The number of block `at`.
     pub(crate) fn get(&self, at: usize) -> f32 {
         match *self {
+            Self::One => 1.0,
             Self::F32(values) => values[at],
             Self::F16(values) => values[at].to_f32(),
             Self::Bf16(values) => values[at].to_f32(),

@@ -55,6 +55,8 @@ impl<'a> Codes<'a> {
             Self::Signed { codes } => Self::Signed { codes: &codes[byte..] },
             Self::E4m3 { bytes } => Self::E4m3 { bytes: &bytes[byte..] },
             Self::Bytes { bytes, values } => Self::Bytes { bytes: &bytes[byte..], values },
+            Self::F16 { codes } => Self::F16 { codes: &codes[byte / 2..] },
+            Self::Bf16 { codes } => Self::Bf16 { codes: &codes[byte / 2..] },
         }
     }
 }
@@ -65,6 +67,9 @@ impl<'a> Scales<'a> {
     where
         'a: 's,
     {
+        if let Self::One = self {
+            return Scales::One;
+        }
         if let Some(values) = self.floats() {
             return Scales::F32(&values[blocks.start..]);
         }

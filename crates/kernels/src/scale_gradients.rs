@@ -1,5 +1,7 @@
 //! The gradients of a quantized matrix for its scales, its biases, and the floats that were quantized.
 
+use half::{bf16, f16};
+
 use crate::{Codes, KernelError, Matrix, matrix::check_length, threads};
 
 /// The gradients through the rounding of `x` to `w`, a matrix of codes by the scales that `w` has, of which `cotangent` is
@@ -78,6 +80,8 @@ fn range(codes: &Codes<'_>) -> (f32, f32) {
         Codes::Signed { .. } => (-127.0, 127.0),
         Codes::E4m3 { .. } => (-448.0, 448.0),
         Codes::Bytes { values, .. } => of(values),
+        Codes::F16 { .. } => (f16::MIN.to_f32(), f16::MAX.to_f32()),
+        Codes::Bf16 { .. } => (bf16::MIN.to_f32(), bf16::MAX.to_f32()),
     }
 }
 

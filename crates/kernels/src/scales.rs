@@ -60,6 +60,7 @@ impl Kernel for Widen<'_> {
         let end = start + out.len();
         let whole = out.len() / S::LANES * S::LANES;
         match *scales {
+            Scales::One => out.fill(1.0),
             Scales::F32(values) => out.copy_from_slice(&values[start..end]),
             Scales::F16(values) => values[start..end].convert_to_f32_slice(out),
             Scales::Bf16(values) => {
@@ -266,6 +267,9 @@ impl Numbers {
     /// If `scratch` is shorter than [`room`](Self::room).
     #[inline(always)]
     pub(crate) fn row(&self, isa: Isa, scales: &Scales, row: usize, scratch: &mut [f32]) -> *const f32 {
+        if let (Scales::One, Kind::Row) = (scales, self.spread.kind) {
+            return ONE.as_ptr();
+        }
         if let (Scales::F32(values), Some(blocks)) = (scales, self.as_stored) {
             let first = row * blocks + self.before;
             if values.len() - first >= self.wanted {
@@ -307,6 +311,9 @@ impl Numbers {
     }
 }
 
+/// The number of a row whose scale is not stored.
+static ONE: [f32; 1] = [1.0];
+
 /// What each vector of scales is read with, from where [`Numbers`] says they are.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<I> {
@@ -320,6 +327,12 @@ pub(crate) struct Reader<I> {
 }
 
 impl<I: Copy> Reader<I> {
+    /// Whether all units of a row have the same number.
+    #[inline(always)]
+    pub(crate) fn is_by_row(&self) -> bool {
+        self.splat && self.step == 0
+    }
+
     #[inline(always)]
     pub(crate) fn new<S: Simd<I = I>>(simd: S, numbers: &Numbers) -> Self {
         let (splat, step, spans) = match numbers.spread.kind {

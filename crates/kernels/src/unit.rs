@@ -1,7 +1,7 @@
-//! What the products with few rows of activations read: codes of 1, 2, 4 or 8 bits as they are stored, or floats that
+//! What the products with few rows of activations read: codes of 1, 2, 4, 8 or 16 bits as they are stored, or floats that
 //! other codes were decoded to.
 //!
-//! A *span* is the run of elements that one lane of a vector holds: the codes of a 32-bit word, a byte, or a float. A
+//! A *span* is the run of elements that one lane of a vector holds: the codes of a 32-bit word, a byte, a half, or a float. A
 //! *unit* is a vector of spans. Reading a unit step by step, one element of each span at a time, needs neither widening
 //! nor shuffling; in exchange, what the values are multiplied with is brought into the same order beforehand.
 

@@ -30,7 +30,7 @@ pub use generate::generate;
 pub use inputs::Inputs;
 pub use lora::{LoraConfig, Method};
 pub use merge::{MergeReport, MergeRow};
-pub use model::{Aware, Missing, Model};
+pub use model::{Aware, Missing, Model, hold_halves};
 pub use module::Module;
 pub use only::{Only, Trainable};
 pub use parameters::{Parameters, check_parameters, explain_with_parameters, with_parameters};

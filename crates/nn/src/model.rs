@@ -1,6 +1,7 @@
 //! A model whose parameters may be implicit arrays.
 
 mod gradient;
+mod halves;
 mod held;
 mod leaves;
 mod qat;
@@ -14,6 +15,7 @@ use mlx_rs::{Array, ops};
 use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id};
 
+pub use self::halves::hold_halves;
 use self::held::Held;
 pub use self::qat::Aware;
 pub use self::surgery::Missing;

@@ -57,8 +57,8 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
         false
     }
 
-    /// How the scales of this format are trained, if they can be: those of every [`Format`] can, unless they are quantized
-    /// themselves as blocks of floats.
+    /// How the scales of this format are trained, if they can be: those of every [`Format`] that has any can, unless they are
+    /// quantized themselves as blocks of floats.
     fn trained_scales(&self) -> Option<&dyn TrainedScales> {
         None
     }
@@ -73,8 +73,8 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     }
 }
 
-/// A format of codes and scales: the one declaration from which its array type, its kernels, its plain ops, its text and
-/// its place in every handler follow.
+/// A format of codes, and of scales if the codes are not the values themselves: the one declaration from which its array
+/// type, its kernels, its plain ops, its text and its place in every handler follow.
 ///
 /// ```
 /// # extern crate tacit_arrays as tacit;
@@ -138,7 +138,7 @@ pub trait Format: TextForm + Clone + Eq + Hash + Serialize + DeserializeOwned {
     /// How codes and scales are made and read. Equal formats have equal schemes.
     fn scheme(&self) -> Scheme;
 
-    /// Elements that share a scale, counted row-major.
+    /// Elements that share a scale, counted row-major; 1 where there are none.
     fn block(&self) -> usize;
 
     /// Checks the options.

@@ -58,7 +58,7 @@ impl<F: Format> TrainedScales for F {
     fn scales_of(&self, value: &Value) -> Option<FloatScales> {
         let array = value.downcast::<PackedArray<F>>().filter(|_| self.stores(value))?;
         let stored = array.stored();
-        let scales = kernel::float_scales(stored.scheme.scaling, stored.scales.as_dense()?).ok()?;
+        let scales = kernel::float_scales(stored.scheme.scaling, stored.scales.as_ref()?.as_dense()?).ok()?;
         Some(FloatScales { scales, biases: array.biases().cloned(), global_scale: array.global_scale().cloned() })
     }
 
@@ -77,7 +77,7 @@ impl<F: Format> TrainedScales for F {
             .map(|number| if number.dtype().is_float() { number.as_dtype(Dtype::Float32) } else { Ok(number.clone()) })
             .collect::<std::result::Result<_, _>>()?;
         let codes = kernel::encode_by(scheme, block, &x_stored.as_dtype(Dtype::Float32)?, &stored)?;
-        let parts = Parts { codes, scales: rounded.into(), biases, global_scale };
+        let parts = Parts { codes, scales: Some(rounded.into()), biases, global_scale };
         let inner = PackedArray::<F>::from_parts(parts, self.clone(), Aval::from(x))?;
 
         let (layout, children) = inner.stored().kernel(x_stored.shape().first().copied().unwrap_or(1))?;

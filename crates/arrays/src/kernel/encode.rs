@@ -12,8 +12,11 @@ use super::{Coding, Encoding, Scaling, Scheme};
 
 type Ops<T> = Result<T, Exception>;
 
-/// Codes, scales, and biases if the format has them, as the kernels make them.
+/// Codes, scales and biases, as far as the format has them, as the kernels make them.
 pub(super) fn quantized(scheme: &Scheme, x: &Array, block: usize, global: Option<&Array>) -> Ops<Vec<Array>> {
+    if let Some(dtype) = scheme.half() {
+        return Ok(vec![stop_gradient(x)?.as_dtype(dtype)?.view_dtype(scheme.storage)?]);
+    }
     let mut made = encoded(scheme, x, block, global)?;
     let (codes, scales) = scheme.children(x.shape(), block);
     made[0] = packed(&made[0], scheme, x.size())?.reshape(&codes)?;
@@ -47,6 +50,7 @@ fn stored(scheme: &Scheme, x: &Array, block: usize, size: usize, global: Option<
             vec![to_e4m3(&absmax()?.divide(number(6.0))?.multiply(nvfp4_factor(global)?)?)?]
         }
         Encoding::Ternary | Encoding::Binary => vec![absmean(x, block, size)?],
+        Encoding::Rounded => return Err(Exception::custom(UNSCALED)),
     })
 }
 
@@ -89,8 +93,12 @@ pub(super) fn coded(scheme: &Scheme, x: &Array, stored: &[Array], global: Option
             above.add(Array::from_slice(&[1u8], &[]))?.subtract(below)?
         }
         Encoding::Binary => x.ge(number(0.0))?.as_dtype(Dtype::Uint8)?,
+        Encoding::Rounded => return Err(Exception::custom(UNSCALED)),
     })
 }
+
+/// Why values that are codes themselves are not coded block by block.
+const UNSCALED: &str = "half floats have no blocks";
 
 /// What NVFP4's scales are multiplied by before they are rounded.
 fn nvfp4_factor(global: Option<&Array>) -> Ops<Array> {
@@ -209,7 +217,7 @@ pub(crate) fn rounded_scales(scaling: Scaling, scales: &Array) -> Ops<Array> {
             ops::clip(exponent.add(number(127.0))?, (0.0, 254.0))?.as_dtype(Dtype::Uint8)
         }
         Scaling::E4m3 => to_e4m3(scales),
-        Scaling::Float | Scaling::Nested { .. } | Scaling::Integers { .. } => Ok(scales.clone()),
+        Scaling::One | Scaling::Float | Scaling::Nested { .. } | Scaling::Integers { .. } => Ok(scales.clone()),
     }
 }
 
@@ -218,7 +226,7 @@ pub(crate) fn float_scales(scaling: Scaling, scales: &Array) -> Ops<Array> {
     match scaling {
         Scaling::E8m0 => looked_up(&*E8M0, scales),
         Scaling::E4m3 => looked_up(&*E4M3, scales),
-        Scaling::Float | Scaling::Nested { .. } | Scaling::Integers { .. } => Ok(scales.clone()),
+        Scaling::One | Scaling::Float | Scaling::Nested { .. } | Scaling::Integers { .. } => Ok(scales.clone()),
     }
 }
 

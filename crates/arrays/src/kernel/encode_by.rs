@@ -67,6 +67,7 @@ impl Kernel for EncodeBy {
             }
             Encoding::Ternary => ternary::quantize_by(x, block, scales.elements()?, codes.bytes())?,
             Encoding::Binary => binary::quantize_by(x, block, scales.elements()?, codes.bytes())?,
+            Encoding::Rounded => return Err("half floats have no scales".into()),
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use half::slice::HalfBitsSliceExt;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype};
@@ -36,27 +37,34 @@ impl Layout {
 
     /// The children as the kernels take them.
     pub(super) fn matrix<'a>(&'a self, children: &'a [Input<'_>]) -> Fallible<Matrix<'a>> {
-        let [codes, scales, more @ ..] = children else { return Err("codes and scales are expected".into()) };
+        let [codes, numbers @ ..] = children else { return Err("codes are expected".into()) };
         let codes = match &self.scheme.coding {
             &Coding::Table { bits, order, ref values } => Codes::Table { bytes: codes.bytes(), bits, order, values },
             Coding::Bytes { values } => Codes::Bytes { bytes: codes.bytes(), values },
             &Coding::Unsigned { bits } => Codes::Unsigned { bytes: codes.bytes(), bits },
             Coding::Signed => Codes::Signed { codes: codes.elements()? },
             Coding::E4m3 => Codes::E4m3 { bytes: codes.bytes() },
+            Coding::F16 => Codes::F16 { codes: codes.elements::<u16>()?.reinterpret_cast() },
+            Coding::Bf16 => Codes::Bf16 { codes: codes.elements::<u16>()?.reinterpret_cast() },
         };
-        let (scales, biases) = match (self.scheme.scaling, more) {
-            (Scaling::Float, more) => (float_scales(scales)?, more.first().map(float_scales).transpose()?),
-            (Scaling::E8m0, _) => (Scales::E8m0(scales.elements()?), None),
-            (Scaling::E4m3, more) => {
+        let (scales, biases) = match (self.scheme.scaling, numbers) {
+            (Scaling::One, []) => (Scales::One, None),
+            (Scaling::One, _) => return Err("there are no scales".into()),
+            (_, []) => return Err("scales are expected".into()),
+            (Scaling::Float, [scales, more @ ..]) => {
+                (float_scales(scales)?, more.first().map(float_scales).transpose()?)
+            }
+            (Scaling::E8m0, [scales, ..]) => (Scales::E8m0(scales.elements()?), None),
+            (Scaling::E4m3, [scales, more @ ..]) => {
                 let factor = more.first().map_or(Ok(1.0), scalar)?;
                 (Scales::E4m3 { bytes: scales.elements()?, factor }, None)
             }
-            (Scaling::Nested { block }, [absmax, offset]) => {
+            (Scaling::Nested { block }, [scales, absmax, offset]) => {
                 let (codes, absmax, offset) = (scales.elements()?, absmax.elements()?, scalar(offset)?);
                 (Scales::Nested { codes, map: dynamic8::map(), absmax, block, offset }, None)
             }
             (Scaling::Nested { .. }, _) => return Err("nested scales are three arrays".into()),
-            (Scaling::Integers { block }, [factors, bias_codes, bias_factors]) => {
+            (Scaling::Integers { block }, [scales, factors, bias_codes, bias_factors]) => {
                 let numbers = |codes: &'a Input<'_>, factors: &'a Input<'_>| -> Fallible<Scales<'a>> {
                     let (codes, absmax) = (codes.bytes(), factors.elements()?);
                     Ok(Scales::Nested { codes, map: &SIGNED, absmax, block, offset: 0.0 })
@@ -65,7 +73,9 @@ impl Layout {
             }
             (Scaling::Integers { .. }, _) => return Err("scales and biases of integers are four arrays".into()),
         };
-        Ok(Matrix { n: self.n, k: self.k, codes, scales, biases, block: self.block })
+        // Where no scale is stored, all elements are as good as one block, which is the fastest to read.
+        let block = if self.scheme.is_scaled() { self.block } else { (self.n * self.k).max(1) };
+        Ok(Matrix { n: self.n, k: self.k, codes, scales, biases, block })
     }
 
     /// The values in plain ops: `f32[n, k]`.
@@ -79,13 +89,18 @@ impl Layout {
         children: &[Array],
         table: fn(&[f32; 16]) -> [f32; 16],
     ) -> Result<Array, Exception> {
-        let [codes, scales, more @ ..] = children else {
-            return Err(Exception::custom("codes and scales are expected"));
-        };
+        let [codes, numbers @ ..] = children else { return Err(Exception::custom("codes are expected")) };
         let size = self.n * self.k;
         let values = self.units(codes, table)?.try_index(..size as i32)?;
+        let [scales, more @ ..] = numbers else {
+            if self.scheme.is_scaled() {
+                return Err(Exception::custom("scales are expected"));
+            }
+            return values.reshape(&[self.n as i32, self.k as i32]);
+        };
         let biases_of_integers;
         let (scales, biases) = match (self.scheme.scaling, more) {
+            (Scaling::One, _) => return Err(Exception::custom("there are no scales")),
             (Scaling::Float, more) => (scales.as_dtype(Dtype::Float32)?, more.first()),
             (Scaling::E8m0, _) => (looked_up(&*E8M0, scales)?, None),
             (Scaling::E4m3, [factor, ..]) => (looked_up(&*E4M3, scales)?.multiply(factor)?, None),
@@ -124,6 +139,8 @@ impl Layout {
             Coding::Unsigned { bits } => stream(&flat, bits)?.as_dtype(Dtype::Float32),
             Coding::Signed => flat.as_dtype(Dtype::Float32),
             Coding::E4m3 => looked_up(&*E4M3, &flat.view_dtype(Dtype::Uint8)?),
+            Coding::F16 => flat.view_dtype(Dtype::Float16)?.as_dtype(Dtype::Float32),
+            Coding::Bf16 => flat.view_dtype(Dtype::Bfloat16)?.as_dtype(Dtype::Float32),
         }
     }
 }

@@ -14,6 +14,9 @@ pub(super) fn product(
     children: &[Array],
     orientation: Orientation,
 ) -> Result<Option<Array>> {
+    if let Some(dtype) = layout.scheme.half() {
+        return of_halves(x, layout, children, orientation, dtype);
+    }
     let (Some(mode), [codes, scales, more @ ..]) = (mode(layout), children) else { return Ok(None) };
     let (biases, factor) = match (mode, more) {
         (Mode::Affine, [biases]) => (Some(biases), None),
@@ -36,6 +39,23 @@ pub(super) fn product(
     };
     // Scales of another float type widen the product.
     Ok(Some(product.as_dtype(x.dtype())?))
+}
+
+/// The product of `x` of the same half floats as the matrix, whose codes are read where they lie.
+fn of_halves(
+    x: &Array,
+    layout: Layout,
+    children: &[Array],
+    orientation: Orientation,
+    dtype: Dtype,
+) -> Result<Option<Array>> {
+    let [codes] = children else { return Ok(None) };
+    if x.dtype() != dtype {
+        return Ok(None);
+    }
+    let matrix = codes.view_dtype(dtype)?.reshape(&[layout.n as i32, layout.k as i32])?;
+    let matrix = if orientation == Orientation::Transposed { matrix.t() } else { matrix };
+    Ok(Some(x.matmul(matrix)?))
 }
 
 /// The mode in which MLX reads the codes and scales as they lie.

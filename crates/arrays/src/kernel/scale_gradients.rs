@@ -1,5 +1,6 @@
 //! The gradients of a quantized matrix for its scales, its biases, and the floats that were quantized.
 
+use half::{bf16, f16};
 use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Fallback, Input, Kernel, Output, apply};
@@ -111,5 +112,7 @@ fn range(scheme: &Scheme) -> (f32, f32) {
         Coding::Unsigned { bits } => (0.0, ((1u32 << bits) - 1) as f32),
         Coding::Signed => (-127.0, 127.0),
         Coding::E4m3 => (-448.0, 448.0),
+        Coding::F16 => (f16::MIN.to_f32(), f16::MAX.to_f32()),
+        Coding::Bf16 => (bf16::MIN.to_f32(), bf16::MAX.to_f32()),
     }
 }

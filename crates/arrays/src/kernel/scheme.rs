@@ -25,7 +25,7 @@ pub struct Scheme {
     /// What the scales themselves are quantized to, if they are.
     pub nested: Option<Nested>,
     /// The dtype of the array of codes: `u32` in MLX's layout, whose children have the axes of the array itself; `u8`
-    /// for a flat one; `i8` for one code an element.
+    /// for a flat one; `i8` and `u16` for one code an element.
     pub storage: Dtype,
 }
 
@@ -55,6 +55,8 @@ pub enum Encoding {
     Ternary,
     /// By the mean magnitude, to -1 and 1.
     Binary,
+    /// To the nearest half float, ties to even.
+    Rounded,
 }
 
 /// What a code stands for.
@@ -83,11 +85,17 @@ pub enum Coding {
     Signed,
     /// OCP's E4M3.
     E4m3,
+    /// An `f16`.
+    F16,
+    /// A `bf16`.
+    Bf16,
 }
 
 /// What the codes of a block are scaled by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scaling {
+    /// Nothing: the codes are the values, and there are no scales.
+    One,
     /// A float, and a bias if there is a second child.
     Float,
     /// bitsandbytes' 8-bit codes of floats, with the scales of those and an offset: three children.
@@ -157,19 +165,45 @@ impl Scheme {
         Self { label, encoding, coding, scaling, biased: false, nested: None, storage: Dtype::Uint32 }
     }
 
+    /// Codes that are the values, in half floats.
+    pub(crate) const fn halves(label: &'static str, coding: Coding) -> Self {
+        let (scaling, storage) = (Scaling::One, Dtype::Uint16);
+        Self { label, encoding: Encoding::Rounded, coding, scaling, biased: false, nested: None, storage }
+    }
+
+    /// Whether there are scales.
+    #[must_use]
+    pub const fn is_scaled(&self) -> bool {
+        !matches!(self.scaling, Scaling::One)
+    }
+
+    /// The dtype that all values have whatever the array's is, where the codes are the values.
+    pub(crate) const fn half(&self) -> Option<Dtype> {
+        match (self.coding, self.scaling) {
+            (Coding::F16, Scaling::One) => Some(Dtype::Float16),
+            (Coding::Bf16, Scaling::One) => Some(Dtype::Bfloat16),
+            _ => None,
+        }
+    }
+
     /// Bits of one code.
     #[must_use]
     pub const fn bits(&self) -> usize {
         match self.coding {
             Coding::Table { bits, .. } | Coding::Unsigned { bits } => bits as usize,
             Coding::Bytes { .. } | Coding::Signed | Coding::E4m3 => 8,
+            Coding::F16 | Coding::Bf16 => 16,
         }
     }
 
     /// Bits of one element of the array of codes.
     #[must_use]
     pub const fn width(&self) -> usize {
-        if self.is_grouped() { 32 } else { 8 }
+        match self.storage {
+            Dtype::Uint32 => 32,
+            Dtype::Uint16 => 16,
+            _ => 8,
+        }
     }
 
     /// Whether the children have the axes of the array itself, so that blocks lie along its last one.
@@ -178,7 +212,7 @@ impl Scheme {
         matches!(self.storage, Dtype::Uint32)
     }
 
-    /// The shapes of the codes and of the scales of an array of this shape.
+    /// The shapes of the codes and of the scales, if there are any, of an array of this shape.
     #[must_use]
     pub fn children(&self, shape: &[i32], block: usize) -> (Vec<i32>, Vec<i32>) {
         let size: usize = shape.iter().map(|&extent| extent as usize).product();
@@ -192,7 +226,7 @@ impl Scheme {
                 let last = shape.last().map_or(1, |&last| last as usize);
                 (along(last * self.bits() / 32), along(last / block))
             }
-            Dtype::Int8 => (shape.to_vec(), scales),
+            Dtype::Int8 | Dtype::Uint16 => (shape.to_vec(), scales),
             _ => (vec![(size * self.bits()).div_ceil(8) as i32], scales),
         }
     }
@@ -207,12 +241,13 @@ impl Scheme {
         }
     }
 
-    /// What quantizing an array of this shape makes: codes, scales, and biases if there are any.
+    /// What quantizing an array of this shape makes: codes, scales and biases, as far as there are any.
     pub(super) fn made(&self, shape: &[i32], block: usize) -> Vec<Aval> {
         let (codes, scales) = self.children(shape, block);
         let bytes = matches!(self.scaling, Scaling::E8m0 | Scaling::E4m3);
         let scales = Aval::new(&scales, if bytes { Dtype::Uint8 } else { Dtype::Float32 });
-        let mut avals = vec![Aval::new(&codes, self.storage), scales.clone()];
+        let mut avals = vec![Aval::new(&codes, self.storage)];
+        avals.extend(self.is_scaled().then(|| scales.clone()));
         avals.extend(self.biased.then_some(scales));
         avals
     }
@@ -222,7 +257,7 @@ impl Scheme {
         match &self.coding {
             Coding::Table { bits, values, .. } => Some(&values[..1 << bits]),
             Coding::Bytes { values } => Some(&values[..]),
-            Coding::Unsigned { .. } | Coding::Signed | Coding::E4m3 => None,
+            Coding::Unsigned { .. } | Coding::Signed | Coding::E4m3 | Coding::F16 | Coding::Bf16 => None,
         }
     }
 

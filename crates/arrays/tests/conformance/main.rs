@@ -5,10 +5,10 @@ mod statistics;
 mod structured;
 
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::{Affine, Codebook, KQuant, Nf4, Per};
+use tacit_arrays::format::{Affine, Bf16, Codebook, F16, KQuant, Nf4, Per};
 use tacit_arrays::{
-    AffineArray, BinaryArray, CodebookArray, Constant, E5m2Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray,
-    Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Prepared, ScalePer, ScaleRule, TernaryArray, ste,
+    AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, E5m2Array, F16Array, Fp4Array, Int8Array, Int8Inputs,
+    KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Prepared, ScalePer, ScaleRule, TernaryArray, ste,
 };
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
@@ -16,8 +16,8 @@ use tacit_conformance::{Subject, conformance};
 use tacit_core::{Policy, Result};
 
 use structured::{
-    as_stored, batched, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, rotated, scaled,
-    scores, sliced, sparse24, stacked, transposed,
+    as_stored, batched, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, rotated,
+    scaled, scores, sliced, sparse24, stacked, transposed,
 };
 
 conformance! {
@@ -33,6 +33,8 @@ conformance! {
     mxfp8: |x| Mxfp8Array::quantize(x, ScaleRule::Ceil), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
     e5m2: |x| E5m2Array::quantize(x, 32), within(0.13), exact_zero(), refuses_non_finite();
+    f16: |x| F16Array::quantize(x, F16), within(5e-4), floor(6e-8), exact_zero(), overflows_from(65504.0);
+    bf16: |x| Bf16Array::quantize(x, Bf16), within(4e-3), exact_zero(), overflows();
     codebook: |x| CodebookArray::quantize(x, Codebook::new(32, &IQ4_NL)?), within(0.12), refuses_non_finite(), overflows();
     k_2: |x| KQuantArray::quantize(x, KQuant { bits: 2 }), within(0.36), floor(1e-6), refuses_non_finite(), overflows();
     k_4: |x| KQuantArray::quantize(x, KQuant { bits: 4 }), within(0.09), floor(1e-6), refuses_non_finite(), overflows();

@@ -136,7 +136,10 @@ fn a_change_of_biases_merges_without_loss() {
             (base.downcast::<AffineArray>().expect("affine"), merged.downcast::<AffineArray>().expect("affine"));
         assert_eq!(before.codes().as_slice::<u32>(), after.codes().as_slice::<u32>());
         let same = |a: &Array, b: &Array| a.eq(b).expect("compares").all(None).expect("all").item_exact::<bool>();
-        assert!(same(&before.scales().dense().expect("dense"), &after.scales().dense().expect("dense")));
+        assert!(same(
+            &before.scales().expect("scales").dense().expect("dense"),
+            &after.scales().expect("scales").dense().expect("dense")
+        ));
         assert!(!same(before.biases().expect("biases"), after.biases().expect("biases")));
         let y = |w: &Value| {
             let x = normal_of(dtype, 1, &[3, 96]);

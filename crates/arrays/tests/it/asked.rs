@@ -122,7 +122,7 @@ fn a_derivative_along_anything_needs_no_leave() {
 fn a_mapped_weight_is_asked_for_and_counted_for_each_example() {
     let w = Nf4Array::quantize(&normal(1, &[8, 64]), 64).expect("quantizes");
     let (packed, scales) =
-        (w.codes().clone(), ops::stack(&[&w.scales().dense().expect("dense"); 5], 0).expect("stacks"));
+        (w.codes().clone(), ops::stack(&[&w.scales().expect("scales").dense().expect("dense"); 5], 0).expect("stacks"));
     let product = move |scales: Array| -> Result<Array> {
         let w = Nf4Array::from_parts(Parts::new(packed.clone(), scales), 64, Aval::new(&[8, 64], Dtype::Float32))?;
         implicit((w, x()), |(w, x)| x.matmul(w.t()))?.dense()
@@ -172,7 +172,7 @@ fn of_parts((packed, scales, biases, x): (Array, Array, Array, Array)) -> Result
 fn a_checkpoint_asks_for_nothing_that_is_not_wanted() {
     let _deny = Policy::Deny.scope();
     let w = AffineArray::quantize(&normal(1, &[8, 64]), Affine { bits: 4, group: 32 }).expect("quantizes");
-    let args = || (w.codes().into(), w.scales().clone(), w.biases().expect("has them").into(), x());
+    let args = || (w.codes().into(), w.scales().expect("scales").clone(), w.biases().expect("has them").into(), x());
     // Compiled, every argument is a tracer, wanted or not.
     let step = |(packed, scales, biases, x): (Array, Array, Array, Array)| -> Result<Array> {
         let again = |args: (Array, Array, Array, Array)| {

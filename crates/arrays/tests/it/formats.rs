@@ -10,7 +10,7 @@ use tacit_core::{Policy, Result, Value};
 
 use crate::operands::normal;
 
-const TEXTS: [&str; 26] = [
+const TEXTS: [&str; 28] = [
     "nf4:64",
     "nf4:128:double",
     "fp4:32",
@@ -26,6 +26,8 @@ const TEXTS: [&str; 26] = [
     "binary",
     "binary:8",
     "e5m2:64",
+    "f16",
+    "bf16",
     "codebook:32:-1,-0.25,0.25,1",
     "k:2",
     "k:4",
@@ -79,7 +81,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
     };
     expect![[r#"
         no format is named nf5
-        help: name one of affine, binary, codebook, e5m2, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds
+        help: name one of affine, bf16, binary, codebook, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds
         the format affine:4 has no such options
         help: write affine:BITS:GROUP
         the format nf4:many has no such options

@@ -72,7 +72,7 @@ fn packed_bases_keep_their_handlers() {
 #[test]
 fn a_base_with_packed_scales_builds_these_alone() {
     let plain = Nf4Array::quantize(&normal(2, &[64, 64]), 64).expect("quantizes");
-    let scales = nf4(plain.scales().as_dense().expect("dense"), 32);
+    let scales = nf4(plain.scales().expect("scales").as_dense().expect("dense"), 32);
     let base =
         Nf4Array::from_parts(Parts::new(plain.codes().clone(), scales), 64, Aval::new(&[64, 64], F32)).expect("fits");
     let w = lora_on(base.into());

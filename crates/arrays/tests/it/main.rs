@@ -27,6 +27,7 @@ mod formats;
 mod gather;
 mod gradients;
 mod half_types;
+mod halves;
 mod identity;
 mod int8_inputs;
 mod k_quants;

@@ -45,7 +45,7 @@ fn a_chain_of_two_packed_products_builds_neither() {
 #[test]
 fn scales_that_are_implicit_themselves() {
     let inner = Nf4Array::quantize(&normal(1, &[40, 64]), 64).expect("quantizes");
-    let absmax = inner.scales().as_dense().expect("dense").clone();
+    let absmax = inner.scales().expect("scales").as_dense().expect("dense").clone();
     let aval = tacit_core::Aval::new(&[40, 64], F32);
     let w = Value::from(
         Nf4Array::from_parts(Parts::new(inner.codes().clone(), Opaque::new(absmax)), 64, aval).expect("fits"),

@@ -68,7 +68,7 @@ fn defined(x: &[f32], block: usize) -> (Vec<u8>, Vec<f32>) {
 }
 
 fn parts(array: &Nf4Array) -> (Vec<u8>, Vec<f32>) {
-    let absmax = array.scales().dense().expect("dense");
+    let absmax = array.scales().expect("scales").dense().expect("dense");
     (array.codes().try_as_slice::<u8>().expect("bytes").to_vec(), floats(&absmax).expect("scales"))
 }
 

@@ -1,10 +1,10 @@
 //! Operands: the same numbers at each call, and every format of a matrix.
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_arrays::format::{Affine, Fp4, Nf4, Nvfp4, Per};
+use tacit_arrays::format::{Affine, Bf16, F16, Fp4, Nf4, Nvfp4, Per};
 use tacit_arrays::{
-    AffineArray, BinaryArray, E5m2Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, ScaleRule,
-    TernaryArray,
+    AffineArray, Bf16Array, BinaryArray, E5m2Array, F16Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array,
+    Nvfp4Array, ScaleRule, TernaryArray,
 };
 use tacit_conformance::oracle::Oracle;
 use tacit_core::{Result, Value};
@@ -68,8 +68,8 @@ pub(crate) enum Scales {
     Nested,
     /// They share a factor, and are not joined.
     Factor,
-    /// They are bytes, and not scaled.
-    Bytes,
+    /// They are bytes or there are none, and they are not scaled.
+    Fixed,
 }
 
 const fn format(name: &'static str, scales: Scales, of: fn(&Array) -> Result<Value>) -> Format {
@@ -77,7 +77,7 @@ const fn format(name: &'static str, scales: Scales, of: fn(&Array) -> Result<Val
 }
 
 /// Every packed type, with and without its options.
-pub(crate) const FORMATS: [Format; 15] = [
+pub(crate) const FORMATS: [Format; 17] = [
     format("nf4", Scales::Floats, |x| Ok(Nf4Array::quantize(x, 32)?.into())),
     format("nf4", Scales::Nested, |x| Ok(Nf4Array::quantize(x, Nf4 { block: 64, double: true })?.into())),
     format("fp4", Scales::Floats, |x| Ok(Fp4Array::quantize(x, 32)?.into())),
@@ -86,11 +86,13 @@ pub(crate) const FORMATS: [Format; 15] = [
     format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, Affine { bits: 3, group: 32 })?.into())),
     format("int8", Scales::Rows, |x| Ok(Int8Array::quantize(x, Per::Row)?.into())),
     format("int8", Scales::Floats, |x| Ok(Int8Array::quantize(x, 32)?.into())),
-    format("mxfp4", Scales::Bytes, |x| Ok(Mxfp4Array::quantize(x, ScaleRule::Ceil)?.into())),
-    format("mxfp8", Scales::Bytes, |x| Ok(Mxfp8Array::quantize(x, ScaleRule::Round)?.into())),
-    format("nvfp4", Scales::Bytes, |x| Ok(Nvfp4Array::quantize(x, Nvfp4::default())?.into())),
+    format("mxfp4", Scales::Fixed, |x| Ok(Mxfp4Array::quantize(x, ScaleRule::Ceil)?.into())),
+    format("mxfp8", Scales::Fixed, |x| Ok(Mxfp8Array::quantize(x, ScaleRule::Round)?.into())),
+    format("nvfp4", Scales::Fixed, |x| Ok(Nvfp4Array::quantize(x, Nvfp4::default())?.into())),
     format("nvfp4", Scales::Factor, |x| Ok(Nvfp4Array::quantize_relative(x, &Array::from_f32(4.5))?.into())),
     format("ternary", Scales::Rows, |x| Ok(TernaryArray::quantize(x, Per::Row)?.into())),
+    format("f16", Scales::Fixed, |x| Ok(F16Array::quantize(x, F16)?.into())),
+    format("bf16", Scales::Fixed, |x| Ok(Bf16Array::quantize(x, Bf16)?.into())),
     format("e5m2", Scales::Floats, |x| Ok(E5m2Array::quantize(x, 32)?.into())),
     format("binary", Scales::Floats, |x| Ok(BinaryArray::quantize(x, 32)?.into())),
 ];

@@ -163,7 +163,7 @@ fn half_types() {
 #[test]
 fn a_mask_over_an_adapter_over_packed_codes_with_packed_scales() {
     let plain = Nf4Array::quantize(&normal(1, &[64, 64]), 64).expect("quantizes");
-    let scales = nf4(plain.scales().as_dense().expect("dense"), 32);
+    let scales = nf4(plain.scales().expect("scales").as_dense().expect("dense"), 32);
     let base =
         Nf4Array::from_parts(Parts::new(plain.codes().clone(), scales), 64, Aval::new(&[64, 64], F32)).expect("fits");
     let w = masked_of(lora_on(base.into()));

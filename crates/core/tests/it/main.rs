@@ -16,6 +16,7 @@ mod explaining;
 mod families;
 mod graphs;
 mod keeping;
+mod log;
 mod materializing;
 mod messages;
 mod picture;

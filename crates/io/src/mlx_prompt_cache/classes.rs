@@ -204,7 +204,7 @@ fn triple(value: &Value, group_size: i32, bits: i32) -> Result<Node> {
         let format = array.format();
         (format.bits, format.group) == (bits.unsigned_abs(), group_size.unsigned_abs() as usize)
     });
-    let parts = array.and_then(|array| Some((array.codes(), array.scales(), array.biases()?)));
+    let parts = array.and_then(|array| Some((array.codes(), array.scales()?, array.biases()?)));
     let (codes, scales, biases) = parts.ok_or_else(|| {
         Error::invalid(
             format!("{value} is not written as affine:{bits}:{group_size}"),

@@ -112,6 +112,7 @@ fn values() -> Result<Vec<(String, Value)>> {
         "ternary:32",
         "binary:8",
         "e5m2:64",
+        "bf16",
         "mxfp4:floor",
         "mxfp8:round",
         "nvfp4:global",

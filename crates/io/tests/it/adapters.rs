@@ -21,7 +21,7 @@ fn wide((name, value): (String, Value)) -> (String, Value) {
         None => f32(&value.dense().expect("dense")).into(),
         Some(array) => {
             let biases = array.biases().map(f32);
-            let scales = f32(&array.scales().dense().expect("dense")).into();
+            let scales = Some(f32(&array.scales().expect("scales").dense().expect("dense")).into());
             let parts = Parts { codes: array.codes().clone(), scales, biases, global_scale: None };
             let aval = Aval { dtype: Dtype::Float32, ..value.aval().expect("an aval") };
             AffineArray::from_parts(parts, *array.format(), aval).expect("fits").into()

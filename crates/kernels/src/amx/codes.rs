@@ -1,8 +1,9 @@
 //! `y = x W^T` on AMX from the codes, for matrices whose scales hold for whole runs of 64 elements of a row.
 //!
 //! Codes are looked up as `bf16`, in as many pieces as their values need: one for integers and short floats, three for
-//! NF4's. The sum over a run is multiplied by the scale afterwards, and a run's sum of `x` by the bias. The even elements of
-//! a run are one step of the tiles and the odd ones the next, for codes as for `x`.
+//! NF4's. Those that are `bf16` themselves are taken as they are, unless one is out of range. The sum over a run is
+//! multiplied by the scale afterwards, and a run's sum of `x` by the bias. The even elements of a run are one step of the
+//! tiles and the odd ones the next, for codes as for `x`.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
@@ -63,6 +64,7 @@ pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>)
         return 0;
     }
     let (scales, biases) = (&*scales, biases.as_deref());
+    let in_range = AtomicBool::new(true);
     let mut rows = ROWS.take().unwrap_or_default();
     for first in (0..m).step_by(TASK_ROWS) {
         let chunk = first..m.min(first + TASK_ROWS);
@@ -75,9 +77,14 @@ pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>)
             let mut scratch = SCRATCH.take().unwrap_or_else(Scratch::new);
             let task = Task { matrix, scales, biases, coding, rows: &rows, out };
             // SAFETY: AMX is there.
-            unsafe { task.run(&mut scratch) };
+            if !unsafe { task.run(&mut scratch) } {
+                in_range.store(false, Ordering::Relaxed);
+            }
             SCRATCH.set(Some(scratch));
         });
+        if !in_range.load(Ordering::Relaxed) {
+            return 0;
+        }
     }
     if rows.tiles.len() <= KEPT {
         ROWS.set(Some(rows));
@@ -221,10 +228,12 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
+    /// Says whether all numbers of the matrix were in range; the output holds nothing if not.
+    ///
     /// # Safety
     /// The machine has AMX.
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn run(mut self, scratch: &mut Scratch) {
+    unsafe fn run(mut self, scratch: &mut Scratch) -> bool {
         let Matrix { k, block, .. } = *self.matrix;
         let (chunk, columns) = (self.out.rows(), self.out.columns());
         let (runs, groups) = (k / RUN, chunk.len().div_ceil(WIDTH));
@@ -245,7 +254,9 @@ impl Task<'_> {
             }
             for run in 0..runs {
                 // SAFETY: the rows and the run lie in the matrix.
-                unsafe { self.coding.fill(k, first, count, run, codes.as_mut_ptr()) };
+                if !unsafe { self.coding.fill(k, first, count, run, codes.as_mut_ptr()) } {
+                    return false;
+                }
                 for group in 0..groups {
                     // SAFETY: there are tiles of each run of each group, and room for the products.
                     unsafe {
@@ -297,6 +308,7 @@ impl Task<'_> {
             }
         }
         drop(tiles);
+        true
     }
 }
 

@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::{PIECES, STEP, TILE, Tile, WIDTH};
+use super::{EXPONENTS, PIECES, STEP, TILE, Tile, WIDTH};
 use crate::{
     Codes, Order,
     matrix::{INTEGERS, bytes},
@@ -19,6 +19,8 @@ pub(super) enum Coding<'a> {
     Table { bytes: &'a [u8], high_first: bool, tables: [[u16; 2 * TILE]; PIECES], pieces: usize },
     /// Bytes, signed or not.
     Bytes { bytes: &'a [u8], signed: bool },
+    /// They are such numbers.
+    Bf16 { bytes: &'a [u8] },
 }
 
 impl<'a> Coding<'a> {
@@ -28,6 +30,7 @@ impl<'a> Coding<'a> {
             Codes::Unsigned { bytes, bits: 4 } => Self::table(bytes, Order::LowFirst, &INTEGERS),
             Codes::Unsigned { bytes, bits: 8 } => Some(Self::Bytes { bytes, signed: false }),
             Codes::Signed { codes } => Some(Self::Bytes { bytes: bytes(codes), signed: true }),
+            Codes::Bf16 { codes } => Some(Self::Bf16 { bytes: bytes(codes) }),
             _ => None,
         }
     }
@@ -59,17 +62,19 @@ impl<'a> Coding<'a> {
         if let Self::Table { pieces, .. } = self { *pieces } else { 1 }
     }
 
-    /// Writes the tiles of a run of [`WIDTH`] rows: for each 16 rows and each step, one of each piece.
+    /// Writes the tiles of a run of [`WIDTH`] rows: for each 16 rows and each step, one of each piece. Says whether all
+    /// numbers are in range.
     ///
     /// # Safety
     /// Rows `first..first + rows` lie in a matrix of `k` columns, and the run in the rows; there is room for the tiles; the
     /// machine has AVX-512 with `bf16`.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn fill(&self, k: usize, first: usize, rows: usize, run: usize, tiles: *mut Tile) {
+    pub(super) unsafe fn fill(&self, k: usize, first: usize, rows: usize, run: usize, tiles: *mut Tile) -> bool {
         let place = |row: usize, step: usize, piece: usize, pieces: usize| {
             let tile = (row / TILE * 2 + step) * pieces + piece;
             tiles.wrapping_add(tile).cast::<__m512i>().wrapping_add(row % TILE)
         };
+        let mut in_range = true;
         match self {
             Self::Table { bytes, high_first, tables, pieces } => {
                 let tables = tables.map(|table| {
@@ -116,6 +121,33 @@ impl<'a> Coding<'a> {
                     }
                 }
             }
+            Self::Bf16 { bytes } => {
+                let even: [u16; STEP] = std::array::from_fn(|i| 2 * i as u16);
+                // SAFETY: 32 words.
+                let even = unsafe { _mm512_loadu_si512(even.as_ptr().cast()) };
+                let odd = _mm512_add_epi16(even, _mm512_set1_epi16(1));
+                let magnitude = |words| _mm512_and_si512(words, _mm512_set1_epi16(i16::MAX));
+                let power = |exponent: i32| _mm512_set1_epi16(((exponent + 127) << 7) as i16);
+                let (least, limit) = (power(EXPONENTS.start), power(EXPONENTS.end));
+                for row in 0..rows {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let from = bytes.as_ptr().add(2 * ((first + row) * k + run * RUN));
+                        let ahead = from.wrapping_add(2 * WIDTH * k);
+                        _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+                        _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(2 * STEP).cast());
+                        let low = _mm512_loadu_si512(from.cast());
+                        let high = _mm512_loadu_si512(from.add(2 * STEP).cast());
+                        _mm512_store_si512(place(row, 0, 0, 1), _mm512_permutex2var_epi16(low, even, high));
+                        _mm512_store_si512(place(row, 1, 0, 1), _mm512_permutex2var_epi16(low, odd, high));
+                        let most = _mm512_max_epu16(magnitude(low), magnitude(high));
+                        let small =
+                            _mm512_cmpge_epu16_mask(most, least) == 0 && _mm512_test_epi16_mask(most, most) != 0;
+                        in_range &= !small && _mm512_cmpge_epu16_mask(most, limit) == 0;
+                    }
+                }
+            }
         }
+        in_range
     }
 }

@@ -16,7 +16,7 @@ pub(crate) mod panels;
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
-use std::{arch::asm, sync::OnceLock};
+use std::{arch::asm, ops::Range, sync::OnceLock};
 
 /// Rows and columns of a tile of sums.
 pub(crate) const TILE: usize = 16;
@@ -29,6 +29,9 @@ pub(crate) const PIECES: usize = 3;
 
 /// Columns of a panel: two tiles.
 pub(crate) const WIDTH: usize = 2 * TILE;
+
+/// The binary exponents between which the largest magnitude of numbers that are summed together may lie.
+const EXPONENTS: Range<i32> = -90..100;
 
 /// A tile of `bf16`.
 #[derive(Clone, Copy)]

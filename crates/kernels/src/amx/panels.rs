@@ -13,7 +13,9 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, powers, split};
+use super::{
+    EXPONENTS, PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, powers, split,
+};
 use crate::{
     Isa,
     output::{Output, Rectangle},
@@ -29,9 +31,6 @@ const TASK_ROWS: usize = 512;
 
 /// Output columns of one task.
 const TASK_COLUMNS: usize = 128;
-
-/// The binary exponents between which the largest magnitude of a panel's column may lie.
-const EXPONENTS: Range<i32> = -90..100;
 
 /// Computes the product, as many of its rows as are finite and fill whole parts of `x`.
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {

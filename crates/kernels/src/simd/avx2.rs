@@ -1,4 +1,4 @@
-//! AVX2 with FMA: a table of sixteen floats sits in two registers, and a code's top bit chooses between them.
+//! AVX2 with FMA and F16C: a table of sixteen floats sits in two registers, and a code's top bit chooses between them.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
@@ -9,12 +9,12 @@ use super::vector::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
 pub(super) struct Avx2(());
 
 pub(super) fn is_available() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
 /// # Safety
 /// [`is_available`].
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx2(()))
 }
@@ -142,6 +142,21 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn f16(self, words: __m256i) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            // The halves of each lane's words to its lower half, then those of both lanes together.
+            let halves = _mm256_set1_epi64x(0x0d0c_0908_0504_0100);
+            let halves = _mm256_permute4x64_epi64::<0b1000>(_mm256_shuffle_epi8(words, halves));
+            _mm256_cvtph_ps(_mm256_castsi256_si128(halves))
+        }
+    }
+    #[inline(always)]
+    fn bf16(self, words: __m256i) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)) }
+    }
+    #[inline(always)]
     fn table(self, values: &[f32; 16]) -> [__m256; 2] {
         // SAFETY: the token proves the instructions, and there are 16 floats.
         unsafe { [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))] }
@@ -185,6 +200,16 @@ impl Simd for Avx2 {
     unsafe fn load_signed(self, from: *const u8) -> __m256i {
         // SAFETY: the caller's promise, and the token.
         unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u8) -> __m256 {
+        // SAFETY: the caller promises 16 bytes; and the token.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u8) -> __m256 {
+        // SAFETY: the caller promises 16 bytes; and the token.
+        self.bf16(unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())) })
     }
     #[inline(always)]
     unsafe fn spread_words(self, from: *const u8, bits: usize) -> __m256i {

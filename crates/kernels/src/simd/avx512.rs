@@ -145,6 +145,16 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    fn f16(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)) }
+    }
+    #[inline(always)]
+    fn bf16(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)) }
+    }
+    #[inline(always)]
     fn table(self, values: &[f32; 16]) -> __m512 {
         // SAFETY: the token proves the instructions, and there are 16 floats.
         unsafe { _mm512_loadu_ps(values.as_ptr()) }
@@ -183,6 +193,16 @@ impl Simd for Avx512 {
     unsafe fn load_signed(self, from: *const u8) -> __m512i {
         // SAFETY: the caller's promise, and the token.
         unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u8) -> __m512 {
+        // SAFETY: the caller promises 32 bytes; and the token.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u8) -> __m512 {
+        // SAFETY: the caller promises 32 bytes; and the token.
+        self.bf16(unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())) })
     }
     #[inline(always)]
     unsafe fn spread_words(self, from: *const u8, bits: usize) -> __m512i {

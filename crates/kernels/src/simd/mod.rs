@@ -62,7 +62,7 @@ macro_rules! instruction_sets {
 instruction_sets! {
     /// Portable Rust; the reference that the others are tested against.
     Scalar, else portable::Portable;
-    /// x86-64 with AVX2 and FMA.
+    /// x86-64 with AVX2, FMA and F16C.
     Avx2, on "x86_64", needs avx2::is_available(), runs avx2::run;
     /// x86-64 with AVX-512 F, BW, VL and DQ.
     Avx512, on "x86_64", needs avx512::is_available(), runs avx512::run;

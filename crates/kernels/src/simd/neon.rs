@@ -27,6 +27,22 @@ macro_rules! both {
     };
 }
 
+/// What an `f16`, whose bits lie where those of an `f32` of the same fraction do, is multiplied by.
+const F16_UNIT: f32 = f32::from_bits((127 + 127 - 15) << 23);
+
+/// The words of eight halves.
+///
+/// # Safety
+/// 16 bytes are readable at `from`.
+#[inline(always)]
+unsafe fn load_halves(from: *const u8) -> [uint32x4_t; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let halves = vreinterpretq_u16_u8(vld1q_u8(from));
+        [vmovl_u16(vget_low_u16(halves)), vmovl_u16(vget_high_u16(halves))]
+    }
+}
+
 /// A shuffle that brings the two bytes that hold code `i` of a stream to the bottom of word `i`.
 const fn stream_bytes(bits: usize) -> [u8; 32] {
     // An index beyond the register gives a zero.
@@ -147,6 +163,26 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    fn f16(self, words: Self::I) -> Self::F {
+        // SAFETY: every AArch64 machine has NEON.
+        unsafe {
+            words.map(|words| {
+                let magnitude = vandq_u32(words, vdupq_n_u32(0x7fff));
+                // The exponent's bias goes from 15 to 127 by a product, which subnormal numbers take part in.
+                let bits = vreinterpretq_f32_u32(vshlq_n_u32::<13>(magnitude));
+                let value = vreinterpretq_u32_f32(vmulq_n_f32(bits, F16_UNIT));
+                let beyond = vandq_u32(vcgtq_u32(magnitude, vdupq_n_u32(0x7bff)), vdupq_n_u32(0x7f80_0000));
+                let sign = vshlq_n_u32::<16>(vandq_u32(words, vdupq_n_u32(0x8000)));
+                vreinterpretq_f32_u32(vorrq_u32(vorrq_u32(value, beyond), sign))
+            })
+        }
+    }
+    #[inline(always)]
+    fn bf16(self, words: Self::I) -> Self::F {
+        // SAFETY: every AArch64 machine has NEON.
+        unsafe { words.map(|words| vreinterpretq_f32_u32(vshlq_n_u32::<16>(words))) }
+    }
+    #[inline(always)]
     fn table(self, values: &[f32; 16]) -> uint8x16x4_t {
         // SAFETY: there are 64 bytes.
         unsafe { vld1q_u8_x4(values.as_ptr().cast()) }
@@ -206,6 +242,16 @@ impl Simd for Neon {
             let words = [vmovl_s16(vget_low_s16(pairs)), vmovl_s16(vget_high_s16(pairs))];
             words.map(|words| vreinterpretq_u32_s32(words))
         }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u8) -> Self::F {
+        // SAFETY: the caller's promise.
+        self.f16(unsafe { load_halves(from) })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u8) -> Self::F {
+        // SAFETY: the caller's promise.
+        self.bf16(unsafe { load_halves(from) })
     }
     #[inline(always)]
     unsafe fn spread_words(self, from: *const u8, bits: usize) -> Self::I {

@@ -1,5 +1,7 @@
 //! The reference: plain Rust on arrays of eight, which compilers turn into whatever the target's baseline has.
 
+use half::{bf16, f16};
+
 use super::vector::{Simd, stream_byte};
 use crate::matrix::e4m3;
 
@@ -85,6 +87,14 @@ impl Simd for Portable {
         words.map(|word| e4m3(word as u8))
     }
     #[inline(always)]
+    fn f16(self, words: Self::I) -> Self::F {
+        words.map(|word| f16::from_bits(word as u16).to_f32())
+    }
+    #[inline(always)]
+    fn bf16(self, words: Self::I) -> Self::F {
+        words.map(|word| bf16::from_bits(word as u16).to_f32())
+    }
+    #[inline(always)]
     fn table(self, values: &[f32; 16]) -> Self::T {
         *values
     }
@@ -121,6 +131,16 @@ impl Simd for Portable {
     unsafe fn load_signed(self, from: *const u8) -> Self::I {
         // SAFETY: the caller promises LANES bytes.
         unsafe { from.cast::<[i8; LANES]>().read() }.map(|byte| i32::from(byte) as u32)
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u8) -> Self::F {
+        // SAFETY: the caller promises LANES numbers; the read is unaligned.
+        unsafe { from.cast::<[f16; LANES]>().read_unaligned() }.map(f16::to_f32)
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u8) -> Self::F {
+        // SAFETY: the caller promises LANES numbers; the read is unaligned.
+        unsafe { from.cast::<[bf16; LANES]>().read_unaligned() }.map(bf16::to_f32)
     }
     #[inline(always)]
     unsafe fn spread_words(self, from: *const u8, bits: usize) -> Self::I {

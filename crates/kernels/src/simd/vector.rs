@@ -49,6 +49,10 @@ pub(crate) trait Simd: Copy {
     fn to_float(self, words: Self::I) -> Self::F;
     /// The values of words below 256 that are E4M3 floats.
     fn e4m3(self, words: Self::I) -> Self::F;
+    /// The values of the words' lower halves, which are `f16`.
+    fn f16(self, words: Self::I) -> Self::F;
+    /// The values of the words' lower halves, which are `bf16`.
+    fn bf16(self, words: Self::I) -> Self::F;
     fn table(self, values: &[f32; 16]) -> Self::T;
     /// The table's value for the lowest four bits of each word.
     fn lookup(self, table: Self::T, words: Self::I) -> Self::F;
@@ -77,6 +81,12 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `LANES` bytes are readable at `from`.
     unsafe fn load_signed(self, from: *const u8) -> Self::I;
+    /// # Safety
+    /// `LANES` numbers of `f16` are readable at `from`.
+    unsafe fn load_f16(self, from: *const u8) -> Self::F;
+    /// # Safety
+    /// `LANES` numbers of `bf16` are readable at `from`.
+    unsafe fn load_bf16(self, from: *const u8) -> Self::F;
     /// Words that hold, in their lowest bits and each shifted as `IN_ORDER` says, the `LANES` codes of `bits` bits.
     ///
     /// `bits` is 1, 2 or 4.

@@ -1,7 +1,9 @@
 //! Codes to floats, to the bit.
 
 use half::{bf16, f16};
-use tacit_kernels::{Isa, dequantize, e4m3, e8m0, gather_rows, threads};
+use tacit_kernels::{
+    Codes, Isa, Matrix, Orientation, Scales, dequantize, e4m3, e8m0, gather_rows, halves, matmul, threads,
+};
 
 use crate::stored::{KINDS, Kind, SCALINGS, Scaling, Stored};
 
@@ -70,14 +72,8 @@ fn every_byte_of_e4m3_and_e8m0_has_its_value() {
     // The vectors, which have their own way to do it; NaN included.
     let bytes: Vec<u8> = (0..=255).collect();
     let scales = [1.0];
-    let matrix = tacit_kernels::Matrix {
-        n: 1,
-        k: 256,
-        codes: tacit_kernels::Codes::E4m3 { bytes: &bytes },
-        scales: tacit_kernels::Scales::F32(&scales),
-        biases: None,
-        block: 256,
-    };
+    let codes = Codes::E4m3 { bytes: &bytes };
+    let matrix = Matrix { n: 1, k: 256, codes, scales: Scales::F32(&scales), biases: None, block: 256 };
     for isa in Isa::available() {
         let mut out = [0.0_f32; 256];
         isa.with(|| dequantize(&matrix, &mut out[..])).unwrap();
@@ -86,6 +82,61 @@ fn every_byte_of_e4m3_and_e8m0_has_its_value() {
             assert!(same, "{isa:?} {byte:#x}: {value}");
         }
     }
+}
+
+/// Subnormal numbers, infinities and NaN included, whichever way they are read; and back.
+#[test]
+fn every_half_has_its_value() {
+    let narrow: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+    let wide: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+    // The definition of an f16: a sign, five bits of exponent with bias 15, ten of fraction; all ones are no number.
+    let defined = |bits: u16| {
+        let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023) / 1024.0);
+        let magnitude = match exponent {
+            31 if fraction == 0.0 => f64::INFINITY,
+            31 => f64::NAN,
+            0 => fraction * 2_f64.powi(-14),
+            _ => (1.0 + fraction) * 2_f64.powi(exponent - 15),
+        };
+        (if bits >> 15 == 0 { magnitude } else { -magnitude }) as f32
+    };
+    let of_narrow: Vec<f32> = (0..=u16::MAX).map(defined).collect();
+    let of_wide: Vec<f32> = (0..=u16::MAX).map(|bits| f32::from_bits(u32::from(bits) << 16)).collect();
+    let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    let forms = [(Codes::F16 { codes: &narrow }, &of_narrow), (Codes::Bf16 { codes: &wide }, &of_wide)];
+    for (codes, expected) in forms {
+        let matrix = Matrix { n: 1 << 13, k: 8, codes, scales: Scales::One, biases: None, block: 1 << 16 };
+        for isa in Isa::available() {
+            let mut out = vec![0.0; 1 << 16];
+            isa.with(|| dequantize(&matrix, &mut out[..])).unwrap();
+            let wrong = out.iter().zip(expected).position(|(ours, value)| !same(*ours, *value));
+            assert_eq!(wrong, None, "{isa:?}");
+            // Each as the only term of a sum, from the codes and from panels.
+            let matrix = Matrix { n: 1 << 16, k: 1, ..matrix };
+            for m in [1, 9] {
+                let mut out = vec![0.0; m << 16];
+                isa.with(|| matmul(&vec![1.0; m][..], m, &matrix, Orientation::Transposed, &mut out[..])).unwrap();
+                // A sum that starts with zero has no zero with a sign.
+                let wrong = out.iter().zip(expected.iter().cycle()).position(|(ours, value)| !same(*ours, value + 0.0));
+                assert_eq!(wrong, None, "{isa:?} m {m}");
+            }
+        }
+    }
+    let (mut narrowed, mut widened) = (vec![f16::ZERO; 1 << 16], vec![bf16::ZERO; 1 << 16]);
+    halves::to_f16(&of_narrow, &mut narrowed).unwrap();
+    halves::to_bf16(&of_wide, &mut widened).unwrap();
+    assert!(narrowed.iter().zip(&narrow).all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())));
+    assert!(widened.iter().zip(&wide).all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())));
+}
+
+#[test]
+fn halves_are_rounded_to_nearest_even() {
+    let (mut narrow, mut wide) = ([f16::ZERO; 5], [bf16::ZERO; 5]);
+    // Ties of the last bit, the least subnormal's half, and the first number that is too large.
+    halves::to_f16(&[2049.0, 2051.0, 2_f32.powi(-25), 65519.9, -65520.0], &mut narrow).unwrap();
+    assert_eq!(bits(&narrow.map(f16::to_f32)), bits(&[2048.0, 2052.0, 0.0, 65504.0, f32::NEG_INFINITY]));
+    halves::to_bf16(&[257.0, 259.0, 2_f32.powi(-134), 3.39e38, -3.4e38], &mut wide).unwrap();
+    assert_eq!(bits(&wide.map(bf16::to_f32)), bits(&[256.0, 260.0, 0.0, bf16::MAX.to_f32(), f32::NEG_INFINITY]));
 }
 
 #[test]

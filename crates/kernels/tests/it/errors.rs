@@ -123,6 +123,8 @@ fn a_matrix_whose_parts_do_not_fit_is_refused() {
         (64, 48, Codes::Unsigned { bytes: &[0; 64], bits: 3 }),
         (127, 128, Codes::Signed { codes: &[0; 127] }),
         (129, 128, Codes::E4m3 { bytes: &[0; 129] }),
+        (127, 128, Codes::F16 { codes: &[half::f16::ZERO; 127] }),
+        (129, 128, Codes::Bf16 { codes: &[half::bf16::ZERO; 129] }),
         (127, 128, Codes::Bytes { bytes: &[0; 127], values: &[0.0; 256] }),
     ] {
         assert_eq!(

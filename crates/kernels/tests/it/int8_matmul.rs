@@ -236,6 +236,7 @@ fn what_is_not_taken_is_named() {
     for (codes, what) in [
         (Codes::Unsigned { bytes: &parts.bytes, bits: 8 }, "unsigned codes"),
         (Codes::E4m3 { bytes: &parts.bytes }, "E4M3 codes"),
+        (Codes::F16 { codes: &[half::f16::ZERO; 128] }, "half floats"),
         (Codes::Bytes { bytes: &parts.bytes, values: &[0.0; 256] }, "tables of 256 values"),
         (
             Codes::Table { bytes: &parts.bytes[..32], bits: 2, order: Order::LowFirst, values },

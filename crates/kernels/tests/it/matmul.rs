@@ -72,7 +72,7 @@ fn every_code_with_every_scale_is_right() {
 
 #[test]
 fn every_number_of_rows_is_right() {
-    for kind in [KINDS[0], Kind::Signed, Kind::Unsigned(5)] {
+    for kind in [KINDS[0], Kind::Signed, Kind::Unsigned(5), Kind::F16, Kind::Bf16] {
         let rows: Vec<usize> = (1..=19).chain([33, 56, 79]).collect();
         check(&Stored::new(kind, Scaling::F32, true, 64, 70, 192), &rows);
     }
@@ -81,8 +81,15 @@ fn every_number_of_rows_is_right() {
 
 #[test]
 fn every_block_is_right() {
-    for kind in [KINDS[0], KINDS[1], Kind::Table(2, Order::LowFirst), Kind::Unsigned(3), Kind::Unsigned(8), Kind::E4m3]
-    {
+    for kind in [
+        KINDS[0],
+        KINDS[1],
+        Kind::Table(2, Order::LowFirst),
+        Kind::Unsigned(3),
+        Kind::Unsigned(8),
+        Kind::E4m3,
+        Kind::Bf16,
+    ] {
         // Rows that are whole blocks, that straddle them, and that fill no vector.
         for k in [512, 200, 96, 33, 1100] {
             for block in [1, 5, 8, 16, 24, 32, 64, 128, 256, k, 4 * k, usize::MAX] {
@@ -105,7 +112,8 @@ fn shapes_that_fit_nothing_are_right() {
 
 #[test]
 fn large_products_are_right() {
-    for kind in [KINDS[0], Kind::Unsigned(4), Kind::Unsigned(8), Kind::Table(1, Order::LowFirst)] {
+    for kind in [KINDS[0], Kind::Unsigned(4), Kind::Unsigned(8), Kind::Table(1, Order::LowFirst), Kind::F16, Kind::Bf16]
+    {
         check(&Stored::new(kind, Scaling::F32, true, 64, 1100, 2048), &[1, 4]);
         check(&Stored::new(kind, Scaling::Bf16, true, 2048, 300, 2048), &[1, 12]);
     }
@@ -154,6 +162,52 @@ fn every_magnitude_is_right() {
     }
 }
 
+/// Values of halves themselves, which no scale brings to a magnitude of one: rows of ordinary ones between rows that are
+/// subnormal, huge, or hold an infinity.
+#[test]
+fn every_magnitude_of_halves_is_right() {
+    const N: usize = 40;
+    const K: usize = 192;
+    let powers = |powers: [i32; 5]| -> Vec<f32> {
+        let values = Random::new(15).normal(N * K).into_iter().enumerate();
+        values.map(|(i, value)| value * f64::from(powers[i / K % 5]).exp2() as f32).collect()
+    };
+    let narrow: Vec<f16> = powers([0, -24, 0, 12, -9]).into_iter().map(f16::from_f32).collect();
+    for wide in [[0, -20, 0, 90, 0], [0, -130, 0, 0, 0], [0, 0, 0, 120, 0]] {
+        let wide: Vec<bf16> = powers(wide).into_iter().map(bf16::from_f32).collect();
+        for infinite in [false, true] {
+            let (mut narrow, mut wide) = (narrow.clone(), wide.clone());
+            if infinite {
+                (narrow[7 * K + 3], wide[7 * K + 3]) = (f16::INFINITY, bf16::NEG_INFINITY);
+            }
+            for codes in [Codes::F16 { codes: &narrow }, Codes::Bf16 { codes: &wide }] {
+                let matrix = Matrix { n: N, k: K, codes, scales: Scales::One, biases: None, block: N * K };
+                let mut w = vec![0.0; N * K];
+                dequantize(&matrix, &mut w[..]).unwrap();
+                let isas = Isa::available();
+                for (isa, orientation) in BOTH.into_iter().flat_map(|way| isas.iter().map(move |isa| (*isa, way))) {
+                    let (depth, columns) = sides(&matrix, orientation);
+                    for m in [1, 9, 20, 60] {
+                        let x = Random::new(5).normal(m * depth);
+                        for (at, ours) in product(isa, &x, m, &matrix, orientation).into_iter().enumerate() {
+                            let (row, j) = (&x[at / columns * depth..][..depth], at % columns);
+                            let element =
+                                |d| if orientation == Orientation::Transposed { w[j * K + d] } else { w[d * K + j] };
+                            let terms = || row.iter().enumerate().map(|(d, x)| f64::from(*x) * f64::from(element(d)));
+                            let (sum, bound) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+                            let near =
+                                (f64::from(ours) - sum).abs() <= 2e-6 * bound + 64.0 * f64::from(f32::MIN_POSITIVE);
+                            let same = near || f64::from(ours).to_bits() == sum.to_bits();
+                            let beyond = sum.is_finite() && bound > f64::from(f32::MAX) && !ours.is_finite();
+                            assert!(same || beyond, "{isa:?} {orientation:?} m {m} at {at}: {ours} against {sum}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn empty_sides_give_zeros_or_nothing() {
     for (m, n, k) in [(0, 3, 8), (2, 0, 8), (2, 3, 0), (0, 0, 0)] {
@@ -168,7 +222,7 @@ fn empty_sides_give_zeros_or_nothing() {
 
 #[test]
 fn the_number_of_threads_changes_no_bit() {
-    for kind in [KINDS[0], Kind::Signed, Kind::Unsigned(6)] {
+    for kind in [KINDS[0], Kind::Signed, Kind::Unsigned(6), Kind::Bf16] {
         for (n, k) in [(200, 784), (300, 640), (10, 4096)] {
             let stored = Stored::new(kind, Scaling::F16, true, 64, n, k);
             let x = Random::new(7).normal(300 * n.max(k));
@@ -190,7 +244,7 @@ fn the_number_of_threads_changes_no_bit() {
 
 #[test]
 fn a_row_does_not_depend_on_its_neighbors() {
-    for kind in [KINDS[0], Kind::Unsigned(8)] {
+    for kind in [KINDS[0], Kind::Unsigned(8), Kind::F16, Kind::Bf16] {
         let stored = Stored::new(kind, Scaling::F32, true, 64, 96, 512);
         let x = Random::new(9).normal(80 * 512);
         let others = |depth: usize| [&x[..depth], &Random::new(10).normal(80 * 512)[depth..]].concat();
@@ -310,7 +364,15 @@ fn codes_that_are_no_numbers_stay_in_their_rows() {
     let bytes: Vec<u8> = (0..n * k).map(|i| if i / k % 2 == 0 { 0x7f } else { 0x38 }).collect();
     let scales = [1.0; 9];
     let table = Codes::Table { bytes: &nibbles, bits: 4, order: Order::LowFirst, values: &values };
-    for (codes, sum) in [(table, 200.0), (Codes::E4m3 { bytes: &bytes }, 40.0)] {
+    let narrow: Vec<f16> = (0..n * k).map(|i| if i / k % 2 == 0 { f16::NAN } else { f16::ONE }).collect();
+    let wide: Vec<bf16> = (0..n * k).map(|i| if i / k % 2 == 0 { bf16::NAN } else { bf16::ONE }).collect();
+    let codes = [
+        (table, 200.0),
+        (Codes::E4m3 { bytes: &bytes }, 40.0),
+        (Codes::F16 { codes: &narrow }, 40.0),
+        (Codes::Bf16 { codes: &wide }, 40.0),
+    ];
+    for (codes, sum) in codes {
         let matrix = Matrix { n, k, codes, scales: Scales::F32(&scales), biases: None, block: k };
         for isa in Isa::available() {
             for m in [1, 3, 12] {

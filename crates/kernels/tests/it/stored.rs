@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Signed,
     E4m3,
     Bytes,
+    F16,
+    Bf16,
 }
 
 /// How scales are stored.
@@ -24,9 +26,10 @@ pub(crate) enum Scaling {
     E8m0,
     E4m3,
     Nested,
+    One,
 }
 
-pub(crate) const KINDS: [Kind; 18] = [
+pub(crate) const KINDS: [Kind; 20] = [
     Kind::Table(4, Order::HighFirst),
     Kind::Table(4, Order::LowFirst),
     Kind::Table(2, Order::HighFirst),
@@ -45,10 +48,12 @@ pub(crate) const KINDS: [Kind; 18] = [
     Kind::Signed,
     Kind::E4m3,
     Kind::Bytes,
+    Kind::F16,
+    Kind::Bf16,
 ];
 
-pub(crate) const SCALINGS: [Scaling; 6] =
-    [Scaling::F32, Scaling::F16, Scaling::Bf16, Scaling::E8m0, Scaling::E4m3, Scaling::Nested];
+pub(crate) const SCALINGS: [Scaling; 7] =
+    [Scaling::F32, Scaling::F16, Scaling::Bf16, Scaling::E8m0, Scaling::E4m3, Scaling::Nested, Scaling::One];
 
 /// Elements in a block of nested codes; not a multiple of any vector.
 const NESTED: usize = 37;
@@ -75,9 +80,11 @@ pub(crate) struct Stored {
     pub(crate) kind: Kind,
     pub(crate) scaling: Scaling,
     /// The integer that each element's bits are.
-    codes: Vec<u8>,
+    codes: Vec<u16>,
     pub(crate) bytes: Vec<u8>,
     signed: Vec<i8>,
+    halves: Vec<f16>,
+    upper: Vec<bf16>,
     pub(crate) scales: Numbers,
     pub(crate) biases: Option<Numbers>,
 }
@@ -121,6 +128,7 @@ impl Numbers {
                 block: NESTED,
                 offset: OFFSET,
             },
+            Scaling::One => Scales::One,
         }
     }
 
@@ -132,6 +140,7 @@ impl Numbers {
             Scaling::E8m0 => e8m0(self.bytes[at]),
             Scaling::E4m3 => e4m3(self.bytes[at]) * FACTOR,
             Scaling::Nested => self.map[usize::from(self.bytes[at])] * self.absmax[at / NESTED] + OFFSET,
+            Scaling::One => 1.0,
         }
     }
 }
@@ -143,11 +152,18 @@ impl Stored {
         let bits = match kind {
             Kind::Table(bits, _) | Kind::Unsigned(bits) => bits,
             Kind::Signed | Kind::E4m3 | Kind::Bytes => 8,
+            Kind::F16 | Kind::Bf16 => 16,
         };
-        let codes: Vec<u8> = (0..n * k)
+        let codes: Vec<u16> = (0..n * k)
             .map(|_| {
-                let code = random.bits() as u8 & (255 >> (8 - bits));
-                if kind == Kind::E4m3 && code & 127 == 127 { code ^ 1 } else { code }
+                let code = random.bits() as u16 & (u16::MAX >> (16 - bits));
+                match kind {
+                    Kind::E4m3 if code & 127 == 127 => code ^ 1,
+                    // Finite, subnormal ones too; and a sum of products that is.
+                    Kind::F16 => code & 0xdfff,
+                    Kind::Bf16 => code & 0x83ff | 0x3c00,
+                    _ => code,
+                }
             })
             .collect();
         let mut bytes = vec![0; code_bytes(n * k, bits)];
@@ -161,14 +177,16 @@ impl Stored {
                     }
                     _ => at * bits as usize + bit,
                 };
-                bytes[place / 8] |= (code >> bit & 1) << (place % 8);
+                bytes[place / 8] |= ((code >> bit & 1) as u8) << (place % 8);
             }
         }
         let signed = codes.iter().map(|&code| code as i8).collect();
+        let halves = codes.iter().map(|&code| f16::from_bits(code)).collect();
+        let upper = codes.iter().map(|&code| bf16::from_bits(code)).collect();
         let blocks = (n * k).div_ceil(block);
         let scales = Numbers::new(&mut random, blocks);
         let biases = biased.then(|| Numbers::new(&mut random, blocks));
-        Self { n, k, block, kind, scaling, codes, bytes, signed, scales, biases }
+        Self { n, k, block, kind, scaling, codes, bytes, signed, halves, upper, scales, biases }
     }
 
     pub(crate) fn matrix(&self) -> Matrix<'_> {
@@ -178,6 +196,8 @@ impl Stored {
             Kind::Signed => Codes::Signed { codes: &self.signed },
             Kind::E4m3 => Codes::E4m3 { bytes: &self.bytes },
             Kind::Bytes => Codes::Bytes { bytes: &self.bytes, values: &EIGHTHS },
+            Kind::F16 => Codes::F16 { codes: &self.halves },
+            Kind::Bf16 => Codes::Bf16 { codes: &self.upper },
         };
         Matrix {
             n: self.n,
@@ -199,8 +219,10 @@ impl Stored {
             Kind::Table(..) => self.table()[usize::from(self.codes[at])],
             Kind::Unsigned(_) => f32::from(self.codes[at]),
             Kind::Signed => f32::from(self.codes[at] as i8),
-            Kind::E4m3 => e4m3(self.codes[at]),
+            Kind::E4m3 => e4m3(self.codes[at] as u8),
             Kind::Bytes => EIGHTHS[usize::from(self.codes[at])],
+            Kind::F16 => self.halves[at].to_f32(),
+            Kind::Bf16 => self.upper[at].to_f32(),
         };
         let scaled = code * self.scales.value(self.scaling, at / self.block);
         match &self.biases {

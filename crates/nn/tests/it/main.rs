@@ -15,6 +15,9 @@ mod cache_layers;
 mod cache_tokens;
 mod compiling;
 mod generate;
+mod halves;
+#[path = "../../../core/tests/it/log.rs"]
+mod log;
 mod model;
 mod modules;
 mod parameters;

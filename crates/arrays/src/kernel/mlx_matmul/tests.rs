@@ -12,7 +12,7 @@ use super::super::Layout;
 use super::super::matmul::{Matmul, matmul};
 use super::super::tests::{Case, case, cases, normal};
 use crate::ScaleRule;
-use crate::format::{Affine, Format, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4};
+use crate::format::{Affine, Bf16, F16, Format, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4};
 
 const BOTH: [Orientation; 2] = [Orientation::Transposed, Orientation::Plain];
 
@@ -139,7 +139,7 @@ fn formats_that_mlx_has_not_are_asked_for() {
     asked.dedup();
     // Of NVFP4, rows that are no multiple of 32.
     let tables = ["table1", "table2", "table3", "table4", "ternary"];
-    assert_eq!(asked, [&["binary", "e5m2", "fp4", "int8", "k", "nf4", "nvfp4"][..], &tables].concat());
+    assert_eq!(asked, [&["bf16", "binary", "e5m2", "f16", "fp4", "int8", "k", "nf4", "nvfp4"][..], &tables].concat());
     let case = case(&Nf4::from(64), 4, 64);
     let _deny = Policy::Deny.scope();
     let denied = off_the_cpu(&normal(2, &[3, 64]), &case, Orientation::Transposed).expect_err("is denied");
@@ -194,5 +194,21 @@ fn only_what_mlx_reads_as_it_lies_has_a_mode() {
         (Int8::default().scheme(), 64, 64),
     ] {
         assert_eq!(mode(scheme, k, block), None, "{scheme:?} {block}");
+    }
+}
+
+#[test]
+fn half_floats_are_multiplied_where_they_lie() {
+    for (case, dtype, tolerance) in
+        [(case(&F16, 5, 96), Dtype::Float16, 1e-2), (case(&Bf16, 5, 96), Dtype::Bfloat16, 6e-2)]
+    {
+        for orientation in BOTH {
+            let x = normal(2, &[3, depth(case.layout, orientation)]);
+            let half = x.as_dtype(dtype).expect("a float type");
+            let expected = matmul(&half, case.layout, &case.children, orientation).expect("fits");
+            near(&own(&half, &case, orientation), &expected, tolerance);
+            // Others would have MLX widen the matrix, which is to be asked for.
+            assert!(super::product(&x, case.layout, &case.children, orientation).expect("fits").is_none());
+        }
     }
 }

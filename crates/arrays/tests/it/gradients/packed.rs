@@ -53,7 +53,7 @@ pub(super) fn cases(format: &Format) -> Vec<Case> {
             ![Scales::Nested, Scales::Factor].contains(&format.scales)
         }
         "concatenate" => ![Scales::Nested, Scales::Factor].contains(&format.scales),
-        "multiply" | "divide" | "negative" => format.scales != Scales::Bytes,
+        "multiply" | "divide" | "negative" => format.scales != Scales::Fixed,
         _ => true,
     };
     let registry = Registry::current();

@@ -1,0 +1,129 @@
+//! Half-precision models where MLX multiplies half floats one by one: on CPUs.
+
+use mlx_rs::module::ModuleParameters;
+use mlx_rs::{Array, Device, DeviceType, Dtype, transforms};
+use tacit_arrays::format::{Bf16, F16, Quantizer};
+use tacit_arrays::{Bf16Array, F16Array};
+use tacit_core::{Result, Value};
+
+use super::Model;
+use crate::Parameters;
+use crate::report::{Outcome, Row};
+
+/// Lets [`F16Array`] and [`Bf16Array`] hold the dense matrices of half floats, where the default device is a CPU.
+///
+/// MLX has no fast product of half floats there; theirs are at the memory's speed, with sums in `f32` and results in the
+/// type of the activations. Values that lie row by row are the same memory, a mapped checkpoint's too, and what it comes to is
+/// told through `tracing`. Vectors, such as biases and norms, arrays of more axes and what is implicit already stay as they are; nothing
+/// changes on a GPU. Codes are not trained: a model whose matrices are to be stays dense.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Dtype, ops};
+/// use tacit_nn::{Parameters, hold_halves};
+///
+/// let weight = ops::ones::<f32>(&[8, 4])?.as_dtype(Dtype::Bfloat16)?;
+/// let held = hold_halves(Parameters::from([("weight".to_owned(), weight.into())]))?;
+/// # if cfg!(target_os = "linux") {
+/// assert_eq!(held["weight"].to_string(), "Bf16(bf16[8,4])");
+/// # }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// A parameter cannot be evaluated.
+pub fn hold_halves(mut parameters: Parameters) -> Result<Parameters> {
+    let held = held(&parameters, Device::try_default()?.get_type()?)?;
+    parameters.extend(held);
+    Ok(parameters)
+}
+
+impl<M: ModuleParameters> Model<M> {
+    /// Lets go of the dense matrices of half floats for what multiplies them fast, where the default device is a CPU: see
+    /// [`hold_halves`]. [`report`](Self::report) tells of each.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{Dtype, module::Module, nn, ops};
+    /// use tacit_nn::Model;
+    ///
+    /// let mut model = Model::new(nn::Linear::new(64, 8)?)?;
+    /// model.replace("*", |_, value| Ok(Some(value.dense()?.as_dtype(Dtype::Bfloat16)?.into())))?;
+    /// model.hold_halves()?;
+    /// let y = model.forward(&ops::ones::<f32>(&[1, 64])?.as_dtype(Dtype::Bfloat16)?)?;
+    /// assert_eq!(y.dtype(), Dtype::Bfloat16);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`hold_halves`]. The model is then what it was.
+    pub fn hold_halves(&mut self) -> Result<&mut Self> {
+        let held = held(&self.values()?, Device::try_default()?.get_type()?)?;
+        let mut report = self.report.clone();
+        for (path, value) in &held {
+            let format: &dyn Quantizer = if F16.stores(value) { &F16 } else { &Bf16 };
+            let (aval, bytes) = (value.aval()?, value.nbytes());
+            let outcome = Outcome::Quantized { format: format.to_string(), bits: 16.0, error: 0.0 };
+            report.rows.insert(path.clone(), Row { aval, before: bytes, after: bytes, outcome });
+        }
+        self.put_all(held)?;
+        self.report = report;
+        Ok(self)
+    }
+}
+
+/// What holds the matrices of half floats, by path; nothing where MLX multiplies them itself.
+fn held(parameters: &Parameters, device: DeviceType) -> Result<Parameters> {
+    let mut held = Parameters::new();
+    if matches!(device, DeviceType::Gpu) {
+        return Ok(held);
+    }
+    let matrices = parameters.iter().filter_map(|(path, value)| Some((path, value.as_dense()?)));
+    for (path, matrix) in matrices.filter(|(_, matrix)| matrix.ndim() == 2 && matrix.size() > 0) {
+        let format: &dyn Quantizer = match matrix.dtype() {
+            Dtype::Float16 => &F16,
+            Dtype::Bfloat16 => &Bf16,
+            _ => continue,
+        };
+        // Else each product would copy them: those that were transposed when they were read, say.
+        matrix.eval()?;
+        let by_rows = matrix.strides() == [matrix.dim(1) as usize, 1];
+        let held_as = if by_rows { matrix } else { &matrix.contiguous()? };
+        held.insert(path.clone(), format.quantize(held_as)?);
+    }
+    // Views, which keep no more than the memory of the dense arrays once they are evaluated.
+    transforms::eval(held.values().filter_map(codes))?;
+    if !held.is_empty() {
+        let bytes: usize = held.values().map(Value::nbytes).sum();
+        let (count, mib) = (held.len(), bytes as f64 / f64::from(1 << 20));
+        tracing::info!(
+            target: "tacit",
+            "{count} matrices of half floats, {mib:.1} MiB, are multiplied as f16 and bf16 arrays: MLX has no fast product of them on this CPU"
+        );
+    }
+    Ok(held)
+}
+
+fn codes(value: &Value) -> Option<&Array> {
+    let narrow = value.downcast::<F16Array>().map(F16Array::codes);
+    narrow.or_else(|| value.downcast::<Bf16Array>().map(Bf16Array::codes))
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::ops;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_held_on_a_gpu() {
+        let matrix = ops::zeros_dtype(&[4, 8], Dtype::Bfloat16).expect("zeros");
+        let parameters = Parameters::from([("weight".to_owned(), matrix.into())]);
+        assert_eq!(held(&parameters, DeviceType::Cpu).expect("evaluates").len(), 1);
+        assert!(held(&parameters, DeviceType::Gpu).expect("evaluates").is_empty());
+    }
+}
