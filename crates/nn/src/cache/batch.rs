@@ -125,7 +125,7 @@ impl KvCache {
             holes.push(Hole::new(&before.collect::<Vec<_>>()));
         }
         let lost = caches.iter().zip(&shifts).map(|(cache, &shift)| cache.written.later(shift));
-        let written = lost.reduce(Written::with_oldest_of).unwrap_or(first.written).with_capacity(capacity);
+        let written = lost.reduce(Written::with_losses_of).unwrap_or(first.written).with_capacity(capacity);
         let next = Array::from_slice(&[longest], &[1]);
         Ok(Self {
             keys: buffer(&|cache| &cache.keys)?,

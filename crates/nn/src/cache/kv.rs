@@ -27,7 +27,6 @@ use super::written::Written;
 ///     .quantized(Affine { bits: 8, group: 64 }, Affine { bits: 4, group: 64 })?;
 /// let (q, k) = (ops::ones::<f32>(&[1, 4, 3, 64])?, ops::ones::<f32>(&[1, 2, 3, 64])?);
 /// cache.reserve(3)?;
-/// # let _allow = tacit_core::Policy::Allow.scope();
 /// let y = implicit_with_state(&mut cache, (&q, &k), |cache, (q, k)| {
 ///     let mask = cache.mask(3)?;
 ///     let (keys, values) = cache.update(&k, &k)?;

@@ -1,11 +1,12 @@
 //! The buffer of keys or of values, in a stored format.
 
-use super::slots::Run;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::AnyFormat;
 use tacit_core::ops::dynamic_slice_update;
 use tacit_core::{Aval, Error, Policy, Result, Tree, Value, implicit};
+
+use super::slots::Run;
 
 /// Tokens whose codes are made at once, and of which a buffer grows.
 pub(super) const BLOCK: i32 = 256;

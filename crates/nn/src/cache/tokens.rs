@@ -62,6 +62,7 @@ impl KvCache {
         (self.keys, self.values) = (placed(&self.keys, keys)?, placed(&self.values, values)?);
         self.written =
             self.written.with_capacity(count).later(len).with_oldest(if count < len { len - count + sinks } else { 0 });
+        self.written.padded = 0;
         self.next = Array::from_slice(&[len], &[1]);
         self.offset = Hole::offset(&self.holes, &self.next, self.batch())?;
         Ok(self)
@@ -86,6 +87,7 @@ impl KvCache {
         if padding.iter().any(|&count| count > 0) {
             self.holes.push(Hole::new(&padding.iter().map(|&count| (0, count)).collect::<Vec<_>>()));
             self.offset = Hole::offset(&self.holes, &self.next, self.batch())?;
+            self.written.padded = padding.iter().copied().fold(self.written.padded, i32::max);
         }
         Ok(self)
     }

@@ -46,7 +46,7 @@ impl Written {
     /// The same outside a step, behind `shift` tokens more that are none.
     pub(super) fn later(self, shift: i32) -> Self {
         let lost = if self.oldest > 0 { shift } else { 0 };
-        Self { before: self.total() + shift, step: 0, oldest: self.oldest + lost, ..self }
+        Self { before: self.total() + shift, step: 0, oldest: self.oldest + lost, padded: self.padded + shift, ..self }
     }
 
     /// The same where the tokens before one are lost, but for those that stay.
@@ -54,9 +54,9 @@ impl Written {
         Self { oldest: self.oldest.max(oldest), ..self }
     }
 
-    /// The same where a token that another has lost is lost.
-    pub(super) fn with_oldest_of(self, other: Self) -> Self {
-        self.with_oldest(other.oldest)
+    /// The same where a token that another has lost is lost, and its padding is padding.
+    pub(super) fn with_losses_of(self, other: Self) -> Self {
+        Self { padded: self.padded.max(other.padded), ..self.with_oldest(other.oldest) }
     }
 
     /// The runs of slots that make those of `to`, behind `shift` tokens that are none.
