@@ -142,20 +142,19 @@ fn run(options: &Options) -> Outcome<()> {
     let _deny = Policy::Deny.scope();
     let sampler = options.sampling.sampler();
     sampler.check()?;
-    if options.kv.is_some() && (options.draft.is_some() || options.prompt_cache.is_some()) {
-        let help = "leave out `--kv`, or `--draft` and `--prompt-cache`";
-        return Err(Error::invalid("caches in formats are neither trimmed nor written to a file", help).into());
-    }
     let tokenizer = text::tokenizer(&options.model)?;
     let (config, mut model) = load::load(&options.model)?;
     if let Some(weights) = &options.weights {
         load::quantize(&mut model, weights)?;
     }
+    // MLX has no fast product of half floats on a CPU.
+    model.hold_halves()?;
     if let Some(folder) = &options.lora {
         load::adapt(&mut model, folder)?;
     }
     let mut bytes = model.nbytes();
-    let mut caches = stored::opened(caches(&config, &model, options.kv.as_deref())?, options.prompt_cache.as_deref())?;
+    let caches = stored::opened(caches(&config, &model)?, options.prompt_cache.as_deref())?;
+    let mut caches = formatted(caches, options.kv.as_deref())?;
     let begun = !caches.first().is_none_or(KvCache::is_empty);
     let prompt = prompt(options, &tokenizer, begun)?;
     let asked = generate::Options {
@@ -174,7 +173,7 @@ fn run(options: &Options) -> Outcome<()> {
         }
         let (config, smaller) = load::load(folder)?;
         bytes += smaller.nbytes();
-        drafted = self::caches(&config, &smaller, None)?;
+        drafted = formatted(self::caches(&config, &smaller)?, options.kv.as_deref())?;
         let draft = Draft { step: step(smaller, Positions::Last), state: &mut drafted, tokens: options.draft_tokens };
         speculate(step(model, Positions::All), &mut caches, draft, &prompt, &asked)?
     } else {
@@ -191,13 +190,18 @@ fn run(options: &Options) -> Outcome<()> {
     Ok(())
 }
 
-/// Empty caches for this model, in formats where there are some.
-fn caches(config: &Config, model: &Model<Decoder>, formats: Option<&str>) -> Result<Vec<KvCache>> {
-    let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
-    let caches = decoder::caches(config, 1, dtype)?;
+/// Empty caches for this model.
+fn caches(config: &Config, model: &Model<Decoder>) -> Result<Vec<KvCache>> {
+    decoder::caches(config, 1, model.get("model.embed_tokens.weight")?.aval()?.dtype)
+}
+
+/// The caches in these formats, if there are some.
+fn formatted(caches: Vec<KvCache>, formats: Option<&str>) -> Result<Vec<KvCache>> {
     let Some(formats) = formats else { return Ok(caches) };
     let (keys, values) = formats.split_once(',').unwrap_or((formats, formats));
     let (keys, values) = (AnyFormat::from(format::parse(keys)?), AnyFormat::from(format::parse(values)?));
+    // What a file holds is of another format, perhaps.
+    let _allow = Policy::Allow.scope();
     caches.into_iter().map(|cache| cache.quantized(keys.clone(), values.clone())).collect()
 }
 

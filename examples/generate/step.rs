@@ -13,13 +13,7 @@ use crate::decoder::{Decoder, Positions};
 pub(crate) fn step(model: Model<Decoder>, asked: Positions) -> impl FnMut(&Array, &mut Vec<KvCache>) -> Result<Array> {
     let mut compiled = compile_with_state(
         move |(model, caches): &mut (Model<Decoder>, Vec<KvCache>), tokens: Array| {
-            let packed = caches.iter().any(|cache| cache.keys().is_implicit() || cache.values().is_implicit());
-            let logits = if packed {
-                model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, asked))?
-            } else {
-                // What a function keeps of plain arrays is what was computed.
-                model.run(|decoder| decoder.forward(&tokens, caches, asked))?
-            };
+            let logits = model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, asked))?;
             if asked == Positions::Last { Ok::<_, tacit::Error>(logits.squeeze_axes(&[1])?) } else { Ok(logits) }
         },
         Options { name: "the decoder's step".to_owned(), ..Options::default() },

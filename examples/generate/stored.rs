@@ -2,53 +2,42 @@
 
 use std::path::Path;
 
-use mlx_rs::ops::indexing::TryIndexOp;
-use tacit::io::mlx_prompt_cache::{self, Cache, Held, PromptCache};
-use tacit::nn::{KvCache, Window};
+use tacit::io::mlx_prompt_cache::{self, PromptCache};
+use tacit::nn::{Cache, KvCache};
 use tacit::prelude::*;
 use tacit::{Error, Result};
 
-/// The caches with what a file holds, where there is one: its keys and values are stored as those of the caches are.
-pub(crate) fn opened(mut caches: Vec<KvCache>, file: Option<&Path>) -> Result<Vec<KvCache>> {
+/// What a file holds, where there is one, in place of the empty `caches`.
+pub(crate) fn opened(caches: Vec<KvCache>, file: Option<&Path>) -> Result<Vec<KvCache>> {
     let Some(file) = file.filter(|file| file.exists()) else { return Ok(caches) };
-    let PromptCache { layers, .. } = mlx_prompt_cache::read(file)?;
-    let wrong = |key: Option<&str>, reason: String| {
-        Err(Error::checkpoint(file, key, reason, "give a file that was written with this model, or another name"))
+    let wrong = |reason: String| {
+        Error::checkpoint(file, None, reason, "give a file that was written with this model, or another name")
     };
-    if layers.len() != caches.len() {
-        return wrong(None, format!("it holds {} layers, and the model has {}", layers.len(), caches.len()));
+    let held = mlx_prompt_cache::read(file)?.caches()?;
+    if held.len() != caches.len() {
+        return Err(wrong(format!("it holds {} layers, and the model has {}", held.len(), caches.len())));
     }
-    for (number, (cache, layer)) in caches.iter_mut().zip(layers).enumerate() {
-        let key = number.to_string();
-        let (held, tokens) = match layer {
-            Cache::Kv { held, offset } | Cache::Quantized { held, offset, .. } => (held, offset),
-            _ => return wrong(Some(&key), "the layer has no cache of all tokens".to_owned()),
-        };
-        let Some(Held { keys, values }) = held else { continue };
-        let _allow = Policy::Allow.scope();
-        let part = |value: Value| -> Result<_> { Ok(value.dense()?.try_index((.., .., ..tokens, ..))?) };
-        cache.reserve(tokens)?;
-        cache.update(&part(keys)?, &part(values)?)?;
-    }
-    Ok(caches)
+    // The heads and their width; how many tokens there is room for is of no account.
+    let heads = |cache: &KvCache| -> Result<_> {
+        let shape = cache.keys().aval()?.shape;
+        Ok(([shape[0], shape[1], shape[3]], cache.window()))
+    };
+    let each = held.into_iter().zip(&caches).enumerate().map(|(layer, (held, cache))| match held {
+        Cache::Kv(held) if heads(&held)? == heads(cache)? => Ok(held),
+        _ => Err(wrong(format!("layer {layer} is no cache of {} in {:?}", cache.keys(), cache.window()))),
+    });
+    each.collect()
 }
 
-/// Writes what the caches hold, as floats.
+/// Writes what the caches hold: codes as they are where mlx-lm has such ones, and else floats.
 pub(crate) fn write(file: &Path, caches: &[KvCache]) -> Result<()> {
-    let _allow = Policy::Allow.scope();
-    let layers = caches.iter().map(|cache| {
-        if cache.window() != Window::Everything {
-            return Err(Error::invalid(
-                "a cache that keeps a window is not written to a file",
-                "leave `--prompt-cache` out for this model",
-            ));
-        }
-        let tokens = cache.len();
-        let part = |value: &Value| -> Result<Value> { Ok(value.dense()?.try_index((.., .., ..tokens, ..))?.into()) };
-        let held =
-            if tokens == 0 { None } else { Some(Held { keys: part(cache.keys())?, values: part(cache.values())? }) };
-        Ok(Cache::Kv { held, offset: tokens })
-    });
-    let layers = layers.collect::<Result<_>>()?;
-    mlx_prompt_cache::write(file, &PromptCache { layers, ..PromptCache::default() })
+    let of = |caches: Vec<KvCache>| {
+        let layers: Vec<Cache> = caches.into_iter().map(Cache::Kv).collect();
+        PromptCache::of_caches(&layers, tacit::io::Metadata::new())
+    };
+    let prompt = of(caches.to_vec()).or_else(|_| {
+        let _allow = Policy::Allow.scope();
+        of(caches.iter().cloned().map(KvCache::dense).collect::<Result<_>>()?)
+    })?;
+    mlx_prompt_cache::write(file, &prompt)
 }

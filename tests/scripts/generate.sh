@@ -109,6 +109,14 @@ assert generated("--prompt-cache", cache, count=cut) == text_of(tokens[:cut])
 rest = generated("--prompt-cache", cache, text=text_of(tokens[cut : cut + 1]), count=199 - cut)
 assert rest == text_of(tokens[cut + 1 :])
 
+# Keys and values of eight bits are drafted, written and gone on with as floats are.
+packed = ["--kv", "int8:8"]
+assert generated(*packed, count=40)
+assert generated(*packed, "--draft", draft, count=40)
+cache = Path(scratch.name) / "packed.safetensors"
+assert generated(*packed, "--prompt-cache", cache, count=10)
+assert generated(*packed, "--prompt-cache", cache, text=text_of(tokens[cut : cut + 1]), count=10)
+
 assert generated("--weights", "affine:8:32", count=20, folder=draft)
 
 

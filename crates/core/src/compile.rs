@@ -29,7 +29,7 @@ pub use switch::{COMPILE_VARIABLE, disable, disable_fusion, enable, is_enabled};
 use engine::Engine;
 use mlx_rs::Array;
 
-use crate::state::{CALL, GIVEN, Lent, MADE, show};
+use crate::state::{CALL, GIVEN, Lent, MADE, Step, show};
 use crate::tree::{Flattened, Open, Reader, TreeDef};
 use crate::values::{Values, arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace};
@@ -177,6 +177,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             let mut made = None;
             let results = trace::run(&values, |arrays| {
                 let inputs = arrays.clone();
+                let _step = Step::enter();
                 let lent = Lent::new(&mut *state, own.clone());
                 let mut reader = Reader::new(&closed, arrays)?;
                 reader.enter(CALL)?;

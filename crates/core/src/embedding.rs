@@ -2,7 +2,7 @@
 
 pub use crate::environment::from_environment;
 use crate::trace::{self, Recording};
-use crate::{Primitive, Result};
+use crate::{Primitive, Result, state};
 
 /// Calls `f` on placeholders: what it asks of their data is [`EvalInTrace`](crate::Error::EvalInTrace).
 pub fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
@@ -14,6 +14,12 @@ pub fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
 #[must_use]
 pub fn is_recording() -> bool {
     trace::is_recording()
+}
+
+/// Whether a function of a state runs on this thread: a state that one makes of another is within a step of that.
+#[must_use]
+pub fn in_step() -> bool {
+    state::in_step()
 }
 
 /// A recorded primitive.

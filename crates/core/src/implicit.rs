@@ -1,6 +1,6 @@
 //! `implicit(args, f)`: plain code on implicit arrays.
 
-use crate::state::{CALL, Lent, MADE, show};
+use crate::state::{CALL, Lent, MADE, Step, show};
 use crate::tree::{self, Arguments, Reader};
 use crate::values::{Values, arrays_of, never_called};
 use crate::{Error, Explanation, Result, Tree, Value, trace};
@@ -83,6 +83,7 @@ where
     let mut made = None;
     let results = trace::run(&all, |mut arrays| {
         let given = given.with(arrays.split_off(own.values.len()))?;
+        let _step = Step::enter();
         // The trace ends with the state as it was: what is left in it is no longer a placeholder of that.
         let lent = Lent::new(&mut *state, own.clone());
         tree::assign(&mut *lent.state, &own.def, arrays.into_iter().map(Value::from).collect())?;

@@ -1,5 +1,7 @@
 //! A state that a traced function changes.
 
+use std::cell::Cell;
+
 use crate::tree::{self, Labels, Node, Visitor};
 use crate::values::Values;
 use crate::{Result, Tree};
@@ -18,6 +20,31 @@ pub(crate) fn show<'a>(
     visitor.node(&Node::new(CALL, Labels::Fields(labels)));
     first.flatten(visitor)?;
     second.flatten(visitor)
+}
+
+thread_local! {
+    static STEPS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A function of a state that runs, until it is dropped.
+pub(crate) struct Step;
+
+impl Step {
+    pub(crate) fn enter() -> Self {
+        STEPS.set(STEPS.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        STEPS.set(STEPS.get() - 1);
+    }
+}
+
+/// Whether a function of a state runs on this thread.
+pub(crate) fn in_step() -> bool {
+    STEPS.get() > 0
 }
 
 /// A state that holds the arrays of a trace, until it is dropped.

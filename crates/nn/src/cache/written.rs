@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::rc::Rc;
 
+use tacit_core::embedding::in_step;
 use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
@@ -168,7 +169,8 @@ impl Tree for Written {
         let entered = reader.enter(WRITTEN)?;
         let own = entered.template::<Self>().copied();
         let own = own.ok_or_else(|| Error::invalid("a cache is not made of its arrays alone", "pass it as a state"))?;
-        Ok(own.later(0))
+        // Within a step of another state its tokens are counted with those of that.
+        Ok(if in_step() { own } else { own.later(0) })
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
@@ -176,8 +178,12 @@ impl Tree for Written {
             *self = Self::unflatten(reader)?;
             return Ok(());
         }
+        let step: i32 = reader.enter(WRITTEN)?.static_field(STEP)?;
+        if in_step() {
+            return self.add(step - self.step);
+        }
         let mut made = self.later(0);
-        made.add(reader.enter(WRITTEN)?.static_field(STEP)?)?;
+        made.add(step)?;
         *self = made.later(0);
         Ok(())
     }

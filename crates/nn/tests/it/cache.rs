@@ -155,6 +155,34 @@ fn a_compiled_step_is_traced_once() {
 }
 
 #[test]
+fn a_step_within_a_step_is_counted_once() {
+    let _deny = Policy::Deny.scope();
+    let all = tokens(1, 1, 12, Dtype::Float32);
+    for formats in [FORMATS[0], FORMATS[2]] {
+        let expected = whole(&all, formats, WINDOWS[0]);
+        let mut cache = cache(1, Dtype::Float32, formats, WINDOWS[0]);
+        // Two tokens of a call, by two steps of its own.
+        let twice = |cache: &mut KvCache, (q, k, v): (Array, Array, Array)| -> Result<Array> {
+            let each = [0, 1].map(|at| {
+                implicit_with_state(cache, part(&(q.clone(), k.clone(), v.clone()), at, at + 1), layer)?.dense()
+            });
+            let [first, second] = each;
+            Ok(ops::concatenate(&[first?, second?], 2)?)
+        };
+        let mut step = compile_with_state(twice, Options::default());
+        for at in (0..12).step_by(2) {
+            cache.reserve(2).expect("room");
+            let (q, k, v) = part(&all, at, at + 2);
+            let made = step.call(&mut cache, &(q.into(), k.into(), v.into())).expect("attends").dense().expect("dense");
+            assert_close!(made, expected.try_index((.., .., at..at + 2, ..)).unwrap(), 1e-5, "{formats:?} at {at}");
+        }
+        assert_eq!((step.stats().traces, cache.len()), (1, 12));
+        cache.trim(3).expect("trims");
+        assert_eq!(cache.len(), 9);
+    }
+}
+
+#[test]
 fn a_sequence_goes_on_in_another_format() {
     let _allow = Policy::Allow.scope();
     let all = tokens(2, 1, 30, Dtype::Float32);
