@@ -249,6 +249,26 @@ unsafe extern "C" {
         result: *mut mlx_array,
     ) -> c_int;
 
+    pub(crate) fn tacit_dynamic_slice(
+        a: mlx_array,
+        start: mlx_array,
+        axes: *const i32,
+        axes_count: usize,
+        size: *const i32,
+        size_count: usize,
+        stream: mlx_stream,
+        result: *mut mlx_array,
+    ) -> c_int;
+    pub(crate) fn tacit_dynamic_slice_update(
+        a: mlx_array,
+        update: mlx_array,
+        start: mlx_array,
+        axes: *const i32,
+        axes_count: usize,
+        stream: mlx_stream,
+        result: *mut mlx_array,
+    ) -> c_int;
+
     pub(crate) fn tacit_kernel_apply(
         table: KernelTable,
         kernel: *mut c_void,

@@ -29,8 +29,9 @@ pub use switch::{COMPILE_VARIABLE, disable, disable_fusion, enable, is_enabled};
 use engine::Engine;
 use mlx_rs::Array;
 
-use crate::tree::{self, Flattened, Labels, Node, Open, Reader, TreeDef, Visitor};
-use crate::values::{arrays_of, never_called};
+use crate::state::{CALL, GIVEN, Lent, MADE, show};
+use crate::tree::{Flattened, Open, Reader, TreeDef};
+use crate::values::{Values, arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace};
 
 /// Compiles a function: it is traced for each structure of its arguments and replayed after that.
@@ -171,12 +172,12 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     fn trace(&mut self, state: &mut S, args: &A::With<Value>) -> Result<(Vec<Array>, TreeDef)> {
         let Self { engine, f } = self;
         let (leaves, closed) = Flattened::shown(Open::Closed, |visitor| show(GIVEN, &*state, args, visitor))?;
-        let own = tree::flatten(&*state, Open::Closed)?;
+        let own = Values::of(&*state)?;
         engine.call(leaves, &closed, &mut |values, inspect| {
             let mut made = None;
             let results = trace::run(&values, |arrays| {
                 let inputs = arrays.clone();
-                let lent = Lent { state: &mut *state, own: own.clone() };
+                let lent = Lent::new(&mut *state, own.clone());
                 let mut reader = Reader::new(&closed, arrays)?;
                 reader.enter(CALL)?;
                 lent.state.assign(&mut reader)?;
@@ -188,7 +189,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
             let (leaves, def) = made.ok_or_else(never_called)?.opened(results)?;
             // A trace whose results the types outside cannot take is not kept.
             {
-                let lent = Lent { state: &mut *state, own: own.clone() };
+                let lent = Lent::new(&mut *state, own.clone());
                 let mut reader = Reader::new(&def, leaves.clone())?;
                 reader.enter(CALL)?;
                 O::With::<Value>::unflatten(&mut reader)?;
@@ -207,35 +208,5 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     /// Forgets every trace.
     pub fn clear(&mut self) {
         self.engine.clear();
-    }
-}
-
-/// The tree of what a call is given, and of what it gives.
-const CALL: &str = "call";
-const GIVEN: &[&str] = &["state", "args"];
-const MADE: &[&str] = &["results", "state"];
-
-fn show<'a>(
-    labels: &'static [&'static str],
-    first: &'a impl Tree,
-    second: &'a impl Tree,
-    visitor: &mut dyn Visitor<'a>,
-) -> Result<()> {
-    visitor.node(&Node::new(CALL, Labels::Fields(labels)));
-    first.flatten(visitor)?;
-    second.flatten(visitor)
-}
-
-/// A state that holds the arrays of a trace, until it is dropped.
-struct Lent<'s, S: Tree> {
-    state: &'s mut S,
-    own: (Vec<Value>, TreeDef),
-}
-
-impl<S: Tree> Drop for Lent<'_, S> {
-    fn drop(&mut self) {
-        let (leaves, def) = (std::mem::take(&mut self.own.0), &self.own.1);
-        // The leaves are those that the state itself gave for this definition.
-        let _ = tree::assign(self.state, def, leaves);
     }
 }

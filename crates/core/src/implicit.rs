@@ -1,8 +1,9 @@
 //! `implicit(args, f)`: plain code on implicit arrays.
 
-use crate::tree::Arguments;
-use crate::values::Values;
-use crate::{Error, Explanation, Result, Tree, Value};
+use crate::state::{CALL, Lent, MADE, show};
+use crate::tree::{self, Arguments, Reader};
+use crate::values::{Values, arrays_of, never_called};
+use crate::{Error, Explanation, Result, Tree, Value, trace};
 
 /// Runs a function on arrays with values, implicit ones included.
 ///
@@ -37,6 +38,65 @@ where
     let given = Values::of(&args)?;
     drop(args);
     given.run(f)?.into_tree()
+}
+
+/// Runs a function of a state that it changes as [`implicit`] does.
+///
+/// The state is a tree whose values may be implicit, such as the cache of a decoder. Inside the function they are plain
+/// arrays that stand for them; what the function leaves in their place is what the state holds afterwards, an implicit array
+/// where a handler made one. Where the function fails or panics, the state is what it was.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::{Value, implicit_with_state};
+///
+/// let mut total = Value::from(Array::from_f32(2.0));
+/// let square = implicit_with_state(&mut total, Array::from_f32(1.0), |total, x| {
+///     let sum = total.dense()?.add(x)?;
+///     *total = sum.clone().into();
+///     sum.square()
+/// })?;
+/// assert_eq!((total.dense()?.item_exact::<f32>(), square.dense()?.item_exact::<f32>()), (3.0, 9.0));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// As for [`implicit`]; the function leaves an implicit array in the state that it made itself.
+pub fn implicit_with_state<S, A, O, E>(
+    state: &mut S,
+    args: A,
+    f: impl FnOnce(&mut S, A::Arrays) -> Result<O, E>,
+) -> Result<O::With<Value>>
+where
+    S: Tree,
+    A: Arguments,
+    O: Tree,
+    E: Into<Error>,
+{
+    let given = Values::of(&args)?;
+    drop(args);
+    let own = Values::of(&*state)?;
+    let all: Vec<Value> = own.values.iter().chain(&given.values).cloned().collect();
+    let mut made = None;
+    let results = trace::run(&all, |mut arrays| {
+        let given = given.with(arrays.split_off(own.values.len()))?;
+        // The trace ends with the state as it was: what is left in it is no longer a placeholder of that.
+        let lent = Lent::new(&mut *state, own.clone());
+        tree::assign(&mut *lent.state, &own.def, arrays.into_iter().map(Value::from).collect())?;
+        let results = f(&mut *lent.state, given).map_err(Into::into)?;
+        arrays_of(|visitor| show(MADE, &results, &*lent.state, visitor), &mut made)
+    })?;
+    let made = made.ok_or_else(never_called)?;
+    let mut reader = Reader::new(&made, results)?;
+    reader.enter(CALL)?;
+    let results = O::With::<Value>::unflatten(&mut reader)?;
+    let lent = Lent::new(state, own);
+    lent.state.assign(&mut reader)?;
+    lent.keep();
+    Ok(results)
 }
 
 /// Runs a function as [`implicit`] does and tells what happened: each node, who took it, what was built.

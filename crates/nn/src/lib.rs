@@ -5,7 +5,11 @@
 //! of a call, [`quantized`] and [`straight_through`] make such values. [`Module`] and [`Stateful`] make trees of modules, and
 //! of optimizers and random states.
 
+// The macros' output names the core as the facade does.
+extern crate tacit_core as tacit;
+
 mod adapter_set;
+mod cache;
 mod inputs;
 mod lora;
 mod merge;
@@ -20,6 +24,7 @@ mod rule;
 mod rules;
 mod stateful;
 
+pub use cache::{KvCache, Window};
 pub use inputs::Inputs;
 pub use lora::{LoraConfig, Method};
 pub use merge::{MergeReport, MergeRow};

@@ -156,22 +156,58 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The function fails, or as for [`implicit`](tacit_core::implicit()).
     pub fn run<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<O> {
-        self.run_on(Vec::new(), f)
-    }
-
-    fn run_on<O: Tree, E: Into<Error>>(
-        &mut self,
-        inputs: Vec<Array>,
-        f: impl FnOnce(&mut M) -> Result<O, E>,
-    ) -> Result<O> {
-        if self.held.is_empty() && self.ties.is_empty() {
+        if self.is_dense() {
             return f(&mut self.module).map_err(Into::into);
         }
+        self.run_with(&mut (), |module, ()| f(module))
+    }
+
+    /// Runs any function of the module and of a state that it changes, such as the cache of a decoder.
+    ///
+    /// Inside the function the state's values are plain, as the parameters are; afterwards it holds what the function made of
+    /// them, implicit arrays too. Where the function fails, parameters and state are what they were.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{Array, module::Module, nn, ops};
+    /// use tacit_core::Value;
+    /// use tacit_nn::Model;
+    ///
+    /// let mut model = Model::new(nn::Linear::new(2, 2)?)?;
+    /// let mut sum = Value::from(ops::zeros::<f32>(&[1, 2])?);
+    /// let x = ops::ones::<f32>(&[1, 2])?;
+    /// let y = model.run_with(&mut sum, |linear, sum| {
+    ///     let y = linear.forward(&x)?;
+    ///     *sum = sum.dense()?.add(&y)?.into();
+    ///     Ok::<_, tacit_core::Error>(y)
+    /// })?;
+    /// assert_eq!(sum.dense()?.as_slice::<f32>(), y.as_slice::<f32>());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`run`](Self::run).
+    pub fn run_with<S: Tree, O: Tree, E: Into<Error>>(
+        &mut self,
+        state: &mut S,
+        f: impl FnOnce(&mut M, &mut S) -> Result<O, E>,
+    ) -> Result<O> {
+        self.run_on(Vec::new(), state, f)
+    }
+
+    fn run_on<S: Tree, O: Tree, E: Into<Error>>(
+        &mut self,
+        inputs: Vec<Array>,
+        state: &mut S,
+        f: impl FnOnce(&mut M, &mut S) -> Result<O, E>,
+    ) -> Result<O> {
         self.refresh();
         let replacements = replacements(&self.places, &self.held, &self.ties)?;
         let mut def = None;
-        let (results, assigned) = run(&mut self.module, &replacements, inputs, |module| {
-            let (leaves, structure) = trees::flatten(&f(module).map_err(Into::into)?, Open::Closed)?;
+        let (results, assigned) = run(&mut self.module, &replacements, inputs, state, |module, state| {
+            let (leaves, structure) = trees::flatten(&f(module, state).map_err(Into::into)?, Open::Closed)?;
             def = Some(structure);
             leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
         })?;
@@ -191,6 +227,11 @@ impl<M: ModuleParameters> Model<M> {
         self.refresh();
         let replacements = replacements(&self.places, &self.held, &self.ties)?;
         explained(&mut self.module, &replacements, f)
+    }
+
+    /// Whether a call is the module's own.
+    fn is_dense(&self) -> bool {
+        self.held.is_empty() && self.ties.is_empty()
     }
 
     /// Finds the parameters again where some came or went.
@@ -259,9 +300,12 @@ where
     type Error = M::Error;
 
     fn forward(&mut self, input: I) -> Result<M::Output, M::Error> {
+        if self.is_dense() {
+            return self.module.forward(input);
+        }
         let mut inputs = Vec::new();
         input.collect(&mut inputs);
-        Ok(self.run_on(inputs, |module| module.forward(input))?)
+        Ok(self.run_on(inputs, &mut (), |module, ()| module.forward(input))?)
     }
 
     fn training_mode(&mut self, mode: bool) {

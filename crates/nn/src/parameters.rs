@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops};
-use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id, explain, implicit};
+use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id, explain, implicit_with_state};
 
 use crate::places::Places;
 
@@ -51,7 +51,9 @@ where
     E: Into<Error>,
 {
     check_parameters(module, parameters)?;
-    let (results, assigned) = run(module, &Replacements::of(&Places::of(module), parameters), Vec::new(), f)?;
+    let places = Places::of(module);
+    let replacements = Replacements::of(&places, parameters);
+    let (results, assigned) = run(module, &replacements, Vec::new(), &mut (), |module, ()| f(module))?;
     let kept = assigned.into_iter().filter(|(path, _)| !parameters.contains_key(path));
     let kept = kept.map(|(path, value)| Ok((path, value.dense()?))).collect::<Result<Vec<_>>>()?;
     if !kept.is_empty() {
@@ -133,15 +135,18 @@ impl<'p> Replacements<'p> {
     }
 }
 
-/// Runs `f` as [`with_parameters`] does; `inputs` are what it takes. The second result is what it assigned, by path.
-pub(crate) fn run<M, O, E>(
+/// Runs `f` as [`with_parameters`] does, on a state that it changes; `inputs` are what it takes. The second result is what it
+/// assigned to the module, by path.
+pub(crate) fn run<M, S, O, E>(
     module: &mut M,
     replacements: &Replacements<'_>,
     inputs: Vec<Array>,
-    f: impl FnOnce(&mut M) -> Result<O, E>,
+    state: &mut S,
+    f: impl FnOnce(&mut M, &mut S) -> Result<O, E>,
 ) -> Result<(O::With<Value>, Assigned<Value>)>
 where
     M: ModuleParameters,
+    S: Tree,
     O: Tree,
     E: Into<Error>,
 {
@@ -152,8 +157,8 @@ where
     let args: Vec<Value> =
         replacements.values.iter().map(|(_, value)| value.clone()).chain(own).chain(inputs).collect();
     let mut paths = Vec::new();
-    let (results, assigned) = implicit(args, |arrays| {
-        let (results, assigned) = lend(module, replacements, arrays, f)?;
+    let (results, assigned) = implicit_with_state(state, args, |state, arrays| {
+        let (results, assigned) = lend(module, replacements, arrays, |module| f(module, state))?;
         let (changed, arrays): (_, Vec<Array>) = assigned.into_iter().unzip();
         paths = changed;
         Ok::<_, Error>((results, arrays))

@@ -1,0 +1,50 @@
+//! Ops of MLX that mlx-rs does not bind.
+
+use mlx_rs::Array;
+
+use crate::Result;
+
+/// The part of `a` of this `size` that begins at `start: i32[axes]` along `axes`.
+///
+/// Where it would reach beyond the end, it begins so early that it does not.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::ops::dynamic_slice;
+///
+/// let a = Array::from_slice(&[1i32, 2, 3, 4], &[4]);
+/// let part = dynamic_slice(&a, &Array::from_slice(&[1i32], &[1]), &[0], &[2])?;
+/// assert_eq!(part.as_slice::<i32>(), [2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The axes are not those of `a`, or the size is larger than `a`.
+pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Result<Array> {
+    Ok(tacit_bridge::dynamic_slice(a, start, axes, size)?)
+}
+
+/// `a` with `update` written where `start: i32[axes]` says along `axes`.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::ops::dynamic_slice_update;
+///
+/// let a = Array::from_slice(&[1i32, 2, 3, 4], &[4]);
+/// let update = Array::from_slice(&[0i32, 0], &[2]);
+/// let made = dynamic_slice_update(&a, &update, &Array::from_slice(&[1i32], &[1]), &[0])?;
+/// assert_eq!(made.as_slice::<i32>(), [1, 0, 0, 4]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The axes are not those of `a`, or the update is larger than `a`.
+pub fn dynamic_slice_update(a: &Array, update: &Array, start: &Array, axes: &[i32]) -> Result<Array> {
+    Ok(tacit_bridge::dynamic_slice_update(a, update, start, axes)?)
+}

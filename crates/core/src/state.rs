@@ -1,0 +1,48 @@
+//! A state that a traced function changes.
+
+use crate::tree::{self, Labels, Node, Visitor};
+use crate::values::Values;
+use crate::{Result, Tree};
+
+/// The tree of what a call is given, and of what it gives.
+pub(crate) const CALL: &str = "call";
+pub(crate) const GIVEN: &[&str] = &["state", "args"];
+pub(crate) const MADE: &[&str] = &["results", "state"];
+
+pub(crate) fn show<'a>(
+    labels: &'static [&'static str],
+    first: &'a impl Tree,
+    second: &'a impl Tree,
+    visitor: &mut dyn Visitor<'a>,
+) -> Result<()> {
+    visitor.node(&Node::new(CALL, Labels::Fields(labels)));
+    first.flatten(visitor)?;
+    second.flatten(visitor)
+}
+
+/// A state that holds the arrays of a trace, until it is dropped.
+pub(crate) struct Lent<'s, S: Tree> {
+    pub(crate) state: &'s mut S,
+    own: Option<Values>,
+}
+
+impl<'s, S: Tree> Lent<'s, S> {
+    /// The state, which is given these leaves of its own back.
+    pub(crate) fn new(state: &'s mut S, own: Values) -> Self {
+        Self { state, own: Some(own) }
+    }
+
+    /// Leaves the state as it is now.
+    pub(crate) fn keep(mut self) {
+        self.own = None;
+    }
+}
+
+impl<S: Tree> Drop for Lent<'_, S> {
+    fn drop(&mut self) {
+        if let Some(Values { values, def }) = self.own.take() {
+            // The leaves are those that the state itself gave for this definition.
+            let _ = tree::assign(self.state, &def, values);
+        }
+    }
+}

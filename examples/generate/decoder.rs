@@ -1,0 +1,340 @@
+//! A Llama-like decoder in plain mlx-rs modules: the parameters have the paths that mlx-lm and Hugging Face give them.
+//!
+//! What is not in every model is an option of the configuration: norms of heads, norms behind as well as before, caps of
+//! scores, windows, experts. Tacit is here for the caches alone.
+
+use mlx_rs::builder::Builder;
+use mlx_rs::error::Exception;
+use mlx_rs::fast::scaled_dot_product_attention;
+use mlx_rs::macros::ModuleParameters;
+use mlx_rs::module::{Module, ModuleParameters, Param};
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, fast, nn, ops};
+use tacit::Result;
+use tacit::nn::{KvCache, Window};
+
+use crate::config::{Activation, Config, FeedForwardConfig, LayerConfig};
+use crate::experts::Experts;
+use crate::rope::Rope;
+
+/// The logits that are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Positions {
+    /// Those of the last token, which say what comes next.
+    Last,
+    /// Those of every token, as a draft that is verified needs them.
+    All,
+}
+
+/// A division by the root of the mean square, and a gain.
+#[derive(Clone, Debug, ModuleParameters)]
+struct Norm {
+    #[param]
+    weight: Param<Array>,
+    epsilon: f32,
+    from_one: bool,
+}
+
+impl Norm {
+    fn new(size: i32, config: &Config) -> Result<Self, Exception> {
+        let crate::config::Norm { epsilon, from_one } = config.norm;
+        let weight = if from_one { ops::zeros::<f32>(&[size])? } else { ops::ones::<f32>(&[size])? };
+        Ok(Self { weight: Param::new(weight), epsilon, from_one })
+    }
+
+    fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        if !self.from_one {
+            return fast::rms_norm(x, Some(&self.weight), self.epsilon);
+        }
+        let gain = self.weight.add(scalar(1.0, self.weight.dtype())?)?;
+        fast::rms_norm(x, Some(&gain), self.epsilon)
+    }
+}
+
+/// What the layers of one kind share in a step.
+struct Shared<'c> {
+    rope: &'c Rope,
+    wavelengths: Option<Array>,
+    mask: Array,
+}
+
+#[derive(Clone, Debug, ModuleParameters)]
+struct Attention {
+    heads: i32,
+    kv_heads: i32,
+    head_dim: i32,
+    scale: f32,
+    cap: Option<f32>,
+    #[param]
+    q_proj: nn::Linear,
+    #[param]
+    k_proj: nn::Linear,
+    #[param]
+    v_proj: nn::Linear,
+    #[param]
+    o_proj: nn::Linear,
+    #[param]
+    q_norm: Option<Norm>,
+    #[param]
+    k_norm: Option<Norm>,
+}
+
+impl Attention {
+    fn new(config: &Config) -> Result<Self, Exception> {
+        let &Config { hidden_size, heads, kv_heads, head_dim, scale, score_cap, bias, .. } = config;
+        let norm = || config.head_norms.then(|| Norm::new(head_dim, config)).transpose();
+        Ok(Self {
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+            cap: score_cap,
+            q_proj: linear(hidden_size, heads * head_dim, bias.qkv)?,
+            k_proj: linear(hidden_size, kv_heads * head_dim, bias.qkv)?,
+            v_proj: linear(hidden_size, kv_heads * head_dim, bias.qkv)?,
+            o_proj: linear(heads * head_dim, hidden_size, bias.output)?,
+            q_norm: norm()?,
+            k_norm: norm()?,
+        })
+    }
+
+    fn forward(&mut self, x: &Array, shared: &Shared<'_>, cache: &mut KvCache) -> Result<Array> {
+        let (batch, tokens) = (x.dim(0), x.dim(1));
+        let split = |x: Array| x.reshape(&[batch, tokens, -1, self.head_dim])?.transpose_axes(&[0, 2, 1, 3]);
+        let mut queries = split(self.q_proj.forward(x)?)?;
+        let mut keys = split(self.k_proj.forward(x)?)?;
+        let values = split(self.v_proj.forward(x)?)?;
+        if let (Some(of_queries), Some(of_keys)) = (&self.q_norm, &self.k_norm) {
+            queries = of_queries.forward(&queries)?;
+            keys = of_keys.forward(&keys)?;
+        }
+        let turned = |x: &Array| shared.rope.turn(x, cache.offset(), shared.wavelengths.as_ref());
+        let (queries, keys) = (turned(&queries)?, turned(&keys)?);
+        let (keys, values) = cache.update(&keys, &values)?;
+        let mixed = match self.cap {
+            None => {
+                scaled_dot_product_attention(&queries, &keys, &values, self.scale, Some((&shared.mask).into()), None)?
+            }
+            Some(cap) => self.capped(&queries, &keys, &values, &shared.mask, cap)?,
+        };
+        let mixed = mixed.transpose_axes(&[0, 2, 1, 3])?.reshape(&[batch, tokens, -1])?;
+        Ok(self.o_proj.forward(&mixed)?)
+    }
+
+    /// Attention whose scores are capped, which MLX's own does not do.
+    fn capped(
+        &self,
+        queries: &Array,
+        keys: &Array,
+        values: &Array,
+        mask: &Array,
+        cap: f32,
+    ) -> Result<Array, Exception> {
+        let (batch, tokens, dtype) = (queries.dim(0), queries.dim(2), queries.dtype());
+        let groups = &[batch, self.kv_heads, self.heads / self.kv_heads, tokens, self.head_dim];
+        let queries = queries.multiply(scalar(self.scale, dtype)?)?.reshape(groups)?;
+        let scores = queries.matmul(keys.expand_dims(2)?.swap_axes(-1, -2)?)?;
+        let scores = capped(&scores, cap)?;
+        let scores = ops::select(mask.expand_dims(1)?, scores, scalar(f32::NEG_INFINITY, dtype)?)?;
+        let weights = ops::softmax_axis(scores, -1, true)?;
+        weights.matmul(values.expand_dims(2)?)?.reshape(&[batch, self.heads, tokens, self.head_dim])
+    }
+}
+
+/// What stands behind attention in a layer.
+pub(crate) trait FeedForward: ModuleParameters + std::fmt::Debug + Send {
+    fn forward(&mut self, x: &Array) -> Result<Array, Exception>;
+}
+
+#[derive(Clone, Debug, ModuleParameters)]
+struct Gated {
+    activation: Activation,
+    #[param]
+    gate_proj: nn::Linear,
+    #[param]
+    up_proj: nn::Linear,
+    #[param]
+    down_proj: nn::Linear,
+}
+
+impl FeedForward for Gated {
+    fn forward(&mut self, x: &Array) -> Result<Array, Exception> {
+        let gate = self.activation.of(&self.gate_proj.forward(x)?)?;
+        self.down_proj.forward(&gate.multiply(self.up_proj.forward(x)?)?)
+    }
+}
+
+impl Activation {
+    pub(crate) fn of(self, x: &Array) -> Result<Array, Exception> {
+        let y = match self {
+            Self::Silu => nn::silu(x),
+            Self::Gelu => nn::gelu(x),
+            Self::GeluTanh => nn::gelu_approximate(x),
+        };
+        // Their constants are f32, which would widen halves.
+        y?.as_dtype(x.dtype())
+    }
+}
+
+#[derive(Debug, ModuleParameters)]
+struct Layer {
+    kind: usize,
+    #[param]
+    self_attn: Attention,
+    #[param]
+    mlp: Box<dyn FeedForward>,
+    #[param]
+    input_layernorm: Norm,
+    #[param]
+    post_attention_layernorm: Norm,
+    #[param]
+    pre_feedforward_layernorm: Option<Norm>,
+    #[param]
+    post_feedforward_layernorm: Option<Norm>,
+}
+
+impl Layer {
+    fn new(config: &Config, own: &LayerConfig) -> Result<Self, Exception> {
+        let &Config { hidden_size, activation, bias, .. } = config;
+        let mlp: Box<dyn FeedForward> = match own.feed_forward {
+            FeedForwardConfig::Dense { inner } => Box::new(Gated {
+                activation,
+                gate_proj: linear(hidden_size, inner, bias.feed_forward)?,
+                up_proj: linear(hidden_size, inner, bias.feed_forward)?,
+                down_proj: linear(inner, hidden_size, bias.feed_forward)?,
+            }),
+            FeedForwardConfig::Experts(experts) => Box::new(Experts::new(hidden_size, experts, activation)?),
+        };
+        let norm = || Norm::new(hidden_size, config);
+        let after = || config.norms_after.then(norm).transpose();
+        Ok(Self {
+            kind: own.kind,
+            self_attn: Attention::new(config)?,
+            mlp,
+            input_layernorm: norm()?,
+            post_attention_layernorm: norm()?,
+            pre_feedforward_layernorm: after()?,
+            post_feedforward_layernorm: after()?,
+        })
+    }
+
+    fn forward(&mut self, x: &Array, shared: &Shared<'_>, cache: &mut KvCache) -> Result<Array> {
+        let attended = self.self_attn.forward(&self.input_layernorm.forward(x)?, shared, cache)?;
+        if let (Some(before), Some(after)) = (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) {
+            let x = x.add(self.post_attention_layernorm.forward(&attended)?)?;
+            let inner = self.mlp.forward(&before.forward(&x)?)?;
+            return Ok(x.add(after.forward(&inner)?)?);
+        }
+        let x = x.add(attended)?;
+        Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)
+    }
+}
+
+/// All but the head.
+#[derive(Debug, ModuleParameters)]
+struct Body {
+    #[param]
+    embed_tokens: nn::Embedding,
+    #[param]
+    layers: Vec<Layer>,
+    #[param]
+    norm: Norm,
+}
+
+/// The decoder that a configuration describes.
+#[derive(Debug, ModuleParameters)]
+pub(crate) struct Decoder {
+    config: Config,
+    #[param]
+    model: Body,
+    /// None where it is the embedding.
+    #[param]
+    lm_head: Option<nn::Linear>,
+}
+
+impl Decoder {
+    /// The decoder with parameters that are drawn, or yet to be loaded: nothing is computed until it is used.
+    pub(crate) fn new(config: &Config) -> Result<Self, Exception> {
+        let &Config { vocab_size, hidden_size, .. } = config;
+        let head = || linear(hidden_size, vocab_size, false);
+        Ok(Self {
+            model: Body {
+                embed_tokens: nn::Embedding::new(vocab_size, hidden_size)?,
+                layers: config.layers.iter().map(|own| Layer::new(config, own)).collect::<Result<_, _>>()?,
+                norm: Norm::new(hidden_size, config)?,
+            },
+            lm_head: if config.tied == Some(true) { None } else { Some(head()?) },
+            config: config.clone(),
+        })
+    }
+
+    /// The logits `[batch, n, words]` that follow `tokens: u32[batch, n]`, or the last of them, `[batch, 1, words]`. The
+    /// caches, which have room for the tokens, hold them afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The caches are not those of this decoder, or have no room; or MLX refuses the tokens.
+    pub(crate) fn forward(&mut self, tokens: &Array, caches: &mut Vec<KvCache>, asked: Positions) -> Result<Array> {
+        let Self { config, model, lm_head } = self;
+        if caches.len() != model.layers.len() {
+            let message = format!("{} caches are given to {} layers", caches.len(), model.layers.len());
+            return Err(tacit::Error::invalid(message, "make them by `caches`"));
+        }
+        let mut x = model.embed_tokens.forward(tokens)?;
+        if let Some(scale) = config.embedding_scale {
+            x = x.multiply(scalar(scale, x.dtype())?)?;
+        }
+        let shared = shared(config, caches, tokens.dim(1))?;
+        for (layer, cache) in model.layers.iter_mut().zip(caches) {
+            x = layer.forward(&x, &shared[layer.kind], cache)?;
+        }
+        if asked == Positions::Last {
+            x = x.try_index((.., -1.., ..))?;
+        }
+        let x = model.norm.forward(&x)?;
+        let logits = match lm_head {
+            Some(head) => head.forward(&x)?,
+            None => model.embed_tokens.as_linear(&x)?,
+        };
+        Ok(config.logit_cap.map_or(Ok(logits.clone()), |cap| capped(&logits, cap))?)
+    }
+}
+
+/// The empty caches of a batch, one a layer, for keys and values of this dtype.
+pub(crate) fn caches(config: &Config, batch: i32, dtype: Dtype) -> Result<Vec<KvCache>> {
+    config.layers.iter().map(|_| KvCache::new([batch, config.kv_heads, config.head_dim], dtype)).collect()
+}
+
+/// Frequencies and masks, which are of a kind and not of a layer.
+fn shared<'c>(config: &'c Config, caches: &[KvCache], tokens: i32) -> Result<Vec<Shared<'c>>> {
+    let of_kind = |(number, kind): (usize, &'c crate::config::Kind)| {
+        let first = config.layers.iter().position(|layer| layer.kind == number).unwrap_or_default();
+        let mask = within(kind.window, &caches[first], tokens)?;
+        Ok(Shared { rope: &kind.rope, wavelengths: kind.rope.wavelengths()?, mask })
+    };
+    config.kinds.iter().enumerate().map(of_kind).collect()
+}
+
+/// The mask of a window over a cache that keeps everything.
+fn within(window: Window, cache: &KvCache, tokens: i32) -> Result<Array> {
+    let mask = cache.mask(tokens)?;
+    let Window::Sliding { size, .. } = window else { return Ok(mask) };
+    let asked = cache.offset().expand_dims(1)?.add(ops::arange::<_, i32>(0, tokens, None)?)?;
+    let oldest = asked.subtract(Array::from_int(size - 1))?.expand_dims_axes(&[1, 3])?;
+    Ok(mask.logical_and(ops::arange::<_, i32>(0, cache.capacity(), None)?.ge(oldest)?)?)
+}
+
+fn linear(from: i32, to: i32, bias: bool) -> Result<nn::Linear, Exception> {
+    nn::LinearBuilder::new(from, to).bias(bias).build()
+}
+
+/// `cap * tanh(x / cap)`.
+fn capped(x: &Array, cap: f32) -> Result<Array, Exception> {
+    let cap = scalar(cap, x.dtype())?;
+    ops::tanh(x.divide(&cap)?)?.multiply(cap)
+}
+
+/// A number that does not widen what it meets.
+fn scalar(number: f32, dtype: Dtype) -> Result<Array, Exception> {
+    Array::from_f32(number).as_dtype(dtype)
+}

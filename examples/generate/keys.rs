@@ -1,0 +1,94 @@
+//! A JSON object of a configuration, whose errors name the file and the key.
+
+use std::path::Path;
+
+use tacit::io::json::Json;
+use tacit::{Error, Result};
+
+/// An object in a file; a key whose value is `null` is not there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys<'j> {
+    file: &'j Path,
+    /// The key under which the object is, if it is not the whole.
+    under: Option<&'j str>,
+    json: &'j Json,
+}
+
+impl<'j> Keys<'j> {
+    pub(crate) fn new(file: &'j Path, json: &'j Json) -> Self {
+        Self { file, under: None, json }
+    }
+
+    /// The error that the value of a key is not what it should be.
+    pub(crate) fn wrong(&self, key: &str, reason: impl Into<String>, help: impl Into<String>) -> Error {
+        let key = self.under.map_or(key.to_owned(), |under| format!("{under}.{key}"));
+        Error::checkpoint(self.file, Some(&key), reason, help)
+    }
+
+    fn get<T>(&self, key: &str, kind: &str, read: impl FnOnce(&'j Json) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.json.get(key).filter(|value| **value != Json::Null) else { return Ok(None) };
+        let wrong = || self.wrong(key, format!("it is {value}, and should be {kind}"), "fetch the configuration again");
+        read(value).map(Some).ok_or_else(wrong)
+    }
+
+    /// Whether the key is there, though it be with `null`.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.json.get(key).is_some()
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&'j str>> {
+        self.get(key, "a string", Json::text)
+    }
+
+    pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.get(key, "true or false", Json::flag)
+    }
+
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f64>> {
+        self.get(key, "a number", |value| value.number().filter(|number| number.is_finite()))
+    }
+
+    /// The number of a key that has to be there.
+    pub(crate) fn needed(&self, key: &str) -> Result<f64> {
+        self.number(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub(crate) fn integer(&self, key: &str) -> Result<Option<i32>> {
+        self.get(key, "a whole number", Json::integer)
+    }
+
+    pub(crate) fn integers(&self, key: &str) -> Result<Option<Vec<i32>>> {
+        self.get(key, "a list of whole numbers", |value| items(value)?.iter().map(Json::integer).collect())
+    }
+
+    pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&'j str>>> {
+        self.get(key, "a list of strings", |value| items(value)?.iter().map(Json::text).collect())
+    }
+
+    /// A number of things of which there is at least one.
+    pub(crate) fn size(&self, key: &str) -> Result<i32> {
+        self.positive(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub(crate) fn size_or(&self, key: &str, default: i32) -> Result<i32> {
+        Ok(self.positive(key)?.unwrap_or(default))
+    }
+
+    /// The object of a key.
+    pub(crate) fn section(&self, key: &'j str) -> Result<Option<Self>> {
+        let object = self.get(key, "an object", |value| matches!(value, Json::Object(_)).then_some(value))?;
+        Ok(object.map(|json| Self { file: self.file, under: Some(key), json }))
+    }
+
+    fn positive(&self, key: &str) -> Result<Option<i32>> {
+        self.get(key, "a whole number above 0", |value| value.integer().filter(|size| *size > 0))
+    }
+
+    fn missing(&self, key: &str) -> Error {
+        self.wrong(key, "it is not there", "fetch the configuration again")
+    }
+}
+
+fn items(value: &Json) -> Option<&[Json]> {
+    if let Json::List(items) = value { Some(items) } else { None }
+}

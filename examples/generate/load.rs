@@ -1,0 +1,121 @@
+//! Decoders from folders of mlx-lm and of Hugging Face, with parameters of any format.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use mlx_rs::ops;
+use tacit::arrays::Stacked;
+use tacit::io::{self, mlx_adapter, peft};
+use tacit::nn::Missing;
+use tacit::prelude::*;
+use tacit::{Error, Result, format};
+
+use crate::config::Config;
+use crate::decoder::Decoder;
+
+/// Reads a folder: the configuration, and the decoder with the parameters of the tensors as they are stored.
+///
+/// # Errors
+///
+/// As for [`Config::read`] and [`io::read`]; or a parameter is not there, has another shape, or is none of the decoder's.
+pub(crate) fn load(folder: &Path) -> Result<(Config, Model<Decoder>)> {
+    let mut config = Config::read(folder)?;
+    let mut parameters = stacked(folder, io::read(folder)?)?;
+    let head = parameters.contains_key(HEAD);
+    if *config.tied.get_or_insert(!head) {
+        parameters.remove(HEAD);
+    }
+    // Old checkpoints keep what is computed.
+    parameters.retain(|path, _| !path.ends_with(".rotary_emb.inv_freq"));
+    let mut model = Model::new(Decoder::new(&config)?)?;
+    check(folder, &model.avals(), &parameters)?;
+    model.assign(parameters, Missing::Refuse)?;
+    Ok((config, model))
+}
+
+const HEAD: &str = "lm_head.weight";
+
+/// Checks that the parameters are those of the decoder.
+fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Result<()> {
+    let wrong = |path: &str, reason: String| {
+        let help = "fetch the configuration and the tensors again, together";
+        Err(Error::checkpoint(folder, Some(path), reason, help))
+    };
+    for (path, aval) in own {
+        match given.get(path) {
+            None => return wrong(path, format!("it is not there, and the configuration asks for {aval}")),
+            Some(value) if value.aval()?.shape != aval.shape => {
+                return wrong(path, format!("it is {value}, and the configuration asks for {aval}"));
+            }
+            Some(_) => {}
+        }
+    }
+    match given.keys().find(|path| !own.contains_key(*path)) {
+        Some(path) => wrong(path, "the configuration's decoder has no such parameter".to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// The parameters with the experts of a layer, which Hugging Face stores apart, as one: `switch_mlp` in place of `experts.0`.
+fn stacked(folder: &Path, parameters: Parameters) -> Result<Parameters> {
+    let mut stacked = Parameters::new();
+    let mut experts: BTreeMap<String, BTreeMap<usize, Value>> = BTreeMap::new();
+    for (path, value) in parameters {
+        let of_expert = path.split_once(".mlp.experts.").and_then(|(layer, rest)| {
+            let (number, rest) = rest.split_once('.')?;
+            Some((format!("{layer}.mlp.switch_mlp.{rest}"), number.parse().ok()?))
+        });
+        match of_expert {
+            Some((path, number)) => drop(experts.entry(path).or_default().insert(number, value)),
+            None => drop(stacked.insert(path, value)),
+        }
+    }
+    for (path, parts) in experts {
+        if let Some(missing) = (0..parts.len()).find(|number| !parts.contains_key(number)) {
+            let key = path.replacen("switch_mlp", &format!("experts.{missing}"), 1);
+            let help = "fetch the tensors again, all of them";
+            return Err(Error::checkpoint(folder, Some(&key), "it is not there, and later experts are", help));
+        }
+        let parts: Vec<Value> = parts.into_values().collect();
+        let value = match parts.iter().map(Value::as_dense).collect::<Option<Vec<_>>>() {
+            Some(arrays) => ops::stack(&arrays, 0)?.into(),
+            None => Stacked::new(parts)?.into(),
+        };
+        stacked.insert(path, value);
+    }
+    Ok(stacked)
+}
+
+/// The products' weights, by path; the router's stay as they are.
+const PRODUCTS: &str = "{model.layers.*_proj,model.embed_tokens,lm_head}.weight";
+
+/// Lets the products' weights take the format that a text says, or formats by the rules in a file of this name. Those that
+/// are quantized already stay.
+///
+/// # Errors
+///
+/// The text is no format, the file cannot be read, or as for [`Model::apply`].
+pub(crate) fn quantize(model: &mut Model<Decoder>, weights: &str) -> Result<()> {
+    let file = Path::new(weights);
+    let rules = if file.extension().is_some() {
+        Rules::load(file)?
+    } else {
+        Rules::new().quantize_in(PRODUCTS, format::parse(weights)?.into())?
+    };
+    model.apply(&rules).map(drop)
+}
+
+/// Puts the adapter in a folder over the parameters, as mlx-lm or PEFT wrote it.
+///
+/// # Errors
+///
+/// As for [`mlx_adapter::read`] and [`peft::read`].
+pub(crate) fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
+    let own = model.values()?;
+    let adapted = if folder.join("adapters.safetensors").is_file() {
+        mlx_adapter::read(folder, &own)?
+    } else {
+        peft::read(folder, &own)?
+    };
+    model.assign(adapted, Missing::Refuse)
+}

@@ -1,0 +1,154 @@
+//! Rotary positions: the frequencies by which queries and keys are turned, and their variants for longer contexts.
+
+use std::f32::consts::PI;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, fast, ops};
+use tacit::Result;
+
+use crate::keys::Keys;
+
+/// How positions turn queries and keys.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rope {
+    /// The first so many of a head are turned.
+    dims: i32,
+    /// Whether neighbors are turned together, and not the two halves.
+    interleaved: bool,
+    theta: f32,
+    variant: Variant,
+}
+
+/// How the frequencies were changed for contexts longer than those of the first training.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Variant {
+    Plain,
+    /// Positions are divided by the factor.
+    Linear {
+        factor: f32,
+    },
+    /// Wavelengths above `original / low` are stretched by the factor, those below `original / high` stay (Llama 3.1).
+    Llama3 {
+        factor: f32,
+        low: f32,
+        high: f32,
+        original: f32,
+    },
+    /// The dimensions up to `first` stay and those from `last` are stretched by the factor; queries and keys are
+    /// multiplied by `gain` (Peng et al., `YaRN`, 2023).
+    Yarn {
+        factor: f32,
+        first: f32,
+        last: f32,
+        gain: f32,
+    },
+}
+
+impl Rope {
+    /// What the keys of the positions say, and the keys of the whole configuration.
+    ///
+    /// # Errors
+    ///
+    /// The variant is none of those above, or lacks a key.
+    pub(crate) fn of(own: Option<&Keys>, all: &Keys, head_dim: i32, theta: f64) -> Result<Self> {
+        let of_own = |key: &str| own.map_or(Ok(None), |own| own.number(key));
+        let theta = of_own("rope_theta")?.unwrap_or(theta);
+        let part = of_own("partial_rotary_factor")?
+            .map_or_else(|| all.number("partial_rotary_factor"), |part| Ok(Some(part)))?;
+        let dims = part.map_or(head_dim, |part| (f64::from(head_dim) * part) as i32);
+        let interleaved = all.flag("rope_traditional")?.unwrap_or(false);
+        let plain = Self { dims, interleaved, theta: theta as f32, variant: Variant::Plain };
+        let Some(own) = own else { return Ok(plain) };
+        let name = own.text("rope_type")?.map_or_else(|| own.text("type"), |name| Ok(Some(name)))?;
+        let needed = |key: &str| Ok::<_, tacit::Error>(own.needed(key)? as f32);
+        let variant = match name.unwrap_or("default") {
+            "default" => Variant::Plain,
+            "linear" => Variant::Linear { factor: needed("factor")? },
+            "llama3" => Variant::Llama3 {
+                factor: needed("factor")?,
+                low: needed("low_freq_factor")?,
+                high: needed("high_freq_factor")?,
+                original: needed("original_max_position_embeddings")?,
+            },
+            "yarn" => yarn(own, all, dims, theta)?,
+            other => {
+                let help = "there are default, linear, llama3 and yarn: take a model of one of these, or remove the \
+                            entry if its context is not longer than that of the first training";
+                let why = if other == "dynamic" { ": its frequencies change with the length" } else { "" };
+                return Err(own.wrong("rope_type", format!("{other} is not read{why}"), help));
+            }
+        };
+        Ok(Self { variant, ..plain })
+    }
+
+    /// What the layers of one kind share: the wavelengths over 2 pi, `f32[dims / 2]`, where they are not the plain ones.
+    pub(crate) fn wavelengths(&self) -> Result<Option<Array>, Exception> {
+        let Self { dims, theta, .. } = *self;
+        let number = Array::from_f32;
+        // In the graph, since an array that a compiled step holds would be a constant of it.
+        let plain = || {
+            let exponents = ops::arange::<_, f32>(0, dims, 2)?.divide(number(dims as f32))?;
+            ops::power(number(theta), exponents)
+        };
+        Ok(match self.variant {
+            Variant::Plain | Variant::Linear { .. } => None,
+            Variant::Llama3 { factor, low, high, original } => {
+                let plain = plain()?;
+                let turns = ops::divide(number(original / (2.0 * PI)), &plain)?;
+                let smooth = turns.subtract(number(low))?.divide(number(high - low))?;
+                let smooth = ops::clip(smooth, (number(0.0), number(1.0)))?;
+                let kept = smooth.add(ops::subtract(number(1.0), &smooth)?.divide(number(factor))?)?;
+                Some(plain.divide(kept)?)
+            }
+            Variant::Yarn { factor, first, last, .. } => {
+                let ramp = ops::arange::<_, f32>(0, dims / 2, None)?.subtract(number(first))?;
+                let stretched = ops::clip(ramp.divide(number(last - first))?, (number(0.0), number(1.0)))?;
+                let kept = ops::subtract(number(1.0), &stretched)?;
+                Some(plain()?.divide(kept.add(stretched.divide(number(factor))?)?)?)
+            }
+        })
+    }
+
+    /// Turns `x: [batch, heads, tokens, head_dim]` as the positions from `offset: i32[batch]` on say.
+    pub(crate) fn turn(&self, x: &Array, offset: &Array, wavelengths: Option<&Array>) -> Result<Array, Exception> {
+        let scale = if let Variant::Linear { factor } = self.variant { factor.recip() } else { 1.0 };
+        let base = wavelengths.is_none().then_some(self.theta);
+        let turned = |x: &Array| fast::rope_dynamic(x, self.dims, self.interleaved, base, scale, offset, wavelengths);
+        match self.variant {
+            Variant::Yarn { gain, .. } if gain != 1.0 => {
+                let gain = Array::from_f32(gain).as_dtype(x.dtype())?;
+                let parts = x.split_at_indices(&[self.dims], -1)?;
+                let x = match &parts[..] {
+                    [turned, rest] if rest.dim(-1) > 0 => ops::concatenate(&[&turned.multiply(gain)?, rest], -1)?,
+                    _ => x.multiply(gain)?,
+                };
+                turned(&x)
+            }
+            _ => turned(x),
+        }
+    }
+}
+
+/// The dimensions between which the frequencies change, and the gain.
+fn yarn(own: &Keys, all: &Keys, dims: i32, theta: f64) -> Result<Variant> {
+    let factor = own.needed("factor")?;
+    let original = match own.number("original_max_position_embeddings")? {
+        Some(original) => original,
+        None => all.needed("max_position_embeddings")?,
+    };
+    // The dimension whose wave turns so often in the original context.
+    let turning = |times: f64| f64::from(dims) * (original / (times * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
+    let bound = |key: &str, default: f64| Ok::<_, tacit::Error>(turning(own.number(key)?.unwrap_or(default)));
+    let first = bound("beta_fast", 32.0)?.floor().max(0.0);
+    let mut last = bound("beta_slow", 1.0)?.ceil().min(f64::from(dims - 1));
+    if last == first {
+        last += 1e-3;
+    }
+    let of_scale = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
+    let scale = |key: &str, default: f64| Ok::<_, tacit::Error>(of_scale(own.number(key)?.unwrap_or(default)));
+    let gain = match own.number("attention_factor")? {
+        Some(gain) => gain,
+        None => scale("mscale", 1.0)? / scale("mscale_all_dim", 0.0)?,
+    };
+    Ok(Variant::Yarn { factor: factor as f32, first: first as f32, last: last as f32, gain: gain as f32 })
+}
