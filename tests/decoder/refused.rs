@@ -1,1 +1,243 @@
 //! What is refused, and by which words.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use expect_test::{Expect, expect};
+use mlx_rs::{Array, Dtype};
+use tacit::io::json::Json;
+use tacit::io::{self, hugging_face};
+use tacit::nn::Parameters;
+
+use crate::config::Config;
+use crate::decoder::{Decoder, Positions, caches};
+use crate::golden::folder;
+use crate::load;
+
+/// The golden configuration with other keys.
+fn changed(name: &str, changes: &str) -> tacit::Result<Config> {
+    let mut json = Json::open(folder(&format!("float/{name}")).join("config.json"))?;
+    for (key, value) in Json::parse(changes).expect("an object").entries() {
+        json.set(key, value.clone());
+    }
+    Config::of(&json, Path::new("config.json"))
+}
+
+fn check(name: &str, changes: &str, expected: &Expect) {
+    let error = changed(name, changes).expect_err("it is refused");
+    expected.assert_eq(&error.to_string());
+}
+
+#[test]
+fn a_configuration_that_is_not_read_says_which_key() {
+    check(
+        "llama",
+        r#"{"model_type": "mamba"}"#,
+        &expect![[r#"
+        config.json: model_type: mamba is not read
+        help: there are llama, mistral, qwen2, qwen3, qwen3_moe, gemma, gemma2 and gemma3_text: take such a model"#]],
+    );
+    check(
+        "llama",
+        r#"{"hidden_size": null}"#,
+        &expect![[r#"
+        config.json: hidden_size: it is not there
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"num_hidden_layers": "two"}"#,
+        &expect![[r#"
+        config.json: num_hidden_layers: it is "two", and should be a whole number above 0
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"num_key_value_heads": 3}"#,
+        &expect![[r#"
+        config.json: num_key_value_heads: 3 heads of keys do not serve 4 heads of queries in equal parts
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"hidden_act": "relu"}"#,
+        &expect![[r#"
+        config.json: hidden_act: relu is not read
+        help: there are silu, gelu and gelu_pytorch_tanh: take a model with one of these"#]],
+    );
+    check(
+        "llama",
+        r#"{"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}"#,
+        &expect![[r#"
+        config.json: rope_scaling.rope_type: dynamic is not read: its frequencies change with the length
+        help: there are default, linear, llama3 and yarn: take a model of one of these, or remove the entry if its context is not longer than that of the first training"#]],
+    );
+    check(
+        "llama",
+        r#"{"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}"#,
+        &expect![[r#"
+        config.json: rope_scaling.low_freq_factor: it is not there
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "mistral",
+        r#"{"layer_types": ["full_attention"]}"#,
+        &expect![[r#"
+        config.json: layer_types: it names 1 layers, and there are 2
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "mistral",
+        r#"{"layer_types": ["full_attention", "chunked_attention"]}"#,
+        &expect![[r#"
+        config.json: layer_types: chunked_attention is not read
+        help: there are full_attention and sliding_attention: take a model of these"#]],
+    );
+    check(
+        "mistral",
+        r#"{"sliding_window": 0}"#,
+        &expect![[r#"
+        config.json: sliding_window: it is 0
+        help: set it to the tokens that are seen, or null"#]],
+    );
+    check(
+        "qwen3_moe",
+        r#"{"num_experts_per_tok": 9}"#,
+        &expect![[r#"
+        config.json: num_experts_per_tok: a token goes through 9 of 4 experts
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "qwen3_moe",
+        r#"{"eos_token_id": [1, -1]}"#,
+        &expect![[r#"
+        config.json: eos_token_id: it has -1
+        help: fetch the configuration again"#]],
+    );
+}
+
+/// A copy of a golden folder with other parameters.
+struct Copied(PathBuf);
+
+impl Copied {
+    fn new(name: &str, label: &str, change: impl FnOnce(&mut Parameters)) -> tacit::Result<Self> {
+        let own = std::env::temp_dir().join(format!("tacit-decoder-{}-{label}", std::process::id()));
+        fs::create_dir_all(&own).map_err(tacit::Error::file("make", &own))?;
+        let from = folder(name).join("config.json");
+        fs::copy(&from, own.join("config.json")).map_err(tacit::Error::file("copy", &from))?;
+        let mut parameters = io::read(folder(name))?;
+        change(&mut parameters);
+        hugging_face::write(own.join("model.safetensors"), &parameters)?;
+        Ok(Self(own))
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+#[test]
+fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
+    let check = |name: &str, label: &str, change: &dyn Fn(&mut Parameters), expected: &Expect| {
+        let copied = Copied::new(name, label, change)?;
+        let error = load::load(&copied.0).expect_err("it is refused").to_string();
+        expected.assert_eq(&error.replace(&copied.0.display().to_string(), "FOLDER"));
+        Ok::<_, tacit::Error>(())
+    };
+    let norm = "model.norm.weight";
+    check(
+        "float/qwen3",
+        "lacks",
+        &|parameters| drop(parameters.remove(norm)),
+        &expect![[r#"
+        FOLDER: model.norm.weight: it is not there, and the configuration asks for f32[32]
+        help: fetch the configuration and the tensors again, together"#]],
+    )?;
+    let shape = |parameters: &mut Parameters| {
+        let other = Array::from_slice(&[1f32; 31], &[31]);
+        parameters.insert(norm.to_owned(), other.into());
+    };
+    check(
+        "float/qwen3",
+        "shape",
+        &shape,
+        &expect![[r#"
+        FOLDER: model.norm.weight: it is f32[31], and the configuration asks for f32[32]
+        help: fetch the configuration and the tensors again, together"#]],
+    )?;
+    let more = |parameters: &mut Parameters| {
+        parameters.insert("model.layers.2.mlp.up_proj.bias".to_owned(), Array::from_f32(1.0).into());
+    };
+    check(
+        "float/qwen3",
+        "more",
+        &more,
+        &expect![[r#"
+        FOLDER: model.layers.2.mlp.up_proj.bias: the configuration's decoder has no such parameter
+        help: fetch the configuration and the tensors again, together"#]],
+    )?;
+    let expert = |parameters: &mut Parameters| {
+        parameters.remove("model.layers.1.mlp.experts.2.up_proj.weight");
+    };
+    check(
+        "float/qwen3_moe",
+        "expert",
+        &expert,
+        &expect![[r#"
+        FOLDER: model.layers.1.mlp.experts.2.up_proj.weight: it is not there, and later experts are
+        help: fetch the tensors again, all of them"#]],
+    )?;
+    Ok(())
+}
+
+#[test]
+fn a_head_that_is_the_embedding_is_left_in_its_file() -> tacit::Result<()> {
+    let copied = Copied::new("float/qwen3", "tied", |parameters| {
+        let embedding = parameters["model.embed_tokens.weight"].clone();
+        parameters.insert("lm_head.weight".to_owned(), embedding);
+        parameters.insert("model.layers.0.self_attn.rotary_emb.inv_freq".to_owned(), Array::from_f32(1.0).into());
+    })?;
+    let (config, model) = load::load(&copied.0)?;
+    assert_eq!(config.tied, Some(true));
+    assert!(model.get("lm_head.weight").is_err());
+    Ok(())
+}
+
+#[test]
+fn caches_of_another_decoder_are_refused() -> tacit::Result<()> {
+    let config = changed("qwen3", "{}")?;
+    let mut decoder = Decoder::new(&config)?;
+    let tokens = Array::from_slice(&[1u32, 2], &[1, 2]);
+    let mut short = caches(&config, 1, Dtype::Float32)?;
+    short.pop();
+    let error = decoder.forward(&tokens, &mut short, Positions::Last).expect_err("one is lacking").to_string();
+    expect![[r#"
+        1 caches are given to 2 layers
+        help: make them by `caches`"#]]
+    .assert_eq(&error);
+    let mut full = caches(&config, 1, Dtype::Float32)?;
+    let error = decoder.forward(&tokens, &mut full, Positions::Last).expect_err("there is no room").to_string();
+    expect!["mlx: [broadcast_shapes] Shapes (1,2) and (1,0) cannot be broadcast."].assert_eq(&error);
+    Ok(())
+}
+
+#[test]
+fn the_variants_of_newer_files_are_those_of_older_ones() -> tacit::Result<()> {
+    let kinds = |name: &str, changes: &str| Ok::<_, tacit::Error>(changed(name, changes)?.kinds);
+    let newer = r#"{"rope_scaling": null, "rope_theta": null,
+                    "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}"#;
+    assert_eq!(kinds("qwen2", newer)?, kinds("qwen2", "{}")?);
+    let newer = r#"{"rope_theta": null, "rope_local_base_freq": null,
+                    "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+                        "full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}"#;
+    assert_eq!(kinds("gemma3_text", newer)?, kinds("gemma3_text", "{}")?);
+    // All of a Mistral slides, nothing of a Qwen that does not ask for it.
+    assert_eq!(kinds("mistral", r#"{"layer_types": null}"#)?.len(), 1);
+    assert_eq!(kinds("qwen3", r#"{"sliding_window": 8}"#)?, kinds("qwen3", "{}")?);
+    let asked = r#"{"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 1}"#;
+    assert_eq!(kinds("qwen3", asked)?.len(), 2);
+    Ok(())
+}
