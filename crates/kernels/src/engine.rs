@@ -87,6 +87,14 @@ impl<'a> Product<'a> {
 impl<'a> IntegerProduct<'a> {
     /// Of integers.
     pub(crate) const ENGINES: &'a [Engine<Self>] = &[
+        // More rows are worth a panel.
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            needs: |isa| matches!(isa, Isa::Avx512 | Isa::Amx) && vnni::is_available(),
+            rows: 1..=3,
+            takes: vnni::rows::takes,
+            run: vnni::rows::multiply,
+        },
         #[cfg(target_arch = "x86_64")]
         Engine {
             needs: |isa| isa == Isa::Amx && vnni::is_available(),

@@ -1,5 +1,7 @@
 //! Matrices and activations as integers, and their product on every instruction set.
 
+use std::cell::Cell;
+
 use crate::{
     Codes, Isa, KernelError, Matrix, Order, encode,
     encode::Format,
@@ -36,7 +38,7 @@ impl<'a> Weights<'a> {
     pub(crate) fn new(codes: &Codes<'a>) -> Result<Self, KernelError> {
         match *codes {
             Codes::Table { bytes, bits: 4, order, values } => {
-                let (values, unit) = round_table(values);
+                let (values, unit) = rounded_table(values);
                 Ok(Self { codes: Integers::Table { bytes, order, values }, unit })
             }
             Codes::Signed { codes } => Ok(Self { codes: Integers::Signed(codes), unit: 1.0 }),
@@ -49,8 +51,25 @@ impl<'a> Weights<'a> {
     }
 }
 
+/// A table's values as integers, and their unit.
+type Rounded = ([i8; 16], f32);
+
+/// [`round_table`], which takes longer than a small product, of a table that is mostly the latest one again.
+fn rounded_table(values: &[f32; 16]) -> Rounded {
+    thread_local! {
+        static LATEST: Cell<Option<([u32; 16], Rounded)>> = const { Cell::new(None) };
+    }
+    let bits = values.map(f32::to_bits);
+    if let Some((_, rounded)) = LATEST.get().filter(|(of, _)| *of == bits) {
+        return rounded;
+    }
+    let rounded = round_table(values);
+    LATEST.set(Some((bits, rounded)));
+    rounded
+}
+
 /// The integers nearest to a table's values in the unit that the squares of their errors are least in, and the unit.
-fn round_table(values: &[f32; 16]) -> ([i8; 16], f32) {
+fn round_table(values: &[f32; 16]) -> Rounded {
     let top = f64::from(encode::absmax(values));
     let round = |steps: u8| values.map(|value| (f64::from(value) * (f64::from(steps) / top)).round_ties_even());
     let error = |steps: u8| -> f64 {

@@ -6,6 +6,7 @@
 //! of the steps of the sum, and the activations are laid out likewise.
 
 mod panel;
+pub(crate) mod rows;
 mod tile;
 
 use panel::{Line, PANEL, Transpose, WIDTH, Words, decode};

@@ -1,0 +1,294 @@
+//! What a decoder generates in a second, beside reading its weights from memory; and the memory that it takes.
+//!
+//! The decoder is that of the example `generate`, with the sizes of Qwen3-0.6B and drawn weights. All formats take their
+//! turns in one run. `benches/peers` measures llama.cpp on the same sizes. `-- --quick` is a small decoder in some seconds.
+
+#[path = "../examples/generate/config.rs"]
+#[allow(dead_code, reason = "the example has more uses for it")]
+mod config;
+#[path = "../examples/generate/decoder.rs"]
+#[allow(dead_code, reason = "the example has more uses for it")]
+mod decoder;
+#[path = "../examples/generate/experts.rs"]
+#[allow(dead_code, reason = "the example has more uses for it")]
+mod experts;
+mod figures;
+#[path = "../examples/generate/keys.rs"]
+#[allow(dead_code, reason = "the example has more uses for it")]
+mod keys;
+#[path = "figures/resident.rs"]
+mod resident;
+#[path = "../examples/generate/rope.rs"]
+mod rope;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use config::Config;
+use decoder::{Decoder, Positions};
+use figures::Figure;
+use mlx_rs::ops::indexing::argmax_axis;
+use mlx_rs::{Array, Dtype, ops, random, transforms};
+use tacit::compile::{CompiledWithState, Options, compile_with_state};
+use tacit::io::json::Json;
+use tacit::nn::{KvCache, Missing};
+use tacit::prelude::*;
+use tacit::tree::{Open, leaves};
+use tacit::{Aval, format};
+use tacit_kernels::machine;
+
+/// Tokens before those that are timed.
+const BEFORE: i32 = 8;
+
+/// How much is measured.
+struct Extent {
+    layers: i32,
+    words: i32,
+    /// Tokens of a prompt that is read at once.
+    prompt: i32,
+    /// Tokens that the caches of the memory's case have room for.
+    context: i32,
+    rounds: usize,
+    /// How long each way of decoding has its turn.
+    turn: Duration,
+}
+
+const FULL: Extent =
+    Extent { layers: 28, words: 151_936, prompt: 512, context: 4096, rounds: 5, turn: Duration::from_millis(600) };
+const QUICK: Extent =
+    Extent { layers: 2, words: 4096, prompt: 64, context: 512, rounds: 3, turn: Duration::from_millis(60) };
+
+/// How the weights are held.
+struct Weights {
+    name: &'static str,
+    /// None is dense.
+    format: Option<&'static str>,
+    int8: bool,
+    /// Of activations and caches.
+    dtype: Dtype,
+}
+
+const BF16: Weights = Weights { name: "bf16", format: None, int8: false, dtype: Dtype::Bfloat16 };
+const AFFINE: Weights = Weights { name: "affine4", format: Some("affine:4:64"), int8: false, dtype: Dtype::Float32 };
+const NF4: Weights = Weights { name: "nf4", format: Some("nf4:64"), int8: false, dtype: Dtype::Float32 };
+const NF4_INT8: Weights = Weights { name: "nf4-int8", format: Some("nf4:64"), int8: true, dtype: Dtype::Float32 };
+
+fn main() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { FULL };
+    memory(&extent)?;
+    let all = [BF16, AFFINE, NF4, NF4_INT8].into_iter();
+    let mut runners = all.map(|weights| Runner::new(&extent, weights)).collect::<Result<Vec<_>>>()?;
+    decoding(&extent, &mut runners)?;
+    // MLX's own product of a dense prompt in bf16 takes minutes.
+    runners.retain(|runner| runner.weights.format.is_some());
+    prompts(&extent, &mut runners)
+}
+
+/// A model and its caches.
+type State = (Model<Decoder>, Vec<KvCache>);
+
+/// The likeliest token after `tokens: u32[1, n]`, `u32[1, 1]`.
+fn step((model, caches): &mut State, tokens: Array) -> Result<Array> {
+    model.run_with(caches, |decoder, caches| {
+        Ok::<_, Error>(argmax_axis(decoder.forward(&tokens, caches, Positions::Last)?, -1, false)?)
+    })
+}
+
+struct Runner {
+    weights: Weights,
+    config: Config,
+    state: State,
+    compiled: CompiledWithState<'static, State, Array, Array>,
+}
+
+impl Runner {
+    fn new(extent: &Extent, weights: Weights) -> Result<Self> {
+        let config = sizes(extent)?;
+        let mut model = Model::new(Decoder::new(&config)?)?;
+        let own = model.avals();
+        let mut drawn = Vec::new();
+        let parameter = |(path, aval): (String, Aval)| Ok((path, weight(&weights, &aval, &mut drawn)?));
+        let parameters = own.into_iter().map(parameter).collect::<Result<_>>()?;
+        model.assign(parameters, Missing::Refuse)?;
+        let compiled = compile_with_state(step, Options::default());
+        Ok(Self { weights, config, state: (model, Vec::new()), compiled })
+    }
+
+    fn bytes(&self) -> usize {
+        self.state.0.nbytes()
+    }
+
+    /// Empty caches with room for so many tokens.
+    fn begin(&mut self, tokens: i32) -> Result<()> {
+        self.state.1 = decoder::caches(&self.config, 1, self.weights.dtype)?;
+        self.state.1.iter_mut().try_for_each(|cache| cache.reserve(tokens))
+    }
+
+    fn call(&mut self, compiled: bool, tokens: Array) -> Result<Array> {
+        let next = if compiled {
+            self.compiled.call(&mut self.state, &tokens.into())?.dense()?
+        } else {
+            step(&mut self.state, tokens)?
+        };
+        let caches = leaves(&self.state.1, Open::Fully)?;
+        transforms::eval(caches.iter().filter_map(Value::as_dense).chain([&next]))?;
+        Ok(next)
+    }
+
+    /// The seconds of each token, as many as there is time for.
+    fn decode(&mut self, compiled: bool, turn: Duration) -> Result<f64> {
+        self.begin(256)?;
+        let mut next = self.call(compiled, tokens(BEFORE)?)?;
+        // The first token may be traced.
+        next = self.call(compiled, next)?;
+        let (start, mut made) = (Instant::now(), 0);
+        while made < 240 && (made < 2 || start.elapsed() < turn) {
+            next = self.call(compiled, next)?;
+            made += 1;
+        }
+        Ok(start.elapsed().as_secs_f64() / f64::from(made))
+    }
+
+    /// The seconds of a prompt.
+    fn prompt(&mut self, tokens_read: i32) -> Result<f64> {
+        self.begin(tokens_read)?;
+        let tokens = tokens(tokens_read)?;
+        let start = Instant::now();
+        self.call(true, tokens)?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// The seconds of the products of a prompt and nothing else.
+    fn products(&self, rows: i32) -> Result<f64> {
+        let mut seconds = 0.0;
+        for (path, w) in self.state.0.values()? {
+            if !path.ends_with("_proj.weight") {
+                continue;
+            }
+            let x = random::normal::<f32>(&[rows, w.aval()?.shape[1]], None, None, &random::key(1)?)?;
+            x.eval()?;
+            let start = Instant::now();
+            implicit((&x, &w), |(x, w)| x.matmul(w.t()))?.dense()?.eval()?;
+            seconds += start.elapsed().as_secs_f64();
+        }
+        Ok(seconds)
+    }
+}
+
+/// The configuration of Qwen3-0.6B, or of fewer layers and words.
+fn sizes(&Extent { layers, words, .. }: &Extent) -> Result<Config> {
+    let text = format!(
+        r#"{{"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": {layers},
+            "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": {words},
+            "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": true, "hidden_act": "silu"}}"#
+    );
+    let json = Json::parse(&text).map_err(|error| Error::invalid(error, "write the sizes as config.json does"))?;
+    Config::of(&json, Path::new("config.json"))
+}
+
+/// A parameter of this shape: gains of 1, and matrices that are drawn once for each shape.
+fn weight(weights: &Weights, aval: &Aval, drawn: &mut Vec<(Vec<i32>, Array)>) -> Result<Value> {
+    let value: Value = match (aval.shape.as_slice(), weights.format) {
+        ([_], _) => ops::ones_dtype(&aval.shape, weights.dtype)?.into(),
+        (shape, None) => draw(shape)?.as_dtype(weights.dtype)?.into(),
+        (shape, Some(text)) => {
+            if !drawn.iter().any(|(known, _)| known == shape) {
+                drawn.push((shape.to_vec(), draw(shape)?));
+            }
+            let known = drawn.iter().find(|(known, _)| known == shape);
+            let value = format::parse(text)?.quantize(known.map_or(&Array::from_f32(0.0), |(_, matrix)| matrix))?;
+            match value.downcast::<Nf4Array>() {
+                Some(nf4) if weights.int8 => nf4.clone().with_int8_activations().into(),
+                _ => value,
+            }
+        }
+    };
+    transforms::eval(leaves(&value, Open::Fully)?.iter().filter_map(Value::as_dense))?;
+    Ok(value)
+}
+
+fn draw(shape: &[i32]) -> Result<Array> {
+    let matrix = random::uniform::<_, f32>(-0.05, 0.05, shape, Some(&random::key(0)?))?;
+    matrix.eval()?;
+    Ok(matrix)
+}
+
+fn tokens(count: i32) -> Result<Array> {
+    Ok(ops::arange::<_, u32>(1, count + 1, None)?.reshape(&[1, count])?)
+}
+
+fn decoding(extent: &Extent, runners: &mut [Runner]) -> Result<()> {
+    let mut seconds = vec![[Vec::new(), Vec::new()]; runners.len()];
+    let mut bandwidths = vec![Vec::new(); runners.len()];
+    for round in 0..=extent.rounds {
+        for (i, runner) in runners.iter_mut().enumerate() {
+            let measured = [true, false].map(|compiled| runner.decode(compiled, extent.turn));
+            // The first round warms up.
+            if round > 0 {
+                for (all, seconds) in seconds[i].iter_mut().zip(measured) {
+                    all.push(seconds?);
+                }
+                bandwidths[i].push(machine::read_bandwidth(runner.bytes()));
+            }
+        }
+    }
+    for ((runner, seconds), bandwidths) in runners.iter().zip(seconds).zip(bandwidths) {
+        let limit = runner.bytes() as f64 / median(bandwidths);
+        for (way, seconds) in ["compiled", "eager"].into_iter().zip(seconds) {
+            let seconds = median(seconds);
+            let case = format!("decode/{}/{way}", runner.weights.name);
+            record(&case, 1.0 / seconds, "tokens/s", "the time to read the weights", seconds / limit);
+        }
+    }
+    Ok(())
+}
+
+fn prompts(extent: &Extent, runners: &mut [Runner]) -> Result<()> {
+    let mut seconds = vec![[Vec::new(), Vec::new()]; runners.len()];
+    for round in 0..=extent.rounds.min(3) {
+        for (runner, [all, alone]) in runners.iter_mut().zip(&mut seconds) {
+            let measured = (runner.prompt(extent.prompt)?, runner.products(extent.prompt)?);
+            if round > 0 {
+                all.push(measured.0);
+                alone.push(measured.1);
+            }
+        }
+    }
+    for (runner, [all, alone]) in runners.iter().zip(seconds) {
+        let (all, alone) = (median(all), median(alone));
+        let case = format!("prompt{}/{}", extent.prompt, runner.weights.name);
+        record(&case, f64::from(extent.prompt) / all, "tokens/s", "the rate of its products alone", alone / all);
+    }
+    Ok(())
+}
+
+/// The most memory that decoding takes with caches for a long context, beside the weights and the caches themselves.
+fn memory(extent: &Extent) -> Result<()> {
+    let before = resident::kilobytes("VmRSS")?;
+    let mut runner = Runner::new(extent, NF4)?;
+    runner.begin(extent.context)?;
+    let caches: Vec<Value> = leaves(&runner.state.1, Open::Fully)?;
+    transforms::eval(caches.iter().filter_map(Value::as_dense))?;
+    let held = runner.bytes() + caches.iter().map(Value::nbytes).sum::<usize>();
+    drop(caches);
+    mlx_rs::memory::clear_cache()?;
+    resident::reset_peak();
+    let mut next = runner.call(true, tokens(BEFORE)?)?;
+    for _ in 0..4 {
+        next = runner.call(true, next)?;
+    }
+    let peak = (resident::kilobytes("VmHWM")? - before) * 1024.0;
+    let case = format!("memory/nf4/{}", extent.context);
+    record(&case, peak / 1e6, "MB", "the weights and the caches", peak / held as f64);
+    Ok(())
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+fn record(case: &str, value: f64, unit: &str, baseline: &str, ratio: f64) {
+    Figure { bench: "generate", case, value, unit, baseline, ratio }.record();
+}

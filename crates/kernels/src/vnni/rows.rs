@@ -1,0 +1,301 @@
+//! Few rows of activations against rows of codes where they lie: each code is read once, and no panel is made.
+//!
+//! Sixteen rows of the matrix go side by side. A vector of codes gives each of them a vector of sums, whose lanes are then
+//! added across by turning the sixteen vectors, so that a lane has one row's sum, as in a panel.
+
+#[allow(clippy::wildcard_imports)]
+use std::arch::x86_64::*;
+
+use super::Step;
+use crate::{
+    Isa, Matrix, Order, Scales,
+    integers::{IntegerProduct, Integers},
+    matrix::bytes,
+    output::{Output, Rectangle},
+    simd::{Kernel, Simd, run},
+    threads,
+};
+
+/// Rows of the matrix side by side: the lanes of a vector.
+const ROWS: usize = 16;
+
+/// Bytes of a vector of codes.
+const VECTOR: usize = 64;
+
+/// Products smaller than this many multiplications do not wake a second thread.
+const PARALLEL: usize = 1 << 18;
+
+/// Whether rows are whole vectors, and each run of elements that share a scale is some vectors, or a half or a quarter of one.
+pub(crate) fn takes(product: &IntegerProduct) -> bool {
+    let Matrix { k, block, .. } = *product.matrix;
+    let each = elements(&product.weights.codes);
+    let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
+    uniform && k.is_multiple_of(each) && (block.is_multiple_of(each) || 2 * block == each || 4 * block == each)
+}
+
+/// Elements of a vector of codes.
+fn elements(codes: &Integers) -> usize {
+    match codes {
+        Integers::Table { .. } => 2 * VECTOR,
+        Integers::Signed(_) => VECTOR,
+    }
+}
+
+/// Computes all of a product that this module [`takes`], on a machine with VNNI.
+pub(crate) fn multiply(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) -> usize {
+    let &IntegerProduct { rows, matrix, weights } = product;
+    let Matrix { n, k, .. } = *matrix;
+    let m = rows.units.len();
+    let x = &Activations::new(&rows.codes, k, matrix, &weights.codes);
+    let threads = if m * n * k < PARALLEL { 1 } else { threads::count() };
+    out.for_each(threads, m, threads::share(n, threads, ROWS, 1 << 12), &|out| {
+        let part = Part { x, units: &rows.units, matrix, codes: &weights.codes };
+        // SAFETY: the instructions are there.
+        unsafe { part.run(out) };
+    });
+    m
+}
+
+/// The activations in the order in which codes meet them.
+struct Activations {
+    /// `[m, k]`; of pairs of codes in a byte, those of a vector's even elements and then those of its odd ones.
+    codes: Vec<i8>,
+    /// For each row of activations and each run, what its sum starts with: weights are 128 above what they stand for.
+    starts: Vec<i32>,
+    /// The elements of each run.
+    runs: Vec<usize>,
+    /// The block of each run, counted from that of the row's first element.
+    blocks: Vec<usize>,
+}
+
+impl Activations {
+    fn new(rows: &[i8], k: usize, matrix: &Matrix, weights: &Integers) -> Self {
+        let (mut runs, mut blocks) = (Vec::new(), Vec::new());
+        for step in Step::all(matrix) {
+            let mut from = 0;
+            for (end, block) in step.ends.into_iter().zip(step.blocks) {
+                runs.push(end - from);
+                blocks.push(block);
+                from = end;
+            }
+        }
+        let mut starts = Vec::with_capacity(runs.len() * (rows.len() / k));
+        for row in rows.chunks_exact(k) {
+            let mut rest = row;
+            for &run in &runs {
+                let (these, others) = rest.split_at(run);
+                starts.push(-128 * these.iter().map(|x| i32::from(*x)).sum::<i32>());
+                rest = others;
+            }
+        }
+        let mut codes = rows.to_vec();
+        if matches!(weights, Integers::Table { .. }) {
+            for (to, from) in codes.as_chunks_mut::<128>().0.iter_mut().zip(rows.as_chunks::<128>().0) {
+                for i in 0..64 {
+                    (to[i], to[64 + i]) = (from[2 * i], from[2 * i + 1]);
+                }
+            }
+        }
+        Self { codes, starts, runs, blocks }
+    }
+}
+
+/// What a task needs to know.
+struct Part<'a> {
+    x: &'a Activations,
+    units: &'a [f32],
+    matrix: &'a Matrix<'a>,
+    codes: &'a Integers<'a>,
+}
+
+impl Part<'_> {
+    /// Computes a rectangle of the output.
+    ///
+    /// # Safety
+    /// The machine has VNNI.
+    unsafe fn run(&self, mut out: Rectangle<f32>) {
+        let Matrix { n, k, .. } = *self.matrix;
+        let (bytes, table, first_high) = match self.codes {
+            Integers::Table { bytes, order, values } => {
+                (*bytes, values.map(|value| value.cast_unsigned() ^ 0x80), *order == Order::HighFirst)
+            }
+            Integers::Signed(codes) => (bytes(codes), [0; 16], false),
+        };
+        let row_bytes = k / elements(self.codes) * VECTOR;
+        let runs = self.x.runs.len();
+        let mut scales = vec![[0.0_f32; ROWS]; runs.next_multiple_of(ROWS)];
+        let columns = out.columns();
+        for first in columns.clone().step_by(ROWS) {
+            let count = ROWS.min(columns.end - first);
+            run(Isa::Avx512, TurnScales { part: self, first, count, to: &mut scales });
+            let group = Group {
+                // Rows that are not there are the last one again.
+                from: std::array::from_fn(|r| bytes[(first + r).min(n - 1) * row_bytes..][..row_bytes].as_ptr()),
+                ahead: ROWS * row_bytes,
+                table,
+                runs: &self.x.runs,
+                scales: &scales,
+            };
+            for row in out.rows() {
+                let x = &self.x.codes[row * k..(row + 1) * k];
+                let starts = &self.x.starts[row * runs..(row + 1) * runs];
+                let mut sums = [0.0; ROWS];
+                // SAFETY: the caller's promise; runs are what [`takes`] says, and fill the rows.
+                unsafe {
+                    match (self.codes, first_high) {
+                        (Integers::Table { .. }, true) => group.sums::<true, true>(x, starts, &mut sums),
+                        (Integers::Table { .. }, false) => group.sums::<true, false>(x, starts, &mut sums),
+                        (Integers::Signed(_), _) => group.sums::<false, false>(x, starts, &mut sums),
+                    }
+                }
+                for (out, sum) in out.row(row)[first - columns.start..].iter_mut().zip(&sums[..count]) {
+                    *out = sum * self.units[row];
+                }
+            }
+        }
+    }
+}
+
+/// The scales of some rows, run by run.
+struct TurnScales<'a, 'p> {
+    part: &'a Part<'p>,
+    first: usize,
+    count: usize,
+    to: &'a mut [[f32; ROWS]],
+}
+
+impl Kernel for TurnScales<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { part, first, count, to } = self;
+        let Matrix { k, block, scales, .. } = *part.matrix;
+        let given = &part.x.blocks;
+        // Several blocks to a row, or several rows to a block.
+        let (blocks, rows) = ((k / block).max(1), (block / k).max(1));
+        let mut done = 0;
+        if let Scales::F32(scales) = scales
+            && S::LANES == ROWS
+            && count == ROWS
+            && given.len() == blocks
+            && rows == 1
+        {
+            while blocks - done >= ROWS {
+                let from = scales[first * blocks + done..].as_ptr().cast();
+                // SAFETY: 16 rows have 16 scales from run `done` on, and there is room for them.
+                unsafe { simd.transpose(from, 4 * blocks, to[done..][..ROWS].as_mut_ptr().cast()) };
+                done += ROWS;
+            }
+        }
+        for row in 0..count {
+            let base = (first + row) * blocks / rows;
+            for (at, to) in given.iter().zip(&mut *to).skip(done) {
+                to[row] = scales.get(base + at);
+            }
+        }
+    }
+}
+
+/// Rows of the matrix side by side.
+struct Group<'a> {
+    from: [*const u8; ROWS],
+    /// Bytes from a row to that of the next group.
+    ahead: usize,
+    /// What codes of four bits stand for, plus 128.
+    table: [u8; 16],
+    runs: &'a [usize],
+    scales: &'a [[f32; ROWS]],
+}
+
+impl Group<'_> {
+    /// The scaled sums of the rows' products with a row of activations: `PAIRS` of codes in a byte or signed bytes.
+    ///
+    /// # Safety
+    /// The machine has VNNI. The rows have as many codes as there are activations, which the runs fill; each run is some
+    /// vectors, or one of two or four equal parts of a vector.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn sums<const PAIRS: bool, const HIGH_FIRST: bool>(&self, x: &[i8], starts: &[i32], to: &mut [f32; ROWS]) {
+        let each = if PAIRS { 2 * VECTOR } else { VECTOR };
+        let mut sums = _mm512_setzero_ps();
+        let (mut at, mut done) = (0, 0);
+        while done < self.runs.len() {
+            let (vectors, parts) = ((self.runs[done] / each).max(1), each / self.runs[done]);
+            // SAFETY: the vectors lie in the rows and in the activations.
+            let quarters = unsafe { self.quarters::<PAIRS, HIGH_FIRST>(x.as_ptr(), at, vectors) };
+            at += vectors;
+            let mut add_scaled = |total: __m512i| {
+                let sum = _mm512_cvtepi32_ps(_mm512_add_epi32(total, _mm512_set1_epi32(starts[done])));
+                // SAFETY: sixteen scales.
+                let scale = unsafe { _mm512_loadu_ps(self.scales[done].as_ptr()) };
+                sums = _mm512_add_ps(sums, _mm512_mul_ps(sum, scale));
+                done += 1;
+            };
+            let [a, b, c, d] = quarters;
+            let (ab, cd) = (_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
+            match parts {
+                4 => quarters.into_iter().for_each(add_scaled),
+                2 => [ab, cd].into_iter().for_each(add_scaled),
+                _ => add_scaled(_mm512_add_epi32(ab, cd)),
+            }
+        }
+        // SAFETY: there is room for sixteen.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), sums) };
+    }
+
+    /// Sums of the rows' products over the four quarters of `vectors` vectors, from vector `at` on: lane `r` is row `r`'s.
+    ///
+    /// # Safety
+    /// As for [`sums`](Self::sums); the vectors lie in the rows.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn quarters<const PAIRS: bool, const HIGH_FIRST: bool>(
+        &self,
+        x: *const i8,
+        at: usize,
+        vectors: usize,
+    ) -> [__m512i; 4] {
+        // SAFETY: an array of 16 bytes.
+        let table = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(self.table.as_ptr().cast()) });
+        let (low, sign) = (_mm512_set1_epi8(15), _mm512_set1_epi8(-128));
+        let mut sums = [_mm512_setzero_si512(); ROWS];
+        for vector in at..at + vectors {
+            for (sums, from) in sums.iter_mut().zip(&self.from) {
+                let from = from.wrapping_add(vector * VECTOR);
+                // The next group's codes: a row is too short for the hardware to learn its stream.
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(self.ahead).cast());
+                // SAFETY: the caller's promise.
+                let (codes, x) =
+                    unsafe { (_mm512_loadu_si512(from.cast()), x.add(vector * if PAIRS { 128 } else { 64 })) };
+                // SAFETY: as above.
+                let input = |i: usize| unsafe { _mm512_loadu_si512(x.add(i * VECTOR).cast()) };
+                *sums = if PAIRS {
+                    let bottom = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, low));
+                    let top = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low));
+                    let (even, odd) = if HIGH_FIRST { (top, bottom) } else { (bottom, top) };
+                    _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(*sums, even, input(0)), odd, input(1))
+                } else {
+                    _mm512_dpbusd_epi32(*sums, _mm512_xor_si512(codes, sign), input(0))
+                };
+            }
+        }
+        // Pairs of rows, then fours, then all of them.
+        let pairs = |i: usize| {
+            let (a, b) = (sums[2 * i], sums[2 * i + 1]);
+            _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
+        };
+        let fours = |i: usize| {
+            let (a, b) = (pairs(2 * i), pairs(2 * i + 1));
+            _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+        };
+        let (a, b, c, d) = (fours(0), fours(1), fours(2), fours(3));
+        let (first, second) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0x88>(c, d));
+        let (third, fourth) = (_mm512_shuffle_i32x4::<0xdd>(a, b), _mm512_shuffle_i32x4::<0xdd>(c, d));
+        [
+            _mm512_shuffle_i32x4::<0x88>(first, second),
+            _mm512_shuffle_i32x4::<0x88>(third, fourth),
+            _mm512_shuffle_i32x4::<0xdd>(first, second),
+            _mm512_shuffle_i32x4::<0xdd>(third, fourth),
+        ]
+    }
+}
