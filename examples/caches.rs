@@ -139,7 +139,7 @@ fn shared() -> Result<String> {
     prompt.reserve(100)?;
     implicit_with_state(&mut prompt, tokens(100, 0)?, attend)?.dense()?.eval()?;
 
-    let mut answers = vec![prompt.clone(), prompt.clone()];
+    let mut answers = [prompt.clone(), prompt.clone()];
     for (answer, seed) in answers.iter_mut().zip(1..) {
         answer.reserve(1)?;
         implicit_with_state(answer, tokens(1, seed)?, attend)?.dense()?.eval()?;

@@ -334,7 +334,9 @@ fn gather_matmul_mapped_over_any_input_equals_a_loop() {
                 let axes = [axes.as_slice(), &vec![None; children.len()]].concat();
                 let [fast, slow] = mapped_along(|| GatherMatmul { stack }, &inputs, &axes);
                 assert_eq!(fast.shape(), slow.shape());
-                assert!(relative_error(&fast, &slow).expect("compares") < 1e-6);
+                // All rows that chose a matrix are one product, whose sums may be taken in another order than those of one.
+                let error = relative_error(&fast, &slow).expect("compares");
+                assert!(error < 1e-5, "{} {error}", layout.scheme.kernel("GatherMatmul"));
             }
         }
     }
