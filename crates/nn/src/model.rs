@@ -243,21 +243,29 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Puts a value of the parameter's own shape in its place.
     fn put(&mut self, path: &str, value: Value) -> Result<()> {
-        let path = self.ties.get(path).map_or(path, String::as_str).to_owned();
-        let held = if value.is_implicit() { Some(Held::new(&path, &value)?) } else { None };
-        let mut slots = self.module.parameters_mut().flatten();
-        let Some(slot) = slots.get_mut(path.as_str()) else { return Err(missing(&path, slots.keys())) };
-        match (value, held) {
-            (Value::Implicit(_), Some(held)) => {
-                // A single zero that is broadcast keeps shape and dtype, and nothing of the dense array.
-                **slot = ops::broadcast_to(&ops::zeros_dtype(&[], held.aval.dtype)?, &held.aval.shape)?;
-                drop(self.held.insert(path, held));
+        self.put_each(vec![(path.to_owned(), value)])
+    }
+
+    /// Puts values in their places. To find the places takes as long as all of a small module's step: once for all of them.
+    fn put_each(&mut self, values: Vec<(String, Value)>) -> Result<()> {
+        let Self { module, ties, held: all, .. } = self;
+        let mut slots = module.parameters_mut().flatten();
+        for (path, value) in values {
+            let path = ties.get(&path).cloned().unwrap_or(path);
+            let held = if value.is_implicit() { Some(Held::new(&path, &value)?) } else { None };
+            let Some(slot) = slots.get_mut(path.as_str()) else { return Err(missing(&path, slots.keys())) };
+            match (value, held) {
+                (Value::Implicit(_), Some(held)) => {
+                    // A single zero that is broadcast keeps shape and dtype, and nothing of the dense array.
+                    **slot = ops::broadcast_to(&ops::zeros_dtype(&[], held.aval.dtype)?, &held.aval.shape)?;
+                    drop(all.insert(path, held));
+                }
+                (Value::Dense(array), _) => {
+                    **slot = array;
+                    drop(all.remove(&path));
+                }
+                (Value::Implicit(_), None) => unreachable!("an implicit value is held"),
             }
-            (Value::Dense(array), _) => {
-                **slot = array;
-                drop(self.held.remove(&path));
-            }
-            (Value::Implicit(_), None) => unreachable!("an implicit value is held"),
         }
         Ok(())
     }

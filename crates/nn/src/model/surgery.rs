@@ -167,10 +167,7 @@ impl<M: ModuleParameters> Model<M> {
                 ));
             }
         }
-        for (path, value) in parameters {
-            self.put(&path, value)?;
-        }
-        Ok(())
+        self.put_each(parameters.into_iter().collect())
     }
 }
 

@@ -51,6 +51,7 @@ impl<M: ModuleParameters> Tree for Model<M> {
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let mut values = Vec::new();
         for path in reader.enter(MODEL)?.keys() {
             let value = if reader.is_at(PARAMETER) {
                 let entered = reader.enter(PARAMETER)?;
@@ -59,8 +60,8 @@ impl<M: ModuleParameters> Tree for Model<M> {
             } else {
                 reader.value()?
             };
-            self.put(path, value)?;
+            values.push((path.to_owned(), value));
         }
-        Ok(())
+        self.put_each(values)
     }
 }
