@@ -29,6 +29,7 @@ use decoder::{Decoder, Positions};
 use figures::Figure;
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
+use tacit::format::AnyFormat;
 use tacit::compile::{CompiledWithState, Options, compile_with_state};
 use tacit::io::json::Json;
 use tacit::nn::{KvCache, Missing};
@@ -54,7 +55,7 @@ struct Extent {
 }
 
 const FULL: Extent =
-    Extent { layers: 28, words: 151_936, prompt: 512, context: 4096, rounds: 5, turn: Duration::from_millis(600) };
+    Extent { layers: 28, words: 151_936, prompt: 512, context: 32_768, rounds: 5, turn: Duration::from_millis(600) };
 const QUICK: Extent =
     Extent { layers: 2, words: 4096, prompt: 64, context: 512, rounds: 3, turn: Duration::from_millis(60) };
 
@@ -68,7 +69,7 @@ struct Weights {
     dtype: Dtype,
 }
 
-const BF16: Weights = Weights { name: "bf16", format: None, int8: false, dtype: Dtype::Bfloat16 };
+const BF16: Weights = Weights { name: "bf16", format: Some("bf16"), int8: false, dtype: Dtype::Bfloat16 };
 const AFFINE: Weights = Weights { name: "affine4", format: Some("affine:4:64"), int8: false, dtype: Dtype::Float32 };
 const NF4: Weights = Weights { name: "nf4", format: Some("nf4:64"), int8: false, dtype: Dtype::Float32 };
 const NF4_INT8: Weights = Weights { name: "nf4-int8", format: Some("nf4:64"), int8: true, dtype: Dtype::Float32 };
@@ -80,8 +81,6 @@ fn main() -> Result<()> {
     let all = [BF16, AFFINE, NF4, NF4_INT8].into_iter();
     let mut runners = all.map(|weights| Runner::new(&extent, weights)).collect::<Result<Vec<_>>>()?;
     decoding(&extent, &mut runners)?;
-    // MLX's own product of a dense prompt in bf16 takes minutes.
-    runners.retain(|runner| runner.weights.format.is_some());
     prompts(&extent, &mut runners)
 }
 
@@ -119,10 +118,16 @@ impl Runner {
         self.state.0.nbytes()
     }
 
-    /// Empty caches with room for so many tokens.
-    fn begin(&mut self, tokens: i32) -> Result<()> {
-        self.state.1 = decoder::caches(&self.config, 1, self.weights.dtype)?;
+    /// Empty caches in a format with room for so many tokens.
+    fn begin(&mut self, tokens: i32, format: &AnyFormat) -> Result<()> {
+        let caches = decoder::caches(&self.config, 1, self.weights.dtype)?.into_iter();
+        self.state.1 = caches.map(|cache| cache.quantized(format.clone(), format.clone())).collect::<Result<_>>()?;
         self.state.1.iter_mut().try_for_each(|cache| cache.reserve(tokens))
+    }
+
+    /// Half floats, those of the activations where they are such.
+    fn half(&self) -> Result<AnyFormat> {
+        if self.weights.dtype == Dtype::Bfloat16 { "bf16" } else { "f16" }.parse()
     }
 
     fn call(&mut self, compiled: bool, tokens: Array) -> Result<Array> {
@@ -138,7 +143,7 @@ impl Runner {
 
     /// The seconds of each token, as many as there is time for.
     fn decode(&mut self, compiled: bool, turn: Duration) -> Result<f64> {
-        self.begin(256)?;
+        self.begin(256, &self.half()?)?;
         let mut next = self.call(compiled, tokens(BEFORE)?)?;
         // The first token may be traced.
         next = self.call(compiled, next)?;
@@ -152,7 +157,7 @@ impl Runner {
 
     /// The seconds of a prompt.
     fn prompt(&mut self, tokens_read: i32) -> Result<f64> {
-        self.begin(tokens_read)?;
+        self.begin(tokens_read, &self.half()?)?;
         let tokens = tokens(tokens_read)?;
         let start = Instant::now();
         self.call(true, tokens)?;
@@ -267,7 +272,7 @@ fn prompts(extent: &Extent, runners: &mut [Runner]) -> Result<()> {
 fn memory(extent: &Extent) -> Result<()> {
     let before = resident::kilobytes("VmRSS")?;
     let mut runner = Runner::new(extent, NF4)?;
-    runner.begin(extent.context)?;
+    runner.begin(extent.context, &"affine:4:64".parse()?)?;
     let caches: Vec<Value> = leaves(&runner.state.1, Open::Fully)?;
     transforms::eval(caches.iter().filter_map(Value::as_dense))?;
     let held = runner.bytes() + caches.iter().map(Value::nbytes).sum::<usize>();
