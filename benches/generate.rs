@@ -29,8 +29,8 @@ use decoder::{Decoder, Positions};
 use figures::Figure;
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
-use tacit::format::AnyFormat;
 use tacit::compile::{CompiledWithState, Options, compile_with_state};
+use tacit::format::AnyFormat;
 use tacit::io::json::Json;
 use tacit::nn::{KvCache, Missing};
 use tacit::prelude::*;
@@ -88,6 +88,7 @@ fn main() -> Result<()> {
 type State = (Model<Decoder>, Vec<KvCache>);
 
 /// The likeliest token after `tokens: u32[1, n]`, `u32[1, 1]`.
+#[allow(clippy::needless_pass_by_value, reason = "a compiled function owns its arguments")]
 fn step((model, caches): &mut State, tokens: Array) -> Result<Array> {
     model.run_with(caches, |decoder, caches| {
         Ok::<_, Error>(argmax_axis(decoder.forward(&tokens, caches, Positions::Last)?, -1, false)?)

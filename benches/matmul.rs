@@ -54,7 +54,7 @@ fn main() -> Result<()> {
         for m in [1, 8, 32, 128] {
             let case = format!("{format}/{WIDTH}x{WIDTH}/m{m}");
             if selected(&case) {
-                bench.halves(&case, format.parse()?, dtype, m)?;
+                bench.halves(&case, &format.parse()?, dtype, m)?;
             }
         }
     }
@@ -134,7 +134,7 @@ impl Bench {
     }
 
     /// The product of half floats with half floats, beside MLX's own.
-    fn halves(&self, case: &str, format: AnyFormat, dtype: Dtype, m: i32) -> Result<()> {
+    fn halves(&self, case: &str, format: &AnyFormat, dtype: Dtype, m: i32) -> Result<()> {
         let (x, w) = (activations(m)?.as_dtype(dtype)?, self.w.as_dtype(dtype)?);
         let weight = format.quantize(&w)?;
         transforms::eval([&x, &w])?;

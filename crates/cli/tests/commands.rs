@@ -201,9 +201,9 @@ fn what_is_wrong_is_said_with_the_way_out() {
         1,
         &folder,
         expect![[r#"
-        error: no format is named nf5
-        help: name one of affine, binary, codebook, e5m2, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, ternary
-    "#]],
+            error: no format is named nf5
+            help: name one of affine, bf16, binary, codebook, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+        "#]],
     );
     check(
         &["primitives", "matmull"],

@@ -1,11 +1,13 @@
 extern crate tacit_core as tacit;
 
+use std::fmt::Debug;
+
 use tacit::op::Negative;
-use tacit::{Materialize, Result, Value, handler};
+use tacit::{Result, Value, handler};
 
 #[handler]
-fn double(_op: &Negative, x: &dyn Materialize) -> Result<Value> {
-    x.materialize()
+fn double(_op: &Negative, x: &dyn Debug) -> Result<Value> {
+    Err(tacit::Error::decline(format!("{x:?}")))
 }
 
 fn main() {}
