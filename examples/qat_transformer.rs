@@ -3,7 +3,7 @@
 //!
 //! The layers and the optimizer are mlx-rs's own and know nothing of quantization. Every pass on quantized weights runs under
 //! `Policy::Deny`, so that a dense weight anywhere would be an error. After training, what was prepared is converted, and what
-//! the converted model computes is the same to the bit.
+//! the converted model computes is the same to the bit. Each then goes on with a verse.
 //!
 //!     cargo run --release --example qat_transformer
 //!     cargo run --release --example qat_transformer -- --quick
@@ -18,16 +18,20 @@ use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters};
 use mlx_rs::nn::{self, MultiHeadAttention};
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, ops, random, transforms};
 use plotters::prelude::*;
 use tacit::format::AnyFormat;
+use tacit::nn::generate::{self, Sampler, generate};
 use tacit::nn::{Aware, Model, Trainable};
 use tacit::prelude::*;
 
 type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
 
 const TEXT: &str = include_str!("data/genesis.txt");
+/// How the verse begins that each model goes on with.
+const VERSE: &str = "And God said";
 const CHART: &str = "target/qat_transformer.svg";
 /// The projections of attention, both layers of each MLP, and the head; embeddings and norms stay as they are.
 const QUANTIZED: &str = "{blocks.*,head}.weight";
@@ -138,7 +142,7 @@ impl Module<&Array> for Transformer {
 
 /// The text as the numbers of its characters, cut into what is trained on and what is held out.
 struct Corpus {
-    characters: usize,
+    characters: Vec<u8>,
     train: Vec<u32>,
     held_out: Vec<u32>,
 }
@@ -148,10 +152,15 @@ impl Corpus {
         let mut characters: Vec<u8> = TEXT.bytes().collect();
         characters.sort_unstable();
         characters.dedup();
-        let number = |byte: u8| characters.iter().position(|&known| known == byte).unwrap_or_default() as u32;
-        let mut train: Vec<u32> = TEXT.bytes().map(number).collect();
-        let held_out = train.split_off(train.len() / 10 * 9);
-        Self { characters: characters.len(), train, held_out }
+        let mut corpus = Self { characters, train: Vec::new(), held_out: Vec::new() };
+        corpus.train = corpus.numbers(TEXT);
+        corpus.held_out = corpus.train.split_off(corpus.train.len() / 10 * 9);
+        corpus
+    }
+
+    fn numbers(&self, text: &str) -> Vec<u32> {
+        let number = |byte: u8| self.characters.iter().position(|&known| known == byte).unwrap_or_default() as u32;
+        text.bytes().map(number).collect()
     }
 }
 
@@ -218,6 +227,21 @@ impl Trainer<'_> {
     }
 }
 
+/// What a model makes of a verse, one of the few likeliest characters after the other.
+fn verse(model: &mut Model<Transformer>, corpus: &Corpus, size: Size) -> Result<String> {
+    // The last characters are all that the model sees, and all that is kept from step to step.
+    let step = |new: &Array, seen: &mut Array| -> Result<Array> {
+        let all = ops::concatenate(&[&*seen, new], 1)?;
+        *seen = all.try_index((.., (all.dim(1) - size.context as i32).max(0)..))?;
+        Ok(model.forward(&*seen)?.try_index((.., -1, ..))?)
+    };
+    let sampler = Sampler { temperature: 0.5, top_k: 5, ..Sampler::default() };
+    let options = generate::Options { sampler, seed: 1, max_tokens: 60, ..generate::Options::default() };
+    let mut seen = ops::zeros::<u32>(&[1, 0])?;
+    let made = generate(step, &mut seen, &[corpus.numbers(VERSE)], &options)?;
+    made.map(|token| Ok(char::from(corpus.characters[token?.id as usize]))).collect()
+}
+
 /// The bytes of the weights that a format may hold.
 fn bytes(model: &Model<Transformer>) -> Outcome<usize> {
     let pattern: tacit::nn::Pattern = QUANTIZED.parse()?;
@@ -239,6 +263,8 @@ struct Row {
     materialized: u64,
     /// The loss of each step.
     curve: Vec<f32>,
+    /// What it makes of the verse.
+    verse: String,
 }
 
 fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
@@ -246,12 +272,14 @@ fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
     trainer.bar.set_message("float32");
     random::seed(0)?;
-    let mut model = Model::new(Transformer::new(trainer.size, trainer.corpus.characters)?)?;
+    let mut model = Model::new(Transformer::new(trainer.size, trainer.corpus.characters.len())?)?;
     let first = trainer.train(&mut model, 0, common)?;
     let halfway = model.clone();
     let curve = [first.clone(), trainer.train(&mut model, common, more)?].concat();
     let bits = trainer.evaluate(&mut model)?;
-    rows.push(Row { name: "float32".to_owned(), bits, bytes: bytes(&model)?, materialized: 0, curve });
+    let spoken = |model: &mut Model<Transformer>| verse(model, trainer.corpus, trainer.size);
+    let verse = spoken(&mut model)?;
+    rows.push(Row { name: "float32".to_owned(), bits, bytes: bytes(&model)?, materialized: 0, curve, verse });
     for (name, text, trained_scales) in METHODS {
         let format: AnyFormat = text.parse()?;
         if !trained_scales {
@@ -259,7 +287,8 @@ fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
             quantized.convert()?;
             let (bits, counters) = Counters::of(|| trainer.evaluate(&mut quantized));
             let (name, materialized) = (format!("{name}, post-training"), counters.materialized_bytes);
-            rows.push(Row { name, bits: bits?, bytes: bytes(&quantized)?, materialized, curve: Vec::new() });
+            let (bytes, verse) = (bytes(&quantized)?, spoken(&mut quantized)?);
+            rows.push(Row { name, bits: bits?, bytes, materialized, curve: Vec::new(), verse });
         }
 
         trainer.bar.set_message(format!("{name}, aware"));
@@ -279,7 +308,8 @@ fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
         }
         counters.materialized_bytes += after.materialized_bytes;
         let materialized = counters.materialized_bytes;
-        rows.push(Row { name: format!("{name}, aware"), bits, bytes: bytes(&prepared)?, materialized, curve });
+        let verse = spoken(&mut prepared)?;
+        rows.push(Row { name: format!("{name}, aware"), bits, bytes: bytes(&prepared)?, materialized, curve, verse });
     }
     Ok(rows)
 }
@@ -309,6 +339,10 @@ fn print_table(rows: &[Row], size: Size) {
     println!("{:<24} {:>15} {:>13} {:>19}", "", "bits/character", "weight bytes", "materialized bytes");
     for Row { name, bits, bytes, materialized, .. } in rows {
         println!("{name:<24} {bits:>15.3} {bytes:>13} {materialized:>19}");
+    }
+    println!("\nAfter {VERSE:?}:");
+    for Row { name, verse, .. } in rows {
+        println!("{name:<24} {verse:?}");
     }
 }
 
