@@ -77,8 +77,8 @@ pub(crate) fn dispatch<J: Job>(isa: Isa, codes: Codes, job: J) -> J::Output {
         Codes::Signed { codes } => job.run(Bytes::<Signed> { bytes: bytes(codes), of: PhantomData }),
         Codes::E4m3 { bytes } => job.run(Bytes::<E4m3> { bytes, of: PhantomData }),
         Codes::Bytes { bytes, values } => job.run(Looked { bytes, values }),
-        Codes::F16 { codes } => job.run(Halves::<F16> { bytes: bytes(codes), of: PhantomData }),
-        Codes::Bf16 { codes } => job.run(Halves::<Bf16> { bytes: bytes(codes), of: PhantomData }),
+        Codes::F16 { codes } => job.run(Bytes::<F16> { bytes: bytes(codes), of: PhantomData }),
+        Codes::Bf16 { codes } => job.run(Bytes::<Bf16> { bytes: bytes(codes), of: PhantomData }),
     }
 }
 
@@ -193,18 +193,21 @@ impl<const BITS: usize> Units for Table<'_, BITS> {
     }
 }
 
-/// What a byte stands for.
+/// What a byte, or two, stand for.
 pub(crate) trait Byte: Copy + Sync {
-    /// The values of `LANES` bytes.
+    /// Bytes of a code.
+    const BYTES: usize = 1;
+
+    /// The values of `LANES` codes.
     ///
     /// # Safety
     /// They are readable at `from`.
     unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F;
-    /// The value of the lowest byte of each word.
+    /// The value of the lowest code of each word.
     fn value<S: Simd>(simd: S, words: S::I) -> S::F;
 }
 
-/// Codes of a byte each.
+/// Codes of whole bytes each.
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes<'a, B> {
     bytes: &'a [u8],
@@ -217,6 +220,10 @@ struct Unsigned;
 struct Signed;
 #[derive(Clone, Copy)]
 struct E4m3;
+#[derive(Clone, Copy)]
+struct F16;
+#[derive(Clone, Copy)]
+struct Bf16;
 
 impl Byte for Unsigned {
     #[inline(always)]
@@ -254,14 +261,42 @@ impl Byte for E4m3 {
     }
 }
 
+impl Byte for F16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { simd.load_f16(from) }
+    }
+    #[inline(always)]
+    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
+        simd.f16(words)
+    }
+}
+
+impl Byte for Bf16 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { simd.load_bf16(from) }
+    }
+    #[inline(always)]
+    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
+        simd.bf16(words)
+    }
+}
+
 impl<B: Byte> Codec for Bytes<'_, B> {
-    const WORD: usize = 4;
+    const WORD: usize = 4 / B::BYTES;
     type Ready<S: Simd> = ();
     type Stored = Self;
 
     #[inline(always)]
     fn bits(self) -> usize {
-        8
+        8 * B::BYTES
     }
     #[inline(always)]
     fn bytes(&self) -> &[u8] {
@@ -276,7 +311,7 @@ impl<B: Byte> Codec for Bytes<'_, B> {
     }
     #[inline(always)]
     fn word_values<S: Simd>((): (), simd: S, words: S::I, place: usize) -> S::F {
-        B::value(simd, simd.shift(words, 8 * place as u32))
+        B::value(simd, if place == 0 { words } else { simd.shift(words, (8 * B::BYTES * place) as u32) })
     }
     fn stored(self) -> Option<Self> {
         Some(self)
@@ -285,7 +320,7 @@ impl<B: Byte> Codec for Bytes<'_, B> {
 
 impl<B: Byte> Units for Bytes<'_, B> {
     const SPAN: usize = 1;
-    const BYTES: usize = 1;
+    const BYTES: usize = B::BYTES;
     const DECODED: bool = false;
     type Ready<S: Simd> = ();
 
@@ -300,106 +335,8 @@ impl<B: Byte> Units for Bytes<'_, B> {
     }
     #[inline(always)]
     unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
-        // SAFETY: the caller promises LANES bytes.
+        // SAFETY: the caller promises LANES codes.
         unsafe { B::load(simd, from) }
-    }
-}
-
-/// What two bytes stand for.
-trait Half: Copy + Sync {
-    /// The values of `LANES` halves.
-    ///
-    /// # Safety
-    /// They are readable at `from`.
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F;
-    /// The value of the lower half of each word.
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F;
-}
-
-/// Codes of two bytes each, whose values are floats.
-#[derive(Clone, Copy)]
-struct Halves<'a, H> {
-    bytes: &'a [u8],
-    of: PhantomData<H>,
-}
-
-#[derive(Clone, Copy)]
-struct F16;
-#[derive(Clone, Copy)]
-struct Bf16;
-
-impl Half for F16 {
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe { simd.load_f16(from) }
-    }
-    #[inline(always)]
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
-        simd.f16(words)
-    }
-}
-
-impl Half for Bf16 {
-    #[inline(always)]
-    unsafe fn load<S: Simd>(simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller's promise.
-        unsafe { simd.load_bf16(from) }
-    }
-    #[inline(always)]
-    fn value<S: Simd>(simd: S, words: S::I) -> S::F {
-        simd.bf16(words)
-    }
-}
-
-impl<H: Half> Codec for Halves<'_, H> {
-    const WORD: usize = 2;
-    type Ready<S: Simd> = ();
-    type Stored = Self;
-
-    #[inline(always)]
-    fn bits(self) -> usize {
-        16
-    }
-    #[inline(always)]
-    fn bytes(&self) -> &[u8] {
-        self.bytes
-    }
-    #[inline(always)]
-    fn ready<S: Simd>(self, _: S) {}
-    #[inline(always)]
-    unsafe fn decode<S: Simd>((): (), simd: S, from: *const u8) -> S::F {
-        // SAFETY: the caller promises LANES halves.
-        unsafe { H::load(simd, from) }
-    }
-    #[inline(always)]
-    fn word_values<S: Simd>((): (), simd: S, words: S::I, place: usize) -> S::F {
-        H::value(simd, if place == 0 { words } else { simd.shift(words, 16) })
-    }
-    fn stored(self) -> Option<Self> {
-        Some(self)
-    }
-}
-
-impl<H: Half> Units for Halves<'_, H> {
-    const SPAN: usize = 1;
-    const BYTES: usize = 2;
-    const DECODED: bool = false;
-    type Ready<S: Simd> = ();
-
-    #[inline(always)]
-    fn ready<S: Simd>(self, _: S) {}
-    fn source(&self) -> Source<'_> {
-        Source::Stored(self.bytes)
-    }
-    #[inline(always)]
-    fn step(self, _: usize) -> usize {
-        0
-    }
-    #[inline(always)]
-    unsafe fn values<S: Simd>((): (), simd: S, from: *const u8, _: usize) -> S::F {
-        // SAFETY: the caller promises LANES halves.
-        unsafe { H::load(simd, from) }
     }
 }
 

@@ -4,15 +4,13 @@ use std::ops::Range;
 
 use crate::{
     Floats, FloatsMut, Isa, KernelError, Matrix, Orientation,
+    matmul::PARALLEL,
     matrix::{check_length, product},
     output::Output,
     part::Numbers,
     stored::StoredProduct,
     threads,
 };
-
-/// Products smaller than this many multiplications do not wake a second thread.
-const PARALLEL: usize = 1 << 17;
 
 /// Multiplies each entry of `x`, of `m` rows, with one of the matrices of `rows` rows that `matrix` consists of: entry `e` with
 /// matrix `of[e]`, into `out: [entries, m, ..]`.
