@@ -1,5 +1,9 @@
 //! The reference pages of the book are what the program has that links Tacit; `UPDATE_EXPECT=1` writes them anew.
 
+#[path = "../examples/errors.rs"]
+#[allow(dead_code, reason = "its `main` is the example's")]
+mod errors;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -35,8 +39,9 @@ fn takes(handler: &Handler, of: &'static ArrayType) -> Option<u8> {
     operands.filter(|pattern| rank(pattern) < 2 && pattern.matches(Some(of))).map(rank).min()
 }
 
+/// Whether a handler of Tacit's own takes the primitive.
 fn printed(handler: &Handler, of: &Description) -> bool {
-    handler.signature.primitive.matches(of.name)
+    handler.site.file.starts_with("crates/") && handler.signature.primitive.matches(of.name)
 }
 
 #[test]
@@ -100,6 +105,70 @@ fn the_formats_with_their_texts() {
         let _ = writeln!(page, "| {name} | {} |", forms.replace('|', "\\|"));
     }
     check("formats.md", &page);
+}
+
+/// The kinds of `tacit::Error` with the first sentence of each, in their order, as its source has them.
+fn kinds() -> Vec<(String, String)> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/core/src/error.rs");
+    let source = std::fs::read_to_string(source).unwrap();
+    let (_, kinds) = source.split_once("pub enum Error {\n").unwrap();
+    let (kinds, _) = kinds.split_once("\n}\n").unwrap();
+    let (mut found, mut doc) = (Vec::new(), String::new());
+    for line in kinds.lines().filter_map(|line| line.strip_prefix("    ")) {
+        if let Some(text) = line.strip_prefix("/// ") {
+            text.clone_into(&mut doc);
+        } else if let Some(end) =
+            line.find(['(', ' ', ',']).filter(|_| line.starts_with(|c: char| c.is_ascii_uppercase()))
+        {
+            found.push((line[..end].to_owned(), std::mem::take(&mut doc)));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_kinds_of_error_with_what_raises_them() {
+    let kinds = kinds();
+    let names: Vec<&str> = kinds.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        errors::CASES.map(|(name, _)| name),
+        "each kind of `tacit::Error` is raised in `examples/errors.rs`"
+    );
+    let mut page = format!(
+        "# Errors\n\nEverything in Tacit returns a `tacit::Error`, whose {} kinds a program can match. The message says what was \
+         wrong in the words of a trace, and, where there is one, the next step behind `help:`. The code is that of \
+         `examples/errors.rs`.\n",
+        kinds.len()
+    );
+    for ((name, doc), (_, case)) in kinds.iter().zip(errors::CASES) {
+        let error = errors::raised(case);
+        assert_eq!(errors::kind(&error), name);
+        let text = error.to_string().replace(&format!("{}/", errors::folder().display()), "");
+        let text = without_lines(&text).replace("tests/../", "");
+        let _ = write!(
+            page,
+            "\n## {name}\n\n{doc}\n\n```rust,noplayground\n{{{{#include ../../../examples/errors.rs:{name}}}}}\n```\n\n\
+             ```text\n{text}\n```\n"
+        );
+    }
+    check("errors.md", &page);
+}
+
+/// The text without the numbers of lines, which move, and with 0 for a stream's.
+fn without_lines(text: &str) -> String {
+    let (mut made, mut rest) = (String::new(), text);
+    while let Some((at, kept)) = [(".rs:", ".rs"), ("Stream(cpu, ", "Stream(cpu, 0")]
+        .iter()
+        .filter_map(|(mark, kept)| Some((rest.find(mark)?, (mark, kept))))
+        .min()
+    {
+        let (mark, kept) = kept;
+        made.push_str(&rest[..at]);
+        made.push_str(kept);
+        rest = rest[at + mark.len()..].trim_start_matches(|c: char| c.is_ascii_digit());
+    }
+    made + rest
 }
 
 /// Every type has a section and every primitive a line, whatever the pages look like.

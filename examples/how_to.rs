@@ -1,0 +1,231 @@
+//! The book's short recipes: one function for each, none of which needs another.
+
+use mlx_rs::error::Exception;
+use mlx_rs::module::Module;
+use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
+use tacit::dispatch::Taker;
+use tacit::format::AnyFormat;
+use tacit::nn::{Outcome, Pattern, Row};
+use tacit::prelude::*;
+
+/// A title, and the function that makes what the page shows.
+type Section = (&'static str, fn() -> Result<String>);
+
+/// In the pages' order.
+pub(crate) const SECTIONS: [Section; 13] = [
+    ("budget", budget),
+    ("warned", warned),
+    ("counted", counted),
+    ("who", who),
+    ("denied", denied),
+    ("only", only),
+    ("mixed", mixed),
+    ("errors", errors),
+    ("frozen", frozen),
+    ("thawed", thawed),
+    ("refused", refused),
+    ("searched", searched),
+    ("halves", halves),
+];
+
+// ANCHOR: model
+/// Two layers and a norm between them.
+fn model() -> Result<Model<nn::Sequential>> {
+    random::seed(0)?;
+    let layers = nn::Sequential::new()
+        .append(nn::Linear::new(128, 256)?)
+        .append(nn::RmsNorm::new(256)?)
+        .append(nn::Relu)
+        .append(nn::Linear::new(256, 8)?);
+    Model::new(layers)
+}
+// ANCHOR_END: model
+
+// ANCHOR: budget
+/// The formats whose error is the least that so many bits can buy.
+fn budget() -> Result<String> {
+    let weight = random::normal::<f32>(&[256, 1024], None, None, &random::key(0)?)?;
+    let length = |x: &Array| -> Result<f32> { Ok(x.square()?.sum(None)?.sqrt()?.item_exact::<f32>()) };
+    let mut tried = Vec::new();
+    for text in
+        ["affine:2:64", "affine:3:64", "nf4:64", "nf4:64:double", "affine:4:32", "affine:5:64", "affine:6:64", "int8"]
+    {
+        let packed = text.parse::<AnyFormat>()?.quantize(&weight)?;
+        let bits = 8.0 * packed.nbytes() as f64 / weight.size() as f64;
+        let error = length(&packed.dense()?.subtract(&weight)?)? / length(&weight)?;
+        tried.push((text, bits, error));
+    }
+    tried.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut least = f32::INFINITY;
+    tried.retain(|&(_, _, error)| {
+        let better = error < least;
+        least = least.min(error);
+        better
+    });
+    let lines =
+        tried.iter().map(|(text, bits, error)| format!("{text:<14} {bits:>5.2} bits  {:>5.1} %", 100.0 * error));
+    Ok(lines.collect::<Vec<_>>().join("\n"))
+}
+// ANCHOR_END: budget
+
+// ANCHOR: warned
+/// `cumsum` has no handler for packed weights, so the weight is built, with a warning.
+fn warned() -> Result<String> {
+    let weight = Nf4Array::quantize(&ops::ones::<f32>(&[64, 64])?, 64)?;
+    let sums = implicit(weight, |w| w.cumsum(1, None, None))?.dense()?;
+    Ok(Aval::from(&sums).to_string())
+}
+// ANCHOR_END: warned
+
+// ANCHOR: counted
+fn counted() -> Result<String> {
+    let weight = Nf4Array::quantize(&ops::ones::<f32>(&[64, 64])?, 64)?;
+    let _quiet = Policy::Allow.scope();
+    let (sums, counters) = Counters::of(|| implicit(weight, |w| w.t().cumsum(1, None, None)?.sum(None)));
+    sums?.dense()?;
+    let Counters { seen, handled, materialized, materialized_bytes, .. } = counters;
+    Ok(format!("{seen} nodes, {handled} handled, {materialized} arrays built, {materialized_bytes} bytes"))
+}
+// ANCHOR_END: counted
+
+// ANCHOR: who
+/// The nodes of a call for which a weight was built.
+fn who() -> Result<String> {
+    let weight = Nf4Array::quantize(&ops::ones::<f32>(&[64, 64])?, 64)?;
+    let x = ops::ones::<f32>(&[2, 64])?;
+    let _quiet = Policy::Allow.scope();
+    let told = explain((&x, &weight), |(x, w)| x.matmul(w.t())?.add(w.cumsum(1, None, None)?.sum(None)?))?;
+    let built = told.equations.iter().filter(|node| node.taker == Taker::Materialized);
+    Ok(built.map(|node| format!("{} {}", node.primitive, node.operands.join(" "))).collect::<Vec<_>>().join("\n"))
+}
+// ANCHOR_END: who
+
+// ANCHOR: denied
+fn denied() -> Result<String> {
+    let weight = Nf4Array::quantize(&ops::ones::<f32>(&[64, 64])?, 64)?;
+    let _deny = Policy::Deny.scope();
+    let error = implicit(weight, |w| w.cumsum(1, None, None)).expect_err("there is no handler");
+    assert!(matches!(error, Error::MaterializationDenied { .. }));
+    Ok(error.to_string())
+}
+// ANCHOR_END: denied
+
+// ANCHOR: only
+/// The last layer keeps its floats: what it rounds, nothing after it can mend.
+fn only() -> Result<String> {
+    let rules = Rules::new().skip("layers.3.*")?.quantize("*.weight", Nf4 { block: 64, double: true })?;
+    let mut model = model()?;
+    model.apply(&rules)?;
+    Ok(model.report().to_string())
+}
+// ANCHOR_END: only
+
+// ANCHOR: mixed
+/// More bits where they are worth more, by path and by shape.
+fn mixed() -> Result<String> {
+    let wide = Pattern::when(|_, aval| aval.shape.len() == 2 && aval.shape[0] >= 256);
+    let rules = Rules::new()
+        .quantize(wide, Affine { bits: 3, group: 64 })?
+        .quantize("*.weight", Affine { bits: 8, group: 64 })?;
+    let mut model = model()?;
+    model.apply(&rules)?;
+    let (before, after) = model.report().bytes();
+    Ok(format!("{}\n{:.1} times smaller", model.report(), before as f64 / after as f64))
+}
+// ANCHOR_END: mixed
+
+// ANCHOR: errors
+/// The parameter that its format fits worst.
+fn errors() -> Result<String> {
+    let model = model()?.quantize("*.weight", Affine { bits: 4, group: 64 })?;
+    let error = |row: &Row| match row.outcome {
+        Outcome::Quantized { error, .. } => Some(error),
+        _ => None,
+    };
+    let rows = model.report().rows.iter().filter_map(|(path, row)| Some((path, error(row)?)));
+    let worst = rows.max_by(|a, b| a.1.total_cmp(&b.1));
+    Ok(worst.map(|(path, error)| format!("{path} loses {:.1} %", 100.0 * error)).unwrap_or_default())
+}
+// ANCHOR_END: errors
+
+// ANCHOR: frozen
+/// A step that moves the last layer alone.
+fn frozen() -> Result<String> {
+    let mut model = model()?;
+    let last = Trainable::Paths("layers.3.*".parse()?);
+    let x = ops::ones::<f32>(&[4, 128])?;
+    let (_loss, gradients) = model.value_and_grad(last, |m, x| m.forward(x)?.square()?.mean(None))(&x)?;
+    Adam::new(1e-3).update(&mut model, &gradients)?;
+    let mut paths: Vec<_> = gradients.keys().map(ToString::to_string).collect();
+    paths.sort();
+    Ok(paths.join("\n"))
+}
+// ANCHOR_END: frozen
+
+// ANCHOR: thawed
+/// Everything that can be trained; codes never are.
+fn thawed() -> Result<String> {
+    let mut model = model()?.quantize("layers.0.weight", Nf4 { block: 64, double: false })?;
+    let x = ops::ones::<f32>(&[4, 128])?;
+    let everything = Trainable::default();
+    let (_loss, gradients) = model.value_and_grad(everything, |m, x| m.forward(x)?.square()?.mean(None))(&x)?;
+    let mut paths: Vec<_> = gradients.keys().map(ToString::to_string).collect();
+    paths.sort();
+    Ok(paths.join("\n"))
+}
+// ANCHOR_END: thawed
+
+// ANCHOR: refused
+/// A weight that has become NaN has no scale, so it is not quantized; the error is that of the eval.
+fn refused() -> Result<String> {
+    let weight = Array::from_slice(&[[0.5_f32; 63].as_slice(), &[f32::NAN]].concat(), &[1, 64]);
+    let packed = Nf4Array::quantize(&weight, 64)?;
+    let y = implicit(packed, |w| w.t().matmul(Array::from_slice(&[1.0_f32], &[1, 1])))?.dense()?;
+    Ok(transforms::eval([&y]).map_err(Error::from).expect_err("nothing is valid").to_string())
+}
+// ANCHOR_END: refused
+
+// ANCHOR: searched
+/// The first layer whose output is not finite.
+fn searched() -> Result<String> {
+    let mut model = model()?;
+    model.set("layers.1.weight", ops::full::<f32>(&[256], Array::from_f32(f32::INFINITY))?)?;
+    let x = ops::ones::<f32>(&[4, 128])?;
+    // What a function of `run` returns is a tree of results, so each layer's may be among them.
+    let outputs = model.run(|model| {
+        let mut outputs = vec![x];
+        for layer in &mut model.layers {
+            outputs.push(layer.forward(&outputs[outputs.len() - 1])?);
+        }
+        Ok::<_, Exception>(outputs)
+    })?;
+    for (at, y) in outputs.iter().skip(1).enumerate() {
+        if !y.is_finite()?.all(None)?.item_exact::<bool>() {
+            return Ok(format!("layers.{at}"));
+        }
+    }
+    Ok("all are finite".to_owned())
+}
+// ANCHOR_END: searched
+
+// ANCHOR: halves
+/// A half-precision model whose products run on codes of two bytes, without a copy.
+fn halves() -> Result<String> {
+    let mut model = model()?;
+    for (path, aval) in model.avals() {
+        let half = model.get(&path)?.dense()?.as_dtype(Dtype::Bfloat16)?;
+        assert_eq!(half.shape(), aval.shape);
+        model.set(&path, half)?;
+    }
+    model.hold_halves()?;
+    Ok(model.report().to_string())
+}
+// ANCHOR_END: halves
+
+pub(crate) fn main() -> Result<()> {
+    for (title, section) in SECTIONS {
+        println!("== {title}\n{}\n", section()?);
+    }
+    Ok(())
+}
