@@ -4,7 +4,10 @@
 #[allow(dead_code, reason = "its `main` is the example's")]
 mod errors;
 
-use std::collections::BTreeMap;
+#[path = "../crates/cli/src/variables.rs"]
+mod variables;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -169,6 +172,57 @@ fn without_lines(text: &str) -> String {
         rest = rest[at + mark.len()..].trim_start_matches(|c: char| c.is_ascii_digit());
     }
     made + rest
+}
+
+/// The variables of the build, as the documentation of `mlx-sys` lists them: name and meaning.
+fn of_the_build() -> Vec<(String, String)> {
+    let rows = include_str!("../crates/mlx-sys/src/lib.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
+    rows.filter_map(|row| row.trim_end_matches(" |").split_once("` | "))
+        .map(|(name, doc)| (name.to_owned(), doc.to_owned()))
+        .collect()
+}
+
+#[test]
+fn the_variables_of_the_environment() {
+    let mut page = "# Environment variables\n\nRead when a program runs; `tacit doctor` judges those that are set.\n\n\
+         | Variable | Values | Meaning |\n|---|---|---|\n"
+        .to_owned();
+    for variable in &variables::VARIABLES {
+        assert!(!(variable.reads)("?"), "`tacit doctor` would take anything for {}", variable.name);
+        let _ = writeln!(page, "| `{}` | {} | {} |", variable.name, variable.values, variable.doc);
+    }
+    page.push_str("\nRead when Tacit is built.\n\n| Variable | Meaning |\n|---|---|\n");
+    for (name, doc) in of_the_build() {
+        let _ = writeln!(page, "| `{name}` | {doc} |");
+    }
+    check("environment.md", &page);
+}
+
+/// A variable that the sources of a crate name as a text is one that the page lists.
+#[test]
+fn no_variable_is_left_out() {
+    let build = of_the_build();
+    let mut known: BTreeSet<&str> = build.iter().map(|(name, _)| name.split('=').next().unwrap_or(name)).collect();
+    known.extend(variables::VARIABLES.iter().map(|variable| variable.name));
+    // What the build tells the crate, and what the suites read.
+    known.extend(["TACIT_MLX_VERSION", "TACIT_SWEEP", "TACIT_FUZZ", "TACIT_FUZZ_READER"]);
+    let mut unknown = BTreeSet::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let source = entry.extension().is_some_and(|kind| ["rs", "cpp"].iter().any(|own| kind == *own));
+            if entry.is_dir() && !entry.ends_with("tests") {
+                folders.push(entry);
+            } else if source && !entry.ends_with("tests.rs") {
+                let text = std::fs::read_to_string(&entry).unwrap();
+                let texts = text.split('"').filter(|text| text.starts_with("TACIT_") && !known.contains(text));
+                unknown.extend(
+                    texts.filter(|text| text.chars().all(|c| c.is_ascii_uppercase() || c == '_')).map(str::to_owned),
+                );
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 /// Every type has a section and every primitive a line, whatever the pages look like.

@@ -1,6 +1,5 @@
 //! `tacit doctor`: what Tacit needs, and whether it is there.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::{env, fmt, fs};
 
@@ -12,6 +11,7 @@ use tacit_core::{Policy, Result, compile, implicit};
 use tacit_kernels::{Isa, threads};
 
 use crate::table::Table;
+use crate::variables::VARIABLES;
 
 /// What was looked at.
 #[derive(Serialize)]
@@ -130,23 +130,14 @@ fn scratch() -> Finding {
 
 /// The environment variables that are set and read by this process.
 fn variables() -> Vec<Finding> {
-    let known: BTreeMap<&'static str, &'static str> = BTreeMap::from([
-        ("TACIT_MATERIALIZE", "allow, warn or deny"),
-        ("TACIT_COMPILE", "on or off"),
-        ("TACIT_MODE", "eager, lazy or compiled"),
-        ("TACIT_THREADS", "a number"),
-        ("TACIT_MLX_TMPDIR", "an absolute path, or keep"),
-    ]);
-    let set = known.iter().filter_map(|(name, values)| Some((*name, *values, env::var_os(name)?)));
-    set.map(|(name, values, value)| {
+    let set = VARIABLES.iter().filter_map(|variable| Some((variable, env::var_os(variable.name)?)));
+    set.map(|(variable, value)| {
         let value = value.to_string_lossy().into_owned();
-        let readable = match name {
-            "TACIT_MATERIALIZE" => ["allow", "warn", "deny"].contains(&value.as_str()),
-            "TACIT_MODE" => ["eager", "lazy", "compiled"].contains(&value.as_str()),
-            "TACIT_THREADS" => value.trim().parse::<usize>().is_ok(),
-            _ => true,
-        };
-        if readable { Finding::ok(name, value) } else { Finding::with(name, State::Broken, value, values) }
+        if (variable.reads)(&value) {
+            Finding::ok(variable.name, format!("{value}: {}", variable.doc))
+        } else {
+            Finding::with(variable.name, State::Broken, value, variable.values)
+        }
     })
     .collect()
 }

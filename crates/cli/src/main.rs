@@ -12,6 +12,7 @@ mod primitives;
 mod quantize;
 mod table;
 mod types;
+mod variables;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -1,0 +1,45 @@
+//! The environment variables that every program with Tacit reads when it runs.
+
+/// One of them.
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    /// What it may be, for a reader.
+    pub(crate) values: &'static str,
+    /// What it does.
+    pub(crate) doc: &'static str,
+    /// Whether it may be this.
+    pub(crate) reads: fn(&str) -> bool,
+}
+
+pub(crate) const VARIABLES: [Variable; 5] = [
+    Variable {
+        name: "TACIT_MATERIALIZE",
+        values: "allow, warn or deny",
+        doc: "what happens when a call needs an implicit array materialized, where no guard says so; `warn` where it is not set",
+        reads: |text| ["allow", "warn", "deny"].contains(&text.to_ascii_lowercase().as_str()),
+    },
+    Variable {
+        name: "TACIT_COMPILE",
+        values: "on or off",
+        doc: "`off` runs compiled functions as they are written",
+        reads: |text| ["on", "off", "1", "0", "true", "false"].contains(&text.to_ascii_lowercase().as_str()),
+    },
+    Variable {
+        name: "TACIT_MODE",
+        values: "eager, lazy or compiled",
+        doc: "how executables run whose builder does not say it; `compiled` where it is not set",
+        reads: |text| ["eager", "lazy", "compiled"].contains(&text.to_ascii_lowercase().as_str()),
+    },
+    Variable {
+        name: "TACIT_THREADS",
+        values: "a number",
+        doc: "how many threads a kernel may use; that of the cores where it is not set or 0",
+        reads: |text| text.trim().parse::<usize>().is_ok(),
+    },
+    Variable {
+        name: "TACIT_MLX_TMPDIR",
+        values: "an absolute path, or keep",
+        doc: "where MLX keeps the loops that it compiles, a private folder where it is not set; `keep` is MLX's own choice",
+        reads: |text| text == "keep" || text.starts_with('/'),
+    },
+];
