@@ -6,7 +6,7 @@ use mlx_rs::{Array, nn, ops, random};
 use tacit::arrays::Lora;
 use tacit::compile::{Options, compile_with};
 use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
-use tacit::op::{Matmul, Sum};
+use tacit::op::Matmul;
 use tacit::prelude::*;
 use tacit::register::{register_array, register_format};
 
@@ -63,7 +63,11 @@ fn allowed() -> Result<String> {
         Counters::of(|| linear.run(|linear| linear.weight.sum(None)))
     };
     sum?;
-    Ok(format!("{} bytes built, and {} afterwards", counters.materialized_bytes, Counters::of(|| linear.forward(&x)).1.materialized_bytes))
+    Ok(format!(
+        "{} bytes built, and {} afterwards",
+        counters.materialized_bytes,
+        Counters::of(|| linear.forward(&x)).1.materialized_bytes
+    ))
 }
 // ANCHOR_END: allowed
 
@@ -137,7 +141,8 @@ fn three_values() -> Result<String> {
     let w = random::normal::<f32>(&[64, 256], None, None, &random::key(1)?)?;
     let _allow = Policy::Allow.scope();
     let error = |packed: Value| relative_error(&packed.dense()?, &w);
-    let (three, ternary) = (error(Three.quantize(&w)?)?, error("ternary".parse::<tacit::format::AnyFormat>()?.quantize(&w)?)?);
+    let (three, ternary) =
+        (error(Three.quantize(&w)?)?, error("ternary".parse::<tacit::format::AnyFormat>()?.quantize(&w)?)?);
     Ok(format!("by the largest: {:.0} %, by the mean: {:.0} %", 100.0 * three, 100.0 * ternary))
 }
 // ANCHOR_END: three_values

@@ -8,6 +8,8 @@ mod caches;
 mod compiled_functions;
 #[path = "../examples/dispatch.rs"]
 mod dispatch;
+#[path = "../examples/exercises.rs"]
+mod exercises;
 #[path = "../examples/first_layer.rs"]
 mod first_layer;
 #[path = "../examples/how_to.rs"]
@@ -107,6 +109,11 @@ fn dispatch_prints_what_the_book_shows() {
 }
 
 #[test]
+fn the_answers_print_what_the_book_shows() {
+    check("exercises", &exercises::SECTIONS);
+}
+
+#[test]
 fn the_recipes_print_what_the_book_shows() {
     // A process warns once, so the program comes after what is shown.
     check("how_to", &how_to::SECTIONS);
@@ -148,6 +155,7 @@ fn every_example_of_the_book_runs_as_a_program() {
     caches::main().unwrap();
     compiled_functions::main().unwrap();
     dispatch::main().unwrap();
+    exercises::main().unwrap();
     first_layer::main().unwrap();
     models::main().unwrap();
     own_array_type::main().unwrap();
