@@ -39,7 +39,7 @@ fn relative_error(y: &Array, expected: &Array) -> Result<f32> {
 // ANCHOR: eight_bits
 fn eight_bits() -> Result<String> {
     let mut lines = Vec::new();
-    for format in ["nf4:64", "int8:row"] {
+    for format in ["nf4:64", "int8"] {
         let (mut linear, x) = layer()?;
         let expected = linear.forward(&x)?;
         let mut linear = Model::new(linear)?;
