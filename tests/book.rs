@@ -2,6 +2,8 @@
 
 #[path = "../examples/array_types.rs"]
 mod array_types;
+#[path = "../examples/bytes.rs"]
+mod bytes;
 #[path = "../examples/caches.rs"]
 mod caches;
 #[path = "../examples/compiled_functions.rs"]
@@ -104,6 +106,11 @@ fn the_compiled_functions_print_what_the_book_shows() {
 }
 
 #[test]
+fn the_bytes_are_those_that_the_book_shows() {
+    check("bytes", &bytes::SECTIONS);
+}
+
+#[test]
 fn dispatch_prints_what_the_book_shows() {
     check("dispatch", &dispatch::SECTIONS);
 }
@@ -152,6 +159,7 @@ fn training_with_the_quantization_in_place_is_better_than_quantizing_afterwards(
 #[test]
 fn every_example_of_the_book_runs_as_a_program() {
     array_types::main().unwrap();
+    bytes::main().unwrap();
     caches::main().unwrap();
     compiled_functions::main().unwrap();
     dispatch::main().unwrap();
