@@ -10,6 +10,7 @@
 use crate::{
     Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine,
     integers::{IntegerProduct, Rows, Weights},
+    machine::threads_for,
     matrix::{check_length, product},
     output::Output,
 };
@@ -62,8 +63,9 @@ pub fn int8_matmul<'x, 'o>(
         if out.is_empty() || matrix.k == 0 {
             return out.fill(0.0);
         }
-        let product = IntegerProduct { rows: &rows, matrix, weights: &weights };
-        engine::run(IntegerProduct::ENGINES, isa, &product, &mut Output::new(out, matrix.n));
+        let mut product = IntegerProduct { rows: &rows, matrix, weights: &weights, threads: 1 };
+        product.threads = threads_for(engine::cost(isa, &product, matrix.n));
+        engine::run(isa, &product, &mut Output::new(out, matrix.n));
     });
     Ok(())
 }

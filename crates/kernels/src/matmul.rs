@@ -5,17 +5,14 @@ use crate::{
     codec::{Codec, Job, dispatch},
     decode::Range,
     engine,
+    machine::threads_for,
     matrix::{check_length, product},
     output::Output,
     panel::Turned,
     scales::widened,
     stored::StoredProduct,
-    threads,
     tile::{Panels, Product},
 };
-
-/// Products smaller than this many multiplications do not wake a second thread.
-pub(crate) const PARALLEL: usize = 1 << 17;
 
 /// Multiplies `x` of `m` rows with `matrix` into `out`, never holding more than some tens of kilobytes of it as floats.
 ///
@@ -43,7 +40,7 @@ pub fn matmul<'x, 'o>(
 /// [`matmul`], compiled here once and not wherever it is called.
 fn multiply(x: Floats, m: usize, matrix: &Matrix, orientation: Orientation, out: FloatsMut) -> Result<(), KernelError> {
     let isa = Isa::detect();
-    let elements = matrix.check()?;
+    matrix.check()?;
     let (depth, columns) = match orientation {
         Orientation::Transposed => (matrix.k, matrix.n),
         Orientation::Plain => (matrix.n, matrix.k),
@@ -51,12 +48,12 @@ fn multiply(x: Floats, m: usize, matrix: &Matrix, orientation: Orientation, out:
     check_length("x", x.len(), product(m, depth)?, "`m` rows as long as the side of the matrix that is summed over")?;
     out.check(product(m, columns)?, "`m` rows as long as the side of the matrix that remains")?;
     let x = x.widen();
-    let threads = if m.saturating_mul(elements) < PARALLEL { 1 } else { threads::count() };
     out.rounded(|out| {
         if depth == 0 || out.is_empty() {
             return out.fill(0.0);
         }
-        let product = StoredProduct { x: &x, m, matrix, orientation, threads };
+        let mut product = StoredProduct { x: &x, m, matrix, orientation, threads: 1, cut_from: None };
+        product.threads = threads_for(engine::cost(isa, &product, columns));
         product.multiply(isa, &mut Output::new(out, columns));
     });
     Ok(())
@@ -65,14 +62,13 @@ fn multiply(x: Floats, m: usize, matrix: &Matrix, orientation: Orientation, out:
 impl StoredProduct<'_> {
     /// Computes all of the product, which has rows and columns.
     pub(crate) fn multiply(&self, isa: Isa, out: &mut Output<f32>) {
-        if engine::run(StoredProduct::ENGINES, isa, self, out) == 0 {
-            by_panels(self, isa, out);
-        }
+        let done = engine::run(isa, self, out);
+        debug_assert_eq!(done, self.m, "engines of codes compute all rows or none");
     }
 }
 
-/// Multiplies with panels of floats, made from the codes as they are needed.
-fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
+/// Computes all of the product with panels of floats, made from the codes as they are needed.
+pub(crate) fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
     struct Multiply<'a> {
         range: Range<'a, ()>,
         orientation: Orientation,
@@ -86,7 +82,7 @@ fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
             (self.then)(&Turned { range, orientation: self.orientation });
         }
     }
-    let &StoredProduct { x, m, matrix, orientation, threads } = product;
+    let &StoredProduct { x, m, matrix, orientation, threads, .. } = product;
     let blocks = (matrix.n * matrix.k).div_ceil(matrix.block);
     let scales = widened(isa, &matrix.scales, blocks, threads);
     let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
@@ -97,4 +93,5 @@ fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
         engine::multiply(&Product { x, panels, accumulate: false, threads }, isa, out);
     };
     dispatch(isa, matrix.codes, Multiply { range, orientation, then });
+    m
 }
