@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use crate::{
-    Codes, Isa, KernelError, Matrix, Order, encode,
+    Codes, Floats, Isa, KernelError, Matrix, Order, encode,
     encode::Format,
     engine::Shape,
     int8::{Int8, Scale},
-    machine::Machine,
+    machine::{Machine, threads_for},
     output::Output,
     simd::{Kernel, Simd, run},
     threads,
@@ -124,12 +124,16 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// Rounds rows of `k` floats.
-    pub(crate) fn new(isa: Isa, x: &[f32], k: usize) -> Self {
+    pub(crate) fn new(isa: Isa, x: &Floats, k: usize) -> Self {
         let mut rows = Self { codes: vec![0; x.len()], units: vec![0.0; x.len().checked_div(k).unwrap_or(0)] };
         let k = k.max(1);
         let each = ROUNDED.div_ceil(k);
-        let parts = rows.codes.chunks_mut(each * k).zip(rows.units.chunks_mut(each)).zip(x.chunks(each * k));
-        threads::for_each_part(usize::MAX, parts, &|((codes, units), x)| run(isa, Round { x, k, codes, units }));
+        let parts = rows.codes.chunks_mut(each * k).zip(rows.units.chunks_mut(each)).enumerate();
+        let threads = threads_for(x.len() as f64);
+        threads::for_each_part(threads, parts, &|(i, (codes, units))| {
+            let x = &x.part(i * each * k..i * each * k + codes.len()).widen();
+            run(isa, Round { x, k, codes, units });
+        });
         rows
     }
 }
