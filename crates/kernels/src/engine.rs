@@ -23,7 +23,7 @@ use crate::{
 use crate::{amx, vnni};
 
 /// The number of threads may decide where products of at most so many rows are cut into columns: engines that look at several
-/// columns together, to find whether their numbers fit, do not take them.
+/// columns together, to find whether their numbers fit, have no cost for them.
 pub(crate) const FEW: usize = 8;
 
 /// One way in which products of a kind are taken.
@@ -33,7 +33,7 @@ pub(crate) struct Engine<P, W> {
     needs: fn(&Machine) -> bool,
     /// Whether a product is of a form that it takes.
     takes: fn(&P) -> bool,
-    /// The cycles that a product takes it.
+    /// The cycles that a product takes it; infinitely many if the sizes are none for it.
     cost: fn(&W, &Machine) -> f64,
     /// Writes rows of the product, from the first, and says how many: fewer than all of them where the numbers in the next
     /// ones do not fit, which leaves those to the next engine.
@@ -97,7 +97,7 @@ impl<'a> Priced<'a> for StoredProduct<'a> {
         Engine {
             name: "tiles of codes",
             needs: |machine| machine.isa == Isa::Amx,
-            takes: |product| product.m > FEW && amx::codes::takes(product),
+            takes: amx::codes::takes,
             cost: amx::codes::cost,
             run: amx::codes::multiply,
         },
@@ -125,7 +125,7 @@ impl<'a> Priced<'a> for Product<'a> {
         Engine {
             name: "split panels",
             needs: |machine| machine.isa == Isa::Amx,
-            takes: |product| product.x.rows > FEW,
+            takes: |_| true,
             cost: amx::panels::cost,
             run: amx::panels::multiply,
         },
@@ -202,7 +202,8 @@ pub(crate) fn costs<'a, P: Priced<'a>>(
 ) -> impl Iterator<Item = (usize, &'a Engine<P, P::Work>, f64)> {
     let engines = P::ENGINES.iter().enumerate();
     let engines = engines.filter(|(_, engine)| (engine.needs)(machine) && is_allowed(P::ENGINES, engine));
-    engines.map(|(i, engine)| (i, engine, (engine.cost)(work, machine)))
+    let costs = engines.map(|(i, engine)| (i, engine, (engine.cost)(work, machine)));
+    costs.filter(|(.., cost)| cost.is_finite())
 }
 
 /// What the cheapest engine that the machine has costs.
@@ -328,79 +329,79 @@ mod tests {
     #[test]
     fn five_machines_choose_by_what_they_have() {
         check(
-            &Machine::new(Isa::Amx, true),
+            &Machine::new(Isa::Amx, true, 2 << 20),
             &expect![[r#"
-            nf4 x W^T: from 1 stored, from 16 fused panels, from 32 tiles of codes, from 512 split panels
-            nf4 x W: from 1 stored, from 8 fused panels, from 64 split panels
-            nf4 in 8 bits: from 1 rows of bytes, from 8 panels of bytes, from 32 tiles of bytes
-            affine4 x W^T: from 1 stored, from 8 fused panels, from 32 tiles of codes, from 512 split panels
-            affine4 x W: from 1 stored, from 4 fused panels, from 64 split panels
-            affine3 x W^T: from 1 stored, from 8 fused panels, from 64 split panels
-            affine3 x W: from 1 fused panels, from 64 split panels
-            int8 x W^T: from 1 stored, from 32 tiles of codes, from 512 split panels
-            int8 x W: from 1 stored, from 8 fused panels, from 64 split panels
-            int8 in 8 bits: from 1 rows of bytes, from 8 tiles of bytes
-        "#]],
+                nf4 x W^T: from 1 stored, from 16 fused panels, from 32 tiles of codes, from 512 split panels
+                nf4 x W: from 1 stored, from 8 fused panels, from 64 split panels
+                nf4 in 8 bits: from 1 rows of bytes, from 8 panels of bytes, from 32 tiles of bytes
+                affine4 x W^T: from 1 stored, from 16 fused panels, from 32 tiles of codes, from 512 split panels
+                affine4 x W: from 1 stored, from 8 fused panels, from 64 split panels
+                affine3 x W^T: from 1 stored, from 16 fused panels, from 64 split panels
+                affine3 x W: from 1 fused panels, from 64 split panels
+                int8 x W^T: from 1 stored, from 16 tiles of codes
+                int8 x W: from 1 stored, from 8 fused panels, from 64 split panels
+                int8 in 8 bits: from 1 rows of bytes, from 8 panels of bytes, from 32 tiles of bytes
+            "#]],
         );
         check(
-            &Machine::new(Isa::Avx512, true),
+            &Machine::new(Isa::Avx512, true, 1 << 20),
             &expect![[r#"
-            nf4 x W^T: from 1 stored, from 16 fused panels
-            nf4 x W: from 1 stored, from 8 fused panels
-            nf4 in 8 bits: from 1 rows of bytes, from 8 panels of bytes
-            affine4 x W^T: from 1 stored, from 8 fused panels
-            affine4 x W: from 1 stored, from 4 fused panels
-            affine3 x W^T: from 1 stored, from 8 fused panels
-            affine3 x W: from 1 fused panels
-            int8 x W^T: from 1 stored, from 32 fused panels
-            int8 x W: from 1 stored, from 8 fused panels
-            int8 in 8 bits: from 1 rows of bytes, from 8 panels of bytes
-        "#]],
+                nf4 x W^T: from 1 stored, from 16 fused panels
+                nf4 x W: from 1 stored, from 8 fused panels
+                nf4 in 8 bits: from 1 rows of bytes, from 8 panels of bytes
+                affine4 x W^T: from 1 stored, from 16 fused panels
+                affine4 x W: from 1 stored, from 8 fused panels
+                affine3 x W^T: from 1 stored, from 16 fused panels
+                affine3 x W: from 1 fused panels
+                int8 x W^T: from 1 stored, from 32 fused panels
+                int8 x W: from 1 stored, from 8 fused panels
+                int8 in 8 bits: from 1 rows of bytes, from 8 panels of bytes
+            "#]],
         );
         check(
-            &Machine::new(Isa::Avx2, false),
+            &Machine::new(Isa::Avx2, false, 256 << 10),
             &expect![[r#"
-            nf4 x W^T: from 1 stored, from 16 fused panels
-            nf4 x W: from 1 stored, from 8 fused panels
-            nf4 in 8 bits: from 1 integers
-            affine4 x W^T: from 1 stored, from 8 fused panels
-            affine4 x W: from 1 stored, from 8 fused panels
-            affine3 x W^T: from 1 stored, from 8 fused panels
-            affine3 x W: from 1 fused panels
-            int8 x W^T: from 1 stored, from 32 fused panels
-            int8 x W: from 1 stored, from 8 fused panels
-            int8 in 8 bits: from 1 integers
-        "#]],
+                nf4 x W^T: from 1 stored, from 8 fused panels
+                nf4 x W: from 1 stored, from 4 fused panels
+                nf4 in 8 bits: from 1 integers
+                affine4 x W^T: from 1 stored, from 8 fused panels
+                affine4 x W: from 1 stored, from 4 fused panels
+                affine3 x W^T: from 1 stored, from 8 fused panels
+                affine3 x W: from 1 fused panels
+                int8 x W^T: from 1 stored, from 16 fused panels
+                int8 x W: from 1 stored, from 8 fused panels
+                int8 in 8 bits: from 1 integers
+            "#]],
         );
         check(
-            &Machine::new(Isa::Neon, false),
+            &Machine::new(Isa::Neon, false, 1 << 20),
             &expect![[r#"
-            nf4 x W^T: from 1 stored, from 16 fused panels
-            nf4 x W: from 1 stored, from 8 fused panels
-            nf4 in 8 bits: from 1 integers
-            affine4 x W^T: from 1 stored, from 8 fused panels
-            affine4 x W: from 1 stored, from 8 fused panels
-            affine3 x W^T: from 1 stored, from 8 fused panels
-            affine3 x W: from 1 fused panels
-            int8 x W^T: from 1 stored, from 16 fused panels
-            int8 x W: from 1 stored, from 8 fused panels
-            int8 in 8 bits: from 1 integers
-        "#]],
+                nf4 x W^T: from 1 stored, from 8 fused panels
+                nf4 x W: from 1 stored, from 4 fused panels
+                nf4 in 8 bits: from 1 integers
+                affine4 x W^T: from 1 stored, from 8 fused panels
+                affine4 x W: from 1 stored, from 4 fused panels
+                affine3 x W^T: from 1 stored, from 8 fused panels
+                affine3 x W: from 1 fused panels
+                int8 x W^T: from 1 stored, from 16 fused panels
+                int8 x W: from 1 stored, from 8 fused panels
+                int8 in 8 bits: from 1 integers
+            "#]],
         );
         check(
-            &Machine::new(Isa::Scalar, false),
+            &Machine::new(Isa::Scalar, false, 256 << 10),
             &expect![[r#"
-            nf4 x W^T: from 1 stored, from 8 fused panels
-            nf4 x W: from 1 fused panels
-            nf4 in 8 bits: from 1 integers
-            affine4 x W^T: from 1 stored, from 8 fused panels
-            affine4 x W: from 1 fused panels
-            affine3 x W^T: from 1 stored, from 8 fused panels
-            affine3 x W: from 1 fused panels
-            int8 x W^T: from 1 stored, from 8 fused panels
-            int8 x W: from 1 fused panels
-            int8 in 8 bits: from 1 integers
-        "#]],
+                nf4 x W^T: from 1 fused panels
+                nf4 x W: from 1 fused panels
+                nf4 in 8 bits: from 1 integers
+                affine4 x W^T: from 1 fused panels
+                affine4 x W: from 1 fused panels
+                affine3 x W^T: from 1 stored, from 8 fused panels
+                affine3 x W: from 1 fused panels
+                int8 x W^T: from 1 fused panels
+                int8 x W: from 1 fused panels
+                int8 in 8 bits: from 1 integers
+            "#]],
         );
     }
 }

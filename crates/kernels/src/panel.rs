@@ -19,14 +19,18 @@ const EARLY: usize = 8;
 
 /// The cycles that a vector of a panel takes.
 pub(crate) fn cycles(matrix: &Matrix, orientation: Orientation, machine: &Machine) -> f64 {
-    let Cycles { fma, load, store, lanes, .. } = *machine.cycles;
+    let Cycles { fma, load, store, lanes, panel, .. } = *machine.cycles;
     let codes = &matrix.codes;
     let numbers = if matrix.biases.is_some() { 2.0 } else { 1.0 } * lanes / matrix.block as f64;
     let bytes = lanes * f64::from(codes.bits()) / 8.0;
-    // Words are turned, or floats.
-    let by_words = orientation == Orientation::Plain || matches!(codes.bits(), 4 | 8);
-    let turned = if by_words { 0.0 } else { 4.0 * (store + 2.0 * load) };
-    1.7 * (machine.decode(codes) + fma + store + load) + turned + numbers + bytes / FROM_MEMORY
+    // Words of codes are turned, which are few, or floats.
+    let turned = match codes.bits() {
+        _ if orientation == Orientation::Plain => 0.0,
+        4 | 8 => 0.0,
+        16 => lanes / 32.0,
+        _ => lanes * 0.7,
+    };
+    panel * (machine.decode(codes) + fma + store + load) + turned + numbers + bytes / FROM_MEMORY
 }
 
 /// A matrix, whose lengths were checked, with the way round that it is multiplied.

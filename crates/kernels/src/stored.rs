@@ -7,7 +7,7 @@ use crate::{
     codec::{Codec, Job, dispatch},
     decode::Parts,
     engine::Shape,
-    machine::{Cycles, FROM_MEMORY, Machine, SECOND_LEVEL},
+    machine::{Cycles, FROM_MEMORY, Machine},
     output::Output,
     panel,
     simd::run,
@@ -38,8 +38,11 @@ pub(crate) struct Work {
     stored: bool,
     /// Bytes of the codes.
     bytes: f64,
+    /// Vectors of codes that are scaled by themselves: as many as there are blocks, or units.
+    scaled: f64,
     /// Numbers of all blocks: their scales, and their biases.
     pub(crate) numbers: f64,
+    pub(crate) biased: bool,
     /// The `bf16` numbers that a value is the sum of.
     pub(crate) pieces: usize,
     /// The same with panels.
@@ -53,6 +56,11 @@ impl Work {
         let depth = if orientation == Orientation::Transposed { k } else { n };
         let shape = Shape { rows: m, columns: product.cut_from.unwrap_or(columns), depth };
         let blocks = (shape.columns as f64 * depth as f64 / block as f64).max(1.0);
+        // A unit has a word of each lane; wide ones of bytes have too few steps to scale the one before meanwhile.
+        let lanes = machine.cycles.lanes;
+        let unit = lanes * 32.0 / f64::from(codes.bits());
+        let slowly = if codes.bits() == 8 { lanes / 8.0 } else { 1.0 };
+        let scaled = shape.columns as f64 * depth as f64 / unit * slowly;
         let numbers = if biases.is_some() { 2.0 * blocks } else { blocks };
         Self {
             shape,
@@ -62,7 +70,9 @@ impl Work {
                 && codes.bits().is_power_of_two()
                 && !matches!(codes, Codes::Bytes { .. }),
             bytes: shape.columns as f64 * depth as f64 * f64::from(codes.bits()) / 8.0,
+            scaled: if block < k { scaled } else { 0.0 },
             numbers,
+            biased: biases.is_some(),
             pieces: codes.pieces(),
             panelled: Panelled { shape, panel: panel::cycles(matrix, orientation, machine) },
         }
@@ -74,24 +84,24 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Cycles { fma, load, store, sum, .. } = *machine.cycles;
     let vectors = work.shape.vectors(machine);
     // Floats are written and read again, a row's part at a time.
-    let decode = work.decode + if work.stored { 0.0 } else { 2.0 * (store + load) };
+    let decode = work.decode + if work.stored { 0.0 } else { 3.0 * (store + load) };
     let from_memory = work.bytes / FROM_MEMORY;
     match work.orientation {
         // Four rows of the matrix share what is loaded of the activations.
         Orientation::Transposed => {
             let pass = |rows: f64| {
                 let steps = vectors * (decode + rows * (fma + load / 4.0));
-                1.2 * steps + rows * work.shape.columns as f64 * sum + work.numbers * (1.0 + rows)
+                1.2 * steps + rows * work.shape.columns as f64 * sum + work.scaled * 1.7 * rows
             };
             work.shape.by_fours(pass).max(from_memory)
         }
         // Sums are loaded and stored again for every 16 rows of the matrix.
         Orientation::Plain => {
             let strip = work.bytes / work.shape.columns as f64 * MAX_COLUMNS.min(work.shape.columns) as f64;
-            let again = if strip < SECOND_LEVEL { 0.0 } else { from_memory };
+            let again = if strip < machine.cache as f64 { 0.0 } else { from_memory };
             let pass = |rows: f64| {
                 let steps = vectors * (decode + rows * (fma + (load + store) / 16.0));
-                1.75 * steps + work.numbers * (1.0 + rows) + again
+                1.75 * steps + work.scaled * (1.0 + rows) + again
             };
             work.shape.by_fours(pass).max(from_memory)
         }

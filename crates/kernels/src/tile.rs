@@ -68,7 +68,7 @@ pub(crate) struct Panelled {
 
 /// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
-    let Cycles { fma, load, latency, rows: most, lanes, .. } = *machine.cycles;
+    let Cycles { fma, load, latency, rows: most, lanes, tile, .. } = *machine.cycles;
     let Shape { rows, columns, depth } = work.shape;
     let tiles = rows.div_ceil(most);
     let height = rows as f64 / tiles as f64;
@@ -76,7 +76,7 @@ pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
     let step = (2.0 * height * fma).max((2.0 + height) * load).max(latency);
     let steps = (columns as f64 / (2.0 * lanes)).ceil() * depth as f64;
     let panels = rows.div_ceil(TASK_ROWS) as f64 * work.shape.vectors(machine) * work.panel;
-    panels + tiles as f64 * steps * 1.35 * step + rows as f64 * depth as f64 / lanes * load
+    panels + tiles as f64 * steps * tile * step + rows as f64 * depth as f64 / lanes * load
 }
 
 /// Computes all rows of the product.

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     Isa,
-    engine::Shape,
+    engine::{FEW, Shape},
     machine::{Machine, threads_for},
     output::{Output, Rectangle},
     threads,
@@ -38,6 +38,9 @@ const TASK_COLUMNS: usize = 128;
 /// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
+    if rows <= FEW {
+        return f64::INFINITY;
+    }
     // A vector of a panel in pieces.
     let split = 14.0;
     let panels = rows.div_ceil(TASK_ROWS) as f64 * work.shape.vectors(machine) * (work.panel + split);

@@ -1,9 +1,10 @@
 //! What a machine is, as far as the time of a loop depends on it, and what this one can do at most.
 //!
-//! A [`Machine`] is described, not measured: its instruction set and what it has beside, and for each class of them the
+//! A `Machine` is described, not measured: its instruction set and what it has beside, and for each class of them the
 //! cycles that a few steps take. So nothing runs when a program starts, and a machine always chooses the same loops, whose
-//! results differ in their rounding. [`limits`] are measured, and what benchmarks compare with.
+//! results differ in their rounding. The limits are measured, and what benchmarks compare with.
 
+mod cache;
 mod limits;
 
 use std::sync::OnceLock;
@@ -19,6 +20,8 @@ pub(crate) struct Machine {
     /// Whether there are AVX-512's sums of four products of bytes.
     pub(crate) vnni: bool,
     pub(crate) cycles: &'static Cycles,
+    /// Bytes of a core's second-level cache.
+    pub(crate) cache: usize,
 }
 
 /// What steps take where they follow each other without waiting, in cycles for a vector of [`lanes`](Self::lanes) floats.
@@ -37,6 +40,10 @@ pub(crate) struct Cycles {
     pub(crate) latency: f64,
     /// Rows of the register tile.
     pub(crate) rows: usize,
+    /// How long a step of the register tile takes, in units of its multiply-adds.
+    pub(crate) tile: f64,
+    /// How long a vector of a panel takes, in units of the steps that make it.
+    pub(crate) panel: f64,
     /// Codes of 1, 2 or 4 bits to floats.
     table: f64,
     /// Bytes.
@@ -59,11 +66,13 @@ const AVX512: Cycles = Cycles {
     store: 1.0,
     latency: 4.0,
     rows: 14,
+    tile: 1.35,
+    panel: 1.7,
     table: 1.0,
     byte: 1.0,
-    stream: 2.0,
+    stream: 1.6,
     e4m3: 3.0,
-    half: 1.0,
+    half: 1.8,
     sum: 12.0,
     dot: 0.5,
 };
@@ -76,11 +85,13 @@ const AVX2: Cycles = Cycles {
     store: 1.0,
     latency: 4.0,
     rows: 6,
-    table: 2.0,
-    byte: 0.67,
-    stream: 3.0,
+    tile: 1.1,
+    panel: 1.25,
+    table: 1.5,
+    byte: 1.0,
+    stream: 1.5,
     e4m3: 3.0,
-    half: 1.0,
+    half: 1.3,
     sum: 8.0,
     dot: 2.0,
 };
@@ -93,6 +104,8 @@ const NEON: Cycles = Cycles {
     store: 1.0,
     latency: 4.0,
     rows: 6,
+    tile: 1.1,
+    panel: 1.4,
     table: 2.0,
     byte: 1.0,
     stream: 4.0,
@@ -110,6 +123,8 @@ const PORTABLE: Cycles = Cycles {
     store: 2.0,
     latency: 8.0,
     rows: 4,
+    tile: 1.1,
+    panel: 1.2,
     table: 24.0,
     byte: 24.0,
     stream: 32.0,
@@ -122,9 +137,6 @@ const PORTABLE: Cycles = Cycles {
 /// Bytes that a core gets in a cycle from beyond its own caches.
 pub(crate) const FROM_MEMORY: f64 = 9.0;
 
-/// Bytes that a core's own second-level cache holds at least.
-pub(crate) const SECOND_LEVEL: f64 = 2097152.0;
-
 /// Cycles from a task's being there to a thread's beginning with it.
 const WAKE: f64 = 6e3;
 
@@ -132,25 +144,26 @@ const WAKE: f64 = 6e3;
 const WAKE_EACH: f64 = 2e3;
 
 impl Machine {
-    /// A machine with this instruction set, and VNNI beside AVX-512 or not.
-    pub(crate) const fn new(isa: Isa, vnni: bool) -> Self {
+    /// A machine with this instruction set, VNNI beside AVX-512 or not, and such a second-level cache.
+    pub(crate) const fn new(isa: Isa, vnni: bool, cache: usize) -> Self {
         let cycles = match isa {
             Isa::Scalar => &PORTABLE,
             Isa::Avx2 => &AVX2,
             Isa::Avx512 | Isa::Amx => &AVX512,
             Isa::Neon => &NEON,
         };
-        Self { isa, vnni, cycles }
+        Self { isa, vnni, cycles, cache }
     }
 
     /// This machine, whose kernels take `isa`.
     pub(crate) fn of(isa: Isa) -> Self {
-        static VNNI: OnceLock<bool> = OnceLock::new();
+        static TOLD: OnceLock<(bool, usize)> = OnceLock::new();
         #[cfg(target_arch = "x86_64")]
-        let detect = crate::vnni::is_available;
+        let vnni = crate::vnni::is_available;
         #[cfg(not(target_arch = "x86_64"))]
-        let detect = || false;
-        Self::new(isa, matches!(isa, Isa::Avx512 | Isa::Amx) && *VNNI.get_or_init(detect))
+        let vnni = || false;
+        let &(vnni, cache) = TOLD.get_or_init(|| (vnni(), cache::second_level()));
+        Self::new(isa, vnni && matches!(isa, Isa::Avx512 | Isa::Amx), cache)
     }
 
     /// Codes to floats.
@@ -160,7 +173,9 @@ impl Machine {
             Codes::E4m3 { .. } => self.cycles.e4m3,
             Codes::F16 { .. } | Codes::Bf16 { .. } => self.cycles.half,
             _ => match codes.bits() {
-                1 | 2 | 4 if !matches!(codes, Codes::Signed { .. }) => self.cycles.table,
+                // Spans of so many steps keep more in registers.
+                1 | 2 => self.cycles.table + 0.3,
+                4 => self.cycles.table,
                 8 => self.cycles.byte,
                 _ => self.cycles.stream,
             },
