@@ -3,6 +3,11 @@
 //! `cargo bench -p tacit-kernels --bench kernels [filter]`. A row is a case, its time in milliseconds (the median, and
 //! the least), and the median in units of the limit: the stored bytes at the measured bandwidth, or the multiplications
 //! at the measured peak, whichever is longer. Cold cases rotate over more weights than any cache holds.
+//!
+//! With `--choose [filter]` it compares the engine that takes each product with all that could instead (`kernels/choose.rs`).
+
+#[path = "kernels/choose.rs"]
+mod choose;
 
 use std::time::Instant;
 
@@ -18,6 +23,8 @@ const COLD_BYTES: usize = 600 << 20;
 /// A weight of some format, of arbitrary codes.
 struct Stored {
     name: &'static str,
+    n: usize,
+    k: usize,
     bytes: Vec<u8>,
     scales: Vec<f32>,
     scale_bytes: Vec<u8>,
@@ -30,17 +37,25 @@ const INTEGERS: [f32; 16] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 1
 const TERNARY: [f32; 16] = [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0];
 
 impl Stored {
-    fn new(name: &'static str, bits: usize, block: usize, scale_bytes: u8, matrix: fn(&Stored) -> Matrix<'_>) -> Self {
-        let blocks = N * K / block;
+    /// Of so many rows and columns.
+    fn new(
+        name: &'static str,
+        [n, k]: [usize; 2],
+        bits: usize,
+        block: usize,
+        scale_bytes: u8,
+        matrix: fn(&Stored) -> Matrix<'_>,
+    ) -> Self {
+        let blocks = n * k / block;
         // No byte is a NaN of E4M3.
-        let bytes = (0..N * K * bits / 8).map(|i| ((i * 2_654_435_761) >> 13) as u8 & 0xf7).collect();
+        let bytes = (0..n * k * bits / 8).map(|i| ((i * 2_654_435_761) >> 13) as u8 & 0xf7).collect();
         let scales: Vec<f32> = (0..blocks).map(|i| 0.01 + (i % 97) as f32 * 1e-4).collect();
         let halves = scales.iter().map(|&scale| f16::from_f32(scale)).collect();
-        Self { name, bytes, scales, scale_bytes: vec![scale_bytes; blocks], halves, matrix, block }
+        Self { name, n, k, bytes, scales, scale_bytes: vec![scale_bytes; blocks], halves, matrix, block }
     }
 
     fn dense(&self, codes: Codes<'static>) -> Matrix<'_> {
-        Matrix { n: N, k: K, codes, scales: Scales::F32(&self.scales), biases: None, block: self.block }
+        Matrix { n: self.n, k: self.k, codes, scales: Scales::F32(&self.scales), biases: None, block: self.block }
     }
 
     fn matrix(&self) -> Matrix<'_> {
@@ -79,55 +94,56 @@ fn halves<T>(w: &Stored, round: fn(f32) -> T) -> &'static [T] {
     numbers.map(round).collect::<Vec<T>>().leak()
 }
 
-fn values(codes: Codes<'static>) -> Matrix<'static> {
-    Matrix { n: N, k: K, codes, scales: Scales::One, biases: None, block: N * K }
+fn values<'a>(w: &'a Stored, codes: Codes<'static>) -> Matrix<'a> {
+    Matrix { scales: Scales::One, ..w.dense(codes) }
 }
 
-fn weights() -> Vec<Stored> {
+/// Weights of all formats, of `n` rows and `k` columns.
+fn weights([n, k]: [usize; 2]) -> Vec<Stored> {
     static MAP: [f32; 256] = [0.5; 256];
     static ABSMAX: [f32; 1 << 12] = [0.5; 1 << 12];
     vec![
-        Stored::new("nf4-64", 4, 64, 0, nf4),
-        Stored::new("affine4-64", 4, 64, 0, |w| affine(w, 4)),
-        Stored::new("affine4-64/f16", 4, 64, 0, |w| Matrix {
+        Stored::new("nf4-64", [n, k], 4, 64, 0, nf4),
+        Stored::new("affine4-64", [n, k], 4, 64, 0, |w| affine(w, 4)),
+        Stored::new("affine4-64/f16", [n, k], 4, 64, 0, |w| Matrix {
             scales: Scales::F16(&w.halves),
             biases: Some(Scales::F16(&w.halves)),
             ..affine(w, 4)
         }),
-        Stored::new("nf4-64/nested", 4, 64, 9, |w| Matrix {
+        Stored::new("nf4-64/nested", [n, k], 4, 64, 9, |w| Matrix {
             scales: Scales::Nested {
                 codes: &w.scale_bytes,
                 map: &MAP,
-                absmax: &ABSMAX[..1024],
+                absmax: &ABSMAX[..w.scales.len().div_ceil(256)],
                 block: 256,
                 offset: 0.1,
             },
             ..nf4(w)
         }),
-        Stored::new("mxfp4", 4, 32, 120, |w| Matrix {
+        Stored::new("mxfp4", [n, k], 4, 32, 120, |w| Matrix {
             scales: Scales::E8m0(&w.scale_bytes),
             ..table(w, 4, Order::LowFirst, &E2M1)
         }),
-        Stored::new("nvfp4", 4, 16, 40, |w| Matrix {
+        Stored::new("nvfp4", [n, k], 4, 16, 40, |w| Matrix {
             scales: Scales::E4m3 { bytes: &w.scale_bytes, factor: 1.0 },
             ..table(w, 4, Order::LowFirst, &E2M1)
         }),
-        Stored::new("int8-row", 8, K, 0, |w| {
+        Stored::new("int8-row", [n, k], 8, k, 0, |w| {
             let codes: Vec<i8> = w.bytes.iter().map(|&byte| byte as i8).collect();
             w.dense(Codes::Signed { codes: codes.leak() })
         }),
-        Stored::new("affine8-64", 8, 64, 0, |w| affine(w, 8)),
-        Stored::new("mxfp8", 8, 32, 120, |w| Matrix {
+        Stored::new("affine8-64", [n, k], 8, 64, 0, |w| affine(w, 8)),
+        Stored::new("mxfp8", [n, k], 8, 32, 120, |w| Matrix {
             scales: Scales::E8m0(&w.scale_bytes),
             codes: Codes::E4m3 { bytes: &w.bytes },
             ..w.dense(Codes::Signed { codes: &[] })
         }),
-        Stored::new("affine3-64", 3, 64, 0, |w| affine(w, 3)),
-        Stored::new("affine6-64", 6, 64, 0, |w| affine(w, 6)),
-        Stored::new("ternary-row", 2, K, 0, |w| table(w, 2, Order::LowFirst, &TERNARY)),
-        Stored::new("f16", 16, N * K, 0, |w| values(Codes::F16 { codes: halves(w, f16::from_f32) })),
-        Stored::new("bf16", 16, N * K, 0, |w| values(Codes::Bf16 { codes: halves(w, bf16::from_f32) })),
-        Stored::new("binary-64", 1, 64, 0, |w| table(w, 1, Order::LowFirst, &INTEGERS)),
+        Stored::new("affine3-64", [n, k], 3, 64, 0, |w| affine(w, 3)),
+        Stored::new("affine6-64", [n, k], 6, 64, 0, |w| affine(w, 6)),
+        Stored::new("ternary-row", [n, k], 2, k, 0, |w| table(w, 2, Order::LowFirst, &TERNARY)),
+        Stored::new("f16", [n, k], 16, n * k, 0, |w| values(w, Codes::F16 { codes: halves(w, f16::from_f32) })),
+        Stored::new("bf16", [n, k], 16, n * k, 0, |w| values(w, Codes::Bf16 { codes: halves(w, bf16::from_f32) })),
+        Stored::new("binary-64", [n, k], 1, 64, 0, |w| table(w, 1, Order::LowFirst, &INTEGERS)),
     ]
 }
 
@@ -157,6 +173,9 @@ fn report(filter: &str, case: &str, limit: f64, f: impl FnMut()) {
 
 fn main() {
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    if std::env::args().any(|argument| argument == "--choose") {
+        return choose::run(&filter);
+    }
     let (hot, cold) = (machine::read_bandwidth(8 << 20), machine::read_bandwidth(COLD_BYTES));
     let peak = machine::fma_peak();
     println!(
@@ -168,7 +187,7 @@ fn main() {
         machine::dot_peak() / 1e9
     );
     println!("{:<36} {:>9} {:>9} {:>9} {:>7} {:>7}", "case", "median", "least", "limit", "ratio", "least");
-    for weight in weights() {
+    for weight in weights([N, K]) {
         if !filter.is_empty() && !weight.name.contains(filter.split('/').next().unwrap_or_default()) {
             continue;
         }

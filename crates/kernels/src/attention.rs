@@ -9,8 +9,9 @@ mod softmax;
 use std::ops::Range;
 
 use crate::{
-    Floats, FloatsMut, Isa, KernelError, Matrix, Orientation,
+    Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine,
     grouped_matmul::{check_of, runs},
+    machine::threads_for,
     matrix::{check_length, product},
     output::Output,
     part::{Numbers, gcd},
@@ -40,9 +41,6 @@ const TASKS: usize = 32;
 
 /// Tokens of one task, where they are split.
 const SPLIT: usize = 2048;
-
-/// Attentions of fewer multiplications do not wake a second thread.
-const PARALLEL: usize = 1 << 17;
 
 /// Weights below this one times the greatest do not count.
 const LEAST: f32 = -87.0;
@@ -94,9 +92,15 @@ pub fn attention<'o>(attention: &Attention, out: impl Into<FloatsMut<'o>>) -> Re
         if out.is_empty() {
             return;
         }
-        let work = total.saturating_mul(tokens * (keys.k + values.k));
-        let threads = if work < PARALLEL { 1 } else { threads::count() };
-        Attending { attention, q: &q, isa: Isa::detect(), seam: seam(keys, values) }.run(threads, out);
+        let isa = Isa::detect();
+        let cost = |matrix: &Matrix, orientation, columns| {
+            let matrix = &Matrix { n: tokens, ..*matrix };
+            let product = StoredProduct { x: &q, m: queries, matrix, orientation, threads: 1, cut_from: None };
+            engine::cost(isa, &product, columns)
+        };
+        let each = cost(keys, Orientation::Transposed, tokens) + cost(values, Orientation::Plain, values.k);
+        let threads = threads_for(of.len() as f64 * each);
+        Attending { attention, q: &q, isa, seam: seam(keys, values) }.run(threads, out);
     });
     Ok(())
 }
@@ -264,6 +268,6 @@ fn multiply(isa: Isa, x: &[f32], matrix: &Matrix, orientation: Orientation, out:
     if depth == 0 {
         return out.fill(0.0);
     }
-    let product = StoredProduct { x, m: x.len() / depth, matrix, orientation, threads: 1 };
+    let product = StoredProduct { x, m: x.len() / depth, matrix, orientation, threads: 1, cut_from: None };
     product.multiply(isa, &mut Output::new(out, columns));
 }

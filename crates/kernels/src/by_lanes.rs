@@ -6,9 +6,10 @@
 use crate::{
     Isa, Matrix, Orientation,
     codec::{Codec, Job, dispatch},
+    machine::{Cycles, Machine},
     output::{Output, Rectangle},
     simd::{Kernel, Simd, run},
-    stored::StoredProduct,
+    stored::{StoredProduct, Work},
     threads,
     tile::TASK_COLUMNS,
 };
@@ -38,6 +39,17 @@ pub(crate) fn takes(product: &StoredProduct) -> bool {
         && scales.floats().is_some()
         // The sum with the codes and the one with the biases of a block could be opposite infinities.
         && biases.is_none_or(|biases| biases.floats().is_some() && x.iter().all(|x| x.is_finite()))
+}
+
+/// The cycles of [`multiply`].
+pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
+    let Cycles { fma, load, lanes, .. } = *machine.cycles;
+    // Words are turned, activations repeated in all lanes, and the scales of a vector's rows gathered one by one.
+    let turn = 4.0 * load;
+    let vectors = work.shape.vectors(machine);
+    work.shape.by_fours(|rows| {
+        vectors * (work.decode + turn / lanes + rows * (fma + load)) + work.numbers * (1.0 + rows * fma / lanes)
+    })
 }
 
 /// Computes all of the product.

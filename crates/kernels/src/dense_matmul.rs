@@ -2,15 +2,12 @@
 
 use crate::{
     Dense, Isa, KernelError, engine,
+    machine::{Cycles, FROM_MEMORY, Machine, threads_for},
     matrix::check_length,
     output::Output,
     simd::{Kernel, Simd, panel_width, run},
-    threads,
     tile::{Panels, Product},
 };
-
-/// Products of fewer multiplications take less time than waking a thread.
-const PARALLEL: usize = 1 << 19;
 
 /// Multiplies `x: [m, k]` with the transpose of `w: [n, k]` into `out: [m, n]`, or adds the product to it.
 ///
@@ -40,14 +37,19 @@ pub fn dense_matmul(
         (0..empty).for_each(|row| values[row * stride..][..columns].fill(0.0));
         return Ok(());
     }
-    let parallel = x.rows.saturating_mul(w.rows).saturating_mul(x.columns) >= PARALLEL;
-    let threads = if parallel { threads::count() } else { 1 };
-    let mut out = Output::strided(values, rows, columns, stride);
-    engine::multiply(&Product { x, panels: &w, accumulate, threads }, Isa::detect(), &mut out);
+    let isa = Isa::detect();
+    let mut product = Product { x, panels: &w, accumulate, threads: 1 };
+    product.threads = threads_for(engine::cost(isa, &product, columns));
+    engine::multiply(&product, isa, &mut Output::strided(values, rows, columns, stride));
     Ok(())
 }
 
 impl Panels for Dense<&[f32]> {
+    fn cycles(&self, machine: &Machine) -> f64 {
+        let Cycles { load, store, .. } = *machine.cycles;
+        5.0 * load + store + 4.0 * machine.cycles.lanes / FROM_MEMORY
+    }
+
     unsafe fn fill(&self, isa: Isa, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32) {
         run(isa, Fill { rows: *self, start, depth, first, columns, panel });
     }

@@ -60,6 +60,24 @@ impl<'a> Floats<'a> {
 }
 
 impl Floats<'_> {
+    /// Writes the values in single precision to `out`, which is as long.
+    pub(crate) fn widen_into(&self, out: &mut [f32]) {
+        match self {
+            Self::F32(values) => out.copy_from_slice(values),
+            Self::F16(values) => values.convert_to_f32_slice(out),
+            Self::Bf16(values) => values.convert_to_f32_slice(out),
+        }
+    }
+
+    /// Those of a range.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(&values[range]),
+            Self::F16(values) => Self::F16(&values[range]),
+            Self::Bf16(values) => Self::Bf16(&values[range]),
+        }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -4,7 +4,8 @@ use std::{borrow::Cow, ops::Range};
 
 use crate::{
     Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, Stack,
-    matmul::PARALLEL,
+    engine::{self, FEW},
+    machine::threads_for,
     matrix::{check_length, product},
     output::Output,
     stored::{self, StoredProduct},
@@ -84,9 +85,11 @@ fn multiply(
     }
     let mut order: Vec<usize> = (0..chosen.x.len()).collect();
     order.sort_by_key(|&pair| chosen.stack[pair]);
-    let threads = if results.saturating_mul(depth) < PARALLEL { 1 } else { threads::count() };
-    Gather { isa: Isa::detect(), x: &x.widen(), chosen, matrix: &matrix, n, orientation, depth, columns }
-        .run(&order, threads, &mut out);
+    let (isa, x) = (Isa::detect(), &x.widen());
+    let one = &Matrix { n, ..matrix };
+    let one = StoredProduct { x, m: chosen.rows, matrix: one, orientation, threads: 1, cut_from: None };
+    let threads = threads_for(chosen.x.len() as f64 * engine::cost(isa, &one, columns));
+    Gather { isa, x, chosen, matrix: &matrix, n, orientation, depth, columns }.run(&order, threads, &mut out);
     Ok(())
 }
 
@@ -120,7 +123,7 @@ impl Gather<'_> {
     /// Computes the products of all pairs, which are sorted by their matrix.
     fn run(&self, order: &[usize], threads: usize, out: &mut FloatsMut) {
         let batches = || order.chunk_by(|&a, &b| self.chosen.stack[a] == self.chosen.stack[b]);
-        let is_small = |pairs: &[usize]| self.rows(pairs) <= StoredProduct::FEW;
+        let is_small = |pairs: &[usize]| self.rows(pairs) <= FEW;
         let small = batches().filter(|pairs| is_small(pairs)).count();
         // The columns of `x W` are not those of a matrix of its own: a task has all of them.
         let together = threads > 1 && (self.orientation == Orientation::Transposed || small >= threads);
@@ -197,11 +200,13 @@ impl Gather<'_> {
         let first = rows.start * self.matrix.k;
         let out = &mut Output::new(out, task.columns.len());
         let m = out.rows();
+        // Whether it is cut or not: that depends on the number of threads.
+        let cut_from = (m <= FEW).then_some(self.columns);
         if let Some(matrix) = &self.matrix.rows(rows.clone()) {
-            return StoredProduct { x, m, matrix, orientation, threads }.multiply(isa, out);
+            return StoredProduct { x, m, matrix, orientation, threads, cut_from }.multiply(isa, out);
         }
         let matrix = &Matrix { n: rows.len(), ..*self.matrix };
-        stored::multiply_from(&StoredProduct { x, m, matrix, orientation, threads }, first, isa, out);
+        stored::multiply_from(&StoredProduct { x, m, matrix, orientation, threads, cut_from }, first, isa, out);
     }
 
     /// The rows of `x` of these pairs, one after the other.

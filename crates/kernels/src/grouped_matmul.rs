@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::{
-    Floats, FloatsMut, Isa, KernelError, Matrix, Orientation,
-    matmul::PARALLEL,
+    Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine,
+    machine::threads_for,
     matrix::{check_length, product},
     output::Output,
     part::Numbers,
@@ -47,8 +47,9 @@ pub fn grouped_matmul<'x, 'o>(
         if depth == 0 || out.is_empty() {
             return out.fill(0.0);
         }
-        let work = total.saturating_mul(rows * matrix.k);
-        let threads = if work < PARALLEL { 1 } else { threads::count() };
+        let one = &Matrix { n: rows, ..*matrix };
+        let one = StoredProduct { x: &x, m, matrix: one, orientation, threads: 1, cut_from: None };
+        let threads = threads_for(of.len() as f64 * engine::cost(isa, &one, columns));
         let runs: Vec<Run> = runs(of).collect();
         // Where there are fewer runs than threads, each is split.
         let inner = if runs.len() < threads { threads } else { 1 };
@@ -62,7 +63,8 @@ pub fn grouped_matmul<'x, 'o>(
             let mut numbers = Numbers::default();
             let matrix = &matrix.part(isa, run.of * rows..(run.of + 1) * rows, &mut numbers);
             let x = &x[run.entries.start * m * depth..run.entries.end * m * depth];
-            let product = StoredProduct { x, m: run.entries.len() * m, matrix, orientation, threads: inner };
+            let product =
+                StoredProduct { x, m: run.entries.len() * m, matrix, orientation, threads: inner, cut_from: None };
             product.multiply(isa, &mut Output::new(out, columns));
         });
     });

@@ -10,6 +10,7 @@
 use crate::{
     Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine,
     integers::{IntegerProduct, Rows, Weights},
+    machine::threads_for,
     matrix::{check_length, product},
     output::Output,
 };
@@ -56,14 +57,15 @@ pub fn int8_matmul<'x, 'o>(
     let (x, out) = (x.into(), out.into());
     check_length("x", x.len(), product(m, matrix.k)?, "`m` rows as long as the rows of the matrix")?;
     out.check(product(m, matrix.n)?, "`m` rows of one number for each row of the matrix")?;
-    let mut rows = Rows::new(isa, &x.widen(), matrix.k);
+    let mut rows = Rows::new(isa, &x, matrix.k);
     rows.units.iter_mut().for_each(|unit| *unit *= weights.unit);
-    out.rounded(|out| {
-        if out.is_empty() || matrix.k == 0 {
-            return out.fill(0.0);
-        }
-        let product = IntegerProduct { rows: &rows, matrix, weights: &weights };
-        engine::run(IntegerProduct::ENGINES, isa, &product, &mut Output::new(out, matrix.n));
-    });
+    let mut out = Output::rounded(out, matrix.n);
+    if matrix.k == 0 {
+        out.for_each(1, 1, matrix.n, &|mut out| out.row(out.rows().start).fill(0.0));
+    } else if m > 0 && matrix.n > 0 {
+        let mut product = IntegerProduct { rows: &rows, matrix, weights: &weights, threads: 1 };
+        product.threads = threads_for(engine::cost(isa, &product, matrix.n));
+        engine::run(isa, &product, &mut out);
+    }
     Ok(())
 }

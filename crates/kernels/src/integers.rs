@@ -3,9 +3,11 @@
 use std::cell::Cell;
 
 use crate::{
-    Codes, Isa, KernelError, Matrix, Order, encode,
+    Codes, Floats, Isa, KernelError, Matrix, Order, encode,
     encode::Format,
+    engine::Shape,
     int8::{Int8, Scale},
+    machine::{Machine, threads_for},
     output::Output,
     simd::{Kernel, Simd, run},
     threads,
@@ -16,6 +18,37 @@ pub(crate) struct IntegerProduct<'a> {
     pub(crate) rows: &'a Rows,
     pub(crate) matrix: &'a Matrix<'a>,
     pub(crate) weights: &'a Weights<'a>,
+    pub(crate) threads: usize,
+}
+
+/// What of a product the costs of its engines depend on.
+pub(crate) struct Work {
+    pub(crate) shape: Shape,
+    /// Whether a byte holds two codes.
+    pub(crate) pairs: bool,
+    /// Runs of a row's elements that share a scale and are summed together.
+    pub(crate) runs: usize,
+    /// The cycles to read a scale.
+    pub(crate) scale: f64,
+}
+
+impl Work {
+    pub(crate) fn new(product: &IntegerProduct, columns: usize) -> Self {
+        let &IntegerProduct { rows, matrix, weights, .. } = product;
+        let shape = Shape { rows: rows.units.len(), columns, depth: matrix.k };
+        let pairs = matches!(weights.codes, Integers::Table { .. });
+        let scale = if matrix.scales.floats().is_some() { 0.5 } else { 7.0 };
+        Self { shape, pairs, runs: matrix.k.div_ceil(matrix.block.min(STEP)), scale }
+    }
+}
+
+/// The cycles of [`multiply`].
+pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
+    let Shape { rows, columns, .. } = work.shape;
+    let (rows, vectors) = (rows as f64, work.shape.vectors(machine));
+    let codes = if work.pairs { 2.0 * machine.cycles.lanes } else { 1.0 };
+    vectors * (codes + rows * 3.0 * machine.cycles.dot)
+        + columns as f64 * rows * work.runs as f64 * 2.0 * machine.cycles.sum
 }
 
 /// Elements of a row whose products are summed before they are scaled, at most. Below 2^10 every such sum is an `f32`.
@@ -91,12 +124,16 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// Rounds rows of `k` floats.
-    pub(crate) fn new(isa: Isa, x: &[f32], k: usize) -> Self {
+    pub(crate) fn new(isa: Isa, x: &Floats, k: usize) -> Self {
         let mut rows = Self { codes: vec![0; x.len()], units: vec![0.0; x.len().checked_div(k).unwrap_or(0)] };
         let k = k.max(1);
         let each = ROUNDED.div_ceil(k);
-        let parts = rows.codes.chunks_mut(each * k).zip(rows.units.chunks_mut(each)).zip(x.chunks(each * k));
-        threads::for_each_part(usize::MAX, parts, &|((codes, units), x)| run(isa, Round { x, k, codes, units }));
+        let parts = rows.codes.chunks_mut(each * k).zip(rows.units.chunks_mut(each)).enumerate();
+        let threads = threads_for(x.len() as f64);
+        threads::for_each_part(threads, parts, &|(i, (codes, units))| {
+            let x = &x.part(i * each * k..i * each * k + codes.len()).widen();
+            run(isa, Round { x, k, codes, units });
+        });
         rows
     }
 }
@@ -133,11 +170,11 @@ impl Kernel for Round<'_> {
 
 /// Computes all of the product, by rows of the matrix, each of which is decoded once.
 pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>) -> usize {
-    let &IntegerProduct { rows, matrix, .. } = product;
+    let &IntegerProduct { rows, matrix, threads, .. } = product;
     let (m, n, k) = (rows.units.len(), matrix.n, matrix.k);
     let mut turned = vec![0.0; m * n];
-    let each = (1_usize << 16).div_ceil(k * m).clamp(1, n.div_ceil(4 * threads::count()));
-    Output::new(&mut turned, m).for_each(usize::MAX, each, m, &|mut part| {
+    let each = (1_usize << 16).div_ceil(k * m).clamp(1, n.div_ceil(4 * threads));
+    Output::new(&mut turned, m).for_each(threads, each, m, &|mut part| {
         for row in part.rows() {
             run(isa, Row { product, index: row, sums: part.row(row) });
         }
@@ -164,7 +201,7 @@ impl Kernel for Row<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { product: IntegerProduct { rows, matrix, weights }, index, sums } = self;
+        let Self { product: IntegerProduct { rows, matrix, weights, .. }, index, sums } = self;
         let k = matrix.k;
         let start = index * k;
         let mut integers = vec![0_i8; k];

@@ -38,6 +38,8 @@ pub mod binary;
 mod by_columns;
 mod by_lanes;
 mod by_rows;
+#[doc(hidden)]
+pub mod choice;
 mod codebook;
 mod codec;
 mod decode;

@@ -1,10 +1,13 @@
 //! Products of dense activations with a stored matrix.
 
+use std::cell::Cell;
+
 use crate::{
     Dense, Floats, FloatsMut, Isa, KernelError, Matrix, Orientation,
     codec::{Codec, Job, dispatch},
     decode::Range,
     engine,
+    machine::threads_for,
     matrix::{check_length, product},
     output::Output,
     panel::Turned,
@@ -14,14 +17,12 @@ use crate::{
     tile::{Panels, Product},
 };
 
-/// Products smaller than this many multiplications do not wake a second thread.
-pub(crate) const PARALLEL: usize = 1 << 17;
-
 /// Multiplies `x` of `m` rows with `matrix` into `out`, never holding more than some tens of kilobytes of it as floats.
 ///
 /// Sums are taken in `f32`, in an order that depends only on the sizes and the instruction set: the result has the
-/// same bits whatever the number of threads. Activations of other types are widened first, and results rounded once, at
-/// the end; so are scales of other types than `f32`, all of them where there are many rows of activations.
+/// same bits whatever the number of threads. Activations of other types are widened some hundred rows at a time, and
+/// results rounded once, each when its sum is complete. Scales of other types than `f32` are widened too, all of them where
+/// there are many rows of activations.
 ///
 /// On [`Isa::Amx`], floats of large products are sums of three `bf16` numbers, whose products are exact. What is left out
 /// of these is at most 2^-26 of a product; besides, a number of `x` or of a column of the matrix counts as fewer digits, or
@@ -43,36 +44,73 @@ pub fn matmul<'x, 'o>(
 /// [`matmul`], compiled here once and not wherever it is called.
 fn multiply(x: Floats, m: usize, matrix: &Matrix, orientation: Orientation, out: FloatsMut) -> Result<(), KernelError> {
     let isa = Isa::detect();
-    let elements = matrix.check()?;
+    matrix.check()?;
     let (depth, columns) = match orientation {
         Orientation::Transposed => (matrix.k, matrix.n),
         Orientation::Plain => (matrix.n, matrix.k),
     };
     check_length("x", x.len(), product(m, depth)?, "`m` rows as long as the side of the matrix that is summed over")?;
     out.check(product(m, columns)?, "`m` rows as long as the side of the matrix that remains")?;
-    let x = x.widen();
-    let threads = if m.saturating_mul(elements) < PARALLEL { 1 } else { threads::count() };
-    out.rounded(|out| {
-        if depth == 0 || out.is_empty() {
-            return out.fill(0.0);
-        }
-        let product = StoredProduct { x: &x, m, matrix, orientation, threads };
-        product.multiply(isa, &mut Output::new(out, columns));
-    });
+    let mut out = Output::rounded(out, columns);
+    if depth == 0 {
+        out.for_each(1, 1, columns, &|mut out| out.row(out.rows().start).fill(0.0));
+    } else if m > 0 && columns > 0 {
+        in_single_precision(x, depth, &mut |x, first| {
+            let m = x.len() / depth;
+            let mut product = StoredProduct { x, m, matrix, orientation, threads: 1, cut_from: None };
+            product.threads = threads_for(engine::cost(isa, &product, columns));
+            product.multiply(isa, &mut out.rows_from(first, m));
+        });
+    }
     Ok(())
 }
+
+/// The most rows of halves that are widened at a time: as many as panels of a matrix serve when they are made.
+const WIDENED: usize = 512;
+
+/// Numbers that a task widens.
+const WIDENED_EACH: usize = 1 << 14;
+
+/// Calls `then` with rows of `x`, in parts of about equal height if they are halves, and the first of the rows.
+fn in_single_precision(x: Floats, depth: usize, then: &mut dyn FnMut(&[f32], usize)) {
+    thread_local! {
+        static WIDE: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    }
+    if let Floats::F32(x) = x {
+        return then(x, 0);
+    }
+    let m = x.len() / depth;
+    let each = m.div_ceil(m.div_ceil(WIDENED));
+    let mut wide = WIDE.take();
+    wide.resize(wide.len().max(each * depth), 0.0);
+    for first in (0..m).step_by(each) {
+        let from = x.part(first * depth..m.min(first + each) * depth);
+        let wide = &mut wide[..from.len()];
+        let parts = wide.chunks_mut(WIDENED_EACH).enumerate();
+        let threads = threads_for(from.len() as f64 / 4.0);
+        threads::for_each_part(threads, parts, &|(i, to)| {
+            from.part(i * WIDENED_EACH..i * WIDENED_EACH + to.len()).widen_into(to);
+        });
+        then(wide, first);
+    }
+    if wide.len() <= KEPT {
+        WIDE.set(wide);
+    }
+}
+
+/// Numbers that a thread keeps room for until its next product: 16 MiB.
+const KEPT: usize = 1 << 22;
 
 impl StoredProduct<'_> {
     /// Computes all of the product, which has rows and columns.
     pub(crate) fn multiply(&self, isa: Isa, out: &mut Output<f32>) {
-        if engine::run(StoredProduct::ENGINES, isa, self, out) == 0 {
-            by_panels(self, isa, out);
-        }
+        let done = engine::run(isa, self, out);
+        debug_assert_eq!(done, self.m, "engines of codes compute all rows or none");
     }
 }
 
-/// Multiplies with panels of floats, made from the codes as they are needed.
-fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
+/// Computes all of the product with panels of floats, made from the codes as they are needed.
+pub(crate) fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
     struct Multiply<'a> {
         range: Range<'a, ()>,
         orientation: Orientation,
@@ -86,7 +124,7 @@ fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
             (self.then)(&Turned { range, orientation: self.orientation });
         }
     }
-    let &StoredProduct { x, m, matrix, orientation, threads } = product;
+    let &StoredProduct { x, m, matrix, orientation, threads, .. } = product;
     let blocks = (matrix.n * matrix.k).div_ceil(matrix.block);
     let scales = widened(isa, &matrix.scales, blocks, threads);
     let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
@@ -97,4 +135,5 @@ fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
         engine::multiply(&Product { x, panels, accumulate: false, threads }, isa, out);
     };
     dispatch(isa, matrix.codes, Multiply { range, orientation, then });
+    m
 }

@@ -224,6 +224,15 @@ impl Codes<'_> {
         }
     }
 
+    /// The `bf16` numbers that a value is the sum of: one, or at most three.
+    pub(crate) fn pieces(&self) -> usize {
+        let is_short = |value: &f32| value.to_bits().trailing_zeros() >= 16;
+        match self {
+            Self::Table { values, .. } if !values.iter().all(is_short) => 3,
+            _ => 1,
+        }
+    }
+
     /// Bits of a code.
     pub(crate) fn bits(&self) -> u32 {
         match *self {

@@ -1,8 +1,10 @@
 //! The one owner of an output that tasks write side by side, and the one place that cuts it into theirs.
 
-use std::{marker::PhantomData, ops::Range};
+use std::{cell::Cell, marker::PhantomData, ops::Range};
 
-use crate::threads;
+use half::slice::HalfFloatSliceExt;
+
+use crate::{FloatsMut, threads};
 
 /// A matrix that is written by rectangles. What it holds before is never looked at, unless its user says so.
 pub(crate) struct Output<'a, T> {
@@ -11,7 +13,23 @@ pub(crate) struct Output<'a, T> {
     columns: usize,
     /// Elements from row to row.
     stride: usize,
+    /// How rectangles are stored that are not written where they belong.
+    rounding: Option<Rounding<T>>,
     of: PhantomData<&'a mut [T]>,
+}
+
+/// Runs a task on a rectangle of these rows and columns apart from the output, and rounds it into its place.
+type Round<T> = fn(&Rounding<T>, Range<usize>, Range<usize>, &(dyn Fn(Rectangle<'_, T>) + Sync));
+
+/// An output of another type.
+struct Rounding<T> {
+    /// Its first element.
+    at: *mut (),
+    /// The row of it that is the first here.
+    first: usize,
+    /// Elements from row to row.
+    stride: usize,
+    round: Round<T>,
 }
 
 // SAFETY: rectangles that are handed out are disjoint, and each element is one that may be sent.
@@ -28,14 +46,15 @@ impl<'a, T: Send> Output<'a, T> {
     pub(crate) fn strided(out: &'a mut [T], rows: usize, columns: usize, stride: usize) -> Self {
         assert!(rows <= 1 || columns <= stride, "rows that overlap");
         assert!(rows == 0 || out.len() >= (rows - 1) * stride + columns, "an output beyond its memory");
-        Self { at: out.as_mut_ptr(), rows, columns, stride, of: PhantomData }
+        Self { at: out.as_mut_ptr(), rows, columns, stride, rounding: None, of: PhantomData }
     }
 
     /// `len` of its rows, from row `first` on.
     pub(crate) fn rows_from(&mut self, first: usize, len: usize) -> Output<'_, T> {
         assert!(first + len <= self.rows, "rows that the output has not");
         let at = self.at.wrapping_add(first * self.stride);
-        Output { at, rows: len, columns: self.columns, stride: self.stride, of: PhantomData }
+        let rounding = self.rounding.as_ref().map(|rounding| Rounding { first: rounding.first + first, ..*rounding });
+        Output { at, rows: len, columns: self.columns, stride: self.stride, rounding, of: PhantomData }
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -63,10 +82,65 @@ impl<'a, T: Send> Output<'a, T> {
         threads::for_each_on(threads, row_tasks * this.columns.div_ceil(width), &|i| {
             let (column, row) = (i / row_tasks * width, i % row_tasks * height);
             let (rows, columns) = (row..this.rows.min(row + height), column..this.columns.min(column + width));
-            task(Rectangle { at: this.at, stride: this.stride, rows, columns, of: PhantomData });
+            match &this.rounding {
+                None => task(Rectangle { at: this.at, stride: this.stride, rows, columns, of: PhantomData }),
+                Some(rounding) => (rounding.round)(rounding, rows, columns, task),
+            }
         });
     }
 }
+
+impl<'a> Output<'a, f32> {
+    /// Rows of `columns` floats of any type, each rounded once: when the task that has computed it ends.
+    pub(crate) fn rounded(out: FloatsMut<'a>, columns: usize) -> Self {
+        match out {
+            FloatsMut::F32(out) => Self::new(out, columns),
+            FloatsMut::F16(out) => Self::halves(out, columns),
+            FloatsMut::Bf16(out) => Self::halves(out, columns),
+        }
+    }
+
+    fn halves<H>(out: &'a mut [H], columns: usize) -> Self
+    where
+        [H]: HalfFloatSliceExt,
+    {
+        let rows = out.len().checked_div(columns).unwrap_or(0);
+        let rounding = Rounding { at: out.as_mut_ptr().cast(), first: 0, stride: columns, round: round::<H> };
+        Self { at: std::ptr::null_mut(), rows, columns, stride: columns, rounding: Some(rounding), of: PhantomData }
+    }
+}
+
+/// [`Round`] to halves of type `H`, which is what the output has.
+fn round<H>(
+    output: &Rounding<f32>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    task: &(dyn Fn(Rectangle<'_, f32>) + Sync),
+) where
+    [H]: HalfFloatSliceExt,
+{
+    thread_local! {
+        static FLOATS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    }
+    let stride = columns.len();
+    let mut floats = FLOATS.take();
+    floats.resize(floats.len().max(rows.len() * stride), 0.0);
+    // Counted from the output's first row and column, as those of every rectangle.
+    let at = floats.as_mut_ptr().wrapping_sub(rows.start * stride + columns.start);
+    task(Rectangle { at, stride, rows: rows.clone(), columns: columns.clone(), of: PhantomData });
+    for (row, floats) in rows.zip(floats.chunks_exact(stride)) {
+        let start = (output.first + row) * output.stride + columns.start;
+        // SAFETY: the output has elements of this type, of which these are this task's alone.
+        unsafe { std::slice::from_raw_parts_mut(output.at.cast::<H>().add(start), stride) }
+            .convert_from_f32_slice(floats);
+    }
+    if floats.len() <= KEPT {
+        FLOATS.set(floats);
+    }
+}
+
+/// Floats that a thread keeps for its next rectangle to be rounded.
+const KEPT: usize = 1 << 20;
 
 /// A part of an output that is one task's alone.
 pub(crate) struct Rectangle<'a, T> {

@@ -3,9 +3,10 @@
 //! For `W^T`, an output column is a row of the matrix and the depth runs along it; for `W`, it is the other way round.
 
 use crate::{
-    Isa, Orientation,
+    Isa, Matrix, Orientation,
     codec::Codec,
     decode::Range,
+    machine::{Cycles, FROM_MEMORY, Machine},
     simd::{Kernel, SLACK, Simd, panel_width, run},
     tile::{DEPTH, Panels},
 };
@@ -16,6 +17,22 @@ const AHEAD: usize = 16;
 /// Blocks along a panel whose scales are read before anything else.
 const EARLY: usize = 8;
 
+/// The cycles that a vector of a panel takes.
+pub(crate) fn cycles(matrix: &Matrix, orientation: Orientation, machine: &Machine) -> f64 {
+    let Cycles { fma, load, store, lanes, panel, .. } = *machine.cycles;
+    let codes = &matrix.codes;
+    let numbers = if matrix.biases.is_some() { 2.0 } else { 1.0 } * lanes / matrix.block as f64;
+    let bytes = lanes * f64::from(codes.bits()) / 8.0;
+    // Words of codes are turned, which are few, or floats.
+    let turned = match codes.bits() {
+        _ if orientation == Orientation::Plain => 0.0,
+        4 | 8 => 0.0,
+        16 => lanes / 32.0,
+        _ => lanes * 0.7,
+    };
+    panel * (machine.decode(codes) + fma + store + load) + turned + numbers + bytes / FROM_MEMORY
+}
+
 /// A matrix, whose lengths were checked, with the way round that it is multiplied.
 #[derive(Clone, Copy)]
 pub(crate) struct Turned<'a, C> {
@@ -24,6 +41,10 @@ pub(crate) struct Turned<'a, C> {
 }
 
 impl<C: Codec> Panels for Turned<'_, C> {
+    fn cycles(&self, machine: &Machine) -> f64 {
+        cycles(self.range.matrix, self.orientation, machine)
+    }
+
     unsafe fn fill(&self, isa: Isa, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32) {
         run(isa, Fill { isa, turned: self, start, depth, first, columns, panel });
     }

@@ -1,15 +1,18 @@
 //! Products with few rows of activations, read where the codes are stored, or decoded a part of a row at a time.
 
 use crate::{
-    Isa, Matrix, Orientation,
+    Codes, Isa, Matrix, Orientation,
     by_columns::{ByColumns, MAX_COLUMNS, Step},
     by_rows::{Arrange, ByRows},
     codec::{Codec, Job, dispatch},
     decode::Parts,
+    engine::Shape,
+    machine::{Cycles, FROM_MEMORY, Machine},
     output::Output,
+    panel,
     simd::run,
     threads,
-    tile::TASK_COLUMNS,
+    tile::{Panelled, TASK_COLUMNS},
     unit::{Decode, Decoded, Layout, Units},
 };
 
@@ -20,6 +23,89 @@ pub(crate) struct StoredProduct<'a> {
     pub(crate) matrix: &'a Matrix<'a>,
     pub(crate) orientation: Orientation,
     pub(crate) threads: usize,
+    /// The columns of the product that this one is cut from, if the number of threads decides where: an engine is chosen for
+    /// all of it.
+    pub(crate) cut_from: Option<usize>,
+}
+
+/// What of a product the costs of its engines depend on.
+pub(crate) struct Work {
+    pub(crate) shape: Shape,
+    pub(crate) orientation: Orientation,
+    /// Cycles to decode a vector.
+    pub(crate) decode: f64,
+    /// Whether codes are multiplied where they lie, and not decoded to memory first.
+    stored: bool,
+    /// Bytes of the codes.
+    bytes: f64,
+    /// Vectors of codes that are scaled by themselves: as many as there are blocks, or units.
+    scaled: f64,
+    /// Numbers of all blocks: their scales, and their biases.
+    pub(crate) numbers: f64,
+    pub(crate) biased: bool,
+    /// The `bf16` numbers that a value is the sum of.
+    pub(crate) pieces: usize,
+    /// The same with panels.
+    pub(crate) panelled: Panelled,
+}
+
+impl Work {
+    pub(crate) fn new(product: &StoredProduct, columns: usize, machine: &Machine) -> Self {
+        let &StoredProduct { m, matrix, orientation, .. } = product;
+        let Matrix { n, k, block, ref codes, ref biases, .. } = *matrix;
+        let depth = if orientation == Orientation::Transposed { k } else { n };
+        let shape = Shape { rows: m, columns: product.cut_from.unwrap_or(columns), depth };
+        let blocks = (shape.columns as f64 * depth as f64 / block as f64).max(1.0);
+        // A unit has a word of each lane; wide ones of bytes have too few steps to scale the one before meanwhile.
+        let lanes = machine.cycles.lanes;
+        let unit = lanes * 32.0 / f64::from(codes.bits());
+        let slowly = if codes.bits() == 8 { lanes / 8.0 } else { 1.0 };
+        let scaled = shape.columns as f64 * depth as f64 / unit * slowly;
+        let numbers = if biases.is_some() { 2.0 * blocks } else { blocks };
+        Self {
+            shape,
+            orientation,
+            decode: machine.decode(codes),
+            stored: machine.isa != Isa::Scalar
+                && codes.bits().is_power_of_two()
+                && !matches!(codes, Codes::Bytes { .. }),
+            bytes: shape.columns as f64 * depth as f64 * f64::from(codes.bits()) / 8.0,
+            scaled: if block < k { scaled } else { 0.0 },
+            numbers,
+            biased: biases.is_some(),
+            pieces: codes.pieces(),
+            panelled: Panelled { shape, panel: panel::cycles(matrix, orientation, machine) },
+        }
+    }
+}
+
+/// The cycles of [`multiply`].
+pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
+    let Cycles { fma, load, store, sum, .. } = *machine.cycles;
+    let vectors = work.shape.vectors(machine);
+    // Floats are written and read again, a row's part at a time.
+    let decode = work.decode + if work.stored { 0.0 } else { 3.0 * (store + load) };
+    let from_memory = work.bytes / FROM_MEMORY;
+    match work.orientation {
+        // Four rows of the matrix share what is loaded of the activations.
+        Orientation::Transposed => {
+            let pass = |rows: f64| {
+                let steps = vectors * (decode + rows * (fma + load / 4.0));
+                1.2 * steps + rows * work.shape.columns as f64 * sum + work.scaled * 1.7 * rows
+            };
+            work.shape.by_fours(pass).max(from_memory)
+        }
+        // Sums are loaded and stored again for every 16 rows of the matrix.
+        Orientation::Plain => {
+            let strip = work.bytes / work.shape.columns as f64 * MAX_COLUMNS.min(work.shape.columns) as f64;
+            let again = if strip < machine.cache as f64 { 0.0 } else { from_memory };
+            let pass = |rows: f64| {
+                let steps = vectors * (decode + rows * (fma + (load + store) / 16.0));
+                1.75 * steps + work.scaled * (1.0 + rows) + again
+            };
+            work.shape.by_fours(pass).max(from_memory)
+        }
+    }
 }
 
 /// Computes all of the product.
@@ -80,7 +166,7 @@ impl Multiply<'_, '_> {
     /// Computes the product and says so, if rows and blocks are whole spans of these units.
     fn by_units<U: Units>(&mut self, units: U) -> bool {
         let Self { isa, product, .. } = *self;
-        let &StoredProduct { x, m, matrix, orientation, threads } = product;
+        let &StoredProduct { x, m, matrix, orientation, threads, .. } = product;
         let layout = &Layout::of(units);
         let width = |step: usize, most: usize| threads::share(self.out.columns(), threads, step, most);
         match orientation {

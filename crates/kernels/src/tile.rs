@@ -7,6 +7,8 @@ use std::cell::Cell;
 
 use crate::{
     Dense, Isa,
+    engine::Shape,
+    machine::{Cycles, Machine},
     output::{Output, Rectangle},
     simd::{Kernel, Simd, panel_width, panel_width_of, run},
     threads,
@@ -32,6 +34,9 @@ const MAX_ROWS: usize = 14;
 
 /// The right-hand side of a product, in the form in which the register tile reads it.
 pub(crate) trait Panels: Sync {
+    /// The cycles that making a vector of a panel takes.
+    fn cycles(&self, machine: &Machine) -> f64;
+
     /// Writes the panel of output columns `first..first + columns` and steps `start..start + depth` of the sum: row `d`
     /// holds what those columns are multiplied with at step `start + d`, `panel_width` floats. Columns beyond `columns`
     /// may hold any numbers.
@@ -51,6 +56,27 @@ pub(crate) struct Product<'a> {
     /// Whether the product is added to what the output holds.
     pub(crate) accumulate: bool,
     pub(crate) threads: usize,
+}
+
+/// What of a product the costs of its engines depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panelled {
+    pub(crate) shape: Shape,
+    /// The cycles that a vector of a panel takes.
+    pub(crate) panel: f64,
+}
+
+/// The cycles of [`multiply`].
+pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
+    let Cycles { fma, load, latency, rows: most, lanes, tile, .. } = *machine.cycles;
+    let Shape { rows, columns, depth } = work.shape;
+    let tiles = rows.div_ceil(most);
+    let height = rows as f64 / tiles as f64;
+    // A step of a register tile: two vectors of a panel, and a number of each row.
+    let step = (2.0 * height * fma).max((2.0 + height) * load).max(latency);
+    let steps = (columns as f64 / (2.0 * lanes)).ceil() * depth as f64;
+    let panels = rows.div_ceil(TASK_ROWS) as f64 * work.shape.vectors(machine) * work.panel;
+    panels + tiles as f64 * steps * tile * step + rows as f64 * depth as f64 / lanes * load
 }
 
 /// Computes all rows of the product.

@@ -15,15 +15,17 @@ use std::{
 };
 
 use super::{
-    PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair,
+    PIECES, PRODUCT, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair,
     coding::{Coding, RUN},
     load, powers, split,
 };
 use crate::{
-    Isa, Matrix,
+    Isa, Matrix, Orientation,
+    engine::{FEW, Shape},
+    machine::Machine,
     output::{Output, Rectangle},
     scales::widened,
-    stored::StoredProduct,
+    stored::{StoredProduct, Work},
     threads,
 };
 
@@ -36,11 +38,27 @@ const TASK_COLUMNS: usize = 64;
 /// Tiles of a run of [`WIDTH`] rows of `x`.
 const RUN_TILES: usize = 2 * 2 * PIECES;
 
-/// Whether the matrix has codes of so many pieces at most, and scales that hold for whole runs.
-pub(crate) fn takes(product: &StoredProduct, pieces: usize) -> bool {
+/// Whether the product is transposed, and its matrix has codes that become tiles and scales that hold for whole runs.
+pub(crate) fn takes(product: &StoredProduct) -> bool {
     let Matrix { k, block, codes, .. } = *product.matrix;
     let uniform = block.is_multiple_of(k) || (k.is_multiple_of(block) && block.is_multiple_of(RUN));
-    uniform && k.is_multiple_of(RUN) && Coding::new(codes).is_some_and(|coding| coding.pieces() <= pieces)
+    product.orientation == Orientation::Transposed && uniform && k.is_multiple_of(RUN) && Coding::new(codes).is_some()
+}
+
+/// The cycles of [`multiply`].
+pub(crate) fn cost(work: &Work, _: &Machine) -> f64 {
+    let Shape { rows, columns, depth } = work.shape;
+    if rows <= FEW {
+        return f64::INFINITY;
+    }
+    // What is made of codes serves the rows that are split at a time.
+    let times = rows.div_ceil(TASK_ROWS) as f64;
+    let groups = rows.div_ceil(WIDTH) as f64;
+    let runs = columns.div_ceil(WIDTH) as f64 * (depth / RUN) as f64;
+    let made = if work.biased { 1000.0 } else { 700.0 };
+    // Products are stored before they are scaled.
+    let products = if work.pieces == 1 { 24.0 } else { 48.0 } * PRODUCT + 1100.0;
+    runs * (times * made + groups * products) + groups * (WIDTH * depth) as f64
 }
 
 /// Computes all of a transposed product that this module [`takes`], or nothing of it where its numbers do not fit.

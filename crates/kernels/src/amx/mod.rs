@@ -33,6 +33,9 @@ pub(crate) const WIDTH: usize = 2 * TILE;
 /// The binary exponents between which the largest magnitude of numbers that are summed together may lie.
 const EXPONENTS: Range<i32> = -90..100;
 
+/// The cycles of a product of two tiles, where none waits for another.
+pub(crate) const PRODUCT: f64 = 16.0;
+
 /// A tile of `bf16`.
 #[derive(Clone, Copy)]
 #[repr(align(64))]

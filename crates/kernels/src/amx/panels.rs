@@ -14,13 +14,16 @@ use std::{
 };
 
 use super::{
-    EXPONENTS, PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, powers, split,
+    EXPONENTS, PIECES, PRODUCT, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude,
+    powers, split,
 };
 use crate::{
     Isa,
+    engine::{FEW, Shape},
+    machine::{Machine, threads_for},
     output::{Output, Rectangle},
     threads,
-    tile::Product,
+    tile::{Panelled, Product},
 };
 
 /// Steps that one panel covers; its pieces fill half of a usual first-level cache.
@@ -31,6 +34,19 @@ const TASK_ROWS: usize = 512;
 
 /// Output columns of one task.
 const TASK_COLUMNS: usize = 128;
+
+/// The cycles of [`multiply`].
+pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
+    let Shape { rows, columns, depth } = work.shape;
+    if rows <= FEW {
+        return f64::INFINITY;
+    }
+    // A vector of a panel in pieces.
+    let split = 14.0;
+    let panels = rows.div_ceil(TASK_ROWS) as f64 * work.shape.vectors(machine) * (work.panel + split);
+    let squares = rows.div_ceil(2 * TILE) as f64 * columns.div_ceil(WIDTH) as f64 * depth.div_ceil(STEP) as f64;
+    panels + squares * 24.0 * 2.3 * PRODUCT + (rows * depth) as f64
+}
 
 /// Computes the product, as many of its rows as are finite and fill whole parts of `x`.
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
@@ -92,7 +108,7 @@ impl Split {
         self.factors.resize(self.factors.len().max(bands * TILE), 0.0);
         let (tiles, factors) = (Shared(self.tiles.as_mut_ptr()), Shared(self.factors.as_mut_ptr()));
         let finite = AtomicBool::new(true);
-        let threads = if rows.len() * product.x.columns < SERIAL { 1 } else { threads };
+        let threads = threads.min(threads_for((rows.len() * product.x.columns) as f64));
         threads::for_each_on(threads, bands, &|band| {
             let first = rows.start + band * TILE;
             for row in 0..TILE {
@@ -110,9 +126,6 @@ impl Split {
         finite.load(Ordering::Relaxed)
     }
 }
-
-/// Products with fewer elements of `x` are split on one thread.
-const SERIAL: usize = 1 << 15;
 
 /// Splits a row, or zeros, into the same row of each tile; gives what its sums are to be multiplied with.
 ///

@@ -14,7 +14,9 @@ use tile::{STRIDE, Tile};
 
 use crate::{
     Isa, Matrix, Order, Scales, amx,
-    integers::{IntegerProduct, Integers, Rows, STEP},
+    engine::Shape,
+    integers::{IntegerProduct, Integers, STEP, Work},
+    machine::{Cycles, Machine, threads_for},
     matrix::bytes,
     output::{Output, Rectangle},
     simd::{Kernel, Simd, run},
@@ -51,14 +53,45 @@ pub(crate) fn multiply_tiles(product: &IntegerProduct, _: Isa, out: &mut Output<
     multiply_by(product, true, out)
 }
 
+/// The cycles of [`multiply`].
+pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
+    let Shape { rows, columns, depth } = work.shape;
+    let Cycles { load, dot, latency, .. } = *machine.cycles;
+    let (parts, pairs) = (rows.div_ceil(tile::HEIGHT) as f64, columns.div_ceil(WIDTH) as f64);
+    let height = rows as f64 / parts;
+    // Two vectors of a panel, and four numbers of each row.
+    let step = (2.0 * height * dot).max((2.0 + height) * load).max(latency / 4.0);
+    let run = height * 12.0 * load;
+    panels_cost(work) + 1.6 * parts * pairs * (depth as f64 / 4.0 * step + work.runs as f64 * run)
+}
+
+/// The cycles of [`multiply_tiles`].
+pub(crate) fn tiles_cost(work: &Work, _: &Machine) -> f64 {
+    let Shape { rows, columns, depth } = work.shape;
+    let squares = rows.div_ceil(amx::bytes::ROWS) as f64 * columns.div_ceil(WIDTH) as f64;
+    // Measured: four products of tiles, which wait for the activations, and the scaling of a run.
+    let (step, run) = (500.0, 350.0);
+    panels_cost(work) + squares * ((depth / amx::bytes::BYTES) as f64 * step + work.runs as f64 * run)
+}
+
+/// The cycles of making the panels, and of arranging the activations.
+fn panels_cost(work: &Work) -> f64 {
+    let Shape { rows, columns, depth } = work.shape;
+    let times = rows.div_ceil(TASK_ROWS) as f64;
+    // Words of 16 rows are turned, and looked up.
+    let each = if work.pairs { 0.15 } else { 0.28 };
+    times * columns as f64 * (depth as f64 * each + work.runs as f64 * (2.5 + work.scale))
+        + (rows * depth) as f64 * ARRANGED
+}
+
 fn multiply_by(product: &IntegerProduct, tiles: bool, out: &mut Output<f32>) -> usize {
-    let &IntegerProduct { rows, matrix, weights } = product;
+    let &IntegerProduct { rows, matrix, weights, threads } = product;
     let steps = &Step::all(matrix);
-    let x = &Activations::new(rows, matrix.k, steps, matches!(weights.codes, Integers::Table { .. }));
+    let x = &Activations::new(product, steps);
     let m = rows.units.len();
     // Narrow enough to be shared evenly, wide enough that a thread's scratch memory is worth making.
-    let width = matrix.n.div_ceil(8 * threads::count()).next_multiple_of(WIDTH);
-    out.for_each(usize::MAX, m.div_ceil(m.div_ceil(TASK_ROWS)), width, &|out| {
+    let width = matrix.n.div_ceil(8 * threads).next_multiple_of(WIDTH);
+    out.for_each(threads, m.div_ceil(m.div_ceil(TASK_ROWS)), width, &|out| {
         let part = Part { x, units: &rows.units, steps, matrix, codes: &weights.codes, tiles };
         // SAFETY: the instructions are there.
         unsafe { part.run(out) };
@@ -106,8 +139,9 @@ struct Activations {
 }
 
 impl Activations {
-    fn new(rows: &Rows, k: usize, steps: &[Step], pairs: bool) -> Self {
-        let m = rows.units.len();
+    fn new(product: &IntegerProduct, steps: &[Step]) -> Self {
+        let &IntegerProduct { rows, matrix, weights, threads } = product;
+        let (m, k, pairs) = (rows.units.len(), matrix.k, matches!(weights.codes, Integers::Table { .. }));
         let mut offsets = Vec::with_capacity(steps.len());
         let mut total = 0;
         for step in steps {
@@ -123,14 +157,14 @@ impl Activations {
             tasks.push(Arrange { rows: &rows.codes, k, step, pairs, codes, starts: these });
             starts = rest;
         }
-        let count = if m * k < SERIAL { 1 } else { threads::count() };
-        threads::for_each_part(count, tasks.into_iter(), &|task| run(Isa::Avx512, task));
+        let threads = threads.min(threads_for((m * k) as f64 * ARRANGED));
+        threads::for_each_part(threads, tasks.into_iter(), &|task| run(Isa::Avx512, task));
         all
     }
 }
 
-/// Fewer activations than this do not wake a second thread.
-const SERIAL: usize = 1 << 16;
+/// The cycles in which a number of the activations is brought in order.
+const ARRANGED: f64 = 0.25;
 
 /// One step of the activations.
 struct Arrange<'a> {

@@ -9,7 +9,9 @@ use std::arch::x86_64::*;
 use super::Step;
 use crate::{
     Isa, Matrix, Order, Scales,
-    integers::{IntegerProduct, Integers},
+    engine::Shape,
+    integers::{IntegerProduct, Integers, Work},
+    machine::{Cycles, Machine},
     matrix::bytes,
     output::{Output, Rectangle},
     simd::{Kernel, Simd, run},
@@ -21,9 +23,6 @@ const ROWS: usize = 16;
 
 /// Bytes of a vector of codes.
 const VECTOR: usize = 64;
-
-/// Products smaller than this many multiplications do not wake a second thread.
-const PARALLEL: usize = 1 << 18;
 
 /// Whether rows are whole vectors, and each run of elements that share a scale is some vectors, or a half or a quarter of one.
 pub(crate) fn takes(product: &IntegerProduct) -> bool {
@@ -41,13 +40,25 @@ fn elements(codes: &Integers) -> usize {
     }
 }
 
+/// The cycles of [`multiply`].
+pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
+    let Shape { rows, columns, depth } = work.shape;
+    let Cycles { load, dot, .. } = *machine.cycles;
+    // Codes of a byte are one step of the sum, and pairs of them two, which are looked up.
+    let (each, step) =
+        if work.pairs { (2 * VECTOR, 4.0 * load + 3.0 + 2.0 * dot) } else { (VECTOR, 8.0 * load + 2.0 * dot) };
+    let vectors = (columns * depth) as f64 / each as f64;
+    // Sixteen vectors of sums are turned and added, and scaled.
+    let ends = columns.div_ceil(ROWS) as f64 * work.runs as f64 * 13.0;
+    (columns * work.runs) as f64 * work.scale + rows as f64 * (vectors * step + ends)
+}
+
 /// Computes all of a product that this module [`takes`], on a machine with VNNI.
 pub(crate) fn multiply(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) -> usize {
-    let &IntegerProduct { rows, matrix, weights } = product;
+    let &IntegerProduct { rows, matrix, weights, threads } = product;
     let Matrix { n, k, .. } = *matrix;
     let m = rows.units.len();
     let x = &Activations::new(&rows.codes, k, matrix, &weights.codes);
-    let threads = if m * n * k < PARALLEL { 1 } else { threads::count() };
     out.for_each(threads, m, threads::share(n, threads, ROWS, 1 << 12), &|out| {
         let part = Part { x, units: &rows.units, matrix, codes: &weights.codes };
         // SAFETY: the instructions are there.

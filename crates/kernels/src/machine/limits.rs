@@ -1,4 +1,4 @@
-//! What this machine can do at most, measured: the limits that benchmarks compare with.
+//! The limits of this machine, measured, which benchmarks compare with.
 //!
 //! Each function works on as many threads as the kernels do and takes the best of several runs, a fraction of a second
 //! in all.

@@ -1,0 +1,67 @@
+//! Which engines can take a product, and what each of them says that it costs.
+//!
+//! For the benchmark that compares this with the time that they take.
+
+use crate::{
+    Dense, Isa, Matrix, Orientation,
+    engine::{self, Priced},
+    integers::{IntegerProduct, Rows, Weights},
+    machine::Machine,
+    stored::StoredProduct,
+    tile::Product,
+};
+
+pub use crate::engine::with_only;
+
+/// An engine, or one that hands products on and the one that it hands them to, and the cycles that it expects.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// For [`with_only`].
+    pub names: Vec<&'static str>,
+    /// Cycles of one thread.
+    pub cycles: f64,
+}
+
+/// Those for [`matmul`](crate::matmul) with `x` of `m` rows, the one that takes the product first.
+#[must_use]
+pub fn of_matmul(x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation) -> Vec<Candidate> {
+    let machine = &Machine::of(Isa::detect());
+    let columns = if orientation == Orientation::Transposed { matrix.n } else { matrix.k };
+    let product = StoredProduct { x, m, matrix, orientation, threads: 1, cut_from: None };
+    let panelled = product.work(columns, machine).panelled;
+    let found = engine::candidates(&product, columns, machine).into_iter().flat_map(|(name, cycles)| {
+        let own = vec![Candidate { names: vec![name], cycles }];
+        if name != engine::PANELS {
+            return own;
+        }
+        let inner = engine::costs::<Product>(&panelled, machine).map(|(_, engine, cycles)| (engine.name, cycles));
+        inner.map(|(inner, cycles)| Candidate { names: vec![name, inner], cycles }).collect()
+    });
+    sorted(found.collect())
+}
+
+/// Those for [`int8_matmul`](crate::int8_matmul) with `m` rows of activations; none for codes that it does not take.
+#[must_use]
+pub fn of_int8_matmul(m: usize, matrix: &Matrix) -> Vec<Candidate> {
+    let machine = &Machine::of(Isa::detect());
+    let Ok(weights) = &Weights::new(&matrix.codes) else { return Vec::new() };
+    let rows = &Rows { codes: Vec::new(), units: vec![1.0; m] };
+    let product = IntegerProduct { rows, matrix, weights, threads: 1 };
+    let found = engine::candidates(&product, matrix.n, machine);
+    sorted(found.into_iter().map(|(name, cycles)| Candidate { names: vec![name], cycles }).collect())
+}
+
+/// Those for [`dense_matmul`](crate::dense_matmul).
+#[must_use]
+pub fn of_dense_matmul(x: Dense<&[f32]>, w: Dense<&[f32]>) -> Vec<Candidate> {
+    let machine = &Machine::of(Isa::detect());
+    let product = Product { x, panels: &w, accumulate: false, threads: 1 };
+    let found = engine::candidates(&product, w.rows, machine);
+    sorted(found.into_iter().map(|(name, cycles)| Candidate { names: vec![name], cycles }).collect())
+}
+
+/// The cheapest first.
+fn sorted(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+    candidates.sort_by(|a, b| a.cycles.total_cmp(&b.cycles));
+    candidates
+}
