@@ -77,9 +77,17 @@ impl<'a> StoredProduct<'a> {
 impl<'a> Product<'a> {
     /// With panels of floats.
     pub(crate) const ENGINES: &'a [Engine<Self>] = &[
-        // Fewer rows are not worth splitting panels.
+        // Fewer rows are not worth splitting panels, nor are fewer columns or steps than tiles have worth filling them up.
         #[cfg(target_arch = "x86_64")]
-        Engine { needs: |isa| isa == Isa::Amx, rows: 56..=usize::MAX, takes: |_| true, run: amx::panels::multiply },
+        Engine {
+            needs: |isa| isa == Isa::Amx,
+            rows: 56..=usize::MAX,
+            takes: |product| {
+                let (rows, depth) = (product.x.rows(), product.x.columns());
+                product.columns > 16 && depth > 16 && rows * product.columns * depth >= 1 << 19
+            },
+            run: amx::panels::multiply,
+        },
         Engine { needs: |_| true, rows: ALL, takes: |_| true, run: tile::multiply },
     ];
 }

@@ -1,7 +1,7 @@
 //! Products of dense activations with a stored matrix.
 
 use crate::{
-    Dense, Floats, FloatsMut, Isa, KernelError, Matrix, Orientation,
+    Dense, Factors, Floats, FloatsMut, Isa, KernelError, Matrix, Operand, Orientation,
     codec::{Codec, Job, dispatch},
     decode::Range,
     engine,
@@ -93,8 +93,10 @@ fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) {
     let range = Range { matrix, codes: (), scales: &scales, biases: biases.as_deref(), first: 0 };
     let depth = x.len() / m;
     let then = &mut |panels: &dyn Panels| {
-        let x = Dense { values: x, rows: m, columns: depth, stride: depth };
-        engine::multiply(&Product { x, panels, accumulate: false, threads }, isa, out);
+        let matrix = Dense { values: x, rows: m, columns: depth, stride: depth };
+        let x = Operand { matrix, orientation: Orientation::Plain };
+        let columns = out.columns();
+        engine::multiply(&Product { x, panels, columns, factors: Factors::default(), threads }, isa, out);
     };
     dispatch(isa, matrix.codes, Multiply { range, orientation, then });
 }

@@ -15,13 +15,13 @@ use std::{
 };
 
 use super::{
-    PIECES, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair,
+    PIECES, Place, STEP, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair,
     coding::{Coding, RUN},
     load, powers, split,
 };
 use crate::{
     Isa, Matrix,
-    output::{Output, Rectangle},
+    output::{Output, Rectangle, Shared},
     scales::widened,
     stored::StoredProduct,
     threads,
@@ -267,7 +267,7 @@ impl Task<'_> {
                             multiply_exact(&tiles, upper, x, to);
                         } else {
                             let from = Place { at: zeros.0.as_ptr().cast_mut(), stride: 0 };
-                            add_pair(upper, upper.add(2 * PIECES), x, 2, from, to);
+                            add_pair(upper, upper.add(2 * PIECES), PIECES, x, 2, from, to);
                         }
                     }
                     let to = sums[..count].iter_mut().map(|sums| sums[group * WIDTH..].as_mut_ptr());
