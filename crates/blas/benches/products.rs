@@ -57,7 +57,9 @@ fn main() {
         isa.with(|| {
             let peak = machine::fma_peak();
             println!("{isa:?}: {} threads, fma {:.0} GFLOP/s", threads::count(), peak / 1e9);
-            CASES.iter().for_each(|&case| measure(case, &filter, peak));
+            for &case in CASES {
+                measure(case, &filter, peak);
+            }
         });
     }
 }

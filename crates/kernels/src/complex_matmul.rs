@@ -14,6 +14,7 @@ pub type Complex = [f32; 2];
 ///
 /// # Errors
 /// Sizes that do not fit each other, or the lengths.
+#[allow(clippy::float_cmp, reason = "a factor that is exactly nothing has its operand not looked at")]
 pub fn complex_matmul(
     (a, conjugate_a): (Operand<Complex>, bool),
     (b, conjugate_b): (Operand<Complex>, bool),

@@ -1,6 +1,9 @@
 //! Copies of a block of a dense matrix, as it lies or transposed.
 
-use crate::simd::{Kernel, Simd};
+use crate::{
+    Isa, Orientation,
+    simd::{Kernel, Simd, run},
+};
 
 /// A block of consecutive rows and columns of a matrix, and where its copy goes.
 #[derive(Clone, Copy)]
@@ -17,11 +20,20 @@ pub(crate) struct Block {
     pub(crate) next: usize,
 }
 
-/// Copies a block as it lies: `to[r][c] = from[r][c]`.
+/// Copies a block as it lies, `to[r][c] = from[r][c]`, or transposed, `to[c][r] = from[r][c]`.
 ///
-/// Whoever makes one promises that the block is readable, and that its rows, each with the rest of its last vector, are
-/// writable at `to`; what that rest is afterwards does not count.
-pub(crate) struct Copy(pub(crate) Block);
+/// # Safety
+/// The machine has `isa`, the block is readable, and the rows of the copy, each with the rest of its last vector, are writable
+/// at `to`; what that rest is afterwards does not count.
+pub(crate) unsafe fn copy(isa: Isa, block: Block, way: Orientation) {
+    match way {
+        Orientation::Plain => run(isa, Copy(block)),
+        Orientation::Transposed => run(isa, Transpose(block)),
+    }
+}
+
+/// As it lies.
+struct Copy(Block);
 
 impl Kernel for Copy {
     type Output = ();
@@ -47,10 +59,8 @@ impl Kernel for Copy {
     }
 }
 
-/// Copies a block the other way round: `to[c][r] = from[r][c]`.
-///
-/// Whoever makes one promises what [`Copy`] asks for; the rows of the copy are the block's columns.
-pub(crate) struct Transpose(pub(crate) Block);
+/// The other way round.
+struct Transpose(Block);
 
 impl Kernel for Transpose {
     type Output = ();

@@ -42,7 +42,7 @@ pub struct Operand<'a, T = f32> {
     pub orientation: Orientation,
 }
 
-impl<'a, T> Operand<'a, T> {
+impl<T> Operand<'_, T> {
     /// The rows that it has as it is multiplied.
     #[must_use]
     pub fn rows(&self) -> usize {

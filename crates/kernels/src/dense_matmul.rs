@@ -1,12 +1,14 @@
 //! Products of two dense matrices, either of them as it is stored or transposed.
 
+use std::ops::MulAssign;
+
 use crate::{
     Dense, Isa, KernelError, Operand,
-    copy::{Block, Copy, Transpose},
+    copy::{Block, copy},
     engine,
     matrix::{check_length, product},
     output::Output,
-    simd::{panel_width_of, run},
+    simd::panel_width_of,
     threads,
     tile::{Panels, Product},
     vector,
@@ -61,8 +63,7 @@ pub fn dense_matmul(a: Operand, b: Operand, out: Dense<&mut [f32]>, factors: Fac
     let depth = a.columns();
     if depth == 0 || alpha == 0.0 {
         for row in values.chunks_mut(stride.max(columns)) {
-            let row = &mut row[..columns];
-            if beta == 0.0 { row.fill(0.0) } else { row.iter_mut().for_each(|value| *value *= beta) }
+            scale(&mut row[..columns], beta);
         }
         return Ok(());
     }
@@ -78,6 +79,17 @@ pub fn dense_matmul(a: Operand, b: Operand, out: Dense<&mut [f32]>, factors: Fac
         engine::multiply(&Product { x: a, panels: &b, columns, factors, threads }, isa, &mut out);
     }
     Ok(())
+}
+
+/// Multiplies each value by a factor, without a look at it where that is 0.
+pub(crate) fn scale<T: Copy + Default + PartialEq + MulAssign>(values: &mut [T], factor: T) {
+    if factor == T::default() {
+        values.fill(T::default());
+    } else {
+        for value in values {
+            *value *= factor;
+        }
+    }
 }
 
 /// Whether the matrices hold what they say, and have the sizes of a product.
@@ -100,6 +112,7 @@ impl Panels for Operand<'_> {
             if self.is_plain() { (depth, columns, width) } else { (columns, depth, width * stride) };
         let from = self.at(start, first);
         let block = Block { from, stride, rows, columns, to: panel, to_stride: width, next };
-        if self.is_plain() { run(isa, Copy(block)) } else { run(isa, Transpose(block)) }
+        // SAFETY: the caller's promise; a panel is two vectors wide.
+        unsafe { copy(isa, block, self.orientation) }
     }
 }

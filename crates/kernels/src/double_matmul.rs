@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::{
     Dense, Factors, Isa, KernelError, Operand,
-    dense_matmul::check,
+    dense_matmul::{check, scale},
     output::{Output, Rectangle},
     simd::{Kernel, Simd, run},
     threads,
@@ -76,8 +76,7 @@ impl Kernel for Part<'_> {
         let Self { a, b, depth: all, factors: Factors { alpha, beta }, mut out } = self;
         let (rows, columns) = (out.rows(), out.columns());
         for row in rows.clone() {
-            let row = out.row(row);
-            if beta == 0.0 { row.fill(0.0) } else { row.iter_mut().for_each(|value| *value *= beta) }
+            scale(out.row(row), beta);
         }
         let mut scratch = SCRATCH.take().unwrap_or_else(|| Scratch {
             a: vec![[0.0; ROWS]; DEPTH * TASK_ROWS / ROWS],

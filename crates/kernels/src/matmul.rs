@@ -25,8 +25,8 @@ pub(crate) const PARALLEL: usize = 1 << 17;
 ///
 /// On [`Isa::Amx`], floats of large products are sums of three `bf16` numbers, whose products are exact. What is left out
 /// of these is at most 2^-26 of a product; besides, a number of `x` or of a column of the matrix counts as fewer digits, or
-/// as zero, where it is less than 2^-90 of the largest beside it. A NaN or an infinity in `x` has all of it multiplied as on
-/// [`Isa::Avx512`].
+/// as zero, where it is less than 2^-90 of the largest beside it. A NaN or an infinity in `x` has it, or the rows
+/// beside it, multiplied as on [`Isa::Avx512`].
 ///
 /// # Errors
 /// A matrix whose lengths do not match its sizes, or a wrong length of `x` or `out`.

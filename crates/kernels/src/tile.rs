@@ -11,7 +11,8 @@ use std::{
 
 use crate::{
     Factors, Isa, Operand,
-    copy::{Block, Copy, Transpose},
+    copy::{Block, copy},
+    dense_matmul::scale,
     output::{Output, Rectangle},
     simd::{Kernel, Simd, panel_width, panel_width_of, run},
     threads,
@@ -157,16 +158,11 @@ impl Copied {
             let (rows, columns) = if x.is_plain() { (height, depth) } else { (depth, height) };
             let from = x.at(row, start);
             let block = Block { from, stride: x.matrix.stride, rows, columns, to, to_stride: S::LANES, next: 0 };
-            // The rows and steps lie in `x`, and there is a vector for each of the steps.
-            if x.is_plain() {
-                run(isa, Transpose(block))
-            } else {
-                run(isa, Copy(block))
-            }
-            if product.factors.alpha != 1.0 {
+            // SAFETY: the rows and steps lie in `x`, and there is a vector for each of the steps.
+            unsafe { copy(isa, block, x.transposed().orientation) };
+            if product.factors.alpha.to_bits() != 1.0_f32.to_bits() {
                 // SAFETY: they were just written.
-                let copied = unsafe { slice::from_raw_parts_mut(to, depth * S::LANES) };
-                copied.iter_mut().for_each(|value| *value *= product.factors.alpha);
+                scale(unsafe { slice::from_raw_parts_mut(to, depth * S::LANES) }, product.factors.alpha);
             }
         }
         to

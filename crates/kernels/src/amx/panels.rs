@@ -11,10 +11,9 @@ use super::{
     EXPONENTS, PIECES, Place, STEP, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, powers, split,
 };
 use crate::{
-    Isa,
-    copy::{Block, Transpose},
+    Isa, Orientation,
+    copy::{Block, copy},
     output::{Output, Rectangle},
-    simd,
     tile::{Product, unique},
 };
 
@@ -152,8 +151,9 @@ impl Split {
                 let to_stride = depth.next_multiple_of(TILE);
                 self.turned.resize(self.turned.len().max(TILE * to_stride), 0.0);
                 let to = self.turned.as_mut_ptr();
-                // The rows lie in `x`, and there is room for as many.
-                simd::run(isa, Transpose(Block { from, stride, rows: depth, columns: count, to, to_stride, next: 0 }));
+                let block = Block { from, stride, rows: depth, columns: count, to, to_stride, next: 0 };
+                // SAFETY: the rows lie in `x`, and there is room for as many.
+                unsafe { copy(isa, block, Orientation::Transposed) };
                 (from, stride) = (to, to_stride);
             }
             self.bands[band] = Band::Finite;
