@@ -6,18 +6,15 @@
 //! 32-bit sizes, except that an illegal argument is reported on standard error and leaves `C` as it was, where the
 //! reference implementation ends the process.
 //!
-//! The arithmetic is the `gemm` crate's, but for `A * B^T` in single precision, which a linear layer multiplies by and
-//! which is [`tacit_kernels::dense_matmul`]. All of it runs on the kernels' threads; products of fewer than 2^19
-//! multiplications stay on the calling one.
+//! The arithmetic is that of [`tacit_kernels`], on its threads: [`dense_matmul`](tacit_kernels::dense_matmul),
+//! [`double_matmul`](tacit_kernels::double_matmul) and [`complex_matmul`](tacit_kernels::complex_matmul).
 
 mod product;
 
 use std::ffi::{c_int, c_void};
 
-use product::{Arguments, Operand, multiply};
-
-/// A complex number of two `f32`, as C and Fortran lay it out.
-type Complex = gemm::c32;
+use product::{Arguments, Given, multiply};
+use tacit_kernels::Complex;
 
 /// `C = alpha * op(A) * op(B) + beta * C` in single precision.
 ///
@@ -42,7 +39,7 @@ pub unsafe extern "C" fn cblas_sgemm(
     c: *mut f32,
     ldc: c_int,
 ) {
-    let (a, b) = (Operand { trans: trans_a, data: a, ld: lda }, Operand { trans: trans_b, data: b, ld: ldb });
+    let (a, b) = (Given { trans: trans_a, data: a, ld: lda }, Given { trans: trans_b, data: b, ld: ldb });
     // SAFETY: the caller's promise.
     unsafe { multiply("cblas_sgemm", Arguments { order, m, n, k, alpha, a, b, beta, c, ldc }) }
 }
@@ -69,7 +66,7 @@ pub unsafe extern "C" fn cblas_dgemm(
     c: *mut f64,
     ldc: c_int,
 ) {
-    let (a, b) = (Operand { trans: trans_a, data: a, ld: lda }, Operand { trans: trans_b, data: b, ld: ldb });
+    let (a, b) = (Given { trans: trans_a, data: a, ld: lda }, Given { trans: trans_b, data: b, ld: ldb });
     // SAFETY: the caller's promise.
     unsafe { multiply("cblas_dgemm", Arguments { order, m, n, k, alpha, a, b, beta, c, ldc }) }
 }
@@ -100,8 +97,8 @@ pub unsafe extern "C" fn cblas_cgemm(
     if alpha.is_null() || beta.is_null() {
         return product::report("cblas_cgemm", if alpha.is_null() { 7 } else { 12 });
     }
-    let a = Operand { trans: trans_a, data: a.cast::<Complex>(), ld: lda };
-    let b = Operand { trans: trans_b, data: b.cast::<Complex>(), ld: ldb };
+    let a = Given { trans: trans_a, data: a.cast::<Complex>(), ld: lda };
+    let b = Given { trans: trans_b, data: b.cast::<Complex>(), ld: ldb };
     // SAFETY: the caller's promise; neither factor is null, and an unaligned read asks for no more than that.
     unsafe {
         let (alpha, beta) = (alpha.read_unaligned(), beta.read_unaligned());

@@ -1,20 +1,14 @@
 //! From CBLAS's arguments to a product of strided matrices.
 
-use std::{
-    ffi::c_int,
-    ops::{Add, Mul},
-    slice,
+use std::{ffi::c_int, slice};
+
+use tacit_kernels::{
+    Complex, Dense, Factors, KernelError, Operand, Orientation, complex_matmul, dense_matmul, double_matmul,
 };
-
-use gemm::Parallelism;
-use tacit_kernels::{Dense, dense_matmul, threads};
-
-/// Products of fewer multiplications take less time than waking a thread.
-const PARALLEL: usize = 1 << 19;
 
 /// `A` or `B` as the caller describes it.
 #[derive(Clone, Copy)]
-pub(super) struct Operand<T> {
+pub(super) struct Given<T> {
     pub(super) trans: c_int,
     pub(super) data: *const T,
     pub(super) ld: c_int,
@@ -28,73 +22,58 @@ pub(super) struct Arguments<T> {
     pub(super) n: c_int,
     pub(super) k: c_int,
     pub(super) alpha: T,
-    pub(super) a: Operand<T>,
-    pub(super) b: Operand<T>,
+    pub(super) a: Given<T>,
+    pub(super) b: Given<T>,
     pub(super) beta: T,
     pub(super) c: *mut T,
     pub(super) ldc: c_int,
 }
 
 /// The numbers that BLAS has functions for.
-pub(super) trait Number: Copy + PartialEq + Send + Add<Output = Self> + Mul<Output = Self> + 'static {
-    const ZERO: Self;
-
-    /// Computes the product, and says so, if it is one that the kernels multiply better than `gemm` does.
-    ///
-    /// # Safety
-    /// The matrices have these sizes, none of which is 0, and `c` is the caller's alone.
-    unsafe fn by_kernel(_: &Sizes, _: &Matrices<Self>, _alpha: Self, _beta: Self) -> bool {
-        false
-    }
+pub(super) trait Number: Copy + 'static {
+    fn multiply(
+        a: Side<'_, Self>,
+        b: Side<'_, Self>,
+        out: Dense<&mut [Self]>,
+        factors: Factors<Self>,
+    ) -> Result<(), KernelError>;
 }
 
-impl Number for f32 {
-    const ZERO: Self = 0.0;
+/// An operand, and whether its numbers are conjugated.
+pub(super) type Side<'a, T> = (Operand<'a, T>, bool);
 
-    #[allow(clippy::float_cmp)]
-    unsafe fn by_kernel(&(m, n, k): &Sizes, (a, b, c): &Matrices<Self>, alpha: Self, beta: Self) -> bool {
-        // `A * B^T`, whose `B` the `gemm` crate packs float by float: for small `A` that costs more than the product itself.
-        // One row is a matrix-vector product, which needs no packing.
-        let form = m > 1 && a.columns == 1 && b.rows == 1 && c.columns == 1;
-        if !form || alpha != 1.0 || (beta != 0.0 && beta != 1.0) {
-            return false;
-        }
-        let len = |rows: usize, columns: usize, stride: isize| (rows - 1) * stride as usize + columns;
-        // SAFETY: each matrix is memory from its first element to its last, and that of `c` the caller's alone.
-        let (a_values, b_values, c_values) = unsafe {
-            (
-                slice::from_raw_parts(a.data, len(m, k, a.rows)),
-                slice::from_raw_parts(b.data, len(n, k, b.columns)),
-                slice::from_raw_parts_mut(c.data, len(m, n, c.rows)),
-            )
-        };
-        let x = Dense { values: a_values, rows: m, columns: k, stride: a.rows as usize };
-        let w = Dense { values: b_values, rows: n, columns: k, stride: b.columns as usize };
-        let out = Dense { values: c_values, rows: m, columns: n, stride: c.rows as usize };
-        dense_matmul(x, w, out, beta == 1.0).is_ok()
+impl Number for f32 {
+    fn multiply(
+        (a, _): Side<Self>,
+        (b, _): Side<Self>,
+        out: Dense<&mut [Self]>,
+        factors: Factors,
+    ) -> Result<(), KernelError> {
+        dense_matmul(a, b, out, factors)
     }
 }
 
 impl Number for f64 {
-    const ZERO: Self = 0.0;
+    fn multiply(
+        (a, _): Side<Self>,
+        (b, _): Side<Self>,
+        out: Dense<&mut [Self]>,
+        factors: Factors<Self>,
+    ) -> Result<(), KernelError> {
+        double_matmul(a, b, out, factors)
+    }
 }
 
-impl Number for super::Complex {
-    const ZERO: Self = Self::new(0.0, 0.0);
+impl Number for Complex {
+    fn multiply(
+        a: Side<Self>,
+        b: Side<Self>,
+        out: Dense<&mut [Self]>,
+        factors: Factors<Self>,
+    ) -> Result<(), KernelError> {
+        complex_matmul(a, b, out, factors)
+    }
 }
-
-/// A matrix by its strides.
-#[derive(Clone, Copy)]
-pub(super) struct Strided<P> {
-    data: P,
-    rows: isize,
-    columns: isize,
-    conjugate: bool,
-}
-
-// SAFETY: the pointers are only used by the one thread that takes them over, and by those that `gemm` hands disjoint
-// parts to, while the caller, whose memory it is, waits.
-unsafe impl<P> Send for Strided<P> {}
 
 /// Reports the illegal argument at this position, counted from 1.
 pub(super) fn report(function: &str, position: usize) {
@@ -105,94 +84,66 @@ pub(super) fn report(function: &str, position: usize) {
 /// The pointers are to matrices of the stated sizes and leading dimensions, `c` to writable memory that overlaps
 /// neither operand.
 pub(super) unsafe fn multiply<T: Number>(function: &str, arguments: Arguments<T>) {
-    let Arguments { m, n, k, alpha, beta, .. } = arguments;
-    let (a, b, c) = match arguments.check() {
-        Ok(matrices) => matrices,
-        Err(position) => return report(function, position),
-    };
+    if let Err(position) = arguments.check() {
+        return report(function, position);
+    }
+    // By columns, the product is that of the transposed operands the other way round, by rows.
+    let Arguments { m, n, k, alpha, a, b, beta, c, ldc, .. } =
+        if arguments.order == ROW_MAJOR { arguments } else { arguments.turned() };
     // None is negative once checked.
-    let (m, n, k) = (m as usize, n as usize, k as usize);
+    let (m, n, k, ldc) = (m as usize, n as usize, k as usize, ldc as usize);
     if m == 0 || n == 0 {
         return;
     }
-    if k == 0 || alpha == T::ZERO {
-        // SAFETY: `c` has m rows and n columns.
-        unsafe { scale(c, m, n, beta) };
-        return;
-    }
-    // SAFETY: the caller's promise, in other words.
-    if unsafe { T::by_kernel(&(m, n, k), &(a, b, c), alpha, beta) } {
-        return;
-    }
-    let run = move |parallelism| {
-        // Whole structs are captured, so that their `Send` counts.
-        let (a, b, c) = (a, b, c);
-        // SAFETY: the caller's promise; `c` is only read where `beta` is not 0.
-        unsafe {
-            gemm::gemm(
-                m,
-                n,
-                k,
-                c.data,
-                c.columns,
-                c.rows,
-                beta != T::ZERO,
-                a.data,
-                a.columns,
-                a.rows,
-                b.data,
-                b.columns,
-                b.rows,
-                beta,
-                alpha,
-                false,
-                a.conjugate,
-                b.conjugate,
-                parallelism,
-            );
-        }
-    };
-    if m.saturating_mul(n).saturating_mul(k) >= PARALLEL {
-        threads::install(move |count| {
-            run(if count > 1 { Parallelism::Rayon(count) } else { Parallelism::None });
-        });
-    } else {
-        run(Parallelism::None);
+    // SAFETY: each matrix is memory from its first element to its last, and that of `c` the caller's alone.
+    let (a, b, values) = unsafe { (a.matrix(m, k), b.matrix(k, n), slice::from_raw_parts_mut(c, (m - 1) * ldc + n)) };
+    let out = Dense { values, rows: m, columns: n, stride: ldc };
+    if let Err(error) = T::multiply(a, b, out, Factors { alpha, beta }) {
+        eprintln!("{function}: {error}");
     }
 }
 
-/// `C = beta * C`, without reading it where `beta` is 0.
-///
-/// # Safety
-/// `c` has `m` rows and `n` columns.
-unsafe fn scale<T: Number>(c: Strided<*mut T>, m: usize, n: usize, beta: T) {
-    for i in 0..m {
-        for j in 0..n {
-            // SAFETY: the element lies in the matrix.
-            unsafe {
-                let at = c.data.offset(i as isize * c.rows + j as isize * c.columns);
-                *at = if beta == T::ZERO { T::ZERO } else { beta * *at };
-            }
-        }
+impl<T> Given<T> {
+    /// As the kernels see it, with so many rows and columns as it is multiplied.
+    ///
+    /// # Safety
+    /// The matrix was checked, and is memory from its first element to its last for as long as the result is used.
+    unsafe fn matrix<'a>(&self, rows: usize, columns: usize) -> Side<'a, T> {
+        let plain = self.trans == PLAIN;
+        let orientation = if plain { Orientation::Plain } else { Orientation::Transposed };
+        let (rows, columns) = if plain { (rows, columns) } else { (columns, rows) };
+        let stride = self.ld as usize;
+        let values = if rows == 0 || columns == 0 {
+            &[]
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { slice::from_raw_parts(self.data, (rows - 1) * stride + columns) }
+        };
+        (Operand { matrix: Dense { values, rows, columns, stride }, orientation }, self.trans == CONJUGATED)
     }
 }
 
-/// `m`, `n` and `k`.
-pub(super) type Sizes = (usize, usize, usize);
-
-/// `A`, `B` and `C` once their arguments are known to be legal.
-pub(super) type Matrices<T> = (Strided<*const T>, Strided<*const T>, Strided<*mut T>);
+const ROW_MAJOR: c_int = 101;
+const COLUMN_MAJOR: c_int = 102;
+const PLAIN: c_int = 111;
+const TRANSPOSED: c_int = 112;
+const CONJUGATED: c_int = 113;
 
 impl<T> Arguments<T> {
-    /// The position of the first illegal argument, or the three matrices.
-    fn check(&self) -> Result<Matrices<T>, usize> {
+    /// The same product by rows, if this is by columns.
+    fn turned(self) -> Self {
+        Self { order: ROW_MAJOR, m: self.n, n: self.m, a: self.b, b: self.a, ..self }
+    }
+
+    /// The position of the first illegal argument.
+    fn check(&self) -> Result<(), usize> {
         let row_major = match self.order {
-            101 => true,
-            102 => false,
+            ROW_MAJOR => true,
+            COLUMN_MAJOR => false,
             _ => return Err(1),
         };
         for (position, trans) in [(2, self.a.trans), (3, self.b.trans)] {
-            if !(111..=113).contains(&trans) {
+            if ![PLAIN, TRANSPOSED, CONJUGATED].contains(&trans) {
                 return Err(position);
             }
         }
@@ -202,33 +153,22 @@ impl<T> Arguments<T> {
             }
         }
         let empty = self.m == 0 || self.n == 0;
-        let operand = |operand: &Operand<T>, rows: c_int, columns: c_int, position: usize| {
-            let plain = operand.trans == 111;
+        let operand = |operand: &Given<T>, rows: c_int, columns: c_int, position: usize| {
             // The side that is contiguous as the matrix is stored, before `op`.
-            let contiguous = if plain == row_major { columns } else { rows };
+            let contiguous = if (operand.trans == PLAIN) == row_major { columns } else { rows };
             if operand.data.is_null() && !empty && self.k > 0 {
                 return Err(position);
             }
-            if operand.ld < contiguous.max(1) {
-                return Err(position + 1);
-            }
-            let (rows, columns) = strides(plain == row_major, operand.ld);
-            Ok(Strided { data: operand.data, rows, columns, conjugate: operand.trans == 113 })
+            if operand.ld < contiguous.max(1) { Err(position + 1) } else { Ok(()) }
         };
-        let a = operand(&self.a, self.m, self.k, 8)?;
-        let b = operand(&self.b, self.k, self.n, 10)?;
+        operand(&self.a, self.m, self.k, 8)?;
+        operand(&self.b, self.k, self.n, 10)?;
         if self.c.is_null() && !empty {
             return Err(13);
         }
         if self.ldc < (if row_major { self.n } else { self.m }).max(1) {
             return Err(14);
         }
-        let (rows, columns) = strides(row_major, self.ldc);
-        Ok((a, b, Strided { data: self.c, rows, columns, conjugate: false }))
+        Ok(())
     }
-}
-
-/// The strides from row to row and from column to column.
-fn strides(row_major: bool, ld: c_int) -> (isize, isize) {
-    if row_major { (ld as isize, 1) } else { (1, ld as isize) }
 }

@@ -3,7 +3,7 @@
 //! For the benchmark that compares this with the time that they take.
 
 use crate::{
-    Dense, Isa, Matrix, Orientation,
+    Factors, Isa, Matrix, Operand, Orientation,
     engine::{self, Priced},
     integers::{IntegerProduct, Rows, Weights},
     machine::Machine,
@@ -53,10 +53,11 @@ pub fn of_int8_matmul(m: usize, matrix: &Matrix) -> Vec<Candidate> {
 
 /// Those for [`dense_matmul`](crate::dense_matmul).
 #[must_use]
-pub fn of_dense_matmul(x: Dense<&[f32]>, w: Dense<&[f32]>) -> Vec<Candidate> {
+pub fn of_dense_matmul(a: Operand, b: Operand) -> Vec<Candidate> {
     let machine = &Machine::of(Isa::detect());
-    let product = Product { x, panels: &w, accumulate: false, threads: 1 };
-    let found = engine::candidates(&product, w.rows, machine);
+    let columns = b.columns();
+    let product = Product { x: a, panels: &b, columns, factors: Factors::default(), threads: 1 };
+    let found = engine::candidates(&product, columns, machine);
     sorted(found.into_iter().map(|(name, cycles)| Candidate { names: vec![name], cycles }).collect())
 }
 

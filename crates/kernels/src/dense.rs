@@ -1,7 +1,7 @@
 //! Matrices of floats, as they are or with something between their rows.
 
 use crate::{
-    KernelError,
+    KernelError, Orientation,
     matrix::{check_length, product},
 };
 
@@ -33,15 +33,73 @@ impl<T> Dense<T> {
     }
 }
 
-impl<'a> Dense<&'a [f32]> {
-    /// What is left of it from row `first` on.
-    pub(crate) fn rows_from(self, first: usize) -> Self {
-        Self { values: self.values.get(first * self.stride..).unwrap_or_default(), rows: self.rows - first, ..self }
+/// A side of a product: a matrix as it is stored, or its transpose.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'a, T = f32> {
+    /// As it is stored.
+    pub matrix: Dense<&'a [T]>,
+    /// Whether it is multiplied as it is stored.
+    pub orientation: Orientation,
+}
+
+impl<T> Operand<'_, T> {
+    /// The rows that it has as it is multiplied.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        if self.is_plain() { self.matrix.rows } else { self.matrix.columns }
     }
 
+    /// The columns that it has as it is multiplied.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        if self.is_plain() { self.matrix.columns } else { self.matrix.rows }
+    }
+
+    /// The same matrix the other way round.
+    #[must_use]
+    pub fn transposed(self) -> Self {
+        let orientation = if self.is_plain() { Orientation::Transposed } else { Orientation::Plain };
+        Self { orientation, ..self }
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        self.orientation == Orientation::Plain
+    }
+
+    /// Elements from a row to the next, and from a column to the next.
+    #[inline(always)]
+    pub(crate) fn strides(&self) -> (usize, usize) {
+        if self.is_plain() { (self.matrix.stride, 1) } else { (1, self.matrix.stride) }
+    }
+
+    /// Where an element is.
+    #[inline(always)]
+    pub(crate) fn at(&self, row: usize, column: usize) -> *const T {
+        let (rows, columns) = self.strides();
+        self.matrix.values.as_ptr().wrapping_add(row * rows + column * columns)
+    }
+
+    /// What is left of it from row `first` on.
+    pub(crate) fn rows_from(self, first: usize) -> Self {
+        let (from, _) = self.strides();
+        let values = self.matrix.values.get(first * from..).unwrap_or_default();
+        let matrix = if self.is_plain() {
+            Dense { values, rows: self.matrix.rows - first, ..self.matrix }
+        } else {
+            Dense { values, columns: self.matrix.columns - first, ..self.matrix }
+        };
+        Self { matrix, ..self }
+    }
+
+    pub(crate) fn check(&self, name: &'static str) -> Result<(), KernelError> {
+        self.matrix.check(name, self.matrix.values.len())
+    }
+}
+
+impl<'a, T> Dense<&'a [T]> {
     /// Row `row`.
     #[inline(always)]
-    pub(crate) fn row(&self, row: usize) -> &'a [f32] {
+    pub(crate) fn row(&self, row: usize) -> &'a [T] {
         &self.values[row * self.stride..][..self.columns]
     }
 }

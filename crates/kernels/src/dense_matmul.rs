@@ -1,102 +1,121 @@
-//! `x W^T` of two dense matrices, as a linear layer multiplies.
+//! Products of two dense matrices, either of them as it is stored or transposed.
+
+use std::ops::MulAssign;
 
 use crate::{
-    Dense, Isa, KernelError, engine,
+    Dense, Isa, KernelError, Operand,
+    copy::{Block, copy},
+    engine,
     machine::{Cycles, FROM_MEMORY, Machine, threads_for},
-    matrix::check_length,
+    matrix::{check_length, product},
     output::Output,
-    simd::{Kernel, Simd, panel_width, run},
+    simd::panel_width_of,
     tile::{Panels, Product},
+    vector,
 };
 
-/// Multiplies `x: [m, k]` with the transpose of `w: [n, k]` into `out: [m, n]`, or adds the product to it.
+/// What the product and what the output held count for: `out = alpha * product + beta * out`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors<T = f32> {
+    /// Of the product.
+    pub alpha: T,
+    /// Of what the output holds, which is not looked at where this is 0.
+    pub beta: T,
+}
+
+/// The product in place of what the output holds.
+impl Default for Factors {
+    fn default() -> Self {
+        Self { alpha: 1.0, beta: 0.0 }
+    }
+}
+
+/// Computes `out = alpha * (a * b) + beta * out`, with `a: [m, k]`, `b: [k, n]` and `out: [m, n]` as they are multiplied.
 ///
-/// What `out` holds is only looked at if the product is added to it, and what lies between its rows stays. Sums are taken as
-/// by [`matmul`](crate::matmul) for many rows of activations.
+/// What lies between the rows of `out` stays. Where `alpha` is 0 neither `a` nor `b` is looked at. Sums are taken as by
+/// [`matmul`](crate::matmul) for many rows of activations, those of a single row or column by fused multiply-adds.
+///
+/// ```
+/// use tacit_kernels::{Dense, Factors, Operand, Orientation, dense_matmul};
+///
+/// let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+/// let matrix = Dense { values: &values[..], rows: 2, columns: 3, stride: 3 };
+/// let a = Operand { matrix, orientation: Orientation::Plain };
+/// let mut out = [0.0; 4];
+/// let gram = Dense { values: &mut out[..], rows: 2, columns: 2, stride: 2 };
+/// dense_matmul(a, a.transposed(), gram, Factors::default())?;
+/// assert_eq!(out, [14.0, 32.0, 32.0, 77.0]);
+/// # Ok::<(), tacit_kernels::KernelError>(())
+/// ```
 ///
 /// # Errors
 /// Sizes that do not fit each other, or the lengths.
-pub fn dense_matmul(
-    x: Dense<&[f32]>,
-    w: Dense<&[f32]>,
-    out: Dense<&mut [f32]>,
-    accumulate: bool,
-) -> Result<(), KernelError> {
-    x.check("x", x.values.len())?;
-    w.check("w", w.values.len())?;
-    out.check("out", out.values.len())?;
-    check_length("w", w.columns, x.columns, "a row is as long as one of `x`")?;
-    check_length("out", out.rows, x.rows, "one row for each of `x`")?;
-    check_length("out", out.columns, w.rows, "one column for each row of `w`")?;
+pub fn dense_matmul(a: Operand, b: Operand, out: Dense<&mut [f32]>, factors: Factors) -> Result<(), KernelError> {
+    let Factors { alpha, beta } = factors;
+    check(&a, &b, &out)?;
     let Dense { values, rows, columns, stride } = out;
     if rows == 0 || columns == 0 {
         return Ok(());
     }
-    if x.columns == 0 {
-        let empty = if accumulate { 0 } else { rows };
-        (0..empty).for_each(|row| values[row * stride..][..columns].fill(0.0));
+    let depth = a.columns();
+    if depth == 0 || alpha == 0.0 {
+        for row in values.chunks_mut(stride.max(columns)) {
+            scale(&mut row[..columns], beta);
+        }
         return Ok(());
     }
     let isa = Isa::detect();
-    let mut product = Product { x, panels: &w, accumulate, threads: 1 };
-    product.threads = threads_for(engine::cost(isa, &product, columns));
-    engine::multiply(&product, isa, &mut Output::strided(values, rows, columns, stride));
+    let mut out = Output::strided(values, rows, columns, stride);
+    if rows == 1 {
+        vector::multiply(isa, b.transposed(), a, factors, &mut out);
+    } else if columns == 1 {
+        vector::multiply(isa, a, b.transposed(), factors, &mut out);
+    } else {
+        let mut product = Product { x: a, panels: &b, columns, factors, threads: 1 };
+        product.threads = threads_for(engine::cost(isa, &product, columns));
+        engine::multiply(&product, isa, &mut out);
+    }
     Ok(())
 }
 
-impl Panels for Dense<&[f32]> {
+/// Multiplies each value by a factor, without a look at it where that is 0.
+pub(crate) fn scale<T: Copy + Default + PartialEq + MulAssign>(values: &mut [T], factor: T) {
+    if factor == T::default() {
+        values.fill(T::default());
+    } else {
+        for value in values {
+            *value *= factor;
+        }
+    }
+}
+
+/// Whether the matrices hold what they say, and have the sizes of a product.
+pub(crate) fn check<T>(a: &Operand<T>, b: &Operand<T>, out: &Dense<&mut [T]>) -> Result<(), KernelError> {
+    a.check("a")?;
+    b.check("b")?;
+    out.check("out", out.values.len())?;
+    product(out.rows, out.columns)?;
+    check_length("b", b.rows(), a.columns(), "a row for each column of `a`")?;
+    check_length("out", out.rows, a.rows(), "one row for each of `a`")?;
+    check_length("out", out.columns, b.columns(), "one column for each of `b`")
+}
+
+impl Panels for Operand<'_> {
     fn cycles(&self, machine: &Machine) -> f64 {
         let Cycles { load, store, .. } = *machine.cycles;
-        5.0 * load + store + 4.0 * machine.cycles.lanes / FROM_MEMORY
+        let turned = if self.is_plain() { 1.0 } else { 5.0 };
+        turned * load + store + 4.0 * machine.cycles.lanes / FROM_MEMORY
     }
 
     unsafe fn fill(&self, isa: Isa, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32) {
-        run(isa, Fill { rows: *self, start, depth, first, columns, panel });
-    }
-}
-
-/// The arguments of [`Panels::fill`], which are what its caller promises.
-struct Fill<'a> {
-    rows: Dense<&'a [f32]>,
-    start: usize,
-    depth: usize,
-    first: usize,
-    columns: usize,
-    panel: *mut f32,
-}
-
-impl Kernel for Fill<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { rows, start, depth, first, columns, panel } = self;
-        let (width, stride) = (panel_width::<S>(), rows.stride);
-        let mut words = [0_u32; 256];
-        for group in [0, S::LANES] {
-            let height = columns.saturating_sub(group).min(S::LANES);
-            let from = rows.values.as_ptr().wrapping_add((first + group) * stride + start);
-            for d in (0..depth).step_by(S::LANES) {
-                let steps = S::LANES.min(depth - d);
-                if height == S::LANES && steps == S::LANES {
-                    // SAFETY: a square of LANES floats lies in the matrix.
-                    unsafe { simd.transpose(from.add(d).cast(), 4 * stride, words.as_mut_ptr()) };
-                } else {
-                    for row in 0..height {
-                        for step in 0..steps {
-                            // SAFETY: the row and the step lie in the matrix.
-                            words[step * S::LANES + row] = unsafe { *from.add(row * stride + d + step) }.to_bits();
-                        }
-                    }
-                }
-                for step in 0..steps {
-                    // SAFETY: `words` holds LANES vectors, and the panel has a row for each step.
-                    unsafe {
-                        let values = simd.load(words.as_ptr().add(step * S::LANES).cast());
-                        simd.store(panel.add((d + step) * width + group), values);
-                    }
-                }
-            }
-        }
+        let width = panel_width_of(isa);
+        let stride = self.matrix.stride;
+        // The panel that follows is that of the next columns.
+        let (rows, columns, next) =
+            if self.is_plain() { (depth, columns, width) } else { (columns, depth, width * stride) };
+        let from = self.at(start, first);
+        let block = Block { from, stride, rows, columns, to: panel, to_stride: width, next };
+        // SAFETY: the caller's promise; a panel is two vectors wide.
+        unsafe { copy(isa, block, self.orientation) }
     }
 }

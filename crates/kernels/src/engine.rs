@@ -133,7 +133,7 @@ impl<'a> Priced<'a> for Product<'a> {
     ];
 
     fn work(&self, columns: usize, machine: &Machine) -> Panelled {
-        let shape = Shape { rows: self.x.rows, columns, depth: self.x.columns };
+        let shape = Shape { rows: self.x.rows(), columns, depth: self.x.columns() };
         Panelled { shape, panel: self.panels.cycles(machine) }
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use crate::{
-    Dense, Floats, FloatsMut, Isa, KernelError, Matrix, Orientation,
+    Dense, Factors, Floats, FloatsMut, Isa, KernelError, Matrix, Operand, Orientation,
     codec::{Codec, Job, dispatch},
     decode::Range,
     engine,
@@ -26,8 +26,8 @@ use crate::{
 ///
 /// On [`Isa::Amx`], floats of large products are sums of three `bf16` numbers, whose products are exact. What is left out
 /// of these is at most 2^-26 of a product; besides, a number of `x` or of a column of the matrix counts as fewer digits, or
-/// as zero, where it is less than 2^-90 of the largest beside it. A NaN or an infinity in `x` has all of it multiplied as on
-/// [`Isa::Avx512`].
+/// as zero, where it is less than 2^-90 of the largest beside it. A NaN or an infinity in `x` has it, or the rows
+/// beside it, multiplied as on [`Isa::Avx512`].
 ///
 /// # Errors
 /// A matrix whose lengths do not match its sizes, or a wrong length of `x` or `out`.
@@ -131,8 +131,10 @@ pub(crate) fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>
     let range = Range { matrix, codes: (), scales: &scales, biases: biases.as_deref(), first: 0 };
     let depth = x.len() / m;
     let then = &mut |panels: &dyn Panels| {
-        let x = Dense { values: x, rows: m, columns: depth, stride: depth };
-        engine::multiply(&Product { x, panels, accumulate: false, threads }, isa, out);
+        let matrix = Dense { values: x, rows: m, columns: depth, stride: depth };
+        let x = Operand { matrix, orientation: Orientation::Plain };
+        let columns = out.columns();
+        engine::multiply(&Product { x, panels, columns, factors: Factors::default(), threads }, isa, out);
     };
     dispatch(isa, matrix.codes, Multiply { range, orientation, then });
     m

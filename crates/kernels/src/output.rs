@@ -184,3 +184,16 @@ impl<T> Rectangle<'_, T> {
         self.at.wrapping_add(row * self.stride + column)
     }
 }
+
+/// A pointer that tasks share, of which each writes a part of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<T>(pub(crate) *mut T);
+
+// SAFETY: tasks write disjoint parts.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(crate) fn at(self, index: usize) -> *mut T {
+        self.0.wrapping_add(index)
+    }
+}

@@ -3,10 +3,16 @@
 //! `out (+)= x * w`, where only its [`Panels`] know how `w` is stored. Each output element is summed along the depth in
 //! one order, [`DEPTH`] terms at a time, however the output is cut into tasks.
 
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    slice,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use crate::{
-    Dense, Isa,
+    Factors, Isa, Operand,
+    copy::{Block, copy},
+    dense_matmul::scale,
     engine::Shape,
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
@@ -17,14 +23,20 @@ use crate::{
 /// The steps of the sum that one panel covers; its floats fill half of a usual first-level cache.
 pub(crate) const DEPTH: usize = 256;
 
-/// Output columns of one task; bounds the part of the output that a task goes back to.
+/// Output columns of one task that goes through all rows of a matrix.
 pub(crate) const TASK_COLUMNS: usize = 512;
 
-/// Rows of `x` of one task; bounds the copy of `x` that a task makes.
-const TASK_ROWS: usize = 256;
+/// Output columns of one task here; bounds the part of the output that a task goes back to.
+const TASK_WIDTH: usize = 256;
 
-/// Floats between the rows of the copy of `x`: off a power of two, or its rows would share cache sets.
-const STRIDE: usize = DEPTH + 16;
+/// Rows of `x` that are copied, and multiplied, at a time.
+const ROWS: usize = 512;
+
+/// Floats of such a copy beyond which it has fewer rows.
+const COPIED: usize = 1 << 21;
+
+/// Steps between one that is multiplied and one that is asked for.
+const AHEAD: usize = 8;
 
 /// The widest panel of any instruction set.
 const MAX_WIDTH: usize = 32;
@@ -47,14 +59,14 @@ pub(crate) trait Panels: Sync {
     unsafe fn fill(&self, isa: Isa, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32);
 }
 
-/// `out: [m, columns] = x: [m, depth] * panels: [depth, columns]`.
+/// `out = alpha * x * panels + beta * out`, with `x: [m, depth]`, `panels: [depth, columns]` and `out: [m, columns]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Product<'a> {
-    pub(crate) x: Dense<&'a [f32]>,
+    pub(crate) x: Operand<'a>,
     /// Called once for each panel, so that the tile is compiled once for all formats.
     pub(crate) panels: &'a dyn Panels,
-    /// Whether the product is added to what the output holds.
-    pub(crate) accumulate: bool,
+    pub(crate) columns: usize,
+    pub(crate) factors: Factors,
     pub(crate) threads: usize,
 }
 
@@ -75,25 +87,130 @@ pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
     // A step of a register tile: two vectors of a panel, and a number of each row.
     let step = (2.0 * height * fma).max((2.0 + height) * load).max(latency);
     let steps = (columns as f64 / (2.0 * lanes)).ceil() * depth as f64;
-    let panels = rows.div_ceil(TASK_ROWS) as f64 * work.shape.vectors(machine) * work.panel;
+    let panels = rows.div_ceil(ROWS) as f64 * work.shape.vectors(machine) * work.panel;
     panels + tiles as f64 * steps * tile * step + rows as f64 * depth as f64 / lanes * load
 }
 
 /// Computes all rows of the product.
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
-    let (threads, m, columns) = (product.threads, product.x.rows, out.columns());
-    let each = threads::share(columns, threads, panel_width_of(isa), TASK_COLUMNS);
-    let column_tasks = columns.div_ceil(each);
-    // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
-    let row_tasks = m.div_ceil(TASK_ROWS).max((threads / column_tasks).min(m.div_ceil(16)));
-    out.for_each(threads, m.div_ceil(row_tasks), each, &|out| run(isa, Tile { product, isa, out }));
+    let (threads, m) = (product.threads, product.x.rows());
+    let chunks = m.div_ceil((COPIED / product.x.columns()).clamp(16, ROWS));
+    for first in (0..m).step_by(m.div_ceil(chunks)) {
+        let strips = Strips::new(isa, first, m.div_ceil(chunks).min(m - first));
+        let each = threads::share(product.columns, threads, panel_width_of(isa), TASK_WIDTH);
+        // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
+        let tasks = (threads / product.columns.div_ceil(each)).clamp(1, strips.count);
+        let height = strips.count.div_ceil(tasks) * strips.height;
+        out.rows_from(first, strips.rows).for_each(threads, height, each, &|out| {
+            run(isa, Tile { product, isa, strips, out });
+        });
+    }
     m
 }
 
-/// A rectangle of the output, of at most [`TASK_ROWS`] rows.
+/// Some rows of `x`, and how they are cut into those of a register tile.
+#[derive(Clone, Copy)]
+struct Strips {
+    /// No others have the same.
+    id: usize,
+    first: usize,
+    rows: usize,
+    count: usize,
+    /// Rows of a strip, of which the last may have fewer.
+    height: usize,
+}
+
+impl Strips {
+    fn new(isa: Isa, first: usize, rows: usize) -> Self {
+        // Tiles of nearly equal height waste less of the registers than full ones and a rest.
+        let height = rows.div_ceil(rows.div_ceil(run(isa, Height)));
+        Self { id: unique(), first, rows, count: rows.div_ceil(height), height }
+    }
+}
+
+/// A number that nothing else gets in this process.
+pub(crate) fn unique() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What a thread has copied of some rows of `x`, times `alpha`, in the order in which the register tile reads it.
+///
+/// Each thread has its own: what another one has just written takes longer to read than to copy.
+#[derive(Default)]
+struct Copied {
+    of: usize,
+    /// For each [`DEPTH`] steps and each strip: step by step a vector, which holds the number of each row.
+    lines: Vec<Line>,
+    /// Whether a strip's part of these steps is there.
+    done: Vec<bool>,
+}
+
+impl Copied {
+    /// Forgets what belongs to other rows.
+    fn begin(&mut self, strips: Strips, lanes: usize, depth: usize) {
+        if self.of != strips.id {
+            self.of = strips.id;
+            let lines = (strips.count * lanes * depth).div_ceil(LINE);
+            if self.lines.len() > lines.max(2 * COPIED / LINE) {
+                self.lines = Vec::new();
+            }
+            self.lines.resize(lines.max(self.lines.len()), Line([0.0; LINE]));
+            self.done.clear();
+            self.done.resize(strips.count * depth.div_ceil(DEPTH), false);
+        }
+    }
+
+    /// The strip that starts with this row, of so many steps from `start` on.
+    #[inline(always)]
+    fn strip<S: Simd>(
+        &mut self,
+        product: &Product,
+        strips: Strips,
+        isa: Isa,
+        row: usize,
+        start: usize,
+        depth: usize,
+    ) -> *const f32 {
+        let strip = row / strips.height;
+        let to = self.lines.as_mut_ptr().cast::<f32>().wrapping_add((start * strips.count + strip * depth) * S::LANES);
+        let done = &mut self.done[start / DEPTH * strips.count + strip];
+        if !*done {
+            *done = true;
+            let x = product.x;
+            let row = strips.first + row;
+            // Whole vectors are copied faster; what belongs to the next strip is not looked at.
+            let height = S::LANES.min(x.rows() - row);
+            let (rows, columns) = if x.is_plain() { (height, depth) } else { (depth, height) };
+            let from = x.at(row, start);
+            let block = Block { from, stride: x.matrix.stride, rows, columns, to, to_stride: S::LANES, next: 0 };
+            // SAFETY: the rows and steps lie in `x`, and there is a vector for each of the steps.
+            unsafe { copy(isa, block, x.transposed().orientation) };
+            if product.factors.alpha.to_bits() != 1.0_f32.to_bits() {
+                // SAFETY: they were just written.
+                scale(unsafe { slice::from_raw_parts_mut(to, depth * S::LANES) }, product.factors.alpha);
+            }
+        }
+        to
+    }
+}
+
+/// Rows of the register tile.
+struct Height;
+
+impl Kernel for Height {
+    type Output = usize;
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> usize {
+        S::ROWS
+    }
+}
+
+/// A rectangle of the output, of whole strips.
 struct Tile<'a> {
     product: &'a Product<'a>,
     isa: Isa,
+    strips: Strips,
     out: Rectangle<'a, f32>,
 }
 
@@ -112,48 +229,45 @@ impl Kernel for Tile<'_> {
 impl Tile<'_> {
     #[inline(always)]
     fn run_in<S: Simd>(self, simd: S, scratch: &mut Scratch) {
-        let Self { product, isa, mut out } = self;
+        let Self { product, isa, strips, mut out } = self;
         let (rows, columns) = (out.rows(), out.columns());
-        // Tiles of nearly equal height waste less of the registers than full ones and a rest.
-        let tiles = rows.len().div_ceil(S::ROWS);
         let mut beyond = [0.0; MAX_ROWS * MAX_WIDTH];
-        for start in (0..product.x.columns).step_by(DEPTH) {
-            let depth = DEPTH.min(product.x.columns - start);
-            for (copy, row) in scratch.x.chunks_exact_mut(STRIDE).zip(rows.clone()) {
-                copy[..depth].copy_from_slice(&product.x.row(row)[start..start + depth]);
-            }
-            let (begins, ends) = (start == 0, start + depth == product.x.columns);
+        let all = product.x.columns();
+        if all > DEPTH {
+            scratch.sums.resize(scratch.sums.len().max(rows.len() * TASK_WIDTH), 0.0);
+        }
+        scratch.x.begin(strips, S::LANES, all);
+        for start in (0..all).step_by(DEPTH) {
+            let depth = DEPTH.min(all - start);
+            let (begins, ends) = (start == 0, start + depth == all);
             for first in columns.clone().step_by(panel_width::<S>()) {
                 let width = panel_width::<S>().min(columns.end - first);
                 let panel = scratch.panel.as_mut_ptr().cast::<f32>();
                 // SAFETY: the ranges lie in the product; the panel holds DEPTH of the widest rows; `isa` is that of `simd`.
                 unsafe { product.panels.fill(isa, start, depth, first, width, panel) };
-                for tile in 0..tiles {
-                    let from = tile * rows.len() / tiles;
-                    let end = (tile + 1) * rows.len() / tiles;
+                for row in rows.clone().step_by(strips.height) {
+                    let height = strips.height.min(rows.end - row);
                     // What is not complete yet lies in the order in which it is gone through.
-                    let sums = Rows {
-                        at: scratch.sums[(first - columns.start) * rows.len() + from * panel_width::<S>()..]
-                            .as_mut_ptr(),
-                        stride: panel_width::<S>(),
-                    };
-                    let place = Rows { at: out.at(rows.start + from, first), stride: out.stride() };
-                    let before = if begins { product.accumulate.then_some(place) } else { Some(sums) };
+                    let at = (first - columns.start) * rows.len() + (row - rows.start) * panel_width::<S>();
+                    let sums = Rows { at: scratch.sums.as_mut_ptr().wrapping_add(at), stride: panel_width::<S>() };
+                    let place = Rows { at: out.at(row, first), stride: out.stride() };
+                    let before = if begins { (place, product.factors.beta) } else { (sums, 1.0) };
+                    let before = Some(before).filter(|(_, factor)| *factor != 0.0);
                     let to = if ends { place } else { sums };
                     let whole = width == panel_width::<S>();
                     let step = Step {
-                        x: scratch.x[from * STRIDE..].as_ptr(),
+                        x: scratch.x.strip::<S>(product, strips, isa, row, start, depth),
                         panel,
                         depth,
                         before: before.filter(|_| whole),
                         to: if whole { to } else { Rows { at: beyond.as_mut_ptr(), stride: MAX_WIDTH } },
                     };
                     // SAFETY: the rows and columns of the step lie in this tile, which no other task touches, and in the
-                    // sums, which have TASK_ROWS rows of TASK_COLUMNS.
+                    // sums, which have TASK_WIDTH columns of all rows.
                     unsafe {
-                        step.run(simd, end - from);
+                        step.run(simd, height);
                         if !whole {
-                            narrow(&beyond, end - from, width, before, to);
+                            narrow(&beyond, height, width, before, to);
                         }
                     }
                 }
@@ -166,8 +280,7 @@ impl Tile<'_> {
 struct Scratch {
     /// One panel.
     panel: Vec<Line>,
-    /// The copy of a part of `x`.
-    x: Vec<f32>,
+    x: Copied,
     /// The sums so far. The rows of the output itself may lie a power of two apart, and share a few cache sets.
     sums: Vec<f32>,
 }
@@ -175,15 +288,14 @@ struct Scratch {
 /// A cache line, so that no vector of a panel spans two.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line(#[expect(dead_code, reason = "read through a pointer")] [f32; 16]);
+struct Line(#[expect(dead_code, reason = "read through a pointer")] [f32; LINE]);
+
+/// Floats of a cache line.
+const LINE: usize = 16;
 
 impl Scratch {
     fn new() -> Self {
-        Self {
-            panel: vec![Line([0.0; 16]); DEPTH * MAX_WIDTH / 16],
-            x: vec![0.0; TASK_ROWS * STRIDE],
-            sums: vec![0.0; TASK_ROWS * TASK_COLUMNS],
-        }
+        Self { panel: vec![Line([0.0; LINE]); DEPTH * MAX_WIDTH / LINE], x: Copied::default(), sums: Vec::new() }
     }
 }
 
@@ -199,14 +311,14 @@ struct Rows {
     stride: usize,
 }
 
-/// A register tile's part of the sum: `to[i][j] = before[i][j] + sum over d of x[i][d] * panel[d][j]`.
+/// A register tile's part of the sum: `to[i][j] = before[i][j] + sum over d of x[d][i] * panel[d][j]`.
 #[derive(Clone, Copy)]
 struct Step {
     x: *const f32,
     panel: *const f32,
     depth: usize,
-    /// Nothing, or where the sums so far are.
-    before: Option<Rows>,
+    /// Nothing, or where the sums so far are, and what they are multiplied by.
+    before: Option<(Rows, f32)>,
     to: Rows,
 }
 
@@ -214,12 +326,12 @@ struct Step {
 ///
 /// # Safety
 /// `before` is readable and `to` writable, `rows` rows of `width` columns.
-unsafe fn narrow(tile: &[f32; MAX_ROWS * MAX_WIDTH], rows: usize, width: usize, before: Option<Rows>, to: Rows) {
+unsafe fn narrow(tile: &[f32; MAX_ROWS * MAX_WIDTH], rows: usize, width: usize, before: Option<(Rows, f32)>, to: Rows) {
     for (i, row) in tile.chunks_exact(MAX_WIDTH).enumerate().take(rows) {
         for (j, sum) in row.iter().enumerate().take(width) {
             // SAFETY: the caller's promise.
             unsafe {
-                let before = before.map(|before| *before.at.add(i * before.stride + j));
+                let before = before.map(|(before, factor)| factor * *before.at.add(i * before.stride + j));
                 *to.at.add(i * to.stride + j) = before.map_or(*sum, |before| before + sum);
             }
         }
@@ -228,8 +340,8 @@ unsafe fn narrow(tile: &[f32; MAX_ROWS * MAX_WIDTH], rows: usize, width: usize, 
 
 impl Step {
     /// # Safety
-    /// `rows` rows are readable at `x` and `before` and writable at `to`, these as wide as a panel; `depth` panel rows
-    /// are readable.
+    /// `depth` vectors of `rows` numbers are readable at `x`, as many rows at `panel`, and `rows` rows of a panel's width are
+    /// readable at `before` and writable at `to`.
     #[inline(always)]
     unsafe fn run<S: Simd>(self, simd: S, rows: usize) {
         macro_rules! by_height {
@@ -250,22 +362,26 @@ impl Step {
     unsafe fn rows<S: Simd, const ROWS: usize>(self, simd: S) {
         let mut sums = [[simd.splat(0.0); 2]; ROWS];
         for d in 0..self.depth {
-            // SAFETY: row d of the panel and step d of each row of x, as the caller promises.
+            // SAFETY: row d of the panel and vector d of `x`, as the caller promises.
             unsafe {
                 let panel = self.panel.add(d * panel_width::<S>());
                 let (left, right) = (simd.load(panel), simd.load(panel.add(S::LANES)));
+                // A strip comes from a farther cache than a panel.
+                simd.prefetch(self.x.wrapping_add((d + AHEAD) * S::LANES).cast());
                 for (i, [a, b]) in sums.iter_mut().enumerate() {
-                    let x = simd.splat(*self.x.add(i * STRIDE + d));
+                    let x = simd.splat(*self.x.add(d * S::LANES + i));
                     *a = simd.fma(x, left, *a);
                     *b = simd.fma(x, right, *b);
                 }
             }
         }
-        if let Some(before) = self.before {
+        if let Some((before, factor)) = self.before {
+            let factor = simd.splat(factor);
             for (i, halves) in sums.iter_mut().enumerate() {
                 for (half, sum) in halves.iter_mut().enumerate() {
                     // SAFETY: as above.
-                    *sum = unsafe { simd.add(simd.load(before.at.add(i * before.stride + half * S::LANES)), *sum) };
+                    let before = unsafe { simd.load(before.at.add(i * before.stride + half * S::LANES)) };
+                    *sum = simd.fma(before, factor, *sum);
                 }
             }
         }

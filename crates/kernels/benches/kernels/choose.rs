@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use tacit_kernels::{
-    Dense, Isa, Orientation,
+    Dense, Factors, Isa, Operand, Orientation,
     choice::{self, Candidate},
     dense_matmul, int8_matmul, matmul,
 };
@@ -68,12 +68,17 @@ pub(super) fn run(filter: &str) {
                     }
                 }
             }
-            let w = Dense { values: &x[..n.min(most) * k], rows: n.min(most), columns: k, stride: k };
+            let plain = |rows| Operand {
+                matrix: Dense { values: &x[..rows * k], rows, columns: k, stride: k },
+                orientation: Orientation::Plain,
+            };
+            let columns = n.min(most);
+            let w = plain(columns).transposed();
             for m in ROWS {
-                let x = Dense { values: &x[..m * k], rows: m, columns: k, stride: k };
+                let x = plain(m);
                 tally.measure(filter, &format!("{isa:?}/dense/m{m} x W^T"), &choice::of_dense_matmul(x, w), || {
-                    let out = Dense { values: &mut y[..m * w.rows], rows: m, columns: w.rows, stride: w.rows };
-                    dense_matmul(x, w, out, false).unwrap();
+                    let out = Dense { values: &mut y[..m * columns], rows: m, columns, stride: columns };
+                    dense_matmul(x, w, out, Factors::default()).unwrap();
                 });
             }
         });

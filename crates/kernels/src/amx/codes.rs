@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    PIECES, PRODUCT, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair,
+    PIECES, PRODUCT, Place, STEP, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair,
     coding::{Coding, RUN},
     load, powers, split,
 };
@@ -23,7 +23,7 @@ use crate::{
     Isa, Matrix, Orientation,
     engine::{FEW, Shape},
     machine::Machine,
-    output::{Output, Rectangle},
+    output::{Output, Rectangle, Shared},
     scales::widened,
     stored::{StoredProduct, Work},
     threads,
@@ -285,7 +285,7 @@ impl Task<'_> {
                             multiply_exact(&tiles, upper, x, to);
                         } else {
                             let from = Place { at: zeros.0.as_ptr().cast_mut(), stride: 0 };
-                            add_pair(upper, upper.add(2 * PIECES), x, 2, from, to);
+                            add_pair(upper, upper.add(2 * PIECES), PIECES, x, 2, from, to);
                         }
                     }
                     let to = sums[..count].iter_mut().map(|sums| sums[group * WIDTH..].as_mut_ptr());

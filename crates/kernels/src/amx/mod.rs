@@ -103,18 +103,6 @@ impl Drop for Tiles {
     }
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct Shared<T>(pub(crate) *mut T);
-
-// SAFETY: tasks write disjoint parts.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    pub(crate) fn at(self, index: usize) -> *mut T {
-        self.0.wrapping_add(index)
-    }
-}
-
 /// The first `count` floats at `from`, and zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
@@ -188,11 +176,12 @@ pub(crate) struct Place {
 /// Adds the products of 32 rows and a panel to the sums at `from`, and writes them to `to`.
 ///
 /// # Safety
-/// The thread has [`Tiles`]; there are `steps` tiles of each piece in each band, twice as many in the panel, and 32
-/// rows of 32 sums.
+/// The thread has [`Tiles`]; there are `steps` tiles of each piece in each band, those of a step `each` tiles behind those of
+/// the one before, twice as many in the panel, and 32 rows of 32 sums.
 pub(crate) unsafe fn add_pair(
     upper: *const Tile,
     lower: *const Tile,
+    each: usize,
     panel: *const Tile,
     steps: usize,
     from: Place,
@@ -245,8 +234,8 @@ pub(crate) unsafe fn add_pair(
             "tdpbf16ps tmm1, tmm4, tmm7",
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {x}, 3072",
-            "add {y}, 3072",
+            "add {x}, {each}",
+            "add {y}, {each}",
             "add {w}, 6144",
             "dec {steps}",
             "jnz 2b",
@@ -256,6 +245,7 @@ pub(crate) unsafe fn add_pair(
             "tilestored [{f} + {to} + 64], tmm3",
             x = inout(reg) upper => _,
             y = inout(reg) lower => _,
+            each = in(reg) each * size_of::<Tile>(),
             w = inout(reg) panel => _,
             steps = inout(reg) steps => _,
             c = in(reg) from.at,

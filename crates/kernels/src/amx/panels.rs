@@ -1,29 +1,22 @@
 //! The blocked product: panels of floats, made as they are needed and split.
 //!
 //! Where a column of a panel is too small, too large or not finite, the columns of that panel are multiplied by fused
-//! multiply-adds.
+//! multiply-adds; so are the rows of a band of which one is not finite.
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
-use std::{
-    arch::asm,
-    cell::Cell,
-    ops::Range,
-    slice,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::{arch::asm, cell::Cell, mem, ops::Range};
 
 use super::{
-    EXPONENTS, PIECES, PRODUCT, Place, STEP, Shared, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude,
-    powers, split,
+    EXPONENTS, PIECES, PRODUCT, Place, STEP, TILE, Tile, Tiles, WIDTH, ZEROS, add_pair, load, magnitude, powers, split,
 };
 use crate::{
-    Isa,
+    Isa, Orientation,
+    copy::{Block, copy},
     engine::{FEW, Shape},
-    machine::{Machine, threads_for},
+    machine::Machine,
     output::{Output, Rectangle},
-    threads,
-    tile::{Panelled, Product},
+    tile::{Panelled, Product, unique},
 };
 
 /// Steps that one panel covers; its pieces fill half of a usual first-level cache.
@@ -38,7 +31,8 @@ const TASK_COLUMNS: usize = 128;
 /// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
-    if rows <= FEW {
+    // Fewer columns or steps than tiles have are not worth filling them up.
+    if rows <= FEW || columns <= TILE || depth <= TILE {
         return f64::INFINITY;
     }
     // A vector of a panel in pieces.
@@ -48,95 +42,176 @@ pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
     panels + squares * 24.0 * 2.3 * PRODUCT + (rows * depth) as f64
 }
 
-/// Computes the product, as many of its rows as are finite and fill whole parts of `x`.
+/// Rows at a time of sums that one panel covers, of which none are kept.
+const SHALLOW_ROWS: usize = 2048;
+
+/// Rows of one task of these; their tiles stay in a second-level cache.
+const SHALLOW_TASK: usize = 256;
+
+/// A row of sums of nothing.
+static NONE: Line = Line([0.0; WIDTH]);
+
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "read through a pointer")] [f32; WIDTH]);
+
+/// Computes the product.
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
-    let (m, threads) = (product.x.rows, product.threads);
-    let mut x = SPLIT.take().unwrap_or_default();
-    let mut done = 0;
-    while done < m {
-        let rows = done..m.min(done + TASK_ROWS);
-        // SAFETY: the engine is called where there is AMX; the rows are those of the product.
-        if !unsafe { x.fill(product, rows.clone(), threads) } {
-            break;
-        }
-        let mut out = out.rows_from(done, rows.len());
-        let width = out.columns().div_ceil(4 * threads).next_multiple_of(WIDTH).min(TASK_COLUMNS);
-        // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
-        let row_tasks = (threads / out.columns().div_ceil(width)).max(1);
-        let height = rows.len().div_ceil(row_tasks).next_multiple_of(2 * TILE);
-        out.for_each(threads, height, width, &|out| {
-            let task = Task { product, isa, x: &x, first: rows.start, out };
+    let (m, threads) = (product.x.rows(), product.threads);
+    let shallow = product.x.columns() <= DEPTH;
+    let most = if shallow { SHALLOW_ROWS } else { TASK_ROWS };
+    for first in (0..m).step_by(most) {
+        let rows = most.min(m - first);
+        let bands = Bands { id: unique(), first, rows, pairs: rows.div_ceil(2 * TILE) };
+        let (height, width) = if shallow && rows > product.columns {
+            // Each thread splits its own rows, and makes all panels, which are fewer.
+            ((rows.div_ceil(2 * threads)).next_multiple_of(2 * TILE).min(SHALLOW_TASK), product.columns)
+        } else {
+            let width = product.columns.div_ceil(4 * threads).next_multiple_of(WIDTH).min(TASK_COLUMNS);
+            // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
+            let tasks = (threads / product.columns.div_ceil(width)).max(1);
+            (rows.div_ceil(tasks).next_multiple_of(2 * TILE), width)
+        };
+        out.rows_from(first, rows).for_each(threads, height, width, &|out| {
+            let mut x = SPLIT.take().unwrap_or_default();
             let mut scratch = SCRATCH.take().unwrap_or_else(Scratch::new);
-            // SAFETY: the instructions are there.
-            unsafe { task.run(&mut scratch) };
+            // SAFETY: the engine is called where there is AMX; the rows are those of the product.
+            unsafe {
+                x.begin(bands, product.x.columns());
+                x.split(product, isa, bands, out.rows());
+                Task { product, isa, x: &x, bands, out }.run(&mut scratch);
+            }
             SCRATCH.set(Some(scratch));
+            SPLIT.set(Some(x));
         });
-        done = rows.end;
     }
-    if x.tiles.len() <= KEPT {
-        SPLIT.set(Some(x));
-    }
-    done
+    m
 }
 
-/// Tiles of a part of `x` that a thread keeps for its next product: 16 MiB.
+/// Some rows of `x`, in bands of 16.
+#[derive(Clone, Copy)]
+struct Bands {
+    /// No others have the same.
+    id: usize,
+    first: usize,
+    rows: usize,
+    /// How often there are two of them.
+    pairs: usize,
+}
+
+/// Tiles of rows of `x` that a thread keeps for smaller products: 16 MiB.
 const KEPT: usize = 1 << 14;
 
 thread_local! {
     static SPLIT: Cell<Option<Split>> = const { Cell::new(None) };
 }
 
-/// Rows of `x` in pieces.
+/// What a thread has split of some rows of `x`.
+///
+/// Each thread splits for itself: what another one has just written takes longer to read than to make.
 #[derive(Default)]
 struct Split {
-    /// For each 16 rows and each 32 steps a tile of each piece.
+    of: usize,
+    /// In the order in which they are gone through: for each [`DEPTH`] steps, each two bands, each 32 steps and each of the
+    /// bands a tile of each piece.
     tiles: Vec<Tile>,
     /// What the sums of a row are multiplied with.
     factors: Vec<f32>,
+    /// What is known of each band.
+    bands: Vec<Band>,
+    /// 16 rows that do not lie in one piece each.
+    turned: Vec<f32>,
 }
 
+#[derive(Clone, Copy, PartialEq)]
+enum Band {
+    Unseen,
+    /// Its tiles hold its numbers.
+    Finite,
+    /// Not all its numbers are finite; its tiles hold zeros.
+    Other,
+}
+
+/// Tiles of 32 steps of two bands.
+const PAIR: usize = 2 * PIECES;
+
 impl Split {
-    /// Splits these rows of the product, or says that they are not finite.
+    /// Forgets what belongs to other rows.
+    fn begin(&mut self, bands: Bands, depth: usize) {
+        if self.of == bands.id {
+            return;
+        }
+        self.of = bands.id;
+        let tiles = bands.pairs * depth.div_ceil(STEP) * PAIR;
+        if self.tiles.len() > tiles.max(KEPT) {
+            self.tiles = Vec::new();
+        }
+        self.tiles.resize(tiles.max(self.tiles.len()), ZEROS);
+        self.factors.resize(self.factors.len().max(2 * bands.pairs * TILE), 0.0);
+        self.bands.clear();
+        self.bands.resize(2 * bands.pairs, Band::Unseen);
+    }
+
+    /// Splits the bands of these rows that are not split yet.
     ///
     /// # Safety
     /// The rows lie in `x`, and the machine has AVX-512.
-    unsafe fn fill(&mut self, product: &Product, rows: Range<usize>, threads: usize) -> bool {
-        let steps = product.x.columns.div_ceil(STEP);
-        let bands = rows.len().div_ceil(TILE);
-        let tiles = bands * steps * PIECES;
-        self.tiles.resize(tiles.max(self.tiles.len()), ZEROS);
-        self.factors.resize(self.factors.len().max(bands * TILE), 0.0);
-        let (tiles, factors) = (Shared(self.tiles.as_mut_ptr()), Shared(self.factors.as_mut_ptr()));
-        let finite = AtomicBool::new(true);
-        let threads = threads.min(threads_for((rows.len() * product.x.columns) as f64));
-        threads::for_each_on(threads, bands, &|band| {
-            let first = rows.start + band * TILE;
-            for row in 0..TILE {
-                // SAFETY: the tiles and factors of a band belong to one task; rows beyond the last are not read.
-                unsafe {
-                    let tiles = tiles.at(band * steps * PIECES).cast::<u32>().add(row * STEP / 2);
-                    let from = (first + row < rows.end).then(|| product.x.row(first + row).as_ptr());
-                    match split_row(from, product.x.columns, tiles) {
-                        Some(factor) => *factors.at(band * TILE + row) = factor,
-                        None => finite.store(false, Ordering::Relaxed),
+    unsafe fn split(&mut self, product: &Product, isa: Isa, bands: Bands, rows: Range<usize>) {
+        let (x, depth) = (product.x, product.x.columns());
+        for band in rows.start / TILE..rows.end.div_ceil(TILE) {
+            if self.bands[band] != Band::Unseen {
+                continue;
+            }
+            let (first, count) = (bands.first + band * TILE, TILE.min(bands.rows - band * TILE));
+            let (mut from, mut stride) = (x.at(first, 0), x.matrix.stride);
+            if !x.is_plain() {
+                let to_stride = depth.next_multiple_of(TILE);
+                self.turned.resize(self.turned.len().max(TILE * to_stride), 0.0);
+                let to = self.turned.as_mut_ptr();
+                let block = Block { from, stride, rows: depth, columns: count, to, to_stride, next: 0 };
+                // SAFETY: the rows lie in `x`, and there is room for as many.
+                unsafe { copy(isa, block, Orientation::Transposed) };
+                (from, stride) = (to, to_stride);
+            }
+            self.bands[band] = Band::Finite;
+            // SAFETY: rows beyond the last are not read, and the band has its tiles.
+            unsafe {
+                let tiles = self.tiles.as_mut_ptr().add(band % 2 * PIECES);
+                for row in 0..TILE {
+                    let from = (row < count).then(|| from.wrapping_add(row * stride));
+                    let tiles = tiles.cast::<u32>().add(row * STEP / 2);
+                    match split_row(from, depth, tiles, band / 2, bands.pairs) {
+                        Some(factor) => self.factors[band * TILE + row] = factor * product.factors.alpha,
+                        None => self.bands[band] = Band::Other,
+                    }
+                }
+                if self.bands[band] == Band::Other {
+                    for row in 0..TILE {
+                        let _ = split_row(None, depth, tiles.cast::<u32>().add(row * STEP / 2), band / 2, bands.pairs);
                     }
                 }
             }
-        });
-        finite.load(Ordering::Relaxed)
+        }
     }
+}
+
+/// The first tile of a pair of bands, of `pairs`, at a multiple of [`DEPTH`] in a sum of so many.
+fn first_tile(pair: usize, pairs: usize, start: usize, depth: usize) -> usize {
+    let steps = (DEPTH / STEP).min((depth - start).div_ceil(STEP));
+    (start / STEP * pairs + pair * steps) * PAIR
 }
 
 /// Splits a row, or zeros, into the same row of each tile; gives what its sums are to be multiplied with.
 ///
 /// # Safety
-/// `depth` floats are readable at `from`, and `tiles` is the row's place in the first of its tiles.
+/// `depth` floats are readable at `from`, and `tiles` is the row's place in the first tile that its band, one of a pair of
+/// `pairs`, would have in the first of them.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn split_row(from: Option<*const f32>, depth: usize, tiles: *mut u32) -> Option<f32> {
+unsafe fn split_row(from: Option<*const f32>, depth: usize, tiles: *mut u32, pair: usize, pairs: usize) -> Option<f32> {
     // SAFETY: the caller's promise.
     let (up, down) = unsafe { powers(from, depth) }?;
     let up = _mm512_set1_ps(up);
-    for (step, at) in (0..depth).step_by(STEP).enumerate() {
+    for at in (0..depth).step_by(STEP) {
+        let tile = first_tile(pair, pairs, at / DEPTH * DEPTH, depth) + at % DEPTH / STEP * PAIR;
         let mut halves = [_mm512_setzero_ps(); 2];
         if let Some(from) = from {
             for (half, at) in halves.iter_mut().zip([at, at + TILE]) {
@@ -150,7 +225,7 @@ unsafe fn split_row(from: Option<*const f32>, depth: usize, tiles: *mut u32) -> 
         for piece in 0..PIECES {
             // SAFETY: each tile of the step has the row.
             unsafe {
-                let to = tiles.add((step * PIECES + piece) * TILE * STEP / 2);
+                let to = tiles.add((tile + piece) * TILE * STEP / 2);
                 let top = |words| _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(words));
                 _mm256_storeu_si256(to.cast(), top(low[piece]));
                 _mm256_storeu_si256(to.add(8).cast(), top(high[piece]));
@@ -168,6 +243,8 @@ struct Scratch {
     pieces: Vec<Tile>,
     /// `TASK_ROWS` rows of `TASK_COLUMNS`.
     sums: Vec<Tile>,
+    /// Whether each [`WIDTH`] columns of the task are.
+    out_of_range: Vec<bool>,
 }
 
 impl Scratch {
@@ -177,6 +254,7 @@ impl Scratch {
             floats: tiles(DEPTH * WIDTH),
             pieces: vec![ZEROS; DEPTH / STEP * 2 * PIECES],
             sums: tiles(TASK_ROWS * TASK_COLUMNS),
+            out_of_range: Vec::new(),
         }
     }
 }
@@ -190,9 +268,8 @@ struct Task<'a> {
     product: &'a Product<'a>,
     isa: Isa,
     x: &'a Split,
-    /// The row of the product that is the first of `x` and of the output.
-    first: usize,
-    /// Starts with a tile of `x`.
+    bands: Bands,
+    /// Starts with a pair of bands.
     out: Rectangle<'a, f32>,
 }
 
@@ -201,18 +278,18 @@ impl Task<'_> {
     /// The machine has AMX and AVX-512.
     unsafe fn run(mut self, scratch: &mut Scratch) {
         let Self { product, isa, .. } = self;
+        let all = product.x.columns();
         let (rows, columns) = (self.out.rows(), self.out.columns());
         // SAFETY: AMX is there, and this is the only place on the thread's stack that uses it.
         let tiles = unsafe { Tiles::new() };
-        let bands = rows.len().div_ceil(TILE);
         let sums = scratch.sums.as_mut_ptr().cast::<f32>();
-        // SAFETY: there is room for TASK_ROWS rows.
-        unsafe { slice::from_raw_parts_mut(sums, bands * TILE * TASK_COLUMNS) }.fill(0.0);
         // Groups of columns, from the first, that are out of range. Where tasks begin they begin, too.
-        let mut out_of_range = [false; TASK_COLUMNS / WIDTH];
+        let mut out_of_range = mem::take(&mut scratch.out_of_range);
+        out_of_range.clear();
+        out_of_range.resize(columns.len().div_ceil(WIDTH), false);
         let panel: *mut f32 = scratch.floats.as_mut_ptr().cast();
-        for start in (0..product.x.columns).step_by(DEPTH) {
-            let depth = DEPTH.min(product.x.columns - start);
+        for start in (0..all).step_by(DEPTH) {
+            let depth = DEPTH.min(all - start);
             for (first, out_of_range) in columns.clone().step_by(WIDTH).zip(&mut out_of_range) {
                 if *out_of_range {
                     continue;
@@ -223,73 +300,115 @@ impl Task<'_> {
                 unsafe {
                     product.panels.fill(isa, start, depth, first, width, panel);
                     if split_panel(panel, depth, width, pieces.cast()) {
-                        self.add_tiles(&tiles, start, depth, pieces, sums.add(first - columns.start));
+                        self.add_tiles(&tiles, start, depth, pieces, first, sums);
                     } else {
                         *out_of_range = true;
                     }
                 }
             }
         }
-        for (first, _) in columns.clone().step_by(WIDTH).zip(out_of_range).filter(|(_, out_of_range)| *out_of_range) {
+        for (first, out_of_range) in columns.clone().step_by(WIDTH).zip(&out_of_range) {
             let width = WIDTH.min(columns.end - first);
-            // SAFETY: as above.
-            unsafe { self.multiply_floats(first, width, panel, sums.add(first - columns.start)) };
-        }
-        drop(tiles);
-        for (at, i) in rows.clone().enumerate() {
-            for (first, out_of_range) in columns.clone().step_by(WIDTH).zip(out_of_range) {
-                let factor = if out_of_range { 1.0 } else { self.x.factors[i] };
-                let width = WIDTH.min(columns.end - first);
-                // SAFETY: a part of the row of the sums.
-                let sums = unsafe { slice::from_raw_parts(sums.add(at * TASK_COLUMNS + first - columns.start), width) };
-                let out = &mut self.out.row(i)[first - columns.start..][..width];
-                for (out, sum) in out.iter_mut().zip(sums) {
-                    *out = if product.accumulate { *out + sum * factor } else { sum * factor };
+            for from in rows.clone().step_by(TILE) {
+                if *out_of_range || self.x.bands[from / TILE] == Band::Other {
+                    let rows = from..rows.end.min(from + TILE);
+                    // SAFETY: as above; there are sums of a band at least.
+                    unsafe {
+                        self.multiply_floats(rows.clone(), first, width, panel, sums);
+                        self.write(rows, first, sums, &[product.factors.alpha; TILE]);
+                    }
                 }
             }
         }
+        scratch.out_of_range = out_of_range;
     }
 
-    /// Adds the product with a panel in pieces.
+    /// Adds the product with a panel in pieces to the sums, and writes those that are complete.
     ///
     /// # Safety
     /// The panel was split, and there are sums of all rows of whole tiles.
-    unsafe fn add_tiles(&self, _: &Tiles, start: usize, depth: usize, panel: *const Tile, sums: *mut f32) {
-        let (steps, all) = (depth.div_ceil(STEP), self.product.x.columns.div_ceil(STEP));
-        let rows = self.out.rows();
-        let bands = rows.len().div_ceil(TILE);
-        let x = |band: usize| {
-            let band = rows.start / TILE + band;
-            self.x.tiles[(band * all + start / STEP) * PIECES..].as_ptr()
-        };
-        for band in (0..bands).step_by(2) {
-            // SAFETY: the caller's promise.
+    unsafe fn add_tiles(
+        &mut self,
+        _: &Tiles,
+        start: usize,
+        depth: usize,
+        panel: *const Tile,
+        first: usize,
+        sums: *mut f32,
+    ) {
+        let (x, all, rows) = (self.x, self.product.x.columns(), self.out.rows());
+        let (steps, whole) = (depth.div_ceil(STEP), depth == all);
+        for band in (rows.start / TILE..rows.end.div_ceil(TILE)).step_by(2) {
+            // What is complete at once need not be kept for all rows.
+            let row = if whole { 0 } else { band * TILE - rows.start };
+            let column = if whole { 0 } else { first - self.out.columns().start };
+            let sums = sums.wrapping_add(row * TASK_COLUMNS + column);
+            let to = Place { at: sums, stride: TASK_COLUMNS * 4 };
+            let from = if start == 0 { Place { at: (&raw const NONE).cast_mut().cast(), stride: 0 } } else { to };
+            // SAFETY: the caller's promise; a pair of bands has its tiles and sums, and what is added to is only read.
             unsafe {
-                let sums = sums.add(band * TILE * TASK_COLUMNS);
-                if band + 1 < bands {
-                    let sums = Place { at: sums, stride: TASK_COLUMNS * 4 };
-                    add_pair(x(band), x(band + 1), panel, steps, sums, sums);
+                let tiles = x.tiles[first_tile(band / 2, self.bands.pairs, start, all)..].as_ptr();
+                if band + 1 < rows.end.div_ceil(TILE) {
+                    add_pair(tiles, tiles.add(PIECES), PAIR, panel, steps, from, to);
                 } else {
-                    add_single(x(band), panel, steps, sums);
+                    add_single(tiles, panel, steps, from, to);
+                }
+                if start + depth < all {
+                    continue;
+                }
+                for band in band..(band + 2).min(rows.end.div_ceil(TILE)) {
+                    if x.bands[band] == Band::Finite {
+                        let rows = band * TILE..rows.end.min((band + 1) * TILE);
+                        let factors = x.factors[band * TILE..].first_chunk().unwrap_or(&[0.0; TILE]);
+                        self.write(rows, first, sums.add(band % 2 * TILE * TASK_COLUMNS), factors);
+                    }
                 }
             }
         }
     }
 
-    /// Computes the columns of a panel's width by fused multiply-adds, of `x` as it is.
+    /// Writes some rows of a panel's columns: the sums times the factor of each row.
     ///
     /// # Safety
-    /// The columns lie in the product; there is room for a panel, and sums of all rows.
+    /// The rows and columns lie in the output, and there are as many sums.
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn multiply_floats(&self, first: usize, width: usize, panel: *mut f32, sums: *mut f32) {
+    unsafe fn write(&mut self, rows: Range<usize>, first: usize, sums: *const f32, factors: &[f32; TILE]) {
+        let width = WIDTH.min(self.out.columns().end - first);
+        let columns = u32::MAX >> (WIDTH - width);
+        let beta = self.product.factors.beta;
+        for ((at, row), factor) in rows.enumerate().zip(factors) {
+            let to = self.out.at(row, first);
+            for (half, columns) in [columns as u16, (columns >> TILE) as u16].into_iter().enumerate() {
+                // SAFETY: only what lies in the output is read or written.
+                unsafe {
+                    let sums = _mm512_loadu_ps(sums.add(at * TASK_COLUMNS + half * TILE));
+                    let mut out = _mm512_mul_ps(sums, _mm512_set1_ps(*factor));
+                    let to = to.wrapping_add(half * TILE);
+                    if beta != 0.0 {
+                        out = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(columns, to), _mm512_set1_ps(beta), out);
+                    }
+                    _mm512_mask_storeu_ps(to, columns, out);
+                }
+            }
+        }
+    }
+
+    /// Computes the columns of a panel's width in some rows of the output by fused multiply-adds, of `x` as it is.
+    ///
+    /// # Safety
+    /// The rows and columns lie in the output; there is room for a panel, and for the sums of these rows.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn multiply_floats(&self, rows: Range<usize>, first: usize, width: usize, panel: *mut f32, sums: *mut f32) {
         let Self { product, isa, .. } = self;
-        for start in (0..product.x.columns).step_by(DEPTH) {
-            let depth = DEPTH.min(product.x.columns - start);
+        let all = product.x.columns();
+        let (_, next) = product.x.strides();
+        for start in (0..all).step_by(DEPTH) {
+            let depth = DEPTH.min(all - start);
             // SAFETY: as the caller says; the panel and the sums are as wide as two vectors.
             unsafe {
                 product.panels.fill(*isa, start, depth, first, width, panel);
-                for (at, i) in self.out.rows().enumerate() {
-                    let x = product.x.row(self.first + i)[start..].as_ptr();
+                for (at, i) in rows.clone().enumerate() {
+                    let x = product.x.at(self.bands.first + i, start);
                     let to = sums.add(at * TASK_COLUMNS);
                     let (mut left, mut right) = if start == 0 {
                         (_mm512_setzero_ps(), _mm512_setzero_ps())
@@ -297,7 +416,7 @@ impl Task<'_> {
                         (_mm512_loadu_ps(to), _mm512_loadu_ps(to.add(TILE)))
                     };
                     for d in 0..depth {
-                        let x = _mm512_set1_ps(*x.add(d));
+                        let x = _mm512_set1_ps(*x.add(d * next));
                         left = _mm512_fmadd_ps(x, _mm512_loadu_ps(panel.add(d * WIDTH)), left);
                         right = _mm512_fmadd_ps(x, _mm512_loadu_ps(panel.add(d * WIDTH + TILE)), right);
                     }
@@ -346,17 +465,16 @@ unsafe fn split_panel(panel: *const f32, depth: usize, width: usize, pieces: *mu
     })
 }
 
-/// Adds the products of 16 rows and a panel to the sums.
+/// Adds the products of 16 rows and a panel to the sums at `from`, and writes them to `to`.
 ///
 /// # Safety
-/// As for [`add_pair`], with one band.
-unsafe fn add_single(band: *const Tile, panel: *const Tile, steps: usize, sums: *mut f32) {
-    let stride = TASK_COLUMNS * 4;
+/// As for [`add_pair`], with the first band of a pair.
+unsafe fn add_single(band: *const Tile, panel: *const Tile, steps: usize, from: Place, to: Place) {
     // SAFETY: the caller's promise.
     unsafe {
         asm!(
-            "tileloadd tmm0, [{c} + {stride}]",
-            "tileloadd tmm1, [{c} + {stride} + 64]",
+            "tileloadd tmm0, [{c} + {from}]",
+            "tileloadd tmm1, [{c} + {from} + 64]",
             "2:",
             "tileloadd tmm4, [{x} + {line}]",
             "tileloadd tmm6, [{w} + {line} + 2048]",
@@ -379,17 +497,19 @@ unsafe fn add_single(band: *const Tile, panel: *const Tile, steps: usize, sums: 
             "tdpbf16ps tmm1, tmm5, tmm7",
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tdpbf16ps tmm1, tmm4, tmm7",
-            "add {x}, 3072",
+            "add {x}, 6144",
             "add {w}, 6144",
             "dec {steps}",
             "jnz 2b",
-            "tilestored [{c} + {stride}], tmm0",
-            "tilestored [{c} + {stride} + 64], tmm1",
+            "tilestored [{d} + {to}], tmm0",
+            "tilestored [{d} + {to} + 64], tmm1",
             x = inout(reg) band => _,
             w = inout(reg) panel => _,
             steps = inout(reg) steps => _,
-            c = in(reg) sums,
-            stride = in(reg) stride,
+            c = in(reg) from.at,
+            from = in(reg) from.stride,
+            d = in(reg) to.at,
+            to = in(reg) to.stride,
             line = in(reg) 64_usize,
             out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

@@ -250,8 +250,8 @@ impl Simd for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32) {
-        // SAFETY: the caller promises 8 rows of 32 bytes and 64 words; and the token.
+    unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
+        // SAFETY: the caller promises 8 rows of 32 bytes and 8 of 8 words; and the token.
         unsafe {
             // Four rows at a time into 128-bit lanes of four words, then the lanes themselves.
             let zero = _mm256_setzero_si256();
@@ -276,8 +276,8 @@ impl Simd for Avx2 {
             }
             for (word, quad) in quads.into_iter().enumerate() {
                 let [a, b] = quad;
-                _mm256_storeu_si256(to.add(word * 8).cast(), _mm256_permute2x128_si256::<0x20>(a, b));
-                _mm256_storeu_si256(to.add((4 + word) * 8).cast(), _mm256_permute2x128_si256::<0x31>(a, b));
+                _mm256_storeu_si256(to.add(word * to_stride).cast(), _mm256_permute2x128_si256::<0x20>(a, b));
+                _mm256_storeu_si256(to.add((4 + word) * to_stride).cast(), _mm256_permute2x128_si256::<0x31>(a, b));
             }
         }
     }

@@ -246,8 +246,8 @@ impl Simd for Avx512 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32) {
-        // SAFETY: the caller promises 16 rows of 64 bytes and 256 words; and the token.
+    unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
+        // SAFETY: the caller promises 16 rows of 64 bytes and 16 of 16 words; and the token.
         unsafe {
             // Four rows at a time into 128-bit lanes of four words, then the lanes themselves.
             let zero = _mm512_setzero_si512();
@@ -281,7 +281,7 @@ impl Simd for Avx512 {
                     _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd),
                 ];
                 for (lane, value) in lanes.into_iter().enumerate() {
-                    _mm512_storeu_si512(to.add((4 * lane + word) * 16).cast(), value);
+                    _mm512_storeu_si512(to.add((4 * lane + word) * to_stride).cast(), value);
                 }
             }
         }

@@ -302,9 +302,9 @@ impl Simd for Neon {
         unsafe { std::arch::asm!("prfm pldl1keep, [{}]", in(reg) from, options(nostack, readonly, preserves_flags)) };
     }
     #[inline(always)]
-    unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32) {
+    unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
         for (row, column) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
-            // SAFETY: the caller promises 8 rows of 32 bytes and 64 words; this is a quarter of each.
+            // SAFETY: the caller promises 8 rows of 32 bytes and 8 of 8 words; this is a quarter of each.
             unsafe {
                 let from = from.add(row * stride + 4 * column);
                 let a = vreinterpretq_u32_u8(vld1q_u8(from));
@@ -318,7 +318,7 @@ impl Simd for Neon {
                 for (i, lane) in
                     [vtrn1q_u64(p, r), vtrn1q_u64(q, s), vtrn2q_u64(p, r), vtrn2q_u64(q, s)].into_iter().enumerate()
                 {
-                    vst1q_u32(to.add((column + i) * 8 + row), vreinterpretq_u32_u64(lane));
+                    vst1q_u32(to.add((column + i) * to_stride + row), vreinterpretq_u32_u64(lane));
                 }
             }
         }

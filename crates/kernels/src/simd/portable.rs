@@ -16,6 +16,7 @@ impl Simd for Portable {
     type T = [f32; 16];
     const LANES: usize = LANES;
     const ROWS: usize = 4;
+    const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -35,8 +36,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        // Without the instruction a fused multiply-add is a call into libm.
-        if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+        if Self::FUSED {
             std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
         } else {
             std::array::from_fn(|i| a[i] * b[i] + c[i])
@@ -172,13 +172,13 @@ impl Simd for Portable {
     #[inline(always)]
     fn prefetch(self, _: *const u8) {}
     #[inline(always)]
-    unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32) {
+    unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {
         for row in 0..LANES {
             // SAFETY: the caller promises LANES rows of LANES words, `stride` bytes apart.
             let words = unsafe { self.load_words(from.add(row * stride)) };
             for (d, word) in words.into_iter().enumerate() {
-                // SAFETY: d and row are below LANES, and the caller promises LANES * LANES words.
-                unsafe { *to.add(d * LANES + row) = word };
+                // SAFETY: d and row are below LANES, and the caller promises LANES rows of LANES words.
+                unsafe { *to.add(d * to_stride + row) = word };
             }
         }
     }

@@ -20,6 +20,8 @@ pub(crate) trait Simd: Copy {
     const LANES: usize;
     /// Rows of the register tile, whose width is two vectors.
     const ROWS: usize;
+    /// Whether there are instructions for fused multiply-adds; without them one is a call into libm.
+    const FUSED: bool = true;
 
     fn splat(self, value: f32) -> Self::F;
     fn splat_words(self, value: u32) -> Self::I;
@@ -112,11 +114,20 @@ pub(crate) trait Simd: Copy {
     /// Asks for the cache line at `from`, which need not be readable.
     fn prefetch(self, from: *const u8);
     /// Reads `LANES` words from each of `LANES` rows, `stride` bytes apart, and writes word `d` of row `r` to
-    /// `to[d * LANES + r]`.
+    /// `to[d * to_stride + r]`.
+    ///
+    /// # Safety
+    /// The rows are readable, and `LANES` words each `to_stride` words are writable.
+    unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize);
+    /// The same with one row of the result behind the other.
     ///
     /// # Safety
     /// The rows are readable and `LANES * LANES` words are writable.
-    unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32);
+    #[inline(always)]
+    unsafe fn transpose(self, from: *const u8, stride: usize, to: *mut u32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.transpose_to(from, stride, to, Self::LANES) }
+    }
 }
 
 /// The smallest E4M3 float with a leading one.

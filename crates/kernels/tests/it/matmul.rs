@@ -1,10 +1,7 @@
 //! Products against the elements' definition in `f64`.
 
 use half::{bf16, f16};
-use tacit_kernels::{
-    Codes, Dense, Isa, KernelError, Matrix, Order, Orientation, Scales, choice, dense_matmul, dequantize, matmul, nf4,
-    threads,
-};
+use tacit_kernels::{Codes, Isa, Matrix, Order, Orientation, Scales, choice, dequantize, matmul, nf4, threads};
 
 use crate::{
     random::Random,
@@ -389,25 +386,5 @@ fn codes_that_are_no_numbers_stay_in_their_rows() {
                 }
             }
         }
-    }
-}
-
-#[test]
-#[allow(clippy::float_cmp, reason = "sums of ones are exact")]
-fn dense_products_write_their_columns_and_nothing_else() {
-    let dense = |columns| Dense { values: &[1.0; 8][..5 + columns], rows: 2, columns, stride: 5 };
-    for (k, accumulate, expected) in [(3, false, 3.0), (3, true, 10.0), (0, false, 0.0), (0, true, 7.0)] {
-        let mut values = [7.0; 5];
-        let out = Dense { values: &mut values[..], rows: 2, columns: 2, stride: 3 };
-        dense_matmul(dense(k), dense(k), out, accumulate).unwrap();
-        assert_eq!(values, [expected, expected, 7.0, expected, expected], "{k} {accumulate}");
-    }
-    let mut values = [7.0; 5];
-    for (x, rows, columns, stride) in
-        [(dense(3), 2, 2, 2), (dense(3), 2, 1, 4), (dense(3), 1, 5, 5), (dense(2), 2, 2, 3)]
-    {
-        let out = Dense { values: &mut values[..], rows, columns, stride };
-        let result = dense_matmul(x, dense(3), out, false);
-        assert!(matches!(result, Err(KernelError::Length { .. })), "{rows} {columns} {stride}: {result:?}");
     }
 }
