@@ -21,11 +21,15 @@
 //! ```
 //!
 //! Each [`Line`] of `target/figures.jsonl` names the machine, the commit and what this machine reached at most in the same
-//! run.
+//! run. [`compare`] sets such lines beside each other, and [`page`] draws what was recorded for the book; the program
+//! `figures` does both from the command line.
 
 mod bench;
+pub mod compare;
+pub mod drawing;
 mod line;
 mod machine;
+pub mod page;
 pub mod resident;
 mod rounds;
 mod statistics;
