@@ -116,8 +116,14 @@ fn fast_path(bench: &Bench) -> Result<()> {
     let mut theirs = mlx_compile(|(x, y): (&Array, &Array)| x.add(y), false);
     let rounds = bench
         .turns()
-        .run("ours", || Ok::<_, Error>(drop(black_box(ours.call(&args)?))))
-        .run("mlx-rs's compile", || Ok(drop(black_box(theirs((&x, &y))?))))
+        .run("ours", || {
+            black_box(ours.call(&args)?);
+            Ok::<_, Error>(())
+        })
+        .run("mlx-rs's compile", || {
+            black_box(theirs((&x, &y))?);
+            Ok(())
+        })
         .take()?;
     rounds.record("fast_path", Unit::above("ns above it"));
     Ok(())
@@ -134,9 +140,13 @@ fn alternations(bench: &Bench, x: &Array, weights: &[Nf4Array]) -> Result<()> {
         .turns()
         .run("alternating", || {
             next += 1;
-            Ok::<_, Error>(drop(black_box(f.call(if next % 2 == 0 { &one } else { &two })?)))
+            black_box(f.call(if next % 2 == 0 { &one } else { &two })?);
+            Ok::<_, Error>(())
         })
-        .run("staying", || Ok(drop(black_box(same.call(&two)?))))
+        .run("staying", || {
+            black_box(same.call(&two)?);
+            Ok(())
+        })
         .take()?;
     rounds.record("alternating", Unit::time("us/call"));
     drop(rounds);

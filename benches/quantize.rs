@@ -37,9 +37,12 @@ fn main() -> Result<()> {
     let (mut codes, mut absmax) = (vec![0; floats.len() / 2], vec![0.0; floats.len() / BLOCK]);
     let rounds = bench
         .turns()
-        .run("nf4/quantize", || Ok(nf4::quantize(floats, BLOCK, &mut codes, &mut absmax).map_err(failed)?))
+        .run("nf4/quantize", || nf4::quantize(floats, BLOCK, &mut codes, &mut absmax).map_err(failed))
         .run("nf4/quantize/eval", || evaluated(&Nf4Array::quantize(&x, BLOCK)?.into()))
-        .run(COPY, || Ok(black_box(&mut warm).copy_from_slice(black_box(floats))))
+        .run(COPY, || {
+            black_box(&mut warm).copy_from_slice(black_box(floats));
+            Ok(())
+        })
         .seldom(MLX_CODED, || {
             time(&mut || {
                 let (packed, scales, biases) = ops::quantize(&x, BLOCK as i32, 4)?;
@@ -65,7 +68,10 @@ fn main() -> Result<()> {
         .turns()
         .run("nf4/dequantize", || tacit_kernels::dequantize(&matrix, &mut decoded[..]).map_err(failed))
         .run("nf4/dequantize/eval", || Ok(stored.dense()?.eval()?))
-        .run(COPY, || Ok(black_box(&mut warm).copy_from_slice(black_box(floats))))
+        .run(COPY, || {
+            black_box(&mut warm).copy_from_slice(black_box(floats));
+            Ok(())
+        })
         .seldom(MLX_DECODED, || {
             time(&mut || {
                 let values: Array = ops::dequantize(&packed, &scales, &biases, BLOCK as i32, 4)?;

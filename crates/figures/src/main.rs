@@ -48,12 +48,12 @@ fn run(arguments: &[String]) -> io::Result<ExitCode> {
         }
         ["compare", commit, "--rounds", rounds, ref benches @ ..] => {
             let rounds = rounds.parse().map_err(|_| io::Error::other(format!("--rounds {rounds} is no number")))?;
-            alternate(commit, rounds, chosen(benches)?, passed)
+            alternate(commit, rounds, &chosen(benches)?, passed)
         }
         ["compare", commit, ref benches @ ..] if !commit.starts_with('-') => {
-            alternate(commit, 5, chosen(benches)?, passed)
+            alternate(commit, 5, &chosen(benches)?, passed)
         }
-        ["record", ref benches @ ..] => record(chosen(benches)?, passed),
+        ["record", ref benches @ ..] => record(&chosen(benches)?, passed),
         ["keep", file] => keep(&read(Path::new(file))?),
         _ => {
             print!("{USAGE}");
@@ -84,14 +84,14 @@ fn root() -> PathBuf {
 }
 
 /// Runs the benches of another commit and of this tree in turn.
-fn alternate(commit: &str, rounds: usize, benches: Vec<&str>, arguments: &[String]) -> io::Result<ExitCode> {
+fn alternate(commit: &str, rounds: usize, benches: &[&str], arguments: &[String]) -> io::Result<ExitCode> {
     let root = root();
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let sides = [Checkout::of(&root, &target.join("compare"), commit)?, Checkout::here(&root, &target)];
-    let built = [sides[0].benches(&benches)?, sides[1].benches(&benches)?];
+    let built = [sides[0].benches(benches)?, sides[1].benches(benches)?];
     let mut lines = [Vec::new(), Vec::new()];
     for round in 0..rounds {
-        for bench in &benches {
+        for bench in benches {
             for turn in 0..2 {
                 let side = (round + turn) % 2;
                 let Some(bench) = built[side].iter().find(|built| built.name == *bench) else { continue };
@@ -104,12 +104,12 @@ fn alternate(commit: &str, rounds: usize, benches: Vec<&str>, arguments: &[Strin
 }
 
 /// Runs the benches of this tree and keeps what they record.
-fn record(benches: Vec<&str>, arguments: &[String]) -> io::Result<ExitCode> {
+fn record(benches: &[&str], arguments: &[String]) -> io::Result<ExitCode> {
     let root = root();
     let here =
         Checkout::here(&root, &env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from));
     let mut lines = Vec::new();
-    for bench in here.benches(&benches)? {
+    for bench in here.benches(benches)? {
         eprintln!("{}", bench.name);
         lines.extend(here.lines(&bench, arguments)?);
     }
@@ -134,6 +134,10 @@ fn keep(lines: &[Line]) -> io::Result<ExitCode> {
     }
     fs::create_dir_all(file.parent().unwrap_or(&root))?;
     fs::write(&file, text)?;
+    let charts = root.join(page::FOLDER).join("figures");
+    if charts.exists() {
+        fs::remove_dir_all(charts)?;
+    }
     for (name, text) in page::files(&root)? {
         let file = root.join(page::FOLDER).join(name);
         fs::create_dir_all(file.parent().unwrap_or(&root))?;

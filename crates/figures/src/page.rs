@@ -152,26 +152,28 @@ pub fn files(root: &Path) -> io::Result<Vec<(String, String)>> {
 }
 
 fn drawn(ours: &[Line], peers: &[Line]) -> Vec<(String, String)> {
-    let machines = machines(ours.iter().chain(peers));
+    let lines: Vec<&Line> = ours.iter().chain(peers).collect();
+    let machines = machines(&lines);
     let mut page = HEAD.to_owned();
     let mut files = Vec::new();
     for section in &SECTIONS {
-        let chart = section.chart(ours.iter().chain(peers), &machines);
-        if chart.groups.is_empty() {
+        let chart = section.chart(&lines, &machines);
+        // What is drawn is how Tacit does beside others.
+        if !chart.groups.iter().flat_map(|(_, rows)| rows).any(|row| row.ours) {
             continue;
         }
         let file = format!("figures/{}.svg", section.file);
         let _ = write!(page, "\n## {}\n\n{}\n\n{{{{#include {file}}}}}\n", section.title, section.words);
         files.push((file, chart.to_svg()));
     }
-    page += &machines_table(ours.iter().chain(peers), &machines);
+    page += &machines_table(&lines, &machines);
     page += &tables(ours, &machines);
     files.push(("figures.md".to_owned(), page));
     files
 }
 
 impl Section {
-    fn chart<'a>(&self, lines: impl Iterator<Item = &'a Line>, machines: &[&Machine]) -> Chart {
+    fn chart(&self, lines: &[&Line], machines: &[&Machine]) -> Chart {
         let mut groups: BTreeMap<(u32, String), Vec<Row>> = BTreeMap::new();
         for line in lines {
             let Some(place) = (self.place)(line) else { continue };
@@ -192,9 +194,9 @@ impl Section {
 }
 
 /// The machines in the order of their letters.
-fn machines<'a>(lines: impl Iterator<Item = &'a Line>) -> Vec<&'a Machine> {
+fn machines<'a>(lines: &[&'a Line]) -> Vec<&'a Machine> {
     let mut machines: Vec<&Machine> = Vec::new();
-    for machine in lines.filter_map(|line| Some(&line.run.as_ref()?.machine)) {
+    for machine in lines.iter().filter_map(|line| Some(&line.run.as_ref()?.machine)) {
         if !machines.iter().any(|known| same(known, machine)) {
             machines.push(machine);
         }
@@ -212,13 +214,13 @@ fn letter(machine: &Machine, machines: &[&Machine]) -> char {
     char::from(b'A' + place.min(25) as u8)
 }
 
-fn machines_table<'a>(lines: impl Iterator<Item = &'a Line> + Clone, machines: &[&Machine]) -> String {
+fn machines_table(lines: &[&Line], machines: &[&Machine]) -> String {
     let mut text = "\n## Machines\n\n| | Processor | Kernels | Threads | Read, hot and cold | Multiply-adds | 8-bit dots | Measured |\n\
                     |---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for machine in machines {
         let runs: Vec<&Run> =
-            lines.clone().filter_map(|line| line.run.as_ref()).filter(|run| same(&run.machine, machine)).collect();
+            lines.iter().filter_map(|line| line.run.as_ref()).filter(|run| same(&run.machine, machine)).collect();
         // What the quietest of its runs reached.
         let limit = |limit: fn(&Run) -> Option<f64>| runs.iter().filter_map(|run| limit(run)).reduce(f64::max);
         let shown = |limit: Option<f64>| limit.map_or("?".into(), number);

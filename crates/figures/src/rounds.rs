@@ -116,15 +116,14 @@ impl<'a, E> Turns<'a, E> {
     pub fn run(self, name: &'a str, mut f: impl FnMut() -> Result<(), E> + 'a) -> Self {
         let mut calls = None;
         self.with(name, false, move || {
-            let calls = match calls {
-                Some(calls) => calls,
-                None => {
-                    // What is traced, compiled or read for the first time is none of a call's.
-                    f()?;
-                    let start = Instant::now();
-                    f()?;
-                    *calls.insert((TURN / start.elapsed().as_secs_f64()).clamp(1.0, 1e6).ceil() as u32)
-                }
+            let calls = if let Some(calls) = calls {
+                calls
+            } else {
+                // What is traced, compiled or read for the first time is none of a call's.
+                f()?;
+                let start = Instant::now();
+                f()?;
+                *calls.insert((TURN / start.elapsed().as_secs_f64()).clamp(1.0, 1e6).ceil() as u32)
             };
             let start = Instant::now();
             for _ in 0..calls {
@@ -328,7 +327,7 @@ mod tests {
             *calls.borrow_mut() += 1;
             if *calls.borrow() < 5000 { Ok(()) } else { Err("enough") }
         };
-        let taken = bench.turns().within(Duration::from_secs(60), 1).run("counting", count).take();
+        let taken = bench.turns().within(Duration::from_mins(1), 1).run("counting", count).take();
         assert_eq!((taken.err(), *calls.borrow()), (Some("enough"), 5000));
     }
 }

@@ -15,7 +15,7 @@ fn the_page_of_the_book_is_what_was_recorded() {
         expect_file![root.join(page::FOLDER).join(name)].assert_eq(text);
     }
     let drawn: BTreeSet<String> =
-        files.into_iter().map(|(name, _)| name).filter(|name| name.ends_with(".svg")).collect();
+        files.into_iter().map(|(name, _)| name).filter(|name| name.starts_with("figures/")).collect();
     let kept = fs::read_dir(root.join(page::FOLDER).join("figures")).unwrap();
     let kept: BTreeSet<String> =
         kept.map(|entry| format!("figures/{}", entry.unwrap().file_name().to_string_lossy())).collect();
