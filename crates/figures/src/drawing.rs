@@ -9,6 +9,8 @@ const AXIS: [f64; 2] = [6.0, 374.0];
 /// The height of a row: its words, and the line with its dot.
 const ROW: f64 = 30.0;
 const HEADING: f64 = 26.0;
+/// For the numbers of the axis, which are above as well as below.
+const TOP: f64 = 16.0;
 
 /// Rows under headings on one axis.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +48,7 @@ impl Chart {
             [row.value, low, high]
         }));
         let headings = self.groups.iter().filter(|(heading, _)| !heading.is_empty()).count();
-        let height = HEADING * headings as f64 + ROW * rows().count() as f64 + 40.0;
+        let height = TOP + HEADING * headings as f64 + ROW * rows().count() as f64 + 40.0;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\" \
              font-family=\"sans-serif\" font-size=\"12\" fill=\"currentColor\" \
@@ -65,12 +67,16 @@ impl Chart {
             };
             let _ = writeln!(
                 svg,
-                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{bottom}\" stroke=\"currentColor\" stroke-opacity=\"0.2\"/>\
-                 <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"{anchor}\" font-size=\"11\">{label}</text>",
-                bottom + 13.0
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\" stroke=\"currentColor\" stroke-opacity=\"0.2\"/>"
             );
+            for y in [TOP - 4.0, bottom + 13.0] {
+                let _ = writeln!(
+                    svg,
+                    "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"{anchor}\" font-size=\"11\">{label}</text>"
+                );
+            }
         }
-        let mut y = 0.0;
+        let mut y = TOP;
         for (heading, rows) in &self.groups {
             if !heading.is_empty() {
                 y += HEADING;

@@ -3,7 +3,7 @@
 mod checkout;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs, io};
 
 use checkout::Checkout;
@@ -78,15 +78,26 @@ fn told(comparison: &Comparison) -> ExitCode {
     if slower == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The root of this tree.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the sources are there")
+/// The root of the tree that this program is called in.
+fn root() -> io::Result<PathBuf> {
+    let output = Command::new("git").args(["rev-parse", "--show-toplevel"]).stderr(Stdio::inherit()).output()?;
+    let shown = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() {
+        Ok(shown.trim().into())
+    } else {
+        Err(io::Error::other("this folder is in no repository"))
+    }
+}
+
+/// Where Cargo builds this tree.
+fn target(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
 /// Runs the benches of another commit and of this tree in turn.
 fn alternate(commit: &str, rounds: usize, benches: &[&str], arguments: &[String]) -> io::Result<ExitCode> {
-    let root = root();
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let root = root()?;
+    let target = target(&root);
     let sides = [Checkout::of(&root, &target.join("compare"), commit)?, Checkout::here(&root, &target)];
     let built = [sides[0].benches(benches)?, sides[1].benches(benches)?];
     let mut lines = [Vec::new(), Vec::new()];
@@ -105,9 +116,8 @@ fn alternate(commit: &str, rounds: usize, benches: &[&str], arguments: &[String]
 
 /// Runs the benches of this tree and keeps what they record.
 fn record(benches: &[&str], arguments: &[String]) -> io::Result<ExitCode> {
-    let root = root();
-    let here =
-        Checkout::here(&root, &env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from));
+    let root = root()?;
+    let here = Checkout::here(&root, &target(&root));
     let mut lines = Vec::new();
     for bench in here.benches(benches)? {
         eprintln!("{}", bench.name);
@@ -118,7 +128,7 @@ fn record(benches: &[&str], arguments: &[String]) -> io::Result<ExitCode> {
 
 /// Keeps these lines in the place of those of the same benches on the same machine, and draws the page.
 fn keep(lines: &[Line]) -> io::Result<ExitCode> {
-    let root = root();
+    let root = root()?;
     let file = root.join(page::OURS);
     let place = |line: &Line| {
         let machine =

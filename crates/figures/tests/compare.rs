@@ -77,3 +77,46 @@ fn a_line_that_is_none_is_named_with_its_file() {
     assert!(output.status.code() == Some(2) && message.starts_with("error: "), "{message}");
     assert!(message.contains("after.jsonl: line 1: missing field `case`"), "{message}");
 }
+
+/// A bench that took so many seconds, and writes it to a file.
+fn bench(seconds: f64, file: &str) -> String {
+    let line = format!(r#"{{\"bench\":\"sums\",\"case\":\"long\",\"unit\":\"s\",\"value\":{seconds}}}\n"#);
+    format!("fn main() {{ std::fs::write({file}, \"{line}\").unwrap(); }}\n")
+}
+
+#[test]
+fn an_earlier_commit_is_built_beside_and_takes_turns() {
+    let folder = std::env::temp_dir().join(format!("tacit-commits-{}", std::process::id()));
+    fs::create_dir_all(folder.join("benches")).unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        // What the run of this test is built with is none of the repository's.
+        command.current_dir(&folder).args(arguments).env("CARGO_TARGET_DIR", folder.join("target"));
+        command.output().unwrap()
+    };
+    let git = |arguments: &[&str]| {
+        let output = run("git", &[&["-c", "user.name=t", "-c", "user.email=t@t.example"][..], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+    };
+    let package = "[package]\nname = \"sums\"\nedition = \"2024\"\n[lib]\npath = \"lib.rs\"\n[[bench]]\nname = \"sums\"\nharness = false\n[workspace]\n";
+    fs::write(folder.join("Cargo.toml"), package).unwrap();
+    fs::write(folder.join("lib.rs"), "").unwrap();
+    fs::write(folder.join(".gitignore"), "target\n").unwrap();
+    assert!(run(env!("CARGO"), &["generate-lockfile", "--offline"]).status.success());
+    let written = folder.join("benches/sums.rs");
+    fs::write(
+        &written,
+        bench(1.0, "std::env::current_exe().unwrap().ancestors().nth(3).unwrap().join(\"figures.jsonl\")"),
+    )
+    .unwrap();
+    git(&["init", "--quiet"]);
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "--message=first"]);
+    fs::write(&written, bench(1.5, "std::env::var(\"TACIT_FIGURES\").unwrap()")).unwrap();
+
+    let output = run(env!("CARGO_BIN_EXE_figures"), &["compare", "HEAD", "--rounds", "2", "sums"]);
+    fs::remove_dir_all(&folder).unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("1.500 [1.500, 1.500] of 2  SLOWER"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1));
+}
