@@ -12,21 +12,18 @@ mod decoder;
 #[path = "../examples/generate/experts.rs"]
 #[allow(dead_code, reason = "the example has more uses for it")]
 mod experts;
-mod figures;
 #[path = "../examples/generate/keys.rs"]
 #[allow(dead_code, reason = "the example has more uses for it")]
 mod keys;
-#[path = "figures/resident.rs"]
-mod resident;
 #[path = "../examples/generate/rope.rs"]
 mod rope;
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use config::Config;
 use decoder::{Decoder, Positions};
-use figures::Figure;
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::compile::{CompiledWithState, Options, compile_with_state};
@@ -36,6 +33,7 @@ use tacit::nn::{KvCache, Missing};
 use tacit::prelude::*;
 use tacit::tree::{Open, leaves};
 use tacit::{Aval, format};
+use tacit_figures::{Bench, Unit, resident};
 use tacit_kernels::machine;
 
 /// Tokens before those that are timed.
@@ -76,12 +74,14 @@ const NF4_INT8: Weights = Weights { name: "nf4-int8", format: Some("nf4:64"), in
 
 fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
-    let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { FULL };
-    memory(&extent)?;
+    let bench = tacit_figures::bench!("generate");
+    let extent = if bench.is_quick() { QUICK } else { FULL };
+    memory(&bench, &extent)?;
     let all = [BF16, AFFINE, NF4, NF4_INT8].into_iter();
-    let mut runners = all.map(|weights| Runner::new(&extent, weights)).collect::<Result<Vec<_>>>()?;
-    decoding(&extent, &mut runners)?;
-    prompts(&extent, &mut runners)
+    let runner = |weights| Ok(RefCell::new(Runner::new(&extent, weights)?));
+    let runners = all.map(runner).collect::<Result<Vec<_>>>()?;
+    decoding(&bench, &extent, &runners)?;
+    prompts(&bench, &extent, &runners)
 }
 
 /// A model and its caches.
@@ -224,54 +224,51 @@ fn tokens(count: i32) -> Result<Array> {
     Ok(ops::arange::<_, u32>(1, count + 1, None)?.reshape(&[1, count])?)
 }
 
-fn decoding(extent: &Extent, runners: &mut [Runner]) -> Result<()> {
-    let mut seconds = vec![[Vec::new(), Vec::new()]; runners.len()];
-    let mut bandwidths = vec![Vec::new(); runners.len()];
-    for round in 0..=extent.rounds {
-        for (i, runner) in runners.iter_mut().enumerate() {
-            let measured = [true, false].map(|compiled| runner.decode(compiled, extent.turn));
-            // The first round warms up.
-            if round > 0 {
-                for (all, seconds) in seconds[i].iter_mut().zip(measured) {
-                    all.push(seconds?);
-                }
-                bandwidths[i].push(machine::read_bandwidth(runner.bytes()));
-            }
+/// The name of a contender, and its runner.
+fn named<'a>(suffix: &str, runners: &'a [RefCell<Runner>]) -> Vec<(String, &'a RefCell<Runner>)> {
+    runners.iter().map(|runner| (format!("{}{suffix}", runner.borrow().weights.name), runner)).collect()
+}
+
+fn decoding(bench: &Bench, extent: &Extent, runners: &[RefCell<Runner>]) -> Result<()> {
+    let [compiled, eager, reading] =
+        ["/compiled", "/eager", ": the time to read the weights"].map(|suffix| named(suffix, runners));
+    let mut turns = bench.turns().within(20 * extent.turn, extent.rounds);
+    for (all, compile) in [(&compiled, true), (&eager, false)] {
+        for (name, runner) in all {
+            turns = turns.measure(name, move || runner.borrow_mut().decode(compile, extent.turn));
         }
     }
-    for ((runner, seconds), bandwidths) in runners.iter().zip(seconds).zip(bandwidths) {
-        let limit = runner.bytes() as f64 / median(bandwidths);
-        for (way, seconds) in ["compiled", "eager"].into_iter().zip(seconds) {
-            let seconds = median(seconds);
-            let case = format!("decode/{}/{way}", runner.weights.name);
-            record(&case, 1.0 / seconds, "tokens/s", "the time to read the weights", seconds / limit);
-        }
+    for (name, runner) in &reading {
+        turns = turns.seldom(name, move || {
+            let bytes = runner.borrow().bytes();
+            Ok(bytes as f64 / machine::read_bandwidth(bytes))
+        });
+    }
+    let rounds = turns.take()?;
+    for (name, (limit, _)) in compiled.iter().chain(&eager).map(|(name, _)| name).zip(reading.iter().cycle()) {
+        rounds.record_of(&format!("decode/{name}"), name, limit, Unit::rate("tokens/s", 1.0));
     }
     Ok(())
 }
 
-fn prompts(extent: &Extent, runners: &mut [Runner]) -> Result<()> {
-    let mut seconds = vec![[Vec::new(), Vec::new()]; runners.len()];
-    for round in 0..=extent.rounds.min(3) {
-        for (runner, [all, alone]) in runners.iter_mut().zip(&mut seconds) {
-            let measured = (runner.prompt(extent.prompt)?, runner.products(extent.prompt)?);
-            if round > 0 {
-                all.push(measured.0);
-                alone.push(measured.1);
-            }
-        }
+fn prompts(bench: &Bench, extent: &Extent, runners: &[RefCell<Runner>]) -> Result<()> {
+    let [prompts, products] = ["", ": its products alone"].map(|suffix| named(suffix, runners));
+    let mut turns = bench.turns().within(20 * extent.turn, extent.rounds.min(3));
+    for ((name, runner), (alone, _)) in prompts.iter().zip(&products) {
+        turns = turns.measure(name, move || runner.borrow_mut().prompt(extent.prompt));
+        turns = turns.measure(alone, move || runner.borrow().products(extent.prompt));
     }
-    for (runner, [all, alone]) in runners.iter().zip(seconds) {
-        let (all, alone) = (median(all), median(alone));
-        let case = format!("prompt{}/{}", extent.prompt, runner.weights.name);
-        record(&case, f64::from(extent.prompt) / all, "tokens/s", "the rate of its products alone", alone / all);
+    let rounds = turns.take()?;
+    for ((name, _), (alone, _)) in prompts.iter().zip(&products) {
+        let case = format!("prompt{}/{name}", extent.prompt);
+        rounds.record_of(&case, name, alone, Unit::rate("tokens/s", f64::from(extent.prompt)));
     }
     Ok(())
 }
 
 /// The most memory that decoding takes with caches for a long context, beside the weights and the caches themselves.
-fn memory(extent: &Extent) -> Result<()> {
-    let before = resident::kilobytes("VmRSS")?;
+fn memory(bench: &Bench, extent: &Extent) -> Result<()> {
+    let before = resident::now();
     let mut runner = Runner::new(extent, NF4)?;
     runner.begin(extent.context, &"affine:4:64".parse()?)?;
     let caches: Vec<Value> = leaves(&runner.state.1, Open::Fully)?;
@@ -284,17 +281,7 @@ fn memory(extent: &Extent) -> Result<()> {
     for _ in 0..4 {
         next = runner.call(true, next)?;
     }
-    let peak = (resident::kilobytes("VmHWM")? - before) * 1024.0;
     let case = format!("memory/nf4/{}", extent.context);
-    record(&case, peak / 1e6, "MB", "the weights and the caches", peak / held as f64);
+    bench.amount(&case, (resident::peak() - before) / 1e6, "MB", "the weights and the caches", held as f64 / 1e6);
     Ok(())
-}
-
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
-}
-
-fn record(case: &str, value: f64, unit: &str, baseline: &str, ratio: f64) {
-    Figure { bench: "generate", case, value, unit, baseline, ratio }.record();
 }

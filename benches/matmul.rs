@@ -2,27 +2,28 @@
 //!
 //! A case is a chain of dependent products in one eval, through the array types; its time is that of one product. Its
 //! ratios are its time over the limit of the machine, and its time over that of each baseline. Arguments select the
-//! cases whose names contain one of them: `cargo bench --bench matmul -- m1`.
+//! cases whose names contain one of them: `cargo bench --bench matmul -- m1`. MLX's own product, which takes seconds, is
+//! left out of the longest cases by `--quick`.
 
-mod figures;
-
-use std::cell::{OnceCell, RefCell};
-use std::collections::HashMap;
+use std::hint::black_box;
 use std::time::Instant;
 
-use figures::Figure;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::format::{Affine, AnyFormat};
 use tacit::prelude::*;
 use tacit::tree::{self, Open};
+use tacit_figures::{Rounds, Unit};
 use tacit_kernels::machine;
 
 /// Rows and columns of the weights.
 const WIDTH: i32 = 4096;
 
-/// Products in a chain.
+/// The most products in a chain.
 const CHAIN: usize = 16;
+
+/// Seconds of a chain, where one product takes no longer.
+const TURN: f64 = 0.02;
 
 /// Bytes that no cache holds, over which the cold weights are spread.
 const COLD: usize = 600 << 20;
@@ -32,9 +33,8 @@ const GROUP: i32 = 64;
 
 fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let selected = |case: &str| wanted.is_empty() || wanted.iter().any(|part| case.contains(part.as_str()));
     let bench = Bench::new()?;
+    let selected = |case: &str| bench.run.wants(case);
     for format in ["nf4", "affine4", "affine8"] {
         for m in [1, 4, 32, 128, 512] {
             for backward in [false, true] {
@@ -63,17 +63,15 @@ fn main() -> Result<()> {
         bench.int8(&case, 512)?;
     }
     if selected("eval_latency") {
-        eval_latency()?;
+        bench.eval_latency()?;
     }
     Ok(())
 }
 
-/// The weight, and what is measured once and compared with by several cases.
+/// The weight.
 struct Bench {
+    run: tacit_figures::Bench,
     w: Array,
-    fma_peak: OnceCell<f64>,
-    /// Seconds of the baselines by their names and rows.
-    baselines: RefCell<HashMap<(&'static str, i32), f64>>,
 }
 
 impl Bench {
@@ -82,7 +80,7 @@ impl Bench {
         let scale = 1.0 / f32::sqrt(WIDTH as f32);
         let w = random::normal::<f32>(&[WIDTH, WIDTH], None, scale, &random::key(1)?)?;
         w.eval()?;
-        Ok(Self { w, fma_peak: OnceCell::new(), baselines: RefCell::default() })
+        Ok(Self { run: tacit_figures::bench!("matmul"), w })
     }
 
     fn packed(&self, format: &str) -> Result<Value> {
@@ -95,22 +93,43 @@ impl Bench {
         Ok(value)
     }
 
-    /// The seconds in which the machine can read a weight, or multiply, whichever takes longer.
-    fn limit(&self, weight: &Value, m: i32, bandwidth: f64) -> f64 {
-        let operations = 2.0 * f64::from(m) * f64::from(WIDTH) * f64::from(WIDTH);
-        (weight.nbytes() as f64 / bandwidth).max(operations / *self.fma_peak.get_or_init(machine::fma_peak))
+    /// Products whose weights take so many bytes beside the limit of reading or multiplying and beside a dense product.
+    fn beside_limit<'a>(
+        &'a self,
+        weight: &'a Value,
+        resident: usize,
+        m: i32,
+        chain: impl FnMut(usize) -> Result<()> + 'a,
+    ) -> Turns<'a> {
+        let limit = move || {
+            let reading = weight.nbytes() as f64 / machine::read_bandwidth(resident);
+            Ok(reading.max(operations(m) / machine::fma_peak()))
+        };
+        self.run.turns().measure(OURS, chained(chain)).seldom(LIMIT, limit)
+    }
+
+    /// The same beside what MLX does.
+    fn beside_mlx<'a>(&'a self, turns: Turns<'a>, x: &'a Array) -> Result<Turns<'a>> {
+        let turns = turns.measure(DENSE, chained(move |length| folded(x, length, |x| x.matmul(self.w.t()))));
+        if self.run.is_quick() && x.shape()[0] > 32 {
+            return Ok(turns);
+        }
+        let (packed, scales, biases) = ops::quantize(&self.w, GROUP, 4)?;
+        transforms::eval([&packed, &scales, &biases])?;
+        Ok(turns.seldom(MLX, move || {
+            let start = Instant::now();
+            ops::quantized_matmul(x, &packed, &scales, &biases, true, GROUP, 4)?.eval()?;
+            Ok(start.elapsed().as_secs_f64())
+        }))
     }
 
     fn product(&self, case: &str, weight: &Value, m: i32, backward: bool) -> Result<()> {
         let x = activations(m)?;
-        let seconds = per_product(|length| {
-            let y = implicit((&x, vec![weight; length]), if backward { backwards } else { forwards });
-            y.and_then(|y| Ok(y.dense()?.eval()?)).expect("the products are there");
+        let plain = if backward { backwards } else { forwards };
+        let turns = self.beside_limit(weight, weight.nbytes(), m, |length| {
+            Ok(implicit((&x, vec![weight; length]), plain)?.dense()?.eval()?)
         });
-        let limit = self.limit(weight, m, machine::read_bandwidth(weight.nbytes()));
-        record(case, seconds, "the limit of reading or multiplying", limit);
-        record(case, seconds, MLX, self.baseline(MLX, m)?);
-        record(case, seconds, DENSE, self.baseline(DENSE, m)?);
+        recorded(case, &self.beside_mlx(turns, &x)?.take()?);
         Ok(())
     }
 
@@ -122,14 +141,12 @@ impl Bench {
         }
         let x = activations(1)?;
         let mut next = 0;
-        let seconds = per_product(|length| {
+        let turns = self.beside_limit(&weights[0], COLD, 1, |length| {
             let these: Vec<&Value> = (next..next + length).map(|i| &weights[i % weights.len()]).collect();
             next += length;
-            let y = implicit((&x, these), forwards);
-            y.and_then(|y| Ok(y.dense()?.eval()?)).expect("the products are there");
+            Ok(implicit((&x, these), forwards)?.dense()?.eval()?)
         });
-        let limit = self.limit(&weights[0], 1, machine::read_bandwidth(COLD));
-        record(case, seconds, "the limit of reading or multiplying", limit);
+        recorded(case, &turns.take()?);
         Ok(())
     }
 
@@ -139,17 +156,15 @@ impl Bench {
         let weight = format.quantize(&w)?;
         transforms::eval([&x, &w])?;
         transforms::eval(tree::leaves(&weight, Open::Fully)?.iter().filter_map(Value::as_dense))?;
-        let seconds = per_product(|length| {
-            let y = implicit((&x, vec![&weight; length]), forwards);
-            y.and_then(|y| Ok(y.dense()?.eval()?)).expect("the products are there");
+        let turns = self.beside_limit(&weight, weight.nbytes(), m, |length| {
+            Ok(implicit((&x, vec![&weight; length]), forwards)?.dense()?.eval()?)
         });
-        let limit = self.limit(&weight, m, machine::read_bandwidth(weight.nbytes()));
-        record(case, seconds, "the limit of reading or multiplying", limit);
-        let own = per_product(|length| {
-            let y = (0..length).try_fold(x.clone(), |x, _| x.matmul(w.t()));
-            y.and_then(|y| y.eval()).expect("the products are there");
-        });
-        record(case, seconds, "MLX's product of half floats", own);
+        let own = || {
+            let start = Instant::now();
+            x.matmul(w.t())?.eval()?;
+            Ok(start.elapsed().as_secs_f64())
+        };
+        recorded(case, &turns.seldom("MLX's product of half floats", own).take()?);
         Ok(())
     }
 
@@ -157,38 +172,34 @@ impl Bench {
     fn int8(&self, case: &str, m: i32) -> Result<()> {
         let weight = Value::from(Nf4Array::quantize(&self.w, GROUP as usize)?.with_int8_activations());
         let x = activations(m)?;
-        let seconds = per_product(|length| {
-            let y = implicit((&x, vec![&weight; length]), forwards);
-            y.and_then(|y| Ok(y.dense()?.eval()?)).expect("the products are there");
-        });
-        let operations = 2.0 * f64::from(m) * f64::from(WIDTH) * f64::from(WIDTH);
-        record(case, seconds, "the limit of 8-bit dot products", operations / machine::dot_peak());
-        record(case, seconds, MLX, self.baseline(MLX, m)?);
+        let ours = chained(|length| Ok(implicit((&x, vec![&weight; length]), forwards)?.dense()?.eval()?));
+        let limit = || Ok(operations(m) / machine::dot_peak());
+        let turns = self.run.turns().measure(OURS, ours).seldom("the limit of 8-bit dot products", limit);
+        recorded(case, &self.beside_mlx(turns, &x)?.take()?);
         Ok(())
     }
 
-    /// Seconds of a product of another making.
-    fn baseline(&self, name: &'static str, m: i32) -> Result<f64> {
-        if let Some(&seconds) = self.baselines.borrow().get(&(name, m)) {
-            return Ok(seconds);
-        }
-        let x = activations(m)?;
-        let (packed, scales, biases) = ops::quantize(&self.w, GROUP, 4)?;
-        transforms::eval([&packed, &scales, &biases])?;
-        let product = |x: &Array| {
-            if name == MLX {
-                ops::quantized_matmul(x, &packed, &scales, &biases, true, GROUP, 4)
-            } else {
-                x.matmul(self.w.t())
-            }
-        };
-        let seconds = per_product(|length| {
-            let y = (0..length).try_fold(x.clone(), |x, _| product(&x));
-            y.and_then(|y| y.eval()).expect("the products are there");
-        });
-        self.baselines.borrow_mut().insert((name, m), seconds);
-        Ok(seconds)
+    /// An eval of one sum of two numbers.
+    fn eval_latency(&self) -> Result<()> {
+        let one = Array::from_f32(1.0);
+        let rounds = self
+            .run
+            .turns()
+            .run(OURS, || Ok::<_, Error>(one.add(&one)?.eval()?))
+            .run("the same without the eval", || {
+                black_box(one.add(&one)?);
+                Ok(())
+            })
+            .take()?;
+        rounds.record("eval_latency", Unit::time("us"));
+        Ok(())
     }
+}
+
+type Turns<'a> = tacit_figures::Turns<'a, Error>;
+
+fn operations(m: i32) -> f64 {
+    2.0 * f64::from(m) * f64::from(WIDTH) * f64::from(WIDTH)
 }
 
 fn activations(m: i32) -> Result<Array> {
@@ -197,25 +208,8 @@ fn activations(m: i32) -> Result<Array> {
     Ok(x)
 }
 
-/// An eval of one sum of two numbers.
-fn eval_latency() -> Result<()> {
-    let one = Array::from_f32(1.0);
-    let time = figures::median(201, 20, || {
-        one.add(&one).and_then(|two| two.eval()).expect("a sum");
-    });
-    let graph = figures::median(201, 20, || drop(one.add(&one).expect("a sum")));
-    Figure {
-        bench: "matmul",
-        case: "eval_latency",
-        value: time.as_secs_f64() * 1e6,
-        unit: "us",
-        baseline: "the same without the eval",
-        ratio: time.as_secs_f64() / graph.as_secs_f64(),
-    }
-    .record();
-    Ok(())
-}
-
+const OURS: &str = "ours";
+const LIMIT: &str = "the limit of reading or multiplying";
 const MLX: &str = "MLX's quantized_matmul, affine 4-bit";
 const DENSE: &str = "a dense product through the exported BLAS";
 
@@ -228,20 +222,27 @@ fn backwards((x, weights): (Array, Vec<Array>)) -> Result<Array, Exception> {
     weights.iter().try_fold(x, |x, w| x.matmul(w))
 }
 
-/// The median seconds of one product of a chain, whose length is given; a single product where one takes long.
-fn per_product(mut chain: impl FnMut(usize)) -> f64 {
-    let mut time = |length: usize| {
-        let start = Instant::now();
-        chain(length);
-        start.elapsed().as_secs_f64() / length as f64
-    };
-    let once = time(1).min(time(1));
-    let (length, rounds) = if once > 0.1 { (1, 1) } else { (CHAIN, (0.1 / once) as usize) };
-    let mut times: Vec<f64> = (0..rounds.clamp(1, 101)).map(|_| time(length)).collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+fn folded(x: &Array, length: usize, product: impl Fn(&Array) -> Result<Array, Exception>) -> Result<()> {
+    Ok((0..length).try_fold(x.clone(), |x, _| product(&x))?.eval()?)
 }
 
-fn record(case: &str, seconds: f64, baseline: &str, other: f64) {
-    Figure { bench: "matmul", case, value: seconds * 1e3, unit: "ms", baseline, ratio: seconds / other }.record();
+/// The seconds of one product of a chain, which is given its length: no longer than a short turn allows.
+fn chained<'a>(mut chain: impl FnMut(usize) -> Result<()> + 'a) -> impl FnMut() -> Result<f64> + 'a {
+    let mut known = None;
+    move || {
+        let mut time = |length: usize| {
+            let start = Instant::now();
+            chain(length)?;
+            Ok::<_, Error>(start.elapsed().as_secs_f64() / length as f64)
+        };
+        let length = match known {
+            Some(length) => length,
+            None => *known.insert((TURN / time(1)?.min(time(1)?)).clamp(1.0, CHAIN as f64) as usize),
+        };
+        time(length)
+    }
+}
+
+fn recorded(case: &str, rounds: &Rounds) {
+    rounds.record(case, Unit::time("ms"));
 }

@@ -1,14 +1,10 @@
 //! The memory that a forward and a backward pass through one large NF4 layer take beside its packed weight.
 
-mod figures;
-#[path = "figures/resident.rs"]
-mod resident;
-
-use figures::Figure;
 use mlx_rs::{Array, memory, ops, random, transforms};
 use tacit::format::Parts;
 use tacit::prelude::*;
 use tacit::{Aval, implicit};
+use tacit_figures::resident;
 
 const SIDE: i32 = 16_384;
 const BATCH: i32 = 128;
@@ -16,6 +12,7 @@ const BLOCK: i32 = 64;
 
 fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
+    let bench = tacit_figures::bench!("memory");
     // Codes drawn as such: quantizing would need the dense weight first.
     let bytes = random::randint::<_, u32>(0, 256, &[SIDE * (SIDE / 2)], Some(&random::key(0)?))?;
     let packed = bytes.as_type::<u8>()?;
@@ -31,7 +28,7 @@ fn main() -> Result<()> {
 
     memory::clear_cache()?;
     resident::reset_peak();
-    let before = resident::kilobytes("VmRSS")?;
+    let before = resident::now();
     let function = move |x: &[Array]| {
         let y = implicit((&x[0], &weight), |(x, w)| x.matmul(w.t())).and_then(|y| y.dense());
         y.map(|y| vec![y]).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()))
@@ -39,12 +36,10 @@ fn main() -> Result<()> {
     let cotangent = ops::ones::<f32>(&[BATCH, SIDE])?;
     let (outputs, gradients) = transforms::fallible_vjp(function, &[x], &[cotangent])?;
     transforms::eval(outputs.iter().chain(&gradients))?;
-    let taken = (resident::kilobytes("VmHWM")? - before) * 1024.0;
+    let taken = resident::peak() - before;
 
     let dense = f64::from(SIDE) * f64::from(SIDE) * 4.0;
-    let ratio = taken / dense;
-    let baseline = "the dense f32 weight";
-    Figure { bench: "memory", case: "nf4/16384x16384", value: taken / 1e6, unit: "MB", baseline, ratio }.record();
-    assert!(ratio < 0.2, "the limit is 0.2 of the dense weight");
+    bench.amount("nf4/16384x16384", taken / 1e6, "MB", "the dense f32 weight", dense / 1e6);
+    assert!(taken < 0.2 * dense, "the limit is 0.2 of the dense weight");
     Ok(())
 }

@@ -6,17 +6,13 @@
 #[path = "../examples/embed/bert.rs"]
 #[allow(dead_code, reason = "the example has more uses for it")]
 mod bert;
-mod figures;
-#[path = "figures/resident.rs"]
-mod resident;
 
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::path::Path;
-use std::time::Instant;
+use std::time::Duration;
 
 use bert::{Batch, Bert, Config};
-use figures::Figure;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::Result;
 use tacit::arrays::Quantizer;
@@ -24,6 +20,7 @@ use tacit::format::{Int8, Nf4, Parts, Per};
 use tacit::nn::Model;
 use tacit::prelude::*;
 use tacit::tree::{Open, leaves};
+use tacit_figures::{Bench, Unit, resident};
 
 /// The tokens of a sentence.
 const TOKENS: i32 = 32;
@@ -33,12 +30,13 @@ const ROWS: i32 = 4096;
 
 fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
+    let bench = tacit_figures::bench!("models");
     let bert = encoder()?;
-    calls(&bert)?;
+    calls(&bench, &bert)?;
     for sentences in [1, 32] {
-        embeddings(&bert, sentences)?;
+        embeddings(&bench, &bert, sentences)?;
     }
-    checkpoints()
+    checkpoints(&bench)
 }
 
 fn encoder() -> Result<Bert> {
@@ -63,118 +61,96 @@ fn batch(sentences: i32) -> Result<Batch> {
     Ok(Batch { ids, mask })
 }
 
-fn record(case: &str, value: f64, unit: &str, baseline: &str, ratio: f64) {
-    Figure { bench: "models", case, value, unit, baseline, ratio }.record();
-}
-
-/// The median seconds of each of several functions, which take their turns.
-fn medians<const N: usize>(rounds: usize, mut all: [&mut dyn FnMut() -> Result<()>; N]) -> Result<[f64; N]> {
-    let mut times = [const { Vec::new() }; N];
-    for round in 0..=rounds {
-        for (f, times) in all.iter_mut().zip(&mut times) {
-            let start = Instant::now();
-            f()?;
-            // The first round warms up.
-            if round > 0 {
-                times.push(start.elapsed().as_secs_f64());
-            }
-        }
-    }
-    Ok(times.map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    }))
-}
-
 /// What a model adds to a call of its module: to one that is computed, and to the recording alone of one that is implicit.
-fn calls(bert: &Bert) -> Result<()> {
+fn calls(bench: &Bench, bert: &Bert) -> Result<()> {
     let batch = batch(1)?;
     let (mut bare, mut dense) = (bert.clone(), Model::new(bert.clone())?);
-    let [own, held] = medians(
-        40,
-        [&mut || Ok(bare.embed(&batch)?.eval()?), &mut || Ok(dense.run(|bert| bert.embed(&batch))?.eval()?)],
-    )?;
-    record("call/dense", held * 1e6, "us", "the bare module", held / own);
+    let rounds = bench
+        .turns()
+        .run("a model", || Ok::<_, Error>(dense.run(|bert| bert.embed(&batch))?.eval()?))
+        .run("the bare module", || Ok(bare.embed(&batch)?.eval()?))
+        .take()?;
+    rounds.record("call/dense", Unit::time("us"));
 
-    let mut nf4 = quantized(bert, Nf4 { block: 64, double: false })?;
-    let [own, held] = medians(
-        100,
-        [
-            &mut || {
-                black_box(bare.embed(&batch)?);
-                Ok(())
-            },
-            &mut || {
-                black_box(nf4.run(|bert| bert.embed(&batch))?);
-                Ok(())
-            },
-        ],
-    )?;
-    record("call/nf4", (held - own) * 1e6, "us", "recording the bare module", held / own);
+    let (mut bare, mut nf4) = (bert.clone(), quantized(bert, Nf4 { block: 64, double: false })?);
+    let rounds = bench
+        .turns()
+        .run("recording a model", || {
+            black_box(nf4.run(|bert| bert.embed(&batch))?);
+            Ok::<_, Error>(())
+        })
+        .run("recording the bare module", || {
+            black_box(bare.embed(&batch)?);
+            Ok(())
+        })
+        .take()?;
+    rounds.record("call/nf4", Unit::above("us"));
     Ok(())
 }
 
 /// The sentences that encoders embed in a second.
-fn embeddings(bert: &Bert, sentences: i32) -> Result<()> {
+fn embeddings(bench: &Bench, bert: &Bert, sentences: i32) -> Result<()> {
     let batch = batch(sentences)?;
     let (mut float, mut nf4, mut int8) =
         (bert.clone(), quantized(bert, Nf4 { block: 64, double: false })?, quantized(bert, Int8 { per: Per::Row })?);
-    let rounds = if sentences == 1 { 40 } else { 8 };
-    let [float, nf4, int8] = medians(
-        rounds,
-        [
-            &mut || Ok(float.embed(&batch)?.eval()?),
-            &mut || Ok(nf4.run(|bert| bert.embed(&batch))?.eval()?),
-            &mut || Ok(int8.run(|bert| bert.embed(&batch))?.eval()?),
-        ],
-    )?;
-    for (format, seconds) in [("f32", float), ("nf4", nf4), ("int8", int8)] {
+    let rounds = bench
+        .turns()
+        .within(Duration::from_secs(4), 9)
+        .run("f32", || Ok::<_, Error>(float.embed(&batch)?.eval()?))
+        .run("nf4", || Ok(nf4.run(|bert| bert.embed(&batch))?.eval()?))
+        .run("int8", || Ok(int8.run(|bert| bert.embed(&batch))?.eval()?))
+        .take()?;
+    for format in ["f32", "nf4", "int8"] {
         let case = format!("embed/{format}/b{sentences}");
-        record(&case, f64::from(sentences) / seconds, "sentences/s", "f32", float / seconds);
+        rounds.record_of(&case, format, "f32", Unit::rate("sentences/s", f64::from(sentences)));
     }
     Ok(())
 }
 
 /// Saving and loading 16 large NF4 arrays, beside a copy of the file and beside reading it.
-fn checkpoints() -> Result<()> {
+fn checkpoints(bench: &Bench) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("tacit-models-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(Error::file("make", &folder))?;
-    let measured = in_folder(&folder);
+    let measured = in_folder(bench, &folder);
     let _ = fs::remove_dir_all(&folder);
     measured
 }
 
-fn in_folder(folder: &Path) -> Result<()> {
+fn in_folder(bench: &Bench, folder: &Path) -> Result<()> {
     let [saved, copied] = ["saved.safetensors", "copied"].map(|name| folder.join(name));
     {
         let parameters = large()?;
-        let [save, copy] = medians(5, [&mut || tacit::io::save(&saved, &parameters), &mut || copy(&saved, &copied)])?;
-        let bytes = fs::metadata(&saved).map_err(Error::file("open", &saved))?.len() as f64;
-        record("save", bytes / save / 1e6, "MB/s", "copying the file, to the disk", copy / save);
+        let rounds = bench
+            .turns()
+            .within(Duration::from_secs(4), 5)
+            .run("saving", || tacit::io::save(&saved, &parameters))
+            .run("copying the file, to the disk", || copy(&saved, &copied))
+            .take()?;
+        rounds.record("save", Unit::rate("MB/s", megabytes(&saved)?));
     }
-    let bytes = fs::metadata(&saved).map_err(Error::file("open", &saved))?.len() as f64;
-    let [load, read] = medians(
-        5,
-        [
-            &mut || {
-                black_box(loaded_sum(&saved)?);
-                Ok(())
-            },
-            &mut || {
-                let bytes = fs::read(&saved).map_err(Error::file("read", &saved))?;
-                black_box(sum(&bytes));
-                Ok(())
-            },
-        ],
-    )?;
-    record("load", bytes / load / 1e6, "MB/s", "reading the file into memory", read / load);
+    let rounds = bench
+        .turns()
+        .within(Duration::from_secs(4), 5)
+        .run("loading", || {
+            black_box(loaded_sum(&saved)?);
+            Ok::<_, Error>(())
+        })
+        .run("reading the file into memory", || {
+            black_box(sum(&fs::read(&saved).map_err(Error::file("read", &saved))?));
+            Ok(())
+        })
+        .take()?;
+    rounds.record("load", Unit::rate("MB/s", megabytes(&saved)?));
 
     resident::reset_peak();
-    let before = resident::kilobytes("VmRSS")?;
+    let before = resident::now();
     black_box(loaded_sum(&saved)?);
-    let taken = (resident::kilobytes("VmHWM")? - before) * 1024.0;
-    record("load/memory", taken / 1e6, "MB", "the file", taken / bytes);
+    bench.amount("load/memory", (resident::peak() - before) / 1e6, "MB", "the file", megabytes(&saved)?);
     Ok(())
+}
+
+fn megabytes(path: &Path) -> Result<f64> {
+    Ok(fs::metadata(path).map_err(Error::file("open", path))?.len() as f64 / 1e6)
 }
 
 /// 16 arrays of 64-blocks, drawn as codes: quantizing would take longer than all the rest.

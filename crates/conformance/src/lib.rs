@@ -1,8 +1,8 @@
 //! A conformance suite for implicit array types: everything that holds for each of them, over a list of subjects.
 //!
 //! A type joins by one line of [`conformance!`](crate::conformance!), which says how one is made of a dense array. The
-//! parts are functions of their own: most take one subject, [`pairs`] and [`coverage`] all. Each checks that the
-//! intercepted call equals the primitive on the materialized operands, and reports on the given subjects alone.
+//! parts are functions of their own: they take one subject, [`pairs`] the others too, and [`coverage`] all. Each checks that
+//! the intercepted call equals the primitive on the materialized operands, and reports on the given subjects alone.
 //!
 //! | part | what it tries |
 //! |---|---|
@@ -95,7 +95,7 @@ pub use values::values;
 /// A first line `straight_through: ste;` names the function that makes a quantizer pass gradients straight through, such
 /// as that of `tacit_arrays`; the part `gradients` then tries each subject behind it too.
 ///
-/// The tests are one for each part of a subject, as `NAME::surface`, and for the list `every_pair` and
+/// The tests are one for each part of a subject, as `NAME::surface` and `NAME::pairs`, and for the list
 /// `every_handler_is_exercised`.
 #[macro_export]
 macro_rules! conformance {
@@ -135,13 +135,13 @@ macro_rules! __conformance {
                 }
 
                 $crate::__parts!(surface handlers extents gradients captures failures memory values structure);
+
+                #[test]
+                fn pairs() {
+                    $crate::pairs(&subject(), &super::subjects()).expect_clean();
+                }
             }
         )+
-
-        #[test]
-        fn every_pair() {
-            $crate::pairs(&subjects()).expect_clean();
-        }
 
         #[test]
         fn every_handler_is_exercised() {

@@ -7,27 +7,25 @@ use crate::call::{Call, Depth};
 use crate::report::Report;
 use crate::subject::Subject;
 
-/// Compares calls of each subject with each, and with itself, to dense: products, sums, joins and a choice.
+/// Compares calls of a subject with each of the list to dense: products, sums, joins and a choice.
 ///
 /// A type that refuses to be materialized, and two types of which each has a default handler, may end in their error.
 #[must_use]
-pub fn pairs(subjects: &[Subject]) -> Report {
-    let mut report = Report::new("pairs");
-    for first in subjects {
-        for second in subjects {
-            let calls = pair_calls(first, second);
-            if calls.is_empty() {
-                report.found(format_args!("{} and {}", first.name(), second.name()), "no shapes for a common call");
-            }
-            for call in calls {
-                report.compare(format_args!("{} and {}: {}", first.name(), second.name(), call.name), || {
-                    match call.takers() {
-                        Err(Error::TwoDefaults { .. } | Error::Refused { .. }) => Ok(()),
-                        _ if first.tolerance > second.tolerance => call.check(first, Depth::EAGER),
-                        _ => call.check(second, Depth::EAGER),
-                    }
-                });
-            }
+pub fn pairs(first: &Subject, subjects: &[Subject]) -> Report {
+    let mut report = Report::new(format!("pairs of {}", first.name()));
+    for second in subjects {
+        let calls = pair_calls(first, second);
+        if calls.is_empty() {
+            report.found(format_args!("{} and {}", first.name(), second.name()), "no shapes for a common call");
+        }
+        for call in calls {
+            report.compare(format_args!("{} and {}: {}", first.name(), second.name(), call.name), || {
+                match call.takers() {
+                    Err(Error::TwoDefaults { .. } | Error::Refused { .. }) => Ok(()),
+                    _ if first.tolerance > second.tolerance => call.check(first, Depth::EAGER),
+                    _ => call.check(second, Depth::EAGER),
+                }
+            });
         }
     }
     report

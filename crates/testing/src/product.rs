@@ -3,25 +3,36 @@
 use std::time::Instant;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{random, transforms};
+use mlx_rs::{Array, random, transforms};
 
-/// The median seconds of `x W^T` for `x: f32[128,4096]` and `W: f32[4096,4096]`, after one product to warm up.
-///
-/// # Errors
-///
-/// MLX fails.
-pub fn median_seconds(rounds: usize) -> Result<f64, Exception> {
-    let key = random::key(0)?;
-    let x = random::normal::<f32>(&[128, 4096], None, None, Some(&key))?;
-    let w = random::normal::<f32>(&[4096, 4096], None, None, Some(&key))?;
-    transforms::eval([&x, &w])?;
-    let mut times = Vec::with_capacity(rounds + 1);
-    for _ in 0..=rounds {
-        let start = Instant::now();
-        x.matmul(w.t())?.eval()?;
-        times.push(start.elapsed().as_secs_f64());
+/// `x W^T` for `x: f32[128,4096]` and `W: f32[4096,4096]`.
+pub struct Product {
+    x: Array,
+    w: Array,
+}
+
+impl Product {
+    /// Draws the operands.
+    ///
+    /// # Errors
+    ///
+    /// MLX fails.
+    pub fn new() -> Result<Self, Exception> {
+        let key = random::key(0)?;
+        let x = random::normal::<f32>(&[128, 4096], None, None, Some(&key))?;
+        let w = random::normal::<f32>(&[4096, 4096], None, None, Some(&key))?;
+        transforms::eval([&x, &w])?;
+        Ok(Self { x, w })
     }
-    times.remove(0);
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+
+    /// The seconds of one product.
+    ///
+    /// # Errors
+    ///
+    /// MLX fails.
+    pub fn seconds(&self) -> Result<f64, Exception> {
+        let start = Instant::now();
+        self.x.matmul(self.w.t())?.eval()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
 }

@@ -1,6 +1,15 @@
 //! Times the dense product with the BLAS that MLX's wheel brings: nothing here links another one.
+//!
+//! Prints the seconds of one product for each line that it reads.
+
+use std::io::stdin;
+
+use tacit_testing::product::Product;
 
 fn main() -> Result<(), mlx_rs::error::Exception> {
-    println!("{}", tacit_testing::product::median_seconds(3)?);
+    let product = Product::new()?;
+    for _ in stdin().lines() {
+        println!("{}", product.seconds()?);
+    }
     Ok(())
 }
