@@ -1,7 +1,8 @@
 //! What a decoder generates in a second, beside reading its weights from memory; and the memory that it takes.
 //!
 //! The decoder is that of the example `generate`, with the sizes of Qwen3-0.6B and drawn weights. All formats take their
-//! turns in one run. `benches/peers` measures llama.cpp on the same sizes. `-- --quick` is a small decoder in some seconds.
+//! turns in one run. `benches/peers` measures llama.cpp on the same sizes. `-- --quick` is a small decoder in some seconds;
+//! other words, such as `decode/nf4/compiled`, are parts of the names of the cases that are wanted.
 
 #[path = "../examples/generate/config.rs"]
 #[allow(dead_code, reason = "the example has more uses for it")]
@@ -77,11 +78,41 @@ const NF4_INT8: Weights = Weights { name: "nf4-int8", format: Some("nf4:64"), in
 fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
     let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { FULL };
-    memory(&extent)?;
-    let all = [BF16, AFFINE, NF4, NF4_INT8].into_iter();
+    if wanted(&extent.memory_case()) {
+        memory(&extent)?;
+    }
+    let of_any = |weights: &Weights| {
+        WAYS.iter().any(|way| wanted(&weights.decode_case(way))) || wanted(&weights.prompt_case(&extent))
+    };
+    let all = [BF16, AFFINE, NF4, NF4_INT8].into_iter().filter(of_any);
     let mut runners = all.map(|weights| Runner::new(&extent, weights)).collect::<Result<Vec<_>>>()?;
     decoding(&extent, &mut runners)?;
     prompts(&extent, &mut runners)
+}
+
+/// Whether a case of this name was asked for.
+fn wanted(case: &str) -> bool {
+    let mut parts = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
+    parts.peek().is_none() || parts.any(|part| case.contains(&part))
+}
+
+/// How a decoder may take a step.
+const WAYS: [&str; 2] = ["compiled", "eager"];
+
+impl Extent {
+    fn memory_case(&self) -> String {
+        format!("memory/nf4/{}", self.context)
+    }
+}
+
+impl Weights {
+    fn decode_case(&self, way: &str) -> String {
+        format!("decode/{}/{way}", self.name)
+    }
+
+    fn prompt_case(&self, extent: &Extent) -> String {
+        format!("prompt{}/{}", extent.prompt, self.name)
+    }
 }
 
 /// A model and its caches.
@@ -229,21 +260,22 @@ fn decoding(extent: &Extent, runners: &mut [Runner]) -> Result<()> {
     let mut bandwidths = vec![Vec::new(); runners.len()];
     for round in 0..=extent.rounds {
         for (i, runner) in runners.iter_mut().enumerate() {
-            let measured = [true, false].map(|compiled| runner.decode(compiled, extent.turn));
-            // The first round warms up.
-            if round > 0 {
-                for (all, seconds) in seconds[i].iter_mut().zip(measured) {
-                    all.push(seconds?);
+            for (way, all) in WAYS.iter().zip(&mut seconds[i]) {
+                if wanted(&runner.weights.decode_case(way)) {
+                    let seconds = runner.decode(*way == "compiled", extent.turn)?;
+                    // The first round warms up.
+                    all.extend((round > 0).then_some(seconds));
                 }
+            }
+            if round > 0 && !seconds[i].concat().is_empty() {
                 bandwidths[i].push(machine::read_bandwidth(runner.bytes()));
             }
         }
     }
     for ((runner, seconds), bandwidths) in runners.iter().zip(seconds).zip(bandwidths) {
-        let limit = runner.bytes() as f64 / median(bandwidths);
-        for (way, seconds) in ["compiled", "eager"].into_iter().zip(seconds) {
-            let seconds = median(seconds);
-            let case = format!("decode/{}/{way}", runner.weights.name);
+        for (way, seconds) in WAYS.iter().zip(seconds).filter(|(_, seconds)| !seconds.is_empty()) {
+            let limit = runner.bytes() as f64 / median(bandwidths.clone());
+            let (case, seconds) = (runner.weights.decode_case(way), median(seconds));
             record(&case, 1.0 / seconds, "tokens/s", "the time to read the weights", seconds / limit);
         }
     }
@@ -251,6 +283,8 @@ fn decoding(extent: &Extent, runners: &mut [Runner]) -> Result<()> {
 }
 
 fn prompts(extent: &Extent, runners: &mut [Runner]) -> Result<()> {
+    let runners = runners.iter_mut().filter(|runner| wanted(&runner.weights.prompt_case(extent)));
+    let mut runners: Vec<_> = runners.collect();
     let mut seconds = vec![[Vec::new(), Vec::new()]; runners.len()];
     for round in 0..=extent.rounds.min(3) {
         for (runner, [all, alone]) in runners.iter_mut().zip(&mut seconds) {
@@ -263,7 +297,7 @@ fn prompts(extent: &Extent, runners: &mut [Runner]) -> Result<()> {
     }
     for (runner, [all, alone]) in runners.iter().zip(seconds) {
         let (all, alone) = (median(all), median(alone));
-        let case = format!("prompt{}/{}", extent.prompt, runner.weights.name);
+        let case = runner.weights.prompt_case(extent);
         record(&case, f64::from(extent.prompt) / all, "tokens/s", "the rate of its products alone", alone / all);
     }
     Ok(())
@@ -285,8 +319,7 @@ fn memory(extent: &Extent) -> Result<()> {
         next = runner.call(true, next)?;
     }
     let peak = (resident::kilobytes("VmHWM")? - before) * 1024.0;
-    let case = format!("memory/nf4/{}", extent.context);
-    record(&case, peak / 1e6, "MB", "the weights and the caches", peak / held as f64);
+    record(&extent.memory_case(), peak / 1e6, "MB", "the weights and the caches", peak / held as f64);
     Ok(())
 }
 
