@@ -91,7 +91,7 @@ fn no_node_copies_an_input_whose_strides_nobody_knows_yet() {
     let [x, y] = placeholders(&scope, [&[2, 3], &[3, 2]]);
     let out = butterfly(&x.t(), &y).remove(1);
     let tape = Tape::walk(&[out], &[x, y], &[]).expect("memory");
-    assert_eq!(names(&tape), ["transpose", "butterfly"]);
+    assert_eq!(names(&tape), ["Transpose", "butterfly"]);
 }
 
 #[test]
