@@ -1,7 +1,8 @@
 //! What a decoder generates in a second, beside reading its weights from memory; and the memory that it takes.
 //!
 //! The decoder is that of the example `generate`, with the sizes of Qwen3-0.6B and drawn weights. All formats take their
-//! turns in one run. `benches/peers` measures llama.cpp on the same sizes. `-- --quick` is a small decoder in some seconds.
+//! turns in one run. `benches/peers` measures llama.cpp on the same sizes. `-- --quick` is a small decoder in some seconds;
+//! other words, such as `decode/nf4/compiled`, are parts of the names of the cases that are wanted.
 
 #[path = "../examples/generate/config.rs"]
 #[allow(dead_code, reason = "the example has more uses for it")]

@@ -71,8 +71,9 @@ class HostKernel : public Primitive {
     }
     std::vector<array> reads, writes;
     for (const auto& input : inputs) {
-      encoder.set_input_array(input);
-      reads.push_back(array::unsafe_weak_copy(input));
+      auto read = row_major(input);
+      encoder.set_input_array(read);
+      reads.push_back(array::unsafe_weak_copy(read));
     }
     for (auto& output : outputs) {
       writes.push_back(array::unsafe_weak_copy(output));
@@ -190,12 +191,23 @@ class HostKernel : public Primitive {
     return Buffer{value.data<char>(), value.nbytes(), value.shape().data(), value.ndim(), code_of(value.dtype())};
   }
 
+  // The input, or a copy in rows that lives until the kernel has run. How an array lies is known only now: a node for the
+  // copy in the graph would be there for every input that is not computed yet.
+  array row_major(const array& input) {
+    if (input.flags().row_contiguous) {
+      return input;
+    }
+    auto copied = mlx::core::contiguous(input, false, stream());
+    auto made = copied.outputs();
+    copied.primitive().eval_cpu(copied.inputs(), made);
+    copied.detach();
+    mlx::core::cpu::get_command_encoder(stream()).add_temporary(copied);
+    return copied;
+  }
+
   static void evaluate(const RustKernel& rust, std::vector<array>& reads, std::vector<array>& writes) {
     std::vector<Buffer> from, to;
     for (auto& value : reads) {
-      if (!value.flags().row_contiguous) {
-        throw std::runtime_error("kernel " + rust.name + " failed: it was given an operand that is not row-major");
-      }
       from.push_back(view(value));
     }
     for (auto& value : writes) {
@@ -215,11 +227,6 @@ class HostKernel : public Primitive {
 // An array that only carries a shape and a dtype back from Rust.
 array prototype(const int32_t* shape, size_t ndim, int dtype) {
   return array(Shape(shape, shape + ndim), dtype_of(dtype), nullptr, {});
-}
-
-array row_major(const array& value, mlx::core::Stream stream) {
-  auto ready = value.status() != array::Status::unscheduled && value.flags().row_contiguous;
-  return ready ? value : mlx::core::contiguous(value, false, stream);
 }
 
 }  // namespace
@@ -261,9 +268,6 @@ int tacit_kernel_apply(
     for (const auto& value : prototypes.arrays) {
       shapes.push_back(value.shape());
       dtypes.push_back(value.dtype());
-    }
-    for (auto& value : arrays) {
-      value = row_major(value, stream);
     }
     auto primitive = std::make_shared<HostKernel>(stream, rust);
     if (shapes.size() == 1) {

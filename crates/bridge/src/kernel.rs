@@ -98,8 +98,8 @@ pub trait Kernel: Send + Sync + 'static {
 
 /// Puts `kernel` into the graph.
 ///
-/// It goes to the stream that mlx-rs's own ops go to here. Inputs that are not row-major are copied first. On a device for
-/// which the kernel has no source, its [fallback](Kernel::fallback) goes into the graph instead.
+/// It goes to the stream that mlx-rs's own ops go to here. Inputs that turn out not to be row-major when it runs are copied
+/// then. On a device for which the kernel has no source, its [fallback](Kernel::fallback) goes into the graph instead.
 ///
 /// # Errors
 ///

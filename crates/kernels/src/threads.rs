@@ -1,7 +1,9 @@
 //! The pool that all kernels share.
 //!
 //! `TACIT_THREADS` sets how many threads a kernel may use; unset, empty, 0 or unreadable, it is the number of cores.
-//! The thread that calls a kernel works too, so a kernel on a pool of two starts at once and wakes one helper.
+//! The thread that calls a kernel works too, so a kernel on a pool of two starts at once and has one helper.
+
+mod pool;
 
 use std::{
     cell::RefCell,
@@ -9,12 +11,12 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use pool::Pool;
 
 /// The number of threads that a kernel called from here may use.
 #[must_use]
 pub fn count() -> usize {
-    current().threads
+    current().threads()
 }
 
 /// Runs `f` with kernels limited to `threads` threads, on a pool of their own that ends with it.
@@ -44,26 +46,19 @@ pub(crate) fn for_each_part<T: Send>(threads: usize, parts: impl Iterator<Item =
     drain(threads, parts.into_iter(), task);
 }
 
-/// Empties the queue. rayon's own iterators would leave the calling thread waiting for those of the pool, which takes small
-/// products twice the time.
+/// Empties the queue.
 fn drain<T>(threads: usize, queue: impl ExactSizeIterator<Item = T> + Send, task: &(dyn Fn(T) + Sync)) {
     if threads <= 1 || queue.len() <= 1 {
         return queue.for_each(task);
     }
     let pool = current();
-    let workers = pool.threads.min(threads).min(queue.len());
+    let workers = pool.threads().min(threads).min(queue.len());
+    if workers <= 1 {
+        return queue.for_each(task);
+    }
     let queue = Mutex::new(queue);
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = || iter::from_fn(&next).for_each(task);
-    match &pool.rayon {
-        Some(rayon) if workers > 1 => rayon.in_place_scope(|scope| {
-            for _ in 1..workers {
-                scope.spawn(|_| work());
-            }
-            work();
-        }),
-        _ => work(),
-    }
+    pool.run(workers - 1, &|| iter::from_fn(&next).for_each(task));
 }
 
 /// The columns of one task: four tasks for each thread, in multiples of `step`, at most `most`.
@@ -71,29 +66,12 @@ pub(crate) fn share(columns: usize, threads: usize, step: usize, most: usize) ->
     columns.div_ceil(4 * threads).next_multiple_of(step).clamp(step, most)
 }
 
-/// Runs `f`, which is given [`count`], inside the pool, where rayon's own iterators use its threads; inline if there is one.
+/// Runs `f`, which is given [`count`], where rayon's own iterators use as many threads; inline if there is one.
 pub fn install(f: impl FnOnce(usize) + Send) {
     let pool = current();
-    match &pool.rayon {
-        Some(rayon) => rayon.install(|| f(pool.threads)),
+    match pool.rayon() {
+        Some(rayon) => rayon.install(|| f(pool.threads())),
         None => f(1),
-    }
-}
-
-struct Pool {
-    threads: usize,
-    rayon: Option<ThreadPool>,
-}
-
-impl Pool {
-    fn new(threads: usize) -> Self {
-        // A system that grants no threads still gets its answer, on the caller's.
-        let rayon = (threads > 1)
-            .then(|| {
-                ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("tacit-kernel-{i}")).build().ok()
-            })
-            .flatten();
-        Self { threads: rayon.as_ref().map_or(1, ThreadPool::current_num_threads), rayon }
     }
 }
 

@@ -86,6 +86,15 @@ fn inputs_are_row_major_whatever_they_were() {
 }
 
 #[test]
+fn no_node_copies_an_input_whose_strides_nobody_knows_yet() {
+    let scope = Scope::new().expect("memory");
+    let [x, y] = placeholders(&scope, [&[2, 3], &[3, 2]]);
+    let out = butterfly(&x.t(), &y).remove(1);
+    let tape = Tape::walk(&[out], &[x, y], &[]).expect("memory");
+    assert_eq!(names(&tape), ["Transpose", "butterfly"]);
+}
+
+#[test]
 fn arrays_without_elements_and_without_axes() {
     let empty = ops::zeros::<f32>(&[0, 3]).expect("builds");
     let made = butterfly(&empty, &empty);
