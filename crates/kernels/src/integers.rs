@@ -125,7 +125,9 @@ pub(crate) struct Rows {
 impl Rows {
     /// Rounds rows of `k` floats.
     pub(crate) fn new(isa: Isa, x: &Floats, k: usize) -> Self {
-        let mut rows = Self { codes: vec![0; x.len()], units: vec![0.0; x.len().checked_div(k).unwrap_or(0)] };
+        let mut codes = CODES.take();
+        codes.resize(x.len(), 0);
+        let mut rows = Self { codes, units: vec![0.0; x.len().checked_div(k).unwrap_or(0)] };
         let k = k.max(1);
         let each = ROUNDED.div_ceil(k);
         let parts = rows.codes.chunks_mut(each * k).zip(rows.units.chunks_mut(each)).enumerate();
@@ -137,6 +139,22 @@ impl Rows {
         rows
     }
 }
+
+/// Fresh pages take longer than rounding.
+impl Drop for Rows {
+    fn drop(&mut self) {
+        if self.codes.len() <= KEPT {
+            CODES.set(std::mem::take(&mut self.codes));
+        }
+    }
+}
+
+thread_local! {
+    static CODES: Cell<Vec<i8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Bytes that a thread keeps for the activations of its next product.
+pub(crate) const KEPT: usize = 1 << 24;
 
 /// Elements that one task rounds, about.
 const ROUNDED: usize = 1 << 14;

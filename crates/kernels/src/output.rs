@@ -173,7 +173,7 @@ impl<T> Rectangle<'_, T> {
         assert!(self.rows.contains(&row), "a row of another task");
         // SAFETY: the row lies in the rectangle, which is this value's alone, as long as it is borrowed.
         unsafe {
-            let at = self.at.add(row * self.stride + self.columns.start);
+            let at = self.at.wrapping_add(row * self.stride + self.columns.start);
             std::slice::from_raw_parts_mut(at, self.columns.len())
         }
     }

@@ -9,13 +9,15 @@ mod panel;
 pub(crate) mod rows;
 mod tile;
 
+use std::cell::Cell;
+
 use panel::{Line, PANEL, Transpose, WIDTH, Words, decode};
 use tile::{STRIDE, Tile};
 
 use crate::{
     Isa, Matrix, Order, Scales, amx,
     engine::Shape,
-    integers::{IntegerProduct, Integers, STEP, Work},
+    integers::{IntegerProduct, Integers, KEPT, STEP, Work},
     machine::{Cycles, Machine, threads_for},
     matrix::bytes,
     output::{Output, Rectangle},
@@ -81,7 +83,7 @@ fn panels_cost(work: &Work) -> f64 {
     // Words of 16 rows are turned, and looked up.
     let each = if work.pairs { 0.15 } else { 0.28 };
     times * columns as f64 * (depth as f64 * each + work.runs as f64 * (2.5 + work.scale))
-        + (rows * depth) as f64 * ARRANGED
+        + (rows * depth) as f64 * IN_ORDER
 }
 
 fn multiply_by(product: &IntegerProduct, tiles: bool, out: &mut Output<f32>) -> usize {
@@ -148,8 +150,10 @@ impl Activations {
             offsets.push(total);
             total += m * step.ends.len();
         }
-        let mut all =
-            Self { codes: vec![0; (steps.len() * m + amx::bytes::ROWS) * STRIDE], starts: vec![0; total], offsets };
+        let (mut codes, mut kept) = ARRANGED.take();
+        codes.resize((steps.len() * m + amx::bytes::ROWS) * STRIDE, 0);
+        kept.resize(total, 0);
+        let mut all = Self { codes, starts: kept, offsets };
         let mut starts = &mut all.starts[..];
         let mut tasks = Vec::with_capacity(steps.len());
         for (step, codes) in steps.iter().zip(all.codes.chunks_exact_mut(m * STRIDE)) {
@@ -157,14 +161,27 @@ impl Activations {
             tasks.push(Arrange { rows: &rows.codes, k, step, pairs, codes, starts: these });
             starts = rest;
         }
-        let threads = threads.min(threads_for((m * k) as f64 * ARRANGED));
+        let threads = threads.min(threads_for((m * k) as f64 * IN_ORDER));
         threads::for_each_part(threads, tasks.into_iter(), &|task| run(Isa::Avx512, task));
         all
     }
 }
 
+impl Drop for Activations {
+    fn drop(&mut self) {
+        if self.codes.len() <= KEPT {
+            ARRANGED.set((std::mem::take(&mut self.codes), std::mem::take(&mut self.starts)));
+        }
+    }
+}
+
+thread_local! {
+    /// What a thread keeps of its latest product's.
+    static ARRANGED: Cell<(Vec<i8>, Vec<i32>)> = const { Cell::new((Vec::new(), Vec::new())) };
+}
+
 /// The cycles in which a number of the activations is brought in order.
-const ARRANGED: f64 = 0.25;
+const IN_ORDER: f64 = 0.25;
 
 /// One step of the activations.
 struct Arrange<'a> {
