@@ -109,8 +109,8 @@ pub(crate) fn dispatch(node: &mut impl Node, lookup: &mut Lookup, outcome: &mut 
     outcome.declined.clear();
     (outcome.offered, outcome.materialized) = (false, false);
     loop {
-        let Some(types) = lookup.types(|types| node.types(types)) else { return Ok(()) };
-        let (registry, types, resolution) = types.resolve(node.name());
+        let Some(operands) = lookup.operands(|types| node.types(types)) else { return Ok(()) };
+        let (registry, types, resolution) = operands.resolve(node.name());
         if !resolution.is_empty() {
             outcome.offered = true;
             node.settle()?;

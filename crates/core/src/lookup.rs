@@ -47,25 +47,25 @@ impl Lookup {
     }
 
     /// The types of the operands, as `list` lists them; nothing where all are dense.
-    pub(crate) fn types(&mut self, list: impl FnOnce(&mut Vec<OperandType>)) -> Option<Types<'_>> {
+    pub(crate) fn operands(&mut self, list: impl FnOnce(&mut Vec<OperandType>)) -> Option<Operands<'_>> {
         let Memory { types, found } = &mut self.memory;
         types.clear();
         list(types);
         if types.iter().all(Option::is_none) {
             return None;
         }
-        Some(Types { types, found, registry: &self.registry })
+        Some(Operands { types, found, registry: &self.registry })
     }
 }
 
-/// The types of a call's operands, one of which is implicit.
-pub(crate) struct Types<'l> {
+/// The operands of a call, one of which is implicit.
+pub(crate) struct Operands<'l> {
     types: &'l [OperandType],
     found: &'l mut Vec<Found>,
     registry: &'l Registry,
 }
 
-impl<'l> Types<'l> {
+impl<'l> Operands<'l> {
     /// Who may take a primitive on these.
     pub(crate) fn resolve(self, name: NameId) -> (&'l Registry, &'l [OperandType], &'l Resolution) {
         let Self { types, found, registry } = self;
