@@ -52,6 +52,10 @@ void each_dependent(const std::vector<array>& inputs, const std::vector<array>& 
   }
 }
 
+// The primitive of a node apart from it, for whoever frees it.
+struct Recorded;
+Recorded* record(const array& node);
+
 // Makes `node` the result of what `other` is the result of, for all who hold it.
 void become(array& node, const array& other);
 

@@ -3,49 +3,75 @@
 #include <optional>
 #include <stdexcept>
 
-#include "bridge.h"
+#include "graph.h"
 #include "params.h"
 
 namespace tacit {
 
-namespace {
-
 struct Recorded {
+  struct Described {
+    Shape shape;
+    Dtype dtype;
+  };
+
   std::shared_ptr<Primitive> primitive;
-  std::vector<Shape> operand_shapes;
-  std::vector<Dtype> operand_dtypes;
-  std::vector<Shape> result_shapes;
-  std::vector<Dtype> result_dtypes;
+  std::vector<Described> arrays;  // the operands, then the results
+  size_t operands;
+
+  const Described& operand(size_t i) const {
+    return arrays[i];
+  }
+  std::vector<Shape> result_shapes() const {
+    std::vector<Shape> shapes;
+    std::transform(arrays.begin() + static_cast<std::ptrdiff_t>(operands), arrays.end(), std::back_inserter(shapes),
+                   [](const Described& result) { return result.shape; });
+    return shapes;
+  }
+  std::vector<Dtype> result_dtypes() const {
+    std::vector<Dtype> dtypes;
+    std::transform(arrays.begin() + static_cast<std::ptrdiff_t>(operands), arrays.end(), std::back_inserter(dtypes),
+                   [](const Described& result) { return result.dtype; });
+    return dtypes;
+  }
+  bool all_have(const Shape& shape) const {
+    return std::all_of(arrays.begin(), arrays.end(), [&](const Described& one) { return one.shape == shape; });
+  }
 };
 
 Recorded* record(const array& node) {
   if (!node.has_primitive()) {
     throw std::invalid_argument("the array has no primitive");
   }
-  auto recorded = std::make_unique<Recorded>();
-  recorded->primitive = node.primitive_ptr();
-  for (const auto& input : node.inputs()) {
-    recorded->operand_shapes.push_back(input.shape());
-    recorded->operand_dtypes.push_back(input.dtype());
+  const auto& inputs = node.inputs();
+  auto recorded = std::make_unique<Recorded>(Recorded{node.primitive_ptr(), {}, inputs.size()});
+  recorded->arrays.reserve(inputs.size() + node.siblings().size() + 1);
+  auto describe = [&](const array& one) { recorded->arrays.push_back({one.shape(), one.dtype()}); };
+  for (const auto& input : inputs) {
+    describe(input);
   }
-  for (const auto& output : node.outputs()) {
-    recorded->result_shapes.push_back(output.shape());
-    recorded->result_dtypes.push_back(output.dtype());
+  if (node.siblings().empty()) {
+    describe(node);
+  } else {
+    for (const auto& output : node.outputs()) {
+      describe(output);
+    }
   }
   return recorded.release();
 }
 
+namespace {
+
 // A primitive reads its operands as the recorded dtypes without a look, so these must be the same.
 void check_operands(const Recorded& recorded, const std::vector<array>& inputs) {
   std::string name = recorded.primitive->name();
-  auto count = recorded.operand_dtypes.size();
+  auto count = recorded.operands;
   if (inputs.size() != count) {
     throw std::invalid_argument(
         name + " was recorded with " + std::to_string(count) + " operands and was given " +
         std::to_string(inputs.size()));
   }
   for (size_t i = 0; i < count; ++i) {
-    if (inputs[i].dtype() != recorded.operand_dtypes[i]) {
+    if (inputs[i].dtype() != recorded.operand(i).dtype) {
       throw std::invalid_argument(
           "operand " + std::to_string(i) + " of " + name + " has another dtype than the recorded one");
     }
@@ -72,20 +98,17 @@ void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, co
     }
     return;
   }
-  if (as<mlx::core::Transpose>(primitive) && inputs[0].ndim() == recorded.operand_shapes[0].size()) {
+  if (as<mlx::core::Transpose>(primitive) && inputs[0].ndim() == recorded.operand(0).shape.size()) {
     return;
   }
-  auto all = [](const auto& items, const Shape& shape, auto shape_of) {
-    return std::all_of(items.begin(), items.end(), [&](const auto& item) { return shape_of(item) == shape; });
-  };
-  auto itself = [](const Shape& shape) { return shape; };
-  const auto& first = recorded.operand_shapes[0];
-  auto elementwise = all(recorded.operand_shapes, first, itself) && all(recorded.result_shapes, first, itself);
+  const auto& first = recorded.operand(0).shape;
+  auto elementwise = recorded.all_have(first);
   // The rank stays, because an axis may be among the parameters.
   if (!elementwise || inputs[0].ndim() != first.size()) {
     throw std::invalid_argument(name + " cannot be emitted on operands of other shapes than it was recorded with");
   }
-  if (!all(inputs, inputs[0].shape(), [](const array& input) { return input.shape(); })) {
+  const auto& given = inputs[0].shape();
+  if (!std::all_of(inputs.begin(), inputs.end(), [&](const array& input) { return input.shape() == given; })) {
     throw std::invalid_argument(
         "the operands of " + name + " were recorded with one shape and are given with several");
   }
@@ -110,9 +133,9 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
   check_operands(recorded, inputs);
   auto same = true;
   for (size_t i = 0; same && i < inputs.size(); ++i) {
-    same = inputs[i].shape() == recorded.operand_shapes[i];
+    same = inputs[i].shape() == recorded.operand(i).shape;
   }
-  auto shapes = same ? recorded.result_shapes : recorded.primitive->output_shapes(inputs);
+  auto shapes = same ? recorded.result_shapes() : recorded.primitive->output_shapes(inputs);
   if (!same) {
     check_shapes(recorded, inputs, shapes);
   }
@@ -120,9 +143,9 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
     return {std::move(*made)};
   }
   if (shapes.size() == 1) {
-    return {array(std::move(shapes[0]), recorded.result_dtypes[0], recorded.primitive, std::move(inputs))};
+    return {array(std::move(shapes[0]), recorded.arrays[recorded.operands].dtype, recorded.primitive, std::move(inputs))};
   }
-  return array::make_arrays(std::move(shapes), recorded.result_dtypes, recorded.primitive, inputs);
+  return array::make_arrays(std::move(shapes), recorded.result_dtypes(), recorded.primitive, inputs);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Record and walk: placeholders, and the tape of the nodes that depend on them.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -77,56 +78,74 @@ uint32_t name_id(const char* name) {
   return line.id;
 }
 
-// Maps array ids to slots by open addressing; a walk does one look-up an edge, and this is what it costs.
-class SlotMap {
+// The slots of the arrays that a walk has seen. MLX keeps an event beside each array and reads its value only once an eval
+// has attached one, so until then the value has room for a mark of ours: the number of the walk, and that of the array in
+// it. A look-up then reads the array that is read anyway, and nothing need be cleared, since no walk has the number of
+// another. What is evaluated is never marked: it depends on no placeholder, and other threads may have it too. Where a walk
+// begins at such an array, a table knows it.
+class Marks {
  public:
-  SlotMap() : keys_(1024, 0), values_(1024, 0) {}
-
-  const uint32_t* find(uintptr_t key) const {
-    for (size_t i = index(key);; i = (i + 1) & (keys_.size() - 1)) {
-      if (keys_[i] == key) {
-        return &values_[i];
-      }
-      if (keys_[i] == 0) {
-        return nullptr;
-      }
-    }
+  // Begins a walk.
+  void begin() {
+    static std::atomic<uint64_t> walks{0};
+    walk_ = (walks.fetch_add(1, std::memory_order_relaxed) + 1) << kBits;
+    slots_.clear();
+    evaluated_.clear();
   }
 
-  void put(uintptr_t key, uint32_t value) {
-    if (2 * (count_ + 1) > keys_.size()) {
-      grow();
+  // The slot of an array that was marked, or is evaluated; `otherwise` for every other.
+  uint32_t find(const array& value, uint32_t otherwise) const {
+    if (has_data(value)) {
+      return of_evaluated(value);
     }
-    size_t i = index(key);
-    while (keys_[i] != 0 && keys_[i] != key) {
-      i = (i + 1) & (keys_.size() - 1);
+    const auto& event = value.event();
+    if (event.valid()) {
+      return of_evaluated(value);
     }
-    count_ += keys_[i] == 0;
-    keys_[i] = key;
-    values_[i] = value;
+    auto number = event.value() ^ walk_;
+    return number < slots_.size() ? slots_[number] : otherwise;
+  }
+
+  // The number that `mark` gives next.
+  uint32_t next() const {
+    return static_cast<uint32_t>(slots_.size());
+  }
+
+  // Marks an array, which may get its slot later: a node is marked on the way down, where it is read.
+  void mark(const array& value, uint32_t slot = kNone) {
+    if (slots_.size() >> kBits != 0) {
+      throw std::length_error("a graph of more arrays than a walk can mark");
+    }
+    if (has_data(value) || value.event().valid()) {
+      evaluated_.emplace(value.id(), slot);
+    } else {
+      value.event().set_value(walk_ | slots_.size());
+    }
+    slots_.push_back(slot);
+  }
+
+  void put(uint32_t number, uint32_t slot) {
+    slots_[number] = slot;
+  }
+
+  size_t bytes() const {
+    return slots_.capacity() * sizeof(uint32_t);
   }
 
  private:
-  size_t index(uintptr_t key) const {
-    return ((key * 0x9E3779B97F4A7C15ull) >> 20) & (keys_.size() - 1);
-  }
+  static constexpr int kBits = 28;  // of the number of an array; that of the walk has the others
 
-  void grow() {
-    auto keys = std::move(keys_);
-    auto values = std::move(values_);
-    keys_.assign(keys.size() * 4, 0);
-    values_.assign(values.size() * 4, 0);
-    count_ = 0;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (keys[i] != 0) {
-        put(keys[i], values[i]);
-      }
+  uint32_t of_evaluated(const array& value) const {
+    if (evaluated_.empty()) {
+      return kNone;
     }
+    auto found = evaluated_.find(value.id());
+    return found == evaluated_.end() ? kNone : found->second;
   }
 
-  std::vector<uintptr_t> keys_;
-  std::vector<uint32_t> values_;
-  size_t count_ = 0;
+  uint64_t walk_ = 0;
+  std::vector<uint32_t> slots_;
+  std::unordered_map<uintptr_t, uint32_t> evaluated_;
 };
 
 struct Node {
@@ -146,6 +165,27 @@ array& result_at(array& node, uint32_t position) {
   return node.siblings().at(position < own_position ? position : position - 1);
 }
 
+// Whether anything but the reference at hand holds an array without data. MLX tells this of arrays with data only, so it
+// has some for the length of the question.
+bool is_held(array& value) {
+  thread_local auto data = std::make_shared<array::Data>(
+      mlx::core::allocator::Buffer(nullptr), [](mlx::core::allocator::Buffer) {});
+  auto& own = const_cast<std::shared_ptr<array::Data>&>(value.data_shared_ptr());
+  std::swap(own, data);
+  auto alone = value.is_donatable();
+  std::swap(own, data);
+  return !alone;
+}
+
+// In a long graph each array that is read again is a cache miss, unless it was asked for some arrays before.
+constexpr size_t kAhead = 12;
+
+struct Edit {
+  uint32_t node;
+  uint32_t operand;
+  Handle value;
+};
+
 struct Tape {
   std::vector<array> arrays;  // one output of each node; whoever else lets go of the node, it stays
   std::vector<Node> nodes;
@@ -157,66 +197,135 @@ struct Tape {
   void walk(
       const Handle* outs, size_t out_count, const Handle* placeholders, size_t placeholder_count,
       const Handle* boundaries, size_t boundary_count) {
+    marks_.begin();
     for (size_t i = 0; i < boundary_count; ++i) {
-      map_.put(get(boundaries[i]).id(), kNone);
+      if (const auto& boundary = get(boundaries[i]); !has_data(boundary)) {
+        marks_.mark(boundary);
+      }
     }
     for (size_t i = 0; i < placeholder_count; ++i) {
-      map_.put(get(placeholders[i]).id(), slots++);
+      marks_.mark(get(placeholders[i]), slots++);
     }
     for (size_t i = 0; i < out_count; ++i) {
       outputs.push_back(visit(get(outs[i])));
     }
-    map_ = SlotMap();
-    stack_ = {};
-    pending_ = {};
+  }
+
+  // Assigns new values to input edges, in every sibling, since each output of a node holds its own list of inputs.
+  void rewire(const Edit* edits, size_t count);
+
+  // Makes the recorded results of one node copies of other arrays where anybody holds them; without values, or where
+  // nobody does, the node only lets go of its inputs if nobody holds it.
+  void supersede(const Edit* edits, size_t count);
+
+  // As it was before the walk, but for the memory.
+  void clear() {
+    // From the first node on: the last one that held a node goes after it, and nothing recurses. An array that was moved
+    // is nothing, and what is assigned nothing goes without its destructor, which would read the node.
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      if (i + kAhead < arrays.size()) {
+        // The count of references is before what they refer to.
+        __builtin_prefetch(reinterpret_cast<const char*>(arrays[i + kAhead].id()) - 1, 1);
+      }
+      if (i > 0 && nodes[i].result_count == 1) {
+        arrays[i].overwrite_descriptor(arrays[0]);
+      } else {
+        auto gone = std::move(arrays[i]);
+      }
+    }
+    arrays.clear();
+    nodes.clear();
+    operands.clear();
+    outputs.clear();
+    stack_.clear();
+    pending_.clear();
+    slots = 0;
+  }
+
+  size_t bytes() const {
+    return arrays.capacity() * sizeof(array) + nodes.capacity() * sizeof(Node) + stack_.capacity() * sizeof(Frame) +
+           (operands.capacity() + outputs.capacity() + pending_.capacity()) * sizeof(uint32_t) + marks_.bytes();
   }
 
  private:
+  static constexpr uint32_t kUnvisited = kNone - 1;
+
   // A node whose inputs are being visited. What closing it needs is read on the way down, so that the way up does not
   // touch the node again: in a long graph each touch is a cache miss.
   struct Frame {
-    array* node;
-    std::vector<array>* inputs;
-    uint32_t next;      // the input to visit
-    uint32_t pending;   // where the slots of its inputs begin
+    array node;
+    const array* inputs;
+    size_t first;       // where the slots of its inputs begin
+    size_t next;        // the first of them that may be yet to be visited
     uint32_t name;
+    uint32_t number;    // the mark of its first result
     uint32_t position;  // among its siblings
     uint32_t results;
-    bool depends;
   };
 
-  // The slot of an array that was seen before, or of a leaf; nothing for a node that is yet to be visited.
-  const uint32_t* known(array& value) {
-    if (const auto* slot = map_.find(value.id())) {
-      return slot;
+  // The slot of an array that was seen before, or of a leaf; kUnvisited for a node that is yet to be visited.
+  uint32_t known(const array& value) const {
+    return marks_.find(value, value.has_primitive() ? kUnvisited : kNone);
+  }
+
+  // Reads ahead in a long chain: its nodes were made one after the other, and so they lie, at about equal distances.
+  void foresee(const array& value, const std::vector<array>& inputs) {
+    constexpr std::ptrdiff_t kNodes = 6;
+    auto ahead = [](const void* at, const void*& before) {
+      auto now = reinterpret_cast<std::intptr_t>(at);
+      auto distance = now - reinterpret_cast<std::intptr_t>(before);
+      before = at;
+      return now + kNodes * distance;
+    };
+    auto of = [&](const void* part, std::intptr_t next) {
+      auto offset = reinterpret_cast<std::intptr_t>(part) - static_cast<std::intptr_t>(value.id());
+      __builtin_prefetch(reinterpret_cast<const void*>(next + offset), 1);
+    };
+    auto next = ahead(reinterpret_cast<const void*>(value.id()), node_before_);
+    of(reinterpret_cast<const char*>(value.id()) - 1, next);
+    of(&value.event(), next);
+    of(&inputs, next);
+    of(&value.siblings(), next);
+    __builtin_prefetch(reinterpret_cast<const void*>(ahead(inputs.data(), inputs_before_)));
+    __builtin_prefetch(reinterpret_cast<const void*>(
+        ahead(reinterpret_cast<const void*>(value.primitive_id()), primitive_before_)));
+  }
+
+  void open(const array& value) {
+    const auto& inputs = value.inputs();
+    if (stack_.size() > kLong) {
+      foresee(value, inputs);
     }
-    return value.has_primitive() ? nullptr : &kNone;
+    auto first = pending_.size();
+    pending_.resize(first + inputs.size());
+    auto slots = pending_.begin() + static_cast<std::ptrdiff_t>(first);
+    for (const auto& input : inputs) {
+      *slots++ = known(input);
+    }
+    auto number = marks_.next();
+    auto position = static_cast<uint32_t>(value.sibling_position());
+    auto results = static_cast<uint32_t>(value.siblings().size() + 1);
+    stack_.push_back({value, inputs.data(), first, first, name_id(value.primitive().name()), number, position, results});
+    for (uint32_t i = 0; i < results; ++i) {
+      marks_.mark(i == position ? value : result_at(stack_.back().node, i));
+    }
   }
 
-  void open(array& value) {
-    stack_.push_back(
-        {&value, &value.inputs(), 0, static_cast<uint32_t>(pending_.size()), name_id(value.primitive().name()),
-         static_cast<uint32_t>(value.sibling_position()), static_cast<uint32_t>(value.siblings().size() + 1), false});
-  }
-
-  void settle(uint32_t slot) {
-    pending_.push_back(slot);
-    auto& frame = stack_.back();
-    frame.depends |= slot != kNone;
-    frame.next++;
-  }
-
-  uint32_t visit(array& root) {
-    if (const auto* slot = known(root)) {
-      return *slot;
+  uint32_t visit(const array& root) {
+    if (auto slot = known(root); slot != kUnvisited) {
+      return slot;
     }
     open(root);
     for (;;) {
       auto& frame = stack_.back();
-      if (frame.next < frame.inputs->size()) {
-        auto& input = (*frame.inputs)[frame.next];
-        if (const auto* slot = known(input)) {
-          settle(*slot);
+      while (frame.next < pending_.size() && pending_[frame.next] != kUnvisited) {
+        frame.next++;
+      }
+      if (frame.next < pending_.size()) {
+        const auto& input = frame.inputs[frame.next - frame.first];
+        // It may have been visited since, by way of the inputs before it.
+        if (auto slot = known(input); slot != kUnvisited) {
+          pending_[frame.next] = slot;
         } else {
           open(input);
         }
@@ -227,37 +336,113 @@ struct Tape {
       if (stack_.empty()) {
         return slot;
       }
-      settle(slot);
+      pending_[stack_.back().next] = slot;
     }
   }
 
   // Puts the node on the tape if it depends on a placeholder; the slot of the output that the walk came by.
-  uint32_t close(const Frame& frame) {
-    auto count = static_cast<uint32_t>(pending_.size()) - frame.pending;
-    auto first = frame.depends ? slots : kNone;
-    if (frame.depends) {
-      nodes.push_back({frame.name, static_cast<uint32_t>(operands.size()), count, first, frame.results});
-      arrays.push_back(*frame.node);
-      operands.insert(operands.end(), pending_.begin() + frame.pending, pending_.end());
+  uint32_t close(Frame& frame) {
+    auto from = pending_.begin() + static_cast<std::ptrdiff_t>(frame.first);
+    auto depends = std::any_of(from, pending_.end(), [](uint32_t slot) { return slot != kNone; });
+    auto first = slots;
+    auto slot = [&](uint32_t position) { return depends ? first + position : kNone; };
+    for (uint32_t i = 0; i < frame.results; ++i) {
+      marks_.put(frame.number + i, slot(i));
+    }
+    if (depends) {
+      auto start = static_cast<uint32_t>(operands.size());
+      operands.insert(operands.end(), from, pending_.end());
+      nodes.push_back({frame.name, start, static_cast<uint32_t>(operands.size()) - start, first, frame.results});
+      arrays.push_back(std::move(frame.node));
       slots += frame.results;
     }
-    pending_.resize(frame.pending);
-    auto slot = [&](uint32_t position) { return frame.depends ? first + position : kNone; };
-    for (uint32_t i = 0; i < frame.results; ++i) {
-      map_.put(i == frame.position ? frame.node->id() : result_at(*frame.node, i).id(), slot(i));
-    }
+    pending_.resize(frame.first);
     return slot(frame.position);
   }
 
-  SlotMap map_;
+  // Frames from which on a chain is longer than the nearest caches.
+  static constexpr size_t kLong = 2048;
+
+  Marks marks_;
   std::vector<Frame> stack_;
   std::vector<uint32_t> pending_;
+  const void* node_before_ = nullptr;
+  const void* inputs_before_ = nullptr;
+  const void* primitive_before_ = nullptr;
 };
+
+// Tapes whose memory the next walks of this thread use again: one for each that was in use at a time, as the walks inside
+// handlers are.
+std::vector<std::unique_ptr<Tape>>& spares() {
+  thread_local std::vector<std::unique_ptr<Tape>> tapes;
+  return tapes;
+}
+
+std::unique_ptr<Tape> take_spare() {
+  auto& tapes = spares();
+  if (tapes.empty()) {
+    return std::make_unique<Tape>();
+  }
+  auto tape = std::move(tapes.back());
+  tapes.pop_back();
+  return tape;
+}
+
+// What a spare tape may hold, in bytes.
+constexpr size_t kMostSpare = size_t{64} << 20;
 
 // Only the destructor of an array breaks the cycle of a node with several outputs, its assignment does not.
 void assign(array& edge, const array& value) {
+  if (edge.siblings().empty()) {
+    edge.overwrite_descriptor(value);
+    return;
+  }
   array before = std::move(edge);
   edge = value;
+}
+
+void Tape::rewire(const Edit* edits, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count && edits[i + kAhead].node < arrays.size()) {
+      __builtin_prefetch(&arrays[edits[i + kAhead].node].inputs());
+    }
+    if (i + kAhead / 2 < count && edits[i + kAhead / 2].node < arrays.size()) {
+      __builtin_prefetch(arrays[edits[i + kAhead / 2].node].inputs().data(), 1);
+    }
+    auto& node = arrays.at(edits[i].node);
+    const auto& value = get(edits[i].value);
+    assign(node.inputs().at(edits[i].operand), value);
+    for (auto& sibling : node.siblings()) {
+      assign(sibling.inputs().at(edits[i].operand), value);
+    }
+  }
+}
+
+void Tape::supersede(const Edit* edits, size_t count) {
+  auto& node = arrays.at(edits[0].node);
+  if (count > node.siblings().size() + 1) {
+    throw std::out_of_range("the node has fewer results");
+  }
+  auto single = node.siblings().empty();
+  if (single && !is_held(node)) {
+    auto before = std::move(node.inputs());
+    node.inputs().clear();
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (edits[i].value.ctx == nullptr) {
+      return;
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    auto& result = result_at(node, edits[i].operand);
+    become(result, mlx::core::copy(get(edits[i].value), result.primitive().stream()));
+  }
+  if (!single) {
+    for (auto& result : node.outputs()) {
+      result.set_siblings({}, 0);
+    }
+  }
 }
 
 struct TapeView {
@@ -268,12 +453,6 @@ struct TapeView {
   const uint32_t* outputs;
   size_t output_count;
   uint32_t slots;
-};
-
-struct Edit {
-  uint32_t node;
-  uint32_t operand;
-  Handle value;
 };
 
 }  // namespace
@@ -303,7 +482,7 @@ int tacit_tape_new(
     const Handle* outputs, size_t output_count, const Handle* placeholders, size_t placeholder_count,
     const Handle* boundaries, size_t boundary_count, Tape** tape, TapeView* view) {
   return guarded([&] {
-    auto fresh = std::make_unique<Tape>();
+    auto fresh = take_spare();
     fresh->walk(outputs, output_count, placeholders, placeholder_count, boundaries, boundary_count);
     *view = TapeView{fresh->nodes.data(),    fresh->nodes.size(),    fresh->operands.data(), fresh->operands.size(),
                      fresh->outputs.data(), fresh->outputs.size(), fresh->slots};
@@ -312,7 +491,13 @@ int tacit_tape_new(
 }
 
 void tacit_tape_free(Tape* tape) {
-  delete tape;
+  guarded([&] {
+    std::unique_ptr<Tape> own(tape);
+    own->clear();
+    if (own->bytes() <= kMostSpare) {
+      spares().push_back(std::move(own));
+    }
+  });
 }
 
 int tacit_tape_operand(const Tape* tape, uint32_t node, uint32_t operand, Handle* value) {
@@ -323,35 +508,36 @@ int tacit_tape_result(Tape* tape, uint32_t node, uint32_t result, Handle* value)
   return guarded([&] { *value = own(result_at(tape->arrays.at(node), result)); });
 }
 
-// Assigns new values to input edges, in every sibling, since each output of a node holds its own list of inputs.
-int tacit_tape_rewire(Tape* tape, const Edit* edits, size_t count) {
+// The aval of a result; its shape lives as long as the tape does.
+int tacit_tape_aval(Tape* tape, uint32_t node, uint32_t result, const int32_t** shape, size_t* ndim, int* dtype) {
   return guarded([&] {
-    for (size_t i = 0; i < count; ++i) {
-      auto& node = tape->arrays.at(edits[i].node);
-      const auto& value = get(edits[i].value);
-      assign(node.inputs().at(edits[i].operand), value);
-      for (auto& sibling : node.siblings()) {
-        assign(sibling.inputs().at(edits[i].operand), value);
-      }
-    }
+    const auto& value = result_at(tape->arrays.at(node), result);
+    *shape = value.shape().data();
+    *ndim = value.ndim();
+    *dtype = code_of(value.dtype());
   });
 }
 
-// Makes recorded results copies of other arrays; an edit's operand is the result's position here. All results of a node
-// are given, since they are siblings no more.
+int tacit_tape_primitive(const Tape* tape, uint32_t node, Recorded** recorded) {
+  return guarded([&] { *recorded = record(tape->arrays.at(node)); });
+}
+
+int tacit_tape_rewire(Tape* tape, const Edit* edits, size_t count) {
+  return guarded([&] { tape->rewire(edits, count); });
+}
+
+// An edit's operand is the position of the result; its value is null where there is no array to give. All results of a
+// node are given, since they are siblings no more. From the last node to the first: one that goes lets go of what it
+// takes.
 int tacit_tape_supersede(Tape* tape, const Edit* edits, size_t count) {
   return guarded([&] {
-    for (size_t i = 0; i < count; ++i) {
-      auto& result = result_at(tape->arrays.at(edits[i].node), edits[i].operand);
-      become(result, mlx::core::copy(get(edits[i].value), result.primitive().stream()));
-    }
-    for (size_t i = 0; i < count; ++i) {
-      auto& node = tape->arrays.at(edits[i].node);
-      if (!node.siblings().empty()) {
-        for (auto& result : node.outputs()) {
-          result.set_siblings({}, 0);
-        }
+    while (count > 0) {
+      auto first = count - 1;
+      while (first > 0 && edits[first - 1].node == edits[first].node) {
+        --first;
       }
+      tape->supersede(edits + first, count - first);
+      count = first;
     }
   });
 }

@@ -146,6 +146,15 @@ unsafe extern "C" {
     pub(crate) fn tacit_tape_free(tape: *mut c_void);
     pub(crate) fn tacit_tape_operand(tape: *const c_void, node: u32, operand: u32, value: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_tape_result(tape: *mut c_void, node: u32, result: u32, value: *mut mlx_array) -> c_int;
+    pub(crate) fn tacit_tape_aval(
+        tape: *mut c_void,
+        node: u32,
+        result: u32,
+        shape: *mut *const i32,
+        ndim: *mut usize,
+        dtype: *mut c_int,
+    ) -> c_int;
+    pub(crate) fn tacit_tape_primitive(tape: *const c_void, node: u32, recorded: *mut *mut c_void) -> c_int;
     pub(crate) fn tacit_tape_rewire(tape: *mut c_void, edits: *const Edit, count: usize) -> c_int;
     pub(crate) fn tacit_tape_supersede(tape: *mut c_void, edits: *const Edit, count: usize) -> c_int;
 

@@ -1,9 +1,11 @@
 //! Names of primitives as small numbers.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 
 use crate::error::{BridgeError, check};
 use crate::ffi;
+use crate::typed::{self, Description};
 
 /// A primitive's name as a number, the same on every thread of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,14 +28,36 @@ impl NameId {
     /// The name as MLX spells it, such as `Matmul`.
     #[must_use]
     pub fn text(self) -> &'static str {
+        self.known().text
+    }
+
+    /// What is known of the primitive of this name; `None` for one that is not MLX's.
+    #[must_use]
+    pub fn description(self) -> Option<&'static Description> {
+        self.known().description
+    }
+
+    fn known(self) -> Known {
+        if let Some(known) = KNOWN.with_borrow(|known| known.get(self.index()).copied().flatten()) {
+            return known;
+        }
+        let Some(text) = self.interned() else { return Known { text: "?", description: None } };
+        let known = Known { text, description: typed::describe(text) };
+        KNOWN.with_borrow_mut(|all| {
+            if all.len() <= self.index() {
+                all.resize(self.index() + 1, None);
+            }
+            all[self.index()] = Some(known);
+        });
+        known
+    }
+
+    fn interned(self) -> Option<&'static str> {
         let mut text = std::ptr::null();
         // SAFETY: the pointer is live for the call.
         let known = unsafe { ffi::tacit_name_text(self.0, &raw mut text) } == 0;
-        if !known {
-            return "?";
-        }
         // SAFETY: interned names are NUL-terminated and never freed.
-        unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("?")
+        known.then(|| unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("?"))
     }
 
     /// The number itself, dense from zero.
@@ -41,4 +65,15 @@ impl NameId {
     pub fn index(self) -> usize {
         self.0 as usize
     }
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    text: &'static str,
+    description: Option<&'static Description>,
+}
+
+thread_local! {
+    /// By number: names are interned behind a lock, and a handler's view asks for one.
+    static KNOWN: RefCell<Vec<Option<Known>>> = const { RefCell::new(Vec::new()) };
 }

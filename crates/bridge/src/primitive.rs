@@ -39,7 +39,17 @@ impl Primitive {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the handle and the pointer are live for the call.
         check(unsafe { ffi::tacit_primitive_of(node.as_ptr(), &raw mut raw) })?;
-        Ok(Self { name, raw: Arc::new(Raw(raw)) })
+        // SAFETY: the call succeeded, so it stored an object that is ours.
+        Ok(unsafe { Self::owned(raw, name) })
+    }
+
+    /// Takes over a primitive of this name that the C++ side gives away.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must own one that nothing else frees.
+    pub(crate) unsafe fn owned(raw: *mut c_void, name: NameId) -> Self {
+        Self { name, raw: Arc::new(Raw(raw)) }
     }
 
     /// The primitive that makes `array`; `None` for an array that no primitive makes, or that is evaluated.

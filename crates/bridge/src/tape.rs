@@ -1,12 +1,15 @@
 //! The walked nodes of a recorded graph, in order.
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 
 use mlx_rs::Array;
+use mlx_sys::mlx_array;
 
+use crate::aval::dtype_of;
 use crate::error::{BridgeError, check};
 use crate::ffi::{self, Edit, Node, TapeView};
-use crate::{NameId, Primitive, arrays};
+use crate::{Aval, NameId, Primitive, arrays};
 
 /// Where a value of a trace lives: placeholders first, then the results of each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,11 +19,13 @@ const NO_SLOT: u32 = u32::MAX;
 
 impl Slot {
     /// The slot as an index below [`Tape::slots`].
+    #[inline]
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 
+    #[inline]
     fn known(raw: u32) -> Option<Self> {
         (raw != NO_SLOT).then_some(Self(raw))
     }
@@ -32,14 +37,29 @@ pub struct Kept(usize);
 
 /// The nodes of a graph that depend on placeholders, in topological order.
 ///
-/// One call walks the whole graph, without recursion. Nodes that do not depend on a placeholder are not on the tape.
+/// One call walks the whole graph, without recursion. Nodes that do not depend on a placeholder are not on the tape. The
+/// memory of one that is dropped serves the next on its thread.
 pub struct Tape {
     raw: *mut c_void,
     /// The C++ side's own arrays, which do not change until it is freed.
     view: TapeView,
+    plan: Plan,
+}
+
+/// What is to be assigned.
+#[derive(Default)]
+struct Plan {
     edits: Vec<Edit>,
     /// The arrays that the edits point to.
     kept: Vec<Array>,
+}
+
+/// Edits that memory is kept for.
+const MOST_SPARE: usize = 1 << 20;
+
+thread_local! {
+    /// Memory for plans, to be used again: one for each tape that was in use at a time.
+    static PLANS: RefCell<Vec<Plan>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Tape {
@@ -76,14 +96,16 @@ impl Tape {
                 &raw mut view,
             )
         })?;
-        Ok(Self { raw, view, edits: Vec::new(), kept: Vec::new() })
+        Ok(Self { raw, view, plan: PLANS.with_borrow_mut(Vec::pop).unwrap_or_default() })
     }
 
+    #[inline]
     fn nodes(&self) -> &[Node] {
         // SAFETY: the view describes an array of the tape, which lives as long as `self`.
         unsafe { borrowed(self.view.nodes, self.view.node_count) }
     }
 
+    #[inline]
     fn node_operands(&self, node: usize) -> &[u32] {
         let Node { operand_start, operand_count, .. } = self.nodes()[node];
         // SAFETY: as in `nodes`.
@@ -92,6 +114,7 @@ impl Tape {
     }
 
     /// The number of nodes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.view.node_count
@@ -110,30 +133,35 @@ impl Tape {
     }
 
     /// The primitive name of a node.
+    #[inline]
     #[must_use]
     pub fn name(&self, node: usize) -> NameId {
         NameId(self.nodes()[node].primitive)
     }
 
     /// The slots of a node's operands; `None` for one that does not depend on a placeholder.
+    #[inline]
     #[must_use]
     pub fn operands(&self, node: usize) -> impl ExactSizeIterator<Item = Option<Slot>> + '_ {
         self.node_operands(node).iter().map(|&raw| Slot::known(raw))
     }
 
     /// The number of a node's operands.
+    #[inline]
     #[must_use]
     pub fn arity(&self, node: usize) -> usize {
         self.nodes()[node].operand_count as usize
     }
 
     /// The slot of one operand of a node; `None` if it does not depend on a placeholder.
+    #[inline]
     #[must_use]
     pub fn operand_slot(&self, node: usize, operand: usize) -> Option<Slot> {
         Slot::known(self.node_operands(node)[operand])
     }
 
     /// The slots of a node's results.
+    #[inline]
     pub fn results(&self, node: usize) -> impl ExactSizeIterator<Item = Slot> + use<> {
         let node = self.nodes()[node];
         (node.result_start..node.result_start + node.result_count).map(Slot)
@@ -167,31 +195,54 @@ impl Tape {
         arrays::filled(|out| unsafe { ffi::tacit_tape_result(self.raw, node as u32, result as u32, out) })
     }
 
+    /// The aval of a result.
+    ///
+    /// # Errors
+    ///
+    /// The node has no such result.
+    pub fn aval(&self, node: usize, result: usize) -> Result<Aval, BridgeError> {
+        let (mut shape, mut ndim, mut dtype) = (std::ptr::null(), 0, 0);
+        // SAFETY: the tape is live, the callee checks both indices, and the out-pointers are live for the call.
+        check(unsafe {
+            ffi::tacit_tape_aval(self.raw, node as u32, result as u32, &raw mut shape, &raw mut ndim, &raw mut dtype)
+        })?;
+        // SAFETY: the call succeeded, so it described the shape of an array that the tape holds.
+        let shape = unsafe { arrays::integers(shape, ndim) };
+        // The codes are those of `Dtype` itself.
+        let dtype = dtype_of(dtype).ok_or_else(|| BridgeError::Mlx(format!("{dtype} is the code of no dtype")))?;
+        Ok(Aval::new(shape, dtype))
+    }
+
     /// The primitive of a node.
     ///
     /// # Errors
     ///
     /// MLX has no memory left.
     pub fn primitive(&self, node: usize) -> Result<Primitive, BridgeError> {
-        Primitive::of(&self.result(node, 0)?, self.name(node))
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the tape and the pointer are live for the call; the callee checks the index.
+        check(unsafe { ffi::tacit_tape_primitive(self.raw, node as u32, &raw mut raw) })?;
+        // SAFETY: the call succeeded, so it stored an object that is ours.
+        Ok(unsafe { Primitive::owned(raw, self.name(node)) })
     }
 
     /// Keeps `value` for edits; one that goes to many edges is kept once.
     pub fn keep(&mut self, value: Array) -> Kept {
-        self.kept.push(value);
-        Kept(self.kept.len() - 1)
+        self.plan.kept.push(value);
+        Kept(self.plan.kept.len() - 1)
     }
 
     /// Plans to assign a kept value to an operand of a node; [`rewire`](Self::rewire) does it.
+    #[inline]
     pub fn plan(&mut self, node: usize, operand: usize, value: Kept) {
-        let value = self.kept[value.0].as_ptr();
-        self.edits.push(Edit { node: node as u32, operand: operand as u32, value });
+        let value = self.plan.kept[value.0].as_ptr();
+        self.plan.edits.push(Edit { node: node as u32, operand: operand as u32, value });
     }
 
     /// Whether anything is planned and not done.
     #[must_use]
     pub fn has_plan(&self) -> bool {
-        !self.edits.is_empty()
+        !self.plan.edits.is_empty()
     }
 
     /// Does what was planned since the last time, in one call.
@@ -200,32 +251,36 @@ impl Tape {
     ///
     /// A planned node has no such operand.
     pub fn rewire(&mut self) -> Result<(), BridgeError> {
-        // SAFETY: the tape is live, and `kept` holds every array that the edits point to.
-        let status = unsafe { ffi::tacit_tape_rewire(self.raw, self.edits.as_ptr(), self.edits.len()) };
-        self.edits.clear();
+        // SAFETY: the tape is live, and the plan keeps every array that the edits point to.
+        let status = unsafe { ffi::tacit_tape_rewire(self.raw, self.plan.edits.as_ptr(), self.plan.edits.len()) };
+        self.plan.edits.clear();
         check(status)
     }
 
-    /// Makes the recorded results of nodes copies of other arrays of the same avals, wherever they are held.
+    /// Makes the recorded results of nodes copies of other arrays of the same avals, where anybody holds them.
     ///
-    /// Each node comes with all of its results, in their order. The nodes are no longer what was recorded.
+    /// The nodes come in their order, each with all of its results; `None` is one that has no array to give, and a node that
+    /// has one of these stays as it is. A node that nobody holds lets go of what it takes. None is what was recorded any more.
     ///
     /// # Errors
     ///
     /// There is no such node, or it has fewer results.
     pub fn supersede<'a, R>(&mut self, nodes: impl IntoIterator<Item = (usize, R)>) -> Result<(), BridgeError>
     where
-        R: IntoIterator<Item = &'a Array>,
+        R: IntoIterator<Item = Option<&'a Array>>,
     {
-        let edit = |node, (result, value): (usize, &Array)| Edit {
-            node: node as u32,
-            operand: result as u32,
-            value: value.as_ptr(),
-        };
-        let all = |(node, results): (usize, R)| results.into_iter().enumerate().map(move |of| edit(node, of));
-        let edits: Vec<Edit> = nodes.into_iter().flat_map(all).collect();
+        self.plan.edits.clear();
+        for (node, results) in nodes {
+            self.plan.edits.extend(results.into_iter().enumerate().map(|(result, value)| Edit {
+                node: node as u32,
+                operand: result as u32,
+                value: value.map_or(mlx_array { ctx: std::ptr::null_mut() }, Array::as_ptr),
+            }));
+        }
         // SAFETY: the tape is live, and the caller lends every array that the edits point to.
-        check(unsafe { ffi::tacit_tape_supersede(self.raw, edits.as_ptr(), edits.len()) })
+        let status = unsafe { ffi::tacit_tape_supersede(self.raw, self.plan.edits.as_ptr(), self.plan.edits.len()) };
+        self.plan.edits.clear();
+        check(status)
     }
 }
 
@@ -233,6 +288,14 @@ impl Drop for Tape {
     fn drop(&mut self) {
         // SAFETY: the tape is ours and is freed once.
         unsafe { ffi::tacit_tape_free(self.raw) };
+        let mut plan = std::mem::take(&mut self.plan);
+        plan.edits.clear();
+        plan.kept.clear();
+        if plan.edits.capacity() > MOST_SPARE {
+            return;
+        }
+        // A thread that ends may be without it already.
+        let _ = PLANS.try_with(|plans| plans.borrow_mut().push(plan));
     }
 }
 

@@ -27,6 +27,7 @@ use tacit_bridge::{Aval, NameId};
 
 use crate::counters::Counters;
 use crate::handler::{Call, HandlerFn, Results, Site};
+use crate::lookup::Lookup;
 use crate::pattern::OperandType;
 use crate::registry::{Candidate, Resolution};
 use crate::value::short_name;
@@ -67,7 +68,7 @@ pub(crate) trait Node {
     /// The primitive's name.
     fn name(&self) -> NameId;
 
-    /// The types of the operands as they are now.
+    /// Adds the types of the operands as they are now.
     fn types(&self, types: &mut Vec<OperandType>);
 
     /// The primitive.
@@ -86,37 +87,43 @@ pub(crate) trait Node {
     fn lower(&mut self, operand: usize) -> Result<()>;
 }
 
-/// What came of a call.
+/// What came of a call; its memory serves the next.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// The results and who gave them; nothing where all operands are dense by now.
-    pub(crate) taken: Option<(Vec<Value>, Taker)>,
+    /// Who took it; nobody where all operands are dense by now.
+    pub(crate) taker: Option<Taker>,
+    /// What the taker gave.
+    pub(crate) results: Vec<Value>,
     /// The handlers that declined.
     pub(crate) declined: Vec<Decline>,
+    /// Whether there was anybody to offer it to.
+    pub(crate) offered: bool,
     /// Whether an operand was materialized, now or before.
     pub(crate) materialized: bool,
 }
 
-/// Dispatches a call, by all clauses; `types` is memory for the types of its operands.
-pub(crate) fn dispatch(node: &mut impl Node, registry: &Registry, types: &mut Vec<OperandType>) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
+/// Dispatches a call, by all clauses.
+pub(crate) fn dispatch(node: &mut impl Node, lookup: &mut Lookup, outcome: &mut Outcome) -> Result<()> {
+    outcome.taker = None;
+    outcome.results.clear();
+    outcome.declined.clear();
+    (outcome.offered, outcome.materialized) = (false, false);
     loop {
-        node.types(types);
-        if types.iter().all(Option::is_none) {
-            return Ok(outcome);
-        }
-        let resolution = registry.resolve(node.name(), types);
+        let Some(operands) = lookup.operands(|types| node.types(types)) else { return Ok(()) };
+        let (registry, types, resolution) = operands.resolve(node.name());
         if !resolution.is_empty() {
+            outcome.offered = true;
             node.settle()?;
             let primitive = node.primitive()?;
             let find = || node.results();
             let results = Results::new(&find);
-            outcome.taken = node.with_operands(|operands| {
+            let taken = node.with_operands(|operands| {
                 Offer { primitive: &primitive, results: &results, declined: &mut outcome.declined }
-                    .offered(&resolution, operands)
+                    .offered(resolution, operands)
             })?;
-            if outcome.taken.is_some() {
-                return Ok(outcome);
+            if let Some((results, taker)) = taken {
+                (outcome.results, outcome.taker) = (results, Some(taker));
+                return Ok(());
             }
         }
         if let Some(deferred) = types.iter().position(|ty| ty.is_some_and(|ty| ty.deferred)) {
@@ -129,9 +136,9 @@ pub(crate) fn dispatch(node: &mut impl Node, registry: &Registry, types: &mut Ve
             (Some(only), None) => only,
             _ => node.with_operands(|operands| Ok(cheapest(operands)))?,
         };
-        if asks(&resolution) {
+        if asks(resolution) {
             node.with_operands(|operands| {
-                permit(registry, &resolution, &node.primitive()?, operands, operands[chosen], &outcome.declined)
+                permit(registry, resolution, &node.primitive()?, operands, operands[chosen], &outcome.declined)
             })?;
         }
         outcome.materialized = true;
@@ -219,17 +226,28 @@ impl Offer<'_> {
             }
             Err(error) => return Err(error),
         };
-        let found = results.iter().map(Value::aval).collect::<Result<Vec<_>>>()?;
         let expected = self.results.avals()?;
-        if expected == found {
+        let mut same = expected.len() == results.len();
+        for (value, aval) in results.iter().zip(expected) {
+            same = same && has_aval(value, aval)?;
+        }
+        if same {
             return Ok(Some(results));
         }
+        let found = results.iter().map(Value::aval).collect::<Result<Vec<_>>>()?;
         Err(Error::HandlerAval {
             handler: site,
             primitive: self.primitive.to_string(),
             expected: listed(expected),
             found: listed(&found),
         })
+    }
+}
+
+fn has_aval(value: &Value, aval: &Aval) -> Result<bool> {
+    match value {
+        Value::Dense(array) => Ok(array.dtype() == aval.dtype && array.shape() == aval.shape),
+        Value::Implicit(array) => Ok(array.aval()? == *aval),
     }
 }
 
@@ -321,7 +339,10 @@ pub(crate) fn apply(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     let mut loose = Loose { primitive, operands };
     if loose.operands.iter().any(Value::is_implicit) {
         Counters { seen: 1, ..Counters::default() }.add();
-        if let Some((results, _)) = dispatch(&mut loose, &Registry::current(), &mut Vec::new())?.taken {
+        let mut outcome = Outcome::default();
+        dispatch(&mut loose, &mut Lookup::current(), &mut outcome)?;
+        if outcome.taker.is_some() {
+            let results = outcome.results;
             Counters { handled: 1, ..Counters::default() }.add();
             if is_handling() {
                 return Ok(results);
@@ -356,7 +377,6 @@ impl Node for Loose<'_> {
     }
 
     fn types(&self, types: &mut Vec<OperandType>) {
-        types.clear();
         types.extend(self.operands.iter().map(operand_type));
     }
 

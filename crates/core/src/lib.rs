@@ -27,6 +27,7 @@ pub mod handler;
 mod implicit;
 mod implicit_array;
 pub mod kernel;
+mod lookup;
 mod macros;
 mod materialize;
 pub mod ops;

@@ -42,13 +42,16 @@ impl Primitive {
     ///
     /// This is another primitive than `T`.
     pub fn view<T: TypedPrimitive>(&self) -> Result<T> {
-        if crate::registry::canonical(self.name()) != T::NAME {
+        let description = self.0.name_id().description();
+        if description.is_none_or(|description| description.name != T::NAME) {
             return Err(Error::invalid(
                 format!("the primitive is {}, not {}", self.name(), T::NAME),
                 "match on `Primitive::name` first",
             ));
         }
-        T::from_params(&self.params()?).map_err(|error| Error::Invalid { message: error.to_string(), help: None })
+        let takes_none = description.is_some_and(|description| description.fields.is_empty());
+        let params = if takes_none { Vec::new() } else { self.params()? };
+        T::from_params(&params).map_err(|error| Error::Invalid { message: error.to_string(), help: None })
     }
 
     /// Applies the primitive to values: handlers first, materialization where there is none.

@@ -1,17 +1,22 @@
 //! Record a function on placeholders, walk the graph, interpret it.
 
-use std::cell::Cell;
+mod slots;
+
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use mlx_rs::Array;
 use tacit_bridge::mlx::{self, Refusal};
-use tacit_bridge::{Aval, Kept, NameId, Scope, Slot, Tape};
+use tacit_bridge::{Aval, NameId, Scope, Slot, Tape};
 
 use crate::counters::Counters;
-use crate::dispatch::{self, Decline, Node, Taker};
+use crate::dispatch::{self, Decline, Node, Outcome, Taker};
 use crate::explain::{Explanation, Scribe};
+use crate::lookup::Lookup;
 use crate::pattern::OperandType;
-use crate::{Error, Primitive, Registry, Result, Value, materialize};
+use crate::{Error, Policy, Primitive, Result, Value};
+
+use slots::{Layers, Passed, Slots};
 
 /// Runs `f` on `args`, with every primitive on an implicit one intercepted; results of deferred ops are computed.
 pub(crate) fn run(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
@@ -65,7 +70,7 @@ fn trace(
                 let placeholder = scope.placeholder(&aval)?;
                 arrays.push(placeholder.clone());
                 placeholders.push(placeholder);
-                held.push(Held::Replaced(Layers::of(arg.clone())));
+                held.push(arg);
                 avals.push(aval);
             }
         }
@@ -77,19 +82,9 @@ fn trace(
     let tape = Tape::walk(&outputs, &placeholders, &boundaries)?;
     drop(placeholders);
     if let Some(scribe) = scribe.as_deref_mut() {
-        scribe.begin(&held.iter().filter_map(Held::value).collect::<Vec<_>>());
+        scribe.begin(&held);
     }
-    held.resize_with(tape.slots(), || Held::Recorded);
-    let mut interpreter = Interpreter {
-        tape,
-        held,
-        node: 0,
-        depths: Vec::new(),
-        defers,
-        taken: Vec::new(),
-        registry: Registry::current(),
-        counters: Counters::default(),
-    };
+    let mut interpreter = Interpreter::new(tape, held.into_iter().cloned(), defers);
     let results = interpreter.interpret(outputs, scribe);
     interpreter.counters.add();
     drop(interpreter);
@@ -147,112 +142,96 @@ impl Drop for Recording {
     }
 }
 
-/// What a slot holds.
-enum Held {
-    /// The array that was recorded.
-    Recorded,
-    /// Something else in its place.
-    Replaced(Layers),
-}
-
-impl Held {
-    fn value(&self) -> Option<&Value> {
-        match self {
-            Self::Recorded => None,
-            Self::Replaced(layers) => layers.values.first(),
-        }
-    }
-}
-
-/// A value and what it was materialized to, layer by layer: each layer is built once in a trace.
-struct Layers {
-    values: Vec<Value>,
-    /// Which layer primitives are applied to, once one has asked.
-    used: Option<usize>,
-    /// The last layer, once it is dense and on an edge.
-    kept: Option<Kept>,
-}
-
-impl Layers {
-    fn of(value: Value) -> Self {
-        Self { values: vec![value], used: None, kept: None }
-    }
-
-    /// The first layer that is not deferred, if it is there.
-    fn computed(&self) -> Option<&Value> {
-        self.values.iter().find(|value| !materialize::is_deferred(value))
-    }
-
-    /// The layer that primitives are applied to.
-    fn used(&mut self) -> Result<usize> {
-        if let Some(used) = self.used {
-            return Ok(used);
-        }
-        let mut used = 0;
-        while let Value::Implicit(array) = &self.values[used]
-            && let Some(value) = materialize::used_as(&**array)?
-        {
-            self.values.push(value);
-            used += 1;
-        }
-        self.used = Some(used);
-        Ok(used)
-    }
-}
-
 struct Interpreter {
     tape: Tape,
-    held: Vec<Held>,
-    /// The node at hand, and which layer of each of its operands it sees.
+    /// The node at hand.
     node: usize,
-    depths: Vec<usize>,
     /// Whether deferred results stay so.
     defers: bool,
-    /// The nodes that a handler took.
-    taken: Vec<usize>,
-    registry: std::sync::Arc<Registry>,
+    memory: Memory,
     counters: Counters,
 }
 
+/// What grows with the graph.
+#[derive(Default)]
+struct Memory {
+    slots: Slots,
+    /// Which layer of each of its operands the node at hand sees.
+    depths: Vec<usize>,
+    /// The nodes that a handler took.
+    taken: Vec<usize>,
+}
+
+/// Slots that memory is kept for.
+const MOST_SPARE: usize = 1 << 20;
+
+thread_local! {
+    /// Memory that is used again: one for each trace that was in use at a time, as those inside handlers are.
+    static SPARE: RefCell<Vec<Memory>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Drop for Interpreter {
+    fn drop(&mut self) {
+        let mut memory = std::mem::take(&mut self.memory);
+        memory.slots.clear();
+        memory.taken.clear();
+        if memory.slots.capacity() > MOST_SPARE {
+            return;
+        }
+        // A thread that ends may be without it already.
+        let _ = SPARE.try_with(|spare| spare.borrow_mut().push(memory));
+    }
+}
+
 impl Interpreter {
+    fn new(tape: Tape, held: impl Iterator<Item = Value>, defers: bool) -> Self {
+        let mut memory = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        memory.slots.begin(held, tape.slots());
+        Self { tape, node: 0, defers, memory, counters: Counters::default() }
+    }
+
     fn interpret(&mut self, outputs: Vec<Array>, mut scribe: Option<&mut Scribe>) -> Result<Vec<Value>> {
-        let mut types = Vec::new();
+        let (mut lookup, mut outcome) = (Lookup::current(), Outcome::default());
         for node in 0..self.tape.len() {
-            let (mut replaced, mut implicit) = (false, false);
-            for slot in self.tape.operands(node).flatten() {
-                if let Some(value) = self.held[slot.index()].value() {
+            let (mut replaced, mut implicit) = (false, None);
+            for (operand, slot) in self.tape.operands(node).enumerate() {
+                if let Some(layers) = slot.and_then(|slot| self.memory.slots.get(slot)) {
                     replaced = true;
-                    implicit |= value.is_implicit();
+                    if layers.outermost.is_implicit() {
+                        implicit = Some(if implicit.is_none() { Implicit::Only(operand) } else { Implicit::Several });
+                    }
                 }
             }
-            let taken = match (replaced, implicit) {
-                (false, _) => (Taker::Dense, Vec::new()),
-                (true, false) => {
-                    self.enter(node);
-                    self.rewire();
-                    (Taker::Dense, Vec::new())
+            match implicit {
+                None if replaced => self.rewire(node),
+                None => {}
+                // An explanation tells of each node.
+                Some(Implicit::Only(operand)) if scribe.is_none() => {
+                    self.pass(node, operand, &mut lookup, &mut outcome)?;
                 }
-                (true, true) => self.dispatch(node, &mut types)?,
-            };
+                Some(_) => self.dispatch(node, &mut lookup, &mut outcome)?,
+            }
             if let Some(scribe) = scribe.as_deref_mut() {
+                let taken = if implicit.is_some() { told(&mut outcome) } else { (Taker::Dense, Vec::new()) };
                 self.note(scribe, node, taken)?;
             }
         }
+        drop(lookup);
         self.tape.rewire()?;
         if !self.defers {
             self.compute()?;
         }
-        self.supersede()?;
         let slots: Vec<Option<Slot>> = self.tape.outputs().collect();
         let results: Vec<Value> = outputs
             .into_iter()
             .zip(&slots)
-            .map(|(output, slot)| match slot.and_then(|slot| self.held[slot.index()].value()) {
-                Some(value) if self.defers => value.clone(),
-                Some(value) => self.layers(*slot).and_then(Layers::computed).unwrap_or(value).clone(),
+            .map(|(output, slot)| match self.layers(*slot) {
+                Some(layers) if self.defers => layers.outermost.clone(),
+                Some(layers) => layers.computed().unwrap_or(&layers.outermost).clone(),
                 None => output.into(),
             })
             .collect();
+        self.supersede()?;
         if let Some(scribe) = scribe {
             scribe.end(&slots, &results);
         }
@@ -262,80 +241,85 @@ impl Interpreter {
     /// Begins a node: every operand is seen in its outermost layer.
     fn enter(&mut self, node: usize) {
         self.node = node;
-        self.depths.clear();
-        self.depths.resize(self.tape.arity(node), 0);
+        let depths = &mut self.memory.depths;
+        depths.clear();
+        depths.resize(self.tape.arity(node), 0);
     }
 
     /// The layers of an operand, where something stands in its place.
     fn layers(&self, slot: Option<Slot>) -> Option<&Layers> {
-        match &self.held[slot?.index()] {
-            Held::Recorded => None,
-            Held::Replaced(layers) => Some(layers),
-        }
+        self.memory.slots.get(slot?)
     }
 
-    fn dispatch(&mut self, node: usize, types: &mut Vec<OperandType>) -> Result<(Taker, Vec<Decline>)> {
+    /// Dispatches a node with one implicit operand, unless the same was asked before in vain: that nobody takes a call
+    /// follows from its primitive, the types of its operands and the policy.
+    fn pass(&mut self, node: usize, operand: usize, lookup: &mut Lookup, outcome: &mut Outcome) -> Result<()> {
+        let Some(slot) = self.tape.operand_slot(node, operand) else { return Ok(()) };
+        let (name, arity) = (self.tape.name(node), self.tape.arity(node));
+        let passed = Passed { name, operand, arity, policy: Policy::current() };
+        if self.memory.slots.get(slot).is_some_and(|layers| layers.passed == Some(passed)) {
+            self.counters.seen += 1;
+            self.rewire(node);
+            return Ok(());
+        }
+        self.dispatch(node, lookup, outcome)?;
+        if outcome.taker.is_none()
+            && !outcome.offered
+            && let Some(layers) = self.memory.slots.get_mut(slot)
+        {
+            layers.passed = Some(passed);
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, node: usize, lookup: &mut Lookup, outcome: &mut Outcome) -> Result<()> {
         self.counters.seen += 1;
         self.enter(node);
-        for operand in 0..self.depths.len() {
-            let Some(slot) = self.tape.operand_slot(node, operand) else { continue };
-            if let Held::Replaced(layers) = &mut self.held[slot.index()] {
-                self.depths[operand] = layers.used()?;
+        for (slot, depth) in self.tape.operands(node).zip(&mut self.memory.depths) {
+            if let Some(layers) = slot.and_then(|slot| self.memory.slots.get_mut(slot)) {
+                *depth = layers.used()?;
             }
         }
-        let registry = std::sync::Arc::clone(&self.registry);
-        let outcome = dispatch::dispatch(self, &registry, types)?;
-        let Some((results, taker)) = outcome.taken else {
-            self.rewire();
-            let taker = if outcome.materialized { Taker::Materialized } else { Taker::Computed };
-            return Ok((taker, outcome.declined));
-        };
-        self.counters.handled += 1;
-        self.taken.push(node);
-        for (slot, value) in self.tape.results(node).zip(results) {
-            self.held[slot.index()] = Held::Replaced(Layers::of(value));
+        dispatch::dispatch(self, lookup, outcome)?;
+        if outcome.taker.is_none() {
+            self.rewire(node);
+            return Ok(());
         }
-        Ok((taker, outcome.declined))
+        self.counters.handled += 1;
+        self.memory.taken.push(node);
+        for (slot, value) in self.tape.results(node).zip(outcome.results.drain(..)) {
+            self.memory.slots.put(slot, value);
+        }
+        Ok(())
     }
 
     /// Computes the results that are deferred.
     fn compute(&mut self) -> Result<()> {
-        for slot in self.tape.outputs().flatten() {
-            let Held::Replaced(layers) = &mut self.held[slot.index()] else { continue };
-            while let Some(Value::Implicit(array)) = layers.values.last()
-                && array.array_type().deferred
-            {
-                let value = materialize::build(&**array)?;
-                layers.values.push(value);
-            }
-        }
-        Ok(())
+        let Self { tape, memory, .. } = self;
+        tape.outputs().flatten().filter_map(|slot| memory.slots.get_mut(slot).map(Layers::compute)).collect()
     }
 
     /// Gives what handlers made to the recorded results as well, for a function that keeps one of them, such as a cache
     /// of a model. One that is implicit has no data to give.
     fn supersede(&mut self) -> Result<()> {
-        let Self { tape, held, taken, .. } = self;
-        let dense = |slot: Slot| match &held[slot.index()] {
-            Held::Replaced(layers) => layers.values.last().and_then(Value::as_dense),
-            Held::Recorded => None,
-        };
-        let superseded: Vec<(usize, Vec<&Array>)> = taken
-            .iter()
-            .filter_map(|&node| Some((node, tape.results(node).map(dense).collect::<Option<_>>()?)))
-            .collect();
-        Ok(tape.supersede(superseded)?)
+        let Self { tape, memory: Memory { slots, taken, .. }, .. } = self;
+        let dense = |slot: Slot| slots.get(slot).and_then(|layers| layers.last().as_dense());
+        let results: Vec<_> = taken.iter().map(|&node| (node, tape.results(node).map(dense))).collect();
+        Ok(tape.supersede(results)?)
     }
 
-    /// Plans the node's edges to the dense values that stand in for its recorded operands.
-    fn rewire(&mut self) {
-        let node = self.node;
-        for operand in 0..self.depths.len() {
-            let Some(slot) = self.tape.operand_slot(node, operand) else { continue };
-            let Held::Replaced(layers) = &mut self.held[slot.index()] else { continue };
-            let Some(Value::Dense(array)) = layers.values.get(self.depths[operand]) else { continue };
-            let kept = *layers.kept.get_or_insert_with(|| self.tape.keep(array.clone()));
-            self.tape.plan(node, operand, kept);
+    /// Plans the node's edges to the dense values that stand in for its recorded operands: the last layer of each.
+    fn rewire(&mut self, node: usize) {
+        let Self { tape, memory: Memory { slots, .. }, .. } = self;
+        for operand in 0..tape.arity(node) {
+            let Some(layers) = tape.operand_slot(node, operand).and_then(|slot| slots.get_mut(slot)) else { continue };
+            if layers.kept.is_none() {
+                let Value::Dense(array) = layers.last() else { continue };
+                layers.kept = Some(tape.keep(array.clone()));
+            }
+            if let Some(kept) = layers.kept {
+                tape.plan(node, operand, kept);
+            }
         }
     }
 
@@ -348,15 +332,27 @@ impl Interpreter {
         }
         let mut results = Vec::new();
         for (i, slot) in self.tape.results(node).enumerate() {
-            let form = match self.held[slot.index()].value() {
-                Some(value) => value.to_string(),
-                None => Aval::from(&self.tape.result(node, i)?).to_string(),
+            let form = match self.layers(Some(slot)) {
+                Some(layers) => layers.outermost.to_string(),
+                None => self.tape.aval(node, i)?.to_string(),
             };
             results.push((slot, form));
         }
         scribe.node(primitive, &operands, results, taken);
         Ok(())
     }
+}
+
+/// Which operands of a node are implicit.
+enum Implicit {
+    Only(usize),
+    Several,
+}
+
+/// What an explanation tells of a call.
+fn told(outcome: &mut Outcome) -> (Taker, Vec<Decline>) {
+    let emitted = if outcome.materialized { Taker::Materialized } else { Taker::Computed };
+    (outcome.taker.take().unwrap_or(emitted), std::mem::take(&mut outcome.declined))
 }
 
 /// The node at hand.
@@ -366,11 +362,8 @@ impl Node for Interpreter {
     }
 
     fn types(&self, types: &mut Vec<OperandType>) {
-        types.clear();
-        for (operand, slot) in self.tape.operands(self.node).enumerate() {
-            let layers = self.layers(slot);
-            types.push(layers.and_then(|layers| dispatch::operand_type(&layers.values[self.depths[operand]])));
-        }
+        let seen = self.tape.operands(self.node).zip(&self.memory.depths);
+        types.extend(seen.map(|(slot, &depth)| dispatch::operand_type(self.layers(slot)?.get(depth)?)));
     }
 
     fn primitive(&self) -> Result<Primitive> {
@@ -379,7 +372,7 @@ impl Node for Interpreter {
 
     fn results(&self) -> Result<Vec<Aval>> {
         let results = 0..self.tape.results(self.node).len();
-        results.map(|i| Ok(Aval::from(&self.tape.result(self.node, i)?))).collect()
+        results.map(|i| Ok(self.tape.aval(self.node, i)?)).collect()
     }
 
     fn with_operands<R>(&self, f: impl FnOnce(&[&Value]) -> Result<R>) -> Result<R> {
@@ -391,7 +384,7 @@ impl Node for Interpreter {
         let mut recorded = recorded.iter();
         let operands: Vec<&Value> = slots()
             .filter_map(|(operand, slot)| match self.layers(slot) {
-                Some(layers) => layers.values.get(self.depths[operand]),
+                Some(layers) => layers.get(self.memory.depths[operand]),
                 None => recorded.next(),
             })
             .collect();
@@ -409,14 +402,10 @@ impl Node for Interpreter {
     /// A layer is built once in a trace.
     fn lower(&mut self, operand: usize) -> Result<()> {
         let Some(slot) = self.tape.operand_slot(self.node, operand) else { return Ok(()) };
-        let Held::Replaced(layers) = &mut self.held[slot.index()] else { return Ok(()) };
-        let depth = self.depths[operand];
-        if layers.values.len() == depth + 1
-            && let Value::Implicit(array) = &layers.values[depth]
-        {
-            layers.values.push(materialize::build(&**array)?);
-        }
-        self.depths[operand] = depth + 1;
+        let Memory { slots, depths, .. } = &mut self.memory;
+        let Some(layers) = slots.get_mut(slot) else { return Ok(()) };
+        layers.lower(depths[operand])?;
+        depths[operand] += 1;
         Ok(())
     }
 }

@@ -86,7 +86,7 @@ fn a_result_that_is_kept_becomes_what_supersedes_it() {
     let kept = x.exp().expect("builds");
     let out = kept.negative().expect("builds");
     let mut tape = Tape::walk(std::slice::from_ref(&out), &[x], &[]).expect("memory");
-    tape.supersede([(0, [&vector(&[1.0, 2.0])])]).expect("the node is there");
+    tape.supersede([(0, [Some(&vector(&[1.0, 2.0]))])]).expect("the node is there");
     assert_eq!(scope.live(), 0, "nothing holds the placeholder any more");
     drop(tape);
     // Also by the edges that nobody has rewired.
@@ -100,7 +100,7 @@ fn all_siblings_of_a_node_are_superseded() {
     let parts = ops::split_equal(&x, 3, 0).expect("builds");
     let mut tape = Tape::walk(&parts[1..2], &[x], &[]).expect("memory");
     let values: Vec<_> = [1.0, 3.0, 5.0].map(|first| vector(&[first, first + 1.0])).into();
-    tape.supersede([(0, &values)]).expect("the node is there");
+    tape.supersede([(0, values.iter().map(Some))]).expect("the node is there");
     drop(tape);
     assert_eq!(scope.live(), 0);
     let all: Vec<_> = parts.iter().map(numbers).collect();
@@ -114,6 +114,33 @@ fn a_node_or_a_result_that_is_not_there_is_not_superseded() {
     let out = x.exp().expect("builds");
     let mut tape = Tape::walk(std::slice::from_ref(&out), &[x], &[]).expect("memory");
     let value = vector(&[1.0, 2.0]);
-    assert!(tape.supersede([(9, [&value])]).is_err());
-    assert!(tape.supersede([(0, [&value, &value])]).is_err());
+    assert!(tape.supersede([(9, [Some(&value)])]).is_err());
+    assert!(tape.supersede([(0, [Some(&value), Some(&value)])]).is_err());
+}
+
+#[test]
+fn a_node_that_nobody_holds_lets_go_of_what_it_takes() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[2]]);
+    let kept = x.exp().expect("builds");
+    let mut out = kept.negative().expect("builds");
+    let mut tape = Tape::walk(std::slice::from_ref(&out), &[x], &[]).expect("memory");
+    out = vector(&[0.0]);
+    let value = vector(&[1.0, 2.0]);
+    tape.supersede([(0, [Some(&value)]), (1, [None])]).expect("the nodes are there");
+    assert_eq!(scope.live(), 0, "nothing holds the placeholder any more");
+    assert!(tape.operand(1, 0).is_err(), "the second node takes nothing");
+    drop((tape, out));
+    assert_eq!(numbers(&kept), [1.0, 2.0]);
+}
+
+#[test]
+fn a_held_node_with_nothing_to_give_stays() {
+    let scope = Scope::new().expect("memory");
+    let [x] = placeholders(&scope, [&[2]]);
+    let out = x.exp().expect("builds");
+    let mut tape = Tape::walk(std::slice::from_ref(&out), &[x], &[]).expect("memory");
+    tape.supersede([(0, [None])]).expect("the node is there");
+    assert_eq!(scope.live(), 1);
+    assert_eq!(tape.operand(0, 0).expect("it takes the placeholder").shape(), [2]);
 }

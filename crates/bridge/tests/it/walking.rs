@@ -1,9 +1,11 @@
 //! The tape: which nodes, in which order, on which slots.
 
-use mlx_rs::ops;
+use mlx_rs::error::Exception;
+use mlx_rs::transforms::grad;
+use mlx_rs::{Array, ops};
 use tacit_bridge::{Aval, NameId, Scope, Tape, array_id};
 
-use crate::arrays::{matrix, names, operands, placeholders, results, vector};
+use crate::arrays::{matrix, names, numbers, operands, placeholders, results, vector};
 
 #[test]
 fn placeholders_have_the_first_slots_and_results_follow_in_order() {
@@ -108,4 +110,24 @@ fn names_that_are_built_at_run_time_are_told_apart() {
         .into();
     let tape = Tape::walk(&views, &[x], &[]).expect("memory");
     assert_eq!(names(&tape), ["View int32", "View uint8", "View uint16"]);
+}
+
+#[test]
+fn what_is_evaluated_is_where_a_walk_ends() {
+    // A gradient keeps the graph of what is evaluated inside it.
+    let walked = std::cell::RefCell::new(Vec::new());
+    let mut gradient = grad(|x: &Array| -> Result<Array, Exception> {
+        let y = x.exp()?;
+        y.eval()?;
+        let scope = Scope::new().expect("memory");
+        let [placeholder] = placeholders(&scope, [&[2]]);
+        let out = y.add(&placeholder)?.multiply(&y)?;
+        for boundaries in [&[][..], std::slice::from_ref(&y)] {
+            let tape = Tape::walk(std::slice::from_ref(&out), std::slice::from_ref(&placeholder), boundaries);
+            walked.borrow_mut().push(tape.expect("memory").len());
+        }
+        y.sum(None)
+    });
+    let found = gradient(&vector(&[0.0, 0.0])).expect("a gradient");
+    assert_eq!((numbers(&found), walked.borrow().as_slice()), (vec![1.0, 1.0], &[2, 2][..]));
 }
