@@ -30,6 +30,7 @@ pub mod kernel;
 mod macros;
 mod materialize;
 pub mod ops;
+pub mod pass;
 mod pattern;
 mod policy;
 mod primitive;
