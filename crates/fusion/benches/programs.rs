@@ -12,7 +12,7 @@ use tacit_fusion as _;
 
 const ROUNDS: usize = 41;
 /// Seconds of one case, at most.
-const PATIENCE: f64 = 3.0;
+const PATIENCE: f64 = 1.0;
 
 type Function<'f> = &'f dyn Fn(&[Array]) -> Result<Vec<Array>>;
 
@@ -50,15 +50,18 @@ fn case(name: &str, f: Function<'_>, inputs: &[Array]) -> Result<()> {
         times.sort_by(f64::total_cmp);
         (times[0], times[times.len() / 2])
     });
+    let done: Vec<String> =
+        compiled[1].stats().rewritten.iter().map(|done| format!("{} {}", done.nodes, done.pass)).collect();
     println!(
-        "{name:24} mlx {:8.3} {:8.3}   program {:8.3} {:8.3}   ratio {:5.2}   first {:7.1} {:7.1}",
+        "{name:20} mlx {:7.3} {:7.3}   passes {:7.3} {:7.3}   ratio {:5.2}   first {:6.1} {:6.1}   {}",
         theirs.0,
         theirs.1,
         ours.0,
         ours.1,
         ours.1 / theirs.1,
         first[0],
-        first[1]
+        first[1],
+        done.join(", ")
     );
     Ok(())
 }

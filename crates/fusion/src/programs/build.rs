@@ -48,7 +48,7 @@ pub(super) fn build(
         .iter()
         .map(|(op, operands)| Step { op: *op, operands: operands.map(|operand| builder.number(operand)) })
         .collect();
-    let program = Program::new(size, sources.clone(), constants.clone(), &numbered, &written)
+    let program = Program::new(size, sources.clone(), constants, &numbered, &written)
         .map_err(|error| tacit_core::Error::Invalid { message: error.to_string(), help: None })?;
     if program.working_set() > WORKING_SET {
         return Ok(None);

@@ -21,22 +21,15 @@ const LOG: [f32; 9] = [
     -1.666_805_8e-1,
     2.000_071_5e-1,
     -2.499_999_4e-1,
-    3.333_333_1e-1,
+    3.333_333e-1,
 ];
 
 /// `tanh(x) = x + x^3 p(x^2)` for `|x| < 0.625`. Source: Cephes.
-const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
+const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
 
 /// `erf(x) = x p(x^2) / q(x^2)` for `|x|` up to [`ERF_ONE`]. Source: Eigen's rational approximation.
-const ERF_P: [f32; 7] = [
-    -2.726_142_3e-10,
-    2.770_681_4e-8,
-    -2.101_024e-6,
-    -5.692_506_4e-5,
-    -7.349_906_3e-4,
-    -2.954_599_9e-3,
-    -1.609_603_3e-2,
-];
+const ERF_P: [f32; 7] =
+    [-2.726_142_3e-10, 2.770_681_4e-8, -2.101_024e-6, -5.692_506_4e-5, -7.349_906_3e-4, -2.954_6e-3, -1.609_603_3e-2];
 const ERF_Q: [f32; 5] = [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_473_9e-2];
 
 /// From here on the error function is 1.
@@ -79,7 +72,7 @@ pub(super) fn exp(x: f32) -> f32 {
     // The exponent in two halves, so that neither leaves the normal numbers.
     let n = (sum.to_bits() as i32).wrapping_sub(WHOLE.to_bits() as i32);
     let half = n >> 1;
-    value * power_of_two(half) * power_of_two(n - half)
+    value * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
 /// The natural logarithm within two units of the last place.
@@ -112,13 +105,13 @@ pub(super) fn tanh(x: f32) -> f32 {
     if magnitude < 0.625 { near } else { far }
 }
 
-/// The logistic function within three units of the last place, of the smallest normal number where it is less.
+/// The logistic function within three units of the last place; it may be 0 where it is not a normal number.
 #[inline(always)]
 pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// The error function within six units of the last place.
+/// The error function within six units of the last place, of numbers that are not nearly subnormal.
 #[inline(always)]
 pub(super) fn erf(x: f32) -> f32 {
     let bounded = if x > ERF_ONE { ERF_ONE } else { x };

@@ -139,6 +139,8 @@ fn truth(value: bool) -> f32 {
 }
 
 /// Every op but `Select`, `Spread` and the reductions; `b` is not looked at where the op has one operand.
+// Comparisons are exact, as MLX's, and free of branches.
+#[allow(clippy::float_cmp, clippy::needless_bitwise_bool)]
 #[inline(always)]
 pub(super) fn apply(op: Op, out: &mut [f32], a: &[f32], b: &[f32]) {
     match op {

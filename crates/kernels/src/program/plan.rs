@@ -86,7 +86,7 @@ pub(super) enum Action {
 ///     Step { op: Op::Sum, operands: [0; 3] },
 ///     Step { op: Op::Divide, operands: [0, 1, 0] },
 /// ];
-/// let program = Program::new([2, 2], vec![source], vec![], &steps, &[(2, Kind::F32)])?;
+/// let program = Program::new([2, 2], vec![source], &[], &steps, &[(2, Kind::F32)])?;
 /// let mut y = [0.0; 4];
 /// program.run(&[Data::F32(&[1.0, 3.0, 2.0, 2.0])], vec![DataMut::F32(&mut y)])?;
 /// assert_eq!(y, [0.25, 0.75, 0.5, 0.5]);
@@ -131,20 +131,13 @@ impl Program {
     pub fn new(
         [rows, columns]: [usize; 2],
         sources: Vec<Source>,
-        constants: Vec<f32>,
+        constants: &[f32],
         steps: &[Step],
         results: &[(Value, Kind)],
     ) -> Result<Self, KernelError> {
         let first = sources.len() + constants.len();
         let extents = extents(rows, &sources, constants.len(), steps)?;
-        for &(value, kind) in results {
-            if value >= extents.len() {
-                return Err(KernelError::Program { what: format!("has no value {value} to write") });
-            }
-            if matches!(kind, Kind::I32 | Kind::U32) {
-                return Err(KernelError::Program { what: "writes integers".to_owned() });
-            }
-        }
+        check_results(results, extents.len())?;
         let extent = |value: Value| extents[value].max(Extent::Row);
         // Elements must lie in rows that are whole, where something is made of a row.
         let whole = steps.iter().any(|step| step.op.is_reduction())
@@ -164,7 +157,7 @@ impl Program {
             places.push(Place::Register(register));
         }
         let mut filled = Vec::new();
-        for &constant in &constants {
+        for &constant in constants {
             let register = registers.fresh();
             filled.push((register, constant));
             places.push(Place::Register(register));
@@ -180,8 +173,8 @@ impl Program {
                 actions.push(Action::Store { place, extent: extent(value), result });
             }
         };
-        for value in 0..first {
-            store(value, places[value], &mut actions);
+        for (value, &place) in places.iter().enumerate() {
+            store(value, place, &mut actions);
         }
         // Where a number of each row stands for each element.
         let mut spread: Vec<Option<usize>> = vec![None; extents.len()];
@@ -219,12 +212,7 @@ impl Program {
         }
 
         let direct = places[..sources.len()].iter().filter(|place| matches!(place, Place::Input(_))).count();
-        let most = (BLOCK_BYTES / 4 / (registers.count + direct + results.len())).clamp(LEAST, MOST) / 64 * 64;
-        let block = if columns <= most {
-            [(most / columns.max(1)).clamp(1, rows.max(1)), columns]
-        } else {
-            [1, if whole { columns } else { most }]
-        };
+        let block = block([rows, columns], registers.count + direct + results.len(), whole);
         let once = |action: &Action| {
             let Action::Load { input, extent, .. } = action else { return false };
             *extent == Extent::Whole
@@ -274,6 +262,27 @@ impl Program {
         let (row, column) = (block / across * self.block[0], block % across * self.block[1]);
         (row..self.rows.min(row + self.block[0]), column..self.columns.min(column + self.block[1]))
     }
+}
+
+/// The rows and columns of a block in which so many values are at hand; of whole rows, where something is made of these.
+fn block([rows, columns]: [usize; 2], values: usize, whole: bool) -> [usize; 2] {
+    let most = (BLOCK_BYTES / 4 / values.max(1)).clamp(LEAST, MOST) / 64 * 64;
+    if columns <= most {
+        return [(most / columns.max(1)).clamp(1, rows.max(1)), columns];
+    }
+    [1, if whole { columns } else { most }]
+}
+
+fn check_results(results: &[(Value, Kind)], values: usize) -> Result<(), KernelError> {
+    for &(value, kind) in results {
+        if value >= values {
+            return Err(KernelError::Program { what: format!("has no value {value} to write") });
+        }
+        if matches!(kind, Kind::I32 | Kind::U32) {
+            return Err(KernelError::Program { what: "writes integers".to_owned() });
+        }
+    }
+    Ok(())
 }
 
 fn extents(rows: usize, sources: &[Source], constants: usize, steps: &[Step]) -> Result<Vec<Extent>, KernelError> {

