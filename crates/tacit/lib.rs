@@ -4,11 +4,14 @@
 #[cfg(feature = "blas")]
 use tacit_blas as _;
 
+// Compiled graphs are rewritten by the passes that are linked.
+use tacit_fusion as _;
+
 // Array types register their handlers by being linked; a crate that is never named in code would register nothing.
 pub use tacit_arrays::{self as arrays, format, ste};
 pub use tacit_core::{
     Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Tree, Value, compile, control,
-    explain, handler, implicit, implicit_with_state, kernel, op, ops, store, transform, tree,
+    explain, handler, implicit, implicit_with_state, kernel, op, ops, pass, store, transform, tree,
 };
 pub use tacit_executable as executable;
 pub use tacit_io as io;

@@ -214,6 +214,16 @@ unsafe extern "C" {
         input_count: usize,
         found: Sink,
     ) -> c_int;
+    pub(crate) fn tacit_unite(
+        outputs: *const mlx_array,
+        output_count: usize,
+        inputs: *const mlx_array,
+        input_count: usize,
+        found: Sink,
+        united: *mut usize,
+    ) -> c_int;
+    pub(crate) fn tacit_scalar_value(array: mlx_array, value: *mut f64, known: *mut bool) -> c_int;
+    pub(crate) fn tacit_runs_on(array: mlx_array, chosen: mlx_stream, runs: *mut bool) -> c_int;
     pub(crate) fn tacit_difference(
         a_outputs: *const mlx_array,
         b_outputs: *const mlx_array,

@@ -31,6 +31,7 @@ mod lookup;
 mod macros;
 mod materialize;
 pub mod ops;
+pub mod pass;
 mod pattern;
 mod policy;
 mod primitive;

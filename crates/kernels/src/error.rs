@@ -127,4 +127,10 @@ pub enum KernelError {
         /// The second factor.
         columns: usize,
     },
+    /// A program that cannot run, or not on what it was given.
+    #[error("the program {what}\nhelp: see `Program::new` for what a program may be made of")]
+    Program {
+        /// What it does or has.
+        what: String,
+    },
 }

@@ -76,6 +76,7 @@ mod orientation;
 mod output;
 mod panel;
 mod part;
+pub mod program;
 mod scale_gradients;
 mod scales;
 mod simd;

@@ -16,6 +16,7 @@ mod parameters;
 mod programs;
 mod recovering;
 mod rewiring;
+mod rewriting;
 mod scopes;
 mod vmap;
 mod walking;

@@ -7,6 +7,7 @@ use super::captured;
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
 use super::{Options, Stats, switch};
+use crate::pass::{self, Passes};
 use crate::tree::{Listed, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
 
@@ -177,13 +178,17 @@ impl Engine {
                 recorded = Some(graph);
             }
         }
-        let (mut made, mut outputs) = (None, Vec::new());
+        let (mut made, mut outputs, mut rewritten) = (None, Vec::new(), Vec::new());
+        // A pass looks at shapes.
+        let passes = if program.is_shapeless() { &Passes::Off } else { &options.passes };
         let outcome = program
             .call(inputs, &mut outputs, &mut |tracers| {
-                let values = key.def.closed(tracers)?;
+                let values = key.def.closed(tracers.clone())?;
                 let (results, def) = body(values, &mut |inputs, outputs| captured::inspect(options, inputs, outputs))?;
                 made = Some(def);
-                Ok::<_, BoxError>(dense(&results)?)
+                let (results, done) = pass::rewrite(passes, &tracers, dense(&results)?)?;
+                rewritten = done;
+                Ok::<_, BoxError>(results)
             })
             .map_err(|error| shapeless::named(&options.name, error.into()))?;
         let made = made.ok_or_else(crate::values::never_called)?;
@@ -192,6 +197,7 @@ impl Engine {
             return Ok((outputs, made));
         }
         stats.traces += 1;
+        stats.rewritten = rewritten;
         if stats.traces > 1 {
             let reason = entries.get(*latest).map(|before| before.key.reason(&key));
             stats.retraced(reason.unwrap_or_else(|| "the trace was dropped".to_owned()));

@@ -1,5 +1,7 @@
 //! What may be chosen for a compiled function.
 
+use crate::pass::Passes;
+
 /// What may be chosen for a compiled function.
 ///
 /// ```
@@ -20,6 +22,8 @@ pub struct Options {
     pub capacity: usize,
     /// What happens when the function holds arrays that are not its arguments.
     pub constants: Constants,
+    /// Which [passes](crate::pass) rewrite the graph before MLX compiles it.
+    pub passes: Passes,
 }
 
 /// What happens when a function that is compiled holds arrays of more than one element that are not its arguments.
@@ -38,6 +42,12 @@ pub enum Constants {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { name: "the function".to_owned(), shapeless: false, capacity: 32, constants: Constants::default() }
+        Self {
+            name: "the function".to_owned(),
+            shapeless: false,
+            capacity: 32,
+            constants: Constants::default(),
+            passes: Passes::default(),
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::pass::Rewritten;
+
 /// How many reasons are kept.
 const KEPT: usize = 64;
 
@@ -18,6 +20,8 @@ pub struct Stats {
     pub checked: u64,
     /// Traces that were dropped to make room.
     pub evicted: u64,
+    /// What [passes](crate::pass) did to the graph of the latest trace.
+    pub rewritten: Vec<Rewritten>,
     pub(super) retraces: VecDeque<String>,
 }
 

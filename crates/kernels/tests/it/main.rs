@@ -12,6 +12,7 @@ mod int8_matmul;
 mod matmul;
 mod nearest;
 mod outputs;
+mod program;
 mod quantize;
 mod random;
 mod stored;

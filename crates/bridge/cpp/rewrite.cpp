@@ -1,0 +1,232 @@
+// What rewriting a recorded graph asks of it: equal nodes, scalars that are known, and where nodes run.
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph.h"
+#include "params.h"
+
+namespace tacit {
+
+namespace {
+
+// The bits of a constant of one element; nothing for any other array.
+std::optional<uint64_t> scalar_bits(const array& value) {
+  if (value.has_primitive() || !has_data(value) || value.size() != 1 || value.itemsize() > sizeof(uint64_t)) {
+    return std::nullopt;
+  }
+  uint64_t bits = 0;
+  std::memcpy(&bits, value.data<char>(), value.itemsize());
+  return bits;
+}
+
+std::optional<double> scalar_value(const array& value) {
+  if (!scalar_bits(value)) {
+    return std::nullopt;
+  }
+  switch (value.dtype().val()) {
+    case Dtype::Val::bool_:
+      return *value.data<bool>() ? 1 : 0;
+    case Dtype::Val::int32:
+      return *value.data<int32_t>();
+    case Dtype::Val::uint32:
+      return *value.data<uint32_t>();
+    case Dtype::Val::float32:
+      return *value.data<float>();
+    case Dtype::Val::float16:
+      return static_cast<float>(*value.data<mlx::core::float16_t>());
+    case Dtype::Val::bfloat16:
+      return static_cast<float>(*value.data<mlx::core::bfloat16_t>());
+    default:
+      return std::nullopt;
+  }
+}
+
+// What happens between machines happens each time.
+bool may_unite(const Primitive& primitive) {
+  return std::string_view(typeid(primitive).name()).find("distributed") == std::string_view::npos;
+}
+
+// Points what depends on `inputs` to one of several equal nodes, in a graph of which nobody else holds anything that
+// depends on them. What does not depend on them is compared as well, but stays as it is.
+class Unite {
+ public:
+  Unite(const std::vector<array>& inputs) {
+    for (const auto& input : inputs) {
+      same_.emplace(input.id(), input);
+      depends_.insert(input.id());
+    }
+  }
+
+  array operator()(const array& root) {
+    enter(root);
+    while (!stack_.empty()) {
+      auto& frame = stack_.back();
+      if (frame.node.has_primitive() && frame.next < frame.node.inputs().size()) {
+        auto next = frame.node.inputs()[frame.next++];
+        enter(next);
+        continue;
+      }
+      auto node = std::move(frame.node);
+      stack_.pop_back();
+      if (!same_.contains(node.id())) {
+        close(node);
+      }
+    }
+    return same_.at(root.id());
+  }
+
+  size_t united() const {
+    return united_;
+  }
+
+ private:
+  struct Frame {
+    array node;
+    size_t next;
+  };
+
+  void enter(const array& value) {
+    if (!same_.contains(value.id())) {
+      stack_.push_back({value, 0});
+    }
+  }
+
+  static size_t mix(size_t hash, size_t value) {
+    return (hash ^ value) * 0x9E3779B97F4A7C15ull + (hash >> 29);
+  }
+
+  void close(array& node) {
+    if (!node.has_primitive()) {
+      leaf(node);
+      return;
+    }
+    auto depends = false;
+    auto moved = false;
+    auto& from = node.inputs();
+    for (size_t i = 0; i < from.size(); ++i) {
+      const auto& kept = same_.at(from[i].id());
+      depends |= depends_.contains(kept.id());
+      moved |= kept.id() != from[i].id();
+    }
+    auto results = node.outputs();
+    if (depends) {
+      for (auto& result : results) {
+        depends_.insert(result.id());
+        for (size_t i = 0; moved && i < result.inputs().size(); ++i) {
+          array kept = same_.at(result.inputs()[i].id());
+          std::swap(result.inputs()[i], kept);
+        }
+      }
+    }
+    size_t hash = std::hash<std::string_view>()(typeid(node.primitive()).name());
+    for (const auto& input : node.inputs()) {
+      hash = mix(hash, same_.at(input.id()).id());
+    }
+    auto [first, last] = known_.equal_range(hash);
+    for (; first != last; ++first) {
+      if (equal(first->second, node)) {
+        auto kept = first->second.outputs();
+        for (size_t i = 0; i < results.size(); ++i) {
+          same_.emplace(results[i].id(), kept[i]);
+        }
+        united_ += depends;
+        // Whoever asks by the address of what is dropped must not meet another array there.
+        dropped_.push_back(node);
+        return;
+      }
+    }
+    for (auto& result : results) {
+      same_.emplace(result.id(), result);
+    }
+    if (may_unite(node.primitive())) {
+      known_.emplace(hash, node);
+    }
+  }
+
+  void leaf(const array& value) {
+    if (auto bits = scalar_bits(value)) {
+      auto hash = mix(static_cast<size_t>(value.dtype().val()), *bits);
+      auto [first, last] = scalars_.equal_range(hash);
+      for (; first != last; ++first) {
+        const auto& other = first->second;
+        if (other.dtype() == value.dtype() && other.shape() == value.shape() && scalar_bits(other) == bits) {
+          same_.emplace(value.id(), other);
+          dropped_.push_back(value);
+          return;
+        }
+      }
+      scalars_.emplace(hash, value);
+    }
+    same_.emplace(value.id(), value);
+  }
+
+  bool equal(array& kept, array& node) {
+    const auto& from = kept.inputs();
+    const auto& to = node.inputs();
+    if (from.size() != to.size() || kept.siblings().size() != node.siblings().size() ||
+        kept.primitive().stream() != node.primitive().stream()) {
+      return false;
+    }
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (same_.at(from[i].id()).id() != same_.at(to[i].id()).id()) {
+        return false;
+      }
+    }
+    auto results = kept.outputs();
+    auto others = node.outputs();
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i].shape() != others[i].shape() || results[i].dtype() != others[i].dtype()) {
+        return false;
+      }
+    }
+    return same_primitive(kept.primitive(), node.primitive());
+  }
+
+  std::unordered_map<uintptr_t, array> same_;
+  std::unordered_set<uintptr_t> depends_;
+  std::unordered_multimap<size_t, array> known_;
+  std::unordered_multimap<size_t, array> scalars_;
+  std::vector<array> dropped_;
+  std::vector<Frame> stack_;
+  size_t united_ = 0;
+};
+
+}  // namespace
+}  // namespace tacit
+
+using namespace tacit;
+
+extern "C" {
+
+// Gives the outputs, each the one that is left of equal ones, and the number of nodes that were united with another.
+int tacit_unite(
+    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found, size_t* united) {
+  return guarded([&] {
+    Unite unite(gather(inputs, input_count));
+    auto roots = gather(outputs, output_count);
+    for (auto& root : roots) {
+      root = unite(root);
+    }
+    pour(roots, found);
+    *united = unite.united();
+  });
+}
+
+int tacit_scalar_value(Handle handle, double* value, bool* known) {
+  return guarded([&] {
+    auto found = scalar_value(get(handle));
+    *known = found.has_value();
+    *value = found.value_or(0);
+  });
+}
+
+// Whether what makes the array runs on a CPU stream, which is `chosen`, or the default one where that is empty.
+int tacit_runs_on(Handle handle, Handle chosen, bool* runs) {
+  return guarded([&] {
+    const auto& value = get(handle);
+    auto stream = chosen.ctx == nullptr ? mlx::core::default_stream(mlx::core::default_device())
+                                        : *static_cast<mlx::core::Stream*>(chosen.ctx);
+    *runs = value.has_primitive() && stream.device == mlx::core::Device::cpu && value.primitive().stream() == stream;
+  });
+}
+}

@@ -1,0 +1,55 @@
+//! What rewriting a recorded graph asks of it.
+
+use mlx_rs::{Array, Stream, thread_local_default_stream};
+use mlx_sys::mlx_stream;
+
+use crate::arrays::{self, Collector};
+use crate::error::{BridgeError, check};
+use crate::ffi;
+
+/// Points what depends on `inputs` to one of several equal nodes: of the same primitive, state, inputs and stream. Gives
+/// the outputs and the number of nodes that are no longer needed.
+///
+/// Nobody else may hold what depends on `inputs`. What does not is compared as well, but stays as it is.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn unite(outputs: &[Array], inputs: &[Array]) -> Result<(Vec<Array>, usize), BridgeError> {
+    let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
+    let mut found = Collector::default();
+    let mut united = 0;
+    // SAFETY: everything is live for the call.
+    check(unsafe {
+        ffi::tacit_unite(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), found.sink(), &raw mut united)
+    })?;
+    Ok((found.arrays, united))
+}
+
+/// The number in a constant of one element: no primitive makes it, and its data is there. `None` for every other array, and
+/// for one of another dtype than `bool`, 32-bit integers and floats of up to 32 bits.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn scalar_value(array: &Array) -> Result<Option<f64>, BridgeError> {
+    let (mut value, mut known) = (0.0, false);
+    // SAFETY: the handle and both pointers are live for the call.
+    check(unsafe { ffi::tacit_scalar_value(array.as_ptr(), &raw mut value, &raw mut known) })?;
+    Ok(known.then_some(value))
+}
+
+/// Whether a primitive makes `array` on the CPU, on the stream on which [`kernel::apply`](crate::kernel::apply) would put a
+/// kernel now.
+///
+/// # Errors
+///
+/// There is no such stream on this thread.
+pub fn runs_here(array: &Array) -> Result<bool, BridgeError> {
+    let stream = thread_local_default_stream();
+    let chosen = stream.as_ref().map_or(mlx_stream { ctx: std::ptr::null_mut() }, Stream::as_ptr);
+    let mut runs = false;
+    // SAFETY: both handles and the flag are live for the call.
+    check(unsafe { ffi::tacit_runs_on(array.as_ptr(), chosen, &raw mut runs) })?;
+    Ok(runs)
+}

@@ -1,0 +1,139 @@
+//! Rewritings of the plain graph that a compiled function was traced to, before MLX compiles it.
+//!
+//! Compile is outermost: its graph is what is left of the function, its gradients and the optimizer's update once handlers
+//! have run, and nothing differentiates or maps it any more. A [`Pass`] puts other nodes in the place of some, which
+//! compute the same. Every crate may register one with [`register_pass!`](crate::register_pass); the facade brings those of
+//! `tacit-fusion`. They run in the order of their numbers, on each trace whose inputs are tracers; a shapeless trace stays as
+//! it was recorded, since a pass looks at shapes. [`Options::passes`](crate::compile::Options) chooses among them, and so does
+//! [`PASSES_VARIABLE`] for a whole process; [`Stats::rewritten`](crate::compile::Stats) tells what they did.
+
+mod graph;
+
+use std::panic::Location;
+use std::sync::LazyLock;
+
+use mlx_rs::Array;
+use tacit_bridge::any_tracer;
+
+pub use graph::{Graph, Nodes};
+pub use tacit_bridge::{Slot, runs_here, scalar_value};
+
+use crate::Result;
+
+/// The variable that chooses passes for the process: `off`, or their names with commas between them. Unset or empty, all.
+pub const PASSES_VARIABLE: &str = "TACIT_PASSES";
+
+/// A rewriting of a traced graph.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// What options and statistics call it.
+    pub name: &'static str,
+    /// Passes of smaller numbers come first.
+    pub order: u32,
+    /// Rewrites a graph, and gives the number of nodes that others stand for now.
+    pub run: fn(&mut Graph) -> Result<usize>,
+    place: &'static Location<'static>,
+}
+
+impl Pass {
+    /// A pass, registered where this is written.
+    #[must_use]
+    #[track_caller]
+    pub const fn new(name: &'static str, order: u32, run: fn(&mut Graph) -> Result<usize>) -> Self {
+        Self { name, order, run, place: Location::caller() }
+    }
+
+    /// The registered passes, in the order in which they run.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        static ALL: LazyLock<Vec<Pass>> = LazyLock::new(|| {
+            let mut passes: Vec<Pass> = inventory::iter::<Pass>().copied().collect();
+            // The linker decides the order of inventory.
+            passes.sort_by_key(|pass| (pass.order, pass.place.file(), pass.place.line()));
+            passes
+        });
+        &ALL
+    }
+}
+
+inventory::collect!(Pass);
+
+/// Registers a [`Pass`](crate::pass::Pass): its name, its number, and its function.
+///
+/// ```
+/// use tacit_core::pass::Graph;
+///
+/// fn looks(graph: &mut Graph) -> tacit_core::Result<usize> {
+///     println!("{} results", graph.outputs().len());
+///     Ok(0)
+/// }
+///
+/// tacit_core::register_pass!("looks", 100, looks);
+/// ```
+#[macro_export]
+macro_rules! register_pass {
+    ($name:expr, $order:expr, $run:expr) => {
+        $crate::__private::inventory::submit! { $crate::pass::Pass::new($name, $order, $run) }
+    };
+}
+
+/// Which passes rewrite what a compiled function was traced to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Passes {
+    /// All that are registered.
+    #[default]
+    All,
+    /// None.
+    Off,
+    /// Those of these names.
+    Only(Vec<String>),
+}
+
+impl Passes {
+    /// What [`PASSES_VARIABLE`] chooses, read once.
+    fn of_process() -> &'static Self {
+        static CHOSEN: LazyLock<Passes> = LazyLock::new(|| {
+            let text = std::env::var(PASSES_VARIABLE).unwrap_or_default();
+            match text.trim() {
+                "" => Passes::All,
+                "off" => Passes::Off,
+                names => Passes::Only(names.split(',').map(|name| name.trim().to_owned()).collect()),
+            }
+        });
+        &CHOSEN
+    }
+
+    fn has(&self, pass: &Pass) -> bool {
+        match self {
+            Self::All => true,
+            Self::Off => false,
+            Self::Only(names) => names.iter().any(|name| name == pass.name),
+        }
+    }
+}
+
+/// What a pass did to a graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewritten {
+    /// The pass.
+    pub pass: &'static str,
+    /// The nodes that others stand for now.
+    pub nodes: usize,
+}
+
+/// Runs the passes on the graph from `inputs` to `outputs`, in the place of which come the outputs that it gives.
+pub(crate) fn rewrite(passes: &Passes, inputs: &[Array], outputs: Vec<Array>) -> Result<(Vec<Array>, Vec<Rewritten>)> {
+    let mut rewritten = Vec::new();
+    // Where MLX does not compile, it calls the function on arrays themselves, which others hold.
+    if *passes == Passes::Off || Pass::all().is_empty() || !any_tracer(&inputs.iter().collect::<Vec<_>>()) {
+        return Ok((outputs, rewritten));
+    }
+    let mut graph = Graph::new(inputs, outputs);
+    for pass in Pass::all().iter().filter(|pass| passes.has(pass) && Passes::of_process().has(pass)) {
+        let nodes = (pass.run)(&mut graph)?;
+        if nodes > 0 {
+            rewritten.push(Rewritten { pass: pass.name, nodes });
+        }
+    }
+    Ok((graph.into_outputs(), rewritten))
+}

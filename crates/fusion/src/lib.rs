@@ -1,0 +1,40 @@
+//! Passes over compiled graphs: turned products, equal nodes, and programs over rows.
+//!
+//! A function that is [compiled](tacit_core::compile()) leaves a plain graph: forward, gradients and the optimizer's update in
+//! one. What is linked with this crate has three [passes](tacit_core::pass) rewrite it on the CPU, in this order:
+//!
+//! 1. `turned`: a product whose transpose is what is used becomes the product of the transposes the other way round, so that
+//!    the gradient of a weight comes in the weight's own layout.
+//! 2. `united`: of several nodes of one primitive, state and inputs one is left.
+//! 3. `programs`: connected elementwise ops and reductions of rows become one [program](tacit_kernels::program), a single
+//!    pass over memory on all threads, in the place of the loops that MLX has a C++ compiler build for one.
+//!
+//! Adding, multiplying, comparing and rounding give the same bits as MLX; elementary functions are within a few units of the
+//! last place, and sums of rows in an order of their own. Programs compute in `f32`: ops on half floats are rounded where they
+//! are stored or cast, and not one by one.
+//!
+//! ```
+//! # fn main() -> tacit_core::Result<()> {
+//! use mlx_rs::{Array, ops};
+//! use tacit_core::compile;
+//! use tacit_fusion as _;
+//!
+//! let mut norm = compile(|x: Array| {
+//!     let mean_square = x.square()?.mean_axes(&[-1], true)?;
+//!     x.multiply(ops::rsqrt(&mean_square.add(Array::from_f32(1e-5))?)?)
+//! });
+//! let x = Array::from_slice(&[3f32, 4.0, 0.0, 0.0], &[1, 4]);
+//! let y = norm.call(&(&x).into())?.dense()?;
+//! assert!((y.as_slice::<f32>()[0] - 1.2).abs() < 1e-5);
+//! assert_eq!(norm.stats().rewritten[0].pass, "programs");
+//! # Ok(())
+//! # }
+//! ```
+
+mod programs;
+mod turned;
+mod united;
+
+tacit_core::register_pass!("turned", 10, turned::run);
+tacit_core::register_pass!("united", 20, united::run);
+tacit_core::register_pass!("programs", 30, programs::run);

@@ -1,0 +1,123 @@
+//! Connected elementwise ops and reductions of rows as one kernel.
+//!
+//! [`node`] reads what a graph holds: which nodes compute what a program can, and what their operands are behind reshapes
+//! and broadcasts. [`groups`] puts connected ones together, so that no group needs itself by way of others. [`build`] makes
+//! the program of a group, and [`kernel`] puts it into the graph.
+
+mod build;
+mod groups;
+mod kernel;
+mod node;
+mod view;
+
+use std::collections::HashSet;
+
+use tacit_core::Result;
+use tacit_core::pass::{Graph, Nodes, Slot};
+
+use build::Built;
+use groups::Groups;
+use node::{Base, Node};
+
+/// A group of fewer nodes pays only if it is long.
+const FEW: usize = 2;
+
+/// The elements from which on a single op pays, on several threads and without the C++ compiler.
+const LONG: usize = 1 << 15;
+
+/// Bytes that a thread may work in; rows that need more leave the second-level cache.
+const WORKING_SET: usize = 2 << 20;
+
+pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
+    let mut nodes = graph.nodes()?;
+    let read = node::read(&nodes)?;
+    if read.iter().flatten().next().is_none() {
+        return Ok(0);
+    }
+    let mut groups = Groups::form(&nodes, &read);
+    let built = build_all(&nodes, &read, &mut groups)?;
+    let replaced = built.iter().flatten().map(|built| built.members).sum();
+    let mut emitted = vec![false; built.len()];
+    for group in 0..built.len() {
+        emit(group, &built, &groups, &mut emitted, &mut nodes)?;
+    }
+    graph.rewire(nodes)?;
+    Ok(replaced)
+}
+
+/// The program of each group that pays, with the results that are still needed then.
+fn build_all(nodes: &Nodes, read: &[Option<Node>], groups: &mut Groups) -> Result<Vec<Option<Built>>> {
+    for group in 0..groups.len() {
+        let members = groups.members(group);
+        let pays = members.len() >= FEW || members.len() == 1 && groups.domain(group).elements >= LONG;
+        // Results do not matter for what a program may be made of.
+        if !pays || build::build(read, groups, group, &|_| true)?.is_none() {
+            groups.dissolve(group);
+        }
+    }
+    let needed = needed(nodes, read, groups);
+    (0..groups.len())
+        .map(|group| {
+            if groups.members(group).is_empty() {
+                return Ok(None);
+            }
+            build::build(read, groups, group, &|slot| needed[slot.index()])
+        })
+        .collect()
+}
+
+/// Which values are needed once each group is one node.
+fn needed(nodes: &Nodes, read: &[Option<Node>], groups: &Groups) -> Vec<bool> {
+    let mut needed = vec![false; nodes.values()];
+    let mut visited = HashSet::new();
+    let mut stack: Vec<Slot> = nodes.outputs().collect();
+    while let Some(slot) = stack.pop() {
+        needed[slot.index()] = true;
+        let Some(maker) = nodes.maker(slot) else { continue };
+        let unit = groups.unit(maker);
+        if !visited.insert(unit) {
+            continue;
+        }
+        match groups.of(maker) {
+            None => stack.extend(nodes.operands(maker).flatten()),
+            Some(group) => {
+                for &member in groups.members(group) {
+                    let Some(node) = &read[member] else { continue };
+                    for operand in &node.operands {
+                        if let Base::Value(base) = operand.base
+                            && nodes.maker(base).is_none_or(|maker| groups.of(maker) != Some(group))
+                        {
+                            stack.push(base);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    needed
+}
+
+/// Puts a group's kernel into the graph, after those that it takes results of.
+fn emit(group: usize, built: &[Option<Built>], groups: &Groups, emitted: &mut [bool], nodes: &mut Nodes) -> Result<()> {
+    let Some(made) = &built[group] else { return Ok(()) };
+    if std::mem::replace(&mut emitted[group], true) || made.results.is_empty() {
+        return Ok(());
+    }
+    let mut inputs = Vec::with_capacity(made.inputs.len());
+    for input in &made.inputs {
+        inputs.push(match input {
+            Base::Constant(array) => array.clone(),
+            Base::Value(slot) => {
+                if let Some(before) = nodes.maker(*slot).and_then(|maker| groups.of(maker)) {
+                    emit(before, built, groups, emitted, nodes)?;
+                }
+                nodes.current(*slot)?
+            }
+        });
+    }
+    let results = kernel::apply(made, &inputs)?;
+    for ((slot, _), result) in made.results.iter().zip(results) {
+        nodes.replace(*slot, result);
+    }
+    Ok(())
+}

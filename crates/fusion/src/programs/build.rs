@@ -1,0 +1,238 @@
+//! The program of a group.
+
+use std::collections::HashMap;
+
+use mlx_rs::Dtype;
+use tacit_core::pass::{Slot, scalar_value};
+use tacit_core::{Aval, Result};
+use tacit_kernels::program::{Kind, Map, Op, Program, Source, Step, Value};
+
+use super::WORKING_SET;
+use super::groups::Groups;
+use super::node::{Base, Computes, Node, Operand};
+use super::view::{Domain, Role};
+
+/// A program, and what it takes and makes in the graph.
+pub(super) struct Built {
+    pub(super) program: Program,
+    pub(super) inputs: Vec<Base>,
+    pub(super) results: Vec<(Slot, Aval)>,
+    pub(super) members: usize,
+}
+
+/// The program of a group that writes what is `needed`; none where it would be one that does not pay.
+pub(super) fn build(
+    read: &[Option<Node>],
+    groups: &Groups,
+    group: usize,
+    needed: &dyn Fn(Slot) -> bool,
+) -> Result<Option<Built>> {
+    let mut builder = Builder { domain: groups.domain(group), ..Builder::default() };
+    let mut results = Vec::new();
+    for &member in groups.members(group) {
+        let Some(node) = &read[member] else { continue };
+        let Some(value) = builder.node(node)? else { return Ok(None) };
+        builder.made.insert(node.result.index(), value);
+        if needed(node.result) {
+            let role = builder.domain.role(node.size()).unwrap_or(Role::Each);
+            let whole = if role == Role::Each { builder.each(value) } else { value };
+            results.push((node.result, Aval::new(&node.shape, node.dtype), whole));
+        }
+    }
+    let written: Option<Vec<(Value, Kind)>> =
+        results.iter().map(|(_, aval, value)| Some((builder.number(*value), kind(aval.dtype)?))).collect();
+    let Some(written) = written else { return Ok(None) };
+    let Builder { domain, sources, inputs, constants, steps, .. } = &builder;
+    let size = [domain.rows(), domain.columns.unwrap_or(domain.elements)];
+    let numbered: Vec<Step> = steps
+        .iter()
+        .map(|(op, operands)| Step { op: *op, operands: operands.map(|operand| builder.number(operand)) })
+        .collect();
+    let program = Program::new(size, sources.clone(), constants, &numbered, &written)
+        .map_err(|error| tacit_core::Error::Invalid { message: error.to_string(), help: None })?;
+    if program.working_set() > WORKING_SET {
+        return Ok(None);
+    }
+    let results = results.into_iter().map(|(slot, aval, _)| (slot, aval)).collect();
+    Ok(Some(Built { program, inputs: inputs.clone(), results, members: groups.members(group).len() }))
+}
+
+pub(super) fn kind(dtype: Dtype) -> Option<Kind> {
+    Some(match dtype {
+        Dtype::Float32 => Kind::F32,
+        Dtype::Float16 => Kind::F16,
+        Dtype::Bfloat16 => Kind::Bf16,
+        Dtype::Bool => Kind::Bool,
+        Dtype::Int32 => Kind::I32,
+        Dtype::Uint32 => Kind::U32,
+        _ => return None,
+    })
+}
+
+/// A value before all inputs and constants are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Number {
+    Input(usize),
+    Constant(usize),
+    Step(usize),
+}
+
+#[derive(Clone)]
+struct Builder {
+    domain: Domain,
+    sources: Vec<Source>,
+    inputs: Vec<Base>,
+    constants: Vec<f32>,
+    steps: Vec<(Op, [Number; 3])>,
+    /// Whether a step has a number for each element.
+    wide: Vec<bool>,
+    known: HashMap<((bool, usize), Map), usize>,
+    /// The value of each member's result.
+    made: HashMap<usize, Number>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            domain: Domain { elements: 0, columns: None },
+            sources: Vec::new(),
+            inputs: Vec::new(),
+            constants: Vec::new(),
+            steps: Vec::new(),
+            wide: Vec::new(),
+            known: HashMap::new(),
+            made: HashMap::new(),
+        }
+    }
+}
+
+impl Builder {
+    fn number(&self, number: Number) -> Value {
+        match number {
+            Number::Input(at) => at,
+            Number::Constant(at) => self.sources.len() + at,
+            Number::Step(at) => self.sources.len() + self.constants.len() + at,
+        }
+    }
+
+    fn is_wide(&self, number: Number) -> bool {
+        match number {
+            Number::Input(at) => self.sources[at].map.wide,
+            Number::Constant(_) => false,
+            Number::Step(at) => self.wide[at],
+        }
+    }
+
+    /// The value as one of each element.
+    fn each(&mut self, number: Number) -> Number {
+        if self.is_wide(number) { number } else { self.step(Op::Spread, &[number]) }
+    }
+
+    fn constant(&mut self, value: f32) -> Number {
+        let known = self.constants.iter().position(|constant| constant.to_bits() == value.to_bits());
+        Number::Constant(known.unwrap_or_else(|| {
+            self.constants.push(value);
+            self.constants.len() - 1
+        }))
+    }
+
+    fn step(&mut self, op: Op, operands: &[Number]) -> Number {
+        let mut all = [operands[0]; 3];
+        all[..operands.len()].copy_from_slice(operands);
+        let wide = op == Op::Spread || !op.is_reduction() && operands.iter().any(|&operand| self.is_wide(operand));
+        self.steps.push((op, all));
+        self.wide.push(wide);
+        Number::Step(self.steps.len() - 1)
+    }
+
+    fn operand(&mut self, operand: &Operand, role: Role) -> Result<Option<Number>> {
+        if let Base::Value(slot) = operand.base
+            && let Some(&made) = self.made.get(&slot.index())
+        {
+            return Ok(Some(made));
+        }
+        if let Base::Constant(array) = &operand.base
+            && array.size() == 1
+            && let Some(value) = scalar_value(array)?
+        {
+            return Ok(Some(self.constant(value as f32)));
+        }
+        let (Some(map), Some(kind)) = (operand.view.map(role, self.domain), kind(operand.dtype)) else {
+            return Ok(None);
+        };
+        let key = (operand.base.key(), map);
+        if let Some(&known) = self.known.get(&key) {
+            return Ok(Some(Number::Input(known)));
+        }
+        self.sources.push(Source { kind, map });
+        self.inputs.push(operand.base.clone());
+        self.known.insert(key, self.sources.len() - 1);
+        Ok(Some(Number::Input(self.sources.len() - 1)))
+    }
+
+    /// The steps of a node; none where an operand cannot be had.
+    fn node(&mut self, node: &Node) -> Result<Option<Number>> {
+        let role = if node.is_reduction() { Role::Each } else { self.domain.role(node.size()).unwrap_or(Role::Each) };
+        let mut from = Vec::with_capacity(node.operands.len());
+        for operand in &node.operands {
+            let Some(number) = self.operand(operand, role)? else { return Ok(None) };
+            from.push(number);
+        }
+        Ok(Some(match node.computes {
+            Computes::Op(op) if op.is_reduction() => {
+                let row = self.each(from[0]);
+                self.step(op, &[row])
+            }
+            Computes::Op(Op::Power) => self.power(&from),
+            Computes::Op(op) => self.step(op, &from),
+            Computes::Swapped(op) => self.step(op, &[from[1], from[0]]),
+            Computes::Cast => match node.dtype {
+                // A cast to a half type rounds, also where what follows computes in `f32` again.
+                Dtype::Float16 => self.step(Op::RoundF16, &from),
+                Dtype::Bfloat16 => self.step(Op::RoundBf16, &from),
+                Dtype::Bool => self.step(Op::NotZero, &from),
+                _ => from[0],
+            },
+            Computes::Softmax => {
+                let row = self.each(from[0]);
+                let (weights, sum, _) = self.weights(row);
+                let one = self.constant(1.0);
+                let factor = self.step(Op::Divide, &[one, sum]);
+                self.step(Op::Multiply, &[weights, factor])
+            }
+            Computes::LogSumExp => {
+                let row = self.each(from[0]);
+                let (_, sum, most) = self.weights(row);
+                let log = self.step(Op::Log, &[sum]);
+                let value = self.step(Op::Add, &[log, most]);
+                // An infinity less itself is no number.
+                let magnitude = self.step(Op::Abs, &[most]);
+                let infinity = self.constant(f32::INFINITY);
+                let infinite = self.step(Op::Equal, &[magnitude, infinity]);
+                self.step(Op::Select, &[infinite, most, value])
+            }
+        }))
+    }
+
+    /// `e^(x - m)` with the greatest `m` of each row, their sum, and `m`.
+    fn weights(&mut self, row: Number) -> (Number, Number, Number) {
+        let most = self.step(Op::Max, &[row]);
+        let less = self.step(Op::Subtract, &[row, most]);
+        let weights = self.step(Op::Exp, &[less]);
+        let sum = self.step(Op::Sum, &[weights]);
+        (weights, sum, most)
+    }
+
+    /// Small whole powers as products.
+    fn power(&mut self, from: &[Number]) -> Number {
+        let exponent = if let Number::Constant(at) = from[1] { Some(self.constants[at]) } else { None };
+        match exponent {
+            Some(2.0) => self.step(Op::Square, &from[..1]),
+            Some(3.0) => {
+                let square = self.step(Op::Square, &from[..1]);
+                self.step(Op::Multiply, &[square, from[0]])
+            }
+            _ => self.step(Op::Power, from),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Which nodes go together.
+
+use tacit_core::pass::Nodes;
+
+use super::node::{Base, Node, keeps_order};
+use super::view::{Domain, Role, View};
+
+/// Nodes of one program, at most.
+const MOST: usize = 96;
+
+/// Groups of nodes over one domain each. Seen as one node each they are still a graph without cycles.
+pub(super) struct Groups {
+    /// The group of each node.
+    of: Vec<Option<usize>>,
+    groups: Vec<Group>,
+    /// Members of a group are of one level.
+    levels: Vec<i32>,
+    /// For the search: which units were seen in which one.
+    seen: Vec<u32>,
+    search: u32,
+}
+
+struct Group {
+    /// In topological order.
+    members: Vec<usize>,
+    domain: Domain,
+    level: i32,
+}
+
+impl Groups {
+    /// Puts each node that was read into a group with what it takes, where that can be.
+    pub(super) fn form(nodes: &Nodes, read: &[Option<Node>]) -> Self {
+        let mut groups = Self {
+            of: vec![None; nodes.len()],
+            groups: Vec::new(),
+            levels: levels(nodes, read),
+            seen: vec![0; 2 * nodes.len()],
+            search: 0,
+        };
+        for (index, node) in read.iter().enumerate() {
+            if let Some(node) = node {
+                groups.add(nodes, read, index, node);
+            }
+        }
+        groups
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    pub(super) fn of(&self, node: usize) -> Option<usize> {
+        self.of[node]
+    }
+
+    pub(super) fn members(&self, group: usize) -> &[usize] {
+        &self.groups[group].members
+    }
+
+    pub(super) fn domain(&self, group: usize) -> Domain {
+        self.groups[group].domain
+    }
+
+    /// Leaves the members of a group to MLX.
+    pub(super) fn dissolve(&mut self, group: usize) {
+        for member in std::mem::take(&mut self.groups[group].members) {
+            self.of[member] = None;
+        }
+    }
+
+    /// A number for what is one node: a group, or a node that is in none.
+    pub(super) fn unit(&self, node: usize) -> usize {
+        self.of[node].map_or(node, |group| self.of.len() + group)
+    }
+
+    fn add(&mut self, nodes: &Nodes, read: &[Option<Node>], index: usize, node: &Node) {
+        let mut before = Vec::new();
+        for maker in bases(nodes, node) {
+            if let Some(group) = self.of[maker]
+                && self.groups[group].level == self.levels[index]
+                && !before.contains(&group)
+            {
+                before.push(group);
+            }
+        }
+        let joined = before.iter().find_map(|&group| {
+            let domain = self.joint(nodes, read, node, group)?;
+            (!self.needs(nodes, read, node, group)).then_some((group, domain))
+        });
+        let Some((own, domain)) = joined else {
+            if let Some(domain) = alone(node) {
+                self.of[index] = Some(self.groups.len());
+                self.groups.push(Group { members: vec![index], domain, level: self.levels[index] });
+            }
+            return;
+        };
+        self.groups[own].domain = domain;
+        self.groups[own].members.push(index);
+        self.of[index] = Some(own);
+        for other in before.into_iter().filter(|&other| other != own) {
+            self.merge(nodes, read, own, other);
+        }
+    }
+
+    /// The domain of a group with a node in it; none where they do not go together.
+    fn joint(&self, nodes: &Nodes, read: &[Option<Node>], node: &Node, group: usize) -> Option<Domain> {
+        let Group { members, domain, .. } = &self.groups[group];
+        if members.len() >= MOST {
+            return None;
+        }
+        // A number of each row beside others of the group.
+        if domain.role(node.size()) == Some(Role::Row) && !node.is_reduction() && node.domain.columns.is_none() {
+            return self.fits(nodes, read, node, group, *domain).then_some(*domain);
+        }
+        let mut joint = domain.with(node.domain)?;
+        for operand in &node.operands {
+            if let Some(columns) = operand.view.columns() {
+                joint = joint.with(Domain { columns: Some(columns), ..joint })?;
+            }
+        }
+        self.fits(nodes, read, node, group, joint).then_some(joint)
+    }
+
+    /// Whether every operand can be had: from outside by a map, from a member as it is or spread over its row.
+    fn fits(&self, nodes: &Nodes, read: &[Option<Node>], node: &Node, group: usize, domain: Domain) -> bool {
+        let role = if node.is_reduction() { Some(Role::Each) } else { domain.role(node.size()) };
+        let Some(role) = role else { return false };
+        node.operands.iter().all(|operand| {
+            let Some(map) = operand.view.map(role, domain) else { return false };
+            let Base::Value(slot) = operand.base else { return true };
+            let Some(member) = nodes.maker(slot).filter(|&maker| self.of[maker] == Some(group)) else { return true };
+            let Some(made) = read[member].as_ref().and_then(|made| domain.role(made.size())) else { return false };
+            match (made, role) {
+                (Role::Each, Role::Each) | (Role::Row, Role::Row) => operand.view == View::Same,
+                (Role::Row, Role::Each) => !map.wide && map.divisor == 1 && map.modulus == domain.rows(),
+                (Role::Each, Role::Row) => false,
+            }
+        })
+    }
+
+    /// Puts two groups together if neither needs the other by way of a third node.
+    fn merge(&mut self, nodes: &Nodes, read: &[Option<Node>], own: usize, other: usize) {
+        let Some(domain) = self.groups[own].domain.with(self.groups[other].domain) else { return };
+        if self.groups[own].members.len() + self.groups[other].members.len() > MOST
+            || self.leads(nodes, read, own, other)
+            || self.leads(nodes, read, other, own)
+        {
+            return;
+        }
+        let taken = std::mem::take(&mut self.groups[other].members);
+        let before = (self.groups[own].members.clone(), self.groups[own].domain);
+        taken.iter().for_each(|&member| self.of[member] = Some(own));
+        self.groups[own].members.extend(&taken);
+        self.groups[own].members.sort_unstable();
+        self.groups[own].domain = domain;
+        // What one took from the other as an input is now a member's.
+        let fit = self.groups[own]
+            .members
+            .iter()
+            .all(|&member| read[member].as_ref().is_some_and(|node| self.fits(nodes, read, node, own, domain)));
+        if !fit {
+            (self.groups[own].members, self.groups[own].domain) = before;
+            taken.iter().for_each(|&member| self.of[member] = Some(other));
+            self.groups[other].members = taken;
+        }
+    }
+
+    /// Whether a node needs a group by way of a node that is not in it.
+    fn needs(&mut self, nodes: &Nodes, read: &[Option<Node>], node: &Node, group: usize) -> bool {
+        let start = bases(nodes, node).filter(|&maker| self.of[maker] != Some(group)).collect();
+        self.reaches(nodes, read, start, group)
+    }
+
+    /// Whether a group needs another by way of a node that is in neither.
+    fn leads(&mut self, nodes: &Nodes, read: &[Option<Node>], from: usize, to: usize) -> bool {
+        let mut start = Vec::new();
+        for &member in &self.groups[from].members {
+            if let Some(node) = &read[member] {
+                start.extend(
+                    bases(nodes, node).filter(|&maker| self.of[maker] != Some(to) && self.of[maker] != Some(from)),
+                );
+            }
+        }
+        self.reaches(nodes, read, start, to)
+    }
+
+    /// Whether one of some nodes is in a group or needs it. Only nodes of the group's level can.
+    fn reaches(&mut self, nodes: &Nodes, read: &[Option<Node>], mut stack: Vec<usize>, group: usize) -> bool {
+        let level = self.groups[group].level;
+        self.search += 1;
+        while let Some(node) = stack.pop() {
+            if self.of[node] == Some(group) {
+                return true;
+            }
+            let unit = self.unit(node);
+            if self.levels[node] != level || std::mem::replace(&mut self.seen[unit], self.search) == self.search {
+                continue;
+            }
+            match self.of[node] {
+                None => stack.extend(nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot))),
+                Some(other) => {
+                    for member in self.groups[other].members.iter().filter_map(|&member| read[member].as_ref()) {
+                        stack.extend(bases(nodes, member));
+                    }
+                }
+            }
+        }
+        false
+    }
+}
+
+/// A number for each node that no node's operand exceeds: one less than that of the first node that takes its result, if it is
+/// one that no program stands for, and else the same. What lies between two nodes of one level is of that level too.
+fn levels(nodes: &Nodes, read: &[Option<Node>]) -> Vec<i32> {
+    let mut levels = vec![0; nodes.len()];
+    for node in (0..nodes.len()).rev() {
+        for maker in nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot)) {
+            let light = read[maker].is_some() || keeps_order(nodes.name(maker)) || nodes.name(maker) == "Broadcast";
+            levels[maker] = levels[maker].min(levels[node] - i32::from(!light));
+        }
+    }
+    levels
+}
+
+/// The domain of a node by itself; none where an operand has no map.
+fn alone(node: &Node) -> Option<Domain> {
+    let mut domain = node.domain;
+    for operand in &node.operands {
+        if let Some(columns) = operand.view.columns() {
+            domain = domain.with(Domain { columns: Some(columns), ..domain })?;
+        }
+    }
+    let mapped = node.operands.iter().all(|operand| operand.view.map(Role::Each, domain).is_some());
+    mapped.then_some(domain)
+}
+
+/// The nodes that make what a node takes, behind views.
+fn bases<'a>(nodes: &'a Nodes, node: &'a Node) -> impl Iterator<Item = usize> + 'a {
+    node.operands.iter().filter_map(|operand| match operand.base {
+        Base::Value(slot) => nodes.maker(slot),
+        Base::Constant(_) => None,
+    })
+}

@@ -1,0 +1,6 @@
+//! What passes leave a compiled function to compute is what the function computes.
+
+mod expressions;
+mod models;
+mod passes;
+mod same;

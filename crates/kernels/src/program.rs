@@ -1,0 +1,21 @@
+//! Row programs: straight-line programs of elementwise ops and reductions over rows, in one pass over memory.
+//!
+//! A [`Program`] has a domain of `rows` rows of `columns` elements. Its values are one number for *each* element or one for
+//! each *row*; a [`Map`] says which of an input's numbers belong to which. It is run block by block: a block's values stay
+//! in the first cache levels, ops follow one another there, and blocks are shared out over the threads. Values are `f32`,
+//! whatever the type of an input or of a result. Each number depends on its row alone, and sums are taken in an order
+//! that only depends on `columns`, so that results carry the same bits for any number of threads and on every machine.
+
+mod data;
+mod math;
+mod op;
+mod plan;
+mod reduce;
+mod run;
+
+pub use data::{Data, DataMut, Kind};
+pub use op::Op;
+pub use plan::{Extent, Map, Program, Source, Step};
+
+/// A value of a program: the inputs come first, then the constants, then one for each step.
+pub type Value = usize;

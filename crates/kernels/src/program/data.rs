@@ -1,0 +1,165 @@
+//! What a program reads and writes.
+
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+
+/// The element type of an input or of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Single precision.
+    F32,
+    /// Half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+    /// A byte that is 0 or 1.
+    Bool,
+    /// A signed integer; only read.
+    I32,
+    /// An unsigned integer; only read.
+    U32,
+}
+
+/// Numbers that a program reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// Of [`Kind::F32`].
+    F32(&'a [f32]),
+    /// Of [`Kind::F16`].
+    F16(&'a [f16]),
+    /// Of [`Kind::Bf16`].
+    Bf16(&'a [bf16]),
+    /// Of [`Kind::Bool`].
+    Bool(&'a [u8]),
+    /// Of [`Kind::I32`].
+    I32(&'a [i32]),
+    /// Of [`Kind::U32`].
+    U32(&'a [u32]),
+}
+
+impl Data<'_> {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::F32(_) => Kind::F32,
+            Self::F16(_) => Kind::F16,
+            Self::Bf16(_) => Kind::Bf16,
+            Self::Bool(_) => Kind::Bool,
+            Self::I32(_) => Kind::I32,
+            Self::U32(_) => Kind::U32,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+            Self::Bool(values) => values.len(),
+            Self::I32(values) => values.len(),
+            Self::U32(values) => values.len(),
+        }
+    }
+
+    /// The numbers from `start` on, as many as `out` holds.
+    #[inline(always)]
+    pub(super) fn load(&self, start: usize, out: &mut [f32]) {
+        let range = start..start + out.len();
+        match self {
+            Self::F32(values) => out.copy_from_slice(&values[range]),
+            Self::F16(values) => values[range].convert_to_f32_slice(out),
+            Self::Bf16(values) => {
+                for (out, value) in out.iter_mut().zip(&values[range]) {
+                    *out = f32::from_bits(u32::from(value.to_bits()) << 16);
+                }
+            }
+            Self::Bool(values) => {
+                for (out, value) in out.iter_mut().zip(&values[range]) {
+                    *out = if *value == 0 { 0.0 } else { 1.0 };
+                }
+            }
+            Self::I32(values) => {
+                for (out, value) in out.iter_mut().zip(&values[range]) {
+                    *out = *value as f32;
+                }
+            }
+            Self::U32(values) => {
+                for (out, value) in out.iter_mut().zip(&values[range]) {
+                    *out = *value as f32;
+                }
+            }
+        }
+    }
+}
+
+/// Memory for numbers that a program writes, rounded to nearest even once.
+#[derive(Debug)]
+pub enum DataMut<'a> {
+    /// Of [`Kind::F32`].
+    F32(&'a mut [f32]),
+    /// Of [`Kind::F16`].
+    F16(&'a mut [f16]),
+    /// Of [`Kind::Bf16`].
+    Bf16(&'a mut [bf16]),
+    /// Of [`Kind::Bool`]: 1 for every number but 0.
+    Bool(&'a mut [u8]),
+}
+
+impl<'a> DataMut<'a> {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::F32(_) => Kind::F32,
+            Self::F16(_) => Kind::F16,
+            Self::Bf16(_) => Kind::Bf16,
+            Self::Bool(_) => Kind::Bool,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+            Self::Bool(values) => values.len(),
+        }
+    }
+
+    /// The first `count`, and the rest.
+    pub(super) fn split(self, count: usize) -> (DataMut<'a>, DataMut<'a>) {
+        match self {
+            Self::F32(values) => {
+                let (first, rest) = values.split_at_mut(count);
+                (DataMut::F32(first), DataMut::F32(rest))
+            }
+            Self::F16(values) => {
+                let (first, rest) = values.split_at_mut(count);
+                (DataMut::F16(first), DataMut::F16(rest))
+            }
+            Self::Bf16(values) => {
+                let (first, rest) = values.split_at_mut(count);
+                (DataMut::Bf16(first), DataMut::Bf16(rest))
+            }
+            Self::Bool(values) => {
+                let (first, rest) = values.split_at_mut(count);
+                (DataMut::Bool(first), DataMut::Bool(rest))
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn store(&mut self, start: usize, values: &[f32]) {
+        let range = start..start + values.len();
+        match self {
+            Self::F32(out) => out[range].copy_from_slice(values),
+            Self::F16(out) => out[range].convert_from_f32_slice(values),
+            Self::Bf16(out) => {
+                for (out, value) in out[range].iter_mut().zip(values) {
+                    *out = bf16::from_bits((super::math::bf16(*value).to_bits() >> 16) as u16);
+                }
+            }
+            Self::Bool(out) => {
+                for (out, value) in out[range].iter_mut().zip(values) {
+                    *out = u8::from(*value != 0.0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Elementary functions of one number without branches, so that a loop over them becomes vector code.
+//!
+//! Products and sums are rounded one by one, never fused: a function gives the same bits on every machine.
+
+/// Adding it leaves a whole number in the lowest bits of the sum.
+const WHOLE: f32 = 12_582_912.0;
+
+/// The natural logarithm of 2, in two numbers of which the first has few digits.
+const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
+
+/// `e^r = 1 + r + r^2 p(r)` for `|r|` up to half of the logarithm of 2: `p`, the highest power first. Source: Cephes.
+const EXP: [f32; 6] = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
+
+/// `log(1 + r) = r - r^2 / 2 + r^3 p(r)` for `1 + r` between `sqrt(1/2)` and `sqrt(2)`. Source: Cephes.
+const LOG: [f32; 9] = [
+    7.037_683_6e-2,
+    -1.151_461e-1,
+    1.167_699_9e-1,
+    -1.242_014_1e-1,
+    1.424_932_3e-1,
+    -1.666_805_8e-1,
+    2.000_071_5e-1,
+    -2.499_999_4e-1,
+    3.333_333e-1,
+];
+
+/// `tanh(x) = x + x^3 p(x^2)` for `|x| < 0.625`. Source: Cephes.
+const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
+
+/// `erf(x) = x p(x^2) / q(x^2)` for `|x|` up to [`ERF_ONE`]. Source: Eigen's rational approximation.
+const ERF_P: [f32; 7] =
+    [-2.726_142_3e-10, 2.770_681_4e-8, -2.101_024e-6, -5.692_506_4e-5, -7.349_906_3e-4, -2.954_6e-3, -1.609_603_3e-2];
+const ERF_Q: [f32; 5] = [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_473_9e-2];
+
+/// From here on the error function is 1.
+const ERF_ONE: f32 = 3.832_507;
+
+/// `sin(r) = r + r^3 p(r^2)` and `cos(r) = 1 - r^2 / 2 + r^4 p(r^2)` for `|r| <= pi / 4`. Source: Cephes.
+const SIN: [f32; 3] = [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1];
+const COS: [f32; 3] = [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2];
+
+/// Above it [`sin`] and [`cos`] have no digits left that are right.
+pub(super) const LARGEST_ANGLE: f32 = 1e7;
+
+/// The terms with the highest power first.
+#[inline(always)]
+fn polynomial<const N: usize>(x: f32, terms: [f32; N]) -> f32 {
+    let mut sum = terms[0];
+    let mut i = 1;
+    while i < N {
+        sum = sum * x + terms[i];
+        i += 1;
+    }
+    sum
+}
+
+/// `2^n` for a whole number between -126 and 127.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+}
+
+/// `e^x` within two units of the last place.
+#[inline(always)]
+pub(super) fn exp(x: f32) -> f32 {
+    let bounded = if x > 89.0 { 89.0 } else { x };
+    let bounded = if bounded < -104.0 { -104.0 } else { bounded };
+    let sum = bounded * std::f32::consts::LOG2_E + WHOLE;
+    let n = sum - WHOLE;
+    let r = (bounded - n * LN_2[0]) - n * LN_2[1];
+    let value = polynomial(r, EXP) * (r * r) + r + 1.0;
+    // The exponent in two halves, so that neither leaves the normal numbers.
+    let n = (sum.to_bits() as i32).wrapping_sub(WHOLE.to_bits() as i32);
+    let half = n >> 1;
+    value * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// The natural logarithm within two units of the last place.
+#[inline(always)]
+pub(super) fn log(x: f32) -> f32 {
+    let small = x < f32::MIN_POSITIVE;
+    let normal = if small { x * 8_388_608.0 } else { x };
+    // Between `sqrt(1/2)` and `sqrt(2)`, and the exponent that was taken away.
+    let bits = normal.to_bits().wrapping_sub(0x3f35_04f3);
+    let n = ((bits as i32) >> 23) as f32 - if small { 23.0 } else { 0.0 };
+    let r = f32::from_bits((bits & 0x007f_ffff).wrapping_add(0x3f35_04f3)) - 1.0;
+    let square = r * r;
+    let mut value = polynomial(r, LOG) * r * square;
+    value += n * LN_2[1];
+    value -= 0.5 * square;
+    let value = r + value + n * LN_2[0];
+    let value = if x == 0.0 { f32::NEG_INFINITY } else { value };
+    let value = if x < 0.0 { f32::NAN } else { value };
+    // Infinity and NaN are their own.
+    if x < f32::INFINITY { value } else { x }
+}
+
+/// The hyperbolic tangent within three units of the last place.
+#[inline(always)]
+pub(super) fn tanh(x: f32) -> f32 {
+    let magnitude = x.abs();
+    let square = x * x;
+    let near = polynomial(square, TANH) * square * x + x;
+    let far = (1.0 - 2.0 / (exp(magnitude + magnitude) + 1.0)).copysign(x);
+    if magnitude < 0.625 { near } else { far }
+}
+
+/// The logistic function within three units of the last place; it may be 0 where it is not a normal number.
+#[inline(always)]
+pub(super) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// The error function within six units of the last place, of numbers that are not nearly subnormal.
+#[inline(always)]
+pub(super) fn erf(x: f32) -> f32 {
+    let bounded = if x > ERF_ONE { ERF_ONE } else { x };
+    let bounded = if bounded < -ERF_ONE { -ERF_ONE } else { bounded };
+    let square = bounded * bounded;
+    let value = bounded * polynomial(square, ERF_P) / polynomial(square, ERF_Q);
+    let value = if value > 1.0 { 1.0 } else { value };
+    if value < -1.0 { -1.0 } else { value }
+}
+
+/// The sine within two units of the last place, or 2^-24, of angles up to [`LARGEST_ANGLE`].
+#[inline(always)]
+pub(super) fn sin(x: f32) -> f32 {
+    turned(x, 0)
+}
+
+/// The cosine, as [`sin`].
+#[inline(always)]
+pub(super) fn cos(x: f32) -> f32 {
+    turned(x, 1)
+}
+
+/// The sine of an angle, and of `quarters` quarters of a turn more.
+#[inline(always)]
+fn turned(x: f32, quarters: u32) -> f32 {
+    // A whole number in the lowest bits, as with `WHOLE`.
+    const WHOLE: f64 = 6_755_399_441_055_744.0;
+    let wide = f64::from(x);
+    let sum = wide * std::f64::consts::FRAC_2_PI + WHOLE;
+    let n = sum - WHOLE;
+    let r = (wide - n * std::f64::consts::FRAC_PI_2) as f32;
+    let quadrant = (sum.to_bits() as u32).wrapping_add(quarters);
+    let square = r * r;
+    let sine = polynomial(square, SIN) * square * r + r;
+    let cosine = polynomial(square, COS) * (square * square) - 0.5 * square + 1.0;
+    let value = if quadrant & 1 == 0 { sine } else { cosine };
+    f32::from_bits(value.to_bits() ^ ((quadrant & 2) << 30))
+}
+
+/// The number rounded to `bf16`, to nearest even.
+#[inline(always)]
+pub(super) fn bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
+    // A NaN stays one.
+    f32::from_bits(if x.is_nan() { (bits | 0x0040_0000) & 0xffff_0000 } else { rounded })
+}

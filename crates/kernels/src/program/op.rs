@@ -1,0 +1,211 @@
+//! What a step of a program may do.
+
+use half::{f16, slice::HalfFloatSliceExt};
+
+use super::math;
+
+/// An op of a program. Truth is 1, and every number but 0 is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// `|a|`.
+    Abs,
+    /// The least whole number that is not below `a`.
+    Ceil,
+    /// Cosine.
+    Cos,
+    /// Error function.
+    Erf,
+    /// `e^a`.
+    Exp,
+    /// `e^a - 1`.
+    Expm1,
+    /// The greatest whole number that is not above `a`.
+    Floor,
+    /// Natural logarithm.
+    Log,
+    /// `log(1 + a)`.
+    Log1p,
+    /// Whether `a` is not true.
+    Not,
+    /// `-a`.
+    Negate,
+    /// Whether `a` is not 0.
+    NotZero,
+    /// The nearest whole number, ties to even.
+    Round,
+    /// `a` rounded to `f16`.
+    RoundF16,
+    /// `a` rounded to `bf16`.
+    RoundBf16,
+    /// `1 / sqrt(a)`.
+    Rsqrt,
+    /// Logistic function.
+    Sigmoid,
+    /// 1, 0 or -1; 0 of NaN.
+    Sign,
+    /// Sine.
+    Sin,
+    /// `sqrt(a)`.
+    Sqrt,
+    /// `a * a`.
+    Square,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// `a` itself, for each element of its row.
+    Spread,
+    /// `a + b`.
+    Add,
+    /// `a - b`.
+    Subtract,
+    /// `a * b`.
+    Multiply,
+    /// `a / b`.
+    Divide,
+    /// `a^b`.
+    Power,
+    /// The greater one; NaN if one of them is.
+    Maximum,
+    /// The lesser one; NaN if one of them is.
+    Minimum,
+    /// Whether `a == b`.
+    Equal,
+    /// Whether `a != b`.
+    NotEqual,
+    /// Whether `a < b`.
+    Less,
+    /// Whether `a <= b`.
+    LessEqual,
+    /// Whether both are true.
+    And,
+    /// Whether one of them is true.
+    Or,
+    /// `b` where `a` is true, and else `c`.
+    Select,
+    /// The sum of a row.
+    Sum,
+    /// The greatest of a row; NaN if one is.
+    Max,
+    /// The least of a row; NaN if one is.
+    Min,
+}
+
+impl Op {
+    /// The number of its operands.
+    #[must_use]
+    pub fn arity(self) -> usize {
+        match self {
+            Self::Select => 3,
+            Self::Add
+            | Self::Subtract
+            | Self::Multiply
+            | Self::Divide
+            | Self::Power
+            | Self::Maximum
+            | Self::Minimum
+            | Self::Equal
+            | Self::NotEqual
+            | Self::Less
+            | Self::LessEqual
+            | Self::And
+            | Self::Or => 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether it makes one number of a row.
+    #[must_use]
+    pub fn is_reduction(self) -> bool {
+        matches!(self, Self::Sum | Self::Max | Self::Min)
+    }
+}
+
+#[inline(always)]
+fn map(out: &mut [f32], a: &[f32], f: impl Fn(f32) -> f32) {
+    for (out, &a) in out.iter_mut().zip(a) {
+        *out = f(a);
+    }
+}
+
+#[inline(always)]
+fn map2(out: &mut [f32], a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) {
+    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+        *out = f(a, b);
+    }
+}
+
+#[inline(always)]
+fn truth(value: bool) -> f32 {
+    if value { 1.0 } else { 0.0 }
+}
+
+/// Every op but `Select`, `Spread` and the reductions; `b` is not looked at where the op has one operand.
+// Comparisons are exact, as MLX's, and free of branches.
+#[allow(clippy::float_cmp, clippy::needless_bitwise_bool)]
+#[inline(always)]
+pub(super) fn apply(op: Op, out: &mut [f32], a: &[f32], b: &[f32]) {
+    match op {
+        Op::Abs => map(out, a, f32::abs),
+        Op::Ceil => map(out, a, f32::ceil),
+        Op::Cos => angle(out, a, math::cos, f32::cos),
+        Op::Erf => map(out, a, math::erf),
+        Op::Exp => map(out, a, math::exp),
+        Op::Expm1 => map(out, a, f32::exp_m1),
+        Op::Floor => map(out, a, f32::floor),
+        Op::Log => map(out, a, math::log),
+        Op::Log1p => map(out, a, f32::ln_1p),
+        Op::Not => map(out, a, |a| truth(a == 0.0)),
+        Op::Negate => map(out, a, |a| -a),
+        Op::NotZero => map(out, a, |a| truth(a != 0.0)),
+        Op::Round => map(out, a, f32::round_ties_even),
+        Op::RoundF16 => {
+            let mut halves = [f16::ZERO; 64];
+            for (out, a) in out.chunks_mut(64).zip(a.chunks(64)) {
+                let halves = &mut halves[..a.len()];
+                halves.convert_from_f32_slice(a);
+                halves.convert_to_f32_slice(out);
+            }
+        }
+        Op::RoundBf16 => map(out, a, math::bf16),
+        Op::Rsqrt => map(out, a, |a| 1.0 / a.sqrt()),
+        Op::Sigmoid => map(out, a, math::sigmoid),
+        Op::Sign => map(out, a, |a| truth(a > 0.0) - truth(a < 0.0)),
+        Op::Sin => angle(out, a, math::sin, f32::sin),
+        Op::Sqrt => map(out, a, f32::sqrt),
+        Op::Square => map(out, a, |a| a * a),
+        Op::Tanh => map(out, a, math::tanh),
+        Op::Add => map2(out, a, b, |a, b| a + b),
+        Op::Subtract => map2(out, a, b, |a, b| a - b),
+        Op::Multiply => map2(out, a, b, |a, b| a * b),
+        Op::Divide => map2(out, a, b, |a, b| a / b),
+        Op::Power => map2(out, a, b, f32::powf),
+        Op::Maximum => map2(out, a, b, |a, b| if a > b || a.is_nan() { a } else { b }),
+        Op::Minimum => map2(out, a, b, |a, b| if a < b || a.is_nan() { a } else { b }),
+        Op::Equal => map2(out, a, b, |a, b| truth(a == b)),
+        Op::NotEqual => map2(out, a, b, |a, b| truth(a != b)),
+        Op::Less => map2(out, a, b, |a, b| truth(a < b)),
+        Op::LessEqual => map2(out, a, b, |a, b| truth(a <= b)),
+        Op::And => map2(out, a, b, |a, b| truth((a != 0.0) & (b != 0.0))),
+        Op::Or => map2(out, a, b, |a, b| truth((a != 0.0) | (b != 0.0))),
+        Op::Select | Op::Spread | Op::Sum | Op::Max | Op::Min => unreachable!("a step of its own"),
+    }
+}
+
+#[inline(always)]
+pub(super) fn select(out: &mut [f32], condition: &[f32], a: &[f32], b: &[f32]) {
+    for (((out, &condition), &a), &b) in out.iter_mut().zip(condition).zip(a).zip(b) {
+        *out = if condition == 0.0 { b } else { a };
+    }
+}
+
+/// A function of angles, by another one where they are too large.
+#[inline(always)]
+fn angle(out: &mut [f32], a: &[f32], f: impl Fn(f32) -> f32, large: impl Fn(f32) -> f32) {
+    map(out, a, f);
+    if a.iter().fold(false, |any, a| any | (a.abs() > math::LARGEST_ANGLE)) {
+        for (out, &a) in out.iter_mut().zip(a) {
+            if a.abs() > math::LARGEST_ANGLE {
+                *out = large(a);
+            }
+        }
+    }
+}

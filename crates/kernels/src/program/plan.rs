@@ -1,0 +1,356 @@
+//! A program that was checked, and where each of its values is while a block runs.
+
+use std::ops::Range;
+
+use super::{Kind, Op, Value};
+use crate::KernelError;
+
+/// What there is one number of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Extent {
+    /// All elements together.
+    Whole,
+    /// A row.
+    Row,
+    /// An element.
+    Each,
+}
+
+/// Which of an input's numbers belong to row `r`: those of its own row `r / divisor % modulus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Map {
+    /// Whether the input has `columns` numbers a row, and not one.
+    pub wide: bool,
+    /// Rows of the domain that follow one another and share a row of the input.
+    pub divisor: usize,
+    /// Rows of the input.
+    pub modulus: usize,
+}
+
+/// An input of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// Its element type.
+    pub kind: Kind,
+    /// Which of its numbers go where.
+    pub map: Map,
+}
+
+/// One op on values that come before it; operands behind those that the op has are not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// The op.
+    pub op: Op,
+    /// Its operands.
+    pub operands: [Value; 3],
+}
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Place {
+    /// In an input of floats, element for element.
+    Input(usize),
+    Register(usize),
+}
+
+/// What is done for each block, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action {
+    /// Brings an input to a register.
+    Load {
+        input: usize,
+        extent: Extent,
+        register: usize,
+    },
+    Apply {
+        op: Op,
+        operands: [Place; 3],
+        extent: Extent,
+        register: usize,
+    },
+    Store {
+        place: Place,
+        extent: Extent,
+        result: usize,
+    },
+}
+
+/// A straight-line program over rows; see the [module](self).
+///
+/// ```
+/// use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Program, Source, Step};
+///
+/// // Each row divided by its sum.
+/// let source = Source { kind: Kind::F32, map: Map { wide: true, divisor: 1, modulus: 2 } };
+/// let steps = vec![
+///     Step { op: Op::Sum, operands: [0; 3] },
+///     Step { op: Op::Divide, operands: [0, 1, 0] },
+/// ];
+/// let program = Program::new([2, 2], vec![source], &[], &steps, &[(2, Kind::F32)])?;
+/// let mut y = [0.0; 4];
+/// program.run(&[Data::F32(&[1.0, 3.0, 2.0, 2.0])], vec![DataMut::F32(&mut y)])?;
+/// assert_eq!(y, [0.25, 0.75, 0.5, 0.5]);
+/// # Ok::<(), tacit_kernels::KernelError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) sources: Vec<Source>,
+    pub(super) results: Vec<(Extent, Kind)>,
+    /// What registers hold from the start of a task on.
+    pub(super) constants: Vec<(usize, f32)>,
+    /// Loads of what is the same for all blocks.
+    pub(super) prologue: Vec<Action>,
+    pub(super) actions: Vec<Action>,
+    pub(super) registers: usize,
+    /// Rows and columns of a block.
+    pub(super) block: [usize; 2],
+    /// What an element costs, in passes over a block.
+    pub(super) cost: usize,
+}
+
+/// Bytes that the registers of a block may fill, of a first-level cache.
+const BLOCK_BYTES: usize = 24 << 10;
+
+/// Elements of a block, at least.
+const LEAST: usize = 128;
+
+/// And at most.
+const MOST: usize = 1024;
+
+impl Program {
+    /// Checks a program over a domain of `[rows, columns]`.
+    ///
+    /// `results` says which values are written, and as what. A value of [`Extent::Row`] may be an operand beside one of
+    /// [`Extent::Each`].
+    ///
+    /// # Errors
+    /// An operand that does not come before its step, a reduction of what is not [`Extent::Each`], an input with more rows
+    /// than the domain, or an integer as a result.
+    pub fn new(
+        [rows, columns]: [usize; 2],
+        sources: Vec<Source>,
+        constants: &[f32],
+        steps: &[Step],
+        results: &[(Value, Kind)],
+    ) -> Result<Self, KernelError> {
+        let first = sources.len() + constants.len();
+        let extents = extents(rows, &sources, constants.len(), steps)?;
+        check_results(results, extents.len())?;
+        let extent = |value: Value| extents[value].max(Extent::Row);
+        // Elements must lie in rows that are whole, where something is made of a row.
+        let whole = steps.iter().any(|step| step.op.is_reduction())
+            || results.iter().any(|&(value, _)| extents[value] != Extent::Each);
+
+        let mut registers = Registers::default();
+        let mut places = Vec::with_capacity(extents.len());
+        let mut loads = Vec::new();
+        for (input, source) in sources.iter().enumerate() {
+            let own_row = source.map.divisor == 1 && source.map.modulus == rows;
+            if source.kind == Kind::F32 && own_row && extents[input] != Extent::Whole {
+                places.push(Place::Input(input));
+                continue;
+            }
+            let register = registers.fresh();
+            loads.push(Action::Load { input, extent: extents[input], register });
+            places.push(Place::Register(register));
+        }
+        let mut filled = Vec::new();
+        for &constant in constants {
+            let register = registers.fresh();
+            filled.push((register, constant));
+            places.push(Place::Register(register));
+        }
+
+        let mut last = vec![0; extents.len()];
+        for (i, step) in steps.iter().enumerate() {
+            step.operands[..step.op.arity()].iter().for_each(|&operand| last[operand] = i);
+        }
+        let mut actions = Vec::new();
+        let store = |value: Value, place: Place, actions: &mut Vec<Action>| {
+            for (result, _) in results.iter().enumerate().filter(|(_, (written, _))| *written == value) {
+                actions.push(Action::Store { place, extent: extent(value), result });
+            }
+        };
+        for (value, &place) in places.iter().enumerate() {
+            store(value, place, &mut actions);
+        }
+        // Where a number of each row stands for each element.
+        let mut spread: Vec<Option<usize>> = vec![None; extents.len()];
+        for (i, step) in steps.iter().enumerate() {
+            let value = first + i;
+            let operands = &step.operands[..step.op.arity()];
+            let mut from = [Place::Register(0); 3];
+            for (from, &operand) in from.iter_mut().zip(operands) {
+                let widened = extents[value] == Extent::Each && extents[operand] == Extent::Row;
+                *from = if widened && step.op != Op::Spread {
+                    let register = *spread[operand].get_or_insert_with(|| {
+                        let register = registers.fresh();
+                        let operands = [places[operand]; 3];
+                        actions.push(Action::Apply { op: Op::Spread, operands, extent: Extent::Each, register });
+                        register
+                    });
+                    Place::Register(register)
+                } else {
+                    places[operand]
+                };
+            }
+            let register = registers.take();
+            actions.push(Action::Apply { op: step.op, operands: from, extent: extent(value), register });
+            places.push(Place::Register(register));
+            store(value, places[value], &mut actions);
+            for (at, &operand) in operands.iter().enumerate() {
+                if last[operand] == i && !operands[..at].contains(&operand) && operand >= first {
+                    registers.give(places[operand]);
+                    spread[operand].into_iter().for_each(|register| registers.give(Place::Register(register)));
+                }
+            }
+            if last[value] == 0 {
+                registers.give(places[value]);
+            }
+        }
+
+        let direct = places[..sources.len()].iter().filter(|place| matches!(place, Place::Input(_))).count();
+        let block = block([rows, columns], registers.count + direct + results.len(), whole);
+        let once = |action: &Action| {
+            let Action::Load { input, extent, .. } = action else { return false };
+            *extent == Extent::Whole
+                || *extent == Extent::Each && sources[*input].map.modulus == 1 && block[1] == columns
+        };
+        let prologue = loads.iter().copied().filter(once).collect();
+        let mut all: Vec<Action> = loads.iter().copied().filter(|load| !once(load)).collect();
+        all.append(&mut actions);
+        let cost = sources.len() + results.len() + steps.iter().map(|step| step.op.cost()).sum::<usize>();
+        Ok(Self {
+            rows,
+            columns,
+            sources,
+            results: results.iter().map(|&(value, kind)| (extent(value), kind)).collect(),
+            constants: filled,
+            prologue,
+            actions: all,
+            registers: registers.count,
+            block,
+            cost,
+        })
+    }
+
+    /// Bytes of memory that a thread works in.
+    #[must_use]
+    pub fn working_set(&self) -> usize {
+        4 * self.registers * self.block[0] * self.block[1]
+    }
+
+    /// The numbers that an input or a result of this extent holds.
+    pub(super) fn numbers(&self, extent: Extent) -> usize {
+        match extent {
+            Extent::Whole => 1,
+            Extent::Row => self.rows,
+            Extent::Each => self.rows * self.columns,
+        }
+    }
+
+    /// Blocks in a row of blocks, and rows of blocks.
+    pub(super) fn blocks(&self) -> [usize; 2] {
+        [self.columns.div_ceil(self.block[1].max(1)), self.rows.div_ceil(self.block[0].max(1))]
+    }
+
+    /// The rows and columns of a block.
+    pub(super) fn area(&self, block: usize) -> (Range<usize>, Range<usize>) {
+        let [across, _] = self.blocks();
+        let (row, column) = (block / across * self.block[0], block % across * self.block[1]);
+        (row..self.rows.min(row + self.block[0]), column..self.columns.min(column + self.block[1]))
+    }
+}
+
+/// The rows and columns of a block in which so many values are at hand; of whole rows, where something is made of these.
+fn block([rows, columns]: [usize; 2], values: usize, whole: bool) -> [usize; 2] {
+    let most = (BLOCK_BYTES / 4 / values.max(1)).clamp(LEAST, MOST) / 64 * 64;
+    if columns <= most {
+        return [(most / columns.max(1)).clamp(1, rows.max(1)), columns];
+    }
+    [1, if whole { columns } else { most }]
+}
+
+fn check_results(results: &[(Value, Kind)], values: usize) -> Result<(), KernelError> {
+    for &(value, kind) in results {
+        if value >= values {
+            return Err(KernelError::Program { what: format!("has no value {value} to write") });
+        }
+        if matches!(kind, Kind::I32 | Kind::U32) {
+            return Err(KernelError::Program { what: "writes integers".to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn extents(rows: usize, sources: &[Source], constants: usize, steps: &[Step]) -> Result<Vec<Extent>, KernelError> {
+    let mut extents = Vec::with_capacity(sources.len() + constants + steps.len());
+    for (i, Source { map, .. }) in sources.iter().enumerate() {
+        if map.divisor == 0 || map.modulus == 0 || rows > 0 && map.modulus > rows {
+            return Err(KernelError::Program {
+                what: format!("maps {rows} rows by {} and {} to input {i}", map.divisor, map.modulus),
+            });
+        }
+        extents.push(match map {
+            Map { wide: true, .. } => Extent::Each,
+            Map { modulus: 1, .. } => Extent::Whole,
+            _ => Extent::Row,
+        });
+    }
+    extents.resize(sources.len() + constants, Extent::Whole);
+    for (i, step) in steps.iter().enumerate() {
+        let operands = &step.operands[..step.op.arity()];
+        if operands.iter().any(|&operand| operand >= extents.len()) {
+            return Err(KernelError::Program { what: format!("has an operand of step {i} that comes later") });
+        }
+        let most = operands.iter().map(|&operand| extents[operand]).max().unwrap_or(Extent::Row);
+        extents.push(match step.op {
+            op if op.is_reduction() && most != Extent::Each => {
+                return Err(KernelError::Program { what: format!("reduces in step {i} what is no row") });
+            }
+            op if op.is_reduction() => Extent::Row,
+            Op::Spread => Extent::Each,
+            // Computed anew for each block, which costs nothing beside what it is for.
+            _ => most.max(Extent::Row),
+        });
+    }
+    Ok(extents)
+}
+
+impl Op {
+    /// What an element costs, in passes over a block.
+    fn cost(self) -> usize {
+        match self {
+            Self::Power | Self::Expm1 | Self::Log1p => 64,
+            Self::Exp | Self::Log | Self::Tanh | Self::Sigmoid | Self::Erf | Self::Sin | Self::Cos => 6,
+            Self::Divide | Self::Sqrt | Self::Rsqrt => 2,
+            _ => 1,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Registers {
+    free: Vec<usize>,
+    count: usize,
+}
+
+impl Registers {
+    /// One that holds the same all along.
+    fn fresh(&mut self) -> usize {
+        self.count += 1;
+        self.count - 1
+    }
+
+    fn take(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| self.fresh())
+    }
+
+    fn give(&mut self, place: Place) {
+        if let Place::Register(register) = place {
+            self.free.push(register);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! A program on its inputs.
+
+use std::{mem, ops::Range};
+
+use super::{
+    Data, DataMut, Extent, Kind, Op, Program,
+    op::{apply, select},
+    plan::{Action, Place},
+    reduce::reduce,
+};
+use crate::{
+    Isa, KernelError,
+    matrix::check_length,
+    simd::{Kernel, Simd, run},
+    threads,
+};
+
+/// Passes over single elements below which another thread takes longer to wake than to help.
+const ALONE: usize = 1 << 18;
+
+/// Tasks for each thread.
+const TASKS: usize = 4;
+
+impl Program {
+    /// Runs the program, which writes every number of `results`.
+    ///
+    /// # Errors
+    /// A number, length or type of inputs or results other than those of the program.
+    pub fn run(&self, inputs: &[Data<'_>], results: Vec<DataMut<'_>>) -> Result<(), KernelError> {
+        self.check(inputs, &results)?;
+        let [across, down] = self.blocks();
+        let blocks = across * down;
+        if blocks == 0 || self.rows * self.columns == 0 {
+            return Ok(());
+        }
+        let work = self.rows * self.columns * self.cost;
+        let tasks = if work < ALONE { 1 } else { (TASKS * threads::count()).min(work.div_ceil(ALONE / 2)).min(blocks) };
+        let tasks: Vec<Task<'_, '_>> = self.tasks(inputs, results, tasks);
+        threads::for_each_part(usize::MAX, tasks.into_iter(), &|task| run(Isa::detect(), task));
+        Ok(())
+    }
+
+    /// Cuts the results at the ends of blocks.
+    fn tasks<'a, 'r>(&'a self, inputs: &'a [Data<'a>], results: Vec<DataMut<'r>>, tasks: usize) -> Vec<Task<'a, 'r>> {
+        let [across, down] = self.blocks();
+        let blocks = across * down;
+        let mut rest = results;
+        (0..tasks)
+            .map(|task| {
+                let range = task * blocks / tasks..(task + 1) * blocks / tasks;
+                let start = self.begin(range.start);
+                let end = self.begin(range.end);
+                let mut own = Vec::with_capacity(rest.len());
+                for (result, (extent, _)) in rest.iter_mut().zip(&self.results) {
+                    let count = match extent {
+                        Extent::Each => end.1 - start.1,
+                        _ => end.0 - start.0,
+                    };
+                    let (first, others) = mem::replace(result, DataMut::F32(&mut [])).split(count);
+                    own.push(first);
+                    *result = others;
+                }
+                Task { program: self, inputs, results: own, start, blocks: range }
+            })
+            .collect()
+    }
+
+    /// The row and the element that a block begins with.
+    fn begin(&self, block: usize) -> (usize, usize) {
+        let [across, down] = self.blocks();
+        if block == across * down {
+            return (self.rows, self.rows * self.columns);
+        }
+        let (rows, columns) = self.area(block);
+        (rows.start, rows.start * self.columns + columns.start)
+    }
+
+    fn check(&self, inputs: &[Data<'_>], results: &[DataMut<'_>]) -> Result<(), KernelError> {
+        check_length("inputs", inputs.len(), self.sources.len(), "one for each input of the program")?;
+        check_length("results", results.len(), self.results.len(), "one for each result of the program")?;
+        let kind = |found: Kind, expected: Kind| {
+            if found == expected {
+                return Ok(());
+            }
+            Err(KernelError::Program { what: format!("has {expected:?} where {found:?} was given") })
+        };
+        for (input, source) in inputs.iter().zip(&self.sources) {
+            kind(input.kind(), source.kind)?;
+            let columns = if source.map.wide { self.columns } else { 1 };
+            check_length("an input", input.len(), source.map.modulus * columns, "the rows that its map gives it")?;
+        }
+        for (result, &(extent, expected)) in results.iter().zip(&self.results) {
+            kind(result.kind(), expected)?;
+            check_length("a result", result.len(), self.numbers(extent), "one number for each row or element")?;
+        }
+        Ok(())
+    }
+}
+
+/// Some blocks, and their parts of the results.
+struct Task<'a, 'r> {
+    program: &'a Program,
+    inputs: &'a [Data<'a>],
+    results: Vec<DataMut<'r>>,
+    /// The row and the element that the results begin with.
+    start: (usize, usize),
+    blocks: Range<usize>,
+}
+
+impl Kernel for Task<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, _: S) {
+        let program = self.program;
+        let size = program.block[0] * program.block[1];
+        let mut registers = vec![vec![0.0; size]; program.registers];
+        for &(register, constant) in &program.constants {
+            registers[register].fill(constant);
+        }
+        let mut prepared = false;
+        for block in self.blocks.clone() {
+            let (rows, columns) = program.area(block);
+            let area = Area { rows, columns, width: program.columns };
+            if !prepared {
+                // The first block of a task has as many rows as any of it.
+                for action in &program.prologue {
+                    if let Action::Load { input, extent, register } = *action {
+                        self.load(input, extent, &area, &mut registers[register]);
+                    }
+                }
+                prepared = true;
+            }
+            for action in &program.actions {
+                self.act(action, &area, &mut registers);
+            }
+        }
+    }
+}
+
+struct Area {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    /// Columns of the domain.
+    width: usize,
+}
+
+impl Area {
+    #[inline(always)]
+    fn numbers(&self, extent: Extent) -> usize {
+        if extent == Extent::Each { self.rows.len() * self.columns.len() } else { self.rows.len() }
+    }
+
+    /// Where the numbers of the block are in what has a number for each row or element.
+    #[inline(always)]
+    fn range(&self, extent: Extent) -> Range<usize> {
+        let start =
+            if extent == Extent::Each { self.rows.start * self.width + self.columns.start } else { self.rows.start };
+        start..start + self.numbers(extent)
+    }
+}
+
+impl Task<'_, '_> {
+    #[inline(always)]
+    fn act(&mut self, action: &Action, area: &Area, registers: &mut [Vec<f32>]) {
+        match *action {
+            Action::Load { input, extent, register } => self.load(input, extent, area, &mut registers[register]),
+            Action::Apply { op, operands, extent, register } => {
+                let mut out = mem::take(&mut registers[register]);
+                let place = |at: usize, extent: Extent| self.numbers(operands[at], area, extent, registers);
+                let made = &mut out[..area.numbers(extent)];
+                match op {
+                    Op::Select => select(made, place(0, extent), place(1, extent), place(2, extent)),
+                    Op::Spread => {
+                        let width = area.columns.len();
+                        for (out, value) in made.chunks_exact_mut(width).zip(place(0, Extent::Row)) {
+                            out.fill(*value);
+                        }
+                    }
+                    op if op.is_reduction() => {
+                        let width = area.columns.len();
+                        for (out, row) in made.iter_mut().zip(place(0, Extent::Each).chunks_exact(width)) {
+                            *out = reduce(op, row);
+                        }
+                    }
+                    op => apply(op, made, place(0, extent), place(op.arity() - 1, extent)),
+                }
+                registers[register] = out;
+            }
+            Action::Store { place, extent, result } => {
+                let start = if extent == Extent::Each { self.start.1 } else { self.start.0 };
+                let values = match place {
+                    Place::Register(register) => &registers[register][..area.numbers(extent)],
+                    Place::Input(input) => self.input(input, area.range(extent)),
+                };
+                self.results[result].store(area.range(extent).start - start, values);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn numbers<'v>(&'v self, place: Place, area: &Area, extent: Extent, registers: &'v [Vec<f32>]) -> &'v [f32] {
+        match place {
+            Place::Register(register) => &registers[register][..area.numbers(extent)],
+            Place::Input(input) => self.input(input, area.range(extent)),
+        }
+    }
+
+    #[inline(always)]
+    fn input<'v>(&self, input: usize, range: Range<usize>) -> &'v [f32]
+    where
+        Self: 'v,
+    {
+        match self.inputs[input] {
+            Data::F32(values) => &values[range],
+            _ => unreachable!("only floats are read where they are"),
+        }
+    }
+
+    #[inline(always)]
+    fn load(&self, input: usize, extent: Extent, area: &Area, out: &mut [f32]) {
+        let (data, map) = (&self.inputs[input], self.program.sources[input].map);
+        match extent {
+            Extent::Whole => {
+                let mut value = [0.0];
+                data.load(0, &mut value);
+                out.fill(value[0]);
+            }
+            Extent::Each if map.divisor == 1 && map.modulus == self.program.rows => {
+                data.load(area.range(extent).start, &mut out[..area.numbers(extent)]);
+            }
+            Extent::Each => {
+                for (row, out) in area.rows.clone().zip(out.chunks_exact_mut(area.columns.len())) {
+                    data.load(row / map.divisor % map.modulus * area.width + area.columns.start, out);
+                }
+            }
+            Extent::Row => {
+                for (row, out) in area.rows.clone().zip(out) {
+                    data.load(row / map.divisor % map.modulus, std::slice::from_mut(out));
+                }
+            }
+        }
+    }
+}
