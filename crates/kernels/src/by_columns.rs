@@ -79,7 +79,7 @@ impl<U: Units> ByColumns<'_, U> {
         let Some(spread) = Spread::of(matrix, U::SPAN, S::LANES) else { return M };
         let columns = &self.out.columns();
         // Columns of WIDTH vectors, or of a unit, whose vectors may be more.
-        let run = if U::SPAN == 1 { WIDTH * S::LANES } else { unit::<S, U>() };
+        let run = S::LANES * U::SPAN.max(WIDTH);
         let units = columns.len().next_multiple_of(run) / unit::<S, U>();
         let numbers = Numbers::new(spread, Per::Unit(units), columns);
         let room = if U::DECODED { 0 } else { numbers.room() };
@@ -101,9 +101,9 @@ impl<U: Units> ByColumns<'_, U> {
             }
             match self.units.source() {
                 Source::Stored(bytes) => {
-                    let row_bytes = k / U::SPAN * U::BYTES;
+                    let row_bytes = k * U::BITS / 8;
                     rows.ahead = AHEAD * row_bytes;
-                    let starts = (start * row_bytes + columns.start / U::SPAN * U::BYTES, row_bytes);
+                    let starts = (start * row_bytes + columns.start * U::BITS / 8, row_bytes);
                     place(bytes, starts, units * unit_bytes::<S, U>() + SLACK, &mut copies, &mut rows.from[..len]);
                 }
                 Source::Decode(decoder) => {
@@ -114,7 +114,7 @@ impl<U: Units> ByColumns<'_, U> {
                 }
             }
             for column in (0..columns.len()).step_by(run) {
-                for place in (0..U::SPAN).step_by(WIDTH) {
+                for place in (0..run / S::LANES).step_by(WIDTH) {
                     let to = &mut sums.0[column + place * S::LANES..];
                     // SAFETY: the run starts in `columns`, so that `sums` has its vectors for each row of x.
                     unsafe { self.add_rows::<S, M, WIDTH>(simd, &rows, first, column, place, to.as_mut_ptr()) };
@@ -132,7 +132,7 @@ impl<U: Units> ByColumns<'_, U> {
     }
 
     /// Adds rows of the matrix to the sums of `WIDTH` vectors of columns: so many steps of the unit at `column`, counted
-    /// from the first of the task, from step `place`, or so many units of one step.
+    /// from the first of the task, from step `place`, or so many units of fewer steps.
     ///
     /// # Safety
     /// The rows and their numbers reach as far as the run; `sums` points to `WIDTH` vectors for each of `M` rows of x,
@@ -151,8 +151,8 @@ impl<U: Units> ByColumns<'_, U> {
         let n = self.matrix.n;
         let ready = self.units.ready(simd);
         let at = column / unit::<S, U>();
-        // Units that the run is read from, of one step each or one of several.
-        let units = if U::SPAN == 1 { WIDTH } else { 1 };
+        // Units that the run is read from.
+        let units = WIDTH.div_ceil(U::SPAN);
         let to = |m: usize, i: usize| sums.wrapping_add(m * MAX_COLUMNS + i * S::LANES);
         let mut totals = [[simd.splat(0.0); WIDTH]; M];
         for m in 0..M {
@@ -184,8 +184,8 @@ impl<U: Units> ByColumns<'_, U> {
                 }
             }
             for i in 0..WIDTH {
-                let (unit, step) = if U::SPAN == 1 { (i, 0) } else { (0, place + i) };
-                if !U::DECODED && !by_row && step == place {
+                let (unit, step) = ((place + i) / U::SPAN, (place + i) % U::SPAN);
+                if !U::DECODED && !by_row && (i == 0 || step == 0) {
                     // SAFETY: the numbers are those of this task's columns.
                     let scale = unsafe { rows.reader.read(simd, rows.scales[r], at + unit) };
                     for m in 0..M {

@@ -164,7 +164,7 @@ impl<U: Units> ByRows<'_, U> {
             }
             match self.units.source() {
                 Source::Stored(bytes) => {
-                    let row_bytes = columns.end / U::SPAN * U::BYTES;
+                    let row_bytes = columns.end * U::BITS / 8;
                     let starts = group.rows.map(|row| row * row_bytes);
                     let part = Part {
                         from: starts.map(|start| bytes[start..].as_ptr()),
@@ -311,7 +311,7 @@ impl<U: Units> ByRows<'_, U> {
             if at == units {
                 break;
             }
-            let len = (columns.len() - at * elements) / U::SPAN * U::BYTES;
+            let len = (columns.len() - at * elements) * U::BITS / 8;
             copies = [[0; TAIL + SLACK]; ROWS];
             for (copy, from) in copies.iter_mut().zip(&mut from) {
                 // SAFETY: the spans lie in the row, and are at most [`TAIL`] bytes.

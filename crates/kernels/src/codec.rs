@@ -39,8 +39,7 @@ pub(crate) trait Codec: Copy + Sync {
         simd.splat(0.0)
     }
 
-    /// These codes as units, if they are of 1, 2, 4, 8 or 16 bits and those that padding consists of stand for a finite
-    /// number.
+    /// These codes as units, if there are such, and those that padding consists of stand for a finite number.
     fn stored(self) -> Option<Self::Stored> {
         None
     }
@@ -168,7 +167,7 @@ impl<const BITS: usize> Codec for Table<'_, BITS> {
 
 impl<const BITS: usize> Units for Table<'_, BITS> {
     const SPAN: usize = 32 / BITS;
-    const BYTES: usize = 4;
+    const BITS: usize = BITS;
     const DECODED: bool = false;
     type Ready<S: Simd> = S::T;
 
@@ -320,7 +319,7 @@ impl<B: Byte> Codec for Bytes<'_, B> {
 
 impl<B: Byte> Units for Bytes<'_, B> {
     const SPAN: usize = 1;
-    const BYTES: usize = B::BYTES;
+    const BITS: usize = 8 * B::BYTES;
     const DECODED: bool = false;
     type Ready<S: Simd> = ();
 
@@ -385,7 +384,7 @@ struct Stream<'a, const BITS: usize> {
 
 impl<const BITS: usize> Codec for Stream<'_, BITS> {
     type Ready<S: Simd> = S::T;
-    type Stored = Decoded<'static>;
+    type Stored = Self;
 
     #[inline(always)]
     fn bits(self) -> usize {
@@ -404,5 +403,42 @@ impl<const BITS: usize> Codec for Stream<'_, BITS> {
         // SAFETY: as above.
         let words = unsafe { simd.load_stream::<BITS>(from) };
         if BITS == 3 { simd.lookup(table, words) } else { simd.to_float(words) }
+    }
+    fn stored(self) -> Option<Self> {
+        // As for tables.
+        (BITS != 3 || self.values.iter().take(8).all(|value| value.is_finite())).then_some(self)
+    }
+}
+
+impl<const BITS: usize> Units for Stream<'_, BITS> {
+    const SPAN: usize = if BITS == 3 { 8 } else { 4 };
+    const BITS: usize = BITS;
+    const DECODED: bool = false;
+    /// The table, or a mask of a code's bits.
+    type Ready<S: Simd> = (S::T, S::I);
+
+    #[inline(always)]
+    fn ready<S: Simd>(self, simd: S) -> Self::Ready<S> {
+        (simd.table(&repeated(self.values, BITS.min(4))), simd.splat_words((1 << BITS) - 1))
+    }
+    fn source(&self) -> Source<'_> {
+        Source::Stored(self.bytes)
+    }
+    #[inline(always)]
+    fn step(self, at: usize) -> usize {
+        at
+    }
+    #[inline(always)]
+    unsafe fn values<S: Simd>((table, mask): Self::Ready<S>, simd: S, from: *const u8, step: usize) -> S::F {
+        // SAFETY: the caller promises the unit.
+        let words = unsafe {
+            match BITS {
+                5 => simd.load_spans::<20>(from),
+                7 => simd.load_spans::<28>(from),
+                _ => simd.load_spans::<24>(from),
+            }
+        };
+        let words = if step == 0 { words } else { simd.shift(words, (step * BITS) as u32) };
+        if BITS == 3 { simd.lookup(table, words) } else { simd.to_float(simd.and(words, mask)) }
     }
 }

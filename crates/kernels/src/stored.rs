@@ -77,10 +77,13 @@ impl Job for Multiply<'_, '_> {
 }
 
 impl Multiply<'_, '_> {
-    /// Computes the product and says so, if rows and blocks are whole spans of these units.
+    /// Computes the product and says so, if rows are whole bytes, and rows and blocks whole spans of these units.
     fn by_units<U: Units>(&mut self, units: U) -> bool {
         let Self { isa, product, .. } = *self;
         let &StoredProduct { x, m, matrix, orientation, threads } = product;
+        if !(matrix.k * U::BITS).is_multiple_of(8) {
+            return false;
+        }
         let layout = &Layout::of(units);
         let width = |step: usize, most: usize| threads::share(self.out.columns(), threads, step, most);
         match orientation {
