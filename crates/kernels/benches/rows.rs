@@ -1,7 +1,8 @@
 //! Products with few rows of activations, for each instruction set of this machine, beside its limits.
 //!
-//! `cargo bench -p tacit-kernels --bench rows [filter] [instruction set]`. A row is a format; a column is `x W^T` for a number
-//! of rows of `x`, the same with weights that are in no cache, and `x W`. A cell is the least time in milliseconds, and how
+//! `cargo bench -p tacit-kernels --bench rows [filter] [instruction set]`; `hot` for a filter is all formats without the cold
+//! column. A row is a format; a column is `x W^T` for a number of rows of `x`, the same with weights that are in no cache,
+//! `x W`, and products with 8-bit activations. A cell is the least time in milliseconds, and how
 //! often the longer of the two limits it is: the stored bytes at the bandwidth, and the multiplications at the peak, of
 //! this run.
 
@@ -32,13 +33,16 @@ struct Numbers {
     map: [f32; 256],
 }
 
+/// Codes, scales and biases.
+type Parts<'a> = (Codes<'a>, Scales<'a>, Option<Scales<'a>>);
+
 struct Format {
     name: &'static str,
     bits: u32,
     block: usize,
     /// Bytes of the numbers of a block.
     numbers: f64,
-    matrix: for<'a> fn(&'a [u8], &'a Numbers, usize) -> (Codes<'a>, Scales<'a>, Option<Scales<'a>>),
+    parts: for<'a> fn(&'a [u8], &'a Numbers, usize) -> Parts<'a>,
 }
 
 fn nested(numbers: &Numbers, blocks: usize, block: usize) -> Scales<'_> {
@@ -61,7 +65,7 @@ macro_rules! affine {
             bits: $bits,
             block: 64,
             numbers: 8.0,
-            matrix: |bytes, numbers, blocks| {
+            parts: |bytes, numbers, blocks| {
                 let scales = Scales::F32(&numbers.floats[..blocks]);
                 (Codes::Unsigned { bytes, bits: $bits }, scales, Some(scales))
             },
@@ -76,7 +80,7 @@ macro_rules! k_quant {
             bits: $bits,
             block: $group,
             numbers: $bytes,
-            matrix: |bytes, numbers, blocks| {
+            parts: |bytes, numbers, blocks| {
                 let codes = &numbers.integers[..blocks];
                 let block = 256 / $group;
                 let scales = Scales::Integers { codes, units: &numbers.floats[..blocks.div_ceil(block)], block };
@@ -92,14 +96,14 @@ const FORMATS: &[Format] = &[
         bits: 4,
         block: 64,
         numbers: 4.0,
-        matrix: |bytes, numbers, blocks| (nf4(bytes), Scales::F32(&numbers.floats[..blocks]), None),
+        parts: |bytes, numbers, blocks| (nf4(bytes), Scales::F32(&numbers.floats[..blocks]), None),
     },
     Format {
         name: "nf4-64/nested",
         bits: 4,
         block: 64,
         numbers: 1.0,
-        matrix: |bytes, numbers, blocks| (nf4(bytes), nested(numbers, blocks, 256), None),
+        parts: |bytes, numbers, blocks| (nf4(bytes), nested(numbers, blocks, 256), None),
     },
     affine!("affine4-64", 4),
     Format {
@@ -107,7 +111,7 @@ const FORMATS: &[Format] = &[
         bits: 4,
         block: 64,
         numbers: 4.0,
-        matrix: |bytes, numbers, blocks| {
+        parts: |bytes, numbers, blocks| {
             let scales = Scales::F16(&numbers.halves[..blocks]);
             (Codes::Unsigned { bytes, bits: 4 }, scales, Some(scales))
         },
@@ -117,14 +121,14 @@ const FORMATS: &[Format] = &[
         bits: 4,
         block: 32,
         numbers: 1.0,
-        matrix: |bytes, numbers, blocks| (e2m1(bytes), Scales::E8m0(&numbers.exponents[..blocks]), None),
+        parts: |bytes, numbers, blocks| (e2m1(bytes), Scales::E8m0(&numbers.exponents[..blocks]), None),
     },
     Format {
         name: "nvfp4",
         bits: 4,
         block: 16,
         numbers: 1.0,
-        matrix: |bytes, numbers, blocks| {
+        parts: |bytes, numbers, blocks| {
             (e2m1(bytes), Scales::E4m3 { bytes: &numbers.exponents[..blocks], factor: 1.0 }, None)
         },
     },
@@ -142,15 +146,15 @@ const FORMATS: &[Format] = &[
         bits: 8,
         block: 32,
         numbers: 1.0,
-        matrix: |bytes, numbers, blocks| (Codes::E4m3 { bytes }, Scales::E8m0(&numbers.exponents[..blocks]), None),
+        parts: |bytes, numbers, blocks| (Codes::E4m3 { bytes }, Scales::E8m0(&numbers.exponents[..blocks]), None),
     },
     Format {
         name: "int8-row",
         bits: 8,
         block: 4096,
         numbers: 4.0,
-        matrix: |bytes, numbers, blocks| {
-            // SAFETY of the view is the slice's own: bytes are bytes.
+        parts: |bytes, numbers, blocks| {
+            // Kept for good: there is one for each instruction set.
             let codes = bytes.iter().map(|byte| byte.cast_signed()).collect::<Vec<_>>().leak();
             (Codes::Signed { codes }, Scales::F32(&numbers.floats[..blocks]), None)
         },
@@ -163,7 +167,7 @@ impl Format {
     }
 
     fn matrix<'a>(&self, bytes: &'a [u8], numbers: &'a Numbers, (n, k): Size) -> Matrix<'a> {
-        let (codes, scales, biases) = (self.matrix)(bytes, numbers, n * k / self.block);
+        let (codes, scales, biases) = (self.parts)(bytes, numbers, n * k / self.block);
         Matrix { n, k, codes, scales, biases, block: self.block }
     }
 }
@@ -200,7 +204,8 @@ fn main() {
     };
     // No byte is a NaN of E4M3.
     let bytes: Vec<u8> = (0..elements).map(|i: usize| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0xf7).collect();
-    let cold: Vec<u8> = if filter.contains("hot") { Vec::new() } else { bytes.iter().copied().cycle().take(COLD_BYTES).collect() };
+    let cold: Vec<u8> =
+        if filter.contains("hot") { Vec::new() } else { bytes.iter().copied().cycle().take(COLD_BYTES).collect() };
     let (hot_limit, cold_limit) = (machine::read_bandwidth(9 << 20), machine::read_bandwidth(COLD_BYTES));
     let (x, mut y) = ((0..32 * 4096).map(|i| (i % 13) as f32 - 6.0).collect::<Vec<_>>(), vec![0.0_f32; 32 * 4096]);
     for isa in isas.iter().filter(wanted) {
@@ -208,7 +213,11 @@ fn main() {
             let (fma, dot) = (machine::fma_peak(), machine::dot_peak());
             println!(
                 "{isa:?}, {} threads; read {:.1} GB/s hot, {:.1} cold; fma {:.0} GFLOP/s; dot {:.0} GOP/s",
-                threads::count(), hot_limit / 1e9, cold_limit / 1e9, fma / 1e9, dot / 1e9,
+                threads::count(),
+                hot_limit / 1e9,
+                cold_limit / 1e9,
+                fma / 1e9,
+                dot / 1e9,
             );
             println!(
                 "{:<15} {:>13} {:>13} {:>13} {:>13} {:>13} {:>13} {:>13} {:>13} {:>13} {:>13}",

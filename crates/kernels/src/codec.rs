@@ -43,6 +43,10 @@ pub(crate) trait Codec: Copy + Sync {
     fn stored(self) -> Option<Self::Stored> {
         None
     }
+    /// These codes as units of integers, if they are such of 4 bits: computed where that takes less than looking them up.
+    fn integers(&self) -> Option<Stream<'_, 4>> {
+        None
+    }
 }
 
 /// Something to do with the codes of a matrix, once their format is known.
@@ -162,6 +166,10 @@ impl<const BITS: usize> Codec for Table<'_, BITS> {
     fn stored(self) -> Option<Self> {
         // Padding multiplies code 0 by 0, which must change no sum.
         self.values.iter().take(1 << BITS).all(|value| value.is_finite()).then_some(self)
+    }
+    fn integers(&self) -> Option<Stream<'_, 4>> {
+        let are_integers = BITS == 4 && self.order == Order::LowFirst && *self.values == INTEGERS;
+        are_integers.then_some(Stream { bytes: self.bytes, values: self.values })
     }
 }
 
@@ -375,9 +383,9 @@ impl<'a> Codec for Looked<'a> {
     }
 }
 
-/// Codes of 3, 5, 6 or 7 bits: those of 3 are looked up, the others integers.
+/// Codes of 3 to 7 bits: those of 3 are looked up, the others integers.
 #[derive(Clone, Copy)]
-struct Stream<'a, const BITS: usize> {
+pub(crate) struct Stream<'a, const BITS: usize> {
     bytes: &'a [u8],
     values: &'a [f32; 16],
 }
@@ -411,7 +419,7 @@ impl<const BITS: usize> Codec for Stream<'_, BITS> {
 }
 
 impl<const BITS: usize> Units for Stream<'_, BITS> {
-    const SPAN: usize = if BITS == 3 { 8 } else { 4 };
+    const SPAN: usize = if BITS <= 4 { 8 } else { 4 };
     const BITS: usize = BITS;
     const DECODED: bool = false;
     /// The table, or a mask of a code's bits.
@@ -433,6 +441,7 @@ impl<const BITS: usize> Units for Stream<'_, BITS> {
         // SAFETY: the caller promises the unit.
         let words = unsafe {
             match BITS {
+                4 => simd.load_words(from),
                 5 => simd.load_spans::<20>(from),
                 7 => simd.load_spans::<28>(from),
                 _ => simd.load_spans::<24>(from),

@@ -116,6 +116,8 @@ impl Kernel for Widen<'_> {
 struct Blocks<'a, I> {
     values: &'a [f32],
     block: usize,
+    /// The block as a power of two, if it is one: a division would take longer than all else.
+    shift: Option<u32>,
     /// Which of the values of a vector's blocks each lane has, if a vector is whole blocks.
     index: I,
 }
@@ -126,27 +128,31 @@ impl<'a, I: Copy> Blocks<'a, I> {
         let index: [u32; 16] = std::array::from_fn(|i| (i / block) as u32);
         // SAFETY: there are 16 words, the most that a vector holds.
         let index = unsafe { simd.load_words(index.as_ptr().cast()) };
-        Self { values, block, index }
+        let shift = block.is_power_of_two().then(|| block.trailing_zeros());
+        Self { values, block, shift, index }
     }
 
     /// Those of the numbers from `first`.
     #[inline(always)]
     fn of<S: Simd<I = I>>(&self, simd: S, first: usize) -> S::F {
-        let &Self { values, block, index } = self;
-        if first % block + S::LANES <= block {
-            simd.splat(values[first / block])
-        } else if S::LANES.is_multiple_of(block) && first.is_multiple_of(block) {
-            let values = &values[first / block..][..S::LANES / block];
-            // SAFETY: as many floats.
-            unsafe { simd.spread(values.as_ptr(), values.len(), index) }
-        } else {
-            let mut lanes = [0.0; 16];
-            for (lane, number) in lanes.iter_mut().zip(first..first + S::LANES) {
-                *lane = values[number / block];
+        let &Self { values, block, shift, index } = self;
+        if let Some(shift) = shift {
+            let within = first & (block - 1);
+            if within + S::LANES <= block {
+                return simd.splat(values[first >> shift]);
             }
-            // SAFETY: there are 16 floats, the most that a vector holds.
-            unsafe { simd.load(lanes.as_ptr()) }
+            if block <= S::LANES && within == 0 {
+                let values = &values[first >> shift..][..S::LANES >> shift];
+                // SAFETY: as many floats.
+                return unsafe { simd.spread(values.as_ptr(), values.len(), index) };
+            }
         }
+        let mut lanes = [0.0; 16];
+        for (lane, number) in lanes.iter_mut().zip(first..first + S::LANES) {
+            *lane = values[number / block];
+        }
+        // SAFETY: there are 16 floats, the most that a vector holds.
+        unsafe { simd.load(lanes.as_ptr()) }
     }
 }
 
