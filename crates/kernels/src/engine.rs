@@ -6,7 +6,11 @@
 use std::ops::RangeInclusive;
 
 #[cfg(target_arch = "x86_64")]
-use crate::{Codes, Orientation, amx, vnni};
+use crate::{
+    Codes, Orientation, amx, by_words,
+    simd::{has_dot, has_vnni},
+    vnni,
+};
 use crate::{
     Isa, by_lanes,
     integers::{self, IntegerProduct},
@@ -87,14 +91,16 @@ impl<'a> Product<'a> {
 impl<'a> IntegerProduct<'a> {
     /// Of integers.
     pub(crate) const ENGINES: &'a [Engine<Self>] = &[
-        // More rows are worth a panel.
         #[cfg(target_arch = "x86_64")]
         Engine {
             needs: |isa| matches!(isa, Isa::Avx512 | Isa::Amx) && vnni::is_available(),
-            rows: 1..=3,
+            rows: 1..=1,
             takes: vnni::rows::takes,
             run: vnni::rows::multiply,
         },
+        // More rows are worth a panel.
+        #[cfg(target_arch = "x86_64")]
+        Engine { needs: has_vnni, rows: 1..=8, takes: by_words::takes, run: by_words::multiply },
         #[cfg(target_arch = "x86_64")]
         Engine {
             needs: |isa| isa == Isa::Amx && vnni::is_available(),
@@ -109,6 +115,8 @@ impl<'a> IntegerProduct<'a> {
             takes: vnni::takes,
             run: vnni::multiply,
         },
+        #[cfg(target_arch = "x86_64")]
+        Engine { needs: has_dot, rows: ALL, takes: by_words::takes, run: by_words::multiply },
         Engine { needs: |_| true, rows: ALL, takes: |_| true, run: integers::multiply },
     ];
 }

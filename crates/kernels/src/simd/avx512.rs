@@ -3,12 +3,19 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::vector::{
-    Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts,
-};
+use super::vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts};
 
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
+
+impl Avx512 {
+    /// # Safety
+    /// [`is_available`].
+    #[inline(always)]
+    pub(super) unsafe fn assume() -> Self {
+        Self(())
+    }
+}
 
 pub(super) fn is_available() -> bool {
     super::avx2::is_available()

@@ -3,9 +3,7 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::aarch64::*;
 
-use super::vector::{
-    Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts,
-};
+use super::vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts};
 
 // Every method may use the instructions: all machines that this is compiled for have them.
 #[derive(Clone, Copy)]
@@ -285,8 +283,8 @@ impl Simd for Neon {
         unsafe {
             let bytes: [u8; 16] = const { span_shuffle(BITS, &[0]) };
             let bytes = vld1q_u8(bytes.as_ptr());
-            let words = [from, from.add(span_bytes(BITS))]
-                .map(|from| vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(from), bytes)));
+            let words =
+                [from, from.add(span_bytes(BITS))].map(|from| vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(from), bytes)));
             let shifts = const { span_shifts(BITS) };
             self.shift_each(words, self.load_words(shifts.as_ptr().cast()))
         }

@@ -148,7 +148,7 @@ impl Numbers {
         }
     }
 
-    fn value(&self, scaling: Scaling, at: usize) -> f32 {
+    pub(crate) fn value(&self, scaling: Scaling, at: usize) -> f32 {
         match scaling {
             Scaling::F32 => self.floats[at],
             Scaling::F16 => self.halves[at].to_f32(),
