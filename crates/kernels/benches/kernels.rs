@@ -70,6 +70,7 @@ impl Stored {
             Scales::F16(values) => 2 * values.len(),
             Scales::Bf16(values) => 2 * values.len(),
             Scales::E8m0(bytes) | Scales::E4m3 { bytes, .. } | Scales::Nested { codes: bytes, .. } => bytes.len(),
+            Scales::Integers { codes, .. } => codes.len(),
         };
         self.bytes.len() + each(&matrix.scales) + matrix.biases.as_ref().map_or(0, each)
     }

@@ -13,7 +13,8 @@ use crate::{
 /// Rows of activations that are multiplied at a time.
 const GROUP: usize = 4;
 
-/// The most columns of one task; a multiple of every [`Step`].
+/// The most columns of one task, whose sums stay in the first-level cache with the codes of some rows; a multiple of every
+/// [`Step`].
 pub(crate) const MAX_COLUMNS: usize = 1024;
 
 /// The most vectors of columns that are summed at a time.
@@ -21,9 +22,6 @@ const WIDEST: usize = 8;
 
 /// Rows of the matrix that are gone through before the next columns.
 const ROWS: usize = 16;
-
-/// How many rows before their use codes are asked for.
-const AHEAD: usize = 64;
 
 /// Bytes that one prefetch asks for.
 const LINE: usize = 64;
@@ -44,14 +42,16 @@ impl Kernel for Step<'_> {
     }
 }
 
-/// `y = x W` for some columns of the matrix, which has a [`Step`] and was checked as well as `x: f32[m, n]`.
+/// `y = x W` for some rows and columns of the matrix, which has a [`Step`] and was checked as well as `x: f32[m, n]`.
 pub(crate) struct ByColumns<'a, U> {
     pub(crate) isa: Isa,
     pub(crate) x: &'a [f32],
     pub(crate) matrix: &'a Matrix<'a>,
     pub(crate) units: U,
     pub(crate) layout: &'a Layout,
-    /// All rows of the output and at most [`MAX_COLUMNS`] columns, from a multiple of the step on.
+    /// Of the matrix.
+    pub(crate) rows: Range<usize>,
+    /// A row for each of `x` and at most [`MAX_COLUMNS`] columns, from a multiple of the step on.
     pub(crate) out: Rectangle<'a, f32>,
 }
 
@@ -68,7 +68,7 @@ struct RowGroup<I> {
 }
 
 #[repr(align(64))]
-struct Sums([f32; GROUP * MAX_COLUMNS]);
+struct Sums<const M: usize>([[f32; MAX_COLUMNS]; M]);
 
 impl<U: Units> ByColumns<'_, U> {
     /// Multiplies `M` rows of activations, from row `first`; gives `M`.
@@ -79,20 +79,20 @@ impl<U: Units> ByColumns<'_, U> {
         let Some(spread) = Spread::of(matrix, U::SPAN, S::LANES) else { return M };
         let columns = &self.out.columns();
         // Columns of WIDTH vectors, or of a unit, whose vectors may be more.
-        let run = if U::SPAN == 1 { WIDTH * S::LANES } else { unit::<S, U>() };
+        let run = S::LANES * U::SPAN.max(WIDTH);
         let units = columns.len().next_multiple_of(run) / unit::<S, U>();
         let numbers = Numbers::new(spread, Per::Unit(units), columns);
         let room = if U::DECODED { 0 } else { numbers.room() };
         let mut scratch = vec![0.0; ROWS * room];
         let mut biases = Biases::new(matrix, spread, columns, if U::DECODED { 0 } else { M });
-        let mut sums = Sums([0.0; GROUP * MAX_COLUMNS]);
+        let mut sums = Sums([[0.0; MAX_COLUMNS]; M]);
         // From a cache line on, so that few vectors span two.
         let mut decoded = vec![0.0; if U::DECODED { ROWS * STRIDE + 16 } else { 0 }];
         let aligned = decoded.as_ptr().align_offset(64).min(decoded.len().min(16));
         let decoded = &mut decoded[aligned..];
         let mut copies = Vec::new();
-        for start in (0..n).step_by(ROWS) {
-            let len = ROWS.min(n - start);
+        for start in self.rows.clone().step_by(ROWS) {
+            let len = ROWS.min(self.rows.end - start);
             let (from, ahead, reader) = ([std::ptr::null(); ROWS], 0, Reader::new(simd, &numbers));
             let mut rows = RowGroup { first: start, len, from, ahead, scales: [scratch.as_ptr(); ROWS], reader };
             for r in 0..if U::DECODED { 0 } else { len } {
@@ -101,9 +101,9 @@ impl<U: Units> ByColumns<'_, U> {
             }
             match self.units.source() {
                 Source::Stored(bytes) => {
-                    let row_bytes = k / U::SPAN * U::BYTES;
-                    rows.ahead = AHEAD * row_bytes;
-                    let starts = (start * row_bytes + columns.start / U::SPAN * U::BYTES, row_bytes);
+                    let row_bytes = k * U::BITS / 8;
+                    rows.ahead = ROWS * row_bytes;
+                    let starts = (start * row_bytes + columns.start * U::BITS / 8, row_bytes);
                     place(bytes, starts, units * unit_bytes::<S, U>() + SLACK, &mut copies, &mut rows.from[..len]);
                 }
                 Source::Decode(decoder) => {
@@ -114,10 +114,10 @@ impl<U: Units> ByColumns<'_, U> {
                 }
             }
             for column in (0..columns.len()).step_by(run) {
-                for place in (0..U::SPAN).step_by(WIDTH) {
-                    let to = &mut sums.0[column + place * S::LANES..];
+                for place in (0..run / S::LANES).step_by(WIDTH) {
+                    let to = sums.0.as_mut_ptr().cast::<f32>().wrapping_add(column + place * S::LANES);
                     // SAFETY: the run starts in `columns`, so that `sums` has its vectors for each row of x.
-                    unsafe { self.add_rows::<S, M, WIDTH>(simd, &rows, first, column, place, to.as_mut_ptr()) };
+                    unsafe { self.add_rows::<S, M, WIDTH>(simd, &rows, first, column, place, to) };
                 }
             }
             if !U::DECODED {
@@ -125,14 +125,14 @@ impl<U: Units> ByColumns<'_, U> {
             }
         }
         for m in 0..M {
-            let sums = &sums.0[m * MAX_COLUMNS..][..MAX_COLUMNS];
-            finish(self.layout, S::LANES, sums, &biases, m, columns, self.out.row(first + m));
+            let out = self.out.rows().start + first + m;
+            finish(self.layout, S::LANES, &sums.0[m], &biases, m, columns, self.out.row(out));
         }
         M
     }
 
     /// Adds rows of the matrix to the sums of `WIDTH` vectors of columns: so many steps of the unit at `column`, counted
-    /// from the first of the task, from step `place`, or so many units of one step.
+    /// from the first of the task, from step `place`, or so many units of fewer steps.
     ///
     /// # Safety
     /// The rows and their numbers reach as far as the run; `sums` points to `WIDTH` vectors for each of `M` rows of x,
@@ -151,8 +151,8 @@ impl<U: Units> ByColumns<'_, U> {
         let n = self.matrix.n;
         let ready = self.units.ready(simd);
         let at = column / unit::<S, U>();
-        // Units that the run is read from, of one step each or one of several.
-        let units = if U::SPAN == 1 { WIDTH } else { 1 };
+        // Units that the run is read from.
+        let units = WIDTH.div_ceil(U::SPAN);
         let to = |m: usize, i: usize| sums.wrapping_add(m * MAX_COLUMNS + i * S::LANES);
         let mut totals = [[simd.splat(0.0); WIDTH]; M];
         for m in 0..M {
@@ -184,8 +184,8 @@ impl<U: Units> ByColumns<'_, U> {
                 }
             }
             for i in 0..WIDTH {
-                let (unit, step) = if U::SPAN == 1 { (i, 0) } else { (0, place + i) };
-                if !U::DECODED && !by_row && step == place {
+                let (unit, step) = ((place + i) / U::SPAN, (place + i) % U::SPAN);
+                if !U::DECODED && !by_row && (i == 0 || step == 0) {
                     // SAFETY: the numbers are those of this task's columns.
                     let scale = unsafe { rows.reader.read(simd, rows.scales[r], at + unit) };
                     for m in 0..M {
@@ -316,10 +316,9 @@ impl<U: Units> Kernel for ByColumns<'_, U> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let rows = self.out.rows();
-        let mut first = rows.start;
-        while first < rows.end {
-            first += match rows.end - first {
+        let (rows, mut first) = (self.out.rows().len(), 0);
+        while first < rows {
+            first += match rows - first {
                 1 => self.group::<S, 1, WIDEST>(simd, first),
                 2 | 3 => self.group::<S, 2, WIDEST>(simd, first),
                 _ => self.group::<S, GROUP, 4>(simd, first),

@@ -13,11 +13,14 @@ use crate::{
     unit::{Layout, Source, Units, unit, unit_bytes},
 };
 
-/// Rows of activations that are multiplied at a time; more would not stay in the registers.
-const GROUP: usize = 4;
-
 /// Rows of the matrix that are multiplied side by side, at most.
 const MOST_ROWS: usize = 4;
+
+/// Groups of such rows that are multiplied with a part of the activations before the next part.
+const GROUPS: usize = 8;
+
+/// Floats of activations that stay in the first-level cache while rows of the matrix pass.
+const RESIDENT: usize = 8192;
 
 /// Columns that are decoded at a time; those of a group of rows stay in the first-level cache.
 const CHUNK: usize = 960;
@@ -38,6 +41,8 @@ struct Scratch([f32; MOST_ROWS * STRIDE]);
 /// Activations `x: f32[m, k]` in the order in which [`ByRows`] reads them, padded by zeros to whole units.
 pub(crate) struct Arranged {
     values: Vec<f32>,
+    /// Where the first row begins: with a cache line, lest every vector spans two.
+    first: usize,
     /// Floats from row to row.
     stride: usize,
     /// The sums that the numbers of a row's biases are multiplied with, padded to whole vectors.
@@ -65,9 +70,11 @@ impl Kernel for Arrange<'_> {
         let k = matrix.k;
         let spread = Spread::of(matrix, layout.span, S::LANES)?;
         let unit = S::LANES * layout.span;
-        let stride = k.next_multiple_of(unit);
-        let mut values = vec![0.0; m * stride];
-        for (x, to) in x.chunks_exact(k).zip(values.chunks_exact_mut(stride)) {
+        // Off a power of two, or the rows would share cache sets.
+        let stride = k.next_multiple_of(unit).next_multiple_of(LINE / 4) + LINE / 4;
+        let mut values = vec![0.0; m * stride + LINE / 4];
+        let first = values.as_ptr().align_offset(LINE).min(LINE / 4);
+        for (x, to) in x.chunks_exact(k).zip(values[first..].chunks_exact_mut(stride)) {
             for (at, to) in (0..k).step_by(unit).zip(to.chunks_exact_mut(unit)) {
                 arrange_unit(simd, layout, &x[at..], to);
             }
@@ -89,7 +96,7 @@ impl Kernel for Arrange<'_> {
                 }
             }
         }
-        Some(Arranged { values, stride, sums, sums_stride, m, spread })
+        Some(Arranged { values, first, stride, sums, sums_stride, m, spread })
     }
 }
 
@@ -136,96 +143,107 @@ pub(crate) struct ByRows<'a, U> {
 }
 
 impl<U: Units> ByRows<'_, U> {
-    /// Multiplies `M` rows of activations, from row `first`, with all rows; gives `M`.
+    /// Multiplies at most `M` rows of activations, from row `first`, with all rows; gives how many.
+    ///
+    /// A part of the columns is gone through for some groups of rows before the next part, so that the activations stay in
+    /// the first-level cache. Where there are fewer rows of activations than `M`, the last one is multiplied again.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
     fn group<S: Simd, const M: usize, const ROWS: usize>(&mut self, simd: S, first: usize) -> usize {
         let (isa, matrix, spread) = (self.isa, self.matrix, self.x.spread);
         let columns = 0..matrix.k;
+        let inputs: [usize; M] = std::array::from_fn(|m| (first + m).min(self.x.m - 1));
         let numbers = Numbers::new(spread, Per::Shared, &columns);
         let biased = Numbers::new(spread, Per::Number, &columns);
         let room = if U::DECODED { 0 } else { numbers.room() };
-        let mut scratch = vec![0.0; ROWS * room + if U::DECODED { 0 } else { biased.room() }];
-        let (scales, biases) = scratch.split_at_mut(ROWS * room);
+        let mut scratch = vec![0.0; GROUPS * ROWS * room + if U::DECODED { 0 } else { biased.room() }];
+        let (scales, biases) = scratch.split_at_mut(GROUPS * ROWS * room);
         let reader = Reader::new(simd, &numbers);
         let mut decoded = Scratch([0.0; MOST_ROWS * STRIDE]);
+        let none = RowGroup { rows: [0; ROWS], scales: [scales.as_ptr(); ROWS], sums: [[simd.splat(0.0); M]; ROWS] };
+        let mut groups: [RowGroup<S, M, ROWS>; GROUPS] = [none; GROUPS];
+        let elements = unit::<S, U>();
+        let part_columns = if U::DECODED { CHUNK } else { (RESIDENT / M / elements).max(1) * elements };
         let rows = self.out.columns();
-        for start in rows.clone().step_by(ROWS) {
-            let mut group = RowGroup::<S, M, ROWS> {
-                rows: std::array::from_fn(|r| (start + r).min(rows.end - 1)),
-                scales: [scales.as_ptr(); ROWS],
-                sums: [[simd.splat(0.0); M]; ROWS],
-            };
-            if !U::DECODED {
+        for block in rows.clone().step_by(GROUPS * ROWS) {
+            let count = (rows.end - block).min(GROUPS * ROWS).div_ceil(ROWS);
+            for g in 0..count {
+                let group = &mut groups[g];
+                *group = none;
                 for r in 0..ROWS {
-                    let scratch = &mut scales[r * room..(r + 1) * room];
-                    group.scales[r] = numbers.row(isa, &matrix.scales, group.rows[r], scratch);
+                    group.rows[r] = (block + g * ROWS + r).min(rows.end - 1);
+                    if !U::DECODED {
+                        let scratch = &mut scales[(g * ROWS + r) * room..][..room];
+                        group.scales[r] = numbers.row(isa, &matrix.scales, group.rows[r], scratch);
+                    }
                 }
             }
-            match self.units.source() {
-                Source::Stored(bytes) => {
-                    let row_bytes = columns.end / U::SPAN * U::BYTES;
-                    let starts = group.rows.map(|row| row * row_bytes);
-                    let part = Part {
-                        from: starts.map(|start| bytes[start..].as_ptr()),
-                        // The last row is the one with the fewest bytes behind it.
-                        readable: bytes.len() - starts[ROWS - 1],
-                        columns: columns.clone(),
-                        ahead: ROWS * row_bytes,
+            for start in columns.clone().step_by(part_columns) {
+                let part = start..columns.end.min(start + part_columns);
+                for group in &mut groups[..count] {
+                    let part = match self.units.source() {
+                        Source::Stored(bytes) => {
+                            let row_bytes = columns.end * U::BITS / 8;
+                            let starts = group.rows.map(|row| row * row_bytes + start * U::BITS / 8);
+                            Part {
+                                from: starts.map(|start| bytes[start..].as_ptr()),
+                                // The last row is the one with the fewest bytes behind it.
+                                readable: bytes.len() - starts[ROWS - 1],
+                                columns: part.clone(),
+                                ahead: ROWS * row_bytes,
+                            }
+                        }
+                        Source::Decode(decoder) => {
+                            for (r, out) in decoded.0.chunks_exact_mut(STRIDE).enumerate().take(ROWS) {
+                                let from = group.rows[r] * columns.end + start;
+                                decoder.decode(isa, from, &mut out[..part.len()], ROWS * columns.end);
+                                // Zeros, lest what was there before is no number.
+                                let end = part.len().next_multiple_of(S::LANES);
+                                out[part.len()..end].fill(0.0);
+                            }
+                            Part {
+                                from: std::array::from_fn(|r| decoded.0[r * STRIDE..].as_ptr().cast()),
+                                readable: 4 * STRIDE,
+                                columns: part.start..part.end.next_multiple_of(S::LANES),
+                                ahead: 0,
+                            }
+                        }
                     };
-                    // SAFETY: the rows lie in the matrix, and the numbers are those of its scales.
-                    unsafe { self.products(simd, reader, &mut group, first, part) };
-                }
-                Source::Decode(decoder) => {
-                    for start in columns.clone().step_by(CHUNK) {
-                        let part = start..columns.end.min(start + CHUNK);
-                        for (r, out) in decoded.0.chunks_exact_mut(STRIDE).enumerate().take(ROWS) {
-                            let from = group.rows[r] * columns.end + start;
-                            decoder.decode(isa, from, &mut out[..part.len()], ROWS * columns.end);
-                            // Zeros, lest what was there before is no number.
-                            let end = part.len().next_multiple_of(S::LANES);
-                            out[part.len()..end].fill(0.0);
-                        }
-                        let part = Part {
-                            from: std::array::from_fn(|r| decoded.0[r * STRIDE..].as_ptr().cast()),
-                            readable: 4 * STRIDE,
-                            columns: part.start..part.end.next_multiple_of(S::LANES),
-                            ahead: 0,
-                        };
-                        // SAFETY: as above; whole vectors were written.
-                        unsafe { self.products(simd, reader, &mut group, first, part) };
-                    }
+                    // SAFETY: the rows lie in the matrix, the numbers are those of its scales, and of what is decoded whole
+                    // vectors were written.
+                    unsafe { self.products(simd, reader, group, inputs, part) };
                 }
             }
-            if let Some(given) = matrix.biases.as_ref().filter(|_| !U::DECODED) {
-                let count = spread.count(&columns);
-                for r in 0..ROWS {
-                    let biases = biased.row(isa, given, group.rows[r], biases);
-                    let mut sums = group.sums[r];
-                    for i in (0..count).step_by(S::LANES) {
-                        // SAFETY: there are `count` biases, and the sums are padded to whole vectors.
-                        let bias = unsafe { simd.load_some(biases.add(i), S::LANES.min(count - i)) };
-                        for m in 0..M {
-                            // SAFETY: as above.
-                            let x =
-                                unsafe { simd.load(self.x.sums.as_ptr().add((first + m) * self.x.sums_stride + i)) };
-                            sums[m] = simd.fma(bias, x, sums[m]);
+            for group in &mut groups[..count] {
+                if let Some(given) = matrix.biases.as_ref().filter(|_| !U::DECODED) {
+                    let count = spread.count(&columns);
+                    for r in 0..ROWS {
+                        let biases = biased.row(isa, given, group.rows[r], biases);
+                        let mut sums = group.sums[r];
+                        for i in (0..count).step_by(S::LANES) {
+                            // SAFETY: there are `count` biases, and the sums are padded to whole vectors.
+                            let bias = unsafe { simd.load_some(biases.add(i), S::LANES.min(count - i)) };
+                            for m in 0..M {
+                                let x = &self.x.sums[inputs[m] * self.x.sums_stride + i..];
+                                // SAFETY: as above.
+                                sums[m] = simd.fma(bias, unsafe { simd.load(x.as_ptr()) }, sums[m]);
+                            }
                         }
+                        group.sums[r] = sums;
                     }
-                    group.sums[r] = sums;
                 }
-            }
-            for m in 0..M {
-                let out = self.out.row(first + m);
-                for r in 0..ROWS {
-                    out[group.rows[r] - rows.start] = simd.sum(group.sums[r][m]);
+                for m in 0..M {
+                    let out = self.out.row(inputs[m]);
+                    for r in 0..ROWS {
+                        out[group.rows[r] - rows.start] = simd.sum(group.sums[r][m]);
+                    }
                 }
             }
         }
-        M
+        M.min(self.x.m - first)
     }
 
-    /// Adds the scaled products of a part of a group's columns with the activations from row `first` to its sums.
+    /// Adds the scaled products of a part of a group's columns, which starts with a unit, with rows of activations to its sums.
     ///
     /// # Safety
     /// The rows lie in the matrix, and their scales are those of all its columns.
@@ -235,7 +253,7 @@ impl<U: Units> ByRows<'_, U> {
         simd: S,
         reader: Reader<S::I>,
         group: &mut RowGroup<S, M, ROWS>,
-        first: usize,
+        inputs: [usize; M],
         part: Part<ROWS>,
     ) {
         let ready = self.units.ready(simd);
@@ -243,14 +261,16 @@ impl<U: Units> ByRows<'_, U> {
         let Part { mut from, readable, columns, ahead } = part;
         let units = columns.len().div_ceil(elements);
         let shared = if U::DECODED { units } else { self.x.spread.shared() };
-        let x: [*const f32; M] =
-            std::array::from_fn(|m| self.x.values.as_ptr().wrapping_add((first + m) * self.x.stride + columns.start));
+        let before = if U::DECODED { 0 } else { columns.start / elements };
+        let x: [*const f32; M] = std::array::from_fn(|m| {
+            self.x.values.as_ptr().wrapping_add(self.x.first + inputs[m] * self.x.stride + columns.start)
+        });
         let mut sums = group.sums;
         let mut products = [[simd.splat(0.0); M]; ROWS];
         let mut copies: [[u8; TAIL + SLACK]; ROWS];
         // Units that may be read where they are: whole ones, with the slack behind them.
         let mut end = (columns.len() / elements).min(readable.saturating_sub(SLACK) / size);
-        let (mut at, mut segment, mut left) = (0, 0, shared);
+        let (mut at, mut segment, mut left) = (0, before / shared, shared - before % shared);
         // Where each unit has its own scales, and there are registers for two sets of sums, which would not stay in them below.
         if !U::DECODED && shared == 1 && M <= 2 {
             while at < end {
@@ -266,15 +286,15 @@ impl<U: Units> ByRows<'_, U> {
                     let x: [*const f32; M] = std::array::from_fn(|m| x[m].wrapping_add(at * elements));
                     add_unit::<S, U, M, ROWS>(simd, ready, from, x, &mut products);
                     for r in 0..ROWS {
-                        let scale = reader.read(simd, group.scales[r], at);
+                        let scale = reader.read(simd, group.scales[r], segment);
                         for m in 0..M {
                             sums[r][m] = simd.fma(products[r][m], scale, sums[r][m]);
                         }
                     }
                 }
                 at += 1;
+                segment += 1;
             }
-            segment = at;
         }
         loop {
             while at < end {
@@ -311,7 +331,7 @@ impl<U: Units> ByRows<'_, U> {
             if at == units {
                 break;
             }
-            let len = (columns.len() - at * elements) / U::SPAN * U::BYTES;
+            let len = (columns.len() - at * elements) * U::BITS / 8;
             copies = [[0; TAIL + SLACK]; ROWS];
             for (copy, from) in copies.iter_mut().zip(&mut from) {
                 // SAFETY: the spans lie in the row, and are at most [`TAIL`] bytes.
@@ -325,6 +345,7 @@ impl<U: Units> ByRows<'_, U> {
 }
 
 /// Rows of the matrix that are multiplied side by side.
+#[derive(Clone, Copy)]
 struct RowGroup<S: Simd, const M: usize, const ROWS: usize> {
     rows: [usize; ROWS],
     scales: [*const f32; ROWS],
@@ -403,12 +424,16 @@ impl<U: Units> Kernel for ByRows<'_, U> {
     fn run<S: Simd>(mut self, simd: S) {
         let mut first = 0;
         while first < self.x.m {
-            first += match self.x.m - first {
+            let left = self.x.m - first;
+            first += match left {
                 1 => self.group::<S, 1, MOST_ROWS>(simd, first),
-                2 | 3 => self.group::<S, 2, MOST_ROWS>(simd, first),
+                2 => self.group::<S, 2, MOST_ROWS>(simd, first),
+                // One group of many is less work than two: what is decoded serves all of it.
+                7.. if S::LANES == 16 => self.group::<S, 8, 2>(simd, first),
+                7.. => self.group::<S, 8, 1>(simd, first),
                 // Sixteen sums at a time leave no room in fewer registers.
-                _ if S::LANES == 16 => self.group::<S, GROUP, MOST_ROWS>(simd, first),
-                _ => self.group::<S, GROUP, 2>(simd, first),
+                _ if S::LANES == 16 => self.group::<S, 4, MOST_ROWS>(simd, first),
+                _ => self.group::<S, 4, 2>(simd, first),
             }
         }
     }

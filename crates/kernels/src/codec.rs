@@ -39,9 +39,12 @@ pub(crate) trait Codec: Copy + Sync {
         simd.splat(0.0)
     }
 
-    /// These codes as units, if they are of 1, 2, 4, 8 or 16 bits and those that padding consists of stand for a finite
-    /// number.
+    /// These codes as units, if there are such, and those that padding consists of stand for a finite number.
     fn stored(self) -> Option<Self::Stored> {
+        None
+    }
+    /// These codes as units of integers, if they are such of 4 bits: computed where that takes less than looking them up.
+    fn integers(&self) -> Option<Stream<'_, 4>> {
         None
     }
 }
@@ -164,11 +167,15 @@ impl<const BITS: usize> Codec for Table<'_, BITS> {
         // Padding multiplies code 0 by 0, which must change no sum.
         self.values.iter().take(1 << BITS).all(|value| value.is_finite()).then_some(self)
     }
+    fn integers(&self) -> Option<Stream<'_, 4>> {
+        let are_integers = BITS == 4 && self.order == Order::LowFirst && *self.values == INTEGERS;
+        are_integers.then_some(Stream { bytes: self.bytes, values: self.values })
+    }
 }
 
 impl<const BITS: usize> Units for Table<'_, BITS> {
     const SPAN: usize = 32 / BITS;
-    const BYTES: usize = 4;
+    const BITS: usize = BITS;
     const DECODED: bool = false;
     type Ready<S: Simd> = S::T;
 
@@ -320,7 +327,7 @@ impl<B: Byte> Codec for Bytes<'_, B> {
 
 impl<B: Byte> Units for Bytes<'_, B> {
     const SPAN: usize = 1;
-    const BYTES: usize = B::BYTES;
+    const BITS: usize = 8 * B::BYTES;
     const DECODED: bool = false;
     type Ready<S: Simd> = ();
 
@@ -376,16 +383,16 @@ impl<'a> Codec for Looked<'a> {
     }
 }
 
-/// Codes of 3, 5, 6 or 7 bits: those of 3 are looked up, the others integers.
+/// Codes of 3 to 7 bits: those of 3 are looked up, the others integers.
 #[derive(Clone, Copy)]
-struct Stream<'a, const BITS: usize> {
+pub(crate) struct Stream<'a, const BITS: usize> {
     bytes: &'a [u8],
     values: &'a [f32; 16],
 }
 
 impl<const BITS: usize> Codec for Stream<'_, BITS> {
     type Ready<S: Simd> = S::T;
-    type Stored = Decoded<'static>;
+    type Stored = Self;
 
     #[inline(always)]
     fn bits(self) -> usize {
@@ -404,5 +411,43 @@ impl<const BITS: usize> Codec for Stream<'_, BITS> {
         // SAFETY: as above.
         let words = unsafe { simd.load_stream::<BITS>(from) };
         if BITS == 3 { simd.lookup(table, words) } else { simd.to_float(words) }
+    }
+    fn stored(self) -> Option<Self> {
+        // As for tables.
+        (BITS != 3 || self.values.iter().take(8).all(|value| value.is_finite())).then_some(self)
+    }
+}
+
+impl<const BITS: usize> Units for Stream<'_, BITS> {
+    const SPAN: usize = if BITS <= 4 { 8 } else { 4 };
+    const BITS: usize = BITS;
+    const DECODED: bool = false;
+    /// The table, or a mask of a code's bits.
+    type Ready<S: Simd> = (S::T, S::I);
+
+    #[inline(always)]
+    fn ready<S: Simd>(self, simd: S) -> Self::Ready<S> {
+        (simd.table(&repeated(self.values, BITS.min(4))), simd.splat_words((1 << BITS) - 1))
+    }
+    fn source(&self) -> Source<'_> {
+        Source::Stored(self.bytes)
+    }
+    #[inline(always)]
+    fn step(self, at: usize) -> usize {
+        at
+    }
+    #[inline(always)]
+    unsafe fn values<S: Simd>((table, mask): Self::Ready<S>, simd: S, from: *const u8, step: usize) -> S::F {
+        // SAFETY: the caller promises the unit.
+        let words = unsafe {
+            match BITS {
+                4 => simd.load_words(from),
+                5 => simd.load_spans::<20>(from),
+                7 => simd.load_spans::<28>(from),
+                _ => simd.load_spans::<24>(from),
+            }
+        };
+        let words = if step == 0 { words } else { simd.shift(words, (step * BITS) as u32) };
+        if BITS == 3 { simd.lookup(table, words) } else { simd.to_float(simd.and(words, mask)) }
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     tile::{self, Panelled, Product},
 };
 #[cfg(target_arch = "x86_64")]
-use crate::{amx, vnni};
+use crate::{amx, by_words, vnni};
 
 /// The number of threads may decide where products of at most so many rows are cut into columns: engines that look at several
 /// columns together, to find whether their numbers fit, have no cost for them.
@@ -166,6 +166,14 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
             takes: vnni::takes,
             cost: vnni::cost,
             run: vnni::multiply,
+        },
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            name: "words",
+            needs: |machine| machine.isa != Isa::Scalar,
+            takes: by_words::takes,
+            cost: by_words::cost,
+            run: by_words::multiply,
         },
         Engine { name: "integers", needs: |_| true, takes: |_| true, cost: integers::cost, run: integers::multiply },
     ];

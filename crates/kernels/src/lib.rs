@@ -38,6 +38,8 @@ pub mod binary;
 mod by_columns;
 mod by_lanes;
 mod by_rows;
+#[cfg(target_arch = "x86_64")]
+mod by_words;
 #[doc(hidden)]
 pub mod choice;
 mod codebook;

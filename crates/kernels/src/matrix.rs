@@ -130,6 +130,15 @@ pub enum Scales<'a> {
         /// What is added to each.
         offset: f32,
     },
+    /// GGUF's scales of K-quants: `codes[b] * units[b / block]`.
+    Integers {
+        /// One for each block of the matrix.
+        codes: &'a [i8],
+        /// The unit of each block of codes.
+        units: &'a [f32],
+        /// Codes in a block.
+        block: usize,
+    },
 }
 
 /// The values of unsigned codes of up to 4 bits.
@@ -305,7 +314,7 @@ unsafe impl WholeBytes for f16 {}
 unsafe impl WholeBytes for bf16 {}
 
 impl Scales<'_> {
-    /// Those of these blocks, if the first of them begins with a block of nested codes, or none of those ends among them.
+    /// Those of these blocks, if the first of them begins with a block of codes of scales, or none of those ends among them.
     fn of_blocks(&self, blocks: Range<usize>) -> Option<Self> {
         Some(match *self {
             Self::One => Self::One,
@@ -315,12 +324,12 @@ impl Scales<'_> {
             Self::E8m0(bytes) => Self::E8m0(&bytes[blocks]),
             Self::E4m3 { bytes, factor } => Self::E4m3 { bytes: &bytes[blocks], factor },
             Self::Nested { codes, map, absmax, block, offset } => {
-                let (first, last) = (blocks.start / block, blocks.end.saturating_sub(1).max(blocks.start) / block);
-                if !blocks.start.is_multiple_of(block) && first != last {
-                    return None;
-                }
-                let absmax = &absmax[first..first + blocks.len().div_ceil(block)];
+                let absmax = &absmax[whole_blocks(&blocks, block)?];
                 Self::Nested { codes: &codes[blocks], map, absmax, block, offset }
+            }
+            Self::Integers { codes, units, block } => {
+                let units = &units[whole_blocks(&blocks, block)?];
+                Self::Integers { codes: &codes[blocks], units, block }
             }
         })
     }
@@ -332,9 +341,13 @@ impl Scales<'_> {
             Self::F16(values) => values.len(),
             Self::Bf16(values) => values.len(),
             Self::E8m0(bytes) | Self::E4m3 { bytes, .. } => bytes.len(),
-            Self::Nested { block: 0, .. } => return Err(KernelError::EmptyBlock),
+            Self::Nested { block: 0, .. } | Self::Integers { block: 0, .. } => return Err(KernelError::EmptyBlock),
             Self::Nested { codes, absmax, block, .. } => {
                 check_length("absmax", absmax.len(), blocks.div_ceil(block), "each block of nested codes has one")?;
+                codes.len()
+            }
+            Self::Integers { codes, units, block } => {
+                check_length("units", units.len(), blocks.div_ceil(block), "each block of integers has one")?;
                 codes.len()
             }
         };
@@ -353,8 +366,16 @@ impl Scales<'_> {
             Self::Nested { codes, map, absmax, block, offset } => {
                 map[usize::from(codes[at])] * absmax[at / block] + offset
             }
+            Self::Integers { codes, units, block } => f32::from(codes[at]) * units[at / block],
         }
     }
+}
+
+/// The blocks of `block` numbers that these are in, if the first of them begins with one, or none ends among them.
+fn whole_blocks(numbers: &Range<usize>, block: usize) -> Option<Range<usize>> {
+    let (first, last) = (numbers.start / block, numbers.end.saturating_sub(1).max(numbers.start) / block);
+    let begins = numbers.start.is_multiple_of(block) || first == last;
+    begins.then(|| first..first + numbers.len().div_ceil(block))
 }
 
 /// The bytes that hold `elements` codes of `bits` bits.

@@ -6,7 +6,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::{
     Isa, Matrix, Scales,
-    matrix::e8m0,
+    matrix::{bytes, e8m0},
     output::Output,
     simd::{Kernel, Simd, run},
 };
@@ -84,32 +84,75 @@ impl Kernel for Widen<'_> {
                 }
             }
             Scales::Nested { codes, map, absmax, block, offset } => {
-                let codes = &codes[start..end];
-                let mut i = 0;
-                while i < whole {
-                    let first = start + i;
-                    if first % block + S::LANES > block {
-                        // A vector that meets two blocks of scales.
-                        for (j, out) in out[i..i + S::LANES].iter_mut().enumerate() {
-                            *out = scales.get(first + j);
-                        }
-                    } else {
-                        let scale = simd.splat(absmax[first / block]);
-                        // SAFETY: `whole` numbers lie in both slices.
-                        unsafe {
-                            let values = simd.mul(simd.gather(codes.as_ptr().add(i), map), scale);
-                            simd.store(out.as_mut_ptr().add(i), simd.add(values, simd.splat(offset)));
-                        }
+                let (codes, absmax) = (&codes[start..end], Blocks::new(simd, absmax, block));
+                for i in (0..whole).step_by(S::LANES) {
+                    // SAFETY: `whole` numbers lie in both slices.
+                    unsafe {
+                        let values = simd.mul(simd.gather(codes.as_ptr().add(i), map), absmax.of(simd, start + i));
+                        simd.store(out.as_mut_ptr().add(i), simd.add(values, simd.splat(offset)));
                     }
-                    i += S::LANES;
+                }
+            }
+            Scales::Integers { codes, units, block } => {
+                let (codes, units) = (bytes(&codes[start..end]), Blocks::new(simd, units, block));
+                for i in (0..whole).step_by(S::LANES) {
+                    // SAFETY: as above.
+                    unsafe {
+                        let values = simd.to_float(simd.load_signed(codes.as_ptr().add(i)));
+                        simd.store(out.as_mut_ptr().add(i), simd.mul(values, units.of(simd, start + i)));
+                    }
                 }
             }
         }
-        if matches!(scales, Scales::E4m3 { .. } | Scales::Nested { .. }) {
+        if matches!(scales, Scales::E4m3 { .. } | Scales::Nested { .. } | Scales::Integers { .. }) {
             for (i, out) in out.iter_mut().enumerate().skip(whole) {
                 *out = scales.get(start + i);
             }
         }
+    }
+}
+
+/// What the numbers of scales in blocks are multiplied by.
+struct Blocks<'a, I> {
+    values: &'a [f32],
+    block: usize,
+    /// The block as a power of two, if it is one: a division would take longer than all else.
+    shift: Option<u32>,
+    /// Which of the values of a vector's blocks each lane has, if a vector is whole blocks.
+    index: I,
+}
+
+impl<'a, I: Copy> Blocks<'a, I> {
+    #[inline(always)]
+    fn new<S: Simd<I = I>>(simd: S, values: &'a [f32], block: usize) -> Self {
+        let index: [u32; 16] = std::array::from_fn(|i| (i / block) as u32);
+        // SAFETY: there are 16 words, the most that a vector holds.
+        let index = unsafe { simd.load_words(index.as_ptr().cast()) };
+        let shift = block.is_power_of_two().then(|| block.trailing_zeros());
+        Self { values, block, shift, index }
+    }
+
+    /// Those of the numbers from `first`.
+    #[inline(always)]
+    fn of<S: Simd<I = I>>(&self, simd: S, first: usize) -> S::F {
+        let &Self { values, block, shift, index } = self;
+        if let Some(shift) = shift {
+            let within = first & (block - 1);
+            if within + S::LANES <= block {
+                return simd.splat(values[first >> shift]);
+            }
+            if block <= S::LANES && within == 0 {
+                let values = &values[first >> shift..][..S::LANES >> shift];
+                // SAFETY: as many floats.
+                return unsafe { simd.spread(values.as_ptr(), values.len(), index) };
+            }
+        }
+        let mut lanes = [0.0; 16];
+        for (lane, number) in lanes.iter_mut().zip(first..first + S::LANES) {
+            *lane = values[number / block];
+        }
+        // SAFETY: there are 16 floats, the most that a vector holds.
+        unsafe { simd.load(lanes.as_ptr()) }
     }
 }
 

@@ -8,9 +8,9 @@ use crate::{
     decode::Parts,
     engine::Shape,
     machine::{Cycles, FROM_MEMORY, Machine},
-    output::Output,
+    output::{Output, Rectangle},
     panel,
-    simd::run,
+    simd::{Kernel, Simd, panel_width_of, run},
     threads,
     tile::{Panelled, TASK_COLUMNS},
     unit::{Decode, Decoded, Layout, Units},
@@ -155,7 +155,13 @@ impl Job for Multiply<'_, '_> {
         let &StoredProduct { x, matrix, .. } = self.product;
         // The sum with the codes and the one with the biases of a block could be opposite infinities.
         let apart = matrix.biases.is_none() || x.iter().all(|x| x.is_finite());
-        let stored = apart && codes.stored().is_some_and(|units| self.by_units(units));
+        // A table of sixteen floats takes several registers of eight.
+        let computed = || codes.integers().filter(|_| panel_width_of(self.isa) == 16);
+        let stored = apart
+            && match computed() {
+                Some(units) => self.by_units(units),
+                None => codes.stored().is_some_and(|units| self.by_units(units)),
+            };
         // Floats fit every matrix.
         let done = stored || self.by_units(Decoded(&Parts { matrix, codes }));
         debug_assert!(done, "a matrix that no kernel takes");
@@ -163,26 +169,98 @@ impl Job for Multiply<'_, '_> {
 }
 
 impl Multiply<'_, '_> {
-    /// Computes the product and says so, if rows and blocks are whole spans of these units.
+    /// Computes the product and says so, if rows are whole bytes, and rows and blocks whole spans of these units.
     fn by_units<U: Units>(&mut self, units: U) -> bool {
         let Self { isa, product, .. } = *self;
         let &StoredProduct { x, m, matrix, orientation, threads, .. } = product;
+        if !(matrix.k * U::BITS).is_multiple_of(8) {
+            return false;
+        }
         let layout = &Layout::of(units);
-        let width = |step: usize, most: usize| threads::share(self.out.columns(), threads, step, most);
         match orientation {
             Orientation::Transposed => {
                 let Some(x) = &run(isa, Arrange { x, m, matrix, layout }) else { return false };
-                let width = width(16, TASK_COLUMNS);
+                let width = threads::share(self.out.columns(), threads, 16, TASK_COLUMNS);
                 self.out.for_each(threads, m, width, &|out| run(isa, ByRows { isa, x, matrix, units, out }));
             }
             Orientation::Plain => {
                 let Some(step) = run(isa, Step(matrix, layout)) else { return false };
-                let width = width(step, MAX_COLUMNS);
-                self.out.for_each(threads, m, width, &|out| {
-                    run(isa, ByColumns { isa, x, matrix, units, layout, out });
+                let Plain { width, height, parts } = Plain::new(matrix, step);
+                let rows = |part: usize| part * height..matrix.n.min((part + 1) * height);
+                if parts == 1 {
+                    self.out.for_each(threads, m, width, &|out| {
+                        run(isa, ByColumns { isa, x, matrix, units, layout, rows: rows(0), out });
+                    });
+                    return true;
+                }
+                let mut sums = vec![0.0; parts * m * matrix.k];
+                Output::new(&mut sums, matrix.k).for_each(threads, m, width, &|out| {
+                    let rows = rows(out.rows().start / m);
+                    run(isa, ByColumns { isa, x, matrix, units, layout, rows, out });
+                });
+                self.out.for_each(threads, m, self.out.columns().div_ceil(threads).next_multiple_of(16), &|out| {
+                    run(isa, AddParts { sums: &sums, m, k: matrix.k, out });
                 });
             }
         }
         true
+    }
+}
+
+/// How `x W` is cut into tasks: rows of the matrix lie one after the other, so that as many of them as may be are read in one
+/// go, and sums over parts of the rows are added up at the end. It depends on the sizes alone, as the sums do.
+struct Plain {
+    /// Columns of a task.
+    width: usize,
+    /// Rows of the matrix of a task.
+    height: usize,
+    /// Tasks for the same columns.
+    parts: usize,
+}
+
+/// Tasks, where there are fewer for the columns alone: enough for the threads of most machines, and sums that are soon added.
+const PARTS: usize = 32;
+
+/// The fewest rows of the matrix of a task.
+const FEWEST: usize = 64;
+
+impl Plain {
+    /// For columns whose tasks start at multiples of `step`.
+    fn new(&Matrix { n, k, .. }: &Matrix, step: usize) -> Self {
+        let tiles = k.div_ceil(MAX_COLUMNS);
+        let width = k.div_ceil(tiles).next_multiple_of(step).min(MAX_COLUMNS);
+        let height = n.div_ceil(PARTS.div_ceil(tiles)).max(FEWEST);
+        Self { width, height, parts: n.div_ceil(height) }
+    }
+}
+
+/// Adds the sums over parts of the rows of a matrix.
+struct AddParts<'a> {
+    /// For each part, `[m, k]`.
+    sums: &'a [f32],
+    m: usize,
+    k: usize,
+    /// All rows of the output, and some of its columns.
+    out: Rectangle<'a, f32>,
+}
+
+impl Kernel for AddParts<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { sums, m, k, mut out } = self;
+        let columns = out.columns();
+        for (i, row) in out.rows().enumerate() {
+            let out = out.row(row);
+            for (part, sums) in sums.chunks_exact(m * k).enumerate() {
+                let sums = &sums[i * k..][columns.clone()];
+                if part == 0 {
+                    out.copy_from_slice(sums);
+                } else {
+                    out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+                }
+            }
+        }
     }
 }

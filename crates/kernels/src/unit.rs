@@ -1,7 +1,7 @@
-//! What the products with few rows of activations read: codes of 1, 2, 4, 8 or 16 bits as they are stored, or floats that
-//! other codes were decoded to.
+//! What the products with few rows of activations read: codes as they are stored, or floats that they were decoded to.
 //!
-//! A *span* is the run of elements that one lane of a vector holds: the codes of a 32-bit word, a byte, a half, or a float. A
+//! A *span* is the run of elements that one lane of a vector holds: the codes of a 32-bit word, four or eight of a stream of
+//! bits, a byte, a half, or a float. A
 //! *unit* is a vector of spans. Reading a unit step by step, one element of each span at a time, needs neither widening
 //! nor shuffling; in exchange, what the values are multiplied with is brought into the same order beforehand.
 
@@ -11,8 +11,8 @@ use crate::{Isa, simd::Simd};
 pub(crate) trait Units: Copy + Sync {
     /// Elements of a span.
     const SPAN: usize;
-    /// Bytes of a span.
-    const BYTES: usize;
+    /// Bits of an element. Rows begin with a byte.
+    const BITS: usize;
     /// Whether scales and biases are in the values already.
     const DECODED: bool;
     /// What reading needs in registers.
@@ -51,7 +51,7 @@ pub(crate) const fn unit<S: Simd, U: Units>() -> usize {
 
 /// Bytes of a unit.
 pub(crate) const fn unit_bytes<S: Simd, U: Units>() -> usize {
-    S::LANES * U::BYTES
+    unit::<S, U>() * U::BITS / 8
 }
 
 /// The most elements of a span.
@@ -79,7 +79,7 @@ pub(crate) struct Decoded<'a>(pub(crate) &'a dyn Decode);
 
 impl Units for Decoded<'_> {
     const SPAN: usize = 1;
-    const BYTES: usize = 4;
+    const BITS: usize = 32;
     const DECODED: bool = true;
     type Ready<S: Simd> = ();
 

@@ -66,8 +66,7 @@ impl Layout {
             (Scaling::Nested { .. }, _) => return Err("nested scales are three arrays".into()),
             (Scaling::Integers { block }, [scales, factors, bias_codes, bias_factors]) => {
                 let numbers = |codes: &'a Input<'_>, factors: &'a Input<'_>| -> Fallible<Scales<'a>> {
-                    let (codes, absmax) = (codes.bytes(), factors.elements()?);
-                    Ok(Scales::Nested { codes, map: &SIGNED, absmax, block, offset: 0.0 })
+                    Ok(Scales::Integers { codes: codes.elements()?, units: factors.elements()?, block })
                 };
                 (numbers(scales, factors)?, Some(numbers(bias_codes, bias_factors)?))
             }
@@ -194,17 +193,6 @@ fn float_scales<'a>(input: &'a Input<'_>) -> Fallible<Scales<'a>> {
         Floats::Bf16(values) => Scales::Bf16(values),
     })
 }
-
-/// The values of integers by their bytes.
-static SIGNED: [f32; 256] = {
-    let mut values = [0.0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        values[byte] = (byte as u8).cast_signed() as f32;
-        byte += 1;
-    }
-    values
-};
 
 pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));
 pub(super) static E8M0: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e8m0(byte as u8)));

@@ -3,10 +3,19 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::vector::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
+use super::vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts};
 
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// [`is_available`].
+    #[inline(always)]
+    pub(super) unsafe fn assume() -> Self {
+        Self(())
+    }
+}
 
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
@@ -232,6 +241,21 @@ impl Simd for Avx2 {
             let pairs = _mm256_shuffle_epi8(codes, _mm256_loadu_si256(bytes.as_ptr().cast()));
             let words = _mm256_srlv_epi32(pairs, _mm256_loadu_si256(shifts.as_ptr().cast()));
             _mm256_and_si256(words, _mm256_set1_epi32((1 << BITS) - 1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller promises 16 bytes behind the words; and the token.
+        unsafe {
+            let bytes: [u8; 32] = const { span_shuffle(BITS, &[0; 2]) };
+            let high = _mm_loadu_si128(from.add(span_bytes(BITS)).cast());
+            let both = _mm256_set_m128i(high, _mm_loadu_si128(from.cast()));
+            let words = _mm256_shuffle_epi8(both, _mm256_loadu_si256(bytes.as_ptr().cast()));
+            if BITS.is_multiple_of(8) {
+                return words;
+            }
+            let shifts = const { span_shifts(BITS) };
+            _mm256_srlv_epi32(words, _mm256_loadu_si256(shifts.as_ptr().cast()))
         }
     }
     #[inline(always)]

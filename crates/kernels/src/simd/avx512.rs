@@ -3,10 +3,19 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::vector::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
+use super::vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts};
 
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
+
+impl Avx512 {
+    /// # Safety
+    /// [`is_available`].
+    #[inline(always)]
+    pub(super) unsafe fn assume() -> Self {
+        Self(())
+    }
+}
 
 pub(super) fn is_available() -> bool {
     super::avx2::is_available()
@@ -34,6 +43,23 @@ const fn stream_bytes(bits: usize) -> [u8; 64] {
         i += 1;
     }
     shuffle
+}
+
+/// Words of four times 16 bytes, of which each has four words of `bits` bits of a stream.
+const fn span_lanes(bits: usize) -> [u32; 16] {
+    let mut lanes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        lanes[i] = (i / 4 * span_bytes(bits) / 4 + i % 4) as u32;
+        i += 1;
+    }
+    lanes
+}
+
+/// Where in each 16 bytes of [`span_lanes`] they start.
+const fn span_starts(bits: usize) -> [usize; 4] {
+    let each = span_bytes(bits);
+    [0, each % 4, 2 * each % 4, 3 * each % 4]
 }
 
 /// The mask of the first `count` <= 16 lanes.
@@ -228,6 +254,22 @@ impl Simd for Avx512 {
             let pairs = _mm512_shuffle_epi8(codes, _mm512_loadu_si512(bytes.as_ptr().cast()));
             let words = _mm512_srlv_epi32(pairs, _mm512_loadu_si512(shifts.as_ptr().cast()));
             _mm512_and_si512(words, _mm512_set1_epi32((1 << BITS) - 1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller promises as many bytes as the mask has words; and the token.
+        unsafe {
+            let lanes = const { span_lanes(BITS) };
+            let bytes: [u8; 64] = const { span_shuffle(BITS, &span_starts(BITS)) };
+            let all = _mm512_maskz_loadu_epi32(first(span_bytes(BITS)), from.cast());
+            let lanes = _mm512_permutexvar_epi32(_mm512_loadu_si512(lanes.as_ptr().cast()), all);
+            let words = _mm512_shuffle_epi8(lanes, _mm512_loadu_si512(bytes.as_ptr().cast()));
+            if BITS.is_multiple_of(8) {
+                return words;
+            }
+            let shifts = const { span_shifts(BITS) };
+            _mm512_srlv_epi32(words, _mm512_loadu_si512(shifts.as_ptr().cast()))
         }
     }
     #[inline(always)]

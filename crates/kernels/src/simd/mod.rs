@@ -9,12 +9,16 @@ use std::{cell::Cell, sync::OnceLock};
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod dot;
 mod exp;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 mod vector;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use dot::{Dot, DotKernel, run_dot};
 pub(crate) use exp::exp;
 pub(crate) use vector::{Kernel, SLACK, Simd, panel_width};
 

@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::aarch64::*;
 
-use super::vector::{Kernel, SMALLEST_NORMAL, Simd, stream_byte, stream_shifts};
+use super::vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts};
 
 // Every method may use the instructions: all machines that this is compiled for have them.
 #[derive(Clone, Copy)]
@@ -275,6 +275,18 @@ impl Simd for Neon {
                 .map(|bytes| vreinterpretq_u32_u8(vqtbl1q_u8(codes, bytes)));
             let words = self.shift_each(pairs, self.load_words(shifts.as_ptr().cast()));
             self.and(words, self.splat_words((1 << BITS) - 1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> Self::I {
+        // SAFETY: the caller promises 16 bytes behind the words.
+        unsafe {
+            let bytes: [u8; 16] = const { span_shuffle(BITS, &[0]) };
+            let bytes = vld1q_u8(bytes.as_ptr());
+            let words =
+                [from, from.add(span_bytes(BITS))].map(|from| vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(from), bytes)));
+            let shifts = const { span_shifts(BITS) };
+            self.shift_each(words, self.load_words(shifts.as_ptr().cast()))
         }
     }
     #[inline(always)]

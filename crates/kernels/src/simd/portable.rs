@@ -160,6 +160,14 @@ impl Simd for Portable {
         })
     }
     #[inline(always)]
+    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> Self::I {
+        std::array::from_fn(|i| {
+            // SAFETY: the caller promises 16 bytes behind the words.
+            let bytes = unsafe { from.add(i * BITS / 8).cast::<[u8; 4]>().read() };
+            u32::from_le_bytes(bytes) >> (i * BITS % 8)
+        })
+    }
+    #[inline(always)]
     unsafe fn spread(self, from: *const f32, count: usize, index: Self::I) -> Self::F {
         // SAFETY: the caller promises `count` floats.
         index.map(|i| if (i as usize) < count { unsafe { *from.add(i as usize) } } else { 0.0 })

@@ -101,6 +101,11 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// [`SLACK`] bytes are readable at `from`.
     unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> Self::I;
+    /// Words whose lowest bits are `LANES` times `BITS` bits, 20, 24 or 28, of a stream; what lies above them is anything.
+    ///
+    /// # Safety
+    /// [`SLACK`] bytes are readable behind the `LANES * BITS / 8` at `from`.
+    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> Self::I;
     /// Lane `i` is `from[index[i]]`, or 0 if that is not below `count`.
     ///
     /// # Safety
@@ -140,6 +145,34 @@ pub(super) const fn stream_byte(bits: usize, i: usize) -> usize {
 
 /// For codes of 3, 5, 6 and 7 bits: how many bits of that byte come before code `i`, for each of 16.
 pub(super) const fn stream_shifts(bits: usize) -> [u32; 16] {
+    let mut shifts = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        shifts[i] = (i * bits % 8) as u32;
+        i += 1;
+    }
+    shifts
+}
+
+/// Bytes of a stream that four words of `bits` bits take.
+pub(super) const fn span_bytes(bits: usize) -> usize {
+    4 * bits / 8
+}
+
+/// A shuffle that brings the bytes that hold the words of `bits` bits, four to a lane of 16 bytes, to their places; each lane
+/// has its words from byte `starts[lane]` on.
+pub(super) const fn span_shuffle<const N: usize>(bits: usize, starts: &[usize]) -> [u8; N] {
+    let mut shuffle = [0; N];
+    let mut i = 0;
+    while i < N {
+        shuffle[i] = (starts[i / 16] + i % 16 / 4 * bits / 8 + i % 4) as u8;
+        i += 1;
+    }
+    shuffle
+}
+
+/// How many bits of its first byte come before each of 16 words.
+pub(super) const fn span_shifts(bits: usize) -> [u32; 16] {
     let mut shifts = [0; 16];
     let mut i = 0;
     while i < 16 {

@@ -102,17 +102,17 @@ fn multiply_by(product: &IntegerProduct, tiles: bool, out: &mut Output<f32>) -> 
 }
 
 /// A stretch of the rows that is summed at a time, cut where the scale changes.
-struct Step {
+pub(crate) struct Step {
     start: usize,
     len: usize,
     /// Where each run of elements that share a scale ends, from `start`.
-    ends: Vec<usize>,
+    pub(crate) ends: Vec<usize>,
     /// The block of each run, counted from that of the row's first element.
-    blocks: Vec<usize>,
+    pub(crate) blocks: Vec<usize>,
 }
 
 impl Step {
-    fn all(&Matrix { k, block, .. }: &Matrix) -> Vec<Self> {
+    pub(crate) fn all(&Matrix { k, block, .. }: &Matrix) -> Vec<Self> {
         (0..k).step_by(STEP).map(|start| Self::new(start, k, block)).collect()
     }
 

@@ -8,13 +8,13 @@ use std::arch::x86_64::*;
 
 use super::Step;
 use crate::{
-    Isa, Matrix, Order, Scales,
+    Isa, Matrix, Order,
+    by_words::turn_scales,
     engine::Shape,
     integers::{IntegerProduct, Integers, Work},
     machine::{Cycles, Machine},
     matrix::bytes,
     output::{Output, Rectangle},
-    simd::{Kernel, Simd, run},
     threads,
 };
 
@@ -135,10 +135,11 @@ impl Part<'_> {
         let row_bytes = k / elements(self.codes) * VECTOR;
         let runs = self.x.runs.len();
         let mut scales = vec![[0.0_f32; ROWS]; runs.next_multiple_of(ROWS)];
+        let mut numbers = Vec::new();
         let columns = out.columns();
         for first in columns.clone().step_by(ROWS) {
             let count = ROWS.min(columns.end - first);
-            run(Isa::Avx512, TurnScales { part: self, first, count, to: &mut scales });
+            turn_scales(Isa::Avx512, self.matrix, &self.x.blocks, first..first + count, &mut numbers, &mut scales);
             let group = Group {
                 // Rows that are not there are the last one again.
                 from: std::array::from_fn(|r| bytes[(first + r).min(n - 1) * row_bytes..][..row_bytes].as_ptr()),
@@ -162,47 +163,6 @@ impl Part<'_> {
                 for (out, sum) in out.row(row)[first - columns.start..].iter_mut().zip(&sums[..count]) {
                     *out = sum * self.units[row];
                 }
-            }
-        }
-    }
-}
-
-/// The scales of some rows, run by run.
-struct TurnScales<'a, 'p> {
-    part: &'a Part<'p>,
-    first: usize,
-    count: usize,
-    to: &'a mut [[f32; ROWS]],
-}
-
-impl Kernel for TurnScales<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { part, first, count, to } = self;
-        let Matrix { k, block, scales, .. } = *part.matrix;
-        let given = &part.x.blocks;
-        // Several blocks to a row, or several rows to a block.
-        let (blocks, rows) = ((k / block).max(1), (block / k).max(1));
-        let mut done = 0;
-        if let Scales::F32(scales) = scales
-            && S::LANES == ROWS
-            && count == ROWS
-            && given.len() == blocks
-            && rows == 1
-        {
-            while blocks - done >= ROWS {
-                let from = scales[first * blocks + done..].as_ptr().cast();
-                // SAFETY: 16 rows have 16 scales from run `done` on, and there is room for them.
-                unsafe { simd.transpose(from, 4 * blocks, to[done..][..ROWS].as_mut_ptr().cast()) };
-                done += ROWS;
-            }
-        }
-        for row in 0..count {
-            let base = (first + row) * blocks / rows;
-            for (at, to) in given.iter().zip(&mut *to).skip(done) {
-                to[row] = scales.get(base + at);
             }
         }
     }

@@ -24,8 +24,12 @@ fn block_sizes_outside_the_format_are_refused() {
     );
     let empty = "a block has no elements\nhelp: give the number of elements that share a scale";
     assert_eq!(message(dequantize(&Matrix { block: 0, ..MATRIX }, &mut [0.0; 128][..])), empty);
-    let nested = Scales::Nested { codes: &[0; 2], map: &[0.0; 256], absmax: &[0.0], block: 0, offset: 0.0 };
-    assert_eq!(message(dequantize(&Matrix { scales: nested, ..MATRIX }, &mut [0.0; 128][..])), empty);
+    for scales in [
+        Scales::Nested { codes: &[0; 2], map: &[0.0; 256], absmax: &[0.0], block: 0, offset: 0.0 },
+        Scales::Integers { codes: &[0; 2], units: &[0.0], block: 0 },
+    ] {
+        assert_eq!(message(dequantize(&Matrix { scales, ..MATRIX }, &mut [0.0; 128][..])), empty);
+    }
 }
 
 #[test]
@@ -142,6 +146,10 @@ fn a_matrix_whose_parts_do_not_fit_is_refused() {
     assert_eq!(
         refused(Matrix { scales: nested, ..MATRIX }),
         "`absmax` holds 1 elements where 2 are needed\nhelp: each block of nested codes has one"
+    );
+    assert_eq!(
+        refused(Matrix { scales: Scales::Integers { codes: &[0; 2], units: &[0.0], block: 1 }, ..MATRIX }),
+        "`units` holds 1 elements where 2 are needed\nhelp: each block of integers has one"
     );
 }
 

@@ -7,7 +7,10 @@ use tacit_kernels::{
     Codes, E2M1, Isa, KernelError, Matrix, Order, Orientation, Scales, fp4, int8_matmul, matmul, nf4, threads,
 };
 
-use crate::random::Random;
+use crate::{
+    random::Random,
+    stored::{Kind, SCALINGS, Stored},
+};
 
 /// A matrix's parts, drawn at random.
 struct Parts {
@@ -136,6 +139,26 @@ fn the_contract_is_kept_on_every_instruction_set() {
                     }
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn scales_of_every_type_are_those_that_they_stand_for() {
+    let (n, k, block, m) = (37, 256, 16, 5);
+    let parts = Parts::new(n, k, block);
+    let x = Random::new(25).normal(m * k);
+    for scaling in SCALINGS {
+        let stored = Stored::new(Kind::Signed, scaling, false, block, n, k);
+        let widened: Vec<f32> = (0..n * k / block).map(|at| stored.scales.value(scaling, at)).collect();
+        for codes in parts.codes() {
+            let product = |scales| {
+                let mut out = vec![f32::NAN; m * n];
+                let matrix = Matrix { codes, scales, ..stored.matrix() };
+                int8_matmul(&x[..], m, &matrix, Orientation::Transposed, &mut out[..]).unwrap();
+                out
+            };
+            assert!(product(stored.matrix().scales) == product(Scales::F32(&widened)), "{scaling:?}");
         }
     }
 }

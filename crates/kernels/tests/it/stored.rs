@@ -26,6 +26,7 @@ pub(crate) enum Scaling {
     E8m0,
     E4m3,
     Nested,
+    Integers,
     One,
 }
 
@@ -52,11 +53,21 @@ pub(crate) const KINDS: [Kind; 20] = [
     Kind::Bf16,
 ];
 
-pub(crate) const SCALINGS: [Scaling; 7] =
-    [Scaling::F32, Scaling::F16, Scaling::Bf16, Scaling::E8m0, Scaling::E4m3, Scaling::Nested, Scaling::One];
+pub(crate) const SCALINGS: [Scaling; 8] = [
+    Scaling::F32,
+    Scaling::F16,
+    Scaling::Bf16,
+    Scaling::E8m0,
+    Scaling::E4m3,
+    Scaling::Nested,
+    Scaling::Integers,
+    Scaling::One,
+];
 
 /// Elements in a block of nested codes; not a multiple of any vector.
 const NESTED: usize = 37;
+/// Elements in a block of integers; a part of some vectors, as in the K-quants.
+const INTEGERS: usize = 8;
 const FACTOR: f32 = 0.37;
 const OFFSET: f32 = 0.011;
 
@@ -97,6 +108,8 @@ pub(crate) struct Numbers {
     bytes: Vec<u8>,
     map: Box<[f32; 256]>,
     absmax: Vec<f32>,
+    integers: Vec<i8>,
+    units: Vec<f32>,
 }
 
 impl Numbers {
@@ -110,6 +123,8 @@ impl Numbers {
             bytes: (0..count).map(|_| 100 + (random.bits() % 27) as u8).collect(),
             map: Box::new(std::array::from_fn(|i| map[i])),
             absmax: random.normal(count.div_ceil(NESTED)),
+            integers: (0..count).map(|_| random.bits() as i8).collect(),
+            units: random.normal(count.div_ceil(INTEGERS)),
             floats,
         }
     }
@@ -128,11 +143,12 @@ impl Numbers {
                 block: NESTED,
                 offset: OFFSET,
             },
+            Scaling::Integers => Scales::Integers { codes: &self.integers, units: &self.units, block: INTEGERS },
             Scaling::One => Scales::One,
         }
     }
 
-    fn value(&self, scaling: Scaling, at: usize) -> f32 {
+    pub(crate) fn value(&self, scaling: Scaling, at: usize) -> f32 {
         match scaling {
             Scaling::F32 => self.floats[at],
             Scaling::F16 => self.halves[at].to_f32(),
@@ -140,6 +156,7 @@ impl Numbers {
             Scaling::E8m0 => e8m0(self.bytes[at]),
             Scaling::E4m3 => e4m3(self.bytes[at]) * FACTOR,
             Scaling::Nested => self.map[usize::from(self.bytes[at])] * self.absmax[at / NESTED] + OFFSET,
+            Scaling::Integers => f32::from(self.integers[at]) * self.units[at / INTEGERS],
             Scaling::One => 1.0,
         }
     }

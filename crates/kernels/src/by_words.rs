@@ -1,0 +1,321 @@
+//! Integer products with few rows of activations, from codes where they lie: each is read and decoded once for up to eight of
+//! them, with VNNI or with AVX2 alone.
+//!
+//! As many rows of the matrix as a vector has lanes go side by side. Squares of their words are transposed, so that a lane sums
+//! a row of its own, and no sum crosses lanes.
+
+use crate::{
+    Isa, Matrix, Order,
+    engine::Shape,
+    integers::{IntegerProduct, Integers, Work},
+    machine::{Cycles, Machine},
+    matrix::bytes,
+    output::{Output, Rectangle},
+    simd::{Dot, DotKernel, Kernel, Simd, run, run_dot},
+    threads,
+    vnni::Step,
+};
+
+/// Rows of activations that are multiplied at a time, at most.
+const GROUP: usize = 8;
+
+/// Rows of the matrix side by side, at most.
+const ROWS: usize = 16;
+
+/// Whether rows, and runs of elements that share a scale, are whole words.
+pub(crate) fn takes(product: &IntegerProduct) -> bool {
+    let Matrix { k, block, .. } = *product.matrix;
+    let each = elements(&product.weights.codes);
+    let uniform = k.is_multiple_of(block) || block.is_multiple_of(k);
+    uniform && k.is_multiple_of(each) && block.is_multiple_of(each)
+}
+
+/// Elements of a word of codes.
+fn elements(codes: &Integers) -> usize {
+    match codes {
+        Integers::Table { .. } => 8,
+        Integers::Signed(_) => 4,
+    }
+}
+
+/// The cycles of [`multiply`].
+pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
+    let Shape { rows, columns, depth } = work.shape;
+    let Cycles { load, dot, lanes, .. } = *machine.cycles;
+    // Words of a square are turned, and pairs of codes looked up, once for a group of rows.
+    let (each, decode, steps) = if work.pairs { (8.0, 3.0, 2.0) } else { (4.0, 2.0, 1.0) };
+    let vectors = (columns * depth) as f64 / (each * lanes);
+    let groups = rows.div_ceil(GROUP) as f64;
+    let ends = columns as f64 * work.runs as f64 / lanes * 4.0;
+    vectors * (groups * (decode + 4.0 * load) + rows as f64 * steps * (dot + load)) + (groups + rows as f64) * ends
+}
+
+/// Computes all of a product that this module [`takes`], on any instruction set but the portable one.
+pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>) -> usize {
+    let &IntegerProduct { rows, matrix, weights, threads } = product;
+    let m = rows.units.len();
+    let x = &Activations::new(&rows.codes, matrix, &weights.codes);
+    out.for_each(threads, m, threads::share(matrix.n, threads, ROWS, 1 << 12), &|out| {
+        run_dot(isa, Part { isa, x, units: &rows.units, matrix, codes: &weights.codes, out });
+    });
+    m
+}
+
+/// The activations in the order in which codes meet them.
+struct Activations {
+    /// For each row the words that those of codes are multiplied with; for words of eight codes two, for what is in the lower
+    /// halves of bytes and in the upper ones.
+    words: Vec<u32>,
+    /// For each row and each run, the sum of its activations; one more at the end.
+    sums: Vec<i32>,
+    /// The words of codes of each run.
+    runs: Vec<usize>,
+    /// The block of each run, counted from that of the row's first element.
+    blocks: Vec<usize>,
+}
+
+impl Activations {
+    fn new(rows: &[i8], matrix: &Matrix, weights: &Integers) -> Self {
+        let each = elements(weights);
+        let (mut runs, mut blocks) = (Vec::new(), Vec::new());
+        for step in Step::all(matrix) {
+            let mut from = 0;
+            for (end, block) in step.ends.into_iter().zip(step.blocks) {
+                runs.push((end - from) / each);
+                blocks.push(block);
+                from = end;
+            }
+        }
+        let mut sums = Vec::with_capacity(runs.len() * (rows.len() / matrix.k) + 1);
+        for row in rows.chunks_exact(matrix.k) {
+            let mut rest = row;
+            for run in &runs {
+                let (these, others) = rest.split_at(run * each);
+                sums.push(these.iter().map(|x| i32::from(*x)).sum());
+                rest = others;
+            }
+        }
+        sums.push(0);
+        let word = |x: [i8; 4]| u32::from_le_bytes(x.map(i8::cast_unsigned));
+        let words = match weights {
+            Integers::Signed(_) => rows.as_chunks().0.iter().map(|x| word(*x)).collect(),
+            Integers::Table { order, .. } => {
+                let eights = rows.as_chunks::<8>().0.iter();
+                let halves = |x: &[i8; 8]| {
+                    let (even, odd) = (word([x[0], x[2], x[4], x[6]]), word([x[1], x[3], x[5], x[7]]));
+                    if *order == Order::LowFirst { [even, odd] } else { [odd, even] }
+                };
+                eights.flat_map(halves).collect()
+            }
+        };
+        Self { words, sums, runs, blocks }
+    }
+}
+
+/// The product with some rows of the matrix.
+struct Part<'a> {
+    isa: Isa,
+    x: &'a Activations,
+    units: &'a [f32],
+    matrix: &'a Matrix<'a>,
+    codes: &'a Integers<'a>,
+    /// All rows of the output, and its columns for some rows of the matrix.
+    out: Rectangle<'a, f32>,
+}
+
+impl DotKernel for Part<'_> {
+    #[inline(always)]
+    fn run<S: Dot>(mut self, simd: S) {
+        match self.codes {
+            Integers::Table { .. } => self.all::<S, true>(simd),
+            Integers::Signed(_) => self.all::<S, false>(simd),
+        }
+    }
+}
+
+impl Part<'_> {
+    #[inline(always)]
+    fn all<S: Dot, const PAIRS: bool>(&mut self, simd: S) {
+        let m = self.units.len();
+        let columns = self.out.columns();
+        let mut scales = vec![[0.0_f32; ROWS]; self.x.runs.len().next_multiple_of(ROWS)];
+        let mut numbers = Vec::new();
+        for start in columns.clone().step_by(S::LANES) {
+            let rows = start..columns.end.min(start + S::LANES);
+            turn_scales(self.isa, self.matrix, &self.x.blocks, rows.clone(), &mut numbers, &mut scales);
+            let mut first = 0;
+            while first < m {
+                let scales = &scales;
+                first += match m - first {
+                    1 => self.group::<S, PAIRS, 1>(simd, rows.start, rows.len(), scales, first),
+                    2 => self.group::<S, PAIRS, 2>(simd, rows.start, rows.len(), scales, first),
+                    3 | 4 => self.group::<S, PAIRS, 4>(simd, rows.start, rows.len(), scales, first),
+                    _ => self.group::<S, PAIRS, GROUP>(simd, rows.start, rows.len(), scales, first),
+                };
+            }
+        }
+    }
+
+    /// Multiplies at most `M` rows of activations, from row `first`, with `count` rows from `start`; gives how many. Where
+    /// there are fewer, the last one is multiplied again.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]
+    fn group<S: Dot, const PAIRS: bool, const M: usize>(
+        &mut self,
+        simd: S,
+        start: usize,
+        count: usize,
+        scales: &[[f32; ROWS]],
+        first: usize,
+    ) -> usize {
+        let (bytes, table): (&[u8], _) = match self.codes {
+            Integers::Table { bytes, values, .. } => (bytes, simd.weights_table(*values)),
+            Integers::Signed(codes) => (bytes(codes), simd.weights_table([0; 16])),
+        };
+        let Activations { words: x, sums, runs, .. } = self.x;
+        let in_row = self.matrix.k / elements(self.codes);
+        let halves = if PAIRS { 2 } else { 1 };
+        let inputs: [usize; M] = std::array::from_fn(|m| (first + m).min(self.units.len() - 1));
+        let from = bytes[start * in_row * 4..].as_ptr();
+        let x: [*const u32; M] = std::array::from_fn(|m| x[inputs[m] * in_row * halves..].as_ptr());
+        let sums: [*const i32; M] = std::array::from_fn(|m| sums[inputs[m] * runs.len()..].as_ptr());
+        let mut square = [0_u32; ROWS * ROWS];
+        let mut totals = [simd.splat(0.0); M];
+        // Two chains for pairs of codes, so that fewer products wait for the one before them.
+        let mut parts = [[simd.splat_words(0); M]; 2];
+        for m in 0..M {
+            // SAFETY: there is a sum for each run.
+            parts[0][m] = simd.splat_words((-S::ABOVE * unsafe { *sums[m] }) as u32);
+        }
+        let (mut run, mut left) = (0, runs[0]);
+        for chunk in (0..in_row).step_by(S::LANES) {
+            let len = S::LANES.min(in_row - chunk);
+            let from = from.wrapping_add(4 * chunk);
+            if len == S::LANES && count == S::LANES {
+                for row in 0..S::LANES {
+                    // The next rows' codes: a row is too short for the hardware to learn its stream.
+                    simd.prefetch(from.wrapping_add(4 * (S::LANES + row) * in_row));
+                }
+                // SAFETY: a square of words lies in the rows.
+                unsafe { simd.transpose(from, 4 * in_row, square.as_mut_ptr()) };
+            } else {
+                for row in 0..count {
+                    for d in 0..len {
+                        let at = from.wrapping_add(4 * (row * in_row + d));
+                        // SAFETY: the word lies in the row.
+                        square[d * S::LANES + row] = u32::from_le(unsafe { at.cast::<u32>().read_unaligned() });
+                    }
+                }
+            }
+            for d in 0..len {
+                // SAFETY: the square has a vector for each word, and each row of activations as many words, or two for each.
+                unsafe {
+                    let codes = simd.load_words(square.as_ptr().add(d * S::LANES).cast());
+                    if PAIRS {
+                        let low = simd.lookup_weights(table, codes);
+                        let high = simd.lookup_weights(table, simd.shift(codes, 4));
+                        for m in 0..M {
+                            let x = x[m].add(2 * (chunk + d));
+                            parts[0][m] = simd.dot(parts[0][m], low, simd.splat_words(*x));
+                            parts[1][m] = simd.dot(parts[1][m], high, simd.splat_words(*x.add(1)));
+                        }
+                    } else {
+                        let codes = simd.weights(codes);
+                        for m in 0..M {
+                            let x = simd.splat_words(*x[m].add(chunk + d));
+                            parts[0][m] = simd.dot(parts[0][m], codes, x);
+                        }
+                    }
+                }
+                left -= 1;
+                if left > 0 {
+                    continue;
+                }
+                // SAFETY: there are 16 scales, the most that a vector holds.
+                let scale = unsafe { simd.load(scales[run].as_ptr()) };
+                run += 1;
+                for m in 0..M {
+                    let sum = simd.to_float(simd.add_words(parts[0][m], parts[1][m]));
+                    totals[m] = simd.add(totals[m], simd.mul(sum, scale));
+                    parts[1][m] = simd.splat_words(0);
+                    // SAFETY: behind those of all runs there is one more.
+                    parts[0][m] = simd.splat_words((-S::ABOVE * unsafe { *sums[m].add(run) }) as u32);
+                }
+                left = runs.get(run).copied().unwrap_or(0);
+            }
+        }
+        let within = start - self.out.columns().start;
+        for m in 0..M {
+            let mut lanes = [0.0; ROWS];
+            // SAFETY: as above.
+            unsafe { simd.store(lanes.as_mut_ptr(), totals[m]) };
+            for (out, sum) in self.out.row(inputs[m])[within..].iter_mut().zip(&lanes[..count]) {
+                *out = sum * self.units[inputs[m]];
+            }
+        }
+        M.min(self.units.len() - first)
+    }
+}
+
+/// Writes the scales of some rows, run by run: for each the scale of each row.
+pub(crate) fn turn_scales(
+    isa: Isa,
+    matrix: &Matrix,
+    runs: &[usize],
+    rows: std::ops::Range<usize>,
+    numbers: &mut Vec<f32>,
+    to: &mut [[f32; ROWS]],
+) {
+    let Matrix { k, block, ref scales, .. } = *matrix;
+    // Several blocks to a row, or several rows to a block.
+    let (blocks, shared) = ((k / block).max(1), (block / k).max(1));
+    let first = rows.start / shared * blocks;
+    let count = (rows.end - 1) / shared * blocks + blocks - first;
+    let given = if let Some(values) = scales.floats() {
+        &values[first..first + count]
+    } else {
+        numbers.resize(count, 0.0);
+        scales.widen(isa, first, numbers);
+        &numbers[..]
+    };
+    run(isa, Turn { given, runs, blocks, rows, shared, to });
+}
+
+struct Turn<'a> {
+    /// The scales of all blocks of the rows.
+    given: &'a [f32],
+    /// The block of each run.
+    runs: &'a [usize],
+    /// Those of a row.
+    blocks: usize,
+    rows: std::ops::Range<usize>,
+    /// Rows that share a block.
+    shared: usize,
+    to: &'a mut [[f32; ROWS]],
+}
+
+impl Kernel for Turn<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { given, runs, blocks, rows, shared, to } = self;
+        let mut done = 0;
+        if S::LANES == ROWS && rows.len() == ROWS && shared == 1 && runs.len() == blocks {
+            while blocks - done >= ROWS {
+                // SAFETY: 16 rows have 16 scales from run `done` on, and there is room for them.
+                unsafe {
+                    simd.transpose(given[done..].as_ptr().cast(), 4 * blocks, to[done..][..ROWS].as_mut_ptr().cast());
+                }
+                done += ROWS;
+            }
+        }
+        let begin = rows.start / shared;
+        for (lane, row) in rows.enumerate() {
+            let given = &given[(row / shared - begin) * blocks..][..blocks];
+            for (at, to) in runs.iter().zip(&mut *to).skip(done) {
+                to[lane] = given[*at];
+            }
+        }
+    }
+}
