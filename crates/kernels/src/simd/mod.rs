@@ -13,9 +13,11 @@ mod exp;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+mod thresholds;
 mod vector;
 
 pub(crate) use exp::exp;
+pub(crate) use thresholds::Thresholds;
 pub(crate) use vector::{Kernel, SLACK, Simd, panel_width};
 
 #[cfg(target_arch = "x86_64")]

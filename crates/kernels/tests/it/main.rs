@@ -2,6 +2,7 @@
 
 mod attention;
 mod decode;
+mod encode;
 mod errors;
 mod formats;
 mod gather_matmul;
