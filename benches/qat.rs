@@ -1,129 +1,338 @@
-//! What quantization-aware training costs a step: NF4 weights with straight-through gradients, next to float ones.
+//! What quantization-aware training costs a step: weights in several formats with straight-through gradients, next to float
+//! ones.
 //!
-//! The model of the peers' figures: 784-512-512-10, a batch of 128, plain SGD, the whole step compiled. Both runs take
-//! their steps in turn, so that they see the same machine.
+//! Two models: an MLP of 784-512-512-10 with a batch of 128, and a transformer block, 512 wide with 8 heads and 2048 in its
+//! MLP, on 8 sequences of 256 tokens. The whole step is compiled, the optimizer with it. All formats take their steps in
+//! turn, in many short rounds, so that they see the same machine; a ratio is the median of those of the rounds.
+//!
+//! `cargo bench --bench qat -- [--quick] [--seconds SECONDS] [--beside COMMAND] [filter]`. `--quick` takes some seconds.
+//! `--beside` starts a program that takes steps of the same models in the same rounds, as `benches/peers/train.py` does, and
+//! compares with its steps without quantization, too. Without a filter everything is run, each task for so many seconds.
 
 mod figures;
 
-use std::time::Instant;
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use figures::Figure;
 use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
+use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module as _, ModuleParameters};
-use mlx_rs::nn::{self, Sequential};
-use mlx_rs::optimizers::{Optimizer, Sgd};
+use mlx_rs::nn::{self, MultiHeadAttention, Sequential};
+use mlx_rs::optimizers::{AdamW, Optimizer, Sgd};
+use mlx_rs::utils::Updatable;
 use mlx_rs::{Array, ops, random, transforms};
-use tacit::Tree;
-use tacit::compile::compile_with_state;
-use tacit::compile::{Constants, Options};
-use tacit::nn::{Module, Stateful, with_parameters};
+use tacit::compile::{Constants, Options, compile_with_state};
+use tacit::format::AnyFormat;
+use tacit::nn::{Module, Stateful, straight_through, with_parameters};
 use tacit::prelude::*;
 
-const BATCH: i32 = 128;
-const ROUNDS: usize = 40;
-/// Steps that one run takes before it is the other's turn.
-const STEPS: usize = 10;
+/// Seconds of a turn, which is one step at least.
+const TURN: f64 = 0.02;
+/// The name of weights as they are.
+const FLOAT: &str = "f32";
+/// Rounds of a case, at least.
+const ROUNDS: usize = 3;
 
-#[derive(Tree)]
-struct Training {
-    model: Module<Sequential>,
-    optimizer: Stateful<Sgd>,
+/// A model with an optimizer, the formats of its weights, and what starts to train it in one of them.
+struct Case {
+    name: &'static str,
+    formats: [&'static str; 3],
+    run: fn(&str, Option<&str>) -> Result<Run>,
 }
 
-impl Training {
+const CASES: [Case; 3] = [
+    Case {
+        name: "mlp/sgd",
+        // Rows of 784 do not divide into MLX's groups.
+        formats: ["nf4:64", "fp4:64", "int8"],
+        run: |name, format| Run::of::<Mlp, _>(name, Sgd::new(0.05), format),
+    },
+    Case {
+        name: "block/sgd",
+        formats: ["nf4:64", "affine:4:64", "int8"],
+        run: |name, format| Run::of::<Block, _>(name, Sgd::new(0.05), format),
+    },
+    Case {
+        name: "block/adamw",
+        formats: ["nf4:64", "affine:4:64", "int8"],
+        run: |name, format| Run::of::<Block, _>(name, AdamW::new(1e-4), format),
+    },
+];
+
+/// What is trained on: inputs, and what they should become.
+type Batch = (Array, Array);
+
+/// A model with the loss that it is trained by.
+trait Task: ModuleParameters + Sized + 'static {
+    fn new() -> Result<Self>;
+    fn batch(seed: u64) -> Result<Batch>;
+    fn loss(&mut self, batch: &Batch) -> Result<Array, Exception>;
+}
+
+#[derive(Debug, ModuleParameters)]
+struct Mlp {
+    #[param]
+    layers: Sequential,
+}
+
+impl Task for Mlp {
     fn new() -> Result<Self> {
-        random::seed(0)?;
-        let model = Sequential::new()
+        let layers = Sequential::new()
             .append(nn::Linear::new(784, 512)?)
             .append(nn::Relu)
             .append(nn::Linear::new(512, 512)?)
             .append(nn::Relu)
             .append(nn::Linear::new(512, 10)?);
-        Ok(Self { model: Module::in_place(model), optimizer: Stateful(Sgd::new(0.05)) })
+        Ok(Self { layers })
+    }
+
+    fn batch(seed: u64) -> Result<Batch> {
+        let x = random::normal::<f32>(&[128, 784], None, None, &random::key(100 + seed)?)?;
+        let projections = random::normal::<f32>(&[784, 10], None, None, &random::key(99)?)?;
+        let labels = ops::indexing::argmax_axis(&x.matmul(projections)?, 1, None)?;
+        Ok((x, labels))
+    }
+
+    fn loss(&mut self, (x, labels): &Batch) -> Result<Array, Exception> {
+        let cross_entropy: CrossEntropy<'_> = CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?;
+        cross_entropy.apply(self.layers.forward(x)?, labels)
     }
 }
 
-type Batch = (Array, Array);
-
-fn cross_entropy() -> Result<CrossEntropy<'static>, Exception> {
-    Ok(CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?)
+/// A block of a decoder.
+#[derive(Debug, ModuleParameters)]
+struct Block {
+    #[param]
+    attention_norm: nn::RmsNorm,
+    #[param]
+    attention: MultiHeadAttention,
+    #[param]
+    mlp_norm: nn::RmsNorm,
+    #[param]
+    up: nn::Linear,
+    #[param]
+    down: nn::Linear,
 }
 
-fn plain(training: &mut Training, batch: Batch) -> Result<Array, Exception> {
-    let cross_entropy = cross_entropy()?;
-    let loss = move |model: &mut Sequential, (x, labels): Batch| cross_entropy.apply(model.forward(&x)?, labels);
-    let (loss, gradients) = nn::value_and_grad(loss)(&mut training.model, batch)?;
-    training.optimizer.update(&mut *training.model, gradients)?;
-    Ok(loss)
+impl Block {
+    const DIMS: i32 = 512;
+    const TOKENS: [i32; 3] = [8, 256, Self::DIMS];
 }
 
-fn quantized(training: &mut Training, batch: Batch) -> Result<Array, Exception> {
-    let cross_entropy = cross_entropy()?;
-    let loss = move |model: &mut Sequential, (x, labels): Batch| {
-        let weights = straight_through(model, |path, w| {
-            Ok(if path.ends_with("weight") { Some(Nf4Array::quantize(w, 64)?.into()) } else { None })
-        })?;
-        let logits = with_parameters(model, &weights, |model| model.forward(&x))?.dense()?;
-        cross_entropy.apply(&logits, &labels)
-    };
-    let (loss, gradients) = nn::value_and_grad(loss)(&mut training.model, batch)?;
-    training.optimizer.update(&mut *training.model, gradients)?;
-    Ok(loss)
-}
-
-fn batch(seed: u64) -> Result<Batch> {
-    let x = random::normal::<f32>(&[BATCH, 784], None, None, &random::key(100 + seed)?)?;
-    let projections = random::normal::<f32>(&[784, 10], None, None, &random::key(99)?)?;
-    let labels = ops::indexing::argmax_axis(&x.matmul(projections)?, 1, None)?;
-    transforms::eval([&x, &labels])?;
-    Ok((x, labels))
-}
-
-/// Takes [`STEPS`] steps; the seconds of one.
-fn steps(
-    training: &mut Training,
-    batches: &[Batch],
-    mut step: impl FnMut(&mut Training, &Batch) -> Result<Array>,
-) -> Result<f64> {
-    let start = Instant::now();
-    for batch in batches {
-        let loss = step(training, batch)?;
-        transforms::eval(training.model.parameters().flatten().into_values().chain([&loss]))?;
+impl Task for Block {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            attention_norm: nn::RmsNorm::new(Self::DIMS)?,
+            attention: MultiHeadAttention::new(Self::DIMS, 8).map_err(|error| Error::Function(Box::new(error)))?,
+            mlp_norm: nn::RmsNorm::new(Self::DIMS)?,
+            up: nn::Linear::new(Self::DIMS, 2048)?,
+            down: nn::Linear::new(2048, Self::DIMS)?,
+        })
     }
-    Ok(start.elapsed().as_secs_f64() / batches.len() as f64)
+
+    fn batch(seed: u64) -> Result<Batch> {
+        let normal = |seed| random::normal::<f32>(&Self::TOKENS, None, None, &random::key(seed)?);
+        Ok((normal(100 + seed)?, normal(200 + seed)?))
+    }
+
+    fn loss(&mut self, (x, target): &Batch) -> Result<Array, Exception> {
+        let mask = MultiHeadAttention::create_additive_causal_mask::<f32>(Self::TOKENS[1])?;
+        let normed = self.attention_norm.forward(x)?;
+        let x = x.add(self.attention.forward((&normed, &normed, &normed, &mask))?)?;
+        let hidden = nn::silu(self.up.forward(&self.mlp_norm.forward(&x)?)?)?;
+        x.add(self.down.forward(&hidden)?)?.subtract(target)?.square()?.mean(None)
+    }
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+/// One way to train, and how long its steps took.
+struct Run {
+    name: String,
+    /// Takes so many steps; the seconds of one.
+    steps: Box<dyn FnMut(usize) -> Result<f64>>,
+    /// Of a turn.
+    count: usize,
+    /// Of a step, in each round.
+    seconds: Vec<f64>,
+}
+
+impl Run {
+    /// Steps of ours, compiled: with weights as they are, or quantized in a format.
+    fn of<T: Task, O: Optimizer + Updatable + Clone + 'static>(
+        name: &str,
+        optimizer: O,
+        format: Option<&str>,
+    ) -> Result<Self> {
+        let name = format!("{name}/{}", format.unwrap_or(FLOAT));
+        let format: Option<AnyFormat> = format.map(str::parse).transpose()?;
+        let step = move |(model, optimizer): &mut (Module<T>, Stateful<O>), batch: Batch| -> Result<Array, Exception> {
+            let loss = |model: &mut T, batch: Batch| {
+                let Some(format) = &format else { return model.loss(&batch) };
+                let weights =
+                    straight_through(model, |_, w| Ok(if w.ndim() == 2 { Some(format.quantize(w)?) } else { None }))?;
+                Ok(with_parameters(model, &weights, |model| model.loss(&batch))?.dense()?)
+            };
+            let (loss, gradients) = nn::value_and_grad(loss)(model, batch)?;
+            optimizer.update(&mut **model, gradients)?;
+            Ok(loss)
+        };
+        random::seed(0)?;
+        let mut training = (Module::in_place(T::new()?), Stateful(optimizer));
+        let batches: Vec<Batch> = (0..4).map(T::batch).collect::<Result<_>>()?;
+        transforms::eval(batches.iter().flat_map(|(x, target)| [x, target]))?;
+        let options = Options { name: name.as_str().into(), constants: Constants::Deny, ..Options::default() };
+        let mut step = compile_with_state(step, options);
+        let steps = Box::new(move |count: usize| {
+            let start = Instant::now();
+            for (x, target) in batches.iter().cycle().take(count) {
+                let loss = step.call(&mut training, &(x.into(), target.into()))?.dense()?;
+                transforms::eval(training.0.parameters().flatten().into_values().chain([&loss]))?;
+            }
+            Ok(start.elapsed().as_secs_f64() / count as f64)
+        });
+        Ok(Self { name, steps, count: 1, seconds: Vec::new() })
+    }
+
+    /// Steps of another program, if it knows this name.
+    fn beside(peer: &Rc<RefCell<Peer>>, name: &str) -> Result<Option<Self>> {
+        // The first step compiles.
+        if peer.borrow_mut().seconds(name, 1)?.is_none() {
+            return Ok(None);
+        }
+        let (peer, asked) = (Rc::clone(peer), name.to_owned());
+        let steps = Box::new(move |count| Ok(peer.borrow_mut().seconds(&asked, count)?.unwrap_or(f64::NAN)));
+        Ok(Some(Self { name: format!("{name}, the program beside"), steps, count: 1, seconds: Vec::new() }))
+    }
+
+    /// Finds out how many steps a turn is.
+    fn warm(&mut self) -> Result<()> {
+        (self.steps)(1)?;
+        self.count = ((TURN / (self.steps)(2)?) as usize).max(1);
+        Ok(())
+    }
+
+    fn take_turn(&mut self) -> Result<()> {
+        self.seconds.push((self.steps)(self.count)?);
+        Ok(())
+    }
+
+    /// The ratios of the rounds, how much faster this is than the other.
+    fn ratios(&self, other: &Self) -> Vec<f64> {
+        sorted(other.seconds.iter().zip(&self.seconds).map(|(theirs, ours)| theirs / ours))
+    }
+}
+
+fn sorted(numbers: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers
+}
+
+/// A program that takes steps when asked: a line with a name and their number, and it answers with the seconds of one, or
+/// with a dash if it does not know the name.
+struct Peer {
+    process: Child,
+    asked: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    fn start(command: &str) -> Result<Self> {
+        let mut words = command.split_whitespace();
+        let failed =
+            |error| Error::invalid(format!("{command:?} does not run: {error}"), "give a program and its arguments");
+        let mut process = Command::new(words.next().unwrap_or_default())
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let (Some(asked), Some(answers)) = (process.stdin.take(), process.stdout.take()) else {
+            unreachable!("both are piped");
+        };
+        Ok(Self { process, asked, answers: BufReader::new(answers) })
+    }
+
+    /// The seconds of a step, if the program takes such steps.
+    fn seconds(&mut self, name: &str, steps: usize) -> Result<Option<f64>> {
+        let mut answer = String::new();
+        let told = writeln!(self.asked, "{name} {steps}").and_then(|()| self.asked.flush());
+        let told = told.and_then(|()| self.answers.read_line(&mut answer));
+        match (told, answer.trim()) {
+            (Ok(_), "-") => Ok(None),
+            (Ok(_), answer) if answer.parse::<f64>().is_ok() => Ok(answer.parse().ok()),
+            (told, answer) => {
+                Err(Error::invalid(format!("the program beside answers {answer:?} ({told:?})"), "see what it printed"))
+            }
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Case {
+    fn measure(&self, peer: Option<&Rc<RefCell<Peer>>>, seconds: f64) -> Result<()> {
+        let formats = [None].into_iter().chain(self.formats.map(Some));
+        let mut runs: Vec<Run> = formats.clone().map(|format| (self.run)(self.name, format)).collect::<Result<_>>()?;
+        let own = runs.len();
+        for format in formats.filter(|_| peer.is_some()) {
+            let name = format!("{}/{}", self.name, format.unwrap_or(FLOAT));
+            runs.extend(peer.map(|peer| Run::beside(peer, &name)).transpose()?.flatten());
+        }
+        runs.iter_mut().try_for_each(Run::warm)?;
+        let start = Instant::now();
+        let mut rounds = 0;
+        while rounds < ROUNDS || start.elapsed() < Duration::from_secs_f64(seconds) {
+            runs.iter_mut().try_for_each(Run::take_turn)?;
+            rounds += 1;
+        }
+        for run in &runs {
+            let times = sorted(run.seconds.iter().map(|seconds| 1e3 * seconds));
+            print!("{:<44} {:>8.3} ms, least {:>8.3}", run.name, times[rounds / 2], times[0]);
+            for base in [&runs[0]].into_iter().chain(runs.get(own)) {
+                let ratios = run.ratios(base);
+                let [low, middle, high] = [rounds / 4, rounds / 2, rounds * 3 / 4].map(|at| 1.0 / ratios[at]);
+                print!("; {middle:.3} ({high:.3} to {low:.3}) of {}", base.name);
+            }
+            println!("; {rounds} rounds");
+        }
+        for (at, run) in runs[..own].iter().enumerate() {
+            let value = 1e3 / sorted(run.seconds.iter().map(|seconds| 1e3 * seconds))[rounds / 2];
+            let figure = |baseline: &str, ratio| {
+                Figure { bench: "qat", case: &run.name, value, unit: "steps/s", baseline, ratio }.record();
+            };
+            figure(if at == 0 { "itself" } else { "the f32 step" }, run.ratios(&runs[0])[rounds / 2]);
+            if let Some(base) = runs.get(own) {
+                figure(&base.name, run.ratios(base)[rounds / 2]);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
-    let batches: Vec<Batch> = (0..STEPS as u64).map(batch).collect::<Result<_>>()?;
-    let options = |name: &str| Options { name: name.into(), constants: Constants::Deny, ..Options::default() };
-    let mut plain = compile_with_state(plain, options("the f32 step"));
-    let mut quantized = compile_with_state(quantized, options("the nf4 step"));
-    let mut states = [Training::new()?, Training::new()?];
-    let mut times = [Vec::new(), Vec::new()];
-    for round in 0..=ROUNDS {
-        let [float, nf4] = &mut states;
-        let taken = [
-            steps(float, &batches, |s, (x, labels)| plain.call(s, &(x.into(), labels.into()))?.dense())?,
-            steps(nf4, &batches, |s, (x, labels)| quantized.call(s, &(x.into(), labels.into()))?.dense())?,
-        ];
-        // The first round traces.
-        if round > 0 {
-            times.iter_mut().zip(taken).for_each(|(times, taken)| times.push(taken));
+    let (mut filter, mut seconds, mut peer) = (String::new(), 30.0, None);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match &*argument {
+            "--quick" => seconds = 1.0,
+            "--seconds" => seconds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(seconds),
+            "--beside" => peer = Some(Rc::new(RefCell::new(Peer::start(&arguments.next().unwrap_or_default())?))),
+            argument if !argument.starts_with('-') => argument.clone_into(&mut filter),
+            _ => {}
         }
     }
-    let [float, nf4] = times.map(median);
-    let record = |case, seconds: f64, baseline, ratio| {
-        Figure { bench: "qat", case, value: 1.0 / seconds, unit: "steps/s", baseline, ratio }.record();
-    };
-    record("f32", float, "itself", 1.0);
-    record("nf4", nf4, "the f32 step", float / nf4);
-    Ok(())
+    CASES.iter().filter(|case| case.name.contains(&filter)).try_for_each(|case| case.measure(peer.as_ref(), seconds))
 }

@@ -7,6 +7,7 @@ use crate::{
     Isa, KernelError,
     encode::{self, Format},
     matrix::check_length,
+    simd::Simd,
 };
 
 /// Quantizes the rows of `x: f32[n, k]` into `codes`, one stream of bits with the least significant first,
@@ -69,16 +70,26 @@ pub fn quantize_by(
 }
 
 #[derive(Clone, Copy)]
-struct Affine {
+pub(crate) struct Affine {
     bits: u32,
     /// The greatest code.
     top: f32,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Line {
-    scale: f32,
-    bias: f32,
+pub(crate) struct Line {
+    pub(crate) scale: f32,
+    pub(crate) bias: f32,
+}
+
+/// What coding an element takes. A product with the reciprocal takes a third of the time of a quotient, and is at most 5e-5
+/// from it where that is a code: the nearest integer is that of the quotient unless it is nearly half a step away.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Unit {
+    line: Line,
+    reciprocal: f32,
+    /// The distance to the nearest integer below which it is.
+    certain: f32,
 }
 
 impl Affine {
@@ -92,21 +103,28 @@ impl Affine {
         if !k.is_multiple_of(group) || (k == 0) != (elements == 0) || (k > 0 && !elements.is_multiple_of(k)) {
             return Err(KernelError::Group { elements, k, group });
         }
-        Ok(Self { bits, top: ((1 << bits) - 1) as f32 })
+        Ok(Self::of(bits))
+    }
+
+    /// Of 1 to 8 bits.
+    pub(crate) fn of(bits: u32) -> Self {
+        Self { bits, top: ((1 << bits) - 1) as f32 }
     }
 }
 
 impl Format for Affine {
     type Stored = Line;
-    type Scale = Line;
+    type Scale = Unit;
+    /// The greatest code.
+    type Ready<S: Simd> = f32;
 
     #[inline(always)]
     fn bits(self) -> u32 {
         self.bits
     }
     #[inline(always)]
-    fn scale(self, block: &[f32], _: f32) -> Line {
-        let (low, high) = encode::range(block);
+    fn scale<S: Simd>(self, simd: S, block: &[f32], _: f32) -> Line {
+        let (low, high) = encode::range(simd, block);
         let step = ((high - low) / self.top).max(1e-7);
         let (edge, scale) = if low.abs() > high.abs() { (low, step) } else { (high, -step) };
         let zero = (edge / scale).round_ties_even();
@@ -114,11 +132,32 @@ impl Format for Affine {
         if zero == 0.0 { Line { scale, bias: 0.0 } } else { Line { scale: edge / zero, bias: edge } }
     }
     #[inline(always)]
-    fn unit(self, line: Line) -> Line {
-        line
+    fn unit(self, line: Line) -> Unit {
+        // Elsewhere a reciprocal is less exact, or infinite.
+        let is_common = (1e-30..1e30).contains(&line.scale.abs());
+        Unit { line, reciprocal: 1.0 / line.scale, certain: if is_common { 0.4999 } else { -1.0 } }
     }
     #[inline(always)]
-    fn code(self, Line { scale, bias }: Line, x: f32) -> u8 {
-        encode::nearest_integer(((x - bias) / scale).clamp(0.0, self.top))
+    fn ready<S: Simd>(self, _: S) -> f32 {
+        self.top
     }
+    #[inline(always)]
+    fn codes<S: Simd>(top: f32, simd: S, unit: Unit, x: S::F) -> S::I {
+        let Unit { line: Line { scale, bias }, reciprocal, certain } = unit;
+        let distance = simd.sub(x, simd.splat(bias));
+        let units = limited(simd, simd.mul(distance, simd.splat(reciprocal)), top);
+        let codes = encode::nearest_integers(simd, units);
+        let off = simd.sub(units, simd.sub(simd.floats(codes), simd.splat(encode::TO_INTEGERS)));
+        let off = simd.floats(simd.and(simd.words(off), simd.splat_words(i32::MAX as u32)));
+        if simd.all_less(off, simd.splat(certain)) {
+            return codes;
+        }
+        encode::nearest_integers(simd, limited(simd, simd.div(distance, simd.splat(scale)), top))
+    }
+}
+
+/// From 0 to `top`; a NaN, which a range that overflows gives, is 0.
+#[inline(always)]
+fn limited<S: Simd>(simd: S, units: S::F, top: f32) -> S::F {
+    simd.min(simd.max(units, simd.splat(0.0)), simd.splat(top))
 }

@@ -5,6 +5,7 @@
 use crate::{
     Isa, KernelError,
     encode::{self, Format, absmean},
+    simd::Simd,
 };
 
 /// The value of each code, in units of the block's scale, repeated to a table of 16.
@@ -41,13 +42,14 @@ struct Binary;
 impl Format for Binary {
     type Stored = f32;
     type Scale = f32;
+    type Ready<S: Simd> = ();
 
     #[inline(always)]
     fn bits(self) -> u32 {
         1
     }
     #[inline(always)]
-    fn scale(self, block: &[f32], _: f32) -> f32 {
+    fn scale<S: Simd>(self, _: S, block: &[f32], _: f32) -> f32 {
         absmean(block)
     }
     #[inline(always)]
@@ -55,7 +57,10 @@ impl Format for Binary {
         scale
     }
     #[inline(always)]
-    fn code(self, _: f32, x: f32) -> u8 {
-        u8::from(x >= 0.0)
+    fn ready<S: Simd>(self, _: S) {}
+    #[inline(always)]
+    fn codes<S: Simd>((): (), simd: S, _: f32, x: S::F) -> S::I {
+        // What is greater than the float below zero.
+        simd.raise(simd.splat_words(0), simd.splat_words(1), x, simd.splat(0.0_f32.next_down()))
     }
 }

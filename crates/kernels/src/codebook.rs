@@ -1,13 +1,19 @@
 //! bitsandbytes' blockwise formats: codes of the nearest entry of a table, in units of the block's absmax.
 
-use crate::{Isa, KernelError, Order, encode, encode::Format, matrix::check_length};
+use crate::{
+    Isa, KernelError, Order,
+    encode::{self, Format},
+    matrix::check_length,
+    search::{self, Search},
+    simd::Simd,
+};
 
 /// A table of 16 values, of which each block takes the nearest in units of its largest magnitude.
 pub(crate) trait Codebook: Copy + Send + Sync {
-    /// The scaled value above which the code of rank `i + 1` is chosen over that of rank `i`.
-    const THRESHOLDS: [f32; 15];
-    /// The codes by the rank of their values, four bits each, the lowest rank first.
-    const BY_RANK: u64;
+    /// What finds the code of a scaled value.
+    const SEARCH: Search;
+    /// The code of 0.
+    const ZERO: u8;
 }
 
 /// The factor that scales a block with this absmax into [-1, 1].
@@ -51,18 +57,31 @@ pub(crate) fn quantize_by<C: Codebook>(
 #[derive(Clone, Copy)]
 struct Nearest<C>(C);
 
+impl<C: Codebook> Nearest<C> {
+    const IN_ORDER: bool = {
+        let (mut rank, mut in_order) = (0, true);
+        while rank < 16 {
+            in_order &= C::SEARCH.codes[rank] as usize == rank;
+            rank += 1;
+        }
+        in_order
+    };
+}
+
 impl<C: Codebook> Format for Nearest<C> {
     type Stored = f32;
     /// The reciprocal of the absmax.
     type Scale = f32;
+    type Ready<S: Simd> = search::Ready<S>;
     const ORDER: Order = Order::HighFirst;
-    const PAD: u8 = code::<C>(0.0);
+    const PAD: u8 = C::ZERO;
 
+    #[inline(always)]
     fn bits(self) -> u32 {
         4
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> f32 {
+    fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
         absmax
     }
     #[inline(always)]
@@ -70,42 +89,12 @@ impl<C: Codebook> Format for Nearest<C> {
         reciprocal(absmax)
     }
     #[inline(always)]
-    fn code(self, reciprocal: f32, x: f32) -> u8 {
-        code::<C>(x * reciprocal)
+    fn ready<S: Simd>(self, simd: S) -> search::Ready<S> {
+        C::SEARCH.ready(simd)
+    }
+    #[inline(always)]
+    fn codes<S: Simd>(ready: search::Ready<S>, simd: S, reciprocal: f32, x: S::F) -> S::I {
+        let scaled = simd.mul(x, simd.splat(reciprocal));
+        if Self::IN_ORDER { ready.rank(simd, scaled) } else { ready.code(simd, scaled) }
     }
 }
-
-/// The code of a scaled value, by a binary search that compilers turn into selections of vectors.
-#[inline(always)]
-const fn code<C: Codebook>(scaled: f32) -> u8 {
-    let t = C::THRESHOLDS;
-    let eight = scaled > t[7];
-    let four = scaled > if eight { t[11] } else { t[3] };
-    let two = scaled
-        > match (eight, four) {
-            (true, true) => t[13],
-            (true, false) => t[9],
-            (false, true) => t[5],
-            (false, false) => t[1],
-        };
-    let one = scaled
-        > match (eight, four, two) {
-            (true, true, true) => t[14],
-            (true, true, false) => t[12],
-            (true, false, true) => t[10],
-            (true, false, false) => t[8],
-            (false, true, true) => t[6],
-            (false, true, false) => t[4],
-            (false, false, true) => t[2],
-            (false, false, false) => t[0],
-        };
-    by_rank::<C>(8 * eight as u32 + 4 * four as u32 + 2 * two as u32 + one as u32)
-}
-
-#[inline(always)]
-const fn by_rank<C: Codebook>(rank: u32) -> u8 {
-    if C::BY_RANK == SORTED { rank as u8 } else { (C::BY_RANK >> (4 * rank)) as u8 & 15 }
-}
-
-/// [`Codebook::BY_RANK`] of a codebook that ascends.
-pub(crate) const SORTED: u64 = 0xfedc_ba98_7654_3210;

@@ -10,6 +10,8 @@ use crate::{
     codebook::{check_block, reciprocal},
     encode::{self, Format},
     matrix::check_length,
+    search::FarSearch,
+    simd::Simd,
 };
 
 /// The value of each code, ascending, in units of the block's absmax; code 127 is zero.
@@ -52,8 +54,8 @@ pub fn offset(absmax: &[f32]) -> f32 {
 
 struct Tables {
     values: [f32; 256],
-    /// Between each value and the next.
-    midpoints: [f32; 255],
+    /// By what lies between each value and the next.
+    search: FarSearch,
 }
 
 static TABLES: LazyLock<Tables> = LazyLock::new(|| {
@@ -74,7 +76,8 @@ static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     }
     values.sort_by(f32::total_cmp);
     let values: [f32; 256] = std::array::from_fn(|i| values[i]);
-    Tables { midpoints: std::array::from_fn(|i| f32::midpoint(values[i], values[i + 1])), values }
+    let thresholds: [f32; 255] = std::array::from_fn(|i| f32::midpoint(values[i], values[i + 1]));
+    Tables { search: FarSearch::new(&thresholds, &std::array::from_fn::<u8, 256, _>(|i| i as u8)), values }
 });
 
 #[derive(Clone, Copy)]
@@ -84,18 +87,26 @@ impl Format for Dynamic {
     type Stored = f32;
     /// The reciprocal of the absmax.
     type Scale = f32;
+    type Ready<S: Simd> = (&'static FarSearch, S::Ranks);
 
+    #[inline(always)]
     fn bits(self) -> u32 {
         8
     }
-    fn scale(self, _: &[f32], absmax: f32) -> f32 {
+    #[inline(always)]
+    fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
         absmax
     }
+    #[inline(always)]
     fn unit(self, absmax: f32) -> f32 {
         reciprocal(absmax)
     }
-    fn code(self, reciprocal: f32, x: f32) -> u8 {
-        let scaled = x * reciprocal;
-        self.0.midpoints.partition_point(|&midpoint| scaled > midpoint) as u8
+    #[inline(always)]
+    fn ready<S: Simd>(self, simd: S) -> Self::Ready<S> {
+        (&self.0.search, self.0.search.ready(simd))
+    }
+    #[inline(always)]
+    fn codes<S: Simd>((search, sixteens): Self::Ready<S>, simd: S, reciprocal: f32, x: S::F) -> S::I {
+        search.code(simd, sixteens, simd.mul(x, simd.splat(reciprocal)))
     }
 }

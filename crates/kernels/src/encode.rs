@@ -12,6 +12,7 @@ use std::{
 use crate::{
     Isa, KernelError, Order, code_bytes,
     matrix::check_length,
+    pack::pack,
     simd::{Kernel, Simd, run},
     threads,
 };
@@ -21,7 +22,9 @@ pub(crate) trait Format: Copy + Send + Sync {
     /// What a block stores beside its codes.
     type Stored: Copy + Send + Sync;
     /// What coding an element of the block takes.
-    type Scale: Copy;
+    type Scale: Copy + Default;
+    /// What coding an element of any block takes, in registers.
+    type Ready<S: Simd>: Copy;
     /// Which end of a byte is filled first.
     const ORDER: Order = Order::LowFirst;
     /// The code that fills a last byte up.
@@ -30,11 +33,12 @@ pub(crate) trait Format: Copy + Send + Sync {
     /// Bits of a code.
     fn bits(self) -> u32;
     /// What a block stores, whose largest magnitude is `absmax`; all its elements are finite.
-    fn scale(self, block: &[f32], absmax: f32) -> Self::Stored;
+    fn scale<S: Simd>(self, simd: S, block: &[f32], absmax: f32) -> Self::Stored;
     /// What coding the elements of a block takes that stores this.
     fn unit(self, stored: Self::Stored) -> Self::Scale;
-    /// The code of an element.
-    fn code(self, scale: Self::Scale, x: f32) -> u8;
+    fn ready<S: Simd>(self, simd: S) -> Self::Ready<S>;
+    /// The codes of elements, in the lowest bytes.
+    fn codes<S: Simd>(ready: Self::Ready<S>, simd: S, scale: Self::Scale, x: S::F) -> S::I;
 }
 
 /// Quantizes `x` in blocks of `block` elements into a stream of codes and what each block stores.
@@ -119,24 +123,41 @@ fn coded<F: Format>(
 
 /// The largest `|x|`; NaN or infinite if an element is.
 #[inline(always)]
-pub(crate) fn absmax(x: &[f32]) -> f32 {
+pub(crate) fn absmax<S: Simd>(simd: S, x: &[f32]) -> f32 {
     // The bits of magnitudes order as the floats do, with NaN and infinities above all finite ones.
-    f32::from_bits(x.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
+    let magnitude = simd.splat_words(i32::MAX as u32);
+    let mut most = simd.splat_words(0);
+    for at in (0..x.len()).step_by(S::LANES) {
+        let count = (x.len() - at).min(S::LANES);
+        // SAFETY: so many floats are left.
+        let values = unsafe {
+            let from = x.as_ptr().add(at);
+            if count == S::LANES { simd.load(from) } else { simd.load_some(from, count) }
+        };
+        most = simd.max_words(most, simd.and(simd.words(values), magnitude));
+    }
+    f32::from_bits(simd.most(most))
 }
 
 /// The least and the greatest of finite elements.
 #[inline(always)]
-pub(crate) fn range(x: &[f32]) -> (f32, f32) {
-    // Integers that order as the floats do: unlike these, their minimum is one in any order, and so in vectors.
-    let ordered = |bits: i32| bits ^ (bits >> 31 & i32::MAX);
-    let (mut low, mut high) = (i32::MAX, i32::MIN);
-    for value in x {
-        let value = ordered(value.to_bits().cast_signed());
-        low = low.min(value);
-        high = high.max(value);
+pub(crate) fn range<S: Simd>(simd: S, x: &[f32]) -> (f32, f32) {
+    let (mut low, mut high) = (f32::INFINITY, f32::NEG_INFINITY);
+    let (whole, rest) = x.split_at(x.len() - x.len() % S::LANES);
+    if !whole.is_empty() {
+        let (mut less, mut more) = (simd.splat(low), simd.splat(high));
+        for at in (0..whole.len()).step_by(S::LANES) {
+            // SAFETY: there are whole vectors.
+            let values = unsafe { simd.load(whole.as_ptr().add(at)) };
+            (less, more) = (simd.min(less, values), simd.max(more, values));
+        }
+        low = -simd.greatest(simd.sub(simd.splat(0.0), less));
+        high = simd.greatest(more);
     }
-    let float = |value: i32| f32::from_bits(ordered(value).cast_unsigned());
-    (float(low), float(high))
+    for value in rest {
+        (low, high) = (low.min(*value), high.max(*value));
+    }
+    (low, high)
 }
 
 /// The mean of `|x|`, summed in `f64`.
@@ -153,18 +174,58 @@ pub(crate) fn absmean(x: &[f32]) -> f32 {
     ((sums.into_iter().sum::<f64>() + rest) / x.len() as f64) as f32
 }
 
-/// The lowest byte of the integer nearest to `x`, of two even to the even one; `|x|` is below 2^22.
+/// In the lowest bytes the integers nearest to `x`, of two the even one; `|x|` is below 2^22.
 #[inline(always)]
-pub(crate) fn nearest_integer(x: f32) -> u8 {
-    // Between 2^23 and 2^24 floats are the integers, and their bits end as the integers' do.
-    (x + 12_582_912.0).to_bits() as u8
+pub(crate) fn nearest_integers<S: Simd>(simd: S, x: S::F) -> S::I {
+    simd.words(simd.add(x, simd.splat(TO_INTEGERS)))
+}
+
+/// Between 2^23 and 2^24 floats are the integers, and their bits end as the integers' do.
+pub(crate) const TO_INTEGERS: f32 = 12_582_912.0;
+
+/// Writes the codes of a block's elements, a byte each.
+#[inline(always)]
+pub(crate) fn put<F: Format, S: Simd>(ready: F::Ready<S>, simd: S, scale: F::Scale, x: &[f32], codes: &mut [u8]) {
+    let len = x.len().min(codes.len());
+    let (fours, whole) = (len - len % (4 * S::LANES), len - len % S::LANES);
+    for at in (0..fours).step_by(4 * S::LANES) {
+        let mut words = [simd.splat_words(0); 4];
+        for (i, words) in words.iter_mut().enumerate() {
+            // SAFETY: four vectors from `at` on are within the length of `x`.
+            *words = F::codes(ready, simd, scale, unsafe { simd.load(x.as_ptr().add(at + i * S::LANES)) });
+        }
+        // SAFETY: they are within that of the codes, too.
+        unsafe { simd.store_four(codes.as_mut_ptr().add(at), words) };
+    }
+    for at in (fours..whole).step_by(S::LANES) {
+        // SAFETY: `at + LANES` is at most the length of both.
+        unsafe {
+            let x = simd.load(x.as_ptr().add(at));
+            simd.store_bytes(codes.as_mut_ptr().add(at), F::codes(ready, simd, scale, x));
+        }
+    }
+    if whole < len {
+        let mut last = [0; 16];
+        // SAFETY: so many floats are left, and a vector has at most 16.
+        unsafe {
+            let x = simd.load_some(x.as_ptr().add(whole), len - whole);
+            simd.store_bytes(last.as_mut_ptr(), F::codes(ready, simd, scale, x));
+        }
+        codes[whole..len].copy_from_slice(&last[..len - whole]);
+    }
 }
 
 /// Elements that one task handles, unless a block has more.
-const CHUNK: usize = 1 << 16;
+const CHUNK: usize = 1 << 14;
+
+/// Blocks that are read before they are coded.
+const TOGETHER: usize = 16;
+
+/// How many bytes before its use memory is asked for: what is done with it fills the time in which the hardware would ask.
+const AHEAD: usize = 4096;
 
 /// Codes that are packed at a time: whole bytes of every width.
-const RUN: usize = 256;
+const RUN: usize = 1024;
 
 /// Elements of a task: whole blocks and whole bytes of codes, at least one.
 pub(crate) fn chunk(elements: usize, block: usize) -> usize {
@@ -185,20 +246,32 @@ impl<F: Format> Kernel for Part<'_, F> {
     type Output = Option<usize>;
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, _: S) -> Option<usize> {
-        for (b, x) in self.x.chunks(self.block).enumerate() {
-            let most = absmax(x);
-            if !most.is_finite() {
-                return x.iter().position(|value| !value.is_finite()).map(|i| b * self.block + i);
-            }
-            let stored = match &mut self.sink.scales {
-                Blocks::Given(scales) => scales[b],
-                Blocks::Made(scales) => {
-                    scales[b] = self.format.scale(x, most);
-                    scales[b]
+    fn run<S: Simd>(mut self, simd: S) -> Option<usize> {
+        let ready = self.format.ready(simd);
+        // What a block stores takes long after its elements are there, and coding waits for it: several at a time.
+        let mut units = [F::Scale::default(); TOGETHER];
+        for (group, x) in self.x.chunks(self.block.saturating_mul(TOGETHER)).enumerate() {
+            let first = group * TOGETHER;
+            for (b, (x, unit)) in x.chunks(self.block).zip(&mut units).enumerate() {
+                for line in (0..4 * x.len()).step_by(64) {
+                    simd.prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
                 }
-            };
-            self.sink.put(self.format, self.format.unit(stored), x);
+                let (most, b) = (absmax(simd, x), first + b);
+                if !most.is_finite() {
+                    return x.iter().position(|value| !value.is_finite()).map(|i| b * self.block + i);
+                }
+                let stored = match &mut self.sink.scales {
+                    Blocks::Given(scales) => scales[b],
+                    Blocks::Made(scales) => {
+                        scales[b] = self.format.scale(simd, x, most);
+                        scales[b]
+                    }
+                };
+                *unit = self.format.unit(stored);
+            }
+            for (x, unit) in x.chunks(self.block).zip(units) {
+                self.sink.put(self.format, ready, simd, unit, x);
+            }
         }
         self.sink.end(self.format.bits());
         None
@@ -216,12 +289,16 @@ struct Sink<'a, F: Format> {
 
 impl<F: Format> Sink<'_, F> {
     #[inline(always)]
-    fn put(&mut self, format: F, scale: F::Scale, mut x: &[f32]) {
+    fn put<S: Simd>(&mut self, format: F, ready: F::Ready<S>, simd: S, scale: F::Scale, mut x: &[f32]) {
+        if format.bits() == 8 {
+            let (codes, rest) = take(&mut self.codes).split_at_mut(x.len());
+            put::<F, S>(ready, simd, scale, x, codes);
+            self.codes = rest;
+            return;
+        }
         while !x.is_empty() {
             let (now, later) = x.split_at(x.len().min(RUN - self.filled));
-            for (code, x) in self.run[self.filled..].iter_mut().zip(now) {
-                *code = format.code(scale, *x);
-            }
+            put::<F, S>(ready, simd, scale, now, &mut self.run[self.filled..]);
             self.filled += now.len();
             if self.filled == RUN {
                 self.end(format.bits());
@@ -238,28 +315,5 @@ impl<F: Format> Sink<'_, F> {
         pack(&self.run[..padded], bits, F::ORDER, bytes);
         self.codes = rest;
         self.filled = 0;
-    }
-}
-
-/// Packs codes, a multiple of eight, into as many of `bytes` as there are.
-#[inline(always)]
-fn pack(codes: &[u8], bits: u32, order: Order, bytes: &mut [u8]) {
-    match (bits, order) {
-        (8, _) => bytes.copy_from_slice(&codes[..bytes.len()]),
-        (4, _) => {
-            let (low, high) = if order == Order::LowFirst { (0, 1) } else { (1, 0) };
-            for (byte, pair) in bytes.iter_mut().zip(codes.as_chunks::<2>().0) {
-                *byte = pair[low] | pair[high] << 4;
-            }
-        }
-        _ => {
-            for (bytes, codes) in bytes.chunks_mut(bits as usize).zip(codes.as_chunks::<8>().0) {
-                let mut word = 0_u64;
-                for (i, code) in codes.iter().enumerate() {
-                    word |= u64::from(*code) << (i as u32 * bits);
-                }
-                bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
-            }
-        }
     }
 }

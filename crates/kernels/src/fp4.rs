@@ -7,6 +7,7 @@
 use crate::{
     Isa, KernelError,
     codebook::{self, Codebook},
+    search::Search,
 };
 
 /// The value of each code, in units of the block's absmax; the fourth bit is the sign, save that both zeros are positive.
@@ -56,7 +57,7 @@ pub fn quantize_by(x: &[f32], block: usize, absmax: &[f32], packed: &mut [u8]) -
 struct Fp4;
 
 impl Codebook for Fp4 {
-    const THRESHOLDS: [f32; 15] = {
+    const SEARCH: Search = {
         let mut thresholds = [0.0; 15];
         let mut rank = 0;
         while rank < 15 {
@@ -64,15 +65,7 @@ impl Codebook for Fp4 {
             thresholds[rank] = f32::midpoint(CODEBOOK[below], CODEBOOK[above]);
             rank += 1;
         }
-        thresholds
+        Search::new(thresholds, SORTED)
     };
-    const BY_RANK: u64 = {
-        let mut codes = 0;
-        let mut rank = 16;
-        while rank > 0 {
-            rank -= 1;
-            codes = codes << 4 | SORTED[rank] as u64;
-        }
-        codes
-    };
+    const ZERO: u8 = 0;
 }

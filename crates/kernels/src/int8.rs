@@ -2,10 +2,13 @@
 //!
 //! The value of a code is `code * (absmax / 127)`. Codes run from -127 to 127.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::{
     Isa, KernelError,
     encode::{self, Format},
     matrix::check_length,
+    simd::{Kernel, Simd, run},
     threads,
 };
 
@@ -39,7 +42,7 @@ pub fn quantize_by(x: &[f32], block: usize, absmax: &[f32], codes: &mut [i8]) ->
     encode::quantize_by(Isa::detect(), Int8, x, block, absmax, unsigned(codes))
 }
 
-fn unsigned(codes: &mut [i8]) -> &mut [u8] {
+pub(crate) fn unsigned(codes: &mut [i8]) -> &mut [u8] {
     // SAFETY: bytes and signed bytes have the same size and alignment, and every value is one of both.
     unsafe { std::slice::from_raw_parts_mut(codes.as_mut_ptr().cast::<u8>(), codes.len()) }
 }
@@ -50,51 +53,103 @@ fn unsigned(codes: &mut [i8]) -> &mut [u8] {
 /// A wrong length, or a NaN or infinity in `x`. The outputs are then unspecified.
 pub fn quantize_columns(x: &[f32], k: usize, codes: &mut [i8], absmax: &mut [f32]) -> Result<(), KernelError> {
     check_length("codes", codes.len(), x.len(), "as many as `x` has elements, in whole bytes")?;
-    let scales = columns(x, k, absmax)?;
-    let rows = ROWS.div_ceil(k.max(1)) * k;
-    let parts = x.chunks(rows.max(1)).zip(codes.chunks_mut(rows.max(1)));
-    threads::for_each_part(usize::MAX, parts, &|(x, codes)| {
-        for (x, codes) in x.chunks(k).zip(codes.chunks_mut(k)) {
-            for ((x, scale), code) in x.iter().zip(&scales).zip(codes) {
-                *code = Int8.code(*scale, *x).cast_signed();
-            }
-        }
-    });
-    Ok(())
-}
-
-/// Elements of a task, about.
-const ROWS: usize = 1 << 16;
-
-/// The absmax of each column, and what coding its elements takes.
-fn columns(x: &[f32], k: usize, absmax: &mut [f32]) -> Result<Vec<Scale>, KernelError> {
     check_length("absmax", absmax.len(), k, "each column has one")?;
     if !x.is_empty() && (k == 0 || !x.len().is_multiple_of(k)) {
         return Err(KernelError::Group { elements: x.len(), k, group: 1 });
     }
     absmax.fill(0.0);
-    for row in x.chunks(k.max(1)) {
-        for (most, value) in absmax.iter_mut().zip(row) {
-            // Bits of magnitudes order as the floats do, with NaN and infinities above all finite ones.
-            *most = f32::from_bits(most.to_bits().max(value.abs().to_bits()));
+    if x.is_empty() {
+        return Ok(());
+    }
+    let isa = Isa::detect();
+    let rows = TASK.div_ceil(k) * k;
+    let total = Mutex::new(&mut *absmax);
+    threads::for_each_part(usize::MAX, x.chunks(rows), &|x| {
+        let mut most = vec![0.0; k];
+        run(isa, Most { x, most: &mut most });
+        let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
+        total.iter_mut().zip(most).for_each(|(total, most)| *total = greater(*total, most));
+    });
+    if absmax.iter().any(|most| !most.is_finite()) {
+        let index = x.iter().position(|value| !value.is_finite()).unwrap_or(0);
+        return Err(KernelError::NonFinite { index, value: x[index] });
+    }
+    let factors: Vec<f32> = absmax.iter().map(|&most| Scale::new(most).factor).collect();
+    let parts = x.chunks(rows).zip(unsigned(codes).chunks_mut(rows));
+    threads::for_each_part(usize::MAX, parts, &|(x, codes)| run(isa, Columns { x, factors: &factors, codes }));
+    Ok(())
+}
+
+/// Elements of a task, about.
+const TASK: usize = 1 << 16;
+
+/// The greater one of two magnitudes, or what is no magnitude.
+#[inline(always)]
+fn greater(a: f32, b: f32) -> f32 {
+    // Bits of magnitudes order as the floats do, with NaN and infinities above all finite ones.
+    f32::from_bits(a.to_bits().max(b.to_bits()))
+}
+
+/// The absmax of each column of some rows.
+struct Most<'a> {
+    x: &'a [f32],
+    most: &'a mut [f32],
+}
+
+impl Kernel for Most<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for row in self.x.chunks_exact(self.most.len()) {
+            for (most, value) in self.most.iter_mut().zip(row) {
+                *most = greater(*most, value.abs());
+            }
         }
     }
-    if absmax.iter().all(|most| most.is_finite()) {
-        return Ok(absmax.iter().map(|&most| Scale::new(most)).collect());
+}
+
+/// Codes some rows by the factor of each column.
+struct Columns<'a> {
+    x: &'a [f32],
+    factors: &'a [f32],
+    codes: &'a mut [u8],
+}
+
+impl Kernel for Columns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let k = self.factors.len();
+        for (x, codes) in self.x.chunks_exact(k).zip(self.codes.chunks_exact_mut(k)) {
+            for at in (0..k).step_by(S::LANES) {
+                let count = (k - at).min(S::LANES);
+                let mut last = [0; 16];
+                // SAFETY: so many floats are left in both; a vector has at most 16 codes, and whole ones lie in the row.
+                unsafe {
+                    let x = simd.load_some(x.as_ptr().add(at), count);
+                    let factor = simd.load_some(self.factors.as_ptr().add(at), count);
+                    let to = if count == S::LANES { codes.as_mut_ptr().add(at) } else { last.as_mut_ptr() };
+                    simd.store_bytes(to, rounded(simd, simd.mul(x, factor)));
+                }
+                if count < S::LANES {
+                    codes[at..].copy_from_slice(&last[..count]);
+                }
+            }
+        }
     }
-    let index = x.iter().position(|value| !value.is_finite()).unwrap_or(0);
-    Err(KernelError::NonFinite { index, value: x[index] })
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct Int8;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Scale {
     /// What a code is multiplied by.
     pub(crate) unit: f32,
     /// What an element is multiplied by.
-    factor: f32,
+    pub(crate) factor: f32,
 }
 
 impl Scale {
@@ -104,16 +159,24 @@ impl Scale {
     }
 }
 
+/// The codes of floats in units of the scale.
+#[inline(always)]
+fn rounded<S: Simd>(simd: S, units: S::F) -> S::I {
+    let limited = simd.max(simd.min(units, simd.splat(127.0)), simd.splat(-127.0));
+    encode::nearest_integers(simd, limited)
+}
+
 impl Format for Int8 {
     type Stored = f32;
     type Scale = Scale;
+    type Ready<S: Simd> = ();
 
     #[inline(always)]
     fn bits(self) -> u32 {
         8
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> f32 {
+    fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
         absmax
     }
     #[inline(always)]
@@ -121,7 +184,9 @@ impl Format for Int8 {
         Scale::new(absmax)
     }
     #[inline(always)]
-    fn code(self, Scale { factor, .. }: Scale, x: f32) -> u8 {
-        encode::nearest_integer((x * factor).clamp(-127.0, 127.0))
+    fn ready<S: Simd>(self, _: S) {}
+    #[inline(always)]
+    fn codes<S: Simd>((): (), simd: S, Scale { factor, .. }: Scale, x: S::F) -> S::I {
+        rounded(simd, simd.mul(x, simd.splat(factor)))
     }
 }

@@ -4,9 +4,8 @@ use std::cell::Cell;
 
 use crate::{
     Codes, Floats, Isa, KernelError, Matrix, Order, encode,
-    encode::Format,
     engine::Shape,
-    int8::{Int8, Scale},
+    int8::{self, Int8, Scale},
     machine::{Machine, threads_for},
     output::Output,
     simd::{Kernel, Simd, run},
@@ -103,7 +102,7 @@ fn rounded_table(values: &[f32; 16]) -> Rounded {
 
 /// The integers nearest to a table's values in the unit that the squares of their errors are least in, and the unit.
 fn round_table(values: &[f32; 16]) -> Rounded {
-    let top = f64::from(encode::absmax(values));
+    let top = f64::from(values.iter().fold(0.0_f32, |most, value| most.max(value.abs())));
     let round = |steps: u8| values.map(|value| (f64::from(value) * (f64::from(steps) / top)).round_ties_even());
     let error = |steps: u8| -> f64 {
         let exact = values.iter().map(|value| f64::from(*value) / top);
@@ -170,18 +169,16 @@ impl Kernel for Round<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, simd: S) {
         for ((x, codes), unit) in self.x.chunks(self.k).zip(self.codes.chunks_mut(self.k)).zip(self.units) {
-            let most = encode::absmax(x);
+            let most = encode::absmax(simd, x);
             if !most.is_finite() {
                 *unit = f32::NAN;
                 continue;
             }
             let scale = Scale::new(most);
             *unit = scale.unit;
-            for (code, x) in codes.iter_mut().zip(x) {
-                *code = Int8.code(scale, *x).cast_signed();
-            }
+            encode::put::<Int8, S>((), simd, scale, x, int8::unsigned(codes));
         }
     }
 }

@@ -1,30 +1,43 @@
 //! Floats to OCP's 4- and 8-bit floats, rounded to nearest even and saturated.
 
-/// The code of `x` in E2M1; what rounds to zero takes the positive one.
+use crate::{search::Search, simd::Simd};
+
+/// The codes in E2M1; what rounds to zero takes the positive one.
+pub(crate) const TO_E2M1: Search = {
+    // What lies between two magnitudes, and whether the code of the larger one is even: halfway, that one is taken.
+    const MIDDLES: [(f32, bool); 7] =
+        [(0.25, false), (0.75, true), (1.25, false), (1.75, true), (2.5, false), (3.5, true), (5.0, false)];
+    let (mut thresholds, mut codes) = ([f32::INFINITY; 15], [7; 16]);
+    let mut i = 0;
+    while i < 7 {
+        let (middle, up) = MIDDLES[i];
+        thresholds[7 + i] = if up { middle.next_down() } else { middle };
+        thresholds[6 - i] = if up { -middle } else { (-middle).next_down() };
+        codes[7 + i] = i as u8;
+        codes[6 - i] = 8 | (i as u8 + 1);
+        i += 1;
+    }
+    Search::new(thresholds, codes)
+};
+
+/// In the lowest bytes the floats, which are no NaN, in E4M3; magnitudes above 448 take 448.
 #[inline(always)]
-pub(crate) fn to_e2m1(x: f32) -> u8 {
-    let most = x.abs();
-    let mut code = 0_u32;
-    // Halfway, the even code is the lower one below these thresholds, and the upper one at those.
-    for above in [0.25, 1.25, 2.5, 5.0] {
-        code += u32::from(most > above);
-    }
-    for at in [0.75, 1.75, 3.5] {
-        code += u32::from(most >= at);
-    }
-    (code | u32::from(x < 0.0 && code > 0) << 3) as u8
+pub(crate) fn to_e4m3<S: Simd>(simd: S, x: S::F) -> S::I {
+    let words = |word: u32| simd.splat_words(word);
+    let most = simd.floats(simd.and(simd.words(x), words(i32::MAX as u32)));
+    let most = simd.min(most, simd.splat(448.0));
+    // Below 2^-6 the step is 2^-9, which is also that of f32 at 2^14: the sum rounds there.
+    let small = simd.words(simd.add(most, simd.splat(16384.0)));
+    let small = simd.add_words(small, words(16384_f32.to_bits().wrapping_neg()));
+    // Above, 20 bits of the mantissa are rounded off and the exponent's bias goes from 127 to 7.
+    let bits = simd.words(most);
+    let odd = simd.and(simd.shift(bits, 20), words(1));
+    let large = simd.shift(simd.add_words(simd.add_words(bits, words(0x7_ffff)), odd), 20);
+    let large = simd.add_words(large, words((120_u32 << 3).wrapping_neg()));
+    let sign = simd.and(simd.shift(simd.words(x), 24), words(0x80));
+    let code = simd.raise(sign, small, simd.splat(SMALLEST), most);
+    simd.raise(code, large, most, simd.splat(SMALLEST.next_down()))
 }
 
-/// The byte of `x`, which is not NaN, in E4M3; magnitudes above 448 take 448.
-#[inline(always)]
-pub(crate) fn to_e4m3(x: f32) -> u8 {
-    let most = x.abs().min(448.0);
-    // Below 2^-6 the step is 2^-9, which is also that of f32 at 2^14: the sum rounds there.
-    let small = (most + 16384.0).to_bits() - 16384_f32.to_bits();
-    // Above, 20 bits of the mantissa are rounded off and the exponent's bias goes from 127 to 7.
-    let bits = most.to_bits();
-    let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
-    let large = rounded.wrapping_sub((127 - 7) << 3);
-    let code = if most < 0.015_625 { small } else { large };
-    (code | x.to_bits() >> 24 & 0x80) as u8
-}
+/// The smallest E4M3 float with a leading one.
+const SMALLEST: f32 = 1.0 / 64.0;

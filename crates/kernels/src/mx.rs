@@ -1,6 +1,6 @@
 //! The scale that OCP's microscaling (MX) formats share: a power of two for each 32 elements.
 
-use crate::{encode::Format, matrix::e8m0};
+use crate::{encode::Format, matrix::e8m0, simd::Simd};
 
 /// Elements that share a scale.
 pub(crate) const GROUP: usize = 32;
@@ -54,7 +54,11 @@ pub(crate) trait Element: Copy + Send + Sync {
     const TOP: f32;
     /// Bits of a code.
     const BITS: u32;
-    fn code(self, x: f32) -> u8;
+    /// What coding takes, in registers.
+    type Ready<S: Simd>: Copy;
+    fn ready<S: Simd>(self, simd: S) -> Self::Ready<S>;
+    /// The codes of scaled elements.
+    fn codes<S: Simd>(ready: Self::Ready<S>, simd: S, x: S::F) -> S::I;
 }
 
 /// Groups of `element`, whose scales the rule decides.
@@ -68,13 +72,14 @@ impl<E: Element> Format for Mx<E> {
     type Stored = u8;
     /// What elements are multiplied by.
     type Scale = f32;
+    type Ready<S: Simd> = E::Ready<S>;
 
     #[inline(always)]
     fn bits(self) -> u32 {
         E::BITS
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> u8 {
+    fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> u8 {
         self.rule.byte(absmax, E::TOP)
     }
     #[inline(always)]
@@ -83,7 +88,11 @@ impl<E: Element> Format for Mx<E> {
         e8m0(254_u8.saturating_sub(byte))
     }
     #[inline(always)]
-    fn code(self, reciprocal: f32, x: f32) -> u8 {
-        self.element.code(x * reciprocal)
+    fn ready<S: Simd>(self, simd: S) -> E::Ready<S> {
+        self.element.ready(simd)
+    }
+    #[inline(always)]
+    fn codes<S: Simd>(ready: E::Ready<S>, simd: S, reciprocal: f32, x: S::F) -> S::I {
+        E::codes(ready, simd, simd.mul(x, simd.splat(reciprocal)))
     }
 }

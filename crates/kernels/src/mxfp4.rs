@@ -4,8 +4,10 @@
 
 use crate::{
     Isa, KernelError, ScaleRule, encode,
-    minifloat::to_e2m1,
+    minifloat::TO_E2M1,
     mx::{Element, GROUP, Mx},
+    search,
+    simd::Simd,
 };
 
 /// Quantizes `x: f32[e]` in flat groups of 32 into `codes: u8[ceil(e/2)]`, the first in the low nibble, and `scales: u8[ceil(e/32)]`.
@@ -43,8 +45,14 @@ impl Element for Fp4 {
     const TOP: f32 = 6.0;
     const BITS: u32 = 4;
 
+    type Ready<S: Simd> = search::Ready<S>;
+
     #[inline(always)]
-    fn code(self, x: f32) -> u8 {
-        to_e2m1(x)
+    fn ready<S: Simd>(self, simd: S) -> search::Ready<S> {
+        TO_E2M1.ready(simd)
+    }
+    #[inline(always)]
+    fn codes<S: Simd>(ready: search::Ready<S>, simd: S, x: S::F) -> S::I {
+        ready.code(simd, x)
     }
 }

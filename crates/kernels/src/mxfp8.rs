@@ -6,6 +6,7 @@ use crate::{
     Isa, KernelError, ScaleRule, encode,
     minifloat::to_e4m3,
     mx::{Element, GROUP, Mx},
+    simd::Simd,
 };
 
 /// Quantizes `x: f32[e]` in flat groups of 32 into `codes: u8[e]` and `scales: u8[ceil(e/32)]`.
@@ -43,8 +44,12 @@ impl Element for Fp8 {
     const TOP: f32 = 448.0;
     const BITS: u32 = 8;
 
+    type Ready<S: Simd> = ();
+
     #[inline(always)]
-    fn code(self, x: f32) -> u8 {
-        to_e4m3(x)
+    fn ready<S: Simd>(self, _: S) {}
+    #[inline(always)]
+    fn codes<S: Simd>((): (), simd: S, x: S::F) -> S::I {
+        to_e4m3(simd, x)
     }
 }

@@ -8,6 +8,8 @@ use crate::{
     Isa, KernelError,
     codebook::reciprocal,
     encode::{self, Format},
+    search::{self, FarSearch, Search},
+    simd::Simd,
 };
 
 /// A table of 2, 4, 8, 16 or 256 values, whose codes are their places, of 1, 2, 3, 4 or 8 bits.
@@ -71,7 +73,11 @@ impl<'a> Table<'a> {
     /// # Errors
     /// A block of no elements, a wrong length, or a NaN or infinity in `x`. The outputs are then unspecified.
     pub fn quantize(&self, x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -> Result<(), KernelError> {
-        encode::quantize(Isa::detect(), Nearest(self), x, block, codes, scales)
+        if self.bits() == 8 {
+            let format = NearestByte { top: self.top, search: &self.far_search() };
+            return encode::quantize(Isa::detect(), format, x, block, codes, scales);
+        }
+        encode::quantize(Isa::detect(), Nearest { table: self, search: &self.search() }, x, block, codes, scales)
     }
 
     /// Codes `x` as [`quantize`](Self::quantize) does, by these scales.
@@ -79,32 +85,97 @@ impl<'a> Table<'a> {
     /// # Errors
     /// As for [`quantize`](Self::quantize).
     pub fn quantize_by(&self, x: &[f32], block: usize, scales: &[f32], codes: &mut [u8]) -> Result<(), KernelError> {
-        encode::quantize_by(Isa::detect(), Nearest(self), x, block, scales, codes)
+        if self.bits() == 8 {
+            let format = NearestByte { top: self.top, search: &self.far_search() };
+            return encode::quantize_by(Isa::detect(), format, x, block, scales, codes);
+        }
+        encode::quantize_by(Isa::detect(), Nearest { table: self, search: &self.search() }, x, block, scales, codes)
+    }
+}
+
+impl Table<'_> {
+    fn bits(&self) -> u32 {
+        self.values.len().ilog2()
+    }
+
+    /// What finds the codes of at most 16 values.
+    fn search(&self) -> Search {
+        Search::new(
+            std::array::from_fn(|at| self.thresholds.get(at).copied().unwrap_or(f32::INFINITY)),
+            std::array::from_fn(|rank| self.by_rank.get(rank).copied().unwrap_or(0)),
+        )
+    }
+
+    fn far_search(&self) -> FarSearch {
+        FarSearch::new(&self.thresholds, &self.by_rank)
     }
 }
 
 #[derive(Clone, Copy)]
-struct Nearest<'a>(&'a Table<'a>);
+struct Nearest<'a> {
+    table: &'a Table<'a>,
+    search: &'a Search,
+}
 
 impl Format for Nearest<'_> {
     type Stored = f32;
     /// The reciprocal of the scale.
     type Scale = f32;
+    type Ready<S: Simd> = search::Ready<S>;
 
+    #[inline(always)]
     fn bits(self) -> u32 {
-        self.0.values.len().ilog2()
+        self.table.bits()
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> f32 {
-        absmax / self.0.top
+    fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
+        absmax / self.table.top
     }
     #[inline(always)]
     fn unit(self, scale: f32) -> f32 {
         reciprocal(scale)
     }
     #[inline(always)]
-    fn code(self, reciprocal: f32, x: f32) -> u8 {
-        let scaled = x * reciprocal;
-        self.0.by_rank[self.0.thresholds.partition_point(|threshold| scaled > *threshold)]
+    fn ready<S: Simd>(self, simd: S) -> search::Ready<S> {
+        self.search.ready(simd)
+    }
+    #[inline(always)]
+    fn codes<S: Simd>(ready: search::Ready<S>, simd: S, reciprocal: f32, x: S::F) -> S::I {
+        ready.code(simd, simd.mul(x, simd.splat(reciprocal)))
+    }
+}
+
+/// One of 256 values.
+#[derive(Clone, Copy)]
+struct NearestByte<'a> {
+    top: f32,
+    search: &'a FarSearch,
+}
+
+impl<'a> Format for NearestByte<'a> {
+    type Stored = f32;
+    /// The reciprocal of the scale.
+    type Scale = f32;
+    type Ready<S: Simd> = (&'a FarSearch, S::Ranks);
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        8
+    }
+    #[inline(always)]
+    fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
+        absmax / self.top
+    }
+    #[inline(always)]
+    fn unit(self, scale: f32) -> f32 {
+        reciprocal(scale)
+    }
+    #[inline(always)]
+    fn ready<S: Simd>(self, simd: S) -> Self::Ready<S> {
+        (self.search, self.search.ready(simd))
+    }
+    #[inline(always)]
+    fn codes<S: Simd>((search, sixteens): Self::Ready<S>, simd: S, reciprocal: f32, x: S::F) -> S::I {
+        search.code(simd, sixteens, simd.mul(x, simd.splat(reciprocal)))
     }
 }

@@ -7,7 +7,8 @@
 
 use crate::{
     Isa, KernelError,
-    codebook::{self, Codebook, SORTED},
+    codebook::{self, Codebook},
+    search::Search,
 };
 
 /// The value of each code, in units of the block's absmax.
@@ -75,6 +76,6 @@ pub fn quantize_by(x: &[f32], block: usize, absmax: &[f32], packed: &mut [u8]) -
 struct Nf4;
 
 impl Codebook for Nf4 {
-    const THRESHOLDS: [f32; 15] = THRESHOLDS;
-    const BY_RANK: u64 = SORTED;
+    const SEARCH: Search = Search::new(THRESHOLDS, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+    const ZERO: u8 = 7;
 }

@@ -7,7 +7,9 @@ use crate::{
     Isa, KernelError,
     encode::{self, Format},
     matrix::e4m3,
-    minifloat::{to_e2m1, to_e4m3},
+    minifloat::{TO_E2M1, to_e4m3},
+    search,
+    simd::Simd,
 };
 
 /// Quantizes `x: f32[e]` in flat groups of 16 into `codes: u8[ceil(e/2)]`, the first in the low nibble, and
@@ -72,21 +74,34 @@ impl Format for Nvfp4 {
     type Stored = u8;
     /// The rounded scale, which elements are divided by.
     type Scale = f32;
+    /// What a quotient is multiplied by, and the elements' codes.
+    type Ready<S: Simd> = (f32, search::Ready<S>);
 
     #[inline(always)]
     fn bits(self) -> u32 {
         4
     }
     #[inline(always)]
-    fn scale(self, _: &[f32], absmax: f32) -> u8 {
-        to_e4m3(absmax / 6.0 * self.encode)
+    fn scale<S: Simd>(self, simd: S, _: &[f32], absmax: f32) -> u8 {
+        let mut bytes = [0; 16];
+        let scale = simd.splat(absmax / 6.0 * self.encode);
+        // SAFETY: a vector has at most 16 words.
+        unsafe { simd.store_bytes(bytes.as_mut_ptr(), to_e4m3(simd, scale)) };
+        bytes[0]
     }
     #[inline(always)]
     fn unit(self, byte: u8) -> f32 {
         e4m3(byte)
     }
     #[inline(always)]
-    fn code(self, rounded: f32, x: f32) -> u8 {
-        if rounded == 0.0 { 0 } else { to_e2m1(x / rounded * self.encode) }
+    fn ready<S: Simd>(self, simd: S) -> Self::Ready<S> {
+        (self.encode, TO_E2M1.ready(simd))
+    }
+    #[inline(always)]
+    fn codes<S: Simd>((encode, search): Self::Ready<S>, simd: S, rounded: f32, x: S::F) -> S::I {
+        if rounded == 0.0 {
+            return simd.splat_words(0);
+        }
+        search.code(simd, simd.mul(simd.div(x, simd.splat(rounded)), simd.splat(encode)))
     }
 }

@@ -109,7 +109,16 @@ impl Sum<'_> {
     /// # Errors
     /// Lengths that do not match the sizes.
     pub fn absmax(&self, out: &mut [f32]) -> Result<(), KernelError> {
-        self.of_rows(out, encode::absmax)
+        struct Most<'a>(&'a [f32]);
+        impl Kernel for Most<'_> {
+            type Output = f32;
+            #[inline(always)]
+            fn run<S: Simd>(self, simd: S) -> f32 {
+                encode::absmax(simd, self.0)
+            }
+        }
+        let isa = Isa::detect();
+        self.of_rows(out, |row| run(isa, Most(row)))
     }
 
     fn of_rows(&self, out: &mut [f32], f: impl Fn(&[f32]) -> f32 + Sync) -> Result<(), KernelError> {

@@ -6,6 +6,7 @@
 use crate::{
     Isa, KernelError,
     encode::{self, Format, absmean},
+    simd::Simd,
 };
 
 /// The value of each code, in units of the block's scale, repeated to a table of 16; code 3 is not used.
@@ -42,6 +43,7 @@ struct Ternary;
 impl Format for Ternary {
     type Stored = f32;
     type Scale = f32;
+    type Ready<S: Simd> = ();
     /// Of zero.
     const PAD: u8 = 1;
 
@@ -50,7 +52,7 @@ impl Format for Ternary {
         2
     }
     #[inline(always)]
-    fn scale(self, block: &[f32], _: f32) -> f32 {
+    fn scale<S: Simd>(self, _: S, block: &[f32], _: f32) -> f32 {
         absmean(block)
     }
     #[inline(always)]
@@ -58,9 +60,12 @@ impl Format for Ternary {
         scale
     }
     #[inline(always)]
-    fn code(self, scale: f32, x: f32) -> u8 {
+    fn ready<S: Simd>(self, _: S) {}
+    #[inline(always)]
+    fn codes<S: Simd>((): (), simd: S, scale: f32, x: S::F) -> S::I {
         // Zero by a scale of zero is NaN, and no comparison with it holds.
-        let scaled = x / scale;
-        1 + u8::from(scaled > 0.5) - u8::from(scaled < -0.5)
+        let scaled = simd.div(x, simd.splat(scale));
+        let codes = simd.raise(simd.splat_words(1), simd.splat_words(1), scaled, simd.splat(0.5));
+        simd.raise(codes, simd.splat_words(u32::MAX), simd.splat(-0.5), scaled)
     }
 }

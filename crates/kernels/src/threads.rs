@@ -66,15 +66,6 @@ pub(crate) fn share(columns: usize, threads: usize, step: usize, most: usize) ->
     columns.div_ceil(4 * threads).next_multiple_of(step).clamp(step, most)
 }
 
-/// Runs `f`, which is given [`count`], where rayon's own iterators use as many threads; inline if there is one.
-pub fn install(f: impl FnOnce(usize) + Send) {
-    let pool = current();
-    match pool.rayon() {
-        Some(rayon) => rayon.install(|| f(pool.threads())),
-        None => f(1),
-    }
-}
-
 thread_local! {
     static OVERRIDE: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
 }

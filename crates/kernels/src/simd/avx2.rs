@@ -3,7 +3,10 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts};
+use super::{
+    thresholds::Thresholds,
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts},
+};
 
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
@@ -48,6 +51,8 @@ impl Simd for Avx2 {
     type F = __m256;
     type I = __m256i;
     type T = [__m256; 2];
+    /// The eighth threshold, and those of the later steps, each at the number of the step before among the steps it can be.
+    type Ranks = [__m256; 4];
     const LANES: usize = 8;
     const ROWS: usize = 6;
 
@@ -67,9 +72,19 @@ impl Simd for Avx2 {
         unsafe { _mm256_add_ps(a, b) }
     }
     #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+    #[inline(always)]
     fn mul(self, a: __m256, b: __m256) -> __m256 {
         // SAFETY: the token proves the instructions.
         unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_div_ps(a, b) }
     }
     #[inline(always)]
     fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
@@ -80,6 +95,11 @@ impl Simd for Avx2 {
     fn max(self, a: __m256, b: __m256) -> __m256 {
         // SAFETY: the token proves the instructions.
         unsafe { _mm256_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn min(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_min_ps(a, b) }
     }
     #[inline(always)]
     fn keep(self, values: __m256, a: __m256, b: __m256) -> __m256 {
@@ -100,6 +120,15 @@ impl Simd for Avx2 {
         unsafe { _mm256_castps_si256(a) }
     }
     #[inline(always)]
+    fn greatest(self, a: __m256) -> f32 {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+    #[inline(always)]
     fn sum(self, a: __m256) -> f32 {
         // SAFETY: the token proves the instructions.
         unsafe {
@@ -112,6 +141,43 @@ impl Simd for Avx2 {
     fn and(self, a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: the token proves the instructions.
         unsafe { _mm256_and_si256(a, b) }
+    }
+    #[inline(always)]
+    fn add_words(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn max_words(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_max_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn most(self, words: __m256i) -> u32 {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let four = _mm_max_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            let two = _mm_max_epi32(four, _mm_unpackhi_epi64(four, four));
+            _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32::<1>(two))) as u32
+        }
+    }
+    #[inline(always)]
+    fn raise(self, words: __m256i, by: __m256i, a: __m256, b: __m256) -> __m256i {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            let greater = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b));
+            _mm256_add_epi32(words, _mm256_and_si256(greater, by))
+        }
+    }
+    #[inline(always)]
+    fn all_less(self, a: __m256, b: __m256) -> bool {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(a, b)) == 0xff }
+    }
+    #[inline(always)]
+    fn floats(self, words: __m256i) -> __m256 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm256_castsi256_ps(words) }
     }
     #[inline(always)]
     fn shift(self, words: __m256i, bits: u32) -> __m256i {
@@ -181,6 +247,39 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn lookup_far(self, table: &[f32; 256], words: __m256i) -> __m256 {
+        // SAFETY: the token proves the instructions, and a byte selects one of 256 floats.
+        unsafe { _mm256_i32gather_ps::<4>(table.as_ptr(), _mm256_and_si256(words, _mm256_set1_epi32(0xff))) }
+    }
+    #[inline(always)]
+    fn ranks(self, thresholds: &Thresholds) -> [__m256; 4] {
+        let t = thresholds.values;
+        let steps: [[f32; 8]; 3] = [
+            std::array::from_fn(|at| t[3 + 8 * (at % 2)]),
+            std::array::from_fn(|at| t[1 + 4 * (at % 4)]),
+            std::array::from_fn(|at| t[2 * at]),
+        ];
+        // SAFETY: the token proves the instructions, and each list has 8 floats.
+        unsafe {
+            let [second, third, fourth] = steps.map(|step| _mm256_loadu_ps(step.as_ptr()));
+            [self.splat(t[7]), second, third, fourth]
+        }
+    }
+    #[inline(always)]
+    fn rank(self, [first, second, third, fourth]: [__m256; 4], x: __m256) -> __m256i {
+        // SAFETY: the token proves the instructions.
+        unsafe {
+            // All ones, which is -1, where greater.
+            let above = _mm256_cmp_ps::<_CMP_GT_OQ>(x, first);
+            let mut rank = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_castps_si256(above));
+            for step in [second, third, fourth] {
+                let above = _mm256_cmp_ps::<_CMP_GT_OQ>(x, _mm256_permutevar8x32_ps(step, rank));
+                rank = _mm256_sub_epi32(_mm256_add_epi32(rank, rank), _mm256_castps_si256(above));
+            }
+            rank
+        }
+    }
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m256 {
         // SAFETY: the caller's promise, and the token.
         unsafe { _mm256_loadu_ps(from) }
@@ -194,6 +293,29 @@ impl Simd for Avx2 {
     unsafe fn store(self, to: *mut f32, value: __m256) {
         // SAFETY: the caller's promise, and the token.
         unsafe { _mm256_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut u8, words: __m256i) {
+        // SAFETY: the caller promises 8 bytes; and the token.
+        unsafe {
+            // Those of each lane's words to its lowest word.
+            let lanes = _mm256_shuffle_epi8(words, _mm256_set1_epi32(0x0c08_0400));
+            let both = _mm_unpacklo_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
+            _mm_storel_epi64(to.cast(), both);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [__m256i; 4]) {
+        // SAFETY: the caller promises 32 bytes; and the token.
+        unsafe {
+            let byte = _mm256_set1_epi32(0xff);
+            let ab = _mm256_packus_epi32(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte));
+            let cd = _mm256_packus_epi32(_mm256_and_si256(c, byte), _mm256_and_si256(d, byte));
+            // Each lane holds four bytes of each vector.
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(ab, cd), order);
+            _mm256_storeu_si256(to.cast(), bytes);
+        }
     }
     #[inline(always)]
     unsafe fn load_words(self, from: *const u8) -> __m256i {

@@ -3,7 +3,10 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts};
+use super::{
+    thresholds::Thresholds,
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts},
+};
 
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
@@ -68,10 +71,20 @@ const fn first(count: usize) -> __mmask16 {
     ((1_u32 << count) - 1) as __mmask16
 }
 
+/// What finds the rank of a float among thresholds.
+#[derive(Clone, Copy)]
+pub(super) enum Ranks {
+    /// The threshold in each of 32 cells, and how many are below.
+    Cells { factor: __m512, thresholds: [__m512; 2], ranks: [__m512i; 2] },
+    /// The eighth threshold, and those of the later steps of a binary search.
+    Steps([__m512; 4]),
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
     type T = __m512;
+    type Ranks = Ranks;
     const LANES: usize = 16;
     const ROWS: usize = 14;
 
@@ -91,9 +104,19 @@ impl Simd for Avx512 {
         unsafe { _mm512_add_ps(a, b) }
     }
     #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
     fn mul(self, a: __m512, b: __m512) -> __m512 {
         // SAFETY: the token proves the instructions.
         unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_div_ps(a, b) }
     }
     #[inline(always)]
     fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
@@ -104,6 +127,11 @@ impl Simd for Avx512 {
     fn max(self, a: __m512, b: __m512) -> __m512 {
         // SAFETY: the token proves the instructions.
         unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_min_ps(a, b) }
     }
     #[inline(always)]
     fn keep(self, values: __m512, a: __m512, b: __m512) -> __m512 {
@@ -124,6 +152,11 @@ impl Simd for Avx512 {
         unsafe { _mm512_castps_si512(a) }
     }
     #[inline(always)]
+    fn greatest(self, a: __m512) -> f32 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_reduce_max_ps(a) }
+    }
+    #[inline(always)]
     fn sum(self, a: __m512) -> f32 {
         // SAFETY: the token proves the instructions.
         unsafe { _mm512_reduce_add_ps(a) }
@@ -132,6 +165,36 @@ impl Simd for Avx512 {
     fn and(self, a: __m512i, b: __m512i) -> __m512i {
         // SAFETY: the token proves the instructions.
         unsafe { _mm512_and_si512(a, b) }
+    }
+    #[inline(always)]
+    fn add_words(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn max_words(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_max_epi32(a, b) }
+    }
+    #[inline(always)]
+    fn most(self, words: __m512i) -> u32 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_reduce_max_epi32(words) as u32 }
+    }
+    #[inline(always)]
+    fn raise(self, words: __m512i, by: __m512i, a: __m512, b: __m512) -> __m512i {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_mask_add_epi32(words, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), words, by) }
+    }
+    #[inline(always)]
+    fn all_less(self, a: __m512, b: __m512) -> bool {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) == 0xffff }
+    }
+    #[inline(always)]
+    fn floats(self, words: __m512i) -> __m512 {
+        // SAFETY: the token proves the instructions.
+        unsafe { _mm512_castsi512_ps(words) }
     }
     #[inline(always)]
     fn shift(self, words: __m512i, bits: u32) -> __m512i {
@@ -191,6 +254,47 @@ impl Simd for Avx512 {
         unsafe { _mm512_permutexvar_ps(words, table) }
     }
     #[inline(always)]
+    fn lookup_far(self, table: &[f32; 256], words: __m512i) -> __m512 {
+        // SAFETY: the token proves the instructions, and a byte selects one of 256 floats.
+        unsafe { _mm512_i32gather_ps::<4>(_mm512_and_si512(words, _mm512_set1_epi32(0xff)), table.as_ptr()) }
+    }
+    #[inline(always)]
+    fn ranks(self, thresholds: &Thresholds) -> Ranks {
+        if let Some(cells) = &thresholds.cells {
+            // SAFETY: there are 32 floats and as many words.
+            return unsafe {
+                let [low, high] = [0, 16].map(|at| _mm512_loadu_ps(cells.thresholds.as_ptr().add(at)));
+                let [first, second] = [0, 16].map(|at| _mm512_loadu_si512(cells.ranks.as_ptr().add(at).cast()));
+                Ranks::Cells { factor: self.splat(cells.factor), thresholds: [low, high], ranks: [first, second] }
+            };
+        }
+        let [second, third, fourth] = thresholds.steps().map(|step| self.table(&step));
+        Ranks::Steps([self.splat(thresholds.values[7]), second, third, fourth])
+    }
+    #[inline(always)]
+    fn rank(self, ranks: Ranks, x: __m512) -> __m512i {
+        match ranks {
+            Ranks::Cells { factor, thresholds, ranks } => {
+                let scaled = self.mul(x, factor);
+                let scaled = self.min(self.max(scaled, self.splat(-16.0)), self.splat(15.0));
+                // SAFETY: the token proves the instructions.
+                unsafe {
+                    // Of the cell, 5 bits count.
+                    let cell = _mm512_cvtps_epi32(scaled);
+                    let threshold = _mm512_permutex2var_ps(thresholds[0], cell, thresholds[1]);
+                    let rank = _mm512_permutex2var_epi32(ranks[0], cell, ranks[1]);
+                    self.raise(rank, self.splat_words(1), x, threshold)
+                }
+            }
+            Ranks::Steps([first, second, third, fourth]) => {
+                let rank = self.raise(self.splat_words(0), self.splat_words(8), x, first);
+                let rank = self.raise(rank, self.splat_words(4), x, self.lookup(second, rank));
+                let rank = self.raise(rank, self.splat_words(2), x, self.lookup(third, rank));
+                self.raise(rank, self.splat_words(1), x, self.lookup(fourth, rank))
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
         // SAFETY: the caller's promise, and the token.
         unsafe { _mm512_loadu_ps(from) }
@@ -204,6 +308,27 @@ impl Simd for Avx512 {
     unsafe fn store(self, to: *mut f32, value: __m512) {
         // SAFETY: the caller's promise, and the token.
         unsafe { _mm512_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut u8, words: __m512i) {
+        // SAFETY: the caller promises 16 bytes; and the token.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(words)) }
+    }
+    #[inline(always)]
+    unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [__m512i; 4]) {
+        // SAFETY: the caller promises 64 bytes; and the token.
+        unsafe {
+            const ODD_BYTES: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+            const ODD_PAIRS: u32 = 0xaaaa_aaaa;
+            // Word i of the four, in its four bytes; then the first bytes of a lane's four words together, and so on.
+            let ab = _mm512_mask_mov_epi8(a, ODD_BYTES, _mm512_slli_epi32::<8>(b));
+            let cd = _mm512_mask_mov_epi8(c, ODD_BYTES, _mm512_slli_epi32::<8>(d));
+            let all = _mm512_mask_mov_epi16(ab, ODD_PAIRS, _mm512_slli_epi32::<16>(cd));
+            let turn = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            let lanes = _mm512_shuffle_epi8(all, _mm512_broadcast_i32x4(turn));
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi32(order, lanes));
+        }
     }
     #[inline(always)]
     unsafe fn load_words(self, from: *const u8) -> __m512i {

@@ -17,7 +17,6 @@ pub(crate) trait Dot: Simd {
     fn lookup_weights(self, table: Self::B, words: Self::I) -> Self::I;
     /// Signed bytes as weights.
     fn weights(self, bytes: Self::I) -> Self::I;
-    fn add_words(self, a: Self::I, b: Self::I) -> Self::I;
     /// Adds to each word the four products of its weights with its signed bytes of `x`, of which none is -128.
     fn dot(self, sum: Self::I, weights: Self::I, x: Self::I) -> Self::I;
 }
@@ -83,11 +82,6 @@ impl Dot for Avx512 {
         unsafe { _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)) }
     }
     #[inline(always)]
-    fn add_words(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_add_epi32(a, b) }
-    }
-    #[inline(always)]
     fn dot(self, sum: __m512i, weights: __m512i, x: __m512i) -> __m512i {
         // SAFETY: the token, and `run_dot`, prove the instructions.
         unsafe { _mm512_dpbusd_epi32(sum, weights, x) }
@@ -113,11 +107,6 @@ impl Dot for Avx2 {
     #[inline(always)]
     fn weights(self, bytes: __m256i) -> __m256i {
         bytes
-    }
-    #[inline(always)]
-    fn add_words(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_add_epi32(a, b) }
     }
     #[inline(always)]
     fn dot(self, sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {

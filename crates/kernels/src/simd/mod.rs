@@ -15,11 +15,13 @@ mod exp;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+mod thresholds;
 mod vector;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use dot::{Dot, DotKernel, run_dot};
 pub(crate) use exp::exp;
+pub(crate) use thresholds::Thresholds;
 pub(crate) use vector::{Kernel, SLACK, Simd, panel_width};
 
 #[cfg(target_arch = "x86_64")]

@@ -3,7 +3,10 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::aarch64::*;
 
-use super::vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts};
+use super::{
+    thresholds::Thresholds,
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts},
+};
 
 // Every method may use the instructions: all machines that this is compiled for have them.
 #[derive(Clone, Copy)]
@@ -60,6 +63,8 @@ impl Simd for Neon {
     type F = [float32x4_t; 2];
     type I = [uint32x4_t; 2];
     type T = uint8x16x4_t;
+    /// The eighth threshold, and those of the later steps.
+    type Ranks = (Self::F, [uint8x16x4_t; 3]);
     const LANES: usize = 8;
     const ROWS: usize = 6;
 
@@ -78,8 +83,16 @@ impl Simd for Neon {
         both!(vaddq_f32(a, b))
     }
     #[inline(always)]
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
+        both!(vsubq_f32(a, b))
+    }
+    #[inline(always)]
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {
         both!(vmulq_f32(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F, b: Self::F) -> Self::F {
+        both!(vdivq_f32(a, b))
     }
     #[inline(always)]
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
@@ -90,6 +103,12 @@ impl Simd for Neon {
         // The instruction for it knows more of NaN than this asks for.
         let greater = both!(vcgtq_f32(a, b));
         both!(vbslq_f32(greater, a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: Self::F, b: Self::F) -> Self::F {
+        // As for `max`.
+        let less = both!(vcltq_f32(a, b));
+        both!(vbslq_f32(less, a, b))
     }
     #[inline(always)]
     fn keep(self, values: Self::F, a: Self::F, b: Self::F) -> Self::F {
@@ -111,6 +130,11 @@ impl Simd for Neon {
         both!(vreinterpretq_u32_f32(a))
     }
     #[inline(always)]
+    fn greatest(self, a: Self::F) -> f32 {
+        // SAFETY: every AArch64 machine has NEON.
+        unsafe { vmaxvq_f32(vmaxq_f32(a[0], a[1])) }
+    }
+    #[inline(always)]
     fn sum(self, a: Self::F) -> f32 {
         // SAFETY: every AArch64 machine has NEON.
         unsafe { vaddvq_f32(vaddq_f32(a[0], a[1])) }
@@ -118,6 +142,35 @@ impl Simd for Neon {
     #[inline(always)]
     fn and(self, a: Self::I, b: Self::I) -> Self::I {
         both!(vandq_u32(a, b))
+    }
+    #[inline(always)]
+    fn add_words(self, a: Self::I, b: Self::I) -> Self::I {
+        both!(vaddq_u32(a, b))
+    }
+    #[inline(always)]
+    fn max_words(self, a: Self::I, b: Self::I) -> Self::I {
+        both!(vmaxq_u32(a, b))
+    }
+    #[inline(always)]
+    fn most(self, words: Self::I) -> u32 {
+        // SAFETY: every AArch64 machine has NEON.
+        unsafe { vmaxvq_u32(vmaxq_u32(words[0], words[1])) }
+    }
+    #[inline(always)]
+    fn raise(self, words: Self::I, by: Self::I, a: Self::F, b: Self::F) -> Self::I {
+        let greater = both!(vcgtq_f32(a, b));
+        let by = both!(vandq_u32(greater, by));
+        both!(vaddq_u32(words, by))
+    }
+    #[inline(always)]
+    fn all_less(self, a: Self::F, b: Self::F) -> bool {
+        let less = both!(vcltq_f32(a, b));
+        // SAFETY: every AArch64 machine has NEON.
+        unsafe { vminvq_u32(vandq_u32(less[0], less[1])) != 0 }
+    }
+    #[inline(always)]
+    fn floats(self, words: Self::I) -> Self::F {
+        both!(vreinterpretq_f32_u32(words))
     }
     #[inline(always)]
     fn shift(self, words: Self::I, bits: u32) -> Self::I {
@@ -200,6 +253,28 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    fn lookup_far(self, table: &[f32; 256], words: Self::I) -> Self::F {
+        let mut lanes = [0_u32; 8];
+        // SAFETY: there is room for 8 words, and there are 8 floats.
+        unsafe {
+            vst1q_u32(lanes.as_mut_ptr(), words[0]);
+            vst1q_u32(lanes.as_mut_ptr().add(4), words[1]);
+            let values = lanes.map(|lane| table[usize::from(lane as u8)]);
+            self.load(values.as_ptr())
+        }
+    }
+    #[inline(always)]
+    fn ranks(self, thresholds: &Thresholds) -> Self::Ranks {
+        (self.splat(thresholds.values[7]), thresholds.steps().map(|step| self.table(&step)))
+    }
+    #[inline(always)]
+    fn rank(self, (first, [second, third, fourth]): Self::Ranks, x: Self::F) -> Self::I {
+        let rank = self.raise(self.splat_words(0), self.splat_words(8), x, first);
+        let rank = self.raise(rank, self.splat_words(4), x, self.lookup(second, rank));
+        let rank = self.raise(rank, self.splat_words(2), x, self.lookup(third, rank));
+        self.raise(rank, self.splat_words(1), x, self.lookup(fourth, rank))
+    }
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::F {
         // SAFETY: the caller's promise.
         unsafe { [vld1q_f32(from), vld1q_f32(from.add(4))] }
@@ -219,6 +294,18 @@ impl Simd for Neon {
         unsafe {
             vst1q_f32(to, value[0]);
             vst1q_f32(to.add(4), value[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut u8, words: Self::I) {
+        // SAFETY: the caller promises 8 bytes.
+        unsafe { vst1_u8(to, vmovn_u16(vcombine_u16(vmovn_u32(words[0]), vmovn_u32(words[1])))) }
+    }
+    #[inline(always)]
+    unsafe fn store_four(self, to: *mut u8, words: [Self::I; 4]) {
+        for (i, words) in words.into_iter().enumerate() {
+            // SAFETY: the caller promises four times as many bytes.
+            unsafe { self.store_bytes(to.add(i * Self::LANES), words) };
         }
     }
     #[inline(always)]

@@ -2,7 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::vector::{Simd, stream_byte};
+use super::{
+    thresholds::Thresholds,
+    vector::{Simd, stream_byte},
+};
 use crate::matrix::e4m3;
 
 #[derive(Clone, Copy)]
@@ -14,6 +17,7 @@ impl Simd for Portable {
     type F = [f32; LANES];
     type I = [u32; LANES];
     type T = [f32; 16];
+    type Ranks = [f32; 15];
     const LANES: usize = LANES;
     const ROWS: usize = 4;
     const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
@@ -31,8 +35,16 @@ impl Simd for Portable {
         std::array::from_fn(|i| a[i] + b[i])
     }
     #[inline(always)]
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
+        std::array::from_fn(|i| a[i] - b[i])
+    }
+    #[inline(always)]
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {
         std::array::from_fn(|i| a[i] * b[i])
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F, b: Self::F) -> Self::F {
+        std::array::from_fn(|i| a[i] / b[i])
     }
     #[inline(always)]
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
@@ -47,6 +59,10 @@ impl Simd for Portable {
         std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
     }
     #[inline(always)]
+    fn min(self, a: Self::F, b: Self::F) -> Self::F {
+        std::array::from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
     fn keep(self, values: Self::F, a: Self::F, b: Self::F) -> Self::F {
         std::array::from_fn(|i| if a[i] < b[i] { 0.0 } else { values[i] })
     }
@@ -59,6 +75,10 @@ impl Simd for Portable {
         a.map(f32::to_bits)
     }
     #[inline(always)]
+    fn greatest(self, a: Self::F) -> f32 {
+        a.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+    #[inline(always)]
     fn sum(self, a: Self::F) -> f32 {
         ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
     }
@@ -69,6 +89,30 @@ impl Simd for Portable {
     #[inline(always)]
     fn and(self, a: Self::I, b: Self::I) -> Self::I {
         std::array::from_fn(|i| a[i] & b[i])
+    }
+    #[inline(always)]
+    fn add_words(self, a: Self::I, b: Self::I) -> Self::I {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+    #[inline(always)]
+    fn max_words(self, a: Self::I, b: Self::I) -> Self::I {
+        std::array::from_fn(|i| a[i].max(b[i]))
+    }
+    #[inline(always)]
+    fn most(self, words: Self::I) -> u32 {
+        words.into_iter().fold(0, u32::max)
+    }
+    #[inline(always)]
+    fn raise(self, words: Self::I, by: Self::I, a: Self::F, b: Self::F) -> Self::I {
+        std::array::from_fn(|i| if a[i] > b[i] { words[i].wrapping_add(by[i]) } else { words[i] })
+    }
+    #[inline(always)]
+    fn all_less(self, a: Self::F, b: Self::F) -> bool {
+        a.iter().zip(&b).all(|(a, b)| a < b)
+    }
+    #[inline(always)]
+    fn floats(self, words: Self::I) -> Self::F {
+        words.map(f32::from_bits)
     }
     #[inline(always)]
     fn shift_each(self, words: Self::I, bits: Self::I) -> Self::I {
@@ -103,6 +147,18 @@ impl Simd for Portable {
         words.map(|word| table[(word & 15) as usize])
     }
     #[inline(always)]
+    fn lookup_far(self, table: &[f32; 256], words: Self::I) -> Self::F {
+        words.map(|word| table[usize::from(word as u8)])
+    }
+    #[inline(always)]
+    fn ranks(self, thresholds: &Thresholds) -> Self::Ranks {
+        thresholds.values
+    }
+    #[inline(always)]
+    fn rank(self, ranks: Self::Ranks, x: Self::F) -> Self::I {
+        x.map(|x| ranks.iter().map(|threshold| u32::from(x > *threshold)).sum())
+    }
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::F {
         // SAFETY: the caller's promise; the read is unaligned.
         unsafe { from.cast::<Self::F>().read_unaligned() }
@@ -116,6 +172,18 @@ impl Simd for Portable {
     unsafe fn store(self, to: *mut f32, value: Self::F) {
         // SAFETY: the caller's promise; the write is unaligned.
         unsafe { to.cast::<Self::F>().write_unaligned(value) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut u8, words: Self::I) {
+        // SAFETY: the caller promises LANES bytes.
+        unsafe { to.cast::<[u8; LANES]>().write(words.map(|word| word as u8)) }
+    }
+    #[inline(always)]
+    unsafe fn store_four(self, to: *mut u8, words: [Self::I; 4]) {
+        for (i, words) in words.into_iter().enumerate() {
+            // SAFETY: the caller promises four times as many bytes.
+            unsafe { self.store_bytes(to.add(i * Self::LANES), words) };
+        }
     }
     #[inline(always)]
     unsafe fn load_words(self, from: *const u8) -> Self::I {

@@ -4,6 +4,8 @@
 //! safe to call. Everything between a [`Kernel`] and it is `#[inline(always)]` and free of closures around vector code, or
 //! the instructions would end up in functions that are compiled without them, and be called one by one.
 
+use super::thresholds::Thresholds;
+
 /// Bytes behind the codes that a decoder of `LANES` codes may read, and ignore.
 pub(crate) const SLACK: usize = 16;
 
@@ -16,6 +18,8 @@ pub(crate) trait Simd: Copy {
     type I: Copy;
     /// Sixteen floats to look up.
     type T: Copy;
+    /// Thresholds to search.
+    type Ranks: Copy;
     /// Floats in a vector; 8 or 16.
     const LANES: usize;
     /// Rows of the register tile, whose width is two vectors.
@@ -26,11 +30,15 @@ pub(crate) trait Simd: Copy {
     fn splat(self, value: f32) -> Self::F;
     fn splat_words(self, value: u32) -> Self::I;
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// `a` where it is greater than `b`, and else `b`, as where one of them is NaN.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a` where it is less than `b`, and else `b`, as where one of them is NaN.
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
     /// `values` where `a` is not less than `b`, and else zeros.
     fn keep(self, values: Self::F, a: Self::F, b: Self::F) -> Self::F;
     /// `value * 2^exponents`, where both that and `value` are normal numbers; of the exponents, which are signed words, only
@@ -38,9 +46,23 @@ pub(crate) trait Simd: Copy {
     fn scale(self, value: Self::F, exponents: Self::I) -> Self::F;
     /// The floats' bits.
     fn words(self, a: Self::F) -> Self::I;
+    /// The greatest of all floats, none of which is NaN.
+    fn greatest(self, a: Self::F) -> f32;
     /// The sum of the lanes, in an order that only depends on `LANES`.
     fn sum(self, a: Self::F) -> f32;
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
+    /// The sum of words, modulo 2^32.
+    fn add_words(self, a: Self::I, b: Self::I) -> Self::I;
+    /// The greater one of two words below 2^31.
+    fn max_words(self, a: Self::I, b: Self::I) -> Self::I;
+    /// The greatest of all words, which are below 2^31.
+    fn most(self, words: Self::I) -> u32;
+    /// `words`, with `by` added where `a` is greater than `b`.
+    fn raise(self, words: Self::I, by: Self::I, a: Self::F, b: Self::F) -> Self::I;
+    /// Whether every `a` is less than its `b`.
+    fn all_less(self, a: Self::F, b: Self::F) -> bool;
+    /// The floats of these bits.
+    fn floats(self, words: Self::I) -> Self::F;
     /// Each word shifted right by `bits` < 32.
     fn shift(self, words: Self::I, bits: u32) -> Self::I;
     /// Each word shifted right by its own number of bits < 32.
@@ -58,6 +80,11 @@ pub(crate) trait Simd: Copy {
     fn table(self, values: &[f32; 16]) -> Self::T;
     /// The table's value for the lowest four bits of each word.
     fn lookup(self, table: Self::T, words: Self::I) -> Self::F;
+    /// The float at the lowest byte of each word.
+    fn lookup_far(self, table: &[f32; 256], words: Self::I) -> Self::F;
+    fn ranks(self, thresholds: &Thresholds) -> Self::Ranks;
+    /// How many of the thresholds each float is greater than.
+    fn rank(self, ranks: Self::Ranks, x: Self::F) -> Self::I;
 
     /// # Safety
     /// `LANES` floats are readable at `from`.
@@ -70,6 +97,16 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `LANES` floats are writable at `to`.
     unsafe fn store(self, to: *mut f32, value: Self::F);
+    /// Stores the lowest byte of each word.
+    ///
+    /// # Safety
+    /// `LANES` bytes are writable at `to`.
+    unsafe fn store_bytes(self, to: *mut u8, words: Self::I);
+    /// Stores the lowest byte of each word, one vector behind the other.
+    ///
+    /// # Safety
+    /// `4 * LANES` bytes are writable at `to`.
+    unsafe fn store_four(self, to: *mut u8, words: [Self::I; 4]);
     /// # Safety
     /// `4 * LANES` bytes are readable at `from`.
     unsafe fn load_words(self, from: *const u8) -> Self::I;

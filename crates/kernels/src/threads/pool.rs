@@ -9,14 +9,12 @@ use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
 };
-
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// How long a helper looks out for the next job, and a caller for the end of its helpers, before it sleeps.
 const WATCH: Duration = Duration::from_micros(100);
@@ -28,7 +26,6 @@ const LOOKS: usize = 64;
 pub(super) struct Pool {
     board: Arc<Board>,
     helpers: Vec<JoinHandle<()>>,
-    rayon: OnceLock<Option<ThreadPool>>,
 }
 
 /// Where jobs are offered.
@@ -81,18 +78,12 @@ impl Pool {
             thread::Builder::new().name(format!("tacit-kernel-{i}")).spawn(move || board.help()).ok()
         };
         let helpers = (1..threads).map_while(helper).collect();
-        Self { board, helpers, rayon: OnceLock::new() }
+        Self { board, helpers }
     }
 
     /// With the one that calls.
     pub(super) fn threads(&self) -> usize {
         self.helpers.len() + 1
-    }
-
-    /// As many threads of rayon's, for what is written for these.
-    pub(super) fn rayon(&self) -> Option<&ThreadPool> {
-        let build = || ThreadPoolBuilder::new().num_threads(self.threads()).build().ok();
-        self.rayon.get_or_init(|| if self.helpers.is_empty() { None } else { build() }).as_ref()
     }
 
     /// Calls `work` here and at the same time on at most so many helpers, and returns when all calls have.

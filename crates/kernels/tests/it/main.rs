@@ -3,6 +3,7 @@
 mod attention;
 mod decode;
 mod dense_matmul;
+mod encode;
 mod errors;
 mod formats;
 mod gather_matmul;

@@ -1,0 +1,174 @@
+//! How fast floats are coded, in every format, beside the rate at which this machine reads them.
+//!
+//! `cargo bench -p tacit-kernels --bench encode [filter]`. A row is an instruction set and a format; the rate is that of the
+//! floats, the median and the best of some rounds, and the median in units of the read bandwidth. The weights are read from
+//! memory or, in the second column, as many as one layer has, from a cache; codes go to memory that was written before.
+
+use std::time::Instant;
+
+use tacit_kernels::{
+    E2M1, Isa, KernelError, ScaleRule, affine, binary, dynamic8, fp4, int8, k_quant, machine, mxfp4, mxfp8,
+    nearest::Table, nf4, nvfp4, ternary, threads,
+};
+
+/// Elements of the larger and of the smaller weight.
+const SIZES: [usize; 2] = [4096 * 4096, 512 * 512];
+const BLOCK: usize = 64;
+
+/// Where a format writes; what it gives is as long as the format needs for these floats.
+struct Outputs {
+    codes: Vec<u8>,
+    signed: Vec<i8>,
+    scales: Vec<f32>,
+    biases: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+impl Outputs {
+    /// Codes of so many bits, and a scale for each block.
+    fn blocks(&mut self, x: &[f32], bits: usize, block: usize) -> (&mut [u8], &mut [f32]) {
+        (&mut self.codes[..x.len() * bits / 8], &mut self.scales[..x.len() / block])
+    }
+
+    /// Codes of so many bits, and a byte for each block.
+    fn bytes(&mut self, x: &[f32], bits: usize, block: usize) -> (&mut [u8], &mut [u8]) {
+        (&mut self.codes[..x.len() * bits / 8], &mut self.bytes[..x.len() / block])
+    }
+
+    /// Signed bytes, and so many scales.
+    fn signed(&mut self, x: &[f32], scales: usize) -> (&mut [i8], &mut [f32]) {
+        (&mut self.signed[..x.len()], &mut self.scales[..scales])
+    }
+}
+
+type Quantize = Box<dyn Fn(&[f32], &mut Outputs) -> Result<(), KernelError>>;
+
+/// The formats whose codes are those of a table.
+fn tables() -> Vec<(String, Quantize)> {
+    let values: Vec<f32> = (0..256_u16).map(|i| (f32::from(i) - 127.5) * (1.0 + f32::from(i % 16))).collect();
+    let table = |bits: usize, values: Vec<f32>| -> (String, Quantize) {
+        let quantize = move |x: &[f32], out: &mut Outputs| {
+            let (codes, scales) = out.blocks(x, bits, BLOCK);
+            Table::new(&values)?.quantize(x, BLOCK, codes, scales)
+        };
+        (format!("table of {}", 1 << bits), Box::new(quantize))
+    };
+    vec![
+        ("nf4:64".into(), Box::new(|x, out| blocks_of(out.blocks(x, 4, BLOCK), x, nf4::quantize))),
+        ("fp4:64".into(), Box::new(|x, out| blocks_of(out.blocks(x, 4, BLOCK), x, fp4::quantize))),
+        ("dynamic8:64".into(), Box::new(|x, out| blocks_of(out.blocks(x, 8, BLOCK), x, dynamic8::quantize))),
+        table(2, vec![-1.0, -0.3, 0.3, 1.0]),
+        table(4, E2M1.to_vec()),
+        table(8, values),
+    ]
+}
+
+fn blocks_of(
+    (codes, scales): (&mut [u8], &mut [f32]),
+    x: &[f32],
+    quantize: fn(&[f32], usize, &mut [u8], &mut [f32]) -> Result<(), KernelError>,
+) -> Result<(), KernelError> {
+    quantize(x, BLOCK, codes, scales)
+}
+
+/// The formats whose codes are small floats, or integers without biases.
+fn numbers() -> Vec<(String, Quantize)> {
+    let nvfp4: Quantize = Box::new(|x, out| {
+        let (codes, scales) = out.bytes(x, 4, 16);
+        nvfp4::quantize(x, Some(6.0), codes, scales)
+    });
+    let mxfp4: Quantize = Box::new(|x, out| {
+        let (codes, scales) = out.bytes(x, 4, 32);
+        mxfp4::quantize(x, ScaleRule::Ceil, codes, scales)
+    });
+    let mxfp8: Quantize = Box::new(|x, out| {
+        let (codes, scales) = out.bytes(x, 8, 32);
+        mxfp8::quantize(x, ScaleRule::Ceil, codes, scales)
+    });
+    let int8 = |block: usize| -> Quantize {
+        Box::new(move |x, out| {
+            let (codes, scales) = out.signed(x, x.len() / block);
+            int8::quantize(x, block, codes, scales)
+        })
+    };
+    let columns: Quantize = Box::new(|x, out| {
+        let (codes, scales) = out.signed(x, 512);
+        int8::quantize_columns(x, 512, codes, scales)
+    });
+    let named = |name: &str, quantize| (name.to_owned(), quantize);
+    vec![
+        named("mxfp4", mxfp4),
+        named("mxfp8", mxfp8),
+        named("nvfp4", nvfp4),
+        named("int8:64", int8(BLOCK)),
+        named("int8:row", int8(4096)),
+        named("int8:column", columns),
+        named("ternary:64", Box::new(|x, out| blocks_of(out.blocks(x, 2, BLOCK), x, ternary::quantize))),
+        named("binary:64", Box::new(|x, out| blocks_of(out.blocks(x, 1, BLOCK), x, binary::quantize))),
+    ]
+}
+
+/// MLX's and GGUF's integers with scales and biases.
+fn lines() -> Vec<(String, Quantize)> {
+    let affine = |bits: usize| -> (String, Quantize) {
+        let quantize = move |x: &[f32], out: &mut Outputs| {
+            let (codes, biases) = (&mut out.codes[..x.len() * bits / 8], &mut out.biases[..x.len() / BLOCK]);
+            affine::quantize(x, 512, BLOCK, bits as u32, codes, &mut out.scales[..x.len() / BLOCK], biases)
+        };
+        (format!("affine:{bits}:64"), Box::new(quantize))
+    };
+    let k_quant = |bits: usize, group: usize| -> (String, Quantize) {
+        let layout = k_quant::Layout { bits: bits as u32, group, centered: matches!(bits, 3 | 6) };
+        let rows = if layout.centered { 1 } else { 2 };
+        let quantize = move |x: &[f32], out: &mut Outputs| {
+            let (codes, numbers) = (&mut out.codes[..x.len() * bits / 8], &mut out.signed[..rows * x.len() / group]);
+            k_quant::quantize(x, layout, codes, numbers, &mut out.scales[..rows * x.len() / 256])
+        };
+        (format!("k:{bits}"), Box::new(quantize))
+    };
+    let k_quants = [(2, 16), (3, 16), (4, 32), (5, 32), (6, 16)].map(|(bits, group)| k_quant(bits, group));
+    [2, 3, 4, 5, 6, 8].map(affine).into_iter().chain(k_quants).collect()
+}
+
+fn main() {
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with("--")).unwrap_or_default();
+    let mut seed = 1_u64;
+    let mut noise = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 40) as f32 / 16_777_216.0 - 0.5
+    };
+    let x: Vec<f32> = (0..SIZES[0]).map(|_| noise() + noise() + noise()).collect();
+    let zeros = || vec![0.0; x.len() / 16];
+    let mut out = Outputs {
+        codes: vec![0; x.len()],
+        signed: vec![0; x.len()],
+        scales: zeros(),
+        biases: zeros(),
+        bytes: vec![0; x.len() / 16],
+    };
+    let limits = SIZES.map(|size| machine::read_bandwidth(4 * size) / 1e9);
+    println!("reads {:.1} and {:.1} GB/s on {} threads", limits[0], limits[1], threads::count());
+    for isa in Isa::available() {
+        for (name, quantize) in tables().into_iter().chain(numbers()).chain(lines()) {
+            let line = format!("{isa:?} {name}");
+            if !line.to_lowercase().contains(&filter.to_lowercase()) {
+                continue;
+            }
+            print!("{line:<22}");
+            for (size, limit) in SIZES.into_iter().zip(limits) {
+                let rounds = if size == SIZES[0] { 9 } else { 101 };
+                let mut rates: Vec<f64> = (0..rounds)
+                    .map(|_| {
+                        let start = Instant::now();
+                        isa.with(|| quantize(&x[..size], &mut out)).expect("the floats can be coded");
+                        (4 * size) as f64 / start.elapsed().as_secs_f64() / 1e9
+                    })
+                    .collect();
+                rates.sort_unstable_by(f64::total_cmp);
+                let [median, best] = [rates[rounds / 2], rates[rounds - 1]];
+                print!("{median:>8.2}{best:>8.2} GB/s {:>6.2}", median / limit);
+            }
+            println!();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Codes are the same on every instruction set, and those of quotients where they are reciprocals' products.
+
+use tacit_kernels::{
+    E2M1, Isa, ScaleRule, affine, binary, dynamic8, fp4, int8, k_quant, mxfp4, mxfp8, nearest::Table, nf4, nvfp4,
+    ternary,
+};
+
+use crate::random::Random;
+
+/// All that a format makes of elements.
+type Made = (Vec<u8>, Vec<f32>, Vec<f32>, Vec<u8>);
+
+/// What each format makes of so many elements in blocks of `block`.
+fn formats(x: &[f32], block: usize) -> Vec<(String, Made)> {
+    let elements = x.len();
+    let (mut random, mut all) = (Random::new(elements as u64), Vec::new());
+    let mut add = |name: &str, bits: usize, run: &dyn Fn(&mut [u8], &mut [f32], &mut [f32], &mut [u8])| {
+        let zeros = |len: usize| vec![0.0; len];
+        let blocks = elements.div_ceil(block);
+        let mut made = (vec![0; (elements * bits).div_ceil(8)], zeros(blocks), zeros(blocks), vec![0; blocks]);
+        run(&mut made.0, &mut made.1, &mut made.2, &mut made.3);
+        all.push((name.to_owned(), made));
+    };
+    if block.is_power_of_two() && block >= 32 {
+        add("nf4", 4, &|codes, scales, _, _| nf4::quantize(x, block, codes, scales).unwrap());
+        add("fp4", 4, &|codes, scales, _, _| fp4::quantize(x, block, codes, scales).unwrap());
+        add("dynamic8", 8, &|codes, scales, _, _| dynamic8::quantize(x, block, codes, scales).unwrap());
+    }
+    if block == 32 {
+        for rule in [ScaleRule::Ceil, ScaleRule::Round, ScaleRule::Floor] {
+            add("mxfp4", 4, &|codes, _, _, bytes| mxfp4::quantize(x, rule, codes, bytes).unwrap());
+            add("mxfp8", 8, &|codes, _, _, bytes| mxfp8::quantize(x, rule, codes, bytes).unwrap());
+        }
+    }
+    if block == 16 {
+        for global in [None, Some(7.5)] {
+            add("nvfp4", 4, &|codes, _, _, bytes| nvfp4::quantize(x, global, codes, bytes).unwrap());
+        }
+    }
+    add("int8", 8, &|codes, scales, _, _| {
+        let mut signed = vec![0; elements];
+        int8::quantize(x, block, &mut signed, scales).unwrap();
+        codes.iter_mut().zip(signed).for_each(|(code, signed)| *code = signed.cast_unsigned());
+    });
+    add("ternary", 2, &|codes, scales, _, _| ternary::quantize(x, block, codes, scales).unwrap());
+    add("binary", 1, &|codes, scales, _, _| binary::quantize(x, block, codes, scales).unwrap());
+    for bits in [1, 2, 3, 4, 8] {
+        let values = random.normal(1 << bits);
+        let table = Table::new(&values).unwrap();
+        add("table", bits, &|codes, scales, _, _| table.quantize(x, block, codes, scales).unwrap());
+        let given = vec![0.3; elements.div_ceil(block)];
+        add("table by scales", bits, &|codes, _, _, _| table.quantize_by(x, block, &given, codes).unwrap());
+    }
+    let table = Table::new(&E2M1).unwrap();
+    add("E2M1", 4, &|codes, scales, _, _| table.quantize(x, block, codes, scales).unwrap());
+    if elements.is_multiple_of(block) {
+        for bits in 1..=8 {
+            add("affine", bits, &|codes, scales, biases, _| {
+                affine::quantize(x, block, block, bits as u32, codes, scales, biases).unwrap();
+            });
+        }
+        add("columns", 8, &|codes, _, _, _| {
+            let mut signed = vec![0; elements];
+            int8::quantize_columns(x, block, &mut signed, &mut vec![0.0; block]).unwrap();
+            codes.iter_mut().zip(signed).for_each(|(code, signed)| *code = signed.cast_unsigned());
+        });
+    }
+    for (bits, group, centered) in [(2, 16, false), (3, 16, true), (4, 32, false), (5, 32, false), (6, 16, true)] {
+        let layout = k_quant::Layout { bits, group, centered };
+        let (supers, rows) = (elements.div_ceil(256), if centered { 1 } else { 2 });
+        let (mut numbers, mut most) = (vec![0; rows * supers * 256 / group], vec![0.0; rows * supers]);
+        let mut codes = vec![0; (elements * bits as usize).div_ceil(8)];
+        k_quant::quantize(x, layout, &mut codes, &mut numbers, &mut most).unwrap();
+        let numbers = numbers.into_iter().map(i8::cast_unsigned).collect();
+        all.push(("k-quant".to_owned(), (codes, most, Vec::new(), numbers)));
+    }
+    all
+}
+
+#[test]
+fn every_instruction_set_makes_the_same_codes() {
+    let mut random = Random::new(11);
+    for (elements, block) in [(1, 1), (37, 5), (64, 32), (100, 16), (300, 32), (640, 64), (1000, 100), (40_000, 128)] {
+        for factor in [1.0, 1e-42, 1e-20, 1e30] {
+            let mut x: Vec<f32> = random.normal(elements).into_iter().map(|x| x * factor).collect();
+            (x[0], x[elements / 2]) = (0.0, -0.0);
+            let expected = Isa::Scalar.with(|| formats(&x, block));
+            for isa in Isa::available() {
+                for ((name, found), (_, expected)) in isa.with(|| formats(&x, block)).iter().zip(&expected) {
+                    assert!(found == expected, "{isa:?}, {name}: {elements} in blocks of {block}, {factor}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn affine_codes_are_those_of_quotients_to_the_last_tie() {
+    let mut random = Random::new(12);
+    for bits in [2, 4, 8] {
+        let top = ((1_u32 << bits) - 1) as f32;
+        for scale in [0.1, -0.3, 1.0 / 3.0, 7e-8, 0.0, 1e-38, -1e-42, 3e38, f32::INFINITY] {
+            for bias in [0.0, 0.7, -1e-3, 1e30] {
+                // About halfway between two codes, and anywhere.
+                let half = |i: usize| ((i % 300) as f32 - 0.5) * scale + bias;
+                let mut x: Vec<f32> = (0..1200).map(half).collect();
+                x.iter_mut().skip(1).step_by(3).for_each(|x| *x = x.next_up());
+                x.iter_mut().skip(2).step_by(3).for_each(|x| *x = x.next_down());
+                x.extend(random.normal(336));
+                x.iter_mut().filter(|x| !x.is_finite()).for_each(|x| *x = 1.0);
+                let code = |x: &f32| ((x - bias) / scale).clamp(0.0, top).round_ties_even() as u8;
+                let expected: Vec<u8> = x.iter().map(code).collect();
+                for isa in Isa::available() {
+                    let mut codes = vec![0; x.len() * bits as usize / 8];
+                    let numbers = [vec![scale; x.len() / 64], vec![bias; x.len() / 64]];
+                    isa.with(|| affine::quantize_by(&x, 64, 64, bits, &numbers[0], &numbers[1], &mut codes)).unwrap();
+                    let found =
+                        (0..x.len()).map(|i| codes[i * bits as usize / 8] >> (i * bits as usize % 8) & top as u8);
+                    assert!(found.eq(expected.iter().copied()), "{isa:?}, {bits} bits by {scale} and {bias}");
+                }
+            }
+        }
+    }
+}
