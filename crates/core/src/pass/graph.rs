@@ -137,6 +137,7 @@ impl Nodes {
     }
 
     /// The values that a node takes.
+    #[must_use]
     pub fn operands(&self, node: usize) -> impl ExactSizeIterator<Item = Option<Slot>> + '_ {
         self.tape.operands(node)
     }
@@ -151,6 +152,7 @@ impl Nodes {
     }
 
     /// The values that a node makes.
+    #[must_use]
     pub fn results(&self, node: usize) -> impl ExactSizeIterator<Item = Slot> + use<> {
         self.tape.results(node)
     }

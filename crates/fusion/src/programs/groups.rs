@@ -12,7 +12,7 @@ const MOST: usize = 96;
 pub(super) struct Groups {
     /// The group of each node.
     of: Vec<Option<usize>>,
-    groups: Vec<Group>,
+    list: Vec<Group>,
     /// Members of a group are of one level.
     levels: Vec<i32>,
     /// For the search: which units were seen in which one.
@@ -32,7 +32,7 @@ impl Groups {
     pub(super) fn form(nodes: &Nodes, read: &[Option<Node>]) -> Self {
         let mut groups = Self {
             of: vec![None; nodes.len()],
-            groups: Vec::new(),
+            list: Vec::new(),
             levels: levels(nodes, read),
             seen: vec![0; 2 * nodes.len()],
             search: 0,
@@ -46,7 +46,7 @@ impl Groups {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.groups.len()
+        self.list.len()
     }
 
     pub(super) fn of(&self, node: usize) -> Option<usize> {
@@ -54,16 +54,16 @@ impl Groups {
     }
 
     pub(super) fn members(&self, group: usize) -> &[usize] {
-        &self.groups[group].members
+        &self.list[group].members
     }
 
     pub(super) fn domain(&self, group: usize) -> Domain {
-        self.groups[group].domain
+        self.list[group].domain
     }
 
     /// Leaves the members of a group to MLX.
     pub(super) fn dissolve(&mut self, group: usize) {
-        for member in std::mem::take(&mut self.groups[group].members) {
+        for member in std::mem::take(&mut self.list[group].members) {
             self.of[member] = None;
         }
     }
@@ -77,7 +77,7 @@ impl Groups {
         let mut before = Vec::new();
         for maker in bases(nodes, node) {
             if let Some(group) = self.of[maker]
-                && self.groups[group].level == self.levels[index]
+                && self.list[group].level == self.levels[index]
                 && !before.contains(&group)
             {
                 before.push(group);
@@ -89,13 +89,13 @@ impl Groups {
         });
         let Some((own, domain)) = joined else {
             if let Some(domain) = alone(node) {
-                self.of[index] = Some(self.groups.len());
-                self.groups.push(Group { members: vec![index], domain, level: self.levels[index] });
+                self.of[index] = Some(self.list.len());
+                self.list.push(Group { members: vec![index], domain, level: self.levels[index] });
             }
             return;
         };
-        self.groups[own].domain = domain;
-        self.groups[own].members.push(index);
+        self.list[own].domain = domain;
+        self.list[own].members.push(index);
         self.of[index] = Some(own);
         for other in before.into_iter().filter(|&other| other != own) {
             self.merge(nodes, read, own, other);
@@ -104,7 +104,7 @@ impl Groups {
 
     /// The domain of a group with a node in it; none where they do not go together.
     fn joint(&self, nodes: &Nodes, read: &[Option<Node>], node: &Node, group: usize) -> Option<Domain> {
-        let Group { members, domain, .. } = &self.groups[group];
+        let Group { members, domain, .. } = &self.list[group];
         if members.len() >= MOST {
             return None;
         }
@@ -140,28 +140,32 @@ impl Groups {
 
     /// Puts two groups together if neither needs the other by way of a third node.
     fn merge(&mut self, nodes: &Nodes, read: &[Option<Node>], own: usize, other: usize) {
-        let Some(domain) = self.groups[own].domain.with(self.groups[other].domain) else { return };
-        if self.groups[own].members.len() + self.groups[other].members.len() > MOST
+        let Some(domain) = self.list[own].domain.with(self.list[other].domain) else { return };
+        if self.list[own].members.len() + self.list[other].members.len() > MOST
             || self.leads(nodes, read, own, other)
             || self.leads(nodes, read, other, own)
         {
             return;
         }
-        let taken = std::mem::take(&mut self.groups[other].members);
-        let before = (self.groups[own].members.clone(), self.groups[own].domain);
-        taken.iter().for_each(|&member| self.of[member] = Some(own));
-        self.groups[own].members.extend(&taken);
-        self.groups[own].members.sort_unstable();
-        self.groups[own].domain = domain;
+        let taken = std::mem::take(&mut self.list[other].members);
+        let before = (self.list[own].members.clone(), self.list[own].domain);
+        for &member in &taken {
+            self.of[member] = Some(own);
+        }
+        self.list[own].members.extend(&taken);
+        self.list[own].members.sort_unstable();
+        self.list[own].domain = domain;
         // What one took from the other as an input is now a member's.
-        let fit = self.groups[own]
+        let fit = self.list[own]
             .members
             .iter()
             .all(|&member| read[member].as_ref().is_some_and(|node| self.fits(nodes, read, node, own, domain)));
         if !fit {
-            (self.groups[own].members, self.groups[own].domain) = before;
-            taken.iter().for_each(|&member| self.of[member] = Some(other));
-            self.groups[other].members = taken;
+            (self.list[own].members, self.list[own].domain) = before;
+            for &member in &taken {
+                self.of[member] = Some(other);
+            }
+            self.list[other].members = taken;
         }
     }
 
@@ -174,7 +178,7 @@ impl Groups {
     /// Whether a group needs another by way of a node that is in neither.
     fn leads(&mut self, nodes: &Nodes, read: &[Option<Node>], from: usize, to: usize) -> bool {
         let mut start = Vec::new();
-        for &member in &self.groups[from].members {
+        for &member in &self.list[from].members {
             if let Some(node) = &read[member] {
                 start.extend(
                     bases(nodes, node).filter(|&maker| self.of[maker] != Some(to) && self.of[maker] != Some(from)),
@@ -186,7 +190,7 @@ impl Groups {
 
     /// Whether one of some nodes is in a group or needs it. Only nodes of the group's level can.
     fn reaches(&mut self, nodes: &Nodes, read: &[Option<Node>], mut stack: Vec<usize>, group: usize) -> bool {
-        let level = self.groups[group].level;
+        let level = self.list[group].level;
         self.search += 1;
         while let Some(node) = stack.pop() {
             if self.of[node] == Some(group) {
@@ -199,7 +203,7 @@ impl Groups {
             match self.of[node] {
                 None => stack.extend(nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot))),
                 Some(other) => {
-                    for member in self.groups[other].members.iter().filter_map(|&member| read[member].as_ref()) {
+                    for member in self.list[other].members.iter().filter_map(|&member| read[member].as_ref()) {
                         stack.extend(bases(nodes, member));
                     }
                 }

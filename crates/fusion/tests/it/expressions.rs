@@ -75,8 +75,8 @@ fn run(steps: &[Step], inputs: &[Array]) -> Result<Vec<Array>> {
                 }
             }
             Step::Softmax(a) if get(a).ndim() == 0 => continue,
-            Step::Softmax(a) => ops::softmax_axis(&get(a), -1, true)?,
-            Step::Where(c, a, b) => ops::select(&get(c).gt(Array::from_f32(0.25))?, &get(a), &get(b))?,
+            Step::Softmax(a) => ops::softmax_axis(get(a), -1, true)?,
+            Step::Where(c, a, b) => ops::select(&get(c).gt(Array::from_f32(0.25))?, get(a), get(b))?,
             Step::Cast(half, a) => {
                 let dtype = if *half { Dtype::Float16 } else { Dtype::Bfloat16 };
                 get(a).as_dtype(dtype)?.as_dtype(Dtype::Float32)?

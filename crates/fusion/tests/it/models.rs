@@ -40,7 +40,8 @@ fn norms_are_differentiated() {
 
 #[test]
 fn activations_are_differentiated() {
-    let all: [fn(&Array) -> std::result::Result<Array, mlx_rs::error::Exception>; 7] = [
+    type Activation = fn(&Array) -> std::result::Result<Array, mlx_rs::error::Exception>;
+    let all: [Activation; 7] = [
         |x| nn::gelu(x),
         |x| nn::gelu_approximate(x),
         |x| nn::silu(x),

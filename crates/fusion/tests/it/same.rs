@@ -42,6 +42,8 @@ pub(crate) fn floats(array: &Array) -> Vec<f32> {
     array.as_slice::<f32>().to_vec()
 }
 
+// Infinities are equal.
+#[allow(clippy::float_cmp)]
 /// The greatest difference beside what is allowed of values that are equal up to `relative` of the greatest one.
 #[track_caller]
 pub(crate) fn assert_close(found: &Array, expected: &Array, relative: f32) {
