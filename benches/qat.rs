@@ -5,11 +5,9 @@
 //! MLP, on 8 sequences of 256 tokens. The whole step is compiled, the optimizer with it. All formats take their steps in
 //! turn, in many short rounds, so that they see the same machine; a ratio is the median of those of the rounds.
 //!
-//! `cargo bench --bench qat -- [--quick] [--seconds SECONDS] [--beside COMMAND] [filter]`. `--quick` takes some seconds.
+//! `cargo bench --bench qat -- [--quick] [--seconds=SECONDS] [--beside=COMMAND] [filter]`. `--quick` takes some seconds.
 //! `--beside` starts a program that takes steps of the same models in the same rounds, as `benches/peers/train.py` does, and
 //! compares with its steps without quantization, too. Without a filter everything is run, each task for so many seconds.
-
-mod figures;
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +15,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use figures::Figure;
 use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
@@ -31,6 +28,7 @@ use tacit::compile::{Constants, Options, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::nn::{Module, Stateful, straight_through, with_parameters};
 use tacit::prelude::*;
+use tacit_figures::{Bench, Unit};
 
 /// Seconds of a turn, which is one step at least.
 const TURN: f64 = 0.02;
@@ -150,15 +148,11 @@ impl Task for Block {
     }
 }
 
-/// One way to train, and how long its steps took.
+/// One way to train.
 struct Run {
     name: String,
     /// Takes so many steps; the seconds of one.
     steps: Box<dyn FnMut(usize) -> Result<f64>>,
-    /// Of a turn.
-    count: usize,
-    /// Of a step, in each round.
-    seconds: Vec<f64>,
 }
 
 impl Run {
@@ -195,7 +189,7 @@ impl Run {
             }
             Ok(start.elapsed().as_secs_f64() / count as f64)
         });
-        Ok(Self { name, steps, count: 1, seconds: Vec::new() })
+        Ok(Self { name, steps })
     }
 
     /// Steps of another program, if it knows this name.
@@ -206,31 +200,15 @@ impl Run {
         }
         let (peer, asked) = (Rc::clone(peer), name.to_owned());
         let steps = Box::new(move |count| Ok(peer.borrow_mut().seconds(&asked, count)?.unwrap_or(f64::NAN)));
-        Ok(Some(Self { name: format!("{name}, the program beside"), steps, count: 1, seconds: Vec::new() }))
+        Ok(Some(Self { name: format!("{name}, the program beside"), steps }))
     }
 
-    /// Finds out how many steps a turn is.
-    fn warm(&mut self) -> Result<()> {
+    /// Takes turns of several steps, as many as fit.
+    fn turns(mut self) -> Result<impl FnMut() -> Result<f64>> {
         (self.steps)(1)?;
-        self.count = ((TURN / (self.steps)(2)?) as usize).max(1);
-        Ok(())
+        let count = ((TURN / (self.steps)(2)?) as usize).max(1);
+        Ok(move || (self.steps)(count))
     }
-
-    fn take_turn(&mut self) -> Result<()> {
-        self.seconds.push((self.steps)(self.count)?);
-        Ok(())
-    }
-
-    /// The ratios of the rounds, how much faster this is than the other.
-    fn ratios(&self, other: &Self) -> Vec<f64> {
-        sorted(other.seconds.iter().zip(&self.seconds).map(|(theirs, ours)| theirs / ours))
-    }
-}
-
-fn sorted(numbers: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_by(f64::total_cmp);
-    numbers
 }
 
 /// A program that takes steps when asked: a line with a name and their number, and it answers with the seconds of one, or
@@ -282,7 +260,7 @@ impl Drop for Peer {
 }
 
 impl Case {
-    fn measure(&self, peer: Option<&Rc<RefCell<Peer>>>, seconds: f64) -> Result<()> {
+    fn measure(&self, bench: &Bench, peer: Option<&Rc<RefCell<Peer>>>, seconds: f64) -> Result<()> {
         let formats = [None].into_iter().chain(self.formats.map(Some));
         let mut runs: Vec<Run> = formats.clone().map(|format| (self.run)(self.name, format)).collect::<Result<_>>()?;
         let own = runs.len();
@@ -290,31 +268,16 @@ impl Case {
             let name = format!("{}/{}", self.name, format.unwrap_or(FLOAT));
             runs.extend(peer.map(|peer| Run::beside(peer, &name)).transpose()?.flatten());
         }
-        runs.iter_mut().try_for_each(Run::warm)?;
-        let start = Instant::now();
-        let mut rounds = 0;
-        while rounds < ROUNDS || start.elapsed() < Duration::from_secs_f64(seconds) {
-            runs.iter_mut().try_for_each(Run::take_turn)?;
-            rounds += 1;
+        let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
+        let mut turns = bench.turns().within(Duration::from_secs_f64(seconds), ROUNDS);
+        for (name, run) in names.iter().zip(runs) {
+            turns = turns.measure(name, run.turns()?);
         }
-        for run in &runs {
-            let times = sorted(run.seconds.iter().map(|seconds| 1e3 * seconds));
-            print!("{:<44} {:>8.3} ms, least {:>8.3}", run.name, times[rounds / 2], times[0]);
-            for base in [&runs[0]].into_iter().chain(runs.get(own)) {
-                let ratios = run.ratios(base);
-                let [low, middle, high] = [rounds / 4, rounds / 2, rounds * 3 / 4].map(|at| 1.0 / ratios[at]);
-                print!("; {middle:.3} ({high:.3} to {low:.3}) of {}", base.name);
-            }
-            println!("; {rounds} rounds");
-        }
-        for (at, run) in runs[..own].iter().enumerate() {
-            let value = 1e3 / sorted(run.seconds.iter().map(|seconds| 1e3 * seconds))[rounds / 2];
-            let figure = |baseline: &str, ratio| {
-                Figure { bench: "qat", case: &run.name, value, unit: "steps/s", baseline, ratio }.record();
-            };
-            figure(if at == 0 { "itself" } else { "the f32 step" }, run.ratios(&runs[0])[rounds / 2]);
-            if let Some(base) = runs.get(own) {
-                figure(&base.name, run.ratios(base)[rounds / 2]);
+        let rounds = turns.take()?;
+        for (at, name) in names.iter().enumerate() {
+            // The peer's float step, where there is one, is what all are compared with beside our own.
+            for base in [&names[0]].into_iter().chain(names.get(own)).filter(|base| at < own || *base != name) {
+                rounds.record_of(name, name, base, Unit::rate("steps/s", 1.0));
             }
         }
         Ok(())
@@ -323,16 +286,15 @@ impl Case {
 
 fn main() -> Result<()> {
     let _deny = Policy::Deny.scope();
-    let (mut filter, mut seconds, mut peer) = (String::new(), 30.0, None);
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match &*argument {
-            "--quick" => seconds = 1.0,
-            "--seconds" => seconds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(seconds),
-            "--beside" => peer = Some(Rc::new(RefCell::new(Peer::start(&arguments.next().unwrap_or_default())?))),
-            argument if !argument.starts_with('-') => argument.clone_into(&mut filter),
+    let bench = tacit_figures::bench!("qat");
+    let (mut seconds, mut peer) = (30.0, None);
+    for argument in std::env::args().skip(1) {
+        match argument.split_once('=') {
+            Some(("--seconds", text)) => seconds = text.parse().unwrap_or(seconds),
+            Some(("--beside", command)) => peer = Some(Rc::new(RefCell::new(Peer::start(command)?))),
             _ => {}
         }
     }
-    CASES.iter().filter(|case| case.name.contains(&filter)).try_for_each(|case| case.measure(peer.as_ref(), seconds))
+    let wanted = CASES.iter().filter(|case| bench.wants(case.name));
+    wanted.into_iter().try_for_each(|case| case.measure(&bench, peer.as_ref(), seconds))
 }

@@ -11,7 +11,7 @@ pub(crate) struct Variable {
     pub(crate) reads: fn(&str) -> bool,
 }
 
-pub(crate) const VARIABLES: [Variable; 5] = [
+pub(crate) const VARIABLES: [Variable; 6] = [
     Variable {
         name: "TACIT_MATERIALIZE",
         values: "allow, warn or deny",
@@ -23,6 +23,12 @@ pub(crate) const VARIABLES: [Variable; 5] = [
         values: "on or off",
         doc: "`off` runs compiled functions as they are written",
         reads: |text| ["on", "off", "1", "0", "true", "false"].contains(&text.to_ascii_lowercase().as_str()),
+    },
+    Variable {
+        name: "TACIT_PASSES",
+        values: "off, or names with commas between them",
+        doc: "which passes rewrite the graphs of compiled functions; all of them where it is not set",
+        reads: |text| text.chars().all(|c| c.is_ascii_lowercase() || [',', ' ', '_'].contains(&c)),
     },
     Variable {
         name: "TACIT_MODE",

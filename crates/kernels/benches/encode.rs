@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use tacit_kernels::{
-    E2M1, Isa, KernelError, ScaleRule, affine, binary, dynamic8, fp4, int8, k_quant, machine, mxfp4, mxfp8,
-    nearest::Table, nf4, nvfp4, ternary, threads,
+    E2M1, Isa, KernelError, ScaleRule, affine, binary, dynamic8, fp4, int8, machine, mxfp4, mxfp8, nearest::Table, nf4,
+    nvfp4, ternary, threads,
 };
 
 /// Elements of the larger and of the smaller weight.
@@ -108,7 +108,7 @@ fn numbers() -> Vec<(String, Quantize)> {
     ]
 }
 
-/// MLX's and GGUF's integers with scales and biases.
+/// MLX's integers with scales and biases.
 fn lines() -> Vec<(String, Quantize)> {
     let affine = |bits: usize| -> (String, Quantize) {
         let quantize = move |x: &[f32], out: &mut Outputs| {
@@ -117,17 +117,7 @@ fn lines() -> Vec<(String, Quantize)> {
         };
         (format!("affine:{bits}:64"), Box::new(quantize))
     };
-    let k_quant = |bits: usize, group: usize| -> (String, Quantize) {
-        let layout = k_quant::Layout { bits: bits as u32, group, centered: matches!(bits, 3 | 6) };
-        let rows = if layout.centered { 1 } else { 2 };
-        let quantize = move |x: &[f32], out: &mut Outputs| {
-            let (codes, numbers) = (&mut out.codes[..x.len() * bits / 8], &mut out.signed[..rows * x.len() / group]);
-            k_quant::quantize(x, layout, codes, numbers, &mut out.scales[..rows * x.len() / 256])
-        };
-        (format!("k:{bits}"), Box::new(quantize))
-    };
-    let k_quants = [(2, 16), (3, 16), (4, 32), (5, 32), (6, 16)].map(|(bits, group)| k_quant(bits, group));
-    [2, 3, 4, 5, 6, 8].map(affine).into_iter().chain(k_quants).collect()
+    [2, 3, 4, 5, 6, 8].map(affine).into()
 }
 
 fn main() {

@@ -63,7 +63,6 @@ pub mod halves;
 pub mod int8;
 mod int8_matmul;
 mod integers;
-pub mod k_quant;
 #[doc(hidden)]
 pub mod machine;
 mod matmul;

@@ -37,7 +37,7 @@ fn parameters_and_operands_tell_nodes_apart() {
 fn the_parts_of_a_split_are_united_in_their_places() {
     let scope = Scope::new().unwrap();
     let x = scope.placeholder(&Aval::new(&[6], Dtype::Float32)).unwrap();
-    let (one, two) = (x.split(3, 0).unwrap(), x.split(3, 0).unwrap());
+    let (one, two) = (x.split_equal(3, 0).unwrap(), x.split_equal(3, 0).unwrap());
     let sum = one[0].add(&two[2]).unwrap();
     let outputs = [sum, one[1].clone(), two[1].clone()];
     let (left, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();

@@ -1,8 +1,7 @@
 //! Codes are the same on every instruction set, and those of quotients where they are reciprocals' products.
 
 use tacit_kernels::{
-    E2M1, Isa, ScaleRule, affine, binary, dynamic8, fp4, int8, k_quant, mxfp4, mxfp8, nearest::Table, nf4, nvfp4,
-    ternary,
+    E2M1, Isa, ScaleRule, affine, binary, dynamic8, fp4, int8, mxfp4, mxfp8, nearest::Table, nf4, nvfp4, ternary,
 };
 
 use crate::random::Random;
@@ -64,15 +63,6 @@ fn formats(x: &[f32], block: usize) -> Vec<(String, Made)> {
             int8::quantize_columns(x, block, &mut signed, &mut vec![0.0; block]).unwrap();
             codes.iter_mut().zip(signed).for_each(|(code, signed)| *code = signed.cast_unsigned());
         });
-    }
-    for (bits, group, centered) in [(2, 16, false), (3, 16, true), (4, 32, false), (5, 32, false), (6, 16, true)] {
-        let layout = k_quant::Layout { bits, group, centered };
-        let (supers, rows) = (elements.div_ceil(256), if centered { 1 } else { 2 });
-        let (mut numbers, mut most) = (vec![0; rows * supers * 256 / group], vec![0.0; rows * supers]);
-        let mut codes = vec![0; (elements * bits as usize).div_ceil(8)];
-        k_quant::quantize(x, layout, &mut codes, &mut numbers, &mut most).unwrap();
-        let numbers = numbers.into_iter().map(i8::cast_unsigned).collect();
-        all.push(("k-quant".to_owned(), (codes, most, Vec::new(), numbers)));
     }
     all
 }
