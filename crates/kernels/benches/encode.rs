@@ -15,6 +15,9 @@ use tacit_kernels::{
 const SIZES: [usize; 2] = [4096 * 4096, 512 * 512];
 const BLOCK: usize = 64;
 
+/// Codes floats in blocks, into codes and scales.
+type InBlocks = fn(&[f32], usize, &mut [u8], &mut [f32]) -> Result<(), KernelError>;
+
 /// Where a format writes; what it gives is as long as the format needs for these floats.
 struct Outputs {
     codes: Vec<u8>,
@@ -63,11 +66,7 @@ fn tables() -> Vec<(String, Quantize)> {
     ]
 }
 
-fn blocks_of(
-    (codes, scales): (&mut [u8], &mut [f32]),
-    x: &[f32],
-    quantize: fn(&[f32], usize, &mut [u8], &mut [f32]) -> Result<(), KernelError>,
-) -> Result<(), KernelError> {
+fn blocks_of((codes, scales): (&mut [u8], &mut [f32]), x: &[f32], quantize: InBlocks) -> Result<(), KernelError> {
     quantize(x, BLOCK, codes, scales)
 }
 

@@ -43,11 +43,13 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let Cycles { load, dot, lanes, .. } = *machine.cycles;
     // Words of a square are turned, and pairs of codes looked up, once for a group of rows.
-    let (each, decode, steps) = if work.pairs { (8.0, 3.0, 2.0) } else { (4.0, 2.0, 1.0) };
+    let (each, decode, steps) = if work.pairs { (8.0, 5.5, 2.0) } else { (4.0, 4.0, 1.0) };
     let vectors = (columns * depth) as f64 / (each * lanes);
     let groups = rows.div_ceil(GROUP) as f64;
     let ends = columns as f64 * work.runs as f64 / lanes * 4.0;
-    vectors * (groups * (decode + 4.0 * load) + rows as f64 * steps * (dot + load)) + (groups + rows as f64) * ends
+    vectors * (groups * (decode + 4.0 * load) + rows as f64 * steps * (dot + load))
+        + (groups + rows as f64) * ends
+        + (columns * work.runs) as f64 * work.scale.min(1.0) / 2.0
 }
 
 /// Computes all of a product that this module [`takes`], on any instruction set but the portable one.

@@ -65,6 +65,12 @@ impl Shape {
         self.columns as f64 * self.depth as f64 / machine.cycles.lanes
     }
 
+    /// The sum of what groups of eight rows cost, of which a last one has 1, 2, 4 or 8.
+    pub(crate) fn by_eights(&self, cost: impl Fn(f64) -> f64) -> f64 {
+        let rest = if self.rows.is_multiple_of(8) { 0.0 } else { cost((self.rows % 8).next_power_of_two() as f64) };
+        (self.rows / 8) as f64 * cost(8.0) + rest
+    }
+
     /// The sum of what groups of up to four rows cost, for loops that go through the matrix once for each.
     pub(crate) fn by_fours(&self, cost: impl Fn(f64) -> f64) -> f64 {
         let rest = match self.rows % 4 {
@@ -170,7 +176,7 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
         #[cfg(target_arch = "x86_64")]
         Engine {
             name: "words",
-            needs: |machine| machine.isa != Isa::Scalar,
+            needs: |machine| matches!(machine.isa, Isa::Avx2 | Isa::Avx512 | Isa::Amx),
             takes: by_words::takes,
             cost: by_words::cost,
             run: by_words::multiply,
@@ -340,71 +346,71 @@ mod tests {
             &Machine::new(Isa::Amx, true, 2 << 20),
             &expect![[r#"
                 nf4 x W^T: from 1 stored, from 16 fused panels, from 32 tiles of codes, from 512 split panels
-                nf4 x W: from 1 stored, from 8 fused panels, from 64 split panels
-                nf4 in 8 bits: from 1 rows of bytes, from 8 panels of bytes, from 32 tiles of bytes
+                nf4 x W: from 1 stored, from 4 fused panels, from 64 split panels
+                nf4 in 8 bits: from 1 rows of bytes, from 2 words, from 32 tiles of bytes
                 affine4 x W^T: from 1 stored, from 16 fused panels, from 32 tiles of codes, from 512 split panels
-                affine4 x W: from 1 stored, from 8 fused panels, from 64 split panels
-                affine3 x W^T: from 1 stored, from 16 fused panels, from 64 split panels
-                affine3 x W: from 1 fused panels, from 64 split panels
+                affine4 x W: from 1 stored, from 2 fused panels, from 64 split panels
+                affine3 x W^T: from 1 stored, from 64 split panels
+                affine3 x W: from 1 stored, from 4 fused panels, from 64 split panels
                 int8 x W^T: from 1 stored, from 16 tiles of codes
-                int8 x W: from 1 stored, from 8 fused panels, from 64 split panels
-                int8 in 8 bits: from 1 rows of bytes, from 8 panels of bytes, from 32 tiles of bytes
+                int8 x W: from 1 stored, from 4 fused panels, from 64 split panels
+                int8 in 8 bits: from 1 rows of bytes, from 2 words, from 32 tiles of bytes
             "#]],
         );
         check(
             &Machine::new(Isa::Avx512, true, 1 << 20),
             &expect![[r#"
                 nf4 x W^T: from 1 stored, from 16 fused panels
-                nf4 x W: from 1 stored, from 8 fused panels
-                nf4 in 8 bits: from 1 rows of bytes, from 8 panels of bytes
+                nf4 x W: from 1 stored, from 4 fused panels
+                nf4 in 8 bits: from 1 rows of bytes, from 2 words, from 32 panels of bytes
                 affine4 x W^T: from 1 stored, from 16 fused panels
-                affine4 x W: from 1 stored, from 8 fused panels
-                affine3 x W^T: from 1 stored, from 16 fused panels
-                affine3 x W: from 1 fused panels
-                int8 x W^T: from 1 stored, from 32 fused panels
-                int8 x W: from 1 stored, from 8 fused panels
-                int8 in 8 bits: from 1 rows of bytes, from 8 panels of bytes
+                affine4 x W: from 1 stored, from 2 fused panels
+                affine3 x W^T: from 1 stored, from 64 fused panels
+                affine3 x W: from 1 stored, from 2 fused panels
+                int8 x W^T: from 1 stored, from 16 fused panels
+                int8 x W: from 1 stored, from 4 fused panels
+                int8 in 8 bits: from 1 rows of bytes, from 2 words, from 32 panels of bytes
             "#]],
         );
         check(
             &Machine::new(Isa::Avx2, false, 256 << 10),
             &expect![[r#"
-                nf4 x W^T: from 1 stored, from 8 fused panels
+                nf4 x W^T: from 1 stored, from 16 fused panels
                 nf4 x W: from 1 stored, from 4 fused panels
-                nf4 in 8 bits: from 1 integers
-                affine4 x W^T: from 1 stored, from 8 fused panels
-                affine4 x W: from 1 stored, from 4 fused panels
-                affine3 x W^T: from 1 stored, from 8 fused panels
-                affine3 x W: from 1 fused panels
+                nf4 in 8 bits: from 1 words
+                affine4 x W^T: from 1 stored, from 16 fused panels
+                affine4 x W: from 1 stored, from 2 fused panels
+                affine3 x W^T: from 1 stored, from 32 fused panels
+                affine3 x W: from 1 stored, from 2 fused panels
                 int8 x W^T: from 1 stored, from 16 fused panels
-                int8 x W: from 1 stored, from 8 fused panels
-                int8 in 8 bits: from 1 integers
+                int8 x W: from 1 stored, from 4 fused panels
+                int8 in 8 bits: from 1 words
             "#]],
         );
         check(
             &Machine::new(Isa::Neon, false, 1 << 20),
             &expect![[r#"
-                nf4 x W^T: from 1 stored, from 8 fused panels
+                nf4 x W^T: from 1 stored, from 16 fused panels
                 nf4 x W: from 1 stored, from 4 fused panels
                 nf4 in 8 bits: from 1 integers
-                affine4 x W^T: from 1 stored, from 8 fused panels
+                affine4 x W^T: from 1 stored, from 16 fused panels
                 affine4 x W: from 1 stored, from 4 fused panels
-                affine3 x W^T: from 1 stored, from 8 fused panels
-                affine3 x W: from 1 fused panels
+                affine3 x W^T: from 1 stored, from 32 fused panels
+                affine3 x W: from 1 stored, from 2 fused panels
                 int8 x W^T: from 1 stored, from 16 fused panels
-                int8 x W: from 1 stored, from 8 fused panels
+                int8 x W: from 1 stored, from 4 fused panels
                 int8 in 8 bits: from 1 integers
             "#]],
         );
         check(
             &Machine::new(Isa::Scalar, false, 256 << 10),
             &expect![[r#"
-                nf4 x W^T: from 1 fused panels
+                nf4 x W^T: from 1 stored, from 16 fused panels
                 nf4 x W: from 1 fused panels
                 nf4 in 8 bits: from 1 integers
-                affine4 x W^T: from 1 fused panels
+                affine4 x W^T: from 1 stored, from 16 fused panels
                 affine4 x W: from 1 fused panels
-                affine3 x W^T: from 1 stored, from 8 fused panels
+                affine3 x W^T: from 1 stored, from 16 fused panels
                 affine3 x W: from 1 fused panels
                 int8 x W^T: from 1 fused panels
                 int8 x W: from 1 fused panels

@@ -27,7 +27,7 @@ pub(crate) struct Work {
     pub(crate) pairs: bool,
     /// Runs of a row's elements that share a scale and are summed together.
     pub(crate) runs: usize,
-    /// The cycles to read a scale.
+    /// The cycles to read a scale one by one.
     pub(crate) scale: f64,
 }
 

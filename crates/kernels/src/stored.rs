@@ -66,9 +66,7 @@ impl Work {
             shape,
             orientation,
             decode: machine.decode(codes),
-            stored: machine.isa != Isa::Scalar
-                && codes.bits().is_power_of_two()
-                && !matches!(codes, Codes::Bytes { .. }),
+            stored: machine.isa != Isa::Scalar && !matches!(codes, Codes::Bytes { .. }),
             bytes: shape.columns as f64 * depth as f64 * f64::from(codes.bits()) / 8.0,
             scaled: if block < k { scaled } else { 0.0 },
             numbers,
@@ -81,7 +79,7 @@ impl Work {
 
 /// The cycles of [`multiply`].
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
-    let Cycles { fma, load, store, sum, .. } = *machine.cycles;
+    let Cycles { fma, load, store, sum, lanes, tile, .. } = *machine.cycles;
     let vectors = work.shape.vectors(machine);
     // Floats are written and read again, a row's part at a time.
     let decode = work.decode + if work.stored { 0.0 } else { 3.0 * (store + load) };
@@ -89,19 +87,24 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     match work.orientation {
         // Four rows of the matrix share what is loaded of the activations.
         Orientation::Transposed => {
+            // Codes of a byte and more keep the loads busier than those that a register has many of.
+            let wide = work.bytes >= vectors * lanes;
+            let slow = tile * if wide { 1.15 } else { 0.92 };
             let pass = |rows: f64| {
                 let steps = vectors * (decode + rows * (fma + load / 4.0));
-                1.2 * steps + rows * work.shape.columns as f64 * sum + work.scaled * 1.7 * rows
+                slow * steps + rows * work.shape.columns as f64 * sum + work.scaled * 1.7 * rows
             };
-            work.shape.by_fours(pass).max(from_memory)
+            work.shape.by_eights(pass).max(from_memory)
         }
         // Sums are loaded and stored again for every 16 rows of the matrix.
         Orientation::Plain => {
             let strip = work.bytes / work.shape.columns as f64 * MAX_COLUMNS.min(work.shape.columns) as f64;
             let again = if strip < machine.cache as f64 { 0.0 } else { from_memory };
+            // A block's bias is added up for each row of activations beside its products.
+            let biases = if work.biased { work.numbers / 2.0 * 0.42 * lanes } else { 0.0 };
             let pass = |rows: f64| {
-                let steps = vectors * (decode + rows * (fma + (load + store) / 16.0));
-                1.75 * steps + work.scaled * (1.0 + rows) + again
+                let steps = vectors * (decode + 1.65 * rows * (fma + (load + store) / 16.0));
+                1.75 * steps + work.scaled * (1.0 + rows) + rows * biases + again
             };
             work.shape.by_fours(pass).max(from_memory)
         }

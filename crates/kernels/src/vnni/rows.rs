@@ -50,7 +50,8 @@ pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let vectors = (columns * depth) as f64 / each as f64;
     // Sixteen vectors of sums are turned and added, and scaled.
     let ends = columns.div_ceil(ROWS) as f64 * work.runs as f64 * 13.0;
-    (columns * work.runs) as f64 * work.scale + rows as f64 * (vectors * step + ends)
+    // Scales are widened by vectors.
+    (columns * work.runs) as f64 * work.scale.min(1.0) + rows as f64 * (vectors * step + ends)
 }
 
 /// Computes all of a product that this module [`takes`], on a machine with VNNI.

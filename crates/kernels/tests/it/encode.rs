@@ -9,11 +9,14 @@ use crate::random::Random;
 /// All that a format makes of elements.
 type Made = (Vec<u8>, Vec<f32>, Vec<f32>, Vec<u8>);
 
+/// Codes into codes, scales, biases, and bytes beside them.
+type Run<'a> = dyn Fn(&mut [u8], &mut [f32], &mut [f32], &mut [u8]) + 'a;
+
 /// What each format makes of so many elements in blocks of `block`.
 fn formats(x: &[f32], block: usize) -> Vec<(String, Made)> {
     let elements = x.len();
     let (mut random, mut all) = (Random::new(elements as u64), Vec::new());
-    let mut add = |name: &str, bits: usize, run: &dyn Fn(&mut [u8], &mut [f32], &mut [f32], &mut [u8])| {
+    let mut add = |name: &str, bits: usize, run: &Run| {
         let zeros = |len: usize| vec![0.0; len];
         let blocks = elements.div_ceil(block);
         let mut made = (vec![0; (elements * bits).div_ceil(8)], zeros(blocks), zeros(blocks), vec![0; blocks]);
