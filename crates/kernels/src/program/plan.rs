@@ -75,7 +75,7 @@ pub(super) enum Action {
     },
 }
 
-/// A straight-line program over rows; see the [module](self).
+/// A straight-line program over rows.
 ///
 /// ```
 /// use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Program, Source, Step};
