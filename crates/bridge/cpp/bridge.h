@@ -127,6 +127,9 @@ void check(int status);
 // The Rust side of one of our own kernels; nothing for any other primitive.
 void* host_kernel(const Primitive& primitive);
 
+// Whether both are kernels that compute the same.
+bool same_kernel(const Primitive& a, const Primitive& b);
+
 inline bool is_host_kernel(const Primitive& primitive) {
   return host_kernel(primitive) != nullptr;
 }
