@@ -57,8 +57,7 @@ class Unite {
     }
   }
 
-  // A root stays itself, though its inputs may not: MLX cannot compile a function that gives one array twice.
-  void operator()(const array& root) {
+  array operator()(const array& root) {
     enter(root);
     while (!stack_.empty()) {
       auto& frame = stack_.back();
@@ -73,6 +72,7 @@ class Unite {
         close(node);
       }
     }
+    return same_.at(root.id());
   }
 
   size_t united() const {
@@ -198,14 +198,14 @@ using namespace tacit;
 
 extern "C" {
 
-// Gives the outputs, which now depend on one of equal nodes, and the number of nodes that were united with another.
+// Gives the outputs, each the one that is left of equal ones, and the number of nodes that were united with another.
 int tacit_unite(
     const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found, size_t* united) {
   return guarded([&] {
     Unite unite(gather(inputs, input_count));
     auto roots = gather(outputs, output_count);
-    for (const auto& root : roots) {
-      unite(root);
+    for (auto& root : roots) {
+      root = unite(root);
     }
     pour(roots, found);
     *united = unite.united();
