@@ -14,6 +14,8 @@ use tacit_arrays::{
 use tacit_blas as _;
 use tacit_conformance::{Subject, conformance};
 use tacit_core::{Policy, Result};
+// Compiled graphs are rewritten as they are there.
+use tacit_fusion as _;
 
 use structured::{
     as_stored, batched, cast, concat, diagonal, dora, identity, lora, lora_set, low_rank, masked, qa_lora, rotated,

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::{
     thresholds::Thresholds,
-    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts},
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_byte, stream_shifts},
 };
 
 #[derive(Clone, Copy)]
@@ -376,7 +376,7 @@ impl Simd for Avx2 {
             if BITS.is_multiple_of(8) {
                 return words;
             }
-            let shifts = const { span_shifts(BITS) };
+            let shifts = const { stream_shifts(BITS) };
             _mm256_srlv_epi32(words, _mm256_loadu_si256(shifts.as_ptr().cast()))
         }
     }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::{
     thresholds::Thresholds,
-    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts},
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_byte, stream_shifts},
 };
 
 #[derive(Clone, Copy)]
@@ -393,7 +393,7 @@ impl Simd for Avx512 {
             if BITS.is_multiple_of(8) {
                 return words;
             }
-            let shifts = const { span_shifts(BITS) };
+            let shifts = const { stream_shifts(BITS) };
             _mm512_srlv_epi32(words, _mm512_loadu_si512(shifts.as_ptr().cast()))
         }
     }

@@ -5,7 +5,7 @@ use std::arch::aarch64::*;
 
 use super::{
     thresholds::Thresholds,
-    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shifts, span_shuffle, stream_byte, stream_shifts},
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_byte, stream_shifts},
 };
 
 // Every method may use the instructions: all machines that this is compiled for have them.
@@ -372,7 +372,7 @@ impl Simd for Neon {
             let bytes = vld1q_u8(bytes.as_ptr());
             let words =
                 [from, from.add(span_bytes(BITS))].map(|from| vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(from), bytes)));
-            let shifts = const { span_shifts(BITS) };
+            let shifts = const { stream_shifts(BITS) };
             self.shift_each(words, self.load_words(shifts.as_ptr().cast()))
         }
     }

@@ -180,7 +180,7 @@ pub(super) const fn stream_byte(bits: usize, i: usize) -> usize {
     i * bits / 8
 }
 
-/// For codes of 3, 5, 6 and 7 bits: how many bits of that byte come before code `i`, for each of 16.
+/// For codes or words of `bits` bits in a stream: how many bits of the byte in which each of 16 starts come before it.
 pub(super) const fn stream_shifts(bits: usize) -> [u32; 16] {
     let mut shifts = [0; 16];
     let mut i = 0;
@@ -206,17 +206,6 @@ pub(super) const fn span_shuffle<const N: usize>(bits: usize, starts: &[usize]) 
         i += 1;
     }
     shuffle
-}
-
-/// How many bits of its first byte come before each of 16 words.
-pub(super) const fn span_shifts(bits: usize) -> [u32; 16] {
-    let mut shifts = [0; 16];
-    let mut i = 0;
-    while i < 16 {
-        shifts[i] = (i * bits % 8) as u32;
-        i += 1;
-    }
-    shifts
 }
 
 /// A loop with its arguments, to be compiled once for each instruction set.
