@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use tacit_core::{Aval, Error, ImplicitArray, Result, Value};
+use mlx_rs::{Array, ops};
+use tacit_core::tree::{self, Open};
+use tacit_core::{Aval, Error, ImplicitArray, Result, Value, array_id};
 
 use crate::sliced;
 use crate::views::from_zero;
@@ -55,9 +57,9 @@ pub trait Cut: ImplicitArray {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value>;
 }
 
-/// The elements of `range` along `axis` as a value of the same kind, which holds nothing of the others.
+/// The elements of `range` along `axis` as a value of the same kind.
 ///
-/// A dense array is sliced. A stored one is cut between its blocks; inside a block both sides keep the scale of the block, so
+/// A dense array is sliced, and MLX may keep the memory of the whole for it. A stored one is cut between its blocks; inside a block both sides keep the scale of the block, so
 /// that a block of 64 that is cut in the middle becomes blocks of 32. Nothing is quantized anew: the part materializes to what
 /// the slice of the whole does, bit for bit. An adapter is cut with its base: along the outputs its left factor is,
 /// along the inputs its right one, and what is not cut is in all parts.
@@ -108,7 +110,8 @@ pub fn cut(value: &Value, axis: i32, range: Range<i32>) -> Result<Value> {
 
 /// The part `index` of `count` equal parts along `axis`, as [`cut`] makes it: what one of several processes holds.
 ///
-/// All parts are of one structure, with equal static fields, wherever the value itself has one.
+/// All parts are of one structure, with equal static fields, wherever the value itself has one. The part keeps no memory of
+/// the others alive once it is evaluated.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -144,7 +147,7 @@ pub fn shard(value: &Value, axis: i32, index: usize, count: usize) -> Result<Val
     // Where one part fails all do, so that no process goes on alone.
     let all = |count: usize| (0..count).map(|other| part(other, count)).collect::<Result<Vec<_>>>();
     let made = if extent.is_multiple_of(count) && extent > 0 {
-        all(count).map(|mut parts| parts.swap_remove(index))
+        all(count).and_then(|mut parts| apart(&parts.swap_remove(index), value))
     } else {
         Err(Error::invalid(
             format!("{value} is not divided into {count} equal parts along axis {axis}"),
@@ -162,6 +165,19 @@ pub fn shard(value: &Value, axis: i32, index: usize, count: usize) -> Result<Val
             error => error.to_string(),
         };
         Error::invalid(message, format!("divide it into {counts} parts, or keep it whole in each process"))
+    })
+}
+
+/// The same part, in memory of its own where it is not all of the whole.
+fn apart(part: &Value, whole: &Value) -> Result<Value> {
+    let (shared, _) = tree::flatten(whole, Open::Fully)?;
+    let shared: Vec<usize> = shared.iter().filter_map(Value::as_dense).map(array_id).collect();
+    tree::map(part, Open::Fully, |leaf| match leaf {
+        // A slice of an evaluated array holds all of it; a choice, bit for bit what is chosen, does not.
+        Value::Dense(array) if !shared.contains(&array_id(&array)) => {
+            Ok(ops::select(Array::from_bool(true), &array, &array)?.into())
+        }
+        leaf => Ok(leaf),
     })
 }
 
