@@ -11,6 +11,10 @@ mod backend;
 mod group;
 mod mean;
 mod sentinel;
+mod shard;
+pub mod sharded;
 
 pub use backend::Backend;
 pub use group::{Group, Options, Traffic};
+pub use shard::{Shard, Split};
+pub use sharded::Sharded;
