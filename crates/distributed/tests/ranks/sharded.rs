@@ -1,23 +1,28 @@
 //! `Sharded` against the whole array: the conformance suite on every rank, and what the suite does not reach.
 
+use std::time::Duration;
+
 use mlx_rs::{Array, Dtype, fast, ops, random};
 use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Lora, Nf4Array};
 use tacit_conformance::oracle::Oracle;
 use tacit_conformance::{Subject, close};
 use tacit_core::transform::grad;
-use tacit_core::{Policy, Result, Value, implicit};
-use tacit_distributed::{Group, Sharded};
+use tacit_core::{Error, Policy, Result, Value, compile, compile_with_state, implicit};
+use tacit_distributed::{Group, Sharded, split_heads};
+use tacit_nn::KvCache;
 
 use crate::case::Case;
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("handlers", |group| each(group, |subject| tacit_conformance::handlers(subject).expect_clean())),
+    Case::new("handlers", |group| each(group, |subject| tacit_conformance::handlers(subject).expect_clean()))
+        .within(Duration::from_mins(4)),
     Case::new("gradients", |group| each(group, |subject| tacit_conformance::gradients(subject).expect_clean())),
     Case::new("captures", |group| each(group, |subject| tacit_conformance::captures(subject).expect_clean())),
     Case::new("failures", |group| each(group, |subject| tacit_conformance::failures(subject).expect_clean())),
     Case::new("structure", |group| each(group, |subject| tacit_conformance::structure(subject).expect_clean())),
-    Case::new("surface", |group| each(group, |subject| tacit_conformance::surface(subject).expect_clean())),
+    // Four ranks on two cores take turns in each of its collectives.
+    Case::new("surface", |group| each(group, |subject| tacit_conformance::surface(subject).expect_clean())).sizes(&[2]),
     Case::new("coverage", coverage),
     Case::new("attention", attention),
     Case::new("rotation_and_norms", rotation_and_norms),
@@ -26,10 +31,11 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("vocabulary", vocabulary),
     Case::new("stored", stored),
     Case::new("low_rank", low_rank),
+    Case::new("decoding", decoding),
 ];
 
 /// Handlers of calls that the suite does not have; the cases below try them.
-const ELSEWHERE: [&str; 10] = [
+const ELSEWHERE: [&str; 11] = [
     "sharded_gather_mm",
     "sharded_attention",
     "sharded_rope",
@@ -38,6 +44,7 @@ const ELSEWHERE: [&str; 10] = [
     "sharded_copy",
     "sharded_slice_update_of",
     "sharded_dynamic_update_of",
+    "sharded_scatter_axis_of",
     "sharded_concatenate_behind",
     "sharded_pad",
 ];
@@ -135,6 +142,10 @@ fn caches(group: &Group) -> Result<()> {
             ops::pad(&a[0], &[(0, 0), (0, 0), (1, 2), (0, 0)], None, None)?,
         ])
     });
+    check("put to places", &[new.clone()], |a| {
+        let places = ops::broadcast_to(Array::from_slice(&[6i32, 1], &[1, 1, 2, 1]), &[1, 4, 2, 8])?;
+        Ok(vec![ops::zeros::<f32>(&[1, 4, 8, 8])?.put_along_axis(&places, &a[0], 2)?])
+    });
     check("write at a place", &[new], |a| {
         use mlx_rs::ops::indexing::TryIndexMutOp;
         let mut cache = ops::zeros::<f32>(&[1, 4, 8, 8])?;
@@ -220,6 +231,43 @@ fn low_rank(group: &Group) -> Result<()> {
             }
             close(&found, expected, 2e-5).unwrap_or_else(|error| panic!("{factor}, along axis {axis}: {error}"));
         }
+    }
+    Ok(())
+}
+
+/// An attention layer that decodes with a cache of codes: weights, heads and cache are split, and nothing is gathered.
+fn decoding(group: &Group) -> Result<()> {
+    let weight = |seed| -> Result<Value> { Ok(Nf4Array::quantize(&normal(seed, &[512, 512])?, 64)?.into()) };
+    let whole = [weight(1)?, weight(2)?, weight(3)?, weight(4)?];
+    let parts = whole.iter().zip([0, 0, 0, 1]).map(|(w, axis)| Ok(Sharded::split(w.clone(), axis, group)?.into()));
+    let parts: Vec<Value> = parts.collect::<Result<_>>()?;
+    let format = Affine { bits: 8, group: 64 };
+    let cache = KvCache::new([1, 8, 64], Dtype::Float32)?.quantized(format, format)?;
+    let decode = |weights: Vec<Value>, mut cache: KvCache| -> Result<Vec<Array>> {
+        let _deny = Policy::Deny.scope();
+        let step = |cache: &mut KvCache, (w, x): (Vec<Array>, Array)| {
+            let tokens = x.dim(1);
+            let heads = |w: &Array| x.matmul(w.t())?.reshape(&[1, tokens, 8, 64])?.transpose_axes(&[0, 2, 1, 3]);
+            let (q, k, v) = (heads(&w[0])?, heads(&w[1])?, heads(&w[2])?);
+            let mask = cache.mask(tokens)?;
+            let (k, v) = cache.update(&k, &v)?;
+            let y = fast::scaled_dot_product_attention(&q, &k, &v, 0.125, Some((&mask).into()), None)?;
+            let y = y.transpose_axes(&[0, 2, 1, 3])?.reshape(&[1, tokens, 512])?;
+            Ok::<_, Error>(y.matmul(w[3].t())?)
+        };
+        let mut step = compile_with_state(step, compile::Options::default());
+        let mut outputs = Vec::new();
+        for (seed, tokens) in [(10, 5), (11, 1), (12, 1)] {
+            cache.reserve(tokens)?;
+            let x = normal(seed, &[1, tokens, 512])?.multiply(Array::from_f32(0.05))?;
+            outputs.push(step.call(&mut cache, &(weights.clone(), x.into()))?.dense()?);
+        }
+        Ok(outputs)
+    };
+    let expected = decode(whole.to_vec(), cache.clone())?;
+    let found = decode(parts, split_heads(&cache, group)?)?;
+    for (found, expected) in found.iter().zip(&expected) {
+        close(found, expected, 1e-4).unwrap_or_else(|error| panic!("{error}"));
     }
     Ok(())
 }
