@@ -32,6 +32,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("stored", stored),
     Case::new("low_rank", low_rank),
     Case::new("decoding", decoding),
+    Case::new("collectives_of_a_step", collectives_of_a_step),
 ];
 
 /// Handlers of calls that the suite does not have; the cases below try them.
@@ -64,7 +65,7 @@ fn subjects(group: &Group) -> Vec<Subject> {
 fn over_ranks(own: f64) -> f64 {
     let sum = || -> Result<f64> {
         let parts = Array::from_slice(&[own as f32], &[1]);
-        Ok(f64::from(Group::init()?.all_sum(&parts)?.try_item::<f32>()?))
+        Ok(f64::from(Group::init()?.all_sum(&parts)?.try_item_exact::<f32>()?))
     };
     sum().expect("a sum")
 }
@@ -269,5 +270,30 @@ fn decoding(group: &Group) -> Result<()> {
     for (found, expected) in found.iter().zip(&expected) {
         close(found, expected, 1e-4).unwrap_or_else(|error| panic!("{error}"));
     }
+    Ok(())
+}
+
+/// A block of two halves costs one sum each in the forward pass, and one each in the backward pass.
+fn collectives_of_a_step(group: &Group) -> Result<()> {
+    let columns = |seed| split(seed, &[64, 64], 0, group);
+    let weights =
+        vec![columns(1)?, columns(2)?, columns(3)?, split(4, &[64, 64], 1, group)?, split(5, &[64, 64], 1, group)?];
+    let x = normal(6, &[4, 64])?;
+    let half = |x: &Array, a: &Array, b: &Array, c: &Array| -> Result<Array> {
+        Ok(x.matmul(a.t())?.multiply(mlx_rs::nn::silu(x.matmul(b.t())?)?)?.matmul(c.t())?.add(x)?)
+    };
+    let mut step = grad(move |(w, x): (Vec<Array>, Array)| -> Result<Array> {
+        let y = half(&x, &w[0], &w[1], &w[3])?;
+        Ok(half(&y, &w[0], &w[2], &w[4])?.square()?.sum(None)?)
+    });
+    let before = group.traffic();
+    let (by_weight, by_x) = step((weights, x.into()))?;
+    for gradient in &by_weight {
+        gradient.child("part").array()?.eval()?;
+    }
+    by_x.array()?.eval()?;
+    let after = group.traffic();
+    assert_eq!(after.collectives - before.collectives, 4);
+    assert_eq!(after.bytes - before.bytes, 4 * 4 * 64 * 4);
     Ok(())
 }
