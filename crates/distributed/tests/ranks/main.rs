@@ -9,6 +9,7 @@
 mod case;
 mod child;
 mod collectives;
+mod fully;
 mod itself;
 mod parent;
 mod processes;
@@ -19,8 +20,12 @@ use std::process::ExitCode;
 use case::Case;
 
 /// The subjects, in the order in which they run.
-const SUBJECTS: &[(&str, &[Case])] =
-    &[("itself", itself::CASES), ("collectives", collectives::CASES), ("sharded", sharded::CASES)];
+const SUBJECTS: &[(&str, &[Case])] = &[
+    ("itself", itself::CASES),
+    ("collectives", collectives::CASES),
+    ("sharded", sharded::CASES),
+    ("fully", fully::CASES),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
