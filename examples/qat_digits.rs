@@ -5,6 +5,9 @@
 //!
 //!     cargo run --release --example qat_digits
 
+#[path = "data/digits.rs"]
+mod digits;
+
 use std::error::Error;
 use std::ops::Range;
 use std::rc::Rc;
@@ -20,6 +23,8 @@ use tacit::format::Affine;
 use tacit::nn::with_parameters;
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
+
+use digits::{Digits, shuffled};
 
 type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -40,34 +45,6 @@ const RULES: [(&str, Rule); 2] = [
     ("NF4", |w| Ok(Nf4Array::quantize(w, 64)?.into())),
     ("affine 2-bit", |w| Ok(AffineArray::quantize(w, Affine { bits: 2, group: 64 })?.into())),
 ];
-
-/// The images as `f32[n,64]` from 0 to 1, the labels as `u32[n]`.
-struct Digits {
-    images: Array,
-    labels: Array,
-}
-
-impl Digits {
-    fn select(&self, rows: &[u32]) -> Outcome<Self> {
-        let rows = Array::from_slice(rows, &[rows.len() as i32]);
-        Ok(Self { images: self.images.take_axis(&rows, 0)?, labels: self.labels.take_axis(&rows, 0)? })
-    }
-}
-
-fn load() -> Outcome<Digits> {
-    const RECORD: usize = 65;
-    let bytes = include_bytes!("data/digits.bin");
-    let count = (bytes.len() / RECORD) as i32;
-    let pixels: Vec<f32> = bytes.chunks(RECORD).flat_map(|r| r[..64].iter().map(|&p| f32::from(p) / 16.0)).collect();
-    let labels: Vec<u32> = bytes.chunks(RECORD).map(|record| u32::from(record[64])).collect();
-    Ok(Digits { images: Array::from_slice(&pixels, &[count, 64]), labels: Array::from_slice(&labels, &[count]) })
-}
-
-/// The numbers below `count` in an order that the key decides.
-fn shuffled(count: i32, key: &Array) -> Outcome<Vec<u32>> {
-    let draws = random::uniform::<_, f32>(0.0, 1.0, &[count], Some(key))?;
-    Ok(ops::argsort_axis(&draws, 0)?.as_slice::<u32>().to_vec())
-}
 
 fn classifier() -> Outcome<Sequential> {
     Ok(Sequential::new()
@@ -115,8 +92,7 @@ impl Trainer<'_> {
         let first = epochs.start;
         for epoch in epochs {
             // Each method has the same order of examples in its second half as the first had.
-            let key = random::key(self.seed * 1000 + (epoch - first) as u64)?;
-            let order = shuffled(self.train.labels.shape()[0], &key)?;
+            let order = shuffled(self.train.labels.size(), self.seed * 1000 + (epoch - first) as u64)?;
             let mut losses = Vec::new();
             for rows in order.chunks_exact(BATCH) {
                 let batch = self.train.select(rows)?;
@@ -171,14 +147,13 @@ fn row<'a>(rows: &'a mut Vec<Row>, name: &str) -> &'a mut Row {
 
 fn main() -> Outcome<()> {
     let start = Instant::now();
-    let digits = load()?;
+    let digits = Digits::load();
     let bar = ProgressBar::new((SEEDS.len() * (EPOCHS + MORE * (1 + RULES.len()))) as u64);
     bar.set_style(ProgressStyle::with_template("{msg:24} [{bar:40}] {pos}/{len} epochs {elapsed}")?);
     let mut rows: Vec<Row> = Vec::new();
     let _deny = Policy::Deny.scope();
     for seed in SEEDS {
-        let key = random::key(seed)?;
-        let order = shuffled(digits.labels.shape()[0], &key)?;
+        let order = shuffled(digits.labels.size(), seed)?;
         let (train, test) = (digits.select(&order[..TRAIN])?, digits.select(&order[TRAIN..])?);
         let recorder = (seed == SEEDS[0]).then(|| Recorder::create(RECORD)).transpose()?;
         let mut trainer = Trainer { train: &train, seed, bar: &bar, recorder };
@@ -237,7 +212,8 @@ fn print_table(rows: &[Row]) {
 /// Draws the loss of the first seed by epoch.
 fn draw() -> Outcome<()> {
     let record = Record::read(RECORD)?;
-    let mut chart = Chart::new("training loss by epoch").logarithmic().mark(EPOCHS as u64, "in each format from here");
+    let mut chart =
+        Chart::new("training loss").by("epoch").logarithmic().mark(EPOCHS as u64, "in each format from here");
     for name in ["float32", "NF4, aware", "affine 2-bit, aware"] {
         chart = chart.line(name, record.scalar(name)?);
     }

@@ -29,6 +29,7 @@ use crate::{Histogram, Series};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
     title: String,
+    by: String,
     logarithmic: bool,
     curves: Vec<(String, Curve)>,
     marks: Vec<(u64, String)>,
@@ -51,7 +52,13 @@ impl Chart {
     /// A chart without a curve; the title says what is drawn, in which unit, by what.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
-        Self { title: title.into(), logarithmic: false, curves: Vec::new(), marks: Vec::new() }
+        Self { title: title.into(), by: "step".to_owned(), logarithmic: false, curves: Vec::new(), marks: Vec::new() }
+    }
+
+    /// Says what a step is, such as `epoch`.
+    #[must_use]
+    pub fn by(self, step: impl Into<String>) -> Self {
+        Self { by: step.into(), ..self }
     }
 
     /// Draws numbers by their powers of ten; those that are not positive are then left out.
@@ -102,14 +109,16 @@ impl Chart {
             return Err(Error::invalid(format!("{:?} has no number that can be drawn", self.title), help));
         };
         let mut drawing = Drawing::new(&self.title, self.curves.iter().map(|(label, _)| label.as_str()));
-        let field = Field { x, y, top: drawing.top + 8.0 };
+        // Words of marks are above the field, where no curve is.
+        let above = if self.marks.is_empty() { 8.0 } else { ROW };
+        let field = Field { x, y, top: drawing.top + above };
         field.draw(&mut drawing);
         for (step, words) in &self.marks {
             let at = field.across(*step);
             drawing.polyline(&[(at, field.top), (at, field.top + HEIGHT)], "currentColor", 1.0, 0.5);
             // At the end of the axis the words are on the other side of their line.
-            let (anchor, by) = if at > WIDTH / 2.0 { (Anchor::End, -5.0) } else { (Anchor::Start, 5.0) };
-            drawing.text((at + by, field.top + 11.0), anchor, words);
+            let anchor = if at > WIDTH / 2.0 { Anchor::End } else { Anchor::Start };
+            drawing.text((at, field.top - 4.0), anchor, words);
         }
         for (at, (_, curve)) in self.curves.iter().enumerate() {
             match curve {
@@ -130,7 +139,7 @@ impl Chart {
             }
         }
         let bottom = field.top + HEIGHT + 2.0 * ROW;
-        drawing.text((LEFT.midpoint(WIDTH), bottom - 4.0), Anchor::Middle, "step");
+        drawing.text((LEFT.midpoint(WIDTH), bottom - 4.0), Anchor::Middle, &self.by);
         Ok(drawing.finish(bottom))
     }
 
