@@ -266,7 +266,17 @@ fn relative_error(y: &Array, expected: &Array) -> Result<f64> {
 }
 // ANCHOR_END: units
 
-// ANCHOR: drawings
+// ANCHOR: drawing
+/// The loss of a run in floats and of the one that goes on in two bits.
+fn losses(float: &Record, aware: &Record) -> Result<Chart> {
+    Ok(Chart::new("training loss, means of 5 steps")
+        .logarithmic()
+        .line("floats", float.scalar("loss")?.means(5))
+        .line("2 bits", aware.scalar("loss")?.means(5))
+        .mark(FLOAT, "2 bits from here"))
+}
+// ANCHOR_END: drawing
+
 /// What the chapter shows, by name.
 pub(crate) fn drawings(folder: &Path) -> Result<Vec<(&'static str, String)>> {
     let read = |name: &str| Record::read(folder.join(format!("{name}.jsonl")));
@@ -275,15 +285,7 @@ pub(crate) fn drawings(folder: &Path) -> Result<Vec<(&'static str, String)>> {
     let scales = "scales/layers.0.weight";
     let megabytes = |name: &str| Ok::<_, Error>(aware.scalar(name)?.map(|bytes| bytes / 1e6));
     Ok(vec![
-        (
-            "loss",
-            Chart::new("training loss, means of 5 steps")
-                .logarithmic()
-                .line("floats", loss("float")?)
-                .line("2 bits", loss("aware")?)
-                .mark(FLOAT, "2 bits from here")
-                .to_svg()?,
-        ),
+        ("loss", losses(&float, &aware)?.to_svg()?),
         (
             "right",
             Chart::new("percent of the test that is right")
@@ -354,7 +356,6 @@ pub(crate) fn drawings(folder: &Path) -> Result<Vec<(&'static str, String)>> {
         ),
     ])
 }
-// ANCHOR_END: drawings
 
 /// What the runs had right at their end, in percent.
 pub(crate) fn right(folder: &Path, name: &str) -> Result<f64> {

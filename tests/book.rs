@@ -13,6 +13,8 @@ mod caches;
 mod compile_cache;
 #[path = "../examples/compiled_functions.rs"]
 mod compiled_functions;
+#[path = "../examples/compiled_steps.rs"]
+mod compiled_steps;
 #[path = "../examples/dispatch.rs"]
 mod dispatch;
 #[path = "../examples/exercises.rs"]
@@ -162,6 +164,12 @@ fn the_models_print_what_the_book_shows() {
 #[test]
 fn the_saved_files_are_those_that_the_book_shows() {
     check("saving", &saving::SECTIONS);
+}
+
+#[test]
+fn the_compiled_steps_do_what_the_book_shows() {
+    check("compiled_steps", &compiled_steps::SECTIONS);
+    compiled_steps::main().unwrap();
 }
 
 #[test]
