@@ -206,7 +206,7 @@ fn kinds() -> Result<String> {
 /// What llama.cpp stored, tensor by tensor.
 fn codes() -> Result<String> {
     let gguf = Gguf::open(golden("gguf/types.gguf"))?;
-    let own = |name: &&str| !name.ends_with(".large") && !name.ends_with(".quantized");
+    let own = |name: &&str| !matches!(name.split_once('.'), Some((_, "large" | "quantized")));
     let lines = gguf.names().filter(own).map(|name| match gguf.get(name) {
         Ok(value) => format!("{name}: {value}"),
         Err(error) => format!("{name}: {}", error.to_string().lines().last().unwrap_or_default()),
