@@ -46,6 +46,6 @@ mod tests {
     }
 
     fn length(array: &Array) -> Result<f32> {
-        Ok(array.square()?.sum(None)?.sqrt()?.item_exact::<f32>()?)
+        Ok(array.square()?.sum(None)?.sqrt()?.item_exact::<f32>())
     }
 }
