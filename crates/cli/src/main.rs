@@ -6,7 +6,9 @@
 mod compare;
 mod convert;
 mod doctor;
+mod folders;
 mod inspect;
+mod new;
 mod output;
 mod primitives;
 mod quantize;
@@ -50,6 +52,8 @@ enum Command {
     Types,
     /// List MLX's primitives and the handlers that take them
     Primitives(primitives::Options),
+    /// Make a project of your own, with a quantized layer that runs
+    New(new::Options),
     /// Check what Tacit needs on this machine
     Doctor,
     /// Print what a shell completes the arguments with
@@ -89,6 +93,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         Command::Types => output.show(&types::types()),
         Command::Primitives(options) => output.show(&primitives::primitives(&options)?),
+        Command::New(options) => output.show(&new::new(&options)?),
         Command::Doctor => {
             let findings = doctor::examine();
             output.show(&findings)?;

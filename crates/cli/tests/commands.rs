@@ -230,18 +230,6 @@ fn lists_say_what_the_program_has() {
     assert!(!tacit(&["completions", "bash"]).stdout.is_empty());
 }
 
-#[test]
-fn the_doctor_names_what_is_wrong_and_the_cure() {
-    let well = tacit(&["doctor"]);
-    assert!(well.status.success(), "{}", String::from_utf8_lossy(&well.stdout));
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_tacit"));
-    let ill = doctor.arg("doctor").env("TACIT_MODE", "fast").env("PATH", "").output().expect("starts");
-    let text = String::from_utf8(ill.stdout).expect("text");
-    assert_eq!(ill.status.code(), Some(1), "{text}");
-    assert!(text.contains("broken  TACIT_MODE") && text.contains("help: eager, lazy or compiled"), "{text}");
-    assert!(text.contains("slow    compiler") && text.contains("install g++"), "{text}");
-}
-
 /// Whoever reads only the first line of a long list closes the pipe.
 #[test]
 fn a_closed_pipe_is_no_failure() {
