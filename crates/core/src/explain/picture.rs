@@ -59,7 +59,7 @@ struct Drawn {
 fn boxes(explanation: &Explanation, repeat: Option<&Repeat>) -> Vec<Drawn> {
     let mut boxes = Vec::new();
     let mut made_by: HashMap<&str, usize> = HashMap::new();
-    for input in explanation.inputs.iter().filter(|input| !is_folded(explanation, repeat, &input.name)) {
+    for input in explanation.inputs.iter().filter(|input| !explanation.is_folded(repeat, &input.name)) {
         made_by.insert(&input.name, boxes.len());
         boxes.push(Drawn {
             class: "input",
@@ -104,17 +104,6 @@ fn boxes(explanation: &Explanation, repeat: Option<&Repeat>) -> Vec<Drawn> {
         });
     }
     boxes
-}
-
-/// Whether only equations that have no box take an input, such as the weight of a layer that another stands for.
-fn is_folded(explanation: &Explanation, repeat: Option<&Repeat>, input: &str) -> bool {
-    let Some(folded) = repeat.map(Repeat::folded) else { return false };
-    let taken: Vec<usize> = (0..explanation.equations.len())
-        .filter(|&at| explanation.equations[at].operands.iter().any(|operand| operand == input))
-        .collect();
-    !taken.is_empty()
-        && taken.iter().all(|at| folded.contains(at))
-        && !explanation.outputs.iter().any(|output| output == input)
 }
 
 fn class(taker: &Taker) -> &'static str {
