@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use serde::Serialize;
 use tacit_core::dispatch::Taker;
-use tacit_core::{Error, Explanation, Result, Value, explain as explained};
+use tacit_core::{Equation, Error, Explanation, Result, Value, explain as explained};
 use tacit_io::read;
+use tacit_models::{Config, Positions};
 use tacit_nn::Pattern;
 
 use crate::output::write;
@@ -26,10 +27,10 @@ pub(crate) struct Options {
     /// Only the parameters of this path or glob, such as layers.0.*
     #[arg(long, value_name = "PATTERN")]
     only: Option<String>,
-    /// Print the trace of each kind of layer, op by op
+    /// Print the trace op by op, a block that repeats once
     #[arg(long)]
     trace: bool,
-    /// Draw the graph of each kind of layer into this file
+    /// Draw the graph into this file, a block that repeats once
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write the drawing and a list of all ops into this page
@@ -47,7 +48,13 @@ pub(crate) struct Products {
     layers: Vec<Layer>,
     materialized: u64,
     materialized_bytes: u64,
-    /// Each kind of layer op by op.
+    /// The model as a whole, where it is one that can be built.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<Whole>,
+    /// Why it cannot be built though its architecture is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unbuilt: Option<String>,
+    /// The model, or each kind of layer, op by op.
     #[serde(skip)]
     trace: Option<Explanation>,
     #[serde(skip)]
@@ -68,6 +75,15 @@ struct Layer {
     materialized_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+/// What happens in a call of a model.
+#[derive(Serialize)]
+struct Whole {
+    ops: usize,
+    handled: usize,
+    materialized: u64,
+    materialized_bytes: u64,
 }
 
 /// As what a parameter is used.
@@ -146,8 +162,18 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         ));
     }
     let members: Vec<Member> = kinds.into_values().collect();
+    let (whole, unbuilt) = match of_model(&options.path, tokens) {
+        _ if options.only.is_some() => (None, None),
+        Ok(whole) => (whole, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let model = whole.as_ref().map(Whole::of);
     let wanted = options.trace || options.svg.is_some() || options.html.is_some();
-    let trace = if wanted { Some(traced(&members, tokens)?) } else { None };
+    let trace = match whole {
+        Some(trace) => Some(trace),
+        None if wanted => Some(traced(&members, tokens)?),
+        None => None,
+    };
     for (file, text) in [(&options.svg, Explanation::to_svg as fn(&_) -> _), (&options.html, Explanation::to_html)] {
         if let (Some(file), Some(trace)) = (file, &trace) {
             write(file, &text(trace))?;
@@ -159,9 +185,39 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         materialized: sum(|layer| layer.materialized),
         materialized_bytes: sum(|layer| layer.materialized_bytes),
         layers,
+        model,
+        unbuilt,
         trace: trace.filter(|_| options.trace),
         deny: options.deny,
     })
+}
+
+/// The trace of a step of the decoder that a checkpoint is, with empty caches; nothing where it is none, or tokens have not a
+/// batch and a length.
+fn of_model(path: &Path, tokens: &[i32]) -> Result<Option<Explanation>> {
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+    let &[batch, length] = tokens else { return Ok(None) };
+    if !Config::is_known(folder) {
+        return Ok(None);
+    }
+    let (config, mut model) = tacit_models::load(path)?;
+    let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+    let mut caches = tacit_models::caches(&config, batch, dtype)?;
+    caches.iter_mut().try_for_each(|cache| cache.reserve(length))?;
+    let tokens = ops::zeros_dtype(&[batch, length], Dtype::Uint32)?;
+    model.explain(|decoder| decoder.forward(&tokens, &mut caches, Positions::Last)).map(Some)
+}
+
+impl Whole {
+    fn of(trace: &Explanation) -> Self {
+        let handled = |equation: &&Equation| matches!(equation.taker, Taker::Handler(_) | Taker::Default(_));
+        Self {
+            ops: trace.equations.len(),
+            handled: trace.equations.iter().filter(handled).count(),
+            materialized: trace.counters.materialized,
+            materialized_bytes: trace.counters.materialized_bytes,
+        }
+    }
 }
 
 /// What layers have in common that are shown as one: path without numbers, value, role, who takes it.
@@ -259,7 +315,10 @@ impl Layer {
 impl Products {
     /// Whether nothing is materialized, where that was asked.
     pub(crate) fn is_well(&self) -> bool {
-        !self.deny || (self.materialized == 0 && self.layers.iter().all(|layer| layer.error.is_none()))
+        let computed = self.layers.iter().all(|layer| layer.error.is_none());
+        // What a model does counts more than what its layers might.
+        let materialized = self.model.as_ref().map_or(self.materialized, |model| model.materialized);
+        !self.deny || (materialized == 0 && computed)
     }
 }
 
@@ -288,7 +347,7 @@ impl fmt::Display for Products {
             writeln!(f, "{path} {reason}")?;
         }
         if let Some(trace) = &self.trace {
-            writeln!(f, "{trace}")?;
+            writeln!(f, "{trace:#}")?;
         }
         let shape: Vec<String> = self.input_shape.iter().map(ToString::to_string).collect();
         write!(
@@ -298,6 +357,17 @@ impl fmt::Display for Products {
             shape.join(","),
             self.materialized,
             self.materialized_bytes
-        )
+        )?;
+        if let Some(reason) = &self.unbuilt {
+            write!(f, "\nthe model cannot be built: {reason}")?;
+        }
+        match &self.model {
+            None => Ok(()),
+            Some(Whole { ops, handled, materialized, materialized_bytes }) => write!(
+                f,
+                "\nthe model: {ops} ops after an implicit array, {handled} handled, \
+                 {materialized} arrays materialized ({materialized_bytes} bytes)"
+            ),
+        }
     }
 }

@@ -310,6 +310,27 @@ fn who_takes_each_layer_is_told_and_drawn() {
 }
 
 #[test]
+fn a_known_model_is_told_as_a_whole() {
+    let folder = Folder::new("model");
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/generate/golden/affine/llama");
+    let svg = folder.at("model.svg");
+    let golden = golden.to_str().expect("text");
+    let output = tacit(&["explain", golden, "--input-shape", "1,16", "--deny", "--svg", &svg, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    assert!(output.status.success(), "{json}");
+    let of_model = |key: &str| json["model"][key].as_u64().expect("a number");
+    assert!(of_model("ops") > 100 && of_model("handled") > 20, "{json}");
+    assert_eq!((of_model("materialized"), json["unbuilt"].is_null()), (0, true));
+    let svg = fs::read_to_string(svg).expect("drawn");
+    assert!(svg.contains(">rsqrt<") && svg.contains(">gather<"), "{svg}");
+    // Of a model that lacks a tensor, its layers are told.
+    let config = fs::read(format!("{golden}/config.json")).expect("reads");
+    fs::write(folder.at("config.json"), config).expect("writes");
+    let text = String::from_utf8(tacit(&["explain", &folder.layers(1)]).stdout).expect("text");
+    assert!(text.contains("layers.*.weight") && text.contains("the model cannot be built: "), "{text}");
+}
+
+#[test]
 fn what_would_be_materialized_fails_where_that_is_denied() {
     let folder = Folder::new("deny");
     let (dense, packed) = (folder.at("dense.safetensors"), folder.at("packed.safetensors"));
