@@ -12,7 +12,8 @@ use tacit_arrays::format::AnyFormat;
 use tacit_core::tree::{Open, leaves};
 use tacit_core::{Policy, Result, Value, implicit};
 use tacit_figures::{Limits, Machine, Turns};
-use tacit_kernels::{Isa, machine, threads};
+use tacit_kernels::machine::{dot_peak, fma_peak, read_bandwidth};
+use tacit_kernels::{Isa, threads};
 
 use crate::table::Table;
 
@@ -108,6 +109,9 @@ const HALVES: &str = "dense bf16, by MLX";
 const TURN: f64 = 5e-3;
 
 pub(crate) fn bench(options: &Options) -> Result<Measured> {
+    let isa = |isa: &Isa| format!("{isa:?}").to_lowercase();
+    // Its load is that of others as long as nothing was measured.
+    let machine = Machine::of(isa(&Isa::detect()), threads::count());
     // Products that would build the dense weight say nothing of a format.
     let _deny = Policy::Deny.scope();
     let given = || options.formats.iter().cloned().map(Ok);
@@ -129,20 +133,19 @@ pub(crate) fn bench(options: &Options) -> Result<Measured> {
     for (_, weight) in &weights {
         transforms::eval(leaves(weight, Open::Fully)?.iter().filter_map(Value::as_dense))?;
     }
-    let isa = |isa: &Isa| format!("{isa:?}").to_lowercase();
     let mut products = Vec::new();
     for &rows in &options.rows {
         let time = Duration::from_secs_f64(options.seconds / options.rows.len() as f64);
         products.extend(measured(&weights, [rows, outputs, inputs], time)?);
     }
     Ok(Measured {
-        machine: Machine::of(isa(&Isa::detect()), threads::count()),
+        machine,
         instructions: Isa::available().iter().map(isa).collect(),
         limits: Limits {
-            read_hot: machine::read_bandwidth(8 << 20) / 1e9,
+            read_hot: read_bandwidth(8 << 20) / 1e9,
             read_cold: None,
-            fma: machine::fma_peak() / 1e9,
-            dot: machine::dot_peak() / 1e9,
+            fma: fma_peak() / 1e9,
+            dot: dot_peak() / 1e9,
         },
         shape: options.shape,
         products,
@@ -200,7 +203,7 @@ fn product(x: Array, weight: &Value) -> impl FnMut() -> Result<f64> {
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { cpu, threads, .. } = &self.machine;
+        let Machine { cpu, threads, load, .. } = &self.machine;
         let Limits { read_hot, fma, .. } = self.limits;
         writeln!(
             f,
@@ -208,6 +211,12 @@ impl fmt::Display for Measured {
             self.instructions.join(" "),
             self.shape
         )?;
+        if let Some(load) = load.filter(|load| *load > 1.0) {
+            writeln!(
+                f,
+                "others work on this machine, whose load is {load:.1}: what is measured is less than it gives"
+            )?;
+        }
         let mut table =
             Table::new(&["weight", ">rows", ">bits", ">ms", ">GB/s", ">GFLOP/s", ">times dense f32", ">quartiles"]);
         for Product {
