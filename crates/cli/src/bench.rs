@@ -68,6 +68,8 @@ pub(crate) struct Measured {
     limits: Limits,
     shape: Shape,
     products: Vec<Product>,
+    /// Formats that do not fit the shape, with the reason.
+    left_out: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -114,21 +116,27 @@ pub(crate) fn bench(options: &Options) -> Result<Measured> {
     let machine = Machine::of(isa(&Isa::detect()), threads::count());
     // Products that would build the dense weight say nothing of a format.
     let _deny = Policy::Deny.scope();
-    let given = || options.formats.iter().cloned().map(Ok);
-    let formats: Vec<AnyFormat> = if options.formats.is_empty() {
-        FORMATS.iter().map(|text| text.parse()).collect::<Result<_>>()?
-    } else {
-        given().collect::<Result<_>>()?
-    };
+    let mut formats = options.formats.clone();
+    if formats.is_empty() {
+        formats = FORMATS.iter().map(|text| text.parse()).collect::<Result<_>>()?;
+    }
     let Shape(outputs, inputs) = options.shape;
     let dense = random::normal::<f32>(&[outputs, inputs], None, 0.02, &random::key(1)?)?;
     let mut weights = vec![
         (DENSE.to_owned(), Value::from(dense.clone())),
         (HALVES.to_owned(), dense.as_dtype(Dtype::Bfloat16)?.into()),
     ];
+    let mut left_out = Vec::new();
     for format in formats {
-        let weight = format.quantize(&dense)?;
-        weights.push((format.to_string(), weight));
+        match format.quantize(&dense) {
+            Ok(weight) => weights.push((format.to_string(), weight)),
+            // Of those that nobody named, some do not fit each shape.
+            Err(error) if options.formats.is_empty() => {
+                let reason = error.to_string();
+                left_out.push(format!("{format}: {}", reason.lines().next().unwrap_or_default()));
+            }
+            Err(error) => return Err(error),
+        }
     }
     for (_, weight) in &weights {
         transforms::eval(leaves(weight, Open::Fully)?.iter().filter_map(Value::as_dense))?;
@@ -149,6 +157,7 @@ pub(crate) fn bench(options: &Options) -> Result<Measured> {
         },
         shape: options.shape,
         products,
+        left_out,
     })
 }
 
@@ -240,6 +249,7 @@ impl fmt::Display for Measured {
                 format!("{low:.2}-{high:.2}"),
             ]);
         }
-        write!(f, "{table}")
+        write!(f, "{table}")?;
+        self.left_out.iter().try_for_each(|reason| write!(f, "\nleft out: {reason}"))
     }
 }

@@ -404,6 +404,9 @@ fn products_are_measured_beside_dense_ones() {
     for format in ["affine:4:64", "ternary", "k:4", "e5m2:32"] {
         assert!(text.lines().any(|line| line.starts_with(format)), "{text}");
     }
+    let text = String::from_utf8(tacit(&["bench", "--shape", "64x96", "--seconds", "0"]).stdout).expect("text");
+    assert!(text.contains("\nleft out: affine:4:64: ") && text.contains("\nmxfp4 "), "{text}");
+    assert_eq!(tacit(&["bench", "affine:4:64", "--shape", "64x96"]).status.code(), Some(1));
     assert_eq!(tacit(&["bench", "--shape", "64"]).status.code(), Some(2));
     assert_eq!(tacit(&["bench", "nf5"]).status.code(), Some(2));
 }
