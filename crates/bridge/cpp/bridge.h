@@ -130,9 +130,16 @@ void* host_kernel(const Primitive& primitive);
 // Whether both are kernels that compute the same.
 bool same_kernel(const Primitive& a, const Primitive& b);
 
-inline bool is_host_kernel(const Primitive& primitive) {
-  return host_kernel(primitive) != nullptr;
+// Whether a primitive is a collective of a group.
+bool is_collective(const Primitive& primitive);
+
+// Whether a primitive is one of ours: it checks its operands itself, and notes what its failures spoil.
+inline bool is_ours(const Primitive& primitive) {
+  return host_kernel(primitive) != nullptr || is_collective(primitive);
 }
+
+// The evaluated input, or a copy in rows that lives until what is dispatched to `stream` next has run.
+array row_major(const array& input, mlx::core::Stream stream);
 
 Dtype dtype_of(int code);
 int code_of(Dtype dtype);

@@ -72,7 +72,7 @@ class HostKernel : public Primitive {
     }
     std::vector<array> reads, writes;
     for (const auto& input : inputs) {
-      auto read = row_major(input);
+      auto read = row_major(input, stream());
       encoder.set_input_array(read);
       reads.push_back(array::unsafe_weak_copy(read));
     }
@@ -197,20 +197,6 @@ class HostKernel : public Primitive {
     return Buffer{value.data<char>(), value.nbytes(), value.shape().data(), value.ndim(), code_of(value.dtype())};
   }
 
-  // The input, or a copy in rows that lives until the kernel has run. How an array lies is known only now: a node for the
-  // copy in the graph would be there for every input that is not computed yet.
-  array row_major(const array& input) {
-    if (input.flags().row_contiguous) {
-      return input;
-    }
-    auto copied = mlx::core::contiguous(input, false, stream());
-    auto made = copied.outputs();
-    copied.primitive().eval_cpu(copied.inputs(), made);
-    copied.detach();
-    mlx::core::cpu::get_command_encoder(stream()).add_temporary(copied);
-    return copied;
-  }
-
   static void evaluate(const RustKernel& rust, std::vector<array>& reads, std::vector<array>& writes) {
     std::vector<Buffer> from, to;
     for (auto& value : reads) {
@@ -237,6 +223,20 @@ array prototype(const int32_t* shape, size_t ndim, int dtype) {
 }
 
 }  // namespace
+
+// How an array lies is known only now: a node for the copy in the graph would be there for every input that is not
+// computed yet.
+array row_major(const array& input, mlx::core::Stream stream) {
+  if (input.flags().row_contiguous) {
+    return input;
+  }
+  auto copied = mlx::core::contiguous(input, false, stream);
+  auto made = copied.outputs();
+  copied.primitive().eval_cpu(copied.inputs(), made);
+  copied.detach();
+  mlx::core::cpu::get_command_encoder(stream).add_temporary(copied);
+  return copied;
+}
 
 bool same_kernel(const Primitive& a, const Primitive& b) {
   const auto* kernel = dynamic_cast<const HostKernel*>(&a);

@@ -55,7 +55,7 @@ class Trail {
 
   // A note for the results of one primitive, if there is a kernel behind them.
   uint32_t add(const array& value, const Link* begin, const Link* end) {
-    auto kernel = value.has_primitive() && is_host_kernel(value.primitive());
+    auto kernel = value.has_primitive() && is_ours(value.primitive());
     if (!kernel && begin == end) {
       return nothing;
     }

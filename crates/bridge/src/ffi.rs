@@ -111,6 +111,25 @@ pub(crate) type JvpRule =
 /// Inputs, their axes (-1 for none) and their number; results and their axes.
 pub(crate) type VmapRule = extern "C" fn(*mut c_void, *const mlx_array, *const i32, usize, Sink, AxisSink) -> c_int;
 
+/// A collective under way, or one that failed: what `Op` and `InFlight` of group.rs are made of.
+#[repr(C)]
+pub(crate) struct InFlight {
+    pub(crate) op: c_int,
+    pub(crate) peer: c_int,
+    pub(crate) number: u64,
+    pub(crate) seconds: f64,
+    pub(crate) shape: *const i32,
+    pub(crate) ndim: usize,
+    pub(crate) dtype: c_int,
+}
+
+#[repr(C)]
+pub(crate) struct WatcherTable {
+    pub(crate) release: extern "C" fn(*mut c_void),
+    pub(crate) poll: extern "C" fn(*mut c_void, InFlight) -> c_int,
+    pub(crate) failed: extern "C" fn(*mut c_void, InFlight, *const c_char, usize, bool) -> c_int,
+}
+
 /// Chooses the mapped axis of each result.
 #[repr(C)]
 pub(crate) struct Placement {
@@ -173,6 +192,38 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_primitive_kernel(recorded: *const c_void) -> *mut c_void;
+
+    pub(crate) fn tacit_group_new(
+        name: *const c_char,
+        table: WatcherTable,
+        watcher: *mut c_void,
+        made: *mut *mut c_void,
+    ) -> c_int;
+    pub(crate) fn tacit_group_free(group: *mut c_void);
+    pub(crate) fn tacit_group_rank(group: *const c_void) -> c_int;
+    pub(crate) fn tacit_group_size(group: *const c_void) -> c_int;
+    pub(crate) fn tacit_group_collectives(group: *const c_void) -> u64;
+    pub(crate) fn tacit_group_bytes(group: *const c_void) -> u64;
+    pub(crate) fn tacit_group_in_flight(
+        group: *const c_void,
+        ctx: *mut c_void,
+        take: extern "C" fn(*mut c_void, InFlight),
+    ) -> bool;
+    pub(crate) fn tacit_group_collective(
+        group: *const c_void,
+        op: c_int,
+        peer: c_int,
+        x: mlx_array,
+        result: *mut mlx_array,
+    ) -> c_int;
+    pub(crate) fn tacit_group_receive(
+        group: *const c_void,
+        peer: c_int,
+        shape: *const i32,
+        ndim: usize,
+        dtype: c_int,
+        result: *mut mlx_array,
+    ) -> c_int;
 
     pub(crate) fn tacit_program_new(shapeless: bool, replays: bool, program: *mut *mut c_void) -> c_int;
     pub(crate) fn tacit_program_free(program: *mut c_void);

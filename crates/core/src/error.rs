@@ -54,6 +54,32 @@ pub enum Error {
     )]
     OtherThread(String),
 
+    /// A group of processes cannot be joined, or a collective of it failed.
+    #[error("{message}\nhelp: {help}")]
+    Group {
+        /// What happened, with the collective and its aval.
+        message: String,
+        /// The next step.
+        help: &'static str,
+    },
+
+    /// Another process of the group ended, stopped or never came.
+    #[error(
+        "rank {rank} at {address} is lost{}: {reason}\n\
+         help: save what this rank has, and start the ranks anew from the last checkpoint",
+        .during.as_ref().map(|during| format!(" in {during}")).unwrap_or_default()
+    )]
+    PeerLost {
+        /// The rank that is lost.
+        rank: usize,
+        /// Where it was, as host and port.
+        address: String,
+        /// The collective that waited for it, with its aval.
+        during: Option<String>,
+        /// How that is known.
+        reason: String,
+    },
+
     /// A handler's result has another aval than the primitive it stands for.
     #[error("handler {handler} gave {found} for {primitive}, which makes {expected}")]
     HandlerAval {

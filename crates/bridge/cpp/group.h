@@ -1,0 +1,125 @@
+// Several processes that compute together, over MLX's own distributed engine.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "bridge.h"
+#include "mlx/distributed/distributed.h"
+
+namespace tacit {
+
+// What a group does, by the numbers that src/group.rs has.
+enum class Op : int { sum, max, min, gather, gather_parts, scatter, enter, send, recv };
+
+// A collective under way, or one that failed.
+struct InFlight {
+  int op;
+  int peer;
+  uint64_t number;
+  double seconds;
+  const int32_t* shape;
+  size_t ndim;
+  int dtype;
+};
+
+// The Rust side of a group. A callback returns 0, or 1 after tacit_set_callback_error.
+struct WatcherTable {
+  void (*release)(void* watcher);
+  // Asked before a collective begins and every few milliseconds while it waits: 1 gives it up.
+  int (*poll)(void* watcher, InFlight waiting);
+  // Leaves the error of a failure with this text: of the eval that met it, or of an array that came of it.
+  int (*failed)(void* watcher, InFlight of, const char* text, size_t length, bool later);
+};
+
+// An array whose memory is MLX's while a task on it is queued. A task that held it would keep MLX from giving the memory to
+// a later result.
+struct Borrowed {
+  explicit Borrowed(const array& of) : value(array::unsafe_weak_copy(of)), data(of.data_shared_ptr()) {}
+
+  // Keeps the memory.
+  std::shared_ptr<array::Data> hold() const {
+    return data.lock();
+  }
+
+  array value;
+  std::weak_ptr<array::Data> data;
+};
+
+class Group {
+ public:
+  Group(mlx::core::distributed::Group group, bool scatters, WatcherTable table, void* watcher);
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  ~Group();
+
+  int rank() const {
+    return rank_;
+  }
+  int size() const {
+    return size_;
+  }
+  // Where collectives stand in the graph, apart from the stream that computes.
+  mlx::core::Stream stream() const {
+    return stream_;
+  }
+
+  // Runs one collective, of this number, to its end, on a thread of MLX's; throws when it fails or is given up, after which
+  // the group is of no more use.
+  void run(Op op, int peer, Borrowed* input, Borrowed& output, uint64_t& number);
+
+  // Leaves the error of a failure behind and throws it.
+  void raise(Op op, int peer, const Shape& shape, Dtype dtype, uint64_t number, const std::string& text, bool later) const;
+
+  template <class F>
+  bool in_flight(F&& take) const {
+    std::lock_guard lock(mutex_);
+    if (!current_) {
+      return false;
+    }
+    take(view(*current_));
+    return true;
+  }
+
+  uint64_t collectives() const {
+    return collectives_;
+  }
+  uint64_t bytes() const {
+    return bytes_;
+  }
+
+ private:
+  struct Current {
+    Op op;
+    int peer;
+    uint64_t number;
+    Shape shape;
+    Dtype dtype;
+    std::chrono::steady_clock::time_point since;
+  };
+
+  static InFlight view(const Current& current);
+  void poll(const Current& current) const;
+  void dispatch(Op op, int peer, const array& input, array& output);
+
+  mlx::core::distributed::Group group_;
+  int rank_;
+  int size_;
+  bool scatters_;
+  WatcherTable table_;
+  void* watcher_;
+  mlx::core::Stream stream_;
+  // The engine's own, whose thread may be stuck for ever in a collective that was given up.
+  mlx::core::Stream engine_;
+  std::atomic<uint64_t> collectives_{0};
+  std::atomic<uint64_t> bytes_{0};
+  std::atomic<bool> broken_{false};
+  mutable std::mutex mutex_;
+  std::optional<Current> current_;
+};
+
+}  // namespace tacit

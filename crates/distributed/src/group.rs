@@ -1,0 +1,300 @@
+//! Processes that compute together.
+
+use std::fmt;
+use std::time::Duration;
+
+use mlx_rs::{Array, Dtype};
+use tacit_bridge::{Aval, Op};
+use tacit_core::{Error, Result};
+
+use crate::backend::Backend;
+use crate::sentinel::Sentinel;
+
+/// Processes that compute together, this one among them: its *rank* is its number, from zero on.
+///
+/// Every process runs the same program. Its collectives are lazy like any op: what a rank evaluates, every rank must
+/// evaluate, in the same order. They stand on a stream of the group's own, so that what does not depend on them is
+/// computed meanwhile. An array that is the same on every rank is *replicated*; the gradients are those of a loss that is.
+///
+/// Clones are the same group, and so are two groups of one backend: MLX keeps one for the life of the process. A group of
+/// one rank, which needs no engine, does nothing: each collective is its operand.
+///
+/// ```
+/// use mlx_rs::Array;
+/// use tacit_distributed::Group;
+///
+/// # fn main() -> tacit_core::Result<()> {
+/// let group = Group::init()?;
+/// let x = Array::from_f32(group.rank() as f32 + 1.0);
+/// let sum = group.all_sum(&x)?;
+/// assert_eq!(sum.item_cast::<f32>(), (1..=group.size()).sum::<usize>() as f32);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Group {
+    members: Members,
+    backend: Backend,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Members {
+    One,
+    Many(tacit_bridge::Group),
+}
+
+/// How a group is joined, and how long its ranks wait for each other.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// What carries the collectives; where it is not given, what the environment names.
+    pub backend: Option<Backend>,
+    /// How long all ranks may take to come. One minute unless said otherwise.
+    pub join: Duration,
+    /// How long a rank may give no sign of life. Ten seconds unless said otherwise.
+    pub silence: Duration,
+    /// How long one collective may take, which is how far the ranks may be apart. Ten minutes unless said otherwise.
+    pub wait: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { backend: None, join: seconds(60), silence: seconds(10), wait: seconds(600) }
+    }
+}
+
+/// What a rank has sent so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// The collectives that it has begun.
+    pub collectives: u64,
+    /// The bytes that went into them.
+    pub bytes: u64,
+}
+
+impl Group {
+    /// Joins the group that this process was started for; a group of one rank where it was started alone.
+    ///
+    /// The environment says which: Open MPI's `mpirun`, or `MLX_RANK` and `MLX_HOSTFILE` for the ring, as `tacit launch` and
+    /// MLX's own launcher set them.
+    ///
+    /// # Errors
+    ///
+    /// The engine is not there, or the group cannot be joined.
+    pub fn init() -> Result<Self> {
+        Self::with(&Options::default())
+    }
+
+    /// As [`init`](Self::init), with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`init`](Self::init).
+    pub fn with(options: &Options) -> Result<Self> {
+        let backend = options.backend.unwrap_or_else(Backend::of_environment);
+        let Some(engine) = backend.engine() else { return Ok(Self::alone()) };
+        if !engine.is_available() {
+            return Err(Error::Group {
+                message: format!("MLX's {backend} engine is not available here"),
+                help: "install what it needs, such as Open MPI for `mpi`, or use the ring",
+            });
+        }
+        let group = tacit_bridge::Group::join(engine, Box::new(Sentinel { wait: options.wait })).map_err(|error| {
+            Error::Group {
+                message: format!("the {backend} group cannot be joined: {error}"),
+                help: "start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI",
+            }
+        })?;
+        Ok(Self { members: if group.size() == 1 { Members::One } else { Members::Many(group) }, backend })
+    }
+
+    /// The group of this process alone.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self { members: Members::One, backend: Backend::Alone }
+    }
+
+    /// The number of this process, from zero on.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.many().map_or(0, tacit_bridge::Group::rank)
+    }
+
+    /// The number of processes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.many().map_or(1, tacit_bridge::Group::size)
+    }
+
+    /// What carries the collectives.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// What this rank has sent so far, by collectives that were evaluated.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        let (collectives, bytes) = self.many().map_or((0, 0), tacit_bridge::Group::traffic);
+        Traffic { collectives, bytes }
+    }
+
+    /// The sum of `x` over all ranks, replicated, in the dtype of `x` and in the order of the engine.
+    ///
+    /// Its gradient is the cotangent as it is, which is the same on every rank.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn all_sum(&self, x: &Array) -> Result<Array> {
+        self.collective(Op::Sum, x)
+    }
+
+    /// The maximum of `x` over all ranks, element by element, replicated.
+    ///
+    /// Its gradient goes to every rank that has the maximum.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn all_max(&self, x: &Array) -> Result<Array> {
+        self.collective(Op::Max, x)
+    }
+
+    /// The minimum of `x` over all ranks, as [`all_max`](Self::all_max).
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn all_min(&self, x: &Array) -> Result<Array> {
+        self.collective(Op::Min, x)
+    }
+
+    /// The `x` of all ranks, joined along `axis` in the order of the ranks, replicated.
+    ///
+    /// Its gradient is the own part of the cotangent.
+    ///
+    /// # Errors
+    ///
+    /// `x` has no such axis.
+    pub fn all_gather(&self, x: &Array, axis: i32) -> Result<Array> {
+        let front = self.to_front(x, axis)?;
+        self.from_front(&self.collective(Op::Gather, &front)?, axis)
+    }
+
+    /// The `x` of all ranks, joined along the first axis, for ranks that each use it for something else, such as a batch of
+    /// their own.
+    ///
+    /// Its gradient is the own part of the sum of the ranks' cotangents.
+    ///
+    /// # Errors
+    ///
+    /// `x` is a scalar.
+    pub fn gather_parts(&self, x: &Array) -> Result<Array> {
+        self.to_front(x, 0)?;
+        self.collective(Op::GatherParts, x)
+    }
+
+    /// The own part, along the first axis, of the sum of `x` over all ranks.
+    ///
+    /// The ring has no such collective: there it is a sum of which a part is kept.
+    ///
+    /// # Errors
+    ///
+    /// The first axis has no equal part for each rank.
+    pub fn sum_scatter(&self, x: &Array) -> Result<Array> {
+        self.to_front(x, 0)?;
+        self.collective(Op::Scatter, x)
+    }
+
+    /// A replicated `x` as it goes into what each rank computes a part of: `x` itself, whose gradient is the sum of the
+    /// cotangents of all ranks.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn enter(&self, x: &Array) -> Result<Array> {
+        if !x.dtype().is_inexact() {
+            return Ok(x.clone());
+        }
+        self.collective(Op::Enter, x)
+    }
+
+    /// `x`, sent to the rank `to` when the result is evaluated. The ring sends to neighbors only.
+    ///
+    /// # Errors
+    ///
+    /// There is no such other rank.
+    pub fn send(&self, x: &Array, to: usize) -> Result<Array> {
+        Ok(self.other(to)?.send(x, to)?)
+    }
+
+    /// What the rank `from` sends, of this shape and dtype. The ring receives from neighbors only.
+    ///
+    /// # Errors
+    ///
+    /// There is no such other rank, or an extent is negative.
+    pub fn recv(&self, shape: &[i32], dtype: Dtype, from: usize) -> Result<Array> {
+        Ok(self.other(from)?.recv(&Aval::new(shape, dtype), from)?)
+    }
+
+    /// Waits until every rank has come here.
+    ///
+    /// # Errors
+    ///
+    /// A rank does not come.
+    pub fn barrier(&self) -> Result<()> {
+        Ok(self.all_sum(&Array::from_int(1))?.eval()?)
+    }
+
+    fn many(&self) -> Option<&tacit_bridge::Group> {
+        match &self.members {
+            Members::One => None,
+            Members::Many(group) => Some(group),
+        }
+    }
+
+    fn collective(&self, op: Op, x: &Array) -> Result<Array> {
+        match &self.members {
+            Members::One => Ok(x.clone()),
+            Members::Many(group) => Ok(group.collective(op, x)?),
+        }
+    }
+
+    fn other(&self, rank: usize) -> Result<&tacit_bridge::Group> {
+        self.many().filter(|_| rank < self.size() && rank != self.rank()).ok_or_else(|| Error::Group {
+            message: format!("rank {rank} is no other rank of a group of {}", self.size()),
+            help: "send to and receive from the ranks below `Group::size`, but this one",
+        })
+    }
+
+    fn to_front(&self, x: &Array, axis: i32) -> Result<Array> {
+        let rank = x.ndim() as i32;
+        if !(-rank..rank).contains(&axis) {
+            return Err(Error::invalid(
+                format!("{} has no axis {axis} along which parts are joined", Aval::from(x)),
+                "give an axis of the array; a scalar has none",
+            ));
+        }
+        Ok(if axis == 0 { x.clone() } else { x.move_axis(axis, 0)? })
+    }
+
+    fn from_front(&self, x: &Array, axis: i32) -> Result<Array> {
+        Ok(if axis == 0 { x.clone() } else { x.move_axis(0, axis)? })
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group({}, rank {} of {})", self.backend, self.rank(), self.size())
+    }
+}
+
+impl PartialEq for Group {
+    fn eq(&self, other: &Self) -> bool {
+        self.members == other.members
+    }
+}
+
+impl Eq for Group {}

@@ -1,0 +1,16 @@
+//! Implicit arrays over several processes, on MLX's own distributed engine.
+//!
+//! A [`Group`] is the processes that compute together. Its collectives are primitives in the graph: lazy, differentiated,
+//! mapped and compiled like any other. [`Sharded`] is an array of which each process holds a part; plain code that
+//! multiplies by it becomes tensor-parallel.
+
+// The macros' output names the core as the facade does.
+extern crate tacit_core as tacit;
+
+mod backend;
+mod group;
+mod mean;
+mod sentinel;
+
+pub use backend::Backend;
+pub use group::{Group, Options, Traffic};

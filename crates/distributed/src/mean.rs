@@ -1,0 +1,116 @@
+//! Sums and means of whole trees over the ranks, such as the gradients of data parallelism.
+
+use std::collections::BTreeMap;
+
+use mlx_rs::{Array, ops};
+use tacit_core::tree::{self, Open};
+use tacit_core::{Aval, Error, Result, Tree, Value};
+
+use crate::Group;
+
+/// Bytes from which on an array is summed by itself; smaller ones share a collective, whose cost is mostly its latency.
+const BUCKET: usize = 1 << 20;
+
+impl Group {
+    /// The sum over all ranks of every array of a tree, replicated.
+    ///
+    /// Arrays of up to a mebibyte of one dtype share collectives; each collective begins when what it sums is computed. The
+    /// arrays are those that the tree opens into, which must be alike on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// An array that is summed is not of a number type, or MLX has no memory left.
+    pub fn sum<T: Tree>(&self, tree: &T) -> Result<T> {
+        let (leaves, def) = tree::flatten(tree, Open::Fully)?;
+        if self.size() == 1 {
+            return tree::unflatten(&def, leaves);
+        }
+        let arrays =
+            leaves.iter().map(|leaf| leaf.as_dense().cloned().ok_or_else(closed)).collect::<Result<Vec<_>>>()?;
+        let summed = self.summed(&arrays)?;
+        tree::unflatten(&def, summed.into_iter().map(Value::from).collect())
+    }
+
+    /// The mean over all ranks of every float array of a tree, as [`sum`](Self::sum).
+    ///
+    /// ```
+    /// use mlx_rs::Array;
+    /// use tacit_distributed::Group;
+    ///
+    /// # fn main() -> tacit_core::Result<()> {
+    /// let group = Group::init()?;
+    /// let gradients = vec![Array::from_f32(2.0), Array::from_slice(&[1f32, 3.0], &[2])];
+    /// let gradients = group.mean(&gradients)?;
+    /// assert_eq!(gradients[1].as_slice::<f32>(), [1.0, 3.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`sum`](Self::sum), or an array is not float.
+    pub fn mean<T: Tree>(&self, tree: &T) -> Result<T> {
+        let size = Array::from_f32(self.size() as f32);
+        tree::map(&self.sum(tree)?, Open::Fully, |leaf| {
+            let sum = leaf.as_dense().ok_or_else(closed)?;
+            if !sum.dtype().is_inexact() {
+                return Err(Error::invalid(
+                    format!("{} has no mean of its dtype", Aval::from(sum)),
+                    "give float arrays, or take `Group::sum`",
+                ));
+            }
+            Ok(sum.divide(size.as_dtype(sum.dtype())?)?.into())
+        })
+    }
+
+    fn summed(&self, arrays: &[Array]) -> Result<Vec<Array>> {
+        let mut sums: Vec<Option<Array>> = vec![None; arrays.len()];
+        let mut small: BTreeMap<&str, Bucket> = BTreeMap::new();
+        // Gradients are made from the last layer to the first.
+        for (place, array) in arrays.iter().enumerate().rev() {
+            if array.nbytes() >= BUCKET {
+                sums[place] = Some(self.all_sum(array)?);
+                continue;
+            }
+            let bucket = small.entry(tacit_core::dtype_name(array.dtype())).or_default();
+            bucket.places.push(place);
+            bucket.bytes += array.nbytes();
+            if bucket.bytes >= BUCKET {
+                self.emptied(std::mem::take(bucket), arrays, &mut sums)?;
+            }
+        }
+        for bucket in small.into_values() {
+            self.emptied(bucket, arrays, &mut sums)?;
+        }
+        sums.into_iter().map(|sum| sum.ok_or_else(closed)).collect()
+    }
+
+    /// Sums the arrays of a bucket as one.
+    fn emptied(&self, bucket: Bucket, arrays: &[Array], sums: &mut [Option<Array>]) -> Result<()> {
+        let flat = bucket.places.iter().map(|&place| Ok(arrays[place].reshape(&[-1])?)).collect::<Result<Vec<_>>>()?;
+        let sum = match &flat[..] {
+            [] => return Ok(()),
+            [only] => self.all_sum(only)?,
+            _ => self.all_sum(&ops::concatenate(&flat, 0)?)?,
+        };
+        let ends = flat.iter().scan(0, |end, part| {
+            *end += part.size() as i32;
+            Some(*end)
+        });
+        let ends: Vec<i32> = ends.take(flat.len() - 1).collect();
+        for (place, part) in bucket.places.into_iter().zip(sum.split_axis(&ends, 0)?) {
+            sums[place] = Some(part.reshape(arrays[place].shape())?);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Bucket {
+    places: Vec<usize>,
+    bytes: usize,
+}
+
+fn closed() -> Error {
+    Error::invalid("a tree does not open into dense arrays", "give trees of arrays")
+}
