@@ -10,6 +10,7 @@ extern crate tacit_core as tacit;
 mod backend;
 mod group;
 mod mean;
+pub mod plan;
 mod sentinel;
 
 pub use backend::Backend;
