@@ -12,6 +12,10 @@ mod group;
 mod mean;
 pub mod plan;
 mod sentinel;
+mod shard;
+pub mod sharded;
 
 pub use backend::Backend;
 pub use group::{Group, Options, Traffic};
+pub use shard::{Shard, Split};
+pub use sharded::Sharded;

@@ -12,13 +12,15 @@ mod collectives;
 mod itself;
 mod parent;
 mod processes;
+mod sharded;
 
 use std::process::ExitCode;
 
 use case::Case;
 
 /// The subjects, in the order in which they run.
-const SUBJECTS: &[(&str, &[Case])] = &[("itself", itself::CASES), ("collectives", collectives::CASES)];
+const SUBJECTS: &[(&str, &[Case])] =
+    &[("itself", itself::CASES), ("collectives", collectives::CASES), ("sharded", sharded::CASES)];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
