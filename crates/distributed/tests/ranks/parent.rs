@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::case::{Apart, Case, Ended};
 use crate::cases;
-use crate::processes::{Engine, Heard, Processes, mpirun};
+use crate::commands::{Engine, mpirun};
+use crate::processes::{Heard, Processes};
 
 /// The groups that are tried.
 const GROUPS: [(Engine, usize); 4] = [(Engine::Ring, 2), (Engine::Ring, 4), (Engine::Mpi, 2), (Engine::Mpi, 4)];
