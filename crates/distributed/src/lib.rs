@@ -17,5 +17,5 @@ pub mod sharded;
 
 pub use backend::Backend;
 pub use group::{Group, Options, Traffic};
-pub use shard::{Shard, Split};
+pub use shard::{Shard, Split, split_heads};
 pub use sharded::Sharded;
