@@ -13,6 +13,7 @@ mod fully_sharded;
 mod group;
 mod layout;
 mod mean;
+pub mod plan;
 mod sentinel;
 mod shard;
 pub mod sharded;
