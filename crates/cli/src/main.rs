@@ -7,6 +7,7 @@ mod compare;
 mod convert;
 mod doctor;
 mod inspect;
+mod launch;
 mod output;
 mod primitives;
 mod quantize;
@@ -46,6 +47,8 @@ enum Command {
     Convert(convert::Options),
     /// Measure how far the parameters of two checkpoints are from each other
     Compare(compare::Options),
+    /// Start a program as the ranks of a group, on this machine or on several
+    Launch(launch::Options),
     /// List the array types and the formats that have a text
     Types,
     /// List MLX's primitives and the handlers that take them
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut output = Output::new(arguments.json);
     match arguments.command {
+        Command::Launch(options) => return launch::launch(&options),
         Command::Inspect(options) => output.show(&inspect::inspect(&options)?),
         Command::Quantize(options) => output.show(&quantize::quantize(&options)?),
         Command::Convert(options) => output.show(&convert::convert(&options)?),

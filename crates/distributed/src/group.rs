@@ -8,7 +8,8 @@ use tacit_bridge::{Aval, Op};
 use tacit_core::{Error, Result};
 
 use crate::backend::Backend;
-use crate::sentinel::Sentinel;
+use crate::init;
+use crate::watch::Limits;
 
 /// Processes that compute together, this one among them: its *rank* is its number, from zero on.
 ///
@@ -55,12 +56,31 @@ pub struct Options {
     pub silence: Duration,
     /// How long one collective may take, which is how far the ranks may be apart. Ten minutes unless said otherwise.
     pub wait: Duration,
+    /// Whether a compiled function that has collectives is run only once all ranks have said that they are about to run the
+    /// same ones, kind, shape and dtype: an error that names both sides, before any of them waits. It costs a message a rank
+    /// for each trace, nothing for each call, and every rank must trace the same functions in the same order. Off unless said
+    /// otherwise.
+    pub compares_plans: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Self { backend: None, join: seconds(60), silence: seconds(10), wait: seconds(600) }
+        Self::within(Limits::default())
+    }
+}
+
+impl Options {
+    /// The defaults with the limits that `TACIT_WATCH_LIMITS` names, such as `join=300 silence=30`, in seconds.
+    ///
+    /// # Errors
+    ///
+    /// The variable says something else.
+    pub fn from_environment() -> Result<Self> {
+        Limits::from_environment().map(Self::within)
+    }
+
+    fn within(Limits { join, silence, wait }: Limits) -> Self {
+        Self { backend: None, join, silence, wait, compares_plans: false }
     }
 }
 
@@ -83,7 +103,7 @@ impl Group {
     ///
     /// The engine is not there, or the group cannot be joined.
     pub fn init() -> Result<Self> {
-        Self::with(&Options::default())
+        Self::with(&Options::from_environment()?)
     }
 
     /// As [`init`](Self::init), with options.
@@ -93,20 +113,8 @@ impl Group {
     /// As for [`init`](Self::init).
     pub fn with(options: &Options) -> Result<Self> {
         let backend = options.backend.unwrap_or_else(Backend::of_environment);
-        let Some(engine) = backend.engine() else { return Ok(Self::alone()) };
-        if !engine.is_available() {
-            return Err(Error::Group {
-                message: format!("MLX's {backend} engine is not available here"),
-                help: "install what it needs, such as Open MPI for `mpi`, or use the ring",
-            });
-        }
-        let group = tacit_bridge::Group::join(engine, Box::new(Sentinel { wait: options.wait })).map_err(|error| {
-            Error::Group {
-                message: format!("the {backend} group cannot be joined: {error}"),
-                help: "start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI",
-            }
-        })?;
-        Ok(Self { members: if group.size() == 1 { Members::One } else { Members::Many(group) }, backend })
+        let many = init::join(backend, options)?;
+        Ok(Self { members: many.map_or(Members::One, Members::Many), backend })
     }
 
     /// The group of this process alone.

@@ -9,8 +9,12 @@ extern crate tacit_core as tacit;
 
 mod backend;
 mod group;
+mod init;
 mod mean;
+mod plan;
 mod sentinel;
+mod watch;
 
 pub use backend::Backend;
 pub use group::{Group, Options, Traffic};
+pub use watch::NOT_JOINED;
