@@ -1,9 +1,12 @@
 //! What all adapters have in common: a frozen base, and a change of it that is trained.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::op::{Gather, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler, implicit};
 
+use crate::cut::cut;
 use crate::kernel::Summands;
 use crate::linear::{Linear, dense_side, gathered_rows};
 use crate::packed::Packed;
@@ -99,6 +102,16 @@ pub(crate) fn turned(base: &Value) -> Result<(Value, Aval)> {
     let base = implicit(base, |base| Ok::<_, Error>(base.t()))?;
     let aval = base.aval()?;
     Ok((base, aval))
+}
+
+/// Whether an axis of an adapter `[out, in]`, or `[in, out]` where `transposed`, is that of its outputs.
+pub(crate) fn is_output(axis: usize, transposed: bool) -> bool {
+    (axis == 0) != transposed
+}
+
+/// The elements of a range along an axis of a factor.
+pub(crate) fn factor(array: &Array, axis: i32, range: &Range<i32>) -> Result<Array> {
+    cut(&array.into(), axis, range.clone())?.dense()
 }
 
 /// An adapter as a value.

@@ -49,6 +49,10 @@ impl Format for Affine {
         self.group
     }
 
+    fn with_block(&self, block: usize) -> Option<Self> {
+        Some(Self { group: block, ..*self })
+    }
+
     fn check(&self) -> Result<()> {
         let Self { bits, group } = *self;
         if ![32, 64, 128].contains(&group) || ![2, 3, 4, 5, 6, 8].contains(&bits) {

@@ -1,10 +1,14 @@
 //! An adapter that is trained as it will be stored.
 
+use std::ops::Range;
+
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::check_children;
+use crate::cut::{Cut, cut};
+use crate::divided::check_alike;
 use crate::format::AnyFormat;
 use crate::kernel::Summands;
 use crate::linear::{Gain, Linear};
@@ -36,7 +40,7 @@ use crate::linear::{Gain, Linear};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.AsStored", family(Linear, Adapter))]
+#[implicit(name = "tacit.AsStored", family(Linear, Adapter, Cut))]
 pub struct AsStored {
     /// An [`Adapter`].
     sum: Value,
@@ -111,6 +115,19 @@ impl Materialize for AsStored {
             own.shape.reverse();
         }
         check_children("an AsStored", &self.aval, &[("its sum", self.aval.clone(), own)])
+    }
+}
+
+impl Cut for AsStored {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let along = if self.transposed { 1 - axis } else { axis };
+        check_alike(&self.format, &self.sum.aval()?, along, &range)?;
+        let sum = cut(&self.sum, along as i32, range)?;
+        let mut aval = sum.aval()?;
+        if self.transposed {
+            aval.shape.reverse();
+        }
+        Ok(Self { sum, aval, ..self.clone() }.into())
     }
 }
 

@@ -1,11 +1,14 @@
 //! Batches of stored matrices: views of a packed array by which of its matrices each entry is.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype};
 use tacit_core::op::{AsType, Broadcast, GatherMM, Reshaping, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 use tacit_kernels::Orientation;
 
 use crate::checks::check_made;
+use crate::cut::{Cut, cut};
 use crate::kernel::{Groups, Layout, grouped_matmul};
 use crate::layout::{reshaped, sliced};
 use crate::linear::{Linear, dense_side};
@@ -36,7 +39,7 @@ use crate::views::ranges;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Batched", family(Linear))]
+#[implicit(name = "tacit.Batched", family(Linear, Cut))]
 pub struct Batched {
     inner: Value,
     /// The number of each entry's matrix, row-major through the batch.
@@ -227,6 +230,30 @@ impl Materialize for Batched {
     fn check(&self) -> Result<()> {
         let batch = self.aval.shape.len().saturating_sub(2);
         check_made(self, &Self::new(&self.inner, &self.aval.shape[..batch], self.of.clone(), self.turned)?)
+    }
+}
+
+impl Cut for Batched {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let rank = self.aval.shape.len();
+        let mut shape = self.aval.shape.clone();
+        shape[axis] = range.end - range.start;
+        let array = self.packed()?;
+        let stored = array.stored().aval.shape;
+        if let Some(of_matrix) = (axis + 2).checked_sub(rank) {
+            let along = stored.len() - 2 + if self.turned { 1 - of_matrix } else { of_matrix };
+            let inner = cut(&self.inner, along as i32, range)?;
+            return Ok(Self::new(inner, &shape[..rank - 2], self.of.clone(), self.turned)?.into());
+        }
+        let (batch, all) = (&shape[..rank - 2], strides(self.batch()));
+        let of = walked(batch, &all, range.start as usize * all[axis]).into_iter().map(|at| self.of[at]);
+        let of: Vec<usize> = of.collect();
+        let (first, last) = (of.iter().min().copied().unwrap_or(0), of.iter().max().copied().unwrap_or(0));
+        let [rows, k] = self.stored_matrix();
+        let count = stored[..stored.len() - 2].iter().product();
+        let matrices = reshaped(array, array.stored(), &[count, rows, k])?;
+        let inner = cut(&matrices, 0, first as i32..last as i32 + 1)?;
+        Ok(Self::new(inner, batch, of.iter().map(|of| of - first).collect(), self.turned)?.into())
     }
 }
 

@@ -1,11 +1,14 @@
 //! An array read in another float type.
 
+use std::ops::Range;
+
 use mlx_rs::ops::indexing::gather_single;
 use mlx_rs::{Array, Dtype};
 use tacit_core::op::{AsType, Gather, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
+use crate::cut::{self, Cut};
 use crate::linear::{Linear, dense_side};
 use crate::sliced::cut;
 use crate::views::ranges;
@@ -31,7 +34,7 @@ use crate::views::ranges;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Cast", family(Linear))]
+#[implicit(name = "tacit.Cast", family(Linear, Cut))]
 pub struct Cast {
     inner: Value,
     /// The aval before the cast; elements are rounded to its dtype where `inner` is wider.
@@ -128,6 +131,12 @@ impl Materialize for Cast {
             made.stored.dtype = self.stored.dtype;
         }
         check_made(self, &made)
+    }
+}
+
+impl Cut for Cast {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        Self::of(cut::cut(&self.inner, axis as i32, range)?, self.stored.dtype, self.aval.dtype)
     }
 }
 

@@ -84,6 +84,10 @@ impl Format for Codebook {
         self.block
     }
 
+    fn with_block(&self, block: usize) -> Option<Self> {
+        Some(Self { block, ..*self })
+    }
+
     fn check(&self) -> Result<()> {
         check_block(Self::NAME, self.block)
     }

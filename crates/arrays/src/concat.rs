@@ -1,11 +1,14 @@
 //! Several arrays as one.
 
+use std::ops::Range;
+
 use mlx_rs::ops::indexing::gather_single;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{AsType, Gather, Slice, Split, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
+use crate::cut::{Cut, cut};
 use crate::linear::{Linear, dense_side};
 use crate::views::{from_zero, ranges};
 use crate::wide::wide;
@@ -32,7 +35,7 @@ use crate::wide::wide;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Concat", family(Linear))]
+#[implicit(name = "tacit.Concat", family(Linear, Cut))]
 pub struct Concat {
     parts: Vec<Value>,
     /// Where each part begins along the axis, and where the last one ends.
@@ -161,6 +164,22 @@ impl Materialize for Concat {
     fn check(&self) -> Result<()> {
         // An axis beyond counting is none.
         check_made(self, &Self::new(self.parts.clone(), i32::try_from(self.axis).unwrap_or(i32::MAX))?)
+    }
+}
+
+impl Cut for Concat {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let mut parts = Vec::new();
+        for (part, bounds) in self.parts.iter().zip(self.bounds.windows(2)) {
+            let own = match bounds {
+                &[first, last] if axis == self.axis => range.start.max(first) - first..range.end.min(last) - first,
+                _ => range.clone(),
+            };
+            if own.start < own.end {
+                parts.push(cut(part, axis as i32, own)?);
+            }
+        }
+        Self::of(parts, self.axis)
     }
 }
 

@@ -1,10 +1,13 @@
 //! An array whose elements are all the same.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{Binary, Max, Min, Moving, Prod, Reduction, Slice, Sum, TypedPrimitive, Unary};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
+use crate::cut::Cut;
 use crate::linear::{Gain, Linear};
 use crate::views::forward;
 use crate::wide::wide;
@@ -28,7 +31,7 @@ use crate::wide::wide;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Constant", family(Linear))]
+#[implicit(name = "tacit.Constant", family(Linear, Cut))]
 pub struct Constant {
     /// The element, without axes.
     value: Array,
@@ -99,6 +102,14 @@ impl Materialize for Constant {
 
     fn check(&self) -> Result<()> {
         check_made(self, &Self::full(&self.aval.shape, &self.value)?)
+    }
+}
+
+impl Cut for Constant {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let mut aval = self.aval.clone();
+        aval.shape[axis] = range.end - range.start;
+        Ok(Self { value: self.value.clone(), aval }.into())
     }
 }
 

@@ -1,10 +1,13 @@
 //! Weight-decomposed low-rank adaptation: direction and magnitude of each row, adapted apart.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::{Aval, ImplicitArray, Materialize, Result, Value};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::{check_children, stored_shape};
+use crate::cut::{Cut, cut};
 use crate::kernel::{Measure, Summands};
 use crate::linear::{Gain, Linear, check_float, dense_side};
 use crate::lora::Lora;
@@ -35,7 +38,7 @@ use crate::wide::wide;
 ///
 /// The method is that of `DoRA` (Liu et al., 2024); dropout, as in PEFT, does not change the lengths.
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Dora", family(Linear, Adapter))]
+#[implicit(name = "tacit.Dora", family(Linear, Adapter, Cut))]
 pub struct Dora {
     /// `[out, in]`, or `[in, out]` where `transposed`.
     base: Value,
@@ -168,6 +171,23 @@ impl Materialize for Dora {
         check_float("m", &Aval::from(&self.m))?;
         let m = Aval::new(&[out], Dtype::Float32);
         check_children("a Dora", &self.aval, &[("m", m, Aval::from(&self.m)), ("its base", self.aval.clone(), aval)])
+    }
+}
+
+impl Cut for Dora {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let base = cut(&self.base, axis as i32, range.clone())?;
+        if !adapter::is_output(axis, self.transposed) {
+            return Err(Error::invalid(
+                format!(
+                    "a Dora of {} is not cut along its inputs: the length of a row is that of all of it",
+                    self.aval
+                ),
+                "cut it along its outputs, or merge it first",
+            ));
+        }
+        let (b, m) = (adapter::factor(&self.b, 0, &range)?, adapter::factor(&self.m, 0, &range)?);
+        Ok(Self { aval: base.aval()?, base, b, m, ..self.clone() }.into())
     }
 }
 

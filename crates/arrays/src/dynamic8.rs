@@ -1,10 +1,15 @@
 //! bitsandbytes' 8-bit dynamic floats, as the scales of other arrays are stored.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::checks::{check_block_size, check_children, check_elements};
+use crate::cut::{Cut, cut};
+use crate::divided::each_repeated;
 use crate::kernel;
+use crate::layout::gcd;
 
 /// A vector of 8 bits an element: codes of floats with a scale for each block, and an offset that all share.
 ///
@@ -26,7 +31,7 @@ use crate::kernel;
 ///
 /// The format is that of bitsandbytes' `create_dynamic_map(signed=True)` with `compress_statistics`.
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Dynamic8")]
+#[implicit(name = "tacit.Dynamic8", family(Cut))]
 pub struct Dynamic8Array {
     /// `u8[n]`.
     codes: Array,
@@ -52,6 +57,7 @@ impl Dynamic8Array {
     /// `x` is not a vector of `f32` with elements, or the block size is not a power of two from 32 to 4096. A NaN or an
     /// infinity in `x` is an error of the eval.
     pub fn quantize(x: &Array, block_size: usize) -> Result<Self> {
+        check_block_size(LABEL, block_size)?;
         let aval = check(Aval::from(x), block_size)?;
         let [codes, absmax, offset] = kernel::quantize_dynamic8(x, block_size)?;
         Ok(Self { codes, absmax, offset, block_size, aval })
@@ -87,15 +93,26 @@ impl Dynamic8Array {
         [self.codes.clone(), self.absmax.clone(), self.offset.clone()]
     }
 
+    /// The same codes in blocks of `block_size` elements, which divide the array's own, each with the scale of the whole.
+    pub(crate) fn divided(&self, block_size: usize) -> Result<Self> {
+        let count = self.codes.size().div_ceil(block_size);
+        Ok(Self {
+            absmax: each_repeated(&self.absmax, self.block_size / block_size, count)?,
+            block_size,
+            ..self.clone()
+        })
+    }
+
     /// The array after a linear map.
     pub(crate) fn scaled(&self, map: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
         Ok(Self { absmax: map(&self.absmax)?, offset: map(&self.offset)?, ..self.clone() })
     }
 }
 
+/// Codes may be in smaller blocks than those that are quantized: a part of a block keeps its scale.
 fn check(aval: Aval, block_size: usize) -> Result<Aval> {
     check_elements(LABEL, &aval)?;
-    check_block_size(LABEL, block_size)?;
+    check_block_size(LABEL, if block_size.is_power_of_two() { block_size.max(32) } else { block_size })?;
     if aval.shape.len() != 1 || aval.dtype != Dtype::Float32 {
         return Err(Error::invalid(format!("{aval} cannot be {LABEL}"), "quantize a vector of f32"));
     }
@@ -116,5 +133,17 @@ impl Materialize for Dynamic8Array {
             ("offset", f32(&[]), Aval::from(&self.offset)),
         ];
         check_children(LABEL, &aval, &expected)
+    }
+}
+
+impl Cut for Dynamic8Array {
+    fn cut(&self, _axis: usize, range: Range<i32>) -> Result<Value> {
+        let [from, to] = [range.start, range.end].map(|at| at as usize);
+        let whole = if to == self.codes.size() { from } else { to };
+        let divided = self.divided([from, whole].into_iter().fold(self.block_size, gcd))?;
+        let block = divided.block_size;
+        let part = |array: &Array, range: Range<usize>| cut(&array.into(), 0, range.start as i32..range.end as i32);
+        let (codes, absmax) = (part(&self.codes, from..to)?, part(&divided.absmax, from / block..to.div_ceil(block))?);
+        Ok(Self::from_parts(codes.dense()?, absmax.dense()?, self.offset.clone(), block)?.into())
     }
 }

@@ -68,6 +68,10 @@ impl Format for E5m2 {
     fn block(&self) -> usize {
         self.block
     }
+
+    fn with_block(&self, block: usize) -> Option<Self> {
+        Some(Self { block })
+    }
 }
 
 impl TextForm for E5m2 {

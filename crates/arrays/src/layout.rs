@@ -31,7 +31,11 @@ pub fn packed_reshape(_op: &Reshaping, array: &dyn Packed, made: &[Aval]) -> Res
 }
 
 /// `array` with children that are brought into the form that they have at `shape`.
-pub(crate) fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) -> Result<Value> {
+pub(crate) fn reshaped(array: &dyn Packed, stored: Stored, shape: &[i32]) -> Result<Value> {
+    Ok(array.restored(in_shape(stored, shape)?).into())
+}
+
+fn in_shape(mut stored: Stored, shape: &[i32]) -> Result<Stored> {
     stored.aval.shape = shape.to_vec();
     if stored.transposed {
         stored.aval.shape = turned(shape);
@@ -44,7 +48,7 @@ pub(crate) fn reshaped(array: &dyn Packed, mut stored: Stored, shape: &[i32]) ->
     if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
         stored.modifier = Some(biases.reshape(&scales)?);
     }
-    Ok(array.restored(stored).into())
+    Ok(stored)
 }
 
 /// What is cut out where both ends lie between two blocks.
@@ -60,10 +64,14 @@ pub fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Result<Val
 
 /// The elements of the stored array from `start` on, before `stop`.
 pub(crate) fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<Value> {
-    let mut stored = array.stored();
+    Ok(array.restored(between(array.stored(), start, stop)?).into())
+}
+
+/// The children of those elements.
+pub(crate) fn between(mut stored: Stored, start: &[i32], stop: &[i32]) -> Result<Stored> {
     let (old, new) = (stored.shape(), start.iter().zip(stop).map(|(start, stop)| stop - start).collect::<Vec<_>>());
     let Some(axis) = (0..old.len()).rev().find(|&axis| old[axis] != new[axis]) else {
-        return Ok(itself(array));
+        return Ok(stored);
     };
     let (inner, unit) = (extent(&old[axis + 1..]), stored.unit());
     let [from, to, whole] = [start[axis], stop[axis], old[axis]].map(|at| at as usize * inner);
@@ -85,14 +93,26 @@ pub(crate) fn sliced(array: &dyn Packed, start: &[i32], stop: &[i32]) -> Result<
         (None, _) => None,
         (Some(Value::Dense(scales)), None) => Some(cut(scales, &per_block)?.into()),
         (_, Some(supers)) => Some(supers.sliced([&old[..axis], &start[..axis], &stop[..axis]], [whole, from, to])?),
-        _ => return Err(Error::decline("the scales are packed themselves")),
+        (Some(scales), None) => {
+            let nested = scales.downcast::<Dynamic8Array>();
+            let nested = nested.ok_or_else(|| Error::decline("the scales are of a type that is not known here"))?;
+            let edges = [from, to, whole].map(per_block);
+            let edges = if flat { &edges[..1] } else { &edges };
+            if edges.iter().any(|edge| !edge.is_multiple_of(nested.block_size())) {
+                return Err(Error::decline("the scales are packed themselves"));
+            }
+            let [codes, absmax, offset] = nested.parts();
+            let absmax = cut(&absmax, &|at| per_block(at).div_ceil(nested.block_size()))?.reshape(&[-1])?;
+            let codes = cut(&codes, &per_block)?.reshape(&[-1])?;
+            Some(Dynamic8Array::from_parts(codes, absmax, offset, nested.block_size())?.into())
+        }
     };
     stored.codes = cut(&stored.codes, &|at| (at * bits).div_ceil(width))?;
     if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
         stored.modifier = Some(cut(biases, &per_block)?);
     }
     stored.scales = scales;
-    reshaped(array, stored, &new)
+    in_shape(stored, &new)
 }
 
 /// Arrays of one type and the same static fields, joined where each but the last ends with a block; with dense ones, a
@@ -213,16 +233,21 @@ fn scaled(array: &dyn Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<V
     Ok(array.restored(stored).into())
 }
 
-fn extent(shape: &[i32]) -> usize {
+pub(crate) fn extent(shape: &[i32]) -> usize {
     shape.iter().map(|&extent| extent as usize).product()
 }
 
 impl Stored {
     /// The elements after which a block ends and an element of the array of codes does, too.
     pub(crate) fn unit(&self) -> usize {
+        self.unit_of(self.block)
+    }
+
+    /// The same in blocks of another size.
+    pub(crate) fn unit_of(&self, block: usize) -> usize {
         let (bits, width) = (self.scheme.bits(), self.scheme.width());
         let codes = lcm(bits, width) / bits;
-        let block = Supers::of(self).map_or(self.block, |supers| supers.elements);
+        let block = Supers::of(self).map_or(block, |supers| supers.elements);
         lcm(block, codes)
     }
 }
@@ -280,10 +305,13 @@ fn packed(value: &Value) -> Result<&dyn Packed> {
     value.family::<dyn Packed>().ok_or_else(|| Error::decline("the scales are not packed"))
 }
 
-fn lcm(a: usize, b: usize) -> usize {
-    let (mut large, mut small) = (a, b);
+pub(crate) fn lcm(a: usize, b: usize) -> usize {
+    a / gcd(a, b).max(1) * b
+}
+
+pub(crate) fn gcd(mut large: usize, mut small: usize) -> usize {
     while small > 0 {
         (large, small) = (small, large % small);
     }
-    a / large.max(1) * b
+    large
 }

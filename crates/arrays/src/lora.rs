@@ -1,11 +1,14 @@
 //! Low-rank adaptation: a frozen matrix and the product of two thin ones that are trained.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype, random};
 use tacit_core::op::{AsType, Multiply};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::{check_children, stored_shape};
+use crate::cut::{Cut, cut};
 use crate::kernel::Summands;
 use crate::linear::{Gain, Linear, check_float, narrowing, scalar};
 use crate::wide::wide;
@@ -33,7 +36,7 @@ use crate::wide::wide;
 ///
 /// The method is that of `LoRA` (Hu et al., 2021), the convention that of the library PEFT.
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Lora", family(Linear, Adapter))]
+#[implicit(name = "tacit.Lora", family(Linear, Adapter, Cut))]
 pub struct Lora {
     /// `[out, in]`, or `[in, out]` where `transposed`.
     pub(crate) base: Value,
@@ -177,6 +180,24 @@ impl Materialize for Lora {
             ));
         }
         check_children("a Lora", &self.aval, &[("its base", self.aval.clone(), aval)])
+    }
+}
+
+impl Cut for Lora {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let base = cut(&self.base, axis as i32, range.clone())?;
+        let mut part = Self { aval: base.aval()?, base, ..self.clone() };
+        if adapter::is_output(axis, self.transposed) {
+            part.b = adapter::factor(&self.b, 0, &range)?;
+        } else if self.key.is_none() {
+            part.a = adapter::factor(&self.a, 1, &range)?;
+        } else {
+            return Err(Error::invalid(
+                format!("a Lora of {} that drops inputs is not cut along them", self.aval),
+                "cut it along its outputs, or train without dropout",
+            ));
+        }
+        Ok(part.into())
     }
 }
 

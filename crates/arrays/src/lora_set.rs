@@ -1,10 +1,13 @@
 //! Several adapters on one base, of which an array says which is in use.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::{check_children, stored_shape};
+use crate::cut::{Cut, cut};
 use crate::kernel::Summands;
 use crate::linear::{Gain, Linear, check_float, dense_side};
 use crate::lora::Lora;
@@ -34,7 +37,7 @@ use crate::wide::wide;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.LoraSet", family(Linear, Adapter))]
+#[implicit(name = "tacit.LoraSet", family(Linear, Adapter, Cut))]
 pub struct LoraSet {
     /// `[out, in]`, or `[in, out]` where `transposed`.
     base: Value,
@@ -185,6 +188,19 @@ impl Materialize for LoraSet {
             ));
         }
         check_children("a LoraSet", &self.aval, &[("its base", self.aval.clone(), base)])
+    }
+}
+
+impl Cut for LoraSet {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let base = cut(&self.base, axis as i32, range.clone())?;
+        let mut part = Self { aval: base.aval()?, base, ..self.clone() };
+        if adapter::is_output(axis, self.transposed) {
+            part.b = adapter::factor(&self.b, 1, &range)?;
+        } else {
+            part.a = adapter::factor(&self.a, 2, &range)?;
+        }
+        Ok(part.into())
     }
 }
 

@@ -1,10 +1,13 @@
 //! A matrix as the product of two thin ones.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, ops};
 use tacit_core::op::{Add, AsType, Gather, Multiply, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::checks::check_made;
+use crate::cut::{Cut, cut};
 use crate::linear::{Gain, Linear, check_float, gathered_rows, narrowing};
 use crate::wide::wide;
 
@@ -27,7 +30,7 @@ use crate::wide::wide;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.LowRank", family(Linear))]
+#[implicit(name = "tacit.LowRank", family(Linear, Cut))]
 pub struct LowRank {
     /// `[n, r]`.
     left: Value,
@@ -115,6 +118,15 @@ impl Materialize for LowRank {
 
     fn check(&self) -> Result<()> {
         check_made(self, &Self::new(&self.left, &self.right)?)
+    }
+}
+
+impl Cut for LowRank {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let [mut left, mut right] = [self.left.clone(), self.right.clone()];
+        let factor = if axis == 0 { &mut left } else { &mut right };
+        *factor = cut(factor, axis as i32, range)?;
+        Ok(Self::new(left, right)?.into())
     }
 }
 

@@ -1,5 +1,7 @@
 //! An array of which some elements are zero.
 
+use std::ops::Range;
+
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexOp};
 use mlx_rs::{Array, Dtype, ops};
@@ -7,6 +9,7 @@ use tacit_core::op::{AsType, Gather, Multiply, Reshaping, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
+use crate::cut::{Cut, cut};
 use crate::linear::{check_float, gathered_rows, scalar};
 use crate::views::forward;
 
@@ -29,7 +32,7 @@ use crate::views::forward;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Masked")]
+#[implicit(name = "tacit.Masked", family(Cut))]
 pub struct Masked {
     inner: Value,
     /// `bool`, of the shape of `inner`.
@@ -91,6 +94,13 @@ impl Materialize for Masked {
 
     fn check(&self) -> Result<()> {
         check_made(self, &Self::new(&self.inner, self.mask.clone())?)
+    }
+}
+
+impl Cut for Masked {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let mask = cut(&(&self.mask).into(), axis as i32, range.clone())?.dense()?;
+        Ok(Self::new(cut(&self.inner, axis as i32, range)?, mask)?.into())
     }
 }
 

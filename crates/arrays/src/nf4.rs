@@ -62,6 +62,10 @@ impl Format for Nf4 {
         self.block
     }
 
+    fn with_block(&self, block: usize) -> Option<Self> {
+        Some(Self { block, ..*self })
+    }
+
     fn check(&self) -> Result<()> {
         check_block_size(Self::NAME, self.block)
     }

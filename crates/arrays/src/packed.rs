@@ -20,6 +20,16 @@ pub trait Packed: ImplicitArray {
     /// This array with other children, of the same format and block.
     fn restored(&self, stored: Stored) -> Box<dyn ImplicitArray>;
 
+    /// Whether the format of this array has blocks of so many elements, too.
+    fn has_block(&self, block: usize) -> bool {
+        block == self.stored().block
+    }
+
+    /// This array with other children, in blocks of a size that the format [has](Self::has_block).
+    fn reblocked(&self, stored: Stored) -> Box<dyn ImplicitArray> {
+        self.restored(stored)
+    }
+
     /// Floats, whose last axis is that of the stored array, by the format of this array: what is written into it.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::adapter::{Adapter, of};
 use crate::checks::{check_children, check_elements, check_groups, stored_shape};
+use crate::cut::Cut;
 use crate::dynamic8::Dynamic8Array;
 use crate::format::declaration::{Format, Quantizer};
 use crate::format::trained_scales::TrainedScales;
@@ -35,7 +36,7 @@ use crate::packed::{self, Packed, Stored};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = F::SAVED_AS, family(Packed, Linear))]
+#[implicit(name = F::SAVED_AS, family(Packed, Linear, Cut))]
 pub struct PackedArray<F: Format> {
     /// The codes, in the dtype and shape that the format gives them.
     codes: Array,
@@ -254,6 +255,14 @@ fn checked<F: Format>(aval: Aval, format: &F) -> Result<Aval> {
     Ok(aval)
 }
 
+/// Whether scales are quantized as a format has it: in its blocks, or in parts of them, as a cut leaves them.
+fn divides(found: Option<Nested>, own: Option<Nested>) -> bool {
+    match (found, own) {
+        (Some(Nested::Dynamic8 { block: part }), Some(Nested::Dynamic8 { block })) => block.is_multiple_of(part),
+        _ => found == own,
+    }
+}
+
 /// The dtype that scales have: that of the array, or a wider one after a product with a float, where it has biases.
 fn scale_dtype(scheme: &Scheme, found: Dtype, own: Dtype) -> Dtype {
     match scheme.scaling {
@@ -305,7 +314,7 @@ impl<F: Format> Materialize for PackedArray<F> {
             }
         }
         let nested = self.nested(scheme.nested);
-        if nested != scheme.nested {
+        if !divides(nested, scheme.nested) {
             let scales = |nested: Option<Nested>| match nested {
                 Some(Nested::Dynamic8 { block }) => format!("scales that are quantized in blocks of {block}"),
                 Some(Nested::Integers { block, .. }) => format!("scales that are int8 in blocks of {block}"),
@@ -367,6 +376,15 @@ impl<F: Format> Packed for PackedArray<F> {
         let (biases, global_scale) = if self.biases.is_some() { (modifier, None) } else { (None, modifier) };
         let format = self.format.clone();
         Box::new(Self { codes, scales, biases, global_scale, format, transposed, aval, ..*self })
+    }
+
+    fn has_block(&self, block: usize) -> bool {
+        block == self.format.block() || self.format.with_block(block).is_some_and(|format| format.check().is_ok())
+    }
+
+    fn reblocked(&self, stored: Stored) -> Box<dyn ImplicitArray> {
+        let format = self.format.with_block(stored.block).unwrap_or_else(|| self.format.clone());
+        Self { format, ..self.clone() }.restored(stored)
     }
 
     fn encoded(&self, rows: &Array) -> Result<Stored> {

@@ -1,10 +1,15 @@
 //! Weights that are trained to be quantized.
 
+use std::ops::Range;
+
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::checks::check_children;
+use crate::cut::{Cut, cut};
+use crate::divided::{check_alike, cut_stored, inside};
 use crate::format::{AnyFormat, FloatScales, TrainedScales};
+use crate::packed::Packed;
 use crate::ste::{joined, ste};
 
 /// A float master that is quantized wherever it is used, with the gradient going straight through to it.
@@ -34,7 +39,7 @@ use crate::ste::{joined, ste};
 /// The scales are those that the format makes of the master in each pass, or children that are trained with it, as
 /// [`with_trained_scales`](Self::with_trained_scales) has them.
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Prepared")]
+#[implicit(name = "tacit.Prepared", family(Cut))]
 pub struct Prepared {
     /// The floats that are trained.
     master: Array,
@@ -218,5 +223,32 @@ impl Materialize for Prepared {
                 ("what its format makes of it", self.aval.clone(), found),
             ],
         )
+    }
+}
+
+impl Cut for Prepared {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let part = cut(&(&self.master).into(), axis as i32, range.clone())?.dense()?;
+        let aval = Aval::from(&part);
+        let mut made = Self { master: part, aval, ..self.clone() };
+        let Some(scales) = &self.scales else {
+            check_alike(&self.format, &self.aval, axis, &range)?;
+            return Ok(made.into());
+        };
+        let codes = self.convert()?;
+        let array = codes.family::<dyn Packed>().ok_or_else(|| no_scales(&self.format))?;
+        let mut stored = array.stored();
+        stored.scales = Some(scales.into());
+        if self.biases.is_some() {
+            stored.modifier.clone_from(&self.biases);
+        }
+        let block = stored.block;
+        let stored = cut_stored(array, stored, axis, range.clone())?;
+        if stored.block != block {
+            return Err(inside(&self.format, &self.aval, axis, &range));
+        }
+        made.scales = stored.scales.as_ref().and_then(Value::as_dense).cloned();
+        made.biases = self.biases.is_some().then_some(stored.modifier).flatten();
+        Ok(made.into())
     }
 }

@@ -1,10 +1,13 @@
 //! Quantization-aware low-rank adaptation: an adapter that is a change of the biases of a packed base.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
 use crate::adapter::{self, Adapter, Side};
 use crate::checks::check_children;
+use crate::cut::{Cut, cut};
 use crate::kernel::Summands;
 use crate::linear::{Gain, Linear, check_float};
 use crate::lora::check_alpha;
@@ -35,7 +38,7 @@ use crate::wide::wide;
 ///
 /// The method is that of `QA-LoRA` (Xu et al., 2023).
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.QaLora", family(Linear, Adapter))]
+#[implicit(name = "tacit.QaLora", family(Linear, Adapter, Cut))]
 pub struct QaLora {
     /// `[out, in]`, or `[in, out]` where `transposed`.
     base: Value,
@@ -156,6 +159,26 @@ impl Materialize for QaLora {
         }
         check_alpha(self.alpha)?;
         check_children("a QaLora", &self.aval, &[("its base", self.aval.clone(), stored.aval)])
+    }
+}
+
+impl Cut for QaLora {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let (_, stored) = self.packed()?;
+        let base = cut(&self.base, axis as i32, range.clone())?;
+        let mut part = Self { aval: base.aval()?, base, ..self.clone() };
+        let block = stored.block as i32;
+        if adapter::is_output(axis, stored.transposed) {
+            part.b = adapter::factor(&self.b, 0, &range)?;
+        } else if range.start % block == 0 && range.end % block == 0 {
+            part.a = adapter::factor(&self.a, 1, &(range.start / block..range.end / block))?;
+        } else {
+            return Err(Error::invalid(
+                format!("a QaLora of {} in groups of {block} is not cut inside a group", self.aval),
+                format!("cut it along its inputs at multiples of {block}"),
+            ));
+        }
+        Ok(part.into())
     }
 }
 

@@ -1,5 +1,7 @@
 //! A Hadamard rotation around any stored array.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{
     AsType, Broadcast, BroadcastAxes, Concatenate, DynamicSlice, DynamicSliceUpdate, Gather, Moving, ScatterAxis,
@@ -12,6 +14,7 @@ use tacit_kernels::hadamard_order;
 
 use crate::cast::{Cast, castable, holds};
 use crate::checks::check_made;
+use crate::cut::{Cut, cut};
 use crate::kernel::hadamard;
 use crate::linear::{Linear, dense_side};
 use crate::views::from_zero;
@@ -53,7 +56,7 @@ use crate::views::from_zero;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Rotated", family(Linear))]
+#[implicit(name = "tacit.Rotated", family(Linear, Cut))]
 pub struct Rotated {
     /// The rotated array.
     inner: Value,
@@ -155,6 +158,18 @@ impl Materialize for Rotated {
     fn check(&self) -> Result<()> {
         let made = Self::new(&self.inner, self.axis.try_into().unwrap_or(i32::MAX))?;
         check_made(self, &made)
+    }
+}
+
+impl Cut for Rotated {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        if axis == self.axis {
+            return Err(Error::invalid(
+                format!("{} is rotated along axis {axis}, which cannot be cut", self.aval),
+                "cut it along another axis",
+            ));
+        }
+        Self::of(cut(&self.inner, axis as i32, range)?, self.axis)
     }
 }
 

@@ -1,11 +1,14 @@
 //! An array times or divided by a number.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype};
 use tacit_core::op::{AsType, Divide, Moving, Multiply, Negative, Slice, Sum, TypedPrimitive};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::cast::{Cast, castable, holds};
 use crate::checks::check_made;
+use crate::cut::{Cut, cut};
 use crate::linear::{Linear, dense_side};
 use crate::views::ranges;
 use crate::wide::{wide, widely};
@@ -31,7 +34,7 @@ use crate::wide::{wide, widely};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Scaled", family(Linear))]
+#[implicit(name = "tacit.Scaled", family(Linear, Cut))]
 pub struct Scaled {
     inner: Value,
     /// Without axes; `f32` where `inner` is of a half type.
@@ -119,6 +122,12 @@ impl Materialize for Scaled {
 
     fn check(&self) -> Result<()> {
         check_made(self, &Self { divides: self.divides, ..Self::new(&self.inner, &self.scale)? })
+    }
+}
+
+impl Cut for Scaled {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        Self::of(cut(&self.inner, axis as i32, range)?, &self.scale, self.divides)
     }
 }
 

@@ -1,11 +1,14 @@
 //! A part of an array.
 
+use std::ops::Range;
+
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp, gather_single};
 use tacit_core::op::{AsType, Gather, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
+use crate::cut::{self, Cut};
 use crate::linear::{Linear, dense_side};
 use crate::views::ranges;
 
@@ -28,7 +31,7 @@ use crate::views::ranges;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Sliced", family(Linear))]
+#[implicit(name = "tacit.Sliced", family(Linear, Cut))]
 pub struct Sliced {
     inner: Value,
     #[implicit(aux)]
@@ -106,6 +109,16 @@ impl Materialize for Sliced {
 
     fn check(&self) -> Result<()> {
         check_made(self, &Self::new(&self.inner, &self.start, &self.stop)?)
+    }
+}
+
+impl Cut for Sliced {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let from = self.start[axis];
+        let inner = cut::cut(&self.inner, axis as i32, from + range.start..from + range.end)?;
+        let (mut start, mut stop) = (self.start.clone(), self.stop.clone());
+        (start[axis], stop[axis]) = (0, range.end - range.start);
+        Self::of(inner, &start, &stop)
     }
 }
 

@@ -1,10 +1,13 @@
 //! Structured sparsity: two of each four elements.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{AsType, Gather, Multiply, Squeeze, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
 use crate::checks::{check_made, stored_shape};
+use crate::cut::{Cut, cut};
 use crate::linear::{check_float, gathered_rows, scalar};
 use crate::wide::widely;
 
@@ -26,7 +29,7 @@ use crate::wide::widely;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Sparse24")]
+#[implicit(name = "tacit.Sparse24", family(Cut))]
 pub struct Sparse24 {
     /// `[.., k / 2]`.
     values: Array,
@@ -172,6 +175,29 @@ impl Materialize for Sparse24 {
         let made = Self::from_parts(self.values.clone(), self.indices.clone())?;
         let aval = Aval::new(&stored_shape(&made.aval, self.transposed)?, made.aval.dtype);
         check_made(self, &Self { transposed: self.transposed, aval, ..made })
+    }
+}
+
+impl Cut for Sparse24 {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let along = if self.transposed { 1 - axis } else { axis };
+        let last = self.values.ndim() - 1;
+        let (mut kept, mut bytes) = (range.clone(), range.clone());
+        if along == last {
+            // A byte has the places of two groups, of which the last one may be alone.
+            if range.start % 8 != 0 || range.end % 8 != 0 && range.end != self.aval.shape[axis] {
+                return Err(Error::invalid(
+                    format!("a Sparse24 of {} is not cut from {} to {}", self.aval, range.start, range.end),
+                    "cut it at multiples of 8, where the bytes of its places end",
+                ));
+            }
+            (kept, bytes) = (range.start / 2..range.end / 2, range.start / 8..(range.end + 7) / 8);
+        }
+        let values = cut(&(&self.values).into(), along as i32, kept)?.dense()?;
+        let indices = cut(&(&self.indices).into(), along as i32, bytes)?.dense()?;
+        let mut aval = self.aval.clone();
+        aval.shape[axis] = range.end - range.start;
+        Ok(Self { values, indices, transposed: self.transposed, aval }.into())
     }
 }
 

@@ -1,11 +1,14 @@
 //! Matrices of one shape as one array, such as the experts of a mixture.
 
+use std::ops::Range;
+
 use mlx_rs::{Array, ops};
 use tacit_core::op::{AsType, GatherMM, Slice, Squeeze, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
 use crate::concat::dense;
+use crate::cut::{Cut, cut};
 use crate::linear::{Linear, dense_side};
 use crate::views::ranges;
 
@@ -32,7 +35,7 @@ use crate::views::ranges;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Stacked", family(Linear))]
+#[implicit(name = "tacit.Stacked", family(Linear, Cut))]
 pub struct Stacked {
     experts: Vec<Value>,
     #[implicit(aux)]
@@ -102,6 +105,19 @@ impl Materialize for Stacked {
 
     fn check(&self) -> Result<()> {
         check_made(self, &Self::new(self.experts.clone())?)
+    }
+}
+
+impl Cut for Stacked {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let experts = match axis.checked_sub(1) {
+            None => self.experts[range.start as usize..range.end as usize].to_vec(),
+            Some(axis) => {
+                let each = self.experts.iter().map(|expert| cut(expert, axis as i32, range.clone()));
+                each.collect::<Result<_>>()?
+            }
+        };
+        Ok(Self::new(experts)?.into())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Straight-through gradients.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, transforms};
@@ -9,6 +10,7 @@ use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
 
 use crate::checks::check_children;
+use crate::cut::{Cut, cut};
 
 /// Makes `f`, which quantizes a float master, pass the gradient straight through to it.
 ///
@@ -56,7 +58,7 @@ pub fn ste<V: Into<Value>, E: Into<Error>>(
 
 /// A float master whose forward value is another array.
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Ste", default = straight_through)]
+#[implicit(name = "tacit.Ste", default = straight_through, family(Cut))]
 pub struct Ste {
     master: Array,
     inner: Value,
@@ -93,6 +95,13 @@ impl Materialize for Ste {
                 ("its inner array", self.aval.clone(), inner),
             ],
         )
+    }
+}
+
+impl Cut for Ste {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let master = cut(&(&self.master).into(), axis as i32, range.clone())?.dense()?;
+        joined(master, cut(&self.inner, axis as i32, range)?)
     }
 }
 

@@ -1,9 +1,12 @@
 //! An array with its axes in another order.
 
+use std::ops::Range;
+
 use tacit_core::op::{AsType, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::checks::check_made;
+use crate::cut::{Cut, cut};
 use crate::linear::{Linear, dense_side};
 use crate::views::from_zero;
 
@@ -26,7 +29,7 @@ use crate::views::from_zero;
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Transposed", family(Linear))]
+#[implicit(name = "tacit.Transposed", family(Linear, Cut))]
 pub struct Transposed {
     inner: Value,
     #[implicit(aux)]
@@ -102,6 +105,12 @@ impl Materialize for Transposed {
 
     fn check(&self) -> Result<()> {
         check_made(self, &Self::new(&self.inner, &self.axes)?)
+    }
+}
+
+impl Cut for Transposed {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        Self::of(cut(&self.inner, self.axes[axis], range)?, &self.axes)
     }
 }
 

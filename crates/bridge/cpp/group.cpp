@@ -74,20 +74,24 @@ class Collective : public Primitive {
       const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>&,
       const std::vector<array>& outputs) override {
     const auto& back = cotangents[0];
+    // Each rule is what the reverse of the op is on all ranks together, so that its own reverse is right as well: what was
+    // replicated enters into what each rank computes apart.
     switch (op_) {
       case Op::sum:
-        return {back};
+        return {again(Op::enter, back)};
       case Op::enter:
         return {again(Op::sum, back)};
       case Op::max:
-      case Op::min:
-        return {mlx::core::where(mlx::core::equal(primals[0], outputs[0]), back, mlx::core::zeros_like(back))};
+      case Op::min: {
+        auto at = mlx::core::equal(primals[0], outputs[0]);
+        return {mlx::core::where(at, again(Op::enter, back), mlx::core::zeros_like(back))};
+      }
       case Op::gather:
-        return {own_part(back, primals[0].shape(0))};
+        return {own_part(again(Op::enter, back), primals[0].shape(0))};
       case Op::gather_parts:
         return {again(Op::scatter, back)};
       case Op::scatter:
-        return {again(Op::gather, back)};
+        return {again(Op::gather_parts, back)};
       default:
         throw std::invalid_argument(std::string(name()) + " has no gradient");
     }

@@ -129,13 +129,21 @@ std::optional<array> made_anew(Primitive& primitive, const array& input) {
   return std::nullopt;
 }
 
+std::vector<Shape> shapes_of(Primitive& primitive, const std::vector<array>& inputs) {
+  // A scan keeps its operand's shape, and does not say so.
+  if (as<mlx::core::Scan>(primitive)) {
+    return {inputs[0].shape()};
+  }
+  return primitive.output_shapes(inputs);
+}
+
 std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
   check_operands(recorded, inputs);
   auto same = true;
   for (size_t i = 0; same && i < inputs.size(); ++i) {
     same = inputs[i].shape() == recorded.operand(i).shape;
   }
-  auto shapes = same ? recorded.result_shapes() : recorded.primitive->output_shapes(inputs);
+  auto shapes = same ? recorded.result_shapes() : shapes_of(*recorded.primitive, inputs);
   if (!same) {
     check_shapes(recorded, inputs, shapes);
   }

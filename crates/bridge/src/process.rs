@@ -2,7 +2,7 @@
 //! that run nothing.
 
 use std::io;
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::c_int;
@@ -101,8 +101,37 @@ pub fn exit_at_once(code: i32) -> ! {
 
 /// From now on the end of this process, with whatever code, leaves out the destructors of MLX and its engines.
 ///
-/// Those of an engine may wait for ranks that are lost. Only where the C library is glibc; elsewhere it does nothing.
+/// Those of an engine may wait for ranks that are lost. Only where the C library is glibc, which tells the code; elsewhere it
+/// does nothing.
 pub fn exit_without_destructors() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    at_exit(|code| {
+        // SAFETY: null flushes every stream of C that is open.
+        unsafe { libc::fflush(std::ptr::null_mut()) };
+        exit_at_once(code);
+    });
+}
+
+/// Calls `f` with the exit code when this process ends by itself, before the destructors of what was there before; once,
+/// however often it is given. Where the C library is not glibc, the code is said to be 0.
+pub fn at_exit(f: fn(i32)) {
+    static GIVEN: Mutex<Vec<fn(i32)>> = Mutex::new(Vec::new());
+    static ENDS: AtomicI32 = AtomicI32::new(0);
+    fn call(code: i32) {
+        let given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // What was given last is called first, as the system does, and only once each.
+        let at = given.len().checked_sub(1 + ENDS.fetch_add(1, Ordering::SeqCst) as usize);
+        if let Some(f) = at.and_then(|at| given.get(at)) {
+            // Nothing must unwind into C.
+            drop(std::panic::catch_unwind(|| f(code)));
+        }
+    }
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if given.iter().any(|other| std::ptr::fn_addr_eq(*other, f)) {
+        return;
+    }
+    given.push(f);
+    drop(given);
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         use std::ffi::c_void;
@@ -111,16 +140,17 @@ pub fn exit_without_destructors() {
             fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
         }
         extern "C" fn end(code: c_int, _: *mut c_void) {
-            // SAFETY: null flushes every stream of C that is open, and the call after it does not return.
-            unsafe {
-                libc::fflush(std::ptr::null_mut());
-                libc::_exit(code);
-            }
+            call(code);
         }
-        static ONCE: Once = Once::new();
-        // SAFETY: the function is as glibc's manual has it. What is registered last runs first, before the destructors.
-        ONCE.call_once(|| unsafe {
-            on_exit(end, std::ptr::null_mut());
-        });
+        // SAFETY: the function is as glibc's manual has it, and stays for the life of the process.
+        unsafe { on_exit(end, std::ptr::null_mut()) };
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    {
+        extern "C" fn end() {
+            call(0);
+        }
+        // SAFETY: the function stays for the life of the process.
+        unsafe { libc::atexit(end) };
     }
 }

@@ -117,8 +117,10 @@ impl Call {
         let avals = self.operands.iter().filter_map(|operand| operand.aval().ok().map(|aval| aval.dtype));
         let dtypes: Vec<Dtype> = avals.chain(expected.iter().map(Array::dtype)).collect();
         let half = dtypes.iter().any(|dtype| matches!(dtype, Dtype::Float16 | Dtype::Bfloat16));
-        let mut oracle =
-            Oracle::new(subject.tolerance_for(&dtypes)).least(CANCELLED * f64::from(self.terms).sqrt()).allowing();
+        let mut oracle = Oracle::new(subject.tolerance_for(&dtypes))
+            .least(CANCELLED * f64::from(self.terms).sqrt())
+            .over_ranks(subject.over_ranks)
+            .allowing();
         if half || !self.differentiable {
             oracle = oracle.values_only();
         }

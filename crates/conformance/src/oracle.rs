@@ -33,6 +33,7 @@ pub struct Oracle {
     gradients: bool,
     compiled: bool,
     transformed: bool,
+    over_ranks: Option<fn(f64) -> f64>,
 }
 
 /// The largest relative errors that a comparison found, each within the tolerance.
@@ -65,7 +66,15 @@ impl Oracle {
     /// An oracle that asks for `max|a - b| <= tolerance * max|b|` of each output and gradient.
     #[must_use]
     pub fn new(tolerance: f64) -> Self {
-        Self { tolerance, least: 0.0, policy: Policy::Deny, gradients: true, compiled: true, transformed: false }
+        Self {
+            tolerance,
+            least: 0.0,
+            policy: Policy::Deny,
+            gradients: true,
+            compiled: true,
+            transformed: false,
+            over_ranks: None,
+        }
     }
 
     /// Lets calls without a handler materialize their operands.
@@ -100,6 +109,12 @@ impl Oracle {
     #[must_use]
     pub fn transformed(self) -> Self {
         Self { transformed: true, ..self }
+    }
+
+    /// Says that each process holds a part of the implicit operands, and how a number is summed over the processes.
+    #[must_use]
+    pub fn over_ranks(self, sum: Option<fn(f64) -> f64>) -> Self {
+        Self { over_ranks: sum, ..self }
     }
 
     /// Compares, eager and compiled: avals, values, and the gradients of a weighted sum of the float outputs for

@@ -23,6 +23,7 @@ pub struct Subject {
     pub(crate) refuses_non_finite: bool,
     pub(crate) ignores_values: bool,
     pub(crate) shared_children: bool,
+    pub(crate) over_ranks: Option<fn(f64) -> f64>,
     passes_straight: bool,
     pub(crate) elsewhere: Vec<&'static str>,
     pub(crate) thresholds: Vec<f32>,
@@ -44,6 +45,7 @@ impl Subject {
             refuses_non_finite: false,
             ignores_values: false,
             shared_children: false,
+            over_ranks: None,
             passes_straight: false,
             elsewhere: Vec::new(),
             thresholds: Vec::new(),
@@ -108,6 +110,13 @@ impl Subject {
     #[must_use]
     pub fn shared_children(self) -> Self {
         Self { shared_children: true, ..self }
+    }
+
+    /// Says that each process holds a part of the array and runs the suite at the same time, and how a number is summed over
+    /// the processes.
+    #[must_use]
+    pub fn over_ranks(self, sum: fn(f64) -> f64) -> Self {
+        Self { over_ranks: Some(sum), ..self }
     }
 
     /// Names handlers of the type that the suite does not reach, and tests of their own do.

@@ -51,6 +51,11 @@ views! {
     /// Any primitive that replaces some elements of its first operand, such as
     /// [`SliceUpdate`](crate::op::SliceUpdate) or [`ScatterAxis`](crate::op::ScatterAxis).
     Update: Update;
+    /// Any primitive that runs along one axis and keeps its extent, such as [`CumSum`](crate::op::CumSum).
+    Scan: Scan;
+    /// Any primitive that compares or normalizes the elements along one axis, such as [`Sort`](crate::op::Sort) or
+    /// [`Softmax`](crate::op::Softmax).
+    Rowwise: Rowwise;
     /// Any reduction along axes that stay with size 1, such as [`Sum`](crate::op::Sum).
     Reduction: Reduction;
 }

@@ -1,9 +1,13 @@
 //! Processes that compute together.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mlx_rs::{Array, Dtype};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tacit_bridge::{Aval, Op};
 use tacit_core::{Error, Result};
 
@@ -113,8 +117,14 @@ impl Group {
     /// As for [`init`](Self::init).
     pub fn with(options: &Options) -> Result<Self> {
         let backend = options.backend.unwrap_or_else(Backend::of_environment);
+        let mut joined = joined();
+        if let Some(group) = joined.iter().find(|group| group.backend == backend) {
+            return Ok(group.clone());
+        }
         let many = init::join(backend, options)?;
-        Ok(Self { members: many.map_or(Members::One, Members::Many), backend })
+        let group = Self { members: many.map_or(Members::One, Members::Many), backend };
+        joined.push(group.clone());
+        Ok(group)
     }
 
     /// The group of this process alone.
@@ -264,10 +274,13 @@ impl Group {
     }
 
     fn collective(&self, op: Op, x: &Array) -> Result<Array> {
-        match &self.members {
-            Members::One => Ok(x.clone()),
-            Members::Many(group) => Ok(group.collective(op, x)?),
+        let Some(group) = self.many() else { return Ok(x.clone()) };
+        if x.dtype() == Dtype::Bool && matches!(op, Op::Sum | Op::Max | Op::Min) {
+            // MPI orders no truth values.
+            let found = group.collective(if op == Op::Sum { Op::Max } else { op }, &x.as_dtype(Dtype::Uint8)?)?;
+            return Ok(found.as_dtype(Dtype::Bool)?);
         }
+        Ok(group.collective(op, x)?)
     }
 
     fn other(&self, rank: usize) -> Result<&tacit_bridge::Group> {
@@ -290,6 +303,45 @@ impl Group {
 
     fn from_front(&self, x: &Array, axis: i32) -> Result<Array> {
         Ok(if axis == 0 { x.clone() } else { x.move_axis(0, axis)? })
+    }
+}
+
+/// The groups of this process. Two over one engine would get in each other's way.
+fn joined() -> MutexGuard<'static, Vec<Group>> {
+    static JOINED: Mutex<Vec<Group>> = Mutex::new(Vec::new());
+    JOINED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a file keeps of a group.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    rank: usize,
+    size: usize,
+}
+
+impl Serialize for Group {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Kept { rank: self.rank(), size: self.size() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Group {
+    /// The group of this process that the rank and the size belong to.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Kept { rank, size } = Kept::deserialize(deserializer)?;
+        if size == 1 {
+            return Ok(Self::alone());
+        }
+        let found = joined().iter().find(|group| (group.rank(), group.size()) == (rank, size)).cloned();
+        found.ok_or_else(|| {
+            D::Error::custom(format!("this process is not rank {rank} of a group of {size}: join that group first"))
+        })
+    }
+}
+
+impl Hash for Group {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.backend, self.rank(), self.size()).hash(state);
     }
 }
 

@@ -1,16 +1,17 @@
 //! How a group is joined: the ranks meet, and then MLX's engine begins.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use std::{env, thread};
 
 use mlx_rs::Array;
 use tacit_bridge::Op;
+use tacit_bridge::process::at_exit;
 use tacit_core::{Error, Result};
 
+use crate::agreement;
 use crate::backend::Backend;
 use crate::group::Options;
-use crate::plan;
 use crate::sentinel::Sentinel;
 use crate::watch::{ANNOUNCEMENT, Guard, Limits, Place, Seat, Watch};
 
@@ -73,9 +74,25 @@ pub(crate) fn join(backend: Backend, options: &Options) -> Result<Option<tacit_b
     };
     late.into_iter().for_each(|late| drop(watch.set(late)));
     if options.compares_plans {
-        plan::compare_with(&watch);
+        agreement::compare_plans();
     }
+    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&watch);
+    at_exit(say_goodbye);
     Ok(Some(group))
+}
+
+/// The watch of the group that was joined last.
+static CURRENT: Mutex<Weak<OnceLock<Watch>>> = Mutex::new(Weak::new());
+
+pub(crate) fn watch() -> Option<Arc<OnceLock<Watch>>> {
+    CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+}
+
+/// A process that ends well leaves the group in order, and any other is lost to it. Who holds the group does not matter.
+fn say_goodbye(code: i32) {
+    if let Some(watch) = watch().as_ref().and_then(|watch| watch.get()).filter(|_| code == 0) {
+        watch.leave();
+    }
 }
 
 /// Which rank of how many this process was started as, where the environment says it.

@@ -7,14 +7,18 @@
 // The macros' output names the core as the facade does.
 extern crate tacit_core as tacit;
 
+mod agreement;
 mod backend;
 mod group;
 mod init;
 mod mean;
-mod plan;
 mod sentinel;
+mod shard;
+pub mod sharded;
 mod watch;
 
 pub use backend::Backend;
 pub use group::{Group, Options, Traffic};
+pub use shard::{Shard, Split};
+pub use sharded::Sharded;
 pub use watch::NOT_JOINED;

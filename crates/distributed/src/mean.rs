@@ -98,7 +98,7 @@ impl Group {
             Some(*end)
         });
         let ends: Vec<i32> = ends.take(flat.len() - 1).collect();
-        for (place, part) in bucket.places.into_iter().zip(sum.split_axis(&ends, 0)?) {
+        for (place, part) in bucket.places.into_iter().zip(sum.split_at_indices(&ends, 0)?) {
             sums[place] = Some(part.reshape(arrays[place].shape())?);
         }
         Ok(())

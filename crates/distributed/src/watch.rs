@@ -56,7 +56,7 @@ pub(crate) struct Seat {
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     limits: Limits,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Watch {
@@ -113,7 +113,7 @@ impl Watch {
         let thread = thread::Builder::new().name("tacit-watch".to_owned()).spawn(|| rounds.run());
         let thread =
             thread.map_err(|error| refused(NotJoined { reason: error.to_string(), kind: Failing::System }, None))?;
-        Ok(Self { shared, limits, thread: Some(thread) })
+        Ok(Self { shared, limits, thread: Mutex::new(Some(thread)) })
     }
 
     /// An error once a rank is lost or ranks disagree.
@@ -146,6 +146,18 @@ impl Watch {
             let help = "see what rank says about it, and start all ranks anew";
             Err(group_error(format!("rank {rank} has left the group before it began"), help))
         })
+    }
+
+    /// Says goodbye to the other ranks, and watches no more.
+    pub(crate) fn leave(&self) {
+        self.close(Closing::Orderly);
+    }
+
+    fn close(&self, how: Closing) {
+        self.shared.lock().closing.get_or_insert(how);
+        self.shared.changed.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        thread.into_iter().for_each(|thread| drop(thread.join()));
     }
 
     /// Says that this rank begins a collective, and gives the number of it among those of all ranks.
@@ -199,15 +211,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let panics = thread::panicking();
-        let mut state = self.shared.lock();
-        state.closing = Some(if panics { Closing::Panic } else { Closing::Orderly });
-        drop(state);
-        self.shared.changed.notify_all();
-        // Whoever panics is about to end, and what starts the ranks should see that before it sees what comes of it.
-        if let Some(thread) = self.thread.take().filter(|_| !panics) {
-            drop(thread.join());
-        }
+        self.leave();
     }
 }
 
@@ -250,7 +254,8 @@ enum Closing {
     /// It leaves.
     Orderly,
     /// It is lost to the others.
-    Panic,
+    #[cfg(test)]
+    Vanishing,
 }
 
 /// The end of the group.

@@ -141,6 +141,13 @@ pub trait Format: TextForm + Clone + Eq + Hash + Serialize + DeserializeOwned {
     /// Elements that share a scale, counted row-major; 1 where there are none.
     fn block(&self) -> usize;
 
+    /// The same format with so many elements in a block: what an array becomes whose blocks are divided, each part with the
+    /// scale of the whole. `None` where there is only the block that it has.
+    #[must_use]
+    fn with_block(&self, block: usize) -> Option<Self> {
+        (block == self.block()).then(|| self.clone())
+    }
+
     /// Checks the options.
     ///
     /// # Errors

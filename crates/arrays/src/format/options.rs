@@ -80,6 +80,10 @@ impl<F: FormatPer> Format for F {
         self.per().block()
     }
 
+    fn with_block(&self, block: usize) -> Option<Self> {
+        Some(Per::Block(block).into())
+    }
+
     fn on(&self, shape: &[i32]) -> Self {
         self.per().on(shape).into()
     }

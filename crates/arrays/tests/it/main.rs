@@ -46,6 +46,7 @@ mod products;
 mod quotients;
 mod rotated;
 mod scaled;
+mod shards;
 mod sliced;
 mod sparse24;
 mod stacked;

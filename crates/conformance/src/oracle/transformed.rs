@@ -30,7 +30,7 @@ impl Oracle {
                 return self.all("derivative", &found, &expected).map(drop);
             }
         };
-        let adjoint = self.adjoint(&found, gradients, &structure.leaves, &all);
+        let adjoint = self.adjoint(&found, gradients, structure, &all);
         // For some primitives MLX's own derivative is not its gradient's, as for addmm with factors other than 1.
         match agrees.and(adjoint) {
             Err(found) if self.is_plainly_adjoint(structure, f) => Err(found),
@@ -47,7 +47,7 @@ impl Oracle {
             let (side, all) = (structure.side(f, Side::Dense), structure.float_leaves());
             let found = under(Policy::Allow, "dense jvp", || derivative(&side, &structure.leaves, &all))?;
             let gradients = under(Policy::Allow, "dense gradient", || gradient(side, all.clone())(&structure.leaves))?;
-            Ok(self.adjoint(&found, &gradients, &structure.leaves, &all).is_ok())
+            Ok(self.adjoint(&found, &gradients, &structure, &all).is_ok())
         };
         plain() == Ok(true)
     }
@@ -57,10 +57,11 @@ impl Oracle {
         &self,
         derivatives: &[Array],
         gradients: &[Array],
-        leaves: &[Array],
+        structure: &Structure,
         chosen: &[i32],
     ) -> Result<(), String> {
-        let (mut forward, mut backward, mut scale) = (0f64, 0f64, self.least);
+        let whole = structure.float_operands();
+        let (mut forward, mut backward, mut parts, mut scale) = (0f64, 0f64, 0f64, self.least);
         for derivative in derivatives {
             for (change, weight) in numbers(derivative)?.into_iter().zip(weights(derivative.size())) {
                 let term = f64::from(change) * f64::from(weight);
@@ -68,12 +69,14 @@ impl Oracle {
             }
         }
         for (gradient, &leaf) in gradients.iter().zip(chosen) {
-            let direction = direction(&leaves[leaf as usize], leaf).map_err(|error| error.to_string())?;
+            let direction = direction(&structure.leaves[leaf as usize], leaf).map_err(|error| error.to_string())?;
+            let sum = if whole.contains(&leaf) { &mut backward } else { &mut parts };
             for (slope, step) in numbers(gradient)?.into_iter().zip(numbers(&direction)?) {
                 let term = f64::from(slope) * f64::from(step);
-                (backward, scale) = (backward + term, scale + term.abs());
+                (*sum, scale) = (*sum + term, scale + term.abs());
             }
         }
+        backward += self.over_ranks.map_or(parts, |sum| sum(parts));
         let bound = 10.0 * self.tolerance * scale;
         if !scale.is_finite() || (forward - backward).abs() <= bound {
             return Ok(());

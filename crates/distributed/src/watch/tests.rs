@@ -61,12 +61,8 @@ fn check(error: &Error, expected: Expect) {
 
 impl Watch {
     /// Ends as a process does that says nothing.
-    fn vanish(mut self) {
-        self.shared.lock().closing = Some(Closing::Panic);
-        self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            thread.join().expect("no panic");
-        }
+    fn vanish(&self) {
+        self.close(Closing::Vanishing);
     }
 }
 

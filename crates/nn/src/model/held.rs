@@ -3,6 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use mlx_rs::Array;
+use tacit_arrays::Placed;
 use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value};
 
 use crate::only::Role;
@@ -106,9 +107,14 @@ fn taken_apart(path: &str, value: &Value, role: Option<Role>, leaves: &mut Vec<H
         }
         Value::Implicit(array) => &**array,
     };
+    let placed = array.family::<dyn Placed>().is_some();
     let children = array.children().into_iter().map(|(name, child): (ChildName, Value)| {
-        let role = Role::of_child(array, name, role);
-        taken_apart(&format!("{path}.{name}"), &child, Some(role), leaves)
+        let role = match &child {
+            Value::Dense(_) if placed => Some(role.unwrap_or(Role::Dense)),
+            Value::Implicit(_) if placed => role,
+            _ => Some(Role::of_child(array, name, role)),
+        };
+        taken_apart(&format!("{path}.{name}"), &child, role, leaves)
     });
     let children = children.collect::<Result<_>>()?;
     Ok(array.with_children(children)?.into())

@@ -3,26 +3,28 @@
 //! A pass over the graph of a compiled function lists its collectives, and the watch compares the lists of all ranks: whole,
 //! since a checksum would not say what differs.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tacit_core::pass::Graph;
 use tacit_core::{Aval, Result, register_pass};
 
-use crate::watch::Watch;
+use crate::init::watch;
 
-/// The watch over which plans are compared.
-static WATCH: Mutex<Weak<OnceLock<Watch>>> = Mutex::new(Weak::new());
+static COMPARES: AtomicBool = AtomicBool::new(false);
 
-register_pass!("plan", 1000, compare);
+register_pass!("agreement", 1000, compare);
 
 /// From now on, compiled functions of this process run only once every rank is about to run the same collectives.
-pub(crate) fn compare_with(watch: &Arc<OnceLock<Watch>>) {
-    *WATCH.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(watch);
+pub(crate) fn compare_plans() {
+    COMPARES.store(true, Ordering::Relaxed);
 }
 
 /// Rewrites nothing.
 fn compare(graph: &mut Graph) -> Result<usize> {
-    let watch = WATCH.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+    if !COMPARES.load(Ordering::Relaxed) {
+        return Ok(0);
+    }
+    let watch = watch();
     let Some(watch) = watch.as_ref().and_then(|watch| watch.get()) else { return Ok(0) };
     let nodes = graph.nodes()?;
     let mut collectives = Vec::new();

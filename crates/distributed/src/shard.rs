@@ -1,0 +1,81 @@
+//! Parameters of a model, split over ranks.
+
+use mlx_rs::module::ModuleParameters;
+use tacit_core::{Error, Result};
+use tacit_nn::{Model, Pattern};
+
+use crate::{Group, Sharded};
+
+/// How the weight of a layer is split.
+#[derive(Clone, Copy, Debug)]
+pub enum Split<'a> {
+    /// By columns of the product, the rows of the weight `[out, in]`: each rank computes some of the outputs.
+    Columns(&'a Group),
+    /// By rows of the product, the columns of the weight `[out, in]`: each rank takes some of the inputs, and the ranks'
+    /// products are summed.
+    Rows(&'a Group),
+    /// Along an axis, such as that of the experts of a stack.
+    Axis(i32, &'a Group),
+}
+
+impl Split<'_> {
+    fn group(&self) -> &Group {
+        match self {
+            Self::Columns(group) | Self::Rows(group) | Self::Axis(_, group) => group,
+        }
+    }
+
+    /// The axis of a weight of so many axes; a bias has one, which only columns split.
+    fn axis(&self, rank: usize) -> i32 {
+        match self {
+            Self::Columns(_) => rank.saturating_sub(2) as i32,
+            Self::Rows(_) => rank as i32 - 1,
+            Self::Axis(axis, _) => *axis,
+        }
+    }
+}
+
+/// Splits parameters of a model over the ranks of a group.
+pub trait Shard: Sized {
+    /// The model whose parameters that the pattern names are [`Sharded`]; the code of the model stays as it is.
+    ///
+    /// Every rank gives the same model. A product with weights that are split by columns is split, and goes well into one
+    /// with weights that are split by rows:
+    ///
+    /// ```
+    /// use mlx_rs::module::Module;
+    /// use mlx_rs::{nn, ops};
+    /// use tacit_distributed::{Group, Shard, Split};
+    /// use tacit_nn::Model;
+    ///
+    /// # fn main() -> tacit_core::Result<()> {
+    /// let group = Group::init()?;
+    /// let mlp = nn::Sequential::new().append(nn::Linear::new(8, 32)?).append(nn::Linear::new(32, 8)?);
+    /// let mut mlp = Model::new(mlp)?
+    ///     .shard("layers.0.*", Split::Columns(&group))?
+    ///     .shard("layers.1.weight", Split::Rows(&group))?;
+    /// assert_eq!(mlp.forward(&ops::ones::<f32>(&[2, 8])?)?.shape(), [2, 8]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The pattern names no parameter, or one cannot be cut there; the model is dropped then.
+    fn shard<P>(self, pattern: P, split: Split<'_>) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>;
+}
+
+impl<M: ModuleParameters> Shard for Model<M> {
+    fn shard<P>(mut self, pattern: P, split: Split<'_>) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.replace(pattern, |_, value| {
+            let axis = split.axis(value.aval()?.shape.len());
+            Ok(Some(Sharded::split(value, axis, split.group())?.into()))
+        })?;
+        Ok(self)
+    }
+}

@@ -1,0 +1,174 @@
+//! An array of which each rank holds a part.
+
+pub mod along;
+pub mod elementwise;
+pub mod experts;
+pub mod fused;
+pub mod indexing;
+pub mod moving;
+mod part;
+pub mod products;
+
+use mlx_rs::Array;
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
+
+use crate::Group;
+
+pub(crate) use part::{own_part, own_value};
+
+/// An array split along one axis over the ranks of a group: each holds its own part, which may be any value.
+///
+/// Plain code on it computes on the parts, and the collectives go in where parts meet: a product with a weight that is split
+/// by columns needs none, and its result is split; with one that is split by rows it is a sum over the ranks. What stays
+/// replicated is the same on every rank, and so are its gradients; a part's gradient is that of the part. Ops that have no
+/// rule for parts gather the whole, which is a materialization, and counted as one.
+///
+/// ```
+/// use mlx_rs::ops;
+/// use tacit_core::implicit;
+/// use tacit_distributed::{Group, Sharded};
+///
+/// # fn main() -> tacit_core::Result<()> {
+/// let group = Group::init()?;
+/// let up = Sharded::split(ops::ones::<f32>(&[32, 8])?, 0, &group)?;
+/// let down = Sharded::split(ops::ones::<f32>(&[8, 32])?, 1, &group)?;
+/// let x = ops::ones::<f32>(&[2, 8])?;
+/// // One sum over the ranks, behind the second product.
+/// let y = implicit((x, up, down), |(x, up, down)| x.matmul(up.t())?.matmul(down.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [256.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Sharded")]
+pub struct Sharded {
+    /// The own part.
+    part: Value,
+    #[implicit(aux)]
+    axis: usize,
+    #[implicit(aux)]
+    group: Group,
+    /// That of the whole.
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Sharded {
+    /// The whole array, which every rank gives alike, split along `axis`: each rank keeps its part.
+    ///
+    /// A stored format is cut between its blocks, or so that both sides keep a block's scale: nothing is quantized anew.
+    ///
+    /// # Errors
+    ///
+    /// The axis has no equal part for each rank, or the format cannot be cut there.
+    pub fn split(whole: impl Into<Value>, axis: i32, group: &Group) -> Result<Self> {
+        let whole = whole.into();
+        let aval = whole.aval()?;
+        let axis = counted(axis, &aval)?;
+        let extent = aval.shape[axis] as usize;
+        if !extent.is_multiple_of(group.size()) {
+            return Err(Error::invalid(
+                format!("axis {axis} of {aval} has no equal part for each of {} ranks", group.size()),
+                "split another axis, or over a number of ranks that divides it",
+            ));
+        }
+        Self::of(own_value(&whole, axis, group)?, axis as i32, group)
+    }
+
+    /// The array whose part on this rank is `part`: the parts of all ranks along `axis`, in the order of the ranks.
+    ///
+    /// # Errors
+    ///
+    /// The part has no such axis.
+    pub fn of(part: impl Into<Value>, axis: i32, group: &Group) -> Result<Self> {
+        let part = part.into();
+        let mut aval = part.aval()?;
+        let axis = counted(axis, &aval)?;
+        aval.shape[axis] *= group.size() as i32;
+        Ok(Self { part, axis, group: group.clone(), aval })
+    }
+
+    /// The part of this rank.
+    #[must_use]
+    pub fn part(&self) -> &Value {
+        &self.part
+    }
+
+    /// The axis along which the array is split.
+    #[must_use]
+    pub fn axis(&self) -> usize {
+        self.axis
+    }
+
+    /// The ranks that hold the parts.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// The whole, of which plain code makes the part; `axis` is where that is split.
+    fn mapped(&self, axis: usize, f: impl FnOnce(Array) -> Result<Array>) -> Result<Value> {
+        self.with(implicit(&self.part, f)?, axis)
+    }
+
+    /// The whole of another part.
+    fn with(&self, part: Value, axis: usize) -> Result<Value> {
+        Ok(Self::of(part, axis as i32, &self.group)?.into())
+    }
+
+    /// As [`with`](Self::with), for each result of an op on parts.
+    fn with_all(&self, parts: Vec<Value>, axis: usize) -> Result<Vec<Value>> {
+        parts.into_iter().map(|part| self.with(part, axis)).collect()
+    }
+
+    /// What `value` is on this rank, where it is split along `axis` or replicated.
+    fn operand(&self, value: &Value, axis: usize) -> Result<Value> {
+        match value {
+            Value::Dense(array) => Ok(own_part(array, axis, &self.group)?.into()),
+            Value::Implicit(_) => {
+                let other = value.downcast::<Self>().filter(|other| other.group == self.group && other.axis == axis);
+                let other = other.ok_or_else(|| Error::decline(format!("{value} is not split as {} is", self.aval)))?;
+                Ok(other.part.clone())
+            }
+        }
+    }
+
+    /// The replicated `value` as it goes into a part.
+    fn entered(&self, value: &Value) -> Result<Array> {
+        let array = value.as_dense().ok_or_else(|| Error::decline(format!("{value} is not dense")))?;
+        self.group.enter(array)
+    }
+
+    /// An axis counted from the end, as the products of matrices count.
+    fn from_end(&self) -> usize {
+        self.aval.shape.len() - self.axis
+    }
+}
+
+fn counted(axis: i32, aval: &Aval) -> Result<usize> {
+    let rank = aval.shape.len() as i32;
+    let counted = if axis < 0 { axis + rank } else { axis };
+    usize::try_from(counted)
+        .ok()
+        .filter(|_| counted < rank)
+        .ok_or_else(|| Error::invalid(format!("{aval} has no axis {axis} to split"), "give an axis of the array"))
+}
+
+impl Materialize for Sharded {
+    fn materialize(&self) -> Result<Value> {
+        let part = self.part.opened()?;
+        let Value::Dense(part) = &part else { return self.with(part, self.axis) };
+        Ok(self.group.all_gather(part, self.axis as i32)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        let made = Self::of(&self.part, self.axis as i32, &self.group)?;
+        if made.aval == self.aval {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("{} ranks with parts of {} make {}, not {}", self.group.size(), self.part, made.aval, self.aval),
+            "give the part of this rank",
+        ))
+    }
+}

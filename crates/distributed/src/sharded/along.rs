@@ -1,0 +1,95 @@
+//! Ops along one axis: scans, sorts and softmax.
+
+use mlx_rs::{Array, ops};
+use tacit_core::op::{ArgReduce, LogSumExp, Rowwise, Scan, Softmax};
+use tacit_core::{Aval, Error, Param, Primitive, Result, Value, handler, implicit};
+
+use super::Sharded;
+
+/// The scan along another axis.
+#[handler]
+pub fn sharded_scan(op: &Scan, x: &Sharded) -> Result<Vec<Value>> {
+    along_another(op, x)
+}
+
+/// The sorted or partitioned part, along another axis.
+#[handler]
+pub fn sharded_rowwise(op: &Rowwise, x: &Sharded) -> Result<Vec<Value>> {
+    along_another(op, x)
+}
+
+fn along_another(op: &Primitive, x: &Sharded) -> Result<Vec<Value>> {
+    // The axis stands behind the place that a partition is at.
+    let axis = op.params()?.into_iter().filter_map(|param| match param {
+        Param::Int(axis) => Some(axis),
+        _ => None,
+    });
+    let axis = axis.last().ok_or_else(|| Error::decline("it does not say its axis"))?;
+    if axis == x.axis as i64 {
+        return Err(Error::decline("it runs along the axis that is split"));
+    }
+    x.with_all(op.apply(&[&x.part])?, x.axis)
+}
+
+/// The softmax of each row; of rows that are split, by their maxima and sums over the ranks.
+#[handler]
+pub fn sharded_softmax(op: &Softmax, x: &Sharded) -> Result<Value> {
+    if x.from_end() > 1 {
+        return x.mapped(x.axis, |part| Ok(ops::softmax_axis(part, -1, op.precise)?));
+    }
+    x.mapped(x.axis, |part| {
+        let wide = if op.precise { part.as_dtype(mlx_rs::Dtype::Float32)? } else { part.clone() };
+        let (powers, sum, _) = exponentials(x, &wide)?;
+        Ok(powers.divide(x.group.enter(&sum)?)?.as_dtype(part.dtype())?)
+    })
+}
+
+/// The logarithm of each row's sum of exponentials; of rows that are split, by their maxima and sums over the ranks.
+#[handler]
+pub fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, made: &[Aval]) -> Result<Value> {
+    if x.from_end() > 1 {
+        let keep = made[0].shape.len() == x.aval.shape.len();
+        return x.mapped(x.axis, |part| Ok(part.logsumexp_axis(-1, keep)?));
+    }
+    let shape = &made[0].shape;
+    implicit(&x.part, |part| {
+        let (_, sum, most) = exponentials(x, &part)?;
+        Ok::<_, Error>(sum.log()?.add(most)?.reshape(shape)?)
+    })
+}
+
+/// The exponentials of the own elements above the largest of the row, their sum over the ranks, and the largest.
+fn exponentials(x: &Sharded, part: &Array) -> Result<(Array, Array, Array)> {
+    let most = x.group.all_max(&mlx_rs::stop_gradient(part)?.max_axis(-1, true)?)?;
+    let powers = part.subtract(&most)?.exp()?;
+    let sum = x.group.all_sum(&powers.sum_axis(-1, true)?)?;
+    Ok((powers, sum, most))
+}
+
+/// Where the extreme is; along the axis that is split, the extreme of the ranks' extremes.
+#[handler]
+pub fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, made: &[Aval]) -> Result<Value> {
+    let axis = op.axis;
+    let least = op.reduce_type == "argmin";
+    let found = |array: &Array| -> Result<Array> {
+        Ok(if least {
+            ops::indexing::argmin_axis(array, axis, true)?
+        } else {
+            ops::indexing::argmax_axis(array, axis, true)?
+        })
+    };
+    if axis as usize != x.axis {
+        let mut shape = made[0].shape.clone();
+        let at = if shape.len() == x.aval.shape.len() || x.axis < axis as usize { x.axis } else { x.axis - 1 };
+        shape[at] /= x.group.size() as i32;
+        return x.mapped(at, |part| Ok(found(&part)?.reshape(&shape)?));
+    }
+    let shape = &made[0].shape;
+    implicit(&x.part, |part| {
+        let own = found(&part)?;
+        let extremes = x.group.all_gather(&part.take_along_axis(&own, axis)?, axis)?;
+        let offset = Array::from_int(x.group.rank() as i32 * part.dim(axis)).as_dtype(own.dtype())?;
+        let places = x.group.all_gather(&own.add(offset)?, axis)?;
+        Ok::<_, Error>(places.take_along_axis(found(&extremes)?, axis)?.reshape(shape)?)
+    })
+}

@@ -1,0 +1,80 @@
+//! Ops element by element, and reductions.
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{And, Elementwise, Max, Min, Or, Prod, Reduction, Sum, TypedPrimitive};
+use tacit_core::{Error, Param, Primitive, Result, Value, handler, implicit};
+
+use super::Sharded;
+
+/// Element by element of each part.
+#[handler(precedence = 3)]
+pub fn sharded_elementwise(op: &Elementwise, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
+    let own = Value::from(x.clone());
+    on_parts(op, x, std::iter::once(&own).chain(rest.iter().copied()))
+}
+
+/// As [`sharded_elementwise`](fn@sharded_elementwise), with the split operand second.
+#[handler(precedence = 2)]
+pub fn sharded_elementwise_second(op: &Elementwise, a: &Value, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
+    let own = Value::from(x.clone());
+    on_parts(op, x, [a, &own].into_iter().chain(rest.iter().copied()))
+}
+
+/// As [`sharded_elementwise`](fn@sharded_elementwise), with the split operand third.
+#[handler(precedence = 1)]
+pub fn sharded_elementwise_third(op: &Elementwise, a: &Value, b: &Value, x: &Sharded) -> Result<Vec<Value>> {
+    let own = Value::from(x.clone());
+    on_parts(op, x, [a, b, &own].into_iter())
+}
+
+fn on_parts<'a>(op: &Primitive, x: &Sharded, operands: impl Iterator<Item = &'a Value>) -> Result<Vec<Value>> {
+    let parts = operands.map(|operand| x.operand(operand, x.axis)).collect::<Result<Vec<_>>>()?;
+    x.with_all(op.apply(&parts.iter().collect::<Vec<_>>())?, x.axis)
+}
+
+/// The reduction of each part; along the axis that is split, that of the ranks' results.
+#[handler]
+pub fn sharded_reduction(op: &Reduction, x: &Sharded) -> Result<Value> {
+    let axes = op.params()?.into_iter().find_map(|param| match param {
+        Param::Ints(axes) => Some(axes),
+        _ => None,
+    });
+    let axes = axes.ok_or_else(|| Error::decline("the reduction does not say its axes"))?;
+    let axes: Vec<i32> = axes.into_iter().map(|axis| axis as i32).collect();
+    let reduce = |part: &Array| match op.name() {
+        Sum::NAME => part.sum_axes(&axes, true),
+        Prod::NAME => part.prod_axes(&axes, true),
+        Max::NAME => part.max_axes(&axes, true),
+        Min::NAME => part.min_axes(&axes, true),
+        And::NAME => part.all_axes(&axes, true),
+        _ => part.any_axes(&axes, true),
+    };
+    if !axes.contains(&(x.axis as i32)) {
+        return x.mapped(x.axis, |part| Ok(reduce(&part)?));
+    }
+    implicit(&x.part, |part| match op.name() {
+        Sum::NAME => x.group.all_sum(&reduce(&part)?),
+        Or::NAME => x.group.all_max(&reduce(&part)?),
+        And::NAME => x.group.all_min(&reduce(&part)?),
+        Max::NAME | Min::NAME => {
+            let found = reduce(&mlx_rs::stop_gradient(&part)?)?;
+            let found = if op.name() == Max::NAME { x.group.all_max(&found) } else { x.group.all_min(&found) }?;
+            shared_by_ties(x, &part, &found, &axes)
+        }
+        _ => Err(Error::decline("ranks share no products of their elements")),
+    })
+}
+
+/// The extreme, with the gradient that MLX has for it: all elements that have it, on all ranks, share it.
+fn shared_by_ties(x: &Sharded, part: &Array, found: &Array, axes: &[i32]) -> Result<Array> {
+    if !part.dtype().is_float() {
+        return Ok(found.clone());
+    }
+    let at = part.eq(found)?;
+    let ties = x.group.all_sum(&at.as_dtype(Dtype::Float32)?.sum_axes(axes, true)?)?;
+    // Zero, but for its gradient; the difference of an infinity and itself would be no number.
+    let zero = part.subtract(mlx_rs::stop_gradient(part)?)?;
+    let zero = ops::select(at.logical_and(part.is_finite()?)?, zero, Array::from_int(0).as_dtype(part.dtype())?)?;
+    let zero = zero.sum_axes(axes, true)?.divide(x.group.enter(&ties)?.as_dtype(part.dtype())?)?;
+    Ok(found.add(x.group.all_sum(&zero)?)?)
+}

@@ -1,0 +1,39 @@
+//! Experts that are split over the ranks.
+
+use mlx_rs::{Array, ops};
+use tacit_core::op::GatherMM;
+use tacit_core::{Error, Result, Value, handler, implicit};
+
+use super::Sharded;
+
+/// The products of chosen matrices with chosen experts: each rank gives those of its own experts, and zeros for the others,
+/// to a sum.
+///
+/// Every rank multiplies as many rows as one alone would, and holds its part of the experts.
+#[handler(precedence = 3)]
+pub fn sharded_gather_mm(_op: &GatherMM, x: &Array, w: &Sharded, left: &Array, right: &Array) -> Result<Value> {
+    if w.aval.shape.len() != 3 {
+        return Err(Error::decline(format!("{} is not a stack of matrices", w.aval)));
+    }
+    if w.axis == 2 {
+        let x = w.group.enter(x)?;
+        let part = implicit((x, &w.part), |(x, part)| ops::gather_mm(x, part, left, right, None))?;
+        let axis = part.aval()?.shape.len() - 1;
+        return w.with(part, axis);
+    }
+    if w.axis == 1 {
+        let x = w.operand(&x.into(), x.ndim() - 1)?;
+        return implicit((x, &w.part), |(x, part)| w.group.all_sum(&ops::gather_mm(x, part, left, right, None)?));
+    }
+    let x = w.group.enter(x)?;
+    implicit((x, &w.part), |(x, part)| {
+        let own = w.aval.shape[0] / w.group.size() as i32;
+        let right = right.as_dtype(mlx_rs::Dtype::Int32)?.subtract(Array::from_int(w.group.rank() as i32 * own))?;
+        let there = right.ge(Array::from_int(0))?.logical_and(right.lt(Array::from_int(own))?)?;
+        let chosen = ops::clip(&right, (&Array::from_int(0), &Array::from_int(own - 1)))?;
+        let chosen = chosen.as_dtype(mlx_rs::Dtype::Uint32)?;
+        let product = ops::gather_mm(x, part, left, &chosen, None)?;
+        let zero = Array::from_int(0).as_dtype(product.dtype())?;
+        w.group.all_sum(&ops::select(there.expand_dims_axes(&[-1, -2])?, product, zero)?)
+    })
+}

@@ -1,0 +1,66 @@
+//! Tables that are split, by rows or by columns.
+
+use mlx_rs::{Array, ops};
+use tacit_core::op::{Gather, GatherAxis};
+use tacit_core::{Error, Result, Value, handler, implicit};
+
+use super::Sharded;
+
+/// Rows of a table: where its rows are split, each rank gives those that it has, and zeros for the others, to a sum.
+#[handler(precedence = 3)]
+pub fn sharded_gather(op: &Gather, table: &Sharded, rows: &Array) -> Result<Value> {
+    let whole = op.axes == [0] && op.slice_sizes.first() == Some(&1) && op.slice_sizes[1..] == table.aval.shape[1..];
+    if !whole {
+        return Err(Error::decline("only whole rows are gathered from the parts"));
+    }
+    if table.axis > 0 {
+        return table.mapped(rows.ndim() + table.axis - 1, |part| Ok(part.take_axis(rows, 0)?)).and_then(|taken| {
+            // `Gather` keeps the axis that it takes from, one long.
+            implicit(taken, |taken| kept(&taken, rows.ndim()))
+        });
+    }
+    implicit(&table.part, |part| {
+        let (own, there) = own_rows(table, rows)?;
+        let taken = part.take_axis(own, 0)?;
+        let mut shape = rows.shape().to_vec();
+        shape.resize(taken.ndim(), 1);
+        let zero = Array::from_int(0).as_dtype(taken.dtype())?;
+        let sum = table.group.all_sum(&ops::select(there.reshape(&shape)?, taken, zero)?)?;
+        kept(&sum, rows.ndim())
+    })
+}
+
+fn kept(taken: &Array, at: usize) -> Result<Array> {
+    Ok(taken.expand_dims(at as i32)?)
+}
+
+/// The rows of the own part, where they are in it, and whether they are.
+fn own_rows(table: &Sharded, rows: &Array) -> Result<(Array, Array)> {
+    let extent = table.aval.shape[table.axis];
+    let own = extent / table.group.size() as i32;
+    let first = table.group.rank() as i32 * own;
+    let rows = rows.as_dtype(mlx_rs::Dtype::Int32)?;
+    // Negative ones count from the end.
+    let rows = ops::select(rows.lt(Array::from_int(0))?, rows.add(Array::from_int(extent))?, &rows)?;
+    let rows = rows.subtract(Array::from_int(first))?;
+    let there = rows.ge(Array::from_int(0))?.logical_and(rows.lt(Array::from_int(own))?)?;
+    Ok((ops::clip(&rows, (&Array::from_int(0), &Array::from_int(own - 1)))?, there))
+}
+
+/// Elements along an axis, such as the logits of the targets: along the axis that is split, each rank gives those that it
+/// has, and zeros for the others, to a sum.
+#[handler(precedence = 3)]
+pub fn sharded_gather_axis(op: &GatherAxis, x: &Sharded, places: &Value) -> Result<Value> {
+    if op.axis as usize != x.axis {
+        let places = x.operand(places, x.axis)?;
+        let part = implicit((&x.part, places), |(part, places)| part.take_along_axis(places, op.axis))?;
+        return x.with(part, x.axis);
+    }
+    let places = places.as_dense().ok_or_else(|| Error::decline("the places are not dense"))?;
+    implicit(&x.part, |part| {
+        let (own, there) = own_rows(x, places)?;
+        let taken = part.take_along_axis(own, op.axis)?;
+        let zero = Array::from_int(0).as_dtype(taken.dtype())?;
+        x.group.all_sum(&ops::select(there, taken, zero)?)
+    })
+}

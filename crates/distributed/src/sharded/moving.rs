@@ -1,0 +1,225 @@
+//! Ops that move elements or give arrays other shapes.
+
+use mlx_rs::Array;
+use mlx_rs::ops;
+use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexMutOp, TryIndexOp};
+use tacit_core::op::{
+    Broadcast, Concatenate, Contiguous, Copy, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, Slice, SliceUpdate,
+    Split, StopGradient, Transpose,
+};
+use tacit_core::{Aval, Error, Result, Value, handler, implicit};
+
+use super::Sharded;
+
+/// The transposed part.
+#[handler]
+pub fn sharded_transpose(op: &Transpose, x: &Sharded) -> Result<Value> {
+    let axis = op.axes.iter().position(|&axis| axis as usize == x.axis);
+    let axis = axis.ok_or_else(|| Error::decline("the axis that is split is gone"))?;
+    x.mapped(axis, |part| Ok(part.transpose_axes(&op.axes)?))
+}
+
+/// The part in another shape, where the axis that is split leads what it becomes.
+#[handler]
+pub fn sharded_reshape(_op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Value> {
+    let mut shape = made[0].shape.clone();
+    let axis = reshaped_axis(&x.aval.shape, x.axis, &shape, x.group.size() as i32).ok_or_else(|| {
+        Error::decline(format!("the parts of {} do not lie one after the other in {}", x.aval, made[0]))
+    })?;
+    shape[axis] /= x.group.size() as i32;
+    x.mapped(axis, |part| Ok(part.reshape(&shape)?))
+}
+
+/// The axis of `new` along which an array that was split along `axis` of `old` is split into the same parts.
+fn reshaped_axis(old: &[i32], axis: usize, new: &[i32], parts: i32) -> Option<usize> {
+    let before = |shape: &[i32], axis: usize| shape[..axis].iter().map(|&extent| i64::from(extent)).product::<i64>();
+    let outer = before(old, axis);
+    (0..new.len()).find(|&at| before(new, at) == outer && new[at] % parts == 0 && new[at] > 0)
+}
+
+/// The broadcast part.
+#[handler]
+pub fn sharded_broadcast(op: &Broadcast, x: &Sharded) -> Result<Value> {
+    let axis = op.shape.len() - x.from_end();
+    let mut shape = op.shape.clone();
+    shape[axis] /= x.group.size() as i32;
+    x.mapped(axis, |part| Ok(ops::broadcast_to(&part, &shape)?))
+}
+
+/// The part laid out in rows.
+#[handler]
+pub fn sharded_contiguous(_op: &Contiguous, x: &Sharded) -> Result<Value> {
+    x.mapped(x.axis, |part| Ok(part.contiguous()?))
+}
+
+/// The same array.
+#[handler]
+pub fn sharded_copy(_op: &Copy, x: &Sharded) -> Result<Value> {
+    Ok(x.clone().into())
+}
+
+/// The part without gradients.
+#[handler]
+pub fn sharded_stop_gradient(_op: &StopGradient, x: &Sharded) -> Result<Value> {
+    x.mapped(x.axis, |part| Ok(mlx_rs::stop_gradient(&part)?))
+}
+
+/// Where a slice begins, ends and how it steps.
+struct Ranges<'a> {
+    start: &'a [i32],
+    end: &'a [i32],
+    strides: &'a [i32],
+}
+
+impl Ranges<'_> {
+    /// The ranges of the part; declines what cuts the axis that is split, and what runs backwards.
+    fn of_part(&self, x: &Sharded, shape: &[i32]) -> Result<Vec<ArrayIndexOp<'static>>> {
+        let extents = shape.iter().zip(self.strides);
+        let axes = self.start.iter().zip(self.end).zip(extents).enumerate();
+        axes.map(|(axis, ((&start, &end), (&extent, &stride)))| {
+            if axis == x.axis {
+                let whole = x.aval.shape[axis];
+                if (start, extent) != (0, whole) {
+                    return Err(Error::decline("the slice cuts the axis that is split"));
+                }
+                return Ok((0..whole / x.group.size() as i32).index_op());
+            }
+            if extent > 0 && (stride < 1 || (end - start + stride - 1) / stride != extent) {
+                return Err(Error::decline("the slice runs backwards"));
+            }
+            Ok((start..end).stride_by(stride).index_op())
+        })
+        .collect()
+    }
+}
+
+/// The slice of the part.
+#[handler]
+pub fn sharded_slice(op: &Slice, x: &Sharded, made: &[Aval]) -> Result<Value> {
+    let ranges = Ranges { start: &op.start_indices, end: &op.end_indices, strides: &op.strides };
+    let ranges = ranges.of_part(x, &made[0].shape)?;
+    x.mapped(x.axis, |part| Ok(part.try_index(ranges.as_slice())?))
+}
+
+/// The update of the part by the update's part.
+#[handler(precedence = 1)]
+pub fn sharded_slice_update(op: &SliceUpdate, x: &Sharded, update: &Value) -> Result<Value> {
+    updated(op, x, &Value::from(x.clone()), update, &update.aval()?)
+}
+
+/// As [`sharded_slice_update`](fn@sharded_slice_update) of an array that was replicated, such as a new cache.
+#[handler]
+pub fn sharded_slice_update_of(op: &SliceUpdate, whole: &Array, update: &Sharded) -> Result<Value> {
+    // What the update leaves whole along the axis that is split is as long as the array there.
+    if whole.shape()[update.axis] != update.aval.shape[update.axis] {
+        return Err(Error::decline("the update does not cover the axis that it is split along"));
+    }
+    updated(op, update, &whole.into(), &Value::from(update.clone()), &update.aval)
+}
+
+fn updated(op: &SliceUpdate, x: &Sharded, whole: &Value, update: &Value, aval: &Aval) -> Result<Value> {
+    let ranges = Ranges { start: &op.start_indices, end: &op.end_indices, strides: &op.strides };
+    let shaped = whole.aval()?;
+    let like = Sharded { aval: shaped, ..x.clone() };
+    let ranges = ranges.of_part(&like, &aval.shape)?;
+    let (whole, update) = (x.operand(whole, x.axis)?, x.operand(update, x.axis)?);
+    let part = implicit((whole, update), |(mut whole, update)| {
+        whole.try_index_mut(ranges.as_slice(), update)?;
+        Ok::<_, Error>(whole)
+    })?;
+    x.with(part, x.axis)
+}
+
+/// The dynamic slice of the part, where the axis that is split is not among those that it cuts.
+#[handler]
+pub fn sharded_dynamic_slice(op: &DynamicSlice, x: &Sharded, start: &Array) -> Result<Value> {
+    let mut size = op.slice_size.clone();
+    size[x.axis] = uncut(x, &op.axes, size[x.axis])?;
+    x.mapped(x.axis, |part| tacit_core::ops::dynamic_slice(&part, start, &op.axes, &size))
+}
+
+/// The dynamic update of the part by the update's part.
+#[handler(precedence = 1)]
+pub fn sharded_dynamic_update(op: &DynamicSliceUpdate, x: &Sharded, update: &Value, start: &Array) -> Result<Value> {
+    uncut(x, &op.axes, update.aval()?.shape[x.axis])?;
+    dynamically_updated(op, x, &Value::from(x.clone()), update, start)
+}
+
+/// As [`sharded_dynamic_update`](fn@sharded_dynamic_update) of an array that was replicated, such as a new cache.
+#[handler]
+pub fn sharded_dynamic_update_of(
+    op: &DynamicSliceUpdate,
+    whole: &Array,
+    update: &Sharded,
+    start: &Array,
+) -> Result<Value> {
+    uncut(update, &op.axes, whole.shape()[update.axis])?;
+    dynamically_updated(op, update, &whole.into(), &Value::from(update.clone()), start)
+}
+
+fn dynamically_updated(
+    op: &DynamicSliceUpdate,
+    x: &Sharded,
+    whole: &Value,
+    update: &Value,
+    start: &Array,
+) -> Result<Value> {
+    let (whole, update) = (x.operand(whole, x.axis)?, x.operand(update, x.axis)?);
+    let part = implicit((whole, update), |(whole, update)| {
+        tacit_core::ops::dynamic_slice_update(&whole, &update, start, &op.axes)
+    })?;
+    x.with(part, x.axis)
+}
+
+/// The part's extent of the axis that is split, of which an op takes `extent`.
+fn uncut(x: &Sharded, axes: &[i32], extent: i32) -> Result<i32> {
+    if axes.contains(&(x.axis as i32)) || extent != x.aval.shape[x.axis] {
+        return Err(Error::decline("the slice cuts the axis that is split"));
+    }
+    Ok(extent / x.group.size() as i32)
+}
+
+/// The part, split along another axis.
+#[handler]
+pub fn sharded_split(op: &Split, x: &Sharded) -> Result<Vec<Value>> {
+    if op.axis as usize == x.axis {
+        return Err(Error::decline("the pieces lie across the parts"));
+    }
+    let pieces = implicit(&x.part, |part| part.split_at_indices(&op.indices, op.axis))?;
+    x.with_all(pieces, x.axis)
+}
+
+/// The joined parts.
+#[handler(precedence = 2)]
+pub fn sharded_concatenate(op: &Concatenate, x: &Sharded, rest: &[&Value]) -> Result<Value> {
+    let own = Value::from(x.clone());
+    joined(op, x, std::iter::once(&own).chain(rest.iter().copied()))
+}
+
+/// As [`sharded_concatenate`](fn@sharded_concatenate) behind an array that was replicated, such as an empty cache.
+#[handler(precedence = 1)]
+pub fn sharded_concatenate_behind(op: &Concatenate, a: &Array, x: &Sharded, rest: &[&Value]) -> Result<Value> {
+    let (a, own) = (Value::from(a), Value::from(x.clone()));
+    joined(op, x, [&a, &own].into_iter().chain(rest.iter().copied()))
+}
+
+fn joined<'a>(op: &Concatenate, x: &Sharded, all: impl Iterator<Item = &'a Value>) -> Result<Value> {
+    if op.axis as usize == x.axis {
+        return Err(Error::decline("arrays are joined along the axis that is split"));
+    }
+    let parts = all.map(|value| x.operand(value, x.axis)).collect::<Result<Vec<_>>>()?;
+    x.with(implicit(parts, |parts| ops::concatenate(&parts, op.axis))?, x.axis)
+}
+
+/// The padded part.
+#[handler]
+pub fn sharded_pad(op: &Pad, x: &Sharded, value: &Array) -> Result<Value> {
+    let mut widths = vec![(0, 0); x.aval.shape.len()];
+    for ((&axis, &low), &high) in op.axes.iter().zip(&op.low_pad_size).zip(&op.high_pad_size) {
+        widths[axis as usize] = (low, high);
+    }
+    if widths[x.axis] != (0, 0) {
+        return Err(Error::decline("the axis that is split is padded"));
+    }
+    x.mapped(x.axis, |part| Ok(ops::pad(&part, widths.as_slice(), value.clone(), None)?))
+}

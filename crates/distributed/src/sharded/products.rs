@@ -1,0 +1,92 @@
+//! Products of matrices.
+
+use mlx_rs::Array;
+use tacit_core::op::{AddMM, Matmul};
+use tacit_core::{Error, Result, Value, handler, implicit};
+
+use super::Sharded;
+
+/// `a B`, by where either is split.
+#[handler(precedence = 3)]
+pub fn sharded_matmul(_op: &Matmul, a: &Sharded, b: &Value) -> Result<Value> {
+    left_split(a, b)
+}
+
+/// As [`sharded_matmul`](fn@sharded_matmul), where only the second is split.
+#[handler(precedence = 2)]
+pub fn sharded_matmul_right(_op: &Matmul, a: &Value, b: &Sharded) -> Result<Value> {
+    right_split(a, b)
+}
+
+/// `alpha a B + beta c`, as the product and then the sum.
+#[handler(precedence = 3)]
+pub fn sharded_addmm(op: &AddMM, a: &Sharded, b: &Value, c: &Value) -> Result<Value> {
+    scaled_sum(op, c, left_split(a, b)?)
+}
+
+/// As [`sharded_addmm`](fn@sharded_addmm), where the second is split.
+#[handler(precedence = 2)]
+pub fn sharded_addmm_right(op: &AddMM, a: &Value, b: &Sharded, c: &Value) -> Result<Value> {
+    scaled_sum(op, c, right_split(a, b)?)
+}
+
+/// As [`sharded_addmm`](fn@sharded_addmm), where only the sum is split: the product, and then the sum of parts.
+#[handler(precedence = 1)]
+pub fn sharded_addmm_sum(op: &AddMM, a: &Array, b: &Array, c: &Sharded) -> Result<Value> {
+    scaled_sum(op, &c.clone().into(), a.matmul(b)?.into())
+}
+
+fn product(a: impl Into<Value>, b: impl Into<Value>) -> Result<Value> {
+    implicit((a.into(), b.into()), |(a, b)| a.matmul(b))
+}
+
+fn left_split(a: &Sharded, b: &Value) -> Result<Value> {
+    match a.from_end() {
+        // Each rank has a part of what is summed over.
+        1 => summed(a, a.part.clone(), a.operand(b, b.aval()?.shape.len() - 2)?),
+        2 => a.with(product(a.part.clone(), a.entered_or_split(b)?)?, a.axis),
+        _ => a.with(product(a.part.clone(), a.operand(b, a.axis)?)?, a.axis),
+    }
+}
+
+fn right_split(a: &Value, b: &Sharded) -> Result<Value> {
+    match b.from_end() {
+        1 => b.with(product(b.entered_or_split(a)?, b.part.clone())?, b.axis),
+        2 => summed(b, b.operand(a, a.aval()?.shape.len() - 1)?, b.part.clone()),
+        _ => b.with(product(b.operand(a, b.axis)?, b.part.clone())?, b.axis),
+    }
+}
+
+/// The sum over the ranks of the products of parts.
+fn summed(x: &Sharded, a: Value, b: Value) -> Result<Value> {
+    implicit(product(a, b)?, |product| x.group.all_sum(&product))
+}
+
+/// `alpha * product + beta * c`, as `AddMM` has it.
+fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
+    implicit((product, c), |(product, c)| -> Result<Array> {
+        let scaled = |array: &Array, factor: f32| -> Result<Array> {
+            #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
+            if factor == 1.0 {
+                return Ok(array.clone());
+            }
+            Ok(array.multiply(Array::from_f32(factor).as_dtype(array.dtype())?)?)
+        };
+        let product = scaled(&product, op.alpha)?;
+        #[allow(clippy::float_cmp, reason = "exactly 0 is where MLX does not read c")]
+        if op.beta == 0.0 {
+            return Ok(product);
+        }
+        Ok(product.add(scaled(&c, op.beta)?)?)
+    })
+}
+
+impl Sharded {
+    /// The other side of a product that every rank needs as a whole: dense and replicated.
+    fn entered_or_split(&self, value: &Value) -> Result<Array> {
+        if value.is_implicit() {
+            return Err(Error::decline(format!("{value} is not whole on every rank, or is stored")));
+        }
+        self.entered(value)
+    }
+}

@@ -1,0 +1,60 @@
+//! This program itself: it sees an end that is none of the good ones.
+
+use std::process::{Command, exit, id};
+use std::time::Duration;
+
+use tacit_core::{Error, Result};
+use tacit_distributed::Group;
+
+use crate::case::{Apart, Case, Ended};
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new("an_exit_has_its_code", |_| Ok(())).sizes(&[2]).apart(Apart {
+        variables: &[("TACIT_RANKS_CODE", "7")],
+        join: ends,
+        lost: &[],
+        judge: |ranks| is_told(ranks).and_then(|()| ensure(matches!(ranks[1].code, Some(7) | None), "another code")),
+    }),
+    Case::new("a_stopped_rank_is_killed", |_| Ok(())).sizes(&[2]).within(Duration::from_secs(20)).apart(Apart {
+        variables: &[],
+        join: stops,
+        lost: &[1],
+        judge: |ranks| is_told(ranks).and_then(|()| ensure(ranks[1].code.is_none(), "it exits")),
+    }),
+];
+
+/// The first rank says an error and writes a line, and the other one exits.
+fn ends(rank: usize) -> Result<Group> {
+    if rank == 1 {
+        exit(std::env::var("TACIT_RANKS_CODE").ok().and_then(|code| code.parse().ok()).unwrap_or(1));
+    }
+    refuse()
+}
+
+/// The first rank says an error and writes a line, and the other one stops for ever.
+fn stops(rank: usize) -> Result<Group> {
+    if rank == 1 {
+        drop(Command::new("kill").args(["-STOP", &id().to_string()]).status());
+    }
+    refuse()
+}
+
+fn refuse() -> Result<Group> {
+    eprintln!("it is told");
+    Err(Error::invalid("a rank is missing", "start it"))
+}
+
+/// What the first rank does in each case.
+fn is_told(ranks: &[Ended]) -> Result<(), String> {
+    let [first, second] = ranks else { return Err("not two ranks".to_owned()) };
+    ensure(
+        first.said.as_ref().is_some_and(|said| said.as_ref().is_err_and(|error| error.contains("missing"))),
+        "no error",
+    )?;
+    ensure(second.said.is_none() && first.stderr.contains("it is told"), "other words")?;
+    ensure(first.after < Duration::from_secs(15), "late")
+}
+
+fn ensure(holds: bool, otherwise: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise.to_owned()) }
+}

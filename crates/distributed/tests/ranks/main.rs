@@ -1,0 +1,38 @@
+//! What only several processes show: each case runs on all ranks of a group, over the ring and over MPI, with 2 and 4 ranks.
+//!
+//! The program starts itself once for each kind of group, and runs all cases there; only a case that ends its processes has
+//! processes of its own. A rank that fails or hangs ends its group within the limit of the case, and the rest of the cases
+//! goes on in a new one. MPI is tried where `TACIT_MPI` or the `PATH` has an Open MPI's `mpirun`.
+//!
+//! A subject is a file with a `pub(crate) const CASES: &[Case]`, and a line in the table below.
+
+mod case;
+mod child;
+mod collectives;
+mod itself;
+mod parent;
+mod processes;
+mod sharded;
+
+use std::process::ExitCode;
+
+use case::Case;
+
+/// The subjects, in the order in which they run.
+const SUBJECTS: &[(&str, &[Case])] =
+    &[("itself", itself::CASES), ("collectives", collectives::CASES), ("sharded", sharded::CASES)];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first() {
+        Some((first, cases)) if first == child::FLAG => child::run(cases),
+        _ => parent::run(&arguments),
+    }
+}
+
+/// All cases by name, such as `collectives/all_sum`.
+fn cases() -> impl Iterator<Item = (String, &'static Case)> {
+    SUBJECTS
+        .iter()
+        .flat_map(|(subject, cases)| cases.iter().map(move |case| (format!("{subject}/{}", case.name), case)))
+}

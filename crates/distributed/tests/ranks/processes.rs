@@ -1,0 +1,245 @@
+//! The processes of one group: their start, what they say, and their end, which comes whatever they do.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+use std::{env, fmt, process};
+
+use crate::child;
+
+/// What carries the words between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Ring,
+    Mpi,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ring => "ring",
+            Self::Mpi => "mpi",
+        })
+    }
+}
+
+/// What is heard of a rank.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// It runs, as the process of this number.
+    Runs(u32),
+    /// A case came to its end.
+    Case(String, Result<(), String>),
+    /// Its process has ended, or is about to.
+    Gone,
+}
+
+/// The processes of one group, which end with it.
+pub(crate) struct Processes {
+    engine: Engine,
+    /// Of each rank, or `mpirun` alone.
+    started: Vec<Child>,
+    /// The number of each rank's process, once it is heard of.
+    pids: Vec<Option<u32>>,
+    listener: TcpListener,
+    heard: Receiver<(Option<usize>, Heard)>,
+    teller: Sender<(Option<usize>, Heard)>,
+    /// Ranks that have connected and are not gone.
+    connected: usize,
+    folder: PathBuf,
+    pub(crate) since: Instant,
+}
+
+impl Processes {
+    /// Starts a program for these cases on so many ranks.
+    pub(crate) fn start(
+        engine: Engine,
+        ranks: usize,
+        cases: &[String],
+        variables: &[(&str, &str)],
+    ) -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = env::temp_dir().join(format!("tacit-ranks-{}-{number}", process::id()));
+        fs::create_dir_all(&folder)?;
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        listener.set_nonblocking(true)?;
+        let parent = listener.local_addr()?.to_string();
+        let (teller, heard) = channel();
+        let since = Instant::now();
+        let pids = vec![None; ranks];
+        let mut this = Self { engine, started: Vec::new(), pids, listener, heard, teller, connected: 0, folder, since };
+        let program = env::current_exe()?;
+        let mut commands = match engine {
+            Engine::Ring => {
+                let file = this.folder.join("hosts.json");
+                let hosts: Vec<String> = free_ports(ranks).map(|port| format!("[\"127.0.0.1:{port}\"]")).collect();
+                fs::write(&file, format!("[{}]", hosts.join(",")))?;
+                let of_rank = |rank: usize| {
+                    let mut command = Command::new(&program);
+                    command.env("MLX_RANK", rank.to_string()).env("MLX_HOSTFILE", &file);
+                    command
+                };
+                (0..ranks).map(of_rank).collect::<Vec<_>>()
+            }
+            Engine::Mpi => {
+                let mpirun = mpirun().ok_or_else(|| io::Error::other("no mpirun"))?;
+                let mut command = Command::new(&mpirun);
+                command.args(["-n", &ranks.to_string(), "--oversubscribe", "--bind-to", "none"]);
+                command.args(["--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "127.0.0.1/8"]);
+                // As a launcher of containers is.
+                command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+                if let Some(library) = library_beside(&mpirun) {
+                    command.env("MLX_MPI_LIBNAME", library);
+                }
+                command.env_remove("MLX_RANK").env_remove("MLX_HOSTFILE").arg(&program);
+                vec![command]
+            }
+        };
+        for (rank, command) in commands.iter_mut().enumerate() {
+            command.arg(child::FLAG).args(cases).env(child::PARENT, &parent).stdin(Stdio::null()).stdout(Stdio::null());
+            command.env("TACIT_THREADS", "1").env("OMP_NUM_THREADS", "1").envs(variables.iter().copied());
+            command.stderr(File::create(this.said_to(rank))?);
+            this.started.push(command.spawn()?);
+        }
+        Ok(this)
+    }
+
+    /// The next that is heard of a rank, if anything is before then and they have not all ended.
+    pub(crate) fn hear(&mut self, until: Instant) -> Option<(usize, Heard)> {
+        loop {
+            // Asked first, so that no connection is overlooked.
+            let all_ended = self.all_ended();
+            while let Ok((stream, _)) = self.listener.accept() {
+                let teller = self.teller.clone();
+                self.connected += 1;
+                thread::spawn(move || listen(&stream, &teller));
+            }
+            // Connections come at the start, and seldom.
+            match self.heard.recv_timeout(Duration::from_millis(5)) {
+                Ok((rank, heard)) => {
+                    self.connected -= usize::from(matches!(heard, Heard::Gone));
+                    let Some(rank) = rank.filter(|rank| *rank < self.pids.len()) else { continue };
+                    if let Heard::Runs(pid) = heard {
+                        self.pids[rank] = Some(pid);
+                    }
+                    return Some((rank, heard));
+                }
+                Err(_) if Instant::now() > until || (self.connected == 0 && all_ended) => return None,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether none of them is left.
+    fn all_ended(&mut self) -> bool {
+        self.started.iter_mut().all(|child| matches!(child.try_wait(), Ok(Some(_))))
+    }
+
+    /// Whether this rank has ended, as far as it can be seen: `mpirun` does not show it.
+    pub(crate) fn ended(&mut self, rank: usize) -> Option<ExitStatus> {
+        match self.engine {
+            Engine::Ring => self.started.get_mut(rank)?.try_wait().ok()?,
+            Engine::Mpi => self.started.first_mut()?.try_wait().ok()?,
+        }
+    }
+
+    /// Waits for the end of all of them. The error names one that fails or does not end.
+    pub(crate) fn finish(&mut self, limit: Duration) -> Result<(), String> {
+        let until = Instant::now() + limit;
+        while !self.all_ended() {
+            if Instant::now() > until {
+                return Err(format!("after its cases it does not end within {limit:?}"));
+            }
+            sleep(Duration::from_millis(5));
+        }
+        for (rank, child) in self.started.iter_mut().enumerate() {
+            match child.wait() {
+                Ok(status) if status.success() => {}
+                other => {
+                    let who = if self.engine == Engine::Mpi { "mpirun".to_owned() } else { format!("rank {rank}") };
+                    return Err(format!("after its cases {who} ends with {other:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a rank wrote to its standard error.
+    pub(crate) fn stderr(&self, rank: usize) -> String {
+        let rank = if self.engine == Engine::Mpi { 0 } else { rank };
+        let bytes = fs::read(self.said_to(rank)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn said_to(&self, rank: usize) -> PathBuf {
+        self.folder.join(format!("stderr.{rank}"))
+    }
+
+    /// Kills what is left. A stopped process, too.
+    pub(crate) fn kill(&mut self) {
+        for pid in self.pids.iter().flatten().filter(|_| self.engine == Engine::Mpi) {
+            // `mpirun` would take its time.
+            drop(Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status());
+        }
+        for child in &mut self.started {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        self.kill();
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// Tells what a rank says, until it has gone.
+fn listen(stream: &TcpStream, teller: &Sender<(Option<usize>, Heard)>) {
+    drop(stream.set_nonblocking(false));
+    let mut messages = BufReader::new(stream).split(child::END).map_while(Result::ok).map(String::from_utf8);
+    let mut next = || {
+        let message = messages.next()?.ok()?;
+        let (first, second) = message.split_once(child::FIELD)?;
+        Some((first.to_owned(), second.to_owned()))
+    };
+    // The receiver is gone when nobody asks any more.
+    let tell = |rank: Option<usize>, heard: Heard| drop(teller.send((rank, heard)));
+    let first = next();
+    let rank = first.as_ref().and_then(|(rank, _)| rank.parse().ok());
+    if let Some(pid) = first.and_then(|(_, pid)| pid.parse().ok()) {
+        tell(rank, Heard::Runs(pid));
+    }
+    while let Some((name, error)) = next() {
+        tell(rank, Heard::Case(name, if error.is_empty() { Ok(()) } else { Err(error) }));
+    }
+    tell(rank, Heard::Gone);
+}
+
+/// Ports that nobody listens on, below those that the system gives to connections.
+fn free_ports(count: usize) -> impl Iterator<Item = u16> {
+    let from = 20_000 + (process::id() * 16 % 10_000) as u16;
+    (from..32_000).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).take(count)
+}
+
+/// The program that starts ranks of MPI, if there is one.
+pub(crate) fn mpirun() -> Option<PathBuf> {
+    if let Some(named) = env::var_os("TACIT_MPI") {
+        return Some(named.into());
+    }
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join("mpirun")).find(|file| file.is_file())
+}
+
+/// The library of an installation that is in no folder where the system looks.
+fn library_beside(mpirun: &Path) -> Option<PathBuf> {
+    let folder = mpirun.parent()?.parent()?.join("lib");
+    ["libmpi.so", "libmpi.dylib"].iter().map(|name| folder.join(name)).find(|file| file.exists())
+}
