@@ -8,16 +8,13 @@
 //!     cargo run --release --example qat_transformer
 //!     cargo run --release --example qat_transformer -- --quick
 
-use std::error::Error;
+mod characters;
+
 use std::time::Instant;
 
+use characters::{Corpus, Outcome, Shape, TEXT, Transformer, bits};
 use indicatif::{ProgressBar, ProgressStyle};
-use mlx_rs::builder::Builder;
-use mlx_rs::error::Exception;
-use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
-use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters};
-use mlx_rs::nn::{self, MultiHeadAttention};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, ops, random, transforms};
@@ -27,9 +24,6 @@ use tacit::nn::generate::{self, Sampler, generate};
 use tacit::nn::{Aware, Model, Trainable};
 use tacit::prelude::*;
 
-type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
-
-const TEXT: &str = include_str!("data/genesis.txt");
 /// How the verse begins that each model goes on with.
 const VERSE: &str = "And God said";
 const CHART: &str = "target/qat_transformer.svg";
@@ -39,10 +33,7 @@ const QUANTIZED: &str = "{blocks.*,head}.weight";
 /// How large and how long.
 #[derive(Clone, Copy)]
 struct Size {
-    dims: i32,
-    blocks: usize,
-    heads: i32,
-    context: usize,
+    shape: Shape,
     batch: usize,
     /// Steps of plain training, and of the rest, which each method uses in its own way.
     common: usize,
@@ -51,9 +42,15 @@ struct Size {
     held_out: usize,
 }
 
-const FULL: Size =
-    Size { dims: 128, blocks: 2, heads: 4, context: 64, batch: 12, common: 600, more: 300, held_out: 64 };
-const QUICK: Size = Size { dims: 64, blocks: 1, heads: 2, context: 32, batch: 8, common: 120, more: 80, held_out: 16 };
+const FULL: Size = Size {
+    shape: Shape { dims: 128, blocks: 2, heads: 4, context: 64 },
+    batch: 12,
+    common: 600,
+    more: 300,
+    held_out: 64,
+};
+const QUICK: Size =
+    Size { shape: Shape { dims: 64, blocks: 1, heads: 2, context: 32 }, batch: 8, common: 120, more: 80, held_out: 16 };
 
 /// The methods after float32: a name, a format, and whether the scales are trained, too.
 const METHODS: [(&str, &str, bool); 4] = [
@@ -63,150 +60,25 @@ const METHODS: [(&str, &str, bool); 4] = [
     ("ternary", "ternary:64", false),
 ];
 
-#[derive(Clone, Debug, ModuleParameters)]
-struct Block {
-    #[param]
-    attention_norm: nn::RmsNorm,
-    #[param]
-    attention: MultiHeadAttention,
-    #[param]
-    mlp_norm: nn::RmsNorm,
-    #[param]
-    up: nn::Linear,
-    #[param]
-    down: nn::Linear,
-}
-
-impl Block {
-    fn new(size: Size) -> Outcome<Self> {
-        Ok(Self {
-            attention_norm: nn::RmsNorm::new(size.dims)?,
-            attention: MultiHeadAttention::new(size.dims, size.heads)?,
-            mlp_norm: nn::RmsNorm::new(size.dims)?,
-            up: nn::Linear::new(size.dims, 4 * size.dims)?,
-            down: nn::Linear::new(4 * size.dims, size.dims)?,
-        })
-    }
-
-    fn forward(&mut self, x: &Array, mask: &Array) -> Result<Array, Exception> {
-        let normed = self.attention_norm.forward(x)?;
-        let x = x.add(self.attention.forward((&normed, &normed, &normed, mask))?)?;
-        let hidden = nn::gelu(self.up.forward(&self.mlp_norm.forward(&x)?)?)?;
-        x.add(self.down.forward(&hidden)?)
-    }
-}
-
-#[derive(Clone, Debug, ModuleParameters)]
-struct Transformer {
-    #[param]
-    tokens: nn::Embedding,
-    #[param]
-    places: nn::Embedding,
-    #[param]
-    blocks: Vec<Block>,
-    #[param]
-    norm: nn::RmsNorm,
-    #[param]
-    head: nn::Linear,
-}
-
-impl Transformer {
-    fn new(size: Size, characters: usize) -> Outcome<Self> {
-        Ok(Self {
-            tokens: nn::Embedding::new(characters as i32, size.dims)?,
-            places: nn::Embedding::new(size.context as i32, size.dims)?,
-            blocks: (0..size.blocks).map(|_| Block::new(size)).collect::<Outcome<_>>()?,
-            norm: nn::RmsNorm::new(size.dims)?,
-            head: nn::Linear::new(size.dims, characters as i32)?,
-        })
-    }
-}
-
-/// The characters `[batch, places]` to the logits of each one that follows.
-impl Module<&Array> for Transformer {
-    type Output = Array;
-    type Error = Exception;
-
-    fn forward(&mut self, characters: &Array) -> Result<Array, Exception> {
-        let places = ops::arange::<_, u32>(0, characters.dim(1), 1)?;
-        let mask = MultiHeadAttention::create_additive_causal_mask::<f32>(characters.dim(1))?;
-        let mut x = self.tokens.forward(characters)?.add(self.places.forward(&places)?)?;
-        for block in &mut self.blocks {
-            x = block.forward(&x, &mask)?;
-        }
-        self.head.forward(&self.norm.forward(&x)?)
-    }
-
-    fn training_mode(&mut self, _: bool) {}
-}
-
-/// The text as the numbers of its characters, cut into what is trained on and what is held out.
-struct Corpus {
-    characters: Vec<u8>,
-    train: Vec<u32>,
-    held_out: Vec<u32>,
-}
-
-impl Corpus {
-    fn new() -> Self {
-        let mut characters: Vec<u8> = TEXT.bytes().collect();
-        characters.sort_unstable();
-        characters.dedup();
-        let mut corpus = Self { characters, train: Vec::new(), held_out: Vec::new() };
-        corpus.train = corpus.numbers(TEXT);
-        corpus.held_out = corpus.train.split_off(corpus.train.len() / 10 * 9);
-        corpus
-    }
-
-    fn numbers(&self, text: &str) -> Vec<u32> {
-        let number = |byte: u8| self.characters.iter().position(|&known| known == byte).unwrap_or_default() as u32;
-        text.bytes().map(number).collect()
-    }
-}
-
-/// Windows of a text that begin at these places, and the characters that follow each of theirs.
-fn windows(text: &[u32], starts: impl Iterator<Item = usize>, context: usize) -> (Array, Array) {
-    let starts: Vec<usize> = starts.collect();
-    let cut = |by: usize| -> Array {
-        let cut: Vec<u32> = starts.iter().flat_map(|&start| &text[start + by..start + by + context]).copied().collect();
-        Array::from_slice(&cut, &[starts.len() as i32, context as i32])
-    };
-    (cut(0), cut(1))
-}
-
 struct Trainer<'a> {
     corpus: &'a Corpus,
     size: Size,
     bar: &'a ProgressBar,
-    cross_entropy: CrossEntropy<'static>,
 }
 
 impl Trainer<'_> {
-    /// Bits for each character.
-    fn loss(&self, logits: &Array, next: &Array) -> Result<Array, Exception> {
-        let logits = logits.reshape(&[-1, logits.dim(-1)])?;
-        let nats = self.cross_entropy.apply(logits, next.reshape(&[-1])?)?;
-        nats.divide(Array::from_f32(std::f32::consts::LN_2))
-    }
-
     /// Trains for some steps, `from` being the first one's number, which decides its batch; the loss of each.
     fn train(&self, model: &mut Model<Transformer>, from: usize, steps: usize) -> Outcome<Vec<f32>> {
-        let Size { context, batch, .. } = self.size;
+        let Size { shape: Shape { context, .. }, batch, .. } = self.size;
         // A scale moves a whole block of weights, and is about as large as they are.
         let (mut optimizer, mut of_scales) = (Adam::new(1e-3), Adam::new(5e-5));
         let mut losses = Vec::with_capacity(steps);
         for step in from..from + steps {
-            let key = random::key(step as u64)?;
-            let last = (self.corpus.train.len() - context - 1) as i32;
-            let starts = random::randint::<_, i32>(0, last, &[batch as i32], Some(&key))?;
-            let starts = starts.as_slice::<i32>().iter().map(|&start| start as usize);
-            let batch = windows(&self.corpus.train, starts, context);
+            let batch = self.corpus.batch(step, batch, context)?;
             // Scales are leaves only where they are trained.
             let trained = Trainable::default().or(Trainable::Scales);
-            let (loss, gradients) = model
-                .value_and_grad(trained, |model, (x, y): (Array, Array)| self.loss(&model.forward(&x)?, &y))(
-                batch
-            )?;
+            let (loss, gradients) =
+                model.value_and_grad(trained, |model, (x, y): (Array, Array)| bits(&model.forward(&x)?, &y))(batch)?;
             let (scales, others): (FlattenedModuleParam, FlattenedModuleParam) =
                 gradients.into_iter().partition(|(path, _)| path.ends_with(".scales") || path.ends_with(".biases"));
             optimizer.update(&mut *model, &others)?;
@@ -220,10 +92,8 @@ impl Trainer<'_> {
 
     /// The loss on the held-out text.
     fn evaluate(&self, model: &mut Model<Transformer>) -> Outcome<f32> {
-        let Size { context, held_out, .. } = self.size;
-        let apart = (self.corpus.held_out.len() - context - 1) / held_out;
-        let (x, y) = windows(&self.corpus.held_out, (0..held_out).map(|window| window * apart), context);
-        Ok(self.loss(&model.forward(&x)?, &y)?.try_item_exact::<f32>()?)
+        let (x, y) = self.corpus.held_out(self.size.held_out, self.size.shape.context);
+        Ok(bits(&model.forward(&x)?, &y)?.try_item_exact::<f32>()?)
     }
 }
 
@@ -232,7 +102,7 @@ fn verse(model: &mut Model<Transformer>, corpus: &Corpus, size: Size) -> Result<
     // The last characters are all that the model sees, and all that is kept from step to step.
     let step = |new: &Array, seen: &mut Array| -> Result<Array> {
         let all = ops::concatenate(&[&*seen, new], 1)?;
-        *seen = all.try_index((.., (all.dim(1) - size.context as i32).max(0)..))?;
+        *seen = all.try_index((.., (all.dim(1) - size.shape.context as i32).max(0)..))?;
         Ok(model.forward(&*seen)?.try_index((.., -1, ..))?)
     };
     let sampler = Sampler { temperature: 0.5, top_k: 5, ..Sampler::default() };
@@ -272,7 +142,7 @@ fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
     trainer.bar.set_message("float32");
     random::seed(0)?;
-    let mut model = Model::new(Transformer::new(trainer.size, trainer.corpus.characters.len())?)?;
+    let mut model = Model::new(Transformer::new(trainer.size.shape, trainer.corpus.characters.len())?)?;
     let first = trainer.train(&mut model, 0, common)?;
     let halfway = model.clone();
     let curve = [first.clone(), trainer.train(&mut model, common, more)?].concat();
@@ -320,8 +190,7 @@ fn main() -> Outcome<()> {
     let corpus = Corpus::new();
     let bar = ProgressBar::new((size.common + size.more * (1 + METHODS.len())) as u64);
     bar.set_style(ProgressStyle::with_template("{msg:24} [{bar:40}] {pos}/{len} steps {elapsed}")?);
-    let cross_entropy = CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?;
-    let trainer = Trainer { corpus: &corpus, size, bar: &bar, cross_entropy };
+    let trainer = Trainer { corpus: &corpus, size, bar: &bar };
     let rows = {
         let _deny = Policy::Deny.scope();
         run(&trainer)?
@@ -334,7 +203,7 @@ fn main() -> Outcome<()> {
 }
 
 fn print_table(rows: &[Row], size: Size) {
-    let Size { dims, blocks, common, more, .. } = size;
+    let Size { shape: Shape { dims, blocks, .. }, common, more, .. } = size;
     println!("Genesis, {} characters; {blocks} blocks of {dims} dimensions, {common} + {more} steps\n", TEXT.len());
     println!("{:<24} {:>15} {:>13} {:>19}", "", "bits/character", "weight bytes", "materialized bytes");
     for Row { name, bits, bytes, materialized, .. } in rows {

@@ -13,6 +13,7 @@ pub use tacit_core::{
     Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Tree, Value, compile, control,
     explain, handler, implicit, implicit_with_state, kernel, op, ops, pass, store, transform, tree,
 };
+pub use tacit_distributed as distributed;
 pub use tacit_executable as executable;
 pub use tacit_io as io;
 pub use tacit_nn as nn;

@@ -12,6 +12,7 @@ mod backend;
 mod group;
 mod init;
 mod mean;
+pub mod plan;
 mod sentinel;
 mod shard;
 pub mod sharded;

@@ -9,6 +9,7 @@
 mod case;
 mod child;
 mod collectives;
+mod commands;
 mod itself;
 mod parent;
 mod processes;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::case::{Apart, Case, Ended};
 use crate::cases;
-use crate::processes::{Engine, Heard, Processes, mpirun};
+use crate::commands::{Engine, mpirun};
+use crate::processes::{Heard, Processes};
 
 /// The groups that are tried.
 const GROUPS: [(Engine, usize); 4] = [(Engine::Ring, 2), (Engine::Ring, 4), (Engine::Mpi, 2), (Engine::Mpi, 4)];
@@ -28,13 +29,18 @@ struct Chosen {
 /// How cases went, by whole names.
 #[derive(Default)]
 struct Results {
+    /// Whether seconds are printed.
+    timed: bool,
+    since: Option<Instant>,
     passed: usize,
     failed: BTreeMap<String, String>,
 }
 
 impl Results {
     fn add(&mut self, name: &str, result: Result<(), String>) {
-        println!("test {name} ... {}", if result.is_ok() { "ok" } else { "FAILED" });
+        let since = self.since.replace(Instant::now()).filter(|_| self.timed);
+        let seconds = since.map_or(String::new(), |since| format!(" <{:.3}s>", since.elapsed().as_secs_f64()));
+        println!("test {name} ... {}{seconds}", if result.is_ok() { "ok" } else { "FAILED" });
         match result {
             Ok(()) => self.passed += 1,
             Err(error) => {
@@ -68,7 +74,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let start = Instant::now();
     let count: usize = chosen.iter().map(|(_, cases)| cases.len()).sum();
     println!("\nrunning {count} tests");
-    let mut results = Results::default();
+    let mut results = Results { timed: has("--report-time"), since: Some(start), ..Results::default() };
     let mut ignored = 0;
     for ((engine, ranks), cases) in chosen {
         if engine == Engine::Mpi && mpirun().is_none() {

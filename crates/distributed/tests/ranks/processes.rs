@@ -3,31 +3,16 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
-use std::{env, fmt, process};
+use std::{env, process};
 
 use crate::child;
-
-/// What carries the words between ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engine {
-    Ring,
-    Mpi,
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ring => "ring",
-            Self::Mpi => "mpi",
-        })
-    }
-}
+use crate::commands::{Engine, commands};
 
 /// What is heard of a rank.
 #[derive(Debug)]
@@ -75,36 +60,10 @@ impl Processes {
         let since = Instant::now();
         let pids = vec![None; ranks];
         let mut this = Self { engine, started: Vec::new(), pids, listener, heard, teller, connected: 0, folder, since };
-        let program = env::current_exe()?;
-        let mut commands = match engine {
-            Engine::Ring => {
-                let file = this.folder.join("hosts.json");
-                let hosts: Vec<String> = free_ports(ranks).map(|port| format!("[\"127.0.0.1:{port}\"]")).collect();
-                fs::write(&file, format!("[{}]", hosts.join(",")))?;
-                let of_rank = |rank: usize| {
-                    let mut command = Command::new(&program);
-                    command.env("MLX_RANK", rank.to_string()).env("MLX_HOSTFILE", &file);
-                    command
-                };
-                (0..ranks).map(of_rank).collect::<Vec<_>>()
-            }
-            Engine::Mpi => {
-                let mpirun = mpirun().ok_or_else(|| io::Error::other("no mpirun"))?;
-                let mut command = Command::new(&mpirun);
-                command.args(["-n", &ranks.to_string(), "--oversubscribe", "--bind-to", "none"]);
-                command.args(["--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "127.0.0.1/8"]);
-                // As a launcher of containers is.
-                command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-                if let Some(library) = library_beside(&mpirun) {
-                    command.env("MLX_MPI_LIBNAME", library);
-                }
-                command.env_remove("MLX_RANK").env_remove("MLX_HOSTFILE").arg(&program);
-                vec![command]
-            }
-        };
+        let mut commands = commands(engine, ranks, &this.folder)?;
         for (rank, command) in commands.iter_mut().enumerate() {
             command.arg(child::FLAG).args(cases).env(child::PARENT, &parent).stdin(Stdio::null()).stdout(Stdio::null());
-            command.env("TACIT_THREADS", "1").env("OMP_NUM_THREADS", "1").envs(variables.iter().copied());
+            command.env("TACIT_THREADS", "1").envs(variables.iter().copied());
             command.stderr(File::create(this.said_to(rank))?);
             this.started.push(command.spawn()?);
         }
@@ -222,24 +181,4 @@ fn listen(stream: &TcpStream, teller: &Sender<(Option<usize>, Heard)>) {
         tell(rank, Heard::Case(name, if error.is_empty() { Ok(()) } else { Err(error) }));
     }
     tell(rank, Heard::Gone);
-}
-
-/// Ports that nobody listens on, below those that the system gives to connections.
-fn free_ports(count: usize) -> impl Iterator<Item = u16> {
-    let from = 20_000 + (process::id() * 16 % 10_000) as u16;
-    (from..32_000).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).take(count)
-}
-
-/// The program that starts ranks of MPI, if there is one.
-pub(crate) fn mpirun() -> Option<PathBuf> {
-    if let Some(named) = env::var_os("TACIT_MPI") {
-        return Some(named.into());
-    }
-    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join("mpirun")).find(|file| file.is_file())
-}
-
-/// The library of an installation that is in no folder where the system looks.
-fn library_beside(mpirun: &Path) -> Option<PathBuf> {
-    let folder = mpirun.parent()?.parent()?.join("lib");
-    ["libmpi.so", "libmpi.dylib"].iter().map(|name| folder.join(name)).find(|file| file.exists())
 }

@@ -1,0 +1,159 @@
+//! A transformer of characters, of mlx-rs's own layers, and the book of Genesis for it to read.
+
+use std::error::Error;
+
+use mlx_rs::builder::Builder;
+use mlx_rs::error::Exception;
+use mlx_rs::losses::{CrossEntropyBuilder, LossReduction};
+use mlx_rs::macros::ModuleParameters;
+use mlx_rs::module::Module;
+use mlx_rs::nn::{self, MultiHeadAttention};
+use mlx_rs::{Array, ops, random};
+
+pub(crate) type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
+
+pub(crate) const TEXT: &str = include_str!("../data/genesis.txt");
+
+/// How large a transformer is, and how far it looks back.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) dims: i32,
+    pub(crate) blocks: usize,
+    pub(crate) heads: i32,
+    pub(crate) context: usize,
+}
+
+#[derive(Clone, Debug, ModuleParameters)]
+struct Block {
+    #[param]
+    attention_norm: nn::RmsNorm,
+    #[param]
+    attention: MultiHeadAttention,
+    #[param]
+    mlp_norm: nn::RmsNorm,
+    #[param]
+    up: nn::Linear,
+    #[param]
+    down: nn::Linear,
+}
+
+impl Block {
+    fn new(shape: Shape) -> Outcome<Self> {
+        Ok(Self {
+            attention_norm: nn::RmsNorm::new(shape.dims)?,
+            attention: MultiHeadAttention::new(shape.dims, shape.heads)?,
+            mlp_norm: nn::RmsNorm::new(shape.dims)?,
+            up: nn::Linear::new(shape.dims, 4 * shape.dims)?,
+            down: nn::Linear::new(4 * shape.dims, shape.dims)?,
+        })
+    }
+
+    fn forward(&mut self, x: &Array, mask: &Array) -> Result<Array, Exception> {
+        let normed = self.attention_norm.forward(x)?;
+        let x = x.add(self.attention.forward((&normed, &normed, &normed, mask))?)?;
+        let hidden = nn::gelu(self.up.forward(&self.mlp_norm.forward(&x)?)?)?;
+        x.add(self.down.forward(&hidden)?)
+    }
+}
+
+/// Characters to the logits of each one that follows.
+#[derive(Clone, Debug, ModuleParameters)]
+pub(crate) struct Transformer {
+    #[param]
+    tokens: nn::Embedding,
+    #[param]
+    places: nn::Embedding,
+    #[param]
+    blocks: Vec<Block>,
+    #[param]
+    norm: nn::RmsNorm,
+    #[param]
+    head: nn::Linear,
+}
+
+impl Transformer {
+    pub(crate) fn new(shape: Shape, characters: usize) -> Outcome<Self> {
+        Ok(Self {
+            tokens: nn::Embedding::new(characters as i32, shape.dims)?,
+            places: nn::Embedding::new(shape.context as i32, shape.dims)?,
+            blocks: (0..shape.blocks).map(|_| Block::new(shape)).collect::<Outcome<_>>()?,
+            norm: nn::RmsNorm::new(shape.dims)?,
+            head: nn::Linear::new(shape.dims, characters as i32)?,
+        })
+    }
+}
+
+/// The characters `[batch, places]` to the logits of each one that follows.
+impl Module<&Array> for Transformer {
+    type Output = Array;
+    type Error = Exception;
+
+    fn forward(&mut self, characters: &Array) -> Result<Array, Exception> {
+        let places = ops::arange::<_, u32>(0, characters.dim(1), 1)?;
+        let mask = MultiHeadAttention::create_additive_causal_mask::<f32>(characters.dim(1))?;
+        let mut x = self.tokens.forward(characters)?.add(self.places.forward(&places)?)?;
+        for block in &mut self.blocks {
+            x = block.forward(&x, &mask)?;
+        }
+        self.head.forward(&self.norm.forward(&x)?)
+    }
+
+    fn training_mode(&mut self, _: bool) {}
+}
+
+/// The text as the numbers of its characters, cut into what is trained on and what is held out.
+pub(crate) struct Corpus {
+    pub(crate) characters: Vec<u8>,
+    pub(crate) train: Vec<u32>,
+    pub(crate) held_out: Vec<u32>,
+}
+
+impl Corpus {
+    pub(crate) fn new() -> Self {
+        let mut characters: Vec<u8> = TEXT.bytes().collect();
+        characters.sort_unstable();
+        characters.dedup();
+        let mut corpus = Self { characters, train: Vec::new(), held_out: Vec::new() };
+        corpus.train = corpus.numbers(TEXT);
+        corpus.held_out = corpus.train.split_off(corpus.train.len() / 10 * 9);
+        corpus
+    }
+
+    /// A text as the numbers of its characters.
+    pub(crate) fn numbers(&self, text: &str) -> Vec<u32> {
+        let number = |byte: u8| self.characters.iter().position(|&known| known == byte).unwrap_or_default() as u32;
+        text.bytes().map(number).collect()
+    }
+
+    /// Some windows of what is trained on, drawn by the number of a step, and the characters that follow each of theirs.
+    pub(crate) fn batch(&self, step: usize, count: usize, context: usize) -> Result<(Array, Array), Exception> {
+        let key = random::key(step as u64)?;
+        let last = (self.train.len() - context - 1) as i32;
+        let starts = random::randint::<_, i32>(0, last, &[count as i32], Some(&key))?;
+        let starts = starts.as_slice::<i32>().iter().map(|&start| start as usize);
+        Ok(windows(&self.train, starts, context))
+    }
+
+    /// Some windows of what is held out, evenly spaced.
+    pub(crate) fn held_out(&self, count: usize, context: usize) -> (Array, Array) {
+        let apart = (self.held_out.len() - context - 1) / count;
+        windows(&self.held_out, (0..count).map(|window| window * apart), context)
+    }
+}
+
+/// Windows of a text that begin at these places, and the characters that follow each of theirs.
+fn windows(text: &[u32], starts: impl Iterator<Item = usize>, context: usize) -> (Array, Array) {
+    let starts: Vec<usize> = starts.collect();
+    let cut = |by: usize| -> Array {
+        let cut: Vec<u32> = starts.iter().flat_map(|&start| &text[start + by..start + by + context]).copied().collect();
+        Array::from_slice(&cut, &[starts.len() as i32, context as i32])
+    };
+    (cut(0), cut(1))
+}
+
+/// Bits for each character.
+pub(crate) fn bits(logits: &Array, next: &Array) -> Result<Array, Exception> {
+    let logits = logits.reshape(&[-1, logits.dim(-1)])?;
+    let cross_entropy = CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?;
+    cross_entropy.apply(logits, next.reshape(&[-1])?)?.divide(Array::from_f32(std::f32::consts::LN_2))
+}
