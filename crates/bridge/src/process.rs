@@ -2,8 +2,8 @@
 //! that run nothing.
 
 use std::io;
-use std::sync::{Mutex, Once, PoisonError};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 
 use libc::c_int;
 
