@@ -224,7 +224,9 @@ impl Rounds {
             if when.elapsed().min(doing) > self.limits.silence {
                 self.lose(rank, LEFT.to_owned());
             }
-        } else if self.seat.rank == 0 {
+        } else if self.seat.rank == 0 && self.links.values().all(|link| link.heard.elapsed() < self.limits.silence / 2)
+        {
+            // Whoever is silent already may be lost rather than wait for something else.
             let with_age = |(doing, when): &(Option<Doing>, Instant)| {
                 let doing = doing.clone()?;
                 Some(Doing { age: doing.age + when.elapsed().as_millis() as u64, ..doing })

@@ -10,6 +10,7 @@ mod case;
 mod child;
 mod collectives;
 mod commands;
+mod failures;
 mod itself;
 mod parent;
 mod processes;
@@ -20,8 +21,12 @@ use std::process::ExitCode;
 use case::Case;
 
 /// The subjects, in the order in which they run.
-const SUBJECTS: &[(&str, &[Case])] =
-    &[("itself", itself::CASES), ("collectives", collectives::CASES), ("sharded", sharded::CASES)];
+const SUBJECTS: &[(&str, &[Case])] = &[
+    ("itself", itself::CASES),
+    ("collectives", collectives::CASES),
+    ("sharded", sharded::CASES),
+    ("failures", failures::CASES),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
