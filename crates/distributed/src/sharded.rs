@@ -10,11 +10,13 @@ mod part;
 pub mod products;
 
 use mlx_rs::Array;
+use tacit_arrays::{Placed, shard};
+use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::Group;
 
-pub(crate) use part::{own_part, own_value};
+pub(crate) use part::own_part;
 
 /// An array split along one axis over the ranks of a group: each holds its own part, which may be any value.
 ///
@@ -40,12 +42,15 @@ pub(crate) use part::{own_part, own_value};
 /// # }
 /// ```
 #[derive(ImplicitArray, Clone, Debug)]
-#[implicit(name = "tacit.Sharded")]
+#[implicit(name = "tacit.Sharded", family(Placed))]
 pub struct Sharded {
     /// The own part.
     part: Value,
     #[implicit(aux)]
     axis: usize,
+    /// Which leaves of the part every rank has, such as the factor of a low-rank sum that is not cut.
+    #[implicit(aux)]
+    shared: Vec<usize>,
     #[implicit(aux)]
     group: Group,
     /// That of the whole.
@@ -56,7 +61,9 @@ pub struct Sharded {
 impl Sharded {
     /// The whole array, which every rank gives alike, split along `axis`: each rank keeps its part.
     ///
-    /// A stored format is cut between its blocks, or so that both sides keep a block's scale: nothing is quantized anew.
+    /// A stored format is cut between its blocks, or so that both sides keep a block's scale: nothing is quantized anew. What
+    /// is not cut, such as one factor of a low-rank sum, is the same on every rank and stays so in training: its gradient is
+    /// the sum of the ranks'.
     ///
     /// # Errors
     ///
@@ -65,14 +72,12 @@ impl Sharded {
         let whole = whole.into();
         let aval = whole.aval()?;
         let axis = counted(axis, &aval)?;
-        let extent = aval.shape[axis] as usize;
-        if !extent.is_multiple_of(group.size()) {
-            return Err(Error::invalid(
-                format!("axis {axis} of {aval} has no equal part for each of {} ranks", group.size()),
-                "split another axis, or over a number of ranks that divides it",
-            ));
+        if group.size() == 1 {
+            return Self::of(whole, axis as i32, group);
         }
-        Self::of(own_value(&whole, axis, group)?, axis as i32, group)
+        let part = shard(&whole, axis as i32, group.rank(), group.size())?;
+        let shared = part::shared_leaves(&whole, &part)?;
+        Ok(Self { shared, ..Self::of(part, axis as i32, group)? })
     }
 
     /// The array whose part on this rank is `part`: the parts of all ranks along `axis`, in the order of the ranks.
@@ -85,7 +90,7 @@ impl Sharded {
         let mut aval = part.aval()?;
         let axis = counted(axis, &aval)?;
         aval.shape[axis] *= group.size() as i32;
-        Ok(Self { part, axis, group: group.clone(), aval })
+        Ok(Self { part, axis, shared: Vec::new(), group: group.clone(), aval })
     }
 
     /// The part of this rank.
@@ -106,9 +111,24 @@ impl Sharded {
         &self.group
     }
 
+    /// The part as it is computed with: what every rank has of it enters.
+    fn own(&self) -> Result<Value> {
+        if self.shared.is_empty() {
+            return Ok(self.part.clone());
+        }
+        let mut number = 0;
+        tree::map(&self.part, Open::Fully, |leaf| {
+            number += 1;
+            match &leaf {
+                Value::Dense(array) if self.shared.contains(&(number - 1)) => Ok(self.group.enter(array)?.into()),
+                _ => Ok(leaf),
+            }
+        })
+    }
+
     /// The whole, of which plain code makes the part; `axis` is where that is split.
     fn mapped(&self, axis: usize, f: impl FnOnce(Array) -> Result<Array>) -> Result<Value> {
-        self.with(implicit(&self.part, f)?, axis)
+        self.with(implicit(self.own()?, f)?, axis)
     }
 
     /// The whole of another part.
@@ -128,7 +148,7 @@ impl Sharded {
             Value::Implicit(_) => {
                 let other = value.downcast::<Self>().filter(|other| other.group == self.group && other.axis == axis);
                 let other = other.ok_or_else(|| Error::decline(format!("{value} is not split as {} is", self.aval)))?;
-                Ok(other.part.clone())
+                other.own()
             }
         }
     }
@@ -154,9 +174,11 @@ fn counted(axis: i32, aval: &Aval) -> Result<usize> {
         .ok_or_else(|| Error::invalid(format!("{aval} has no axis {axis} to split"), "give an axis of the array"))
 }
 
+impl Placed for Sharded {}
+
 impl Materialize for Sharded {
     fn materialize(&self) -> Result<Value> {
-        let part = self.part.opened()?;
+        let part = self.own()?.opened()?;
         let Value::Dense(part) = &part else { return self.with(part, self.axis) };
         Ok(self.group.all_gather(part, self.axis as i32)?.into())
     }

@@ -28,7 +28,7 @@ fn along_another(op: &Primitive, x: &Sharded) -> Result<Vec<Value>> {
     if axis == x.axis as i64 {
         return Err(Error::decline("it runs along the axis that is split"));
     }
-    x.with_all(op.apply(&[&x.part])?, x.axis)
+    x.with_all(op.apply(&[&x.own()?])?, x.axis)
 }
 
 /// The softmax of each row; of rows that are split, by their maxima and sums over the ranks.
@@ -52,7 +52,7 @@ pub fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, made: &[Aval]) -> Resul
         return x.mapped(x.axis, |part| Ok(part.logsumexp_axis(-1, keep)?));
     }
     let shape = &made[0].shape;
-    implicit(&x.part, |part| {
+    implicit(x.own()?, |part| {
         let (_, sum, most) = exponentials(x, &part)?;
         Ok::<_, Error>(sum.log()?.add(most)?.reshape(shape)?)
     })
@@ -85,7 +85,7 @@ pub fn sharded_arg_reduce(op: &ArgReduce, x: &Sharded, made: &[Aval]) -> Result<
         return x.mapped(at, |part| Ok(found(&part)?.reshape(&shape)?));
     }
     let shape = &made[0].shape;
-    implicit(&x.part, |part| {
+    implicit(x.own()?, |part| {
         let own = found(&part)?;
         let extremes = x.group.all_gather(&part.take_along_axis(&own, axis)?, axis)?;
         let offset = Array::from_int(x.group.rank() as i32 * part.dim(axis)).as_dtype(own.dtype())?;

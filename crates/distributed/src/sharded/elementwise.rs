@@ -52,7 +52,7 @@ pub fn sharded_reduction(op: &Reduction, x: &Sharded) -> Result<Value> {
     if !axes.contains(&(x.axis as i32)) {
         return x.mapped(x.axis, |part| Ok(reduce(&part)?));
     }
-    implicit(&x.part, |part| match op.name() {
+    implicit(x.own()?, |part| match op.name() {
         Sum::NAME => x.group.all_sum(&reduce(&part)?),
         Or::NAME => x.group.all_max(&reduce(&part)?),
         And::NAME => x.group.all_min(&reduce(&part)?),

@@ -17,16 +17,16 @@ pub fn sharded_gather_mm(_op: &GatherMM, x: &Array, w: &Sharded, left: &Array, r
     }
     if w.axis == 2 {
         let x = w.group.enter(x)?;
-        let part = implicit((x, &w.part), |(x, part)| ops::gather_mm(x, part, left, right, None))?;
+        let part = implicit((x, w.own()?), |(x, part)| ops::gather_mm(x, part, left, right, None))?;
         let axis = part.aval()?.shape.len() - 1;
         return w.with(part, axis);
     }
     if w.axis == 1 {
         let x = w.operand(&x.into(), x.ndim() - 1)?;
-        return implicit((x, &w.part), |(x, part)| w.group.all_sum(&ops::gather_mm(x, part, left, right, None)?));
+        return implicit((x, w.own()?), |(x, part)| w.group.all_sum(&ops::gather_mm(x, part, left, right, None)?));
     }
     let x = w.group.enter(x)?;
-    implicit((x, &w.part), |(x, part)| {
+    implicit((x, w.own()?), |(x, part)| {
         let own = w.aval.shape[0] / w.group.size() as i32;
         let right = right.as_dtype(mlx_rs::Dtype::Int32)?.subtract(Array::from_int(w.group.rank() as i32 * own))?;
         let there = right.ge(Array::from_int(0))?.logical_and(right.lt(Array::from_int(own))?)?;

@@ -23,7 +23,7 @@ pub fn sharded_attention(op: &ScaledDotProductAttention, q: &Sharded, rest: &[&V
         (Some(sinks), _) => Some(q.entered(sinks)?.into()),
     };
     let (k, v) = (q.operand(k, q.axis)?, q.operand(v, q.axis)?);
-    let part = implicit((&q.part, k, v, mask, sinks), |(q, k, v, mask, sinks)| {
+    let part = implicit((q.own()?, k, v, mask, sinks), |(q, k, v, mask, sinks)| {
         let mask = match &mask {
             Some(mask) => Some(ScaledDotProductAttentionMask::Array(mask)),
             None => op.do_causal.then_some(ScaledDotProductAttentionMask::Causal),

@@ -19,7 +19,7 @@ pub fn sharded_gather(op: &Gather, table: &Sharded, rows: &Array) -> Result<Valu
             implicit(taken, |taken| kept(&taken, rows.ndim()))
         });
     }
-    implicit(&table.part, |part| {
+    implicit(table.own()?, |part| {
         let (own, there) = own_rows(table, rows)?;
         let taken = part.take_axis(own, 0)?;
         let mut shape = rows.shape().to_vec();
@@ -53,11 +53,11 @@ fn own_rows(table: &Sharded, rows: &Array) -> Result<(Array, Array)> {
 pub fn sharded_gather_axis(op: &GatherAxis, x: &Sharded, places: &Value) -> Result<Value> {
     if op.axis as usize != x.axis {
         let places = x.operand(places, x.axis)?;
-        let part = implicit((&x.part, places), |(part, places)| part.take_along_axis(places, op.axis))?;
+        let part = implicit((x.own()?, places), |(part, places)| part.take_along_axis(places, op.axis))?;
         return x.with(part, x.axis);
     }
     let places = places.as_dense().ok_or_else(|| Error::decline("the places are not dense"))?;
-    implicit(&x.part, |part| {
+    implicit(x.own()?, |part| {
         let (own, there) = own_rows(x, places)?;
         let taken = part.take_along_axis(own, op.axis)?;
         let zero = Array::from_int(0).as_dtype(taken.dtype())?;

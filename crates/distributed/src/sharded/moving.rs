@@ -185,7 +185,7 @@ pub fn sharded_split(op: &Split, x: &Sharded) -> Result<Vec<Value>> {
     if op.axis as usize == x.axis {
         return Err(Error::decline("the pieces lie across the parts"));
     }
-    let pieces = implicit(&x.part, |part| part.split_at_indices(&op.indices, op.axis))?;
+    let pieces = implicit(x.own()?, |part| part.split_at_indices(&op.indices, op.axis))?;
     x.with_all(pieces, x.axis)
 }
 

@@ -2,6 +2,7 @@
 
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use mlx_rs::{Array, ops};
+use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source};
 
 use crate::Group;
@@ -25,21 +26,13 @@ pub(crate) fn own_part(array: &Array, axis: usize, group: &Group) -> Result<Arra
     cut(&group.enter(array)?, axis, rank * shape[axis], shape[axis])
 }
 
-/// The own part of a parameter, which holds nothing of the others.
-pub(crate) fn own_value(whole: &Value, axis: usize, group: &Group) -> Result<Value> {
-    let extent = whole.aval()?.shape[axis] / group.size() as i32;
-    match whole {
-        _ if group.size() == 1 => Ok(whole.clone()),
-        Value::Dense(array) => {
-            let part = cut(array, axis, group.rank() as i32 * extent, extent)?;
-            // A slice of an evaluated array holds all of it.
-            Ok(part.multiply(Array::from_int(1).as_dtype(part.dtype())?)?.into())
-        }
-        Value::Implicit(_) => Err(Error::invalid(
-            format!("{whole} cannot be split along axis {axis}"),
-            "split the dense array and quantize the parts",
-        )),
-    }
+/// The leaves of a rank's part that are the whole's, which every rank has: the numbers of the float ones.
+pub(super) fn shared_leaves(whole: &Value, part: &Value) -> Result<Vec<usize>> {
+    let avals =
+        |value: &Value| -> Result<Vec<Aval>> { tree::leaves(value, Open::Fully)?.iter().map(Value::aval).collect() };
+    let (whole, part) = (avals(whole)?, avals(part)?);
+    let same = |(_, (whole, part)): &(usize, (&Aval, &Aval))| whole == part && part.dtype.is_float();
+    Ok(whole.iter().zip(&part).enumerate().filter(same).map(|(number, _)| number).collect())
 }
 
 /// `extent` elements of `axis` from `start` on.

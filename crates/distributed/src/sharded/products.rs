@@ -43,17 +43,17 @@ fn product(a: impl Into<Value>, b: impl Into<Value>) -> Result<Value> {
 fn left_split(a: &Sharded, b: &Value) -> Result<Value> {
     match a.from_end() {
         // Each rank has a part of what is summed over.
-        1 => summed(a, a.part.clone(), a.operand(b, b.aval()?.shape.len() - 2)?),
-        2 => a.with(product(a.part.clone(), a.entered_or_split(b)?)?, a.axis),
-        _ => a.with(product(a.part.clone(), a.operand(b, a.axis)?)?, a.axis),
+        1 => summed(a, a.own()?, a.operand(b, b.aval()?.shape.len() - 2)?),
+        2 => a.with(product(a.own()?, a.entered_or_split(b)?)?, a.axis),
+        _ => a.with(product(a.own()?, a.operand(b, a.axis)?)?, a.axis),
     }
 }
 
 fn right_split(a: &Value, b: &Sharded) -> Result<Value> {
     match b.from_end() {
-        1 => b.with(product(b.entered_or_split(a)?, b.part.clone())?, b.axis),
-        2 => summed(b, b.operand(a, a.aval()?.shape.len() - 1)?, b.part.clone()),
-        _ => b.with(product(b.operand(a, b.axis)?, b.part.clone())?, b.axis),
+        1 => b.with(product(b.entered_or_split(a)?, b.own()?)?, b.axis),
+        2 => summed(b, b.operand(a, a.aval()?.shape.len() - 1)?, b.own()?),
+        _ => b.with(product(b.operand(a, b.axis)?, b.own()?)?, b.axis),
     }
 }
 

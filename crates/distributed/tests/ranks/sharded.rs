@@ -1,9 +1,12 @@
 //! `Sharded` against the whole array: the conformance suite on every rank, and what the suite does not reach.
 
 use mlx_rs::{Array, Dtype, fast, ops, random};
-use tacit_conformance::Subject;
+use tacit_arrays::format::Affine;
+use tacit_arrays::{AffineArray, Lora, Nf4Array};
 use tacit_conformance::oracle::Oracle;
-use tacit_core::{Result, Value};
+use tacit_conformance::{Subject, close};
+use tacit_core::transform::grad;
+use tacit_core::{Policy, Result, Value, implicit};
 use tacit_distributed::{Group, Sharded};
 
 use crate::case::Case;
@@ -21,6 +24,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("caches", caches),
     Case::new("experts", experts),
     Case::new("vocabulary", vocabulary),
+    Case::new("stored", stored),
+    Case::new("low_rank", low_rank),
 ];
 
 /// Handlers of calls that the suite does not have; the cases below try them.
@@ -166,6 +171,55 @@ fn vocabulary(group: &Group) -> Result<()> {
             let x = ops::ones::<f32>(&[2, 8])?;
             Ok(vec![ops::indexing::argmax_axis(x.matmul(a[0].t())?, -1, false)?.as_dtype(Dtype::Float32)?])
         });
+    }
+    Ok(())
+}
+
+/// Stored and structured parts: products, and the gradients of what is split and of what every rank has.
+fn stored(group: &Group) -> Result<()> {
+    for axis in [0, 1] {
+        let dense = normal(1, &[64, 128])?;
+        let nf4 = Value::from(Nf4Array::quantize(&dense, 32)?);
+        let affine = Value::from(AffineArray::quantize(&dense, Affine { bits: 4, group: 128 })?);
+        let lora = Value::from(Lora::new(nf4.clone(), normal(2, &[4, 128])?, normal(3, &[64, 4])?, 0.5)?);
+        let aware = tacit_arrays::ste(|x: &Array| Nf4Array::quantize(x, 32))(&dense)?;
+        for (name, whole) in [("nf4", nf4), ("affine", affine), ("lora", lora), ("straight-through", aware)] {
+            let w = Value::from(Sharded::split(whole.clone(), axis, group)?);
+            let _deny = Policy::Deny.scope();
+            let x = normal(4, &[3, 128])?;
+            let product = |x: Array, w: Array| -> Result<Array> { Ok(x.matmul(w.t())?) };
+            let expected = implicit((&x, &whole), |(x, w)| product(x, w))?.dense()?;
+            let found = implicit((&x, &w), |(x, w)| product(x, w))?;
+            let found = match found.downcast::<Sharded>() {
+                Some(split) => group.all_gather(&split.part().dense()?, -1)?,
+                None => found.dense()?,
+            };
+            close(&found, &expected, 2e-5).unwrap_or_else(|error| panic!("{name} along axis {axis}: {error}"));
+        }
+    }
+    Ok(())
+}
+
+/// A low-rank sum trains as it does in one process: the factor that every rank has stays the same on all of them.
+fn low_rank(group: &Group) -> Result<()> {
+    for axis in [0, 1] {
+        let base = Value::from(Nf4Array::quantize(&normal(1, &[64, 128])?, 32)?);
+        let x = normal(4, &[3, 128])?;
+        let whole = Lora::new(base, normal(2, &[4, 128])?, normal(3, &[64, 4])?, 0.5)?;
+        let split = Sharded::split(whole.clone(), axis, group)?;
+        let gradient = |w: Value| {
+            let x = x.clone();
+            grad(move |w: Array| -> Result<Array> { Ok(x.matmul(w.t())?.square()?.sum(None)?) })(w)
+        };
+        let (expected, found) = (gradient(whole.into())?, gradient(split.into())?);
+        for factor in ["a", "b"] {
+            let expected = expected.child(factor).array()?;
+            let mut found = found.child("part").child(factor).array()?.clone();
+            if let Some(axis) = (0..2).find(|&axis| expected.dim(axis) != found.dim(axis)) {
+                found = group.all_gather(&found, axis)?;
+            }
+            close(&found, expected, 2e-5).unwrap_or_else(|error| panic!("{factor}, along axis {axis}: {error}"));
+        }
     }
     Ok(())
 }
