@@ -108,7 +108,7 @@ struct Run {
 
 /// Trains on this rank.
 fn train(mode: Mode, group: &Group, steps: usize) -> Outcome<Run> {
-    let corpus = Corpus::new();
+    let (corpus, _) = Corpus::read();
     let mut model = model(mode, group, corpus.characters.len())?;
     let mut optimizer = Adam::new(1e-3);
     let mut losses = Vec::with_capacity(steps);
@@ -167,7 +167,7 @@ fn row(mode: Mode, ranks: usize, run: &Run, largest: f32) {
     let (first, last) = (run.losses.first().unwrap_or(&f32::NAN), run.losses.last().unwrap_or(&f32::NAN));
     let Traffic { collectives, bytes, .. } = run.traffic;
     println!(
-        "{:<6} {ranks:>6}  {first:>14.4}  {last:>11.4}  {largest:>18.4}  {:>14} {:>10.1}  {:>7.1}",
+        "{:<6} {ranks:>6}  {first:>9.4}  {last:>9.4}  {largest:>10.5}  {:>12}  {:>10.1}  {:>8.1}",
         mode.name(),
         collectives / steps,
         bytes as f64 / steps as f64 / 1e3,

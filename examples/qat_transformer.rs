@@ -12,7 +12,7 @@ mod characters;
 
 use std::time::Instant;
 
-use characters::{Corpus, Outcome, Shape, TEXT, Transformer, bits};
+use characters::{Corpus, Outcome, Shape, TEXT, Transformer, bits, windows};
 use indicatif::{ProgressBar, ProgressStyle};
 use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters};
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -62,6 +62,7 @@ const METHODS: [(&str, &str, bool); 4] = [
 
 struct Trainer<'a> {
     corpus: &'a Corpus,
+    held_out: &'a [u32],
     size: Size,
     bar: &'a ProgressBar,
 }
@@ -92,7 +93,9 @@ impl Trainer<'_> {
 
     /// The loss on the held-out text.
     fn evaluate(&self, model: &mut Model<Transformer>) -> Outcome<f32> {
-        let (x, y) = self.corpus.held_out(self.size.held_out, self.size.shape.context);
+        let Size { shape: Shape { context, .. }, held_out, .. } = self.size;
+        let apart = (self.held_out.len() - context - 1) / held_out;
+        let (x, y) = windows(self.held_out, (0..held_out).map(|window| window * apart), context);
         Ok(bits(&model.forward(&x)?, &y)?.try_item_exact::<f32>()?)
     }
 }
@@ -187,10 +190,10 @@ fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
 fn main() -> Outcome<()> {
     let start = Instant::now();
     let size = if std::env::args().any(|arg| arg == "--quick") { QUICK } else { FULL };
-    let corpus = Corpus::new();
+    let (corpus, held_out) = Corpus::read();
     let bar = ProgressBar::new((size.common + size.more * (1 + METHODS.len())) as u64);
     bar.set_style(ProgressStyle::with_template("{msg:24} [{bar:40}] {pos}/{len} steps {elapsed}")?);
-    let trainer = Trainer { corpus: &corpus, size, bar: &bar };
+    let trainer = Trainer { corpus: &corpus, held_out: &held_out, size, bar: &bar };
     let rows = {
         let _deny = Policy::Deny.scope();
         run(&trainer)?

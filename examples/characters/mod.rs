@@ -101,22 +101,22 @@ impl Module<&Array> for Transformer {
     fn training_mode(&mut self, _: bool) {}
 }
 
-/// The text as the numbers of its characters, cut into what is trained on and what is held out.
+/// The part of the text that is trained on, as the numbers of its characters.
 pub(crate) struct Corpus {
     pub(crate) characters: Vec<u8>,
     pub(crate) train: Vec<u32>,
-    pub(crate) held_out: Vec<u32>,
 }
 
 impl Corpus {
-    pub(crate) fn new() -> Self {
+    /// The text, and what of it is held out.
+    pub(crate) fn read() -> (Self, Vec<u32>) {
         let mut characters: Vec<u8> = TEXT.bytes().collect();
         characters.sort_unstable();
         characters.dedup();
-        let mut corpus = Self { characters, train: Vec::new(), held_out: Vec::new() };
+        let mut corpus = Self { characters, train: Vec::new() };
         corpus.train = corpus.numbers(TEXT);
-        corpus.held_out = corpus.train.split_off(corpus.train.len() / 10 * 9);
-        corpus
+        let held_out = corpus.train.split_off(corpus.train.len() / 10 * 9);
+        (corpus, held_out)
     }
 
     /// A text as the numbers of its characters.
@@ -133,16 +133,10 @@ impl Corpus {
         let starts = starts.as_slice::<i32>().iter().map(|&start| start as usize);
         Ok(windows(&self.train, starts, context))
     }
-
-    /// Some windows of what is held out, evenly spaced.
-    pub(crate) fn held_out(&self, count: usize, context: usize) -> (Array, Array) {
-        let apart = (self.held_out.len() - context - 1) / count;
-        windows(&self.held_out, (0..count).map(|window| window * apart), context)
-    }
 }
 
 /// Windows of a text that begin at these places, and the characters that follow each of theirs.
-fn windows(text: &[u32], starts: impl Iterator<Item = usize>, context: usize) -> (Array, Array) {
+pub(crate) fn windows(text: &[u32], starts: impl Iterator<Item = usize>, context: usize) -> (Array, Array) {
     let starts: Vec<usize> = starts.collect();
     let cut = |by: usize| -> Array {
         let cut: Vec<u32> = starts.iter().flat_map(|&start| &text[start + by..start + by + context]).copied().collect();
