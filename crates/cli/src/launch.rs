@@ -23,7 +23,7 @@ use supervise::Process;
 #[derive(Args)]
 pub(crate) struct Options {
     /// How many ranks to start on this machine
-    #[arg(short = 'n', long = "ranks", required_unless_present = "hosts", conflicts_with = "hosts")]
+    #[arg(short = 'n', long = "ranks", required_unless_present_any = ["hosts", "as_rank"], conflicts_with = "hosts")]
     ranks: Option<usize>,
     /// What carries the collectives
     #[arg(long, value_enum, default_value_t = Backend::Ring)]
@@ -120,21 +120,30 @@ fn ring(options: &Options, places: &Places, machine: usize, grace: Duration) -> 
 
 /// Starts `mpirun`, which starts this program for each rank, so that lines carry the rank here as well.
 fn mpi(options: &Options, ranks: usize, grace: Duration) -> Result<ExitCode, Failure> {
-    if !in_search_path("mpirun") {
-        let help = "install Open MPI, or leave `--backend` out for the ring";
-        return Err(Error::invalid("mpirun is not in the search path", help).into());
-    }
+    let mpirun = search_path("mpirun").ok_or_else(|| {
+        Error::invalid("mpirun is not in the search path", "install Open MPI, or leave `--backend` out for the ring")
+    })?;
     let places = Places::here(ranks)?;
-    let mut command = Command::new("mpirun");
-    command.args(["-n", &ranks.to_string(), "--map-by", ":OVERSUBSCRIBE"]);
+    let mut command = Command::new(&mpirun);
+    // More ranks than cores are welcome, and a rank's threads may use any of them.
+    command.args(["-n", &ranks.to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
     command.arg(env::current_exe()?).args(["launch", "--as-rank", "--grace", &options.grace.to_string(), "--"]);
     command.args(&options.program);
     command.env("TACIT_THREADS", threads(options, ranks)).env("TACIT_WATCH", places.watch());
+    if let Some(library) = library_beside(&mpirun).filter(|_| env::var_os("MLX_MPI_LIBNAME").is_none()) {
+        command.env("MLX_MPI_LIBNAME", library);
+    }
     supervise::run(vec![Process::of_itself(command)], grace)
 }
 
-fn in_search_path(program: &str) -> bool {
-    env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|folder| folder.join(program).is_file())
+fn search_path(program: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// The library of an installation that is in no folder where the system looks. `libmpi.so` may be a linker's script.
+fn library_beside(mpirun: &Path) -> Option<PathBuf> {
+    let folder = mpirun.parent()?.parent()?.join("lib");
+    ["libmpi.so.40", "libmpi.40.dylib"].map(|name| folder.join(name)).into_iter().find(|file| file.exists())
 }
 
 /// What `TACIT_THREADS` is for each of so many ranks of a machine.
