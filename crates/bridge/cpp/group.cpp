@@ -4,6 +4,7 @@
 #include <future>
 #include <stdexcept>
 
+#include "description.h"
 #include "main_thread.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/distributed/distributed_impl.h"
@@ -226,6 +227,26 @@ Group::~Group() {
   table_.release(watcher_);
 }
 
+array Group::entered(const array& x, const std::function<array()>& make) {
+  std::lock_guard lock(entering_);
+  std::erase_if(entered_, [](const Entered& entry) { return entry.x.expired() || entry.made.expired(); });
+  auto own = description(x);
+  for (const auto& entry : entered_) {
+    if (entry.x.lock() == own) {
+      // What was evaluated since has lost its graph, and so its gradient.
+      if (auto made = entry.made.lock()) {
+        auto found = described(x, made);
+        if (found.has_primitive()) {
+          return found;
+        }
+      }
+    }
+  }
+  auto made = make();
+  entered_.push_back({own, description(made)});
+  return made;
+}
+
 InFlight Group::view(const Current& current) {
   auto waited = std::chrono::steady_clock::now() - current.since;
   return InFlight{static_cast<int>(current.op),
@@ -378,7 +399,10 @@ bool tacit_group_in_flight(const std::shared_ptr<Group>* group, void* ctx, void 
 
 int tacit_group_collective(
     const std::shared_ptr<Group>* group, int op, int peer, Handle x, Handle* result) {
-  return guarded([&] { *result = own(Collective::emit(*group, static_cast<Op>(op), peer, get(x))); });
+  return guarded([&] {
+    auto make = [&] { return Collective::emit(*group, static_cast<Op>(op), peer, get(x)); };
+    *result = own(static_cast<Op>(op) == Op::enter ? (*group)->entered(get(x), make) : make());
+  });
 }
 
 int tacit_group_receive(

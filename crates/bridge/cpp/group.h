@@ -75,6 +75,10 @@ class Group {
   // Leaves the error of a failure behind and throws it.
   void raise(Op op, int peer, const Shape& shape, Dtype dtype, uint64_t number, const std::string& text, bool later) const;
 
+  // `x` entered: the same array again while it and `x` are in use, so that the gradients of all its uses are one sum over
+  // the ranks.
+  array entered(const array& x, const std::function<array()>& make);
+
   template <class F>
   bool in_flight(F&& take) const {
     std::lock_guard lock(mutex_);
@@ -118,6 +122,12 @@ class Group {
   std::atomic<uint64_t> collectives_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<bool> broken_{false};
+  struct Entered {
+    std::weak_ptr<void> x;
+    std::weak_ptr<void> made;
+  };
+  std::mutex entering_;
+  std::vector<Entered> entered_;
   mutable std::mutex mutex_;
   std::optional<Current> current_;
 };

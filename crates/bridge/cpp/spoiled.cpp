@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bridge.h"
+#include "description.h"
 #include "main_thread.h"
 
 namespace tacit {
@@ -20,17 +21,6 @@ namespace {
 using FailureRef = std::shared_ptr<const Failure>;
 
 constexpr uint32_t nothing = UINT32_MAX;
-
-// An array keeps its description for itself. Whoever held the array would keep MLX from giving its memory to a result; a
-// weak reference to the description does not, and its address is no other array's while there is one.
-template <auto Member>
-struct Opened {
-  friend std::shared_ptr<const void> description(const array& value) {
-    return value.*Member;
-  }
-};
-template struct Opened<&array::array_desc_>;
-std::shared_ptr<const void> description(const array& value);
 
 }  // namespace
 

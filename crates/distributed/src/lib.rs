@@ -20,6 +20,6 @@ mod watch;
 
 pub use backend::Backend;
 pub use group::{Group, Options, Traffic};
-pub use shard::{Shard, Split};
+pub use shard::{Shard, Split, split_heads};
 pub use sharded::Sharded;
 pub use watch::NOT_JOINED;

@@ -1,7 +1,8 @@
 //! Parameters of a model, split over ranks.
 
 use mlx_rs::module::ModuleParameters;
-use tacit_core::{Error, Result};
+use tacit_core::tree::{self, Open};
+use tacit_core::{Error, Result, Tree};
 use tacit_nn::{Model, Pattern};
 
 use crate::{Group, Sharded};
@@ -65,6 +66,37 @@ pub trait Shard: Sized {
     fn shard<P>(self, pattern: P, split: Split<'_>) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>;
+}
+
+/// A cache of keys and values, or a tree of them, with its buffers `[batch, heads, tokens, width]` split by heads.
+///
+/// It goes with weights of keys and values that are split by columns: each rank stores and reads its own heads, in whatever
+/// format. What says where tokens are is the same on every rank.
+///
+/// ```
+/// use mlx_rs::Dtype;
+/// use tacit_arrays::format::Affine;
+/// use tacit_distributed::{Group, split_heads};
+/// use tacit_nn::KvCache;
+///
+/// # fn main() -> tacit_core::Result<()> {
+/// let group = Group::init()?;
+/// let cache = KvCache::new([1, 8, 64], Dtype::Float32)?;
+/// let mut cache = split_heads(&cache.quantized(Affine { bits: 8, group: 64 }, Affine { bits: 4, group: 64 })?, &group)?;
+/// cache.reserve(16)?;
+/// assert!(cache.keys().to_string().starts_with("Sharded(f32[1,8,"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// A buffer's heads are not divided by the ranks.
+pub fn split_heads<T: Tree>(caches: &T, group: &Group) -> Result<T> {
+    tree::map(caches, Open::Closed, |leaf| match leaf.aval()?.shape.len() {
+        4 => Ok(Sharded::split(leaf, 1, group)?.into()),
+        _ => Ok(leaf),
+    })
 }
 
 impl<M: ModuleParameters> Shard for Model<M> {

@@ -145,11 +145,18 @@ impl Sharded {
     fn operand(&self, value: &Value, axis: usize) -> Result<Value> {
         match value {
             Value::Dense(array) => Ok(own_part(array, axis, &self.group)?.into()),
-            Value::Implicit(_) => {
-                let other = value.downcast::<Self>().filter(|other| other.group == self.group && other.axis == axis);
-                let other = other.ok_or_else(|| Error::decline(format!("{value} is not split as {} is", self.aval)))?;
-                other.own()
-            }
+            Value::Implicit(_) => match value.downcast::<Self>() {
+                Some(other) if other.group == self.group && other.axis == axis => other.own(),
+                Some(_) => Err(Error::decline(format!("{value} is not split as {} is", self.aval))),
+                None => {
+                    let entered = tree::map(value, Open::Fully, |leaf| match &leaf {
+                        Value::Dense(array) => Ok(self.group.enter(array)?.into()),
+                        Value::Implicit(_) => Ok(leaf),
+                    })?;
+                    shard(&entered, axis as i32, self.group.rank(), self.group.size())
+                        .map_err(|error| Error::decline(format!("{value} is whole on every rank: {error}")))
+                }
+            },
         }
     }
 

@@ -4,8 +4,8 @@ use mlx_rs::Array;
 use mlx_rs::ops;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use tacit_core::op::{
-    Broadcast, Concatenate, Contiguous, Copy, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, Slice, SliceUpdate,
-    Split, StopGradient, Transpose,
+    Broadcast, Concatenate, Contiguous, Copy, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, ScatterAxis, Slice,
+    SliceUpdate, Split, StopGradient, Transpose,
 };
 use tacit_core::{Aval, Error, Result, Value, handler, implicit};
 
@@ -102,19 +102,19 @@ pub fn sharded_slice(op: &Slice, x: &Sharded, made: &[Aval]) -> Result<Value> {
 }
 
 /// The update of the part by the update's part.
-#[handler(precedence = 1)]
+#[handler(precedence = 2)]
 pub fn sharded_slice_update(op: &SliceUpdate, x: &Sharded, update: &Value) -> Result<Value> {
     updated(op, x, &Value::from(x.clone()), update, &update.aval()?)
 }
 
 /// As [`sharded_slice_update`](fn@sharded_slice_update) of an array that was replicated, such as a new cache.
-#[handler]
-pub fn sharded_slice_update_of(op: &SliceUpdate, whole: &Array, update: &Sharded) -> Result<Value> {
+#[handler(precedence = 1)]
+pub fn sharded_slice_update_of(op: &SliceUpdate, whole: &Value, update: &Sharded) -> Result<Value> {
     // What the update leaves whole along the axis that is split is as long as the array there.
-    if whole.shape()[update.axis] != update.aval.shape[update.axis] {
+    if whole.aval()?.shape[update.axis] != update.aval.shape[update.axis] {
         return Err(Error::decline("the update does not cover the axis that it is split along"));
     }
-    updated(op, update, &whole.into(), &Value::from(update.clone()), &update.aval)
+    updated(op, update, whole, &Value::from(update.clone()), &update.aval)
 }
 
 fn updated(op: &SliceUpdate, x: &Sharded, whole: &Value, update: &Value, aval: &Aval) -> Result<Value> {
@@ -139,22 +139,22 @@ pub fn sharded_dynamic_slice(op: &DynamicSlice, x: &Sharded, start: &Array) -> R
 }
 
 /// The dynamic update of the part by the update's part.
-#[handler(precedence = 1)]
+#[handler(precedence = 2)]
 pub fn sharded_dynamic_update(op: &DynamicSliceUpdate, x: &Sharded, update: &Value, start: &Array) -> Result<Value> {
     uncut(x, &op.axes, update.aval()?.shape[x.axis])?;
     dynamically_updated(op, x, &Value::from(x.clone()), update, start)
 }
 
 /// As [`sharded_dynamic_update`](fn@sharded_dynamic_update) of an array that was replicated, such as a new cache.
-#[handler]
+#[handler(precedence = 1)]
 pub fn sharded_dynamic_update_of(
     op: &DynamicSliceUpdate,
-    whole: &Array,
+    whole: &Value,
     update: &Sharded,
     start: &Array,
 ) -> Result<Value> {
-    uncut(update, &op.axes, whole.shape()[update.axis])?;
-    dynamically_updated(op, update, &whole.into(), &Value::from(update.clone()), start)
+    uncut(update, &op.axes, whole.aval()?.shape[update.axis])?;
+    dynamically_updated(op, update, whole, &Value::from(update.clone()), start)
 }
 
 fn dynamically_updated(
@@ -169,6 +169,29 @@ fn dynamically_updated(
         tacit_core::ops::dynamic_slice_update(&whole, &update, start, &op.axes)
     })?;
     x.with(part, x.axis)
+}
+
+/// The part, with the update's part put to the places' part along another axis.
+#[handler(precedence = 2)]
+pub fn sharded_scatter_axis(op: &ScatterAxis, x: &Sharded, places: &Value, update: &Value) -> Result<Value> {
+    scattered(op, x, &Value::from(x.clone()), places, update)
+}
+
+/// As [`sharded_scatter_axis`](fn@sharded_scatter_axis) of an array that was replicated, such as a new cache.
+#[handler(precedence = 1)]
+pub fn sharded_scatter_axis_of(op: &ScatterAxis, whole: &Value, places: &Value, update: &Sharded) -> Result<Value> {
+    if whole.aval()?.shape[update.axis] != update.aval.shape[update.axis] {
+        return Err(Error::decline("the update does not cover the axis that it is split along"));
+    }
+    scattered(op, update, whole, places, &Value::from(update.clone()))
+}
+
+fn scattered(op: &ScatterAxis, x: &Sharded, whole: &Value, places: &Value, update: &Value) -> Result<Value> {
+    if op.axis as usize == x.axis {
+        return Err(Error::decline("it puts elements along the axis that is split"));
+    }
+    let parts = (x.operand(whole, x.axis)?, x.operand(places, x.axis)?, x.operand(update, x.axis)?);
+    x.with(implicit(parts, |(whole, places, update)| whole.put_along_axis(&places, &update, op.axis))?, x.axis)
 }
 
 /// The part's extent of the axis that is split, of which an op takes `extent`.

@@ -1,23 +1,28 @@
 //! `Sharded` against the whole array: the conformance suite on every rank, and what the suite does not reach.
 
+use std::time::Duration;
+
 use mlx_rs::{Array, Dtype, fast, ops, random};
 use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Lora, Nf4Array};
 use tacit_conformance::oracle::Oracle;
 use tacit_conformance::{Subject, close};
 use tacit_core::transform::grad;
-use tacit_core::{Policy, Result, Value, implicit};
-use tacit_distributed::{Group, Sharded};
+use tacit_core::{Error, Policy, Result, Value, compile, compile_with_state, implicit};
+use tacit_distributed::{Group, Sharded, split_heads};
+use tacit_nn::KvCache;
 
 use crate::case::Case;
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("handlers", |group| each(group, |subject| tacit_conformance::handlers(subject).expect_clean())),
+    Case::new("handlers", |group| each(group, |subject| tacit_conformance::handlers(subject).expect_clean()))
+        .within(Duration::from_mins(4)),
     Case::new("gradients", |group| each(group, |subject| tacit_conformance::gradients(subject).expect_clean())),
     Case::new("captures", |group| each(group, |subject| tacit_conformance::captures(subject).expect_clean())),
     Case::new("failures", |group| each(group, |subject| tacit_conformance::failures(subject).expect_clean())),
     Case::new("structure", |group| each(group, |subject| tacit_conformance::structure(subject).expect_clean())),
-    Case::new("surface", |group| each(group, |subject| tacit_conformance::surface(subject).expect_clean())),
+    // Four ranks on two cores take turns in each of its collectives.
+    Case::new("surface", |group| each(group, |subject| tacit_conformance::surface(subject).expect_clean())).sizes(&[2]),
     Case::new("coverage", coverage),
     Case::new("attention", attention),
     Case::new("rotation_and_norms", rotation_and_norms),
@@ -26,10 +31,12 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("vocabulary", vocabulary),
     Case::new("stored", stored),
     Case::new("low_rank", low_rank),
+    Case::new("decoding", decoding),
+    Case::new("collectives_of_a_step", collectives_of_a_step),
 ];
 
 /// Handlers of calls that the suite does not have; the cases below try them.
-const ELSEWHERE: [&str; 10] = [
+const ELSEWHERE: [&str; 11] = [
     "sharded_gather_mm",
     "sharded_attention",
     "sharded_rope",
@@ -38,6 +45,7 @@ const ELSEWHERE: [&str; 10] = [
     "sharded_copy",
     "sharded_slice_update_of",
     "sharded_dynamic_update_of",
+    "sharded_scatter_axis_of",
     "sharded_concatenate_behind",
     "sharded_pad",
 ];
@@ -57,7 +65,7 @@ fn subjects(group: &Group) -> Vec<Subject> {
 fn over_ranks(own: f64) -> f64 {
     let sum = || -> Result<f64> {
         let parts = Array::from_slice(&[own as f32], &[1]);
-        Ok(f64::from(Group::init()?.all_sum(&parts)?.try_item::<f32>()?))
+        Ok(f64::from(Group::init()?.all_sum(&parts)?.try_item_exact::<f32>()?))
     };
     sum().expect("a sum")
 }
@@ -134,6 +142,10 @@ fn caches(group: &Group) -> Result<()> {
             ops::concatenate(&[&first, &a[0]], 2)?,
             ops::pad(&a[0], &[(0, 0), (0, 0), (1, 2), (0, 0)], None, None)?,
         ])
+    });
+    check("put to places", &[new.clone()], |a| {
+        let places = ops::broadcast_to(Array::from_slice(&[6i32, 1], &[1, 1, 2, 1]), &[1, 4, 2, 8])?;
+        Ok(vec![ops::zeros::<f32>(&[1, 4, 8, 8])?.put_along_axis(&places, &a[0], 2)?])
     });
     check("write at a place", &[new], |a| {
         use mlx_rs::ops::indexing::TryIndexMutOp;
@@ -221,5 +233,67 @@ fn low_rank(group: &Group) -> Result<()> {
             close(&found, expected, 2e-5).unwrap_or_else(|error| panic!("{factor}, along axis {axis}: {error}"));
         }
     }
+    Ok(())
+}
+
+/// An attention layer that decodes with a cache of codes: weights, heads and cache are split, and nothing is gathered.
+fn decoding(group: &Group) -> Result<()> {
+    let weight = |seed| -> Result<Value> { Ok(Nf4Array::quantize(&normal(seed, &[512, 512])?, 64)?.into()) };
+    let whole = [weight(1)?, weight(2)?, weight(3)?, weight(4)?];
+    let parts = whole.iter().zip([0, 0, 0, 1]).map(|(w, axis)| Ok(Sharded::split(w.clone(), axis, group)?.into()));
+    let parts: Vec<Value> = parts.collect::<Result<_>>()?;
+    let format = Affine { bits: 8, group: 64 };
+    let cache = KvCache::new([1, 8, 64], Dtype::Float32)?.quantized(format, format)?;
+    let decode = |weights: Vec<Value>, mut cache: KvCache| -> Result<Vec<Array>> {
+        let _deny = Policy::Deny.scope();
+        let step = |cache: &mut KvCache, (w, x): (Vec<Array>, Array)| {
+            let tokens = x.dim(1);
+            let heads = |w: &Array| x.matmul(w.t())?.reshape(&[1, tokens, 8, 64])?.transpose_axes(&[0, 2, 1, 3]);
+            let (q, k, v) = (heads(&w[0])?, heads(&w[1])?, heads(&w[2])?);
+            let mask = cache.mask(tokens)?;
+            let (k, v) = cache.update(&k, &v)?;
+            let y = fast::scaled_dot_product_attention(&q, &k, &v, 0.125, Some((&mask).into()), None)?;
+            let y = y.transpose_axes(&[0, 2, 1, 3])?.reshape(&[1, tokens, 512])?;
+            Ok::<_, Error>(y.matmul(w[3].t())?)
+        };
+        let mut step = compile_with_state(step, compile::Options::default());
+        let mut outputs = Vec::new();
+        for (seed, tokens) in [(10, 5), (11, 1), (12, 1)] {
+            cache.reserve(tokens)?;
+            let x = normal(seed, &[1, tokens, 512])?.multiply(Array::from_f32(0.05))?;
+            outputs.push(step.call(&mut cache, &(weights.clone(), x.into()))?.dense()?);
+        }
+        Ok(outputs)
+    };
+    let expected = decode(whole.to_vec(), cache.clone())?;
+    let found = decode(parts, split_heads(&cache, group)?)?;
+    for (found, expected) in found.iter().zip(&expected) {
+        close(found, expected, 1e-4).unwrap_or_else(|error| panic!("{error}"));
+    }
+    Ok(())
+}
+
+/// A block of two halves costs one sum each in the forward pass, and one each in the backward pass.
+fn collectives_of_a_step(group: &Group) -> Result<()> {
+    let columns = |seed| split(seed, &[64, 64], 0, group);
+    let weights =
+        vec![columns(1)?, columns(2)?, columns(3)?, split(4, &[64, 64], 1, group)?, split(5, &[64, 64], 1, group)?];
+    let x = normal(6, &[4, 64])?;
+    let half = |x: &Array, a: &Array, b: &Array, c: &Array| -> Result<Array> {
+        Ok(x.matmul(a.t())?.multiply(mlx_rs::nn::silu(x.matmul(b.t())?)?)?.matmul(c.t())?.add(x)?)
+    };
+    let mut step = grad(move |(w, x): (Vec<Array>, Array)| -> Result<Array> {
+        let y = half(&x, &w[0], &w[1], &w[3])?;
+        Ok(half(&y, &w[0], &w[2], &w[4])?.square()?.sum(None)?)
+    });
+    let before = group.traffic();
+    let (by_weight, by_x) = step((weights, x.into()))?;
+    for gradient in &by_weight {
+        gradient.child("part").array()?.eval()?;
+    }
+    by_x.array()?.eval()?;
+    let after = group.traffic();
+    assert_eq!(after.collectives - before.collectives, 4);
+    assert_eq!(after.bytes - before.bytes, 4 * 4 * 64 * 4);
     Ok(())
 }
