@@ -307,9 +307,18 @@ impl Group {
 }
 
 /// The groups of this process. Two over one engine would get in each other's way.
+static JOINED: Mutex<Vec<Group>> = Mutex::new(Vec::new());
+
 fn joined() -> MutexGuard<'static, Vec<Group>> {
-    static JOINED: Mutex<Vec<Group>> = Mutex::new(Vec::new());
     JOINED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets engines end with the process: MPI's launcher takes a process for failed that does not end it.
+pub(crate) fn release_all() {
+    // Another thread may wait in a group that never begins.
+    if let Ok(mut joined) = JOINED.try_lock() {
+        joined.clear();
+    }
 }
 
 /// What a file keeps of a group.
