@@ -24,6 +24,26 @@ use crate::watch::Limits;
 /// Clones are the same group, and so are two groups of one backend: MLX keeps one for the life of the process. A group of
 /// one rank, which needs no engine, does nothing: each collective is its operand.
 ///
+/// # Ranks that are lost
+///
+/// An engine notices late or never that a rank is gone, so ranks watch each other beside it, over connections to rank 0. A rank
+/// whose process ends with another code than 0 is lost to all others within a moment; one that is stopped, or whose machine is
+/// gone, after [`Options::silence`]. Ranks that evaluate different collectives, or the same on other shapes, learn it within a
+/// second, and one whose collective no other takes part in after [`Options::wait`]. The eval that waits then fails with
+/// [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so does every later
+/// collective; what needs no other rank is computed and saved as ever. A rank that does not come is named after
+/// [`Options::join`]; where the engine waits for it in a way that nothing interrupts, the process says so and ends with the code
+/// [`NOT_JOINED`](crate::NOT_JOINED).
+///
+/// # Which engine
+///
+/// The ring needs nothing but TCP and starts at once, which is right for a few ranks on a machine or two. For many ranks take
+/// MPI (`tacit launch --backend mpi`, or `mpirun` on several machines): a sum over n ranks passes 2(n - 1) times from neighbor to
+/// neighbor around a ring, each time as late as the slowest, where Open MPI chooses by size among ways of about log n steps; a
+/// ring sends only to neighbors, MPI to any rank; each rank of a ring has one connection a side, and a rank that
+/// cannot be reached by its two neighbors ends the group, where MPI connects ranks by whatever both have; and `mpirun` starts
+/// and ends the ranks of all machines.
+///
 /// ```
 /// use mlx_rs::Array;
 /// use tacit_distributed::Group;

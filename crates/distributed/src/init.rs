@@ -41,7 +41,9 @@ pub(crate) fn join(backend: Backend, options: &Options) -> Result<Option<tacit_b
         _ => None,
     };
     let is_early = early.is_some();
-    early.into_iter().for_each(|early| drop(watch.set(early)));
+    if let Some(early) = early {
+        drop(watch.set(early));
+    }
     // The ring's last rank connects first, and waits for a whole second where rank 0 does not listen yet.
     if is_early && backend == Backend::Ring && seat.is_some_and(|seat| seat.rank + 1 == seat.size) {
         thread::sleep(HEAD_START);
@@ -72,7 +74,9 @@ pub(crate) fn join(backend: Backend, options: &Options) -> Result<Option<tacit_b
         Place::At(place) => Some(Watch::at(&place, found, limits)?),
         Place::Announced => Some(Watch::announced(|own| announce(&group, own), found, limits)?),
     };
-    late.into_iter().for_each(|late| drop(watch.set(late)));
+    if let Some(late) = late {
+        drop(watch.set(late));
+    }
     if options.compares_plans {
         agreement::compare_plans();
     }

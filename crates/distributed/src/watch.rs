@@ -20,7 +20,7 @@ mod rounds;
 mod verdict;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ impl Watch {
         let until = Instant::now() + limits.join;
         let unknown = |error: io::Error| {
             let help = "set TACIT_WATCH to a host and a free port of rank 0, as in `10.0.0.1:7300`";
-            refused(NotJoined { reason: format!("{place}: {error}"), kind: Failing::System }, Some(help))
+            refused(&NotJoined { reason: format!("{place}: {error}"), kind: Failing::System }, Some(help))
         };
         let joined = if seat.rank == 0 {
             let listener = meet::listen(place).map_err(unknown)?;
@@ -90,7 +90,7 @@ impl Watch {
             let until = Instant::now() + limits.join;
             match listening {
                 Ok((announced, listener)) => {
-                    let own = announced.addresses().first().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+                    let own = announced.addresses().first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip);
                     join::host(&listener, own, seat, announced.token(), until)
                 }
                 Err(error) => Err(NotJoined { reason: error.to_string(), kind: Failing::System }),
@@ -107,12 +107,12 @@ impl Watch {
     }
 
     fn start(joined: Result<Joined, NotJoined>, seat: Seat, limits: Limits) -> Result<Self> {
-        let joined = joined.map_err(|failed| refused(failed, None))?;
+        let joined = joined.map_err(|failed| refused(&failed, None))?;
         let shared = Arc::new(Shared { addresses: joined.addresses, ..Shared::default() });
         let rounds = Rounds::new(seat, limits, Arc::clone(&shared), joined.links);
         let thread = thread::Builder::new().name("tacit-watch".to_owned()).spawn(|| rounds.run());
         let thread =
-            thread.map_err(|error| refused(NotJoined { reason: error.to_string(), kind: Failing::System }, None))?;
+            thread.map_err(|error| refused(&NotJoined { reason: error.to_string(), kind: Failing::System }, None))?;
         Ok(Self { shared, limits, thread: Mutex::new(Some(thread)) })
     }
 
@@ -157,7 +157,9 @@ impl Watch {
         self.shared.lock().closing.get_or_insert(how);
         self.shared.changed.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        thread.into_iter().for_each(|thread| drop(thread.join()));
+        if let Some(thread) = thread {
+            drop(thread.join());
+        }
     }
 
     /// Says that this rank begins a collective, and gives the number of it among those of all ranks.
@@ -326,7 +328,7 @@ fn group_error(message: String, help: &'static str) -> Error {
     Error::Group { message, help }
 }
 
-fn refused(failed: NotJoined, help: Option<&'static str>) -> Error {
+fn refused(failed: &NotJoined, help: Option<&'static str>) -> Error {
     let help = help.unwrap_or(
         match failed.kind {
             Failing::Late => {

@@ -81,7 +81,10 @@ pub(super) fn host(
             let own = place(own, std::process::id());
             let others = links.values().map(|link| place(link.address.ip(), link.process));
             let addresses: Vec<String> = std::iter::once(own).chain(others).collect();
-            links.values_mut().for_each(|link| link.send(&Frame::Begin { addresses: addresses.clone() }));
+            let begin = Frame::Begin { addresses: addresses.clone() };
+            for link in links.values_mut() {
+                link.send(&begin);
+            }
             return Ok(Joined { links, addresses });
         }
         if Instant::now() > until {
@@ -90,7 +93,10 @@ pub(super) fn host(
         }
         let now = (missing, links.len());
         if told.as_ref() != Some(&now) {
-            links.values_mut().for_each(|link| link.send(&Frame::Missing { ranks: now.0.clone() }));
+            let missing = Frame::Missing { ranks: now.0.clone() };
+            for link in links.values_mut() {
+                link.send(&missing);
+            }
             told = Some(now);
         }
         thread::sleep(LOOK);

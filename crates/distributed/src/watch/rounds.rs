@@ -35,7 +35,9 @@ impl Rounds {
     pub(super) fn new(seat: Seat, limits: Limits, shared: Arc<Shared>, mut links: BTreeMap<usize, Link>) -> Self {
         let now = Instant::now();
         // Ranks have nothing to say while they wait for a late one.
-        links.values_mut().for_each(|link| link.heard = now);
+        for link in links.values_mut() {
+            link.heard = now;
+        }
         let heard = vec![(None, now); seat.size];
         Self {
             seat,
