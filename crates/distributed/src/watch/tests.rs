@@ -1,3 +1,5 @@
+#![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
+
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 
