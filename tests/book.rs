@@ -10,6 +10,8 @@ mod caches;
 mod compiled_functions;
 #[path = "../examples/dispatch.rs"]
 mod dispatch;
+#[path = "../examples/distributed.rs"]
+mod distributed;
 #[path = "../examples/exercises.rs"]
 mod exercises;
 #[path = "../examples/first_layer.rs"]
@@ -22,6 +24,8 @@ mod models;
 mod own_array_type;
 #[path = "../examples/own_format.rs"]
 mod own_format;
+#[path = "../examples/splits.rs"]
+mod splits;
 #[path = "../examples/straight_through.rs"]
 mod straight_through;
 
@@ -29,6 +33,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use expect_test::expect_file;
@@ -135,6 +140,41 @@ fn the_models_print_what_the_book_shows() {
 }
 
 #[test]
+fn two_ranks_print_what_the_book_shows() {
+    let folder = std::env::temp_dir().join(format!("tacit-book-ranks-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    // This program again, for one of its tests.
+    let shown = distributed::on_two_ranks(&folder, || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_rank_of_the_chapter"]).env(RANK, &folder).stdout(Stdio::null());
+        command
+    });
+    fs::remove_dir_all(&folder).unwrap();
+    for ((name, _), [first, second]) in distributed::SECTIONS.iter().zip(shown.unwrap()) {
+        let shown = if first == second { first } else { format!("{first}\n{second}") };
+        let file = source().join(format!("output/distributed/{name}.txt"));
+        compare(&file, &format!("{}\n", shown.replace("tests/../", "")));
+    }
+}
+
+/// Where a rank of the chapter puts what it shows.
+const RANK: &str = "TACIT_BOOK_RANK";
+
+/// Does something only where the test above starts it.
+#[test]
+fn a_rank_of_the_chapter() {
+    if let Some(folder) = std::env::var_os(RANK) {
+        distributed::rank(Path::new(&folder)).unwrap();
+    }
+}
+
+#[test]
+fn the_splits_cost_what_the_book_shows() {
+    check("splits", &splits::SECTIONS);
+    compare(&source().join("output/splits/drawing.svg"), &splits::drawing().unwrap());
+}
+
+#[test]
 fn the_own_array_type_prints_what_the_book_shows() {
     check("own_array_type", &own_array_type::SECTIONS);
 }
@@ -168,6 +208,7 @@ fn every_example_of_the_book_runs_as_a_program() {
     models::main().unwrap();
     own_array_type::main().unwrap();
     own_format::main().unwrap();
+    splits::main().unwrap();
     straight_through::main().unwrap();
 }
 

@@ -6,7 +6,7 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt;
 use std::panic::catch_unwind;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mlx_rs::Array;
@@ -167,6 +167,21 @@ pub struct Group {
     shared: Arc<Owned>,
 }
 
+/// A [`Group`] that is not kept.
+#[derive(Clone, Debug)]
+pub struct WeakGroup {
+    shared: Weak<Owned>,
+}
+
+impl WeakGroup {
+    /// The group, while anybody has it.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Group> {
+        Some(Group { shared: self.shared.upgrade()? })
+    }
+}
+
+#[derive(Debug)]
 struct Owned(*mut c_void);
 
 // SAFETY: the C++ side is a shared pointer whose calls may come from any thread.
@@ -212,6 +227,12 @@ impl Group {
             ffi::tacit_group_new(name.as_ptr(), table, Box::into_raw(Box::new(watcher)).cast(), &raw mut made)
         })?;
         Ok(Self { shared: Arc::new(Owned(made)) })
+    }
+
+    /// The group without keeping it: MPI is finalized at the end of a process in which nobody keeps one.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakGroup {
+        WeakGroup { shared: Arc::downgrade(&self.shared) }
     }
 
     /// The number of this process in the group.

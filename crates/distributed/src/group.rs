@@ -8,7 +8,7 @@ use std::time::Duration;
 use mlx_rs::{Array, Dtype};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tacit_bridge::{Aval, Op};
+use tacit_bridge::{Aval, Op, WeakGroup};
 use tacit_core::{Error, Result};
 
 use crate::backend::Backend;
@@ -138,13 +138,12 @@ impl Group {
     pub fn with(options: &Options) -> Result<Self> {
         let backend = options.backend.unwrap_or_else(Backend::of_environment);
         let mut joined = joined();
-        if let Some(group) = joined.iter().find(|group| group.backend == backend) {
-            return Ok(group.clone());
+        if let Some(group) = living(&joined).find(|group| group.backend == backend) {
+            return Ok(group);
         }
-        let many = init::join(backend, options)?;
-        let group = Self { members: many.map_or(Members::One, Members::Many), backend };
-        joined.push(group.clone());
-        Ok(group)
+        let Some(group) = init::join(backend, options)? else { return Ok(Self { members: Members::One, backend }) };
+        joined.push((backend, group.downgrade()));
+        Ok(Self { members: Members::Many(group), backend })
     }
 
     /// The group of this process alone.
@@ -326,19 +325,17 @@ impl Group {
     }
 }
 
-/// The groups of this process. Two over one engine would get in each other's way.
-static JOINED: Mutex<Vec<Group>> = Mutex::new(Vec::new());
-
-fn joined() -> MutexGuard<'static, Vec<Group>> {
+/// The groups of this process, which are not kept alive here. Two over one engine would get in each other's way.
+fn joined() -> MutexGuard<'static, Vec<(Backend, WeakGroup)>> {
+    static JOINED: Mutex<Vec<(Backend, WeakGroup)>> = Mutex::new(Vec::new());
     JOINED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets engines end with the process: MPI's launcher takes a process for failed that does not end it.
-pub(crate) fn release_all() {
-    // Another thread may wait in a group that never begins.
-    if let Ok(mut joined) = JOINED.try_lock() {
-        joined.clear();
-    }
+/// Those of them that somebody has.
+fn living(joined: &[(Backend, WeakGroup)]) -> impl Iterator<Item = Group> {
+    joined
+        .iter()
+        .filter_map(|(backend, group)| Some(Group { members: Members::Many(group.upgrade()?), backend: *backend }))
 }
 
 /// What a file keeps of a group.
@@ -361,7 +358,7 @@ impl<'de> Deserialize<'de> for Group {
         if size == 1 {
             return Ok(Self::alone());
         }
-        let found = joined().iter().find(|group| (group.rank(), group.size()) == (rank, size)).cloned();
+        let found = living(&joined()).find(|group| (group.rank(), group.size()) == (rank, size));
         found.ok_or_else(|| {
             D::Error::custom(format!("this process is not rank {rank} of a group of {size}: join that group first"))
         })

@@ -11,7 +11,7 @@ use tacit_core::{Error, Result};
 
 use crate::agreement;
 use crate::backend::Backend;
-use crate::group::{Options, release_all};
+use crate::group::Options;
 use crate::sentinel::Sentinel;
 use crate::watch::{ANNOUNCEMENT, Guard, Limits, Place, Seat, Watch};
 
@@ -94,13 +94,9 @@ pub(crate) fn watch() -> Option<Arc<OnceLock<Watch>>> {
 
 /// A process that ends well leaves the group in order, and any other is lost to it. Who holds the group does not matter.
 fn say_goodbye(code: i32) {
-    if code != 0 {
-        return;
-    }
-    if let Some(watch) = watch().as_ref().and_then(|watch| watch.get()) {
+    if let Some(watch) = watch().as_ref().and_then(|watch| watch.get()).filter(|_| code == 0) {
         watch.leave();
     }
-    release_all();
 }
 
 /// Which rank of how many this process was started as, where the environment says it.

@@ -213,7 +213,12 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.leave();
+        if thread::panicking() {
+            // What starts the ranks should see this process end before it sees what comes of that, so nobody waits here.
+            self.shared.lock().closing.get_or_insert(Closing::Panic);
+        } else {
+            self.leave();
+        }
     }
 }
 
@@ -255,9 +260,8 @@ struct State {
 enum Closing {
     /// It leaves.
     Orderly,
-    /// It is lost to the others.
-    #[cfg(test)]
-    Vanishing,
+    /// It is lost to the others, at the latest a moment from now: its process is about to end.
+    Panic,
 }
 
 /// The end of the group.

@@ -23,8 +23,19 @@ figures keep FILE
 ";
 
 /// The benches that are recorded and compared if none are named.
-const BENCHES: [&str; 10] =
-    ["interception", "compile", "executable", "dense", "matmul", "quantize", "qat", "memory", "models", "generate"];
+const BENCHES: [&str; 11] = [
+    "interception",
+    "compile",
+    "executable",
+    "dense",
+    "matmul",
+    "quantize",
+    "qat",
+    "memory",
+    "models",
+    "generate",
+    "distributed",
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();

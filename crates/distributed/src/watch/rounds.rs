@@ -67,8 +67,10 @@ impl Rounds {
                     drop(state);
                     return self.leave(over);
                 }
-                #[cfg(test)]
-                Some(Closing::Vanishing) => return,
+                Some(Closing::Panic) => {
+                    drop(state);
+                    return thread::sleep(FAREWELL);
+                }
             }
         }
     }

@@ -64,7 +64,7 @@ fn check(error: &Error, expected: Expect) {
 impl Watch {
     /// Ends as a process does that says nothing.
     fn vanish(&self) {
-        self.close(Closing::Vanishing);
+        self.close(Closing::Panic);
     }
 }
 

@@ -38,7 +38,7 @@ impl<M: ModuleParameters> Model<M> {
         let unfrozen = self.module.trainable_parameters().flatten();
         self.chosen(only, |leaf| {
             let trained = match leaf.role {
-                Role::Dense => unfrozen.contains_key(leaf.path),
+                Role::Dense => unfrozen.contains_key(leaf.parameter),
                 Role::Statistic => false,
                 Role::Factor | Role::Scale | Role::Master | Role::Other => !self.frozen,
             };

@@ -1,0 +1,190 @@
+//! The book's chapter on more than one process: what a rank does, on two of them.
+
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use mlx_rs::module::Module;
+use mlx_rs::nn::{self, Sequential};
+use mlx_rs::{Array, random, transforms};
+use tacit::distributed::{Group, Shard, Sharded, Split};
+use tacit::nn::Trainable;
+use tacit::prelude::*;
+
+/// A title, and what each rank does to show it.
+type Section = (&'static str, fn(&Group) -> Result<String>);
+
+/// In the chapter's order.
+pub(crate) const SECTIONS: [Section; 6] = [
+    ("sums", sums),
+    ("batches", batches),
+    ("layers", layers),
+    ("explained", explained),
+    ("stored", stored),
+    ("refused", refused),
+];
+
+// ANCHOR: sums
+fn sums(group: &Group) -> Result<String> {
+    let x = Array::from_slice(&[1.0_f32, 10.0], &[2]).multiply(Array::from_f32(group.rank() as f32 + 1.0))?;
+    let sum = group.all_sum(&x)?;
+    let both = group.all_gather(&x, 0)?;
+    Ok(format!(
+        "rank {} of {} has {:?}; the sum is {:?}, and both are {:?}",
+        group.rank(),
+        group.size(),
+        x.as_slice::<f32>(),
+        sum.as_slice::<f32>(),
+        both.as_slice::<f32>()
+    ))
+}
+// ANCHOR_END: sums
+
+// ANCHOR: model
+/// The same on every rank: the seed says so.
+fn mlp() -> Result<Model<Sequential>> {
+    random::seed(0)?;
+    let layers = Sequential::new().append(nn::Linear::new(64, 256)?).append(nn::Relu).append(nn::Linear::new(256, 64)?);
+    Ok(Model::new(layers)?)
+}
+
+fn words() -> Result<Array> {
+    Ok(random::normal::<f32>(&[8, 64], None, None, &random::key(1)?)?)
+}
+
+fn loss(model: &mut Model<Sequential>, x: &Array) -> Result<Array, mlx_rs::error::Exception> {
+    model.forward(x)?.subtract(x)?.square()?.mean(None)
+}
+// ANCHOR_END: model
+
+// ANCHOR: batches
+fn batches(group: &Group) -> Result<String> {
+    let words = words()?;
+    let own = words.split_equal(group.size() as i32, 0)?.swap_remove(group.rank());
+
+    let before = group.traffic();
+    let (_, gradients) = mlp()?.value_and_grad(Trainable::default(), loss)(&own)?;
+    let gradients = group.mean(&gradients)?;
+    transforms::eval(gradients.values())?;
+    let sent = group.traffic();
+
+    // What one rank makes of the whole batch.
+    let (_, whole) = mlp()?.value_and_grad(Trainable::default(), loss)(&words)?;
+    let mut off = 0.0_f32;
+    for (path, gradient) in &gradients {
+        off = off.max(gradient.subtract(&whole[path])?.abs()?.max(None)?.item_exact::<f32>());
+    }
+    Ok(format!(
+        "{} gradients in {} collective of {} bytes, equal to those of one rank: {}",
+        gradients.len(),
+        sent.collectives - before.collectives,
+        sent.bytes - before.bytes,
+        off < 1e-6
+    ))
+}
+// ANCHOR_END: batches
+
+// ANCHOR: layers
+fn split(group: &Group) -> Result<Model<Sequential>> {
+    mlp()?
+        .quantize("*.weight", Nf4 { block: 64, double: false })?
+        .shard("layers.0.*", Split::Columns(group))?
+        .shard("layers.2.weight", Split::Rows(group))
+}
+
+fn layers(group: &Group) -> Result<String> {
+    let expected = mlp()?.quantize("*.weight", Nf4 { block: 64, double: false })?.forward(&words()?)?;
+    let _guard = Policy::Deny.scope();
+    let mut model = split(group)?;
+    let before = group.traffic();
+    let y = model.forward(&words()?)?;
+    y.eval()?;
+    let sent = group.traffic();
+    let off = y.subtract(expected)?.abs()?.max(None)?.item_exact::<f32>();
+    Ok(format!(
+        "{} bytes of weights on this rank, {} collective of {} bytes, equal to one rank: {}",
+        model.nbytes(),
+        sent.collectives - before.collectives,
+        sent.bytes - before.bytes,
+        off < 1e-5
+    ))
+}
+// ANCHOR_END: layers
+
+// ANCHOR: explained
+fn explained(group: &Group) -> Result<String> {
+    let words = words()?;
+    Ok(split(group)?.explain(|model| model.forward(&words))?.to_string())
+}
+// ANCHOR_END: explained
+
+// ANCHOR: stored
+fn stored(group: &Group) -> Result<String> {
+    let weight = random::normal::<f32>(&[64, 128], None, None, &random::key(2)?)?;
+    let whole = Nf4Array::quantize(&weight, 64)?;
+    // Inside a block, both sides keep its scale.
+    let inside = Sharded::split(Value::from(whole.clone()).clone(), 0, group)?;
+    let same = Value::from(inside).dense()?.eq(whole.materialize()?.dense()?)?.all(None)?.item_exact::<bool>();
+    Ok(format!("cut and gathered, it is what it was to the bit: {same}"))
+}
+// ANCHOR_END: stored
+
+// ANCHOR: refused
+fn refused(group: &Group) -> Result<String> {
+    let odd = Sharded::split(random::normal::<f32>(&[7, 4], None, None, None)?, 0, group);
+    let nobody = group.send(&Array::from_f32(1.0), group.size());
+    let messages = [odd.err(), nobody.err()].into_iter().flatten().map(|error| error.to_string());
+    Ok(messages.collect::<Vec<_>>().join("\n\n"))
+}
+// ANCHOR_END: refused
+
+/// Shows the sections on this rank, each in a file of its own.
+pub(crate) fn rank(folder: &Path) -> Result<()> {
+    let group = Group::init()?;
+    for (title, section) in SECTIONS {
+        let file = folder.join(format!("{title}.{}", group.rank()));
+        let shown = section(&group)?;
+        std::fs::write(file, shown).map_err(|error| Error::invalid(error.to_string(), "give a folder"))?;
+    }
+    group.barrier()
+}
+
+/// What each of two ranks shows of each section. The command starts a program that calls [`rank`] with the folder.
+pub(crate) fn on_two_ranks(folder: &Path, command: impl Fn() -> Command) -> io::Result<Vec<[String; 2]>> {
+    let port = || std::net::TcpListener::bind("127.0.0.1:0");
+    let ports = [port()?, port()?];
+    let [first, second] = [ports[0].local_addr()?, ports[1].local_addr()?];
+    drop(ports);
+    let hosts = folder.join("hosts.json");
+    std::fs::write(&hosts, format!("[[\"{first}\"],[\"{second}\"]]"))?;
+    let start = |rank: &str| command().env("MLX_RANK", rank).env("MLX_HOSTFILE", &hosts).spawn();
+    for mut process in [start("0")?, start("1")?] {
+        let status = process.wait()?;
+        if !status.success() {
+            return Err(io::Error::other(format!("a rank ends with {status}")));
+        }
+    }
+    let of = |title: &str, rank: usize| std::fs::read_to_string(folder.join(format!("{title}.{rank}")));
+    SECTIONS.iter().map(|(title, _)| Ok([of(title, 0)?, of(title, 1)?])).collect()
+}
+
+pub(crate) fn main() -> Result<()> {
+    if let Some(folder) = std::env::args().nth(1) {
+        return rank(Path::new(&folder));
+    }
+    let folder = std::env::temp_dir().join(format!("tacit-distributed-{}", std::process::id()));
+    let shown = std::fs::create_dir_all(&folder).and_then(|()| {
+        let program = std::env::current_exe()?;
+        on_two_ranks(&folder, || {
+            let mut command = Command::new(&program);
+            command.arg(&folder);
+            command
+        })
+    });
+    let shown = shown.map_err(|error| Error::invalid(error.to_string(), "see what the ranks print"))?;
+    drop(std::fs::remove_dir_all(&folder));
+    for ((title, _), [first, second]) in SECTIONS.iter().zip(shown) {
+        println!("== {title}\n{first}\n\n{second}\n");
+    }
+    Ok(())
+}
