@@ -29,6 +29,7 @@ pub mod mlx;
 mod names;
 mod param;
 mod primitive;
+pub mod process;
 mod program;
 mod quantized;
 mod record;

@@ -10,6 +10,7 @@ mod doctor;
 mod explain;
 mod folders;
 mod inspect;
+mod launch;
 mod new;
 mod output;
 mod primitives;
@@ -69,6 +70,8 @@ enum Command {
     /// The products take short turns with one of a dense weight of f32, so that what slows the machine down slows all of them
     /// down. One that would build the dense weight is refused.
     Bench(bench::Options),
+    /// Start a program as the ranks of a group, on this machine or on several
+    Launch(launch::Options),
     /// List the array types and the formats that have a text
     Types,
     /// List MLX's primitives and the handlers that take them
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut output = Output::new(arguments.json);
     match arguments.command {
+        Command::Launch(options) => return launch::launch(&options),
         Command::Inspect(options) => output.show(&inspect::inspect(&options)?),
         Command::Quantize(options) => output.show(&quantize::quantize(&options)?),
         Command::Convert(options) => output.show(&convert::convert(&options)?),

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::fs;
-use std::io::{self, StdoutLock, Write};
+use std::io::{self, Stdout, Write};
 use std::path::Path;
 
 use serde::Serialize;
@@ -10,24 +10,25 @@ use tacit_core::Error;
 
 /// The standard output, for people or as JSON.
 pub(crate) struct Output {
-    out: StdoutLock<'static>,
+    out: Stdout,
     json: bool,
 }
 
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        Self { out: io::stdout().lock(), json }
+        Self { out: io::stdout(), json }
     }
 
     /// Prints a result and a line's end.
     pub(crate) fn show(&mut self, result: &(impl Display + Serialize)) -> Result<(), Failure> {
+        let mut out = self.out.lock();
         if self.json {
             let text = serde_json::to_string_pretty(result).map_err(io::Error::from)?;
-            writeln!(self.out, "{text}")?;
+            writeln!(out, "{text}")?;
         } else {
-            writeln!(self.out, "{result}")?;
+            writeln!(out, "{result}")?;
         }
-        Ok(self.out.flush()?)
+        Ok(out.flush()?)
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {

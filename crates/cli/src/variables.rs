@@ -11,7 +11,7 @@ pub(crate) struct Variable {
     pub(crate) reads: fn(&str) -> bool,
 }
 
-pub(crate) const VARIABLES: [Variable; 6] = [
+pub(crate) const VARIABLES: [Variable; 8] = [
     Variable {
         name: "TACIT_MATERIALIZE",
         values: "allow, warn or deny",
@@ -47,5 +47,27 @@ pub(crate) const VARIABLES: [Variable; 6] = [
         values: "an absolute path, or keep",
         doc: "where MLX keeps the loops that it compiles, a private folder where it is not set; `keep` is MLX's own choice",
         reads: |text| text == "keep" || text.starts_with('/'),
+    },
+    Variable {
+        name: "TACIT_WATCH",
+        values: "a host and port of rank 0, or off",
+        doc: "where the ranks of a group meet to watch each other; beside the ring where it is not set, and under MPI at a port that rank 0 chooses",
+        reads: |text| {
+            text == "off"
+                || text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        },
+    },
+    Variable {
+        name: "TACIT_WATCH_LIMITS",
+        values: "join, silence and wait with seconds, as in join=300 silence=30",
+        doc: "how long a group waits for all ranks to come, for a sign of life of each, and for one collective; 60, 10 and 600 where it is not set",
+        reads: |text| {
+            text.split_whitespace().all(|word| {
+                word.split_once('=').is_some_and(|(name, seconds)| {
+                    ["join", "silence", "wait"].contains(&name)
+                        && seconds.parse::<f64>().is_ok_and(|seconds| seconds > 0.0)
+                })
+            })
+        },
     },
 ];

@@ -72,7 +72,7 @@ pub enum Error {
     PeerLost {
         /// The rank that is lost.
         rank: usize,
-        /// Where it was, as host and port.
+        /// Where it was: the address of its machine, and its process.
         address: String,
         /// The collective that waited for it, with its aval.
         during: Option<String>,

@@ -12,7 +12,8 @@ use tacit_bridge::{Aval, Op, WeakGroup};
 use tacit_core::{Error, Result};
 
 use crate::backend::Backend;
-use crate::sentinel::Sentinel;
+use crate::init;
+use crate::watch::Limits;
 
 /// Processes that compute together, this one among them: its *rank* is its number, from zero on.
 ///
@@ -22,6 +23,26 @@ use crate::sentinel::Sentinel;
 ///
 /// Clones are the same group, and so are two groups of one backend: MLX keeps one for the life of the process. A group of
 /// one rank, which needs no engine, does nothing: each collective is its operand.
+///
+/// # Ranks that are lost
+///
+/// An engine notices late or never that a rank is gone, so ranks watch each other beside it, over connections to rank 0. A rank
+/// whose process ends with another code than 0 is lost to all others within a moment; one that is stopped, or whose machine is
+/// gone, after [`Options::silence`]. Ranks that evaluate different collectives, or the same on other shapes, learn it within a
+/// second, and one whose collective no other takes part in after [`Options::wait`]. The eval that waits then fails with
+/// [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so does every later
+/// collective; what needs no other rank is computed and saved as ever. A rank that does not come is named after
+/// [`Options::join`]; where the engine waits for it in a way that nothing interrupts, the process says so and ends with the code
+/// [`NOT_JOINED`](crate::NOT_JOINED).
+///
+/// # Which engine
+///
+/// The ring needs nothing but TCP and starts at once, which is right for a few ranks on a machine or two. For many ranks take
+/// MPI (`tacit launch --backend mpi`, or `mpirun` on several machines): a sum over n ranks passes 2(n - 1) times from neighbor to
+/// neighbor around a ring, each time as late as the slowest, where Open MPI chooses by size among ways of about log n steps; a
+/// ring sends only to neighbors, MPI to any rank; each rank of a ring has one connection a side, and a rank that
+/// cannot be reached by its two neighbors ends the group, where MPI connects ranks by whatever both have; and `mpirun` starts
+/// and ends the ranks of all machines.
 ///
 /// ```
 /// use mlx_rs::Array;
@@ -59,12 +80,31 @@ pub struct Options {
     pub silence: Duration,
     /// How long one collective may take, which is how far the ranks may be apart. Ten minutes unless said otherwise.
     pub wait: Duration,
+    /// Whether a compiled function that has collectives is run only once all ranks have said that they are about to run the
+    /// same ones, kind, shape and dtype: an error that names both sides, before any of them waits. It costs a message a rank
+    /// for each trace, nothing for each call, and every rank must trace the same functions in the same order. Off unless said
+    /// otherwise.
+    pub compares_plans: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Self { backend: None, join: seconds(60), silence: seconds(10), wait: seconds(600) }
+        Self::within(Limits::default())
+    }
+}
+
+impl Options {
+    /// The defaults with the limits that `TACIT_WATCH_LIMITS` names, such as `join=300 silence=30`, in seconds.
+    ///
+    /// # Errors
+    ///
+    /// The variable says something else.
+    pub fn from_environment() -> Result<Self> {
+        Limits::from_environment().map(Self::within)
+    }
+
+    fn within(Limits { join, silence, wait }: Limits) -> Self {
+        Self { backend: None, join, silence, wait, compares_plans: false }
     }
 }
 
@@ -87,7 +127,7 @@ impl Group {
     ///
     /// The engine is not there, or the group cannot be joined.
     pub fn init() -> Result<Self> {
-        Self::with(&Options::default())
+        Self::with(&Options::from_environment()?)
     }
 
     /// As [`init`](Self::init), with options.
@@ -97,26 +137,11 @@ impl Group {
     /// As for [`init`](Self::init).
     pub fn with(options: &Options) -> Result<Self> {
         let backend = options.backend.unwrap_or_else(Backend::of_environment);
-        let Some(engine) = backend.engine() else { return Ok(Self::alone()) };
         let mut joined = joined();
         if let Some(group) = living(&joined).find(|group| group.backend == backend) {
             return Ok(group);
         }
-        if !engine.is_available() {
-            return Err(Error::Group {
-                message: format!("MLX's {backend} engine is not available here"),
-                help: "install what it needs, such as Open MPI for `mpi`, or use the ring",
-            });
-        }
-        let group = tacit_bridge::Group::join(engine, Box::new(Sentinel { wait: options.wait })).map_err(|error| {
-            Error::Group {
-                message: format!("the {backend} group cannot be joined: {error}"),
-                help: "start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI",
-            }
-        })?;
-        if group.size() == 1 {
-            return Ok(Self { members: Members::One, backend });
-        }
+        let Some(group) = init::join(backend, options)? else { return Ok(Self { members: Members::One, backend }) };
         joined.push((backend, group.downgrade()));
         Ok(Self { members: Members::Many(group), backend })
     }

@@ -7,16 +7,19 @@
 // The macros' output names the core as the facade does.
 extern crate tacit_core as tacit;
 
+mod agreement;
 mod backend;
 mod checkpoint;
 mod fully_sharded;
 mod group;
+mod init;
 mod layout;
 mod mean;
 pub mod plan;
 mod sentinel;
 mod shard;
 pub mod sharded;
+mod watch;
 
 pub use backend::Backend;
 pub use checkpoint::{load_run, save_run};
@@ -24,3 +27,4 @@ pub use fully_sharded::{FullyShard, FullySharded};
 pub use group::{Group, Options, Traffic};
 pub use shard::{Shard, Split, split_heads};
 pub use sharded::Sharded;
+pub use watch::NOT_JOINED;

@@ -10,6 +10,7 @@ mod case;
 mod child;
 mod collectives;
 mod commands;
+mod failures;
 mod fully;
 mod itself;
 mod parent;
@@ -26,6 +27,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("collectives", collectives::CASES),
     ("sharded", sharded::CASES),
     ("fully", fully::CASES),
+    ("failures", failures::CASES),
 ];
 
 fn main() -> ExitCode {

@@ -222,6 +222,12 @@ fn run_apart(engine: Engine, ranks: usize, chosen: &Chosen, apart: &Apart) -> Re
             break;
         }
     }
+    // What a rank said before its end may be heard after it.
+    while let Some((rank, heard)) = processes.hear(Instant::now() + Duration::from_millis(50)) {
+        if let Heard::Case(_, result) = heard {
+            said[rank].get_or_insert((result, processes.since.elapsed()));
+        }
+    }
     // The connection ends a moment before the process.
     let exited = Instant::now() + GRACE;
     let code = |processes: &mut Processes, rank: usize| {

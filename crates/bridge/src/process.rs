@@ -1,0 +1,156 @@
+//! What the system does to processes and what programs cannot do without it: signals of groups of processes, and ends
+//! that run nothing.
+
+use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+
+use libc::c_int;
+
+/// A signal that ends a process that does not mind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// The terminal's Ctrl-C.
+    Interrupt,
+    /// The terminal is gone.
+    Hangup,
+    /// Somebody asks for it.
+    Terminate,
+    /// No process can mind this one.
+    Kill,
+}
+
+impl Signal {
+    /// The system's number.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        match self {
+            Self::Interrupt => libc::SIGINT,
+            Self::Hangup => libc::SIGHUP,
+            Self::Terminate => libc::SIGTERM,
+            Self::Kill => libc::SIGKILL,
+        }
+    }
+}
+
+/// Sends a signal to every process of the group that the process `leader` leads.
+///
+/// # Errors
+///
+/// No process of the group is left, or none may be sent it.
+pub fn signal_group(leader: u32, signal: Signal) -> io::Result<()> {
+    send(-number(leader)?, signal)
+}
+
+/// Sends a signal to a process.
+///
+/// # Errors
+///
+/// There is no such process, or it may not be sent it.
+pub fn signal(process: u32, signal: Signal) -> io::Result<()> {
+    send(number(process)?, signal)
+}
+
+/// Numbers below 2 do not stand for processes of ours, nor do their opposites for groups.
+fn number(process: u32) -> io::Result<c_int> {
+    let number = c_int::try_from(process).ok().filter(|&number| number > 1);
+    number.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+fn send(to: c_int, signal: Signal) -> io::Result<()> {
+    // SAFETY: the call has no operands but numbers.
+    if unsafe { libc::kill(to, signal.number()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+static CAUGHT: AtomicI32 = AtomicI32::new(0);
+
+/// From now on interrupt, hangup and terminate do not end this process, and [`caught`] tells of them.
+///
+/// One that whoever started the process has it ignore stays ignored.
+pub fn catch_signals() {
+    extern "C" fn remember(signal: c_int) {
+        CAUGHT.store(signal, Ordering::SeqCst);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for signal in [Signal::Interrupt, Signal::Hangup, Signal::Terminate] {
+            let handler = remember as extern "C" fn(c_int) as libc::sighandler_t;
+            // SAFETY: the handler stores a number in an atomic, which is allowed wherever a signal comes.
+            unsafe {
+                if libc::signal(signal.number(), handler) == libc::SIG_IGN {
+                    libc::signal(signal.number(), libc::SIG_IGN);
+                }
+            }
+        }
+    });
+}
+
+/// The last signal that came since [`catch_signals`] or the last call.
+#[must_use]
+pub fn caught() -> Option<Signal> {
+    let number = CAUGHT.swap(0, Ordering::SeqCst);
+    [Signal::Interrupt, Signal::Hangup, Signal::Terminate].into_iter().find(|signal| signal.number() == number)
+}
+
+/// Ends this process without running anything more of it: where a thread is inside MLX, what MLX does at an end may wait
+/// for it, and for ever.
+pub fn exit_at_once(code: i32) -> ! {
+    // SAFETY: the call does not return, and touches nothing of the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// From now on the end of this process, with whatever code, leaves out the destructors of MLX and its engines.
+///
+/// Those of an engine may wait for ranks that are lost. Only where the C library is glibc, which tells the code; elsewhere it
+/// does nothing.
+pub fn exit_without_destructors() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    at_exit(|code| {
+        // SAFETY: null flushes every stream of C that is open.
+        unsafe { libc::fflush(std::ptr::null_mut()) };
+        exit_at_once(code);
+    });
+}
+
+/// Calls `f` with the exit code when this process ends by itself, before the destructors of what was there before; once,
+/// however often it is given. Where the C library is not glibc, the code is said to be 0.
+pub fn at_exit(f: fn(i32)) {
+    static GIVEN: Mutex<Vec<fn(i32)>> = Mutex::new(Vec::new());
+    static ENDS: AtomicI32 = AtomicI32::new(0);
+    fn call(code: i32) {
+        let given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // What was given last is called first, as the system does, and only once each.
+        let at = given.len().checked_sub(1 + ENDS.fetch_add(1, Ordering::SeqCst) as usize);
+        if let Some(f) = at.and_then(|at| given.get(at)) {
+            // Nothing must unwind into C.
+            drop(std::panic::catch_unwind(|| f(code)));
+        }
+    }
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if given.iter().any(|other| std::ptr::fn_addr_eq(*other, f)) {
+        return;
+    }
+    given.push(f);
+    drop(given);
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        use std::ffi::c_void;
+
+        unsafe extern "C" {
+            fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+        }
+        extern "C" fn end(code: c_int, _: *mut c_void) {
+            call(code);
+        }
+        // SAFETY: the function is as glibc's manual has it, and stays for the life of the process.
+        unsafe { on_exit(end, std::ptr::null_mut()) };
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    {
+        extern "C" fn end() {
+            call(0);
+        }
+        // SAFETY: the function stays for the life of the process.
+        unsafe { libc::atexit(end) };
+    }
+}

@@ -1,0 +1,129 @@
+//! How a group is joined: the ranks meet, and then MLX's engine begins.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+use std::{env, thread};
+
+use mlx_rs::Array;
+use tacit_bridge::Op;
+use tacit_bridge::process::at_exit;
+use tacit_core::{Error, Result};
+
+use crate::agreement;
+use crate::backend::Backend;
+use crate::group::Options;
+use crate::sentinel::Sentinel;
+use crate::watch::{ANNOUNCEMENT, Guard, Limits, Place, Seat, Watch};
+
+/// How much sooner other ranks are to begin than the last of a ring.
+const HEAD_START: Duration = Duration::from_millis(100);
+
+const STARTED: &str = "start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI";
+
+/// The group of a backend that has an engine; none where it has one rank.
+pub(crate) fn join(backend: Backend, options: &Options) -> Result<Option<tacit_bridge::Group>> {
+    let Some(engine) = backend.engine() else { return Ok(None) };
+    let limits = Limits { join: options.join, silence: options.silence, wait: options.wait };
+    let place = Place::from_environment()?;
+    let seat = seat(backend)?;
+    if seat.is_some_and(|seat| seat.size == 1) {
+        return Ok(None);
+    }
+    if !engine.is_available() {
+        return Err(Error::Group {
+            message: format!("MLX's {backend} engine is not available here"),
+            help: "install what it needs, such as Open MPI for `mpi`, or use the ring",
+        });
+    }
+    let watch = Arc::new(OnceLock::new());
+    let early = match (&place, seat) {
+        (Place::At(place), Some(seat)) => Some(Watch::at(place, seat, limits)?),
+        _ => None,
+    };
+    let is_early = early.is_some();
+    if let Some(early) = early {
+        drop(watch.set(early));
+    }
+    // The ring's last rank connects first, and waits for a whole second where rank 0 does not listen yet.
+    if is_early && backend == Backend::Ring && seat.is_some_and(|seat| seat.rank + 1 == seat.size) {
+        thread::sleep(HEAD_START);
+    }
+    let guard = Guard::new(backend.to_string(), limits, Arc::clone(&watch));
+    let sentinel = Sentinel::new(limits, Arc::clone(&watch));
+    let group = tacit_bridge::Group::join(engine, Box::new(sentinel)).map_err(|error| Error::Group {
+        message: format!("the {backend} group cannot be joined: {error}"),
+        help: STARTED,
+    })?;
+    drop(guard);
+    let found = Seat { rank: group.rank(), size: group.size() };
+    if let Some(seat) = seat.filter(|seat| *seat != found) {
+        return Err(Error::Group {
+            message: format!(
+                "this process was started as rank {} of {}, and is rank {} of {} to the {backend} engine",
+                seat.rank, seat.size, found.rank, found.size
+            ),
+            help: STARTED,
+        });
+    }
+    if found.size == 1 {
+        return Ok(None);
+    }
+    let late = match place {
+        _ if is_early => None,
+        Place::Nowhere => None,
+        Place::At(place) => Some(Watch::at(&place, found, limits)?),
+        Place::Announced => Some(Watch::announced(|own| announce(&group, own), found, limits)?),
+    };
+    if let Some(late) = late {
+        drop(watch.set(late));
+    }
+    if options.compares_plans {
+        agreement::compare_plans();
+    }
+    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&watch);
+    at_exit(say_goodbye);
+    Ok(Some(group))
+}
+
+/// The watch of the group that was joined last.
+static CURRENT: Mutex<Weak<OnceLock<Watch>>> = Mutex::new(Weak::new());
+
+pub(crate) fn watch() -> Option<Arc<OnceLock<Watch>>> {
+    CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+}
+
+/// A process that ends well leaves the group in order, and any other is lost to it. Who holds the group does not matter.
+fn say_goodbye(code: i32) {
+    if let Some(watch) = watch().as_ref().and_then(|watch| watch.get()).filter(|_| code == 0) {
+        watch.leave();
+    }
+}
+
+/// Which rank of how many this process was started as, where the environment says it.
+fn seat(backend: Backend) -> Result<Option<Seat>> {
+    let (rank, size) = match backend {
+        Backend::Alone | Backend::Jaccl => return Ok(None),
+        Backend::Mpi => ("OMPI_COMM_WORLD_RANK", env::var("OMPI_COMM_WORLD_SIZE").ok()),
+        Backend::Ring => {
+            let ranks =
+                env::var_os("MLX_HOSTFILE").map(|file| crate::watch::ranks_of_ring(file.as_ref())).transpose()?;
+            ("MLX_RANK", ranks.map(|ranks| ranks.len().to_string()))
+        }
+    };
+    let number = |text: Option<String>| text.and_then(|text| text.trim().parse().ok());
+    let (Some(at), Some(size)) = (number(env::var(rank).ok()), number(size)) else { return Ok(None) };
+    if at >= size {
+        return Err(Error::Group { message: format!("{rank}={at} is no rank of a group of {size}"), help: STARTED });
+    }
+    Ok(Some(Seat { rank: at, size }))
+}
+
+/// What rank 0 gives, on every rank.
+fn announce(group: &tacit_bridge::Group, own: [u8; ANNOUNCEMENT]) -> Result<[u8; ANNOUNCEMENT]> {
+    let all = group.collective(Op::Max, &Array::from_slice(&own, &[ANNOUNCEMENT as i32]))?;
+    all.eval()?;
+    all.try_as_slice::<u8>().ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| Error::Group {
+        message: "the engine gives no bytes".to_owned(),
+        help: "report this with the output of `tacit doctor`",
+    })
+}

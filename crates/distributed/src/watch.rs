@@ -1,0 +1,349 @@
+//! Whether all ranks of a group are alive and wait for the same collective.
+//!
+//! MLX's engine notices a rank that is gone late or never, so ranks hold side connections beside it: a star around rank 0,
+//! over which each says several times a second that it is alive and which collective it is in. Rank 0 tells all of a rank
+//! that is lost: its connection closed without a goodbye, or nothing came for [`Limits::silence`]. The same holds for a
+//! collective that takes longer than [`Limits::wait`] while all are alive, since ranks wait for different ones. Whoever
+//! waits in a collective then asks [`Watch::check`] and gives it up.
+//!
+//! The ranks meet before the engine begins where they can, so that one that never comes is found without it.
+
+mod frame;
+mod guard;
+mod history;
+mod join;
+mod judge;
+mod limits;
+mod link;
+mod meet;
+mod rounds;
+mod verdict;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use tacit_core::{Error, Result};
+
+pub(crate) use frame::{Doing, Extent};
+use frame::{Failing, NotJoined};
+pub(crate) use guard::Guard;
+pub use guard::NOT_JOINED;
+use history::History;
+use join::Joined;
+pub(crate) use limits::Limits;
+use meet::Announcement;
+pub(crate) use meet::{ANNOUNCEMENT, Place, ranks_of_ring};
+use rounds::Rounds;
+use verdict::Verdict;
+
+/// How long it holds that a rank said which collective it is in: several times as long as it takes to say it again.
+const FRESH: Duration = Duration::from_millis(250);
+
+const LEFT: &str = "it has left the group";
+
+/// Which rank of how many this process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+}
+
+/// The watch of one rank, until it is dropped.
+pub(crate) struct Watch {
+    shared: Arc<Shared>,
+    limits: Limits,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Watch {
+    /// Waits until all ranks have come to `place`, which is rank 0's.
+    pub(crate) fn at(place: &str, seat: Seat, limits: Limits) -> Result<Self> {
+        let until = Instant::now() + limits.join;
+        let unknown = |error: io::Error| {
+            let help = "set TACIT_WATCH to a host and a free port of rank 0, as in `10.0.0.1:7300`";
+            refused(&NotJoined { reason: format!("{place}: {error}"), kind: Failing::System }, Some(help))
+        };
+        let joined = if seat.rank == 0 {
+            let listener = meet::listen(place).map_err(unknown)?;
+            let own = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+            join::host(&listener, own, seat, 0, until)
+        } else {
+            join::come(&meet::resolve(place).map_err(unknown)?, seat, 0, until)
+        };
+        Self::start(joined, seat, limits)
+    }
+
+    /// Waits until all ranks have come to where rank 0 announces, which `announce` brings from it to the others.
+    pub(crate) fn announced(
+        announce: impl FnOnce([u8; ANNOUNCEMENT]) -> Result<[u8; ANNOUNCEMENT]>,
+        seat: Seat,
+        limits: Limits,
+    ) -> Result<Self> {
+        let joined = if seat.rank == 0 {
+            // The others wait for the announcement, of whatever kind.
+            let listening = Announcement::listen();
+            announce(listening.as_ref().map_or([0; ANNOUNCEMENT], |(announced, _)| announced.bytes()))?;
+            let until = Instant::now() + limits.join;
+            match listening {
+                Ok((announced, listener)) => {
+                    let own = announced.addresses().first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip);
+                    join::host(&listener, own, seat, announced.token(), until)
+                }
+                Err(error) => Err(NotJoined { reason: error.to_string(), kind: Failing::System }),
+            }
+        } else {
+            let announced = Announcement::read(&announce([0; ANNOUNCEMENT])?);
+            let until = Instant::now() + limits.join;
+            match announced {
+                Some(announced) => join::come(&announced.addresses(), seat, announced.token(), until),
+                None => Err(NotJoined { reason: "rank 0 could not listen".to_owned(), kind: Failing::System }),
+            }
+        };
+        Self::start(joined, seat, limits)
+    }
+
+    fn start(joined: Result<Joined, NotJoined>, seat: Seat, limits: Limits) -> Result<Self> {
+        let joined = joined.map_err(|failed| refused(&failed, None))?;
+        let shared = Arc::new(Shared { addresses: joined.addresses, ..Shared::default() });
+        let rounds = Rounds::new(seat, limits, Arc::clone(&shared), joined.links);
+        let thread = thread::Builder::new().name("tacit-watch".to_owned()).spawn(|| rounds.run());
+        let thread =
+            thread.map_err(|error| refused(&NotJoined { reason: error.to_string(), kind: Failing::System }, None))?;
+        Ok(Self { shared, limits, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// An error once a rank is lost or ranks disagree.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.shared.lock().verdict.as_ref().map_or(Ok(()), |ended| Err(ended.error()))
+    }
+
+    /// Why the engine failed, once it is known or `limit` is over: it may notice sooner than the watch that a rank is gone.
+    pub(crate) fn why(&self, limit: Duration) -> Option<Error> {
+        let until = Instant::now() + limit;
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(ended) = &state.verdict {
+                return Some(ended.error());
+            }
+            if let Some((&rank, _)) = state.left.first_key_value() {
+                let address = self.shared.address(rank);
+                return Some(Error::PeerLost { rank, address, during: None, reason: LEFT.to_owned() });
+            }
+            let left = until.checked_duration_since(Instant::now())?;
+            state = self.shared.wait(state, left);
+        }
+    }
+
+    /// An error where a rank has said goodbye so long ago.
+    pub(crate) fn check_nobody_left(&self, before: Duration) -> Result<()> {
+        let state = self.shared.lock();
+        let left = state.left.iter().find(|(_, when)| when.elapsed() > before).map(|(&rank, _)| rank);
+        left.map_or(Ok(()), |rank| {
+            let help = "see what rank says about it, and start all ranks anew";
+            Err(group_error(format!("rank {rank} has left the group before it began"), help))
+        })
+    }
+
+    /// Says goodbye to the other ranks, and watches no more.
+    pub(crate) fn leave(&self) {
+        self.close(Closing::Orderly);
+    }
+
+    fn close(&self, how: Closing) {
+        self.shared.lock().closing.get_or_insert(how);
+        self.shared.changed.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            drop(thread.join());
+        }
+    }
+
+    /// Says that this rank begins a collective, and gives the number of it among those of all ranks.
+    pub(crate) fn begin(&self, label: &str, extent: Extent) -> u64 {
+        let history = &mut self.shared.lock().history;
+        if extent == Extent::All {
+            history.begin(label);
+        }
+        history.begun()
+    }
+
+    /// Says that this rank is in a collective, which holds for a moment: whoever waits in one says it again and again.
+    pub(crate) fn doing(&self, doing: Doing) {
+        self.shared.lock().doing = Some((doing, Instant::now()));
+    }
+
+    /// Waits until every rank has said what it is about to run, an error where that differs.
+    ///
+    /// Every rank calls it as often as any other, in the same order.
+    pub(crate) fn agree(&self, collectives: Vec<String>) -> Result<()> {
+        let until = Instant::now() + self.limits.wait;
+        let mut state = self.shared.lock();
+        let number = state.plans;
+        state.plans += 1;
+        state.asked.push((number, collectives));
+        loop {
+            let disagree = |reason: String| {
+                group_error(reason, "call the same functions with arguments of the same shapes on every rank")
+            };
+            if let Some(difference) = state.compared.remove(&number) {
+                return difference.map_or(Ok(()), |difference| Err(disagree(difference)));
+            }
+            if let Some(ended) = &state.verdict {
+                return Err(ended.error());
+            }
+            if let Some(rank) = state.left.keys().next() {
+                return Err(disagree(format!(
+                    "rank {rank} has left the group, and others are about to run collectives"
+                )));
+            }
+            let Some(left) = until.checked_duration_since(Instant::now()) else {
+                let waited = self.limits.wait.as_secs_f64();
+                return Err(disagree(format!(
+                    "not every rank has said within {waited:.1} s which collectives it is about to run"
+                )));
+            };
+            state = self.shared.wait(state, left);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // What starts the ranks should see this process end before it sees what comes of that, so nobody waits here.
+            self.shared.lock().closing.get_or_insert(Closing::Panic);
+        } else {
+            self.leave();
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+/// What the thread and whoever uses the group both know.
+#[derive(Default)]
+struct Shared {
+    /// Of the ranks.
+    addresses: Vec<String>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    verdict: Option<Ended>,
+    /// The collective that this rank was in, and when it said so.
+    doing: Option<(Doing, Instant)>,
+    /// Those it has begun.
+    history: History,
+    /// Ranks that said goodbye.
+    left: BTreeMap<usize, Instant>,
+    /// How many plans this rank had.
+    plans: u64,
+    /// Plans that the thread has not sent yet.
+    asked: Vec<(u64, Vec<String>)>,
+    /// What came of plans: where they differ.
+    compared: BTreeMap<u64, Option<String>>,
+    closing: Option<Closing>,
+}
+
+/// How a rank stops watching.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    /// It leaves.
+    Orderly,
+    /// It is lost to the others, at the latest a moment from now: its process is about to end.
+    Panic,
+}
+
+/// The end of the group.
+#[derive(Debug, Clone)]
+struct Ended {
+    verdict: Verdict,
+    /// The collective that this rank was in.
+    during: Option<Doing>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn address(&self, rank: usize) -> String {
+        self.addresses.get(rank).cloned().unwrap_or_default()
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State>, limit: Duration) -> MutexGuard<'s, State> {
+        self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn doing(&self) -> Option<Doing> {
+        self.lock().doing()
+    }
+
+    /// Whether it is the first verdict.
+    fn conclude(&self, verdict: &Verdict) -> bool {
+        let mut state = self.lock();
+        let during = state.doing();
+        let first = state.verdict.is_none();
+        if first {
+            state.verdict = Some(Ended { verdict: verdict.clone(), during });
+            drop(state);
+            self.changed.notify_all();
+        }
+        first
+    }
+}
+
+impl State {
+    /// The collective that this rank is in.
+    fn doing(&self) -> Option<Doing> {
+        let (doing, when) = self.doing.as_ref().filter(|(_, when)| when.elapsed() < FRESH)?;
+        Some(Doing { age: doing.age + when.elapsed().as_millis() as u64, ..doing.clone() })
+    }
+}
+
+impl Ended {
+    fn error(&self) -> Error {
+        match &self.verdict {
+            Verdict::Lost { rank, address, reason } => lost_error(*rank, address, self.during.as_ref(), reason),
+            Verdict::Disagreement { reason } => {
+                group_error(reason.clone(), "run the same collectives in the same order on every rank")
+            }
+        }
+    }
+}
+
+fn lost_error(rank: usize, address: &str, during: Option<&Doing>, reason: &str) -> Error {
+    let during = during.map(ToString::to_string);
+    let (address, reason) = (address.to_owned(), reason.to_owned());
+    Error::PeerLost { rank, address, during, reason }
+}
+
+fn group_error(message: String, help: &'static str) -> Error {
+    Error::Group { message, help }
+}
+
+fn refused(failed: &NotJoined, help: Option<&'static str>) -> Error {
+    let help = help.unwrap_or(
+        match failed.kind {
+            Failing::Late => {
+                "see whether every rank was started and reaches rank 0; `TACIT_WATCH_LIMITS=join=300` waits longer, in seconds"
+            }
+            Failing::Unfit | Failing::Elsewhere => "start every rank of the group by one `tacit launch`, or with the same host file",
+            Failing::System => "let ranks reach each other by TCP, or leave the watch out with `TACIT_WATCH=off`",
+        },
+    );
+    group_error(format!("the group cannot begin: {}", failed.reason), help)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! What ranks say to each other on the side connection: a line of JSON each.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::history::Tail;
+use super::verdict::Verdict;
+
+/// The longest line that is believed.
+pub(super) const LONGEST: usize = 1 << 20;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum Frame {
+    /// A rank comes, and says what it takes the group for.
+    Hello { version: u32, rank: usize, size: usize, token: u64, process: u32 },
+    /// Rank 0 does not let the group begin.
+    Refused(NotJoined),
+    /// Who has not come yet.
+    Missing { ranks: Vec<usize> },
+    /// All have come; their addresses, in the order of the ranks.
+    Begin { addresses: Vec<String> },
+    /// A rank is alive, in this collective, and has begun those.
+    Beat { doing: Option<Doing>, begun: Tail },
+    /// What a rank is about to run.
+    Plan { number: u64, collectives: Vec<String> },
+    /// Whether all are about to run the same.
+    Compared { number: u64, difference: Option<String> },
+    /// Why the group is at its end.
+    Ended(Verdict),
+    /// A rank leaves in order.
+    Left { rank: usize },
+}
+
+/// Why the group does not begin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NotJoined {
+    pub(super) reason: String,
+    pub(super) kind: Failing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Failing {
+    /// Ranks did not come in time.
+    Late,
+    /// A rank is none of this group.
+    Unfit,
+    /// It is another group that meets here.
+    Elsewhere,
+    /// The system refused something.
+    System,
+}
+
+/// The collective that a rank is in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Doing {
+    /// Which one of those of all ranks it is, from 1.
+    pub(crate) number: u64,
+    pub(crate) extent: Extent,
+    /// What it is, such as `all_sum f32[8]`.
+    pub(crate) label: String,
+    /// For how many milliseconds.
+    pub(crate) age: u64,
+}
+
+/// Who takes part in a collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Extent {
+    All,
+    Two,
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.extent, self.label.split_once(' ')) {
+            (Extent::All, Some((kind, aval))) => write!(f, "{kind} #{} {aval}", self.number),
+            _ => f.write_str(&self.label),
+        }
+    }
+}
+
+impl Frame {
+    pub(super) fn line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).unwrap_or_default();
+        line.push(b'\n');
+        line
+    }
+
+    pub(super) fn read(line: &[u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+}

@@ -1,0 +1,263 @@
+//! The thread of a watch: it says that this rank is alive, hears whether the others are, and concludes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::frame::{Doing, Frame};
+use super::history::Tail;
+use super::judge::{difference, disagreement};
+use super::link::Link;
+use super::verdict::Verdict;
+use super::{Closing, LEFT, Limits, Seat, Shared};
+
+/// How long the others have to read that this rank leaves.
+const FAREWELL: Duration = Duration::from_millis(250);
+
+pub(super) struct Rounds {
+    seat: Seat,
+    limits: Limits,
+    shared: Arc<Shared>,
+    /// Rank 0's to all others, and those of each other to rank 0.
+    links: BTreeMap<usize, Link>,
+    /// What each rank said that it is in, and when.
+    heard: Vec<(Option<Doing>, Instant)>,
+    /// What ranks are about to run, while not all have said it.
+    plans: BTreeMap<u64, BTreeMap<usize, Vec<String>>>,
+    /// What ranks have begun that were ahead of rank 0.
+    ahead: BTreeMap<usize, Tail>,
+    beaten: Instant,
+    looked: Instant,
+}
+
+impl Rounds {
+    pub(super) fn new(seat: Seat, limits: Limits, shared: Arc<Shared>, mut links: BTreeMap<usize, Link>) -> Self {
+        let now = Instant::now();
+        // Ranks have nothing to say while they wait for a late one.
+        for link in links.values_mut() {
+            link.heard = now;
+        }
+        let heard = vec![(None, now); seat.size];
+        Self {
+            seat,
+            limits,
+            shared,
+            links,
+            heard,
+            plans: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+            beaten: now,
+            looked: now,
+        }
+    }
+
+    /// Until the watch is dropped.
+    pub(super) fn run(mut self) {
+        loop {
+            self.look();
+            let mut state = self.shared.lock();
+            if state.closing.is_none() {
+                state = self.shared.wait(state, self.limits.round());
+            }
+            let over = state.verdict.is_some();
+            match state.closing {
+                None => {}
+                Some(Closing::Orderly) => {
+                    drop(state);
+                    return self.leave(over);
+                }
+                Some(Closing::Panic) => {
+                    drop(state);
+                    return thread::sleep(FAREWELL);
+                }
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        self.excuse_own_pause();
+        self.receive();
+        self.find_silence();
+        self.ask();
+        self.beat();
+        self.find_disagreement();
+    }
+
+    /// Nobody is silent while this process does not run: it is stopped, or the machine sleeps.
+    fn excuse_own_pause(&mut self) {
+        let now = Instant::now();
+        let pause = now.duration_since(self.looked);
+        self.looked = now;
+        if pause > self.limits.silence / 2 {
+            self.links.values_mut().for_each(|link| link.heard += pause);
+        }
+    }
+
+    fn receive(&mut self) {
+        let ranks: Vec<usize> = self.links.keys().copied().collect();
+        for rank in ranks {
+            let mut frames = Vec::new();
+            let Some(link) = self.links.get_mut(&rank) else { continue };
+            let open = link.receive(&mut frames);
+            for frame in frames {
+                self.take(rank, frame);
+            }
+            if open.is_err() && self.links.remove(&rank).is_some() {
+                self.lose(rank, "its connection closed without a goodbye, as that of a process that ended".to_owned());
+            }
+        }
+    }
+
+    fn take(&mut self, from: usize, frame: Frame) {
+        match frame {
+            Frame::Beat { doing, begun } => {
+                self.heard[from] = (doing, Instant::now());
+                self.compare(from, begun);
+            }
+            Frame::Plan { number, collectives } => self.collect(from, number, collectives),
+            Frame::Compared { number, difference } => self.answer(number, difference),
+            Frame::Ended(verdict) => self.conclude(verdict),
+            Frame::Left { rank } => {
+                self.shared.lock().left.entry(rank).or_insert_with(Instant::now);
+                self.links.remove(&rank);
+                self.tell(&Frame::Left { rank });
+            }
+            // Only before the group begins.
+            Frame::Hello { .. } | Frame::Refused(_) | Frame::Missing { .. } | Frame::Begin { .. } => {}
+        }
+    }
+
+    /// Rank 0 to all others.
+    fn tell(&mut self, frame: &Frame) {
+        if self.seat.rank == 0 {
+            self.links.values_mut().for_each(|link| link.send(frame));
+        }
+    }
+
+    fn find_silence(&mut self) {
+        let silent = self.links.iter().find(|(_, link)| link.heard.elapsed() > self.limits.silence);
+        if let Some((&rank, link)) = silent {
+            let silence = link.heard.elapsed().as_secs_f64();
+            self.lose(rank, format!("it has not been heard of for {silence:.1} s"));
+        }
+    }
+
+    fn lose(&mut self, rank: usize, reason: String) {
+        let address = self.shared.address(rank);
+        self.conclude(Verdict::Lost { rank, address, reason });
+    }
+
+    /// The first conclusion stands: what comes after it follows from it.
+    fn conclude(&mut self, verdict: Verdict) {
+        if self.shared.conclude(&verdict) {
+            self.tell(&Frame::Ended(verdict));
+        }
+    }
+
+    /// Passes on what this rank is about to run.
+    fn ask(&mut self) {
+        let asked = std::mem::take(&mut self.shared.lock().asked);
+        for (number, collectives) in asked {
+            if self.seat.rank == 0 {
+                self.collect(0, number, collectives);
+            } else {
+                self.links.values_mut().for_each(|link| {
+                    link.send(&Frame::Plan { number, collectives: collectives.clone() });
+                });
+            }
+        }
+    }
+
+    /// Compares what all ranks are about to run, once rank 0 knows it.
+    fn collect(&mut self, rank: usize, number: u64, collectives: Vec<String>) {
+        let plans = self.plans.entry(number).or_default();
+        plans.insert(rank, collectives);
+        if plans.len() == self.seat.size {
+            let plans: Vec<Vec<String>> =
+                self.plans.remove(&number).into_iter().flatten().map(|(_, plan)| plan).collect();
+            let difference = difference(&plans);
+            self.tell(&Frame::Compared { number, difference: difference.clone() });
+            self.answer(number, difference);
+        }
+    }
+
+    fn answer(&self, number: u64, difference: Option<String>) {
+        self.shared.lock().compared.insert(number, difference);
+        self.shared.changed.notify_all();
+    }
+
+    fn beat(&mut self) {
+        if self.beaten.elapsed() < self.limits.beat() {
+            return;
+        }
+        self.beaten = Instant::now();
+        let state = self.shared.lock();
+        let (doing, begun) = (state.doing(), state.history.tail());
+        drop(state);
+        self.heard[self.seat.rank] = (doing.clone(), Instant::now());
+        self.links.values_mut().for_each(|link| link.send(&Frame::Beat { doing: doing.clone(), begun: begun.clone() }));
+        for (rank, begun) in std::mem::take(&mut self.ahead) {
+            self.compare(rank, begun);
+        }
+    }
+
+    /// Compares what rank 0 and another have begun, as soon as this rank has come so far.
+    fn compare(&mut self, rank: usize, begun: Tail) {
+        let state = self.shared.lock();
+        let differs = state.history.differs(self.seat.rank, rank, &begun);
+        let ahead = begun.begun > state.history.begun();
+        drop(state);
+        if let Some(reason) = differs {
+            self.conclude(Verdict::Disagreement { reason });
+        } else if ahead {
+            self.ahead.insert(rank, begun);
+        }
+    }
+
+    fn find_disagreement(&mut self) {
+        let state = self.shared.lock();
+        if state.verdict.is_some() {
+            return;
+        }
+        let left = state.left.iter().min_by_key(|(_, when)| **when).map(|(&rank, &when)| (rank, when));
+        drop(state);
+        if let Some((rank, when)) = left {
+            // What was begun before that may still end.
+            let doing = self.shared.doing().map_or(Duration::ZERO, |doing| Duration::from_millis(doing.age));
+            if when.elapsed().min(doing) > self.limits.silence {
+                self.lose(rank, LEFT.to_owned());
+            }
+        } else if self.seat.rank == 0 && self.links.values().all(|link| link.heard.elapsed() < self.limits.silence / 2)
+        {
+            // Whoever is silent already may be lost rather than wait for something else.
+            let with_age = |(doing, when): &(Option<Doing>, Instant)| {
+                let doing = doing.clone()?;
+                Some(Doing { age: doing.age + when.elapsed().as_millis() as u64, ..doing })
+            };
+            let doing: Vec<Option<Doing>> = self.heard.iter().map(with_age).collect();
+            if let Some(reason) = disagreement(&doing, self.limits.wait) {
+                self.conclude(Verdict::Disagreement { reason });
+            }
+        }
+    }
+
+    /// Says goodbye, where that is news, and waits until it is read: a connection with unread data that is closed may lose
+    /// what was said.
+    fn leave(mut self, over: bool) {
+        let rank = self.seat.rank;
+        if !over {
+            let begun = self.shared.lock().history.tail();
+            for link in self.links.values_mut() {
+                link.send(&Frame::Beat { doing: None, begun: begun.clone() });
+                link.send(&Frame::Left { rank });
+            }
+        }
+        self.links.values_mut().for_each(Link::say_no_more);
+        let until = Instant::now() + FAREWELL;
+        while !self.links.is_empty() && Instant::now() < until {
+            self.links.retain(|_, link| link.receive(&mut Vec::new()).is_ok());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Ranks that do not do what the others wait for: an error in bounded time on all that live, and processes that end.
+
+use std::process::{Command, id};
+use std::thread::sleep;
+use std::time::Duration;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
+use tacit_core::{Error, Result, compile};
+use tacit_distributed::{Group, Options};
+
+use crate::case::{Apart, Case, Ended};
+
+type Judge = fn(&[Ended]) -> Result<(), String>;
+type Variables = &'static [(&'static str, &'static str)];
+
+/// Short, and long enough for a machine that has much else to do.
+const LIMITS: Variables = &[("TACIT_WATCH_LIMITS", "join=20 silence=1.5 wait=1.5")];
+
+/// For a rank that never comes; named, so that ranks meet before any engine begins.
+const HASTE: Variables = &[("TACIT_WATCH_LIMITS", "join=1 silence=1.5 wait=1.5"), ("TACIT_WATCH", "127.0.0.1:20917")];
+
+/// By when ranks that live have said their errors: the limits, and what starting processes takes.
+const BOUND: Duration = Duration::from_secs(12);
+
+pub(crate) const CASES: &[Case] = &[
+    case(
+        "a_killed_rank",
+        |group| sums_until(group, "KILL"),
+        joins,
+        LIMITS,
+        &[1],
+        |ranks| is_lost(&ranks[0], "closed without a goodbye"),
+    ),
+    case(
+        "a_stopped_rank",
+        |group| sums_until(group, "STOP"),
+        joins,
+        LIMITS,
+        &[1],
+        |ranks| is_lost(&ranks[0], "has not been heard of for"),
+    ),
+    case("a_rank_that_skips", skips, joins, LIMITS, &[], |ranks| {
+        all_say(ranks, &["has waited for", "rank 0 is in all_sum #1 f32[8], rank 1 in no collective"])
+    }),
+    case("a_wrong_shape", sums_of_two_shapes, joins, LIMITS, &[], |ranks| {
+        all_say(ranks, &["no. 1 of rank 0 was all_sum f32[8], of rank 1 all_sum f32[9]"])
+    }),
+    case("a_wrong_shape_before_it_runs", compiled_sum_of_two_shapes, compares, LIMITS, &[], |ranks| {
+        all_say(ranks, &["about to run different", "no. 1 of rank 0 is all_sum f32[8], of rank 1 all_sum f32[9]"])
+    }),
+    case(
+        "a_late_rank",
+        |group| group.barrier(),
+        comes_late,
+        LIMITS,
+        &[],
+        |ranks| {
+            ranks.iter().try_for_each(|rank| ensure(matches!(rank.said, Some(Ok(()))), "a late rank is waited for"))
+        },
+    ),
+    case(
+        "a_rank_that_never_comes",
+        |_| Ok(()),
+        never_comes,
+        HASTE,
+        &[1],
+        |ranks| says(&ranks[0], &["the group cannot begin: rank 1 has not come within"]),
+    ),
+];
+
+const fn case(
+    name: &'static str,
+    run: fn(&Group) -> Result<()>,
+    join: fn(usize) -> Result<Group>,
+    variables: Variables,
+    lost: &'static [usize],
+    judge: Judge,
+) -> Case {
+    Case::new(name, run).sizes(&[2]).within(Duration::from_secs(30)).apart(Apart { variables, join, lost, judge })
+}
+
+fn joins(_: usize) -> Result<Group> {
+    Group::init()
+}
+
+fn compares(_: usize) -> Result<Group> {
+    let mut options = Options::from_environment()?;
+    options.compares_plans = true;
+    Group::with(&options)
+}
+
+fn comes_late(rank: usize) -> Result<Group> {
+    if rank == 1 {
+        sleep(Duration::from_secs(1));
+    }
+    Group::init()
+}
+
+fn never_comes(rank: usize) -> Result<Group> {
+    if rank == 1 {
+        sleep(Duration::from_mins(10));
+    }
+    Group::init()
+}
+
+/// As a training step has them, until a signal comes in the midst.
+fn sums_until(group: &Group, signal: &str) -> Result<()> {
+    for step in 0..100 {
+        if step == 10 && group.rank() == 1 {
+            drop(Command::new("kill").args([&format!("-{signal}"), &id().to_string()]).status());
+        }
+        group.all_sum(&ops::ones::<f32>(&[1000])?)?.eval()?;
+    }
+    Ok(())
+}
+
+/// The second rank does not sum, and lives on until it learns what comes of that.
+fn skips(group: &Group) -> Result<()> {
+    if group.rank() == 1 {
+        sleep(Duration::from_millis(2500));
+    }
+    group.all_sum(&ops::ones::<f32>(&[8])?)?.eval().map_err(Error::from)
+}
+
+/// The engine gives numbers for that, which mean nothing.
+fn sums_of_two_shapes(group: &Group) -> Result<()> {
+    let extent = 8 + group.rank() as i32;
+    drop(group.all_sum(&ops::ones::<f32>(&[extent])?)?.eval());
+    sleep(Duration::from_secs(1));
+    group.barrier()
+}
+
+fn compiled_sum_of_two_shapes(group: &Group) -> Result<()> {
+    let x = ops::ones::<f32>(&[8 + group.rank() as i32])?;
+    let sum = |x: Array| group.all_sum(&x).map_err(|error| Exception::custom(error.to_string()));
+    compile(sum).call(&x.into()).map(drop)
+}
+
+fn is_lost(rank: &Ended, reason: &str) -> Result<(), String> {
+    says(rank, &["rank 1 at ", "is lost in all_sum", reason])
+}
+
+fn all_say(ranks: &[Ended], words: &[&str]) -> Result<(), String> {
+    ranks.iter().try_for_each(|rank| says(rank, words))
+}
+
+/// The rank has an error of these words, in time. MPI's launcher may have ended it before it could say so: once another
+/// rank fails, or the engine itself refuses.
+fn says(rank: &Ended, words: &[&str]) -> Result<(), String> {
+    let launcher = || ["prterun", "mpirun"].iter().any(|name| rank.stderr.contains(name));
+    match &rank.said {
+        Some(Err(error)) => {
+            words.iter().try_for_each(|word| ensure(error.contains(word), &format!("no word of: {word}")))?;
+        }
+        None if launcher() => {}
+        _ => return Err("no error".to_owned()),
+    }
+    ensure(rank.after < BOUND, "late")
+}
+
+fn ensure(holds: bool, otherwise: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise.to_owned()) }
+}
