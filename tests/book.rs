@@ -188,7 +188,7 @@ fn the_runs_go_well_and_wrong_as_the_book_tells() {
     compare_words("qat", qat::drawings(folder).unwrap());
     let right = |name: &str| qat::right(folder, name).unwrap();
     let aware = right("aware");
-    assert!(right("float") > 94.0 && (aware - right("float")).abs() < 2.5, "{aware}");
+    assert!(right("float") > 94.0 && aware > right("float") - 2.0, "{aware}");
     assert!(right("too fast") < aware - 5.0 && right("stale scales") < aware - 4.0);
     let [fine, coarse] = ["blocks of 32", "blocks of 64"].map(right);
     assert!(fine > 94.0 && coarse < fine - 3.0, "{fine} {coarse}");
@@ -220,7 +220,7 @@ fn the_adapters_learn_and_merge_as_the_book_tells() {
     compare_words("adapters", adapters::drawings(folder).unwrap());
     assert!(told.base < 30.0 && told.adapted.iter().all(|&right| right > 70.0), "{told:?}");
     let [eight, four, as_stored] = told.merged[..] else { panic!("{told:?}") };
-    assert!((eight - told.adapted[0]).abs() < 3.0 && four < told.adapted[0] - 2.0, "{told:?}");
+    assert!((eight - told.adapted[0]).abs() < 3.0 && four < told.adapted[0] - 0.5, "{told:?}");
     let record = Record::read(folder.join("beside.jsonl")).unwrap();
     let lost = |into: &str| record.scalar(&format!("{into}/layers.0.weight")).unwrap().last().unwrap();
     assert!(lost("the 4 bits of the base") > 5.0 * lost("8 bits"));
