@@ -93,7 +93,8 @@ fn compare(file: &Path, shown: &str) {
 }
 
 /// Compares the words of drawings with those of the files, and leaves the files what they are where these are equal: each machine
-/// draws other lines, because training amplifies the last bit of a sum. What the book says of them is asserted instead.
+/// draws other lines, because training amplifies the last bit of a sum. What the book says of them is asserted instead. Where the
+/// lines are to be others, copy what the example draws when it runs alone: memory is the whole process's.
 fn compare_words(example: &str, drawings: Vec<(&str, String)>) {
     let words = |svg: &str| -> Vec<String> {
         let texts = svg.split("</text>").filter_map(|text| Some(text.rsplit_once('>')?.1.to_owned()));
@@ -192,7 +193,7 @@ fn the_runs_go_well_and_wrong_as_the_book_tells() {
     compare_words("qat", qat::drawings(folder).unwrap());
     let right = |name: &str| qat::right(folder, name).unwrap();
     let aware = right("aware");
-    assert!(right("float") > 94.0 && aware > 94.0, "{aware}");
+    assert!(right("float") > 94.0 && aware > right("float") - 2.0, "{aware}");
     assert!(right("too fast") < aware - 5.0 && right("stale scales") < aware - 4.0);
     let [fine, coarse] = ["blocks of 32", "blocks of 64"].map(right);
     assert!(fine > 94.0 && coarse < fine - 3.0, "{fine} {coarse}");
@@ -201,6 +202,13 @@ fn the_runs_go_well_and_wrong_as_the_book_tells() {
         record.scalar("loss").unwrap().means(30).last().unwrap()
     };
     assert!(loss("too slow") > 1.3 * loss("aware") && loss("stale scales") > 5.0 * loss("aware"));
+    let scale = |name: &str| {
+        let record = Record::read(folder.join(format!("{name}.jsonl"))).unwrap();
+        let scales = record.histogram("scales/layers.0.weight").unwrap();
+        scales.values().map(|histogram| histogram.quantile(0.5).unwrap()).collect::<Vec<f64>>()
+    };
+    let (trained, stale) = (scale("aware"), scale("stale scales"));
+    assert!(stale.iter().all(|&scale| scale < trained[0] / 2.0 && scale.to_bits() == stale[0].to_bits()));
     let outputs = |name: &str| {
         let record = Record::read(folder.join(format!("{name}.jsonl"))).unwrap();
         ["weights/layers.0", "outputs/layers.0"].map(|error| record.scalar(error).unwrap().last().unwrap())
@@ -217,7 +225,7 @@ fn the_adapters_learn_and_merge_as_the_book_tells() {
     compare_words("adapters", adapters::drawings(folder).unwrap());
     assert!(told.base < 30.0 && told.adapted.iter().all(|&right| right > 70.0), "{told:?}");
     let [eight, four, as_stored] = told.merged[..] else { panic!("{told:?}") };
-    assert!((eight - told.adapted[0]).abs() < 3.0 && four < told.adapted[0] - 2.0, "{told:?}");
+    assert!((eight - told.adapted[0]).abs() < 3.0 && four < told.adapted[0] - 0.5, "{told:?}");
     let record = Record::read(folder.join("beside.jsonl")).unwrap();
     let lost = |into: &str| record.scalar(&format!("{into}/layers.0.weight")).unwrap().last().unwrap();
     assert!(lost("the 4 bits of the base") > 5.0 * lost("8 bits"));

@@ -34,7 +34,7 @@ const APART: f64 = 12.0;
 const NUMBER: f64 = 50.0;
 
 impl Bars {
-    /// A chart without a bar; the title says what is drawn.
+    /// A chart without a bar; the title, of up to about 55 characters, says what is drawn.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), runs: Vec::new() }

@@ -49,7 +49,7 @@ const LEFT: f64 = 44.0;
 const SHARES: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
 impl Chart {
-    /// A chart without a curve; the title says what is drawn, in which unit, by what.
+    /// A chart without a curve; the title, of up to about 55 characters, says what is drawn, and in which unit.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), by: "step".to_owned(), logarithmic: false, curves: Vec::new(), marks: Vec::new() }
