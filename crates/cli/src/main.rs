@@ -3,6 +3,7 @@
 //! Every command prints a table for people, or with `--json` the same as data. The exit code is 0 where all is well, 1
 //! where a command fails or finds what it was asked to look for, and 2 where its arguments are wrong.
 
+mod advise;
 mod compare;
 mod convert;
 mod doctor;
@@ -42,6 +43,8 @@ enum Command {
     Inspect(inspect::Options),
     /// Give parameters of a checkpoint formats of few bits, and tell what that costs
     Quantize(quantize::Options),
+    /// Choose formats for the parameters of a checkpoint under a budget of bits
+    Advise(advise::Options),
     /// Write a checkpoint in the way of another program
     Convert(convert::Options),
     /// Measure how far the parameters of two checkpoints are from each other
@@ -81,6 +84,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.command {
         Command::Inspect(options) => output.show(&inspect::inspect(&options)?),
         Command::Quantize(options) => output.show(&quantize::quantize(&options)?),
+        Command::Advise(options) => output.show(&advise::advise(&options)?),
         Command::Convert(options) => output.show(&convert::convert(&options)?),
         Command::Compare(options) => {
             let comparison = compare::compare(&options)?;

@@ -75,7 +75,8 @@ fn a_search_is_near_the_best_scale_of_all() {
     for block in x.as_slice::<f32>().chunks(32) {
         let most = block.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
         let error = |scale: f32| -> f64 {
-            let nearest = |x: f32| values.iter().map(|v| f64::from(x - v * scale).powi(2)).fold(f64::INFINITY, f64::min);
+            let nearest =
+                |x: f32| values.iter().map(|v| f64::from(x - v * scale).powi(2)).fold(f64::INFINITY, f64::min);
             block.iter().map(|&x| nearest(x)).sum()
         };
         best += (10..=1200).map(|step| error(most * step as f32 / 1000.0)).fold(f64::INFINITY, f64::min);
