@@ -80,11 +80,10 @@ const FORMATS: [&str; 57] = [
 ];
 
 /// The formats that a decoder is trained in, too.
-const TRAINED: [&str; 8] =
-    ["binary:64", "ternary:64", "affine:2:64", "affine:3:64", "affine:4:64", "nf4:64", "mxfp4", "nvfp4"];
+const TRAINED: [&str; 5] = ["ternary:64", "affine:2:64", "affine:3:64", "nf4:64", "mxfp4"];
 
 const FULL: Size =
-    Size { dims: 128, blocks: 2, heads: 4, context: 64, batch: 12, common: 600, more: 200, held_out: 256 };
+    Size { dims: 128, blocks: 2, heads: 4, context: 64, batch: 12, common: 600, more: 200, held_out: 96 };
 const QUICK: Size = Size { dims: 64, blocks: 1, heads: 2, context: 32, batch: 8, common: 60, more: 10, held_out: 16 };
 
 /// What is asked for, and what was found.

@@ -168,6 +168,9 @@ fn scatter(losses: &[Loss], of: &str, measures: &[&str], title: &str, upwards: &
     Scatter { title: title.into(), across: "bits an element".into(), upwards: upwards.into(), kinds, points }
 }
 
+/// A column, and what stands in it.
+type Cell<'a> = ((&'a str, &'a str), f64);
+
 /// The formats by their bits, with each measure by how the scales are chosen.
 fn table(losses: &[Loss], of: &str, measures: &[&str]) -> String {
     let mut columns: Vec<(&str, &str)> = Vec::new();
@@ -179,10 +182,10 @@ fn table(losses: &[Loss], of: &str, measures: &[&str]) -> String {
             }
         }
     }
-    let mut rows: BTreeMap<(u64, &str), BTreeMap<(&str, &str), f64>> = BTreeMap::new();
+    let mut rows: BTreeMap<(u64, &str), Vec<Cell<'_>>> = BTreeMap::new();
     for loss in losses.iter().filter(|loss| loss.of == of && loss.format != "f32") {
         let (format, fit) = loss.parts();
-        rows.entry(((loss.bits * 1000.0) as u64, format)).or_default().insert((&loss.measure, fit), loss.value);
+        rows.entry(((loss.bits * 1000.0) as u64, format)).or_default().push(((&loss.measure, fit), loss.value));
     }
     let mut text = "\n| Format | Bits |".to_owned();
     for (measure, fit) in &columns {
@@ -198,7 +201,7 @@ fn table(losses: &[Loss], of: &str, measures: &[&str]) -> String {
     for ((bits, format), values) in rows {
         let _ = write!(text, "| `{format}` | {:.2} |", bits as f64 / 1000.0);
         for column @ (measure, _) in &columns {
-            let shown = values.get(column).map_or(String::new(), |value| match *measure {
+            let shown = values.iter().find(|(of, _)| of == column).map_or(String::new(), |(_, value)| match *measure {
                 "cosine" => format!("{value:.5}"),
                 "sqnr" => format!("{value:.1}"),
                 "perplexity" | "trained" => format!("{value:.3}"),

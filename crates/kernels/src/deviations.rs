@@ -2,11 +2,22 @@
 
 use crate::{Isa, KernelError, Matrix, decode::decoder, matrix::check_length, threads, unit::Decode};
 
+/// What is summed of errors, and what of an error a scale is to follow.
+#[derive(Clone, Copy, Debug)]
+pub enum Norm<'a> {
+    /// The square, and all of it.
+    Squares,
+    /// This power, below 1, of the magnitude; and `sign(r) min(|r|, |r|^(power-1) weight)` with the weight of each block: what
+    /// remains of `r` when outliers are taken out of it by the generalized soft threshold of the half-quadratic method (Badri
+    /// and Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023).
+    Power(f32, &'a [f32]),
+}
+
 /// Sums over the elements of each block, where `v` is what an element is stored as, `r = x - v`, and `g` is how much of `r`
 /// the scale and the bias are to follow: see [`deviations`].
 #[derive(Debug)]
 pub struct Deviations<'a> {
-    /// Of `|r|^power`.
+    /// Of `r^2`, or of the power of `|r|`.
     pub error: &'a mut [f32],
     /// Of `v`.
     pub value: &'a mut [f32],
@@ -20,18 +31,15 @@ pub struct Deviations<'a> {
 
 /// Measures `w`, which `x` was quantized to, block by block.
 ///
-/// `g` is `r` where `power` is 2. Otherwise it is `sign(r) min(|r|, |r|^(power-1) weight)` with the block's number of `weights`:
-/// what remains of `r` when outliers are taken out of it by the generalized soft threshold of the half-quadratic method
-/// (Badri and Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023), of `power < 1`. The scale and the
-/// bias that follow it best are those of a linear regression of `g` on `v`.
+/// The scale and the bias that follow the errors best are those of a linear regression of `g` on `v`.
 ///
 /// ```
-/// use tacit_kernels::{Codes, Deviations, Matrix, Scales, deviations};
+/// use tacit_kernels::{Codes, Deviations, Matrix, Norm, Scales, deviations};
 ///
 /// let w = Matrix { n: 1, k: 2, codes: Codes::Signed { codes: &[1, 2] }, scales: Scales::F32(&[1.0]), biases: None, block: 2 };
 /// let [mut error, mut value, mut square, mut slope, mut shift] = [[0.0]; 5];
 /// let of = Deviations { error: &mut error, value: &mut value, square: &mut square, slope: &mut slope, shift: &mut shift };
-/// deviations(&w, &[1.5, 3.0], 2.0, &[1.0], of)?;
+/// deviations(&w, &[1.5, 3.0], Norm::Squares, of)?;
 /// assert_eq!((error, value, square, slope, shift), ([1.25], [3.0], [5.0], [2.5], [1.5]));
 /// // The scale is 1 + 2.5 / 5.
 /// # Ok::<(), tacit_kernels::KernelError>(())
@@ -39,17 +47,13 @@ pub struct Deviations<'a> {
 ///
 /// # Errors
 /// A wrong length.
-pub fn deviations(
-    w: &Matrix<'_>,
-    x: &[f32],
-    power: f32,
-    weights: &[f32],
-    of: Deviations<'_>,
-) -> Result<(), KernelError> {
+pub fn deviations(w: &Matrix<'_>, x: &[f32], norm: Norm<'_>, of: Deviations<'_>) -> Result<(), KernelError> {
     let elements = w.check()?;
     let blocks = elements.div_ceil(w.block);
     check_length("x", x.len(), elements, "each element has one")?;
-    check_length("weights", weights.len(), blocks, "each block of elements has one")?;
+    if let Norm::Power(_, weights) = norm {
+        check_length("weights", weights.len(), blocks, "each block of elements has one")?;
+    }
     let Deviations { error, value, square, slope, shift } = of;
     for of in [&*error, &*value, &*square, &*slope, &*shift] {
         check_length("a sum", of.len(), blocks, "each block of elements has one")?;
@@ -71,7 +75,10 @@ pub fn deviations(
                 let block = task * per_task + at;
                 let start = block * w.block;
                 let end = elements.min(start.saturating_add(w.block));
-                let sums = measured(isa, decoder, start, &x[start..end], power, weights[block]);
+                let sums = measured(isa, decoder, start, &x[start..end], |x, values| match norm {
+                    Norm::Squares => squared(x, values),
+                    Norm::Power(power, weights) => robust(x, values, power, weights[block]),
+                });
                 [*error, value[at], square[at], slope[at], shift[at]] = sums.map(|sum| sum as f32);
             }
         });
@@ -88,14 +95,19 @@ const PIECE: usize = 1024;
 /// Sums that are taken beside each other.
 const LANES: usize = 8;
 
-fn measured(isa: Isa, decoder: &dyn Decode, start: usize, x: &[f32], power: f32, weight: f32) -> [f64; 5] {
+fn measured(
+    isa: Isa,
+    decoder: &dyn Decode,
+    start: usize,
+    x: &[f32],
+    sums_of: impl Fn(&[f32], &[f32]) -> [f32; 5],
+) -> [f64; 5] {
     let mut sums = [0.0; 5];
     let mut values = [0.0; PIECE];
     for (at, x) in x.chunks(PIECE).enumerate() {
         let values = &mut values[..x.len()];
         decoder.decode(isa, start + at * PIECE, values, 0);
-        let of_piece = if power == 2.0 { squared(x, values) } else { robust(x, values, power, weight) };
-        for (sum, of_piece) in sums.iter_mut().zip(of_piece) {
+        for (sum, of_piece) in sums.iter_mut().zip(sums_of(x, values)) {
             *sum += f64::from(of_piece);
         }
     }

@@ -100,7 +100,7 @@ pub use complex_matmul::{Complex, complex_matmul};
 pub use decode::{dequantize, gather_rows};
 pub use dense::{Dense, Operand};
 pub use dense_matmul::{Factors, dense_matmul};
-pub use deviations::{Deviations, deviations};
+pub use deviations::{Deviations, Norm, deviations};
 pub use double_matmul::double_matmul;
 pub use error::KernelError;
 pub use floats::{Floats, FloatsMut};

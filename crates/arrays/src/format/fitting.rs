@@ -12,7 +12,7 @@ use super::fit::{self, Fit};
 use super::trained_scales::FloatScales;
 use crate::dynamic8::Dynamic8Array;
 use crate::k_quant;
-use crate::kernel::{self, Encoding, Nested, Scaling, Scheme, Sums};
+use crate::kernel::{self, Encoding, Nested, Norm, Scaling, Scheme, Sums};
 use crate::packed::Stored;
 use crate::packed_array::{PackedArray, Parts};
 
@@ -155,27 +155,25 @@ impl Fitting {
     }
 
     fn searched(&self, own: FloatScales, steps: u32) -> Result<FloatScales> {
-        let none = ops::ones::<f32>(&[own.scales.size() as i32])?;
-        let error = self.measured(&own, 2.0, &none)?.error;
+        let error = self.measured(&own, Norm::Squares)?.error;
         let mut best = Best { scales: own.clone(), error };
         for multiple in multiples(&self.scheme, steps) {
             let times = |numbers: &Array| numbers.multiply(Array::from_f32(multiple));
             let scales = self.stored(&times(&own.scales)?, own.biases.as_ref().map(times).transpose()?.as_ref())?;
-            let error = self.measured(&scales, 2.0, &none)?.error;
+            let error = self.measured(&scales, Norm::Squares)?.error;
             best = best.or(Best { scales, error })?;
         }
         for _ in 0..REFINED {
-            let sums = self.measured(&best.scales, 2.0, &none)?;
+            let sums = self.measured(&best.scales, Norm::Squares)?;
             let scales = self.followed(&best.scales, &sums)?;
-            let error = self.measured(&scales, 2.0, &none)?.error;
+            let error = self.measured(&scales, Norm::Squares)?.error;
             best = best.or(Best { scales, error })?;
         }
         Ok(best.scales)
     }
 
     fn half_quadratic(&self, own: FloatScales, rounds: u32) -> Result<FloatScales> {
-        let none = ops::ones::<f32>(&[own.scales.size() as i32])?;
-        let squares = self.measured(&own, 2.0, &none)?.error;
+        let squares = self.measured(&own, Norm::Squares)?.error;
         // Of a whole block, so that a last one that is short has a smaller unit.
         let unit = squares.divide(Array::from_f32(self.block.min(self.x.size()) as f32))?.sqrt()?;
         let unit = ops::maximum(unit.power(Array::from_f32(2.0 - POWER))?, Array::from_f32(f32::MIN_POSITIVE))?;
@@ -183,7 +181,8 @@ impl Fitting {
         let mut best: Option<Best> = None;
         let mut beta = BETA;
         for _ in 0..=rounds {
-            let sums = self.measured(&now, POWER, &unit.divide(Array::from_f32(beta))?)?;
+            let weights = unit.divide(Array::from_f32(beta))?;
+            let sums = self.measured(&now, Norm::Power(POWER, &weights))?;
             let next = self.followed(&now, &sums)?;
             let found = Best { scales: now, error: sums.error };
             best = Some(match best {
@@ -213,7 +212,7 @@ impl Fitting {
     }
 
     /// The sums of each block coded by these scales.
-    fn measured(&self, scales: &FloatScales, power: f32, weights: &Array) -> Result<Sums> {
+    fn measured(&self, scales: &FloatScales, norm: Norm<'_>) -> Result<Sums> {
         let coded = scales.coded(&self.scheme, self.block, &self.x)?;
         let stored = Stored {
             scheme: self.scheme,
@@ -225,7 +224,7 @@ impl Fitting {
             aval: Aval::from(&self.x),
         };
         let (layout, children) = stored.kernel(self.x.shape().first().copied().unwrap_or(1))?;
-        kernel::deviations(layout, power, &self.x, weights, &children)
+        kernel::deviations(layout, norm, &self.x, &children)
     }
 
     /// The scales that follow what the sums are of, by least squares.
