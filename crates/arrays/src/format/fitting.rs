@@ -38,7 +38,7 @@ impl<F: Format> PackedArray<F> {
             return Err(fit::unfit(&format.to_string(), fit));
         }
         let fitting = Fitting::new(&x_stored, &scheme, block, own.global_scale())?;
-        let scales = fitting.fitted(fitting.own()?, fit)?;
+        let scales = fitting.fitted(&fitting.own()?, fit)?;
         Self::from_parts(fitting.parts(&scales, x.size())?, format, Aval::from(x))
     }
 }
@@ -107,18 +107,15 @@ impl Fitting {
 
     /// The scales that the format itself chooses, as floats.
     fn own(&self) -> Result<FloatScales> {
-        let made = match self.nested {
-            Some(Nested::Integers { .. }) => {
-                let made = k_quant::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme })?;
-                let flat: Vec<Array> =
-                    made.iter().map(|numbers| numbers.reshape(&[-1])).collect::<std::result::Result<_, _>>()?;
-                let biases = self.center.as_ref().map(|center| flat[0].multiply(center)).transpose()?;
-                flat.into_iter().chain(biases).collect()
-            }
-            _ => {
-                let inputs: Vec<Array> = std::iter::once(&self.x).chain(&self.global).cloned().collect();
-                kernel::quantize(self.scheme, self.block, &inputs)?.split_off(1)
-            }
+        let made = if let Some(Nested::Integers { .. }) = self.nested {
+            let made = k_quant::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme })?;
+            let flat = made.iter().map(|numbers| numbers.reshape(&[-1]));
+            let flat: Vec<Array> = flat.collect::<std::result::Result<_, _>>()?;
+            let biases = self.center.as_ref().map(|center| flat[0].multiply(center)).transpose()?;
+            flat.into_iter().chain(biases).collect()
+        } else {
+            let inputs: Vec<Array> = std::iter::once(&self.x).chain(&self.global).cloned().collect();
+            kernel::quantize(self.scheme, self.block, &inputs)?.split_off(1)
         };
         let scales = kernel::float_scales(self.scheme.scaling, &made[0])?;
         self.stored(&stop_gradient(scales)?, made.get(1).map(stop_gradient).transpose()?.as_ref())
@@ -146,34 +143,34 @@ impl Fitting {
     }
 
     /// The scales that `fit` chooses instead of `own`, as floats.
-    fn fitted(&self, own: FloatScales, fit: Fit) -> Result<FloatScales> {
+    fn fitted(&self, own: &FloatScales, fit: Fit) -> Result<FloatScales> {
         match fit {
-            Fit::Absmax => Ok(own),
+            Fit::Absmax => Ok(own.clone()),
             Fit::Search { steps } => self.searched(own, steps),
             Fit::HalfQuadratic { rounds } => self.half_quadratic(own, rounds),
         }
     }
 
-    fn searched(&self, own: FloatScales, steps: u32) -> Result<FloatScales> {
-        let error = self.measured(&own, Norm::Squares)?.error;
+    fn searched(&self, own: &FloatScales, steps: u32) -> Result<FloatScales> {
+        let error = self.measured(own, Norm::Squares)?.error;
         let mut best = Best { scales: own.clone(), error };
         for multiple in multiples(&self.scheme, steps) {
             let times = |numbers: &Array| numbers.multiply(Array::from_f32(multiple));
             let scales = self.stored(&times(&own.scales)?, own.biases.as_ref().map(times).transpose()?.as_ref())?;
             let error = self.measured(&scales, Norm::Squares)?.error;
-            best = best.or(Best { scales, error })?;
+            best = best.or(&Best { scales, error })?;
         }
         for _ in 0..REFINED {
             let sums = self.measured(&best.scales, Norm::Squares)?;
             let scales = self.followed(&best.scales, &sums)?;
             let error = self.measured(&scales, Norm::Squares)?.error;
-            best = best.or(Best { scales, error })?;
+            best = best.or(&Best { scales, error })?;
         }
         Ok(best.scales)
     }
 
-    fn half_quadratic(&self, own: FloatScales, rounds: u32) -> Result<FloatScales> {
-        let squares = self.measured(&own, Norm::Squares)?.error;
+    fn half_quadratic(&self, own: &FloatScales, rounds: u32) -> Result<FloatScales> {
+        let squares = self.measured(own, Norm::Squares)?.error;
         // Of a whole block, so that a last one that is short has a smaller unit.
         let unit = squares.divide(Array::from_f32(self.block.min(self.x.size()) as f32))?.sqrt()?;
         let unit = ops::maximum(unit.power(Array::from_f32(2.0 - POWER))?, Array::from_f32(f32::MIN_POSITIVE))?;
@@ -186,12 +183,12 @@ impl Fitting {
             let next = self.followed(&now, &sums)?;
             let found = Best { scales: now, error: sums.error };
             best = Some(match best {
-                Some(best) => best.or(found)?,
+                Some(best) => best.or(&found)?,
                 None => found,
             });
             (now, beta) = (next, beta * KAPPA);
         }
-        Ok(best.map_or(own, |best| best.scales))
+        Ok(best.map_or_else(|| own.clone(), |best| best.scales))
     }
 
     /// Scales as they will be stored, but for those that are quantized themselves.
@@ -259,7 +256,7 @@ impl Fitting {
 
 impl Best {
     /// Of each block the scales of the lesser error, of two the same those that were there before.
-    fn or(self, other: Self) -> Result<Self> {
+    fn or(self, other: &Self) -> Result<Self> {
         let less = other.error.lt(&self.error)?;
         let of = |own: &Array, other: &Array| ops::select(less.reshape(own.shape())?, other, own);
         let biases = match (&self.scales.biases, &other.scales.biases) {
