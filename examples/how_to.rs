@@ -6,7 +6,7 @@ use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::dispatch::Taker;
 use tacit::format::AnyFormat;
-use tacit::nn::{Outcome, Pattern, Row};
+use tacit::nn::{Advisor, Outcome, Pattern, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
 
@@ -16,6 +16,7 @@ type Section = (&'static str, fn() -> Result<String>);
 /// In the pages' order.
 pub(crate) const SECTIONS: [Section; 14] = [
     ("budget", budget),
+    ("advised", advised),
     ("warned", warned),
     ("counted", counted),
     ("who", who),
@@ -70,6 +71,18 @@ fn budget() -> Result<String> {
     Ok(lines.collect::<Vec<_>>().join("\n"))
 }
 // ANCHOR_END: budget
+
+// ANCHOR: advised
+/// A format for each parameter of a model, so that all together take at most 5.5 bits an element.
+fn advised() -> Result<String> {
+    let mut model = model()?;
+    let formats = ["affine:2:64", "affine:4:64", "affine:4:64+search", "affine:6:64"].map(str::parse);
+    let formats = formats.into_iter().collect::<Result<Vec<AnyFormat>>>()?;
+    let advice = Advisor::new(formats).advise(&model.values()?, 5.5)?;
+    model.apply(&advice.rules()?)?;
+    Ok(format!("{}\n{advice}", model.report()))
+}
+// ANCHOR_END: advised
 
 // ANCHOR: warned
 /// `cumsum` has no handler for packed weights, so the weight is built, with a warning.

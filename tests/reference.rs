@@ -107,6 +107,10 @@ fn the_formats_with_their_texts() {
     for (name, forms) in format::forms() {
         let _ = writeln!(page, "| {name} | {} |", forms.replace('|', "\\|"));
     }
+    page.push_str(
+        "\nBehind each but `f16` and `bf16` may stand how its scales are chosen: `+search` or `+search:STEPS` for the least squared \
+         error, `+hqq` or `+hqq:ROUNDS` for the half-quadratic method. [Accuracy](accuracy.md) says what that gains.\n",
+    );
     check("formats.md", &page);
 }
 

@@ -6,6 +6,8 @@
 
 mod any;
 pub(crate) mod declaration;
+mod fit;
+pub(crate) mod fitting;
 pub(crate) mod options;
 mod rotation;
 pub(crate) mod trained_scales;
@@ -29,6 +31,7 @@ pub use any::AnyFormat;
 #[doc(hidden)]
 pub use declaration::{__private, deserialized, read};
 pub use declaration::{Entry, Format, Quantizer, TextForm, forms, names, parse};
+pub use fit::{Fit, Fitted};
 pub use options::Per;
 pub use rotation::Rotation;
 pub use trained_scales::{FloatScales, TrainedScales};

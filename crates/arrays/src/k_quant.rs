@@ -108,7 +108,7 @@ fn integers(scheme: &Scheme) -> Result<(usize, bool)> {
 }
 
 /// What is added to a code in the middle of a group without a bias.
-fn center(scheme: &Scheme) -> Array {
+pub(crate) fn center(scheme: &Scheme) -> Array {
     Array::from_f32(-((1_u32 << (scheme.bits() - 1)) as f32))
 }
 
@@ -143,24 +143,41 @@ pub(crate) fn children(scales: &Value, layout: &Layout) -> Result<(Scaling, Vec<
     Ok((Scaling::Integers { block }, vec![codes, scale, bias_codes, bias]))
 }
 
+/// The greatest code.
+fn top(scheme: &Scheme) -> Array {
+    Array::from_f32(((1_u32 << scheme.bits()) - 1) as f32)
+}
+
 /// The codes of `x: f32[..]` and the scales of its blocks.
 pub(crate) fn encoded(x: &Array, scheme: &Scheme, block: usize) -> Result<(Array, Int8Array)> {
-    let (groups, centered) = integers(scheme)?;
-    let number = Array::from_f32;
-    let top = number(((1_u32 << scheme.bits()) - 1) as f32);
-    let size = x.size();
-    let missing = size.next_multiple_of(block * groups) - size;
-    let x = ops::pad(&x.reshape(&[-1])?, &[(0, missing as i32)][..], None, None)?.reshape(&[-1, block as i32])?;
+    let blocks = in_blocks(x, scheme, block)?;
+    encoded_by(&blocks, x.size(), &ranges(&blocks, scheme)?, scheme)
+}
+
+/// Whole super-blocks of `x`, filled up with zeros: `f32[blocks, block]`.
+pub(crate) fn in_blocks(x: &Array, scheme: &Scheme, block: usize) -> Result<Array> {
+    let (groups, _) = integers(scheme)?;
+    let missing = x.size().next_multiple_of(block * groups) - x.size();
+    Ok(ops::pad(&x.reshape(&[-1])?, &[(0, missing as i32)][..], None, None)?.reshape(&[-1, block as i32])?)
+}
+
+/// The scales of blocks by their range, and the biases where they are no multiples of them: `f32[blocks, 1]`.
+pub(crate) fn ranges(x: &Array, scheme: &Scheme) -> Result<Vec<Array>> {
     let (low, high) = (x.min_axis(-1, true)?, x.max_axis(-1, true)?);
-    let made = if centered {
+    if integers(scheme)?.1 {
         // The larger end is the code 0, which reaches one step further than the last one.
         let edge = ops::select(low.abs()?.gt(high.abs()?)?, low, high)?;
-        vec![edge.divide(center(scheme))?]
-    } else {
-        let low = ops::minimum(low, number(0.0))?;
-        // The difference of the two might overflow.
-        vec![high.divide(&top)?.subtract(low.divide(&top)?)?, low]
-    };
+        return Ok(vec![edge.divide(center(scheme))?]);
+    }
+    let (low, top) = (ops::minimum(low, Array::from_f32(0.0))?, top(scheme));
+    // The difference of the two might overflow.
+    Ok(vec![high.divide(&top)?.subtract(low.divide(&top)?)?, low])
+}
+
+/// The codes of `size` elements in blocks, and the scales that these are given, as they are stored.
+pub(crate) fn encoded_by(x: &Array, size: usize, made: &[Array], scheme: &Scheme) -> Result<(Array, Int8Array)> {
+    let (groups, centered) = integers(scheme)?;
+    let number = Array::from_f32;
     let rows: Vec<Array> = made.iter().map(|row| row.reshape(&[-1, groups as i32])).collect::<Result<_, _>>()?;
     let scales = Int8Array::quantize(&ops::stack(&rows, 0)?, groups)?;
     // Codes are chosen for the scales as they are stored.
@@ -168,7 +185,7 @@ pub(crate) fn encoded(x: &Array, scheme: &Scheme, block: usize) -> Result<(Array
     let scale = stored.try_index(0)?;
     let bias = if centered { scale.multiply(center(scheme))? } else { stored.try_index(1)? };
     let divisor = ops::select(scale.eq(number(0.0))?, number(1.0), scale)?;
-    let codes = ops::clip(x.subtract(bias)?.divide(divisor)?.round(None)?, (number(0.0), top))?;
+    let codes = ops::clip(x.subtract(bias)?.divide(divisor)?.round(None)?, (number(0.0), top(scheme)))?;
     let codes = stop_gradient(codes)?.as_dtype(Dtype::Uint8)?;
     Ok((kernel::packed_codes(&codes, scheme, size)?, scales))
 }

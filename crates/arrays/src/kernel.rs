@@ -6,6 +6,7 @@
 mod attention;
 mod coded;
 mod dequantize;
+mod deviations;
 mod dynamic8;
 mod encode;
 mod encode_by;
@@ -26,6 +27,7 @@ mod tests;
 
 pub(crate) use attention::{Attend, Hiding, Side};
 pub use dequantize::dequantize;
+pub(crate) use deviations::{Norm, Sums, deviations};
 pub use dynamic8::quantize_dynamic8;
 pub(crate) use encode::{float_scales, packed as packed_codes, rounded_scales};
 pub(crate) use encode_by::encode_by;

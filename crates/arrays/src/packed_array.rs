@@ -7,6 +7,7 @@ use crate::adapter::{Adapter, of};
 use crate::checks::{check_children, check_elements, check_groups, stored_shape};
 use crate::cut::Cut;
 use crate::dynamic8::Dynamic8Array;
+use crate::format::Fit;
 use crate::format::declaration::{Format, Quantizer};
 use crate::format::trained_scales::TrainedScales;
 use crate::int8::Int8Array;
@@ -339,6 +340,14 @@ impl<F: Format> Quantizer for F {
             Some(summands) if coded => Ok(PackedArray::of_sum(&summands, self, sum.aval()?.dtype)?.into()),
             _ => self.quantize(&of(sum).dense()?),
         }
+    }
+
+    fn quantize_by_fit(&self, x: &Array, fit: Fit) -> Result<Value> {
+        Ok(PackedArray::<F>::fitted(x, self.clone(), fit)?.into())
+    }
+
+    fn fits(&self) -> bool {
+        self.scheme().is_scaled()
     }
 
     fn stores(&self, value: &Value) -> bool {

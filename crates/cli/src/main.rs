@@ -3,6 +3,7 @@
 //! Every command prints a table for people, or with `--json` the same as data. The exit code is 0 where all is well, 1
 //! where a command fails or finds what it was asked to look for, and 2 where its arguments are wrong.
 
+mod advise;
 mod bench;
 mod compare;
 mod convert;
@@ -50,6 +51,8 @@ enum Command {
     /// What is made is kept in a folder beside the output until that is whole. After an interruption the same command goes on
     /// where it was, and the output is the same, byte by byte.
     Quantize(quantize::Options),
+    /// Choose formats for the parameters of a checkpoint under a budget of bits
+    Advise(advise::Options),
     /// Write a checkpoint in the way of another program
     Convert(convert::Options),
     /// Measure how far two checkpoints are from each other, by parameter and by what layers give
@@ -113,6 +116,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Launch(options) => return launch::launch(&options),
         Command::Inspect(options) => output.show(&inspect::inspect(&options)?),
         Command::Quantize(options) => output.show(&quantize::quantize(&options)?),
+        Command::Advise(options) => output.show(&advise::advise(&options)?),
         Command::Convert(options) => output.show(&convert::convert(&options)?),
         Command::Compare(options) => {
             let comparison = compare::compare(&options)?;

@@ -161,6 +161,72 @@ fn a_checkpoint_is_inspected_quantized_compared_and_converted() {
 }
 
 #[test]
+fn formats_are_advised_within_the_bits_and_quantize_by_the_rules() {
+    let folder = Folder::new("advise");
+    let key = |seed| random::key(seed).expect("a key");
+    let weight = |seed, scale: f32| {
+        let weight = random::normal::<f32>(&[64, 128], None, None, Some(&key(seed))).expect("normal numbers");
+        weight.multiply(Array::from_f32(scale)).expect("scaled")
+    };
+    let parameters = Parameters::from([
+        ("a.weight".to_owned(), weight(1, 4.0).into()),
+        ("b.weight".to_owned(), weight(2, 1.0).into()),
+        ("c.weight".to_owned(), weight(3, 0.25).into()),
+        ("norm.weight".to_owned(), ops::ones::<f32>(&[128]).expect("ones").into()),
+    ]);
+    let [dense, rules, packed] = ["dense.safetensors", "rules.json", "packed.safetensors"].map(|name| folder.at(name));
+    save(&dense, &parameters).expect("saves");
+    let formats = "affine:2:64,affine:4:64,nf4:64:double,affine:6:64";
+    check(
+        &["advise", &dense, "--bits", "5", "--formats", formats, "-o", &rules],
+        0,
+        &folder,
+        expect![[r#"
+        parameter    aval         format           bits    error   share
+        a.weight     f32[64,128]  affine:6:64     7.000  0.02214  31.1 %
+        b.weight     f32[64,128]  nf4:64:double   4.133  0.09164  32.5 %
+        c.weight     f32[64,128]  affine:2:64     3.000  0.38624  36.5 %
+        norm.weight  f32[128]                    32.000
+        4.852 bits an element, error 0.03849; no choice within the budget has less than 0.03579
+        rules in FOLDER/rules.json
+    "#]],
+    );
+    assert_eq!(tacit(&["quantize", &dense, "--rules", &rules, "-o", &packed]).status.code(), Some(0));
+    let inspected = String::from_utf8(tacit(&["inspect", &packed]).stdout).expect("text");
+    let bits = inspected.split(", ").find_map(|part| part.strip_suffix(" bits an element; read by load\n"));
+    assert!(bits.expect("a number").parse::<f64>().expect("a number") <= 5.0, "{inspected}");
+    // A matrix that is multiplied with next to nothing is worth few bits.
+    let inputs = folder.at("inputs.safetensors");
+    let small = weight(4, 1e-3);
+    save(&inputs, &Parameters::from([("a.weight".to_owned(), small.into())])).expect("saves");
+    check(
+        &["advise", &dense, "--bits", "5", "--formats", formats, "--fit", "search", "--inputs", &inputs],
+        0,
+        &folder,
+        expect![[r#"
+            parameter    aval         format                  bits    error   share
+            a.weight     f32[64,128]  affine:2:64+search     3.000  0.34891   0.2 %
+            b.weight     f32[64,128]  affine:6:64+search     7.000  0.02080  48.8 %
+            c.weight     f32[64,128]  nf4:64:double+search   4.133  0.08449  50.9 %
+            norm.weight  f32[128]                           32.000
+            4.852 bits an element, error 0.02887; no choice within the budget has less than 0.02777
+        "#]],
+    );
+    check(
+        &["advise", &dense, "--bits", "2", "--formats", "affine:4:64"],
+        1,
+        &folder,
+        expect![[r#"
+        error: no choice of these formats takes 2 bits an element or fewer: the least is 5.140
+        help: allow more bits, or name a format of fewer; parameters that no format fits stay as they are, and count
+    "#]],
+    );
+    let json = tacit(&["advise", &dense, "--bits", "6", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("is JSON");
+    assert!(json["bits"].as_f64().expect("a number") <= 6.0 && json["rows"]["a.weight"]["aval"] == "f32[64,128]");
+}
+
+#[test]
 fn the_same_is_there_as_data() {
     let folder = Folder::new("json");
     let dense = folder.checkpoint();

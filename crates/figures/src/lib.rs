@@ -24,6 +24,7 @@
 //! run. [`compare`] sets such lines beside each other, and [`page`] draws what was recorded for the book; the program
 //! `figures` does both from the command line.
 
+pub mod accuracy;
 mod bench;
 pub mod compare;
 pub mod drawing;
@@ -33,6 +34,7 @@ mod machine;
 pub mod page;
 pub mod resident;
 mod rounds;
+pub mod scatter;
 mod statistics;
 
 pub use bench::{Bench, Probes};

@@ -3,12 +3,13 @@
 //! A [`Model`] is any mlx-rs module with implicit arrays in place of some parameters: by [`Rules`], by path. A part of it,
 //! [`Only`] some leaves, is trained or saved; [`Model::lora`] adds the leaves of adapters. [`with_parameters`] runs an unmodified module with other values for the length
 //! of a call, [`quantized`] and [`straight_through`] make such values. [`Module`] and [`Stateful`] make trees of modules, and
-//! of optimizers and random states. [`KvCache`] keeps what a decoder has seen, and [`generate`](mod@generate) lets it go on.
+//! of optimizers and random states. [`KvCache`] keeps what a decoder has seen, and [`generate`](mod@generate) lets it go on. An [`Advisor`] chooses formats under a budget of bits.
 
 // The macros' output names the core as the facade does.
 extern crate tacit_core as tacit;
 
 mod adapter_set;
+mod advise;
 mod cache;
 pub mod generate;
 mod inputs;
@@ -25,6 +26,7 @@ mod rule;
 mod rules;
 mod stateful;
 
+pub use advise::{Advice, Advised, Advisor};
 pub use cache::{ArraysCache, Cache, KvCache, Side, Window};
 pub use generate::generate;
 pub use inputs::Inputs;

@@ -69,7 +69,7 @@ pub enum Outcome {
     },
 }
 
-fn printed<S: serde::Serializer>(aval: &Aval, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn printed<S: serde::Serializer>(aval: &Aval, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(aval)
 }
 

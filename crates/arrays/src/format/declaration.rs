@@ -11,6 +11,7 @@ use tacit_core::{Error, Result, Value};
 
 use crate::adapter::{Adapter, of};
 use crate::checks::check_block;
+use crate::format::fit::{self, Fit, Fitted};
 use crate::format::trained_scales::TrainedScales;
 use crate::kernel::Scheme;
 
@@ -49,6 +50,20 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     /// As for [`quantize`](Self::quantize), or the policy forbids to build the sum.
     fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {
         self.quantize(&of(sum).dense()?)
+    }
+
+    /// The array that stands for `x` in this format, with scales by `fit`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`quantize`](Self::quantize), or the format has no scales that are chosen, as [`fits`](Self::fits) says.
+    fn quantize_by_fit(&self, x: &Array, fit: Fit) -> Result<Value> {
+        if fit == Fit::Absmax { self.quantize(x) } else { Err(fit::unfit(&self.to_string(), fit)) }
+    }
+
+    /// Whether the format has scales that a [`Fit`] chooses, as every [`Format`] with scales has.
+    fn fits(&self) -> bool {
+        false
     }
 
     /// Whether `value` is in this format already.
@@ -184,12 +199,19 @@ pub trait TextForm: Quantizer + Sized + 'static {
     fn from_options(options: &[&str]) -> Option<Self>;
 }
 
-/// The format of a text such as `affine:4:64`.
+/// The format of a text such as `affine:4:64`, with a [`Fit`] behind it where it is written so: `nf4:64+search`.
 ///
 /// # Errors
 ///
-/// No format has this name, or this one has no such options.
+/// No format has this name, or this one has no such options, or no scales to fit.
 pub fn parse(text: &str) -> Result<Box<dyn Quantizer>> {
+    match fit::split(text) {
+        Some((format, fit)) => Ok(Box::new(Fitted::new(named(format)?, fit)?)),
+        None => named(text),
+    }
+}
+
+fn named(text: &str) -> Result<Box<dyn Quantizer>> {
     let (name, options) = split(text);
     let Some(entry) = inventory::iter::<Entry>().find(|entry| entry.name == name) else {
         return Err(Error::invalid(

@@ -5,6 +5,7 @@ use tacit_core::{Aval, Error, Result, Value};
 
 use super::any::AnyFormat;
 use super::declaration::{Quantizer, TextForm, parse};
+use super::fit::Fit;
 use super::trained_scales::{FloatScales, TrainedScales};
 use crate::kernel::hadamard;
 use crate::register_format;
@@ -59,6 +60,14 @@ fn rotated(x: &Array) -> Result<Array> {
 impl Quantizer for Rotation {
     fn quantize(&self, x: &Array) -> Result<Value> {
         Rotated::of(self.inner.quantize(&rotated(x)?)?, x.ndim().saturating_sub(1))
+    }
+
+    fn quantize_by_fit(&self, x: &Array, fit: Fit) -> Result<Value> {
+        Rotated::of(self.inner.quantize_by_fit(&rotated(x)?, fit)?, x.ndim().saturating_sub(1))
+    }
+
+    fn fits(&self) -> bool {
+        self.inner.fits()
     }
 
     fn stores(&self, value: &Value) -> bool {

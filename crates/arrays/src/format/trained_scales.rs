@@ -6,7 +6,7 @@ use tacit_core::transform::{Differentiable, apply};
 use tacit_core::{Aval, Result, Value};
 
 use super::declaration::Format;
-use crate::kernel::{self, Coding, Layout, Scaling};
+use crate::kernel::{self, Coding, Layout, Scaling, Scheme};
 use crate::packed::Packed;
 use crate::packed_array::{PackedArray, Parts};
 
@@ -21,6 +21,23 @@ pub struct FloatScales {
     pub biases: Option<Array>,
     /// What NVFP4's scales are relative to, `f32[]`, which is not trained.
     pub global_scale: Option<Array>,
+}
+
+impl FloatScales {
+    /// The array `x`, in the shape in which its codes lie, coded by these scales as they are stored.
+    pub(crate) fn coded(&self, scheme: &Scheme, block: usize, x: &Array) -> Result<Parts> {
+        let still = |array: &Array| stop_gradient(array);
+        let rounded = still(&kernel::rounded_scales(scheme.scaling, &self.scales)?)?;
+        let biases = self.biases.as_ref().map(still).transpose()?;
+        let global_scale = self.global_scale.as_ref().map(still).transpose()?;
+        let stored: Vec<Array> = [Some(&rounded), biases.as_ref(), global_scale.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|number| if number.dtype().is_float() { number.as_dtype(Dtype::Float32) } else { Ok(number.clone()) })
+            .collect::<std::result::Result<_, _>>()?;
+        let codes = kernel::encode_by(*scheme, block, &x.as_dtype(Dtype::Float32)?, &stored)?;
+        Ok(Parts { codes, scales: Some(rounded.into()), biases, global_scale })
+    }
 }
 
 /// A format whose scales can be trained, as every [`Format`] with one float or byte for each block.
@@ -66,18 +83,7 @@ impl<F: Format> TrainedScales for F {
         let turned = |array: &Array| if self.by_columns() { array.t() } else { array.clone() };
         let x_stored = turned(x);
         let format = self.on(x_stored.shape());
-        let (scheme, block) = (format.scheme(), format.block());
-        let still = |array: &Array| stop_gradient(array);
-        let rounded = still(&kernel::rounded_scales(scheme.scaling, &scales.scales)?)?;
-        let biases = scales.biases.as_ref().map(still).transpose()?;
-        let global_scale = scales.global_scale.as_ref().map(still).transpose()?;
-        let stored: Vec<Array> = [Some(&rounded), biases.as_ref(), global_scale.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(|number| if number.dtype().is_float() { number.as_dtype(Dtype::Float32) } else { Ok(number.clone()) })
-            .collect::<std::result::Result<_, _>>()?;
-        let codes = kernel::encode_by(scheme, block, &x_stored.as_dtype(Dtype::Float32)?, &stored)?;
-        let parts = Parts { codes, scales: Some(rounded.into()), biases, global_scale };
+        let parts = scales.coded(&format.scheme(), format.block(), &x_stored)?;
         let inner = PackedArray::<F>::from_parts(parts, self.clone(), Aval::from(x))?;
 
         let (layout, children) = inner.stored().kernel(x_stored.shape().first().copied().unwrap_or(1))?;

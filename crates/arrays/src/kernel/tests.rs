@@ -9,6 +9,7 @@ use tacit_core::kernel::{Kernel, apply};
 use tacit_kernels::Orientation;
 
 use super::dequantize::Dequantize;
+use super::deviations::Deviations;
 use super::dynamic8::Dynamic8Quantize;
 use super::encode_by::EncodeBy;
 use super::gather::GatherRows;
@@ -222,6 +223,22 @@ fn gradients_of_scales_equal_their_decomposition() {
         for (found, expected) in found.iter().zip(kernel.decompose(&inputs).expect("runs")) {
             assert_eq!(found.shape(), expected.shape());
             assert!(relative_error(found, &expected).expect("floats") < 1e-5, "{}", kernel.name());
+        }
+    }
+}
+
+#[test]
+fn deviations_equal_their_decomposition() {
+    for Case { layout, children } in cases() {
+        let blocks = (layout.n * layout.k).div_ceil(layout.block) as i32;
+        let x = normal(8, &[layout.n as i32, layout.k as i32]);
+        let weights = normal(9, &[blocks]).abs().expect("abs");
+        for power in [None, Some(0.7)] {
+            if layout.scheme.is_scaled() {
+                let weights = power.map(|_| weights.clone());
+                let inputs: Vec<Array> = [x.clone()].into_iter().chain(weights).chain(children.clone()).collect();
+                check(|| Deviations { layout, power }, &inputs, &[], 1e-5);
+            }
         }
     }
 }

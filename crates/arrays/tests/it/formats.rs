@@ -10,7 +10,7 @@ use tacit_core::{Policy, Result, Value};
 
 use crate::operands::normal;
 
-const TEXTS: [&str; 28] = [
+const TEXTS: [&str; 30] = [
     "nf4:64",
     "nf4:128:double",
     "fp4:32",
@@ -39,6 +39,8 @@ const TEXTS: [&str; 28] = [
     "nvfp4:global",
     "rotated:affine:4:64",
     "rotated:nf4:64:double",
+    "nf4:64+search:5",
+    "rotated:affine:4:64+hqq",
 ];
 
 #[test]

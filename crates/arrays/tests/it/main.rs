@@ -23,6 +23,7 @@ mod diagonal;
 mod experts;
 mod failed;
 mod fallback;
+mod fits;
 mod formats;
 mod gather;
 mod gradients;

@@ -19,7 +19,7 @@ use crate::operands::{normal, normal_of};
 type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
 
 /// A text of every format, in each of its forms.
-pub(crate) const TEXTS: [&str; 26] = [
+pub(crate) const TEXTS: [&str; 27] = [
     "nf4:64",
     "nf4:64:double",
     "fp4:32",
@@ -46,6 +46,7 @@ pub(crate) const TEXTS: [&str; 26] = [
     "nvfp4:global",
     "rotated:nf4:64",
     "rotated:affine:4:64",
+    "affine:3:64+search:4",
 ];
 
 /// Whether there are no scales to train: they are quantized themselves, or there are none.

@@ -1,0 +1,270 @@
+//! Scales of blocks by least errors, for every stored format alike.
+//!
+//! What a block stores stands for `u s + b`, with `u` what its codes stand for, so that the multiples of `s` and `b` that a
+//! search tries are ranges around zero. Given codes, the best scale and bias are a regression on the values themselves:
+//! no format is asked for more than its codes by given scales.
+
+use mlx_rs::{Array, Dtype, ops, stop_gradient};
+use tacit_core::{Aval, Result};
+
+use super::declaration::Format;
+use super::fit::{self, Fit};
+use super::trained_scales::FloatScales;
+use crate::dynamic8::Dynamic8Array;
+use crate::k_quant;
+use crate::kernel::{self, Encoding, Nested, Norm, Scaling, Scheme, Sums};
+use crate::packed::Stored;
+use crate::packed_array::{PackedArray, Parts};
+
+impl<F: Format> PackedArray<F> {
+    /// Quantizes `x` with scales by `fit`.
+    ///
+    /// It is lazy, and works inside `grad` and `compile`; no gradient reaches the scales.
+    ///
+    /// # Errors
+    ///
+    /// As for [`quantize`](Self::quantize), or the format has no scales.
+    pub fn fitted(x: &Array, format: impl Into<F>, fit: Fit) -> Result<Self> {
+        let format = format.into();
+        // What checks the format and `x`; its codes are not computed unless they are used.
+        let own = Self::quantize(x, format.clone())?;
+        if fit == Fit::Absmax {
+            return Ok(own);
+        }
+        let x_stored = if format.by_columns() { x.t() } else { x.clone() };
+        let on = format.on(x_stored.shape());
+        let (scheme, block) = (on.scheme(), on.block());
+        if !scheme.is_scaled() {
+            return Err(fit::unfit(&format.to_string(), fit));
+        }
+        let fitting = Fitting::new(&x_stored, &scheme, block, own.global_scale())?;
+        let scales = fitting.fitted(&fitting.own()?, fit)?;
+        Self::from_parts(fitting.parts(&scales, x.size())?, format, Aval::from(x))
+    }
+}
+
+/// Floats that are to be coded in blocks.
+struct Fitting {
+    /// `f32`, in the shape in which the codes lie.
+    x: Array,
+    /// That of the format, with scales that are floats.
+    scheme: Scheme,
+    nested: Option<Nested>,
+    block: usize,
+    /// What the scales are stored as, where the format has biases.
+    dtype: Option<Dtype>,
+    /// What NVFP4's scales are relative to.
+    global: Option<Array>,
+    /// Whether a bias is so many times the scale.
+    center: Option<Array>,
+}
+
+/// Where the search looks, as multiples of the format's own scale.
+fn multiples(scheme: &Scheme, steps: u32) -> Vec<f32> {
+    if scheme.scaling == Scaling::E8m0 {
+        // Others are rounded to these.
+        return vec![0.25, 0.5, 2.0];
+    }
+    let (least, most): (f32, f32) = match scheme.encoding {
+        // The mean magnitude is no bound of the codes.
+        Encoding::Ternary | Encoding::Binary => (0.5, 2.0),
+        _ => (0.25, 1.1),
+    };
+    let last = steps.saturating_sub(1).max(1) as f32;
+    (0..steps).map(|step| most * (least / most).powf(step as f32 / last)).collect()
+}
+
+/// Steps of least squares after a search.
+const REFINED: usize = 2;
+
+/// The power of the errors that the half-quadratic method sums.
+const POWER: f32 = 0.7;
+
+/// The method's `beta` for errors in units of their root mean square at first, and by how much it grows in a round.
+const BETA: f32 = 1.0;
+const KAPPA: f32 = 1.05;
+
+/// Scales with the error of each block.
+struct Best {
+    scales: FloatScales,
+    error: Array,
+}
+
+impl Fitting {
+    /// The floats `x`, in the shape and the dtype in which they are to be coded.
+    fn new(x: &Array, scheme: &Scheme, block: usize, global: Option<&Array>) -> Result<Self> {
+        let dtype = scheme.biased.then(|| x.dtype());
+        let mut x = stop_gradient(x)?.as_dtype(Dtype::Float32)?;
+        let mut center = None;
+        if let Some(Nested::Integers { centered, .. }) = scheme.nested {
+            x = k_quant::in_blocks(&x, scheme, block)?;
+            center = centered.then(|| k_quant::center(scheme));
+        }
+        let global = global.map(stop_gradient).transpose()?;
+        let (nested, scheme) = (scheme.nested, Scheme { nested: None, ..*scheme });
+        Ok(Self { x, scheme, nested, block, dtype, global, center })
+    }
+
+    /// The scales that the format itself chooses, as floats.
+    fn own(&self) -> Result<FloatScales> {
+        let made = if let Some(Nested::Integers { .. }) = self.nested {
+            let made = k_quant::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme })?;
+            let flat = made.iter().map(|numbers| numbers.reshape(&[-1]));
+            let flat: Vec<Array> = flat.collect::<std::result::Result<_, _>>()?;
+            let biases = self.center.as_ref().map(|center| flat[0].multiply(center)).transpose()?;
+            flat.into_iter().chain(biases).collect()
+        } else {
+            let inputs: Vec<Array> = std::iter::once(&self.x).chain(&self.global).cloned().collect();
+            kernel::quantize(self.scheme, self.block, &inputs)?.split_off(1)
+        };
+        let scales = kernel::float_scales(self.scheme.scaling, &made[0])?;
+        self.stored(&stop_gradient(scales)?, made.get(1).map(stop_gradient).transpose()?.as_ref())
+    }
+
+    /// The codes of `size` elements by these scales, with what is stored of the scales.
+    fn parts(&self, scales: &FloatScales, size: usize) -> Result<Parts> {
+        match self.nested {
+            None => scales.coded(&self.scheme, self.block, &self.x),
+            Some(Nested::Dynamic8 { block }) => {
+                let nested = Dynamic8Array::quantize(&scales.scales, block)?;
+                let [codes, absmax, offset] = nested.parts();
+                let rounded =
+                    FloatScales { scales: kernel::nested(&codes, &absmax, &offset, block)?, ..scales.clone() };
+                Ok(Parts { scales: Some(nested.into()), ..rounded.coded(&self.scheme, self.block, &self.x)? })
+            }
+            Some(Nested::Integers { .. }) => {
+                let free = scales.biases.as_ref().filter(|_| self.center.is_none());
+                let made: Vec<Array> = std::iter::once(&scales.scales).chain(free).cloned().collect();
+                let scheme = Scheme { nested: self.nested, ..self.scheme };
+                let (codes, scales) = k_quant::encoded_by(&self.x, size, &made, &scheme)?;
+                Ok(Parts::new(codes, scales))
+            }
+        }
+    }
+
+    /// The scales that `fit` chooses instead of `own`, as floats.
+    fn fitted(&self, own: &FloatScales, fit: Fit) -> Result<FloatScales> {
+        match fit {
+            Fit::Absmax => Ok(own.clone()),
+            Fit::Search { steps } => self.searched(own, steps),
+            Fit::HalfQuadratic { rounds } => self.half_quadratic(own, rounds),
+        }
+    }
+
+    fn searched(&self, own: &FloatScales, steps: u32) -> Result<FloatScales> {
+        let error = self.measured(own, Norm::Squares)?.error;
+        let mut best = Best { scales: own.clone(), error };
+        for multiple in multiples(&self.scheme, steps) {
+            let times = |numbers: &Array| numbers.multiply(Array::from_f32(multiple));
+            let scales = self.stored(&times(&own.scales)?, own.biases.as_ref().map(times).transpose()?.as_ref())?;
+            let error = self.measured(&scales, Norm::Squares)?.error;
+            best = best.or(&Best { scales, error })?;
+        }
+        for _ in 0..REFINED {
+            let sums = self.measured(&best.scales, Norm::Squares)?;
+            let scales = self.followed(&best.scales, &sums)?;
+            let error = self.measured(&scales, Norm::Squares)?.error;
+            best = best.or(&Best { scales, error })?;
+        }
+        Ok(best.scales)
+    }
+
+    fn half_quadratic(&self, own: &FloatScales, rounds: u32) -> Result<FloatScales> {
+        let squares = self.measured(own, Norm::Squares)?.error;
+        // Of a whole block, so that a last one that is short has a smaller unit.
+        let unit = squares.divide(Array::from_f32(self.block.min(self.x.size()) as f32))?.sqrt()?;
+        let unit = ops::maximum(unit.power(Array::from_f32(2.0 - POWER))?, Array::from_f32(f32::MIN_POSITIVE))?;
+        let mut now = own.clone();
+        let mut best: Option<Best> = None;
+        let mut beta = BETA;
+        for _ in 0..=rounds {
+            let weights = unit.divide(Array::from_f32(beta))?;
+            let sums = self.measured(&now, Norm::Power(POWER, &weights))?;
+            let next = self.followed(&now, &sums)?;
+            let found = Best { scales: now, error: sums.error };
+            best = Some(match best {
+                Some(best) => best.or(&found)?,
+                None => found,
+            });
+            (now, beta) = (next, beta * KAPPA);
+        }
+        Ok(best.map_or_else(|| own.clone(), |best| best.scales))
+    }
+
+    /// Scales as they will be stored, but for those that are quantized themselves.
+    fn stored(&self, scales: &Array, biases: Option<&Array>) -> Result<FloatScales> {
+        let rounded = kernel::rounded_scales(self.scheme.scaling, scales)?;
+        let scales = kernel::float_scales(self.scheme.scaling, &rounded)?;
+        let narrow = |numbers: &Array| -> Result<Array> {
+            Ok(match self.dtype {
+                Some(dtype) => numbers.as_dtype(dtype)?,
+                None => numbers.clone(),
+            })
+        };
+        Ok(FloatScales {
+            scales: narrow(&scales)?,
+            biases: biases.map(narrow).transpose()?,
+            global_scale: self.global.clone(),
+        })
+    }
+
+    /// The sums of each block coded by these scales.
+    fn measured(&self, scales: &FloatScales, norm: Norm<'_>) -> Result<Sums> {
+        let coded = scales.coded(&self.scheme, self.block, &self.x)?;
+        let stored = Stored {
+            scheme: self.scheme,
+            codes: coded.codes,
+            scales: coded.scales,
+            modifier: coded.biases.or(coded.global_scale),
+            block: self.block,
+            transposed: false,
+            aval: Aval::from(&self.x),
+        };
+        let (layout, children) = stored.kernel(self.x.shape().first().copied().unwrap_or(1))?;
+        kernel::deviations(layout, norm, &self.x, &children)
+    }
+
+    /// The scales that follow what the sums are of, by least squares.
+    fn followed(&self, scales: &FloatScales, sums: &Sums) -> Result<FloatScales> {
+        let number = Array::from_f32;
+        let Sums { value, square, slope, shift, .. } = sums;
+        let shape = scales.scales.shape();
+        let wide = |numbers: &Array| numbers.as_dtype(Dtype::Float32);
+        // The quotient where the divisor is above zero and the multiple no other range.
+        let multiple = |slope: &Array, square: &Array| -> Result<Array> {
+            let some = square.gt(number(0.0))?;
+            let quotient = slope.divide(ops::select(&some, square, number(1.0))?)?.add(number(1.0))?;
+            let near = quotient.gt(number(0.25))?.logical_and(quotient.lt(number(4.0))?)?;
+            Ok(ops::select(some.logical_and(near)?, quotient, number(1.0))?)
+        };
+        let Some(biases) = scales.biases.as_ref().filter(|_| self.center.is_none()) else {
+            let moved = wide(&scales.scales)?.multiply(multiple(slope, square)?.reshape(shape)?)?;
+            let biases = self.center.as_ref().map(|center| moved.multiply(center)).transpose()?;
+            return self.stored(&moved, biases.as_ref());
+        };
+        // Only the last block may have fewer elements, and no format with biases has such a one.
+        let count = number(self.block as f32);
+        let mean = value.divide(&count)?;
+        let along = multiple(&slope.subtract(mean.multiply(shift)?)?, &square.subtract(mean.multiply(value)?)?)?;
+        let offset = shift.divide(&count)?.subtract(along.subtract(number(1.0))?.multiply(&mean)?)?;
+        let (along, offset) = (along.reshape(shape)?, offset.reshape(shape)?);
+        let moved = wide(&scales.scales)?.multiply(&along)?;
+        let biases = wide(biases)?.multiply(&along)?.add(offset)?;
+        self.stored(&moved, Some(&biases))
+    }
+}
+
+impl Best {
+    /// Of each block the scales of the lesser error, of two the same those that were there before.
+    fn or(self, other: &Self) -> Result<Self> {
+        let less = other.error.lt(&self.error)?;
+        let of = |own: &Array, other: &Array| ops::select(less.reshape(own.shape())?, other, own);
+        let biases = match (&self.scales.biases, &other.scales.biases) {
+            (Some(own), Some(other)) => Some(of(own, other)?),
+            _ => None,
+        };
+        let scales = of(&self.scales.scales, &other.scales.scales)?;
+        let error = of(&self.error, &other.error)?;
+        Ok(Self { scales: FloatScales { scales, biases, ..self.scales }, error })
+    }
+}

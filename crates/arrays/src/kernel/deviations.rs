@@ -1,0 +1,120 @@
+//! How far a stored matrix is from the floats that were quantized, and which scales and biases would bring it nearer.
+
+use mlx_rs::ops;
+use mlx_rs::{Array, Dtype, stop_gradient};
+use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
+use tacit_core::{Aval, Param, Result};
+
+use super::encode::{blocks, number};
+use super::quantize::one_by_one;
+use super::{Fallible, Layout};
+
+/// Sums over each block, as [`tacit_kernels::deviations`] has them: `f32[blocks]` each.
+pub(crate) struct Sums {
+    /// Of the errors, by their norm.
+    pub(crate) error: Array,
+    /// Of the values.
+    pub(crate) value: Array,
+    /// Of their squares.
+    pub(crate) square: Array,
+    /// Of the values times what is to be followed.
+    pub(crate) slope: Array,
+    /// Of what is to be followed.
+    pub(crate) shift: Array,
+}
+
+/// What is summed of errors: their squares, or this power with a weight for each block, as [`tacit_kernels::Norm`] says.
+#[derive(Clone, Copy)]
+pub(crate) enum Norm<'a> {
+    Squares,
+    Power(f32, &'a Array),
+}
+
+/// Measures `children`, which `x: f32` was quantized to, block by block, without a gradient.
+///
+/// # Errors
+///
+/// When it runs: the lengths do not fit.
+pub(crate) fn deviations(layout: Layout, norm: Norm<'_>, x: &Array, children: &[Array]) -> Result<Sums> {
+    let (power, weights) = match norm {
+        Norm::Squares => (None, None),
+        Norm::Power(power, weights) => (Some(power), Some(weights)),
+    };
+    let inputs = std::iter::once(x).chain(weights).chain(children).map(stop_gradient);
+    let inputs: Vec<Array> = inputs.collect::<std::result::Result<_, _>>()?;
+    let mut made = apply(Deviations { layout, power }, &inputs)?.into_iter();
+    let mut next = || made.next().unwrap_or_else(|| unreachable!("the kernel declares five results"));
+    Ok(Sums { error: next(), value: next(), square: next(), slope: next(), shift: next() })
+}
+
+pub(super) struct Deviations {
+    pub(super) layout: Layout,
+    /// That of the errors, whose weights are then the second input; none where squares are summed.
+    pub(super) power: Option<f32>,
+}
+
+impl Kernel for Deviations {
+    fn name(&self) -> &'static str {
+        self.layout.scheme.kernel("Deviations")
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        let power = self.power.map_or(Param::None, |power| Param::Int(i64::from(power.to_bits())));
+        Some(self.layout.params().into_iter().chain([("power", power)]).collect())
+    }
+
+    fn output_avals(&self, _: &[Aval]) -> Fallible<Vec<Aval>> {
+        let Layout { n, k, block, .. } = self.layout;
+        Ok(vec![Aval::new(&[(n * k).div_ceil(block) as i32], Dtype::Float32); 5])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
+        let [error, value, square, slope, shift] = outputs else { return Err("five outputs are expected".into()) };
+        let sums = tacit_kernels::Deviations {
+            error: error.elements()?,
+            value: value.elements()?,
+            square: square.elements()?,
+            slope: slope.elements()?,
+            shift: shift.elements()?,
+        };
+        let [x, more @ ..] = inputs else { return Err("an array is expected".into()) };
+        let (norm, children) = match (self.power, more) {
+            (None, children) => (tacit_kernels::Norm::Squares, children),
+            (Some(power), [weights, children @ ..]) => {
+                (tacit_kernels::Norm::Power(power, weights.elements()?), children)
+            }
+            (Some(_), []) => return Err("weights are expected".into()),
+        };
+        Ok(tacit_kernels::deviations(&self.layout.matrix(children)?, x.elements()?, norm, sums)?)
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        let [x, more @ ..] = inputs else { return Err("an array is expected".into()) };
+        let (weights, children) = more.split_at(usize::from(self.power.is_some()));
+        let x = blocks(x, self.layout.block)?;
+        let values = blocks(&self.layout.decoded(children)?, self.layout.block)?;
+        let r = x.subtract(&values)?;
+        let (error, g) = if let (Some(power), [weights]) = (self.power, weights) {
+            let most = r.abs()?;
+            let exact = most.eq(number(0.0))?;
+            let steep = ops::select(&exact, number(1.0), &most)?.power(number(power - 1.0))?;
+            let steep = ops::select(&exact, number(0.0), steep)?;
+            let followed = ops::minimum(&most, steep.multiply(weights.reshape(&[-1, 1])?)?)?;
+            (most.multiply(steep)?, ops::select(r.lt(number(0.0))?, followed.negative()?, &followed)?)
+        } else {
+            (r.square()?, r)
+        };
+        let sums = [error, values.clone(), values.square()?, values.multiply(&g)?, g];
+        let sums = sums.iter().map(|sum| sum.sum_axis(-1, None)).collect::<std::result::Result<_, _>>()?;
+        Ok(sums)
+    }
+
+    fn fallback(&self, inputs: &[Array], reason: Fallback) -> Fallible<Vec<Array>> {
+        self.layout.permit(self.name(), reason)?;
+        self.decompose(inputs)
+    }
+
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
+        Some(one_by_one(|| Self { layout: self.layout, power: self.power }, inputs, axes))
+    }
+}

@@ -1,0 +1,89 @@
+//! `tacit advise`: formats for the parameters of a checkpoint under a budget of bits.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use tacit_arrays::format::{AnyFormat, Fit, Fitted};
+use tacit_core::{Error, Result};
+use tacit_io::read;
+use tacit_nn::{Advice, Advisor, Parameters};
+
+use crate::table::Table;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A file or a folder, of Tacit's or of another program's
+    path: PathBuf,
+    /// The most bits that an element may take, counting all parameters, those that stay as they are too
+    #[arg(long)]
+    bits: f64,
+    /// The formats to choose among, with commas between them; `tacit types` lists them
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "affine:2:64,affine:3:64,affine:4:64,affine:5:64,affine:6:64,affine:8:64,nf4:64:double"
+    )]
+    formats: Vec<String>,
+    /// How all formats choose their scales: absmax, search or hqq
+    #[arg(long, default_value = "absmax")]
+    fit: String,
+    /// A file of activations: what each parameter is multiplied with, by its path
+    #[arg(long)]
+    inputs: Option<PathBuf>,
+    /// The file of rules that is written, in JSON, for `tacit quantize --rules`
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+}
+
+/// What was chosen.
+#[derive(Serialize)]
+pub(crate) struct Advised {
+    #[serde(flatten)]
+    advice: Advice,
+    rules: Option<PathBuf>,
+}
+
+pub(crate) fn advise(options: &Options) -> Result<Advised> {
+    if options.output.as_ref().is_some_and(|path| path.extension().is_none_or(|kind| kind != "json")) {
+        return Err(Error::invalid("the rules are written in JSON", "name the file .json"));
+    }
+    let fit: Fit = options.fit.parse()?;
+    let formats = options.formats.iter().map(|text| fitted(text.parse()?, fit)).collect::<Result<Vec<_>>>()?;
+    let inputs = options.inputs.as_ref().map_or_else(|| Ok(Parameters::new()), |path| read(path))?;
+    let advice = Advisor::new(formats).with_inputs(inputs).advise(&read(&options.path)?, options.bits)?;
+    if let Some(path) = &options.output {
+        let failed = |error: &dyn fmt::Display| {
+            Error::invalid(format!("the rules in {}: {error}", path.display()), "name a file that can be written")
+        };
+        let text = serde_json::to_string_pretty(&advice.rules()?).map_err(|error| failed(&error))?;
+        fs::write(path, text + "\n").map_err(|error| failed(&error))?;
+    }
+    Ok(Advised { advice, rules: options.output.clone() })
+}
+
+/// The format with the fit, if it has none of its own and scales to choose.
+fn fitted(format: AnyFormat, fit: Fit) -> Result<AnyFormat> {
+    Ok(if fit != Fit::Absmax && format.fits() { Fitted::new(format, fit)?.into() } else { format })
+}
+
+impl fmt::Display for Advised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&["parameter", "aval", "format", ">bits", ">error", ">share"]);
+        for (path, row) in &self.advice.rows {
+            let [error, share] = match row.format {
+                Some(_) => [format!("{:.5}", row.error), format!("{:.1} %", 100.0 * row.share)],
+                None => [String::new(), String::new()],
+            };
+            let format = row.format.clone().unwrap_or_default();
+            table.row([path.clone(), row.aval.to_string(), format, format!("{:.3}", row.bits), error, share]);
+        }
+        write!(f, "{table}\n{}", self.advice)?;
+        if let Some(path) = &self.rules {
+            write!(f, "\nrules in {}", path.display())?;
+        }
+        Ok(())
+    }
+}
