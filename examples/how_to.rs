@@ -14,7 +14,7 @@ use tacit::record::{Chart, Record, Recorder};
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 14] = [
+pub(crate) const SECTIONS: [Section; 15] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),
