@@ -65,7 +65,9 @@ fn subjects(group: &Group) -> Vec<Subject> {
 fn over_ranks(own: f64) -> f64 {
     let sum = || -> Result<f64> {
         let parts = Array::from_slice(&[own as f32], &[1]);
-        Ok(f64::from(Group::init()?.all_sum(&parts)?.try_item_exact::<f32>()?))
+        let sum = Group::init()?.all_sum(&parts)?;
+        sum.eval()?;
+        Ok(f64::from(sum.item_exact::<f32>()))
     };
     sum().expect("a sum")
 }
