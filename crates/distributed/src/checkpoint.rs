@@ -140,7 +140,9 @@ fn write_part(
 ) -> Result<Index> {
     fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
     let save = if folder.join(INDEX).exists() { index_of(folder)?.1.save + 1 } else { 1 };
-    let mut states: BTreeMap<String, BTreeMap<String, Entry>> = BTreeMap::new();
+    // A state may have no arrays yet.
+    let mut states: BTreeMap<String, BTreeMap<String, Entry>> =
+        run.states.keys().filter(|state| *state != LEAVES).map(|state| (state.clone(), BTreeMap::new())).collect();
     let mut tensors = Vec::new();
     let mut count = 0;
     let mut put = |state: &str, key: String, layout: Layout, shape: Vec<i32>, array: &Array| {
@@ -448,16 +450,19 @@ mod tests {
         known[0].shape = vec![5, 8];
         expect![[r#"
             FOLDER/run.safetensors: a.flat: the leaf has the shape [5, 7], and that of the model [5, 8]
-            help: load it into a model of the same formats"#]].assert_eq(&said(read(&folder, &known, place).expect_err("another shape")));
+            help: load it into a model of the same formats"#]]
+        .assert_eq(&said(read(&folder, &known, place).expect_err("another shape")));
         known[0].key = "b".to_owned();
         expect![[r#"
             FOLDER/run.safetensors: b: the leaf was not saved
-            help: load it into a model of the same formats"#]].assert_eq(&said(read(&folder, &known, place).expect_err("another leaf")));
+            help: load it into a model of the same formats"#]]
+        .assert_eq(&said(read(&folder, &known, place).expect_err("another leaf")));
         let (mut known, _, _) = held(place)?;
         known[2].layout = Layout::Own;
         expect![[r#"
             leaves.rows.weight is a part of a stored array on one of 2 ranks
-            help: load it on as many ranks as saved it, split alike"#]].assert_eq(&said(read(&folder, &known, place).expect_err("a part of its own")));
+            help: load it on as many ranks as saved it, split alike"#]]
+        .assert_eq(&said(read(&folder, &known, place).expect_err("a part of its own")));
         fs::remove_file(folder.join("run.1-00002-of-00002.safetensors")).expect("removes");
         let (known, _, _) = held(place)?;
         assert!(matches!(read(&folder, &known, place), Err(Error::File { .. })), "a rank's file is gone");
