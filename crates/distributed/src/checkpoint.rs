@@ -140,7 +140,9 @@ fn write_part(
 ) -> Result<Index> {
     fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
     let save = if folder.join(INDEX).exists() { index_of(folder)?.1.save + 1 } else { 1 };
-    let mut states: BTreeMap<String, BTreeMap<String, Entry>> = BTreeMap::new();
+    // A state may have no arrays yet.
+    let mut states: BTreeMap<String, BTreeMap<String, Entry>> =
+        run.states.keys().filter(|state| *state != LEAVES).map(|state| (state.clone(), BTreeMap::new())).collect();
     let mut tensors = Vec::new();
     let mut count = 0;
     let mut put = |state: &str, key: String, layout: Layout, shape: Vec<i32>, array: &Array| {
