@@ -22,7 +22,7 @@ import threading
 import urllib.parse
 
 PHONE, DESK = (380, 800), (1280, 900)
-# The shortest pictures that show what a page is like.
+# Some of each kind: chapters, recipes, mathematics, tables, drawings.
 PICTURED = {
     "first_layer.html",
     "models.html",
