@@ -52,7 +52,7 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
     }
     let fit: Fit = options.fit.parse()?;
     let formats = options.formats.iter().map(|text| fitted(text.parse()?, fit)).collect::<Result<Vec<_>>>()?;
-    let inputs = options.inputs.as_ref().map_or_else(|| Ok(Parameters::new()), |path| read(path))?;
+    let inputs = options.inputs.as_ref().map_or_else(|| Ok(Parameters::new()), read)?;
     let advice = Advisor::new(formats).with_inputs(inputs).advise(&read(&options.path)?, options.bits)?;
     if let Some(path) = &options.output {
         let failed = |error: &dyn fmt::Display| {
