@@ -98,7 +98,7 @@ const FITS: &str = "write absmax, search, search:STEPS, hqq or hqq:ROUNDS, with 
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, random};
-/// use tacit_arrays::format::{self, Fit, Fitted, Nf4, Quantizer};
+/// use tacit_arrays::format::{AnyFormat, Fit, Fitted, Nf4, Quantizer};
 ///
 /// let w = random::normal::<f32>(&[64, 256], None, None, &random::key(0)?)?;
 /// let error = |format: &dyn Quantizer| -> tacit_core::Result<f32> {
@@ -110,7 +110,7 @@ const FITS: &str = "write absmax, search, search:STEPS, hqq or hqq:ROUNDS, with 
 /// assert!(error(&fitted)? < 0.97 * error(&own)?);
 /// assert_eq!(fitted.quantize(&w)?.to_string(), "Nf4(f32[64,256])");
 /// assert_eq!(fitted.to_string(), "nf4:64+search");
-/// assert!(*format::parse("nf4:64+search")? == fitted as _);
+/// assert_eq!(AnyFormat::from(fitted), "nf4:64+search".parse()?);
 /// # Ok(())
 /// # }
 /// ```
