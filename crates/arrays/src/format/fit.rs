@@ -37,7 +37,7 @@ pub enum Fit {
 /// Steps and rounds that more of gain little over.
 const USUAL: u32 = 20;
 
-/// The most that a text asks for: each takes as long as quantizing.
+/// The most that a text asks for: each takes longer than quantizing.
 const MOST: u32 = 1000;
 
 impl Fit {
@@ -92,13 +92,14 @@ const FITS: &str = "write absmax, search, search:STEPS, hqq or hqq:ROUNDS, with 
 /// A format whose scales are chosen by a [`Fit`]: `nf4:64+search`, `rotated:affine:4:64+hqq`.
 ///
 /// What it makes is an array of the format itself, which is read, multiplied and saved as ever; only quantizing takes longer,
-/// about twice as long for each step or round. Scales that are quantized themselves are rounded after they were fitted, and codes
-/// chosen for what they became. No gradient reaches the scales.
+/// by some seconds for an `f32[4096,4096]`. Scales that are quantized themselves are rounded after they were fitted, and codes
+/// chosen for what they became; scales that are powers of two have few neighbors, and the half-quadratic method seldom moves
+/// them. No gradient reaches the scales.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, random};
-/// use tacit_arrays::format::{self, Fit, Fitted, Nf4, Quantizer};
+/// use tacit_arrays::format::{AnyFormat, Fit, Fitted, Nf4, Quantizer};
 ///
 /// let w = random::normal::<f32>(&[64, 256], None, None, &random::key(0)?)?;
 /// let error = |format: &dyn Quantizer| -> tacit_core::Result<f32> {
@@ -110,7 +111,7 @@ const FITS: &str = "write absmax, search, search:STEPS, hqq or hqq:ROUNDS, with 
 /// assert!(error(&fitted)? < 0.97 * error(&own)?);
 /// assert_eq!(fitted.quantize(&w)?.to_string(), "Nf4(f32[64,256])");
 /// assert_eq!(fitted.to_string(), "nf4:64+search");
-/// assert!(*format::parse("nf4:64+search")? == fitted as _);
+/// assert_eq!(AnyFormat::from(fitted), "nf4:64+search".parse()?);
 /// # Ok(())
 /// # }
 /// ```
