@@ -62,7 +62,7 @@ impl History {
         if *checksum == theirs.checksum {
             return None;
         }
-        let first = theirs.begun - theirs.last.len() as u64 + 1;
+        let first = theirs.begun.saturating_sub(theirs.last.len() as u64) + 1;
         let pairs = (first..).zip(&theirs.last);
         let parted = pairs.filter_map(|(number, their)| Some((number, &self.at(number)?.1, their)));
         let parted = parted.into_iter().find(|(_, ours, their)| ours != their);

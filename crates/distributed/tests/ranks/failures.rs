@@ -49,16 +49,9 @@ pub(crate) const CASES: &[Case] = &[
     case("a_wrong_shape_before_it_runs", compiled_sum_of_two_shapes, compares, LIMITS, &[], |ranks| {
         all_say(ranks, &["about to run different", "no. 1 of rank 0 is all_sum f32[8], of rank 1 all_sum f32[9]"])
     }),
-    case(
-        "a_late_rank",
-        |group| group.barrier(),
-        comes_late,
-        LIMITS,
-        &[],
-        |ranks| {
-            ranks.iter().try_for_each(|rank| ensure(matches!(rank.said, Some(Ok(()))), "a late rank is waited for"))
-        },
-    ),
+    case("a_late_rank", Group::barrier, comes_late, LIMITS, &[], |ranks| {
+        ranks.iter().try_for_each(|rank| ensure(matches!(rank.said, Some(Ok(()))), "a late rank is waited for"))
+    }),
     case(
         "a_rank_that_never_comes",
         |_| Ok(()),
