@@ -168,6 +168,7 @@ pub(crate) fn on_two_ranks(folder: &Path, command: impl Fn() -> Command) -> io::
     SECTIONS.iter().map(|(title, _)| Ok([of(title, 0)?, of(title, 1)?])).collect()
 }
 
+#[allow(dead_code, reason = "the book's test is a program of its own")]
 pub(crate) fn main() -> Result<()> {
     if let Some(folder) = std::env::args().nth(1) {
         return rank(Path::new(&folder));

@@ -12,6 +12,7 @@ mod collectives;
 mod commands;
 mod itself;
 mod parent;
+mod plan;
 mod processes;
 mod sharded;
 
@@ -20,8 +21,12 @@ use std::process::ExitCode;
 use case::Case;
 
 /// The subjects, in the order in which they run.
-const SUBJECTS: &[(&str, &[Case])] =
-    &[("itself", itself::CASES), ("collectives", collectives::CASES), ("sharded", sharded::CASES)];
+const SUBJECTS: &[(&str, &[Case])] = &[
+    ("itself", itself::CASES),
+    ("collectives", collectives::CASES),
+    ("sharded", sharded::CASES),
+    ("plan", plan::CASES),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
