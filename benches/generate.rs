@@ -1,30 +1,13 @@
 //! What a decoder generates in a second, beside reading its weights from memory; and the memory that it takes.
 //!
-//! The decoder is that of the example `generate`, with the sizes of Qwen3-0.6B and drawn weights. All formats take their
+//! The decoder is that of `tacit-models`, with the sizes of Qwen3-0.6B and drawn weights. All formats take their
 //! turns in one run. `benches/peers` measures llama.cpp on the same sizes. `-- --quick` is a small decoder in some seconds;
 //! other words, such as `decode/nf4/compiled`, are parts of the names of the cases that are wanted.
-
-#[path = "../examples/generate/config.rs"]
-#[allow(dead_code, reason = "the example has more uses for it")]
-mod config;
-#[path = "../examples/generate/decoder.rs"]
-#[allow(dead_code, reason = "the example has more uses for it")]
-mod decoder;
-#[path = "../examples/generate/experts.rs"]
-#[allow(dead_code, reason = "the example has more uses for it")]
-mod experts;
-#[path = "../examples/generate/keys.rs"]
-#[allow(dead_code, reason = "the example has more uses for it")]
-mod keys;
-#[path = "../examples/generate/rope.rs"]
-mod rope;
 
 use std::cell::RefCell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use config::Config;
-use decoder::{Decoder, Positions};
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::compile::{CompiledWithState, Options, compile_with_state};
@@ -36,6 +19,7 @@ use tacit::tree::{Open, leaves};
 use tacit::{Aval, format};
 use tacit_figures::{Bench, Unit, resident};
 use tacit_kernels::machine;
+use tacit_models::{Config, Decoder, Positions};
 
 /// Tokens before those that are timed.
 const BEFORE: i32 = 8;
@@ -122,7 +106,7 @@ impl Runner {
 
     /// Empty caches in a format with room for so many tokens.
     fn begin(&mut self, tokens: i32, format: &AnyFormat) -> Result<()> {
-        let caches = decoder::caches(&self.config, 1, self.weights.dtype)?.into_iter();
+        let caches = tacit_models::caches(&self.config, 1, self.weights.dtype)?.into_iter();
         self.state.1 = caches.map(|cache| cache.quantized(format.clone(), format.clone())).collect::<Result<_>>()?;
         self.state.1.iter_mut().try_for_each(|cache| cache.reserve(tokens))
     }

@@ -5,17 +5,20 @@ use mlx_rs::{Array, ops, random};
 use tacit::compile::{Constants, Options};
 use tacit::compile::{compile_with, compile_with_state};
 use tacit::prelude::*;
-use tacit::transform::value_and_grad;
-use tacit::tree::{self, Open};
+use tacit::transform::{checkpoint, jvp, value_and_grad, vmap};
+use tacit::tree::{self, Gradient, Open};
 use tacit::{Tree, compile};
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 6] = [
+pub(crate) const SECTIONS: [Section; 9] = [
     ("opened", opened),
     ("gradient", gradient),
+    ("mapped", mapped),
+    ("pushed", pushed),
+    ("recomputed", recomputed),
     ("retraces", retraces),
     ("captured", captured),
     ("state", state),
@@ -74,6 +77,47 @@ fn gradient() -> Result<String> {
     Ok(format!("weight: {}\nbias: {of_bias}\nx: {of_x}", gradient.weight))
 }
 // ANCHOR_END: gradient
+
+// ANCHOR: mapped
+/// A layer written for one example, mapped over five; neither leaf of the layer has an axis for them.
+fn mapped() -> Result<String> {
+    let x = random::normal::<f32>(&[5, 64], None, None, &random::key(2)?)?;
+    let _deny = Policy::Deny.scope();
+    let mut each = vmap([None, None, Some(0)], 0, |(layer, x): (Layer, Array)| layer.forward(&x));
+    let found = each((layer(64)?, x.clone().into()))?.dense()?;
+    let together = implicit((layer(64)?, x), |(layer, x): (Layer, Array)| layer.forward(&x))?.dense()?;
+    Ok(format!("{}, as all at once: {}", Aval::from(&found), found.all_close(&together, 1e-4, 1e-4, None)?))
+}
+// ANCHOR_END: mapped
+
+// ANCHOR: pushed
+/// What a small change of the input does: the derivative goes forward, with the value.
+fn pushed() -> Result<String> {
+    let (x, change) = (ops::ones::<f32>(&[1, 64])?, random::normal::<f32>(&[1, 64], None, None, &random::key(3)?)?);
+    let plain = Layer { relu: false, bias: None, ..layer(64)? };
+    let still = Layer { weight: Gradient::Nothing, bias: None, relu: false };
+    let _deny = Policy::Deny.scope();
+    let forward = |(layer, x): (Layer, Array)| layer.forward(&x);
+    let (_, pushed) = jvp(forward, (plain.clone(), x.into()), (still, Gradient::Dense(change.clone())))?;
+    // A layer without bias and activation is linear, so it does to the change what it does to an input.
+    let expected = implicit((plain, change), forward)?.dense()?;
+    Ok(format!("as the layer of the change: {}", pushed.dense()?.all_close(&expected, 1e-4, 1e-4, None)?))
+}
+// ANCHOR_END: pushed
+
+// ANCHOR: recomputed
+/// A layer whose inside is computed again for the gradient, in place of being kept.
+fn recomputed() -> Result<String> {
+    let forward = |(layer, x): (Layer, Array)| layer.forward(&x)?.square();
+    let (inner, outer) = (layer(64)?, layer(64)?);
+    let mut kept = value_and_grad(move |x: Array| implicit((outer.clone(), x), forward)?.dense()?.mean(None));
+    let mut inside = checkpoint(forward);
+    let mut recomputed = value_and_grad(move |x: Array| inside((inner.clone(), x.into()))?.dense()?.mean(None));
+    let _deny = Policy::Deny.scope();
+    let ((_, a), (_, b)) = (kept(ones(2)?)?, recomputed(ones(2)?)?);
+    Ok(format!("the same gradient: {}", a.array()?.all_close(b.array()?, 1e-5, 1e-5, None)?))
+}
+// ANCHOR_END: recomputed
 
 // ANCHOR: retraces
 /// One compiled function, called with several structures.

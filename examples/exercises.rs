@@ -2,19 +2,23 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::module::Module;
+use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, nn, ops, random};
-use tacit::arrays::Lora;
+use tacit::arrays::{Lora, Prepared};
 use tacit::compile::{Options, compile_with};
 use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
+use tacit::io::Training;
+use tacit::nn::{Aware, LoraConfig};
 use tacit::op::Matmul;
 use tacit::prelude::*;
 use tacit::register::{register_array, register_format};
+use tacit::{Tree, compile};
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapters' order.
-pub(crate) const SECTIONS: [Section; 9] = [
+pub(crate) const SECTIONS: [Section; 13] = [
     ("eight_bits", eight_bits),
     ("allowed", allowed),
     ("repeated", repeated),
@@ -24,6 +28,10 @@ pub(crate) const SECTIONS: [Section; 9] = [
     ("frozen_key", frozen_key),
     ("traces", traces),
     ("nested", nested),
+    ("halted", halted),
+    ("unmerged", unmerged),
+    ("partly", partly),
+    ("counted_on", counted_on),
 ];
 
 fn layer() -> Result<(nn::Linear, Array)> {
@@ -208,6 +216,86 @@ fn nested() -> Result<String> {
     Ok(explain((ops::ones::<f32>(&[2, 64])?, w), |(x, w)| x.matmul(w.t()))?.to_string())
 }
 // ANCHOR_END: nested
+
+// ANCHOR: halted
+/// Scales that are frozen: the part that is trained leaves them out.
+fn halted() -> Result<String> {
+    let (linear, x) = layer()?;
+    let aware = Aware::new(Affine { bits: 2, group: 64 }).trained_scales();
+    let mut model = Model::new(linear)?.prepare("weight", aware)?;
+    let mut optimizer = Adam::new(1e-3);
+    let mut moved = Vec::new();
+    for part in [Trainable::default().or(Trainable::Scales), Trainable::default()] {
+        let before = model.get("weight")?.downcast::<Prepared>().map(|w| (w.master().clone(), w.scales().cloned()));
+        let loss = |model: &mut Model<nn::Linear>, x: &Array| model.forward(x)?.square()?.mean(None);
+        let (_, gradients) = model.value_and_grad(part, loss)(&x)?;
+        optimizer.update(&mut model, &gradients)?;
+        let after = model.get("weight")?.downcast::<Prepared>().map(|w| (w.master().clone(), w.scales().cloned()));
+        let (Some((a, Some(b))), Some((c, Some(d)))) = (before, after) else { continue };
+        moved.push(format!("the masters moved: {}, the scales: {}", !a.eq_exact(&c)?, !b.eq_exact(&d)?));
+    }
+    Ok(moved.join("\n"))
+}
+// ANCHOR_END: halted
+
+// ANCHOR: unmerged
+/// A merge that is taken back.
+fn unmerged() -> Result<String> {
+    let (linear, x) = layer()?;
+    let nf4 = Nf4 { block: 64, double: false };
+    let mut model = Model::new(linear)?.quantize("weight", nf4)?.lora("weight", LoraConfig::default())?;
+    let b = random::normal::<f32>(&[512, 16], None, None, None)?;
+    model.set_leaves([("weight.b".to_owned(), b)])?;
+    let adapted = model.forward(&x)?;
+    let report = model.merge(Some(&nf4))?;
+    let merged = model.forward(&x)?;
+    model.unmerge(report)?;
+    let back = model.forward(&x)?;
+    Ok(format!("merged: {}, taken back: {}", merged.eq_exact(&adapted)?, back.eq_exact(&adapted)?))
+}
+// ANCHOR_END: unmerged
+
+// ANCHOR: partly
+/// A run whose base never changes saves what is trained, and makes the rest again.
+fn partly() -> Result<String> {
+    let adapted = || -> Result<Model<nn::Linear>> {
+        let nf4 = Nf4 { block: 64, double: false };
+        Model::new(layer()?.0)?.quantize("weight", nf4)?.lora("weight", LoraConfig::default())
+    };
+    let file = |name: &str| std::env::temp_dir().join(format!("tacit-book-{name}-{}", std::process::id()));
+    let (whole, part) = (file("whole"), file("part"));
+    let model = adapted()?;
+    Training::new(1).with_model(&model, &Only::All)?.save(&whole)?;
+    Training::new(1).with_model(&model, &Only::Lora)?.save(&part)?;
+    let restored = Training::load(&part).and_then(|run| run.restore_model(&mut adapted()?));
+    let bytes = [&whole, &part].map(|file| std::fs::metadata(file).map_or(0, |file| file.len()));
+    drop((std::fs::remove_file(&whole), std::fs::remove_file(&part)));
+    restored?;
+    Ok(format!("the part takes less than two thirds of the whole: {}", 3 * bytes[1] < 2 * bytes[0]))
+}
+// ANCHOR_END: partly
+
+// ANCHOR: counted_on
+/// A number of the program is part of the structure, an array is not.
+fn counted_on() -> Result<String> {
+    #[derive(Tree, Clone)]
+    struct At<L = Array> {
+        x: L,
+        place: L,
+        #[tree(static)]
+        number: usize,
+    }
+    let mut of_number = compile(|at: At| at.x.multiply(Array::from_f32(at.number as f32)));
+    let mut of_place = compile(|at: At| at.x.multiply(at.place));
+    for step in 0..10 {
+        let (x, place) = (Array::from_f32(1.0).into(), Array::from_f32(step as f32).into());
+        let at: At<Value> = At { x, place, number: step };
+        of_number.call(&at)?;
+        of_place.call(&At { number: 0, ..at })?;
+    }
+    Ok(format!("of a number: {} traces, of an array: {}", of_number.stats().traces, of_place.stats().traces))
+}
+// ANCHOR_END: counted_on
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

@@ -8,12 +8,13 @@ use tacit::dispatch::Taker;
 use tacit::format::AnyFormat;
 use tacit::nn::{Outcome, Pattern, Row};
 use tacit::prelude::*;
+use tacit::record::{Chart, Record, Recorder};
 
 /// A title, and the function that makes what the page shows.
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 13] = [
+pub(crate) const SECTIONS: [Section; 14] = [
     ("budget", budget),
     ("warned", warned),
     ("counted", counted),
@@ -27,6 +28,7 @@ pub(crate) const SECTIONS: [Section; 13] = [
     ("refused", refused),
     ("searched", searched),
     ("halves", halves),
+    ("recorded", recorded),
 ];
 
 // ANCHOR: model
@@ -222,6 +224,27 @@ fn halves() -> Result<String> {
     Ok(model.report().to_string())
 }
 // ANCHOR_END: halves
+
+// ANCHOR: recorded
+/// A few numbers of a run, written, read and drawn.
+fn recorded() -> Result<String> {
+    let file = std::env::temp_dir().join(format!("tacit-how-to-{}.jsonl", std::process::id()));
+    // The steps that were made: none as yet, or those of the checkpoint from which the run goes on.
+    let mut recorder = Recorder::resume(&file, 0)?;
+    for step in 1..=4 {
+        recorder.scalar(step, "loss", 1.0 / step as f64)?;
+    }
+    recorder.histogram(4, "weights", &model()?.get("layers.0.weight")?.dense()?)?;
+    recorder.memory(4)?;
+
+    let record = Record::read(&file)?;
+    let svg = Chart::new("loss").logarithmic().line("this run", record.scalar("loss")?).to_svg()?;
+    let text = std::fs::read_to_string(&file).map_err(Error::file("read", &file))?;
+    drop(std::fs::remove_file(&file));
+    let lines: Vec<&str> = text.lines().take(3).collect();
+    Ok(format!("{}\n..\nan SVG: {}", lines.join("\n"), svg.starts_with("<svg ")))
+}
+// ANCHOR_END: recorded
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

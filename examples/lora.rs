@@ -6,6 +6,9 @@
 //!
 //!     cargo run --release --example lora
 
+#[path = "data/digits.rs"]
+mod digits;
+
 use std::error::Error;
 use std::time::Instant;
 
@@ -18,6 +21,8 @@ use tacit::arrays::AsStored;
 use tacit::format::{self, AnyFormat};
 use tacit::nn::{LoraConfig, Method, Missing};
 use tacit::prelude::*;
+
+use digits::{Digits, shuffled};
 
 type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -38,40 +43,6 @@ const WAYS: [(&str, &str, Method, bool); 8] = [
     ("LoRA as stored", "affine:3:32", Method::Lora, true),
     ("QA-LoRA", "affine:3:32", Method::QaLora, false),
 ];
-
-/// The images as `f32[n,64]` from 0 to 1, the labels as `u32[n]`.
-struct Digits {
-    images: Array,
-    labels: Array,
-}
-
-impl Digits {
-    fn select(&self, rows: &[u32]) -> Outcome<Self> {
-        let rows = Array::from_slice(rows, &[rows.len() as i32]);
-        Ok(Self { images: self.images.take_axis(&rows, 0)?, labels: self.labels.take_axis(&rows, 0)? })
-    }
-
-    /// The same digits with rows and columns swapped.
-    fn on_their_side(&self) -> Outcome<Self> {
-        let images = self.images.reshape(&[-1, 8, 8])?.swap_axes(1, 2)?.reshape(&[-1, 64])?;
-        Ok(Self { images, labels: self.labels.clone() })
-    }
-}
-
-fn load() -> Digits {
-    const RECORD: usize = 65;
-    let bytes = include_bytes!("data/digits.bin");
-    let count = (bytes.len() / RECORD) as i32;
-    let pixels: Vec<f32> = bytes.chunks(RECORD).flat_map(|r| r[..64].iter().map(|&p| f32::from(p) / 16.0)).collect();
-    let labels: Vec<u32> = bytes.chunks(RECORD).map(|record| u32::from(record[64])).collect();
-    Digits { images: Array::from_slice(&pixels, &[count, 64]), labels: Array::from_slice(&labels, &[count]) }
-}
-
-/// The numbers below `count` in an order that the seed decides.
-fn shuffled(count: usize, seed: u64) -> Outcome<Vec<u32>> {
-    let draws = random::uniform::<_, f32>(0.0, 1.0, &[count as i32], Some(&random::key(seed)?))?;
-    Ok(ops::argsort_axis(&draws, 0)?.as_slice::<u32>().to_vec())
-}
 
 fn classifier() -> Outcome<Sequential> {
     Ok(Sequential::new()
@@ -112,7 +83,7 @@ fn evaluate(model: &mut Model<Sequential>, digits: &Digits) -> Outcome<[f32; 2]>
 
 fn main() -> Outcome<()> {
     let start = Instant::now();
-    let digits = load();
+    let digits = Digits::load();
     let order = shuffled(digits.labels.size(), 0)?;
     let (upright, test) = (digits.select(&order[..TRAIN])?, digits.select(&order[TRAIN..])?);
     let (side, side_test) = (upright.on_their_side()?, test.on_their_side()?);

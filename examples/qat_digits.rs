@@ -5,7 +5,11 @@
 //!
 //!     cargo run --release --example qat_digits
 
+#[path = "data/digits.rs"]
+mod digits;
+
 use std::error::Error;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -15,10 +19,12 @@ use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters};
 use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, builder::Builder, ops, random, transforms};
-use plotters::prelude::*;
 use tacit::format::Affine;
 use tacit::nn::with_parameters;
 use tacit::prelude::*;
+use tacit::record::{Chart, Record, Recorder};
+
+use digits::{Digits, shuffled};
 
 type Outcome<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -28,6 +34,7 @@ const BATCH: usize = 64;
 /// Epochs of plain training, and of the rest, which each method uses in its own way.
 const EPOCHS: usize = 30;
 const MORE: usize = 30;
+const RECORD: &str = "target/qat_digits.jsonl";
 const CHART: &str = "target/qat_digits.svg";
 
 /// A way to quantize a weight matrix.
@@ -38,34 +45,6 @@ const RULES: [(&str, Rule); 2] = [
     ("NF4", |w| Ok(Nf4Array::quantize(w, 64)?.into())),
     ("affine 2-bit", |w| Ok(AffineArray::quantize(w, Affine { bits: 2, group: 64 })?.into())),
 ];
-
-/// The images as `f32[n,64]` from 0 to 1, the labels as `u32[n]`.
-struct Digits {
-    images: Array,
-    labels: Array,
-}
-
-impl Digits {
-    fn select(&self, rows: &[u32]) -> Outcome<Self> {
-        let rows = Array::from_slice(rows, &[rows.len() as i32]);
-        Ok(Self { images: self.images.take_axis(&rows, 0)?, labels: self.labels.take_axis(&rows, 0)? })
-    }
-}
-
-fn load() -> Outcome<Digits> {
-    const RECORD: usize = 65;
-    let bytes = include_bytes!("data/digits.bin");
-    let count = (bytes.len() / RECORD) as i32;
-    let pixels: Vec<f32> = bytes.chunks(RECORD).flat_map(|r| r[..64].iter().map(|&p| f32::from(p) / 16.0)).collect();
-    let labels: Vec<u32> = bytes.chunks(RECORD).map(|record| u32::from(record[64])).collect();
-    Ok(Digits { images: Array::from_slice(&pixels, &[count, 64]), labels: Array::from_slice(&labels, &[count]) })
-}
-
-/// The numbers below `count` in an order that the key decides.
-fn shuffled(count: i32, key: &Array) -> Outcome<Vec<u32>> {
-    let draws = random::uniform::<_, f32>(0.0, 1.0, &[count], Some(key))?;
-    Ok(ops::argsort_axis(&draws, 0)?.as_slice::<u32>().to_vec())
-}
 
 fn classifier() -> Outcome<Sequential> {
     Ok(Sequential::new()
@@ -89,11 +68,13 @@ struct Trainer<'a> {
     train: &'a Digits,
     seed: u64,
     bar: &'a ProgressBar,
+    /// Of the first seed.
+    recorder: Option<Recorder>,
 }
 
 impl Trainer<'_> {
-    /// Trains for some epochs, through straight-through weights where there is a rule; the mean loss of each epoch.
-    fn train(&self, model: &mut Sequential, epochs: usize, rule: Option<Rule>) -> Outcome<Vec<f32>> {
+    /// Trains for some epochs, through straight-through weights where there is a rule, and records the mean loss of each.
+    fn train(&mut self, model: &mut Sequential, name: &str, epochs: Range<usize>, rule: Option<Rule>) -> Outcome<()> {
         let cross_entropy: CrossEntropy =
             CrossEntropyBuilder::new().reduction(mlx_rs::losses::LossReduction::Mean).build()?;
         let loss = move |model: &mut Sequential, (x, y): (Array, Array)| {
@@ -108,10 +89,10 @@ impl Trainer<'_> {
         };
         let mut step = nn::value_and_grad(loss);
         let mut optimizer = Adam::new(1e-3);
-        let mut curve = Vec::with_capacity(epochs);
-        for epoch in 0..epochs {
-            let key = random::key(self.seed * 1000 + epoch as u64)?;
-            let order = shuffled(self.train.labels.shape()[0], &key)?;
+        let first = epochs.start;
+        for epoch in epochs {
+            // Each method has the same order of examples in its second half as the first had.
+            let order = shuffled(self.train.labels.size(), self.seed * 1000 + (epoch - first) as u64)?;
             let mut losses = Vec::new();
             for rows in order.chunks_exact(BATCH) {
                 let batch = self.train.select(rows)?;
@@ -120,10 +101,12 @@ impl Trainer<'_> {
                 transforms::eval(model.parameters().flatten().values().copied().chain([&value]))?;
                 losses.push(value.try_item_exact::<f32>()?);
             }
-            curve.push(losses.iter().sum::<f32>() / losses.len() as f32);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.scalar(epoch as u64 + 1, name, losses.iter().sum::<f32>() / losses.len() as f32)?;
+            }
             self.bar.inc(1);
         }
-        Ok(curve)
+        Ok(())
     }
 }
 
@@ -152,13 +135,11 @@ struct Row {
     accuracies: Vec<f64>,
     bytes: usize,
     materialized: u64,
-    /// The loss by epoch of the first seed.
-    curve: Vec<f32>,
 }
 
 fn row<'a>(rows: &'a mut Vec<Row>, name: &str) -> &'a mut Row {
     let found = rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
-        rows.push(Row { name: name.to_owned(), accuracies: Vec::new(), bytes: 0, materialized: 0, curve: Vec::new() });
+        rows.push(Row { name: name.to_owned(), accuracies: Vec::new(), bytes: 0, materialized: 0 });
         rows.len() - 1
     });
     &mut rows[found]
@@ -166,54 +147,52 @@ fn row<'a>(rows: &'a mut Vec<Row>, name: &str) -> &'a mut Row {
 
 fn main() -> Outcome<()> {
     let start = Instant::now();
-    let digits = load()?;
+    let digits = Digits::load();
     let bar = ProgressBar::new((SEEDS.len() * (EPOCHS + MORE * (1 + RULES.len()))) as u64);
     bar.set_style(ProgressStyle::with_template("{msg:24} [{bar:40}] {pos}/{len} epochs {elapsed}")?);
     let mut rows: Vec<Row> = Vec::new();
     let _deny = Policy::Deny.scope();
     for seed in SEEDS {
-        let key = random::key(seed)?;
-        let order = shuffled(digits.labels.shape()[0], &key)?;
+        let order = shuffled(digits.labels.size(), seed)?;
         let (train, test) = (digits.select(&order[..TRAIN])?, digits.select(&order[TRAIN..])?);
-        let trainer = Trainer { train: &train, seed, bar: &bar };
+        let recorder = (seed == SEEDS[0]).then(|| Recorder::create(RECORD)).transpose()?;
+        let mut trainer = Trainer { train: &train, seed, bar: &bar, recorder };
 
         bar.set_message("float32");
         random::seed(seed)?;
         let mut model = classifier()?;
-        let common = trainer.train(&mut model, EPOCHS, None)?;
+        trainer.train(&mut model, "float32", 0..EPOCHS, None)?;
         let halfway = snapshot(&model);
-        let curve = [common.clone(), trainer.train(&mut model, MORE, None)?].concat();
+        trainer.train(&mut model, "float32", EPOCHS..EPOCHS + MORE, None)?;
         let (result, counters) = Counters::of(|| evaluate(&mut model, &test, None));
         let (accuracy, bytes) = result?;
-        let mut add = |name: &str, accuracy: f64, bytes: usize, counters: Counters, curve: Vec<f32>| {
+        let mut add = |name: &str, accuracy: f64, bytes: usize, counters: Counters| {
             let row = row(&mut rows, name);
             row.accuracies.push(accuracy);
             row.bytes = bytes;
             row.materialized += counters.materialized_bytes;
-            if row.curve.is_empty() {
-                row.curve = curve;
-            }
         };
-        add("float32", accuracy, bytes, counters, curve);
+        add("float32", accuracy, bytes, counters);
         for (name, rule) in RULES {
             let (result, counters) = Counters::of(|| evaluate(&mut model, &test, Some(rule)));
             let (accuracy, bytes) = result?;
-            add(&format!("{name}, post-training"), accuracy, bytes, counters, Vec::new());
+            add(&format!("{name}, post-training"), accuracy, bytes, counters);
         }
         for (name, rule) in RULES {
-            bar.set_message(format!("{name}, aware"));
+            let name = format!("{name}, aware");
+            bar.set_message(name.clone());
             model.update_flattened(halfway.clone());
             let (result, counters) = Counters::of(|| -> Outcome<_> {
-                let curve = [common.clone(), trainer.train(&mut model, MORE, Some(rule))?].concat();
-                Ok((evaluate(&mut model, &test, Some(rule))?, curve))
+                trainer.train(&mut model, &name, EPOCHS..EPOCHS + MORE, Some(rule))?;
+                evaluate(&mut model, &test, Some(rule))
             });
-            let ((accuracy, bytes), curve) = result?;
-            add(&format!("{name}, aware"), accuracy, bytes, counters, curve);
+            let (accuracy, bytes) = result?;
+            add(&name, accuracy, bytes, counters);
         }
     }
     bar.finish_and_clear();
     print_table(&rows);
-    draw(&rows)?;
+    draw()?;
     println!("\nloss curves: {CHART}; {:.0} s in all", start.elapsed().as_secs_f64());
     Ok(())
 }
@@ -231,26 +210,12 @@ fn print_table(rows: &[Row]) {
 }
 
 /// Draws the loss of the first seed by epoch.
-fn draw(rows: &[Row]) -> Outcome<()> {
-    let curves: Vec<&Row> = rows.iter().filter(|row| !row.curve.is_empty()).collect();
-    let highest = curves.iter().flat_map(|row| &row.curve).copied().fold(0.0, f32::max);
-    std::fs::create_dir_all("target")?;
-    let root = SVGBackend::new(CHART, (800, 480)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&root)
-        .margin(12)
-        .x_label_area_size(36)
-        .y_label_area_size(48)
-        .build_cartesian_2d(0..EPOCHS + MORE, (0.001f32..highest).log_scale())?;
-    chart.configure_mesh().x_desc("epoch").y_desc("training loss").draw()?;
-    for (row, color) in curves.iter().zip([BLACK, BLUE, RED]) {
-        let points = row.curve.iter().copied().enumerate();
-        chart
-            .draw_series(LineSeries::new(points, color))?
-            .label(row.name.as_str())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
+fn draw() -> Outcome<()> {
+    let record = Record::read(RECORD)?;
+    let mut chart =
+        Chart::new("training loss").by("epoch").logarithmic().mark(EPOCHS as u64, "in each format from here");
+    for name in ["float32", "NF4, aware", "affine 2-bit, aware"] {
+        chart = chart.line(name, record.scalar(name)?);
     }
-    chart.configure_series_labels().border_style(BLACK).background_style(WHITE).draw()?;
-    root.present()?;
-    Ok(())
+    Ok(chart.save(CHART)?)
 }

@@ -10,6 +10,7 @@
 
 mod characters;
 
+use std::ops::Range;
 use std::time::Instant;
 
 use characters::{Corpus, Outcome, Shape, TEXT, Transformer, bits, windows};
@@ -18,14 +19,15 @@ use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, ops, random, transforms};
-use plotters::prelude::*;
 use tacit::format::AnyFormat;
 use tacit::nn::generate::{self, Sampler, generate};
 use tacit::nn::{Aware, Model, Trainable};
 use tacit::prelude::*;
+use tacit::record::{Chart, Record, Recorder};
 
 /// How the verse begins that each model goes on with.
 const VERSE: &str = "And God said";
+const RECORD: &str = "target/qat_transformer.jsonl";
 const CHART: &str = "target/qat_transformer.svg";
 /// The projections of attention, both layers of each MLP, and the head; embeddings and norms stay as they are.
 const QUANTIZED: &str = "{blocks.*,head}.weight";
@@ -65,16 +67,16 @@ struct Trainer<'a> {
     held_out: &'a [u32],
     size: Size,
     bar: &'a ProgressBar,
+    recorder: Recorder,
 }
 
 impl Trainer<'_> {
-    /// Trains for some steps, `from` being the first one's number, which decides its batch; the loss of each.
-    fn train(&self, model: &mut Model<Transformer>, from: usize, steps: usize) -> Outcome<Vec<f32>> {
+    /// Trains for some steps, whose numbers decide their batches, and records the loss of each.
+    fn train(&mut self, model: &mut Model<Transformer>, name: &str, steps: Range<usize>) -> Outcome<()> {
         let Size { shape: Shape { context, .. }, batch, .. } = self.size;
         // A scale moves a whole block of weights, and is about as large as they are.
         let (mut optimizer, mut of_scales) = (Adam::new(1e-3), Adam::new(5e-5));
-        let mut losses = Vec::with_capacity(steps);
-        for step in from..from + steps {
+        for step in steps {
             let batch = self.corpus.batch(step, batch, context)?;
             // Scales are leaves only where they are trained.
             let trained = Trainable::default().or(Trainable::Scales);
@@ -85,10 +87,10 @@ impl Trainer<'_> {
             optimizer.update(&mut *model, &others)?;
             of_scales.update(&mut *model, &scales)?;
             transforms::eval(model.parameters().flatten().into_values().chain([&loss]))?;
-            losses.push(loss.try_item_exact::<f32>()?);
+            self.recorder.scalar(step as u64 + 1, name, loss.try_item_exact::<f32>()?)?;
             self.bar.inc(1);
         }
-        Ok(losses)
+        Ok(())
     }
 
     /// The loss on the held-out text.
@@ -134,25 +136,24 @@ struct Row {
     bits: f32,
     bytes: usize,
     materialized: u64,
-    /// The loss of each step.
-    curve: Vec<f32>,
     /// What it makes of the verse.
     verse: String,
 }
 
-fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
+fn run(trainer: &mut Trainer<'_>) -> Outcome<Vec<Row>> {
     let Size { common, more, .. } = trainer.size;
     let mut rows = Vec::new();
     trainer.bar.set_message("float32");
     random::seed(0)?;
     let mut model = Model::new(Transformer::new(trainer.size.shape, trainer.corpus.characters.len())?)?;
-    let first = trainer.train(&mut model, 0, common)?;
+    trainer.train(&mut model, "float32", 0..common)?;
     let halfway = model.clone();
-    let curve = [first.clone(), trainer.train(&mut model, common, more)?].concat();
+    trainer.train(&mut model, "float32", common..common + more)?;
     let bits = trainer.evaluate(&mut model)?;
-    let spoken = |model: &mut Model<Transformer>| verse(model, trainer.corpus, trainer.size);
+    let (corpus, size) = (trainer.corpus, trainer.size);
+    let spoken = |model: &mut Model<Transformer>| verse(model, corpus, size);
     let verse = spoken(&mut model)?;
-    rows.push(Row { name: "float32".to_owned(), bits, bytes: bytes(&model)?, materialized: 0, curve, verse });
+    rows.push(Row { name: "float32".to_owned(), bits, bytes: bytes(&model)?, materialized: 0, verse });
     for (name, text, trained_scales) in METHODS {
         let format: AnyFormat = text.parse()?;
         if !trained_scales {
@@ -161,18 +162,19 @@ fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
             let (bits, counters) = Counters::of(|| trainer.evaluate(&mut quantized));
             let (name, materialized) = (format!("{name}, post-training"), counters.materialized_bytes);
             let (bytes, verse) = (bytes(&quantized)?, spoken(&mut quantized)?);
-            rows.push(Row { name, bits: bits?, bytes, materialized, curve: Vec::new(), verse });
+            rows.push(Row { name, bits: bits?, bytes, materialized, verse });
         }
 
-        trainer.bar.set_message(format!("{name}, aware"));
+        let name = format!("{name}, aware");
+        trainer.bar.set_message(name.clone());
         let aware = Aware::new(format);
         let aware = if trained_scales { aware.trained_scales() } else { aware };
         let mut prepared = halfway.clone().prepare(QUANTIZED, aware)?;
-        let (result, mut counters) = Counters::of(|| -> Outcome<_> {
-            let curve = [first.clone(), trainer.train(&mut prepared, common, more)?].concat();
-            Ok((curve, trainer.evaluate(&mut prepared)?))
+        let (result, mut counters) = Counters::of(|| {
+            trainer.train(&mut prepared, &name, common..common + more)?;
+            trainer.evaluate(&mut prepared)
         });
-        let (curve, before) = result?;
+        let before = result?;
         prepared.convert()?;
         let (bits, after) = Counters::of(|| trainer.evaluate(&mut prepared));
         let bits = bits?;
@@ -182,7 +184,7 @@ fn run(trainer: &Trainer<'_>) -> Outcome<Vec<Row>> {
         counters.materialized_bytes += after.materialized_bytes;
         let materialized = counters.materialized_bytes;
         let verse = spoken(&mut prepared)?;
-        rows.push(Row { name: format!("{name}, aware"), bits, bytes: bytes(&prepared)?, materialized, curve, verse });
+        rows.push(Row { name, bits, bytes: bytes(&prepared)?, materialized, verse });
     }
     Ok(rows)
 }
@@ -193,14 +195,15 @@ fn main() -> Outcome<()> {
     let (corpus, held_out) = Corpus::read();
     let bar = ProgressBar::new((size.common + size.more * (1 + METHODS.len())) as u64);
     bar.set_style(ProgressStyle::with_template("{msg:24} [{bar:40}] {pos}/{len} steps {elapsed}")?);
-    let trainer = Trainer { corpus: &corpus, held_out: &held_out, size, bar: &bar };
+    let recorder = Recorder::create(RECORD)?;
+    let mut trainer = Trainer { corpus: &corpus, held_out: &held_out, size, bar: &bar, recorder };
     let rows = {
         let _deny = Policy::Deny.scope();
-        run(&trainer)?
+        run(&mut trainer)?
     };
     bar.finish_and_clear();
     print_table(&rows, size);
-    draw(&rows, size)?;
+    draw(size)?;
     println!("\nloss curves: {CHART}; {:.0} s in all", start.elapsed().as_secs_f64());
     Ok(())
 }
@@ -219,35 +222,11 @@ fn print_table(rows: &[Row], size: Size) {
 }
 
 /// Draws the loss by step, as means of a few steps.
-fn draw(rows: &[Row], size: Size) -> Outcome<()> {
-    const MEAN: usize = 10;
-    let means = |row: &Row| -> Vec<(usize, f32)> {
-        let means = row.curve.chunks(MEAN).enumerate();
-        means.map(|(at, losses)| (at * MEAN, losses.iter().sum::<f32>() / losses.len() as f32)).collect()
-    };
-    let curves: Vec<&Row> = rows.iter().filter(|row| !row.curve.is_empty()).collect();
-    let all = || curves.iter().flat_map(|row| means(row)).map(|(_, loss)| loss);
-    let (lowest, highest) = (all().fold(f32::MAX, f32::min), all().fold(0.0, f32::max));
-    std::fs::create_dir_all("target")?;
-    let root = SVGBackend::new(CHART, (800, 480)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&root)
-        .margin(12)
-        .x_label_area_size(36)
-        .y_label_area_size(48)
-        .caption(
-            format!("from step {} on each in its format; the optimizer starts anew", size.common),
-            ("sans-serif", 14),
-        )
-        .build_cartesian_2d(0..size.common + size.more, lowest * 0.95..highest)?;
-    chart.configure_mesh().x_desc("step").y_desc("training loss, bits/character").draw()?;
-    for (row, color) in curves.iter().zip([BLACK, BLUE, RED, MAGENTA, GREEN]) {
-        chart
-            .draw_series(LineSeries::new(means(row), color))?
-            .label(row.name.as_str())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color));
+fn draw(size: Size) -> Outcome<()> {
+    let record = Record::read(RECORD)?;
+    let mut chart = Chart::new("training loss in bits/character").mark(size.common as u64, "in each format from here");
+    for name in record.scalars() {
+        chart = chart.line(name, record.scalar(name)?.means(10));
     }
-    chart.configure_series_labels().border_style(BLACK).background_style(WHITE).draw()?;
-    root.present()?;
-    Ok(())
+    Ok(chart.save(CHART)?)
 }

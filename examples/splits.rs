@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use plotters::prelude::*;
 use tacit::distributed::plan::{Collective, Engine, Network, Split, Step};
 use tacit::prelude::*;
+use tacit::record::Chart;
 
 /// A title, and the function that makes what the page shows.
 type Section = (&'static str, fn() -> Result<String>);
@@ -105,48 +105,25 @@ fn steps() -> Result<String> {
 }
 // ANCHOR_END: steps
 
-/// Seconds of one sum of 4 bytes and of 16 MiB, by ranks.
-pub(crate) fn drawing() -> std::result::Result<String, Box<dyn std::error::Error>> {
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (760, 440)).into_drawing_area();
-        root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&root)
-            .margin(12)
-            .x_label_area_size(36)
-            .y_label_area_size(60)
-            .build_cartesian_2d((2f64..1000f64).log_scale(), (5e-5..1.0).log_scale())?;
-        chart.configure_mesh().x_desc("ranks").y_desc("seconds of a sum").draw()?;
-        for (engine, name, color) in
-            [(Engine::Ring, "ring", RED), (Engine::Mpi, "MPI", BLUE), (Engine::Nccl, "NCCL", BLACK)]
-        {
-            for (bytes, size) in [(4.0, "4 bytes"), (16_777_216.0, "16 MiB")] {
-                let seconds = |ranks: usize| {
-                    let cost = Network { engine, ..ETHERNET }.cost(Collective::AllSum, bytes, ranks);
-                    (ranks as f64, cost.seconds)
-                };
-                let width = if bytes > 4.0 { 3 } else { 1 };
-                chart
-                    .draw_series(LineSeries::new((2..=1000).step_by(2).map(seconds), color.stroke_width(width)))?
-                    .label(format!("{name}, {size}"))
-                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(width)));
-            }
+/// Seconds of one sum of 4 bytes and of 16 MiB, each time the ranks are doubled.
+pub(crate) fn drawing() -> Result<String> {
+    let mut chart = Chart::new("seconds of a sum, each time the ranks are doubled").by("doubling").logarithmic();
+    for (engine, name) in [(Engine::Ring, "ring"), (Engine::Mpi, "MPI"), (Engine::Nccl, "NCCL")] {
+        for (bytes, size) in [(4.0, "4 bytes"), (16_777_216.0, "16 MiB")] {
+            let seconds = |doublings: u64| {
+                let cost = Network { engine, ..ETHERNET }.cost(Collective::AllSum, bytes, 1 << doublings);
+                (doublings, cost.seconds)
+            };
+            chart = chart.line(format!("{name}, {size}"), (1..=10).map(seconds).collect());
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .border_style(BLACK)
-            .background_style(WHITE)
-            .draw()?;
-        root.present()?;
     }
-    Ok(svg)
+    chart.to_svg()
 }
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {
         println!("== {title}\n{}", section()?);
     }
-    println!("{} bytes of SVG", drawing().map_err(|error| Error::invalid(error.to_string(), "see plotters"))?.len());
+    println!("{} bytes of SVG", drawing()?.len());
     Ok(())
 }

@@ -9,9 +9,17 @@ use std::{env, fs};
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     primitives::generate(Path::new("primitives.tbl"), &out);
-    let include = env::var_os("DEP_MLX_INCLUDE").expect("mlx-sys publishes its include folders");
+    for watched in ["cpp", "build", "primitives.tbl"] {
+        println!("cargo::rerun-if-changed={watched}");
+    }
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
     let version = env::var("DEP_MLX_VERSION").expect("mlx-sys publishes its version");
     println!("cargo::rustc-env=TACIT_MLX_VERSION={version}");
+    // Documentation is made without MLX's headers, and links nothing.
+    if env::var_os("DOCS_RS").is_some_and(|value| !value.is_empty()) {
+        return;
+    }
+    let include = env::var_os("DEP_MLX_INCLUDE").expect("mlx-sys publishes its include folders");
     let mut build = cc::Build::new();
     build.cpp(true).std("c++20").includes(env::split_paths(&include)).include("cpp").include(&out);
     for define in env::var("DEP_MLX_DEFINES").unwrap_or_default().split(',').filter(|d| !d.is_empty()) {
@@ -23,9 +31,6 @@ fn main() {
     // MLX's headers are not free of unused parameters; ours are checked.
     build.flag_if_supported("-Wno-unused-parameter");
     build.file(merged(&out)).compile("tacit_bridge");
-    for watched in ["cpp", "build", "primitives.tbl"] {
-        println!("cargo::rerun-if-changed={watched}");
-    }
 }
 
 /// Writes one file that includes all of `cpp`, because reading MLX's headers costs more than compiling what follows.

@@ -17,6 +17,7 @@ pub use tacit_distributed as distributed;
 pub use tacit_executable as executable;
 pub use tacit_io as io;
 pub use tacit_nn as nn;
+pub use tacit_record as record;
 
 /// How a primitive finds who takes it, and what a trace tells of it.
 pub mod dispatch {

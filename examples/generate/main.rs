@@ -1,17 +1,11 @@
 //! Generates text with a decoder of the Llama family, whose weights and caches may be held in few bits.
 //!
-//! The decoder is plain mlx-rs modules (`decoder.rs`). Its step is compiled, and runs under `Policy::Deny`, so that a dense
+//! The decoder is plain mlx-rs modules (`crates/models/src/decoder.rs`). Its step is compiled, and runs under `Policy::Deny`, so that a dense
 //! weight that is built anywhere would be an error.
 //!
 //!     cargo run --release --features text --example generate -- --model FOLDER --weights nf4:64 --prompt "Once upon a time"
 
 mod chat;
-mod config;
-mod decoder;
-mod experts;
-mod keys;
-mod load;
-mod rope;
 mod step;
 mod stored;
 mod text;
@@ -27,11 +21,10 @@ use tacit::format::{self, AnyFormat};
 use tacit::nn::generate::{Draft, Finish, Sampler, Stats, Texts, speculate};
 use tacit::nn::{KvCache, generate};
 use tacit::prelude::*;
+use tacit_models::{Config, Decoder, Positions};
 use tokenizers::Tokenizer;
 
 use chat::Template;
-use config::Config;
-use decoder::{Decoder, Positions};
 use step::step;
 use text::Stream;
 
@@ -143,14 +136,14 @@ fn run(options: &Options) -> Outcome<()> {
     let sampler = options.sampling.sampler();
     sampler.check()?;
     let tokenizer = text::tokenizer(&options.model)?;
-    let (config, mut model) = load::load(&options.model)?;
+    let (config, mut model) = tacit_models::load(&options.model)?;
     if let Some(weights) = &options.weights {
-        load::quantize(&mut model, weights)?;
+        tacit_models::quantize(&mut model, weights)?;
     }
     // MLX has no fast product of half floats on a CPU.
     model.hold_halves()?;
     if let Some(folder) = &options.lora {
-        load::adapt(&mut model, folder)?;
+        tacit_models::adapt(&mut model, folder)?;
     }
     let mut bytes = model.nbytes();
     let caches = stored::opened(caches(&config, &model)?, options.prompt_cache.as_deref())?;
@@ -171,7 +164,7 @@ fn run(options: &Options) -> Outcome<()> {
             let help = "leave out `--draft` or `--prompt-cache`";
             return Err(Error::invalid("a draft has not seen what a prompt cache holds", help).into());
         }
-        let (config, smaller) = load::load(folder)?;
+        let (config, smaller) = tacit_models::load(folder)?;
         bytes += smaller.nbytes();
         drafted = formatted(self::caches(&config, &smaller)?, options.kv.as_deref())?;
         let draft = Draft { step: step(smaller, Positions::Last), state: &mut drafted, tokens: options.draft_tokens };
@@ -192,7 +185,7 @@ fn run(options: &Options) -> Outcome<()> {
 
 /// Empty caches for this model.
 fn caches(config: &Config, model: &Model<Decoder>) -> Result<Vec<KvCache>> {
-    decoder::caches(config, 1, model.get("model.embed_tokens.weight")?.aval()?.dtype)
+    tacit_models::caches(config, 1, model.get("model.embed_tokens.weight")?.aval()?.dtype)
 }
 
 /// The caches in these formats, if there are some.

@@ -5,7 +5,7 @@ use tacit::Result;
 use tacit::compile::{Options, compile_with_state};
 use tacit::nn::{KvCache, Model};
 
-use crate::decoder::{Decoder, Positions};
+use tacit_models::{Decoder, Positions};
 
 /// A compiled step of this model over its caches: the logits after the last of the tokens, `[batch, words]`, or after each.
 ///

@@ -10,10 +10,8 @@ use tacit::io::Tensors;
 use tacit::io::json::Json;
 use tacit::nn::{KvCache, Missing};
 use tacit::prelude::*;
+use tacit_models::{Config, Decoder, Positions, adapt, caches, load, quantize};
 
-use crate::config::Config;
-use crate::decoder::{Decoder, Positions, caches};
-use crate::load;
 use crate::refused::changed;
 
 pub(crate) const ARCHITECTURES: [&str; 7] =
@@ -52,7 +50,7 @@ impl Golden {
 
 /// The model of a folder in f32, in which the golden logits were computed.
 fn loaded(name: &str) -> Result<(Config, Model<Decoder>)> {
-    let (config, mut model) = load::load(&folder(name))?;
+    let (config, mut model) = load(folder(name))?;
     let wide = |(path, value): (String, Value)| {
         let value = match value.as_dense() {
             Some(array) => array.as_dtype(Dtype::Float32)?.into(),
@@ -149,7 +147,7 @@ fn an_adapter_of_mlx_lm_changes_the_logits_as_there() -> Result<()> {
     let _deny = Policy::Deny.scope();
     let golden = Golden::read("affine/qwen2")?;
     let (config, mut model) = loaded("affine/qwen2")?;
-    load::adapt(&mut model, &folder("lora"))?;
+    adapt(&mut model, &folder("lora"))?;
     assert_eq!(model.get("model.layers.0.mlp.down_proj.weight")?.to_string(), "Lora(f32[32,32])");
     let mut state = (model, caches(&config, 1, Dtype::Float32)?);
     reserve(&mut state.1, golden.prompt.dim(1))?;
@@ -233,8 +231,8 @@ fn caches_of_few_bits_give_nearly_the_same() -> Result<()> {
 
 #[test]
 fn weights_take_a_format_and_the_router_and_norms_stay() -> Result<()> {
-    let (_, mut model) = load::load(&folder("float/qwen3_moe"))?;
-    load::quantize(&mut model, "affine:4:32")?;
+    let (_, mut model) = load(folder("float/qwen3_moe"))?;
+    quantize(&mut model, "affine:4:32")?;
     let formats = |value: Value| value.to_string();
     assert_eq!(formats(model.get("model.layers.1.mlp.switch_mlp.up_proj.weight")?), "Affine(bf16[4,32,32])");
     assert_eq!(formats(model.get("model.embed_tokens.weight")?), "Affine(bf16[128,32])");

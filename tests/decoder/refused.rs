@@ -8,11 +8,9 @@ use mlx_rs::{Array, Dtype};
 use tacit::io::json::Json;
 use tacit::io::{self, hugging_face};
 use tacit::nn::Parameters;
+use tacit_models::{Config, Decoder, Positions, caches, load};
 
-use crate::config::Config;
-use crate::decoder::{Decoder, Positions, caches};
 use crate::golden::folder;
-use crate::load;
 
 /// The golden configuration with other keys.
 pub(crate) fn changed(name: &str, changes: &Json) -> tacit::Result<Config> {
@@ -146,7 +144,7 @@ impl Drop for Copied {
 fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
     let check = |name: &str, label: &str, change: &dyn Fn(&mut Parameters), expected: &Expect| {
         let copied = Copied::new(name, label, change)?;
-        let error = load::load(&copied.0).expect_err("it is refused").to_string();
+        let error = load(&copied.0).expect_err("it is refused").to_string();
         expected.assert_eq(&error.replace(&copied.0.display().to_string(), "FOLDER"));
         Ok::<_, tacit::Error>(())
     };
@@ -203,7 +201,7 @@ fn a_head_that_is_the_embedding_is_left_in_its_file() -> tacit::Result<()> {
         parameters.insert("lm_head.weight".to_owned(), embedding);
         parameters.insert("model.layers.0.self_attn.rotary_emb.inv_freq".to_owned(), Array::from_f32(1.0).into());
     })?;
-    let (config, model) = load::load(&copied.0)?;
+    let (config, model) = load(&copied.0)?;
     assert_eq!(config.tied, Some(true));
     assert!(model.get("lm_head.weight").is_err());
     Ok(())

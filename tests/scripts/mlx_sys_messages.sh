@@ -85,6 +85,10 @@ expect "unknown target" \
 expect "no place for the cache" \
     "there is no place for the cache*" "set TACIT_CACHE_DIR*" \
     HOME= TACIT_CACHE_DIR= XDG_CACHE_HOME=
+touch "$scratch/file"
+expect "a cache that cannot be written" \
+    "cannot create $scratch/file/cache/.unpacking-*: *" "make that path readable and writable, or set TACIT_CACHE_DIR*" \
+    TACIT_CACHE_DIR="$scratch/file/cache"
 expect "no python3" \
     "python3 is not on PATH, and it is needed to download mlx-cpu $version*" "install Python*MLX_DIR*" \
     TACIT_CACHE_DIR="$scratch/empty" PATH="$scratch/bin"

@@ -1,14 +1,17 @@
 //! `tacit compare`: how far two checkpoints are from each other.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, random};
 use serde::Serialize;
-use tacit_core::{Result, Value};
-use tacit_io::read;
+use tacit_core::{Error, Result, Value};
+use tacit_figures::drawing::{self, Chart};
+use tacit_io::{Distance, read};
+use tacit_nn::Parameters;
 
+use crate::output::write;
 use crate::table::Table;
 
 #[derive(Args)]
@@ -17,9 +20,21 @@ pub(crate) struct Options {
     a: PathBuf,
     /// The checkpoint that is compared with it
     b: PathBuf,
-    /// Fail where the relative error of a parameter is larger, or a parameter is missing
+    /// Compare what layers give as well: each matrix is the weight of a linear layer, whose inputs are normal numbers
     #[arg(long)]
+    outputs: bool,
+    /// How many rows of normal numbers
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(i32).range(1..))]
+    rows: i32,
+    /// Inputs of layers in place of normal numbers: a checkpoint with an array `[.., in]` under the path of each weight
+    #[arg(long, value_name = "PATH")]
+    inputs: Option<PathBuf>,
+    /// Fail where a relative error is larger, or a parameter is missing
+    #[arg(long, value_name = "ERROR")]
     max_error: Option<f64>,
+    /// Draw the relative errors into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// How far two checkpoints are from each other, the parameters of the largest error first.
@@ -40,20 +55,14 @@ struct Row {
     b: String,
     /// Nothing where the shapes differ.
     distance: Option<Distance>,
-}
-
-#[derive(Serialize)]
-struct Distance {
-    /// The norm of the difference over the norm of `a`.
-    error: f64,
-    /// The cosine of the two as vectors.
-    cosine: f64,
-    /// The power of `a` over that of the difference, in decibels; nothing where there is no difference.
-    sqnr: Option<f64>,
+    /// Of what a linear layer with this weight gives; nothing where that was not asked for, or it is no such weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outputs: Option<Distance>,
 }
 
 pub(crate) fn compare(options: &Options) -> Result<Comparison> {
     let (a, mut b) = (read(&options.a)?, read(&options.b)?);
+    let inputs = Inputs::of(options)?;
     let (mut parameters, mut only_a) = (Vec::new(), Vec::new());
     for (path, a) in a {
         let Some(b) = b.remove(&path) else {
@@ -61,51 +70,123 @@ pub(crate) fn compare(options: &Options) -> Result<Comparison> {
             continue;
         };
         let same = a.aval()?.shape == b.aval()?.shape;
-        let distance = if same { Some(distance(&a, &b)?) } else { None };
-        parameters.push(Row { path, a: a.to_string(), b: b.to_string(), distance });
+        let distance = if same { Some(Distance::between(&a.dense()?, &b.dense()?)?) } else { None };
+        let x = if same { inputs.of_layer(&path, &a)? } else { None };
+        let outputs = x.map(|x| Distance::of_outputs(&a, &b, &x)).transpose()?;
+        parameters.push(Row { path, a: a.to_string(), b: b.to_string(), distance, outputs });
     }
-    let error = |row: &Row| row.distance.as_ref().map_or(f64::INFINITY, |distance| distance.error);
-    parameters.sort_by(|x, y| error(y).total_cmp(&error(x)));
-    Ok(Comparison { parameters, only_a, only_b: b.into_keys().collect(), max_error: options.max_error })
+    parameters.sort_by(|x, y| y.error().total_cmp(&x.error()));
+    let only_b = b.into_keys().collect();
+    let comparison = Comparison { parameters, only_a, only_b, max_error: options.max_error };
+    options.svg.as_ref().map_or(Ok(()), |file| write(file, &comparison.chart().to_svg()))?;
+    Ok(comparison)
 }
 
-fn distance(a: &Value, b: &Value) -> Result<Distance> {
-    let wide = |value: &Value| -> Result<Array> { Ok(value.dense()?.as_dtype(Dtype::Float32)?) };
-    let (a, b) = (wide(a)?, wide(b)?);
-    let dot = |x: &Array, y: &Array| -> Result<f64> {
-        let sum = x.multiply(y)?.sum(None)?;
-        sum.eval()?;
-        Ok(f64::from(sum.item_exact::<f32>()))
-    };
-    let difference = a.subtract(&b)?;
-    let (own, other, lost) = (dot(&a, &a)?, dot(&b, &b)?, dot(&difference, &difference)?);
-    let error = if lost == 0.0 { 0.0 } else { (lost / own).sqrt() };
-    let cosine = if lost == 0.0 { 1.0 } else { dot(&a, &b)? / (own * other).sqrt() };
-    Ok(Distance { error, cosine, sqnr: (lost > 0.0).then(|| 10.0 * (own / lost).log10()) })
+/// What linear layers are given.
+enum Inputs {
+    None,
+    Normal { rows: i32 },
+    Read(PathBuf, Parameters),
+}
+
+impl Inputs {
+    fn of(options: &Options) -> Result<Self> {
+        Ok(match &options.inputs {
+            Some(path) => Self::Read(path.clone(), read(path)?),
+            None if options.outputs => Self::Normal { rows: options.rows },
+            None => Self::None,
+        })
+    }
+
+    /// The inputs of the layer with this weight, if there are some and it is the weight of a linear layer.
+    fn of_layer(&self, path: &str, weight: &Value) -> Result<Option<Array>> {
+        let aval = weight.aval()?;
+        let [.., width] = aval.shape[..] else { return Ok(None) };
+        if aval.shape.len() < 2 || !aval.dtype.is_float() {
+            return Ok(None);
+        }
+        match self {
+            Self::None => Ok(None),
+            Self::Normal { rows } => Ok(Some(random::normal::<f32>(&[*rows, width], None, None, &random::key(0)?)?)),
+            Self::Read(file, read) => read.get(path).map(|x| given(file, path, x, width)).transpose(),
+        }
+    }
+}
+
+/// Inputs that were read, if the layer takes them.
+fn given(file: &Path, path: &str, x: &Value, width: i32) -> Result<Array> {
+    let aval = x.aval()?;
+    if aval.shape.last() == Some(&width) && aval.dtype.is_float() {
+        return x.dense();
+    }
+    let reason = format!("the layer takes {width} numbers, and its inputs are {aval}");
+    Err(Error::checkpoint(file, Some(path), reason, "give floats whose last axis is that of the weight"))
+}
+
+impl Row {
+    /// By which rows are sorted: what a layer gives counts before what it holds.
+    fn error(&self) -> f64 {
+        self.outputs.or(self.distance).map_or(f64::INFINITY, |distance| distance.error)
+    }
 }
 
 impl Comparison {
     /// Whether every parameter is as near as was asked.
     pub(crate) fn is_close(&self) -> bool {
         let Some(most) = self.max_error else { return true };
-        let near = |row: &Row| row.distance.as_ref().is_some_and(|distance| distance.error <= most);
+        let near = |row: &Row| {
+            row.distance.is_some_and(|distance| distance.error <= most)
+                && row.outputs.is_none_or(|distance| distance.error <= most)
+        };
         self.only_a.is_empty() && self.only_b.is_empty() && self.parameters.iter().all(near)
     }
+
+    /// The errors of the parameters, and of what the layers give.
+    fn chart(&self) -> Chart {
+        let rows = |distance: fn(&Row) -> Option<Distance>| -> Vec<drawing::Row> {
+            let measured = self.parameters.iter().filter_map(|row| Some((row, distance(row)?)));
+            let drawn = measured.map(|(row, Distance { error, sqnr, .. })| drawing::Row {
+                label: row.path.clone(),
+                text: sqnr.map_or_else(|| "exact".to_owned(), |sqnr| format!("{error:.2e}, {sqnr:.1} dB")),
+                value: error,
+                spread: None,
+                ours: true,
+            });
+            drawn.collect()
+        };
+        let groups = [("What layers give", rows(|row| row.outputs)), ("Parameters", rows(|row| row.distance))];
+        Chart {
+            title: "Relative error by parameter".to_owned(),
+            axis: "relative error".to_owned(),
+            groups: groups
+                .into_iter()
+                .filter(|(_, rows)| !rows.is_empty())
+                .map(|(name, rows)| (name.to_owned(), rows))
+                .collect(),
+        }
+    }
+}
+
+/// Error, cosine and ratio in the columns of a table.
+fn cells(distance: Option<&Distance>, absent: &str) -> [String; 3] {
+    let Some(Distance { error, cosine, sqnr }) = distance else {
+        return [absent.to_owned(), String::new(), String::new()];
+    };
+    let sqnr = sqnr.map_or_else(|| "exact".to_owned(), |sqnr| format!("{sqnr:.1}"));
+    [format!("{error:.2e}"), format!("{cosine:.6}"), sqnr]
 }
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["parameter", "a", "b", ">error", ">cosine", ">sqnr dB"]);
-        for Row { path, a, b, distance } in &self.parameters {
-            let numbers = match distance {
-                None => ["shapes differ".to_owned(), String::new(), String::new()],
-                Some(Distance { error, cosine, sqnr }) => [
-                    format!("{error:.2e}"),
-                    format!("{cosine:.6}"),
-                    sqnr.map_or_else(|| "exact".to_owned(), |sqnr| format!("{sqnr:.1}")),
-                ],
-            };
-            table.row([path.clone(), a.clone(), b.clone()].into_iter().chain(numbers));
+        let heads =
+            ["parameter", "a", "b", ">error", ">cosine", ">sqnr dB", ">of outputs: error", ">cosine", ">sqnr dB"];
+        let columns =
+            if self.parameters.iter().any(|row| row.outputs.is_some()) { heads.len() } else { heads.len() - 3 };
+        let mut table = Table::new(&heads[..columns]);
+        for Row { path, a, b, distance, outputs } in &self.parameters {
+            let numbers = [cells(distance.as_ref(), "shapes differ"), cells(outputs.as_ref(), "")];
+            let names = [path, a, b].map(Clone::clone).into_iter();
+            table.row(names.chain(numbers.into_iter().flatten()).take(columns));
         }
         write!(f, "{table}")?;
         for (name, paths) in [("a", &self.only_a), ("b", &self.only_b)] {

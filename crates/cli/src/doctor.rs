@@ -1,6 +1,7 @@
 //! `tacit doctor`: what Tacit needs, and whether it is there.
 
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::{env, fmt, fs};
 
 use mlx_rs::{Array, Device, DeviceType, ops};
@@ -10,6 +11,7 @@ use tacit_bridge::{compiler_available, mlx};
 use tacit_core::{Policy, Result, compile, implicit};
 use tacit_kernels::{Isa, threads};
 
+use crate::folders;
 use crate::table::Table;
 use crate::variables::VARIABLES;
 
@@ -54,8 +56,10 @@ pub(crate) fn examine() -> Findings {
         instructions(),
         threads_used(),
         compiler(),
+        python(),
         scratch(),
     ];
+    findings.extend(kept());
     findings.extend(variables());
     findings.push(works("dense product", dense_product()));
     findings.push(works("packed product", packed_product()));
@@ -107,17 +111,52 @@ fn compiler() -> Finding {
     if compiler_available() {
         return Finding::ok("compiler", "g++ is in the search path");
     }
-    let help = "install g++ (debian: apt-get install g++): without it compiled functions run, and fuse nothing";
+    let help =
+        "install g++ (debian: apt-get install g++): builds want it or CXX, and compiled functions fuse more with it";
     Finding::with("compiler", State::Slow, "g++ is not in the search path", help)
 }
 
-/// MLX writes the kernels that it compiles into a folder, and loads them from there.
+/// What a build fetches MLX with.
+fn python() -> Finding {
+    let help =
+        "run `python3 -m ensurepip` (debian: apt-get install python3-pip), or set MLX_DIR: a build fetches MLX with it";
+    match Command::new("python3").args(["-m", "pip", "--version"]).stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            Finding::ok("python", text.split(" from ").next().unwrap_or_default().to_owned())
+        }
+        Ok(_) => Finding::with("python", State::Slow, "python3 has no pip", help),
+        Err(error) => Finding::with("python", State::Slow, format!("python3 does not start: {error}"), help),
+    }
+}
+
+/// Builds keep MLX in one folder, and programs the loops that MLX compiles in another.
+fn kept() -> [Finding; 2] {
+    let keeps = |what, folder: Option<PathBuf>, help| match folder {
+        None => Finding::with(what, State::Slow, "no variable names a place for it", help),
+        Some(folder) => match folders::write_into(&folder) {
+            Ok(()) => Finding::ok(what, folder.display().to_string()),
+            Err(error) => Finding::with(what, State::Slow, format!("{}: {error}", folder.display()), help),
+        },
+    };
+    [
+        keeps(
+            "cache folder",
+            folders::cache(),
+            "set TACIT_CACHE_DIR to a folder that can be written: a build unpacks MLX there",
+        ),
+        keeps(
+            "loop folder",
+            folders::loops(),
+            "set TACIT_MLX_TMPDIR to a folder that can be written: until then every process compiles loops anew",
+        ),
+    ]
+}
+
+/// Where programs write what they need only while they run.
 fn scratch() -> Finding {
     let folder = env::temp_dir();
-    let probe = folder.join(format!("tacit-doctor-{}", std::process::id()));
-    let written = fs::write(&probe, b"probe");
-    drop(fs::remove_file(&probe));
-    match written {
+    match folders::write_into(&folder) {
         Ok(()) => Finding::ok("scratch folder", folder.display().to_string()),
         Err(error) => Finding::with(
             "scratch folder",

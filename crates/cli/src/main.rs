@@ -3,10 +3,14 @@
 //! Every command prints a table for people, or with `--json` the same as data. The exit code is 0 where all is well, 1
 //! where a command fails or finds what it was asked to look for, and 2 where its arguments are wrong.
 
+mod bench;
 mod compare;
 mod convert;
 mod doctor;
+mod explain;
+mod folders;
 mod inspect;
+mod new;
 mod output;
 mod primitives;
 mod quantize;
@@ -21,7 +25,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 // MLX takes its BLAS from this executable.
 use tacit_blas as _;
-use tacit_core::Policy;
+use tacit_core::{Error, Policy};
 
 use output::{Failure, Output};
 
@@ -41,15 +45,36 @@ enum Command {
     /// List the parameters of a checkpoint with their formats and sizes
     Inspect(inspect::Options),
     /// Give parameters of a checkpoint formats of few bits, and tell what that costs
+    ///
+    /// What is made is kept in a folder beside the output until that is whole. After an interruption the same command goes on
+    /// where it was, and the output is the same, byte by byte.
     Quantize(quantize::Options),
     /// Write a checkpoint in the way of another program
     Convert(convert::Options),
-    /// Measure how far the parameters of two checkpoints are from each other
+    /// Measure how far two checkpoints are from each other, by parameter and by what layers give
+    ///
+    /// The error is the norm of the difference over the norm of what is right, the cosine that of both as vectors, and the SQNR
+    /// the ratio of the powers in decibels. What layers give is the product of each matrix with the same inputs: no model is
+    /// run, so that an error does not go on from layer to layer.
     Compare(compare::Options),
+    /// Tell which handlers take the products with the parameters of a checkpoint, and what is materialized
+    ///
+    /// Each matrix is the weight of a linear layer, a table of embeddings is looked up as well, and stacked matrices are
+    /// experts. Where a config.json beside the tensors says a decoder of the Llama family, which Mistral, Qwen and Gemma are
+    /// of, a step of the whole model is told as well. Nothing is computed. For another model, `Model::explain` in a program
+    /// tells the same.
+    Explain(explain::Options),
+    /// Measure what products with a weight in each format take on this machine
+    ///
+    /// The products take short turns with one of a dense weight of f32, so that what slows the machine down slows all of them
+    /// down. One that would build the dense weight is refused.
+    Bench(bench::Options),
     /// List the array types and the formats that have a text
     Types,
     /// List MLX's primitives and the handlers that take them
     Primitives(primitives::Options),
+    /// Make a project of your own, with a quantized layer that runs
+    New(new::Options),
     /// Check what Tacit needs on this machine
     Doctor,
     /// Print what a shell completes the arguments with
@@ -57,8 +82,11 @@ enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Print the manual page
-    Man,
+    /// Print the manual page, of the program or of a command
+    Man {
+        /// The command
+        command: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -87,8 +115,15 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             output.show(&comparison)?;
             return Ok(if comparison.is_close() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
+        Command::Explain(options) => {
+            let products = explain::explain(&options)?;
+            output.show(&products)?;
+            return Ok(if products.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Bench(options) => output.show(&bench::bench(&options)?),
         Command::Types => output.show(&types::types()),
         Command::Primitives(options) => output.show(&primitives::primitives(&options)?),
+        Command::New(options) => output.show(&new::new(&options)?),
         Command::Doctor => {
             let findings = doctor::examine();
             output.show(&findings)?;
@@ -99,11 +134,22 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             clap_complete::generate(shell, &mut Arguments::command(), "tacit", &mut script);
             output.bytes(&script)
         }
-        Command::Man => {
+        Command::Man { command } => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(Arguments::command()).render(&mut page)?;
+            clap_mangen::Man::new(described(command.as_deref())?).render(&mut page)?;
             output.bytes(&page)
         }
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The program, or one of its commands.
+fn described(command: Option<&str>) -> Result<clap::Command, Error> {
+    let mut program = Arguments::command();
+    // So that a command knows its whole name, and the options that all have.
+    program.build();
+    let Some(name) = command else { return Ok(program) };
+    let known: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).collect();
+    let help = format!("name one of {}", known.join(", "));
+    program.find_subcommand(name).cloned().ok_or_else(|| Error::invalid(format!("there is no command {name}"), help))
 }

@@ -8,7 +8,7 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 use tacit_arrays::format;
 use tacit_core::{Result, Value};
-use tacit_io::{Writing, convert, progress_bar, read, save_with};
+use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{Parameters, Rules};
 
 use crate::table::Table;
@@ -35,6 +35,8 @@ pub(crate) struct Quantized {
     parameters: Vec<Row>,
     before: usize,
     after: usize,
+    /// How many parameters an interrupted run had made.
+    resumed: usize,
 }
 
 #[derive(Serialize)]
@@ -56,13 +58,13 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
             Rules::new().quantize_in("*", Arc::from(format::parse(text.as_deref().unwrap_or_default())?))?
         }
     };
+    let values = read(&options.input)?;
+    let mut work = Resumable::open(&options.output, [&options.input])?;
+    let (mut bar, total, mut done) = (progress_bar(), values.values().map(Value::nbytes).sum(), 0);
     let (mut made, mut rows) = (Parameters::new(), Vec::new());
-    for (path, value) in read(&options.input)? {
+    for (path, value) in values {
         let before = value.nbytes();
-        let (value, outcome) = match left(&rules, &path, &value)? {
-            Some(reason) => (value, Err(reason)),
-            None => quantized(&rules, &path, value)?,
-        };
+        let (value, outcome) = quantized(&mut work, &rules, &path, &value)?;
         let (error, reason) = match outcome {
             Ok(error) => (Some(error), None),
             Err(reason) => (None, Some(reason)),
@@ -70,42 +72,42 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
         let after = value.nbytes();
         rows.push(Row { path: path.clone(), value: value.to_string(), before, after, error, reason });
         made.insert(path, value);
+        done += before;
+        bar(Progress { done, total });
     }
+    let resumed = work.resumed();
     let mut bar = progress_bar();
-    save_with(&options.output, &made, Writing { progress: Some(&mut bar), ..Writing::default() })?;
+    work.finish(&made, Writing { progress: Some(&mut bar), ..Writing::default() })?;
     let sum = |bytes: fn(&Row) -> usize| rows.iter().map(bytes).sum();
     let (before, after) = (sum(|row| row.before), sum(|row| row.after));
-    Ok(Quantized { parameters: rows, before, after })
-}
-
-/// Why no format is tried.
-fn left(rules: &Rules, path: &str, value: &Value) -> Result<Option<String>> {
-    let aval = value.aval()?;
-    Ok(if rules.format(path, &aval).is_none() {
-        Some("no rule names it".to_owned())
-    } else if aval.shape.len() < 2 {
-        Some("it is no matrix".to_owned())
-    } else if !aval.dtype.is_float() {
-        Some("it is no float".to_owned())
-    } else {
-        None
-    })
+    Ok(Quantized { parameters: rows, before, after, resumed })
 }
 
 /// The parameter in its format with what that lost, or as it was with why.
-fn quantized(rules: &Rules, path: &str, value: Value) -> Result<(Value, Result<f32, String>)> {
-    if let Some(format) = rules.format(path, &value.aval()?) {
-        format.supported()?;
+fn quantized(work: &mut Resumable, rules: &Rules, path: &str, value: &Value) -> Result<(Value, Result<f32, String>)> {
+    let aval = value.aval()?;
+    let left = |reason: &str| Ok((value.clone(), Err(reason.to_owned())));
+    let Some(format) = rules.format(path, &aval) else { return left("no rule names it") };
+    if aval.shape.len() < 2 {
+        return left("it is no matrix");
     }
-    let one = Parameters::from([(path.to_owned(), value.clone())]);
-    Ok(match convert(&one, rules) {
-        Ok((mut made, report)) => {
-            let error = report.converted.first().map_or(0.0, |row| row.error);
-            (made.remove(path).unwrap_or(value), Ok(error))
-        }
+    if !aval.dtype.is_float() {
+        return left("it is no float");
+    }
+    format.supported()?;
+    let mut refused = None;
+    let made = work.value(path, &format!("{format} of {value}"), || {
+        let one = Parameters::from([(path.to_owned(), value.clone())]);
+        let (mut made, report) = convert(&one, rules).inspect_err(|error| refused = Some(error.to_string()))?;
+        let error = report.converted.first().map_or(0.0, |row| row.error);
+        Ok((made.remove(path).unwrap_or_else(|| value.clone()), error))
+    });
+    match (made, refused) {
+        (Ok((value, error)), _) => Ok((value, Ok(error))),
         // The options are right, so the parameter does not fit them.
-        Err(error) => (value, Err(error.to_string().lines().next().unwrap_or_default().to_owned())),
-    })
+        (Err(_), Some(reason)) => left(reason.lines().next().unwrap_or_default()),
+        (Err(error), None) => Err(error),
+    }
 }
 
 impl fmt::Display for Quantized {
@@ -121,6 +123,10 @@ impl fmt::Display for Quantized {
                 reason.clone().unwrap_or_default(),
             ]);
         }
-        write!(f, "{table}\n{} bytes before, {} after", self.before, self.after)
+        write!(f, "{table}\n{} bytes before, {} after", self.before, self.after)?;
+        match self.resumed {
+            0 => Ok(()),
+            resumed => write!(f, "; {resumed} parameters were made before"),
+        }
     }
 }

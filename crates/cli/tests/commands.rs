@@ -2,12 +2,15 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
 
+use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use expect_test::{Expect, expect};
-use mlx_rs::{Array, ops};
+use expect_test::{Expect, expect, expect_file};
+use mlx_rs::{Array, ops, random};
 use tacit_io::save;
 use tacit_nn::Parameters;
 
@@ -34,6 +37,18 @@ impl Folder {
             ("odd.weight".to_owned(), ops::ones::<f32>(&[4, 3]).expect("ones").into()),
         ]);
         save(&path, &parameters).expect("saves");
+        path
+    }
+
+    /// A checkpoint of so many matrices of `f32[256,256]`, each of its own numbers.
+    fn layers(&self, count: u64) -> String {
+        let path = self.at("layers.safetensors");
+        let layer = |layer: u64| {
+            let key = random::key(layer).expect("a key");
+            let weight = random::normal::<f32>(&[256, 256], None, None, &key).expect("numbers");
+            (format!("layers.{layer}.weight"), weight.into())
+        };
+        save(&path, &(0..count).map(layer).collect()).expect("saves");
         path
     }
 
@@ -227,19 +242,9 @@ fn lists_say_what_the_program_has() {
     assert!(transpose.lines().any(taken), "{transpose}");
     let man = String::from_utf8(tacit(&["man"]).stdout).expect("text");
     assert!(man.contains(".SH SUBCOMMANDS") && man.contains("quantize"), "{man}");
+    let man = String::from_utf8(tacit(&["man", "explain"]).stdout).expect("text");
+    assert!(man.contains("tacit\\-explain") && man.contains("input\\-shape"), "{man}");
     assert!(!tacit(&["completions", "bash"]).stdout.is_empty());
-}
-
-#[test]
-fn the_doctor_names_what_is_wrong_and_the_cure() {
-    let well = tacit(&["doctor"]);
-    assert!(well.status.success(), "{}", String::from_utf8_lossy(&well.stdout));
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_tacit"));
-    let ill = doctor.arg("doctor").env("TACIT_MODE", "fast").env("PATH", "").output().expect("starts");
-    let text = String::from_utf8(ill.stdout).expect("text");
-    assert_eq!(ill.status.code(), Some(1), "{text}");
-    assert!(text.contains("broken  TACIT_MODE") && text.contains("help: eager, lazy or compiled"), "{text}");
-    assert!(text.contains("slow    compiler") && text.contains("install g++"), "{text}");
 }
 
 /// Whoever reads only the first line of a long list closes the pipe.
@@ -255,4 +260,231 @@ fn a_closed_pipe_is_no_failure() {
     let output = child.wait_with_output().expect("ends");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn who_takes_each_layer_is_told_and_drawn() {
+    let folder = Folder::new("explain");
+    let (dense, packed) = (folder.layers(3), folder.at("packed.safetensors"));
+    assert!(tacit(&["quantize", &dense, "--format", "rotated:nf4:64", "-o", &packed]).status.success());
+    let (svg, html) = (folder.at("trace.svg"), folder.at("trace.html"));
+    check(
+        &["explain", &packed, "--input-shape", "1,16", "--svg", &svg, "--html", &html, "--deny"],
+        0,
+        &folder,
+        expect![[r#"
+            parameters       of them  value                  call     taken by                       bytes built
+            layers.*.weight        3  Rotated(f32[256,256])  x @ w.T  rotated_moving, linear_matmul
+            3 calls for tokens [1,16], 0 arrays materialized (0 bytes)
+        "#]],
+    );
+    let (svg, html) = (fs::read_to_string(svg).expect("drawn"), fs::read_to_string(html).expect("written"));
+    assert!(svg.starts_with("<svg") && svg.contains("layers.*.weight (3)"), "{svg}");
+    assert!(html.contains("<table>") && html.contains("matmul"), "{html}");
+    let json = tacit(&["explain", &packed, "--only", "layers.1.*", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("json");
+    let layers = json["layers"].as_array().expect("a list");
+    assert_eq!((layers.len(), &layers[0]["path"], &json["materialized"]), (1, &"layers.1.weight".into(), &0.into()));
+    check(
+        &["explain", &packed, "--only", "nothing"],
+        1,
+        &folder,
+        expect![[r#"
+        error: FOLDER/packed.safetensors has no matrix of a path nothing
+        help: see what there is with `tacit inspect`
+    "#]],
+    );
+    assert_eq!(tacit(&["explain", &packed, "--input-shape", "0"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_known_model_is_told_as_a_whole() {
+    let folder = Folder::new("model");
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/generate/golden/affine/llama");
+    let svg = folder.at("model.svg");
+    let golden = golden.to_str().expect("text");
+    let output = tacit(&["explain", golden, "--input-shape", "1,16", "--deny", "--svg", &svg, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    assert!(output.status.success(), "{json}");
+    let of_model = |key: &str| json["model"][key].as_u64().expect("a number");
+    assert!(of_model("ops") > 100 && of_model("handled") > 20, "{json}");
+    assert_eq!((of_model("materialized"), json["unbuilt"].is_null()), (0, true));
+    let svg = fs::read_to_string(svg).expect("drawn");
+    assert!(svg.contains(">rsqrt<") && svg.contains(">gather<"), "{svg}");
+    // Of a model that lacks a tensor, its layers are told.
+    let config = fs::read(format!("{golden}/config.json")).expect("reads");
+    fs::write(folder.at("config.json"), config).expect("writes");
+    let text = String::from_utf8(tacit(&["explain", &folder.layers(1)]).stdout).expect("text");
+    assert!(text.contains("layers.*.weight") && text.contains("the model cannot be built: "), "{text}");
+}
+
+#[test]
+fn what_would_be_materialized_fails_where_that_is_denied() {
+    let folder = Folder::new("deny");
+    let (dense, packed) = (folder.at("dense.safetensors"), folder.at("packed.safetensors"));
+    let table = ops::ones::<f32>(&[32, 64]).expect("ones");
+    save(&dense, &Parameters::from([("embed_tokens.weight".to_owned(), table.into())])).expect("saves");
+    // A row of codes whose scales belong to columns is no such row.
+    assert!(tacit(&["quantize", &dense, "--format", "int8:columns", "-o", &packed]).status.success());
+    check(
+        &["explain", &packed, "--deny"],
+        1,
+        &folder,
+        expect![[r#"
+        parameters           of them  value             call       taken by                         bytes built
+        embed_tokens.weight        1  Int8(f32[32,64])  x @ w.T    packed_transpose, linear_matmul
+        embed_tokens.weight        1  Int8(f32[32,64])  w[tokens]                                          8192
+        embed_tokens.weight declined: packed_gather: only whole rows are gathered from packed codes
+        2 calls for tokens [1,1], 1 arrays materialized (8192 bytes)
+    "#]],
+    );
+    assert!(tacit(&["explain", &packed]).status.success());
+    assert!(tacit(&["explain", &dense, "--deny"]).status.success());
+}
+
+#[test]
+fn layers_are_compared_by_what_they_give() {
+    let folder = Folder::new("outputs");
+    let (dense, packed) = (folder.layers(2), folder.at("packed.safetensors"));
+    assert!(tacit(&["quantize", &dense, "--format", "affine:8:64", "-o", &packed]).status.success());
+    let (inputs, svg) = (folder.at("inputs.safetensors"), folder.at("errors.svg"));
+    let ramp = ops::arange::<_, f32>(0, 512, None).expect("a ramp").reshape(&[2, 256]).expect("rows");
+    save(&inputs, &Parameters::from([("layers.1.weight".to_owned(), ramp.into())])).expect("saves");
+    let output = tacit(&["compare", &dense, &packed, "--inputs", &inputs, "--svg", &svg, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    for row in json["parameters"].as_array().expect("rows") {
+        let error = |of: &str| row[of]["error"].as_f64();
+        let given = row["path"] == "layers.1.weight";
+        assert!(error("distance").is_some_and(|error| error > 1e-4 && error < 0.02), "{row}");
+        assert_eq!(error("outputs").is_some_and(|error| error > 1e-6 && error < 0.02), given, "{row}");
+    }
+    let svg = fs::read_to_string(svg).expect("drawn");
+    assert!(svg.starts_with("<svg") && svg.contains("What layers give") && svg.contains("layers.0.weight"), "{svg}");
+    let output = tacit(&["compare", &dense, &packed, "--outputs", "--max-error", "0.02"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success() && text.contains("of outputs: error") && text.lines().count() == 3, "{text}");
+    let wrong = Parameters::from([("layers.0.weight".to_owned(), ops::ones::<f32>(&[2, 3]).expect("ones").into())]);
+    save(&inputs, &wrong).expect("saves");
+    check(
+        &["compare", &dense, &packed, "--inputs", &inputs],
+        1,
+        &folder,
+        expect![[r#"
+        error: FOLDER/inputs.safetensors: layers.0.weight: the layer takes 256 numbers, and its inputs are f32[2,3]
+        help: give floats whose last axis is that of the weight
+    "#]],
+    );
+}
+
+#[test]
+fn products_are_measured_beside_dense_ones() {
+    let output = tacit(&["bench", "nf4:32", "--shape", "64x96", "--rows", "1,3", "--seconds", "0.1", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    let products = json["products"].as_array().expect("rows");
+    let formats: Vec<&str> = products.iter().filter_map(|row| row["format"].as_str()).collect();
+    assert_eq!(formats, ["dense f32", "dense bf16, by MLX", "nf4:32"].repeat(2));
+    for row in products {
+        assert!(row["milliseconds"].as_f64().is_some_and(|time| time > 0.0 && time < 1e3), "{row}");
+        assert!(row["beside_f32"][1].as_f64().is_some_and(|times| times > 0.0), "{row}");
+    }
+    assert_eq!(json["machine"]["threads"].as_u64(), Some(tacit_kernels::threads::count() as u64));
+    let text = String::from_utf8(tacit(&["bench", "--shape", "64x256", "--seconds", "0"]).stdout).expect("text");
+    for format in ["affine:4:64", "ternary", "k:4", "e5m2:32"] {
+        assert!(text.lines().any(|line| line.starts_with(format)), "{text}");
+    }
+    let text = String::from_utf8(tacit(&["bench", "--shape", "64x96", "--seconds", "0"]).stdout).expect("text");
+    assert!(text.contains("\nleft out: affine:4:64: ") && text.contains("\nmxfp4 "), "{text}");
+    assert_eq!(tacit(&["bench", "affine:4:64", "--shape", "64x96"]).status.code(), Some(1));
+    assert_eq!(tacit(&["bench", "--shape", "64"]).status.code(), Some(2));
+    assert_eq!(tacit(&["bench", "nf5"]).status.code(), Some(2));
+}
+
+/// Ended at any point, a run goes on where it was; its output is there when it is whole, and the same bytes.
+#[test]
+fn a_killed_quantization_goes_on_where_it_was() {
+    const LAYERS: u64 = 24;
+    let folder = Folder::new("killed");
+    let (dense, whole, killed) = (folder.layers(LAYERS), folder.at("whole"), folder.at("killed"));
+    let arguments =
+        |output: &str| ["quantize", &dense, "--format", "nf4:64", "-o", output, "--json"].map(str::to_owned);
+    let finish = |output: &str| {
+        let made = Command::new(env!("CARGO_BIN_EXE_tacit")).args(arguments(output)).output().expect("starts");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&made.stdout).expect("json");
+        json["resumed"].as_u64().expect("a number")
+    };
+    assert_eq!(finish(&whole), 0);
+    let whole = fs::read(whole).expect("is there");
+    let (parts, partial) = (folder.0.join(".killed.parts"), folder.0.join(".killed.partial"));
+    let kept = || {
+        let names = fs::read_dir(&parts).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().ends_with(".safetensors")).count() as u64
+    };
+    let (mut resumed, mut before) = (0, 0);
+    // When there are so many parts, or the output is being written.
+    for point in [0, 1, 5, LAYERS / 2, LAYERS - 1, LAYERS, LAYERS + 1] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tacit"))
+            .args(arguments(&killed))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("starts");
+        let begin = Instant::now();
+        let reached = || if point > LAYERS { partial.exists() } else { kept() >= point };
+        while !reached() && child.try_wait().expect("runs").is_none() {
+            assert!(begin.elapsed() < Duration::from_mins(2), "it makes nothing");
+            sleep(Duration::from_micros(200));
+        }
+        child.kill().expect("is ours");
+        if child.wait().expect("ends").success() {
+            // Faster than it was killed: then it is whole, and the next begins anew.
+            assert!(fs::read(&killed).expect("is there") == whole);
+            fs::remove_file(&killed).expect("is ours");
+            before = 0;
+            continue;
+        }
+        match fs::read(&killed) {
+            // Killed after its output was in its place.
+            Ok(there) => assert!(there == whole, "what is there is whole"),
+            Err(_) => assert!(kept() >= before, "what was made is kept"),
+        }
+        before = kept();
+        resumed = resumed.max(before);
+    }
+    assert!(resumed > 0, "no run was killed on its way");
+    let left = kept();
+    assert_eq!(finish(&killed), left);
+    assert!(fs::read(&killed).expect("is there") == whole, "the same bytes");
+    assert!(!parts.exists() && !partial.exists());
+}
+
+/// What a snapshot would not show: nothing colors its output, asked or not.
+#[test]
+fn nothing_is_colored() {
+    for set in [("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")] {
+        for arguments in [&["--help"][..], &["types"], &["quantize"]] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+            let output = command.args(arguments).env(set.0, set.1).output().expect("starts");
+            assert!(![output.stdout, output.stderr].concat().contains(&0x1b), "{arguments:?}");
+        }
+    }
+}
+
+/// The book's page of commands is what each says of itself.
+#[test]
+fn the_book_lists_the_commands() {
+    let help = |arguments: &[&str]| String::from_utf8(tacit(arguments).stdout).expect("text");
+    let all = help(&["--help"]);
+    let (_, listed) = all.split_once("Commands:\n").expect("a list");
+    let commands = listed.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
+    let mut page = format!(
+        "<!-- Made by `UPDATE_EXPECT=1 cargo test -p tacit-cli --test commands`. -->\n# Commands\n\n\
+         The program `tacit` is run in the repository by `cargo run --release -p tacit-cli -- COMMAND`. Every command prints a \
+         table for people, or with `--json` the same as data. The exit code is 0 where all is well, 1 where a command fails or \
+         finds what it was asked to look for, and 2 where its arguments are wrong.\n\n```text\n{all}```\n"
+    );
+    for command in commands.filter(|name| *name != "help") {
+        let _ = write!(page, "\n## {command}\n\n```text\n{}```\n", help(&[command, "--help"]));
+    }
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../book/src/reference/commands.md");
+    expect_file![file].assert_eq(&page);
 }

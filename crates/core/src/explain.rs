@@ -10,13 +10,15 @@ use std::fmt;
 
 use tacit_bridge::{Aval, Slot};
 
+use self::fold::Repeat;
 use crate::Value;
 use crate::counters::Counters;
 use crate::dispatch::{Decline, Taker};
 
 /// What a trace did: each node, who took it, what was built.
 ///
-/// It prints like a jaxpr, with the handler and its place beside each node that one took.
+/// It prints like a jaxpr, with the handler and its place beside each node that one took. `{:#}` prints a block of nodes that
+/// repeats, such as a layer of a model, once, and tells how many more there are.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The arguments.
@@ -81,6 +83,16 @@ impl Explanation {
         page::html(self)
     }
 
+    /// Whether only equations for which others stand take an input, such as the weight of a layer that is not shown.
+    fn is_folded(&self, repeat: Option<&Repeat>, input: &str) -> bool {
+        let Some(folded) = repeat.map(Repeat::folded) else { return false };
+        let takes = |equation: &Equation| equation.operands.iter().any(|operand| operand == input);
+        let mut taken = self.equations.iter().enumerate().filter(|(_, equation)| takes(equation)).peekable();
+        taken.peek().is_some()
+            && taken.all(|(at, _)| folded.contains(&at))
+            && !self.outputs.iter().any(|output| output == input)
+    }
+
     fn handled(&self) -> usize {
         self.equations.iter().filter(|e| matches!(e.taker, Taker::Handler(_) | Taker::Default(_))).count()
     }
@@ -120,16 +132,27 @@ impl fmt::Display for Variable {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let repeat = if f.alternate() { Repeat::find(&self.equations) } else { None };
         f.write_str("{ lambda")?;
-        for input in &self.inputs {
+        for input in self.inputs.iter().filter(|input| !self.is_folded(repeat.as_ref(), &input.name)) {
             write!(f, " {input}")?;
         }
         f.write_str(" .\n")?;
+        let folded = repeat.as_ref().map(Repeat::folded).unwrap_or_default();
+        let shown = |at: usize| !folded.contains(&at);
         let lines: Vec<(String, String)> =
             self.equations.iter().map(|equation| (equation.made(), equation.call())).collect();
-        let left = lines.iter().map(|line| line.0.len()).max().unwrap_or(0);
-        let right = lines.iter().map(|line| line.1.len()).max().unwrap_or(0);
-        for (equation, (results, call)) in self.equations.iter().zip(&lines) {
+        let widest = |of: fn(&(String, String)) -> usize| {
+            lines.iter().enumerate().filter(|(at, _)| shown(*at)).map(|(_, line)| of(line)).max().unwrap_or(0)
+        };
+        let (left, right) = (widest(|line| line.0.len()), widest(|line| line.1.len()));
+        for (at, (equation, (results, call))) in self.equations.iter().zip(&lines).enumerate() {
+            if let Some(repeat) = repeat.as_ref().filter(|_| at == folded.start) {
+                writeln!(f, "    .. the last {} ops {} times more", repeat.block.len(), repeat.times - 1)?;
+            }
+            if !shown(at) {
+                continue;
+            }
             match equation.taken_by() {
                 taker if taker.is_empty() => writeln!(f, "    {results:left$} = {call}")?,
                 taker => writeln!(f, "    {results:left$} = {call:right$}   {taker}")?,

@@ -8,7 +8,10 @@
 extern crate tacit_core as tacit;
 
 mod backend;
+mod checkpoint;
+mod fully_sharded;
 mod group;
+mod layout;
 mod mean;
 pub mod plan;
 mod sentinel;
@@ -16,6 +19,8 @@ mod shard;
 pub mod sharded;
 
 pub use backend::Backend;
+pub use checkpoint::{load_run, save_run};
+pub use fully_sharded::{FullyShard, FullySharded};
 pub use group::{Group, Options, Traffic};
 pub use shard::{Shard, Split, split_heads};
 pub use sharded::Sharded;

@@ -27,6 +27,7 @@
 mod bench;
 pub mod compare;
 pub mod drawing;
+mod limits;
 mod line;
 mod machine;
 pub mod page;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use crate::drawing::{Chart, Row, number};
-use crate::{Line, Machine, Run, read};
+use crate::{Line, Machine, Run, limits, read};
 
 /// Tacit's recorded lines, from the root of the repository.
 pub const OURS: &str = "benches/recorded/ours.jsonl";
@@ -169,6 +169,7 @@ fn drawn(ours: &[Line], peers: &[Line]) -> Vec<(String, String)> {
     page += &machines_table(&lines, &machines);
     page += &tables(ours, &machines);
     files.push(("figures.md".to_owned(), page));
+    files.extend(limits::files(ours));
     files
 }
 

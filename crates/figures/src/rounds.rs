@@ -91,7 +91,8 @@ struct Contender<'a, E> {
 /// In a round each has one turn, and which comes first changes from round to round, so that what slows the machine down
 /// for a while slows all of them down. Rounds end when the time is over.
 pub struct Turns<'a, E> {
-    bench: &'a Bench,
+    /// Where they are recorded, if they are.
+    bench: Option<&'a Bench>,
     contenders: Vec<Contender<'a, E>>,
     time: Duration,
     least: usize,
@@ -100,14 +101,21 @@ pub struct Turns<'a, E> {
 impl<'a, E> Turns<'a, E> {
     pub(crate) fn new(bench: &'a Bench) -> Self {
         let (time, least) = if bench.is_quick() { (200, 3) } else { (1500, 9) };
-        Self { bench, contenders: Vec::new(), time: Duration::from_millis(time), least }
+        Self { bench: Some(bench), ..Self::unrecorded(Duration::from_millis(time), least) }
+    }
+
+    /// Takes turns for so long, and so many rounds at least, outside of a benchmark.
+    #[must_use]
+    pub fn unrecorded(time: Duration, least: usize) -> Self {
+        Self { bench: None, contenders: Vec::new(), time, least }
     }
 
     /// Takes turns for so long where `--quick` is not given, a seventh of it where it is, and so many rounds at least.
     #[must_use]
     pub fn within(mut self, time: Duration, least: usize) -> Self {
-        self.time = if self.bench.is_quick() { time / 7 } else { time };
-        self.least = if self.bench.is_quick() { least.min(3) } else { least };
+        let quick = self.bench.is_some_and(Bench::is_quick);
+        self.time = if quick { time / 7 } else { time };
+        self.least = if quick { least.min(3) } else { least };
         self
     }
 
@@ -185,7 +193,7 @@ impl<'a, E> Turns<'a, E> {
 
 /// The seconds that contenders took in each round.
 pub struct Rounds<'a> {
-    bench: &'a Bench,
+    bench: Option<&'a Bench>,
     /// None where a contender had no turn.
     contenders: Vec<(&'a str, Vec<Option<f64>>)>,
 }
@@ -195,7 +203,7 @@ impl Rounds<'_> {
     ///
     /// # Panics
     ///
-    /// Panics if the file cannot be written.
+    /// Panics if the turns are of no benchmark, or if the file cannot be written.
     pub fn record(&self, case: &str, unit: Unit) {
         for (baseline, _) in &self.contenders[1..] {
             self.record_of(case, self.contenders[0].0, baseline, unit);
@@ -206,9 +214,10 @@ impl Rounds<'_> {
     ///
     /// # Panics
     ///
-    /// Panics if no contender has the name, or if the file cannot be written.
+    /// Panics if no contender has the name, if the turns are of no benchmark, or if the file cannot be written.
     pub fn record_of(&self, case: &str, name: &str, baseline: &str, unit: Unit) {
-        self.bench.record(self.line(case, name, baseline, unit));
+        let bench = self.bench.expect("the turns are of a benchmark");
+        bench.record(self.line(bench, case, name, baseline, unit));
     }
 
     /// The median seconds of a contender.
@@ -241,7 +250,7 @@ impl Rounds<'_> {
         self.turns(name).iter().zip(self.turns(baseline)).filter_map(|(&ours, &theirs)| Some((ours?, theirs?)))
     }
 
-    fn line(&self, case: &str, name: &str, baseline: &str, unit: Unit) -> Line {
+    fn line(&self, bench: &Bench, case: &str, name: &str, baseline: &str, unit: Unit) -> Line {
         let least = |name| self.turns(name).iter().flatten().copied().fold(f64::INFINITY, f64::min);
         let (ours, theirs) = (self.seconds(name), self.seconds(baseline));
         let spread = match unit {
@@ -256,7 +265,7 @@ impl Rounds<'_> {
             _ => (unit.value(ours), unit.value(least(name))),
         };
         Line {
-            bench: self.bench.name().to_owned(),
+            bench: bench.name().to_owned(),
             case: case.to_owned(),
             unit: unit.name().to_owned(),
             value,
@@ -288,14 +297,14 @@ mod tests {
         let bench = idle();
         let ours = vec![Some(1.0), Some(3.0), Some(3.0)];
         let theirs = vec![Some(2.0), Some(6.0), None];
-        let rounds = Rounds { bench: &bench, contenders: vec![("ours", ours), ("theirs", theirs)] };
+        let rounds = Rounds { bench: Some(&bench), contenders: vec![("ours", ours), ("theirs", theirs)] };
         assert_eq!(rounds.ratio("ours", "theirs"), Spread { low: 0.5, median: 0.5, high: 0.5 });
-        let line = rounds.line("case", "ours", "theirs", Unit::time("ms/call"));
+        let line = rounds.line(&bench, "case", "ours", "theirs", Unit::time("ms/call"));
         assert_eq!((line.value, line.least, line.rounds), (3e3, Some(1e3), Some(2)));
         assert_eq!((line.baseline_value, line.baseline_least), (Some(4e3), Some(2e3)));
-        let line = rounds.line("case", "ours", "theirs", Unit::rate("GB/s", 12.0));
+        let line = rounds.line(&bench, "case", "ours", "theirs", Unit::rate("GB/s", 12.0));
         assert_eq!((line.value, line.least, line.ratio, line.spread), (4.0, Some(12.0), 2.0, Some([2.0, 2.0])));
-        let line = rounds.line("case", "theirs", "ours", Unit::above("us above it"));
+        let line = rounds.line(&bench, "case", "theirs", "ours", Unit::above("us above it"));
         assert_eq!((line.value, line.ratio), (2e6, 2.0));
     }
 

@@ -85,7 +85,7 @@ impl Drop for Pending {
 }
 
 /// Whether `path` is this very file.
-fn is(file: &File, path: &Path) -> bool {
+pub(crate) fn is(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
 
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());

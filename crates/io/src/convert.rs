@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::ops;
 use tacit_arrays::format::{Format, Fp4, Mxfp4, Mxfp8, Nested, Nf4, PackedArray, Parts};
 use tacit_arrays::{Dynamic8Array, Packed, Quantizer};
 use tacit_core::{ImplicitArray, Result, Value};
 use tacit_nn::{Parameters, Rules};
 
-use crate::floats::floats;
+use crate::Distance;
 
 /// What became of each parameter: see [`convert`].
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -115,7 +115,7 @@ fn converted(path: &str, value: &Value, format: &dyn Quantizer) -> Result<(Value
     let kept = kept.iter().find_map(|recoded| recoded(value, &text)).transpose()?;
     let dense = value.dense()?;
     let made = kept.clone().map_or_else(|| format.quantize(&dense), Ok)?;
-    let error = relative_error(&dense, &made.dense()?)?;
+    let error = Distance::between(&dense, &made.dense()?)?.error as f32;
     let row = row(&made, kept.is_some(), error);
     Ok((made, row))
 }
@@ -153,14 +153,6 @@ fn has_format(value: &Value, format: &dyn Quantizer) -> Result<bool> {
         array.children().into_iter().map(|(name, child)| Ok((name, child.aval()?, child.to_string()))).collect()
     };
     Ok(array.aux_eq(&*made) && children(&**array)? == children(&*made)?)
-}
-
-/// `|made - dense| / |dense|` in the Frobenius norm, computed in `f32`; zero where both are zero.
-fn relative_error(dense: &Array, made: &Array) -> Result<f32> {
-    let [dense, made] = [dense.as_dtype(Dtype::Float32)?, made.as_dtype(Dtype::Float32)?];
-    let norm = |array: &Array| -> Result<f32> { Ok(floats(&array.square()?.sum(None)?)?[0].sqrt()) };
-    let (lost, whole) = (norm(&made.subtract(&dense)?)?, norm(&dense)?);
-    Ok(if lost == 0.0 { 0.0 } else { lost / whole })
 }
 
 /// An error with the parameter that it is about.

@@ -63,8 +63,8 @@ pub struct Training {
     pub states: BTreeMap<String, Arrays>,
     /// Anything in words: rules, the place in the data.
     pub notes: BTreeMap<String, String>,
-    /// The kind of the optimizer.
-    optimizer: Option<String>,
+    /// The kind of the optimizer whose state there is, by the name of its type.
+    pub optimizer: Option<String>,
 }
 
 const OPTIMIZER: &str = "optimizer";

@@ -15,6 +15,11 @@ pub(crate) fn switch(name: &str) -> bool {
     user(name).is_some_and(|value| value == "1")
 }
 
+/// Whether the build is for documentation, as docs.rs says it: nothing of it is ever linked.
+pub(crate) fn documents() -> bool {
+    user("DOCS_RS").is_some()
+}
+
 /// The value of a variable that cargo always sets for a build script.
 pub(crate) fn cargo(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("cargo sets {name} for build scripts"))

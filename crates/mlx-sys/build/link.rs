@@ -33,8 +33,13 @@ pub(crate) fn publish(mlx: &Mlx, source: &Path, compiler: &Compiler) {
     let include = env::join_paths(folders.into_iter().flatten()).unwrap_or_default();
     println!("cargo::metadata=include={}", include.display());
     println!("cargo::metadata=defines=");
-    println!("cargo::metadata=version={}", mlx.version);
+    publish_version(&mlx.version);
     println!("cargo::metadata=lib_dir={}", directory(&mlx.library).display());
+}
+
+/// Publishes `DEP_MLX_VERSION`.
+pub(crate) fn publish_version(version: &str) {
+    println!("cargo::metadata=version={version}");
 }
 
 fn rename_elf(library: &Path, copy: &Path) -> Result<(), Failure> {

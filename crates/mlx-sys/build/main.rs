@@ -3,7 +3,7 @@
 //! The steps in order, one module each: find MLX ([`locate`], [`wheel`]), check the C++ compiler ([`compiler`]), find
 //! and compile `mlx-c` ([`mlx_c`]), write the bindings ([`bindings`]), tell cargo how to link ([`link`]) and read
 //! in advance what MLX compiles at run time ([`kernels`]). Whatever goes wrong ends as one [`failure::Failure`], printed
-//! without a backtrace.
+//! without a backtrace. Where only documentation is wanted, there are the bindings and nothing else.
 
 mod bindings;
 mod cache;
@@ -31,6 +31,11 @@ fn main() {
 fn build() -> Result<(), Failure> {
     for own in ["build", "csrc"] {
         println!("cargo::rerun-if-changed={own}");
+    }
+    if environment::documents() {
+        bindings::write(&mlx_c::source()?)?;
+        link::publish_version(locate::MLX_VERSION);
+        return Ok(());
     }
     let mlx = locate::locate()?;
     println!("cargo::rerun-if-changed={}", mlx.version_header().display());

@@ -14,6 +14,7 @@
 //! | `MLX_BYPASS_VERSION_CHECK=1` | Accept another version of MLX, at build and at run time. |
 //! | `MLX_C_DIR` | The sources of `mlx-c`, instead of those in the published `mlx-sys`. |
 //! | `TACIT_CACHE_DIR` | Where wheels are unpacked, instead of `~/.cache/tacit` (`~/Library/Caches/tacit` on a Mac). |
+//! | `DOCS_RS=1` | Only what documentation needs, as on docs.rs: no MLX and no C++ compiler, and no program. |
 //! | `CXX`, pip's own | As everywhere. |
 //!
 //! Dependents read `DEP_MLX_INCLUDE`, `DEP_MLX_DEFINES` and `DEP_MLX_VERSION` as from the published crate, and

@@ -59,7 +59,7 @@ struct Drawn {
 fn boxes(explanation: &Explanation, repeat: Option<&Repeat>) -> Vec<Drawn> {
     let mut boxes = Vec::new();
     let mut made_by: HashMap<&str, usize> = HashMap::new();
-    for input in &explanation.inputs {
+    for input in explanation.inputs.iter().filter(|input| !explanation.is_folded(repeat, &input.name)) {
         made_by.insert(&input.name, boxes.len());
         boxes.push(Drawn {
             class: "input",

@@ -76,3 +76,28 @@ fn every_kind_of_taker_and_several_results_are_told() {
             in (f g c f32[]) }   3 ops, 1 handled, 2 materialized (8 B)"]]
     .assert_eq(&explanation.expect("runs").to_string());
 }
+
+/// A model of thirty layers is drawn and printed as one of them; of the weights, those that it takes itself.
+#[test]
+fn layers_that_repeat_are_shown_once_with_their_weights() {
+    let _scopes = without_handlers();
+    let weights: Vec<Value> = (0..30).map(|_| Willing::of(&vector(&[1.0]))).collect();
+    let told = explain((vector(&[2.0]), weights), |(x, weights): (Array, Vec<Array>)| {
+        weights.iter().try_fold(x, |x, w| x.add(w)?.exp()?.square()?.sqrt())
+    });
+    let told = told.expect("runs");
+    assert!(told.to_string().lines().count() > 120);
+    expect_test::expect![[r#"
+        { lambda a:f32[1] b:Willing(f32[1]) .
+            af:f32[1] = add a b     default of test.Willing
+            ag:f32[1] = exp af
+            ah:f32[1] = square ag
+            ai:f32[1] = sqrt ah
+            .. the last 4 ops 29 times more
+            in (eu) }   120 ops, 30 handled, 0 materialized (0 B)"#]]
+    .assert_eq(&format!("{told:#}"));
+    let svg = told.to_svg();
+    let count = |part: &str| svg.matches(part).count();
+    assert_eq!((count(">exp<"), count("<g class=\"input\">"), count("&#215; 30")), (1, 2, 1), "{svg}");
+    assert!(!svg.contains("NaN"));
+}

@@ -10,6 +10,7 @@ mod case;
 mod child;
 mod collectives;
 mod commands;
+mod fully;
 mod itself;
 mod parent;
 mod plan;
@@ -26,6 +27,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("collectives", collectives::CASES),
     ("sharded", sharded::CASES),
     ("plan", plan::CASES),
+    ("fully", fully::CASES),
 ];
 
 fn main() -> ExitCode {

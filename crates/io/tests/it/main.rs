@@ -15,5 +15,6 @@ mod malformed;
 mod mlx_lm;
 mod mlx_prompt_cache;
 mod models;
+mod resumable;
 mod scratch;
 mod tensors;

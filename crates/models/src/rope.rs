@@ -4,13 +4,13 @@ use std::f32::consts::PI;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, fast, ops};
-use tacit::Result;
+use tacit_core::Result;
 
 use crate::keys::Keys;
 
 /// How positions turn queries and keys.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rope {
+pub struct Rope {
     /// The first so many of a head are turned.
     dims: i32,
     /// Whether neighbors are turned together, and not the two halves.
@@ -60,7 +60,7 @@ impl Rope {
         let plain = Self { dims, interleaved, theta: theta as f32, variant: Variant::Plain };
         let Some(own) = own else { return Ok(plain) };
         let name = own.text("rope_type")?.map_or_else(|| own.text("type"), |name| Ok(Some(name)))?;
-        let needed = |key: &str| Ok::<_, tacit::Error>(own.needed(key)? as f32);
+        let needed = |key: &str| Ok::<_, tacit_core::Error>(own.needed(key)? as f32);
         let variant = match name.unwrap_or("default") {
             "default" => Variant::Plain,
             "linear" => Variant::Linear { factor: needed("factor")? },
@@ -138,12 +138,12 @@ fn yarn(own: &Keys, all: &Keys, dims: i32, theta: f64) -> Result<Variant> {
     };
     // The dimension whose wave turns so often in the original context.
     let turning = |times: f64| f64::from(dims) * (original / (times * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
-    let bound = |key: &str, default: f64| Ok::<_, tacit::Error>(turning(own.number(key)?.unwrap_or(default)));
+    let bound = |key: &str, default: f64| Ok::<_, tacit_core::Error>(turning(own.number(key)?.unwrap_or(default)));
     let first = bound("beta_fast", 32.0)?.floor().max(0.0);
     // Apart, so that the ramp between them is one.
     let last = bound("beta_slow", 1.0)?.ceil().min(f64::from(dims - 1)).max(first + 1e-3);
     let of_scale = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
-    let scale = |key: &str, default: f64| Ok::<_, tacit::Error>(of_scale(own.number(key)?.unwrap_or(default)));
+    let scale = |key: &str, default: f64| Ok::<_, tacit_core::Error>(of_scale(own.number(key)?.unwrap_or(default)));
     let gain = match own.number("attention_factor")? {
         Some(gain) => gain,
         None => scale("mscale", 1.0)? / scale("mscale_all_dim", 0.0)?,

@@ -3,96 +3,126 @@
 use std::fs;
 use std::path::Path;
 
-use tacit::io::json::Json;
-use tacit::nn::Window;
-use tacit::{Error, Result};
+use tacit_core::{Error, Result};
+use tacit_io::json::Json;
+use tacit_nn::Window;
 
 use crate::keys::Keys;
 use crate::rope::Rope;
 
 /// The sizes and the variant of a decoder.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
-    pub(crate) vocab_size: i32,
-    pub(crate) hidden_size: i32,
-    pub(crate) heads: i32,
+pub struct Config {
+    /// The words that tokens stand for, and so the logits of one.
+    pub vocab_size: i32,
+    /// The width of what goes from layer to layer.
+    pub hidden_size: i32,
+    /// Heads of queries.
+    pub heads: i32,
     /// Heads of keys and values, each of which serves as many heads of queries.
-    pub(crate) kv_heads: i32,
-    pub(crate) head_dim: i32,
+    pub kv_heads: i32,
+    /// The width of a head.
+    pub head_dim: i32,
     /// What scores are multiplied by.
-    pub(crate) scale: f32,
+    pub scale: f32,
     /// Scores go through `cap * tanh(score / cap)`.
-    pub(crate) score_cap: Option<f32>,
+    pub score_cap: Option<f32>,
     /// Logits do.
-    pub(crate) logit_cap: Option<f32>,
-    pub(crate) bias: Bias,
-    pub(crate) norm: Norm,
+    pub logit_cap: Option<f32>,
+    /// Which products have a bias.
+    pub bias: Bias,
+    /// How layers are normalized.
+    pub norm: Norm,
     /// Whether each head's queries and keys are normalized.
-    pub(crate) head_norms: bool,
+    pub head_norms: bool,
     /// Whether what attention and the feed-forward layer give is normalized as well as what they take.
-    pub(crate) norms_after: bool,
-    pub(crate) activation: Activation,
+    pub norms_after: bool,
+    /// The function within feed-forward layers.
+    pub activation: Activation,
     /// What embedded tokens are multiplied by.
-    pub(crate) embedding_scale: Option<f32>,
+    pub embedding_scale: Option<f32>,
     /// Whether the head is the embedding; where nothing says so, it is if the checkpoint has no head.
-    pub(crate) tied: Option<bool>,
+    pub tied: Option<bool>,
     /// What attention sees, and how it tells positions apart. Layers of one kind share a mask.
-    pub(crate) kinds: Vec<Kind>,
-    pub(crate) layers: Vec<LayerConfig>,
+    pub kinds: Vec<Kind>,
+    /// The layers in order.
+    pub layers: Vec<LayerConfig>,
     /// The tokens that end a text.
-    pub(crate) end_tokens: Vec<u32>,
+    pub end_tokens: Vec<u32>,
 }
 
 /// Which products have a bias.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Bias {
-    pub(crate) qkv: bool,
-    pub(crate) output: bool,
-    pub(crate) feed_forward: bool,
+pub struct Bias {
+    /// Those that give queries, keys and values.
+    pub qkv: bool,
+    /// That of the heads' outputs.
+    pub output: bool,
+    /// Those of feed-forward layers.
+    pub feed_forward: bool,
 }
 
+/// A division by the root of the mean square, and a gain.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Norm {
-    pub(crate) epsilon: f32,
+pub struct Norm {
+    /// What is added to the mean square.
+    pub epsilon: f32,
     /// Whether the gain is `1 + weight`.
-    pub(crate) from_one: bool,
+    pub from_one: bool,
 }
 
+/// The function within a feed-forward layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Activation {
+pub enum Activation {
+    /// `x * sigmoid(x)`.
     Silu,
+    /// `x` times the normal distribution's function.
     Gelu,
-    /// With the hyperbolic tangent in place of the error function.
+    /// The same with a hyperbolic tangent in place of the error function.
     GeluTanh,
 }
 
+/// A kind of attention.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Kind {
-    pub(crate) window: Window,
-    pub(crate) rope: Rope,
+pub struct Kind {
+    /// Which tokens are seen.
+    pub window: Window,
+    /// How positions turn queries and keys.
+    pub rope: Rope,
 }
 
+/// A layer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerConfig {
+pub struct LayerConfig {
     /// Its number among the kinds.
-    pub(crate) kind: usize,
-    pub(crate) feed_forward: FeedForwardConfig,
+    pub kind: usize,
+    /// Its feed-forward layer.
+    pub feed_forward: FeedForwardConfig,
 }
 
+/// A feed-forward layer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum FeedForwardConfig {
-    Dense { inner: i32 },
+pub enum FeedForwardConfig {
+    /// One that all tokens go through.
+    Dense {
+        /// Its width within.
+        inner: i32,
+    },
+    /// Several, of which each token goes through some.
     Experts(ExpertsConfig),
 }
 
+/// A mixture of experts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpertsConfig {
-    pub(crate) count: i32,
+pub struct ExpertsConfig {
+    /// How many there are.
+    pub count: i32,
     /// The experts that each token goes through.
-    pub(crate) per_token: i32,
-    pub(crate) inner: i32,
+    pub per_token: i32,
+    /// The width within each.
+    pub inner: i32,
     /// Whether the weights of a token's experts sum to 1.
-    pub(crate) normalized: bool,
+    pub normalized: bool,
 }
 
 /// The architectures that are read, by `model_type`.
@@ -109,21 +139,27 @@ enum Family {
 }
 
 impl Family {
+    fn of_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "llama" => Self::Llama,
+            "mistral" => Self::Mistral,
+            "qwen2" => Self::Qwen2,
+            "qwen3" => Self::Qwen3,
+            "qwen3_moe" => Self::Qwen3Moe,
+            "gemma" => Self::Gemma,
+            "gemma2" => Self::Gemma2,
+            "gemma3_text" => Self::Gemma3,
+            _ => return None,
+        })
+    }
+
     fn named(keys: &Keys) -> Result<Self> {
-        Ok(match keys.text("model_type")? {
-            Some("llama") => Self::Llama,
-            Some("mistral") => Self::Mistral,
-            Some("qwen2") => Self::Qwen2,
-            Some("qwen3") => Self::Qwen3,
-            Some("qwen3_moe") => Self::Qwen3Moe,
-            Some("gemma") => Self::Gemma,
-            Some("gemma2") => Self::Gemma2,
-            Some("gemma3_text") => Self::Gemma3,
-            other => {
-                let reason = other.map_or("it is not there".to_owned(), |other| format!("{other} is not read"));
-                let help = "there are llama, mistral, qwen2, qwen3, qwen3_moe, gemma, gemma2 and gemma3_text: take such a model";
-                return Err(keys.wrong("model_type", reason, help));
-            }
+        let name = keys.text("model_type")?;
+        name.and_then(Self::of_name).ok_or_else(|| {
+            let reason = name.map_or("it is not there".to_owned(), |other| format!("{other} is not read"));
+            let help =
+                "there are llama, mistral, qwen2, qwen3, qwen3_moe, gemma, gemma2 and gemma3_text: take such a model";
+            keys.wrong("model_type", reason, help)
         })
     }
 
@@ -133,12 +169,21 @@ impl Family {
 }
 
 impl Config {
+    /// Whether the `config.json` of a folder is there, and says an architecture that is read.
+    #[must_use]
+    pub fn is_known(folder: &Path) -> bool {
+        let json = Json::open(folder.join("config.json")).ok();
+        json.is_some_and(|json| {
+            json.get("model_type").and_then(Json::text).is_some_and(|name| Family::of_name(name).is_some())
+        })
+    }
+
     /// Reads the `config.json` of a folder and, where there is one, what `generation_config.json` says of the end.
     ///
     /// # Errors
     ///
     /// As for [`of`](Self::of); or a file cannot be read, or is no JSON object.
-    pub(crate) fn read(folder: &Path) -> Result<Self> {
+    pub fn read(folder: &Path) -> Result<Self> {
         let file = folder.join("config.json");
         let mut config = Self::of(&Json::open(&file)?, &file)?;
         let generation = folder.join("generation_config.json");
@@ -157,7 +202,7 @@ impl Config {
     ///
     /// A key is not there or has another type; the architecture, its positions or its activation is none that is known; or
     /// sizes do not fit.
-    pub(crate) fn of(json: &Json, file: &Path) -> Result<Self> {
+    pub fn of(json: &Json, file: &Path) -> Result<Self> {
         let keys = Keys::new(file, json);
         let family = Family::named(&keys)?;
         let hidden_size = keys.size("hidden_size")?;

@@ -4,23 +4,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_rs::ops;
-use tacit::arrays::Stacked;
-use tacit::io::{self, mlx_adapter, peft};
-use tacit::nn::Missing;
-use tacit::prelude::*;
-use tacit::{Error, Result, format};
+use tacit_arrays::{Stacked, format};
+use tacit_core::{Aval, Error, Result, Value};
+use tacit_io::{self as io, mlx_adapter, peft};
+use tacit_nn::{Missing, Model, Parameters, Rules};
 
 use crate::config::Config;
 use crate::decoder::Decoder;
 
-/// Reads a folder: the configuration, and the decoder with the parameters of the tensors as they are stored.
+/// Reads a folder, or a file of tensors beside its configuration: that, and the decoder with the parameters as they are stored.
 ///
 /// # Errors
 ///
 /// As for [`Config::read`] and [`io::read`]; or a parameter is not there, has another shape, or is none of the decoder's.
-pub(crate) fn load(folder: &Path) -> Result<(Config, Model<Decoder>)> {
+pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
+    let path = path.as_ref();
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     let mut config = Config::read(folder)?;
-    let mut parameters = stacked(folder, io::read(folder)?)?;
+    let mut parameters = stacked(folder, io::read(path)?)?;
     let head = parameters.contains_key(HEAD);
     if *config.tied.get_or_insert(!head) {
         parameters.remove(HEAD);
@@ -95,7 +96,7 @@ const PRODUCTS: &str = "{model.layers.*_proj,model.embed_tokens,lm_head}.weight"
 /// # Errors
 ///
 /// The text is no format, the file cannot be read, or as for [`Model::apply`].
-pub(crate) fn quantize(model: &mut Model<Decoder>, weights: &str) -> Result<()> {
+pub fn quantize(model: &mut Model<Decoder>, weights: &str) -> Result<()> {
     let file = Path::new(weights);
     let rules = if file.extension().is_some() {
         Rules::load(file)?
@@ -110,7 +111,7 @@ pub(crate) fn quantize(model: &mut Model<Decoder>, weights: &str) -> Result<()> 
 /// # Errors
 ///
 /// As for [`mlx_adapter::read`] and [`peft::read`].
-pub(crate) fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
+pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     let own = model.values()?;
     let adapted = if folder.join("adapters.safetensors").is_file() {
         mlx_adapter::read(folder, &own)?

@@ -10,8 +10,8 @@ use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, ModuleParameters, Param};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, nn, ops};
-use tacit::Result;
-use tacit::nn::KvCache;
+use tacit_core::Result;
+use tacit_nn::KvCache;
 
 use crate::config::{Activation, Config, FeedForwardConfig, LayerConfig};
 use crate::experts::Experts;
@@ -19,11 +19,10 @@ use crate::rope::Rope;
 
 /// The logits that are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Positions {
+pub enum Positions {
     /// Those of the last token, which say what comes next.
     Last,
     /// Those of every token, as who verifies a draft needs them.
-    #[allow(dead_code, reason = "not every program that has the decoder verifies drafts")]
     All,
 }
 
@@ -242,7 +241,7 @@ struct Body {
 
 /// The decoder that a configuration describes.
 #[derive(Debug, ModuleParameters)]
-pub(crate) struct Decoder {
+pub struct Decoder {
     config: Config,
     #[param]
     model: Body,
@@ -253,7 +252,7 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     /// The decoder with parameters that are drawn, or yet to be loaded: nothing is computed until it is used.
-    pub(crate) fn new(config: &Config) -> Result<Self, Exception> {
+    pub fn new(config: &Config) -> Result<Self, Exception> {
         let &Config { vocab_size, hidden_size, .. } = config;
         let head = || linear(hidden_size, vocab_size, false);
         Ok(Self {
@@ -273,11 +272,11 @@ impl Decoder {
     /// # Errors
     ///
     /// The caches are not those of this decoder, or have no room; or MLX refuses the tokens.
-    pub(crate) fn forward(&mut self, tokens: &Array, caches: &mut [KvCache], asked: Positions) -> Result<Array> {
+    pub fn forward(&mut self, tokens: &Array, caches: &mut [KvCache], asked: Positions) -> Result<Array> {
         let Self { config, model, lm_head } = self;
         if caches.len() != model.layers.len() {
             let message = format!("{} caches are given to {} layers", caches.len(), model.layers.len());
-            return Err(tacit::Error::invalid(message, "make them by `caches`"));
+            return Err(tacit_core::Error::invalid(message, "make them by `caches`"));
         }
         let mut x = model.embed_tokens.forward(tokens)?;
         if let Some(scale) = config.embedding_scale {
@@ -307,7 +306,7 @@ impl Decoder {
 }
 
 /// The empty caches of a batch, one a layer, for keys and values of this dtype.
-pub(crate) fn caches(config: &Config, batch: i32, dtype: Dtype) -> Result<Vec<KvCache>> {
+pub fn caches(config: &Config, batch: i32, dtype: Dtype) -> Result<Vec<KvCache>> {
     let shape = [batch, config.kv_heads, config.head_dim];
     config.layers.iter().map(|layer| KvCache::new(shape, dtype)?.with_window(config.kinds[layer.kind].window)).collect()
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tacit::io::json::Json;
-use tacit::{Error, Result};
+use tacit_core::{Error, Result};
+use tacit_io::json::Json;
 
 /// An object in a file; a key whose value is `null` is not there.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,326 @@
+//! `tacit explain`: who takes the products with the parameters of a checkpoint.
+
+mod role;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops};
+use serde::Serialize;
+use tacit_core::dispatch::Taker;
+use tacit_core::{Equation, Error, Explanation, Result, Value, explain as explained};
+use tacit_io::read;
+use tacit_models::{Config, Positions};
+use tacit_nn::Pattern;
+
+use self::role::Role;
+use crate::output::write;
+use crate::table::Table;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A file or a folder, of Tacit's or of another program's
+    path: PathBuf,
+    /// The shape of the tokens, with commas: batch and length. Each layer is given its own width besides
+    #[arg(long, value_name = "SHAPE", value_delimiter = ',', default_value = "1,1", value_parser = clap::value_parser!(i32).range(1..))]
+    input_shape: Vec<i32>,
+    /// Only the parameters of this path or glob, such as layers.0.*
+    #[arg(long, value_name = "PATTERN")]
+    only: Option<String>,
+    /// Print the trace op by op, a block that repeats once
+    #[arg(long)]
+    trace: bool,
+    /// Draw the graph into this file, a block that repeats once
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write the drawing and a list of all ops into this page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Fail where something would be materialized, or a layer cannot be computed
+    #[arg(long)]
+    deny: bool,
+}
+
+/// Who takes each parameter's product.
+#[derive(Serialize)]
+pub(crate) struct Products {
+    input_shape: Vec<i32>,
+    layers: Vec<Layer>,
+    materialized: u64,
+    materialized_bytes: u64,
+    /// The model as a whole, where it is one that can be built.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<Whole>,
+    /// Why it cannot be built though its architecture is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unbuilt: Option<String>,
+    /// The model, or each kind of layer, op by op.
+    #[serde(skip)]
+    trace: Option<Explanation>,
+    #[serde(skip)]
+    deny: bool,
+}
+
+#[derive(Serialize)]
+struct Layer {
+    path: String,
+    value: String,
+    role: Role,
+    /// The handlers and defaults of types that take an op, in their order, each once.
+    taken_by: Vec<String>,
+    /// Handlers that were asked and declined, with their reasons.
+    declined: Vec<String>,
+    /// How many arrays each call materializes.
+    materialized: u64,
+    materialized_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// What happens in a call of a model.
+#[derive(Serialize)]
+struct Whole {
+    ops: usize,
+    handled: usize,
+    materialized: u64,
+    materialized_bytes: u64,
+}
+
+pub(crate) fn explain(options: &Options) -> Result<Products> {
+    let only: Option<Pattern> = options.only.as_deref().map(str::parse).transpose()?;
+    let tokens = &options.input_shape;
+    let (mut layers, mut kinds): (Vec<Layer>, BTreeMap<Kind, Member>) = (Vec::new(), BTreeMap::new());
+    for (path, value) in read(&options.path)? {
+        let aval = value.aval()?;
+        if only.as_ref().is_some_and(|only| !only.matches(&path, &aval)) {
+            continue;
+        }
+        for role in Role::of(&path, &value)? {
+            let layer = Layer::of(&path, &value, role, tokens);
+            if layer.error.is_none() {
+                let member = || Member { path: folded(&path), value: value.clone(), role, count: 0 };
+                kinds.entry(layer.kind()).or_insert_with(member).count += 1;
+            }
+            layers.push(layer);
+        }
+    }
+    if layers.is_empty() {
+        let what = options.only.as_deref().map_or("no matrix".to_owned(), |only| format!("no matrix of a path {only}"));
+        return Err(Error::invalid(
+            format!("{} has {what}", options.path.display()),
+            "see what there is with `tacit inspect`",
+        ));
+    }
+    let members: Vec<Member> = kinds.into_values().collect();
+    let (whole, unbuilt) = match of_model(&options.path, tokens) {
+        _ if options.only.is_some() => (None, None),
+        Ok(whole) => (whole, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let model = whole.as_ref().map(Whole::of);
+    let wanted = options.trace || options.svg.is_some() || options.html.is_some();
+    let trace = match whole {
+        Some(trace) => Some(trace),
+        None if wanted => Some(traced(&members, tokens)?),
+        None => None,
+    };
+    for (file, text) in [(&options.svg, Explanation::to_svg as fn(&_) -> _), (&options.html, Explanation::to_html)] {
+        if let (Some(file), Some(trace)) = (file, &trace) {
+            write(file, &text(trace))?;
+        }
+    }
+    let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum();
+    Ok(Products {
+        input_shape: tokens.clone(),
+        materialized: sum(|layer| layer.materialized),
+        materialized_bytes: sum(|layer| layer.materialized_bytes),
+        layers,
+        model,
+        unbuilt,
+        trace: trace.filter(|_| options.trace),
+        deny: options.deny,
+    })
+}
+
+/// The trace of a step of the decoder that a checkpoint is, with empty caches; nothing where it is none, or tokens have not a
+/// batch and a length.
+fn of_model(path: &Path, tokens: &[i32]) -> Result<Option<Explanation>> {
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+    let &[batch, length] = tokens else { return Ok(None) };
+    if !Config::is_known(folder) {
+        return Ok(None);
+    }
+    let (config, mut model) = tacit_models::load(path)?;
+    let dtype = model.get("model.embed_tokens.weight")?.aval()?.dtype;
+    let mut caches = tacit_models::caches(&config, batch, dtype)?;
+    caches.iter_mut().try_for_each(|cache| cache.reserve(length))?;
+    let tokens = ops::zeros_dtype(&[batch, length], Dtype::Uint32)?;
+    model.explain(|decoder| decoder.forward(&tokens, &mut caches, Positions::Last)).map(Some)
+}
+
+impl Whole {
+    fn of(trace: &Explanation) -> Self {
+        let handled = |equation: &&Equation| matches!(equation.taker, Taker::Handler(_) | Taker::Default(_));
+        Self {
+            ops: trace.equations.len(),
+            handled: trace.equations.iter().filter(handled).count(),
+            materialized: trace.counters.materialized,
+            materialized_bytes: trace.counters.materialized_bytes,
+        }
+    }
+}
+
+/// What layers have in common that are shown as one: path without numbers, value, role, who takes it.
+type Kind = (String, String, Role, Vec<String>, u64);
+
+/// The first layer of a kind, and how many there are.
+struct Member {
+    path: String,
+    value: Value,
+    role: Role,
+    count: usize,
+}
+
+/// A path with a star for each number: `layers.*.up_proj.weight`.
+fn folded(path: &str) -> String {
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    path.split('.').map(|part| if number(part) { "*" } else { part }).collect::<Vec<_>>().join(".")
+}
+
+/// The trace of one layer of each kind, whose weight has the layer's path.
+fn traced(members: &[Member], tokens: &[i32]) -> Result<Explanation> {
+    // One that is used in two ways is one argument.
+    let mut weights: Vec<(String, &Value)> = Vec::new();
+    let mut of_member = Vec::new();
+    for Member { path, count, value, .. } in members {
+        let name = if *count > 1 { format!("{path} ({count})") } else { path.clone() };
+        let same = |(known, of): &(String, &Value)| *known == name && of.to_string() == value.to_string();
+        let at = weights.iter().position(same).unwrap_or_else(|| {
+            weights.push((name, value));
+            weights.len() - 1
+        });
+        of_member.push(at);
+    }
+    let (names, values): (Vec<String>, Vec<&Value>) = weights.into_iter().unzip();
+    let mut trace = explained(values, |weights| {
+        let calls = members.iter().zip(&of_member).map(|(member, &at)| member.role.call(&weights[at], tokens));
+        calls.collect::<Result<Vec<Array>, Exception>>()
+    })?;
+    let mut renamed = HashMap::new();
+    for (input, name) in trace.inputs.iter_mut().zip(names) {
+        renamed.insert(std::mem::replace(&mut input.name, name.clone()), name);
+    }
+    for operand in trace.equations.iter_mut().flat_map(|equation| &mut equation.operands) {
+        if let Some(name) = renamed.get(operand) {
+            operand.clone_from(name);
+        }
+    }
+    Ok(trace)
+}
+
+impl Layer {
+    fn of(path: &str, value: &Value, role: Role, tokens: &[i32]) -> Self {
+        let none = |error| Self {
+            path: path.to_owned(),
+            value: value.to_string(),
+            role,
+            taken_by: Vec::new(),
+            declined: Vec::new(),
+            materialized: 0,
+            materialized_bytes: 0,
+            error,
+        };
+        match explained(value, |weight| role.call(&weight, tokens)) {
+            Err(error) => none(Some(error.to_string())),
+            Ok(trace) => {
+                let mut taken_by: Vec<String> = Vec::new();
+                for equation in &trace.equations {
+                    let taker = match &equation.taker {
+                        Taker::Handler(site) => site.name.to_owned(),
+                        Taker::Default(of) => format!("default of {of}"),
+                        Taker::Dense | Taker::Computed | Taker::Materialized => continue,
+                    };
+                    if !taken_by.contains(&taker) {
+                        taken_by.push(taker);
+                    }
+                }
+                let declined = trace.equations.iter().flat_map(|equation| &equation.declined);
+                Self {
+                    taken_by,
+                    declined: declined.map(ToString::to_string).collect(),
+                    materialized: trace.counters.materialized,
+                    materialized_bytes: trace.counters.materialized_bytes,
+                    ..none(None)
+                }
+            }
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        let taken_by = self.error.iter().chain(&self.taken_by).cloned().collect();
+        (folded(&self.path), self.value.clone(), self.role, taken_by, self.materialized_bytes)
+    }
+}
+
+impl Products {
+    /// Whether nothing is materialized, where that was asked.
+    pub(crate) fn is_well(&self) -> bool {
+        let computed = self.layers.iter().all(|layer| layer.error.is_none());
+        // What a model does counts more than what its layers might.
+        let materialized = self.model.as_ref().map_or(self.materialized, |model| model.materialized);
+        !self.deny || (materialized == 0 && computed)
+    }
+}
+
+impl fmt::Display for Products {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut kinds: BTreeMap<Kind, (usize, &Layer)> = BTreeMap::new();
+        for layer in &self.layers {
+            kinds.entry(layer.kind()).or_insert((0, layer)).0 += 1;
+        }
+        let mut table = Table::new(&["parameters", ">of them", "value", "call", "taken by", ">bytes built"]);
+        let mut reasons = BTreeSet::new();
+        for ((path, value, role, ..), (count, layer)) in kinds {
+            if layer.materialized > 0 {
+                reasons.extend(layer.declined.iter().map(|reason| (path.clone(), reason)));
+            }
+            let taken_by = match &layer.error {
+                Some(error) => format!("error: {}", error.lines().next().unwrap_or_default()),
+                None if layer.taken_by.is_empty() && layer.materialized == 0 => "MLX, dense".to_owned(),
+                None => layer.taken_by.join(", "),
+            };
+            let bytes = if layer.materialized == 0 { String::new() } else { layer.materialized_bytes.to_string() };
+            table.row([path, count.to_string(), value, role.to_string(), taken_by, bytes]);
+        }
+        writeln!(f, "{table}")?;
+        for (path, reason) in reasons {
+            writeln!(f, "{path} {reason}")?;
+        }
+        if let Some(trace) = &self.trace {
+            writeln!(f, "{trace:#}")?;
+        }
+        let shape: Vec<String> = self.input_shape.iter().map(ToString::to_string).collect();
+        write!(
+            f,
+            "{} calls for tokens [{}], {} arrays materialized ({} bytes)",
+            self.layers.len(),
+            shape.join(","),
+            self.materialized,
+            self.materialized_bytes
+        )?;
+        if let Some(reason) = &self.unbuilt {
+            write!(f, "\nthe model cannot be built: {reason}")?;
+        }
+        match &self.model {
+            None => Ok(()),
+            Some(Whole { ops, handled, materialized, materialized_bytes }) => write!(
+                f,
+                "\nthe model: {ops} ops after an implicit array, {handled} handled, \
+                 {materialized} arrays materialized ({materialized_bytes} bytes)"
+            ),
+        }
+    }
+}

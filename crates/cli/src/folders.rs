@@ -1,0 +1,35 @@
+//! Where Tacit keeps what outlives a program, and whether it can.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io, process};
+
+/// Where builds unpack MLX; nothing where no variable names an absolute path.
+pub(crate) fn cache() -> Option<PathBuf> {
+    if let Some(own) = absolute("TACIT_CACHE_DIR") {
+        return Some(own);
+    }
+    if cfg!(target_vendor = "apple") {
+        return Some(absolute("HOME")?.join("Library/Caches/tacit"));
+    }
+    Some(absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?.join("tacit"))
+}
+
+/// Where MLX keeps the loops that it compiles, for the programs to come; nothing where each makes its own.
+pub(crate) fn loops() -> Option<PathBuf> {
+    if cfg!(target_vendor = "apple") || env::var_os("TACIT_MLX_TMPDIR").is_some_and(|value| value == "keep") {
+        return Some(env::temp_dir());
+    }
+    absolute("TACIT_MLX_TMPDIR").or_else(|| Some(cache()?.join("jit")))
+}
+
+fn absolute(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Writes a file into the folder, or where it would be made.
+pub(crate) fn write_into(folder: &Path) -> io::Result<()> {
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
+    let probe = there.join(format!(".tacit-doctor-{}", process::id()));
+    fs::write(&probe, b"probe")?;
+    fs::remove_file(&probe)
+}

@@ -1,0 +1,340 @@
+//! `tacit new`: a project of one's own, with a quantized layer that runs.
+
+use std::path::{Path, PathBuf};
+use std::{env, fmt, fs, process};
+
+use clap::Args;
+use serde::Serialize;
+use tacit_core::{Error, Result};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The folder that is made; its last part names the package
+    folder: PathBuf,
+    /// Take Tacit from this clone, in place of the one that this program was built in
+    #[arg(long, value_name = "CLONE", conflicts_with = "git")]
+    path: Option<PathBuf>,
+    /// Take Tacit from the git repository at this address
+    #[arg(long, value_name = "URL")]
+    git: Option<String>,
+    /// Stay with this commit of the git repository
+    #[arg(long, value_name = "COMMIT", requires = "git")]
+    rev: Option<String>,
+}
+
+/// What was made.
+#[derive(Serialize)]
+pub(crate) struct Made {
+    folder: PathBuf,
+    files: [&'static str; 4],
+}
+
+/// The files of a project, with `{..}` for what differs.
+const FILES: [(&str, &str); 4] = [
+    ("Cargo.toml", include_str!("../templates/new/manifest.toml")),
+    ("src/main.rs", include_str!("../templates/new/main.rs")),
+    ("README.md", include_str!("../templates/new/readme.md")),
+    (".gitignore", include_str!("../templates/new/gitignore")),
+];
+
+pub(crate) fn new(options: &Options) -> Result<Made> {
+    let name = package_name(&options.folder)?;
+    let source = match &options.git {
+        Some(url) => Source::Git { url, rev: options.rev.as_deref() },
+        None => Source::Clone(clone(options.path.as_deref())?),
+    };
+    make(&options.folder, name, &source)?;
+    Ok(Made { folder: options.folder.clone(), files: FILES.map(|(file, _)| file) })
+}
+
+/// Where a project takes Tacit's crates from.
+enum Source<'a> {
+    Clone(PathBuf),
+    Git { url: &'a str, rev: Option<&'a str> },
+}
+
+impl Source<'_> {
+    /// The keys of a dependency on the crate in this folder of the repository.
+    fn keys(&self, folder: &str) -> Result<String> {
+        Ok(match self {
+            Self::Clone(clone) => {
+                let path = clone.join(folder);
+                let path = path.to_str().ok_or_else(|| not_text(&path))?;
+                format!("path = {}", quoted(path.trim_end_matches('/')))
+            }
+            Self::Git { url, rev: None } => format!("git = {}", quoted(url)),
+            Self::Git { url, rev: Some(rev) } => format!("git = {}, rev = {}", quoted(url), quoted(rev)),
+        })
+    }
+}
+
+/// A string of TOML.
+fn quoted(text: &str) -> String {
+    // Every string of JSON is one of TOML.
+    serde_json::Value::from(text).to_string()
+}
+
+fn not_text(path: &Path) -> Error {
+    Error::invalid(
+        format!("{} is no text", path.display()),
+        "give a path of Unicode characters, for Cargo.toml is text",
+    )
+}
+
+/// The clone with this path, or the one that this program was built in.
+fn clone(path: Option<&Path>) -> Result<PathBuf> {
+    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let help = "say where Tacit is: `--path CLONE`, or `--git URL`";
+    let Some(path) = path else {
+        // Cargo marks the checkouts of its own with this file, and removes them when it likes.
+        return match built_in.canonicalize() {
+            Ok(clone) if is_clone(&clone) && !clone.join(".cargo-ok").exists() => Ok(clone),
+            _ => Err(Error::invalid("the clone that this program was built in is not there", help)),
+        };
+    };
+    let clone = path.canonicalize().map_err(Error::file("open", path))?;
+    if is_clone(&clone) {
+        Ok(clone)
+    } else {
+        Err(Error::invalid(format!("{} is no clone of Tacit", path.display()), help))
+    }
+}
+
+fn is_clone(folder: &Path) -> bool {
+    folder.join("crates/tacit/lib.rs").is_file() && folder.join("crates/mlx-sys/Cargo.toml").is_file()
+}
+
+/// The last part of the path, if Cargo and the language take it for the name of a package.
+fn package_name(folder: &Path) -> Result<&str> {
+    let help = "begin with a letter, and go on with letters, digits, `-` and `_`";
+    let name = folder.file_name().ok_or_else(|| {
+        Error::invalid(format!("{} names no folder to make", folder.display()), "give the name of the project")
+    })?;
+    let name = name.to_str().ok_or_else(|| not_text(folder))?;
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(allowed) {
+        return Err(Error::invalid(format!("`{name}` cannot name a package"), help));
+    }
+    let krate = name.replace('-', "_");
+    if KEYWORDS.contains(&&*krate) {
+        return Err(Error::invalid(format!("`{name}` is a word of the language and cannot name a package"), help));
+    }
+    if TAKEN.contains(&&*krate) {
+        return Err(Error::invalid(
+            format!("`{name}` is the name of a crate that the project uses"),
+            "take another name",
+        ));
+    }
+    Ok(name)
+}
+
+/// The reserved words of Rust that can be written as a name of a package.
+#[rustfmt::skip]
+const KEYWORDS: [&str; 52] = [
+    "Self", "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn", "else",
+    "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop", "macro", "match", "mod", "move",
+    "mut", "override", "priv", "pub", "ref", "return", "self", "static", "struct", "super", "trait", "true", "try", "type",
+    "typeof", "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
+];
+
+/// The crates that a program names in code or in its manifest, and what Cargo keeps for its own.
+const TAKEN: [&str; 14] = [
+    "alloc",
+    "build",
+    "core",
+    "deps",
+    "examples",
+    "incremental",
+    "mach_sys",
+    "mlx_rs",
+    "mlx_sys",
+    "proc_macro",
+    "std",
+    "tacit",
+    "tacit_mlx",
+    "test",
+];
+
+/// Writes the files into a folder beside, which takes its place when it is whole.
+fn make(folder: &Path, name: &str, source: &Source) -> Result<()> {
+    if folder.symlink_metadata().is_ok() {
+        let help = "give the name of a folder that does not exist";
+        return Err(Error::invalid(format!("{} exists", folder.display()), help));
+    }
+    let mut texts = Vec::new();
+    for (file, template) in FILES {
+        let mut text = template.replace("{name}", name);
+        for (place, krate) in [("{tacit}", ""), ("{mlx-sys}", "crates/mlx-sys"), ("{mach-sys}", "crates/mach-sys")] {
+            if text.contains(place) {
+                text = text.replace(place, &source.keys(krate)?);
+            }
+        }
+        texts.push((file, text));
+    }
+    let beside = Beside(folder.with_file_name(format!(".{name}-{}", process::id())));
+    fs::create_dir(&beside.0).map_err(Error::file("create", folder))?;
+    for (file, text) in texts {
+        let file = beside.0.join(file);
+        if let Some(parent) = file.parent() {
+            fs::create_dir_all(parent).map_err(Error::file("create", parent))?;
+        }
+        fs::write(&file, text).map_err(Error::file("write", &file))?;
+    }
+    fs::rename(&beside.0, folder).map_err(Error::file("create", folder))
+}
+
+/// A folder that is removed with all it holds, if it is still there.
+struct Beside(PathBuf);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // A folder left behind is only litter.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let folder = self.folder.display();
+        for file in self.files {
+            writeln!(f, "{folder}/{file}")?;
+        }
+        write!(f, "run it: cd {folder} && cargo run")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect, expect_file};
+
+    use super::*;
+
+    /// A folder of a test, which is gone after it.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = env::temp_dir().join(format!("tacit-new-{name}-{}", process::id()));
+            drop(fs::remove_dir_all(&path));
+            fs::create_dir_all(&path).expect("makes a folder");
+            Self(path)
+        }
+
+        /// What is in it.
+        fn names(&self) -> Vec<String> {
+            let entries = fs::read_dir(&self.0).expect("reads");
+            entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect()
+        }
+
+        fn make(&self, name: &str, path: Option<&Path>, git: Option<&str>) -> Result<Made> {
+            let (path, git) = (path.map(Path::to_owned), git.map(str::to_owned));
+            new(&Options { folder: self.0.join(name), path, git, rev: None })
+        }
+
+        fn refused(&self, name: &str, path: Option<&Path>, expected: &Expect) {
+            let before = self.names();
+            let error = self.make(name, path, None).map(|made| made.folder).expect_err(name).to_string();
+            expected.assert_eq(&error.replace(self.0.to_str().expect("text"), "FOLDER"));
+            assert_eq!(self.names(), before);
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
+    #[test]
+    fn a_project_takes_tacit_from_the_clone_that_the_program_was_built_in() {
+        let folder = Folder::new("clone");
+        folder.make("hello-there", None, None).expect("makes");
+        assert_eq!(folder.names(), ["hello-there"]);
+        let manifest = fs::read_to_string(folder.0.join("hello-there/Cargo.toml")).expect("reads");
+        let clone = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("a path");
+        let manifest: toml::Table = manifest.replace(clone.to_str().expect("text"), "CLONE").parse().expect("TOML");
+        assert_eq!(manifest["package"]["name"].as_str(), Some("hello-there"));
+        assert_eq!(manifest["dependencies"]["tacit-mlx"]["path"].as_str(), Some("CLONE"));
+        assert_eq!(manifest["patch"]["crates-io"]["mach-sys"]["path"].as_str(), Some("CLONE/crates/mach-sys"));
+    }
+
+    #[test]
+    fn a_project_takes_tacit_from_a_git_repository() {
+        let folder = Folder::new("git");
+        // What would end the string in the manifest stays in it.
+        folder.make("hello", None, Some("file:///a \"b\"")).expect("makes");
+        let manifest = fs::read_to_string(folder.0.join("hello/Cargo.toml")).expect("reads");
+        let manifest: toml::Table = manifest.parse().expect("TOML");
+        for crates in [&manifest["dependencies"]["tacit-mlx"], &manifest["patch"]["crates-io"]["mlx-sys"]] {
+            assert_eq!(crates["git"].as_str(), Some("file:///a \"b\""));
+        }
+    }
+
+    #[test]
+    fn the_manifest_is_the_one_in_the_book() {
+        let folder = Folder::new("book");
+        folder.make("hello", None, Some("https://example.org/tacit")).expect("makes");
+        let manifest = fs::read_to_string(folder.0.join("hello/Cargo.toml")).expect("reads");
+        expect_file!["../../../book/src/output/installing/manifest.toml"].assert_eq(&manifest);
+    }
+
+    #[test]
+    fn what_cannot_be_made_leaves_nothing() {
+        let folder = Folder::new("refused");
+        fs::create_dir(folder.0.join("there")).expect("makes");
+        folder.refused(
+            "there",
+            None,
+            &expect![[r#"
+            FOLDER/there exists
+            help: give the name of a folder that does not exist"#]],
+        );
+        folder.refused(
+            "1st",
+            None,
+            &expect![[r#"
+            `1st` cannot name a package
+            help: begin with a letter, and go on with letters, digits, `-` and `_`"#]],
+        );
+        folder.refused(
+            "a b",
+            None,
+            &expect![[r#"
+            `a b` cannot name a package
+            help: begin with a letter, and go on with letters, digits, `-` and `_`"#]],
+        );
+        folder.refused(
+            "async",
+            None,
+            &expect![[r#"
+            `async` is a word of the language and cannot name a package
+            help: begin with a letter, and go on with letters, digits, `-` and `_`"#]],
+        );
+        folder.refused(
+            "mlx-rs",
+            None,
+            &expect![[r#"
+            `mlx-rs` is the name of a crate that the project uses
+            help: take another name"#]],
+        );
+        folder.refused(
+            "..",
+            None,
+            &expect![[r#"
+            FOLDER/.. names no folder to make
+            help: give the name of the project"#]],
+        );
+        folder.refused(
+            "no/folder",
+            None,
+            &expect!["cannot create FOLDER/no/folder: No such file or directory (os error 2)"],
+        );
+        folder.refused(
+            "hello",
+            Some(&folder.0),
+            &expect![[r#"
+            FOLDER is no clone of Tacit
+            help: say where Tacit is: `--path CLONE`, or `--git URL`"#]],
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! `tacit doctor` on set-ups that are broken: what is wrong is named, with the cure.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs, process};
+
+/// Runs it with these variables, and returns the exit code and what it prints.
+fn doctor(variables: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+    let output = command.arg("doctor").envs(variables.iter().copied()).output().expect("starts");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).expect("text"))
+}
+
+/// Checks the exit code, and that one line tells what is wrong and the next one what to do.
+fn check(variables: &[(&str, &str)], code: i32, wrong: &str, help: &str) {
+    let (found, text) = doctor(variables);
+    let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let at = lines.iter().position(|line| line.starts_with(wrong)).unwrap_or_else(|| panic!("no {wrong} in {text}"));
+    assert!(lines[at + 1].starts_with(&format!("help: {help}")), "{text}");
+    assert_eq!(found, Some(code), "{text}");
+}
+
+/// A file, in which no folder can be made, not even by root.
+struct Blocked(PathBuf);
+
+impl Blocked {
+    fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("tacit-doctor-{name}-{}", process::id()));
+        fs::write(&path, "no folder").expect("writes");
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+#[test]
+fn on_a_sound_machine_nothing_is_broken() {
+    let (code, text) = doctor(&[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("mlx") && !text.contains("broken"), "{text}");
+}
+
+#[test]
+fn without_a_compiler() {
+    check(
+        &[("PATH", "")],
+        0,
+        "slow compiler g++ is not in the search path",
+        "install g++ (debian: apt-get install g++)",
+    );
+}
+
+#[test]
+fn without_python() {
+    check(
+        &[("PATH", "")],
+        0,
+        "slow python python3 does not start",
+        "run `python3 -m ensurepip` (debian: apt-get install",
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn without_pip() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = env::temp_dir().join(format!("tacit-doctor-pip-{}", process::id()));
+    fs::create_dir_all(&folder).expect("makes a folder");
+    let python = folder.join("python3");
+    fs::write(&python, "#!/bin/sh\nexit 1\n").expect("writes");
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).expect("sets");
+    let path = format!("{}:{}", folder.display(), env::var("PATH").expect("a search path"));
+    check(&[("PATH", &path)], 0, "slow python python3 has no pip", "run `python3 -m ensurepip`");
+    drop(fs::remove_dir_all(&folder));
+}
+
+#[test]
+fn with_folders_that_cannot_be_written() {
+    let blocked = Blocked::new("folders");
+    let (inside, variable) = (format!("{}/cache", blocked.path()), "TACIT_CACHE_DIR");
+    check(&[(variable, &inside)], 0, &format!("slow cache folder {inside}: "), "set TACIT_CACHE_DIR to a folder");
+    check(&[(variable, &inside)], 0, &format!("slow loop folder {inside}/jit: "), "set TACIT_MLX_TMPDIR to a folder");
+    let without = [("TACIT_CACHE_DIR", ""), ("XDG_CACHE_HOME", ""), ("HOME", "")];
+    check(&without, 0, "slow cache folder no variable names a place", "set TACIT_CACHE_DIR");
+    let inside = format!("{}/tmp", blocked.path());
+    check(&[("TMPDIR", &inside)], 1, &format!("broken scratch folder {inside}: "), "set TMPDIR to a folder");
+}
+
+#[test]
+fn with_a_variable_that_says_nothing() {
+    check(&[("TACIT_MODE", "fast")], 1, "broken TACIT_MODE fast", "eager, lazy or compiled");
+}
+
+/// Another MLX in the place of the one that the program was built with.
+#[cfg(target_os = "linux")]
+#[test]
+fn with_another_mlx() {
+    let other = env::temp_dir().join(format!("tacit-doctor-mlx-{}", process::id()));
+    fs::create_dir_all(&other).expect("makes a folder");
+    let (source, library) = (other.join("version.cpp"), other.join("libother.so"));
+    fs::write(&source, "namespace mlx::core { const char* version() { return \"0.31.1\"; } }").expect("writes");
+    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let made = Command::new(compiler).args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(made.expect("a compiler, as every build of Tacit needs it").success());
+    let (code, text) = doctor(&[("LD_PRELOAD", library.to_str().expect("text"))]);
+    drop(fs::remove_dir_all(&other));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("but the loaded libmlx is 0.31.1\nhelp: rebuild the program (`cargo clean -p mlx-sys`)"),
+        "{text}"
+    );
+}

@@ -1,0 +1,371 @@
+//! Arrays that no rank holds a whole of between two uses.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, ops};
+use tacit_arrays::{Linear, Packed, Placed};
+use tacit_core::transform::checkpoint;
+use tacit_core::tree::{self, Open, TreeDef};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, implicit};
+use tacit_nn::{Model, Pattern};
+
+use crate::Group;
+
+/// Any value, of whose every array each rank holds an equal part, and which is gathered where an op uses it.
+///
+/// What is gathered is what is stored: a weight in 4 bits travels and lies in 4 bits, and its own handlers take the op. That
+/// is no materialization, and no policy is asked; [`Group::traffic`] counts it. A product gathers once for the forward pass and
+/// once more for the gradient, so that nothing of the whole is kept between the two; what is gathered goes when the op
+/// is done. Only a compiled gradient keeps the codes of packed arrays from the one to the other. Every other op gathers for
+/// itself.
+///
+/// Ranks may each compute on a batch of their own, as in data parallelism: the gradient of a float part is the sum of the
+/// ranks' gradients, and has the shape of the part, as an optimizer's state then has.
+///
+/// ```
+/// use mlx_rs::ops;
+/// use tacit_arrays::Nf4Array;
+/// use tacit_core::{Policy, implicit};
+/// use tacit_distributed::{FullySharded, Group};
+///
+/// # fn main() -> tacit_core::Result<()> {
+/// let group = Group::init()?;
+/// let w = FullySharded::new(Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?, &group)?;
+/// let x = ops::ones::<f32>(&[2, 64])?;
+/// let _deny = Policy::Deny.scope();
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [64.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An array of `n` elements is flattened and filled up with zeros: each of `r` ranks holds `ceil(n / r)` elements. The method is
+/// the third stage of `ZeRO` (Rajbhandari et al., 2020). [`save_run`](crate::save_run) saves it; files of one process have the
+/// whole, [`gathered`](Self::gathered).
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.FullySharded", default = on_gathered, family(Linear, Placed))]
+pub struct FullySharded {
+    /// The value with the own part of each array, a vector, in the place of the array.
+    local: Value,
+    /// The arrays as they are in the whole, in order.
+    #[implicit(aux)]
+    arrays: Vec<Aval>,
+    #[implicit(aux)]
+    group: Group,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl FullySharded {
+    /// The value, which every rank gives alike, of which this rank keeps its part.
+    ///
+    /// # Errors
+    ///
+    /// The value is split over ranks already, or MLX refuses an op.
+    pub fn new(whole: impl Into<Value>, group: &Group) -> Result<Self> {
+        let whole = whole.into();
+        if whole.downcast::<Self>().is_some() {
+            return Err(Error::invalid(format!("{whole} is split over the ranks already"), "split it once"));
+        }
+        let aval = whole.aval()?;
+        let mut arrays = Vec::new();
+        let local = tree::map(&whole, Open::Fully, |leaf| {
+            let leaf = array_of(&leaf)?.clone();
+            arrays.push(Aval::from(&leaf));
+            Ok(own_part(&leaf, group.rank(), group.size())?.into())
+        })?;
+        Ok(Self { local, arrays, group: group.clone(), aval })
+    }
+
+    /// The value with this rank's part of each array, a vector, in the place of the array.
+    #[must_use]
+    pub fn local(&self) -> &Value {
+        &self.local
+    }
+
+    /// The shapes and dtypes of the whole value's arrays, in order.
+    #[must_use]
+    pub fn arrays(&self) -> &[Aval] {
+        &self.arrays
+    }
+
+    /// The ranks that hold the parts.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// The whole value, as it was: lazy, and a collective where it is evaluated, which every rank must then do.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses an op.
+    pub fn gathered(&self) -> Result<Value> {
+        let (recipe, parts) = self.recipe()?;
+        recipe.gathered(&parts)
+    }
+
+    /// How the whole is made of the parts, without these.
+    fn recipe(&self) -> Result<(Recipe, Vec<Array>)> {
+        let (parts, def) = tree::flatten(&self.local, Open::Fully)?;
+        let parts = parts.iter().map(|part| array_of(part).cloned()).collect::<Result<_>>()?;
+        Ok((Recipe { def, arrays: self.arrays.clone(), group: self.group.clone() }, parts))
+    }
+
+    /// A product with the whole, which is gathered again for the gradient.
+    fn product(&self, x: &Value, f: fn(&Array, &Array) -> Result<Array>) -> Result<Value> {
+        let Value::Dense(_) = x else {
+            return implicit((x, self.gathered()?), |(x, w)| f(&x, &w));
+        };
+        let (recipe, parts) = self.recipe()?;
+        let mut frozen = Vec::new();
+        mark_frozen(&self.local, false, &mut frozen);
+        // Codes and scales have no gradient as a rule, and a product that is computed again would be asked for it. Where one is
+        // taken all the same, `checkpoint` finds what is captured, and the product is as it is.
+        let given = frozen.iter().zip(&parts).filter(|(frozen, _)| !**frozen).map(|(_, part)| part.into()).collect();
+        let mut product = checkpoint(move |(x, given): (Array, Vec<Array>)| {
+            let mut given = given.into_iter();
+            let parts = frozen.iter().zip(&parts).filter_map(
+                |(frozen, part)| {
+                    if *frozen { Some(part.clone()) } else { given.next() }
+                },
+            );
+            let whole = recipe.gathered(&parts.collect::<Vec<_>>())?;
+            implicit((x, whole), |(x, w)| f(&x, &w))?.dense()
+        });
+        product((x.clone(), given))
+    }
+}
+
+/// Which arrays of a value are those of a packed one.
+fn mark_frozen(value: &Value, packed: bool, frozen: &mut Vec<bool>) {
+    let Value::Implicit(array) = value else {
+        frozen.push(packed);
+        return;
+    };
+    let packed = packed || array.family::<dyn Packed>().is_some();
+    array.children().iter().for_each(|(_, child)| mark_frozen(child, packed, frozen));
+}
+
+/// What makes the whole of parts.
+#[derive(Clone)]
+struct Recipe {
+    def: TreeDef,
+    arrays: Vec<Aval>,
+    group: Group,
+}
+
+impl Recipe {
+    fn gathered(&self, parts: &[Array]) -> Result<Value> {
+        let whole = parts
+            .iter()
+            .zip(&self.arrays)
+            .map(|(part, aval)| Ok(whole_of(&self.group.gather_parts(part)?, aval)?.into()));
+        tree::unflatten(&self.def, whole.collect::<Result<_>>()?)
+    }
+}
+
+/// How many elements each of `size` ranks holds.
+pub(crate) fn part_size(aval: &Aval, size: usize) -> usize {
+    aval.size().div_ceil(size)
+}
+
+/// The part of an array that a rank holds: `[ceil(n / size)]`, in memory of its own.
+pub(crate) fn own_part(array: &Array, rank: usize, size: usize) -> Result<Array> {
+    let flat = array.reshape(&[-1])?;
+    if size == 1 {
+        return Ok(flat);
+    }
+    let length = part_size(&Aval::from(array), size);
+    let [from, to] = [rank, rank + 1].map(|rank| (rank * length).min(array.size()));
+    let part = flat.try_index(from as i32..to as i32)?;
+    let rest = (length - (to - from)) as i32;
+    // Either is a copy: a slice of an evaluated array would hold all of it.
+    if rest > 0 {
+        return Ok(ops::concatenate(&[&part, &ops::zeros_dtype(&[rest], array.dtype())?], 0)?);
+    }
+    Ok(ops::select(Array::from_bool(true), &part, &part)?)
+}
+
+/// The array of all parts, one after the other.
+pub(crate) fn whole_of(parts: &Array, aval: &Aval) -> Result<Array> {
+    let size = aval.size();
+    let flat = if parts.size() == size { parts.clone() } else { parts.try_index(..size as i32)? };
+    Ok(flat.reshape(&aval.shape)?)
+}
+
+fn array_of(leaf: &Value) -> Result<&Array> {
+    leaf.as_dense()
+        .ok_or_else(|| Error::invalid(format!("{leaf} does not open into dense arrays"), "give another value"))
+}
+
+impl Placed for FullySharded {}
+
+impl Materialize for FullySharded {
+    fn materialize(&self) -> Result<Value> {
+        self.gathered()
+    }
+
+    fn check(&self) -> Result<()> {
+        let (_, parts) = self.recipe()?;
+        let expected =
+            self.arrays.iter().map(|aval| Aval::new(&[part_size(aval, self.group.size()) as i32], aval.dtype));
+        if parts.len() == self.arrays.len() && parts.iter().map(Aval::from).eq(expected) {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("the parts of {} are not those of one of {} ranks", self.aval, self.group.size()),
+            "split the whole by `FullySharded::new`",
+        ))
+    }
+}
+
+impl Linear for FullySharded {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.product(x, |x, w| Ok(x.matmul(w)?))
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.product(x, |x, w| Ok(w.matmul(x)?))
+    }
+}
+
+/// Any other primitive, on what is gathered.
+fn on_gathered(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
+    let gathered = operands.iter().map(|&value| match value.downcast::<FullySharded>() {
+        Some(array) => array.gathered(),
+        None => Ok(value.clone()),
+    });
+    let gathered = gathered.collect::<Result<Vec<_>>>()?;
+    primitive.apply(&gathered.iter().collect::<Vec<_>>())
+}
+
+/// Splits all of a model's parameters over the ranks of a group, to be gathered a layer at a time.
+pub trait FullyShard: Sized {
+    /// The model whose parameters that the pattern names are [`FullySharded`]; the code of the model stays as it is.
+    ///
+    /// Every rank gives the same model. What an optimizer then keeps of a parameter is split with it.
+    ///
+    /// ```
+    /// use mlx_rs::module::Module;
+    /// use mlx_rs::optimizers::{AdamW, Optimizer};
+    /// use mlx_rs::{nn, ops};
+    /// use tacit_distributed::{FullyShard, Group};
+    /// use tacit_nn::{Model, Only};
+    ///
+    /// # fn main() -> tacit_core::Result<()> {
+    /// let group = Group::init()?;
+    /// let mut model = Model::new(nn::Linear::new(8, 8)?)?.fully_shard("weight", &group)?;
+    /// let x = ops::ones::<f32>(&[2, 8])?;
+    /// let step = model.value_and_grad(Only::default(), |m, x| m.forward(&x)?.square()?.mean(None))(x);
+    /// let (_, gradients) = step?;
+    /// let gradients = model.mean_gradients(gradients, &group)?;
+    /// AdamW::new(1e-2).update(&mut model, &gradients)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The pattern names no parameter, or one is split already; the model is dropped then.
+    fn fully_shard<P>(self, pattern: P, group: &Group) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>;
+
+    /// The mean over the ranks of gradients that each took of its own batch: of parts of [`FullySharded`] parameters, which
+    /// are sums over the ranks already, and of all others, which every rank holds.
+    ///
+    /// # Errors
+    ///
+    /// A gradient is not float, or MLX refuses an op.
+    fn mean_gradients(&self, gradients: FlattenedModuleParam, group: &Group) -> Result<FlattenedModuleParam>;
+}
+
+impl<M: ModuleParameters> FullyShard for Model<M> {
+    fn fully_shard<P>(mut self, pattern: P, group: &Group) -> Result<Self>
+    where
+        P: TryInto<Pattern, Error: Into<Error>>,
+    {
+        self.replace(pattern, |_, value| Ok(Some(FullySharded::new(value, group)?.into())))?;
+        Ok(self)
+    }
+
+    fn mean_gradients(&self, gradients: FlattenedModuleParam, group: &Group) -> Result<FlattenedModuleParam> {
+        if group.size() == 1 {
+            return Ok(gradients);
+        }
+        let values = self.values()?;
+        let split: Vec<String> = values
+            .iter()
+            .filter(|(_, value)| value.downcast::<FullySharded>().is_some())
+            .map(|(path, _)| format!("{path}."))
+            .collect();
+        // In one order on all ranks.
+        let mut gradients: Vec<(Rc<str>, Array)> = gradients.into_iter().collect();
+        gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let is_split = |path: &str| split.iter().any(|parameter| path.starts_with(parameter));
+        let (sums, own): (Vec<_>, Vec<_>) = gradients.into_iter().partition(|(path, _)| is_split(path));
+        let (paths, own): (Vec<_>, Vec<_>) = own.into_iter().unzip();
+        let mut made: HashMap<Rc<str>, Array> = paths.into_iter().zip(group.mean(&own)?).collect();
+        for (path, sum) in sums {
+            let size = Array::from_f32(group.size() as f32).as_dtype(sum.dtype())?;
+            made.insert(path, sum.divide(size)?);
+        }
+        Ok(made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::module::Module;
+    use mlx_rs::{nn, random};
+    use tacit_arrays::Nf4Array;
+    use tacit_blas as _;
+    use tacit_conformance::Subject;
+    use tacit_nn::Only;
+
+    use super::*;
+
+    fn normal(seed: u64, shape: &[i32]) -> Array {
+        let key = random::key(seed).expect("a key");
+        random::normal::<f32>(shape, None, None, Some(&key)).expect("normal numbers")
+    }
+
+    #[test]
+    fn one_rank_computes_as_the_whole_does() {
+        let dense = |x: &Array| FullySharded::new(x, &Group::alone());
+        let nf4 = |x: &Array| FullySharded::new(Nf4Array::quantize(x, 32)?, &Group::alone());
+        tacit_conformance::handlers(&Subject::new("fully_sharded", dense)).expect_clean();
+        tacit_conformance::gradients(&Subject::new("fully_sharded", dense)).expect_clean();
+        // Of `W / W` each side is gathered for itself, and gives the scales gradients of its own, which cancel.
+        tacit_conformance::handlers(&Subject::new("fully_sharded_nf4", nf4).tolerance(1e-4)).expect_clean();
+    }
+
+    #[test]
+    fn parameters_are_trained_as_they_would_be_by_themselves() {
+        let group = Group::alone();
+        let loss = |model: &mut Model<nn::Linear>, (x, y): (Array, Array)| -> Result<Array> {
+            Ok(model.forward(&x)?.subtract(y)?.square()?.mean(None)?)
+        };
+        let gradients = |split: bool| {
+            let mut model = Model::new(nn::Linear::new(16, 33)?)?;
+            model.set_leaves([("weight".to_owned(), normal(1, &[33, 16])), ("bias".to_owned(), normal(2, &[33]))])?;
+            let mut model = if split { model.fully_shard("*", &group)? } else { model };
+            let (_, gradients) =
+                model.value_and_grad(Only::default(), loss)((normal(3, &[8, 16]), normal(4, &[8, 33])))?;
+            let mut gradients: Vec<(Rc<str>, Array)> = gradients.into_iter().collect();
+            gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+            Ok::<_, Error>(gradients)
+        };
+        let (found, expected) = (gradients(true).expect("trains"), gradients(false).expect("trains"));
+        assert_eq!(found.iter().map(|(path, _)| &**path).collect::<Vec<_>>(), ["bias.local", "weight.local"]);
+        for ((path, found), (_, expected)) in found.iter().zip(&expected) {
+            let expected = expected.reshape(&[-1]).expect("a vector");
+            let most = found.subtract(&expected).and_then(|it| it.abs()?.max(None)).expect("subtracts");
+            assert!(most.item_exact::<f32>() < 1e-5, "{path} is {found}, not {expected}");
+        }
+    }
+}

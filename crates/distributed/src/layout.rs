@@ -1,0 +1,137 @@
+//! How the arrays of a model lie over ranks.
+
+use mlx_rs::module::ModuleParameters;
+use mlx_rs::{Array, ops};
+use serde::{Deserialize, Serialize};
+use tacit_arrays::shard;
+use tacit_core::{Aval, Error, Result, Value};
+use tacit_nn::Model;
+
+use crate::fully_sharded::{own_part, whole_of};
+use crate::{FullySharded, Group, Sharded};
+
+/// One of the ranks, whether or not there is a group of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+}
+
+impl From<&Group> for Place {
+    fn from(group: &Group) -> Self {
+        Self { rank: group.rank(), size: group.size() }
+    }
+}
+
+/// What of an array a rank has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Layout {
+    /// All of it, as every rank.
+    Whole,
+    /// An equal part of its elements, in their order and filled up with zeros.
+    Flat,
+    /// An equal part along an axis.
+    Axis(usize),
+    /// What is made of no other ranks' parts but in their number.
+    Own,
+}
+
+impl Layout {
+    /// What a rank has of the whole array.
+    pub(crate) fn part(self, whole: &Array, place: Place) -> Result<Array> {
+        let Place { rank, size } = place;
+        match self {
+            Self::Whole => Ok(whole.clone()),
+            Self::Flat => own_part(whole, rank, size),
+            Self::Axis(axis) => shard(&whole.into(), axis as i32, rank, size)?.dense(),
+            Self::Own => Err(Error::invalid(
+                format!(
+                    "{} is a part of a stored array, which is put together of no other ranks' parts",
+                    Aval::from(whole)
+                ),
+                "load it with as many ranks as saved it",
+            )),
+        }
+    }
+
+    /// The shape of what a rank has.
+    pub(crate) fn shape(self, whole: &[i32], size: usize) -> Vec<i32> {
+        let mut shape = whole.to_vec();
+        match self {
+            Self::Whole | Self::Own => {}
+            Self::Flat => {
+                let elements = whole.iter().map(|&extent| extent.max(0) as usize).product::<usize>();
+                shape = vec![elements.div_ceil(size) as i32];
+            }
+            Self::Axis(axis) => {
+                if let Some(extent) = shape.get_mut(axis) {
+                    *extent /= size as i32;
+                }
+            }
+        }
+        shape
+    }
+
+    /// The whole of all ranks' parts.
+    pub(crate) fn whole(self, parts: &[Array], whole: &Aval) -> Result<Array> {
+        match (self, parts) {
+            (_, [only]) => whole_of(only, whole),
+            (Self::Axis(axis), _) => Ok(ops::concatenate(parts, axis as i32)?),
+            _ => whole_of(&ops::concatenate(parts, 0)?, whole),
+        }
+    }
+}
+
+/// A leaf of a model.
+#[derive(Debug, Clone)]
+pub(crate) struct Leaf {
+    /// The path in the model.
+    pub(crate) path: String,
+    /// The path that it has however its parameter is split.
+    pub(crate) key: String,
+    pub(crate) layout: Layout,
+    /// The shape of the whole.
+    pub(crate) shape: Vec<i32>,
+}
+
+/// The leaves of a model, in order.
+pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>) -> Result<Vec<Leaf>> {
+    let mut leaves = Vec::new();
+    for (path, value) in model.values()? {
+        if let Some(split) = value.downcast::<FullySharded>() {
+            let mut wholes = split.arrays().iter();
+            each(&format!("{path}.local"), &path, split.local(), &mut |path, key, _| {
+                let whole = wholes.next().map(|whole| whole.shape.clone()).unwrap_or_default();
+                leaves.push(Leaf { path, key, layout: Layout::Flat, shape: whole });
+            });
+        } else if let Some(split) = value.downcast::<Sharded>() {
+            let dense = split.part().as_dense().is_some();
+            let whole = value.aval()?.shape;
+            each(&format!("{path}.part"), &path, split.part(), &mut |path, key, array| {
+                leaves.push(if dense {
+                    Leaf { path, key, layout: Layout::Axis(split.axis()), shape: whole.clone() }
+                } else {
+                    Leaf { path, key, layout: Layout::Own, shape: array.shape().to_vec() }
+                });
+            });
+        } else {
+            each(&path, &path, &value, &mut |path, key, array| {
+                leaves.push(Leaf { path, key, layout: Layout::Whole, shape: array.shape().to_vec() });
+            });
+        }
+    }
+    Ok(leaves)
+}
+
+/// Shows each array of a value with its path in the model and that which it has by itself.
+fn each(path: &str, key: &str, value: &Value, leaf: &mut dyn FnMut(String, String, &Array)) {
+    match value {
+        Value::Dense(array) => leaf(path.to_owned(), key.to_owned(), array),
+        Value::Implicit(array) => {
+            for (name, child) in array.children() {
+                each(&format!("{path}.{name}"), &format!("{key}.{name}"), &child, leaf);
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Values that are made one by one, of which an interruption loses none but the one at hand.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tacit_core::{Error, Result, Value};
+use tacit_nn::Parameters;
+
+use crate::atomic::is;
+use crate::checkpoint::{metadata, values};
+use crate::index::{Files, INDEX, TENSORS};
+use crate::structure::take_apart;
+use crate::write::write;
+use crate::{Tensors, Writing, save_with};
+
+/// A checkpoint whose values take long to make, such as those that a calibration quantizes.
+///
+/// Each value is kept on the disk when it is made, in a folder beside the output: `.model.safetensors.parts` for
+/// `model.safetensors`. A program that was killed and is called again with the same inputs finds what was made, and what it
+/// writes in the end is the same, byte by byte, as without the interruption. The output itself is the old one until
+/// [`finish`](Self::finish) has put the new one in its place; the folder is then gone. So the disk needs room for the output
+/// twice, and the memory for one value: those that were made are parts of files, as [`load`](crate::load()) has them.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("tacit-resumable-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder).ok();
+/// # let (input, output) = (folder.join("model.safetensors"), folder.join("small.safetensors"));
+/// use mlx_rs::ops;
+/// use tacit_arrays::format::{Nf4, Quantizer};
+/// use tacit_io::{Resumable, Writing, load, read, save};
+/// use tacit_nn::Parameters;
+///
+/// save(&input, &Parameters::from([("proj.weight".to_owned(), ops::ones::<f32>(&[64, 64])?.into())]))?;
+///
+/// let format = Nf4 { block: 64, double: false };
+/// let mut work = Resumable::open(&output, [&input])?;
+/// let mut made = Parameters::new();
+/// for (path, value) in read(&input)? {
+///     let (value, ()) = work.value(&path, "nf4:64", || Ok((format.quantize(&value.dense()?)?, ())))?;
+///     made.insert(path, value);
+/// }
+/// work.finish(&made, Writing::default())?;
+/// assert_eq!(load(&output)?["proj.weight"].to_string(), "Nf4(f32[64,64])");
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Resumable {
+    output: PathBuf,
+    folder: PathBuf,
+    /// Says what the values are made of, and is locked while somebody works here.
+    source: File,
+    /// The files of values, by path and recipe.
+    made: BTreeMap<(String, String), PathBuf>,
+    resumed: usize,
+}
+
+const PATH: &str = "tacit.made.path";
+const RECIPE: &str = "tacit.made.recipe";
+const NOTE: &str = "tacit.made.note";
+
+impl Resumable {
+    /// Begins the work on a checkpoint, or goes on with what is beside it.
+    ///
+    /// What was made is taken only if `inputs`, files or folders of which the values are made, have the same names, sizes
+    /// and times of their last change.
+    ///
+    /// # Errors
+    ///
+    /// An input cannot be read, the folder cannot be written, or another program works on this output.
+    pub fn open<P: AsRef<Path>>(output: impl AsRef<Path>, inputs: impl IntoIterator<Item = P>) -> Result<Self> {
+        let output = output.as_ref();
+        let inputs = inputs.into_iter().map(|input| state(input.as_ref())).collect::<Result<Vec<_>>>()?.concat();
+        let failed = |error| Error::file("write", output)(error);
+        let name = output.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
+        let folder = output.with_file_name(format!(".{}.parts", name.to_string_lossy()));
+        let source = locked(&folder, output)?;
+        let mut this = Self { output: output.to_owned(), folder, source, made: BTreeMap::new(), resumed: 0 };
+        this.take_up(&inputs).map_err(failed)?;
+        Ok(this)
+    }
+
+    /// Takes up the values of the same inputs, or removes those of others.
+    fn take_up(&mut self, inputs: &str) -> io::Result<()> {
+        let mut old = String::new();
+        // What is no text is of no inputs.
+        let same = self.source.read_to_string(&mut old).is_ok() && old == inputs;
+        for entry in fs::read_dir(&self.folder)? {
+            let file = entry?.path();
+            if !file.to_string_lossy().ends_with(TENSORS) {
+                continue;
+            }
+            let said = |tensors: &Tensors| {
+                let said = |key: &str| tensors.metadata().get(key).cloned();
+                Some((said(PATH)?, said(RECIPE)?))
+            };
+            match Tensors::open(&file).ok().as_ref().and_then(said).filter(|_| same) {
+                Some(key) => drop(self.made.insert(key, file)),
+                None => fs::remove_file(file)?,
+            }
+        }
+        if !same {
+            // What is of other inputs is gone for good before these are said to be the inputs.
+            File::open(&self.folder)?.sync_all()?;
+            self.source.set_len(0)?;
+            self.source.rewind()?;
+            self.source.write_all(inputs.as_bytes())?;
+            self.source.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// The value of a path with what is noted of it: what was made by this recipe before, or what `make` makes now.
+    ///
+    /// A recipe is a text such as that of a format, and two that are the same make the same value.
+    ///
+    /// # Errors
+    ///
+    /// `make` fails, or the value cannot be saved: see [`save`](crate::save()).
+    pub fn value<N: Serialize + DeserializeOwned>(
+        &mut self,
+        path: &str,
+        recipe: &str,
+        make: impl FnOnce() -> Result<(Value, N)>,
+    ) -> Result<(Value, N)> {
+        let key = (path.to_owned(), recipe.to_owned());
+        if let Some(found) = self.made.get(&key).and_then(|file| read_part(file, path).ok()) {
+            self.resumed += 1;
+            return Ok(found);
+        }
+        let file = self.made.get(&key).cloned().unwrap_or_else(|| self.free());
+        let (value, note) = make()?;
+        let (structure, arrays) = take_apart(&Parameters::from([(path.to_owned(), value)]), None)?;
+        let mut said = metadata(&structure);
+        let note = serde_json::to_string(&note).map_err(|error| Error::file("write", &file)(error.into()))?;
+        said.extend(
+            [(PATH, path.to_owned()), (RECIPE, recipe.to_owned()), (NOTE, note)].map(|(k, v)| (k.to_owned(), v)),
+        );
+        write(&file, arrays.into_iter().collect(), &said)?;
+        // What a later call finds is what this one gives, and the memory is free again.
+        let made = read_part(&file, path)?;
+        self.made.insert(key, file);
+        Ok(made)
+    }
+
+    /// A name that no value has.
+    fn free(&self) -> PathBuf {
+        let name = |number: usize| self.folder.join(format!("{number}{TENSORS}"));
+        let mut number = self.made.len();
+        while name(number).exists() {
+            number += 1;
+        }
+        name(number)
+    }
+
+    /// How many values were found made.
+    #[must_use]
+    pub const fn resumed(&self) -> usize {
+        self.resumed
+    }
+
+    /// Saves the checkpoint, whose values need not all be made here, and removes what was kept beside it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`save`](crate::save()); what was made is then kept, and the old output untouched.
+    pub fn finish(self, parameters: &Parameters, writing: Writing<'_>) -> Result<()> {
+        save_with(&self.output, parameters, writing)?;
+        // The output is whole: what is left of the folder would be of no inputs that anybody has.
+        drop(fs::remove_dir_all(&self.folder));
+        Ok(())
+    }
+}
+
+fn read_part<N: DeserializeOwned>(file: &Path, path: &str) -> Result<(Value, N)> {
+    let tensors = Tensors::open(file)?;
+    let wrong = |reason: String| tensors.wrong(Some(path), reason, "remove the file, and it is made again");
+    let value = values(&tensors)?.remove(path).ok_or_else(|| wrong("it is not there".to_owned()))?;
+    let note = tensors.metadata().get(NOTE).map_or("", String::as_str);
+    Ok((value, serde_json::from_str(note).map_err(|error| wrong(format!("its note is none: {error}")))?))
+}
+
+/// The file in a folder that keeps others away as long as it is open.
+fn locked(folder: &Path, output: &Path) -> Result<File> {
+    let failed = |error| Error::file("write", output)(error);
+    let place = folder.join("inputs");
+    loop {
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+            _ => {}
+        }
+        let file = match File::options().read(true).write(true).create(true).truncate(false).open(&place) {
+            // Another program has come to its end, and removed the folder.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file.map_err(failed)?,
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let help = "let the other program come to its end, or write to another place";
+                return Err(Error::checkpoint(output, None, "it is being made already", help));
+            }
+            // A file system without locks: two programs at once are then the user's to avoid.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        if is(&file, &place) {
+            return Ok(file);
+        }
+    }
+}
+
+/// The files that an input is read of, a line each: name, size and the time of the last change.
+fn state(input: &Path) -> Result<String> {
+    /// What says how tensors beside it are to be read.
+    const BESIDE: [&str; 3] = ["config.json", "quantize_config.json", "quant_config.json"];
+    let mut files = vec![input.to_owned()];
+    if input.is_dir() {
+        let entries = fs::read_dir(input).map_err(Error::file("read", input))?;
+        files = entries.flatten().map(|entry| entry.path()).filter(|file| file.is_file()).collect();
+        files.retain(|file| file.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.')));
+        files.sort();
+    } else if input.to_string_lossy().ends_with(INDEX) {
+        files.extend(Files::find(input)?.parts);
+    } else {
+        files.extend(BESIDE.map(|name| input.with_file_name(name)).into_iter().filter(|file| file.is_file()));
+    }
+    let line = |file: PathBuf| {
+        let of = fs::metadata(&file).map_err(Error::file("open", &file))?;
+        let changed = of.modified().ok().and_then(|time| Some(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()));
+        let file = fs::canonicalize(&file).unwrap_or(file);
+        Ok(format!("{} {} {}\n", file.display(), of.len(), changed.unwrap_or_default()))
+    };
+    Ok(files.into_iter().map(line).collect::<Result<Vec<_>>>()?.concat())
+}

@@ -1,0 +1,100 @@
+//! Values that are made one by one: what is kept of them, and when it is not.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::Path;
+
+use expect_test::expect;
+use mlx_rs::{Array, random};
+use tacit_arrays::Nf4Array;
+use tacit_core::{Result, Value};
+use tacit_io::{Resumable, Writing, load, save};
+use tacit_nn::Parameters;
+
+use crate::scratch::Scratch;
+
+fn packed(seed: u64) -> Result<(Value, f32)> {
+    let dense = random::normal::<f32>(&[8, 64], None, None, &random::key(seed)?)?;
+    Ok((Nf4Array::quantize(&dense, 64)?.into(), 0.1))
+}
+
+/// Makes so many values of as many that are wanted, and says how many of these were made now.
+fn worked(work: &mut Resumable, recipe: &str, count: u64) -> Result<(Parameters, usize)> {
+    let (made, calls) = (Cell::new(0), Parameters::new());
+    let all = (0..count).try_fold(calls, |mut all, seed| {
+        let (value, note) = work.value(&format!("{seed}.weight"), recipe, || {
+            made.set(made.get() + 1);
+            packed(seed)
+        })?;
+        assert_eq!(note.to_bits(), 0.1f32.to_bits());
+        all.insert(format!("{seed}.weight"), value);
+        Ok::<_, tacit_core::Error>(all)
+    })?;
+    Ok((all, made.get()))
+}
+
+fn input(folder: &Path, number: f32) -> std::path::PathBuf {
+    let path = folder.join("in.safetensors");
+    let parameters = [("bias".to_owned(), Array::from_slice(&[number; 3], &[3]).into())];
+    save(&path, &Parameters::from(parameters)).expect("saves");
+    path
+}
+
+#[test]
+fn what_was_made_is_found_and_the_output_is_the_same_byte_by_byte() {
+    let folder = Scratch::new();
+    let (input, whole, parts) = (input(&folder, 1.0), folder.join("whole"), folder.join("parts"));
+    let mut work = Resumable::open(&whole, [&input]).expect("begins");
+    let (all, made) = worked(&mut work, "nf4:64", 4).expect("makes");
+    assert_eq!((made, work.resumed()), (4, 0));
+    work.finish(&all, Writing::default()).expect("writes");
+
+    drop(worked(&mut Resumable::open(&parts, [&input]).expect("begins"), "nf4:64", 2).expect("makes"));
+    assert!(!parts.exists(), "the output is not there until it is whole");
+    let mut work = Resumable::open(&parts, [&input]).expect("goes on");
+    let (all, made) = worked(&mut work, "nf4:64", 4).expect("makes");
+    assert_eq!((made, work.resumed()), (2, 2));
+    work.finish(&all, Writing::default()).expect("writes");
+    assert!(fs::read(&whole).unwrap() == fs::read(&parts).unwrap(), "the same bytes");
+    assert_eq!(load(&parts).expect("loads").len(), 4);
+    assert_eq!(folder.names(), ["in.safetensors", "parts", "whole"]);
+}
+
+#[test]
+fn another_recipe_other_inputs_and_damage_are_made_anew() {
+    let folder = Scratch::new();
+    let (source, output) = (input(&folder, 1.0), folder.join("out"));
+    let made = |recipe: &str| {
+        let mut work = Resumable::open(&output, [&source]).expect("opens");
+        worked(&mut work, recipe, 3).expect("makes").1
+    };
+    assert_eq!((made("nf4:64"), made("nf4:64"), made("nf4:32"), made("nf4:64")), (3, 0, 3, 0));
+    let part = folder.join(".out.parts/1.safetensors");
+    let bytes = fs::read(&part).expect("a part");
+    fs::write(&part, &bytes[..bytes.len() - 1]).expect("cuts it");
+    assert_eq!((made("nf4:64"), made("nf4:64")), (1, 0));
+    fs::write(folder.join(".out.parts/99.safetensors"), "no part").expect("writes");
+    assert_eq!(made("nf4:64"), 0);
+    // Longer than before, whatever a clock says.
+    save(&source, &Parameters::from([("bias".to_owned(), Array::from_slice(&[1f32; 99], &[99]).into())])).unwrap();
+    assert_eq!((made("nf4:64"), made("nf4:32")), (3, 3));
+}
+
+#[test]
+fn two_at_once_and_a_value_that_cannot_be_made_are_refused() {
+    let folder = Scratch::new();
+    let (input, output) = (input(&folder, 1.0), folder.join("out"));
+    let mut first = Resumable::open(&output, [&input]).expect("begins");
+    let second = Resumable::open(&output, [&input]).expect_err("somebody works here");
+    expect![[r"
+        FOLDER/out: it is being made already
+        help: let the other program come to its end, or write to another place"]]
+    .assert_eq(&folder.message(&second));
+    let fails = || Err::<(Value, ()), _>(tacit_core::Error::invalid("no", "none"));
+    assert!(first.value("a", "b", fails).is_err());
+    assert_eq!(worked(&mut first, "nf4:64", 1).expect("makes").1, 1);
+    drop(first);
+    assert!(Resumable::open(&output, [folder.join("nothing")]).is_err());
+    assert!(Resumable::open(folder.join("no/folder/out"), [&input]).is_err());
+    assert!(!output.exists());
+}

@@ -1,0 +1,32 @@
+//! Decoders of the Llama family, as folders of mlx-lm and Hugging Face have them.
+//!
+//! [`Decoder`] is plain mlx-rs modules: it knows of caches and of no array type, and its parameters have the paths that the
+//! files give them. [`load`] reads a folder into a [`Model`](tacit_nn::Model) of it, whose weights are of any format that a
+//! checkpoint has; [`quantize`] gives them another one, and [`adapt`] puts an adapter over them. The architectures are those
+//! of `model_type` llama, mistral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2 and `gemma3_text`.
+//!
+//! ```no_run
+//! # fn main() -> tacit_core::Result<()> {
+//! use mlx_rs::{Array, Dtype};
+//! use tacit_models::{Positions, caches, load};
+//!
+//! let (config, mut model) = load("Qwen3-0.6B-4bit")?;
+//! let mut caches = caches(&config, 1, Dtype::Float32)?;
+//! caches.iter_mut().try_for_each(|cache| cache.reserve(3))?;
+//! let tokens = Array::from_slice(&[1u32, 2, 3], &[1, 3]);
+//! let logits = model.run_with(&mut caches, |decoder, caches| decoder.forward(&tokens, caches, Positions::Last))?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod config;
+mod decoder;
+mod experts;
+mod keys;
+mod load;
+mod rope;
+
+pub use config::{Activation, Bias, Config, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Norm};
+pub use decoder::{Decoder, Positions, caches};
+pub use load::{adapt, load, quantize};
+pub use rope::Rope;

@@ -1,0 +1,129 @@
+//! Where numbers are on an axis, and which of them are written there.
+
+/// An axis of numbers, or of their powers of ten.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Axis {
+    from: f64,
+    to: f64,
+    logarithmic: bool,
+}
+
+/// About how many numbers are written.
+const TICKS: f64 = 5.0;
+
+impl Axis {
+    /// An axis of these numbers, all of which it can draw; none if there are none.
+    pub(crate) fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Option<Self> {
+        let (from, to) = numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
+        // One number lies in the middle of an axis of its own size.
+        let room = (to.abs() / 2.0).max(f64::MIN_POSITIVE);
+        match (from, to) {
+            _ if from > to => None,
+            _ if logarithmic => {
+                let from = (from / 1.1).max(f64::MIN_POSITIVE);
+                Some(Self { from, to: (to * 1.1).clamp(1.1 * from, f64::MAX), logarithmic })
+            }
+            _ if from < to => Some(Self { from, to, logarithmic }),
+            _ => Some(Self { from: (from - room).max(f64::MIN), to: (to + room).min(f64::MAX), logarithmic }),
+        }
+    }
+
+    /// Where a number is, from 0 to 1.
+    pub(crate) fn place(self, number: f64) -> f64 {
+        let at = |x: f64| if self.logarithmic { x.max(f64::MIN_POSITIVE).ln() } else { x };
+        // Halves, since a difference of the largest numbers is infinite.
+        let part = (at(number) / 2.0 - at(self.from) / 2.0) / (at(self.to) / 2.0 - at(self.from) / 2.0);
+        // And half of the least difference is none.
+        if part.is_nan() { 0.5 } else { part.clamp(0.0, 1.0) }
+    }
+
+    /// The numbers that are written.
+    pub(crate) fn ticks(self) -> Vec<f64> {
+        if self.logarithmic { self.powers() } else { self.steps() }
+    }
+
+    /// Multiples of 1, 2 or 5 times a power of ten.
+    fn steps(self) -> Vec<f64> {
+        let least = (self.to / TICKS - self.from / TICKS).max(f64::MIN_POSITIVE);
+        let power = 10_f64.powf(least.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|by| by * power).into_iter().find(|&step| step >= least).unwrap_or(least);
+        let first = (self.from / step).ceil();
+        // Where the range is far less than the numbers, a step does not change them.
+        let ticks = (0..=TICKS as i32 + 1).map(|at| (first + f64::from(at)) * step);
+        let mut ticks: Vec<f64> = ticks.filter(|tick| (self.from..=self.to).contains(tick)).collect();
+        ticks.dedup();
+        ticks
+    }
+
+    /// Powers of ten, with 2 and 5 times these where they are few, and not all where they are many.
+    fn powers(self) -> Vec<f64> {
+        let (low, high) = (self.from.log10().floor() as i32, self.to.log10().ceil() as i32);
+        let every = ((high - low) / TICKS as i32).max(1);
+        let within = |by: &'static [f64]| -> Vec<f64> {
+            let all =
+                (low..=high).step_by(every as usize).flat_map(|power| by.iter().map(move |by| by * 10_f64.powi(power)));
+            all.filter(|tick| (self.from..=self.to).contains(tick)).collect()
+        };
+        let ticks = within(&[1.0]);
+        match ticks.len() {
+            0 | 1 if within(&[1.0, 2.0, 5.0]).len() < 2 => Self { logarithmic: false, ..self }.steps(),
+            0..=2 => within(&[1.0, 2.0, 5.0]),
+            _ => ticks,
+        }
+    }
+}
+
+/// A number in three digits or so.
+pub(crate) fn number(number: f64) -> String {
+    let digits = match number.abs() {
+        0.0 => 0,
+        far if !(1e-4..1e6).contains(&far) => return format!("{number:.0e}"),
+        large if large >= 100.0 => 0,
+        other if other >= 1.0 => 2,
+        small => -small.log10().floor() as usize + 1,
+    };
+    let text = format!("{number:.digits$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticks(from: f64, to: f64, logarithmic: bool) -> Vec<String> {
+        Axis::of([from, to].into_iter(), logarithmic).unwrap().ticks().into_iter().map(number).collect()
+    }
+
+    #[test]
+    fn few_round_numbers_are_written() {
+        assert_eq!(ticks(0.0, 1.0, false), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
+        assert_eq!(ticks(1.0, 487.0, false), ["100", "200", "300", "400"]);
+        assert_eq!(ticks(-0.03, 0.041, false), ["-0.02", "0", "0.02", "0.04"]);
+        assert_eq!(ticks(0.0004, 2.0, true), ["0.001", "0.01", "0.1", "1"]);
+        assert_eq!(ticks(0.3, 4.0, true), ["0.5", "1", "2"]);
+        assert_eq!(ticks(0.31, 0.38, true), ["0.3", "0.35", "0.4"]);
+        assert_eq!(ticks(1e-9, 1e9, true), ["1e-6", "0.01", "100", "1e6"]);
+    }
+
+    #[test]
+    fn no_numbers_are_too_large_or_too_near_for_an_axis() {
+        let extremes = [f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324, 0.0, 1.0, 1.0 + f64::EPSILON, 1e300];
+        for from in extremes {
+            for to in extremes.into_iter().filter(|&to| to >= from) {
+                for logarithmic in [false, true].into_iter().filter(|&by| !by || from > 0.0) {
+                    let axis = Axis::of([from, to].into_iter(), logarithmic).unwrap();
+                    let (low, high) = (axis.place(from), axis.place(to));
+                    assert!(low <= high && (0.0..=1.0).contains(&low), "{axis:?}: {low} {high}");
+                    assert!(axis.ticks().len() < 12, "{axis:?}: {:?}", axis.ticks());
+                }
+            }
+        }
+        assert!(Axis::of(std::iter::empty(), false).is_none());
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let all = [0.0, 0.1, 0.25, 1.5, 42.0, 1234.6, 3e-7, -0.031, 2e6].map(number);
+        assert_eq!(all, ["0", "0.1", "0.25", "1.5", "42", "1235", "3e-7", "-0.031", "2e6"]);
+    }
+}

@@ -1,0 +1,95 @@
+//! What one line of a record says.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tacit_core::{Error, Result};
+
+use crate::Histogram;
+
+/// One line: `{"step":3,"name":"loss","value":0.25}`, or with a `histogram` in place of the value.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The steps that were made when it was recorded.
+    pub step: u64,
+    /// What was recorded: `loss`, `scales/layers.0.weight`.
+    pub name: String,
+    /// The number or the numbers.
+    #[serde(flatten)]
+    pub recorded: Recorded,
+}
+
+/// What was recorded of a step.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub enum Recorded {
+    /// One number, which may be infinite or none: JSON has no such number, so these are the texts `inf`, `-inf` and `NaN`.
+    Value(#[serde(with = "number")] f64),
+    /// Where many numbers lie.
+    Histogram(Histogram),
+}
+
+impl Entry {
+    /// The entry as a line of a file, with its end.
+    pub(crate) fn to_line(&self, file: &Path) -> Result<String> {
+        let line = serde_json::to_string(self).map_err(|error| Error::file("write", file)(error.into()))?;
+        Ok(line + "\n")
+    }
+}
+
+/// The entries of a file in its order, with the length of each line.
+///
+/// What follows the last end of a line is left out: the program was killed as it wrote it, or is writing it now.
+pub(crate) fn entries(file: &Path, bytes: &[u8]) -> Result<Vec<(Entry, usize)>> {
+    let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let lines = bytes[..whole].split_inclusive(|&byte| byte == b'\n').enumerate();
+    let parsed = lines.map(|(at, line)| {
+        let entry: Entry = serde_json::from_slice(line).map_err(|error| {
+            let reason = format!("line {} is not an entry of a record: {error}", at + 1);
+            Error::checkpoint(file, None, reason, "give the path of a file that a `Recorder` wrote")
+        })?;
+        entry.recorded.check().map_err(|reason| {
+            let reason = format!("line {}: {reason}", at + 1);
+            Error::checkpoint(file, None, reason, "give the path of a file that a `Recorder` wrote")
+        })?;
+        Ok((entry, line.len()))
+    });
+    parsed.collect()
+}
+
+impl Recorded {
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Value(_) => Ok(()),
+            Self::Histogram(histogram) => histogram.check(),
+        }
+    }
+}
+
+/// Numbers, those among them that JSON does not have.
+mod number {
+    use serde::de::{Error, Unexpected};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Number {
+        Finite(f64),
+        Other(String),
+    }
+
+    pub(super) fn serialize<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        let number = if number.is_finite() { Number::Finite(*number) } else { Number::Other(number.to_string()) };
+        number.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        match Number::deserialize(deserializer)? {
+            Number::Finite(number) => Ok(number),
+            Number::Other(text) if ["NaN", "inf", "-inf"].contains(&text.as_str()) => {
+                Ok(text.parse().unwrap_or(f64::NAN))
+            }
+            Number::Other(text) => Err(D::Error::invalid_value(Unexpected::Str(&text), &"a number, NaN, inf or -inf")),
+        }
+    }
+}

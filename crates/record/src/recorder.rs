@@ -1,0 +1,149 @@
+//! Writing a record as the run goes.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use mlx_rs::{Array, memory};
+use tacit_core::{Error, Result};
+
+use crate::entry::entries;
+use crate::{Entry, Histogram, Recorded};
+
+/// Appends what a training run says of itself to a file, a line of JSON at a time.
+///
+/// A step's number is that of the steps that were made, so the first is 1, and a checkpoint that was saved after step 100 goes
+/// with all entries up to 100. Each line is given to the system as it is recorded: of a run that is killed at most the last
+/// is lost.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_record::{Record, Recorder};
+///
+/// # let file = std::env::temp_dir().join(format!("tacit-recorder-{}.jsonl", std::process::id()));
+/// let mut recorder = Recorder::create(&file)?;
+/// for step in 1..=5 {
+///     recorder.scalar(step, "loss", 0.5)?;
+/// }
+/// recorder.histogram(5, "scales", &Array::from_slice(&[0.1f32, 0.2], &[2]))?;
+///
+/// // .. killed here, and resumed from a checkpoint of step 3: what lies beyond it was another run's ..
+/// let mut recorder = Recorder::resume(&file, 3)?;
+/// recorder.scalar(4, "loss", 0.25)?;
+/// assert_eq!(Record::read(&file)?.scalar("loss")?.points(), [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.25)]);
+/// # std::fs::remove_file(file).ok();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Recorder {
+    file: File,
+    path: PathBuf,
+}
+
+/// Under which [`Recorder::memory`] records.
+const MEMORY: [&str; 3] = ["memory/active", "memory/peak", "memory/cache"];
+
+impl Recorder {
+    /// Begins a record, in the place of one that is there, in a folder that is made where it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses to write there.
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let created = folder(path).and_then(|()| File::create(path));
+        Ok(Self { file: created.map_err(Error::file("write", path))?, path: path.to_owned() })
+    }
+
+    /// Continues a record after so many steps: what it says of later ones is dropped, and so is a line that was not written to
+    /// its end. Without a file one is begun, so that a program can always resume.
+    ///
+    /// # Errors
+    ///
+    /// The file is no record, or the system refuses to write it; it is then what it was.
+    pub fn resume(path: impl AsRef<Path>, made: u64) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::create(path),
+            Err(error) => return Err(Error::file("read", path)(error)),
+        };
+        let mut kept = Vec::with_capacity(bytes.len());
+        let mut at = 0;
+        for (entry, length) in entries(path, &bytes)? {
+            if entry.step <= made {
+                kept.extend_from_slice(&bytes[at..at + length]);
+            }
+            at += length;
+        }
+        if kept.len() < bytes.len() {
+            replace(path, &kept).map_err(Error::file("write", path))?;
+        }
+        let file = File::options().append(true).open(path).map_err(Error::file("write", path))?;
+        Ok(Self { file, path: path.to_owned() })
+    }
+
+    /// Records a number, such as a loss or a learning rate.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses to write.
+    pub fn scalar(&mut self, step: u64, name: &str, value: impl Into<f64>) -> Result<()> {
+        self.record(step, name, Recorded::Value(value.into()))
+    }
+
+    /// Records where the elements of an array lie, which is evaluated for it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Histogram::of`], or the system refuses to write.
+    pub fn histogram(&mut self, step: u64, name: &str, array: &Array) -> Result<()> {
+        self.record(step, name, Recorded::Histogram(Histogram::of(array)?))
+    }
+
+    /// Records the bytes that MLX holds now, those that it held at most since this was last called, and those that it keeps for
+    /// reuse: `memory/active`, `memory/peak` and `memory/cache`.
+    ///
+    /// These are arrays alone. A file that is mapped, and what MLX did not allocate itself, are not among them.
+    ///
+    /// # Errors
+    ///
+    /// MLX cannot say, or the system refuses to write.
+    pub fn memory(&mut self, step: u64) -> Result<()> {
+        let bytes = [memory::active_memory()?, memory::peak_memory()?, memory::cache_memory()?];
+        memory::reset_peak_memory()?;
+        for (name, bytes) in MEMORY.into_iter().zip(bytes) {
+            self.scalar(step, name, bytes as f64)?;
+        }
+        Ok(())
+    }
+
+    /// Where the record is written.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn record(&mut self, step: u64, name: &str, recorded: Recorded) -> Result<()> {
+        let line = Entry { step, name: name.to_owned(), recorded }.to_line(&self.path)?;
+        // In one call, so that what a killed program leaves is at most one line without its end.
+        self.file.write_all(line.as_bytes()).map_err(Error::file("write", &self.path))
+    }
+}
+
+/// Makes the folder that a file is to lie in.
+pub(crate) fn folder(path: &Path) -> io::Result<()> {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(Ok(()), fs::create_dir_all)
+}
+
+/// Puts a file in the place of another, which is the old one until the new one is on the disk.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+    let beside = path.with_file_name(format!(".{}.partial", name.to_string_lossy()));
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(beside, path)
+}

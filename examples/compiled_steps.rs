@@ -1,0 +1,187 @@
+//! The book's chapter on compiled steps: what goes into one, what comes out of it, and what must stay outside.
+
+#[path = "data/digits.rs"]
+mod digits;
+
+use mlx_rs::builder::Builder;
+use mlx_rs::error::Exception;
+use mlx_rs::losses::{CrossEntropyBuilder, LossReduction};
+use mlx_rs::module::Module;
+use mlx_rs::nn::{self, Sequential};
+use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::random::{self, RandomState};
+use mlx_rs::{Array, Dtype, transforms};
+use tacit::Tree;
+use tacit::compile::{Constants, Options, compile_with_state};
+use tacit::nn::Stateful;
+use tacit::pass::Passes;
+use tacit::prelude::*;
+
+use digits::{Digits, shuffled};
+
+/// A title, and the function that makes what the chapter shows.
+type Section = (&'static str, fn() -> Result<String>);
+
+/// In the chapter's order.
+pub(crate) const SECTIONS: [Section; 4] =
+    [("compiled", compiled), ("rates", rates), ("failed", failed), ("looked", looked)];
+
+// ANCHOR: state
+/// Everything that a step changes.
+#[derive(Tree)]
+struct Training {
+    model: Model<Sequential>,
+    optimizer: Stateful<Adam>,
+    random: Stateful<RandomState>,
+}
+
+impl Training {
+    fn new() -> Result<Self> {
+        random::seed(0)?;
+        let layers =
+            Sequential::new().append(nn::Linear::new(64, 64)?).append(nn::Relu).append(nn::Linear::new(64, 10)?);
+        Ok(Self {
+            model: Model::new(layers)?.prepare("*.weight", Affine { bits: 4, group: 32 })?,
+            optimizer: Stateful(Adam::new(0.0)),
+            random: Stateful(RandomState::with_seed(1)?),
+        })
+    }
+}
+// ANCHOR_END: state
+
+// ANCHOR: step
+/// A step with dropout, at a learning rate that is one of its arguments.
+fn step(training: &mut Training, (images, labels, rate): (Array, Array, Array)) -> Result<Array, Exception> {
+    let kept = random::bernoulli(&Array::from_f32(0.9), images.shape(), &training.random.next_key()?)?;
+    let images = images.multiply(kept.as_dtype(Dtype::Float32)?)?;
+    let cross_entropy = CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?;
+    let loss = |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| cross_entropy.apply(&model.forward(x)?, y);
+    let (loss, gradients) =
+        training.model.value_and_grad(Trainable::default(), loss)((&images, &labels)).map_err(Exception::from)?;
+    training.optimizer.lr = rate;
+    training.optimizer.update(&mut training.model, &gradients)?;
+    Ok(loss)
+}
+// ANCHOR_END: step
+
+/// The arguments of the steps of a few epochs.
+fn batches(steps: usize) -> Result<Vec<(Array, Array, Array)>> {
+    let digits = Digits::load();
+    let order = shuffled(digits.labels.size(), 0)?;
+    let batches = order.chunks_exact(64).cycle().take(steps).enumerate();
+    let batches = batches.map(|(step, rows)| {
+        let Digits { images, labels } = digits.select(rows)?;
+        // Falling, and never twice the same.
+        Ok((images, labels, Array::from_f32(3e-3 * (1.0 - step as f32 / steps as f32))))
+    });
+    batches.collect()
+}
+
+// ANCHOR: compiled
+fn compiled() -> Result<String> {
+    // The passes of a compiled graph sum in another order. Without them the two runs are compared bit for bit.
+    let options = Options { constants: Constants::Deny, passes: Passes::Off, ..Options::default() };
+    let mut compiled = compile_with_state(step, options);
+    let (mut eager, mut training) = (Training::new()?, Training::new()?);
+    let _deny = Policy::Deny.scope();
+    let mut same = 0;
+    let mut last = f32::NAN;
+    let batches = batches(40)?;
+    for (images, labels, rate) in batches {
+        let expected = step(&mut eager, (images.clone(), labels.clone(), rate.clone()))?;
+        let loss = compiled.call(&mut training, &(images.into(), labels.into(), rate.into()))?.dense()?;
+        transforms::eval(eager.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf))?;
+        transforms::eval(training.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf))?;
+        same += usize::from(loss.eq_exact(&expected)?);
+        last = loss.item_exact();
+    }
+    let stats = compiled.stats();
+    let reasons: Vec<&str> = stats.retraces().collect();
+    Ok(format!(
+        "{same} losses of {} have the same bits, the last is below 1: {}\ntraces: {}; {}",
+        stats.calls,
+        last < 1.0,
+        stats.traces,
+        reasons.join("; ")
+    ))
+}
+// ANCHOR_END: compiled
+
+// ANCHOR: rates
+/// A rate that is set outside is the one that was traced, for ever.
+fn rates() -> Result<String> {
+    let mut of_field = compile_with_state(
+        |training: &mut Training, (images, labels): (Array, Array)| {
+            let rate = training.optimizer.lr.clone();
+            step(training, (images, labels, rate))
+        },
+        Options::default(),
+    );
+    let mut of_argument = compile_with_state(step, Options::default());
+    let (mut a, mut b) = (Training::new()?, Training::new()?);
+    let bias = |training: &Training| training.model.leaves(&Only::Dense)[0].1.clone();
+    let moved = |training: &Training, before: &Array| -> Result<bool> { Ok(!bias(training).eq_exact(before)?) };
+    let mut told = Vec::new();
+    // The first call makes the optimizer's moments, and the second is the trace that later ones replay.
+    for (step, (images, labels, _)) in batches(4)?.into_iter().enumerate() {
+        let rate = if step == 3 { 0.0 } else { 1e-3 };
+        let before = (bias(&a), bias(&b));
+        a.optimizer.lr = Array::from_f32(rate);
+        of_field.call(&mut a, &(images.clone().into(), labels.clone().into()))?;
+        of_argument.call(&mut b, &(images.into(), labels.into(), Array::from_f32(rate).into()))?;
+        if step == 3 {
+            told.push(format!("at a rate of 0 set outside the weights move: {}", moved(&a, &before.0)?));
+            told.push(format!("at a rate of 0 as an argument: {}", moved(&b, &before.1)?));
+        }
+    }
+    Ok(told.join("\n"))
+}
+// ANCHOR_END: rates
+
+// ANCHOR: failed
+/// A step that fails after it has changed the state.
+fn failed() -> Result<String> {
+    let mut training = Training::new()?;
+    let mut failing = compile_with_state(
+        |training: &mut Training, (images, labels, rate): (Array, Array, Array)| {
+            step(training, (images, labels.clone(), rate))?;
+            labels.reshape(&[7, 7])
+        },
+        Options::default(),
+    );
+    let before: Vec<Array> = training.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf.clone()).collect();
+    let (images, labels, rate) = batches(1)?.remove(0);
+    let error = failing.call(&mut training, &(images.into(), labels.into(), rate.into())).expect_err("64 are not 49");
+    let mut same = true;
+    for ((_, leaf), before) in training.model.leaves(&Only::All).into_iter().zip(&before) {
+        same &= leaf.eq_exact(before)?;
+    }
+    let first = error.to_string().lines().next().unwrap_or_default().to_owned();
+    Ok(format!("{first}\nthe model is what it was: {same}"))
+}
+// ANCHOR_END: failed
+
+// ANCHOR: looked
+/// A step that wants to see its loss.
+fn looked() -> Result<String> {
+    let mut training = Training::new()?;
+    let mut looking = compile_with_state(
+        |training: &mut Training, batch: (Array, Array, Array)| {
+            let loss = step(training, batch)?;
+            transforms::eval([&loss])?;
+            Ok::<_, Error>(loss)
+        },
+        Options::default(),
+    );
+    let (images, labels, rate) = batches(1)?.remove(0);
+    let error = looking.call(&mut training, &(images.into(), labels.into(), rate.into())).expect_err("it looks");
+    Ok(error.to_string())
+}
+// ANCHOR_END: looked
+
+pub(crate) fn main() -> Result<()> {
+    for (title, section) in SECTIONS {
+        println!("== {title}\n{}\n", section()?);
+    }
+    Ok(())
+}
