@@ -52,7 +52,7 @@ fn tensor_parallel(group: &Group) -> Result<()> {
     };
     let planned = step.estimate(Split::Tensor, &NETWORK, 1.0, group.size());
     assert_eq!(counted.collectives - before.collectives, planned.collectives as u64);
-    assert_eq!((counted.bytes - before.bytes) as f64, planned.given);
+    assert_eq!(counted.bytes - before.bytes, planned.given as u64);
     Ok(())
 }
 
@@ -69,6 +69,6 @@ fn data_parallel(group: &Group) -> Result<()> {
         Step { layers: LAYERS, parameters, bits: 32.0, trained: parameters, width: 1.0, tokens: 1.0, element: 4.0 };
     let planned = step.estimate(Split::Data, &NETWORK, 1.0, group.size());
     assert_eq!(counted.collectives - before.collectives, planned.collectives as u64);
-    assert_eq!((counted.bytes - before.bytes) as f64, planned.given);
+    assert_eq!(counted.bytes - before.bytes, planned.given as u64);
     Ok(())
 }
