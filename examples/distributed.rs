@@ -45,7 +45,7 @@ fn sums(group: &Group) -> Result<String> {
 fn mlp() -> Result<Model<Sequential>> {
     random::seed(0)?;
     let layers = Sequential::new().append(nn::Linear::new(64, 256)?).append(nn::Relu).append(nn::Linear::new(256, 64)?);
-    Ok(Model::new(layers)?)
+    Model::new(layers)
 }
 
 fn words() -> Result<Array> {
