@@ -45,7 +45,7 @@ fn sums(group: &Group) -> Result<String> {
 fn mlp() -> Result<Model<Sequential>> {
     random::seed(0)?;
     let layers = Sequential::new().append(nn::Linear::new(64, 256)?).append(nn::Relu).append(nn::Linear::new(256, 64)?);
-    Ok(Model::new(layers)?)
+    Model::new(layers)
 }
 
 fn words() -> Result<Array> {
@@ -168,6 +168,7 @@ pub(crate) fn on_two_ranks(folder: &Path, command: impl Fn() -> Command) -> io::
     SECTIONS.iter().map(|(title, _)| Ok([of(title, 0)?, of(title, 1)?])).collect()
 }
 
+#[allow(dead_code, reason = "the book's test is a program of its own")]
 pub(crate) fn main() -> Result<()> {
     if let Some(folder) = std::env::args().nth(1) {
         return rank(Path::new(&folder));

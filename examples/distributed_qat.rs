@@ -24,7 +24,7 @@ use tacit::distributed::{Backend, Group, Shard, Split, Traffic};
 use tacit::nn::{Aware, Trainable};
 use tacit::prelude::*;
 
-const SHAPE: Shape = Shape { dims: 128, blocks: 1, heads: 4, context: 32 };
+const SHAPE: Shape = Shape { dims: 128, blocks: 1, heads: 4, context: 16 };
 /// Windows of text in a step, of all ranks together.
 const BATCH: usize = 8;
 /// The projections of attention, and both layers of each MLP.

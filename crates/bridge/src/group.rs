@@ -43,7 +43,7 @@ impl Engine {
     /// Whether the loaded MLX has it, and what it needs is installed.
     #[must_use]
     pub fn is_available(self) -> bool {
-        let name = CString::new(self.name()).expect("a name without a NUL byte");
+        let Ok(name) = CString::new(self.name()) else { return false };
         // SAFETY: the name is live for the call.
         unsafe { mlx_sys::mlx_distributed_is_available(name.as_ptr()) }
     }

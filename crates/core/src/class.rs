@@ -56,6 +56,8 @@ views! {
     /// Any primitive that compares or normalizes the elements along one axis, such as [`Sort`](crate::op::Sort) or
     /// [`Softmax`](crate::op::Softmax).
     Rowwise: Rowwise;
+    /// Any primitive that a transform leaves in the graph, such as [`Compiled`](crate::op::Compiled).
+    Graph: Graph;
     /// Any reduction along axes that stay with size 1, such as [`Sum`](crate::op::Sum).
     Reduction: Reduction;
 }

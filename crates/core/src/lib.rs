@@ -68,7 +68,7 @@ pub use macros::{ImplicitArray, Tree, handler};
 
 /// The typed views of MLX's primitives, and the table that they come from.
 pub mod op {
-    pub use crate::class::{Binary, Elementwise, Moving, Reduction, Reshaping, Rowwise, Scan, Unary, Update};
+    pub use crate::class::{Binary, Elementwise, Graph, Moving, Reduction, Reshaping, Rowwise, Scan, Unary, Update};
     pub use tacit_bridge::typed::*;
 }
 

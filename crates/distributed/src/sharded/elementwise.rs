@@ -1,7 +1,7 @@
 //! Ops element by element, and reductions.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{And, Elementwise, Max, Min, Or, Prod, Reduction, Sum, TypedPrimitive};
+use tacit_core::op::{And, Elementwise, Graph, Max, Min, Or, Prod, Reduction, Sum, TypedPrimitive};
 use tacit_core::{Error, Param, Primitive, Result, Value, handler, implicit};
 
 use super::Sharded;
@@ -25,6 +25,29 @@ pub fn sharded_elementwise_second(op: &Elementwise, a: &Value, x: &Sharded, rest
 pub fn sharded_elementwise_third(op: &Elementwise, a: &Value, b: &Value, x: &Sharded) -> Result<Vec<Value>> {
     let own = Value::from(x.clone());
     on_parts(op, x, [a, b, &own].into_iter())
+}
+
+/// What MLX compiled of ops element by element, such as `nn::gelu`, on each part.
+#[handler(precedence = 2)]
+pub fn sharded_compiled(op: &Graph, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
+    compiled(op)?;
+    let own = Value::from(x.clone());
+    on_parts(op, x, std::iter::once(&own).chain(rest.iter().copied()))
+}
+
+/// As [`sharded_compiled`](fn@sharded_compiled), with the split operand second.
+#[handler(precedence = 1)]
+pub fn sharded_compiled_second(op: &Graph, a: &Value, x: &Sharded, rest: &[&Value]) -> Result<Vec<Value>> {
+    compiled(op)?;
+    let own = Value::from(x.clone());
+    on_parts(op, x, [a, &own].into_iter().chain(rest.iter().copied()))
+}
+
+fn compiled(op: &Primitive) -> Result<()> {
+    if op.name().starts_with("Compiled") {
+        return Ok(());
+    }
+    Err(Error::decline("parts have no rule for it"))
 }
 
 fn on_parts<'a>(op: &Primitive, x: &Sharded, operands: impl Iterator<Item = &'a Value>) -> Result<Vec<Value>> {

@@ -14,6 +14,7 @@ mod failures;
 mod fully;
 mod itself;
 mod parent;
+mod plan;
 mod processes;
 mod sharded;
 
@@ -26,6 +27,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("itself", itself::CASES),
     ("collectives", collectives::CASES),
     ("sharded", sharded::CASES),
+    ("plan", plan::CASES),
     ("fully", fully::CASES),
     ("failures", failures::CASES),
 ];

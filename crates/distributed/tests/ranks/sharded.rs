@@ -33,6 +33,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("low_rank", low_rank),
     Case::new("decoding", decoding),
     Case::new("collectives_of_a_step", collectives_of_a_step),
+    Case::new("activations", activations),
 ];
 
 /// Handlers of calls that the suite does not have; the cases below try them.
@@ -295,5 +296,17 @@ fn collectives_of_a_step(group: &Group) -> Result<()> {
     let after = group.traffic();
     assert_eq!(after.collectives - before.collectives, 4);
     assert_eq!(after.bytes - before.bytes, 4 * 4 * 64 * 4);
+    Ok(())
+}
+
+/// Activations that mlx-rs compiles, of parts.
+fn activations(group: &Group) -> Result<()> {
+    for axis in [-1, -2] {
+        let x = split(1, &[8, 16], axis, group)?;
+        check("gelu", &[x.clone()], |a| Ok(vec![mlx_rs::nn::gelu(&a[0])?]));
+        check("silu", &[x.clone()], |a| Ok(vec![mlx_rs::nn::silu(&a[0])?]));
+        check("softplus", &[x.clone()], |a| Ok(vec![mlx_rs::nn::softplus(&a[0])?]));
+        check("gelu_approximate", &[x], |a| Ok(vec![mlx_rs::nn::gelu_approximate(&a[0])?]));
+    }
     Ok(())
 }
