@@ -101,6 +101,18 @@ void check_shapes(const Recorded& recorded, const std::vector<array>& inputs, co
   if (as<mlx::core::Transpose>(primitive) && inputs[0].ndim() == recorded.operand(0).shape.size()) {
     return;
   }
+  if (as<mlx::core::Compiled>(primitive)) {
+    // Fused ops element by element, whose operands are as large as the results or single numbers.
+    const auto& whole = recorded.arrays[recorded.operands].shape;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto& shape = recorded.operand(i).shape;
+      auto single = inputs[i].size() == 1 && inputs[i].shape() == shape;
+      if (!single && (shape != whole || inputs[i].shape() != results[0] || results[0].size() != whole.size())) {
+        throw std::invalid_argument(name + " cannot be emitted on operands of other shapes than it was recorded with");
+      }
+    }
+    return;
+  }
   const auto& first = recorded.operand(0).shape;
   auto elementwise = recorded.all_have(first);
   // The rank stays, because an axis may be among the parameters.

@@ -51,7 +51,15 @@ fn compiled(op: &Primitive) -> Result<()> {
 }
 
 fn on_parts<'a>(op: &Primitive, x: &Sharded, operands: impl Iterator<Item = &'a Value>) -> Result<Vec<Value>> {
-    let parts = operands.map(|operand| x.operand(operand, x.axis)).collect::<Result<Vec<_>>>()?;
+    let part = |operand: &Value| {
+        // Only what MLX compiled has operands of other shapes.
+        match operand.aval()?.shape.len() {
+            0 if !x.aval.shape.is_empty() => Ok(x.entered(operand)?.into()),
+            rank if rank != x.aval.shape.len() => Err(Error::decline(format!("{operand} is broadcast within"))),
+            _ => x.operand(operand, x.axis),
+        }
+    };
+    let parts = operands.map(part).collect::<Result<Vec<_>>>()?;
     x.with_all(op.apply(&parts.iter().collect::<Vec<_>>())?, x.axis)
 }
 
