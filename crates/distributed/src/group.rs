@@ -216,8 +216,8 @@ impl Group {
     ///
     /// `x` has no such axis.
     pub fn all_gather(&self, x: &Array, axis: i32) -> Result<Array> {
-        let front = self.to_front(x, axis)?;
-        self.from_front(&self.collective(Op::Gather, &front)?, axis)
+        let front = to_front(x, axis)?;
+        back_from_front(&self.collective(Op::Gather, &front)?, axis)
     }
 
     /// The `x` of all ranks, joined along the first axis, for ranks that each use it for something else, such as a batch of
@@ -229,7 +229,7 @@ impl Group {
     ///
     /// `x` is a scalar.
     pub fn gather_parts(&self, x: &Array) -> Result<Array> {
-        self.to_front(x, 0)?;
+        to_front(x, 0)?;
         self.collective(Op::GatherParts, x)
     }
 
@@ -241,7 +241,7 @@ impl Group {
     ///
     /// The first axis has no equal part for each rank.
     pub fn sum_scatter(&self, x: &Array) -> Result<Array> {
-        self.to_front(x, 0)?;
+        to_front(x, 0)?;
         self.collective(Op::Scatter, x)
     }
 
@@ -308,21 +308,21 @@ impl Group {
             help: "send to and receive from the ranks below `Group::size`, but this one",
         })
     }
+}
 
-    fn to_front(&self, x: &Array, axis: i32) -> Result<Array> {
-        let rank = x.ndim() as i32;
-        if !(-rank..rank).contains(&axis) {
-            return Err(Error::invalid(
-                format!("{} has no axis {axis} along which parts are joined", Aval::from(x)),
-                "give an axis of the array; a scalar has none",
-            ));
-        }
-        Ok(if axis == 0 { x.clone() } else { x.move_axis(axis, 0)? })
+fn to_front(x: &Array, axis: i32) -> Result<Array> {
+    let rank = x.ndim() as i32;
+    if !(-rank..rank).contains(&axis) {
+        return Err(Error::invalid(
+            format!("{} has no axis {axis} along which parts are joined", Aval::from(x)),
+            "give an axis of the array; a scalar has none",
+        ));
     }
+    Ok(if axis == 0 { x.clone() } else { x.move_axis(axis, 0)? })
+}
 
-    fn from_front(&self, x: &Array, axis: i32) -> Result<Array> {
-        Ok(if axis == 0 { x.clone() } else { x.move_axis(0, axis)? })
-    }
+fn back_from_front(x: &Array, axis: i32) -> Result<Array> {
+    Ok(if axis == 0 { x.clone() } else { x.move_axis(0, axis)? })
 }
 
 /// The groups of this process, which are not kept alive here. Two over one engine would get in each other's way.

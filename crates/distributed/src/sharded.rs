@@ -166,8 +166,8 @@ impl Sharded {
         self.group.enter(array)
     }
 
-    /// An axis counted from the end, as the products of matrices count.
-    fn from_end(&self) -> usize {
+    /// The axes from the one that is split on: it is counted from the end, as the products of matrices count.
+    fn behind(&self) -> usize {
         self.aval.shape.len() - self.axis
     }
 }

@@ -139,8 +139,12 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration) -> Result<ExitCode, 
         match process.start(&mut readers) {
             Ok(started) => running.push(started),
             Err(failure) => {
-                running.iter_mut().for_each(|process| process.signal(Signal::Kill));
-                running.iter_mut().for_each(|process| drop(process.child.wait()));
+                for process in &mut running {
+                    process.signal(Signal::Kill);
+                }
+                for process in &mut running {
+                    drop(process.child.wait());
+                }
                 return Err(failure);
             }
         }
@@ -162,7 +166,9 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration) -> Result<ExitCode, 
         if let Some(signal) = process::caught() {
             // Who asks a second time does not wait.
             let signal = if ending.is_some() { Signal::Kill } else { signal };
-            running.iter_mut().for_each(|process| process.signal(signal));
+            for process in &mut running {
+                process.signal(signal);
+            }
             code.get_or_insert(128 + signal.number());
             ending.get_or_insert_with(|| Ending::after(LAST));
         }
@@ -173,10 +179,14 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration) -> Result<ExitCode, 
         if let Some(ending) = &mut ending {
             let now = Instant::now();
             if now > ending.kill {
-                running.iter_mut().for_each(|process| process.signal(Signal::Kill));
+                for process in &mut running {
+                    process.signal(Signal::Kill);
+                }
             } else if now > ending.ask && !ending.asked {
                 ending.asked = true;
-                running.iter_mut().for_each(|process| process.signal(Signal::Terminate));
+                for process in &mut running {
+                    process.signal(Signal::Terminate);
+                }
             }
         }
         thread::sleep(ROUND);

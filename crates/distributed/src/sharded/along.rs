@@ -20,11 +20,11 @@ pub fn sharded_rowwise(op: &Rowwise, x: &Sharded) -> Result<Vec<Value>> {
 
 fn along_another(op: &Primitive, x: &Sharded) -> Result<Vec<Value>> {
     // The axis stands behind the place that a partition is at.
-    let axis = op.params()?.into_iter().filter_map(|param| match param {
+    let mut axes = op.params()?.into_iter().rev().filter_map(|param| match param {
         Param::Int(axis) => Some(axis),
         _ => None,
     });
-    let axis = axis.last().ok_or_else(|| Error::decline("it does not say its axis"))?;
+    let axis = axes.next().ok_or_else(|| Error::decline("it does not say its axis"))?;
     if axis == x.axis as i64 {
         return Err(Error::decline("it runs along the axis that is split"));
     }
@@ -34,7 +34,7 @@ fn along_another(op: &Primitive, x: &Sharded) -> Result<Vec<Value>> {
 /// The softmax of each row; of rows that are split, by their maxima and sums over the ranks.
 #[handler]
 pub fn sharded_softmax(op: &Softmax, x: &Sharded) -> Result<Value> {
-    if x.from_end() > 1 {
+    if x.behind() > 1 {
         return x.mapped(x.axis, |part| Ok(ops::softmax_axis(part, -1, op.precise)?));
     }
     x.mapped(x.axis, |part| {
@@ -47,7 +47,7 @@ pub fn sharded_softmax(op: &Softmax, x: &Sharded) -> Result<Value> {
 /// The logarithm of each row's sum of exponentials; of rows that are split, by their maxima and sums over the ranks.
 #[handler]
 pub fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, made: &[Aval]) -> Result<Value> {
-    if x.from_end() > 1 {
+    if x.behind() > 1 {
         let keep = made[0].shape.len() == x.aval.shape.len();
         return x.mapped(x.axis, |part| Ok(part.logsumexp_axis(-1, keep)?));
     }

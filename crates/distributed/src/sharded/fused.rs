@@ -36,7 +36,7 @@ pub fn sharded_attention(op: &ScaledDotProductAttention, q: &Sharded, rest: &[&V
 /// The mask of the own part: one for all heads or rows stays as it is.
 fn own_mask(q: &Sharded, mask: &Value) -> Result<Value> {
     let Value::Dense(array) = mask else { return q.operand(mask, q.axis) };
-    let from_end = q.from_end();
+    let from_end = q.behind();
     let source = broadcast_source(array)?;
     if source.ndim() < from_end || source.shape()[source.ndim() - from_end] == 1 {
         return Ok(q.group.enter(&source)?.into());
@@ -47,7 +47,7 @@ fn own_mask(q: &Sharded, mask: &Value) -> Result<Value> {
 /// The rotation of the own heads, or of the own rows of the batch.
 #[handler]
 pub fn sharded_rope(op: &RoPE, x: &Sharded, rest: &[&Value]) -> Result<Value> {
-    if x.from_end() < 3 {
+    if x.behind() < 3 {
         return Err(Error::decline("positions or features are split"));
     }
     if !op.forward {
@@ -86,7 +86,7 @@ pub fn sharded_layer_norm(op: &LayerNorm, x: &Sharded, weight: &Value, bias: &Va
 }
 
 fn whole_rows(x: &Sharded) -> Result<()> {
-    if x.from_end() == 1 {
+    if x.behind() == 1 {
         return Err(Error::decline("the features of each row are split"));
     }
     Ok(())

@@ -40,7 +40,7 @@ fn reshaped_axis(old: &[i32], axis: usize, new: &[i32], parts: i32) -> Option<us
 /// The broadcast part.
 #[handler]
 pub fn sharded_broadcast(op: &Broadcast, x: &Sharded) -> Result<Value> {
-    let axis = op.shape.len() - x.from_end();
+    let axis = op.shape.len() - x.behind();
     let mut shape = op.shape.clone();
     shape[axis] /= x.group.size() as i32;
     x.mapped(axis, |part| Ok(ops::broadcast_to(&part, &shape)?))

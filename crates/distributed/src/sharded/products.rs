@@ -41,7 +41,7 @@ fn product(a: impl Into<Value>, b: impl Into<Value>) -> Result<Value> {
 }
 
 fn left_split(a: &Sharded, b: &Value) -> Result<Value> {
-    match a.from_end() {
+    match a.behind() {
         // Each rank has a part of what is summed over.
         1 => summed(a, a.own()?, a.operand(b, b.aval()?.shape.len() - 2)?),
         2 => a.with(product(a.own()?, a.entered_or_split(b)?)?, a.axis),
@@ -50,7 +50,7 @@ fn left_split(a: &Sharded, b: &Value) -> Result<Value> {
 }
 
 fn right_split(a: &Value, b: &Sharded) -> Result<Value> {
-    match b.from_end() {
+    match b.behind() {
         1 => b.with(product(b.entered_or_split(a)?, b.own()?)?, b.axis),
         2 => summed(b, b.operand(a, a.aval()?.shape.len() - 1)?, b.own()?),
         _ => b.with(product(b.operand(a, b.axis)?, b.own()?)?, b.axis),

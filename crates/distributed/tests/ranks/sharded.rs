@@ -1,5 +1,6 @@
 //! `Sharded` against the whole array: the conformance suite on every rank, and what the suite does not reach.
 
+use std::slice::from_ref;
 use std::time::Duration;
 
 use mlx_rs::{Array, Dtype, fast, ops, random};
@@ -118,7 +119,7 @@ fn attention(group: &Group) -> Result<()> {
 
 fn rotation_and_norms(group: &Group) -> Result<()> {
     let x = split(1, &[2, 4, 3, 16], 1, group)?;
-    check("rope", &[x.clone()], |a| Ok(vec![fast::rope(&a[0], 16, false, 10_000.0, 1.0, 2, None)?]));
+    check("rope", from_ref(&x), |a| Ok(vec![fast::rope(&a[0], 16, false, 10_000.0, 1.0, 2, None)?]));
     let weights: [Value; 2] = [normal(2, &[16])?.into(), normal(3, &[16])?.into()];
     check("rms_norm", &[x.clone(), weights[0].clone()], |a| Ok(vec![fast::rms_norm(&a[0], Some(&a[1]), 1e-5)?]));
     check("layer_norm", &[x, weights[0].clone(), weights[1].clone()], |a| {
@@ -129,14 +130,14 @@ fn rotation_and_norms(group: &Group) -> Result<()> {
 
 fn caches(group: &Group) -> Result<()> {
     let new = split(1, &[1, 4, 2, 8], 1, group)?;
-    check("write into a new cache", &[new.clone()], |a| {
+    check("write into a new cache", from_ref(&new), |a| {
         let start = Array::from_slice(&[3i32], &[1]);
         let cache = ops::zeros::<f32>(&[1, 4, 8, 8])?;
         let cache = tacit_core::ops::dynamic_slice_update(&cache, &a[0], &start, &[2])?;
         let next = tacit_core::ops::dynamic_slice_update(&cache, &a[0], &Array::from_slice(&[5i32], &[1]), &[2])?;
         Ok(vec![tacit_core::ops::dynamic_slice(&next, &start, &[2], &[1, 4, 4, 8])?])
     });
-    check("grow an empty cache", &[new.clone()], |a| {
+    check("grow an empty cache", from_ref(&new), |a| {
         let empty = ops::zeros::<f32>(&[1, 4, 1, 8])?;
         let first = ops::concatenate(&[&empty, &a[0]], 2)?;
         Ok(vec![
@@ -144,7 +145,7 @@ fn caches(group: &Group) -> Result<()> {
             ops::pad(&a[0], &[(0, 0), (0, 0), (1, 2), (0, 0)], None, None)?,
         ])
     });
-    check("put to places", &[new.clone()], |a| {
+    check("put to places", from_ref(&new), |a| {
         let places = ops::broadcast_to(Array::from_slice(&[6i32, 1], &[1, 1, 2, 1]), &[1, 4, 2, 8])?;
         Ok(vec![ops::zeros::<f32>(&[1, 4, 8, 8])?.put_along_axis(&places, &a[0], 2)?])
     });
@@ -173,7 +174,7 @@ fn experts(group: &Group) -> Result<()> {
 fn vocabulary(group: &Group) -> Result<()> {
     for axis in [0, 1] {
         let table = split(1, &[16, 8], axis, group)?;
-        check("embedding and loss", &[table.clone()], |a| {
+        check("embedding and loss", from_ref(&table), |a| {
             let tokens = Array::from_slice(&[3i32, 15, 0, 8, 3, 7], &[2, 3]);
             let x = a[0].take_axis(&tokens, 0)?;
             let logits = x.matmul(a[0].t())?;
@@ -303,9 +304,9 @@ fn collectives_of_a_step(group: &Group) -> Result<()> {
 fn activations(group: &Group) -> Result<()> {
     for axis in [-1, -2] {
         let x = split(1, &[8, 16], axis, group)?;
-        check("gelu", &[x.clone()], |a| Ok(vec![mlx_rs::nn::gelu(&a[0])?]));
-        check("silu", &[x.clone()], |a| Ok(vec![mlx_rs::nn::silu(&a[0])?]));
-        check("softplus", &[x.clone()], |a| Ok(vec![mlx_rs::nn::softplus(&a[0])?]));
+        check("gelu", from_ref(&x), |a| Ok(vec![mlx_rs::nn::gelu(&a[0])?]));
+        check("silu", from_ref(&x), |a| Ok(vec![mlx_rs::nn::silu(&a[0])?]));
+        check("softplus", from_ref(&x), |a| Ok(vec![mlx_rs::nn::softplus(&a[0])?]));
         check("gelu_approximate", &[x], |a| Ok(vec![mlx_rs::nn::gelu_approximate(&a[0])?]));
     }
     Ok(())
