@@ -10,6 +10,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit::compile::{Constants, Options, compile_with};
 use tacit::dispatch::Registry;
+use tacit::distributed::Group;
 use tacit::format::AnyFormat;
 use tacit::op::{AsType, Exp, Negative, Subtract, Transpose};
 use tacit::prelude::*;
@@ -19,11 +20,13 @@ use tacit::transform::{self, Differentiable};
 pub(crate) type Case = (&'static str, fn() -> Result<()>);
 
 /// In the order of `tacit::Error`.
-pub(crate) const CASES: [Case; 24] = [
+pub(crate) const CASES: [Case; 26] = [
     ("Mlx", mlx),
     ("PlaceholderLeaked", placeholder_leaked),
     ("EvalInTrace", eval_in_trace),
     ("OtherThread", other_thread),
+    ("Group", group),
+    ("PeerLost", peer_lost),
     ("HandlerAval", handler_aval),
     ("Ambiguous", ambiguous),
     ("Duplicate", duplicate),
@@ -89,6 +92,26 @@ fn other_thread() -> Result<()> {
     Ok(())
 }
 // ANCHOR_END: OtherThread
+
+// ANCHOR: Group
+fn group() -> Result<()> {
+    let group = Group::init()?;
+    group.send(&ones()?, group.size()).map(drop)
+}
+// ANCHOR_END: Group
+
+// ANCHOR: PeerLost
+fn peer_lost() -> Result<()> {
+    // A process alone has no other to lose: this is what a step returns on rank 0 where rank 1 was killed.
+    let lost = |during: &str| Error::PeerLost {
+        rank: 1,
+        address: "10.0.0.2:7000".to_owned(),
+        during: Some(during.to_owned()),
+        reason: "its connection was closed".to_owned(),
+    };
+    implicit(packed()?, |_| -> Result<Array> { Err(lost("all_sum f32[512,512]")) }).map(drop)
+}
+// ANCHOR_END: PeerLost
 
 // ANCHOR: HandlerAval
 /// A matrix with handlers that are wrong in many ways.
@@ -375,6 +398,8 @@ pub(crate) fn kind(error: &Error) -> &'static str {
         Error::PlaceholderLeaked { .. } => "PlaceholderLeaked",
         Error::EvalInTrace => "EvalInTrace",
         Error::OtherThread(_) => "OtherThread",
+        Error::Group { .. } => "Group",
+        Error::PeerLost { .. } => "PeerLost",
         Error::HandlerAval { .. } => "HandlerAval",
         Error::Ambiguous { .. } => "Ambiguous",
         Error::Duplicate { .. } => "Duplicate",

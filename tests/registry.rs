@@ -108,6 +108,47 @@ fn every_handler_is_registered() {
         scores_multiply: multiply of Scores, dense
         scores_select: select of dense, Scores, dense
         scores_softmax: softmax of Scores
+        sharded_addmm: addmm of Sharded, any, any
+        sharded_addmm_right: addmm of any, Sharded, any
+        sharded_addmm_sum: addmm of dense, dense, Sharded
+        sharded_arg_reduce: arg_reduce of Sharded
+        sharded_attention: scaled_dot_product_attention of Sharded, ..
+        sharded_broadcast: broadcast of Sharded
+        sharded_compiled: any graph primitive of Sharded, ..
+        sharded_compiled_second: any graph primitive of any, Sharded, ..
+        sharded_concatenate: concatenate of Sharded, ..
+        sharded_concatenate_behind: concatenate of dense, Sharded, ..
+        sharded_contiguous: contiguous of Sharded
+        sharded_copy: copy of Sharded
+        sharded_dynamic_slice: dynamic_slice of Sharded, dense
+        sharded_dynamic_update: dynamic_slice_update of Sharded, any, dense
+        sharded_dynamic_update_of: dynamic_slice_update of any, Sharded, dense
+        sharded_elementwise: any elementwise primitive of Sharded, ..
+        sharded_elementwise_second: any elementwise primitive of any, Sharded, ..
+        sharded_elementwise_third: any elementwise primitive of any, any, Sharded
+        sharded_gather: gather of Sharded, dense
+        sharded_gather_axis: gather_axis of Sharded, any
+        sharded_gather_mm: gather_mm of dense, Sharded, dense, dense
+        sharded_layer_norm: layer_norm of Sharded, any, any
+        sharded_log_sum_exp: log_sum_exp of Sharded
+        sharded_matmul: matmul of Sharded, any
+        sharded_matmul_right: matmul of any, Sharded
+        sharded_pad: pad of Sharded, dense
+        sharded_reduction: any reduction primitive of Sharded
+        sharded_reshape: any reshaping primitive of Sharded
+        sharded_rms_norm: rms_norm of Sharded, any
+        sharded_rope: rope of Sharded, ..
+        sharded_rowwise: any rowwise primitive of Sharded
+        sharded_scan: any scan primitive of Sharded
+        sharded_scatter_axis: scatter_axis of Sharded, any, any
+        sharded_scatter_axis_of: scatter_axis of any, any, Sharded
+        sharded_slice: slice of Sharded
+        sharded_slice_update: slice_update of Sharded, any
+        sharded_slice_update_of: slice_update of any, Sharded
+        sharded_softmax: softmax of Sharded
+        sharded_split: split of Sharded
+        sharded_stop_gradient: stop_gradient of Sharded
+        sharded_transpose: transpose of Sharded
         sliced_astype: as_type of Sliced
         sliced_gather: gather of Sliced, dense
         sliced_slice: slice of Sliced

@@ -3,27 +3,29 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
+use mlx_rs::transforms::compile::compile;
 use mlx_rs::{Array, Dtype, fast, ops, random};
 use tacit_arrays::format::Affine;
 use tacit_arrays::{AffineArray, Lora, Nf4Array};
 use tacit_conformance::oracle::Oracle;
 use tacit_conformance::{Subject, close};
 use tacit_core::transform::grad;
-use tacit_core::{Error, Policy, Result, Value, compile, compile_with_state, implicit};
+use tacit_core::{Error, Policy, Result, Value, compile_with_state, implicit};
 use tacit_distributed::{Group, Sharded, split_heads};
 use tacit_nn::KvCache;
 
 use crate::case::Case;
 
 pub(crate) const CASES: &[Case] = &[
+    // These two are of thousands of collectives, for each of which four ranks on two cores take turns.
     Case::new("handlers", |group| each(group, |subject| tacit_conformance::handlers(subject).expect_clean()))
+        .sizes(&[2])
         .within(Duration::from_mins(4)),
+    Case::new("surface", |group| each(group, |subject| tacit_conformance::surface(subject).expect_clean())).sizes(&[2]),
     Case::new("gradients", |group| each(group, |subject| tacit_conformance::gradients(subject).expect_clean())),
     Case::new("captures", |group| each(group, |subject| tacit_conformance::captures(subject).expect_clean())),
     Case::new("failures", |group| each(group, |subject| tacit_conformance::failures(subject).expect_clean())),
     Case::new("structure", |group| each(group, |subject| tacit_conformance::structure(subject).expect_clean())),
-    // Four ranks on two cores take turns in each of its collectives.
-    Case::new("surface", |group| each(group, |subject| tacit_conformance::surface(subject).expect_clean())).sizes(&[2]),
     Case::new("coverage", coverage),
     Case::new("attention", attention),
     Case::new("rotation_and_norms", rotation_and_norms),
@@ -38,7 +40,9 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 /// Handlers of calls that the suite does not have; the cases below try them.
-const ELSEWHERE: [&str; 11] = [
+const ELSEWHERE: [&str; 13] = [
+    "sharded_compiled",
+    "sharded_compiled_second",
     "sharded_gather_mm",
     "sharded_attention",
     "sharded_rope",
@@ -258,7 +262,7 @@ fn decoding(group: &Group) -> Result<()> {
             let y = y.transpose_axes(&[0, 2, 1, 3])?.reshape(&[1, tokens, 512])?;
             Ok::<_, Error>(y.matmul(w[3].t())?)
         };
-        let mut step = compile_with_state(step, compile::Options::default());
+        let mut step = compile_with_state(step, tacit_core::compile::Options::default());
         let mut outputs = Vec::new();
         for (seed, tokens) in [(10, 5), (11, 1), (12, 1)] {
             cache.reserve(tokens)?;
@@ -307,6 +311,11 @@ fn activations(group: &Group) -> Result<()> {
         check("gelu", from_ref(&x), |a| Ok(vec![mlx_rs::nn::gelu(&a[0])?]));
         check("silu", from_ref(&x), |a| Ok(vec![mlx_rs::nn::silu(&a[0])?]));
         check("softplus", from_ref(&x), |a| Ok(vec![mlx_rs::nn::softplus(&a[0])?]));
+        let dense: Value = normal(2, &[8, 16])?.into();
+        check("one of two is split", &[dense, x.clone()], |a| {
+            let mut compiled = compile(|(a, b): (&Array, &Array)| a.exp()?.multiply(b)?.add(b), false);
+            Ok(vec![compiled((&a[0], &a[1]))?])
+        });
         check("gelu_approximate", &[x], |a| Ok(vec![mlx_rs::nn::gelu_approximate(&a[0])?]));
     }
     Ok(())
