@@ -1,5 +1,8 @@
 #include "group.h"
 
+#include <dlfcn.h>
+
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <stdexcept>
@@ -21,6 +24,32 @@ constexpr auto patience = std::chrono::milliseconds(20);
 
 mlx::core::Stream new_stream() {
   return mlx::core::new_thread_unsafe_stream(mlx::core::Device::cpu);
+}
+
+// MLX's group over MPI, which ends MPI in its destructor. A graph that is kept to the end of the process would keep it too,
+// and `mpirun` takes a process that has not ended MPI for one that failed: so this reference stays, and we end MPI.
+std::shared_ptr<mlx::core::distributed::detail::GroupImpl>* over_mpi = nullptr;
+
+void end_mpi() {
+  if (over_mpi == nullptr) {
+    return;
+  }
+  const auto* given = std::getenv("MLX_MPI_LIBNAME");
+#ifdef __APPLE__
+  const auto* name = given != nullptr ? given : "libmpi.dylib";
+#else
+  const auto* name = given != nullptr ? given : "libmpi.so";
+#endif
+  auto* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) {
+    return;
+  }
+  auto* ended = reinterpret_cast<int (*)(int*)>(dlsym(library, "MPI_Finalized"));
+  auto* end = reinterpret_cast<int (*)()>(dlsym(library, "MPI_Finalize"));
+  int over = 1;
+  if (ended != nullptr && end != nullptr && ended(&over) == 0 && over == 0) {
+    end();
+  }
 }
 
 class Collective : public Primitive {
@@ -365,11 +394,19 @@ int tacit_group_new(const char* name, WatcherTable table, void* watcher, std::sh
     std::unique_ptr<void, void (*)(void*)> owned(watcher, table.release);
     take_main_thread();
     auto group = mlx::core::distributed::init(true, name);
+    if (std::strcmp(name, "mpi") == 0 && over_mpi == nullptr) {
+      over_mpi = new std::shared_ptr(group.raw_group());
+    }
     auto scatters = std::strcmp(name, "jaccl") == 0;
     auto joined = std::make_unique<Group>(std::move(group), scatters, table, watcher);
     owned.release();
     *made = new std::shared_ptr<Group>(std::move(joined));
   });
+}
+
+// Ends MPI, if a group is over it: at the end of the process.
+void tacit_end_mpi() {
+  guarded(end_mpi);
 }
 
 void tacit_group_free(std::shared_ptr<Group>* group) {

@@ -235,6 +235,14 @@ impl Group {
         WeakGroup { shared: Arc::downgrade(&self.shared) }
     }
 
+    /// Ends MPI, if a group is over it, at an orderly end of the process; it waits for the other ranks.
+    ///
+    /// MLX would do so when nobody holds the group any more, and graphs that are kept for the life of the process hold it.
+    pub fn end_mpi() {
+        // SAFETY: the call has no operands; it touches MPI only where a group has begun it.
+        unsafe { ffi::tacit_end_mpi() };
+    }
+
     /// The number of this process in the group.
     #[must_use]
     pub fn rank(&self) -> usize {

@@ -94,8 +94,18 @@ pub(crate) fn watch() -> Option<Arc<OnceLock<Watch>>> {
 
 /// A process that ends well leaves the group in order, and any other is lost to it. Who holds the group does not matter.
 fn say_goodbye(code: i32) {
-    if let Some(watch) = watch().as_ref().and_then(|watch| watch.get()).filter(|_| code == 0) {
+    if code != 0 {
+        return;
+    }
+    let watch = watch();
+    let watch = watch.as_ref().and_then(|watch| watch.get());
+    let whole = watch.is_none_or(|watch| watch.check().is_ok());
+    if let Some(watch) = watch {
         watch.leave();
+    }
+    // It would wait for a rank that is lost.
+    if whole {
+        tacit_bridge::Group::end_mpi();
     }
 }
 

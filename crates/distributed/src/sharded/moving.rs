@@ -37,13 +37,19 @@ fn reshaped_axis(old: &[i32], axis: usize, new: &[i32], parts: i32) -> Option<us
     (0..new.len()).find(|&at| before(new, at) == outer && new[at] % parts == 0 && new[at] > 0)
 }
 
-/// The broadcast part.
-#[handler]
-pub fn sharded_broadcast(op: &Broadcast, x: &Sharded) -> Result<Value> {
+/// The broadcast part. Where a graph is recorded for any shape, other operands say which.
+#[handler(precedence = 2)]
+pub fn sharded_broadcast(op: &Broadcast, x: &Sharded, _shapes: &[&Value]) -> Result<Value> {
     let axis = op.shape.len() - x.behind();
     let mut shape = op.shape.clone();
     shape[axis] /= x.group.size() as i32;
     x.mapped(axis, |part| Ok(ops::broadcast_to(&part, &shape)?))
+}
+
+/// A dense array that is broadcast to the shape of one that is split: nothing of that is needed.
+#[handler(precedence = 1)]
+pub fn sharded_broadcast_shape(op: &Broadcast, a: &Array, _like: &Sharded, _shapes: &[&Value]) -> Result<Array> {
+    Ok(ops::broadcast_to(a, &op.shape)?)
 }
 
 /// The part laid out in rows.

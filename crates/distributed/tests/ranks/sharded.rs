@@ -40,7 +40,8 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 /// Handlers of calls that the suite does not have; the cases below try them.
-const ELSEWHERE: [&str; 13] = [
+const ELSEWHERE: [&str; 14] = [
+    "sharded_broadcast_shape",
     "sharded_compiled",
     "sharded_compiled_second",
     "sharded_gather_mm",
