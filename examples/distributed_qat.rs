@@ -1,5 +1,5 @@
-//! Trains a transformer of characters, quantization-aware in NF4, on several ranks: each with its part of the batch, or each
-//! with its part of every layer. The losses are those of one rank.
+//! Trains a transformer of characters, quantization-aware in NF4, on several ranks: each with its part of the batch, each with
+//! its part of every layer, or each with its part of the batch and of everything that is kept. The losses are those of one rank.
 //!
 //! The transformer is the one of `qat_transformer`, of mlx-rs's own layers, and knows nothing of ranks. The program starts
 //! the ranks itself, which are processes of this machine and talk over MLX's ring. Or something else does, and this is one
@@ -20,7 +20,7 @@ use characters::{Corpus, Outcome, Shape, Transformer, bits};
 use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, random, transforms};
-use tacit::distributed::{Backend, Group, Shard, Split, Traffic};
+use tacit::distributed::{Backend, FullyShard, Group, Shard, Split, Traffic};
 use tacit::nn::{Aware, Trainable};
 use tacit::prelude::*;
 
@@ -43,15 +43,17 @@ const LEAST: f32 = 1e-3;
 enum Mode {
     Data,
     Tensor,
+    Full,
 }
 
 impl Mode {
-    const ALL: [Self; 2] = [Self::Data, Self::Tensor];
+    const ALL: [Self; 3] = [Self::Data, Self::Tensor, Self::Full];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Data => "data",
             Self::Tensor => "tensor",
+            Self::Full => "full",
         }
     }
 }
@@ -68,6 +70,7 @@ fn model(mode: Mode, group: &Group, characters: usize) -> Outcome<Model<Transfor
             .shard("blocks.*.output_proj.weight", Split::Rows(group))?
             .shard("blocks.*.up.*", Split::Columns(group))?
             .shard("blocks.*.down.weight", Split::Rows(group))?,
+        Mode::Full => model.fully_shard("blocks.*", group)?,
     })
 }
 // ANCHOR_END: model
@@ -82,13 +85,18 @@ fn step(
     batch: (Array, Array),
 ) -> Outcome<f32> {
     let (x, y) = match mode {
-        Mode::Data => (own_rows(&batch.0, group)?, own_rows(&batch.1, group)?),
+        Mode::Data | Mode::Full => (own_rows(&batch.0, group)?, own_rows(&batch.1, group)?),
         Mode::Tensor => batch,
     };
     let loss = |model: &mut Model<Transformer>, (x, y): (Array, Array)| bits(&model.forward(&x)?, &y);
     let (mut loss, mut gradients) = model.value_and_grad(Trainable::default(), loss)((x, y))?;
-    if mode == Mode::Data {
-        gradients = group.mean(&gradients)?;
+    match mode {
+        Mode::Data => gradients = group.mean(&gradients)?,
+        // Those of what is split are summed where they are made.
+        Mode::Full => gradients = model.mean_gradients(gradients, group)?,
+        Mode::Tensor => {}
+    }
+    if mode != Mode::Tensor {
         loss = group.mean(&loss)?;
     }
     optimizer.update(&mut *model, &gradients)?;
@@ -140,7 +148,7 @@ fn main() -> Outcome<()> {
     };
     let mode = match given("--mode") {
         None => None,
-        Some(name) => Some(*Mode::ALL.iter().find(|mode| mode.name() == name).ok_or("--mode is data or tensor")?),
+        Some(name) => Some(*Mode::ALL.iter().find(|mode| mode.name() == name).ok_or("--mode is data, tensor or full")?),
     };
     let ranks = given("--ranks").map(|ranks| ranks.parse()).transpose()?;
     let steps = given("--steps").map_or(Ok(200), |steps| steps.parse())?;

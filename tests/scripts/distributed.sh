@@ -53,7 +53,7 @@ def largest(run):
 one = losses()
 control = largest(losses("--turned"))
 assert one[-1] < one[0] - 2, one
-for mode in ("data", "tensor"):
+for mode in ("data", "tensor", "full"):
     for ranks in (2, 4):
         differs = largest(losses("--mode", mode, ranks=ranks))
         print(f"{mode}, {ranks} ranks of MPI: {steps} losses differ by {differs:.5f} at most, turned round by {control:.5f}")

@@ -55,7 +55,18 @@ void end_mpi() {
 class Collective : public Primitive {
  public:
   Collective(std::shared_ptr<Group> group, mlx::core::Stream stream, Op op, int peer, Shape shape, Dtype dtype)
-      : Primitive(stream), group_(std::move(group)), op_(op), peer_(peer), shape_(std::move(shape)), dtype_(dtype) {}
+      : Primitive(stream),
+        group_(std::move(group)),
+        op_(op),
+        peer_(peer),
+        number_(op == Op::enter ? 0 : ++numbers),
+        shape_(std::move(shape)),
+        dtype_(dtype) {}
+
+  // Nothing for what is no communication.
+  std::optional<uint64_t> number() const {
+    return number_ == 0 ? std::nullopt : std::optional(number_);
+  }
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     auto& output = outputs.front();
@@ -67,7 +78,8 @@ class Collective : public Primitive {
     output.set_data(mlx::core::allocator::malloc(output.nbytes()));
     encoder.set_output_array(output);
     std::optional<Borrowed> read;
-    if (!inputs.empty()) {
+    // What stands behind the operand is only the collective before.
+    if (op_ != Op::recv) {
       auto rows = row_major(inputs[0], stream());
       encoder.set_input_array(rows);
       read.emplace(rows);
@@ -101,27 +113,35 @@ class Collective : public Primitive {
   }
 
   std::vector<array> vjp(
-      const std::vector<array>& primals, const std::vector<array>& cotangents, const std::vector<int>&,
-      const std::vector<array>& outputs) override {
-    const auto& back = cotangents[0];
+      const std::vector<array>& primals, const std::vector<array>& cotangents,
+      const std::vector<int>& argnums, const std::vector<array>& outputs) override {
+    std::vector<array> gradients;
+    for (auto argnum : argnums) {
+      gradients.push_back(
+          argnum == 0 ? gradient(primals[0], cotangents[0], outputs[0]) : mlx::core::zeros_like(primals[argnum]));
+    }
+    return gradients;
+  }
+
+  array gradient(const array& x, const array& back, const array& output) const {
     // Each rule is what the reverse of the op is on all ranks together, so that its own reverse is right as well: what was
     // replicated enters into what each rank computes apart.
     switch (op_) {
       case Op::sum:
-        return {again(Op::enter, back)};
+        return again(Op::enter, back);
       case Op::enter:
-        return {again(Op::sum, back)};
+        return again(Op::sum, back);
       case Op::max:
       case Op::min: {
-        auto at = mlx::core::equal(primals[0], outputs[0]);
-        return {mlx::core::where(at, again(Op::enter, back), mlx::core::zeros_like(back))};
+        auto at = mlx::core::equal(x, output);
+        return mlx::core::where(at, again(Op::enter, back), mlx::core::zeros_like(back));
       }
       case Op::gather:
-        return {own_part(again(Op::enter, back), primals[0].shape(0))};
+        return own_part(again(Op::enter, back), x.shape(0));
       case Op::gather_parts:
-        return {again(Op::scatter, back)};
+        return again(Op::scatter, back);
       case Op::scatter:
-        return {again(Op::gather_parts, back)};
+        return again(Op::gather_parts, back);
       default:
         throw std::invalid_argument(std::string(name()) + " has no gradient");
     }
@@ -235,12 +255,20 @@ class Collective : public Primitive {
   std::shared_ptr<Group> group_;
   Op op_;
   int peer_;
+  static inline std::atomic<uint64_t> numbers{0};
+  uint64_t number_;
   Shape shape_;
   Dtype dtype_;
   Watched watched_;
 };
 
 }  // namespace
+
+static std::atomic<int> groups{0};
+
+bool Group::any() {
+  return groups > 0;
+}
 
 Group::Group(mlx::core::distributed::Group group, bool scatters, WatcherTable table, void* watcher)
     : group_(std::move(group)),
@@ -250,9 +278,12 @@ Group::Group(mlx::core::distributed::Group group, bool scatters, WatcherTable ta
       table_(table),
       watcher_(watcher),
       stream_(new_stream()),
-      engine_(new_stream()) {}
+      engine_(new_stream()) {
+  ++groups;
+}
 
 Group::~Group() {
+  --groups;
   table_.release(watcher_);
 }
 
@@ -375,6 +406,10 @@ void Group::run(Op op, int peer, Borrowed* input, Borrowed& output, uint64_t& nu
   if (op == Op::send) {
     std::memcpy(result, from.data<char>(), output.value.nbytes());
   }
+}
+
+std::optional<uint64_t> collective_number(const Primitive& primitive) {
+  return is_collective(primitive) ? static_cast<const Collective&>(primitive).number() : std::nullopt;
 }
 
 bool is_collective(const Primitive& primitive) {

@@ -57,6 +57,9 @@ class Group {
   Group& operator=(const Group&) = delete;
   ~Group();
 
+  // Whether this process is in any.
+  static bool any();
+
   int rank() const {
     return rank_;
   }
@@ -131,5 +134,11 @@ class Group {
   mutable std::mutex mutex_;
   std::optional<Current> current_;
 };
+
+// The number of a collective among those that this process made, in the order in which it made them.
+std::optional<uint64_t> collective_number(const Primitive& primitive);
+
+// Makes the collectives that an eval of `outputs` computes run in one order on every rank.
+void order_collectives(const std::vector<array>& outputs);
 
 }  // namespace tacit

@@ -12,6 +12,7 @@
 
 #include "bridge.h"
 #include "description.h"
+#include "group.h"
 #include "main_thread.h"
 
 namespace tacit {
@@ -338,6 +339,9 @@ Signature* next(const char* name) {
 
 void evaluate(void (*original)(std::vector<tacit::array>), std::vector<tacit::array> outputs) {
   tacit::take_main_thread();
+  if (!tacit::inside) {
+    tacit::order_collectives(outputs);
+  }
   if (tacit::inside || tacit::Failures::all().idle()) {
     original(std::move(outputs));
   } else {

@@ -18,7 +18,8 @@ use crate::watch::Limits;
 /// Processes that compute together, this one among them: its *rank* is its number, from zero on.
 ///
 /// Every process runs the same program. Its collectives are lazy like any op: what a rank evaluates, every rank must
-/// evaluate, in the same order. They stand on a stream of the group's own, so that what does not depend on them is
+/// evaluate. Those of one graph run in the order in which they were made, however it is evaluated; make graphs and evaluate
+/// them in the same order on all ranks. They stand on a stream of the group's own, so that what does not depend on them is
 /// computed meanwhile. An array that is the same on every rank is *replicated*; the gradients are those of a loss that is.
 ///
 /// Clones are the same group, and so are two groups of one backend: MLX keeps one for the life of the process. A group of

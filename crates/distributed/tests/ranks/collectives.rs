@@ -1,6 +1,6 @@
 //! The collectives: each against plain ops on the arrays of all ranks, which every rank can make for itself.
 
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::transform::{jvp, vjp, vmap};
 use tacit_core::tree::Gradient;
 use tacit_core::{Error, Result, compile};
@@ -20,6 +20,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("bytes_are_counted", bytes_are_counted),
     Case::new("many_sums", many_sums),
     Case::new("wrong_calls", wrong_calls),
+    Case::new("begun_from_either_end", begun_from_either_end),
 ];
 
 /// A collective, and what it gives to a rank of the arrays of all.
@@ -355,4 +356,25 @@ fn wrong_calls(group: &Group) -> Result<()> {
     assert_ne!(group.backend(), Backend::Alone);
     assert!(group.sum_scatter(&x).is_err(), "three rows are no part for each rank");
     assert_equal(&group.all_sum(&x)?, &x.multiply(Array::from_f32(group.size() as f32))?, "a sum after them")
+}
+
+/// MLX evaluates what does not depend on each other from where it is told to begin; the ranks meet all the same.
+fn begun_from_either_end(group: &Group) -> Result<()> {
+    for round in 0..20u8 {
+        let x = ops::full::<f32>(&[4], Array::from_f32(group.rank() as f32 + f32::from(round)))?;
+        let mut made = vec![group.all_sum(&x)?, group.all_max(&x)?, group.all_gather(&x, 0)?, group.all_min(&x)?];
+        if group.rank() % 2 == 1 {
+            made.reverse();
+        }
+        transforms::eval(&made)?;
+        if group.rank() % 2 == 1 {
+            made.reverse();
+        }
+        let (last, round) = (group.size() as f32 - 1.0, f32::from(round));
+        let first = |array: &Array| array.as_slice::<f32>()[0];
+        assert_eq!(first(&made[0]), (0..group.size()).map(|rank| rank as f32 + round).sum::<f32>());
+        assert_eq!((first(&made[1]), first(&made[3])), (last + round, round));
+        assert_eq!(made[2].as_slice::<f32>().last(), Some(&(last + round)));
+    }
+    Ok(())
 }
