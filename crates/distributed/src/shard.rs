@@ -71,7 +71,8 @@ pub trait Shard: Sized {
 /// A cache of keys and values, or a tree of them, with its buffers `[batch, heads, tokens, width]` split by heads.
 ///
 /// It goes with weights of keys and values that are split by columns: each rank stores and reads its own heads, in whatever
-/// format. What says where tokens are is the same on every rank.
+/// format. What says where tokens are is the same on every rank. A cache without room has nothing to split: it becomes split
+/// when split keys are written into it.
 ///
 /// ```
 /// use mlx_rs::Dtype;
@@ -81,9 +82,10 @@ pub trait Shard: Sized {
 ///
 /// # fn main() -> tacit_core::Result<()> {
 /// let group = Group::init()?;
-/// let cache = KvCache::new([1, 8, 64], Dtype::Float32)?;
-/// let mut cache = split_heads(&cache.quantized(Affine { bits: 8, group: 64 }, Affine { bits: 4, group: 64 })?, &group)?;
+/// let mut cache = KvCache::new([1, 8, 64], Dtype::Float32)?
+///     .quantized(Affine { bits: 8, group: 64 }, Affine { bits: 4, group: 64 })?;
 /// cache.reserve(16)?;
+/// let cache = split_heads(&cache, &group)?;
 /// assert!(cache.keys().to_string().starts_with("Sharded(f32[1,8,"));
 /// # Ok(())
 /// # }
