@@ -371,10 +371,11 @@ fn begun_from_either_end(group: &Group) -> Result<()> {
             made.reverse();
         }
         let (last, round) = (group.size() as f32 - 1.0, f32::from(round));
-        let first = |array: &Array| array.as_slice::<f32>()[0];
-        assert_eq!(first(&made[0]), (0..group.size()).map(|rank| rank as f32 + round).sum::<f32>());
-        assert_eq!((first(&made[1]), first(&made[3])), (last + round, round));
+        let sum: f32 = (0..group.size()).map(|rank| rank as f32 + round).sum();
+        assert_eq!(made[0].as_slice::<f32>(), [sum; 4]);
+        assert_eq!(made[1].as_slice::<f32>(), [last + round; 4]);
         assert_eq!(made[2].as_slice::<f32>().last(), Some(&(last + round)));
+        assert_eq!(made[3].as_slice::<f32>(), [round; 4]);
     }
     Ok(())
 }
