@@ -88,7 +88,7 @@ const HEAD: &str = "\
 What each format loses, by its bits, with the scales that it is defined with and with fitted ones: `nf4:64+search` tries multiples
 of each block's scale for the least squared error, and `nf4:64+hqq` fits by the half-quadratic method, which leaves outliers to
 themselves. Errors are the norm of what is lost over the norm of what was. Nothing here depends on the machine.
-The broken line is the front: nothing left of it is as good.
+The broken line is the front: nothing left of it is as good. Models of other kinds are not measured here.
 ";
 
 /// The files of the page by their names beside the page of figures, from the recorded lines below this root.
