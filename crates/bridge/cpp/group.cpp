@@ -262,9 +262,9 @@ class Collective : public Primitive {
   Watched watched_;
 };
 
-}  // namespace
+std::atomic<int> groups{0};
 
-static std::atomic<int> groups{0};
+}  // namespace
 
 bool Group::any() {
   return groups > 0;
@@ -385,15 +385,10 @@ void Group::run(Op op, int peer, Borrowed* input, Borrowed& output, uint64_t& nu
   // What the engine works on stays until it is done with it, also where nobody waits for that any more.
   mlx::core::scheduler::enqueue(
       engine_, [done, from, to, read = input ? input->hold() : nullptr, write = output.hold()] { done->set_value(); });
-  while (future.wait_for(patience) != std::future_status::ready) {
-    try {
-      poll(current);
-    } catch (...) {
-      broken_ = true;
-      throw;
-    }
-  }
   try {
+    while (future.wait_for(patience) != std::future_status::ready) {
+      poll(current);
+    }
     mlx::core::scheduler::check_error(engine_);
   } catch (...) {
     broken_ = true;

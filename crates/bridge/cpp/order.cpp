@@ -32,6 +32,7 @@ class Nodes {
       if (!is_computed(value) || places_.contains(value.id())) {
         continue;
       }
+      collectives += collective_number(value.primitive()).has_value();
       auto place = nodes.size();
       for (const auto& result : value.outputs()) {
         places_.emplace(result.id(), place);
@@ -41,6 +42,10 @@ class Nodes {
       }
       nodes.push_back({std::move(value), 0, {}});
     }
+  }
+
+  // Notes who waits for whom.
+  void link() {
     for (size_t place = 0; place < nodes.size(); ++place) {
       for (const auto& input : nodes[place].value.inputs()) {
         if (auto found = places_.find(input.id()); found != places_.end()) {
@@ -52,6 +57,7 @@ class Nodes {
   }
 
   std::vector<Waiting> nodes;
+  size_t collectives = 0;
 
  private:
   static bool is_computed(const array& value) {
@@ -68,6 +74,10 @@ void order_collectives(const std::vector<array>& outputs) {
     return;
   }
   Nodes found(outputs);
+  if (found.collectives < 2) {
+    return;
+  }
+  found.link();
   auto& nodes = found.nodes;
   std::vector<size_t> ready;
   // The collective that was made first is the greatest.

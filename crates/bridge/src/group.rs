@@ -6,7 +6,7 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt;
 use std::panic::catch_unwind;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mlx_rs::Array;
@@ -160,25 +160,11 @@ pub trait Watcher: Send + Sync + 'static {
 
 /// The processes that an engine has brought together, this one among them.
 ///
-/// Clones are the same group. Collectives are lazy, stand on a stream of the group's own, and run in the order in which the
-/// eval meets them: every rank must evaluate the same ones in the same order.
+/// Clones are the same group. Collectives are lazy, stand on a stream of the group's own, and those of one eval run in the
+/// order in which they were made: every rank must make the same ones in the same order.
 #[derive(Clone)]
 pub struct Group {
     shared: Arc<Owned>,
-}
-
-/// A [`Group`] that is not kept.
-#[derive(Clone, Debug)]
-pub struct WeakGroup {
-    shared: Weak<Owned>,
-}
-
-impl WeakGroup {
-    /// The group, while anybody has it.
-    #[must_use]
-    pub fn upgrade(&self) -> Option<Group> {
-        Some(Group { shared: self.shared.upgrade()? })
-    }
 }
 
 #[derive(Debug)]
@@ -229,15 +215,9 @@ impl Group {
         Ok(Self { shared: Arc::new(Owned(made)) })
     }
 
-    /// The group without keeping it: MPI is finalized at the end of a process in which nobody keeps one.
-    #[must_use]
-    pub fn downgrade(&self) -> WeakGroup {
-        WeakGroup { shared: Arc::downgrade(&self.shared) }
-    }
-
     /// Ends MPI, if a group is over it, at an orderly end of the process; it waits for the other ranks.
     ///
-    /// MLX would do so when nobody holds the group any more, and graphs that are kept for the life of the process hold it.
+    /// MLX would do so when nobody holds the group any more, and it is held for the life of the process.
     pub fn end_mpi() {
         // SAFETY: the call has no operands; it touches MPI only where a group has begun it.
         unsafe { ffi::tacit_end_mpi() };

@@ -49,7 +49,7 @@ pub use dynamic_slice::{dynamic_slice, dynamic_slice_update};
 pub use error::{BoxError, BridgeError, recover, remember};
 pub use gradients::GradientError;
 pub use graph::{broadcast_source, constants, frontier, is_traced};
-pub use group::{Engine, Group, InFlight, Op, Watcher, WeakGroup};
+pub use group::{Engine, Group, InFlight, Op, Watcher};
 pub use mapped::{MappedFile, with_bytes};
 pub use names::NameId;
 pub use param::{Param, ParamError};

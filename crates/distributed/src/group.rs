@@ -8,7 +8,7 @@ use std::time::Duration;
 use mlx_rs::{Array, Dtype};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tacit_bridge::{Aval, Op, WeakGroup};
+use tacit_bridge::{Aval, Op};
 use tacit_core::{Error, Result};
 
 use crate::backend::Backend;
@@ -139,12 +139,13 @@ impl Group {
     pub fn with(options: &Options) -> Result<Self> {
         let backend = options.backend.unwrap_or_else(Backend::of_environment);
         let mut joined = joined();
-        if let Some(group) = living(&joined).find(|group| group.backend == backend) {
-            return Ok(group);
+        if let Some(group) = joined.iter().find(|group| group.backend == backend) {
+            return Ok(group.clone());
         }
         let Some(group) = init::join(backend, options)? else { return Ok(Self { members: Members::One, backend }) };
-        joined.push((backend, group.downgrade()));
-        Ok(Self { members: Members::Many(group), backend })
+        let group = Self { members: Members::Many(group), backend };
+        joined.push(group.clone());
+        Ok(group)
     }
 
     /// The group of this process alone.
@@ -326,17 +327,10 @@ fn back_from_front(x: &Array, axis: i32) -> Result<Array> {
     Ok(if axis == 0 { x.clone() } else { x.move_axis(0, axis)? })
 }
 
-/// The groups of this process, which are not kept alive here. Two over one engine would get in each other's way.
-fn joined() -> MutexGuard<'static, Vec<(Backend, WeakGroup)>> {
-    static JOINED: Mutex<Vec<(Backend, WeakGroup)>> = Mutex::new(Vec::new());
+/// The groups of this process, each for its life. Two over one engine would get in each other's way.
+fn joined() -> MutexGuard<'static, Vec<Group>> {
+    static JOINED: Mutex<Vec<Group>> = Mutex::new(Vec::new());
     JOINED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Those of them that somebody has.
-fn living(joined: &[(Backend, WeakGroup)]) -> impl Iterator<Item = Group> {
-    joined
-        .iter()
-        .filter_map(|(backend, group)| Some(Group { members: Members::Many(group.upgrade()?), backend: *backend }))
 }
 
 /// What a file keeps of a group.
@@ -359,7 +353,7 @@ impl<'de> Deserialize<'de> for Group {
         if size == 1 {
             return Ok(Self::alone());
         }
-        let found = living(&joined()).find(|group| (group.rank(), group.size()) == (rank, size));
+        let found = joined().iter().find(|group| (group.rank(), group.size()) == (rank, size)).cloned();
         found.ok_or_else(|| {
             D::Error::custom(format!("this process is not rank {rank} of a group of {size}: join that group first"))
         })
