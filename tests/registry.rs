@@ -120,7 +120,6 @@ fn every_handler_is_registered() {
         sharded_concatenate: concatenate of Sharded, ..
         sharded_concatenate_behind: concatenate of dense, Sharded, ..
         sharded_contiguous: contiguous of Sharded
-        sharded_copy: copy of Sharded
         sharded_dynamic_slice: dynamic_slice of Sharded, dense
         sharded_dynamic_update: dynamic_slice_update of Sharded, any, dense
         sharded_dynamic_update_of: dynamic_slice_update of any, Sharded, dense
@@ -148,7 +147,6 @@ fn every_handler_is_registered() {
         sharded_slice_update_of: slice_update of any, Sharded
         sharded_softmax: softmax of Sharded
         sharded_split: split of Sharded
-        sharded_stop_gradient: stop_gradient of Sharded
         sharded_transpose: transpose of Sharded
         sliced_astype: as_type of Sliced
         sliced_gather: gather of Sliced, dense

@@ -179,7 +179,7 @@ fn lost(model: &Model<Decoder>, float: &Model<Decoder>) -> Result<(f64, f64)> {
 /// The decoder's perplexity with its weights in each format, and trained in some.
 fn decoder(run: &mut Run, folder: &Path) -> Result<()> {
     let size = if run.quick { QUICK } else { FULL };
-    let trainer = Trainer::new(size)?;
+    let trainer = Trainer::new(size);
     let start = Instant::now();
     let [halfway, float] = trainer.trained(&folder.join("accuracy"))?;
     println!("the decoder took {:.0} s", start.elapsed().as_secs_f64());

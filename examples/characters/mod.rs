@@ -145,9 +145,14 @@ pub(crate) fn windows(text: &[u32], starts: impl Iterator<Item = usize>, context
     (cut(0), cut(1))
 }
 
-/// Bits for each character.
-pub(crate) fn bits(logits: &Array, next: &Array) -> Result<Array, Exception> {
+/// Nats for each character.
+pub(crate) fn nats(logits: &Array, next: &Array) -> Result<Array, Exception> {
     let logits = logits.reshape(&[-1, logits.dim(-1)])?;
     let cross_entropy = CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?;
-    cross_entropy.apply(logits, next.reshape(&[-1])?)?.divide(Array::from_f32(std::f32::consts::LN_2))
+    cross_entropy.apply(logits, next.reshape(&[-1])?)
+}
+
+/// Bits for each character.
+pub(crate) fn bits(logits: &Array, next: &Array) -> Result<Array, Exception> {
+    nats(logits, next)?.divide(Array::from_f32(std::f32::consts::LN_2))
 }

@@ -96,8 +96,12 @@ pub(crate) fn dense_side(x: &Value) -> Result<&Array> {
     x.as_dense().ok_or_else(|| Error::decline(format!("the other side is {x}, which is not dense")))
 }
 
-/// `alpha * product + beta * c`, as `AddMM` has it.
-fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
+/// `alpha * product + beta * c`, as `AddMM` has it, for a handler of it that makes the product in a way of its own.
+///
+/// # Errors
+///
+/// A handler fails, or the policy forbids a materialization.
+pub fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
     implicit((product, c), |(product, c)| -> Result<Array> {
         let scaled = |array: &Array, factor: f32| -> Result<Array> {
             #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]

@@ -211,6 +211,11 @@ fn what_is_not_cut_says_how_it_would_be() {
             help: give a range that is not empty, from 0 to at most 512"#]],
         ),
     ];
+    say(cases);
+}
+
+/// Each is an error with its text.
+fn say<const N: usize>(cases: [(&str, tacit_core::Result<Value>, Expect); N]) {
     for (what, made, expected) in cases {
         let error = made.err().unwrap_or_else(|| panic!("{what} is cut"));
         expected.assert_eq(&error.to_string());
@@ -252,10 +257,7 @@ fn what_has_no_part_of_its_kind_says_so() {
             help: keep it whole in each process, materialize it first, or let its type join the family `Cut`"#]],
         ),
     ];
-    for (what, made, expected) in cases {
-        let error = made.err().unwrap_or_else(|| panic!("{what} is cut"));
-        expected.assert_eq(&error.to_string());
-    }
+    say(cases);
 }
 
 #[test]

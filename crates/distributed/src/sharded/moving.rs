@@ -4,8 +4,8 @@ use mlx_rs::Array;
 use mlx_rs::ops;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use tacit_core::op::{
-    Broadcast, Concatenate, Contiguous, Copy, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, ScatterAxis, Slice,
-    SliceUpdate, Split, StopGradient, Transpose,
+    Broadcast, Concatenate, Contiguous, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, ScatterAxis, Slice,
+    SliceUpdate, Split, Transpose,
 };
 use tacit_core::{Aval, Error, Result, Value, handler, implicit};
 
@@ -56,18 +56,6 @@ pub fn sharded_broadcast_shape(op: &Broadcast, a: &Array, _like: &Sharded, _shap
 #[handler]
 pub fn sharded_contiguous(_op: &Contiguous, x: &Sharded) -> Result<Value> {
     x.mapped(x.axis, |part| Ok(part.contiguous()?))
-}
-
-/// The same array.
-#[handler]
-pub fn sharded_copy(_op: &Copy, x: &Sharded) -> Result<Value> {
-    Ok(x.clone().into())
-}
-
-/// The part without gradients.
-#[handler]
-pub fn sharded_stop_gradient(_op: &StopGradient, x: &Sharded) -> Result<Value> {
-    x.mapped(x.axis, |part| Ok(mlx_rs::stop_gradient(&part)?))
 }
 
 /// Where a slice begins, ends and how it steps.

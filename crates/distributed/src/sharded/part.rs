@@ -1,7 +1,7 @@
 //! What of a replicated array a rank computes with.
 
-use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use mlx_rs::{Array, ops};
+use tacit_arrays::cut;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source};
 
@@ -23,7 +23,8 @@ pub(crate) fn own_part(array: &Array, axis: usize, group: &Group) -> Result<Arra
     if source.ndim() < behind || source.shape()[source.ndim() - behind] == 1 {
         return Ok(ops::broadcast_to(&group.enter(&source)?, &shape)?);
     }
-    cut(&group.enter(array)?, axis, rank * shape[axis], shape[axis])
+    let own = rank * shape[axis]..(rank + 1) * shape[axis];
+    cut(&group.enter(array)?.into(), axis as i32, own)?.dense()
 }
 
 /// The leaves of a rank's part that are the whole's, which every rank has: the numbers of the float ones.
@@ -33,12 +34,4 @@ pub(super) fn shared_leaves(whole: &Value, part: &Value) -> Result<Vec<usize>> {
     let (whole, part) = (avals(whole)?, avals(part)?);
     let same = |(_, (whole, part)): &(usize, (&Aval, &Aval))| whole == part && part.dtype.is_float();
     Ok(whole.iter().zip(&part).enumerate().filter(same).map(|(number, _)| number).collect())
-}
-
-/// `extent` elements of `axis` from `start` on.
-pub(super) fn cut(array: &Array, axis: usize, start: i32, extent: i32) -> Result<Array> {
-    let whole = array.shape().iter().enumerate();
-    let ranges = whole.map(|(at, &whole)| if at == axis { start..start + extent } else { 0..whole });
-    let ranges: Vec<ArrayIndexOp<'_>> = ranges.map(ArrayIndex::index_op).collect();
-    Ok(array.try_index(ranges.as_slice())?)
 }

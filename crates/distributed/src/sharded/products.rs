@@ -1,6 +1,7 @@
 //! Products of matrices.
 
 use mlx_rs::Array;
+use tacit_arrays::linear::scaled_sum;
 use tacit_core::op::{AddMM, Matmul};
 use tacit_core::{Error, Result, Value, handler, implicit};
 
@@ -60,25 +61,6 @@ fn right_split(a: &Value, b: &Sharded) -> Result<Value> {
 /// The sum over the ranks of the products of parts.
 fn summed(x: &Sharded, a: Value, b: Value) -> Result<Value> {
     implicit(product(a, b)?, |product| x.group.all_sum(&product))
-}
-
-/// `alpha * product + beta * c`, as `AddMM` has it.
-fn scaled_sum(op: &AddMM, c: &Value, product: Value) -> Result<Value> {
-    implicit((product, c), |(product, c)| -> Result<Array> {
-        let scaled = |array: &Array, factor: f32| -> Result<Array> {
-            #[allow(clippy::float_cmp, reason = "exactly 1 is what an op without the parameter stores")]
-            if factor == 1.0 {
-                return Ok(array.clone());
-            }
-            Ok(array.multiply(Array::from_f32(factor).as_dtype(array.dtype())?)?)
-        };
-        let product = scaled(&product, op.alpha)?;
-        #[allow(clippy::float_cmp, reason = "exactly 0 is where MLX does not read c")]
-        if op.beta == 0.0 {
-            return Ok(product);
-        }
-        Ok(product.add(scaled(&c, op.beta)?)?)
-    })
 }
 
 impl Sharded {
