@@ -20,6 +20,7 @@ use crate::floats::floats;
 use crate::hugging_face::{self, cannot_hold};
 use crate::json::Json;
 use crate::remaining::Remaining;
+use crate::set::Set;
 use crate::torch_dtype::{dtype_of_torch, torch_dtype};
 
 /// What a checkpoint of bitsandbytes' may differ in, beside its parameters.
@@ -151,7 +152,7 @@ pub fn write(path: impl AsRef<Path>, parameters: &Parameters, layout: Layout) ->
             return Err(cannot_hold(path, name, value, "bitsandbytes", help));
         }
     }
-    hugging_face::write_tensors(path, tensors)
+    hugging_face::write_set(Set { path, beside: Vec::new() }, tensors)
 }
 
 /// What stands between the name of a parameter and its 4-bit type.

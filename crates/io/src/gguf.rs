@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use mlx_rs::{Array, Dtype};
 use tacit_bridge::MappedFile;
 use tacit_core::{Aval, Error, Result, Value};
+use tacit_files::current;
 use tacit_nn::Parameters;
 
 mod arrays;
@@ -68,7 +69,7 @@ impl Gguf {
     /// unknown; the alignment is no power of two; a tensor is misaligned, overlaps another one or is not in the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_owned();
-        let file = File::open(&path).map_err(Error::file("open", &path))?;
+        let file = File::open(current(&path)?).map_err(Error::file("open", &path))?;
         let file = MappedFile::new(&file).map_err(Error::file("map", &path))?;
         let header = header::header(&path, file.bytes())?;
         Ok(Self { path, file, header })

@@ -7,7 +7,8 @@ use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::kind::Kind;
-use crate::{Metadata, Tensors, write_sharded};
+use crate::set::Set;
+use crate::{Metadata, Tensors, Writing};
 
 /// Reads the tensors of a file, an index or a folder as dense parameters, each a part of its file.
 ///
@@ -45,7 +46,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
 ///
 /// # Errors
 ///
-/// A parameter is not dense, or the files cannot be written: see [`write_sharded`].
+/// A parameter is not dense, or the files cannot be written: see [`write_sharded`](crate::write_sharded).
 pub fn write(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
     let path = path.as_ref();
     let dense = |(name, value): (&String, &Value)| match value {
@@ -55,7 +56,7 @@ pub fn write(path: impl AsRef<Path>, parameters: &Parameters) -> Result<()> {
             Err(cannot_hold(path, name, value, "a float checkpoint", help))
         }
     };
-    write_tensors(path, parameters.iter().map(dense).collect::<Result<_>>()?)
+    write_set(Set { path, beside: Vec::new() }, parameters.iter().map(dense).collect::<Result<_>>()?)
 }
 
 /// The largest file that Hugging Face's libraries write by themselves.
@@ -80,11 +81,11 @@ const ORDER: [Dtype; 14] = [
 ];
 
 /// Writes tensors in the order of the library safetensors: by dtype, the widest first, and then by name.
-pub(crate) fn write_tensors(path: &Path, mut tensors: Vec<(String, Array)>) -> Result<()> {
+pub(crate) fn write_set(set: Set<'_>, mut tensors: Vec<(String, Array)>) -> Result<()> {
     let rank = |array: &Array| ORDER.iter().position(|&dtype| dtype == array.dtype());
     tensors.sort_by(|(a, left), (b, right)| (rank(left), a).cmp(&(rank(right), b)));
     let metadata = Metadata::from([("format".to_owned(), "pt".to_owned())]);
-    write_sharded(path, tensors, &metadata, SHARD)
+    set.write(tensors, &metadata, Writing { shard: Some(SHARD), progress: None })
 }
 
 /// The error that a format has no place for a value.

@@ -1,11 +1,12 @@
 //! Which files a checkpoint is made of: one, those that an index names, or what a folder holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 use tacit_core::{Error, Result};
+use tacit_files::{Current, current, folder_of};
 
 use crate::header::Unique;
 
@@ -19,12 +20,14 @@ pub(crate) const TENSORS: &str = ".safetensors";
 pub(crate) struct Files {
     /// The file or the index that was opened.
     pub(crate) path: PathBuf,
-    /// The files with tensors.
+    /// The files with tensors, by their names.
     pub(crate) parts: Vec<PathBuf>,
     /// The file of each tensor, as an index says.
     pub(crate) index: Option<BTreeMap<String, PathBuf>>,
     /// What the index says besides, in words.
     pub(crate) metadata: BTreeMap<String, String>,
+    /// Where they are, if a save that was killed left them on their way.
+    pub(crate) current: Current,
 }
 
 /// An index in JSON, as Hugging Face writes it.
@@ -38,19 +41,24 @@ struct Index {
 impl Files {
     /// The files that `path` means: a file, an index or a folder.
     pub(crate) fn find(path: &Path) -> Result<Self> {
-        let metadata = fs::metadata(path).map_err(Error::file("open", path))?;
-        if metadata.is_dir() {
-            return Self::find(&in_folder(path)?);
+        if path.is_dir() {
+            let current = Current::of(path)?;
+            return Self::of(&in_folder(path, &current)?, current);
         }
-        if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(INDEX)) {
-            return Self::of_index(path);
-        }
-        Ok(Self { path: path.to_owned(), parts: vec![path.to_owned()], index: None, metadata: BTreeMap::new() })
+        Self::of(path, Current::of(folder_of(path))?)
     }
 
-    fn of_index(path: &Path) -> Result<Self> {
+    fn of(path: &Path, current: Current) -> Result<Self> {
+        fs::metadata(current.path(path)).map_err(Error::file("open", path))?;
+        if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(INDEX)) {
+            return Self::of_index(path, current);
+        }
+        Ok(Self { path: path.to_owned(), parts: vec![path.to_owned()], index: None, metadata: BTreeMap::new(), current })
+    }
+
+    fn of_index(path: &Path, current: Current) -> Result<Self> {
         let wrong = |key: Option<&str>, reason: String, help: &str| Error::checkpoint(path, key, reason, help);
-        let text = fs::read(path).map_err(Error::file("read", path))?;
+        let text = fs::read(current.path(path)).map_err(Error::file("read", path))?;
         let index: Index = serde_json::from_slice(&text)
             .map_err(|error| wrong(None, format!("it is no index: {error}"), "fetch or write it again"))?;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -59,7 +67,7 @@ impl Files {
         for (key, name) in index.weight_map.0 {
             let file = match known.get(&name) {
                 Some(file) => file.clone(),
-                None => within(folder, &name).map_err(|reason| {
+                None => within(folder, &name, &current).map_err(|reason| {
                     wrong(Some(&key), reason, "an index names files of its own folder: open such a file by itself")
                 })?,
             };
@@ -73,24 +81,32 @@ impl Files {
             parts: known.into_values().collect(),
             index: Some(of),
             metadata: metadata.into_iter().map(|(key, value)| (key, text(value))).collect(),
+            current,
         })
     }
 }
 
 /// The file that an index means by a name, which must be in the index's folder, links followed.
-fn within(folder: &Path, name: &str) -> Result<PathBuf, String> {
+fn within(folder: &Path, name: &str, current: &Current) -> Result<PathBuf, String> {
     let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
     if name.is_empty() || !plain {
         return Err(format!("its file {name:?} is not in the folder of the index"));
     }
     let file = folder.join(name);
     let real = |path: &Path| fs::canonicalize(path).map_err(|error| format!("its file {name:?} is not there: {error}"));
-    let (target, folder) = (real(&file)?, real(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?);
+    let (target, folder) = (real(&current.path(&file))?, real(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?);
     if target.starts_with(&folder) || cached(&folder).is_some_and(|blobs| target.starts_with(blobs)) {
         Ok(file)
     } else {
         Err(format!("its file {name:?} is a link out of the folder of the index"))
     }
+}
+
+/// The names that an index has for files, which may be any; none where it cannot be read.
+pub(crate) fn named(index: &Path) -> Option<BTreeSet<String>> {
+    let text = fs::read(current(index).ok()?).ok()?;
+    let index: Index = serde_json::from_slice(&text).ok()?;
+    Some(index.weight_map.0.into_values().collect())
 }
 
 /// Where the files of a snapshot in Hugging Face's cache really are: `blobs` beside `snapshots`.
@@ -100,13 +116,8 @@ fn cached(folder: &Path) -> Option<PathBuf> {
 }
 
 /// The file or the index of a folder: the one that Hugging Face's libraries take, or the only one.
-fn in_folder(folder: &Path) -> Result<PathBuf> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(Error::file("read", folder))? {
-        let entry = entry.map_err(Error::file("read", folder))?;
-        names.extend(entry.file_name().into_string().ok().filter(|name| !name.starts_with('.')));
-    }
-    names.sort();
+fn in_folder(folder: &Path, current: &Current) -> Result<PathBuf> {
+    let names = current.names()?;
     let ending = |end: &str| names.iter().filter(|name| name.ends_with(end)).collect::<Vec<_>>();
     let (files, indexes) = (ending(TENSORS), ending(INDEX));
     let usual = ["model.safetensors", "model.safetensors.index.json"];

@@ -7,6 +7,7 @@ use std::{fmt, fs};
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use tacit_core::Error;
+use tacit_files::current;
 
 /// A JSON value.
 ///
@@ -53,7 +54,7 @@ impl Json {
     /// The file cannot be read, or it is no JSON object.
     pub fn open(file: impl AsRef<Path>) -> tacit_core::Result<Self> {
         let file = file.as_ref();
-        let text = fs::read(file).map_err(Error::file("read", file))?;
+        let text = fs::read(current(file)?).map_err(Error::file("read", file))?;
         let json = String::from_utf8(text).map_err(|error| error.to_string()).and_then(|text| Self::parse(&text));
         let wrong = |reason: String| Error::checkpoint(file, None, reason, "fetch it again");
         match json {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use mlx_rs::Dtype;
 use tacit_core::Result;
+use tacit_files::current;
 use tacit_nn::Parameters;
 
 use crate::checkpoint::VERSION_KEY;
@@ -84,7 +85,7 @@ impl Kind {
     /// The tensors cannot be opened: see [`Tensors::open`].
     pub fn of(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        if path.is_file() && begins_with(path, b"GGUF") {
+        if !path.is_dir() && begins_with(path, b"GGUF")? {
             return Ok(Self::Gguf);
         }
         Ok(Self::of_tensors(&Tensors::open(path)?).0)
@@ -133,9 +134,10 @@ impl fmt::Display for Kind {
     }
 }
 
-fn begins_with(path: &Path, magic: &[u8]) -> bool {
+fn begins_with(path: &Path, magic: &[u8]) -> Result<bool> {
     let mut bytes = vec![0; magic.len()];
-    File::open(path).and_then(|mut file| file.read_exact(&mut bytes)).is_ok() && bytes == magic
+    let read = File::open(current(path)?).and_then(|mut file| file.read_exact(&mut bytes));
+    Ok(read.is_ok() && bytes == magic)
 }
 
 /// Whether the configuration beside the tensors is AWQ's; GPTQ's tensors have the same names.

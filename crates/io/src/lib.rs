@@ -12,7 +12,6 @@
 //! [`Parameters`](tacit_nn::Parameters), and [`convert()`] goes from one format to another and tells what that costs.
 
 mod adapter;
-mod atomic;
 pub mod awq;
 pub mod bitsandbytes;
 mod checkpoint;
@@ -38,7 +37,9 @@ mod progress;
 mod quantized_layers;
 mod remaining;
 mod resumable;
+mod set;
 mod shards;
+mod sources;
 mod stored_dtype;
 mod structure;
 mod tensors;
@@ -55,6 +56,8 @@ pub use kind::{Kind, read};
 pub use model_file::ModelFile;
 pub use progress::{Progress, progress_bar};
 pub use resumable::Resumable;
+pub use shards::replaced;
+pub use sources::sources;
 pub use stored_dtype::{dtype_of_stored, stored_dtype};
 pub use tensors::Tensors;
 pub use training::Training;

@@ -5,19 +5,19 @@
 //! `load_adapters` in `utils.py`). An embedding has its factors the other way round.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, Result};
+use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
 use crate::adapter::{Change, base, is_embedding, replaced, shortest};
-use crate::atomic::replace;
 use crate::hugging_face::cannot_hold;
 use crate::json::Json;
 use crate::remaining::Remaining;
-use crate::{Metadata, Tensors, write as write_tensors};
+use crate::set::Set;
+use crate::{Metadata, Tensors, Writing};
 
 /// The name of the tensors in the folder.
 const TENSORS: &str = "adapters.safetensors";
@@ -59,6 +59,7 @@ const LORA: &str = "lora_parameters";
 /// adapter is not there, of other shapes or of no module that `model` has.
 pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> {
     let folder = folder.as_ref();
+    let _steady = Steady::of(folder);
     let file = folder.join(CONFIG);
     let config = Json::open(&file)?;
     let tensors = Tensors::open(folder.join(TENSORS))?;
@@ -151,9 +152,9 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         };
         describe(&mut config, parameters, &modules, rank, scale, dora);
     }
-    fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
-    write_tensors(&path, tensors, &Metadata::new())?;
-    replace(&folder.join(CONFIG), config.indented(4).as_bytes())
+    make_folder(folder)?;
+    let beside = vec![(CONFIG, config.indented(4))];
+    Set { path: &path, beside }.write(tensors, &Metadata::new(), Writing::default())
 }
 
 fn wrong(file: &Path, key: &str, reason: impl Into<String>) -> Error {

@@ -7,13 +7,13 @@
 mod config;
 mod mode;
 
-use std::fs;
 use std::path::Path;
 
 use mlx_rs::Dtype;
 use tacit_arrays::format::{Affine, Format, Mxfp4, Mxfp8, Nvfp4, Parts};
 use tacit_arrays::{AffineArray, Mxfp4Array, Mxfp8Array, Nvfp4Array, Packed, Stored};
 use tacit_core::{Aval, Error, Result, Value};
+use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
 pub use config::Config;
@@ -21,7 +21,8 @@ pub(crate) use mode::Mode;
 
 use crate::hugging_face::cannot_hold;
 use crate::remaining::Remaining;
-use crate::{Metadata, Tensors, write_sharded};
+use crate::set::Set;
+use crate::{Metadata, Tensors, Writing};
 
 /// Reads a folder: [`AffineArray`]s, [`Mxfp4Array`]s, [`Mxfp8Array`]s and [`Nvfp4Array`]s, and what is dense as it is.
 ///
@@ -55,6 +56,7 @@ use crate::{Metadata, Tensors, write_sharded};
 /// The tensors cannot be opened (see [`Tensors::open`]), the configuration cannot be read or has a format that MLX has not,
 /// a part of a module is not there or does not fit its format, or the two do not say the same modules.
 pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
+    let _steady = Steady::of(folder.as_ref());
     let tensors = Tensors::open(folder)?;
     let config = Config::read(tensors.folder())?;
     let formats = config.formats()?;
@@ -102,13 +104,14 @@ pub fn read(folder: impl AsRef<Path>) -> Result<Parameters> {
 
 /// Writes a folder that mlx-lm reads: `model.safetensors`, or more files and an index, and `config.json`.
 ///
-/// The folder is made if it is not there. The tensors of what [`read`] took from a folder are the same bytes again, and so
+/// All of them appear at once: whenever the program ends, the folder is the old one or the new one, and nothing else of it
+/// changes. The folder is made if it is not there. The tensors of what [`read`] took from a folder are the same bytes again, and so
 /// is its configuration; of other parameters it says what it has to of their formats.
 ///
 /// # Errors
 ///
 /// A parameter is neither dense nor the `weight` of a module in one of MLX's formats, or a file cannot be written, as for
-/// [`write_sharded`].
+/// [`write_sharded`](crate::write_sharded).
 pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config) -> Result<()> {
     let folder = folder.as_ref();
     let config = config.describing(parameters)?;
@@ -131,10 +134,10 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config)
         tensors.push((format!("{module}.scales"), scales.dense()?));
         tensors.extend(modifier.map(|modifier| (format!("{module}.{modifier_is}"), modifier)));
     }
-    fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
+    make_folder(folder)?;
     let metadata = Metadata::from([("format".to_owned(), "mlx".to_owned())]);
-    write_sharded(&path, tensors, &metadata, SHARD)?;
-    config.write(&folder.join("config.json"))
+    let writing = Writing { shard: Some(SHARD), progress: None };
+    Set { path: &path, beside: vec![("config.json", config.text())] }.write(tensors, &metadata, writing)
 }
 
 /// The largest file that mlx-lm writes, `MAX_FILE_SIZE_GB`.

@@ -6,19 +6,19 @@
 //! (`peft/tuners/lora/layer.py` and `peft/utils/save_and_load.py`).
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, Result};
+use tacit_files::{Steady, make_folder};
 use tacit_nn::Parameters;
 
 use crate::Tensors;
 use crate::adapter::{Change, base, is_embedding, replaced, shortest};
-use crate::atomic::replace;
-use crate::hugging_face::write_tensors;
+use crate::hugging_face::write_set;
 use crate::json::Json;
 use crate::remaining::Remaining;
+use crate::set::Set;
 
 /// The name of the tensors in the folder.
 const TENSORS: &str = "adapter_model.safetensors";
@@ -59,6 +59,7 @@ const PREFIX: &str = "base_model.model.";
 /// part of an adapter is not there, of other shapes or of no module that `model` has.
 pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> {
     let folder = folder.as_ref();
+    let _steady = Steady::of(folder);
     let settings = Settings { file: folder.join(CONFIG), config: Json::open(folder.join(CONFIG))? };
     settings.check()?;
     let tensors = Tensors::open(folder.join(TENSORS))?;
@@ -144,9 +145,8 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         return Err(Error::checkpoint(&path, None, "no parameter is an adapter", help));
     };
     settings.describe(&modules, dora);
-    fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
-    write_tensors(&path, tensors)?;
-    replace(&settings.file, settings.config.indented(2).as_bytes())
+    make_folder(folder)?;
+    write_set(Set { path: &path, beside: vec![(CONFIG, settings.config.indented(2))] }, tensors)
 }
 
 const MAGNITUDE: &str = "lora_magnitude_vector";

@@ -6,6 +6,7 @@ use mlx_rs::Dtype;
 use serde::Deserialize;
 use tacit_arrays::AffineArray;
 use tacit_core::{Aval, Error, Result};
+use tacit_files::current;
 use tacit_nn::Parameters;
 
 use crate::Tensors;
@@ -65,7 +66,7 @@ fn config<M: Method>(tensors: &Tensors) -> Result<Config> {
     let wrong = |file: &Path, reason: String| {
         Error::checkpoint(file, None, reason, "name the folder of a model that was quantized so")
     };
-    let text = |file: &Path| std::fs::read_to_string(file).map_err(Error::file("read", file));
+    let text = |file: &Path| std::fs::read_to_string(current(file)?).map_err(Error::file("read", file));
     let (older, file) = (folder.join(M::OLDER), folder.join("config.json"));
     let (file, value) = if older.is_file() {
         (older.clone(), serde_json::from_str(&text(&older)?))

@@ -1,19 +1,22 @@
 //! Values that are made one by one, of which an interruption loses none but the one at hand.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, FileType, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::{Error, Result, Value};
+use tacit_files::Place;
 use tacit_nn::Parameters;
+use tempfile::TempDir;
 
-use crate::atomic::is;
 use crate::checkpoint::{metadata, values};
-use crate::index::{Files, INDEX, TENSORS};
+use crate::index::TENSORS;
+use crate::sources::sources;
 use crate::structure::take_apart;
 use crate::write::write;
 use crate::{Tensors, Writing, save_with};
@@ -24,7 +27,8 @@ use crate::{Tensors, Writing, save_with};
 /// `model.safetensors`. A program that was killed and is called again with the same inputs finds what was made, and what it
 /// writes in the end is the same, byte by byte, as without the interruption. The output itself is the old one until
 /// [`finish`](Self::finish) has put the new one in its place; the folder is then gone. So the disk needs room for the output
-/// twice, and the memory for one value: those that were made are parts of files, as [`load`](crate::load()) has them.
+/// twice, and the memory for one value: those that were made are parts of files, as [`load`](crate::load()) has them. Where the
+/// output is a device or a pipe, values are kept in a temporary folder, for as long as this is there.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -60,6 +64,8 @@ pub struct Resumable {
     /// The files of values, by path and recipe.
     made: BTreeMap<(String, String), PathBuf>,
     resumed: usize,
+    /// The folder, where nobody is to find it again.
+    _temporary: Option<TempDir>,
 }
 
 const PATH: &str = "tacit.made.path";
@@ -74,15 +80,25 @@ impl Resumable {
     ///
     /// # Errors
     ///
-    /// An input cannot be read, the folder cannot be written, or another program works on this output.
+    /// An input cannot be read; the output is a folder, a link or a disk; the folder beside it cannot be written, or is a link;
+    /// or another program works on this output.
     pub fn open<P: AsRef<Path>>(output: impl AsRef<Path>, inputs: impl IntoIterator<Item = P>) -> Result<Self> {
         let output = output.as_ref();
         let inputs = inputs.into_iter().map(|input| state(input.as_ref())).collect::<Result<Vec<_>>>()?.concat();
         let failed = |error| Error::file("write", output)(error);
-        let name = output.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
-        let folder = output.with_file_name(format!(".{}.parts", name.to_string_lossy()));
+        let (folder, temporary) = match Place::of(output)? {
+            Place::File => {
+                let name = output.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
+                (output.with_file_name(format!(".{}.parts", name.to_string_lossy())), None)
+            }
+            Place::Stream => {
+                let folder = tempfile::tempdir().map_err(failed)?;
+                (folder.path().to_owned(), Some(folder))
+            }
+        };
         let source = locked(&folder, output)?;
-        let mut this = Self { output: output.to_owned(), folder, source, made: BTreeMap::new(), resumed: 0 };
+        let (made, resumed) = (BTreeMap::new(), 0);
+        let mut this = Self { output: output.to_owned(), folder, source, made, resumed, _temporary: temporary };
         this.take_up(&inputs).map_err(failed)?;
         Ok(this)
     }
@@ -94,7 +110,7 @@ impl Resumable {
         let same = self.source.read_to_string(&mut old).is_ok() && old == inputs;
         for entry in fs::read_dir(&self.folder)? {
             let file = entry?.path();
-            if !file.to_string_lossy().ends_with(TENSORS) {
+            if !is_part(&file) {
                 continue;
             }
             let said = |tensors: &Tensors| {
@@ -103,6 +119,7 @@ impl Resumable {
             };
             match Tensors::open(&file).ok().as_ref().and_then(said).filter(|_| same) {
                 Some(key) => drop(self.made.insert(key, file)),
+                None if file.is_dir() => {}
                 None => fs::remove_file(file)?,
             }
         }
@@ -154,7 +171,7 @@ impl Resumable {
     fn free(&self) -> PathBuf {
         let name = |number: usize| self.folder.join(format!("{number}{TENSORS}"));
         let mut number = self.made.len();
-        while name(number).exists() {
+        while fs::symlink_metadata(name(number)).is_ok() {
             number += 1;
         }
         name(number)
@@ -166,6 +183,12 @@ impl Resumable {
         self.resumed
     }
 
+    /// Where values are kept until the checkpoint is whole.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Saves the checkpoint, whose values need not all be made here, and removes what was kept beside it.
     ///
     /// # Errors
@@ -173,10 +196,24 @@ impl Resumable {
     /// As for [`save`](crate::save()); what was made is then kept, and the old output untouched.
     pub fn finish(self, parameters: &Parameters, writing: Writing<'_>) -> Result<()> {
         save_with(&self.output, parameters, writing)?;
-        // The output is whole: what is left of the folder would be of no inputs that anybody has.
-        drop(fs::remove_dir_all(&self.folder));
+        // The output is whole: what is left here would be of no inputs that anybody has.
+        let parts = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        for file in parts.filter(|file| is_part(file)).chain([self.folder.join(INPUTS)]) {
+            drop(fs::remove_file(file));
+        }
+        // It stays where somebody else has put something into it.
+        drop(fs::remove_dir(&self.folder));
         Ok(())
     }
+}
+
+/// What the values are made of.
+const INPUTS: &str = "inputs";
+
+/// Whether a file has the name of a value's.
+fn is_part(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(TENSORS));
+    name.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 fn read_part<N: DeserializeOwned>(file: &Path, path: &str) -> Result<(Value, N)> {
@@ -190,11 +227,18 @@ fn read_part<N: DeserializeOwned>(file: &Path, path: &str) -> Result<(Value, N)>
 /// The file in a folder that keeps others away as long as it is open.
 fn locked(folder: &Path, output: &Path) -> Result<File> {
     let failed = |error| Error::file("write", output)(error);
-    let place = folder.join("inputs");
+    let place = folder.join(INPUTS);
     loop {
         match fs::create_dir(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
             _ => {}
+        }
+        // Whoever follows a link writes, and removes, elsewhere.
+        for (path, expected) in [(folder, FileType::is_dir as fn(&FileType) -> bool), (&place, FileType::is_file)] {
+            if fs::symlink_metadata(path).is_ok_and(|own| !expected(&own.file_type())) {
+                let help = "remove it, or write to another place";
+                return Err(Error::checkpoint(path, None, "it is not what an interrupted run leaves there", help));
+            }
         }
         let file = match File::options().read(true).write(true).create(true).truncate(false).open(&place) {
             // Another program has come to its end, and removed the folder.
@@ -211,32 +255,26 @@ fn locked(folder: &Path, output: &Path) -> Result<File> {
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
+        // Between opening and locking, another program may have come to its end.
         if is(&file, &place) {
             return Ok(file);
         }
     }
 }
 
+/// Whether `path` is this very file.
+fn is(file: &File, path: &Path) -> bool {
+    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    file.metadata().ok().map(id) == fs::symlink_metadata(path).ok().map(id)
+}
+
 /// The files that an input is read of, a line each: name, size and the time of the last change.
 fn state(input: &Path) -> Result<String> {
-    /// What says how tensors beside it are to be read.
-    const BESIDE: [&str; 3] = ["config.json", "quantize_config.json", "quant_config.json"];
-    let mut files = vec![input.to_owned()];
-    if input.is_dir() {
-        let entries = fs::read_dir(input).map_err(Error::file("read", input))?;
-        files = entries.flatten().map(|entry| entry.path()).filter(|file| file.is_file()).collect();
-        files.retain(|file| file.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.')));
-        files.sort();
-    } else if input.to_string_lossy().ends_with(INDEX) {
-        files.extend(Files::find(input)?.parts);
-    } else {
-        files.extend(BESIDE.map(|name| input.with_file_name(name)).into_iter().filter(|file| file.is_file()));
-    }
     let line = |file: PathBuf| {
         let of = fs::metadata(&file).map_err(Error::file("open", &file))?;
         let changed = of.modified().ok().and_then(|time| Some(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()));
         let file = fs::canonicalize(&file).unwrap_or(file);
         Ok(format!("{} {} {}\n", file.display(), of.len(), changed.unwrap_or_default()))
     };
-    Ok(files.into_iter().map(line).collect::<Result<Vec<_>>>()?.concat())
+    Ok(sources(input)?.into_iter().map(line).collect::<Result<Vec<_>>>()?.concat())
 }

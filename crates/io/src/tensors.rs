@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use mlx_rs::{Array, Dtype};
 use tacit_bridge::MappedFile;
 use tacit_core::{Aval, Error, Result};
+use tacit_files::{Steady, folder_of};
 
 use crate::header::{Stored, header};
 use crate::index::Files;
@@ -61,10 +62,13 @@ impl Tensors {
     /// overlap, leave a gap or are not in the file; an index that names a file outside its folder, a tensor that its file
     /// has not, or not a tensor that one has.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let Files { path, parts, index, metadata } = Files::find(path.as_ref())?;
+        let path = path.as_ref();
+        let _steady = Steady::of(if path.is_dir() { path } else { folder_of(path) });
+        let Files { path, parts, index, metadata, current } = Files::find(path)?;
         let mut this = Self { path, files: Vec::new(), places: BTreeMap::new(), metadata };
         for file in parts {
-            this.add(file, index.as_ref())?;
+            let held = current.path(&file);
+            this.add(file, &held, index.as_ref())?;
         }
         let absent = index.iter().flatten().find(|(key, _)| !this.places.contains_key(*key));
         if let Some((key, file)) = absent {
@@ -74,8 +78,9 @@ impl Tensors {
         Ok(this)
     }
 
-    fn add(&mut self, path: PathBuf, index: Option<&BTreeMap<String, PathBuf>>) -> Result<()> {
-        let file = File::open(&path).map_err(Error::file("open", &path))?;
+    /// Adds the tensors of a file, whose content is in `held`.
+    fn add(&mut self, path: PathBuf, held: &Path, index: Option<&BTreeMap<String, PathBuf>>) -> Result<()> {
+        let file = File::open(held).map_err(Error::file("open", &path))?;
         let mapped = MappedFile::new(&file).map_err(Error::file("map", &path))?;
         let header = header(&path, mapped.bytes())?;
         for (name, stored) in header.tensors {

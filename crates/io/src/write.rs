@@ -9,9 +9,9 @@ use serde_json::json;
 use tacit_bridge::with_bytes;
 use tacit_core::{Aval, Error, Result};
 
-use crate::atomic::Pending;
 use crate::header::{LENGTH, LONGEST, METADATA};
 use crate::progress::Progress;
+use crate::set::Set;
 use crate::stored_dtype::stored_dtype;
 
 /// What a file says in words besides its tensors.
@@ -30,12 +30,13 @@ pub struct Writing<'p> {
 ///
 /// The arrays are evaluated and written one by one, and let go of: a lazy one, whose graph nobody else holds, needs memory
 /// only while it is written. They are in the file in their order, those of larger elements first, so that each is aligned.
-/// A link at the place is replaced, not what it links to.
+/// Only regular files are replaced, no links; a device or a pipe, such as `/dev/stdout`, is given the bytes as they come. An
+/// index beside it that names this file is written anew.
 ///
 /// # Errors
 ///
-/// Two tensors have one name, an array cannot be evaluated, or the file cannot be written. The old file, if there is one,
-/// is then untouched.
+/// Two tensors have one name, an array cannot be evaluated, a folder, a link or a disk is at the place, or the file cannot be
+/// written. The old file, if there is one, is then untouched.
 pub fn write(path: impl AsRef<Path>, tensors: Vec<(String, Array)>, metadata: &Metadata) -> Result<()> {
     write_with(path, tensors, metadata, Writing::default())
 }
@@ -43,9 +44,9 @@ pub fn write(path: impl AsRef<Path>, tensors: Vec<(String, Array)>, metadata: &M
 /// Writes files of at most `limit` bytes of elements each, and an index of them; a single one where they fit into one.
 ///
 /// `path` is the place of a single file, such as `model.safetensors`. The files of several are named as Hugging Face does,
-/// `model-00001-of-00002.safetensors`, and the index, which has the metadata too, is `model.safetensors.index.json`. Files
-/// of an earlier index stay until the new index is there, so that there is a whole checkpoint at every moment: where
-/// their names are taken, the new ones are `model.2-00001-of-00002.safetensors`.
+/// `model-00001-of-00002.safetensors`, and the index, which has the metadata too, is `model.safetensors.index.json`. All of
+/// them appear at once, and then the files go that only the old index names and that are named so; where these have the
+/// names, the new ones are `model.2-00001-of-00002.safetensors`.
 ///
 /// # Errors
 ///
@@ -71,13 +72,7 @@ pub fn write_with(
     writing: Writing<'_>,
 ) -> Result<()> {
     let path = path.as_ref();
-    unique(path, &tensors)?;
-    let total = tensors.iter().map(|(_, array)| array.nbytes()).sum();
-    let mut writer = Writer { metadata, progress: writing.progress, done: 0, total };
-    match writing.shard {
-        None => writer.whole(path, tensors)?.commit(),
-        Some(limit) => writer.sharded(path, tensors, limit),
-    }
+    Set { path, beside: Vec::new() }.write(tensors, metadata, writing)
 }
 
 /// What is the same for all files of a checkpoint, and how far they are.
@@ -88,14 +83,24 @@ pub(crate) struct Writer<'w, 'p> {
     pub(crate) total: usize,
 }
 
-impl Writer<'_, '_> {
-    /// Writes a file beside its place.
-    pub(crate) fn whole(&mut self, path: &Path, tensors: Vec<(String, Array)>) -> Result<Pending> {
+impl<'w, 'p> Writer<'w, 'p> {
+    /// Checks the names of the tensors that are to be written.
+    pub(crate) fn new(
+        path: &Path,
+        tensors: &[(String, Array)],
+        metadata: &'w Metadata,
+        progress: Option<&'p mut dyn FnMut(Progress)>,
+    ) -> Result<Self> {
+        unique(path, tensors)?;
+        Ok(Self { metadata, progress, done: 0, total: tensors.iter().map(|(_, array)| array.nbytes()).sum() })
+    }
+
+    /// Writes a file of tensors, which is to be at `path`, to `file`.
+    pub(crate) fn write(&mut self, path: &Path, file: &mut impl Write, tensors: Vec<(String, Array)>) -> Result<()> {
         let mut tensors: Vec<(String, Aval, Array)> =
             tensors.into_iter().map(|(name, array)| (name, Aval::from(&array), array)).collect();
         // Stable: those of one size stay in their order.
         tensors.sort_by_key(|(_, _, array)| std::cmp::Reverse(array.item_size()));
-        let mut file = Pending::create(path)?;
         let failed = |error| Error::file("write", path)(error);
         let avals = tensors.iter().map(|(name, aval, _)| (&**name, aval));
         let header = header(avals, self.metadata).map_err(|error| failed(error.into()))?;
@@ -105,13 +110,13 @@ impl Writer<'_, '_> {
         }
         file.write_all(&header).map_err(failed)?;
         for (_, _, array) in tensors {
-            with_bytes(&array, |bytes| bytes.chunks(CHUNK).try_for_each(|chunk| self.chunk(&mut file, chunk)))?
+            with_bytes(&array, |bytes| bytes.chunks(CHUNK).try_for_each(|chunk| self.chunk(file, chunk)))?
                 .map_err(failed)?;
         }
-        Ok(file)
+        Ok(())
     }
 
-    fn chunk(&mut self, file: &mut Pending, chunk: &[u8]) -> io::Result<()> {
+    fn chunk(&mut self, file: &mut impl Write, chunk: &[u8]) -> io::Result<()> {
         file.write_all(chunk)?;
         self.done += chunk.len();
         if let Some(progress) = &mut self.progress {

@@ -8,7 +8,6 @@ use tacit_core::{Error, Result};
 use tacit_nn::{Parameters, Pattern, Rules};
 
 use super::mode::Mode;
-use crate::atomic::replace;
 use crate::json::Json;
 use crate::torch_dtype::dtype_of_torch;
 
@@ -197,9 +196,9 @@ impl Config {
         self.json.sort();
     }
 
-    /// Writes it as mlx-lm does.
-    pub(crate) fn write(&self, file: &Path) -> Result<()> {
-        replace(file, self.json.indented(4).as_bytes())
+    /// The text that mlx-lm writes.
+    pub(super) fn text(&self) -> String {
+        self.json.indented(4)
     }
 
     /// The error that something is wrong with an entry.

@@ -18,3 +18,4 @@ mod models;
 mod resumable;
 mod scratch;
 mod tensors;
+mod writers;

@@ -111,8 +111,9 @@ fn a_folder_and_an_index_are_opened_like_a_file() {
     // A second time, beside the first until it is complete.
     write_sharded(&place, arrays.clone(), &metadata(), 40).expect("writes");
     assert_eq!(folder.names(), [shards("model.2"), vec![index]].concat());
-    // And in one, which takes the place of all.
+    // And in one, which takes the place of all; the index names it, as mlx-lm's does.
     write_sharded(&place, arrays, &metadata(), 1000).expect("writes");
-    assert_eq!(folder.names(), ["model.safetensors"]);
+    assert_eq!(folder.names(), ["model.safetensors", "model.safetensors.index.json"]);
+    assert_eq!(Tensors::open(folder.join("model.safetensors.index.json")).expect("opens").names().count(), 5);
     assert_eq!(Tensors::open(&*folder).expect("opens").names().count(), 5);
 }

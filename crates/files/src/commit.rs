@@ -1,0 +1,190 @@
+//! Gives files their names, all or none.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tacit_core::{Error, Result};
+
+use crate::leftovers;
+use crate::lock::Locked;
+use crate::place::Place;
+use crate::record::{Moved, RECORD, Record, is_visible};
+use crate::staged::{Staged, committing};
+use crate::{disk, folder_of};
+
+/// The files that a save puts into a folder at once, and those that go then.
+///
+/// From its beginning to its end no other save changes the folder, so it is begun when everything is written:
+///
+/// ```
+/// use std::io::Write;
+/// use std::path::Path;
+/// use tacit_files::{Commit, Staged};
+///
+/// # fn main() -> tacit_core::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("tacit-commit-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder).unwrap();
+/// let place = folder.join("model.safetensors");
+/// let mut tensors = Staged::beside(&place)?;
+/// tensors.write_all(b"..").unwrap();
+/// let mut commit = Commit::begin(&folder)?;
+/// commit.place(tensors, "model.safetensors")?;
+/// commit.place_last("config.json", b"{}")?;
+/// commit.finish()?;
+/// assert_eq!(std::fs::read(folder.join("config.json")).unwrap(), b"{}");
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Commit {
+    folder: PathBuf,
+    locked: Locked,
+    files: Vec<Placed>,
+    removed: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Placed {
+    staged: Staged,
+    name: String,
+    last: bool,
+}
+
+impl Commit {
+    /// Begins: finishes what a save that was killed began in this folder, and clears away what dead ones left on their way.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be read, another save holds it for long, or it holds the record of a save that was interrupted
+    /// elsewhere, of which it is a copy.
+    pub fn begin(folder: &Path) -> Result<Self> {
+        let locked = Locked::folder(folder)?;
+        if let Some(record) = Record::of(folder)? {
+            if !record.is_of(folder) {
+                let reason = "it records a save that was interrupted in another folder, of which this is a copy";
+                let help = "open what is here and save it into another folder, or remove this file, and what is read is what \
+                            the files are named";
+                return Err(Error::checkpoint(&folder.join(RECORD), None, reason, help));
+            }
+            let _committing = committing();
+            record.carry_out(folder, &locked.0)?;
+        }
+        leftovers::clear(folder);
+        Ok(Self { folder: folder.to_owned(), locked, files: Vec::new(), removed: Vec::new() })
+    }
+
+    /// Gives a file this name in the folder.
+    ///
+    /// # Errors
+    ///
+    /// What has the name is no regular file.
+    pub fn place(&mut self, staged: Staged, name: &str) -> Result<()> {
+        self.add(staged, name, false)
+    }
+
+    /// A file with this content under this name, which is given last.
+    ///
+    /// It is one without which other programs read nothing, such as a configuration: while the other files change, there is
+    /// none, so that nobody takes the new ones for what an old configuration says.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written, or what has the name is no regular file.
+    pub fn place_last(&mut self, name: &str, content: &[u8]) -> Result<()> {
+        let staged = self.written(name, content)?;
+        self.add(staged, name, true)
+    }
+
+    /// A file with this content under this name.
+    ///
+    /// # Errors
+    ///
+    /// As for [`place_last`](Self::place_last).
+    pub fn place_content(&mut self, name: &str, content: &[u8]) -> Result<()> {
+        let staged = self.written(name, content)?;
+        self.add(staged, name, false)
+    }
+
+    /// Removes a file when everything new is in its place.
+    pub fn remove(&mut self, name: &str) {
+        if is_visible(name) && !self.removed.iter().any(|other| other == name) {
+            self.removed.push(name.to_owned());
+        }
+    }
+
+    fn written(&self, name: &str, content: &[u8]) -> Result<Staged> {
+        let place = self.folder.join(name);
+        let mut staged = Staged::beside(&place)?;
+        staged.write_all(content).map_err(Error::file("write", &place))?;
+        Ok(staged)
+    }
+
+    fn add(&mut self, staged: Staged, name: &str, last: bool) -> Result<()> {
+        let place = self.folder.join(name);
+        Place::of(&place)?;
+        let failed = |error| Error::file("write", &place)(error);
+        // What only its owner may read stays so.
+        if let Ok(old) = fs::symlink_metadata(&place) {
+            disk::step().and_then(|()| staged.file.set_permissions(old.permissions())).map_err(failed)?;
+        }
+        disk::sync(&staged.file).map_err(failed)?;
+        self.files.push(Placed { staged, name: name.to_owned(), last });
+        Ok(())
+    }
+
+    /// Puts the files in their places: when this returns they are on the disk, whatever happens then.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses it. The folder then holds the old files, or the new ones for whoever reads through
+    /// [`Current`](crate::Current), and the next save there finishes this one.
+    pub fn finish(mut self) -> Result<()> {
+        let _committing = committing();
+        self.removed.retain(|name| !self.files.iter().any(|placed| placed.name == *name));
+        match &mut self.files[..] {
+            [] => return Ok(()),
+            [placed] if self.removed.is_empty() => {
+                let place = self.folder.join(&placed.name);
+                disk::rename(placed.staged.path(), &place).map_err(Error::file("write", &place))?;
+                placed.staged.keep();
+                return disk::sync(&self.locked.0).map_err(Error::file("write", &place));
+            }
+            _ => {}
+        }
+        let path = self.folder.join(RECORD);
+        let failed = |error| Error::file("write", &path)(error);
+        let mut moved = Vec::new();
+        for Placed { staged, name, last } in &self.files {
+            let own = staged.file.metadata().map_err(failed)?;
+            let from = staged.path().file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            moved.push(Moved::new(from.to_owned(), name.clone(), *last, &own));
+        }
+        // Those that are away come back last.
+        moved.sort_by_key(|moved| moved.last);
+        let record = Record::new(moved, std::mem::take(&mut self.removed));
+        let text = serde_json::to_vec(&record).map_err(|error| failed(error.into()))?;
+        let mut staged = self.written(RECORD, &text)?;
+        disk::sync(&staged.file).map_err(failed)?;
+        // The hidden names too, before anything says them.
+        disk::sync(&self.locked.0).map_err(failed)?;
+        disk::rename(staged.path(), &path).map_err(failed)?;
+        // From here on the save is made.
+        staged.keep();
+        for placed in &mut self.files {
+            placed.staged.keep();
+        }
+        disk::sync(&self.locked.0).map_err(failed)?;
+        record.carry_out(&self.folder, &self.locked.0)
+    }
+}
+
+/// Puts a file that is written in its place.
+pub(crate) fn put(staged: Staged, place: &Path) -> Result<()> {
+    let name = place.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| Error::file("write", place)(std::io::ErrorKind::InvalidFilename.into()))?;
+    let mut commit = Commit::begin(folder_of(place))?;
+    commit.place(staged, name)?;
+    commit.finish()
+}

@@ -1,0 +1,74 @@
+//! What a folder holds, where a save that was killed may not have given all files their names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tacit_core::{Error, Result};
+
+use crate::folder_of;
+use crate::record::Record;
+
+/// The files of a folder after the last save that was made there: those of a save whose program was killed while it gave them
+/// their names are there under these.
+#[derive(Debug, Default)]
+pub struct Current {
+    folder: PathBuf,
+    /// Where files are that have not their names yet.
+    moved: BTreeMap<String, String>,
+    removed: BTreeSet<String>,
+}
+
+impl Current {
+    /// Looks into a folder.
+    ///
+    /// # Errors
+    ///
+    /// It holds a record of a save that cannot be read.
+    pub fn of(folder: &Path) -> Result<Self> {
+        let Some(record) = Record::of(folder)? else { return Ok(Self { folder: folder.to_owned(), ..Self::default() }) };
+        let waits = |name: &str, bytes: u64| {
+            fs::symlink_metadata(folder.join(name)).is_ok_and(|own| own.is_file() && own.len() == bytes)
+        };
+        let moved = record.files.into_iter().filter(|moved| waits(&moved.from, moved.bytes));
+        Ok(Self {
+            folder: folder.to_owned(),
+            moved: moved.map(|moved| (moved.to, moved.from)).collect(),
+            removed: record.removed.into_iter().collect(),
+        })
+    }
+
+    /// Where the content of a file is, which need not be in the folder.
+    #[must_use]
+    pub fn path(&self, file: &Path) -> PathBuf {
+        let name = file.file_name().and_then(|name| name.to_str()).filter(|_| folder_of(file) == self.folder);
+        match name.and_then(|name| self.moved.get(name)) {
+            Some(from) => self.folder.join(from),
+            None => file.to_owned(),
+        }
+    }
+
+    /// The names that are there, sorted; those of hidden files are left out.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be read.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let mut names: BTreeSet<String> = self.moved.keys().cloned().collect();
+        for entry in fs::read_dir(&self.folder).map_err(Error::file("read", &self.folder))? {
+            let name = entry.map_err(Error::file("read", &self.folder))?.file_name().into_string();
+            names.extend(name.ok().filter(|name| !name.starts_with('.')));
+        }
+        names.retain(|name| self.moved.contains_key(name) || !self.removed.contains(name));
+        Ok(names.into_iter().collect())
+    }
+}
+
+/// Where the content of a file is: at its place, but where a save that was killed left it on its way there.
+///
+/// # Errors
+///
+/// As for [`Current::of`].
+pub fn current(file: &Path) -> Result<PathBuf> {
+    Ok(Current::of(folder_of(file))?.path(file))
+}

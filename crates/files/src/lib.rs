@@ -1,0 +1,40 @@
+//! Sets of files that appear at once, whenever the program ends.
+//!
+//! A checkpoint is several files: tensors, an index, a configuration. No system renames several files at once, so a save goes
+//! like this:
+//!
+//! 1. Each file is written whole into the folder under a name that nobody can guess ([`Staged`]), and nothing is there yet
+//!    but hidden files, which go when the program fails or is interrupted.
+//! 2. [`Commit`] puts them on the disk, and then one small file, `.tacit-save.json`, that says which hidden file is to have
+//!    which name, and what goes. From the moment that this file is there the save is made.
+//! 3. The files get their names, what goes goes, and `.tacit-save.json` last of all.
+//!
+//! Where the program is killed before the second step has ended, the folder holds the old files. After it, whoever reads
+//! through [`Current`] sees the new ones under their names, wherever they are, and the next save in the folder finishes what
+//! was begun. A single file needs no such record: it is renamed.
+//!
+//! Other programs know nothing of the record, and would decode new tensors by an old configuration where a program is killed
+//! between two renames. So the files without which nothing is read ([`Commit::place_last`]) are away while the others
+//! change: what another program finds then is an incomplete folder, and never a mixed one.
+//!
+//! Nothing is removed but what the caller names, the hidden files of saves that are dead, and nothing is replaced but regular
+//! files: no folder, no device, no link. [`Output`] writes through devices and pipes.
+
+mod commit;
+mod current;
+mod disk;
+#[cfg(feature = "faults")]
+pub mod faults;
+mod leftovers;
+mod lock;
+mod output;
+mod place;
+mod record;
+mod staged;
+
+pub use commit::Commit;
+pub use current::{Current, current};
+pub use lock::Steady;
+pub use output::{Output, replace};
+pub use place::{Place, folder_of, make_folder};
+pub use staged::{Staged, abandon};

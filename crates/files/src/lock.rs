@@ -1,0 +1,60 @@
+//! One save at a time has a folder, and whoever reads several files of it sees one save.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tacit_core::{Error, Result};
+
+use crate::disk;
+
+/// How long a save waits for another to give its files their names, which takes moments.
+const LONGEST: Duration = Duration::from_secs(30);
+const ROUND: Duration = Duration::from_millis(2);
+
+/// A folder that no other save changes, as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Locked(pub(crate) File);
+
+impl Locked {
+    pub(crate) fn folder(folder: &Path) -> Result<Self> {
+        let failed = |error| Error::file("write", folder)(error);
+        let file = disk::step().and_then(|()| File::open(folder)).map_err(failed)?;
+        if waited(&file, LONGEST, File::try_lock) {
+            return Ok(Self(file));
+        }
+        let help = "let the other save come to its end, or save into another folder";
+        Err(Error::checkpoint(folder, None, "it is being written already", help))
+    }
+}
+
+/// A folder that no save changes, as long as this is there: what is read of several files is of one save.
+///
+/// Where the file system has no locks, or a save holds the folder for very long, it keeps nobody away.
+#[derive(Debug)]
+pub struct Steady(#[expect(dead_code, reason = "it is held")] Option<File>);
+
+impl Steady {
+    /// Waits until no save gives files of this folder their names.
+    #[must_use]
+    pub fn of(folder: &Path) -> Self {
+        let file = File::open(folder).ok();
+        Self(file.filter(|file| waited(file, LONGEST, File::try_lock_shared)))
+    }
+}
+
+/// Locks a file once nobody else has it; false where somebody has it for so long.
+fn waited(file: &File, longest: Duration, lock: impl Fn(&File) -> Result<(), TryLockError>) -> bool {
+    let begin = Instant::now();
+    loop {
+        match lock(file) {
+            Err(TryLockError::WouldBlock) if begin.elapsed() > longest => return false,
+            Err(TryLockError::WouldBlock) => sleep(ROUND),
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            // A file system without locks, or without such of folders: two saves at once are then the user's to avoid.
+            Ok(()) | Err(TryLockError::Error(_)) => return true,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! One file that is written, or what a device is given.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use tacit_core::{Error, Result};
+
+use crate::commit::put;
+use crate::disk;
+use crate::place::Place;
+use crate::staged::Staged;
+
+/// A file that is the old one until the new one is whole and on the disk; where the place is a device or a pipe, that is
+/// given the bytes as they come.
+#[derive(Debug)]
+pub struct Output {
+    place: PathBuf,
+    to: To,
+}
+
+#[derive(Debug)]
+enum To {
+    File(Staged),
+    Stream(File),
+}
+
+impl Output {
+    /// Begins a file.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Place::of`], or the system refuses it.
+    pub fn create(place: impl AsRef<Path>) -> Result<Self> {
+        let place = place.as_ref();
+        let to = match Place::of(place)? {
+            Place::File => To::File(Staged::beside(place)?),
+            Place::Stream => {
+                let file = disk::step().and_then(|()| File::options().write(true).open(place));
+                To::Stream(file.map_err(Error::file("write", place))?)
+            }
+        };
+        Ok(Self { place: place.to_owned(), to })
+    }
+
+    /// Puts the file in its place: when this returns it is on the disk, whatever happens then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commit::finish`](crate::Commit::finish).
+    pub fn finish(self) -> Result<()> {
+        match self.to {
+            To::File(staged) => {
+                staged.sync().map_err(Error::file("write", &self.place))?;
+                put(staged, &self.place)
+            }
+            To::Stream(mut file) => file.flush().map_err(Error::file("write", &self.place)),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.to {
+            To::File(staged) => staged.write(bytes),
+            To::Stream(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            To::File(staged) => staged.flush(),
+            To::Stream(file) => file.flush(),
+        }
+    }
+}
+
+/// Puts a file with this content in its place.
+///
+/// # Errors
+///
+/// As for [`Output`].
+pub fn replace(place: impl AsRef<Path>, content: &[u8]) -> Result<()> {
+    let place = place.as_ref();
+    let mut output = Output::create(place)?;
+    output.write_all(content).map_err(Error::file("write", place))?;
+    output.finish()
+}

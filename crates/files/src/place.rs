@@ -1,0 +1,88 @@
+//! What is at the place where a file is to be.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use tacit_core::{Error, Result};
+
+/// What a file that is written becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A file under this name, in the place of a regular file or of nothing.
+    File,
+    /// What a device or a pipe is given, such as `/dev/null` or `/dev/stdout`.
+    Stream,
+}
+
+impl Place {
+    /// Looks at a place before anything is written.
+    ///
+    /// ```
+    /// use tacit_files::Place;
+    ///
+    /// assert_eq!(Place::of("/dev/null".as_ref()).unwrap(), Place::Stream);
+    /// assert!(Place::of("/".as_ref()).is_err());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// It is a folder, a link or a disk, which are not replaced; or its folder is not there.
+    pub fn of(path: &Path) -> Result<Self> {
+        let refused =
+            |reason: String, help: &str| Err(Error::invalid(format!("{} {reason}", path.display()), help.to_owned()));
+        let own = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if path.file_name().is_none() {
+                    return Err(Error::file("write", path)(io::ErrorKind::InvalidFilename.into()));
+                }
+                let folder = folder_of(path);
+                return match fs::metadata(folder) {
+                    Ok(own) if own.is_dir() => Ok(Self::File),
+                    Ok(_) => Err(Error::file("write", path)(io::ErrorKind::NotADirectory.into())),
+                    Err(error) => Err(Error::file("write", path)(error)),
+                };
+            }
+            own => own.map_err(Error::file("write", path))?,
+        };
+        // What these link to is open already, such as a file that the shell made for the standard output.
+        let opened = own.is_symlink() && path.starts_with("/dev");
+        let kind = if opened { fs::metadata(path).map_err(Error::file("write", path))? } else { own }.file_type();
+        if kind.is_char_device() || kind.is_fifo() || (opened && kind.is_file()) {
+            Ok(Self::Stream)
+        } else if kind.is_file() {
+            Ok(Self::File)
+        } else if kind.is_symlink() {
+            let to = fs::read_link(path).unwrap_or_default();
+            refused(format!("is a link to {}, and links are not replaced", to.display()), "name the file itself")
+        } else if kind.is_dir() {
+            refused("is a folder".to_owned(), "name a file in it")
+        } else {
+            refused("is no file".to_owned(), "name a file, or remove what is there")
+        }
+    }
+}
+
+/// The folder that a file is in: `.` for a name alone.
+#[must_use]
+pub fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes a folder, and those that it is in.
+///
+/// # Errors
+///
+/// The system refuses it.
+pub fn make_folder(folder: &Path) -> Result<()> {
+    // The names of new folders must be on the disk before what they hold can be said to be.
+    let new: Vec<PathBuf> =
+        folder.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists()).map(Path::to_owned).collect();
+    crate::disk::step().and_then(|()| fs::create_dir_all(folder)).map_err(Error::file("make", folder))?;
+    for folder in new {
+        let parent = folder_of(&folder);
+        fs::File::open(parent).and_then(|parent| crate::disk::sync(&parent)).map_err(Error::file("make", &folder))?;
+    }
+    Ok(())
+}

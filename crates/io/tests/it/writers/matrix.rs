@@ -1,0 +1,166 @@
+//! The writers in these folders, without faults and with each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use tacit_files::faults::{Fault, inject};
+use tacit_files::{Current, replace};
+use tacit_io::Tensors;
+
+use super::situations::{MINE, copied, goldens, half_made, neighbours, saved_before, strange};
+use super::{MODEL, Writer, raw, writers};
+use crate::golden::golden;
+use crate::scratch::Scratch;
+
+/// Writes as it would be without a fault; the disk itself is left out.
+fn written(writer: &Writer, folder: &Path) {
+    let (written, _) = inject(usize::MAX, Fault::Stops, || (writer.write)(folder));
+    written.unwrap_or_else(|error| panic!("{} in {}: {error}", writer.name, folder.display()));
+}
+
+/// What of a folder is there for whoever reads it through what a save that was stopped left.
+fn current(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let current = Current::of(folder).expect("reads");
+    let mut held: BTreeMap<String, Vec<u8>> = raw(folder).into_iter().filter(|(name, _)| name.contains('/')).collect();
+    for name in current.names().expect("reads") {
+        let path = current.path(&folder.join(&name));
+        held.insert(name, if path.is_dir() { Vec::new() } else { fs::read(path).expect("is there") });
+    }
+    held.retain(|name, _| !name.starts_with('.'));
+    held
+}
+
+fn is_its_own(writer: &Writer, name: &str) -> bool {
+    writer.files.iter().any(|own| name.starts_with(own))
+}
+
+#[test]
+fn every_writer_over_every_golden_folder_and_over_itself() {
+    let writers = writers();
+    for golden in goldens() {
+        for writer in &writers {
+            let folder = copied(&golden);
+            let before = raw(&folder);
+            written(writer, &folder);
+            (writer.check)(&folder);
+            let once = raw(&folder);
+            for (name, content) in &before {
+                let same = once.get(name) == Some(content) || is_its_own(writer, name);
+                assert!(same, "{} in {}: {name}", writer.name, golden.display());
+            }
+            for name in once.keys() {
+                let expected = before.contains_key(name) || is_its_own(writer, name);
+                assert!(expected, "{} in {}: {name}", writer.name, golden.display());
+            }
+            // Whatever is opened of the folder is whole.
+            if writer.files.contains(&MODEL) {
+                Tensors::open(&*folder).expect("opens");
+                let index = folder.join("model.safetensors.index.json");
+                if index.exists() {
+                    Tensors::open(index).expect("opens");
+                }
+            }
+            written(writer, &folder);
+            (writer.check)(&folder);
+            written(writer, &folder);
+            (writer.check)(&folder);
+        }
+    }
+}
+
+#[test]
+fn every_writer_leaves_its_neighbours() {
+    for writer in writers() {
+        let folder = neighbours();
+        let before = raw(&folder);
+        for _ in 0..2 {
+            written(&writer, &folder);
+            (writer.check)(&folder);
+        }
+        for stem in ["model.2", "model-00001", "models", "model.2.2", "mod", "ckpt", "ckpt.100"] {
+            let index = folder.join(format!("{stem}.safetensors.index.json"));
+            assert_eq!(Tensors::open(index).expect("opens").names().count(), 2, "{} beside {stem}", writer.name);
+        }
+        for (name, content) in raw(&folder) {
+            let theirs = before.get(&name).is_some_and(|old| *old == content);
+            assert!(theirs || is_its_own(&writer, &name), "{}: {name}", writer.name);
+        }
+    }
+}
+
+#[test]
+fn no_writer_removes_what_a_strange_index_names() {
+    for writer in writers() {
+        let folder = strange();
+        written(&writer, &folder);
+        (writer.check)(&folder);
+        for name in MINE {
+            assert_eq!(fs::read(folder.join(name)).expect(name), b"years of work", "{}: {name}", writer.name);
+        }
+    }
+}
+
+/// The disk is full at one operation or from there on, does not answer, or the machine stops.
+const FAULTS: [Fault; 4] =
+    [Fault::Fails(28), Fault::FailsFromHere(28), Fault::FailsFromHere(5), Fault::Stops];
+
+/// Has every operation of every writer fail in each way, in copies of a folder.
+fn at_every_operation(folder: &Scratch) {
+    let old = current(folder);
+    let mut cases = 0;
+    for writer in writers() {
+        let clean = copied(folder);
+        written(&writer, &clean);
+        let new = current(&clean);
+        for fault in FAULTS {
+            for at in 0.. {
+                let folder = copied(folder);
+                let (saved, steps) = inject(at, fault, || (writer.write)(&folder));
+                let what = format!("{}, {fault:?} at {at}, {saved:?}", writer.name);
+                let now = current(&folder);
+                let names: Vec<String> = raw(&folder).into_keys().collect();
+                assert!(now == old || now == new, "{what}: {names:?}");
+                assert!(saved.is_err() || now == new, "{what}: it is said to be saved");
+                if now == new && now != old {
+                    (writer.check)(&folder);
+                }
+                // The next save there finishes it, and leaves nothing hidden but values that are made.
+                inject(usize::MAX, Fault::Stops, || replace(folder.join("next"), b"next")).0.expect("saves");
+                let mut after = raw(&folder);
+                after.remove("next");
+                after.retain(|name, _| !name.starts_with(".model.safetensors.parts"));
+                let now: BTreeMap<_, _> =
+                    now.into_iter().filter(|(name, _)| !name.starts_with(".model.safetensors.parts")).collect();
+                assert!(after == now, "{what}: {:?}", after.keys());
+                cases += 1;
+                if steps <= at {
+                    assert!(saved.is_ok(), "{what}");
+                    break;
+                }
+            }
+        }
+    }
+    assert!(cases > 500, "{cases}");
+}
+
+#[test]
+fn at_every_operation_an_empty_folder_stays_so_or_is_written() {
+    at_every_operation(&Scratch::new());
+}
+
+#[test]
+fn at_every_operation_a_folder_of_mlx_lm_s_is_the_old_one_or_the_new_one() {
+    at_every_operation(&copied(&golden("mlx_lm/uniform")));
+}
+
+#[test]
+fn at_every_operation_a_checkpoint_of_several_files_is_the_old_one_or_the_new_one() {
+    at_every_operation(&copied(&golden("mlx_lm/shards")));
+}
+
+#[test]
+fn at_every_operation_what_was_saved_before_is_there_or_the_new_one() {
+    at_every_operation(&saved_before());
+    at_every_operation(&half_made());
+}
