@@ -1,16 +1,17 @@
 //! `tacit advise`: formats for the parameters of a checkpoint under a budget of bits.
 
 use std::fmt;
-use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 use tacit_arrays::format::{AnyFormat, Fit, Fitted};
 use tacit_core::{Error, Result};
+use tacit_files::replace;
 use tacit_io::read;
 use tacit_nn::{Advice, Advisor, Parameters};
 
+use crate::overwriting::Overwriting;
 use crate::table::Table;
 
 #[derive(Args)]
@@ -36,6 +37,8 @@ pub(crate) struct Options {
     /// The file of rules that is written, in JSON, for `tacit quantize --rules`
     #[arg(short, long)]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    overwriting: Overwriting,
 }
 
 /// What was chosen.
@@ -50,16 +53,15 @@ pub(crate) fn advise(options: &Options) -> Result<Advised> {
     if options.output.as_ref().is_some_and(|path| path.extension().is_none_or(|kind| kind != "json")) {
         return Err(Error::invalid("the rules are written in JSON", "name the file .json"));
     }
+    options.overwriting.check(options.output.as_deref(), [&options.path].into_iter().chain(&options.inputs))?;
     let fit: Fit = options.fit.parse()?;
     let formats = options.formats.iter().map(|text| fitted(text.parse()?, fit)).collect::<Result<Vec<_>>>()?;
     let inputs = options.inputs.as_ref().map_or_else(|| Ok(Parameters::new()), read)?;
     let advice = Advisor::new(formats).with_inputs(inputs).advise(&read(&options.path)?, options.bits)?;
     if let Some(path) = &options.output {
-        let failed = |error: &dyn fmt::Display| {
-            Error::invalid(format!("the rules in {}: {error}", path.display()), "name a file that can be written")
-        };
-        let text = serde_json::to_string_pretty(&advice.rules()?).map_err(|error| failed(&error))?;
-        fs::write(path, text + "\n").map_err(|error| failed(&error))?;
+        let text =
+            serde_json::to_string_pretty(&advice.rules()?).map_err(|error| Error::file("write", path)(error.into()))?;
+        replace(path, (text + "\n").as_bytes())?;
     }
     Ok(Advised { advice, rules: options.output.clone() })
 }

@@ -8,10 +8,11 @@ use mlx_rs::{Array, random};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
 use tacit_figures::drawing::{self, Chart};
+use tacit_files::replace;
 use tacit_io::{Distance, read};
 use tacit_nn::Parameters;
 
-use crate::output::write;
+use crate::overwriting::Overwriting;
 use crate::table::Table;
 
 #[derive(Args)]
@@ -35,6 +36,8 @@ pub(crate) struct Options {
     /// Draw the relative errors into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    overwriting: Overwriting,
 }
 
 /// How far two checkpoints are from each other, the parameters of the largest error first.
@@ -61,6 +64,7 @@ struct Row {
 }
 
 pub(crate) fn compare(options: &Options) -> Result<Comparison> {
+    options.overwriting.check(options.svg.as_deref(), [&options.a, &options.b].into_iter().chain(&options.inputs))?;
     let (a, mut b) = (read(&options.a)?, read(&options.b)?);
     let inputs = Inputs::of(options)?;
     let (mut parameters, mut only_a) = (Vec::new(), Vec::new());
@@ -78,7 +82,7 @@ pub(crate) fn compare(options: &Options) -> Result<Comparison> {
     parameters.sort_by(|x, y| y.error().total_cmp(&x.error()));
     let only_b = b.into_keys().collect();
     let comparison = Comparison { parameters, only_a, only_b, max_error: options.max_error };
-    options.svg.as_ref().map_or(Ok(()), |file| write(file, &comparison.chart().to_svg()))?;
+    options.svg.as_ref().map_or(Ok(()), |file| replace(file, comparison.chart().to_svg().as_bytes()))?;
     Ok(comparison)
 }
 

@@ -6,11 +6,15 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
+use tacit_files::{current, folder_of};
 use tacit_io::bitsandbytes::Layout;
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, Config};
 use tacit_io::{Kind, bitsandbytes, dense, hugging_face, read, save};
 use tacit_nn::Parameters;
+
+use crate::interruption;
+use crate::overwriting::Overwriting;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -22,6 +26,8 @@ pub(crate) struct Options {
     /// The file that is written; for mlx-lm a folder
     #[arg(short, long)]
     output: PathBuf,
+    #[command(flatten)]
+    overwriting: Overwriting,
 }
 
 #[derive(Clone, Copy, ValueEnum, Serialize)]
@@ -37,6 +43,9 @@ enum Target {
     Floats,
 }
 
+/// The files of mlx-lm's folder.
+const MLX_LM: [&str; 2] = ["model.safetensors", "config.json"];
+
 /// What was written.
 #[derive(Serialize)]
 pub(crate) struct Written {
@@ -48,25 +57,35 @@ pub(crate) struct Written {
 }
 
 pub(crate) fn convert(options: &Options) -> Result<Written> {
+    let output = &options.output;
+    let is_folder = matches!(options.to, Target::MlxLm);
+    if is_folder && output.exists() && !output.is_dir() {
+        return Err(Error::invalid(
+            format!("{} is no folder, and mlx-lm reads one", output.display()),
+            "name a folder, which is made if it is not there",
+        ));
+    }
+    let files = match is_folder {
+        true if output.exists() => MLX_LM.map(|name| output.join(name)).to_vec(),
+        true => Vec::new(),
+        false => vec![output.clone()],
+    };
+    options.overwriting.check(files, [&options.input])?;
+    interruption::clear_up(None);
     let parameters = read(&options.input)?;
     let nbytes = |parameters: &Parameters| parameters.values().map(Value::nbytes).sum();
     let before = nbytes(&parameters);
     let parameters = if matches!(options.to, Target::Floats) { dense(&parameters)? } else { parameters };
-    let output = &options.output;
     match options.to {
         Target::Tacit => save(output, &parameters)?,
         Target::Bitsandbytes => bitsandbytes::write(output, &parameters, Layout::default())?,
         Target::Floats => hugging_face::write(output, &parameters)?,
-        Target::MlxLm if output.is_file() => {
-            return Err(Error::invalid(
-                format!("{} is a file, and mlx-lm reads a folder", output.display()),
-                "name a folder, which is made if it is not there",
-            ));
-        }
         Target::MlxLm => {
             // The configuration of the model itself goes along where there is one.
-            let config = options.input.join("config.json");
-            let config = if config.is_file() { Json::open(config)? } else { Json::Object(Vec::new()) };
+            let folder = if options.input.is_dir() { options.input.as_path() } else { folder_of(&options.input) };
+            let config = folder.join("config.json");
+            let there = current(&config)?.is_file();
+            let config = if there { Json::open(config)? } else { Json::Object(Vec::new()) };
             mlx_lm::write(output, &parameters, &Config::new(config))?;
         }
     }

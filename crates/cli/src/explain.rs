@@ -12,12 +12,13 @@ use mlx_rs::{Array, Dtype, ops};
 use serde::Serialize;
 use tacit_core::dispatch::Taker;
 use tacit_core::{Equation, Error, Explanation, Result, Value, explain as explained};
+use tacit_files::replace;
 use tacit_io::read;
 use tacit_models::{Config, Positions};
 use tacit_nn::Pattern;
 
 use self::role::Role;
-use crate::output::write;
+use crate::overwriting::Overwriting;
 use crate::table::Table;
 
 #[derive(Args)]
@@ -42,6 +43,8 @@ pub(crate) struct Options {
     /// Fail where something would be materialized, or a layer cannot be computed
     #[arg(long)]
     deny: bool,
+    #[command(flatten)]
+    overwriting: Overwriting,
 }
 
 /// Who takes each parameter's product.
@@ -90,6 +93,7 @@ struct Whole {
 }
 
 pub(crate) fn explain(options: &Options) -> Result<Products> {
+    options.overwriting.check(options.svg.iter().chain(&options.html), [&options.path])?;
     let only: Option<Pattern> = options.only.as_deref().map(str::parse).transpose()?;
     let tokens = &options.input_shape;
     let (mut layers, mut kinds): (Vec<Layer>, BTreeMap<Kind, Member>) = (Vec::new(), BTreeMap::new());
@@ -129,7 +133,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
     };
     for (file, text) in [(&options.svg, Explanation::to_svg as fn(&_) -> _), (&options.html, Explanation::to_html)] {
         if let (Some(file), Some(trace)) = (file, &trace) {
-            write(file, &text(trace))?;
+            replace(file, text(trace).as_bytes())?;
         }
     }
     let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum();

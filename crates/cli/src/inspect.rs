@@ -7,7 +7,7 @@ use clap::Args;
 use mlx_rs::Dtype;
 use serde::Serialize;
 use tacit_core::{Result, Value};
-use tacit_io::{Kind, read};
+use tacit_io::{Content, Kind, contents};
 
 use crate::table::Table;
 
@@ -27,14 +27,17 @@ pub(crate) struct Inspection {
     parameters: Vec<Row>,
     elements: usize,
     nbytes: usize,
+    /// What the rows are.
+    #[serde(skip)]
+    what: &'static str,
 }
 
 #[derive(Serialize)]
 struct Row {
     path: String,
     value: String,
-    /// Bits for each element, scales included.
-    bits: f64,
+    /// Bits for each element, scales included; nothing where the type is not known.
+    bits: Option<f64>,
     nbytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     histogram: Option<Histogram>,
@@ -50,11 +53,26 @@ struct Histogram {
 const BINS: u16 = 16;
 
 pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
-    let parameters = read(&options.path)?;
+    let parameters = contents(&options.path)?;
     let mut rows = Vec::with_capacity(parameters.len());
     let (mut elements, mut nbytes) = (0, 0);
+    let mut read_by = Kind::of(&options.path)?.to_string();
+    let mut what = "parameters";
     // One by one, so that what was decoded is gone before the next is.
-    for (path, value) in parameters {
+    for (path, content) in parameters {
+        let value = match content {
+            Content::Parameter(value) => value,
+            Content::Tensor(array) => {
+                (what, read_by) = ("leaves", "ModelFile::load or Training::load".to_owned());
+                array.into()
+            }
+            Content::Unknown { ty, nbytes: own } => {
+                nbytes += own;
+                let value = format!("{ty}, which is not in this program");
+                rows.push(Row { path, value, bits: None, nbytes: own, histogram: None });
+                continue;
+            }
+        };
         let size = value.aval()?.size();
         let histogram = if options.histograms { histogram(&value)? } else { None };
         elements += size;
@@ -62,12 +80,12 @@ pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
         rows.push(Row {
             path,
             value: value.to_string(),
-            bits: bits(value.nbytes(), size),
+            bits: Some(bits(value.nbytes(), size)),
             nbytes: value.nbytes(),
             histogram,
         });
     }
-    Ok(Inspection { read_by: Kind::of(&options.path)?.to_string(), parameters: rows, elements, nbytes })
+    Ok(Inspection { read_by, parameters: rows, elements, nbytes, what })
 }
 
 fn bits(nbytes: usize, size: usize) -> f64 {
@@ -117,17 +135,20 @@ impl fmt::Display for Inspection {
         let mut table = Table::new(&heads[..columns]);
         for Row { path, value, bits, nbytes, histogram } in &self.parameters {
             let spread = histogram.as_ref().map(ToString::to_string).unwrap_or_default();
-            let cells = [path.clone(), value.clone(), format!("{bits:.3}"), nbytes.to_string(), spread];
+            let bits = bits.map(|bits| format!("{bits:.3}")).unwrap_or_default();
+            let cells = [path.clone(), value.clone(), bits, nbytes.to_string(), spread];
             table.row(cells.into_iter().take(columns));
         }
         writeln!(f, "{table}")?;
+        let known = self.parameters.iter().filter(|row| row.bits.is_some()).map(|row| row.nbytes).sum();
         write!(
             f,
-            "{} parameters, {} elements, {} bytes, {:.3} bits an element; read by {}",
+            "{} {}, {} elements, {} bytes, {:.3} bits an element; read by {}",
             self.parameters.len(),
+            self.what,
             self.elements,
             self.nbytes,
-            bits(self.nbytes, self.elements),
+            bits(known, self.elements),
             self.read_by,
         )
     }

@@ -1,9 +1,7 @@
 //! What a command prints, and how it fails.
 
 use std::fmt::{self, Display};
-use std::fs;
 use std::io::{self, Stdout, Write};
-use std::path::Path;
 
 use serde::Serialize;
 use tacit_core::Error;
@@ -65,12 +63,4 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Write(error)
     }
-}
-
-/// Writes a drawing or a page, which is the old one or the new one whenever the program ends.
-pub(crate) fn write(file: &Path, text: &str) -> tacit_core::Result<()> {
-    let failed = |error| Error::file("write", file)(error);
-    let name = file.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
-    let beside = file.with_file_name(format!(".{}.partial", name.to_string_lossy()));
-    fs::write(&beside, text).and_then(|()| fs::rename(&beside, file)).map_err(failed)
 }

@@ -11,6 +11,8 @@ use tacit_core::{Result, Value};
 use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{Parameters, Rules};
 
+use crate::interruption;
+use crate::overwriting::Overwriting;
 use crate::table::Table;
 
 #[derive(Args)]
@@ -27,6 +29,8 @@ pub(crate) struct Options {
     /// The file that is written, in Tacit's own way
     #[arg(short, long)]
     output: PathBuf,
+    #[command(flatten)]
+    overwriting: Overwriting,
 }
 
 /// What became of each parameter.
@@ -52,6 +56,7 @@ struct Row {
 }
 
 pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
+    options.overwriting.check([&options.output], [&options.input])?;
     let rules = match (&options.rules, &options.format) {
         (Some(rules), _) => Rules::load(rules)?,
         (None, text) => {
@@ -60,6 +65,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     };
     let values = read(&options.input)?;
     let mut work = Resumable::open(&options.output, [&options.input])?;
+    interruption::clear_up(work.folder());
     let (mut bar, total, mut done) = (progress_bar(), values.values().map(Value::nbytes).sum(), 0);
     let (mut made, mut rows) = (Parameters::new(), Vec::new());
     for (path, value) in values {

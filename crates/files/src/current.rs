@@ -26,7 +26,9 @@ impl Current {
     ///
     /// It holds a record of a save that cannot be read.
     pub fn of(folder: &Path) -> Result<Self> {
-        let Some(record) = Record::of(folder)? else { return Ok(Self { folder: folder.to_owned(), ..Self::default() }) };
+        let Some(record) = Record::of(folder)? else {
+            return Ok(Self { folder: folder.to_owned(), ..Self::default() });
+        };
         let waits = |name: &str, bytes: u64| {
             fs::symlink_metadata(folder.join(name)).is_ok_and(|own| own.is_file() && own.len() == bytes)
         };

@@ -77,8 +77,11 @@ pub fn folder_of(file: &Path) -> &Path {
 /// The system refuses it.
 pub fn make_folder(folder: &Path) -> Result<()> {
     // The names of new folders must be on the disk before what they hold can be said to be.
-    let new: Vec<PathBuf> =
-        folder.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists()).map(Path::to_owned).collect();
+    let new: Vec<PathBuf> = folder
+        .ancestors()
+        .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+        .map(Path::to_owned)
+        .collect();
     crate::disk::step().and_then(|()| fs::create_dir_all(folder)).map_err(Error::file("make", folder))?;
     for folder in new {
         let parent = folder_of(&folder);

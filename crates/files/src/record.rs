@@ -58,7 +58,9 @@ impl Record {
     pub(crate) fn of(folder: &Path) -> Result<Option<Self>> {
         let file = folder.join(RECORD);
         let text = match fs::read(&file) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
             text => text.map_err(Error::file("read", &file))?,
         };
         let help = "remove it if no save of Tacit's was interrupted here";
@@ -66,7 +68,8 @@ impl Record {
         let record: Self =
             serde_json::from_slice(&text).map_err(|error| wrong(format!("it is no record of a save: {error}")))?;
         if record.version != VERSION {
-            let reason = format!("it has version {} of records of saves, and this program reads {VERSION}", record.version);
+            let reason =
+                format!("it has version {} of records of saves, and this program reads {VERSION}", record.version);
             return Err(Error::checkpoint(&file, None, reason, "use a newer Tacit"));
         }
         let strange = record.files.iter().find(|moved| boot_of(&moved.from).is_none() || !is_visible(&moved.to));
@@ -112,5 +115,6 @@ impl Record {
 /// Whether a name is that of a file in the folder itself which is not hidden.
 pub(crate) fn is_visible(name: &str) -> bool {
     let mut parts = Path::new(name).components();
-    matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name) && !name.starts_with('.')
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
+        && !name.starts_with('.')
 }

@@ -53,7 +53,13 @@ impl Files {
         if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(INDEX)) {
             return Self::of_index(path, current);
         }
-        Ok(Self { path: path.to_owned(), parts: vec![path.to_owned()], index: None, metadata: BTreeMap::new(), current })
+        Ok(Self {
+            path: path.to_owned(),
+            parts: vec![path.to_owned()],
+            index: None,
+            metadata: BTreeMap::new(),
+            current,
+        })
     }
 
     fn of_index(path: &Path, current: Current) -> Result<Self> {
@@ -94,7 +100,8 @@ fn within(folder: &Path, name: &str, current: &Current) -> Result<PathBuf, Strin
     }
     let file = folder.join(name);
     let real = |path: &Path| fs::canonicalize(path).map_err(|error| format!("its file {name:?} is not there: {error}"));
-    let (target, folder) = (real(&current.path(&file))?, real(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?);
+    let (target, folder) =
+        (real(&current.path(&file))?, real(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?);
     if target.starts_with(&folder) || cached(&folder).is_some_and(|blobs| target.starts_with(blobs)) {
         Ok(file)
     } else {

@@ -48,7 +48,7 @@ pub mod torchao;
 mod training;
 mod write;
 
-pub use checkpoint::{load, save, save_with};
+pub use checkpoint::{Content, contents, load, save, save_with};
 pub use convert::{ConversionReport, Converted, convert, dense};
 pub use distance::Distance;
 pub use gguf::{Gguf, GgufType, GgufValue};

@@ -12,7 +12,6 @@ use serde::de::DeserializeOwned;
 use tacit_core::{Error, Result, Value};
 use tacit_files::Place;
 use tacit_nn::Parameters;
-use tempfile::TempDir;
 
 use crate::checkpoint::{metadata, values};
 use crate::index::TENSORS;
@@ -28,7 +27,7 @@ use crate::{Tensors, Writing, save_with};
 /// writes in the end is the same, byte by byte, as without the interruption. The output itself is the old one until
 /// [`finish`](Self::finish) has put the new one in its place; the folder is then gone. So the disk needs room for the output
 /// twice, and the memory for one value: those that were made are parts of files, as [`load`](crate::load()) has them. Where the
-/// output is a device or a pipe, values are kept in a temporary folder, for as long as this is there.
+/// output is a device or a pipe, nothing is kept on the disk.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -58,14 +57,19 @@ use crate::{Tensors, Writing, save_with};
 #[derive(Debug)]
 pub struct Resumable {
     output: PathBuf,
+    /// Nothing where the output is a stream.
+    kept: Option<Kept>,
+    resumed: usize,
+}
+
+/// The folder of the values that were made.
+#[derive(Debug)]
+struct Kept {
     folder: PathBuf,
     /// Says what the values are made of, and is locked while somebody works here.
     source: File,
     /// The files of values, by path and recipe.
     made: BTreeMap<(String, String), PathBuf>,
-    resumed: usize,
-    /// The folder, where nobody is to find it again.
-    _temporary: Option<TempDir>,
 }
 
 const PATH: &str = "tacit.made.path";
@@ -86,23 +90,86 @@ impl Resumable {
         let output = output.as_ref();
         let inputs = inputs.into_iter().map(|input| state(input.as_ref())).collect::<Result<Vec<_>>>()?.concat();
         let failed = |error| Error::file("write", output)(error);
-        let (folder, temporary) = match Place::of(output)? {
+        let kept = match Place::of(output)? {
+            Place::Stream => None,
             Place::File => {
                 let name = output.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
-                (output.with_file_name(format!(".{}.parts", name.to_string_lossy())), None)
-            }
-            Place::Stream => {
-                let folder = tempfile::tempdir().map_err(failed)?;
-                (folder.path().to_owned(), Some(folder))
+                let folder = output.with_file_name(format!(".{}.parts", name.to_string_lossy()));
+                let source = locked(&folder, output)?;
+                let mut kept = Kept { folder, source, made: BTreeMap::new() };
+                kept.take_up(&inputs).map_err(failed)?;
+                Some(kept)
             }
         };
-        let source = locked(&folder, output)?;
-        let (made, resumed) = (BTreeMap::new(), 0);
-        let mut this = Self { output: output.to_owned(), folder, source, made, resumed, _temporary: temporary };
-        this.take_up(&inputs).map_err(failed)?;
-        Ok(this)
+        Ok(Self { output: output.to_owned(), kept, resumed: 0 })
     }
 
+    /// The value of a path with what is noted of it: what was made by this recipe before, or what `make` makes now.
+    ///
+    /// A recipe is a text such as that of a format, and two that are the same make the same value.
+    ///
+    /// # Errors
+    ///
+    /// `make` fails, or the value cannot be saved: see [`save`](crate::save()).
+    pub fn value<N: Serialize + DeserializeOwned>(
+        &mut self,
+        path: &str,
+        recipe: &str,
+        make: impl FnOnce() -> Result<(Value, N)>,
+    ) -> Result<(Value, N)> {
+        let Some(kept) = &mut self.kept else { return make() };
+        let key = (path.to_owned(), recipe.to_owned());
+        if let Some(found) = kept.made.get(&key).and_then(|file| read_part(file, path).ok()) {
+            self.resumed += 1;
+            return Ok(found);
+        }
+        let file = kept.made.get(&key).cloned().unwrap_or_else(|| kept.free());
+        let (value, note) = make()?;
+        let (structure, arrays) = take_apart(&Parameters::from([(path.to_owned(), value)]), None)?;
+        let mut said = metadata(&structure);
+        let note = serde_json::to_string(&note).map_err(|error| Error::file("write", &file)(error.into()))?;
+        said.extend(
+            [(PATH, path.to_owned()), (RECIPE, recipe.to_owned()), (NOTE, note)].map(|(k, v)| (k.to_owned(), v)),
+        );
+        write(&file, arrays.into_iter().collect(), &said)?;
+        // What a later call finds is what this one gives, and the memory is free again.
+        let made = read_part(&file, path)?;
+        kept.made.insert(key, file);
+        Ok(made)
+    }
+
+    /// How many values were found made.
+    #[must_use]
+    pub const fn resumed(&self) -> usize {
+        self.resumed
+    }
+
+    /// Where values are kept until the checkpoint is whole; nowhere where the output is a device or a pipe.
+    #[must_use]
+    pub fn folder(&self) -> Option<&Path> {
+        self.kept.as_ref().map(|kept| &*kept.folder)
+    }
+
+    /// Saves the checkpoint, whose values need not all be made here, and removes what was kept beside it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`save`](crate::save()); what was made is then kept, and the old output untouched.
+    pub fn finish(self, parameters: &Parameters, writing: Writing<'_>) -> Result<()> {
+        save_with(&self.output, parameters, writing)?;
+        let Some(Kept { folder, .. }) = self.kept else { return Ok(()) };
+        // The output is whole: what is left here would be of no inputs that anybody has.
+        let parts = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        for file in parts.filter(|file| is_part(file)).chain([folder.join(INPUTS)]) {
+            drop(fs::remove_file(file));
+        }
+        // It stays where somebody else has put something into it.
+        drop(fs::remove_dir(folder));
+        Ok(())
+    }
+}
+
+impl Kept {
     /// Takes up the values of the same inputs, or removes those of others.
     fn take_up(&mut self, inputs: &str) -> io::Result<()> {
         let mut old = String::new();
@@ -134,39 +201,6 @@ impl Resumable {
         Ok(())
     }
 
-    /// The value of a path with what is noted of it: what was made by this recipe before, or what `make` makes now.
-    ///
-    /// A recipe is a text such as that of a format, and two that are the same make the same value.
-    ///
-    /// # Errors
-    ///
-    /// `make` fails, or the value cannot be saved: see [`save`](crate::save()).
-    pub fn value<N: Serialize + DeserializeOwned>(
-        &mut self,
-        path: &str,
-        recipe: &str,
-        make: impl FnOnce() -> Result<(Value, N)>,
-    ) -> Result<(Value, N)> {
-        let key = (path.to_owned(), recipe.to_owned());
-        if let Some(found) = self.made.get(&key).and_then(|file| read_part(file, path).ok()) {
-            self.resumed += 1;
-            return Ok(found);
-        }
-        let file = self.made.get(&key).cloned().unwrap_or_else(|| self.free());
-        let (value, note) = make()?;
-        let (structure, arrays) = take_apart(&Parameters::from([(path.to_owned(), value)]), None)?;
-        let mut said = metadata(&structure);
-        let note = serde_json::to_string(&note).map_err(|error| Error::file("write", &file)(error.into()))?;
-        said.extend(
-            [(PATH, path.to_owned()), (RECIPE, recipe.to_owned()), (NOTE, note)].map(|(k, v)| (k.to_owned(), v)),
-        );
-        write(&file, arrays.into_iter().collect(), &said)?;
-        // What a later call finds is what this one gives, and the memory is free again.
-        let made = read_part(&file, path)?;
-        self.made.insert(key, file);
-        Ok(made)
-    }
-
     /// A name that no value has.
     fn free(&self) -> PathBuf {
         let name = |number: usize| self.folder.join(format!("{number}{TENSORS}"));
@@ -175,35 +209,6 @@ impl Resumable {
             number += 1;
         }
         name(number)
-    }
-
-    /// How many values were found made.
-    #[must_use]
-    pub const fn resumed(&self) -> usize {
-        self.resumed
-    }
-
-    /// Where values are kept until the checkpoint is whole.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// Saves the checkpoint, whose values need not all be made here, and removes what was kept beside it.
-    ///
-    /// # Errors
-    ///
-    /// As for [`save`](crate::save()); what was made is then kept, and the old output untouched.
-    pub fn finish(self, parameters: &Parameters, writing: Writing<'_>) -> Result<()> {
-        save_with(&self.output, parameters, writing)?;
-        // The output is whole: what is left here would be of no inputs that anybody has.
-        let parts = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        for file in parts.filter(|file| is_part(file)).chain([self.folder.join(INPUTS)]) {
-            drop(fs::remove_file(file));
-        }
-        // It stays where somebody else has put something into it.
-        drop(fs::remove_dir(&self.folder));
-        Ok(())
     }
 }
 

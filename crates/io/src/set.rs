@@ -61,8 +61,11 @@ impl Set<'_> {
         if let Some(family) = family {
             let old = family.old();
             if names.len() > 1 || old.names(name) || (old.is_there && writing.shard.is_some()) {
-                let map: BTreeMap<&str, &str> =
-                    keys.iter().zip(&names).flat_map(|(keys, name)| keys.iter().map(move |key| (&**key, &**name))).collect();
+                let map: BTreeMap<&str, &str> = keys
+                    .iter()
+                    .zip(&names)
+                    .flat_map(|(keys, name)| keys.iter().map(move |key| (&**key, &**name)))
+                    .collect();
                 commit.place_content(&family.index(), &index(metadata, writer.total, &map, path)?)?;
             }
             if writing.shard.is_some() {
@@ -82,8 +85,7 @@ impl Set<'_> {
 
 /// The text of an index, as Hugging Face writes it.
 fn index(metadata: &Metadata, total: usize, map: &BTreeMap<&str, &str>, path: &Path) -> Result<Vec<u8>> {
-    let mut said: Map<String, Json> =
-        metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+    let mut said: Map<String, Json> = metadata.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
     said.insert("total_size".to_owned(), total.into());
     let text = serde_json::to_vec_pretty(&json!({ "metadata": said, "weight_map": map }));
     text.map_err(|error| Error::file("write", &path.with_extension(&INDEX[1..]))(error.into()))

@@ -39,8 +39,28 @@ pub(crate) fn take_apart(values: &Parameters, prefix: Option<&str>) -> Result<(S
     Ok((structure?, arrays))
 }
 
+/// A value of an array type that is not in this program.
+pub(crate) struct Unknown {
+    /// What the type is saved as.
+    pub(crate) ty: String,
+    /// The bytes of its arrays.
+    pub(crate) nbytes: usize,
+}
+
 /// The values of a structure that stands in the metadata of `tensors`, in JSON.
 pub(crate) fn put_together(tensors: &Tensors, json: &str) -> Result<Parameters> {
+    let known = |(path, value): (String, Result<Value, Unknown>)| match value {
+        Ok(value) => Ok((path, value)),
+        Err(Unknown { ty, .. }) => {
+            let help = "use the crate that declares the type, or a newer Tacit";
+            Err(tensors.wrong(Some(&path), format!("this program has no array type {ty:?}"), help))
+        }
+    };
+    known_or_not(tensors, json)?.into_iter().map(known).collect()
+}
+
+/// The values of a structure, and of those that this program does not know what is said of them.
+pub(crate) fn known_or_not(tensors: &Tensors, json: &str) -> Result<Vec<(String, Result<Value, Unknown>)>> {
     let structure: Unique<Json> = serde_json::from_str(json)
         .map_err(|error| tensors.wrong(None, format!("its structure is none: {error}"), DAMAGED))?;
     let arrays: Arrays =
@@ -48,19 +68,31 @@ pub(crate) fn put_together(tensors: &Tensors, json: &str) -> Result<Parameters> 
     let known: Vec<&str> = array_types().iter().map(|ty| ty.saved_as).collect();
     store::provide(arrays, || {
         let one = |(path, json): (String, Json)| {
-            if let Some(unknown) = unknown_type(&json, &known) {
-                let help = "use the crate that declares the type, or a newer Tacit";
-                return Err(tensors.wrong(Some(&path), format!("this program has no array type {unknown:?}"), help));
+            if let Some(ty) = unknown_type(&json, &known) {
+                let unknown = Unknown { ty: ty.to_owned(), nbytes: nbytes(tensors, &json) };
+                return Ok((path, Err(unknown)));
             }
             let value = Value::restore(json).map_err(|error| {
                 let text = error.to_string();
                 let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, DAMAGED));
                 tensors.wrong(Some(&path), reason, help)
             })?;
-            Ok((path, value))
+            Ok((path, Ok(value)))
         };
         structure.0.into_iter().map(one).collect()
     })
+}
+
+/// The bytes of the arrays that a structure names.
+fn nbytes(tensors: &Tensors, json: &Json) -> usize {
+    match json {
+        Json::Object(fields) => {
+            let own = fields.get("array").and_then(Json::as_str).and_then(|key| tensors.bytes(key).ok());
+            own.map_or_else(|| fields.values().map(|field| nbytes(tensors, field)).sum(), <[u8]>::len)
+        }
+        Json::Array(items) => items.iter().map(|item| nbytes(tensors, item)).sum(),
+        _ => 0,
+    }
 }
 
 pub(crate) const DAMAGED: &str = "the file is not as it was written: fetch or write it again";

@@ -6,6 +6,7 @@ use std::path::Path;
 use mlx_rs::ops;
 use tacit_arrays::{Stacked, format};
 use tacit_core::{Aval, Error, Result, Value};
+use tacit_files::current;
 use tacit_io::{self as io, mlx_adapter, peft};
 use tacit_nn::{Missing, Model, Parameters, Rules};
 
@@ -113,7 +114,7 @@ pub fn quantize(model: &mut Model<Decoder>, weights: &str) -> Result<()> {
 /// As for [`mlx_adapter::read`] and [`peft::read`].
 pub fn adapt(model: &mut Model<Decoder>, folder: &Path) -> Result<()> {
     let own = model.values()?;
-    let adapted = if folder.join("adapters.safetensors").is_file() {
+    let adapted = if current(&folder.join("adapters.safetensors"))?.is_file() {
         mlx_adapter::read(folder, &own)?
     } else {
         peft::read(folder, &own)?

@@ -1,14 +1,13 @@
 //! Curves by step.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use tacit_core::{Error, Result};
+use tacit_files::{folder_of, make_folder, replace};
 
 use crate::axis::{Axis, number};
 use crate::drawing::{Anchor, Drawing, EDGE, ROW, WIDTH, color};
-use crate::recorder::folder;
 use crate::{Histogram, Series};
 
 /// Numbers by step as lines, and histograms by step as bands: of all elements, of the middle half, and the median.
@@ -207,7 +206,8 @@ impl Curve {
     }
 }
 
-/// Writes a drawing to a file.
+/// Writes a drawing to a file, which is the old one or the new one whenever the program ends.
 pub(crate) fn save(svg: &str, path: &Path) -> Result<()> {
-    folder(path).and_then(|()| fs::write(path, svg)).map_err(Error::file("write", path))
+    make_folder(folder_of(path))?;
+    replace(path, svg.as_bytes())
 }

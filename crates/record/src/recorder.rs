@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, memory};
 use tacit_core::{Error, Result};
+use tacit_files::{folder_of, make_folder, replace};
 
 use crate::entry::entries;
 use crate::{Entry, Histogram, Recorded};
@@ -53,8 +54,9 @@ impl Recorder {
     /// The system refuses to write there.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let created = folder(path).and_then(|()| File::create(path));
-        Ok(Self { file: created.map_err(Error::file("write", path))?, path: path.to_owned() })
+        make_folder(folder_of(path))?;
+        let file = File::create(path).map_err(Error::file("write", path))?;
+        Ok(Self { file, path: path.to_owned() })
     }
 
     /// Continues a record after so many steps: what it says of later ones is dropped, and so is a line that was not written to
@@ -79,7 +81,7 @@ impl Recorder {
             at += length;
         }
         if kept.len() < bytes.len() {
-            replace(path, &kept).map_err(Error::file("write", path))?;
+            replace(path, &kept)?;
         }
         let file = File::options().append(true).open(path).map_err(Error::file("write", path))?;
         Ok(Self { file, path: path.to_owned() })
@@ -131,19 +133,4 @@ impl Recorder {
         // In one call, so that what a killed program leaves is at most one line without its end.
         self.file.write_all(line.as_bytes()).map_err(Error::file("write", &self.path))
     }
-}
-
-/// Makes the folder that a file is to lie in.
-pub(crate) fn folder(path: &Path) -> io::Result<()> {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(Ok(()), fs::create_dir_all)
-}
-
-/// Puts a file in the place of another, which is the old one until the new one is on the disk.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-    let beside = path.with_file_name(format!(".{}.partial", name.to_string_lossy()));
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(beside, path)
 }

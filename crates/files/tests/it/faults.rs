@@ -51,7 +51,12 @@ fn save(folder: &Path) -> Result<()> {
 }
 
 /// Has each operation of `save` fail in each way, and checks that the folder is the old one or the new one.
-fn at_every_operation(old: &Held, new: &Held, before: impl Fn() -> Folder, save: impl Fn(&Path) -> Result<()>) -> usize {
+fn at_every_operation(
+    old: &Held,
+    new: &Held,
+    before: impl Fn() -> Folder,
+    save: impl Fn(&Path) -> Result<()>,
+) -> usize {
     let mut cases = 0;
     for fault in FAULTS {
         for at in 0.. {

@@ -108,11 +108,15 @@ fn writers() -> Vec<Writer> {
                 let tensors = values.iter().map(|(name, value)| (name.clone(), value.dense().expect("is dense")));
                 write_sharded(at.join(MODEL), tensors.collect(), &Metadata::new(), 2048)
             },
-            hugging_face::read,
+            |at| hugging_face::read(at),
         ),
-        writer("hugging_face", PARTS, dense, |at, values| hugging_face::write(at.join(MODEL), values), |at| {
-            hugging_face::read(at.join(MODEL))
-        }),
+        writer(
+            "hugging_face",
+            PARTS,
+            dense,
+            |at, values| hugging_face::write(at.join(MODEL), values),
+            |at| hugging_face::read(at.join(MODEL)),
+        ),
         writer(
             "bitsandbytes",
             PARTS,
@@ -125,7 +129,7 @@ fn writers() -> Vec<Writer> {
             &[MODEL, INDEX, "model-", "model.2-", "config.json"],
             affine,
             move |at, values| mlx_lm::write(at, values, &config()),
-            mlx_lm::read,
+            |at| mlx_lm::read(at),
         ),
         writer(
             "peft",

@@ -102,8 +102,7 @@ fn no_writer_removes_what_a_strange_index_names() {
 }
 
 /// The disk is full at one operation or from there on, does not answer, or the machine stops.
-const FAULTS: [Fault; 4] =
-    [Fault::Fails(28), Fault::FailsFromHere(28), Fault::FailsFromHere(5), Fault::Stops];
+const FAULTS: [Fault; 4] = [Fault::Fails(28), Fault::FailsFromHere(28), Fault::FailsFromHere(5), Fault::Stops];
 
 /// Has every operation of every writer fail in each way, in copies of a folder.
 fn at_every_operation(folder: &Scratch) {

@@ -16,7 +16,8 @@ pub(super) fn goldens() -> Vec<PathBuf> {
     let mut left = vec![golden("")];
     while let Some(folder) = left.pop() {
         let entries: Vec<PathBuf> = fs::read_dir(&folder).expect("reads").flatten().map(|entry| entry.path()).collect();
-        let ends = |file: &PathBuf| ["safetensors", "gguf"].iter().any(|end| file.extension().is_some_and(|own| own == *end));
+        let ends =
+            |file: &PathBuf| ["safetensors", "gguf"].iter().any(|end| file.extension().is_some_and(|own| own == *end));
         if entries.iter().any(ends) {
             found.push(folder);
         }
@@ -52,7 +53,9 @@ fn two(numbers: [f32; 2]) -> Vec<(String, Array)> {
 /// Checkpoints whose names begin alike, in two files each.
 pub(super) fn neighbours() -> Scratch {
     let folder = Scratch::new();
-    for (number, stem) in ["model.2", "model-00001", "models", "model.2.2", "mod", "ckpt", "ckpt.100"].into_iter().enumerate() {
+    for (number, stem) in
+        ["model.2", "model-00001", "models", "model.2.2", "mod", "ckpt", "ckpt.100"].into_iter().enumerate()
+    {
         let place = folder.join(format!("{stem}.safetensors"));
         write_sharded(place, two([number as f32, -1.0]), &Metadata::new(), 4).expect("writes");
     }

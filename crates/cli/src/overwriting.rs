@@ -1,0 +1,57 @@
+//! What a command may overwrite: nothing that it reads, and what else is there only where it is told to.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use clap::Args;
+use tacit_core::{Error, Result};
+use tacit_files::Place;
+use tacit_io::{replaced, sources};
+
+#[derive(Args)]
+pub(crate) struct Overwriting {
+    /// Replace what is there already; what the command reads is never replaced
+    #[arg(long)]
+    force: bool,
+}
+
+impl Overwriting {
+    /// Checks, before any work, that files can be written at these places, and that the inputs are others.
+    pub(crate) fn check<O: AsRef<Path>, I: AsRef<Path>>(
+        &self,
+        outputs: impl IntoIterator<Item = O>,
+        inputs: impl IntoIterator<Item = I>,
+    ) -> Result<()> {
+        let mut read = Vec::new();
+        for input in inputs {
+            let input = input.as_ref();
+            // Whoever reads it says what is wrong with it.
+            read.extend(
+                sources(input).unwrap_or_else(|_| vec![input.to_owned()]).iter().filter_map(|file| identity(file)),
+            );
+        }
+        for output in outputs {
+            let output = output.as_ref();
+            if Place::of(output)? == Place::Stream {
+                continue;
+            }
+            for file in replaced(output) {
+                if identity(&file).is_some_and(|file| read.contains(&file)) {
+                    let message = format!("{} is what is read, and would be overwritten", file.display());
+                    return Err(Error::invalid(message, "write to another place"));
+                }
+                if !self.force {
+                    let message = format!("{} is there already", file.display());
+                    return Err(Error::invalid(message, "write to another place, or replace it with `--force`"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// By which a file is the same under any name, links followed.
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    fs::metadata(file).ok().map(|own| (own.dev(), own.ino()))
+}

@@ -1,0 +1,417 @@
+//! What the program does to files: nothing is lost, and nothing is left.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use expect_test::expect;
+use mlx_rs::{Array, nn, ops, random};
+use tacit_arrays::format::Nf4;
+use tacit_arrays::{AffineArray, Lora, format::Affine};
+use tacit_bridge::process::{Signal, signal};
+use tacit_core::Value;
+use tacit_io::json::Json;
+use tacit_io::mlx_lm::{self, Config};
+use tacit_io::{Metadata, ModelFile, Tensors, Training, save, write};
+use tacit_nn::{Model, Only, Parameters};
+
+/// A folder of a test, which is gone after it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tacit-cli-files-{name}-{}", std::process::id()));
+        drop(fs::remove_dir_all(&path));
+        fs::create_dir_all(&path).expect("makes a folder");
+        Self(path)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("a path that is text").to_owned()
+    }
+
+    /// A checkpoint of one matrix.
+    fn checkpoint(&self, name: &str) -> String {
+        let path = self.at(name);
+        let weight = ops::ones::<f32>(&[8, 64]).expect("ones");
+        save(&path, &Parameters::from([("layer.weight".to_owned(), weight.into())])).expect("saves");
+        path
+    }
+
+    /// A folder of mlx-lm's.
+    fn mlx_lm(&self, name: &str) -> String {
+        let path = self.at(name);
+        let weight = ops::ones::<f32>(&[8, 64]).expect("ones");
+        let weight = AffineArray::quantize(&weight, Affine { bits: 4, group: 32 }).expect("quantizes");
+        let config = Config::new(Json::parse(r#"{"model_type": "llama"}"#).expect("JSON"));
+        mlx_lm::write(&path, &Parameters::from([("layer.weight".to_owned(), weight.into())]), &config).expect("writes");
+        path
+    }
+
+    /// All files in it and in its folders, with what they hold.
+    fn held(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let (mut held, mut left) = (Vec::new(), vec![self.0.clone()]);
+        while let Some(folder) = left.pop() {
+            for entry in fs::read_dir(folder).expect("reads").flatten() {
+                let (path, kind) = (entry.path(), entry.file_type().expect("a type"));
+                match kind.is_dir() {
+                    true => left.push(path),
+                    false => held.push((path.clone(), fs::read(&path).unwrap_or_default())),
+                }
+            }
+        }
+        held.sort();
+        held
+    }
+
+    fn names(&self) -> Vec<String> {
+        let names = fs::read_dir(&self.0).expect("reads").flatten().map(|entry| entry.file_name());
+        let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Runs the program, which is to fail and to change nothing; what it says, with the folder left out.
+    fn refused(&self, arguments: &[&str]) -> String {
+        let before = self.held();
+        let output = tacit(arguments);
+        let said = String::from_utf8(output.stderr).expect("text").replace(self.0.to_str().expect("text"), "FOLDER");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(self.held() == before, "{arguments:?} changed something");
+        format!("{}\n{said}", arguments[0])
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn tacit(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tacit")).args(arguments).output().expect("starts")
+}
+
+fn ok(arguments: &[&str]) -> String {
+    let output = tacit(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn what_is_there_is_replaced_only_by_force() {
+    let folder = Folder::new("force");
+    let (dense, out, json, mlx) =
+        (folder.checkpoint("dense.safetensors"), folder.at("out.safetensors"), folder.at("out.json"), folder.at("mlx"));
+    let commands: [&[&str]; 8] = [
+        &["convert", &dense, "--as", "tacit", "-o", &out],
+        &["convert", &dense, "--as", "floats", "-o", &out],
+        &["convert", &dense, "--as", "bitsandbytes", "-o", &out],
+        &["convert", &dense, "--as", "mlx-lm", "-o", &mlx],
+        &["quantize", &dense, "--format", "nf4:64", "-o", &out],
+        &["advise", &dense, "--bits", "8", "-o", &json],
+        &["compare", &dense, &dense, "--svg", &out],
+        &["explain", &dense, "--svg", &out, "--html", &json],
+    ];
+    fs::write(&out, "mine").expect("writes");
+    fs::write(&json, "mine").expect("writes");
+    fs::create_dir(&mlx).expect("makes");
+    fs::write(folder.0.join("mlx/config.json"), r#"{"model_type": "mine"}"#).expect("writes");
+    let said = commands.map(|command| folder.refused(command)).concat();
+    expect![[r#"
+        convert
+        error: FOLDER/out.safetensors is there already
+        help: write to another place, or replace it with `--force`
+        convert
+        error: FOLDER/out.safetensors is there already
+        help: write to another place, or replace it with `--force`
+        convert
+        error: FOLDER/out.safetensors is there already
+        help: write to another place, or replace it with `--force`
+        convert
+        error: FOLDER/mlx/config.json is there already
+        help: write to another place, or replace it with `--force`
+        quantize
+        error: FOLDER/out.safetensors is there already
+        help: write to another place, or replace it with `--force`
+        advise
+        error: FOLDER/out.json is there already
+        help: write to another place, or replace it with `--force`
+        compare
+        error: FOLDER/out.safetensors is there already
+        help: write to another place, or replace it with `--force`
+        explain
+        error: FOLDER/out.safetensors is there already
+        help: write to another place, or replace it with `--force`
+    "#]]
+    .assert_eq(&said);
+    for command in commands {
+        ok(&[command, &["--force"]].concat());
+    }
+    assert!(fs::read_to_string(&json).expect("reads").contains("<table>"), "the last one wrote it");
+    assert_eq!(folder.names(), ["dense.safetensors", "mlx", "out.json", "out.safetensors"]);
+}
+
+#[test]
+fn the_input_is_never_replaced() {
+    let folder = Folder::new("input");
+    let (dense, mlx) = (folder.checkpoint("dense.safetensors"), folder.mlx_lm("mlx"));
+    let model = folder.at("mlx/model.safetensors");
+    fs::hard_link(&dense, folder.0.join("hard.safetensors")).expect("links");
+    symlink(&folder.0, folder.0.join("around")).expect("links");
+    symlink("mlx", folder.0.join("linked")).expect("links");
+    let (hard, around) = (folder.at("hard.safetensors"), folder.at("around/dense.safetensors"));
+    let (linked, config) = (folder.at("linked"), folder.at("mlx/config.json"));
+    // Beside an index the tensors are in other files.
+    let commands: [&[&str]; 10] = [
+        &["quantize", &dense, "--format", "nf4:64", "-o", &dense],
+        &["quantize", &dense, "--format", "nf4:64", "-o", &hard],
+        &["convert", &dense, "--as", "tacit", "-o", &around],
+        &["convert", &around, "--as", "floats", "-o", &dense],
+        &["convert", &mlx, "--as", "mlx-lm", "-o", &mlx],
+        &["convert", &mlx, "--as", "mlx-lm", "-o", &linked],
+        &["convert", &model, "--as", "mlx-lm", "-o", &mlx],
+        &["convert", &mlx, "--as", "floats", "-o", &model],
+        &["convert", &mlx, "--as", "floats", "-o", &config],
+        &["compare", &dense, &mlx, "--svg", &model],
+    ];
+    for command in commands {
+        let said = folder.refused(&[command, &["--force"]].concat());
+        assert!(said.contains(" is what is read, and would be overwritten\nhelp: write to another place\n"), "{said}");
+    }
+    assert!(ok(&["inspect", &mlx]).contains("Affine(f32[8,64])"));
+}
+
+#[test]
+fn only_files_are_replaced_and_only_where_they_can_be() {
+    let folder = Folder::new("places");
+    let dense = folder.checkpoint("dense.safetensors");
+    fs::create_dir(folder.0.join("folder")).expect("makes");
+    fs::write(folder.0.join("mine.txt"), "mine").expect("writes");
+    symlink("mine.txt", folder.0.join("link.safetensors")).expect("links");
+    let (inner, link, absent) = (folder.at("folder"), folder.at("link.safetensors"), folder.at("no/out.safetensors"));
+    let mine = folder.at("mine.txt");
+    let said = [
+        folder.refused(&["quantize", &dense, "--format", "nf4:64", "-o", &inner]),
+        folder.refused(&["quantize", &dense, "--format", "nf4:64", "-o", &link, "--force"]),
+        folder.refused(&["quantize", &dense, "--format", "nf4:64", "-o", &absent]),
+        folder.refused(&["convert", &dense, "--as", "floats", "-o", &inner, "--force"]),
+        folder.refused(&["convert", &dense, "--as", "mlx-lm", "-o", &mine, "--force"]),
+    ];
+    expect![[r#"
+        quantize
+        error: FOLDER/folder is a folder
+        help: name a file in it
+        quantize
+        error: FOLDER/link.safetensors is a link to mine.txt, and links are not replaced
+        help: name the file itself
+        quantize
+        error: cannot write FOLDER/no/out.safetensors: No such file or directory (os error 2)
+        convert
+        error: FOLDER/folder is a folder
+        help: name a file in it
+        convert
+        error: FOLDER/mine.txt is no folder, and mlx-lm reads one
+        help: name a folder, which is made if it is not there
+    "#]]
+    .assert_eq(&said.concat());
+    // Where older versions wrote, a link leads nowhere, and what cannot be written blocks nothing.
+    symlink("mine.txt", folder.0.join(".page.svg.partial")).expect("links");
+    symlink("mine.txt", folder.0.join(".out.safetensors.partial")).expect("links");
+    ok(&["compare", &dense, &dense, "--svg", &folder.at("page.svg")]);
+    ok(&["convert", &dense, "--as", "tacit", "-o", &folder.at("out.safetensors")]);
+    assert_eq!(fs::read(folder.0.join("mine.txt")).expect("reads"), b"mine");
+    // The folder of what is made one by one is none that somebody put there.
+    fs::create_dir(folder.0.join("theirs")).expect("makes");
+    fs::write(folder.0.join("theirs/0.safetensors"), "mine").expect("writes");
+    symlink("theirs", folder.0.join(".packed.parts")).expect("links");
+    let packed = folder.at("packed");
+    let said = folder.refused(&["quantize", &dense, "--format", "nf4:64", "-o", &packed]);
+    expect![[r#"
+        quantize
+        error: FOLDER/.packed.parts: it is not what an interrupted run leaves there
+        help: remove it, or write to another place
+    "#]]
+    .assert_eq(&said);
+}
+
+#[test]
+fn devices_are_written_through() {
+    let folder = Folder::new("devices");
+    let (dense, mlx) = (folder.checkpoint("dense.safetensors"), folder.mlx_lm("mlx"));
+    for target in ["tacit", "floats", "bitsandbytes"] {
+        ok(&["convert", &dense, "--as", target, "-o", "/dev/null"]);
+    }
+    ok(&["quantize", &dense, "--format", "nf4:64", "-o", "/dev/null"]);
+    ok(&["compare", &dense, &dense, "--svg", "/dev/null"]);
+    ok(&["explain", &mlx, "--html", "/dev/null"]);
+    assert!(fs::symlink_metadata("/dev/null").expect("is there").file_type().is_char_device());
+    let whole = folder.at("whole.safetensors");
+    ok(&["convert", &mlx, "--as", "tacit", "-o", &whole]);
+    let whole = fs::read(whole).expect("reads");
+    // Into a pipe, and into a file that the shell has open.
+    let piped = tacit(&["convert", &mlx, "--as", "tacit", "-o", "/dev/stdout"]).stdout;
+    assert!(piped.starts_with(&whole), "{} bytes", piped.len());
+    let file = File::create(folder.0.join("shell")).expect("makes");
+    let number = file.metadata().expect("is there").ino();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+    command.args(["convert", &mlx, "--as", "tacit", "-o", "/dev/stderr"]).stderr(file).stdout(Stdio::null());
+    assert!(command.status().expect("starts").success());
+    assert!(fs::read(folder.0.join("shell")).expect("reads") == whole);
+    assert_eq!(fs::metadata(folder.0.join("shell")).expect("is there").ino(), number);
+    assert!(fs::symlink_metadata("/dev/stdout").expect("is there").is_symlink());
+}
+
+#[test]
+fn a_file_of_mlx_lm_s_keeps_the_configuration_beside_it() {
+    let folder = Folder::new("config");
+    let (mlx, copy) = (folder.mlx_lm("mlx"), folder.at("copy"));
+    let model = Path::new(&mlx).join("model.safetensors");
+    ok(&["convert", model.to_str().expect("text"), "--as", "mlx-lm", "-o", &copy]);
+    let config = |folder: &str| fs::read_to_string(Path::new(folder).join("config.json")).expect("is there");
+    assert_eq!(config(&copy), config(&mlx));
+    assert!(config(&copy).contains("llama"));
+}
+
+/// A checkpoint that takes a while to write.
+fn large(folder: &Folder) -> String {
+    let path = folder.at("large.safetensors");
+    let layer = |layer: u64| {
+        let weight = random::normal::<f32>(&[1024, 1024], None, None, &random::key(layer).expect("a key"));
+        (format!("layers.{layer}.weight"), weight.expect("numbers").into())
+    };
+    save(&path, &(0..32).map(layer).collect()).expect("saves");
+    path
+}
+
+/// Starts the program, and gives it a signal when `reached`. Nothing where it was faster.
+fn ended(arguments: &[&str], with: Signal, reached: impl Fn() -> bool) -> Option<(Child, Option<i32>)> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tacit"))
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let begin = Instant::now();
+    while !reached() && child.try_wait().expect("runs").is_none() {
+        assert!(begin.elapsed() < Duration::from_mins(2), "it writes nothing");
+        sleep(Duration::from_micros(100));
+    }
+    drop(signal(child.id(), with));
+    let status = child.wait().expect("ends");
+    if status.success() { None } else { Some((child, status.code().or(status.signal().map(|number| -number)))) }
+}
+
+fn stderr(child: Child) -> String {
+    String::from_utf8(child.wait_with_output().expect("ended").stderr).expect("text")
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_and_says_so() {
+    let folder = Folder::new("interrupt");
+    let input = large(&folder);
+    let output = folder.at("out.safetensors");
+    let writes = || folder.names().iter().any(|name| name.ends_with(".partial"));
+    let arguments = ["convert", &input, "--as", "floats", "-o", &output];
+    for (with, code) in [(Signal::Interrupt, 130), (Signal::Terminate, 143), (Signal::Hangup, 129)] {
+        let mut tries = 0;
+        let (child, ended) = loop {
+            match ended(&arguments, with, writes) {
+                Some(ended) => break ended,
+                None => fs::remove_file(&output).expect("it was faster"),
+            }
+            tries += 1;
+            assert!(tries < 20, "it is always faster");
+        };
+        assert_eq!((ended, &*stderr(child)), (Some(code), "interrupted: what was not finished is removed\n"));
+        assert_eq!(folder.names(), ["large.safetensors"]);
+    }
+    // A program that is killed cannot clear up; the next save does.
+    while ended(&arguments, Signal::Kill, writes).is_none() {
+        fs::remove_file(&output).expect("it was faster");
+    }
+    assert!(writes(), "{:?}", folder.names());
+    ok(&["convert", &input, "--as", "floats", "-o", &output]);
+    assert_eq!(folder.names(), ["large.safetensors", "out.safetensors"]);
+}
+
+#[test]
+fn an_interrupted_quantization_says_where_it_goes_on() {
+    let folder = Folder::new("goes-on");
+    let (input, output) = (large(&folder), folder.at("out.safetensors"));
+    let arguments = ["quantize", &input, "--format", "nf4:64", "-o", &output];
+    let parts = folder.0.join(".out.safetensors.parts");
+    let some = || fs::read_dir(&parts).is_ok_and(|parts| parts.count() > 3);
+    let (child, code) = ended(&arguments, Signal::Interrupt, some).expect("takes long");
+    let said = stderr(child).replace(folder.0.to_str().expect("text"), "FOLDER");
+    assert_eq!(code, Some(130));
+    expect![[r#"
+        interrupted: what was made is in FOLDER/.out.safetensors.parts, and the same command goes on there
+    "#]]
+    .assert_eq(&said);
+    assert!(ok(&arguments).contains(" parameters were made before"));
+    assert_eq!(folder.names(), ["large.safetensors", "out.safetensors"]);
+}
+
+#[test]
+fn files_of_leaves_and_of_types_that_are_not_here_are_inspected() {
+    let folder = Folder::new("leaves");
+    let (adapter, run, strange, packed) =
+        (folder.at("adapter"), folder.at("run"), folder.at("strange"), folder.at("packed"));
+    let linear = nn::Linear::new(64, 8).expect("a layer");
+    let mut model =
+        Model::new(linear).expect("a model").quantize("weight", Nf4 { block: 64, double: false }).expect("fits");
+    model
+        .replace("weight", |_, base: Value| {
+            let (a, b) = (ops::ones::<f32>(&[2, 64])?, ops::zeros::<f32>(&[8, 2])?);
+            Ok(Some(Lora::new(base, a, b, 8.0)?.into()))
+        })
+        .expect("fits");
+    model.save(&adapter, Only::Lora).expect("saves");
+    Training::new(3).with_model(&model, &Only::Lora).expect("has leaves").save(&run).expect("saves");
+    let structure = r#"{"a":{"array":"a"},"w":{"implicit":{"type":"strange.Array","codes":{"array":"w.codes"}}}}"#;
+    let said = [("tacit.version", "1"), ("tacit.values", structure)];
+    let said: Metadata = said.map(|(key, text)| (key.to_owned(), text.to_owned())).into();
+    let tensors = vec![
+        ("a".to_owned(), ops::ones::<f32>(&[4]).expect("ones")),
+        ("w.codes".to_owned(), Array::from_slice(&[1_u8, 2, 3], &[3])),
+    ];
+    write(&strange, tensors, &said).expect("writes");
+    let mut text = String::new();
+    for file in [&adapter, &run, &strange] {
+        text += &ok(&["inspect", file]);
+    }
+    for file in [&adapter, &run, &strange] {
+        text += &folder.refused(&["quantize", file, "--format", "nf4:64", "-o", &packed]);
+    }
+    expect![[r#"
+        parameter  value        bits  bytes
+        weight.a   f32[2,64]  32.000    512
+        weight.b   f32[8,2]   32.000     64
+        2 leaves, 144 elements, 576 bytes, 32.000 bits an element; read by ModelFile::load or Training::load
+        parameter        value        bits  bytes
+        leaves.weight.a  f32[2,64]  32.000    512
+        leaves.weight.b  f32[8,2]   32.000     64
+        2 leaves, 144 elements, 576 bytes, 32.000 bits an element; read by ModelFile::load or Training::load
+        parameter  value                                          bits  bytes
+        a          f32[4]                                       32.000     16
+        w          strange.Array, which is not in this program              3
+        2 parameters, 4 elements, 19 bytes, 32.000 bits an element; read by load
+        quantize
+        error: FOLDER/adapter: it has leaves or states of a model, and no parameters
+        help: load it into the model that it was saved from, by `ModelFile::load` or `Training::load`
+        quantize
+        error: FOLDER/run: it has leaves or states of a model, and no parameters
+        help: load it into the model that it was saved from, by `ModelFile::load` or `Training::load`
+        quantize
+        error: FOLDER/strange: w: this program has no array type "strange.Array"
+        help: use the crate that declares the type, or a newer Tacit
+    "#]]
+    .assert_eq(&text);
+    assert!(Tensors::open(&adapter).is_ok());
+    assert_eq!(folder.names(), ["adapter", "run", "strange"]);
+}
