@@ -16,6 +16,7 @@ mod init;
 mod layout;
 mod mean;
 pub mod plan;
+mod random;
 mod sentinel;
 mod shard;
 pub mod sharded;
