@@ -64,7 +64,7 @@ pub mod structural;
 pub mod ternary;
 pub mod transposed;
 pub mod views;
-mod wide;
+pub mod wide;
 pub mod writes;
 
 pub use adapter::Adapter;

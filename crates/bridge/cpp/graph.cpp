@@ -9,43 +9,9 @@ namespace tacit {
 
 namespace {
 
-// Visits every array that `roots` depend on once, until `visit` returns false. Behind an array with data nothing
-// is visited.
-template <class Visit>
-void each(const std::vector<array>& roots, const std::vector<array>& boundaries, Visit visit) {
-  std::unordered_set<uintptr_t> seen;
-  for (const auto& boundary : boundaries) {
-    seen.insert(boundary.id());
-  }
-  std::vector<const array*> stack;
-  auto enter = [&](const array& value) {
-    if (seen.insert(value.id()).second) {
-      stack.push_back(&value);
-    }
-  };
-  for (const auto& root : roots) {
-    enter(root);
-  }
-  while (!stack.empty()) {
-    const auto& value = *stack.back();
-    stack.pop_back();
-    if (!visit(value)) {
-      return;
-    }
-    if (has_data(value) || !value.has_primitive()) {
-      continue;
-    }
-    // Backwards, so that the first operand is visited first.
-    const auto& inputs = value.inputs();
-    for (auto input = inputs.rbegin(); input != inputs.rend(); ++input) {
-      enter(*input);
-    }
-  }
-}
-
 bool is_traced(const array& root) {
   auto found = false;
-  each({root}, {}, [&](const array& value) {
+  each_reached({root}, {}, [&](const array& value) {
     found = !has_data(value) && !value.has_primitive();
     return !found;
   });
@@ -54,7 +20,7 @@ bool is_traced(const array& root) {
 
 std::vector<array> constants(const std::vector<array>& outputs, const std::vector<array>& inputs) {
   std::vector<array> found;
-  each(outputs, inputs, [&](const array& value) {
+  each_reached(outputs, inputs, [&](const array& value) {
     if (has_data(value) && value.size() > 1) {
       found.push_back(value);
     }

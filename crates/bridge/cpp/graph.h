@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "bridge.h"
 
@@ -10,6 +11,40 @@ namespace tacit {
 
 inline bool has_data(const array& value) {
   return value.data_shared_ptr() != nullptr;
+}
+
+// Visits every array that `roots` depend on once, until `visit` returns false. Behind an array with data nothing
+// is visited.
+template <class Visit>
+void each_reached(const std::vector<array>& roots, const std::vector<array>& boundaries, Visit visit) {
+  std::unordered_set<uintptr_t> seen;
+  for (const auto& boundary : boundaries) {
+    seen.insert(boundary.id());
+  }
+  std::vector<const array*> stack;
+  auto enter = [&](const array& value) {
+    if (seen.insert(value.id()).second) {
+      stack.push_back(&value);
+    }
+  };
+  for (const auto& root : roots) {
+    enter(root);
+  }
+  while (!stack.empty()) {
+    const auto& value = *stack.back();
+    stack.pop_back();
+    if (!visit(value)) {
+      return;
+    }
+    if (has_data(value) || !value.has_primitive()) {
+      continue;
+    }
+    // Backwards, so that the first operand is visited first.
+    const auto& inputs = value.inputs();
+    for (auto input = inputs.rbegin(); input != inputs.rend(); ++input) {
+      enter(*input);
+    }
+  }
 }
 
 // Visits every node between `inputs` and `outputs`, operands first. Nodes that do not depend on an input are left out: they

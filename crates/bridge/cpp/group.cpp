@@ -68,6 +68,11 @@ class Collective : public Primitive {
     return number_ == 0 ? std::nullopt : std::optional(number_);
   }
 
+  // The same once more, with a number of its own.
+  std::shared_ptr<Primitive> anew() {
+    return std::make_shared<Collective>(group_, stream(), op_, peer_, shape_, dtype_);
+  }
+
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     auto& output = outputs.front();
     if (op_ == Op::enter) {
@@ -405,6 +410,10 @@ void Group::run(Op op, int peer, Borrowed* input, Borrowed& output, uint64_t& nu
 
 std::optional<uint64_t> collective_number(const Primitive& primitive) {
   return is_collective(primitive) ? static_cast<const Collective&>(primitive).number() : std::nullopt;
+}
+
+std::shared_ptr<Primitive> of_another_call(const std::shared_ptr<Primitive>& primitive) {
+  return collective_number(*primitive) ? static_cast<Collective&>(*primitive).anew() : primitive;
 }
 
 bool is_collective(const Primitive& primitive) {

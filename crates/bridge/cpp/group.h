@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "bridge.h"
 #include "mlx/distributed/distributed.h"
@@ -135,10 +136,24 @@ class Group {
   std::optional<Current> current_;
 };
 
-// The number of a collective among those that this process made, in the order in which it made them.
+// The number of a collective among those that this process made, in the order in which it made them. It is that of one call:
+// whatever makes a second node of a primitive makes a collective anew.
 std::optional<uint64_t> collective_number(const Primitive& primitive);
+
+// A collective with the next number; any other primitive as it is.
+std::shared_ptr<Primitive> of_another_call(const std::shared_ptr<Primitive>& primitive);
+
+// Whether one is reached from `outputs` before `inputs` are.
+bool any_collective(const std::vector<array>& inputs, const std::vector<array>& outputs);
+
+// Gives the collectives of a replay, which has the primitives of what was recorded, numbers of their own, in the order of
+// the recording.
+void number_anew(const std::vector<array>& inputs, const std::vector<array>& outputs);
 
 // Makes the collectives that an eval of `outputs` computes run in one order on every rank.
 void order_collectives(const std::vector<array>& outputs);
+
+// What an eval is given, as it is; where a test wants ranks to differ, in an order by chance and after a while.
+std::vector<array> disturbed(std::vector<array> outputs);
 
 }  // namespace tacit

@@ -3,12 +3,22 @@
 // What does not depend on each other MLX evaluates in an order that follows from where it was told to begin, such as the
 // entries of a hash map, which lie in another order in each process. Ranks would meet in different collectives. So before an
 // eval each collective is made to wait for the one before it: that which was made first goes first, where it can.
+//
+// MLX's compile builds a recorded graph again at each call, of the same primitives. Two calls that are evaluated together
+// would have one number for two collectives, and each rank would take another one first: so each call gets numbers of its own.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <queue>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "door.h"
+#include "graph.h"
 #include "group.h"
+#include "mlx/compile_impl.h"
 #include "mlx/ops.h"
 
 namespace tacit {
@@ -67,7 +77,57 @@ class Nodes {
   std::unordered_map<std::uintptr_t, size_t> places_;
 };
 
+// Not zero where a test wants ranks to differ.
+std::atomic<uint64_t> disturbance{0};
+
+// The next of a sequence of numbers by chance (splitmix64), by whose start ranks differ.
+uint64_t by_chance() {
+  auto mixed = disturbance.fetch_add(0x9E3779B97F4A7C15ull);
+  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ull;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBull;
+  return mixed ^ (mixed >> 31);
+}
+
 }  // namespace
+
+std::vector<array> disturbed(std::vector<array> outputs) {
+  if (disturbance == 0) {
+    return outputs;
+  }
+  for (auto left = outputs.size(); left > 1; --left) {
+    std::swap(outputs[left - 1], outputs[by_chance() % left]);
+  }
+  if (auto wait = by_chance(); wait % 8 == 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(wait / 8 % 2000));
+  }
+  return outputs;
+}
+
+bool any_collective(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  auto found = false;
+  each_reached(outputs, inputs, [&](const array& value) {
+    found = value.has_primitive() && collective_number(value.primitive()).has_value();
+    return !found;
+  });
+  return found;
+}
+
+void number_anew(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  std::vector<std::pair<uint64_t, array>> collectives;
+  each_reached(outputs, inputs, [&](const array& value) {
+    if (value.has_primitive()) {
+      if (auto number = collective_number(value.primitive())) {
+        collectives.emplace_back(*number, value);
+      }
+    }
+    return true;
+  });
+  std::stable_sort(
+      collectives.begin(), collectives.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [number, value] : collectives) {
+    value.primitive_ptr() = of_another_call(value.primitive_ptr());
+  }
+}
 
 void order_collectives(const std::vector<array>& outputs) {
   if (!Group::any()) {
@@ -119,3 +179,36 @@ void order_collectives(const std::vector<array>& outputs) {
 }
 
 }  // namespace tacit
+
+extern "C" {
+
+// For tests of ranks: from now on evals of this process begin where chance says, and some come late. 0 ends that.
+void tacit_disturb(uint64_t seed) {
+  tacit::disturbance = seed;
+}
+}
+
+#ifdef __linux__
+
+// Through this door goes what mlx-rs compiles, and MLX itself: see spoiled.cpp. (A program for macOS calls past it: there two
+// calls that `mlx_rs::transforms::compile` replays must not be evaluated together if they have collectives.)
+namespace mlx::core::detail {
+
+tacit::ArrayFunction compile(
+    tacit::ArrayFunction fun, std::uintptr_t fun_id, bool shapeless, std::vector<uint64_t> constants) {
+  using Signature = tacit::ArrayFunction(tacit::ArrayFunction, std::uintptr_t, bool, std::vector<uint64_t>);
+  static auto* const original = tacit::next<Signature>(
+      "_ZN3mlx4core6detail7compileESt8functionIFSt6vectorINS0_5arrayESaIS4_EERKS6_EEmbS3_ImSaImEE");
+  auto compiled = original(std::move(fun), fun_id, shapeless, std::move(constants));
+  return [compiled = std::move(compiled)](const std::vector<array>& inputs) {
+    auto outputs = compiled(inputs);
+    if (tacit::Group::any()) {
+      tacit::number_anew(inputs, outputs);
+    }
+    return outputs;
+  };
+}
+
+}  // namespace mlx::core::detail
+
+#endif

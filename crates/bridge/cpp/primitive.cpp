@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "graph.h"
+#include "group.h"
 #include "params.h"
 
 namespace tacit {
@@ -163,7 +164,8 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
     return {std::move(*made)};
   }
   if (shapes.size() == 1) {
-    return {array(std::move(shapes[0]), recorded.arrays[recorded.operands].dtype, recorded.primitive, std::move(inputs))};
+    const auto& dtype = recorded.arrays[recorded.operands].dtype;
+    return {array(std::move(shapes[0]), dtype, of_another_call(recorded.primitive), std::move(inputs))};
   }
   return array::make_arrays(std::move(shapes), recorded.result_dtypes(), recorded.primitive, inputs);
 }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "bridge.h"
+#include "group.h"
 #include "replay.h"
 #include "shapeless.h"
 
@@ -114,6 +115,7 @@ class Program {
         free_addmm(tracers, outputs);
       }
       copy_scalars(outputs);
+      program->collective_ |= Group::any() && any_collective(tracers, outputs);
       return {std::move(outputs), nullptr};
     }
   };
@@ -133,7 +135,11 @@ class Program {
 
   std::vector<array> run() {
     if (mode_ != Mode::replayed) {
-      return compiled_(inputs_).first;
+      auto outputs = compiled_(inputs_).first;
+      if (collective_ && !any_tracer(inputs_)) {
+        number_anew(inputs_, outputs);
+      }
+      return outputs;
     }
     if (any_tracer(inputs_)) {
       traced_ = true;
@@ -174,6 +180,8 @@ class Program {
   const Function* function_ = nullptr;
   std::vector<array> inputs_;
   bool traced_ = false;
+  // Whether any trace had a collective.
+  bool collective_ = false;
 
   bool ready_ = false;
   std::vector<Input> key_;

@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "group.h"
 #include "mlx/transforms_impl.h"
 
 namespace tacit {
@@ -74,7 +75,7 @@ std::vector<array> Replay::operator()(const std::vector<array>& inputs) const {
       operands.push_back(value(source));
     }
     if (step.shapes.size() == 1) {
-      values.emplace_back(step.shapes[0], step.dtypes[0], step.primitive, std::move(operands));
+      values.emplace_back(step.shapes[0], step.dtypes[0], of_another_call(step.primitive), std::move(operands));
     } else {
       for (auto& result : array::make_arrays(step.shapes, step.dtypes, step.primitive, operands)) {
         values.push_back(std::move(result));

@@ -1,7 +1,5 @@
 #include "spoiled.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -12,6 +10,7 @@
 
 #include "bridge.h"
 #include "description.h"
+#include "door.h"
 #include "group.h"
 #include "main_thread.h"
 
@@ -328,18 +327,12 @@ extern "C" int tacit_array_check(tacit::Handle value) {
 // left: NaN where that is floats.)
 namespace {
 
-template <class Signature>
-Signature* next(const char* name) {
-  auto* found = reinterpret_cast<Signature*>(dlsym(RTLD_NEXT, name));
-  if (found == nullptr) {
-    throw std::runtime_error(std::string("libmlx has no ") + name);
-  }
-  return found;
-}
+using tacit::next;
 
 void evaluate(void (*original)(std::vector<tacit::array>), std::vector<tacit::array> outputs) {
   tacit::take_main_thread();
   if (!tacit::inside) {
+    outputs = tacit::disturbed(std::move(outputs));
     tacit::order_collectives(outputs);
   }
   if (tacit::inside || tacit::Failures::all().idle()) {

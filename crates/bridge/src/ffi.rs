@@ -200,6 +200,7 @@ unsafe extern "C" {
         made: *mut *mut c_void,
     ) -> c_int;
     pub(crate) fn tacit_end_mpi();
+    pub(crate) fn tacit_disturb(seed: u64);
     pub(crate) fn tacit_group_free(group: *mut c_void);
     pub(crate) fn tacit_group_rank(group: *const c_void) -> c_int;
     pub(crate) fn tacit_group_size(group: *const c_void) -> c_int;

@@ -161,7 +161,8 @@ pub trait Watcher: Send + Sync + 'static {
 /// The processes that an engine has brought together, this one among them.
 ///
 /// Clones are the same group. Collectives are lazy, stand on a stream of the group's own, and those of one eval run in the
-/// order in which they were made: every rank must make the same ones in the same order.
+/// order in which they were made: every rank must make the same ones in the same order. One that a compiled function has is
+/// made at each call.
 #[derive(Clone)]
 pub struct Group {
     shared: Arc<Owned>,
@@ -221,6 +222,16 @@ impl Group {
     pub fn end_mpi() {
         // SAFETY: the call has no operands; it touches MPI only where a group has begun it.
         unsafe { ffi::tacit_end_mpi() };
+    }
+
+    /// For tests on several ranks: evals of this process begin from now on where chance says, and some of them come late. Zero
+    /// ends that.
+    ///
+    /// What a program computes on its ranks must not depend on either.
+    #[doc(hidden)]
+    pub fn disturb(seed: u64) {
+        // SAFETY: the call has no operands but a number.
+        unsafe { ffi::tacit_disturb(seed) };
     }
 
     /// The number of this process in the group.

@@ -13,6 +13,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Val
 use tacit_nn::{Model, Pattern};
 
 use crate::Group;
+use crate::placed::check_whole;
 
 /// Any value, of whose every array each rank holds an equal part, and which is gathered where an op uses it.
 ///
@@ -64,12 +65,10 @@ impl FullySharded {
     ///
     /// # Errors
     ///
-    /// The value is split over ranks already, or MLX refuses an op.
+    /// The value, or something inside it, is split over ranks already, or MLX refuses an op.
     pub fn new(whole: impl Into<Value>, group: &Group) -> Result<Self> {
         let whole = whole.into();
-        if whole.downcast::<Self>().is_some() {
-            return Err(Error::invalid(format!("{whole} is split over the ranks already"), "split it once"));
-        }
+        check_whole(&whole)?;
         let aval = whole.aval()?;
         let mut arrays = Vec::new();
         let local = tree::map(&whole, Open::Fully, |leaf| {

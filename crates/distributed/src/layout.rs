@@ -24,7 +24,7 @@ impl From<&Group> for Place {
 }
 
 /// What of an array a rank has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Layout {
     /// All of it, as every rank.
@@ -33,7 +33,7 @@ pub(crate) enum Layout {
     Flat,
     /// An equal part along an axis.
     Axis(usize),
-    /// What is made of no other ranks' parts but in their number.
+    /// An array of this shape on each rank, of which no other rank's can be made: a part of what is stored, or what differs.
     Own,
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_arrays::wide::wide;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, Result, Tree, Value};
 
@@ -22,16 +23,17 @@ impl Group {
     /// An array that is summed is not of a number type, or MLX has no memory left.
     pub fn sum<T: Tree>(&self, tree: &T) -> Result<T> {
         let (leaves, def) = tree::flatten(tree, Open::Fully)?;
-        if self.size() == 1 {
-            return tree::unflatten(&def, leaves);
-        }
         let arrays =
             leaves.iter().map(|leaf| leaf.as_dense().cloned().ok_or_else(closed)).collect::<Result<Vec<_>>>()?;
         let summed = self.summed(&arrays)?;
         tree::unflatten(&def, summed.into_iter().map(Value::from).collect())
     }
 
-    /// The mean over all ranks of every float array of a tree, as [`sum`](Self::sum).
+    /// The mean over all ranks of every float array of a tree, as [`sum`](Self::sum); half floats are summed in `f32`, where
+    /// they neither overflow nor round at each rank, and travel so.
+    ///
+    /// It is that of ranks that count alike. Where they do not, such as with batches of unequal lengths, take
+    /// [`weighted_mean`](Self::weighted_mean).
     ///
     /// ```
     /// use mlx_rs::Array;
@@ -51,19 +53,78 @@ impl Group {
     /// As for [`sum`](Self::sum), or an array is not float.
     pub fn mean<T: Tree>(&self, tree: &T) -> Result<T> {
         let size = Array::from_f32(self.size() as f32);
-        tree::map(&self.sum(tree)?, Open::Fully, |leaf| {
-            let sum = leaf.as_dense().ok_or_else(closed)?;
-            if !sum.dtype().is_inexact() {
+        self.averaged(tree, |array| Ok(array.clone()), |sum| Ok(sum.divide(size.as_dtype(sum.dtype())?)?))
+    }
+
+    /// The mean over all ranks of every float array of a tree, in which each rank counts as often as its `weight` says, such as
+    /// the number of its rows or tokens.
+    ///
+    /// What a rank of weight zero gives does not count, whatever it is, such as the mean of no tokens. Where all weights are
+    /// zero there is no mean, and every element is NaN.
+    ///
+    /// ```
+    /// use mlx_rs::Array;
+    /// use tacit_distributed::Group;
+    ///
+    /// # fn main() -> tacit_core::Result<()> {
+    /// let group = Group::init()?;
+    /// let (gradients, tokens) = (vec![Array::from_f32(2.0)], Array::from_int(17));
+    /// let gradients = group.weighted_mean(&gradients, &tokens)?;
+    /// assert_eq!(gradients[0].item_exact::<f32>(), 2.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`mean`](Self::mean), or the weight is not one real number.
+    pub fn weighted_mean<T: Tree>(&self, tree: &T, weight: &Array) -> Result<T> {
+        if weight.size() != 1 || weight.dtype() == Dtype::Complex64 {
+            return Err(Error::invalid(
+                format!("a weight is {}", Aval::from(weight)),
+                "give one number, such as the count of this rank's rows",
+            ));
+        }
+        let weight = weight.as_dtype(Dtype::Float32)?.reshape(&[])?;
+        // A part of one, so that no sum is larger than what is in it.
+        let share = weight.divide(self.all_sum(&weight)?)?;
+        let counts = share.ne(Array::from_f32(0.0))?;
+        let weighted = |array: &Array| {
+            let zero = Array::from_f32(0.0).as_dtype(array.dtype())?;
+            Ok(ops::select(&counts, array.multiply(share.as_dtype(array.dtype())?)?, zero)?)
+        };
+        self.averaged(tree, weighted, |sum| Ok(sum.clone()))
+    }
+
+    /// What `after` makes of the sums of what `before` makes of each float array, half floats as `f32`.
+    fn averaged<T: Tree>(
+        &self,
+        tree: &T,
+        before: impl Fn(&Array) -> Result<Array>,
+        after: impl Fn(&Array) -> Result<Array>,
+    ) -> Result<T> {
+        let (leaves, def) = tree::flatten(tree, Open::Fully)?;
+        let arrays = leaves.iter().map(|leaf| {
+            let array = leaf.as_dense().ok_or_else(closed)?;
+            if !array.dtype().is_inexact() {
                 return Err(Error::invalid(
-                    format!("{} has no mean of its dtype", Aval::from(sum)),
+                    format!("{} has no mean of its dtype", Aval::from(array)),
                     "give float arrays, or take `Group::sum`",
                 ));
             }
-            Ok(sum.divide(size.as_dtype(sum.dtype())?)?.into())
-        })
+            Ok(array)
+        });
+        let arrays = arrays.collect::<Result<Vec<&Array>>>()?;
+        let wide = arrays.iter().map(|array| before(&array.as_dtype(wide(array.dtype()))?));
+        let sums = self.summed(&wide.collect::<Result<Vec<_>>>()?)?;
+        let means = sums.iter().zip(&arrays).map(|(sum, array)| Ok(after(sum)?.as_dtype(array.dtype())?.into()));
+        tree::unflatten(&def, means.collect::<Result<Vec<Value>>>()?)
     }
 
     fn summed(&self, arrays: &[Array]) -> Result<Vec<Array>> {
+        if self.size() == 1 {
+            return Ok(arrays.to_vec());
+        }
         let mut sums: Vec<Option<Array>> = vec![None; arrays.len()];
         let mut small: BTreeMap<&str, Bucket> = BTreeMap::new();
         // Gradients are made from the last layer to the first.

@@ -40,7 +40,8 @@ impl Split<'_> {
 pub trait Shard: Sized {
     /// The model whose parameters that the pattern names are [`Sharded`]; the code of the model stays as it is.
     ///
-    /// Every rank gives the same model. A product with weights that are split by columns is split, and goes well into one
+    /// Every rank gives the same model, and all of them call this together: what mlx-rs draws from where no key is given, as
+    /// `nn::Dropout` does, is the first rank's on all of them from then on, since they compute one result. A product with weights that are split by columns is split, and goes well into one
     /// with weights that are split by rows:
     ///
     /// ```
@@ -110,6 +111,7 @@ impl<M: ModuleParameters> Shard for Model<M> {
             let axis = split.axis(value.aval()?.shape.len());
             Ok(Some(Sharded::split(value, axis, split.group())?.into()))
         })?;
+        split.group().draw_alike()?;
         Ok(self)
     }
 }

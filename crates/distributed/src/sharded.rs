@@ -15,6 +15,7 @@ use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::Group;
+use crate::placed::check_whole;
 
 pub(crate) use part::own_part;
 
@@ -67,26 +68,34 @@ impl Sharded {
     ///
     /// # Errors
     ///
-    /// The axis has no equal part for each rank, or the format cannot be cut there.
+    /// The axis has no equal part for each rank, or the format cannot be cut there; the value, or something inside it, is split
+    /// over ranks already.
     pub fn split(whole: impl Into<Value>, axis: i32, group: &Group) -> Result<Self> {
         let whole = whole.into();
+        check_whole(&whole)?;
         let aval = whole.aval()?;
         let axis = counted(axis, &aval)?;
         if group.size() == 1 {
-            return Self::of(whole, axis as i32, group);
+            return Self::made(whole, axis as i32, group);
         }
         let part = shard(&whole, axis as i32, group.rank(), group.size())?;
         let shared = part::shared_leaves(&whole, &part)?;
-        Ok(Self { shared, ..Self::of(part, axis as i32, group)? })
+        Ok(Self { shared, ..Self::made(part, axis as i32, group)? })
     }
 
     /// The array whose part on this rank is `part`: the parts of all ranks along `axis`, in the order of the ranks.
     ///
     /// # Errors
     ///
-    /// The part has no such axis.
+    /// The part has no such axis, or is, or has inside, what is split over ranks itself.
     pub fn of(part: impl Into<Value>, axis: i32, group: &Group) -> Result<Self> {
         let part = part.into();
+        check_whole(&part)?;
+        Self::made(part, axis, group)
+    }
+
+    /// As [`of`](Self::of), of a part that is known to be whole in itself.
+    fn made(part: Value, axis: i32, group: &Group) -> Result<Self> {
         let mut aval = part.aval()?;
         let axis = counted(axis, &aval)?;
         aval.shape[axis] *= group.size() as i32;
@@ -133,7 +142,7 @@ impl Sharded {
 
     /// The whole of another part.
     fn with(&self, part: Value, axis: usize) -> Result<Value> {
-        Ok(Self::of(part, axis as i32, &self.group)?.into())
+        Ok(Self::made(part, axis as i32, &self.group)?.into())
     }
 
     /// As [`with`](Self::with), for each result of an op on parts.

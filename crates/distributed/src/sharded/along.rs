@@ -1,6 +1,7 @@
 //! Ops along one axis: scans, sorts and softmax.
 
 use mlx_rs::{Array, ops};
+use tacit_arrays::wide::widely;
 use tacit_core::op::{ArgReduce, LogSumExp, Rowwise, Scan, Softmax};
 use tacit_core::{Aval, Error, Param, Primitive, Result, Value, handler, implicit};
 
@@ -37,10 +38,12 @@ pub fn sharded_softmax(op: &Softmax, x: &Sharded) -> Result<Value> {
     if x.behind() > 1 {
         return x.mapped(x.axis, |part| Ok(ops::softmax_axis(part, -1, op.precise)?));
     }
+    // The distance of an infinity from itself is no number, and so is the row's softmax, as that of one rank is.
     x.mapped(x.axis, |part| {
-        let wide = if op.precise { part.as_dtype(mlx_rs::Dtype::Float32)? } else { part.clone() };
-        let (powers, sum, _) = exponentials(x, &wide)?;
-        Ok(powers.divide(x.group.enter(&sum)?)?.as_dtype(part.dtype())?)
+        widely(&part, |part| {
+            let (powers, sum) = exponentials(x, part, &largest(x, part)?)?;
+            Ok(powers.divide(x.group.enter(&sum)?)?)
+        })
     })
 }
 
@@ -53,17 +56,26 @@ pub fn sharded_log_sum_exp(_op: &LogSumExp, x: &Sharded, made: &[Aval]) -> Resul
     }
     let shape = &made[0].shape;
     implicit(x.own()?, |part| {
-        let (_, sum, most) = exponentials(x, &part)?;
-        Ok::<_, Error>(sum.log()?.add(most)?.reshape(shape)?)
+        widely(&part, |part| {
+            let most = largest(x, part)?;
+            // A row of nothing but -inf, or with an infinity, is measured from 0: the sum is then 0, or infinite.
+            let from = ops::select(most.is_inf()?, Array::from_int(0).as_dtype(most.dtype())?, &most)?;
+            let (_, sum) = exponentials(x, part, &from)?;
+            Ok(sum.log()?.add(from)?.reshape(shape)?)
+        })
     })
 }
 
-/// The exponentials of the own elements above the largest of the row, their sum over the ranks, and the largest.
-fn exponentials(x: &Sharded, part: &Array) -> Result<(Array, Array, Array)> {
-    let most = x.group.all_max(&mlx_rs::stop_gradient(part)?.max_axis(-1, true)?)?;
-    let powers = part.subtract(&most)?.exp()?;
+/// The largest of each row, of which no gradient is taken.
+fn largest(x: &Sharded, part: &Array) -> Result<Array> {
+    x.group.all_max(&mlx_rs::stop_gradient(part)?.max_axis(-1, true)?)
+}
+
+/// The exponentials of the own elements above `from`, and their sum over the ranks.
+fn exponentials(x: &Sharded, part: &Array, from: &Array) -> Result<(Array, Array)> {
+    let powers = part.subtract(from)?.exp()?;
     let sum = x.group.all_sum(&powers.sum_axis(-1, true)?)?;
-    Ok((powers, sum, most))
+    Ok((powers, sum))
 }
 
 /// Where the extreme is; along the axis that is split, the extreme of the ranks' extremes.

@@ -17,10 +17,13 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("compiled", compiled),
     Case::new("messages", messages),
     Case::new("means_of_trees", means_of_trees),
+    Case::new("means_of_half_floats", means_of_half_floats),
+    Case::new("means_by_weight", means_by_weight),
     Case::new("bytes_are_counted", bytes_are_counted),
     Case::new("many_sums", many_sums),
     Case::new("wrong_calls", wrong_calls),
     Case::new("begun_from_either_end", begun_from_either_end),
+    Case::new("calls_of_one_trace", calls_of_one_trace),
 ];
 
 /// A collective, and what it gives to a rank of the arrays of all.
@@ -291,17 +294,72 @@ fn means_of_trees(group: &Group) -> Result<()> {
     Ok(())
 }
 
+/// A mean overflows only where it is itself too large, and is rounded once.
+fn means_of_half_floats(group: &Group) -> Result<()> {
+    for (dtype, largest) in [(Dtype::Float16, 65_504.0), (Dtype::Bfloat16, 3.0e38), (Dtype::Float16, 40_000.0)] {
+        let x = ops::full::<f32>(&[3], Array::from_f32(largest))?.as_dtype(dtype)?;
+        // Of bf16 no more than f32 has.
+        let x = if dtype == Dtype::Bfloat16 { x.divide(Array::from_int(8).as_dtype(dtype)?)? } else { x };
+        assert_equal(&group.mean(&x)?, &x, &format!("the mean of {largest} in {dtype:?}"))?;
+        let weight = Array::from_int(3 + group.rank() as i32);
+        let (mean, large) = (group.weighted_mean(&x, &weight)?, x.as_dtype(Dtype::Float32)?);
+        let off = mean.as_dtype(Dtype::Float32)?.subtract(&large)?.abs()?.divide(&large)?.max(None)?;
+        assert!(off.item_exact::<f32>() < 1e-2, "the weighted mean of {largest} in {dtype:?}: {mean}");
+    }
+    // 256 and ones: bf16 would forget each of these.
+    let own = if group.rank() == 0 { 256.0 } else { 1.0 };
+    let x = Array::from_f32(own).as_dtype(Dtype::Bfloat16)?;
+    let mean = (255.0 + group.size() as f32) / group.size() as f32;
+    assert_equal(&group.mean(&x)?, &Array::from_f32(mean).as_dtype(Dtype::Bfloat16)?, "a mean in bf16")
+}
+
+/// Ranks with unequal counts: the mean is that of all that they have counted together.
+fn means_by_weight(group: &Group) -> Result<()> {
+    let rows = |rank: usize| numbers(rank, &[2 * rank as i32 + 1, 3], Dtype::Float32);
+    let all = (0..group.size()).map(rows).collect::<Result<Vec<_>>>()?;
+    let expected = ops::concatenate(&all, 0)?.mean_axes(&[0], false)?;
+    let own = &all[group.rank()];
+    let mean = own.mean_axes(&[0], false)?;
+    let near = |found: &Array, what: &str| -> Result<()> {
+        let off = found.subtract(&expected)?.abs()?.max(None)?.item_exact::<f32>();
+        assert!(off < 1e-5, "{what}: {found}, not {expected}");
+        Ok(())
+    };
+    let count = own.dim(0);
+    for weight in [
+        Array::from_int(count),
+        Array::from_slice(&[count as f32], &[1]),
+        Array::from_int(count).as_dtype(Dtype::Uint32)?,
+    ] {
+        let (found, more) = group.weighted_mean(&(mean.clone(), vec![mean.clone()]), &weight)?;
+        near(&found, "by rows")?;
+        near(&more[0], "in a list")?;
+    }
+    // The mean of nothing is no number, and does not count.
+    let is_last = group.rank() + 1 == group.size();
+    let (x, weight) = if is_last { (f32::NAN, 0) } else { (2.0, 5) };
+    let found = group.weighted_mean(&Array::from_f32(x), &Array::from_int(weight))?;
+    assert_equal(&found, &Array::from_f32(2.0), "without the last rank")?;
+    let none = group.weighted_mean(&Array::from_f32(2.0), &Array::from_int(0))?;
+    assert!(none.item_exact::<f32>().is_nan(), "{none}");
+    let refused = |weight: Array| group.weighted_mean(&mean, &weight).expect_err("is no weight").to_string();
+    let help = "help: give one number, such as the count of this rank's rows";
+    assert_eq!(refused(Array::from_slice(&[1.0f32, 2.0], &[2])), format!("a weight is f32[2]\n{help}"));
+    Ok(())
+}
+
 /// What is counted are the bytes that go into collectives when they are evaluated: of gradients, those of the gradients.
 fn bytes_are_counted(group: &Group) -> Result<()> {
     let before = group.traffic();
     let tree = gradient_tree(group.rank())?;
-    let bytes: usize = tree.iter().map(|(weight, bias)| weight.nbytes() + bias.nbytes()).sum();
+    // Half floats travel as `f32`.
+    let bytes: usize = tree.iter().map(|(weight, bias)| weight.nbytes() + 2 * bias.nbytes()).sum();
     let mean = group.mean(&tree)?;
     assert_eq!(group.traffic(), before, "nothing is evaluated yet");
     mlx_rs::transforms::eval(mean.iter().flat_map(|(weight, bias)| [weight, bias]))?;
     let counted = group.traffic();
-    // The large one, the small ones of each dtype.
-    let expected = Traffic { collectives: before.collectives + 3, bytes: before.bytes + bytes as u64 };
+    // The large one, and the small ones.
+    let expected = Traffic { collectives: before.collectives + 2, bytes: before.bytes + bytes as u64 };
     assert_eq!(counted, expected);
     let x = numbers(0, &[8, 16], Dtype::Float32)?;
     group.all_gather(&x, 0)?.eval()?;
@@ -376,6 +434,44 @@ fn begun_from_either_end(group: &Group) -> Result<()> {
         assert_eq!(made[1].as_slice::<f32>(), [last + round; 4]);
         assert_eq!(made[2].as_slice::<f32>().last(), Some(&(last + round)));
         assert_eq!(made[3].as_slice::<f32>(), [round; 4]);
+    }
+    Ok(())
+}
+
+/// Calls that share a trace are evaluated together, from either end, and each has its own sum: those of a function that Tacit
+/// compiles, of one that mlx-rs compiles, of one with a captured sum, and of a primitive that is applied twice.
+fn calls_of_one_trace(group: &Group) -> Result<()> {
+    const CALLS: usize = 6;
+    let number = |rank: usize, call: usize, round: usize| (1000 * round + 10 * call + rank + 1) as f32;
+    let captured = ops::full::<f32>(&[4], Array::from_f32(group.rank() as f32))?;
+    let mut one = compile(|x: Array| group.all_sum(&x));
+    let mut two = compile(|x: Array| group.all_sum(&x)?.add(group.all_sum(&x.add(Array::from_int(1))?)?));
+    let own = group.clone();
+    let plain = move |x: &Array| own.all_sum(x).map_err(|error| mlx_rs::error::Exception::custom(error.to_string()));
+    let mut theirs = mlx_rs::transforms::compile::compile(plain, false);
+    let size = group.size() as f32;
+    for round in 0..4 {
+        let pending = group.all_sum(&captured.add(Array::from_f32(round as f32))?)?;
+        let mut holding = compile(|x: Array| x.add(&pending));
+        let primitive = tacit_bridge::Primitive::making(&group.all_sum(&captured)?)?.expect("is a collective");
+        let mut made = Vec::new();
+        for call in 0..CALLS {
+            let x = ops::full::<f32>(&[4], Array::from_f32(number(group.rank(), call, round)))?;
+            let sum: f32 = (0..group.size()).map(|rank| number(rank, call, round)).sum();
+            made.push((one.call(&(&x).into())?.dense()?, sum));
+            made.push((two.call(&(&x).into())?.dense()?, 2.0 * sum + size));
+            made.push((theirs(&x)?, sum));
+            let held = (0..group.size()).map(|rank| (rank + round) as f32).sum::<f32>();
+            made.push((holding.call(&(&x).into())?.dense()?, number(group.rank(), call, round) + held));
+            made.push((primitive.emit(&[x])?.swap_remove(0), sum));
+        }
+        if group.rank() % 2 == 1 {
+            made.reverse();
+        }
+        transforms::eval(made.iter().map(|(made, _)| made))?;
+        for (at, (made, expected)) in made.iter().enumerate() {
+            assert_eq!(made.as_slice::<f32>(), [*expected; 4], "round {round}, result {at} of rank {}", group.rank());
+        }
     }
     Ok(())
 }

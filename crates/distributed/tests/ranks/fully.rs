@@ -8,8 +8,7 @@ use mlx_rs::{Array, Dtype, nn, random, transforms};
 use tacit_arrays::format::{Affine, Nf4, Quantizer};
 use tacit_arrays::{Lora, Nf4Array, Prepared};
 use tacit_core::{ImplicitArray, Policy, Result, Value, compile, implicit};
-use tacit_distributed::{FullyShard, FullySharded, Group, load_run, save_run};
-use tacit_io::Training;
+use tacit_distributed::{FullyShard, FullySharded, Group};
 use tacit_nn::{Model, Only};
 
 use crate::case::Case;
@@ -19,7 +18,6 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("parts", parts),
     Case::new("traffic", traffic),
     Case::new("training", training),
-    Case::new("checkpoints", checkpoints),
 ];
 
 fn normal(seed: u64, shape: &[i32]) -> Array {
@@ -179,43 +177,5 @@ fn training(group: &Group) -> Result<()> {
     }
     let state: &(Array, Array) = &many.state[&Rc::from("layers.0.weight.local")];
     assert_eq!(state.0.shape(), [(16 * 33 + size - 1) / size]);
-    Ok(())
-}
-
-/// A run goes on bit for bit from what all ranks saved, and its first save is there until the second one is whole.
-fn checkpoints(group: &Group) -> Result<()> {
-    let folder = std::env::temp_dir().join(format!("tacit-ranks-{}-{}", group.backend(), group.size()));
-    let fresh = || Ok::<_, tacit_core::Error>((model()?.fully_shard("layers.0.*", group)?, AdamW::new(1e-2)));
-    let step = |model: &mut Model<nn::Sequential>, adamw: &mut AdamW, seed: u64| -> Result<()> {
-        let batch = (normal(seed + 100 * group.rank() as u64, &[8, 16]), normal(seed, &[8, 4]));
-        let (_, gradients) = model.value_and_grad(Only::default(), loss)(batch)?;
-        let gradients = model.mean_gradients(gradients, group)?;
-        adamw.update(model, &gradients)?;
-        Ok(())
-    };
-    if group.rank() == 0 {
-        drop(std::fs::remove_dir_all(&folder));
-    }
-    group.barrier()?;
-    let (mut model, mut adamw) = fresh()?;
-    for number in 0..2 {
-        step(&mut model, &mut adamw, number)?;
-        save_run(&folder, &Training::new(number + 1).with_optimizer(&adamw)?, &model, group)?;
-    }
-    let (mut other, mut others) = fresh()?;
-    let run = load_run(&folder, &other, group)?;
-    assert_eq!(run.step, 2);
-    run.restore_model(&mut other)?;
-    run.restore_optimizer(&mut others)?;
-    step(&mut model, &mut adamw, 9)?;
-    step(&mut other, &mut others, 9)?;
-    for ((path, found), (_, expected)) in other.leaves(&Only::All).into_iter().zip(model.leaves(&Only::All)) {
-        assert!(found.eq(expected)?.all(None)?.item_exact::<bool>(), "{path} is {found}, not {expected}");
-    }
-    group.barrier()?;
-    if group.rank() == 0 {
-        assert_eq!(std::fs::read_dir(&folder).expect("is there").count(), group.size() + 1, "the old files are gone");
-        std::fs::remove_dir_all(&folder).expect("removes");
-    }
     Ok(())
 }

@@ -7,6 +7,7 @@
 //! A subject is a file with a `pub(crate) const CASES: &[Case]`, and a line in the table below.
 
 mod case;
+mod checkpoints;
 mod child;
 mod collectives;
 mod commands;
@@ -29,6 +30,7 @@ const SUBJECTS: &[(&str, &[Case])] = &[
     ("sharded", sharded::CASES),
     ("plan", plan::CASES),
     ("fully", fully::CASES),
+    ("checkpoints", checkpoints::CASES),
     ("failures", failures::CASES),
 ];
 

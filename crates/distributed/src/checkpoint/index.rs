@@ -1,0 +1,132 @@
+//! The index of a save: which files it has, and how the arrays lie in them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tacit_core::{Error, Result};
+use tacit_io::{Metadata, Tensors, Training, write};
+
+use crate::layout::{Layout, Place};
+
+/// What the metadata of the index have it under.
+const RANKS: &str = "tacit.ranks";
+const VERSION: u32 = 2;
+
+pub(super) const INDEX: &str = "run.safetensors";
+pub(super) const LEAVES: &str = "leaves";
+
+/// The arrays by state and key.
+pub(super) type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
+
+/// What the index says.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Index {
+    pub(super) version: u32,
+    /// The number of this save in the folder, which the names of the files have.
+    pub(super) save: u64,
+    /// No other save has it.
+    #[serde(default)]
+    pub(super) id: u64,
+    /// How many ranks there were.
+    pub(super) size: usize,
+    pub(super) step: u64,
+    pub(super) notes: BTreeMap<String, String>,
+    pub(super) optimizer: Option<String>,
+    pub(super) states: Entries,
+}
+
+/// How an array lies in the files.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Entry {
+    pub(super) layout: Layout,
+    /// The whole array's.
+    pub(super) shape: Vec<i32>,
+    /// The rank whose file has it, where every rank has all of it.
+    pub(super) holder: usize,
+}
+
+impl Index {
+    pub(super) fn new(save: u64, id: u64, size: usize, run: &Training, mut states: Entries) -> Self {
+        // A state may have no arrays yet.
+        for state in run.states.keys().filter(|state| *state != LEAVES) {
+            states.entry(state.clone()).or_default();
+        }
+        let (step, notes, optimizer) = (run.step, run.notes.clone(), run.optimizer.clone());
+        Self { version: VERSION, save, id, size, step, notes, optimizer, states }
+    }
+
+    /// The index of a folder, checked.
+    pub(super) fn read(folder: &Path) -> Result<(Tensors, Self)> {
+        let tensors = Tensors::open(folder.join(INDEX))?;
+        let help = "give the folder of a run that `save_run` saved";
+        let text = tensors.metadata().get(RANKS).ok_or_else(|| tensors.wrong(None, "it is no index of ranks", help))?;
+        let index: Self = serde_json::from_str(text)
+            .map_err(|error| tensors.wrong(None, format!("its index of ranks is none: {error}"), help))?;
+        if !(1..=VERSION).contains(&index.version) || index.size == 0 {
+            let reason = format!("it has version {} of {} ranks", index.version, index.size);
+            return Err(tensors.wrong(None, reason, "use a newer Tacit"));
+        }
+        Ok((tensors, index))
+    }
+
+    pub(super) fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(INDEX);
+        let text = serde_json::to_string(self).map_err(|error| Error::file("write", &path)(error.into()))?;
+        write(&path, Vec::new(), &Metadata::from([(RANKS.to_owned(), text)]))
+    }
+
+    /// Checks that the file of every rank is in the folder and has what this says of it.
+    ///
+    /// A rank may be on another machine, so that only the file itself says that it is there.
+    pub(super) fn check_files(&self, folder: &Path) -> Result<()> {
+        for rank in 0..self.size {
+            let path = file_of(folder, self.save, Place { rank, size: self.size });
+            if !path.is_file() {
+                let reason = format!("the file of rank {rank} is not there");
+                return Err(Error::checkpoint(&path, None, reason, "save to a file system that all ranks share"));
+            }
+            let tensors = Tensors::open(&path)?;
+            for (state, entries) in &self.states {
+                for (key, entry) in entries.iter().filter(|(_, entry)| entry.is_held_by(rank)) {
+                    let name = tensor(state, key);
+                    let (found, expected) = (&tensors.aval(&name)?.shape, entry.layout.shape(&entry.shape, self.size));
+                    if *found != expected {
+                        let reason = format!("it has the shape {found:?}, and the index {expected:?}");
+                        return Err(tensors.wrong(Some(&name), reason, "save the same model on every rank"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// Whether the file of a rank has it, or its part.
+    pub(super) fn is_held_by(&self, rank: usize) -> bool {
+        self.layout != Layout::Whole || self.holder == rank
+    }
+}
+
+/// The tensor of a state's array.
+pub(super) fn tensor(state: &str, key: &str) -> String {
+    format!("{state}.{key}")
+}
+
+/// The file of a rank.
+pub(super) fn file_of(folder: &Path, save: u64, Place { rank, size }: Place) -> PathBuf {
+    folder.join(format!("run.{save}-{:05}-of-{size:05}.safetensors", rank + 1))
+}
+
+/// The save whose file of a rank has this name, and the number of ranks there; a file that is on its way has the same name in
+/// its own, behind a dot.
+pub(super) fn save_of(name: &str) -> Option<(u64, usize)> {
+    let name = name.strip_prefix('.').unwrap_or(name);
+    let (name, _) = name.split_once(".safetensors")?;
+    let (save, ranks) = name.strip_prefix("run.")?.split_once('-')?;
+    let (rank, size) = ranks.split_once("-of-")?;
+    let number = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?;
+    number(rank)?;
+    Some((number(save)?, number(size)? as usize))
+}

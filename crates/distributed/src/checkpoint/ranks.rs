@@ -1,0 +1,114 @@
+//! What the ranks of a save tell each other. Every rank calls each of these, whatever became of it before.
+
+use std::path::Path;
+
+use mlx_rs::Array;
+use tacit_core::{Error, Result};
+
+use crate::Group;
+
+/// What each rank says, in the order of the ranks.
+fn said(group: &Group, own: &[u32]) -> Result<Vec<Vec<u32>>> {
+    let all = group.all_gather(&Array::from_slice(own, &[own.len() as i32]), 0)?;
+    all.eval()?;
+    Ok(all.as_slice::<u32>().chunks(own.len()).map(<[u32]>::to_vec).collect())
+}
+
+const fn halves(number: u64) -> [u32; 2] {
+    [(number >> 32) as u32, number as u32]
+}
+
+fn joined(halves: &[u32]) -> u64 {
+    halves.iter().fold(0, |number, &half| number << 32 | u64::from(half))
+}
+
+/// Whether all ranks went on: a rank that failed keeps its own error, and the others have one that names it. The outer error
+/// says that this is not known: the others may go on.
+pub(super) fn told<T>(group: &Group, own: Result<T>, what: &str) -> Result<Result<T>> {
+    let said = said(group, &[u32::from(own.is_err())]);
+    let Ok(own) = own else { return Ok(own) };
+    let failed = numbers(&said?, |said| said[0] != 0);
+    if failed.is_empty() {
+        return Ok(Ok(own));
+    }
+    Ok(Err(Error::Group {
+        message: format!("{} could not {what}", named(&failed)),
+        help: "see the error there; the checkpoint that was there before is untouched",
+    }))
+}
+
+/// As [`told`], where nothing is to be done about either error.
+pub(super) fn all_went<T>(group: &Group, own: Result<T>, what: &str) -> Result<T> {
+    told(group, own, what)?
+}
+
+/// What the first rank says to all.
+pub(super) fn first_says(group: &Group, own: Option<(u64, u64)>) -> Result<(u64, u64)> {
+    let (a, b) = own.unwrap_or_default();
+    let said = said(group, &[halves(a), halves(b)].concat())?;
+    Ok((joined(&said[0][..2]), joined(&said[0][2..])))
+}
+
+/// Checks that all ranks save arrays of the same names, shapes and dtypes, by a fingerprint of these.
+pub(super) fn agree(group: &Group, fingerprint: u64) -> Result<()> {
+    let said = said(group, &halves(fingerprint))?;
+    let others = numbers(&said, |other| *other != said[0]);
+    if others.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Group {
+        message: format!("{} would save other arrays than rank 0, by their names, shapes or dtypes", named(&others)),
+        help: "give every rank the same model, and states of the same names",
+    })
+}
+
+/// Checks that every rank sees the folder that the first one does.
+pub(super) fn all_see(group: &Group, folder: &Path, sees: bool) -> Result<()> {
+    let blind = numbers(&said(group, &[u32::from(sees)])?, |said| said[0] == 0);
+    of_one_folder(folder, &blind, "does not see", "do not see")
+}
+
+/// Checks that every rank found the same save.
+pub(super) fn found_one(group: &Group, folder: &Path, id: u64) -> Result<()> {
+    let said = said(group, &halves(id))?;
+    let others = numbers(&said, |other| *other != said[0]);
+    of_one_folder(folder, &others, "finds another save in", "find another save in")
+}
+
+fn of_one_folder(folder: &Path, others: &[usize], one: &str, many: &str) -> Result<()> {
+    if others.is_empty() {
+        return Ok(());
+    }
+    let verb = if others.len() == 1 { one } else { many };
+    Err(Error::Group {
+        message: format!("{} {verb} the folder {} of rank 0", named(others), folder.display()),
+        help: "give the same path on all ranks, in a file system that they share",
+    })
+}
+
+/// For each array whether all ranks have the same, by digests of them.
+pub(super) fn alike(group: &Group, digests: &[u64]) -> Result<Vec<bool>> {
+    if group.size() == 1 || digests.is_empty() {
+        return Ok(vec![true; digests.len()]);
+    }
+    let own: Vec<u32> = digests.iter().flat_map(|&digest| halves(digest)).collect();
+    let own = Array::from_slice(&own, &[digests.len() as i32, 2]);
+    let (most, least) = (group.all_max(&own)?, group.all_min(&own)?);
+    let alike = most.eq(&least)?.all_axis(1, false)?;
+    alike.eval()?;
+    Ok(alike.as_slice::<bool>().to_vec())
+}
+
+fn numbers(said: &[Vec<u32>], is_meant: impl Fn(&Vec<u32>) -> bool) -> Vec<usize> {
+    (0..said.len()).filter(|&rank| is_meant(&said[rank])).collect()
+}
+
+/// Ranks by their numbers, such as "ranks 1, 2 and 5".
+fn named(ranks: &[usize]) -> String {
+    let words: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    match &words[..] {
+        [] => "no rank".to_owned(),
+        [one] => format!("rank {one}"),
+        [others @ .., last] => format!("ranks {} and {last}", others.join(", ")),
+    }
+}

@@ -1,0 +1,172 @@
+//! What a rank reads of a save.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::path::Path;
+
+use mlx_rs::{Array, random};
+use tacit_bridge::with_bytes;
+use tacit_core::store::Arrays;
+use tacit_core::{Aval, Error, Result};
+use tacit_io::{Tensors, Training};
+
+use super::index::{Entry, Index, LEAVES, file_of, tensor};
+use super::pieces::leaf_of;
+use crate::layout::{Layout, Leaf, Place};
+use crate::random::of_rank;
+
+/// The state that [`Training::with_random`] adds.
+const RANDOM: &str = "random";
+
+const SAME_MODEL: &str = "load it into a model of the same formats";
+const SAME_RANKS: &str = "load it on as many ranks as saved it, split alike";
+
+/// The run that a rank has of the save in a folder, and the number of the save that no other has.
+pub(super) fn read(folder: &Path, known: &[Leaf], place: Place) -> Result<(Training, u64)> {
+    let (tensors, index) = Index::read(folder)?;
+    let files =
+        (0..index.size).map(|rank| Tensors::open(file_of(folder, index.save, Place { rank, size: index.size })));
+    let files = files.collect::<Result<_>>()?;
+    let Index { id, step, notes, optimizer, .. } = &index;
+    let (id, step, notes, optimizer) = (*id, *step, notes.clone(), optimizer.clone());
+    let saved = Saved { tensors, files, index };
+    let mut run = Training { step, notes, optimizer, ..Training::default() };
+    let leaves = known.iter().map(|leaf| Ok((leaf.path.clone(), saved.leaf(leaf, place)?)));
+    run.states.insert(LEAVES.to_owned(), leaves.collect::<Result<Arrays>>()?);
+    for (state, entries) in saved.index.states.iter().filter(|(state, _)| *state != LEAVES) {
+        let arrays = entries.iter().map(|(key, entry)| saved.kept(state, key, entry, known, place));
+        run.states.insert(state.clone(), arrays.collect::<Result<Arrays>>()?);
+    }
+    Ok((run, id))
+}
+
+/// The files of a save.
+struct Saved {
+    /// The index as a file.
+    tensors: Tensors,
+    files: Vec<Tensors>,
+    index: Index,
+}
+
+impl Saved {
+    /// What a rank has of a leaf of the model.
+    fn leaf(&self, leaf: &Leaf, place: Place) -> Result<Array> {
+        let wrong = |reason: String| self.tensors.wrong(Some(&leaf.key), reason, SAME_MODEL);
+        let entry = self.entry(leaf).ok_or_else(|| wrong("the leaf was not saved".to_owned()))?;
+        if entry.shape != leaf.shape {
+            let reason = format!("the leaf has the shape {:?}, and that of the model {:?}", entry.shape, leaf.shape);
+            return Err(wrong(reason));
+        }
+        let name = tensor(LEAVES, &leaf.key);
+        if entry.layout == Layout::Own && leaf.layout == Layout::Whole {
+            let file = if place.size == self.index.size {
+                place.rank
+            } else {
+                let (size, key) = (self.index.size, &leaf.key);
+                tracing::warn!("{key} was another on each of {size} ranks; every rank has that of the first one now");
+                0
+            };
+            return self.get(file, &name, &entry.shape);
+        }
+        self.part(&name, entry, leaf.layout, place)
+    }
+
+    fn entry(&self, leaf: &Leaf) -> Option<&Entry> {
+        self.index.states.get(LEAVES)?.get(&leaf.key)
+    }
+
+    /// What a rank has of another array, with its name there.
+    fn kept(&self, state: &str, key: &str, entry: &Entry, known: &[Leaf], place: Place) -> Result<(String, Array)> {
+        let name = tensor(state, key);
+        if let Some(leaf) = self.of_one_rank(key, entry, known) {
+            let reason = format!("an earlier Tacit saved it of one rank alone, and {} is split", leaf.key);
+            return Err(self.tensors.wrong(Some(key), reason, "begin with a new state, or load it with that one"));
+        }
+        let Some((leaf, slot)) = leaf_of(known, key, |leaf| &leaf.key) else {
+            if state == RANDOM && entry.layout == Layout::Own && place.size != self.index.size {
+                return Ok((key.to_owned(), self.random(&name, entry, place)?));
+            }
+            let layout = if entry.layout == Layout::Own { Layout::Own } else { Layout::Whole };
+            return Ok((key.to_owned(), self.part(&name, entry, layout, place)?));
+        };
+        let array = match entry.layout {
+            Layout::Flat | Layout::Axis(_) => self.part(&name, entry, leaf.layout, place)?,
+            // As large as the leaf, and so split with it; what is stored on parts has no whole.
+            Layout::Whole if self.follows(&name, entry, leaf) && leaf.layout != Layout::Own => {
+                self.part(&name, entry, leaf.layout, place)?
+            }
+            Layout::Whole if self.lies_alike(leaf, place) || entry.shape.iter().all(|&extent| extent == 1) => {
+                self.part(&name, entry, Layout::Whole, place)?
+            }
+            Layout::Own if self.lies_alike(leaf, place) => self.part(&name, entry, Layout::Own, place)?,
+            Layout::Whole | Layout::Own => {
+                let reason = format!("it was kept of {} as that lay on {} ranks", leaf.key, self.index.size);
+                return Err(self.tensors.wrong(Some(key), reason, SAME_RANKS));
+            }
+        };
+        Ok((format!("{}{slot}", leaf.path), array))
+    }
+
+    /// Whether a whole array of a state has an element for each of the leaf's. That of a leaf of one number may be a count.
+    fn follows(&self, tensor: &str, entry: &Entry, leaf: &Leaf) -> bool {
+        let aval = || self.files.get(entry.holder)?.aval(tensor).ok();
+        let is_count = || leaf.shape.is_empty() && aval().is_some_and(|aval| !aval.dtype.is_float());
+        entry.shape == leaf.shape && !is_count()
+    }
+
+    /// Whether this rank has of a leaf what the rank of its number had.
+    fn lies_alike(&self, leaf: &Leaf, place: Place) -> bool {
+        let saved = self.entry(leaf).map(|entry| entry.layout);
+        match leaf.layout {
+            Layout::Whole => matches!(saved, Some(Layout::Whole)) || saved.is_some() && place.size == self.index.size,
+            layout => saved == Some(layout) && place.size == self.index.size,
+        }
+    }
+
+    /// The split leaf whose state the first version saved of one rank, because it had no slot or another shape.
+    fn of_one_rank<'l>(&self, key: &str, entry: &Entry, known: &'l [Leaf]) -> Option<&'l Leaf> {
+        let (leaf, _) = leaf_of(known, key, |leaf| &leaf.path)?;
+        let lost = self.index.version == 1 && self.index.size > 1 && leaf.layout != Layout::Whole;
+        (lost && entry.layout == Layout::Whole && entry.shape.iter().any(|&extent| extent != 1)).then_some(leaf)
+    }
+
+    /// The random state of a rank, of other ranks' ones: of as many as there were each has its own, and more have new ones.
+    fn random(&self, tensor: &str, entry: &Entry, place: Place) -> Result<Array> {
+        if place.rank < self.index.size {
+            return self.get(place.rank, tensor, &entry.shape);
+        }
+        let mut hasher = DefaultHasher::new();
+        with_bytes(&self.get(0, tensor, &entry.shape)?, |bytes| hasher.write(bytes))?;
+        Ok(random::key(of_rank(hasher.finish(), place.rank))?)
+    }
+
+    /// What a rank has of an array in a layout of its own.
+    fn part(&self, tensor: &str, entry: &Entry, layout: Layout, place: Place) -> Result<Array> {
+        let size = self.index.size;
+        let Entry { layout: saved, ref shape, holder } = *entry;
+        if layout == saved && (place.size == size || saved == Layout::Whole) {
+            let file = if saved == Layout::Whole { holder } else { place.rank };
+            return self.get(file, tensor, &saved.shape(shape, size));
+        }
+        if saved == Layout::Own {
+            return Err(Error::invalid(format!("{tensor} was another on each of {size} ranks"), SAME_RANKS));
+        }
+        let holders = if saved == Layout::Whole { holder..holder + 1 } else { 0..size };
+        let part = saved.shape(shape, size);
+        let parts = holders.map(|rank| self.get(rank, tensor, &part)).collect::<Result<Vec<_>>>()?;
+        let dtype = parts.first().map_or(mlx_rs::Dtype::Float32, Array::dtype);
+        layout.part(&saved.whole(&parts, &Aval::new(shape, dtype))?, place)
+    }
+
+    fn get(&self, rank: usize, tensor: &str, shape: &[i32]) -> Result<Array> {
+        let file = self.files.get(rank).ok_or_else(|| {
+            let size = self.index.size;
+            Error::invalid(format!("the index names the file of rank {rank} of {size}"), "save the run again")
+        })?;
+        let array = file.get(tensor)?;
+        if array.shape() == shape {
+            return Ok(array);
+        }
+        let reason = format!("it is {}, where the index has the shape {shape:?}", Aval::from(&array));
+        Err(file.wrong(Some(tensor), reason, "the file is not as it was written: fetch or write it again"))
+    }
+}

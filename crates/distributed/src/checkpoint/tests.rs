@@ -1,0 +1,382 @@
+//! Saves of ranks that this process plays one after the other.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use expect_test::expect;
+use mlx_rs::{Array, Dtype, random};
+use tacit_core::store::Arrays;
+use tacit_core::{Aval, Error, Result};
+use tacit_io::Training;
+
+use super::folder::{Save, is_seen};
+use super::index::{INDEX, Index, LEAVES, file_of};
+use super::pieces::{self, Piece};
+use super::saved::read;
+use crate::layout::{Layout, Leaf, Place};
+
+/// Whole arrays, how they lie, and what an optimizer keeps of some.
+fn wholes() -> Vec<(Leaf, Array)> {
+    let leaf = |name: &str, layout, shape: &[i32], dtype| {
+        let key = random::key(name.len() as u64).expect("a key");
+        let numbers = random::normal::<f32>(shape, None, None, Some(&key)).expect("normal numbers");
+        let large = numbers.multiply(Array::from_f32(40.0)).and_then(|it| it.abs()).expect("multiplies");
+        let inner = if layout == Layout::Flat { ".local" } else { "" };
+        let path = format!("{name}{inner}");
+        (Leaf { path, key: name.to_owned(), layout, shape: shape.to_vec() }, large.as_dtype(dtype).expect("casts"))
+    };
+    vec![
+        leaf("a.flat", Layout::Flat, &[5, 7], Dtype::Float32),
+        leaf("codes", Layout::Flat, &[9], Dtype::Uint8),
+        leaf("rows.weight", Layout::Axis(0), &[12, 3], Dtype::Bfloat16),
+        leaf("columns", Layout::Axis(1), &[4, 24], Dtype::Float16),
+        leaf("one", Layout::Flat, &[], Dtype::Float32),
+        leaf("norm", Layout::Whole, &[3], Dtype::Float32),
+    ]
+}
+
+/// What a rank holds, and what its optimizers do: one with two slots a leaf and a count, and one with none.
+fn held(place: Place) -> Result<(Vec<Leaf>, Arrays, Training)> {
+    let (mut arrays, mut known, mut state, mut momentum) = (Arrays::new(), Vec::new(), Arrays::new(), Arrays::new());
+    for (leaf, whole) in wholes() {
+        let part = leaf.layout.part(&whole, place)?;
+        state.insert(format!("{}.0", leaf.path), part.add(&part)?);
+        state.insert(format!("{}.1", leaf.path), part.square()?);
+        state.insert(format!("{}.step", leaf.path), Array::from_int(3));
+        momentum.insert(leaf.path.clone(), part.add(&part)?.add(&part)?);
+        arrays.insert(leaf.path.clone(), part);
+        known.push(leaf);
+    }
+    state.insert("step".to_owned(), Array::from_int(4));
+    let mut run = Training::new(4).with_note("rules", "none");
+    run.states.insert("optimizer".to_owned(), state);
+    run.states.insert("momentum".to_owned(), momentum);
+    run.optimizer = Some("AdamW".to_owned());
+    Ok((known, arrays, run))
+}
+
+/// What each of `size` ranks saves, with what else it has.
+fn all_pieces(size: usize, more: impl Fn(Place, &mut Training) -> Result<()>) -> Result<Vec<Vec<Piece>>> {
+    let of_rank = |rank| {
+        let place = Place { rank, size };
+        let (known, arrays, mut run) = held(place)?;
+        more(place, &mut run)?;
+        pieces::of(&run, &known, &arrays.iter().map(|(path, array)| (path.clone(), array)).collect(), size)
+    };
+    (0..size).map(of_rank).collect()
+}
+
+/// The index of a save, of whose `size` ranks the first `ranks` have written.
+fn written(folder: &Path, save: &Save, all: Vec<Vec<Piece>>, ranks: usize) -> Result<Index> {
+    let size = all.len();
+    let digests = |pieces: &Vec<Piece>| pieces.iter().map(Piece::digest).collect::<Result<Vec<u64>>>();
+    let digests: Vec<Vec<u64>> = all.iter().map(digests).collect::<Result<_>>()?;
+    let alike: Vec<bool> =
+        (0..digests[0].len()).map(|at| digests.iter().all(|own| own[at] == digests[0][at])).collect();
+    let (_, _, run) = held(Place { rank: 0, size })?;
+    let index = Index::new(save.number(), save.id(), size, &run, pieces::entries(&all[0], &alike, size));
+    for (rank, pieces) in all.into_iter().enumerate().take(ranks) {
+        assert!(is_seen(folder, save.id()));
+        pieces::write(folder, &index, pieces, Place { rank, size })?;
+    }
+    Ok(index)
+}
+
+fn save(folder: &Path, size: usize) -> Result<()> {
+    let save = Save::begin(folder, size)?;
+    let index = written(folder, &save, all_pieces(size, |_, _| Ok(()))?, size)?;
+    save.commit(&index)?;
+    save.finish();
+    Ok(())
+}
+
+/// A save of `size` ranks of which `ranks` wrote before all were killed.
+fn killed(folder: &Path, size: usize, ranks: usize) -> Result<Index> {
+    let save = Save::begin(folder, size)?;
+    written(folder, &save, all_pieces(size, |_, _| Ok(()))?, ranks)
+}
+
+fn bits(array: &Array) -> Vec<u8> {
+    tacit_bridge::with_bytes(array, <[u8]>::to_vec).expect("evaluates")
+}
+
+/// Checks that each of `size` ranks reads what it would hold.
+fn check(folder: &Path, size: usize) -> Result<()> {
+    for rank in 0..size {
+        let place = Place { rank, size };
+        let (known, arrays, expected) = held(place)?;
+        let (run, _) = read(folder, &known, place)?;
+        assert_eq!((run.step, &run.notes, &run.optimizer), (4, &expected.notes, &expected.optimizer));
+        let states = expected.states.iter().map(|(state, arrays)| (state.as_str(), arrays));
+        for (state, expected) in states.chain([(LEAVES, &arrays)]) {
+            let found = &run.states[state];
+            assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+            for (key, array) in expected {
+                let found = &found[key];
+                assert_eq!(Aval::from(found), Aval::from(array), "{key} on rank {rank} of {size}");
+                assert_eq!(bits(found), bits(array), "{key} on rank {rank} of {size}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("tacit-ranks-{name}-{}", std::process::id()));
+    drop(fs::remove_dir_all(&folder));
+    folder
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("is there").flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// The files of a whole save, and nothing else.
+fn whole(save: u64, size: usize) -> Vec<String> {
+    let parts = (1..=size).map(|rank| format!("run.{save}-{rank:05}-of-{size:05}.safetensors"));
+    parts.chain([INDEX.to_owned()]).collect()
+}
+
+fn said(error: Error, folder: &Path) -> String {
+    error.to_string().replace(&*folder.to_string_lossy(), "FOLDER")
+}
+
+#[test]
+fn any_number_of_ranks_reads_what_any_other_saved() -> Result<()> {
+    let folder = folder("sizes");
+    for (number, sizes) in (1..).zip([1, 2, 4, 3, 1].windows(2)) {
+        save(&folder, sizes[0])?;
+        check(&folder, sizes[0])?;
+        check(&folder, sizes[1])?;
+        assert_eq!(files(&folder), whole(number, sizes[0]));
+    }
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn a_save_that_was_killed_leaves_the_one_before_and_goes_with_the_next() -> Result<()> {
+    for ranks in 0..=3 {
+        let folder = folder(&format!("killed-{ranks}"));
+        save(&folder, 2)?;
+        drop(killed(&folder, 3, ranks)?);
+        if ranks > 0 {
+            fs::write(folder.join(".run.2-00002-of-00003.safetensors.partial"), "a piece").expect("writes");
+        }
+        check(&folder, 2)?;
+        check(&folder, 4)?;
+        save(&folder, 4)?;
+        check(&folder, 3)?;
+        assert_eq!(files(&folder), whole(if ranks > 0 { 3 } else { 2 }, 4));
+        fs::remove_dir_all(&folder).expect("removes");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_save_that_was_killed_behind_its_index_goes_on_with_the_next() -> Result<()> {
+    let folder = folder("behind");
+    save(&folder, 2)?;
+    {
+        let save = Save::begin(&folder, 3)?;
+        let index = written(&folder, &save, all_pieces(3, |_, _| Ok(()))?, 3)?;
+        save.commit(&index)?;
+        // The files of the first save are still there, and nothing names them.
+    }
+    check(&folder, 3)?;
+    save(&folder, 1)?;
+    check(&folder, 3)?;
+    assert_eq!(files(&folder), whole(3, 1));
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn nothing_goes_before_every_file_is_there() -> Result<()> {
+    let folder = folder("incomplete");
+    save(&folder, 2)?;
+    {
+        let save = Save::begin(&folder, 3)?;
+        let index = written(&folder, &save, all_pieces(3, |_, _| Ok(()))?, 2)?;
+        expect![[r"
+            FOLDER/run.2-00003-of-00003.safetensors: the file of rank 2 is not there
+            help: save to a file system that all ranks share"]]
+        .assert_eq(&said(save.commit(&index).expect_err("one is missing"), &folder));
+        // One of another model.
+        let place = Place { rank: 2, size: 3 };
+        fs::copy(folder.join("run.1-00001-of-00002.safetensors"), file_of(&folder, 2, place)).expect("copies");
+        let other = said(save.commit(&index).expect_err("of another save"), &folder);
+        assert!(other.starts_with("FOLDER/run.2-00003-of-00003.safetensors: "), "{other}");
+    }
+    check(&folder, 2)?;
+    save(&folder, 2)?;
+    check(&folder, 2)?;
+    assert_eq!(files(&folder), whole(3, 2));
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn files_of_others_stay_whatever_their_names_are() -> Result<()> {
+    let folder = folder("others");
+    fs::create_dir_all(folder.join("run.9-00001-of-00001.safetensors.d")).expect("makes");
+    let others = ["run.7-00001-of-00002.safetensors", "thesis.txt", "run.1-1-of-1.safetensors", ".run.x.saving"];
+    others.iter().for_each(|name| fs::write(folder.join(name), "somebody's").expect("writes"));
+    for size in [2, 3] {
+        drop(killed(&folder, 1, 1)?);
+        save(&folder, size)?;
+        check(&folder, size)?;
+    }
+    for name in others {
+        assert_eq!(fs::read_to_string(folder.join(name)).expect("is there"), "somebody's");
+    }
+    assert_eq!(files(&folder).len(), others.len() + 1 + 4, "{:?}", files(&folder));
+    fs::remove_dir_all(&folder).expect("removes");
+    // An index of somebody else's is not replaced.
+    fs::create_dir_all(&folder).expect("makes");
+    tacit_io::write(folder.join(INDEX), Vec::new(), &tacit_io::Metadata::new())?;
+    expect![[r"
+        FOLDER/run.safetensors: it is no index of ranks
+        help: give the folder of a run that `save_run` saved"]]
+    .assert_eq(&said(Save::begin(&folder, 1).err().expect("is none"), &folder));
+    assert_eq!(files(&folder), [INDEX]);
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn two_programs_do_not_save_into_one_folder_at_once() -> Result<()> {
+    let folder = folder("two");
+    let first = Save::begin(&folder, 1)?;
+    expect![[r"
+        FOLDER: another program saves into it
+        help: let it come to its end, or save to another folder"]]
+    .assert_eq(&said(Save::begin(&folder, 1).err().expect("one is under way"), &folder));
+    let index = written(&folder, &first, all_pieces(1, |_, _| Ok(()))?, 1)?;
+    first.commit(&index)?;
+    first.finish();
+    save(&folder, 1)?;
+    assert_eq!(files(&folder), whole(2, 1));
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn what_differs_between_ranks_is_each_rank_s_own() -> Result<()> {
+    let folder = folder("own");
+    let key = |rank: usize| random::key(rank as u64 + 40).expect("a key");
+    // A random state, statistics of rows that a rank has of its part, and a count that all have.
+    let more = |place: Place, run: &mut Training| {
+        run.states.insert("random".to_owned(), Arrays::from([("key".to_owned(), key(place.rank))]));
+        let rows = Array::from_slice(&[place.rank as f32, 5.0, 6.0], &[3]);
+        run.states.insert("rows".to_owned(), Arrays::from([("rows.weight.exp_avg_sq_col".to_owned(), rows)]));
+        Ok(())
+    };
+    let save = Save::begin(&folder, 2)?;
+    let index = written(&folder, &save, all_pieces(2, more)?, 2)?;
+    save.commit(&index)?;
+    save.finish();
+    for rank in 0..2 {
+        let place = Place { rank, size: 2 };
+        let (run, _) = read(&folder, &held(place)?.0, place)?;
+        assert_eq!(bits(&run.states["random"]["key"]), bits(&key(rank)));
+        assert_eq!(run.states["rows"]["rows.weight.exp_avg_sq_col"].as_slice::<f32>()[0], rank as f32);
+    }
+    let place = Place { rank: 2, size: 3 };
+    let (known, _, _) = held(place)?;
+    expect![[r"
+        FOLDER/run.safetensors: rows.weight.exp_avg_sq_col: it was kept of rows.weight as that lay on 2 ranks
+        help: load it on as many ranks as saved it, split alike"]]
+    .assert_eq(&said(read(&folder, &known, place).expect_err("of two ranks"), &folder));
+
+    // Without the statistics, three ranks go on: the third draws numbers that neither of the first two does.
+    let only_random = |place: Place, run: &mut Training| {
+        more(place, run)?;
+        run.states.remove("rows");
+        Ok(())
+    };
+    let save = Save::begin(&folder, 2)?;
+    let index = written(&folder, &save, all_pieces(2, only_random)?, 2)?;
+    save.commit(&index)?;
+    save.finish();
+    let keys = (0..3).map(|rank| {
+        let place = Place { rank, size: 3 };
+        Ok(bits(&read(&folder, &held(place)?.0, place)?.0.states["random"]["key"]))
+    });
+    let keys = keys.collect::<Result<Vec<_>>>()?;
+    assert_eq!(keys[..2], [bits(&key(0)), bits(&key(1))]);
+    assert!(!keys[..2].contains(&keys[2]));
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+#[test]
+fn what_is_missing_or_another_model_s_is_named() -> Result<()> {
+    let folder = folder("damaged");
+    let said = |error: Error| said(error, &folder);
+    let place = Place { rank: 0, size: 2 };
+    let (mut known, _, _) = held(place)?;
+    assert!(matches!(read(&folder, &known, place), Err(Error::File { .. })), "there is none");
+    save(&folder, 2)?;
+    known[0].shape = vec![5, 8];
+    expect![[r#"
+        FOLDER/run.safetensors: a.flat: the leaf has the shape [5, 7], and that of the model [5, 8]
+        help: load it into a model of the same formats"#]]
+    .assert_eq(&said(read(&folder, &known, place).expect_err("another shape")));
+    known[0].key = "b".to_owned();
+    expect![[r#"
+        FOLDER/run.safetensors: b: the leaf was not saved
+        help: load it into a model of the same formats"#]]
+    .assert_eq(&said(read(&folder, &known, place).expect_err("another leaf")));
+    let (mut known, _, _) = held(place)?;
+    known[2].layout = Layout::Own;
+    expect![[r#"
+        bf16[12,3] is a part of a stored array, which is put together of no other ranks' parts
+        help: load it with as many ranks as saved it"#]]
+    .assert_eq(&said(read(&folder, &known, place).expect_err("a part of its own")));
+    fs::remove_file(folder.join("run.1-00002-of-00002.safetensors")).expect("removes");
+    let (known, _, _) = held(place)?;
+    assert!(matches!(read(&folder, &known, place), Err(Error::File { .. })), "a rank's file is gone");
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
+
+/// The index as the version before wrote it, where what has no slot is in the file of one rank.
+#[test]
+fn what_an_earlier_version_lost_is_refused_and_the_rest_is_read() -> Result<()> {
+    let folder = folder("earlier");
+    let state = |momentum: &'static str| {
+        move |_: Place, run: &mut Training| {
+            run.states.retain(|name, _| name == "optimizer");
+            let numbers = Array::from_slice(&[1f32, 2.0], &[2]);
+            run.states.insert("kept".to_owned(), Arrays::from([(momentum.to_owned(), numbers)]));
+            Ok(())
+        }
+    };
+    let place = Place { rank: 1, size: 2 };
+    for (momentum, is_lost) in [("a.flat.local.velocity", true), ("norm.velocity", false)] {
+        let save = Save::begin(&folder, 2)?;
+        let mut index = written(&folder, &save, all_pieces(2, state("norm.velocity"))?, 2)?;
+        save.commit(&index)?;
+        save.finish();
+        index.version = 1;
+        let kept: BTreeMap<_, _> =
+            index.states["kept"].values().map(|entry| (momentum.to_owned(), entry.clone())).collect();
+        index.states.insert("kept".to_owned(), kept);
+        index.write(&folder)?;
+        let found = read(&folder, &held(place)?.0, place);
+        if is_lost {
+            expect![[r#"
+                FOLDER/run.safetensors: a.flat.local.velocity: an earlier Tacit saved it of one rank alone, and a.flat is split
+                help: begin with a new state, or load it with that one"#]].assert_eq(&said(found.expect_err("one rank's"), &folder));
+        } else {
+            assert_eq!(found?.0.states["kept"]["norm.velocity"].as_slice::<f32>(), [1.0, 2.0]);
+        }
+    }
+    fs::remove_dir_all(&folder).expect("removes");
+    Ok(())
+}
