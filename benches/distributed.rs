@@ -18,7 +18,7 @@ use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
-use commands::{Engine, commands, mpirun};
+use commands::{Commands, Engine, commands, mpirun};
 use mlx_rs::error::Exception;
 use mlx_rs::module::{Module as _, ModuleParameters};
 use mlx_rs::nn::{self, Sequential};
@@ -68,8 +68,10 @@ impl Ranks {
         fs::create_dir_all(&folder)?;
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let mut this = Self { processes: Vec::new(), connections: Vec::new(), folder };
-        let mut commands = commands(engine, ranks, &this.folder)?;
-        for command in &mut commands {
+        // The ports are the ranks' once all have connected, which is when they have begun.
+        let program = [env::current_exe()?.into_os_string()];
+        let Commands { mut each, held: _held } = commands(engine, ranks, &this.folder, &program)?;
+        for command in &mut each {
             command.env(CONDUCTOR, listener.local_addr()?.to_string()).env("TACIT_THREADS", threads.to_string());
             if ranks == 1 {
                 command.env_remove("MLX_RANK").env_remove("MLX_HOSTFILE");

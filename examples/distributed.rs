@@ -10,6 +10,7 @@ use mlx_rs::{Array, random, transforms};
 use tacit::distributed::{Group, Shard, Sharded, Split};
 use tacit::nn::Trainable;
 use tacit::prelude::*;
+use tacit_bridge::ports::Held;
 
 /// A title, and what each rank does to show it.
 type Section = (&'static str, fn(&Group) -> Result<String>);
@@ -151,12 +152,11 @@ pub(crate) fn rank(folder: &Path) -> Result<()> {
 
 /// What each of two ranks shows of each section. The command starts a program that calls [`rank`] with the folder.
 pub(crate) fn on_two_ranks(folder: &Path, command: impl Fn() -> Command) -> io::Result<Vec<[String; 2]>> {
-    let port = || std::net::TcpListener::bind("127.0.0.1:0");
-    let ports = [port()?, port()?];
-    let [first, second] = [ports[0].local_addr()?, ports[1].local_addr()?];
-    drop(ports);
+    // A port each, and the one after them, where they meet to watch each other.
+    let held = Held::new(3)?;
+    let [first, second] = [held.numbers()[0], held.numbers()[1]];
     let hosts = folder.join("hosts.json");
-    std::fs::write(&hosts, format!("[[\"{first}\"],[\"{second}\"]]"))?;
+    std::fs::write(&hosts, format!("[[\"127.0.0.1:{first}\"],[\"127.0.0.1:{second}\"]]"))?;
     let start = |rank: &str| command().env("MLX_RANK", rank).env("MLX_HOSTFILE", &hosts).spawn();
     for mut process in [start("0")?, start("1")?] {
         let status = process.wait()?;

@@ -12,7 +12,6 @@
 mod characters;
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -23,6 +22,7 @@ use mlx_rs::{Array, random, transforms};
 use tacit::distributed::{Backend, FullyShard, Group, Shard, Split, Traffic};
 use tacit::nn::{Aware, Trainable};
 use tacit::prelude::*;
+use tacit_bridge::ports::Held;
 
 const SHAPE: Shape = Shape { dims: 128, blocks: 1, heads: 4, context: 16 };
 /// Windows of text in a step, of all ranks together.
@@ -154,7 +154,7 @@ fn main() -> Outcome<()> {
     };
     let ranks = given("--ranks").map(|ranks| ranks.parse()).transpose()?;
     let steps = given("--steps").map_or(Ok(200), |steps| steps.parse())?;
-    if Backend::of_environment() != Backend::Alone || has("--alone") {
+    if Backend::of_environment()? != Backend::Alone || has("--alone") {
         let group = Group::init()?;
         let _deny = Policy::Deny.scope();
         let run = train(mode.unwrap_or(Mode::Data), &group, steps, has("--turned"))?;
@@ -230,11 +230,9 @@ fn heard(lines: impl Iterator<Item = std::io::Result<String>>) -> Outcome<Run> {
 
 /// Runs this program on so many ranks of this machine.
 fn start(mode: Mode, ranks: usize, steps: usize, turned: bool) -> Outcome<Run> {
-    // Bound all at once, so that no two ranks get the same.
-    let ports: Vec<TcpListener> = (0..ranks).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
-    let hosts: Vec<String> =
-        ports.iter().map(|port| Ok(format!("[\"{}\"]", port.local_addr()?))).collect::<Outcome<_>>()?;
-    drop(ports);
+    // A port each, and the one after them, where they meet to watch each other.
+    let held = Held::new(ranks + 1)?;
+    let hosts: Vec<String> = held.numbers()[..ranks].iter().map(|port| format!("[\"127.0.0.1:{port}\"]")).collect();
     let file = std::env::temp_dir().join(format!("distributed-qat-{}.json", std::process::id()));
     std::fs::write(&file, format!("[{}]", hosts.join(",")))?;
     let threads = (std::thread::available_parallelism()?.get() / ranks).max(1);

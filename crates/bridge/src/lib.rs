@@ -28,6 +28,7 @@ mod mapped;
 pub mod mlx;
 mod names;
 mod param;
+pub mod ports;
 mod primitive;
 pub mod process;
 mod program;

@@ -2,6 +2,8 @@
 //! that run nothing.
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -49,6 +51,58 @@ pub fn signal_group(leader: u32, signal: Signal) -> io::Result<()> {
 /// There is no such process, or it may not be sent it.
 pub fn signal(process: u32, signal: Signal) -> io::Result<()> {
     send(number(process)?, signal)
+}
+
+/// Whether any process is left of the group that the process `leader` leads or led.
+#[must_use]
+pub fn group_is_left(leader: u32) -> bool {
+    let Ok(leader) = number(leader) else { return false };
+    // SAFETY: the call has no operands but numbers; signal 0 is none, and only asks.
+    let sent = unsafe { libc::kill(-leader, 0) };
+    sent == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+}
+
+/// Lets interrupt, quit and terminate end the program that this command starts, unless it minds them itself.
+///
+/// A program inherits which signals are ignored: those of a script's background jobs ignore interrupt and quit. Hangup
+/// stays as it is, so that `nohup` holds for what is started below it as well.
+pub fn with_default_signals(command: &mut Command) {
+    let reset = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            // SAFETY: the default action needs nothing of this process.
+            if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the function makes system calls only and allocates nothing.
+    unsafe { command.pre_exec(reset) };
+}
+
+/// Has the system send the program that this command starts a signal when the thread that starts it has ended, however it
+/// ended. Only on Linux; elsewhere it does nothing.
+pub fn end_with_parent(command: &mut Command, signal: Signal) {
+    #[cfg(target_os = "linux")]
+    {
+        let parent = std::process::id();
+        let ask = move || {
+            // SAFETY: the call has no operands but numbers.
+            if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal.number() as libc::c_ulong) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // It may have ended before the system was asked. An error of a number allocates nothing.
+            if std::os::unix::process::parent_id() == parent {
+                Ok(())
+            } else {
+                Err(io::Error::from_raw_os_error(libc::ESRCH))
+            }
+        };
+        // SAFETY: between fork and exec the function makes system calls only and allocates nothing.
+        unsafe { command.pre_exec(ask) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (command, signal);
 }
 
 /// Numbers below 2 do not stand for processes of ours, nor do their opposites for groups.

@@ -3,7 +3,9 @@
 mod hosts;
 mod lines;
 mod supervise;
+mod warden;
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -17,23 +19,27 @@ use clap::{Args, ValueEnum};
 use tacit_core::Error;
 
 use crate::output::Failure;
+use crate::variables::VARIABLES;
 use hosts::{Host, Places};
 use supervise::Process;
 
 #[derive(Args)]
 pub(crate) struct Options {
     /// How many ranks to start on this machine
-    #[arg(short = 'n', long = "ranks", required_unless_present_any = ["hosts", "as_rank"], conflicts_with = "hosts")]
+    #[arg(short = 'n', long = "ranks", required_unless_present_any = ["hosts", "as_rank", "as_warden"], conflicts_with = "hosts")]
     ranks: Option<usize>,
     /// What carries the collectives
     #[arg(long, value_enum, default_value_t = Backend::Ring)]
     backend: Backend,
-    /// A file with a line for each machine, its IP address and how many ranks it has: prints what each machine is to run
+    /// A file with lines of a machine's IPv4 address and how many of the next ranks it has: prints what each machine is to run
     #[arg(long)]
     hosts: Option<PathBuf>,
     /// Start the ranks of this machine of `--hosts`
     #[arg(long, requires = "hosts")]
     host: Option<String>,
+    /// The name of this start of the program on the machines of `--hosts`, the same on each: ranks of another are refused
+    #[arg(long, requires = "hosts")]
+    job: Option<String>,
     /// The first of the ports that the machines of `--hosts` use: one more than they have ranks each
     #[arg(long, default_value_t = 7300, requires = "hosts")]
     port: u16,
@@ -46,8 +52,11 @@ pub(crate) struct Options {
     /// Runs one rank of `mpirun`
     #[arg(long, hide = true, conflicts_with_all = ["ranks", "hosts"])]
     as_rank: bool,
+    /// Ends what a launcher has started that was killed
+    #[arg(long, hide = true, conflicts_with_all = ["ranks", "hosts", "as_rank"])]
+    as_warden: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required_unless_present = "as_warden", trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
 }
 
@@ -64,30 +73,74 @@ enum Backend {
 /// Each rank's lines carry its number. Rank 0 has the standard input, and where the standard error is a terminal that as
 /// well, so that the one progress bar is its own.
 pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
+    if options.as_warden {
+        return Ok(warden::run(options.program.first().map(PathBuf::from)));
+    }
     let grace = Duration::try_from_secs_f64(options.grace).map_err(|_| {
         Error::invalid(format!("--grace {} is no time", options.grace), "give seconds, as in `--grace 10`")
     })?;
     if options.as_rank {
-        let number = env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
-        return supervise::run(vec![Process::of_mpi(number, program(options))], grace);
+        let of_environment = |name: &str| env::var(name).ok().and_then(|number| number.parse().ok());
+        let mut command = program(options);
+        // Machines may have cores in other numbers.
+        command.env("TACIT_THREADS", threads(options, of_environment("OMPI_COMM_WORLD_LOCAL_SIZE").unwrap_or(1)));
+        let rank = of_environment("OMPI_COMM_WORLD_RANK").unwrap_or(0);
+        return supervise::run(vec![Process::of_mpi(rank, command)], grace, None);
     }
     let Some(file) = &options.hosts else {
-        let ranks = options.ranks.unwrap_or(1);
+        let places = Places::here(options.ranks.unwrap_or(1))?;
+        let job = Job::new()?;
         return match options.backend {
-            Backend::Ring => ring(options, &Places::here(ranks)?, 0, grace),
-            Backend::Mpi => mpi(options, ranks, grace),
+            Backend::Ring => ring(options, &places, &places.all(), &job, grace),
+            Backend::Mpi => mpi(options, &places, None, &job, grace),
         };
     };
-    let machines = hosts::read(file)?;
-    let places = Places::on(&machines, options.port)?;
-    if let Some(name) = &options.host {
-        let at = machines.iter().position(|host| host.address.to_string() == *name);
-        let at = at.ok_or_else(|| {
-            Error::invalid(format!("{} has no machine {name}", file.display()), "name one as its line does")
-        })?;
-        return ring(options, &places, at, grace);
+    let hosts = hosts::read(file)?;
+    let machines = hosts::machines(&hosts);
+    let places = Places::on(&hosts, options.port)?;
+    let Some(name) = &options.host else {
+        return print(options, file, &machines).map(|()| ExitCode::SUCCESS);
+    };
+    let machine = machines.iter().position(|machine| machine.address.to_string() == *name).ok_or_else(|| {
+        Error::invalid(format!("{} has no machine {name}", file.display()), "name one as its line does")
+    })?;
+    let job = Job::named(options.job.as_deref());
+    match options.backend {
+        Backend::Ring => ring(options, &places, &places.ranks_of(machines[machine].address), &job, grace),
+        Backend::Mpi if machine == 0 => mpi(options, &places, Some(&machines), &job, grace),
+        Backend::Mpi => Err(Error::invalid(
+            format!("{name} is not the first machine of {}", file.display()),
+            "start the first one alone: `mpirun` starts the ranks of all machines from there",
+        )
+        .into()),
     }
-    print(options, file, &machines).map(|()| ExitCode::SUCCESS)
+}
+
+/// What tells this start of a program from others: the ranks hear it by `TACIT_JOB`, and refuse whoever does not know it.
+struct Job(Option<String>);
+
+impl Job {
+    /// A name that nobody guesses.
+    fn new() -> Result<Self, Failure> {
+        Ok(Self(Some(format!("{:016x}", random()?))))
+    }
+
+    /// This one, and without one that which the environment says, such as a batch system's.
+    fn named(name: Option<&str>) -> Self {
+        Self(name.map(str::to_owned))
+    }
+
+    fn tell(&self, command: &mut Command) {
+        if let Some(name) = &self.0 {
+            command.env("TACIT_JOB", name);
+        }
+    }
+}
+
+fn random() -> Result<u64, Error> {
+    getrandom::u64().map_err(|error| {
+        Error::invalid(format!("the system gives no random number: {error}"), "see that /dev/urandom can be read")
+    })
 }
 
 fn program(options: &Options) -> Command {
@@ -96,44 +149,70 @@ fn program(options: &Options) -> Command {
     command
 }
 
-/// Starts the ranks of one machine over the ring.
-fn ring(options: &Options, places: &Places, machine: usize, grace: Duration) -> Result<ExitCode, Failure> {
+/// Starts these ranks, which are those of one machine, over the ring.
+fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Duration) -> Result<ExitCode, Failure> {
     let folder = Folder::new()?;
     let file = folder.0.join("hosts.json");
     fs::write(&file, places.ring()).map_err(Error::file("write", &file))?;
-    let here = places.ranks(machine);
     let threads = threads(options, here.len());
-    let processes = here.map(|rank| {
+    let processes = here.iter().map(|&rank| {
         let mut command = program(options);
         command.env("TACIT_THREADS", &threads);
         if places.is_one() {
-            for name in ["MLX_RANK", "MLX_HOSTFILE", "TACIT_WATCH"] {
+            for name in ["MLX_RANK", "MLX_HOSTFILE", "TACIT_WATCH", "TACIT_JOB"] {
                 command.env_remove(name);
             }
         } else {
             command.env("MLX_RANK", rank.to_string()).env("MLX_HOSTFILE", &file).env("TACIT_WATCH", places.watch());
+            job.tell(&mut command);
         }
         Process::of_ring(rank, command)
     });
-    supervise::run(processes.collect(), grace)
+    supervise::run(processes.collect(), grace, Some(&folder.0))
 }
 
-/// Starts `mpirun`, which starts this program for each rank, so that lines carry the rank here as well.
-fn mpi(options: &Options, ranks: usize, grace: Duration) -> Result<ExitCode, Failure> {
+/// Starts `mpirun`, which starts this program for each rank, so that lines carry the rank here as well; on these machines,
+/// where they are given.
+fn mpi(
+    options: &Options,
+    places: &Places,
+    machines: Option<&[Host]>,
+    job: &Job,
+    grace: Duration,
+) -> Result<ExitCode, Failure> {
     let mpirun = search_path("mpirun").ok_or_else(|| {
         Error::invalid("mpirun is not in the search path", "install Open MPI, or leave `--backend` out for the ring")
     })?;
-    let places = Places::here(ranks)?;
+    let folder = Folder::new()?;
     let mut command = Command::new(&mpirun);
     // More ranks than cores are welcome, and a rank's threads may use any of them.
-    command.args(["-n", &ranks.to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
-    command.arg(env::current_exe()?).args(["launch", "--as-rank", "--grace", &options.grace.to_string(), "--"]);
-    command.args(&options.program);
-    command.env("TACIT_THREADS", threads(options, ranks)).env("TACIT_WATCH", places.watch());
+    command.args(["-n", &places.all().len().to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
+    job.tell(&mut command);
+    command.env("TACIT_WATCH", places.watch());
     if let Some(library) = library_beside(&mpirun).filter(|_| env::var_os("MLX_MPI_LIBNAME").is_none()) {
         command.env("MLX_MPI_LIBNAME", library);
     }
-    supervise::run(vec![Process::of_itself(command)], grace)
+    if let Some(machines) = machines {
+        let file = folder.0.join("machines");
+        let lines = machines.iter().map(|Host { address, ranks }| format!("{address} slots={ranks}\n"));
+        fs::write(&file, lines.collect::<String>()).map_err(Error::file("write", &file))?;
+        command.arg("--hostfile").arg(&file);
+        // Ranks of other machines have the variables that are named, and no others.
+        let known = VARIABLES.iter().map(|variable| OsString::from(variable.name));
+        let known = known.filter(|name| env::var_os(name).is_some());
+        let of_mlx = env::vars_os().map(|(name, _)| name).filter(|name| name.as_encoded_bytes().starts_with(b"MLX_"));
+        let given = command.get_envs().filter(|(_, value)| value.is_some()).map(|(name, _)| name.to_owned());
+        let names: BTreeSet<OsString> = given.chain(known).chain(of_mlx).collect();
+        for name in names {
+            command.arg("-x").arg(name);
+        }
+    }
+    command.arg(env::current_exe()?).args(["launch", "--as-rank", "--grace", &options.grace.to_string()]);
+    if let Some(threads) = options.threads {
+        command.args(["--threads", &threads.to_string()]);
+    }
+    command.arg("--").args(&options.program);
+    supervise::run(vec![Process::of_itself(command)], grace, Some(&folder.0))
 }
 
 fn search_path(program: &str) -> Option<PathBuf> {
@@ -156,18 +235,29 @@ fn threads(options: &Options, ranks: usize) -> String {
     }
 }
 
-/// What each machine is to run.
+/// What each machine is to run; over MPI the first starts the ranks of all.
 fn print(options: &Options, file: &Path, machines: &[Host]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
+    let job = match &options.job {
+        Some(name) => Job::named(Some(name)),
+        None => Job::new()?,
+    };
+    let job = job.0.map(|name| format!(" --job {}", quoted(&name))).unwrap_or_default();
     let (port, grace) = (options.port, options.grace);
     let program: Vec<String> = options.program.iter().map(|word| quoted(&word.to_string_lossy())).collect();
     let threads = options.threads.map(|threads| format!(" --threads {threads}")).unwrap_or_default();
+    let (machines, backend) = match options.backend {
+        Backend::Ring => (machines, ""),
+        Backend::Mpi => (&machines[..1], " --backend mpi"),
+    };
     for Host { address, ranks } in machines {
-        let s = if *ranks == 1 { "" } else { "s" };
-        writeln!(out, "# on {address}, {ranks} rank{s}")?;
+        match options.backend {
+            Backend::Ring => writeln!(out, "# on {address}, {ranks} rank{}", if *ranks == 1 { "" } else { "s" })?,
+            Backend::Mpi => writeln!(out, "# on {address}, for all machines")?,
+        }
         writeln!(
             out,
-            "tacit launch --hosts {} --host {address} --port {port} --grace {grace}{threads} -- {}",
+            "tacit launch{backend} --hosts {} --host {address} --port {port}{job} --grace {grace}{threads} -- {}",
             quoted(&file.to_string_lossy()),
             program.join(" ")
         )?;
@@ -190,9 +280,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self, Failure> {
-        let path = env::temp_dir().join(format!("tacit-launch-{}", std::process::id()));
-        // One that a process of this number has left.
-        drop(fs::remove_dir_all(&path));
+        // Launchers of one number may share a folder for temporary files: in containers.
+        let path = env::temp_dir().join(format!("tacit-launch-{:016x}", random()?));
         DirBuilder::new().mode(0o700).create(&path).map_err(Error::file("make", &path))?;
         Ok(Self(path))
     }

@@ -11,7 +11,7 @@ pub(crate) struct Variable {
     pub(crate) reads: fn(&str) -> bool,
 }
 
-pub(crate) const VARIABLES: [Variable; 8] = [
+pub(crate) const VARIABLES: [Variable; 9] = [
     Variable {
         name: "TACIT_MATERIALIZE",
         values: "allow, warn or deny",
@@ -69,5 +69,11 @@ pub(crate) const VARIABLES: [Variable; 8] = [
                 })
             })
         },
+    },
+    Variable {
+        name: "TACIT_JOB",
+        values: "letters, digits, dots, dashes and underscores, the same for all ranks of a group",
+        doc: "what tells ranks of one start of a program from those of another that come to the same place; `tacit launch` sets it",
+        reads: |text| text.chars().all(|c| c.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&c)),
     },
 ];

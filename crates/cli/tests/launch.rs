@@ -2,19 +2,22 @@
 
 #![cfg(target_os = "linux")]
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use expect_test::expect;
+use tacit_bridge::process::with_default_signals;
 
 /// A rank's program for the shell.
 fn launch(options: &[&str], script: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
     command.arg("launch").args(options).args(["--", "sh", "-c", script]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).env_remove("TACIT_THREADS");
+    // These tests may themselves have been started to ignore some, as the jobs of a script are.
+    with_default_signals(&mut command);
     command
 }
 
@@ -82,20 +85,23 @@ fn whole_lines_carry_the_number_of_their_rank() {
 
 #[test]
 fn ranks_have_an_address_each_and_share_the_cores() {
-    let script = r#"cat "$MLX_HOSTFILE"; echo " $TACIT_WATCH $TACIT_THREADS $MLX_HOSTFILE""#;
+    let script = r#"cat "$MLX_HOSTFILE"; echo " $TACIT_WATCH $TACIT_THREADS $TACIT_JOB $MLX_HOSTFILE""#;
     let output = run(&["-n", "3", "--threads", "5"], script);
     let text = String::from_utf8(output.stdout).expect("text");
     let mut words = text.lines().map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>());
     let first = words.next().expect("a line");
     assert!(words.all(|other| other == first), "{text}");
-    let [hosts, watch, threads, file] = first[..] else { panic!("{text}") };
+    let [hosts, watch, threads, job, file] = first[..] else { panic!("{text}") };
     let hosts: Vec<[String; 1]> = serde_json::from_str(hosts).expect("a host file");
     assert!(hosts.len() == 3 && hosts.iter().all(|[host]| host != watch), "{text}");
     assert_eq!(threads, "5");
+    assert!(job.len() == 16, "{job}");
+    let again = run(&["-n", "2"], r#"echo "$TACIT_JOB""#);
+    assert!(!lines(&again.stdout).contains(job), "another start is another job");
     assert!(!PathBuf::from(file).exists(), "it is gone with the ranks");
     // One rank is no group.
-    let output = run(&["-n", "1"], r#"echo "rank:$MLX_RANK hosts:$MLX_HOSTFILE""#);
-    assert_eq!(lines(&output.stdout), "[0] rank: hosts:");
+    let output = run(&["-n", "1"], r#"echo "rank:$MLX_RANK hosts:$MLX_HOSTFILE job:$TACIT_JOB""#);
+    assert_eq!(lines(&output.stdout), "[0] rank: hosts: job:");
 }
 
 #[test]
@@ -148,6 +154,89 @@ fn ctrl_c_ends_all_that_ranks_started_too() {
 }
 
 #[test]
+fn ranks_that_do_not_end_are_sent_stronger_signals() {
+    // Each is given three seconds.
+    for (ignored, seconds) in [("INT", 3), ("INT TERM", 6)] {
+        let mark = mark(&ignored.replace(' ', "-"));
+        let script = format!("trap '' {ignored}; echo ready; while true; do sleep 0.1; done; : {mark}");
+        let mut launcher = launch(&["-n", "2"], &script).spawn().expect("starts");
+        until_said(&mut launcher);
+        thread::sleep(Duration::from_millis(100));
+        let begun = Instant::now();
+        signal(&launcher, "-INT");
+        let output = launcher.wait_with_output().expect("ends");
+        let took = begun.elapsed();
+        assert!(
+            Duration::from_secs(seconds) <= took && took < Duration::from_secs(seconds + 10),
+            "{ignored}: {took:?}"
+        );
+        assert_eq!(output.status.code(), Some(130), "{ignored}");
+        none_left(&mark);
+    }
+}
+
+#[test]
+fn ranks_hear_signals_that_their_launcher_was_started_to_ignore() {
+    let mut shell = Command::new("sh");
+    let script = r#"trap '' INT QUIT TERM; exec "$0" launch -n 2 -- sh -c 'kill -INT $$; echo "[$MLX_RANK] lives on"'"#;
+    let output = shell.args(["-c", script, env!("CARGO_BIN_EXE_tacit")]).stdin(Stdio::null()).output().expect("starts");
+    assert_eq!((output.status.code(), lines(&output.stdout).as_str()), (Some(130), ""));
+}
+
+#[test]
+fn a_killed_launcher_leaves_nothing_running() {
+    let mark = mark("killed");
+    // What a rank starts has to go as well, even if it does not mind being asked.
+    let script =
+        format!("(trap '' INT TERM; echo ready $MLX_HOSTFILE; while true; do sleep 0.1; done; : {mark}) & wait");
+    let mut launcher = launch(&["-n", "2"], &script).spawn().expect("starts");
+    let mut out = BufReader::new(launcher.stdout.take().expect("piped"));
+    let mut said = [String::new(), String::new()];
+    for line in &mut said {
+        out.read_line(line).expect("a rank speaks");
+    }
+    assert_eq!(left(&mark).len(), 4);
+    signal(&launcher, "-KILL");
+    assert_eq!(launcher.wait().expect("ends").code(), None);
+    // The last signal comes after three seconds.
+    thread::sleep(Duration::from_secs(3));
+    none_left(&mark);
+    let hosts = PathBuf::from(said[0].split_whitespace().last().expect("a path"));
+    let until = Instant::now() + Duration::from_secs(5);
+    while hosts.exists() {
+        assert!(Instant::now() < until, "{} is left", hosts.display());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn long_lines_stay_whole() {
+    // A fifth of a megabyte each, while the other rank writes as well.
+    let script = r#"head -c 200000 /dev/zero | tr '\0' "$MLX_RANK"; echo; echo end"#;
+    let output = run(&["-n", "2"], script);
+    let long = |rank: &str| format!("[{rank}] {}", rank.repeat(200_000));
+    let expected = [&long("0"), "[0] end", &long("1"), "[1] end"].join("\n");
+    let mut lines: Vec<&str> = std::str::from_utf8(&output.stdout).expect("text").lines().collect();
+    lines.sort_by_key(|line| (line.get(..3), line.len() < 100));
+    assert!(lines.join("\n") == expected, "{:?}", lines.iter().map(|line| line.len()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_prompt_is_shown_before_it_is_answered() {
+    let script = r#"test "$MLX_RANK" = 1 || { printf 'name? '; read name; echo "so $name"; }"#;
+    let mut launcher = launch(&["-n", "2"], script).stdin(Stdio::piped()).spawn().expect("starts");
+    let mut out = launcher.stdout.take().expect("piped");
+    let mut prompt = [0; 10];
+    out.read_exact(&mut prompt).expect("a prompt");
+    assert_eq!(&prompt, b"[0] name? ");
+    launcher.stdin.take().expect("piped").write_all(b"Ada\n").expect("is read");
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).expect("text");
+    assert_eq!(rest, "so Ada\n");
+    assert!(launcher.wait().expect("ends").success());
+}
+
+#[test]
 fn what_a_rank_leaves_running_ends_with_it() {
     let mark = mark("left");
     let output = run(&["-n", "2"], &format!("(sleep 100; : {mark}) & echo done"));
@@ -189,30 +278,136 @@ fn what_cannot_start_is_told() {
     .assert_eq(&lines(&output.stderr));
 }
 
+/// A file of machines, until it is dropped.
+struct Machines(PathBuf);
+
+impl Machines {
+    fn new(test: &str, text: &str) -> Self {
+        let path = env::temp_dir().join(format!("tacit-hosts-{test}-{}", std::process::id()));
+        fs::write(&path, text).expect("writes");
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+
+    /// Text without its path, nor the name of a job that nobody guesses.
+    fn plain(&self, text: &[u8]) -> String {
+        let text = std::str::from_utf8(text).expect("text").replace(self.path(), "FILE");
+        let words = text.split(' ').map(|word| {
+            let random = word.len() == 16 && word.chars().all(|c| c.is_ascii_hexdigit());
+            if random { "JOB" } else { word }
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
 #[test]
 fn each_machine_of_a_file_has_its_command() {
-    let file = env::temp_dir().join(format!("tacit-hosts-{}", std::process::id()));
-    let name = file.to_str().expect("text");
-    fs::write(&file, "# two machines\n127.0.0.1 2\n127.0.0.2   # one rank\n").expect("writes");
-    let output = run(&["--hosts", name, "--port", "21700"], "echo $MLX_RANK");
+    let file = Machines::new("commands", "# two machines\n127.0.0.1 2\n127.0.0.2   # one rank\n127.0.0.1 1\n");
+    let printed = |options: &[&str]| {
+        let options = [&["--hosts", file.path(), "--port", "21700"], options].concat();
+        file.plain(&run(&options, "echo $MLX_RANK").stdout)
+    };
     expect![[r#"
-        # on 127.0.0.1, 2 ranks
-        tacit launch --hosts FILE --host 127.0.0.1 --port 21700 --grace 10 -- sh -c 'echo $MLX_RANK'
+        # on 127.0.0.1, 3 ranks
+        tacit launch --hosts FILE --host 127.0.0.1 --port 21700 --job JOB --grace 10 -- sh -c 'echo $MLX_RANK'
         # on 127.0.0.2, 1 rank
-        tacit launch --hosts FILE --host 127.0.0.2 --port 21700 --grace 10 -- sh -c 'echo $MLX_RANK'
+        tacit launch --hosts FILE --host 127.0.0.2 --port 21700 --job JOB --grace 10 -- sh -c 'echo $MLX_RANK'
     "#]]
-    .assert_eq(&String::from_utf8(output.stdout).expect("text").replace(name, "FILE"));
-    let script = r#"echo "$MLX_RANK $TACIT_WATCH"; cat "$MLX_HOSTFILE""#;
-    let output = run(&["--hosts", name, "--host", "127.0.0.2", "--port", "21700"], script);
+    .assert_eq(&printed(&[]));
     expect![[r#"
-        [2] 2 127.0.0.1:21700
-        [2] [["127.0.0.1:21701"],["127.0.0.1:21702"],["127.0.0.2:21701"]]"#]]
-    .assert_eq(&lines(&output.stdout));
-    fs::write(&file, "127.0.0.1 2\nserver 4\n").expect("writes");
-    let output = run(&["--hosts", name], "true");
+        # on 127.0.0.1, for all machines
+        tacit launch --backend mpi --hosts FILE --host 127.0.0.1 --port 21700 --job night.1 --grace 10 -- sh -c 'echo $MLX_RANK'
+    "#]]
+    .assert_eq(&printed(&["--backend", "mpi", "--job", "night.1"]));
+    let started = |machine: &str| {
+        let script = r#"echo "$MLX_RANK $TACIT_WATCH $TACIT_JOB"; cat "$MLX_HOSTFILE"; echo"#;
+        let options = ["--hosts", file.path(), "--host", machine, "--port", "21700", "--job", "mine"];
+        lines(&run(&options, script).stdout)
+    };
+    expect![[r#"
+        [2] 2 127.0.0.1:21700 mine
+        [2] [["127.0.0.1:21701"],["127.0.0.1:21702"],["127.0.0.2:21701"],["127.0.0.1:21703"]]"#]]
+    .assert_eq(&started("127.0.0.2"));
+    let ranks = started("127.0.0.1");
+    let ranks: Vec<&str> = ranks.lines().filter(|line| line.ends_with("mine")).map(|line| &line[..3]).collect();
+    assert_eq!(ranks, ["[0]", "[1]", "[3]"], "all ranks of both lines");
+}
+
+#[test]
+fn machines_that_cannot_be_are_refused() {
+    let refused = |text: &str| {
+        let file = Machines::new("refused", text);
+        let output = run(&["--hosts", file.path()], "true");
+        assert_eq!(output.status.code(), Some(1));
+        file.plain(&output.stderr)
+    };
     expect![[r#"
         error: FILE: line 2 is server 4
-        help: write the IP address of a machine and how many ranks it has, as in `10.0.0.1 4`"#]]
-    .assert_eq(&lines(&output.stderr).replace(name, "FILE"));
-    drop(fs::remove_file(&file));
+        help: write the IPv4 address of a machine and how many ranks it has, as in `10.0.0.1 4`
+    "#]]
+    .assert_eq(&refused("127.0.0.1 2\nserver 4\n"));
+    expect![[r#"
+        error: FILE: line 1 is fe80::1 2
+        help: give the machine's IPv4 address: the ring takes no other
+    "#]]
+    .assert_eq(&refused("fe80::1 2\n"));
+    expect![[r#"
+        error: 60000 ranks have no ports from 7300 on
+        help: give a lower `--port`
+    "#]]
+    .assert_eq(&refused("127.0.0.1 30000\n127.0.0.1 30000\n"));
+}
+
+#[test]
+fn mpirun_is_given_the_machines_and_what_their_ranks_need_to_know() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = Machines::new("mpi", "127.0.0.1 2\n127.0.0.2 1\n127.0.0.1 1\n");
+    let folder = env::temp_dir().join(format!("tacit-mpirun-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let mpirun = folder.join("mpirun");
+    // It says what it is given.
+    let script = "#!/bin/sh\nprintf '%s ' \"$@\"; echo\nwhile test $1 != --hostfile; do shift; done\ncat $2\necho $TACIT_WATCH $TACIT_JOB\n";
+    fs::write(&mpirun, script)
+        .and_then(|()| fs::set_permissions(&mpirun, fs::Permissions::from_mode(0o755)))
+        .expect("a program");
+    let mut path = folder.clone().into_os_string();
+    path.push(":/usr/bin:/bin");
+    let start = |machine: &str| {
+        let options =
+            ["--backend", "mpi", "--hosts", file.path(), "--host", machine, "--port", "21700", "--job", "mine"];
+        let mut command = launch(&options, "true");
+        for (name, _) in env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with("TACIT_") || name.starts_with("MLX_")) {
+                command.env_remove(name);
+            }
+        }
+        command.env("PATH", &path).env("TACIT_PASSES", "off").env("MLX_MPI_LIBNAME", "libmpi.so");
+        command.output().expect("starts")
+    };
+    let output = start("127.0.0.1");
+    let text = String::from_utf8(output.stdout).expect("text").replace(env!("CARGO_BIN_EXE_tacit"), "tacit");
+    let words = text.split(' ').map(|word| if word.ends_with("/machines") { "MACHINES" } else { word });
+    expect![[r#"
+        -n 4 --map-by :OVERSUBSCRIBE --bind-to none --hostfile MACHINES -x MLX_MPI_LIBNAME -x TACIT_JOB -x TACIT_PASSES -x TACIT_WATCH tacit launch --as-rank --grace 10 -- sh -c true 
+        127.0.0.1 slots=3
+        127.0.0.2 slots=1
+        127.0.0.1:21700 mine
+    "#]]
+    .assert_eq(&words.collect::<Vec<_>>().join(" "));
+    let output = start("127.0.0.2");
+    expect![[r#"
+        error: 127.0.0.2 is not the first machine of FILE
+        help: start the first one alone: `mpirun` starts the ranks of all machines from there
+    "#]]
+    .assert_eq(&file.plain(&output.stderr));
+    drop(fs::remove_dir_all(&folder));
 }

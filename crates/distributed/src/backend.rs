@@ -1,9 +1,11 @@
 //! The engines of MLX's that carry collectives.
 
 use std::env;
+use std::ffi::OsString;
 use std::fmt;
 
 use tacit_bridge::Engine;
+use tacit_core::{Error, Result};
 
 /// What carries the collectives of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,16 +22,32 @@ pub enum Backend {
 
 impl Backend {
     /// The backend that this process was started for; [`Alone`](Self::Alone) where the environment names none.
-    #[must_use]
-    pub fn of_environment() -> Self {
-        let has = |name: &str| env::var_os(name).is_some();
+    ///
+    /// # Errors
+    ///
+    /// The environment says a part of what an engine needs, as `MLX_RANK` without `MLX_HOSTFILE` does: a process that took
+    /// itself for the only one would train alone.
+    pub fn of_environment() -> Result<Self> {
+        Self::of(|name| env::var_os(name))
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let has = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
         if has("OMPI_COMM_WORLD_SIZE") {
-            return Self::Mpi;
+            return Ok(Self::Mpi);
         }
-        match has("MLX_RANK") {
-            true if has("MLX_IBV_DEVICES") || has("MLX_JACCL_COORDINATOR") => Self::Jaccl,
-            true if has("MLX_HOSTFILE") => Self::Ring,
-            _ => Self::Alone,
+        let lacks = |what: &str| {
+            Err(Error::Group {
+                message: what.to_owned(),
+                help: "start all ranks by `tacit launch`, which sets both; to run alone, unset both",
+            })
+        };
+        match (has("MLX_RANK"), has("MLX_HOSTFILE")) {
+            (true, _) if has("MLX_IBV_DEVICES") || has("MLX_JACCL_COORDINATOR") => Ok(Self::Jaccl),
+            (true, true) => Ok(Self::Ring),
+            (true, false) => lacks("MLX_RANK is set and MLX_HOSTFILE is not, so this rank does not know the others"),
+            (false, true) => lacks("MLX_HOSTFILE is set and MLX_RANK is not, so this process is no rank of the ring"),
+            (false, false) => Ok(Self::Alone),
         }
     }
 
@@ -51,5 +69,37 @@ impl fmt::Display for Backend {
             Self::Mpi => "mpi",
             Self::Jaccl => "jaccl",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn of(names: &[&str]) -> Result<Backend> {
+        Backend::of(|name| names.contains(&name).then(|| "1".into()))
+    }
+
+    #[test]
+    fn the_environment_names_an_engine_or_none() {
+        assert_eq!(of(&[]).expect("alone"), Backend::Alone);
+        assert_eq!(of(&["MLX_RANK", "MLX_HOSTFILE"]).expect("both"), Backend::Ring);
+        assert_eq!(of(&["MLX_RANK", "MLX_JACCL_COORDINATOR"]).expect("both"), Backend::Jaccl);
+        assert_eq!(of(&["OMPI_COMM_WORLD_SIZE", "MLX_HOSTFILE"]).expect("MPI says it all"), Backend::Mpi);
+        assert_eq!(Backend::of(|_| Some(OsString::new())).expect("empty is not set"), Backend::Alone);
+    }
+
+    #[test]
+    fn half_of_what_the_ring_needs_is_not_taken_for_being_alone() {
+        expect![[r#"
+            MLX_RANK is set and MLX_HOSTFILE is not, so this rank does not know the others
+            help: start all ranks by `tacit launch`, which sets both; to run alone, unset both"#]]
+        .assert_eq(&of(&["MLX_RANK"]).expect_err("half").to_string());
+        expect![[r#"
+            MLX_HOSTFILE is set and MLX_RANK is not, so this process is no rank of the ring
+            help: start all ranks by `tacit launch`, which sets both; to run alone, unset both"#]]
+        .assert_eq(&of(&["MLX_HOSTFILE"]).expect_err("half").to_string());
     }
 }

@@ -126,7 +126,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// The engine is not there, or the group cannot be joined.
+    /// The environment says only a part of what an engine needs, the engine is not there, or the group cannot be joined.
     pub fn init() -> Result<Self> {
         Self::with(&Options::from_environment()?)
     }
@@ -137,7 +137,7 @@ impl Group {
     ///
     /// As for [`init`](Self::init).
     pub fn with(options: &Options) -> Result<Self> {
-        let backend = options.backend.unwrap_or_else(Backend::of_environment);
+        let backend = options.backend.map_or_else(Backend::of_environment, Ok)?;
         let mut joined = joined();
         if let Some(group) = joined.iter().find(|group| group.backend == backend) {
             return Ok(group.clone());

@@ -1,5 +1,6 @@
 //! How a group is joined: the ranks meet, and then MLX's engine begins.
 
+use std::ffi::{OsStr, OsString};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use std::{env, thread};
@@ -13,7 +14,7 @@ use crate::agreement;
 use crate::backend::Backend;
 use crate::group::Options;
 use crate::sentinel::Sentinel;
-use crate::watch::{ANNOUNCEMENT, Guard, Limits, Place, Seat, Watch};
+use crate::watch::{ANNOUNCEMENT, Guard, Limits, Place, Seat, Watch, job};
 
 /// How much sooner other ranks are to begin than the last of a ring.
 const HEAD_START: Duration = Duration::from_millis(100);
@@ -25,7 +26,7 @@ pub(crate) fn join(backend: Backend, options: &Options) -> Result<Option<tacit_b
     let Some(engine) = backend.engine() else { return Ok(None) };
     let limits = Limits { join: options.join, silence: options.silence, wait: options.wait };
     let place = Place::from_environment()?;
-    let seat = seat(backend)?;
+    let seat = seat(backend, |name| env::var_os(name))?;
     if seat.is_some_and(|seat| seat.size == 1) {
         return Ok(None);
     }
@@ -37,7 +38,7 @@ pub(crate) fn join(backend: Backend, options: &Options) -> Result<Option<tacit_b
     }
     let watch = Arc::new(OnceLock::new());
     let early = match (&place, seat) {
-        (Place::At(place), Some(seat)) => Some(Watch::at(place, seat, limits)?),
+        (Place::At(place), Some(seat)) => Some(Watch::at(place, job(), seat, limits)?),
         _ => None,
     };
     let is_early = early.is_some();
@@ -71,7 +72,7 @@ pub(crate) fn join(backend: Backend, options: &Options) -> Result<Option<tacit_b
     let late = match place {
         _ if is_early => None,
         Place::Nowhere => None,
-        Place::At(place) => Some(Watch::at(&place, found, limits)?),
+        Place::At(place) => Some(Watch::at(&place, job(), found, limits)?),
         Place::Announced => Some(Watch::announced(|own| announce(&group, own), found, limits)?),
     };
     if let Some(late) = late {
@@ -110,22 +111,33 @@ fn say_goodbye(code: i32) {
 }
 
 /// Which rank of how many this process was started as, where the environment says it.
-fn seat(backend: Backend) -> Result<Option<Seat>> {
+fn seat(backend: Backend, variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Seat>> {
+    let number = |name: &str| variable(name).map(|text| number(name, &text)).transpose();
     let (rank, size) = match backend {
-        Backend::Alone | Backend::Jaccl => return Ok(None),
-        Backend::Mpi => ("OMPI_COMM_WORLD_RANK", env::var("OMPI_COMM_WORLD_SIZE").ok()),
+        Backend::Alone => return Ok(None),
+        Backend::Jaccl => ("MLX_RANK", None),
+        Backend::Mpi => ("OMPI_COMM_WORLD_RANK", number("OMPI_COMM_WORLD_SIZE")?),
         Backend::Ring => {
-            let ranks =
-                env::var_os("MLX_HOSTFILE").map(|file| crate::watch::ranks_of_ring(file.as_ref())).transpose()?;
-            ("MLX_RANK", ranks.map(|ranks| ranks.len().to_string()))
+            let file = variable("MLX_HOSTFILE");
+            (
+                "MLX_RANK",
+                file.map(|file| crate::watch::ranks_of_ring(file.as_ref())).transpose()?.map(|ranks| ranks.len()),
+            )
         }
     };
-    let number = |text: Option<String>| text.and_then(|text| text.trim().parse().ok());
-    let (Some(at), Some(size)) = (number(env::var(rank).ok()), number(size)) else { return Ok(None) };
+    let (Some(at), Some(size)) = (number(rank)?, size) else { return Ok(None) };
     if at >= size {
         return Err(Error::Group { message: format!("{rank}={at} is no rank of a group of {size}"), help: STARTED });
     }
     Ok(Some(Seat { rank: at, size }))
+}
+
+/// The number that a variable says. MLX's ring takes any other text for 0.
+fn number(name: &str, text: &OsStr) -> Result<usize> {
+    let text = text.to_string_lossy();
+    text.trim()
+        .parse()
+        .map_err(|_| Error::Group { message: format!("{name}={text} is no number of a rank"), help: STARTED })
 }
 
 /// What rank 0 gives, on every rank.
@@ -136,4 +148,37 @@ fn announce(group: &tacit_bridge::Group, own: [u8; ANNOUNCEMENT]) -> Result<[u8;
         message: "the engine gives no bytes".to_owned(),
         help: "report this with the output of `tacit doctor`",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_of_a_rank_is_named() {
+        let of = |backend, rank: &'static str| {
+            let found = seat(backend, |name| match name {
+                "MLX_RANK" | "OMPI_COMM_WORLD_RANK" => Some(rank.into()),
+                "OMPI_COMM_WORLD_SIZE" => Some("2".into()),
+                _ => None,
+            });
+            found.map(|seat| seat.map(|seat| seat.rank))
+        };
+        assert_eq!(of(Backend::Mpi, " 1 ").expect("a number"), Some(1));
+        for backend in [Backend::Mpi, Backend::Ring, Backend::Jaccl] {
+            for rank in ["abc", "", "-1", "1.0"] {
+                assert!(of(backend, rank).is_err(), "{backend} {rank}");
+            }
+        }
+        expect![[r#"
+            MLX_RANK=abc is no number of a rank
+            help: start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI"#]]
+        .assert_eq(&of(Backend::Ring, "abc").expect_err("no number").to_string());
+        expect![[r#"
+            OMPI_COMM_WORLD_RANK=2 is no rank of a group of 2
+            help: start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI"#]]
+        .assert_eq(&of(Backend::Mpi, "2").expect_err("too large").to_string());
+    }
 }

@@ -6,7 +6,9 @@
 //! collective that takes longer than [`Limits::wait`] while all are alive, since ranks wait for different ones. Whoever
 //! waits in a collective then asks [`Watch::check`] and gives it up.
 //!
-//! The ranks meet before the engine begins where they can, so that one that never comes is found without it.
+//! The ranks meet before the engine begins where they can, so that one that never comes is found without it. Ranks of
+//! another job that come to the same place are told apart by the name of the job, which `tacit launch` hands out. All of it
+//! is plain text, as what engines send is: it is made for a network whose machines are trusted.
 
 mod frame;
 mod guard;
@@ -36,7 +38,7 @@ use history::History;
 use join::Joined;
 pub(crate) use limits::Limits;
 use meet::Announcement;
-pub(crate) use meet::{ANNOUNCEMENT, Place, ranks_of_ring};
+pub(crate) use meet::{ANNOUNCEMENT, Place, job, ranks_of_ring};
 use rounds::Rounds;
 use verdict::Verdict;
 
@@ -60,8 +62,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Waits until all ranks have come to `place`, which is rank 0's.
-    pub(crate) fn at(place: &str, seat: Seat, limits: Limits) -> Result<Self> {
+    /// Waits until all ranks of the job have come to `place`, which is rank 0's.
+    pub(crate) fn at(place: &str, job: u64, seat: Seat, limits: Limits) -> Result<Self> {
         let until = Instant::now() + limits.join;
         let unknown = |error: io::Error| {
             let help = "set TACIT_WATCH to a host and a free port of rank 0, as in `10.0.0.1:7300`";
@@ -70,9 +72,9 @@ impl Watch {
         let joined = if seat.rank == 0 {
             let listener = meet::listen(place).map_err(unknown)?;
             let own = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
-            join::host(&listener, own, seat, 0, until)
+            join::host(&listener, own, seat, job, until)
         } else {
-            join::come(&meet::resolve(place).map_err(unknown)?, seat, 0, until)
+            join::come(&meet::resolve(place).map_err(unknown)?, seat, job, until)
         };
         Self::start(joined, seat, limits)
     }

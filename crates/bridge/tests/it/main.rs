@@ -13,6 +13,8 @@ mod mapped;
 mod mlx;
 mod no_compiler;
 mod parameters;
+mod ports;
+mod processes;
 mod programs;
 mod recovering;
 mod rewiring;

@@ -1,28 +1,28 @@
 //! Which addresses the ranks of a group have.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::ops::Range;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
+use tacit_bridge::ports::Held;
 use tacit_core::{Error, Result};
 
-/// The ports from which those of this machine's ranks are taken: below the ones that systems give to connections, so that
-/// none of those takes one before its rank does.
-const PORTS: Range<u16> = 20_000..32_000;
-
-/// A machine, and how many ranks it has.
-#[derive(Debug, PartialEq, Eq)]
+/// A line of a file of machines: one of them, and how many of the next ranks it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Host {
-    pub(super) address: IpAddr,
+    pub(super) address: Ipv4Addr,
     pub(super) ranks: usize,
 }
 
 /// Where the ranks of all machines listen, and where they meet for the watch.
 #[derive(Debug)]
 pub(super) struct Places {
-    machines: Vec<Vec<SocketAddr>>,
-    watch: SocketAddr,
+    /// In the order of the ranks.
+    ranks: Vec<SocketAddrV4>,
+    watch: SocketAddrV4,
+    /// Their ports, where they are this machine's own.
+    _held: Option<Held>,
 }
 
 /// Reads lines `ADDRESS [RANKS]`, a rank where the number is left out; `#` begins a comment.
@@ -30,10 +30,7 @@ pub(super) fn read(file: &Path) -> Result<Vec<Host>> {
     let text = fs::read_to_string(file).map_err(Error::file("read", file))?;
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     let hosts = lines.enumerate().filter(|(_, line)| !line.is_empty()).map(|(at, line)| {
-        host(line).ok_or_else(|| {
-            let help = "write the IP address of a machine and how many ranks it has, as in `10.0.0.1 4`";
-            Error::checkpoint(file, None, format!("line {} is {line}", at + 1), help)
-        })
+        host(line).map_err(|help| Error::checkpoint(file, None, format!("line {} is {line}", at + 1), help))
     });
     let hosts = hosts.collect::<Result<Vec<_>>>()?;
     if hosts.is_empty() {
@@ -42,58 +39,70 @@ pub(super) fn read(file: &Path) -> Result<Vec<Host>> {
     Ok(hosts)
 }
 
-fn host(line: &str) -> Option<Host> {
+/// What a line says, or what it should say.
+fn host(line: &str) -> Result<Host, &'static str> {
+    const HELP: &str = "write the IPv4 address of a machine and how many ranks it has, as in `10.0.0.1 4`";
     let mut words = line.split_whitespace();
-    let address = words.next()?.parse().ok()?;
-    let ranks = words.next().map_or(Some(1), |ranks| ranks.parse().ok().filter(|&ranks| ranks > 0))?;
-    words.next().is_none().then_some(Host { address, ranks })
+    let address = match words.next().and_then(|word| word.parse().ok()) {
+        Some(IpAddr::V4(address)) => address,
+        // MLX's ring ends an address at its first colon.
+        Some(IpAddr::V6(_)) => return Err("give the machine's IPv4 address: the ring takes no other"),
+        None => return Err(HELP),
+    };
+    let ranks = words.next().map_or(Ok(1), |ranks| ranks.parse().ok().filter(|&ranks| ranks > 0).ok_or(HELP))?;
+    if words.next().is_some() { Err(HELP) } else { Ok(Host { address, ranks }) }
+}
+
+/// Each machine once, in the order of the lines, with all of its ranks.
+pub(super) fn machines(hosts: &[Host]) -> Vec<Host> {
+    let mut machines: Vec<Host> = Vec::new();
+    for host in hosts {
+        match machines.iter_mut().find(|machine| machine.address == host.address) {
+            Some(machine) => machine.ranks = machine.ranks.saturating_add(host.ranks),
+            None => machines.push(*host),
+        }
+    }
+    machines
 }
 
 impl Places {
-    /// So many ranks on this machine, at ports that nothing listens on.
+    /// So many ranks on this machine, at ports that nobody has and that stay theirs for as long as this lives.
     pub(super) fn here(ranks: usize) -> Result<Self> {
-        if ranks == 0 || ranks >= PORTS.len() {
-            return Err(Error::invalid(
-                format!("{ranks} ranks cannot be started here"),
-                "start at least one, as in `-n 4`",
-            ));
+        if ranks == 0 {
+            return Err(Error::invalid("0 ranks cannot be started here", "start at least one, as in `-n 4`"));
         }
-        let first = std::process::id() as usize * 61 % PORTS.len();
-        let ports = (0..PORTS.len()).map(|at| PORTS.start + ((first + at) % PORTS.len()) as u16);
-        let free = ports.filter(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok());
-        let mut free = free.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let local: Vec<SocketAddr> = free.by_ref().take(ranks).collect();
-        match free.next() {
-            Some(watch) if local.len() == ranks => Ok(Self { machines: vec![local], watch }),
-            _ => {
-                Err(Error::invalid(format!("{} has too few free ports", Ipv4Addr::LOCALHOST), "end what listens there"))
-            }
-        }
+        // One more, for the watch.
+        let held = Held::new(ranks.saturating_add(1)).map_err(|error| {
+            let help = "start fewer ranks, or end what listens on this machine";
+            Error::invalid(format!("{ranks} ranks have no ports here: {error}"), help)
+        })?;
+        let mut places = held.numbers().iter().map(|&port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
+        let local = places.by_ref().take(ranks).collect();
+        let watch = places.next().unwrap_or(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
+        Ok(Self { ranks: local, watch, _held: Some(held) })
     }
 
-    /// The ranks of these machines, at ports from `port` on; at `port` itself on the first they meet.
+    /// The ranks of these lines, at ports from `port` on; at `port` itself on the first machine they meet.
     pub(super) fn on(hosts: &[Host], port: u16) -> Result<Self> {
-        let most = hosts.iter().map(|host| host.ranks).max().unwrap_or(0);
-        if usize::from(port) + most > usize::from(u16::MAX) {
+        let most = machines(hosts).iter().map(|machine| machine.ranks).max().unwrap_or(0);
+        if most > usize::from(u16::MAX - port) {
             return Err(Error::invalid(format!("{most} ranks have no ports from {port} on"), "give a lower `--port`"));
         }
-        let mut next = std::collections::HashMap::new();
-        let mut machine = |host: &Host| {
-            let next = next.entry(host.address).or_insert(port);
-            let places = (0..host.ranks).map(|_| {
-                *next += 1;
-                SocketAddr::new(host.address, *next)
-            });
-            places.collect()
-        };
-        let machines: Vec<Vec<SocketAddr>> = hosts.iter().map(&mut machine).collect();
-        let first = hosts.first().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.address);
-        Ok(Self { machines, watch: SocketAddr::new(first, port) })
+        let mut next: BTreeMap<Ipv4Addr, u16> = BTreeMap::new();
+        let each = hosts.iter().flat_map(|host| std::iter::repeat_n(host.address, host.ranks));
+        let ranks = each.map(|address| {
+            let last = next.entry(address).or_insert(port);
+            *last += 1;
+            SocketAddrV4::new(address, *last)
+        });
+        let ranks = ranks.collect();
+        let first = hosts.first().map_or(Ipv4Addr::LOCALHOST, |host| host.address);
+        Ok(Self { ranks, watch: SocketAddrV4::new(first, port), _held: None })
     }
 
     /// The ring's host file.
     pub(super) fn ring(&self) -> String {
-        let ranks: Vec<[String; 1]> = self.machines.iter().flatten().map(|place| [place.to_string()]).collect();
+        let ranks: Vec<[String; 1]> = self.ranks.iter().map(|place| [place.to_string()]).collect();
         serde_json::json!(ranks).to_string()
     }
 
@@ -103,13 +112,17 @@ impl Places {
 
     /// Whether there is only one rank.
     pub(super) fn is_one(&self) -> bool {
-        self.machines.iter().flatten().count() == 1
+        self.ranks.len() == 1
     }
 
-    /// The ranks of a machine.
-    pub(super) fn ranks(&self, machine: usize) -> Range<usize> {
-        let before = self.machines[..machine].iter().map(Vec::len).sum();
-        before..before + self.machines[machine].len()
+    /// All ranks.
+    pub(super) fn all(&self) -> Vec<usize> {
+        (0..self.ranks.len()).collect()
+    }
+
+    /// The ranks of a machine, of all of its lines.
+    pub(super) fn ranks_of(&self, machine: Ipv4Addr) -> Vec<usize> {
+        self.all().into_iter().filter(|&rank| *self.ranks[rank].ip() == machine).collect()
     }
 }
 
@@ -117,27 +130,42 @@ impl Places {
 mod tests {
     use super::*;
 
+    fn machine(last: u8, ranks: usize) -> Host {
+        Host { address: [10, 0, 0, last].into(), ranks }
+    }
+
     #[test]
     fn lines_name_machines_and_their_ranks() {
-        assert_eq!(host("10.0.0.1 4"), Some(Host { address: [10, 0, 0, 1].into(), ranks: 4 }));
-        assert_eq!(host("10.0.0.1"), Some(Host { address: [10, 0, 0, 1].into(), ranks: 1 }));
-        for wrong in ["server", "10.0.0.1 0", "10.0.0.1 four", "10.0.0.1 4 5"] {
-            assert_eq!(host(wrong), None, "{wrong}");
+        assert_eq!(host("10.0.0.1 4"), Ok(machine(1, 4)));
+        assert_eq!(host("10.0.0.1"), Ok(machine(1, 1)));
+        for wrong in ["server", "10.0.0.1 0", "10.0.0.1 four", "10.0.0.1 4 5", "::1 2", "fe80::1"] {
+            assert!(host(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn every_rank_has_a_port_of_its_own() {
-        let machine = |last, ranks| Host { address: [10, 0, 0, last].into(), ranks };
-        let places = Places::on(&[machine(1, 2), machine(2, 1), machine(1, 1)], 7300).expect("ports");
+    fn every_rank_has_a_port_of_its_own_and_a_machine_all_ranks_of_its_lines() {
+        let lines = [machine(1, 2), machine(2, 1), machine(1, 1)];
+        let places = Places::on(&lines, 7300).expect("ports");
         assert_eq!(places.ring(), r#"[["10.0.0.1:7301"],["10.0.0.1:7302"],["10.0.0.2:7301"],["10.0.0.1:7303"]]"#);
         assert_eq!(places.watch(), "10.0.0.1:7300");
-        assert_eq!(places.ranks(1), 2..3);
-        assert!(Places::on(&[machine(1, 300)], 65_300).is_err());
+        assert_eq!(places.ranks_of([10, 0, 0, 1].into()), [0, 1, 3]);
+        assert_eq!(places.ranks_of([10, 0, 0, 2].into()), [2]);
+        assert_eq!(machines(&lines), [machine(1, 3), machine(2, 1)]);
         let here = Places::here(3).expect("ports");
-        let mut ports: Vec<u16> = here.machines[0].iter().chain([&here.watch]).map(SocketAddr::port).collect();
+        let mut ports: Vec<u16> = here.ranks.iter().chain([&here.watch]).map(SocketAddrV4::port).collect();
         ports.dedup();
         assert_eq!(ports.len(), 4);
+    }
+
+    #[test]
+    fn more_ranks_than_ports_are_refused() {
+        let all = [machine(1, usize::MAX), machine(1, usize::MAX)];
+        assert!(Places::on(&all, 7300).is_err());
+        assert!(Places::on(&[machine(1, 150), machine(2, 1), machine(1, 150)], 65_300).is_err());
+        assert!(Places::on(&[machine(1, 235)], 65_300).is_ok());
         assert!(Places::here(0).is_err());
+        assert!(Places::here(50_000).is_err());
+        assert!(Places::here(usize::MAX).is_err());
     }
 }

@@ -1,10 +1,27 @@
-//! The lines of a rank, with its number before each.
+//! What ranks write, with the number of the rank before each line.
+//!
+//! All that goes to one of this program's streams goes through one thread, so that a line stays whole whatever other ranks
+//! write meanwhile. A line without an end, such as a prompt, is shown once its rank has written nothing for a moment.
 
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-/// The longest piece of a line that is kept until its end comes.
-const LONGEST: u64 = 1 << 16;
+/// How much of a line is kept until its end comes. A longer one is written as it comes, and others wait for its end.
+const LONGEST: usize = 1 << 16;
+
+/// How much of a rank's lines waits for the end of another's.
+const MUCH: usize = 1 << 24;
+
+/// How long a rank may pause within a line: then what there is of it is shown, and others may write behind it. Long for a
+/// program that writes a line word by word on a machine that has much else to do.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How often unfinished lines are looked after.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Whether nobody reads what is written any more.
 pub(super) static UNREAD: AtomicBool = AtomicBool::new(false);
@@ -16,44 +33,257 @@ pub(super) enum To {
     Err,
 }
 
-impl To {
-    /// Writes all of it at once, so that lines of other ranks stay outside.
-    fn write(self, line: &[u8]) -> io::Result<()> {
+impl Write for To {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Out => {
-                let mut out = io::stdout().lock();
-                out.write_all(line)?;
-                out.flush()
-            }
-            Self::Err => io::stderr().lock().write_all(line),
+            Self::Out => io::stdout().write(bytes),
+            Self::Err => io::stderr().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Out => io::stdout().flush(),
+            Self::Err => io::stderr().flush(),
         }
     }
 }
 
-/// Copies lines until there are no more.
-pub(super) fn copy(from: impl Read, rank: usize, to: To) {
-    let mut from = BufReader::new(from);
-    // A progress bar of rank 0 may stand where the line goes.
-    let wipes = matches!(to, To::Err) && io::stderr().is_terminal();
-    let prefix = format!("{}[{rank}] ", if wipes { "\r\x1b[K" } else { "" });
-    let mut line = Vec::new();
+/// Writes to one stream what ranks say.
+pub(super) struct Printer {
+    pieces: SyncSender<Piece>,
+    thread: JoinHandle<()>,
+}
+
+/// A rank, and some of what it wrote; nothing at its end.
+type Piece = (usize, Option<Vec<u8>>);
+
+impl Printer {
+    pub(super) fn new(to: To) -> Self {
+        // Ranks wait once whoever reads does not keep up.
+        let (pieces, coming) = sync_channel(64);
+        // A progress bar of rank 0 may stand where a line goes.
+        let wipes = matches!(to, To::Err) && io::stderr().is_terminal();
+        Self { pieces, thread: thread::spawn(move || print(&coming, Page::new(to, wipes))) }
+    }
+
+    /// Prints all that comes `from` a rank.
+    pub(super) fn read(&self, rank: usize, mut from: impl Read + Send + 'static) {
+        let pieces = self.pieces.clone();
+        thread::spawn(move || {
+            let mut piece = [0; 1 << 13];
+            loop {
+                match from.read(&mut piece) {
+                    Ok(0) => break,
+                    Ok(read) => drop(pieces.send((rank, Some(piece[..read].to_vec())))),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => break,
+                }
+            }
+            drop(pieces.send((rank, None)));
+        });
+    }
+
+    /// Waits until all that was read is printed, for as long as whoever writes keeps its end open, but not beyond `until`.
+    pub(super) fn finish(self, until: Instant) {
+        drop(self.pieces);
+        while !self.thread.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn print(coming: &Receiver<Piece>, mut page: Page<To>) {
     loop {
-        line.clear();
-        line.extend_from_slice(prefix.as_bytes());
-        match from.by_ref().take(LONGEST).read_until(b'\n', &mut line) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(_) => return,
-        }
-        if line.last() != Some(&b'\n') {
-            line.push(b'\n');
-        }
-        if to.write(&line).is_err() {
+        let piece = if page.is_settled() {
+            coming.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            coming.recv_timeout(LOOK)
+        };
+        let written = match piece {
+            Ok((rank, Some(bytes))) => page.take(rank, &bytes, Instant::now()),
+            Ok((rank, None)) => page.end(rank, Instant::now()),
+            Err(RecvTimeoutError::Timeout) => page.settle(Instant::now()),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if written.is_err() {
             UNREAD.store(true, Ordering::Relaxed);
-            // Read on, so that the rank does not wait for a reader before it is ended.
-            drop(io::copy(&mut from, &mut io::sink()));
+            // Read on, so that no rank waits for a reader before it is ended.
+            coming.iter().for_each(drop);
             return;
         }
+    }
+}
+
+/// What was written, and what will be.
+struct Page<W> {
+    to: W,
+    wipes: bool,
+    /// What ranks have written that is not on the page yet: lines that wait for another's, and the begin of the next.
+    waiting: BTreeMap<usize, Waiting>,
+    /// The rank whose line stands unfinished at the page's end, and when it last wrote.
+    open: Option<(usize, Instant)>,
+}
+
+struct Waiting {
+    bytes: Vec<u8>,
+    /// When the last of them came.
+    since: Instant,
+}
+
+impl<W: Write> Page<W> {
+    fn new(to: W, wipes: bool) -> Self {
+        Self { to, wipes, waiting: BTreeMap::new(), open: None }
+    }
+
+    /// Whether nothing is left to be done until more comes.
+    fn is_settled(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn take(&mut self, rank: usize, bytes: &[u8], now: Instant) -> io::Result<()> {
+        let waiting = self.waiting.entry(rank).or_insert_with(|| Waiting { bytes: Vec::new(), since: now });
+        waiting.bytes.extend_from_slice(bytes);
+        waiting.since = now;
+        if let Some((_, since)) = self.open.as_mut().filter(|(open, _)| *open == rank) {
+            *since = now;
+        }
+        self.settle(now)
+    }
+
+    /// Nothing more comes of a rank: what it has not finished is finished.
+    fn end(&mut self, rank: usize, now: Instant) -> io::Result<()> {
+        match self.waiting.get_mut(&rank) {
+            Some(waiting) if waiting.bytes.last() != Some(&b'\n') => waiting.bytes.push(b'\n'),
+            None if self.open.is_some_and(|(open, _)| open == rank) => {
+                self.to.write_all(b"\n")?;
+                self.open = None;
+            }
+            _ => {}
+        }
+        self.settle(now)
+    }
+
+    /// Writes what can be written now.
+    fn settle(&mut self, now: Instant) -> io::Result<()> {
+        // Whose line is open comes first, so that it may end before another begins.
+        let open = self.open.map(|(rank, _)| rank);
+        let others = self.waiting.keys().copied().filter(|&rank| Some(rank) != open);
+        let ranks: Vec<usize> = open.into_iter().chain(others).collect();
+        for rank in ranks {
+            let Some(waiting) = self.waiting.get_mut(&rank) else { continue };
+            let held = self.open.is_some_and(|(open, since)| open != rank && now.duration_since(since) < PAUSE);
+            if held && waiting.bytes.len() < MUCH {
+                continue;
+            }
+            let shown = now.duration_since(waiting.since) >= PAUSE || waiting.bytes.len() >= LONGEST;
+            let lines = waiting.bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+            let ready = if shown { waiting.bytes.len() } else { lines };
+            let bytes: Vec<u8> = waiting.bytes.drain(..ready).collect();
+            if waiting.bytes.is_empty() {
+                self.waiting.remove(&rank);
+            }
+            if !bytes.is_empty() {
+                self.write(rank, &bytes)?;
+                self.open = (bytes.last() != Some(&b'\n')).then_some((rank, now));
+            }
+        }
+        self.to.flush()
+    }
+
+    /// Writes lines of a rank, of which the first may go on where the page ends.
+    fn write(&mut self, rank: usize, bytes: &[u8]) -> io::Result<()> {
+        let goes_on = self.open.is_some_and(|(open, _)| open == rank);
+        // All at once, so that what others write to the same terminal stays outside.
+        let mut text = Vec::with_capacity(bytes.len() + 16);
+        if self.open.is_some() && !goes_on {
+            text.push(b'\n');
+        }
+        for (at, line) in bytes.split_inclusive(|&byte| byte == b'\n').enumerate() {
+            if at > 0 || !goes_on {
+                text.extend_from_slice(if self.wipes { b"\r\x1b[K" } else { b"" });
+                text.extend_from_slice(format!("[{rank}] ").as_bytes());
+            }
+            text.extend_from_slice(line);
+        }
+        self.to.write_all(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is on the page after ranks wrote these pieces, each so many milliseconds after the one before.
+    fn page(pieces: &[(u64, usize, &str)]) -> String {
+        let mut page = Page::new(Vec::new(), false);
+        let mut now = Instant::now();
+        for &(after, rank, text) in pieces {
+            now += Duration::from_millis(after);
+            page.settle(now).expect("memory");
+            page.take(rank, text.as_bytes(), now).expect("memory");
+        }
+        page.settle(now + PAUSE).expect("memory");
+        String::from_utf8(page.to).expect("text")
+    }
+
+    #[test]
+    fn lines_that_come_in_pieces_stay_whole() {
+        assert_eq!(
+            page(&[(0, 0, "one "), (100, 1, "a\nb"), (100, 0, "line\n"), (100, 1, "\n")]),
+            "[1] a\n[0] one line\n[1] b\n"
+        );
+    }
+
+    #[test]
+    fn a_prompt_is_shown_after_a_moment_and_goes_on_behind_the_answer() {
+        assert_eq!(page(&[(0, 0, "name? ")]), "[0] name? ");
+        assert_eq!(page(&[(0, 0, "name? "), (600, 0, "thanks\nnext\n")]), "[0] name? thanks\n[0] next\n");
+    }
+
+    #[test]
+    fn others_end_a_line_that_does_not_go_on() {
+        let text = page(&[(0, 0, "name? "), (600, 1, "a line\n"), (600, 0, "thanks\n")]);
+        assert_eq!(text, "[0] name? \n[1] a line\n[0] thanks\n");
+    }
+
+    #[test]
+    fn a_long_line_is_whole_while_others_write() {
+        let long = "x".repeat(LONGEST / 2);
+        let mut pieces = Vec::new();
+        for _ in 0..20 {
+            pieces.push((10, 0, long.as_str()));
+            pieces.push((10, 1, "other\n"));
+        }
+        pieces.push((10, 0, "end\n"));
+        let text = page(&pieces);
+        let whole = format!("[0] {}end\n", long.repeat(20));
+        assert!(text.contains(&whole), "{} bytes", text.len());
+        assert_eq!(text.replace(&whole, ""), "[1] other\n".repeat(20));
+    }
+
+    #[test]
+    fn a_rank_that_ends_does_not_cut_the_line_of_another() {
+        let mut page = Page::new(Vec::new(), false);
+        let now = Instant::now();
+        page.take(0, "x".repeat(LONGEST).as_bytes(), now).expect("memory");
+        page.take(1, b"a line\nno end", now).expect("memory");
+        page.end(1, now).expect("memory");
+        page.take(0, b"end\n", now).expect("memory");
+        let text = String::from_utf8(page.to).expect("text");
+        assert_eq!(text, format!("[0] {}end\n[1] a line\n[1] no end\n", "x".repeat(LONGEST)));
+    }
+
+    #[test]
+    fn what_a_rank_has_not_finished_is_finished_at_its_end() {
+        let mut page = Page::new(Vec::new(), false);
+        let now = Instant::now();
+        page.take(0, b"no end", now).expect("memory");
+        page.end(0, now).expect("memory");
+        page.take(1, b"prompt", now).expect("memory");
+        page.settle(now + PAUSE).expect("memory");
+        page.end(1, now + PAUSE).expect("memory");
+        page.end(2, now + PAUSE).expect("memory");
+        assert_eq!(String::from_utf8(page.to).expect("text"), "[0] no end\n[1] prompt\n");
     }
 }

@@ -1,23 +1,26 @@
 //! Runs processes until all have ended, and ends them all once one fails.
 
+use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tacit_bridge::process::{self, Signal};
 use tacit_core::Error;
 
-use super::lines::{self, To, UNREAD};
+use super::lines::{Printer, To, UNREAD};
+use super::warden::Warden;
 use crate::output::Failure;
 
 /// How often processes are looked after.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// How long a process that was asked to end has before it is killed.
-const LAST: Duration = Duration::from_secs(3);
+/// How long a process has that was sent a signal before it is sent a stronger one.
+pub(super) const LAST: Duration = Duration::from_secs(3);
 
 /// How long the last lines may take once all processes have ended.
 const LINES: Duration = Duration::from_secs(1);
@@ -50,7 +53,7 @@ impl Process {
             .map_or_else(|| self.command.get_program().to_string_lossy().into_owned(), |rank| format!("rank {rank}"))
     }
 
-    fn start(mut self, readers: &mut Vec<JoinHandle<()>>) -> Result<Running, Failure> {
+    fn start(mut self, out: &Printer, err: &Printer) -> Result<Running, Failure> {
         let name = self.name();
         let command = &mut self.command;
         // The terminal gives its input to the group in front only, which is not that of a rank.
@@ -62,13 +65,17 @@ impl Process {
         if self.leads {
             command.process_group(0);
         }
+        // What is asked to end must hear it, even where this program was started to ignore the terminal.
+        process::with_default_signals(command);
+        // `mpirun` has ranks of its own to end.
+        process::end_with_parent(command, if self.rank.is_some() { Signal::Kill } else { Signal::Terminate });
         let mut child = command.spawn().map_err(|error| {
             let program = command.get_program().to_string_lossy().into_owned();
             Error::invalid(format!("cannot start {program}: {error}"), "give a program and its arguments after `--`")
         })?;
         if let Some(rank) = self.rank {
-            readers.extend(child.stdout.take().map(|out| thread::spawn(move || lines::copy(out, rank, To::Out))));
-            readers.extend(child.stderr.take().map(|err| thread::spawn(move || lines::copy(err, rank, To::Err))));
+            child.stdout.take().into_iter().for_each(|stream| out.read(rank, stream));
+            child.stderr.take().into_iter().for_each(|stream| err.read(rank, stream));
         }
         if let Some(mut stdin) = child.stdin.take() {
             // It may wait for input for as long as this process lives.
@@ -114,30 +121,49 @@ impl Running {
     }
 }
 
-/// What is next where processes do not end.
+/// The signals that processes which do not end are still to be sent, each stronger than the one before.
 struct Ending {
-    /// Whoever runs then is asked to end.
-    ask: Instant,
-    /// Whoever runs then is killed.
-    kill: Instant,
-    asked: bool,
+    signals: VecDeque<(Instant, Signal)>,
 }
 
 impl Ending {
-    fn after(grace: Duration) -> Self {
-        let ask = Instant::now() + grace;
-        Self { ask, kill: ask + LAST, asked: false }
+    /// This signal at `first`, and the stronger ones after it.
+    fn new(signal: Signal, first: Instant) -> Self {
+        let stronger = match signal {
+            Signal::Interrupt => &[Signal::Terminate, Signal::Kill][..],
+            Signal::Hangup | Signal::Terminate => &[Signal::Kill],
+            Signal::Kill => &[],
+        };
+        let all = std::iter::once(&signal).chain(stronger);
+        let times = std::iter::successors(Some(first), |time| Some(*time + LAST));
+        Self { signals: times.zip(all.copied()).collect() }
+    }
+
+    fn due(&mut self) -> Option<Signal> {
+        let (time, signal) = *self.signals.front()?;
+        (time <= Instant::now()).then(|| self.signals.pop_front())?;
+        Some(signal)
     }
 }
 
-/// Runs them all. The code is that of the first that failed, as a shell has it, or of the signal that ended this.
-pub(super) fn run(processes: Vec<Process>, grace: Duration) -> Result<ExitCode, Failure> {
+/// Runs them all. The code is that of the first that failed, as a shell has it, or of the signal that ended this. `folder` is
+/// removed by whoever calls this, and by the warden where that does not come to it.
+pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     process::catch_signals();
-    let mut readers = Vec::new();
+    let parent = parent_id();
+    let (out, err) = (Printer::new(To::Out), Printer::new(To::Err));
+    // `mpirun` ends this process and its rank together.
+    let leads = processes.iter().any(|process| process.leads);
+    let mut warden = leads.then(|| Warden::start(folder).ok()).flatten();
     let mut running: Vec<Running> = Vec::new();
     for process in processes {
-        match process.start(&mut readers) {
-            Ok(started) => running.push(started),
+        match process.start(&out, &err) {
+            Ok(started) => {
+                if let Some(warden) = warden.as_mut().filter(|_| started.leads) {
+                    warden.begins(started.child.id());
+                }
+                running.push(started);
+            }
             Err(failure) => {
                 for process in &mut running {
                     process.signal(Signal::Kill);
@@ -154,49 +180,47 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration) -> Result<ExitCode, 
     let mut ending: Option<Ending> = None;
     while running.iter().any(|process| !process.ended) {
         for process in &mut running {
-            let Some(status) = process.look().filter(|status| !status.success()) else { continue };
-            if code.is_none() {
+            let Some(status) = process.look() else { continue };
+            if let Some(warden) = &mut warden {
+                warden.ended(process.child.id());
+            }
+            if code.is_none() && !status.success() {
                 code = Some(code_of(status));
                 if !alone {
                     say(&format!("{} {}; the others have {} s", process.name, told(status), grace.as_secs_f64()));
                 }
-                ending = Some(Ending::after(grace));
+                ending = Some(Ending::new(Signal::Terminate, after(grace)));
             }
         }
-        if let Some(signal) = process::caught() {
+        // `mpirun` is gone, if it was that.
+        let orphaned = parent_id() != parent && !leads;
+        if let Some(signal) = process::caught().or((orphaned && ending.is_none()).then_some(Signal::Terminate)) {
+            code.get_or_insert(128 + signal.number());
             // Who asks a second time does not wait.
             let signal = if ending.is_some() { Signal::Kill } else { signal };
-            for process in &mut running {
-                process.signal(signal);
-            }
-            code.get_or_insert(128 + signal.number());
-            ending.get_or_insert_with(|| Ending::after(LAST));
+            ending = Some(Ending::new(signal, Instant::now()));
         }
         if UNREAD.load(Ordering::Relaxed) && ending.is_none() {
             code = Some(128 + BROKEN_PIPE);
-            ending = Some(Ending::after(Duration::ZERO));
+            ending = Some(Ending::new(Signal::Terminate, Instant::now()));
         }
-        if let Some(ending) = &mut ending {
-            let now = Instant::now();
-            if now > ending.kill {
-                for process in &mut running {
-                    process.signal(Signal::Kill);
-                }
-            } else if now > ending.ask && !ending.asked {
-                ending.asked = true;
-                for process in &mut running {
-                    process.signal(Signal::Terminate);
-                }
+        if let Some(signal) = ending.as_mut().and_then(Ending::due) {
+            for process in &mut running {
+                process.signal(signal);
             }
         }
         thread::sleep(ROUND);
     }
     // What left the groups may hold the other end for as long as it likes.
     let until = Instant::now() + LINES;
-    while readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < until {
-        thread::sleep(Duration::from_millis(1));
-    }
+    out.finish(until);
+    err.finish(until);
     Ok(ExitCode::from(code.unwrap_or(0) as u8))
+}
+
+/// The end of a time that begins now; a day is as good as longer ones.
+fn after(time: Duration) -> Instant {
+    Instant::now() + time.min(Duration::from_hours(24))
 }
 
 /// The signal for whoever writes what nobody reads, which Rust's programs ignore.

@@ -7,12 +7,15 @@ use serde::{Deserialize, Serialize};
 use super::history::Tail;
 use super::verdict::Verdict;
 
-/// The longest line that is believed.
+/// The longest line that is believed of whoever has not said who it is.
+pub(super) const GREETING: usize = 1 << 10;
+
+/// The longest line of a rank that is believed.
 pub(super) const LONGEST: usize = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Frame {
-    /// A rank comes, and says what it takes the group for.
+    /// A rank comes, and says what it takes the group for; the token is the job's number.
     Hello { version: u32, rank: usize, size: usize, token: u64, process: u32 },
     /// Rank 0 does not let the group begin.
     Refused(NotJoined),
@@ -45,7 +48,7 @@ pub(super) enum Failing {
     Late,
     /// A rank is none of this group.
     Unfit,
-    /// It is another group that meets here.
+    /// It is another job that meets here.
     Elsewhere,
     /// The system refused something.
     System,

@@ -13,8 +13,13 @@ const KEPT: usize = 1024;
 const TOLD: usize = 16;
 
 /// Of FNV-1a with 64 bits, which gives the same on every machine: <http://www.isthe.com/chongo/tech/comp/fnv/>.
-const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+pub(super) const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0100_0000_01b3;
+
+/// That of bytes behind those of which `before` is the checksum.
+pub(super) fn checksum(before: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(before, |checksum, byte| (checksum ^ u64::from(byte)).wrapping_mul(PRIME))
+}
 
 /// Those of all ranks, which have the same numbers on each.
 #[derive(Debug, Default)]
@@ -35,13 +40,12 @@ pub(super) struct Tail {
 
 impl History {
     pub(super) fn begin(&mut self, label: &str) {
-        let checksum = self.last.back().map_or(OFFSET, |(checksum, _)| *checksum);
-        let mix = |checksum: u64, byte| (checksum ^ u64::from(byte)).wrapping_mul(PRIME);
+        let before = self.last.back().map_or(OFFSET, |(checksum, _)| *checksum);
         if self.last.len() == KEPT {
             self.last.pop_front();
         }
         // A byte that no text has ends each.
-        let checksum = label.bytes().chain([0xff]).fold(checksum, mix);
+        let checksum = checksum(before, label.bytes().chain([0xff]));
         self.last.push_back((checksum, label.to_owned()));
         self.begun += 1;
     }

@@ -4,7 +4,10 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::frame::{Frame, LONGEST};
+use super::frame::{Frame, GREETING, LONGEST};
+
+/// How many bytes are read at once, so that whoever sends without end does not keep the others waiting.
+const AT_ONCE: usize = 1 << 18;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -15,6 +18,10 @@ pub(super) struct Link {
     /// When something last came.
     pub(super) heard: Instant,
     incoming: Vec<u8>,
+    /// How many bytes of it have no line's end.
+    searched: usize,
+    /// The longest line that is believed.
+    longest: usize,
     outgoing: Vec<u8>,
 }
 
@@ -23,11 +30,20 @@ pub(super) struct Link {
 pub(super) struct Closed;
 
 impl Link {
+    /// Of whoever has connected: only a greeting is believed until it is [`known`](Self::known).
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let address = stream.peer_addr()?;
-        Ok(Self { stream, address, process: 0, heard: Instant::now(), incoming: Vec::new(), outgoing: Vec::new() })
+        let (incoming, outgoing) = (Vec::new(), Vec::new());
+        let heard = Instant::now();
+        Ok(Self { stream, address, process: 0, heard, incoming, searched: 0, longest: GREETING, outgoing })
+    }
+
+    /// The other side is a rank of this group, or rank 0.
+    pub(super) fn known(mut self, process: u32) -> Self {
+        (self.process, self.longest) = (process, LONGEST);
+        self
     }
 
     /// Sends what the system takes now, and the rest when `flush` is next called.
@@ -49,30 +65,44 @@ impl Link {
         }
     }
 
-    /// Adds what has come to `frames`.
+    /// Adds what has come to `frames`, or a part of it where that is much.
     pub(super) fn receive(&mut self, frames: &mut Vec<Frame>) -> Result<(), Closed> {
         self.flush();
         let mut piece = [0; 4096];
+        let mut taken = 0;
         let closed = loop {
+            // One that may only greet is not read further than that.
+            if taken >= AT_ONCE.min(2 * self.longest) {
+                break false;
+            }
             match self.stream.read(&mut piece) {
                 Ok(0) => break true,
                 Ok(read) => {
                     self.heard = Instant::now();
+                    taken += read;
                     self.incoming.extend_from_slice(&piece[..read]);
-                    if self.incoming.len() > 2 * LONGEST {
-                        break true;
-                    }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break false,
                 Err(_) => break true,
             }
         };
-        while let Some(end) = self.incoming.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = self.incoming.drain(..=end).collect();
-            frames.push(Frame::read(&line).ok_or(Closed)?);
+        let whole = self.lines(frames);
+        if closed || self.incoming.len() > self.longest { Err(Closed) } else { whole }
+    }
+
+    /// Takes the whole lines out of what has come, each byte of which is looked at once.
+    fn lines(&mut self, frames: &mut Vec<Frame>) -> Result<(), Closed> {
+        let mut begin = 0;
+        while let Some(length) = self.incoming[self.searched..].iter().position(|&byte| byte == b'\n') {
+            let end = self.searched + length;
+            frames.push(Frame::read(&self.incoming[begin..end]).ok_or(Closed)?);
+            begin = end + 1;
+            self.searched = begin;
         }
-        if closed || self.incoming.len() > LONGEST { Err(Closed) } else { Ok(()) }
+        self.incoming.drain(..begin);
+        self.searched = self.incoming.len();
+        Ok(())
     }
 
     /// The other side finds the connection closed once it has read everything.

@@ -4,10 +4,28 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
+use tacit_bridge::ports;
 use tacit_core::{Error, Result};
+
+use super::history::{OFFSET, checksum};
 
 /// The variable that names the place.
 pub(super) const VARIABLE: &str = "TACIT_WATCH";
+
+/// The variable that names the job, so that ranks of another are told apart that come to the same place.
+const JOB: &str = "TACIT_JOB";
+
+/// The number of this process's job, 0 where it has no name.
+///
+/// It tells jobs apart and keeps nobody out: it is sent as plain text, as everything between ranks is.
+pub(crate) fn job() -> u64 {
+    std::env::var_os(JOB).map_or(0, |name| number_of_job(name.as_encoded_bytes()))
+}
+
+/// The same on every machine, and 0 for no name alone.
+fn number_of_job(name: &[u8]) -> u64 {
+    if name.is_empty() { 0 } else { checksum(OFFSET, name.iter().copied()).max(1) }
+}
 
 /// Where ranks meet, as far as it is known before MLX's engine begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,14 +81,22 @@ fn wrong(file: &Path, reason: String) -> Error {
     Error::checkpoint(file, None, reason, "write a list with a list of `ip:port` for each rank, as MLX's ring reads it")
 }
 
-/// Waits for connections at `place`, or at its port on every address where the host has none of that name.
+/// Waits for connections at `place`, or at its port on every address where this machine has none of that name.
 pub(super) fn listen(place: &str) -> io::Result<TcpListener> {
-    TcpListener::bind(place).or_else(|error| match (error.kind(), place.rsplit_once(':')) {
-        (io::ErrorKind::AddrNotAvailable, Some((_, port))) => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.parse().map_err(|_| error)?))
+    let mut failed = None;
+    for address in resolve(place)? {
+        match ports::listen(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = Some((error, address.port())),
         }
-        _ => Err(error),
-    })
+    }
+    match failed {
+        Some((error, port)) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            ports::listen((Ipv4Addr::UNSPECIFIED, port).into())
+        }
+        Some((error, _)) => Err(error),
+        None => Err(io::ErrorKind::AddrNotAvailable.into()),
+    }
 }
 
 pub(super) fn resolve(place: &str) -> io::Result<Vec<SocketAddr>> {
@@ -93,8 +119,7 @@ impl Announcement {
     pub(super) fn listen() -> io::Result<(Self, TcpListener)> {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         let port = listener.local_addr()?.port();
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let token = (now.as_nanos() as u64) ^ (u64::from(std::process::id()) << 32) | 1;
+        let token = getrandom::u64()?.max(1);
         let hosts = outward().into_iter().chain([Ipv4Addr::LOCALHOST]).collect();
         Ok((Self { token, port, hosts }, listener))
     }
@@ -158,6 +183,14 @@ mod tests {
             assert!(place(wrong).is_err(), "{wrong}");
         }
         drop(std::fs::remove_file(&file));
+    }
+
+    #[test]
+    fn jobs_of_different_names_have_different_numbers_and_only_no_name_is_0() {
+        assert_eq!(number_of_job(b""), 0);
+        assert_ne!(number_of_job(b"a"), number_of_job(b"b"));
+        // The same in every build, since ranks of a group may run others.
+        assert_eq!(number_of_job(b"4711"), 0x4b02_25d8_977b_d192);
     }
 
     #[test]

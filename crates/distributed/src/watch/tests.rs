@@ -1,12 +1,13 @@
 #![allow(clippy::needless_pass_by_value, reason = "snapshots stand in the call")]
 
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 
 use expect_test::{Expect, expect};
 
 use super::frame::Extent;
 use super::*;
+
+mod strangers;
 
 /// Short, and long enough for a machine that does other things.
 const LIMITS: Limits =
@@ -17,10 +18,14 @@ fn place() -> String {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").to_string()
 }
 
+/// The number of a job.
+const JOB: u64 = 4711;
+
 /// What becomes of each rank that comes to a group of `size`.
 fn met(place: &str, seats: &[Seat], limits: Limits) -> Vec<Result<Watch>> {
     thread::scope(|scope| {
-        let ranks: Vec<_> = seats.iter().map(|&seat| scope.spawn(move || Watch::at(place, seat, limits))).collect();
+        let ranks: Vec<_> =
+            seats.iter().map(|&seat| scope.spawn(move || Watch::at(place, JOB, seat, limits))).collect();
         ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
     })
 }
@@ -115,10 +120,10 @@ fn a_rank_that_vanishes_is_lost_to_all_within_a_moment() {
 fn a_rank_that_is_silent_is_lost_after_the_limit() {
     let place = place();
     let (first, silent) = thread::scope(|scope| {
-        let first = scope.spawn(|| Watch::at(&place, Seat { rank: 0, size: 2 }, LIMITS));
+        let first = scope.spawn(|| Watch::at(&place, JOB, Seat { rank: 0, size: 2 }, LIMITS));
         let until = Instant::now() + LIMITS.join;
         let addresses = meet::resolve(&place).expect("an address");
-        let silent = join::come(&addresses, Seat { rank: 1, size: 2 }, 0, until).expect("comes");
+        let silent = join::come(&addresses, Seat { rank: 1, size: 2 }, JOB, until).expect("comes");
         (first.join().expect("no panic").expect("both come"), silent)
     });
     let begun = Instant::now();
@@ -154,7 +159,7 @@ fn a_rank_that_does_not_come_is_named_by_all_that_did() {
 }
 
 #[test]
-fn ranks_of_different_groups_are_refused() {
+fn ranks_of_one_job_that_do_not_fit_end_it() {
     for failed in met(&place(), &[Seat { rank: 0, size: 2 }, Seat { rank: 1, size: 3 }], LIMITS) {
         check(
             &failed.expect_err("no group"),
@@ -168,26 +173,6 @@ fn ranks_of_different_groups_are_refused() {
         let failed = failed.expect_err("no group").to_string();
         assert!(failed.starts_with("the group cannot begin: two processes were started as rank 1\n"), "{failed}");
     }
-}
-
-#[test]
-fn a_late_rank_and_strangers_do_no_harm() {
-    let place = place();
-    thread::scope(|scope| {
-        let first = scope.spawn(|| Watch::at(&place, Seat { rank: 0, size: 2 }, LIMITS));
-        thread::sleep(LIMITS.silence);
-        let silent = TcpStream::connect(&place).expect("rank 0 listens");
-        for text in ["GET / HTTP/1.1\r\n\r\n", "{\"Left\":{\"rank\":1}}\n", "null\n"] {
-            TcpStream::connect(&place)
-                .and_then(|mut stream| stream.write_all(text.as_bytes()))
-                .expect("rank 0 listens");
-        }
-        let late = Watch::at(&place, Seat { rank: 1, size: 2 }, LIMITS).expect("comes");
-        let first = first.join().expect("no panic").expect("both come");
-        drop(silent);
-        thread::sleep(LIMITS.silence / 2);
-        first.check().and(late.check()).expect("both are well");
-    });
 }
 
 #[test]

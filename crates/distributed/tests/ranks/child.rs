@@ -19,6 +19,10 @@ use crate::cases;
 pub(crate) const FLAG: &str = "--rank";
 /// Where the parent listens.
 pub(crate) const PARENT: &str = "TACIT_RANKS_PARENT";
+/// The folder of the group.
+pub(crate) const FOLDER: &str = "TACIT_RANKS_FOLDER";
+/// A file there, once the parent has heard what became of a case on any rank.
+pub(crate) const HEARD: &str = "heard";
 /// Ends a message; what it is said in may have lines.
 pub(crate) const END: u8 = 0;
 

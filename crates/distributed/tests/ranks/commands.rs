@@ -1,9 +1,11 @@
 //! The commands that start this program on the ranks of a group: over the ring, or over Open MPI.
 
-use std::net::TcpListener;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fmt, fs, io, process};
+use std::{env, fmt, fs, io};
+
+use tacit_bridge::ports::Held;
 
 /// What carries the words between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,20 +23,29 @@ impl fmt::Display for Engine {
     }
 }
 
-/// A command for each rank, or that of `mpirun` for all of them. What they read is written to the folder.
-pub(crate) fn commands(engine: Engine, ranks: usize, folder: &Path) -> io::Result<Vec<Command>> {
-    let program = env::current_exe()?;
-    match engine {
+/// What starts the ranks of a group.
+pub(crate) struct Commands {
+    /// One for each rank, or that of `mpirun` for all of them.
+    pub(crate) each: Vec<Command>,
+    /// The ports of the ranks, and one more where they may meet: theirs until the ranks have begun.
+    pub(crate) held: Held,
+}
+
+/// The commands that run `program`, its arguments with it, as so many ranks. What they read is written to the folder.
+pub(crate) fn commands(engine: Engine, ranks: usize, folder: &Path, program: &[OsString]) -> io::Result<Commands> {
+    let held = Held::new(ranks + 1)?;
+    let each = match engine {
         Engine::Ring => {
             let file = folder.join("hosts.json");
-            let hosts: Vec<String> = free_ports(ranks).map(|port| format!("[\"127.0.0.1:{port}\"]")).collect();
+            let hosts: Vec<String> =
+                held.numbers()[..ranks].iter().map(|port| format!("[\"127.0.0.1:{port}\"]")).collect();
             fs::write(&file, format!("[{}]", hosts.join(",")))?;
             let of_rank = |rank: usize| {
-                let mut command = Command::new(&program);
-                command.env("MLX_RANK", rank.to_string()).env("MLX_HOSTFILE", &file);
+                let mut command = Command::new(&program[0]);
+                command.args(&program[1..]).env("MLX_RANK", rank.to_string()).env("MLX_HOSTFILE", &file);
                 command
             };
-            Ok((0..ranks).map(of_rank).collect())
+            (0..ranks).map(of_rank).collect()
         }
         Engine::Mpi => {
             let mpirun = mpirun().ok_or_else(|| io::Error::other("there is no mpirun"))?;
@@ -46,10 +57,11 @@ pub(crate) fn commands(engine: Engine, ranks: usize, folder: &Path) -> io::Resul
             if let Some(library) = library_beside(&mpirun) {
                 command.env("MLX_MPI_LIBNAME", library);
             }
-            command.env_remove("MLX_RANK").env_remove("MLX_HOSTFILE").arg(&program);
-            Ok(vec![command])
+            command.env_remove("MLX_RANK").env_remove("MLX_HOSTFILE").args(program);
+            vec![command]
         }
-    }
+    };
+    Ok(Commands { each, held })
 }
 
 /// The program that starts ranks of MPI, if there is one.
@@ -58,12 +70,6 @@ pub(crate) fn mpirun() -> Option<PathBuf> {
         return Some(named.into());
     }
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join("mpirun")).find(|file| file.is_file())
-}
-
-/// Ports that nobody listens on, below those that the system gives to connections.
-fn free_ports(count: usize) -> impl Iterator<Item = u16> {
-    let from = 20_000 + (process::id() * 16 % 10_000) as u16;
-    (from..32_000).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).take(count)
 }
 
 /// The library of an installation that is in no folder where the system looks. A wheel's `libmpi.so` is a linker's script.

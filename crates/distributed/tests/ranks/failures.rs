@@ -10,6 +10,7 @@ use tacit_core::{Error, Result, compile};
 use tacit_distributed::{Group, Options};
 
 use crate::case::{Apart, Case, Ended};
+use crate::processes::HELD;
 
 type Judge = fn(&[Ended]) -> Result<(), String>;
 type Variables = &'static [(&'static str, &'static str)];
@@ -18,7 +19,7 @@ type Variables = &'static [(&'static str, &'static str)];
 const LIMITS: Variables = &[("TACIT_WATCH_LIMITS", "join=20 silence=1.5 wait=1.5")];
 
 /// For a rank that never comes; named, so that ranks meet before any engine begins.
-const HASTE: Variables = &[("TACIT_WATCH_LIMITS", "join=1 silence=1.5 wait=1.5"), ("TACIT_WATCH", "127.0.0.1:20917")];
+const HASTE: Variables = &[("TACIT_WATCH_LIMITS", "join=1 silence=1.5 wait=1.5"), ("TACIT_WATCH", HELD)];
 
 /// By when ranks that live have said their errors: the limits, and what starting processes takes.
 const BOUND: Duration = Duration::from_secs(12);

@@ -1,12 +1,15 @@
 //! This program itself: it sees an end that is none of the good ones.
 
+use std::path::Path;
 use std::process::{Command, exit, id};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use tacit_core::{Error, Result};
 use tacit_distributed::Group;
 
 use crate::case::{Apart, Case, Ended};
+use crate::child::{FOLDER, HEARD};
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("an_exit_has_its_code", |_| Ok(())).sizes(&[2]).apart(Apart {
@@ -23,9 +26,11 @@ pub(crate) const CASES: &[Case] = &[
     }),
 ];
 
-/// The first rank says an error and writes a line, and the other one exits.
+/// The first rank says an error and writes a line, and then the other one exits.
 fn ends(rank: usize) -> Result<Group> {
     if rank == 1 {
+        // `mpirun` ends all ranks once one has failed.
+        until_heard();
         exit(std::env::var("TACIT_RANKS_CODE").ok().and_then(|code| code.parse().ok()).unwrap_or(1));
     }
     refuse()
@@ -35,8 +40,19 @@ fn ends(rank: usize) -> Result<Group> {
 fn stops(rank: usize) -> Result<Group> {
     if rank == 1 {
         drop(Command::new("kill").args(["-STOP", &id().to_string()]).status());
+        // `mpirun` lets it go on before it ends it.
+        sleep(Duration::from_mins(10));
     }
     refuse()
+}
+
+/// Waits until the parent has heard the error of the other rank.
+fn until_heard() {
+    let file = std::env::var_os(FOLDER).map(|folder| Path::new(&folder).join(HEARD));
+    let until = Instant::now() + Duration::from_secs(20);
+    while file.as_ref().is_some_and(|file| !file.exists()) && Instant::now() < until {
+        sleep(Duration::from_millis(5));
+    }
 }
 
 fn refuse() -> Result<Group> {
@@ -51,7 +67,8 @@ fn is_told(ranks: &[Ended]) -> Result<(), String> {
         first.said.as_ref().is_some_and(|said| said.as_ref().is_err_and(|error| error.contains("missing"))),
         "no error",
     )?;
-    ensure(second.said.is_none() && first.stderr.contains("it is told"), "other words")?;
+    ensure(second.said.is_none(), "the second rank speaks")?;
+    ensure(first.stderr.contains("it is told"), "other words")?;
     ensure(first.after < Duration::from_secs(15), "late")
 }
 

@@ -206,26 +206,25 @@ fn run_apart(engine: Engine, ranks: usize, chosen: &Chosen, apart: &Apart) -> Re
     let mut said: Vec<Option<(Result<(), String>, Duration)>> = vec![None; ranks];
     let mut gone: Vec<Option<Duration>> = vec![None; ranks];
     let is_over = |gone: &[Option<Duration>]| (0..ranks).all(|rank| gone[rank].is_some() || apart.lost.contains(&rank));
-    while !is_over(&gone) {
+    // When a rank was first found to have ended that was never heard of.
+    let mut ended: Vec<Option<Duration>> = vec![None; ranks];
+    while !is_over(&gone) && Instant::now() < until {
         let heard = processes.hear(until.min(Instant::now() + Duration::from_millis(20)));
         let after = processes.since.elapsed();
         match heard {
             Some((rank, Heard::Case(_, result))) => said[rank] = Some((result, after)),
+            // It comes after all that the rank has said.
             Some((rank, Heard::Gone)) => gone[rank] = Some(after),
             Some((_, Heard::Runs(_))) => {}
-            // One that never said anything has ended all the same.
-            None => (0..ranks).filter(|&rank| gone[rank].is_none()).collect::<Vec<_>>().into_iter().for_each(|rank| {
-                gone[rank] = processes.ended(rank).map(|_| after);
-            }),
-        }
-        if Instant::now() > until {
-            break;
-        }
-    }
-    // What a rank said before its end may be heard after it.
-    while let Some((rank, heard)) = processes.hear(Instant::now() + Duration::from_millis(50)) {
-        if let Heard::Case(_, result) = heard {
-            said[rank].get_or_insert((result, processes.since.elapsed()));
+            None => {
+                for rank in (0..ranks).filter(|&rank| !processes.runs(rank)).collect::<Vec<_>>() {
+                    if processes.ended(rank).is_some() {
+                        let since = *ended[rank].get_or_insert(after);
+                        // What it said may be on its way.
+                        gone[rank] = gone[rank].or_else(|| (after > since + GRACE).then_some(since));
+                    }
+                }
+            }
         }
     }
     // The connection ends a moment before the process.

@@ -1,5 +1,6 @@
 //! The processes of one group: their start, what they say, and their end, which comes whatever they do.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -11,8 +12,16 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use std::{env, process};
 
+use tacit_bridge::ports::Held;
+
 use crate::child;
-use crate::commands::{Engine, commands};
+use crate::commands::{Commands, Engine, commands};
+
+/// In place of a variable's value: a port that is held for this group.
+pub(crate) const HELD: &str = "held";
+
+/// Where each rank of MPI writes its errors: `mpirun` passes on what ranks write, and drops the rest of it when one fails.
+const OF_RANK: &str = r#"exec "$@" 2>"$TACIT_RANKS_FOLDER/stderr.$OMPI_COMM_WORLD_RANK""#;
 
 /// What is heard of a rank.
 #[derive(Debug)]
@@ -38,6 +47,7 @@ pub(crate) struct Processes {
     /// Ranks that have connected and are not gone.
     connected: usize,
     folder: PathBuf,
+    _held: Held,
     pub(crate) since: Instant,
 }
 
@@ -59,12 +69,21 @@ impl Processes {
         let (teller, heard) = channel();
         let since = Instant::now();
         let pids = vec![None; ranks];
-        let mut this = Self { engine, started: Vec::new(), pids, listener, heard, teller, connected: 0, folder, since };
-        let mut commands = commands(engine, ranks, &this.folder)?;
-        for (rank, command) in commands.iter_mut().enumerate() {
-            command.arg(child::FLAG).args(cases).env(child::PARENT, &parent).stdin(Stdio::null()).stdout(Stdio::null());
-            command.env("TACIT_THREADS", "1").envs(variables.iter().copied());
-            command.stderr(File::create(this.said_to(rank))?);
+        let this = env::current_exe()?.into_os_string();
+        let program = match engine {
+            Engine::Ring => vec![this],
+            Engine::Mpi => ["sh", "-c", OF_RANK, "sh"].map(OsString::from).into_iter().chain([this]).collect(),
+        };
+        let Commands { mut each, held } = commands(engine, ranks, &folder, &program)?;
+        let place = format!("127.0.0.1:{}", held.numbers()[ranks]);
+        let (started, connected) = (Vec::new(), 0);
+        let mut this = Self { engine, started, pids, listener, heard, teller, connected, folder, _held: held, since };
+        for (rank, command) in each.iter_mut().enumerate() {
+            command.arg(child::FLAG).args(cases).stdin(Stdio::null()).stdout(Stdio::null());
+            command.env(child::PARENT, &parent).env(child::FOLDER, &this.folder).env("TACIT_THREADS", "1");
+            command.envs(variables.iter().map(|&(name, value)| (name, if value == HELD { &place } else { value })));
+            let file = if engine == Engine::Mpi { this.folder.join("stderr.mpirun") } else { this.said_to(rank) };
+            command.stderr(File::create(file)?);
             this.started.push(command.spawn()?);
         }
         Ok(this)
@@ -85,8 +104,11 @@ impl Processes {
                 Ok((rank, heard)) => {
                     self.connected -= usize::from(matches!(heard, Heard::Gone));
                     let Some(rank) = rank.filter(|rank| *rank < self.pids.len()) else { continue };
-                    if let Heard::Runs(pid) = heard {
-                        self.pids[rank] = Some(pid);
+                    match heard {
+                        Heard::Runs(pid) => self.pids[rank] = Some(pid),
+                        // Ranks may wait for it.
+                        Heard::Case(..) => drop(File::create(self.folder.join(child::HEARD))),
+                        Heard::Gone => {}
                     }
                     return Some((rank, heard));
                 }
@@ -99,6 +121,11 @@ impl Processes {
     /// Whether none of them is left.
     fn all_ended(&mut self) -> bool {
         self.started.iter_mut().all(|child| matches!(child.try_wait(), Ok(Some(_))))
+    }
+
+    /// Whether this rank has said that it runs, so that its end is heard as well.
+    pub(crate) fn runs(&self, rank: usize) -> bool {
+        self.pids[rank].is_some()
     }
 
     /// Whether this rank has ended, as far as it can be seen: `mpirun` does not show it.
@@ -130,11 +157,11 @@ impl Processes {
         Ok(())
     }
 
-    /// What a rank wrote to its standard error.
+    /// What a rank wrote to its standard error, and `mpirun` after it.
     pub(crate) fn stderr(&self, rank: usize) -> String {
-        let rank = if self.engine == Engine::Mpi { 0 } else { rank };
-        let bytes = fs::read(self.said_to(rank)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+        let files = [self.said_to(rank), self.folder.join("stderr.mpirun")];
+        let texts = files.iter().map(|file| fs::read(file).unwrap_or_default());
+        texts.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
     }
 
     fn said_to(&self, rank: usize) -> PathBuf {

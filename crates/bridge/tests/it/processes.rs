@@ -1,0 +1,55 @@
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tacit_bridge::process::{self, Signal};
+
+/// A shell's command that says what the processes below it inherit.
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdin(Stdio::null());
+    command
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn programs_start_with_signals_that_this_process_may_have_been_told_to_ignore() {
+    // The shell ignores them for what it starts, which is this test again.
+    if std::env::var_os("TACIT_TEST_IGNORES").is_none() {
+        let this = std::env::current_exe().expect("a program");
+        let name = "processes::programs_start_with_signals_that_this_process_may_have_been_told_to_ignore";
+        let mut command = shell(&format!("trap '' INT QUIT TERM HUP; exec '{}' --exact {name}", this.display()));
+        let output = command.env("TACIT_TEST_IGNORES", "1").output().expect("a shell");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let ignored = |command: &mut Command| {
+        let output = command.output().expect("a shell").stdout;
+        let mask = String::from_utf8(output).expect("text");
+        u64::from_str_radix(mask.trim(), 16).expect("a mask of bits")
+    };
+    let ask = "sed -n 's/^SigIgn:\\s*//p' /proc/self/status";
+    let bits = |signals: &[i32]| signals.iter().map(|signal| 1_u64 << (signal - 1)).sum::<u64>();
+    let ours = bits(&[2, 3, 15]);
+    assert_eq!(ignored(&mut shell(ask)) & ours, ours, "inherited");
+    let mut command = shell(ask);
+    process::with_default_signals(&mut command);
+    let left = ignored(&mut command);
+    assert_eq!((left & ours, left & bits(&[1])), (0, bits(&[1])), "hangup stays ignored");
+}
+
+#[test]
+fn a_group_is_left_until_its_last_process_has_ended() {
+    use std::os::unix::process::CommandExt;
+    let mut leader = shell("sleep 100 & exit 0").process_group(0).spawn().expect("a shell");
+    let number = leader.id();
+    leader.wait().expect("ends");
+    assert!(process::group_is_left(number), "the other process runs on");
+    process::signal_group(number, Signal::Kill).expect("somebody is left");
+    let until = Instant::now() + Duration::from_secs(10);
+    while process::group_is_left(number) {
+        assert!(Instant::now() < until, "a killed process is left");
+        sleep(Duration::from_millis(5));
+    }
+    assert!(!process::group_is_left(0) && !process::group_is_left(1), "those are no groups of ours");
+}
