@@ -37,6 +37,7 @@ mod memory;
 pub mod ops;
 pub mod oracle;
 mod pairs;
+pub mod programs;
 mod report;
 mod shape;
 mod structure;

@@ -89,6 +89,11 @@ impl Op {
 /// Every op of the surface, family by family.
 #[must_use]
 pub fn all() -> Vec<Op> {
+    families().concat()
+}
+
+/// The families: what is elementwise, reduces and reshapes first.
+pub(crate) fn families() -> [&'static [Op]; 11] {
     [
         arithmetic::OPS,
         logic::OPS,
@@ -102,7 +107,6 @@ pub fn all() -> Vec<Op> {
         random::OPS,
         nn::OPS,
     ]
-    .concat()
 }
 
 /// The results that mlx-rs's ops return.
@@ -134,7 +138,8 @@ impl IntoOutputs for Vec<Array> {
     }
 }
 
-fn weighted_sum(output: &Array) -> Result<Array, Exception> {
+/// The sum of the elements weighted by their position, in f32.
+pub(crate) fn weighted_sum(output: &Array) -> Result<Array, Exception> {
     let n = output.size();
     let weights: Vec<f32> = (1..=n).map(|i| i as f32 / n as f32).collect();
     let weighted = output.as_dtype(Dtype::Float32)?.multiply(Array::from_slice(&weights, output.shape()))?;

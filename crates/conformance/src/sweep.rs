@@ -26,6 +26,14 @@ impl Sweep {
         })
     }
 
+    /// The number of random programs.
+    pub(crate) fn programs(self) -> u64 {
+        match self {
+            Self::Bounded => 300,
+            Self::Full => 10_000,
+        }
+    }
+
     /// The number of drawn cases for each primitive that has a handler for the subject.
     pub(crate) fn cases(self) -> u32 {
         match self {

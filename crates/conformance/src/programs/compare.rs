@@ -1,0 +1,455 @@
+//! One program in every way of running it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mlx_rs::{Array, Dtype, transforms};
+use tacit_core::compile::{Constants, Options, compile_with, compile_with_state};
+use tacit_core::kernel::{self, Input as Given, Kernel, Output};
+use tacit_core::pass::{Pass, Passes};
+use tacit_core::{Aval, Policy, Result, Value, implicit};
+
+use super::perturbed::{Class, armed, unit};
+use super::program::{Around, Program, Role};
+use super::run::{Failing, Function, fitted};
+use crate::call::{bytes, text};
+use crate::oracle::floats;
+use crate::subject::Subject;
+
+/// What a run gave: evaluated arrays, or the error of the graph or of its eval.
+type Outcome = Result<Vec<Array>, String>;
+
+/// A program with the subjects that its implicit inputs are of.
+pub(crate) struct Scene<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) subjects: &'a [Subject],
+}
+
+/// What another run is compared with: the results, how near each must come, and the same with errors.
+struct Expected<'a> {
+    results: &'a [Array],
+    classes: &'a [Class],
+    erred: Vec<&'a [Array]>,
+    /// Units in the last place of the largest number that are granted beside.
+    units: f64,
+}
+
+impl Scene<'_> {
+    /// Runs the program in every way.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let _allow = Policy::Allow.scope();
+        let eager = [self.eager(0, false), self.eager(1, false)];
+        let off = self.compiled(Passes::Off, &SALTS)?;
+        self.each("compiled without passes", &off, &eager, |found, expected, _| same(found, expected))?;
+        let Ok(results) = &eager[0] else {
+            let all = self.compiled(Passes::All, &[0])?;
+            return self.each("compiled", &all, &eager, |_, _, _| Ok(()));
+        };
+        let (erred, classes) = self.erred()?;
+        for passes in chosen_passes() {
+            let name = format!("with {passes:?}");
+            let made = self.compiled(passes, &SALTS)?;
+            self.each(&name, &made, &eager, |found, expected, salt| {
+                let erred = erred.iter().filter_map(|run| run[salt].as_deref().ok()).collect();
+                Expected { results: expected, classes: &classes, erred, units: 8.0 }.near(found)
+            })?;
+        }
+        self.reference(results, &classes, &erred)?;
+        self.implicit_as_dense(results)?;
+        self.with_state(&classes)?;
+        self.tripped()
+    }
+
+    fn each(
+        &self,
+        name: &str,
+        found: &[Outcome],
+        eager: &[Outcome; 2],
+        compare: impl Fn(&[Array], &[Array], usize) -> Result<(), String>,
+    ) -> Result<(), String> {
+        for (call, found) in found.iter().enumerate() {
+            let salt = SALTS[call];
+            let compared = match (found, &eager[salt as usize]) {
+                (Ok(found), Ok(expected)) => compare(found, expected, salt as usize),
+                (Err(_), Err(_)) => Ok(()),
+                (Ok(_), Err(error)) => Err(format!("eager fails: {error}")),
+                (Err(error), Ok(_)) => Err(format!("eager does not fail: {error}")),
+            };
+            compared.map_err(|what| format!("{name}, call {call}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// The inputs of a role, made anew.
+    fn inputs(&self, captured: bool, salt: u64) -> Result<Vec<Value>, String> {
+        let inputs = self.program.inputs.iter().filter(|input| (input.role == Role::Captured) == captured);
+        let make = |input: &super::program::Input| -> Result<Value, String> {
+            let array = input.array(salt).map_err(|error| error.to_string())?;
+            let Some(subject) = &input.subject else { return Ok(array.into()) };
+            let subject = self.subjects.iter().find(|known| known.name() == subject);
+            subject.ok_or("no such subject")?.stand_in(&array).ok_or_else(|| "it does not stand for it".to_owned())
+        };
+        inputs.map(make).collect()
+    }
+
+    fn function(&self, plain: bool) -> Result<Function, String> {
+        Ok(self.program.function(self.program.body(self.inputs(true, 0)?, Failing::default()), plain))
+    }
+
+    /// Run as it is; `plain` without the transforms that plain code can stand for.
+    fn eager(&self, salt: u64, plain: bool) -> Outcome {
+        let given = self.inputs(false, salt)?;
+        let f = self.function(plain)?;
+        let before = untouched(&given)?;
+        let results = evaluated(called(&f, &given))?;
+        if untouched(&given)? != before {
+            return Err("WRONG: an input has other bytes than before".to_owned());
+        }
+        Ok(results)
+    }
+
+    /// Compiled once and called for each salt.
+    fn compiled(&self, passes: Passes, salts: &[u64]) -> Result<Vec<Outcome>, String> {
+        let f = self.function(false)?;
+        let mut compiled = compile_with(move |args: Vec<Array>| f(args), options(passes));
+        salts
+            .iter()
+            .map(|&salt| {
+                let given = self.inputs(false, salt)?;
+                let before = untouched(&given)?;
+                let results = compiled.call(&given).and_then(|results| results.iter().map(Value::dense).collect());
+                let results = evaluated(results);
+                if untouched(&given)? != before {
+                    return Err("an input has other bytes than before".to_owned());
+                }
+                Ok(results)
+            })
+            .collect()
+    }
+
+    /// The results of two runs with errors, for each salt, and the classes of the results.
+    fn erred(&self) -> Result<(Vec<Vec<Outcome>>, Vec<Class>), String> {
+        let only = || Passes::Only(vec!["perturbed".to_owned()]);
+        let (first, classes) = armed(1, || self.compiled(only(), &SALTS[1..]));
+        let (second, _) = armed(2, || self.compiled(only(), &SALTS[1..]));
+        Ok((vec![first?, second?], classes))
+    }
+
+    /// Plain code in the place of transforms gives the same.
+    fn reference(&self, results: &[Array], classes: &[Class], erred: &[Vec<Outcome>]) -> Result<(), String> {
+        let around = &self.program.around;
+        if around.iter().all(|around| matches!(around, Around::Grad | Around::Jvp)) {
+            return Ok(());
+        }
+        let Ok(plain) = self.eager(0, true) else { return Ok(()) };
+        // The order of the terms of a gradient, and the loops behind a mapped op, are others.
+        let reordered = around.iter().any(|around| matches!(around, Around::Grad | Around::Jvp | Around::Vmap));
+        let least = if reordered { Class::Near } else { Class::Exact };
+        let classes: Vec<Class> = classes.iter().map(|&class| class.max(least)).collect();
+        let erred = erred.iter().filter_map(|run| run[0].as_deref().ok()).collect();
+        Expected { results: &plain, classes: &classes, erred, units: 64.0 }
+            .near(results)
+            .map_err(|what| format!("with {around:?} in plain code: {what}"))
+    }
+
+    /// Implicit inputs are what they materialize to.
+    fn implicit_as_dense(&self, results: &[Array]) -> Result<(), String> {
+        if self.program.inputs.iter().all(|input| input.subject.is_none()) {
+            return Ok(());
+        }
+        let dense = |values: Vec<Value>| -> Result<Vec<Value>, String> {
+            values.iter().map(|value| Ok(crate::call::dense(value)?.into())).collect()
+        };
+        let body = self.program.body(dense(self.inputs(true, 0)?)?, Failing::default());
+        let f = self.program.function(body, false);
+        let given = dense(self.inputs(false, 0)?)?;
+        let only = |seed| {
+            let f = f.clone();
+            armed(seed, || {
+                let mut compiled = compile_with(
+                    move |args: Vec<Array>| f(args),
+                    options(Passes::Only(vec!["perturbed".to_owned()])),
+                );
+                evaluated(compiled.call(&given).and_then(|made| made.iter().map(Value::dense).collect()))
+            })
+        };
+        let Ok(expected) = evaluated(called(&f, &given)) else { return Ok(()) };
+        let (first, classes) = only(1);
+        let (second, _) = only(2);
+        let classes: Vec<Class> = classes.iter().map(|&class| class.max(Class::Near)).collect();
+        let (first, second) = (first.unwrap_or_default(), second.unwrap_or_default());
+        let gradients = self.program.around.contains(&Around::Grad);
+        if gradients {
+            // Those of an implicit array have its own structure.
+            return Ok(());
+        }
+        Expected { results: &expected, classes: &classes, erred: vec![&first, &second], units: 256.0 }
+            .near(results)
+            .map_err(|what| format!("with dense arrays in the place of implicit ones: {what}"))
+    }
+
+    /// A state goes from call to call, and an error leaves it as it was.
+    fn with_state(&self, classes: &[Class]) -> Result<(), String> {
+        let implicit = self.program.inputs.iter().any(|input| input.subject.is_some());
+        if implicit || self.program.inputs_as(Role::State).next().is_none() {
+            return Ok(());
+        }
+        let failing = Failing::default();
+        let held = self.inputs(true, 0)?;
+        let roles: Vec<Role> =
+            self.program.inputs.iter().map(|input| input.role).filter(|&role| role != Role::Captured).collect();
+        let given = self.inputs(false, 0)?.iter().map(Value::dense).collect::<Result<Vec<_>>>().map_err(text)?;
+        let of = |state: bool| -> Vec<Array> {
+            let chosen = given.iter().zip(&roles).filter(|(_, role)| (**role == Role::State) == state);
+            chosen.map(|(array, _)| array.clone()).collect()
+        };
+        let (first, arguments) = (of(true), of(false));
+        let f = self.program.function(self.program.body(held, failing.clone()), false);
+        let step = move |state: &mut Vec<Array>, arguments: Vec<Array>| -> Result<Vec<Array>> {
+            let (mut of_state, mut others) = (state.iter(), arguments.iter());
+            let given = roles.iter().filter_map(|role| {
+                let from = if *role == Role::State { &mut of_state } else { &mut others };
+                from.next().cloned()
+            });
+            let results = f(given.collect())?;
+            for (at, array) in state.iter_mut().enumerate() {
+                if let Some(result) = results.get(at % results.len().max(1))
+                    && result.size() > 0
+                    && !result.dtype().is_complex()
+                {
+                    *array = fitted(result, array.shape())?.as_dtype(array.dtype())?;
+                }
+            }
+            Ok(results)
+        };
+        let step = Rc::new(step);
+        let exact = classes.iter().all(|&class| class == Class::Exact);
+        let plainly = step.clone();
+        let mut expected = first.clone();
+        let mut steps = Vec::new();
+        for _ in 0..2 {
+            let Ok(results) = evaluated(plainly(&mut expected, arguments.clone())) else { return Ok(()) };
+            let Ok(state) = evaluated(Ok(expected.clone())) else { return Ok(()) };
+            steps.push((results, state));
+        }
+        let mut compiled = compile_with_state(
+            move |state: &mut Vec<Array>, arguments: Vec<Array>| step(state, arguments),
+            options(Passes::All),
+        );
+        let mut state = first;
+        let values: Vec<Value> = arguments.iter().map(Value::from).collect();
+        for (call, (results, next)) in steps.iter().enumerate() {
+            let before = state.iter().map(bytes).collect::<Result<Vec<_>, _>>()?;
+            if call == 1 {
+                compiled.clear();
+                failing.set(Some(self.program.steps.len() - 1));
+                if compiled.call(&mut state, &values).is_ok() {
+                    return Err("with a state: the function fails and the call does not".to_owned());
+                }
+                failing.set(None);
+                if state.iter().map(bytes).collect::<Result<Vec<_>, _>>()? != before {
+                    return Err("with a state: after an error it is not what it was".to_owned());
+                }
+            }
+            let made = compiled.call(&mut state, &values).and_then(|made| made.iter().map(Value::dense).collect());
+            let made = evaluated(made).map_err(|what| format!("with a state, call {call}: {what}"))?;
+            let now = evaluated(Ok(state.clone())).map_err(|what| format!("with a state, after call {call}: {what}"))?;
+            if exact {
+                same(&made, results).map_err(|what| format!("with a state, call {call}: {what}"))?;
+                same(&now, next).map_err(|what| format!("with a state, after call {call}: {what}"))?;
+            } else {
+                avals(&made, results).and_then(|()| avals(&now, next))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A node that fails when it is evaluated, and a call after that.
+    fn tripped(&self) -> Result<(), String> {
+        let first = self.program.inputs.iter().find(|input| input.role != Role::Captured);
+        if first.is_none_or(|input| input.subject.is_some()) {
+            return Ok(());
+        }
+        let wire = Arc::new(AtomicBool::new(false));
+        let (f, own) = (self.function(false)?, wire.clone());
+        let tripping: Function = Rc::new(move |mut args: Vec<Array>| {
+            args[0] = kernel::apply(Tripwire(own.clone()), &args[..1])?.swap_remove(0);
+            f(args)
+        });
+        let on = |salt| -> Outcome { evaluated(called(&tripping, &self.inputs(false, salt)?)) };
+        let expected = on(0);
+        let inner = tripping.clone();
+        let mut compiled = compile_with(move |args: Vec<Array>| inner(args), options(Passes::All));
+        for (call, trips) in [false, true, false].into_iter().enumerate() {
+            wire.store(trips, Ordering::Relaxed);
+            let eager = if trips { on(0) } else { expected.clone() };
+            let made = compiled.call(&self.inputs(false, 0)?);
+            let made = evaluated(made.and_then(|made| made.iter().map(Value::dense).collect()));
+            match (made, eager) {
+                (Ok(made), Ok(eager)) => avals(&made, &eager)?,
+                (Err(_), Err(_)) => {}
+                (Ok(_), Err(error)) => {
+                    return Err(format!("with a node that fails, call {call}: eager fails, and this does not: {error}"));
+                }
+                // What no failed node is needed for is computed with the rest.
+                (Err(_), Ok(_)) if trips => {}
+                (Err(error), Ok(_)) => return Err(format!("around a node that fails, call {call}: {error}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The inputs of the calls of a compiled function: traced, replayed, and with other numbers.
+const SALTS: [u64; 3] = [0, 0, 1];
+
+fn chosen_passes() -> Vec<Passes> {
+    let alone = Pass::all().iter().map(|pass| pass.name).filter(|&name| name != "perturbed");
+    let alone = alone.map(|name| Passes::Only(vec![name.to_owned()]));
+    alone.chain([Passes::All]).collect()
+}
+
+fn options(passes: Passes) -> Options {
+    Options { passes, constants: Constants::Allow, ..Options::default() }
+}
+
+fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {
+    let f = f.clone();
+    if given.iter().all(|value| !value.is_implicit()) {
+        return f(given.iter().map(Value::dense).collect::<Result<_>>()?);
+    }
+    implicit(&given.to_vec(), move |args: Vec<Array>| f(args))?.iter().map(Value::dense).collect()
+}
+
+fn evaluated(results: Result<Vec<Array>>) -> Outcome {
+    let results = results.map_err(text)?;
+    transforms::eval(&results).map_err(|error| text(error.into()))?;
+    Ok(results)
+}
+
+/// The bytes of what is there already.
+fn untouched(given: &[Value]) -> Result<Vec<Vec<u8>>, String> {
+    given.iter().filter_map(Value::as_dense).map(bytes).collect()
+}
+
+fn avals(found: &[Array], expected: &[Array]) -> Result<(), String> {
+    let of = |arrays: &[Array]| arrays.iter().map(|array| Aval::from(array).to_string()).collect::<Vec<_>>().join(", ");
+    if of(found) == of(expected) { Ok(()) } else { Err(format!("{} and not {}", of(found), of(expected))) }
+}
+
+/// The same bits, but for the payloads of NaN.
+fn same(found: &[Array], expected: &[Array]) -> Result<(), String> {
+    avals(found, expected)?;
+    let pairs = found.iter().zip(expected).enumerate();
+    pairs.map(|(at, pair)| same_bits(at, pair.0, pair.1)).collect()
+}
+
+fn same_bits(result: usize, found: &Array, expected: &Array) -> Result<(), String> {
+    let (a, b) = (bytes(found)?, bytes(expected)?);
+    if a == b {
+        return Ok(());
+    }
+    let dtype = found.dtype();
+    let width = (a.len() / found.size().max(1)).max(1) / if dtype.is_complex() { 2 } else { 1 };
+    let far = a.chunks(width).zip(b.chunks(width)).position(|(a, b)| a != b && !(is_nan(dtype, a) && is_nan(dtype, b)));
+    let Some(at) = far else { return Ok(()) };
+    let shown = |array: &Array| floats(array).map_or_else(text, |numbers| format!("{:?}", numbers.get(at)));
+    Err(format!(
+        "result {result}, {}, is {} at {at} and not {}; bits {:x?} and {:x?}",
+        Aval::from(found),
+        shown(found),
+        shown(expected),
+        &a[at * width..(at + 1) * width],
+        &b[at * width..(at + 1) * width],
+    ))
+}
+
+fn is_nan(dtype: Dtype, bytes: &[u8]) -> bool {
+    match (dtype, bytes) {
+        (Dtype::Float16, &[a, b]) => u16::from_le_bytes([a, b]) & 0x7fff > 0x7c00,
+        (Dtype::Bfloat16, &[a, b]) => u16::from_le_bytes([a, b]) & 0x7fff > 0x7f80,
+        (Dtype::Float32 | Dtype::Complex64, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).is_nan(),
+        (Dtype::Float64, bytes) => bytes.try_into().is_ok_and(|bytes| f64::from_le_bytes(bytes).is_nan()),
+        _ => false,
+    }
+}
+
+impl Expected<'_> {
+    /// Each result as near as its class asks for.
+    fn near(&self, found: &[Array]) -> Result<(), String> {
+        avals(found, self.results)?;
+        for (at, (found, expected)) in found.iter().zip(self.results).enumerate() {
+            match self.classes.get(at).copied().unwrap_or(Class::Near) {
+                Class::Exact => same_bits(at, found, expected)?,
+                Class::Near => self.near_one(at, found, expected)?,
+                Class::Any => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn near_one(&self, result: usize, found: &Array, expected: &Array) -> Result<(), String> {
+        if !expected.dtype().is_inexact() {
+            return Ok(());
+        }
+        let (found, expected_numbers) = (floats(found).map_err(text)?, floats(expected).map_err(text)?);
+        let finite = expected_numbers.iter().filter(|number| number.is_finite());
+        let largest = finite.fold(0f64, |most, &number| most.max(f64::from(number.abs())));
+        let mut granted = self.units * f64::from(unit(expected.dtype())) * largest;
+        for erred in &self.erred {
+            let Some(erred) = erred.get(result) else { continue };
+            let erred = floats(erred).map_err(text)?;
+            for (&a, &b) in erred.iter().zip(&expected_numbers) {
+                if a.is_finite() != b.is_finite() {
+                    return Ok(());
+                }
+                if a.is_finite() {
+                    granted = granted.max(8.0 * f64::from((a - b).abs()));
+                }
+            }
+        }
+        // Denormal numbers have no relative error.
+        granted += 1e-37;
+        for (at, (&found, &expected)) in found.iter().zip(&expected_numbers).enumerate() {
+            #[allow(clippy::float_cmp, reason = "equal infinities have no difference")]
+            let equal = found == expected || found.is_nan() && expected.is_nan();
+            let error = (f64::from(found) - f64::from(expected)).abs();
+            if !equal && (error.is_nan() || error > granted) {
+                return Err(format!(
+                    "result {result} is {found:e} at {at} and not {expected:e}, where {granted:.1e} is granted"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A copy, that fails while the wire is set.
+struct Tripwire(Arc<AtomicBool>);
+
+impl Kernel for Tripwire {
+    fn name(&self) -> &'static str {
+        "ConformanceTripwire"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(inputs.to_vec())
+    }
+
+    fn eval_cpu(
+        &self,
+        inputs: &[Given<'_>],
+        outputs: &mut [Output<'_>],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err("it fails by design".into());
+        }
+        outputs[0].bytes().copy_from_slice(inputs[0].bytes());
+        Ok(())
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(inputs.to_vec())
+    }
+}

@@ -1,0 +1,290 @@
+//! Programs of a seed.
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::Aval;
+
+use super::program::{Around, Fill, Input, Layout, Operand, Program, Role, State, Step};
+use super::run;
+use crate::ops::{Op, families};
+use crate::subject::Subject;
+
+/// Numbers that look random, the same in each run.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    /// Steele's splitmix64.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+
+    /// Whether something of so many percent happens.
+    fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        of[self.index(of.len())].clone()
+    }
+
+    /// About a normal number: the sum of four uniform ones.
+    pub(crate) fn normal(&mut self) -> f32 {
+        let sum: f32 = (0..4).map(|_| (self.below(1 << 20) as f32 + 0.5) / 1_048_576.0).sum();
+        (sum - 2.0) * 1.732
+    }
+}
+
+/// The most elements of a value, but for programs of long arrays.
+const SMALL: usize = 4096;
+
+const LONG: usize = 1 << 17;
+
+/// Half floats more often than all others.
+const MAIN: [Dtype; 10] = [
+    Dtype::Float16,
+    Dtype::Float16,
+    Dtype::Float16,
+    Dtype::Bfloat16,
+    Dtype::Bfloat16,
+    Dtype::Bfloat16,
+    Dtype::Float32,
+    Dtype::Float32,
+    Dtype::Float32,
+    Dtype::Int32,
+];
+
+const OTHER: [Dtype; 14] = [
+    Dtype::Bool,
+    Dtype::Uint8,
+    Dtype::Uint16,
+    Dtype::Uint32,
+    Dtype::Uint64,
+    Dtype::Int8,
+    Dtype::Int16,
+    Dtype::Int32,
+    Dtype::Int64,
+    Dtype::Float16,
+    Dtype::Bfloat16,
+    Dtype::Float32,
+    Dtype::Float32,
+    Dtype::Complex64,
+];
+
+const EXTENTS: [i32; 10] = [1, 2, 3, 4, 4, 5, 7, 8, 16, 33];
+
+/// The program of a seed; implicit inputs are of these subjects.
+pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {
+    let mut rng = Rng::new(seed);
+    let implicit = !subjects.is_empty() && rng.percent(12);
+    let long = !implicit && rng.percent(1);
+    let mut inputs = drawn_inputs(&mut rng, long);
+    if implicit {
+        inputs.push(drawn_implicit(&mut rng, subjects, seed));
+    }
+    let most = if long { LONG } else { SMALL };
+    let mut drawing = Drawing { values: inputs.iter().map(|input| zeros(&input.aval)).collect(), most };
+    let around = drawn_around(&mut rng, &inputs);
+    let mut program = Program { around, inputs, steps: Vec::new(), results: Vec::new() };
+    let length = 1 + rng.index(if long { 5 } else { 14 });
+    let style = rng.index(4);
+    for _ in 0..6 * length {
+        if program.steps.len() == length {
+            break;
+        }
+        if let Some(step) = drawing.step(&mut rng, style, program.inputs[0].aval.dtype) {
+            program.steps.push(step);
+        }
+    }
+    let values = program.values();
+    let newest = values - program.steps.last().map_or(1, |step| step.results);
+    program.results = vec![newest];
+    for _ in 0..rng.index(4) {
+        program.results.push(rng.index(values));
+    }
+    program
+}
+
+fn drawn_around(rng: &mut Rng, inputs: &[Input]) -> Vec<Around> {
+    let count = [0, 0, 1, 1, 1, 2][rng.index(6)];
+    let float = inputs.iter().any(|input| input.role == Role::Argument && input.aval.dtype.is_float());
+    (0..count)
+        .map(|_| rng.pick(Around::ALL))
+        .filter(|around| float || !matches!(around, Around::Grad | Around::Jvp))
+        .collect()
+}
+
+fn zeros(aval: &Aval) -> Array {
+    ops::zeros_dtype(&aval.shape, aval.dtype).expect("zeros of any shape")
+}
+
+fn drawn_inputs(rng: &mut Rng, long: bool) -> Vec<Input> {
+    let rank = if long { 2 } else { [0, 1, 2, 2, 2, 2, 3, 3, 4][rng.index(9)] };
+    let mut shape: Vec<i32> = (0..rank).map(|_| rng.pick(&EXTENTS)).collect();
+    if long {
+        shape = vec![rng.pick(&[64, 200]), rng.pick(&[513, 600])];
+    }
+    if rank > 0 && rng.percent(4) {
+        shape[rng.index(rank)] = 0;
+    }
+    let dtype = rng.pick(&MAIN);
+    let fills = [Fill::Normal, Fill::Normal, Fill::Normal, Fill::Whole, Fill::Equal, Fill::Special, Fill::Wide];
+    let fill = rng.pick(&fills);
+    (0..2 + rng.index(4))
+        .map(|at| {
+            let role = match rng.index(10) {
+                _ if at == 0 => Role::Argument,
+                0..=2 => Role::Captured,
+                3 => Role::State,
+                _ => Role::Argument,
+            };
+            let shape = if at == 0 { shape.clone() } else { related(rng, &shape) };
+            let dtype = if at == 0 || rng.percent(80) { dtype } else { rng.pick(&OTHER) };
+            let layouts = Layout::ALL;
+            Input {
+                role,
+                aval: Aval::new(&shape, dtype),
+                layout: if rng.percent(50) { Layout::Rows } else { rng.pick(layouts) },
+                state: if rng.percent(50) { State::Ready } else { rng.pick(State::ALL) },
+                fill: if rng.percent(80) { fill } else { rng.pick(&fills) },
+                seed: rng.below(1000),
+                subject: None,
+            }
+        })
+        .collect()
+}
+
+/// The shape, or one that is broadcast with it.
+fn related(rng: &mut Rng, shape: &[i32]) -> Vec<i32> {
+    let mut shape = shape.to_vec();
+    match rng.index(8) {
+        0 => return Vec::new(),
+        1 if !shape.is_empty() => {
+            let from = rng.index(shape.len());
+            return shape.split_off(from);
+        }
+        2 if !shape.is_empty() => {
+            let at = shape.len() - 1;
+            shape[at] = 1;
+        }
+        3 if !shape.is_empty() => {
+            let at = rng.index(shape.len());
+            shape[at] = 1;
+        }
+        4 if shape.len() > 1 => shape.reverse(),
+        _ => {}
+    }
+    shape
+}
+
+fn drawn_implicit(rng: &mut Rng, subjects: &[Subject], seed: u64) -> Input {
+    let subject = &subjects[rng.index(subjects.len())];
+    let shapes: [&[i32]; 4] = [&[32, 32], &[8, 64], &[3, 32], &[33, 96]];
+    let dtype = rng.pick(&[Dtype::Float32, Dtype::Float32, Dtype::Float16, Dtype::Bfloat16]);
+    Input {
+        role: if rng.percent(50) { Role::Argument } else { Role::Captured },
+        aval: Aval::new(shapes[rng.index(4)], dtype),
+        layout: Layout::Rows,
+        state: State::Ready,
+        fill: Fill::Normal,
+        seed: seed % 1000,
+        subject: Some(subject.name().to_owned()),
+    }
+}
+
+/// What a program has made so far, as zeros that nobody computes.
+struct Drawing {
+    values: Vec<Array>,
+    most: usize,
+}
+
+impl Drawing {
+    /// A step that MLX takes, if one was found.
+    fn step(&mut self, rng: &mut Rng, style: usize, main: Dtype) -> Option<Step> {
+        let families = families();
+        // Elementwise ops, reductions and shapes come first in the list, and most often here.
+        let common = if style == 0 { 2 } else { 4 };
+        let family = if rng.percent(80) { rng.index(common) } else { rng.index(families.len()) };
+        let op = &families[family][rng.index(families[family].len())];
+        let templates = (op.operands)().ok()?;
+        let operands = self.operands(rng, op, &templates, main);
+        let results = run::step(op, &operands, &self.values).ok()?;
+        let fits = |array: &Array| array.size() <= self.most && array.ndim() <= 6 && array.dtype() != Dtype::Float64;
+        if results.is_empty() || !results.iter().all(fits) {
+            return None;
+        }
+        let step = Step { op: op.name, operands, results: results.len() };
+        // As placeholders, so that the graph does not grow.
+        self.values.extend(results.iter().map(|array| zeros(&Aval::from(array))));
+        Some(step)
+    }
+
+    fn operands(&self, rng: &mut Rng, op: &Op, templates: &[Array], main: Dtype) -> Vec<Operand> {
+        let is_index = |array: &Array| !array.dtype().is_inexact() && array.dtype() != Dtype::Bool;
+        // What an index or a stride may reach is known of the row's own shapes alone.
+        let reaches = templates.iter().any(is_index) || op.name == "as_strided" || op.name.contains("Pool");
+        let fitted = reaches || op.name.contains("::") || rng.percent(15);
+        let mut operands: Vec<Operand> = templates
+            .iter()
+            .map(|template| match template.dtype() {
+                _ if is_index(template) => Operand::Own(template.dtype()),
+                Dtype::Bool => match self.of(rng, |array| array.dtype() == Dtype::Bool) {
+                    Some(value) if fitted => Operand::Fitted(value, template.shape().to_vec()),
+                    Some(value) => Operand::Value(value),
+                    None => Operand::Own(Dtype::Bool),
+                },
+                dtype => {
+                    let own = if dtype == Dtype::Float32 && main.is_float() { main } else { dtype };
+                    let value = match self.of(rng, |array| array.dtype().is_inexact()) {
+                        Some(value) if rng.percent(90) => value,
+                        _ => rng.index(self.values.len()),
+                    };
+                    if fitted {
+                        let fits = self.values[value].size() > 0 && rng.percent(75);
+                        if fits { Operand::Fitted(value, template.shape().to_vec()) } else { Operand::Own(own) }
+                    } else if positive(template) && rng.percent(80) {
+                        Operand::Positive(value)
+                    } else {
+                        Operand::Value(value)
+                    }
+                }
+            })
+            .collect();
+        // Something must depend on what the program takes.
+        if operands.iter().all(|operand| operand.value().is_none())
+            && let Some(place) = templates.iter().position(|template| !is_index(template))
+            && let Some(value) = self.of(rng, |array| array.size() > 0)
+        {
+            operands[place] = Operand::Fitted(value, templates[place].shape().to_vec());
+        }
+        operands
+    }
+
+    /// One of the values of a kind, newer ones more often.
+    fn of(&self, rng: &mut Rng, kind: impl Fn(&Array) -> bool) -> Option<usize> {
+        let all: Vec<usize> = (0..self.values.len()).filter(|&value| kind(&self.values[value])).collect();
+        if all.is_empty() {
+            return None;
+        }
+        let from = if rng.percent(50) { all.len().saturating_sub(3) } else { 0 };
+        Some(all[from + rng.index(all.len() - from)])
+    }
+}
+
+/// Whether an op's own operand has positive numbers alone.
+fn positive(template: &Array) -> bool {
+    template.dtype() == Dtype::Float32 && template.as_slice::<f32>().iter().all(|&number| number > 0.0)
+}
