@@ -381,7 +381,6 @@ pub fn batched_astype(op: &AsType, w: &Batched) -> Result<Value> {
 #[handler]
 pub fn batched_gather_mm(_op: &GatherMM, x: &Array, w: &Batched, left: &Array, right: &Array) -> Result<Array> {
     let orientation = if w.turned { Orientation::Transposed } else { Orientation::Plain };
-    // As they lie, whoever chooses one that there is not is told so by the kernel.
     if w.of.iter().copied().eq(0..w.of.len()) {
         return chosen(x, w.packed()?, orientation, [left, right]);
     }

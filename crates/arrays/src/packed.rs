@@ -211,9 +211,7 @@ pub fn packed_gather(op: &Gather, array: &dyn Packed, rows: &Array) -> Result<Ar
     if stored.transposed || !whole {
         return Err(Error::decline("only whole rows are gathered from packed codes"));
     }
-    let wanted = rows.flatten(None, None)?.as_dtype(Dtype::Int32)?;
-    let from_end = wanted.add(Array::from_int(shape[0]))?;
-    let wanted = ops::select(wanted.lt(Array::from_int(0))?, from_end, wanted)?.as_dtype(Dtype::Uint32)?;
+    let wanted = rows.flatten(None, None)?.as_dtype(Dtype::Uint32)?;
     let (layout, children) = stored.kernel(shape[0])?;
     let made = kernel::gather_rows(layout, &wanted, &children, stored.aval.dtype)?;
     Ok(made.reshape(&[rows.shape(), &op.slice_sizes].concat())?)
