@@ -12,7 +12,7 @@ use crate::cut::{Cut, cut};
 use crate::kernel::{Groups, Layout, grouped_matmul};
 use crate::layout::{reshaped, sliced};
 use crate::linear::{Linear, dense_side};
-use crate::packed::{Packed, chosen, packed_astype};
+use crate::packed::{Packed, chosen, packed_astype, read_in};
 use crate::scores::Scores;
 use crate::views::ranges;
 
@@ -104,6 +104,13 @@ impl Batched {
         };
         let shape = array.stored().aval.shape;
         Self::new(Value::Implicit(dyn_clone::clone_box(array)), &shape[..shape.len() - 2], (0..count).collect(), false)
+    }
+
+    /// The same codes and scales, read in another float type without the rounding of their own.
+    pub(crate) fn read_in(&self, dtype: Dtype) -> Result<Self> {
+        let mut read = Self { inner: read_in(self.packed()?, dtype), ..self.clone() };
+        read.aval.dtype = dtype;
+        Ok(read)
     }
 
     /// What a value is as a batch, if it is packed.
