@@ -12,7 +12,7 @@ use crate::cut::{Cut, cut};
 use crate::kernel::{Groups, Layout, grouped_matmul};
 use crate::layout::{reshaped, sliced};
 use crate::linear::{Linear, dense_side};
-use crate::packed::{Packed, chosen, packed_astype};
+use crate::packed::{Packed, chosen, packed_astype, read_in};
 use crate::scores::Scores;
 use crate::views::ranges;
 
@@ -104,6 +104,13 @@ impl Batched {
         };
         let shape = array.stored().aval.shape;
         Self::new(Value::Implicit(dyn_clone::clone_box(array)), &shape[..shape.len() - 2], (0..count).collect(), false)
+    }
+
+    /// The same codes and scales, read in another float type without the rounding of their own.
+    pub(crate) fn read_in(&self, dtype: Dtype) -> Result<Self> {
+        let mut read = Self { inner: read_in(self.packed()?, dtype), ..self.clone() };
+        read.aval.dtype = dtype;
+        Ok(read)
     }
 
     /// What a value is as a batch, if it is packed.
@@ -381,7 +388,6 @@ pub fn batched_astype(op: &AsType, w: &Batched) -> Result<Value> {
 #[handler]
 pub fn batched_gather_mm(_op: &GatherMM, x: &Array, w: &Batched, left: &Array, right: &Array) -> Result<Array> {
     let orientation = if w.turned { Orientation::Transposed } else { Orientation::Plain };
-    // As they lie, whoever chooses one that there is not is told so by the kernel.
     if w.of.iter().copied().eq(0..w.of.len()) {
         return chosen(x, w.packed()?, orientation, [left, right]);
     }

@@ -247,8 +247,6 @@ pub fn concat_gather(op: &Gather, w: &Concat, rows: &Array) -> Result<Value> {
         });
     }
     let rows = rows.as_dtype(Dtype::Int32)?;
-    let from_end = rows.add(Array::from_int(w.aval.shape[0]))?;
-    let rows = ops::select(rows.lt(Array::from_int(0))?, from_end, &rows)?;
     implicit((rows, &w.parts), |(rows, parts)| {
         let mut made: Option<Array> = None;
         for (part, start) in parts.iter().zip(&w.bounds).filter(|(part, _)| part.dim(0) > 0) {

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Binary, Max, Min, Moving, Prod, Reduction, Slice, Sum, TypedPrimitive, Unary};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use tacit_core::op::{
+    Binary, Gather, GatherAxis, Max, Min, Moving, Prod, Reduction, Slice, Sum, TypedPrimitive, Unary,
+};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::checks::check_made;
 use crate::cut::Cut;
@@ -162,11 +164,19 @@ pub fn constant_unary(op: &Unary, c: &Constant, made: &[Aval]) -> Result<Value> 
 
 /// Moved elements, which are all the same.
 #[handler]
-pub fn constant_moving(op: &Moving, c: &Constant, _rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
+pub fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
     if op.name() == Slice::NAME {
         forward(&op.view()?, &made[0])?;
     }
-    Ok(made.iter().map(|aval| Constant { value: c.value.clone(), aval: aval.clone() }.into()).collect())
+    let mut value = c.value.clone();
+    if matches!(op.name(), Gather::NAME | GatherAxis::NAME) {
+        // The element is that of every index; one that is outside is to be an error all the same.
+        for index in rest.iter().filter_map(|index| index.as_dense()).filter(|index| index.size() > 0) {
+            let asked = broadcast_source(index)?.max(None)?.ge(Array::from_slice(&[0u32], &[]))?;
+            value = ops::select(asked, &value, &value)?;
+        }
+    }
+    Ok(made.iter().map(|aval| Constant { value: value.clone(), aval: aval.clone() }.into()).collect())
 }
 
 /// The reduction of equal elements: the element itself, or so many times it.

@@ -26,16 +26,14 @@ impl<T: Packed> Cut for T {
 /// Where the ends lie inside blocks, it is in the largest blocks that lie between them.
 pub(crate) fn cut_stored(array: &dyn Packed, stored: Stored, axis: usize, range: Range<i32>) -> Result<Stored> {
     let (shape, rank) = (stored.shape(), stored.aval.shape.len());
-    // Where the axis is in the array of codes.
-    let along = if stored.transposed && axis + 2 >= rank { 2 * rank - 3 - axis } else { axis };
+    let along = along(&stored, axis);
     let (mut start, mut stop) = (vec![0; rank], shape.clone());
     (start[along], stop[along]) = (range.start, range.end);
     if range == (0..shape[along]) {
         return Ok(stored);
     }
     let (outer, inner) = (extent(&shape[..along]), extent(&shape[along + 1..]));
-    let mut edges: Vec<usize> = [range.start, range.end].map(|at| at as usize * inner).to_vec();
-    edges.extend((outer > 1).then(|| shape[along] as usize * inner));
+    let edges = edges(&shape, along, &range);
     let largest = edges.iter().copied().fold(stored.block, gcd);
     let block = divisors(largest).into_iter().rev().find(|&block| array.has_block(block));
     let inside = block.map(|block| between(divided(stored.clone(), block, &edges)?, &start, &stop));
@@ -63,6 +61,20 @@ pub(crate) fn cut_stored(array: &dyn Packed, stored: Stored, axis: usize, range:
         };
         Error::invalid(message, help)
     })
+}
+
+/// Where an axis of an array is in the array of its codes.
+fn along(stored: &Stored, axis: usize) -> usize {
+    let rank = stored.aval.shape.len();
+    if stored.transposed && axis + 2 >= rank { 2 * rank - 3 - axis } else { axis }
+}
+
+/// Where parts begin and end in the codes, counted in elements: those of the range, and where each stretch of it ends.
+fn edges(shape: &[i32], along: usize, range: &Range<i32>) -> Vec<usize> {
+    let (outer, inner) = (extent(&shape[..along]), extent(&shape[along + 1..]));
+    let mut edges: Vec<usize> = [range.start, range.end].map(|at| at as usize * inner).to_vec();
+    edges.extend((outer > 1).then(|| shape[along] as usize * inner));
+    edges
 }
 
 /// The same values in smaller blocks, which divide the array's own and end where the edges are.
@@ -109,7 +121,25 @@ pub(crate) fn check_alike(format: &AnyFormat, aval: &Aval, axis: usize, range: &
     // Lazy, and never evaluated.
     let whole = format.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?)?;
     let part = cut(&whole, axis as i32, range.clone())?;
-    if alike(&whole, &part) { Ok(()) } else { Err(inside(format, aval, axis, range)) }
+    if alike(&whole, &part) && ends_with_blocks(&whole, axis, range) {
+        return Ok(());
+    }
+    Err(inside(format, aval, axis, range))
+}
+
+/// Whether no block, and nothing that has a scale of scales in common, reaches over an end of the range.
+fn ends_with_blocks(whole: &Value, axis: usize, range: &Range<i32>) -> bool {
+    if let Some(rotated) = whole.downcast::<Rotated>() {
+        return ends_with_blocks(rotated.inner(), axis, range);
+    }
+    let Some(stored) = whole.family::<dyn Packed>().map(Packed::stored) else { return false };
+    let (shape, along) = (stored.shape(), along(&stored, axis));
+    if *range == (0..shape[along]) {
+        return true;
+    }
+    // The last block of all may be shorter than the others.
+    let end = extent(&shape);
+    edges(&shape, along, range).into_iter().all(|edge| edge.is_multiple_of(stored.reach()) || edge == end)
 }
 
 /// Whether a part has the blocks of the whole, whose scales are measured of nothing else.

@@ -133,9 +133,12 @@ impl Dora {
     /// What each row of the sum is multiplied by, in the type in which that is summed.
     fn factors(&self) -> Result<Array> {
         let norms = norms(&self.direction(None))?;
-        // A row of zeros has no direction, and stays one.
-        let norms = ops::maximum(norms, Array::from_f32(f32::MIN_POSITIVE))?;
-        Ok(self.m.as_dtype(Dtype::Float32)?.divide(norms)?.as_dtype(wide(self.aval.dtype))?)
+        // A row of zeros has no direction, and stays one whatever its magnitude.
+        let zero = Array::from_f32(0.0);
+        let none = norms.eq(&zero)?;
+        let norms = ops::select(&none, Array::from_f32(1.0), norms)?;
+        let factors = self.m.as_dtype(Dtype::Float32)?.divide(norms)?;
+        Ok(ops::select(none, zero, factors)?.as_dtype(wide(self.aval.dtype))?)
     }
 }
 
@@ -144,23 +147,15 @@ fn norms(sum: &Lora) -> Result<Array> {
     if let Some(summands) = sum.summands(sum.transposed)? {
         return summands.measure(Measure::Norm);
     }
-    norms_of(&adapter::of(sum).dense()?, sum.transposed)
-}
-
-fn norms_of(dense: &Array, transposed: bool) -> Result<Array> {
-    let squares = stop_gradient(dense)?.as_dtype(Dtype::Float32)?.square()?;
-    Ok(squares.sum_axis(i32::from(!transposed), None)?.sqrt()?)
+    let squares = stop_gradient(sum.built()?)?.as_dtype(Dtype::Float32)?.square()?;
+    Ok(squares.sum_axis(i32::from(!sum.transposed), None)?.sqrt()?)
 }
 
 impl Materialize for Dora {
     fn materialize(&self) -> Result<Value> {
-        let wide = wide(self.aval.dtype);
-        let built = |key: Option<Array>| self.direction(key).built();
-        let sum = built(self.key.clone())?;
-        let still = if self.key.is_some() { built(None)? } else { sum.clone() };
-        let norms = ops::maximum(norms_of(&still, self.transposed)?, Array::from_f32(f32::MIN_POSITIVE))?;
-        let factors = self.m.as_dtype(Dtype::Float32)?.divide(norms)?.as_dtype(wide)?;
-        let factors = factors.expand_dims(i32::from(!self.transposed))?;
+        let sum = self.direction(self.key.clone()).built()?;
+        // Measured as for a product, so that both have the same rows.
+        let factors = self.factors()?.expand_dims(i32::from(!self.transposed))?;
         Ok(sum.multiply(factors)?.as_dtype(self.aval.dtype)?.into())
     }
 
@@ -242,7 +237,7 @@ impl Adapter for Dora {
         let (x, dtype) = (dense_side(x)?, self.aval.dtype);
         let x = if x.dtype().is_float() { &x.as_dtype(wide(dtype))? } else { x };
         let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
-        let made = side.of_scaled(x, &factors, self.transposed, |x| sum.applied(side, &x.into())?.dense())?;
+        let made = side.of_scaled(x, &factors, self.transposed, |x| sum.applied_widely(side, &x.into())?.dense())?;
         Ok(made.as_dtype(dtype)?.into())
     }
 

@@ -27,7 +27,8 @@ use crate::register_format;
 /// ```
 ///
 /// The codes are the bits of the values, `u16` of the array's own shape, and there are no scales: of an array that is `f16`
-/// already they are the same memory. Infinities and NaN are values as any others, and what is too large becomes infinite.
+/// already they are the same memory, infinities and NaN included. What is rounded to it, from another type, must be finite and
+/// within its range: the rest is an error of the eval, as in every format.
 pub type F16Array = PackedArray<F16>;
 
 /// An array of any shape in `bf16`, the upper half of `f32`, as [`F16Array`] has it in `f16`.

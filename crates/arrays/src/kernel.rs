@@ -41,8 +41,8 @@ pub use matmul::{Groups, grouped_matmul, matmul};
 pub use quantize::quantize;
 pub(crate) use scale_gradients::scale_gradients;
 pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};
-pub(crate) use sum::is_relative;
 pub use sum::{Measure, Summands};
+pub(crate) use sum::{global_scale, is_relative};
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Input, Output};

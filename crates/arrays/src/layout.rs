@@ -243,6 +243,11 @@ impl Stored {
         self.unit_of(self.block)
     }
 
+    /// The elements that have a scale in common, or the scale of their scales.
+    pub(crate) fn reach(&self) -> usize {
+        Supers::of(self).map_or(self.block, |supers| supers.elements)
+    }
+
     /// The same in blocks of another size.
     pub(crate) fn unit_of(&self, block: usize) -> usize {
         let (bits, width) = (self.scheme.bits(), self.scheme.width());

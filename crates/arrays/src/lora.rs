@@ -134,6 +134,19 @@ impl Lora {
         Ok([left.multiply(scale)?, right])
     }
 
+    /// What `side` is of the sum, in the type in which that is summed: rounded by whoever has done what is left to do.
+    pub(crate) fn applied_widely(&self, side: Side, x: &Value) -> Result<Value> {
+        let dtype = self.aval.dtype;
+        // An implicit `x` may have no wider form.
+        let wide = if x.is_implicit() { dtype } else { wide(dtype) };
+        let factors = self.factors(wide)?;
+        implicit((x, &self.base), |(x, base)| {
+            let product = side.of(&x, &base)?.as_dtype(wide)?;
+            let x = if x.dtype().is_float() { x.as_dtype(wide)? } else { x };
+            Ok::<_, Error>(product.add(side.of_factors(&x, &factors)?)?)
+        })
+    }
+
     /// The dense sum, in the type in which it is summed.
     pub(crate) fn built(&self) -> Result<Array> {
         let base = self.base.dense()?;
@@ -245,15 +258,7 @@ impl Adapter for Lora {
     }
 
     fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        let dtype = self.aval.dtype;
-        // An implicit `x` may have no wider form.
-        let wide = if x.is_implicit() { dtype } else { wide(dtype) };
-        let factors = self.factors(wide)?;
-        implicit((x, &self.base), |(x, base)| {
-            let product = side.of(&x, &base)?.as_dtype(wide)?;
-            let x = if x.dtype().is_float() { x.as_dtype(wide)? } else { x };
-            Ok::<_, Error>(product.add(side.of_factors(&x, &factors)?)?.as_dtype(dtype)?)
-        })
+        implicit(self.applied_widely(side, x)?, |made| made.as_dtype(self.aval.dtype))
     }
 
     fn turned(&self) -> Result<Box<dyn ImplicitArray>> {

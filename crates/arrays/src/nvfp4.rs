@@ -6,7 +6,7 @@ use tacit_kernels::{E2M1, Order};
 
 use crate::checks::check_children;
 use crate::format::declaration::{Format, TextForm};
-use crate::kernel::{Coding, Encoding, Scaling, Scheme};
+use crate::kernel::{self, Coding, Encoding, Scaling, Scheme};
 use crate::packed_array::PackedArray;
 use crate::register_format;
 
@@ -46,12 +46,12 @@ impl Nvfp4Array {
     ///
     /// # Errors
     ///
-    /// As [`quantize`](Self::quantize), or the global scale is not a scalar of `f32`. One that is not above zero is an
-    /// error of the eval.
+    /// As [`quantize`](Self::quantize), or the global scale is not a scalar of `f32`. One that is negative or not finite is an
+    /// error of the eval; one below [`LEAST_GLOBAL`](tacit_kernels::nvfp4::LEAST_GLOBAL), as that of a tensor of zeros, counts as that.
     pub fn quantize_relative(x: &Array, global_scale: &Array) -> Result<Self> {
         let scalar = ("the global scale", Aval::new(&[], Dtype::Float32), Aval::from(global_scale));
         check_children(Nvfp4::NAME, &Aval::from(x), &[scalar])?;
-        Self::coded(x, &Nvfp4 { global: true }, Some(global_scale.clone()))
+        Self::coded(x, &Nvfp4 { global: true }, Some(kernel::global_scale(global_scale)?))
     }
 }
 

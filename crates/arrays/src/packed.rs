@@ -211,9 +211,7 @@ pub fn packed_gather(op: &Gather, array: &dyn Packed, rows: &Array) -> Result<Ar
     if stored.transposed || !whole {
         return Err(Error::decline("only whole rows are gathered from packed codes"));
     }
-    let wanted = rows.flatten(None, None)?.as_dtype(Dtype::Int32)?;
-    let from_end = wanted.add(Array::from_int(shape[0]))?;
-    let wanted = ops::select(wanted.lt(Array::from_int(0))?, from_end, wanted)?.as_dtype(Dtype::Uint32)?;
+    let wanted = rows.flatten(None, None)?.as_dtype(Dtype::Uint32)?;
     let (layout, children) = stored.kernel(shape[0])?;
     let made = kernel::gather_rows(layout, &wanted, &children, stored.aval.dtype)?;
     Ok(made.reshape(&[rows.shape(), &op.slice_sizes].concat())?)
@@ -254,11 +252,7 @@ pub fn packed_astype(op: &AsType, array: &dyn Packed) -> Result<Value> {
         return Err(Error::decline("only f32, bf16 and f16 are read as views"));
     }
     let own = array.aval()?.dtype;
-    let read = |dtype| {
-        let mut stored = array.stored();
-        stored.aval.dtype = dtype;
-        Value::from(array.restored(stored))
-    };
+    let read = |dtype| read_in(array, dtype);
     let half = array.stored().scheme.half();
     // Values that the array's own type holds as they are show no rounding in a wider one either.
     if holds(dtype, own) || half.is_some_and(|half| half == own) && holds(own, dtype) {
@@ -266,6 +260,13 @@ pub fn packed_astype(op: &AsType, array: &dyn Packed) -> Result<Value> {
     }
     // The rounding of the narrower type shows; products leave it out.
     Cast::of(read(Dtype::Float32), own, dtype)
+}
+
+/// The same codes and scales, read in another float type without the rounding of their own.
+pub(crate) fn read_in(array: &dyn Packed, dtype: Dtype) -> Value {
+    let mut stored = array.stored();
+    stored.aval.dtype = dtype;
+    Value::from(array.restored(stored))
 }
 
 /// The array again.

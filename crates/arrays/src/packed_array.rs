@@ -100,7 +100,7 @@ impl<F: Format> PackedArray<F> {
     pub fn quantize(x: &Array, format: impl Into<F>) -> Result<Self> {
         let format = format.into();
         let global = if kernel::is_relative(&format.scheme()) {
-            Some(x.as_dtype(Dtype::Float32)?.abs()?.max(None)?)
+            Some(kernel::global_scale(&x.as_dtype(Dtype::Float32)?.abs()?.max(None)?)?)
         } else {
             None
         };
@@ -139,7 +139,11 @@ impl<F: Format> PackedArray<F> {
         let format = format.on(&shape);
         let aval = checked(Aval::new(&shape, dtype), &format)?;
         let scheme = format.scheme();
-        let global = if kernel::is_relative(&scheme) { Some(sum.measure(Measure::Most)?.max(None)?) } else { None };
+        let global = if kernel::is_relative(&scheme) {
+            Some(kernel::global_scale(&sum.measure(Measure::Most)?.max(None)?)?)
+        } else {
+            None
+        };
         let made = sum.quantize(scheme, format.block(), global.as_ref())?;
         let mut array = Self::of_codes(made, format, global, aval)?;
         if by_columns {
@@ -247,7 +251,7 @@ impl<F: Format> PackedArray<F> {
     }
 }
 
-fn checked<F: Format>(aval: Aval, format: &F) -> Result<Aval> {
+pub(crate) fn checked<F: Format>(aval: Aval, format: &F) -> Result<Aval> {
     check_elements(F::NAME, &aval)?;
     format.check()?;
     if format.scheme().is_grouped() {
@@ -313,6 +317,12 @@ impl<F: Format> Materialize for PackedArray<F> {
                     "give one for each block",
                 ));
             }
+        }
+        if self.int8_activations && !scheme.takes_int8_activations() {
+            return Err(Error::invalid(
+                format!("{label} has no products with activations in 8 bits"),
+                "leave `int8_activations` out, or use nf4, fp4 or int8",
+            ));
         }
         let nested = self.nested(scheme.nested);
         if !divides(nested, scheme.nested) {

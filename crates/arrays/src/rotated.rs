@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use mlx_rs::ops::indexing::gather_single;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{
     AsType, Broadcast, BroadcastAxes, Concatenate, DynamicSlice, DynamicSliceUpdate, Gather, Moving, ScatterAxis,
@@ -12,12 +13,15 @@ use tacit_core::{
 };
 use tacit_kernels::hadamard_order;
 
+use crate::batched::Batched;
 use crate::cast::{Cast, castable, holds};
 use crate::checks::check_made;
 use crate::cut::{Cut, cut};
 use crate::kernel::hadamard;
 use crate::linear::{Linear, dense_side};
+use crate::packed::{Packed, read_in};
 use crate::views::from_zero;
+use crate::wide::wide;
 
 /// An array that is stored rotated: it stands for `inner H`, with `H` the orthonormal Hadamard matrix of one of its axes.
 ///
@@ -37,6 +41,8 @@ use crate::views::from_zero;
 ///
 /// In the last row 8 bits are off by 0.045 and rotated by 0.022, half floats by 0.001: a rotation halves what outliers cost, and
 /// does not make 4 bits into 16.
+///
+/// What is rotated is up to `sqrt(n)` times as large: of half floats it is computed in `f32`, and rounded when it is rotated back.
 ///
 /// Transposes, rows, slices, joins and updates along the other axes pass through to the array behind the rotation, so that a
 /// cache of keys and values works in any format that works without.
@@ -105,6 +111,44 @@ impl Rotated {
         }
     }
 
+    /// The array behind the rotation in the type in which it is multiplied. Of half floats that is `f32`, where it can be read
+    /// so: what is not rotated back may be beyond their range.
+    fn widely(&self) -> Result<Value> {
+        Ok(self.read_in(wide(self.aval.dtype))?.unwrap_or_else(|| self.inner.clone()))
+    }
+
+    /// The array behind the rotation read in another float type without a rounding, where codes and scales are behind it.
+    fn read_in(&self, dtype: Dtype) -> Result<Option<Value>> {
+        if let Some(batched) = self.inner.downcast::<Batched>() {
+            return Ok(Some(batched.read_in(dtype)?.into()));
+        }
+        Ok(self.inner.family::<dyn Packed>().map(|packed| read_in(packed, dtype)))
+    }
+
+    /// What was rotated back, in the type of the array.
+    fn rounded(&self, made: Value) -> Result<Value> {
+        if made.aval()?.dtype == self.aval.dtype {
+            return Ok(made);
+        }
+        implicit(made, |made| made.as_dtype(self.aval.dtype))
+    }
+
+    /// Rows that are written, as they are stored; of half floats they are rotated in `f32`.
+    fn written(&self, rows: &Value) -> Result<Value> {
+        match (rows, self.inner.family::<dyn Packed>()) {
+            (Value::Dense(rows), Some(packed))
+                if rows.dtype() == Dtype::Float16 && self.behind() == 0 && !packed.stored().transposed =>
+            {
+                let stored = packed.encoded(&rotated(&rows.as_dtype(Dtype::Float32)?, self.axis)?)?;
+                Ok(read_in(
+                    packed.restored(stored).family().ok_or_else(|| Error::decline("what is written is not packed"))?,
+                    Dtype::Float16,
+                ))
+            }
+            _ => self.rows(rows),
+        }
+    }
+
     /// The axes behind the rotated one.
     fn behind(&self) -> usize {
         self.aval.shape.len() - 1 - self.axis
@@ -152,7 +196,7 @@ pub(crate) fn check(aval: &Aval, axis: usize) -> Result<()> {
 
 impl Materialize for Rotated {
     fn materialize(&self) -> Result<Value> {
-        Self::of(self.inner.opened()?, self.axis)
+        self.rounded(Self::of(self.widely()?.opened()?, self.axis)?)
     }
 
     fn check(&self) -> Result<()> {
@@ -175,29 +219,35 @@ impl Cut for Rotated {
 
 impl Linear for Rotated {
     fn right(&self, x: &Value) -> Result<Value> {
-        match self.behind() {
+        let inner = self.widely()?;
+        let dtype = inner.aval()?.dtype;
+        let made = match self.behind() {
             // An implicit `x`, such as the weights of an attention, is the product's own matter.
-            0 => rotated_from_last(implicit((x, &self.inner), |(x, w)| x.matmul(w))?, 0),
+            0 => rotated_from_last(implicit((x, inner), |(x, w)| x.as_dtype(dtype)?.matmul(w))?, 0),
             1 => {
-                let x = dense_side(x)?;
-                implicit((rotated(x, x.ndim() - 1)?, &self.inner), |(x, w)| x.matmul(w))
+                let x = dense_side(x)?.as_dtype(dtype)?;
+                implicit((rotated(&x, x.ndim() - 1)?, inner), |(x, w)| x.matmul(w))
             }
             _ => Err(Error::decline("whole matrices are rotated")),
-        }
+        };
+        self.rounded(made?)
     }
 
     fn left(&self, x: &Value) -> Result<Value> {
-        match self.behind() {
+        let inner = self.widely()?;
+        let dtype = inner.aval()?.dtype;
+        let made = match self.behind() {
             0 => {
-                let x = dense_side(x)?;
+                let x = dense_side(x)?.as_dtype(dtype)?;
                 if x.ndim() < 2 {
                     return Err(Error::decline("the right side is a vector"));
                 }
-                implicit((rotated(x, x.ndim() - 2)?, &self.inner), |(x, w)| w.matmul(x))
+                implicit((rotated(&x, x.ndim() - 2)?, inner), |(x, w)| w.matmul(x))
             }
-            1 => rotated_from_last(implicit((x, &self.inner), |(x, w)| w.matmul(x))?, 1),
+            1 => rotated_from_last(implicit((x, inner), |(x, w)| w.matmul(x.as_dtype(dtype)?))?, 1),
             _ => Err(Error::decline("whole matrices are rotated")),
-        }
+        };
+        self.rounded(made?)
     }
 }
 
@@ -246,6 +296,12 @@ fn moved(op: &Primitive, w: &Rotated, rest: &[&Value], made: &[Aval]) -> Result<
 #[handler]
 pub fn rotated_moving(op: &Moving, w: &Rotated, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
     let axis = moved(op, w, rest, made)?;
+    if let (Gather::NAME, [rows]) = (op.name(), rest) {
+        // Their elements are made here, in the type in which they are rotated back.
+        let op = op.view::<Gather>()?;
+        let taken = implicit((w.widely()?, *rows), |(w, rows)| gather_single(w, rows, op.axes[0], &op.slice_sizes))?;
+        return Ok(vec![w.rounded(Rotated::of(taken, axis)?)?]);
+    }
     let operands: Vec<&Value> = std::iter::once(&w.inner).chain(rest.iter().copied()).collect();
     op.apply(&operands)?.into_iter().map(|result| Rotated::of(result, axis)).collect()
 }
@@ -276,7 +332,7 @@ pub fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Result<Vec<V
         }
         (name, _) => return Err(Error::decline(format!("{name} does not write whole rows"))),
     };
-    let update = w.rows(rest[place])?;
+    let update = w.written(rest[place])?;
     let mut operands: Vec<&Value> = std::iter::once(&w.inner).chain(rest.iter().copied()).collect();
     operands[1 + place] = &update;
     op.apply(&operands)?.into_iter().map(|result| Rotated::of(result, axis)).collect()
@@ -303,7 +359,10 @@ pub fn rotated_astype(op: &AsType, w: &Rotated) -> Result<Value> {
     if !castable(op.dtype) {
         return Err(Error::decline("only f32, bf16 and f16 are read as views"));
     }
-    let read = |dtype| Rotated::of(implicit(&w.inner, |inner| inner.as_dtype(dtype))?, w.axis);
+    let read = |dtype| {
+        let inner = w.read_in(dtype)?.map_or_else(|| implicit(&w.inner, |inner| inner.as_dtype(dtype)), Ok)?;
+        Rotated::of(inner, w.axis)
+    };
     if holds(op.dtype, own) {
         return read(op.dtype);
     }

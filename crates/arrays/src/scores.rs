@@ -11,8 +11,8 @@ use crate::linear::{Linear, scalar};
 
 /// The products of queries with stored keys, which no memory holds: a [deferred](Materialize::DEFERRED) op.
 ///
-/// A factor, a mask that is added or [selected](ops::select) by, a cast and a softmax over the keys are noted; the product of
-/// the weights with stored values is then one kernel, which goes through the tokens a chunk at a time. Whatever else is
+/// A factor before or behind a mask that is added or [selected](ops::select) by, a cast, a softmax over the keys and a factor of
+/// its weights are noted; the product of the weights with stored values is then one kernel, which goes through the tokens a chunk at a time. Whatever else is
 /// done to them computes them, by the codes of the keys. All is computed in `f32` and rounded once, where plain ops on half
 /// floats round each result.
 ///
@@ -46,6 +46,8 @@ pub struct Scores {
     visible: Option<Array>,
     /// The score of what is not visible: `f32[]`.
     hidden: Option<Array>,
+    /// What the weights are multiplied by: `f32[]`.
+    factor: Option<Array>,
     /// Whether they are the softmax.
     #[implicit(aux)]
     softmax: bool,
@@ -73,7 +75,7 @@ impl Scores {
             *last = columns;
         }
         let q = q.as_dtype(Dtype::Float32)?;
-        Ok(Self { q, keys: keys.into(), added: None, visible: None, hidden: None, softmax: false, aval })
+        Ok(Self { q, keys: keys.into(), added: None, visible: None, hidden: None, factor: None, softmax: false, aval })
     }
 
     fn keys(&self) -> Result<&Batched> {
@@ -88,10 +90,17 @@ impl Scores {
         Ok(())
     }
 
-    /// With a factor of the queries.
-    fn scaled(&self, f: impl FnOnce(&Array) -> Result<Array>) -> Result<Value> {
-        self.bare()?;
-        Ok(Self { q: f(&self.q)?, ..self.clone() }.into())
+    /// With a factor: of the weights, or of the queries and of what a mask adds or puts in their place.
+    fn scaled(&self, f: impl Fn(&Array) -> Result<Array>) -> Result<Value> {
+        let one = Array::from_f32(1.0);
+        if self.softmax {
+            let factor = Some(f(self.factor.as_ref().unwrap_or(&one))?);
+            return Ok(Self { factor, ..self.clone() }.into());
+        }
+        let widely =
+            |array: &Option<Array>| array.as_ref().map(|array| f(&array.as_dtype(Dtype::Float32)?)).transpose();
+        let (added, hidden) = (widely(&self.added)?, widely(&self.hidden)?);
+        Ok(Self { q: f(&self.q)?, added, hidden, ..self.clone() }.into())
     }
 
     /// The mask as the kernel takes it.
@@ -128,7 +137,9 @@ impl Scores {
         let flat = self.q.reshape(&[shape.iter().product(), depth])?;
         let made = attend.apply(&flat, &mask, &key_children, &value_children)?;
         shape.push(value_layout.k as i32);
-        Ok(made.reshape(&shape)?.as_dtype(self.aval.dtype)?)
+        let made = made.reshape(&shape)?;
+        let made = self.factor.as_ref().map_or_else(|| Ok(made.clone()), |factor| made.multiply(factor))?;
+        Ok(made.as_dtype(self.aval.dtype)?)
     }
 }
 
@@ -146,6 +157,9 @@ impl Materialize for Scores {
         if self.softmax {
             scores = ops::softmax_axis(&scores, -1, true)?;
         }
+        if let Some(factor) = &self.factor {
+            scores = scores.multiply(factor)?;
+        }
         Ok(scores.as_dtype(self.aval.dtype)?.into())
     }
 
@@ -157,7 +171,10 @@ impl Materialize for Scores {
                 mask.ndim() <= self.aval.shape.len() && own.into_iter().all(|(own, whole)| own == whole || *own == 1)
             })
         };
-        let scalar = self.hidden.as_ref().is_none_or(|hidden| hidden.ndim() == 0 && hidden.dtype() == Dtype::Float32);
+        let number = |array: &Option<Array>| {
+            array.as_ref().is_none_or(|array| array.ndim() == 0 && array.dtype() == Dtype::Float32)
+        };
+        let scalar = number(&self.hidden) && number(&self.factor) && (self.softmax || self.factor.is_none());
         let visible = self.visible.as_ref().is_none_or(|visible| visible.dtype() == Dtype::Bool);
         let pair = self.visible.is_some() == self.hidden.is_some() && !(self.visible.is_some() && self.added.is_some());
         let masks = broadcasts(&self.added) && broadcasts(&self.visible) && scalar && visible && pair;
@@ -169,18 +186,18 @@ impl Materialize for Scores {
     }
 }
 
-/// A scalar as the other factor, which goes to the queries.
+/// A scalar as the other factor, which goes to the queries and the mask, or behind the softmax.
 #[handler]
 pub fn scores_multiply(_op: &Multiply, scores: &Scores, factor: &Array) -> Result<Value> {
     let factor = scalar(factor)?.as_dtype(Dtype::Float32)?;
-    scores.scaled(|q| Ok(q.multiply(factor)?))
+    scores.scaled(|q| Ok(q.multiply(&factor)?))
 }
 
-/// A scalar as the divisor, by which the queries are divided.
+/// A scalar as the divisor, as [`scores_multiply`] has a factor.
 #[handler]
 pub fn scores_divide(_op: &Divide, scores: &Scores, divisor: &Array) -> Result<Value> {
     let divisor = scalar(divisor)?.as_dtype(Dtype::Float32)?;
-    scores.scaled(|q| Ok(q.divide(divisor)?))
+    scores.scaled(|q| Ok(q.divide(&divisor)?))
 }
 
 /// A mask that is added.

@@ -168,11 +168,7 @@ pub fn sliced_gather(op: &Gather, w: &Sliced, rows: &Array) -> Result<Value> {
     if op.axes != [0] || op.slice_sizes[0] != 1 || op.slice_sizes[1..] != w.aval.shape[1..] {
         return Err(Error::decline("only whole rows are gathered from a slice"));
     }
-    // Rows that count from the end count from that of the slice.
-    let from_start = rows.as_dtype(mlx_rs::Dtype::Int32)?;
-    let from_end = from_start.add(Array::from_int(w.aval.shape[0]))?;
-    let counted = mlx_rs::ops::select(from_start.lt(Array::from_int(0))?, &from_end, &from_start)?;
-    let counted = counted.add(Array::from_int(w.start[0]))?;
+    let counted = rows.add(Array::from_slice(&[w.start[0] as u32], &[]))?;
     whole[0] = 1;
     let taken = implicit((&w.inner, counted), |(w, rows)| gather_single(w, rows, 0, &whole))?;
     let rank = rows.ndim();

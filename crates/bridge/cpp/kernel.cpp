@@ -86,8 +86,9 @@ class HostKernel : public Primitive {
         evaluate(*rust, reads, writes);
       } catch (const std::exception& error) {
         for (auto& value : writes) {
-          // NaN to every float type.
-          std::memset(value.data<char>(), 0xff, value.nbytes());
+          // What follows runs all the same: NaN to every float type, and integers that are an index of anything.
+          auto floats = mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
+          std::memset(value.data<char>(), floats ? 0xff : 0, value.nbytes());
         }
         Failure failure = [rust, text = std::string(error.what())](bool later) {
           check(rust->table.failed(rust->kernel, text.data(), text.size(), later));

@@ -62,6 +62,17 @@ Recorded* record(const array& node) {
 
 namespace {
 
+// Whether these are indices, which a primitive of this kind reads in any integer type.
+bool are_indices(const Recorded& recorded, size_t operand, const array& given) {
+  auto& primitive = *recorded.primitive;
+  auto reads = as<mlx::core::Gather>(primitive) || as<mlx::core::GatherAxis>(primitive);
+  auto writes = as<mlx::core::Scatter>(primitive) || as<mlx::core::ScatterAxis>(primitive);
+  auto last = writes ? recorded.operands - 1 : recorded.operands;
+  auto whole = [](mlx::core::Dtype dtype) { return mlx::core::issubdtype(dtype, mlx::core::integer); };
+  return (reads || writes) && operand > 0 && operand < last && whole(given.dtype()) &&
+         whole(recorded.operand(operand).dtype);
+}
+
 // A primitive reads its operands as the recorded dtypes without a look, so these must be the same.
 void check_operands(const Recorded& recorded, const std::vector<array>& inputs) {
   std::string name = recorded.primitive->name();
@@ -72,7 +83,7 @@ void check_operands(const Recorded& recorded, const std::vector<array>& inputs) 
         std::to_string(inputs.size()));
   }
   for (size_t i = 0; i < count; ++i) {
-    if (inputs[i].dtype() != recorded.operand(i).dtype) {
+    if (inputs[i].dtype() != recorded.operand(i).dtype && !are_indices(recorded, i, inputs[i])) {
       throw std::invalid_argument(
           "operand " + std::to_string(i) + " of " + name + " has another dtype than the recorded one");
     }

@@ -79,7 +79,8 @@ impl Subject {
         self.overflows_from(f64::from(f32::MAX / 2.0))
     }
 
-    /// Lets elements become infinite or NaN where the largest magnitude is above this: the range of a format.
+    /// Lets an array whose largest magnitude is above this, the range of a format, be refused when it is evaluated, or its
+    /// elements become infinite or NaN.
     #[must_use]
     pub fn overflows_from(self, largest: f64) -> Self {
         Self { overflows: Some(largest), ..self }

@@ -13,6 +13,9 @@
 //!    none is implicit the primitive is emitted.
 //! 8. A result whose aval is not the primitive's is an error that names the handler.
 //!
+//! Operands that are indices, as those of a gather, are checked before anybody is asked: a handler sees them counted from zero
+//! and none outside, as `u32`, by [`checked_indices`](crate::ops::checked_indices).
+//!
 //! An operand that is used as another value, by [`Materialize::used_as`](crate::Materialize::used_as), is that value to all of
 //! this, made once in a trace.
 //!
@@ -27,6 +30,7 @@ use tacit_bridge::{Aval, NameId};
 
 use crate::counters::Counters;
 use crate::handler::{Call, HandlerFn, Results, Site};
+use crate::indices::{self, Choice};
 use crate::lookup::Lookup;
 use crate::pattern::OperandType;
 use crate::registry::{Candidate, Resolution};
@@ -85,6 +89,9 @@ pub(crate) trait Node {
 
     /// Puts the next layer of an operand in its place; the policy was asked.
     fn lower(&mut self, operand: usize) -> Result<()>;
+
+    /// Puts an array in the place of a dense operand, for this call alone.
+    fn replace(&mut self, operand: usize, array: Array);
 }
 
 /// What came of a call; its memory serves the next.
@@ -108,7 +115,13 @@ pub(crate) fn dispatch(node: &mut impl Node, lookup: &mut Lookup, outcome: &mut 
     outcome.results.clear();
     outcome.declined.clear();
     (outcome.offered, outcome.materialized) = (false, false);
+    let mut unchecked = Vec::new();
+    if indices::are_in(node.name()) {
+        let primitive = node.primitive()?;
+        unchecked = node.with_operands(|operands| indices::of(&primitive, operands))?;
+    }
     loop {
+        check_indices(node, &mut unchecked)?;
         let Some(operands) = lookup.operands(|types| node.types(types)) else { return Ok(()) };
         let (registry, types, resolution) = operands.resolve(node.name());
         if !resolution.is_empty() {
@@ -148,6 +161,23 @@ pub(crate) fn dispatch(node: &mut impl Node, lookup: &mut Lookup, outcome: &mut 
             return Err(Error::Refused { ty, reason, call: Some(call) });
         }
     }
+}
+
+/// Puts checked indices in the place of those that are dense by now.
+fn check_indices(node: &mut impl Node, unchecked: &mut Vec<Choice>) -> Result<()> {
+    if unchecked.is_empty() {
+        return Ok(());
+    }
+    node.settle()?;
+    let mut implicit = Vec::new();
+    for choice in unchecked.drain(..) {
+        match node.with_operands(|operands| Ok(operands[choice.operand].as_dense().cloned()))? {
+            Some(indices) => node.replace(choice.operand, choice.checked(&indices)?),
+            None => implicit.push(choice),
+        }
+    }
+    *unchecked = implicit;
+    Ok(())
 }
 
 /// The implicit operand of fewest dense bytes, the first of several.
@@ -403,6 +433,10 @@ impl Node for Loose<'_> {
             self.operands[operand] = materialize::build(&**array)?;
         }
         Ok(())
+    }
+
+    fn replace(&mut self, operand: usize, array: Array) {
+        self.operands[operand] = array.into();
     }
 }
 

@@ -26,6 +26,7 @@ mod explain;
 pub mod handler;
 mod implicit;
 mod implicit_array;
+mod indices;
 pub mod kernel;
 mod lookup;
 mod macros;

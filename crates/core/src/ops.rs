@@ -1,8 +1,9 @@
-//! Ops of MLX that mlx-rs does not bind.
+//! Ops of MLX that mlx-rs does not bind, and the check of indices that MLX has not.
 
 use mlx_rs::Array;
 
 use crate::Result;
+pub use crate::indices::checked_indices;
 
 /// The part of `a` of this `size` that begins at `start: i32[axes]` along `axes`.
 ///

@@ -12,6 +12,7 @@ use tacit_bridge::{Aval, NameId, Scope, Slot, Tape};
 use crate::counters::Counters;
 use crate::dispatch::{self, Decline, Node, Outcome, Taker};
 use crate::explain::{Explanation, Scribe};
+use crate::indices;
 use crate::lookup::Lookup;
 use crate::pattern::OperandType;
 use crate::{Error, Policy, Primitive, Result, Value};
@@ -158,8 +159,16 @@ struct Memory {
     slots: Slots,
     /// Which layer of each of its operands the node at hand sees.
     depths: Vec<usize>,
+    /// What stands in the place of operands of the node at hand, for it alone.
+    replaced: Vec<(usize, Value)>,
     /// The nodes that a handler took.
     taken: Vec<usize>,
+}
+
+impl Memory {
+    fn replaced(&self, operand: usize) -> Option<&Value> {
+        self.replaced.iter().find(|(at, _)| *at == operand).map(|(_, value)| value)
+    }
 }
 
 /// Slots that memory is kept for.
@@ -174,6 +183,7 @@ impl Drop for Interpreter {
     fn drop(&mut self) {
         let mut memory = std::mem::take(&mut self.memory);
         memory.slots.clear();
+        memory.replaced.clear();
         memory.taken.clear();
         if memory.slots.capacity() > MOST_SPARE {
             return;
@@ -244,6 +254,7 @@ impl Interpreter {
         let depths = &mut self.memory.depths;
         depths.clear();
         depths.resize(self.tape.arity(node), 0);
+        self.memory.replaced.clear();
     }
 
     /// The layers of an operand, where something stands in its place.
@@ -257,7 +268,8 @@ impl Interpreter {
         let Some(slot) = self.tape.operand_slot(node, operand) else { return Ok(()) };
         let (name, arity) = (self.tape.name(node), self.tape.arity(node));
         let passed = Passed { name, operand, arity, policy: Policy::current() };
-        if self.memory.slots.get(slot).is_some_and(|layers| layers.passed == Some(passed)) {
+        // Indices are to be checked whoever takes the call.
+        if !indices::are_in(name) && self.memory.slots.get(slot).is_some_and(|layers| layers.passed == Some(passed)) {
             self.counters.seen += 1;
             self.rewire(node);
             return Ok(());
@@ -283,8 +295,10 @@ impl Interpreter {
         dispatch::dispatch(self, lookup, outcome)?;
         if outcome.taker.is_none() {
             self.rewire(node);
+            self.plan_replaced();
             return Ok(());
         }
+        self.memory.replaced.clear();
         self.counters.handled += 1;
         self.memory.taken.push(node);
         for (slot, value) in self.tape.results(node).zip(outcome.results.drain(..)) {
@@ -319,6 +333,16 @@ impl Interpreter {
             }
             if let Some(kept) = layers.kept {
                 tape.plan(node, operand, kept);
+            }
+        }
+    }
+
+    /// Plans the edges to what stands in the place of operands of the node at hand, after those of all.
+    fn plan_replaced(&mut self) {
+        for (operand, value) in self.memory.replaced.drain(..) {
+            if let Value::Dense(array) = value {
+                let kept = self.tape.keep(array);
+                self.tape.plan(self.node, operand, kept);
             }
         }
     }
@@ -378,14 +402,15 @@ impl Node for Interpreter {
     fn with_operands<R>(&self, f: impl FnOnce(&[&Value]) -> Result<R>) -> Result<R> {
         let slots = || self.tape.operands(self.node).enumerate();
         let recorded = slots()
-            .filter(|(_, slot)| self.layers(*slot).is_none())
+            .filter(|(operand, slot)| self.memory.replaced(*operand).is_none() && self.layers(*slot).is_none())
             .map(|(operand, _)| Ok(Value::Dense(self.tape.operand(self.node, operand)?)))
             .collect::<Result<Vec<Value>>>()?;
         let mut recorded = recorded.iter();
         let operands: Vec<&Value> = slots()
-            .filter_map(|(operand, slot)| match self.layers(slot) {
-                Some(layers) => layers.get(self.memory.depths[operand]),
-                None => recorded.next(),
+            .filter_map(|(operand, slot)| match (self.memory.replaced(operand), self.layers(slot)) {
+                (Some(replaced), _) => Some(replaced),
+                (None, Some(layers)) => layers.get(self.memory.depths[operand]),
+                (None, None) => recorded.next(),
             })
             .collect();
         f(&operands)
@@ -407,5 +432,9 @@ impl Node for Interpreter {
         layers.lower(depths[operand])?;
         depths[operand] += 1;
         Ok(())
+    }
+
+    fn replace(&mut self, operand: usize, array: Array) {
+        self.memory.replaced.push((operand, array.into()));
     }
 }

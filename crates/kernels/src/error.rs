@@ -84,6 +84,19 @@ pub enum KernelError {
         /// Its value.
         value: f32,
     },
+    /// A number was to be stored that is beyond those of the format.
+    #[error(
+        "element {index} is {value}, and the greatest number of the format is {most}\nhelp: take a format with a scale, or one \
+         with the range of `f32` such as `bf16`"
+    )]
+    TooLarge {
+        /// The first such element, counted in row-major order.
+        index: usize,
+        /// Its value.
+        value: f32,
+        /// The greatest number of the format.
+        most: f32,
+    },
     /// A matrix is not cut into groups of so many rows.
     #[error(
         "{n} rows are not cut into groups of {rows}, where a block and a byte end after {seam}\nhelp: give groups of \

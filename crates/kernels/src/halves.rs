@@ -1,5 +1,7 @@
 //! Floats to half floats that are stored as they are, rounded to nearest even.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use crate::{KernelError, matrix::check_length, output::Output};
@@ -7,41 +9,57 @@ use crate::{KernelError, matrix::check_length, output::Output};
 /// Elements that one task rounds.
 const CHUNK: usize = 1 << 16;
 
-/// Rounds `x` to `f16`: what is too large becomes infinite, what is too small subnormal or zero.
+/// Rounds `x` to `f16`: what is too small becomes subnormal or zero.
 ///
 /// ```
 /// use half::f16;
 /// use tacit_kernels::halves;
 ///
 /// let mut codes = [f16::ZERO; 2];
-/// halves::to_f16(&[1.0, 65520.0], &mut codes)?;
-/// assert_eq!(codes, [f16::ONE, f16::INFINITY]);
+/// halves::to_f16(&[1.0, 65519.0], &mut codes)?;
+/// assert_eq!(codes, [f16::ONE, f16::MAX]);
+/// assert!(halves::to_f16(&[1.0, 65520.0], &mut codes).is_err());
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
 ///
 /// # Errors
-/// A length of `codes` other than that of `x`.
+/// A length of `codes` other than that of `x`; a NaN or an infinity in `x`, or what would become infinite. The codes are then
+/// unspecified.
 pub fn to_f16(x: &[f32], codes: &mut [f16]) -> Result<(), KernelError> {
-    round(x, codes)
+    round(x, codes, |code| code.is_finite(), f16::MAX.to_f32())
 }
 
-/// Rounds `x` to `bf16`: what is too large becomes infinite.
+/// Rounds `x` to `bf16`.
 ///
 /// # Errors
-/// A length of `codes` other than that of `x`.
+/// As for [`to_f16`].
 pub fn to_bf16(x: &[f32], codes: &mut [bf16]) -> Result<(), KernelError> {
-    round(x, codes)
+    round(x, codes, |code| code.is_finite(), bf16::MAX.to_f32())
 }
 
-fn round<T: Send>(x: &[f32], codes: &mut [T]) -> Result<(), KernelError>
+fn round<T: Copy + Send>(
+    x: &[f32],
+    codes: &mut [T],
+    is_finite: impl Fn(T) -> bool + Sync,
+    most: f32,
+) -> Result<(), KernelError>
 where
     [T]: HalfFloatSliceExt,
 {
     check_length("codes", codes.len(), x.len(), "one for each element")?;
     let elements = codes.len();
+    let first_bad = AtomicUsize::new(usize::MAX);
     Output::new(codes, elements).for_each(usize::MAX, 1, CHUNK, &|mut part| {
         let columns = part.columns();
-        part.row(0).convert_from_f32_slice(&x[columns]);
+        let row = part.row(0);
+        row.convert_from_f32_slice(&x[columns.clone()]);
+        if let Some(index) = row.iter().position(|&code| !is_finite(code)) {
+            first_bad.fetch_min(columns.start + index, Ordering::Relaxed);
+        }
     });
-    Ok(())
+    match first_bad.into_inner() {
+        usize::MAX => Ok(()),
+        index if x[index].is_finite() => Err(KernelError::TooLarge { index, value: x[index], most }),
+        index => Err(KernelError::NonFinite { index, value: x[index] }),
+    }
 }

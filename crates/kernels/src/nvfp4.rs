@@ -32,7 +32,7 @@ use crate::{
 /// A wrong length, a global scale that is not finite and above zero, or a NaN or infinity in `x`. The outputs are then
 /// unspecified.
 pub fn quantize(x: &[f32], global_scale: Option<f32>, codes: &mut [u8], scales: &mut [u8]) -> Result<(), KernelError> {
-    encode::quantize(Isa::detect(), Nvfp4::new(global_scale)?, x, GROUP, codes, scales)
+    encode::quantize(Isa::detect(), Nvfp4::of(x, global_scale)?, x, GROUP, codes, scales)
 }
 
 /// Codes `x` as [`quantize`] does, by these scales.
@@ -40,7 +40,7 @@ pub fn quantize(x: &[f32], global_scale: Option<f32>, codes: &mut [u8], scales: 
 /// # Errors
 /// As for [`quantize`].
 pub fn quantize_by(x: &[f32], global_scale: Option<f32>, scales: &[u8], codes: &mut [u8]) -> Result<(), KernelError> {
-    encode::quantize_by(Isa::detect(), Nvfp4::new(global_scale)?, x, GROUP, scales, codes)
+    encode::quantize_by(Isa::detect(), Nvfp4::of(x, global_scale)?, x, GROUP, scales, codes)
 }
 
 /// What a decoded scale byte is multiplied by: `global_scale / (448 * 6)`, or 1 without one.
@@ -48,6 +48,10 @@ pub fn quantize_by(x: &[f32], global_scale: Option<f32>, scales: &[u8], codes: &
 pub fn factor(global_scale: Option<f32>) -> f32 {
     global_scale.map_or(1.0, |most| most / (448.0 * 6.0))
 }
+
+/// The least global scale that arrays are made with: the largest magnitude of a tensor of smaller numbers counts as this, so that
+/// zeros have one. What a decoded scale is multiplied by is then a normal number.
+pub const LEAST_GLOBAL: f32 = f32::from_bits((127 - 114) << 23);
 
 /// Elements that share a scale.
 const GROUP: usize = 16;
@@ -59,6 +63,14 @@ struct Nvfp4 {
 }
 
 impl Nvfp4 {
+    /// For the elements `x`; a global scale that is the NaN or the infinity among them is an error that names the element.
+    fn of(x: &[f32], global_scale: Option<f32>) -> Result<Self, KernelError> {
+        Self::new(global_scale).map_err(|error| {
+            let first = x.iter().position(|value| !value.is_finite());
+            first.map_or(error, |index| KernelError::NonFinite { index, value: x[index] })
+        })
+    }
+
     fn new(global_scale: Option<f32>) -> Result<Self, KernelError> {
         match global_scale {
             // Below 2688 / f32::MAX the factor of the scales is infinite.

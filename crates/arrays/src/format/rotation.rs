@@ -1,7 +1,7 @@
 //! A stored format of rotated rows.
 
-use mlx_rs::Array;
-use tacit_core::{Aval, Error, Result, Value};
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Error, Result, Value, implicit};
 
 use super::any::AnyFormat;
 use super::declaration::{Quantizer, TextForm, parse};
@@ -50,20 +50,29 @@ fn behind(value: &Value) -> Option<&Value> {
 }
 
 /// `x`, rotated; an array without a rotation is an error that says so.
+///
+/// What is rotated may be beyond the range of `f16`: that is `f32`.
 fn rotated(x: &Array) -> Result<Array> {
     let aval = Aval::from(x);
     let last = aval.shape.len().checked_sub(1);
     check(&aval, last.ok_or_else(|| Error::invalid(format!("{aval} has no axis to rotate"), "keep a scalar dense"))?)?;
-    hadamard(x)
+    if aval.dtype == Dtype::Float16 { hadamard(&x.as_dtype(Dtype::Float32)?) } else { hadamard(x) }
+}
+
+/// What `inner`, made of the rotated `x`, stands for: in the type of `x`.
+fn read(inner: Value, x: &Array) -> Result<Value> {
+    let inner =
+        if x.dtype() == Dtype::Float16 { implicit(inner, |inner| inner.as_dtype(Dtype::Float16))? } else { inner };
+    Rotated::of(inner, x.ndim().saturating_sub(1))
 }
 
 impl Quantizer for Rotation {
     fn quantize(&self, x: &Array) -> Result<Value> {
-        Rotated::of(self.inner.quantize(&rotated(x)?)?, x.ndim().saturating_sub(1))
+        read(self.inner.quantize(&rotated(x)?)?, x)
     }
 
     fn quantize_by_fit(&self, x: &Array, fit: Fit) -> Result<Value> {
-        Rotated::of(self.inner.quantize_by_fit(&rotated(x)?, fit)?, x.ndim().saturating_sub(1))
+        read(self.inner.quantize_by_fit(&rotated(x)?, fit)?, x)
     }
 
     fn fits(&self) -> bool {
@@ -95,7 +104,7 @@ impl TrainedScales for Rotation {
         })?;
         let (inner, derivative) = trained.quantize_by(&rotated(x)?, scales)?;
         // The rotation is linear, and so that of the derivative.
-        Ok((Rotated::of(inner, x.ndim().saturating_sub(1))?, hadamard(&derivative)?))
+        Ok((read(inner, x)?, hadamard(&derivative)?.as_dtype(x.dtype())?))
     }
 }
 

@@ -8,7 +8,7 @@ use tacit_core::{Aval, Result, Value};
 use super::declaration::Format;
 use crate::kernel::{self, Coding, Layout, Scaling, Scheme};
 use crate::packed::Packed;
-use crate::packed_array::{PackedArray, Parts};
+use crate::packed_array::{PackedArray, Parts, checked};
 
 /// The scales of an array of codes as floats, of which there is one a block.
 ///
@@ -83,6 +83,7 @@ impl<F: Format> TrainedScales for F {
         let turned = |array: &Array| if self.by_columns() { array.t() } else { array.clone() };
         let x_stored = turned(x);
         let format = self.on(x_stored.shape());
+        checked(Aval::from(&x_stored), &format)?;
         let parts = scales.coded(&format.scheme(), format.block(), &x_stored)?;
         let inner = PackedArray::<F>::from_parts(parts, self.clone(), Aval::from(x))?;
 

@@ -186,6 +186,12 @@ impl Scheme {
         }
     }
 
+    /// Whether its codes are multiplied with activations in 8 bits: integers, or a table that is rounded to such.
+    pub(crate) const fn takes_int8_activations(&self) -> bool {
+        let integers = matches!(self.coding, Coding::Signed | Coding::Table { bits: 4, .. });
+        integers && !self.biased && matches!(self.scaling, Scaling::Float)
+    }
+
     /// Bits of one code.
     #[must_use]
     pub const fn bits(&self) -> usize {
@@ -216,6 +222,8 @@ impl Scheme {
     #[must_use]
     pub fn children(&self, shape: &[i32], block: usize) -> (Vec<i32>, Vec<i32>) {
         let size: usize = shape.iter().map(|&extent| extent as usize).product();
+        // A block of nothing is refused where options are checked.
+        let block = block.max(1);
         let scales = vec![size.div_ceil(block) as i32];
         match self.storage {
             Dtype::Uint32 => {

@@ -1,9 +1,10 @@
 //! The sum of a matrix and a thin product: quantized, or measured by rows, without being built.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Fallback, Input, Kernel, Output, apply, permit_dense};
 use tacit_core::{Aval, Param, Result};
+use tacit_kernels::nvfp4::LEAST_GLOBAL;
 use tacit_kernels::{Base, Sum};
 
 use super::coded::Coded;
@@ -230,6 +231,14 @@ impl Kernel for MeasureSum {
         self.read.permit(self.name(), reason)?;
         self.decompose(inputs)
     }
+}
+
+/// What NVFP4's scales are relative to in a tensor of this largest magnitude: a number that they can be divided by, if the
+/// tensor is one of zeros, too.
+pub(crate) fn global_scale(most: &Array) -> Result<Array> {
+    let least = Array::from_f32(LEAST_GLOBAL);
+    let small = most.ge(Array::from_f32(0.0))?.logical_and(most.lt(&least)?)?;
+    Ok(ops::select(small, least, most)?)
 }
 
 /// Whether the scales of a format are relative to the largest magnitude of the array.

@@ -36,8 +36,8 @@ conformance! {
     mxfp8: |x| Mxfp8Array::quantize(x, ScaleRule::Ceil), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
     e5m2: |x| E5m2Array::quantize(x, 32), within(0.13), exact_zero(), refuses_non_finite();
-    f16: |x| F16Array::quantize(x, F16), within(5e-4), floor(6e-8), exact_zero(), overflows_from(65504.0);
-    bf16: |x| Bf16Array::quantize(x, Bf16), within(4e-3), exact_zero(), overflows();
+    f16: |x| F16Array::quantize(x, F16), within(5e-4), floor(6e-8), exact_zero(), refuses_non_finite(), overflows_from(65504.0);
+    bf16: |x| Bf16Array::quantize(x, Bf16), within(4e-3), exact_zero(), refuses_non_finite(), overflows();
     codebook: |x| CodebookArray::quantize(x, Codebook::new(32, &IQ4_NL)?), within(0.12), refuses_non_finite(), overflows();
     k_2: |x| KQuantArray::quantize(x, KQuant { bits: 2 }), within(0.36), floor(1e-6), refuses_non_finite(), overflows();
     k_4: |x| KQuantArray::quantize(x, KQuant { bits: 4 }), within(0.09), floor(1e-6), refuses_non_finite(), overflows();

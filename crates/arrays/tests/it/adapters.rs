@@ -301,3 +301,56 @@ fn another_base() -> Result<()> {
     }
     Ok(())
 }
+
+/// Rounded once: a product of halves is as near to the exact one as its own rounding, and elements are those of rows and of
+/// the merged array to the last bit.
+#[test]
+fn dora_of_halves_is_rounded_once() {
+    let _allow = Policy::Allow.scope();
+    for (dtype, half_step) in [(Dtype::Bfloat16, 2f32.powi(-8)), (Dtype::Float16, 2f32.powi(-11))] {
+        for base in [nf4(&normal_of(dtype, 2, &[40, 96]), 32), normal_of(dtype, 2, &[40, 96]).into()] {
+            let w = dora_on(base.clone());
+            let dense = w.dense().expect("is built");
+            let rows = ops::arange::<_, i32>(None, 40, None).expect("rows");
+            let taken =
+                implicit((&w, rows), |(w, rows)| w.take_axis(&rows, 0)).and_then(|rows| rows.dense()).expect("rows");
+            assert!(taken.eq_exact(&dense).expect("compares"), "{w} of {base}");
+            if base.is_implicit() {
+                // It is rounded by itself where it is built.
+                continue;
+            }
+            let wide = implicit(&base, |base| base.as_dtype(F32)).expect("casts");
+            let exact = dora_on(wide).dense().expect("is built");
+            for (found, exact) in floats(&dense).iter().zip(floats(&exact)) {
+                assert!(
+                    (found - exact).abs() <= 1.01 * half_step * exact.abs().max(1e-4),
+                    "{found} and {exact} in {dtype:?}"
+                );
+            }
+        }
+    }
+}
+
+fn floats(array: &Array) -> Vec<f32> {
+    let wide = array.as_dtype(F32).and_then(|wide| wide.contiguous()).expect("f32");
+    wide.as_slice::<f32>().to_vec()
+}
+
+/// A row of zeros has no direction, whatever its magnitude: it stays zero, and so do its gradients, which are numbers.
+#[test]
+fn a_row_of_zeros_of_a_dora_stays_one() {
+    let _allow = Policy::Allow.scope();
+    let base = ops::concatenate(&[ops::zeros::<f32>(&[1, 8]).expect("zeros"), normal(1, &[3, 8])], 0).expect("joins");
+    let (a, b) = (normal(2, &[2, 8]), ops::zeros::<f32>(&[4, 2]).expect("zeros"));
+    let m = Array::from_slice(&[1e30f32, 5.0, 1.0, 2.0], &[4]);
+    let w = Value::from(Dora::with_magnitudes(base, a, b, m, 2.0).expect("fits"));
+    let y = implicit((x(&[3, 8]), &w), |(x, w)| x.matmul(w.t())).and_then(|y| y.dense()).expect("runs");
+    for made in [y, w.dense().expect("is built")] {
+        assert!(floats(&made).iter().all(|number| number.is_finite()), "{made:?}");
+    }
+    assert!(floats(&w.dense().expect("is built"))[..8].iter().all(|&number| number == 0.0));
+    let loss = |(w, x): (Array, Array)| x.matmul(w.t())?.sum(None);
+    let wrt = Wrt::paths(|path| path.ends_with(".m") || path.ends_with(".b"));
+    let (gradient, _) = grad_wrt(wrt, loss)((w, x(&[3, 8]))).expect("has gradients");
+    assert!(!gradient.to_string().contains("NaN"), "{gradient}");
+}

@@ -74,8 +74,27 @@ fn by_mlx(a: &[Array]) -> Result<Array> {
     Ok(scaled_dot_product_attention(&a[0], &a[1], &a[2], SCALE, a.get(3).map(Named::from), None)?)
 }
 
-const WAYS: [(&str, Way); 4] =
-    [("repeats", by_repeats), ("groups", by_groups), ("wide weights", by_wide_weights), ("mlx", by_mlx)];
+/// With a factor behind the mask, and one of the weights.
+fn by_late_factors(a: &[Array]) -> Result<Array> {
+    let (k, v) = (repeated(&a[1])?, repeated(&a[2])?);
+    let number = |number: f32| Array::from_f32(number).as_dtype(a[0].dtype());
+    let scores = a[0].matmul(k.swap_axes(-1, -2)?)?;
+    let scores = match a.get(3) {
+        None => scores,
+        Some(mask) if mask.dtype() == Dtype::Bool => ops::select(mask, &scores, number(f32::NEG_INFINITY)?)?,
+        Some(mask) => scores.add(mask)?,
+    };
+    let weights = ops::softmax_axis(scores.multiply(number(SCALE)?)?.divide(number(2.0)?)?, -1, true)?;
+    Ok(weights.multiply(number(3.0)?)?.divide(number(-2.0)?)?.matmul(&v)?)
+}
+
+const WAYS: [(&str, Way); 5] = [
+    ("repeats", by_repeats),
+    ("groups", by_groups),
+    ("wide weights", by_wide_weights),
+    ("late factors", by_late_factors),
+    ("mlx", by_mlx),
+];
 
 fn queries(dtype: Dtype, m: i32) -> Value {
     normal_of(dtype, 7, &[BATCH, HEADS * REPEATS, m, HEAD]).into()
@@ -320,4 +339,28 @@ fn an_explanation_shows_what_becomes_of_scores() {
             in (n) }   11 ops, 8 handled, 0 materialized (0 B)
     "#]]
     .assert_eq(&told);
+}
+
+/// What is done to weights with a factor beside a product, and what is not a number.
+#[test]
+fn scaled_weights_that_are_wanted_are_computed() {
+    let [k, _] = cache(Dtype::Float32, 4, 11);
+    let ways: [(&str, Way); 3] = [
+        ("weights", |a| {
+            let scores = a[0].matmul(repeated(&a[1])?.swap_axes(-1, -2)?)?;
+            Ok(ops::softmax_axis(&scores, -1, None)?.multiply(Array::from_f32(0.5))?)
+        }),
+        ("of scores with a mask", |a| {
+            let scores = a[0].matmul(repeated(&a[1])?.swap_axes(-1, -2)?)?.add(Array::from_f32(2.0))?;
+            Ok(scores.multiply(Array::from_f32(0.5))?.divide(Array::from_f32(3.0))?)
+        }),
+        ("a row of factors", |a| {
+            let scores = a[0].matmul(repeated(&a[1])?.swap_axes(-1, -2)?)?;
+            Ok(ops::softmax_axis(&scores, -1, None)?.multiply(ops::arange::<_, f32>(None, 11, None)?)?)
+        }),
+    ];
+    let operands = [queries(Dtype::Float32, 3), k];
+    for (name, way) in ways {
+        oracle(Dtype::Float32).check(name, &operands, move |a| Ok(vec![way(&a)?]));
+    }
 }

@@ -180,7 +180,7 @@ fn a_choice_that_is_not_there_is_an_error_of_the_eval() {
         y.and_then(|y| Ok(y.dense()?.eval()?)).map_err(|error| error.to_string())
     };
     assert_eq!(product(1, 3), Ok(()));
-    for (left, right, message) in [(0, 4, "matrix 4 (entry 0) is outside a stack of 4"), (2, 0, "matrix 2 (entry 0)")] {
+    for (left, right, message) in [(0, 4, "index 4 (entry 0) is outside an extent of 4"), (2, 0, "index 2 (entry 0)")] {
         let error = product(left, right).expect_err("there is no such matrix");
         assert!(error.contains(message), "{error}");
     }

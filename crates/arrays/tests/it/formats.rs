@@ -4,8 +4,10 @@ use std::collections::HashSet;
 
 use expect_test::expect;
 use mlx_rs::Array;
-use tacit_arrays::format::{self, Affine, Fp4, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Quantizer, Ternary, TextForm};
-use tacit_arrays::{Nf4Array, ScaleRule, register_format};
+use tacit_arrays::format::{
+    self, Affine, AnyFormat, FloatScales, Fp4, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Quantizer, Ternary, TextForm,
+};
+use tacit_arrays::{Adapter, Lora, Nf4Array, Prepared, ScaleRule, register_format};
 use tacit_core::{Policy, Result, Value};
 
 use crate::operands::normal;
@@ -132,4 +134,74 @@ fn a_strangers_format_is_read_by_its_name() {
     let thirds = format::parse("thirds").expect("is registered");
     let made = thirds.quantize(&Array::from_slice(&[0.3f32], &[1])).expect("quantizes");
     assert!((made.dense().expect("dense").item_exact::<f32>() - 1.0 / 3.0).abs() < 1e-6);
+}
+
+/// Zeros, numbers that no scale divides, and all between: of every format, and of sums that are not built.
+#[test]
+fn zeros_and_the_smallest_numbers_are_stored() {
+    let _allow = Policy::Allow.scope();
+    let texts =
+        ["nf4:64", "affine:4:32", "int8", "mxfp4", "mxfp8", "nvfp4", "nvfp4:global", "ternary", "e5m2:32", "k:4"];
+    for text in texts {
+        let format = format::parse(text).expect("a format");
+        for largest in [0.0, 1e-45, 1e-40, 1e-38, 1e-36, 7e-36, 4e-35, 5e-35, 1e-30, 1.0, 1e30] {
+            if text == "nvfp4" && largest > 1.0 {
+                // Its scales reach no further than 448.
+                continue;
+            }
+            let x = normal(1, &[4, 256]).multiply(Array::from_f32(largest / 4.0)).expect("scales");
+            let sum =
+                Lora::new(x.clone(), normal(2, &[1, 256]), mlx_rs::ops::zeros::<f32>(&[4, 1]).expect("zeros"), 1.0);
+            let sum = Value::from(sum.expect("a Lora"));
+            for made in [format.quantize(&x), format.quantize_sum(sum.family::<dyn Adapter>().expect("an adapter"))] {
+                let made = made.and_then(|made| made.dense()).expect("quantizes");
+                made.eval().unwrap_or_else(|error| panic!("{text} of numbers up to {largest}: {error}"));
+                for (found, x) in made.as_slice::<f32>().iter().zip(x.as_slice::<f32>()) {
+                    // The least scale that these have.
+                    let least = match text {
+                        "nvfp4" => 0.02,
+                        _ if text.starts_with("affine") || text.starts_with('k') => 1e-6,
+                        _ => 1e-37,
+                    };
+                    let near = (found - x).abs() <= (0.8 * largest).max(least);
+                    assert!(near, "{text}: {found} of {x} where the largest is {largest}");
+                }
+            }
+        }
+    }
+    // Where the scale is as fine as the numbers want it, they are as near as greater ones.
+    let global = format::parse("nvfp4:global").expect("a format");
+    let error = |largest: f32| {
+        let x = normal(1, &[4, 256]).multiply(Array::from_f32(largest / 4.0)).expect("scales");
+        let made = global.quantize(&x).and_then(|made| made.dense()).expect("quantizes");
+        let pairs = made.as_slice::<f32>().iter().zip(x.as_slice::<f32>());
+        pairs.map(|(found, x)| (found - x).abs() / largest).fold(0.0, f32::max)
+    };
+    assert!((error(1e-37) - error(1.0)).abs() < 0.02, "{} and {}", error(1e-37), error(1.0));
+}
+
+/// A NaN is named, not what it makes of the largest magnitude.
+#[test]
+fn what_nvfp4_global_refuses_is_the_element() {
+    for value in [f32::NAN, f32::INFINITY] {
+        let mut numbers = vec![1.0; 64];
+        numbers[37] = value;
+        let made = format::parse("nvfp4:global").expect("a format").quantize(&Array::from_slice(&numbers, &[4, 16]));
+        let error = made.and_then(|made| Ok(made.dense()?.eval()?)).expect_err("no code holds it").to_string();
+        assert!(error.contains(&format!("element 37 is {value}, which no code can hold")), "{error}");
+    }
+}
+
+/// Options that are no options are an error of whoever codes by them, too.
+#[test]
+fn a_block_of_nothing_is_an_error_of_every_way_to_code() {
+    let x = normal(1, &[4, 64]);
+    for text in ["int8:0", "ternary:0", "binary:0", "e5m2:0", "codebook:0:-1,1", "nf4:0", "fp4:0", "affine:4:0"] {
+        let Ok(format) = text.parse::<AnyFormat>() else { continue };
+        assert!(format.supported().is_err() && format.quantize(&x).is_err(), "{text}");
+        assert!(Prepared::new(&x, &format).is_err(), "{text}");
+        let Some(trained) = format.trained_scales() else { continue };
+        let scales = FloatScales { scales: normal(2, &[4]), biases: None, global_scale: None };
+        assert!(trained.quantize_by(&x, &scales).is_err(), "{text}");
+    }
 }

@@ -28,13 +28,35 @@ fn an_array_of_the_same_type_is_not_copied() {
 
 #[test]
 fn every_number_that_a_type_has_is_kept_and_others_are_rounded_to_nearest_even() {
-    let numbers = [0.0, -0.0, 1e-7, 5.96e-8, 2049.0, 2051.0, 65504.0, 65520.0, 1e-40, -3.4e38, f32::INFINITY, f32::NAN];
+    let numbers = [0.0, -0.0, 1e-7, 5.96e-8, 2049.0, 2051.0, 65504.0, 65519.0, 1e-40, -65504.0, 0.1, -3e-5];
     let x = Array::from_slice(&numbers, &[3, 4]);
     let bits = |array: &Array| array.as_slice::<f32>().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     let narrow = numbers.map(|number| f16::from_f32(number).to_f32().to_bits());
     let wide = numbers.map(|number| bf16::from_f32(number).to_f32().to_bits());
     assert_eq!(bits(&dense(F16Array::quantize(&x, F16).expect("fits"))), narrow);
     assert_eq!(bits(&dense(Bf16Array::quantize(&x, Bf16).expect("fits"))), wide);
+}
+
+/// As every other format does; what is of the type already is not looked at.
+#[test]
+fn what_no_code_can_hold_is_refused() {
+    let message = |made: tacit_core::Result<Value>| {
+        let error = made.and_then(|made| Ok(dense(made).eval()?)).expect_err("no code holds it").to_string();
+        error.lines().next().unwrap_or_default().to_owned()
+    };
+    let with = |number: f32| Array::from_slice(&[1.0, number], &[2]);
+    let f16 = |number| message(F16Array::quantize(&with(number), F16).map(Value::from));
+    let bf16 = |number| message(Bf16Array::quantize(&with(number), Bf16).map(Value::from));
+    for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        assert_eq!(f16(number), format!("kernel F16Quantize failed: element 1 is {number}, which no code can hold"));
+        assert_eq!(bf16(number), format!("kernel Bf16Quantize failed: element 1 is {number}, which no code can hold"));
+    }
+    expect!["kernel F16Quantize failed: element 1 is 1000000, and the greatest number of the format is 65504"]
+        .assert_eq(&f16(1e6));
+    expect![[r#"kernel Bf16Quantize failed: element 1 is -340000000000000000000000000000000000000, and the greatest number of the format is 338953140000000000000000000000000000000"#]]
+        .assert_eq(&bf16(-3.4e38));
+    let half = with(f32::INFINITY).as_dtype(Dtype::Float16).expect("casts");
+    assert!(dense(F16Array::quantize(&half, F16).expect("fits")).eq_exact(&half).expect("compares"));
 }
 
 #[test]

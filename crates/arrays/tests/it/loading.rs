@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use mlx_rs::{Array, Dtype, ops};
 use serde_json::{Value as Json, json};
-use tacit_arrays::format::Per;
-use tacit_arrays::{Cast, Concat, Constant, Int8Array, Lora, Rotated, Scaled, Sliced, Stacked, Transposed, ste};
+use tacit_arrays::format::{AnyFormat, Per};
+use tacit_arrays::{
+    Cast, Concat, Constant, Int8Array, Lora, Prepared, Rotated, Scaled, Sliced, Stacked, Transposed, ste,
+};
 use tacit_core::{ImplicitArray, Policy, Value, implicit, store};
 
 use crate::operands::{every, nf4, normal, normal_of};
@@ -242,4 +244,44 @@ fn arrays_are_keyed_by_their_path() {
     let (_, arrays) = saved(&Concat::new(parts, 0).expect("joins").into());
     let keys: Vec<&str> = arrays.keys().map(String::as_str).collect();
     assert_eq!(keys, ["parts.0.a", "parts.0.b", "parts.0.base.codes", "parts.0.base.scales", "parts.1"]);
+}
+
+/// Only formats of integers have products with activations in 8 bits; what is read so of them works.
+#[test]
+fn int8_activations_are_read_where_there_are_such_products() {
+    let x = normal(2, &[3, 64]);
+    let (mut taken, mut refused) = (0, 0);
+    for value in every(Dtype::Float32, 1, &[6, 64]) {
+        let (mut json, arrays) = saved(&value);
+        json["int8_activations"] = json!(true);
+        match loaded(&json, &arrays) {
+            Ok(read) => {
+                taken += 1;
+                let y = implicit((&x, &read), |(x, w)| x.matmul(w.t())).and_then(|y| y.dense()).expect("is lazy");
+                y.eval().unwrap_or_else(|error| panic!("{value} is read, and its product fails: {error}"));
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(error.contains("has no products with activations in 8 bits\nhelp: "), "{error}");
+            }
+        }
+    }
+    assert!(taken >= 6 && refused >= 8, "{taken} and {refused}");
+}
+
+/// A format without elements in its blocks divides by nothing.
+#[test]
+fn a_prepared_weight_of_a_hostile_format_is_an_error() {
+    for (text, trained) in [("int8:32", true), ("binary:32", true), ("e5m2:32", false), ("nf4:32", true)] {
+        let format = text.parse::<AnyFormat>().expect("a format");
+        let mut prepared = Prepared::new(&normal(1, &[4, 64]), format).expect("fits");
+        if trained {
+            prepared = prepared.with_trained_scales().expect("has scales");
+        }
+        let (mut json, arrays) = saved(&prepared.into());
+        for hostile in ["int8:0", "binary:0", "e5m2:0", "ternary:0", "codebook:0:-1,1", "nf4:0", "int8:4294967296"] {
+            json["format"] = json!(hostile);
+            assert!(loaded(&json, &arrays).is_err(), "{text} is read as {hostile}");
+        }
+    }
 }

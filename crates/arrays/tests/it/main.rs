@@ -30,6 +30,7 @@ mod gradients;
 mod half_types;
 mod halves;
 mod identity;
+mod indices;
 mod int8_inputs;
 mod k_quants;
 mod loading;

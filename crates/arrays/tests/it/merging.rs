@@ -161,3 +161,20 @@ fn a_dense_array_is_asked_for() -> Result<()> {
     );
     Ok(())
 }
+
+/// The dense array is what an adapter stands for, in half floats as well.
+#[test]
+fn a_merge_without_a_format_loses_nothing() -> Result<()> {
+    let _allow = Policy::Allow.scope();
+    for dtype in [F32, Dtype::Bfloat16, Dtype::Float16] {
+        for base in [nf4(&normal(2, &[40, 96]).as_dtype(dtype)?, 32), normal(2, &[40, 96]).as_dtype(dtype)?.into()] {
+            for w in [lora_on(base.clone()), dora_on(base.clone())] {
+                let merged = merge(of(&w), None)?;
+                assert!(merged.loss.is_none(), "{w}: {}", merged.loss);
+                assert!(merged.loss.change > 0.1, "{w}: {:?}", merged.loss);
+                assert!(merged.value.dense()?.eq_exact(w.dense()?)?, "{w}");
+            }
+        }
+    }
+    Ok(())
+}

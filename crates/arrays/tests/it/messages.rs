@@ -142,14 +142,14 @@ fn a_row_outside_the_matrix_is_an_error_of_the_eval() {
         (
             4,
             expect![[r#"
-        kernel Nf4GatherRows failed: row 4 (entry 0) is outside a matrix of 4 rows
-        help: rows count from 0 to 4 - 1"#]],
+        kernel Indices failed: index 4 (entry 0) is outside an extent of 4
+        help: indices count from 0 to 3, or backwards from -1 to -4"#]],
         ),
         (
             -5,
             expect![[r#"
-        kernel Nf4GatherRows failed: row 4294967295 (entry 0) is outside a matrix of 4 rows
-        help: rows count from 0 to 4 - 1"#]],
+        kernel Indices failed: index -5 (entry 0) is outside an extent of 4
+        help: indices count from 0 to 3, or backwards from -1 to -4"#]],
         ),
     ] {
         let rows = implicit((&w, Array::from_slice(&[row], &[1])), |(w, i)| w.take_axis(&i, 0));

@@ -445,3 +445,47 @@ fn what_has_no_rotation() {
 fn quantized_of(text: &str, x: &Array) -> Result<Value> {
     format::parse(text)?.quantize(x)
 }
+
+/// What is rotated is up to `sqrt(n)` times as large as the rows: that is no reason to overflow.
+#[test]
+fn half_floats_near_their_range_are_those_of_the_plain_format() {
+    const F16: Dtype = Dtype::Float16;
+    let row = ops::full::<f32>(&[4, 1024], Array::from_f32(9000.0)).expect("a constant");
+    let x = row.add(normal(1, &[4, 1024])).and_then(|x| x.as_dtype(F16)).expect("casts");
+    let small = ops::full::<f32>(&[3, 1024], Array::from_f32(1e-3)).and_then(|x| x.as_dtype(F16)).expect("casts");
+    let large = ops::full::<f32>(&[3, 1024], Array::from_f32(9000.0)).and_then(|x| x.as_dtype(F16)).expect("casts");
+    let thin =
+        normal_of(F16, 3, &[4, 1024]).multiply(Array::from_f32(1e-3).as_dtype(F16).expect("casts")).expect("small");
+    let wide = |array: Array| array.as_dtype(F32).and_then(|wide| wide.contiguous()).expect("f32");
+    type Way = fn(&[Array]) -> Result<Array>;
+    let ways: [(&str, Way); 6] = [
+        ("all", |a| Ok(a[0].multiply(Array::from_int(1).as_dtype(a[0].dtype())?)?)),
+        ("x W^T", |a| Ok(a[1].matmul(a[0].t())?)),
+        ("W x^T", |a| Ok(a[0].matmul(a[1].t())?)),
+        ("x W", |a| Ok(a[1].try_index((.., ..4))?.matmul(&a[0])?)),
+        ("rows", |a| Ok(a[0].take_axis(Array::from_slice(&[3, -4], &[2]), 0)?)),
+        ("written", |a| Ok(a[0].put_along_axis(ops::zeros::<i32>(&[1, 1024])?, a[2].try_index(..1)?, 0)?)),
+    ];
+    let _allow = Policy::Allow.scope();
+    for format in ["nf4:32", "affine:8:32", "int8:32", "mxfp8"] {
+        let pairs = [(x.clone(), small.clone(), x.clone()), (thin.clone(), large.clone(), thin.clone())];
+        for (own, by, written) in pairs {
+            for (name, way) in ways {
+                let made = |text: &str| {
+                    let operands = [quantized(text, &own), by.clone().into(), written.clone().into()];
+                    let made =
+                        implicit(operands.to_vec(), |a: Vec<Array>| way(&a)).expect("runs").dense().expect("dense");
+                    assert_eq!(made.dtype(), F16);
+                    wide(made)
+                };
+                let (plain, rotated) = (made(format), made(&format!("rotated:{format}")));
+                let finite = |array: &Array| array.as_slice::<f32>().iter().all(|x| x.is_finite());
+                assert!(!finite(&plain) || finite(&rotated), "{name} of {format} overflows where it is rotated");
+                if finite(&plain) {
+                    let apart = error(&rotated, &plain);
+                    assert!(apart < 0.25, "{name} of {format}: {apart}");
+                }
+            }
+        }
+    }
+}

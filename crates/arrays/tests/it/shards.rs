@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype};
 use tacit_arrays::format::{self, Affine, AnyFormat, KQuant, Nf4};
 use tacit_arrays::{
-    AffineArray, Dora, Dynamic8Array, Identity, KQuantArray, Lora, Nf4Array, Prepared, Rotated, cut, shard,
+    AffineArray, AsStored, Dora, Dynamic8Array, Identity, KQuantArray, Lora, Nf4Array, Prepared, Rotated, cut, shard,
 };
 use tacit_core::{Policy, Value, implicit};
 
@@ -273,4 +273,70 @@ fn structures_are_cut_where_their_parts_stand_for_themselves() {
     assert!(cut(&rotated.clone().into(), 0, 0..2).is_ok() && cut(&rotated.into(), 1, 0..32).is_err());
     let affine = AffineArray::quantize(&normal(1, &[4, 64]), Affine { bits: 4, group: 32 }).expect("quantizes");
     assert!(cut(&affine.into(), 1, 8..32).is_err(), "MLX has no groups of 8");
+}
+
+/// What is quantized in each pass is either refused or quantized as the same part of the whole, whatever the ends are: of every
+/// format, and whether blocks or super-blocks end there or not.
+#[test]
+fn parts_of_what_is_quantized_anew_are_those_of_the_whole() {
+    let _allow = Policy::Allow.scope();
+    let formats = [
+        "nf4:64",
+        "nf4:32",
+        "nf4:64:double",
+        "fp4:64",
+        "affine:4:32",
+        "int8",
+        "int8:48",
+        "int8:columns",
+        "mxfp4",
+        "nvfp4",
+        "nvfp4:global",
+        "ternary:96",
+        "binary:64",
+        "e5m2:32",
+        "codebook:64:-1,-0.5,0.5,1",
+        "k:2",
+        "k:4",
+        "k:6",
+        "f16",
+        "rotated:nf4:32",
+    ];
+    let (mut cut_ones, mut refused) = (0, 0);
+    for text in formats {
+        let format: AnyFormat = text.parse().expect("a format");
+        for shape in [[5, 64], [9, 40], [3, 512], [8, 32], [1, 320], [320, 1]] {
+            let x = normal(1, &shape);
+            let Ok(prepared) = Prepared::new(&x, &format) else { continue };
+            // With a factor of zero the sum is the base to the last bit.
+            let zeros = mlx_rs::ops::zeros::<f32>(&[shape[0], 1]).expect("zeros");
+            let sum = Lora::new(x, normal(2, &[1, shape[1]]), zeros, 1.0).expect("a Lora");
+            let as_stored = AsStored::new(sum, format.clone()).expect("an adapter");
+            for whole in [Value::from(prepared), as_stored.into()] {
+                let dense = whole.dense().expect("materializes");
+                for axis in [0, 1] {
+                    let extent = shape[axis as usize];
+                    let ends =
+                        [0, 1, 2, 4, 5, 8, 16, 24, 32, 48, 64, 128, 256, 300].into_iter().filter(|&end| end < extent);
+                    let ends: Vec<i32> = ends.chain([extent]).collect();
+                    for (at, &start) in ends.iter().enumerate() {
+                        for &end in &ends[at + 1..] {
+                            let Ok(part) = cut(&whole, axis, start..end) else {
+                                refused += 1;
+                                continue;
+                            };
+                            cut_ones += 1;
+                            let expected = cut(&(&dense).into(), axis, start..end).expect("is sliced");
+                            assert_eq!(
+                                bits(&part),
+                                bits(&expected),
+                                "{text} of {shape:?}, {start}..{end} along {axis}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(cut_ones > 500 && refused > 500, "{cut_ones} cut, {refused} refused");
 }

@@ -39,10 +39,7 @@ fn own_rows(table: &Sharded, rows: &Array) -> Result<(Array, Array)> {
     let extent = table.aval.shape[table.axis];
     let own = extent / table.group.size() as i32;
     let first = table.group.rank() as i32 * own;
-    let rows = rows.as_dtype(mlx_rs::Dtype::Int32)?;
-    // Negative ones count from the end.
-    let rows = ops::select(rows.lt(Array::from_int(0))?, rows.add(Array::from_int(extent))?, &rows)?;
-    let rows = rows.subtract(Array::from_int(first))?;
+    let rows = rows.as_dtype(mlx_rs::Dtype::Int32)?.subtract(Array::from_int(first))?;
     let there = rows.ge(Array::from_int(0))?.logical_and(rows.lt(Array::from_int(own))?)?;
     Ok((ops::clip(&rows, (&Array::from_int(0), &Array::from_int(own - 1)))?, there))
 }

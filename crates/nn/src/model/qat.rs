@@ -167,10 +167,15 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// Nothing is prepared, or a master has an element that is not finite. The model is then what it was.
+    /// Nothing is prepared, quantization is [switched off](Self::switch_quantization), so that the model does not compute
+    /// what would be stored, or a master has an element that is not finite. The model is then what it was.
     pub fn convert(&mut self) -> Result<&mut Self> {
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
-        for (path, value) in self.values()? {
+        let values = self.values()?;
+        for (path, value) in &values {
+            mapped(value, &mut |prepared| if prepared.is_on() { Ok(value.clone()) } else { Err(switched_off(path)) })?;
+        }
+        for (path, value) in values {
             let mut of = None;
             let stored = mapped(&value, &mut |prepared| {
                 of = Some(prepared.clone());
@@ -272,6 +277,15 @@ impl<M: ModuleParameters> Model<M> {
         self.put_all(made.into_iter().map(|(array, (path, _))| (path, array.into())).collect())?;
         Ok(self)
     }
+}
+
+fn switched_off(path: &str) -> Error {
+    Error::invalid(
+        format!(
+            "the parameter {path} is prepared, but its quantization is off: stored, it would compute something else"
+        ),
+        "switch it on with `Model::switch_quantization(true)`, and see what the model computes then",
+    )
 }
 
 fn nothing_prepared() -> Error {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
-use mlx_rs::{Dtype, transforms};
+use mlx_rs::{Dtype, ops, transforms};
 use tacit_arrays::format::Quantizer;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
@@ -211,13 +211,27 @@ pub(crate) fn in_parameter(path: &str, error: &Error) -> Error {
 }
 
 /// The norm of the difference over that of the array; evaluates both.
+///
+/// # Errors
+///
+/// One of the two has an element that is not finite.
 pub(crate) fn relative_error(array: &Array, quantized: &Value) -> Result<f64> {
     // It is asked for, and lives for the length of this call.
     let _allow = Policy::Allow.scope();
-    let wide = array.as_dtype(Dtype::Float32)?;
-    let difference = quantized.dense()?.as_dtype(Dtype::Float32)?.subtract(&wide)?;
-    let norms = [difference.square()?.sum(None)?, wide.square()?.sum(None)?];
+    let (wide, stored) = (array.as_dtype(Dtype::Float32)?, quantized.dense()?.as_dtype(Dtype::Float32)?);
+    let largest = ops::maximum(wide.abs()?.max(None)?, stored.abs()?.max(None)?)?;
+    // The squares of numbers up to 1 have a sum.
+    let unit = ops::maximum(&largest, Array::from_f32(f32::MIN_POSITIVE))?;
+    let own = wide.divide(&unit)?;
+    let difference = stored.divide(&unit)?.subtract(&own)?;
+    let norms = [difference.square()?.sum(None)?, own.square()?.sum(None)?, largest];
     transforms::eval(&norms)?;
-    let [difference, own] = norms.map(|norm| f64::from(norm.item_exact::<f32>()).sqrt());
-    Ok(if difference == 0.0 { 0.0 } else { difference / own })
+    let [difference, own, largest] = norms.map(|norm| f64::from(norm.item_exact::<f32>()));
+    if !largest.is_finite() {
+        return Err(Error::invalid(
+            format!("{quantized} has an element that is not finite"),
+            "replace NaN and infinities before quantizing",
+        ));
+    }
+    Ok(if difference == 0.0 { 0.0 } else { (difference / own).sqrt() })
 }

@@ -146,6 +146,26 @@ fn a_run_may_start_in_floats() {
     assert_ne!(on, expected);
 }
 
+/// A model that computes with its masters would compute something else once they are stored.
+#[test]
+fn a_model_whose_quantization_is_off_is_not_converted() {
+    let x = normal(4, &[3, 64]);
+    for aware in [Aware::new(AFFINE), Aware::new(AFFINE).int8_activations(ScalePer::Token)] {
+        let mut model = model().prepare("*.weight", aware).expect("prepares");
+        model.switch_quantization(false).expect("switches");
+        let before = numbers(&model.forward(&x).expect("runs"));
+        expect![[r#"
+            the parameter layers.0.weight is prepared, but its quantization is off: stored, it would compute something else
+            help: switch it on with `Model::switch_quantization(true)`, and see what the model computes then"#]]
+        .assert_eq(&error(model.convert()).to_string());
+        assert_eq!(numbers(&model.forward(&x).expect("runs")), before);
+        model.switch_quantization(true).expect("switches");
+        let on = numbers(&model.forward(&x).expect("runs"));
+        model.convert().expect("converts");
+        assert_eq!(numbers(&model.forward(&x).expect("runs")), on);
+    }
+}
+
 #[test]
 fn rules_prepare_and_the_report_tells() {
     let rules = Rules::new().skip("layers.0.*").and_then(|r| r.quantize("layers.*", AFFINE)).expect("rules");

@@ -1,0 +1,240 @@
+//! The one rule for indices: those below zero count from the end, and one that is outside is an error.
+//!
+//! MLX looks at no index: one that is outside reads, or writes, memory of something else. The indices of every primitive on
+//! an implicit array go through here before anybody sees the call, so that all array types answer alike.
+
+use std::fmt;
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_bridge::kernel::{Element, Input, Kernel, Output};
+use tacit_bridge::typed::{
+    Gather, GatherAxis, GatherMM, GatherQMM, GatherQQMM, Scatter, ScatterAxis, ScatterAxisSum, ScatterMax, ScatterMin,
+    ScatterProd, ScatterSum, TypedPrimitive,
+};
+use tacit_bridge::{Aval, Mapped, NameId, Param, broadcast_source};
+
+use crate::{Error, Primitive, Result, Value, kernel};
+
+/// What a kernel answers.
+type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Indices along an axis of `extent`, counted from zero: `u32` of the same shape.
+///
+/// Negative ones count from the end, as everywhere in MLX. One that is outside is an error of the eval, with its number and its
+/// place; MLX itself reads foreign memory there. The indices of every primitive on an implicit array are checked so; on
+/// dense arrays plain MLX runs, and what takes indices from outside calls this before it.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::ops::checked_indices;
+///
+/// let checked = checked_indices(&Array::from_slice(&[2i32, -1, -4], &[3]), 4)?;
+/// assert_eq!(checked.as_slice::<u32>(), [2, 3, 0]);
+/// let outside = checked_indices(&Array::from_slice(&[2i32, 4], &[2]), 4)?;
+/// let error = tacit_core::kernel::check_intact(&outside).and_then(|()| Ok(outside.eval()?)).expect_err("4 of 4");
+/// assert!(error.to_string().contains("index 4 (entry 1) is outside an extent of 4"), "{error}");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Off the CPU nobody can be told: there an index that is outside counts as the nearest one that is not.
+///
+/// # Errors
+///
+/// The indices are no integers.
+pub fn checked_indices(indices: &Array, extent: i32) -> Result<Array> {
+    checked(indices, extent, 1)
+}
+
+/// Indices at which so many elements begin.
+fn checked(indices: &Array, extent: i32, width: i32) -> Result<Array> {
+    // Handlers look at what was repeated, and need not be asked the same for each copy.
+    let source = broadcast_source(indices)?;
+    let checked = kernel::apply(Indices { extent, width }, std::slice::from_ref(&source))?.swap_remove(0);
+    Ok(if source.shape() == indices.shape() { checked } else { ops::broadcast_to(&checked, indices.shape())? })
+}
+
+/// An operand of a call that is indices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    /// Which operand.
+    pub(crate) operand: usize,
+    /// The extent that is chosen from.
+    extent: i32,
+    /// How many elements begin at an index.
+    width: i32,
+}
+
+impl Choice {
+    /// The operand as the call gets it.
+    pub(crate) fn checked(&self, indices: &Array) -> Result<Array> {
+        checked(indices, self.extent, self.width)
+    }
+}
+
+/// Whether a primitive has operands that are indices.
+pub(crate) fn are_in(name: NameId) -> bool {
+    const NAMES: [&str; 12] = [
+        Gather::NAME,
+        GatherAxis::NAME,
+        GatherMM::NAME,
+        GatherQMM::NAME,
+        GatherQQMM::NAME,
+        Scatter::NAME,
+        ScatterMax::NAME,
+        ScatterMin::NAME,
+        ScatterProd::NAME,
+        ScatterSum::NAME,
+        ScatterAxis::NAME,
+        ScatterAxisSum::NAME,
+    ];
+    name.description().is_some_and(|description| NAMES.contains(&description.name))
+}
+
+/// The operands of a call that are indices.
+pub(crate) fn of(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Choice>> {
+    let avals = operands.iter().map(|operand| operand.aval()).collect::<Result<Vec<_>>>()?;
+    let extent = |operand: usize, axis: i32| avals[operand].shape[axis as usize];
+    let along = |axis: i32| vec![Choice { operand: 1, extent: extent(0, axis), width: 1 }];
+    let matrices = |operand: usize| avals[operand].shape.iter().rev().skip(2).product();
+    // Indices for several axes, of one shape; an update has the axes of one index and then those of a slice.
+    let scattered = |axes: &[i32]| {
+        let update = avals.last().map(|update| update.shape.as_slice()).unwrap_or_default();
+        let of_axis = |(operand, &axis): (usize, &i32)| {
+            let width = update.get(avals[operand].shape.len() + axis as usize).copied().unwrap_or(1);
+            Choice { operand, extent: extent(0, axis), width }
+        };
+        (1..).zip(axes).map(of_axis).collect()
+    };
+    Ok(match primitive.name() {
+        Gather::NAME => {
+            let op = primitive.view::<Gather>()?;
+            let of_axis = |(operand, &axis): (usize, &i32)| Choice {
+                operand,
+                extent: extent(0, axis),
+                width: op.slice_sizes[axis as usize],
+            };
+            (1..).zip(&op.axes).map(of_axis).collect()
+        }
+        GatherAxis::NAME => along(primitive.view::<GatherAxis>()?.axis),
+        ScatterAxis::NAME => along(primitive.view::<ScatterAxis>()?.axis),
+        ScatterAxisSum::NAME => along(primitive.view::<ScatterAxisSum>()?.axis),
+        Scatter::NAME => scattered(&primitive.view::<Scatter>()?.axes),
+        ScatterMax::NAME => scattered(&primitive.view::<ScatterMax>()?.axes),
+        ScatterMin::NAME => scattered(&primitive.view::<ScatterMin>()?.axes),
+        ScatterProd::NAME => scattered(&primitive.view::<ScatterProd>()?.axes),
+        ScatterSum::NAME => scattered(&primitive.view::<ScatterSum>()?.axes),
+        // Those of both sides come last. MLX has made them unsigned: none of them counts from the end.
+        GatherMM::NAME | GatherQMM::NAME | GatherQQMM::NAME if avals.len() >= 4 => {
+            let last = avals.len();
+            vec![
+                Choice { operand: last - 2, extent: matrices(0), width: 1 },
+                Choice { operand: last - 1, extent: matrices(1), width: 1 },
+            ]
+        }
+        _ => Vec::new(),
+    })
+}
+
+/// Indices counted from zero, each of them within.
+struct Indices {
+    extent: i32,
+    width: i32,
+}
+
+impl Kernel for Indices {
+    fn name(&self) -> &'static str {
+        "Indices"
+    }
+
+    fn params(&self) -> Option<Vec<(&'static str, Param)>> {
+        Some(vec![("extent", Param::Int(self.extent.into())), ("width", Param::Int(self.width.into()))])
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
+        let indices = &inputs[0];
+        if indices.dtype.is_inexact() {
+            return Err(Box::new(Error::invalid(
+                format!("the indices are {indices}, which are no integers"),
+                "give integers, such as those of `argmax`",
+            )));
+        }
+        Ok(vec![Aval::new(&indices.shape, Dtype::Uint32)])
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
+        let (given, places) = (&inputs[0], outputs[0].elements::<u32>()?);
+        match given.aval().dtype {
+            Dtype::Bool => self.count(given.bytes(), places),
+            Dtype::Uint8 => self.count_from::<u8>(given, places),
+            Dtype::Uint16 => self.count_from::<u16>(given, places),
+            Dtype::Uint32 => self.count_from::<u32>(given, places),
+            Dtype::Uint64 => self.count_from::<u64>(given, places),
+            Dtype::Int8 => self.count_from::<i8>(given, places),
+            Dtype::Int16 => self.count_from::<i16>(given, places),
+            Dtype::Int32 => self.count_from::<i32>(given, places),
+            _ => self.count_from::<i64>(given, places),
+        }
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
+        let given = inputs[0].as_dtype(Dtype::Int64)?;
+        let number = |number: i32| Array::from_slice(&[i64::from(number)], &[]);
+        let counted = ops::select(given.lt(number(0))?, given.add(number(self.extent))?, &given)?;
+        let last = (self.extent - self.width).max(0);
+        Ok(vec![ops::clip(counted, (&number(0), &number(last)))?.as_dtype(Dtype::Uint32)?])
+    }
+
+    /// Nothing is learned of an index.
+    fn vjp(&self, primals: &[Array], _: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
+        Some(argnums.iter().map(|&argnum| Ok(ops::zeros_like(&primals[argnum])?)).collect())
+    }
+
+    fn jvp(&self, primals: &[Array], _: &[Array], _: &[usize]) -> Option<Fallible<Vec<Array>>> {
+        let zeros = || Ok(vec![ops::zeros_dtype(primals[0].shape(), Dtype::Uint32)?]);
+        Some(zeros())
+    }
+
+    /// Each by itself, whatever the axes are.
+    fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
+        let axis = axes.first().copied().flatten()?;
+        let all = || {
+            let again = Self { extent: self.extent, width: self.width };
+            Ok((kernel::apply(again, &inputs[..1])?, vec![axis]))
+        };
+        Some(all())
+    }
+}
+
+impl Indices {
+    fn count_from<T: Element + Index>(&self, given: &Input<'_>, places: &mut [u32]) -> Fallible<()> {
+        self.count(given.elements::<T>()?, places)
+    }
+
+    fn count<T: Index>(&self, given: &[T], places: &mut [u32]) -> Fallible<()> {
+        let (extent, last) = (i64::from(self.extent), i64::from(self.extent) - i64::from(self.width));
+        for (entry, (&index, place)) in given.iter().zip(places).enumerate() {
+            let counted = index.try_into().ok().map(|at: i64| if at < 0 { at + extent } else { at });
+            *place = match counted.filter(|at| (0..=last).contains(at)) {
+                Some(counted) => counted as u32,
+                None => return Err(self.outside(&index, entry).into()),
+            };
+        }
+        Ok(())
+    }
+
+    fn outside(&self, index: &dyn fmt::Display, entry: usize) -> String {
+        let Self { extent, width } = *self;
+        let help = match extent - width {
+            last if last < 0 => "there is nothing to choose".to_owned(),
+            last => format!("indices count from 0 to {last}, or backwards from -{width} to -{extent}"),
+        };
+        format!("index {index} (entry {entry}) is outside an extent of {extent}\nhelp: {help}")
+    }
+}
+
+/// An integer that is an index.
+trait Index: Copy + fmt::Display + TryInto<i64> {}
+
+impl<T: Copy + fmt::Display + TryInto<i64>> Index for T {}
