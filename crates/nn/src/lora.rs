@@ -118,9 +118,9 @@ impl<M: ModuleParameters> Model<M> {
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            let Some((pattern, config)) = rules.iter().find(|(pattern, _)| pattern.matches(&path, &aval)) else {
-                continue;
-            };
+            let paths = self.paths(&path);
+            let named = |pattern: &Pattern| paths.iter().any(|path| pattern.matches(path, &aval));
+            let Some((pattern, config)) = rules.iter().find(|(pattern, _)| named(pattern)) else { continue };
             let adaptable = aval.dtype.is_float() && aval.shape.len() == 2;
             if !adaptable && !pattern.is_exact() {
                 continue;
@@ -142,10 +142,11 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     /// Lets each adapter with dropout drop the input features that this key, `u32[2]`, chooses for it, until told
-    /// otherwise; without a key nothing is dropped, as for evaluation.
+    /// otherwise; without a key nothing is dropped, and none of it while the model is in evaluation mode
+    /// (`training_mode(false)`).
     ///
     /// A training step draws a key of its own, such as by `mlx_rs::random::split`. The keys are leaves of the model, so that
-    /// under `compile` another one takes no retrace.
+    /// under `compile` another one takes no retrace. They are of a step, and files do not have them.
     ///
     /// # Errors
     ///

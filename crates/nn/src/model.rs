@@ -3,26 +3,33 @@
 mod gradient;
 mod halves;
 mod held;
+mod kinds;
 mod leaves;
 mod qat;
 mod surgery;
+mod ties;
 mod tree;
+mod update;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use mlx_rs::module::{Module, ModuleParameters};
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::tree::{self as trees, Open, TreeDef};
-use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id};
+use tacit_core::{Aval, Error, Explanation, Result, Tree, Value};
 
 pub use self::halves::hold_halves;
 use self::held::Held;
+pub use self::kinds::LeafKinds;
 pub use self::qat::Aware;
 pub use self::surgery::Missing;
 pub(crate) use self::surgery::in_parameter;
+use self::ties::{Ties, shared};
+use crate::only::Role;
 use crate::parameters::{Replacements, explained, missing, run, sorted};
 use crate::places::Places;
 use crate::report::Report;
+use crate::within::undropped;
 use crate::{Inputs, Only, Parameters};
 
 /// An mlx-rs module any of whose parameters may be an implicit array.
@@ -46,7 +53,9 @@ use crate::{Inputs, Only, Parameters};
 /// # }
 /// ```
 ///
-/// Two parameters of the module that were one array are one parameter of the model, under the first of their paths.
+/// Parameters are told apart by their paths, as in the module: clones of a layer, which share their arrays, are trained each by
+/// itself. What is to be one parameter at several paths, such as the embedding that is also the head, is declared by
+/// [`tie`](Self::tie); [`report`](Self::report) names what was one array and is not.
 #[derive(Clone, Debug)]
 pub struct Model<M> {
     module: M,
@@ -54,12 +63,18 @@ pub struct Model<M> {
     places: Places,
     /// The implicit parameters; a broadcast zero has each one's place in the module.
     held: BTreeMap<String, Held>,
-    /// Parameters that are another one, by path.
-    ties: BTreeMap<String, String>,
+    /// Parameters that are another one; a broadcast zero has each one's place in the module.
+    ties: Ties,
     /// What is trained.
     trained: Only,
-    /// Whether nothing implicit is trained: mlx-rs's freezing.
-    frozen: bool,
+    /// The adapters that mlx-rs's freezing found: the module knows of its own parameters alone.
+    frozen: BTreeSet<String>,
+    /// Whether adapters with dropout drop what their keys say.
+    training: bool,
+    /// Whether it was said that parameters which were one array are trained each by itself.
+    told: bool,
+    /// The half floats among the leaves that the latest gradient was taken of.
+    halves: BTreeMap<String, Dtype>,
     report: Report,
 }
 
@@ -70,16 +85,20 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// None today: a module is a model as it is.
     pub fn new(module: M) -> Result<Self> {
-        let mut first: HashMap<usize, String> = HashMap::new();
-        let mut ties = BTreeMap::new();
-        for (path, array) in sorted(&module) {
-            match first.get(&array_id(array)) {
-                Some(known) => drop(ties.insert(path.to_string(), known.clone())),
-                None => drop(first.insert(array_id(array), path.to_string())),
-            }
-        }
-        let (places, trained) = (Places::of(&module), Only::default());
-        Ok(Self { module, places, held: BTreeMap::new(), ties, trained, frozen: false, report: Report::default() })
+        let places = Places::of(&module);
+        let report = Report { shared: shared(&sorted(&module)), ..Report::default() };
+        Ok(Self {
+            module,
+            places,
+            held: BTreeMap::new(),
+            ties: Ties::default(),
+            trained: Only::default(),
+            frozen: BTreeSet::new(),
+            training: true,
+            told: false,
+            halves: BTreeMap::new(),
+            report,
+        })
     }
 
     /// The value of a parameter.
@@ -88,20 +107,20 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The model has no parameter of this path.
     pub fn get(&self, path: &str) -> Result<Value> {
-        let path = self.ties.get(path).map_or(path, String::as_str);
+        let path = self.ties.own(path);
         match self.held.get(path) {
             Some(held) => held.value(),
             None => self.values()?.remove(path).ok_or_else(|| self.no(path)),
         }
     }
 
-    /// The values of all parameters by path; of tied ones the first.
+    /// The values of all parameters by path; of tied ones by that of the parameter that they are.
     ///
     /// # Errors
     ///
     /// An implicit array refuses its own children.
     pub fn values(&self) -> Result<Parameters> {
-        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.contains_key(&**path));
+        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
         own.map(|(path, array)| {
             let value = self.held.get(&*path).map_or_else(|| Ok(array.into()), Held::value)?;
             Ok((path.to_string(), value))
@@ -109,10 +128,10 @@ impl<M: ModuleParameters> Model<M> {
         .collect()
     }
 
-    /// The parameters' shapes and dtypes by path; of tied ones the first.
+    /// The parameters' shapes and dtypes by path; of tied ones by that of the parameter that they are.
     #[must_use]
     pub fn avals(&self) -> BTreeMap<String, Aval> {
-        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.contains_key(&**path));
+        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
         own.map(|(path, array)| (path.to_string(), Aval::from(array))).collect()
     }
 
@@ -126,7 +145,7 @@ impl<M: ModuleParameters> Model<M> {
     #[must_use]
     pub fn nbytes(&self) -> usize {
         let implicit: usize = self.held.values().map(Held::nbytes).sum();
-        let is_dense = |path: &str| !self.held.contains_key(path) && !self.ties.contains_key(path);
+        let is_dense = |path: &str| !self.held.contains_key(path) && !self.ties.is_tied(path);
         let own = sorted(&self.module).into_iter().filter(|(path, _)| is_dense(path));
         implicit + own.map(|(_, array)| array.nbytes()).sum::<usize>()
     }
@@ -206,7 +225,7 @@ impl<M: ModuleParameters> Model<M> {
         f: impl FnOnce(&mut M, &mut S) -> Result<O, E>,
     ) -> Result<O> {
         self.refresh();
-        let replacements = replacements(&self.places, &self.held, &self.ties)?;
+        let replacements = replacements(&self.places, &self.held, &self.ties, self.training)?;
         let mut def = None;
         let (results, assigned) = run(&mut self.module, &replacements, inputs, state, |module, state| {
             let (leaves, structure) = trees::flatten(&f(module, state).map_err(Into::into)?, Open::Closed)?;
@@ -215,6 +234,7 @@ impl<M: ModuleParameters> Model<M> {
         })?;
         drop(replacements);
         if !assigned.is_empty() {
+            self.assigned_once(&assigned)?;
             self.put(assigned)?;
         }
         dense_tree(def, &results)
@@ -227,7 +247,7 @@ impl<M: ModuleParameters> Model<M> {
     /// As for [`run`](Self::run).
     pub fn explain<O: Tree, E: Into<Error>>(&mut self, f: impl FnOnce(&mut M) -> Result<O, E>) -> Result<Explanation> {
         self.refresh();
-        let replacements = replacements(&self.places, &self.held, &self.ties)?;
+        let replacements = replacements(&self.places, &self.held, &self.ties, self.training)?;
         explained(&mut self.module, &replacements, f)
     }
 
@@ -247,24 +267,35 @@ impl<M: ModuleParameters> Model<M> {
     fn put(&mut self, values: Vec<(String, Value)>) -> Result<()> {
         self.refresh();
         let mut placed = Vec::with_capacity(values.len());
+        let mut tied = Vec::new();
         for (path, value) in values {
-            let path = self.ties.get(&path).cloned().unwrap_or(path);
+            let path = self.ties.own(&path).to_owned();
             let Some(number) = self.places.find(&path) else { return Err(self.no(&path)) };
             let held = if value.is_implicit() { Some(Held::new(&path, &value)?) } else { None };
-            let array = match (&value, &held) {
-                (Value::Dense(array), _) => array.clone(),
+            let hollow = |aval: &Aval| ops::broadcast_to(&ops::zeros_dtype(&[], aval.dtype)?, &aval.shape);
+            let array = match &value {
+                Value::Dense(array) => array.clone(),
                 // A single zero that is broadcast keeps shape and dtype, and nothing of the dense array.
-                (Value::Implicit(_), Some(Held { aval, .. })) => {
-                    ops::broadcast_to(&ops::zeros_dtype(&[], aval.dtype)?, &aval.shape)?
-                }
-                (Value::Implicit(_), None) => unreachable!("an implicit value is held"),
+                Value::Implicit(_) => hollow(&value.aval()?)?,
             };
+            for other in self.ties.others(&path).filter_map(|other| self.places.find(other)) {
+                tied.push((other, hollow(&value.aval()?)?));
+            }
             placed.push((number, path, held, array));
         }
         let slots = self.places.sorted(self.module.parameters_mut());
         let mut slots = slots.unwrap_or_else(|| unreachable!("the places are those of the module"));
+        for (number, array) in tied {
+            *slots[number] = array;
+        }
         for (number, path, held, array) in placed {
             *slots[number] = array;
+            self.halves.retain(|leaf, _| !is_of(leaf, &path));
+            let adapts = |held: Option<&Held>| held.is_some_and(Held::is_adapter);
+            if !(adapts(held.as_ref()) && adapts(self.held.get(&path))) {
+                // An adapter that comes to a frozen parameter is there to be trained.
+                self.frozen.remove(&path);
+            }
             match held {
                 Some(held) => drop(self.held.insert(path, held)),
                 None => drop(self.held.remove(&path)),
@@ -278,15 +309,25 @@ impl<M: ModuleParameters> Model<M> {
     }
 }
 
-/// What stands in place of the module's parameters while a function runs.
+/// Whether a leaf is one of the parameter of this path.
+fn is_of(leaf: &str, parameter: &str) -> bool {
+    leaf.strip_prefix(parameter).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// What stands in place of the module's parameters while a function runs. Out of training no adapter drops anything.
 fn replacements<'m>(
     places: &'m Places,
     held: &BTreeMap<String, Held>,
-    ties: &BTreeMap<String, String>,
+    ties: &Ties,
+    training: bool,
 ) -> Result<Replacements<'m>> {
+    let value = |held: &Held| {
+        let drops = !training && held.leaves.iter().any(|leaf| leaf.role == Role::Choice);
+        if drops { undropped(&held.value()?) } else { held.value() }
+    };
     let values = held.iter().filter_map(|(path, held)| {
         let number = places.find(path)?;
-        Some(held.value().map(|value| (number, value)))
+        Some(value(held).map(|value| (number, value)))
     });
     let ties = ties.iter().filter_map(|(tied, to)| Some((places.find(tied)?, places.find(to)?)));
     Ok(Replacements { places, values: values.collect::<Result<_>>()?, ties: ties.collect() })
@@ -319,7 +360,9 @@ where
         Ok(self.run_on(inputs, &mut (), |module, ()| module.forward(input))?)
     }
 
+    /// In evaluation no adapter drops features, whatever [`drop_features`](Model::drop_features) said last.
     fn training_mode(&mut self, mode: bool) {
         self.module.training_mode(mode);
+        self.training = mode;
     }
 }

@@ -1,5 +1,7 @@
 //! Which leaves of a model are meant: to train, to save.
 
+use std::borrow::Cow;
+
 use tacit_arrays::{Adapter, Packed, Prepared, Ste};
 use tacit_core::{Aval, ChildName, ImplicitArray};
 
@@ -51,6 +53,20 @@ impl Only {
         }
     }
 
+    /// The parts that are meant as a whole, by the names that files have for them; those that a pattern names are none.
+    pub(crate) fn whole(&self) -> Vec<&'static str> {
+        match self {
+            Self::Paths(_) => Vec::new(),
+            Self::AnyOf(parts) => parts.iter().flat_map(Self::whole).collect(),
+            part => PARTS.iter().filter(|(_, own)| same(own, part)).map(|(name, _)| *name).collect(),
+        }
+    }
+
+    /// The part that a file names.
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+        PARTS.iter().find(|(own, _)| *own == name).map(|(_, part)| part)
+    }
+
     pub(crate) fn chooses(&self, leaf: &Leaf<'_>) -> bool {
         match self {
             Self::All => true,
@@ -58,10 +74,23 @@ impl Only {
             Self::Lora => leaf.role == Role::Factor,
             Self::Scales => leaf.role == Role::Scale,
             Self::Masters => leaf.role == Role::Master,
-            Self::Paths(pattern) => [leaf.path, leaf.parameter].iter().any(|path| pattern.matches(path, &leaf.aval)),
+            Self::Paths(pattern) => leaf.names().iter().any(|path| pattern.matches(path, &leaf.aval)),
             Self::AnyOf(parts) => parts.iter().any(|part| part.chooses(leaf)),
         }
     }
+}
+
+/// The parts that have a name in a file.
+static PARTS: [(&str, Only); 5] = [
+    ("all", Only::All),
+    ("dense", Only::Dense),
+    ("lora", Only::Lora),
+    ("scales", Only::Scales),
+    ("masters", Only::Masters),
+];
+
+fn same(a: &Only, b: &Only) -> bool {
+    std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
 /// What is trained where nothing is said: all but scales and codes.
@@ -76,8 +105,22 @@ pub(crate) struct Leaf<'a> {
     pub(crate) path: &'a str,
     /// The path of the parameter that it is part of.
     pub(crate) parameter: &'a str,
+    /// Other paths of the parameter, which are tied to it.
+    pub(crate) tied: &'a [&'a str],
     pub(crate) role: Role,
     pub(crate) aval: Aval,
+}
+
+impl Leaf<'_> {
+    /// Every path by which a pattern may name it: its own and its parameter's, under each path of the parameter.
+    fn names(&self) -> Vec<Cow<'_, str>> {
+        let within = &self.path[self.parameter.len()..];
+        let mut names = vec![Cow::from(self.path), Cow::from(self.parameter)];
+        for &tied in self.tied {
+            names.extend([Cow::from(tied), Cow::from(format!("{tied}{within}"))]);
+        }
+        names
+    }
 }
 
 /// What a leaf is to its parameter.
@@ -88,6 +131,8 @@ pub(crate) enum Role {
     Factor,
     Scale,
     Master,
+    /// Which features an adapter drops in a step: a key.
+    Choice,
     Other,
 }
 
@@ -104,6 +149,7 @@ impl Role {
             field if array.family::<dyn Adapter>().is_some_and(|adapter| adapter.trained().contains(&field)) => {
                 Self::Factor
             }
+            "key" if array.family::<dyn Adapter>().is_some() => Self::Choice,
             "master" if any.is::<Ste>() || any.is::<Prepared>() => Self::Master,
             "scales" | "biases" if any.is::<Prepared>() || array.family::<dyn Packed>().is_some() => Self::Scale,
             _ => within.unwrap_or(Self::Other),

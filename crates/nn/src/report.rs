@@ -28,6 +28,9 @@ pub struct Report {
     pub rows: BTreeMap<String, Row>,
     /// The patterns of rules that came first for no parameter.
     pub unused: Vec<String>,
+    /// Paths whose parameters were one array in the module, each group by itself: they are parameters of their own, unless
+    /// [`Model::tie`](crate::Model::tie) says otherwise.
+    pub shared: Vec<Vec<String>>,
 }
 
 /// What became of one parameter.
@@ -124,7 +127,10 @@ impl fmt::Display for Report {
         }
         let (before, after) = self.bytes();
         write!(f, "{:<path$}  {:<aval$}  {:<format$}  {:>6}  {:>8}  {before:>12}  {after:>12}", "", "", "", "", "")?;
-        if self.unused.is_empty() { Ok(()) } else { write!(f, "\nrules for no parameter: {}", self.unused.join(", ")) }
+        if !self.unused.is_empty() {
+            write!(f, "\nrules for no parameter: {}", self.unused.join(", "))?;
+        }
+        self.shared.iter().try_for_each(|group| write!(f, "\none array, and no tie: {}", group.join(", ")))
     }
 }
 

@@ -154,20 +154,21 @@ impl Rules {
     /// The format of a parameter; nothing where a rule skips it, or none names it.
     #[must_use]
     pub fn format(&self, path: &str, aval: &Aval) -> Option<&Arc<dyn Quantizer>> {
-        match &self.rule(path, aval)?.action {
+        match &self.rule(&[path], aval)?.action {
             Action::Skip => None,
             Action::Quantize(format) => Some(format),
         }
     }
 
-    pub(crate) fn rule(&self, path: &str, aval: &Aval) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.pattern.matches(path, aval))
+    /// The first rule that names a parameter by one of its paths.
+    pub(crate) fn rule(&self, paths: &[&str], aval: &Aval) -> Option<&Rule> {
+        self.rules.iter().find(|rule| paths.iter().any(|path| rule.pattern.matches(path, aval)))
     }
 
     /// The patterns that come first for none of these parameters.
-    pub(crate) fn unused<'p>(&self, parameters: impl Iterator<Item = (&'p String, &'p Aval)>) -> Vec<String> {
+    pub(crate) fn unused<'p>(&self, parameters: impl Iterator<Item = &'p (Vec<&'p str>, Aval)>) -> Vec<String> {
         let used: Vec<*const Rule> =
-            parameters.filter_map(|(path, aval)| self.rule(path, aval)).map(std::ptr::from_ref).collect();
+            parameters.filter_map(|(paths, aval)| self.rule(paths, aval)).map(std::ptr::from_ref).collect();
         let unused = self.rules.iter().filter(|rule| !used.contains(&std::ptr::from_ref(*rule)));
         unused.map(|rule| rule.pattern.to_string()).collect()
     }

@@ -22,13 +22,13 @@ impl<M: ModuleParameters> Model<M> {
 
     /// The value of `f`, and its gradient with respect to the float leaves of a part of the model.
     ///
-    /// The first result is the loss, one float element. The gradients are by the leaves' paths, as mlx-rs's optimizers
-    /// take them. Leaves that the module has frozen, and running statistics, have none.
+    /// The first result is the loss, one float element. The gradients are by the leaves' paths, as [`update`](Self::update)
+    /// and mlx-rs's optimizers take them. Leaves that the module has frozen, and running statistics, have none.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
     /// use mlx_rs::module::Module;
-    /// use mlx_rs::optimizers::{Optimizer, Sgd};
+    /// use mlx_rs::optimizers::Sgd;
     /// use mlx_rs::{nn, ops};
     /// use tacit_arrays::format::Affine;
     /// use tacit_nn::{Model, Trainable};
@@ -38,7 +38,7 @@ impl<M: ModuleParameters> Model<M> {
     /// let (loss, gradients) = model.value_and_grad(Trainable::Dense, |m, x| m.forward(&x)?.square()?.mean(None))(x)?;
     /// assert_eq!(loss.ndim(), 0);
     /// assert_eq!(gradients["bias"].shape(), [8]);
-    /// Sgd::new(0.1).update(&mut model, &gradients)?;
+    /// model.update(&mut Sgd::new(0.1), &gradients)?;
     /// # Ok(())
     /// # }
     /// ```
@@ -57,11 +57,13 @@ impl<M: ModuleParameters> Model<M> {
         E: Into<Error>,
     {
         move |args| {
+            self.check_halves()?;
             let (paths, arrays): (Vec<String>, Vec<Value>) =
                 self.trainable(&only).into_iter().map(|(path, array)| (path, array.into())).unzip();
             if paths.is_empty() {
                 return Err(self.nothing_to_train(&only));
             }
+            self.tell_of_shared(&paths);
             let mut state = Restored { before: Some((self.arrays(), self.held.clone())), model: &mut *self };
             let mut args = Some(args);
             let mut def = None;
@@ -77,6 +79,7 @@ impl<M: ModuleParameters> Model<M> {
             // Assigned parameters, such as running statistics, stay; what was lent goes.
             state.before = None;
             state.model.lend(paths.iter().zip(arrays.iter().filter_map(Value::as_dense).cloned()));
+            state.model.note_halves(paths.iter().zip(arrays.iter().filter_map(Value::as_dense)));
             let gradients = paths.into_iter().zip(gradients).filter_map(|(path, gradient)| match gradient {
                 Gradient::Dense(array) => Some((Rc::from(path), array)),
                 Gradient::Nothing | Gradient::Node { .. } => None,

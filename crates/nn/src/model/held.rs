@@ -50,6 +50,11 @@ impl Held {
         fits
     }
 
+    /// Whether an adapter is in it, whose own arrays are trained.
+    pub(super) fn is_adapter(&self) -> bool {
+        self.leaves.iter().any(|leaf| leaf.role == Role::Factor)
+    }
+
     pub(super) fn nbytes(&self) -> usize {
         self.leaves.iter().map(|leaf| leaf.array.nbytes()).sum()
     }

@@ -37,29 +37,41 @@ impl<M: ModuleParameters> Model<M> {
     pub(super) fn trainable(&self, only: &Only) -> Vec<(String, &Array)> {
         let unfrozen = self.module.trainable_parameters().flatten();
         self.chosen(only, |leaf| {
-            let trained = match leaf.role {
-                Role::Dense => unfrozen.contains_key(leaf.parameter),
-                Role::Statistic => false,
-                Role::Factor | Role::Scale | Role::Master | Role::Other => !self.frozen,
-            };
-            trained && leaf.aval.dtype.is_float()
+            leaf.aval.dtype.is_float() && self.is_trained(leaf.role, leaf.parameter, |path| unfrozen.contains_key(path))
         })
     }
 
-    /// The leaves of a part for which `wanted` holds, sorted by path.
-    fn chosen(&self, only: &Only, wanted: impl Fn(&Leaf<'_>) -> bool) -> Vec<(String, &Array)> {
-        let mut chosen: Vec<(String, &Array)> = Vec::new();
-        let mut take = |path: &str, parameter: &str, role: Role, array| {
-            let leaf = Leaf { path, parameter, role, aval: Aval::from(array) };
-            if only.chooses(&leaf) && wanted(&leaf) {
-                chosen.push((path.to_owned(), array));
+    /// Whether a leaf of this parameter is trained, where `unfrozen` tells of the module's own parameters.
+    ///
+    /// Adapters are not the module's: they are frozen by the model's own [`freeze_parameters`](ModuleParameters), where they
+    /// were there then. What stands in place of a parameter is as frozen as it is, under each of its paths.
+    pub(super) fn is_trained(&self, role: Role, parameter: &str, unfrozen: impl Fn(&str) -> bool) -> bool {
+        match role {
+            Role::Statistic | Role::Choice => false,
+            Role::Factor => !self.frozen.contains(parameter),
+            Role::Dense | Role::Scale | Role::Master | Role::Other => {
+                unfrozen(parameter) && self.ties.others(parameter).all(unfrozen)
             }
-        };
-        for (path, array) in self.module.parameters().flatten() {
-            match self.held.get(&*path) {
-                Some(held) => held.leaves.iter().for_each(|leaf| take(&leaf.path, &path, leaf.role, &leaf.array)),
-                None if self.ties.contains_key(&*path) => {}
-                None => take(&path, &path, Role::of_dense(&path), array),
+        }
+    }
+
+    /// The leaves of a part for which `wanted` holds, sorted by path.
+    pub(super) fn chosen(&self, only: &Only, wanted: impl Fn(&Leaf<'_>) -> bool) -> Vec<(String, &Array)> {
+        let mut chosen: Vec<(String, &Array)> = Vec::new();
+        for (parameter, array) in self.module.parameters().flatten() {
+            if self.ties.is_tied(&parameter) {
+                continue;
+            }
+            let tied: Vec<&str> = self.ties.others(&parameter).collect();
+            let mut take = |path: &str, role: Role, array| {
+                let leaf = Leaf { path, parameter: &parameter, tied: &tied, role, aval: Aval::from(array) };
+                if only.chooses(&leaf) && wanted(&leaf) {
+                    chosen.push((path.to_owned(), array));
+                }
+            };
+            match self.held.get(&*parameter) {
+                Some(held) => held.leaves.iter().for_each(|leaf| take(&leaf.path, leaf.role, &leaf.array)),
+                None => take(&parameter, Role::of_dense(&parameter), array),
             }
         }
         chosen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -69,7 +81,7 @@ impl<M: ModuleParameters> Model<M> {
     /// Every leaf by path, to be changed.
     pub(super) fn slots(&mut self) -> HashMap<Rc<str>, &mut Array> {
         let mut slots = self.module.parameters_mut().flatten();
-        slots.retain(|path, _| !self.ties.contains_key(&**path) && !self.held.contains_key(&**path));
+        slots.retain(|path, _| !self.ties.is_tied(path) && !self.held.contains_key(&**path));
         for leaf in self.held.values_mut().flat_map(|held| &mut held.leaves) {
             slots.insert(Rc::from(leaf.path.as_str()), &mut leaf.array);
         }
@@ -82,7 +94,8 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The model has no leaf of a path, or one of another shape or dtype.
     pub fn set_leaves(&mut self, arrays: impl IntoIterator<Item = (String, Array)>) -> Result<()> {
-        let arrays: Vec<(String, Array)> = arrays.into_iter().collect();
+        let arrays: Vec<(String, Array)> =
+            arrays.into_iter().map(|(path, array)| (self.ties.leaf(&path).unwrap_or(path), array)).collect();
         let mut slots = self.slots();
         for (path, array) in &arrays {
             let Some(slot) = slots.get(path.as_str()) else {
@@ -120,14 +133,16 @@ impl<M: ModuleParameters> ModuleParameters for Model<M> {
         nested(self.trainable(&self.trained).into_iter().map(|(path, array)| (path.into(), array)))
     }
 
+    /// Adapters that are there are frozen, too; those that come later are there to be trained, and are not.
     fn freeze_parameters(&mut self, recursive: bool) {
         self.module.freeze_parameters(recursive);
-        self.frozen = true;
+        let adapters = self.held.iter().filter(|(_, held)| held.is_adapter());
+        self.frozen = adapters.map(|(path, _)| path.clone()).collect();
     }
 
     fn unfreeze_parameters(&mut self, recursive: bool) {
         self.module.unfreeze_parameters(recursive);
-        self.frozen = false;
+        self.frozen.clear();
     }
 
     fn all_frozen(&self) -> Option<bool> {

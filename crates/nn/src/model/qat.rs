@@ -10,7 +10,8 @@ use super::surgery::{in_parameter, relative_error};
 use super::{Held, Model};
 use crate::parameters::listed;
 use crate::report::{Outcome, Row};
-use crate::{Parameters, Pattern, Rules};
+use crate::rules::{Action, Rule};
+use crate::{Parameters, Pattern, Rules, within};
 
 /// How a parameter is trained to be quantized: in which format, whether its scales are trained with it, and whether what it is
 /// multiplied with is rounded, too.
@@ -117,7 +118,10 @@ impl<M: ModuleParameters> Model<M> {
     {
         let (pattern, aware) = (pattern.try_into().map_err(Into::into)?, aware.into());
         aware.format.supported()?;
-        self.prepare_where(|path, aval| pattern.matches(path, aval).then(|| (aware.clone(), pattern.is_exact())))?;
+        self.prepare_where(|paths, aval| {
+            let named = paths.iter().any(|path| pattern.matches(path, aval));
+            named.then(|| (aware.clone(), pattern.is_exact()))
+        })?;
         Ok(self)
     }
 
@@ -128,20 +132,20 @@ impl<M: ModuleParameters> Model<M> {
     /// Nothing is prepared, a format has no scales that can be trained, or the policy forbids to build the master of a
     /// quantized parameter. The model is then what it was.
     pub fn prepare_by(&mut self, rules: &Rules) -> Result<&mut Self> {
-        self.prepare_where(|path, aval| {
-            let rule = rules.rule(path, aval)?;
-            Some((Aware::new(rules.format(path, aval)?.clone()), rule.pattern.is_exact()))
+        self.prepare_where(|paths, aval| {
+            let Rule { pattern, action: Action::Quantize(format) } = rules.rule(paths, aval)? else { return None };
+            Some((Aware::new(format.clone()), pattern.is_exact()))
         })?;
-        self.report.unused = rules.unused(self.avals().iter());
+        self.report.unused = rules.unused(self.named().iter());
         Ok(self)
     }
 
     /// Prepares what is chosen; the flag says that it is chosen by its path.
-    fn prepare_where(&mut self, choose: impl Fn(&str, &Aval) -> Option<(Aware, bool)>) -> Result<()> {
+    fn prepare_where(&mut self, choose: impl Fn(&[&str], &Aval) -> Option<(Aware, bool)>) -> Result<()> {
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
         for (path, value) in self.values()? {
             let aval = value.aval()?;
-            let Some((aware, exact)) = choose(&path, &aval) else { continue };
+            let Some((aware, exact)) = choose(&self.ties.all(&path), &aval) else { continue };
             let before = value.nbytes();
             let outcome = if let Some(reason) = left(&value, exact, &aware) {
                 Outcome::left(reason)
@@ -312,15 +316,5 @@ fn left(value: &Value, exact: bool, aware: &Aware) -> Option<String> {
 
 /// The value with something else in place of each prepared weight in it, if there is one.
 fn mapped(value: &Value, f: &mut dyn FnMut(&Prepared) -> Result<Value>) -> Result<Option<Value>> {
-    if let Some(prepared) = value.downcast::<Prepared>() {
-        return f(prepared).map(Some);
-    }
-    let Value::Implicit(array) = value else { return Ok(None) };
-    let (mut children, mut changed) = (Vec::new(), false);
-    for (_, child) in array.children() {
-        let other = mapped(&child, f)?;
-        changed |= other.is_some();
-        children.push(other.unwrap_or(child));
-    }
-    if changed { Ok(Some(array.with_children(children)?.into())) } else { Ok(None) }
+    within::mapped(value, &mut |value| value.downcast::<Prepared>().map(&mut *f).transpose())
 }

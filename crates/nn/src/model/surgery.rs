@@ -9,6 +9,7 @@ use tacit_arrays::format::Quantizer;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use super::Model;
+use super::ties::same;
 use crate::parameters::{listed, some_of};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
@@ -51,7 +52,7 @@ impl<M: ModuleParameters> Model<M> {
         let mut report = self.report.clone();
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
-            let rule = rules.rule(&path, &value.aval()?);
+            let rule = rules.rule(&self.ties.all(&path), &value.aval()?);
             let (quantized, row) = applied(&path, &value, rule)?;
             if let Some(quantized) = quantized {
                 made.insert(path.clone(), quantized);
@@ -64,7 +65,7 @@ impl<M: ModuleParameters> Model<M> {
             let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
             return Err(Error::invalid("the rules quantize no parameter of the model", listed(paths.iter())));
         }
-        report.unused = rules.unused(self.avals().iter());
+        report.unused = rules.unused(self.named().iter());
         self.put_all(made)?;
         self.report = report;
         Ok(self)
@@ -99,7 +100,8 @@ impl<M: ModuleParameters> Model<M> {
         let mut named = false;
         let mut made = Parameters::new();
         for (path, value) in self.values()? {
-            if pattern.matches(&path, &value.aval()?) {
+            let aval = value.aval()?;
+            if self.ties.all(&path).iter().any(|path| pattern.matches(path, &aval)) {
                 named = true;
                 if let Some(other) = f(&path, value)? {
                     made.insert(path, other);
@@ -115,11 +117,12 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Puts a value of the parameter's own shape in its place; its dtype and its format may be others.
+    /// Puts a value of the parameter's own shape in its place; its float type and its format may be others.
     ///
     /// # Errors
     ///
-    /// The model has no parameter of this path, or one of another shape.
+    /// The model has no parameter of this path, or one of another shape; or one of the two is of floats and the other is not,
+    /// as codes are that were read without their scales.
     pub fn set(&mut self, path: &str, value: impl Into<Value>) -> Result<()> {
         self.put_all(Parameters::from([(path.to_owned(), value.into())]))
     }
@@ -128,15 +131,12 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The model has no parameter of a path, or one of another shape; or one that is not given, unless that is kept. The
-    /// model is then what it was.
+    /// As for [`set`](Self::set); two paths of one parameter, which are [tied](Self::tie), are given different values; or a
+    /// parameter is not given, unless that is kept. The model is then what it was.
     pub fn assign(&mut self, parameters: Parameters, missing: Missing) -> Result<()> {
         if missing == Missing::Refuse {
             let own = self.avals();
-            let given = |path: &String| {
-                parameters.contains_key(path)
-                    || self.ties.iter().any(|(tied, to)| to == path && parameters.contains_key(tied))
-            };
+            let given = |path: &String| self.ties.all(path).iter().any(|path| parameters.contains_key(*path));
             let lacking: Vec<std::rc::Rc<str>> =
                 own.keys().filter(|path| !given(path)).map(|path| (**path).into()).collect();
             if !lacking.is_empty() {
@@ -151,24 +151,48 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Puts all of these in their places, or none.
     pub(super) fn put_all(&mut self, parameters: Parameters) -> Result<()> {
-        let own: BTreeMap<String, Aval> = self
-            .module
-            .parameters()
-            .flatten()
-            .into_iter()
-            .map(|(path, array)| (path.to_string(), array.into()))
-            .collect();
-        for (path, value) in &parameters {
-            let expected = own.get(path).ok_or_else(|| self.no(path))?;
-            if expected.shape != value.aval()?.shape {
-                return Err(Error::invalid(
-                    format!("the parameter {path} is {expected} and was given {value}"),
-                    "give a value of the parameter's own shape; dtype and format may be others",
-                ));
+        let avals = self.avals();
+        let mut given: BTreeMap<String, (String, Value)> = BTreeMap::new();
+        for (path, value) in parameters {
+            let own = self.ties.own(&path).to_owned();
+            let expected = avals.get(&own).ok_or_else(|| self.no(&path))?;
+            fits(&path, expected, &value)?;
+            match given.get(&own) {
+                Some((other, known)) if !same(known, &value)? => {
+                    return Err(Error::invalid(
+                        format!("the parameters {other} and {path} are tied, and were given different values"),
+                        "give one of them, or make the model without the tie",
+                    ));
+                }
+                Some(_) => {}
+                None => drop(given.insert(own, (path, value))),
             }
         }
-        self.put(parameters.into_iter().collect())
+        self.put(given.into_iter().map(|(own, (_, value))| (own, value)).collect())
     }
+
+    /// All paths of each parameter, its own first, and its aval.
+    pub(super) fn named(&self) -> Vec<(Vec<&str>, Aval)> {
+        let own = |path: &str| self.places.paths.get(self.places.find(path)?).map(String::as_str);
+        let named = |(path, aval): (String, Aval)| Some((self.ties.all(own(&path)?), aval));
+        self.avals().into_iter().filter_map(named).collect()
+    }
+}
+
+/// Checks that a value may stand in the place of a parameter.
+fn fits(path: &str, expected: &Aval, value: &Value) -> Result<()> {
+    let found = value.aval()?;
+    let message = || format!("the parameter {path} is {expected} and was given {value}");
+    if expected.shape != found.shape {
+        let help = "give a value of the parameter's own shape; its float type and format may be others";
+        return Err(Error::invalid(message(), help));
+    }
+    if expected.dtype.is_float() != found.dtype.is_float() {
+        let help =
+            "give floats for floats: codes of a checkpoint are read with their scales, by the reader of its format";
+        return Err(Error::invalid(message(), help));
+    }
+    Ok(())
 }
 
 /// What a rule makes of a parameter, if anything.

@@ -7,12 +7,13 @@ use tacit_core::{Error, Result, Tree};
 
 use super::Model;
 use super::held::Form;
-use crate::module::is_statistic;
+use crate::only::Role;
 use crate::places::Places;
 
 const MODEL: &str = "Model";
 const PARAMETER: &str = "Parameter";
 const FORM: &str = "form";
+const TRAINING: &str = "training";
 
 impl<M: ModuleParameters> Arguments for Model<M> {
     type Arrays = Self;
@@ -28,21 +29,27 @@ impl<M: ModuleParameters> Arguments for Model<M> {
             (&found, arrays.unwrap_or_else(|| unreachable!("the places are those of the module")))
         };
         let parameters = places.paths.iter().map(String::as_str).zip(arrays);
-        let parameters: Vec<_> = parameters.filter(|(path, _)| !self.ties.contains_key(*path)).collect();
+        let parameters: Vec<_> = parameters.filter(|(path, _)| !self.ties.is_tied(path)).collect();
         let keys: Vec<&str> = parameters.iter().map(|(key, _)| *key).collect();
-        visitor.node(&Node::new(MODEL, Labels::Keys(&keys)));
+        visitor.node(&Node::new(MODEL, Labels::Keys(&keys)).with_statics(&[(TRAINING, &self.training)]));
         let all_trainable = places.sorted(self.module.trainable_parameters()).is_some();
         let unfrozen = (!all_trainable).then(|| self.module.trainable_parameters().flatten());
-        let is_frozen = |path: &str| unfrozen.as_ref().is_some_and(|unfrozen| !unfrozen.contains_key(path));
+        let unfrozen = |path: &str| unfrozen.as_ref().is_none_or(|unfrozen| unfrozen.contains_key(path));
         for (path, array) in parameters {
-            match self.held.get(path) {
-                Some(held) => {
-                    let children: Vec<&str> = held.leaves.iter().map(|leaf| &leaf.path[path.len() + 1..]).collect();
-                    visitor.node(&Node::new(PARAMETER, Labels::Keys(&children)).with_statics(&[(FORM, &held.form)]));
-                    held.leaves.iter().for_each(|leaf| visitor.array(&leaf.array));
+            // What a step drops is given to it as any other input.
+            let moves = |role: Role| role == Role::Choice || self.is_trained(role, path, unfrozen);
+            let Some(held) = self.held.get(path) else {
+                if moves(Role::of_dense(path)) {
+                    visitor.array(array)
+                } else {
+                    visitor.frozen(array)
                 }
-                None if is_statistic(path) || is_frozen(path) => visitor.frozen(array),
-                None => visitor.array(array),
+                continue;
+            };
+            let children: Vec<&str> = held.leaves.iter().map(|leaf| &leaf.path[path.len() + 1..]).collect();
+            visitor.node(&Node::new(PARAMETER, Labels::Keys(&children)).with_statics(&[(FORM, &held.form)]));
+            for leaf in &held.leaves {
+                if moves(leaf.role) { visitor.array(&leaf.array) } else { visitor.frozen(&leaf.array) }
             }
         }
         Ok(())

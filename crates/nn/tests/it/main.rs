@@ -14,6 +14,7 @@ mod cache_batches;
 mod cache_layers;
 mod cache_tokens;
 mod compiling;
+mod frozen;
 mod generate;
 mod halves;
 #[path = "../../../core/tests/it/log.rs"]
@@ -24,8 +25,10 @@ mod parameters;
 mod qat;
 mod replaced;
 mod sampler;
+mod ties;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;
 mod training;
 mod trees;
 mod types;
+mod update;

@@ -8,8 +8,8 @@ use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, ModuleParameters, ModuleParametersExt};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn, ops};
+use tacit_arrays::Lora;
 use tacit_arrays::format::{Affine, Int8, Nf4};
-use tacit_arrays::{Lora, Nf4Array};
 use tacit_core::{Counters, Error, Policy, Result, Value};
 use tacit_nn::{Missing, Model, Only, Outcome, Pattern, Rules, Stateful, Trainable};
 
@@ -221,55 +221,6 @@ fn a_model_nests_in_modules() {
     assert_eq!(whole.forward(&x).expect("runs").shape(), [2, 64]);
 }
 
-#[derive(Clone, Debug, ModuleParameters)]
-#[module(root = mlx_rs)]
-struct Tied {
-    #[param]
-    embedding: nn::Embedding,
-    #[param]
-    head: nn::Linear,
-}
-
-fn tied() -> Tied {
-    let embedding = nn::Embedding::new(32, 64).expect("builds");
-    let mut head = nn::LinearBuilder::new(64, 32).bias(false).build().expect("builds");
-    head.weight.value = embedding.weight.value.clone();
-    Tied { embedding, head }
-}
-
-fn logits(module: &mut Tied, tokens: &Array) -> Result<Array, Exception> {
-    let x = module.embedding.forward(tokens)?;
-    module.head.forward(&x)
-}
-
-/// One array under two paths is one parameter: quantized once, held once, trained as one.
-#[test]
-fn tied_parameters_stay_tied() {
-    let _deny = Policy::Deny.scope();
-    let tokens = Array::from_slice(&[3u32, 1, 2], &[1, 3]);
-    let mut model = Model::new(tied()).expect("a model");
-    assert_eq!(model.leaves(&Only::All).into_iter().map(|(path, _)| path).collect::<Vec<_>>(), ["embedding.weight"]);
-    model.set("head.weight", normal(5, &[32, 64])).expect("the one parameter");
-    let first = model.run(|m| logits(m, &tokens)).expect("runs");
-    let embedded = model.run(|m| m.embedding.forward(&tokens)).expect("runs");
-    let expected = embedded.matmul(normal(5, &[32, 64]).t()).expect("multiplies");
-    assert_eq!(numbers(&first), numbers(&expected));
-
-    model.apply(&Rules::new().quantize("embedding.weight", NF4).expect("rules")).expect("quantizes");
-    assert_eq!(
-        model.nbytes(),
-        Nf4Array::quantize(&normal(5, &[32, 64]), NF4).map(|w| Value::from(w).nbytes()).expect("packs")
-    );
-    let quantized = model.run(|m| logits(m, &tokens)).expect("runs");
-    assert!(!numbers(&quantized).is_empty() && numbers(&quantized) != numbers(&first));
-
-    let mut model = Model::new(tied()).expect("a model");
-    let (_, gradients) =
-        model.value_and_grad(Trainable::All, |m, t: &Array| m.run(|m| logits(m, t))?.square()?.mean(None))(&tokens)
-            .expect("differentiates");
-    assert_eq!(gradients.len(), 1);
-}
-
 #[test]
 fn rules_choose_by_the_first_match() {
     let rules = Rules::new()
@@ -422,7 +373,7 @@ fn what_fails_changes_nothing() {
         model.assign(values.into(), Missing::Keep),
         expect![[r#"
         the parameter layers.2.bias is f32[10] and was given f32[9]
-        help: give a value of the parameter's own shape; dtype and format may be others"#]],
+        help: give a value of the parameter's own shape; its float type and format may be others"#]],
     );
     check(
         model.get("layers.1.weight").map(drop),

@@ -121,7 +121,7 @@ fn a_value_of_another_shape_or_dtype() {
         model.set("weight", small),
         expect![[r#"
         the parameter weight is f32[32,64] and was given Nf4(f32[32,32])
-        help: give a value of the parameter's own shape; dtype and format may be others"#]],
+        help: give a value of the parameter's own shape; its float type and format may be others"#]],
     );
     model.set("weight", half).expect("another dtype");
     assert_eq!(model.forward(&x).expect("runs").dtype(), Dtype::Float32);

@@ -1,0 +1,193 @@
+//! What leaves mean beside their numbers, so that a file of leaves is loaded into a model of its own kind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
+use serde::{Deserialize, Serialize};
+use tacit_arrays::{Adapter, Placed};
+use tacit_core::{Error, ImplicitArray, Result, Value};
+
+use super::Model;
+use crate::Only;
+use crate::only::Role;
+use crate::parameters::some_of;
+
+/// What some leaves of a model mean: which parts they are, and for each the kind of the array that holds it, with what is
+/// no array of it, such as the `alpha` of an adapter or the bits of a format.
+///
+/// A file of leaves has it, and [`Model::load_leaves`] checks it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeafKinds {
+    /// The parts of which these are all leaves.
+    whole: Vec<String>,
+    /// Nothing of a dense parameter.
+    leaves: BTreeMap<String, Option<LeafKind>>,
+}
+
+/// The kind of array that holds a leaf.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct LeafKind {
+    kind: String,
+    fields: BTreeMap<String, String>,
+}
+
+/// Fields that may differ: the base may have another float type, and training may stand elsewhere.
+const LEFT_OUT: [&str; 3] = ["aval", "dropout", "on"];
+
+impl LeafKinds {
+    /// The paths of the leaves.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.leaves.keys().map(String::as_str)
+    }
+}
+
+impl LeafKind {
+    fn of(array: &dyn ImplicitArray) -> Self {
+        let adapter = array.family::<dyn Adapter>().is_some();
+        let field = |(name, text): (&str, String)| {
+            // Static fields are compared by their bits, and read as numbers.
+            let text = match text.parse() {
+                Ok(bits) if adapter && name == "alpha" => f32::from_bits(bits).to_string(),
+                _ => text,
+            };
+            (name.to_owned(), text)
+        };
+        let fields = array.aux().into_iter().filter(|(name, _)| !LEFT_OUT.contains(name)).map(field).collect();
+        Self { kind: array.array_type().saved_as.to_owned(), fields }
+    }
+}
+
+impl fmt::Display for LeafKind {
+    /// As `tacit.Lora (alpha 32, transposed false)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields: Vec<String> = self.fields.iter().map(|(name, text)| format!("{name} {text}")).collect();
+        write!(f, "{} ({})", self.kind, fields.join(", "))
+    }
+}
+
+impl<M: ModuleParameters> Model<M> {
+    /// The leaves of a part that last, as a file has them: all but what adapters drop in a step.
+    #[must_use]
+    pub fn lasting_leaves(&self, only: &Only) -> Vec<(String, &Array)> {
+        self.chosen(only, |leaf| leaf.role != Role::Choice)
+    }
+
+    /// What the lasting leaves of a part mean.
+    ///
+    /// # Errors
+    ///
+    /// An implicit array refuses its own children.
+    pub fn leaf_kinds(&self, only: &Only) -> Result<LeafKinds> {
+        let whole = only.whole().into_iter().map(str::to_owned).collect();
+        let mut all = BTreeMap::new();
+        for (path, value) in self.values()? {
+            kinds(&path, &value, None, &mut all);
+        }
+        let leaves = self.lasting_leaves(only).into_iter();
+        let leaves = leaves.map(|(path, _)| (all.remove(&path).flatten(), path)).map(|(kind, path)| (path, kind));
+        Ok(LeafKinds { whole, leaves: leaves.collect() })
+    }
+
+    /// Replaces leaves as [`set_leaves`](Self::set_leaves) does, where they mean in the model what they meant when they were
+    /// saved.
+    ///
+    /// Without kinds, as in files of earlier versions, only what can be checked is: of a part of which one leaf is given all
+    /// are.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::nn;
+    /// use tacit_nn::{LoraConfig, Model, Only};
+    ///
+    /// let adapted = |alpha| Model::new(nn::Linear::new(64, 64)?)?.lora("weight", LoraConfig { alpha, ..LoraConfig::default() });
+    /// let (trained, mut other): (Model<nn::Linear>, Model<nn::Linear>) = (adapted(32.0)?, adapted(1.0)?);
+    /// let leaves = trained.lasting_leaves(&Only::Lora).into_iter().map(|(path, array)| (path, array.clone()));
+    /// let error = other.load_leaves(leaves.collect::<Vec<_>>(), Some(&trained.leaf_kinds(&Only::Lora)?)).unwrap_err();
+    /// assert!(error.to_string().contains("alpha 32"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// There is none at all; a leaf that the kinds name is not given, or one that they do not name is; the model has another
+    /// leaf of a part that the kinds say is whole; a leaf is of another kind of array there, or one with other fields; or as
+    /// for [`set_leaves`](Self::set_leaves).
+    pub fn load_leaves(
+        &mut self,
+        arrays: impl IntoIterator<Item = (String, Array)>,
+        kinds: Option<&LeafKinds>,
+    ) -> Result<()> {
+        let arrays: BTreeMap<String, Array> = arrays.into_iter().collect();
+        if arrays.is_empty() {
+            return Err(Error::invalid("there is no leaf to load", "save the leaves that are trained"));
+        }
+        let given: BTreeSet<&str> = arrays.keys().map(String::as_str).collect();
+        let whole: Vec<&str> = match kinds {
+            Some(kinds) => {
+                let named: BTreeSet<&str> = kinds.paths().collect();
+                refuse("leaves that were saved are not given", named.difference(&given))?;
+                refuse("leaves are given that were not saved with the others", given.difference(&named))?;
+                kinds.whole.iter().map(String::as_str).collect()
+            }
+            None => self.parts_of(&given),
+        };
+        for part in whole.into_iter().filter_map(Only::named) {
+            let own = self.lasting_leaves(part);
+            let lacking = own.iter().map(|(path, _)| path.as_str()).filter(|path| !given.contains(path));
+            refuse(&format!("leaves of the model are not given, of {part:?}"), lacking.collect::<Vec<_>>().iter())?;
+        }
+        if let Some(kinds) = kinds {
+            let own = self.leaf_kinds(&Only::All)?;
+            let differing = kinds.leaves.iter().find_map(|(path, saved)| {
+                let own = own.leaves.get(path).filter(|own| *own != saved)?;
+                Some((path, saved, own))
+            });
+            if let Some((path, saved, own)) = differing {
+                let shown = |kind: &Option<LeafKind>| kind.as_ref().map_or("dense".to_owned(), LeafKind::to_string);
+                return Err(Error::invalid(
+                    format!("the leaf {path} was saved of {}, and is of {} in the model", shown(saved), shown(own)),
+                    "make the model as it was when the leaves were saved, with the same kinds, alphas and formats",
+                ));
+            }
+        } else {
+            tracing::warn!(
+                target: "tacit",
+                "the leaves say nothing of the scale and the kind of their adapters: they are taken to be those of the model"
+            );
+        }
+        self.set_leaves(arrays)
+    }
+
+    /// The parts that some of these leaves belong to, dense parameters aside.
+    fn parts_of(&self, given: &BTreeSet<&str>) -> Vec<&'static str> {
+        let parts = [Only::Lora, Only::Scales, Only::Masters];
+        let some = |part: &&Only| self.lasting_leaves(part).iter().any(|(path, _)| given.contains(path.as_str()));
+        parts.iter().filter(some).flat_map(Only::whole).collect()
+    }
+}
+
+/// The kind of the array that holds each leaf of a value; where a part of it lies is nothing of what it means.
+fn kinds(path: &str, value: &Value, holder: Option<&dyn ImplicitArray>, all: &mut BTreeMap<String, Option<LeafKind>>) {
+    let Value::Implicit(array) = value else {
+        all.insert(path.to_owned(), holder.map(LeafKind::of));
+        return;
+    };
+    let holder = if array.family::<dyn Placed>().is_some() { holder } else { Some(&**array) };
+    for (name, child) in array.children() {
+        kinds(&format!("{path}.{name}"), &child, holder, all);
+    }
+}
+
+/// An error that names these paths, if there are any.
+fn refuse<'p>(what: &str, paths: impl Iterator<Item = &'p &'p str>) -> Result<()> {
+    let paths: Vec<Rc<str>> = paths.map(|path| Rc::from(*path)).collect();
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let help = "give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves";
+    Err(Error::invalid(format!("{what}: {}", some_of(paths.iter())), help))
+}

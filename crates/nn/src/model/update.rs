@@ -1,0 +1,124 @@
+//! Steps of an optimizer.
+
+use std::borrow::Borrow;
+use std::rc::Rc;
+
+use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use mlx_rs::optimizers::Optimizer;
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Error, Result};
+
+use super::Model;
+use crate::only::Role;
+use crate::parameters::{listed, some_of};
+
+impl<M: ModuleParameters> Model<M> {
+    /// Makes a step of an optimizer of mlx-rs with these gradients. Every leaf keeps its dtype.
+    ///
+    /// The optimizers compute in `f32` whatever the leaf is, and leave `f32` in its place where they are called by
+    /// themselves. Here what they made is rounded to the leaf's own dtype, so that a model of half floats stays one.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::optimizers::Adam;
+    /// use mlx_rs::{Dtype, module::Module, nn, ops};
+    /// use tacit_nn::{Model, Trainable};
+    ///
+    /// let mut model = Model::new(nn::Linear::new(4, 4)?)?;
+    /// model.replace("*", |_, value| Ok(Some(value.dense()?.as_dtype(Dtype::Bfloat16)?.into())))?;
+    /// let (x, mut adam) = (ops::ones::<f32>(&[2, 4])?.as_dtype(Dtype::Bfloat16)?, Adam::new(1e-3));
+    /// let (_, gradients) =
+    ///     model.value_and_grad(Trainable::default(), |m, x| m.forward(&x)?.square()?.mean(None))(x)?;
+    /// model.update(&mut adam, &gradients)?;
+    /// assert_eq!(model.get("weight")?.to_string(), "bf16[4,4]");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// mlx-rs's own `update` of a module, which puts other arrays in the places of its parameters, is
+    /// `ModuleParameters::update(&mut model, parameters)`; [`set_leaves`](Self::set_leaves) does that with checks.
+    ///
+    /// # Errors
+    ///
+    /// There is a gradient of what is no leaf, of codes, which no step moves, or of another shape than its leaf; or the
+    /// optimizer fails. The leaves are then what they were.
+    pub fn update<O: Optimizer>(
+        &mut self,
+        optimizer: &mut O,
+        gradients: impl Borrow<FlattenedModuleParam>,
+    ) -> Result<()> {
+        let gradients = gradients.borrow();
+        let before = self.moved(gradients)?;
+        let stepped = optimizer.update(self, gradients);
+        let mut slots = self.slots();
+        for (path, before) in before {
+            let Some(slot) = slots.get_mut(&path) else { continue };
+            match &stepped {
+                Err(_) => **slot = before,
+                Ok(()) if slot.dtype() != before.dtype() => **slot = slot.as_dtype(before.dtype())?,
+                Ok(()) => {}
+            }
+        }
+        Ok(stepped?)
+    }
+
+    /// The leaves that these gradients move, as they are.
+    fn moved(&mut self, gradients: &FlattenedModuleParam) -> Result<Vec<(Rc<str>, Array)>> {
+        let slots = self.slots();
+        let mut paths: Vec<&Rc<str>> = gradients.keys().collect();
+        paths.sort_unstable();
+        let leaf = |path: &Rc<str>| {
+            let Some(slot) = slots.get(path) else {
+                return Err(Error::invalid(format!("the model has no leaf {path}"), listed(slots.keys())));
+            };
+            let (aval, gradient) = (Aval::from(&**slot), Aval::from(&gradients[path]));
+            if !aval.dtype.is_float() {
+                return Err(Error::invalid(
+                    format!("there is a gradient {gradient} of the leaf {path}, and its codes {aval} are not trained"),
+                    "take gradients by `Model::value_and_grad`, which has those of float leaves alone",
+                ));
+            }
+            if aval.shape != gradient.shape {
+                return Err(Error::invalid(
+                    format!("the leaf {path} is {aval}, and its gradient is {gradient}"),
+                    "give a gradient of the leaf's own shape",
+                ));
+            }
+            Ok((path.clone(), (**slot).clone()))
+        };
+        paths.into_iter().map(leaf).collect()
+    }
+
+    /// Notes which of the leaves that a gradient was taken of are half floats.
+    pub(super) fn note_halves<'p>(&mut self, leaves: impl Iterator<Item = (&'p String, &'p Array)>) {
+        let half = |array: &Array| matches!(array.dtype(), Dtype::Float16 | Dtype::Bfloat16);
+        let halves = leaves.filter(|(_, array)| half(array));
+        self.halves = halves.map(|(path, array)| (path.clone(), array.dtype())).collect();
+    }
+
+    /// Says of half floats that are `f32` since the latest gradient that an optimizer widened them: an error of a master, which
+    /// has the dtype of its parameter, and once a warning of any other.
+    pub(super) fn check_halves(&mut self) -> Result<()> {
+        if self.halves.is_empty() {
+            return Ok(());
+        }
+        let halves = std::mem::take(&mut self.halves);
+        let slots = self.slots();
+        let widened = |path: &String| slots.get(path.as_str()).is_some_and(|slot| slot.dtype() == Dtype::Float32);
+        let widened: Vec<Rc<str>> = halves.into_keys().filter(widened).map(Rc::from).collect();
+        if widened.is_empty() {
+            return Ok(());
+        }
+        let message = format!("half floats became f32 since the latest gradient: {}", some_of(widened.iter()));
+        let masters = self.held.values().flat_map(|held| &held.leaves).filter(|leaf| leaf.role == Role::Master);
+        if masters.into_iter().any(|leaf| widened.iter().any(|path| **path == *leaf.path)) {
+            let help = "step by `Model::update`, which keeps dtypes: the optimizers of mlx-rs return f32";
+            return Err(Error::invalid(message, help));
+        }
+        tracing::warn!(
+            target: "tacit",
+            "{message}; step by `Model::update`, which keeps dtypes, or replace them by f32 with `Model::replace` first"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! Steps of every optimizer of mlx-rs on leaves of every float type.
+
+use expect_test::{Expect, expect};
+use mlx_rs::module::{FlattenedModuleParam, Module};
+use mlx_rs::optimizers::{
+    AdaDelta, AdaGrad, Adafactor, Adam, AdamW, Adamax, Lion, Optimizer, RmsProp, Sgd, SgdBuilder,
+};
+use mlx_rs::{Array, Dtype, builder::Builder, nn, ops, random};
+use tacit_arrays::format::Affine;
+use tacit_core::Result;
+use tacit_nn::{LoraConfig, Missing, Model, Only, Parameters, Trainable};
+
+use crate::log::Log;
+use crate::types::{normal, numbers};
+
+const AFFINE: Affine = Affine { bits: 4, group: 32 };
+
+type Layers = nn::Sequential;
+
+fn dense(dtype: Dtype) -> Result<Model<Layers>> {
+    random::seed(5)?;
+    let layers =
+        nn::Sequential::new().append(nn::Linear::new(64, 64)?).append(nn::Relu).append(nn::Linear::new(64, 8)?);
+    let mut model = Model::new(layers)?;
+    model.replace("*", |_, value| Ok(Some(value.dense()?.as_dtype(dtype)?.into())))?;
+    Ok(model)
+}
+
+/// Every form that leaves of half floats have.
+fn forms(dtype: Dtype) -> Result<[(&'static str, Model<Layers>); 3]> {
+    let mut adapted = dense(dtype)?.lora("*.weight", LoraConfig::default())?;
+    let narrow = |(path, array): (String, &Array)| Ok((path, array.as_dtype(dtype)?));
+    let factors = adapted.leaves(&Only::Lora).into_iter().map(narrow).collect::<Result<Vec<_>>>()?;
+    let factor = |name: &str| factors.iter().find(|(path, _)| path == name).map(|(_, array)| array.clone());
+    adapted.replace("*.weight", |path, value| {
+        let lora = value.downcast::<tacit_arrays::Lora>();
+        let base = lora.map(|lora| tacit_arrays::Adapter::base(lora).clone());
+        let parts = (base, factor(&format!("{path}.a")), factor(&format!("{path}.b")));
+        let (Some(base), Some(a), Some(b)) = parts else { return Ok(None) };
+        Ok(Some(tacit_arrays::Lora::new(base, a, b, 8.0)?.into()))
+    })?;
+    Ok([("dense", dense(dtype)?), ("prepared", dense(dtype)?.prepare("*.weight", AFFINE)?), ("adapted", adapted)])
+}
+
+fn gradients(model: &mut Model<Layers>, dtype: Dtype) -> Result<FlattenedModuleParam> {
+    let x = normal(1, &[4, 64]).as_dtype(dtype)?;
+    let loss = |m: &mut Model<Layers>, x: Array| m.forward(&x)?.square()?.mean(None);
+    Ok(model.value_and_grad(Trainable::default(), loss)(x)?.1)
+}
+
+fn steps<O: Optimizer>(name: &str, optimizer: impl Fn() -> O) -> Result<()> {
+    for dtype in [Dtype::Bfloat16, Dtype::Float16, Dtype::Float32] {
+        for (form, mut model) in forms(dtype)? {
+            let case = format!("{name} {form} {dtype:?}");
+            let mut own = optimizer();
+            let avals: Vec<String> = avals(&model);
+            let before = gradients(&mut model, dtype)?;
+            for _ in 0..3 {
+                // Of one size: squares of small ones are zero in half floats, by which some optimizers divide.
+                let one_size = |array: Array| ops::sign(&array)?.multiply(Array::from_f32(0.1))?.as_dtype(dtype);
+                let gradients = gradients(&mut model, dtype)?.into_iter();
+                let gradients = gradients.map(|(path, array)| Ok((path, one_size(array)?)));
+                model.update(&mut own, gradients.collect::<Result<FlattenedModuleParam>>()?)?;
+            }
+            assert_eq!(avals, self::avals(&model), "{case}");
+            let after = gradients(&mut model, dtype)?;
+            let changed = |path: &std::rc::Rc<str>| {
+                let wide = |array: &Array| {
+                    numbers(&array.as_dtype(Dtype::Float32).and_then(|array| array.contiguous()).expect("casts"))
+                };
+                wide(&before[path]) != wide(&after[path])
+            };
+            assert!(before.keys().any(changed), "{case} moves");
+        }
+    }
+    Ok(())
+}
+
+fn avals(model: &Model<Layers>) -> Vec<String> {
+    let aval = |(path, array): (String, &Array)| format!("{path} {}", tacit_core::Aval::from(array));
+    model.leaves(&Only::All).into_iter().map(aval).collect()
+}
+
+#[test]
+fn leaves_keep_their_dtypes_under_every_optimizer() -> Result<()> {
+    steps("sgd", || Sgd::new(0.1))?;
+    steps("momentum", || SgdBuilder::new(0.1).momentum(0.9).build().expect("builds"))?;
+    steps("adam", || Adam::new(1e-2))?;
+    steps("adamw", || AdamW::new(1e-2))?;
+    steps("adamax", || Adamax::new(1e-2))?;
+    steps("adagrad", || AdaGrad::new(1e-2))?;
+    steps("adadelta", || AdaDelta::new(1e-1).expect("builds"))?;
+    steps("adafactor", || Adafactor::new().expect("builds"))?;
+    steps("lion", || Lion::new(1e-2))?;
+    steps("rmsprop", || RmsProp::new(1e-2).expect("builds"))
+}
+
+/// What is rounded is what the optimizer alone makes.
+#[test]
+fn a_step_is_the_optimizers_own_rounded() -> Result<()> {
+    let (mut ours, mut theirs) = (dense(Dtype::Bfloat16)?, dense(Dtype::Bfloat16)?);
+    let made = gradients(&mut ours, Dtype::Bfloat16)?;
+    ours.update(&mut Adam::new(1e-2), &made)?;
+    Adam::new(1e-2).update(&mut theirs, &made)?;
+    for ((path, ours), (_, theirs)) in ours.leaves(&Only::All).into_iter().zip(theirs.leaves(&Only::All)) {
+        assert!(ours.eq_exact(theirs.as_dtype(Dtype::Bfloat16)?)?, "{path}");
+    }
+    Ok(())
+}
+
+/// An optimizer that is called by itself leaves `f32`, which is not silent.
+#[test]
+fn leaves_that_an_optimizer_widened_are_told_of() -> Result<()> {
+    let [(_, mut dense), (_, mut prepared), _] = forms(Dtype::Bfloat16)?;
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let alone = |model: &mut Model<Layers>| -> Result<()> {
+        let made = gradients(model, Dtype::Bfloat16)?;
+        Ok(Adam::new(1e-2).update(model, &made)?)
+    };
+    for _ in 0..3 {
+        alone(&mut dense)?;
+    }
+    expect![[r#"
+        half floats became f32 since the latest gradient: layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight; step by `Model::update`, which keeps dtypes, or replace them by f32 with `Model::replace` first"#]]
+    .assert_eq(&log.lines().join("\n"));
+    alone(&mut prepared)?;
+    check(
+        alone(&mut prepared),
+        expect![[r#"
+            half floats became f32 since the latest gradient: layers.0.bias, layers.0.weight.master, layers.2.bias, layers.2.weight.master
+            help: step by `Model::update`, which keeps dtypes: the optimizers of mlx-rs return f32"#]],
+    );
+
+    // What somebody puts there is no doing of an optimizer.
+    let [(_, mut dense), ..] = forms(Dtype::Bfloat16)?;
+    let told = log.lines().len();
+    gradients(&mut dense, Dtype::Bfloat16)?;
+    dense.replace("*", |_, value| Ok(Some(value.dense()?.as_dtype(Dtype::Float32)?.into())))?;
+    gradients(&mut dense, Dtype::Float32)?;
+    assert_eq!(log.lines().len(), told);
+    Ok(())
+}
+
+#[track_caller]
+fn check<T>(result: Result<T>, expected: Expect) {
+    let Err(error) = result else { panic!("it should fail") };
+    expected.assert_eq(&error.to_string());
+}
+
+#[test]
+fn gradients_of_what_takes_none_are_refused() -> Result<()> {
+    let mut model = dense(Dtype::Float32)?.quantize("*.weight", AFFINE)?;
+    let before: Vec<String> = avals(&model);
+    let mut step = |path: &str, shape: &[i32]| {
+        let good = ("layers.0.bias".into(), normal(1, &[64]));
+        let bad = (path.into(), normal(1, shape));
+        model.update(&mut Adam::new(1.0), FlattenedModuleParam::from([good, bad]))
+    };
+    check(
+        step("layers.0.weight.codes", &[64, 32]),
+        expect![[r#"
+            there is a gradient f32[64,32] of the leaf layers.0.weight.codes, and its codes u32[64,8] are not trained
+            help: take gradients by `Model::value_and_grad`, which has those of float leaves alone"#]],
+    );
+    check(
+        step("layers.0.weight", &[64, 64]),
+        expect![[r#"
+            the model has no leaf layers.0.weight
+            help: its parameters are layers.0.bias, layers.0.weight.biases, layers.0.weight.codes, layers.0.weight.scales, layers.2.bias, layers.2.weight.biases, layers.2.weight.codes, layers.2.weight.scales"#]],
+    );
+    check(
+        step("layers.2.bias", &[4]),
+        expect![[r#"
+            the leaf layers.2.bias is f32[8], and its gradient is f32[4]
+            help: give a gradient of the leaf's own shape"#]],
+    );
+    assert_eq!(before, avals(&model));
+    Ok(())
+}
+
+/// Codes that were read without their scales are no weights.
+#[test]
+fn what_is_no_float_is_refused_for_a_float_parameter() -> Result<()> {
+    let mut model = dense(Dtype::Float32)?;
+    for dtype in [Dtype::Int32, Dtype::Uint8, Dtype::Bool, Dtype::Int8, Dtype::Uint32] {
+        let codes = normal(1, &[8]).as_dtype(dtype)?;
+        assert!(model.set("layers.2.bias", codes.clone()).is_err(), "{dtype:?}");
+        let given = Parameters::from([("layers.2.bias".to_owned(), codes.into())]);
+        assert!(model.assign(given, Missing::Keep).is_err(), "{dtype:?}");
+    }
+    check(
+        model.set("layers.2.bias", normal(1, &[8]).as_dtype(Dtype::Int32)?),
+        expect![[r#"
+            the parameter layers.2.bias is f32[8] and was given i32[8]
+            help: give floats for floats: codes of a checkpoint are read with their scales, by the reader of its format"#]],
+    );
+    for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+        model.set("layers.2.bias", normal(1, &[8]).as_dtype(dtype)?)?;
+    }
+    Ok(())
+}
