@@ -8,7 +8,7 @@ use tacit::compile::{Options, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::io::Tensors;
 use tacit::io::json::Json;
-use tacit::nn::{KvCache, Missing};
+use tacit::nn::{KvCache, Missing, Side, generate};
 use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Positions, adapt, caches, load, quantize};
 
@@ -193,6 +193,114 @@ fn batches_and_pieces_of_a_prompt_change_nothing() -> Result<()> {
         let last = logits.expect("there are pieces").try_index((0, -1, ..))?;
         let far = difference(&last, &golden.prompt_logits.try_index(-1)?)?;
         assert!(far <= 1e-4, "{name}: the logits differ by {far}");
+    }
+    Ok(())
+}
+
+/// A prompt beside longer ones, filled up on the left, gives what it gives alone: in every architecture and float type.
+#[test]
+fn padding_on_the_left_changes_nothing() -> Result<()> {
+    let _deny = Policy::Deny.scope();
+    for name in ARCHITECTURES {
+        let (config, mut model) = loaded(&format!("float/{name}"))?;
+        let values = model.values()?;
+        let prompt = Golden::read(&format!("float/{name}"))?.prompt;
+        let whole: Vec<u32> = prompt.as_dtype(Dtype::Uint32)?.as_slice::<u32>().to_vec();
+        let prompts = [&whole[..], &whole[..7], &whole[3..5]];
+        let longest = whole.len();
+        for (dtype, tolerance) in [(Dtype::Float32, 1e-4), (Dtype::Bfloat16, 0.15), (Dtype::Float16, 0.02)] {
+            // MLX has no gathered product of dense halves on a CPU.
+            if name == "qwen3_moe" && dtype != Dtype::Float32 {
+                continue;
+            }
+            let narrow = |(path, value): (String, Value)| Ok((path, value.dense()?.as_dtype(dtype)?.into()));
+            model.assign(values.clone().into_iter().map(narrow).collect::<Result<_>>()?, Missing::Refuse)?;
+            let mut logits = |caches: &mut Vec<KvCache>, tokens: &[u32], batch: i32| {
+                let tokens = Array::from_slice(tokens, &[batch, tokens.len() as i32 / batch]);
+                reserve(caches, tokens.dim(1))?;
+                let run = |decoder: &mut Decoder, caches: &mut Vec<KvCache>| {
+                    decoder.forward(&tokens, caches, Positions::Last)
+                };
+                model.run_with(caches, run)?.as_dtype(Dtype::Float32).map_err(Error::from)
+            };
+            let mut all = caches(&config, 3, dtype)?;
+            let lengths = prompts.map(|prompt| prompt.len() as i32);
+            all.iter_mut().try_for_each(|cache| cache.prepare(longest as i32, &lengths, Side::Left))?;
+            let filled = |prompt: &&[u32]| [&vec![0; longest - prompt.len()], *prompt].concat();
+            let together = logits(&mut all, &prompts.iter().flat_map(filled).collect::<Vec<_>>(), 3)?;
+            let then = logits(&mut all, &[9, 9, 9], 3)?;
+            for (row, prompt) in (0..).zip(prompts) {
+                let mut own = caches(&config, 1, dtype)?;
+                for (found, alone) in [(&together, logits(&mut own, prompt, 1)?), (&then, logits(&mut own, &[9], 1)?)] {
+                    let far = difference(&found.try_index((row, .., ..))?, &alone.try_index((0, .., ..))?)?;
+                    assert!(far <= tolerance, "{name} {dtype:?}: the logits of prompt {row} differ by {far}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A token that is no word is an error with its number, dense or in codes, eager or compiled, and never foreign memory.
+#[test]
+fn tokens_beyond_the_vocabulary_are_named() -> Result<()> {
+    for weights in [None, Some("affine:4:32")] {
+        let (config, mut model) = loaded("float/llama")?;
+        if let Some(weights) = weights {
+            quantize(&mut model, weights)?;
+        }
+        let words = config.vocab_size;
+        let mut compiled = compile_with_state(step, Options::default());
+        let mut state = (model, Vec::new());
+        for token in [words, 5000, i32::MAX, -1] {
+            let wrong = Array::from_slice(&[3, token, 4], &[1, 3]);
+            let mut of_type = vec![wrong.clone()];
+            if token > 0 {
+                of_type.push(wrong.as_dtype(Dtype::Uint32)?);
+            }
+            for tokens in of_type {
+                let mut empty = caches(&config, 1, Dtype::Float32)?;
+                reserve(&mut empty, 3)?;
+                state.1 = empty.clone();
+                let eager = step(&mut state, tokens.clone()).and_then(|logits| Ok(transforms::eval([&logits])?));
+                state.1 = empty;
+                let compiled = compiled
+                    .call(&mut state, &tokens.into())
+                    .and_then(|logits| Ok(transforms::eval([&logits.dense()?])?));
+                for error in [eager, compiled].map(|made| made.expect_err("it is no word").to_string()) {
+                    let expected = format!(
+                        "kernel KnownTokens failed: token {token} is given to a model that knows those from 0 to {}",
+                        words - 1
+                    );
+                    assert!(
+                        error.starts_with(&expected) && error.contains("help: use the tokenizer of this model"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+        let tokens = Array::from_slice(&[1f32, 2.0], &[1, 2]);
+        state.1 = caches(&config, 1, Dtype::Float32)?;
+        let error = step(&mut state, tokens).expect_err("no integers");
+        assert!(error.to_string().starts_with("the tokens of a step are f32[1,2]"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_prompt_with_a_token_beyond_the_vocabulary_generates_nothing() -> Result<()> {
+    let (config, mut model) = loaded("float/gemma2")?;
+    for (prompt, prefill) in [(&[1u32, 128, 3][..], 512), (&[1, 2, 3, 5000], 1), (&[4_000_000_000], 512)] {
+        let mut state = caches(&config, 1, Dtype::Float32)?;
+        let step = |tokens: &Array, caches: &mut Vec<KvCache>| {
+            reserve(caches, tokens.dim(1))?;
+            model.run_with(caches, |decoder, caches| decoder.forward(tokens, caches, Positions::All))
+        };
+        let options = generate::Options { max_tokens: 4, prefill, ..generate::Options::default() };
+        let made = generate(step, &mut state, &[prompt], &options)
+            .and_then(|tokens| tokens.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>());
+        let error = made.expect_err("it is no word").to_string();
+        assert!(error.contains("is given to a model that knows those from 0 to 127"), "{error}");
     }
     Ok(())
 }

@@ -118,6 +118,149 @@ fn a_configuration_that_is_not_read_says_which_key() {
     );
 }
 
+#[test]
+fn numbers_that_no_model_has_are_refused() {
+    check(
+        "llama",
+        r#"{"num_hidden_layers": 50000000}"#,
+        &expect![[r#"
+        config.json: num_hidden_layers: it is 50000000, and no model has more than 16777216
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"vocab_size": 2147483647}"#,
+        &expect![[r#"
+        config.json: vocab_size: it is 2147483647, and no model has more than 16777216
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"hidden_size": 3, "head_dim": null}"#,
+        &expect![[r#"
+        config.json: num_attention_heads: 4 heads of 0 numbers are no layer of width 3
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"num_attention_heads": 16777216, "num_key_value_heads": 1, "head_dim": 4096}"#,
+        &expect![[r#"
+            config.json: num_attention_heads: 16777216 heads of 4096 numbers are no layer of width 32
+            help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"rope_theta": 0}"#,
+        &expect![[r#"
+        config.json: rope_theta: it is 0, and should be a number above 0
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"rope_theta": 1e300}"#,
+        &expect![[r#"
+        config.json: rope_theta: it is 1e+300, and should be a number above 0
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "gemma3_text",
+        r#"{"rope_local_base_freq": -1}"#,
+        &expect![[r#"
+        config.json: rope_local_base_freq: it is -1, and should be a number above 0
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"rope_scaling": {"rope_type": "linear", "factor": 0}}"#,
+        &expect![[r#"
+        config.json: rope_scaling.factor: it is 0, and should be a number above 0
+        help: fetch the configuration again"#]],
+    );
+    let llama3 = r#"{"rope_scaling": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4,
+                     "original_max_position_embeddings": 64}}"#;
+    check(
+        "llama",
+        llama3,
+        &expect![[r#"
+        config.json: rope_scaling.high_freq_factor: it is 4, and low_freq_factor is 4
+        help: fetch the configuration again"#]],
+    );
+    let yarn = r#"{"rope_theta": 1, "rope_scaling": {"rope_type": "yarn", "factor": 2,
+                   "original_max_position_embeddings": 64}}"#;
+    check(
+        "llama",
+        yarn,
+        &expect![[r#"
+        config.json: rope_theta: it is 1, of which no wave is longer than another
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"partial_rotary_factor": 0.01}"#,
+        &expect![[r#"
+        config.json: partial_rotary_factor: 0 of the 8 numbers of a head are turned, which are no pairs of them
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "gemma2",
+        r#"{"query_pre_attn_scalar": 0}"#,
+        &expect![[r#"
+        config.json: query_pre_attn_scalar: it is 0, and should be a number above 0
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "gemma2",
+        r#"{"final_logit_softcapping": 0}"#,
+        &expect![[r#"
+        config.json: final_logit_softcapping: it is 0, and should be a number above 0
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"rms_norm_eps": -1}"#,
+        &expect![[r#"
+        config.json: rms_norm_eps: it is -1, and should be a number above 0
+        help: fetch the configuration again"#]],
+    );
+}
+
+/// Whatever number stands at whatever key of whatever architecture, there is a configuration or an error.
+#[test]
+fn no_number_of_a_configuration_is_a_panic() {
+    let numbers = "0 -1 1 2 3 7 1e-320 0.5 1e9 2147483647 -2147483648 1e300 [] {} null";
+    let scalings = ["linear", "llama3", "yarn", "default"].map(|kind| {
+        format!(
+            r#"{{"rope_type": "{kind}", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1, "mscale_all_dim": 1,
+                "attention_factor": 1, "rope_theta": 1000, "partial_rotary_factor": 0.5}}"#
+        )
+    });
+    let (mut read, mut refused) = (0, 0);
+    let mut count = |made: tacit::Result<Config>| match made {
+        Ok(_) => read += 1,
+        Err(_) => refused += 1,
+    };
+    for name in crate::golden::ARCHITECTURES {
+        let own = Json::open(folder(&format!("float/{name}")).join("config.json")).expect("a golden file");
+        let keys: Vec<String> = own.entries().iter().map(|(key, _)| key.to_owned()).collect();
+        for number in numbers.split(' ') {
+            for key in keys.iter().map(String::as_str).chain(["head_dim", "sliding_window", "partial_rotary_factor"]) {
+                count(changed(name, &parsed(&format!("{{\"{key}\": {number}}}"))));
+            }
+            for scaling in &scalings {
+                for (key, _) in parsed(scaling).entries() {
+                    let mut changes = parsed(scaling);
+                    changes.set(key, parsed(&format!("{{\"n\": {number}}}")).get("n").expect("it is there").clone());
+                    let mut all = parsed("{}");
+                    all.set("rope_scaling", changes);
+                    count(changed(name, &all));
+                }
+            }
+        }
+    }
+    assert!(read > 100 && refused > 100, "{read} read, {refused} refused");
+}
+
 /// A copy of a golden folder with other parameters.
 struct Copied(PathBuf);
 
@@ -178,6 +321,28 @@ fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
         &more,
         &expect![[r#"
         FOLDER: model.layers.2.mlp.up_proj.bias: the configuration's decoder has no such parameter
+        help: fetch the configuration and the tensors again, together"#]],
+    )?;
+    let codes = |parameters: &mut Parameters| {
+        let codes = parameters["model.layers.0.mlp.up_proj.weight"].aval().expect("an aval");
+        let codes = mlx_rs::ops::zeros::<u8>(&codes.shape).expect("zeros");
+        parameters.insert("model.layers.0.mlp.up_proj.weight".to_owned(), codes.into());
+    };
+    check(
+        "float/qwen3",
+        "codes",
+        &codes,
+        &expect![[r#"
+        FOLDER: model.layers.0.mlp.up_proj.weight: it is u8[32,32], and a weight is of floats
+        help: take a checkpoint in a format that is read: these may be codes whose scales are not known"#]],
+    )?;
+    let layer = |parameters: &mut Parameters| parameters.retain(|path, _| !path.starts_with("model.layers.1."));
+    check(
+        "float/qwen3",
+        "layer",
+        &layer,
+        &expect![[r#"
+        FOLDER/config.json: num_hidden_layers: it is 2, and there are tensors of 1 layers
         help: fetch the configuration and the tensors again, together"#]],
     )?;
     let expert = |parameters: &mut Parameters| {

@@ -209,17 +209,21 @@ impl Config {
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.size_or("num_key_value_heads", heads)?;
         let head_dim = keys.size_or("head_dim", if family.is_gemma() { 256 } else { hidden_size / heads })?;
+        if head_dim == 0 || i64::from(heads) * i64::from(head_dim) > i64::from(i32::MAX) {
+            let reason = format!("{heads} heads of {head_dim} numbers are no layer of width {hidden_size}");
+            return Err(keys.wrong("num_attention_heads", reason, "fetch the configuration again"));
+        }
         if heads % kv_heads != 0 {
             let reason = format!("{kv_heads} heads of keys do not serve {heads} heads of queries in equal parts");
             return Err(keys.wrong("num_key_value_heads", reason, "fetch the configuration again"));
         }
         let query_scalar = match family {
-            Family::Gemma2 | Family::Gemma3 => keys.number("query_pre_attn_scalar")?.unwrap_or(256.0),
+            Family::Gemma2 | Family::Gemma3 => keys.positive_number("query_pre_attn_scalar")?.unwrap_or(256.0),
             _ => f64::from(head_dim),
         };
         let cap = |key: &str, of_gemma2: f64| match family {
             Family::Gemma2 if !keys.has(key) => Ok(Some(of_gemma2 as f32)),
-            _ => Ok::<_, Error>(keys.number(key)?.map(|cap| cap as f32)),
+            _ => Ok::<_, Error>(keys.positive_number(key)?.map(|cap| cap as f32)),
         };
         let attention_bias = keys.flag("attention_bias")?;
         let (kinds, of_layers) = kinds(&keys, family, head_dim)?;
@@ -242,7 +246,10 @@ impl Config {
                 output: attention_bias.unwrap_or(false),
                 feed_forward: keys.flag("mlp_bias")?.unwrap_or(false),
             },
-            norm: Norm { epsilon: keys.number("rms_norm_eps")?.unwrap_or(1e-6) as f32, from_one: family.is_gemma() },
+            norm: Norm {
+                epsilon: keys.positive_number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+                from_one: family.is_gemma(),
+            },
             head_norms: matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3),
             norms_after: matches!(family, Family::Gemma2 | Family::Gemma3),
             activation: activation(&keys, family)?,
@@ -256,9 +263,16 @@ impl Config {
     }
 }
 
+/// Some ten times those of the deepest models: what a file says is not built before it is believed.
+const MOST_LAYERS: i32 = 2000;
+
 /// The kinds of attention, and that of each layer.
 fn kinds(keys: &Keys, family: Family, head_dim: i32) -> Result<(Vec<Kind>, Vec<usize>)> {
     let count = keys.size("num_hidden_layers")?;
+    if count > MOST_LAYERS {
+        let reason = format!("it is {count}, and no model has more than {MOST_LAYERS}");
+        return Err(keys.wrong("num_hidden_layers", reason, "fetch the configuration again"));
+    }
     let size = window_size(keys, family)?;
     let slides = sliding_layers(keys, family, count)?;
     let mut kinds: Vec<Kind> = Vec::new();
@@ -308,7 +322,7 @@ fn theta(keys: &Keys, family: Family, local: bool) -> Result<f64> {
         Family::Gemma3 => ("rope_theta", 1e6),
         _ => ("rope_theta", 1e4),
     };
-    Ok(keys.number(key)?.unwrap_or(default))
+    Ok(keys.positive_number(key)?.unwrap_or(default))
 }
 
 /// Which layers have a window, if there is one.

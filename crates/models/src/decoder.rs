@@ -16,6 +16,7 @@ use tacit_nn::KvCache;
 use crate::config::{Activation, Config, FeedForwardConfig, LayerConfig};
 use crate::experts::Experts;
 use crate::rope::Rope;
+use crate::vocabulary::known;
 
 /// The logits that are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +134,8 @@ impl Attention {
         let queries = queries.multiply(scalar(self.scale, dtype)?)?.reshape(groups)?;
         let scores = queries.matmul(keys.expand_dims(2)?.swap_axes(-1, -2)?)?;
         let scores = capped(&scores, cap)?;
-        let scores = ops::select(mask.expand_dims(1)?, scores, scalar(f32::NEG_INFINITY, dtype)?)?;
+        // A token of padding sees nothing: of infinities alone a softmax would be NaN.
+        let scores = ops::select(mask.expand_dims(1)?, scores, least(dtype)?)?;
         let weights = ops::softmax_axis(scores, -1, true)?;
         weights.matmul(values.expand_dims(2)?)?.reshape(&[batch, self.heads, tokens, self.head_dim])
     }
@@ -271,14 +273,15 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// The caches are not those of this decoder, or have no room; or MLX refuses the tokens.
+    /// The caches are not those of this decoder, or have no room; the tokens are no integers. Where a token is not in the
+    /// vocabulary, the eval of the logits is an error.
     pub fn forward(&mut self, tokens: &Array, caches: &mut [KvCache], asked: Positions) -> Result<Array> {
         let Self { config, model, lm_head } = self;
         if caches.len() != model.layers.len() {
             let message = format!("{} caches are given to {} layers", caches.len(), model.layers.len());
             return Err(tacit_core::Error::invalid(message, "make them by `caches`"));
         }
-        let mut x = model.embed_tokens.forward(tokens)?;
+        let mut x = model.embed_tokens.forward(&known(tokens, config.vocab_size)?)?;
         if let Some(scale) = config.embedding_scale {
             x = x.multiply(scalar(scale, x.dtype())?)?;
         }
@@ -324,4 +327,15 @@ fn capped(x: &Array, cap: f32) -> Result<Array, Exception> {
 /// A number that does not widen what it meets.
 fn scalar(number: f32, dtype: Dtype) -> Result<Array, Exception> {
     Array::from_f32(number).as_dtype(dtype)
+}
+
+/// The least finite number of a float type, as MLX has it for what a mask hides.
+fn least(dtype: Dtype) -> Result<Array, Exception> {
+    let least = match dtype {
+        Dtype::Float16 => -65504.0,
+        // That of `f32` is rounded to an infinity.
+        Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
+        _ => f32::MIN,
+    };
+    scalar(least, dtype)
 }

@@ -5,6 +5,9 @@ use std::path::Path;
 use tacit_core::{Error, Result};
 use tacit_io::json::Json;
 
+/// More of anything than a model has: words, widths, heads. What is computed of two of them is still a number.
+const LARGEST: i32 = 1 << 24;
+
 /// An object in a file; a key whose value is `null` is not there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys<'j> {
@@ -48,9 +51,15 @@ impl<'j> Keys<'j> {
         self.get(key, "a number", |value| value.number().filter(|number| number.is_finite()))
     }
 
-    /// The number of a key that has to be there.
+    /// A number by which something is divided, or whose logarithm is taken: above 0, and in `f32` too.
+    pub(crate) fn positive_number(&self, key: &str) -> Result<Option<f64>> {
+        let positive = |number: &f64| *number as f32 > 0.0 && (*number as f32).is_finite();
+        self.get(key, "a number above 0", |value| value.number().filter(positive))
+    }
+
+    /// The same of a key that has to be there.
     pub(crate) fn needed(&self, key: &str) -> Result<f64> {
-        self.number(key)?.ok_or_else(|| self.missing(key))
+        self.positive_number(key)?.ok_or_else(|| self.missing(key))
     }
 
     pub(crate) fn integer(&self, key: &str) -> Result<Option<i32>> {
@@ -81,7 +90,18 @@ impl<'j> Keys<'j> {
     }
 
     fn positive(&self, key: &str) -> Result<Option<i32>> {
-        self.get(key, "a whole number above 0", |value| value.integer().filter(|size| *size > 0))
+        let Some(size) = self.get(key, "a whole number above 0", |value| value.integer().filter(|size| *size > 0))?
+        else {
+            return Ok(None);
+        };
+        if size > LARGEST {
+            return Err(self.wrong(
+                key,
+                format!("it is {size}, and no model has more than {LARGEST}"),
+                "fetch the configuration again",
+            ));
+        }
+        Ok(Some(size))
     }
 
     fn missing(&self, key: &str) -> Error {

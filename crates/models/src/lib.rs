@@ -25,6 +25,7 @@ mod experts;
 mod keys;
 mod load;
 mod rope;
+mod vocabulary;
 
 pub use config::{Activation, Bias, Config, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Norm};
 pub use decoder::{Decoder, Positions, caches};

@@ -29,6 +29,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
     }
     // Old checkpoints keep what is computed.
     parameters.retain(|path, _| !path.ends_with(".rotary_emb.inv_freq"));
+    check_layers(folder, &config, &parameters)?;
     let mut model = Model::new(Decoder::new(&config)?)?;
     check(folder, &model.avals(), &parameters)?;
     model.assign(parameters, Missing::Refuse)?;
@@ -36,6 +37,18 @@ pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
 }
 
 const HEAD: &str = "lm_head.weight";
+
+/// Checks that there are tensors of the last layer before any layer is built.
+fn check_layers(folder: &Path, config: &Config, given: &Parameters) -> Result<()> {
+    let layer = |path: &String| path.strip_prefix("model.layers.")?.split_once('.')?.0.parse::<usize>().ok();
+    let found = given.keys().filter_map(layer).max().map_or(0, |last| last.saturating_add(1));
+    if config.layers.len() > found {
+        let reason = format!("it is {}, and there are tensors of {found} layers", config.layers.len());
+        let help = "fetch the configuration and the tensors again, together";
+        return Err(Error::checkpoint(&folder.join("config.json"), Some("num_hidden_layers"), reason, help));
+    }
+    Ok(())
+}
 
 /// Checks that the parameters are those of the decoder.
 fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Result<()> {
@@ -48,6 +61,11 @@ fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Res
             None => return wrong(path, format!("it is not there, and the configuration asks for {aval}")),
             Some(value) if value.aval()?.shape != aval.shape => {
                 return wrong(path, format!("it is {value}, and the configuration asks for {aval}"));
+            }
+            Some(value) if aval.dtype.is_float() && !value.aval()?.dtype.is_float() => {
+                let reason = format!("it is {value}, and a weight is of floats");
+                let help = "take a checkpoint in a format that is read: these may be codes whose scales are not known";
+                return Err(Error::checkpoint(folder, Some(path), reason, help));
             }
             Some(_) => {}
         }

@@ -49,13 +49,17 @@ impl Rope {
     ///
     /// # Errors
     ///
-    /// The variant is none of those above, or lacks a key.
+    /// The variant is none of those above, or lacks a key; or a number of them gives no frequencies.
     pub(crate) fn of(own: Option<&Keys>, all: &Keys, head_dim: i32, theta: f64) -> Result<Self> {
-        let of_own = |key: &str| own.map_or(Ok(None), |own| own.number(key));
+        let of_own = |key: &str| own.map_or(Ok(None), |own| own.positive_number(key));
         let theta = of_own("rope_theta")?.unwrap_or(theta);
         let part = of_own("partial_rotary_factor")?
-            .map_or_else(|| all.number("partial_rotary_factor"), |part| Ok(Some(part)))?;
+            .map_or_else(|| all.positive_number("partial_rotary_factor"), |part| Ok(Some(part)))?;
         let dims = part.map_or(head_dim, |part| (f64::from(head_dim) * part) as i32);
+        if dims < 2 || dims % 2 != 0 || dims > head_dim {
+            let reason = format!("{dims} of the {head_dim} numbers of a head are turned, which are no pairs of them");
+            return Err(all.wrong("partial_rotary_factor", reason, "fetch the configuration again"));
+        }
         let interleaved = all.flag("rope_traditional")?.unwrap_or(false);
         let plain = Self { dims, interleaved, theta: theta as f32, variant: Variant::Plain };
         let Some(own) = own else { return Ok(plain) };
@@ -64,12 +68,15 @@ impl Rope {
         let variant = match name.unwrap_or("default") {
             "default" => Variant::Plain,
             "linear" => Variant::Linear { factor: needed("factor")? },
-            "llama3" => Variant::Llama3 {
-                factor: needed("factor")?,
-                low: needed("low_freq_factor")?,
-                high: needed("high_freq_factor")?,
-                original: needed("original_max_position_embeddings")?,
-            },
+            "llama3" => {
+                let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
+                if low >= high {
+                    let reason = format!("it is {high}, and low_freq_factor is {low}");
+                    return Err(own.wrong("high_freq_factor", reason, "fetch the configuration again"));
+                }
+                let original = needed("original_max_position_embeddings")?;
+                Variant::Llama3 { factor: needed("factor")?, low, high, original }
+            }
             "yarn" => yarn(own, all, dims, theta)?,
             other => {
                 let help = "there are default, linear, llama3 and yarn: take a model of one of these, or remove the \
@@ -132,21 +139,30 @@ impl Rope {
 /// The dimensions between which the frequencies change, and the gain.
 fn yarn(own: &Keys, all: &Keys, dims: i32, theta: f64) -> Result<Variant> {
     let factor = own.needed("factor")?;
-    let original = match own.number("original_max_position_embeddings")? {
+    let original = match own.positive_number("original_max_position_embeddings")? {
         Some(original) => original,
         None => all.needed("max_position_embeddings")?,
     };
     // The dimension whose wave turns so often in the original context.
     let turning = |times: f64| f64::from(dims) * (original / (times * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
-    let bound = |key: &str, default: f64| Ok::<_, tacit_core::Error>(turning(own.number(key)?.unwrap_or(default)));
+    if theta <= 1.0 {
+        let reason = format!("it is {theta}, of which no wave is longer than another");
+        return Err(all.wrong("rope_theta", reason, "fetch the configuration again"));
+    }
+    let bound =
+        |key: &str, default: f64| Ok::<_, tacit_core::Error>(turning(own.positive_number(key)?.unwrap_or(default)));
     let first = bound("beta_fast", 32.0)?.floor().max(0.0);
     // Apart, so that the ramp between them is one.
     let last = bound("beta_slow", 1.0)?.ceil().min(f64::from(dims - 1)).max(first + 1e-3);
     let of_scale = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
     let scale = |key: &str, default: f64| Ok::<_, tacit_core::Error>(of_scale(own.number(key)?.unwrap_or(default)));
-    let gain = match own.number("attention_factor")? {
+    let gain = match own.positive_number("attention_factor")? {
         Some(gain) => gain,
         None => scale("mscale", 1.0)? / scale("mscale_all_dim", 0.0)?,
     };
+    if !(gain as f32).is_finite() {
+        let reason = format!("queries and keys are multiplied by {gain}");
+        return Err(own.wrong("mscale_all_dim", reason, "fetch the configuration again"));
+    }
     Ok(Variant::Yarn { factor: factor as f32, first: first as f32, last: last as f32, gain: gain as f32 })
 }

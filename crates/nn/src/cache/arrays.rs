@@ -1,7 +1,7 @@
 //! The states of layers without attention.
 
 use mlx_rs::{Array, ops};
-use tacit_core::{Error, Result, Tree};
+use tacit_core::{Aval, Error, Result, Tree};
 
 /// The state of a layer that keeps some arrays, such as a convolution's last inputs and a state space model's state.
 ///
@@ -55,9 +55,15 @@ impl ArraysCache {
     ///
     /// # Errors
     ///
-    /// There is no such slot.
+    /// There is no such slot, or the array has no axis that is the batch.
     pub fn set(&mut self, slot: usize, array: Array) -> Result<()> {
         let error = self.none(slot);
+        if array.ndim() == 0 {
+            return Err(Error::invalid(
+                format!("a slot of a cache is given {}, which has no batch", Aval::from(&array)),
+                "put an array there whose first axis is the batch",
+            ));
+        }
         *self.slots.get_mut(slot).ok_or(error)? = Some(array);
         Ok(())
     }
@@ -134,20 +140,51 @@ impl ArraysCache {
         (self.left_padding, self.lengths) = (None, None);
     }
 
+    /// How many sequences the arrays and the padding are of; nothing where there are none yet.
+    ///
+    /// # Errors
+    ///
+    /// They are of different numbers.
+    pub fn batch(&self) -> Result<Option<i32>> {
+        let all = self.slots.iter().chain([&self.left_padding, &self.lengths]).flatten();
+        let mut batches = all.map(|array| array.dim(0));
+        let Some(first) = batches.next() else { return Ok(None) };
+        match batches.find(|&other| other != first) {
+            None => Ok(Some(first)),
+            Some(other) => Err(Error::invalid(
+                format!("a cache holds arrays of {first} sequences and of {other}"),
+                "put arrays of one batch into its slots, and say the padding of as many sequences",
+            )),
+        }
+    }
+
+    /// Fails if it is known to be of another number of sequences.
+    pub(crate) fn check_batch(&self, sequences: usize) -> Result<()> {
+        match self.batch()?.filter(|&batch| batch as usize != sequences) {
+            None => Ok(()),
+            Some(batch) => Err(Error::invalid(
+                format!("a cache of {batch} sequences is given {sequences} prompts"),
+                "give one prompt for each sequence",
+            )),
+        }
+    }
+
     /// The sequences at these places of the batch, in this order.
     ///
     /// # Errors
     ///
-    /// The batch has no such place.
+    /// There are none, the batch has no such place, or the arrays are of different batches.
     pub fn filter(&self, rows: &[i32]) -> Result<Self> {
-        let places = Array::from_slice(rows, &[rows.len() as i32]);
-        let batch = self.slots.iter().flatten().map(|array| array.dim(0)).min().unwrap_or(i32::MAX);
-        if rows.iter().any(|row| !(0..batch).contains(row)) {
+        let batch = self.batch()?;
+        // Nothing says yet how many sequences an empty cache is of.
+        if rows.is_empty() || rows.iter().any(|row| !(0..batch.unwrap_or(i32::MAX)).contains(row)) {
+            let of = batch.map_or("a batch".to_owned(), |batch| format!("a batch of {batch}"));
             return Err(Error::invalid(
-                format!("rows {rows:?} of a batch of {batch} are asked for"),
-                "name sequences of the batch, counted from zero",
+                format!("rows {rows:?} of {of} are asked for"),
+                "name one sequence at least, counted from zero",
             ));
         }
+        let places = Array::from_slice(rows, &[rows.len() as i32]);
         let of = |array: &Option<Array>| array.as_ref().map(|array| array.take_axis(&places, 0)).transpose();
         Ok(Self {
             slots: self.slots.iter().map(of).collect::<Result<_, _>>()?,
@@ -156,11 +193,13 @@ impl ArraysCache {
         })
     }
 
-    /// The caches of several sequences as one batch, in this order. A slot that some have filled is zero for the others.
+    /// The caches of several sequences as one batch, in this order. A slot that some have filled is zero for the others, and a
+    /// cache that holds nothing is of one sequence. Padding stays that of each.
     ///
     /// # Errors
     ///
-    /// There are none, or they have other slots.
+    /// There are none, they have other slots, or one holds arrays of different batches, or of another shape or dtype than the
+    /// others.
     pub fn merge(caches: &[Self]) -> Result<Self> {
         let slots = caches.first().map_or(0, Self::slots);
         if caches.is_empty() || caches.iter().any(|cache| cache.slots() != slots) {
@@ -169,16 +208,14 @@ impl ArraysCache {
                 "merge caches of one layer, one at least",
             ));
         }
-        let slot = |slot: usize| -> Result<Option<Array>> {
-            let Some(like) = caches.iter().find_map(|cache| cache.slots[slot].as_ref()) else { return Ok(None) };
-            let part = |cache: &Self| match &cache.slots[slot] {
-                Some(array) => Ok(array.clone()),
-                None => ops::zeros_dtype(&[&[1], &like.shape()[1..]].concat(), like.dtype()),
-            };
-            Ok(Some(ops::concatenate(&caches.iter().map(part).collect::<Result<Vec<_>, _>>()?, 0)?))
-        };
-        let slots = (0..slots).map(slot).collect::<Result<_>>()?;
-        Ok(Self { slots, left_padding: None, lengths: None })
+        let batches = caches.iter().map(|cache| Ok(cache.batch()?.unwrap_or(1))).collect::<Result<Vec<i32>>>()?;
+        let slot = |slot: usize| joined(caches, &batches, |cache| cache.slots[slot].as_ref(), 0);
+        Ok(Self {
+            slots: (0..slots).map(slot).collect::<Result<_>>()?,
+            left_padding: joined(caches, &batches, |cache| cache.left_padding.as_ref(), 0)?,
+            // Who has said no length has all tokens, however many come.
+            lengths: joined(caches, &batches, |cache| cache.lengths.as_ref(), i32::MAX)?,
+        })
     }
 
     fn none(&self, slot: usize) -> Error {
@@ -187,4 +224,30 @@ impl ArraysCache {
             "make the cache with as many slots as its layer keeps arrays",
         )
     }
+}
+
+/// The arrays of several caches one behind the other, with others full of `absent` where one has none; nothing where none has
+/// one.
+fn joined<'c>(
+    caches: &'c [ArraysCache],
+    batches: &[i32],
+    of: impl Fn(&'c ArraysCache) -> Option<&'c Array>,
+    absent: i32,
+) -> Result<Option<Array>> {
+    let Some(like) = caches.iter().find_map(&of) else { return Ok(None) };
+    let part = |(cache, &batch): (&'c ArraysCache, &i32)| -> Result<Array> {
+        let Some(array) = of(cache) else {
+            let shape = [&[batch], &like.shape()[1..]].concat();
+            return Ok(ops::broadcast_to(Array::from_int(absent).as_dtype(like.dtype())?, &shape)?);
+        };
+        if array.shape()[1..] != like.shape()[1..] || array.dtype() != like.dtype() {
+            return Err(Error::invalid(
+                format!("{} and {} are not merged", Aval::from(like), Aval::from(array)),
+                "merge caches of one layer, whose arrays differ in the batch alone",
+            ));
+        }
+        Ok(array.clone())
+    };
+    let parts = caches.iter().zip(batches).map(part).collect::<Result<Vec<_>>>()?;
+    Ok(Some(ops::concatenate(&parts, 0)?))
 }

@@ -65,12 +65,12 @@ impl KvCache {
 
     /// The caches of several sequences as one batch, in this order.
     ///
-    /// Shorter ones have empty slots before their first token.
+    /// Shorter ones have empty slots before their first token, or behind the sinks of their window.
     ///
     /// # Errors
     ///
     /// There are none, they differ in shape, format or window, a padded prompt is not at its end, or they differ in length and
-    /// their window has sinks.
+    /// one has fewer tokens than its window has sinks.
     pub fn merge(caches: &[Self]) -> Result<Self> {
         let Some(first) = caches.first() else {
             return Err(Error::invalid("there are no caches to merge", "give one at least"));
@@ -89,9 +89,12 @@ impl KvCache {
         }
         let sinks = first.window.bounds().map_or(0, |(_, sinks)| sinks);
         let differ = caches.iter().any(|cache| cache.len() != first.len());
-        if sinks > 0 && differ {
+        if let Some(short) = caches.iter().find(|cache| differ && cache.len() < sinks) {
             return Err(Error::invalid(
-                "a window with sinks takes sequences of one length only",
+                format!(
+                    "a sequence of {} tokens has not filled the {sinks} sinks that those of a batch share",
+                    short.len()
+                ),
                 "keep one cache for each sequence, or group those of one length",
             ));
         }
@@ -121,12 +124,14 @@ impl KvCache {
             holes.push(Hole::joined(&own.collect::<Result<Vec<_>>>()?)?);
         }
         if differ {
-            let before = shifts.iter().zip(&batches).flat_map(|(&shift, &batch)| vec![(0, shift); batch as usize]);
+            let range = |shift| (sinks, sinks + shift);
+            let before = shifts.iter().zip(&batches).flat_map(|(&shift, &batch)| vec![range(shift); batch as usize]);
             holes.push(Hole::new(&before.collect::<Vec<_>>()));
         }
         let lost = caches.iter().zip(&shifts).map(|(cache, &shift)| cache.written.later(shift));
         let written = lost.reduce(Written::with_losses_of).unwrap_or(first.written).with_capacity(capacity);
         let next = Array::from_slice(&[longest], &[1]);
+        let limit = first.limit.filter(|_| caches.iter().all(|cache| cache.limit == first.limit));
         Ok(Self {
             keys: buffer(&|cache| &cache.keys)?,
             values: buffer(&|cache| &cache.values)?,
@@ -135,7 +140,7 @@ impl KvCache {
             holes,
             written,
             window: first.window,
-            limit: None,
+            limit,
         })
     }
 

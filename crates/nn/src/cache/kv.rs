@@ -186,6 +186,27 @@ impl KvCache {
         self.grow(whole.min(most).min(self.limit.unwrap_or(i32::MAX)))
     }
 
+    /// Makes room so that up to so many tokens can be [trimmed](Self::trim) wherever a window would write over what is then seen;
+    /// it is called outside a step, before the tokens are written.
+    ///
+    /// # Errors
+    ///
+    /// The cache has a [fixed capacity](Self::with_capacity) that is less; the cache is then as it was.
+    pub fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
+        let Some((size, sinks)) = self.window.bounds() else { return Ok(()) };
+        let needed = size.saturating_add(sinks).saturating_add(tokens.max(0));
+        if let Some(limit) = self.limit.filter(|&limit| limit < needed) {
+            return Err(Error::invalid(
+                format!(
+                    "to take {tokens} tokens away, a window of {size} needs {needed} slots of a cache with {limit}"
+                ),
+                "give it a larger capacity, or propose fewer tokens at a time",
+            ));
+        }
+        self.written = self.written.later(0);
+        self.grow(needed)
+    }
+
     /// The slots that there are.
     #[must_use]
     pub fn capacity(&self) -> i32 {

@@ -64,12 +64,14 @@ impl Slots {
         (token >= slot && token < total).then_some(token)
     }
 
-    /// The same tokens in other slots, where the first one is preceded by `shift` that are none.
+    /// The same tokens in other slots, where the first one behind the sinks is preceded by `shift` that are none.
     ///
     /// `kept` says which tokens there are.
     pub(super) fn moved(self, to: Self, total: i32, shift: i32, kept: impl Fn(i32) -> bool) -> Vec<Run> {
+        let sinks = self.window.bounds().map_or(0, |(_, sinks)| sinks);
         let run = |slot| {
-            let token = to.token(slot, total + shift).map(|token| token - shift);
+            let token = to.token(slot, total + shift).filter(|token| !(sinks..sinks + shift).contains(token));
+            let token = token.map(|token| if token < sinks { token } else { token - shift });
             let own = token.filter(|&token| (0..total).contains(&token) && kept(token)).map(|token| self.slot(token));
             own.map_or(Run::Empty(1), |own| Run::Kept(own, own + 1))
         };

@@ -11,8 +11,10 @@ use super::{Options, Stats};
 /// The tokens that a model makes of prompts, one at a time.
 ///
 /// The sequences of a batch take turns, and each ends by itself. When a token is given, the state has seen it and all before it,
-/// so that another generation may go on from there; a caller that drops the iterator leaves it so. After an error of a step
-/// the state lacks the last token, and was left by that step as it was before; the iterator ends there.
+/// so that another generation may go on from there; a caller that drops the iterator leaves it so, with the tokens of the other
+/// sequences of this turn. While others go on, the step is given tokens for a sequence that has ended, too: at the end the
+/// state is left with what each sequence had seen when it ended. After an error of a step the state lacks the last token of the
+/// sequences that went on, and was left by that step as it was before; the iterator ends there.
 pub struct Generation<'a> {
     engine: Box<dyn Engine + 'a>,
     sequences: Vec<Sequence>,
@@ -48,12 +50,15 @@ pub enum Finish {
 
 /// What makes tokens, for all sequences at a time.
 pub(super) trait Engine {
-    /// The next tokens of each sequence, one or more and at most `room`.
-    fn advance(&mut self, room: usize, stats: &mut Stats) -> Result<Vec<Vec<u32>>>;
+    /// The next tokens of each sequence, one or more and at most `room`. Those of a sequence that is not `open` are nobody's.
+    fn advance(&mut self, room: usize, open: &[bool], stats: &mut Stats) -> Result<Vec<Vec<u32>>>;
 
     /// No more are asked for, and the last `unread` of the last advance never were: the state forgets them, and has then seen all
     /// that were read.
     fn end(&mut self, unread: usize) -> Result<()>;
+
+    /// It failed, and no more are asked for: the state is left with what sequences had seen that ended before.
+    fn fail(&mut self);
 }
 
 /// How far a sequence is.
@@ -136,6 +141,7 @@ impl<'a> Generation<'a> {
 
     fn fail(&mut self, error: Error) -> Option<Result<Token>> {
         self.ended = true;
+        self.engine.fail();
         Some(Err(error))
     }
 }
@@ -173,12 +179,13 @@ impl Iterator for Generation<'_> {
             if self.ended {
                 return None;
             }
-            let open = self.sequences.iter().filter(|sequence| !sequence.finished);
-            let Some(room) = open.map(|sequence| self.max_tokens - sequence.count).max() else {
+            let open: Vec<bool> = self.sequences.iter().map(|sequence| !sequence.finished).collect();
+            let going = self.sequences.iter().filter(|sequence| !sequence.finished);
+            let Some(room) = going.map(|sequence| self.max_tokens - sequence.count).max() else {
                 self.ended = true;
                 return self.engine.end(self.unread).err().map(Err);
             };
-            match self.engine.advance(room, &mut self.stats) {
+            match self.engine.advance(room, &open, &mut self.stats) {
                 Ok(rows) => self.take(rows),
                 Err(error) => return self.fail(error),
             }

@@ -25,8 +25,8 @@ pub struct Options {
     pub stop: Vec<Vec<u32>>,
     /// So many tokens of the prompts are given to a step at a time.
     pub prefill: usize,
-    /// What prompts are filled up with, on the left, to the length of the longest. Without it they have one length. The state must
-    /// have been told which tokens these are.
+    /// What prompts are filled up with, on the left, to the length of the longest. Without it they have one length.
+    /// [`generate`](super::generate()) tells the state which tokens these are.
     pub padding: Option<u32>,
     /// Whether a step is begun before the token that it takes is read, so that the next graph is made while this one is computed.
     pub lookahead: bool,
@@ -48,6 +48,14 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The sampler for these prompts. It looks back at no more tokens than there will be: more are a larger array, and change
+    /// nothing.
+    pub(super) fn bounded_sampler<P: AsRef<[u32]>>(&self, prompts: &[P]) -> Sampler {
+        let longest = prompts.iter().map(|prompt| prompt.as_ref().len()).max().unwrap_or(0);
+        let most = longest.saturating_add(self.max_tokens).max(1);
+        Sampler { repetition_window: self.sampler.repetition_window.min(most), ..self.sampler.clone() }
+    }
+
     /// Checks the options and the prompts, of which there is at least one.
     pub(super) fn check<P: AsRef<[u32]>>(&self, prompts: &[P]) -> Result<()> {
         self.sampler.check()?;
@@ -70,7 +78,7 @@ impl Options {
         if self.padding.is_none() && lengths().min() != lengths().max() {
             return Err(Error::invalid(
                 format!("prompts of {:?} tokens are one batch", lengths().collect::<Vec<_>>()),
-                "say what they are filled up with by `padding`, and tell the state how many of them are padding",
+                "say by `padding` what they are filled up with",
             ));
         }
         Ok(())

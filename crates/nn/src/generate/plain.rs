@@ -1,16 +1,19 @@
 //! One token at a time.
 
 use mlx_rs::{Array, transforms};
-use tacit_core::{Error, Result, Tree};
+use tacit_core::tree::{self, Open};
+use tacit_core::{Error, Result, Value};
 
 use super::generation::Engine;
 use super::stats::Clock;
 use super::steps::{Steps, padded};
-use super::{Generation, Options, Sampled, Sampler, SamplerState, Stats};
+use super::{Generation, Options, Sampled, Sampler, SamplerState, Sequences, Stats};
 
 /// Runs a step on prompts, in pieces, and then on the tokens that are drawn from its logits.
 ///
 /// The state goes on from what it has seen: given back by another generation or read from a file, the prompts are what follows.
+/// Where they differ in length, it is told which tokens are [`padding`](Options::padding), and where sequences end at different
+/// times, it is left with what each had seen when it ended: see [`Sequences`].
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -36,8 +39,10 @@ use super::{Generation, Options, Sampled, Sampler, SamplerState, Stats};
 ///
 /// # Errors
 ///
-/// An option or a prompt cannot be used; the step fails on a prompt, and the state has then seen the pieces before. The iterator
-/// fails where the step does, and where logits are no distribution, because one is NaN: what the state has seen of that is in it.
+/// An option or a prompt cannot be used; the state of several prompts does not know its sequences, or cannot be padded; the step
+/// fails on a prompt, and the state has then seen the pieces before, or is what it was if there is padding. The iterator fails
+/// where the step does, and where logits of a sequence that goes on are no distribution, because one is NaN: what the state has
+/// seen of that is in it.
 pub fn generate<'a, S, E>(
     step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
     state: &'a mut S,
@@ -45,18 +50,18 @@ pub fn generate<'a, S, E>(
     options: &Options,
 ) -> Result<Generation<'a>>
 where
-    S: Tree + Clone,
+    S: Sequences,
     E: Into<Error>,
 {
     let clock = Clock::start();
     options.check(prompts)?;
-    let sampling = options.sampler.start(options.seed, prompts)?;
+    let sampler = options.bounded_sampler(prompts);
+    let sampling = sampler.start(options.seed, prompts)?;
     let steps = Steps::new(step, state);
-    let mut engine =
-        Plain { steps, sampler: options.sampler.clone(), sampling, lookahead: options.lookahead, next: None };
+    let ended = prompts.iter().map(|_| None).collect();
+    let mut engine = Plain { steps, sampler, sampling, lookahead: options.lookahead, next: None, ended };
     if options.max_tokens > 0 {
-        let last = engine.steps.prefill(&padded(prompts, options.padding.unwrap_or(0)), options.prefill)?;
-        engine.next = Some(Ok(engine.begin(&last)?));
+        engine.prefill(prompts, options)?;
     }
     let count = prompts.iter().map(|prompt| prompt.as_ref().len()).sum();
     Ok(Generation::new(Box::new(engine), options, prompts.len(), count, clock))
@@ -69,9 +74,63 @@ struct Plain<'a, S> {
     lookahead: bool,
     /// What the state's last tokens led to, or why nothing.
     next: Option<Result<Sampled>>,
+    /// What each sequence had seen that ended while others went on.
+    ended: Vec<Option<S>>,
 }
 
-impl<S: Tree + Clone> Plain<'_, S> {
+impl<S: Sequences> Plain<'_, S> {
+    /// Gives the state the prompts, and begins the first tokens.
+    fn prefill<P: AsRef<[u32]>>(&mut self, prompts: &[P], options: &Options) -> Result<()> {
+        let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.as_ref().len() as i32).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        // What was told of padding holds for these prompts alone.
+        let before = lengths.iter().any(|&length| length < longest).then(|| self.steps.state.clone());
+        if prompts.len() > 1 {
+            self.steps.state.pad_left(longest, &lengths)?;
+        }
+        let tokens = padded(prompts, options.padding.unwrap_or(0));
+        let begun = self.steps.prefill(&tokens, options.prefill).and_then(|last| self.begin(&last));
+        match (begun, before) {
+            (Ok(drawn), _) => self.next = Some(Ok(drawn)),
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(before)) => {
+                *self.steps.state = before;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what sequences have seen that ended with the last token.
+    fn keep_ended(&mut self, open: &[bool]) -> Result<()> {
+        let mut kept = Vec::new();
+        for (row, _) in open.iter().enumerate().filter(|(_, open)| !**open) {
+            if self.ended[row].is_none() {
+                // A part of a buffer would hold the whole, which is then no longer written in place.
+                let own = tree::map(&self.steps.state.select(&[row as i32])?, Open::Fully, |leaf| {
+                    leaf.as_dense().map_or_else(|| Ok(leaf.clone()), |array| Ok(array.contiguous()?.into()))
+                })?;
+                kept.extend(tree::leaves(&own, Open::Fully)?.iter().filter_map(Value::as_dense).cloned());
+                self.ended[row] = Some(own);
+            }
+        }
+        if !kept.is_empty() {
+            transforms::async_eval(&kept)?;
+        }
+        Ok(())
+    }
+
+    /// Puts what sequences had seen when they ended in the place of what came after.
+    fn restore_ended(&mut self) -> Result<()> {
+        if self.ended.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let rows = self.ended.iter_mut().enumerate();
+        let parts = rows.map(|(row, own)| own.take().map_or_else(|| self.steps.state.select(&[row as i32]), Ok));
+        *self.steps.state = S::merge(&parts.collect::<Result<Vec<S>>>()?)?;
+        Ok(())
+    }
+
     /// Draws what follows `tokens: u32[batch, 1]`, as a graph.
     fn draw(&mut self, tokens: &Array) -> Result<Sampled> {
         let logits = self.steps.last_logits(tokens)?;
@@ -86,8 +145,9 @@ impl<S: Tree + Clone> Plain<'_, S> {
     }
 }
 
-impl<S: Tree + Clone> Engine for Plain<'_, S> {
-    fn advance(&mut self, room: usize, _: &mut Stats) -> Result<Vec<Vec<u32>>> {
+impl<S: Sequences> Engine for Plain<'_, S> {
+    fn advance(&mut self, room: usize, open: &[bool], _: &mut Stats) -> Result<Vec<Vec<u32>>> {
+        self.keep_ended(open)?;
         let drawn = self.next.take().ok_or_else(ended)??;
         let column = drawn.tokens.expand_dims(-1)?;
         // The last token goes to the state as well, but nothing is computed of that unless somebody goes on.
@@ -95,7 +155,7 @@ impl<S: Tree + Clone> Engine for Plain<'_, S> {
         if self.lookahead && begins {
             self.next = Some(self.begin(&column));
         }
-        let tokens = read(&drawn).inspect_err(|_| self.next = None)?;
+        let tokens = read(&drawn, open).inspect_err(|_| self.next = None)?;
         if !self.lookahead && begins {
             self.next = Some(self.begin(&column));
         } else if !begins {
@@ -105,7 +165,12 @@ impl<S: Tree + Clone> Engine for Plain<'_, S> {
     }
 
     fn end(&mut self, _: usize) -> Result<()> {
-        Ok(())
+        self.restore_ended()
+    }
+
+    fn fail(&mut self) {
+        // The error that is told is the one that it failed with.
+        let _ = self.restore_ended();
     }
 }
 
@@ -113,11 +178,11 @@ fn ended() -> Error {
     Error::invalid("the generation has ended", "begin another with the last token as its prompt")
 }
 
-/// The tokens on the host.
-fn read(drawn: &Sampled) -> Result<Vec<u32>> {
+/// The tokens on the host, those of sequences that are not open whatever they are.
+fn read(drawn: &Sampled, open: &[bool]) -> Result<Vec<u32>> {
     transforms::eval([&drawn.tokens, &drawn.valid])?;
     let valid = drawn.valid.as_slice::<bool>();
-    match valid.iter().position(|valid| !valid) {
+    match valid.iter().zip(open).position(|(valid, open)| *open && !valid) {
         Some(row) => Err(no_distribution(row)),
         None => Ok(drawn.tokens.as_slice::<u32>().to_vec()),
     }

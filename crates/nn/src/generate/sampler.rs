@@ -39,11 +39,14 @@ pub struct Sampler {
     /// Logits of recent tokens are divided by it where they are positive, and multiplied where they are not (Keskar et al.,
     /// [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)); 1 and 0 change nothing.
     pub repetition_penalty: f32,
-    /// How many of the last tokens are recent.
+    /// How many of the last tokens are recent; [`generate`](super::generate()) takes any number of all of them for all.
     pub repetition_window: usize,
     /// What is added to the logits of single tokens; minus infinity forbids one.
     pub bias: BTreeMap<u32, f32>,
 }
+
+/// The most tokens that a penalty looks back at: the longest contexts that there are, and 64 MB a sequence.
+const MOST_RECENT: usize = 1 << 24;
 
 impl Default for Sampler {
     /// The likeliest token, always; with a temperature, a draw from all tokens. A repetition penalty looks at 20 tokens.
@@ -130,6 +133,14 @@ impl Sampler {
         self.check()?;
         let recent = if self.penalizes() {
             let window = self.repetition_window;
+            if window > MOST_RECENT {
+                return Err(Error::invalid(
+                    format!("a repetition penalty looks at {window} tokens, and each step at as many"),
+                    format!(
+                        "give a `repetition_window` of at most {MOST_RECENT}, or no more than there will be tokens"
+                    ),
+                ));
+            }
             let mut recent = Vec::with_capacity(prompts.len() * window);
             for prompt in prompts {
                 let prompt = prompt.as_ref();
@@ -242,11 +253,15 @@ impl Sampler {
         }
         if let Some(recent) = recent {
             let penalty = Array::from_f32(self.repetition_penalty);
-            // A token that only the tokenizer knows has no logit.
-            let recent = ops::minimum(recent, Array::from_slice(&[vocabulary as u32 - 1], &[1]))?;
+            // A token that only the tokenizer knows has no logit: another recent one stands for it, which is penalized once
+            // however often it is there, and where none is known nothing changes.
+            let known = recent.lt(Array::from_slice(&[vocabulary as u32], &[1]))?;
+            let other = ops::select(&known, recent, Array::from_slice(&[0u32], &[1]))?.max_axis(-1, true)?;
+            let recent = ops::select(&known, recent, other)?;
             let chosen = logits.take_along_axis(&recent, -1)?;
             let negative = chosen.lt(Array::from_f32(0.0))?;
             let changed = ops::select(negative, chosen.multiply(&penalty)?, chosen.divide(&penalty)?)?;
+            let changed = ops::select(known.any_axis(-1, true)?, changed, chosen)?;
             logits = logits.put_along_axis(&recent, changed, -1)?;
         }
         // NaN is the largest of whatever it is among.

@@ -1,4 +1,7 @@
 //! Text up to the first of some stops, as it comes in.
+//!
+//! The first is the one that is complete first, and of those that are complete with one character the longest: so that it does
+//! not depend on the pieces that a text comes in.
 
 /// Text that comes in pieces, of which what may be the beginning of a stop is held back.
 #[derive(Clone, Debug, Default)]
@@ -14,9 +17,10 @@ impl Segments {
             return String::new();
         }
         self.held.push_str(text);
-        if let Some(end) = stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+        let complete = stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|at| (at + stop.len(), at)));
+        if let Some((_, begin)) = complete.min() {
             self.stopped = true;
-            self.held.truncate(end);
+            self.held.truncate(begin);
             return std::mem::take(&mut self.held);
         }
         let begins = |at: &usize| stops.iter().any(|stop| stop.starts_with(&self.held[*at..]));
@@ -76,6 +80,28 @@ mod tests {
 
     #[test]
     fn every_split_of_a_text_gives_the_same() {
+        // Wherever the pieces of a text end, also between all of its characters.
+        let every = |text: &str, stops: &[&str]| {
+            let (whole, stopped) = pieces(&[text], stops);
+            let letters: Vec<String> = text.chars().map(String::from).collect();
+            let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+            let (split, also) = pieces(&letters, stops);
+            assert_eq!((split.concat(), also), (whole.concat(), stopped), "{text:?} {stops:?}");
+            for at in (0..=text.len()).filter(|at| text.is_char_boundary(*at)) {
+                let (split, also) = pieces(&[&text[..at], &text[at..]], stops);
+                assert_eq!((split.concat(), also), (whole.concat(), stopped), "{text:?} {stops:?} at {at}");
+            }
+        };
+        every("abcd", &["bcd", "c"]);
+        every("xabcx", &["bc", "abc", "c"]);
+        // All texts of six letters of three, with all pairs of a few stops.
+        let stops = ["a", "ab", "ba", "aab", "bcb", "cab", "bb"];
+        for number in 0..3usize.pow(6) {
+            let text: String = (0..6).map(|at| ['a', 'b', 'c'][number / 3usize.pow(at) % 3]).collect();
+            for (at, one) in stops.iter().enumerate() {
+                stops[at + 1..].iter().for_each(|other| every(&text, &[one, other]));
+            }
+        }
         let text = "one stop two stoop stopp";
         let whole = pieces(&[text], &["stopp", "oo"]).0.concat();
         assert_eq!(whole, "one stop two st");

@@ -13,7 +13,7 @@ use super::{Generation, Options, Sampler, SamplerState, Stats, Trim};
 
 /// The smaller model of [`speculate`].
 pub struct Draft<'a, F, S> {
-    /// Its step, on the same vocabulary.
+    /// Its step, on the same vocabulary but for what one of both is filled up with.
     pub step: F,
     /// What it has seen, which is what the model has.
     pub state: &'a mut S,
@@ -26,7 +26,9 @@ pub struct Draft<'a, F, S> {
 /// Greedily the tokens are those of the model alone, as far as its logits do not depend on how many tokens a step takes. Drawn
 /// ones are distributed as the model's own, by accepting and refusing (Leviathan et al. 2023,
 /// [arXiv:2211.17192](https://arxiv.org/abs/2211.17192)); filters, temperature and penalty shape both models' probabilities. The
-/// step returns the logits of all its tokens, and both states forget what was refused. There is one sequence.
+/// step returns the logits of all its tokens, and both states forget what was refused. There is one sequence. Where the draft
+/// has more logits than the model, as with vocabularies that are filled up to a round number, it never proposes those; where it
+/// has fewer, the last of its own stands for a token that it does not know.
 ///
 /// ```
 /// # extern crate tacit_core as tacit;
@@ -67,7 +69,7 @@ pub struct Draft<'a, F, S> {
 ///
 /// # Errors
 ///
-/// As [`generate`](super::generate()); the vocabularies differ; a state cannot forget.
+/// As [`generate`](super::generate()); a state cannot forget.
 pub fn speculate<'a, S, E, D, G, F>(
     step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
     state: &'a mut S,
@@ -90,15 +92,24 @@ where
             "let it propose at least 1, or use `generate`",
         ));
     }
-    let sampling = options.sampler.start(options.seed, &[prompt])?;
+    let Ok(most) = i32::try_from(draft.tokens) else {
+        return Err(Error::invalid(
+            format!("a draft proposes {} tokens at a time", draft.tokens),
+            "let it propose a few, such as 3",
+        ));
+    };
+    let sampler = options.bounded_sampler(&[prompt]);
+    let sampling = sampler.start(options.seed, &[prompt])?;
     let mut engine = Speculative {
         model: Behind::new(Steps::new(step, state), prompt),
         draft: Behind::new(Steps::new(draft.step, draft.state), prompt),
         most: draft.tokens,
-        sampler: options.sampler.clone(),
+        sampler,
         sampling,
     };
     if options.max_tokens > 0 {
+        engine.draft.steps.state.reserve_trim(most)?;
+        engine.model.steps.state.reserve_trim(most)?;
         let tokens = padded(&[prompt], 0);
         engine.draft.steps.prefill(&tokens, options.prefill)?;
         engine.model.steps.prefill(&tokens, options.prefill)?;
@@ -129,8 +140,11 @@ impl<'a, S: Tree + Clone + Trim> Behind<'a, S> {
         Self { steps, unseen: prompt.last().copied().into_iter().collect() }
     }
 
+    /// What the state has not seen, with the last token that the step knows in the place of those that it does not.
     fn tokens(&self) -> Array {
-        Array::from_slice(&self.unseen, &[1, self.unseen.len() as i32])
+        let last = self.steps.vocabulary.map_or(u32::MAX, |known| (known as u32).saturating_sub(1));
+        let tokens: Vec<u32> = self.unseen.iter().map(|&token| token.min(last)).collect();
+        Array::from_slice(&tokens, &[1, tokens.len() as i32])
     }
 
     /// The sequence has gone on by `tokens`, of which the state has seen `seen` and others, too, that it forgets.
@@ -177,7 +191,14 @@ impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Speculative<'_, S, D> {
     /// The graph of a round that proposes `count` tokens. Where it fails, the states are what they were.
     fn round(&mut self, count: usize) -> Result<Round> {
         let before = (self.model.steps.state.clone(), self.draft.steps.state.clone());
-        let made = self.propose_and_judge(count);
+        let known = self.model.steps.vocabulary;
+        let mut made = self.propose_and_judge(count);
+        // Only now is it known which tokens the model knows: the draft may have proposed others, and nothing is computed yet.
+        let now = self.model.steps.vocabulary;
+        if known.is_none() && now.is_some() && self.draft.steps.vocabulary > now {
+            (*self.model.steps.state, *self.draft.steps.state) = before.clone();
+            made = self.propose_and_judge(count);
+        }
         if made.is_err() {
             (*self.model.steps.state, *self.draft.steps.state) = before;
         }
@@ -188,10 +209,10 @@ impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Speculative<'_, S, D> {
         let greedy = self.sampler.temperature == 0.0;
         let mut sampling = self.sampling.clone();
         let (mut drafted, mut theirs, mut valid) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut tokens, mut known) = (self.draft.tokens(), 0);
+        let mut tokens = self.draft.tokens();
         for _ in 0..count {
             let logits = self.draft.steps.last_logits(&tokens)?;
-            known = logits.dim(1);
+            let logits = of_vocabulary(logits, self.model.steps.vocabulary)?;
             if !greedy {
                 theirs.push(self.sampler.probabilities(&logits, &sampling)?);
             }
@@ -209,12 +230,7 @@ impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Speculative<'_, S, D> {
                 "return those of all its tokens, [batch, tokens, vocabulary]",
             ));
         };
-        if known != vocabulary {
-            return Err(Error::invalid(
-                format!("the draft knows {known} tokens, and the model {vocabulary}"),
-                "take a draft with the vocabulary of the model",
-            ));
-        }
+        let theirs = theirs.into_iter().map(|law| widened(law, vocabulary, 0.0)).collect::<Result<Vec<_>>>()?;
         let logits = logits.try_index((0, given - count as i32 - 1.., ..))?;
         let recent = self.sampling.recent.as_ref();
         let recent = recent.map(|recent| Sampler::recent_along(recent, &drafted)).transpose()?;
@@ -236,7 +252,7 @@ impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Speculative<'_, S, D> {
 }
 
 impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Engine for Speculative<'_, S, D> {
-    fn advance(&mut self, room: usize, stats: &mut Stats) -> Result<Vec<Vec<u32>>> {
+    fn advance(&mut self, room: usize, _: &[bool], stats: &mut Stats) -> Result<Vec<Vec<u32>>> {
         let count = self.most.min(room.saturating_sub(1)).max(1);
         let round = self.round(count)?;
         let begun = [&round.drafted, &round.stay, &round.next, &round.valid].map(Clone::clone);
@@ -268,4 +284,25 @@ impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Engine for Speculative<'_, 
         self.model.end(unread)?;
         self.draft.end(unread)
     }
+
+    fn fail(&mut self) {}
+}
+
+/// A draft's logits `[batch, n]` for as many tokens as the model knows, of which it proposes none that it has not.
+fn of_vocabulary(logits: Array, vocabulary: Option<i32>) -> Result<Array> {
+    match vocabulary {
+        Some(known) if known < logits.dim(1) => Ok(logits.try_index((.., ..known))?),
+        Some(known) => widened(logits, known, f32::NEG_INFINITY),
+        None => Ok(logits),
+    }
+}
+
+/// Rows filled up with a number to so many columns.
+fn widened(rows: Array, columns: i32, with: f32) -> Result<Array> {
+    let more = columns - rows.dim(1);
+    if more <= 0 {
+        return Ok(rows);
+    }
+    let filling = ops::full::<f32>(&[rows.dim(0), more], Array::from_f32(with))?.as_dtype(rows.dtype())?;
+    Ok(ops::concatenate(&[rows, filling], 1)?)
 }

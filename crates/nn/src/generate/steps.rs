@@ -11,6 +11,8 @@ type Step<'a, S> = Box<dyn FnMut(&Array, &mut S) -> Result<Array> + 'a>;
 pub(super) struct Steps<'a, S> {
     step: Step<'a, S>,
     pub(super) state: &'a mut S,
+    /// The tokens that the step knows: how many logits it gave last.
+    pub(super) vocabulary: Option<i32>,
 }
 
 impl<'a, S: Tree + Clone> Steps<'a, S> {
@@ -18,7 +20,7 @@ impl<'a, S: Tree + Clone> Steps<'a, S> {
         mut step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
         state: &'a mut S,
     ) -> Self {
-        Self { step: Box::new(move |tokens, state| step(tokens, state).map_err(Into::into)), state }
+        Self { step: Box::new(move |tokens, state| step(tokens, state).map_err(Into::into)), state, vocabulary: None }
     }
 
     /// The logits after each of `tokens: u32[batch, n]`, or after the last alone. Where the step fails, the state is what it was.
@@ -36,8 +38,9 @@ impl<'a, S: Tree + Clone> Steps<'a, S> {
                 )),
             }
         });
-        if made.is_err() {
-            *self.state = before;
+        match &made {
+            Ok(logits) => self.vocabulary = logits.shape().last().copied(),
+            Err(_) => *self.state = before,
         }
         made
     }

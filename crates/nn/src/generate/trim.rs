@@ -12,9 +12,23 @@ pub trait Trim {
     ///
     /// They cannot be forgotten, such as by a ring that they have overwritten older ones of. Nothing has changed.
     fn trim(&mut self, tokens: i32) -> Result<()>;
+
+    /// Sees to it that up to so many tokens can be forgotten from now on, before any of them is seen.
+    ///
+    /// # Errors
+    ///
+    /// They never can.
+    fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
+        let _ = tokens;
+        Ok(())
+    }
 }
 
 impl Trim for KvCache {
+    fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
+        self.reserve_trim(tokens)
+    }
+
     fn trim(&mut self, tokens: i32) -> Result<()> {
         self.trim(tokens)
     }
@@ -26,6 +40,13 @@ impl<T: Trim + Clone> Trim for Vec<T> {
         let mut trimmed = self.clone();
         trimmed.iter_mut().try_for_each(|each| each.trim(tokens))?;
         *self = trimmed;
+        Ok(())
+    }
+
+    fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
+        let mut made = self.clone();
+        made.iter_mut().try_for_each(|each| each.reserve_trim(tokens))?;
+        *self = made;
         Ok(())
     }
 }

@@ -108,7 +108,7 @@ fn merged_sequences_go_on_as_each_would_alone() {
     let _deny = Policy::Deny.scope();
     let all = tokens(7, 3, 40, F32);
     for formats in [FORMATS[0], FORMATS[3]] {
-        for window in [WINDOWS[0], WINDOWS[1], WINDOWS[3]] {
+        for window in [WINDOWS[0], WINDOWS[1], WINDOWS[2], WINDOWS[3]] {
             let each = LENGTHS.iter().enumerate().map(|(at, &length)| {
                 let mut cache = cache(1, F32, formats, window);
                 let own = row(&all, at as i32);
@@ -131,6 +131,23 @@ fn merged_sequences_go_on_as_each_would_alone() {
             }
         }
     }
+}
+
+#[test]
+fn sinks_that_are_not_full_are_not_merged() {
+    let all = tokens(7, 2, 40, F32);
+    let of = |row_number: i32, length: i32| {
+        let mut cache = cache(1, F32, FORMATS[0], WINDOWS[2]);
+        let own = row(&all, row_number);
+        (0..length).for_each(|token| drop(eager(&mut cache, &part(&own, token, token + 1)).expect("attends")));
+        cache
+    };
+    let error = KvCache::merge(&[of(0, 2), of(1, 5)]).expect_err("they share the sinks").to_string();
+    expect_test::expect![[r#"
+        a sequence of 2 tokens has not filled the 3 sinks that those of a batch share
+        help: keep one cache for each sequence, or group those of one length"#]]
+    .assert_eq(&error);
+    assert!(KvCache::merge(&[of(0, 2), of(1, 2)]).is_ok());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! States of layers without attention, and layers of several kinds together.
 
+use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::compile::Options;
@@ -45,6 +46,61 @@ fn states_are_merged_and_filtered_by_sequence() -> Result<()> {
     assert_eq!(floats(merged.filter(&[3, 0])?.get(0)?.expect("is there")), [3.0, 1.0]);
     assert!(merged.filter(&[4]).is_err() && merged.get(2).is_err());
     assert!(ArraysCache::merge(&[merged, ArraysCache::new(1)]).is_err() && ArraysCache::merge(&[]).is_err());
+    Ok(())
+}
+
+/// The text of what is refused.
+fn refused<T>(made: Result<T>) -> String {
+    made.err().expect("it is refused").to_string()
+}
+
+#[test]
+fn states_of_other_batches_are_refused_and_padding_stays() -> Result<()> {
+    let mut one = ArraysCache::new(2);
+    one.set(0, column(&[1.0, 2.0]))?;
+    one.set_left_padding(&[1, 0]);
+    let mut other = ArraysCache::new(2);
+    other.set(1, column(&[3.0]))?;
+    other.set_lengths(&[2]);
+    let merged = ArraysCache::merge(&[one.clone(), other.clone()])?;
+    assert_eq!(floats(merged.get(0)?.expect("is there")), [1.0, 2.0, 0.0]);
+    assert_eq!(floats(merged.get(1)?.expect("is there")), [0.0, 0.0, 3.0]);
+    let mask = merged.mask(3)?.expect("there is padding");
+    assert_eq!(mask.as_slice::<bool>(), [false, true, true, true, true, true, true, true, false]);
+    assert_eq!(merged.filter(&[2])?.mask(3)?.expect("stays").as_slice::<bool>(), [true, true, false]);
+
+    // Only padding says how many sequences there are.
+    let mut padded = ArraysCache::new(1);
+    padded.set_left_padding(&[0, 1]);
+    let mut mixed = one.clone();
+    mixed.set(1, column(&[1.0, 2.0, 3.0]))?;
+    let mut wide = ArraysCache::new(2);
+    wide.set(0, Array::from_slice(&[1.0f32, 2.0], &[1, 2]))?;
+    let messages = [
+        refused(padded.filter(&[2])),
+        refused(padded.filter(&[])),
+        refused(ArraysCache::new(1).filter(&[-1])),
+        refused(ArraysCache::merge(&[mixed.clone(), other.clone()])),
+        refused(mixed.filter(&[0])),
+        refused(ArraysCache::merge(&[one, wide])),
+        refused(ArraysCache::new(1).set(0, Array::from_f32(1.0))),
+    ];
+    expect![[r#"
+        rows [2] of a batch of 2 are asked for
+        help: name one sequence at least, counted from zero
+        rows [] of a batch of 2 are asked for
+        help: name one sequence at least, counted from zero
+        rows [-1] of a batch are asked for
+        help: name one sequence at least, counted from zero
+        a cache holds arrays of 2 sequences and of 3
+        help: put arrays of one batch into its slots, and say the padding of as many sequences
+        a cache holds arrays of 2 sequences and of 3
+        help: put arrays of one batch into its slots, and say the padding of as many sequences
+        f32[2,1] and f32[1,2] are not merged
+        help: merge caches of one layer, whose arrays differ in the batch alone
+        a slot of a cache is given f32[], which has no batch
+        help: put an array there whose first axis is the batch"#]]
+    .assert_eq(&messages.join("\n"));
     Ok(())
 }
 

@@ -8,8 +8,10 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops, random};
 use tacit_core::compile::{Constants, Options as Compiling};
 use tacit_core::{Error, Result, Tree, compile_with_state};
-use tacit_nn::generate::{Detokenizer, Draft, Finish, Options, Piece, Sampler, Stats, Texts, Token, Trim, speculate};
-use tacit_nn::{KvCache, generate};
+use tacit_nn::generate::{
+    Detokenizer, Draft, Finish, Options, Piece, Sampler, Sequences, Stats, Texts, Token, Trim, speculate,
+};
+use tacit_nn::{ArraysCache, Cache, KvCache, Window, generate};
 
 use crate::traced::denied;
 
@@ -34,6 +36,29 @@ impl Trim for Seen {
     fn trim(&mut self, tokens: i32) -> Result<()> {
         self.0 = self.0.try_index((.., ..self.0.dim(1) - tokens))?;
         Ok(())
+    }
+}
+
+/// What stands before the first token of a shorter sequence.
+const NOTHING: u32 = 99;
+
+impl Sequences for Seen {
+    fn pad_left(&mut self, _: i32, _: &[i32]) -> Result<()> {
+        Ok(())
+    }
+
+    fn select(&self, rows: &[i32]) -> Result<Self> {
+        Ok(Self(self.0.take_axis(Array::from_slice(rows, &[rows.len() as i32]), 0)?))
+    }
+
+    fn merge(parts: &[Self]) -> Result<Self> {
+        let longest = parts.iter().map(|part| part.0.dim(1)).max().unwrap_or(0);
+        let filled = |part: &Self| {
+            let nothing =
+                ops::full::<u32>(&[part.0.dim(0), longest - part.0.dim(1)], Array::from_slice(&[NOTHING], &[1]))?;
+            ops::concatenate(&[&nothing, &part.0], 1)
+        };
+        Ok(Self(ops::concatenate(&parts.iter().map(filled).collect::<Result<Vec<_>, _>>()?, 0)?))
     }
 }
 
@@ -144,8 +169,43 @@ fn sequences_of_a_batch_end_by_themselves() -> Result<()> {
     let Stats { prompt_tokens, tokens: made, first_tokens, .. } = tokens.stats();
     assert_eq!((prompt_tokens, made, first_tokens), (4, 8, 3));
     drop(tokens);
-    assert_eq!(seen.0.try_index((0, ..2))?.as_slice::<u32>(), [1, 2]);
-    assert_eq!(seen.0.try_index((1, ..2))?.as_slice::<u32>(), [0, 5]);
+    // Each has seen its prompt behind the padding, and its own tokens alone.
+    let rows: Vec<&[u32]> = seen.0.as_slice::<u32>().chunks(7).collect();
+    assert_eq!(rows[0], [NOTHING, NOTHING, NOTHING, 1, 2, 3, 4]);
+    assert_eq!(rows[1], [0, 5, 6, 7, 8, 0, 1]);
+    assert_eq!(rows[2], [NOTHING, NOTHING, NOTHING, NOTHING, 0, 3, 4]);
+    Ok(())
+}
+
+#[test]
+fn what_follows_a_sequence_that_ended_ends_no_other() -> Result<()> {
+    let places = ops::arange::<_, i32>(0, 9, None)?.expand_dims(1)?;
+    let table = ops::select(places.eq(Array::from_int(4))?, Array::from_f32(f32::NAN), circle(9)?)?;
+    for lookahead in [true, false] {
+        let mut seen = Seen::new(2)?;
+        let options = Options { stop: vec![vec![4]], lookahead, ..options(5) };
+        let made = generate(bigram(table.clone()), &mut seen, &[[3], [5]], &options)?;
+        let made = made.map(|token| token.map(|token| (token.sequence, token.id))).collect::<Result<Vec<_>>>()?;
+        assert_eq!(made, [(0, 4), (1, 6), (1, 7), (1, 8), (1, 0), (1, 1)]);
+        assert_eq!(seen.0.try_index(0)?.as_slice::<u32>()[4..], [3, 4]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_state_that_knows_no_sequences_is_given_one_prompt_at_a_time() -> Result<()> {
+    let table = circle(5)?;
+    let step = |tokens: &Array, _: &mut Array| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
+    let mut state = Array::from_int(0);
+    assert_eq!(ids(generate(step, &mut state, &[[0]], &options(2))?)?, [1, 2]);
+    let error = generate(step, &mut state, &[[0], [1]], &options(2)).expect_err("it knows none").to_string();
+    expect![[r#"
+        the state of 2 sequences does not know which of its tokens are whose
+        help: implement the methods of `Sequences` for it, or give one prompt at a time"#]]
+    .assert_eq(&error);
+    // One without tokens has nothing to know.
+    let step = |tokens: &Array, (): &mut ()| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
+    assert_eq!(ids(generate(step, &mut (), &[[0], [1]], &options(1))?)?, [1, 2]);
     Ok(())
 }
 
@@ -174,6 +234,14 @@ fn a_penalty_sees_the_tokens_that_were_made() -> Result<()> {
     assert_eq!(run(2)?, [0, 1, 2, 0, 1, 2]);
     // With all of them recent it is as if none were.
     assert_eq!(run(20)?, [0, 1, 2, 0, 0, 0]);
+    assert_eq!(run(usize::MAX)?, [0, 1, 2, 0, 0, 0]);
+    let sampler = Sampler { repetition_penalty: 2.0, repetition_window: usize::MAX, ..Sampler::default() };
+    let options = Options { sampler, ..options(usize::MAX) };
+    let error = generate(bigram(table), &mut Seen::new(1)?, &[[3]], &options).expect_err("no memory is so large");
+    expect![[r#"
+        a repetition penalty looks at 18446744073709551615 tokens, and each step at as many
+        help: give a `repetition_window` of at most 16777216, or no more than there will be tokens"#]]
+    .assert_eq(&error.to_string());
     Ok(())
 }
 
@@ -282,6 +350,162 @@ fn caches_in_a_compiled_step_give_the_tokens_of_the_whole_prefix() -> Result<()>
         // Pieces of the prompt, and single tokens.
         assert_eq!(step.stats().traces, 2);
     }
+    Ok(())
+}
+
+/// A step over one cache that makes room by itself.
+fn eagerly(embedding: Array) -> impl FnMut(&Array, &mut Vec<KvCache>) -> Result<Array> {
+    move |tokens, caches| {
+        caches[0].reserve(tokens.dim(1))?;
+        attend(tokens, caches, &embedding)
+    }
+}
+
+/// The tokens of each sequence.
+fn rows(tokens: impl Iterator<Item = Result<Token>>, sequences: usize) -> Result<Vec<Vec<u32>>> {
+    let mut rows = vec![Vec::new(); sequences];
+    for token in tokens {
+        let token = token?;
+        rows[token.sequence].push(token.id);
+    }
+    Ok(rows)
+}
+
+/// Prompts of any lengths in one batch, whose sequences end at different times, and then others: what each gives alone.
+#[test]
+fn sequences_of_a_batch_are_as_each_alone_and_go_on() -> Result<()> {
+    let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
+    let ragged: [&[u32]; 3] = [&[3, 1, 4, 1, 5, 9, 2, 6], &[7, 7], &[30, 2, 17, 11, 23]];
+    let even: [&[u32]; 3] = [&[3, 1, 4, 1, 5, 9], &[7, 7, 12, 5, 8, 20], &[30, 2, 17, 11, 23, 36]];
+    let cases = [
+        (Window::Everything, ragged),
+        (Window::Sliding { size: 6, sinks: 0 }, ragged),
+        (Window::Chunked { size: 5 }, ragged),
+        // Sinks are slots that all sequences share, so that padding cannot stand there.
+        (Window::Sliding { size: 5, sinks: 2 }, even),
+    ];
+    for (window, prompts) in cases {
+        let cache =
+            |batch| -> Result<_> { Ok(vec![KvCache::new([batch, 1, 16], Dtype::Float32)?.with_window(window)?]) };
+        // Of the first sequence, one that comes late enough.
+        let free = ids(generate(eagerly(embedding.clone()), &mut cache(1)?, &prompts[..1], &options(12))?)?;
+        let stop = vec![vec![free[4]]];
+        for (lookahead, prefill) in [(true, 512), (false, 3)] {
+            let options = Options { stop: stop.clone(), padding: Some(0), lookahead, prefill, ..options(12) };
+            let mut alone = Vec::new();
+            for prompt in prompts {
+                let mut own = cache(1)?;
+                let first = ids(generate(eagerly(embedding.clone()), &mut own, &[prompt], &options)?)?;
+                let then = ids(generate(eagerly(embedding.clone()), &mut own, &[[5, 6]], &options)?)?;
+                alone.push((first, then));
+            }
+            let (first, then): (Vec<_>, Vec<_>) = alone.into_iter().unzip();
+            let lengths: BTreeSet<usize> = first.iter().map(Vec::len).collect();
+            assert!(lengths.len() > 1, "{window:?}: all end together");
+            let mut all = cache(3)?;
+            assert_eq!(
+                rows(generate(eagerly(embedding.clone()), &mut all, &prompts, &options)?, 3)?,
+                first,
+                "{window:?}"
+            );
+            let again = generate(eagerly(embedding.clone()), &mut all, &[[5, 6]; 3], &options)?;
+            assert_eq!(rows(again, 3)?, then, "{window:?} goes on");
+        }
+    }
+    Ok(())
+}
+
+/// A prompt that fails leaves no padding behind that the state was told of.
+#[test]
+fn padding_of_a_prompt_that_fails_is_not_padding_of_the_next() -> Result<()> {
+    let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
+    let options = Options { padding: Some(0), prefill: 2, ..options(5) };
+    let prompts: [&[u32]; 2] = [&[3, 1, 4, 1, 5], &[7, 7]];
+    let mut caches = vec![KvCache::new([2, 1, 16], Dtype::Float32)?];
+    let mut step = eagerly(embedding.clone());
+    let failing = |tokens: &Array, caches: &mut Vec<KvCache>| {
+        let made = step(tokens, caches)?;
+        if caches[0].len() > 2 { Err(Error::invalid("not now", "try again")) } else { Ok(made) }
+    };
+    assert!(generate(failing, &mut caches, &prompts, &options).is_err());
+    assert!(caches[0].is_empty());
+    let made = rows(generate(eagerly(embedding.clone()), &mut caches, &prompts, &options)?, 2)?;
+    let mut own = vec![KvCache::new([1, 1, 16], Dtype::Float32)?];
+    assert_eq!(made[1], ids(generate(eagerly(embedding), &mut own, &prompts[1..], &options)?)?);
+    Ok(())
+}
+
+#[test]
+fn states_of_several_parts_know_the_sequences_of_each() -> Result<()> {
+    let attention = || KvCache::new([2, 1, 16], Dtype::Float32);
+    let arrays = || -> Result<ArraysCache> {
+        let mut cache = ArraysCache::new(1);
+        cache.set(0, Array::from_slice(&[1.0f32, 2.0], &[2, 1]))?;
+        Ok(cache)
+    };
+    let mut state = (vec![Cache::List(vec![attention()?.into(), arrays()?.into()]), attention()?.into()], ());
+    state.pad_left(3, &[3, 1])?;
+    let Cache::List(parts) = &mut state.0[0] else { unreachable!("a list was made") };
+    assert_eq!(
+        parts[1].as_arrays().and_then(|cache| cache.left_padding()).map(|own| own.as_slice::<i32>().to_vec()),
+        Some(vec![0, 2])
+    );
+    assert!(parts[0].as_kv().is_some_and(|cache| cache.prepare(3, &[1, 3], tacit_nn::Side::Left).is_err()));
+    // All layers are padded, or none is.
+    assert!(state.pad_left(3, &[3]).is_err());
+    let merged = Sequences::merge(&[vec![Cache::from(arrays()?)], vec![arrays()?.into()]].map(|caches| caches))?;
+    let mut chosen = merged.select(&[3, 0])?;
+    let held = chosen[0].as_arrays().expect("arrays").get(0)?.expect("it is there").as_slice::<f32>().to_vec();
+    assert_eq!(held, [2.0, 1.0]);
+    assert!(<Cache as Sequences>::merge(&[attention()?.into(), arrays()?.into()]).is_err());
+    Ok(())
+}
+
+/// What a draft proposed in vain is forgotten where a window has written over older tokens, too.
+#[test]
+fn windows_keep_what_they_see_when_a_draft_is_refused() -> Result<()> {
+    let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
+    let other = random::normal::<f32>(&[40, 16], None, None, &random::key(9)?)?;
+    let near = embedding.add(other.multiply(Array::from_f32(0.05))?)?;
+    let prompt = [3u32, 1, 4, 1, 5, 9, 2];
+    for window in [
+        Window::Sliding { size: 4, sinks: 0 },
+        Window::Sliding { size: 4, sinks: 2 },
+        Window::Sliding { size: 1, sinks: 0 },
+        Window::Chunked { size: 4 },
+    ] {
+        let cache = || -> Result<_> { Ok(vec![KvCache::new([1, 1, 16], Dtype::Float32)?.with_window(window)?]) };
+        let mut caches = cache()?;
+        let alone = ids(generate(eagerly(embedding.clone()), &mut caches, &[prompt], &options(30))?)?;
+        for draft in [&other, &near] {
+            for (tokens, prefill) in [(1, 512), (3, 2), (9, 1)] {
+                let (mut caches, mut drafted) = (cache()?, cache()?);
+                let draft = Draft { step: eagerly(draft.clone()), state: &mut drafted, tokens };
+                let options = Options { prefill, ..options(15) };
+                let made = ids(speculate(eagerly(embedding.clone()), &mut caches, draft, &prompt, &options)?)?;
+                assert_eq!(made, alone[..15], "{window:?} {tokens}");
+                // Caches that are full already can go on with a draft as well.
+                let (last, rest) = (made[14], &alone[15..]);
+                caches.trim(1)?;
+                drafted.trim(1)?;
+                let draft = Draft { step: eagerly(other.clone()), state: &mut drafted, tokens };
+                let made = ids(speculate(eagerly(embedding.clone()), &mut caches, draft, &[last], &options)?)?;
+                assert_eq!(made, rest, "{window:?} {tokens} goes on");
+            }
+        }
+    }
+    // What can never hold so much is refused before anything is seen.
+    let fixed = || {
+        KvCache::new([1, 1, 16], Dtype::Float32)?.with_window(Window::Sliding { size: 4, sinks: 0 })?.with_capacity(6)
+    };
+    let (mut caches, mut drafted) = (vec![fixed()?], vec![fixed()?]);
+    let draft = Draft { step: eagerly(other), state: &mut drafted, tokens: 3 };
+    let error = speculate(eagerly(embedding), &mut caches, draft, &prompt, &options(4)).expect_err("it is too small");
+    expect![[r#"
+        to take 3 tokens away, a window of 4 needs 7 slots of a cache with 6
+        help: give it a larger capacity, or propose fewer tokens at a time"#]]
+    .assert_eq(&error.to_string());
+    assert!(caches[0].is_empty() && drafted[0].is_empty());
     Ok(())
 }
 
@@ -408,6 +632,38 @@ fn a_draft_changes_no_token_of_a_greedy_model() -> Result<()> {
     Ok(())
 }
 
+/// Vocabularies that are filled up to different numbers: what only one of both knows is no token of the text.
+#[test]
+fn a_draft_may_know_more_tokens_than_the_model_or_fewer() -> Result<()> {
+    let model = noise(30, 1)?;
+    let near = model.add(noise(30, 2)?.multiply(Array::from_f32(0.3))?)?;
+    // One that would like best what the model does not know.
+    let more = ops::concatenate(&[&near, &ops::full::<f32>(&[30, 4], Array::from_f32(50.0))?], 1)?;
+    let more = ops::concatenate(&[&more, &ops::zeros::<f32>(&[4, 34])?], 0)?;
+    let fewer = near.try_index((..21, ..21))?;
+    for temperature in [0.0, 0.7] {
+        for draft in [&more, &fewer] {
+            for prompt in [&[2u32, 0, 1][..], &[2]] {
+                let sampler = Sampler { temperature, repetition_penalty: 1.2, ..Sampler::default() };
+                let options = Options { sampler, ..options(40) };
+                let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
+                let draft = Draft { step: bigram(draft.clone()), state: &mut drafts, tokens: 3 };
+                let mut tokens = speculate(bigram(model.clone()), &mut seen, draft, prompt, &options)?;
+                let made = ids(&mut tokens)?;
+                let stats = tokens.stats();
+                drop(tokens);
+                assert!(stats.accepted > 0 && stats.accepted < stats.drafted, "{stats:?}");
+                assert_eq!(seen.tokens(), [prompt, &made].concat());
+                if temperature == 0.0 {
+                    let alone = ids(generate(bigram(model.clone()), &mut Seen::new(1)?, &[prompt], &options)?)?;
+                    assert_eq!(made, alone);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_draft_that_is_the_model_is_accepted_when_tokens_are_drawn() -> Result<()> {
     let model = noise(12, 1)?;
@@ -494,7 +750,7 @@ fn what_cannot_be_generated_is_said() -> Result<()> {
         fails(&[&[0]], Options { stop: vec![vec![]], ..options(4) }),
         generate(wrong, &mut seen, &[[0, 1, 2]], &options(4)).expect_err("it has another shape").to_string(),
         of_draft(circle(5)?, &last, 2),
-        of_draft(circle(6)?, &all, 2),
+        of_draft(circle(5)?, &all, usize::MAX),
         of_draft(circle(5)?, &all, 0),
     ];
     expect![[r#"
@@ -503,7 +759,7 @@ fn what_cannot_be_generated_is_said() -> Result<()> {
         a prompt is empty
         help: give at least one token, such as the one that begins a text
         prompts of [1, 2] tokens are one batch
-        help: say what they are filled up with by `padding`, and tell the state how many of them are padding
+        help: say by `padding` what they are filled up with
         prompts are given in pieces of 0 tokens
         help: give a `prefill` of at least 1
         a sequence to stop after is empty
@@ -512,8 +768,8 @@ fn what_cannot_be_generated_is_said() -> Result<()> {
         help: return [batch, tokens, vocabulary], or [batch, vocabulary] of the last token
         a step that judges a draft gives the logits of its last token alone
         help: return those of all its tokens, [batch, tokens, vocabulary]
-        the draft knows 6 tokens, and the model 5
-        help: take a draft with the vocabulary of the model
+        a draft proposes 18446744073709551615 tokens at a time
+        help: let it propose a few, such as 3
         a draft of 0 tokens proposes nothing
         help: let it propose at least 1, or use `generate`"#]]
     .assert_eq(&messages.join("\n"));

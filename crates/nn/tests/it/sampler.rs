@@ -120,6 +120,24 @@ fn bias_and_penalty_come_before_the_filters() -> Result<()> {
     Ok(())
 }
 
+/// A token that only the tokenizer knows changes the logits of no other.
+#[test]
+fn tokens_beyond_the_vocabulary_are_penalized_for_nobody() -> Result<()> {
+    let logits = rows(&[&[1.0, 2.0, -0.5, 0.3, 4.0]]);
+    let sampler = Sampler { temperature: 1.0, repetition_penalty: 2.0, repetition_window: 4, ..Sampler::default() };
+    let law = |prompt: &[u32]| -> Result<Vec<f32>> {
+        let state = sampler.start(0, &[prompt])?;
+        Ok(sampler.probabilities(&logits, &state)?.as_slice::<f32>().to_vec())
+    };
+    let free = Sampler { temperature: 1.0, ..Sampler::default() };
+    let free = free.probabilities(&logits, &free.start(0, &[[0u32]])?)?.as_slice::<f32>().to_vec();
+    assert_eq!(law(&[5, 900, u32::MAX])?, free);
+    assert_eq!(law(&[1, 900, 1, 2])?, law(&[1, 2])?);
+    assert_eq!(law(&[900, 0])?, law(&[0])?);
+    assert_ne!(law(&[900, 0])?, free);
+    Ok(())
+}
+
 #[test]
 fn half_logits_are_those_in_single_precision() -> Result<()> {
     let logits = random::normal::<f32>(&[3, 50], None, None, &random::key(3)?)?;

@@ -1,0 +1,195 @@
+//! States of several sequences.
+
+use mlx_rs::Array;
+use tacit_core::{Error, Result, Tree};
+
+use crate::{ArraysCache, Cache, KvCache, Side};
+
+/// A state that knows which of its tokens are whose, as a generation of several prompts needs it.
+///
+/// Prompts of a batch differ in length, and their sequences end at different times while the step goes on with all of them. The
+/// caches of this crate implement it, and lists and tuples of what does. A state of one's own that is given single prompts
+/// implements it without a method; a batch is then refused.
+///
+/// ```
+/// # extern crate tacit_core as tacit;
+/// use mlx_rs::Array;
+/// use tacit_core::Tree;
+/// use tacit_nn::generate::Sequences;
+///
+/// #[derive(Tree, Clone)]
+/// struct Seen(Array);
+///
+/// impl Sequences for Seen {}
+/// assert!(Seen(Array::from_int(0)).pad_left(3, &[3, 2]).is_err());
+/// ```
+pub trait Sequences: Tree + Clone {
+    /// Says that the next `tokens` are prompts of these lengths, filled up on the left; of a batch of several it is asked for
+    /// prompts of one length, too.
+    ///
+    /// # Errors
+    ///
+    /// The state does not know its sequences, or cannot be told of padding here. It is then as it was.
+    fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
+        let _ = tokens;
+        Err(unknown(lengths.len()))
+    }
+
+    /// The sequences at these places of the batch, in this order.
+    ///
+    /// # Errors
+    ///
+    /// The state does not know its sequences, or has no such place.
+    fn select(&self, rows: &[i32]) -> Result<Self> {
+        Err(unknown(rows.len()))
+    }
+
+    /// Batches that may have seen different numbers of tokens, one behind the other, as one.
+    ///
+    /// # Errors
+    ///
+    /// The states do not know their sequences, or cannot stand in one batch.
+    fn merge(parts: &[Self]) -> Result<Self> {
+        Err(unknown(parts.len()))
+    }
+}
+
+fn unknown(sequences: usize) -> Error {
+    Error::invalid(
+        format!("the state of {sequences} sequences does not know which of its tokens are whose"),
+        "implement the methods of `Sequences` for it, or give one prompt at a time",
+    )
+}
+
+/// An array says nothing of sequences.
+impl Sequences for Array {}
+
+/// Nothing was seen of any sequence.
+impl Sequences for () {
+    fn pad_left(&mut self, _: i32, _: &[i32]) -> Result<()> {
+        Ok(())
+    }
+
+    fn select(&self, _: &[i32]) -> Result<Self> {
+        Ok(())
+    }
+
+    fn merge(_: &[Self]) -> Result<Self> {
+        Ok(())
+    }
+}
+
+impl Sequences for KvCache {
+    fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
+        self.prepare(tokens, lengths, Side::Left)
+    }
+
+    fn select(&self, rows: &[i32]) -> Result<Self> {
+        self.filter(rows)
+    }
+
+    fn merge(parts: &[Self]) -> Result<Self> {
+        Self::merge(parts)
+    }
+}
+
+impl Sequences for ArraysCache {
+    fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
+        self.check_batch(lengths.len())?;
+        if lengths.iter().any(|&length| length != tokens) {
+            self.set_left_padding(&lengths.iter().map(|length| tokens - length).collect::<Vec<_>>());
+        }
+        Ok(())
+    }
+
+    fn select(&self, rows: &[i32]) -> Result<Self> {
+        self.filter(rows)
+    }
+
+    fn merge(parts: &[Self]) -> Result<Self> {
+        Self::merge(parts)
+    }
+}
+
+impl Sequences for Cache {
+    fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
+        match self {
+            Self::Kv(cache) => Sequences::pad_left(cache, tokens, lengths),
+            Self::Arrays(cache) => Sequences::pad_left(cache, tokens, lengths),
+            Self::List(caches) => caches.pad_left(tokens, lengths),
+        }
+    }
+
+    fn select(&self, rows: &[i32]) -> Result<Self> {
+        Ok(match self {
+            Self::Kv(cache) => Self::Kv(cache.filter(rows)?),
+            Self::Arrays(cache) => Self::Arrays(cache.filter(rows)?),
+            Self::List(caches) => Self::List(caches.select(rows)?),
+        })
+    }
+
+    fn merge(parts: &[Self]) -> Result<Self> {
+        /// Those of one kind, if all are.
+        fn all<'p, T: Clone + 'p>(parts: &'p [Cache], of: impl Fn(&'p Cache) -> Option<&'p T>) -> Option<Vec<T>> {
+            parts.iter().map(|part| of(part).cloned()).collect()
+        }
+        if let Some(parts) = all(parts, |part| if let Self::Kv(cache) = part { Some(cache) } else { None }) {
+            return Ok(Self::Kv(KvCache::merge(&parts)?));
+        }
+        if let Some(parts) = all(parts, |part| if let Self::Arrays(cache) = part { Some(cache) } else { None }) {
+            return Ok(Self::Arrays(ArraysCache::merge(&parts)?));
+        }
+        let lists = all(parts, |part| if let Self::List(caches) = part { Some(caches) } else { None });
+        let lists = lists.ok_or_else(|| {
+            Error::invalid("caches of different kinds are merged", "merge the caches of one layer of one model")
+        })?;
+        Ok(Self::List(Sequences::merge(&lists)?))
+    }
+}
+
+/// The layers of a model have the same sequences.
+impl<T: Sequences> Sequences for Vec<T>
+where
+    Self: Tree,
+{
+    fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
+        let mut padded = self.clone();
+        padded.iter_mut().try_for_each(|each| each.pad_left(tokens, lengths))?;
+        *self = padded;
+        Ok(())
+    }
+
+    fn select(&self, rows: &[i32]) -> Result<Self> {
+        self.iter().map(|each| each.select(rows)).collect()
+    }
+
+    fn merge(parts: &[Self]) -> Result<Self> {
+        let layers = parts.first().map_or(0, Vec::len);
+        if parts.iter().any(|part| part.len() != layers) {
+            return Err(Error::invalid("states of different layers are merged", "merge the states of one model"));
+        }
+        (0..layers).map(|at| T::merge(&parts.iter().map(|part| part[at].clone()).collect::<Vec<_>>())).collect()
+    }
+}
+
+impl<A: Sequences, B: Sequences> Sequences for (A, B)
+where
+    Self: Tree,
+{
+    fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
+        let mut padded = self.clone();
+        padded.0.pad_left(tokens, lengths)?;
+        padded.1.pad_left(tokens, lengths)?;
+        *self = padded;
+        Ok(())
+    }
+
+    fn select(&self, rows: &[i32]) -> Result<Self> {
+        Ok((self.0.select(rows)?, self.1.select(rows)?))
+    }
+
+    fn merge(parts: &[Self]) -> Result<Self> {
+        let (first, second): (Vec<A>, Vec<B>) = parts.iter().cloned().unzip();
+        Ok((A::merge(&first)?, B::merge(&second)?))
+    }
+}
