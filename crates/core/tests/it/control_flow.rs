@@ -1,7 +1,7 @@
 //! Branches and loops: eager, compiled, under grad, with implicit arrays in operands and carries.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use mlx_rs::memory::active_memory;
 use mlx_rs::transforms::grad;
@@ -277,7 +277,7 @@ mod whiles {
         let wrong = |(w, x): (Array, Array)| Ok::<_, Error>((w, x.matmul(scalar(1.0))?));
         assert!(matches!(error(while_loop(always, wrong, begin())), Error::Mlx(text) if text.contains("[matmul]")));
         let panics = |_: (Array, Array)| -> Result<(Array, Array)> { panic!("on purpose") };
-        assert!(catch_unwind(AssertUnwindSafe(|| while_loop(always, panics, begin()))).is_err());
+        assert!(error(while_loop(always, panics, begin())).to_string().starts_with("panicked: on purpose"));
         let refuses = |_: (Array, Array)| -> Result<Array> { Err(Error::invalid("it is late", "come back tomorrow")) };
         let same = |carry: (Array, Array)| Ok::<_, Error>(carry);
         assert!(error(while_loop(refuses, same, begin())).to_string().starts_with("it is late"));
@@ -424,5 +424,33 @@ mod scans {
             assert_eq!(dense(&f.call(&vector(&x).into()).expect("runs")), expected);
         }
         assert_eq!(f.stats().traces, 1);
+    }
+}
+
+mod many {
+    use super::*;
+
+    #[test]
+    fn conditions_on_what_is_traced_take_time_by_their_number() {
+        let time = |count: usize| {
+            let run = || {
+                let begun = Instant::now();
+                let mut compiled = compile(move |mut x: Array| -> Result<Array> {
+                    for _ in 0..count {
+                        let negative = x.lt(scalar(0.0))?;
+                        x = cond(&negative, |x: Array| x.negative(), |x: Array| x.add(scalar(1.0)), (&x).into())?
+                            .dense()?;
+                    }
+                    // Only the recording is timed: MLX is not to compile it.
+                    Err(Error::invalid(format!("{x:p}", x = &raw const x), "none"))
+                });
+                assert!(compiled.call(&vector(&[1.0]).sum(None).expect("builds").into()).is_err());
+                begun.elapsed()
+            };
+            (0..3).map(|_| run()).min().unwrap_or(Duration::MAX)
+        };
+        let (few, many) = (time(1000), time(16_000));
+        // Sixteen times as much if it grows by the number, and 256 times if by its square.
+        assert!(many < few * 80, "{few:?} and {many:?} for sixteen times as many");
     }
 }
