@@ -16,6 +16,9 @@ pub enum Place {
     Stream,
 }
 
+/// Where the system has names for what is open; `/dev/stdout` is a link, too.
+const OPENED: [&str; 3] = ["/dev", "/dev/fd", "/proc/self/fd"];
+
 impl Place {
     /// Looks at a place before anything is written.
     ///
@@ -47,7 +50,7 @@ impl Place {
             own => own.map_err(Error::file("write", path))?,
         };
         // What these link to is open already, such as a file that the shell made for the standard output.
-        let opened = own.is_symlink() && path.starts_with("/dev");
+        let opened = own.is_symlink() && OPENED.iter().any(|folder| path.parent() == Some(Path::new(folder)));
         let kind = if opened { fs::metadata(path).map_err(Error::file("write", path))? } else { own }.file_type();
         if kind.is_char_device() || kind.is_fifo() || (opened && kind.is_file()) {
             Ok(Self::Stream)

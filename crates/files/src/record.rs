@@ -17,6 +17,7 @@ const VERSION: u32 = 1;
 
 /// Which hidden files get which names, and which files go.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(expecting = "what a save wrote")]
 pub(crate) struct Record {
     version: u32,
     pub(crate) files: Vec<Moved>,

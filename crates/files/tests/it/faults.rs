@@ -72,7 +72,7 @@ fn at_every_operation(
                 assert!(tensors.ends_with(config), "{what}: {raw:?}");
             }
             // The next save, of something else, finishes this one and leaves nothing hidden.
-            replace(folder.join("next"), b"next").expect("saves");
+            inject(usize::MAX, Fault::Stops, || replace(folder.join("next"), b"next")).0.expect("saves");
             let mut raw = folder.raw();
             assert_eq!(raw.remove("next").as_deref(), Some(&b"next"[..]), "{what}");
             assert!(raw == now, "{what}: {raw:?}");

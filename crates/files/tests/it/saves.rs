@@ -133,7 +133,7 @@ fn a_record_that_no_save_wrote_is_refused() {
     messages += &said(&moved("config.json", "thesis.txt"));
     expect![[r#"
         FOLDER/.tacit-save.json: it is no record of a save: EOF while parsing a value at line 1 column 0
-        FOLDER/.tacit-save.json: it is no record of a save: invalid type: map, expected u32 at line 1 column 1
+        FOLDER/.tacit-save.json: it is no record of a save: invalid length 0, expected what a save wrote at line 1 column 2
         FOLDER/.tacit-save.json: it names "../x", which no save does
         FOLDER/.tacit-save.json: it names "sub/deep.txt", which no save does
         FOLDER/.tacit-save.json: it names ".bashrc", which no save does

@@ -12,9 +12,19 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new() -> Self {
+        Self::made_in(&env::temp_dir())
+    }
+
+    /// One in memory, where the system has a folder there: for thousands of files, which a disk is slow to make.
+    pub(crate) fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Self::made_in(memory) } else { Self::new() }
+    }
+
+    fn made_in(base: &Path) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("tacit-io-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let folder = env::temp_dir().join(name);
+        let folder = base.join(name);
         fs::create_dir(&folder).expect("the folder is new");
         Self(folder)
     }

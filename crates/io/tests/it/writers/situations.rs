@@ -29,7 +29,7 @@ pub(super) fn goldens() -> Vec<PathBuf> {
 
 /// A copy of the files of a folder.
 pub(super) fn copied(from: &Path) -> Scratch {
-    let folder = Scratch::new();
+    let folder = Scratch::in_memory();
     fill(from, &folder);
     folder
 }
@@ -52,7 +52,7 @@ fn two(numbers: [f32; 2]) -> Vec<(String, Array)> {
 
 /// Checkpoints whose names begin alike, in two files each.
 pub(super) fn neighbours() -> Scratch {
-    let folder = Scratch::new();
+    let folder = Scratch::in_memory();
     for (number, stem) in
         ["model.2", "model-00001", "models", "model.2.2", "mod", "ckpt", "ckpt.100"].into_iter().enumerate()
     {
@@ -77,7 +77,7 @@ pub(super) const MINE: [&str; 8] = [
 
 /// A folder with an index that names what is not its own, and one of another checkpoint that names a shard as well.
 pub(super) fn strange() -> Scratch {
-    let folder = Scratch::new();
+    let folder = Scratch::in_memory();
     fs::create_dir(folder.join("sub")).expect("makes");
     for name in MINE {
         folder.file(name, "years of work");
@@ -93,7 +93,7 @@ pub(super) fn strange() -> Scratch {
 
 /// A folder of all that a writer of an adapter, or of a model in one file, replaces.
 pub(super) fn saved_before() -> Scratch {
-    let folder = Scratch::new();
+    let folder = Scratch::in_memory();
     for name in ["model.safetensors", "adapters.safetensors", "adapter_model.safetensors"] {
         write(folder.join(name), two([1.0, 2.0]), &Metadata::new()).expect("writes");
     }
@@ -105,7 +105,7 @@ pub(super) fn saved_before() -> Scratch {
 
 /// A folder in which a run that makes values one by one was interrupted.
 pub(super) fn half_made() -> Scratch {
-    let folder = Scratch::new();
+    let folder = Scratch::in_memory();
     let old: Parameters = two([1.0, 2.0]).into_iter().map(|(name, array)| (name, array.into())).collect();
     save_with(folder.join("model.safetensors"), &old, Writing { shard: Some(4), progress: None }).expect("saves");
     let mut work = Resumable::open(folder.join("model.safetensors"), Vec::<&Path>::new()).expect("begins");
