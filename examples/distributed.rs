@@ -6,9 +6,12 @@ use std::process::Command;
 
 use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
-use mlx_rs::{Array, random, transforms};
-use tacit::distributed::{Group, Shard, Sharded, Split};
-use tacit::nn::Trainable;
+use mlx_rs::optimizers::{AdamW, Optimizer};
+use mlx_rs::random::RandomState;
+use mlx_rs::{Array, Dtype, ops, random, transforms};
+use tacit::distributed::{FullyShard, Group, Shard, Sharded, Split, load_run, save_run};
+use tacit::io::Training;
+use tacit::nn::{Only, Trainable};
 use tacit::prelude::*;
 use tacit_bridge::ports::Held;
 
@@ -16,12 +19,14 @@ use tacit_bridge::ports::Held;
 type Section = (&'static str, fn(&Group) -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 6] = [
+pub(crate) const SECTIONS: [Section; 8] = [
     ("sums", sums),
     ("batches", batches),
     ("layers", layers),
     ("explained", explained),
     ("stored", stored),
+    ("dropped", dropped),
+    ("resumed", resumed),
     ("refused", refused),
 ];
 
@@ -129,6 +134,65 @@ fn stored(group: &Group) -> Result<String> {
     Ok(format!("cut and gathered, it is what it was to the bit: {same}"))
 }
 // ANCHOR_END: stored
+
+// ANCHOR: dropped
+fn dropped(group: &Group) -> Result<String> {
+    let mut dropout = nn::Dropout::new();
+    let mut mask = || -> Result<Vec<u8>> {
+        let kept = dropout.forward(&ops::ones::<f32>(&[12])?)?.gt(Array::from_f32(0.0))?.as_dtype(Dtype::Uint8)?;
+        Ok(kept.as_slice::<u8>().to_vec())
+    };
+    let model = mlp()?;
+    // Each rank has rows of its own, and drops features of its own.
+    group.seed(1)?;
+    let apart = mask()?;
+    // The ranks of a split model compute the same rows, and drop the same.
+    drop(model.shard("layers.0.*", Split::Columns(group))?);
+    let together = mask()?;
+    Ok(format!("rank {} keeps {apart:?} of its own rows, and {together:?} of the rows of all", group.rank()))
+}
+// ANCHOR_END: dropped
+
+// ANCHOR: resumed
+fn saved_and_resumed(folder: &Path, group: &Group) -> Result<String> {
+    let step = |model: &mut Model<Sequential>, adamw: &mut AdamW, random: &mut RandomState| -> Result<()> {
+        let own = random::normal::<f32>(&[4, 64], None, None, &random.next_key()?)?;
+        let (_, gradients) = model.value_and_grad(Trainable::default(), loss)(&own)?;
+        adamw.update(model, &model.mean_gradients(gradients, group)?)?;
+        Ok(())
+    };
+    let new = || Ok::<_, Error>((mlp()?.fully_shard("layers.0.*", group)?, AdamW::new(1e-3)));
+
+    let ((mut model, mut adamw), mut random) = (new()?, group.random(7)?);
+    step(&mut model, &mut adamw, &mut random)?;
+    save_run(folder, &Training::new(1).with_optimizer(&adamw)?.with_random(&random), &model, group)?;
+    step(&mut model, &mut adamw, &mut random)?;
+
+    let (mut resumed, mut moments) = new()?;
+    let run = load_run(folder, &resumed, group)?;
+    run.restore_model(&mut resumed)?;
+    run.restore_optimizer(&mut moments)?;
+    step(&mut resumed, &mut moments, &mut run.random()?)?;
+
+    let pairs = model.leaves(&Only::All).into_iter().zip(resumed.leaves(&Only::All));
+    let mut same = true;
+    for ((_, expected), (_, found)) in pairs {
+        same &= expected.eq(found)?.all(None)?.item_exact::<bool>();
+    }
+    Ok(format!("a step behind the save, and a step behind its loading, are the same to the bit: {same}"))
+}
+// ANCHOR_END: resumed
+
+/// In a folder that is this program's alone, and the same on both ranks.
+fn resumed(group: &Group) -> Result<String> {
+    let own = if group.rank() == 0 { std::process::id() as i32 } else { 0 };
+    let number = group.all_max(&Array::from_int(own))?.item_exact::<i32>();
+    let folder = std::env::temp_dir().join(format!("tacit-book-run-{number}"));
+    let shown = saved_and_resumed(&folder, group)?;
+    group.barrier()?;
+    drop(std::fs::remove_dir_all(folder));
+    Ok(shown)
+}
 
 // ANCHOR: refused
 fn refused(group: &Group) -> Result<String> {

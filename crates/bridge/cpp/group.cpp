@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <future>
@@ -90,19 +91,17 @@ class Collective : public Primitive {
       read.emplace(rows);
     }
     auto run = std::make_shared<Run>(output);
-    encoder.dispatch([group = group_, op = op_, peer = peer_, run = std::move(run), read = std::move(read),
+    encoder.dispatch([group = group_, op = op_, peer = peer_, made = number_, run = std::move(run), read = std::move(read),
                       write = Borrowed(output)]() mutable {
-      uint64_t number = 0;
+      std::optional<Group::Current> told;
       try {
-        group->run(op, peer, read ? &*read : nullptr, write, number);
+        group->run(op, peer, made, read ? &*read : nullptr, write, told);
       } catch (const std::exception& error) {
         // NaN to every float type.
         auto& value = write.value;
         std::memset(value.data<char>(), 0xff, value.nbytes());
-        auto shape = read ? read->value.shape() : value.shape();
-        Failure failure = [group, op, peer, shape = std::move(shape), dtype = value.dtype(), number,
-                           text = std::string(error.what())](bool later) {
-          group->raise(op, peer, shape, dtype, number, text, later);
+        Failure failure = [group, of = *told, text = std::string(error.what())](bool later) {
+          group->raise(of, text, later);
         };
         if (!run->watched()) {
           failure(false);
@@ -317,6 +316,7 @@ InFlight Group::view(const Current& current) {
   return InFlight{static_cast<int>(current.op),
                   current.peer,
                   current.number,
+                  current.overtaken,
                   std::chrono::duration<double>(waited).count(),
                   current.shape.data(),
                   current.shape.size(),
@@ -327,9 +327,27 @@ void Group::poll(const Current& current) const {
   check(table_.poll(watcher_, view(current)));
 }
 
-void Group::raise(
-    Op op, int peer, const Shape& shape, Dtype dtype, uint64_t number, const std::string& text, bool later) const {
-  Current of{op, peer, number, shape, dtype, std::chrono::steady_clock::now()};
+uint64_t Group::overtaken(Op op, uint64_t made) {
+  // A message is between two, which the others know nothing of.
+  if (op == Op::send || op == Op::recv) {
+    return 0;
+  }
+  auto place = std::lower_bound(ran_.begin(), ran_.end(), made);
+  auto later = static_cast<uint64_t>(ran_.end() - place);
+  // What is older than all that is known stays unknown, on every rank alike.
+  constexpr size_t known = 4096;
+  if (later < known) {
+    ran_.insert(place, made);
+  }
+  if (ran_.size() > known) {
+    ran_.pop_front();
+  }
+  return later;
+}
+
+void Group::raise(const Current& current, const std::string& text, bool later) const {
+  auto of = current;
+  of.since = std::chrono::steady_clock::now();
   check(table_.failed(watcher_, view(of), text.data(), text.size(), later));
 }
 
@@ -356,10 +374,11 @@ void Group::dispatch(Op op, int peer, const array& input, array& output) {
   }
 }
 
-void Group::run(Op op, int peer, Borrowed* input, Borrowed& output, uint64_t& number) {
+void Group::run(Op op, int peer, uint64_t made, Borrowed* input, Borrowed& output, std::optional<Current>& told) {
   auto& shown = (input ? *input : output).value;
-  Current current{op, peer, ++collectives_, shown.shape(), shown.dtype(), std::chrono::steady_clock::now()};
-  number = current.number;
+  Current current{op, peer, ++collectives_, 0, shown.shape(), shown.dtype(), std::chrono::steady_clock::now()};
+  told = current;
+  told->overtaken = current.overtaken = overtaken(op, made);
   {
     std::lock_guard lock(mutex_);
     current_ = current;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +23,7 @@ struct InFlight {
   int op;
   int peer;
   uint64_t number;
+  uint64_t overtaken;
   double seconds;
   const int32_t* shape;
   size_t ndim;
@@ -72,12 +74,26 @@ class Group {
     return stream_;
   }
 
-  // Runs one collective, of this number, to its end, on a thread of MLX's; throws when it fails or is given up, after which
-  // the group is of no more use.
-  void run(Op op, int peer, Borrowed* input, Borrowed& output, uint64_t& number);
+  // A collective of which a thread runs one at a time, or that failed.
+  struct Current {
+    Op op;
+    int peer;
+    // Among those that this rank has begun.
+    uint64_t number;
+    // How many of all ranks' ran before it though they were made after it: ranks that agree on that for each have run the same
+    // ones in the same order, whatever else they have made.
+    uint64_t overtaken;
+    Shape shape;
+    Dtype dtype;
+    std::chrono::steady_clock::time_point since;
+  };
+
+  // Runs one collective, the `made`-th that this process made, to its end, on a thread of MLX's, and tells what is run; throws
+  // when it fails or is given up, after which the group is of no more use.
+  void run(Op op, int peer, uint64_t made, Borrowed* input, Borrowed& output, std::optional<Current>& told);
 
   // Leaves the error of a failure behind and throws it.
-  void raise(Op op, int peer, const Shape& shape, Dtype dtype, uint64_t number, const std::string& text, bool later) const;
+  void raise(const Current& of, const std::string& text, bool later) const;
 
   // `x` entered: the same array again while it and `x` are in use, so that the gradients of all its uses are one sum over
   // the ranks.
@@ -101,18 +117,11 @@ class Group {
   }
 
  private:
-  struct Current {
-    Op op;
-    int peer;
-    uint64_t number;
-    Shape shape;
-    Dtype dtype;
-    std::chrono::steady_clock::time_point since;
-  };
-
   static InFlight view(const Current& current);
   void poll(const Current& current) const;
   void dispatch(Op op, int peer, const array& input, array& output);
+  // How many that were made after this one have run, which has run now too.
+  uint64_t overtaken(Op op, uint64_t made);
 
   mlx::core::distributed::Group group_;
   int rank_;
@@ -126,6 +135,8 @@ class Group {
   std::atomic<uint64_t> collectives_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<bool> broken_{false};
+  // The last made of those that ran, in the order in which they were made.
+  std::deque<uint64_t> ran_;
   struct Entered {
     std::weak_ptr<void> x;
     std::weak_ptr<void> made;

@@ -117,6 +117,7 @@ pub(crate) struct InFlight {
     pub(crate) op: c_int,
     pub(crate) peer: c_int,
     pub(crate) number: u64,
+    pub(crate) overtaken: u64,
     pub(crate) seconds: f64,
     pub(crate) shape: *const i32,
     pub(crate) ndim: usize,

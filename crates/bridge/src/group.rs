@@ -112,6 +112,9 @@ pub struct InFlight {
     pub peer: Option<usize>,
     /// Its place among the collectives that this rank has begun, from 1 on.
     pub number: u64,
+    /// How many that were made after it ran before it. Ranks on which it is the same for every collective have run the same
+    /// ones in the same order.
+    pub overtaken: u64,
     /// What goes in, or for a message what comes out.
     pub aval: Aval,
     /// How long it has been under way.
@@ -129,7 +132,8 @@ impl InFlight {
         let shape = unsafe { arrays::integers(raw.shape, raw.ndim) };
         let peer = matches!(op, Op::Send | Op::Recv).then_some(raw.peer as usize);
         let waited = Duration::try_from_secs_f64(raw.seconds.max(0.0)).unwrap_or_default();
-        Ok(Self { op: *op, peer, number: raw.number, aval: Aval::new(shape, dtype), waited })
+        let (number, overtaken) = (raw.number, raw.overtaken);
+        Ok(Self { op: *op, peer, number, overtaken, aval: Aval::new(shape, dtype), waited })
     }
 }
 
@@ -139,6 +143,7 @@ impl fmt::Display for InFlight {
         match (self.op, self.peer) {
             (Op::Send, Some(peer)) => write!(f, " to rank {peer}"),
             (Op::Recv, Some(peer)) => write!(f, " from rank {peer}"),
+            _ if self.overtaken > 0 => write!(f, " behind {} made after it", self.overtaken),
             _ => Ok(()),
         }
     }

@@ -18,8 +18,8 @@ use crate::watch::Limits;
 /// Processes that compute together, this one among them: its *rank* is its number, from zero on.
 ///
 /// Every process runs the same program. Its collectives are lazy like any op: what a rank evaluates, every rank must
-/// evaluate. Those of one graph run in the order in which they were made, however it is evaluated; make graphs and evaluate
-/// them in the same order on all ranks. They stand on a stream of the group's own, so that what does not depend on them is
+/// evaluate. Those of one graph run in the order in which they were made, however it is evaluated, and each call of a compiled
+/// function makes its own; make graphs and evaluate them in the same order on all ranks. They stand on a stream of the group's own, so that what does not depend on them is
 /// computed meanwhile. An array that is the same on every rank is *replicated*; the gradients are those of a loss that is.
 ///
 /// Clones are the same group, and so are two groups of one backend: MLX keeps one for the life of the process. A group of
@@ -29,7 +29,7 @@ use crate::watch::Limits;
 ///
 /// An engine notices late or never that a rank is gone, so ranks watch each other beside it, over connections to rank 0. A rank
 /// whose process ends with another code than 0 is lost to all others within a moment; one that is stopped, or whose machine is
-/// gone, after [`Options::silence`]. Ranks that evaluate different collectives, or the same on other shapes, learn it within a
+/// gone, after [`Options::silence`]. Ranks that evaluate different collectives, or in another order, or on other shapes, learn it within a
 /// second, and one whose collective no other takes part in after [`Options::wait`]. The eval that waits then fails with
 /// [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so does every later
 /// collective; what needs no other rank is computed and saved as ever. A rank that does not come is named after

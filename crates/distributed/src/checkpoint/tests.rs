@@ -141,7 +141,7 @@ fn whole(save: u64, size: usize) -> Vec<String> {
     parts.chain([INDEX.to_owned()]).collect()
 }
 
-fn said(error: Error, folder: &Path) -> String {
+fn said(error: &Error, folder: &Path) -> String {
     error.to_string().replace(&*folder.to_string_lossy(), "FOLDER")
 }
 
@@ -205,11 +205,11 @@ fn nothing_goes_before_every_file_is_there() -> Result<()> {
         expect![[r"
             FOLDER/run.2-00003-of-00003.safetensors: the file of rank 2 is not there
             help: save to a file system that all ranks share"]]
-        .assert_eq(&said(save.commit(&index).expect_err("one is missing"), &folder));
+        .assert_eq(&said(&save.commit(&index).expect_err("one is missing"), &folder));
         // One of another model.
         let place = Place { rank: 2, size: 3 };
         fs::copy(folder.join("run.1-00001-of-00002.safetensors"), file_of(&folder, 2, place)).expect("copies");
-        let other = said(save.commit(&index).expect_err("of another save"), &folder);
+        let other = said(&save.commit(&index).expect_err("of another save"), &folder);
         assert!(other.starts_with("FOLDER/run.2-00003-of-00003.safetensors: "), "{other}");
     }
     check(&folder, 2)?;
@@ -225,7 +225,9 @@ fn files_of_others_stay_whatever_their_names_are() -> Result<()> {
     let folder = folder("others");
     fs::create_dir_all(folder.join("run.9-00001-of-00001.safetensors.d")).expect("makes");
     let others = ["run.7-00001-of-00002.safetensors", "thesis.txt", "run.1-1-of-1.safetensors", ".run.x.saving"];
-    others.iter().for_each(|name| fs::write(folder.join(name), "somebody's").expect("writes"));
+    for name in others {
+        fs::write(folder.join(name), "somebody's").expect("writes");
+    }
     for size in [2, 3] {
         drop(killed(&folder, 1, 1)?);
         save(&folder, size)?;
@@ -242,7 +244,7 @@ fn files_of_others_stay_whatever_their_names_are() -> Result<()> {
     expect![[r"
         FOLDER/run.safetensors: it is no index of ranks
         help: give the folder of a run that `save_run` saved"]]
-    .assert_eq(&said(Save::begin(&folder, 1).err().expect("is none"), &folder));
+    .assert_eq(&said(&Save::begin(&folder, 1).err().expect("is none"), &folder));
     assert_eq!(files(&folder), [INDEX]);
     fs::remove_dir_all(&folder).expect("removes");
     Ok(())
@@ -255,7 +257,7 @@ fn two_programs_do_not_save_into_one_folder_at_once() -> Result<()> {
     expect![[r"
         FOLDER: another program saves into it
         help: let it come to its end, or save to another folder"]]
-    .assert_eq(&said(Save::begin(&folder, 1).err().expect("one is under way"), &folder));
+    .assert_eq(&said(&Save::begin(&folder, 1).err().expect("one is under way"), &folder));
     let index = written(&folder, &first, all_pieces(1, |_, _| Ok(()))?, 1)?;
     first.commit(&index)?;
     first.finish();
@@ -284,14 +286,14 @@ fn what_differs_between_ranks_is_each_rank_s_own() -> Result<()> {
         let place = Place { rank, size: 2 };
         let (run, _) = read(&folder, &held(place)?.0, place)?;
         assert_eq!(bits(&run.states["random"]["key"]), bits(&key(rank)));
-        assert_eq!(run.states["rows"]["rows.weight.exp_avg_sq_col"].as_slice::<f32>()[0], rank as f32);
+        assert_eq!(run.states["rows"]["rows.weight.exp_avg_sq_col"].as_slice::<f32>(), [rank as f32, 5.0, 6.0]);
     }
     let place = Place { rank: 2, size: 3 };
     let (known, _, _) = held(place)?;
     expect![[r"
         FOLDER/run.safetensors: rows.weight.exp_avg_sq_col: it was kept of rows.weight as that lay on 2 ranks
         help: load it on as many ranks as saved it, split alike"]]
-    .assert_eq(&said(read(&folder, &known, place).expect_err("of two ranks"), &folder));
+    .assert_eq(&said(&read(&folder, &known, place).expect_err("of two ranks"), &folder));
 
     // Without the statistics, three ranks go on: the third draws numbers that neither of the first two does.
     let only_random = |place: Place, run: &mut Training| {
@@ -317,7 +319,7 @@ fn what_differs_between_ranks_is_each_rank_s_own() -> Result<()> {
 #[test]
 fn what_is_missing_or_another_model_s_is_named() -> Result<()> {
     let folder = folder("damaged");
-    let said = |error: Error| said(error, &folder);
+    let said = |error: Error| said(&error, &folder);
     let place = Place { rank: 0, size: 2 };
     let (mut known, _, _) = held(place)?;
     assert!(matches!(read(&folder, &known, place), Err(Error::File { .. })), "there is none");
@@ -372,7 +374,7 @@ fn what_an_earlier_version_lost_is_refused_and_the_rest_is_read() -> Result<()> 
         if is_lost {
             expect![[r#"
                 FOLDER/run.safetensors: a.flat.local.velocity: an earlier Tacit saved it of one rank alone, and a.flat is split
-                help: begin with a new state, or load it with that one"#]].assert_eq(&said(found.expect_err("one rank's"), &folder));
+                help: begin with a new state, or load it with that one"#]].assert_eq(&said(&found.expect_err("one rank's"), &folder));
         } else {
             assert_eq!(found?.0.states["kept"]["norm.velocity"].as_slice::<f32>(), [1.0, 2.0]);
         }

@@ -47,6 +47,9 @@ pub(crate) const CASES: &[Case] = &[
     case("a_wrong_shape", sums_of_two_shapes, joins, LIMITS, &[], |ranks| {
         all_say(ranks, &["no. 1 of rank 0 was all_sum f32[8], of rank 1 all_sum f32[9]"])
     }),
+    case("another_order", sums_in_two_orders, joins, LIMITS, &[], |ranks| {
+        all_say(ranks, &["no. 2 of rank 0 was all_sum f32[8], of rank 1 all_sum f32[8] behind 1 made after it"])
+    }),
     case("a_wrong_shape_before_it_runs", compiled_sum_of_two_shapes, compares, LIMITS, &[], |ranks| {
         all_say(ranks, &["about to run different", "no. 1 of rank 0 is all_sum f32[8], of rank 1 all_sum f32[9]"])
     }),
@@ -121,6 +124,18 @@ fn skips(group: &Group) -> Result<()> {
 fn sums_of_two_shapes(group: &Group) -> Result<()> {
     let extent = 8 + group.rank() as i32;
     drop(group.all_sum(&ops::ones::<f32>(&[extent])?)?.eval());
+    sleep(Duration::from_secs(1));
+    group.barrier()
+}
+
+/// Sums of one shape, each evaluated by itself, the first one last on the second rank: the engine swaps them.
+fn sums_in_two_orders(group: &Group) -> Result<()> {
+    let sum = |number: f32| group.all_sum(&ops::full::<f32>(&[8], Array::from_f32(number))?);
+    let mut sums = vec![sum(1.0)?, sum(2.0)?];
+    if group.rank() == 1 {
+        sums.reverse();
+    }
+    sums.iter().for_each(|sum| drop(sum.eval()));
     sleep(Duration::from_secs(1));
     group.barrier()
 }

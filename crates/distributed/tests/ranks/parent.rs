@@ -7,17 +7,44 @@ use std::time::{Duration, Instant};
 
 use crate::case::{Apart, Case, Ended};
 use crate::cases;
+use crate::child;
 use crate::commands::{Engine, mpirun};
 use crate::processes::{Heard, Processes};
 
-/// The groups that are tried.
-const GROUPS: [(Engine, usize); 4] = [(Engine::Ring, 2), (Engine::Ring, 4), (Engine::Mpi, 2), (Engine::Mpi, 4)];
+/// The groups that are tried; those whose ranks differ run every case in an order and at a speed of each rank's own.
+const GROUPS: [Ranks; 5] = [
+    Ranks { engine: Engine::Ring, size: 2, differ: false },
+    Ranks { engine: Engine::Ring, size: 2, differ: true },
+    Ranks { engine: Engine::Ring, size: 4, differ: true },
+    Ranks { engine: Engine::Mpi, size: 2, differ: false },
+    Ranks { engine: Engine::Mpi, size: 4, differ: true },
+];
 /// How long ranks may take to join, at the most.
 const JOINING: Duration = Duration::from_mins(1);
 /// How long the other ranks may take to say their errors after the first.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long ranks may take to end after the last case.
 const ENDING: Duration = Duration::from_secs(20);
+
+/// A group to be.
+#[derive(Clone, Copy)]
+struct Ranks {
+    engine: Engine,
+    size: usize,
+    differ: bool,
+}
+
+impl Ranks {
+    /// Such as `ring/2`.
+    fn name(self) -> String {
+        format!("{}/{}{}", self.engine, self.size, if self.differ { "/differing" } else { "" })
+    }
+
+    /// What the ranks are told beside what they read.
+    fn variables(self) -> Vec<(&'static str, &'static str)> {
+        if self.differ { vec![(child::DIFFER, "1")] } else { Vec::new() }
+    }
+}
 
 /// A case by its whole name, such as `ring/2/collectives/all_sum`, by the name that the ranks know, and itself.
 struct Chosen {
@@ -59,12 +86,12 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         filters.is_empty() || filters.iter().any(matches)
     };
     let mut all = 0;
-    let mut chosen: Vec<((Engine, usize), Vec<Chosen>)> = Vec::new();
-    for (engine, ranks) in GROUPS {
-        let of_size = cases().filter(|(_, case)| case.sizes.contains(&ranks));
-        let named = of_size.map(|(name, case)| Chosen { full: format!("{engine}/{ranks}/{name}"), name, case });
+    let mut chosen: Vec<(Ranks, Vec<Chosen>)> = Vec::new();
+    for ranks in GROUPS {
+        let of_size = cases().filter(|(_, case)| case.sizes.contains(&ranks.size));
+        let named = of_size.map(|(name, case)| Chosen { full: format!("{}/{name}", ranks.name()), name, case });
         let named: Vec<Chosen> = named.inspect(|_| all += 1).filter(|chosen| wanted(&chosen.full)).collect();
-        chosen.push(((engine, ranks), named));
+        chosen.push((ranks, named));
     }
     if has("--list") {
         let listed = chosen.iter().flat_map(|(_, cases)| cases).filter(|_| !has("--ignored"));
@@ -76,8 +103,8 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     println!("\nrunning {count} tests");
     let mut results = Results { timed: has("--report-time"), since: Some(start), ..Results::default() };
     let mut ignored = 0;
-    for ((engine, ranks), cases) in chosen {
-        if engine == Engine::Mpi && mpirun().is_none() {
+    for (ranks, cases) in chosen {
+        if ranks.engine == Engine::Mpi && mpirun().is_none() {
             for chosen in &cases {
                 println!("test {} ... ignored, no mpirun on the PATH or in TACIT_MPI", chosen.full);
             }
@@ -86,10 +113,10 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         }
         let (apart, together): (Vec<Chosen>, Vec<Chosen>) =
             cases.into_iter().partition(|chosen| chosen.case.apart.is_some());
-        run_together(engine, ranks, &together, &mut results);
+        run_together(ranks, &together, &mut results);
         for chosen in apart {
             if let Some(apart) = &chosen.case.apart {
-                let result = run_apart(engine, ranks, &chosen, apart);
+                let result = run_apart(ranks, &chosen, apart);
                 results.add(&chosen.full, result);
             }
         }
@@ -110,10 +137,11 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 }
 
 /// Runs cases in the same processes, and after a failure the rest in new ones.
-fn run_together(engine: Engine, ranks: usize, mut cases: &[Chosen], results: &mut Results) {
+fn run_together(group: Ranks, mut cases: &[Chosen], results: &mut Results) {
+    let ranks = group.size;
     while let Some(first) = cases.first() {
         let names: Vec<String> = cases.iter().map(|chosen| chosen.name.clone()).collect();
-        let mut processes = match Processes::start(engine, ranks, &names, &[]) {
+        let mut processes = match Processes::start(group.engine, ranks, &names, &group.variables()) {
             Ok(processes) => processes,
             Err(error) => {
                 for chosen in cases {
@@ -137,7 +165,7 @@ fn run_together(engine: Engine, ranks: usize, mut cases: &[Chosen], results: &mu
         }
         if !failed && let Err(error) = processes.finish(ENDING) {
             let error = format!("{error}\n{}", all_stderr(&processes, ranks));
-            results.add(&format!("{engine}/{ranks}/the end"), Err(error));
+            results.add(&format!("{}/the end", group.name()), Err(error));
         }
     }
 }
@@ -198,10 +226,12 @@ fn all_stderr(processes: &Processes, ranks: usize) -> String {
 }
 
 /// Runs a case in processes of its own, and has what became of them judged.
-fn run_apart(engine: Engine, ranks: usize, chosen: &Chosen, apart: &Apart) -> Result<(), String> {
+fn run_apart(group: Ranks, chosen: &Chosen, apart: &Apart) -> Result<(), String> {
+    let Ranks { engine, size: ranks, .. } = group;
     let names = [chosen.name.clone()];
+    let variables = [&group.variables(), apart.variables].concat();
     let mut processes =
-        Processes::start(engine, ranks, &names, apart.variables).map_err(|error| format!("no processes: {error}"))?;
+        Processes::start(engine, ranks, &names, &variables).map_err(|error| format!("no processes: {error}"))?;
     let until = processes.since + chosen.case.limit;
     let mut said: Vec<Option<(Result<(), String>, Duration)>> = vec![None; ranks];
     let mut gone: Vec<Option<Duration>> = vec![None; ranks];

@@ -249,7 +249,7 @@ fn rows_with_infinities(group: &Group) -> Result<()> {
             (tacit_conformance::oracle::floats(found)?, tacit_conformance::oracle::floats(expected)?);
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let near = (found - expected).abs() <= 1e-2 * expected.abs().max(1.0);
-            let same = near || found == expected || (found.is_nan() && expected.is_nan());
+            let same = near || found.total_cmp(expected).is_eq() || (found.is_nan() && expected.is_nan());
             assert!(same, "{what}: element {at} is {found}, not {expected}");
         }
         Ok::<_, Error>(())
