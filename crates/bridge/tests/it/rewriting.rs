@@ -89,25 +89,14 @@ fn scalars_that_are_still_computed_are_told_apart() {
     assert_ne!(array_id(&left[0]), array_id(&left[1]));
 }
 
-/// The least time of three, in which what else the machine does counts least.
-fn least(mut f: impl FnMut() -> Duration) -> Duration {
-    (0..3).map(|_| f()).min().unwrap()
-}
-
 #[test]
 fn the_slices_of_one_array_take_time_by_their_number() {
-    let time = |count: i32| {
-        least(|| {
-            let scope = Scope::new().unwrap();
-            let x = scope.placeholder(&Aval::new(&[count], Dtype::Float32)).unwrap();
-            let outputs: Vec<Array> = (0..count).map(|at| x.try_index(at..at + 1).unwrap()).collect();
-            let begun = Instant::now();
-            let (_, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
-            assert_eq!(united, 0);
-            begun.elapsed()
-        })
-    };
-    let (few, many) = (time(5000), time(80_000));
-    // Sixteen times as much if it grows by the number, and 256 times if by its square.
-    assert!(many < few * 80, "{few:?} and {many:?} for sixteen times as many");
+    let scope = Scope::new().unwrap();
+    let x = scope.placeholder(&Aval::new(&[60_000], Dtype::Float32)).unwrap();
+    let outputs: Vec<Array> = (0..60_000).map(|at| x.try_index(at..at + 1).unwrap()).collect();
+    let begun = Instant::now();
+    let (_, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
+    assert_eq!(united, 0);
+    // Some tenths of a second, and minutes if each is compared with all that came before it.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }

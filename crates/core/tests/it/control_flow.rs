@@ -432,25 +432,17 @@ mod many {
 
     #[test]
     fn conditions_on_what_is_traced_take_time_by_their_number() {
-        let time = |count: usize| {
-            let run = || {
-                let begun = Instant::now();
-                let mut compiled = compile(move |mut x: Array| -> Result<Array> {
-                    for _ in 0..count {
-                        let negative = x.lt(scalar(0.0))?;
-                        x = cond(&negative, |x: Array| x.negative(), |x: Array| x.add(scalar(1.0)), (&x).into())?
-                            .dense()?;
-                    }
-                    // Only the recording is timed: MLX is not to compile it.
-                    Err(Error::invalid(format!("{x:p}", x = &raw const x), "none"))
-                });
-                assert!(compiled.call(&vector(&[1.0]).sum(None).expect("builds").into()).is_err());
-                begun.elapsed()
-            };
-            (0..3).map(|_| run()).min().unwrap_or(Duration::MAX)
-        };
-        let (few, many) = (time(1000), time(16_000));
-        // Sixteen times as much if it grows by the number, and 256 times if by its square.
-        assert!(many < few * 80, "{few:?} and {many:?} for sixteen times as many");
+        let begun = Instant::now();
+        let mut compiled = compile(|mut x: Array| -> Result<Array> {
+            for _ in 0..16_000 {
+                let negative = x.lt(scalar(0.0))?;
+                x = cond(&negative, |x: Array| x.negative(), |x: Array| x.add(scalar(1.0)), (&x).into())?.dense()?;
+            }
+            // Only the recording is timed: MLX is not to compile it.
+            Err(Error::invalid("that will do", "none"))
+        });
+        assert!(compiled.call(&scalar(1.0).into()).is_err());
+        // Some tenths of a second, and minutes if each looks at all that came before it.
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 }
