@@ -9,9 +9,10 @@
 //! 3. `programs`: connected elementwise ops and reductions of rows become one [program](tacit_kernels::program), a single
 //!    pass over memory on all threads, in the place of the loops that MLX has a C++ compiler build for one.
 //!
-//! Adding, multiplying, comparing and rounding give the same bits as MLX; elementary functions are within a few units of the
-//! last place, and sums of rows in an order of their own. Programs compute in `f32`: ops on half floats are rounded where they
-//! are stored or cast, and not one by one.
+//! A program computes what the plain ops compute. Each op is rounded to the dtype of its result, in a program as outside of
+//! one. Adding, multiplying, comparing and casting give the same bits as MLX; so do elementary functions of half floats. Those
+//! of `f32` are within a few units of the last place. Sums of rows are taken in an order of their own; those of half floats,
+//! softmax and log-sum-exp compute in `f32` and are rounded once, at the end, where MLX's CPU may round after each addition.
 //!
 //! ```
 //! # fn main() -> tacit_core::Result<()> {

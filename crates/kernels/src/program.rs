@@ -2,11 +2,13 @@
 //!
 //! A [`Program`] has a domain of `rows` rows of `columns` elements. Its values are one number for *each* element or one for
 //! each *row*; a [`Map`] says which of an input's numbers belong to which. It is run block by block: a block's values stay
-//! in the first cache levels, ops follow one another there, and blocks are shared out over the threads. Values are `f32`,
-//! whatever the type of an input or of a result. Each number depends on its row alone, and sums are taken in an order
-//! that only depends on `columns`, so that results carry the same bits for any number of threads and on every machine.
+//! in the first cache levels, ops follow one another there, and blocks are shared out over the threads. Values lie there as
+//! `f32`; what a step of a half type makes is rounded to that type, as it is where each op is run by itself. Each number
+//! depends on its row alone, and sums are taken in `f32`, in an order that only depends on `columns`, and rounded at their
+//! end, so that results carry the same bits for any number of threads and on every machine.
 
 mod data;
+mod halves;
 mod math;
 mod op;
 mod plan;
@@ -14,7 +16,7 @@ mod reduce;
 mod run;
 
 pub use data::{Data, DataMut, Kind};
-pub use op::Op;
+pub use op::{Op, Precision};
 pub use plan::{Extent, Map, Program, Source, Step};
 
 /// A value of a program: the inputs come first, then the constants, then one for each step.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mlx_rs::Dtype;
 use tacit_core::pass::{Slot, scalar_value};
 use tacit_core::{Aval, Result};
-use tacit_kernels::program::{Kind, Map, Op, Program, Source, Step, Value};
+use tacit_kernels::program::{Kind, Map, Op, Precision, Program, Source, Step, Value};
 
 use super::WORKING_SET;
 use super::groups::Groups;
@@ -46,7 +46,10 @@ pub(super) fn build(
     let size = [domain.rows(), domain.columns.unwrap_or(domain.elements)];
     let numbered: Vec<Step> = steps
         .iter()
-        .map(|(op, operands)| Step { op: *op, operands: operands.map(|operand| builder.number(operand)) })
+        .map(|&(op, operands, precision)| {
+            let operands = operands.map(|operand| builder.number(operand));
+            Step { op, operands, precision }
+        })
         .collect();
     let program = Program::new(size, sources.clone(), constants, &numbered, &written)
         .map_err(|error| tacit_core::Error::Invalid { message: error.to_string(), help: None })?;
@@ -69,6 +72,15 @@ pub(super) fn kind(dtype: Dtype) -> Option<Kind> {
     })
 }
 
+/// The type that a node computes in; truth needs no rounding.
+fn precision(dtype: Dtype) -> Precision {
+    match dtype {
+        Dtype::Float16 => Precision::F16,
+        Dtype::Bfloat16 => Precision::Bf16,
+        _ => Precision::Single,
+    }
+}
+
 /// A value before all inputs and constants are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Number {
@@ -83,7 +95,7 @@ struct Builder {
     sources: Vec<Source>,
     inputs: Vec<Base>,
     constants: Vec<f32>,
-    steps: Vec<(Op, [Number; 3])>,
+    steps: Vec<(Op, [Number; 3], Precision)>,
     /// Whether a step has a number for each element.
     wide: Vec<bool>,
     known: HashMap<((bool, usize), Map), usize>,
@@ -136,11 +148,16 @@ impl Builder {
         }))
     }
 
+    /// A step in single precision.
     fn step(&mut self, op: Op, operands: &[Number]) -> Number {
+        self.rounded(op, operands, Precision::Single)
+    }
+
+    fn rounded(&mut self, op: Op, operands: &[Number], precision: Precision) -> Number {
         let mut all = [operands[0]; 3];
         all[..operands.len()].copy_from_slice(operands);
         let wide = op == Op::Spread || !op.is_reduction() && operands.iter().any(|&operand| self.is_wide(operand));
-        self.steps.push((op, all));
+        self.steps.push((op, all, precision));
         self.wide.push(wide);
         Number::Step(self.steps.len() - 1)
     }
@@ -178,33 +195,34 @@ impl Builder {
             let Some(number) = self.operand(operand, role)? else { return Ok(None) };
             from.push(number);
         }
+        // Each node is rounded to its own dtype, as where it is run by itself, also where what follows stays in registers.
+        let own = precision(node.dtype);
         Ok(Some(match node.computes {
             Computes::Op(op) if op.is_reduction() => {
                 let row = self.each(from[0]);
-                self.step(op, &[row])
+                self.rounded(op, &[row], own)
             }
-            Computes::Op(Op::Power) => self.power(&from),
-            Computes::Op(op) => self.step(op, &from),
+            Computes::Op(Op::Power) => self.power(&from, own),
+            Computes::Op(op) => self.rounded(op, &from, own),
             Computes::Swapped(op) => self.step(op, &[from[1], from[0]]),
             Computes::Cast => match node.dtype {
-                // A cast to a half type rounds, also where what follows computes in `f32` again.
-                Dtype::Float16 => self.step(Op::RoundF16, &from),
-                Dtype::Bfloat16 => self.step(Op::RoundBf16, &from),
+                Dtype::Float16 | Dtype::Bfloat16 => self.rounded(Op::Copy, &from, own),
                 Dtype::Bool => self.step(Op::NotZero, &from),
                 _ => from[0],
             },
+            // One op each, which computes in `f32` inside and is rounded at its end.
             Computes::Softmax => {
                 let row = self.each(from[0]);
                 let (weights, sum, _) = self.weights(row);
                 let one = self.constant(1.0);
                 let factor = self.step(Op::Divide, &[one, sum]);
-                self.step(Op::Multiply, &[weights, factor])
+                self.rounded(Op::Multiply, &[weights, factor], own)
             }
             Computes::LogSumExp => {
                 let row = self.each(from[0]);
                 let (_, sum, most) = self.weights(row);
                 let log = self.step(Op::Log, &[sum]);
-                let value = self.step(Op::Add, &[log, most]);
+                let value = self.rounded(Op::Add, &[log, most], own);
                 // An infinity less itself is no number.
                 let magnitude = self.step(Op::Abs, &[most]);
                 let infinity = self.constant(f32::INFINITY);
@@ -224,15 +242,15 @@ impl Builder {
     }
 
     /// Small whole powers as products.
-    fn power(&mut self, from: &[Number]) -> Number {
+    fn power(&mut self, from: &[Number], precision: Precision) -> Number {
         let exponent = if let Number::Constant(at) = from[1] { Some(self.constants[at]) } else { None };
         match exponent {
-            Some(2.0) => self.step(Op::Square, &from[..1]),
+            Some(2.0) => self.rounded(Op::Square, &from[..1], precision),
             Some(3.0) => {
                 let square = self.step(Op::Square, &from[..1]);
-                self.step(Op::Multiply, &[square, from[0]])
+                self.rounded(Op::Multiply, &[square, from[0]], precision)
             }
-            _ => self.step(Op::Power, from),
+            _ => self.rounded(Op::Power, from, precision),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What passes leave a compiled function to compute is what the function computes.
 
 mod expressions;
+mod halves;
 mod models;
 mod passes;
 mod same;

@@ -159,3 +159,44 @@ pub(super) fn bf16(x: f32) -> f32 {
     // A NaN stays one.
     f32::from_bits(if x.is_nan() { (bits | 0x0040_0000) & 0xffff_0000 } else { rounded })
 }
+
+/// The number rounded to `f16`, to nearest even: what is too large becomes infinite, what is too small subnormal or zero.
+#[inline(always)]
+pub(super) fn f16(x: f32) -> f32 {
+    const SMALLEST_NORMAL: f32 = 1.0 / 16384.0;
+    const TOO_LARGE: f32 = 65536.0;
+    const EXPONENT: u32 = 0x7f80_0000;
+    let magnitude = x.abs();
+    let bounded = if magnitude > SMALLEST_NORMAL { magnitude } else { SMALLEST_NORMAL };
+    let bounded = if bounded < TOO_LARGE { bounded } else { TOO_LARGE };
+    // Added to the magnitude it leaves as many digits as an `f16` has.
+    let power = f32::from_bits((bounded.to_bits() & EXPONENT) + (13 << 23));
+    let rounded = (magnitude + power) - power;
+    let value = if rounded >= TOO_LARGE { f32::INFINITY } else { rounded };
+    f32::from_bits(value.to_bits() | (x.to_bits() & 0x8000_0000))
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    /// Floats of every magnitude and sign, and those where the rounding turns.
+    fn sweep() -> impl Iterator<Item = f32> {
+        let turns = (0..=u16::MAX).flat_map(|bits| {
+            let (a, b) = (f16::from_bits(bits).to_f32(), f16::from_bits(bits.wrapping_add(1)).to_f32());
+            let between = a.midpoint(b);
+            [a, between, between.next_up(), between.next_down()]
+        });
+        (0..=u32::MAX).step_by(if cfg!(miri) { 40_000_003 } else { 4_001 }).map(f32::from_bits).chain(turns)
+    }
+
+    #[test]
+    fn half_types_are_rounded_as_the_hardware_does() {
+        for x in sweep() {
+            let (found, expected) = (super::f16(x), f16::from_f32(x).to_f32());
+            assert!(found.to_bits() == expected.to_bits() || found.is_nan() && x.is_nan(), "{x:e} is {found:e}");
+            let (found, expected) = (super::bf16(x), bf16::from_f32(x).to_f32());
+            assert!(found.to_bits() == expected.to_bits() || found.is_nan() && x.is_nan(), "{x:e} is {found:e}");
+        }
+    }
+}

@@ -1,8 +1,6 @@
 //! What a step of a program may do.
 
-use half::{f16, slice::HalfFloatSliceExt};
-
-use super::math;
+use super::{halves, math};
 
 /// An op of a program. Truth is 1, and every number but 0 is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +9,8 @@ pub enum Op {
     Abs,
     /// The least whole number that is not below `a`.
     Ceil,
+    /// `a` itself, which the precision of its step rounds.
+    Copy,
     /// Cosine.
     Cos,
     /// Error function.
@@ -33,10 +33,6 @@ pub enum Op {
     NotZero,
     /// The nearest whole number, ties to even.
     Round,
-    /// `a` rounded to `f16`.
-    RoundF16,
-    /// `a` rounded to `bf16`.
-    RoundBf16,
     /// `1 / sqrt(a)`.
     Rsqrt,
     /// Logistic function.
@@ -89,6 +85,20 @@ pub enum Op {
     Min,
 }
 
+/// The type that a step computes in: as an op on arrays of that type, what it makes is rounded to it.
+///
+/// The operands of a step of a half type, but for [`Op::Copy`], are numbers of that type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// Single precision.
+    #[default]
+    Single,
+    /// Half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+}
+
 impl Op {
     /// The number of its operands.
     #[must_use]
@@ -133,6 +143,36 @@ fn map2(out: &mut [f32], a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) {
     }
 }
 
+/// `map`, rounded.
+#[inline(always)]
+fn round(precision: Precision, out: &mut [f32], a: &[f32], f: impl Fn(f32) -> f32) {
+    match precision {
+        Precision::Single => map(out, a, f),
+        Precision::F16 => map(out, a, |a| math::f16(f(a))),
+        Precision::Bf16 => map(out, a, |a| math::bf16(f(a))),
+    }
+}
+
+/// `map2`, rounded.
+#[inline(always)]
+fn round2(precision: Precision, out: &mut [f32], a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) {
+    match precision {
+        Precision::Single => map2(out, a, b, f),
+        Precision::F16 => map2(out, a, b, |a, b| math::f16(f(a, b))),
+        Precision::Bf16 => map2(out, a, b, |a, b| math::bf16(f(a, b))),
+    }
+}
+
+/// Rounds numbers where they are.
+#[inline(always)]
+pub(super) fn round_all(precision: Precision, numbers: &mut [f32]) {
+    match precision {
+        Precision::Single => {}
+        Precision::F16 => numbers.iter_mut().for_each(|number| *number = math::f16(*number)),
+        Precision::Bf16 => numbers.iter_mut().for_each(|number| *number = math::bf16(*number)),
+    }
+}
+
 #[inline(always)]
 fn truth(value: bool) -> f32 {
     if value { 1.0 } else { 0.0 }
@@ -142,10 +182,14 @@ fn truth(value: bool) -> f32 {
 // Comparisons are exact, as MLX's, and free of branches.
 #[allow(clippy::float_cmp, clippy::needless_bitwise_bool)]
 #[inline(always)]
-pub(super) fn apply(op: Op, out: &mut [f32], a: &[f32], b: &[f32]) {
+pub(super) fn apply(op: Op, precision: Precision, out: &mut [f32], a: &[f32], b: &[f32]) {
+    if precision != Precision::Single && halves::look_up(op, precision, out, a) {
+        return;
+    }
     match op {
         Op::Abs => map(out, a, f32::abs),
         Op::Ceil => map(out, a, f32::ceil),
+        Op::Copy => round(precision, out, a, |a| a),
         Op::Cos => angle(out, a, math::cos, f32::cos),
         Op::Erf => map(out, a, math::erf),
         Op::Exp => map(out, a, math::exp),
@@ -157,27 +201,21 @@ pub(super) fn apply(op: Op, out: &mut [f32], a: &[f32], b: &[f32]) {
         Op::Negate => map(out, a, |a| -a),
         Op::NotZero => map(out, a, |a| truth(a != 0.0)),
         Op::Round => map(out, a, f32::round_ties_even),
-        Op::RoundF16 => {
-            let mut halves = [f16::ZERO; 64];
-            for (out, a) in out.chunks_mut(64).zip(a.chunks(64)) {
-                let halves = &mut halves[..a.len()];
-                halves.convert_from_f32_slice(a);
-                halves.convert_to_f32_slice(out);
-            }
-        }
-        Op::RoundBf16 => map(out, a, math::bf16),
         Op::Rsqrt => map(out, a, |a| 1.0 / a.sqrt()),
         Op::Sigmoid => map(out, a, math::sigmoid),
         Op::Sign => map(out, a, |a| truth(a > 0.0) - truth(a < 0.0)),
         Op::Sin => angle(out, a, math::sin, f32::sin),
-        Op::Sqrt => map(out, a, f32::sqrt),
-        Op::Square => map(out, a, |a| a * a),
+        Op::Sqrt => round(precision, out, a, f32::sqrt),
+        Op::Square => round(precision, out, a, |a| a * a),
         Op::Tanh => map(out, a, math::tanh),
-        Op::Add => map2(out, a, b, |a, b| a + b),
-        Op::Subtract => map2(out, a, b, |a, b| a - b),
-        Op::Multiply => map2(out, a, b, |a, b| a * b),
-        Op::Divide => map2(out, a, b, |a, b| a / b),
-        Op::Power => map2(out, a, b, f32::powf),
+        Op::Add => round2(precision, out, a, b, |a, b| a + b),
+        Op::Subtract => round2(precision, out, a, b, |a, b| a - b),
+        Op::Multiply => round2(precision, out, a, b, |a, b| a * b),
+        Op::Divide => round2(precision, out, a, b, |a, b| a / b),
+        Op::Power => {
+            map2(out, a, b, f32::powf);
+            round_all(precision, out);
+        }
         Op::Maximum => map2(out, a, b, |a, b| if a > b || a.is_nan() { a } else { b }),
         Op::Minimum => map2(out, a, b, |a, b| if a < b || a.is_nan() { a } else { b }),
         Op::Equal => map2(out, a, b, |a, b| truth(a == b)),

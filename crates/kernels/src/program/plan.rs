@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Kind, Op, Value};
+use super::{Kind, Op, Precision, Value};
 use crate::KernelError;
 
 /// What there is one number of.
@@ -43,6 +43,8 @@ pub struct Step {
     pub op: Op,
     /// Its operands.
     pub operands: [Value; 3],
+    /// The type that it computes in.
+    pub precision: Precision,
 }
 
 /// Where a value is.
@@ -64,6 +66,7 @@ pub(super) enum Action {
     },
     Apply {
         op: Op,
+        precision: Precision,
         operands: [Place; 3],
         extent: Extent,
         register: usize,
@@ -78,13 +81,13 @@ pub(super) enum Action {
 /// A straight-line program over rows.
 ///
 /// ```
-/// use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Program, Source, Step};
+/// use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
 ///
 /// // Each row divided by its sum.
 /// let source = Source { kind: Kind::F32, map: Map { wide: true, divisor: 1, modulus: 2 } };
 /// let steps = vec![
-///     Step { op: Op::Sum, operands: [0; 3] },
-///     Step { op: Op::Divide, operands: [0, 1, 0] },
+///     Step { op: Op::Sum, operands: [0; 3], precision: Precision::Single },
+///     Step { op: Op::Divide, operands: [0, 1, 0], precision: Precision::Single },
 /// ];
 /// let program = Program::new([2, 2], vec![source], &[], &steps, &[(2, Kind::F32)])?;
 /// let mut y = [0.0; 4];
@@ -187,8 +190,13 @@ impl Program {
                 *from = if widened && step.op != Op::Spread {
                     let register = *spread[operand].get_or_insert_with(|| {
                         let register = registers.fresh();
-                        let operands = [places[operand]; 3];
-                        actions.push(Action::Apply { op: Op::Spread, operands, extent: Extent::Each, register });
+                        actions.push(Action::Apply {
+                            op: Op::Spread,
+                            precision: Precision::Single,
+                            operands: [places[operand]; 3],
+                            extent: Extent::Each,
+                            register,
+                        });
                         register
                     });
                     Place::Register(register)
@@ -197,7 +205,8 @@ impl Program {
                 };
             }
             let register = registers.take();
-            actions.push(Action::Apply { op: step.op, operands: from, extent: extent(value), register });
+            let precision = if step.op.is_exact() { Precision::Single } else { step.precision };
+            actions.push(Action::Apply { op: step.op, precision, operands: from, extent: extent(value), register });
             places.push(Place::Register(register));
             store(value, places[value], &mut actions);
             for (at, &operand) in operands.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::{mem, ops::Range};
 
 use super::{
     Data, DataMut, Extent, Kind, Op, Program,
-    op::{apply, select},
+    op::{apply, round_all, select},
     plan::{Action, Place},
     reduce::reduce,
 };
@@ -165,7 +165,7 @@ impl Task<'_, '_> {
     fn act(&mut self, action: &Action, area: &Area, registers: &mut [Vec<f32>]) {
         match *action {
             Action::Load { input, extent, register } => self.load(input, extent, area, &mut registers[register]),
-            Action::Apply { op, operands, extent, register } => {
+            Action::Apply { op, precision, operands, extent, register } => {
                 let mut out = mem::take(&mut registers[register]);
                 let place = |at: usize, extent: Extent| self.numbers(operands[at], area, extent, registers);
                 let made = &mut out[..area.numbers(extent)];
@@ -182,8 +182,9 @@ impl Task<'_, '_> {
                         for (out, row) in made.iter_mut().zip(place(0, Extent::Each).chunks_exact(width)) {
                             *out = reduce(op, row);
                         }
+                        round_all(precision, made);
                     }
-                    op => apply(op, made, place(0, extent), place(op.arity() - 1, extent)),
+                    op => apply(op, precision, made, place(0, extent), place(op.arity() - 1, extent)),
                 }
                 registers[register] = out;
             }

@@ -4,7 +4,7 @@
 #![allow(clippy::float_cmp)]
 
 use half::{bf16, f16};
-use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Program, Source, Step};
+use tacit_kernels::program::{Data, DataMut, Kind, Map, Op, Precision, Program, Source, Step};
 use tacit_kernels::{Isa, threads};
 
 use crate::random::Random;
@@ -18,7 +18,8 @@ fn each(rows: usize) -> Source {
 }
 
 fn step<const N: usize>(op: Op, operands: [usize; N]) -> Step {
-    Step { op, operands: std::array::from_fn(|i| operands.get(i).copied().unwrap_or(0)) }
+    let operands = std::array::from_fn(|i| operands.get(i).copied().unwrap_or(0));
+    Step { op, operands, precision: Precision::Single }
 }
 
 /// One op on numbers.
