@@ -3,6 +3,7 @@
 
 #include <unordered_set>
 
+#include "marks.h"
 #include "params.h"
 
 namespace tacit {
@@ -43,14 +44,75 @@ void each(const std::vector<array>& roots, const std::vector<array>& boundaries,
   }
 }
 
-bool is_traced(const array& root) {
-  auto found = false;
-  each({root}, {}, [&](const array& value) {
-    found = !has_data(value) && !value.has_primitive();
-    return !found;
-  });
-  return found;
-}
+// Tells whether arrays depend on one without data. What was found is marked, so that a function that asks again and again
+// has its graph gone through once.
+class TracedSearch {
+ public:
+  bool operator()(const array& root) {
+    auto& walk = current();
+    if (walk == 0) {
+      walk = begin_walk();
+    }
+    auto known = find(root);
+    if (known != kUnknown) {
+      return known == kTraced;
+    }
+    std::vector<std::pair<const array*, size_t>> stack{{&root, 0}};
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next == node->inputs().size()) {
+        mark(*node, kNotTraced);
+        stack.pop_back();
+        continue;
+      }
+      const auto& input = node->inputs()[next++];
+      known = find(input);
+      if (known == kTraced) {
+        for (const auto& [dependent, _] : stack) {
+          mark(*dependent, kTraced);
+        }
+        return true;
+      }
+      if (known == kUnknown) {
+        stack.emplace_back(&input, 0);
+      }
+    }
+    return false;
+  }
+
+  // The walk whose marks hold on this thread; 0 for none.
+  static uint64_t& current() {
+    thread_local uint64_t walk = 0;
+    return walk;
+  }
+
+ private:
+  enum Known : uint64_t { kUnknown, kTraced, kNotTraced };
+
+  Known find(const array& value) const {
+    if (has_data(value)) {
+      return kNotTraced;
+    }
+    if (!value.has_primitive()) {
+      return kTraced;
+    }
+    if (!is_markable(value)) {
+      return unmarkable_.contains(value.id()) ? kNotTraced : kUnknown;
+    }
+    auto number = value.event().value() ^ current();
+    return number == kTraced || number == kNotTraced ? static_cast<Known>(number) : kUnknown;
+  }
+
+  void mark(const array& value, Known known) {
+    if (is_markable(value)) {
+      value.event().set_value(current() | known);
+    } else if (known == kNotTraced) {
+      unmarkable_.insert(value.id());
+    }
+  }
+
+  std::unordered_set<uintptr_t> unmarkable_;
+};
 
 std::vector<array> constants(const std::vector<array>& outputs, const std::vector<array>& inputs) {
   std::vector<array> found;
@@ -78,6 +140,31 @@ std::vector<array> frontier(const std::vector<array>& outputs, const std::vector
   return reached;
 }
 
+// How deep MLX goes into itself where it walks the graph behind these arrays, one operand after the other.
+size_t depth(const std::vector<array>& roots) {
+  std::unordered_set<uintptr_t> seen;
+  std::vector<std::pair<const array*, size_t>> stack;
+  size_t deepest = 0;
+  for (const auto& root : roots) {
+    if (seen.insert(root.id()).second) {
+      stack.emplace_back(&root, 0);
+    }
+    while (!stack.empty()) {
+      deepest = std::max(deepest, stack.size());
+      auto& [node, next] = stack.back();
+      if (next == node->inputs().size()) {
+        stack.pop_back();
+        continue;
+      }
+      const auto& input = node->inputs()[next++];
+      if (seen.insert(input.id()).second) {
+        stack.emplace_back(&input, 0);
+      }
+    }
+  }
+  return deepest;
+}
+
 // What broadcasts made the array of; the array itself where none did.
 const array& broadcast_source(const array& root) {
   auto source = &root;
@@ -89,7 +176,12 @@ const array& broadcast_source(const array& root) {
 
 }  // namespace
 
+void forget_traced() {
+  TracedSearch::current() = 0;
+}
+
 void become(array& node, const array& other) {
+  forget_traced();
   auto before = std::move(node.inputs());
   node.primitive_ptr() = other.primitive_ptr();
   node.inputs() = other.inputs();
@@ -102,11 +194,15 @@ using namespace tacit;
 extern "C" {
 
 int tacit_is_traced(Handle root, bool* traced) {
-  return guarded([&] { *traced = is_traced(get(root)); });
+  return guarded([&] { *traced = TracedSearch()(get(root)); });
 }
 
 int tacit_broadcast_source(Handle root, Handle* source) {
   return guarded([&] { *source = own(broadcast_source(get(root))); });
+}
+
+int tacit_depth(const Handle* roots, size_t count, size_t* found) {
+  return guarded([&] { *found = depth(gather(roots, count)); });
 }
 
 int tacit_frontier(

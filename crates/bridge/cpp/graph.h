@@ -12,6 +12,15 @@ inline bool has_data(const array& value) {
   return value.data_shared_ptr() != nullptr;
 }
 
+// Whether the data of an array may be read, which is waited for where it is still computed. Throws where that failed.
+inline bool has_readable_data(const array& value) {
+  if (!has_data(value) || value.status() == array::Status::unscheduled) {
+    return false;
+  }
+  const_cast<array&>(value).wait();
+  return true;
+}
+
 // Visits every node between `inputs` and `outputs`, operands first. Nodes that do not depend on an input are left out: they
 // were there before and may be somebody else's.
 template <class Visit>

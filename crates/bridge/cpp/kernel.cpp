@@ -227,14 +227,27 @@ array prototype(const int32_t* shape, size_t ndim, int dtype) {
 // How an array lies is known only now: a node for the copy in the graph would be there for every input that is not
 // computed yet.
 array row_major(const array& input, mlx::core::Stream stream) {
+  auto& encoder = mlx::core::cpu::get_command_encoder(stream);
   if (input.flags().row_contiguous) {
-    return input;
+    // A view of bytes as wider elements may begin anywhere.
+    if (input.size() == 0 || reinterpret_cast<uintptr_t>(input.data<char>()) % input.itemsize() == 0) {
+      return input;
+    }
+    array copied(input.shape(), input.dtype(), nullptr, {});
+    copied.set_data(mlx::core::allocator::malloc(input.nbytes()));
+    encoder.set_input_array(input);
+    encoder.set_output_array(copied);
+    encoder.dispatch([from = array::unsafe_weak_copy(input), to = array::unsafe_weak_copy(copied)]() mutable {
+      std::memcpy(to.data<char>(), from.data<char>(), to.nbytes());
+    });
+    encoder.add_temporary(copied);
+    return copied;
   }
   auto copied = mlx::core::contiguous(input, false, stream);
   auto made = copied.outputs();
   copied.primitive().eval_cpu(copied.inputs(), made);
   copied.detach();
-  mlx::core::cpu::get_command_encoder(stream).add_temporary(copied);
+  encoder.add_temporary(copied);
   return copied;
 }
 

@@ -9,9 +9,10 @@ namespace tacit {
 
 namespace {
 
-// The bits of a constant of one element; nothing for any other array.
+// The bits of a constant of one element; nothing for any other array. One that is still computed is waited for, so that a
+// graph does not depend on when it was traced.
 std::optional<uint64_t> scalar_bits(const array& value) {
-  if (value.has_primitive() || !has_data(value) || value.size() != 1 || value.itemsize() > sizeof(uint64_t)) {
+  if (value.has_primitive() || value.size() != 1 || value.itemsize() > sizeof(uint64_t) || !has_readable_data(value)) {
     return std::nullopt;
   }
   uint64_t bits = 0;
@@ -119,6 +120,12 @@ class Unite {
       }
     }
     size_t hash = std::hash<std::string_view>()(typeid(node.primitive()).name());
+    // With its parameters, or all slices of one array would be compared with each other.
+    params_.clear();
+    if (tacit_write_params(node.primitive(), params_)) {
+      const auto& bytes = params_.bytes();
+      hash = mix(hash, std::hash<std::string_view>()({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    }
     for (const auto& input : node.inputs()) {
       hash = mix(hash, same_.at(input.id()).id());
     }
@@ -188,6 +195,7 @@ class Unite {
   std::unordered_multimap<size_t, array> scalars_;
   std::vector<array> dropped_;
   std::vector<Frame> stack_;
+  ParamWriter params_;
   size_t united_ = 0;
 };
 

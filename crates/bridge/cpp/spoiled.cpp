@@ -28,6 +28,18 @@ constexpr uint32_t nothing = UINT32_MAX;
 // The arrays of one eval that come from kernels, in the order in which they are computed.
 class Trail {
  public:
+  Trail() {
+    ++living;
+  }
+  Trail(const Trail&) = delete;
+  Trail& operator=(const Trail&) = delete;
+  ~Trail() {
+    --living;
+  }
+
+  // How many there are, for tests.
+  static inline std::atomic<size_t> living{0};
+
   struct Link {
     uint32_t child;
     const Trail* trail;
@@ -73,14 +85,23 @@ class Trail {
     }
   }
 
+  // Ends it: no failure can reach it any more. What it leads to is let go, or each eval would hold those before it for as
+  // long as there are new ones.
+  void end() {
+    over = true;
+    links = {};
+    earlier = {};
+  }
+
   // The note of every array that was met.
   std::unordered_map<uintptr_t, uint32_t> places;
   std::vector<Noted> arrays;
+
+  // What follows belongs to whoever holds the lock, once the eval has begun.
   std::vector<Link> links;
   // Those of other evals that links lead to.
   std::vector<std::shared_ptr<Trail>> earlier;
-
-  // One for each note. This and what follows belongs to whoever holds the lock.
+  // One for each note.
   std::vector<FailureRef> failures;
   // The kernels that run or wait, and the eval itself while it is under way.
   size_t running = 1;
@@ -189,7 +210,9 @@ class Failures {
     }
     std::erase_if(pending_, [](const auto& trail) {
       auto over = [](const auto& other) { return other->over; };
-      trail->over = trail->running == 0 && std::all_of(trail->earlier.begin(), trail->earlier.end(), over);
+      if (trail->running == 0 && std::all_of(trail->earlier.begin(), trail->earlier.end(), over)) {
+        trail->end();
+      }
       return trail->over;
     });
     busy_ = !pending_.empty() || !spoiled_.empty();
@@ -319,6 +342,10 @@ extern "C" int tacit_array_check(tacit::Handle value) {
       failures.follow({tacit::get(value)});
     }
   });
+}
+
+extern "C" size_t tacit_evals_noted() {
+  return tacit::Trail::living;
 }
 
 #ifdef __linux__

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "graph.h"
+#include "marks.h"
 
 namespace tacit {
 
@@ -18,6 +19,8 @@ constexpr uint32_t kNone = UINT32_MAX;
 // array's own reference count is private to MLX, and this tells as surely that the last reference is gone.
 struct Scope {
   std::shared_ptr<std::atomic<int64_t>> live = std::make_shared<std::atomic<int64_t>>(0);
+  // What a walk before this one has marked was there before the placeholders, and cannot depend on them.
+  uint64_t born = walks_begun().load(std::memory_order_relaxed);
 };
 
 array make_placeholder(const Scope& scope, Shape shape, Dtype dtype) {
@@ -78,32 +81,28 @@ uint32_t name_id(const char* name) {
   return line.id;
 }
 
-// The slots of the arrays that a walk has seen. MLX keeps an event beside each array and reads its value only once an eval
-// has attached one, so until then the value has room for a mark of ours: the number of the walk, and that of the array in
-// it. A look-up then reads the array that is read anyway, and nothing need be cleared, since no walk has the number of
-// another. What is evaluated is never marked: it depends on no placeholder, and other threads may have it too. Where a walk
-// begins at such an array, a table knows it.
+// The slots of the arrays that a walk has seen: a mark holds the number of the array in the walk. Where a walk begins at an
+// array that is evaluated, a table knows it.
 class Marks {
  public:
-  // Begins a walk.
-  void begin() {
-    static std::atomic<uint64_t> walks{0};
-    walk_ = (walks.fetch_add(1, std::memory_order_relaxed) + 1) << kBits;
+  // Begins a walk that does not go beyond what was there when `born` walks had begun.
+  void begin(uint64_t born) {
+    born_ = born;
+    walk_ = begin_walk();
     slots_.clear();
     evaluated_.clear();
   }
 
-  // The slot of an array that was marked, or is evaluated; `otherwise` for every other.
+  // The slot of an array that was marked, was there before, or is evaluated; `otherwise` for every other.
   uint32_t find(const array& value, uint32_t otherwise) const {
-    if (has_data(value)) {
+    if (!is_markable(value)) {
       return of_evaluated(value);
     }
-    const auto& event = value.event();
-    if (event.valid()) {
-      return of_evaluated(value);
+    auto number = value.event().value() ^ walk_;
+    if (number < slots_.size()) {
+      return slots_[number];
     }
-    auto number = event.value() ^ walk_;
-    return number < slots_.size() ? slots_[number] : otherwise;
+    return born_ > 0 && is_marked_before(value, born_) ? kNone : otherwise;
   }
 
   // The number that `mark` gives next.
@@ -113,13 +112,13 @@ class Marks {
 
   // Marks an array, which may get its slot later: a node is marked on the way down, where it is read.
   void mark(const array& value, uint32_t slot = kNone) {
-    if (slots_.size() >> kBits != 0) {
+    if (slots_.size() >> kMarkBits != 0) {
       throw std::length_error("a graph of more arrays than a walk can mark");
     }
-    if (has_data(value) || value.event().valid()) {
-      evaluated_.emplace(value.id(), slot);
-    } else {
+    if (is_markable(value)) {
       value.event().set_value(walk_ | slots_.size());
+    } else {
+      evaluated_.emplace(value.id(), slot);
     }
     slots_.push_back(slot);
   }
@@ -133,8 +132,6 @@ class Marks {
   }
 
  private:
-  static constexpr int kBits = 28;  // of the number of an array; that of the walk has the others
-
   uint32_t of_evaluated(const array& value) const {
     if (evaluated_.empty()) {
       return kNone;
@@ -143,6 +140,7 @@ class Marks {
     return found == evaluated_.end() ? kNone : found->second;
   }
 
+  uint64_t born_ = 0;
   uint64_t walk_ = 0;
   std::vector<uint32_t> slots_;
   std::unordered_map<uintptr_t, uint32_t> evaluated_;
@@ -193,11 +191,12 @@ struct Tape {
   std::vector<uint32_t> outputs;   // a slot for each walked output, likewise
   uint32_t slots = 0;
 
-  // The walk does not go beyond `boundaries`, arrays that cannot depend on a placeholder.
+  // The walk does not go beyond `boundaries`, arrays that cannot depend on a placeholder, nor beyond what earlier walks met
+  // before `scope` began, so that the history of what a function captured is walked once and not each time.
   void walk(
-      const Handle* outs, size_t out_count, const Handle* placeholders, size_t placeholder_count,
+      const Scope* scope, const Handle* outs, size_t out_count, const Handle* placeholders, size_t placeholder_count,
       const Handle* boundaries, size_t boundary_count) {
-    marks_.begin();
+    marks_.begin(scope == nullptr ? 0 : scope->born);
     for (size_t i = 0; i < boundary_count; ++i) {
       if (const auto& boundary = get(boundaries[i]); !has_data(boundary)) {
         marks_.mark(boundary);
@@ -402,6 +401,7 @@ void assign(array& edge, const array& value) {
 }
 
 void Tape::rewire(const Edit* edits, size_t count) {
+  forget_traced();
   for (size_t i = 0; i < count; ++i) {
     if (i + kAhead < count && edits[i + kAhead].node < arrays.size()) {
       __builtin_prefetch(&arrays[edits[i + kAhead].node].inputs());
@@ -419,6 +419,7 @@ void Tape::rewire(const Edit* edits, size_t count) {
 }
 
 void Tape::supersede(const Edit* edits, size_t count) {
+  forget_traced();
   auto& node = arrays.at(edits[0].node);
   if (count > node.siblings().size() + 1) {
     throw std::out_of_range("the node has fewer results");
@@ -463,7 +464,10 @@ using namespace tacit;
 extern "C" {
 
 int tacit_scope_new(Scope** scope) {
-  return guarded([&] { *scope = new Scope(); });
+  return guarded([&] {
+    forget_traced();
+    *scope = new Scope();
+  });
 }
 
 void tacit_scope_free(Scope* scope) {
@@ -478,12 +482,13 @@ int tacit_scope_placeholder(const Scope* scope, const int32_t* shape, size_t ndi
   return guarded([&] { *placeholder = own(make_placeholder(*scope, Shape(shape, shape + ndim), dtype_of(dtype))); });
 }
 
+// `scope` is that of the placeholders, or null.
 int tacit_tape_new(
-    const Handle* outputs, size_t output_count, const Handle* placeholders, size_t placeholder_count,
+    const Scope* scope, const Handle* outputs, size_t output_count, const Handle* placeholders, size_t placeholder_count,
     const Handle* boundaries, size_t boundary_count, Tape** tape, TapeView* view) {
   return guarded([&] {
     auto fresh = take_spare();
-    fresh->walk(outputs, output_count, placeholders, placeholder_count, boundaries, boundary_count);
+    fresh->walk(scope, outputs, output_count, placeholders, placeholder_count, boundaries, boundary_count);
     *view = TapeView{fresh->nodes.data(),    fresh->nodes.size(),    fresh->operands.data(), fresh->operands.size(),
                      fresh->outputs.data(), fresh->outputs.size(), fresh->slots};
     *tape = fresh.release();

@@ -1,5 +1,6 @@
 //! What every callback from C++ needs: neither an error nor a panic of Rust's may cross.
 
+use std::any::Any;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,7 +11,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), BoxError>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure,
-        Err(payload) => BoxError::from(PanicError(error::panic_text(&*payload))),
+        Err(payload) => BoxError::from(PanicError::of(&*payload)),
     };
     error::raise(failure);
     1
@@ -20,6 +21,14 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), BoxError>) -> c_int {
 #[derive(Debug, thiserror::Error)]
 #[error("panicked: {0}")]
 pub struct PanicError(pub String);
+
+impl PanicError {
+    /// The error of a panic with this payload.
+    #[must_use]
+    pub fn of(payload: &(dyn Any + Send)) -> Self {
+        Self(error::panic_text(payload))
+    }
+}
 
 /// What a callback returns when there is no rule: the C++ side then does without.
 pub(crate) const NO_RULE: c_int = 2;

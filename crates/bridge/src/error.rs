@@ -32,6 +32,16 @@ pub enum BridgeError {
     /// A shape has a negative extent.
     #[error("the shape {0:?} has a negative extent")]
     NegativeExtent(Vec<i32>),
+    /// A chain of ops is too long for the stack.
+    #[error(
+        "a chain of {depth} ops is too long for MLX, which calls itself for each: the stack of this thread has room for {room}\nhelp: evaluate in between, outside of what is traced, or run it on a thread with a larger stack"
+    )]
+    Deep {
+        /// The ops of the chain.
+        depth: usize,
+        /// How many the stack has room for.
+        room: usize,
+    },
     /// The elements of an array are not all within the file that they are to be read from.
     #[error("{aval} from byte {offset} on is not within the {length} bytes of the file")]
     OutsideFile {
@@ -80,16 +90,18 @@ pub fn remember(error: BoxError) {
 
 fn keep(text: String, error: BoxError) {
     let kept = (text, Arc::new(Mutex::new(Some(error))));
-    push(&mut locked(&ALL), kept.clone());
+    let oldest = push(&mut locked(&ALL), kept.clone());
     // A thread that ends has nobody who would ask it.
-    let _ = OWN.try_with(|own| push(&mut own.borrow_mut(), kept));
+    let own = OWN.try_with(|own| push(&mut own.borrow_mut(), kept));
+    // Errors of users go last: what they do then may come here again.
+    drop((oldest, own));
 }
 
-fn push(queue: &mut VecDeque<Kept>, kept: Kept) {
-    if queue.len() == KEPT {
-        queue.pop_front();
-    }
+/// Appends an error, and gives the one that has to go for it.
+fn push(queue: &mut VecDeque<Kept>, kept: Kept) -> Option<Kept> {
+    let oldest = if queue.len() == KEPT { queue.pop_front() } else { None };
     queue.push_back(kept);
+    oldest
 }
 
 /// Takes back the callback error whose text MLX reported in `message`.

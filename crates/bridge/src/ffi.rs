@@ -153,6 +153,7 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_tape_new(
+        scope: *const c_void,
         outputs: *const mlx_array,
         output_count: usize,
         placeholders: *const mlx_array,
@@ -250,6 +251,8 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_distinct(results: *const mlx_array, count: usize, found: Sink) -> c_int;
+    pub(crate) fn tacit_depth(roots: *const mlx_array, count: usize, found: *mut usize) -> c_int;
+    pub(crate) fn tacit_evals_noted() -> usize;
     pub(crate) fn tacit_is_traced(root: mlx_array, traced: *mut bool) -> c_int;
     pub(crate) fn tacit_broadcast_source(root: mlx_array, source: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_frontier(

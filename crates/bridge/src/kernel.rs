@@ -137,6 +137,14 @@ pub fn check_intact(array: &Array) -> Result<(), BridgeError> {
     check(unsafe { ffi::tacit_array_check(array.as_ptr()) })
 }
 
+/// How many evals of kernels are noted: those under way, and those that one under way takes results of. For tests.
+#[doc(hidden)]
+#[must_use]
+pub fn evals_noted() -> usize {
+    // SAFETY: reads an atomic number.
+    unsafe { ffi::tacit_evals_noted() }
+}
+
 /// # Safety
 ///
 /// `kernel` must be the box that [`apply`] gave away, still alive.

@@ -28,6 +28,10 @@ impl Scope {
         Ok(Self { raw })
     }
 
+    pub(crate) fn as_ptr(&self) -> *const c_void {
+        self.raw
+    }
+
     /// A new placeholder of this aval.
     ///
     /// # Errors

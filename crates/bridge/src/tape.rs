@@ -9,7 +9,7 @@ use mlx_sys::mlx_array;
 use crate::aval::dtype_of;
 use crate::error::{BridgeError, check};
 use crate::ffi::{self, Edit, Node, TapeView};
-use crate::{Aval, NameId, Primitive, arrays};
+use crate::{Aval, NameId, Primitive, Scope, arrays};
 
 /// Where a value of a trace lives: placeholders first, then the results of each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,30 @@ impl Tape {
     ///
     /// MLX has no memory left.
     pub fn walk(outputs: &[Array], placeholders: &[Array], boundaries: &[Array]) -> Result<Self, BridgeError> {
+        Self::walk_from(std::ptr::null(), outputs, placeholders, boundaries)
+    }
+
+    /// Walks as [`walk`](Self::walk) does, to placeholders of `scope`. What an earlier walk met before the scope was made is
+    /// a boundary as well, so that the history of what a function captures is walked once, and not each time.
+    ///
+    /// # Errors
+    ///
+    /// MLX has no memory left.
+    pub fn walk_in(
+        scope: &Scope,
+        outputs: &[Array],
+        placeholders: &[Array],
+        boundaries: &[Array],
+    ) -> Result<Self, BridgeError> {
+        Self::walk_from(scope.as_ptr(), outputs, placeholders, boundaries)
+    }
+
+    fn walk_from(
+        scope: *const c_void,
+        outputs: &[Array],
+        placeholders: &[Array],
+        boundaries: &[Array],
+    ) -> Result<Self, BridgeError> {
         let outputs = arrays::handles(outputs);
         let placeholders = arrays::handles(placeholders);
         let boundaries = arrays::handles(boundaries);
@@ -83,9 +107,10 @@ impl Tape {
             output_count: 0,
             slots: 0,
         };
-        // SAFETY: the slices hold live handles, and the out-pointers are live for the call.
+        // SAFETY: the scope is null or live, the slices hold live handles, and the out-pointers are live for the call.
         check(unsafe {
             ffi::tacit_tape_new(
+                scope,
                 outputs.as_ptr(),
                 outputs.len(),
                 placeholders.as_ptr(),

@@ -8,6 +8,7 @@ use mlx_sys::mlx_array;
 use crate::Aval;
 use crate::arrays::{self, Collector};
 use crate::callback::guarded;
+use crate::depth::check_depth;
 use crate::error::{BoxError, BridgeError, check};
 use crate::ffi::{self, AxisSink, Placement, Sink};
 use crate::function::Borrowed;
@@ -93,7 +94,12 @@ pub fn vmap(
 ) -> Result<Vec<Array>, BridgeError> {
     let axes = checked(inputs, in_axes)?;
     let handles = arrays::handles(inputs);
-    let mut function = Borrowed::new(function);
+    let mut function = |args: Vec<Array>| {
+        let outputs = function(args)?;
+        check_depth(&outputs)?;
+        Ok(outputs)
+    };
+    let mut function = Borrowed::new(&mut function);
     let mut chooser = Chooser { out_axes: Some(out_axes) };
     let placement = Placement { ctx: (&raw mut chooser).cast(), call: Chooser::<_>::call_of(&chooser) };
     let mut results = Collector::default();

@@ -45,8 +45,9 @@ pub fn permit_dense(kernel: &'static str, dense: &Aval, reason: Fallback) -> Res
     match Policy::current() {
         Policy::Allow => {}
         Policy::Warn => {
-            let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
-            if warned.insert((kernel, discriminant(&reason))) {
+            // Whoever listens to warnings may come here again.
+            let first = WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert((kernel, discriminant(&reason)));
+            if first {
                 let out = way_out(reason);
                 policy::warn(&format!(
                     "kernel {kernel} builds a dense {dense} {reason}; {out}, or silence this with `Policy::Allow.scope()`"

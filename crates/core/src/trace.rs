@@ -3,11 +3,11 @@
 mod slots;
 
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mlx_rs::Array;
 use tacit_bridge::mlx::{self, Refusal};
-use tacit_bridge::{Aval, NameId, Scope, Slot, Tape};
+use tacit_bridge::{Aval, NameId, PanicError, Scope, Slot, Tape};
 
 use crate::counters::Counters;
 use crate::dispatch::{self, Decline, Node, Outcome, Taker};
@@ -79,13 +79,13 @@ fn trace(
         let _recording = Recording::enter();
         record(|| f(arrays))?
     };
-    let tape = Tape::walk(&outputs, &placeholders, &boundaries)?;
+    let tape = Tape::walk_in(&scope, &outputs, &placeholders, &boundaries)?;
     drop(placeholders);
     if let Some(scribe) = scribe.as_deref_mut() {
         scribe.begin(&held);
     }
     let mut interpreter = Interpreter::new(tape, held.into_iter().cloned(), defers);
-    let results = interpreter.interpret(outputs, scribe);
+    let results = guarded(|| interpreter.interpret(outputs, scribe));
     interpreter.counters.add();
     drop(interpreter);
     let results = results?;
@@ -96,25 +96,30 @@ fn trace(
 }
 
 /// Calls the user's function. mlx-rs panics in `item` and its like where it could return an error; such a panic about
-/// a traced array becomes the error that it is, every other one goes on.
+/// a traced array becomes the error that it is.
 pub(crate) fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(result) => result,
-        Err(payload) => {
-            let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-            let traced =
-                |text: &str| mlx::refusal(text) == Refusal::Traced || (is_recording() && is_display_message(text));
-            if text.is_some_and(traced) {
-                return Err(Error::EvalInTrace);
-            }
-            resume_unwind(payload)
-        }
-    }
+    guarded(f)
+}
+
+/// Calls what users wrote, a function or handlers. A panic becomes an error, as it has to where C++ calls it: so it is the
+/// same error whatever a function is given to.
+fn guarded<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
+        let panic = PanicError::of(&*payload);
+        let traced = mlx::refusal(&panic.0) == Refusal::Traced || is_recording() && is_display_message(&panic.0);
+        Err(if traced { Error::EvalInTrace } else { Error::Function(Box::new(panic)) })
+    })
 }
 
 /// Whether a panic says that something could not be printed: an array of mlx-rs's evaluates itself to be.
 fn is_display_message(text: &str) -> bool {
-    text.contains("a Display implementation returned an error") || text.contains("formatter error")
+    [
+        "a Display implementation returned an error",
+        "a formatting trait implementation returned an error",
+        "formatter error",
+    ]
+    .iter()
+    .any(|known| text.contains(known))
 }
 
 /// Whether a function is being recorded on placeholders on this thread.

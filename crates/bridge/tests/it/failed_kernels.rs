@@ -8,7 +8,7 @@ use std::time::Duration;
 use mlx_rs::error::Exception;
 use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, Device, Dtype, Stream, ops, with_stream};
-use tacit_bridge::kernel::{Input, Kernel, KernelError, Output, apply, check_intact};
+use tacit_bridge::kernel::{Input, Kernel, KernelError, Output, apply, check_intact, evals_noted};
 use tacit_bridge::{Aval, BoxError, recover};
 
 use crate::arrays::{numbers, vector};
@@ -211,4 +211,22 @@ fn the_results_of_a_kernel_still_give_their_memory_to_what_comes_next() {
     drop(x);
     next.eval().expect("evaluates");
     assert_eq!(next.as_slice::<f32>().as_ptr().addr(), place.load(Ordering::Acquire));
+}
+
+#[test]
+fn a_pipeline_that_is_never_drained_notes_no_more_than_what_is_under_way() {
+    let mut state = vector(&[1.0, 2.0]);
+    let mut most = 0;
+    for step in 0..500 {
+        // The next step is begun before the one before it is waited for.
+        let next = encode(&state)[0].clone();
+        async_eval([&next]).expect("it begins");
+        state.eval().expect("evaluates");
+        state = next;
+        if step > 100 {
+            most = most.max(evals_noted());
+        }
+    }
+    // Other tests have evals under way as well.
+    assert!(most < 100, "{most} evals are noted");
 }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::transforms::compile::compile;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp, grad};
 use mlx_rs::{Array, Device, Dtype, Stream, ops, with_stream};
@@ -83,6 +84,28 @@ fn inputs_are_row_major_whatever_they_were() {
     let sliced = ops::as_strided(&a, &[2, 2], &[3, 2], 0).expect("builds");
     sliced.eval().expect("evaluates");
     assert_eq!(numbers(&butterfly(&sliced, &matrix(2, 2))[0]), [2.0, 5.0, 7.0, 10.0]);
+}
+
+#[test]
+fn inputs_may_begin_at_any_address() {
+    let numbers_of = [1.0_f32, -2.0, 3.5, f32::MIN_POSITIVE];
+    for offset in 0..4 {
+        let mut bytes = vec![0_u8; offset];
+        bytes.extend(numbers_of.iter().flat_map(|number| number.to_ne_bytes()));
+        let stored = Array::from_slice(&bytes, &[bytes.len() as i32]);
+        let end = bytes.len() as i32;
+        let part = stored.try_index(offset as i32..end).expect("builds");
+        let view = part.view_dtype(Dtype::Float32).expect("builds");
+        let zeros = ops::zeros::<f32>(&[4]).expect("builds");
+        // Built before the view is evaluated, and after.
+        assert_eq!(numbers(&butterfly(&view, &zeros)[0]), numbers_of, "{offset}");
+        view.eval().expect("evaluates");
+        assert_eq!(numbers(&butterfly(&view, &zeros)[0]), numbers_of, "{offset}");
+        let reversed = view.reshape(&[2, 2]).expect("builds").t();
+        let zeros = zeros.reshape(&[2, 2]).expect("builds");
+        let expected = [numbers_of[0], numbers_of[2], numbers_of[1], numbers_of[3]];
+        assert_eq!(numbers(&butterfly(&reversed, &zeros)[0]), expected, "{offset}");
+    }
 }
 
 #[test]

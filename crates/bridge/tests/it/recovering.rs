@@ -80,3 +80,26 @@ fn of_errors_with_one_text_each_thread_gets_its_own() {
         scope.spawn(|| each(1));
     });
 }
+
+#[test]
+fn an_error_that_is_dropped_may_have_errors_of_its_own() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("recovering: raises another")]
+    struct Raises;
+
+    impl Drop for Raises {
+        fn drop(&mut self) {
+            keep("recovering: raised while dropped");
+            let _ = recover("recovering: nothing of this text");
+        }
+    }
+
+    let (sender, receiver) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        remember(Box::new(Raises));
+        // It is the oldest of all in the end.
+        (0..40).for_each(|i| keep(&format!("recovering: later {i}")));
+        sender.send(()).expect("somebody waits");
+    });
+    receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("nothing is held while an error is dropped");
+}

@@ -1,5 +1,9 @@
 //! What rewriting a graph asks: equal nodes, known scalars, where nodes run.
 
+use std::time::{Duration, Instant};
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::transforms::async_eval;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::{Aval, Scope, array_id, runs_here, scalar_value, unite};
 
@@ -55,4 +59,44 @@ fn scalars_are_known_where_their_data_is() {
     assert!(runs_here(&sum).unwrap());
     assert!(!runs_here(&Array::from_f32(1.0)).unwrap());
     assert!(runs_here(&ops::exp(&sum).unwrap()).unwrap());
+}
+
+/// A number that takes a while, and is under way.
+fn in_flight(seed: u64) -> Array {
+    let key = mlx_rs::random::key(seed).unwrap();
+    let x = mlx_rs::random::normal::<f32>(&[700, 700], None, None, &key).unwrap();
+    let number = x.matmul(&x).unwrap().matmul(&x).unwrap().abs().unwrap().max(None).unwrap();
+    async_eval([&number]).unwrap();
+    number
+}
+
+#[test]
+fn a_scalar_that_is_still_computed_is_waited_for() {
+    for seed in 0..5 {
+        let number = in_flight(seed);
+        let known = scalar_value(&number).unwrap();
+        assert_eq!(known, Some(f64::from(number.try_item_exact::<f32>().unwrap())));
+    }
+}
+
+#[test]
+fn scalars_that_are_still_computed_are_told_apart() {
+    let scope = Scope::new().unwrap();
+    let x = scope.placeholder(&Aval::new(&[4], Dtype::Float32)).unwrap();
+    let outputs = [0, 1].map(|seed| x.multiply(in_flight(seed)).unwrap());
+    let (left, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
+    assert_eq!(united, 0);
+    assert_ne!(array_id(&left[0]), array_id(&left[1]));
+}
+
+#[test]
+fn the_slices_of_one_array_take_time_by_their_number() {
+    let scope = Scope::new().unwrap();
+    let x = scope.placeholder(&Aval::new(&[60_000], Dtype::Float32)).unwrap();
+    let outputs: Vec<Array> = (0..60_000).map(|at| x.try_index(at..at + 1).unwrap()).collect();
+    let begun = Instant::now();
+    let (_, united) = unite(&outputs, std::slice::from_ref(&x)).unwrap();
+    assert_eq!(united, 0);
+    // Some tenths of a second, and minutes if each is compared with all that came before it.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }

@@ -1,13 +1,13 @@
 //! The traces of a compiled function: which of them serves a call, and the making of a new one.
 
 use mlx_rs::Array;
-use tacit_bridge::{BoxError, Outcome, Program, any_tracer};
+use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth};
 
 use super::captured;
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
 use super::{Options, Stats, switch};
-use crate::pass::{self, Passes};
+use crate::pass::{self, Passes, Rewritten};
 use crate::tree::{Listed, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
 
@@ -35,6 +35,16 @@ struct Entry {
     made: TreeDef,
     recorded: Option<Recorded>,
     used: u64,
+}
+
+/// A program that has just traced, and what its first call gave.
+struct Trace {
+    program: Program,
+    outcome: Outcome,
+    made: TreeDef,
+    outputs: Vec<Array>,
+    rewritten: Vec<Rewritten>,
+    recorded: Option<Recorded>,
 }
 
 impl Engine {
@@ -131,6 +141,53 @@ impl Engine {
         Ok((dense(&made)?, def))
     }
 
+    /// A trace that serves other shapes too; nothing where there can be none for these.
+    fn shapeless(&self, key: &Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Option<Trace>> {
+        let program = Program::new(true)?;
+        if !program.is_shapeless() {
+            return Ok(None);
+        }
+        let recorded = Recorded::new(inputs, &mut |tracers| recorded_results(&key.def, tracers, body))?;
+        if recorded.reduces_one()? {
+            return Ok(None);
+        }
+        // A pass looks at shapes.
+        let trace = self.run(program, &Passes::Off, key, inputs, body)?;
+        // MLX works out the shapes anew, by rules that are not those of the ops where an extent is 0.
+        let same = recorded.makes(&trace.outputs);
+        Ok(same.then_some(Trace { recorded: Some(recorded), ..trace }))
+    }
+
+    fn shaped(&self, key: &Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Trace> {
+        self.run(Program::new(false)?, &self.options.passes, key, inputs, body)
+    }
+
+    /// Calls a new program, which traces the function.
+    fn run(
+        &self,
+        mut program: Program,
+        passes: &Passes,
+        key: &Key,
+        inputs: &[&Array],
+        body: &mut Body<'_>,
+    ) -> Result<Trace> {
+        let options = &self.options;
+        let (mut made, mut outputs, mut rewritten) = (None, Vec::new(), Vec::new());
+        let outcome = program
+            .call(inputs, &mut outputs, &mut |tracers| {
+                let values = key.def.closed(tracers.clone())?;
+                let (results, def) = body(values, &mut |inputs, outputs| captured::inspect(options, inputs, outputs))?;
+                made = Some(def);
+                let (results, done) = pass::rewrite(passes, &tracers, dense(&results)?)?;
+                check_depth(&results)?;
+                rewritten = done;
+                Ok::<_, BoxError>(results)
+            })
+            .map_err(|error| shapeless::named(&options.name, error.into()))?;
+        let made = made.ok_or_else(crate::values::never_called)?;
+        Ok(Trace { program, outcome, made, outputs, rewritten, recorded: None })
+    }
+
     /// Serves new shapes by a shapeless trace, if there is one.
     fn checked(&mut self, key: &Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Option<Opened<Array>>> {
         let Self { options, entries, stats, latest } = self;
@@ -167,31 +224,12 @@ impl Engine {
     }
 
     fn traced(&mut self, mut key: Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Opened<Array>> {
+        let trace = match self.options.shapeless.then(|| self.shapeless(&key, inputs, body)).transpose()?.flatten() {
+            Some(trace) => trace,
+            None => self.shaped(&key, inputs, body)?,
+        };
         let Self { options, entries, stats, latest } = self;
-        let mut program = Program::new(options.shapeless)?;
-        let mut recorded = None;
-        if program.is_shapeless() {
-            let graph = Recorded::new(inputs, &mut |tracers| recorded_results(&key.def, tracers, body))?;
-            if graph.reduces_one()? {
-                program = Program::new(false)?;
-            } else {
-                recorded = Some(graph);
-            }
-        }
-        let (mut made, mut outputs, mut rewritten) = (None, Vec::new(), Vec::new());
-        // A pass looks at shapes.
-        let passes = if program.is_shapeless() { &Passes::Off } else { &options.passes };
-        let outcome = program
-            .call(inputs, &mut outputs, &mut |tracers| {
-                let values = key.def.closed(tracers.clone())?;
-                let (results, def) = body(values, &mut |inputs, outputs| captured::inspect(options, inputs, outputs))?;
-                made = Some(def);
-                let (results, done) = pass::rewrite(passes, &tracers, dense(&results)?)?;
-                rewritten = done;
-                Ok::<_, BoxError>(results)
-            })
-            .map_err(|error| shapeless::named(&options.name, error.into()))?;
-        let made = made.ok_or_else(crate::values::never_called)?;
+        let Trace { program, outcome, made, outputs, rewritten, recorded } = trace;
         if outcome == Outcome::Inlined {
             stats.inlined += 1;
             return Ok((outputs, made));

@@ -51,6 +51,11 @@ impl Recorded {
         Ok(false)
     }
 
+    /// Whether the compiled graph made, of the same inputs, arrays of the avals that the function makes.
+    pub(super) fn makes(&self, outputs: &[Array]) -> bool {
+        outputs.iter().map(Aval::from).eq(self.outputs.iter().map(Aval::from))
+    }
+
     /// Whether inputs of these shapes may be served: their extents of 0 and 1 are where those of the trace are, since
     /// such an extent broadcasts, or is reduced, by another rule.
     pub(super) fn fits(&self, inputs: &[&Array]) -> bool {

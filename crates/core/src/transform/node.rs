@@ -1,8 +1,6 @@
 //! A function over trees as one over the arrays of a graph's node.
 
-use std::any::Any;
-use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use mlx_rs::Array;
@@ -18,12 +16,11 @@ pub(super) struct NodeFunction<F> {
     f: Rc<F>,
     args: TreeDef,
     made: RefCell<Option<TreeDef>>,
-    panic: Cell<Option<Box<dyn Any + Send>>>,
 }
 
 impl<F> NodeFunction<F> {
     pub(super) fn new(f: &Rc<F>, args: &Opened) -> Self {
-        Self { f: Rc::clone(f), args: args.def.clone(), made: RefCell::default(), panic: Cell::default() }
+        Self { f: Rc::clone(f), args: args.def.clone(), made: RefCell::default() }
     }
 
     /// Calls the function on the dense leaves of its arguments; the leaves of its results.
@@ -35,11 +32,7 @@ impl<F> NodeFunction<F> {
         F: Fn(A) -> Result<O, E>,
     {
         let args = self.arguments::<A>(leaves)?;
-        let results = catch_unwind(AssertUnwindSafe(|| args.run(&*self.f)));
-        let results = results.unwrap_or_else(|payload| {
-            self.panic.set(Some(payload));
-            Err(Error::invalid("a function of the graph panicked", "see the panic"))
-        })?;
+        let results = args.run(&*self.f)?;
         let dense = results.dense()?;
         if dense.is_empty() {
             return Err(Error::invalid("the function returns no array", "return at least one"));
@@ -59,11 +52,8 @@ impl<F> NodeFunction<F> {
         self.made.borrow().clone().ok_or_else(never_called)
     }
 
-    /// What the bridge made of the function, as a tree of values; a panic of the function goes on.
+    /// What the bridge made of the function, as a tree of values.
     pub(super) fn results<T: Tree>(&self, made: Result<Vec<Array>, BridgeError>) -> Result<T> {
-        if let Some(payload) = self.panic.take() {
-            resume_unwind(payload);
-        }
         let leaves = made?.into_iter().map(Value::from).collect();
         tree::unflatten(&self.made()?, leaves)
     }

@@ -3,6 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
+use tacit_bridge::check_depth;
 
 use crate::tree::{self, Item, Open, Reader, TreeDef};
 use crate::{Error, Result, Tree, Value};
@@ -42,7 +43,9 @@ impl Opened {
     ) -> Result<Vec<Array>> {
         let mut failure = None;
         let mut function = |arrays: &[Array]| -> Result<Vec<Array>> {
-            Ok(tacit_bridge::distinct(self.with(chosen, arrays).and_then(&mut f)?)?)
+            let results = self.with(chosen, arrays).and_then(&mut f)?;
+            check_depth(&results)?;
+            Ok(tacit_bridge::distinct(results)?)
         };
         let outcome = fallible_vjp(
             |arrays: &[Array]| function(arrays).map_err(|error| keep(&mut failure, error)),
@@ -61,8 +64,13 @@ impl Opened {
         mut f: impl FnMut(T) -> Result<Vec<Array>>,
     ) -> Result<Vec<Array>> {
         let mut failure = None;
+        let mut function = |arrays: &[Array]| -> Result<Vec<Array>> {
+            let results = self.with(chosen, arrays).and_then(&mut f)?;
+            check_depth(&results)?;
+            Ok(results)
+        };
         let outcome = fallible_jvp(
-            |arrays: &[Array]| self.with(chosen, arrays).and_then(&mut f).map_err(|error| keep(&mut failure, error)),
+            |arrays: &[Array]| function(arrays).map_err(|error| keep(&mut failure, error)),
             &self.chosen(chosen),
             tangents,
         );

@@ -1,7 +1,5 @@
 //! Functions mapped over an axis of their arguments.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
 use mlx_rs::Array;
 
 use crate::tree::{self, Path, TreeDef};
@@ -91,8 +89,8 @@ where
         let inputs: Vec<Array> =
             mapped.iter().filter_map(|&(position, _)| given.values[position].as_dense().cloned()).collect();
         let axes: Vec<Option<i32>> = mapped.iter().map(|&(_, axis)| Some(axis)).collect();
-        let (mut made, mut failure) = (None, None);
-        let mut example = |arrays: Vec<Array>| {
+        let mut made = None;
+        let mut example = |arrays: Vec<Array>| -> Result<Vec<Array>> {
             let mut given = given.clone();
             for (&(position, _), array) in mapped.iter().zip(arrays) {
                 given.values[position] = array.into();
@@ -104,19 +102,7 @@ where
             Ok(dense)
         };
         let places = |count| (0..count).map(|leaf| out_axes.of(leaf).unwrap_or_default()).collect();
-        let outcome = tacit_bridge::vmap(&inputs, &axes, places, &mut |arrays| {
-            // A panic must not cross C++, and comes out as itself.
-            let outcome = catch_unwind(AssertUnwindSafe(|| example(arrays)));
-            outcome
-                .unwrap_or_else(|payload| {
-                    failure = Some(payload);
-                    Err(Error::invalid("the function panicked", "see the panic"))
-                })
-                .map_err(Into::into)
-        });
-        if let Some(payload) = failure {
-            resume_unwind(payload);
-        }
+        let outcome = tacit_bridge::vmap(&inputs, &axes, places, &mut |arrays| Ok(example(arrays)?));
         let results = outcome.map_err(|error| without_vmap(error.into()))?;
         tree::unflatten(&made.ok_or_else(never_called)?, results.into_iter().map(Value::from).collect())
     }

@@ -53,6 +53,45 @@ fn without_shapes_it_is_right_or_an_error() -> Result<()> {
 }
 
 #[test]
+fn an_empty_batch_has_its_gradients_without_shapes() -> Result<()> {
+    type Function = fn(Array) -> Result<Array>;
+    let functions: [(&str, Function); 5] = [
+        ("gradient of squares", |x| Ok(transforms::grad(|x: &Array| x.square()?.sum(None))(&x)?)),
+        ("gradient of a mean", |x| Ok(transforms::grad(|x: &Array| x.exp()?.mean(None))(&x)?)),
+        ("sum of rows", |x| Ok(x.sum_axis(-1, true)?)),
+        ("scaled", |x| Ok(x.multiply(x.sum_axis(0, true)?)?)),
+        ("softmax", |x| Ok(ops::softmax_axis(&x, -1, None)?)),
+    ];
+    for (name, function) in functions {
+        let mut f = compile_with(function, Options { shapeless: true, constants: Constants::Allow, ..denied() });
+        // First an empty one, then others, and an empty one again.
+        for rows in [0, 3, 1, 5, 0] {
+            let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 6], &random::key(rows as u64)?)?;
+            let made = f.call(&(&x).into())?.dense()?;
+            let expected = function(x)?;
+            assert_eq!(made.shape(), expected.shape(), "{name}, {rows} rows");
+            assert!(made.all_close(&expected, None, None, None)?, "{name}, {rows} rows");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_captured_number_that_is_still_computed_is_right() -> Result<()> {
+    for seed in 0..5 {
+        let x = random::normal::<f32>(&[700, 700], None, None, &random::key(seed)?)?;
+        let number = x.matmul(&x)?.matmul(&x)?.abs()?.max(None)?;
+        transforms::async_eval([&number])?;
+        let mut f = compile_with(|x: Array| x.multiply(&number)?.add(&number), denied());
+        let made = f.call(&row(&[1.0, 2.0]).into())?.dense()?;
+        let expected = row(&[1.0, 2.0]).multiply(&number)?.add(&number)?;
+        // MLX writes seven digits of it into the kernel that it compiles.
+        assert!(made.all_close(&expected, 1e-5, None, None)?, "{made} for {number}");
+    }
+    Ok(())
+}
+
+#[test]
 fn an_array_that_outlives_its_trace_has_no_data() -> Result<()> {
     let kept = RefCell::new(Vec::new());
     let mut f = compile_with(

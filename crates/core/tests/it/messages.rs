@@ -162,12 +162,104 @@ fn an_eval_in_a_transform_in_a_trace() {
 }
 
 #[test]
-fn another_panic_goes_on() {
-    let panicked = std::panic::catch_unwind(|| {
-        let _ = implicit(left(), |_| -> Result<Array> { panic!("the function's own") });
+fn an_array_that_is_printed_in_a_trace_is_evaluated() {
+    type Print = fn(&Array) -> String;
+    let prints: [Print; 5] = [
+        |x| format!("{x:?}"),
+        |x| format!("{x}"),
+        |x| x.to_string(),
+        |x| format!("{:?}", Some(x)),
+        |x| {
+            println!("{x:?}");
+            String::new()
+        },
+    ];
+    for print in prints {
+        let f = |x: Array| {
+            let _ = print(&x.negative()?);
+            Ok::<_, Exception>(x)
+        };
+        let error = error(implicit(left(), f));
+        assert!(matches!(error, Error::EvalInTrace), "{error}");
+    }
+}
+
+#[handler]
+fn panicking_left(_: &Negative, _: &Left) -> Result<Value> {
+    panic!("the function's own")
+}
+
+#[test]
+fn a_panic_is_the_same_error_whatever_a_function_is_given_to() {
+    let f = |_: Array| -> Result<Array> { panic!("the function's own") };
+    let x = || Value::from(vector(&[1.0, 2.0]));
+    let pull = |x: Array, _: Array, _: Array| Ok::<_, Error>(x);
+    let loops = |carry: Array| Ok::<_, Error>(carry.sum(None)?.gt(Array::from_f32(0.0))?);
+    let errors = [
+        error(implicit(left(), f)),
+        error(implicit(x(), f)),
+        error(tacit::explain(left(), f)),
+        error(tacit::implicit_with_state(&mut x(), x(), |_, x| f(x))),
+        error(tacit::compile(f).call(&x())),
+        error(tacit::compile(|x: Array| implicit(x, f)?.dense()).call(&x())),
+        error(transform::grad(f)(x())),
+        error(transform::vjp(f, x(), x())),
+        error(transform::jvp(f, x(), tacit::tree::Gradient::Nothing)),
+        error(transform::vmap(0, 0, f)(x())),
+        error(transform::checkpoint(f)(x())),
+        error(transform::custom_vjp(f, pull)(x())),
+        error(tacit::control::cond(&Array::from_bool(true), f, f, x())),
+        error(tacit::control::while_loop(loops, f, x())),
+        error(tacit::control::fori_loop(0..2, |_, x: Array| f(x), x())),
+        {
+            let _scopes = with_handlers(Registry::new().with::<panicking_left>());
+            error(negated(left()))
+        },
+    ];
+    for error in errors {
+        assert!(matches!(&error, Error::Function(panic) if panic.is::<tacit_bridge::PanicError>()), "{error}");
+        said(&expect!["panicked: the function's own"], &error);
+    }
+}
+
+#[test]
+fn a_chain_of_ops_is_too_long() {
+    const OPS: usize = 100_000;
+    let chain = |x: Array| (0..OPS).try_fold(x, |x, _| x.negative());
+    let off = tacit::compile::Options { passes: tacit::pass::Passes::Off, ..Default::default() };
+    let x = || Value::from(vector(&[1.0, 2.0]));
+    let refused = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
+        let compiled = error(tacit::compile_with(chain, off).call(&x()));
+        let mapped = error(transform::vmap(0, 0, chain)(x()));
+        let gradient = error(transform::grad(move |x: Array| chain(x)?.sum(None))(x()));
+        let tangent = error(transform::jvp(chain, x(), tacit::tree::Gradient::Dense(vector(&[1.0, 2.0]))));
+        [compiled, mapped, gradient, tangent].map(|error| message(&error))
     });
-    let payload = panicked.expect_err("it panics");
-    assert_eq!(payload.downcast_ref::<&str>(), Some(&"the function's own"));
+    for text in refused.expect("a thread").join().expect("it does not panic") {
+        // A loss is made a scalar of `f32`, and a stack is what the thread has left of it.
+        let digits = |digit: char| digit.is_ascii_digit();
+        let words: Vec<&str> = text.split(digits).filter(|word| !word.is_empty()).collect();
+        expect![[r"
+            a chain of N ops is too long for MLX, which calls itself for each: the stack of this thread has room for N
+            help: evaluate in between, outside of what is traced, or run it on a thread with a larger stack"]]
+        .assert_eq(&words.join("N"));
+    }
+}
+
+/// As long as it may be: MLX would end the process if the stack were too small for it.
+#[test]
+fn a_chain_of_ops_that_is_not_too_long_is_run() {
+    let tried = std::thread::Builder::new().stack_size(8 << 20).spawn(|| {
+        let chain = |x: Array| (0..15_000).try_fold(x, |x, _| x.negative());
+        let off = tacit::compile::Options { passes: tacit::pass::Passes::Off, ..Default::default() };
+        let x = || Value::from(vector(&[1.0, 2.0]));
+        let compiled = tacit::compile_with(chain, off).call(&x()).expect("it fits");
+        let mapped = transform::vmap(0, 0, chain)(x()).expect("it fits");
+        let gradient = transform::grad(move |x: Array| chain(x)?.sum(None))(x()).expect("it fits");
+        [compiled.dense(), mapped.dense(), gradient.array().cloned()].map(|made| numbers(&made.expect("an array")))
+    });
+    let made = tried.expect("a thread").join().expect("it does not panic");
+    assert_eq!(made, [[1.0, 2.0], [1.0, 2.0], [1.0, 1.0]]);
 }
 
 #[test]

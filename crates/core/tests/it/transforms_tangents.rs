@@ -184,17 +184,6 @@ fn a_custom_vjp_that_gives_wrong_gradients_is_an_error() {
 }
 
 #[test]
-fn a_panic_in_the_function_of_a_node_comes_out_as_itself() {
-    let panicking = |_: Array| -> Result<Array> { std::panic::panic_any(42i32) };
-    let payload = std::panic::catch_unwind(|| {
-        drop(custom_vjp(panicking, |x: Array, _: Array, _: Array| Ok::<_, Error>(x))(vector(&[1.0]).into()));
-    });
-    assert_eq!(payload.expect_err("panics").downcast_ref::<i32>(), Some(&42));
-    let payload = std::panic::catch_unwind(|| drop(tacit::transform::checkpoint(panicking)(vector(&[1.0]).into())));
-    assert_eq!(payload.expect_err("panics").downcast_ref::<i32>(), Some(&42));
-}
-
-#[test]
 fn a_type_that_refuses_needs_no_materialization_without_float_children() {
     let mut f = custom_vjp(
         |(_, x): (Array, Array)| x.square(),

@@ -188,9 +188,11 @@ impl Groups {
         self.reaches(nodes, read, start, to)
     }
 
-    /// Whether one of some nodes is in a group or needs it. Only nodes of the group's level can.
+    /// Whether one of some nodes is in a group or needs it. Only nodes of the group's level can, and only those that come
+    /// after its first one: a node comes after what it takes.
     fn reaches(&mut self, nodes: &Nodes, read: &[Option<Node>], mut stack: Vec<usize>, group: usize) -> bool {
         let level = self.list[group].level;
+        let first = self.list[group].members.first().copied().unwrap_or_default();
         self.search += 1;
         while let Some(node) = stack.pop() {
             if self.of[node] == Some(group) {
@@ -201,9 +203,13 @@ impl Groups {
                 continue;
             }
             match self.of[node] {
-                None => stack.extend(nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot))),
+                None if node > first => {
+                    stack.extend(nodes.operands(node).flatten().filter_map(|slot| nodes.maker(slot)));
+                }
+                None => {}
                 Some(other) => {
-                    for member in self.list[other].members.iter().filter_map(|&member| read[member].as_ref()) {
+                    let later = self.list[other].members.iter().rev().take_while(|&&member| member > first);
+                    for member in later.filter_map(|&member| read[member].as_ref()) {
                         stack.extend(bases(nodes, member));
                     }
                 }

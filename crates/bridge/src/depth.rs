@@ -1,0 +1,59 @@
+//! Whether MLX can go through a graph on the stack that is left.
+
+use mlx_rs::Array;
+
+use crate::error::{BridgeError, check};
+use crate::{arrays, ffi};
+
+/// Bytes of the stack that MLX takes for each op of a chain, with room to spare.
+const FRAME: usize = 512;
+
+/// Bytes of the stack that a chain leaves to everything else.
+const RESERVE: usize = 128 << 10;
+
+/// Chains that any stack has room for.
+const SHORT: usize = 1000;
+
+/// Fails where the graph behind `outputs` is deeper than the stack of this thread: MLX's transforms and its compile call
+/// themselves for each op of a chain, and a stack that overflows ends the process.
+///
+/// # Errors
+///
+/// [`BridgeError::Deep`].
+pub fn check_depth(outputs: &[Array]) -> Result<(), BridgeError> {
+    let handles = arrays::handles(outputs);
+    let mut depth = 0;
+    // SAFETY: the handles and the number are live for the call.
+    check(unsafe { ffi::tacit_depth(handles.as_ptr(), handles.len(), &raw mut depth) })?;
+    if depth <= SHORT {
+        return Ok(());
+    }
+    let room = stack_left().saturating_sub(RESERVE) / FRAME;
+    if depth > room { Err(BridgeError::Deep { depth, room }) } else { Ok(()) }
+}
+
+/// Bytes below the frame of the caller.
+#[cfg(target_os = "linux")]
+fn stack_left() -> usize {
+    use std::mem::MaybeUninit;
+
+    let mut attributes = MaybeUninit::uninit();
+    let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: the first call fills the attributes of this thread, which are read and destroyed if it did.
+    let known = unsafe {
+        libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) == 0 && {
+            let known = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size) == 0;
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            known
+        }
+    };
+    if known { (&raw const size).addr().saturating_sub(lowest.addr()) } else { DEFAULT_STACK }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stack_left() -> usize {
+    DEFAULT_STACK
+}
+
+/// What is taken for granted where the system does not tell: a part of what the smallest threads have.
+const DEFAULT_STACK: usize = 384 << 10;
