@@ -32,6 +32,17 @@ bool any_tracer(const std::vector<array>& arrays) {
   return std::any_of(arrays.begin(), arrays.end(), [](const array& value) { return value.is_tracer(); });
 }
 
+// The same values as other arrays. MLX refuses to trace a function that holds one of the inputs themselves, as it may when
+// a state has become an array that the function captured.
+std::vector<array> apart(const std::vector<array>& inputs) {
+  std::vector<array> others;
+  others.reserve(inputs.size());
+  for (const auto& input : inputs) {
+    others.push_back(mlx::core::copy(input, mlx::core::default_stream(mlx::core::default_device())));
+  }
+  return others;
+}
+
 class Program {
  public:
   // `replays` tells what to do if MLX refuses to compile: replay the recorded graph, or call the function each time.
@@ -135,9 +146,11 @@ class Program {
 
   std::vector<array> run() {
     if (mode_ != Mode::replayed) {
-      auto outputs = compiled_(inputs_).first;
-      if (collective_ && !any_tracer(inputs_)) {
-        number_anew(inputs_, outputs);
+      auto inside = any_tracer(inputs_);
+      auto inputs = ready_ || inside ? inputs_ : apart(inputs_);
+      auto outputs = compiled_(inputs).first;
+      if (collective_ && !inside) {
+        number_anew(inputs, outputs);
       }
       return outputs;
     }

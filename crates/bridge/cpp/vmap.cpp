@@ -1,7 +1,12 @@
 // vmap in its two halves, so that the graph between them can be made fit for the second.
+#include <algorithm>
+
 #include "bridge.h"
+#include "graph.h"
 #include "mlx/transforms_impl.h"
+#include "params.h"
 #include "quantized.h"
+#include "standing.h"
 
 namespace tacit {
 
@@ -12,6 +17,82 @@ struct Placement {
   void* ctx;
   int (*call)(void* ctx, const Handle* outputs, size_t count, AxisSink axes);
 };
+
+// Stands in for an elementwise primitive between the two halves of a vmap. The operands are of one shape, since MLX records
+// every broadcast, so the rule is the same for all: the mapped axis goes first.
+class Elementwise : public Standing {
+ public:
+  Elementwise(const array& node) : Standing(node.primitive_ptr()) {
+    for (const auto& result : node.outputs()) {
+      dtypes_.push_back(result.dtype());
+    }
+  }
+
+  std::pair<std::vector<array>, std::vector<int>> vmap(
+      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+    auto mapped = std::find_if(axes.begin(), axes.end(), [](int axis) { return axis >= 0; }) - axes.begin();
+    auto front = [&](size_t operand) { return mlx::core::moveaxis(inputs[operand], axes[operand], 0, stream()); };
+    auto shape = front(mapped).shape();
+    std::vector<array> operands;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      operands.push_back(axes[i] >= 0 ? front(i) : mlx::core::broadcast_to(inputs[i], shape, stream()));
+    }
+    std::vector<Shape> shapes(dtypes_.size(), shape);
+    return {
+        array::make_arrays(std::move(shapes), dtypes_, inner_, operands), std::vector<int>(dtypes_.size(), 0)};
+  }
+
+ private:
+  std::vector<mlx::core::Dtype> dtypes_;
+};
+
+// Stands in for a slice that goes backwards. MLX's own rule gives what was recorded to `slice` again, where an end before
+// the first element reads as one counted from the last.
+class Backwards : public Standing {
+ public:
+  Backwards(const array& node) : Standing(node.primitive_ptr()), shape_(node.shape()) {}
+
+  std::pair<std::vector<array>, std::vector<int>> vmap(
+      const std::vector<array>& inputs, const std::vector<int>& axes) override {
+    auto x = mlx::core::moveaxis(inputs[0], axes[0], 0, stream());
+    auto [start, end, strides] = static_cast<mlx::core::Slice&>(*inner_).state();
+    Shape from{0}, to{x.shape(0)}, by{1};
+    for (size_t i = 0; i < shape_.size(); ++i) {
+      auto several = shape_[i] > 1;
+      auto last = start[i] + (several ? (shape_[i] - 1) * strides[i] : 0);
+      auto back = several && strides[i] < 0;
+      from.push_back(shape_[i] == 0 ? 0 : start[i]);
+      by.push_back(several ? strides[i] : 1);
+      // The place before the first one, counted from behind.
+      to.push_back(shape_[i] == 0 ? 0 : !back ? last + 1 : last > 0 ? last - 1 : -x.shape(i + 1) - 1);
+    }
+    return {{mlx::core::slice(x, from, to, by, stream())}, {0}};
+  }
+
+ private:
+  Shape shape_;
+};
+
+bool goes_back(const array& node) {
+  auto* slice = made_by<mlx::core::Slice>(node);
+  if (slice == nullptr) {
+    return false;
+  }
+  auto [start, end, strides] = slice->state();
+  return std::any_of(end.begin(), end.end(), [](auto place) { return place < 0; });
+}
+
+// MLX's own rule for DivMod names the mapped axis of the quotient alone, so that the one of the remainder is read from
+// behind the list; its rule for NotEqual names that of the first operand, which may have none.
+void give_own_rules(const std::vector<array>& inputs, const std::vector<array>& outputs) {
+  each_dependent(inputs, outputs, [](array& node) {
+    if (made_by<mlx::core::DivMod>(node) || made_by<mlx::core::NotEqual>(node)) {
+      node.primitive_ptr() = std::make_shared<Elementwise>(node);
+    } else if (goes_back(node)) {
+      node.primitive_ptr() = std::make_shared<Backwards>(node);
+    }
+  });
+}
 
 template <class Place>
 std::vector<array> vmap(
@@ -24,6 +105,7 @@ std::vector<array> vmap(
     }
   }
   make_quantized_batchable(mapped, outputs);
+  give_own_rules(mapped, outputs);
   return mlx::core::detail::vmap_replace(inputs, tracers, outputs, axes, place(outputs));
 }
 

@@ -15,6 +15,7 @@ mod program;
 mod run;
 mod shrink;
 
+use std::fmt;
 use std::ops::Range;
 
 use compare::Scene;
@@ -24,32 +25,40 @@ use crate::report::{Report, guarded};
 use crate::subject::Subject;
 use crate::sweep::Sweep;
 
-/// The variable that chooses the seeds of [`programs`]: `FIRST..END`, or one seed.
+/// The variable that chooses what [`programs`] runs: seeds as `FIRST..END`, one seed, or `@FILE` with listings, an empty line
+/// between them.
 pub const PROGRAMS_VARIABLE: &str = "TACIT_PROGRAMS";
 
 /// Runs programs in every way; implicit inputs are of the given subjects.
 ///
-/// A few hundred seeds, and with `TACIT_SWEEP=full` many more; [`PROGRAMS_VARIABLE`] chooses others.
+/// A few hundred seeds, and with `TACIT_SWEEP=full` many more; [`PROGRAMS_VARIABLE`] chooses others. Each finding is printed
+/// when it is found, with the least program that shows it.
 ///
 /// # Panics
 ///
-/// The variable holds no seeds.
+/// The variable chooses nothing that there is.
 #[must_use]
 pub fn programs(subjects: &[Subject]) -> Report {
-    let seeds = match std::env::var(PROGRAMS_VARIABLE) {
-        Ok(text) => seeds(&text).unwrap_or_else(|| panic!("{PROGRAMS_VARIABLE} is {text}, which is no `FIRST..END`")),
-        Err(_) => 0..Sweep::current().programs(),
+    let chosen = std::env::var(PROGRAMS_VARIABLE).ok().map(|text| {
+        Chosen::read(&text).unwrap_or_else(|what| panic!("{PROGRAMS_VARIABLE} is {text}: {what}"))
+    });
+    let chosen = chosen.unwrap_or_else(|| Chosen::Seeds(0..Sweep::current().programs()));
+    let mut report = Report::new(format!("random programs, {chosen}"));
+    let drawn: Box<dyn Iterator<Item = (String, Program)>> = match chosen {
+        Chosen::Seeds(seeds) => Box::new(seeds.map(|seed| (format!("seed {seed}"), draw::draw(seed, subjects)))),
+        Chosen::Listings(all) => Box::new((1..).zip(all).map(|(at, program)| (format!("listing {at}"), program))),
     };
-    let mut report = Report::new(format!("random programs {seeds:?}"));
-    for seed in seeds {
-        let program = draw::draw(seed, subjects);
+    for (name, program) in drawn {
+        if std::env::var("TACIT_TRACE").is_ok() { eprintln!("{name}\n{program}"); }
+        let began = std::time::Instant::now();
         report.compared_one();
-        if let Err(what) = outcome(&program, subjects) {
-            let least = shrink::shrunk(program, &|program| outcome(program, subjects).is_err());
-            let what = outcome(&least, subjects).err().unwrap_or(what);
-            report.found(format_args!("seed {seed}"), format_args!("{what}\n{least}"));
-            println!("seed {seed}: {what}\n{least}\n");
+        if let Err(what) = self::program(&program, subjects) {
+            let least = shrink::shrunk(program, &|program| self::program(program, subjects).is_err());
+            let what = self::program(&least, subjects).err().unwrap_or(what);
+            println!("{name}: {what}\n{least}\n");
+            report.found(name, format_args!("{what}\n{least}"));
         }
+        if began.elapsed().as_secs_f32() > 1.0 { println!("SLOW {:?}", began.elapsed()); }
     }
     report
 }
@@ -60,17 +69,35 @@ pub fn programs(subjects: &[Subject]) -> Report {
 ///
 /// What differs.
 pub fn program(program: &Program, subjects: &[Subject]) -> Result<(), String> {
-    outcome(program, subjects)
-}
-
-fn outcome(program: &Program, subjects: &[Subject]) -> Result<(), String> {
     guarded(|| Scene { program, subjects }.check())
 }
 
-fn seeds(text: &str) -> Option<Range<u64>> {
-    if let Some((first, end)) = text.split_once("..") {
-        return Some(first.parse().ok()?..end.parse().ok()?);
+/// What is run.
+enum Chosen {
+    Seeds(Range<u64>),
+    Listings(Vec<Program>),
+}
+
+impl Chosen {
+    fn read(text: &str) -> Result<Self, String> {
+        if let Some(file) = text.strip_prefix('@') {
+            let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+            let listings = text.split("\n\n").filter(|listing| !listing.trim().is_empty());
+            return listings.map(str::parse).collect::<Result<_, _>>().map(Self::Listings);
+        }
+        let number = |text: &str| text.parse::<u64>().map_err(|_| format!("`{text}` is no seed"));
+        Ok(Self::Seeds(match text.split_once("..") {
+            Some((first, end)) => number(first)?..number(end)?,
+            None => number(text)?..number(text)? + 1,
+        }))
     }
-    let seed: u64 = text.parse().ok()?;
-    Some(seed..seed + 1)
+}
+
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Seeds(seeds) => write!(f, "seeds {seeds:?}"),
+            Self::Listings(all) => write!(f, "{} listings", all.len()),
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! Functions mapped over an axis.
 
+use mlx_rs::error::Exception;
+use mlx_rs::ops::indexing::{IntoStrideBy, TryIndexOp};
 use mlx_rs::transforms::vjp;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Axes, Dtype, ops};
 use tacit_bridge::{BoxError, BridgeError, PanicError, Program, VmapError, vmap};
 
 use crate::arrays::{matrix, numbers, vector};
@@ -231,4 +233,49 @@ fn a_gathered_quantized_product_is_mapped() {
         &[Some(0), Some(1), Some(1), Some(1), none, none],
         gathered,
     );
+}
+
+/// MLX's own rules for these read behind a list, or take the mapped axis of an operand that has none.
+#[test]
+fn binary_ops_are_mapped_whichever_operand_is() {
+    type Op = fn(&Array, &Array) -> Result<Vec<Array>, Exception>;
+    let all: [Op; 8] = [
+        |a, b| ops::divmod(a, b).map(|(quotient, remainder)| vec![remainder.add(&quotient)?, remainder, quotient]),
+        |a, b| Ok(vec![a.ne(b)?.as_dtype(Dtype::Float32)?]),
+        |a, b| Ok(vec![a.eq(b)?.as_dtype(Dtype::Float32)?]),
+        |a, b| Ok(vec![a.le(b)?.as_dtype(Dtype::Float32)?, a.gt(b)?.as_dtype(Dtype::Float32)?]),
+        |a, b| Ok(vec![ops::logical_xor(a, b)?.as_dtype(Dtype::Float32)?]),
+        |a, b| Ok(vec![ops::remainder(a, b)?, ops::floor_divide(a, b)?]),
+        |a, b| Ok(vec![ops::atan2(a, b)?, ops::logaddexp(a, b)?, ops::power(a.abs()?, b)?]),
+        |a, b| Ok(vec![ops::maximum(a, b)?, ops::minimum(a, b)?, ops::select(&a.ne(b)?, a, b)?]),
+    ];
+    let shifted = |shape: &[i32]| waves(shape).add(Array::from_f32(1.5)).expect("adds");
+    let (x, y, z) = (shifted(&[4, 3]), shifted(&[3]), shifted(&[3, 2]));
+    for op in all {
+        let f = |args: &[Array]| -> Made { Ok(op(&args[0], &args[1])?) };
+        agree(&[x.clone(), y.clone()], &[Some(0), None], f);
+        agree(&[y.clone(), x.clone()], &[None, Some(0)], f);
+        agree(&[x.clone(), y.clone()], &[Some(1), Some(0)], f);
+        agree(&[y.clone(), x.clone()], &[Some(0), Some(1)], f);
+        agree(&[z.clone(), y.clone()], &[Some(1), None], f);
+        agree(&[y.clone(), z.clone()], &[None, Some(1)], f);
+    }
+}
+
+/// MLX's own rule takes the end before the first element for one counted from the last.
+#[test]
+fn slices_that_go_backwards_are_mapped() {
+    for extent in 1..5 {
+        let x = waves(&[3, extent, 2]);
+        let f = |args: &[Array]| -> Made {
+            let x = &args[0];
+            Ok(vec![
+                x.flip(Axes::Axis(0))?,
+                x.flip(Axes::Axes(vec![0, 1]))?,
+                x.try_index(((..).stride_by(-2), ..))?,
+            ])
+        };
+        agree(std::slice::from_ref(&x), &[Some(0)], f);
+        agree(&[x.swap_axes(0, 2).expect("a view")], &[Some(-1)], f);
+    }
 }

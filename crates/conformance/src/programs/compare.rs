@@ -41,19 +41,29 @@ impl Scene<'_> {
         let _allow = Policy::Allow.scope();
         let eager = [self.eager(0, false), self.eager(1, false)];
         let off = self.compiled(Passes::Off, &SALTS)?;
-        self.each("compiled without passes", &off, &eager, |found, expected, _| same(found, expected))?;
         let Ok(results) = &eager[0] else {
-            let all = self.compiled(Passes::All, &[0])?;
+            let all = self.compiled(Passes::All, &SALTS)?;
+            self.each("compiled without passes", &off, &eager, |_, _, _| Ok(()))?;
             return self.each("compiled", &all, &eager, |_, _, _| Ok(()));
         };
         let (erred, classes) = self.erred()?;
+        let near = |found: &[Array], expected: &[Array], salt: usize, least: Class| {
+            let erred = erred.iter().filter_map(|run| run[salt].as_deref().ok()).collect();
+            let classes: Vec<Class> = classes.iter().map(|&class| class.max(least)).collect();
+            Expected { results: expected, classes: &classes, erred, units: 8.0 }.near(found)
+        };
+        self.each("compiled without passes", &off, &eager, |found, expected, salt| {
+            // A branch that is not chosen has a gradient of zeros where its predicate is traced, and none where it is read.
+            if self.program.differentiates_a_branch() {
+                return near(found, expected, salt, Class::Near);
+            }
+            same(found, expected)
+        })?;
+        let off = [off[0].clone(), off[2].clone()];
         for passes in chosen_passes() {
             let name = format!("with {passes:?}");
             let made = self.compiled(passes, &SALTS)?;
-            self.each(&name, &made, &eager, |found, expected, salt| {
-                let erred = erred.iter().filter_map(|run| run[salt].as_deref().ok()).collect();
-                Expected { results: expected, classes: &classes, erred, units: 8.0 }.near(found)
-            })?;
+            self.each(&name, &made, &off, |found, expected, salt| near(found, expected, salt, Class::Exact))?;
         }
         self.reference(results, &classes, &erred)?;
         self.implicit_as_dense(results)?;
@@ -65,16 +75,16 @@ impl Scene<'_> {
         &self,
         name: &str,
         found: &[Outcome],
-        eager: &[Outcome; 2],
+        expected: &[Outcome; 2],
         compare: impl Fn(&[Array], &[Array], usize) -> Result<(), String>,
     ) -> Result<(), String> {
         for (call, found) in found.iter().enumerate() {
             let salt = SALTS[call];
-            let compared = match (found, &eager[salt as usize]) {
+            let compared = match (found, &expected[salt as usize]) {
                 (Ok(found), Ok(expected)) => compare(found, expected, salt as usize),
                 (Err(_), Err(_)) => Ok(()),
-                (Ok(_), Err(error)) => Err(format!("eager fails: {error}")),
-                (Err(error), Ok(_)) => Err(format!("eager does not fail: {error}")),
+                (Ok(_), Err(error)) => Err(format!("what it is compared with fails: {error}")),
+                (Err(error), Ok(_)) => Err(format!("what it is compared with does not fail: {error}")),
             };
             compared.map_err(|what| format!("{name}, call {call}: {what}"))?;
         }
@@ -133,7 +143,11 @@ impl Scene<'_> {
         let only = || Passes::Only(vec!["perturbed".to_owned()]);
         let (first, classes) = armed(1, || self.compiled(only(), &SALTS[1..]));
         let (second, _) = armed(2, || self.compiled(only(), &SALTS[1..]));
-        Ok((vec![first?, second?], classes))
+        let (first, second) = (first?, second?);
+        // An implicit result is several of the graph.
+        let results = first[0].as_ref().map_or(0, Vec::len);
+        let classes = if classes.len() == results { classes } else { vec![Class::Near; results] };
+        Ok((vec![first, second], classes))
     }
 
     /// Plain code in the place of transforms gives the same.
@@ -277,24 +291,24 @@ impl Scene<'_> {
             args[0] = kernel::apply(Tripwire(own.clone()), &args[..1])?.swap_remove(0);
             f(args)
         });
-        let on = |salt| -> Outcome { evaluated(called(&tripping, &self.inputs(false, salt)?)) };
-        let expected = on(0);
+        let on = || -> Outcome { evaluated(called(&tripping, &self.inputs(false, 0)?)) };
+        let expected = on();
         let inner = tripping.clone();
         let mut compiled = compile_with(move |args: Vec<Array>| inner(args), options(Passes::All));
+        let mut first = None;
         for (call, trips) in [false, true, false].into_iter().enumerate() {
             wire.store(trips, Ordering::Relaxed);
-            let eager = if trips { on(0) } else { expected.clone() };
+            let eager = if trips { on() } else { expected.clone() };
             let made = compiled.call(&self.inputs(false, 0)?);
             let made = evaluated(made.and_then(|made| made.iter().map(Value::dense).collect()));
+            let place = |what| format!("with a node that {}, call {call}: {what}", if trips { "fails" } else { "failed" });
             match (made, eager) {
-                (Ok(made), Ok(eager)) => avals(&made, &eager)?,
+                // A compiled function may need less than the eager one: what it gives then is what it gave.
+                (Ok(made), _) => same(&made, first.get_or_insert_with(|| made.clone())).map_err(place)?,
                 (Err(_), Err(_)) => {}
-                (Ok(_), Err(error)) => {
-                    return Err(format!("with a node that fails, call {call}: eager fails, and this does not: {error}"));
-                }
                 // What no failed node is needed for is computed with the rest.
                 (Err(_), Ok(_)) if trips => {}
-                (Err(error), Ok(_)) => return Err(format!("around a node that fails, call {call}: {error}")),
+                (Err(error), Ok(_)) => return Err(place(error)),
             }
         }
         Ok(())

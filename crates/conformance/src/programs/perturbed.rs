@@ -171,6 +171,10 @@ pub(crate) fn unit(dtype: Dtype) -> f32 {
     }
 }
 
+/// Sums of `n` terms in two orders are `n` units of the sum of their magnitudes apart, at most; of this an eighth is put in,
+/// because eight times what comes of it is granted.
+const SHARE: f32 = 0.125;
+
 /// A result with the error that is granted to its op.
 fn with_error(nodes: &Nodes, node: usize, result: &Array, rng: &mut Rng) -> Result<Option<Array>> {
     let dtype = result.dtype();
@@ -186,18 +190,20 @@ fn with_error(nodes: &Nodes, node: usize, result: &Array, rng: &mut Rng) -> Resu
     let granted = match nodes.name(node) {
         "Sum" => {
             let terms = (first.size() / size).max(1) as f32;
-            largest(&first)?.multiply(Array::from_f32(2.0 * terms * unit))?
+            largest(&first)?.multiply(Array::from_f32(SHARE * terms * terms * unit))?
         }
         "Matmul" | "AddMM" | "GatherMM" | "SegmentedMM" | "BlockMaskedMM" | "Convolution" => {
             let at = usize::from(nodes.name(node) == "AddMM");
             let (a, b) = (nodes.operand(node, at)?, nodes.operand(node, at + 1)?);
             let terms = a.shape().last().copied().unwrap_or(1).max(1) as f32;
-            largest(&a)?.multiply(largest(&b)?)?.multiply(Array::from_f32(2.0 * terms * unit))?
+            largest(&a)?.multiply(largest(&b)?)?.multiply(Array::from_f32(SHARE * terms * terms * unit))?
         }
         "LogSumExp" => ops::maximum(wide.abs()?, Array::from_f32(1.0))?.multiply(Array::from_f32(8.0 * unit))?,
         // The halves' elementary functions are rounded `f32`: the neighbor at most.
         _ => wide.abs()?.multiply(Array::from_f32(if dtype == Dtype::Float32 { 8.0 * unit } else { unit }))?,
     };
+    // What is less than a unit of the result would be rounded away.
+    let granted = ops::maximum(granted, wide.abs()?.multiply(Array::from_f32(unit))?)?;
     Ok(Some(wide.add(granted.multiply(signs)?)?.as_dtype(dtype)?))
 }
 

@@ -182,6 +182,12 @@ impl Program {
         self.inputs.len() + self.steps.iter().map(|step| step.results).sum::<usize>()
     }
 
+    /// Whether a branch stands inside a gradient or a derivative.
+    pub(crate) fn differentiates_a_branch(&self) -> bool {
+        let branch = self.around.iter().position(|&around| around == Around::Cond);
+        branch.is_some_and(|at| self.around[at..].iter().any(|around| matches!(around, Around::Grad | Around::Jvp)))
+    }
+
     /// The inputs of a role, by number.
     pub(crate) fn inputs_as(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
         (0..self.inputs.len()).filter(move |&input| self.inputs[input].role == role)

@@ -58,7 +58,7 @@ pub(crate) fn fitted(x: &Array, shape: &[i32]) -> Result<Array> {
     }
     let mut flat = x.reshape(&[-1])?;
     if own < size {
-        flat = ops::concatenate(&vec![flat; (size as usize).div_ceil(own as usize)], 0)?;
+        flat = ops::broadcast_to(&flat, &[(size + own - 1) / own, own])?.reshape(&[-1])?;
     }
     Ok(flat.try_index(..size)?.reshape(shape)?)
 }
