@@ -56,7 +56,7 @@ struct Row {
 }
 
 pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
-    options.overwriting.check([&options.output], [&options.input])?;
+    options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules))?;
     let rules = match (&options.rules, &options.format) {
         (Some(rules), _) => Rules::load(rules)?,
         (None, text) => {

@@ -330,6 +330,13 @@ fn an_interrupt_leaves_nothing_and_says_so() {
         assert_eq!((ended, &*stderr(child)), (Some(code), "interrupted: what was not finished is removed\n"));
         assert_eq!(folder.names(), ["large.safetensors"]);
     }
+    // Neither does a folder that was made for it stay.
+    let made = folder.at("made/here");
+    let writes_there = || fs::read_dir(&made).is_ok_and(|there| there.count() > 0);
+    while ended(&["convert", &input, "--as", "mlx-lm", "-o", &made], Signal::Interrupt, writes_there).is_none() {
+        fs::remove_dir_all(folder.0.join("made")).expect("it was faster");
+    }
+    assert_eq!(folder.names(), ["large.safetensors"]);
     // A program that is killed cannot clear up; the next save does.
     while ended(&arguments, Signal::Kill, writes).is_none() {
         fs::remove_file(&output).expect("it was faster");

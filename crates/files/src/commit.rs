@@ -1,7 +1,8 @@
 //! Gives files their names, all or none.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
@@ -9,7 +10,7 @@ use tacit_core::{Error, Result};
 use crate::leftovers;
 use crate::lock::Locked;
 use crate::place::Place;
-use crate::record::{Moved, RECORD, Record, is_visible};
+use crate::record::{Moved, RECORD, Record, is_plain};
 use crate::staged::{Staged, committing};
 use crate::{disk, folder_of};
 
@@ -48,7 +49,7 @@ pub struct Commit {
 #[derive(Debug)]
 struct Placed {
     staged: Staged,
-    name: String,
+    name: OsString,
     last: bool,
 }
 
@@ -80,8 +81,8 @@ impl Commit {
     /// # Errors
     ///
     /// What has the name is no regular file.
-    pub fn place(&mut self, staged: Staged, name: &str) -> Result<()> {
-        self.add(staged, name, false)
+    pub fn place(&mut self, staged: Staged, name: impl AsRef<OsStr>) -> Result<()> {
+        self.add(staged, name.as_ref(), false)
     }
 
     /// A file with this content under this name, which is given last.
@@ -94,7 +95,7 @@ impl Commit {
     /// It cannot be written, or what has the name is no regular file.
     pub fn place_last(&mut self, name: &str, content: &[u8]) -> Result<()> {
         let staged = self.written(name, content)?;
-        self.add(staged, name, true)
+        self.add(staged, name.as_ref(), true)
     }
 
     /// A file with this content under this name.
@@ -104,12 +105,12 @@ impl Commit {
     /// As for [`place_last`](Self::place_last).
     pub fn place_content(&mut self, name: &str, content: &[u8]) -> Result<()> {
         let staged = self.written(name, content)?;
-        self.add(staged, name, false)
+        self.add(staged, name.as_ref(), false)
     }
 
     /// Removes a file when everything new is in its place.
     pub fn remove(&mut self, name: &str) {
-        if is_visible(name) && !self.removed.iter().any(|other| other == name) {
+        if is_plain(name) && !self.removed.iter().any(|other| other == name) {
             self.removed.push(name.to_owned());
         }
     }
@@ -121,7 +122,7 @@ impl Commit {
         Ok(staged)
     }
 
-    fn add(&mut self, staged: Staged, name: &str, last: bool) -> Result<()> {
+    fn add(&mut self, staged: Staged, name: &OsStr, last: bool) -> Result<()> {
         let place = self.folder.join(name);
         Place::of(&place)?;
         let failed = |error| Error::file("write", &place)(error);
@@ -142,7 +143,7 @@ impl Commit {
     /// [`Current`](crate::Current), and the next save there finishes this one.
     pub fn finish(mut self) -> Result<()> {
         let _committing = committing();
-        self.removed.retain(|name| !self.files.iter().any(|placed| placed.name == *name));
+        self.removed.retain(|name| !self.files.iter().any(|placed| placed.name == **name));
         match &mut self.files[..] {
             [] => return Ok(()),
             [placed] if self.removed.is_empty() => {
@@ -159,7 +160,9 @@ impl Commit {
         for Placed { staged, name, last } in &self.files {
             let own = staged.file.metadata().map_err(failed)?;
             let from = staged.path().file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            moved.push(Moved::new(from.to_owned(), name.clone(), *last, &own));
+            // The record is text.
+            let name = name.to_str().ok_or_else(|| failed(ErrorKind::InvalidFilename.into()))?;
+            moved.push(Moved::new(from.to_owned(), name.to_owned(), *last, &own));
         }
         // Those that are away come back last.
         moved.sort_by_key(|moved| moved.last);
@@ -182,8 +185,7 @@ impl Commit {
 
 /// Puts a file that is written in its place.
 pub(crate) fn put(staged: Staged, place: &Path) -> Result<()> {
-    let name = place.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| Error::file("write", place)(std::io::ErrorKind::InvalidFilename.into()))?;
+    let name = place.file_name().ok_or_else(|| Error::file("write", place)(ErrorKind::InvalidFilename.into()))?;
     let mut commit = Commit::begin(folder_of(place))?;
     commit.place(staged, name)?;
     commit.finish()

@@ -36,5 +36,5 @@ pub use commit::Commit;
 pub use current::{Current, current};
 pub use lock::Steady;
 pub use output::{Output, replace};
-pub use place::{Place, folder_of, make_folder};
+pub use place::{NewFolders, Place, folder_of, make_folder};
 pub use staged::{Staged, abandon};

@@ -10,6 +10,7 @@ use tacit_core::{Error, Result};
 
 use crate::disk;
 use crate::leftovers::boot_of;
+use crate::staged::BEGIN;
 
 pub(crate) const RECORD: &str = ".tacit-save.json";
 
@@ -73,8 +74,8 @@ impl Record {
                 format!("it has version {} of records of saves, and this program reads {VERSION}", record.version);
             return Err(Error::checkpoint(&file, None, reason, "use a newer Tacit"));
         }
-        let strange = record.files.iter().find(|moved| boot_of(&moved.from).is_none() || !is_visible(&moved.to));
-        let strange = strange.map(|moved| &moved.to).or(record.removed.iter().find(|name| !is_visible(name)));
+        let strange = record.files.iter().find(|moved| boot_of(&moved.from).is_none() || !is_plain(&moved.to));
+        let strange = strange.map(|moved| &moved.to).or(record.removed.iter().find(|name| !is_plain(name)));
         match strange {
             Some(name) => Err(wrong(format!("it names {name:?}, which no save does"))),
             None => Ok(Some(record)),
@@ -113,9 +114,9 @@ impl Record {
     }
 }
 
-/// Whether a name is that of a file in the folder itself which is not hidden.
-pub(crate) fn is_visible(name: &str) -> bool {
+/// Whether a name is that of a file in the folder itself, and none of those that a save gives to what is on its way.
+pub(crate) fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
-        && !name.starts_with('.')
+        && !name.starts_with(BEGIN)
 }

@@ -108,8 +108,8 @@ impl Drop for Staged {
     }
 }
 
-/// What of this process is on its way. Held, no file is made and none gets its name.
-fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+/// What of this process is on its way, and folders that were made for it. Held, no file is made and none gets its name.
+pub(crate) fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -128,8 +128,10 @@ pub(crate) fn committing() -> MutexGuard<'static, ()> {
 pub fn abandon() {
     let committing = committing();
     let live = live();
-    for path in &*live {
+    // Longer paths first: a folder is empty when what was in it is gone.
+    for path in live.iter().rev() {
         drop(fs::remove_file(path));
+        drop(fs::remove_dir(path));
     }
     mem::forget((committing, live));
 }

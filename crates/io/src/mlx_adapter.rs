@@ -152,7 +152,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         };
         describe(&mut config, parameters, &modules, rank, scale, dora);
     }
-    make_folder(folder)?;
+    let _new = make_folder(folder)?;
     let beside = vec![(CONFIG, config.indented(4))];
     Set { path: &path, beside }.write(tensors, &Metadata::new(), Writing::default())
 }

@@ -134,7 +134,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config)
         tensors.push((format!("{module}.scales"), scales.dense()?));
         tensors.extend(modifier.map(|modifier| (format!("{module}.{modifier_is}"), modifier)));
     }
-    make_folder(folder)?;
+    let _new = make_folder(folder)?;
     let metadata = Metadata::from([("format".to_owned(), "mlx".to_owned())]);
     let writing = Writing { shard: Some(SHARD), progress: None };
     Set { path: &path, beside: vec![("config.json", config.text())] }.write(tensors, &metadata, writing)

@@ -145,7 +145,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
         return Err(Error::checkpoint(&path, None, "no parameter is an adapter", help));
     };
     settings.describe(&modules, dora);
-    make_folder(folder)?;
+    let _new = make_folder(folder)?;
     write_set(Set { path: &path, beside: vec![(CONFIG, settings.config.indented(2))] }, tensors)
 }
 

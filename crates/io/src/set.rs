@@ -1,7 +1,6 @@
 //! All files of a checkpoint, which appear at once: tensors, their index, and what stands beside them.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::path::Path;
 
 use mlx_rs::Array;
@@ -33,7 +32,9 @@ impl Set<'_> {
             writer.write(path, &mut output, tensors)?;
             return output.finish();
         }
-        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let place = path.file_name().unwrap_or_default();
+        // What is no text has no index.
+        let name = place.to_str().unwrap_or_default();
         let family = name.strip_suffix(TENSORS).map(|stem| Family { folder: folder_of(path), stem });
         if family.is_none() && writing.shard.is_some() {
             let help = "give the place of a single file, such as model.safetensors";
@@ -74,7 +75,7 @@ impl Set<'_> {
             }
         }
         for (file, name) in staged.into_iter().zip(&names) {
-            commit.place(file, name)?;
+            commit.place(file, if names.len() == 1 { place } else { name.as_ref() })?;
         }
         for (name, text) in beside {
             commit.place_last(name, text.as_bytes())?;

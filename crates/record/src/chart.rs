@@ -208,6 +208,6 @@ impl Curve {
 
 /// Writes a drawing to a file, which is the old one or the new one whenever the program ends.
 pub(crate) fn save(svg: &str, path: &Path) -> Result<()> {
-    make_folder(folder_of(path))?;
+    let _new = make_folder(folder_of(path))?;
     replace(path, svg.as_bytes())
 }

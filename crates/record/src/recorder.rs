@@ -54,7 +54,7 @@ impl Recorder {
     /// The system refuses to write there.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        make_folder(folder_of(path))?;
+        let _new = make_folder(folder_of(path))?;
         let file = File::create(path).map_err(Error::file("write", path))?;
         Ok(Self { file, path: path.to_owned() })
     }

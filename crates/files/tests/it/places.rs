@@ -72,9 +72,13 @@ fn a_pipe_is_given_the_bytes() {
 }
 
 #[test]
-fn folders_are_made_with_those_that_they_are_in() {
+fn folders_are_made_with_those_that_they_are_in_and_go_where_nothing_came() {
     let folder = Folder::new();
-    make_folder(&folder.join("a/b/c")).expect("makes");
-    make_folder(&folder.join("a/b/c")).expect("is there");
+    let new = make_folder(&folder.join("a/b/c")).expect("makes");
+    drop(make_folder(&folder.join("a/b/c")).expect("is there"));
+    replace(folder.join("a/b/file"), b"new").expect("writes");
     assert!(folder.join("a/b/c").is_dir());
+    drop(new);
+    assert!(folder.join("a/b/file").is_file(), "what holds something stays");
+    assert!(!folder.join("a/b/c").exists(), "what holds nothing goes");
 }

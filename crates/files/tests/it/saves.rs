@@ -122,9 +122,14 @@ fn a_record_that_no_save_wrote_is_refused() {
     };
     let help = "\nhelp: remove it if no save of Tacit's was interrupted here";
     let mut messages = String::new();
-    for record in
-        ["", "[]", &moved("../x", "a"), &moved("a", "sub/deep.txt"), &moved(".bashrc", "a"), &moved("a", "/etc/passwd")]
-    {
+    for record in [
+        "",
+        "[]",
+        &moved("../x", "a"),
+        &moved("a", "sub/deep.txt"),
+        &moved(".tacit-save.json", "a"),
+        &moved("a", "/etc/passwd"),
+    ] {
         messages += &said(record).replace(help, "\n");
     }
     messages += &said(r#"{"version":2,"files":[],"removed":[]}"#);
@@ -136,7 +141,7 @@ fn a_record_that_no_save_wrote_is_refused() {
         FOLDER/.tacit-save.json: it is no record of a save: invalid length 0, expected what a save wrote at line 1 column 2
         FOLDER/.tacit-save.json: it names "../x", which no save does
         FOLDER/.tacit-save.json: it names "sub/deep.txt", which no save does
-        FOLDER/.tacit-save.json: it names ".bashrc", which no save does
+        FOLDER/.tacit-save.json: it names ".tacit-save.json", which no save does
         FOLDER/.tacit-save.json: it names "/etc/passwd", which no save does
         FOLDER/.tacit-save.json: it has version 2 of records of saves, and this program reads 1
         help: use a newer Tacit

@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use tacit_core::Result;
 use tacit_files::faults::{Fault, inject};
 use tacit_files::{Current, replace};
-use tacit_io::Tensors;
+use tacit_io::bitsandbytes::{self, Layout};
+use tacit_io::json::Json;
+use tacit_io::mlx_lm::{self, Config};
+use tacit_io::{Tensors, hugging_face, load, mlx_adapter, peft, save};
+use tacit_nn::Parameters;
 
 use super::situations::{MINE, copied, goldens, half_made, neighbours, saved_before, strange};
 use super::{MODEL, Writer, raw, writers};
@@ -66,6 +71,74 @@ fn every_writer_over_every_golden_folder_and_over_itself() {
             written(writer, &folder);
             (writer.check)(&folder);
         }
+    }
+}
+
+/// Arrays of a file are read when they are used: here, when they are written over it.
+#[test]
+fn what_is_read_of_a_checkpoint_is_written_over_it() {
+    type Over = fn(&Path) -> Result<()>;
+    let mlx_lm: Over = |at| mlx_lm::write(at, &mlx_lm::read(at)?, &Config::read(at)?);
+    let shards: Over = |at| hugging_face::write(at.join("model.safetensors"), &hugging_face::read(at)?);
+    let bits: Over = |at| {
+        bitsandbytes::write(
+            at.join("4bit.safetensors"),
+            &bitsandbytes::read(at.join("4bit.safetensors"))?,
+            Layout::default(),
+        )
+    };
+    let mlx_adapter: Over = |at| mlx_adapter::write(at, &mlx_adapter::read(at, &base("mlx_lm/shards")?)?, &config(at)?);
+    let peft: Over = |at| peft::write(at, &peft::read(at, &base("peft/base.safetensors")?)?, &config(at)?);
+    let cases = [
+        ("mlx_lm/uniform", "model.safetensors", mlx_lm),
+        ("mlx_lm/mixed", "model.safetensors", mlx_lm),
+        ("mlx_lm/grid_float16", "model.safetensors", mlx_lm),
+        ("mlx_lm/text_config", "model.safetensors", mlx_lm),
+        ("mlx_lm/shards", "", shards),
+        ("bitsandbytes", "4bit.safetensors", bits),
+        ("mlx_lm/adapters/lora", "adapters.safetensors", mlx_adapter),
+        ("peft/lora", "adapter_model.safetensors", peft),
+    ];
+    for (name, file, write) in cases {
+        let folder = copied(&golden(name));
+        for _ in 0..2 {
+            write(&folder).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let [ours, theirs] =
+                [folder.to_path_buf(), golden(name)].map(|at| Tensors::open(at.join(file)).expect("opens"));
+            assert!(ours.names().eq(theirs.names()), "{name}");
+            for tensor in theirs.names() {
+                assert!(
+                    ours.bytes(tensor).expect("is there") == theirs.bytes(tensor).expect("is there"),
+                    "{name}: {tensor}"
+                );
+            }
+            for config in ["config.json", "adapter_config.json"] {
+                assert_eq!(fs::read(folder.join(config)).ok(), fs::read(golden(name).join(config)).ok(), "{name}");
+            }
+        }
+    }
+}
+
+fn config(adapter: &Path) -> Result<Json> {
+    Json::open(adapter.join("adapter_config.json"))
+}
+
+/// The model that the adapters of a golden folder are for.
+fn base(name: &str) -> Result<Parameters> {
+    hugging_face::read(golden(name))
+}
+
+#[test]
+fn a_name_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let folder = Scratch::in_memory();
+    let place = folder.join(std::ffi::OsStr::from_bytes(b"\xff.safetensors"));
+    let values = Parameters::from([("a".to_owned(), mlx_rs::Array::from_f32(1.0).into())]);
+    for _ in 0..2 {
+        save(&place, &values).expect("saves");
+        assert_eq!(load(&place).expect("loads").len(), 1);
+        hugging_face::write(&place, &values).expect_err("it would need an index");
     }
 }
 
