@@ -4,6 +4,7 @@
 //! The thread that calls a kernel works too, so a kernel on a pool of two starts at once and has one helper.
 
 mod pool;
+mod sync;
 
 use std::{
     cell::RefCell,

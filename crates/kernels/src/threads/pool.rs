@@ -8,19 +8,12 @@
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread::{self, JoinHandle, Thread},
-    time::{Duration, Instant},
+    sync::PoisonError,
 };
 
-/// How long a helper looks out for the next job, and a caller for the end of its helpers, before it sleeps.
-const WATCH: Duration = Duration::from_micros(100);
-
-/// Looks between two offers of the core to others.
-const LOOKS: usize = 64;
+use super::sync::{
+    Arc, AtomicUsize, Condvar, JoinHandle, Mutex, MutexGuard, Ordering, Thread, Used, Watch, look_out, thread,
+};
 
 /// Threads that help each other.
 pub(super) struct Pool {
@@ -61,12 +54,13 @@ struct Held<'a> {
     helping: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     caller: Thread,
+    used: Used,
 }
 
 impl Pool {
     /// A pool of so many threads with the one that calls, or of as many as the system grants.
     pub(super) fn new(threads: usize) -> Self {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let board = Arc::new(Board {
             seats: AtomicUsize::new(0),
             state: Mutex::new(State { jobs: Vec::new(), asleep: 0, over: false }),
@@ -88,11 +82,13 @@ impl Pool {
 
     /// Calls `work` here and at the same time on at most so many helpers, and returns when all calls have.
     pub(super) fn run(&self, helpers: usize, work: &(dyn Fn() + Sync)) {
-        let held = Held { work, helping: AtomicUsize::new(0), panic: Mutex::new(None), caller: thread::current() };
+        let (helping, panic) = (AtomicUsize::new(0), Mutex::new(None));
+        let held = Held { work, helping, panic, caller: thread::current(), used: Used::default() };
         let open = Open { board: &self.board, held: &held };
         open.offer(helpers);
         work();
         drop(open);
+        held.used.ends();
         if let Some(panic) = held.panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
             resume_unwind(panic);
         }
@@ -161,7 +157,7 @@ impl Board {
     fn help(&self) {
         let mut soon = false;
         loop {
-            let free = Instant::now();
+            let free = Watch::begin();
             if soon {
                 look_out(|| self.seats.load(Ordering::Relaxed) > 0);
             }
@@ -174,7 +170,7 @@ impl Board {
             if state.over {
                 return;
             }
-            soon = self.roomy && free.elapsed() < WATCH;
+            soon = self.roomy && !free.is_over();
             let Some(job) = state.jobs.iter_mut().find(|job| job.seats > 0) else { continue };
             job.seats -= 1;
             self.seats.fetch_sub(1, Ordering::Relaxed);
@@ -188,6 +184,7 @@ impl Board {
             }
             // What is held may be gone as soon as the count says that nobody is at it.
             let caller = held.caller.clone();
+            held.used.here();
             if held.helping.fetch_sub(1, Ordering::Release) == 1 {
                 caller.unpark();
             }
@@ -195,21 +192,10 @@ impl Board {
     }
 }
 
-/// Returns when it holds, or soon.
-fn look_out(holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while start.elapsed() < WATCH {
-        for _ in 0..LOOKS {
-            if holds() {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-        thread::yield_now();
-    }
-}
+#[cfg(all(test, loom))]
+mod model;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::{
         panic::{AssertUnwindSafe, catch_unwind},
@@ -218,7 +204,8 @@ mod tests {
         time::Duration,
     };
 
-    use super::{Pool, WATCH};
+    use super::Pool;
+    use crate::threads::sync::WATCH;
 
     /// Runs a job of so many tasks, each of which runs a job of its own where there is depth left.
     fn count(pool: &Pool, tasks: usize, depth: usize, done: &AtomicUsize) {
@@ -240,7 +227,7 @@ mod tests {
             for caller in 0..4 {
                 let pool = &pool;
                 scope.spawn(move || {
-                    for round in 0..300 {
+                    for round in 0..if cfg!(miri) { 2 } else { 300 } {
                         let done = AtomicUsize::new(0);
                         count(pool, 4, 2, &done);
                         assert_eq!(done.load(Ordering::Relaxed), 4 + 16 + 64);

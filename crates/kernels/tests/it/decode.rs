@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use tacit_kernels::{
-    Codes, Isa, Matrix, Orientation, Scales, dequantize, e4m3, e8m0, gather_rows, halves, matmul, threads,
+    Codes, Isa, KernelError, Matrix, Orientation, Scales, dequantize, e4m3, e8m0, gather_rows, halves, matmul, threads,
 };
 
 use crate::stored::{KINDS, Kind, SCALINGS, Scaling, Stored};
@@ -123,20 +123,37 @@ fn every_half_has_its_value() {
         }
     }
     let (mut narrowed, mut widened) = (vec![f16::ZERO; 1 << 16], vec![bf16::ZERO; 1 << 16]);
-    halves::to_f16(&of_narrow, &mut narrowed).unwrap();
-    halves::to_bf16(&of_wide, &mut widened).unwrap();
-    assert!(narrowed.iter().zip(&narrow).all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())));
-    assert!(widened.iter().zip(&wide).all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())));
+    // What is no number is refused, with the first place.
+    let refused = |result, x: &[f32]| {
+        let first = x.iter().position(|x| !x.is_finite()).unwrap();
+        assert!(matches!(result, Err(KernelError::NonFinite { index, .. }) if index == first), "{result:?}");
+    };
+    refused(halves::to_f16(&of_narrow, &mut narrowed), &of_narrow);
+    refused(halves::to_bf16(&of_wide, &mut widened), &of_wide);
+    let finite = |x: &[f32]| x.iter().map(|&x| if x.is_finite() { x } else { 0.0 }).collect::<Vec<_>>();
+    halves::to_f16(&finite(&of_narrow), &mut narrowed).unwrap();
+    halves::to_bf16(&finite(&of_wide), &mut widened).unwrap();
+    assert!(narrowed.iter().zip(&narrow).all(|(a, b)| a.to_bits() == b.to_bits() || !b.is_finite()));
+    assert!(widened.iter().zip(&wide).all(|(a, b)| a.to_bits() == b.to_bits() || !b.is_finite()));
 }
 
 #[test]
 fn halves_are_rounded_to_nearest_even() {
     let (mut narrow, mut wide) = ([f16::ZERO; 5], [bf16::ZERO; 5]);
-    // Ties of the last bit, the least subnormal's half, and the first number that is too large.
-    halves::to_f16(&[2049.0, 2051.0, 2_f32.powi(-25), 65519.9, -65520.0], &mut narrow).unwrap();
-    assert_eq!(bits(&narrow.map(f16::to_f32)), bits(&[2048.0, 2052.0, 0.0, 65504.0, f32::NEG_INFINITY]));
-    halves::to_bf16(&[257.0, 259.0, 2_f32.powi(-134), 3.39e38, -3.4e38], &mut wide).unwrap();
-    assert_eq!(bits(&wide.map(bf16::to_f32)), bits(&[256.0, 260.0, 0.0, bf16::MAX.to_f32(), f32::NEG_INFINITY]));
+    // Ties of the last bit, the least subnormal's half, and the last number before the first that is too large.
+    halves::to_f16(&[2049.0, 2051.0, 2_f32.powi(-25), 65519.9, -65519.9], &mut narrow).unwrap();
+    assert_eq!(bits(&narrow.map(f16::to_f32)), bits(&[2048.0, 2052.0, 0.0, 65504.0, -65504.0]));
+    halves::to_bf16(&[257.0, 259.0, 2_f32.powi(-134), 3.39e38, -3.39e38], &mut wide).unwrap();
+    let most = bf16::MAX.to_f32();
+    assert_eq!(bits(&wide.map(bf16::to_f32)), bits(&[256.0, 260.0, 0.0, most, -most]));
+    let error = halves::to_f16(&[1.0, -65520.0], &mut narrow[..2]).unwrap_err();
+    assert_eq!(error, KernelError::TooLarge { index: 1, value: -65520.0, most: 65504.0 });
+    assert_eq!(
+        error.to_string(),
+        "element 1 is -65520, and the greatest number of the format is 65504\n\
+         help: take a format with a scale, or one with the range of `f32` such as `bf16`"
+    );
+    assert!(matches!(halves::to_bf16(&[3.4e38], &mut wide[..1]), Err(KernelError::TooLarge { index: 0, .. })));
 }
 
 #[test]

@@ -16,5 +16,6 @@ mod outputs;
 mod program;
 mod quantize;
 mod random;
+mod small;
 mod stored;
 mod sum;
