@@ -296,7 +296,7 @@ pub fn floats(array: &Array) -> Result<Vec<f32>> {
         return Ok([floats(&ops::real(array)?)?, floats(&ops::imag(array)?)?].concat());
     }
     let array = array.as_dtype(Dtype::Float32)?.contiguous()?;
-    let elements = array.try_as_slice::<f32>().map_err(|error| Error::Function(Box::new(error)))?;
+    let elements = array.try_as_slice::<f32>()?;
     Ok(elements.to_vec())
 }
 
