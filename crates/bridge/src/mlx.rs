@@ -33,7 +33,7 @@ pub fn refusal(message: &str) -> Refusal {
     MESSAGES.iter().find(|(known, _)| message.contains(known)).map_or(Refusal::Other, |(_, refusal)| *refusal)
 }
 
-/// The message without the line of mlx-c at which it was caught, ` at /../ops.cpp:31`.
+/// The message without the line of mlx-c at which it was caught, ` at ops.cpp:31`.
 #[must_use]
 pub fn without_place(message: &str) -> &str {
     let is_place = |place: &str| {

@@ -298,7 +298,7 @@ pub fn floats(array: &Array) -> Result<Vec<f32>> {
     let array = ops::flatten(array.as_dtype(Dtype::Float32)?, None, None)?.contiguous()?;
     // As bytes: the array may be a view that begins where no f32 may.
     let bytes = array.view_dtype(Dtype::Uint8)?;
-    let bytes = bytes.try_as_slice::<u8>().map_err(|error| Error::Function(Box::new(error)))?;
+    let bytes = bytes.try_as_slice::<u8>()?;
     Ok(bytes.as_chunks().0.iter().map(|&number| f32::from_ne_bytes(number)).collect())
 }
 

@@ -166,19 +166,18 @@ fn elements(array: &Array) -> Result<Elements> {
         return Ok(Elements::Float(Vec::new()));
     }
     let flat = ops::flatten(array, None, None)?;
-    let unreadable = |error| crate::Error::Function(Box::new(error));
     if array.dtype() == Dtype::Float64 {
-        return Ok(Elements::Float(flat.contiguous()?.try_as_slice::<f64>().map_err(unreadable)?.to_vec()));
+        return Ok(Elements::Float(flat.contiguous()?.try_as_slice::<f64>()?.to_vec()));
     }
     if array.dtype().is_float() {
         let wide = flat.as_dtype(Dtype::Float32)?.contiguous()?;
-        let read = wide.try_as_slice::<f32>().map_err(unreadable)?;
+        let read = wide.try_as_slice::<f32>()?;
         return Ok(Elements::Float(read.iter().copied().map(f64::from).collect()));
     }
     // No integer type of MLX holds all others, so the bytes say whether two are equal.
     let bytes = flat.contiguous()?.view_dtype(Dtype::Uint8)?;
     let size = (array.nbytes() / array.size()).max(1);
-    let read = bytes.try_as_slice::<u8>().map_err(unreadable)?;
+    let read = bytes.try_as_slice::<u8>()?;
     Ok(Elements::Exact(read.chunks(size).map(<[u8]>::to_vec).collect()))
 }
 

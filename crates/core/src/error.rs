@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use mlx_rs::error::Exception;
+use mlx_rs::error::{AsSliceError, Exception};
 use tacit_bridge::kernel::Fallback;
 use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{Aval, BridgeError, GradientError};
@@ -24,7 +24,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// MLX refused an op.
-    #[error("mlx: {0}")]
+    #[error("mlx: {}{}", .0, see_operands(.0))]
     Mlx(String),
 
     /// A placeholder outlived the trace that it was made for.
@@ -50,7 +50,7 @@ pub enum Error {
     /// A lazy array is used on another thread than the one whose ops made it.
     #[error(
         "mlx: {0}\n\
-         help: evaluate a lazy array on the thread that made it, with `eval`, before it goes to another"
+         help: evaluate it before it is sent: call `eval` on the thread that made it"
     )]
     OtherThread(String),
 
@@ -355,6 +355,16 @@ impl fmt::Debug for Error {
     }
 }
 
+/// The next step where MLX finds fault with the operands of an op.
+fn see_operands(text: &str) -> &'static str {
+    let words = ["hape", "imension", "roadcast", " axis", " axes", "dtype"];
+    if text.starts_with('[') && words.iter().any(|word| text.contains(word)) {
+        "\nhelp: compare the operands of this op: `explain` tells the avals of all ops of a function"
+    } else {
+        ""
+    }
+}
+
 /// What a refusal calls the type before the caller of its `materialize` puts the name in.
 pub(crate) const UNNAMED: &str = "the type";
 
@@ -454,6 +464,15 @@ fn of_box(error: tacit_bridge::BoxError) -> Error {
 impl From<Exception> for Error {
     fn from(exception: Exception) -> Self {
         of_text(exception.what())
+    }
+}
+
+impl From<AsSliceError> for Error {
+    fn from(error: AsSliceError) -> Self {
+        match error {
+            AsSliceError::Exception(exception) => exception.into(),
+            other => Self::Function(Box::new(other)),
+        }
     }
 }
 

@@ -95,8 +95,11 @@ impl<U: Units> ByColumns<'_, U> {
             let len = ROWS.min(self.rows.end - start);
             let (from, ahead, reader) = ([std::ptr::null(); ROWS], 0, Reader::new(simd, &numbers));
             let mut rows = RowGroup { first: start, len, from, ahead, scales: [scratch.as_ptr(); ROWS], reader };
+            // Cut off one after the other: to borrow all of it again would end what the pointers before may be used for.
+            let mut rest = &mut scratch[..];
             for r in 0..if U::DECODED { 0 } else { len } {
-                let scratch = &mut scratch[r * room..(r + 1) * room];
+                let (scratch, others) = rest.split_at_mut(room);
+                rest = others;
                 rows.scales[r] = numbers.row(isa, &matrix.scales, start + r, scratch);
             }
             match self.units.source() {
@@ -215,12 +218,15 @@ fn place(bytes: &[u8], (start, stride): (usize, usize), len: usize, copies: &mut
     if rows.len().checked_sub(1).is_some_and(short) {
         copies.resize(rows.len() * len, 0);
     }
+    // Cut off one after the other, as the numbers of the rows are.
+    let mut rest = &mut copies[..];
     for (r, row) in rows.iter_mut().enumerate() {
         let bytes = &bytes[start + r * stride..];
         *row = bytes.as_ptr();
         if short(r) {
-            let copy = &mut copies[r * len..][..bytes.len()];
-            copy.copy_from_slice(bytes);
+            let (copy, others) = rest.split_at_mut(len);
+            rest = others;
+            copy[..bytes.len()].copy_from_slice(bytes);
             *row = copy.as_ptr();
         }
     }
@@ -254,8 +260,11 @@ impl<'a> Biases<'a> {
         let Some(given) = self.given else { return };
         let room = self.numbers.room();
         let mut numbers = [std::ptr::null(); ROWS];
-        for (r, (numbers, row)) in numbers.iter_mut().zip(rows.clone()).enumerate() {
-            *numbers = self.numbers.row(isa, &given, row, &mut self.scratch[r * room..(r + 1) * room]);
+        let mut rest = &mut self.scratch[..];
+        for (numbers, row) in numbers.iter_mut().zip(rows.clone()) {
+            let (scratch, others) = rest.split_at_mut(room);
+            rest = others;
+            *numbers = self.numbers.row(isa, &given, row, scratch);
         }
         let (numbers, count, x) = (&numbers[..rows.len()], self.count, &x[rows.start..]);
         run(isa, AddBiases { numbers, count, x, n: matrix.n, sums: &mut self.sums });

@@ -167,13 +167,16 @@ impl<U: Units> ByRows<'_, U> {
         let rows = self.out.columns();
         for block in rows.clone().step_by(GROUPS * ROWS) {
             let count = (rows.end - block).min(GROUPS * ROWS).div_ceil(ROWS);
+            // Cut off one after the other: to borrow all of it again would end what the pointers before may be used for.
+            let mut rest = &mut *scales;
             for g in 0..count {
                 let group = &mut groups[g];
                 *group = none;
                 for r in 0..ROWS {
                     group.rows[r] = (block + g * ROWS + r).min(rows.end - 1);
                     if !U::DECODED {
-                        let scratch = &mut scales[(g * ROWS + r) * room..][..room];
+                        let (scratch, others) = rest.split_at_mut(room);
+                        rest = others;
                         group.scales[r] = numbers.row(isa, &matrix.scales, group.rows[r], scratch);
                     }
                 }

@@ -3,7 +3,10 @@
 // mlx-c reports every exception by `mlx_error(e.what())`, where the message stands in the place of a printf format. A
 // path or tensor name with a percent sign then reads, or with %n writes, memory that it should not. Here the message is
 // data and is never read as a format. mlx-c's own function, which knows the installed handler, is compiled under the
-// name `mlx_sys_formatted_error`.
+// name `mlx_sys_formatted_error`. It appends the place at which it caught the exception, of which only the name of the file
+// goes on: the folder is one of the machine that compiled it.
+
+#include <cstring>
 
 extern "C" void mlx_sys_formatted_error(const char* file, const int line, const char* format, ...);
 
@@ -16,5 +19,6 @@ extern "C" void _mlx_error(const char* file, const int line, const char* message
 #ifndef __APPLE__
   mlx_sys_keep_jit_directory();
 #endif
-  mlx_sys_formatted_error(file, line, "%s", message);
+  const char* folder_end = std::strrchr(file, '/');
+  mlx_sys_formatted_error(folder_end == nullptr ? file : folder_end + 1, line, "%s", message);
 }

@@ -207,7 +207,7 @@ fn energy(array: &Array, squares: Option<&Array>) -> Result<f64> {
     // Of each row first, so that no sum of millions is taken in `f32`.
     let rows = weighted.sum_axis(-1, None)?.reshape(&[-1])?;
     transforms::eval([&rows])?;
-    let rows = rows.try_as_slice::<f32>().map_err(|error| Error::Function(Box::new(error)))?;
+    let rows = rows.try_as_slice::<f32>()?;
     Ok(rows.iter().copied().map(f64::from).sum())
 }
 

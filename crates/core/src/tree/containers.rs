@@ -1,6 +1,6 @@
 //! Tuples, lists, options and maps.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};
 
 use super::reader::wrong_len;
@@ -192,7 +192,8 @@ macro_rules! read_by_key {
             }
             // Only now are there more than the definition's own, if any.
             if self.len() > keys.len() {
-                self.retain(|key, _| keys.iter().any(|own| own == key.as_ref()));
+                let keys: HashSet<&str> = keys.iter().map(String::as_str).collect();
+                self.retain(|key, _| keys.contains(key.as_ref()));
             }
             Ok(())
         }

@@ -69,7 +69,12 @@ fn negated(value: Value) -> Result<Value> {
 #[test]
 fn mlx_refuses() {
     let outcome = implicit((left(), vector(&[1.0, 2.0, 3.0])), |(x, y)| x.add(y));
-    said(&expect!["mlx: [broadcast_shapes] Shapes (2) and (3) cannot be broadcast."], &error(outcome));
+    said(
+        &expect![[r"
+        mlx: [broadcast_shapes] Shapes (2) and (3) cannot be broadcast.
+        help: compare the operands of this op: `explain` tells the avals of all ops of a function"]],
+        &error(outcome),
+    );
 }
 
 #[test]
@@ -80,7 +85,7 @@ fn a_lazy_array_is_used_on_another_thread() {
     let after = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
     expect![[r"
         mlx: There is no Stream(cpu, N) in current thread.
-        help: evaluate a lazy array on the thread that made it, with `eval`, before it goes to another"]]
+        help: evaluate it before it is sent: call `eval` on the thread that made it"]]
     .assert_eq(&format!("{before}Stream(cpu, N{after}"));
 }
 

@@ -50,6 +50,16 @@ fn tuples_arrays_boxes_and_maps_are_assigned() {
 }
 
 #[test]
+fn a_map_of_many_entries_is_assigned_in_time_by_their_number() {
+    let map = |count: usize| -> BTreeMap<String, Array> { (0..count).map(|i| (format!("{i:06}"), a())).collect() };
+    let begun = std::time::Instant::now();
+    let shorter = assigned(map(40_001), &map(40_000), &vec![1.0; 40_000]);
+    assert_eq!(shorter.len(), 40_000);
+    // Some tenths of a second, and minutes if each key is compared with all others.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn another_kind_of_node_or_another_number_of_elements_is_refused() {
     let mut pair = (a(), a());
     assert!(tree::assign(&mut pair, &def(&[a(), a()]), leaves(&[1.0, 2.0])).is_err());

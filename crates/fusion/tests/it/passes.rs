@@ -118,3 +118,23 @@ fn results_may_be_inputs_and_each_other() {
     };
     check(&f, &[normal(&[3, 5], 0)], 1e-6);
 }
+
+#[test]
+fn groups_are_formed_in_time_by_the_ops() {
+    // Each op on the matrix takes a vector that a long chain of other groups makes.
+    let f = |inputs: &[Array]| -> Result<Vec<Array>> {
+        let (mut vector, mut matrix) = (inputs[0].clone(), inputs[1].clone());
+        for _ in 0..20_000 {
+            vector = vector.negative()?;
+            matrix = matrix.add(&vector)?;
+        }
+        Ok(vec![vector, matrix])
+    };
+    let inputs = [normal(&[8], 0), normal(&[8, 8], 1)];
+    let begun = std::time::Instant::now();
+    let (found, done) = compiled(&f, &inputs, Passes::All).expect("it compiles");
+    assert_eq!(nodes(&done, "programs"), 40_000);
+    assert_close(&found[1], &inputs[1], 1e-5);
+    // Seconds, and minutes if each op looks at all that came before it.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
+}

@@ -180,6 +180,66 @@ fn rows_of_every_length_carry_the_same_bits_on_every_machine() {
     }
 }
 
+/// An update of weights and a norm, each step rounded to a half type, in the order in which it is written.
+fn halved([rows, columns]: [usize; 2], precision: Precision) -> Vec<u32> {
+    let source = |kind| Source { kind, map: Map { wide: true, divisor: 1, modulus: rows } };
+    let half = |op, operands| Step { precision, ..step::<2>(op, operands) };
+    let steps = [
+        half(Op::Multiply, [0, 2]),
+        half(Op::Add, [3, 1]),
+        half(Op::Square, [4, 4]),
+        half(Op::Sum, [5, 5]),
+        half(Op::Rsqrt, [6, 6]),
+        half(Op::Multiply, [4, 7]),
+        half(Op::Sigmoid, [8, 8]),
+        half(Op::Divide, [9, 4]),
+        half(Op::Sqrt, [10, 10]),
+        half(Op::Power, [9, 2]),
+        half(Op::Subtract, [11, 12]),
+    ];
+    let kind = if precision == Precision::F16 { Kind::F16 } else { Kind::Bf16 };
+    let sources = vec![source(kind), source(kind)];
+    let results = [(13, Kind::F32), (7, Kind::F32)];
+    let program = Program::new([rows, columns], sources, &[0.75], &steps, &results).expect("a program");
+    let (x, y) = (normal(rows * columns, 1), normal(rows * columns, 2));
+    let (mut made, mut scale) = (vec![0.0; x.len()], vec![0.0; rows]);
+    let outputs = vec![DataMut::F32(&mut made), DataMut::F32(&mut scale)];
+    if precision == Precision::F16 {
+        let [x, y] = [x, y].map(|x| x.into_iter().map(f16::from_f32).collect::<Vec<_>>());
+        program.run(&[Data::F16(&x), Data::F16(&y)], outputs).expect("it runs");
+        assert!(made.iter().all(|&y| y.is_nan() || f16::from_f32(y).to_f32() == y));
+    } else {
+        let [x, y] = [x, y].map(|x| x.into_iter().map(bf16::from_f32).collect::<Vec<_>>());
+        program.run(&[Data::Bf16(&x), Data::Bf16(&y)], outputs).expect("it runs");
+        assert!(made.iter().all(|&y| y.is_nan() || bf16::from_f32(y).to_f32() == y));
+    }
+    made.iter().chain(&scale).map(|y| if y.is_nan() { u32::MAX } else { y.to_bits() }).collect()
+}
+
+#[test]
+fn steps_of_half_types_carry_the_same_bits_on_every_machine() {
+    for size in [[1, 1], [7, 10], [64, 33], [5, 1024]] {
+        for precision in [Precision::F16, Precision::Bf16] {
+            let expected = halved(size, precision);
+            for isa in Isa::available() {
+                assert_eq!(isa.with(|| threads::with_count(1, || halved(size, precision))), expected, "{isa:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_overflows_a_half_type_is_infinite_for_the_next_step() {
+    let source = Source { kind: Kind::F16, map: Map { wide: true, divisor: 1, modulus: 1 } };
+    let half = |op, operands| Step { precision: Precision::F16, ..step::<2>(op, operands) };
+    let steps = [half(Op::Square, [0, 0]), half(Op::Divide, [1, 0])];
+    let program = Program::new([1, 2], vec![source], &[], &steps, &[(2, Kind::F32)]).expect("a program");
+    let mut y = [0.0; 2];
+    let x = [f16::from_f32(300.0), f16::from_f32(200.0)];
+    program.run(&[Data::F16(&x)], vec![DataMut::F32(&mut y)]).expect("it runs");
+    assert_eq!(y, [f32::INFINITY, 200.0]);
+}
+
 #[test]
 fn long_rows_without_reductions_are_cut() {
     let columns = 100_003;

@@ -12,7 +12,7 @@ use super::Model;
 use crate::parameters::{listed, some_of};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
-use crate::{Parameters, Pattern, Rules};
+use crate::{Only, Parameters, Pattern, Rules};
 
 /// What may be missing when values are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,8 @@ impl<M: ModuleParameters> Model<M> {
 
     /// Lets formats hold parameters by rules, and lets go of the dense arrays. Parameters that are implicit already stay.
     ///
-    /// Each is quantized and compared with what it was, one after the other; the dense arrays live until all are done.
+    /// Each is quantized and compared with what it was, one after the other; the dense arrays live until all are done. Then
+    /// every array of the model is evaluated, so that it can go to another thread.
     ///
     /// # Errors
     ///
@@ -67,6 +68,8 @@ impl<M: ModuleParameters> Model<M> {
         report.unused = rules.unused(self.avals().iter());
         self.put_all(made)?;
         self.report = report;
+        // What is lazy belongs to this thread, and whoever has a model may send it to another.
+        transforms::eval(self.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf))?;
         Ok(self)
     }
 

@@ -529,3 +529,17 @@ fn experts_and_kernels_take_formats_too() {
     let _deny = Policy::Deny.scope();
     assert!(matches!(model.forward(&x).map_err(Error::from), Err(Error::MaterializationDenied { .. })));
 }
+
+#[test]
+fn a_quantized_model_goes_to_another_thread() {
+    let x = normal(1, &[3, 64]);
+    let linear = nn::Linear::new(64, 10).expect("builds");
+    let mut model = Model::new(linear).and_then(|m| m.quantize("weight", NF4)).expect("quantizes");
+    let there = std::thread::spawn(move || -> Result<Vec<f32>> {
+        let _allow = Policy::Allow.scope();
+        let y = model.forward(&x)?;
+        y.eval()?;
+        Ok(numbers(&y))
+    });
+    assert_eq!(there.join().expect("it does not panic").expect("it was evaluated").len(), 30);
+}
