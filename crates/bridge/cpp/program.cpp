@@ -18,11 +18,12 @@ namespace detail = mlx::core::detail;
 
 enum Outcome : int { kReplayed, kTraced, kInlined };
 
-// MLX's compile merges scalars of one value, forgets that an output may be one of them, and then looks it up in vain. A
-// copy is followed to the scalar that is left.
-void copy_scalars(std::vector<array>& outputs) {
+// MLX's compile keeps outputs as they are, and has them take the operands of its own graph: an array that others hold, and
+// that another function or trace gives as well, would take the operands of that one. And it merges scalars of one value,
+// forgets that an output may be one of them, and then looks it up in vain. A copy is followed to what is left.
+void copy_captured(std::vector<array>& outputs) {
   for (auto& output : outputs) {
-    if (!output.has_primitive() && !output.is_tracer() && output.ndim() == 0) {
+    if (!output.is_tracer() && (output.has_primitive() || output.ndim() == 0)) {
       output = mlx::core::copy(output, mlx::core::default_stream(mlx::core::default_device()));
     }
   }
@@ -125,7 +126,7 @@ class Program {
       if (program->shapeless_ && !any_tracer(program->inputs_)) {
         free_addmm(tracers, outputs);
       }
-      copy_scalars(outputs);
+      copy_captured(outputs);
       program->collective_ |= Group::any() && any_collective(tracers, outputs);
       return {std::move(outputs), nullptr};
     }

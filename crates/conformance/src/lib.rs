@@ -16,6 +16,8 @@
 //! | [`values`], [`structure`] | numbers that formats stumble over; children, static fields, storage |
 //! | [`pairs`], [`coverage`] | two types in one call; that every handler was tried |
 //!
+//! [`programs`] runs random graphs over the op surface in every way of running them.
+//!
 //! Inputs are the same in every run. `TACIT_SWEEP=full` tries more of them; see [`Sweep`].
 
 // The macros' output names this crate's core as the facade does.

@@ -31,26 +31,36 @@ pub const PROGRAMS_VARIABLE: &str = "TACIT_PROGRAMS";
 
 /// Runs programs in every way; implicit inputs are of the given subjects.
 ///
-/// A few hundred seeds, and with `TACIT_SWEEP=full` many more; [`PROGRAMS_VARIABLE`] chooses others. Each finding is printed
-/// when it is found, with the least program that shows it.
+/// A few hundred seeds, and with `TACIT_SWEEP=full` some thousands, the same in each run; [`PROGRAMS_VARIABLE`] chooses
+/// others. Each finding is printed when it is found, with the least program that shows it.
+///
+/// In a process that calls it MLX's compile should fuse no ops (`tacit_core::compile::disable_fusion`): a run of the C++
+/// compiler for each program costs minutes.
 ///
 /// # Panics
 ///
 /// The variable chooses nothing that there is.
 #[must_use]
 pub fn programs(subjects: &[Subject]) -> Report {
-    let chosen = std::env::var(PROGRAMS_VARIABLE).ok().map(|text| {
-        Chosen::read(&text).unwrap_or_else(|what| panic!("{PROGRAMS_VARIABLE} is {text}: {what}"))
-    });
+    let chosen = std::env::var(PROGRAMS_VARIABLE).ok();
+    // What ends the process is known by the name that was printed last.
+    let named = chosen.is_some();
+    let chosen =
+        chosen.map(|text| Chosen::read(&text).unwrap_or_else(|what| panic!("{PROGRAMS_VARIABLE} is {text}: {what}")));
     let chosen = chosen.unwrap_or_else(|| Chosen::Seeds(0..Sweep::current().programs()));
     let mut report = Report::new(format!("random programs, {chosen}"));
+    let alone = chosen.len() == 1;
     let drawn: Box<dyn Iterator<Item = (String, Program)>> = match chosen {
         Chosen::Seeds(seeds) => Box::new(seeds.map(|seed| (format!("seed {seed}"), draw::draw(seed, subjects)))),
         Chosen::Listings(all) => Box::new((1..).zip(all).map(|(at, program)| (format!("listing {at}"), program))),
     };
     for (name, program) in drawn {
-        if std::env::var("TACIT_TRACE").is_ok() { eprintln!("{name}\n{program}"); }
-        let began = std::time::Instant::now();
+        if named {
+            println!("{name}");
+        }
+        if alone {
+            println!("{program}");
+        }
         report.compared_one();
         if let Err(what) = self::program(&program, subjects) {
             let least = shrink::shrunk(program, &|program| self::program(program, subjects).is_err());
@@ -58,7 +68,6 @@ pub fn programs(subjects: &[Subject]) -> Report {
             println!("{name}: {what}\n{least}\n");
             report.found(name, format_args!("{what}\n{least}"));
         }
-        if began.elapsed().as_secs_f32() > 1.0 { println!("SLOW {:?}", began.elapsed()); }
     }
     report
 }
@@ -79,6 +88,13 @@ enum Chosen {
 }
 
 impl Chosen {
+    fn len(&self) -> usize {
+        match self {
+            Self::Seeds(seeds) => (seeds.end - seeds.start) as usize,
+            Self::Listings(all) => all.len(),
+        }
+    }
+
     fn read(text: &str) -> Result<Self, String> {
         if let Some(file) = text.strip_prefix('@') {
             let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
@@ -99,5 +115,55 @@ impl fmt::Display for Chosen {
             Self::Seeds(seeds) => write!(f, "seeds {seeds:?}"),
             Self::Listings(all) => write!(f, "{} listings", all.len()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::program::{Around, Operand};
+    use super::{Program, draw, shrink};
+
+    #[test]
+    fn a_listing_is_read_as_the_program_that_it_lists() {
+        for seed in 0..300 {
+            let program = draw::draw(seed, &[]);
+            assert_eq!(program.to_string().parse(), Ok(program), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_listing_that_names_what_is_not_there_is_refused() {
+        for (listing, what) in [
+            ("0 argument f32[2] rows ready normal", "an input needs seven words"),
+            ("0 argument f32[2] sideways ready normal 1", "`sideways` is none of"),
+            ("1 = 0 | no_such_op", "no op `no_such_op`"),
+            ("results 4", "there is no value 4"),
+        ] {
+            let error = listing.parse::<Program>().expect_err("it is refused");
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_needed_for_a_failure_goes() {
+        let fails = |program: &Program| program.steps.iter().any(|step| step.op == "multiply");
+        let long = (0..).map(|seed| draw::draw(seed, &[])).find(|program| program.steps.len() > 8 && fails(program));
+        let least = shrink::shrunk(long.expect("one of all seeds"), &fails);
+        assert_eq!((least.steps.len(), least.results.len(), least.inputs.len()), (1, 1, 1), "{least}");
+        assert!(least.around.is_empty());
+    }
+
+    #[test]
+    fn programs_are_of_every_kind() {
+        let all: Vec<Program> = (0..600).map(|seed| draw::draw(seed, &[])).collect();
+        for around in Around::ALL {
+            assert!(all.iter().any(|program| program.around.contains(around)), "{around:?}");
+        }
+        let mut ops: Vec<&str> = all.iter().flat_map(|program| &program.steps).map(|step| step.op).collect();
+        ops.sort_unstable();
+        ops.dedup();
+        assert!(ops.len() > crate::ops::all().len() * 3 / 4, "{} ops", ops.len());
+        let operands = || all.iter().flat_map(|program| &program.steps).flat_map(|step| &step.operands);
+        assert!(operands().any(|operand| matches!(operand, Operand::Fitted(..))));
     }
 }

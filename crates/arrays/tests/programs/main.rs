@@ -1,10 +1,10 @@
 //! Random programs over the op surface, with array types among their inputs.
 
+use mlx_rs::{Array, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{AffineArray, Int8Array, Lora, Mxfp8Array, Nf4Array, ScaleRule, Scaled, Sliced, Transposed};
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
-use mlx_rs::{Array, ops};
 use tacit_conformance::{Subject, programs};
 use tacit_core::{Error, Result, Value};
 // Compiled graphs are rewritten as they are there.
@@ -14,6 +14,17 @@ use tacit_fusion as _;
 fn run_alike_in_every_way() {
     tacit_core::compile::disable_fusion();
     programs::programs(&subjects()).expect_clean();
+}
+
+/// Programs that failed once.
+#[test]
+fn what_was_found_stays_right() {
+    tacit_core::compile::disable_fusion();
+    let subjects = subjects();
+    for listing in include_str!("found.txt").split("\n\n") {
+        let program = listing.parse().unwrap_or_else(|what| panic!("{what} in\n{listing}"));
+        programs::program(&program, &subjects).unwrap_or_else(|what| panic!("{what} in\n{listing}"));
+    }
 }
 
 fn subjects() -> Vec<Subject> {

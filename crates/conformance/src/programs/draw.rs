@@ -125,7 +125,13 @@ pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {
     if implicit {
         inputs.push(drawn_implicit(&mut rng, subjects, seed));
     }
-    if std::env::var("TACIT_ALIGNED").is_ok() { for input in &mut inputs { if input.layout == Layout::Misaligned { input.layout = Layout::Part; } } }
+    if std::env::var("TACIT_ALIGNED").is_ok() {
+        for input in &mut inputs {
+            if input.layout == Layout::Misaligned {
+                input.layout = Layout::Part;
+            }
+        }
+    }
     let most = if long { LONG } else { SMALL };
     let around = drawn_around(&mut rng, &inputs);
     let differentiated = around.contains(&Around::Grad);

@@ -134,7 +134,8 @@ fn run(graph: &mut Graph) -> Result<usize> {
             erring.push(node);
         }
     }
-    let of_output = |array: &Array| slots.get(&array_id(array)).map_or(Class::Exact, |slot: &Slot| classes[slot.index()]);
+    let of_output =
+        |array: &Array| slots.get(&array_id(array)).map_or(Class::Exact, |slot: &Slot| classes[slot.index()]);
     CLASSES.set(graph.outputs().iter().map(of_output).collect());
     for &node in &erring {
         let erred: Vec<(Slot, Option<Array>)> = nodes

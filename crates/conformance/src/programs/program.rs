@@ -182,6 +182,19 @@ impl Program {
         self.inputs.len() + self.steps.iter().map(|step| step.results).sum::<usize>()
     }
 
+    /// The program with one row more in what it is given, where it has rows.
+    pub(crate) fn longer(&self) -> Option<Self> {
+        let mut longer = self.clone();
+        let first = self.inputs.iter().find(|input| input.role != Role::Captured)?;
+        let rows = *first.aval.shape.first()?;
+        for input in longer.inputs.iter_mut().filter(|input| input.role != Role::Captured && input.subject.is_none()) {
+            if input.aval.shape.len() == first.aval.shape.len() && input.aval.shape[0] == rows && rows > 1 {
+                input.aval.shape[0] += 1;
+            }
+        }
+        (longer != *self).then_some(longer)
+    }
+
     /// Whether a branch stands inside a gradient or a derivative.
     pub(crate) fn differentiates_a_branch(&self) -> bool {
         let branch = self.around.iter().position(|&around| around == Around::Cond);

@@ -1,8 +1,8 @@
 //! Running a program: its steps, and what stands around them.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::LazyLock;
-use std::cell::Cell;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};

@@ -84,7 +84,8 @@ fn without_step(program: &Program, at: usize, bypassed: bool) -> Option<Program>
 
 /// The program without an input, where no value needs it.
 fn without_input(program: &Program, at: usize) -> Option<Program> {
-    let mut map: Vec<Option<usize>> = (0..program.values()).map(|value| value.checked_sub(usize::from(value > at))).collect();
+    let mut map: Vec<Option<usize>> =
+        (0..program.values()).map(|value| value.checked_sub(usize::from(value > at))).collect();
     map[at] = None;
     let mut without = mapped(program, None, &map)?;
     // Steps that needed it would have gone with it.

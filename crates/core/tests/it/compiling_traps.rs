@@ -8,6 +8,7 @@ use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::compile::{Constants, Options};
+use tacit::pass::Passes;
 use tacit::transform::{checkpoint, custom_vjp, grad, jvp, vjp, vmap};
 use tacit::{Error, Result, Value, compile_with, compile_with_state};
 
@@ -185,6 +186,32 @@ fn a_state_may_become_an_array_that_is_captured() -> Result<()> {
         let sum = reset.call(&mut state, &(&first).into())?.dense()?;
         assert_eq!(sum.as_slice::<f32>(), expected);
         reset.clear();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_captured_lazy_array_may_be_the_result_of_several_traces() -> Result<()> {
+    for passes in [Passes::Off, Passes::All] {
+        let held = [
+            random::normal::<f32>(&[4, 2], None, None, &random::key(1)?)?,
+            ops::select(&Array::from_bool(true), row(&[1.0, 2.0]), row(&[1.0, 2.0]))?,
+            ops::broadcast_to(row(&[3.0]).exp()?, &[3, 2])?,
+            Array::from_f32(2.0).exp()?,
+        ];
+        for lazy in &held {
+            let options = Options { constants: Constants::Allow, passes: passes.clone(), ..denied() };
+            let mut f = compile_with(|x: Array| Ok::<_, Error>((lazy.clone(), x.exp()?)), options);
+            let x = row(&[1.0, 2.0]);
+            let longer = Array::from_slice(&[1f32, 2.0, 3.0], &[1, 3]);
+            for (given, evaluated) in [(&x, false), (&longer, false), (&x, true), (&longer, true)] {
+                if evaluated {
+                    lazy.eval()?;
+                }
+                let made = f.call(&given.into())?.0.dense()?;
+                assert!(made.array_eq(lazy, None)?.item_exact::<bool>());
+            }
+        }
     }
     Ok(())
 }
