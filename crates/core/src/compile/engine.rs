@@ -4,10 +4,11 @@ use mlx_rs::Array;
 use tacit_bridge::{BoxError, Outcome, Program, any_tracer};
 
 use super::captured;
+use super::drawn::{Drawn, drawing, may_draw};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
 use super::{Options, Stats, switch};
-use crate::pass::{self, Passes};
+use crate::pass::{self, Passes, Rewritten};
 use crate::tree::{Listed, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
 
@@ -34,6 +35,8 @@ struct Entry {
     /// The opened structure of what the program gives.
     made: TreeDef,
     recorded: Option<Recorded>,
+    /// Whose key is the last input, where the function draws random numbers.
+    drawn: Option<Drawn>,
     used: u64,
 }
 
@@ -77,9 +80,15 @@ impl Engine {
                 compared = Some((entry.key.def.clone(), listed));
             }
             let Some((_, Some(listed))) = &compared else { continue };
-            let inputs: Vec<&Array> = listed.iter().map(Listed::array).collect();
+            let mut inputs: Vec<&Array> = listed.iter().map(Listed::array).collect();
+            let drawn = entry.drawn.clone();
+            inputs.extend(drawn.as_ref().map(Drawn::first));
             if !entry.program.matches(&inputs) || entry.recorded.as_mut().is_some_and(|known| !known.serves(&inputs)) {
                 continue;
+            }
+            let key = drawn.as_ref().map(Drawn::next).transpose()?;
+            if let (Some(last), Some(key)) = (inputs.last_mut(), &key) {
+                *last = key;
             }
             let Some(outputs) = entry.replayed(&inputs)? else {
                 self.entries.remove(i);
@@ -106,7 +115,7 @@ impl Engine {
         }
         let key = Key::new(def, &inputs, Scope::current());
         let (inside, mut traced) = (captured::in_transform()?, false);
-        let made = self.compiled(key, &inputs, &mut |values, inspect| {
+        let made = self.compiled(key, &inputs, inside, &mut |values, inspect| {
             body(values, &mut |inputs, outputs| {
                 traced = inside && captured::holds_tracer(inputs, outputs)?;
                 if traced {
@@ -118,10 +127,11 @@ impl Engine {
         if traced { self.inlined(leaves, body) } else { made }
     }
 
-    fn compiled(&mut self, key: Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Opened<Array>> {
+    /// `inside` says that a transform of MLX's goes on.
+    fn compiled(&mut self, key: Key, inputs: &[&Array], inside: bool, body: &mut Body<'_>) -> Result<Opened<Array>> {
         match self.checked(&key, inputs, body)? {
             Some(results) => Ok(results),
-            None => self.traced(key, inputs, body),
+            None => self.traced(key, inputs, inside, body),
         }
     }
 
@@ -135,7 +145,8 @@ impl Engine {
     fn checked(&mut self, key: &Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Option<Opened<Array>>> {
         let Self { options, entries, stats, latest } = self;
         let found = entries.iter_mut().enumerate().find_map(|(i, entry)| {
-            let same = entry.key.scope == key.scope && entry.key.def == key.def && entry.program.matches(inputs);
+            let same = entry.key.scope == key.scope && entry.key.def == key.def && entry.recorded.is_some();
+            let same = same && entry.program.matches(inputs);
             entry.recorded.take_if(|recorded| same && recorded.fits(inputs)).map(|recorded| (i, recorded))
         });
         let Some((i, mut recorded)) = found else { return Ok(None) };
@@ -166,7 +177,7 @@ impl Engine {
         Ok(result?.map(|outputs| (outputs, entry.made.clone())))
     }
 
-    fn traced(&mut self, mut key: Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Opened<Array>> {
+    fn traced(&mut self, mut key: Key, inputs: &[&Array], inside: bool, body: &mut Body<'_>) -> Result<Opened<Array>> {
         let Self { options, entries, stats, latest } = self;
         let mut program = Program::new(options.shapeless)?;
         let mut recorded = None;
@@ -178,19 +189,34 @@ impl Engine {
                 recorded = Some(graph);
             }
         }
-        let (mut made, mut outputs, mut rewritten) = (None, Vec::new(), Vec::new());
         // A pass looks at shapes.
         let passes = if program.is_shapeless() { &Passes::Off } else { &options.passes };
-        let outcome = program
-            .call(inputs, &mut outputs, &mut |tracers| {
-                let values = key.def.closed(tracers.clone())?;
-                let (results, def) = body(values, &mut |inputs, outputs| captured::inspect(options, inputs, outputs))?;
-                made = Some(def);
-                let (results, done) = pass::rewrite(passes, &tracers, dense(&results)?)?;
-                rewritten = done;
-                Ok::<_, BoxError>(results)
+        let mut trace = Trace { options, passes, key: &key, made: None, rewritten: Vec::new() };
+        let mut outputs = Vec::new();
+        // Where it draws from the random state of the thread, the trace is made anew with a key for an input.
+        let (mut drawn, mut draws) = (None, false);
+        let watched = !program.is_shapeless() && !inside;
+        let mut outcome = program.call(inputs, &mut outputs, &mut |tracers| {
+            trace.results(tracers.clone(), &tracers, body, &mut |inputs, outputs| {
+                draws = watched && may_draw(inputs, outputs)?;
+                if draws { Err(Error::decline("it draws random numbers")) } else { Ok(()) }
             })
-            .map_err(|error| shapeless::named(&options.name, error.into()))?;
+        });
+        if draws {
+            (program, outputs) = (Program::new(false)?, Vec::new());
+            let mut own = Drawn::new()?;
+            let first = own.first().clone();
+            let inputs: Vec<&Array> = inputs.iter().copied().chain([&first]).collect();
+            outcome = program.call(&inputs, &mut outputs, &mut |tracers| {
+                let Some((random, given)) = tracers.split_last() else { return Err("there is no key".into()) };
+                let results = drawing(random, || trace.results(given.to_vec(), &tracers, body, &mut |_, _| Ok(())))?;
+                own.see(random, &results)?;
+                Ok(results)
+            });
+            drawn = Some(own);
+        }
+        let outcome = outcome.map_err(|error| shapeless::named(&options.name, error.into()))?;
+        let Trace { made, rewritten, .. } = trace;
         let made = made.ok_or_else(crate::values::never_called)?;
         if outcome == Outcome::Inlined {
             stats.inlined += 1;
@@ -212,8 +238,41 @@ impl Engine {
             stats.evicted += 1;
         }
         *latest = entries.len();
-        entries.push(Entry { key, program, made: made.clone(), recorded, used: stats.calls });
+        entries.push(Entry { key, program, made: made.clone(), recorded, drawn, used: stats.calls });
         Ok((outputs, made))
+    }
+}
+
+/// One trace of a function.
+struct Trace<'t> {
+    options: &'t Options,
+    passes: &'t Passes,
+    key: &'t Key,
+    /// The opened structure of what it gives.
+    made: Option<TreeDef>,
+    rewritten: Vec<Rewritten>,
+}
+
+impl Trace<'_> {
+    /// What the function gives on tracers of its arguments, rewritten; `all` are the tracers of the program. `first` sees what
+    /// was recorded before the options say what becomes of constants.
+    fn results(
+        &mut self,
+        given: Vec<Array>,
+        all: &[Array],
+        body: &mut Body<'_>,
+        first: &mut Inspect<'_>,
+    ) -> Result<Vec<Array>, BoxError> {
+        let values = self.key.def.closed(given.clone())?;
+        let beside = &all[given.len()..];
+        let (results, def) = body(values, &mut |inputs, outputs| {
+            first(inputs, outputs)?;
+            captured::inspect(self.options, &[inputs, beside].concat(), outputs)
+        })?;
+        self.made = Some(def);
+        let (results, done) = pass::rewrite(self.passes, all, dense(&results)?)?;
+        self.rewritten = done;
+        Ok(results)
     }
 }
 
