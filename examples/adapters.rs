@@ -13,7 +13,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
 use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::arrays::AsStored;
 use tacit::format::Quantizer;
@@ -110,7 +110,7 @@ fn train(
         let batch = digits.select(&rows(step)?)?;
         let loss = |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| cross_entropy.apply(&model.forward(x)?, y);
         let (loss, gradients) = model.value_and_grad(part.clone(), loss)((&batch.images, &batch.labels))?;
-        optimizer.update(&mut *model, &gradients)?;
+        model.update(&mut optimizer, &gradients)?;
         transforms::eval(model.leaves(part).into_iter().map(|(_, leaf)| leaf).chain([&loss]))?;
         if let Some(recorder) = &mut told {
             recorder.scalar(step + 1, "loss", loss.item_exact::<f32>())?;

@@ -8,7 +8,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::losses::{CrossEntropyBuilder, LossReduction};
 use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, transforms};
 use tacit::Tree;
@@ -59,7 +59,7 @@ fn step(training: &mut Training, (images, labels, rate): (Array, Array, Array)) 
     let (loss, gradients) =
         training.model.value_and_grad(Trainable::default(), loss)((&images, &labels)).map_err(Exception::from)?;
     training.optimizer.lr = rate;
-    training.optimizer.update(&mut training.model, &gradients)?;
+    training.model.update(&mut *training.optimizer, &gradients).map_err(Exception::from)?;
     Ok(loss)
 }
 // ANCHOR_END: step

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use characters::{Corpus, Outcome, Shape, Transformer, bits};
 use mlx_rs::module::{Module, ModuleParameters};
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, random, transforms};
 use tacit::distributed::{Backend, FullyShard, Group, Shard, Split, Traffic};
 use tacit::nn::{Aware, Trainable};
@@ -101,7 +101,7 @@ fn step(
     if mode != Mode::Tensor {
         loss = group.mean(&loss)?;
     }
-    optimizer.update(&mut *model, &gradients)?;
+    model.update(optimizer, &gradients)?;
     transforms::eval(model.parameters().flatten().into_values().chain([&loss]))?;
     Ok(loss.try_item_exact::<f32>()?)
 }

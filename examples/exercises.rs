@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::module::Module;
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, nn, ops, random};
 use tacit::arrays::{Lora, Prepared};
 use tacit::compile::{Options, compile_with};
@@ -229,7 +229,7 @@ fn halted() -> Result<String> {
         let before = model.get("weight")?.downcast::<Prepared>().map(|w| (w.master().clone(), w.scales().cloned()));
         let loss = |model: &mut Model<nn::Linear>, x: &Array| model.forward(x)?.square()?.mean(None);
         let (_, gradients) = model.value_and_grad(part, loss)(&x)?;
-        optimizer.update(&mut model, &gradients)?;
+        model.update(&mut optimizer, &gradients)?;
         let after = model.get("weight")?.downcast::<Prepared>().map(|w| (w.master().clone(), w.scales().cloned()));
         let (Some((a, Some(b))), Some((c, Some(d)))) = (before, after) else { continue };
         moved.push(format!("the masters moved: {}, the scales: {}", !a.eq_exact(&c)?, !b.eq_exact(&d)?));

@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::module::Module;
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::dispatch::Taker;
 use tacit::format::AnyFormat;
@@ -171,7 +171,7 @@ fn frozen() -> Result<String> {
     let last = Trainable::Paths("layers.3.*".parse()?);
     let x = ops::ones::<f32>(&[4, 128])?;
     let (_loss, gradients) = model.value_and_grad(last, |m, x| m.forward(x)?.square()?.mean(None))(&x)?;
-    Adam::new(1e-3).update(&mut model, &gradients)?;
+    model.update(&mut Adam::new(1e-3), &gradients)?;
     let mut paths: Vec<_> = gradients.keys().map(ToString::to_string).collect();
     paths.sort();
     Ok(paths.join("\n"))

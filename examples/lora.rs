@@ -15,7 +15,7 @@ use std::time::Instant;
 use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
 use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, builder::Builder, ops, random, transforms};
 use tacit::arrays::AsStored;
 use tacit::format::{self, AnyFormat};
@@ -66,7 +66,7 @@ fn train(model: &mut Model<Sequential>, digits: &Digits, trained: &Trainable, ra
             let loss =
                 |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| cross_entropy.apply(&model.forward(x)?, y);
             let (_, gradients) = model.value_and_grad(trained.clone(), loss)((&batch.images, &batch.labels))?;
-            optimizer.update(model, &gradients)?;
+            model.update(&mut optimizer, &gradients)?;
             transforms::eval(model.leaves(trained).into_iter().map(|(_, leaf)| leaf))?;
         }
     }

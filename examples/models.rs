@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::module::Module;
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, nn, random, transforms};
 use tacit::io::ModelFile;
 use tacit::nn::LoraConfig;
@@ -120,7 +120,7 @@ fn train(model: &mut Model<nn::MultiHeadAttention>, words: &Array) -> Result<[f3
             model.forward((words, words, words))?.subtract(target)?.square()?.mean(None)
         };
         let (loss, gradients) = model.value_and_grad(Trainable::Lora, loss)((words, &target))?;
-        optimizer.update(model, &gradients)?;
+        model.update(&mut optimizer, &gradients)?;
         transforms::eval(model.leaves(&Only::Lora).into_iter().map(|(_, leaf)| leaf))?;
         losses.push(loss.item_exact::<f32>());
     }

@@ -13,7 +13,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::nn::{self, Sequential};
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::arrays::Prepared;
 use tacit::nn::{Aware, Missing};
@@ -91,8 +91,8 @@ fn train(model: &mut Model<Sequential>, phase: &Phase, task: &Task, recorder: &m
         let (loss, gradients) = model.value_and_grad(phase.trained.clone(), loss)((&batch.images, &batch.labels))?;
         let (scales, others): (FlattenedModuleParam, FlattenedModuleParam) =
             gradients.into_iter().partition(|(path, _)| path.ends_with(".scales") || path.ends_with(".biases"));
-        optimizer.update(&mut *model, &others)?;
-        of_scales.update(&mut *model, &scales)?;
+        model.update(&mut optimizer, &others)?;
+        model.update(&mut of_scales, &scales)?;
         transforms::eval(model.leaves(&phase.trained).into_iter().map(|(_, leaf)| leaf).chain([&loss]))?;
 
         let step = phase.before + made + 1;

@@ -17,7 +17,7 @@ use characters::{Corpus, Outcome, Shape, TEXT, Transformer, bits, windows};
 use indicatif::{ProgressBar, ProgressStyle};
 use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters};
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::format::AnyFormat;
 use tacit::nn::generate::{self, Sampler, generate};
@@ -84,8 +84,8 @@ impl Trainer<'_> {
                 model.value_and_grad(trained, |model, (x, y): (Array, Array)| bits(&model.forward(&x)?, &y))(batch)?;
             let (scales, others): (FlattenedModuleParam, FlattenedModuleParam) =
                 gradients.into_iter().partition(|(path, _)| path.ends_with(".scales") || path.ends_with(".biases"));
-            optimizer.update(&mut *model, &others)?;
-            of_scales.update(&mut *model, &scales)?;
+            model.update(&mut optimizer, &others)?;
+            model.update(&mut of_scales, &scales)?;
             transforms::eval(model.parameters().flatten().into_values().chain([&loss]))?;
             self.recorder.scalar(step as u64 + 1, name, loss.try_item_exact::<f32>()?)?;
             self.bar.inc(1);

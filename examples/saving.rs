@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mlx_rs::error::Exception;
 use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
-use mlx_rs::optimizers::{AdamW, Optimizer};
+use mlx_rs::optimizers::AdamW;
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit::format::Quantizer;
@@ -76,7 +76,7 @@ impl Run {
             y.subtract(x.sum_axis(-1, true)?)?.square()?.mean(None)
         };
         let (loss, gradients) = self.model.value_and_grad(Trainable::default(), loss)((&x, &kept))?;
-        self.optimizer.update(&mut self.model, &gradients)?;
+        self.model.update(&mut self.optimizer, &gradients)?;
         transforms::eval(self.model.leaves(&Trainable::default()).into_iter().map(|(_, leaf)| leaf))?;
         self.step += 1;
         Ok(loss.item_exact())

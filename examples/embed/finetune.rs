@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use mlx_rs::error::Exception;
 use mlx_rs::module::ModuleParameters;
-use mlx_rs::optimizers::{Adam, Optimizer};
+use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, transforms};
 use tacit::nn::LoraConfig;
 use tacit::prelude::*;
@@ -47,7 +47,7 @@ pub(crate) fn finetune(model: &mut Model<Bert>, text: &Text) -> Outcome<()> {
         for batch in training.iter().cycle().take(STEPS) {
             let loss = |model: &mut Model<Bert>, batch: &Batch| loss(&model.run(|bert| bert.embed(batch))?);
             let (_, gradients) = model.value_and_grad(Trainable::Lora, loss)(batch)?;
-            optimizer.update(model, &gradients)?;
+            model.update(&mut optimizer, &gradients)?;
             transforms::eval(model.parameters().flatten().into_values())?;
             bar.inc(1);
         }

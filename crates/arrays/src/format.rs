@@ -15,6 +15,7 @@ pub(crate) mod trained_scales;
 pub use crate::affine::Affine;
 pub use crate::binary::Binary;
 pub use crate::codebook::Codebook;
+pub use crate::e4m3::E4m3;
 pub use crate::e5m2::E5m2;
 pub use crate::fp4::Fp4;
 pub use crate::halves::{Bf16, F16};

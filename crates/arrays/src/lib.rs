@@ -1,7 +1,7 @@
 //! Array types, one file each, with their handlers.
 //!
 //! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes, whose scales may be a [`Dynamic8Array`],
-//! [`Int8Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`], [`KQuantArray`] of GGUF, and [`CodebookArray`] for any
+//! [`Int8Array`], [`E4m3Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`], [`KQuantArray`] of GGUF, and [`CodebookArray`] for any
 //! table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`].
 //! Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them share their handlers: products,
 //! rows, and the structural ops that cut, join or scale codes and scales without making them anew. [`ste()`] wraps any
@@ -27,6 +27,7 @@ pub mod diagonal;
 mod divided;
 pub mod dora;
 pub mod dynamic8;
+pub mod e4m3;
 pub mod e5m2;
 pub mod format;
 pub mod fp4;
@@ -80,6 +81,7 @@ pub use cut::{Cut, cut, shard};
 pub use diagonal::Diagonal;
 pub use dora::Dora;
 pub use dynamic8::Dynamic8Array;
+pub use e4m3::E4m3Array;
 pub use e5m2::E5m2Array;
 pub use format::Quantizer;
 pub use fp4::Fp4Array;

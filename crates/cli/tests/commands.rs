@@ -283,7 +283,7 @@ fn what_is_wrong_is_said_with_the_way_out() {
         &folder,
         expect![[r#"
             error: no format is named nf5
-            help: name one of affine, bf16, binary, codebook, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
+            help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary
         "#]],
     );
     check(
@@ -455,7 +455,7 @@ fn products_are_measured_beside_dense_ones() {
     }
     assert_eq!(json["machine"]["threads"].as_u64(), Some(tacit_kernels::threads::count() as u64));
     let text = String::from_utf8(tacit(&["bench", "--shape", "64x256", "--seconds", "0"]).stdout).expect("text");
-    for format in ["affine:4:64", "ternary", "k:4", "e5m2:32"] {
+    for format in ["affine:4:64", "ternary", "k:4", "e4m3:32", "e5m2:32"] {
         assert!(text.lines().any(|line| line.starts_with(format)), "{text}");
     }
     let text = String::from_utf8(tacit(&["bench", "--shape", "64x96", "--seconds", "0"]).stdout).expect("text");

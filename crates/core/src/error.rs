@@ -8,6 +8,7 @@ use tacit_bridge::kernel::Fallback;
 use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{Aval, BridgeError, GradientError};
 
+use crate::compile::drawn::may_be_key;
 use crate::compile::held::Held;
 use crate::dispatch::Decline;
 use crate::handler::Site;
@@ -242,8 +243,9 @@ pub enum Error {
     /// A function that is compiled holds arrays that are not its arguments.
     #[error(
         "{function} is compiled and holds {}, frozen with the value of now: it is not among the arguments\n\
-         help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`",
-        Together(.held)
+         help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`{}",
+        Together(.held),
+        Draws(.held)
     )]
     Constants {
         /// The compiled function.
@@ -385,6 +387,18 @@ impl fmt::Display for Listed<'_> {
             write!(f, "{}{aval}", if i == 0 { "" } else { " or " })?;
         }
         Ok(())
+    }
+}
+
+/// What to do where an array may be random numbers, drawn with a key.
+struct Draws<'a>(&'a [Held]);
+
+impl fmt::Display for Draws<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.iter().flat_map(|held| &held.sources).any(may_be_key) {
+            return Ok(());
+        }
+        f.write_str("; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument")
     }
 }
 

@@ -4,7 +4,8 @@
 //! `layers.0.weight.codes` for an array of an implicit one. The metadata say what they are made to: under `tacit.values` a
 //! JSON object with `{"array": key}` or `{"implicit": {"type": .., ..}}` for each path, as [`tacit_core::store`] has it;
 //! under `tacit.version` the version of all this, under `tacit.mlx` the MLX that was there, and under `tacit.part` whether a
-//! [`ModelFile`](crate::ModelFile) is a whole model or some of its leaves, which are tensors under their own paths.
+//! [`ModelFile`](crate::ModelFile) is a whole model or some of its leaves, which are tensors under their own paths; under
+//! `tacit.leaves` then what these mean, as [`LeafKinds`](tacit_nn::LeafKinds) in JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,9 +29,13 @@ const VALUES_KEY: &str = "tacit.values";
 /// What of a model the file has, where it was saved as one.
 pub(crate) const PART_KEY: &str = "tacit.part";
 
+/// What leaves mean, where the file has some.
+pub(crate) const LEAVES_KEY: &str = "tacit.leaves";
+
 /// Saves values by their paths, implicit or dense, in one file.
 ///
-/// The file is the old one until the new one is whole. Where all values are dense it is what other programs write too.
+/// The file is the old one until the new one is whole. Where all values are dense it is what other programs write too. What
+/// adapters drop in a step is not saved, as it is no part of the values: see [`undropped`](tacit_nn::undropped).
 ///
 /// ```
 /// use mlx_rs::ops;

@@ -7,10 +7,16 @@ use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::kind::Kind;
+use crate::remaining::Remaining;
 use crate::set::Set;
 use crate::{Metadata, Tensors, Writing};
 
 /// Reads the tensors of a file, an index or a folder as dense parameters, each a part of its file.
+///
+/// Floats of eight bits are [`E4m3Array`](tacit_arrays::E4m3Array) and [`E5m2Array`](tacit_arrays::E5m2Array) of the file's own
+/// codes, with the scales that stand beside them: those of DeepSeek's and Qwen's checkpoints (`weight_scale_inv`, a block of
+/// 128 by 128), and of compressed-tensors and others (`weight_scale`, of the whole, of rows or of blocks). They have the float
+/// type that `config.json` says. Scales of activations are left out: these stay floats.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -29,7 +35,8 @@ use crate::{Metadata, Tensors, Writing};
 ///
 /// # Errors
 ///
-/// The checkpoint cannot be opened (see [`Tensors::open`]), or it is a quantized one, whose codes are no parameters.
+/// The checkpoint cannot be opened (see [`Tensors::open`]), or it is a quantized one, whose codes are no parameters; or
+/// floats of eight bits are of another type, or have scales that are not known.
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
     let (kind, told) = Kind::of_tensors(&tensors);
@@ -37,7 +44,9 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
         let reason = "the checkpoint is not of floats alone, and their codes are no parameters";
         return Err(tensors.wrong(told, reason, format!("read it by `{kind}`")));
     }
-    tensors.names().map(|name| Ok((name.to_owned(), tensors.get(name)?.into()))).collect()
+    let mut parameters = Parameters::new();
+    Remaining::new(&tensors).dense(&mut parameters)?;
+    Ok(parameters)
 }
 
 /// Writes dense parameters, in files of at most 5 GB; `path` is the place of a single one, such as `model.safetensors`.

@@ -32,7 +32,7 @@ pub enum Kind {
     Awq,
     /// [`torchao`].
     Torchao,
-    /// Nothing but dense tensors: [`hugging_face`].
+    /// Nothing but floats, those of eight bits with their scales: [`hugging_face`].
     Floats,
 }
 

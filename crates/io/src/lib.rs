@@ -20,6 +20,7 @@ mod codes;
 mod convert;
 mod distance;
 mod floats;
+mod fp8;
 mod gguf;
 pub mod gptq;
 mod header;

@@ -4,7 +4,7 @@
 //! and `adapter_config.json`, which has one rank and one scale for all of them (`mlx_lm/tuner/lora.py`, `dora.py` and
 //! `load_adapters` in `utils.py`). An embedding has its factors the other way round.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use mlx_rs::Array;
@@ -63,6 +63,9 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     let file = folder.join(CONFIG);
     let config = Json::open(&file)?;
     let tensors = Tensors::open(folder.join(TENSORS))?;
+    if tensors.names().next().is_none() {
+        return Err(tensors.wrong(None, "it has no adapter at all", "fetch the folder again"));
+    }
     let mut parameters = model.clone();
     let kind = config.get("fine_tune_type").unwrap_or(&Json::Null);
     let dora = match kind {
@@ -79,6 +82,7 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     };
     let (rank, scale) = rank_and_scale(&config).map_err(|(key, reason)| wrong(&file, &key, reason))?;
     let mut rest = Remaining::new(&tensors);
+    complete(&file, &config, model, &tensors)?;
     for module in rest.stems(".lora_a") {
         let key = format!("{module}.lora_a");
         let what = format!("the adapter of {module}");
@@ -216,6 +220,37 @@ fn describe(config: &mut Json, parameters: &Parameters, modules: &[&str], rank: 
         own.set("keys", Json::List(keys.into_iter().map(|key| Json::Text(key.to_owned())).collect()));
     }
     config.sort();
+}
+
+/// Checks that every module that the configuration names has its adapter: `keys` of the last `num_layers` layers, in each
+/// stack of layers of which one is adapted, and of the whole model.
+fn complete(file: &Path, config: &Json, model: &Parameters, tensors: &Tensors) -> Result<()> {
+    let Some(Json::List(keys)) = config.get(LORA).and_then(|lora| lora.get("keys")) else { return Ok(()) };
+    let Some(last) = config.get("num_layers").and_then(Json::integer::<i128>) else { return Ok(()) };
+    let keys: BTreeSet<&str> = keys.iter().filter_map(Json::text).collect();
+    let stack = |path: &str| path.split_once("layers.").map(|(stack, _)| stack.to_owned());
+    let adapted = tensors.names().filter_map(|name| name.strip_suffix(".lora_a"));
+    let stacks: BTreeSet<String> = adapted.filter_map(stack).collect();
+    let modules = || model.iter().filter_map(|(name, value)| Some((name.strip_suffix(".weight")?, value)));
+    let count = |own: &str| {
+        let layers = modules().filter(|(module, _)| stack(module).as_deref() == Some(own));
+        layers.filter_map(|(module, _)| layer(module)).map(|(number, _)| number + 1).max().unwrap_or(0)
+    };
+    let first: BTreeMap<&str, i128> =
+        stacks.iter().map(|own| (own.as_str(), if last > 0 { count(own) - last } else { 0 })).collect();
+    let lacking = modules().find(|(module, value)| {
+        let within = stack(module).and_then(|own| Some((*first.get(own.as_str())?, layer(module)?)));
+        let named = within.is_some_and(|(first, (number, rest))| number >= first && keys.contains(rest));
+        let named = named || keys.contains(module);
+        named && !tensors.contains(&format!("{module}.lora_a")) && value.aval().is_ok_and(|aval| aval.shape.len() == 2)
+    });
+    match lacking {
+        None => Ok(()),
+        Some((module, _)) => {
+            let reason = format!("it has no adapter of {module}, which {} names", file.display());
+            Err(tensors.wrong(None, reason, "fetch the folder again, or set `keys` and `num_layers` as it was trained"))
+        }
+    }
 }
 
 /// The number of the layer that a path is in, and what is left of the path in it.

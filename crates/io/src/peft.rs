@@ -3,9 +3,10 @@
 //! A folder has `adapter_model.safetensors`, with `lora_A.weight: [r, in]`, `lora_B.weight: [out, r]` and, in `DoRA`,
 //! `lora_magnitude_vector: [out]` for each module behind `base_model.model.`, and `adapter_config.json`, with ranks and
 //! alphas. An embedding has `lora_embedding_A: [r, rows]` and `lora_embedding_B: [columns, r]`
-//! (`peft/tuners/lora/layer.py` and `peft/utils/save_and_load.py`).
+//! (`peft/tuners/lora/layer.py` and `peft/utils/save_and_load.py`). What changes the base (`init_lora_weights` of PiSSA, OLoRA,
+//! CorDA and LoftQ, `layer_replication`) or when the adapter is on (`alora_invocation_tokens`) is refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use mlx_rs::Array;
@@ -65,6 +66,7 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     let tensors = Tensors::open(folder.join(TENSORS))?;
     let mut rest = Remaining::new(&tensors);
     let mut parameters = model.clone();
+    let mut adapted = BTreeSet::new();
     for (a_end, b_end, turned) in
         [(".lora_A.weight", ".lora_B.weight", false), (".lora_embedding_A", ".lora_embedding_B", true)]
     {
@@ -84,9 +86,11 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
             // A module with its weight as [in, out] has the change turned round, as an embedding has.
             let (a, b) = if turned || settings.flag("fan_in_fan_out") { (b.t(), a.t()) } else { (a, b) };
             let change = Change { a, b, scale, magnitude };
+            adapted.insert(name.clone());
             parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
         }
     }
+    settings.complete(&tensors, model, &adapted)?;
     for key in rest.stems("") {
         if key.contains(".lora_") {
             return Err(tensors.wrong(
@@ -183,12 +187,61 @@ impl Settings {
         if let Some(kind) = self.config.get("peft_type").filter(|kind| kind.text() != Some("LORA")) {
             return Err(self.wrong("peft_type", format!("it is {kind}, and only \"LORA\" is read")));
         }
-        for key in ["lora_bias", "use_qalora"] {
+        for key in ["lora_bias", "use_qalora", "use_bdlora"] {
             if self.flag(key) {
                 return Err(self.wrong(key, "it is not read"));
             }
         }
-        Ok(())
+        let set = |key: &str| !matches!(self.config.get(key), None | Some(Json::Null));
+        let changes = ["alora_invocation_tokens", "layer_replication", "arrow_config"];
+        if let Some(key) = changes.into_iter().find(|key| set(key)) {
+            return Err(self.wrong(key, "it changes what the adapter does, and is not read"));
+        }
+        // Others begin with a base of their own, which is not that of the model: PiSSA, OLoRA, CorDA, LoftQ.
+        let plain = ["gaussian", "eva", "orthogonal"];
+        match self.config.get("init_lora_weights") {
+            None | Some(Json::Null | Json::Bool(_)) => Ok(()),
+            Some(Json::Text(text)) if plain.contains(&text.as_str()) => Ok(()),
+            Some(other) => {
+                Err(self
+                    .wrong("init_lora_weights", format!("it is {other}, which changes the weights under the adapter")))
+            }
+        }
+    }
+
+    /// Checks that every module that the configuration names has its adapter, where it names them by lists alone.
+    fn complete(&self, tensors: &Tensors, model: &Parameters, adapted: &BTreeSet<String>) -> Result<()> {
+        if tensors.names().next().is_none() {
+            return Err(tensors.wrong(None, "it has no adapter at all", "fetch the folder again"));
+        }
+        let null = |key: &str| matches!(self.config.get(key), None | Some(Json::Null));
+        let Some(Json::List(targets)) = self.config.get("target_modules") else { return Ok(()) };
+        if !["layers_to_transform", "layers_pattern", "exclude_modules"].into_iter().all(null) {
+            return Ok(());
+        }
+        let Some(targets) = targets.iter().map(Json::text).collect::<Option<Vec<&str>>>() else { return Ok(()) };
+        let kept = match self.config.get("modules_to_save") {
+            Some(Json::List(kept)) => kept.iter().filter_map(Json::text).collect(),
+            _ => Vec::new(),
+        };
+        let is_one = |module: &str, names: &[&str]| {
+            names
+                .iter()
+                .any(|name| module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
+        };
+        let lacking = model.iter().find(|(name, value)| {
+            let module = name.strip_suffix(".weight");
+            let named = module.is_some_and(|module| is_one(module, &targets) && !is_one(module, &kept));
+            named && !adapted.contains(*name) && value.aval().is_ok_and(|aval| aval.shape.len() == 2)
+        });
+        match lacking {
+            None => Ok(()),
+            Some((name, _)) => {
+                let reason =
+                    format!("it has no adapter of {name}, which target_modules of {} names", self.file.display());
+                Err(tensors.wrong(None, reason, "fetch the folder again, or name in target_modules what is adapted"))
+            }
+        }
     }
 
     /// The rank and the scale of a module.

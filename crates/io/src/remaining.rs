@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
-use crate::Tensors;
+use crate::{Tensors, fp8};
 
 /// The tensors that no parameter has taken yet. What is left at the end are dense parameters.
 pub(crate) struct Remaining<'t> {
@@ -53,8 +53,14 @@ impl<'t> Remaining<'t> {
         self.left.first().map_or(Ok(()), |name| Err(self.tensors.wrong(Some(name), reason, OTHER)))
     }
 
-    /// What is left, as dense parameters.
-    pub(crate) fn dense(self, parameters: &mut Parameters) -> Result<()> {
+    /// Leaves out what a reader has taken by itself.
+    pub(crate) fn without(&mut self, taken: impl Fn(&str) -> bool) {
+        self.left.retain(|name| !taken(name));
+    }
+
+    /// What is left, as dense parameters, and floats of eight bits with the scales that they have.
+    pub(crate) fn dense(mut self, parameters: &mut Parameters) -> Result<()> {
+        fp8::take(&mut self, parameters)?;
         for name in self.left {
             parameters.insert(name.to_owned(), Value::from(self.tensors.get(name)?));
         }

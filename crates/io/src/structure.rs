@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 use tacit_core::store::{self, Arrays, StoredChild};
 use tacit_core::{Error, Result, Value, array_types};
-use tacit_nn::Parameters;
+use tacit_nn::{Parameters, undropped};
 
 use crate::header::Unique;
 use crate::tensors::Tensors;
@@ -22,7 +22,9 @@ pub(crate) fn take_apart(values: &Parameters, prefix: Option<&str>) -> Result<(S
             values.iter().partition(|(_, value)| matches!(value, Value::Dense(_)));
         let all = dense.into_iter().chain(implicit);
         let one = |(path, value): (&String, &Value)| {
-            let json = store::named(path, || serde_json::to_value(value.stored())).map_err(|error| {
+            // What a step drops is over with the step, and evaluation is to drop nothing.
+            let lasting = undropped(value)?;
+            let json = store::named(path, || serde_json::to_value(lasting.stored())).map_err(|error| {
                 Error::invalid(
                     format!("{path}, a {value}, cannot be saved: {error}"),
                     "register a generic array type with `register_array!`",
@@ -77,7 +79,8 @@ pub(crate) fn known_or_not(tensors: &Tensors, json: &str) -> Result<Vec<(String,
                 let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, DAMAGED));
                 tensors.wrong(Some(&path), reason, help)
             })?;
-            Ok((path, Ok(value)))
+            // Files of earlier versions have what a step dropped.
+            Ok((path, Ok(undropped(&value)?)))
         };
         structure.0.into_iter().map(one).collect()
     })

@@ -19,6 +19,7 @@ use crate::Tensors;
 use crate::clause::clause;
 use crate::codes::{bytes_of, floats};
 use crate::integers::{Integers, floats_of};
+use crate::remaining::Remaining;
 
 /// Reads a file, an index or a folder of torchao's.
 ///
@@ -63,9 +64,9 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
         prefixes.push(tensor.part(""));
         parameters.insert(name, value);
     }
-    for name in tensors.names().filter(|name| !prefixes.iter().any(|prefix| name.starts_with(prefix))) {
-        parameters.insert(name.to_owned(), tensors.get(name)?.into());
-    }
+    let mut rest = Remaining::new(&tensors);
+    rest.without(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));
+    rest.dense(&mut parameters)?;
     Ok(parameters)
 }
 

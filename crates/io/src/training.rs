@@ -10,7 +10,7 @@ use mlx_rs::random::RandomState;
 use serde::{Deserialize, Serialize};
 use tacit_core::store::Arrays;
 use tacit_core::{Error, Result};
-use tacit_nn::{Missing, Model, Only, Parameters};
+use tacit_nn::{LeafKinds, Missing, Model, Only, Parameters};
 
 use crate::checkpoint::{metadata, values};
 use crate::model_file::leaves;
@@ -63,6 +63,8 @@ pub struct Training {
     pub states: BTreeMap<String, Arrays>,
     /// Anything in words: rules, the place in the data.
     pub notes: BTreeMap<String, String>,
+    /// What the leaves of the model mean, where some of them were saved.
+    pub kinds: Option<LeafKinds>,
     /// The kind of the optimizer whose state there is, by the name of its type.
     pub optimizer: Option<String>,
 }
@@ -75,7 +77,7 @@ const KEY: &str = "key";
 /// Where the values of the model are in the file.
 const MODEL: &str = "model";
 
-const TRAINING_KEY: &str = "tacit.training";
+pub(crate) const TRAINING_KEY: &str = "tacit.training";
 
 /// Stands for a dot in a path.
 const DOT: &str = "\u{1}";
@@ -88,6 +90,9 @@ struct Run {
     states: BTreeMap<String, Vec<String>>,
     notes: BTreeMap<String, String>,
     optimizer: Option<String>,
+    /// Nothing in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kinds: Option<LeafKinds>,
 }
 
 impl Training {
@@ -107,6 +112,7 @@ impl Training {
             self.parameters = model.values()?;
         } else {
             self.states.insert(LEAVES.to_owned(), leaves(model, only)?.into_iter().collect());
+            self.kinds = Some(model.leaf_kinds(only)?);
         }
         Ok(self)
     }
@@ -171,7 +177,8 @@ impl Training {
             tensors.extend(arrays.iter().map(|(key, array)| (tensor(name, key), array.clone())));
             states.insert(name.clone(), arrays.keys().cloned().collect());
         }
-        let run = Run { step: self.step, states, notes: self.notes.clone(), optimizer: self.optimizer.clone() };
+        let (notes, optimizer, kinds) = (self.notes.clone(), self.optimizer.clone(), self.kinds.clone());
+        let run = Run { step: self.step, states, notes, optimizer, kinds };
         let run = serde_json::to_string(&run).map_err(|error| Error::file("write", path)(error.into()))?;
         let mut metadata = metadata(&structure);
         metadata.insert(TRAINING_KEY.to_owned(), run);
@@ -195,18 +202,24 @@ impl Training {
             let array = |key: String| Ok((key.clone(), tensors.get(&tensor(&name, &key))?));
             Ok((name.clone(), keys.into_iter().map(array).collect::<Result<Arrays>>()?))
         };
-        let states = run.states.into_iter().map(arrays).collect::<Result<_>>()?;
-        Ok(Self { step: run.step, parameters, states, notes: run.notes, optimizer: run.optimizer })
+        let states = run.states.clone().into_iter().map(arrays).collect::<Result<_>>()?;
+        let Run { step, notes, optimizer, kinds, .. } = run;
+        Ok(Self { step, parameters, states, notes, kinds, optimizer })
     }
 
     /// Gives a model the values or the leaves that were saved.
     ///
     /// # Errors
     ///
-    /// The model has not the same parameters or leaves, or they have other shapes; it is then what it was.
+    /// No model was saved; or it has not the same parameters or leaves, or they have other shapes, or are of adapters of
+    /// another kind or scale. The model is then what it was.
     pub fn restore_model<M: ModuleParameters>(&self, model: &mut Model<M>) -> Result<()> {
         match self.states.get(LEAVES) {
+            Some(leaves) if self.kinds.is_some() => model.load_leaves(leaves.clone(), self.kinds.as_ref()),
             Some(leaves) => model.set_leaves(leaves.clone()),
+            None if self.parameters.is_empty() => {
+                Err(Error::invalid("no model was saved with the run", "save it with `Training::with_model`"))
+            }
             None => model.assign(self.parameters.clone(), Missing::Refuse),
         }
     }

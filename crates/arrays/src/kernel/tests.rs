@@ -21,7 +21,7 @@ use super::scale_gradients::ScaleGradients;
 use super::sum::{MeasureSum, QuantizeSum};
 use super::{Coding, Layout, Measure, Scaling, Scheme, StackLayout, Summands};
 use crate::format::{
-    Affine, Bf16, Binary, E5m2, F16, Format, Fp4, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary,
+    Affine, Bf16, Binary, E4m3, E5m2, F16, Format, Fp4, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary,
 };
 use crate::{KQuantArray, Packed, ScaleRule};
 
@@ -77,6 +77,7 @@ pub(super) fn cases() -> Vec<Case> {
     for (n, k, block) in [(4, 64, 32), (7, 37, 37), (3, 5, 4)] {
         let per = Per::Block(block);
         cases.extend([case(&Int8 { per }, n, k), case(&Ternary { per }, n, k), case(&Binary { per }, n, k)]);
+        cases.push(case(&E4m3 { block }, n, k));
         cases.push(case(&E5m2 { block }, n, k));
         for scheme in TABLES {
             let x = normal((n * k) as u64, &[n as i32, k as i32]);
@@ -166,7 +167,10 @@ fn schemes() -> Vec<(Scheme, usize, f64)> {
     for block in [32, 64, 4096] {
         let per = Per::Block(block);
         all.extend([Nf4::from(block).scheme(), Fp4::from(block).scheme()].map(|scheme| (scheme, block, 0.0)));
-        all.extend([Int8 { per }.scheme(), E5m2 { block }.scheme()].map(|scheme| (scheme, block, 0.0)));
+        all.extend(
+            [Int8 { per }.scheme(), E4m3 { block }.scheme(), E5m2 { block }.scheme()]
+                .map(|scheme| (scheme, block, 0.0)),
+        );
         // Means of magnitudes are summed in another order.
         all.extend([Ternary { per }.scheme(), Binary { per }.scheme()].map(|scheme| (scheme, block, 1e-6)));
         all.extend(TABLES.map(|scheme| (scheme, block, 0.0)));

@@ -8,8 +8,9 @@ mod structured;
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit_arrays::format::{Affine, Bf16, Codebook, F16, KQuant, Nf4, Per};
 use tacit_arrays::{
-    AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, E5m2Array, F16Array, Fp4Array, Int8Array, Int8Inputs,
-    KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Prepared, ScalePer, ScaleRule, TernaryArray, ste,
+    AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, E4m3Array, E5m2Array, F16Array, Fp4Array, Int8Array,
+    Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Prepared, ScalePer, ScaleRule, TernaryArray,
+    ste,
 };
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
@@ -35,6 +36,7 @@ conformance! {
     mxfp4: |x| Mxfp4Array::quantize(x, ScaleRule::Ceil), within(0.35), exact_zero(), refuses_non_finite(), overflows();
     mxfp8: |x| Mxfp8Array::quantize(x, ScaleRule::Ceil), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
+    e4m3: |x| E4m3Array::quantize(x, 32), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     e5m2: |x| E5m2Array::quantize(x, 32), within(0.13), exact_zero(), refuses_non_finite();
     f16: |x| F16Array::quantize(x, F16), within(5e-4), floor(6e-8), exact_zero(), refuses_non_finite(), overflows_from(65504.0);
     bf16: |x| Bf16Array::quantize(x, Bf16), within(4e-3), exact_zero(), refuses_non_finite(), overflows();

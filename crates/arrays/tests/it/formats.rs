@@ -12,7 +12,7 @@ use tacit_core::{Policy, Result, Value};
 
 use crate::operands::normal;
 
-const TEXTS: [&str; 30] = [
+const TEXTS: [&str; 31] = [
     "nf4:64",
     "nf4:128:double",
     "fp4:32",
@@ -27,6 +27,7 @@ const TEXTS: [&str; 30] = [
     "ternary:32",
     "binary",
     "binary:8",
+    "e4m3:64",
     "e5m2:64",
     "f16",
     "bf16",
@@ -85,7 +86,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
     };
     expect![[r#"
         no format is named nf5
-        help: name one of affine, bf16, binary, codebook, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds
+        help: name one of affine, bf16, binary, codebook, e4m3, e5m2, f16, fp4, int8, k, mxfp4, mxfp8, nf4, nvfp4, rotated, ternary, thirds
         the format affine:4 has no such options
         help: write affine:BITS:GROUP
         the format nf4:many has no such options

@@ -3,8 +3,8 @@
 use mlx_rs::{Array, Dtype, random};
 use tacit_arrays::format::{Affine, Bf16, F16, Fp4, Nf4, Nvfp4, Per};
 use tacit_arrays::{
-    AffineArray, Bf16Array, BinaryArray, E5m2Array, F16Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array,
-    Nvfp4Array, ScaleRule, TernaryArray,
+    AffineArray, Bf16Array, BinaryArray, E4m3Array, E5m2Array, F16Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array,
+    Nf4Array, Nvfp4Array, ScaleRule, TernaryArray,
 };
 use tacit_conformance::oracle::Oracle;
 use tacit_core::{Result, Value};
@@ -77,7 +77,7 @@ const fn format(name: &'static str, scales: Scales, of: fn(&Array) -> Result<Val
 }
 
 /// Every packed type, with and without its options.
-pub(crate) const FORMATS: [Format; 17] = [
+pub(crate) const FORMATS: [Format; 18] = [
     format("nf4", Scales::Floats, |x| Ok(Nf4Array::quantize(x, 32)?.into())),
     format("nf4", Scales::Nested, |x| Ok(Nf4Array::quantize(x, Nf4 { block: 64, double: true })?.into())),
     format("fp4", Scales::Floats, |x| Ok(Fp4Array::quantize(x, 32)?.into())),
@@ -93,6 +93,7 @@ pub(crate) const FORMATS: [Format; 17] = [
     format("ternary", Scales::Rows, |x| Ok(TernaryArray::quantize(x, Per::Row)?.into())),
     format("f16", Scales::Fixed, |x| Ok(F16Array::quantize(x, F16)?.into())),
     format("bf16", Scales::Fixed, |x| Ok(Bf16Array::quantize(x, Bf16)?.into())),
+    format("e4m3", Scales::Floats, |x| Ok(E4m3Array::quantize(x, 32)?.into())),
     format("e5m2", Scales::Floats, |x| Ok(E5m2Array::quantize(x, 32)?.into())),
     format("binary", Scales::Floats, |x| Ok(BinaryArray::quantize(x, 32)?.into())),
 ];

@@ -19,7 +19,7 @@ use crate::operands::{normal, normal_of};
 type Function = dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>;
 
 /// A text of every format, in each of its forms.
-pub(crate) const TEXTS: [&str; 27] = [
+pub(crate) const TEXTS: [&str; 28] = [
     "nf4:64",
     "nf4:64:double",
     "fp4:32",
@@ -34,6 +34,7 @@ pub(crate) const TEXTS: [&str; 27] = [
     "ternary:columns",
     "ternary:32",
     "binary",
+    "e4m3:64",
     "e5m2:64",
     "f16",
     "bf16",

@@ -41,6 +41,7 @@ fn a_block_that_is_cut_becomes_smaller_ones_with_its_scale() {
         ("int8", "int8:48", 4),
         ("ternary", "ternary:64", 3),
         ("binary:96", "binary:48", 4),
+        ("e4m3:64", "e4m3:16", 4),
         ("e5m2:64", "e5m2:16", 4),
         ("codebook:64:-1,-0.5,0.5,1", "codebook:32:-1,-0.5,0.5,1", 2),
         ("f16", "f16", 4),

@@ -4,6 +4,7 @@ use mlx_rs::Array;
 use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth};
 
 use super::captured;
+use super::drawn::{Drawn, drawing, may_draw};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
 use super::{Options, Stats, switch};
@@ -34,6 +35,8 @@ struct Entry {
     /// The opened structure of what the program gives.
     made: TreeDef,
     recorded: Option<Recorded>,
+    /// Whose key is the last input, where the function draws random numbers.
+    drawn: Option<Drawn>,
     used: u64,
 }
 
@@ -45,6 +48,7 @@ struct Trace {
     outputs: Vec<Array>,
     rewritten: Vec<Rewritten>,
     recorded: Option<Recorded>,
+    drawn: Option<Drawn>,
 }
 
 impl Engine {
@@ -87,9 +91,15 @@ impl Engine {
                 compared = Some((entry.key.def.clone(), listed));
             }
             let Some((_, Some(listed))) = &compared else { continue };
-            let inputs: Vec<&Array> = listed.iter().map(Listed::array).collect();
+            let mut inputs: Vec<&Array> = listed.iter().map(Listed::array).collect();
+            let drawn = entry.drawn.clone();
+            inputs.extend(drawn.as_ref().map(Drawn::first));
             if !entry.program.matches(&inputs) || entry.recorded.as_mut().is_some_and(|known| !known.serves(&inputs)) {
                 continue;
+            }
+            let key = drawn.as_ref().map(Drawn::next).transpose()?;
+            if let (Some(last), Some(key)) = (inputs.last_mut(), &key) {
+                *last = key;
             }
             let Some(outputs) = entry.replayed(&inputs)? else {
                 self.entries.remove(i);
@@ -116,7 +126,7 @@ impl Engine {
         }
         let key = Key::new(def, &inputs, Scope::current());
         let (inside, mut traced) = (captured::in_transform()?, false);
-        let made = self.compiled(key, &inputs, &mut |values, inspect| {
+        let made = self.compiled(key, &inputs, inside, &mut |values, inspect| {
             body(values, &mut |inputs, outputs| {
                 traced = inside && captured::holds_tracer(inputs, outputs)?;
                 if traced {
@@ -128,10 +138,11 @@ impl Engine {
         if traced { self.inlined(leaves, body) } else { made }
     }
 
-    fn compiled(&mut self, key: Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Opened<Array>> {
+    /// `inside` says that a transform of MLX's goes on.
+    fn compiled(&mut self, key: Key, inputs: &[&Array], inside: bool, body: &mut Body<'_>) -> Result<Opened<Array>> {
         match self.checked(&key, inputs, body)? {
             Some(results) => Ok(results),
-            None => self.traced(key, inputs, body),
+            None => self.traced(key, inputs, inside, body),
         }
     }
 
@@ -152,47 +163,65 @@ impl Engine {
             return Ok(None);
         }
         // A pass looks at shapes.
-        let trace = self.run(program, &Passes::Off, key, inputs, body)?;
+        let trace = self.run(program, &Passes::Off, key, inputs, &mut |tracing, tracers| {
+            tracing.results(tracers.to_vec(), tracers, body, &mut |_, _| Ok(()))
+        })?;
         // MLX works out the shapes anew, by rules that are not those of the ops where an extent is 0.
         let same = recorded.makes(&trace.outputs);
         Ok(same.then_some(Trace { recorded: Some(recorded), ..trace }))
     }
 
-    fn shaped(&self, key: &Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Trace> {
-        self.run(Program::new(false)?, &self.options.passes, key, inputs, body)
+    fn shaped(&self, key: &Key, inputs: &[&Array], inside: bool, body: &mut Body<'_>) -> Result<Trace> {
+        let passes = &self.options.passes;
+        let mut draws = false;
+        let trace = self.run(Program::new(false)?, passes, key, inputs, &mut |tracing, tracers| {
+            tracing.results(tracers.to_vec(), tracers, body, &mut |inputs, outputs| {
+                draws = !inside && may_draw(inputs, outputs)?;
+                if draws { Err(Error::decline("it draws random numbers")) } else { Ok(()) }
+            })
+        });
+        if !draws {
+            return trace;
+        }
+        // Where it draws from the random state of the thread, the trace is made anew with a key for an input.
+        let mut drawn = Drawn::new()?;
+        let first = drawn.first().clone();
+        let inputs: Vec<&Array> = inputs.iter().copied().chain([&first]).collect();
+        let trace = self.run(Program::new(false)?, passes, key, &inputs, &mut |tracing, tracers| {
+            let Some((random, given)) = tracers.split_last() else { return Err("there is no key".into()) };
+            let results = drawing(random, || tracing.results(given.to_vec(), tracers, body, &mut |_, _| Ok(())))?;
+            drawn.see(random, &results)?;
+            Ok(results)
+        })?;
+        Ok(Trace { drawn: Some(drawn), ..trace })
     }
 
-    /// Calls a new program, which traces the function.
+    /// Calls a new program, which traces the function by `results` of its tracers.
     fn run(
         &self,
         mut program: Program,
         passes: &Passes,
         key: &Key,
         inputs: &[&Array],
-        body: &mut Body<'_>,
+        results: &mut dyn FnMut(&mut Tracing<'_>, &[Array]) -> Result<Vec<Array>, BoxError>,
     ) -> Result<Trace> {
         let options = &self.options;
-        let (mut made, mut outputs, mut rewritten) = (None, Vec::new(), Vec::new());
+        let mut tracing = Tracing { options, passes, key, made: None, rewritten: Vec::new() };
+        let mut outputs = Vec::new();
         let outcome = program
-            .call(inputs, &mut outputs, &mut |tracers| {
-                let values = key.def.closed(tracers.clone())?;
-                let (results, def) = body(values, &mut |inputs, outputs| captured::inspect(options, inputs, outputs))?;
-                made = Some(def);
-                let (results, done) = pass::rewrite(passes, &tracers, dense(&results)?)?;
-                check_depth(&results)?;
-                rewritten = done;
-                Ok::<_, BoxError>(results)
-            })
+            .call(inputs, &mut outputs, &mut |tracers| results(&mut tracing, &tracers))
             .map_err(|error| shapeless::named(&options.name, error.into()))?;
+        let Tracing { made, rewritten, .. } = tracing;
         let made = made.ok_or_else(crate::values::never_called)?;
-        Ok(Trace { program, outcome, made, outputs, rewritten, recorded: None })
+        Ok(Trace { program, outcome, made, outputs, rewritten, recorded: None, drawn: None })
     }
 
     /// Serves new shapes by a shapeless trace, if there is one.
     fn checked(&mut self, key: &Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Option<Opened<Array>>> {
         let Self { options, entries, stats, latest } = self;
         let found = entries.iter_mut().enumerate().find_map(|(i, entry)| {
-            let same = entry.key.scope == key.scope && entry.key.def == key.def && entry.program.matches(inputs);
+            let same = entry.key.scope == key.scope && entry.key.def == key.def && entry.recorded.is_some();
+            let same = same && entry.program.matches(inputs);
             entry.recorded.take_if(|recorded| same && recorded.fits(inputs)).map(|recorded| (i, recorded))
         });
         let Some((i, mut recorded)) = found else { return Ok(None) };
@@ -223,13 +252,13 @@ impl Engine {
         Ok(result?.map(|outputs| (outputs, entry.made.clone())))
     }
 
-    fn traced(&mut self, mut key: Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Opened<Array>> {
+    fn traced(&mut self, mut key: Key, inputs: &[&Array], inside: bool, body: &mut Body<'_>) -> Result<Opened<Array>> {
         let trace = match self.options.shapeless.then(|| self.shapeless(&key, inputs, body)).transpose()?.flatten() {
             Some(trace) => trace,
-            None => self.shaped(&key, inputs, body)?,
+            None => self.shaped(&key, inputs, inside, body)?,
         };
         let Self { options, entries, stats, latest } = self;
-        let Trace { program, outcome, made, outputs, rewritten, recorded } = trace;
+        let Trace { program, outcome, made, outputs, rewritten, recorded, drawn } = trace;
         if outcome == Outcome::Inlined {
             stats.inlined += 1;
             return Ok((outputs, made));
@@ -250,8 +279,42 @@ impl Engine {
             stats.evicted += 1;
         }
         *latest = entries.len();
-        entries.push(Entry { key, program, made: made.clone(), recorded, used: stats.calls });
+        entries.push(Entry { key, program, made: made.clone(), recorded, drawn, used: stats.calls });
         Ok((outputs, made))
+    }
+}
+
+/// A trace while it is made.
+struct Tracing<'t> {
+    options: &'t Options,
+    passes: &'t Passes,
+    key: &'t Key,
+    /// The opened structure of what it gives.
+    made: Option<TreeDef>,
+    rewritten: Vec<Rewritten>,
+}
+
+impl Tracing<'_> {
+    /// What the function gives on tracers of its arguments, rewritten; `all` are the tracers of the program. `first` sees what
+    /// was recorded before the options say what becomes of constants.
+    fn results(
+        &mut self,
+        given: Vec<Array>,
+        all: &[Array],
+        body: &mut Body<'_>,
+        first: &mut Inspect<'_>,
+    ) -> Result<Vec<Array>, BoxError> {
+        let values = self.key.def.closed(given.clone())?;
+        let beside = &all[given.len()..];
+        let (results, def) = body(values, &mut |inputs, outputs| {
+            first(inputs, outputs)?;
+            captured::inspect(self.options, &[inputs, beside].concat(), outputs)
+        })?;
+        self.made = Some(def);
+        let (results, done) = pass::rewrite(self.passes, all, dense(&results)?)?;
+        check_depth(&results)?;
+        self.rewritten = done;
+        Ok(results)
     }
 }
 

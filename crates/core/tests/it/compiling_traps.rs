@@ -2,12 +2,13 @@
 
 #![allow(clippy::float_cmp, reason = "the numbers are exact")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, random, transforms};
-use tacit::compile::{Constants, Options};
+use tacit::compile::{Compiled, Constants, Options};
 use tacit::pass::Passes;
 use tacit::transform::{checkpoint, custom_vjp, grad, jvp, vjp, vmap};
 use tacit::{Error, Result, Value, compile_with, compile_with_state};
@@ -140,18 +141,106 @@ fn functions_of_one_type_keep_their_own_traces() -> Result<()> {
     Ok(())
 }
 
+fn drawn(x: Array) -> Result<Array> {
+    Ok(x.add(random::normal::<f32>(x.shape(), None, None, None)?)?)
+}
+
+/// Numbers that are drawn without a key are others in each call, the same from the same seed, and no constant.
 #[test]
-fn a_draw_from_the_key_of_the_thread_is_frozen_and_leaves_the_key_alone() -> Result<()> {
-    random::seed(3)?;
-    let noisy = |x: Array| x.add(random::normal::<f32>(&[1, 2], None, None, None)?);
-    let x = row(&[0.0, 0.0]);
-    let mut f = compile_with(noisy, Options { constants: Constants::Allow, ..denied() });
-    let first = f.call(&(&x).into())?.dense()?;
-    let second = f.call(&(&x).into())?.dense()?;
-    assert_eq!(first.as_slice::<f32>(), second.as_slice::<f32>());
-    // The key of the thread holds nothing of the trace.
-    random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
+fn a_draw_from_the_key_of_the_thread_is_made_in_each_call() -> Result<()> {
+    for constants in [Constants::Deny, Constants::Warn, Constants::Allow] {
+        let x = row(&[0.0, 0.0]);
+        let calls = |f: &mut Compiled<'_, Array, Array>| -> Result<Vec<Vec<f32>>> {
+            (0..4).map(|_| Ok(f.call(&(&x).into())?.dense()?.as_slice::<f32>().to_vec())).collect()
+        };
+        let mut f = compile_with(drawn, Options { constants, ..denied() });
+        // A trace draws as well: from the second call on it is the seed alone that counts.
+        calls(&mut f)?;
+        random::seed(3)?;
+        let first = calls(&mut f)?;
+        random::seed(3)?;
+        assert_eq!(calls(&mut f)?, first, "{constants:?}");
+        assert!((1..4).all(|at| first[at] != first[at - 1]), "{constants:?}: {first:?}");
+        let own = || random::RandomState::with_seed(8);
+        let lent = random::with_random_state(own()?, || calls(&mut f))?;
+        assert_eq!(random::with_random_state(own()?, || calls(&mut f))?, lent);
+        assert_ne!(lent, first);
+        assert_eq!(f.stats().traces, 1);
+        // The key of the thread holds nothing of the trace.
+        random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
+    }
     Ok(())
+}
+
+/// They are the numbers of the distribution that was asked for.
+#[test]
+fn draws_of_many_calls_are_normal() -> Result<()> {
+    random::seed(11)?;
+    let mut f = compile_with(drawn, denied());
+    let x = Array::from_slice(&[0f32; 500], &[500]);
+    let mut all = Vec::new();
+    for _ in 0..40 {
+        all.extend(f.call(&(&x).into())?.dense()?.as_slice::<f32>().to_vec());
+    }
+    let of = |power: i32| all.iter().map(|number| f64::from(*number).powi(power)).sum::<f64>() / all.len() as f64;
+    assert!(of(1).abs() < 0.03 && (of(2) - 1.0).abs() < 0.04, "{} {}", of(1), of(2));
+    all.sort_by(f32::total_cmp);
+    all.dedup();
+    assert!(all.len() > 19_900, "no call has the numbers of another: {}", all.len());
+    Ok(())
+}
+
+#[test]
+fn a_function_that_draws_nothing_leaves_the_key_of_the_thread_alone() -> Result<()> {
+    let own = random::key(4)?;
+    let noise = random::normal::<f32>(&[1, 2], None, None, Some(&own))?;
+    let sum = |x: Array| x.add(&noise);
+    let mut f = compile_with(sum, Options { constants: Constants::Allow, ..denied() });
+    let x = row(&[0.0, 0.0]);
+    f.call(&(&x).into())?;
+    let after = |f: &mut Compiled<'_, Array, Array>| -> Result<Vec<f32>> {
+        random::seed(3)?;
+        assert!(f.call(&(&x).into())?.dense()?.all_close(&noise, 1e-5, 1e-5, false)?);
+        Ok(random::normal::<f32>(&[1, 2], None, None, None)?.as_slice::<f32>().to_vec())
+    };
+    let found = after(&mut f)?;
+    random::seed(3)?;
+    assert_eq!(found, random::normal::<f32>(&[1, 2], None, None, None)?.as_slice::<f32>());
+    Ok(())
+}
+
+#[test]
+fn a_trace_that_draws_and_fails_leaves_the_key_of_the_thread() -> Result<()> {
+    let panics = Cell::new(true);
+    let mut f = compile_with(
+        |x: Array| {
+            let made = drawn(x)?;
+            assert!(!panics.get(), "in the trace");
+            if made.ndim() == 2 { Ok(made) } else { Err(Error::invalid("not this", "another")) }
+        },
+        denied(),
+    );
+    let x = row(&[0.0, 0.0]);
+    let call = catch_unwind(AssertUnwindSafe(|| f.call(&(&x).into()).map(drop)));
+    assert!(call.is_err() || call.is_ok_and(|made| made.is_err()));
+    random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
+    panics.set(false);
+    assert!(f.call(&Array::from_slice(&[0f32; 2], &[2]).into()).is_err());
+    random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
+    let [a, b] = [f.call(&(&x).into())?.dense()?, f.call(&(&x).into())?.dense()?];
+    assert_ne!(a.as_slice::<f32>(), b.as_slice::<f32>());
+    Ok(())
+}
+
+/// Without shapes a trace is checked on each new one, and what is drawn stays a constant, which is said.
+#[test]
+fn a_draw_of_a_function_without_shapes_is_reported() {
+    let noisy = |x: Array| x.add(random::normal::<f32>(&[2], None, None, None)?);
+    let mut f = compile_with(noisy, Options { shapeless: true, ..denied() });
+    let error = f.call(&row(&[0.0, 0.0]).into()).expect_err("it holds what it drew");
+    expect![[r#"
+        f is compiled and holds f32[2] computed from u32[2], f32[2] computed from u32[2], frozen with the value of now: it is not among the arguments
+        help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument"#]].assert_eq(&error.to_string());
 }
 
 #[test]
@@ -328,7 +417,7 @@ fn a_captured_lazy_array_is_reported_as_itself() -> Result<()> {
     let error = f.call(&row(&[1.0, 2.0]).into()).expect_err("w is captured");
     expect![[r#"
         f is compiled and holds f32[2,256] computed from u32[2], frozen with the value of now: it is not among the arguments
-        help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`"#]]
+        help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument"#]]
     .assert_eq(&error.to_string());
     w.eval()?;
     let error = f.call(&row(&[1.0, 2.0]).into()).expect_err("w is captured");

@@ -111,6 +111,7 @@ fn values() -> Result<Vec<(String, Value)>> {
         "int8:16",
         "ternary:32",
         "binary:8",
+        "e4m3:64",
         "e5m2:64",
         "bf16",
         "mxfp4:floor",

@@ -8,7 +8,7 @@ use tacit_arrays::AffineArray;
 use tacit_arrays::format::Parts;
 use tacit_core::{Aval, Policy, Value};
 use tacit_io::json::Json;
-use tacit_io::{hugging_face, mlx_adapter, mlx_lm, peft};
+use tacit_io::{Tensors, hugging_face, mlx_adapter, mlx_lm, peft, write};
 use tacit_nn::Parameters;
 
 use crate::golden::{assert_reads, assert_same_tensors, golden};
@@ -161,4 +161,97 @@ fn an_adapter_goes_from_one_library_to_the_other() {
         let (value, again) = (value.dense().unwrap(), again[&name].dense().unwrap());
         assert!(value.eq_values(again).unwrap(), "{name}");
     }
+}
+
+/// A copy of a golden folder with a setting of its own, and with these tensors alone.
+fn changed(folder: &str, setting: Option<(&str, Json)>, kept: impl Fn(&str) -> bool) -> Scratch {
+    let (from, to) = (golden(folder), Scratch::new());
+    let mut config = Json::open(from.join("adapter_config.json")).expect("reads");
+    if let Some((key, value)) = setting {
+        config.set(key, value);
+    }
+    fs::write(to.join("adapter_config.json"), config.line()).expect("writes");
+    for name in ["adapter_model.safetensors", "adapters.safetensors"] {
+        if let Ok(tensors) = Tensors::open(from.join(name)) {
+            let kept = tensors.names().filter(|name| kept(name));
+            let kept = kept.map(|name| (name.to_owned(), tensors.get(name).expect("reads"))).collect();
+            write(to.join(name), kept, tensors.metadata()).expect("writes");
+        }
+    }
+    to
+}
+
+fn words(text: &str) -> Json {
+    Json::Text(text.to_owned())
+}
+
+/// What changes the base or when the adapter is on is refused by its name, read or written.
+#[test]
+fn settings_of_peft_that_change_the_result_are_refused() {
+    let model = hugging_face::read(golden("peft/base.safetensors")).expect("reads");
+    let list = || Json::List(vec![Json::List(vec![Json::Integer(0), Json::Integer(1)])]);
+    let mut settings: Vec<(&str, Json)> = ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "unheard"]
+        .map(|text| ("init_lora_weights", words(text)))
+        .into();
+    settings.extend([("alora_invocation_tokens", list()), ("layer_replication", list())]);
+    settings.extend([("use_qalora", Json::Bool(true)), ("lora_bias", Json::Bool(true))]);
+    let mut messages = Vec::new();
+    for (key, value) in settings {
+        let folder = changed("peft/lora", Some((key, value)), |_| true);
+        let error = peft::read(&*folder, &model).expect_err("refused");
+        messages.push(folder.message(&error).lines().next().unwrap_or_default().to_owned());
+        let config = Json::open(folder.join("adapter_config.json")).expect("reads");
+        let lora = peft::read(golden("peft/lora"), &model).expect("reads");
+        let other = Scratch::new();
+        peft::write(&*other, &lora, &config).expect_err("refused as well");
+        assert!(other.names().is_empty(), "nothing is written");
+    }
+    expect_test::expect![[r#"
+        FOLDER/adapter_config.json: init_lora_weights: it is "pissa", which changes the weights under the adapter
+        FOLDER/adapter_config.json: init_lora_weights: it is "pissa_niter_4", which changes the weights under the adapter
+        FOLDER/adapter_config.json: init_lora_weights: it is "olora", which changes the weights under the adapter
+        FOLDER/adapter_config.json: init_lora_weights: it is "corda", which changes the weights under the adapter
+        FOLDER/adapter_config.json: init_lora_weights: it is "loftq", which changes the weights under the adapter
+        FOLDER/adapter_config.json: init_lora_weights: it is "lora_ga", which changes the weights under the adapter
+        FOLDER/adapter_config.json: init_lora_weights: it is "unheard", which changes the weights under the adapter
+        FOLDER/adapter_config.json: alora_invocation_tokens: it changes what the adapter does, and is not read
+        FOLDER/adapter_config.json: layer_replication: it changes what the adapter does, and is not read
+        FOLDER/adapter_config.json: use_qalora: it is not read
+        FOLDER/adapter_config.json: lora_bias: it is not read"#]].assert_eq(&messages.join("\n"));
+    for value in [Json::Null, Json::Bool(true), Json::Bool(false), words("gaussian"), words("eva")] {
+        let folder = changed("peft/lora", Some(("init_lora_weights", value.clone())), |_| true);
+        assert!(peft::read(&*folder, &model).is_ok(), "{value}");
+    }
+}
+
+/// An adapter of which a part is missing is another one.
+#[test]
+fn folders_that_lack_an_adapter_are_refused() {
+    type Read = fn(&Path, &Parameters) -> tacit_core::Result<Parameters>;
+    let libraries: [(&str, Parameters, Read); 2] = [
+        ("peft/lora", hugging_face::read(golden("peft/base.safetensors")).expect("reads"), |f, m| peft::read(f, m)),
+        ("mlx_lm/adapters/lora", float(), |f, m| mlx_adapter::read(f, m)),
+    ];
+    let mut messages = Vec::new();
+    for (folder, model, read) in libraries {
+        for lost in ["q_proj", "embed_tokens", ""] {
+            let folder = changed(folder, None, |name| !name.contains(lost));
+            let error = read(&folder, &model).expect_err("refused");
+            messages.push(folder.message(&error));
+        }
+        assert!(read(&changed(folder, None, |_| true), &model).is_ok());
+    }
+    expect_test::expect![[r#"
+        FOLDER/adapter_model.safetensors: it has no adapter of q_proj.weight, which target_modules of FOLDER/adapter_config.json names
+        help: fetch the folder again, or name in target_modules what is adapted
+        FOLDER/adapter_model.safetensors: it has no adapter of embed_tokens.weight, which target_modules of FOLDER/adapter_config.json names
+        help: fetch the folder again, or name in target_modules what is adapted
+        FOLDER/adapter_model.safetensors: it has no adapter at all
+        help: fetch the folder again
+        FOLDER/adapters.safetensors: it has no adapter of model.layers.0.self_attn.q_proj, which FOLDER/adapter_config.json names
+        help: fetch the folder again, or set `keys` and `num_layers` as it was trained
+        FOLDER/adapters.safetensors: it has no adapter of model.embed_tokens, which FOLDER/adapter_config.json names
+        help: fetch the folder again, or set `keys` and `num_layers` as it was trained
+        FOLDER/adapters.safetensors: it has no adapter at all
+        help: fetch the folder again"#]].assert_eq(&messages.join("\n"));
 }

@@ -44,7 +44,7 @@ fn one_of_each() -> Parameters {
     values
 }
 
-const FORMATS: &str = "nf4:64 nf4:128:double fp4:32 affine:4:64 affine:3:32 int8 int8:columns ternary:32 binary:8 e5m2:64 f16 bf16 mxfp4 mxfp8:round nvfp4:global";
+const FORMATS: &str = "nf4:64 nf4:128:double fp4:32 affine:4:64 affine:3:32 int8 int8:columns ternary:32 binary:8 e4m3:64 e5m2:64 f16 bf16 mxfp4 mxfp8:round nvfp4:global";
 
 /// The structure of values, and the bytes of their arrays by key.
 pub(crate) fn taken_apart(values: &Parameters) -> (Vec<String>, Vec<(String, Vec<u8>)>) {

@@ -34,8 +34,9 @@ struct LeafKind {
     fields: BTreeMap<String, String>,
 }
 
-/// Fields that may differ: the base may have another float type, and training may stand elsewhere.
-const LEFT_OUT: [&str; 3] = ["aval", "dropout", "on"];
+/// Fields that leaves do not depend on: the base may have another float type, products may be computed otherwise, and training
+/// may stand elsewhere.
+const LEFT_OUT: [&str; 4] = ["aval", "dropout", "int8_activations", "on"];
 
 impl LeafKinds {
     /// The paths of the leaves.
@@ -135,11 +136,6 @@ impl<M: ModuleParameters> Model<M> {
             }
             None => self.parts_of(&given),
         };
-        for part in whole.into_iter().filter_map(Only::named) {
-            let own = self.lasting_leaves(part);
-            let lacking = own.iter().map(|(path, _)| path.as_str()).filter(|path| !given.contains(path));
-            refuse(&format!("leaves of the model are not given, of {part:?}"), lacking.collect::<Vec<_>>().iter())?;
-        }
         if let Some(kinds) = kinds {
             let own = self.leaf_kinds(&Only::All)?;
             let differing = kinds.leaves.iter().find_map(|(path, saved)| {
@@ -153,11 +149,16 @@ impl<M: ModuleParameters> Model<M> {
                     "make the model as it was when the leaves were saved, with the same kinds, alphas and formats",
                 ));
             }
-        } else {
+        } else if whole.contains(&"lora") {
             tracing::warn!(
                 target: "tacit",
                 "the leaves say nothing of the scale and the kind of their adapters: they are taken to be those of the model"
             );
+        }
+        for part in whole.into_iter().filter_map(Only::named) {
+            let own = self.lasting_leaves(part);
+            let lacking = own.iter().map(|(path, _)| path.as_str()).filter(|path| !given.contains(path));
+            refuse(&format!("leaves of the model are not given, of {part:?}"), lacking.collect::<Vec<_>>().iter())?;
         }
         self.set_leaves(arrays)
     }

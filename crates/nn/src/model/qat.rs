@@ -83,7 +83,7 @@ impl<M: ModuleParameters> Model<M> {
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
     /// use mlx_rs::module::Module;
-    /// use mlx_rs::optimizers::{Adam, Optimizer};
+    /// use mlx_rs::optimizers::Adam;
     /// use mlx_rs::{nn, ops};
     /// use tacit_arrays::format::Affine;
     /// use tacit_nn::{Model, Trainable};
@@ -93,7 +93,7 @@ impl<M: ModuleParameters> Model<M> {
     /// for _ in 0..3 {
     ///     let (_loss, gradients) =
     ///         model.value_and_grad(Trainable::default(), |m, x| m.forward(&x)?.square()?.mean(None))(x.clone())?;
-    ///     optimizer.update(&mut model, &gradients)?;
+    ///     model.update(&mut optimizer, &gradients)?;
     /// }
     /// let trained = model.forward(&x)?;
     /// model.convert()?;

@@ -12,8 +12,9 @@ use mlx_rs::nn::Sequential;
 use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::random::RandomState;
 use mlx_rs::{Array, nn, random, transforms};
+use tacit_core::compile::CompiledWithState;
 use tacit_core::{Error, Result, compile_with_state};
-use tacit_nn::{Module, Stateful};
+use tacit_nn::{Model, Module, Stateful, Trainable};
 
 use crate::traced::{denied, ones, row};
 
@@ -59,6 +60,47 @@ fn a_random_key_in_the_state_moves_on() -> Result<()> {
         }
     }
     assert_eq!(draw.stats().traces, 1);
+    Ok(())
+}
+
+/// `Dropout` draws from the random state of the thread, as eager steps do.
+#[test]
+fn dropout_drops_others_in_each_compiled_step() -> Result<()> {
+    let layers = Sequential::new()
+        .append(nn::Linear::new(8, 64)?)
+        .append(nn::DropoutBuilder::new().p(0.5).build().expect("a probability"))
+        .append(nn::Relu);
+    let step = |model: &mut Model<Sequential>, x: Array| -> Result<(Array, Array)> {
+        let (dropped, gradients) =
+            model.value_and_grad(Trainable::All, |model, x: Array| model.forward(&x)?.sum(None))(x.clone())?;
+        Ok((dropped, gradients["layers.0.bias"].clone()))
+    };
+    let mut run = compile_with_state(step, denied());
+    let (mut model, x) = (Model::new(layers)?, ones(&[4, 8]));
+    let mut calls = |run: &mut CompiledWithState<'_, Model<Sequential>, Array, (Array, Array)>| -> Result<_> {
+        let mut masks = Vec::new();
+        for _ in 0..3 {
+            let (_, gradient) = run.call(&mut model, &x.clone().into())?;
+            masks.push(gradient.dense()?.as_slice::<f32>().to_vec());
+        }
+        Ok(masks)
+    };
+    calls(&mut run)?;
+    random::seed(5)?;
+    let first = calls(&mut run)?;
+    random::seed(5)?;
+    assert_eq!(calls(&mut run)?, first);
+    assert!(first[0] != first[1] && first[1] != first[2], "{first:?}");
+    // Each element that is kept counts twice, and about half of all of them are.
+    let kept = first.iter().flatten().filter(|gradient| **gradient > 0.0).count();
+    assert!(first.iter().flatten().all(|gradient| gradient % 2.0 == 0.0) && kept > 40, "{first:?}");
+    assert_eq!(run.stats().traces, 1);
+
+    mlx_rs::module::Module::<&Array>::training_mode(&mut model, false);
+    let (a, b) =
+        (run.call(&mut model, &x.clone().into())?.0.dense()?, run.call(&mut model, &x.clone().into())?.0.dense()?);
+    assert_eq!(a.item_exact::<f32>(), b.item_exact::<f32>());
+    assert_eq!(run.stats().retraces().collect::<Vec<_>>(), ["static training true -> false at `state`"]);
     Ok(())
 }
 

@@ -51,7 +51,7 @@ fn trained(model: &mut Model<nn::Sequential>, only: &Trainable, steps: usize) ->
 fn a_converted_model_computes_bit_for_bit_what_the_prepared_one_did() {
     let x = normal(4, &[3, 64]);
     let texts = ["nf4:64:double", "fp4:32", "affine:2:32", "int8", "int8:columns", "mxfp4", "mxfp8", "nvfp4:global"];
-    for text in texts.into_iter().chain(["ternary", "binary", "e5m2:32", "f16", "bf16"]) {
+    for text in texts.into_iter().chain(["ternary", "binary", "e4m3:64", "e5m2:32", "f16", "bf16"]) {
         let format = || Aware::new(text.parse::<format::AnyFormat>().expect("is a format"));
         let scales = text.parse::<format::AnyFormat>().expect("is one").trained_scales().is_some();
         let mut kinds = vec![format(), format().int8_activations(ScalePer::Token)];
