@@ -12,6 +12,7 @@ mod explain;
 mod folders;
 mod inspect;
 mod launch;
+mod natural;
 mod new;
 mod output;
 mod primitives;
@@ -101,8 +102,6 @@ fn main() -> ExitCode {
     let _allow = Policy::Allow.scope();
     match run(arguments) {
         Ok(code) => code,
-        // Whoever reads has read enough.
-        Err(Failure::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
             drop(writeln!(io::stderr(), "error: {failure}"));
             ExitCode::FAILURE

@@ -1,11 +1,11 @@
 //! Writing a record as the run goes.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, memory};
-use tacit_core::{Error, Result};
+use tacit_core::{Error, Result, printable};
 
 use crate::entry::entries;
 use crate::{Entry, Histogram, Recorded};
@@ -14,7 +14,9 @@ use crate::{Entry, Histogram, Recorded};
 ///
 /// A step's number is that of the steps that were made, so the first is 1, and a checkpoint that was saved after step 100 goes
 /// with all entries up to 100. Each line is given to the system as it is recorded: of a run that is killed at most the last
-/// is lost.
+/// is lost. What could not be written as a whole, because the disk was full, is taken back, so that later lines are whole.
+///
+/// One recorder writes a file at a time: of several ranks one records, or each into a file of its own.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -29,6 +31,7 @@ use crate::{Entry, Histogram, Recorded};
 /// recorder.histogram(5, "scales", &Array::from_slice(&[0.1f32, 0.2], &[2]))?;
 ///
 /// // .. killed here, and resumed from a checkpoint of step 3: what lies beyond it was another run's ..
+/// drop(recorder);
 /// let mut recorder = Recorder::resume(&file, 3)?;
 /// recorder.scalar(4, "loss", 0.25)?;
 /// assert_eq!(Record::read(&file)?.scalar("loss")?.points(), [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.25)]);
@@ -38,8 +41,13 @@ use crate::{Entry, Histogram, Recorded};
 /// ```
 #[derive(Debug)]
 pub struct Recorder {
+    /// Locked as long as it is open.
     file: File,
     path: PathBuf,
+    /// The bytes of all lines that were written whole.
+    whole: u64,
+    /// Whether a part of a line may stand behind them.
+    torn: bool,
 }
 
 /// Under which [`Recorder::memory`] records.
@@ -50,11 +58,15 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// The system refuses to write there.
+    /// The system refuses to write there, or another recorder does.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let created = folder(path).and_then(|()| File::create(path));
-        Ok(Self { file: created.map_err(Error::file("write", path))?, path: path.to_owned() })
+        let opened = folder(path).and_then(|()| File::options().create(true).append(true).open(path));
+        let file = opened.map_err(Error::file("write", path))?;
+        // Before what another one writes is gone.
+        lock(&file, path)?;
+        file.set_len(0).map_err(Error::file("write", path))?;
+        Ok(Self { file, path: path.to_owned(), whole: 0, torn: false })
     }
 
     /// Continues a record after so many steps: what it says of later ones is dropped, and so is a line that was not written to
@@ -62,14 +74,16 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// The file is no record, or the system refuses to write it; it is then what it was.
+    /// The file is no record, the system refuses to write it, or another recorder writes it; it is then what it was.
     pub fn resume(path: impl AsRef<Path>, made: u64) -> Result<Self> {
         let path = path.as_ref();
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
+        let file = match File::options().read(true).append(true).open(path) {
+            Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::create(path),
-            Err(error) => return Err(Error::file("read", path)(error)),
+            Err(error) => return Err(Error::file("open", path)(error)),
         };
+        lock(&file, path)?;
+        let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let mut kept = Vec::with_capacity(bytes.len());
         let mut at = 0;
         for (entry, length) in entries(path, &bytes)? {
@@ -78,11 +92,14 @@ impl Recorder {
             }
             at += length;
         }
-        if kept.len() < bytes.len() {
-            replace(path, &kept).map_err(Error::file("write", path))?;
-        }
-        let file = File::options().append(true).open(path).map_err(Error::file("write", path))?;
-        Ok(Self { file, path: path.to_owned() })
+        let whole = kept.len() as u64;
+        let file = if bytes.starts_with(&kept) {
+            file.set_len(whole).map_err(Error::file("write", path))?;
+            file
+        } else {
+            replaced(path, &kept)?
+        };
+        Ok(Self { file, path: path.to_owned(), whole, torn: false })
     }
 
     /// Records a number, such as a loss or a learning rate.
@@ -129,7 +146,37 @@ impl Recorder {
     fn record(&mut self, step: u64, name: &str, recorded: Recorded) -> Result<()> {
         let line = Entry { step, name: name.to_owned(), recorded }.to_line(&self.path)?;
         // In one call, so that what a killed program leaves is at most one line without its end.
-        self.file.write_all(line.as_bytes()).map_err(Error::file("write", &self.path))
+        let written = self.mended().and_then(|()| self.file.write_all(line.as_bytes()));
+        match written {
+            Ok(()) => self.whole += line.len() as u64,
+            Err(_) => {
+                self.torn = true;
+                // The next line tries again; who reads the record until then sees one without its end.
+                let _ = self.mended();
+            }
+        }
+        written.map_err(Error::file("write", &self.path))
+    }
+
+    /// Takes back the part of a line that was not written to its end.
+    fn mended(&mut self) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.whole)?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+}
+
+/// Lets no other recorder write the file, on this machine, as long as it is open.
+fn lock(file: &File, path: &Path) -> Result<()> {
+    match file.try_lock() {
+        // Not every file system has locks, and no device.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(Error::invalid(
+            format!("another recorder writes {}", printable::name(&path.to_string_lossy())),
+            "let one rank record, or give each a file of its own",
+        )),
     }
 }
 
@@ -138,12 +185,14 @@ pub(crate) fn folder(path: &Path) -> io::Result<()> {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(Ok(()), fs::create_dir_all)
 }
 
-/// Puts a file in the place of another, which is the old one until the new one is on the disk.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-    let beside = path.with_file_name(format!(".{}.partial", name.to_string_lossy()));
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(beside, path)
+/// Puts a file in the place of another, which is the old one until the new one is on the disk; it is locked before it is seen.
+fn replaced(path: &Path, bytes: &[u8]) -> Result<File> {
+    let failed = |error| Error::file("write", path)(error);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().append(true).tempfile_in(folder).map_err(failed)?;
+    lock(file.as_file(), path)?;
+    let mode = fs::metadata(path).map_err(failed)?.permissions();
+    file.as_file().set_permissions(mode).map_err(failed)?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))
 }
