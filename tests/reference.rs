@@ -47,6 +47,15 @@ fn printed(handler: &Handler, of: &Description) -> bool {
     handler.site.file.starts_with("crates/") && handler.signature.primitive.matches(of.name)
 }
 
+/// The program `tacit` has no passes, and names those of Tacit all the same.
+#[test]
+fn the_passes_that_the_program_knows_are_those_that_there_are() {
+    let all: Vec<&str> = tacit_core::pass::Pass::all().iter().map(|pass| pass.name).collect();
+    assert_eq!(all, variables::PASSES);
+    let variable = variables::VARIABLES.iter().find(|variable| variable.name == "TACIT_PASSES").expect("it is there");
+    assert!(variable.values.ends_with(&variables::PASSES.join(", ")));
+}
+
 #[test]
 fn the_types_with_what_takes_them() {
     let registry = Registry::global();

@@ -39,6 +39,11 @@ pub trait Packed: ImplicitArray {
         Err(Error::decline(format!("the type does not quantize {}", Aval::from(rows))))
     }
 
+    /// The text of its format, as rules have it, if it is declared.
+    fn format_text(&self) -> Option<String> {
+        None
+    }
+
     /// Whether products with the transpose round the activations to 8 bits.
     fn int8_activations(&self) -> bool {
         false

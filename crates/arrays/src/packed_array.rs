@@ -397,6 +397,10 @@ impl<F: Format> Packed for PackedArray<F> {
         Box::new(Self { codes, scales, biases, global_scale, format, transposed, aval, ..*self })
     }
 
+    fn format_text(&self) -> Option<String> {
+        Some(self.format.to_string())
+    }
+
     fn has_block(&self, block: usize) -> bool {
         block == self.format.block() || self.format.with_block(block).is_some_and(|format| format.check().is_ok())
     }

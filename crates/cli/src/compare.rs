@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use mlx_rs::{Array, random};
 use serde::Serialize;
-use tacit_core::{Error, Result, Value};
+use tacit_core::{Error, Result, Value, printable};
 use tacit_figures::drawing::{self, Chart};
 use tacit_files::replace;
 use tacit_io::{Distance, read};
@@ -150,7 +150,7 @@ impl Comparison {
         let rows = |distance: fn(&Row) -> Option<Distance>| -> Vec<drawing::Row> {
             let measured = self.parameters.iter().filter_map(|row| Some((row, distance(row)?)));
             let drawn = measured.map(|(row, Distance { error, sqnr, .. })| drawing::Row {
-                label: row.path.clone(),
+                label: printable::name(&row.path).into_owned(),
                 text: sqnr.map_or_else(|| "exact".to_owned(), |sqnr| format!("{error:.2e}, {sqnr:.1} dB")),
                 value: error,
                 spread: None,
@@ -195,6 +195,7 @@ impl fmt::Display for Comparison {
         write!(f, "{table}")?;
         for (name, paths) in [("a", &self.only_a), ("b", &self.only_b)] {
             if !paths.is_empty() {
+                let paths: Vec<_> = paths.iter().map(|path| printable::name(path)).collect();
                 write!(f, "\nonly in {name}: {}", paths.join(", "))?;
             }
         }

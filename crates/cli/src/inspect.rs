@@ -1,14 +1,16 @@
 //! `tacit inspect`: the parameters of a checkpoint.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use mlx_rs::Dtype;
 use serde::Serialize;
-use tacit_core::{Result, Value};
-use tacit_io::{Content, Kind, contents};
+use tacit_arrays::format;
+use tacit_core::{Error, Result, Value};
+use tacit_io::{Content, Kind, Tensors, contents};
 
+use crate::natural;
 use crate::table::Table;
 
 #[derive(Args)]
@@ -36,6 +38,9 @@ pub(crate) struct Inspection {
 struct Row {
     path: String,
     value: String,
+    /// The text of the format that it is stored in, as rules have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<String>,
     /// Bits for each element, scales included; nothing where the type is not known.
     bits: Option<f64>,
     nbytes: usize,
@@ -53,6 +58,7 @@ struct Histogram {
 const BINS: u16 = 16;
 
 pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
+    refuse_index(&options.path)?;
     let parameters = contents(&options.path)?;
     let mut rows = Vec::with_capacity(parameters.len());
     let (mut elements, mut nbytes) = (0, 0);
@@ -69,7 +75,7 @@ pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
             Content::Unknown { ty, nbytes: own } => {
                 nbytes += own;
                 let value = format!("{ty}, which is not in this program");
-                rows.push(Row { path, value, bits: None, nbytes: own, histogram: None });
+                rows.push(Row { path, value, format: None, bits: None, nbytes: own, histogram: None });
                 continue;
             }
         };
@@ -80,12 +86,23 @@ pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
         rows.push(Row {
             path,
             value: value.to_string(),
+            format: format::of_value(&value),
             bits: Some(bits(value.nbytes(), size)),
             nbytes: value.nbytes(),
             histogram,
         });
     }
+    rows.sort_by(|a, b| natural::order(&a.path, &b.path));
     Ok(Inspection { read_by, parameters: rows, elements, nbytes, what })
+}
+
+/// Fails for the index of a run on several ranks, which names files and holds no array itself.
+fn refuse_index(path: &Path) -> Result<()> {
+    if Kind::of(path)? == Kind::Gguf || !Tensors::open(path)?.metadata().contains_key("tacit.ranks") {
+        return Ok(());
+    }
+    let reason = "it is the index of a run on several ranks, whose arrays are in the files of these";
+    Err(Error::checkpoint(path, None, reason, "inspect one of the files beside it, whose names have `-of-`"))
 }
 
 fn bits(nbytes: usize, size: usize) -> f64 {
@@ -95,6 +112,9 @@ fn bits(nbytes: usize, size: usize) -> f64 {
 /// How the finite values are spread; nothing for what is no float, or has no such value.
 fn histogram(value: &Value) -> Result<Option<Histogram>> {
     if !value.aval()?.dtype.is_float() {
+        return Ok(None);
+    }
+    if value.aval()?.size() == 0 {
         return Ok(None);
     }
     let flat = value.dense()?.as_dtype(Dtype::Float32)?.flatten(None, None)?;
@@ -130,13 +150,14 @@ impl fmt::Display for Histogram {
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.parameters.iter().any(|row| row.histogram.is_some());
-        let heads = ["parameter", "value", ">bits", ">bytes", "spread and reach"];
+        let heads = ["parameter", "value", "format", ">bits", ">bytes", "spread and reach"];
         let columns = if shown { heads.len() } else { heads.len() - 1 };
         let mut table = Table::new(&heads[..columns]);
-        for Row { path, value, bits, nbytes, histogram } in &self.parameters {
+        for Row { path, value, format, bits, nbytes, histogram } in &self.parameters {
             let spread = histogram.as_ref().map(ToString::to_string).unwrap_or_default();
+            let format = format.clone().unwrap_or_default();
             let bits = bits.map(|bits| format!("{bits:.3}")).unwrap_or_default();
-            let cells = [path.clone(), value.clone(), bits, nbytes.to_string(), spread];
+            let cells = [path.clone(), value.clone(), format, bits, nbytes.to_string(), spread];
             table.row(cells.into_iter().take(columns));
         }
         writeln!(f, "{table}")?;

@@ -13,6 +13,7 @@ mod folders;
 mod inspect;
 mod interruption;
 mod launch;
+mod natural;
 mod new;
 mod output;
 mod overwriting;
@@ -103,8 +104,6 @@ fn main() -> ExitCode {
     let _allow = Policy::Allow.scope();
     match run(arguments) {
         Ok(code) => code,
-        // Whoever reads has read enough.
-        Err(Failure::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
             drop(writeln!(io::stderr(), "error: {failure}"));
             ExitCode::FAILURE

@@ -137,8 +137,9 @@ const KEYWORDS: [&str; 52] = [
     "typeof", "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
 ];
 
-/// The crates that a program names in code or in its manifest, and what Cargo keeps for its own.
-const TAKEN: [&str; 14] = [
+/// The crates that a program names in code or in its manifest, those of Tacit, of which Cargo wants one of each name, and what
+/// Cargo keeps for its own.
+const TAKEN: [&str; 31] = [
     "alloc",
     "build",
     "core",
@@ -151,7 +152,24 @@ const TAKEN: [&str; 14] = [
     "proc_macro",
     "std",
     "tacit",
+    "tacit_arrays",
+    "tacit_blas",
+    "tacit_bridge",
+    "tacit_cli",
+    "tacit_conformance",
+    "tacit_core",
+    "tacit_distributed",
+    "tacit_executable",
+    "tacit_figures",
+    "tacit_fusion",
+    "tacit_io",
+    "tacit_kernels",
+    "tacit_macros",
     "tacit_mlx",
+    "tacit_models",
+    "tacit_nn",
+    "tacit_record",
+    "tacit_testing",
     "test",
 ];
 
@@ -271,6 +289,40 @@ mod tests {
     }
 
     #[test]
+    fn no_project_has_the_name_of_a_crate_of_tacit() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let manifests =
+            fs::read_dir(crates).expect("reads").map(|entry| entry.expect("an entry").path().join("Cargo.toml"));
+        let mut count = 0;
+        for manifest in manifests.filter(|manifest| manifest.is_file()) {
+            let manifest: toml::Table = fs::read_to_string(manifest).expect("reads").parse().expect("TOML");
+            let name = manifest["package"]["name"].as_str().expect("a name");
+            assert!(package_name(Path::new(name)).is_err(), "{name} is taken");
+            count += 1;
+        }
+        assert!(count > 10);
+    }
+
+    /// Cargo takes a package in the folder of a workspace for a member that was forgotten, but for one with its own.
+    #[test]
+    fn a_project_in_a_workspace_is_one_of_its_own() {
+        let folder = Folder::new("workspace");
+        fs::write(folder.0.join("Cargo.toml"), "[workspace]\nmembers = []\n").expect("writes");
+        folder.make("hello", None, None).expect("makes");
+        let manifest = folder.0.join("hello/Cargo.toml");
+        let cargo = process::Command::new(env!("CARGO"))
+            .args(["locate-project", "--workspace", "--message-format=plain"])
+            .arg("--manifest-path")
+            .arg(&manifest)
+            .output()
+            .expect("starts");
+        let found = String::from_utf8(cargo.stdout).expect("text");
+        assert_eq!(Path::new(found.trim()).canonicalize().expect("a path"), manifest.canonicalize().expect("a path"));
+        let parsed: toml::Table = fs::read_to_string(&manifest).expect("reads").parse().expect("TOML");
+        assert!(parsed.contains_key("workspace"));
+    }
+
+    #[test]
     fn the_manifest_is_the_one_in_the_book() {
         let folder = Folder::new("book");
         folder.make("hello", None, Some("https://example.org/tacit")).expect("makes");
@@ -315,6 +367,13 @@ mod tests {
             None,
             &expect![[r#"
             `mlx-rs` is the name of a crate that the project uses
+            help: take another name"#]],
+        );
+        folder.refused(
+            "tacit-core",
+            None,
+            &expect![[r#"
+            `tacit-core` is the name of a crate that the project uses
             help: take another name"#]],
         );
         folder.refused(

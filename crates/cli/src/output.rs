@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::io::{self, Stdout, Write};
 
 use serde::Serialize;
-use tacit_core::Error;
+use tacit_core::{Error, printable};
 
 /// The standard output, for people or as JSON.
 pub(crate) struct Output {
@@ -17,21 +17,23 @@ impl Output {
         Self { out: io::stdout(), json }
     }
 
-    /// Prints a result and a line's end.
+    /// Prints a result and a line's end. What names of files do to a terminal is not printed but shown.
     pub(crate) fn show(&mut self, result: &(impl Display + Serialize)) -> Result<(), Failure> {
-        let mut out = self.out.lock();
-        if self.json {
-            let text = serde_json::to_string_pretty(result).map_err(io::Error::from)?;
-            writeln!(out, "{text}")?;
+        let text = if self.json {
+            printable::json(&serde_json::to_string_pretty(result).map_err(io::Error::from)?).into_owned()
         } else {
-            writeln!(out, "{result}")?;
-        }
-        Ok(out.flush()?)
+            printable::text(&result.to_string()).into_owned()
+        };
+        self.bytes(format!("{text}\n").as_bytes())
     }
 
+    /// Prints bytes as they are. A reader that has closed the other end has read enough: what the command found is not changed
+    /// by that.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.out.write_all(bytes)?;
-        Ok(self.out.flush()?)
+        match self.out.write_all(bytes).and_then(|()| self.out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => Ok(written?),
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tacit_core::printable;
+
 /// Rows of as many cells as there are heads.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -18,7 +20,8 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        // A name with the end of a line in it is in one row all the same.
+        self.rows.push(cells.into_iter().map(|cell| printable::name(&cell).into_owned()).collect());
     }
 }
 

@@ -11,6 +11,9 @@ pub(crate) struct Variable {
     pub(crate) reads: fn(&str) -> bool,
 }
 
+/// The passes of Tacit itself.
+pub(crate) const PASSES: [&str; 3] = ["turned", "united", "programs"];
+
 pub(crate) const VARIABLES: [Variable; 9] = [
     Variable {
         name: "TACIT_MATERIALIZE",
@@ -26,9 +29,12 @@ pub(crate) const VARIABLES: [Variable; 9] = [
     },
     Variable {
         name: "TACIT_PASSES",
-        values: "off, or names with commas between them",
+        values: "off, or names with commas between them: turned, united, programs",
         doc: "which passes rewrite the graphs of compiled functions; all of them where it is not set",
-        reads: |text| text.chars().all(|c| c.is_ascii_lowercase() || [',', ' ', '_'].contains(&c)),
+        reads: |text| {
+            let names = || text.split(',').map(str::trim);
+            text.trim().is_empty() || text.trim() == "off" || names().all(|name| PASSES.contains(&name))
+        },
     },
     Variable {
         name: "TACIT_MODE",

@@ -85,12 +85,12 @@ fn a_checkpoint_is_inspected_quantized_compared_and_converted() {
         0,
         &folder,
         expect![[r#"
-        parameter     value        bits  bytes  spread and reach
-        layer.bias    f32[8]     32.000     32
-        layer.weight  f32[8,64]  32.000   2048  ████████████████ 1.000
-        odd.weight    f32[4,3]   32.000     48  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█ 1.000
-        3 parameters, 532 elements, 2128 bytes, 32.000 bits an element; read by load
-    "#]],
+            parameter     value      format    bits  bytes  spread and reach
+            layer.bias    f32[8]             32.000     32
+            layer.weight  f32[8,64]          32.000   2048  ████████████████ 1.000
+            odd.weight    f32[4,3]           32.000     48  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█ 1.000
+            3 parameters, 532 elements, 2128 bytes, 32.000 bits an element; read by load
+        "#]],
     );
     check(
         &["quantize", &dense, "--format", "affine:4:32", "-o", &packed],
@@ -109,12 +109,12 @@ fn a_checkpoint_is_inspected_quantized_compared_and_converted() {
         0,
         &folder,
         expect![[r#"
-        parameter     value                bits  bytes
-        layer.bias    f32[8]             32.000     32
-        layer.weight  Affine(f32[8,64])   6.000    384
-        odd.weight    f32[4,3]           32.000     48
-        3 parameters, 532 elements, 464 bytes, 6.977 bits an element; read by load
-    "#]],
+            parameter     value              format         bits  bytes
+            layer.bias    f32[8]                          32.000     32
+            layer.weight  Affine(f32[8,64])  affine:4:32   6.000    384
+            odd.weight    f32[4,3]                        32.000     48
+            3 parameters, 532 elements, 464 bytes, 6.977 bits an element; read by load
+        "#]],
     );
     check(
         &["compare", &dense, &packed],
@@ -326,6 +326,202 @@ fn a_closed_pipe_is_no_failure() {
     let output = child.wait_with_output().expect("ends");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty());
+}
+
+/// What a command found is its exit code, whether or not anybody reads the rest of what it prints.
+#[test]
+fn a_closed_pipe_hides_no_finding() {
+    let folder = Folder::new("closed");
+    let (dense, packed) = (folder.checkpoint(), folder.at("packed.safetensors"));
+    assert!(tacit(&["quantize", &dense, "--format", "affine:4:32", "-o", &packed]).status.success());
+    for (arguments, code) in [
+        (&["compare", &dense, &packed, "--max-error", "0.001"][..], 1),
+        (&["compare", &dense, &packed, "--max-error", "0.1"], 0),
+        (&["explain", &folder.at("none")], 1),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        let mut child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+        drop(child.stdout.take());
+        assert_eq!(child.wait().expect("ends").code(), Some(code), "{arguments:?}");
+    }
+}
+
+/// Names as a stranger's file may have them: each would do something to a terminal, a reader, a line or to XML.
+const NAMES: [&str; 7] = [
+    "a\u{1b}]0;title\u{7}\u{1b}[2J.weight",
+    "b\u{9b}31m.weight",
+    "c\u{202e}thgiew.weight",
+    "d\nerror: all is lost.weight",
+    "e<script>&\"'.weight",
+    "f\u{0}\u{1}\u{8}\u{fffe}.weight",
+    "g\r.\u{2028}weight",
+];
+
+/// A checkpoint of such names, with numbers that differ a little by `seed`.
+fn strange(folder: &Folder, file: &str, seed: u64) -> String {
+    let weight = |at: usize| {
+        let key = random::key(at as u64 + seed).expect("a key");
+        random::normal::<f32>(&[8, 64], None, None, &key).expect("numbers").into()
+    };
+    let parameters = NAMES.iter().enumerate().map(|(at, name)| ((*name).to_owned(), weight(at))).collect();
+    save(folder.at(file), &parameters).expect("saves");
+    folder.at(file)
+}
+
+/// Whether a text has nothing in it that is more than text, but for the ends of its lines.
+fn is_plain(text: &str) -> bool {
+    text.chars().all(|c| c == '\n' || tacit_core::printable::is_plain(c))
+}
+
+/// No command prints a name as it is, to either stream, as a table or as data, nor writes one into a drawing.
+#[test]
+fn names_of_files_are_data() {
+    let folder = Folder::new("names");
+    let (a, b) = (strange(&folder, "a.safetensors", 1), strange(&folder, "b.safetensors", 2));
+    let [packed, rules, svg, html, trace] =
+        ["packed.safetensors", "rules.json", "far.svg", "trace.html", "trace.svg"].map(|name| folder.at(name));
+    let only = "d\nerror: all is lost.weight";
+    let commands: [&[&str]; 10] = [
+        &["inspect", &a, "--histograms"],
+        &["compare", &a, &b, "--outputs", "--svg", &svg],
+        &["advise", &a, "--bits", "6", "-o", &rules],
+        &["quantize", &a, "--rules", &rules, "-o", &packed],
+        &["inspect", &packed],
+        &["explain", &packed, "--trace", "--html", &html, "--svg", &trace],
+        &["explain", &a, "--only", only],
+        // What fails because of a name.
+        &["convert", &a, "--as", "floats", "-o", &folder.at("no\u{1b}[2J/out.safetensors")],
+        &["inspect", &folder.at("no\u{1b}[2J\u{202e}.safetensors")],
+        &["compare", &a, &b, "--inputs", &packed],
+    ];
+    for arguments in commands {
+        for json in [false, true] {
+            if json && arguments[0] == "quantize" {
+                continue;
+            }
+            let arguments: Vec<&str> = arguments.iter().copied().chain(json.then_some("--json")).collect();
+            let output = tacit(&arguments);
+            for stream in [output.stdout, output.stderr] {
+                let text = String::from_utf8(stream).expect("text");
+                assert!(is_plain(&text), "{arguments:?}: {text:?}");
+                assert!(!text.lines().any(|line| line.starts_with("error: all is lost")), "{arguments:?}: {text:?}");
+                if json && text.starts_with('{') {
+                    let data: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+                    let rows = data["parameters"].as_array().map_or(0, Vec::len);
+                    let paths =
+                        || data["parameters"].as_array().into_iter().flatten().filter_map(|row| row["path"].as_str());
+                    assert_eq!(paths().filter(|path| NAMES.contains(path)).count(), rows, "{arguments:?}");
+                }
+            }
+        }
+    }
+    // The rules name the parameters that they were made for, whatever signs of globs are in the names.
+    let inspected = String::from_utf8(tacit(&["inspect", &packed]).stdout).expect("text");
+    assert_eq!(inspected.lines().filter(|line| line.contains("f32[8,64])")).count(), NAMES.len(), "{inspected}");
+    for file in [svg, html, trace] {
+        let text = fs::read_to_string(&file).expect("is written");
+        assert!(is_plain(&text) && !text.contains("<script>"), "{file}");
+        if file.ends_with(".svg") {
+            well_formed(&text);
+        }
+    }
+}
+
+/// Fails where a text is no well-formed XML: tags that close each other, and no other signs than entities between them.
+fn well_formed(xml: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = xml;
+    while let Some(at) = rest.find('<') {
+        let text = &rest[..at];
+        assert!(text.split('&').skip(1).all(|entity| entity.find(';').is_some_and(|end| end < 8)), "{text}");
+        let end = rest[at..].find('>').expect("a tag ends") + at;
+        let tag = &rest[at + 1..end];
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        assert!(!tag.contains('<'), "{tag}");
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "{tag}");
+        } else if !tag.ends_with('/') {
+            open.push(tag.split_whitespace().next().expect("a name"));
+        }
+        rest = &rest[end + 1..];
+    }
+    assert!(open.is_empty() && rest.trim().is_empty(), "{open:?}");
+}
+
+#[test]
+fn infinite_errors_empty_tensors_and_no_numbers_are_shown() {
+    let folder = Folder::new("extremes");
+    let parameters = |numbers: [f32; 3]| {
+        Parameters::from([
+            ("blk.10.weight".to_owned(), Array::from_slice(&numbers, &[1, 3]).into()),
+            ("blk.2.weight".to_owned(), ops::zeros::<f32>(&[1, 3]).expect("zeros").into()),
+            ("empty".to_owned(), ops::zeros::<f32>(&[0, 4]).expect("nothing").into()),
+        ])
+    };
+    let [a, b, svg] = ["a.safetensors", "b.safetensors", "far.svg"].map(|name| folder.at(name));
+    save(&a, &parameters([f32::NAN, f32::INFINITY, 1.0])).expect("saves");
+    save(&b, &parameters([1.0, f32::INFINITY, 1.0])).expect("saves");
+    check(
+        &["inspect", &a, "--histograms"],
+        0,
+        &folder,
+        expect![[r#"
+        parameter      value     format    bits  bytes  spread and reach
+        blk.2.weight   f32[1,3]          32.000     12
+        blk.10.weight  f32[1,3]          32.000     12  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█ 1.000
+        empty          f32[0,4]           0.000      0
+        3 parameters, 6 elements, 24 bytes, 32.000 bits an element; read by load
+    "#]],
+    );
+    check(
+        &["compare", &a, &a, "--max-error", "0"],
+        0,
+        &folder,
+        expect![[r#"
+        parameter      a         b          error    cosine  sqnr dB
+        blk.10.weight  f32[1,3]  f32[1,3]  0.00e0  1.000000    exact
+        blk.2.weight   f32[1,3]  f32[1,3]  0.00e0  1.000000    exact
+        empty          f32[0,4]  f32[0,4]  0.00e0  1.000000    exact
+    "#]],
+    );
+    check(
+        &["compare", &a, &b, "--max-error", "1", "--svg", &svg],
+        1,
+        &folder,
+        expect![[r#"
+        parameter      a         b          error    cosine  sqnr dB
+        blk.10.weight  f32[1,3]  f32[1,3]     inf       NaN     -inf
+        blk.2.weight   f32[1,3]  f32[1,3]  0.00e0  1.000000    exact
+        empty          f32[0,4]  f32[0,4]  0.00e0  1.000000    exact
+    "#]],
+    );
+    well_formed(&fs::read_to_string(&svg).expect("is written"));
+    let json = tacit(&["compare", &a, &b, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("is JSON");
+    let far = &json["parameters"][0]["distance"];
+    assert_eq!(
+        (far["error"].as_str(), far["cosine"].as_str(), far["sqnr"].as_str()),
+        (Some("inf"), Some("NaN"), Some("-inf"))
+    );
+    assert!(json["parameters"][1]["distance"]["sqnr"].is_null());
+}
+
+/// The file that names those of a run's ranks holds nothing by itself.
+#[test]
+fn the_index_of_a_run_is_no_checkpoint_of_nothing() {
+    let folder = Folder::new("run");
+    let file = folder.at("run.safetensors");
+    let metadata = tacit_io::Metadata::from([("tacit.ranks".to_owned(), "{}".to_owned())]);
+    tacit_io::write(&file, Vec::new(), &metadata).expect("writes");
+    check(
+        &["inspect", &file],
+        1,
+        &folder,
+        expect![[r#"
+        error: FOLDER/run.safetensors: it is the index of a run on several ranks, whose arrays are in the files of these
+        help: inspect one of the files beside it, whose names have `-of-`
+    "#]],
+    );
 }
 
 #[test]

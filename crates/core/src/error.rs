@@ -13,6 +13,7 @@ use crate::compile::held::Held;
 use crate::dispatch::Decline;
 use crate::handler::Site;
 use crate::kernel::way_out;
+use crate::printable::{name, text};
 
 /// The result of everything in Tacit.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -20,12 +21,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Any error of Tacit, as a kind with its data.
 ///
 /// The message is a lower-case clause with operands in jaxpr notation (`f32[4,8]`) and, where there is a next step, a
-/// second line that begins with `help:`.
+/// second line that begins with `help:`. Names of files and of what they hold are [made safe to print](crate::printable).
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// MLX refused an op.
-    #[error("mlx: {}{}", .0, see_operands(.0))]
+    #[error("mlx: {}{}", text(.0), see_operands(.0))]
     Mlx(String),
 
     /// A placeholder outlived the trace that it was made for.
@@ -56,7 +57,7 @@ pub enum Error {
     OtherThread(String),
 
     /// A group of processes cannot be joined, or a collective of it failed.
-    #[error("{message}\nhelp: {help}")]
+    #[error("{}\nhelp: {help}", text(.message))]
     Group {
         /// What happened, with the collective and its aval.
         message: String,
@@ -232,7 +233,7 @@ pub enum Error {
     Gradient(GradientError),
 
     /// A kernel failed.
-    #[error("kernel {kernel} failed: {message}")]
+    #[error("kernel {kernel} failed: {}", text(.message))]
     Kernel {
         /// The kernel.
         kernel: String,
@@ -267,7 +268,7 @@ pub enum Error {
     },
 
     /// An argument cannot be used.
-    #[error("{message}{}", .help.as_ref().map(|help| format!("\nhelp: {help}")).unwrap_or_default())]
+    #[error("{}{}", text(.message), Help(.help))]
     Invalid {
         /// What is wrong with it.
         message: String,
@@ -277,9 +278,9 @@ pub enum Error {
 
     /// A file does not hold what its format says that it holds.
     #[error(
-        "{}{}: {reason}{}", .file.display(),
-        .key.as_ref().map(|key| format!(": {key}")).unwrap_or_default(),
-        .help.as_ref().map(|help| format!("\nhelp: {help}")).unwrap_or_default()
+        "{}{}: {}{}", name(&.file.to_string_lossy()),
+        .key.as_ref().map(|key| format!(": {}", name(key))).unwrap_or_default(),
+        text(.reason), Help(.help)
     )]
     Checkpoint {
         /// The file.
@@ -293,7 +294,7 @@ pub enum Error {
     },
 
     /// The system refused to do something with a file.
-    #[error("cannot {action} {}: {source}", .path.display())]
+    #[error("cannot {action} {}: {source}", name(&.path.to_string_lossy()))]
     File {
         /// What was tried, a verb such as `open`.
         action: &'static str,
@@ -304,7 +305,7 @@ pub enum Error {
     },
 
     /// The traced function failed with an error of its own.
-    #[error("{0}")]
+    #[error("{}", text(&.0.to_string()))]
     Function(Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -377,6 +378,15 @@ pub struct NearMiss {
     pub handler: Site,
     /// Its signature.
     pub signature: String,
+}
+
+/// The second line, if there is one.
+struct Help<'a>(&'a Option<String>);
+
+impl fmt::Display for Help<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |help| write!(f, "\nhelp: {}", text(help)))
+    }
 }
 
 struct Listed<'a>(&'a [Aval]);

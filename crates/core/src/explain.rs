@@ -14,6 +14,7 @@ use self::fold::Repeat;
 use crate::Value;
 use crate::counters::Counters;
 use crate::dispatch::{Decline, Taker};
+use crate::printable::name;
 
 /// What a trace did: each node, who took it, what was built.
 ///
@@ -110,7 +111,8 @@ impl Equation {
     }
 
     fn call(&self) -> String {
-        format!("{} {}", self.primitive, self.operands.join(" "))
+        let operands: Vec<_> = self.operands.iter().map(|operand| name(operand)).collect();
+        format!("{} {}", self.primitive, operands.join(" "))
     }
 
     fn made(&self) -> String {
@@ -126,7 +128,7 @@ impl fmt::Display for Equation {
 
 impl fmt::Display for Variable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.name, self.form)
+        write!(f, "{}:{}", name(&self.name), self.form)
     }
 }
 
@@ -164,7 +166,7 @@ impl fmt::Display for Explanation {
         write!(
             f,
             "    in ({}) }}   {} ops, {} handled, {} materialized ({} B)",
-            self.outputs.join(" "),
+            self.outputs.iter().map(|output| name(output)).collect::<Vec<_>>().join(" "),
             self.equations.len(),
             self.handled(),
             self.counters.materialized,

@@ -19,6 +19,7 @@ pub use graph::{Graph, Nodes};
 pub use tacit_bridge::{Slot, runs_here, scalar_value};
 
 use crate::Result;
+use crate::policy::warn;
 
 /// The variable that chooses passes for the process: `off`, or their names with commas between them. Unset or empty, all.
 pub const PASSES_VARIABLE: &str = "TACIT_PASSES";
@@ -97,7 +98,16 @@ impl Passes {
             match text.trim() {
                 "" => Passes::All,
                 "off" => Passes::Off,
-                names => Passes::Only(names.split(',').map(|name| name.trim().to_owned()).collect()),
+                names => {
+                    let names: Vec<String> = names.split(',').map(|name| name.trim().to_owned()).collect();
+                    let known = |name: &str| Pass::all().iter().any(|pass| pass.name == name);
+                    for unknown in names.iter().filter(|name| !known(name)) {
+                        let all: Vec<&str> = Pass::all().iter().map(|pass| pass.name).collect();
+                        let all = all.join(", ");
+                        warn(&format!("{PASSES_VARIABLE} names the pass {unknown}, and there are off, {all}"));
+                    }
+                    Passes::Only(names)
+                }
             }
         });
         &CHOSEN

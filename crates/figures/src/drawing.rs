@@ -9,6 +9,8 @@ const AXIS: [f64; 2] = [6.0, 374.0];
 /// The height of a row: its words, and the line with its dot.
 const ROW: f64 = 30.0;
 const HEADING: f64 = 26.0;
+/// About how many numbers an axis has room for.
+const MOST_TICKS: f64 = 8.0;
 /// For the numbers of the axis, which are above as well as below.
 const TOP: f64 = 16.0;
 
@@ -136,8 +138,9 @@ struct Scale {
 
 impl Scale {
     fn of(numbers: impl Iterator<Item = f64>) -> Self {
+        // What is infinite or no number is drawn at an end of the axis, and has no place on it.
         let (least, most) = numbers
-            .filter(|number| *number > 0.0)
+            .filter(|number| *number > 0.0 && number.is_finite())
             .fold((f64::INFINITY, 0.0_f64), |(least, most), number| (least.min(number), most.max(number)));
         if most <= 10.0 * least || least > most {
             return Self { logarithmic: false, from: 0.0, to: if most > 0.0 { most } else { 1.0 } };
@@ -151,7 +154,8 @@ impl Scale {
         } else {
             number / self.to
         };
-        AXIS[0] + part.clamp(0.0, 1.0) * (AXIS[1] - AXIS[0])
+        let part = if part.is_nan() { 1.0 } else { part.clamp(0.0, 1.0) };
+        AXIS[0] + part * (AXIS[1] - AXIS[0])
     }
 
     fn ticks(&self) -> Vec<(f64, String)> {
@@ -160,9 +164,15 @@ impl Scale {
         let mut ticks = Vec::new();
         // Half steps where whole ones are few.
         let step = if self.to / step < 3.0 { step / 2.0 } else { step };
-        while at <= self.to * (1.0 + 1e-9) {
+        // Not all powers of ten where there are many.
+        let times = if self.logarithmic {
+            10_f64.powf(((self.to / self.from).log10() / MOST_TICKS).ceil().max(1.0))
+        } else {
+            1.0
+        };
+        while at <= self.to * (1.0 + 1e-9) && at.is_finite() && ticks.len() < 2 * MOST_TICKS as usize {
             ticks.push((at, number(at)));
-            at = if self.logarithmic { at * 10.0 } else { at + step };
+            at = if self.logarithmic { at * times } else { at + step };
         }
         ticks
     }
@@ -183,7 +193,9 @@ pub fn number(number: f64) -> String {
 }
 
 pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
+    // XML has no control characters, not even as entities.
+    let plain = text.replace(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'), "\u{fffd}");
+    plain.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -230,5 +242,21 @@ mod tests {
     #[test]
     fn no_numbers_make_an_axis_all_the_same() {
         assert!(!chart(&[]).to_svg().contains("NaN") && !chart(&[-1.0, 0.0]).to_svg().contains("NaN"));
+    }
+
+    #[test]
+    fn no_numbers_are_too_large_too_small_or_too_many_for_an_axis() {
+        let all = [f64::INFINITY, f64::NAN, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE, 5e-324, 1e-300, 1.0, 0.0];
+        for one in all {
+            for other in all {
+                let scale = Scale::of([one, other].into_iter());
+                assert!(scale.ticks().len() <= 16, "{one} {other}: {}", scale.ticks().len());
+                assert!(
+                    scale.ticks().iter().chain([&(one, String::new())]).all(|(at, _)| scale.place(*at).is_finite())
+                );
+                let svg = chart(&[one, other]).to_svg();
+                assert!(!svg.contains("=\"NaN") && !svg.contains("=\"inf"), "{svg}");
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! How far an array is from the one that it stands for.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops};
 use serde::{Deserialize, Serialize};
 use tacit_core::{Result, Value, implicit};
 
@@ -24,27 +24,40 @@ use crate::floats::floats;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distance {
     /// The root of the mean square of the difference over that of the right one: the relative error in the Frobenius norm.
+    /// Infinite where one of both has an element that is not finite and the other has not, or the right one is zero.
+    #[serde(with = "tacit_core::json_number")]
     pub error: f64,
     /// The cosine of the two as vectors.
+    #[serde(with = "tacit_core::json_number")]
     pub cosine: f64,
     /// The power of the right one over that of the difference, in decibels; nothing where there is no difference.
+    #[serde(with = "tacit_core::json_number::optional")]
     pub sqnr: Option<f64>,
 }
 
 impl Distance {
     /// The distance of `other` from `right`, two arrays of one shape and of any floats.
     ///
-    /// The squares are summed in `f32` along the last axis, and these sums in `f64`.
+    /// The squares are summed in `f32` along the last axis, and these sums in `f64`. Elements that are NaN in both, or the same
+    /// infinity, are equal and count for nothing else.
     ///
     /// # Errors
     ///
     /// The shapes differ, or an array cannot be evaluated.
     pub fn between(right: &Array, other: &Array) -> Result<Self> {
         let [right, other] = [right.as_dtype(Dtype::Float32)?, other.as_dtype(Dtype::Float32)?];
+        let strange = right.is_finite()?.logical_and(other.is_finite()?)?.logical_not()?;
+        let same = right.eq(&other)?.logical_or(right.is_nan()?.logical_and(other.is_nan()?)?)?;
+        let left_out = strange.logical_and(same)?;
+        let counted = |x: &Array| ops::select(&left_out, Array::from_f32(0.0), x);
+        let [right, other] = [counted(&right)?, counted(&other)?];
         let difference = right.subtract(&other)?;
         let (own, lost) = (dot(&right, &right)?, dot(&difference, &difference)?);
         if lost == 0.0 {
             return Ok(Self { error: 0.0, cosine: 1.0, sqnr: None });
+        }
+        if !lost.is_finite() {
+            return Ok(Self { error: f64::INFINITY, cosine: f64::NAN, sqnr: Some(f64::NEG_INFINITY) });
         }
         let cosine = dot(&right, &other)? / (own * dot(&other, &other)?).sqrt();
         Ok(Self { error: (lost / own).sqrt(), cosine, sqnr: Some(10.0 * (own / lost).log10()) })
@@ -87,7 +100,6 @@ fn dot(x: &Array, y: &Array) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use mlx_rs::ops;
     use tacit_arrays::Nf4Array;
     use tacit_core::Policy;
 
@@ -102,6 +114,26 @@ mod tests {
         let lower = ones.multiply(Array::from_f32(0.5)).expect("halves");
         let far = Distance::between(&ones, &lower).expect("one shape");
         assert!((far.error - 0.5).abs() < 1e-7 && (far.cosine - 1.0).abs() < 1e-7, "{far:?}");
+    }
+
+    #[test]
+    fn what_is_not_finite_in_both_is_no_difference() {
+        let of = |numbers: &[f32]| Array::from_slice(numbers, &[numbers.len() as i32]);
+        let strange = of(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3.0, 4.0]);
+        let itself = Distance::between(&strange, &strange).expect("one shape");
+        assert_eq!((itself.error, itself.cosine, itself.sqnr), (0.0, 1.0, None));
+        let near = of(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3.0, 4.5]);
+        assert!((Distance::between(&strange, &near).expect("one shape").error - 0.1).abs() < 1e-6);
+        for other in [[0.0, f32::INFINITY, f32::NEG_INFINITY, 3.0, 4.0], [f32::NAN, f32::NEG_INFINITY, 1.0, 3.0, 4.0]] {
+            for (a, b) in [(&strange, &of(&other)), (&of(&other), &strange)] {
+                assert_eq!(Distance::between(a, b).expect("one shape").error, f64::INFINITY);
+            }
+        }
+        // As data they are told apart, and come back.
+        let text =
+            serde_json::to_string(&Distance::between(&of(&[0.0]), &of(&[1.0])).expect("one shape")).expect("JSON");
+        assert_eq!(text, r#"{"error":"inf","cosine":"NaN","sqnr":"-inf"}"#);
+        assert_eq!(serde_json::from_str::<Distance>(&text).expect("a distance").error, f64::INFINITY);
     }
 
     #[test]

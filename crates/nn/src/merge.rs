@@ -7,7 +7,7 @@ use mlx_rs::module::ModuleParameters;
 use tacit_arrays::Adapter;
 use tacit_arrays::format::Quantizer;
 use tacit_arrays::merge::{MergeLoss, merge};
-use tacit_core::{Error, Result, Value};
+use tacit_core::{Error, Result, Value, printable};
 
 use crate::model::in_parameter;
 use crate::{Missing, Model, Parameters};
@@ -51,7 +51,7 @@ impl fmt::Display for MergeReport {
     /// A table with a line for each parameter.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wide = |least: usize, texts: &mut dyn Iterator<Item = usize>| texts.fold(least, usize::max);
-        let path = wide(9, &mut self.rows.keys().map(String::len));
+        let path = wide(9, &mut self.rows.keys().map(|path| printable::name(path).len()));
         let made = wide(6, &mut self.rows.values().map(|row| row.made.len()));
         write!(
             f,
@@ -59,6 +59,7 @@ impl fmt::Display for MergeReport {
             "parameter", "merged", "error", "of change", "before", "after"
         )?;
         for (name, MergeRow { made: value, loss, before, after }) in &self.rows {
+            let name = printable::name(name);
             let (error, lost) = (loss.relative, 100.0 * loss.of_change);
             write!(f, "\n{name:<path$}  {value:<made$}  {error:>9.2e}  {lost:>8.1}%  {before:>12}  {after:>12}")?;
         }

@@ -33,6 +33,9 @@ pub struct Pattern {
     by: By,
 }
 
+/// What makes a glob of a text.
+const GLOB: [char; 4] = ['*', '?', '[', '{'];
+
 #[derive(Clone)]
 enum By {
     Path,
@@ -78,7 +81,7 @@ impl FromStr for Pattern {
         let by = if let Some(expression) = text.strip_prefix("re:") {
             let whole = format!("^(?:{expression})$");
             By::Text(Regex::new(&whole).map_err(|error| unreadable(text, "regular expression", &error))?)
-        } else if text.contains(['*', '?', '[', '{']) {
+        } else if text.contains(GLOB) {
             let glob = GlobBuilder::new(text).backslash_escape(true).build();
             let glob = glob.map_err(|error| unreadable(text, "glob", &error.kind()))?;
             By::Text(Regex::new(glob.regex()).map_err(|error| unreadable(text, "glob", &error))?)
@@ -106,8 +109,14 @@ impl TryFrom<&String> for Pattern {
 }
 
 impl fmt::Display for Pattern {
+    /// The text that is this pattern when it is read: a path with the signs of a glob in it is written as an expression.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        match self.by {
+            By::Path if self.text.contains(GLOB) || self.text.starts_with("re:") => {
+                write!(f, "re:{}", regex::escape(&self.text))
+            }
+            _ => f.write_str(&self.text),
+        }
     }
 }
 
@@ -125,4 +134,25 @@ fn unreadable(text: &str, what: &str, error: &dyn fmt::Display) -> Error {
         format!("{text} is no {what}: {reason}"),
         "write a path, a glob such as `layers.*.{q,v}_proj.weight`, or `re:` and a regular expression",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::Dtype;
+
+    use super::*;
+
+    #[test]
+    fn a_path_is_itself_when_its_text_is_read_again() {
+        let aval = Aval::new(&[2, 2], Dtype::Float32);
+        let paths =
+            ["a.weight", "a[0].weight", "a.*.weight", "re:a", "a{b,c}?", "a\\b", "a\\*", "a.(b)+$", "a b", "größe*"];
+        for path in paths {
+            let exact = Pattern::exact(path);
+            let read: Pattern = exact.to_string().parse().expect("a pattern");
+            for other in paths.into_iter().chain(["aXweight", "a.0.weight", "ab?", "a0.weight", "a"]) {
+                assert_eq!(read.matches(other, &aval), other == path, "{path} read as {read} matches {other}");
+            }
+        }
+    }
 }

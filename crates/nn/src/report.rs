@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 use tacit_core::Aval;
+use tacit_core::printable::name;
 
 /// What rules made of each parameter of a model, as data and as a table.
 ///
@@ -104,16 +105,17 @@ impl fmt::Display for Report {
     /// A table with a line for each parameter, and the sum of the bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wide = |least: usize, texts: &mut dyn Iterator<Item = usize>| texts.fold(least, usize::max);
-        let path = wide(9, &mut self.rows.keys().map(String::len));
+        let path = wide(9, &mut self.rows.keys().map(|path| name(path).len()));
         let aval = wide(4, &mut self.rows.values().map(|row| row.aval.to_string().len()));
         let format = wide(6, &mut self.rows.values().map(|row| row.outcome.format().len()));
         let heads = ["parameter", "aval", "format", "bits", "error", "before", "after"];
         let [a, b, c, d, e, g, h] = heads;
         writeln!(f, "{a:<path$}  {b:<aval$}  {c:<format$}  {d:>6}  {e:>8}  {g:>12}  {h:>12}")?;
-        for (name, row) in &self.rows {
+        for (own_path, row) in &self.rows {
+            let own_path = name(own_path);
             let Row { before, after, outcome, .. } = row;
             let own = row.aval.to_string();
-            write!(f, "{name:<path$}  {own:<aval$}  {:<format$}  ", outcome.format())?;
+            write!(f, "{own_path:<path$}  {own:<aval$}  {:<format$}  ", outcome.format())?;
             match outcome {
                 Outcome::Quantized { bits, error, .. } => write!(f, "{bits:>6.3}  {error:>8.5}")?,
                 Outcome::Prepared { .. } | Outcome::Left { .. } => write!(f, "{:>6}  {:>8}", "", "")?,

@@ -75,15 +75,36 @@ impl Axis {
 
 /// A number in three digits or so.
 pub(crate) fn number(number: f64) -> String {
+    precise(number, 0)
+}
+
+/// What is written at ticks: each in as many digits as tell it from the others.
+pub(crate) fn labels(ticks: &[f64]) -> Vec<String> {
+    let written = |more| -> Vec<String> { ticks.iter().map(|&tick| precise(tick, more)).collect() };
+    // No two numbers are equal in seventeen digits.
+    let differ = |labels: &Vec<String>| labels.iter().enumerate().all(|(at, label)| !labels[..at].contains(label));
+    (0..17).map(written).find(differ).unwrap_or_else(|| written(17))
+}
+
+/// A number in three digits and so many more, without zeros at the end.
+fn precise(number: f64, more: usize) -> String {
+    let trimmed = |text: &str| -> String {
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text.to_owned() }
+    };
     let digits = match number.abs() {
         0.0 => 0,
-        far if !(1e-4..1e6).contains(&far) => return format!("{number:.0e}"),
+        _ if !number.is_finite() => return number.to_string(),
+        far if !(1e-4..1e6).contains(&far) => {
+            let digits = 2 + more;
+            let text = format!("{number:.digits$e}");
+            let (mantissa, power) = text.split_once('e').unwrap_or((&text, "0"));
+            return format!("{}e{power}", trimmed(mantissa));
+        }
         large if large >= 100.0 => 0,
         other if other >= 1.0 => 2,
         small => -small.log10().floor() as usize + 1,
-    };
-    let text = format!("{number:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    } + more;
+    trimmed(&format!("{number:.digits$}"))
 }
 
 #[cfg(test)]
@@ -91,7 +112,7 @@ mod tests {
     use super::*;
 
     fn ticks(from: f64, to: f64, logarithmic: bool) -> Vec<String> {
-        Axis::of([from, to].into_iter(), logarithmic).unwrap().ticks().into_iter().map(number).collect()
+        labels(&Axis::of([from, to].into_iter(), logarithmic).unwrap().ticks())
     }
 
     #[test]
@@ -123,7 +144,27 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let all = [0.0, 0.1, 0.25, 1.5, 42.0, 1234.6, 3e-7, -0.031, 2e6].map(number);
-        assert_eq!(all, ["0", "0.1", "0.25", "1.5", "42", "1235", "3e-7", "-0.031", "2e6"]);
+        let all = [0.0, 0.1, 0.25, 1.5, 42.0, 1234.6, 3e-7, -0.031, 2e6, 1_234_567.0, f64::INFINITY].map(number);
+        assert_eq!(all, ["0", "0.1", "0.25", "1.5", "42", "1235", "3e-7", "-0.031", "2e6", "1.23e6", "inf"]);
+    }
+
+    #[test]
+    fn ticks_that_lie_near_each_other_are_told_apart() {
+        assert_eq!(ticks(1e6, 1.4e6, false), ["1e6", "1.1e6", "1.2e6", "1.3e6", "1.4e6"]);
+        assert_eq!(ticks(1e6, 1e6 + 4.0, false), ["1e6", "1.000001e6", "1.000002e6", "1.000003e6", "1.000004e6"]);
+        assert_eq!(ticks(1000.0, 1000.5, false), ["1000", "1000.1", "1000.2", "1000.3", "1000.4", "1000.5"]);
+        assert_eq!(ticks(-3e-7, -2.94e-7, false).last().map(String::as_str), Some("-2.94e-7"));
+        // Whatever the range, no two ticks have one label.
+        let mut number = 1u64;
+        for _ in 0..20_000 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let from = (number >> 40) as f64 * 10f64.powi((number % 40) as i32 - 20);
+            let to = from * (1.0 + 10f64.powi(-(((number >> 8) % 14) as i32)));
+            for logarithmic in [false, true].into_iter().filter(|&by| !by || from > 0.0) {
+                let labels = ticks(from, to, logarithmic);
+                let distinct: std::collections::BTreeSet<&String> = labels.iter().collect();
+                assert_eq!(distinct.len(), labels.len(), "{from} to {to}: {labels:?}");
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use tacit_core::{Error, Result};
 use tacit_files::{folder_of, make_folder, replace};
 
-use crate::axis::{Axis, number};
+use crate::axis::{Axis, labels};
 use crate::drawing::{Anchor, Drawing, EDGE, ROW, WIDTH, color};
 use crate::{Histogram, Series};
 
@@ -42,8 +42,10 @@ enum Curve {
 
 /// Of the axes.
 const HEIGHT: f64 = 180.0;
-/// Where they begin: to the left are the numbers.
+/// Where they begin at least: to the left are the numbers.
 const LEFT: f64 = 44.0;
+/// The width of a digit, about.
+const LETTER: f64 = 6.8;
 /// The quantiles that bands are drawn between.
 const SHARES: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
@@ -110,7 +112,9 @@ impl Chart {
         let mut drawing = Drawing::new(&self.title, self.curves.iter().map(|(label, _)| label.as_str()));
         // Words of marks are above the field, where no curve is.
         let above = if self.marks.is_empty() { 8.0 } else { ROW };
-        let field = Field { x, y, top: drawing.top + above };
+        let widest = labels(&y.ticks()).iter().map(String::len).max().unwrap_or(0);
+        let left = LEFT.max(widest as f64 * LETTER + 10.0);
+        let field = Field { x, y, top: drawing.top + above, left };
         field.draw(&mut drawing);
         for (step, words) in &self.marks {
             let at = field.across(*step);
@@ -138,7 +142,7 @@ impl Chart {
             }
         }
         let bottom = field.top + HEIGHT + 2.0 * ROW;
-        drawing.text((LEFT.midpoint(WIDTH), bottom - 4.0), Anchor::Middle, &self.by);
+        drawing.text((field.left.midpoint(WIDTH), bottom - 4.0), Anchor::Middle, &self.by);
         Ok(drawing.finish(bottom))
     }
 
@@ -161,11 +165,12 @@ struct Field {
     x: Axis,
     y: Axis,
     top: f64,
+    left: f64,
 }
 
 impl Field {
     fn across(&self, step: u64) -> f64 {
-        LEFT + self.x.place(step as f64) * (WIDTH - EDGE - LEFT)
+        self.left + self.x.place(step as f64) * (WIDTH - EDGE - self.left)
     }
 
     fn place(&self, (step, y): (u64, f64)) -> (f64, f64) {
@@ -183,16 +188,19 @@ impl Field {
 
     /// The axes with their numbers.
     fn draw(&self, drawing: &mut Drawing) {
-        for tick in self.y.ticks() {
+        let ticks = self.y.ticks();
+        for (&tick, label) in ticks.iter().zip(labels(&ticks)) {
             let y = self.top + (1.0 - self.y.place(tick)) * HEIGHT;
-            drawing.polyline(&[(LEFT, y), (WIDTH - EDGE, y)], "currentColor", 1.0, 0.15);
-            drawing.text((LEFT - 5.0, y + 4.0), Anchor::End, &number(tick));
+            drawing.polyline(&[(self.left, y), (WIDTH - EDGE, y)], "currentColor", 1.0, 0.15);
+            drawing.text((self.left - 5.0, y + 4.0), Anchor::End, &label);
         }
-        let bottom = self.top + HEIGHT;
-        drawing.polyline(&[(LEFT, self.top), (LEFT, bottom), (WIDTH - EDGE, bottom)], "currentColor", 1.0, 0.5);
-        for tick in self.x.ticks().into_iter().filter(|tick| tick.fract() == 0.0) {
+        let (left, bottom) = (self.left, self.top + HEIGHT);
+        drawing.polyline(&[(left, self.top), (left, bottom), (WIDTH - EDGE, bottom)], "currentColor", 1.0, 0.5);
+        let ticks: Vec<f64> = self.x.ticks().into_iter().filter(|tick| tick.fract() == 0.0).collect();
+        for (&tick, label) in ticks.iter().zip(labels(&ticks)) {
             let x = self.across(tick as u64);
-            drawing.text((x.min(WIDTH - 18.0), bottom + 14.0), Anchor::Middle, &number(tick));
+            let half = (label.len() as f64 * LETTER / 2.0).max(18.0);
+            drawing.text((x.min(WIDTH - half), bottom + 14.0), Anchor::Middle, &label);
         }
     }
 }

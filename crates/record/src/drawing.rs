@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use tacit_core::printable::xml;
+
 /// The width of a phone: a drawing is made in it and scaled.
 pub(crate) const WIDTH: f64 = 380.0;
 /// Room at both sides.
@@ -36,7 +38,7 @@ pub(crate) struct Drawing {
 
 impl Drawing {
     pub(crate) fn new<'a>(title: &str, labels: impl Iterator<Item = &'a str>) -> Self {
-        let mut drawing = Self { title: escaped(title), body: String::new(), top: TITLE };
+        let mut drawing = Self { title: xml(title), body: String::new(), top: TITLE };
         let _ = writeln!(drawing.body, "<text x=\"{EDGE}\" y=\"14\" font-weight=\"bold\">{}</text>", drawing.title);
         let labels: Vec<&str> = labels.collect();
         if labels.len() > 1 {
@@ -63,7 +65,7 @@ impl Drawing {
             Anchor::Middle => " text-anchor=\"middle\"",
             Anchor::End => " text-anchor=\"end\"",
         };
-        let _ = writeln!(self.body, "<text x=\"{x:.1}\" y=\"{y:.1}\"{anchor}>{}</text>", escaped(words));
+        let _ = writeln!(self.body, "<text x=\"{x:.1}\" y=\"{y:.1}\"{anchor}>{}</text>", xml(words));
     }
 
     pub(crate) fn polyline(&mut self, points: &[(f64, f64)], color: &str, width: f64, opacity: f64) {
@@ -96,10 +98,6 @@ impl Drawing {
 fn joined(points: &[(f64, f64)]) -> String {
     let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     points.join(" ")
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub struct Entry {
 #[serde(rename_all = "snake_case")]
 pub enum Recorded {
     /// One number, which may be infinite or none: JSON has no such number, so these are the texts `inf`, `-inf` and `NaN`.
-    Value(#[serde(with = "number")] f64),
+    Value(#[serde(with = "tacit_core::json_number")] f64),
     /// Where many numbers lie.
     Histogram(Histogram),
 }
@@ -62,34 +62,6 @@ impl Recorded {
         match self {
             Self::Value(_) => Ok(()),
             Self::Histogram(histogram) => histogram.check(),
-        }
-    }
-}
-
-/// Numbers, those among them that JSON does not have.
-mod number {
-    use serde::de::{Error, Unexpected};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
-    enum Number {
-        Finite(f64),
-        Other(String),
-    }
-
-    pub(super) fn serialize<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-        let number = if number.is_finite() { Number::Finite(*number) } else { Number::Other(number.to_string()) };
-        number.serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-        match Number::deserialize(deserializer)? {
-            Number::Finite(number) => Ok(number),
-            Number::Other(text) if ["NaN", "inf", "-inf"].contains(&text.as_str()) => {
-                Ok(text.parse().unwrap_or(f64::NAN))
-            }
-            Number::Other(text) => Err(D::Error::invalid_value(Unexpected::Str(&text), &"a number, NaN, inf or -inf")),
         }
     }
 }

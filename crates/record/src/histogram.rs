@@ -38,7 +38,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Histogram {
-    /// The histogram of an array's elements, in 32 bins.
+    /// The histogram of an array's elements, in 32 bins; of an empty array it is empty.
     ///
     /// # Errors
     ///
@@ -46,6 +46,9 @@ impl Histogram {
     pub fn of(array: &Array) -> Result<Self> {
         if array.dtype() == Dtype::Complex64 {
             return Err(Error::invalid("complex numbers have no histogram", "record their magnitudes: `array.abs()`"));
+        }
+        if array.size() == 0 {
+            return Ok(Self::of_numbers(&[]));
         }
         let flat = array.reshape(&[-1])?.as_dtype(Dtype::Float32)?.contiguous()?;
         flat.eval()?;

@@ -1,11 +1,11 @@
 //! Writing a record as the run goes.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, memory};
-use tacit_core::{Error, Result};
+use tacit_core::{Error, Result, printable};
 use tacit_files::{folder_of, make_folder, replace};
 
 use crate::entry::entries;
@@ -15,7 +15,9 @@ use crate::{Entry, Histogram, Recorded};
 ///
 /// A step's number is that of the steps that were made, so the first is 1, and a checkpoint that was saved after step 100 goes
 /// with all entries up to 100. Each line is given to the system as it is recorded: of a run that is killed at most the last
-/// is lost.
+/// is lost. What could not be written as a whole, because the disk was full, is taken back, so that later lines are whole.
+///
+/// One recorder writes a file at a time: of several ranks one records, or each into a file of its own.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -30,6 +32,7 @@ use crate::{Entry, Histogram, Recorded};
 /// recorder.histogram(5, "scales", &Array::from_slice(&[0.1f32, 0.2], &[2]))?;
 ///
 /// // .. killed here, and resumed from a checkpoint of step 3: what lies beyond it was another run's ..
+/// drop(recorder);
 /// let mut recorder = Recorder::resume(&file, 3)?;
 /// recorder.scalar(4, "loss", 0.25)?;
 /// assert_eq!(Record::read(&file)?.scalar("loss")?.points(), [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.25)]);
@@ -39,8 +42,13 @@ use crate::{Entry, Histogram, Recorded};
 /// ```
 #[derive(Debug)]
 pub struct Recorder {
+    /// Locked as long as it is open.
     file: File,
     path: PathBuf,
+    /// The bytes of all lines that were written whole.
+    whole: u64,
+    /// Whether a part of a line may stand behind them.
+    torn: bool,
 }
 
 /// Under which [`Recorder::memory`] records.
@@ -51,12 +59,15 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// The system refuses to write there.
+    /// The system refuses to write there, or another recorder does.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let _new = make_folder(folder_of(path))?;
-        let file = File::create(path).map_err(Error::file("write", path))?;
-        Ok(Self { file, path: path.to_owned() })
+        let file = File::options().create(true).append(true).open(path).map_err(Error::file("write", path))?;
+        // Before what another one writes is gone.
+        lock(&file, path)?;
+        file.set_len(0).map_err(Error::file("write", path))?;
+        Ok(Self { file, path: path.to_owned(), whole: 0, torn: false })
     }
 
     /// Continues a record after so many steps: what it says of later ones is dropped, and so is a line that was not written to
@@ -64,14 +75,16 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// The file is no record, or the system refuses to write it; it is then what it was.
+    /// The file is no record, the system refuses to write it, or another recorder writes it; it is then what it was.
     pub fn resume(path: impl AsRef<Path>, made: u64) -> Result<Self> {
         let path = path.as_ref();
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
+        let file = match File::options().read(true).append(true).open(path) {
+            Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::create(path),
-            Err(error) => return Err(Error::file("read", path)(error)),
+            Err(error) => return Err(Error::file("open", path)(error)),
         };
+        lock(&file, path)?;
+        let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let mut kept = Vec::with_capacity(bytes.len());
         let mut at = 0;
         for (entry, length) in entries(path, &bytes)? {
@@ -80,11 +93,17 @@ impl Recorder {
             }
             at += length;
         }
-        if kept.len() < bytes.len() {
+        let whole = kept.len() as u64;
+        let file = if bytes.starts_with(&kept) {
+            file.set_len(whole).map_err(Error::file("write", path))?;
+            file
+        } else {
             replace(path, &kept)?;
-        }
-        let file = File::options().append(true).open(path).map_err(Error::file("write", path))?;
-        Ok(Self { file, path: path.to_owned() })
+            let file = File::options().append(true).open(path).map_err(Error::file("write", path))?;
+            lock(&file, path)?;
+            file
+        };
+        Ok(Self { file, path: path.to_owned(), whole, torn: false })
     }
 
     /// Records a number, such as a loss or a learning rate.
@@ -131,6 +150,36 @@ impl Recorder {
     fn record(&mut self, step: u64, name: &str, recorded: Recorded) -> Result<()> {
         let line = Entry { step, name: name.to_owned(), recorded }.to_line(&self.path)?;
         // In one call, so that what a killed program leaves is at most one line without its end.
-        self.file.write_all(line.as_bytes()).map_err(Error::file("write", &self.path))
+        let written = self.mended().and_then(|()| self.file.write_all(line.as_bytes()));
+        match written {
+            Ok(()) => self.whole += line.len() as u64,
+            Err(_) => {
+                self.torn = true;
+                // The next line tries again; who reads the record until then sees one without its end.
+                let _ = self.mended();
+            }
+        }
+        written.map_err(Error::file("write", &self.path))
+    }
+
+    /// Takes back the part of a line that was not written to its end.
+    fn mended(&mut self) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.whole)?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+}
+
+/// Lets no other recorder write the file, on this machine, as long as it is open.
+fn lock(file: &File, path: &Path) -> Result<()> {
+    match file.try_lock() {
+        // Not every file system has locks, and no device.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(Error::invalid(
+            format!("another recorder writes {}", printable::name(&path.to_string_lossy())),
+            "let one rank record, or give each a file of its own",
+        )),
     }
 }

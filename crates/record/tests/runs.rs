@@ -44,6 +44,81 @@ fn a_line_holds_what_was_recorded_to_the_last_bit() {
 }
 
 #[test]
+fn nothing_has_an_empty_histogram() {
+    let histogram = Histogram::of(&ops::zeros::<f32>(&[0, 3]).unwrap()).unwrap();
+    assert!(histogram.is_empty() && histogram.not_finite == 0 && histogram.quantile(0.5).is_none());
+    let file = scratch("empty.jsonl");
+    Recorder::create(&file).unwrap().histogram(1, "w", &ops::zeros::<f32>(&[0]).unwrap()).unwrap();
+    assert!(Record::read(&file).unwrap().histogram("w").unwrap()[&1].is_empty());
+}
+
+/// Two ranks that record into one file: the second is told, and the first goes on undisturbed.
+#[test]
+fn one_recorder_writes_a_file_at_a_time() {
+    let file = scratch("shared.jsonl");
+    let mut first = Recorder::create(&file).unwrap();
+    first.scalar(1, "loss", 1.0).unwrap();
+    let message = expect![[r#"
+        another recorder writes /tmp/scratch/shared.jsonl
+        help: let one rank record, or give each a file of its own"#]];
+    refused(Recorder::create(&file), &message);
+    refused(Recorder::resume(&file, 0), &message);
+    first.scalar(2, "loss", 0.5).unwrap();
+    assert_eq!(Record::read(&file).unwrap().scalar("loss").unwrap().points(), [(1, 1.0), (2, 0.5)]);
+    // Also where the second begins while the first resumes into a new file.
+    first.scalar(1, "late", 0.5).unwrap();
+    drop(first);
+    let mut first = Recorder::resume(&file, 1).unwrap();
+    refused(Recorder::create(&file), &message);
+    first.scalar(2, "loss", 0.25).unwrap();
+    drop(first);
+    assert_eq!(Record::read(&file).unwrap().scalar("loss").unwrap().points(), [(1, 1.0), (2, 0.25)]);
+    assert_eq!(Record::read(&file).unwrap().scalar("late").unwrap().points(), [(1, 0.5)]);
+    Recorder::create(&file).unwrap();
+}
+
+/// A disk that is full in the middle of a line: what the system would not take is taken back, and later lines are whole.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_line_that_was_not_written_to_its_end_spoils_no_other() {
+    use std::process::Command;
+
+    const FILE: &str = "TACIT_RECORD_LIMITED";
+    if let Some(file) = std::env::var_os(FILE) {
+        let mut recorder = Recorder::create(&file).unwrap();
+        let mut failed = 0;
+        for step in 1..=40 {
+            failed += usize::from(recorder.scalar(step, "loss", 1.0 / step as f64).is_err());
+            // Short lines fit where long ones did not.
+            failed += usize::from(recorder.scalar(step, "l", 1.0).is_err());
+        }
+        assert!(failed > 3, "the limit is not in force");
+        return;
+    }
+    let file = scratch("limited.jsonl");
+    // A limit of the size of files, in blocks of 512 bytes or 1024: writes beyond it are cut, as on a disk that is full.
+    let own = std::env::current_exe().unwrap();
+    let command = format!(
+        "trap '' XFSZ; ulimit -f 2; exec '{}' --exact a_line_that_was_not_written_to_its_end_spoils_no_other",
+        own.display()
+    );
+    let output = Command::new("bash").args(["-c", &command]).env(FILE, &file).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.ends_with("}\n"), "{text}");
+    let record = Record::read(&file).unwrap();
+    assert!(
+        record.scalar("loss").unwrap().points().len() + record.scalar("l").unwrap().points().len()
+            == text.lines().count()
+    );
+}
+
+#[test]
 fn a_resumed_run_continues_its_file_as_if_it_had_not_been_killed() {
     let record = |recorder: &mut Recorder, steps: std::ops::RangeInclusive<u64>| {
         for step in steps {
@@ -205,7 +280,10 @@ fn drawings_fit_a_phone_and_take_the_colors_of_their_page() {
         assert!(!svg.lines().any(|line| line.trim().is_empty()), "{svg}");
     }
     let svg = chart.to_svg().unwrap();
-    assert!(svg.contains("aria-label=\"&lt;loss> &amp; &quot;rate&quot;\"") && svg.contains("&lt;loss>"), "{svg}");
+    assert!(
+        svg.contains("aria-label=\"&lt;loss&gt; &amp; &quot;rate&quot;\"") && svg.contains("&lt;loss&gt;"),
+        "{svg}"
+    );
     // The line is in two pieces, and never at a number that is none.
     assert!(!svg.contains("NaN"), "{svg}");
     // One point is a chart as well.

@@ -44,7 +44,7 @@ impl Rotation {
 }
 
 /// The rotated array, if `value` is rotated along the last axis.
-fn behind(value: &Value) -> Option<&Value> {
+pub(super) fn behind(value: &Value) -> Option<&Value> {
     let array = value.downcast::<Rotated>()?;
     (array.axis() + 1 == value.aval().ok()?.shape.len()).then(|| array.inner())
 }

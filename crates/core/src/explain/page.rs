@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use super::Explanation;
-use super::picture::{escaped, svg};
+use super::picture::svg;
 use crate::dispatch::Taker;
+use crate::printable::xml;
 
 /// The looks of the page; it can be read on a phone and in the dark.
 const STYLE: &str = "\
@@ -17,11 +18,11 @@ pub(super) fn html(explanation: &Explanation) -> String {
     let mut rows = String::new();
     for (at, equation) in explanation.equations.iter().enumerate() {
         let class = if equation.taker == Taker::Materialized { " class=\"materialized\"" } else { "" };
-        let mut taker = escaped(&equation.taken_by());
+        let mut taker = xml(&equation.taken_by());
         for decline in &equation.declined {
-            let _ = write!(taker, "<div class=\"declined\">{}</div>", escaped(&decline.to_string()));
+            let _ = write!(taker, "<div class=\"declined\">{}</div>", xml(&decline.to_string()));
         }
-        let cells = [escaped(&equation.made()), escaped(&equation.call()), taker];
+        let cells = [xml(&equation.made()), xml(&equation.call()), taker];
         let _ = writeln!(rows, "<tr id=\"{at}\"{class}><td>{}</td></tr>", cells.join("</td><td>"));
     }
     let counters = &explanation.counters;

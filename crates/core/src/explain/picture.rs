@@ -6,6 +6,7 @@ use super::Explanation;
 use super::fold::Repeat;
 use super::layout::{Node, Place, layered};
 use crate::dispatch::Taker;
+use crate::printable::{name, xml};
 
 /// The height of a box, and the width of a letter in it.
 const HEIGHT: f32 = 44.0;
@@ -64,7 +65,7 @@ fn boxes(explanation: &Explanation, repeat: Option<&Repeat>) -> Vec<Drawn> {
         boxes.push(Drawn {
             class: "input",
             equation: None,
-            lines: [input.name.clone(), input.form.clone()],
+            lines: [name(&input.name).into_owned(), input.form.clone()],
             title: input.to_string(),
             takes: Vec::new(),
         });
@@ -78,12 +79,12 @@ fn boxes(explanation: &Explanation, repeat: Option<&Repeat>) -> Vec<Drawn> {
             takes.sort_unstable();
             takes.dedup();
             box_of.insert(at, boxes.len());
-            let name = equation.primitive.split('[').next().unwrap_or_default();
+            let primitive = equation.primitive.split('[').next().unwrap_or_default();
             boxes.push(Drawn {
                 class: class(&equation.taker),
                 equation: Some(at),
                 lines: [
-                    name.to_owned(),
+                    primitive.to_owned(),
                     equation.results.first().map(|result| result.form.clone()).unwrap_or_default(),
                 ],
                 title: equation.to_string(),
@@ -98,7 +99,7 @@ fn boxes(explanation: &Explanation, repeat: Option<&Repeat>) -> Vec<Drawn> {
         boxes.push(Drawn {
             class: "output",
             equation: None,
-            lines: [output.clone(), "result".to_owned()],
+            lines: [name(output).into_owned(), "result".to_owned()],
             title: output.clone(),
             takes: made_by.get(&**output).copied().into_iter().collect(),
         });
@@ -129,11 +130,11 @@ impl Drawn {
              <rect class=\"box\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{HEIGHT}\" rx=\"6\"/>\
              <text x=\"{x:.1}\" y=\"{:.1}\">{}</text><text x=\"{x:.1}\" y=\"{:.1}\">{}</text></g>",
             self.class,
-            escaped(&self.title),
+            xml(&self.title),
             y - 4.0,
-            escaped(first),
+            xml(first),
             y + 13.0,
-            escaped(second),
+            xml(second),
         );
         match self.equation {
             Some(at) if links => format!("<a href=\"#{at}\">{made}</a>"),
@@ -175,9 +176,4 @@ fn frame<'a>(inside: impl Iterator<Item = (&'a Drawn, &'a Place)>, times: usize)
         right - AROUND,
         top + 2.0,
     ))
-}
-
-/// A text as XML has it.
-pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
