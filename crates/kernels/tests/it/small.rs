@@ -3,7 +3,7 @@
 //! `.ci/run undefined` has it check the aliasing of pointers, the bounds of reads, and races between tasks.
 
 use half::{bf16, f16};
-use tacit_kernels::program::{Data, DataMut, Kind as Element, Map, Op, Program, Source, Step};
+use tacit_kernels::program::{Data, DataMut, Kind as Element, Map, Op, Precision, Program, Source, Step};
 use tacit_kernels::{
     Attention, Chosen, Dense, Factors, Floats, Isa, Mask, MaskValues, Operand, Order, Orientation, ScaleRule, Stack,
     affine, attention, binary, dense_matmul, dequantize, dynamic8, fp4, gather_matmul, gather_rows, grouped_matmul,
@@ -215,10 +215,10 @@ fn a_program_of_rows() {
     let each = Source { kind: Element::F32, map: Map { wide: true, divisor: 1, modulus: 3 } };
     let half = Source { kind: Element::Bf16, ..each };
     let steps = [
-        Step { op: Op::Add, operands: [0, 1, 0] },
-        Step { op: Op::Exp, operands: [2, 0, 0] },
-        Step { op: Op::Sum, operands: [3, 0, 0] },
-        Step { op: Op::Divide, operands: [3, 4, 0] },
+        Step { op: Op::Add, operands: [0, 1, 0], precision: Precision::Single },
+        Step { op: Op::Exp, operands: [2, 0, 0], precision: Precision::Single },
+        Step { op: Op::Sum, operands: [3, 0, 0], precision: Precision::Single },
+        Step { op: Op::Divide, operands: [3, 4, 0], precision: Precision::Single },
     ];
     let program = Program::new([3, 7], vec![each, half], &[], &steps, &[(5, Element::F16)]).expect("a program");
     let (x, y) = (normal(1, 21), normal(2, 21).into_iter().map(bf16::from_f32).collect::<Vec<_>>());
