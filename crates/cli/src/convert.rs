@@ -65,10 +65,12 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
             "name a folder, which is made if it is not there",
         ));
     }
-    let files = match is_folder {
-        true if output.exists() => MLX_LM.map(|name| output.join(name)).to_vec(),
-        true => Vec::new(),
-        false => vec![output.clone()],
+    let files = if !is_folder {
+        vec![output.clone()]
+    } else if output.exists() {
+        MLX_LM.map(|name| output.join(name)).to_vec()
+    } else {
+        Vec::new()
     };
     options.overwriting.check(files, [&options.input])?;
     interruption::clear_up(None);

@@ -58,9 +58,10 @@ impl Folder {
         while let Some(folder) = left.pop() {
             for entry in fs::read_dir(folder).expect("reads").flatten() {
                 let (path, kind) = (entry.path(), entry.file_type().expect("a type"));
-                match kind.is_dir() {
-                    true => left.push(path),
-                    false => held.push((path.clone(), fs::read(&path).unwrap_or_default())),
+                if kind.is_dir() {
+                    left.push(path);
+                } else {
+                    held.push((path.clone(), fs::read(&path).unwrap_or_default()));
                 }
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! [`save`] and [`load`] are for whatever Tacit has: any implicit array, by path; [`ModelFile`] is both for a model or a part of
 //! one. [`Training`] is a run with its optimizer and random state, which goes on where it was, bit by bit. [`Tensors`] reads
-//! any safetensors files, memory-mapped and checked, and [`write()`] writes them, so that a file is either the old one or the
-//! new one, whenever the program ends.
+//! any safetensors files, memory-mapped and checked, and [`write()`] writes them. All files of a checkpoint appear at once: it is
+//! either the old one or the new one, whenever the program ends.
 //!
 //! Other programs' checkpoints are read by a module each, with the codes and scales that they have: [`bitsandbytes`],
 //! [`mlx_lm`], [`gptq`], [`awq`], [`torchao`], [`Gguf`] of llama.cpp and, for floats, [`hugging_face`]; the first two are

@@ -22,7 +22,8 @@ fn only_regular_files_are_replaced() {
     let mut said = String::new();
     for name in ["folder", "link", "dangling", "no/folder", "file/in", ".."] {
         let error = replace(folder.join(name), b"new").expect_err(name);
-        said += &format!("{}\n", folder.message(&error));
+        said += &folder.message(&error);
+        said.push('\n');
         if name.bytes().all(|byte| byte.is_ascii_lowercase()) {
             let mut commit = Commit::begin(&folder).expect("begins");
             let staged = Staged::beside(&folder.join(name)).expect("begins");
