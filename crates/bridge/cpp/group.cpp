@@ -332,7 +332,7 @@ uint64_t Group::overtaken(Op op, uint64_t made) {
   if (op == Op::send || op == Op::recv) {
     return 0;
   }
-  auto place = std::lower_bound(ran_.begin(), ran_.end(), made);
+  auto place = std::upper_bound(ran_.begin(), ran_.end(), made);
   auto later = static_cast<uint64_t>(ran_.end() - place);
   // What is older than all that is known stays unknown, on every rank alike.
   constexpr size_t known = 4096;

@@ -209,6 +209,7 @@ impl Materialize for FullySharded {
     }
 
     fn check(&self) -> Result<()> {
+        check_whole(&self.local)?;
         let (_, parts) = self.recipe()?;
         let expected =
             self.arrays.iter().map(|aval| Aval::new(&[part_size(aval, self.group.size()) as i32], aval.dtype));
@@ -275,7 +276,7 @@ pub trait FullyShard: Sized {
         P: TryInto<Pattern, Error: Into<Error>>;
 
     /// The mean over the ranks of gradients that each took of its own batch: of parts of [`FullySharded`] parameters, which
-    /// are sums over the ranks already, and of all others, which every rank holds.
+    /// are sums over the ranks already, in the dtype of the part, and of all others, which every rank holds.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use tacit_core::tree::Gradient;
 use tacit_core::{Error, Result, compile};
 use tacit_distributed::{Backend, Group, Traffic};
 
-use crate::case::Case;
+use crate::case::{Apart, Case};
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("values", values),
@@ -24,6 +24,16 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("wrong_calls", wrong_calls),
     Case::new("begun_from_either_end", begun_from_either_end),
     Case::new("calls_of_one_trace", calls_of_one_trace),
+    // Where MLX finds no compiler, Tacit replays what was recorded itself.
+    Case::new("calls_of_one_trace_that_nothing_compiles", calls_that_nothing_compiles).sizes(&[2]).apart(Apart {
+        variables: &[("PATH", "/nowhere")],
+        join: |_| Group::init(),
+        lost: &[],
+        judge: |ranks| {
+            let failed = ranks.iter().find_map(|rank| rank.said.clone().unwrap_or(Err("it ended".to_owned())).err());
+            failed.map_or(Ok(()), Err)
+        },
+    }),
 ];
 
 /// A collective, and what it gives to a rank of the arrays of all.
@@ -436,6 +446,11 @@ fn begun_from_either_end(group: &Group) -> Result<()> {
         assert_eq!(made[3].as_slice::<f32>(), [round; 4]);
     }
     Ok(())
+}
+
+fn calls_that_nothing_compiles(group: &Group) -> Result<()> {
+    assert!(!tacit_bridge::compiler_available());
+    calls_of_one_trace(group)
 }
 
 /// Calls that share a trace are evaluated together, from either end, and each has its own sum: those of a function that Tacit

@@ -131,11 +131,13 @@ fn sums_of_two_shapes(group: &Group) -> Result<()> {
 /// Sums of one shape, each evaluated by itself, the first one last on the second rank: the engine swaps them.
 fn sums_in_two_orders(group: &Group) -> Result<()> {
     let sum = |number: f32| group.all_sum(&ops::full::<f32>(&[8], Array::from_f32(number))?);
-    let mut sums = vec![sum(1.0)?, sum(2.0)?];
+    let mut sums = [sum(1.0)?, sum(2.0)?];
     if group.rank() == 1 {
         sums.reverse();
     }
-    sums.iter().for_each(|sum| drop(sum.eval()));
+    for sum in sums {
+        drop(sum.eval());
+    }
     sleep(Duration::from_secs(1));
     group.barrier()
 }
