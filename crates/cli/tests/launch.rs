@@ -196,7 +196,8 @@ fn a_killed_launcher_leaves_nothing_running() {
     for line in &mut said {
         out.read_line(line).expect("a rank speaks");
     }
-    assert_eq!(left(&mark).len(), 4);
+    // Two shells a rank, and for a moment one that is about to become `sleep`.
+    assert!(left(&mark).len() >= 4, "{:?}", left(&mark));
     signal(&launcher, "-KILL");
     assert_eq!(launcher.wait().expect("ends").code(), None);
     // The last signal comes after three seconds.
