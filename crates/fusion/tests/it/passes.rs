@@ -124,7 +124,7 @@ fn groups_are_formed_in_time_by_the_ops() {
     // Each op on the matrix takes a vector that a long chain of other groups makes.
     let f = |inputs: &[Array]| -> Result<Vec<Array>> {
         let (mut vector, mut matrix) = (inputs[0].clone(), inputs[1].clone());
-        for _ in 0..20_000 {
+        for _ in 0..30_000 {
             vector = vector.negative()?;
             matrix = matrix.add(&vector)?;
         }
@@ -133,8 +133,8 @@ fn groups_are_formed_in_time_by_the_ops() {
     let inputs = [normal(&[8], 0), normal(&[8, 8], 1)];
     let begun = std::time::Instant::now();
     let (found, done) = compiled(&f, &inputs, Passes::All).expect("it compiles");
-    assert_eq!(nodes(&done, "programs"), 40_000);
+    assert_eq!(nodes(&done, "programs"), 60_000);
     assert_close(&found[1], &inputs[1], 1e-5);
-    // Seconds, and minutes if each op looks at all that came before it.
+    // Some seconds, and more than a minute if each op looks at all that came before it.
     assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
 }
