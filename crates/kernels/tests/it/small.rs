@@ -62,11 +62,8 @@ fn multiplied(stored: &Stored, m: usize) {
 fn products_of_every_kind_of_codes() {
     for kind in KINDS {
         // Whole blocks and words, and what is neither.
-        for (n, k, block) in [(5, 32, 16), (3, 21, 8)] {
-            let stored = Stored::new(kind, Scaling::F32, true, block, n, k);
-            multiplied(&stored, 1);
-            multiplied(&stored, 9);
-        }
+        multiplied(&Stored::new(kind, Scaling::F32, true, 16, 3, 32), 1);
+        multiplied(&Stored::new(kind, Scaling::F32, false, 8, 2, 21), 2);
     }
 }
 
@@ -74,8 +71,16 @@ fn products_of_every_kind_of_codes() {
 fn products_with_every_kind_of_scales() {
     for scaling in SCALINGS {
         for biased in [false, true] {
-            multiplied(&Stored::new(Kind::Unsigned(4), scaling, biased, 8, 4, 24), 3);
+            multiplied(&Stored::new(Kind::Unsigned(4), scaling, biased, 8, 2, 24), 2);
         }
+    }
+}
+
+/// Rows of activations that are taken together, and those that are left over.
+#[test]
+fn products_of_many_rows() {
+    for kind in [Kind::Table(4, Order::HighFirst), Kind::Unsigned(3), Kind::Signed] {
+        multiplied(&Stored::new(kind, Scaling::F32, true, 8, 3, 16), 9);
     }
 }
 
@@ -114,8 +119,11 @@ fn products_of_chosen_and_of_grouped_matrices() {
                     near(out, from, &stored, orientation, chosen.stack[pair] as usize * 4 * 16, 4);
                 }
                 let mut out = vec![f32::NAN; 2 * 2 * columns];
-                isa.with(|| grouped_matmul(&x[..], 4, &[2, 1], &stored.matrix(), 4, orientation, &mut out[..]))
-                    .unwrap();
+                let grouped = || grouped_matmul(&x[..], 2, &[2, 1], &stored.matrix(), 4, orientation, &mut out[..]);
+                isa.with(grouped).unwrap();
+                for ((of, out), x) in [2, 1].into_iter().zip(out.chunks(2 * columns)).zip(x.chunks(2 * depth)) {
+                    near(out, x, &stored, orientation, of * 4 * 16, 4);
+                }
             }
         }
     }
