@@ -197,7 +197,7 @@ impl Engine {
         let (mut drawn, mut draws) = (None, false);
         let watched = !program.is_shapeless() && !inside;
         let mut outcome = program.call(inputs, &mut outputs, &mut |tracers| {
-            trace.results(tracers.clone(), &tracers, body, &mut |inputs, outputs| {
+            trace.results(&tracers, &tracers, body, &mut |inputs, outputs| {
                 draws = watched && may_draw(inputs, outputs)?;
                 if draws { Err(Error::decline("it draws random numbers")) } else { Ok(()) }
             })
@@ -209,7 +209,7 @@ impl Engine {
             let inputs: Vec<&Array> = inputs.iter().copied().chain([&first]).collect();
             outcome = program.call(&inputs, &mut outputs, &mut |tracers| {
                 let Some((random, given)) = tracers.split_last() else { return Err("there is no key".into()) };
-                let results = drawing(random, || trace.results(given.to_vec(), &tracers, body, &mut |_, _| Ok(())))?;
+                let results = drawing(random, || trace.results(given, &tracers, body, &mut |_, _| Ok(())))?;
                 own.see(random, &results)?;
                 Ok(results)
             });
@@ -258,12 +258,12 @@ impl Trace<'_> {
     /// was recorded before the options say what becomes of constants.
     fn results(
         &mut self,
-        given: Vec<Array>,
+        given: &[Array],
         all: &[Array],
         body: &mut Body<'_>,
         first: &mut Inspect<'_>,
     ) -> Result<Vec<Array>, BoxError> {
-        let values = self.key.def.closed(given.clone())?;
+        let values = self.key.def.closed(given.to_vec())?;
         let beside = &all[given.len()..];
         let (results, def) = body(values, &mut |inputs, outputs| {
             first(inputs, outputs)?;
