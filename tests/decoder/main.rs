@@ -1,5 +1,6 @@
 //! The decoders of `tacit-models` on tiny checkpoints of each architecture, beside what mlx-lm's models made of them
 //! (`examples/generate/golden/make.py`).
 
+mod fp8;
 mod golden;
 mod refused;

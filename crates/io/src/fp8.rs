@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_arrays::format::{Coding, E4m3, E5m2, Format, PackedArray, Parts};
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
@@ -175,8 +175,10 @@ fn value<F: Format>(
     if shape.len() < 2 || codes.size() == 0 {
         return dense(tensors, name, &format(1), scale, &aval);
     }
+    let (rows, columns) = (rows(&shape), shape[shape.len() - 1] as usize);
     let (scales, block) = match &scale {
-        None => (Array::from_slice(&vec![1f32; rows(&shape)], &[rows(&shape) as i32]), shape[shape.len() - 1] as usize),
+        None => (Array::from_slice(&vec![1f32; rows], &[rows as i32]), columns),
+        Some((scale, _)) if scale.size() == 1 => (ops::broadcast_to(scale.reshape(&[1])?, &[rows as i32])?, columns),
         Some((scale, scale_name)) => {
             let blocks = Blocks::of(&shape, scale.shape(), said.block);
             let blocks = blocks.ok_or_else(|| {
@@ -186,7 +188,10 @@ fn value<F: Format>(
             blocks.along_rows(&shape, scale)?
         }
     };
-    let parts = Parts::new(codes.reshape(&[-1])?, scales);
+    let codes = codes.reshape(&[-1])?;
+    // What is evaluated may go to another thread.
+    transforms::eval([&codes, &scales])?;
+    let parts = Parts::new(codes, scales);
     let array = PackedArray::<F>::from_parts(parts, format(block), aval);
     Ok(array.map_err(|error| tensors.wrong(Some(name), clause(&error), "fetch the checkpoint again"))?.into())
 }
@@ -232,9 +237,6 @@ impl Blocks {
     fn of(shape: &[i32], scale: &[i32], said: Option<[usize; 2]>) -> Option<Self> {
         let (&[n, k], outer) = (shape.last_chunk::<2>()?, &shape[..shape.len() - 2]);
         let (n, k) = (n as usize, k as usize);
-        if scale.iter().all(|&extent| extent == 1) && outer.is_empty() {
-            return Some(Self { rows: n, columns: k });
-        }
         if scale == &shape[..shape.len() - 1] {
             return Some(Self { rows: 1, columns: k });
         }

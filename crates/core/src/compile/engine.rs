@@ -164,7 +164,7 @@ impl Engine {
         }
         // A pass looks at shapes.
         let trace = self.run(program, &Passes::Off, key, inputs, &mut |tracing, tracers| {
-            tracing.results(tracers.to_vec(), tracers, body, &mut |_, _| Ok(()))
+            tracing.results(tracers, tracers, body, &mut |_, _| Ok(()))
         })?;
         // MLX works out the shapes anew, by rules that are not those of the ops where an extent is 0.
         let same = recorded.makes(&trace.outputs);
@@ -175,7 +175,7 @@ impl Engine {
         let passes = &self.options.passes;
         let mut draws = false;
         let trace = self.run(Program::new(false)?, passes, key, inputs, &mut |tracing, tracers| {
-            tracing.results(tracers.to_vec(), tracers, body, &mut |inputs, outputs| {
+            tracing.results(tracers, tracers, body, &mut |inputs, outputs| {
                 draws = !inside && may_draw(inputs, outputs)?;
                 if draws { Err(Error::decline("it draws random numbers")) } else { Ok(()) }
             })
@@ -189,7 +189,7 @@ impl Engine {
         let inputs: Vec<&Array> = inputs.iter().copied().chain([&first]).collect();
         let trace = self.run(Program::new(false)?, passes, key, &inputs, &mut |tracing, tracers| {
             let Some((random, given)) = tracers.split_last() else { return Err("there is no key".into()) };
-            let results = drawing(random, || tracing.results(given.to_vec(), tracers, body, &mut |_, _| Ok(())))?;
+            let results = drawing(random, || tracing.results(given, tracers, body, &mut |_, _| Ok(())))?;
             drawn.see(random, &results)?;
             Ok(results)
         })?;
@@ -299,12 +299,12 @@ impl Tracing<'_> {
     /// was recorded before the options say what becomes of constants.
     fn results(
         &mut self,
-        given: Vec<Array>,
+        given: &[Array],
         all: &[Array],
         body: &mut Body<'_>,
         first: &mut Inspect<'_>,
     ) -> Result<Vec<Array>, BoxError> {
-        let values = self.key.def.closed(given.clone())?;
+        let values = self.key.def.closed(given.to_vec())?;
         let beside = &all[given.len()..];
         let (results, def) = body(values, &mut |inputs, outputs| {
             first(inputs, outputs)?;

@@ -187,6 +187,33 @@ fn scales_may_be_half_floats_and_powers_of_two() {
     }
 }
 
+/// Experts in one tensor, with a scale for all of them, for each, and for blocks of each.
+#[test]
+fn weights_of_more_axes_have_scales_as_well() {
+    let (shape, config) = ([2, 3, 256], config(BF16));
+    let bytes = codes(2 * 3 * 256, "F8_E4M3");
+    let scale = |at: usize| 0.5 + at as f32;
+    type At = fn(usize, usize) -> usize;
+    let kinds: [(Vec<usize>, At); 4] = [
+        (vec![1], |_, _| 0),
+        (vec![2, 1, 1], |expert, _| expert),
+        (vec![2, 3, 1], |expert, place| expert * 3 + place / 256),
+        (vec![2, 1, 2], |expert, place| expert * 2 + place % 256 / 128),
+    ];
+    for (scales, at) in kinds {
+        let scratch = Scratch::new();
+        let tensors =
+            [tensor("experts.up", "F8_E4M3", &shape, bytes.clone()), floats("experts.up_scale", &scales, scale)];
+        let value = read(folder(&scratch, &tensors, &config)).expect("reads").remove("experts.up").expect("is there");
+        let _allow = Policy::Allow.scope();
+        let found = numbers(&value.dense().expect("dense"));
+        for (place, (found, &byte)) in found.iter().zip(&bytes).enumerate() {
+            let expected = e4m3(byte) * f64::from(scale(at(place / 768, place % 768)));
+            assert!((found - expected).abs() <= expected.abs() / 256.0, "{scales:?}: {found} for {expected}");
+        }
+    }
+}
+
 #[track_caller]
 fn refused(tensors: &[Tensor], expected: Expect) {
     let scratch = Scratch::new();
