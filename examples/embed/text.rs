@@ -7,9 +7,9 @@ use mlx_rs::{Array, ops};
 use tokenizers::{Tokenizer, TruncationParams};
 
 use crate::bert::Batch;
-use crate::{Outcome, named};
+use crate::{Outcome, named, optional};
 
-/// Where sentence-transformers cuts.
+/// Where sentence-transformers cuts, unless the model says otherwise.
 const MOST_TOKENS: usize = 256;
 
 /// The ids of the tokens of a sentence.
@@ -25,7 +25,9 @@ impl Text {
     pub(crate) fn open(folder: &Path) -> Outcome<Self> {
         let file = folder.join("tokenizer.json");
         let mut tokenizer = Tokenizer::from_file(&file).map_err(|error| named(&file, &error))?;
-        let truncation = TruncationParams { max_length: MOST_TOKENS, ..TruncationParams::default() };
+        let most = optional(folder, "sentence_bert_config.json")?.and_then(|(_, json)| json["max_seq_length"].as_u64());
+        let max_length = most.map_or(MOST_TOKENS, |most| most as usize);
+        let truncation = TruncationParams { max_length, ..TruncationParams::default() };
         // The file says to pad each sentence to 128 tokens; a batch is as long as its longest sentence instead.
         tokenizer.with_padding(None).with_truncation(Some(truncation))?;
         let padding = tokenizer.token_to_id("[PAD]").ok_or("the tokenizer has no token [PAD]")?;

@@ -1,12 +1,18 @@
 //! A conversation as the text that a model was trained on, by the template of its tokenizer.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, ErrorKind, Value, context};
+use minijinja::value::Kwargs;
+use minijinja::{Environment, ErrorKind, State, Value, context};
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use tacit::{Error, Result};
+
+use crate::text::tokenizer_config;
 
 /// The template of a folder, and the tokens that it writes.
 #[derive(Debug)]
@@ -17,18 +23,40 @@ pub(crate) struct Template {
     eos_token: Option<String>,
 }
 
+/// What somebody said.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub(crate) struct Message {
+    pub(crate) role: String,
+    pub(crate) content: String,
+}
+
+/// What caches hold of a conversation.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub(crate) struct Conversation {
+    /// All that was said, an answer last.
+    pub(crate) messages: Vec<Message>,
+    /// The token that the answer ended with, which the caches hold, too.
+    pub(crate) end: Option<String>,
+}
+
+/// What the template can do at most: so many instructions, or 64 times as many bytes, and more for a long prompt. Real ones
+/// take some thousands; a file may come from anybody.
+const FUEL: u64 = 2_000_000;
+
+/// Stands for a text whose end is looked for.
+const MARK: &str = "tacitMarksThisPlace";
+
+impl Message {
+    pub(crate) fn new(role: &str, content: impl Into<String>) -> Self {
+        Self { role: role.to_owned(), content: content.into() }
+    }
+}
+
 impl Template {
     /// Reads `chat_template.jinja` or, where there is none, what `tokenizer_config.json` has.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         let config = folder.join("tokenizer_config.json");
-        let json = if config.is_file() {
-            let text = fs::read(&config).map_err(Error::file("read", &config))?;
-            serde_json::from_slice::<Json>(&text).map_err(|error| {
-                Error::checkpoint(&config, None, error.to_string(), "fetch the tokenizer of this model again")
-            })?
-        } else {
-            Json::Null
-        };
+        let json = tokenizer_config(folder)?;
         let file = folder.join("chat_template.jinja");
         let (file, source) = if file.is_file() {
             let source = fs::read_to_string(&file).map_err(Error::file("read", &file))?;
@@ -48,21 +76,56 @@ impl Template {
     }
 
     /// The text of a conversation, up to where the model's answer begins: it holds the tokens that begin a text, too.
-    pub(crate) fn render(&self, system: Option<&str>, user: &str) -> Result<String> {
+    pub(crate) fn begin(&self, messages: &[Message]) -> Result<String> {
+        self.render(messages)
+    }
+
+    /// What follows the answer of a conversation, up to where the next one begins: nothing of it stands in the caches yet.
+    pub(crate) fn go_on(&self, before: &Conversation, user: &str) -> Result<String> {
+        let mut messages = before.messages.clone();
+        if let Some(answer) = messages.last_mut() {
+            MARK.clone_into(&mut answer.content);
+        }
+        messages.push(Message::new("user", user));
+        let rest = self.behind_mark(&messages)?;
+        // The caches end with the token, and the template writes it behind every answer.
+        Ok(match &before.end {
+            Some(end) => rest.trim_start().strip_prefix(end.as_str()).map_or(rest.clone(), str::to_owned),
+            None => rest,
+        })
+    }
+
+    /// What follows the beginning of what the user says, which stands in the caches of another program.
+    pub(crate) fn complete(&self, user: &str) -> Result<String> {
+        self.behind_mark(&[Message::new("user", format!("{MARK}{user}"))])
+    }
+
+    fn behind_mark(&self, messages: &[Message]) -> Result<String> {
+        let rendered = self.render(messages)?;
+        rendered.split_once(MARK).map(|(_, rest)| rest.to_owned()).ok_or_else(|| {
+            let reason = "the template leaves out what was said before, so that a cache of it does not go on";
+            Error::checkpoint(&self.file, Some("chat_template"), reason, "leave `--prompt-cache` out")
+        })
+    }
+
+    fn render(&self, messages: &[Message]) -> Result<String> {
         let mut environment = Environment::new();
         // As transformers sets it.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| self.refused(&error))?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function(
-            "raise_exception",
-            |reason: String| -> std::result::Result<String, minijinja::Error> {
-                Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
-            },
-        );
-        let message = |role: &str, content: &str| context! { role => role, content => content };
-        let messages: Vec<Value> =
-            system.map(|system| message("system", system)).into_iter().chain([message("user", user)]).collect();
+        let said: usize = messages.iter().map(|message| message.content.len()).sum();
+        environment.set_fuel(Some(FUEL + 8 * said as u64));
+        environment.add_function("raise_exception", |reason: String| -> Outcome<String> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
+        });
+        environment.add_function("strftime_now", |format: &str| -> Outcome<String> {
+            let now = jiff::fmt::strtime::format(format, &jiff::Zoned::now());
+            now.map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))
+        });
+        environment.add_filter("tojson", tojson);
+        let message = |message: &Message| context! { role => &message.role, content => &message.content };
+        let messages: Vec<Value> = messages.iter().map(message).collect();
         let rendered = environment.render_str(
             &self.source,
             context! {
@@ -76,13 +139,60 @@ impl Template {
     }
 
     fn refused(&self, error: &minijinja::Error) -> Error {
-        let reason = format!("the template cannot be rendered: {error}");
+        let reason = if error.kind() == ErrorKind::OutOfFuel {
+            "the template does not come to an end, or makes a text without measure".to_owned()
+        } else {
+            format!("the template cannot be rendered: {error}")
+        };
         Error::checkpoint(&self.file, Some("chat_template"), reason, "leave `--chat` or `--system` out")
     }
 }
+
+type Outcome<T> = std::result::Result<T, minijinja::Error>;
 
 /// The template, or the one that is called the default.
 fn template(json: &Json) -> Option<&str> {
     let default = |named: &&Json| named["name"] == "default";
     json.as_str().or_else(|| json.as_array()?.iter().find(default)?["template"].as_str())
+}
+
+/// JSON as Python's `json.dumps` writes it, which transformers puts in the place of Jinja's own filter: no character is escaped
+/// for HTML.
+fn tojson(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Outcome<String> {
+    let failed = |error: serde_json::Error| {
+        minijinja::Error::new(ErrorKind::InvalidOperation, "the value is no JSON").with_source(error)
+    };
+    let indent: Option<usize> = options.get("indent")?;
+    // Characters that are not ASCII stay as they are, and that is what is asked for.
+    let _: Option<bool> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    let mut made = Vec::new();
+    match indent {
+        None => value.serialize(&mut Serializer::with_formatter(&mut made, Spaced)).map_err(failed)?,
+        Some(indent) => {
+            let spaces = vec![b' '; indent.min(16)];
+            let formatter = PrettyFormatter::with_indent(&spaces);
+            value.serialize(&mut Serializer::with_formatter(&mut made, formatter)).map_err(failed)?;
+        }
+    }
+    state.consume_fuel(made.len() as u64 / 8)?;
+    String::from_utf8(made)
+        .map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, "the value is no text").with_source(error))
+}
+
+/// A space behind each comma and colon.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
+    }
 }

@@ -11,7 +11,7 @@ mod stored;
 mod text;
 
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -24,7 +24,7 @@ use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Positions};
 use tokenizers::Tokenizer;
 
-use chat::Template;
+use chat::{Conversation, Message, Template};
 use step::step;
 use text::Stream;
 
@@ -146,15 +146,16 @@ fn run(options: &Options) -> Outcome<()> {
         tacit_models::adapt(&mut model, folder)?;
     }
     let mut bytes = model.nbytes();
-    let caches = stored::opened(caches(&config, &model)?, options.prompt_cache.as_deref())?;
+    let (caches, conversation) = stored::opened(caches(&config, &model)?, options.prompt_cache.as_deref())?;
     let mut caches = formatted(caches, options.kv.as_deref())?;
     let begun = !caches.first().is_none_or(KvCache::is_empty);
-    let prompt = prompt(options, &tokenizer, begun)?;
+    let Prompt { tokens: prompt, conversation } = prompt(options, &tokenizer, begun, conversation)?;
+    let ends = text::end_tokens(&options.model, &config.end_tokens, &tokenizer)?;
     let asked = generate::Options {
         sampler,
         seed: options.sampling.seed,
         max_tokens: options.max_tokens,
-        stop: config.end_tokens.iter().map(|&token| vec![token]).collect(),
+        stop: ends.iter().map(|&token| vec![token]).collect(),
         ..generate::Options::default()
     };
 
@@ -164,6 +165,7 @@ fn run(options: &Options) -> Outcome<()> {
             let help = "leave out `--draft` or `--prompt-cache`";
             return Err(Error::invalid("a draft has not seen what a prompt cache holds", help).into());
         }
+        same_tokens(&tokenizer, folder)?;
         let (config, smaller) = tacit_models::load(folder)?;
         bytes += smaller.nbytes();
         drafted = formatted(self::caches(&config, &smaller)?, options.kv.as_deref())?;
@@ -173,13 +175,18 @@ fn run(options: &Options) -> Outcome<()> {
         generate(step(model, Positions::Last), &mut caches, &[prompt], &asked)?
     };
     let mut texts = Texts::new(tokens, vec![Stream::new(&tokenizer)], &options.stop)?;
-    let finish = write(&mut texts)?;
+    let written = write(&mut texts)?;
     let stats = texts.stats();
     drop(texts);
     if let Some(file) = &options.prompt_cache {
-        stored::write(file, &caches)?;
+        let conversation = conversation.map(|mut conversation| {
+            conversation.messages.push(Message::new("assistant", written.text.clone()));
+            let end = written.last.filter(|token| written.finish == Some(Finish::Stop) && ends.contains(token));
+            Conversation { end: end.and_then(|token| tokenizer.id_to_token(token)), ..conversation }
+        });
+        stored::write(file, &caches, conversation.as_ref())?;
     }
-    report(&stats, finish, bytes)?;
+    report(&stats, written.finish, bytes)?;
     Ok(())
 }
 
@@ -198,32 +205,83 @@ fn formatted(caches: Vec<KvCache>, formats: Option<&str>) -> Result<Vec<KvCache>
     caches.into_iter().map(|cache| cache.quantized(keys.clone(), values.clone())).collect()
 }
 
-/// The tokens of the prompt. Only what begins a text begins with the tokens for that.
-fn prompt(options: &Options, tokenizer: &Tokenizer, begun: bool) -> Outcome<Vec<u32>> {
+/// Fails if a draft has another tokenizer than the model: its tokens would be other texts, of which none is ever accepted.
+fn same_tokens(tokenizer: &Tokenizer, draft: &Path) -> Result<()> {
+    if !draft.join("tokenizer.json").is_file() {
+        return Ok(());
+    }
+    let (own, other) = (tokenizer.get_vocab_size(true), text::tokenizer(draft)?.get_vocab_size(true));
+    if own == other {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("the tokenizer of the draft knows {other} tokens, and that of the model {own}"),
+        "take a draft with the tokens of the model",
+    ))
+}
+
+/// What the model is given, and what was said then, in a conversation.
+struct Prompt {
+    tokens: Vec<u32>,
+    conversation: Option<Conversation>,
+}
+
+/// The tokens of the prompt. Only what begins a text begins with the tokens for that, and of a conversation only what is new
+/// stands in it.
+fn prompt(options: &Options, tokenizer: &Tokenizer, begun: bool, before: Option<Conversation>) -> Outcome<Prompt> {
     let mut text = options.prompt.clone();
     if text == "-" {
         text.clear();
         io::stdin().read_to_string(&mut text)?;
     }
     if options.chat {
-        let text = Template::open(&options.model)?.render(options.system.as_deref(), &text)?;
-        return Ok(text::tokens(tokenizer, &text, false)?);
+        let template = Template::open(&options.model)?;
+        let said = Message::new("user", text.clone());
+        if begun && options.system.is_some() {
+            let help = "leave `--system` out, or begin with another file";
+            return Err(Error::invalid("the conversation in the prompt cache has begun already", help).into());
+        }
+        let (text, conversation) = match before {
+            Some(mut before) if begun => {
+                let text = template.go_on(&before, &text)?;
+                before.messages.push(said);
+                (text, Some(before))
+            }
+            // Another program has begun it, and does not say with what.
+            _ if begun => (template.complete(&text)?, None),
+            _ => {
+                let system = options.system.as_deref().map(|system| Message::new("system", system));
+                let messages: Vec<Message> = system.into_iter().chain([said]).collect();
+                (template.begin(&messages)?, Some(Conversation { messages, end: None }))
+            }
+        };
+        return Ok(Prompt { tokens: text::tokens(tokenizer, &text, false)?, conversation });
     }
-    Ok(text::tokens(tokenizer, &text, !begun)?)
+    Ok(Prompt { tokens: text::tokens(tokenizer, &text, !begun)?, conversation: None })
 }
 
-/// Writes the text as it comes, and says why it ended.
-fn write(texts: &mut Texts<'_, Stream<'_>>) -> Outcome<Option<Finish>> {
+/// What was made.
+#[derive(Default)]
+struct Written {
+    text: String,
+    /// The last token, and why it is that.
+    last: Option<u32>,
+    finish: Option<Finish>,
+}
+
+/// Writes the text as it comes, and says how it ended.
+fn write(texts: &mut Texts<'_, Stream<'_>>) -> Outcome<Written> {
     let mut out = io::stdout().lock();
-    let mut finish = None;
+    let mut written = Written::default();
     for piece in texts {
         let piece = piece?;
         out.write_all(piece.text.as_bytes())?;
         out.flush()?;
-        finish = piece.finish;
+        written.text += &piece.text;
+        (written.last, written.finish) = (Some(piece.token), piece.finish);
     }
     writeln!(out)?;
-    Ok(finish)
+    Ok(written)
 }
 
 fn report(stats: &Stats, finish: Option<Finish>, bytes: usize) -> Outcome<()> {

