@@ -8,6 +8,7 @@
 //! A subject is a file with a `pub(crate) const CASES: &[Case]`, and a line in the table below.
 
 mod case;
+mod chance;
 mod checkpoints;
 mod child;
 mod collectives;
@@ -15,9 +16,11 @@ mod commands;
 mod failures;
 mod fully;
 mod itself;
+mod means;
 mod parent;
 mod plan;
 mod processes;
+mod rows;
 mod sharded;
 
 use std::process::ExitCode;
@@ -28,7 +31,10 @@ use case::Case;
 const SUBJECTS: &[(&str, &[Case])] = &[
     ("itself", itself::CASES),
     ("collectives", collectives::CASES),
+    ("means", means::CASES),
     ("sharded", sharded::CASES),
+    ("rows", rows::CASES),
+    ("chance", chance::CASES),
     ("plan", plan::CASES),
     ("fully", fully::CASES),
     ("checkpoints", checkpoints::CASES),
