@@ -183,7 +183,7 @@ fn chain(x: &Array, length: usize) -> Result<Array> {
 
 /// A graph of many nodes, which takes longer at its end than to be recorded: some are always under way.
 fn slow(x: &Array, w: &Array) -> Result<Array> {
-    (0..8).try_fold(chain(x, NODES)?, |x, _| Ok(x.matmul(w.t())?.sin()?))
+    (0..24).try_fold(chain(x, NODES)?, |x, _| Ok(x.matmul(w.t())?.sin()?))
 }
 
 /// What is traced, by the number of its ops.
@@ -259,11 +259,11 @@ fn scratch(name: &str) -> PathBuf {
 
 /// Steps that leave nothing behind, however many there are.
 fn steps(ceilings: &mut Ceilings) -> Result<()> {
-    let x = random::normal::<f32>(&[256, WIDTH], None, None, None)?;
+    let x = random::normal::<f32>(&[64, WIDTH], None, None, None)?;
     let w = weight(WIDTH)?;
     let value = Value::from(w.clone());
     let mut state = x.clone();
-    ceilings.steps("undrained", 240, |steps| {
+    ceilings.steps("undrained", 160, |steps| {
         for _ in 0..steps {
             let next = implicit((&state, &w), |(x, w)| slow(&x, &w))?.dense()?;
             transforms::async_eval([&next])?;
@@ -288,8 +288,8 @@ fn steps(ceilings: &mut Ceilings) -> Result<()> {
             Ok(vec![y, sum])
         })?;
     decoder.set_parameter("weight", &value)?;
-    decoder.set_input("sum", ops::zeros::<f32>(&[256, WIDTH])?)?;
-    ceilings.steps("pipelined", 240, |steps| {
+    decoder.set_input("sum", ops::zeros::<f32>(&[64, WIDTH])?)?;
+    ceilings.steps("pipelined", 160, |steps| {
         let inputs = std::iter::repeat_n([x.clone()], steps);
         decoder.run_pipelined(inputs).try_for_each(|outputs| outputs.map(drop))
     })?;
