@@ -29,7 +29,7 @@ impl Sweep {
     /// The number of random programs.
     pub(crate) fn programs(self) -> u64 {
         match self {
-            Self::Bounded => 300,
+            Self::Bounded => 250,
             Self::Full => 4000,
         }
     }

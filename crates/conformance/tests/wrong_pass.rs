@@ -16,8 +16,9 @@ fn minimum_for_maximum(graph: &mut Graph) -> Result<usize> {
             None => nodes.operand(node, at),
         };
         let wrong = ops::minimum(operand(0)?, operand(1)?)?;
-        let result = nodes.results(node).next();
-        result.into_iter().for_each(|slot| nodes.replace(slot, wrong.clone()));
+        if let Some(slot) = nodes.results(node).next() {
+            nodes.replace(slot, wrong);
+        }
     }
     graph.rewire(nodes)?;
     Ok(all.len())

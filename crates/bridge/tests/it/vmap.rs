@@ -272,11 +272,7 @@ fn slices_that_go_backwards_are_mapped() {
         let x = waves(&[3, extent, 2]);
         let f = |args: &[Array]| -> Made {
             let x = &args[0];
-            Ok(vec![
-                x.flip(Axes::Axis(0))?,
-                x.flip(Axes::Axes(vec![0, 1]))?,
-                x.try_index(((..).stride_by(-2), ..))?,
-            ])
+            Ok(vec![x.flip(Axes::Axis(0))?, x.flip(Axes::Axes(vec![0, 1]))?, x.try_index(((..).stride_by(-2), ..))?])
         };
         agree(std::slice::from_ref(&x), &[Some(0)], f);
         agree(&[x.swap_axes(0, 2).expect("a view")], &[Some(-1)], f);

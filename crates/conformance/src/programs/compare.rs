@@ -4,17 +4,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mlx_rs::{Array, Dtype, transforms};
+use mlx_rs::{Array, transforms};
 use tacit_core::compile::{Constants, Options, compile_with, compile_with_state};
-use tacit_core::kernel::{self, Input as Given, Kernel, Output};
+use tacit_core::kernel;
 use tacit_core::pass::{Pass, Passes};
-use tacit_core::{Aval, Policy, Result, Value, implicit};
+use tacit_core::{Policy, Result, Value, implicit};
 
-use super::perturbed::{Class, armed, unit};
+use super::nearness::{Expected, avals, same};
+use super::perturbed::{Class, armed};
 use super::program::{Around, Program, Role};
 use super::run::{Failing, Function, fitted};
+use super::tripwire::Tripwire;
 use crate::call::{bytes, text};
-use crate::oracle::floats;
 use crate::subject::Subject;
 
 /// What a run gave: evaluated arrays, or the error of the graph or of its eval.
@@ -26,15 +27,6 @@ pub(crate) struct Scene<'a> {
     pub(crate) subjects: &'a [Subject],
 }
 
-/// What another run is compared with: the results, how near each must come, and the same with errors.
-struct Expected<'a> {
-    results: &'a [Array],
-    classes: &'a [Class],
-    erred: Vec<&'a [Array]>,
-    /// Units in the last place of the largest number that are granted beside.
-    units: f64,
-}
-
 impl Scene<'_> {
     /// Runs the program in every way.
     pub(crate) fn check(&self) -> Result<(), String> {
@@ -43,16 +35,16 @@ impl Scene<'_> {
         let off = self.compiled(Passes::Off, &SALTS)?;
         let Ok(results) = &eager[0] else {
             let all = self.compiled(Passes::All, &SALTS)?;
-            self.each("compiled without passes", &off, &eager, |_, _, _| Ok(()))?;
-            return self.each("compiled", &all, &eager, |_, _, _| Ok(()));
+            Self::each("compiled without passes", &off, &eager, |_, _, _| Ok(()))?;
+            return Self::each("compiled", &all, &eager, |_, _, _| Ok(()));
         };
         let (erred, classes) = self.erred()?;
         let near = |found: &[Array], expected: &[Array], salt: usize, least: Class| {
             let erred = erred.iter().filter_map(|run| run[salt].as_deref().ok()).collect();
             let classes: Vec<Class> = classes.iter().map(|&class| class.max(least)).collect();
-            Expected { results: expected, classes: &classes, erred, units: 8.0 }.near(found)
+            Expected { results: expected, classes: &classes, erred, units: 8.0, rounded_zeros: false }.near(found)
         };
-        self.each("compiled without passes", &off, &eager, |found, expected, salt| {
+        Self::each("compiled without passes", &off, &eager, |found, expected, salt| {
             // A branch that is not chosen has a gradient of zeros where its predicate is traced, and none where it is read.
             if self.program.differentiates_a_branch() {
                 return near(found, expected, salt, Class::Near);
@@ -63,7 +55,7 @@ impl Scene<'_> {
         for passes in chosen_passes() {
             let name = format!("with {passes:?}");
             let made = self.compiled(passes, &SALTS)?;
-            self.each(&name, &made, &off, |found, expected, salt| near(found, expected, salt, Class::Exact))?;
+            Self::each(&name, &made, &off, |found, expected, salt| near(found, expected, salt, Class::Exact))?;
         }
         self.reference(results, &classes, &erred)?;
         self.implicit_as_dense(results)?;
@@ -73,7 +65,6 @@ impl Scene<'_> {
     }
 
     fn each(
-        &self,
         name: &str,
         found: &[Outcome],
         expected: &[Outcome; 2],
@@ -192,7 +183,7 @@ impl Scene<'_> {
         let least = if reordered { Class::Near } else { Class::Exact };
         let classes: Vec<Class> = classes.iter().map(|&class| class.max(least)).collect();
         let erred = erred.iter().filter_map(|run| run[0].as_deref().ok()).collect();
-        Expected { results: &plain, classes: &classes, erred, units: 64.0 }
+        Expected { results: &plain, classes: &classes, erred, units: 64.0, rounded_zeros: reordered }
             .near(results)
             .map_err(|what| format!("with {around:?} in plain code: {what}"))
     }
@@ -226,9 +217,15 @@ impl Scene<'_> {
             // Those of an implicit array have its own structure.
             return Ok(());
         }
-        Expected { results: &expected, classes: &classes, erred: vec![&first, &second], units: 256.0 }
-            .near(results)
-            .map_err(|what| format!("with dense arrays in the place of implicit ones: {what}"))
+        Expected {
+            results: &expected,
+            classes: &classes,
+            erred: vec![&first, &second],
+            units: 256.0,
+            rounded_zeros: true,
+        }
+        .near(results)
+        .map_err(|what| format!("with dense arrays in the place of implicit ones: {what}"))
     }
 
     /// A state goes from call to call, and an error leaves it as it was.
@@ -363,7 +360,7 @@ fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {
     if given.iter().all(|value| !value.is_implicit()) {
         return f(given.iter().map(Value::dense).collect::<Result<_>>()?);
     }
-    implicit(&given.to_vec(), move |args: Vec<Array>| f(args))?.iter().map(Value::dense).collect()
+    implicit(given.to_vec(), move |args: Vec<Array>| f(args))?.iter().map(Value::dense).collect()
 }
 
 fn evaluated(results: Result<Vec<Array>>) -> Outcome {
@@ -375,125 +372,4 @@ fn evaluated(results: Result<Vec<Array>>) -> Outcome {
 /// The bytes of what is there already.
 fn untouched(given: &[Value]) -> Result<Vec<Vec<u8>>, String> {
     given.iter().filter_map(Value::as_dense).map(bytes).collect()
-}
-
-fn avals(found: &[Array], expected: &[Array]) -> Result<(), String> {
-    let of = |arrays: &[Array]| arrays.iter().map(|array| Aval::from(array).to_string()).collect::<Vec<_>>().join(", ");
-    if of(found) == of(expected) { Ok(()) } else { Err(format!("{} and not {}", of(found), of(expected))) }
-}
-
-/// The same bits, but for the payloads of NaN.
-fn same(found: &[Array], expected: &[Array]) -> Result<(), String> {
-    avals(found, expected)?;
-    let pairs = found.iter().zip(expected).enumerate();
-    pairs.map(|(at, pair)| same_bits(at, pair.0, pair.1)).collect()
-}
-
-fn same_bits(result: usize, found: &Array, expected: &Array) -> Result<(), String> {
-    let (a, b) = (bytes(found)?, bytes(expected)?);
-    if a == b {
-        return Ok(());
-    }
-    let dtype = found.dtype();
-    let width = (a.len() / found.size().max(1)).max(1) / if dtype.is_complex() { 2 } else { 1 };
-    let far = a.chunks(width).zip(b.chunks(width)).position(|(a, b)| a != b && !(is_nan(dtype, a) && is_nan(dtype, b)));
-    let Some(at) = far else { return Ok(()) };
-    let shown = |array: &Array| floats(array).map_or_else(text, |numbers| format!("{:?}", numbers.get(at)));
-    Err(format!(
-        "result {result}, {}, is {} at {at} and not {}; bits {:x?} and {:x?}",
-        Aval::from(found),
-        shown(found),
-        shown(expected),
-        &a[at * width..(at + 1) * width],
-        &b[at * width..(at + 1) * width],
-    ))
-}
-
-fn is_nan(dtype: Dtype, bytes: &[u8]) -> bool {
-    match (dtype, bytes) {
-        (Dtype::Float16, &[a, b]) => u16::from_le_bytes([a, b]) & 0x7fff > 0x7c00,
-        (Dtype::Bfloat16, &[a, b]) => u16::from_le_bytes([a, b]) & 0x7fff > 0x7f80,
-        (Dtype::Float32 | Dtype::Complex64, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).is_nan(),
-        (Dtype::Float64, bytes) => bytes.try_into().is_ok_and(|bytes| f64::from_le_bytes(bytes).is_nan()),
-        _ => false,
-    }
-}
-
-impl Expected<'_> {
-    /// Each result as near as its class asks for.
-    fn near(&self, found: &[Array]) -> Result<(), String> {
-        avals(found, self.results)?;
-        for (at, (found, expected)) in found.iter().zip(self.results).enumerate() {
-            match self.classes.get(at).copied().unwrap_or(Class::Near) {
-                Class::Exact => same_bits(at, found, expected)?,
-                Class::Near => self.near_one(at, found, expected)?,
-                Class::Any => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn near_one(&self, result: usize, found: &Array, expected: &Array) -> Result<(), String> {
-        if !expected.dtype().is_inexact() {
-            return Ok(());
-        }
-        let (found, expected_numbers) = (floats(found).map_err(text)?, floats(expected).map_err(text)?);
-        let finite = expected_numbers.iter().filter(|number| number.is_finite());
-        let largest = finite.fold(0f64, |most, &number| most.max(f64::from(number.abs())));
-        let mut granted = self.units * f64::from(unit(expected.dtype())) * largest;
-        for erred in &self.erred {
-            let Some(erred) = erred.get(result) else { continue };
-            let erred = floats(erred).map_err(text)?;
-            for (&a, &b) in erred.iter().zip(&expected_numbers) {
-                if a.is_finite() != b.is_finite() {
-                    return Ok(());
-                }
-                if a.is_finite() {
-                    granted = granted.max(8.0 * f64::from((a - b).abs()));
-                }
-            }
-        }
-        // Denormal numbers have no relative error.
-        granted += 1e-37;
-        for (at, (&found, &expected)) in found.iter().zip(&expected_numbers).enumerate() {
-            #[allow(clippy::float_cmp, reason = "equal infinities have no difference")]
-            let equal = found == expected || found.is_nan() && expected.is_nan();
-            let error = (f64::from(found) - f64::from(expected)).abs();
-            if !equal && (error.is_nan() || error > granted) {
-                return Err(format!(
-                    "result {result} is {found:e} at {at} and not {expected:e}, where {granted:.1e} is granted"
-                ));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A copy, that fails while the wire is set.
-struct Tripwire(Arc<AtomicBool>);
-
-impl Kernel for Tripwire {
-    fn name(&self) -> &'static str {
-        "ConformanceTripwire"
-    }
-
-    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(inputs.to_vec())
-    }
-
-    fn eval_cpu(
-        &self,
-        inputs: &[Given<'_>],
-        outputs: &mut [Output<'_>],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if self.0.load(Ordering::Relaxed) {
-            return Err("it fails by design".into());
-        }
-        outputs[0].bytes().copy_from_slice(inputs[0].bytes());
-        Ok(())
-    }
-
-    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(inputs.to_vec())
-    }
 }

@@ -85,30 +85,43 @@ const OTHER: [Dtype; 14] = [
 ];
 
 /// Ops that read or write out of bounds in other shapes than their rows'.
-const REACH: [&str; 6] = ["as_strided", "conv", "nn::AvgPool", "nn::MaxPool", "segmented", "try_index"];
+const REACH: [&str; 7] = ["as_strided", "conv", "nn::AvgPool", "nn::MaxPool", "pad[value]", "segmented", "try_index"];
 
 /// Divisions, which end the process where an integer is divided by zero.
 const DIVIDING: [&str; 3] = ["divmod", "floor_divide", "remainder"];
 
-/// Scans, which divide by an extent of zero.
-const SCANNING: [&str; 5] = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"];
+/// What goes along an axis, and divides by its extent.
+const SCANNING: [&str; 13] = [
+    "argpartition",
+    "argsort",
+    "conv",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "logcumsumexp",
+    "median",
+    "partition",
+    "search_sorted",
+    "sort",
+    "topk",
+];
 
 /// Factorizations, which may not end on a NaN.
-const FACTORING: [&str; 13] = [
+const FACTORING: [&str; 9] = [
     "linalg::cholesky",
-    "linalg::det",
     "linalg::eig",
     "linalg::inv",
-    "linalg::lu",
     "linalg::norm_matrix",
     "linalg::pinv",
     "linalg::qr",
-    "linalg::slogdet",
-    "linalg::solve",
     "linalg::svd",
     "linalg::tri_inv",
     "random::multivariate_normal",
 ];
+
+/// What is made of an LU factorization, whose buffer MLX takes for a longer one: an op on it writes behind its own.
+const LEFT_OUT: [&str; 4] = ["linalg::det", "linalg::lu", "linalg::slogdet", "linalg::solve"];
 
 /// MLX writes out of bounds in the gradient of a scan where an operand is NaN, and reads behind a list in the one of a pad by
 /// its value.
@@ -124,13 +137,6 @@ pub(crate) fn draw(seed: u64, subjects: &[Subject]) -> Program {
     let mut inputs = drawn_inputs(&mut rng, long);
     if implicit {
         inputs.push(drawn_implicit(&mut rng, subjects, seed));
-    }
-    if std::env::var("TACIT_ALIGNED").is_ok() {
-        for input in &mut inputs {
-            if input.layout == Layout::Misaligned {
-                input.layout = Layout::Part;
-            }
-        }
     }
     let most = if long { LONG } else { SMALL };
     let around = drawn_around(&mut rng, &inputs);
@@ -262,17 +268,20 @@ impl Drawing {
         if self.differentiated && UNSAFE_GRADIENTS.contains(&op.name) {
             return None;
         }
-        let templates = (op.operands)().ok()?;
         let starts = |names: &[&str]| names.iter().any(|name| op.name.starts_with(name));
+        if starts(&LEFT_OUT) {
+            return None;
+        }
+        let templates = (op.operands)().ok()?;
         let operands = if starts(&FACTORING) {
             templates.iter().map(|template| Operand::Own(template.dtype())).collect()
         } else {
             self.operands(rng, op, &templates, main)
         };
-        let taken = || operands.iter().filter_map(|operand| operand.value()).map(|value| &self.values[value]);
+        let taken = || operands.iter().filter_map(Operand::value).map(|value| &self.values[value]);
         let whole = taken().any(|array| !array.dtype().is_inexact());
         let empty = taken().any(|array| array.size() == 0);
-        if whole && starts(&DIVIDING) || empty && (starts(&SCANNING) || starts(&["conv"])) {
+        if whole && starts(&DIVIDING) || empty && starts(&SCANNING) {
             return None;
         }
         let results = run::step(op, &operands, &self.values).ok()?;

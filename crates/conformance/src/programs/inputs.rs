@@ -11,7 +11,7 @@ use crate::call::bytes;
 impl Input {
     /// The array, anew: its numbers are the same in each call, and `salt` chooses others.
     pub(crate) fn array(&self, salt: u64) -> Result<Array, Exception> {
-        let mut shape = self.aval.shape.to_vec();
+        let mut shape = self.aval.shape.clone();
         let rank = shape.len();
         match self.layout {
             Layout::Columns if rank >= 2 => shape.swap(rank - 1, rank - 2),

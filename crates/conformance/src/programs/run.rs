@@ -139,24 +139,24 @@ impl Around {
             (Self::Jvp, _) => Rc::new(move |args| derivatives(&f, args)),
             (Self::Checkpoint, false) => Rc::new(move |args| {
                 let f = f.clone();
-                dense(checkpoint(move |args: Vec<Array>| f(args))(values(args))?)
+                dense(&checkpoint(move |args: Vec<Array>| f(args))(values(args))?)
             }),
             (Self::Vmap, false) => Rc::new(move |args| {
                 let examples = others(&args)?;
                 let both = args.iter().zip(&examples).map(|(a, b)| Ok(ops::stack(&[a, b], 0)?.into()));
                 let both = both.collect::<Result<Vec<Value>>>()?;
-                dense(vmap(0, 0, |args: Vec<Array>| f(args))(both)?)
+                dense(&vmap(0, 0, |args: Vec<Array>| f(args))(both)?)
             }),
             (Self::Cond, false) => Rc::new(move |args| {
                 let Some(first) = args.first() else { return f(args) };
                 let holds = predicate(first)?;
                 let made: Vec<Value> =
                     cond(&holds, |args: Vec<Array>| f(args), |args: Vec<Array>| f(others(&args)?), values(args))?;
-                dense(made)
+                dense(&made)
             }),
             (Self::Fori, false) => Rc::new(move |args| {
                 let made: Vec<Value> = fori_loop(0..2, |_, args: Vec<Array>| carried(&f, args), values(args))?;
-                dense(made)
+                dense(&made)
             }),
             (Self::Scan, false) => Rc::new(move |args| {
                 let Some((first, rest)) = args.split_first() else { return f(args) };
@@ -166,7 +166,7 @@ impl Around {
                     Ok::<_, Error>((running(&most, &made)?, made))
                 };
                 let (most, made): (Value, Vec<Value>) = scan(step, Array::from_f32(0.0).into(), rows, None)?;
-                dense([vec![most], made].concat())
+                dense(&[vec![most], made].concat())
             }),
         }
     }
@@ -176,7 +176,7 @@ fn values(args: Vec<Array>) -> Vec<Value> {
     args.into_iter().map(Value::from).collect()
 }
 
-fn dense(values: Vec<Value>) -> Result<Vec<Array>> {
+fn dense(values: &[Value]) -> Result<Vec<Array>> {
     values.iter().map(Value::dense).collect()
 }
 
@@ -263,7 +263,7 @@ fn gradients(f: &Function, args: Vec<Array>) -> Result<Vec<Array>> {
     let ((loss, made), gradients): ((Value, Vec<Value>), Vec<Gradient>) =
         value_and_grad_wrt(Wrt::All, loss)(values(args))?;
     let gradients = gradients.iter().filter_map(|gradient| gradient.array().ok().cloned());
-    Ok(std::iter::once(loss.dense()?).chain(dense(made)?).chain(gradients).collect())
+    Ok(std::iter::once(loss.dense()?).chain(dense(&made)?).chain(gradients).collect())
 }
 
 /// The results and their derivatives in one direction.
@@ -277,5 +277,5 @@ fn derivatives(f: &Function, args: Vec<Array>) -> Result<Vec<Array>> {
     });
     let tangents = tangents.collect::<Result<Vec<_>>>()?;
     let (made, changes): (Vec<Value>, Vec<Value>) = jvp(|args: Vec<Array>| f(args), values(args), tangents)?;
-    dense([made, changes].concat())
+    dense(&[made, changes].concat())
 }

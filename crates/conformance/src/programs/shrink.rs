@@ -76,9 +76,7 @@ fn without_step(program: &Program, at: usize, bypassed: bool) -> Option<Program>
     for value in gone.clone() {
         map[value] = if bypassed { Some(instead?) } else { None };
     }
-    for value in gone.end..program.values() {
-        map[value] = Some(value - gone.len());
-    }
+    map.iter_mut().skip(gone.end).flatten().for_each(|value| *value -= gone.len());
     mapped(program, Some(at), &map)
 }
 

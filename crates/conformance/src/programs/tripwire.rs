@@ -1,0 +1,35 @@
+//! A node that fails when somebody says so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mlx_rs::Array;
+use tacit_core::Aval;
+use tacit_core::kernel::{Input, Kernel, Output};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A copy that fails while the wire is set.
+pub(super) struct Tripwire(pub(super) Arc<AtomicBool>);
+
+impl Kernel for Tripwire {
+    fn name(&self) -> &'static str {
+        "ConformanceTripwire"
+    }
+
+    fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, BoxError> {
+        Ok(inputs.to_vec())
+    }
+
+    fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Result<(), BoxError> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err("it fails by design".into());
+        }
+        outputs[0].bytes().copy_from_slice(inputs[0].bytes());
+        Ok(())
+    }
+
+    fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, BoxError> {
+        Ok(inputs.to_vec())
+    }
+}
