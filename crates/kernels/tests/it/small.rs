@@ -211,6 +211,10 @@ fn every_format_is_coded() {
             halves::to_bf16(&x, &mut [bf16::ZERO; 96]).unwrap();
         });
     }
+    if cfg!(miri) {
+        // Minutes there; the pool and its outputs have small tests of their own.
+        return;
+    }
     let x = vec![1.0; (1 << 14) + 40];
     let mut codes = vec![0; x.len().div_ceil(2)];
     let mut absmax = vec![0.0; x.len().div_ceil(64)];

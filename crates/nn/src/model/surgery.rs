@@ -254,7 +254,7 @@ pub(crate) fn relative_error(array: &Array, quantized: &Value) -> Result<f64> {
     let norms = [difference.square()?.sum(None)?, own.square()?.sum(None)?, largest];
     transforms::eval(&norms)?;
     let [difference, own, largest] = norms.map(|norm| f64::from(norm.item_exact::<f32>()));
-    if !largest.is_finite() {
+    if ![difference, own, largest].iter().all(|norm| norm.is_finite()) {
         return Err(Error::invalid(
             format!("{quantized} has an element that is not finite"),
             "replace NaN and infinities before quantizing",

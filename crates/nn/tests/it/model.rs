@@ -409,6 +409,33 @@ fn what_fails_changes_nothing() {
     assert_eq!(snapshot(&model), before);
 }
 
+/// Half floats refuse what they cannot hold as every other format does, of whatever type the parameter is.
+#[test]
+fn a_half_format_is_given_what_it_can_hold() {
+    let refused = |number: f32, dtype: Dtype| {
+        let mut model = Model::new(nn::Linear::new(4, 2).expect("builds")).expect("a model");
+        let weight = Array::from_slice(&[1.0, 2.0, 3.0, number, 5.0, 6.0, 7.0, 8.0], &[2, 4]);
+        model.set("weight", weight.as_dtype(dtype).expect("casts")).expect("fits");
+        let rules = Rules::new().quantize("weight", tacit_arrays::format::F16).expect("rules");
+        let error = model.apply(&rules).map(drop).expect_err("it is refused").to_string();
+        assert!(!model.get("weight").expect("is there").is_implicit());
+        error
+    };
+    expect![[r#"
+        the parameter weight: kernel F16Quantize failed: element 3 is 1000000, and the greatest number of the format is 65504
+        help: take a format with a scale, or one with the range of `f32` such as `bf16`"#]]
+    .assert_eq(&refused(1e6, Dtype::Float32));
+    expect![[r#"
+        the parameter weight: kernel F16Quantize failed: element 3 is NaN, which no code can hold
+        help: replace NaN and infinities before quantizing"#]]
+    .assert_eq(&refused(f32::NAN, Dtype::Float32));
+    // What is of the type already is stored as it is, and looked at here.
+    expect![[r#"
+        the parameter weight: F16(f16[2,4]) has an element that is not finite
+        help: replace NaN and infinities before quantizing"#]]
+    .assert_eq(&refused(f32::INFINITY, Dtype::Float16));
+}
+
 /// Optimizer state goes by the leaves' paths, and comes back from a tree.
 #[test]
 fn a_model_and_its_optimizer_are_one_state() {

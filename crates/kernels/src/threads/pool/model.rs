@@ -44,12 +44,12 @@ fn tasks(pool: &Pool, helpers: usize, count: usize) {
 
 #[test]
 fn a_job_is_done_when_its_caller_goes_on() {
-    model(5, || tasks(&Pool::new(2), 1, 2));
+    model(3, || tasks(&Pool::new(2), 1, 2));
 }
 
 #[test]
 fn jobs_that_follow_each_other_are_met_asleep_and_awake() {
-    model(3, || {
+    model(2, || {
         let pool = Pool::new(2);
         tasks(&pool, 1, 1);
         tasks(&pool, 1, 2);
@@ -58,12 +58,12 @@ fn jobs_that_follow_each_other_are_met_asleep_and_awake() {
 
 #[test]
 fn two_helpers_share_a_job() {
-    model(3, || tasks(&Pool::new(3), 2, 2));
+    model(2, || tasks(&Pool::new(3), 2, 2));
 }
 
 #[test]
 fn two_callers_share_a_helper() {
-    model(3, || {
+    model(2, || {
         let pool = Arc::new(Pool::new(2));
         let other = Arc::clone(&pool);
         let caller = thread::spawn(move || tasks(&other, 1, 1));
@@ -74,7 +74,7 @@ fn two_callers_share_a_helper() {
 
 #[test]
 fn a_task_may_open_a_job() {
-    model(3, || {
+    model(2, || {
         let pool = Pool::new(2);
         let outer = AtomicUsize::new(0);
         pool.run(1, &|| {
