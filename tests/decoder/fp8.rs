@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value as Json, json};
 use tacit::arrays::E4m3Array;
 use tacit::io::{Tensors, hugging_face};
-use tacit::nn::{Missing, Parameters};
+use tacit::nn::Missing;
 use tacit::prelude::*;
 use tacit_bridge::with_bytes;
 use tacit_models::{Decoder, Positions, caches, load};
@@ -82,7 +82,8 @@ fn a_decoder_in_eight_bits_is_read_as_what_it_is() -> Result<()> {
             logits(&mut model, &config, &prompt)?
         };
         let expected = logits(&mut dense, &config, &prompt)?;
-        let largest = |array: &Array| Ok::<_, Error>(array.as_dtype(Dtype::Float32)?.abs()?.max(None)?.item_exact::<f32>());
+        let largest =
+            |array: &Array| Ok::<_, Error>(array.as_dtype(Dtype::Float32)?.abs()?.max(None)?.item_exact::<f32>());
         let apart = largest(&found.subtract(&expected)?)? / largest(&expected)?;
         assert!(apart < 1e-4, "{name}: {apart}");
     }

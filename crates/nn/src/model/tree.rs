@@ -40,9 +40,9 @@ impl<M: ModuleParameters> Arguments for Model<M> {
             let moves = |role: Role| role == Role::Choice || self.is_trained(role, path, unfrozen);
             let Some(held) = self.held.get(path) else {
                 if moves(Role::of_dense(path)) {
-                    visitor.array(array)
+                    visitor.array(array);
                 } else {
-                    visitor.frozen(array)
+                    visitor.frozen(array);
                 }
                 continue;
             };
