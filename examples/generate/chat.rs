@@ -158,6 +158,7 @@ fn template(json: &Json) -> Option<&str> {
 
 /// JSON as Python's `json.dumps` writes it, which transformers puts in the place of Jinja's own filter: no character is escaped
 /// for HTML.
+#[allow(clippy::needless_pass_by_value, reason = "minijinja calls it so")]
 fn tojson(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Outcome<String> {
     let failed = |error: serde_json::Error| {
         minijinja::Error::new(ErrorKind::InvalidOperation, "the value is no JSON").with_source(error)

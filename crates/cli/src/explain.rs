@@ -11,7 +11,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use serde::Serialize;
 use tacit_core::dispatch::Taker;
-use tacit_core::{Equation, Error, Explanation, Result, Value, explain as explained};
+use tacit_core::{Equation, Error, Explanation, Result, Value, explain as explained, printable};
 use tacit_files::replace;
 use tacit_io::read;
 use tacit_models::{Config, Positions};
@@ -301,7 +301,7 @@ impl fmt::Display for Products {
         }
         writeln!(f, "{table}")?;
         for (path, reason) in reasons {
-            writeln!(f, "{path} {reason}")?;
+            writeln!(f, "{} {reason}", printable::name(&path))?;
         }
         if let Some(trace) = &self.trace {
             writeln!(f, "{trace:#}")?;

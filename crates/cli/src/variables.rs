@@ -12,7 +12,7 @@ pub(crate) struct Variable {
 }
 
 /// The passes of Tacit itself.
-pub(crate) const PASSES: [&str; 3] = ["turned", "united", "programs"];
+pub(crate) const PASSES: [&str; 4] = ["turned", "united", "programs", "agreement"];
 
 pub(crate) const VARIABLES: [Variable; 9] = [
     Variable {
@@ -29,7 +29,7 @@ pub(crate) const VARIABLES: [Variable; 9] = [
     },
     Variable {
         name: "TACIT_PASSES",
-        values: "off, or names with commas between them: turned, united, programs",
+        values: "off, or names with commas between them: turned, united, programs, agreement",
         doc: "which passes rewrite the graphs of compiled functions; all of them where it is not set",
         reads: |text| {
             let names = || text.split(',').map(str::trim);

@@ -11,7 +11,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// # Errors
 ///
 /// The serializer fails.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 pub fn serialize<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if number.is_finite() { serializer.serialize_f64(*number) } else { serializer.collect_str(number) }
 }
@@ -48,7 +47,6 @@ pub mod optional {
     /// # Errors
     ///
     /// The serializer fails.
-    #[expect(clippy::ref_option, reason = "serde calls it so")]
     pub fn serialize<S: Serializer>(number: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
         number.map(Number).serialize(serializer)
     }

@@ -45,7 +45,7 @@ const HEIGHT: f64 = 180.0;
 /// Where they begin at least: to the left are the numbers.
 const LEFT: f64 = 44.0;
 /// The width of a digit, about.
-const LETTER: f64 = 6.8;
+const LETTER: f64 = 6.3;
 /// The quantiles that bands are drawn between.
 const SHARES: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
@@ -113,7 +113,7 @@ impl Chart {
         // Words of marks are above the field, where no curve is.
         let above = if self.marks.is_empty() { 8.0 } else { ROW };
         let widest = labels(&y.ticks()).iter().map(String::len).max().unwrap_or(0);
-        let left = LEFT.max(widest as f64 * LETTER + 10.0);
+        let left = LEFT.max(widest as f64 * LETTER + 6.0);
         let field = Field { x, y, top: drawing.top + above, left };
         field.draw(&mut drawing);
         for (step, words) in &self.marks {

@@ -453,7 +453,7 @@ fn states_of_several_parts_know_the_sequences_of_each() -> Result<()> {
     assert!(parts[0].as_kv().is_some_and(|cache| cache.prepare(3, &[1, 3], tacit_nn::Side::Left).is_err()));
     // All layers are padded, or none is.
     assert!(state.pad_left(3, &[3]).is_err());
-    let merged = Sequences::merge(&[vec![Cache::from(arrays()?)], vec![arrays()?.into()]].map(|caches| caches))?;
+    let merged = Sequences::merge(&[vec![Cache::from(arrays()?)], vec![arrays()?.into()]])?;
     let mut chosen = merged.select(&[3, 0])?;
     let held = chosen[0].as_arrays().expect("arrays").get(0)?.expect("it is there").as_slice::<f32>().to_vec();
     assert_eq!(held, [2.0, 1.0]);
