@@ -28,10 +28,13 @@ struct Writer {
     name: &'static str,
     /// The files that it may write, by their names or how these begin.
     files: &'static [&'static str],
-    write: Box<dyn Fn(&Path) -> Result<()>>,
+    write: In<Result<()>>,
     /// Fails where what is read is not what was written.
-    check: Box<dyn Fn(&Path)>,
+    check: In<()>,
 }
+
+/// What is done in a folder.
+type In<T> = Box<dyn Fn(&Path) -> T>;
 
 fn evaluated(value: impl Into<Value>) -> Value {
     let value = value.into();
@@ -76,30 +79,83 @@ fn writer(
 
 /// Every writer of the crate.
 fn writers() -> Vec<Writer> {
+    [own(), vec![model_file()], foreign(), adapters(), vec![prompt_cache()]].into_iter().flatten().collect()
+}
+
+fn nf4() -> Nf4Array {
+    Nf4Array::quantize(&numbers(4, &[8, 64]), 64).expect("quantizes")
+}
+
+fn packed() -> Parameters {
+    named([("a.weight", nf4().into()), ("norm.weight", numbers(3, &[64]).into())])
+}
+
+/// Those of Tacit's own files.
+fn own() -> Vec<Writer> {
+    vec![
+        writer("save", PARTS, packed(), |at, values| save(at.join(MODEL), values), |at| load(at.join(MODEL))),
+        writer(
+            "save_with",
+            PARTS,
+            packed(),
+            |at, values| save_with(at.join(MODEL), values, Writing { shard: Some(100), progress: None }),
+            |at| load(at.join(INDEX)),
+        ),
+        writer(
+            "Training",
+            PARTS,
+            packed(),
+            |at, values| {
+                let mut run = Training::new(7);
+                run.parameters = values.clone();
+                run.save(at.join(MODEL))
+            },
+            |at| Ok(Training::load(at.join(MODEL))?.parameters),
+        ),
+        writer(
+            "Resumable",
+            &[MODEL, INDEX, "model-", "model.2-", ".model.safetensors.parts"],
+            packed(),
+            |at, values| {
+                let mut work = Resumable::open(at.join(MODEL), Vec::<&Path>::new())?;
+                for (path, value) in values {
+                    work.value(path, "as it is", || Ok((value.clone(), ())))?;
+                }
+                work.finish(values, Writing::default())
+            },
+            |at| load(at.join(MODEL)),
+        ),
+    ]
+}
+
+fn model_file() -> Writer {
+    let model = || Model::new(nn::Linear::new(64, 8).expect("a layer")).expect("a model");
+    let saved = model().quantize("weight", Nf4 { block: 64, double: false }).expect("fits");
+    let values = saved.values().expect("has values");
+    let expected: Parameters = values.into_iter().map(|(path, value)| (path, evaluated(value))).collect();
+    Writer {
+        name: "ModelFile",
+        files: PARTS,
+        write: Box::new(move |at| saved.save(at.join(MODEL), Only::All)),
+        check: Box::new(move |at| {
+            let mut read = model();
+            read.load(at.join(MODEL)).expect("loads");
+            assert!(taken_apart(&read.values().expect("has values")) == taken_apart(&expected));
+        }),
+    }
+}
+
+/// Those of other programs' models.
+fn foreign() -> Vec<Writer> {
     let dense = named([
         ("a.weight", numbers(1, &[8, 64]).into()),
         ("b.weight", numbers(2, &[8, 64]).into()),
         ("norm.weight", numbers(3, &[64]).into()),
     ]);
-    let nf4 = Nf4Array::quantize(&numbers(4, &[8, 64]), 64).expect("quantizes");
-    let packed = named([("a.weight", nf4.clone().into()), ("norm.weight", numbers(3, &[64]).into())]);
     let affine = AffineArray::quantize(&numbers(5, &[8, 64]), Affine { bits: 8, group: 32 }).expect("quantizes");
     let affine = named([("a.weight", affine.into()), ("norm.weight", numbers(3, &[64]).into())]);
-    let base = named([("model.layers.0.proj.weight", nf4.into())]);
-    let lora = Lora::new(base["model.layers.0.proj.weight"].clone(), numbers(6, &[2, 64]), numbers(7, &[8, 2]), 16.0);
-    let lora = named([("model.layers.0.proj.weight", lora.expect("fits").into())]);
     let config = || Config::new(Json::parse(r#"{"model_type": "llama"}"#).expect("JSON"));
-    let object = || Json::Object(Vec::new());
-    let (of_peft, of_mlx) = (base.clone(), base);
-    let mut all = vec![
-        writer("save", PARTS, packed.clone(), |at, values| save(at.join(MODEL), values), |at| load(at.join(MODEL))),
-        writer(
-            "save_with",
-            PARTS,
-            packed.clone(),
-            |at, values| save_with(at.join(MODEL), values, Writing { shard: Some(100), progress: None }),
-            |at| load(at.join(INDEX)),
-        ),
+    vec![
         writer(
             "write_sharded",
             PARTS,
@@ -120,7 +176,7 @@ fn writers() -> Vec<Writer> {
         writer(
             "bitsandbytes",
             PARTS,
-            packed.clone(),
+            packed(),
             |at, values| bitsandbytes::write(at.join(MODEL), values, Layout::default()),
             |at| bitsandbytes::read(at.join(MODEL)),
         ),
@@ -131,6 +187,17 @@ fn writers() -> Vec<Writer> {
             move |at, values| mlx_lm::write(at, values, &config()),
             |at| mlx_lm::read(at),
         ),
+    ]
+}
+
+/// Those of adapters.
+fn adapters() -> Vec<Writer> {
+    let base = named([("model.layers.0.proj.weight", nf4().into())]);
+    let lora = Lora::new(base["model.layers.0.proj.weight"].clone(), numbers(6, &[2, 64]), numbers(7, &[8, 2]), 16.0);
+    let lora = named([("model.layers.0.proj.weight", lora.expect("fits").into())]);
+    let object = || Json::Object(Vec::new());
+    let (of_peft, of_mlx) = (base.clone(), base);
+    vec![
         writer(
             "peft",
             &["adapter_model.safetensors", "adapter_model.safetensors.index.json", "adapter_config.json"],
@@ -145,50 +212,15 @@ fn writers() -> Vec<Writer> {
             move |at, values| mlx_adapter::write(at, values, &object()),
             move |at| mlx_adapter::read(at, &of_mlx),
         ),
-        writer(
-            "Training",
-            PARTS,
-            packed.clone(),
-            |at, values| {
-                let mut run = Training::new(7);
-                run.parameters = values.clone();
-                run.save(at.join(MODEL))
-            },
-            |at| Ok(Training::load(at.join(MODEL))?.parameters),
-        ),
-        writer(
-            "Resumable",
-            &[MODEL, INDEX, "model-", "model.2-", ".model.safetensors.parts"],
-            packed,
-            |at, values| {
-                let mut work = Resumable::open(at.join(MODEL), Vec::<&Path>::new())?;
-                for (path, value) in values {
-                    work.value(path, "as it is", || Ok((value.clone(), ())))?;
-                }
-                work.finish(values, Writing::default())
-            },
-            |at| load(at.join(MODEL)),
-        ),
-    ];
-    let model = || Model::new(nn::Linear::new(64, 8).expect("a layer")).expect("a model");
-    let saved = model().quantize("weight", Nf4 { block: 64, double: false }).expect("fits");
-    let values = saved.values().expect("has values");
-    let expected: Parameters = values.into_iter().map(|(path, value)| (path, evaluated(value))).collect();
-    all.push(Writer {
-        name: "ModelFile",
-        files: PARTS,
-        write: Box::new(move |at| saved.save(at.join(MODEL), Only::All)),
-        check: Box::new(move |at| {
-            let mut read = model();
-            read.load(at.join(MODEL)).expect("loads");
-            assert!(taken_apart(&read.values().expect("has values")) == taken_apart(&expected));
-        }),
-    });
+    ]
+}
+
+fn prompt_cache() -> Writer {
     let cache = || {
         let golden = crate::golden::golden("mlx_prompt_cache/0.32/kv.safetensors");
         mlx_prompt_cache::read(golden).expect("reads")
     };
-    all.push(Writer {
+    Writer {
         name: "mlx_prompt_cache",
         files: PARTS,
         write: Box::new(move |at| mlx_prompt_cache::write(at.join(MODEL), &cache())),
@@ -201,8 +233,7 @@ fn writers() -> Vec<Writer> {
                 assert!(ours.bytes(name).expect("is there") == theirs.bytes(name).expect("is there"), "{name}");
             }
         }),
-    });
-    all
+    }
 }
 
 /// What a folder holds under its own names, hidden files and folders in it too.
