@@ -4,6 +4,7 @@
 //! reader is deceived by others, and XML has no place for a third kind: whatever prints such text lets it go through here.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
 /// A name in one line: whatever is no plain character is written as Rust escapes it, also the end of a line.
 ///
@@ -55,7 +56,9 @@ pub fn json(text: &str) -> Cow<'_, str> {
         if is_kept(c) {
             made.push(c);
         } else {
-            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| made.push_str(&format!("\\u{unit:04x}")));
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(made, "\\u{unit:04x}");
+            }
         }
     }
     made.into()
