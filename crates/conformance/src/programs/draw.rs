@@ -6,6 +6,7 @@ use tacit_core::Aval;
 use super::program::{Around, Fill, Input, Layout, Operand, Program, Role, State, Step};
 use super::run;
 use crate::ops::{Op, families};
+use crate::report::guarded;
 use crate::subject::Subject;
 
 /// Numbers that look random, the same in each run.
@@ -284,7 +285,9 @@ impl Drawing {
         if whole && starts(&DIVIDING) || empty && starts(&SCANNING) {
             return None;
         }
-        let results = run::step(op, &operands, &self.values).ok()?;
+        // An operator of mlx-rs panics on what MLX refuses.
+        let called = || run::step(op, &operands, &self.values).map_err(|error| error.to_string());
+        let results = guarded(called).ok()?;
         let fits = |array: &Array| array.size() <= self.most && array.ndim() <= 6 && array.dtype() != Dtype::Float64;
         if results.is_empty() || !results.iter().all(fits) {
             return None;
