@@ -421,7 +421,8 @@ fn names_of_files_are_data() {
     for file in [svg, html, trace] {
         let text = fs::read_to_string(&file).expect("is written");
         assert!(is_plain(&text) && !text.contains("<script>"), "{file}");
-        if file.ends_with(".svg") {
+        // A page of HTML has tags that are not closed.
+        if text.starts_with("<svg") {
             well_formed(&text);
         }
     }

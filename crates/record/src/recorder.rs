@@ -151,13 +151,12 @@ impl Recorder {
         let line = Entry { step, name: name.to_owned(), recorded }.to_line(&self.path)?;
         // In one call, so that what a killed program leaves is at most one line without its end.
         let written = self.mended().and_then(|()| self.file.write_all(line.as_bytes()));
-        match written {
-            Ok(()) => self.whole += line.len() as u64,
-            Err(_) => {
-                self.torn = true;
-                // The next line tries again; who reads the record until then sees one without its end.
-                let _ = self.mended();
-            }
+        if written.is_ok() {
+            self.whole += line.len() as u64;
+        } else {
+            self.torn = true;
+            // The next line tries again; who reads the record until then sees one without its end.
+            let _ = self.mended();
         }
         written.map_err(Error::file("write", &self.path))
     }
