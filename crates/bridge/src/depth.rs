@@ -50,10 +50,23 @@ fn stack_left() -> usize {
     if known { (&raw const size).addr().saturating_sub(lowest.addr()) } else { DEFAULT_STACK }
 }
 
-#[cfg(not(target_os = "linux"))]
+/// Bytes below the frame of the caller.
+#[cfg(target_vendor = "apple")]
+fn stack_left() -> usize {
+    let here = 0_u8;
+    // SAFETY: both only read what the system knows of this thread.
+    let (highest, size) = unsafe {
+        let thread = libc::pthread_self();
+        (libc::pthread_get_stackaddr_np(thread), libc::pthread_get_stacksize_np(thread))
+    };
+    (&raw const here).addr().saturating_sub(highest.addr().saturating_sub(size))
+}
+
+/// What is taken for granted where the system does not tell: a part of what Rust gives a thread.
+#[cfg(not(target_vendor = "apple"))]
+const DEFAULT_STACK: usize = 1 << 20;
+
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
 fn stack_left() -> usize {
     DEFAULT_STACK
 }
-
-/// What is taken for granted where the system does not tell: a part of what the smallest threads have.
-const DEFAULT_STACK: usize = 384 << 10;
