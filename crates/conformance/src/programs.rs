@@ -33,7 +33,7 @@ pub const PROGRAMS_VARIABLE: &str = "TACIT_PROGRAMS";
 
 /// Runs programs in every way; implicit inputs are of the given subjects.
 ///
-/// A few hundred seeds, and with `TACIT_SWEEP=full` some thousands, the same in each run; [`PROGRAMS_VARIABLE`] chooses
+/// A few hundred seeds, and with `TACIT_SWEEP=full` a thousand, the same in each run; [`PROGRAMS_VARIABLE`] chooses
 /// others. Each finding is printed when it is found, with the least program that shows it.
 ///
 /// In a process that calls it MLX's compile should fuse no ops (`tacit_core::compile::disable_fusion`): a run of the C++

@@ -30,7 +30,7 @@ impl Sweep {
     pub(crate) fn programs(self) -> u64 {
         match self {
             Self::Bounded => 250,
-            Self::Full => 4000,
+            Self::Full => 1000,
         }
     }
 
