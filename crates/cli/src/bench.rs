@@ -87,7 +87,7 @@ struct Product {
 }
 
 /// One of each kind, in options that are often used.
-const FORMATS: [&str; 14] = [
+const FORMATS: [&str; 15] = [
     "f16",
     "bf16",
     "int8",
@@ -98,6 +98,7 @@ const FORMATS: [&str; 14] = [
     "mxfp8",
     "mxfp4",
     "nvfp4",
+    "e4m3:32",
     "e5m2:32",
     "k:4",
     "ternary",

@@ -139,7 +139,7 @@ const KEYWORDS: [&str; 52] = [
 
 /// The crates that a program names in code or in its manifest, those of Tacit, of which Cargo wants one of each name, and what
 /// Cargo keeps for its own.
-const TAKEN: [&str; 31] = [
+const TAKEN: [&str; 32] = [
     "alloc",
     "build",
     "core",
@@ -160,6 +160,7 @@ const TAKEN: [&str; 31] = [
     "tacit_core",
     "tacit_distributed",
     "tacit_executable",
+    "tacit_files",
     "tacit_figures",
     "tacit_fusion",
     "tacit_io",

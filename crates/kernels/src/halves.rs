@@ -26,7 +26,7 @@ const CHUNK: usize = 1 << 16;
 /// A length of `codes` other than that of `x`; a NaN or an infinity in `x`, or what would become infinite. The codes are then
 /// unspecified.
 pub fn to_f16(x: &[f32], codes: &mut [f16]) -> Result<(), KernelError> {
-    round(x, codes, |code| code.is_finite(), f16::MAX.to_f32())
+    round(x, codes, f16::is_finite, f16::MAX.to_f32())
 }
 
 /// Rounds `x` to `bf16`.
@@ -34,7 +34,7 @@ pub fn to_f16(x: &[f32], codes: &mut [f16]) -> Result<(), KernelError> {
 /// # Errors
 /// As for [`to_f16`].
 pub fn to_bf16(x: &[f32], codes: &mut [bf16]) -> Result<(), KernelError> {
-    round(x, codes, |code| code.is_finite(), bf16::MAX.to_f32())
+    round(x, codes, bf16::is_finite, bf16::MAX.to_f32())
 }
 
 fn round<T: Copy + Send>(

@@ -40,6 +40,9 @@ struct Entry {
     used: u64,
 }
 
+/// Gives the results of a trace on the tracers of its program.
+type Results<'r> = dyn FnMut(&mut Tracing<'_>, &[Array]) -> Result<Vec<Array>, BoxError> + 'r;
+
 /// A program that has just traced, and what its first call gave.
 struct Trace {
     program: Program,
@@ -203,7 +206,7 @@ impl Engine {
         passes: &Passes,
         key: &Key,
         inputs: &[&Array],
-        results: &mut dyn FnMut(&mut Tracing<'_>, &[Array]) -> Result<Vec<Array>, BoxError>,
+        results: &mut Results<'_>,
     ) -> Result<Trace> {
         let options = &self.options;
         let mut tracing = Tracing { options, passes, key, made: None, rewritten: Vec::new() };

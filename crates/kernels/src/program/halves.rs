@@ -88,17 +88,17 @@ fn table(function: usize, precision: Precision) -> &'static Table {
     let op = FUNCTIONS[function];
     let single = precision == Precision::F16;
     TABLES[function][usize::from(single)].get_or_init(|| {
-        let mut table = Box::new([0; 1 << 16]);
-        for (bits, value) in (0..=u16::MAX).zip(table.iter_mut()) {
-            *value = if single {
+        let value = |bits| {
+            if single {
                 let made = of_one(op, f16::from_bits(bits).to_f32(), |x| f16::from_f32(x).to_f32());
                 f16::from_f32(made).to_bits()
             } else {
                 let made = of_one(op, bf16::from_bits(bits).to_f32(), math::bf16);
                 bf16::from_f32(made).to_bits()
-            };
-        }
-        table
+            }
+        };
+        let table: Vec<u16> = (0..=u16::MAX).map(value).collect();
+        table.try_into().expect("65,536 half floats")
     })
 }
 
@@ -169,7 +169,7 @@ fn angle(x: f32, sine: bool) -> f32 {
     let swapped = octant & 2 != 0;
     if sine {
         let value = if swapped { cosine } else { sine_of };
-        if (x < 0.0) != (octant & 4 != 0) { -value } else { value }
+        if (x < 0.0) == (octant & 4 != 0) { value } else { -value }
     } else {
         let value = if swapped { sine_of } else { cosine };
         if octant.wrapping_sub(2) & 4 != 0 { value } else { -value }
@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn tables_are_within_the_last_place_of_the_functions() {
-        let tests: [(Op, fn(f64) -> f64); 7] = [
+        type Function = fn(f64) -> f64;
+        let tests: [(Op, Function); 7] = [
             (Op::Exp, f64::exp),
             (Op::Log, f64::ln),
             (Op::Tanh, f64::tanh),
