@@ -155,7 +155,7 @@ fn products_in_eight_bits() {
         let stored = Stored::new(kind, Scaling::F32, false, 8, 5, 24);
         let x = normal(7, 3 * 24);
         for isa in Isa::available() {
-            let mut out = vec![f32::NAN; 3 * 5];
+            let mut out = [f32::NAN; 3 * 5];
             isa.with(|| int8_matmul(&x[..], 3, &stored.matrix(), Orientation::Transposed, &mut out[..])).unwrap();
             assert!(out.iter().all(|x| x.is_finite()), "{isa:?}");
         }
@@ -166,7 +166,7 @@ fn products_in_eight_bits() {
 fn rotations_gradients_and_dense_products() {
     for isa in Isa::available() {
         let (a, b) = (normal(1, 5 * 7), normal(2, 7 * 3));
-        let mut out = vec![f32::NAN; 5 * 3];
+        let mut out = [f32::NAN; 5 * 3];
         let of = |values, rows, columns| Dense { values, rows, columns, stride: columns };
         let product = || {
             let plain = |matrix| Operand { matrix, orientation: Orientation::Plain };
@@ -200,7 +200,7 @@ fn every_format_is_coded() {
             nf4::quantize(&x, 32, &mut bytes[..48], &mut floats).unwrap();
             fp4::quantize(&x, 32, &mut bytes[..48], &mut floats).unwrap();
             affine::quantize(&x, 32, 32, 3, &mut bytes[..36], &mut floats, &mut more).unwrap();
-            int8::quantize(&x, 32, &mut vec![0; 96], &mut floats).unwrap();
+            int8::quantize(&x, 32, &mut [0; 96], &mut floats).unwrap();
             ternary::quantize(&x, 32, &mut bytes[..24], &mut floats).unwrap();
             binary::quantize(&x, 32, &mut bytes[..12], &mut floats).unwrap();
             dynamic8::quantize(&x, 32, &mut bytes, &mut floats).unwrap();
