@@ -217,7 +217,7 @@ fn times(ceilings: &mut Ceilings) -> Result<()> {
     ceilings.time("compile/slices", 1024, |slices| {
         let sum = |x: Array| {
             let parts = x.split_at_indices(&(1..slices as i32).collect::<Vec<_>>(), 1)?;
-            Ok::<_, Error>(ops::concatenate(&parts.iter().map(|part| part.exp()).collect::<Result<Vec<_>, _>>()?, 1)?)
+            Ok::<_, Error>(ops::concatenate(&parts.iter().map(mlx_rs::Array::exp).collect::<Result<Vec<_>, _>>()?, 1)?)
         };
         black_box(compile(sum).call(&(&row).into())?);
         Ok(())

@@ -148,6 +148,10 @@ fn numbers_that_no_model_has_are_refused() {
             config.json: num_attention_heads: 16777216 heads of 4096 numbers are no layer of width 32
             help: fetch the configuration again"#]],
     );
+}
+
+#[test]
+fn numbers_that_no_rotation_or_cap_has_are_refused() {
     check(
         "llama",
         r#"{"rope_theta": 0}"#,

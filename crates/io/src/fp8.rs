@@ -1,9 +1,9 @@
 //! Floats of eight bits, with the scales that checkpoints have for them.
 //!
 //! A weight `M.weight: F8_E4M3 [.., n, k]`, or `F8_E5M2`, is its elements times a scale that stands beside it:
-//! `M.weight_scale_inv` of a block of 128 by 128 in DeepSeek's and Qwen's checkpoints (`weight_block_size` says another one),
-//! `M.weight_scale` of the whole, of each row or of a block in those of compressed-tensors, AutoFP8, ModelOpt and FBGEMM,
-//! `M.scale_weight` in ComfyUI's. It becomes an array of its own codes, where a block lies along a row.
+//! `M.weight_scale_inv` of a block of 128 by 128 in `DeepSeek`'s and Qwen's checkpoints (`weight_block_size` says another one),
+//! `M.weight_scale` of the whole, of each row or of a block in those of compressed-tensors, `AutoFP8`, `ModelOpt` and FBGEMM,
+//! `M.scale_weight` in `ComfyUI`'s. It becomes an array of its own codes, where a block lies along a row.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -59,8 +59,8 @@ pub(crate) fn take(rest: &mut Remaining<'_>, parameters: &mut Parameters) -> Res
         let scale = scale.map(|scale| Ok::<_, Error>((scale_of(rest, &scale)?, scale))).transpose()?;
         let codes = rest.take(name, "the checkpoint")?;
         let value = match stored {
-            "F8_E4M3" => value(tensors, &said, name, E4m3::from, codes, scale)?,
-            "F8_E5M2" => value(tensors, &said, name, E5m2::from, codes, scale)?,
+            "F8_E4M3" => value(tensors, &said, name, E4m3::from, &codes, scale)?,
+            "F8_E5M2" => value(tensors, &said, name, E5m2::from, &codes, scale)?,
             other => {
                 let reason = format!("it is {other}, which has other values than F8_E4M3 and F8_E5M2");
                 return Err(tensors.wrong(Some(name), reason, "convert the checkpoint to one of these, or to floats"));
@@ -158,7 +158,7 @@ fn value<F: Format>(
     said: &Said,
     name: &str,
     format: impl Fn(usize) -> F,
-    codes: Array,
+    codes: &Array,
     scale: Option<(Array, String)>,
 ) -> Result<Value> {
     let shape = codes.shape().to_vec();
@@ -289,7 +289,7 @@ impl Said {
         let dtype = |json: &Json| dtype_of_torch(json.get("torch_dtype").or(json.get("dtype"))?.text()?);
         let section = |json: &Json| json.get("quantization_config").and_then(block_size);
         Self {
-            dtype: dtype(&config).or_else(|| dtype(inner)).filter(|dtype| dtype.is_float()),
+            dtype: dtype(&config).or_else(|| dtype(inner)).filter(mlx_rs::Dtype::is_float),
             block: section(&config).or_else(|| section(inner)),
         }
     }

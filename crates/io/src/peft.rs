@@ -3,8 +3,8 @@
 //! A folder has `adapter_model.safetensors`, with `lora_A.weight: [r, in]`, `lora_B.weight: [out, r]` and, in `DoRA`,
 //! `lora_magnitude_vector: [out]` for each module behind `base_model.model.`, and `adapter_config.json`, with ranks and
 //! alphas. An embedding has `lora_embedding_A: [r, rows]` and `lora_embedding_B: [columns, r]`
-//! (`peft/tuners/lora/layer.py` and `peft/utils/save_and_load.py`). What changes the base (`init_lora_weights` of PiSSA, OLoRA,
-//! CorDA and LoftQ, `layer_replication`) or when the adapter is on (`alora_invocation_tokens`) is refused.
+//! (`peft/tuners/lora/layer.py` and `peft/utils/save_and_load.py`). What changes the base (`init_lora_weights` of `PiSSA`, `OLoRA`,
+//! `CorDA` and `LoftQ`, `layer_replication`) or when the adapter is on (`alora_invocation_tokens`) is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -446,6 +446,9 @@ fn quantized_of(text: &str, x: &Array) -> Result<Value> {
     format::parse(text)?.quantize(x)
 }
 
+/// Something that is done with arrays.
+type Way = fn(&[Array]) -> Result<Array>;
+
 /// What is rotated is up to `sqrt(n)` times as large as the rows: that is no reason to overflow.
 #[test]
 fn half_floats_near_their_range_are_those_of_the_plain_format() {
@@ -457,7 +460,6 @@ fn half_floats_near_their_range_are_those_of_the_plain_format() {
     let thin =
         normal_of(F16, 3, &[4, 1024]).multiply(Array::from_f32(1e-3).as_dtype(F16).expect("casts")).expect("small");
     let wide = |array: Array| array.as_dtype(F32).and_then(|wide| wide.contiguous()).expect("f32");
-    type Way = fn(&[Array]) -> Result<Array>;
     let ways: [(&str, Way); 6] = [
         ("all", |a| Ok(a[0].multiply(Array::from_int(1).as_dtype(a[0].dtype())?)?)),
         ("x W^T", |a| Ok(a[1].matmul(a[0].t())?)),

@@ -141,6 +141,7 @@ fn functions_of_one_type_keep_their_own_traces() -> Result<()> {
     Ok(())
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a function of the kind that is compiled")]
 fn drawn(x: Array) -> Result<Array> {
     Ok(x.add(random::normal::<f32>(x.shape(), None, None, None)?)?)
 }
@@ -284,7 +285,7 @@ fn a_captured_lazy_array_may_be_the_result_of_several_traces() -> Result<()> {
     for passes in [Passes::Off, Passes::All] {
         let held = [
             random::normal::<f32>(&[4, 2], None, None, &random::key(1)?)?,
-            ops::select(&Array::from_bool(true), row(&[1.0, 2.0]), row(&[1.0, 2.0]))?,
+            ops::select(Array::from_bool(true), row(&[1.0, 2.0]), row(&[1.0, 2.0]))?,
             ops::broadcast_to(row(&[3.0]).exp()?, &[3, 2])?,
             Array::from_f32(2.0).exp()?,
         ];

@@ -128,12 +128,14 @@ fn every_code_has_its_value() {
     assert_eq!(numbers(&vector.dense().expect("dense")), [1.0, -1.0, 2f64.powi(-9)]);
 }
 
+/// Which scale is that of an element.
+type At = fn(usize, usize) -> usize;
+
 /// Scales of the whole, of rows, and of blocks, which need not divide the weight, under each of their names.
 #[test]
 fn scales_are_those_that_stand_beside_a_weight() {
     let (n, k) = (200, 320);
     let scale = |at: usize| 0.5 + at as f32 / 8.0;
-    type At = fn(usize, usize) -> usize;
     let kinds: [(&'static str, Vec<usize>, &str, At); 9] = [
         ("w.weight_scale", vec![], "{}", |_, _| 0),
         ("w.weight_scale", vec![1], "{}", |_, _| 0),
@@ -193,7 +195,6 @@ fn weights_of_more_axes_have_scales_as_well() {
     let (shape, config) = ([2, 3, 256], config(BF16));
     let bytes = codes(2 * 3 * 256, "F8_E4M3");
     let scale = |at: usize| 0.5 + at as f32;
-    type At = fn(usize, usize) -> usize;
     let kinds: [(Vec<usize>, At); 4] = [
         (vec![1], |_, _| 0),
         (vec![2, 1, 1], |expert, _| expert),
@@ -215,7 +216,7 @@ fn weights_of_more_axes_have_scales_as_well() {
 }
 
 #[track_caller]
-fn refused(tensors: &[Tensor], expected: Expect) {
+fn refused(tensors: &[Tensor], expected: &Expect) {
     let scratch = Scratch::new();
     let path = folder(&scratch, tensors, &config("{}"));
     let error = read(&path).expect_err("refused").to_string();
@@ -227,31 +228,31 @@ fn what_is_not_known_is_refused_by_name() {
     let weight = || tensor("w.weight", "F8_E4M3", &[2, 4], vec![0x38; 8]);
     refused(
         &[tensor("w.weight", "F8_E4M3FNUZ", &[2, 4], vec![0x38; 8])],
-        expect![[r#"
+        &expect![[r#"
         model.safetensors: w.weight: it is F8_E4M3FNUZ, which has other values than F8_E4M3 and F8_E5M2
         help: convert the checkpoint to one of these, or to floats"#]],
     );
     refused(
         &[tensor("w.weight", "F8_E8M0", &[2, 4], vec![0x38; 8])],
-        expect![[r#"
+        &expect![[r#"
         model.safetensors: w.weight: it is F8_E8M0, which has other values than F8_E4M3 and F8_E5M2
         help: convert the checkpoint to one of these, or to floats"#]],
     );
     refused(
         &[weight(), floats("w.weight_scale", &[3], |_| 1.0)],
-        expect![[r#"
+        &expect![[r#"
         model.safetensors: w.weight_scale: it is f32[3], which fits no rows or blocks of f32[2,4]
         help: fetch the checkpoint again, or in floats"#]],
     );
     refused(
         &[weight(), tensor("w.weight_scale", "U8", &[1], vec![1])],
-        expect![[r#"
+        &expect![[r#"
         model.safetensors: w.weight_scale: it is u8[1], and a scale of floats in eight bits is of floats
         help: fetch the checkpoint again, or in floats"#]],
     );
     refused(
         &[weight(), floats("w.weight_scale", &[1], |_| 1.0), floats("w.weight_scale_2", &[1], |_| 1.0)],
-        expect![[r#"
+        &expect![[r#"
             model.safetensors: w.weight: how its scales go together is not known: w.weight_scale, w.weight_scale_2
             help: fetch the checkpoint in floats, or convert it with its own program"#]],
     );
@@ -261,13 +262,13 @@ fn what_is_not_known_is_refused_by_name() {
             tensor("w.weight_packed", "U8", &[2, 2], vec![1; 4]),
             tensor("w.weight_scale", "F8_E4M3", &[2, 1], vec![0x38; 2]),
         ],
-        expect![[r#"
+        &expect![[r#"
             model.safetensors: w.weight_packed: it is codes u8[2,2] with the scale w.weight_scale, of a format that is not read
             help: fetch the checkpoint in FP8 or in floats, or convert it with its own program"#]],
     );
     refused(
         &[tensor("w.weight", "I8", &[2, 4], vec![1; 8]), floats("w.weight_scale", &[2, 1], |_| 1.0)],
-        expect![[r#"
+        &expect![[r#"
             model.safetensors: w.weight: it is codes i8[2,4] with the scale w.weight_scale, of a format that is not read
             help: fetch the checkpoint in FP8 or in floats, or convert it with its own program"#]],
     );

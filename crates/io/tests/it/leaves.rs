@@ -32,7 +32,7 @@ fn adapted(config: LoraConfig) -> Model<Layers> {
 }
 
 #[track_caller]
-fn check<T>(result: Result<T>, expected: Expect) {
+fn check<T>(result: Result<T>, expected: &Expect) {
     let Err(error) = result else { panic!("it should fail") };
     expected.assert_eq(&error.to_string());
 }
@@ -48,7 +48,7 @@ fn into(saved: &Model<Layers>, only: &Only, other: &mut Model<Layers>) -> [Resul
 }
 
 #[track_caller]
-fn refused(saved: &Model<Layers>, only: &Only, other: &mut Model<Layers>, expected: Expect) {
+fn refused(saved: &Model<Layers>, only: &Only, other: &mut Model<Layers>, expected: &Expect) {
     let before: Vec<(String, Array)> =
         other.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect();
     let errors = into(saved, only, other).map(|result| result.expect_err("refused").to_string());
@@ -71,7 +71,7 @@ fn scales_and_kinds_are_checked() {
         &saved,
         &Only::Lora,
         &mut adapted(LoraConfig { alpha: 1.0, ..config() }),
-        expect![[r#"
+        &expect![[r#"
         the leaf layers.0.weight.a was saved of tacit.Lora (alpha 32, transposed false), and is of tacit.Lora (alpha 1, transposed false) in the model
         help: make the model as it was when the leaves were saved, with the same kinds, alphas and formats"#]],
     );
@@ -80,7 +80,7 @@ fn scales_and_kinds_are_checked() {
         &saved,
         &Only::Lora,
         &mut adapted(LoraConfig { method: Method::QaLora, ..config() }),
-        expect![[r#"
+        &expect![[r#"
         the leaf layers.0.weight.a was saved of tacit.Lora (alpha 32, transposed false), and is of tacit.QaLora (alpha 32) in the model
         help: make the model as it was when the leaves were saved, with the same kinds, alphas and formats"#]],
     );
@@ -88,7 +88,7 @@ fn scales_and_kinds_are_checked() {
         &saved,
         &Only::Lora,
         &mut adapted(LoraConfig { method: Method::Dora, ..config() }),
-        expect![[r#"
+        &expect![[r#"
             the leaf layers.0.weight.a was saved of tacit.Lora (alpha 32, transposed false), and is of tacit.Dora (alpha 32, transposed false) in the model
             help: make the model as it was when the leaves were saved, with the same kinds, alphas and formats"#]],
     );
@@ -96,7 +96,7 @@ fn scales_and_kinds_are_checked() {
         &dora,
         &Only::Lora,
         &mut adapted(config()),
-        expect![[r#"
+        &expect![[r#"
         the leaf layers.0.weight.a was saved of tacit.Dora (alpha 32, transposed false), and is of tacit.Lora (alpha 32, transposed false) in the model
         help: make the model as it was when the leaves were saved, with the same kinds, alphas and formats"#]],
     );
@@ -104,7 +104,7 @@ fn scales_and_kinds_are_checked() {
         &saved,
         &Only::Lora,
         &mut adapted(LoraConfig { rank: 8, ..config() }),
-        expect![[r#"
+        &expect![[r#"
         the leaf layers.0.weight.a is f32[8,64] and was given f32[4,64]
         help: give an array of the leaf's own shape and dtype, or set the whole parameter"#]],
     );
@@ -117,7 +117,7 @@ fn scales_and_kinds_are_checked() {
         &quantized(4),
         &Only::Scales,
         &mut quantized(8),
-        expect![[r#"
+        &expect![[r#"
             the leaf layers.0.weight.biases was saved of tacit.Affine (format Affine { bits: 4, group: 64 }, transposed false), and is of tacit.Affine (format Affine { bits: 8, group: 64 }, transposed false) in the model
             help: make the model as it was when the leaves were saved, with the same kinds, alphas and formats"#]],
     );
@@ -135,7 +135,7 @@ fn all_leaves_of_a_part_are_there() -> Result<()> {
         &half,
         &Only::Lora,
         &mut adapted(config()),
-        expect![[r#"
+        &expect![[r#"
         leaves of the model are not given, of Lora: layers.2.weight.a, layers.2.weight.b
         help: give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves"#]],
     );
@@ -143,7 +143,7 @@ fn all_leaves_of_a_part_are_there() -> Result<()> {
         &saved,
         &Only::Lora,
         &mut dense(),
-        expect![[r#"
+        &expect![[r#"
         the model has no leaf layers.0.weight.a
         help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
     );
@@ -157,28 +157,28 @@ fn all_leaves_of_a_part_are_there() -> Result<()> {
         (
             1,
             true,
-            expect![[r#"
+            &expect![[r#"
             leaves that were saved are not given: layers.0.weight.b, layers.2.weight.a, layers.2.weight.b
             help: give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves"#]],
         ),
         (
             1,
             false,
-            expect![[r#"
+            &expect![[r#"
             leaves of the model are not given, of Lora: layers.0.weight.b, layers.2.weight.a, layers.2.weight.b
             help: give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves"#]],
         ),
         (
             0,
             true,
-            expect![[r#"
+            &expect![[r#"
             there is no leaf to load
             help: save the leaves that are trained"#]],
         ),
         (
             0,
             false,
-            expect![[r#"
+            &expect![[r#"
             there is no leaf to load
             help: save the leaves that are trained"#]],
         ),
@@ -205,7 +205,7 @@ fn a_file_of_which_nothing_is_loaded_is_an_error() -> Result<()> {
     let plain = |error: String| error.replace(&path.display().to_string(), "file.safetensors");
     save(&path, &Parameters::new())?;
     let error = dense().load(&path).expect_err("it is empty").to_string();
-    expect![[r#"
+    &expect![[r#"
         file.safetensors: it has no values to load
         help: save a model, or a part of it"#]]
     .assert_eq(&plain(error));
@@ -221,7 +221,7 @@ fn a_file_of_which_nothing_is_loaded_is_an_error() -> Result<()> {
     Training::new(3).with_note("a", "b").save(&path)?;
     check(
         other.load(&path),
-        expect![[r#"
+        &expect![[r#"
         no model was saved with the run
         help: save it with `Training::with_model`"#]],
     );

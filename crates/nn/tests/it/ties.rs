@@ -131,9 +131,9 @@ fn every_path_of_a_tie_obeys() -> Result<()> {
             // Frozen in the module under one of its paths.
             let mut module = module();
             if path == "head.weight" {
-                module.head.weight.freeze(true)
+                module.head.weight.freeze(true);
             } else {
-                module.embedding.weight.freeze(true)
+                module.embedding.weight.freeze(true);
             }
             let mut model = Model::new(module)?.tie(paths[0], paths[1])?;
             assert!(model.trainable_parameters().flatten().is_empty(), "{path}");
@@ -159,8 +159,7 @@ fn different_values_for_the_paths_of_a_tie_are_refused() -> Result<()> {
                 the parameters embedding.weight and head.weight are tied, and were given different values
                 help: give one of them, or make the model without the tie"#]],
         );
-        let stored =
-            |format: &str| Ok::<Value, Error>(tacit_arrays::format::parse(format)?.quantize(&normal(1, &[32, 64]))?);
+        let stored = |format: &str| tacit_arrays::format::parse(format)?.quantize(&normal(1, &[32, 64]));
         for (other, fits) in [("nf4:64", true), ("affine:4:64", false)] {
             let pair = paths.into_iter().zip([stored("nf4:64")?, stored(other)?]);
             let pair: Parameters = pair.map(|(path, value)| (path.to_owned(), value)).collect();
