@@ -205,7 +205,7 @@ fn a_file_of_which_nothing_is_loaded_is_an_error() -> Result<()> {
     let plain = |error: String| error.replace(&path.display().to_string(), "file.safetensors");
     save(&path, &Parameters::new())?;
     let error = dense().load(&path).expect_err("it is empty").to_string();
-    &expect![[r#"
+    expect![[r#"
         file.safetensors: it has no values to load
         help: save a model, or a part of it"#]]
     .assert_eq(&plain(error));
