@@ -409,17 +409,17 @@ fn files_of_leaves_and_of_types_that_are_not_here_are_inspected() {
         text += &folder.refused(&["quantize", file, "--format", "nf4:64", "-o", &packed]);
     }
     expect![[r#"
-        parameter  value        bits  bytes
-        weight.a   f32[2,64]  32.000    512
-        weight.b   f32[8,2]   32.000     64
+        parameter  value      format    bits  bytes
+        weight.a   f32[2,64]          32.000    512
+        weight.b   f32[8,2]           32.000     64
         2 leaves, 144 elements, 576 bytes, 32.000 bits an element; read by ModelFile::load or Training::load
-        parameter        value        bits  bytes
-        leaves.weight.a  f32[2,64]  32.000    512
-        leaves.weight.b  f32[8,2]   32.000     64
+        parameter        value      format    bits  bytes
+        leaves.weight.a  f32[2,64]          32.000    512
+        leaves.weight.b  f32[8,2]           32.000     64
         2 leaves, 144 elements, 576 bytes, 32.000 bits an element; read by ModelFile::load or Training::load
-        parameter  value                                          bits  bytes
-        a          f32[4]                                       32.000     16
-        w          strange.Array, which is not in this program              3
+        parameter  value                                        format    bits  bytes
+        a          f32[4]                                               32.000     16
+        w          strange.Array, which is not in this program                      3
         2 parameters, 4 elements, 19 bytes, 32.000 bits an element; read by load
         quantize
         error: FOLDER/adapter: it has leaves or states of a model, and no parameters
