@@ -12,7 +12,7 @@ use crate::Outcome;
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Source {
-    /// A folder with model.safetensors, config.json, tokenizer.json and, where it has one, 1_Pooling/config.json
+    /// A folder with model.safetensors, config.json, tokenizer.json and, where it has one, the folder of its pooling
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
     /// A model of the Hugging Face hub, with `--features hub`
