@@ -106,7 +106,7 @@ fn helpers_come_when_they_are_free() {
 
 #[test]
 fn two_helpers_share_a_job() {
-    model(3, || {
+    model(2, || {
         let pool = Pool::new(3);
         tasks(&pool, 2, 2);
         all_done(&pool);
