@@ -6,7 +6,7 @@ pub(super) use loom::{
         Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::{self, JoinHandle, Thread},
+    thread::JoinHandle,
 };
 #[cfg(not(loom))]
 pub(super) use std::{
@@ -16,6 +16,8 @@ pub(super) use std::{
     },
     thread::{self, JoinHandle, Thread},
 };
+#[cfg(loom)]
+pub(super) use thread::Thread;
 
 use std::time::{Duration, Instant};
 
@@ -75,5 +77,48 @@ impl Used {
     pub(super) fn ends(&self) {
         #[cfg(loom)]
         self.cell.with_mut(|_| ());
+    }
+}
+
+/// Threads as loom has them, but for the waking of one.
+///
+/// Loom orders what a thread did before `unpark` with all that the other does from then on, whether that one sleeps or not,
+/// and lets nobody in before it: no model would miss an ordering of the count that a caller looks at instead. The standard
+/// library orders it with the return of `park`, and so does this.
+#[cfg(loom)]
+pub(super) mod thread {
+    use loom::sync::{Arc, Condvar, Mutex};
+    pub(in super::super) use loom::thread::{Builder, yield_now};
+
+    loom::thread_local! {
+        static OWN: Thread = Thread(Arc::new(Token { given: Mutex::new(false), changed: Condvar::new() }));
+    }
+
+    struct Token {
+        given: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    #[derive(Clone)]
+    pub(in super::super) struct Thread(Arc<Token>);
+
+    pub(in super::super) fn current() -> Thread {
+        OWN.with(Clone::clone)
+    }
+
+    pub(in super::super) fn park() {
+        let Thread(token) = current();
+        let mut given = token.given.lock().expect("nobody panics with it");
+        while !*given {
+            given = token.changed.wait(given).expect("nobody panics with it");
+        }
+        *given = false;
+    }
+
+    impl Thread {
+        pub(in super::super) fn unpark(&self) {
+            *self.0.given.lock().expect("nobody panics with it") = true;
+            self.0.changed.notify_one();
+        }
     }
 }
