@@ -38,6 +38,7 @@ struct Flags {
     commutative: bool,
     linear: bool,
     rows: &'static str,
+    indices: &'static str,
 }
 
 /// The classes of primitives, with a sentence on each and the flags of all its primitives.
@@ -70,6 +71,24 @@ const ROWS: &[(&str, &str)] = &[
     ("sliced", "A range of each axis is cut out."),
     ("gathered", "Slices of a table are taken at indices, which have the rows."),
     ("passed", "The trailing operands are handed on."),
+];
+
+/// Which operands are indices, with a sentence on each and the parameters that it needs.
+const INDICES: &[(&str, &str, &[(&str, &str)])] = &[
+    ("absent", "None that are checked.", &[]),
+    ("picked", "The second one, along the axis that the parameter `axis` names.", &[("axis", "int")]),
+    (
+        "cut",
+        "Those behind the first, one for each of `axes`: where slices of `slice_sizes` begin.",
+        &[("axes", "ints"), ("slice_sizes", "ints")],
+    ),
+    (
+        "placed",
+        "Those behind the first, one for each of `axes`: where the slices of the last one begin, whose axes are those of \
+         an index and then those of a slice.",
+        &[("axes", "ints")],
+    ),
+    ("paired", "The last two, if there are four: which matrices of the first and of the second operand.", &[]),
 ];
 
 /// The variant for a word: `Unary` for `unary`.
@@ -135,12 +154,15 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         .iter()
         .find(|(known, ..)| *known == class)
         .ok_or_else(|| format!("line {line}: unknown class `{class}`"))?;
-    let mut all = Flags { rows: ROWS[0].0, ..Flags::default() };
+    let mut all = Flags { rows: ROWS[0].0, indices: INDICES[0].0, ..Flags::default() };
     for flag in of_class.split(' ').chain(flags.split(' ')).filter(|flag| !flag.is_empty()) {
-        match (flag, ROWS.iter().find(|(known, _)| *known == flag)) {
-            ("commutative", _) => all.commutative = true,
-            ("linear", _) => all.linear = true,
-            (_, Some((rows, _))) => all.rows = rows,
+        let rows = ROWS.iter().find(|(known, _)| *known == flag);
+        let indices = INDICES.iter().find(|(known, ..)| *known == flag);
+        match (flag, rows, indices) {
+            ("commutative", ..) => all.commutative = true,
+            ("linear", ..) => all.linear = true,
+            (_, Some((rows, _)), _) => all.rows = rows,
+            (_, _, Some((indices, ..))) => all.indices = indices,
             _ => return Err(format!("line {line}: unknown flag `{flag}`")),
         }
     }
@@ -188,6 +210,15 @@ fn check(table: &Table) -> Result<(), String> {
         }
         if let Some(other) = printed.insert(&row.printed, line) {
             return Err(format!("line {line}: `{}` is printed as line {other} is", row.printed));
+        }
+        let needed = INDICES.iter().find(|(word, ..)| *word == row.flags.indices).map_or(&[][..], |of| of.2);
+        for (name, kind) in needed {
+            if !row.fields().any(|param| param.name == *name && param.kind == *kind) {
+                return Err(format!(
+                    "line {line}: what is `{}` needs the parameter `{name}:{kind}`",
+                    row.flags.indices
+                ));
+            }
         }
         let first = classes.entry(&row.cpp).or_insert(row);
         if first.cpp_kinds() != row.cpp_kinds() {
@@ -266,6 +297,8 @@ fn rust(table: &Table) -> String {
         "What a primitive does to rows, which are elements kept apart along one axis, beyond what its shapes show.",
         ROWS.iter().copied(),
     );
+    let indices = INDICES.iter().map(|(word, doc, _)| (*word, *doc));
+    enumeration(&mut out, "Indices", "Which operands of a primitive are indices.", indices);
     for (id, row) in table.rows.iter().enumerate() {
         let name = row.type_name();
         let fields: Vec<&Param> = row.fields().collect();
@@ -316,7 +349,7 @@ fn rust(table: &Table) -> String {
         let _ = writeln!(
             out,
             "    Description {{ name: {:?}, prefix: {}, printed: {:?}, cpp: {:?}, class: Class::{}, commutative: {}, \
-             linear: {}, rows: Rows::{}, fields: &[{fields}], doc: {:?} }},",
+             linear: {}, rows: Rows::{}, indices: Indices::{}, fields: &[{fields}], doc: {:?} }},",
             row.name,
             row.prefix,
             row.printed,
@@ -325,6 +358,7 @@ fn rust(table: &Table) -> String {
             row.flags.commutative,
             row.flags.linear,
             variant(row.flags.rows),
+            variant(row.flags.indices),
             row.doc,
         );
     }

@@ -43,6 +43,8 @@ pub struct Description {
     pub linear: bool,
     /// What becomes of rows.
     pub rows: Rows,
+    /// Which operands are indices.
+    pub indices: Indices,
     /// Its parameters.
     pub fields: &'static [Field],
     /// A sentence on the results, which names the operands in order.
@@ -125,6 +127,19 @@ fn exactly<'a, const N: usize>(primitive: &'static str, params: &'a [Param]) -> 
     params.try_into().map_err(|_| ParamError::Count { primitive, expected: N, found: params.len() })
 }
 
+/// The integers in the parameter of this name: one, or as many as it has.
+///
+/// # Errors
+///
+/// The primitive has no such parameter, or it is none of 32-bit integers.
+pub fn integers(of: &Description, params: &[Param], name: &'static str) -> Result<Vec<i32>, ParamError> {
+    let place = of.fields.iter().position(|field| field.name == name);
+    match place.and_then(|place| params.get(place)).unwrap_or(&Param::None) {
+        one @ Param::Int(_) => field(of.name, name, one).map(|one| vec![one]),
+        several => field(of.name, name, several),
+    }
+}
+
 fn field<T: FromParam>(primitive: &'static str, field: &'static str, param: &Param) -> Result<T, ParamError> {
     T::from_param(param).ok_or_else(|| ParamError::Field {
         primitive,
@@ -194,10 +209,18 @@ mod tests {
             Some("Matmul has 0 parameters, but 1 were given")
         );
         let error = Transpose::from_params(&[Param::Int(3)]).unwrap_err().to_string();
-        assert_eq!(
-            error.lines().next(),
-            Some("parameter axes of Transpose is 3, which is not a list of 32-bit integers")
-        );
+        let expected = Some("parameter axes of Transpose is 3, which is not a list of 32-bit integers");
+        assert_eq!(error.lines().next(), expected);
+    }
+
+    #[test]
+    fn integers_are_read_by_the_name_of_their_parameter() {
+        let (one, several) = (&TABLE[Concatenate::ID], &TABLE[Transpose::ID]);
+        assert_eq!(integers(one, &[Param::Int(-1)], "axis"), Ok(vec![-1]));
+        assert_eq!(integers(several, &[Param::Ints(vec![1, 0])], "axes"), Ok(vec![1, 0]));
+        let absent = integers(several, &[Param::Ints(vec![1, 0])], "axis").unwrap_err().to_string();
+        let expected = Some("parameter axis of Transpose is none, which is not a list of 32-bit integers");
+        assert_eq!(absent.lines().next(), expected);
     }
 
     #[test]
@@ -222,6 +245,10 @@ mod tests {
         );
         assert_eq!(error("Abs | abs | Abs | unary | | x:y | Doc."), "line 1: parameter `x` has the unknown type `y`");
         assert_eq!(error("Abs | abs | Abs | unary | | x:int | Doc."), "line 1: parameter `x` has no `field` line");
+        assert_eq!(
+            error("field axis = X.\nA | a | A | moving | picked | | X."),
+            "line 2: what is `picked` needs the parameter `axis:int`"
+        );
         assert_eq!(
             error("A | a | A | unary | | | X.\nA | b | A | unary | | | X."),
             "line 2: `A` names the same type as line 1"

@@ -7,10 +7,7 @@ use std::fmt;
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::kernel::{Element, Input, Kernel, Output};
-use tacit_bridge::typed::{
-    Gather, GatherAxis, GatherMM, GatherQMM, GatherQQMM, Scatter, ScatterAxis, ScatterAxisSum, ScatterMax, ScatterMin,
-    ScatterProd, ScatterSum, TypedPrimitive,
-};
+use tacit_bridge::typed::Indices as Given;
 use tacit_bridge::{Aval, Mapped, NameId, Param, broadcast_source};
 
 use crate::{Error, Primitive, Result, Value, kernel};
@@ -75,65 +72,46 @@ impl Choice {
 
 /// Whether a primitive has operands that are indices.
 pub(crate) fn are_in(name: NameId) -> bool {
-    const NAMES: [&str; 12] = [
-        Gather::NAME,
-        GatherAxis::NAME,
-        GatherMM::NAME,
-        GatherQMM::NAME,
-        GatherQQMM::NAME,
-        Scatter::NAME,
-        ScatterMax::NAME,
-        ScatterMin::NAME,
-        ScatterProd::NAME,
-        ScatterSum::NAME,
-        ScatterAxis::NAME,
-        ScatterAxisSum::NAME,
-    ];
-    name.description().is_some_and(|description| NAMES.contains(&description.name))
+    given(name) != Given::Absent
+}
+
+/// Which operands are indices, as the table of primitives says.
+fn given(name: NameId) -> Given {
+    name.description().map_or(Given::Absent, |description| description.indices)
 }
 
 /// The operands of a call that are indices.
 pub(crate) fn of(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Choice>> {
     let avals = operands.iter().map(|operand| operand.aval()).collect::<Result<Vec<_>>>()?;
-    let extent = |operand: usize, axis: i32| avals[operand].shape[axis as usize];
-    let along = |axis: i32| vec![Choice { operand: 1, extent: extent(0, axis), width: 1 }];
     let matrices = |operand: usize| avals[operand].shape.iter().rev().skip(2).product();
-    // Indices for several axes, of one shape; an update has the axes of one index and then those of a slice.
-    let scattered = |axes: &[i32]| {
-        let update = avals.last().map(|update| update.shape.as_slice()).unwrap_or_default();
-        let of_axis = |(operand, &axis): (usize, &i32)| {
-            let width = update.get(avals[operand].shape.len() + axis as usize).copied().unwrap_or(1);
-            Choice { operand, extent: extent(0, axis), width }
+    // The operands behind the first choose along its axes.
+    let along = |axes: Vec<i32>, width: &dyn Fn(usize, usize) -> i32| {
+        let of_axis = |(operand, axis): (usize, i32)| {
+            let axis = axis as usize;
+            Choice { operand, extent: avals[0].shape[axis], width: width(operand, axis) }
         };
         (1..).zip(axes).map(of_axis).collect()
     };
-    Ok(match primitive.name() {
-        Gather::NAME => {
-            let op = primitive.view::<Gather>()?;
-            let of_axis = |(operand, &axis): (usize, &i32)| Choice {
-                operand,
-                extent: extent(0, axis),
-                width: op.slice_sizes[axis as usize],
-            };
-            (1..).zip(&op.axes).map(of_axis).collect()
+    Ok(match given(primitive.name_id()) {
+        Given::Picked => along(primitive.integers("axis")?, &|_, _| 1),
+        Given::Cut => {
+            let sizes = primitive.integers("slice_sizes")?;
+            along(primitive.integers("axes")?, &|_, axis| sizes[axis])
         }
-        GatherAxis::NAME => along(primitive.view::<GatherAxis>()?.axis),
-        ScatterAxis::NAME => along(primitive.view::<ScatterAxis>()?.axis),
-        ScatterAxisSum::NAME => along(primitive.view::<ScatterAxisSum>()?.axis),
-        Scatter::NAME => scattered(&primitive.view::<Scatter>()?.axes),
-        ScatterMax::NAME => scattered(&primitive.view::<ScatterMax>()?.axes),
-        ScatterMin::NAME => scattered(&primitive.view::<ScatterMin>()?.axes),
-        ScatterProd::NAME => scattered(&primitive.view::<ScatterProd>()?.axes),
-        ScatterSum::NAME => scattered(&primitive.view::<ScatterSum>()?.axes),
-        // Those of both sides come last. MLX has made them unsigned: none of them counts from the end.
-        GatherMM::NAME | GatherQMM::NAME | GatherQQMM::NAME if avals.len() >= 4 => {
+        Given::Placed => {
+            let update = avals.last().map(|update| update.shape.as_slice()).unwrap_or_default();
+            let width = |operand: usize, axis| update.get(avals[operand].shape.len() + axis).copied().unwrap_or(1);
+            along(primitive.integers("axes")?, &width)
+        }
+        // MLX has made them unsigned: none of them counts from the end.
+        Given::Paired if avals.len() >= 4 => {
             let last = avals.len();
             vec![
                 Choice { operand: last - 2, extent: matrices(0), width: 1 },
                 Choice { operand: last - 1, extent: matrices(1), width: 1 },
             ]
         }
-        _ => Vec::new(),
+        Given::Paired | Given::Absent => Vec::new(),
     })
 }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use mlx_rs::Array;
-use tacit_bridge::typed::TypedPrimitive;
-use tacit_bridge::{NameId, Param};
+use tacit_bridge::typed::{self, TypedPrimitive};
+use tacit_bridge::{NameId, Param, ParamError};
 
 use crate::{Error, Result, Value, dispatch};
 
@@ -52,6 +52,13 @@ impl Primitive {
         let takes_none = description.is_some_and(|description| description.fields.is_empty());
         let params = if takes_none { Vec::new() } else { self.params()? };
         T::from_params(&params).map_err(|error| Error::Invalid { message: error.to_string(), help: None })
+    }
+
+    /// The integers in the parameter of this name: one, or as many as it has.
+    pub(crate) fn integers(&self, name: &'static str) -> Result<Vec<i32>> {
+        let Some(description) = self.0.name_id().description() else { return Ok(Vec::new()) };
+        let invalid = |error: ParamError| Error::Invalid { message: error.to_string(), help: None };
+        typed::integers(description, &self.params()?, name).map_err(invalid)
     }
 
     /// Applies the primitive to values: handlers first, materialization where there is none.
