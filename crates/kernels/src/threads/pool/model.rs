@@ -2,7 +2,7 @@
 //!
 //! A model fails where a helper uses what its caller no longer keeps, where what helpers wrote is not seen by the caller, where
 //! a task is lost or run twice, where more helpers come than were asked for, where one that is free does not come, and where
-//! nobody goes on. It was seen to fail for each ordering that is weakened and each step that is left out.
+//! nobody goes on. Weakened orderings and steps that are left out were seen to make them fail.
 
 use std::sync::atomic::AtomicUsize as Tally;
 
