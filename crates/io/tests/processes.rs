@@ -146,7 +146,13 @@ fn a_killed_run_goes_on_bit_by_bit(folder: &Path, shard: Option<usize>) -> Outco
         before = step;
         if step == steps {
             same()?;
-            fs::remove_file(file)?;
+            // With its parts, which nothing names any more once the index is gone.
+            for entry in fs::read_dir(folder)? {
+                let entry = entry?;
+                if entry.file_name().to_string_lossy().starts_with("killed") {
+                    fs::remove_file(entry.path())?;
+                }
+            }
             before = 0;
         }
     }
