@@ -218,7 +218,14 @@ fn no_variable_is_left_out() {
     let mut known: BTreeSet<&str> = build.iter().map(|(name, _)| name.split('=').next().unwrap_or(name)).collect();
     known.extend(variables::VARIABLES.iter().map(|variable| variable.name));
     // What the build tells the crate, and what suites and benchmarks read.
-    known.extend(["TACIT_MLX_VERSION", "TACIT_SWEEP", "TACIT_PROGRAMS", "TACIT_FUZZ", "TACIT_FUZZ_READER", "TACIT_FIGURES"]);
+    known.extend([
+        "TACIT_MLX_VERSION",
+        "TACIT_SWEEP",
+        "TACIT_PROGRAMS",
+        "TACIT_FUZZ",
+        "TACIT_FUZZ_READER",
+        "TACIT_FIGURES",
+    ]);
     let mut unknown = BTreeSet::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("crates")];
     while let Some(folder) = folders.pop() {

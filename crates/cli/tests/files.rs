@@ -295,9 +295,7 @@ fn ended(arguments: &[&str], with: Signal, reached: impl Fn() -> bool) -> Option
     command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
     // Whoever started this test may have it ignore them.
     with_default_signals(&mut command);
-    let mut child = command
-        .spawn()
-        .expect("starts");
+    let mut child = command.spawn().expect("starts");
     let begin = Instant::now();
     while !reached() && child.try_wait().expect("runs").is_none() {
         assert!(begin.elapsed() < Duration::from_mins(2), "it writes nothing");

@@ -146,10 +146,12 @@ fn a_killed_run_goes_on_bit_by_bit(folder: &Path, shard: Option<usize>) -> Outco
         before = step;
         if step == steps {
             same()?;
-            // With its parts, which nothing names any more once the index is gone.
+            // With its parts, which nothing names any more once the index is gone, and with what its last save still had to do.
             for entry in fs::read_dir(folder)? {
                 let entry = entry?;
-                if entry.file_name().to_string_lossy().starts_with("killed") {
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                if name.starts_with("killed") || name.starts_with(".tacit-") {
                     fs::remove_file(entry.path())?;
                 }
             }
