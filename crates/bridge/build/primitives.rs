@@ -73,8 +73,11 @@ const ROWS: &[(&str, &str)] = &[
     ("passed", "The trailing operands are handed on."),
 ];
 
+/// Names of parameters with their types.
+type Params = &'static [(&'static str, &'static str)];
+
 /// Which operands are indices, with a sentence on each and the parameters that it needs.
-const INDICES: &[(&str, &str, &[(&str, &str)])] = &[
+const INDICES: &[(&str, &str, Params)] = &[
     ("absent", "None that are checked.", &[]),
     ("picked", "The second one, along the axis that the parameter `axis` names.", &[("axis", "int")]),
     (
