@@ -1,6 +1,6 @@
 //! From CBLAS's arguments to a product of strided matrices.
 
-use std::{ffi::c_int, slice};
+use std::{borrow::Cow, ffi::c_int, ptr, slice};
 
 use tacit_kernels::{
     Complex, Dense, Factors, KernelError, Operand, Orientation, complex_matmul, dense_matmul, double_matmul,
@@ -95,31 +95,74 @@ pub(super) unsafe fn multiply<T: Number>(function: &str, arguments: Arguments<T>
     if m == 0 || n == 0 {
         return;
     }
-    // SAFETY: each matrix is memory from its first element to its last, and that of `c` the caller's alone.
-    let (a, b, values) = unsafe { (a.matrix(m, k), b.matrix(k, n), slice::from_raw_parts_mut(c, (m - 1) * ldc + n)) };
+    // SAFETY: the caller's promise.
+    let (own_a, own_b) = unsafe { (a.numbers(m, k), b.numbers(k, n)) };
+    let (a, b) = (a.matrix(&own_a, m, k), b.matrix(&own_b, k, n));
+    let size = (m - 1) * ldc + n;
+    let mut copy = None;
+    let values = if c.is_aligned() {
+        // SAFETY: the memory is aligned, writable and the caller's alone.
+        unsafe { slice::from_raw_parts_mut(c, size) }
+    } else {
+        // SAFETY: the memory is as long.
+        copy.insert(unsafe { copied(c, size) }).as_mut_slice()
+    };
     let out = Dense { values, rows: m, columns: n, stride: ldc };
     if let Err(error) = T::multiply(a, b, out, Factors { alpha, beta }) {
         eprintln!("{function}: {error}");
     }
+    if let Some(copy) = copy {
+        // SAFETY: the copy is as long as the memory, which is writable and not a part of it.
+        unsafe { ptr::copy_nonoverlapping(copy.as_ptr().cast::<u8>(), c.cast(), size_of_val(copy.as_slice())) };
+    }
 }
 
-impl<T> Given<T> {
-    /// As the kernels see it, with so many rows and columns as it is multiplied.
+/// The numbers from this address on, which may be any: MLX passes on views that begin between two numbers.
+///
+/// # Safety
+/// So many numbers can be read there.
+unsafe fn copied<T: Number>(data: *const T, size: usize) -> Vec<T> {
+    let mut copy = Vec::<T>::with_capacity(size);
+    // SAFETY: bytes have no alignment, the memory is as long and the copy has room for it; then all of it is written.
+    unsafe {
+        ptr::copy_nonoverlapping(data.cast::<u8>(), copy.as_mut_ptr().cast(), size * size_of::<T>());
+        copy.set_len(size);
+    }
+    copy
+}
+
+impl<T: Number> Given<T> {
+    /// Its numbers from the first to the last, with so many rows and columns as it is multiplied.
     ///
     /// # Safety
     /// The matrix was checked, and is memory from its first element to its last for as long as the result is used.
-    unsafe fn matrix<'a>(&self, rows: usize, columns: usize) -> Side<'a, T> {
-        let plain = self.trans == PLAIN;
-        let orientation = if plain { Orientation::Plain } else { Orientation::Transposed };
-        let (rows, columns) = if plain { (rows, columns) } else { (columns, rows) };
-        let stride = self.ld as usize;
-        let values = if rows == 0 || columns == 0 {
-            &[]
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { slice::from_raw_parts(self.data, (rows - 1) * stride + columns) }
-        };
-        (Operand { matrix: Dense { values, rows, columns, stride }, orientation }, self.trans == CONJUGATED)
+    unsafe fn numbers<'a>(&self, rows: usize, columns: usize) -> Cow<'a, [T]> {
+        if rows == 0 || columns == 0 {
+            return Cow::Borrowed(&[]);
+        }
+        let (rows, columns) = self.stored(rows, columns);
+        let size = (rows - 1) * self.ld as usize + columns;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.data.is_aligned() {
+                Cow::Borrowed(slice::from_raw_parts(self.data, size))
+            } else {
+                Cow::Owned(copied(self.data, size))
+            }
+        }
+    }
+
+    /// These numbers as the kernels see them.
+    fn matrix<'a>(&self, values: &'a [T], rows: usize, columns: usize) -> Side<'a, T> {
+        let orientation = if self.trans == PLAIN { Orientation::Plain } else { Orientation::Transposed };
+        let (rows, columns) = self.stored(rows, columns);
+        let matrix = Dense { values, rows, columns, stride: self.ld as usize };
+        (Operand { matrix, orientation }, self.trans == CONJUGATED)
+    }
+
+    /// The rows and columns as they are stored.
+    fn stored(&self, rows: usize, columns: usize) -> (usize, usize) {
+        if self.trans == PLAIN { (rows, columns) } else { (columns, rows) }
     }
 }
 

@@ -343,3 +343,29 @@ fn large_products_carry_the_same_bits_on_any_number_of_threads() {
         }
     }
 }
+
+/// MLX passes on views of files, which begin at any byte.
+#[test]
+fn operands_may_begin_at_any_address() {
+    let (m, n, k) = (9, 33, 20);
+    let mut random = Random::new(7);
+    let numbers = [m * k, k * n, m * n].map(|size| random.normal(size));
+    let mut expected = numbers[2].clone();
+    let product = |a: *const f32, b: *const f32, c: *mut f32| {
+        let [m, n, k] = [m, n, k].map(|size| size as c_int);
+        // SAFETY: the memory is as long as these sizes ask; the address is what is tested.
+        unsafe { cblas_sgemm(ROW_MAJOR, PLAIN, PLAIN, m, n, k, 0.5, a, k, b, n, 2.0, c, n) };
+    };
+    product(numbers[0].as_ptr(), numbers[1].as_ptr(), expected.as_mut_ptr());
+    for off in 0..8_usize {
+        let shift = |operand: usize| off >> operand & 1;
+        let mut bytes: [Vec<u8>; 3] = std::array::from_fn(|operand| {
+            let padding = vec![0; shift(operand)];
+            padding.into_iter().chain(numbers[operand].iter().flat_map(|number| number.to_ne_bytes())).collect()
+        });
+        let [a, b, c] = &mut bytes;
+        product(a[shift(0)..].as_ptr().cast(), b[shift(1)..].as_ptr().cast(), c[shift(2)..].as_mut_ptr().cast());
+        let found = c[shift(2)..].chunks(4).map(|number| f32::from_ne_bytes(number.try_into().unwrap()));
+        assert!(found.eq(expected.iter().copied()), "operands {off:03b} are shifted");
+    }
+}

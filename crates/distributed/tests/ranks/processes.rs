@@ -71,10 +71,14 @@ impl Processes {
         let since = Instant::now();
         let pids = vec![None; ranks];
         let this = env::current_exe()?.into_os_string();
-        let program = match engine {
-            Engine::Ring => vec![this],
-            Engine::Mpi => ["sh", "-c", OF_RANK, "sh"].map(OsString::from).into_iter().chain([this]).collect(),
+        let shell: &[&str] = match engine {
+            Engine::Ring => &[],
+            Engine::Mpi => &["sh", "-c", OF_RANK, "sh"],
         };
+        let (places, settled): (Vec<_>, Vec<_>) = variables.iter().partition(|(_, value)| *value == HELD);
+        // By `env`, so that `mpirun` itself does not have them: one is the search path.
+        let settled = settled.iter().map(|(name, value)| OsString::from(format!("{name}={value}")));
+        let program: Vec<_> = shell.iter().chain(&["env"]).map(OsString::from).chain(settled).chain([this]).collect();
         let Commands { mut each, held } = commands(engine, ranks, &folder, &program)?;
         let place = format!("127.0.0.1:{}", held.numbers()[ranks]);
         let (started, connected) = (Vec::new(), 0);
@@ -82,7 +86,7 @@ impl Processes {
         for (rank, command) in each.iter_mut().enumerate() {
             command.arg(child::FLAG).args(cases).stdin(Stdio::null()).stdout(Stdio::null());
             command.env(child::PARENT, &parent).env(child::FOLDER, &this.folder).env("TACIT_THREADS", "1");
-            command.envs(variables.iter().map(|&(name, value)| (name, if value == HELD { &place } else { value })));
+            command.envs(places.iter().map(|(name, _)| (name, &place)));
             let file = if engine == Engine::Mpi { this.folder.join("stderr.mpirun") } else { this.said_to(rank) };
             command.stderr(File::create(file)?);
             this.started.push(command.spawn()?);
