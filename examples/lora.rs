@@ -18,7 +18,7 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, builder::Builder, ops, random, transforms};
 use tacit::arrays::AsStored;
-use tacit::format::{self, AnyFormat};
+use tacit::format::AnyFormat;
 use tacit::nn::{LoraConfig, Method, Missing};
 use tacit::prelude::*;
 
@@ -107,7 +107,7 @@ fn main() -> Outcome<()> {
         let format: AnyFormat = text.parse()?;
         let mut model = Model::new(classifier()?)?;
         model.assign(float.values()?, Missing::Refuse)?;
-        model.apply(&Rules::new().quantize_in("*.weight", format::parse(text)?.into())?)?;
+        model.apply(&Rules::new().quantize("*.weight", text)?)?;
         let (line, counters) = Counters::of(|| -> Outcome<String> {
             let base = evaluate(&mut model, &side_test)?;
             let config = LoraConfig { rank: 8, alpha: 16.0, method, ..LoraConfig::default() };

@@ -261,7 +261,7 @@ fn nothing_is_left_out() {
     }
 }
 
-/// The last part of a path, `Packed` of `dyn tacit_arrays::packed::Packed`.
+/// The last part of a path, `Packed` of `dyn tacit_arrays::families::packed::Packed`.
 fn last(path: &str) -> &str {
     path.rsplit("::").next().unwrap_or(path)
 }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use decoder::{Decoder, QUANTIZED, Size, Trainer};
 use mlx_rs::{Array, Dtype, ops, random, transforms};
-use tacit::format::{self, AnyFormat, Fit, Fitted};
+use tacit::format::{AnyFormat, Fit, Fitted};
 use tacit::nn::{Aware, Outcome};
 use tacit::prelude::*;
 use tacit::tree::{self, Open};
@@ -186,7 +186,7 @@ fn decoder(run: &mut Run, folder: &Path) -> Result<()> {
     run.keep("f32", "decoder", "perplexity", 32.0, trainer.perplexity(&mut float.clone())?);
     for format in run.formats()? {
         let mut model = float.clone();
-        model.apply(&Rules::new().quantize_in(QUANTIZED, format::parse(&format.to_string())?.into())?)?;
+        model.apply(&Rules::new().quantize(QUANTIZED, &format)?)?;
         let (bits, error) = lost(&model, &float)?;
         let text = format.to_string();
         run.keep(&text, "decoder", "error", bits, error);

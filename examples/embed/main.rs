@@ -21,7 +21,6 @@ use std::{fs, io};
 use clap::Parser;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, memory};
-use tacit::format;
 use tacit::io::Tensors;
 use tacit::nn::Missing;
 use tacit::prelude::*;
@@ -105,11 +104,7 @@ fn rules(weights: &str) -> Outcome<Option<Rules>> {
         return Ok(None);
     }
     let file = Path::new(weights);
-    Ok(Some(if file.extension().is_some() {
-        Rules::load(file)?
-    } else {
-        Rules::new().quantize_in(LINEAR, format::parse(weights)?.into())?
-    }))
+    Ok(Some(if file.extension().is_some() { Rules::load(file)? } else { Rules::new().quantize(LINEAR, weights)? }))
 }
 
 /// What an encoder made of the sentences, and what it took.

@@ -17,7 +17,6 @@ use std::process::ExitCode;
 use clap::Parser;
 use mlx_rs::memory;
 use tacit::Error;
-use tacit::format::{self, AnyFormat};
 use tacit::nn::generate::{Draft, Finish, Sampler, Stats, Texts, speculate};
 use tacit::nn::{KvCache, generate};
 use tacit::prelude::*;
@@ -199,10 +198,9 @@ fn caches(config: &Config, model: &Model<Decoder>) -> Result<Vec<KvCache>> {
 fn formatted(caches: Vec<KvCache>, formats: Option<&str>) -> Result<Vec<KvCache>> {
     let Some(formats) = formats else { return Ok(caches) };
     let (keys, values) = formats.split_once(',').unwrap_or((formats, formats));
-    let (keys, values) = (AnyFormat::from(format::parse(keys)?), AnyFormat::from(format::parse(values)?));
     // What a file holds is of another format, perhaps.
     let _allow = Policy::Allow.scope();
-    caches.into_iter().map(|cache| cache.quantized(keys.clone(), values.clone())).collect()
+    caches.into_iter().map(|cache| cache.quantized(keys, values)).collect()
 }
 
 /// Fails if a draft has another tokenizer than the model: its tokens would be other texts, of which none is ever accepted.

@@ -4,37 +4,56 @@
 //! reads as text, `nf4:64` or `affine:4:64`, by which serde stores it. [`parse`] reads the text of any of them, a
 //! stranger's too, once that is registered by [`register_format!`](crate::register_format).
 
-mod any;
+pub(crate) mod affine;
+pub(crate) mod any;
+pub(crate) mod binary;
+pub(crate) mod codebook;
 pub(crate) mod declaration;
-mod fit;
+pub(crate) mod e4m3;
+pub(crate) mod e5m2;
+pub(crate) mod fit;
+pub(crate) mod fitted;
 pub(crate) mod fitting;
+pub(crate) mod fp4;
+pub(crate) mod halves;
+pub(crate) mod int8;
+pub(crate) mod k_quant;
+pub(crate) mod mx;
+pub(crate) mod mxfp4;
+pub(crate) mod mxfp8;
+pub(crate) mod nf4;
+pub(crate) mod nvfp4;
 mod of_value;
 pub(crate) mod options;
 mod rotation;
+pub(crate) mod ternary;
+pub(crate) mod text;
 pub(crate) mod trained_scales;
 
-pub use crate::affine::Affine;
-pub use crate::binary::Binary;
-pub use crate::codebook::Codebook;
-pub use crate::e4m3::E4m3;
-pub use crate::e5m2::E5m2;
-pub use crate::fp4::Fp4;
-pub use crate::halves::{Bf16, F16};
-pub use crate::int8::Int8;
-pub use crate::k_quant::KQuant;
 pub use crate::kernel::{Coding, Encoding, Nested, Scaling, Scheme};
-pub use crate::mxfp4::Mxfp4;
-pub use crate::mxfp8::Mxfp8;
-pub use crate::nf4::Nf4;
-pub use crate::nvfp4::Nvfp4;
-pub use crate::packed_array::{Int8Activations, PackedArray, Parts};
-pub use crate::ternary::Ternary;
+pub use crate::packed::array::{Int8Activations, PackedArray, Parts};
+pub use affine::Affine;
 pub use any::AnyFormat;
-#[doc(hidden)]
-pub use declaration::{__private, deserialized, read};
-pub use declaration::{Entry, Format, Quantizer, TextForm, forms, names, parse};
-pub use fit::{Fit, Fitted};
+pub use binary::Binary;
+pub use codebook::Codebook;
+pub use declaration::{Format, Quantizer, TextForm};
+pub use e4m3::E4m3;
+pub use e5m2::E5m2;
+pub use fit::Fit;
+pub use fitted::Fitted;
+pub use fp4::Fp4;
+pub use halves::{Bf16, F16};
+pub use int8::Int8;
+pub use k_quant::KQuant;
+pub use mxfp4::Mxfp4;
+pub use mxfp8::Mxfp8;
+pub use nf4::Nf4;
+pub use nvfp4::Nvfp4;
 pub use of_value::of_value;
 pub use options::Per;
 pub use rotation::Rotation;
+pub use ternary::Ternary;
+#[doc(hidden)]
+pub use text::{__private, deserialized, read};
+pub use text::{Entry, forms, names, parse};
 pub use trained_scales::{FloatScales, TrainedScales};

@@ -13,6 +13,7 @@ mod encode_by;
 mod gather;
 mod gather_matmul;
 mod hadamard;
+mod host;
 mod int8_matmul;
 mod layout;
 mod matmul;
@@ -43,34 +44,3 @@ pub(crate) use scale_gradients::scale_gradients;
 pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};
 pub use sum::{Measure, Summands};
 pub(crate) use sum::{global_scale, is_relative};
-
-use mlx_rs::{Array, Dtype};
-use tacit_core::kernel::{Input, Output};
-use tacit_core::{Param, Result};
-use tacit_kernels::{Floats, FloatsMut};
-
-type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
-
-fn single(made: Vec<Array>) -> Result<Array> {
-    Ok(made.into_iter().next().unwrap_or_else(|| unreachable!("the kernel declares one result")))
-}
-
-fn int(value: usize) -> Param {
-    Param::Int(value as i64)
-}
-
-fn floats<'a>(input: &'a Input<'_>) -> Fallible<Floats<'a>> {
-    Ok(match input.aval().dtype {
-        Dtype::Float16 => Floats::F16(input.elements()?),
-        Dtype::Bfloat16 => Floats::Bf16(input.elements()?),
-        _ => Floats::F32(input.elements()?),
-    })
-}
-
-fn floats_mut<'a>(output: &'a mut Output<'_>) -> Fallible<FloatsMut<'a>> {
-    Ok(match output.aval().dtype {
-        Dtype::Float16 => FloatsMut::F16(output.elements()?),
-        Dtype::Bfloat16 => FloatsMut::Bf16(output.elements()?),
-        _ => FloatsMut::F32(output.elements()?),
-    })
-}

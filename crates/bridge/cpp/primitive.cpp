@@ -73,8 +73,9 @@ bool are_indices(const Recorded& recorded, size_t operand, const array& given) {
          whole(recorded.operand(operand).dtype);
 }
 
-// A primitive reads its operands as the recorded dtypes without a look, so these must be the same.
-void check_operands(const Recorded& recorded, const std::vector<array>& inputs) {
+// A primitive reads its operands as the recorded dtypes without a look, so these must be the same; one that only moves the
+// elements of its first operand reads that as it is.
+void check_operands(const Recorded& recorded, const std::vector<array>& inputs, bool moves) {
   std::string name = recorded.primitive->name();
   auto count = recorded.operands;
   if (inputs.size() != count) {
@@ -83,7 +84,8 @@ void check_operands(const Recorded& recorded, const std::vector<array>& inputs) 
         std::to_string(inputs.size()));
   }
   for (size_t i = 0; i < count; ++i) {
-    if (inputs[i].dtype() != recorded.operand(i).dtype && !are_indices(recorded, i, inputs[i])) {
+    auto free = (moves && i == 0) || are_indices(recorded, i, inputs[i]);
+    if (inputs[i].dtype() != recorded.operand(i).dtype && !free) {
       throw std::invalid_argument(
           "operand " + std::to_string(i) + " of " + name + " has another dtype than the recorded one");
     }
@@ -161,8 +163,8 @@ std::vector<Shape> shapes_of(Primitive& primitive, const std::vector<array>& inp
   return primitive.output_shapes(inputs);
 }
 
-std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
-  check_operands(recorded, inputs);
+std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs, bool moves) {
+  check_operands(recorded, inputs, moves);
   auto same = true;
   for (size_t i = 0; same && i < inputs.size(); ++i) {
     same = inputs[i].shape() == recorded.operand(i).shape;
@@ -175,10 +177,14 @@ std::vector<array> emit(const Recorded& recorded, std::vector<array> inputs) {
     return {std::move(*made)};
   }
   if (shapes.size() == 1) {
-    const auto& dtype = recorded.arrays[recorded.operands].dtype;
+    auto dtype = moves ? inputs[0].dtype() : recorded.arrays[recorded.operands].dtype;
     return {array(std::move(shapes[0]), dtype, of_another_call(recorded.primitive), std::move(inputs))};
   }
-  return array::make_arrays(std::move(shapes), recorded.result_dtypes(), recorded.primitive, inputs);
+  auto dtypes = recorded.result_dtypes();
+  if (moves) {
+    std::fill(dtypes.begin(), dtypes.end(), inputs[0].dtype());
+  }
+  return array::make_arrays(std::move(shapes), dtypes, recorded.primitive, inputs);
 }
 
 }  // namespace
@@ -197,8 +203,8 @@ void tacit_primitive_free(Recorded* recorded) {
   delete recorded;
 }
 
-int tacit_primitive_emit(const Recorded* recorded, const Handle* operands, size_t count, Sink results) {
-  return guarded([&] { pour(emit(*recorded, gather(operands, count)), results); });
+int tacit_primitive_emit(const Recorded* recorded, const Handle* operands, size_t count, bool moves, Sink results) {
+  return guarded([&] { pour(emit(*recorded, gather(operands, count), moves), results); });
 }
 
 // The Rust side of a kernel of ours, alive as long as `recorded`; null for any other primitive.

@@ -190,6 +190,7 @@ unsafe extern "C" {
         recorded: *const c_void,
         operands: *const mlx_array,
         count: usize,
+        moves: bool,
         results: Sink,
     ) -> c_int;
 

@@ -8,6 +8,7 @@ use mlx_rs::Array;
 
 use crate::arrays::{self, Collector};
 use crate::error::{BridgeError, check};
+use crate::typed::Class;
 use crate::{NameId, Param, ffi, kernel, param, typed};
 
 /// One MLX primitive with its static parameters.
@@ -101,13 +102,17 @@ impl Primitive {
     ///
     /// # Errors
     ///
-    /// The operands differ in number or dtype from the recorded ones; or in shape, and the shapes do not go together or
-    /// the primitive cannot work out its result shapes.
+    /// The operands differ in number or dtype from the recorded ones, but for the dtype of what is only moved; or in shape,
+    /// and the shapes do not go together or the primitive cannot work out its result shapes.
     pub fn emit(&self, operands: &[Array]) -> Result<Vec<Array>, BridgeError> {
         let handles = arrays::handles(operands);
         let mut results = Collector::default();
+        let class = self.name.description().map(|description| description.class);
+        let moves = matches!(class, Some(Class::Moving | Class::Reshaping));
         // SAFETY: the object, the handles and the collector are live for the call.
-        check(unsafe { ffi::tacit_primitive_emit(self.raw.0, handles.as_ptr(), handles.len(), results.sink()) })?;
+        let made =
+            unsafe { ffi::tacit_primitive_emit(self.raw.0, handles.as_ptr(), handles.len(), moves, results.sink()) };
+        check(made)?;
         Ok(results.arrays)
     }
 }

@@ -2,11 +2,9 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use tacit_arrays::format;
 use tacit_core::{Result, Value};
 use tacit_io::{Progress, Resumable, Writing, convert, progress_bar, read};
 use tacit_nn::{Parameters, Rules};
@@ -59,9 +57,7 @@ pub(crate) fn quantize(options: &Options) -> Result<Quantized> {
     options.overwriting.check([&options.output], [&options.input].into_iter().chain(&options.rules))?;
     let rules = match (&options.rules, &options.format) {
         (Some(rules), _) => Rules::load(rules)?,
-        (None, text) => {
-            Rules::new().quantize_in("*", Arc::from(format::parse(text.as_deref().unwrap_or_default())?))?
-        }
+        (None, text) => Rules::new().quantize("*", text.as_deref().unwrap_or_default())?,
     };
     let values = read(&options.input)?;
     let mut work = Resumable::open(&options.output, [&options.input])?;

@@ -37,7 +37,7 @@ pub(crate) fn types() -> Types {
     Types { types, formats: format::names() }
 }
 
-/// The last part of a path, `Packed` of `dyn tacit_arrays::packed::Packed`.
+/// The last part of a path, `Packed` of `dyn tacit_arrays::families::packed::Packed`.
 fn last(path: &str) -> String {
     let cut = path.find('<').unwrap_or(path.len());
     let name = path[..cut].rsplit("::").next().unwrap_or(path);

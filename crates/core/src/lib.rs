@@ -12,6 +12,7 @@ extern crate self as tacit;
 
 mod approx;
 mod array_type;
+mod axes;
 mod class;
 pub mod compile;
 pub mod control;
@@ -71,6 +72,7 @@ pub use macros::{ImplicitArray, Tree, handler};
 
 /// The typed views of MLX's primitives, and the table that they come from.
 pub mod op {
+    pub use crate::axes::reshaped_axis;
     pub use crate::class::{Binary, Elementwise, Graph, Moving, Reduction, Reshaping, Rowwise, Scan, Unary, Update};
     pub use tacit_bridge::typed::*;
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::wide::wide;
+use tacit_arrays::wide;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, Result, Tree, Value};
 

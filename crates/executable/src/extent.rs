@@ -5,7 +5,6 @@
 //! a primitive works out its shapes. What is left to check of each node is in [`rule`]: that rows do not mix where shapes
 //! cannot show it. What is made of no input must be the same for both extents.
 
-mod reshape;
 mod rule;
 
 use std::collections::BTreeSet;

@@ -164,10 +164,10 @@ fn of_shapes(tensors: &Tensors, module: &str, default: Mode) -> Result<Mode> {
     if let [only] = others.as_slice() {
         return Ok(*only);
     }
-    let names: Vec<String> = others.iter().map(|mode| mode.quantizer().to_string()).collect();
+    let names: Vec<String> = others.iter().map(|mode| mode.format().to_string()).collect();
     let may =
         if names.is_empty() { "no mode of MLX's has".to_owned() } else { format!("{} have", names.join(" and ")) };
-    let reason = format!("its groups have {bits} bits, as {may}, and the default is {}", default.quantizer());
+    let reason = format!("its groups have {bits} bits, as {may}, and the default is {}", default.format());
     Err(tensors.wrong(Some(&scales), reason, format!("give {module} an entry of its own in the configuration")))
 }
 

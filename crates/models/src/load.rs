@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_rs::ops;
-use tacit_arrays::{Stacked, format};
+use tacit_arrays::Stacked;
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::current;
 use tacit_io::{self as io, mlx_adapter, peft};
@@ -117,11 +117,8 @@ const PRODUCTS: &str = "{model.layers.*_proj,model.embed_tokens,lm_head}.weight"
 /// The text is no format, the file cannot be read, or as for [`Model::apply`].
 pub fn quantize(model: &mut Model<Decoder>, weights: &str) -> Result<()> {
     let file = Path::new(weights);
-    let rules = if file.extension().is_some() {
-        Rules::load(file)?
-    } else {
-        Rules::new().quantize_in(PRODUCTS, format::parse(weights)?.into())?
-    };
+    let rules =
+        if file.extension().is_some() { Rules::load(file)? } else { Rules::new().quantize(PRODUCTS, weights)? };
     model.apply(&rules).map(drop)
 }
 

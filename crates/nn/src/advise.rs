@@ -219,7 +219,7 @@ impl Advice {
     /// None of what an [`Advisor`] gave: its formats have these texts.
     pub fn rules(&self) -> Result<Rules> {
         self.rows.iter().try_fold(Rules::new(), |rules, (path, row)| match &row.format {
-            Some(format) => rules.quantize_in(Pattern::exact(path), tacit_arrays::format::parse(format)?.into()),
+            Some(format) => rules.quantize(Pattern::exact(path), format),
             None => Ok(rules),
         })
     }

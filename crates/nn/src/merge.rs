@@ -6,7 +6,7 @@ use std::fmt;
 use mlx_rs::module::ModuleParameters;
 use tacit_arrays::Adapter;
 use tacit_arrays::format::Quantizer;
-use tacit_arrays::merge::{MergeLoss, merge};
+use tacit_arrays::{MergeLoss, merge};
 use tacit_core::{Error, Result, Value, printable};
 
 use crate::model::in_parameter;

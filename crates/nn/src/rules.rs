@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tacit_arrays::format::{self, Quantizer};
+use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Result};
 
 use crate::Pattern;
@@ -20,6 +19,7 @@ use crate::Pattern;
 /// use tacit_nn::{Model, Rules};
 ///
 /// let rules = Rules::new().skip("layers.0.*")?.quantize("layers.*.weight", Affine { bits: 8, group: 64 })?;
+/// assert_eq!(rules, Rules::new().skip("layers.0.*")?.quantize("layers.*.weight", "affine:8:64")?);
 /// assert_eq!(rules, Rules::from_json(r#"{"layers.0.*": "skip", "layers.*.weight": "affine:8:64"}"#)?);
 /// assert_eq!(rules, Rules::from_toml("'layers.0.*' = 'skip'\n'layers.*.weight' = 'affine:8:64'")?);
 ///
@@ -48,7 +48,7 @@ pub(crate) struct Rule {
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Skip,
-    Quantize(Arc<dyn Quantizer>),
+    Quantize(AnyFormat),
 }
 
 /// What a file says of a parameter that stays as it is.
@@ -61,27 +61,17 @@ impl Rules {
         Self::default()
     }
 
-    /// Adds a rule: these parameters take this format.
+    /// Adds a rule: these parameters take this format, a value such as `Affine { bits: 8, group: 64 }` or its text.
     ///
     /// # Errors
     ///
-    /// The text is no pattern, or the format has no such options.
-    pub fn quantize<P>(self, pattern: P, format: impl Quantizer + 'static) -> Result<Self>
+    /// The text is no pattern or no format, or the format has no such options.
+    pub fn quantize<P, F>(self, pattern: P, format: F) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>,
+        F: TryInto<AnyFormat, Error: Into<Error>>,
     {
-        self.quantize_in(pattern, Arc::new(format))
-    }
-
-    /// Adds a rule: these parameters take this format, which is known when the program runs.
-    ///
-    /// # Errors
-    ///
-    /// As for [`quantize`](Self::quantize).
-    pub fn quantize_in<P>(self, pattern: P, format: Arc<dyn Quantizer>) -> Result<Self>
-    where
-        P: TryInto<Pattern, Error: Into<Error>>,
-    {
+        let format = format.try_into().map_err(Into::into)?;
         format.supported()?;
         self.with(pattern, Action::Quantize(format))
     }
@@ -153,7 +143,7 @@ impl Rules {
 
     /// The format of a parameter; nothing where a rule skips it, or none names it.
     #[must_use]
-    pub fn format(&self, path: &str, aval: &Aval) -> Option<&Arc<dyn Quantizer>> {
+    pub fn format(&self, path: &str, aval: &Aval) -> Option<&AnyFormat> {
         match &self.rule(&[path], aval)?.action {
             Action::Skip => None,
             Action::Quantize(format) => Some(format),
@@ -221,7 +211,7 @@ impl<'de> Deserialize<'de> for Rules {
                 while let Some((pattern, text)) = map.next_entry::<String, String>()? {
                     let read = |rules: Rules| match text.as_str() {
                         SKIP => rules.skip(&pattern),
-                        text => rules.quantize_in(&pattern, format::parse(text)?.into()),
+                        text => rules.quantize(&pattern, text),
                     };
                     rules = read(rules).map_err(|error| {
                         let error = error.to_string();

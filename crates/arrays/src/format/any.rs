@@ -3,14 +3,12 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use tacit_core::store::serde::de;
-use tacit_core::store::serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tacit_core::{Error, Result};
+use tacit_core::Result;
+use tacit_core::store::serde::{Serialize, Serializer};
 
-use super::declaration::{Quantizer, parse};
+use super::declaration::Quantizer;
 
 /// Any format, as an array type or a rule holds it: cloned, compared, hashed and stored by its text.
 ///
@@ -32,29 +30,9 @@ impl<Q: Quantizer + 'static> From<Q> for AnyFormat {
     }
 }
 
-impl From<Box<dyn Quantizer>> for AnyFormat {
-    fn from(format: Box<dyn Quantizer>) -> Self {
-        Self(format.into())
-    }
-}
-
-impl From<Arc<dyn Quantizer>> for AnyFormat {
-    fn from(format: Arc<dyn Quantizer>) -> Self {
-        Self(format)
-    }
-}
-
 impl From<&Self> for AnyFormat {
     fn from(format: &Self) -> Self {
         format.clone()
-    }
-}
-
-impl FromStr for AnyFormat {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        parse(text).map(Self::from)
     }
 }
 
@@ -95,11 +73,5 @@ impl Hash for AnyFormat {
 impl Serialize for AnyFormat {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for AnyFormat {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }

@@ -4,14 +4,13 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use mlx_rs::Array;
-use tacit_core::__private::inventory;
-use tacit_core::__private::serde::de::{self, DeserializeOwned};
-use tacit_core::__private::serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tacit_core::{Error, Result, Value};
+use tacit_core::__private::serde::de::DeserializeOwned;
+use tacit_core::__private::serde::{Serialize, Serializer};
+use tacit_core::{Result, Value};
 
-use crate::adapter::{Adapter, of};
-use crate::checks::check_block;
-use crate::format::fit::{self, Fit, Fitted};
+use crate::avals::checks::check_block;
+use crate::families::adapter::{Adapter, of};
+use crate::format::fit::{self, Fit};
 use crate::format::trained_scales::TrainedScales;
 use crate::kernel::Scheme;
 
@@ -199,136 +198,6 @@ pub trait TextForm: Quantizer + Sized + 'static {
     fn from_options(options: &[&str]) -> Option<Self>;
 }
 
-/// The format of a text such as `affine:4:64`, with a [`Fit`] behind it where it is written so: `nf4:64+search`.
-///
-/// # Errors
-///
-/// No format has this name, or this one has no such options, or no scales to fit.
-pub fn parse(text: &str) -> Result<Box<dyn Quantizer>> {
-    match fit::split(text) {
-        Some((format, fit)) => Ok(Box::new(Fitted::new(named(format)?, fit)?)),
-        None => named(text),
-    }
-}
-
-fn named(text: &str) -> Result<Box<dyn Quantizer>> {
-    let (name, options) = split(text);
-    let Some(entry) = inventory::iter::<Entry>().find(|entry| entry.name == name) else {
-        return Err(Error::invalid(
-            format!("no format is named {name}"),
-            format!("name one of {}", names().join(", ")),
-        ));
-    };
-    (entry.parse)(&options).ok_or_else(|| no_options(text, entry.forms))
-}
-
-/// The names of all formats of this program, sorted: those of Tacit, and those that were registered beside them.
-#[must_use]
-pub fn names() -> Vec<&'static str> {
-    let mut names: Vec<&str> = inventory::iter::<Entry>().map(|entry| entry.name).collect();
-    names.sort_unstable();
-    names
-}
-
-/// The names of all formats, sorted, each with the texts that are read for it: `nf4:BLOCK or nf4:BLOCK:double`.
-#[must_use]
-pub fn forms() -> Vec<(&'static str, &'static str)> {
-    let mut forms: Vec<_> = inventory::iter::<Entry>().map(|entry| (entry.name, entry.forms)).collect();
-    forms.sort_unstable();
-    forms
-}
-
-fn split(text: &str) -> (&str, Vec<&str>) {
-    let mut parts = text.split(':').map(str::trim);
-    (parts.next().unwrap_or_default(), parts.collect())
-}
-
-fn no_options(text: &str, forms: &str) -> Error {
-    Error::invalid(format!("the format {text} has no such options"), format!("write {forms}"))
-}
-
-/// The entry of a format that [`parse`] reads.
-pub struct Entry {
-    name: &'static str,
-    forms: &'static str,
-    parse: fn(&[&str]) -> Option<Box<dyn Quantizer>>,
-}
-
-impl Entry {
-    /// The entry of the format `F`.
-    #[must_use]
-    pub const fn of<F: TextForm>() -> Self {
-        let parse: fn(&[&str]) -> Option<Box<dyn Quantizer>> = |options| Some(Box::new(F::from_options(options)?));
-        Self { name: F::NAME, forms: F::FORMS, parse }
-    }
-}
-
-inventory::collect!(Entry);
-
-/// Lets formats be printed, read by [`format::parse`](parse) and stored by serde, by their [`TextForm`].
-#[macro_export]
-macro_rules! register_format {
-    ($($format:ty),+ $(,)?) => {$(
-        const _: () = {
-            use $crate::format::__private as private;
-
-            private::inventory::submit! { $crate::format::Entry::of::<$format>() }
-
-            impl ::core::fmt::Display for $format {
-                fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                    f.write_str(<Self as private::TextForm>::NAME)?;
-                    f.write_str(&private::TextForm::options(self))
-                }
-            }
-
-            impl ::core::str::FromStr for $format {
-                type Err = private::Error;
-
-                fn from_str(text: &str) -> private::Result<Self> {
-                    private::read(text)
-                }
-            }
-
-            impl private::serde::Serialize for $format {
-                fn serialize<S: private::serde::Serializer>(&self, serializer: S) -> ::core::result::Result<S::Ok, S::Error> {
-                    serializer.collect_str(self)
-                }
-            }
-
-            impl<'de> private::serde::Deserialize<'de> for $format {
-                fn deserialize<D: private::serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
-                    private::deserialized(deserializer)
-                }
-            }
-        };
-    )+};
-}
-
-/// What [`register_format!`](crate::register_format) refers to.
-#[doc(hidden)]
-pub mod __private {
-    pub use super::{TextForm, deserialized, read};
-    pub use tacit_core::__private::{inventory, serde};
-    pub use tacit_core::{Error, Result};
-}
-
-/// The format `F` of a text.
-///
-/// # Errors
-///
-/// It is the text of another format, or of options that this one has not.
-#[doc(hidden)]
-pub fn read<F: TextForm>(text: &str) -> Result<F> {
-    let (name, options) = split(text);
-    let found = if name == F::NAME { F::from_options(&options) } else { None };
-    found.ok_or_else(|| no_options(text, F::FORMS))
-}
-
-#[doc(hidden)]
-pub fn deserialized<'de, F: TextForm, D: Deserializer<'de>>(deserializer: D) -> Result<F, D::Error> {
-    read(&String::deserialize(deserializer)?).map_err(de::Error::custom)
-}
-
 impl PartialEq for dyn Quantizer {
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
@@ -346,11 +215,5 @@ impl Hash for dyn Quantizer {
 impl Serialize for dyn Quantizer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Box<dyn Quantizer> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        parse(&String::deserialize(deserializer)?).map_err(de::Error::custom)
     }
 }

@@ -10,11 +10,11 @@ use tacit_core::{Aval, Result};
 use super::declaration::Format;
 use super::fit::{self, Fit};
 use super::trained_scales::FloatScales;
-use crate::dynamic8::Dynamic8Array;
-use crate::k_quant;
+use crate::families::packed::Stored;
 use crate::kernel::{self, Encoding, Nested, Norm, Scaling, Scheme, Sums};
-use crate::packed::Stored;
-use crate::packed_array::{PackedArray, Parts};
+use crate::packed::array::{PackedArray, Parts};
+use crate::packed::dynamic8::Dynamic8Array;
+use crate::packed::super_blocks;
 
 impl<F: Format> PackedArray<F> {
     /// Quantizes `x` with scales by `fit`.
@@ -97,8 +97,8 @@ impl Fitting {
         let mut x = stop_gradient(x)?.as_dtype(Dtype::Float32)?;
         let mut center = None;
         if let Some(Nested::Integers { centered, .. }) = scheme.nested {
-            x = k_quant::in_blocks(&x, scheme, block)?;
-            center = centered.then(|| k_quant::center(scheme));
+            x = super_blocks::in_blocks(&x, scheme, block)?;
+            center = centered.then(|| scheme.center());
         }
         let global = global.map(stop_gradient).transpose()?;
         let (nested, scheme) = (scheme.nested, Scheme { nested: None, ..*scheme });
@@ -108,7 +108,7 @@ impl Fitting {
     /// The scales that the format itself chooses, as floats.
     fn own(&self) -> Result<FloatScales> {
         let made = if let Some(Nested::Integers { .. }) = self.nested {
-            let made = k_quant::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme })?;
+            let made = super_blocks::ranges(&self.x, &Scheme { nested: self.nested, ..self.scheme })?;
             let flat = made.iter().map(|numbers| numbers.reshape(&[-1]));
             let flat: Vec<Array> = flat.collect::<std::result::Result<_, _>>()?;
             let biases = self.center.as_ref().map(|center| flat[0].multiply(center)).transpose()?;
@@ -136,7 +136,7 @@ impl Fitting {
                 let free = scales.biases.as_ref().filter(|_| self.center.is_none());
                 let made: Vec<Array> = std::iter::once(&scales.scales).chain(free).cloned().collect();
                 let scheme = Scheme { nested: self.nested, ..self.scheme };
-                let (codes, scales) = k_quant::encoded_by(&self.x, size, &made, &scheme)?;
+                let (codes, scales) = super_blocks::encoded_by(&self.x, size, &made, &scheme)?;
                 Ok(Parts::new(codes, scales))
             }
         }

@@ -4,8 +4,8 @@ use tacit_core::Value;
 
 use super::declaration::TextForm;
 use super::rotation::{Rotation, behind};
-use crate::packed::Packed;
-use crate::stacked::Stacked;
+use crate::families::packed::Packed;
+use crate::views::stacked::Stacked;
 
 /// The text of the format that a value is stored in, as rules and the command line have it; nothing where it is dense, or what
 /// a computation stands for.

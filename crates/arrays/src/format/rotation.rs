@@ -4,12 +4,13 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result, Value, implicit};
 
 use super::any::AnyFormat;
-use super::declaration::{Quantizer, TextForm, parse};
+use super::declaration::{Quantizer, TextForm};
 use super::fit::Fit;
+use super::text::parse;
 use super::trained_scales::{FloatScales, TrainedScales};
 use crate::kernel::hadamard;
 use crate::register_format;
-use crate::rotated::{Rotated, check};
+use crate::views::rotated::{Rotated, check};
 
 /// Any format of rows that are rotated by a Hadamard matrix along the last axis: `rotated:affine:4:64`, `rotated:nf4:64`.
 ///
@@ -25,8 +26,8 @@ impl Rotation {
     /// # Errors
     ///
     /// `inner` is a rotation, after which a second one would be none.
-    pub fn new(inner: impl Into<AnyFormat>) -> Result<Self> {
-        let inner = inner.into();
+    pub fn new(inner: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Self> {
+        let inner = inner.try_into().map_err(Into::into)?;
         if inner.to_string().split(':').next() == Some(Self::NAME) {
             return Err(Error::invalid(
                 format!("the format {inner} is a rotation itself, and two of them are none"),

@@ -6,9 +6,10 @@ use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Attention, Mask, MaskValues, Orientation};
 
+use super::Layout;
+use super::host::{Fallible, floats, floats_mut, int, single};
 use super::layout::scalar;
 use super::matmul::{Groups, grouped_matmul};
-use super::{Fallible, Layout, floats, floats_mut, int, single};
 
 /// `softmax(q K^T + mask) V` in `f32`, for each entry of a batch.
 ///

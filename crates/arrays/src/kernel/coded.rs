@@ -3,11 +3,11 @@
 use half::slice::HalfBitsSliceExt;
 use mlx_rs::Dtype;
 use tacit_core::kernel::Output;
-use tacit_kernels::{
-    KernelError, affine, binary, fp4, halves, int8, mxfp4, mxfp8, nearest::Table, nf4, nvfp4, ternary,
-};
+use tacit_kernels::nearest::Table;
+use tacit_kernels::{KernelError, affine, binary, fp4, halves, int8, mxfp4, mxfp8, nf4, nvfp4, ternary};
 
-use super::{Coding, Encoding, Fallible, Scheme};
+use super::host::Fallible;
+use super::{Coding, Encoding, Scheme};
 
 /// The codes of some blocks, and their scales and biases, as far as there are any.
 pub(super) struct Coded<'a> {

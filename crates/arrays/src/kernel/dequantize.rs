@@ -4,7 +4,8 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::kernel::{Input, Kernel, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
-use super::{Fallible, Layout, floats_mut, single};
+use super::Layout;
+use super::host::{Fallible, floats_mut, single};
 
 /// The values of a matrix as `dtype[n, k]`, rounded once.
 ///

@@ -1,13 +1,13 @@
 //! How far a stored matrix is from the floats that were quantized, and which scales and biases would bring it nearer.
 
-use mlx_rs::ops;
-use mlx_rs::{Array, Dtype, stop_gradient};
+use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
+use super::Layout;
 use super::encode::{blocks, number};
+use super::host::Fallible;
 use super::quantize::one_by_one;
-use super::{Fallible, Layout};
 
 /// Sums over each block, as [`tacit_kernels::deviations`] has them: `f32[blocks]` each.
 pub(crate) struct Sums {

@@ -7,8 +7,8 @@ use tacit_core::{Aval, Param, Result};
 use tacit_kernels::dynamic8;
 
 use super::encode::{blocks, rank, unit};
+use super::host::{Fallible, int};
 use super::quantize::one_by_one;
-use super::{Fallible, int};
 
 /// Codes a vector of `f32` about its mean, in blocks: codes, scales and the mean.
 ///

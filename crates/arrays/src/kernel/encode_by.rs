@@ -3,12 +3,14 @@
 use mlx_rs::{Array, stop_gradient};
 use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
-use tacit_kernels::{affine, binary, fp4, int8, mxfp4, mxfp8, nearest::Table, nf4, nvfp4, ternary};
+use tacit_kernels::nearest::Table;
+use tacit_kernels::{affine, binary, fp4, int8, mxfp4, mxfp8, nf4, nvfp4, ternary};
 
 use super::encode::{self, blocks, coded};
+use super::host::{Fallible, int, single};
 use super::layout::scalar;
 use super::quantize::one_by_one;
-use super::{Encoding, Fallible, Scheme, int, single};
+use super::{Encoding, Scheme};
 
 /// Codes `x: f32` of any shape, in blocks, by what each block stores: its scale, then its bias or the factor that NVFP4's
 /// scales are relative to, as the kernel that quantizes makes and takes them. They have no gradient.

@@ -4,8 +4,9 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
+use super::Layout;
+use super::host::{Fallible, floats_mut, single};
 use super::parts::tangents_of;
-use super::{Fallible, Layout, floats_mut, single};
 
 /// Rows of a matrix: `rows: u32[r]` gives `dtype[r, k]`.
 ///

@@ -6,8 +6,9 @@ use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{Chosen, Orientation, Stack};
 
+use super::Layout;
+use super::host::{Fallible, floats, floats_mut, int, single};
 use super::parts::{gradients_of, tangents_of};
-use super::{Fallible, Layout, floats, floats_mut, int, single};
 
 /// Matrices of one shape, each the rows behind those of the one before it.
 #[derive(Clone, Copy, Debug)]

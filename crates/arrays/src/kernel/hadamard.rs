@@ -5,7 +5,7 @@ use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::{hadamard_matrix, hadamard_order};
 
-use super::{Fallible, floats, floats_mut, single};
+use super::host::{Fallible, floats, floats_mut, single};
 
 /// `x H` for `x: [.., n]`, in the dtype of `x` with sums in `f32`; `H` is that of [`tacit_kernels::hadamard`], and its own
 /// inverse and transpose.

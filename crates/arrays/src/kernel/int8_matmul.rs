@@ -6,8 +6,9 @@ use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
+use super::Layout;
+use super::host::{Fallible, floats, floats_mut, single};
 use super::matmul::Matmul;
-use super::{Fallible, Layout, floats, floats_mut, single};
 
 /// `x W^T` for a stored `W: [n, k]`, with each row of `x` as integers, in the float type of `x`.
 ///

@@ -4,13 +4,14 @@ use std::sync::LazyLock;
 
 use half::slice::HalfBitsSliceExt;
 use mlx_rs::error::Exception;
-use mlx_rs::ops::{self, indexing::TryIndexOp};
-use mlx_rs::{Array, Dtype};
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Param;
 use tacit_core::kernel::Input;
 use tacit_kernels::{Codes, Floats, Matrix, Order, Scales, dynamic8, e4m3, e8m0};
 
-use super::{Coding, Fallible, Scaling, Scheme, floats, int};
+use super::host::{Fallible, floats, int};
+use super::{Coding, Scaling, Scheme};
 
 /// A matrix of `n` rows and `k` columns in a format, cut into blocks row-major.
 #[derive(Clone, Copy, Debug)]

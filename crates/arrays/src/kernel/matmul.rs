@@ -6,8 +6,9 @@ use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::Orientation;
 
+use super::host::{Fallible, floats, floats_mut, int, single};
 use super::parts::{gradients_of, tangents_of};
-use super::{Fallible, Layout, floats, floats_mut, int, mlx_matmul, single};
+use super::{Layout, mlx_matmul};
 
 /// `x W^T` or `x W` for a stored `W: [n, k]`, in the float type of `x`.
 ///

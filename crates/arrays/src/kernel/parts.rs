@@ -5,8 +5,9 @@ use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::kernel::{Fallback, Kernel, permit_dense};
 use tacit_core::{Aval, Result};
 
+use super::host::Fallible;
 use super::layout::integers;
-use super::{Fallible, Layout, Scaling, nested};
+use super::{Layout, Scaling, nested};
 
 impl Layout {
     /// Asks the policy for the dense matrix, which the decomposition of `kernel` builds.

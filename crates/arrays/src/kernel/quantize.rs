@@ -1,14 +1,14 @@
 //! Floats to codes and scales.
 
-use mlx_rs::ops::{self, indexing::TryIndexOp};
-use mlx_rs::{Array, stop_gradient};
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, ops, stop_gradient};
 use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param};
 
 use super::coded::Coded;
-use super::encode;
+use super::host::{Fallible, int};
 use super::layout::scalar;
-use super::{Fallible, Scheme, int};
+use super::{Scheme, encode};
 
 /// Codes the first of `inputs`, `f32` of any shape, in blocks: codes, scales, and biases if the format has them.
 ///

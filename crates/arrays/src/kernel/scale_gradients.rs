@@ -1,13 +1,14 @@
 //! The gradients of a quantized matrix for its scales, its biases, and the floats that were quantized.
 
 use half::{bf16, f16};
-use mlx_rs::ops::{self, indexing::TryIndexOp};
-use mlx_rs::{Array, Dtype};
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Fallback, Input, Kernel, Output, apply};
 use tacit_core::{Aval, Param, Result};
 
 use super::encode::{blocks, float_scales};
-use super::{Coding, Fallible, Layout, Scaling, Scheme};
+use super::host::Fallible;
+use super::{Coding, Layout, Scaling, Scheme};
 
 /// The gradients of `x`, of its scales and, where the format has them, of its biases, in `f32`; `children` are what `x` was
 /// quantized to, as a [`Layout`] reads them.

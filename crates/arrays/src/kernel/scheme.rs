@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use mlx_rs::Dtype;
-use tacit_core::{Aval, Param};
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Error, Param, Result};
 use tacit_kernels::{Order, ScaleRule};
 
 /// A stored format: how many bits a code has, what it stands for, what scales it, and how floats are coded.
@@ -291,5 +291,18 @@ impl Scheme {
             // One for each format and kernel of the program.
             Box::leak(format!("{}{rest}{what}", first.to_ascii_uppercase()).into_boxed_str())
         })
+    }
+
+    /// How many scales share a float, and whether there are no biases; it declines scales that are not integers.
+    pub(crate) fn integers(&self) -> Result<(usize, bool)> {
+        match self.nested {
+            Some(Nested::Integers { block, centered }) => Ok((block, centered)),
+            _ => Err(Error::decline("the scales are not integers")),
+        }
+    }
+
+    /// What is added to a code in the middle of a group without a bias.
+    pub(crate) fn center(&self) -> Array {
+        Array::from_f32(-((1_u32 << (self.bits() - 1)) as f32))
     }
 }

@@ -9,8 +9,9 @@ use tacit_kernels::{Base, Sum};
 
 use super::coded::Coded;
 use super::encode::quantized;
+use super::host::{Fallible, floats, int, single};
 use super::layout::scalar;
-use super::{Encoding, Fallible, Layout, Scheme, floats, int, single};
+use super::{Encoding, Layout, Scheme};
 
 /// A matrix `factors * (base + left right)` of which no dense array is built.
 #[derive(Clone, Debug)]

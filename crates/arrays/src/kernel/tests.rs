@@ -2,6 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
+
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
 use tacit_conformance::oracle::{floats, relative_error};
@@ -20,10 +21,12 @@ use super::quantize::Quantize;
 use super::scale_gradients::ScaleGradients;
 use super::sum::{MeasureSum, QuantizeSum};
 use super::{Coding, Layout, Measure, Scaling, Scheme, StackLayout, Summands};
+use crate::families::packed::Packed;
+use crate::format::k_quant::KQuantArray;
+use crate::format::mx::ScaleRule;
 use crate::format::{
     Affine, Bf16, Binary, E4m3, E5m2, F16, Format, Fp4, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary,
 };
-use crate::{KQuantArray, Packed, ScaleRule};
 
 type Outputs = Result<Vec<Array>, Exception>;
 

@@ -99,7 +99,7 @@ const CONCAT: [&str; 4] = ["concat_matmul", "concat_matmul_left", "concat_addmm"
 const EXPERTS: [&str; 1] = ["packed_gather_mm"];
 
 /// Products of three axes, in `tests/it/attention.rs` and `tests/it/experts.rs`.
-const BATCHED: [&str; 2] = ["batched_broadcast", "batched_gather_mm"];
+const BATCHED: [&str; 3] = ["batched_broadcast", "batched_gather_mm", "scores_of"];
 
 /// The values of GGUF's `IQ4_NL`.
 const IQ4_NL: [f32; 16] =

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype};
-use tacit_arrays::format::{self, AnyFormat, Nf4, Quantizer};
+use tacit_arrays::format::{self, AnyFormat, Nf4};
 use tacit_arrays::{Adapter, AsStored, Lora};
 use tacit_conformance::assert_close;
 use tacit_core::transform::{Wrt, grad_wrt};
@@ -30,7 +30,7 @@ const FORMATS: [&str; 11] = [
     "ternary",
 ];
 
-fn parsed(text: &str) -> Box<dyn Quantizer> {
+fn parsed(text: &str) -> AnyFormat {
     format::parse(text).expect("a format")
 }
 

@@ -330,7 +330,7 @@ fn an_explanation_shows_what_becomes_of_scores() {
             f:Affine(f32[2,2,1,16,64])  = expand_dims[axes=(2)] b              packed_reshape
             g:Batched(f32[2,2,1,64,16]) = transpose[axes=(0,1,2,4,3)] f        packed_transpose
             h:Batched(f32[2,2,3,64,16]) = broadcast[shape=(2,2,3,64,16)] g     batched_broadcast
-            i:Scores(f32[2,2,3,1,16])   = matmul e h                           linear_matmul
+            i:Scores(f32[2,2,3,1,16])   = matmul e h                           scores_of
             j:Scores(f32[2,2,3,1,16])   = softmax[precise=true] i              scores_softmax
             k:Affine(f32[2,2,1,16,64])  = expand_dims[axes=(2)] c              packed_reshape
             l:Batched(f32[2,2,3,16,64]) = broadcast[shape=(2,2,3,16,64)] k     packed_broadcast

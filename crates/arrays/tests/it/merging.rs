@@ -2,8 +2,8 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{self, Quantizer};
-use tacit_arrays::merge::merge;
+use tacit_arrays::format::{self, AnyFormat};
+use tacit_arrays::merge;
 use tacit_arrays::{Adapter, AsStored, Dora, Lora, QaLora};
 use tacit_core::{Counters, Policy, Result, Value};
 
@@ -18,7 +18,7 @@ fn of(w: &Value) -> &dyn Adapter {
     w.family().expect("an adapter")
 }
 
-fn parsed(text: &str) -> Box<dyn Quantizer> {
+fn parsed(text: &str) -> AnyFormat {
     format::parse(text).expect("a format")
 }
 

@@ -1,7 +1,7 @@
 //! Ops along one axis: scans, sorts and softmax.
 
 use mlx_rs::{Array, ops};
-use tacit_arrays::wide::widely;
+use tacit_arrays::widely;
 use tacit_core::op::{ArgReduce, LogSumExp, Rowwise, Scan, Softmax};
 use tacit_core::{Aval, Error, Param, Primitive, Result, Value, handler, implicit};
 

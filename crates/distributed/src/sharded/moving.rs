@@ -5,7 +5,7 @@ use mlx_rs::ops;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use tacit_core::op::{
     Broadcast, Concatenate, Contiguous, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, ScatterAxis, Slice,
-    SliceUpdate, Split, Transpose,
+    SliceUpdate, Split, Transpose, reshaped_axis,
 };
 use tacit_core::{Aval, Error, Result, Value, handler, implicit};
 
@@ -23,18 +23,13 @@ pub fn sharded_transpose(op: &Transpose, x: &Sharded) -> Result<Value> {
 #[handler]
 pub fn sharded_reshape(_op: &Reshaping, x: &Sharded, made: &[Aval]) -> Result<Value> {
     let mut shape = made[0].shape.clone();
-    let axis = reshaped_axis(&x.aval.shape, x.axis, &shape, x.group.size() as i32).ok_or_else(|| {
+    let parts = x.group.size() as i32;
+    let split = |extent: i32| extent % parts == 0 && extent > 0;
+    let axis = reshaped_axis(&x.aval.shape, x.axis, &shape, split).ok_or_else(|| {
         Error::decline(format!("the parts of {} do not lie one after the other in {}", x.aval, made[0]))
     })?;
-    shape[axis] /= x.group.size() as i32;
+    shape[axis] /= parts;
     x.mapped(axis, |part| Ok(part.reshape(&shape)?))
-}
-
-/// The axis of `new` along which an array that was split along `axis` of `old` is split into the same parts.
-fn reshaped_axis(old: &[i32], axis: usize, new: &[i32], parts: i32) -> Option<usize> {
-    let before = |shape: &[i32], axis: usize| shape[..axis].iter().map(|&extent| i64::from(extent)).product::<i64>();
-    let outer = before(old, axis);
-    (0..new.len()).find(|&at| before(new, at) == outer && new[at] % parts == 0 && new[at] > 0)
 }
 
 /// The broadcast part. Where a graph is recorded for any shape, other operands say which.

@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use mlx_rs::Array;
-use tacit_arrays::linear::scaled_sum;
+use tacit_arrays::scaled_sum;
 use tacit_core::op::{AddMM, Matmul};
 use tacit_core::{Error, Result, Value, handler, implicit};
 

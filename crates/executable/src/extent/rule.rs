@@ -5,7 +5,7 @@
 use tacit_bridge::typed::{self, Rows, TypedPrimitive};
 use tacit_core::{Aval, Param, Primitive, Result, embedding, op};
 
-use super::{Extent, Mixed, Place, reshape};
+use super::{Extent, Mixed, Place};
 
 /// Fails if a node mixes rows, by the avals of its operands and results of all rows and of the leading ones. `twin` is what
 /// the other graph has in its place; none where that has nothing.
@@ -97,9 +97,12 @@ impl Node<'_> {
             Rows::Aligned => aligned,
             Rows::Along => aligned && !self.is_along(self.axis()?),
             Rows::Reordered => {
-                let [from, to] = [&self.operands[0].0.shape, &self.results[0].0.shape];
-                let moved = self.from[0].and_then(|own| reshape::place_in(own, self.extent.upper, from, to));
-                moved == Some(place)
+                let [from, to] = [&self.operands[0].0, &self.results[0].0];
+                let whole = |extent: i32| extent % self.extent.upper == 0;
+                self.from[0].filter(|_| from.size() > 0).is_some_and(|own| {
+                    let axis = op::reshaped_axis(&from.shape, own.axis, &to.shape, whole);
+                    axis == Some(place.axis) && to.shape[place.axis] / self.extent.upper == place.inner
+                })
             }
             Rows::Sliced => {
                 let op::Slice { start_indices, strides, .. } = self.primitive.view()?;

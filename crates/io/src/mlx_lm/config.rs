@@ -65,12 +65,12 @@ impl Config {
         for (module, mode) in entries {
             let pattern = Pattern::exact(format!("{module}.weight"));
             rules = match mode {
-                Some(mode) => rules.quantize_in(pattern, mode.quantizer())?,
+                Some(mode) => rules.quantize(pattern, mode.format())?,
                 None => rules.skip(pattern)?,
             };
         }
         match default {
-            Some(mode) => rules.quantize_in("*.weight", mode.quantizer()),
+            Some(mode) => rules.quantize("*.weight", mode.format()),
             None => Ok(rules),
         }
     }

@@ -1,8 +1,6 @@
 //! The formats that mlx-lm has: MLX's quantization modes, as its configurations spell them.
 
-use std::sync::Arc;
-
-use tacit_arrays::format::{Affine, Format, Mxfp4, Mxfp8, Nvfp4, Quantizer};
+use tacit_arrays::format::{Affine, AnyFormat, Format, Mxfp4, Mxfp8, Nvfp4};
 use tacit_arrays::{AffineArray, Mxfp4Array, Mxfp8Array, Nvfp4Array, Packed};
 use tacit_core::Value;
 
@@ -101,12 +99,12 @@ impl Mode {
     }
 
     /// The format as rules have it.
-    pub(super) fn quantizer(self) -> Arc<dyn Quantizer> {
+    pub(super) fn format(self) -> AnyFormat {
         match self {
-            Self::Affine(format) => Arc::new(format),
-            Self::Mxfp4 => Arc::new(Mxfp4::default()),
-            Self::Mxfp8 => Arc::new(Mxfp8::default()),
-            Self::Nvfp4 => Arc::new(Nvfp4::default()),
+            Self::Affine(format) => format.into(),
+            Self::Mxfp4 => Mxfp4::default().into(),
+            Self::Mxfp8 => Mxfp8::default().into(),
+            Self::Nvfp4 => Nvfp4::default().into(),
         }
     }
 }

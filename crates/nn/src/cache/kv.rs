@@ -137,8 +137,13 @@ impl KvCache {
     /// # Errors
     ///
     /// Tokens cannot be written in such a format: its blocks do not divide the width, or its scales are relative to others.
-    pub fn quantized(self, keys: impl Into<AnyFormat>, values: impl Into<AnyFormat>) -> Result<Self> {
-        self.stored(Some(keys.into()), Some(values.into()))
+    pub fn quantized<K, V>(self, keys: K, values: V) -> Result<Self>
+    where
+        K: TryInto<AnyFormat, Error: Into<Error>>,
+        V: TryInto<AnyFormat, Error: Into<Error>>,
+    {
+        let (keys, values) = (keys.try_into().map_err(Into::into)?, values.try_into().map_err(Into::into)?);
+        self.stored(Some(keys), Some(values))
     }
 
     /// The same tokens as floats.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Dtype, ops, transforms};
-use tacit_arrays::format::Quantizer;
+use tacit_arrays::format::AnyFormat;
 use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use super::Model;
@@ -33,9 +33,10 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// As for [`apply`](Self::apply). The model is dropped then: use that where it is still needed.
-    pub fn quantize<P>(mut self, pattern: P, format: impl Quantizer + 'static) -> Result<Self>
+    pub fn quantize<P, F>(mut self, pattern: P, format: F) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>,
+        F: TryInto<AnyFormat, Error: Into<Error>>,
     {
         self.apply(&Rules::new().quantize(pattern, format)?)?;
         Ok(self)

@@ -11,7 +11,7 @@ use tacit_kernels::Orientation;
 use super::super::Layout;
 use super::super::matmul::{Matmul, matmul};
 use super::super::tests::{Case, case, cases, normal};
-use crate::ScaleRule;
+use crate::format::mx::ScaleRule;
 use crate::format::{Affine, Bf16, F16, Format, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4};
 
 const BOTH: [Orientation; 2] = [Orientation::Transposed, Orientation::Plain];

@@ -85,7 +85,7 @@ fn scaled() -> Vec<Case> {
     let number = || Value::from(Array::from_f32(0.75));
     let mut cases = products(&w());
     cases.extend([
-        case("scaled_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("view_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
         case("scaled_sum", vec![w()], |a| Ok(a[0].sum_axes(&[0], false)?)),
         case("scaled_negative", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].negative()?.matmul(&a[1])?)),
         narrow("scaled_astype", w(), &[ROWS, COLUMNS]),
@@ -105,8 +105,8 @@ fn rotated() -> Vec<Case> {
     cases.extend([
         case("linear_matmul", vec![x(&[2, ROWS]), w()], |a| Ok(a[0].matmul(&a[1])?)),
         case("linear_matmul_left", vec![x(&[ROWS, 2]), w()], |a| Ok(a[1].t().matmul(&a[0])?)),
-        case("rotated_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
-        case("rotated_moving", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        case("view_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("view_moving", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
         // Of what quantizes nothing that is written.
         case("rotated_update", vec![Rotated::new(weight(), -1).expect("rotates").into(), x(&[1, COLUMNS])], |a| {
             let mut w = a[0].clone();
@@ -135,7 +135,7 @@ fn concat() -> Vec<Case> {
     cases.extend([
         case("concat_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
         narrow("concat_astype", w(), &[ROWS, COLUMNS]),
-        case("concat_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(..3)?.matmul(&a[1])?)),
+        case("cut_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(..3)?.matmul(&a[1])?)),
         case("concat_split", vec![w(), x(&[COLUMNS, 2])], |a| {
             let parts = a[0].split_at_indices(&[3], 0)?;
             Ok(ops::concatenate(&[parts[1].matmul(&a[1])?, parts[0].matmul(&a[1])?], 0)?)
@@ -162,7 +162,7 @@ fn stacked() -> Vec<Case> {
         }),
         case("stacked_transpose", vec![w(), x(&[2, COLUMNS, ROWS])], |a| Ok(a[0].swap_axes(1, 2)?.multiply(&a[1])?)),
         narrow("stacked_astype", w(), &[2, ROWS, COLUMNS]),
-        case("stacked_slice", vec![w(), x(&[1, COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
+        case("cut_slice", vec![w(), x(&[1, COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
         case("stacked_squeeze", vec![w(), x(&[COLUMNS, 2])], |a| {
             Ok(a[0].try_index(1..)?.squeeze_axes(&[0])?.matmul(&a[1])?)
         }),
@@ -207,9 +207,9 @@ fn cast() -> Vec<Case> {
     let mut cases = products(&w());
     cases.extend(products(&by_affine));
     cases.extend([
-        case("cast_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
-        case("cast_slice", vec![w(), x(&[2, COLUMNS])], |a| Ok(a[0].try_index(1..3)?.multiply(&a[1])?)),
-        case("cast_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("view_moving", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        case("view_moving", vec![w(), x(&[2, COLUMNS])], |a| Ok(a[0].try_index(1..3)?.multiply(&a[1])?)),
+        case("view_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
         narrow("cast_astype", w(), &[ROWS, COLUMNS]),
     ]);
     cases.into_iter().map(|case| Case { expected: Expected::Differences(2e-3), ..case }).collect()
@@ -232,7 +232,7 @@ fn batched() -> Vec<Case> {
     let right: Plain = |a| Ok(a[0].matmul(&a[1])?);
     let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
     vec![
-        case("linear_matmul", vec![wide(), w(true)], right),
+        case("scores_of", vec![wide(), w(true)], right),
         case("linear_matmul", vec![x(&[3, 2, ROWS]), w(false)], right),
         case("linear_matmul_left", vec![tall(), w(false)], left),
         case("linear_matmul_left", vec![x(&[3, ROWS, 2]), w(true)], left),

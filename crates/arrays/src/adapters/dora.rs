@@ -1,0 +1,255 @@
+//! Weight-decomposed low-rank adaptation: direction and magnitude of each row, adapted apart.
+
+use std::ops::Range;
+
+use mlx_rs::{Array, Dtype, ops, stop_gradient};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
+
+use crate::adapters::lora::Lora;
+use crate::adapters::shared;
+use crate::avals::checks::{check_children, check_float, stored_shape};
+use crate::avals::dtypes::wide;
+use crate::families::adapter::{Adapter, Side};
+use crate::families::cut::{Cut, cut};
+use crate::families::linear::{Gain, Linear, dense_side};
+use crate::families::structural;
+use crate::kernel::{Measure, Summands};
+
+/// `m / |base + alpha / r * B A| * (base + alpha / r * B A)`, where `| |` is the length of each row, of which no part is
+/// built.
+///
+/// The factors are those of a [`Lora`], and `m: f32[out]` is mlx-lm's `m` and PEFT's `lora_magnitude_vector`. The lengths
+/// count as constants in the gradient, as in both libraries. They are measured in each product, which over a packed base
+/// reads its codes once more.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::{Dora, Nf4Array};
+/// use tacit_core::implicit;
+///
+/// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
+/// let w = Dora::new(base, ops::ones::<f32>(&[2, 32])?, ops::zeros::<f32>(&[8, 2])?, 16.0)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The method is that of `DoRA` (Liu et al., 2024); dropout, as in PEFT, does not change the lengths.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Dora", family(Linear, Adapter, Cut))]
+pub struct Dora {
+    /// `[out, in]`, or `[in, out]` where `transposed`.
+    base: Value,
+    /// `[r, in]`.
+    a: Array,
+    /// `[out, r]`.
+    b: Array,
+    /// `f32[out]`.
+    m: Array,
+    /// Which input features are dropped: `u32[2]`.
+    key: Option<Array>,
+    /// The bits of an `f32`.
+    #[implicit(aux)]
+    alpha: u32,
+    /// The bits of the probability, an `f32`.
+    #[implicit(aux)]
+    dropout: u32,
+    /// Whether the matrix has its axes the other way round.
+    #[implicit(aux)]
+    transposed: bool,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Dora {
+    /// Magnitudes that are the lengths of the rows of `base: [out, in]`, so that the array is the base as long as the
+    /// product of `b: [out, r]` and `a: [r, in]` is zero.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lora::new`]; or the base is neither dense nor packed, and the policy forbids to build it.
+    pub fn new(base: impl Into<Value>, a: Array, b: Array, alpha: f32) -> Result<Self> {
+        let still = Lora::new(base, a.clone(), ops::zeros_like(&b)?, alpha)?;
+        let m = norms(&still)?;
+        Self::with_magnitudes(still.base, a, b, m, alpha)
+    }
+
+    /// The same with magnitudes `m: f32[out]` of their own.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lora::new`], or `m` is not `f32[out]`.
+    pub fn with_magnitudes(base: impl Into<Value>, a: Array, b: Array, m: Array, alpha: f32) -> Result<Self> {
+        let base = base.into();
+        let aval = base.aval()?;
+        let dora = Self { base, a, b, m, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval };
+        dora.check()?;
+        Ok(dora)
+    }
+
+    /// The same with input features of `a` dropped, as [`Lora::with_dropout`] has it.
+    ///
+    /// # Errors
+    ///
+    /// `p` is not at least 0 and below 1, or the key is not `u32[2]`.
+    pub fn with_dropout(self, p: f32, key: Array) -> Result<Self> {
+        let dora = Self { key: Some(key), dropout: p.to_bits(), ..self };
+        dora.check()?;
+        Ok(dora)
+    }
+
+    /// PEFT's `lora_A`, `[r, in]`.
+    #[must_use]
+    pub fn a(&self) -> &Array {
+        &self.a
+    }
+
+    /// PEFT's `lora_B`, `[out, r]`.
+    #[must_use]
+    pub fn b(&self) -> &Array {
+        &self.b
+    }
+
+    /// The magnitude of each row, `f32[out]`.
+    #[must_use]
+    pub fn m(&self) -> &Array {
+        &self.m
+    }
+
+    /// The factor `alpha / r` of the product of `b` and `a`.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        self.direction(None).scale()
+    }
+
+    /// The sum of which each row has the direction.
+    fn direction(&self, key: Option<Array>) -> Lora {
+        let Self { base, a, b, alpha, dropout, transposed, aval, .. } = self.clone();
+        Lora { base, a, b, key, alpha, dropout, transposed, aval }
+    }
+
+    /// What each row of the sum is multiplied by, in the type in which that is summed.
+    fn factors(&self) -> Result<Array> {
+        let norms = norms(&self.direction(None))?;
+        // A row of zeros has no direction, and stays one whatever its magnitude.
+        let zero = Array::from_f32(0.0);
+        let none = norms.eq(&zero)?;
+        let norms = ops::select(&none, Array::from_f32(1.0), norms)?;
+        let factors = self.m.as_dtype(Dtype::Float32)?.divide(norms)?;
+        Ok(ops::select(none, zero, factors)?.as_dtype(wide(self.aval.dtype))?)
+    }
+}
+
+/// The length of each row of a sum as it is before it is turned round: `f32[out]`, a constant in gradients.
+fn norms(sum: &Lora) -> Result<Array> {
+    if let Some(summands) = sum.summands(sum.transposed)? {
+        return summands.measure(Measure::Norm);
+    }
+    let squares = stop_gradient(sum.built()?)?.as_dtype(Dtype::Float32)?.square()?;
+    Ok(squares.sum_axis(i32::from(!sum.transposed), None)?.sqrt()?)
+}
+
+impl Materialize for Dora {
+    fn materialize(&self) -> Result<Value> {
+        let sum = self.direction(self.key.clone()).built()?;
+        // Measured as for a product, so that both have the same rows.
+        let factors = self.factors()?.expand_dims(i32::from(!self.transposed))?;
+        Ok(sum.multiply(factors)?.as_dtype(self.aval.dtype)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        self.direction(self.key.clone()).check()?;
+        let aval = self.base.aval()?;
+        let out = stored_shape(&aval, self.transposed)?[0];
+        check_float("m", &Aval::from(&self.m))?;
+        let m = Aval::new(&[out], Dtype::Float32);
+        check_children("a Dora", &self.aval, &[("m", m, Aval::from(&self.m)), ("its base", self.aval.clone(), aval)])
+    }
+}
+
+impl Cut for Dora {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let base = cut(&self.base, axis as i32, range.clone())?;
+        if !shared::is_output(axis, self.transposed) {
+            return Err(Error::invalid(
+                format!(
+                    "a Dora of {} is not cut along its inputs: the length of a row is that of all of it",
+                    self.aval
+                ),
+                "cut it along its outputs, or merge it first",
+            ));
+        }
+        let (b, m) = (shared::factor(&self.b, 0, &range)?, shared::factor(&self.m, 0, &range)?);
+        Ok(Self { aval: base.aval()?, base, b, m, ..self.clone() }.into())
+    }
+}
+
+impl Linear for Dora {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.applied(Side::Right, x)
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.applied(Side::Left, x)
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::Sum
+    }
+}
+
+impl Adapter for Dora {
+    fn base(&self) -> &Value {
+        &self.base
+    }
+
+    fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
+        let dora = Self { aval: base.aval()?, base, ..self.clone() };
+        dora.check()?;
+        Ok(Box::new(dora))
+    }
+
+    fn trained(&self) -> &'static [&'static str] {
+        &["a", "b", "m"]
+    }
+
+    fn dropout(&self) -> f32 {
+        f32::from_bits(self.dropout)
+    }
+
+    fn with_key(&self, key: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
+        let dora = Self { key, ..self.clone() };
+        dora.check()?;
+        Ok(Box::new(dora))
+    }
+
+    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
+        if turned || self.transposed {
+            return Ok(None);
+        }
+        let factors = self.direction(self.key.clone()).factors(Dtype::Float32)?;
+        shared::summands(&self.base, factors, Some(self.factors()?), turned)
+    }
+
+    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
+        let (x, dtype) = (dense_side(x)?, self.aval.dtype);
+        let x = if x.dtype().is_float() { &x.as_dtype(wide(dtype))? } else { x };
+        let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
+        let made = side.of_scaled(x, &factors, self.transposed, |x| sum.applied_widely(side, &x.into())?.dense())?;
+        Ok(made.as_dtype(dtype)?.into())
+    }
+
+    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
+        let (base, aval) = shared::turned(&self.base)?;
+        Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
+    }
+
+    /// The whole product: each magnitude multiplies all of a row.
+    fn change(&self, side: Side, x: &Array) -> Result<Array> {
+        let base = structural::stopped(&self.base)?;
+        Self { base, ..self.clone() }.applied(side, &x.into())?.dense()
+    }
+}

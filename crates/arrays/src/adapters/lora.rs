@@ -1,0 +1,300 @@
+//! Low-rank adaptation: a frozen matrix and the product of two thin ones that are trained.
+
+use std::ops::Range;
+
+use mlx_rs::{Array, Dtype, random};
+use tacit_core::op::{AsType, Multiply};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+
+use crate::adapters::shared;
+use crate::avals::checks::{check_children, check_float, stored_shape};
+use crate::avals::dtypes::{narrowing, wide};
+use crate::families::adapter::{Adapter, Side};
+use crate::families::cut::{Cut, cut};
+use crate::families::linear::{Gain, Linear, scalar};
+use crate::kernel::Summands;
+
+/// The sum `base + alpha / r * B A`, of which no part is built: a product with it is one with each.
+///
+/// The base is any value; one that has handlers of its own, such as a 4-bit weight, keeps them. The factors are PEFT's:
+/// `a: [r, in]`, `b: [out, r]` for a base `[out, in]`. Beside a base of a half type they are multiplied in `f32`, and their
+/// product is rounded with the sum.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::{Lora, Nf4Array};
+/// use tacit_core::implicit;
+///
+/// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
+/// let w = Lora::new(base, ops::ones::<f32>(&[2, 32])?, ops::zeros::<f32>(&[8, 2])?, 16.0)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The method is that of `LoRA` (Hu et al., 2021), the convention that of the library PEFT.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Lora", family(Linear, Adapter, Cut))]
+pub struct Lora {
+    /// `[out, in]`, or `[in, out]` where `transposed`.
+    pub(crate) base: Value,
+    /// `[r, in]`.
+    pub(crate) a: Array,
+    /// `[out, r]`.
+    pub(crate) b: Array,
+    /// Which input features are dropped: `u32[2]`.
+    pub(crate) key: Option<Array>,
+    /// The bits of an `f32`.
+    #[implicit(aux)]
+    pub(crate) alpha: u32,
+    /// The bits of the probability, an `f32`.
+    #[implicit(aux)]
+    pub(crate) dropout: u32,
+    /// Whether the matrix has its axes the other way round.
+    #[implicit(aux)]
+    pub(crate) transposed: bool,
+    #[implicit(aux)]
+    pub(crate) aval: Aval,
+}
+
+impl Lora {
+    /// `base + alpha / r * b a`, for `base: [out, in]`, `a: [r, in]`, `b: [out, r]`.
+    ///
+    /// # Errors
+    ///
+    /// An array is not float or has no elements, the shapes do not go together, or `alpha` is not finite.
+    pub fn new(base: impl Into<Value>, a: Array, b: Array, alpha: f32) -> Result<Self> {
+        let base = base.into();
+        let aval = base.aval()?;
+        let lora = Self { base, a, b, key: None, alpha: alpha.to_bits(), dropout: 0, transposed: false, aval };
+        lora.check()?;
+        Ok(lora)
+    }
+
+    /// The same sum with input features of `a` dropped with probability `p`, the others scaled by `1 / (1 - p)`.
+    ///
+    /// The key, `u32[2]`, chooses the features. They are the same for all rows of a product, where PEFT drops elements
+    /// of each row by themselves: only so is there one matrix that the product is with.
+    ///
+    /// # Errors
+    ///
+    /// `p` is not at least 0 and below 1, or the key is not `u32[2]`.
+    pub fn with_dropout(self, p: f32, key: Array) -> Result<Self> {
+        let lora = Self { key: Some(key), dropout: p.to_bits(), ..self };
+        lora.check()?;
+        Ok(lora)
+    }
+
+    /// The frozen matrix; turned round if the sum is.
+    #[must_use]
+    pub fn base(&self) -> &Value {
+        &self.base
+    }
+
+    /// PEFT's `lora_A`, `[r, in]`.
+    #[must_use]
+    pub fn a(&self) -> &Array {
+        &self.a
+    }
+
+    /// PEFT's `lora_B`, `[out, r]`.
+    #[must_use]
+    pub fn b(&self) -> &Array {
+        &self.b
+    }
+
+    /// The factor `alpha / r` of the product of `b` and `a`.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        f32::from_bits(self.alpha) / self.a.dim(0) as f32
+    }
+
+    /// The sum as a dense array, without dropout.
+    ///
+    /// # Errors
+    ///
+    /// The policy forbids to build it, or the base refuses.
+    pub fn merge(&self) -> Result<Value> {
+        Ok(Value::from(Self { key: None, ..self.clone() }).dense()?.into())
+    }
+
+    /// Left and right factor of the product; the left one is scaled.
+    pub(crate) fn factors(&self, dtype: Dtype) -> Result<[Array; 2]> {
+        let number = |number: f32| Array::from_f32(number).as_dtype(dtype);
+        let mut a = self.a.as_dtype(dtype)?;
+        if let Some(key) = &self.key {
+            let kept = 1.0 - f32::from_bits(self.dropout);
+            let mask = random::bernoulli(&Array::from_f32(kept), &[self.a.dim(1)][..], key)?;
+            a = a.multiply(mask.as_dtype(dtype)?.multiply(number(kept.recip())?)?)?;
+        }
+        let (scale, b) = (number(self.scale())?, self.b.as_dtype(dtype)?);
+        let (left, right) = if self.transposed { (a.t(), b.t()) } else { (b, a) };
+        Ok([left.multiply(scale)?, right])
+    }
+
+    /// What `side` is of the sum, in the type in which that is summed: rounded by whoever has done what is left to do.
+    pub(crate) fn applied_widely(&self, side: Side, x: &Value) -> Result<Value> {
+        let dtype = self.aval.dtype;
+        // An implicit `x` may have no wider form.
+        let wide = if x.is_implicit() { dtype } else { wide(dtype) };
+        let factors = self.factors(wide)?;
+        implicit((x, &self.base), |(x, base)| {
+            let product = side.of(&x, &base)?.as_dtype(wide)?;
+            let x = if x.dtype().is_float() { x.as_dtype(wide)? } else { x };
+            Ok::<_, Error>(product.add(side.of_factors(&x, &factors)?)?)
+        })
+    }
+
+    /// The dense sum, in the type in which it is summed.
+    pub(crate) fn built(&self) -> Result<Array> {
+        let base = self.base.dense()?;
+        let wide = wide(base.dtype());
+        let [left, right] = self.factors(wide)?;
+        Ok(base.as_dtype(wide)?.add(left.matmul(right)?)?)
+    }
+}
+
+impl Materialize for Lora {
+    fn materialize(&self) -> Result<Value> {
+        Ok(self.built()?.as_dtype(self.base.aval()?.dtype)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        let avals = [self.base.aval()?, Aval::from(&self.a), Aval::from(&self.b)];
+        for (what, aval) in ["the base", "a", "b"].into_iter().zip(&avals) {
+            check_float(what, aval)?;
+        }
+        let [aval, a_aval, b_aval] = avals;
+        let own = stored_shape(&aval, self.transposed)?;
+        let fits = match (own.as_slice(), self.a.shape(), self.b.shape()) {
+            (&[out, inputs], &[rank, a_inputs], &[b_out, b_rank]) => (out, inputs, rank) == (b_out, a_inputs, b_rank),
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::invalid(
+                format!("a is {a_aval} and b is {b_aval}, which do not fit a base of {aval}"),
+                "give a: [r, in] and b: [out, r] for a base [out, in]",
+            ));
+        }
+        check_alpha(self.alpha)?;
+        let p = f32::from_bits(self.dropout);
+        if !(0.0..1.0).contains(&p) {
+            return Err(Error::invalid(
+                format!("the dropout probability is {p}"),
+                "give one that is at least 0 and below 1",
+            ));
+        }
+        if let Some(key) = self.key.as_ref().map(Aval::from).filter(|key| *key != Aval::new(&[2], Dtype::Uint32)) {
+            return Err(Error::invalid(
+                format!("the dropout key is {key}, and a key is u32[2]"),
+                "make one with `mlx_rs::random::key`",
+            ));
+        }
+        check_children("a Lora", &self.aval, &[("its base", self.aval.clone(), aval)])
+    }
+}
+
+impl Cut for Lora {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let base = cut(&self.base, axis as i32, range.clone())?;
+        let mut part = Self { aval: base.aval()?, base, ..self.clone() };
+        if shared::is_output(axis, self.transposed) {
+            part.b = shared::factor(&self.b, 0, &range)?;
+        } else if self.key.is_none() {
+            part.a = shared::factor(&self.a, 1, &range)?;
+        } else {
+            return Err(Error::invalid(
+                format!("a Lora of {} that drops inputs is not cut along them", self.aval),
+                "cut it along its outputs, or train without dropout",
+            ));
+        }
+        Ok(part.into())
+    }
+}
+
+impl Linear for Lora {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.applied(Side::Right, x)
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.applied(Side::Left, x)
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::Sum
+    }
+}
+
+impl Adapter for Lora {
+    fn base(&self) -> &Value {
+        &self.base
+    }
+
+    fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
+        let lora = Self { aval: base.aval()?, base, ..self.clone() };
+        lora.check()?;
+        Ok(Box::new(lora))
+    }
+
+    fn trained(&self) -> &'static [&'static str] {
+        &["a", "b"]
+    }
+
+    fn dropout(&self) -> f32 {
+        f32::from_bits(self.dropout)
+    }
+
+    fn with_key(&self, key: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
+        let lora = Self { key, ..self.clone() };
+        lora.check()?;
+        Ok(Box::new(lora))
+    }
+
+    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
+        shared::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
+    }
+
+    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
+        implicit(self.applied_widely(side, x)?, |made| made.as_dtype(self.aval.dtype))
+    }
+
+    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
+        let (base, aval) = shared::turned(&self.base)?;
+        Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
+    }
+
+    fn change(&self, side: Side, x: &Array) -> Result<Array> {
+        let wide = wide(self.aval.dtype);
+        let x = if x.dtype().is_float() { &x.as_dtype(wide)? } else { x };
+        side.of_factors(x, &self.factors(wide)?)
+    }
+}
+
+/// A finite `alpha`.
+pub(crate) fn check_alpha(alpha: u32) -> Result<()> {
+    let alpha = f32::from_bits(alpha);
+    if alpha.is_finite() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("alpha is {alpha}"), "give a finite one; the rank is the usual choice"))
+}
+
+/// The base in a narrower float type; the factors follow it where they are used.
+#[handler]
+pub(crate) fn lora_astype(op: &AsType, w: &Lora) -> Result<Value> {
+    narrowing(&w.aval, op.dtype)?;
+    let base = implicit(&w.base, |base| base.as_dtype(op.dtype))?;
+    Ok(Lora { aval: base.aval()?, base, ..w.clone() }.into())
+}
+
+/// A scalar as the other operand, which goes to the base and to `b`.
+#[handler]
+pub(crate) fn lora_multiply(_op: &Multiply, w: &Lora, x: &Array) -> Result<Value> {
+    let x = scalar(x)?;
+    let base = implicit((&w.base, &x), |(base, x)| base.multiply(x))?;
+    Ok(Lora { base, b: w.b.multiply(x.as_dtype(w.b.dtype())?)?, ..w.clone() }.into())
+}

@@ -1,0 +1,284 @@
+//! Several adapters on one base, of which an array says which is in use.
+
+use std::ops::Range;
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
+
+use crate::adapters::lora::Lora;
+use crate::adapters::shared;
+use crate::avals::checks::{check_children, check_float, stored_shape};
+use crate::avals::dtypes::wide;
+use crate::families::adapter::{Adapter, Side};
+use crate::families::cut::{Cut, cut};
+use crate::families::linear::{Gain, Linear, dense_side};
+use crate::kernel::Summands;
+
+/// The sum of a base and one of several adapters, which an index chooses: the same graph for all of them.
+///
+/// `index: u32[]` chooses one for whole products; `index: u32[n]` one for each of `n` parts of the rows of `x W^T`, in
+/// their order, such as the sequences of a batch. One that is not below the number of adapters chooses none, and the
+/// product is that with the base. The index is a child like any other, so that under `compile` another one takes no
+/// retrace.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::{Lora, LoraSet, Nf4Array};
+/// use tacit_core::implicit;
+///
+/// let base = Nf4Array::quantize(&ops::ones::<f32>(&[1, 32])?, 64)?;
+/// let lora = |b: f32| Lora::new(base.clone(), ops::ones::<f32>(&[1, 32])?, Array::from_slice(&[b], &[1, 1]), 1.0);
+/// let each_row = Array::from_slice(&[1u32, 0, 2], &[3]);
+/// let w = LoraSet::new(&[lora(1.0)?, lora(2.0)?], each_row)?;
+/// let x = ops::ones::<f32>(&[3, 32])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [96.0, 64.0, 32.0]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.LoraSet", family(Linear, Adapter, Cut))]
+pub struct LoraSet {
+    /// `[out, in]`, or `[in, out]` where `transposed`.
+    base: Value,
+    /// `[count, r, in]`.
+    a: Array,
+    /// `[count, out, r]`.
+    b: Array,
+    /// `u32[]` or `u32[n]`.
+    index: Array,
+    /// The factor of each product, as the bits of an `f32`.
+    #[implicit(aux)]
+    scales: Vec<u32>,
+    /// Whether the matrix has its axes the other way round.
+    #[implicit(aux)]
+    transposed: bool,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl LoraSet {
+    /// These adapters on the base of the first; a rank below the greatest is filled up with zeros.
+    ///
+    /// # Errors
+    ///
+    /// There are none, they are of different shapes or float types or turned round, or the index is neither `u32[]` nor
+    /// `u32[n]`.
+    pub fn new(loras: &[Lora], index: Array) -> Result<Self> {
+        let Some(first) = loras.first() else {
+            return Err(Error::invalid("there are no adapters in the set", "give at least one"));
+        };
+        let fits = |lora: &Lora| {
+            lora.aval == first.aval
+                && !lora.transposed
+                && [lora.a.dtype(), lora.b.dtype()] == [first.a.dtype(), first.b.dtype()]
+        };
+        if let Some(other) = loras.iter().find(|lora| !fits(lora)) {
+            return Err(Error::invalid(
+                format!("adapters of {} and {} are in no set", first.aval, other.aval),
+                "give adapters of one shape, in one float type, that are not turned round",
+            ));
+        }
+        let rank = loras.iter().map(|lora| lora.a.dim(0)).max().unwrap_or(1);
+        let filled = |array: &Array, axis: usize| {
+            let mut widths = [(0, 0); 2];
+            widths[axis].1 = rank - array.dim(axis as i32);
+            ops::pad(array, &widths[..], None, None)
+        };
+        let a: Vec<Array> = loras.iter().map(|lora| filled(&lora.a, 0)).collect::<Result<_, _>>()?;
+        let b: Vec<Array> = loras.iter().map(|lora| filled(&lora.b, 1)).collect::<Result<_, _>>()?;
+        let set = Self {
+            base: first.base.clone(),
+            a: ops::stack(&a, 0)?,
+            b: ops::stack(&b, 0)?,
+            index,
+            scales: loras.iter().map(|lora| lora.scale().to_bits()).collect(),
+            transposed: false,
+            aval: first.aval.clone(),
+        };
+        set.check()?;
+        Ok(set)
+    }
+
+    /// The same set with another choice.
+    ///
+    /// # Errors
+    ///
+    /// The index is neither `u32[]` nor `u32[n]`.
+    pub fn with_index(&self, index: Array) -> Result<Self> {
+        let set = Self { index, ..self.clone() };
+        set.check()?;
+        Ok(set)
+    }
+
+    /// The number of adapters.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.scales.len()
+    }
+
+    /// Which of them is in use.
+    #[must_use]
+    pub fn index(&self) -> &Array {
+        &self.index
+    }
+
+    /// Left and right factors of those in use, the left ones scaled: `[n, .., r]` and `[n, r, ..]`.
+    fn factors(&self, dtype: Dtype) -> Result<[Array; 2]> {
+        let index = self.index.reshape(&[-1])?;
+        let below = |most: usize| ops::minimum(&index, Array::from_slice(&[most as u32], &[]));
+        let mut scales: Vec<f32> = self.scales.iter().map(|scale| f32::from_bits(*scale)).collect();
+        scales.push(0.0);
+        let scales = Array::from_slice(&scales, &[scales.len() as i32]).take_axis(below(self.count())?, 0)?;
+        let scales = scales.as_dtype(dtype)?.reshape(&[-1, 1, 1])?;
+        let chosen = below(self.count() - 1)?;
+        let a = self.a.take_axis(&chosen, 0)?.as_dtype(dtype)?;
+        let b = self.b.take_axis(&chosen, 0)?.as_dtype(dtype)?;
+        let (left, right) = if self.transposed { (a.swap_axes(-1, -2)?, b.swap_axes(-1, -2)?) } else { (b, a) };
+        Ok([left.multiply(scales)?, right])
+    }
+
+    /// The factors of the one in use.
+    fn single(&self, dtype: Dtype) -> Result<[Array; 2]> {
+        if self.index.ndim() > 0 {
+            return Err(Error::decline(format!("{} adapters are in use at a time", self.index.dim(0))));
+        }
+        let [left, right] = self.factors(dtype)?;
+        Ok([left.squeeze_axes(&[0])?, right.squeeze_axes(&[0])?])
+    }
+}
+
+impl Materialize for LoraSet {
+    fn materialize(&self) -> Result<Value> {
+        if self.index.ndim() > 0 {
+            return Err(Error::refuse(
+                "each part of the rows has an adapter of its own, so that there is no one matrix",
+            ));
+        }
+        let wide = wide(self.aval.dtype);
+        let [left, right] = self.single(wide)?;
+        let base = self.base.dense()?.as_dtype(wide)?;
+        Ok(base.add(left.matmul(right)?)?.as_dtype(self.aval.dtype)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        let [base, a, b, index] =
+            [self.base.aval()?, Aval::from(&self.a), Aval::from(&self.b), Aval::from(&self.index)];
+        for (what, aval) in [("the base", &base), ("a", &a), ("b", &b)] {
+            check_float(what, aval)?;
+        }
+        let own = stored_shape(&base, self.transposed)?;
+        let count = self.scales.len() as i32;
+        let fits = match (own.as_slice(), a.shape.as_slice(), b.shape.as_slice()) {
+            (&[out, inputs], &[a_count, rank, a_inputs], &[b_count, b_out, b_rank]) => {
+                [a_count, b_count, rank, a_inputs, b_out] == [count, count, b_rank, inputs, out]
+            }
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::invalid(
+                format!("a is {a} and b is {b}, which are not {count} adapters of a base of {base}"),
+                "give a: [count, r, in] and b: [count, out, r] for a base [out, in]",
+            ));
+        }
+        if index.dtype != Dtype::Uint32 || index.shape.len() > 1 || index.shape == [0] {
+            return Err(Error::invalid(
+                format!("the index is {index}, which chooses no adapters"),
+                "give u32[] for all rows, or u32[n] for n parts of them",
+            ));
+        }
+        check_children("a LoraSet", &self.aval, &[("its base", self.aval.clone(), base)])
+    }
+}
+
+impl Cut for LoraSet {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let base = cut(&self.base, axis as i32, range.clone())?;
+        let mut part = Self { aval: base.aval()?, base, ..self.clone() };
+        if shared::is_output(axis, self.transposed) {
+            part.b = shared::factor(&self.b, 1, &range)?;
+        } else {
+            part.a = shared::factor(&self.a, 2, &range)?;
+        }
+        Ok(part.into())
+    }
+}
+
+impl Linear for LoraSet {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.applied(Side::Right, x)
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.applied(Side::Left, x)
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::Sum
+    }
+}
+
+impl Adapter for LoraSet {
+    fn base(&self) -> &Value {
+        &self.base
+    }
+
+    fn with_base(&self, base: Value) -> Result<Box<dyn ImplicitArray>> {
+        let set = Self { aval: base.aval()?, base, ..self.clone() };
+        set.check()?;
+        Ok(Box::new(set))
+    }
+
+    fn trained(&self) -> &'static [&'static str] {
+        &["a", "b"]
+    }
+
+    /// Nothing is ever dropped.
+    fn with_key(&self, _: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
+        if self.index.ndim() > 0 {
+            return Ok(None);
+        }
+        shared::summands(&self.base, self.single(Dtype::Float32)?, None, turned)
+    }
+
+    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
+        let (x, dtype) = (dense_side(x)?, self.aval.dtype);
+        let changed = self.change(side, x)?;
+        implicit((x, &self.base), |(x, base)| {
+            let product = side.of(&x, &base)?.as_dtype(changed.dtype())?;
+            Ok::<_, Error>(product.add(&changed)?.as_dtype(dtype)?)
+        })
+    }
+
+    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
+        let (base, aval) = shared::turned(&self.base)?;
+        Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
+    }
+
+    fn change(&self, side: Side, x: &Array) -> Result<Array> {
+        let wide = wide(self.aval.dtype);
+        let x = if x.dtype().is_float() { &x.as_dtype(wide)? } else { x };
+        if side != Side::Right || self.index.ndim() == 0 {
+            return side.of_factors(x, &self.single(wide)?);
+        }
+        let [left, right] = self.factors(wide)?;
+        let (parts, mut shape) = (left.dim(0), x.shape().to_vec());
+        let rows: i32 = shape.iter().rev().skip(1).product();
+        if rows % parts != 0 {
+            return Err(Error::invalid(
+                format!("{rows} rows are not {parts} parts of one length, each with an adapter of its own"),
+                "give an index for each sequence of the batch",
+            ));
+        }
+        let made = x.reshape(&[parts, rows / parts, x.dim(-1)])?.matmul(left)?.matmul(&right)?;
+        if let Some(last) = shape.last_mut() {
+            *last = right.dim(-1);
+        }
+        Ok(made.reshape(&shape)?)
+    }
+}

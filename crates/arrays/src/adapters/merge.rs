@@ -1,0 +1,141 @@
+//! An adapter and its base as one array, and what is lost by that.
+
+use std::fmt;
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::{Error, Result, Value, implicit};
+
+use crate::families::adapter::{self, Adapter};
+use crate::format::Quantizer;
+
+/// An adapter that was merged into its base.
+#[derive(Clone, Debug)]
+pub struct Merged {
+    /// The array that stands for both.
+    pub value: Value,
+    /// How far it is from the adapter.
+    pub loss: MergeLoss,
+}
+
+/// How far a merged array is from what was trained, in Frobenius norms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MergeLoss {
+    /// `|merged - trained| / |trained|`.
+    pub relative: f64,
+    /// `|trained - base| / |base|`: how large the change is.
+    pub change: f64,
+    /// `|merged - trained| / |trained - base|`: at 1 the merge is as far off as the base without the adapter is. It is
+    /// infinite where nothing was changed and the format alone loses something.
+    pub of_change: f64,
+}
+
+impl MergeLoss {
+    /// Whether the merged array is the trained one to the last bit.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.relative == 0.0
+    }
+}
+
+impl fmt::Display for MergeLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return f.write_str("exact");
+        }
+        write!(f, "off by {:.1e}, which is {:.1}% of the change", self.relative, 100.0 * self.of_change)
+    }
+}
+
+/// Merges an adapter into its base, in this format or, without one, in the array that it is stored as without loss, which
+/// is the dense one where it has no other. Dropout is left out.
+///
+/// Where the adapter changes nothing, a base that is in the format already stays as it is, byte for byte: to quantize its
+/// own values again would change the codes of some formats. A format codes the sum block by block, so that no dense array
+/// is built; the loss is measured by rows.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::format::Nf4;
+/// use tacit_arrays::merge;
+/// use tacit_arrays::{Lora, Nf4Array};
+///
+/// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
+/// let lora = Lora::new(base, ops::ones::<f32>(&[2, 32])?, ops::zeros::<f32>(&[8, 2])?, 16.0)?;
+/// let merged = merge(&lora, Some(&Nf4::from(64)))?;
+/// assert!(merged.loss.is_none());
+/// assert_eq!(merged.value.to_string(), "Nf4(f32[8,32])");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The sum does not fit the format, or the policy forbids to build what has to be built: a dense array without a format, and
+/// see [`Quantizer::quantize_sum`].
+pub fn merge(adapter: &dyn Adapter, format: Option<&dyn Quantizer>) -> Result<Merged> {
+    let still = Value::from(adapter.with_key(None)?);
+    let adapter = still.family::<dyn Adapter>().unwrap_or(adapter);
+    let base = adapter.base();
+    let change = distances(&[&still, base])?;
+    if let Some(format) = format
+        && change.apart == 0.0
+        && format.stores(base)
+    {
+        return Ok(Merged { value: base.clone(), loss: MergeLoss { relative: 0.0, change: 0.0, of_change: 0.0 } });
+    }
+    let lossless = adapter.lossless()?.filter(|stored| format.is_none_or(|format| format.stores(stored)));
+    let value = match (lossless, format) {
+        (Some(stored), _) => stored,
+        (None, Some(format)) => format.quantize_sum(adapter)?,
+        (None, None) => adapter::of(adapter).dense()?.into(),
+    };
+    // The dense array is what the adapter stands for: what rows by themselves are off by is no loss of the merge.
+    let exact = matches!(value, Value::Dense(_)) && format.is_none();
+    let lost = if exact { Distance { apart: 0.0, size: 0.0 } } else { distances(&[&value, &still])? };
+    let loss = MergeLoss {
+        relative: ratio(lost.apart, lost.size),
+        change: ratio(change.apart, change.size),
+        of_change: ratio(lost.apart, change.apart),
+    };
+    Ok(Merged { value, loss })
+}
+
+/// The share of a total; 0 of a total of 0 is 0.
+fn ratio(part: f64, whole: f64) -> f64 {
+    if part == 0.0 { 0.0 } else { part / whole }
+}
+
+struct Distance {
+    /// `|first - second|`.
+    apart: f64,
+    /// `|second|`.
+    size: f64,
+}
+
+/// Elements that are compared at a time.
+const PART: i32 = 1 << 20;
+
+/// The distance of two matrices of one shape, by some rows at a time.
+fn distances(values: &[&Value; 2]) -> Result<Distance> {
+    let shape = values[0].aval()?.shape;
+    let &[n, k] = shape.as_slice() else {
+        return Err(Error::invalid(format!("{} is no matrix", values[0]), "merge adapters of matrices"));
+    };
+    let (mut apart, mut size) = (0.0, 0.0);
+    let step = (PART / k.max(1)).max(1);
+    for start in (0..n).step_by(step as usize) {
+        let rows = ops::arange::<_, i32>(start, n.min(start + step), None)?;
+        let of = |value: &Value| implicit((value, &rows), |(w, rows)| w.take_axis(rows, 0))?.dense();
+        let [first, second] = [of(values[0])?.as_dtype(Dtype::Float32)?, of(values[1])?.as_dtype(Dtype::Float32)?];
+        apart += squares(&first.subtract(&second)?)?;
+        size += squares(&second)?;
+    }
+    Ok(Distance { apart: apart.sqrt(), size: size.sqrt() })
+}
+
+fn squares(array: &Array) -> Result<f64> {
+    let sum = array.square()?.sum(None)?;
+    sum.eval()?;
+    Ok(f64::from(sum.item_exact::<f32>()))
+}

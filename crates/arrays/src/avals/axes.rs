@@ -1,0 +1,64 @@
+//! Axes, ranges of them and extents.
+
+use tacit_core::op::Slice;
+use tacit_core::{Aval, Error, Result};
+
+/// An axis counted from zero; `None` where there is no such axis.
+pub(crate) fn from_zero(axis: i32, rank: usize) -> Option<usize> {
+    let counted = if axis < 0 { axis + rank as i32 } else { axis };
+    usize::try_from(counted).ok().filter(|&axis| axis < rank)
+}
+
+/// Declines a slice that runs backwards along an axis, and one whose ends do not say what it makes.
+///
+/// MLX stores a stride of 1 where a slice leaves one element, whatever its ends: applied anew, its gradient would be another.
+pub(crate) fn forward(op: &Slice, made: &Aval) -> Result<()> {
+    let mut axes = op.start_indices.iter().zip(&op.end_indices).zip(&op.strides).zip(&made.shape);
+    if axes.all(|(((start, stop), &stride), &extent)| stride > 0 && (stop - start + stride - 1) / stride == extent) {
+        return Ok(());
+    }
+    Err(Error::decline("the slice runs backwards"))
+}
+
+/// Declines a slice that is not a range along each axis, at least one element long and without steps.
+///
+/// MLX stores a stride of 1 where a slice leaves one element, whatever its ends: what it makes is needed to tell.
+pub(crate) fn ranges(op: &Slice, made: &Aval) -> Result<()> {
+    let mut axes = op.start_indices.iter().zip(&op.end_indices).zip(&op.strides).zip(&made.shape);
+    if axes.all(|(((start, stop), &stride), &extent)| stride == 1 && extent > 0 && stop - start == extent) {
+        return Ok(());
+    }
+    Err(Error::decline("only ranges without steps are cut as a view"))
+}
+
+/// A shape with its last two axes the other way round.
+pub(crate) fn turned(shape: &[i32]) -> Vec<i32> {
+    let mut shape = shape.to_vec();
+    if let [.., a, b] = shape.as_mut_slice() {
+        std::mem::swap(a, b);
+    }
+    shape
+}
+
+/// The elements of an array of this shape.
+pub(crate) fn extent(shape: &[i32]) -> usize {
+    shape.iter().map(|&extent| extent as usize).product()
+}
+
+/// The numbers that divide `number`, ascending.
+pub(crate) fn divisors(number: usize) -> Vec<usize> {
+    let low: Vec<usize> = (1..=number.isqrt()).filter(|&low| number.is_multiple_of(low)).collect();
+    let high = low.iter().rev().map(|low| number / low).filter(|high| high * high > number);
+    low.iter().copied().chain(high).collect()
+}
+
+pub(crate) fn lcm(a: usize, b: usize) -> usize {
+    a / gcd(a, b).max(1) * b
+}
+
+pub(crate) fn gcd(mut large: usize, mut small: usize) -> usize {
+    while small > 0 {
+        (large, small) = (small, large % small);
+    }
+    large
+}

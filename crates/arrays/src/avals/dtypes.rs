@@ -1,0 +1,43 @@
+//! Float types: which are computed as views, and half types in `f32`, as MLX sums them in their own type, which counts to 256
+//! in bf16.
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Error, Result};
+
+/// The type in which numbers of `dtype` are summed.
+#[must_use]
+pub fn wide(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::Float16 | Dtype::Bfloat16 => Dtype::Float32,
+        other => other,
+    }
+}
+
+/// What `f` makes of the array in its [`wide`](wide()) type, rounded once to the array's own.
+///
+/// # Errors
+///
+/// Those of `f`.
+pub fn widely(array: &Array, f: impl FnOnce(&Array) -> Result<Array>) -> Result<Array> {
+    let dtype = array.dtype();
+    Ok(f(&array.as_dtype(wide(dtype))?)?.as_dtype(dtype)?)
+}
+
+/// Whether a view casts from this type and to it.
+pub(crate) fn castable(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16)
+}
+
+/// Whether every number of `narrow` is one of `wide`.
+pub(crate) fn holds(narrow: Dtype, wide: Dtype) -> bool {
+    narrow == wide || wide == Dtype::Float32
+}
+
+/// Declines a conversion after which the rounding of the type before it would have to show.
+pub(crate) fn narrowing(aval: &Aval, dtype: Dtype) -> Result<()> {
+    let narrows = aval.dtype == Dtype::Float32 && matches!(dtype, Dtype::Float16 | Dtype::Bfloat16);
+    if !narrows && dtype != aval.dtype {
+        return Err(Error::decline("a wider type would show the rounding of the narrower one"));
+    }
+    Ok(())
+}

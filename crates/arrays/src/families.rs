@@ -1,0 +1,9 @@
+//! What an array type may say of itself, so that the handlers of a family serve it.
+
+pub(crate) mod adapter;
+pub(crate) mod cut;
+pub(crate) mod linear;
+pub(crate) mod packed;
+pub(crate) mod placed;
+pub(crate) mod structural;
+pub(crate) mod view;

@@ -1,0 +1,26 @@
+//! What holds for every implicit type.
+
+use tacit_core::op::{Copy, StopGradient};
+use tacit_core::{ImplicitArray, Result, Value, handler};
+
+/// Stops the gradient at the float children, which is where gradients of an implicit array go.
+#[handler]
+pub(crate) fn stop_gradient(_op: &StopGradient, array: &dyn ImplicitArray) -> Result<Value> {
+    let stopped = array.children().iter().map(|(_, child)| stopped(child)).collect::<Result<Vec<Value>>>()?;
+    Ok(array.with_children(stopped)?.into())
+}
+
+/// A value without gradients.
+pub(crate) fn stopped(value: &Value) -> Result<Value> {
+    match value {
+        Value::Dense(array) if array.dtype().is_inexact() => Ok(mlx_rs::stop_gradient(array)?.into()),
+        Value::Dense(array) => Ok(array.into()),
+        Value::Implicit(array) => stop_gradient(&StopGradient, &**array),
+    }
+}
+
+/// The same array again; MLX copies what a transform hands on.
+#[handler]
+pub(crate) fn copy(_op: &Copy, array: &dyn ImplicitArray) -> Result<Value> {
+    Ok(dyn_clone::clone_box(array).into())
+}

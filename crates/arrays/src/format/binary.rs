@@ -1,0 +1,68 @@
+//! -1 and 1, times a scale.
+
+use tacit_core::register_array;
+use tacit_kernels::{Order, binary};
+
+use crate::format::options::{FormatPer, Per};
+use crate::kernel::{Coding, Encoding, Scheme};
+use crate::packed::array::PackedArray;
+use crate::register_format;
+
+/// An array of any shape in 1 bit an element: the sign, times the scale of its block.
+///
+/// The elements are flattened row-major and cut into blocks, often a whole row; the scale is the mean magnitude.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::BinaryArray;
+/// use tacit_arrays::format::Per;
+/// use tacit_core::implicit;
+///
+/// let w = BinaryArray::quantize(&ops::ones::<f32>(&[8, 32])?, Per::Row)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The codes are `u8[ceil(size/8)]`, eight to a byte, the first in the lowest bit, 1 for values from zero up; the scales
+/// `f32[ceil(size/block)]`. The rule is that of `XNOR-Net` (Rastegari et al., 2016).
+pub type BinaryArray = PackedArray<Binary>;
+
+/// -1 and 1 times a scale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Binary {
+    /// Which elements share a scale.
+    pub per: Per,
+}
+
+impl From<Per> for Binary {
+    fn from(per: Per) -> Self {
+        Self { per }
+    }
+}
+
+impl From<usize> for Binary {
+    fn from(block: usize) -> Self {
+        Per::Block(block).into()
+    }
+}
+
+impl FormatPer for Binary {
+    const SAVED_AS: &'static str = "tacit.Binary";
+    const NAME: &'static str = "binary";
+    const FORMS: &'static str = "binary for rows, binary:columns, or binary:BLOCK";
+    const SCHEME: Scheme = {
+        let coding = Coding::Table { bits: 1, order: Order::LowFirst, values: binary::VALUES };
+        Scheme::flat(<Self as FormatPer>::NAME, Encoding::Binary, coding)
+    };
+
+    fn per(&self) -> Per {
+        self.per
+    }
+}
+
+register_format!(Binary);
+register_array!(BinaryArray);

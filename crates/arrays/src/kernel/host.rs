@@ -1,0 +1,32 @@
+//! What every kernel asks of its operands and gives back.
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::kernel::{Input, Output};
+use tacit_core::{Param, Result};
+use tacit_kernels::{Floats, FloatsMut};
+
+pub(super) type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+pub(super) fn single(made: Vec<Array>) -> Result<Array> {
+    Ok(made.into_iter().next().unwrap_or_else(|| unreachable!("the kernel declares one result")))
+}
+
+pub(super) fn int(value: usize) -> Param {
+    Param::Int(value as i64)
+}
+
+pub(super) fn floats<'a>(input: &'a Input<'_>) -> Fallible<Floats<'a>> {
+    Ok(match input.aval().dtype {
+        Dtype::Float16 => Floats::F16(input.elements()?),
+        Dtype::Bfloat16 => Floats::Bf16(input.elements()?),
+        _ => Floats::F32(input.elements()?),
+    })
+}
+
+pub(super) fn floats_mut<'a>(output: &'a mut Output<'_>) -> Fallible<FloatsMut<'a>> {
+    Ok(match output.aval().dtype {
+        Dtype::Float16 => FloatsMut::F16(output.elements()?),
+        Dtype::Bfloat16 => FloatsMut::Bf16(output.elements()?),
+        _ => FloatsMut::F32(output.elements()?),
+    })
+}

@@ -1,0 +1,433 @@
+//! Batches of stored matrices: views of a packed array by which of its matrices each entry is.
+
+use std::ops::Range;
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::op::{AsType, Broadcast, GatherMM, Reshaping, Slice, Transpose};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
+use tacit_kernels::Orientation;
+
+use crate::avals::axes::{ranges, turned};
+use crate::avals::checks::check_made;
+use crate::families::cut::{Cut, cut};
+use crate::families::linear::{Linear, dense_side};
+use crate::families::packed::{Packed, itself, read_in};
+use crate::kernel::{Groups, Layout, grouped_matmul};
+use crate::packed::astype::packed_astype;
+use crate::packed::products::chosen;
+use crate::packed::shape::reshaped;
+use crate::packed::slice::sliced;
+
+/// The matrices along the last two axes of a packed array as a batch of any shape, each perhaps several times or not at all,
+/// and turned round or not.
+///
+/// It is what keys and values become on their way into attention: heads that are repeated for groups of queries, axes that are
+/// inserted, and the transpose of each matrix. Nothing is copied. A product with the matrices is computed from the codes of
+/// each; one with their transposes becomes [`Scores`], which wait for what is done to them.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::{Batched, Nf4Array};
+/// use tacit_core::implicit;
+///
+/// let keys = Nf4Array::quantize(&ops::ones::<f32>(&[1, 2, 5, 64])?, 64)?;
+/// let repeated = implicit(keys, |k| {
+///     ops::broadcast_to(k.expand_dims(2)?, &[1, 2, 3, 5, 64])?.reshape(&[1, 6, 5, 64])?.swap_axes(-1, -2)
+/// })?;
+/// assert_eq!(repeated.to_string(), "Batched(f32[1,6,64,5])");
+/// assert_eq!(repeated.downcast::<Batched>().map(Batched::of), Some(&[0, 0, 0, 1, 1, 1][..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Batched", family(Linear, Cut))]
+pub struct Batched {
+    inner: Value,
+    /// The number of each entry's matrix, row-major through the batch.
+    #[implicit(aux)]
+    of: Vec<usize>,
+    #[implicit(aux)]
+    turned: bool,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Batched {
+    /// A batch of shape `batch` of the matrices along the last two axes of `inner`, entry by entry; of their transposes if
+    /// `turned`.
+    ///
+    /// # Errors
+    ///
+    /// `inner` is not packed, has fewer than two axes or blocks that belong to several of its matrices; or `of` is not of the
+    /// batch's size, or names a matrix that there is not.
+    pub fn new(inner: impl Into<Value>, batch: &[i32], of: Vec<usize>, turned: bool) -> Result<Self> {
+        let inner = inner.into();
+        let Some(Some((count, matrix))) = inner.family::<dyn Packed>().map(matrices) else {
+            return Err(Error::invalid(
+                format!("{inner} is not stored as several matrices"),
+                "give a packed array of two axes or more whose blocks end with its matrices",
+            ));
+        };
+        let entries: usize = batch.iter().map(|&extent| extent.max(0) as usize).product();
+        if of.len() != entries || of.iter().any(|&of| of >= count) {
+            return Err(Error::invalid(
+                format!("{} entries of {inner} are no batch of shape {batch:?}", of.len()),
+                format!("number the matrix of each entry, below {count}"),
+            ));
+        }
+        let matrix = if turned { [matrix[1], matrix[0]] } else { matrix };
+        let aval = Aval::new(&[batch, &matrix].concat(), inner.aval()?.dtype);
+        Ok(Self { inner, of, turned, aval })
+    }
+
+    /// The array that the matrices are in.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+
+    /// The number of each entry's matrix.
+    #[must_use]
+    pub fn of(&self) -> &[usize] {
+        &self.of
+    }
+
+    /// Whether each is the transpose of the stored matrix.
+    #[must_use]
+    pub fn is_turned(&self) -> bool {
+        self.turned
+    }
+
+    /// All matrices of a packed array, as they lie.
+    pub(crate) fn whole(array: &dyn Packed) -> Result<Self> {
+        let Some((count, _)) = matrices(array) else {
+            return Err(Error::decline("a block belongs to several of its matrices"));
+        };
+        let shape = array.stored().aval.shape;
+        Self::new(Value::Implicit(dyn_clone::clone_box(array)), &shape[..shape.len() - 2], (0..count).collect(), false)
+    }
+
+    /// The same codes and scales, read in another float type without the rounding of their own.
+    pub(crate) fn read_in(&self, dtype: Dtype) -> Result<Self> {
+        let mut read = Self { inner: read_in(self.packed()?, dtype), ..self.clone() };
+        read.aval.dtype = dtype;
+        Ok(read)
+    }
+
+    /// What a value is as a batch, if it is packed.
+    pub(crate) fn seen(array: &dyn ImplicitArray) -> Result<Self> {
+        if let Some(batched) = array.as_any().downcast_ref::<Self>() {
+            return Ok(batched.clone());
+        }
+        let packed = array.family::<dyn Packed>().ok_or_else(|| Error::decline("it is not packed"))?;
+        Self::whole(packed)
+    }
+
+    /// The shape of the batch.
+    pub(crate) fn batch(&self) -> &[i32] {
+        &self.aval.shape[..self.aval.shape.len() - 2]
+    }
+
+    /// The same matrices for other entries.
+    fn with(&self, batch: &[i32], of: Vec<usize>) -> Self {
+        let matrix = &self.aval.shape[self.aval.shape.len() - 2..];
+        let aval = Aval::new(&[batch, matrix].concat(), self.aval.dtype);
+        Self { inner: self.inner.clone(), of, turned: self.turned, aval }
+    }
+
+    fn packed(&self) -> Result<&dyn Packed> {
+        self.inner.family().ok_or_else(|| Error::decline("what is behind the view is not packed"))
+    }
+
+    /// Rows and columns as stored.
+    fn stored_matrix(&self) -> [i32; 2] {
+        let shape = &self.aval.shape;
+        let [a, b] = [shape[shape.len() - 2], shape[shape.len() - 1]];
+        if self.turned { [b, a] } else { [a, b] }
+    }
+
+    /// The children as kernels read them, and which matrices each entry is.
+    pub(crate) fn kernel(&self) -> Result<(Layout, Vec<Array>, Groups)> {
+        let stored = self.packed()?.stored();
+        let [rows, k] = self.stored_matrix();
+        let n = stored.aval.size() / (k as usize).max(1);
+        let (layout, children) = stored.kernel(n as i32)?;
+        Ok((layout, children, Groups { of: self.of.clone(), rows: rows as usize }))
+    }
+
+    /// The packed array itself where the view shows nothing else, or one matrix of it.
+    fn simplified(self) -> Result<Value> {
+        let count = self.inner.aval()?.size() / self.stored_matrix().iter().product::<i32>().max(1) as usize;
+        if !self.turned && self.of.iter().copied().eq(0..count) {
+            let array = self.packed()?;
+            return reshaped(array, array.stored(), &self.aval.shape);
+        }
+        if let ([], [of]) = (self.batch(), self.of.as_slice()) {
+            let [rows, k] = self.stored_matrix();
+            let array = self.packed()?;
+            let all = reshaped(array, array.stored(), &[count as i32, rows, k])?;
+            let all = all.family().ok_or_else(|| Error::decline("its reshape is not packed"))?;
+            let of = *of as i32;
+            let one = sliced(all, &[of, 0, 0], &[of + 1, rows, k])?;
+            let one: &dyn Packed = one.family().ok_or_else(|| Error::decline("its slice is not packed"))?;
+            let mut matrix = one.stored();
+            let one = reshaped(one, matrix.clone(), &[rows, k])?;
+            if !self.turned {
+                return Ok(one);
+            }
+            let one: &dyn Packed = one.family().ok_or_else(|| Error::decline("its slice is not packed"))?;
+            matrix = one.stored();
+            matrix.transposed = true;
+            matrix.aval.shape.reverse();
+            return Ok(one.restored(matrix).into());
+        }
+        Ok(self.into())
+    }
+
+    /// The products of the entries of `x` with theirs.
+    pub(crate) fn multiplied(&self, x: &Array) -> Result<Array> {
+        self.fits(x)?;
+        let (layout, children, groups) = self.kernel()?;
+        let orientation = if self.turned { Orientation::Transposed } else { Orientation::Plain };
+        let mut shape = x.shape().to_vec();
+        let (depth, columns) = (self.aval.shape[shape.len() - 2], self.aval.shape[shape.len() - 1]);
+        let flat = x.reshape(&[shape.iter().rev().skip(1).product(), depth])?;
+        let y = grouped_matmul(&flat, layout, &children, orientation, groups)?;
+        if let Some(last) = shape.last_mut() {
+            *last = columns;
+        }
+        Ok(y.reshape(&shape)?)
+    }
+
+    /// Declines an array that is not of this batch.
+    pub(crate) fn fits(&self, x: &Array) -> Result<()> {
+        let rank = self.aval.shape.len();
+        if x.ndim() == rank && x.shape()[..rank - 2] == *self.batch() {
+            return Ok(());
+        }
+        Err(Error::decline(format!("{} is not of the batch of {}", Aval::from(x), self.aval)))
+    }
+}
+
+/// How many matrices a packed array consists of, and their shape; nothing where they are not stored one by one.
+fn matrices(array: &dyn Packed) -> Option<(usize, [i32; 2])> {
+    let stored = array.stored();
+    let &[ref batch @ .., rows, k] = stored.aval.shape.as_slice() else { return None };
+    let count = batch.iter().map(|&extent| extent as usize).product();
+    let each = rows as usize * k as usize;
+    // One block may be that of all of them, which then need only bytes of their own.
+    let in_one = stored.block >= count * each && (each * stored.scheme.bits()).is_multiple_of(8);
+    let apart = count == 1 || in_one || each.is_multiple_of(stored.unit());
+    (apart && each > 0 && !stored.transposed).then_some((count, [rows, k]))
+}
+
+impl Materialize for Batched {
+    fn materialize(&self) -> Result<Value> {
+        let inner = self.inner.opened()?;
+        let Some(dense) = inner.as_dense() else {
+            return Ok(Self { inner, ..self.clone() }.into());
+        };
+        let [rows, k] = self.stored_matrix();
+        let of: Vec<i32> = self.of.iter().map(|&of| of as i32).collect();
+        let all = dense.reshape(&[dense.size() as i32 / (rows * k), rows, k])?;
+        let taken = all.take_axis(Array::from_slice(&of, &[of.len() as i32]), 0)?;
+        let taken = if self.turned { taken.swap_axes(-1, -2)? } else { taken };
+        Ok(taken.reshape(&self.aval.shape)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        let batch = self.aval.shape.len().saturating_sub(2);
+        check_made(self, &Self::new(&self.inner, &self.aval.shape[..batch], self.of.clone(), self.turned)?)
+    }
+}
+
+impl Cut for Batched {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let rank = self.aval.shape.len();
+        let mut shape = self.aval.shape.clone();
+        shape[axis] = range.end - range.start;
+        let array = self.packed()?;
+        let stored = array.stored().aval.shape;
+        if let Some(of_matrix) = (axis + 2).checked_sub(rank) {
+            let along = stored.len() - 2 + if self.turned { 1 - of_matrix } else { of_matrix };
+            let inner = cut(&self.inner, along as i32, range)?;
+            return Ok(Self::new(inner, &shape[..rank - 2], self.of.clone(), self.turned)?.into());
+        }
+        let (batch, all) = (&shape[..rank - 2], strides(self.batch()));
+        let of = walked(batch, &all, range.start as usize * all[axis]).into_iter().map(|at| self.of[at]);
+        let of: Vec<usize> = of.collect();
+        let (first, last) = (of.iter().min().copied().unwrap_or(0), of.iter().max().copied().unwrap_or(0));
+        let [rows, k] = self.stored_matrix();
+        let count = stored[..stored.len() - 2].iter().product();
+        let matrices = reshaped(array, array.stored(), &[count, rows, k])?;
+        let inner = cut(&matrices, 0, first as i32..last as i32 + 1)?;
+        Ok(Self::new(inner, batch, of.iter().map(|of| of - first).collect(), self.turned)?.into())
+    }
+}
+
+impl Linear for Batched {
+    fn right(&self, x: &Value) -> Result<Value> {
+        Ok(self.multiplied(dense_side(x)?)?.into())
+    }
+
+    /// As the transpose of `x^T M^T`.
+    fn left(&self, x: &Value) -> Result<Value> {
+        let x = dense_side(x)?;
+        self.fits(x)?;
+        let rank = self.aval.shape.len();
+        let mut turned = Self { turned: !self.turned, ..self.clone() };
+        turned.aval.shape.swap(rank - 2, rank - 1);
+        Ok(turned.multiplied(&x.swap_axes(-1, -2)?)?.swap_axes(-1, -2)?.into())
+    }
+}
+
+/// Another shape of the batch.
+#[handler]
+pub(crate) fn batched_reshape(_op: &Reshaping, w: &Batched, made: &[Aval]) -> Result<Value> {
+    let shape = &made[0].shape;
+    let matrix = &w.aval.shape[w.aval.shape.len() - 2..];
+    match shape.split_last_chunk::<2>() {
+        Some((batch, last)) if last == matrix => w.with(batch, w.of.clone()).simplified(),
+        _ => Err(Error::decline("the matrices would be cut")),
+    }
+}
+
+/// Matrices several times.
+#[handler]
+pub(crate) fn packed_broadcast(_op: &Broadcast, w: &dyn Packed, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
+    broadcast(&Batched::whole(w)?, &made[0].shape)
+}
+
+/// Matrices several times.
+#[handler]
+pub(crate) fn batched_broadcast(_op: &Broadcast, w: &Batched, _shape: &[&Value], made: &[Aval]) -> Result<Value> {
+    broadcast(w, &made[0].shape)
+}
+
+fn broadcast(w: &Batched, shape: &[i32]) -> Result<Value> {
+    let matrix = &w.aval.shape[w.aval.shape.len() - 2..];
+    let Some((batch, _)) = shape.split_last_chunk::<2>().filter(|(_, last)| *last == matrix) else {
+        return Err(Error::decline("rows or columns of the matrices are repeated"));
+    };
+    let own = [&vec![1; batch.len() - w.batch().len()], w.batch()].concat();
+    let strides: Vec<usize> =
+        strides(&own).into_iter().zip(&own).map(|(stride, &extent)| if extent == 1 { 0 } else { stride }).collect();
+    let of = walked(batch, &strides, 0).into_iter().map(|at| w.of[at]).collect();
+    w.with(batch, of).simplified()
+}
+
+/// The batch in another order, the matrices turned round or not.
+#[handler]
+pub(crate) fn batched_transpose(op: &Transpose, w: &Batched) -> Result<Value> {
+    transposed(w, &op.axes)
+}
+
+pub(crate) fn transposed(w: &Batched, axes: &[i32]) -> Result<Value> {
+    let rank = axes.len() as i32;
+    let Some((axes, last)) = axes.split_last_chunk::<2>().filter(|(_, last)| last.iter().all(|axis| *axis >= rank - 2))
+    else {
+        return Err(Error::decline("an axis of the matrices becomes one of the batch"));
+    };
+    let all = strides(w.batch());
+    let batch: Vec<i32> = axes.iter().map(|&axis| w.batch()[axis as usize]).collect();
+    let strides: Vec<usize> = axes.iter().map(|&axis| all[axis as usize]).collect();
+    let of = walked(&batch, &strides, 0).into_iter().map(|at| w.of[at]).collect();
+    let mut made = w.with(&batch, of);
+    if last[0] > last[1] {
+        let rank = made.aval.shape.len();
+        made.turned = !made.turned;
+        made.aval.shape.swap(rank - 2, rank - 1);
+    }
+    made.simplified()
+}
+
+/// A part of the batch, and of the rows of each stored matrix.
+#[handler]
+pub(crate) fn batched_slice(op: &Slice, w: &Batched, made: &[Aval]) -> Result<Value> {
+    ranges(op, &made[0])?;
+    let rank = w.aval.shape.len();
+    let (rows, columns) = if w.turned { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) };
+    if made[0].shape[columns] != w.aval.shape[columns] {
+        return Err(Error::decline("the rows of the stored matrices would be cut"));
+    }
+    let all = strides(w.batch());
+    let first = op.start_indices.iter().zip(&all).map(|(&start, stride)| start as usize * stride).sum();
+    let batch = &made[0].shape[..rank - 2];
+    let of = walked(batch, &all, first).into_iter().map(|at| w.of[at]).collect();
+    let mut part = w.with(batch, of);
+    if made[0].shape[rows] != w.aval.shape[rows] {
+        let array = w.packed()?;
+        let mut stop = array.stored().aval.shape;
+        let (mut start, axis) = (vec![0; stop.len()], stop.len() - 2);
+        (start[axis], stop[axis]) = (op.start_indices[rows], op.end_indices[rows]);
+        part.inner = sliced(array, &start, &stop)?;
+        part.aval.shape[rows] = made[0].shape[rows];
+        if part.inner.family::<dyn Packed>().and_then(matrices).is_none() {
+            return Err(Error::decline("a block would belong to several matrices"));
+        }
+    }
+    part.simplified()
+}
+
+/// The cast of what is behind the view, where that is read as another type.
+#[handler]
+pub(crate) fn batched_astype(op: &AsType, w: &Batched) -> Result<Value> {
+    let inner = packed_astype(op, w.packed()?)?;
+    if inner.family::<dyn Packed>().is_none() {
+        return Err(Error::decline("a rounding must show"));
+    }
+    let mut made = Batched { inner, ..w.clone() };
+    made.aval.dtype = op.dtype;
+    Ok(made.into())
+}
+
+/// The products of chosen matrices with chosen ones of the batch, which are chosen of the stored ones.
+#[handler]
+pub(crate) fn batched_gather_mm(_op: &GatherMM, x: &Array, w: &Batched, left: &Array, right: &Array) -> Result<Array> {
+    let orientation = if w.turned { Orientation::Transposed } else { Orientation::Plain };
+    if w.of.iter().copied().eq(0..w.of.len()) {
+        return chosen(x, w.packed()?, orientation, [left, right]);
+    }
+    let of: Vec<u32> = w.of.iter().map(|&of| of as u32).collect();
+    let right = Array::from_slice(&of, &[of.len() as i32]).take_axis(right, 0)?;
+    chosen(x, w.packed()?, orientation, [left, &right])
+}
+
+/// From one entry of a batch to the next along each axis.
+fn strides(batch: &[i32]) -> Vec<usize> {
+    let mut strides = vec![1; batch.len()];
+    for axis in (1..batch.len()).rev() {
+        strides[axis - 1] = strides[axis] * batch[axis] as usize;
+    }
+    strides
+}
+
+/// The entries that are met on the way through a batch of this shape, in steps of these strides.
+fn walked(batch: &[i32], strides: &[usize], first: usize) -> Vec<usize> {
+    let mut places = vec![first];
+    for (&extent, stride) in batch.iter().zip(strides) {
+        places = places.iter().flat_map(|from| (0..extent as usize).map(move |i| from + i * stride)).collect();
+    }
+    places
+}
+
+/// Matrices the other way round, and a batch of them in another order, as a view; any array whose axes stay as they are.
+#[handler]
+pub(crate) fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
+    if op.axes.is_sorted() {
+        return Ok(itself(array));
+    }
+    if op.axes.len() > 2
+        && let Ok(batch) = Batched::whole(array)
+    {
+        return transposed(&batch, &op.axes);
+    }
+    if !turned(&op.axes).is_sorted() {
+        return Err(Error::decline("only the last two axes are transposed as a view"));
+    }
+    let mut stored = array.stored();
+    stored.transposed = !stored.transposed;
+    stored.aval.shape = turned(&stored.aval.shape);
+    Ok(array.restored(stored).into())
+}

@@ -1,0 +1,86 @@
+//! Packed arrays one after the other: codes and scales are joined, never made anew.
+
+use mlx_rs::{Array, ops};
+use tacit_core::op::Concatenate;
+use tacit_core::{Error, Result, Value, handler};
+
+use crate::avals::axes::{extent, turned};
+use crate::families::packed::{Packed, Stored, itself};
+use crate::kernel::Scaling;
+use crate::packed::shape::{flat, packed, reshaped};
+use crate::packed::units::Supers;
+use crate::views::concat::Concat;
+
+/// Arrays of one type and the same static fields, joined where each but the last ends with a block; with dense ones, a
+/// [`Concat`], as another format would round these.
+#[handler]
+pub(crate) fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&Value]) -> Result<Value> {
+    if rest.iter().any(|value| !value.is_implicit()) {
+        let parts = std::iter::once(itself(first)).chain(rest.iter().map(|&part| part.clone()));
+        return Concat::of(parts.collect(), op.axis as usize);
+    }
+    let Stored { transposed, aval, .. } = first.stored();
+    let mut axes: Vec<i32> = (0..aval.shape.len() as i32).collect();
+    if transposed {
+        axes = turned(&axes);
+    }
+    let axis = axes[op.axis as usize] as usize;
+    let rest = rest.iter().map(|value| value.family::<dyn Packed>());
+    let rest = rest.collect::<Option<Vec<_>>>().ok_or_else(|| Error::decline("the parts are of several types"))?;
+    joined(first, &rest, axis)
+}
+
+/// Arrays joined along an axis of the stored ones.
+fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value> {
+    let mut stored = first.stored();
+    let mut parts = vec![stored.clone()];
+    for &part in rest {
+        if !first.restored(part.stored()).aux_eq(part) || part.stored().transposed != stored.transposed {
+            return Err(Error::decline("the parts have other static fields"));
+        }
+        parts.push(part.stored());
+    }
+    if stored.scheme.scaling != Scaling::Float && parts.iter().any(|part| part.modifier.is_some()) {
+        return Err(Error::decline("each part has a factor of its own"));
+    }
+    let shape = stored.shape();
+    let (outer, unit) = (extent(&shape[..axis]), stored.unit());
+    let extents: Vec<usize> = parts.iter().map(|part| extent(&part.shape()[axis..])).collect();
+    let (_, heads) = extents.split_last().unwrap_or((&0, &[]));
+    let aligned = extents.iter().all(|extent| extent % unit == 0);
+    let flat = outer == 1 && !stored.scheme.is_grouped() && heads.iter().all(|extent| extent % unit == 0);
+    if !aligned && !flat {
+        return Err(Error::decline("a part does not end with a block"));
+    }
+    let join = |child: &dyn Fn(&Stored) -> Option<Array>| -> Result<Array> {
+        let children = parts.iter().map(|part| {
+            let child = child(part).ok_or_else(|| Error::decline("the scales are packed themselves"))?;
+            Ok(child.reshape(&[outer as i32, (child.size() / outer) as i32])?)
+        });
+        Ok(ops::concatenate(&children.collect::<Result<Vec<_>>>()?, 1)?)
+    };
+    let supers: Option<Vec<Supers>> = parts.iter().map(Supers::of).collect();
+    let scales = match supers {
+        _ if stored.scales.is_none() => None,
+        Some(supers) => Some(joined_supers(&supers, outer)?),
+        None => Some(join(&|part| part.scales.as_ref()?.as_dense().cloned())?.into()),
+    };
+    stored.codes = join(&|part| Some(part.codes.clone()))?;
+    stored.modifier = stored.modifier.is_some().then(|| join(&|part| part.modifier.clone())).transpose()?;
+    stored.scales = scales;
+    let mut shape = shape;
+    shape[axis] = parts.iter().map(|part| part.shape()[axis]).sum();
+    reshaped(first, stored, &shape)
+}
+
+/// The scales of the parts one after the other, for each of `outer` rows.
+fn joined_supers(parts: &[Supers<'_>], outer: usize) -> Result<Value> {
+    let along = |part: &Supers<'_>| {
+        let supers = part.integers.stored().aval.shape[1] / outer as i32;
+        reshaped(part.integers, part.integers.stored(), &[part.rows, outer as i32, supers, part.groups])
+    };
+    let parts_along = parts.iter().map(along).collect::<Result<Vec<_>>>()?;
+    let arrays = parts_along.iter().map(packed).collect::<Result<Vec<_>>>()?;
+    let (first, rest) = arrays.split_first().ok_or_else(|| Error::decline("there are no parts"))?;
+    flat(&parts[0], &joined(*first, rest, 2)?)
+}

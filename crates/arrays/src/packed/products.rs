@@ -1,0 +1,84 @@
+//! Products with packed matrices, and rows of them, by their codes.
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{Gather, GatherMM};
+use tacit_core::{Error, Result, handler};
+use tacit_kernels::Orientation;
+
+use crate::families::packed::Packed;
+use crate::kernel::{self, StackLayout};
+
+/// `x M` for `x: [.., rows]`, where `M` is the matrix or, if `turned`, its transpose; of several matrices each with its own
+/// part of `x`.
+pub(crate) fn product(x: &Array, array: &dyn Packed, turned: bool) -> Result<Array> {
+    let stored = array.stored();
+    let orientation = if stored.transposed == turned { Orientation::Plain } else { Orientation::Transposed };
+    let (n, k) = match *stored.shape() {
+        [n, k] => (n, k),
+        [count, _, _] if x.ndim() == 3 && x.dim(0) == count => {
+            let each = ops::arange::<_, u32>(None, count, None)?;
+            return chosen(x, array, orientation, [&each, &each]);
+        }
+        _ => return Err(Error::decline(format!("{} is not a matrix, nor a stack of them", stored.aval))),
+    };
+    let (depth, columns) = if orientation == Orientation::Transposed { (k, n) } else { (n, k) };
+    let (layout, children) = stored.kernel(n)?;
+    let mut shape = x.shape().to_vec();
+    // MLX infers no extent of an empty array.
+    let flat = x.reshape(&[shape.iter().rev().skip(1).product(), depth])?;
+    let y = if array.int8_activations() && orientation == Orientation::Transposed {
+        kernel::int8_matmul(&flat, layout, &children)?
+    } else {
+        kernel::matmul(&flat, layout, &children, orientation)?
+    };
+    if let Some(last) = shape.last_mut() {
+        *last = columns;
+    }
+    Ok(y.reshape(&shape)?)
+}
+
+/// The products of chosen matrices of `x: [.., m, depth]` with chosen ones of a packed stack: `[.., m, columns]`, the axes
+/// before the last two being those of the indices.
+pub(crate) fn chosen(x: &Array, array: &dyn Packed, orientation: Orientation, indices: [&Array; 2]) -> Result<Array> {
+    let stored = array.stored();
+    let shape = stored.shape();
+    let ([stack @ .., n, k], [groups @ .., m, depth]) = (shape.as_slice(), x.shape()) else {
+        return Err(Error::decline("vectors have no products to choose from"));
+    };
+    let count = stack.iter().product::<i32>();
+    let (rows, children) = stored.kernel(count * n)?;
+    let [left, right] = indices.map(|index| index.flatten(None, None)?.as_dtype(Dtype::Uint32));
+    let x = x.reshape(&[groups.iter().product(), *m, *depth])?;
+    let stack = StackLayout { rows, count: count as usize, orientation };
+    let y = kernel::gather_matmul([&x, &left?, &right?], stack, &children)?;
+    let columns = if orientation == Orientation::Transposed { *n } else { *k };
+    Ok(y.reshape(&[indices[0].shape(), &[*m, columns]].concat())?)
+}
+
+/// Whole rows, as an embedding takes them.
+#[handler]
+pub(crate) fn packed_gather(op: &Gather, array: &dyn Packed, rows: &Array) -> Result<Array> {
+    let stored = array.stored();
+    let shape = stored.shape();
+    let whole = shape.len() > 1 && op.axes == [0] && op.slice_sizes[0] == 1 && op.slice_sizes[1..] == shape[1..];
+    if stored.transposed || !whole {
+        return Err(Error::decline("only whole rows are gathered from packed codes"));
+    }
+    let wanted = rows.flatten(None, None)?.as_dtype(Dtype::Uint32)?;
+    let (layout, children) = stored.kernel(shape[0])?;
+    let made = kernel::gather_rows(layout, &wanted, &children, stored.aval.dtype)?;
+    Ok(made.reshape(&[rows.shape(), &op.slice_sizes].concat())?)
+}
+
+/// The products of chosen matrices with chosen experts, which are packed as one array.
+#[handler]
+pub(crate) fn packed_gather_mm(
+    _op: &GatherMM,
+    x: &Array,
+    w: &dyn Packed,
+    left: &Array,
+    right: &Array,
+) -> Result<Array> {
+    let orientation = if w.stored().transposed { Orientation::Transposed } else { Orientation::Plain };
+    chosen(x, w, orientation, [left, right])
+}

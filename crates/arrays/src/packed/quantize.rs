@@ -1,0 +1,143 @@
+//! Quantizing, by the declaration of a format.
+
+use mlx_rs::{Array, Dtype, stop_gradient};
+use tacit_core::{Aval, Error, Result, Value};
+
+use crate::avals::checks::stored_shape;
+use crate::families::adapter::{Adapter, of};
+use crate::format::declaration::{Format, Quantizer};
+use crate::format::fit::Fit;
+use crate::format::trained_scales::TrainedScales;
+use crate::kernel::{self, Measure, Nested, Summands};
+use crate::packed::array::{PackedArray, Parts, checked};
+use crate::packed::dynamic8::Dynamic8Array;
+use crate::packed::super_blocks;
+
+impl<F: Format> PackedArray<F> {
+    /// Quantizes `x`.
+    ///
+    /// It is lazy, and works inside `grad` and `compile`.
+    ///
+    /// # Errors
+    ///
+    /// `x` is not `f32`, `f16` or `bf16`, or has no elements; the format has no such options, or its blocks do not divide
+    /// the last axis of `x`. A NaN or an infinity in `x` is an error of the eval.
+    pub fn quantize(x: &Array, format: impl Into<F>) -> Result<Self> {
+        let format = format.into();
+        let global = if kernel::is_relative(&format.scheme()) {
+            Some(kernel::global_scale(&x.as_dtype(Dtype::Float32)?.abs()?.max(None)?)?)
+        } else {
+            None
+        };
+        if !format.by_columns() {
+            return Self::coded(x, &format, global);
+        }
+        if x.ndim() != 2 {
+            let message = format!("{} is not a matrix, which alone has columns", Aval::from(x));
+            return Err(Error::invalid(message, "quantize rows or blocks"));
+        }
+        let mut array = Self::coded(&x.t(), &format, global)?;
+        (array.transposed, array.aval) = (true, Aval::from(x));
+        Ok(array)
+    }
+
+    /// Quantizes `x` in blocks of its rows, relative to `global` where that is given.
+    pub(crate) fn coded(x: &Array, format: &F, global_scale: Option<Array>) -> Result<Self> {
+        let format = format.on(x.shape());
+        let aval = checked(Aval::from(x), &format)?;
+        let scheme = format.scheme();
+        if scheme.half() == Some(x.dtype()) {
+            let codes = stop_gradient(x)?.view_dtype(scheme.storage)?;
+            return Ok(Self::of(Parts::unscaled(codes), format, aval));
+        }
+        let mut inputs = vec![x.as_dtype(Dtype::Float32)?];
+        if matches!(scheme.nested, Some(Nested::Integers { .. })) {
+            let (codes, scales) = super_blocks::encoded(&inputs[0], &scheme, format.block())?;
+            return Ok(Self::of(Parts::new(codes, scales), format, aval));
+        }
+        inputs.extend(global_scale.clone());
+        let made = kernel::quantize(scheme, format.block(), &inputs)?;
+        Self::of_codes(made, format, global_scale, aval)
+    }
+
+    /// Quantizes the rows of a sum that is not built, or, of a format by columns, those of its transpose.
+    fn of_sum(sum: &Summands, format: &F, dtype: Dtype) -> Result<Self> {
+        let (shape, by_columns) = ([sum.left.dim(0), sum.right.dim(1)], format.by_columns());
+        let format = format.on(&shape);
+        let aval = checked(Aval::new(&shape, dtype), &format)?;
+        let scheme = format.scheme();
+        let global = if kernel::is_relative(&scheme) {
+            Some(kernel::global_scale(&sum.measure(Measure::Most)?.max(None)?)?)
+        } else {
+            None
+        };
+        let made = sum.quantize(scheme, format.block(), global.as_ref())?;
+        let mut array = Self::of_codes(made, format, global, aval)?;
+        if by_columns {
+            array.transposed = true;
+            array.aval.shape.reverse();
+        }
+        Ok(array)
+    }
+
+    /// The array of what a kernel made.
+    fn of_codes(made: Vec<Array>, format: F, global_scale: Option<Array>, aval: Aval) -> Result<Self> {
+        let scheme = format.scheme();
+        let mut made = made.into_iter();
+        let mut next = || made.next().unwrap_or_else(|| unreachable!("codes, scales, and biases if it has them"));
+        let codes = next();
+        if !scheme.is_scaled() {
+            return Ok(Self::of(Parts::unscaled(codes), format, aval));
+        }
+        let mut scales = next();
+        let biases = scheme.biased.then(next);
+        if biases.is_some() {
+            scales = scales.as_dtype(aval.dtype)?;
+        }
+        let biases = biases.map(|biases| biases.as_dtype(aval.dtype)).transpose()?;
+        let scales = match scheme.nested {
+            Some(Nested::Dynamic8 { block }) => Dynamic8Array::quantize(&scales, block)?.into(),
+            _ => Value::from(scales),
+        };
+        Ok(Self::of(Parts { codes, scales: Some(scales), biases, global_scale }, format, aval))
+    }
+}
+
+impl<F: Format> Quantizer for F {
+    fn quantize(&self, x: &Array) -> Result<Value> {
+        Ok(PackedArray::<F>::quantize(x, self.clone())?.into())
+    }
+
+    fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {
+        // The kernel makes no integers for scales.
+        let coded = !matches!(self.scheme().nested, Some(Nested::Integers { .. }));
+        match sum.summands(self.by_columns())? {
+            Some(summands) if coded => Ok(PackedArray::of_sum(&summands, self, sum.aval()?.dtype)?.into()),
+            _ => self.quantize(&of(sum).dense()?),
+        }
+    }
+
+    fn quantize_by_fit(&self, x: &Array, fit: Fit) -> Result<Value> {
+        Ok(PackedArray::<F>::fitted(x, self.clone(), fit)?.into())
+    }
+
+    fn fits(&self) -> bool {
+        self.scheme().is_scaled()
+    }
+
+    fn stores(&self, value: &Value) -> bool {
+        value.downcast::<PackedArray<F>>().is_some_and(|array| {
+            let shape = stored_shape(&array.aval, array.transposed);
+            array.transposed == self.by_columns() && shape.is_ok_and(|shape| self.on(&shape) == array.format)
+        })
+    }
+
+    fn trained_scales(&self) -> Option<&dyn TrainedScales> {
+        let scheme = self.scheme();
+        (scheme.is_scaled() && scheme.nested.is_none()).then_some(self as &dyn TrainedScales)
+    }
+
+    fn supported(&self) -> Result<()> {
+        self.on(&[1]).check()
+    }
+}

@@ -1,0 +1,92 @@
+//! How kernels read the codes and scales of a packed array.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Error, Result, Value};
+
+use crate::families::packed::{Packed, Stored};
+use crate::kernel::{self, Coding, Layout, Nested, Scaling};
+use crate::packed::dynamic8::Dynamic8Array;
+
+/// The greatest factor that NVFP4 encodes: the largest E4M3 times the largest E2M1.
+const NVFP4_RANGE: f32 = 448.0 * 6.0;
+
+impl Stored {
+    /// The children as the kernels read them, for a matrix of `n` rows.
+    pub(crate) fn kernel(&self, n: i32) -> Result<(Layout, Vec<Array>)> {
+        let mut scheme = self.scheme;
+        let mut children = vec![self.codes.clone()];
+        let (n, size) = (n as usize, self.aval.size());
+        let layout = Layout { scheme, n, k: size.checked_div(n).unwrap_or_default(), block: self.block };
+        let Some(scales) = &self.scales else { return Ok((layout, children)) };
+        match (scales, scales.downcast::<Dynamic8Array>()) {
+            (scales, None) if matches!(scheme.nested, Some(Nested::Integers { .. })) => {
+                let (scaling, parts) = read_integers(scales, &layout)?;
+                scheme.scaling = scaling;
+                children.extend(parts);
+            }
+            (_, Some(nested)) => {
+                scheme.scaling = Scaling::Nested { block: nested.block_size() };
+                children.extend(match scheme.coding {
+                    Coding::Signed => nested.scaled(|number| Ok(number.divide(Array::from_f32(127.0))?))?.parts(),
+                    // Children that were cast, as a tree of them may be.
+                    _ => nested.scaled(|number| Ok(number.as_dtype(Dtype::Float32)?))?.parts(),
+                });
+            }
+            (scales, None) => {
+                let scales = scales.dense()?;
+                children.push(match scheme.coding {
+                    Coding::Signed => scales.divide(Array::from_f32(127.0))?,
+                    _ => scales,
+                });
+            }
+        }
+        if let Some(modifier) = &self.modifier {
+            children.push(match scheme.scaling {
+                Scaling::E4m3 => modifier.divide(Array::from_f32(NVFP4_RANGE))?,
+                _ => modifier.clone(),
+            });
+        }
+        Ok((Layout { scheme, ..layout }, children))
+    }
+}
+
+/// The dense array.
+pub(crate) fn dense(array: &dyn Packed) -> Result<Value> {
+    let stored = array.stored();
+    let shape = stored.shape();
+    let (layout, children) = stored.kernel(shape.first().copied().unwrap_or(1))?;
+    let made = kernel::dequantize(layout, &children, stored.aval.dtype)?.reshape(&shape)?;
+    Ok(if stored.transposed { made.swap_axes(-1, -2)? } else { made }.into())
+}
+
+/// Scales and biases as the kernels read them, and how these are made, where a block has integers for both.
+fn read_integers(scales: &Value, layout: &Layout) -> Result<(Scaling, Vec<Array>)> {
+    let (block, centered) = layout.scheme.integers()?;
+    let blocks = (layout.n * layout.k).div_ceil(layout.block) as i32;
+    let row = |array: &Array, row: i32| -> Result<Array> {
+        let row = array.try_index(row)?.reshape(&[-1])?;
+        Ok(if row.size() as i32 == blocks { row } else { row.try_index(..blocks)? })
+    };
+    let center = layout.scheme.center();
+    let Some(integers) = scales.family::<dyn Packed>() else {
+        // Scales that a tree of them made dense.
+        let dense = scales.dense()?;
+        let first = row(&dense, 0)?;
+        let biases = if centered { first.multiply(center)? } else { row(&dense, 1)? };
+        return Ok((Scaling::Float, vec![first, biases]));
+    };
+    let stored = integers.stored();
+    let rows = stored.codes.dim(0);
+    // The integers' own unit is their largest magnitude, 127.
+    let factors = stored.scales.as_ref().ok_or_else(|| Error::decline("the integers have no scales"))?;
+    let factors = factors.dense()?.as_dtype(Dtype::Float32)?.divide(Array::from_f32(127.0))?;
+    let factors = factors.reshape(&[rows, -1])?;
+    let (codes, scale) = (row(&stored.codes, 0)?, factors.try_index(0)?);
+    let (bias_codes, bias) = if centered {
+        (codes.clone(), scale.multiply(center)?)
+    } else {
+        (row(&stored.codes, 1)?, factors.try_index(1)?)
+    };
+    Ok((Scaling::Integers { block }, vec![codes, scale, bias_codes, bias]))
+}

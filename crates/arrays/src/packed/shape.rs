@@ -1,0 +1,60 @@
+//! Packed arrays in another shape.
+
+use tacit_core::op::Reshaping;
+use tacit_core::{Aval, Error, Result, Value, handler};
+
+use crate::avals::axes::{extent, turned};
+use crate::families::packed::{Packed, Stored};
+use crate::kernel::Scaling;
+use crate::packed::units::Supers;
+
+/// The same codes in another shape.
+#[handler]
+pub(crate) fn packed_reshape(_op: &Reshaping, array: &dyn Packed, made: &[Aval]) -> Result<Value> {
+    let shape = &made[0].shape;
+    let stored = array.stored();
+    if stored.transposed {
+        let matrices = |shape: &[i32]| shape.last_chunk::<2>().copied();
+        if matrices(shape) != matrices(&stored.aval.shape) {
+            return Err(Error::decline("the codes of a transposed view lie in another order"));
+        }
+        return reshaped(array, stored, &turned(shape));
+    }
+    if stored.scheme.is_grouped() && shape.last().is_none_or(|&last| !(last as usize).is_multiple_of(stored.unit())) {
+        return Err(Error::decline("a group would be cut"));
+    }
+    reshaped(array, stored, shape)
+}
+
+/// `array` with children that are brought into the form that they have at `shape`.
+pub(crate) fn reshaped(array: &dyn Packed, stored: Stored, shape: &[i32]) -> Result<Value> {
+    Ok(array.restored(in_shape(stored, shape)?).into())
+}
+
+pub(crate) fn in_shape(mut stored: Stored, shape: &[i32]) -> Result<Stored> {
+    stored.aval.shape = shape.to_vec();
+    if stored.transposed {
+        stored.aval.shape = turned(shape);
+    }
+    let (codes, scales) = stored.scheme.children(shape, stored.block);
+    stored.codes = stored.codes.reshape(&codes)?;
+    if let Some(Value::Dense(dense)) = &stored.scales {
+        stored.scales = Some(dense.reshape(&scales)?.into());
+    }
+    if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
+        stored.modifier = Some(biases.reshape(&scales)?);
+    }
+    Ok(stored)
+}
+
+/// The super-blocks of such scales along one axis again.
+pub(crate) fn flat(supers: &Supers<'_>, integers: &Value) -> Result<Value> {
+    let array = packed(integers)?;
+    let count = extent(&array.stored().aval.shape) as i32 / (supers.rows * supers.groups).max(1);
+    reshaped(array, array.stored(), &[supers.rows, count, supers.groups])
+}
+
+/// Scales that are packed themselves.
+pub(crate) fn packed(value: &Value) -> Result<&dyn Packed> {
+    value.family::<dyn Packed>().ok_or_else(|| Error::decline("the scales are not packed"))
+}

@@ -1,0 +1,117 @@
+//! The scales of packed arrays, trained.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops, stop_gradient, transforms};
+use tacit_core::transform::{Differentiable, apply};
+use tacit_core::{Aval, Result, Value};
+
+use crate::families::packed::Packed;
+use crate::format::declaration::Format;
+use crate::format::trained_scales::{FloatScales, TrainedScales};
+use crate::kernel::{self, Coding, Layout, Scaling, Scheme};
+use crate::packed::array::{PackedArray, Parts, checked};
+
+impl FloatScales {
+    /// The array `x`, in the shape in which its codes lie, coded by these scales as they are stored.
+    pub(crate) fn coded(&self, scheme: &Scheme, block: usize, x: &Array) -> Result<Parts> {
+        let still = |array: &Array| stop_gradient(array);
+        let rounded = still(&kernel::rounded_scales(scheme.scaling, &self.scales)?)?;
+        let biases = self.biases.as_ref().map(still).transpose()?;
+        let global_scale = self.global_scale.as_ref().map(still).transpose()?;
+        let stored: Vec<Array> = [Some(&rounded), biases.as_ref(), global_scale.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|number| if number.dtype().is_float() { number.as_dtype(Dtype::Float32) } else { Ok(number.clone()) })
+            .collect::<std::result::Result<_, _>>()?;
+        let codes = kernel::encode_by(*scheme, block, &x.as_dtype(Dtype::Float32)?, &stored)?;
+        Ok(Parts { codes, scales: Some(rounded.into()), biases, global_scale })
+    }
+}
+
+impl<F: Format> TrainedScales for F {
+    fn scales_of(&self, value: &Value) -> Option<FloatScales> {
+        let array = value.downcast::<PackedArray<F>>().filter(|_| self.stores(value))?;
+        let stored = array.stored();
+        let scales = kernel::float_scales(stored.scheme.scaling, stored.scales.as_ref()?.as_dense()?).ok()?;
+        Some(FloatScales { scales, biases: array.biases().cloned(), global_scale: array.global_scale().cloned() })
+    }
+
+    fn quantize_by(&self, x: &Array, scales: &FloatScales) -> Result<(Value, Array)> {
+        let turned = |array: &Array| if self.by_columns() { array.t() } else { array.clone() };
+        let x_stored = turned(x);
+        let format = self.on(x_stored.shape());
+        checked(Aval::from(&x_stored), &format)?;
+        let parts = scales.coded(&format.scheme(), format.block(), &x_stored)?;
+        let inner = PackedArray::<F>::from_parts(parts, self.clone(), Aval::from(x))?;
+
+        let (layout, children) = inner.stored().kernel(x_stored.shape().first().copied().unwrap_or(1))?;
+        let mut args = vec![x_stored, scales.scales.clone()];
+        args.extend(scales.biases.clone());
+        let trained = args.len();
+        args.extend(children);
+        let master = apply(ByScales { layout, trained }, &args)?.swap_remove(0);
+        Ok((inner.into(), turned(&master)))
+    }
+}
+
+/// An array without a value that has the derivative of its first argument coded by the next ones: the scales, and the biases if
+/// there are any. The other arguments are the codes and scales that this gave, as the layout reads them.
+struct ByScales {
+    layout: Layout,
+    trained: usize,
+}
+
+impl ByScales {
+    /// How many times the number that elements are multiplied by is its scale.
+    fn unit(&self, children: &[Array]) -> Array {
+        match (self.layout.scheme.coding, self.layout.scheme.scaling, children) {
+            (_, Scaling::E4m3, [_, _, factor]) => factor.clone(),
+            (Coding::Signed, ..) => Array::from_f32(1.0 / 127.0),
+            _ => Array::from_f32(1.0),
+        }
+    }
+
+    /// The gradients of the arguments that are trained, linear in the cotangent.
+    fn gradients(&self, primals: &[Array], cotangent: &Array) -> Result<Vec<Array>> {
+        let children = &primals[self.trained..];
+        let mut made = kernel::scale_gradients(self.layout, &primals[0], cotangent, children)?;
+        made[1] = made[1].multiply(self.unit(children))?;
+        made.iter().zip(primals).map(|(gradient, primal)| Ok(gradient.as_dtype(primal.dtype())?)).collect()
+    }
+}
+
+impl Differentiable for ByScales {
+    fn name(&self) -> &'static str {
+        "trained scales"
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
+        Ok(vec![ops::broadcast_to(ops::zeros_dtype(&[], args[0].dtype())?, args[0].shape())?])
+    }
+
+    fn backward(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
+        let mut gradients = self.gradients(primals, &cotangents[0])?;
+        for constant in &primals[self.trained..] {
+            gradients.push(ops::zeros_like(constant)?);
+        }
+        Ok(gradients)
+    }
+
+    /// The transpose of the map from the cotangent to the gradients.
+    fn tangents(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>>> {
+        let along = || -> Result<Vec<Array>> {
+            let given = |at: usize| argnums.iter().position(|&argnum| argnum == at).map(|place| &tangents[place]);
+            let tangents = primals[..self.trained].iter().enumerate().map(|(at, primal)| match given(at) {
+                Some(tangent) => Ok(tangent.as_dtype(primal.dtype())?),
+                None => Ok(ops::zeros_like(primal)?),
+            });
+            let tangents = tangents.collect::<Result<Vec<_>>>()?;
+            let gradients = |cotangents: &[Array]| {
+                self.gradients(primals, &cotangents[0]).map_err(|error| Exception::custom(error.to_string()))
+            };
+            let at = [ops::zeros_like(&primals[0])?];
+            Ok(transforms::fallible_vjp(gradients, &at, &tangents)?.1)
+        };
+        Some(along())
+    }
+}

@@ -1,0 +1,44 @@
+//! Where packed arrays come apart: blocks, codes that share bytes, and super-blocks.
+
+use crate::avals::axes::lcm;
+use crate::families::packed::{Packed, Stored};
+use crate::kernel::Coding;
+
+/// Scales that are integers with a factor for each super-block: `f32[rows, super-blocks, groups]`.
+pub(crate) struct Supers<'a> {
+    pub(crate) integers: &'a dyn Packed,
+    pub(crate) rows: i32,
+    pub(crate) groups: i32,
+    /// Elements of a super-block.
+    pub(crate) elements: usize,
+}
+
+impl<'a> Supers<'a> {
+    pub(crate) fn of(stored: &'a Stored) -> Option<Self> {
+        let integers = stored.scales.as_ref()?.family::<dyn Packed>()?;
+        let own = integers.stored();
+        let &[rows, _, groups] = own.aval.shape.as_slice() else { return None };
+        let signed = matches!(own.scheme.coding, Coding::Signed);
+        signed.then(|| Self { integers, rows, groups, elements: stored.block * groups as usize })
+    }
+}
+
+impl Stored {
+    /// The elements after which a block ends and an element of the array of codes does, too.
+    pub(crate) fn unit(&self) -> usize {
+        self.unit_of(self.block)
+    }
+
+    /// The elements that have a scale in common, or the scale of their scales.
+    pub(crate) fn reach(&self) -> usize {
+        Supers::of(self).map_or(self.block, |supers| supers.elements)
+    }
+
+    /// The same in blocks of another size.
+    pub(crate) fn unit_of(&self, block: usize) -> usize {
+        let (bits, width) = (self.scheme.bits(), self.scheme.width());
+        let codes = lcm(bits, width) / bits;
+        let block = Supers::of(self).map_or(block, |supers| supers.elements);
+        lcm(block, codes)
+    }
+}

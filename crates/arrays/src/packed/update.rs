@@ -1,0 +1,175 @@
+//! Rows written into packed arrays and read from them: only what is written is quantized, and codes and scales are updated
+//! where they lie, as a cache of keys and values needs.
+
+use mlx_rs::{Array, ops};
+use tacit_core::op::{DynamicSlice, DynamicSliceUpdate, ScatterAxis, SliceUpdate};
+use tacit_core::ops::{dynamic_slice, dynamic_slice_update};
+use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
+
+use crate::families::packed::{Packed, Stored};
+use crate::kernel::Scaling;
+use crate::packed::shape::reshaped;
+
+/// The part that begins where an array says, cut out of codes and scales.
+#[handler]
+pub(crate) fn packed_dynamic_slice(op: &DynamicSlice, array: &dyn Packed, start: &Array) -> Result<Value> {
+    let rows = Rows::of(array)?;
+    let (shape, mut stored) = (rows.shape.clone(), rows.stored.clone());
+    if op.slice_size.last() != shape.last() {
+        return Err(Error::decline("a row would be cut"));
+    }
+    rows.each(&mut stored, |child| {
+        let mut size = op.slice_size.clone();
+        last(&mut size, child.dim(-1));
+        dynamic_slice(&child, start, &op.axes, &size)
+    })?;
+    reshaped(array, stored, &op.slice_size)
+}
+
+/// Whole rows written where an array says.
+#[handler]
+pub(crate) fn packed_dynamic_slice_update(
+    op: &DynamicSliceUpdate,
+    array: &dyn Packed,
+    update: &Value,
+    start: &Array,
+) -> Result<Value> {
+    written(array, update, |child, rows| dynamic_slice_update(child, rows, start, &op.axes))
+}
+
+/// Whole rows written to a range of each of the other axes.
+#[handler]
+pub(crate) fn packed_slice_update(op: &SliceUpdate, array: &dyn Packed, update: &Value) -> Result<Value> {
+    let shape = update.aval()?.shape;
+    let ranges = op.strides.iter().zip(&shape).all(|(&stride, &extent)| stride == 1 || extent == 1);
+    if !ranges || op.start_indices.last() != Some(&0) {
+        return Err(Error::decline("only ranges of whole rows are written"));
+    }
+    let whole = array.aval()?.shape;
+    let mut axes: Vec<i32> =
+        (0..shape.len() as i32).filter(|&axis| whole[axis as usize] != shape[axis as usize]).collect();
+    if axes.is_empty() {
+        axes.push(0);
+    }
+    let start: Vec<i32> = axes.iter().map(|&axis| op.start_indices[axis as usize]).collect();
+    let start = Array::from_slice(&start, &[axes.len() as i32]);
+    written(array, update, |child, rows| dynamic_slice_update(child, rows, &start, &axes))
+}
+
+/// Whole rows written to chosen places along an axis, which are the same along all others.
+#[handler]
+pub(crate) fn packed_scatter_axis(
+    op: &ScatterAxis,
+    array: &dyn Packed,
+    indices: &Array,
+    update: &Value,
+) -> Result<Value> {
+    let rank = indices.ndim();
+    let (places, axis) = (broadcast_source(indices)?, op.axis as usize);
+    // A broadcast may have added axes in front.
+    let of_axis = |at: usize| (at + places.ndim()).checked_sub(rank).map_or(1, |own| places.dim(own as i32));
+    if axis + 1 == rank || (0..rank).any(|at| at != axis && of_axis(at) != 1) {
+        return Err(Error::decline("rows are written whole, and where all of them agree"));
+    }
+    let mut shape = vec![1; rank];
+    shape[axis] = of_axis(axis);
+    let places = places.reshape(&shape)?;
+    written(array, update, |child, rows| {
+        let places = ops::broadcast_to(&places, rows.shape())?;
+        Ok(child.put_along_axis(places, rows, op.axis)?)
+    })
+}
+
+/// `array` after `write(child, rows)` of each child, whose last axis is one row of the array, and of the same child of `update`.
+fn written(
+    array: &dyn Packed,
+    update: &Value,
+    mut write: impl FnMut(&Array, &Array) -> Result<Array>,
+) -> Result<Value> {
+    let rows = Rows::of(array)?;
+    let (shape, mut stored) = (rows.shape.clone(), rows.stored.clone());
+    let new = update.aval()?;
+    if new.shape.contains(&0) || new.shape.last() != shape.last() {
+        return Err(Error::decline(format!("{new} is no whole rows of {}", stored.aval)));
+    }
+    let new = Rows { shape: new.shape, stored: encoded(array, update)? };
+    let mut children = new.children()?.into_iter();
+    rows.each(&mut stored, |child| {
+        let rows = children.next().ok_or_else(|| Error::decline("the rows have other children"))?;
+        write(&child, &rows.as_dtype(child.dtype())?)
+    })?;
+    reshaped(array, stored, &shape)
+}
+
+/// What is written, in the format of `array`: floats are quantized to it.
+fn encoded(array: &dyn Packed, update: &Value) -> Result<Stored> {
+    let Value::Implicit(_) = update else { return array.encoded(&update.dense()?) };
+    let update = update.family::<dyn Packed>().ok_or_else(|| Error::decline("what is written has no codes"))?;
+    let stored = update.stored();
+    let mut like = stored.clone();
+    like.aval = array.stored().aval;
+    if !array.restored(like.clone()).aux_eq(&*update.restored(like)) {
+        return Err(Error::decline("what is written has other static fields"));
+    }
+    Ok(stored)
+}
+
+/// The children of an array each of whose rows is a whole number of blocks.
+struct Rows {
+    shape: Vec<i32>,
+    stored: Stored,
+}
+
+impl Rows {
+    fn of(array: &dyn Packed) -> Result<Self> {
+        let stored = array.stored();
+        let shape = stored.shape();
+        let whole = shape.last().is_some_and(|&row| row > 0 && (row as usize).is_multiple_of(stored.unit()));
+        if stored.transposed || shape.len() < 2 {
+            return Err(Error::decline(format!("{} has no rows", Aval::new(&shape, stored.aval.dtype))));
+        }
+        if !whole {
+            return Err(Error::decline("a row is no whole number of blocks"));
+        }
+        if stored.scales.as_ref().is_some_and(Value::is_implicit) {
+            return Err(Error::decline("the scales are packed themselves"));
+        }
+        if stored.scheme.scaling != Scaling::Float && stored.modifier.is_some() {
+            return Err(Error::decline("the scales are relative to a magnitude of the whole array"));
+        }
+        Ok(Self { shape, stored })
+    }
+
+    /// A child with the axes of the array, whose last one is what the child has of a row.
+    fn laid(&self, child: &Array) -> Result<Array> {
+        let outer = &self.shape[..self.shape.len() - 1];
+        let rows: i32 = outer.iter().product();
+        Ok(child.reshape(&[outer, &[(child.size() / rows.max(1) as usize) as i32]].concat())?)
+    }
+
+    fn children(&self) -> Result<Vec<Array>> {
+        let scales = self.stored.scales.as_ref().and_then(Value::as_dense);
+        let children = [Some(&self.stored.codes), scales, self.stored.modifier.as_ref()];
+        children.into_iter().flatten().map(|child| self.laid(child)).collect()
+    }
+
+    /// Puts what `f` makes of each child in its place in `stored`.
+    fn each(&self, stored: &mut Stored, mut f: impl FnMut(Array) -> Result<Array>) -> Result<()> {
+        let mut made = self.children()?.into_iter().map(&mut f);
+        let mut next = || made.next().unwrap_or_else(|| Err(Error::decline("a child is missing")));
+        stored.codes = next()?;
+        if stored.scales.is_some() {
+            stored.scales = Some(next()?.into());
+        }
+        if stored.modifier.is_some() {
+            stored.modifier = Some(next()?);
+        }
+        Ok(())
+    }
+}
+
+fn last(shape: &mut [i32], extent: i32) {
+    if let Some(last) = shape.last_mut() {
+        *last = extent;
+    }
+}

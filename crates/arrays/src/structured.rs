@@ -1,0 +1,7 @@
+//! Matrices that are known by few numbers.
+
+pub(crate) mod constant;
+pub(crate) mod diagonal;
+pub(crate) mod identity;
+pub(crate) mod low_rank;
+pub(crate) mod sparse24;

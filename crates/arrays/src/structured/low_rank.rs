@@ -1,0 +1,213 @@
+//! A matrix as the product of two thin ones.
+
+use std::ops::Range;
+
+use mlx_rs::{Array, ops};
+use tacit_core::op::{Add, AsType, Gather, Multiply, Sum, Transpose};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
+
+use crate::avals::checks::{check_float, check_made};
+use crate::avals::dtypes::{narrowing, wide};
+use crate::families::cut::{Cut, cut};
+use crate::families::linear::{Gain, Linear, gathered_rows};
+
+/// The product of `left: [n, r]` and `right: [r, k]`, which is not built.
+///
+/// A product with it is one with each factor, as long as that takes fewer multiplications than the dense matrix. The
+/// factors may be implicit themselves.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::LowRank;
+/// use tacit_core::implicit;
+///
+/// let w = LowRank::new(ops::ones::<f32>(&[6, 1])?, ops::ones::<f32>(&[1, 4])?)?;
+/// let x = ops::ones::<f32>(&[2, 6])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [6.0; 8]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.LowRank", family(Linear, Cut))]
+pub struct LowRank {
+    /// `[n, r]`.
+    left: Value,
+    /// `[r, k]`.
+    right: Value,
+    #[implicit(aux)]
+    rank: i32,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl LowRank {
+    /// The product of `left: [n, r]` and `right: [r, k]`.
+    ///
+    /// # Errors
+    ///
+    /// The factors are no float matrices of one dtype with an inner extent in common, or they are empty.
+    pub fn new(left: impl Into<Value>, right: impl Into<Value>) -> Result<Self> {
+        let (left, right) = (left.into(), right.into());
+        let (a, b) = (left.aval()?, right.aval()?);
+        check_float("the left factor", &a)?;
+        check_float("the right factor", &b)?;
+        match (a.shape.as_slice(), b.shape.as_slice()) {
+            (&[n, rank], &[inner, k]) if rank == inner && a.dtype == b.dtype => {
+                Ok(Self { left, right, rank, aval: Aval::new(&[n, k], a.dtype) })
+            }
+            _ => Err(Error::invalid(
+                format!("the factors {a} and {b} have no product"),
+                "give matrices [n, r] and [r, k] of one dtype",
+            )),
+        }
+    }
+
+    /// The left factor, `[n, r]`.
+    #[must_use]
+    pub fn left(&self) -> &Value {
+        &self.left
+    }
+
+    /// The right factor, `[r, k]`.
+    #[must_use]
+    pub fn right(&self) -> &Value {
+        &self.right
+    }
+
+    /// The inner extent `r`.
+    #[must_use]
+    pub fn rank(&self) -> i32 {
+        self.rank
+    }
+
+    /// `[n, k]` and the rank, as factors of a count.
+    fn extents(&self) -> [u64; 3] {
+        [self.aval.shape[0], self.aval.shape[1], self.rank].map(|extent| extent as u64)
+    }
+
+    /// Declines a product with `m` rows or columns for which building the matrix takes fewer multiplications.
+    fn worthwhile(&self, m: u64) -> Result<()> {
+        let [n, k, r] = self.extents();
+        if m * r * (n + k) > n * k * (m + r) {
+            return Err(Error::decline(format!("a matrix {} of rank {r} is cheaper when it is built", self.aval)));
+        }
+        Ok(())
+    }
+
+    /// Plain code on both factors.
+    fn on_factors(&self, mut f: impl FnMut(Array, Array) -> Result<Array>) -> Result<Value> {
+        implicit((&self.left, &self.right), |(left, right)| f(left, right))
+    }
+
+    /// Plain code on each factor, which makes the new ones.
+    fn mapped(
+        &self,
+        left: impl FnMut(Array) -> Result<Array>,
+        right: impl FnMut(Array) -> Result<Array>,
+    ) -> Result<Value> {
+        Ok(Self::new(implicit(&self.left, left)?, implicit(&self.right, right)?)?.into())
+    }
+}
+
+impl Materialize for LowRank {
+    fn materialize(&self) -> Result<Value> {
+        Ok(self.left.dense()?.matmul(self.right.dense()?)?.into())
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(&self.left, &self.right)?)
+    }
+}
+
+impl Cut for LowRank {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let [mut left, mut right] = [self.left.clone(), self.right.clone()];
+        let factor = if axis == 0 { &mut left } else { &mut right };
+        *factor = cut(factor, axis as i32, range)?;
+        Ok(Self::new(left, right)?.into())
+    }
+}
+
+impl Linear for LowRank {
+    fn right(&self, x: &Value) -> Result<Value> {
+        let x_aval = x.aval()?;
+        self.worthwhile((x_aval.size() / self.aval.shape[0] as usize) as u64)?;
+        implicit((x, &self.left, &self.right), |(x, left, right)| x.matmul(left)?.matmul(right))
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        let x_aval = x.aval()?;
+        self.worthwhile((x_aval.size() / self.aval.shape[1] as usize) as u64)?;
+        implicit((x, &self.left, &self.right), |(x, left, right)| left.matmul(right.matmul(x)?))
+    }
+
+    fn gain(&self) -> Gain {
+        Gain::Thin
+    }
+}
+
+/// The factors turned round and swapped.
+#[handler]
+pub(crate) fn low_rank_transpose(op: &Transpose, w: &LowRank) -> Result<Value> {
+    if op.axes != [1, 0] {
+        return Ok(w.clone().into());
+    }
+    let turned = |factor: &Value| implicit(factor, |factor| Ok::<_, Error>(factor.t()));
+    Ok(LowRank::new(turned(&w.right)?, turned(&w.left)?)?.into())
+}
+
+/// The factors in a narrower float type.
+#[handler]
+pub(crate) fn low_rank_astype(op: &AsType, w: &LowRank) -> Result<Value> {
+    narrowing(&w.aval, op.dtype)?;
+    let cast = |factor: Array| Ok(factor.as_dtype(op.dtype)?);
+    w.mapped(cast, cast)
+}
+
+/// A scalar, a row or a column as the other operand, which goes to one factor.
+#[handler]
+pub(crate) fn low_rank_multiply(_op: &Multiply, w: &LowRank, x: &Array) -> Result<Value> {
+    let source = broadcast_source(x)?;
+    let times = |factor: Array| Ok(factor.multiply(&source)?);
+    match *source.shape() {
+        [] | [1] | [_, 1] => w.mapped(times, Ok),
+        [_] | [1, _] => w.mapped(Ok, times),
+        _ => Err(Error::decline(format!("{} is no scalar, row or column", Aval::from(&source)))),
+    }
+}
+
+/// Rows of the left factor times the right one.
+#[handler]
+pub(crate) fn low_rank_gather(op: &Gather, w: &LowRank, rows: &Array) -> Result<Value> {
+    let shape = gathered_rows(op, &w.aval, rows)?;
+    w.on_factors(|left, right| Ok(left.take_axis(rows, 0)?.matmul(right)?.reshape(&shape)?))
+}
+
+/// The factors side by side, where the ranks together are still less than a dense matrix.
+#[handler]
+pub(crate) fn low_rank_add(_op: &Add, a: &LowRank, b: &LowRank) -> Result<Value> {
+    let [n, k, rank] = a.extents();
+    if (rank + b.extents()[2]) * (n + k) > n * k {
+        return Err(Error::decline("the factors together are larger than the sum"));
+    }
+    let [Value::Dense(a_left), Value::Dense(a_right), Value::Dense(b_left), Value::Dense(b_right)] =
+        [&a.left, &a.right, &b.left, &b.right]
+    else {
+        return Err(Error::decline("implicit factors are not put side by side"));
+    };
+    let left = ops::concatenate(&[a_left, b_left], 1)?;
+    Ok(LowRank::new(left, ops::concatenate(&[a_right, b_right], 0)?)?.into())
+}
+
+/// The sums of the factors.
+#[handler]
+pub(crate) fn low_rank_sum(op: &Sum, w: &LowRank) -> Result<Value> {
+    let wide = wide(w.aval.dtype);
+    let summed = |factor: Array, axis: i32| {
+        let factor = factor.as_dtype(wide)?;
+        if op.axes.contains(&axis) { Ok(factor.sum_axes(&[axis], true)?) } else { Ok::<_, Error>(factor) }
+    };
+    w.on_factors(|left, right| Ok(summed(left, 0)?.matmul(summed(right, 1)?)?.as_dtype(w.aval.dtype)?))
+}

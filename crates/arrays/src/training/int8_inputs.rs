@@ -1,0 +1,169 @@
+//! Activations that are rounded to 8 bits.
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{AsType, Transpose};
+use tacit_core::store::serde;
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+
+use crate::avals::checks::{check_children, check_float};
+use crate::avals::dtypes::narrowing;
+use crate::families::linear::{Linear, dense_side};
+use crate::training::ste::ste;
+
+/// Which activations share a scale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(crate = "tacit_core::store::serde", rename_all = "lowercase")]
+pub enum ScalePer {
+    /// Those of a token: the last axis.
+    #[default]
+    Token,
+    /// All of them.
+    Tensor,
+}
+
+/// `x` rounded to the nearest of the 255 multiples of `absmax / 127`, with the gradient going straight through.
+///
+/// It is symmetric and dynamic: the largest magnitude is that of these activations. A token of zeros stays zero.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_arrays::{ScalePer, int8_rounded};
+///
+/// let x = Array::from_slice(&[127f32, 0.4, -63.6], &[1, 3]);
+/// assert_eq!(int8_rounded(&x, ScalePer::Token)?.as_slice::<f32>(), [127.0, 0.0, -64.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// `x` is not float.
+pub fn int8_rounded(x: &Array, per: ScalePer) -> Result<Array> {
+    let aval = Aval::from(x);
+    if !aval.dtype.is_float() {
+        return Err(Error::invalid(format!("{aval} is not rounded to 8 bits of activations"), "round a float array"));
+    }
+    if x.size() == 0 || aval.shape.is_empty() && per == ScalePer::Token {
+        return Ok(x.clone());
+    }
+    let rounded = |x: &Array| -> Result<Value> {
+        let x = x.as_dtype(Dtype::Float32)?;
+        let absmax = match per {
+            ScalePer::Token => x.abs()?.max_axis(-1, true)?,
+            ScalePer::Tensor => x.abs()?.max(None)?,
+        };
+        let (none, most) = (absmax.eq(Array::from_f32(0.0))?, Array::from_f32(127.0));
+        let factor = ops::select(&none, Array::from_f32(0.0), most.divide(&absmax)?)?;
+        let units = ops::clip(x.multiply(factor)?.round(None)?, (-127.0, 127.0))?;
+        Ok(units.multiply(absmax.divide(&most)?)?.as_dtype(aval.dtype)?.into())
+    };
+    ste(rounded)(x)?.dense()
+}
+
+/// A matrix whose products round what it is multiplied with to 8 bits, as [`int8_rounded`] does.
+///
+/// So an unmodified module whose weight it is trains for, and computes as, a model of 8-bit activations; the inner array is
+/// any value, such as a [`Prepared`](crate::Prepared) weight of 4 bits. Everything but its products is that of the inner
+/// array. Integer arithmetic is another matter: the products of [`PackedArray::with_int8_activations`] are faster, and round
+/// the activations of each row in the same way.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::format::Affine;
+/// use tacit_arrays::{Int8Inputs, Prepared, ScalePer};
+/// use tacit_core::implicit;
+///
+/// let w = Prepared::new(&ops::ones::<f32>(&[8, 32])?, Affine { bits: 4, group: 32 })?;
+/// let w = Int8Inputs::new(w, ScalePer::Token)?;
+/// let x = ops::full::<f32>(&[2, 32], Array::from_f32(127.0))?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0 * 127.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`PackedArray::with_int8_activations`]: crate::PackedArray::with_int8_activations
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Int8Inputs", family(Linear))]
+pub struct Int8Inputs {
+    inner: Value,
+    #[implicit(aux)]
+    per: ScalePer,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Int8Inputs {
+    /// `inner`, whose products round the activations.
+    ///
+    /// # Errors
+    ///
+    /// `inner` is not float.
+    pub fn new(inner: impl Into<Value>, per: ScalePer) -> Result<Self> {
+        let inner = inner.into();
+        let aval = inner.aval()?;
+        let array = Self { inner, per, aval };
+        array.check()?;
+        Ok(array)
+    }
+
+    /// The matrix.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+
+    /// Which activations share a scale.
+    #[must_use]
+    pub fn per(&self) -> ScalePer {
+        self.per
+    }
+
+    /// What plain code makes of the matrix, with the same activations.
+    fn mapped(&self, f: impl FnOnce(Array) -> Result<Array>) -> Result<Value> {
+        Ok(Self::new(implicit(&self.inner, f)?, self.per)?.into())
+    }
+}
+
+impl Materialize for Int8Inputs {
+    fn materialize(&self) -> Result<Value> {
+        self.inner.opened()
+    }
+
+    fn check(&self) -> Result<()> {
+        let inner = self.inner.aval()?;
+        check_float("the matrix", &inner)?;
+        check_children("a matrix of 8-bit activations", &self.aval, &[("its matrix", self.aval.clone(), inner)])
+    }
+}
+
+impl Linear for Int8Inputs {
+    fn right(&self, x: &Value) -> Result<Value> {
+        let x = int8_rounded(dense_side(x)?, self.per)?;
+        implicit((x, &self.inner), |(x, w)| x.matmul(w))
+    }
+
+    /// The tokens are the columns of `x`.
+    fn left(&self, x: &Value) -> Result<Value> {
+        let x = dense_side(x)?;
+        let turned = if x.ndim() < 2 { x.clone() } else { x.swap_axes(-1, -2)? };
+        let rounded = int8_rounded(&turned, self.per)?;
+        let x = if x.ndim() < 2 { rounded } else { rounded.swap_axes(-1, -2)? };
+        implicit((x, &self.inner), |(x, w)| w.matmul(x))
+    }
+}
+
+/// The transpose of the matrix.
+#[handler]
+pub(crate) fn int8_inputs_transpose(op: &Transpose, w: &Int8Inputs) -> Result<Value> {
+    w.mapped(|inner| Ok(inner.transpose_axes(&op.axes)?))
+}
+
+/// The matrix in another float type.
+#[handler]
+pub(crate) fn int8_inputs_astype(op: &AsType, w: &Int8Inputs) -> Result<Value> {
+    narrowing(&w.aval, op.dtype)?;
+    w.mapped(|inner| Ok(inner.as_dtype(op.dtype)?))
+}

@@ -1,0 +1,375 @@
+//! Straight-through gradients.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops, transforms};
+use tacit_core::op::{self, Pad, StopGradient, TypedPrimitive};
+use tacit_core::transform::{Differentiable, apply, intercept};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
+
+use crate::avals::checks::check_children;
+use crate::families::cut::{Cut, cut};
+
+/// Makes `f`, which quantizes a float master, pass the gradient straight through to it.
+///
+/// The forward pass uses what `f` returns, by the handlers of its type. The backward pass takes the vjp of the plain
+/// primitive, again with the implicit operand intercepted, and gives the master the cotangent of the dense weight that
+/// neither pass builds. Tangents pass straight through as well, and so do derivatives of derivatives. Under `vmap` each
+/// example of a mapped master is quantized by itself.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops, transforms};
+/// use tacit_arrays::{Nf4Array, ste};
+/// use tacit_core::implicit;
+///
+/// let x = ops::ones::<f32>(&[1, 32])?;
+/// let loss = |master: &Array| -> tacit_core::Result<Array> {
+///     let w = ste(|w: &Array| Nf4Array::quantize(w, 32))(master)?;
+///     implicit((&x, w), |(x, w)| x.matmul(w)?.sum(None))?.dense()
+/// };
+/// let mut gradient = transforms::grad(move |master: &Array| Ok(loss(master)?));
+/// let gradient = gradient(&ops::ones::<f32>(&[32, 2])?)?;
+/// assert_eq!(gradient.as_slice::<f32>(), [1.0; 64]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The returned function fails where `f` fails, or if `f` returns another shape or dtype than the master's.
+pub fn ste<V: Into<Value>, E: Into<Error>>(
+    mut f: impl FnMut(&Array) -> Result<V, E>,
+) -> impl FnMut(&Array) -> Result<Value> {
+    move |master| {
+        let inner = f(&mlx_rs::stop_gradient(master)?).map_err(Into::into)?.into();
+        let (expected, found) = (Aval::from(master), inner.aval()?);
+        if expected != found {
+            return Err(Error::invalid(
+                format!("the function given to ste made {inner} of {expected}"),
+                "return an array of the master's own shape and dtype",
+            ));
+        }
+        joined(master.clone(), inner)
+    }
+}
+
+/// A float master whose forward value is another array.
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Ste", default = straight_through, family(Cut))]
+pub struct Ste {
+    master: Array,
+    inner: Value,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Ste {
+    /// The float array that the gradient goes to.
+    #[must_use]
+    pub fn master(&self) -> &Array {
+        &self.master
+    }
+
+    /// The array that the forward pass uses.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+}
+
+impl Materialize for Ste {
+    fn materialize(&self) -> Result<Value> {
+        joined(self.master.clone(), self.inner.opened()?)
+    }
+
+    fn check(&self) -> Result<()> {
+        let inner = self.inner.aval()?;
+        check_children(
+            "a straight-through array",
+            &self.aval,
+            &[
+                ("its master", self.aval.clone(), Aval::from(&self.master)),
+                ("its inner array", self.aval.clone(), inner),
+            ],
+        )
+    }
+}
+
+impl Cut for Ste {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let master = cut(&(&self.master).into(), axis as i32, range.clone())?.dense()?;
+        joined(master, cut(&self.inner, axis as i32, range)?)
+    }
+}
+
+/// The value of `inner` with the derivative of `master`.
+pub(crate) fn joined(master: Array, inner: Value) -> Result<Value> {
+    match inner {
+        Value::Implicit(_) => Ok(Ste { aval: Aval::from(&master), master, inner }.into()),
+        Value::Dense(value) => valued(&master, &value),
+    }
+}
+
+/// `value` with the derivative of `master`.
+pub(crate) fn valued(master: &Array, value: &Array) -> Result<Value> {
+    Ok(apply(Passed, &[master.clone(), value.clone()])?.swap_remove(0).into())
+}
+
+/// The second argument, with the derivative of the first.
+struct Passed;
+
+impl Differentiable for Passed {
+    fn name(&self) -> &'static str {
+        "ste"
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
+        Ok(vec![args[1].clone()])
+    }
+
+    fn backward(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
+        Ok(vec![cotangents[0].clone(), ops::zeros_like(&primals[1])?])
+    }
+
+    fn tangents(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>>> {
+        let passed = tangent_at(0, tangents, argnums);
+        Some(passed.map_or_else(|| Ok(ops::zeros_like(&primals[1])?), Ok).map(|tangent| vec![tangent]))
+    }
+}
+
+/// The tangent of a primal, if there is one.
+fn tangent_at(position: usize, tangents: &[Array], argnums: &[usize]) -> Option<Array> {
+    argnums.iter().zip(tangents).find(|(argnum, _)| **argnum == position).map(|(_, tangent)| tangent.clone())
+}
+
+/// Nothing behind it gets a gradient, the master neither.
+#[handler]
+pub(crate) fn ste_stop_gradient(op: &StopGradient, array: &Ste) -> Result<Value> {
+    match &array.inner {
+        Value::Implicit(inner) => crate::families::structural::stop_gradient(op, &**inner),
+        Value::Dense(inner) => Ok(mlx_rs::stop_gradient(inner)?.into()),
+    }
+}
+
+/// Any primitive on a [`Ste`]: applied to `inner`, differentiated on the master.
+fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
+    let inner: Vec<&Value> =
+        operands.iter().map(|value| value.downcast::<Ste>().map_or(*value, |ste| &ste.inner)).collect();
+    let results = primitive.apply(&inner)?;
+    let others = || operands.iter().filter(|value| value.downcast::<Ste>().is_none());
+    if results.iter().any(Value::is_implicit) {
+        // A view: the master is viewed the same way.
+        if !op::describe(primitive.name()).is_some_and(|row| row.linear)
+            || others().any(|value| is_differentiable(value))
+        {
+            return Err(Error::decline(
+                "the result is implicit, and its derivative not that of the same view of a master",
+            ));
+        }
+        let masters: Vec<Value> = operands
+            .iter()
+            .map(|value| value.downcast::<Ste>().map_or_else(|| (*value).clone(), |ste| (&ste.master).into()))
+            .collect();
+        let masters = primitive.apply(&masters.iter().collect::<Vec<_>>())?;
+        return masters.iter().zip(results).map(|(master, result)| joined(master.dense()?, result)).collect();
+    }
+    if others().any(|value| value.is_implicit() && is_differentiable(value)) {
+        return Err(Error::decline("the children of the other implicit operand would get no gradient"));
+    }
+    let results = results.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
+    if !results.iter().any(|result| result.dtype().is_inexact()) {
+        return Ok(results.into_iter().map(Value::from).collect());
+    }
+    let (mut args, mut roles) = (Vec::new(), Vec::new());
+    for (position, value) in operands.iter().enumerate() {
+        // Every array is an argument, also what has no gradient: `vmap` maps arguments only.
+        roles.push(match (value.downcast::<Ste>(), value) {
+            (Some(ste), _) => {
+                args.push(ste.master.clone());
+                leaves(&ste.inner, &mut args);
+                Role::Master(ste.inner.clone())
+            }
+            (None, Value::Dense(array)) => {
+                args.push(array.clone());
+                // MLX has no gradient for the value that `Pad` pads with, and reads past its list when asked for both.
+                let has_gradient = array.dtype().is_inexact() && (primitive.name(), position) != (Pad::NAME, 1);
+                if has_gradient { Role::Differentiable } else { Role::Constant((*value).clone()) }
+            }
+            (None, constant) => {
+                leaves(constant, &mut args);
+                Role::Constant((*constant).clone())
+            }
+        });
+    }
+    let avals = results.iter().map(Aval::from).collect();
+    let function = StraightThrough { primitive: primitive.clone(), roles, avals, results: RefCell::new(Some(results)) };
+    Ok(apply(function, &args)?.into_iter().map(Value::from).collect())
+}
+
+/// Whether a gradient may go to a value or a child of it.
+fn is_differentiable(value: &Value) -> bool {
+    match value {
+        Value::Dense(array) => array.dtype().is_inexact(),
+        Value::Implicit(array) => array.children().iter().any(|(_, child)| is_differentiable(child)),
+    }
+}
+
+/// Adds the dense arrays of a value.
+fn leaves(value: &Value, found: &mut Vec<Array>) {
+    match value {
+        Value::Dense(array) => found.push(array.clone()),
+        Value::Implicit(array) => array.children().iter().for_each(|(_, child)| leaves(child, found)),
+    }
+}
+
+/// A value with other dense arrays, in the order of [`leaves`].
+fn refilled(value: &Value, arrays: &mut impl Iterator<Item = Array>) -> Result<Value> {
+    match value {
+        Value::Dense(array) => Ok(arrays.next().unwrap_or_else(|| array.clone()).into()),
+        Value::Implicit(array) => {
+            let children = array.children();
+            let children = children.iter().map(|(_, child)| refilled(child, arrays)).collect::<Result<_>>()?;
+            Ok(array.with_children(children)?.into())
+        }
+    }
+}
+
+/// What an operand is to the derivative.
+enum Role {
+    /// The next argument is a master; the forward pass uses this instead, whose arrays are the arguments after it.
+    Master(Value),
+    /// The next argument.
+    Differentiable,
+    /// The next arguments are the arrays of this, and have no gradient.
+    Constant(Value),
+}
+
+struct StraightThrough {
+    primitive: Primitive,
+    roles: Vec<Role>,
+    /// Those of the results.
+    avals: Vec<Aval>,
+    /// The results on the first arguments, which are there before the custom function is.
+    results: RefCell<Option<Vec<Array>>>,
+}
+
+/// An operand as it was given.
+struct Operand {
+    value: Value,
+    /// The argument that has its derivative.
+    argument: Option<usize>,
+}
+
+impl StraightThrough {
+    /// The operands that these are the arguments of.
+    fn operands(&self, args: &[Array]) -> Result<Vec<Operand>> {
+        let mut args = args.iter().cloned().enumerate();
+        let mut operands = Vec::with_capacity(self.roles.len());
+        for role in &self.roles {
+            operands.push(match role {
+                Role::Constant(value) => {
+                    Operand { value: refilled(value, &mut args.by_ref().map(|(_, array)| array))?, argument: None }
+                }
+                Role::Master(_) | Role::Differentiable => {
+                    let (argument, array) = args
+                        .next()
+                        .ok_or_else(|| Error::invalid("an operand has no argument", "give as many as before"))?;
+                    let value = match role {
+                        Role::Master(inner) => {
+                            joined(array, refilled(inner, &mut args.by_ref().map(|(_, array)| array))?)?
+                        }
+                        _ => array.into(),
+                    };
+                    Operand { value, argument: Some(argument) }
+                }
+            });
+        }
+        Ok(operands)
+    }
+
+    /// What `f` makes of the primitive as a function of some operands alone, of these, and of `more` arrays.
+    ///
+    /// The operands are intercepted as they were given, so that a derivative of the derivative passes straight through,
+    /// too. As arguments the other arrays bound the walk, which would otherwise go through all that made them.
+    fn differentiated(
+        &self,
+        operands: &[Operand],
+        chosen: impl Fn(&Operand) -> bool,
+        more: &[Array],
+        f: impl FnOnce(&dyn Fn(&[Array]) -> Result<Vec<Array>, Exception>, &[Array], &[Array]) -> Result<Vec<Array>>,
+    ) -> Result<Vec<Array>> {
+        let args: Vec<Value> =
+            operands.iter().map(|operand| operand.value.clone()).chain(more.iter().map(Value::from)).collect();
+        let made = intercept(&args, |arrays| {
+            let (own, more) = arrays.split_at(operands.len());
+            let free: Vec<bool> = operands.iter().map(&chosen).collect();
+            let at: Vec<Array> =
+                own.iter().zip(&free).filter(|(_, free)| **free).map(|(array, _)| array.clone()).collect();
+            let function = |chosen: &[Array]| {
+                let mut chosen = chosen.iter();
+                let operands: Vec<Array> = own
+                    .iter()
+                    .zip(&free)
+                    .filter_map(|(array, free)| if *free { chosen.next() } else { Some(array) })
+                    .cloned()
+                    .collect();
+                self.primitive.emit(&operands).map_err(|error| Exception::custom(error.to_string()))
+            };
+            f(&function, &at, more)
+        })?;
+        made.iter().map(Value::dense).collect()
+    }
+
+    fn along(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Result<Vec<Array>> {
+        let operands = self.operands(primals)?;
+        let tangent = |operand: &Operand| operand.argument.and_then(|place| tangent_at(place, tangents, argnums));
+        let given: Vec<Array> = operands.iter().filter_map(&tangent).collect();
+        if given.is_empty() {
+            return self.avals.iter().map(|aval| Ok(ops::zeros_dtype(&aval.shape, aval.dtype)?)).collect();
+        }
+        self.differentiated(
+            &operands,
+            |operand| tangent(operand).is_some(),
+            &given,
+            |function, at, tangents| Ok(transforms::fallible_jvp(function, at, tangents)?.1),
+        )
+    }
+}
+
+impl Differentiable for StraightThrough {
+    fn name(&self) -> &str {
+        self.primitive.name()
+    }
+
+    fn forward(&self, args: &[Array]) -> Result<Vec<Array>> {
+        // MLX calls it at once with the first arguments; another call, such as vmap's, has others.
+        if let Some(results) = self.results.take() {
+            return Ok(results);
+        }
+        let operands: Vec<Value> = self.operands(args)?.into_iter().map(|operand| operand.value).collect();
+        let inner = operands.iter().map(|value| value.downcast::<Ste>().map_or(value, |ste| &ste.inner));
+        self.primitive.apply(&inner.collect::<Vec<_>>())?.iter().map(Value::dense).collect()
+    }
+
+    fn backward(&self, primals: &[Array], cotangents: &[Array], _: &[Array]) -> Result<Vec<Array>> {
+        let operands = self.operands(primals)?;
+        let found = self.differentiated(
+            &operands,
+            |operand| operand.argument.is_some(),
+            cotangents,
+            |function, at, cotangents| Ok(transforms::fallible_vjp(function, at, cotangents)?.1),
+        )?;
+        let mut gradients = primals.iter().map(|primal| Ok(ops::zeros_like(primal)?)).collect::<Result<Vec<_>>>()?;
+        for (argument, gradient) in operands.iter().filter_map(|operand| operand.argument).zip(found) {
+            gradients[argument] = gradient;
+        }
+        Ok(gradients)
+    }
+
+    fn tangents(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>>> {
+        Some(self.along(primals, tangents, argnums))
+    }
+}

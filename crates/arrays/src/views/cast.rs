@@ -1,0 +1,160 @@
+//! An array read in another float type.
+
+use std::ops::Range;
+
+use mlx_rs::Dtype;
+use tacit_core::op::AsType;
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+
+use crate::avals::checks::check_made;
+use crate::avals::dtypes::{castable, holds};
+use crate::families::cut::{self, Cut};
+use crate::families::linear::{Linear, dense_side};
+use crate::families::view::{Move, View};
+
+/// Any float array in another float type, such as a bf16 weight among f32 activations.
+///
+/// A product is computed in the wider of both types and then cast. It leaves out the rounding of a narrower array behind
+/// the view: of `x W` by at most `2^-9 |x| |W|` for bf16 and `2^-12 |x| |W|` for f16, where the type rounds once, as NF4
+/// does. Whatever yields elements themselves, such as a gather, rounds them.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Dtype, ops};
+/// use tacit_arrays::{Cast, Nf4Array};
+/// use tacit_core::implicit;
+///
+/// let w = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?.as_dtype(Dtype::Bfloat16)?, 64)?;
+/// let w = Cast::new(w, Dtype::Float32)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Cast", family(Linear, Cut, View))]
+pub struct Cast {
+    inner: Value,
+    /// The aval before the cast; elements are rounded to its dtype where `inner` is wider.
+    #[implicit(aux)]
+    stored: Aval,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Cast {
+    /// `inner` as `dtype`.
+    ///
+    /// # Errors
+    ///
+    /// `dtype` or that of `inner` is not f32, bf16 or f16.
+    pub fn new(inner: impl Into<Value>, dtype: Dtype) -> Result<Self> {
+        let inner = inner.into();
+        let stored = inner.aval()?;
+        let aval = Aval::new(&stored.shape, dtype);
+        if !castable(stored.dtype) || !castable(dtype) {
+            return Err(Error::invalid(
+                format!("{stored} is not cast as a view to {aval}"),
+                "cast between f32, bf16 and f16, or materialize the array",
+            ));
+        }
+        Ok(Self { inner, stored, aval })
+    }
+
+    /// The array that is read in another type.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+
+    /// `inner`, rounded to `narrow`, as `dtype`: a view where there is something to view.
+    pub(crate) fn of(inner: Value, narrow: Dtype, dtype: Dtype) -> Result<Value> {
+        match inner {
+            Value::Dense(array) => Ok(array.as_dtype(narrow)?.as_dtype(dtype)?.into()),
+            inner @ Value::Implicit(_) => {
+                let mut view = Self::new(inner, dtype)?;
+                if holds(view.stored.dtype, narrow) && dtype == view.stored.dtype {
+                    return Ok(view.inner);
+                }
+                view.stored.dtype = narrow;
+                Ok(view.into())
+            }
+        }
+    }
+
+    /// What is behind all casts: a product leaves out their roundings.
+    fn behind(&self) -> Value {
+        self.inner.downcast::<Self>().map_or_else(|| self.inner.clone(), Self::behind)
+    }
+
+    /// What is behind the view, which a product with numbers of `dtype` promotes; declines where that is only such a view
+    /// again, which a product would ask for without end.
+    fn promoted(&self, dtype: Dtype) -> Result<Value> {
+        let behind = self.behind();
+        let own = behind.aval()?.dtype;
+        let wide = if own == dtype { own } else { Dtype::Float32 };
+        if own != wide {
+            let read = implicit(&behind, |w| w.as_dtype(wide))?;
+            if read.downcast::<Self>().is_some_and(|view| view.behind().aval().is_ok_and(|aval| aval.dtype != wide)) {
+                return Err(Error::decline(format!("the array behind the view is {} in any form", behind.aval()?)));
+            }
+        }
+        Ok(behind)
+    }
+}
+
+impl Materialize for Cast {
+    fn materialize(&self) -> Result<Value> {
+        Self::of(self.inner.opened()?, self.stored.dtype, self.aval.dtype)
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut made = Self::new(&self.inner, self.aval.dtype)?;
+        if castable(self.stored.dtype) && holds(self.stored.dtype, made.stored.dtype) {
+            made.stored.dtype = self.stored.dtype;
+        }
+        check_made(self, &made)
+    }
+}
+
+impl Cut for Cast {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        Self::of(cut::cut(&self.inner, axis as i32, range)?, self.stored.dtype, self.aval.dtype)
+    }
+}
+
+impl View for Cast {
+    fn moved(&self, step: &Move<'_>) -> Result<Value> {
+        Self::of(step.of(&self.inner)?, self.stored.dtype, self.aval.dtype)
+    }
+}
+
+// MLX promotes the operands of a product, by an `AsType` on the array behind the view where that is the narrower one.
+impl Linear for Cast {
+    fn right(&self, x: &Value) -> Result<Value> {
+        let x = dense_side(x)?;
+        implicit((x, self.promoted(x.dtype())?), |(x, w)| x.matmul(w)?.as_dtype(self.aval.dtype))
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        let x = dense_side(x)?;
+        implicit((x, self.promoted(x.dtype())?), |(x, w)| w.matmul(x)?.as_dtype(self.aval.dtype))
+    }
+}
+
+/// Both casts as one, where the first one loses nothing.
+#[handler]
+pub(crate) fn cast_astype(op: &AsType, w: &Cast) -> Result<Value> {
+    let (stored, dtype) = (w.stored.dtype, w.aval.dtype);
+    if !castable(op.dtype) {
+        return Err(Error::decline("only f32, bf16 and f16 are read as views"));
+    }
+    if !holds(stored, dtype) {
+        return Cast::of(w.clone().into(), dtype, op.dtype);
+    }
+    if op.dtype == stored {
+        return implicit(&w.inner, |inner| inner.as_dtype(stored));
+    }
+    Cast::of(w.inner.clone(), stored, op.dtype)
+}

@@ -1,0 +1,257 @@
+//! Several arrays as one.
+
+use std::ops::Range;
+
+use mlx_rs::ops::indexing::gather_single;
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{AsType, Gather, Split, Transpose};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+
+use crate::avals::axes::from_zero;
+use crate::avals::checks::check_made;
+use crate::avals::dtypes::wide;
+use crate::families::cut::{Cut, cut};
+use crate::families::linear::{Linear, dense_side};
+
+/// Arrays of any types joined along an axis, such as the query, key and value weights of one projection.
+///
+/// A product is made of the parts' own products: side by side where the parts are joined along the axis that stays,
+/// and summed where along the one that is summed over.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::{AffineArray, Concat, Nf4Array, format::Affine};
+/// use tacit_core::implicit;
+///
+/// let (q, k) = (ops::ones::<f32>(&[8, 32])?, ops::ones::<f32>(&[4, 32])?);
+/// let eight = AffineArray::quantize(&k, Affine { bits: 8, group: 32 })?;
+/// let parts = vec![Nf4Array::quantize(&q, 64)?.into(), eight.into()];
+/// let w = Concat::new(parts, 0)?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.to_string(), "f32[2,12]");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Concat", family(Linear, Cut))]
+pub struct Concat {
+    parts: Vec<Value>,
+    /// Where each part begins along the axis, and where the last one ends.
+    #[implicit(aux)]
+    bounds: Vec<i32>,
+    #[implicit(aux)]
+    axis: usize,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Concat {
+    /// `parts` one after the other along `axis`, which counts from the end if it is negative.
+    ///
+    /// # Errors
+    ///
+    /// There are no parts, they have no such axis, they differ in dtype or in another axis, or they are together longer
+    /// than MLX counts.
+    pub fn new(parts: Vec<Value>, axis: i32) -> Result<Self> {
+        let avals = parts.iter().map(Value::aval).collect::<Result<Vec<_>>>()?;
+        let Some(first) = avals.first() else {
+            return Err(Error::invalid("there are no parts to join", "give at least one array"));
+        };
+        let Some(counted) = from_zero(axis, first.shape.len()) else {
+            return Err(Error::invalid(
+                format!("{first} has no axis {axis} to be joined along"),
+                format!("it has {} axes, counted from zero, or from -1 backwards", first.shape.len()),
+            ));
+        };
+        let mut bounds = vec![0];
+        let mut end = 0;
+        for aval in &avals {
+            let fits = aval.dtype == first.dtype
+                && aval.shape.len() == first.shape.len()
+                && (0..first.shape.len()).all(|other| other == counted || aval.shape[other] == first.shape[other]);
+            if !fits {
+                return Err(Error::invalid(
+                    format!("{first} and {aval} are not joined along axis {axis}"),
+                    "give parts of one dtype that differ in this axis alone",
+                ));
+            }
+            end = aval.shape[counted].checked_add(end).ok_or_else(|| {
+                Error::invalid(
+                    format!("the parts are together longer than {} along axis {axis}", i32::MAX),
+                    "join fewer parts",
+                )
+            })?;
+            bounds.push(end);
+        }
+        let mut aval = first.clone();
+        aval.shape[counted] = end;
+        Ok(Self { parts, bounds, axis: counted, aval })
+    }
+
+    /// The arrays that are joined.
+    #[must_use]
+    pub fn parts(&self) -> &[Value] {
+        &self.parts
+    }
+
+    /// The axis along which they are joined.
+    #[must_use]
+    pub fn axis(&self) -> usize {
+        self.axis
+    }
+
+    /// The joined array as a view where there is something to view.
+    pub(crate) fn of(mut parts: Vec<Value>, axis: usize) -> Result<Value> {
+        if let [_] = parts[..] {
+            return Ok(parts.swap_remove(0));
+        }
+        match dense(&parts) {
+            Some(arrays) => Ok(ops::concatenate(&arrays, axis as i32)?.into()),
+            None => Ok(Self::new(parts, axis as i32)?.into()),
+        }
+    }
+
+    /// What plain code makes of each part.
+    fn mapped(&self, axis: usize, mut f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
+        let parts = self.parts.iter().map(|part| implicit(part, &mut f)).collect::<Result<_>>()?;
+        Self::of(parts, axis)
+    }
+
+    /// The parts between two places along the axis; declines where a part would be cut.
+    fn between(&self, start: i32, stop: i32) -> Result<Value> {
+        match (self.bounds.binary_search(&start), self.bounds.binary_search(&stop)) {
+            (Ok(first), Ok(last)) if first < last => Self::of(self.parts[first..last].to_vec(), self.axis),
+            _ => Err(Error::decline("a part would be cut")),
+        }
+    }
+
+    /// The products that `f` makes of `x` and each part: joined along `axis`, which counts from the end, or summed over
+    /// the parts of `x` along it.
+    fn product(&self, x: &Array, f: fn(&Array, &Array) -> Result<Array>, axis: i32) -> Result<Value> {
+        let rank = self.aval.shape.len() as i32;
+        let joined = self.axis as i32 - rank == axis;
+        if self.axis as i32 + 2 < rank {
+            return Err(Error::decline("the parts are not joined along an axis of the matrices"));
+        }
+        let inner = &self.bounds[1..self.bounds.len() - 1];
+        implicit((x, &self.parts), |(x, parts)| {
+            if joined {
+                let products = parts.iter().map(|part| f(&x, part)).collect::<Result<Vec<_>>>()?;
+                return Ok(ops::concatenate(&products, axis)?);
+            }
+            let pieces = x.split_at_indices(inner, axis)?;
+            let wide = wide(self.aval.dtype);
+            let products = pieces.iter().zip(&parts).map(|(x, part)| Ok(f(x, part)?.as_dtype(wide)?));
+            let sum = products.reduce(|sum, product| Ok(sum?.add(product?)?));
+            let sum = sum.unwrap_or_else(|| Err(Error::decline("there are no parts")))?;
+            Ok::<_, Error>(sum.as_dtype(self.aval.dtype)?)
+        })
+    }
+}
+
+/// The arrays, if all are dense.
+pub(crate) fn dense(values: &[Value]) -> Option<Vec<Array>> {
+    values.iter().map(|value| value.as_dense().cloned()).collect()
+}
+
+impl Materialize for Concat {
+    fn materialize(&self) -> Result<Value> {
+        Self::of(self.parts.iter().map(Value::opened).collect::<Result<_>>()?, self.axis)
+    }
+
+    fn check(&self) -> Result<()> {
+        // An axis beyond counting is none.
+        check_made(self, &Self::new(self.parts.clone(), i32::try_from(self.axis).unwrap_or(i32::MAX))?)
+    }
+}
+
+impl Cut for Concat {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let mut parts = Vec::new();
+        for (part, bounds) in self.parts.iter().zip(self.bounds.windows(2)) {
+            let own = match bounds {
+                &[first, last] if axis == self.axis => range.start.max(first) - first..range.end.min(last) - first,
+                _ => range.clone(),
+            };
+            if own.start < own.end {
+                parts.push(cut(part, axis as i32, own)?);
+            }
+        }
+        Self::of(parts, self.axis)
+    }
+}
+
+impl Linear for Concat {
+    fn right(&self, x: &Value) -> Result<Value> {
+        self.product(dense_side(x)?, |x, part| Ok(x.matmul(part)?), -1)
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        self.product(dense_side(x)?, |x, part| Ok(part.matmul(x)?), -2)
+    }
+}
+
+/// The transposed parts, joined along the axis that theirs has become.
+#[handler]
+pub(crate) fn concat_transpose(op: &Transpose, w: &Concat) -> Result<Value> {
+    let axis = op.axes.iter().position(|&axis| axis as usize == w.axis);
+    let axis = axis.ok_or_else(|| Error::decline("the axis of the parts is lost"))?;
+    w.mapped(axis, |part| Ok(part.transpose_axes(&op.axes)?))
+}
+
+/// The cast parts.
+#[handler]
+pub(crate) fn concat_astype(op: &AsType, w: &Concat) -> Result<Value> {
+    w.mapped(w.axis, |part| Ok(part.as_dtype(op.dtype)?))
+}
+
+/// Whole parts, one or several for each result.
+#[handler]
+pub(crate) fn concat_split(op: &Split, w: &Concat) -> Result<Vec<Value>> {
+    if from_zero(op.axis, w.aval.shape.len()) != Some(w.axis) {
+        return Err(Error::decline("the parts themselves would be split"));
+    }
+    let starts = std::iter::once(0).chain(op.indices.iter().copied());
+    let stops = op.indices.iter().copied().chain([w.aval.shape[w.axis]]);
+    starts.zip(stops).map(|(start, stop)| w.between(start, stop)).collect()
+}
+
+/// Rows: of each part, side by side where the parts are columns, and otherwise chosen by the part that holds each.
+///
+/// Of rows joined one above the other each part is asked for as many as are wanted.
+#[handler]
+pub(crate) fn concat_gather(op: &Gather, w: &Concat, rows: &Array) -> Result<Value> {
+    if op.axes != [0] || op.slice_sizes[0] != 1 || op.slice_sizes[1..] != w.aval.shape[1..] {
+        return Err(Error::decline("only whole rows are gathered from parts"));
+    }
+    let sizes = |part: &Array| [&[1], &part.shape()[1..]].concat();
+    if w.axis > 0 {
+        let axis = (rows.ndim() + w.axis) as i32;
+        return implicit((rows, &w.parts), |(rows, parts)| {
+            let taken = parts.iter().map(|part| gather_single(part, &rows, 0, &sizes(part)));
+            ops::concatenate(&taken.collect::<Result<Vec<_>, _>>()?, axis)
+        });
+    }
+    let rows = rows.as_dtype(Dtype::Int32)?;
+    implicit((rows, &w.parts), |(rows, parts)| {
+        let mut made: Option<Array> = None;
+        for (part, start) in parts.iter().zip(&w.bounds).filter(|(part, _)| part.dim(0) > 0) {
+            let own = rows.subtract(Array::from_int(*start))?;
+            let last = Array::from_int(part.dim(0) - 1);
+            let within = ops::clip(&own, (&Array::from_int(0), &last))?;
+            let taken = gather_single(part, within, 0, &sizes(part))?;
+            // From the second part on, rows before it stay as they are.
+            made = Some(match made {
+                None => taken,
+                Some(before) => {
+                    let mut shape = rows.shape().to_vec();
+                    shape.resize(taken.ndim(), 1);
+                    ops::select(own.ge(Array::from_int(0))?.reshape(&shape)?, taken, before)?
+                }
+            });
+        }
+        made.ok_or_else(|| Error::decline("there are no parts"))
+    })
+}

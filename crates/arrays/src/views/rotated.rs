@@ -1,0 +1,324 @@
+//! A Hadamard rotation around any stored array.
+
+use std::ops::Range;
+
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{
+    AsType, Concatenate, DynamicSliceUpdate, Gather, ScatterAxis, ScatterAxisSum, SliceUpdate, SliceUpdateSum,
+    TypedPrimitive, Update,
+};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
+use tacit_kernels::hadamard_order;
+
+use crate::avals::axes::from_zero;
+use crate::avals::checks::check_made;
+use crate::avals::dtypes::{castable, holds, wide};
+use crate::families::cut::{Cut, cut};
+use crate::families::linear::{Linear, dense_side};
+use crate::families::packed::{Packed, read_in};
+use crate::families::view::{Move, View};
+use crate::kernel::hadamard;
+use crate::packed::batched::Batched;
+use crate::views::cast::Cast;
+
+/// An array that is stored rotated: it stands for `inner H`, with `H` the orthonormal Hadamard matrix of one of its axes.
+///
+/// The rotation spreads what a few outlying channels hold over all of them, so that a coarse format has no block whose scale
+/// one element dictates. `H` is symmetric and its own inverse, so that `W` is stored as the quantized `W H`, and products
+/// never rotate it back: `x W^T = (x H) (W H)^T`, and where the rotated axis is not the one that is summed over, the result is
+/// rotated. A rotation of rows of `n = m 2^k` elements takes about `n (k + m)` additions, in `f32`.
+///
+/// What it gains, as the relative error of attention over 512 tokens of 128 channels, keys and values stored alike, where four
+/// channels of the keys are offset by so many standard deviations:
+///
+/// | offset | `affine:4:64` | rotated | `nf4:64` | rotated |
+/// |---|---|---|---|---|
+/// | none | 0.12 | 0.12 | 0.12 | 0.12 |
+/// | 4 to 10 | 0.20 | 0.16 | 0.21 | 0.16 |
+/// | 20 to 50 | 0.71 | 0.40 | 0.76 | 0.53 |
+///
+/// In the last row 8 bits are off by 0.045 and rotated by 0.022, half floats by 0.001: a rotation halves what outliers cost, and
+/// does not make 4 bits into 16.
+///
+/// What is rotated is up to `sqrt(n)` times as large: of half floats it is computed in `f32`, and rounded when it is rotated back.
+///
+/// Transposes, rows, slices, joins and updates along the other axes pass through to the array behind the rotation, so that a
+/// cache of keys and values works in any format that works without.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::format::{self, Quantizer};
+/// use tacit_core::implicit;
+///
+/// let w = format::parse("rotated:nf4:64")?.quantize(&ops::eye::<f32>(64, None, None)?)?;
+/// assert_eq!(w.to_string(), "Rotated(f32[64,64])");
+/// let x = ops::ones::<f32>(&[2, 64])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?.dense()?;
+/// assert!((y.as_slice::<f32>()[0] - 1.0).abs() < 1e-5);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Rotated", family(Linear, Cut, View))]
+pub struct Rotated {
+    /// The rotated array.
+    inner: Value,
+    #[implicit(aux)]
+    axis: usize,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Rotated {
+    /// The array that is `inner` once that is rotated along `axis`; a negative axis counts from the end.
+    ///
+    /// # Errors
+    ///
+    /// `inner` is not `f32`, `f16` or `bf16`, it has no such axis, or there is no Hadamard matrix of the axis' extent: see
+    /// [`hadamard_order`].
+    pub fn new(inner: impl Into<Value>, axis: i32) -> Result<Self> {
+        let inner = inner.into();
+        let aval = inner.aval()?;
+        let found = from_zero(axis, aval.shape.len());
+        let axis = found.ok_or_else(|| {
+            let message = format!("{aval} has no axis {axis} to rotate");
+            Error::invalid(message, format!("it has {} axes, the first of which is 0", aval.shape.len()))
+        })?;
+        check(&aval, axis)?;
+        Ok(Self { inner, axis, aval })
+    }
+
+    /// The rotated array.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+
+    /// The rotated axis, counted from zero.
+    #[must_use]
+    pub fn axis(&self) -> usize {
+        self.axis
+    }
+
+    /// `inner` rotated along `axis`, as a view where there is something to view.
+    pub(crate) fn of(inner: Value, axis: usize) -> Result<Value> {
+        match inner {
+            Value::Dense(array) => Ok(rotated(&array, axis)?.into()),
+            inner @ Value::Implicit(_) => Ok(Self::new(inner, axis as i32)?.into()),
+        }
+    }
+
+    /// The array behind the rotation in the type in which it is multiplied. Of half floats that is `f32`, where it can be read
+    /// so: what is not rotated back may be beyond their range.
+    fn widely(&self) -> Result<Value> {
+        Ok(self.read_in(wide(self.aval.dtype))?.unwrap_or_else(|| self.inner.clone()))
+    }
+
+    /// The array behind the rotation read in another float type without a rounding, where codes and scales are behind it.
+    fn read_in(&self, dtype: Dtype) -> Result<Option<Value>> {
+        if let Some(batched) = self.inner.downcast::<Batched>() {
+            return Ok(Some(batched.read_in(dtype)?.into()));
+        }
+        Ok(self.inner.family::<dyn Packed>().map(|packed| read_in(packed, dtype)))
+    }
+
+    /// What was rotated back, in the type of the array.
+    fn rounded(&self, made: Value) -> Result<Value> {
+        if made.aval()?.dtype == self.aval.dtype {
+            return Ok(made);
+        }
+        implicit(made, |made| made.as_dtype(self.aval.dtype))
+    }
+
+    /// Rows that are written, as they are stored; of half floats they are rotated in `f32`.
+    fn written(&self, rows: &Value) -> Result<Value> {
+        match (rows, self.inner.family::<dyn Packed>()) {
+            (Value::Dense(rows), Some(packed))
+                if rows.dtype() == Dtype::Float16 && self.behind() == 0 && !packed.stored().transposed =>
+            {
+                let stored = packed.encoded(&rotated(&rows.as_dtype(Dtype::Float32)?, self.axis)?)?;
+                Ok(read_in(
+                    packed.restored(stored).family().ok_or_else(|| Error::decline("what is written is not packed"))?,
+                    Dtype::Float16,
+                ))
+            }
+            _ => self.rows(rows),
+        }
+    }
+
+    /// The axes behind the rotated one.
+    fn behind(&self) -> usize {
+        self.aval.shape.len() - 1 - self.axis
+    }
+
+    /// Another array of rows, as they lie in the rotated one.
+    fn rows(&self, rows: &Value) -> Result<Value> {
+        match (rows, rows.downcast::<Self>()) {
+            (_, Some(rows)) if rows.axis == self.axis => Ok(rows.inner.clone()),
+            (Value::Dense(rows), _) => Ok(rotated(rows, self.axis)?.into()),
+            _ => Err(Error::decline(format!("{rows} is not rotated alike"))),
+        }
+    }
+}
+
+/// `array H` along an axis.
+fn rotated(array: &Array, axis: usize) -> Result<Array> {
+    let (axis, last) = (axis as i32, array.ndim() as i32 - 1);
+    if axis == last {
+        return hadamard(array);
+    }
+    Ok(hadamard(&array.swap_axes(axis, last)?)?.swap_axes(axis, last)?)
+}
+
+/// `value H` along an axis counted from the last one.
+fn rotated_from_last(value: Value, axis: usize) -> Result<Value> {
+    implicit(value, |array| rotated(&array, array.ndim() - 1 - axis))
+}
+
+/// A float array with a rotation along the axis.
+pub(crate) fn check(aval: &Aval, axis: usize) -> Result<()> {
+    if !castable(aval.dtype) {
+        return Err(Error::invalid(format!("{aval} is not rotated"), "rotate an f32, f16 or bf16 array"));
+    }
+    let extent = usize::try_from(aval.shape[axis]).unwrap_or_default();
+    if hadamard_order(extent).is_none() {
+        return Err(Error::invalid(
+            format!("{aval} has no Hadamard rotation along axis {axis}"),
+            "take an extent of m 2^k, for m = 1, 12, 20, 28, 36, 52, 60, 76, 84, 100, 108, 124 or 148, or the format without \
+             the rotation",
+        ));
+    }
+    Ok(())
+}
+
+impl Materialize for Rotated {
+    fn materialize(&self) -> Result<Value> {
+        self.rounded(Self::of(self.widely()?.opened()?, self.axis)?)
+    }
+
+    fn check(&self) -> Result<()> {
+        let made = Self::new(&self.inner, self.axis.try_into().unwrap_or(i32::MAX))?;
+        check_made(self, &made)
+    }
+}
+
+impl Cut for Rotated {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        if axis == self.axis {
+            return Err(Error::invalid(
+                format!("{} is rotated along axis {axis}, which cannot be cut", self.aval),
+                "cut it along another axis",
+            ));
+        }
+        Self::of(cut(&self.inner, axis as i32, range)?, self.axis)
+    }
+}
+
+impl Linear for Rotated {
+    fn right(&self, x: &Value) -> Result<Value> {
+        let inner = self.widely()?;
+        let dtype = inner.aval()?.dtype;
+        let made = match self.behind() {
+            // An implicit `x`, such as the weights of an attention, is the product's own matter.
+            0 => rotated_from_last(implicit((x, inner), |(x, w)| x.as_dtype(dtype)?.matmul(w))?, 0),
+            1 => {
+                let x = dense_side(x)?.as_dtype(dtype)?;
+                implicit((rotated(&x, x.ndim() - 1)?, inner), |(x, w)| x.matmul(w))
+            }
+            _ => Err(Error::decline("whole matrices are rotated")),
+        };
+        self.rounded(made?)
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        let inner = self.widely()?;
+        let dtype = inner.aval()?.dtype;
+        let made = match self.behind() {
+            0 => {
+                let x = dense_side(x)?.as_dtype(dtype)?;
+                if x.ndim() < 2 {
+                    return Err(Error::decline("the right side is a vector"));
+                }
+                implicit((rotated(&x, x.ndim() - 2)?, inner), |(x, w)| w.matmul(x))
+            }
+            1 => rotated_from_last(implicit((x, inner), |(x, w)| w.matmul(x.as_dtype(dtype)?))?, 1),
+            _ => Err(Error::decline("whole matrices are rotated")),
+        };
+        self.rounded(made?)
+    }
+}
+
+impl View for Rotated {
+    fn moved(&self, step: &Move<'_>) -> Result<Value> {
+        let axis = step.axis(self.axis)?;
+        if step.op().name() == Gather::NAME {
+            // Their elements are made here, in the type in which they are rotated back.
+            return self.rounded(Self::of(step.of(&self.widely()?)?, axis)?);
+        }
+        Self::of(step.of(&self.inner)?, axis)
+    }
+}
+
+/// Rows written as they are stored: only the update is rotated.
+#[handler]
+pub(crate) fn rotated_update(op: &Update, w: &Rotated, rest: &[&Value]) -> Result<Vec<Value>> {
+    let axis = w.axis;
+    let whole = |whole: bool| if whole { Ok(()) } else { Err(Error::decline("parts of rotated rows are replaced")) };
+    // The place of the update among the other operands.
+    let place = match (op.name(), rest) {
+        (SliceUpdate::NAME | SliceUpdateSum::NAME | DynamicSliceUpdate::NAME, [update, ..]) => {
+            let extent = update.aval()?.shape.get(axis).copied();
+            whole(extent == Some(w.aval.shape[axis]))?;
+            0
+        }
+        (ScatterAxis::NAME | ScatterAxisSum::NAME, [Value::Dense(indices), updates]) => {
+            let along = match op.name() {
+                ScatterAxis::NAME => op.view::<ScatterAxis>()?.axis,
+                _ => op.view::<ScatterAxisSum>()?.axis,
+            };
+            // The same rows of each channel.
+            let source = broadcast_source(indices)?;
+            let behind = w.behind();
+            let one = source.ndim() <= behind || source.dim(-1 - behind as i32) == 1;
+            whole(along as usize != axis && one && updates.aval()?.shape[axis] == w.aval.shape[axis])?;
+            1
+        }
+        (name, _) => return Err(Error::decline(format!("{name} does not write whole rows"))),
+    };
+    let update = w.written(rest[place])?;
+    let mut operands: Vec<&Value> = std::iter::once(&w.inner).chain(rest.iter().copied()).collect();
+    operands[1 + place] = &update;
+    op.apply(&operands)?.into_iter().map(|result| Rotated::of(result, axis)).collect()
+}
+
+/// The rotation of what is joined along another axis, where all parts are rotated alike.
+#[handler]
+pub(crate) fn rotated_concatenate(op: &Concatenate, first: &Rotated, rest: &[&Value]) -> Result<Value> {
+    let axis = op.axis;
+    if axis as usize == first.axis {
+        return Err(Error::decline("the parts are joined along the rotated axis"));
+    }
+    let mut parts = vec![first.inner.clone()];
+    for part in rest {
+        parts.push(first.rows(part)?);
+    }
+    Rotated::of(implicit(&parts, |parts| ops::concatenate(&parts, axis))?, first.axis)
+}
+
+/// Another float type, read of the same array; a [`Cast`] where a rounding must show.
+#[handler]
+pub(crate) fn rotated_astype(op: &AsType, w: &Rotated) -> Result<Value> {
+    let own = w.aval.dtype;
+    if !castable(op.dtype) {
+        return Err(Error::decline("only f32, bf16 and f16 are read as views"));
+    }
+    let read = |dtype| {
+        let inner = w.read_in(dtype)?.map_or_else(|| implicit(&w.inner, |inner| inner.as_dtype(dtype)), Ok)?;
+        Rotated::of(inner, w.axis)
+    };
+    if holds(op.dtype, own) {
+        return read(op.dtype);
+    }
+    Cast::of(read(Dtype::Float32)?, own, op.dtype)
+}

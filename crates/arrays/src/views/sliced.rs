@@ -1,0 +1,181 @@
+//! A part of an array.
+
+use std::ops::Range;
+
+use mlx_rs::Array;
+use mlx_rs::ops::indexing::gather_single;
+use tacit_core::op::{AsType, Gather, Slice, Transpose};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+
+use crate::avals::axes::ranges;
+use crate::avals::checks::check_made;
+use crate::families::cut::{self, Cut, slice};
+use crate::families::linear::{Linear, dense_side};
+
+/// A range along each axis of any array, for types that cannot cut their own codes.
+///
+/// A product with it computes that of the whole array and cuts the result, where the range covers the axis that is
+/// summed over and at least half of the other one. What is smaller is cheaper to materialize.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::ops;
+/// use tacit_arrays::{Nf4Array, Sliced};
+/// use tacit_core::implicit;
+///
+/// let w = Sliced::new(Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?, &[2, 0], &[7, 32])?;
+/// let x = ops::ones::<f32>(&[2, 32])?;
+/// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.to_string(), "f32[2,5]");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(ImplicitArray, Clone, Debug)]
+#[implicit(name = "tacit.Sliced", family(Linear, Cut))]
+pub struct Sliced {
+    inner: Value,
+    #[implicit(aux)]
+    start: Vec<i32>,
+    #[implicit(aux)]
+    stop: Vec<i32>,
+    #[implicit(aux)]
+    aval: Aval,
+}
+
+impl Sliced {
+    /// The elements of `inner` from `start` to before `stop`, one number of each for each axis.
+    ///
+    /// # Errors
+    ///
+    /// There are more or fewer numbers than axes, or a range is empty or reaches outside its axis.
+    pub fn new(inner: impl Into<Value>, start: &[i32], stop: &[i32]) -> Result<Self> {
+        let inner = inner.into();
+        let aval = inner.aval()?;
+        let within = |((&start, &stop), &extent): ((&i32, &i32), &i32)| 0 <= start && start < stop && stop <= extent;
+        if [start.len(), stop.len()] != [aval.shape.len(); 2] || !start.iter().zip(stop).zip(&aval.shape).all(within) {
+            return Err(Error::invalid(
+                format!("{aval} has no slice from {start:?} to {stop:?}"),
+                "give a range that is not empty, counted from zero, for each axis",
+            ));
+        }
+        let shape: Vec<i32> = start.iter().zip(stop).map(|(start, stop)| stop - start).collect();
+        Ok(Self { inner, start: start.to_vec(), stop: stop.to_vec(), aval: Aval::new(&shape, aval.dtype) })
+    }
+
+    /// The array that this is a part of.
+    #[must_use]
+    pub fn inner(&self) -> &Value {
+        &self.inner
+    }
+
+    /// The slice as a view where there is something to view.
+    pub(crate) fn of(inner: Value, start: &[i32], stop: &[i32]) -> Result<Value> {
+        if let Some(view) = inner.downcast::<Self>() {
+            let from_start =
+                |indices: &[i32]| indices.iter().zip(&view.start).map(|(index, start)| index + start).collect();
+            let (start, stop): (Vec<i32>, Vec<i32>) = (from_start(start), from_start(stop));
+            return Self::of(view.inner.clone(), &start, &stop);
+        }
+        match inner {
+            Value::Dense(array) => Ok(slice(&array, start, stop)?.into()),
+            inner @ Value::Implicit(_) => {
+                let view = Self::new(inner, start, stop)?;
+                if view.inner.aval()? == view.aval { Ok(view.inner) } else { Ok(view.into()) }
+            }
+        }
+    }
+
+    /// The range along the axis `kept`, counted from the end; declines unless it is the only one that is cut, by at
+    /// most half.
+    fn half(&self, kept: usize) -> Result<[i32; 2]> {
+        let whole = self.inner.aval()?.shape;
+        let rank = whole.len();
+        if rank < 2 || (0..rank).any(|axis| axis != rank - kept && self.aval.shape[axis] != whole[axis]) {
+            return Err(Error::decline("another axis than that of the output is cut"));
+        }
+        let axis = rank - kept;
+        if self.aval.shape[axis] < whole[axis] - self.aval.shape[axis] {
+            return Err(Error::decline("less than half of the product is wanted"));
+        }
+        Ok([self.start[axis], self.stop[axis]])
+    }
+}
+
+impl Materialize for Sliced {
+    fn materialize(&self) -> Result<Value> {
+        Self::of(self.inner.opened()?, &self.start, &self.stop)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_made(self, &Self::new(&self.inner, &self.start, &self.stop)?)
+    }
+}
+
+impl Cut for Sliced {
+    fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
+        let from = self.start[axis];
+        let inner = cut::cut(&self.inner, axis as i32, from + range.start..from + range.end)?;
+        let (mut start, mut stop) = (self.start.clone(), self.stop.clone());
+        (start[axis], stop[axis]) = (0, range.end - range.start);
+        Self::of(inner, &start, &stop)
+    }
+}
+
+impl Linear for Sliced {
+    fn right(&self, x: &Value) -> Result<Value> {
+        let range = self.half(1)?;
+        implicit((dense_side(x)?, &self.inner), |(x, w)| {
+            Ok::<_, Error>(x.matmul(w)?.split_at_indices(&range, -1)?.swap_remove(1))
+        })
+    }
+
+    fn left(&self, x: &Value) -> Result<Value> {
+        let range = self.half(2)?;
+        implicit((dense_side(x)?, &self.inner), |(x, w)| {
+            Ok::<_, Error>(w.matmul(x)?.split_at_indices(&range, -2)?.swap_remove(1))
+        })
+    }
+}
+
+/// The slice of a slice.
+#[handler]
+pub(crate) fn sliced_slice(op: &Slice, w: &Sliced, made: &[Aval]) -> Result<Value> {
+    ranges(op, &made[0])?;
+    Sliced::of(w.clone().into(), &op.start_indices, &op.end_indices)
+}
+
+/// The slice of the transpose.
+#[handler]
+pub(crate) fn sliced_transpose(op: &Transpose, w: &Sliced) -> Result<Value> {
+    let turned = |ends: &[i32]| op.axes.iter().map(|&axis| ends[axis as usize]).collect::<Vec<i32>>();
+    let inner = implicit(&w.inner, |w| w.transpose_axes(&op.axes))?;
+    Sliced::of(inner, &turned(&w.start), &turned(&w.stop))
+}
+
+/// The slice of the cast.
+#[handler]
+pub(crate) fn sliced_astype(op: &AsType, w: &Sliced) -> Result<Value> {
+    Sliced::of(implicit(&w.inner, |w| w.as_dtype(op.dtype))?, &w.start, &w.stop)
+}
+
+/// Rows of the whole array, cut to the slice's columns.
+#[handler]
+pub(crate) fn sliced_gather(op: &Gather, w: &Sliced, rows: &Array) -> Result<Value> {
+    let mut whole = w.inner.aval()?.shape;
+    if op.axes != [0] || op.slice_sizes[0] != 1 || op.slice_sizes[1..] != w.aval.shape[1..] {
+        return Err(Error::decline("only whole rows are gathered from a slice"));
+    }
+    let counted = rows.add(Array::from_slice(&[w.start[0] as u32], &[]))?;
+    whole[0] = 1;
+    let taken = implicit((&w.inner, counted), |(w, rows)| gather_single(w, rows, 0, &whole))?;
+    let rank = rows.ndim();
+    let mut start = vec![0; rank];
+    let mut stop = rows.shape().to_vec();
+    start.extend_from_slice(&w.start);
+    stop.extend_from_slice(&w.stop);
+    (start[rank], stop[rank]) = (0, 1);
+    if stop.iter().zip(&start).any(|(stop, start)| stop <= start) {
+        return Err(Error::decline("nothing is gathered"));
+    }
+    implicit(taken, |taken| slice(&taken, &start, &stop))
+}

@@ -1,0 +1,83 @@
+//! Where the axes of an array go when a primitive moves its elements.
+
+use tacit_bridge::typed::{Broadcast, BroadcastAxes, Contiguous, Copy, DynamicSlice, Gather, Slice, Split, Transpose};
+use tacit_bridge::typed::{TypedPrimitive, describe};
+
+use crate::class::Moving;
+use crate::{Aval, Result, Value};
+
+impl Moving {
+    /// The axis of each result that `axis` of the first operand is as a whole: the elements along it stay together and in
+    /// order. `None` where they are cut, or where nothing is known of the primitive.
+    ///
+    /// `shape` is that of the first operand, `rest` are the other ones, and `made` says what the results are.
+    ///
+    /// # Errors
+    ///
+    /// The parameters of the primitive cannot be read.
+    pub fn axis_after(&self, axis: usize, shape: &[i32], rest: &[&Value], made: &[Aval]) -> Result<Option<usize>> {
+        let extent = shape[axis];
+        Ok(match self.name() {
+            Contiguous::NAME | Copy::NAME => Some(axis),
+            Transpose::NAME => self.view::<Transpose>()?.axes.iter().position(|&from| from as usize == axis),
+            Slice::NAME => {
+                let slice = self.view::<Slice>()?;
+                let whole = slice.start_indices[axis] == 0 && slice.strides[axis] == 1;
+                (whole && made[0].shape[axis] == extent).then_some(axis)
+            }
+            Split::NAME => (self.view::<Split>()?.axis as usize != axis).then_some(axis),
+            DynamicSlice::NAME => (!self.view::<DynamicSlice>()?.axes.contains(&(axis as i32))
+                && made[0].shape[axis] == extent)
+                .then_some(axis),
+            Gather::NAME => {
+                let gather = self.view::<Gather>()?;
+                let whole = !gather.axes.contains(&(axis as i32)) && gather.slice_sizes[axis] == extent;
+                // The axes of the indices stand before those of the slices.
+                let indices = rest.first().map_or(Ok(0), |indices| indices.aval().map(|aval| aval.shape.len()))?;
+                whole.then_some(axis + indices)
+            }
+            Broadcast::NAME | BroadcastAxes::NAME => {
+                let place = axis + made[0].shape.len() - shape.len();
+                (made[0].shape[place] == extent).then_some(place)
+            }
+            name if describe(name).is_some_and(|row| row.class == tacit_bridge::typed::Class::Reshaping) => {
+                reshaped_axis(shape, axis, &made[0].shape, |found| found == extent)
+            }
+            _ => None,
+        })
+    }
+}
+
+/// The axis of the shape `to` that begins where `axis` of `from` does: before either lie as many elements, counted row-major.
+///
+/// Of several such axes, which extents of 1 make, it is the first that `fits` by its extent.
+#[must_use]
+pub fn reshaped_axis(from: &[i32], axis: usize, to: &[i32], fits: impl Fn(i32) -> bool) -> Option<usize> {
+    let size = |extents: &[i32]| extents.iter().map(|&extent| i64::from(extent)).product::<i64>();
+    let before = size(&from[..axis]);
+    (0..to.len()).find(|&place| size(&to[..place]) == before && fits(to[place]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reshaped_axis;
+
+    #[test]
+    fn rows_keep_together_or_there_is_no_axis() {
+        let whole =
+            |from: &[i32], axis: usize, to: &[i32]| reshaped_axis(from, axis, to, |extent| extent == from[axis]);
+        assert_eq!(whole(&[2, 3, 4], 2, &[6, 4]), Some(1));
+        assert_eq!(whole(&[2, 3, 4], 0, &[2, 12]), Some(0));
+        assert_eq!(whole(&[2, 3, 4], 1, &[2, 12]), None);
+        assert_eq!(whole(&[2, 3, 4], 1, &[2, 1, 3, 4]), Some(2));
+        assert_eq!(whole(&[1, 4], 0, &[1, 1, 4]), Some(0));
+        let parts = |from: &[i32], axis: usize, to: &[i32]| reshaped_axis(from, axis, to, |extent| extent % 4 == 0);
+        assert_eq!(parts(&[4, 2, 3], 0, &[8, 3]), Some(0));
+        assert_eq!(parts(&[8, 3], 0, &[4, 2, 3]), Some(0));
+        assert_eq!(parts(&[4, 6], 0, &[1, 4, 1, 6]), Some(1));
+        assert_eq!(parts(&[3, 4, 2], 1, &[3, 8]), Some(1));
+        assert_eq!(parts(&[24], 0, &[2, 12]), None);
+        assert_eq!(parts(&[3, 4, 2], 1, &[12, 2]), None);
+        assert_eq!(parts(&[4, 6], 0, &[6, 4]), None);
+    }
+}
