@@ -8,9 +8,10 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Param;
 use tacit_core::kernel::Input;
-use tacit_kernels::{Codes, Floats, Matrix, Order, Scales, dynamic8, e4m3, e8m0};
+use tacit_kernels::{Codes, Floats, Matrix, Order, Scales, dynamic8, e8m0};
 
 use super::host::{Fallible, floats, int};
+use super::scheme::E4M3;
 use super::{Coding, Scaling, Scheme};
 
 /// A matrix of `n` rows and `k` columns in a format, cut into blocks row-major.
@@ -195,5 +196,4 @@ fn float_scales<'a>(input: &'a Input<'_>) -> Fallible<Scales<'a>> {
     })
 }
 
-pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));
 pub(super) static E8M0: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e8m0(byte as u8)));

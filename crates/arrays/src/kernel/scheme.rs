@@ -5,7 +5,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Param, Result};
-use tacit_kernels::{Order, ScaleRule};
+use tacit_kernels::{Order, ScaleRule, e4m3};
 
 /// A stored format: how many bits a code has, what it stands for, what scales it, and how floats are coded.
 ///
@@ -222,7 +222,7 @@ impl Scheme {
     #[must_use]
     pub fn children(&self, shape: &[i32], block: usize) -> (Vec<i32>, Vec<i32>) {
         let size: usize = shape.iter().map(|&extent| extent as usize).product();
-        // A block of nothing is refused where options are checked.
+        // A block of nothing is an error where options are checked, which need not be before shapes are asked for.
         let block = block.max(1);
         let scales = vec![size.div_ceil(block) as i32];
         match self.storage {
@@ -260,12 +260,14 @@ impl Scheme {
         avals
     }
 
-    /// The values of a table, as many as there are codes.
-    pub(super) fn table(&self) -> Option<&[f32]> {
+    /// The value of each code, by code; `None` where a code is a number itself.
+    #[must_use]
+    pub fn table(&self) -> Option<&[f32]> {
         match &self.coding {
             Coding::Table { bits, values, .. } => Some(&values[..1 << bits]),
             Coding::Bytes { values } => Some(&values[..]),
-            Coding::Unsigned { .. } | Coding::Signed | Coding::E4m3 | Coding::F16 | Coding::Bf16 => None,
+            Coding::E4m3 => Some(&E4M3[..]),
+            Coding::Unsigned { .. } | Coding::Signed | Coding::F16 | Coding::Bf16 => None,
         }
     }
 
@@ -306,3 +308,5 @@ impl Scheme {
         Array::from_f32(-((1_u32 << (self.bits() - 1)) as f32))
     }
 }
+
+pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));
