@@ -37,6 +37,7 @@ struct Param {
 struct Flags {
     commutative: bool,
     linear: bool,
+    errors: &'static str,
     rows: &'static str,
     indices: &'static str,
 }
@@ -56,7 +57,7 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("update", "Some elements of the first operand replaced.", ""),
     ("source", "No operands but keys or sizes.", ""),
     ("graph", "What transforms leave in the graph.", ""),
-    ("decomposition", "Decompositions of matrices.", ""),
+    ("decomposition", "Decompositions of matrices.", "discontinuous"),
     ("fused", "Several steps in one kernel.", ""),
     ("distributed", "Between machines.", ""),
 ];
@@ -71,6 +72,13 @@ const ROWS: &[(&str, &str)] = &[
     ("sliced", "A range of each axis is cut out."),
     ("gathered", "Slices of a table are taken at indices, which have the rows."),
     ("passed", "The trailing operands are handed on."),
+];
+
+/// What becomes of the errors of floats, with a sentence on each.
+const ERRORS: &[(&str, &str)] = &[
+    ("carried", "Those of the operands come through, and a rule knows of none of its own."),
+    ("rounded", "Another way to compute it differs in the last places, by the order of a sum or by an approximation."),
+    ("discontinuous", "A small error of an operand may become any error of the result."),
 ];
 
 /// Names of parameters with their types.
@@ -157,15 +165,17 @@ fn row(line: usize, text: &str) -> Result<Row, String> {
         .iter()
         .find(|(known, ..)| *known == class)
         .ok_or_else(|| format!("line {line}: unknown class `{class}`"))?;
-    let mut all = Flags { rows: ROWS[0].0, indices: INDICES[0].0, ..Flags::default() };
+    let mut all = Flags { rows: ROWS[0].0, indices: INDICES[0].0, errors: ERRORS[0].0, ..Flags::default() };
     for flag in of_class.split(' ').chain(flags.split(' ')).filter(|flag| !flag.is_empty()) {
         let rows = ROWS.iter().find(|(known, _)| *known == flag);
         let indices = INDICES.iter().find(|(known, ..)| *known == flag);
-        match (flag, rows, indices) {
+        let errors = ERRORS.iter().find(|(known, _)| *known == flag);
+        match (flag, rows, indices, errors) {
             ("commutative", ..) => all.commutative = true,
             ("linear", ..) => all.linear = true,
-            (_, Some((rows, _)), _) => all.rows = rows,
-            (_, _, Some((indices, ..))) => all.indices = indices,
+            (_, Some((rows, _)), ..) => all.rows = rows,
+            (_, _, Some((indices, ..)), _) => all.indices = indices,
+            (.., Some((errors, _))) => all.errors = errors,
             _ => return Err(format!("line {line}: unknown flag `{flag}`")),
         }
     }
@@ -300,6 +310,7 @@ fn rust(table: &Table) -> String {
         "What a primitive does to rows, which are elements kept apart along one axis, beyond what its shapes show.",
         ROWS.iter().copied(),
     );
+    enumeration(&mut out, "Errors", "What a primitive does to the errors of floats.", ERRORS.iter().copied());
     let indices = INDICES.iter().map(|(word, doc, _)| (*word, *doc));
     enumeration(&mut out, "Indices", "Which operands of a primitive are indices.", indices);
     for (id, row) in table.rows.iter().enumerate() {
@@ -352,7 +363,7 @@ fn rust(table: &Table) -> String {
         let _ = writeln!(
             out,
             "    Description {{ name: {:?}, prefix: {}, printed: {:?}, cpp: {:?}, class: Class::{}, commutative: {}, \
-             linear: {}, rows: Rows::{}, indices: Indices::{}, fields: &[{fields}], doc: {:?} }},",
+             linear: {}, errors: Errors::{}, rows: Rows::{}, indices: Indices::{}, fields: &[{fields}], doc: {:?} }},",
             row.name,
             row.prefix,
             row.printed,
@@ -360,6 +371,7 @@ fn rust(table: &Table) -> String {
             variant(&row.class),
             row.flags.commutative,
             row.flags.linear,
+            variant(row.flags.errors),
             variant(row.flags.rows),
             variant(row.flags.indices),
             row.doc,

@@ -41,6 +41,8 @@ pub struct Description {
     pub commutative: bool,
     /// Whether it is linear in all its operands together, so that it does with a derivative what it does with a value.
     pub linear: bool,
+    /// What becomes of the errors of floats.
+    pub errors: Errors,
     /// What becomes of rows.
     pub rows: Rows,
     /// Which operands are indices.

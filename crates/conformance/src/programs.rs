@@ -9,6 +9,7 @@
 
 mod compare;
 mod draw;
+mod erred;
 mod inputs;
 mod nearness;
 mod perturbed;
@@ -92,12 +93,17 @@ enum Chosen {
 impl Chosen {
     fn len(&self) -> usize {
         match self {
-            Self::Seeds(seeds) => (seeds.end - seeds.start) as usize,
+            Self::Seeds(seeds) => seeds.end.saturating_sub(seeds.start) as usize,
             Self::Listings(all) => all.len(),
         }
     }
 
     fn read(text: &str) -> Result<Self, String> {
+        let chosen = Self::read_any(text)?;
+        if chosen.len() == 0 { Err("it chooses no program".to_owned()) } else { Ok(chosen) }
+    }
+
+    fn read_any(text: &str) -> Result<Self, String> {
         if let Some(file) = text.strip_prefix('@') {
             let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
             let listings = text.split("\n\n").filter(|listing| !listing.trim().is_empty());
@@ -123,7 +129,7 @@ impl fmt::Display for Chosen {
 #[cfg(test)]
 mod tests {
     use super::program::{Around, Operand};
-    use super::{Program, draw, shrink};
+    use super::{Chosen, Program, draw, shrink};
 
     #[test]
     fn a_listing_is_read_as_the_program_that_it_lists() {
@@ -144,6 +150,18 @@ mod tests {
             let error = listing.parse::<Program>().expect_err("it is refused");
             assert!(error.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn a_choice_of_nothing_is_refused() {
+        let listings = std::env::temp_dir().join(format!("tacit-programs-{}", std::process::id()));
+        std::fs::write(&listings, "\n\n  \n").expect("the file is written");
+        for text in ["9..9", "9..3", &format!("@{}", listings.display())] {
+            let refused = Chosen::read(text).err();
+            assert_eq!(refused.as_deref(), Some("it chooses no program"), "{text}");
+        }
+        std::fs::remove_file(listings).expect("the file is removed");
+        assert_eq!(Chosen::read("9..11").expect("two seeds").len(), 2);
     }
 
     #[test]

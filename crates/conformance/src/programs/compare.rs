@@ -10,10 +10,11 @@ use tacit_core::kernel;
 use tacit_core::pass::{Pass, Passes};
 use tacit_core::{Policy, Result, Value, implicit};
 
-use super::nearness::{Expected, avals, same};
-use super::perturbed::{Class, armed};
+use super::erred::{Erred, Granted};
+use super::nearness::{avals, same};
+use super::perturbed::Class;
 use super::program::{Around, Program, Role};
-use super::run::{Failing, Function, fitted};
+use super::run::{Failing, Function, dense, fitted};
 use super::tripwire::Tripwire;
 use crate::call::{bytes, text};
 use crate::subject::Subject;
@@ -31,23 +32,19 @@ impl Scene<'_> {
     /// Runs the program in every way.
     pub(crate) fn check(&self) -> Result<(), String> {
         let _allow = Policy::Allow.scope();
-        let eager = [self.eager(0, false), self.eager(1, false)];
+        let eager = [self.eager(0, false)?, self.eager(1, false)?];
         let off = self.compiled(Passes::Off, &SALTS)?;
         let Ok(results) = &eager[0] else {
             let all = self.compiled(Passes::All, &SALTS)?;
             Self::each("compiled without passes", &off, &eager, |_, _, _| Ok(()))?;
             return Self::each("compiled", &all, &eager, |_, _, _| Ok(()));
         };
-        let (erred, classes) = self.erred()?;
-        let near = |found: &[Array], expected: &[Array], salt: usize, least: Class| {
-            let erred = erred.iter().filter_map(|run| run[salt].as_deref().ok()).collect();
-            let classes: Vec<Class> = classes.iter().map(|&class| class.max(least)).collect();
-            Expected { results: expected, classes: &classes, erred, units: 8.0, rounded_zeros: false }.near(found)
-        };
+        let erred = self.erred()?;
+        let near = |least| Granted { least, units: 8.0, rounded_zeros: false };
         Self::each("compiled without passes", &off, &eager, |found, expected, salt| {
             // A branch that is not chosen has a gradient of zeros where its predicate is traced, and none where it is read.
             if self.program.differentiates_a_branch() {
-                return near(found, expected, salt, Class::Near);
+                return erred.near(salt, found, expected, near(Class::Near));
             }
             same(found, expected)
         })?;
@@ -55,12 +52,14 @@ impl Scene<'_> {
         for passes in chosen_passes() {
             let name = format!("with {passes:?}");
             let made = self.compiled(passes, &SALTS)?;
-            Self::each(&name, &made, &off, |found, expected, salt| near(found, expected, salt, Class::Exact))?;
+            Self::each(&name, &made, &off, |found, expected, salt| {
+                erred.near(salt, found, expected, near(Class::Exact))
+            })?;
         }
-        self.reference(results, &classes, &erred)?;
+        self.reference(results, &erred)?;
         self.implicit_as_dense(results)?;
-        self.other_shapes(&classes)?;
-        self.with_state(&classes)?;
+        self.other_shapes(&erred.classes)?;
+        self.with_state(&erred.classes)?;
         self.tripped()
     }
 
@@ -100,15 +99,10 @@ impl Scene<'_> {
     }
 
     /// Run as it is; `plain` without the transforms that plain code can stand for.
-    fn eager(&self, salt: u64, plain: bool) -> Outcome {
+    fn eager(&self, salt: u64, plain: bool) -> Result<Outcome, String> {
         let given = self.inputs(false, salt)?;
         let f = self.function(plain)?;
-        let before = untouched(&given)?;
-        let results = evaluated(called(&f, &given))?;
-        if untouched(&given)? != before {
-            return Err("WRONG: an input has other bytes than before".to_owned());
-        }
-        Ok(results)
+        untouched(&given, || evaluated(called(&f, &given)))
     }
 
     /// Compiled once and called for each salt.
@@ -119,18 +113,13 @@ impl Scene<'_> {
             .iter()
             .map(|&salt| {
                 let given = self.inputs(false, salt)?;
-                let before = untouched(&given)?;
-                let results = compiled.call(&given).and_then(|results| results.iter().map(Value::dense).collect());
                 if salt == 1 {
+                    let results = compiled.call(&given).and_then(|results| dense(&results));
                     // Buffers that nobody holds any more are written into.
                     drop(given);
                     return Ok(evaluated(results));
                 }
-                let results = evaluated(results);
-                if untouched(&given)? != before {
-                    return Err("an input has other bytes than before".to_owned());
-                }
-                Ok(results)
+                untouched(&given, || evaluated(compiled.call(&given).and_then(|results| dense(&results))))
             })
             .collect()
     }
@@ -146,7 +135,7 @@ impl Scene<'_> {
             let f = self.function(false)?;
             let expected = evaluated(called(&f, &scene.inputs(false, 0)?));
             let made = compiled.call(&scene.inputs(false, 0)?);
-            let made = evaluated(made.and_then(|made| made.iter().map(Value::dense).collect()));
+            let made = evaluated(made.and_then(|made| dense(&made)));
             match (made, expected) {
                 (Ok(made), Ok(expected)) if exact => same(&made, &expected),
                 (Ok(made), Ok(expected)) => avals(&made, &expected),
@@ -159,73 +148,48 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// The results of two runs with errors, for each salt, and the classes of the results.
-    fn erred(&self) -> Result<(Vec<Vec<Outcome>>, Vec<Class>), String> {
-        let only = || Passes::Only(vec!["perturbed".to_owned()]);
-        let (first, classes) = armed(1, || self.compiled(only(), &SALTS[1..]));
-        let (second, _) = armed(2, || self.compiled(only(), &SALTS[1..]));
-        let (first, second) = (first?, second?);
-        // An implicit result is several of the graph.
-        let results = first[0].as_ref().map_or(0, Vec::len);
-        let classes = if classes.len() == results { classes } else { vec![Class::Near; results] };
-        Ok((vec![first, second], classes))
+    /// Runs with errors, for each salt.
+    fn erred(&self) -> Result<Erred<'_>, String> {
+        Erred::of(Box::new(|| self.compiled(only_perturbed(), &SALTS[1..])))
     }
 
     /// Plain code in the place of transforms gives the same.
-    fn reference(&self, results: &[Array], classes: &[Class], erred: &[Vec<Outcome>]) -> Result<(), String> {
+    fn reference(&self, results: &[Array], erred: &Erred<'_>) -> Result<(), String> {
         let around = &self.program.around;
         if around.iter().all(|around| matches!(around, Around::Grad | Around::Jvp)) {
             return Ok(());
         }
-        let Ok(plain) = self.eager(0, true) else { return Ok(()) };
+        let Ok(plain) = self.eager(0, true)? else { return Ok(()) };
         // The order of the terms of a gradient, and the loops behind a mapped op, are others.
         let reordered = around.iter().any(|around| matches!(around, Around::Grad | Around::Jvp | Around::Vmap));
         let least = if reordered { Class::Near } else { Class::Exact };
-        let classes: Vec<Class> = classes.iter().map(|&class| class.max(least)).collect();
-        let erred = erred.iter().filter_map(|run| run[0].as_deref().ok()).collect();
-        Expected { results: &plain, classes: &classes, erred, units: 64.0, rounded_zeros: reordered }
-            .near(results)
+        erred
+            .near(0, results, &plain, Granted { least, units: 64.0, rounded_zeros: reordered })
             .map_err(|what| format!("with {around:?} in plain code: {what}"))
     }
 
     /// Implicit inputs are what they materialize to.
     fn implicit_as_dense(&self, results: &[Array]) -> Result<(), String> {
-        if self.program.inputs.iter().all(|input| input.subject.is_none()) {
+        // The gradient of an implicit array has the structure of the array.
+        let gradients = self.program.around.contains(&Around::Grad);
+        if gradients || self.program.inputs.iter().all(|input| input.subject.is_none()) {
             return Ok(());
         }
-        let dense = |values: Vec<Value>| -> Result<Vec<Value>, String> {
+        let dense_ones = |values: Vec<Value>| -> Result<Vec<Value>, String> {
             values.iter().map(|value| Ok(crate::call::dense(value)?.into())).collect()
         };
-        let body = self.program.body(dense(self.inputs(true, 0)?)?, Failing::default());
+        let body = self.program.body(dense_ones(self.inputs(true, 0)?)?, Failing::default());
         let f = self.program.function(body, false);
-        let given = dense(self.inputs(false, 0)?)?;
-        let only = |seed| {
-            let f = f.clone();
-            armed(seed, || {
-                let mut compiled =
-                    compile_with(move |args: Vec<Array>| f(args), options(Passes::Only(vec!["perturbed".to_owned()])));
-                evaluated(compiled.call(&given).and_then(|made| made.iter().map(Value::dense).collect()))
-            })
-        };
+        let given = dense_ones(self.inputs(false, 0)?)?;
         let Ok(expected) = evaluated(called(&f, &given)) else { return Ok(()) };
-        let (first, classes) = only(1);
-        let (second, _) = only(2);
-        let classes: Vec<Class> = classes.iter().map(|&class| class.max(Class::Near)).collect();
-        let (first, second) = (first.unwrap_or_default(), second.unwrap_or_default());
-        let gradients = self.program.around.contains(&Around::Grad);
-        if gradients {
-            // Those of an implicit array have its own structure.
-            return Ok(());
-        }
-        Expected {
-            results: &expected,
-            classes: &classes,
-            erred: vec![&first, &second],
-            units: 256.0,
-            rounded_zeros: true,
-        }
-        .near(results)
-        .map_err(|what| format!("with dense arrays in the place of implicit ones: {what}"))
+        let erred = Erred::of(Box::new(|| {
+            let f = f.clone();
+            let mut compiled = compile_with(move |args: Vec<Array>| f(args), options(only_perturbed()));
+            Ok(vec![evaluated(compiled.call(&given).and_then(|results| dense(&results)))])
+        }))?;
+        erred
+            .near(0, results, &expected, Granted { least: Class::Near, units: 256.0, rounded_zeros: true })
+            .map_err(|what| format!("with dense arrays in the place of implicit ones: {what}"))
     }
 
     /// A state goes from call to call, and an error leaves it as it was.
@@ -238,7 +202,7 @@ impl Scene<'_> {
         let held = self.inputs(true, 0)?;
         let roles: Vec<Role> =
             self.program.inputs.iter().map(|input| input.role).filter(|&role| role != Role::Captured).collect();
-        let given = self.inputs(false, 0)?.iter().map(Value::dense).collect::<Result<Vec<_>>>().map_err(text)?;
+        let given = dense(&self.inputs(false, 0)?).map_err(text)?;
         let of = |state: bool| -> Vec<Array> {
             let chosen = given.iter().zip(&roles).filter(|(_, role)| (**role == Role::State) == state);
             chosen.map(|(array, _)| array.clone()).collect()
@@ -291,7 +255,7 @@ impl Scene<'_> {
                     return Err("with a state: after an error it is not what it was".to_owned());
                 }
             }
-            let made = compiled.call(&mut state, &values).and_then(|made| made.iter().map(Value::dense).collect());
+            let made = compiled.call(&mut state, &values).and_then(|made| dense(&made));
             let made = evaluated(made).map_err(|what| format!("with a state, call {call}: {what}"))?;
             let now =
                 evaluated(Ok(state.clone())).map_err(|what| format!("with a state, after call {call}: {what}"))?;
@@ -326,7 +290,7 @@ impl Scene<'_> {
             wire.store(trips, Ordering::Relaxed);
             let eager = if trips { on() } else { expected.clone() };
             let made = compiled.call(&self.inputs(false, 0)?);
-            let made = evaluated(made.and_then(|made| made.iter().map(Value::dense).collect()));
+            let made = evaluated(made.and_then(|made| dense(&made)));
             let place =
                 |what| format!("with a node that {}, call {call}: {what}", if trips { "fails" } else { "failed" });
             match (made, eager) {
@@ -351,6 +315,10 @@ fn chosen_passes() -> Vec<Passes> {
     alone.chain([Passes::All]).collect()
 }
 
+fn only_perturbed() -> Passes {
+    Passes::Only(vec!["perturbed".to_owned()])
+}
+
 fn options(passes: Passes) -> Options {
     Options { passes, constants: Constants::Allow, ..Options::default() }
 }
@@ -358,9 +326,9 @@ fn options(passes: Passes) -> Options {
 fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {
     let f = f.clone();
     if given.iter().all(|value| !value.is_implicit()) {
-        return f(given.iter().map(Value::dense).collect::<Result<_>>()?);
+        return f(dense(given)?);
     }
-    implicit(given.to_vec(), move |args: Vec<Array>| f(args))?.iter().map(Value::dense).collect()
+    dense(&implicit(given.to_vec(), move |args: Vec<Array>| f(args))?)
 }
 
 fn evaluated(results: Result<Vec<Array>>) -> Outcome {
@@ -369,7 +337,13 @@ fn evaluated(results: Result<Vec<Array>>) -> Outcome {
     Ok(results)
 }
 
-/// The bytes of what is there already.
-fn untouched(given: &[Value]) -> Result<Vec<Vec<u8>>, String> {
-    given.iter().filter_map(Value::as_dense).map(bytes).collect()
+/// What `run` gives, which leaves the bytes of the dense values as they are.
+fn untouched<R>(given: &[Value], run: impl FnOnce() -> R) -> Result<R, String> {
+    let read = || given.iter().filter_map(Value::as_dense).map(bytes).collect::<Result<Vec<_>, _>>();
+    let before = read()?;
+    let result = run();
+    if read()? != before {
+        return Err("an input has other bytes than before".to_owned());
+    }
+    Ok(result)
 }

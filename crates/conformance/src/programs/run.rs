@@ -74,12 +74,10 @@ impl Program {
             let given = arguments.len();
             let implicit = held.iter().any(Value::is_implicit);
             if !implicit {
-                let dense = held.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
-                return program.on(&arguments, &dense, &failing);
+                return program.on(&arguments, &dense(&held)?, &failing);
             }
             let all: Vec<Value> = arguments.into_iter().map(Value::from).chain(held.iter().cloned()).collect();
-            let results = intercept(&all, |arrays| program.on(&arrays[..given], &arrays[given..], &failing))?;
-            results.iter().map(Value::dense).collect()
+            dense(&intercept(&all, |arrays| program.on(&arrays[..given], &arrays[given..], &failing))?)
         })
     }
 
@@ -176,7 +174,7 @@ fn values(args: Vec<Array>) -> Vec<Value> {
     args.into_iter().map(Value::from).collect()
 }
 
-fn dense(values: &[Value]) -> Result<Vec<Array>> {
+pub(crate) fn dense(values: &[Value]) -> Result<Vec<Array>> {
     values.iter().map(Value::dense).collect()
 }
 

@@ -22,23 +22,16 @@ pub(crate) fn shrunk(mut program: Program, fails: &dyn Fn(&Program) -> bool) -> 
 
 fn candidates(program: &Program) -> Vec<Program> {
     let mut all = Vec::new();
-    let mut change = |change: &dyn Fn(&mut Program)| {
-        let mut changed = program.clone();
-        change(&mut changed);
-        if changed != *program {
-            all.push(changed);
-        }
-    };
     for at in 0..program.around.len() {
-        change(&|program| {
+        all.extend(changed(program, |program| {
             program.around.remove(at);
-        });
+        }));
     }
     if program.results.len() > 1 {
         for at in 0..program.results.len() {
-            change(&|program| {
+            all.extend(changed(program, |program| {
                 program.results.remove(at);
-            });
+            }));
         }
     }
     for at in (0..program.steps.len()).rev() {
@@ -48,22 +41,20 @@ fn candidates(program: &Program) -> Vec<Program> {
     for at in (0..program.inputs.len()).rev() {
         all.extend(without_input(program, at));
     }
-    let mut change = |change: &dyn Fn(&mut Program)| {
-        let mut changed = program.clone();
-        change(&mut changed);
-        if changed != *program {
-            all.push(changed);
-        }
-    };
     for at in 0..program.inputs.len() {
-        change(&|program| program.inputs[at].layout = Layout::Rows);
-        change(&|program| program.inputs[at].state = State::Ready);
-        change(&|program| program.inputs[at].fill = Fill::Normal);
-        if program.inputs[at].role != Role::Argument {
-            change(&|program| program.inputs[at].role = Role::Argument);
-        }
+        all.extend(changed(program, |program| program.inputs[at].layout = Layout::Rows));
+        all.extend(changed(program, |program| program.inputs[at].state = State::Ready));
+        all.extend(changed(program, |program| program.inputs[at].fill = Fill::Normal));
+        all.extend(changed(program, |program| program.inputs[at].role = Role::Argument));
     }
     all
+}
+
+/// The program with a change, if that changes it.
+fn changed(program: &Program, change: impl FnOnce(&mut Program)) -> Option<Program> {
+    let mut changed = program.clone();
+    change(&mut changed);
+    (changed != *program).then_some(changed)
 }
 
 /// The program without a step: with all that depends on it, or with the step's first operand in the place of its results.

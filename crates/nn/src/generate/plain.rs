@@ -90,14 +90,10 @@ impl<S: Sequences> Plain<'_, S> {
         }
         let tokens = padded(prompts, options.padding.unwrap_or(0));
         let begun = self.steps.prefill(&tokens, options.prefill).and_then(|last| self.begin(&last));
-        match (begun, before) {
-            (Ok(drawn), _) => self.next = Some(Ok(drawn)),
-            (Err(error), None) => return Err(error),
-            (Err(error), Some(before)) => {
-                *self.steps.state = before;
-                return Err(error);
-            }
+        if let (Err(_), Some(before)) = (&begun, before) {
+            *self.steps.state = before;
         }
+        self.next = Some(Ok(begun?));
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use mlx_rs::Array;
 use tacit_core::{Error, Result, Tree};
 
+use super::trim::all_or_none;
 use crate::{ArraysCache, Cache, KvCache, Side};
 
 /// A state that knows which of its tokens are whose, as a generation of several prompts needs it.
@@ -153,10 +154,7 @@ where
     Self: Tree,
 {
     fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
-        let mut padded = self.clone();
-        padded.iter_mut().try_for_each(|each| each.pad_left(tokens, lengths))?;
-        *self = padded;
-        Ok(())
+        all_or_none(self, |all| all.iter_mut().try_for_each(|each| each.pad_left(tokens, lengths)))
     }
 
     fn select(&self, rows: &[i32]) -> Result<Self> {
@@ -172,24 +170,36 @@ where
     }
 }
 
-impl<A: Sequences, B: Sequences> Sequences for (A, B)
-where
-    Self: Tree,
-{
-    fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
-        let mut padded = self.clone();
-        padded.0.pad_left(tokens, lengths)?;
-        padded.1.pad_left(tokens, lengths)?;
-        *self = padded;
-        Ok(())
-    }
+macro_rules! tuples {
+    ($($($part:ident $at:tt),+;)+) => {
+        $(
+            impl<$($part: Sequences),+> Sequences for ($($part,)+) {
+                fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
+                    all_or_none(self, |all| {
+                        $(all.$at.pad_left(tokens, lengths)?;)+
+                        Ok(())
+                    })
+                }
 
-    fn select(&self, rows: &[i32]) -> Result<Self> {
-        Ok((self.0.select(rows)?, self.1.select(rows)?))
-    }
+                fn select(&self, rows: &[i32]) -> Result<Self> {
+                    Ok(($(self.$at.select(rows)?,)+))
+                }
 
-    fn merge(parts: &[Self]) -> Result<Self> {
-        let (first, second): (Vec<A>, Vec<B>) = parts.iter().cloned().unzip();
-        Ok((A::merge(&first)?, B::merge(&second)?))
-    }
+                fn merge(parts: &[Self]) -> Result<Self> {
+                    Ok(($($part::merge(&parts.iter().map(|part| part.$at.clone()).collect::<Vec<_>>())?,)+))
+                }
+            }
+        )+
+    };
+}
+
+tuples! {
+    A 0;
+    A 0, B 1;
+    A 0, B 1, C 2;
+    A 0, B 1, C 2, D 3;
+    A 0, B 1, C 2, D 3, E 4;
+    A 0, B 1, C 2, D 3, E 4, F 5;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7;
 }

@@ -28,7 +28,7 @@ pub struct Draft<'a, F, S> {
 /// [arXiv:2211.17192](https://arxiv.org/abs/2211.17192)); filters, temperature and penalty shape both models' probabilities. The
 /// step returns the logits of all its tokens, and both states forget what was refused. There is one sequence. Where the draft
 /// has more logits than the model, as with vocabularies that are filled up to a round number, it never proposes those; where it
-/// has fewer, the last of its own stands for a token that it does not know.
+/// has fewer, the last of its own stands for a token that was made and that it does not know; those of the prompt it has to know.
 ///
 /// ```
 /// # extern crate tacit_core as tacit;
@@ -108,6 +108,8 @@ where
         sampling,
     };
     if options.max_tokens > 0 {
+        // No more than all tokens are ever proposed.
+        let most = i32::try_from(options.max_tokens).map_or(most, |tokens| tokens.min(most));
         engine.draft.steps.state.reserve_trim(most)?;
         engine.model.steps.state.reserve_trim(most)?;
         let tokens = padded(&[prompt], 0);

@@ -37,16 +37,18 @@ impl Trim for KvCache {
 impl<T: Trim + Clone> Trim for Vec<T> {
     /// Of all or of none: the layers of a model have one sequence.
     fn trim(&mut self, tokens: i32) -> Result<()> {
-        let mut trimmed = self.clone();
-        trimmed.iter_mut().try_for_each(|each| each.trim(tokens))?;
-        *self = trimmed;
-        Ok(())
+        all_or_none(self, |all| all.iter_mut().try_for_each(|each| each.trim(tokens)))
     }
 
     fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
-        let mut made = self.clone();
-        made.iter_mut().try_for_each(|each| each.reserve_trim(tokens))?;
-        *self = made;
-        Ok(())
+        all_or_none(self, |all| all.iter_mut().try_for_each(|each| each.reserve_trim(tokens)))
     }
+}
+
+/// Changes a state of several parts. Where one of them fails, all stay what they were.
+pub(super) fn all_or_none<S: Clone>(state: &mut S, change: impl FnOnce(&mut S) -> Result<()>) -> Result<()> {
+    let mut changed = state.clone();
+    change(&mut changed)?;
+    *state = changed;
+    Ok(())
 }

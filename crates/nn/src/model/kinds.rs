@@ -87,9 +87,11 @@ impl<M: ModuleParameters> Model<M> {
         for (path, value) in self.values()? {
             kinds(&path, &value, None, &mut all);
         }
-        let leaves = self.lasting_leaves(only).into_iter();
-        let leaves = leaves.map(|(path, _)| (all.remove(&path).flatten(), path)).map(|(kind, path)| (path, kind));
-        Ok(LeafKinds { whole, leaves: leaves.collect() })
+        let kind = |(path, _): (String, &Array)| {
+            let kind = all.remove(&path).flatten();
+            (path, kind)
+        };
+        Ok(LeafKinds { whole, leaves: self.lasting_leaves(only).into_iter().map(kind).collect() })
     }
 
     /// Replaces leaves as [`set_leaves`](Self::set_leaves) does, where they mean in the model what they meant when they were
@@ -122,14 +124,15 @@ impl<M: ModuleParameters> Model<M> {
         arrays: impl IntoIterator<Item = (String, Array)>,
         kinds: Option<&LeafKinds>,
     ) -> Result<()> {
-        let arrays: BTreeMap<String, Array> = arrays.into_iter().collect();
+        let arrays = self.own_leaves(arrays)?;
         if arrays.is_empty() {
             return Err(Error::invalid("there is no leaf to load", "save the leaves that are trained"));
         }
         let given: BTreeSet<&str> = arrays.keys().map(String::as_str).collect();
         let whole: Vec<&str> = match kinds {
             Some(kinds) => {
-                let named: BTreeSet<&str> = kinds.paths().collect();
+                let named: Vec<String> = kinds.paths().map(|path| self.own_leaf(path)).collect();
+                let named: BTreeSet<&str> = named.iter().map(String::as_str).collect();
                 refuse("leaves that were saved are not given", named.difference(&given))?;
                 refuse("leaves are given that were not saved with the others", given.difference(&named))?;
                 kinds.whole.iter().map(String::as_str).collect()
@@ -139,7 +142,7 @@ impl<M: ModuleParameters> Model<M> {
         if let Some(kinds) = kinds {
             let own = self.leaf_kinds(&Only::All)?;
             let differing = kinds.leaves.iter().find_map(|(path, saved)| {
-                let own = own.leaves.get(path).filter(|own| *own != saved)?;
+                let own = own.leaves.get(&self.own_leaf(path)).filter(|own| *own != saved)?;
                 Some((path, saved, own))
             });
             if let Some((path, saved, own)) = differing {

@@ -1,6 +1,6 @@
 //! A model's leaves as the parameters that mlx-rs sees.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use mlx_rs::Array;
@@ -9,6 +9,7 @@ use mlx_rs::nested::{NestedHashMap, NestedValue};
 use tacit_core::{Aval, Error, Result};
 
 use super::Model;
+use super::ties::same_array;
 use crate::only::{Leaf, Only, Role};
 use crate::parameters::listed;
 
@@ -92,10 +93,10 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The model has no leaf of a path, or one of another shape or dtype.
+    /// The model has no leaf of a path, or one of another shape or dtype; or two paths of one leaf, which are
+    /// [tied](Self::tie), are given different values.
     pub fn set_leaves(&mut self, arrays: impl IntoIterator<Item = (String, Array)>) -> Result<()> {
-        let arrays: Vec<(String, Array)> =
-            arrays.into_iter().map(|(path, array)| (self.ties.leaf(&path).unwrap_or(path), array)).collect();
+        let arrays = self.own_leaves(arrays)?;
         let mut slots = self.slots();
         for (path, array) in &arrays {
             let Some(slot) = slots.get(path.as_str()) else {
@@ -113,6 +114,37 @@ impl<M: ModuleParameters> Model<M> {
             slots.entry(Rc::from(path)).and_modify(|slot| **slot = array);
         }
         Ok(())
+    }
+
+    /// The path of the model's leaf that a path names, which may be that of a tied parameter.
+    pub(super) fn own_leaf(&self, path: &str) -> String {
+        self.ties.leaf(path).unwrap_or_else(|| path.to_owned())
+    }
+
+    /// Arrays by the paths of the model's own leaves.
+    pub(super) fn own_leaves(
+        &self,
+        arrays: impl IntoIterator<Item = (String, Array)>,
+    ) -> Result<BTreeMap<String, Array>> {
+        let mut own = BTreeMap::new();
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        for (path, array) in arrays {
+            let leaf = self.own_leaf(&path);
+            match (own.get(&leaf), names.get(&leaf)) {
+                (Some(known), Some(name)) if !same_array(known, &array)? => {
+                    return Err(Error::invalid(
+                        format!("the leaf {leaf} was given different values, as {name} and as {path}"),
+                        "give one of them, or make the model without the tie",
+                    ));
+                }
+                (Some(_), _) => {}
+                (None, _) => {
+                    names.insert(leaf.clone(), path);
+                    own.insert(leaf, array);
+                }
+            }
+        }
+        Ok(own)
     }
 }
 

@@ -178,17 +178,20 @@ impl<M: ModuleParameters> Model<M> {
 
 /// Whether two values are the same array, or equal to the last bit.
 pub(super) fn same(a: &Value, b: &Value) -> Result<bool> {
-    let bytes = |array: &Array| array.reshape(&[-1])?.view_dtype(Dtype::Uint8);
     let (a, b) = (Held::new("", a)?, Held::new("", b)?);
     if a.aval != b.aval || a.form != b.form || a.leaves.len() != b.leaves.len() {
         return Ok(false);
     }
     for (a, b) in a.leaves.iter().zip(&b.leaves) {
-        let (a, b) = (&a.array, &b.array);
-        let equal = array_id(a) == array_id(b) || Aval::from(a) == Aval::from(b) && bytes(a)?.eq_exact(bytes(b)?)?;
-        if !equal {
+        if !same_array(&a.array, &b.array)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Whether two arrays are one, or equal to the last bit.
+pub(super) fn same_array(a: &Array, b: &Array) -> Result<bool> {
+    let bytes = |array: &Array| array.reshape(&[-1])?.view_dtype(Dtype::Uint8);
+    Ok(array_id(a) == array_id(b) || Aval::from(a) == Aval::from(b) && bytes(a)?.eq_exact(bytes(b)?)?)
 }

@@ -443,7 +443,8 @@ fn states_of_several_parts_know_the_sequences_of_each() -> Result<()> {
         cache.set(0, Array::from_slice(&[1.0f32, 2.0], &[2, 1]))?;
         Ok(cache)
     };
-    let mut state = (vec![Cache::List(vec![attention()?.into(), arrays()?.into()]), attention()?.into()], ());
+    let mut state =
+        (vec![Cache::List(vec![attention()?.into(), arrays()?.into()]), attention()?.into()], (), attention()?);
     state.pad_left(3, &[3, 1])?;
     let Cache::List(parts) = &mut state.0[0] else { unreachable!("a list was made") };
     assert_eq!(
@@ -453,6 +454,9 @@ fn states_of_several_parts_know_the_sequences_of_each() -> Result<()> {
     assert!(parts[0].as_kv().is_some_and(|cache| cache.prepare(3, &[1, 3], tacit_nn::Side::Left).is_err()));
     // All layers are padded, or none is.
     assert!(state.pad_left(3, &[3]).is_err());
+    assert!(state.2.prepare(3, &[1, 3], tacit_nn::Side::Left).is_err(), "it is padded");
+    let chosen = <(ArraysCache, (), ArraysCache)>::merge(&[(arrays()?, (), arrays()?)])?.select(&[1])?;
+    assert_eq!(chosen.2.get(0)?.expect("it is there").as_slice::<f32>(), [2.0]);
     let merged = Sequences::merge(&[vec![Cache::from(arrays()?)], vec![arrays()?.into()]])?;
     let mut chosen = merged.select(&[3, 0])?;
     let held = chosen[0].as_arrays().expect("arrays").get(0)?.expect("it is there").as_slice::<f32>().to_vec();
@@ -499,13 +503,18 @@ fn windows_keep_what_they_see_when_a_draft_is_refused() -> Result<()> {
         KvCache::new([1, 1, 16], Dtype::Float32)?.with_window(Window::Sliding { size: 4, sinks: 0 })?.with_capacity(6)
     };
     let (mut caches, mut drafted) = (vec![fixed()?], vec![fixed()?]);
-    let draft = Draft { step: eagerly(other), state: &mut drafted, tokens: 3 };
-    let error = speculate(eagerly(embedding), &mut caches, draft, &prompt, &options(4)).expect_err("it is too small");
+    let draft = Draft { step: eagerly(other.clone()), state: &mut drafted, tokens: 3 };
+    let error =
+        speculate(eagerly(embedding.clone()), &mut caches, draft, &prompt, &options(4)).expect_err("it is too small");
     expect![[r#"
         to take 3 tokens away, a window of 4 needs 7 slots of a cache with 6
         help: give it a larger capacity, or propose fewer tokens at a time"#]]
     .assert_eq(&error.to_string());
     assert!(caches[0].is_empty() && drafted[0].is_empty());
+    // Of one token no more is proposed than that.
+    let draft = Draft { step: eagerly(near), state: &mut drafted, tokens: 9 };
+    let options = Options { prefill: 1, ..options(1) };
+    assert_eq!(ids(speculate(eagerly(embedding), &mut caches, draft, &prompt, &options)?)?.len(), 1);
     Ok(())
 }
 

@@ -169,6 +169,51 @@ fn different_values_for_the_paths_of_a_tie_are_refused() -> Result<()> {
     Ok(())
 }
 
+/// A file of leaves may come from a model that is tied the other way round, or not at all.
+#[test]
+fn leaves_are_loaded_by_each_name_of_a_tie() -> Result<()> {
+    let owned = |model: &Model<Tied>| -> Vec<(String, Array)> {
+        model.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect()
+    };
+    for paths in PATHS {
+        let mut saved = tied([paths[1], paths[0]]);
+        saved.set(paths[0], normal(5, &[32, 64]))?;
+        saved.apply(&Rules::new().quantize("*.weight", NF4)?)?;
+        let kinds = saved.leaf_kinds(&Only::Scales)?;
+        let scales = saved.leaves(&Only::Scales);
+        let scales: Vec<_> = scales.into_iter().map(|(path, array)| (path, array.clone())).collect();
+        assert!(!scales.is_empty() && scales.iter().all(|(path, _)| path.starts_with(paths[0])));
+        let mut model = tied(paths).quantize(paths[1], NF4)?;
+        for kinds in [Some(&kinds), None] {
+            model.load_leaves(scales.clone(), kinds)?;
+            for ((_, own), (path, array)) in model.leaves(&Only::Scales).into_iter().zip(&scales) {
+                assert!(own.eq_exact(array)?, "{path}");
+            }
+        }
+
+        let untied = |seeds: [u64; 2]| -> Result<Model<Tied>> {
+            let mut model = Model::new(module())?;
+            paths.into_iter().zip(seeds).try_for_each(|(path, seed)| model.set(path, normal(seed, &[32, 64])))?;
+            Ok(model)
+        };
+        let mut model = tied(paths);
+        let equal = untied([1, 1])?;
+        model.load_leaves(owned(&equal), Some(&equal.leaf_kinds(&Only::All)?))?;
+        assert_eq!(numbers(&model.get(paths[0])?.dense()?), numbers(&normal(1, &[32, 64])));
+        let other = untied([1, 2])?;
+        let message = format!(
+            "the leaf {} was given different values, as embedding.weight and as head.weight\n\
+             help: give one of them, or make the model without the tie",
+            paths[1]
+        );
+        let loaded = model.load_leaves(owned(&other), Some(&other.leaf_kinds(&Only::All)?));
+        assert_eq!(loaded.expect_err("two values").to_string(), message);
+        assert_eq!(model.set_leaves(owned(&other)).expect_err("two values").to_string(), message);
+        assert_eq!(numbers(&model.get(paths[0])?.dense()?), numbers(&normal(1, &[32, 64])));
+    }
+    Ok(())
+}
+
 #[test]
 fn bad_ties() {
     check(

@@ -1,11 +1,15 @@
 //! Steps of every optimizer of mlx-rs on leaves of every float type.
 
+use std::rc::Rc;
+
 use expect_test::{Expect, expect};
+use mlx_rs::error::StateProjectionError;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::{
     AdaDelta, AdaGrad, Adafactor, Adam, AdamW, Adamax, Lion, Optimizer, RmsProp, Sgd, SgdBuilder,
 };
-use mlx_rs::{Array, Dtype, builder::Builder, nn, ops, random};
+use mlx_rs::utils::{StateProjection, Updatable};
+use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn, ops, random};
 use tacit_arrays::format::Affine;
 use tacit_core::Result;
 use tacit_nn::{LoraConfig, Missing, Model, Only, Parameters, Trainable};
@@ -176,6 +180,57 @@ fn gradients_of_what_takes_none_are_refused() -> Result<()> {
             help: give a gradient of the leaf's own shape"#]],
     );
     assert_eq!(before, avals(&model));
+    Ok(())
+}
+
+/// Steps of SGD, of which only the first one is good.
+struct Failing {
+    sgd: Sgd,
+    steps: usize,
+}
+
+impl Updatable for Failing {
+    fn state_projection(&mut self) -> Result<StateProjection<'_>, StateProjectionError> {
+        Updatable::state_projection(&mut self.sgd)
+    }
+}
+
+impl Optimizer for Failing {
+    type State = <Sgd as Optimizer>::State;
+
+    fn state(&self) -> &Self::State {
+        self.sgd.state()
+    }
+
+    fn state_mut(&mut self) -> &mut Self::State {
+        self.sgd.state_mut()
+    }
+
+    fn update_single(&mut self, key: &Rc<str>, gradient: &Array, parameter: &mut Array) -> Result<(), Exception> {
+        self.steps += 1;
+        if self.steps > 1 {
+            return Err(Exception::custom("it fails by design"));
+        }
+        self.sgd.update_single(key, gradient, parameter)
+    }
+}
+
+#[test]
+fn after_an_error_of_the_optimizer_the_leaves_are_what_they_were() -> Result<()> {
+    for dtype in [Dtype::Float32, Dtype::Bfloat16] {
+        for (form, mut model) in forms(dtype)? {
+            let owned = |model: &Model<Layers>| -> Vec<(String, Array)> {
+                model.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect()
+            };
+            let before = owned(&model);
+            let gradients = gradients(&mut model, dtype)?;
+            let error = model.update(&mut Failing { sgd: Sgd::new(0.1), steps: 0 }, &gradients);
+            assert!(error.expect_err("it fails").to_string().contains("by design"));
+            for ((path, before), (_, after)) in before.iter().zip(owned(&model)) {
+                assert!(before.dtype() == after.dtype() && before.eq_exact(&after)?, "{form} {dtype:?} {path}");
+            }
+        }
+    }
     Ok(())
 }
 
