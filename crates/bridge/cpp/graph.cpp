@@ -14,7 +14,7 @@ namespace {
 // has its graph gone through once.
 class TracedSearch {
  public:
-  bool operator()(const array& root) {
+  static bool depends(const array& root) {
     auto& walk = current();
     if (walk == 0) {
       walk = begin_walk();
@@ -55,29 +55,24 @@ class TracedSearch {
  private:
   enum Known : uint64_t { kUnknown, kTraced, kNotTraced };
 
-  Known find(const array& value) const {
+  static Known find(const array& value) {
     if (has_data(value)) {
       return kNotTraced;
     }
     if (!value.has_primitive()) {
       return kTraced;
     }
+    // An eval has begun to compute it, which it does with nothing that depends on an array without data.
     if (!is_markable(value)) {
-      return unmarkable_.contains(value.id()) ? kNotTraced : kUnknown;
+      return kNotTraced;
     }
     auto number = value.event().value() ^ current();
     return number == kTraced || number == kNotTraced ? static_cast<Known>(number) : kUnknown;
   }
 
-  void mark(const array& value, Known known) {
-    if (is_markable(value)) {
-      value.event().set_value(current() | known);
-    } else if (known == kNotTraced) {
-      unmarkable_.insert(value.id());
-    }
+  static void mark(const array& value, Known known) {
+    value.event().set_value(current() | known);
   }
-
-  std::unordered_set<uintptr_t> unmarkable_;
 };
 
 std::vector<array> constants(const std::vector<array>& outputs, const std::vector<array>& inputs) {
@@ -160,7 +155,7 @@ using namespace tacit;
 extern "C" {
 
 int tacit_is_traced(Handle root, bool* traced) {
-  return guarded([&] { *traced = TracedSearch()(get(root)); });
+  return guarded([&] { *traced = TracedSearch::depends(get(root)); });
 }
 
 int tacit_broadcast_source(Handle root, Handle* source) {
