@@ -97,9 +97,7 @@ class Collective : public Primitive {
       try {
         group->run(current, read ? &*read : nullptr, write);
       } catch (const std::exception& error) {
-        // NaN to every float type.
-        auto& value = write.value;
-        std::memset(value.data<char>(), 0xff, value.nbytes());
+        spoil(write.value);
         Failure failure = [group, current = std::move(current), text = std::string(error.what())](bool later) {
           group->raise(current, text, later);
         };
