@@ -101,14 +101,17 @@ std::vector<array> frontier(const std::vector<array>& outputs, const std::vector
   return reached;
 }
 
-// How deep MLX goes into itself where it walks the graph behind these arrays, one operand after the other.
-size_t depth(const std::vector<array>& roots) {
+// How deep MLX goes into itself where it walks the graph between the inputs and the outputs, one operand after the other.
+size_t depth(const std::vector<array>& outputs, const std::vector<array>& inputs) {
   std::unordered_set<uintptr_t> seen;
+  for (const auto& input : inputs) {
+    seen.insert(input.id());
+  }
   std::vector<std::pair<const array*, size_t>> stack;
   size_t deepest = 0;
-  for (const auto& root : roots) {
-    if (seen.insert(root.id()).second) {
-      stack.emplace_back(&root, 0);
+  for (const auto& output : outputs) {
+    if (seen.insert(output.id()).second) {
+      stack.emplace_back(&output, 0);
     }
     while (!stack.empty()) {
       deepest = std::max(deepest, stack.size());
@@ -162,8 +165,9 @@ int tacit_broadcast_source(Handle root, Handle* source) {
   return guarded([&] { *source = own(broadcast_source(get(root))); });
 }
 
-int tacit_depth(const Handle* roots, size_t count, size_t* found) {
-  return guarded([&] { *found = depth(gather(roots, count)); });
+int tacit_depth(
+    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, size_t* found) {
+  return guarded([&] { *found = depth(gather(outputs, output_count), gather(inputs, input_count)); });
 }
 
 int tacit_frontier(
