@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tacit_core::{Error, Result};
+use tacit_files::make_folder;
 
 use super::index::{INDEX, Index, save_of};
 
@@ -50,7 +51,8 @@ impl Save {
     ///
     /// The folder cannot be read or written, another save is under way, or the index that is there is none of ours.
     pub(super) fn begin(folder: &Path, size: usize) -> Result<Self> {
-        fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
+        // Gone again where the note cannot be left there.
+        let _new = make_folder(folder)?;
         let id = RandomState::new().hash_one(std::process::id());
         let path = note_of(folder, id);
         let file = File::options().write(true).create_new(true).open(&path).map_err(Error::file("write", &path))?;
@@ -234,6 +236,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
+    use tacit_files::faults::{Fault, inject};
 
     use super::*;
 
@@ -250,6 +253,17 @@ mod tests {
             help: let it come to its end, or save to another folder"]]
         .assert_eq(&error.replace(&*folder.to_string_lossy(), "FOLDER"));
         fs::remove_dir_all(&folder).expect("removes");
+    }
+
+    #[test]
+    fn a_folder_whose_name_does_not_reach_the_disk_is_an_error_and_goes() {
+        let outer = std::env::temp_dir().join(format!("tacit-ranks-made-{}", std::process::id()));
+        fs::create_dir_all(&outer).expect("makes");
+        let folder = outer.join("run");
+        let (begun, steps) = inject(1, Fault::Fails(5), || Save::begin(&folder, 1).map(drop));
+        assert!(matches!(begun, Err(Error::File { .. })), "{begun:?}");
+        assert_eq!((steps, fs::read_dir(&outer).expect("is there").count()), (2, 0));
+        fs::remove_dir_all(&outer).expect("removes");
     }
 
     #[test]
