@@ -70,8 +70,7 @@ fn all_pieces(size: usize, more: impl Fn(Place, &mut Training) -> Result<()>) ->
 /// The index of a save, of whose `size` ranks the first `ranks` have written.
 fn written(folder: &Path, save: &Save, all: Vec<Vec<Piece>>, ranks: usize) -> Result<Index> {
     let size = all.len();
-    let digests = |pieces: &Vec<Piece>| pieces.iter().map(Piece::digest).collect::<Result<Vec<u64>>>();
-    let digests: Vec<Vec<u64>> = all.iter().map(digests).collect::<Result<_>>()?;
+    let digests: Vec<Vec<u64>> = all.iter().map(|own| pieces::digests(own, size)).collect::<Result<_>>()?;
     let alike: Vec<bool> =
         (0..digests[0].len()).map(|at| digests.iter().all(|own| own[at] == digests[0][at])).collect();
     let (_, _, run) = held(Place { rank: 0, size })?;
