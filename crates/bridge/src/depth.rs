@@ -25,9 +25,7 @@ pub fn check_depth(outputs: &[Array], inputs: &[Array]) -> Result<(), BridgeErro
     let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     let mut depth = 0;
     // SAFETY: the handles and the number are live for the call.
-    check(unsafe {
-        ffi::tacit_depth(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), &raw mut depth)
-    })?;
+    check(unsafe { ffi::tacit_depth(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), &raw mut depth) })?;
     if depth <= SHORT {
         return Ok(());
     }
