@@ -154,7 +154,7 @@ fn main() -> Outcome<()> {
     };
     let ranks = given("--ranks").map(|ranks| ranks.parse()).transpose()?;
     let steps = given("--steps").map_or(Ok(200), |steps| steps.parse())?;
-    if Backend::of_environment()? != Backend::Alone || has("--alone") {
+    if Backend::from_environment()? != Backend::Alone || has("--alone") {
         let group = Group::init()?;
         let _deny = Policy::Deny.scope();
         let run = train(mode.unwrap_or(Mode::Data), &group, steps, has("--turned"))?;

@@ -14,7 +14,7 @@ namespace {
 // has its graph gone through once.
 class TracedSearch {
  public:
-  bool operator()(const array& root) {
+  static bool depends(const array& root) {
     auto& walk = current();
     if (walk == 0) {
       walk = begin_walk();
@@ -55,29 +55,24 @@ class TracedSearch {
  private:
   enum Known : uint64_t { kUnknown, kTraced, kNotTraced };
 
-  Known find(const array& value) const {
+  static Known find(const array& value) {
     if (has_data(value)) {
       return kNotTraced;
     }
     if (!value.has_primitive()) {
       return kTraced;
     }
+    // An eval has begun to compute it, which it does with nothing that depends on an array without data.
     if (!is_markable(value)) {
-      return unmarkable_.contains(value.id()) ? kNotTraced : kUnknown;
+      return kNotTraced;
     }
     auto number = value.event().value() ^ current();
     return number == kTraced || number == kNotTraced ? static_cast<Known>(number) : kUnknown;
   }
 
-  void mark(const array& value, Known known) {
-    if (is_markable(value)) {
-      value.event().set_value(current() | known);
-    } else if (known == kNotTraced) {
-      unmarkable_.insert(value.id());
-    }
+  static void mark(const array& value, Known known) {
+    value.event().set_value(current() | known);
   }
-
-  std::unordered_set<uintptr_t> unmarkable_;
 };
 
 std::vector<array> constants(const std::vector<array>& outputs, const std::vector<array>& inputs) {
@@ -106,14 +101,17 @@ std::vector<array> frontier(const std::vector<array>& outputs, const std::vector
   return reached;
 }
 
-// How deep MLX goes into itself where it walks the graph behind these arrays, one operand after the other.
-size_t depth(const std::vector<array>& roots) {
+// How deep MLX goes into itself where it walks the graph between the inputs and the outputs, one operand after the other.
+size_t depth(const std::vector<array>& outputs, const std::vector<array>& inputs) {
   std::unordered_set<uintptr_t> seen;
+  for (const auto& input : inputs) {
+    seen.insert(input.id());
+  }
   std::vector<std::pair<const array*, size_t>> stack;
   size_t deepest = 0;
-  for (const auto& root : roots) {
-    if (seen.insert(root.id()).second) {
-      stack.emplace_back(&root, 0);
+  for (const auto& output : outputs) {
+    if (seen.insert(output.id()).second) {
+      stack.emplace_back(&output, 0);
     }
     while (!stack.empty()) {
       deepest = std::max(deepest, stack.size());
@@ -160,15 +158,16 @@ using namespace tacit;
 extern "C" {
 
 int tacit_is_traced(Handle root, bool* traced) {
-  return guarded([&] { *traced = TracedSearch()(get(root)); });
+  return guarded([&] { *traced = TracedSearch::depends(get(root)); });
 }
 
 int tacit_broadcast_source(Handle root, Handle* source) {
   return guarded([&] { *source = own(broadcast_source(get(root))); });
 }
 
-int tacit_depth(const Handle* roots, size_t count, size_t* found) {
-  return guarded([&] { *found = depth(gather(roots, count)); });
+int tacit_depth(
+    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, size_t* found) {
+  return guarded([&] { *found = depth(gather(outputs, output_count), gather(inputs, input_count)); });
 }
 
 int tacit_frontier(

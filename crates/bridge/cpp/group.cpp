@@ -93,15 +93,13 @@ class Collective : public Primitive {
     auto run = std::make_shared<Run>(output);
     encoder.dispatch([group = group_, op = op_, peer = peer_, made = number_, run = std::move(run), read = std::move(read),
                       write = Borrowed(output)]() mutable {
-      std::optional<Group::Current> told;
+      auto current = group->begin(op, peer, made, read ? read->value : write.value);
       try {
-        group->run(op, peer, made, read ? &*read : nullptr, write, told);
+        group->run(current, read ? &*read : nullptr, write);
       } catch (const std::exception& error) {
-        // NaN to every float type.
-        auto& value = write.value;
-        std::memset(value.data<char>(), 0xff, value.nbytes());
-        Failure failure = [group, of = *told, text = std::string(error.what())](bool later) {
-          group->raise(of, text, later);
+        spoil(write.value);
+        Failure failure = [group, current = std::move(current), text = std::string(error.what())](bool later) {
+          group->raise(current, text, later);
         };
         if (!run->watched()) {
           failure(false);
@@ -374,11 +372,13 @@ void Group::dispatch(Op op, int peer, const array& input, array& output) {
   }
 }
 
-void Group::run(Op op, int peer, uint64_t made, Borrowed* input, Borrowed& output, std::optional<Current>& told) {
+Group::Current Group::begin(Op op, int peer, uint64_t made, const array& shown) {
+  auto now = std::chrono::steady_clock::now();
+  return Current{op, peer, ++collectives_, overtaken(op, made), shown.shape(), shown.dtype(), now};
+}
+
+void Group::run(const Current& current, Borrowed* input, Borrowed& output) {
   auto& shown = (input ? *input : output).value;
-  Current current{op, peer, ++collectives_, 0, shown.shape(), shown.dtype(), std::chrono::steady_clock::now()};
-  told = current;
-  told->overtaken = current.overtaken = overtaken(op, made);
   {
     std::lock_guard lock(mutex_);
     current_ = current;
@@ -396,14 +396,14 @@ void Group::run(Op op, int peer, uint64_t made, Borrowed* input, Borrowed& outpu
   }
   bytes_ += input ? shown.nbytes() : 0;
   // Where the engine has no scatter, a sum of which only a part is kept.
-  auto whole = op == Op::scatter && !scatters_;
+  auto whole = current.op == Op::scatter && !scatters_;
   auto from = shown, to = output.value;
   if (whole) {
     to = array(from.shape(), from.dtype(), nullptr, {});
     to.set_data(mlx::core::allocator::malloc(from.nbytes()));
   }
   mlx::core::scheduler::check_error(engine_);
-  dispatch(whole ? Op::sum : op, peer, from, to);
+  dispatch(whole ? Op::sum : current.op, current.peer, from, to);
   auto done = std::make_shared<std::promise<void>>();
   auto future = done->get_future();
   // What the engine works on stays until it is done with it, also where nobody waits for that any more.
@@ -422,7 +422,7 @@ void Group::run(Op op, int peer, uint64_t made, Borrowed* input, Borrowed& outpu
   if (whole) {
     std::memcpy(result, to.data<char>() + static_cast<size_t>(rank_) * output.value.nbytes(), output.value.nbytes());
   }
-  if (op == Op::send) {
+  if (current.op == Op::send) {
     std::memcpy(result, from.data<char>(), output.value.nbytes());
   }
 }

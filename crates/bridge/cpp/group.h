@@ -88,9 +88,12 @@ class Group {
     std::chrono::steady_clock::time_point since;
   };
 
-  // Runs one collective, the `made`-th that this process made, to its end, on a thread of MLX's, and tells what is run; throws
-  // when it fails or is given up, after which the group is of no more use.
-  void run(Op op, int peer, uint64_t made, Borrowed* input, Borrowed& output, std::optional<Current>& told);
+  // Counts one collective, the `made`-th that this process made, on the thread that is about to run it. `shown` is what goes in,
+  // or what comes out where nothing does.
+  Current begin(Op op, int peer, uint64_t made, const array& shown);
+
+  // Runs it to its end, on a thread of MLX's; throws when it fails or is given up, after which the group is of no more use.
+  void run(const Current& current, Borrowed* input, Borrowed& output);
 
   // Leaves the error of a failure behind and throws it.
   void raise(const Current& of, const std::string& text, bool later) const;

@@ -1,4 +1,5 @@
 // A Rust kernel as an MLX primitive: evaluated by a Rust function, transformed by its own rules or its fallback.
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -85,11 +86,7 @@ class HostKernel : public Primitive {
       try {
         evaluate(*rust, reads, writes);
       } catch (const std::exception& error) {
-        for (auto& value : writes) {
-          // What follows runs all the same: NaN to every float type, and integers that are an index of anything.
-          auto floats = mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
-          std::memset(value.data<char>(), floats ? 0xff : 0, value.nbytes());
-        }
+        std::for_each(writes.begin(), writes.end(), spoil);
         Failure failure = [rust, text = std::string(error.what())](bool later) {
           check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
         };
@@ -250,6 +247,11 @@ array row_major(const array& input, mlx::core::Stream stream) {
   copied.detach();
   encoder.add_temporary(copied);
   return copied;
+}
+
+void spoil(array& value) {
+  auto floats = mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
+  std::memset(value.data<char>(), floats ? 0xff : 0, value.nbytes());
 }
 
 bool same_kernel(const Primitive& a, const Primitive& b) {

@@ -12,7 +12,7 @@
 
 namespace tacit {
 
-// Of the walk's own number; that of the walk has the other bits.
+// The bits of a mark that hold the walk's own number for the array; the number of the walk is in those above.
 constexpr int kMarkBits = 28;
 
 inline std::atomic<uint64_t>& walks_begun() {

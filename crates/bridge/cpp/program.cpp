@@ -147,7 +147,7 @@ class Program {
 
   std::vector<array> run() {
     if (mode_ != Mode::replayed) {
-      auto inside = any_tracer(inputs_);
+      auto inside = mode_ == Mode::inlined || any_tracer(inputs_);
       auto inputs = ready_ || inside ? inputs_ : apart(inputs_);
       auto outputs = compiled_(inputs).first;
       if (collective_ && !inside) {

@@ -14,17 +14,18 @@ const RESERVE: usize = 128 << 10;
 /// Chains that any stack has room for.
 const SHORT: usize = 1000;
 
-/// Fails where the graph behind `outputs` is deeper than the stack of this thread: MLX's transforms and its compile call
-/// themselves for each op of a chain, and a stack that overflows ends the process.
+/// Fails where the graph from `inputs` to `outputs` is deeper than the stack of this thread: MLX's transforms and its compile
+/// call themselves for each op of a chain, and a stack that overflows ends the process. They end at the arrays that they gave
+/// the function, however long a history these have.
 ///
 /// # Errors
 ///
 /// [`BridgeError::Deep`].
-pub fn check_depth(outputs: &[Array]) -> Result<(), BridgeError> {
-    let handles = arrays::handles(outputs);
+pub fn check_depth(outputs: &[Array], inputs: &[Array]) -> Result<(), BridgeError> {
+    let (outputs, inputs) = (arrays::handles(outputs), arrays::handles(inputs));
     let mut depth = 0;
     // SAFETY: the handles and the number are live for the call.
-    check(unsafe { ffi::tacit_depth(handles.as_ptr(), handles.len(), &raw mut depth) })?;
+    check(unsafe { ffi::tacit_depth(outputs.as_ptr(), outputs.len(), inputs.as_ptr(), inputs.len(), &raw mut depth) })?;
     if depth <= SHORT {
         return Ok(());
     }

@@ -254,7 +254,13 @@ unsafe extern "C" {
     ) -> c_int;
 
     pub(crate) fn tacit_distinct(results: *const mlx_array, count: usize, found: Sink) -> c_int;
-    pub(crate) fn tacit_depth(roots: *const mlx_array, count: usize, found: *mut usize) -> c_int;
+    pub(crate) fn tacit_depth(
+        outputs: *const mlx_array,
+        output_count: usize,
+        inputs: *const mlx_array,
+        input_count: usize,
+        found: *mut usize,
+    ) -> c_int;
     pub(crate) fn tacit_evals_noted() -> usize;
     pub(crate) fn tacit_is_traced(root: mlx_array, traced: *mut bool) -> c_int;
     pub(crate) fn tacit_broadcast_source(root: mlx_array, source: *mut mlx_array) -> c_int;

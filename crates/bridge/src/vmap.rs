@@ -95,8 +95,8 @@ pub fn vmap(
     let axes = checked(inputs, in_axes)?;
     let handles = arrays::handles(inputs);
     let mut function = |args: Vec<Array>| {
-        let outputs = function(args)?;
-        check_depth(&outputs)?;
+        let outputs = function(args.clone())?;
+        check_depth(&outputs, &args)?;
         Ok(outputs)
     };
     let mut function = Borrowed::new(&mut function);

@@ -125,7 +125,7 @@ impl Job {
         Ok(Self(Some(format!("{:016x}", random()?))))
     }
 
-    /// This one, and without one that which the environment says, such as a batch system's.
+    /// The job of this name. Without a name the ranks take the one that the environment has, such as a batch system's.
     fn named(name: Option<&str>) -> Self {
         Self(name.map(str::to_owned))
     }

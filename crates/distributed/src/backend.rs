@@ -27,7 +27,7 @@ impl Backend {
     ///
     /// The environment says a part of what an engine needs, as `MLX_RANK` without `MLX_HOSTFILE` does: a process that took
     /// itself for the only one would train alone.
-    pub fn of_environment() -> Result<Self> {
+    pub fn from_environment() -> Result<Self> {
         Self::of(|name| env::var_os(name))
     }
 

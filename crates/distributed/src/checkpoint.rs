@@ -25,7 +25,6 @@ use crate::Group;
 use crate::layout::{Place, leaves};
 use folder::Save;
 use index::Index;
-use pieces::Piece;
 
 /// Saves a run of a model on all ranks of a group in a folder: the model's leaves, and the states of `run`, such as that of the
 /// optimizer and the random one. Every rank calls it with the same path, in a file system that they share.
@@ -79,7 +78,7 @@ pub fn save_run<M: ModuleParameters>(
     ranks::agree(group, pieces::fingerprint(&pieces))?;
     let digests = eval(pieces.iter().map(|piece| &piece.array))
         .map_err(Into::into)
-        .and_then(|()| pieces.iter().map(Piece::digest).collect::<Result<Vec<u64>>>());
+        .and_then(|()| pieces::digests(&pieces, place.size));
     let digests = ranks::all_went(group, digests, "compute what it saves")?;
     let entries = pieces::entries(&pieces, &ranks::alike(group, &digests)?, place.size);
 

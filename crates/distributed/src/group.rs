@@ -137,7 +137,7 @@ impl Group {
     ///
     /// As for [`init`](Self::init).
     pub fn with(options: &Options) -> Result<Self> {
-        let backend = options.backend.map_or_else(Backend::of_environment, Ok)?;
+        let backend = options.backend.map_or_else(Backend::from_environment, Ok)?;
         let mut joined = joined();
         if let Some(group) = joined.iter().find(|group| group.backend == backend) {
             return Ok(group.clone());

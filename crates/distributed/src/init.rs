@@ -127,17 +127,17 @@ fn seat(backend: Backend, variable: impl Fn(&str) -> Option<OsString>) -> Result
     };
     let (Some(at), Some(size)) = (number(rank)?, size) else { return Ok(None) };
     if at >= size {
-        return Err(Error::Group { message: format!("{rank}={at} is no rank of a group of {size}"), help: STARTED });
+        return Err(Error::Group { message: format!("{rank}={at} is not a rank of a group of {size}"), help: STARTED });
     }
     Ok(Some(Seat { rank: at, size }))
 }
 
-/// The number that a variable says. MLX's ring takes any other text for 0.
+/// The number in a variable. MLX's ring reads any other text as 0.
 fn number(name: &str, text: &OsStr) -> Result<usize> {
     let text = text.to_string_lossy();
     text.trim()
         .parse()
-        .map_err(|_| Error::Group { message: format!("{name}={text} is no number of a rank"), help: STARTED })
+        .map_err(|_| Error::Group { message: format!("{name}={text} is not a whole number from 0 on"), help: STARTED })
 }
 
 /// What rank 0 gives, on every rank.
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_number_of_a_rank_is_named() {
+    fn a_rank_that_is_not_a_number_is_named() {
         let of = |backend, rank: &'static str| {
             let found = seat(backend, |name| match name {
                 "MLX_RANK" | "OMPI_COMM_WORLD_RANK" => Some(rank.into()),
@@ -173,11 +173,11 @@ mod tests {
             }
         }
         expect![[r#"
-            MLX_RANK=abc is no number of a rank
+            MLX_RANK=abc is not a whole number from 0 on
             help: start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI"#]]
         .assert_eq(&of(Backend::Ring, "abc").expect_err("no number").to_string());
         expect![[r#"
-            OMPI_COMM_WORLD_RANK=2 is no rank of a group of 2
+            OMPI_COMM_WORLD_RANK=2 is not a rank of a group of 2
             help: start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI"#]]
         .assert_eq(&of(Backend::Mpi, "2").expect_err("too large").to_string());
     }

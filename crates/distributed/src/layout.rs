@@ -33,7 +33,8 @@ pub(crate) enum Layout {
     Flat,
     /// An equal part along an axis.
     Axis(usize),
-    /// An array of this shape on each rank, of which no other rank's can be made: a part of what is stored, or what differs.
+    /// An array of its own on each rank, all of this shape: a part of a stored array, or an array that differs between ranks. It
+    /// cannot be made from those of other ranks.
     Own,
 }
 

@@ -15,6 +15,7 @@ mod group;
 mod init;
 mod layout;
 mod mean;
+mod named;
 mod placed;
 pub mod plan;
 mod random;

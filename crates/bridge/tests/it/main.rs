@@ -8,6 +8,7 @@ mod custom_vjp;
 mod emitting;
 mod failed_kernels;
 mod graphs;
+mod growth;
 mod kernels;
 mod mapped;
 mod mlx;

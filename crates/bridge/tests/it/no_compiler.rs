@@ -1,18 +1,24 @@
-//! What happens where no compiler is installed, in processes that cannot find one.
+//! What happens where no compiler is installed, or MLX is told not to compile, in processes of their own.
 
 use std::env;
+use std::ffi::OsStr;
 use std::process::Command;
 
 use mlx_rs::{Array, ops};
-use tacit_bridge::{BoxError, Outcome, Program, compiler_available, record_shapeless};
+use tacit_bridge::{BoxError, Outcome, Program, array_id, compiler_available, record_shapeless};
 
 use crate::arrays::{matrix, numbers, vector};
 
-/// Runs the ignored test `name` in a process of its own, with a search path that leads nowhere.
+/// Runs the ignored test `name` with a search path that leads nowhere.
 fn without_compiler(name: &str) {
+    apart(name, "PATH", env::temp_dir().join("no-such-folder").as_os_str());
+}
+
+/// Runs the ignored test `name` in a process of its own, with this variable.
+fn apart(name: &str, variable: &str, value: &OsStr) {
     let out = Command::new(env::current_exe().expect("is running"))
         .args([&format!("no_compiler::{name}"), "--exact", "--ignored", "--test-threads=1"])
-        .env("PATH", env::temp_dir().join("no-such-folder"))
+        .env(variable, value)
         .output()
         .expect("starts");
     let text = String::from_utf8_lossy(&out.stdout);
@@ -81,4 +87,26 @@ fn fails_and_nests() {
     let (tracers, made) = record_shapeless(&[&x], &mut |args| Ok(vec![args[0].exp()?])).expect("records");
     assert_eq!((tracers.len(), made.len()), (1, 1));
     assert!(made[0].eval().is_err());
+}
+
+#[test]
+fn a_function_gets_the_inputs_themselves_where_mlx_is_told_not_to_compile() {
+    apart("gets_the_inputs_themselves", "MLX_DISABLE_COMPILE", OsStr::new("1"));
+}
+
+#[test]
+#[ignore = "is run by another test, which tells MLX not to compile"]
+fn gets_the_inputs_themselves() {
+    let mut program = Program::new(false).expect("memory");
+    let x = vector(&[0.0]).exp().expect("builds");
+    for _ in 0..2 {
+        let (mut outputs, mut given) = (Vec::new(), None);
+        let function = &mut |args: Vec<Array>| {
+            given = Some(array_id(&args[0]));
+            Ok(vec![args[0].negative()?])
+        };
+        let outcome = program.call(&[&x], &mut outputs, function).expect("runs");
+        assert_eq!((outcome, given), (Outcome::Inlined, Some(array_id(&x))));
+        assert_eq!(numbers(&outputs[0]), [-1.0]);
+    }
 }

@@ -1,7 +1,11 @@
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Mutex, PoisonError};
 
 use tacit_bridge::ports::{Held, listen};
+
+/// Held by a test that lets ports go: the next that looks for one in this process would find it first.
+static LOOKING: Mutex<()> = Mutex::new(());
 
 fn here(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
@@ -9,6 +13,7 @@ fn here(port: u16) -> SocketAddr {
 
 #[test]
 fn nobody_else_takes_a_held_port() {
+    let _looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
     let held = Held::new(3).expect("free ports");
     let other = Held::new(20).expect("free ports");
     assert!(other.numbers().iter().all(|port| !held.numbers().contains(port)));
@@ -24,6 +29,7 @@ fn nobody_else_takes_a_held_port() {
 
 #[test]
 fn whoever_it_is_held_for_listens_there_alone() {
+    let _looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
     let held = Held::new(1).expect("a free port");
     let address = here(held.numbers()[0]);
     let listener = listen(address).expect("held for us");

@@ -318,7 +318,7 @@ impl Tracing<'_> {
         })?;
         self.made = Some(def);
         let (results, done) = pass::rewrite(self.passes, all, dense(&results)?)?;
-        check_depth(&results)?;
+        check_depth(&results, all)?;
         self.rewritten = done;
         Ok(results)
     }

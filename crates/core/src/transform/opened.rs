@@ -44,7 +44,7 @@ impl Opened {
         let mut failure = None;
         let mut function = |arrays: &[Array]| -> Result<Vec<Array>> {
             let results = self.with(chosen, arrays).and_then(&mut f)?;
-            check_depth(&results)?;
+            check_depth(&results, arrays)?;
             Ok(tacit_bridge::distinct(results)?)
         };
         let outcome = fallible_vjp(
@@ -66,7 +66,7 @@ impl Opened {
         let mut failure = None;
         let mut function = |arrays: &[Array]| -> Result<Vec<Array>> {
             let results = self.with(chosen, arrays).and_then(&mut f)?;
-            check_depth(&results)?;
+            check_depth(&results, arrays)?;
             Ok(results)
         };
         let outcome = fallible_jvp(

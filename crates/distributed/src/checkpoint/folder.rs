@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tacit_core::{Error, Result};
+use tacit_files::make_folder;
 
 use super::index::{INDEX, Index, save_of};
 
@@ -50,7 +51,8 @@ impl Save {
     ///
     /// The folder cannot be read or written, another save is under way, or the index that is there is none of ours.
     pub(super) fn begin(folder: &Path, size: usize) -> Result<Self> {
-        fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
+        // Gone again where the note cannot be left there.
+        let _new = make_folder(folder)?;
         let id = RandomState::new().hash_one(std::process::id());
         let path = note_of(folder, id);
         let file = File::options().write(true).create_new(true).open(&path).map_err(Error::file("write", &path))?;
@@ -60,7 +62,11 @@ impl Save {
     fn numbered(folder: &Path, id: u64, size: usize, file: File) -> Result<Self> {
         // Locked before others are looked for: of two that begin at once, one sees the other.
         let path = note_of(folder, id);
-        let has_locks = lock(&file).map_err(Error::file("write", &path))?.is_some();
+        let locked = lock(&file);
+        if locked == Some(false) {
+            // One that begins as well has just looked into it, and takes it for that of a dead save.
+            return Err(under_way(folder));
+        }
         let old = if folder.join(INDEX).exists() { Some(Index::read(folder)?.1) } else { None };
         let replaces = old.map(|index| (index.save, index.size));
         let mut this = Self {
@@ -79,12 +85,9 @@ impl Save {
                 continue;
             }
             match Found::of(&other).map_err(Error::file("read", &other))? {
-                Found::UnderWay => {
-                    let help = "let it come to its end, or save to another folder";
-                    return Err(Error::checkpoint(folder, None, "another program saves into it", help));
-                }
+                Found::UnderWay => return Err(under_way(folder)),
                 // Without locks nobody can tell a save that was killed from one that is under way.
-                Found::Dead(_) if !has_locks => {}
+                Found::Dead(_) if locked.is_none() => {}
                 Found::Dead(note) => {
                     last = last.max(note.as_ref().map_or(0, |note| note.save));
                     this.garbage.extend(note.and_then(|note| note.garbage(replaces)));
@@ -189,7 +192,7 @@ impl Found {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Gone),
             file => file?,
         };
-        if lock(&file)? == Some(false) {
+        if lock(&file) == Some(false) {
             return Ok(Self::UnderWay);
         }
         let mut text = String::new();
@@ -205,13 +208,22 @@ impl Note {
     }
 }
 
+fn under_way(folder: &Path) -> Error {
+    let help = "let it come to its end, or save to another folder";
+    Error::checkpoint(folder, None, "another program saves into it", help)
+}
+
 /// Whether the lock of a file was free, and is this process's now; nothing in a file system without locks.
-fn lock(file: &File) -> io::Result<Option<bool>> {
-    match file.try_lock() {
-        Ok(()) => Ok(Some(true)),
-        Err(TryLockError::WouldBlock) => Ok(Some(false)),
-        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(None),
-        Err(TryLockError::Error(error)) => Err(error),
+fn lock(file: &File) -> Option<bool> {
+    was_free(&file.try_lock())
+}
+
+fn was_free(tried: &Result<(), TryLockError>) -> Option<bool> {
+    match tried {
+        Ok(()) => Some(true),
+        Err(TryLockError::WouldBlock) => Some(false),
+        // File systems without locks say so in several ways, such as ENOLCK over a network.
+        Err(TryLockError::Error(_)) => None,
     }
 }
 
@@ -219,4 +231,46 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(folder).map_err(Error::file("read", folder))?;
     // A name that is no text is none of ours.
     Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use tacit_files::faults::{Fault, inject};
+
+    use super::*;
+
+    #[test]
+    fn a_save_whose_note_another_one_holds_does_not_begin() {
+        let folder = std::env::temp_dir().join(format!("tacit-ranks-held-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("makes");
+        let file = File::create(note_of(&folder, 7)).expect("makes");
+        let other = File::open(note_of(&folder, 7)).expect("opens");
+        other.try_lock().expect("is free");
+        let error = Save::numbered(&folder, 7, 1, file).err().expect("another has the lock").to_string();
+        expect![[r"
+            FOLDER: another program saves into it
+            help: let it come to its end, or save to another folder"]]
+        .assert_eq(&error.replace(&*folder.to_string_lossy(), "FOLDER"));
+        fs::remove_dir_all(&folder).expect("removes");
+    }
+
+    #[test]
+    fn a_folder_whose_name_does_not_reach_the_disk_is_an_error_and_goes() {
+        let outer = std::env::temp_dir().join(format!("tacit-ranks-made-{}", std::process::id()));
+        fs::create_dir_all(&outer).expect("makes");
+        let folder = outer.join("run");
+        let (begun, steps) = inject(1, Fault::Fails(5), || Save::begin(&folder, 1).map(drop));
+        assert!(matches!(begun, Err(Error::File { .. })), "{begun:?}");
+        assert_eq!((steps, fs::read_dir(&outer).expect("is there").count()), (2, 0));
+        fs::remove_dir_all(&outer).expect("removes");
+    }
+
+    #[test]
+    fn a_file_system_that_refuses_to_lock_has_no_locks() {
+        for kind in [io::ErrorKind::Unsupported, io::ErrorKind::InvalidInput, io::ErrorKind::Other] {
+            assert_eq!(was_free(&Err(TryLockError::Error(kind.into()))), None);
+        }
+        assert_eq!((was_free(&Ok(())), was_free(&Err(TryLockError::WouldBlock))), (Some(true), Some(false)));
+    }
 }

@@ -119,14 +119,12 @@ pub(super) fn file_of(folder: &Path, save: u64, Place { rank, size }: Place) -> 
     folder.join(format!("run.{save}-{:05}-of-{size:05}.safetensors", rank + 1))
 }
 
-/// The save whose file of a rank has this name, and the number of ranks there; a file that is on its way has the same name in
-/// its own, behind a dot.
+/// The save whose file of a rank has exactly this name, and the number of ranks there. A copy beside it is somebody else's.
 pub(super) fn save_of(name: &str) -> Option<(u64, usize)> {
-    let name = name.strip_prefix('.').unwrap_or(name);
-    let (name, _) = name.split_once(".safetensors")?;
-    let (save, ranks) = name.strip_prefix("run.")?.split_once('-')?;
-    let (rank, size) = ranks.split_once("-of-")?;
-    let number = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?;
-    number(rank)?;
-    Some((number(save)?, number(size)? as usize))
+    let (save, ranks) = name.strip_prefix("run.")?.strip_suffix(".safetensors")?.split_once('-')?;
+    let (number, size) = ranks.split_once("-of-")?;
+    let (save, size) = (save.parse().ok()?, size.parse().ok()?);
+    let rank = number.parse::<usize>().ok()?.checked_sub(1)?;
+    let written = file_of(Path::new(""), save, Place { rank, size });
+    (written == Path::new(name)).then_some((save, size))
 }

@@ -24,18 +24,6 @@ pub(super) struct Piece {
     pub(super) array: Array,
 }
 
-impl Piece {
-    /// A number that says whether another rank has the same, bit for bit. What is split is not asked.
-    pub(super) fn digest(&self) -> Result<u64> {
-        if self.layout.is_some() {
-            return Ok(0);
-        }
-        let mut hasher = DefaultHasher::new();
-        with_bytes(&self.array, |bytes| hasher.write(bytes))?;
-        Ok(hasher.finish())
-    }
-}
-
 /// The leaves of a model and the states of a run, in one order on all ranks.
 pub(super) fn of(
     run: &Training,
@@ -92,6 +80,37 @@ pub(super) fn fingerprint(pieces: &[Piece]) -> u64 {
     hasher.finish()
 }
 
+/// For each piece a number that says whether another rank has the same, bit for bit. What is split is not compared, and nothing
+/// is where there is one rank.
+pub(super) fn digests(pieces: &[Piece], ranks: usize) -> Result<Vec<u64>> {
+    let is_compared = |piece: &Piece| ranks > 1 && piece.layout.is_none();
+    let digest = |piece: &Piece| if is_compared(piece) { Ok(with_bytes(&piece.array, digest)?) } else { Ok(0) };
+    pieces.iter().map(digest).collect()
+}
+
+/// The digest of the bytes of an array. Those of two arrays that differ are the same by chance alone, once in 2^64 times.
+///
+/// Two words at a time go into a product whose halves are combined, in four chains that a processor runs at once: the main loop
+/// of wyhash, <https://github.com/wangyi-fudan/wyhash>, about as fast as the memory.
+fn digest(bytes: &[u8]) -> u64 {
+    const SECRETS: [u64; 2] = [0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db];
+    let mix = |digest: u64, pair: u128| {
+        let product = u128::from(pair as u64 ^ SECRETS[0]) * u128::from((pair >> 64) as u64 ^ digest);
+        (product >> 64) as u64 ^ product as u64
+    };
+    let (blocks, rest) = bytes.as_chunks::<64>();
+    // Arrays that are compared are of one length, so that zeros behind the end are no difference.
+    let mut last = [0; 64];
+    last[..rest.len()].copy_from_slice(rest);
+    let mut chains = [SECRETS[1]; 4];
+    for block in blocks.iter().chain([&last]) {
+        for (chain, pair) in chains.iter_mut().zip(block.as_chunks::<16>().0) {
+            *chain = mix(*chain, u128::from_le_bytes(*pair));
+        }
+    }
+    chains.into_iter().fold(SECRETS[1], |digest, chain| mix(digest, chain.into()))
+}
+
 /// How the pieces lie in the files of so many ranks. Those that are `alike` on all ranks are shared out among them.
 pub(super) fn entries(pieces: &[Piece], alike: &[bool], size: usize) -> Entries {
     let mut entries = Entries::new();
@@ -111,4 +130,41 @@ pub(super) fn write(folder: &Path, index: &Index, pieces: Vec<Piece>, place: Pla
     let is_own = |piece: &Piece| index.states[&piece.state][&piece.key].is_held_by(place.rank);
     let tensors = pieces.into_iter().filter(is_own).map(|piece| (tensor(&piece.state, &piece.key), piece.array));
     write_tensors(file_of(folder, index.save, place), tensors.collect(), &Metadata::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn arrays_that_differ_in_a_bit_have_other_digests() {
+        for length in [1, 8, 15, 16, 17, 63, 64, 65, 150] {
+            // Zeros and ones are what a sum of products could pass over.
+            for byte in [0, 0xff, 0x5a] {
+                let mut bytes = vec![byte; length];
+                let mut found = BTreeSet::from([digest(&bytes)]);
+                for bit in 0..8 * length {
+                    bytes[bit / 8] ^= 1 << (bit % 8);
+                    assert!(found.insert(digest(&bytes)), "bit {bit} of {length} bytes {byte:#x}");
+                    bytes[bit / 8] ^= 1 << (bit % 8);
+                }
+                assert!(!found.insert(digest(&bytes)));
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_several_ranks_may_have_alike_is_read() -> Result<()> {
+        let piece = |layout| {
+            let array = Array::from_slice(&[1.0_f32, 2.0], &[2]);
+            Piece { state: String::new(), key: String::new(), layout, shape: vec![2], array }
+        };
+        let pieces = [piece(None), piece(Some(Layout::Flat))];
+        assert_eq!(digests(&pieces, 1)?, [0, 0]);
+        let found = digests(&pieces, 2)?;
+        assert!(found[0] != 0 && found[1] == 0, "{found:?}");
+        Ok(())
+    }
 }

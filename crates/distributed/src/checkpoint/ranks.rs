@@ -6,6 +6,7 @@ use mlx_rs::Array;
 use tacit_core::{Error, Result};
 
 use crate::Group;
+use crate::named::named;
 
 /// What each rank says, in the order of the ranks.
 fn said(group: &Group, own: &[u32]) -> Result<Vec<Vec<u32>>> {
@@ -101,14 +102,4 @@ pub(super) fn alike(group: &Group, digests: &[u64]) -> Result<Vec<bool>> {
 
 fn numbers(said: &[Vec<u32>], is_meant: impl Fn(&Vec<u32>) -> bool) -> Vec<usize> {
     (0..said.len()).filter(|&rank| is_meant(&said[rank])).collect()
-}
-
-/// Ranks by their numbers, such as "ranks 1, 2 and 5".
-fn named(ranks: &[usize]) -> String {
-    let words: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-    match &words[..] {
-        [] => "no rank".to_owned(),
-        [one] => format!("rank {one}"),
-        [others @ .., last] => format!("ranks {} and {last}", others.join(", ")),
-    }
 }

@@ -129,7 +129,8 @@ impl Saved {
         (lost && entry.layout == Layout::Whole && entry.shape.iter().any(|&extent| extent != 1)).then_some(leaf)
     }
 
-    /// The random state of a rank, of other ranks' ones: of as many as there were each has its own, and more have new ones.
+    /// The random state of a rank where the run was saved on another number of ranks: that of the rank of its number, and a new one
+    /// where there was none.
     fn random(&self, tensor: &str, entry: &Entry, place: Place) -> Result<Array> {
         if place.rank < self.index.size {
             return self.get(place.rank, tensor, &entry.shape);

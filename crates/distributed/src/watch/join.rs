@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::Seat;
 use super::frame::{Failing, Frame, NotJoined};
-use super::judge::named;
 use super::link::{Closed, Link};
+use crate::named::named;
 
 /// Changes whenever frames do.
 const VERSION: u32 = 1;

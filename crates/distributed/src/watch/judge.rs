@@ -4,9 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::frame::{Doing, Extent};
-
-/// How many ranks a message names.
-const NAMED: usize = 8;
+use crate::named::NAMED;
 
 /// How long ranks must be in different collectives of the same number before that is believed: longer than one takes to
 /// hear of the other.
@@ -73,18 +71,6 @@ pub(super) fn difference(plans: &[Vec<String>]) -> Option<String> {
     ))
 }
 
-/// `rank 2`, `ranks 2 and 3`, `ranks 1, 2 and 9 more`.
-pub(super) fn named(ranks: &[usize]) -> String {
-    let texts = |ranks: &[usize]| ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    match ranks {
-        [one] => format!("rank {one}"),
-        [some @ .., last] if ranks.len() <= NAMED => format!("ranks {} and {last}", texts(some)),
-        _ => {
-            format!("ranks {} and {} more", texts(&ranks[..NAMED.min(ranks.len())]), ranks.len().saturating_sub(NAMED))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
@@ -136,9 +122,6 @@ mod tests {
 
     #[test]
     fn many_ranks_are_counted() {
-        assert_eq!(named(&[2]), "rank 2");
-        assert_eq!(named(&[2, 3]), "ranks 2 and 3");
-        assert_eq!(named(&(1..12).collect::<Vec<_>>()), "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 3 more");
         let found = disagreement(&vec![doing(1, "all_sum f32[1]", 700); 10], Duration::from_millis(600));
         assert!(found.is_some_and(|text| text.ends_with("rank 7 in all_sum #1 f32[1], and 2 more")));
     }

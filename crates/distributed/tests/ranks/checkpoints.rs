@@ -19,6 +19,7 @@ use tacit_io::Training;
 use tacit_nn::{LoraConfig, Model, Only};
 
 use crate::case::Case;
+use crate::child::FOLDER;
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("of_what_is_not_evaluated", of_what_is_not_evaluated),
@@ -34,22 +35,9 @@ fn normal(seed: u64, shape: &[i32]) -> Result<Array> {
     Ok(random::normal::<f32>(shape, None, None, Some(&random::key(seed)?))?)
 }
 
-/// A folder that all ranks name alike, and that is not there.
-fn folder(group: &Group, name: &str) -> Result<PathBuf> {
-    let folder = std::env::temp_dir().join(format!("tacit-ranks-{name}-{}-{}", group.backend(), group.size()));
-    if group.rank() == 0 {
-        drop(std::fs::remove_dir_all(&folder));
-    }
-    group.barrier()?;
-    Ok(folder)
-}
-
-fn remove(group: &Group, folder: &Path) -> Result<()> {
-    group.barrier()?;
-    if group.rank() == 0 {
-        drop(std::fs::remove_dir_all(folder));
-    }
-    Ok(())
+/// A folder that all ranks name alike, and that is not there: in that of the group, with which it goes.
+fn folder(name: &str) -> PathBuf {
+    Path::new(&std::env::var_os(FOLDER).expect("a rank is started in the folder of its group")).join(name)
 }
 
 /// The same numbers at each call and on each rank, with weights that every split divides.
@@ -149,7 +137,7 @@ fn is_alike(array: &Array, group: &Group) -> Result<bool> {
 
 /// Sums that nobody has asked for yet are in all that is saved; each rank writes another share of it.
 fn of_what_is_not_evaluated(group: &Group) -> Result<()> {
-    let folder = folder(group, "pending")?;
+    let folder = folder("pending");
     let (mut model, mut adamw) = (layers()?, AdamW::new(1e-2));
     let (mut stepwise, mut other) = (layers()?, AdamW::new(1e-2));
     // Each gradient is a sum of its own, as those of larger layers are.
@@ -179,7 +167,7 @@ fn of_what_is_not_evaluated(group: &Group) -> Result<()> {
     run.restore_model(&mut model)?;
     run.restore_optimizer(&mut adamw)?;
     assert_same(&arrays(&model, &adamw)?, &expected, "on the disk")?;
-    remove(group, &folder)
+    Ok(())
 }
 
 /// Saves after two steps, goes on for two, and goes on from the save: the same, bit for bit.
@@ -216,7 +204,7 @@ fn of_every_optimizer_in_every_split(group: &Group) -> Result<()> {
     fn built<T, E: std::fmt::Display>(optimizer: std::result::Result<T, E>) -> T {
         optimizer.unwrap_or_else(|error| panic!("{error}"))
     }
-    let folder = folder(group, "optimizers")?;
+    let folder = folder("optimizers");
     // One of each form of state on many ranks, which take turns on the cores; all of them on two.
     goes_on("SGD with momentum", || built(SgdBuilder::new(1e-2).momentum(0.9).build()), &folder, group)?;
     goes_on("AdamW", || AdamW::new(1e-2), &folder, group)?;
@@ -231,12 +219,12 @@ fn of_every_optimizer_in_every_split(group: &Group) -> Result<()> {
         goes_on("RMSprop", || built(RmsProp::new(1e-2)), &folder, group)?;
         goes_on("Adafactor", || built(Adafactor::new()), &folder, group)?;
     }
-    remove(group, &folder)
+    Ok(())
 }
 
 /// A random state that is each rank's own is saved for each, and one that all have for all.
 fn of_random_states(group: &Group) -> Result<()> {
-    let folder = folder(group, "random")?;
+    let folder = folder("random");
     let key = |state: &RandomState| Ok::<_, Error>(state.as_array().as_slice::<u32>().to_vec());
     for (state, differs) in [(group.random(5)?, true), (RandomState::with_seed(5)?, false)] {
         assert_eq!(!is_alike(state.as_array(), group)?, differs);
@@ -246,7 +234,7 @@ fn of_random_states(group: &Group) -> Result<()> {
         let run = load_run(&folder, &layers()?, group)?;
         assert_eq!(key(&run.random()?)?, key(&drawn)?, "rank {}", group.rank());
     }
-    remove(group, &folder)
+    Ok(())
 }
 
 /// An error on every rank, whose words are the same but for the folder's name.
@@ -256,7 +244,7 @@ fn refused(result: Result<()>, folder: &Path) -> String {
 
 /// Folders that only look alike, or are called otherwise: nothing is written, and nothing that was there goes.
 fn into_folders_that_are_not_shared(group: &Group) -> Result<()> {
-    let folder = folder(group, "apart")?;
+    let folder = folder("apart");
     save_run(&folder, &Training::new(1), &layers()?, group)?;
     let names = |folder: &Path| {
         let mut names: Vec<_> =
@@ -285,13 +273,12 @@ fn into_folders_that_are_not_shared(group: &Group) -> Result<()> {
     let found = load_run(&own, &layers()?, group).map(drop);
     let found = refused(found, &own);
     assert!(found.contains("another save in the folder FOLDER of rank 0"), "{found}");
-    drop(std::fs::remove_dir_all(&own));
-    remove(group, &folder)
+    Ok(())
 }
 
 /// Ranks that would save other arrays are told so, each of them.
 fn of_other_models(group: &Group) -> Result<()> {
-    let folder = folder(group, "others")?;
+    let folder = folder("others");
     let last = group.size() - 1;
     let model = layers()?;
     let mut run = Training::new(1);
@@ -311,9 +298,5 @@ fn of_other_models(group: &Group) -> Result<()> {
     let expected =
         if group.rank() == 0 { "cannot make FOLDER: " } else { "rank 0 could not begin a save in the folder\n" };
     assert!(found.starts_with(expected), "{found}");
-    group.barrier()?;
-    if group.rank() == 0 {
-        drop(std::fs::remove_file(&folder));
-    }
     Ok(())
 }

@@ -44,6 +44,9 @@ pub(crate) const CASES: &[Case] = &[
     case("a_rank_that_skips", skips, joins, LIMITS, &[], |ranks| {
         all_say(ranks, &["has waited for", "rank 0 is in all_sum #1 f32[8], rank 1 in no collective"])
     }),
+    case("a_rank_that_skips_what_gives_indices", skips_indices, joins, LIMITS, &[], |ranks| {
+        all_say(ranks, &["has waited for", "rank 0 is in all_max #1 u32[8], rank 1 in no collective"])
+    }),
     case("a_wrong_shape", sums_of_two_shapes, joins, LIMITS, &[], |ranks| {
         all_say(ranks, &["no. 1 of rank 0 was all_sum f32[8], of rank 1 all_sum f32[9]"])
     }),
@@ -114,10 +117,21 @@ fn sums_until(group: &Group, signal: &str) -> Result<()> {
 
 /// The second rank does not sum, and lives on until it learns what comes of that.
 fn skips(group: &Group) -> Result<()> {
+    comes_too_late(group);
+    group.all_sum(&ops::ones::<f32>(&[8])?)?.eval().map_err(Error::from)
+}
+
+/// As [`skips`]: MLX takes the rows all the same, by indices that have to be some of the table's.
+fn skips_indices(group: &Group) -> Result<()> {
+    comes_too_late(group);
+    let indices = group.all_max(&ops::zeros::<u32>(&[8])?)?;
+    ops::ones::<f32>(&[4, 256])?.take_axis(indices, 0)?.eval().map_err(Error::from)
+}
+
+fn comes_too_late(group: &Group) {
     if group.rank() == 1 {
         sleep(Duration::from_millis(2500));
     }
-    group.all_sum(&ops::ones::<f32>(&[8])?)?.eval().map_err(Error::from)
 }
 
 /// The engine gives numbers for that, which mean nothing.

