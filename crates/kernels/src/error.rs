@@ -1,5 +1,7 @@
 //! The one error of this crate.
 
+use half::bf16;
+
 /// What a kernel refuses, each with the numbers that were wrong.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -86,8 +88,8 @@ pub enum KernelError {
     },
     /// A number was to be stored that is beyond those of the format.
     #[error(
-        "element {index} is {value}, and the greatest number of the format is {most}\nhelp: take a format with a scale, or one \
-         with the range of `f32` such as `bf16`"
+        "element {index} is {value}, and the greatest number of the format is {most}\nhelp: take a format with a scale{}",
+        if *most < bf16::MAX.to_f32() { ", or one with the range of `f32` such as `bf16`" } else { " such as `int8`" }
     )]
     TooLarge {
         /// The first such element, counted in row-major order.
@@ -146,4 +148,14 @@ pub enum KernelError {
         /// What it does or has.
         what: String,
     },
+}
+
+impl KernelError {
+    /// The index of the element that is refused, where it is one.
+    pub(crate) fn element(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::NonFinite { index, .. } | Self::TooLarge { index, .. } => Some(index),
+            _ => None,
+        }
+    }
 }

@@ -79,21 +79,20 @@ impl Sum<'_> {
             threads::for_each_part(usize::MAX, pieces, &|(start, part)| {
                 let mut piece = vec![0.0; each.min(elements - start)];
                 self.write(isa, base, start, &mut piece);
-                if let Err(error) = f(&piece, part) {
+                if let Err(mut error) = f(&piece, part) {
+                    // A global scale that is NaN fails the pieces before the element that made it so as well.
+                    let place = error.element().map_or((true, start), |index| {
+                        *index += start;
+                        (false, *index)
+                    });
                     let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
-                    if first.as_ref().is_none_or(|(before, _)| *before > start) {
-                        *first = Some((start, error));
+                    if first.as_ref().is_none_or(|(before, _)| *before > place) {
+                        *first = Some((place, error));
                     }
                 }
             });
         });
-        match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            None => Ok(()),
-            Some((start, KernelError::NonFinite { index, value })) => {
-                Err(KernelError::NonFinite { index: start + index, value })
-            }
-            Some((_, error)) => Err(error),
-        }
+        first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Writes the length of each row: the root of the sum of its squares.

@@ -153,7 +153,9 @@ fn halves_are_rounded_to_nearest_even() {
         "element 1 is -65520, and the greatest number of the format is 65504\n\
          help: take a format with a scale, or one with the range of `f32` such as `bf16`"
     );
-    assert!(matches!(halves::to_bf16(&[3.4e38], &mut wide[..1]), Err(KernelError::TooLarge { index: 0, .. })));
+    let error = halves::to_bf16(&[3.4e38], &mut wide[..1]).unwrap_err();
+    assert_eq!(error, KernelError::TooLarge { index: 0, value: 3.4e38, most });
+    assert!(error.to_string().ends_with("\nhelp: take a format with a scale such as `int8`"), "{error}");
 }
 
 #[test]

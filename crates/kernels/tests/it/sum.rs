@@ -1,7 +1,9 @@
 //! Sums of a matrix and a thin product, by pieces.
 
-use half::bf16;
-use tacit_kernels::{Base, Codes, Floats, KernelError, Matrix, Order, Scales, Sum, dequantize, nf4, threads};
+use half::{bf16, f16};
+use tacit_kernels::{
+    Base, Codes, Floats, KernelError, Matrix, Order, Scales, Sum, dequantize, halves, nf4, nvfp4, threads,
+};
 
 fn numbers(count: usize, seed: f32) -> Vec<f32> {
     (0..count).map(|i| ((i as f32 + seed) * 0.731).sin()).collect()
@@ -90,6 +92,29 @@ fn what_no_code_holds_is_counted_through_the_whole_sum() {
     let found = sum.for_each_piece(each, codes.chunks_mut(each / 2).zip(scales.chunks_mut(each / 64)), &|x, (c, s)| {
         nf4::quantize(x, 64, c, s)
     });
+    assert!(matches!(found, Err(KernelError::NonFinite { index, .. }) if index == 20 * K), "{found:?}");
+}
+
+#[test]
+fn what_a_half_is_too_small_for_is_counted_through_the_whole_sum() {
+    let mut case = case(0);
+    case.factors[20] = 1e6;
+    let sum = case.sum(Base::Stored(case.matrix()), 0);
+    let mut codes = vec![f16::ZERO; N * K];
+    let found = sum.for_each_piece(640, codes.chunks_mut(640), &|x, codes| halves::to_f16(x, codes));
+    let row = 20 * K..21 * K;
+    assert!(matches!(found, Err(KernelError::TooLarge { index, .. }) if row.contains(&index)), "{found:?}");
+}
+
+/// A global scale that is NaN fails every piece; what is named is the element that made it so.
+#[test]
+fn a_number_that_no_code_holds_is_named_before_the_scale_of_all() {
+    let mut case = case(2);
+    case.left[2 * 20] = f32::NAN;
+    let sum = case.sum(Base::Stored(case.matrix()), 2);
+    let (mut codes, mut scales) = (vec![0; (N * K).div_ceil(2)], vec![0; (N * K).div_ceil(16)]);
+    let parts = codes.chunks_mut(320).zip(scales.chunks_mut(40));
+    let found = sum.for_each_piece(640, parts, &|x, (c, s)| nvfp4::quantize(x, Some(f32::NAN), c, s));
     assert!(matches!(found, Err(KernelError::NonFinite { index, .. }) if index == 20 * K), "{found:?}");
 }
 
