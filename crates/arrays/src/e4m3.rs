@@ -3,7 +3,7 @@
 use tacit_core::register_array;
 
 use crate::format::declaration::{Format, TextForm};
-use crate::kernel::Scheme;
+use crate::kernel::{Coding, Encoding, Scheme};
 use crate::packed_array::PackedArray;
 use crate::register_format;
 
@@ -40,22 +40,11 @@ impl From<usize> for E4m3 {
     }
 }
 
-/// The value of each byte.
-static VALUES: [f32; 256] = {
-    let mut values = [0.0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        values[byte] = tacit_kernels::e4m3(byte as u8);
-        byte += 1;
-    }
-    values
-};
-
 impl Format for E4m3 {
     const SAVED_AS: &'static str = "tacit.E4m3";
 
     fn scheme(&self) -> Scheme {
-        Scheme::codebook(Self::NAME, &VALUES)
+        Scheme::flat(Self::NAME, Encoding::Nearest, Coding::E4m3)
     }
 
     fn block(&self) -> usize {

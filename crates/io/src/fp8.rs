@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype, ops, transforms};
-use tacit_arrays::format::{Coding, E4m3, E5m2, Format, PackedArray, Parts};
+use tacit_arrays::format::{E4m3, E5m2, Format, PackedArray, Parts};
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
@@ -205,9 +205,7 @@ fn dense<F: Format>(
     aval: &Aval,
 ) -> Result<Value> {
     let scheme = format.scheme();
-    let Coding::Bytes { values } = scheme.coding else {
-        return Err(Error::decline("floats of eight bits have a table"));
-    };
+    let values = scheme.table().ok_or_else(|| Error::decline("floats of eight bits have a table"))?;
     let read: Vec<f32> = tensors.bytes(name)?.iter().map(|&byte| values[usize::from(byte)]).collect();
     let mut array = Array::from_slice(&read, &aval.shape);
     if let Some((scale, scale_name)) = scale {

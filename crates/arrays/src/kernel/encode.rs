@@ -7,7 +7,8 @@ use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype, stop_gradient};
 use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4};
 
-use super::layout::{E4M3, E8M0, digits, looked_up};
+use super::layout::{E8M0, digits, looked_up};
+use super::scheme::E4M3;
 use super::{Coding, Encoding, Scaling, Scheme};
 
 type Ops<T> = Result<T, Exception>;

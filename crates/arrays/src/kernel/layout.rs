@@ -8,8 +8,9 @@ use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype};
 use tacit_core::Param;
 use tacit_core::kernel::Input;
-use tacit_kernels::{Codes, Floats, Matrix, Order, Scales, dynamic8, e4m3, e8m0};
+use tacit_kernels::{Codes, Floats, Matrix, Order, Scales, dynamic8, e8m0};
 
+use super::scheme::E4M3;
 use super::{Coding, Fallible, Scaling, Scheme, floats, int};
 
 /// A matrix of `n` rows and `k` columns in a format, cut into blocks row-major.
@@ -194,5 +195,4 @@ fn float_scales<'a>(input: &'a Input<'_>) -> Fallible<Scales<'a>> {
     })
 }
 
-pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));
 pub(super) static E8M0: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e8m0(byte as u8)));

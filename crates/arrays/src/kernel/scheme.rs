@@ -5,7 +5,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use mlx_rs::Dtype;
 use tacit_core::{Aval, Param};
-use tacit_kernels::{Order, ScaleRule};
+use tacit_kernels::{Order, ScaleRule, e4m3};
 
 /// A stored format: how many bits a code has, what it stands for, what scales it, and how floats are coded.
 ///
@@ -260,12 +260,14 @@ impl Scheme {
         avals
     }
 
-    /// The values of a table, as many as there are codes.
-    pub(super) fn table(&self) -> Option<&[f32]> {
+    /// The value of each code, by code; `None` where a code is a number itself.
+    #[must_use]
+    pub fn table(&self) -> Option<&[f32]> {
         match &self.coding {
             Coding::Table { bits, values, .. } => Some(&values[..1 << bits]),
             Coding::Bytes { values } => Some(&values[..]),
-            Coding::Unsigned { .. } | Coding::Signed | Coding::E4m3 | Coding::F16 | Coding::Bf16 => None,
+            Coding::E4m3 => Some(&E4M3[..]),
+            Coding::Unsigned { .. } | Coding::Signed | Coding::F16 | Coding::Bf16 => None,
         }
     }
 
@@ -293,3 +295,5 @@ impl Scheme {
         })
     }
 }
+
+pub(super) static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| std::array::from_fn(|byte| e4m3(byte as u8)));
