@@ -272,14 +272,18 @@ fn int8_activations_are_read_where_there_are_such_products() {
 /// A format without elements in its blocks divides by nothing.
 #[test]
 fn a_prepared_weight_of_a_hostile_format_is_an_error() {
-    for (text, trained) in [("int8:32", true), ("binary:32", true), ("e5m2:32", false), ("nf4:32", true)] {
+    for (text, trained) in
+        [("int8:32", true), ("binary:32", true), ("e4m3:32", false), ("e5m2:32", false), ("nf4:32", true)]
+    {
         let format = text.parse::<AnyFormat>().expect("a format");
         let mut prepared = Prepared::new(&normal(1, &[4, 64]), format).expect("fits");
         if trained {
             prepared = prepared.with_trained_scales().expect("has scales");
         }
         let (mut json, arrays) = saved(&prepared.into());
-        for hostile in ["int8:0", "binary:0", "e5m2:0", "ternary:0", "codebook:0:-1,1", "nf4:0", "int8:4294967296"] {
+        for hostile in
+            ["int8:0", "binary:0", "e4m3:0", "e5m2:0", "ternary:0", "codebook:0:-1,1", "nf4:0", "int8:4294967296"]
+        {
             json["format"] = json!(hostile);
             assert!(loaded(&json, &arrays).is_err(), "{text} is read as {hostile}");
         }

@@ -295,6 +295,7 @@ fn parts_of_what_is_quantized_anew_are_those_of_the_whole() {
         "nvfp4:global",
         "ternary:96",
         "binary:64",
+        "e4m3:32",
         "e5m2:32",
         "codebook:64:-1,-0.5,0.5,1",
         "k:2",
