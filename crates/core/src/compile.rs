@@ -6,8 +6,8 @@
 //! or stream, and another registry or policy in force, since these decide what a trace does; [`Stats`] says why each time.
 //! `mlx_rs::with_device` makes a new stream each time; give a stream of your own to `with_stream` around compiled calls.
 //!
-//! Random numbers that a function draws without a key, as `mlx_rs::nn::Dropout` does, are drawn anew in each call, from the
-//! random state of the thread; those of a function without shapes are a constant.
+//! Random numbers that a function draws without a key, as `mlx_rs::nn::Dropout` does, are drawn anew in each call, inside a
+//! transform too, from the random state of the thread; those of a function without shapes are a constant.
 //!
 //! An array that the function captured instead of taking it as an argument is a constant of the graph, frozen with the
 //! value that it had; [`Constants`] says what happens then. Where it belongs to a transform around the call, as an argument

@@ -1,5 +1,7 @@
 //! What a compiled function holds without having got it.
 
+use std::cell::Cell;
+
 use mlx_rs::{Array, Dtype};
 use tacit_bridge::{Scope, any_tracer, array_id, constants, frontier};
 
@@ -19,6 +21,32 @@ pub(crate) fn in_transform() -> Result<bool> {
 pub(crate) fn holds_tracer(inputs: &[Array], outputs: &[Array]) -> Result<bool> {
     let frontier = frontier(outputs, inputs)?;
     Ok(any_tracer(&frontier.iter().collect::<Vec<_>>()))
+}
+
+/// The transform of MLX's around a call, if one goes on, and whether the function holds a tracer of it.
+pub(super) struct Around {
+    goes_on: bool,
+    held: Cell<bool>,
+}
+
+impl Around {
+    pub(super) fn now() -> Result<Self> {
+        Ok(Self { goes_on: in_transform()?, held: Cell::new(false) })
+    }
+
+    /// Ends the trace of a function that was recorded on `inputs` and holds a tracer of the transform.
+    pub(super) fn check(&self, inputs: &[Array], outputs: &[Array]) -> Result<()> {
+        if self.goes_on && holds_tracer(inputs, outputs)? {
+            self.held.set(true);
+            return Err(Error::invalid("the function holds a tracer", "run it as it is"));
+        }
+        Ok(())
+    }
+
+    /// Whether a trace ended so.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.get()
+    }
 }
 
 /// Does with the arrays that a function holds as its options say.

@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth};
 
-use super::captured;
+use super::captured::{self, Around};
 use super::drawn::{Drawn, drawing, may_draw};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
@@ -128,25 +128,10 @@ impl Engine {
             return self.inlined(leaves, body);
         }
         let key = Key::new(def, &inputs, Scope::current());
-        let (inside, mut traced) = (captured::in_transform()?, false);
-        let made = self.compiled(key, &inputs, inside, &mut |values, inspect| {
-            body(values, &mut |inputs, outputs| {
-                traced = inside && captured::holds_tracer(inputs, outputs)?;
-                if traced {
-                    return Err(Error::invalid("the function holds a tracer", "run it as it is"));
-                }
-                inspect(inputs, outputs)
-            })
-        });
-        if traced { self.inlined(leaves, body) } else { made }
-    }
-
-    /// `inside` says that a transform of MLX's goes on.
-    fn compiled(&mut self, key: Key, inputs: &[&Array], inside: bool, body: &mut Body<'_>) -> Result<Opened<Array>> {
-        match self.checked(&key, inputs, body)? {
-            Some(results) => Ok(results),
-            None => self.traced(key, inputs, inside, body),
-        }
+        let around = Around::now()?;
+        let checked = self.checked(&key, &inputs, &around, body);
+        let made = checked.and_then(|found| found.map_or_else(|| self.traced(key, &inputs, &around, body), Ok));
+        if around.is_held() { self.inlined(leaves, body) } else { made }
     }
 
     fn inlined(&mut self, leaves: Vec<Value>, body: &mut Body<'_>) -> Result<Opened<Array>> {
@@ -156,17 +141,17 @@ impl Engine {
     }
 
     /// A trace that serves other shapes too; nothing where there can be none for these.
-    fn shapeless(&self, key: &Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Option<Trace>> {
+    fn shapeless(&self, key: &Key, inputs: &[&Array], around: &Around, body: &mut Body<'_>) -> Result<Option<Trace>> {
         let program = Program::new(true)?;
         if !program.is_shapeless() {
             return Ok(None);
         }
-        let recorded = Recorded::new(inputs, &mut |tracers| recorded_results(&key.def, tracers, body))?;
+        let recorded = Recorded::new(inputs, &mut |tracers| recorded_results(&key.def, tracers, around, body))?;
         if recorded.reduces_one()? {
             return Ok(None);
         }
         // A pass looks at shapes.
-        let trace = self.run(program, &Passes::Off, key, inputs, &mut |tracing, tracers| {
+        let trace = self.run(program, &Passes::Off, key, inputs, around, &mut |tracing, tracers| {
             tracing.results(tracers, tracers, body, &mut |_, _| Ok(()))
         })?;
         // MLX works out the shapes anew, by rules that are not those of the ops where an extent is 0.
@@ -174,12 +159,12 @@ impl Engine {
         Ok(same.then_some(Trace { recorded: Some(recorded), ..trace }))
     }
 
-    fn shaped(&self, key: &Key, inputs: &[&Array], inside: bool, body: &mut Body<'_>) -> Result<Trace> {
+    fn shaped(&self, key: &Key, inputs: &[&Array], around: &Around, body: &mut Body<'_>) -> Result<Trace> {
         let passes = &self.options.passes;
         let mut draws = false;
-        let trace = self.run(Program::new(false)?, passes, key, inputs, &mut |tracing, tracers| {
+        let trace = self.run(Program::new(false)?, passes, key, inputs, around, &mut |tracing, tracers| {
             tracing.results(tracers, tracers, body, &mut |inputs, outputs| {
-                draws = !inside && may_draw(inputs, outputs)?;
+                draws = may_draw(inputs, outputs)?;
                 if draws { Err(Error::decline("it draws random numbers")) } else { Ok(()) }
             })
         });
@@ -190,7 +175,7 @@ impl Engine {
         let mut drawn = Drawn::new()?;
         let first = drawn.first().clone();
         let inputs: Vec<&Array> = inputs.iter().copied().chain([&first]).collect();
-        let trace = self.run(Program::new(false)?, passes, key, &inputs, &mut |tracing, tracers| {
+        let trace = self.run(Program::new(false)?, passes, key, &inputs, around, &mut |tracing, tracers| {
             let Some((random, given)) = tracers.split_last() else { return Err("there is no key".into()) };
             let results = drawing(random, || tracing.results(given, tracers, body, &mut |_, _| Ok(())))?;
             drawn.see(random, &results)?;
@@ -206,10 +191,11 @@ impl Engine {
         passes: &Passes,
         key: &Key,
         inputs: &[&Array],
+        around: &Around,
         results: &mut Results<'_>,
     ) -> Result<Trace> {
         let options = &self.options;
-        let mut tracing = Tracing { options, passes, key, made: None, rewritten: Vec::new() };
+        let mut tracing = Tracing { options, passes, key, around, made: None, rewritten: Vec::new() };
         let mut outputs = Vec::new();
         let outcome = program
             .call(inputs, &mut outputs, &mut |tracers| results(&mut tracing, &tracers))
@@ -220,7 +206,13 @@ impl Engine {
     }
 
     /// Serves new shapes by a shapeless trace, if there is one.
-    fn checked(&mut self, key: &Key, inputs: &[&Array], body: &mut Body<'_>) -> Result<Option<Opened<Array>>> {
+    fn checked(
+        &mut self,
+        key: &Key,
+        inputs: &[&Array],
+        around: &Around,
+        body: &mut Body<'_>,
+    ) -> Result<Option<Opened<Array>>> {
         let Self { options, entries, stats, latest } = self;
         let found = entries.iter_mut().enumerate().find_map(|(i, entry)| {
             let same = entry.key.scope == key.scope && entry.key.def == key.def && entry.recorded.is_some();
@@ -230,7 +222,8 @@ impl Engine {
         let Some((i, mut recorded)) = found else { return Ok(None) };
         let entry = &mut entries[i];
         let def = entry.key.def.clone();
-        let expected = recorded.check(&options.name, inputs, &mut |tracers| recorded_results(&def, tracers, body));
+        let function = &mut |tracers| recorded_results(&def, tracers, around, body);
+        let expected = recorded.check(&options.name, inputs, function);
         stats.checked += 1;
         let result = expected.and_then(|expected| {
             let Some(outputs) = entry.replayed(inputs)? else { return Ok(None) };
@@ -255,10 +248,17 @@ impl Engine {
         Ok(result?.map(|outputs| (outputs, entry.made.clone())))
     }
 
-    fn traced(&mut self, mut key: Key, inputs: &[&Array], inside: bool, body: &mut Body<'_>) -> Result<Opened<Array>> {
-        let trace = match self.options.shapeless.then(|| self.shapeless(&key, inputs, body)).transpose()?.flatten() {
+    fn traced(
+        &mut self,
+        mut key: Key,
+        inputs: &[&Array],
+        around: &Around,
+        body: &mut Body<'_>,
+    ) -> Result<Opened<Array>> {
+        let shapeless = self.options.shapeless.then(|| self.shapeless(&key, inputs, around, body));
+        let trace = match shapeless.transpose()?.flatten() {
             Some(trace) => trace,
-            None => self.shaped(&key, inputs, inside, body)?,
+            None => self.shaped(&key, inputs, around, body)?,
         };
         let Self { options, entries, stats, latest } = self;
         let Trace { program, outcome, made, outputs, rewritten, recorded, drawn } = trace;
@@ -292,6 +292,7 @@ struct Tracing<'t> {
     options: &'t Options,
     passes: &'t Passes,
     key: &'t Key,
+    around: &'t Around,
     /// The opened structure of what it gives.
     made: Option<TreeDef>,
     rewritten: Vec<Rewritten>,
@@ -310,8 +311,10 @@ impl Tracing<'_> {
         let values = self.key.def.closed(given.to_vec())?;
         let beside = &all[given.len()..];
         let (results, def) = body(values, &mut |inputs, outputs| {
-            first(inputs, outputs)?;
-            captured::inspect(self.options, &[inputs, beside].concat(), outputs)
+            let inputs = [inputs, beside].concat();
+            self.around.check(&inputs, outputs)?;
+            first(&inputs, outputs)?;
+            captured::inspect(self.options, &inputs, outputs)
         })?;
         self.made = Some(def);
         let (results, done) = pass::rewrite(self.passes, all, dense(&results)?)?;
@@ -339,8 +342,13 @@ impl Entry {
 }
 
 /// What the function gives on tracers in the structure `def`.
-fn recorded_results(def: &TreeDef, tracers: Vec<Array>, body: &mut Body<'_>) -> Result<Vec<Array>, BoxError> {
-    let (made, _) = body(def.closed(tracers)?, &mut |_, _| Ok(()))?;
+fn recorded_results(
+    def: &TreeDef,
+    tracers: Vec<Array>,
+    around: &Around,
+    body: &mut Body<'_>,
+) -> Result<Vec<Array>, BoxError> {
+    let (made, _) = body(def.closed(tracers)?, &mut |inputs, outputs| around.check(inputs, outputs))?;
     Ok(dense(&made)?)
 }
 

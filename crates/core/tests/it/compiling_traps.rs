@@ -3,7 +3,6 @@
 #![allow(clippy::float_cmp, reason = "the numbers are exact")]
 
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use expect_test::expect;
 use mlx_rs::error::Exception;
@@ -212,24 +211,49 @@ fn a_function_that_draws_nothing_leaves_the_key_of_the_thread_alone() -> Result<
 
 #[test]
 fn a_trace_that_draws_and_fails_leaves_the_key_of_the_thread() -> Result<()> {
-    let panics = Cell::new(true);
-    let mut f = compile_with(
-        |x: Array| {
-            let made = drawn(x)?;
-            assert!(!panics.get(), "in the trace");
-            if made.ndim() == 2 { Ok(made) } else { Err(Error::invalid("not this", "another")) }
-        },
-        denied(),
-    );
     let x = row(&[0.0, 0.0]);
-    let call = catch_unwind(AssertUnwindSafe(|| f.call(&(&x).into()).map(drop)));
-    assert!(call.is_err() || call.is_ok_and(|made| made.is_err()));
-    random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
-    panics.set(false);
-    assert!(f.call(&Array::from_slice(&[0f32; 2], &[2]).into()).is_err());
-    random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
-    let [a, b] = [f.call(&(&x).into())?.dense()?, f.call(&(&x).into())?.dense()?];
-    assert_ne!(a.as_slice::<f32>(), b.as_slice::<f32>());
+    for panics in [false, true] {
+        let runs = Cell::new(0);
+        let mut f = compile_with(
+            |x: Array| {
+                let made = drawn(x)?;
+                runs.set(runs.get() + 1);
+                // The first trace only finds that it draws; the second one has a key.
+                if runs.get() == 2 {
+                    assert!(!panics, "in the trace");
+                    return Err(Error::invalid("not this", "another"));
+                }
+                Ok(made)
+            },
+            denied(),
+        );
+        let error = f.call(&(&x).into()).expect_err("it fails").to_string();
+        assert!(error.contains(if panics { "in the trace" } else { "not this" }), "{error}");
+        assert_eq!(runs.get(), 2);
+        random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
+        let [a, b] = [f.call(&(&x).into())?.dense()?, f.call(&(&x).into())?.dense()?];
+        assert_ne!(a.as_slice::<f32>(), b.as_slice::<f32>());
+        random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
+    }
+    Ok(())
+}
+
+/// Whatever goes on around the first call, which is no part of what is drawn.
+#[test]
+fn a_function_that_is_first_called_in_a_transform_draws_in_each_call() -> Result<()> {
+    for constants in [Constants::Deny, Constants::Allow] {
+        let f = RefCell::new(compile_with(drawn, Options { constants, ..denied() }));
+        let x = row(&[0.0, 0.0]);
+        let noise = || -> Result<Vec<f32>> {
+            let product =
+                |y: Array| -> Result<Array> { Ok(y.multiply(f.borrow_mut().call(&(&x).into())?.dense()?)?.sum(None)?) };
+            Ok(transforms::grad(|y: &Array| Ok(product(y.clone()).expect("draws")))(&x)?.as_slice::<f32>().to_vec())
+        };
+        let drawn = [noise()?, noise()?, f.borrow_mut().call(&(&x).into())?.dense()?.as_slice::<f32>().to_vec()];
+        assert!((1..3).all(|at| drawn[at] != drawn[at - 1]), "{constants:?}: {drawn:?}");
+        assert_eq!(f.borrow().stats().traces, 1, "{constants:?}");
+        random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
+    }
     Ok(())
 }
 
