@@ -1,5 +1,6 @@
 //! Random numbers that a compiled function draws without a key, from the random state of the thread.
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use mlx_rs::random::{self, RandomState, with_random_state};
@@ -35,15 +36,9 @@ impl Drawn {
 
     /// Notes whether what was recorded depends on the tracer of the key.
     pub(super) fn see(&mut self, tracer: &Array, outputs: &[Array]) -> Result<()> {
-        // What depends on it is not among what an output holds without it.
-        for output in outputs {
-            let without = frontier(std::slice::from_ref(output), std::slice::from_ref(tracer))?;
-            if !without.iter().any(|array| array_id(array) == array_id(output)) {
-                self.used = true;
-                return Ok(());
-            }
-        }
-        self.used = false;
+        // An output that does not depend on it is among what they hold without it.
+        let without: HashSet<_> = frontier(outputs, std::slice::from_ref(tracer))?.iter().map(array_id).collect();
+        self.used = outputs.iter().any(|output| !without.contains(&array_id(output)));
         Ok(())
     }
 }
@@ -69,7 +64,6 @@ pub(super) fn drawing<T>(key: &Array, f: impl FnOnce() -> T) -> T {
 
 /// A key from the random state of the thread.
 fn fresh() -> Result<Array> {
-    // mlx-rs hands out no key, but 64 bits that are drawn are one.
-    let halves = random::randint::<_, u32>(0, 1 << 16, &[2, 2], None)?;
-    Ok(halves.multiply(Array::from_slice(&[1u32, 1 << 16], &[2]))?.sum_axis(-1, None)?.as_dtype(Dtype::Uint32)?)
+    // mlx-rs hands out no key, but 64 bits that are drawn are one. MLX draws integers as floats, which have fewer than 32.
+    Ok(random::randint::<_, u16>(0, 1 << 16, &[4], None)?.view_dtype(Dtype::Uint32)?)
 }
