@@ -7,7 +7,7 @@ use crate::{Primitive, Result, state};
 /// Calls `f` on placeholders: what it asks of their data is [`EvalInTrace`](crate::Error::EvalInTrace).
 pub fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     let _recording = Recording::enter();
-    trace::record(f)
+    trace::guarded(f)
 }
 
 /// Whether a function is being recorded on placeholders on this thread.

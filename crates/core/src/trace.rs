@@ -32,7 +32,7 @@ pub(crate) fn redispatch(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Ve
 fn run_or_defer(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>, defers: bool) -> Result<Vec<Value>> {
     if args.iter().all(|arg| !arg.is_implicit()) {
         let arrays = args.iter().filter_map(|arg| arg.as_dense().cloned()).collect();
-        return Ok(record(|| f(arrays))?.into_iter().map(Value::from).collect());
+        return Ok(guarded(|| f(arrays))?.into_iter().map(Value::from).collect());
     }
     trace(args, f, defers, None)
 }
@@ -78,7 +78,7 @@ fn trace(
     }
     let outputs = {
         let _recording = Recording::enter();
-        record(|| f(arrays))?
+        guarded(|| f(arrays))?
     };
     let tape = Tape::walk_in(&scope, &outputs, &placeholders, &boundaries)?;
     drop(placeholders);
@@ -96,15 +96,10 @@ fn trace(
     }
 }
 
-/// Calls the user's function. mlx-rs panics in `item` and its like where it could return an error; such a panic about
-/// a traced array becomes the error that it is.
-pub(crate) fn record<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
-    guarded(f)
-}
-
 /// Calls what users wrote, a function or handlers. A panic becomes an error, as it has to where C++ calls it: so it is the
-/// same error whatever a function is given to.
-fn guarded<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+/// same error whatever a function is given to. mlx-rs panics in `item` and its like where it could return an error; such a
+/// panic about a traced array becomes the error that it is.
+pub(crate) fn guarded<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
         let panic = PanicError::of(&*payload);
         let traced = mlx::refusal(&panic.0) == Refusal::Traced || is_recording() && is_display_message(&panic.0);
@@ -273,15 +268,16 @@ impl Interpreter {
         let Some(slot) = self.tape.operand_slot(node, operand) else { return Ok(()) };
         let (name, arity) = (self.tape.name(node), self.tape.arity(node));
         let passed = Passed { name, operand, arity, policy: Policy::current() };
-        // Indices are to be checked whoever takes the call.
-        if !indices::are_in(name) && self.memory.slots.get(slot).is_some_and(|layers| layers.passed == Some(passed)) {
+        if self.memory.slots.get(slot).is_some_and(|layers| layers.passed == Some(passed)) {
             self.counters.seen += 1;
             self.rewire(node);
             return Ok(());
         }
         self.dispatch(node, lookup, outcome)?;
+        // Indices are to be checked whoever takes the call.
         if outcome.taker.is_none()
             && !outcome.offered
+            && !indices::are_in(name)
             && let Some(layers) = self.memory.slots.get_mut(slot)
         {
             layers.passed = Some(passed);
