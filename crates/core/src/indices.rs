@@ -196,16 +196,17 @@ impl Indices {
             let counted = index.try_into().ok().map(|at: i64| if at < 0 { at + extent } else { at });
             *place = match counted.filter(|at| (0..=last).contains(at)) {
                 Some(counted) => counted as u32,
-                None => return Err(self.outside(&index, entry).into()),
+                None => return Err(self.outside(index, entry).into()),
             };
         }
         Ok(())
     }
 
-    fn outside(&self, index: &dyn fmt::Display, entry: usize) -> String {
+    fn outside<T: Index>(&self, index: T, entry: usize) -> String {
         let Self { extent, width } = *self;
         let help = match extent - width {
             last if last < 0 => "there is nothing to choose".to_owned(),
+            last if T::try_from(-1_i8).is_err() => format!("indices count from 0 to {last}"),
             last => format!("indices count from 0 to {last}, or backwards from -{width} to -{extent}"),
         };
         format!("index {index} (entry {entry}) is outside an extent of {extent}\nhelp: {help}")
@@ -213,6 +214,6 @@ impl Indices {
 }
 
 /// An integer that is an index.
-trait Index: Copy + fmt::Display + TryInto<i64> {}
+trait Index: Copy + fmt::Display + TryInto<i64> + TryFrom<i8> {}
 
-impl<T: Copy + fmt::Display + TryInto<i64>> Index for T {}
+impl<T: Copy + fmt::Display + TryInto<i64> + TryFrom<i8>> Index for T {}
