@@ -11,6 +11,7 @@ mod graph;
 
 use std::panic::Location;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mlx_rs::Array;
 use tacit_bridge::any_tracer;
@@ -98,19 +99,24 @@ impl Passes {
             match text.trim() {
                 "" => Passes::All,
                 "off" => Passes::Off,
-                names => {
-                    let names: Vec<String> = names.split(',').map(|name| name.trim().to_owned()).collect();
-                    let known = |name: &str| Pass::all().iter().any(|pass| pass.name == name);
-                    for unknown in names.iter().filter(|name| !known(name)) {
-                        let all: Vec<&str> = Pass::all().iter().map(|pass| pass.name).collect();
-                        let all = all.join(", ");
-                        warn(&format!("{PASSES_VARIABLE} names the pass {unknown}, and there are off, {all}"));
-                    }
-                    Passes::Only(names)
-                }
+                names => Passes::Only(names.split(',').map(|name| name.trim().to_owned()).collect()),
             }
         });
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        // Who is told may compile a function itself, and so ask again.
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            CHOSEN.warn_of_unknown();
+        }
         &CHOSEN
+    }
+
+    fn warn_of_unknown(&self) {
+        let Self::Only(names) = self else { return };
+        let known: Vec<&str> = Pass::all().iter().map(|pass| pass.name).collect();
+        for unknown in names.iter().filter(|name| !known.contains(&name.as_str())) {
+            let all = known.join(", ");
+            warn(&format!("{PASSES_VARIABLE} names the pass {unknown}, and there are off, {all}"));
+        }
     }
 
     fn has(&self, pass: &Pass) -> bool {
