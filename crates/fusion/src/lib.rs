@@ -10,9 +10,10 @@
 //!    pass over memory on all threads, in the place of the loops that MLX has a C++ compiler build for one.
 //!
 //! A program computes what the plain ops compute. Each op is rounded to the dtype of its result, in a program as outside of
-//! one. Adding, multiplying, comparing and casting give the same bits as MLX; so do elementary functions of half floats. Those
-//! of `f32` are within a few units of the last place. Sums of rows are taken in an order of their own; those of half floats,
-//! softmax and log-sum-exp compute in `f32` and are rounded once, at the end, where MLX's CPU may round after each addition.
+//! one. Adding, multiplying, comparing and casting give the same bits as MLX. So do elementary functions of half floats on
+//! x86-64; elsewhere, where MLX has other formulas, they are within a unit of the last place. Those of `f32` are within a few
+//! units. Sums of rows are taken in an order of their own; those of half floats, softmax and log-sum-exp compute in `f32` and
+//! are rounded once, at the end, where MLX's CPU may round after each addition.
 //!
 //! ```
 //! # fn main() -> tacit_core::Result<()> {

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use super::{Op, Precision, math};
+use super::{Op, Precision};
 
 /// What a function makes of each half float, by its bits.
 type Table = [u16; 1 << 16];
@@ -24,33 +24,6 @@ impl Op {
     /// Its number among the functions that are looked up in half precision.
     fn function(self) -> Option<usize> {
         FUNCTIONS.iter().position(|&function| function == self)
-    }
-
-    /// Whether what it makes of half floats is one without rounding.
-    pub(super) fn is_exact(self) -> bool {
-        matches!(
-            self,
-            Self::Abs
-                | Self::Ceil
-                | Self::Floor
-                | Self::Not
-                | Self::Negate
-                | Self::NotZero
-                | Self::Round
-                | Self::Sign
-                | Self::Spread
-                | Self::Maximum
-                | Self::Minimum
-                | Self::Equal
-                | Self::NotEqual
-                | Self::Less
-                | Self::LessEqual
-                | Self::And
-                | Self::Or
-                | Self::Select
-                | Self::Max
-                | Self::Min
-        )
     }
 }
 
@@ -86,17 +59,12 @@ fn table(function: usize, precision: Precision) -> &'static Table {
     static TABLES: [[OnceLock<Box<Table>>; 2]; FUNCTIONS.len()] =
         [const { [const { OnceLock::new() }; 2] }; FUNCTIONS.len()];
     let op = FUNCTIONS[function];
-    let single = precision == Precision::F16;
-    TABLES[function][usize::from(single)].get_or_init(|| {
-        let value = |bits| {
-            if single {
-                let made = of_one(op, f16::from_bits(bits).to_f32(), |x| f16::from_f32(x).to_f32());
-                f16::from_f32(made).to_bits()
-            } else {
-                let made = of_one(op, bf16::from_bits(bits).to_f32(), math::bf16);
-                bf16::from_f32(made).to_bits()
-            }
-        };
+    let (widen, narrow): (fn(u16) -> f32, fn(f32) -> u16) = match precision {
+        Precision::F16 => (|bits| f16::from_bits(bits).to_f32(), |x| f16::from_f32(x).to_bits()),
+        _ => (|bits| bf16::from_bits(bits).to_f32(), |x| bf16::from_f32(x).to_bits()),
+    };
+    TABLES[function][usize::from(precision == Precision::F16)].get_or_init(|| {
+        let value = |bits| narrow(of_one(op, widen(bits), |x| widen(narrow(x))));
         let table: Vec<u16> = (0..=u16::MAX).map(value).collect();
         table.try_into().expect("65,536 half floats")
     })

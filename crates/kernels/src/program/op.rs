@@ -87,7 +87,9 @@ pub enum Op {
 
 /// The type that a step computes in: as an op on arrays of that type, what it makes is rounded to it.
 ///
-/// The operands of a step of a half type, but for [`Op::Copy`], are numbers of that type.
+/// Elementary functions of half floats are looked up by them, so their operands are numbers of that type already. Arithmetic and
+/// [`Op::Copy`] take any numbers. Steps that compare, choose or round to integers make nothing that needs rounding of numbers of
+/// that type, and leave others as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Single precision.

@@ -205,8 +205,8 @@ impl Program {
                 };
             }
             let register = registers.take();
-            let precision = if step.op.is_exact() { Precision::Single } else { step.precision };
-            actions.push(Action::Apply { op: step.op, precision, operands: from, extent: extent(value), register });
+            let Step { op, precision, .. } = *step;
+            actions.push(Action::Apply { op, precision, operands: from, extent: extent(value), register });
             places.push(Place::Register(register));
             store(value, places[value], &mut actions);
             for (at, &operand) in operands.iter().enumerate() {
