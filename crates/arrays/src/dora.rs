@@ -72,7 +72,7 @@ impl Dora {
     /// As for [`Lora::new`]; or the base is neither dense nor packed, and the policy forbids to build it.
     pub fn new(base: impl Into<Value>, a: Array, b: Array, alpha: f32) -> Result<Self> {
         let still = Lora::new(base, a.clone(), ops::zeros_like(&b)?, alpha)?;
-        let m = norms(&still)?;
+        let m = norms(&still, || still.built())?;
         Self::with_magnitudes(still.base, a, b, m, alpha)
     }
 
@@ -132,7 +132,12 @@ impl Dora {
 
     /// What each row of the sum is multiplied by, in the type in which that is summed.
     fn factors(&self) -> Result<Array> {
-        let norms = norms(&self.direction(None))?;
+        let sum = self.direction(None);
+        self.factors_by(norms(&sum, || sum.built())?)
+    }
+
+    /// The same where the length of each row is known.
+    fn factors_by(&self, norms: Array) -> Result<Array> {
         // A row of zeros has no direction, and stays one whatever its magnitude.
         let zero = Array::from_f32(0.0);
         let none = norms.eq(&zero)?;
@@ -142,20 +147,24 @@ impl Dora {
     }
 }
 
-/// The length of each row of a sum as it is before it is turned round: `f32[out]`, a constant in gradients.
-fn norms(sum: &Lora) -> Result<Array> {
+/// The length of each row of a sum as it is before it is turned round: `f32[out]`, a constant in gradients. `built` gives the
+/// dense sum where it is measured of that.
+fn norms(sum: &Lora, built: impl FnOnce() -> Result<Array>) -> Result<Array> {
     if let Some(summands) = sum.summands(sum.transposed)? {
         return summands.measure(Measure::Norm);
     }
-    let squares = stop_gradient(sum.built()?)?.as_dtype(Dtype::Float32)?.square()?;
+    let squares = stop_gradient(built()?)?.as_dtype(Dtype::Float32)?.square()?;
     Ok(squares.sum_axis(i32::from(!sum.transposed), None)?.sqrt()?)
 }
 
 impl Materialize for Dora {
     fn materialize(&self) -> Result<Value> {
-        let sum = self.direction(self.key.clone()).built()?;
+        // Both sums are of one dense base, which is built once.
+        let on_dense = Self { base: self.base.dense()?.into(), ..self.clone() };
+        let sum = on_dense.direction(self.key.clone()).built()?;
         // Measured as for a product, so that both have the same rows.
-        let factors = self.factors()?.expand_dims(i32::from(!self.transposed))?;
+        let norms = norms(&self.direction(None), || on_dense.direction(None).built())?;
+        let factors = self.factors_by(norms)?.expand_dims(i32::from(!self.transposed))?;
         Ok(sum.multiply(factors)?.as_dtype(self.aval.dtype)?.into())
     }
 

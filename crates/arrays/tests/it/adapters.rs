@@ -10,6 +10,7 @@ use tacit_core::{Counters, Policy, Result, Value, compile, implicit};
 
 use crate::messages::check;
 use crate::operands::{FLOATS, affine, both, nf4, normal, normal_of, oracle};
+use crate::structured::lora_on;
 
 const F32: Dtype = Dtype::Float32;
 
@@ -79,6 +80,18 @@ fn products_and_rows_without_a_dense_matrix() {
         });
         assert_eq!(y.expect("is handled").to_string(), "f32[3,40]");
         assert_eq!(counters.materialized, 0, "{w}");
+    }
+}
+
+/// Also where the lengths of its rows are those of what was built.
+#[test]
+fn the_base_of_a_dora_is_built_once() {
+    let _allow = Policy::Allow.scope();
+    for base in [nf4(&normal(2, &[40, 96]), 32), lora_on(normal(2, &[40, 96]).into())] {
+        let dora = dora_on(base);
+        let (made, counters) = Counters::of(|| dora.dense());
+        made.expect("is built");
+        assert_eq!(counters.materialized, 2, "{dora}: itself and its base");
     }
 }
 
