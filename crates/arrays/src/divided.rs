@@ -121,39 +121,28 @@ pub(crate) fn check_alike(format: &AnyFormat, aval: &Aval, axis: usize, range: &
     // Lazy, and never evaluated.
     let whole = format.quantize(&ops::zeros_dtype(&aval.shape, aval.dtype)?)?;
     let part = cut(&whole, axis as i32, range.clone())?;
-    if alike(&whole, &part) && ends_with_blocks(&whole, axis, range) {
-        return Ok(());
-    }
-    Err(inside(format, aval, axis, range))
+    if alike(&whole, &part, axis, range) { Ok(()) } else { Err(inside(format, aval, axis, range)) }
 }
 
-/// Whether no block, and nothing that has a scale of scales in common, reaches over an end of the range.
-fn ends_with_blocks(whole: &Value, axis: usize, range: &Range<i32>) -> bool {
-    if let Some(rotated) = whole.downcast::<Rotated>() {
-        return ends_with_blocks(rotated.inner(), axis, range);
-    }
-    let Some(stored) = whole.family::<dyn Packed>().map(Packed::stored) else { return false };
-    let (shape, along) = (stored.shape(), along(&stored, axis));
-    if *range == (0..shape[along]) {
-        return true;
-    }
-    // The last block of all may be shorter than the others.
-    let end = extent(&shape);
-    edges(&shape, along, range).into_iter().all(|edge| edge.is_multiple_of(stored.reach()) || edge == end)
-}
-
-/// Whether a part has the blocks of the whole, whose scales are measured of nothing else.
-fn alike(whole: &Value, part: &Value) -> bool {
+/// Whether a part has the blocks of the whole, whose scales are measured of nothing else, and no block, and nothing that has a
+/// scale of scales in common, reaches over an end of the range.
+fn alike(whole: &Value, part: &Value, axis: usize, range: &Range<i32>) -> bool {
     if let (Some(whole), Some(part)) = (whole.downcast::<Rotated>(), part.downcast::<Rotated>()) {
-        return alike(whole.inner(), part.inner());
+        return alike(whole.inner(), part.inner(), axis, range);
     }
     let stored = |value: &Value| value.family::<dyn Packed>().map(Packed::stored);
     let (Some(whole), Some(part)) = (stored(whole), stored(part)) else { return false };
     let shared = match whole.scheme.scaling {
-        Scaling::Float => whole.scales.is_some_and(|scales| scales.downcast::<Dynamic8Array>().is_some()),
+        Scaling::Float => whole.scales.as_ref().is_some_and(|scales| scales.downcast::<Dynamic8Array>().is_some()),
         _ => whole.modifier.is_some(),
     };
-    whole.block == part.block && !shared
+    if shared || whole.block != part.block {
+        return false;
+    }
+    let (shape, along) = (whole.shape(), along(&whole, axis));
+    // The last block of all may be shorter than the others.
+    let (all, end) = (*range == (0..shape[along]), extent(&shape));
+    all || edges(&shape, along, range).into_iter().all(|edge| edge.is_multiple_of(whole.reach()) || edge == end)
 }
 
 /// A part that a format would quantize in another way than the whole.

@@ -139,11 +139,9 @@ impl Rotated {
             (Value::Dense(rows), Some(packed))
                 if rows.dtype() == Dtype::Float16 && self.behind() == 0 && !packed.stored().transposed =>
             {
-                let stored = packed.encoded(&rotated(&rows.as_dtype(Dtype::Float32)?, self.axis)?)?;
-                Ok(read_in(
-                    packed.restored(stored).family().ok_or_else(|| Error::decline("what is written is not packed"))?,
-                    Dtype::Float16,
-                ))
+                let mut stored = packed.encoded(&rotated(&rows.as_dtype(Dtype::Float32)?, self.axis)?)?;
+                stored.aval.dtype = Dtype::Float16;
+                Ok(packed.restored(stored).into())
             }
             _ => self.rows(rows),
         }

@@ -222,7 +222,7 @@ impl Scheme {
     #[must_use]
     pub fn children(&self, shape: &[i32], block: usize) -> (Vec<i32>, Vec<i32>) {
         let size: usize = shape.iter().map(|&extent| extent as usize).product();
-        // A block of nothing is refused where options are checked.
+        // A block of nothing is an error where options are checked, which need not be before shapes are asked for.
         let block = block.max(1);
         let scales = vec![size.div_ceil(block) as i32];
         match self.storage {
