@@ -86,7 +86,7 @@ impl Membership {
     /// The family's name in Rust.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        crate::pattern::last_segment((self.name)())
+        last_segment((self.name)())
     }
 }
 
@@ -94,6 +94,12 @@ impl std::fmt::Debug for Membership {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// The name of a type without the modules before it.
+pub(crate) fn last_segment(path: &str) -> &str {
+    let plain = path.split('<').next().unwrap_or(path);
+    plain.rsplit("::").next().map_or(path, |last| &path[plain.len() - last.len()..])
 }
 
 impl dyn ImplicitArray {

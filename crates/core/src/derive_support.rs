@@ -9,7 +9,7 @@ use serde::ser::SerializeStruct;
 use serde::{Deserializer, Serialize};
 use tacit_bridge::Aval;
 
-pub use crate::materialize::Permit;
+pub use crate::implicit_array::Permit;
 
 use crate::handler::IntoResults;
 use crate::materialize;

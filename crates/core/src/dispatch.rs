@@ -22,20 +22,19 @@
 //! A trace and a call outside one are both a `Node`, and `dispatch` is the one text for them.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::atomic::Ordering;
 
 use mlx_rs::Array;
 use tacit_bridge::{Aval, NameId};
 
 use crate::counters::Counters;
-use crate::handler::{Call, HandlerFn, Results, Site};
+use crate::handler::{Call, HandlerFn, Results};
 use crate::indices::{self, Choice};
 use crate::lookup::Lookup;
 use crate::pattern::OperandType;
 use crate::registry::{Candidate, Resolution};
 use crate::value::short_name;
-use crate::{Error, Policy, Primitive, Registry, Result, Value, materialize, policy};
+use crate::{Decline, Error, Policy, Primitive, Registry, Result, Site, Value, materialize, policy};
 
 /// Who took a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,21 +49,6 @@ pub enum Taker {
     Computed,
     /// Nobody was needed: all operands are dense.
     Dense,
-}
-
-/// A handler that matched a call and declined it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decline {
-    /// The handler and where it stands.
-    pub handler: Site,
-    /// Its reason.
-    pub reason: String,
-}
-
-impl fmt::Display for Decline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "declined: {}: {}", self.handler.name, self.reason)
-    }
 }
 
 /// A primitive on operands that change while it is dispatched.
@@ -363,8 +347,21 @@ fn permit(
     }
 }
 
+impl Primitive {
+    /// Applies the primitive to values: handlers first, materialization where there is none.
+    ///
+    /// Handlers redispatch with it, and so the types of strangers compose.
+    ///
+    /// # Errors
+    ///
+    /// A handler fails, or the policy forbids a materialization.
+    pub fn apply(&self, operands: &[&Value]) -> Result<Vec<Value>> {
+        apply(self, operands)
+    }
+}
+
 /// Applies a primitive to values outside a trace.
-pub(crate) fn apply(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
+fn apply(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
     let operands = operands.iter().map(|&value| used(value)).collect::<Result<_>>()?;
     let mut loose = Loose { primitive, operands };
     if loose.operands.iter().any(Value::is_implicit) {

@@ -8,12 +8,9 @@ use tacit_bridge::kernel::Fallback;
 use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{Aval, BridgeError, GradientError};
 
-use crate::compile::drawn::may_be_key;
-use crate::compile::held::Held;
-use crate::dispatch::Decline;
-use crate::handler::Site;
-use crate::kernel::way_out;
+use crate::compile::held::{Held, may_be_key};
 use crate::printable::{name, text};
+use crate::{Decline, Site};
 
 /// The result of everything in Tacit.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -378,6 +375,15 @@ pub struct NearMiss {
     pub handler: Site,
     /// Its signature.
     pub signature: String,
+}
+
+/// How a caller does without what stands for a kernel.
+pub(crate) fn way_out(reason: Fallback) -> &'static str {
+    match reason {
+        Fallback::Device => "run it on the CPU",
+        Fallback::Vjp | Fallback::Jvp => "leave the children of the implicit array out of the derivative, with `Wrt`",
+        Fallback::Vmap { .. } => "map the other operands and not the children of the implicit array",
+    }
 }
 
 /// The second line, if there is one.

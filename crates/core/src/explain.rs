@@ -1,5 +1,6 @@
 //! What a trace did, as data and as text.
 
+mod explanation;
 mod fold;
 mod layout;
 mod page;
@@ -10,51 +11,12 @@ use std::fmt;
 
 use tacit_bridge::{Aval, Slot};
 
+pub use self::explanation::{Equation, Explanation, Variable};
 use self::fold::Repeat;
-use crate::Value;
 use crate::counters::Counters;
-use crate::dispatch::{Decline, Taker};
+use crate::dispatch::Taker;
 use crate::printable::name;
-
-/// What a trace did: each node, who took it, what was built.
-///
-/// It prints like a jaxpr, with the handler and its place beside each node that one took. `{:#}` prints a block of nodes that
-/// repeats, such as a layer of a model, once, and tells how many more there are.
-#[derive(Clone, Debug)]
-pub struct Explanation {
-    /// The arguments.
-    pub inputs: Vec<Variable>,
-    /// The nodes in order.
-    pub equations: Vec<Equation>,
-    /// The names of the results.
-    pub outputs: Vec<String>,
-    /// What was counted, in handlers that redispatched too.
-    pub counters: Counters,
-}
-
-/// A value with its name and what it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Variable {
-    /// A letter.
-    pub name: String,
-    /// `f32[4,8]` dense, `Nf4(f32[4,8])` implicit.
-    pub form: String,
-}
-
-/// One node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Equation {
-    /// The results.
-    pub results: Vec<Variable>,
-    /// The primitive with its parameters.
-    pub primitive: String,
-    /// The operands: names, or the aval of a constant.
-    pub operands: Vec<String>,
-    /// Who took it.
-    pub taker: Taker,
-    /// The handlers that matched it and declined, before.
-    pub declined: Vec<Decline>,
-}
+use crate::{Decline, Value};
 
 impl Explanation {
     /// The graph as an SVG: inputs above, results below, and each node in the color of who took it.
@@ -82,53 +44,6 @@ impl Explanation {
     #[must_use]
     pub fn to_html(&self) -> String {
         page::html(self)
-    }
-
-    /// Whether only equations for which others stand take an input, such as the weight of a layer that is not shown.
-    fn is_folded(&self, repeat: Option<&Repeat>, input: &str) -> bool {
-        let Some(folded) = repeat.map(Repeat::folded) else { return false };
-        let takes = |equation: &Equation| equation.operands.iter().any(|operand| operand == input);
-        let mut taken = self.equations.iter().enumerate().filter(|(_, equation)| takes(equation)).peekable();
-        taken.peek().is_some()
-            && taken.all(|(at, _)| folded.contains(&at))
-            && !self.outputs.iter().any(|output| output == input)
-    }
-
-    fn handled(&self) -> usize {
-        self.equations.iter().filter(|e| matches!(e.taker, Taker::Handler(_) | Taker::Default(_))).count()
-    }
-}
-
-impl Equation {
-    fn taken_by(&self) -> String {
-        match &self.taker {
-            Taker::Dense => String::new(),
-            Taker::Materialized => "materialized".to_owned(),
-            Taker::Computed => "computed".to_owned(),
-            Taker::Default(ty) => format!("default of {ty}"),
-            Taker::Handler(site) => format!("{}   {}:{}", site.name, site.file, site.line),
-        }
-    }
-
-    fn call(&self) -> String {
-        let operands: Vec<_> = self.operands.iter().map(|operand| name(operand)).collect();
-        format!("{} {}", self.primitive, operands.join(" "))
-    }
-
-    fn made(&self) -> String {
-        self.results.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-    }
-}
-
-impl fmt::Display for Equation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {}   {}", self.made(), self.call(), self.taken_by())
-    }
-}
-
-impl fmt::Display for Variable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", name(&self.name), self.form)
     }
 }
 

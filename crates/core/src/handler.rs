@@ -1,14 +1,13 @@
 //! Handlers: functions for one primitive and one operand signature.
 
 use std::cell::OnceCell;
-use std::fmt;
 
 use mlx_rs::Array;
 use tacit_bridge::Aval;
 use tacit_bridge::typed::TypedPrimitive;
 
 use crate::pattern::{PrimitivePattern, Signature};
-use crate::{Error, ImplicitArray, Primitive, Result, Value};
+use crate::{Error, ImplicitArray, Primitive, Result, Site, Value};
 
 /// The function behind a handler.
 pub type HandlerFn = fn(&Call<'_>) -> Result<Vec<Value>>;
@@ -68,23 +67,6 @@ pub struct Handler {
 pub trait HandlerDef {
     /// The handler.
     const HANDLER: Handler;
-}
-
-/// A handler's name and where it stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
-    /// The function's name.
-    pub name: &'static str,
-    /// The source file.
-    pub file: &'static str,
-    /// The line in it.
-    pub line: u32,
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}:{})", self.name, self.file, self.line)
-    }
 }
 
 /// The entry that `#[handler]` submits; a registry collects them.

@@ -9,7 +9,6 @@ use mlx_rs::Array;
 use tacit_bridge::Aval;
 
 use crate::array_type::ArrayType;
-use crate::materialize::Permit;
 use crate::{Error, Primitive, Result, Value};
 
 /// A handler for every primitive, which a type may have as its default.
@@ -111,6 +110,10 @@ pub trait Materialize {
         Ok(())
     }
 }
+
+/// Leave to build a layer, which only this crate gives.
+#[derive(Debug)]
+pub struct Permit(pub(crate) ());
 
 /// An array that stands for a dense array that does not exist.
 ///

@@ -10,6 +10,7 @@ pub use tacit_bridge::kernel::{Element, Fallback, Input, Kernel, Output};
 pub use tacit_bridge::{Mapped, Mode, Quantized};
 
 use crate::counters::Counters;
+use crate::error::way_out;
 use crate::{Aval, Error, Policy, Result, policy};
 
 /// Puts `kernel` into the graph, applied to `inputs`.
@@ -64,15 +65,6 @@ pub fn permit_dense(kernel: &'static str, dense: &Aval, reason: Fallback) -> Res
 
 /// The kernels, and why plain ops stood for them.
 type Warned = HashSet<(&'static str, Discriminant<Fallback>)>;
-
-/// How a caller does without what stands for a kernel.
-pub(crate) fn way_out(reason: Fallback) -> &'static str {
-    match reason {
-        Fallback::Device => "run it on the CPU",
-        Fallback::Vjp | Fallback::Jvp => "leave the children of the implicit array out of the derivative, with `Wrt`",
-        Fallback::Vmap { .. } => "map the other operands and not the children of the implicit array",
-    }
-}
 
 /// MLX's own product with a matrix in one of its modes: `x W^T` if `transpose`, and else `x W`.
 ///

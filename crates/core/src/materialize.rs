@@ -2,9 +2,54 @@
 
 use std::cell::Cell;
 
+use mlx_rs::Array;
+
 use crate::counters::Counters;
 use crate::error::UNNAMED;
+use crate::implicit_array::Permit;
 use crate::{Error, ImplicitArray, Policy, Result, Value, short_name};
+
+impl Value {
+    /// The next more concrete form: an implicit array materialized by one layer, a dense one as it is.
+    ///
+    /// # Errors
+    ///
+    /// The type refuses, or the policy forbids it.
+    pub fn materialize(&self) -> Result<Value> {
+        match self {
+            Self::Dense(_) => Ok(self.clone()),
+            Self::Implicit(array) => materialize(&**array),
+        }
+    }
+
+    /// The next layer of what a view stands on, for [`Materialize::materialize`](crate::Materialize::materialize) of the
+    /// view: the policy was asked for the view, which counts once. Elsewhere it is [`materialize`](Self::materialize).
+    ///
+    /// # Errors
+    ///
+    /// The type refuses, or the policy forbids it.
+    pub fn opened(&self) -> Result<Value> {
+        match self {
+            Self::Dense(_) => Ok(self.clone()),
+            Self::Implicit(array) => opened(&**array),
+        }
+    }
+
+    /// The dense array that this stands for, materialized through all layers.
+    ///
+    /// # Errors
+    ///
+    /// A type refuses, or the policy forbids it.
+    pub fn dense(&self) -> Result<Array> {
+        let mut value = self.clone();
+        loop {
+            match value {
+                Self::Dense(array) => return Ok(array),
+                Self::Implicit(array) => value = materialize(&*array)?,
+            }
+        }
+    }
+}
 
 /// Materializes `array` by one layer: the policy applies and it is counted, unless it is
 /// [deferred](crate::Materialize::DEFERRED).
@@ -65,10 +110,6 @@ pub(crate) fn used_as(array: &dyn ImplicitArray) -> Result<Option<Value>> {
     }
     Ok(Some(value))
 }
-
-/// Leave to build a layer, which only this crate gives.
-#[derive(Debug)]
-pub struct Permit(());
 
 thread_local! {
     /// Whether a layer is built for which the policy was asked.

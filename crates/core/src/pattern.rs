@@ -7,7 +7,7 @@ use std::fmt;
 use tacit_bridge::typed::{self, Class};
 
 use crate::ImplicitArray;
-use crate::array_type::{ArrayType, StaticType};
+use crate::array_type::{ArrayType, StaticType, last_segment};
 
 /// The type of an operand as dispatch sees it: `None` is dense.
 pub type OperandType = Option<&'static ArrayType>;
@@ -80,12 +80,6 @@ impl fmt::Display for Pattern {
             Self::Rest => f.write_str(".."),
         }
     }
-}
-
-/// The name of a type without the modules before it.
-pub(crate) fn last_segment(path: &str) -> &str {
-    let plain = path.split('<').next().unwrap_or(path);
-    plain.rsplit("::").next().map_or(path, |last| &path[plain.len() - last.len()..])
 }
 
 /// The primitives that a handler takes.

@@ -6,7 +6,7 @@ use mlx_rs::Array;
 use tacit_bridge::typed::{self, TypedPrimitive};
 use tacit_bridge::{NameId, Param, ParamError};
 
-use crate::{Error, Result, Value, dispatch};
+use crate::{Error, Result};
 
 /// One MLX primitive with its static parameters.
 #[derive(Clone, Debug)]
@@ -59,17 +59,6 @@ impl Primitive {
         let Some(description) = self.0.name_id().description() else { return Ok(Vec::new()) };
         let invalid = |error: ParamError| Error::Invalid { message: error.to_string(), help: None };
         typed::integers(description, &self.params()?, name).map_err(invalid)
-    }
-
-    /// Applies the primitive to values: handlers first, materialization where there is none.
-    ///
-    /// Handlers redispatch with it, and so the types of strangers compose.
-    ///
-    /// # Errors
-    ///
-    /// A handler fails, or the policy forbids a materialization.
-    pub fn apply(&self, operands: &[&Value]) -> Result<Vec<Value>> {
-        dispatch::apply(self, operands)
     }
 
     /// Puts the primitive on dense operands into the graph.

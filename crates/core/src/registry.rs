@@ -10,10 +10,9 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use tacit_bridge::{NameId, typed};
 
 use crate::array_type::{ArrayType, array_types};
-use crate::dispatch::Decline;
 use crate::handler::{Handler, HandlerDef, Registration};
 use crate::pattern::{OperandType, Pattern, PrimitivePattern, Signature};
-use crate::{DefaultHandler, Error, NearMiss, Result, scoped};
+use crate::{Decline, DefaultHandler, Error, NearMiss, Result};
 
 /// The handlers that dispatch chooses from.
 ///
@@ -83,18 +82,6 @@ impl Registry {
             Arc::new(Registry { handlers, cache: RwLock::default() })
         });
         Arc::clone(&GLOBAL)
-    }
-
-    /// The registry in force on this thread.
-    #[must_use]
-    pub fn current() -> Arc<Self> {
-        scoped::registry().unwrap_or_else(Self::global)
-    }
-
-    /// Makes this registry current on this thread until the guard is dropped.
-    #[must_use = "the registry is current only while the guard lives"]
-    pub fn scope(self: &Arc<Self>) -> scoped::RegistryGuard {
-        scoped::enter_registry(Arc::clone(self))
     }
 
     /// The handlers, in a stable order.

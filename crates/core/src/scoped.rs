@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use crate::environment::from_environment;
 use crate::{Policy, Registry};
 
 thread_local! {
@@ -11,21 +12,23 @@ thread_local! {
     static POLICY: RefCell<Vec<Policy>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(crate) fn registry() -> Option<Arc<Registry>> {
-    REGISTRY.with_borrow(|stack| stack.last().cloned())
-}
+impl Registry {
+    /// The registry in force on this thread.
+    #[must_use]
+    pub fn current() -> Arc<Self> {
+        REGISTRY.with_borrow(|stack| stack.last().cloned()).unwrap_or_else(Self::global)
+    }
 
-pub(crate) fn policy() -> Option<Policy> {
-    POLICY.with_borrow(|stack| stack.last().copied())
+    /// Makes this registry current on this thread until the guard is dropped.
+    #[must_use = "the registry is current only while the guard lives"]
+    pub fn scope(self: &Arc<Self>) -> RegistryGuard {
+        REGISTRY.with_borrow_mut(|stack| RegistryGuard(Depth::push(stack, Arc::clone(self))))
+    }
 }
 
 /// Keeps a registry current; see [`Registry::scope`].
 #[derive(Debug)]
 pub struct RegistryGuard(Depth);
-
-pub(crate) fn enter_registry(registry: Arc<Registry>) -> RegistryGuard {
-    REGISTRY.with_borrow_mut(|stack| RegistryGuard(Depth::push(stack, registry)))
-}
 
 impl Drop for RegistryGuard {
     fn drop(&mut self) {
@@ -33,13 +36,30 @@ impl Drop for RegistryGuard {
     }
 }
 
+/// The variable that sets the policy where no guard does: `allow`, `warn` or `deny`.
+pub const POLICY_VARIABLE: &str = "TACIT_MATERIALIZE";
+
+impl Policy {
+    /// The policy in force on this thread.
+    #[must_use]
+    pub fn current() -> Self {
+        static DEFAULT: LazyLock<Policy> = LazyLock::new(|| {
+            let words = [("allow", Policy::Allow), ("warn", Policy::Warn), ("deny", Policy::Deny)];
+            from_environment(POLICY_VARIABLE, words)
+        });
+        POLICY.with_borrow(|stack| stack.last().copied()).unwrap_or(*DEFAULT)
+    }
+
+    /// Puts this policy in force on this thread until the guard is dropped.
+    #[must_use = "the policy is in force only while the guard lives"]
+    pub fn scope(self) -> PolicyGuard {
+        POLICY.with_borrow_mut(|stack| PolicyGuard(Depth::push(stack, self)))
+    }
+}
+
 /// Keeps a policy in force; see [`Policy::scope`].
 #[derive(Debug)]
 pub struct PolicyGuard(Depth);
-
-pub(crate) fn enter_policy(policy: Policy) -> PolicyGuard {
-    POLICY.with_borrow_mut(|stack| PolicyGuard(Depth::push(stack, policy)))
-}
 
 impl Drop for PolicyGuard {
     fn drop(&mut self) {

@@ -10,12 +10,12 @@ use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{Aval, NameId, PanicError, Scope, Slot, Tape};
 
 use crate::counters::Counters;
-use crate::dispatch::{self, Decline, Node, Outcome, Taker};
+use crate::dispatch::{self, Node, Outcome, Taker};
 use crate::explain::{Explanation, Scribe};
 use crate::indices;
 use crate::lookup::Lookup;
 use crate::pattern::OperandType;
-use crate::{Error, Policy, Primitive, Result, Value};
+use crate::{Decline, Error, Policy, Primitive, Result, Value};
 
 use slots::{Layers, Passed, Slots};
 

@@ -6,7 +6,6 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_bridge::{Aval, is_traced};
 
-use crate::materialize::{materialize, opened};
 use crate::{ImplicitArray, Result};
 
 /// A dense array or an implicit one.
@@ -70,46 +69,6 @@ impl Value {
     #[must_use]
     pub fn is_implicit(&self) -> bool {
         matches!(self, Self::Implicit(_))
-    }
-
-    /// The next more concrete form: an implicit array materialized by one layer, a dense one as it is.
-    ///
-    /// # Errors
-    ///
-    /// The type refuses, or the policy forbids it.
-    pub fn materialize(&self) -> Result<Value> {
-        match self {
-            Self::Dense(_) => Ok(self.clone()),
-            Self::Implicit(array) => materialize(&**array),
-        }
-    }
-
-    /// The next layer of what a view stands on, for [`Materialize::materialize`](crate::Materialize::materialize) of the
-    /// view: the policy was asked for the view, which counts once. Elsewhere it is [`materialize`](Self::materialize).
-    ///
-    /// # Errors
-    ///
-    /// The type refuses, or the policy forbids it.
-    pub fn opened(&self) -> Result<Value> {
-        match self {
-            Self::Dense(_) => Ok(self.clone()),
-            Self::Implicit(array) => opened(&**array),
-        }
-    }
-
-    /// The dense array that this stands for, materialized through all layers.
-    ///
-    /// # Errors
-    ///
-    /// A type refuses, or the policy forbids it.
-    pub fn dense(&self) -> Result<Array> {
-        let mut value = self.clone();
-        loop {
-            match value {
-                Self::Dense(array) => return Ok(array),
-                Self::Implicit(array) => value = materialize(&*array)?,
-            }
-        }
     }
 
     /// The bytes held: a dense array's own, an implicit array's children's.

@@ -25,9 +25,6 @@ const FEW: usize = 2;
 /// The elements from which on a single op pays, on several threads and without the C++ compiler.
 const LONG: usize = 1 << 15;
 
-/// Bytes that a thread may work in; rows that need more leave the second-level cache.
-const WORKING_SET: usize = 2 << 20;
-
 pub(crate) fn run(graph: &mut Graph) -> Result<usize> {
     let mut nodes = graph.nodes()?;
     let read = node::read(&nodes)?;

@@ -6,11 +6,11 @@
 
 use crate::{
     Isa, Matrix, Order,
-    engine::Shape,
     integers::{IntegerProduct, Integers, Work},
     machine::{Cycles, Machine},
     matrix::bytes,
     output::{Output, Rectangle},
+    shape::Shape,
     simd::{Dot, DotKernel, Kernel, Simd, run, run_dot},
     threads,
     vnni::Step,

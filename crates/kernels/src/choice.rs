@@ -5,6 +5,7 @@
 use crate::{
     Factors, Isa, Matrix, Operand, Orientation,
     engine::{self, Priced},
+    engines::PANELS,
     integers::{IntegerProduct, Rows, Weights},
     machine::Machine,
     stored::StoredProduct,
@@ -31,7 +32,7 @@ pub fn of_matmul(x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation)
     let panelled = product.work(columns, machine).panelled;
     let found = engine::candidates(&product, columns, machine).into_iter().flat_map(|(name, cycles)| {
         let own = vec![Candidate { names: vec![name], cycles }];
-        if name != engine::PANELS {
+        if name != PANELS {
             return own;
         }
         let inner = engine::costs::<Product>(&panelled, machine).map(|(_, engine, cycles)| (engine.name, cycles));

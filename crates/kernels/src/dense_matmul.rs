@@ -1,11 +1,10 @@
 //! Products of two dense matrices, either of them as it is stored or transposed.
 
-use std::ops::MulAssign;
-
 use crate::{
-    Dense, Isa, KernelError, Operand,
+    Dense, Factors, Isa, KernelError, Operand,
     copy::{Block, copy},
     engine,
+    factors::scale,
     machine::{Cycles, FROM_MEMORY, Machine, threads_for},
     matrix::{check_length, product},
     output::Output,
@@ -13,22 +12,6 @@ use crate::{
     tile::{Panels, Product},
     vector,
 };
-
-/// What the product and what the output held count for: `out = alpha * product + beta * out`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Factors<T = f32> {
-    /// Of the product.
-    pub alpha: T,
-    /// Of what the output holds, which is not looked at where this is 0.
-    pub beta: T,
-}
-
-/// The product in place of what the output holds.
-impl Default for Factors {
-    fn default() -> Self {
-        Self { alpha: 1.0, beta: 0.0 }
-    }
-}
 
 /// Computes `out = alpha * (a * b) + beta * out`, with `a: [m, k]`, `b: [k, n]` and `out: [m, n]` as they are multiplied.
 ///
@@ -76,17 +59,6 @@ pub fn dense_matmul(a: Operand, b: Operand, out: Dense<&mut [f32]>, factors: Fac
         engine::multiply(&product, isa, &mut out);
     }
     Ok(())
-}
-
-/// Multiplies each value by a factor, without a look at it where that is 0.
-pub(crate) fn scale<T: Copy + Default + PartialEq + MulAssign>(values: &mut [T], factor: T) {
-    if factor == T::default() {
-        values.fill(T::default());
-    } else {
-        for value in values {
-            *value *= factor;
-        }
-    }
 }
 
 /// Whether the matrices hold what they say, and have the sizes of a product.

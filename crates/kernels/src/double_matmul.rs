@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use crate::{
     Dense, Factors, Isa, KernelError, Operand,
-    dense_matmul::{check, scale},
+    dense_matmul::check,
+    factors::scale,
     machine::{Machine, threads_for},
     output::{Output, Rectangle},
     simd::{Kernel, Simd, run},

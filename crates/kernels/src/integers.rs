@@ -4,10 +4,10 @@ use std::cell::Cell;
 
 use crate::{
     Codes, Floats, Isa, KernelError, Matrix, Order, encode,
-    engine::Shape,
     int8::{self, Int8, Scale},
     machine::{Machine, threads_for},
     output::Output,
+    shape::Shape,
     simd::{Kernel, Simd, run},
     threads,
 };

@@ -3,18 +3,12 @@
 use std::cell::Cell;
 
 use crate::{
-    Dense, Factors, Floats, FloatsMut, Isa, KernelError, Matrix, Operand, Orientation,
-    codec::{Codec, Job, dispatch},
-    decode::Range,
-    engine,
+    Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine,
     machine::threads_for,
     matrix::{check_length, product},
     output::Output,
-    panel::Turned,
-    scales::widened,
     stored::StoredProduct,
     threads,
-    tile::{Panels, Product},
 };
 
 /// Multiplies `x` of `m` rows with `matrix` into `out`, never holding more than some tens of kilobytes of it as floats.
@@ -107,35 +101,4 @@ impl StoredProduct<'_> {
         let done = engine::run(isa, self, out);
         debug_assert_eq!(done, self.m, "engines of codes compute all rows or none");
     }
-}
-
-/// Computes all of the product with panels of floats, made from the codes as they are needed.
-pub(crate) fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
-    struct Multiply<'a> {
-        range: Range<'a, ()>,
-        orientation: Orientation,
-        then: &'a mut dyn FnMut(&dyn Panels),
-    }
-    impl Job for Multiply<'_> {
-        type Output = ();
-        fn run<C: Codec>(self, codes: C) {
-            let Range { matrix, scales, biases, first, .. } = self.range;
-            let range = Range { matrix, codes, scales, biases, first };
-            (self.then)(&Turned { range, orientation: self.orientation });
-        }
-    }
-    let &StoredProduct { x, m, matrix, orientation, threads, .. } = product;
-    let blocks = (matrix.n * matrix.k).div_ceil(matrix.block);
-    let scales = widened(isa, &matrix.scales, blocks, threads);
-    let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
-    let range = Range { matrix, codes: (), scales: &scales, biases: biases.as_deref(), first: 0 };
-    let depth = x.len() / m;
-    let then = &mut |panels: &dyn Panels| {
-        let matrix = Dense { values: x, rows: m, columns: depth, stride: depth };
-        let x = Operand { matrix, orientation: Orientation::Plain };
-        let columns = out.columns();
-        engine::multiply(&Product { x, panels, columns, factors: Factors::default(), threads }, isa, out);
-    };
-    dispatch(isa, matrix.codes, Multiply { range, orientation, then });
-    m
 }

@@ -7,6 +7,7 @@
 //! depends on its row alone, and sums are taken in `f32`, in an order that only depends on `columns`, and rounded at their
 //! end, so that results carry the same bits for any number of threads and on every machine.
 
+mod apply;
 mod data;
 mod halves;
 mod math;
@@ -17,7 +18,4 @@ mod run;
 
 pub use data::{Data, DataMut, Kind};
 pub use op::{Op, Precision};
-pub use plan::{Extent, Map, Program, Source, Step};
-
-/// A value of a program: the inputs come first, then the constants, then one for each step.
-pub type Value = usize;
+pub use plan::{Extent, Map, Program, Source, Step, Value};

@@ -12,10 +12,10 @@ use std::{
 use crate::{
     Factors, Isa, Operand,
     copy::{Block, copy},
-    dense_matmul::scale,
-    engine::Shape,
+    factors::scale,
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
+    shape::Shape,
     simd::{Kernel, Simd, panel_width, panel_width_of, run},
     threads,
 };

@@ -7,7 +7,8 @@ use mlx_rs::random::{self, RandomState, with_random_state};
 use mlx_rs::{Array, Dtype};
 use tacit_bridge::{array_id, constants, frontier};
 
-use crate::{Aval, Result};
+use super::held::may_be_key;
+use crate::Result;
 
 /// The last input of a program whose function draws random numbers: the key that they are drawn from.
 #[derive(Clone)]
@@ -48,11 +49,6 @@ impl Drawn {
 pub(super) fn may_draw(inputs: &[Array], outputs: &[Array]) -> Result<bool> {
     let sources = constants(&frontier(outputs, inputs)?, &[])?;
     Ok(sources.iter().any(|source| may_be_key(&source.into())))
-}
-
-/// Whether an array may be a key, or the two that one was split into, of which the random state is one.
-pub(crate) fn may_be_key(aval: &Aval) -> bool {
-    aval.dtype == Dtype::Uint32 && matches!(aval.shape[..], [2] | [2, 2])
 }
 
 /// Runs `f`, for which the random state of the thread is this key.

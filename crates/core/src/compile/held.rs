@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mlx_rs::Dtype;
 use tacit_bridge::Aval;
 
 /// An array that a compiled function holds and that is not one of its arguments.
@@ -22,4 +23,9 @@ impl fmt::Display for Held {
         }
         Ok(())
     }
+}
+
+/// Whether an array may be a key, or the two that one was split into, of which the random state is one.
+pub(crate) fn may_be_key(aval: &Aval) -> bool {
+    aval.dtype == Dtype::Uint32 && matches!(aval.shape[..], [2] | [2, 2])
 }

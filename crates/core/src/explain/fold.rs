@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::Equation;
+use super::explanation::{Equation, Explanation};
 
 /// A block of equations that stands for itself and for those like it that follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +60,23 @@ impl Repeat {
     }
 }
 
+impl Explanation {
+    /// Whether only equations for which others stand take an input, such as the weight of a layer that is not shown.
+    pub(super) fn is_folded(&self, repeat: Option<&Repeat>, input: &str) -> bool {
+        let Some(folded) = repeat.map(Repeat::folded) else { return false };
+        let takes = |equation: &Equation| equation.operands.iter().any(|operand| operand == input);
+        let mut taken = self.equations.iter().enumerate().filter(|(_, equation)| takes(equation)).peekable();
+        taken.peek().is_some()
+            && taken.all(|(at, _)| folded.contains(&at))
+            && !self.outputs.iter().any(|output| output == input)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dispatch::Taker;
-    use crate::explain::Variable;
+    use crate::explain::explanation::Variable;
 
     fn equations(kinds: &str) -> Vec<Equation> {
         let of = |kind: char| Equation {

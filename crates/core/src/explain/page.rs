@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Explanation;
+use super::explanation::Explanation;
 use super::picture::svg;
 use crate::dispatch::Taker;
 use crate::printable::xml;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Explanation;
+use super::explanation::Explanation;
 use super::fold::Repeat;
 use super::layout::{Node, Place, layered};
 use crate::dispatch::Taker;

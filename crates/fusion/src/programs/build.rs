@@ -7,10 +7,12 @@ use tacit_core::pass::{Slot, scalar_value};
 use tacit_core::{Aval, Result};
 use tacit_kernels::program::{Kind, Map, Op, Precision, Program, Source, Step, Value};
 
-use super::WORKING_SET;
 use super::groups::Groups;
 use super::node::{Base, Computes, Node, Operand};
 use super::view::{Domain, Role};
+
+/// Bytes that a thread may work in; rows that need more leave the second-level cache.
+const WORKING_SET: usize = 2 << 20;
 
 /// A program, and what it takes and makes in the graph.
 pub(super) struct Built {

@@ -21,10 +21,11 @@ use super::{
 };
 use crate::{
     Isa, Matrix, Orientation,
-    engine::{FEW, Shape},
+    engine::FEW,
     machine::Machine,
     output::{Output, Rectangle, Shared},
     scales::widened,
+    shape::Shape,
     stored::{StoredProduct, Work},
     threads,
 };

@@ -13,9 +13,10 @@ use super::{
 use crate::{
     Isa, Orientation,
     copy::{Block, copy},
-    engine::{FEW, Shape},
+    engine::FEW,
     machine::Machine,
     output::{Output, Rectangle},
+    shape::Shape,
     tile::{Panelled, Product, unique},
 };
 

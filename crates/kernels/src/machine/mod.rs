@@ -159,7 +159,7 @@ impl Machine {
     pub(crate) fn of(isa: Isa) -> Self {
         static TOLD: OnceLock<(bool, usize)> = OnceLock::new();
         #[cfg(target_arch = "x86_64")]
-        let vnni = crate::vnni::is_available;
+        let vnni = || is_x86_feature_detected!("avx512vnni");
         #[cfg(not(target_arch = "x86_64"))]
         let vnni = || false;
         let &(vnni, cache) = TOLD.get_or_init(|| (vnni(), cache::second_level()));

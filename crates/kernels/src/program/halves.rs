@@ -59,11 +59,10 @@ fn table(function: usize, precision: Precision) -> &'static Table {
     static TABLES: [[OnceLock<Box<Table>>; 2]; FUNCTIONS.len()] =
         [const { [const { OnceLock::new() }; 2] }; FUNCTIONS.len()];
     let op = FUNCTIONS[function];
-    let (widen, narrow): (fn(u16) -> f32, fn(f32) -> u16) = match precision {
-        Precision::F16 => (|bits| f16::from_bits(bits).to_f32(), |x| f16::from_f32(x).to_bits()),
-        _ => (|bits| bf16::from_bits(bits).to_f32(), |x| bf16::from_f32(x).to_bits()),
-    };
-    TABLES[function][usize::from(precision == Precision::F16)].get_or_init(|| {
+    let is_f16 = precision == Precision::F16;
+    let widen = if is_f16 { |bits| f16::from_bits(bits).to_f32() } else { |bits| bf16::from_bits(bits).to_f32() };
+    let narrow = if is_f16 { |x| f16::from_f32(x).to_bits() } else { |x| bf16::from_f32(x).to_bits() };
+    TABLES[function][usize::from(is_f16)].get_or_init(|| {
         let value = |bits| narrow(of_one(op, widen(bits), |x| widen(narrow(x))));
         let table: Vec<u16> = (0..=u16::MAX).map(value).collect();
         table.try_into().expect("65,536 half floats")

@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
-use super::{Kind, Op, Precision, Value};
+use super::{Kind, Op, Precision};
 use crate::KernelError;
+
+/// A value of a program: the inputs come first, then the constants, then one for each step.
+pub type Value = usize;
 
 /// What there is one number of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,7 +4,7 @@ use std::{mem, ops::Range};
 
 use super::{
     Data, DataMut, Extent, Kind, Op, Program,
-    op::{apply, round_all, select},
+    apply::{apply, round_all, select},
     plan::{Action, Place},
     reduce::reduce,
 };

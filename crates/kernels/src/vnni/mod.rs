@@ -16,22 +16,17 @@ use tile::{STRIDE, Tile};
 
 use crate::{
     Isa, Matrix, Order, Scales, amx,
-    engine::Shape,
     integers::{IntegerProduct, Integers, KEPT, STEP, Work},
     machine::{Cycles, Machine, threads_for},
     matrix::bytes,
     output::{Output, Rectangle},
+    shape::Shape,
     simd::{Kernel, Simd, run},
     threads,
 };
 
 /// Rows of activations of a task; bounds what it goes back to for each panel.
 const TASK_ROWS: usize = 504;
-
-/// Whether this machine has the instructions beside those of [`Isa::Avx512`].
-pub(crate) fn is_available() -> bool {
-    is_x86_feature_detected!("avx512vnni")
-}
 
 /// Whether rows and blocks are whole words.
 pub(crate) fn takes(product: &IntegerProduct) -> bool {
@@ -45,7 +40,7 @@ pub(crate) fn is_whole_tiles(product: &IntegerProduct) -> bool {
     Step::all(product.matrix).iter().all(|step| step.ends.iter().all(|end| end.is_multiple_of(amx::bytes::BYTES)))
 }
 
-/// Computes all of a product that this module [`takes`], on a machine where it is [available](is_available).
+/// Computes all of a product that this module [`takes`], on a machine [with VNNI](Machine).
 pub(crate) fn multiply(product: &IntegerProduct, _: Isa, out: &mut Output<f32>) -> usize {
     multiply_by(product, false, out)
 }

@@ -10,11 +10,11 @@ use super::Step;
 use crate::{
     Isa, Matrix, Order,
     by_words::turn_scales,
-    engine::Shape,
     integers::{IntegerProduct, Integers, Work},
     machine::{Cycles, Machine},
     matrix::bytes,
     output::{Output, Rectangle},
+    shape::Shape,
     threads,
 };
 

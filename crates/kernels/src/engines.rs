@@ -1,0 +1,308 @@
+//! The engines: every way in which a product is taken, what of the machine it needs, which products it takes, and what they
+//! cost it.
+//!
+//! Nothing else chooses a product by the instruction set or by the number of rows. The engine that is cheapest by its own
+//! account takes a product: an engine for a new instruction set is its file, with its cost beside its loop, and its line in
+//! one of the tables.
+
+use crate::{
+    Dense, Factors, Isa, Operand, Orientation, by_lanes,
+    codec::{Codec, Job, dispatch},
+    decode::Range,
+    engine::{self, Engine, Priced, cheapest},
+    integers::{self, IntegerProduct},
+    machine::Machine,
+    output::Output,
+    panel::Turned,
+    scales::widened,
+    shape::Shape,
+    stored::{self, StoredProduct},
+    tile::{self, Panelled, Panels, Product},
+};
+#[cfg(target_arch = "x86_64")]
+use crate::{amx, by_words, vnni};
+
+/// The engine that leaves its product to one for panels.
+pub(crate) const PANELS: &str = "panels";
+
+impl<'a> Priced<'a> for StoredProduct<'a> {
+    type Work = stored::Work;
+
+    /// From codes.
+    const ENGINES: &'a [Engine<Self, Self::Work>] = &[
+        // The portable reference reads no words.
+        Engine {
+            name: "lanes",
+            needs: |machine| machine.isa != Isa::Scalar,
+            takes: by_lanes::takes,
+            cost: by_lanes::cost,
+            run: by_lanes::multiply,
+        },
+        Engine { name: "stored", needs: |_| true, takes: |_| true, cost: stored::cost, run: stored::multiply },
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            name: "tiles of codes",
+            needs: |machine| machine.isa == Isa::Amx,
+            takes: amx::codes::takes,
+            cost: amx::codes::cost,
+            run: amx::codes::multiply,
+        },
+        // With panels of floats, as whichever engine for these is cheapest.
+        Engine {
+            name: PANELS,
+            needs: |_| true,
+            takes: |_| true,
+            cost: |work, machine| cheapest::<Product>(&work.panelled, machine),
+            run: by_panels,
+        },
+    ];
+
+    fn work(&self, columns: usize, machine: &Machine) -> stored::Work {
+        stored::Work::new(self, columns, machine)
+    }
+}
+
+impl<'a> Priced<'a> for Product<'a> {
+    type Work = Panelled;
+
+    /// With panels of floats.
+    const ENGINES: &'a [Engine<Self, Self::Work>] = &[
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            name: "split panels",
+            needs: |machine| machine.isa == Isa::Amx,
+            takes: |_| true,
+            cost: amx::panels::cost,
+            run: amx::panels::multiply,
+        },
+        Engine { name: "fused panels", needs: |_| true, takes: |_| true, cost: tile::cost, run: tile::multiply },
+    ];
+
+    fn work(&self, columns: usize, machine: &Machine) -> Panelled {
+        let shape = Shape { rows: self.x.rows(), columns, depth: self.x.columns() };
+        Panelled { shape, panel: self.panels.cycles(machine) }
+    }
+}
+
+impl<'a> Priced<'a> for IntegerProduct<'a> {
+    type Work = integers::Work;
+
+    /// Of integers.
+    const ENGINES: &'a [Engine<Self, Self::Work>] = &[
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            name: "rows of bytes",
+            needs: |machine| machine.vnni,
+            takes: vnni::rows::takes,
+            cost: vnni::rows::cost,
+            run: vnni::rows::multiply,
+        },
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            name: "tiles of bytes",
+            needs: |machine| machine.isa == Isa::Amx && machine.vnni,
+            takes: |product| vnni::takes(product) && vnni::is_whole_tiles(product),
+            cost: vnni::tiles_cost,
+            run: vnni::multiply_tiles,
+        },
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            name: "panels of bytes",
+            needs: |machine| machine.vnni,
+            takes: vnni::takes,
+            cost: vnni::cost,
+            run: vnni::multiply,
+        },
+        #[cfg(target_arch = "x86_64")]
+        Engine {
+            name: "words",
+            needs: |machine| matches!(machine.isa, Isa::Avx2 | Isa::Avx512 | Isa::Amx),
+            takes: by_words::takes,
+            cost: by_words::cost,
+            run: by_words::multiply,
+        },
+        Engine { name: "integers", needs: |_| true, takes: |_| true, cost: integers::cost, run: integers::multiply },
+    ];
+
+    fn work(&self, columns: usize, _: &Machine) -> integers::Work {
+        integers::Work::new(self, columns)
+    }
+}
+
+/// Computes all of the product with panels of floats, made from the codes as they are needed.
+fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
+    struct Multiply<'a> {
+        range: Range<'a, ()>,
+        orientation: Orientation,
+        then: &'a mut dyn FnMut(&dyn Panels),
+    }
+    impl Job for Multiply<'_> {
+        type Output = ();
+        fn run<C: Codec>(self, codes: C) {
+            let Range { matrix, scales, biases, first, .. } = self.range;
+            let range = Range { matrix, codes, scales, biases, first };
+            (self.then)(&Turned { range, orientation: self.orientation });
+        }
+    }
+    let &StoredProduct { x, m, matrix, orientation, threads, .. } = product;
+    let blocks = (matrix.n * matrix.k).div_ceil(matrix.block);
+    let scales = widened(isa, &matrix.scales, blocks, threads);
+    let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
+    let range = Range { matrix, codes: (), scales: &scales, biases: biases.as_deref(), first: 0 };
+    let depth = x.len() / m;
+    let then = &mut |panels: &dyn Panels| {
+        let matrix = Dense { values: x, rows: m, columns: depth, stride: depth };
+        let x = Operand { matrix, orientation: Orientation::Plain };
+        let columns = out.columns();
+        engine::multiply(&Product { x, panels, columns, factors: Factors::default(), threads }, isa, out);
+    };
+    dispatch(isa, matrix.codes, Multiply { range, orientation, then });
+    m
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::fmt::Write;
+
+    use expect_test::{Expect, expect};
+
+    use super::*;
+    use crate::{
+        Codes, Matrix, Order, Scales,
+        engine::{candidates, costs},
+        nf4,
+    };
+
+    /// Which engine takes each kind of product of a matrix of 4096 rows and columns on a machine.
+    fn check(machine: &Machine, expected: &Expect) {
+        const SIDE: usize = 4096;
+        const ROWS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 512];
+        let (bytes, scales) = (vec![0; SIDE * SIDE], vec![0.0; SIDE * SIDE / 64]);
+        let signed = vec![0; SIDE * SIDE];
+        let nf4 = Codes::Table { bytes: &bytes, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
+        let formats = [
+            ("nf4", nf4, 64),
+            ("affine4", Codes::Unsigned { bytes: &bytes, bits: 4 }, 64),
+            ("affine3", Codes::Unsigned { bytes: &bytes, bits: 3 }, 64),
+            ("int8", Codes::Signed { codes: &signed }, SIDE),
+        ];
+        let x = vec![0.0; 512 * SIDE];
+        let mut text = String::new();
+        for (name, codes, block) in formats {
+            let biases = matches!(codes, Codes::Unsigned { .. }).then_some(Scales::F32(&scales));
+            let matrix = &Matrix { n: SIDE, k: SIDE, codes, scales: Scales::F32(&scales), biases, block };
+            for (orientation, way) in [(Orientation::Transposed, "x W^T"), (Orientation::Plain, "x W")] {
+                let chosen = ROWS.map(|m| {
+                    let x = &x[..m * SIDE];
+                    let product = StoredProduct { x, m, matrix, orientation, threads: 1, cut_from: None };
+                    let panelled = product.work(SIDE, machine).panelled;
+                    match cheapest_of(candidates(&product, SIDE, machine)) {
+                        PANELS => cheapest_of(
+                            costs::<Product>(&panelled, machine).map(|(_, engine, cost)| (engine.name, cost)).collect(),
+                        ),
+                        name => name,
+                    }
+                });
+                writeln!(text, "{name} {way}: {}", runs(&ROWS, &chosen)).unwrap();
+            }
+            if let (Ok(weights), None) = (&integers::Weights::new(&codes), biases) {
+                let chosen = ROWS.map(|m| {
+                    let rows = &integers::Rows { codes: Vec::new(), units: vec![1.0; m] };
+                    let product = IntegerProduct { rows, matrix, weights, threads: 1 };
+                    cheapest_of(candidates(&product, SIDE, machine))
+                });
+                writeln!(text, "{name} in 8 bits: {}", runs(&ROWS, &chosen)).unwrap();
+            }
+        }
+        expected.assert_eq(&text);
+    }
+
+    fn cheapest_of(candidates: Vec<(&'static str, f64)>) -> &'static str {
+        candidates.into_iter().min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or("none", |(name, _)| name)
+    }
+
+    /// The engines in turn, each with the first number of rows that it takes.
+    fn runs(rows: &[usize], chosen: &[&str]) -> String {
+        let starts = (0..rows.len()).filter(|&i| i == 0 || chosen[i] != chosen[i - 1]);
+        starts.map(|i| format!("from {} {}", rows[i], chosen[i])).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn five_machines_choose_by_what_they_have() {
+        check(
+            &Machine::new(Isa::Amx, true, 2 << 20),
+            &expect![[r#"
+                nf4 x W^T: from 1 stored, from 16 fused panels, from 32 tiles of codes, from 512 split panels
+                nf4 x W: from 1 stored, from 4 fused panels, from 64 split panels
+                nf4 in 8 bits: from 1 rows of bytes, from 2 words, from 32 tiles of bytes
+                affine4 x W^T: from 1 stored, from 16 fused panels, from 32 tiles of codes, from 512 split panels
+                affine4 x W: from 1 stored, from 2 fused panels, from 64 split panels
+                affine3 x W^T: from 1 stored, from 64 split panels
+                affine3 x W: from 1 stored, from 4 fused panels, from 64 split panels
+                int8 x W^T: from 1 stored, from 16 tiles of codes
+                int8 x W: from 1 stored, from 4 fused panels, from 64 split panels
+                int8 in 8 bits: from 1 rows of bytes, from 2 words, from 32 tiles of bytes
+            "#]],
+        );
+        check(
+            &Machine::new(Isa::Avx512, true, 1 << 20),
+            &expect![[r#"
+                nf4 x W^T: from 1 stored, from 16 fused panels
+                nf4 x W: from 1 stored, from 4 fused panels
+                nf4 in 8 bits: from 1 rows of bytes, from 2 words, from 32 panels of bytes
+                affine4 x W^T: from 1 stored, from 16 fused panels
+                affine4 x W: from 1 stored, from 2 fused panels
+                affine3 x W^T: from 1 stored, from 64 fused panels
+                affine3 x W: from 1 stored, from 2 fused panels
+                int8 x W^T: from 1 stored, from 16 fused panels
+                int8 x W: from 1 stored, from 4 fused panels
+                int8 in 8 bits: from 1 rows of bytes, from 2 words, from 32 panels of bytes
+            "#]],
+        );
+        check(
+            &Machine::new(Isa::Avx2, false, 256 << 10),
+            &expect![[r#"
+                nf4 x W^T: from 1 stored, from 16 fused panels
+                nf4 x W: from 1 stored, from 4 fused panels
+                nf4 in 8 bits: from 1 words
+                affine4 x W^T: from 1 stored, from 16 fused panels
+                affine4 x W: from 1 stored, from 2 fused panels
+                affine3 x W^T: from 1 stored, from 32 fused panels
+                affine3 x W: from 1 stored, from 2 fused panels
+                int8 x W^T: from 1 stored, from 16 fused panels
+                int8 x W: from 1 stored, from 4 fused panels
+                int8 in 8 bits: from 1 words
+            "#]],
+        );
+        check(
+            &Machine::new(Isa::Neon, false, 1 << 20),
+            &expect![[r#"
+                nf4 x W^T: from 1 stored, from 16 fused panels
+                nf4 x W: from 1 stored, from 4 fused panels
+                nf4 in 8 bits: from 1 integers
+                affine4 x W^T: from 1 stored, from 16 fused panels
+                affine4 x W: from 1 stored, from 4 fused panels
+                affine3 x W^T: from 1 stored, from 32 fused panels
+                affine3 x W: from 1 stored, from 2 fused panels
+                int8 x W^T: from 1 stored, from 16 fused panels
+                int8 x W: from 1 stored, from 4 fused panels
+                int8 in 8 bits: from 1 integers
+            "#]],
+        );
+        check(
+            &Machine::new(Isa::Scalar, false, 256 << 10),
+            &expect![[r#"
+                nf4 x W^T: from 1 stored, from 16 fused panels
+                nf4 x W: from 1 fused panels
+                nf4 in 8 bits: from 1 integers
+                affine4 x W^T: from 1 stored, from 16 fused panels
+                affine4 x W: from 1 fused panels
+                affine3 x W^T: from 1 stored, from 16 fused panels
+                affine3 x W: from 1 fused panels
+                int8 x W^T: from 1 fused panels
+                int8 x W: from 1 fused panels
+                int8 in 8 bits: from 1 integers
+            "#]],
+        );
+    }
+}
