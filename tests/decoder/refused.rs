@@ -122,9 +122,9 @@ fn a_configuration_that_is_not_read_says_which_key() {
 fn numbers_that_no_model_has_are_refused() {
     check(
         "llama",
-        r#"{"num_hidden_layers": 50000000}"#,
+        r#"{"num_hidden_layers": 3000}"#,
         &expect![[r#"
-        config.json: num_hidden_layers: it is 50000000, and no model has more than 16777216
+        config.json: num_hidden_layers: it is 3000, and no model has more than 2000
         help: fetch the configuration again"#]],
     );
     check(
@@ -156,29 +156,29 @@ fn numbers_that_no_rotation_or_cap_has_are_refused() {
         "llama",
         r#"{"rope_theta": 0}"#,
         &expect![[r#"
-        config.json: rope_theta: it is 0, and should be a number above 0
-        help: fetch the configuration again"#]],
+            config.json: rope_theta: it is 0, and should be a number above 0 in the range of f32
+            help: fetch the configuration again"#]],
     );
     check(
         "llama",
         r#"{"rope_theta": 1e300}"#,
         &expect![[r#"
-        config.json: rope_theta: it is 1e+300, and should be a number above 0
-        help: fetch the configuration again"#]],
+            config.json: rope_theta: it is 1e+300, and should be a number above 0 in the range of f32
+            help: fetch the configuration again"#]],
     );
     check(
         "gemma3_text",
         r#"{"rope_local_base_freq": -1}"#,
         &expect![[r#"
-        config.json: rope_local_base_freq: it is -1, and should be a number above 0
-        help: fetch the configuration again"#]],
+            config.json: rope_local_base_freq: it is -1, and should be a number above 0 in the range of f32
+            help: fetch the configuration again"#]],
     );
     check(
         "llama",
         r#"{"rope_scaling": {"rope_type": "linear", "factor": 0}}"#,
         &expect![[r#"
-        config.json: rope_scaling.factor: it is 0, and should be a number above 0
-        help: fetch the configuration again"#]],
+            config.json: rope_scaling.factor: it is 0, and should be a number above 0 in the range of f32
+            help: fetch the configuration again"#]],
     );
     let llama3 = r#"{"rope_scaling": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4,
                      "original_max_position_embeddings": 64}}"#;
@@ -202,29 +202,52 @@ fn numbers_that_no_rotation_or_cap_has_are_refused() {
         "llama",
         r#"{"partial_rotary_factor": 0.01}"#,
         &expect![[r#"
-        config.json: partial_rotary_factor: 0 of the 8 numbers of a head are turned, which are no pairs of them
+        config.json: partial_rotary_factor: 0 of the 8 numbers of a head are turned, and pairs of them should be
         help: fetch the configuration again"#]],
+    );
+    // The key that is named is the one that says it.
+    check(
+        "llama",
+        r#"{"head_dim": 5}"#,
+        &expect![[r#"
+        config.json: head_dim: 5 of the 5 numbers of a head are turned, and pairs of them should be
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "llama",
+        r#"{"rope_parameters": {"partial_rotary_factor": 0.4, "rope_theta": 10000}}"#,
+        &expect![[r#"
+        config.json: rope_parameters.partial_rotary_factor: 3 of the 8 numbers of a head are turned, and pairs of them should be
+        help: fetch the configuration again"#]],
+    );
+    check(
+        "gemma3_text",
+        r#"{"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2, "rope_theta": 1,
+            "original_max_position_embeddings": 64}}}"#,
+        &expect![[r#"
+            config.json: rope_parameters.full_attention.rope_theta: it is 1, of which no wave is longer than another
+            help: fetch the configuration again"#]],
     );
     check(
         "gemma2",
         r#"{"query_pre_attn_scalar": 0}"#,
         &expect![[r#"
-        config.json: query_pre_attn_scalar: it is 0, and should be a number above 0
-        help: fetch the configuration again"#]],
+            config.json: query_pre_attn_scalar: it is 0, and should be a number above 0 in the range of f32
+            help: fetch the configuration again"#]],
     );
     check(
         "gemma2",
         r#"{"final_logit_softcapping": 0}"#,
         &expect![[r#"
-        config.json: final_logit_softcapping: it is 0, and should be a number above 0
-        help: fetch the configuration again"#]],
+            config.json: final_logit_softcapping: it is 0, and should be a number above 0 in the range of f32
+            help: fetch the configuration again"#]],
     );
     check(
         "llama",
         r#"{"rms_norm_eps": -1}"#,
         &expect![[r#"
-        config.json: rms_norm_eps: it is -1, and should be a number above 0
-        help: fetch the configuration again"#]],
+            config.json: rms_norm_eps: it is -1, and should be a number above 0 in the range of f32
+            help: fetch the configuration again"#]],
     );
 }
 

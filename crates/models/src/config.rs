@@ -286,7 +286,7 @@ fn kinds(keys: &Keys, family: Family, head_dim: i32) -> Result<(Vec<Kind>, Vec<u
         let parameters = keys.section("rope_parameters")?;
         // One object for each type of layer, or one for all.
         let name = if slides { "sliding_attention" } else { "full_attention" };
-        let of_type = parameters.map_or(Ok(None), |parameters| parameters.section(name))?;
+        let of_type = parameters.as_ref().map_or(Ok(None), |parameters| parameters.section(name))?;
         let scaling = if local { None } else { keys.section("rope_scaling")? };
         let own = of_type.or(parameters).or(scaling);
         let rope = Rope::of(own.as_ref(), keys, head_dim, theta(keys, family, local)?)?;

@@ -9,23 +9,22 @@ use tacit_io::json::Json;
 const LARGEST: i32 = 1 << 24;
 
 /// An object in a file; a key whose value is `null` is not there.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Keys<'j> {
     file: &'j Path,
-    /// The key under which the object is, if it is not the whole.
-    under: Option<&'j str>,
+    /// The keys under which the object is, each with its dot; nothing where it is the whole.
+    under: String,
     json: &'j Json,
 }
 
 impl<'j> Keys<'j> {
     pub(crate) fn new(file: &'j Path, json: &'j Json) -> Self {
-        Self { file, under: None, json }
+        Self { file, under: String::new(), json }
     }
 
     /// The error that the value of a key is not what it should be.
     pub(crate) fn wrong(&self, key: &str, reason: impl Into<String>, help: impl Into<String>) -> Error {
-        let key = self.under.map_or(key.to_owned(), |under| format!("{under}.{key}"));
-        Error::checkpoint(self.file, Some(&key), reason, help)
+        Error::checkpoint(self.file, Some(&format!("{}{key}", self.under)), reason, help)
     }
 
     fn get<T>(&self, key: &str, kind: &str, read: impl FnOnce(&'j Json) -> Option<T>) -> Result<Option<T>> {
@@ -54,7 +53,7 @@ impl<'j> Keys<'j> {
     /// A number by which something is divided, or whose logarithm is taken: above 0, and in `f32` too.
     pub(crate) fn positive_number(&self, key: &str) -> Result<Option<f64>> {
         let positive = |number: &f64| *number as f32 > 0.0 && (*number as f32).is_finite();
-        self.get(key, "a number above 0", |value| value.number().filter(positive))
+        self.get(key, "a number above 0 in the range of f32", |value| value.number().filter(positive))
     }
 
     /// The same of a key that has to be there.
@@ -84,9 +83,9 @@ impl<'j> Keys<'j> {
     }
 
     /// The object of a key.
-    pub(crate) fn section(&self, key: &'j str) -> Result<Option<Self>> {
+    pub(crate) fn section(&self, key: &str) -> Result<Option<Self>> {
         let object = self.get(key, "an object", |value| matches!(value, Json::Object(_)).then_some(value))?;
-        Ok(object.map(|json| Self { file: self.file, under: Some(key), json }))
+        Ok(object.map(|json| Self { file: self.file, under: format!("{}{key}.", self.under), json }))
     }
 
     fn positive(&self, key: &str) -> Result<Option<i32>> {

@@ -51,14 +51,19 @@ impl Rope {
     ///
     /// The variant is none of those above, or lacks a key; or a number of them gives no frequencies.
     pub(crate) fn of(own: Option<&Keys>, all: &Keys, head_dim: i32, theta: f64) -> Result<Self> {
+        const PART: &str = "partial_rotary_factor";
         let of_own = |key: &str| own.map_or(Ok(None), |own| own.positive_number(key));
         let theta = of_own("rope_theta")?.unwrap_or(theta);
-        let part = of_own("partial_rotary_factor")?
-            .map_or_else(|| all.positive_number("partial_rotary_factor"), |part| Ok(Some(part)))?;
+        let (said_by, part) = match (own, of_own(PART)?) {
+            (Some(own), Some(part)) => (own, Some(part)),
+            _ => (all, all.positive_number(PART)?),
+        };
         let dims = part.map_or(head_dim, |part| (f64::from(head_dim) * part) as i32);
         if dims < 2 || dims % 2 != 0 || dims > head_dim {
-            let reason = format!("{dims} of the {head_dim} numbers of a head are turned, which are no pairs of them");
-            return Err(all.wrong("partial_rotary_factor", reason, "fetch the configuration again"));
+            let reason = format!("{dims} of the {head_dim} numbers of a head are turned, and pairs of them should be");
+            // Without the factor all are turned: it is their number that is wrong.
+            let key = if part.is_some() { PART } else { "head_dim" };
+            return Err(said_by.wrong(key, reason, "fetch the configuration again"));
         }
         let interleaved = all.flag("rope_traditional")?.unwrap_or(false);
         let plain = Self { dims, interleaved, theta: theta as f32, variant: Variant::Plain };
@@ -147,7 +152,8 @@ fn yarn(own: &Keys, all: &Keys, dims: i32, theta: f64) -> Result<Variant> {
     let turning = |times: f64| f64::from(dims) * (original / (times * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
     if theta <= 1.0 {
         let reason = format!("it is {theta}, of which no wave is longer than another");
-        return Err(all.wrong("rope_theta", reason, "fetch the configuration again"));
+        let said_by = if own.has("rope_theta") { own } else { all };
+        return Err(said_by.wrong("rope_theta", reason, "fetch the configuration again"));
     }
     let bound =
         |key: &str, default: f64| Ok::<_, tacit_core::Error>(turning(own.positive_number(key)?.unwrap_or(default)));
