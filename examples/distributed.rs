@@ -6,7 +6,7 @@ use std::process::Command;
 
 use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
-use mlx_rs::optimizers::{AdamW, Optimizer};
+use mlx_rs::optimizers::AdamW;
 use mlx_rs::random::RandomState;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::distributed::{FullyShard, Group, Shard, Sharded, Split, load_run, save_run};
@@ -158,8 +158,8 @@ fn saved_and_resumed(folder: &Path, group: &Group) -> Result<String> {
     let step = |model: &mut Model<Sequential>, adamw: &mut AdamW, random: &mut RandomState| -> Result<()> {
         let own = random::normal::<f32>(&[4, 64], None, None, &random.next_key()?)?;
         let (_, gradients) = model.value_and_grad(Trainable::default(), loss)(&own)?;
-        adamw.update(model, &model.mean_gradients(gradients, group)?)?;
-        Ok(())
+        let gradients = model.mean_gradients(gradients, group)?;
+        model.update(adamw, &gradients)
     };
     let new = || Ok::<_, Error>((mlp()?.fully_shard("layers.0.*", group)?, AdamW::new(1e-3)));
 

@@ -75,11 +75,6 @@ impl Template {
         Ok(Self { file, source, bos_token: token("bos_token"), eos_token: token("eos_token") })
     }
 
-    /// The text of a conversation, up to where the model's answer begins: it holds the tokens that begin a text, too.
-    pub(crate) fn begin(&self, messages: &[Message]) -> Result<String> {
-        self.render(messages)
-    }
-
     /// What follows the answer of a conversation, up to where the next one begins: nothing of it stands in the caches yet.
     pub(crate) fn go_on(&self, before: &Conversation, user: &str) -> Result<String> {
         let mut messages = before.messages.clone();
@@ -108,7 +103,8 @@ impl Template {
         })
     }
 
-    fn render(&self, messages: &[Message]) -> Result<String> {
+    /// The text of a conversation, up to where the model's answer begins: it holds the tokens that begin a text, too.
+    pub(crate) fn render(&self, messages: &[Message]) -> Result<String> {
         let mut environment = Environment::new();
         // As transformers sets it.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();

@@ -252,7 +252,7 @@ fn prompt(options: &Options, tokenizer: &Tokenizer, begun: bool, before: Option<
             _ => {
                 let system = options.system.as_deref().map(|system| Message::new("system", system));
                 let messages: Vec<Message> = system.into_iter().chain([said]).collect();
-                (template.begin(&messages)?, Some(Conversation { messages, end: None }))
+                (template.render(&messages)?, Some(Conversation { messages, end: None }))
             }
         };
         return Ok(Prompt { tokens: text::tokens(tokenizer, &text, false)?, conversation });

@@ -251,7 +251,7 @@ pub trait FullyShard: Sized {
     ///
     /// ```
     /// use mlx_rs::module::Module;
-    /// use mlx_rs::optimizers::{AdamW, Optimizer};
+    /// use mlx_rs::optimizers::AdamW;
     /// use mlx_rs::{nn, ops};
     /// use tacit_distributed::{FullyShard, Group};
     /// use tacit_nn::{Model, Only};
@@ -263,7 +263,7 @@ pub trait FullyShard: Sized {
     /// let step = model.value_and_grad(Only::default(), |m, x| m.forward(&x)?.square()?.mean(None))(x);
     /// let (_, gradients) = step?;
     /// let gradients = model.mean_gradients(gradients, &group)?;
-    /// AdamW::new(1e-2).update(&mut model, &gradients)?;
+    /// model.update(&mut AdamW::new(1e-2), &gradients)?;
     /// # Ok(())
     /// # }
     /// ```
