@@ -165,3 +165,10 @@ fn twice(executable: &str, name: &str, among: &str) -> Error {
         "give each a name of its own",
     )
 }
+
+impl Executable<'static> {
+    /// Begins the description of an executable; messages call it `name`.
+    pub fn builder(name: &str) -> Builder {
+        Builder::new(name)
+    }
+}

@@ -9,9 +9,10 @@ use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, Result, Value, embedding, transform};
 
 use crate::body::Body;
-use crate::extent::{self, Extent};
+use crate::extent::Extent;
+use crate::rehearsal::rehearse;
 use crate::signature::{Described, Kind, Place, Signature};
-use crate::{Builder, Mode, Outputs, Pipelined, bytes};
+use crate::{Mode, Outputs, bytes};
 
 /// A function with named parameters and inputs, held and run many times.
 ///
@@ -61,13 +62,6 @@ pub struct Executable<'f> {
 
 type Arrays = (Vec<Array>, Vec<Array>);
 pub(crate) type Arguments = (Vec<Value>, Vec<Value>);
-
-impl Executable<'static> {
-    /// Begins the description of an executable; messages call it `name`.
-    pub fn builder(name: &str) -> Builder {
-        Builder::new(name)
-    }
-}
 
 impl<'f> Executable<'f> {
     pub(crate) fn new(body: Rc<Body<'f>>, mode: Mode, constants: Constants) -> Self {
@@ -179,7 +173,7 @@ impl<'f> Executable<'f> {
                 format!("name the leading extent of one of {}", avals.join(", ")),
             ));
         }
-        let rows = (actual < upper).then(|| extent::rehearse(extent, &self.body).map(|avals| (extent, avals)));
+        let rows = (actual < upper).then(|| rehearse(extent, &self.body).map(|avals| (extent, avals)));
         *self.body.rows.borrow_mut() = rows.transpose()?;
         Ok(())
     }
@@ -276,16 +270,6 @@ impl<'f> Executable<'f> {
         };
         evaluate(&returned)?;
         Ok(self.named(returned))
-    }
-
-    /// Runs the function on each of `inputs`, given as for [`run_positional`](Self::run_positional): while one run is
-    /// evaluated, the graph of the next is built.
-    pub fn run_pipelined<I>(&mut self, inputs: I) -> Pipelined<'_, 'f, I::IntoIter>
-    where
-        I: IntoIterator,
-        I::Item: AsRef<[Array]>,
-    {
-        Pipelined::new(self, inputs.into_iter())
     }
 
     /// The inputs of a run in the order of their description.

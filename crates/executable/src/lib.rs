@@ -14,6 +14,7 @@ mod feeding;
 mod mode;
 mod named;
 mod pipelined;
+mod rehearsal;
 mod signature;
 
 pub use builder::Builder;

@@ -50,3 +50,15 @@ where
         }))
     }
 }
+
+impl<'f> Executable<'f> {
+    /// Runs the function on each of `inputs`, given as for [`run_positional`](Self::run_positional): while one run is
+    /// evaluated, the graph of the next is built.
+    pub fn run_pipelined<I>(&mut self, inputs: I) -> Pipelined<'_, 'f, I::IntoIter>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<[Array]>,
+    {
+        Pipelined::new(self, inputs.into_iter())
+    }
+}

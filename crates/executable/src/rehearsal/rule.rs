@@ -5,7 +5,7 @@
 use tacit_bridge::typed::{self, Rows, TypedPrimitive};
 use tacit_core::{Aval, Param, Primitive, Result, embedding, op};
 
-use super::{Extent, Mixed, Place};
+use crate::extent::{Extent, Mixed, Place};
 
 /// Fails if a node mixes rows, by the avals of its operands and results of all rows and of the leading ones. `twin` is what
 /// the other graph has in its place; none where that has nothing.
