@@ -3,11 +3,9 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tacit_core::{Error, Result};
-
-use crate::staged::live;
 
 /// What a file that is written becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +20,21 @@ pub enum Place {
 const OPENED: [&str; 3] = ["/dev", "/dev/fd", "/proc/self/fd"];
 
 impl Place {
+    /// Looks at the place of a file that is none of a device or a pipe, as one of several is none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Place::of`], or it is a device or a pipe.
+    pub fn of_file(path: &Path) -> Result<()> {
+        match Self::of(path)? {
+            Self::File => Ok(()),
+            Self::Stream => Err(Error::invalid(
+                format!("{} is a device or a pipe, which is not replaced", path.display()),
+                "name a file, or remove what is there",
+            )),
+        }
+    }
+
     /// Looks at a place before anything is written.
     ///
     /// ```
@@ -69,48 +82,32 @@ impl Place {
     }
 }
 
+/// A stream that this process was started with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standard {
+    Out,
+    Err,
+}
+
+impl Standard {
+    /// The stream for which the system has this name.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let names = [
+            (Self::Out, ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"]),
+            (Self::Err, ["/dev/stderr", "/dev/fd/2", "/proc/self/fd/2"]),
+        ];
+        names.into_iter().find(|(_, names)| names.iter().any(|name| Path::new(name) == path)).map(|(stream, _)| stream)
+    }
+}
+
+/// Whether a file that is written there goes to the standard output, where nothing else should then go.
+#[must_use]
+pub fn is_stdout(path: &Path) -> bool {
+    Standard::of(path) == Some(Standard::Out)
+}
+
 /// The folder that a file is in: `.` for a name alone.
 #[must_use]
 pub fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Folders that were made, which are gone again if nothing is in them when this is dropped.
-#[derive(Debug)]
-#[must_use = "when it is dropped, a folder that is empty goes"]
-pub struct NewFolders(Vec<PathBuf>);
-
-impl Drop for NewFolders {
-    fn drop(&mut self) {
-        let mut live = live();
-        // The innermost comes first. What holds something stays, which the system sees to.
-        for folder in &self.0 {
-            live.remove(folder);
-            if !crate::disk::ended() {
-                drop(fs::remove_dir(folder));
-            }
-        }
-    }
-}
-
-/// Makes a folder for what is to be written into it, and those that it is in.
-///
-/// # Errors
-///
-/// The system refuses it.
-pub fn make_folder(folder: &Path) -> Result<NewFolders> {
-    // The names of new folders must be on the disk before what they hold can be said to be.
-    let new: Vec<PathBuf> = folder
-        .ancestors()
-        .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists())
-        .map(Path::to_owned)
-        .collect();
-    live().extend(new.iter().cloned());
-    let new = NewFolders(new);
-    crate::disk::step().and_then(|()| fs::create_dir_all(folder)).map_err(Error::file("make", folder))?;
-    for folder in &new.0 {
-        let parent = folder_of(folder);
-        fs::File::open(parent).and_then(|parent| crate::disk::sync(&parent)).map_err(Error::file("make", folder))?;
-    }
-    Ok(new)
 }

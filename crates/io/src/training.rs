@@ -13,10 +13,10 @@ use tacit_core::{Error, Result};
 use tacit_nn::{LeafKinds, Missing, Model, Only, Parameters};
 
 use crate::checkpoint::{metadata, values};
-use crate::model_file::leaves;
 use crate::structure::{DAMAGED, take_apart};
 use crate::tensors::Tensors;
-use crate::write::{Writing, write_with};
+use crate::write::write_with;
+use crate::writer::Writing;
 
 /// All of a training run that goes into one file: the step, the model or what is trained of it, the state of the optimizer,
 /// the random state, and notes such as the text of rules.
@@ -191,19 +191,22 @@ impl Training {
     ///
     /// As for [`load`](crate::load()), or the file has only the values of a model.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
-        let tensors = Tensors::open(path)?;
-        let parameters = values(&tensors)?;
+        Self::of(&Tensors::open(path)?)
+    }
+
+    /// The run of a file.
+    pub(crate) fn of(tensors: &Tensors) -> Result<Self> {
+        let parameters = values(tensors)?;
         let help = "read the values alone with `load`";
         let run = tensors.metadata().get(TRAINING_KEY);
         let run = run.ok_or_else(|| tensors.wrong(None, "it has no state of a training run", help))?;
-        let run: Run = serde_json::from_str(run)
+        let Run { step, states, notes, optimizer, kinds } = serde_json::from_str(run)
             .map_err(|error| tensors.wrong(None, format!("its state of a training run is none: {error}"), DAMAGED))?;
         let arrays = |(name, keys): (String, Vec<String>)| {
             let array = |key: String| Ok((key.clone(), tensors.get(&tensor(&name, &key))?));
             Ok((name.clone(), keys.into_iter().map(array).collect::<Result<Arrays>>()?))
         };
-        let states = run.states.clone().into_iter().map(arrays).collect::<Result<_>>()?;
-        let Run { step, notes, optimizer, kinds, .. } = run;
+        let states = states.into_iter().map(arrays).collect::<Result<_>>()?;
         Ok(Self { step, parameters, states, notes, kinds, optimizer })
     }
 
@@ -215,8 +218,7 @@ impl Training {
     /// another kind or scale. The model is then what it was.
     pub fn restore_model<M: ModuleParameters>(&self, model: &mut Model<M>) -> Result<()> {
         match self.states.get(LEAVES) {
-            Some(leaves) if self.kinds.is_some() => model.load_leaves(leaves.clone(), self.kinds.as_ref()),
-            Some(leaves) => model.set_leaves(leaves.clone()),
+            Some(leaves) => model.load_leaves(leaves.clone(), self.kinds.as_ref()),
             None if self.parameters.is_empty() => {
                 Err(Error::invalid("no model was saved with the run", "save it with `Training::with_model`"))
             }
@@ -275,6 +277,17 @@ impl Training {
             Error::invalid(format!("no {name} was saved with the run"), format!("the states that were: {saved}"))
         })
     }
+}
+
+/// The leaves of a part, of which there must be some.
+pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>, only: &Only) -> Result<Vec<(String, Array)>> {
+    let leaves: Vec<(String, Array)> =
+        model.lasting_leaves(only).into_iter().map(|(path, array)| (path, array.clone())).collect();
+    if leaves.is_empty() {
+        let message = format!("the model has no leaf to save in {only:?}");
+        return Err(Error::invalid(message, "save another part, or `Only::All`"));
+    }
+    Ok(leaves)
 }
 
 /// The name of a type without its path.
