@@ -1,33 +1,13 @@
 //! The calls that exercise a primitive: one generator for each, by the name of the primitive.
 
-use std::cell::Cell;
-
-use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype};
-use tacit_core::{Aval, Value};
-
-use crate::call::Call;
-use crate::case::Case;
-use crate::subject::Subject;
-
 mod elementwise;
 mod indexing;
 mod products;
 mod reductions;
+mod scene;
 mod shapes;
 
-/// What a generator makes calls of: a subject in one case, and dense operands beside it.
-pub(crate) struct Scene<'a> {
-    subject: &'a Subject,
-    case: &'a Case,
-    /// The subject.
-    w: Value,
-    shape: Vec<i32>,
-    drawn: Cell<u64>,
-}
-
-/// Makes the calls of one primitive.
-pub(crate) type Generator = fn(&Scene) -> Vec<Call>;
+pub(crate) use scene::{Generator, Scene};
 
 /// Every primitive that there are calls for.
 pub(crate) fn generators() -> impl Iterator<Item = (&'static str, Generator)> {
@@ -39,58 +19,4 @@ pub(crate) fn generators() -> impl Iterator<Item = (&'static str, Generator)> {
         indexing::GENERATORS,
     ];
     families.into_iter().flatten().copied()
-}
-
-impl<'a> Scene<'a> {
-    /// The scene of a case; `None` where the subject cannot stand for the aval.
-    pub(crate) fn new(subject: &'a Subject, case: &'a Case) -> Option<Self> {
-        let w = subject.normal(&case.aval, case.seed)?;
-        Some(Self { subject, case, w, shape: case.aval.shape.clone(), drawn: Cell::new(0) })
-    }
-
-    /// A dense operand.
-    fn dense(&self, shape: &[i32]) -> Value {
-        self.drawn.set(self.drawn.get() + 1);
-        self.case.array(shape, self.drawn.get()).into()
-    }
-
-    /// Indices below a bound, of a shape; half of them count from the end.
-    fn indices(&self, bound: i32, shape: &[i32]) -> Value {
-        let size: i32 = shape.iter().product();
-        let step = self.case.seed as i32 + 1;
-        let values: Vec<i32> =
-            (0..size).map(|i| (i * step + step) % bound - if i % 2 == 1 { bound } else { 0 }).collect();
-        Array::from_slice(&values, shape).into()
-    }
-
-    /// Another array of the subject's type.
-    fn another(&self, shape: &[i32]) -> Option<Value> {
-        self.drawn.set(self.drawn.get() + 1);
-        self.subject.normal(&Aval::new(shape, self.case.aval.dtype), self.case.seed + 64 * self.drawn.get())
-    }
-
-    /// A function of the subject alone.
-    fn alone(&self, name: &str, run: impl Fn(&Array) -> Result<Array, Exception> + 'static) -> Call {
-        Call::new(name, vec![self.w.clone()], move |arrays| run(&arrays[0]))
-    }
-
-    /// The last two extents, if there are two.
-    fn matrix(&self) -> Option<(i32, i32)> {
-        self.shape.last_chunk().map(|&[rows, columns]| (rows, columns))
-    }
-
-    /// The shape with other last two extents.
-    fn with_matrix(&self, rows: i32, columns: i32) -> Vec<i32> {
-        let batch = self.shape.len().saturating_sub(2);
-        [&self.shape[..batch], &[rows, columns]].concat()
-    }
-
-    /// The last axis as MLX counts it.
-    fn last(&self) -> i32 {
-        self.shape.len() as i32 - 1
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.case.aval.dtype
-    }
 }

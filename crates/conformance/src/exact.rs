@@ -3,9 +3,8 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
-use tacit_core::{Aval, dtype_name};
+use tacit_core::{Aval, Error, dtype_name};
 
-use crate::call::text;
 use crate::difference::doubles;
 
 /// The results of a function in a wide type, and how far others may be from them.
@@ -51,14 +50,14 @@ impl Exact {
             Ok((results, terms))
         };
         let (results, terms) =
-            run().map_err(|error| format!("the reference in a wide type fails: {}", text(error.into())))?;
+            run().map_err(|error| format!("the reference in a wide type fails: {}", Error::from(error)))?;
         Ok(Self { dtype, granted: vec![0.0; results.len()], results, terms })
     }
 
     /// Grants four times the largest error of `own`, which are MLX's results on dense arrays.
     pub(crate) fn granting(mut self, own: &[Array]) -> Result<Self, String> {
         for ((own, result), granted) in own.iter().zip(&self.results).zip(&mut self.granted) {
-            let own = doubles(own).map_err(|error| text(error.into()))?;
+            let own = doubles(own).map_err(|error| Error::from(error).to_string())?;
             let errors = own.iter().zip(result).map(|(own, result)| (own - result).abs());
             *granted = 4.0 * errors.fold(0.0, f64::max);
         }
@@ -71,7 +70,7 @@ impl Exact {
             return Err(format!("{} results, and {} of dense", found.len(), self.results.len()));
         }
         for (i, array) in found.iter().enumerate() {
-            let elements = doubles(array).map_err(|error| text(error.into()))?;
+            let elements = doubles(array).map_err(|error| Error::from(error).to_string())?;
             let (expected, terms) = (&self.results[i], &self.terms[i]);
             if elements.len() != expected.len() {
                 return Err(format!("result {i} is {} of {} elements", Aval::from(array), expected.len()));

@@ -92,6 +92,11 @@ pub fn all() -> Vec<Op> {
     families().concat()
 }
 
+/// The op of a name.
+pub(crate) fn named(name: &str) -> Option<&'static Op> {
+    families().into_iter().flatten().find(|op| op.name == name)
+}
+
 /// The families: what is elementwise, reduces and reshapes first.
 pub(crate) fn families() -> [&'static [Op]; 11] {
     [

@@ -4,7 +4,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::op::{self, TypedPrimitive};
 
-use super::{Generator, Scene};
+use super::scene::{Generator, Scene};
 use crate::call::Call;
 
 /// Pairs a primitive with the calls of an mlx-rs function of one operand, or of two.

@@ -6,7 +6,7 @@ use mlx_rs::{Array, ops};
 use tacit_core::op::{self, TypedPrimitive};
 use tacit_core::{Error, Value, ops as moved};
 
-use super::{Generator, Scene};
+use super::scene::{Generator, Scene};
 use crate::call::Call;
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Value;
 use tacit_core::op::{self, TypedPrimitive};
 
-use super::{Generator, Scene};
+use super::scene::{Generator, Scene};
 use crate::call::Call;
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[

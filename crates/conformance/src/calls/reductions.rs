@@ -5,7 +5,7 @@ use mlx_rs::ops::indexing;
 use mlx_rs::{Array, ops};
 use tacit_core::op::{self, TypedPrimitive};
 
-use super::{Generator, Scene};
+use super::scene::{Generator, Scene};
 use crate::call::Call;
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[

@@ -4,7 +4,7 @@ use mlx_rs::ops::{self, PadMode};
 use mlx_rs::{Array, Dtype};
 use tacit_core::op::{self, TypedPrimitive};
 
-use super::{Generator, Scene};
+use super::scene::{Generator, Scene};
 use crate::call::Call;
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use mlx_rs::Dtype;
 use tacit_core::{Aval, dtype_name, dtype_named};
 
+use crate::ops::named;
+
 /// A graph of ops of the [surface](crate::ops), its inputs, and what stands around it.
 ///
 /// [`Display`](fmt::Display) lists it, a line for each input and step, and [`FromStr`] reads such a listing:
@@ -277,7 +279,7 @@ impl Program {
         } else if let Some((results, call)) = line.split_once('=') {
             let (operands, op) = call.rsplit_once('|').ok_or("no `|` before an op")?;
             let op = op.trim();
-            let op = super::run::op(op).ok_or_else(|| format!("no op `{op}`"))?.name;
+            let op = named(op).ok_or_else(|| format!("no op `{op}`"))?.name;
             let operands = operands.split_whitespace().map(operand).collect::<Result<_, _>>()?;
             self.steps.push(Step { op, operands, results: results.split_whitespace().count() });
         } else {

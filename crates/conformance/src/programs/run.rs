@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::LazyLock;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
@@ -12,16 +11,10 @@ use tacit_core::tree::Gradient;
 use tacit_core::{Error, Result, Value};
 
 use super::program::{Around, Operand, Program, Role};
-use crate::ops::{Op, all, weighted_sum};
+use crate::ops::{Op, named, weighted_sum};
 
 /// A function of the arguments of a program.
 pub(crate) type Function = Rc<dyn Fn(Vec<Array>) -> Result<Vec<Array>>>;
-
-/// The op of a name.
-pub(crate) fn op(name: &str) -> Option<&'static Op> {
-    static ALL: LazyLock<Vec<Op>> = LazyLock::new(all);
-    ALL.iter().find(|op| op.name == name)
-}
 
 /// Calls an op on values.
 pub(crate) fn step(op: &Op, operands: &[Operand], values: &[Array]) -> Result<Vec<Array>> {
@@ -93,7 +86,7 @@ impl Program {
             if failing.get() == Some(at) {
                 return Err(Error::invalid("the function fails by design", "expect it"));
             }
-            let op = op(called.op).ok_or_else(|| Error::invalid("no such op", "see the surface"))?;
+            let op = named(called.op).ok_or_else(|| Error::invalid("no such op", "see the surface"))?;
             let results = step(op, &called.operands, &values)?;
             if results.len() != called.results {
                 return Err(Error::invalid("another number of results", "draw the program again"));
