@@ -7,7 +7,7 @@ use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::fast::scaled_dot_product_attention;
 use mlx_rs::macros::ModuleParameters;
-use mlx_rs::module::{Module, ModuleParameters, Param};
+use mlx_rs::module::{Module, Param};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, nn, ops};
 use tacit_core::Result;
@@ -15,6 +15,7 @@ use tacit_nn::KvCache;
 
 use crate::config::{Activation, Config, FeedForwardConfig, LayerConfig};
 use crate::experts::Experts;
+use crate::feed_forward::FeedForward;
 use crate::rope::Rope;
 use crate::vocabulary::known;
 
@@ -141,11 +142,6 @@ impl Attention {
     }
 }
 
-/// What stands behind attention in a layer.
-pub(crate) trait FeedForward: ModuleParameters + std::fmt::Debug + Send {
-    fn forward(&mut self, x: &Array) -> Result<Array, Exception>;
-}
-
 #[derive(Clone, Debug, ModuleParameters)]
 struct Gated {
     activation: Activation,
@@ -161,18 +157,6 @@ impl FeedForward for Gated {
     fn forward(&mut self, x: &Array) -> Result<Array, Exception> {
         let gate = self.activation.of(&self.gate_proj.forward(x)?)?;
         self.down_proj.forward(&gate.multiply(self.up_proj.forward(x)?)?)
-    }
-}
-
-impl Activation {
-    pub(crate) fn of(self, x: &Array) -> Result<Array, Exception> {
-        let y = match self {
-            Self::Silu => nn::silu(x),
-            Self::Gelu => nn::gelu(x),
-            Self::GeluTanh => nn::gelu_approximate(x),
-        };
-        // Their constants are f32, which would widen halves.
-        y?.as_dtype(x.dtype())
     }
 }
 

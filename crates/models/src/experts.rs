@@ -8,7 +8,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, nn, ops, random};
 
 use crate::config::{Activation, ExpertsConfig};
-use crate::decoder::FeedForward;
+use crate::feed_forward::FeedForward;
 
 /// A router and the experts, as Qwen3 has them.
 #[derive(Clone, Debug, ModuleParameters)]

@@ -22,6 +22,7 @@
 mod config;
 mod decoder;
 mod experts;
+mod feed_forward;
 mod keys;
 mod load;
 mod rope;
