@@ -5,7 +5,7 @@ use mlx_rs::module::ModuleParameters;
 use tacit_arrays::{Adapter, Lora, LoraSet};
 use tacit_core::{Error, Result, Value};
 
-use crate::model::in_parameter;
+use crate::parameters::in_parameter;
 use crate::{Missing, Model, Parameters};
 
 impl<M: ModuleParameters> Model<M> {

@@ -8,8 +8,7 @@ use tacit_arrays::format::AnyFormat;
 use tacit_arrays::{Adapter, AsStored, Dora, Lora, Packed, QaLora};
 use tacit_core::{Error, Result, Value};
 
-use crate::model::in_parameter;
-use crate::parameters::listed;
+use crate::parameters::{in_parameter, listed};
 use crate::{Model, Parameters, Pattern};
 
 /// How a parameter is adapted.

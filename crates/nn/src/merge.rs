@@ -9,7 +9,7 @@ use tacit_arrays::format::Quantizer;
 use tacit_arrays::{MergeLoss, merge};
 use tacit_core::{Error, Result, Value, printable};
 
-use crate::model::in_parameter;
+use crate::parameters::in_parameter;
 use crate::{Missing, Model, Parameters};
 
 /// What became of a model's adapters: a table, and the adapters themselves, by which [`Model::unmerge`] undoes it.

@@ -1,12 +1,13 @@
 //! A model whose parameters may be implicit arrays.
 
 mod gradient;
-mod halves;
+pub(crate) mod halves;
 mod held;
-mod kinds;
+pub(crate) mod kinds;
 mod leaves;
-mod qat;
-mod surgery;
+pub(crate) mod qat;
+pub(crate) mod surgery;
+mod tie;
 mod ties;
 mod tree;
 mod update;
@@ -18,13 +19,8 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::tree::{self as trees, Open, TreeDef};
 use tacit_core::{Aval, Error, Explanation, Result, Tree, Value};
 
-pub use self::halves::hold_halves;
 use self::held::Held;
-pub use self::kinds::LeafKinds;
-pub use self::qat::Aware;
-pub use self::surgery::Missing;
-pub(crate) use self::surgery::in_parameter;
-use self::ties::{Ties, shared};
+use self::ties::{Ties, is_of, shared};
 use crate::only::Role;
 use crate::parameters::{Replacements, explained, missing, run, sorted};
 use crate::places::Places;
@@ -307,11 +303,6 @@ impl<M: ModuleParameters> Model<M> {
     fn no(&self, path: &str) -> Error {
         missing(path, self.module.parameters().flatten().keys())
     }
-}
-
-/// Whether a leaf is one of the parameter of this path.
-fn is_of(leaf: &str, parameter: &str) -> bool {
-    leaf.strip_prefix(parameter).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// What stands in place of the module's parameters while a function runs. Out of training no adapter drops anything.

@@ -279,3 +279,12 @@ pub(crate) fn some_of<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
     paths.truncate(SHOWN);
     if left == 0 { paths.join(", ") } else { format!("{} and {left} more", paths.join(", ")) }
 }
+
+/// An error that names the parameter that it is of.
+pub(crate) fn in_parameter(path: &str, error: &Error) -> Error {
+    let text = error.to_string();
+    let mut lines = text.lines();
+    let message = format!("the parameter {path}: {}", lines.next().unwrap_or_default());
+    let help = lines.find_map(|line| line.strip_prefix("help: ")).unwrap_or("leave it out by a rule that skips it");
+    Error::invalid(message, help)
+}

@@ -6,9 +6,9 @@ use tacit_arrays::format::{AnyFormat, Quantizer};
 use tacit_arrays::{Int8Inputs, Packed, Prepared, ScalePer};
 use tacit_core::{Aval, Error, Result, Value};
 
-use super::surgery::{in_parameter, relative_error};
+use super::surgery::relative_error;
 use super::{Held, Model};
-use crate::parameters::listed;
+use crate::parameters::{in_parameter, listed};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{Parameters, Pattern, Rules, within};

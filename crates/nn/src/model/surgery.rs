@@ -10,7 +10,7 @@ use tacit_core::{Aval, Error, Policy, Result, Value};
 
 use super::Model;
 use super::ties::same;
-use crate::parameters::{listed, some_of};
+use crate::parameters::{in_parameter, listed, some_of};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{Only, Parameters, Pattern, Rules};
@@ -228,14 +228,6 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
     let bits = 8.0 * after as f64 / array.size().max(1) as f64;
     let outcome = Outcome::Quantized { format: format.to_string(), bits, error };
     Ok((Some(quantized), Row { aval, before: array.nbytes(), after, outcome }))
-}
-
-pub(crate) fn in_parameter(path: &str, error: &Error) -> Error {
-    let text = error.to_string();
-    let mut lines = text.lines();
-    let message = format!("the parameter {path}: {}", lines.next().unwrap_or_default());
-    let help = lines.find_map(|line| line.strip_prefix("help: ")).unwrap_or("leave it out by a rule that skips it");
-    Error::invalid(message, help)
 }
 
 /// The norm of the difference over that of the array; evaluates both.
