@@ -5,8 +5,8 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::Line;
 use crate::machine::{self, Limits, Machine, Run};
-use crate::{Line, Turns};
 
 /// What the kernels tell of the machine; [`bench!`](crate::bench) asks `tacit-kernels`, which this crate does not know.
 pub struct Probes {
@@ -81,12 +81,6 @@ impl Bench {
     #[must_use]
     pub fn wants(&self, case: &str) -> bool {
         self.wanted.is_empty() || self.wanted.iter().any(|part| case.contains(part.as_str()))
-    }
-
-    /// Lets contenders take turns.
-    #[must_use]
-    pub fn turns<E>(&self) -> Turns<'_, E> {
-        Turns::new(self)
     }
 
     /// Records what is counted and not timed.

@@ -98,12 +98,16 @@ pub struct Turns<'a, E> {
     least: usize,
 }
 
-impl<'a, E> Turns<'a, E> {
-    pub(crate) fn new(bench: &'a Bench) -> Self {
-        let (time, least) = if bench.is_quick() { (200, 3) } else { (1500, 9) };
-        Self { bench: Some(bench), ..Self::unrecorded(Duration::from_millis(time), least) }
+impl Bench {
+    /// Lets contenders take turns.
+    #[must_use]
+    pub fn turns<E>(&self) -> Turns<'_, E> {
+        let (time, least) = if self.is_quick() { (200, 3) } else { (1500, 9) };
+        Turns { bench: Some(self), ..Turns::unrecorded(Duration::from_millis(time), least) }
     }
+}
 
+impl<'a, E> Turns<'a, E> {
     /// Takes turns for so long, and so many rounds at least, outside of a benchmark.
     #[must_use]
     pub fn unrecorded(time: Duration, least: usize) -> Self {
