@@ -1,5 +1,6 @@
 //! What a trace did, as data and as text.
 
+mod equation;
 mod fold;
 mod layout;
 mod page;
@@ -10,6 +11,7 @@ use std::fmt;
 
 use tacit_bridge::{Aval, Slot};
 
+pub use self::equation::{Equation, Variable};
 use self::fold::Repeat;
 use crate::Value;
 use crate::counters::Counters;
@@ -32,58 +34,7 @@ pub struct Explanation {
     pub counters: Counters,
 }
 
-/// A value with its name and what it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Variable {
-    /// A letter.
-    pub name: String,
-    /// `f32[4,8]` dense, `Nf4(f32[4,8])` implicit.
-    pub form: String,
-}
-
-/// One node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Equation {
-    /// The results.
-    pub results: Vec<Variable>,
-    /// The primitive with its parameters.
-    pub primitive: String,
-    /// The operands: names, or the aval of a constant.
-    pub operands: Vec<String>,
-    /// Who took it.
-    pub taker: Taker,
-    /// The handlers that matched it and declined, before.
-    pub declined: Vec<Decline>,
-}
-
 impl Explanation {
-    /// The graph as an SVG: inputs above, results below, and each node in the color of who took it.
-    ///
-    /// Green is a handler, blue a type's default, red what was materialized, gray what was dense already. A block of nodes
-    /// that repeats, such as a layer of a model, is drawn once in a frame with the number of times. What a node is in full,
-    /// with its parameters and the handler's place, is its title.
-    ///
-    /// ```
-    /// # fn main() -> tacit_core::Result<()> {
-    /// use mlx_rs::Array;
-    /// use tacit_core::explain;
-    ///
-    /// let told = explain(Array::from_f32(1.0), |x| x.exp())?;
-    /// assert!(told.to_svg().starts_with("<svg"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn to_svg(&self) -> String {
-        picture::svg(self, false)
-    }
-
-    /// A page with the drawing of [`to_svg`](Self::to_svg), each box a link to its line in a list of all nodes.
-    #[must_use]
-    pub fn to_html(&self) -> String {
-        page::html(self)
-    }
-
     /// Whether only equations for which others stand take an input, such as the weight of a layer that is not shown.
     fn is_folded(&self, repeat: Option<&Repeat>, input: &str) -> bool {
         let Some(folded) = repeat.map(Repeat::folded) else { return false };
@@ -96,39 +47,6 @@ impl Explanation {
 
     fn handled(&self) -> usize {
         self.equations.iter().filter(|e| matches!(e.taker, Taker::Handler(_) | Taker::Default(_))).count()
-    }
-}
-
-impl Equation {
-    fn taken_by(&self) -> String {
-        match &self.taker {
-            Taker::Dense => String::new(),
-            Taker::Materialized => "materialized".to_owned(),
-            Taker::Computed => "computed".to_owned(),
-            Taker::Default(ty) => format!("default of {ty}"),
-            Taker::Handler(site) => format!("{}   {}:{}", site.name, site.file, site.line),
-        }
-    }
-
-    fn call(&self) -> String {
-        let operands: Vec<_> = self.operands.iter().map(|operand| name(operand)).collect();
-        format!("{} {}", self.primitive, operands.join(" "))
-    }
-
-    fn made(&self) -> String {
-        self.results.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-    }
-}
-
-impl fmt::Display for Equation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {}   {}", self.made(), self.call(), self.taken_by())
-    }
-}
-
-impl fmt::Display for Variable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", name(&self.name), self.form)
     }
 }
 

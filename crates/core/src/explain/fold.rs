@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::Equation;
+use super::equation::Equation;
 
 /// A block of equations that stands for itself and for those like it that follow.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,14 @@ use super::picture::svg;
 use crate::dispatch::Taker;
 use crate::printable::xml;
 
+impl Explanation {
+    /// A page with the drawing of [`to_svg`](Self::to_svg), each box a link to its line in a list of all nodes.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        html(self)
+    }
+}
+
 /// The looks of the page; it can be read on a phone and in the dark.
 const STYLE: &str = "\
 body{font:14px system-ui,sans-serif;margin:1rem;color-scheme:light dark}\
@@ -14,7 +22,7 @@ body{font:14px system-ui,sans-serif;margin:1rem;color-scheme:light dark}\
 td{padding:2px 12px 2px 0;vertical-align:top}tr:target{outline:2px solid #35639f}\
 .materialized td:last-child{color:#b3261e}.declined{opacity:.7}";
 
-pub(super) fn html(explanation: &Explanation) -> String {
+fn html(explanation: &Explanation) -> String {
     let mut rows = String::new();
     for (at, equation) in explanation.equations.iter().enumerate() {
         let class = if equation.taker == Taker::Materialized { " class=\"materialized\"" } else { "" };

@@ -8,6 +8,29 @@ use super::layout::{Node, Place, layered};
 use crate::dispatch::Taker;
 use crate::printable::{name, xml};
 
+impl Explanation {
+    /// The graph as an SVG: inputs above, results below, and each node in the color of who took it.
+    ///
+    /// Green is a handler, blue a type's default, red what was materialized, gray what was dense already. A block of nodes
+    /// that repeats, such as a layer of a model, is drawn once in a frame with the number of times. What a node is in full,
+    /// with its parameters and the handler's place, is its title.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::Array;
+    /// use tacit_core::explain;
+    ///
+    /// let told = explain(Array::from_f32(1.0), |x| x.exp())?;
+    /// assert!(told.to_svg().starts_with("<svg"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn to_svg(&self) -> String {
+        svg(self, false)
+    }
+}
+
 /// The height of a box, and the width of a letter in it.
 const HEIGHT: f32 = 44.0;
 const LETTER: f32 = 7.3;
