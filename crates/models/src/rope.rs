@@ -51,9 +51,9 @@ impl Rope {
     ///
     /// The variant is none of those above, or lacks a key; or a number of them gives no frequencies.
     pub(crate) fn of(own: Option<&Keys>, all: &Keys, head_dim: i32, theta: f64) -> Result<Self> {
+        const PART: &str = "partial_rotary_factor";
         let of_own = |key: &str| own.map_or(Ok(None), |own| own.positive_number(key));
         let theta = of_own("rope_theta")?.unwrap_or(theta);
-        const PART: &str = "partial_rotary_factor";
         let (said_by, part) = match (own, of_own(PART)?) {
             (Some(own), Some(part)) => (own, Some(part)),
             _ => (all, all.positive_number(PART)?),
