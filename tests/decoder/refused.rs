@@ -383,6 +383,18 @@ fn parameters_that_are_not_the_decoders_are_named() -> tacit::Result<()> {
         FOLDER: model.layers.1.mlp.experts.2.up_proj.weight: it is not there, and later experts are
         help: fetch the tensors again, all of them"#]],
     )?;
+    let expert = |parameters: &mut Parameters| {
+        let other = Array::from_slice(&[1f32; 6], &[2, 3]);
+        parameters.insert("model.layers.1.mlp.experts.2.up_proj.weight".to_owned(), other.into());
+    };
+    check(
+        "float/qwen3_moe",
+        "experts",
+        &expert,
+        &expect![[r#"
+        FOLDER: model.layers.1.mlp.experts.2.up_proj.weight: it is f32[2,3], and that of expert 0 is bf16[32,32]
+        help: fetch the tensors again, all of them"#]],
+    )?;
     Ok(())
 }
 

@@ -97,6 +97,12 @@ fn stacked(folder: &Path, parameters: Parameters) -> Result<Parameters> {
             return Err(Error::checkpoint(folder, Some(&key), "it is not there, and later experts are", help));
         }
         let parts: Vec<Value> = parts.into_values().collect();
+        let avals = parts.iter().map(Value::aval).collect::<Result<Vec<_>>>()?;
+        if let Some(other) = avals.iter().position(|aval| *aval != avals[0]) {
+            let key = path.replacen("switch_mlp", &format!("experts.{other}"), 1);
+            let reason = format!("it is {}, and that of expert 0 is {}", avals[other], avals[0]);
+            return Err(Error::checkpoint(folder, Some(&key), reason, "fetch the tensors again, all of them"));
+        }
         let value = match parts.iter().map(Value::as_dense).collect::<Option<Vec<_>>>() {
             Some(arrays) => ops::stack(&arrays, 0)?.into(),
             None => Stacked::new(parts)?.into(),

@@ -15,6 +15,7 @@ use tacit_arrays::{
 use tacit_core::{Result, Value};
 use tacit_io::{Training, Writing, save, save_with};
 use tacit_nn::{Model, Only, Parameters};
+use tacit_record::Recorder;
 
 use crate::scratch::Scratch;
 
@@ -88,6 +89,56 @@ pub(crate) fn training() -> Vec<Sample> {
         Sample::of(&path)
     };
     vec![sample(whole), sample(some)]
+}
+
+/// A file of each kind that is told by what is in it.
+pub(crate) fn of_each_kind() -> Vec<Sample> {
+    let mut samples = tacit();
+    samples.truncate(4);
+    samples.extend(Sample::golden([
+        "gguf/llama.gguf",
+        "torchao/int4.safetensors",
+        "gptq/bits4",
+        "awq/group32",
+        "bitsandbytes/4bit.safetensors",
+        "mlx_lm/mixed",
+        "mlx_lm/shards",
+    ]));
+    samples
+}
+
+/// A decoder of each architecture, some in floats and some in codes.
+pub(crate) fn decoders() -> Vec<Sample> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/generate/golden");
+    let decoder = |name: &str| {
+        let mut sample = Sample::of(&folder.join(name));
+        sample.files.insert("generation_config.json".into(), br#"{"eos_token_id":[1,2]}"#.into());
+        sample
+    };
+    [
+        "float/llama",
+        "affine/mistral",
+        "float/qwen2",
+        "affine/qwen3",
+        "float/qwen3_moe",
+        "affine/gemma2",
+        "float/gemma3_text",
+    ]
+    .map(decoder)
+    .into()
+}
+
+/// Numbers and histograms of a run.
+pub(crate) fn record() -> Sample {
+    let folder = Scratch::new();
+    let path = folder.join("run.jsonl");
+    let mut recorder = Recorder::create(&path).expect("creates");
+    for (step, value) in [(1, 0.5), (2, f64::INFINITY), (3, 1e-3)] {
+        recorder.scalar(step, "loss", value).expect("records");
+        recorder.histogram(step, "weights", &Array::from_slice(&[-1.0f32, 0.0, 2.5], &[3])).expect("records");
+    }
+    drop(recorder);
+    Sample::of(&path)
 }
 
 /// What a run trains.

@@ -1,4 +1,4 @@
-//! Every reader of the crate, with files that it reads.
+//! Every reader of the crate and of those above it, with files that it reads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,10 +7,11 @@ use mlx_rs::optimizers::AdamW;
 use tacit_core::{Result, Value};
 use tacit_io::mlx_prompt_cache::Cache;
 use tacit_io::{
-    Gguf, Tensors, Training, awq, bitsandbytes, gptq, hugging_face, load, mlx_adapter, mlx_lm, mlx_prompt_cache, peft,
-    torchao,
+    Content, Gguf, Tensors, Training, awq, bitsandbytes, contents, gptq, hugging_face, load, mlx_adapter, mlx_lm,
+    mlx_prompt_cache, peft, torchao,
 };
 use tacit_nn::Parameters;
+use tacit_record::{Chart, Record};
 
 use crate::corpus::{self, Sample, golden};
 
@@ -84,6 +85,9 @@ pub(crate) fn readers() -> Vec<Reader> {
             Sample::golden(["dora", "lora", "rslora"].map(|name| format!("peft/{name}"))),
             move |path| peft::read(path, &base),
         ),
+        Reader { name: "contents", corpus: corpus::of_each_kind(), read: Box::new(any) },
+        Reader { name: "model", corpus: corpus::decoders(), read: Box::new(model) },
+        Reader { name: "record", corpus: vec![corpus::record()], read: Box::new(record) },
     ]
 }
 
@@ -123,6 +127,37 @@ fn gguf(path: &Path) -> Result<Vec<Value>> {
         return Err(error);
     }
     Ok(values)
+}
+
+/// Whosever it is.
+fn any(path: &Path) -> Result<Vec<Value>> {
+    let value = |content| match content {
+        Content::Parameter(value) => Some(value),
+        Content::Tensor(array) => Some(array.into()),
+        _ => None,
+    };
+    Ok(contents(path)?.into_values().filter_map(value).collect())
+}
+
+fn model(path: &Path) -> Result<Vec<Value>> {
+    let (_, model) = tacit_models::load(path)?;
+    Ok(model.values()?.into_values().collect())
+}
+
+/// Reads a record, and draws all of it.
+fn record(path: &Path) -> Result<Vec<Value>> {
+    let record = Record::read(path)?;
+    let mut chart = Chart::new("all");
+    for name in record.scalars() {
+        chart = chart.line(name, record.scalar(name)?);
+    }
+    for name in record.histograms() {
+        chart = chart.bands(name, record.histogram(name)?);
+    }
+    // What cannot be drawn is an error that knows of no file.
+    let _ = chart.to_svg();
+    let _ = chart.logarithmic().to_svg();
+    Ok(Vec::new())
 }
 
 fn prompt_cache(path: &Path) -> Result<Vec<Value>> {
