@@ -1,11 +1,16 @@
 //! What can go wrong at the border, and how an error of a Rust callback gets through C++ with its type.
 
+mod param;
+mod vmap;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ffi;
+pub use param::ParamError;
+pub use vmap::VmapError;
 
 /// Any error that a callback may return.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -22,10 +27,10 @@ pub enum BridgeError {
     Callback(BoxError),
     /// The parameters of a primitive are not laid out as this build knows them.
     #[error("{0}")]
-    Param(#[from] crate::ParamError),
+    Param(#[from] ParamError),
     /// A function cannot be mapped over these axes.
     #[error("{0}")]
-    Vmap(#[from] crate::VmapError),
+    Vmap(#[from] VmapError),
     /// A string holds a NUL byte and cannot go to C++.
     #[error("the name {0:?} holds a NUL byte")]
     Nul(String),

@@ -6,7 +6,7 @@ use std::{fmt, slice};
 use mlx_rs::Dtype;
 
 use crate::aval::{dtype_name, dtype_of};
-use crate::error::{BridgeError, check};
+use crate::error::{BridgeError, ParamError, check};
 
 /// A static parameter of a primitive.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,52 +27,6 @@ pub enum Param {
     Str(String),
     /// Values of several types.
     List(Vec<Param>),
-}
-
-/// Why parameters could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParamError {
-    /// The bytes end inside a value.
-    #[error("the parameters end inside a value, {0} bytes in")]
-    Truncated(usize),
-    /// A byte that announces no known value.
-    #[error("{0} is not the tag of a parameter")]
-    Tag(u8),
-    /// A code that is no element type of MLX.
-    #[error("{0} is not the code of a dtype")]
-    Dtype(i32),
-    /// Text that is not UTF-8.
-    #[error("a text parameter is not UTF-8")]
-    Text,
-    /// Lists within lists, deeper than any primitive has them.
-    #[error("the parameters are nested too deeply")]
-    Depth,
-    /// Another number of parameters than the typed view has.
-    #[error(
-        "{primitive} has {expected} parameters, but {found} were given\nhelp: read them from a primitive of that name"
-    )]
-    Count {
-        /// MLX's name of the primitive.
-        primitive: &'static str,
-        /// The number of the typed view's fields.
-        expected: usize,
-        /// The number of parameters.
-        found: usize,
-    },
-    /// A parameter that the field of the typed view cannot hold.
-    #[error(
-        "parameter {field} of {primitive} is {found}, which is not {expected}\nhelp: read it from a primitive of that name"
-    )]
-    Field {
-        /// MLX's name of the primitive.
-        primitive: &'static str,
-        /// The parameter's name.
-        field: &'static str,
-        /// The type that was expected.
-        expected: &'static str,
-        /// The parameter, printed.
-        found: String,
-    },
 }
 
 /// A type that a typed view's field may have.

@@ -5,7 +5,8 @@
 
 use mlx_rs::Dtype;
 
-use crate::param::{FromParam, Param, ParamError};
+use crate::error::ParamError;
+use crate::param::{FromParam, Param};
 
 include!(concat!(env!("OUT_DIR"), "/primitives.rs"));
 
