@@ -15,6 +15,7 @@ mod arrays;
 mod blocks;
 mod cursor;
 mod header;
+mod heads;
 mod kind;
 mod metadata;
 mod names;
@@ -140,24 +141,6 @@ impl Gguf {
         self.names().map(|name| Ok((name.to_owned(), self.get(name)?))).collect()
     }
 
-    /// All tensors by the names that Hugging Face's models have for them, of the architectures `llama`, `qwen2` and `qwen3`.
-    ///
-    /// The rows of a `llama` model's queries and keys, which llama.cpp reorders, are put in their old order. The
-    /// frequencies of rotary embeddings, `rope_freqs.weight`, belong to no parameter and are left out.
-    ///
-    /// # Errors
-    ///
-    /// As [`get`](Self::get); the architecture is another one, or a tensor has no name there.
-    pub fn hugging_face(&self) -> Result<Parameters> {
-        let renaming = names::Renaming::of(self)?;
-        let mut parameters = Parameters::new();
-        for name in self.names().filter(|&name| name != names::ROPE) {
-            let (renamed, heads) = renaming.of_tensor(self, name)?;
-            parameters.insert(renamed, self.rows(name, heads)?);
-        }
-        Ok(parameters)
-    }
-
     /// A tensor whose rows are those of so many heads in llama.cpp's order, if they are.
     fn rows(&self, name: &str, heads: Option<usize>) -> Result<Value> {
         let Stored { kind, shape, bytes } = self.stored(name)?;
@@ -184,7 +167,7 @@ impl Gguf {
     /// The row of the file that each row of queries or keys is.
     fn order(&self, name: &str, shape: &[i32], heads: usize) -> Result<Vec<u32>> {
         let rows = shape.first().map_or(0, |&rows| rows as usize);
-        names::order(rows, heads).ok_or_else(|| {
+        heads::order(rows, heads).ok_or_else(|| {
             let reason = format!("its {rows} rows are not those of {heads} heads");
             self.wrong(name, reason, "the metadata are those of another model: convert it again")
         })

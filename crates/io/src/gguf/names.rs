@@ -3,11 +3,12 @@
 //! As `tensor_mapping.py` of gguf-py, the other way round, for models that are made like Llama.
 
 use tacit_core::Result;
+use tacit_nn::Parameters;
 
 use super::{Gguf, GgufValue};
 
 /// The frequencies of rotary embeddings, which are computed and not a parameter.
-pub(super) const ROPE: &str = "rope_freqs.weight";
+const ROPE: &str = "rope_freqs.weight";
 
 /// Outside the layers.
 const MODEL: [(&str, &str); 3] =
@@ -28,8 +29,28 @@ const LAYER: [(&str, &str); 11] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
+impl Gguf {
+    /// All tensors by the names that Hugging Face's models have for them, of the architectures `llama`, `qwen2` and `qwen3`.
+    ///
+    /// The rows of a `llama` model's queries and keys, which llama.cpp reorders, are put in their old order. The
+    /// frequencies of rotary embeddings, `rope_freqs.weight`, belong to no parameter and are left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get); the architecture is another one, or a tensor has no name there.
+    pub fn hugging_face(&self) -> Result<Parameters> {
+        let renaming = Renaming::of(self)?;
+        let mut parameters = Parameters::new();
+        for name in self.names().filter(|&name| name != ROPE) {
+            let (renamed, heads) = renaming.of_tensor(self, name)?;
+            parameters.insert(renamed, self.rows(name, heads)?);
+        }
+        Ok(parameters)
+    }
+}
+
 /// How the tensors of a model are renamed.
-pub(super) struct Renaming {
+struct Renaming {
     /// Heads of queries, and of keys, whose rows llama.cpp reorders for this architecture.
     reordered: Option<[usize; 2]>,
 }
@@ -38,7 +59,7 @@ const ARCHITECTURE: &str = "general.architecture";
 
 impl Renaming {
     /// As the architecture of the file says.
-    pub(super) fn of(file: &Gguf) -> Result<Self> {
+    fn of(file: &Gguf) -> Result<Self> {
         let reordered = match file.metadata(ARCHITECTURE)? {
             GgufValue::Text(name) if name == "llama" => {
                 let heads = |key: &str| match file.metadata(key)? {
@@ -63,7 +84,7 @@ impl Renaming {
     }
 
     /// The new name, and the heads whose rows are to be put in order.
-    pub(super) fn of_tensor(&self, file: &Gguf, name: &str) -> Result<(String, Option<usize>)> {
+    fn of_tensor(&self, file: &Gguf, name: &str) -> Result<(String, Option<usize>)> {
         let unknown = || {
             file.wrong(name, "it is no tensor of this architecture", "take `parameters`, with the names of the file")
         };
@@ -81,12 +102,4 @@ impl Renaming {
         });
         Ok((format!("model.layers.{layer}.{}.{kind}", known(&LAYER, module)?), heads))
     }
-}
-
-/// For each row of queries or keys the row of the file, where the two halves of each head are mixed: row by row, one of
-/// the first and one of the second, as `permute` of llama.cpp's `convert_hf_to_gguf.py` mixes them.
-pub(super) fn order(rows: usize, heads: usize) -> Option<Vec<u32>> {
-    let head = rows.checked_div(heads).filter(|head| head * heads == rows && head.is_multiple_of(2))?;
-    let half = head / 2;
-    Some((0..rows).map(|row| (row - row % head + row % head % half * 2 + row % head / half) as u32).collect())
 }

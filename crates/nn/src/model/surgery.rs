@@ -1,6 +1,7 @@
 //! Changes of a model's parameters: formats by rules, other values.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
@@ -52,10 +53,13 @@ impl<M: ModuleParameters> Model<M> {
     /// The rules quantize no parameter, or one has an element that is not finite. The model is then what it was.
     pub fn apply(&mut self, rules: &Rules) -> Result<&mut Self> {
         let mut report = self.report.clone();
-        let mut made = Parameters::new();
+        let (mut made, mut left) = (Parameters::new(), Vec::new());
         for (path, value) in self.values()? {
             let rule = rules.rule(&self.ties.all(&path), &value.aval()?);
             let (quantized, row) = applied(&path, &value, rule)?;
+            if let (Some(Rule { action: Action::Quantize(_), .. }), Outcome::Left { reason }) = (rule, &row.outcome) {
+                left.push((path.clone(), reason.clone()));
+            }
             if let Some(quantized) = quantized {
                 made.insert(path.clone(), quantized);
             } else if rule.is_none() && report.rows.contains_key(&path) {
@@ -65,7 +69,7 @@ impl<M: ModuleParameters> Model<M> {
         }
         if made.is_empty() {
             let paths: Vec<_> = self.module.parameters().flatten().into_keys().collect();
-            return Err(Error::invalid("the rules quantize no parameter of the model", listed(paths.iter())));
+            return Err(nothing_quantized(&left, listed(paths.iter())));
         }
         report.unused = rules.unused(self.named().iter());
         self.put_all(made)?;
@@ -197,6 +201,25 @@ fn fits(path: &str, expected: &Aval, value: &Value) -> Result<()> {
         return Err(Error::invalid(message(), help));
     }
     Ok(())
+}
+
+/// The error of rules that quantize nothing: why not what they name, once for each reason.
+fn nothing_quantized(left: &[(Rc<str>, String)], paths: String) -> Error {
+    const WHAT: &str = "the rules quantize no parameter of the model";
+    let mut reasons: Vec<&(Rc<str>, String)> = Vec::new();
+    for one in left {
+        if reasons.iter().all(|(_, reason)| *reason != one.1) {
+            reasons.push(one);
+        }
+    }
+    if reasons.is_empty() {
+        return Error::invalid(WHAT, paths);
+    }
+    let reasons: Vec<String> = reasons.iter().take(4).map(|(path, reason)| format!("{path}: {reason}")).collect();
+    Error::invalid(
+        format!("{WHAT}: {}", reasons.join("; ")),
+        "name another format for them, or other parameters; what has one axis is quantized where a rule names its very path",
+    )
 }
 
 /// What a rule makes of a parameter, if anything.

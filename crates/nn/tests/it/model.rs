@@ -344,6 +344,10 @@ fn what_fails_changes_nothing() {
         help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]],
     );
     check(
+        model.apply(&Rules::new().quantize("layers.0.*", "affine:4:128").expect("rules")).map(drop),
+        expect![[r#""#]],
+    );
+    check(
         model.replace("*.scale", |_, _| Ok(None)).map(drop),
         expect![[r#"
         the pattern *.scale names no parameter of the model
