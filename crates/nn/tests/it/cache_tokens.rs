@@ -50,8 +50,7 @@ fn a_cache_of_its_tokens_goes_on_as_it_would() {
             for steps in [&[3][..], &[3, 1, 1, 1, 1, 1, 1, 1], &[9, 2, 1]] {
                 let mut cache =
                     KvCache::new([2, 2, 32], Dtype::Float32).and_then(|cache| cache.with_window(window)).expect("one");
-                let formats =
-                    [0, 1].map(|part| formats.map(|texts| AnyFormat::from(parse(texts[part]).expect("a format"))));
+                let formats = [0, 1].map(|part| formats.map(|texts| parse(texts[part]).expect("a format")));
                 let [of_keys, of_values] = formats.clone();
                 cache = cache.stored(of_keys, of_values).expect("one");
                 for (seed, &tokens) in (0..).zip(steps) {
@@ -66,7 +65,7 @@ fn a_cache_of_its_tokens_goes_on_as_it_would() {
 #[test]
 fn steps_over_rotated_tokens_build_nothing() {
     for window in WINDOWS {
-        let format = |text: &str| AnyFormat::from(parse(text).expect("a format"));
+        let format = |text: &str| parse(text).expect("a format");
         let mut cache = KvCache::new([2, 2, 64], Dtype::Bfloat16)
             .and_then(|cache| {
                 cache.with_window(window)?.quantized(format("rotated:affine:8:32"), format("rotated:int8:64"))
