@@ -1,7 +1,7 @@
 //! Gives files their names, all or none.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use tacit_core::{Error, Result};
 use crate::leftovers;
 use crate::lock::Locked;
 use crate::place::Place;
-use crate::record::{Moved, RECORD, Record, is_plain};
+use crate::record::{Identity, Moved, RECORD, Record, Removed, is_plain, own};
 use crate::staged::{Staged, committing};
 use crate::{disk, folder_of};
 
@@ -42,6 +42,8 @@ use crate::{disk, folder_of};
 pub struct Commit {
     folder: PathBuf,
     locked: Locked,
+    /// The record of a save that cannot be finished here.
+    unfinished: Option<Record>,
     files: Vec<Placed>,
     removed: Vec<String>,
 }
@@ -58,29 +60,30 @@ impl Commit {
     ///
     /// # Errors
     ///
-    /// The folder cannot be read, another save holds it for long, or it holds the record of a save that was interrupted
-    /// elsewhere, of which it is a copy.
+    /// The folder cannot be read, another save holds it for long, or it holds a record of a save that cannot be read.
     pub fn begin(folder: &Path) -> Result<Self> {
         let locked = Locked::folder(folder)?;
-        if let Some(record) = Record::of(folder)? {
-            if !record.is_of(folder) {
-                let reason = "it records a save that was interrupted in another folder, of which this is a copy";
-                let help = "open what is here and save it into another folder, or remove this file, and what is read is what \
-                            the files are named";
-                return Err(Error::checkpoint(&folder.join(RECORD), None, reason, help));
+        let unfinished = match Record::of(folder)? {
+            Some(record) if record.is_of(folder) => {
+                let _committing = committing();
+                record.carry_out(folder, &locked.0)?;
+                None
             }
-            let _committing = committing();
-            record.carry_out(folder, &locked.0)?;
+            unfinished => unfinished,
+        };
+        // What an unfinished save has on its way looks like what a dead one left.
+        if unfinished.is_none() {
+            leftovers::clear(folder);
         }
-        leftovers::clear(folder);
-        Ok(Self { folder: folder.to_owned(), locked, files: Vec::new(), removed: Vec::new() })
+        Ok(Self { folder: folder.to_owned(), locked, unfinished, files: Vec::new(), removed: Vec::new() })
     }
 
     /// Gives a file this name in the folder.
     ///
     /// # Errors
     ///
-    /// What has the name is no regular file.
+    /// What has the name is no regular file; the file is gone, or in another folder; or an interrupted save names it that cannot
+    /// be finished, because the folder is a copy or was changed.
     pub fn place(&mut self, staged: Staged, name: impl AsRef<OsStr>) -> Result<()> {
         self.add(staged, name.as_ref(), false)
     }
@@ -92,7 +95,7 @@ impl Commit {
     ///
     /// # Errors
     ///
-    /// It cannot be written, or what has the name is no regular file.
+    /// It cannot be written, or as for [`place`](Self::place).
     pub fn place_last(&mut self, name: &str, content: &[u8]) -> Result<()> {
         let staged = self.written(name, content)?;
         self.add(staged, name.as_ref(), true)
@@ -122,15 +125,32 @@ impl Commit {
         Ok(staged)
     }
 
-    fn add(&mut self, staged: Staged, name: &OsStr, last: bool) -> Result<()> {
+    fn add(&mut self, mut staged: Staged, name: &OsStr, last: bool) -> Result<()> {
         let place = self.folder.join(name);
-        Place::of(&place)?;
+        if Place::of(&place)? == Place::Stream {
+            let message = format!("{} is a device or a pipe, which is not replaced", place.display());
+            return Err(Error::invalid(message, "name a file, or remove what is there"));
+        }
+        if self.unfinished.as_ref().is_some_and(|record| record.names(name)) {
+            return Err(Record::changed(&self.folder));
+        }
+        // Its name is one that no other file has.
+        if !staged.path().file_name().is_some_and(|name| disk::is_file_at(&staged.file, &self.folder.join(name))) {
+            let reason = "what was written for it is gone, or in another folder";
+            return Err(Error::checkpoint(&place, None, reason, "save it again, and let nothing remove hidden files"));
+        }
         let failed = |error| Error::file("write", &place)(error);
         // What only its owner may read stays so.
         if let Ok(old) = fs::symlink_metadata(&place) {
-            disk::step().and_then(|()| staged.file.set_permissions(old.permissions())).map_err(failed)?;
+            let new = staged.file.metadata().map_err(failed)?;
+            if new.permissions() != old.permissions() {
+                disk::step().and_then(|()| staged.file.set_permissions(old.permissions())).map_err(failed)?;
+                staged.synced = false;
+            }
         }
-        disk::sync(&staged.file).map_err(failed)?;
+        if !staged.synced {
+            staged.sync().map_err(failed)?;
+        }
         self.files.push(Placed { staged, name: name.to_owned(), last });
         Ok(())
     }
@@ -140,18 +160,26 @@ impl Commit {
     /// # Errors
     ///
     /// The system refuses it. The folder then holds the old files, or the new ones for whoever reads through
-    /// [`Current`](crate::Current), and the next save there finishes this one.
+    /// [`Current`](crate::Current), and the next save there finishes this one. Or there is an interrupted save that cannot be
+    /// finished, and these are several files.
     pub fn finish(mut self) -> Result<()> {
         let _committing = committing();
-        self.removed.retain(|name| !self.files.iter().any(|placed| placed.name == **name));
+        let removed = self.removed.iter().filter(|name| !self.files.iter().any(|placed| placed.name == ***name));
+        let removed = removed.filter_map(|name| {
+            let own = own(&self.folder, name).filter(Metadata::is_file)?;
+            Some(Removed { name: name.clone(), identity: Identity::of(&own) })
+        });
+        let removed: Vec<Removed> = removed.collect();
         match &mut self.files[..] {
-            [] => return Ok(()),
-            [placed] if self.removed.is_empty() => {
+            [] if removed.is_empty() => return Ok(()),
+            [placed] if removed.is_empty() => {
                 let place = self.folder.join(&placed.name);
                 disk::rename(placed.staged.path(), &place).map_err(Error::file("write", &place))?;
                 placed.staged.keep();
                 return disk::sync(&self.locked.0).map_err(Error::file("write", &place));
             }
+            // There is one record in a folder.
+            _ if self.unfinished.is_some() => return Err(Record::changed(&self.folder)),
             _ => {}
         }
         let path = self.folder.join(RECORD);
@@ -162,14 +190,14 @@ impl Commit {
             let from = staged.path().file_name().and_then(|name| name.to_str()).unwrap_or_default();
             // The record is text.
             let name = name.to_str().ok_or_else(|| failed(ErrorKind::InvalidFilename.into()))?;
-            moved.push(Moved::new(from.to_owned(), name.to_owned(), *last, &own));
+            moved.push(Moved { from: from.to_owned(), to: name.to_owned(), last: *last, identity: Identity::of(&own) });
         }
         // Those that are away come back last.
         moved.sort_by_key(|moved| moved.last);
-        let record = Record::new(moved, std::mem::take(&mut self.removed));
+        let record = Record::new(moved, removed);
         let text = serde_json::to_vec(&record).map_err(|error| failed(error.into()))?;
         let mut staged = self.written(RECORD, &text)?;
-        disk::sync(&staged.file).map_err(failed)?;
+        staged.sync().map_err(failed)?;
         // The hidden names too, before anything says them.
         disk::sync(&self.locked.0).map_err(failed)?;
         disk::rename(staged.path(), &path).map_err(failed)?;

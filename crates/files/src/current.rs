@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tacit_core::{Error, Result};
 
 use crate::folder_of;
-use crate::record::Record;
+use crate::record::{Moved, Record, Removed, own};
 
 /// The files of a folder after the last save that was made there: those of a save whose program was killed while it gave them
 /// their names are there under these.
@@ -24,20 +24,22 @@ impl Current {
     ///
     /// # Errors
     ///
-    /// It holds a record of a save that cannot be read.
+    /// It holds a record of a save that cannot be read, or of which some files are on their way and others are gone.
     pub fn of(folder: &Path) -> Result<Self> {
         let Some(record) = Record::of(folder)? else {
             return Ok(Self { folder: folder.to_owned(), ..Self::default() });
         };
-        let waits = |name: &str, bytes: u64| {
-            fs::symlink_metadata(folder.join(name)).is_ok_and(|own| own.is_file() && own.len() == bytes)
-        };
-        let moved = record.files.into_iter().filter(|moved| waits(&moved.from, moved.bytes));
-        Ok(Self {
-            folder: folder.to_owned(),
-            moved: moved.map(|moved| (moved.to, moved.from)).collect(),
-            removed: record.removed.into_iter().collect(),
-        })
+        let whole = record.is_whole(folder);
+        let waits = |moved: &Moved| own(folder, &moved.from).is_some_and(|own| moved.identity.is_like(&own));
+        let moved: BTreeMap<_, _> =
+            record.files.into_iter().filter(waits).map(|moved| (moved.to, moved.from)).collect();
+        if !whole && !moved.is_empty() {
+            return Err(Record::changed(folder));
+        }
+        let removed = record.removed.into_iter();
+        let removed =
+            removed.filter(|Removed { name, identity }| own(folder, name).is_some_and(|own| identity.is_like(&own)));
+        Ok(Self { folder: folder.to_owned(), moved, removed: removed.map(|removed| removed.name).collect() })
     }
 
     /// Where the content of a file is, which need not be in the folder.

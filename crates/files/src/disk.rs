@@ -50,7 +50,8 @@ pub(crate) fn sync(file: &File) -> io::Result<()> {
 }
 
 /// Whether `path` is this very file, and no link to it.
-pub(crate) fn is(file: &File, path: &Path) -> bool {
+#[must_use]
+pub fn is_file_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
 
     let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());

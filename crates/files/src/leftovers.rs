@@ -14,7 +14,9 @@ const OLD: Duration = Duration::from_hours(24);
 pub(crate) fn clear(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
-        if entry.file_name().to_str().and_then(boot_of).is_some_and(|boot| is_dead(&entry.path(), boot)) {
+        let name = entry.file_name();
+        // It stays locked until it is gone: whoever has made a file tries to lock it before writing.
+        if let Some(_locked) = name.to_str().and_then(boot_of).and_then(|boot| dead(&entry.path(), boot)) {
             drop(disk::remove(&entry.path()));
         }
     }
@@ -27,21 +29,19 @@ pub(crate) fn boot_of(name: &str) -> Option<&str> {
     (boot.len() == 8 && plain(boot) && drawn.len() == 14 && plain(drawn)).then_some(boot)
 }
 
-/// Whether nobody writes the file any more.
-fn is_dead(path: &Path, made: &str) -> bool {
+/// The file, locked, if nobody writes it any more.
+fn dead(path: &Path, made: &str) -> Option<File> {
     // Neither a link nor a folder.
-    if !fs::symlink_metadata(path).is_ok_and(|own| own.is_file()) {
-        return false;
-    }
+    fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
     // Some file systems lock only what is open to be written.
-    let file = File::options().read(true).write(true).open(path).or_else(|_| File::open(path));
-    let Ok(file) = file else { return false };
-    if file.try_lock().is_err() || !disk::is(&file, path) {
-        return false;
+    let file = File::options().read(true).write(true).open(path).or_else(|_| File::open(path)).ok()?;
+    if file.try_lock().is_err() || !disk::is_file_at(&file, path) {
+        return None;
     }
     // On some file systems a lock is not seen from other machines.
     let age = file.metadata().and_then(|own| own.modified()).ok().and_then(|time| time.elapsed().ok());
-    (made == boot() && made != "00000000") || age.is_some_and(|age| age > OLD)
+    let dead = (made == boot() && made != "00000000") || age.is_some_and(|age| age > OLD);
+    dead.then_some(file)
 }
 
 #[cfg(test)]

@@ -34,7 +34,8 @@ mod staged;
 
 pub use commit::Commit;
 pub use current::{Current, current};
+pub use disk::is_file_at;
 pub use lock::Steady;
 pub use output::{Output, replace};
-pub use place::{NewFolders, Place, folder_of, make_folder};
+pub use place::{NewFolders, Place, folder_of, is_stdout, make_folder};
 pub use staged::{Staged, abandon};

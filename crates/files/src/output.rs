@@ -2,17 +2,18 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use tacit_core::{Error, Result};
 
 use crate::commit::put;
 use crate::disk;
-use crate::place::Place;
+use crate::place::{Place, Standard};
 use crate::staged::Staged;
 
 /// A file that is the old one until the new one is whole and on the disk; where the place is a device or a pipe, that is
-/// given the bytes as they come.
+/// given the bytes as they come. A file that is open as the standard output is written from where that stands.
 #[derive(Debug)]
 pub struct Output {
     place: PathBuf,
@@ -35,10 +36,7 @@ impl Output {
         let place = place.as_ref();
         let to = match Place::of(place)? {
             Place::File => To::File(Staged::beside(place)?),
-            Place::Stream => {
-                let file = disk::step().and_then(|()| File::options().write(true).open(place));
-                To::Stream(file.map_err(Error::file("write", place))?)
-            }
+            Place::Stream => To::Stream(stream(place).map_err(Error::file("write", place))?),
         };
         Ok(Self { place: place.to_owned(), to })
     }
@@ -50,7 +48,7 @@ impl Output {
     /// As for [`Commit::finish`](crate::Commit::finish).
     pub fn finish(self) -> Result<()> {
         match self.to {
-            To::File(staged) => {
+            To::File(mut staged) => {
                 staged.sync().map_err(Error::file("write", &self.place))?;
                 put(staged, &self.place)
             }
@@ -73,6 +71,21 @@ impl Write for Output {
             To::Stream(file) => file.flush(),
         }
     }
+}
+
+/// Opens a device, a pipe or what is open already. A file that the shell has open may hold something: it is written behind that.
+fn stream(place: &Path) -> io::Result<File> {
+    disk::step()?;
+    let open = match Standard::of(place) {
+        // The stream itself, whose place in the file goes on with what is written.
+        Some(Standard::Out) => {
+            io::stdout().flush()?;
+            io::stdout().as_fd().try_clone_to_owned()?
+        }
+        Some(Standard::Err) => io::stderr().as_fd().try_clone_to_owned()?,
+        None => return File::options().append(true).open(place),
+    };
+    Ok(File::from(open))
 }
 
 /// Puts a file with this content in its place.

@@ -69,6 +69,30 @@ impl Place {
     }
 }
 
+/// A stream that this process was started with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standard {
+    Out,
+    Err,
+}
+
+impl Standard {
+    /// The stream for which the system has this name.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let names = [
+            (Self::Out, ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"]),
+            (Self::Err, ["/dev/stderr", "/dev/fd/2", "/proc/self/fd/2"]),
+        ];
+        names.into_iter().find(|(_, names)| names.iter().any(|name| Path::new(name) == path)).map(|(stream, _)| stream)
+    }
+}
+
+/// Whether a file that is written there goes to the standard output, where nothing else should then go.
+#[must_use]
+pub fn is_stdout(path: &Path) -> bool {
+    Standard::of(path) == Some(Standard::Out)
+}
+
 /// The folder that a file is in: `.` for a name alone.
 #[must_use]
 pub fn folder_of(file: &Path) -> &Path {

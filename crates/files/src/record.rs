@@ -1,5 +1,6 @@
 //! What a save of several files writes before it gives them their names: `.tacit-save.json`.
 
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +23,7 @@ const VERSION: u32 = 1;
 pub(crate) struct Record {
     version: u32,
     pub(crate) files: Vec<Moved>,
-    pub(crate) removed: Vec<String>,
+    pub(crate) removed: Vec<Removed>,
 }
 
 /// A file that gets its name.
@@ -32,27 +33,50 @@ pub(crate) struct Moved {
     pub(crate) to: String,
     /// Whether the one that has the name is away while the others get theirs.
     pub(crate) last: bool,
-    /// By which the file is known again: no copy of it has the same number.
+    #[serde(flatten)]
+    pub(crate) identity: Identity,
+}
+
+/// A file that goes.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Removed {
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) identity: Identity,
+}
+
+/// What a file is known by: no copy of it has the same number.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
     inode: u64,
-    pub(crate) bytes: u64,
+    bytes: u64,
     /// The time of its last change, in seconds and nanoseconds.
     modified: (i64, i64),
 }
 
-impl Moved {
-    pub(crate) fn new(from: String, to: String, last: bool, own: &Metadata) -> Self {
-        Self { from, to, last, inode: own.ino(), bytes: own.len(), modified: (own.mtime(), own.mtime_nsec()) }
+impl Identity {
+    pub(crate) fn of(own: &Metadata) -> Self {
+        Self { inode: own.ino(), bytes: own.len(), modified: (own.mtime(), own.mtime_nsec()) }
     }
 
     /// Whether this is the very file.
     fn is(&self, own: &Metadata) -> bool {
-        own.is_file()
-            && (own.ino(), own.len(), (own.mtime(), own.mtime_nsec())) == (self.inode, self.bytes, self.modified)
+        own.is_file() && Self::of(own) == *self
+    }
+
+    /// Whether this may be the file or a copy of it.
+    pub(crate) fn is_like(&self, own: &Metadata) -> bool {
+        own.is_file() && own.len() == self.bytes
     }
 }
 
+/// What has a name in a folder, links not followed.
+pub(crate) fn own(folder: &Path, name: &str) -> Option<Metadata> {
+    fs::symlink_metadata(folder.join(name)).ok()
+}
+
 impl Record {
-    pub(crate) fn new(files: Vec<Moved>, removed: Vec<String>) -> Self {
+    pub(crate) fn new(files: Vec<Moved>, removed: Vec<Removed>) -> Self {
         Self { version: VERSION, files, removed }
     }
 
@@ -75,19 +99,47 @@ impl Record {
             return Err(Error::checkpoint(&file, None, reason, "use a newer Tacit"));
         }
         let strange = record.files.iter().find(|moved| boot_of(&moved.from).is_none() || !is_plain(&moved.to));
-        let strange = strange.map(|moved| &moved.to).or(record.removed.iter().find(|name| !is_plain(name)));
+        let strange = strange.map(|moved| &moved.to).or(record
+            .removed
+            .iter()
+            .map(|removed| &removed.name)
+            .find(|name| !is_plain(name)));
         match strange {
             Some(name) => Err(wrong(format!("it names {name:?}, which no save does"))),
             None => Ok(Some(record)),
         }
     }
 
-    /// Whether the save that wrote it was in this very folder: a copy of the folder is not.
+    /// Whether what the save began can be finished: nothing is left to be done, or all files are the very ones that it wrote.
+    ///
+    /// In a copy of the folder they are others, and of what somebody has changed nobody knows what belongs together.
     pub(crate) fn is_of(&self, folder: &Path) -> bool {
-        let own = |name: &str| fs::symlink_metadata(folder.join(name)).ok();
-        let is = |moved: &Moved, name: &str| own(name).is_some_and(|own| moved.is(&own));
-        self.files.iter().any(|moved| is(moved, &moved.from) || is(moved, &moved.to))
-            && self.files.iter().all(|moved| own(&moved.from).is_none() || is(moved, &moved.from))
+        let removed = self.removed.iter().map(|removed| &removed.name);
+        let mut left = self.files.iter().map(|moved| &moved.from).chain(removed);
+        left.all(|name| own(folder, name).is_none())
+            || self.files.iter().all(|moved| at(folder, moved).is_some_and(|own| moved.identity.is(&own)))
+    }
+
+    /// Whether what is on its way goes together with what has its name: each file is in one of its two places, in a copy of
+    /// the folder as far as sizes tell.
+    pub(crate) fn is_whole(&self, folder: &Path) -> bool {
+        let is_own = |moved: &Moved| own(folder, &moved.from).is_some_and(|own| moved.identity.is(&own));
+        let is = if self.files.iter().any(is_own) { Identity::is } else { Identity::is_like };
+        self.files.iter().all(|moved| at(folder, moved).is_some_and(|own| is(&moved.identity, &own)))
+    }
+
+    /// Whether it says something of a file of this name.
+    pub(crate) fn names(&self, name: &OsStr) -> bool {
+        self.files.iter().any(|moved| *moved.to == *name) || self.removed.iter().any(|removed| *removed.name == *name)
+    }
+
+    /// The error of a save that can neither be finished nor be read.
+    pub(crate) fn changed(folder: &Path) -> Error {
+        let reason =
+            "files of the save that it records are gone, or are others: this is a copy, or something changed them";
+        let help = "open what is here and save it into another folder, or remove this file, and what is read is what the \
+                    files are named";
+        Error::checkpoint(&folder.join(RECORD), None, reason, help)
     }
 
     /// Gives the files their names, removes what goes, and the record last. What is done already is passed over.
@@ -96,7 +148,7 @@ impl Record {
             let path = folder.join(name);
             move |error| Error::File { action, path, source: error }
         };
-        let waiting = |moved: &&Moved| fs::symlink_metadata(folder.join(&moved.from)).is_ok();
+        let waiting = |moved: &&Moved| own(folder, &moved.from).is_some();
         for moved in self.files.iter().filter(|moved| moved.last).filter(waiting) {
             disk::remove(&folder.join(&moved.to)).map_err(failed("replace", &moved.to))?;
         }
@@ -104,14 +156,22 @@ impl Record {
             let (from, to) = (folder.join(&moved.from), folder.join(&moved.to));
             disk::rename(&from, &to).map_err(failed("write", &moved.to))?;
         }
-        for name in &self.removed {
-            disk::remove(&folder.join(name)).map_err(failed("remove", name))?;
+        for Removed { name, identity } in &self.removed {
+            // Whoever has put another file there since keeps it.
+            if own(folder, name).is_some_and(|own| identity.is(&own)) {
+                disk::remove(&folder.join(name)).map_err(failed("remove", name))?;
+            }
         }
         // The names are on the disk before what says them is gone.
         disk::sync(synced).map_err(failed("write", RECORD))?;
         disk::remove(&folder.join(RECORD)).map_err(failed("remove", RECORD))?;
         disk::sync(synced).map_err(failed("write", RECORD))
     }
+}
+
+/// Where a file is: on its way, or behind it.
+fn at(folder: &Path, moved: &Moved) -> Option<Metadata> {
+    own(folder, &moved.from).or_else(|| own(folder, &moved.to))
 }
 
 /// Whether a name is that of a file in the folder itself, and none of those that a save gives to what is on its way.

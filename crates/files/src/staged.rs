@@ -1,7 +1,7 @@
 //! A file on its way, under a name that nobody can guess.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ use crate::disk;
 pub struct Staged {
     pub(crate) file: File,
     path: Option<TempPath>,
+    /// Whether all that it holds is on the disk.
+    pub(crate) synced: bool,
 }
 
 /// How the name of a file on its way begins and ends.
@@ -51,14 +53,13 @@ impl Staged {
                 .permissions(fs::Permissions::from_mode(0o666))
                 .tempfile_in(folder)?;
             let (file, path) = named.into_parts();
-            // Where there are no locks, nobody takes it for a leftover either.
-            drop(file.try_lock());
-            // Between the two, another program may have taken it for one.
-            if disk::is(&file, &path) {
+            // Between the two, another program may have taken it for a leftover: it has the lock until it has removed the file.
+            // Where there are no locks, nobody takes it for one.
+            if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) && disk::is_file_at(&file, &path) {
                 live.insert(path.to_path_buf());
                 #[cfg(feature = "faults")]
                 crate::faults::made(&file);
-                return Ok(Self { file, path: Some(path) });
+                return Ok(Self { file, path: Some(path), synced: false });
             }
         }
     }
@@ -68,8 +69,10 @@ impl Staged {
     /// # Errors
     ///
     /// The system refuses it.
-    pub fn sync(&self) -> io::Result<()> {
-        disk::sync(&self.file)
+    pub fn sync(&mut self) -> io::Result<()> {
+        disk::sync(&self.file)?;
+        self.synced = true;
+        Ok(())
     }
 
     /// Where it is now.
@@ -90,6 +93,7 @@ impl Staged {
 impl Write for Staged {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         disk::step()?;
+        self.synced = false;
         self.file.write(bytes)
     }
 

@@ -100,10 +100,6 @@ fn a_set_of_files_appears_whole_where_nothing_was() {
 
 #[test]
 fn one_file_is_the_old_one_or_the_new_one() {
-    let mut new = held(&OLD);
-    new.insert("config.json".to_owned(), b"new".to_vec());
-    // The tensors do not go with it; nobody checks that here.
-    new.insert("model.safetensors".to_owned(), b"new".to_vec());
     let old = {
         let mut old = held(&OLD);
         old.remove("config.json");
@@ -132,9 +128,15 @@ fn what_finishes_a_save_may_be_stopped_too() {
             let folder = Folder::with(&OLD);
             inject(first, Fault::Stops, || save(&folder)).0.ok();
             let (saved, steps) = inject(second, Fault::Stops, || replace(folder.join("next"), b"next"));
+            let expected = if committed { &new } else { &old };
             let mut now = folder.current();
             now.remove("next");
-            assert!(now == if committed { new.clone() } else { old.clone() }, "{first}, {second}: {:?}", folder.raw());
+            assert!(now == *expected, "{first}, {second}: {:?}", folder.raw());
+            inject(usize::MAX, Fault::Stops, || replace(folder.join("third"), b"3")).0.expect("saves");
+            let mut raw = folder.raw();
+            assert_eq!(raw.remove("third").as_deref(), Some(&b"3"[..]), "{first}, {second}");
+            assert!(raw.remove("next").is_some() || saved.is_err(), "{first}, {second}: {raw:?}");
+            assert!(raw == *expected, "{first}, {second}: {raw:?}");
             stopped += 1;
             if steps <= second {
                 assert!(saved.is_ok());

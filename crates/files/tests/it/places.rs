@@ -1,11 +1,10 @@
 //! What is at the place of a file.
 
 use std::fs;
-use std::io::Read;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
-use std::process::Command;
-use std::thread;
 
 use expect_test::expect;
 use tacit_files::{Commit, Place, Staged, make_folder, replace};
@@ -55,21 +54,12 @@ fn a_device_is_given_the_bytes_and_stays_one() {
 }
 
 #[test]
-fn a_pipe_is_given_the_bytes() {
+fn what_is_open_is_written_behind_what_it_holds() {
     let folder = Folder::new();
-    let pipe = folder.join("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().expect("starts").success());
-    let reader = {
-        let pipe = pipe.clone();
-        thread::spawn(move || {
-            let mut bytes = Vec::new();
-            fs::File::open(pipe).expect("opens").read_to_end(&mut bytes).expect("reads");
-            bytes
-        })
-    };
-    replace(&pipe, b"through").expect("takes it");
-    assert_eq!(reader.join().expect("ends"), b"through");
-    assert!(fs::symlink_metadata(&pipe).expect("is there").file_type().is_fifo());
+    let mut file = fs::File::create(folder.join("open")).expect("makes");
+    file.write_all(b"a header, ").expect("writes");
+    replace(format!("/dev/fd/{}", file.as_raw_fd()), b"and the rest").expect("is written");
+    assert_eq!(fs::read(folder.join("open")).expect("reads"), b"a header, and the rest");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use expect_test::expect;
@@ -75,16 +76,76 @@ fn a_file_keeps_who_may_read_it() {
     assert_eq!(mode("b"), mode("c"));
 }
 
-/// Stops a save of a pair when its record is there, and nothing has its name.
-fn interrupted() -> Folder {
+/// Stops a save in a folder of these files when its record is there, and nothing has its name.
+fn stopped(before: &[(&str, &str)], save: impl Fn(&Folder) -> tacit_core::Result<()>) -> Folder {
     for at in 0.. {
-        let folder = Folder::with(&[("tensors", "old"), ("config.json", "old")]);
-        inject(at, Fault::Stops, || pair(&folder, "new")).0.expect_err("is stopped");
+        let folder = Folder::with(before);
+        inject(at, Fault::Stops, || save(&folder)).0.expect_err("is stopped");
         if folder.raw().contains_key(".tacit-save.json") {
             return folder;
         }
     }
     unreachable!("some operation puts the record there")
+}
+
+fn interrupted() -> Folder {
+    stopped(&[("tensors", "old"), ("config.json", "old")], |folder| pair(folder, "new"))
+}
+
+#[test]
+fn what_is_gone_before_it_has_its_name_is_an_error() {
+    let (folder, other) = (Folder::with(&[("a", "old"), ("b", "old")]), Folder::new());
+    let staged = |folder: &Folder| {
+        let mut staged = Staged::beside(&folder.join("a")).expect("begins");
+        staged.write_all(b"new").expect("writes");
+        staged
+    };
+    let (gone, elsewhere) = (staged(&folder), staged(&other));
+    for name in folder.raw().keys().filter(|name| name.starts_with('.')) {
+        fs::remove_file(folder.join(name)).expect("is there");
+    }
+    let mut said = String::new();
+    for (lost, name) in [(gone, "a"), (elsewhere, "b")] {
+        let mut commit = Commit::begin(&folder).expect("begins");
+        commit.place_content("c", b"new").expect("is written");
+        said += &folder.message(&commit.place(lost, name).expect_err("is lost"));
+        said += "\n";
+    }
+    expect![[r#"
+        FOLDER/a: what was written for it is gone, or in another folder
+        help: save it again, and let nothing remove hidden files
+        FOLDER/b: what was written for it is gone, or in another folder
+        help: save it again, and let nothing remove hidden files
+    "#]]
+    .assert_eq(&said);
+    assert_eq!(folder.raw(), held(&[("a", "old"), ("b", "old")]));
+}
+
+/// A new file is not locked yet when another save may look at it.
+#[test]
+fn what_is_just_made_is_not_taken_for_a_leftover() {
+    let folder = Folder::new();
+    let (barrier, made) = (Barrier::new(4), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                barrier.wait();
+                while !made.load(Ordering::Relaxed) {
+                    drop(Commit::begin(&folder).expect("begins"));
+                }
+            });
+        }
+        barrier.wait();
+        let mut lost = 0;
+        for round in 0..2000 {
+            let name = format!("a{}", round % 4);
+            let mut staged = Staged::beside(&folder.join(&name)).expect("begins");
+            staged.write_all(b"new").expect("writes");
+            lost += usize::from(!folder.raw().keys().any(|name| name.starts_with('.')));
+        }
+        made.store(true, Ordering::Relaxed);
+        assert_eq!(lost, 0);
+    });
 }
 
 #[test]
@@ -97,10 +158,21 @@ fn a_copy_of_a_folder_is_read_as_it_is_and_not_finished() {
     assert_eq!(copy.current(), held(&[("tensors", "new"), ("config.json", "new")]));
     let error = pair(&copy, "newer").expect_err("is not ours");
     expect![[r#"
-        FOLDER/.tacit-save.json: it records a save that was interrupted in another folder, of which this is a copy
+        FOLDER/.tacit-save.json: files of the save that it records are gone, or are others: this is a copy, or something changed them
         help: open what is here and save it into another folder, or remove this file, and what is read is what the files are named"#]]
     .assert_eq(&copy.message(&error));
-    assert_eq!(copy.current(), held(&[("tensors", "new"), ("config.json", "new")]));
+    // What the record does not name is written all the same, and leaves what it names.
+    replace(copy.join("other"), b"other").expect("saves");
+    let error = replace(copy.join("tensors"), b"newer").expect_err("is not ours");
+    assert!(error.to_string().contains("this is a copy"), "{error}");
+    let several = || {
+        let mut commit = Commit::begin(&copy)?;
+        commit.place_content("more", b"more")?;
+        commit.place_content("still more", b"more")?;
+        commit.finish()
+    };
+    several().expect_err("there is one record");
+    assert_eq!(copy.current(), held(&[("tensors", "new"), ("config.json", "new"), ("other", "other")]));
     // Where it was interrupted the next save finishes it.
     replace(folder.join("more"), b"more").expect("saves");
     assert_eq!(folder.raw(), held(&[("tensors", "new"), ("config.json", "new"), ("more", "more")]));
@@ -112,7 +184,7 @@ fn a_record_that_no_save_wrote_is_refused() {
     let folder = Folder::with(&[("thesis.txt", "years"), ("config.json", "old"), (hidden, "evil")]);
     let moved = |to: &str, removed: &str| {
         format!(
-            r#"{{"version":1,"files":[{{"from":"{hidden}","to":"{to}","last":false,"inode":1,"bytes":4,"modified":[0,0]}}],"removed":["{removed}"]}}"#
+            r#"{{"version":1,"files":[{{"from":"{hidden}","to":"{to}","last":false,"inode":1,"bytes":4,"modified":[0,0]}}],"removed":[{{"name":"{removed}","inode":1,"bytes":5,"modified":[0,0]}}]}}"#
         )
     };
     let said = |record: &str| {
@@ -145,11 +217,101 @@ fn a_record_that_no_save_wrote_is_refused() {
         FOLDER/.tacit-save.json: it names "/etc/passwd", which no save does
         FOLDER/.tacit-save.json: it has version 2 of records of saves, and this program reads 1
         help: use a newer Tacit
-        FOLDER/.tacit-save.json: it records a save that was interrupted in another folder, of which this is a copy
+        FOLDER/.tacit-save.json: files of the save that it records are gone, or are others: this is a copy, or something changed them
         help: open what is here and save it into another folder, or remove this file, and what is read is what the files are named"#]]
     .assert_eq(&messages);
     assert_eq!(fs::read(folder.join("thesis.txt")).expect("is there"), b"years");
     assert_eq!(fs::read(folder.join("config.json")).expect("is there"), b"old");
+}
+
+/// Where the record says that files are on their way, the names that they were given.
+fn on_their_way(folder: &Folder) -> Vec<String> {
+    folder.raw().into_keys().filter(|name| name.ends_with(".partial")).collect()
+}
+
+#[test]
+fn a_save_of_which_a_file_is_lost_is_neither_read_nor_finished() {
+    let folder = interrupted();
+    let tensors = current(&folder.join("tensors")).expect("reads");
+    fs::remove_file(tensors).expect("is there");
+    let before = folder.raw();
+    let read = folder.message(&Current::of(&folder).expect_err("is not whole"));
+    expect![[r#"
+        FOLDER/.tacit-save.json: files of the save that it records are gone, or are others: this is a copy, or something changed them
+        help: open what is here and save it into another folder, or remove this file, and what is read is what the files are named"#]]
+    .assert_eq(&read);
+    assert_eq!(folder.message(&pair(&folder, "newer").expect_err("is not whole")), read);
+    assert_eq!(folder.raw(), before, "nothing of the old pair is gone");
+}
+
+#[test]
+fn a_record_of_which_nothing_is_left_to_be_done_goes() {
+    let folder = interrupted();
+    for name in ["tensors", "config.json"] {
+        let from = current(&folder.join(name)).expect("reads");
+        fs::rename(from, folder.join(name)).expect("has its name");
+    }
+    // By somebody who knows nothing of records.
+    fs::write(folder.join("config.json"), "edited").expect("writes");
+    assert_eq!(folder.current(), held(&[("tensors", "new"), ("config.json", "edited")]));
+    replace(folder.join("more"), b"more").expect("saves");
+    assert_eq!(folder.raw(), held(&[("tensors", "new"), ("config.json", "edited"), ("more", "more")]));
+}
+
+#[test]
+fn a_file_that_came_after_the_save_stays() {
+    let save = |folder: &Folder| {
+        let mut commit = Commit::begin(folder)?;
+        commit.place_content("index", b"new")?;
+        for name in ["shard", "other", "absent", "folder"] {
+            commit.remove(name);
+        }
+        commit.finish()
+    };
+    let folder = stopped(&[("shard", "old"), ("other", "old")], |folder| {
+        fs::create_dir(folder.join("folder")).expect("makes");
+        save(folder)
+    });
+    assert_eq!(on_their_way(&folder).len(), 1);
+    fs::write(folder.join("shard"), "of another program").expect("writes");
+    fs::write(folder.join("absent"), "came later").expect("writes");
+    replace(folder.join("more"), b"more").expect("saves");
+    assert!(folder.join("folder").is_dir(), "a folder is no file that a save removes");
+    fs::remove_dir(folder.join("folder")).expect("is empty");
+    let expected = [("index", "new"), ("shard", "of another program"), ("absent", "came later"), ("more", "more")];
+    assert_eq!(folder.raw(), held(&expected));
+}
+
+#[test]
+fn what_only_goes_goes() {
+    let folder = Folder::with(&[("a", "old"), ("b", "old")]);
+    let mut commit = Commit::begin(&folder).expect("begins");
+    commit.remove("a");
+    commit.finish().expect("removes");
+    assert_eq!(folder.raw(), held(&[("b", "old")]));
+}
+
+/// Nothing waits twice for the disk.
+#[test]
+fn what_is_on_the_disk_is_not_brought_there_again() {
+    let folder = Folder::new();
+    let steps = |written: &dyn Fn(&mut Staged)| {
+        let save = || {
+            let mut staged = Staged::beside(&folder.join("a")).expect("begins");
+            written(&mut staged);
+            let mut commit = Commit::begin(&folder).expect("begins");
+            commit.place(staged, "a").expect("is there");
+            commit.finish().expect("saves");
+        };
+        inject(usize::MAX, Fault::Stops, save).1
+    };
+    let once = steps(&|_| {});
+    assert_eq!(steps(&|staged| staged.sync().expect("syncs")), once);
+    let written_after = |staged: &mut Staged| {
+        staged.sync().expect("syncs");
+        staged.write_all(b"more").expect("writes");
+    };
+    assert_eq!(steps(&written_after), once + 2, "a write, and the disk again");
 }
 
 #[test]
