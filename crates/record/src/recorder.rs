@@ -17,7 +17,8 @@ use crate::{Entry, Histogram, Recorded};
 /// with all entries up to 100. Each line is given to the system as it is recorded: of a run that is killed at most the last
 /// is lost. What could not be written as a whole, because the disk was full, is taken back, so that later lines are whole.
 ///
-/// One recorder writes a file at a time: of several ranks one records, or each into a file of its own.
+/// It may be a device or a pipe as well, of which nothing is resumed. One recorder writes a file at a time: of several ranks one
+/// records, or each into a file of its own.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -66,7 +67,7 @@ impl Recorder {
         let file = File::options().create(true).append(true).open(path).map_err(Error::file("write", path))?;
         // Before what another one writes is gone.
         lock(&file, path)?;
-        file.set_len(0).map_err(Error::file("write", path))?;
+        cut(&file, 0).map_err(Error::file("write", path))?;
         Ok(Self { file, path: path.to_owned(), whole: 0, torn: false })
     }
 
@@ -83,6 +84,9 @@ impl Recorder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::create(path),
             Err(error) => return Err(Error::file("open", path)(error)),
         };
+        if !is_regular(&file) {
+            return Self::create(path);
+        }
         lock(&file, path)?;
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let mut kept = Vec::with_capacity(bytes.len());
@@ -95,7 +99,7 @@ impl Recorder {
         }
         let whole = kept.len() as u64;
         let file = if bytes.starts_with(&kept) {
-            file.set_len(whole).map_err(Error::file("write", path))?;
+            cut(&file, whole).map_err(Error::file("write", path))?;
             file
         } else {
             replace(path, &kept)?;
@@ -164,17 +168,30 @@ impl Recorder {
     /// Takes back the part of a line that was not written to its end.
     fn mended(&mut self) -> io::Result<()> {
         if self.torn {
-            self.file.set_len(self.whole)?;
+            cut(&self.file, self.whole)?;
             self.torn = false;
         }
         Ok(())
     }
 }
 
-/// Lets no other recorder write the file, on this machine, as long as it is open.
+/// Whether it is no device or pipe, which keeps nothing that could be read again or taken back.
+fn is_regular(file: &File) -> bool {
+    file.metadata().is_ok_and(|own| own.is_file())
+}
+
+/// Takes back what a file holds behind so many bytes.
+fn cut(file: &File, length: u64) -> io::Result<()> {
+    if is_regular(file) { file.set_len(length) } else { Ok(()) }
+}
+
+/// Lets no other recorder write the file, on this machine, as long as it is open. Any number of them write to a device.
 fn lock(file: &File, path: &Path) -> Result<()> {
+    if !is_regular(file) {
+        return Ok(());
+    }
     match file.try_lock() {
-        // Not every file system has locks, and no device.
+        // Not every file system has locks.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(Error::invalid(
             format!("another recorder writes {}", printable::name(&path.to_string_lossy())),

@@ -77,6 +77,24 @@ fn one_recorder_writes_a_file_at_a_time() {
     Recorder::create(&file).unwrap();
 }
 
+#[test]
+fn a_device_is_recorded_to_and_stays_one() {
+    for _ in 0..2 {
+        let mut one = Recorder::create("/dev/null").unwrap();
+        let mut other = Recorder::resume("/dev/null", 1).unwrap();
+        one.scalar(1, "loss", 1.0).unwrap();
+        other.scalar(2, "loss", 0.5).unwrap();
+    }
+    // What does not take a line is asked again at the next.
+    if std::path::Path::new("/dev/full").exists() {
+        let mut full = Recorder::create("/dev/full").unwrap();
+        for step in 1..=2 {
+            let error = full.scalar(step, "loss", 1.0).unwrap_err();
+            assert!(error.to_string().contains("No space left"), "{error}");
+        }
+    }
+}
+
 /// A disk that is full in the middle of a line: what the system would not take is taken back, and later lines are whole.
 #[cfg(target_os = "linux")]
 #[test]
