@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
-use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -18,7 +17,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tacit_core::Error;
 
-use crate::output::Failure;
+use crate::output::{Failure, Output};
 use crate::variables::VARIABLES;
 use hosts::{Host, Places};
 use supervise::Process;
@@ -237,7 +236,6 @@ fn threads(options: &Options, ranks: usize) -> String {
 
 /// What each machine is to run; over MPI the first starts the ranks of all.
 fn print(options: &Options, file: &Path, machines: &[Host]) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
     let job = match &options.job {
         Some(name) => Job::named(Some(name)),
         None => Job::new()?,
@@ -250,19 +248,19 @@ fn print(options: &Options, file: &Path, machines: &[Host]) -> Result<(), Failur
         Backend::Ring => (machines, ""),
         Backend::Mpi => (&machines[..1], " --backend mpi"),
     };
-    for Host { address, ranks } in machines {
-        match options.backend {
-            Backend::Ring => writeln!(out, "# on {address}, {ranks} rank{}", if *ranks == 1 { "" } else { "s" })?,
-            Backend::Mpi => writeln!(out, "# on {address}, for all machines")?,
-        }
-        writeln!(
-            out,
-            "tacit launch{backend} --hosts {} --host {address} --port {port}{job} --grace {grace}{threads} -- {}",
+    let commands = machines.iter().map(|Host { address, ranks }| {
+        let which = match options.backend {
+            Backend::Ring => format!("{ranks} rank{}", if *ranks == 1 { "" } else { "s" }),
+            Backend::Mpi => "for all machines".to_owned(),
+        };
+        format!(
+            "# on {address}, {which}\ntacit launch{backend} --hosts {} --host {address} --port {port}{job} --grace \
+             {grace}{threads} -- {}\n",
             quoted(&file.to_string_lossy()),
             program.join(" ")
-        )?;
-    }
-    Ok(out.flush()?)
+        )
+    });
+    Output::new(false).bytes(commands.collect::<Vec<_>>().concat().as_bytes())
 }
 
 /// A word as a shell reads it.

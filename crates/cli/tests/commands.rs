@@ -334,10 +334,13 @@ fn a_closed_pipe_hides_no_finding() {
     let folder = Folder::new("closed");
     let (dense, packed) = (folder.checkpoint(), folder.at("packed.safetensors"));
     assert!(tacit(&["quantize", &dense, "--format", "affine:4:32", "-o", &packed]).status.success());
+    let hosts = folder.at("hosts");
+    fs::write(&hosts, "127.0.0.1 2\n").expect("writes");
     for (arguments, code) in [
         (&["compare", &dense, &packed, "--max-error", "0.001"][..], 1),
         (&["compare", &dense, &packed, "--max-error", "0.1"], 0),
         (&["explain", &folder.at("none")], 1),
+        (&["launch", "--hosts", &hosts, "--", "true"], 0),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
         let mut child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");

@@ -257,6 +257,30 @@ fn a_reader_that_goes_ends_the_ranks() {
     none_left(&mark);
 }
 
+/// All ranks have ended, and most of what they wrote waits for whoever reads.
+#[test]
+fn a_slow_reader_is_waited_for() {
+    let mut launcher = launch(&["-n", "2"], "seq 1 20000").spawn().expect("starts");
+    let mut out = launcher.stdout.take().expect("piped");
+    thread::sleep(Duration::from_secs(2));
+    let mut text = String::new();
+    out.read_to_string(&mut text).expect("text");
+    assert_eq!(text.lines().count(), 40_000);
+    assert_eq!(launcher.wait().expect("ends").code(), Some(0));
+}
+
+/// Nothing but a signal ends the wait for a reader that does not read.
+#[test]
+fn a_signal_ends_the_wait_for_a_reader() {
+    let launcher = launch(&["-n", "2"], "seq 1 20000").spawn().expect("starts");
+    thread::sleep(Duration::from_secs(2));
+    let begun = Instant::now();
+    signal(&launcher, "-INT");
+    let mut launcher = launcher;
+    assert_eq!(launcher.wait().expect("ends").code(), Some(130));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
 #[test]
 fn what_cannot_start_is_told() {
     let output = Command::new(env!("CARGO_BIN_EXE_tacit"))

@@ -4,11 +4,14 @@
 //! write meanwhile. A line without an end, such as a prompt, is shown once its rank has written nothing for a moment.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use tacit_bridge::process::{self, Signal};
 
 /// How much of a line is kept until its end comes. A longer one is written as it comes, and others wait for its end.
 const LONGEST: usize = 1 << 16;
@@ -26,45 +29,25 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Whether nobody reads what is written any more.
 pub(super) static UNREAD: AtomicBool = AtomicBool::new(false);
 
-/// Where lines go.
-#[derive(Clone, Copy)]
-pub(super) enum To {
-    Out,
-    Err,
-}
-
-impl Write for To {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Out => io::stdout().write(bytes),
-            Self::Err => io::stderr().write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Out => io::stdout().flush(),
-            Self::Err => io::stderr().flush(),
-        }
-    }
-}
-
 /// Writes to one stream what ranks say.
 pub(super) struct Printer {
     pieces: SyncSender<Piece>,
     thread: JoinHandle<()>,
+    /// Whether something is printed, or waits to be.
+    busy: Arc<AtomicBool>,
 }
 
 /// A rank, and some of what it wrote; nothing at its end.
 type Piece = (usize, Option<Vec<u8>>);
 
 impl Printer {
-    pub(super) fn new(to: To) -> Self {
+    /// One that writes to a stream, and where it `wipes` over the progress bar that may stand where a line goes.
+    pub(super) fn new(to: impl Write + Send + 'static, wipes: bool) -> Self {
         // Ranks wait once whoever reads does not keep up.
         let (pieces, coming) = sync_channel(64);
-        // A progress bar of rank 0 may stand where a line goes.
-        let wipes = matches!(to, To::Err) && io::stderr().is_terminal();
-        Self { pieces, thread: thread::spawn(move || print(&coming, Page::new(to, wipes))) }
+        let busy = Arc::new(AtomicBool::new(false));
+        let prints = busy.clone();
+        Self { pieces, thread: thread::spawn(move || print(&coming, Page::new(to, wipes), &prints)), busy }
     }
 
     /// Prints all that comes `from` a rank.
@@ -84,22 +67,35 @@ impl Printer {
         });
     }
 
-    /// Waits until all that was read is printed, for as long as whoever writes keeps its end open, but not beyond `until`.
-    pub(super) fn finish(self, until: Instant) {
-        drop(self.pieces);
-        while !self.thread.is_finished() && Instant::now() < until {
+    /// Waits until all that was read is printed: for more of it until `until`, and for a slow reader as long as that takes. A
+    /// signal ends it, which is told.
+    pub(super) fn finish(printers: [Self; 2], until: Instant) -> Option<Signal> {
+        let printers = printers.map(|Self { thread, busy, .. }| (thread, busy));
+        let prints = |(thread, busy): &(JoinHandle<()>, Arc<AtomicBool>)| {
+            !thread.is_finished() && (busy.load(Ordering::Relaxed) || Instant::now() < until)
+        };
+        while printers.iter().any(prints) {
+            if let Some(signal) = process::caught() {
+                return Some(signal);
+            }
             thread::sleep(Duration::from_millis(1));
         }
+        None
     }
 }
 
-fn print(coming: &Receiver<Piece>, mut page: Page<To>) {
+fn print(coming: &Receiver<Piece>, mut page: Page<impl Write>, busy: &AtomicBool) {
     loop {
-        let piece = if page.is_settled() {
-            coming.recv().map_err(|_| RecvTimeoutError::Disconnected)
-        } else {
-            coming.recv_timeout(LOOK)
-        };
+        let piece = coming.try_recv().or_else(|_| {
+            busy.store(false, Ordering::Relaxed);
+            let piece = if page.is_settled() {
+                coming.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                coming.recv_timeout(LOOK)
+            };
+            busy.store(true, Ordering::Relaxed);
+            piece
+        });
         let written = match piece {
             Ok((rank, Some(bytes))) => page.take(rank, &bytes, Instant::now()),
             Ok((rank, None)) => page.end(rank, Instant::now()),
@@ -108,6 +104,7 @@ fn print(coming: &Receiver<Piece>, mut page: Page<To>) {
         };
         if written.is_err() {
             UNREAD.store(true, Ordering::Relaxed);
+            busy.store(false, Ordering::Relaxed);
             // Read on, so that no rank waits for a reader before it is ended.
             coming.iter().for_each(drop);
             return;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tacit_bridge::process::{self, Signal};
 use tacit_core::Error;
 
-use super::lines::{Printer, To, UNREAD};
+use super::lines::{Printer, UNREAD};
 use super::warden::Warden;
 use crate::output::Failure;
 
@@ -22,7 +22,7 @@ const ROUND: Duration = Duration::from_millis(10);
 /// How long a process has that was sent a signal before it is sent a stronger one.
 pub(super) const LAST: Duration = Duration::from_secs(3);
 
-/// How long the last lines may take once all processes have ended.
+/// How long lines may still come once all processes have ended.
 const LINES: Duration = Duration::from_secs(1);
 
 /// A process to be run.
@@ -151,7 +151,7 @@ impl Ending {
 pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     process::catch_signals();
     let parent = parent_id();
-    let (out, err) = (Printer::new(To::Out), Printer::new(To::Err));
+    let (out, err) = (Printer::new(io::stdout(), false), Printer::new(io::stderr(), io::stderr().is_terminal()));
     // `mpirun` ends this process and its rank together.
     let leads = processes.iter().any(|process| process.leads);
     let mut warden = leads.then(|| Warden::start(folder).ok()).flatten();
@@ -213,8 +213,9 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
     }
     // What left the groups may hold the other end for as long as it likes.
     let until = Instant::now() + LINES;
-    out.finish(until);
-    err.finish(until);
+    if let Some(signal) = Printer::finish([out, err], until) {
+        code.get_or_insert(128 + signal.number());
+    }
     Ok(ExitCode::from(code.unwrap_or(0) as u8))
 }
 
