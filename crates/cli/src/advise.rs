@@ -36,7 +36,7 @@ pub(crate) struct Options {
     inputs: Option<PathBuf>,
     /// The file of rules that is written, in JSON, for `tacit quantize --rules`
     #[arg(short, long)]
-    output: Option<PathBuf>,
+    pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     overwriting: Overwriting,
 }

@@ -35,7 +35,7 @@ pub(crate) struct Options {
     max_error: Option<f64>,
     /// Draw the relative errors into this file
     #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     overwriting: Overwriting,
 }

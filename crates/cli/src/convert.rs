@@ -25,7 +25,7 @@ pub(crate) struct Options {
     to: Target,
     /// The file that is written; for mlx-lm a folder
     #[arg(short, long)]
-    output: PathBuf,
+    pub(crate) output: PathBuf,
     #[command(flatten)]
     overwriting: Overwriting,
 }

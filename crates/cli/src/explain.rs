@@ -36,10 +36,10 @@ pub(crate) struct Options {
     trace: bool,
     /// Draw the graph into this file, a block that repeats once
     #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    pub(crate) svg: Option<PathBuf>,
     /// Write the drawing and a list of all ops into this page
     #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    pub(crate) html: Option<PathBuf>,
     /// Fail where something would be materialized, or a layer cannot be computed
     #[arg(long)]
     deny: bool,

@@ -116,17 +116,17 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     match arguments.command {
         Command::Launch(options) => return launch::launch(&options),
         Command::Inspect(options) => output.show(&inspect::inspect(&options)?),
-        Command::Quantize(options) => output.show(&quantize::quantize(&options)?),
-        Command::Advise(options) => output.show(&advise::advise(&options)?),
-        Command::Convert(options) => output.show(&convert::convert(&options)?),
+        Command::Quantize(options) => output.beside([&options.output]).show(&quantize::quantize(&options)?),
+        Command::Advise(options) => output.beside(&options.output).show(&advise::advise(&options)?),
+        Command::Convert(options) => output.beside([&options.output]).show(&convert::convert(&options)?),
         Command::Compare(options) => {
             let comparison = compare::compare(&options)?;
-            output.show(&comparison)?;
+            output.beside(&options.svg).show(&comparison)?;
             return Ok(if comparison.is_close() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Explain(options) => {
             let products = explain::explain(&options)?;
-            output.show(&products)?;
+            output.beside(options.svg.iter().chain(&options.html)).show(&products)?;
             return Ok(if products.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Bench(options) => output.show(&bench::bench(&options)?),

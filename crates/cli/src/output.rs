@@ -1,20 +1,30 @@
 //! What a command prints, and how it fails.
 
 use std::fmt::{self, Display};
-use std::io::{self, Stdout, Write};
+use std::io::{self, Write};
+use std::path::Path;
 
 use serde::Serialize;
 use tacit_core::{Error, printable};
+use tacit_files::is_stdout;
 
-/// The standard output, for people or as JSON.
+/// The standard output, for people or as JSON; or the standard error where a file goes to the standard output.
 pub(crate) struct Output {
-    out: Stdout,
+    out: Box<dyn Write>,
     json: bool,
 }
 
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        Self { out: io::stdout(), json }
+        Self { out: Box::new(io::stdout()), json }
+    }
+
+    /// Keeps out of the way of these files, which the command writes.
+    pub(crate) fn beside<P: AsRef<Path>>(&mut self, files: impl IntoIterator<Item = P>) -> &mut Self {
+        if files.into_iter().any(|file| is_stdout(file.as_ref())) {
+            self.out = Box::new(io::stderr());
+        }
+        self
     }
 
     /// Prints a result and a line's end. What names of files do to a terminal is not printed but shown.

@@ -26,7 +26,7 @@ pub(crate) struct Options {
     format: Option<String>,
     /// The file that is written, in Tacit's own way
     #[arg(short, long)]
-    output: PathBuf,
+    pub(crate) output: PathBuf,
     #[command(flatten)]
     overwriting: Overwriting,
 }

@@ -1,6 +1,7 @@
 //! What the program does to files: nothing is lost, and nothing is left.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -254,16 +255,39 @@ fn devices_are_written_through() {
     let whole = folder.at("whole.safetensors");
     ok(&["convert", &mlx, "--as", "tacit", "-o", &whole]);
     let whole = fs::read(whole).expect("reads");
-    // Into a pipe, and into a file that the shell has open.
-    let piped = tacit(&["convert", &mlx, "--as", "tacit", "-o", "/dev/stdout"]).stdout;
-    assert!(piped.starts_with(&whole), "{} bytes", piped.len());
-    let file = File::create(folder.0.join("shell")).expect("makes");
-    let number = file.metadata().expect("is there").ino();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
-    command.args(["convert", &mlx, "--as", "tacit", "-o", "/dev/stderr"]).stderr(file).stdout(Stdio::null());
-    assert!(command.status().expect("starts").success());
-    assert!(fs::read(folder.0.join("shell")).expect("reads") == whole);
-    assert_eq!(fs::metadata(folder.0.join("shell")).expect("is there").ino(), number);
+    // Into a pipe, where the report would be a part of the file.
+    let report = ok(&["convert", &mlx, "--as", "tacit", "-o", "/dev/null"]);
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let Output { stdout, stderr, .. } = tacit(&["convert", &mlx, "--as", "tacit", "-o", name]);
+        assert!(stdout == whole, "{name}: {} bytes", stdout.len());
+        assert_eq!(String::from_utf8(stderr).expect("text"), report, "{name}");
+    }
+    // Into a file that the shell has open, which holds something already, and where the report goes as well.
+    for (name, on_stdout) in [("/dev/stdout", true), ("/dev/stderr", false)] {
+        let mut file = File::create(folder.0.join("shell")).expect("makes");
+        file.write_all(b"of the shell, ").expect("writes");
+        let number = file.metadata().expect("is there").ino();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tacit"));
+        command.args(["convert", &mlx, "--as", "tacit", "-o", name]);
+        let output = if on_stdout {
+            command.stdout(file).stderr(Stdio::piped())
+        } else {
+            command.stderr(file).stdout(Stdio::piped())
+        };
+        let Output { status, stdout, stderr } = output.spawn().and_then(Child::wait_with_output).expect("starts");
+        assert!(status.success());
+        assert_eq!(String::from_utf8([stdout, stderr].concat()).expect("text"), report, "{name}");
+        assert!(
+            fs::read(folder.0.join("shell")).expect("reads") == [&b"of the shell, "[..], &whole].concat(),
+            "{name}"
+        );
+        assert_eq!(fs::metadata(folder.0.join("shell")).expect("is there").ino(), number);
+    }
+    // A drawing goes there as well as a checkpoint.
+    let drawn = tacit(&["compare", &dense, &dense, "--svg", "/dev/stdout"]);
+    let (drawing, table) = (drawn.stdout, String::from_utf8(drawn.stderr).expect("text"));
+    assert!(drawing.starts_with(b"<svg") && drawing.trim_ascii_end().ends_with(b"</svg>"), "{} bytes", drawing.len());
+    assert!(table.contains("layer.weight"), "{table}");
     assert!(fs::symlink_metadata("/dev/stdout").expect("is there").is_symlink());
 }
 
