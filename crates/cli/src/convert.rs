@@ -10,7 +10,7 @@ use tacit_files::{current, folder_of};
 use tacit_io::bitsandbytes::Layout;
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, Config};
-use tacit_io::{Kind, bitsandbytes, dense, hugging_face, read, save};
+use tacit_io::{Kind, bitsandbytes, dense, hugging_face, save};
 use tacit_nn::Parameters;
 
 use crate::interruption;
@@ -74,7 +74,8 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
     };
     options.overwriting.check(files, [&options.input])?;
     interruption::clear_up(None);
-    let parameters = read(&options.input)?;
+    let kind = Kind::of(&options.input)?;
+    let parameters = kind.read(&options.input)?;
     let nbytes = |parameters: &Parameters| parameters.values().map(Value::nbytes).sum();
     let before = nbytes(&parameters);
     let parameters = if matches!(options.to, Target::Floats) { dense(&parameters)? } else { parameters };
@@ -92,7 +93,7 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         }
     }
     Ok(Written {
-        read_by: Kind::of(&options.input)?.to_string(),
+        read_by: kind.to_string(),
         target: options.to,
         parameters: parameters.len(),
         before,

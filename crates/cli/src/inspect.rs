@@ -8,7 +8,7 @@ use mlx_rs::Dtype;
 use serde::Serialize;
 use tacit_arrays::format;
 use tacit_core::{Error, Result, Value};
-use tacit_io::{Content, Kind, Tensors, contents};
+use tacit_io::{Content, Kind, Tensors};
 
 use crate::natural;
 use crate::table::Table;
@@ -58,11 +58,12 @@ struct Histogram {
 const BINS: u16 = 16;
 
 pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
-    refuse_index(&options.path)?;
-    let parameters = contents(&options.path)?;
+    let kind = Kind::of(&options.path)?;
+    refuse_index(&options.path, kind)?;
+    let parameters = kind.contents(&options.path)?;
     let mut rows = Vec::with_capacity(parameters.len());
     let (mut elements, mut nbytes) = (0, 0);
-    let mut read_by = Kind::of(&options.path)?.to_string();
+    let mut read_by = kind.to_string();
     let mut what = "parameters";
     // One by one, so that what was decoded is gone before the next is.
     for (path, content) in parameters {
@@ -97,8 +98,9 @@ pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
 }
 
 /// Fails for the index of a run on several ranks, which names files and holds no array itself.
-fn refuse_index(path: &Path) -> Result<()> {
-    if Kind::of(path)? == Kind::Gguf || !Tensors::open(path)?.metadata().contains_key("tacit.ranks") {
+fn refuse_index(path: &Path, kind: Kind) -> Result<()> {
+    // It says nothing of parameters, and so looks like one of floats.
+    if kind != Kind::Floats || !Tensors::open(path)?.metadata().contains_key("tacit.ranks") {
         return Ok(());
     }
     let reason = "it is the index of a run on several ranks, whose arrays are in the files of these";

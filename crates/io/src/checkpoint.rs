@@ -7,18 +7,15 @@
 //! [`ModelFile`](crate::ModelFile) is a whole model or some of its leaves, which are tensors under their own paths; under
 //! `tacit.leaves` then what these mean, as [`LeafKinds`](tacit_nn::LeafKinds) in JSON.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use mlx_rs::Array;
 use tacit_bridge::mlx;
-use tacit_core::{Result, Value};
+use tacit_core::Result;
 use tacit_nn::Parameters;
 
-use crate::structure::{DAMAGED, Structure, Unknown, known_or_not, put_together, take_apart};
+use crate::structure::{DAMAGED, Structure, put_together, take_apart};
 use crate::tensors::Tensors;
 use crate::write::{Metadata, Writing, write_with};
-use crate::{Kind, read};
 
 /// The version of the layout that is written, and the newest that is read.
 const VERSION: u32 = 1;
@@ -91,64 +88,6 @@ pub fn load(path: impl AsRef<Path>) -> Result<Parameters> {
     Ok(values)
 }
 
-/// What a checkpoint holds under a path.
-#[derive(Clone, Debug)]
-pub enum Content {
-    /// A parameter.
-    Parameter(Value),
-    /// A tensor of a file that has no parameters, such as a leaf of an adapter.
-    Tensor(Array),
-    /// A parameter of an array type that is not in this program.
-    Unknown {
-        /// What the type is saved as.
-        ty: String,
-        /// The bytes of its arrays.
-        nbytes: usize,
-    },
-}
-
-/// What a checkpoint holds, whosever it is, as far as this program knows it.
-///
-/// Where [`read()`](crate::read()) is an error because parameters are missing, or are of types that are not in this program,
-/// this tells what is there.
-///
-/// ```
-/// # fn main() -> tacit_core::Result<()> {
-/// # let path = std::env::temp_dir().join(format!("tacit-contents-{}.safetensors", std::process::id()));
-/// use mlx_rs::nn;
-/// use tacit_io::{Content, ModelFile, contents, read};
-/// use tacit_nn::{Model, Only};
-///
-/// let model = Model::new(nn::Linear::new(64, 64)?)?;
-/// model.save(&path, Only::Dense)?;
-/// assert!(read(&path).is_err());
-/// assert!(matches!(contents(&path)?["weight"], Content::Tensor(_)));
-/// # std::fs::remove_file(path).ok();
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-///
-/// As for [`read()`](crate::read()), but for these.
-pub fn contents(path: impl AsRef<Path>) -> Result<BTreeMap<String, Content>> {
-    let path = path.as_ref();
-    if Kind::of(path)? != Kind::Tacit {
-        return Ok(read(path)?.into_iter().map(|(path, value)| (path, Content::Parameter(value))).collect());
-    }
-    let tensors = Tensors::open(path)?;
-    said_version(&tensors)?;
-    let values = known_or_not(&tensors, said_values(&tensors)?)?;
-    if values.is_empty() {
-        return tensors.names().map(|name| Ok((name.to_owned(), Content::Tensor(tensors.get(name)?)))).collect();
-    }
-    let content = |value| match value {
-        Ok(value) => Content::Parameter(value),
-        Err(Unknown { ty, nbytes }) => Content::Unknown { ty, nbytes },
-    };
-    Ok(values.into_iter().map(|(path, value)| (path, content(value))).collect())
-}
-
 /// The metadata of a file with this structure.
 pub(crate) fn metadata(structure: &Structure) -> Metadata {
     let structure = serde_json::Value::Object(structure.clone().into_iter().collect());
@@ -185,7 +124,7 @@ pub(crate) fn values(tensors: &Tensors) -> Result<Parameters> {
 }
 
 /// What the values of a file are made of, in JSON.
-fn said_values(tensors: &Tensors) -> Result<&str> {
+pub(crate) fn said_values(tensors: &Tensors) -> Result<&str> {
     let values = tensors.metadata().get(VALUES_KEY).map(String::as_str);
     values.ok_or_else(|| tensors.wrong(None, "it has no `tacit.values`", DAMAGED))
 }

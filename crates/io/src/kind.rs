@@ -8,73 +8,31 @@ use std::path::Path;
 use mlx_rs::Dtype;
 use tacit_core::Result;
 use tacit_files::current;
-use tacit_nn::Parameters;
 
 use crate::checkpoint::VERSION_KEY;
 use crate::json::Json;
-use crate::{Gguf, Tensors, awq, bitsandbytes, gptq, hugging_face, load, mlx_lm, torchao};
+use crate::tensors::Tensors;
 
 /// A program's way to store parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Tacit's own: [`load`].
+    /// Tacit's own: [`load`](crate::load()).
     Tacit,
-    /// llama.cpp's: [`Gguf`].
+    /// llama.cpp's: [`Gguf`](crate::Gguf).
     Gguf,
-    /// [`bitsandbytes`].
+    /// [`bitsandbytes`](crate::bitsandbytes).
     Bitsandbytes,
-    /// [`mlx_lm`].
+    /// [`mlx_lm`](crate::mlx_lm).
     MlxLm,
-    /// [`gptq`].
+    /// [`gptq`](crate::gptq).
     Gptq,
-    /// [`awq`].
+    /// [`awq`](crate::awq).
     Awq,
-    /// [`torchao`].
+    /// [`torchao`](crate::torchao).
     Torchao,
-    /// Nothing but floats, those of eight bits with their scales: [`hugging_face`].
+    /// Nothing but floats, those of eight bits with their scales: [`hugging_face`](crate::hugging_face).
     Floats,
-}
-
-/// Reads the parameters of a checkpoint, whosever it is, with the codes and scales that it has.
-///
-/// They have the names of the checkpoint, which for a GGUF file are llama.cpp's. Half floats are dense, as in the files: on a
-/// CPU, where MLX multiplies them slowly, [`tacit_nn::hold_halves`] makes of them what is fast, without a copy.
-///
-/// ```
-/// # fn main() -> tacit_core::Result<()> {
-/// # let path = std::env::temp_dir().join(format!("tacit-any-{}.safetensors", std::process::id()));
-/// use mlx_rs::ops;
-/// use tacit_arrays::Nf4Array;
-/// use tacit_io::bitsandbytes::{self, Layout};
-/// use tacit_io::{Kind, read};
-/// use tacit_nn::Parameters;
-///
-/// let weight = Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?;
-/// bitsandbytes::write(&path, &Parameters::from([("proj.weight".to_owned(), weight.into())]), Layout::default())?;
-///
-/// assert_eq!(Kind::of(&path)?, Kind::Bitsandbytes);
-/// assert_eq!(read(&path)?["proj.weight"].to_string(), "Nf4(f32[8,64])");
-/// # std::fs::remove_file(path).ok();
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-///
-/// As for [`Kind::of`], and for the reader of that kind.
-pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
-    let path = path.as_ref();
-    match Kind::of(path)? {
-        Kind::Tacit => load(path),
-        Kind::Gguf => Gguf::open(path)?.parameters(),
-        Kind::Bitsandbytes => bitsandbytes::read(path),
-        Kind::MlxLm => mlx_lm::read(path),
-        Kind::Gptq => gptq::read(path),
-        Kind::Awq => awq::read(path),
-        Kind::Torchao => torchao::read(path),
-        Kind::Floats => hugging_face::read(path),
-    }
 }
 
 impl Kind {

@@ -81,11 +81,10 @@ impl<M: ModuleParameters> ModelFile for Model<M> {
     }
 
     fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
         let tensors = Tensors::open(path)?;
         said_version(&tensors)?;
         match tensors.metadata().get(PART_KEY).map(String::as_str) {
-            None if tensors.metadata().contains_key(TRAINING_KEY) => Training::load(path)?.restore_model(self),
+            None if tensors.metadata().contains_key(TRAINING_KEY) => Training::of(&tensors)?.restore_model(self),
             None => {
                 let values = values(&tensors)?;
                 if values.is_empty() {

@@ -191,19 +191,22 @@ impl Training {
     ///
     /// As for [`load`](crate::load()), or the file has only the values of a model.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
-        let tensors = Tensors::open(path)?;
-        let parameters = values(&tensors)?;
+        Self::of(&Tensors::open(path)?)
+    }
+
+    /// The run of a file.
+    pub(crate) fn of(tensors: &Tensors) -> Result<Self> {
+        let parameters = values(tensors)?;
         let help = "read the values alone with `load`";
         let run = tensors.metadata().get(TRAINING_KEY);
         let run = run.ok_or_else(|| tensors.wrong(None, "it has no state of a training run", help))?;
-        let run: Run = serde_json::from_str(run)
+        let Run { step, states, notes, optimizer, kinds } = serde_json::from_str(run)
             .map_err(|error| tensors.wrong(None, format!("its state of a training run is none: {error}"), DAMAGED))?;
         let arrays = |(name, keys): (String, Vec<String>)| {
             let array = |key: String| Ok((key.clone(), tensors.get(&tensor(&name, &key))?));
             Ok((name.clone(), keys.into_iter().map(array).collect::<Result<Arrays>>()?))
         };
-        let states = run.states.clone().into_iter().map(arrays).collect::<Result<_>>()?;
-        let Run { step, notes, optimizer, kinds, .. } = run;
+        let states = states.into_iter().map(arrays).collect::<Result<_>>()?;
         Ok(Self { step, parameters, states, notes, kinds, optimizer })
     }
 
@@ -215,8 +218,7 @@ impl Training {
     /// another kind or scale. The model is then what it was.
     pub fn restore_model<M: ModuleParameters>(&self, model: &mut Model<M>) -> Result<()> {
         match self.states.get(LEAVES) {
-            Some(leaves) if self.kinds.is_some() => model.load_leaves(leaves.clone(), self.kinds.as_ref()),
-            Some(leaves) => model.set_leaves(leaves.clone()),
+            Some(leaves) => model.load_leaves(leaves.clone(), self.kinds.as_ref()),
             None if self.parameters.is_empty() => {
                 Err(Error::invalid("no model was saved with the run", "save it with `Training::with_model`"))
             }
