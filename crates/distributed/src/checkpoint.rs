@@ -12,6 +12,7 @@ mod saved;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -72,9 +73,13 @@ pub fn save_run<M: ModuleParameters>(
     group: &Group,
 ) -> Result<()> {
     let (folder, place) = (folder.as_ref(), Place::from(group));
-    let pieces = leaves(model)
-        .and_then(|known| pieces::of(run, &known, &model.leaves(&Only::All).into_iter().collect(), place.size));
-    let pieces = ranks::all_went(group, pieces, "take apart what it saves")?;
+    let taken_apart = leaves(model).and_then(|known| {
+        let keys: BTreeMap<&str, &str> = known.iter().map(|leaf| (&*leaf.path, &*leaf.key)).collect();
+        let kinds = model.leaf_kinds(&Only::All)?.renamed(|path| keys.get(path).map(|&key| key.to_owned()));
+        let pieces = pieces::of(run, &known, &model.leaves(&Only::All).into_iter().collect(), place.size)?;
+        Ok((pieces, kinds))
+    });
+    let (pieces, kinds) = ranks::all_went(group, taken_apart, "take apart what it saves")?;
     ranks::agree(group, pieces::fingerprint(&pieces))?;
     let digests = eval(pieces.iter().map(|piece| &piece.array))
         .map_err(Into::into)
@@ -86,7 +91,7 @@ pub fn save_run<M: ModuleParameters>(
     let save = ranks::all_went(group, own, "begin a save in the folder")?;
     let (number, id) = ranks::first_says(group, save.as_ref().map(|save| (save.number(), save.id())))?;
     ranks::all_see(group, folder, folder::is_seen(folder, id))?;
-    let index = Index::new(number, id, place.size, run, entries);
+    let index = Index { kinds: Some(kinds), ..Index::new(number, id, place.size, run, entries) };
     let written = pieces::write(folder, &index, pieces, place);
     ranks::told(group, written, "write its part of the checkpoint")?.inspect_err(|_| {
         // All ranks know that no index will name it.

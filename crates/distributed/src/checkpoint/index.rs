@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tacit_core::{Error, Result};
 use tacit_io::{Metadata, Tensors, Training, write};
+use tacit_nn::LeafKinds;
 
 use crate::layout::{Layout, Place};
 
@@ -34,6 +35,9 @@ pub(super) struct Index {
     pub(super) notes: BTreeMap<String, String>,
     pub(super) optimizer: Option<String>,
     pub(super) states: Entries,
+    /// What the leaves of the model mean, by their keys; nothing in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) kinds: Option<LeafKinds>,
 }
 
 /// How an array lies in the files.
@@ -53,7 +57,7 @@ impl Index {
             states.entry(state.clone()).or_default();
         }
         let (step, notes, optimizer) = (run.step, run.notes.clone(), run.optimizer.clone());
-        Self { version: VERSION, save, id, size, step, notes, optimizer, states }
+        Self { version: VERSION, save, id, size, step, notes, optimizer, states, kinds: None }
     }
 
     /// The index of a folder, checked.

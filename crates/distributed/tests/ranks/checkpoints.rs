@@ -27,6 +27,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("of_random_states", of_random_states),
     Case::new("into_folders_that_are_not_shared", into_folders_that_are_not_shared),
     Case::new("of_other_models", of_other_models),
+    Case::new("of_adapters_of_another_scale", of_adapters_of_another_scale),
 ];
 
 type Layers = Model<nn::Sequential>;
@@ -298,5 +299,26 @@ fn of_other_models(group: &Group) -> Result<()> {
     let expected =
         if group.rank() == 0 { "cannot make FOLDER: " } else { "rank 0 could not begin a save in the folder\n" };
     assert!(found.starts_with(expected), "{found}");
+    Ok(())
+}
+
+/// What the leaves mean is checked, however the model was split that they are of, and however that is which they are for.
+fn of_adapters_of_another_scale(group: &Group) -> Result<()> {
+    let folder = folder("scales");
+    let model = |alpha, split| {
+        let config = LoraConfig { rank: 2, alpha, ..LoraConfig::default() };
+        let model = filled(layers()?.lora("layers.2.weight", config)?)?;
+        if split { model.fully_shard("layers.2.weight", group) } else { Ok(model) }
+    };
+    for saved in [true, false] {
+        save_run(&folder, &Training::new(1), &model(16.0, saved)?, group)?;
+        for split in [true, false] {
+            let mut same = model(16.0, split)?;
+            load_run(&folder, &same, group)?.restore_model(&mut same)?;
+            let mut other = model(8.0, split)?;
+            let found = refused(load_run(&folder, &other, group)?.restore_model(&mut other), &folder);
+            assert!(found.contains(" was saved of tacit.Lora (alpha 16,"), "{saved} {split}: {found}");
+        }
+    }
     Ok(())
 }

@@ -124,6 +124,22 @@ fn scales_and_kinds_are_checked() {
     assert!(into(&quantized(4), &Only::Scales, &mut quantized(4)).iter().all(Result::is_ok));
 }
 
+/// Runs of earlier versions say nothing of kinds: what can be checked without is.
+#[test]
+fn a_run_without_kinds_has_all_leaves_of_a_part() -> Result<()> {
+    let mut run = Training::new(1).with_model(&adapted(config()), &Only::Lora)?;
+    run.kinds = None;
+    run.restore_model(&mut adapted(config()))?;
+    run.states.get_mut("leaves").expect("has leaves").remove("layers.2.weight.b");
+    check(
+        run.restore_model(&mut adapted(config())),
+        &expect![[r#"
+            leaves of the model are not given, of Lora: layers.2.weight.b
+            help: give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves"#]],
+    );
+    Ok(())
+}
+
 #[test]
 fn all_leaves_of_a_part_are_there() -> Result<()> {
     let saved = adapted(config());

@@ -43,6 +43,13 @@ impl LeafKinds {
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.leaves.keys().map(String::as_str)
     }
+
+    /// The same of leaves that have other paths, such as those of a parameter that is split; one without a path is left out.
+    #[must_use]
+    pub fn renamed(self, path: impl Fn(&str) -> Option<String>) -> Self {
+        let leaves = self.leaves.into_iter().filter_map(|(old, kind)| Some((path(&old)?, kind)));
+        Self { whole: self.whole, leaves: leaves.collect() }
+    }
 }
 
 impl LeafKind {
