@@ -6,6 +6,7 @@
 //! `M.scale_weight` in `ComfyUI`'s. It becomes an array of its own codes, where a block lies along a row.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype, ops, transforms};
@@ -38,14 +39,14 @@ const OF_ACTIVATIONS: [&str; 11] = [
 ///
 /// # Errors
 ///
-/// One is in a type that has other values (`F8_E4M3FNUZ`), or has no scale that can be read; or codes of another width are
-/// there with scales like these.
+/// One is in a type that has other values (`F8_E4M3FNUZ`), or has no scale that can be read; codes of another width are there
+/// with scales like these; or the configuration beside the tensors cannot be read.
 pub(crate) fn take(rest: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()> {
     let tensors = rest.tensors;
     if !tensors.names().any(|name| tensors.stored_dtype(name).is_ok_and(is_float8)) {
         return tensors.names().try_for_each(|name| codes_of_another_width(tensors, name));
     }
-    let (names, said) = (tensors.names().collect(), Said::of(tensors.folder()));
+    let (names, said) = (tensors.names().collect(), Said::of(tensors.folder())?);
     let mut found = false;
     for name in rest.stems("") {
         let stored = tensors.stored_dtype(name)?;
@@ -281,15 +282,18 @@ struct Said {
 }
 
 impl Said {
-    fn of(folder: &Path) -> Self {
-        let config = Json::open(folder.join("config.json")).unwrap_or(Json::Null);
+    fn of(folder: &Path) -> Result<Self> {
+        let config = match Json::open(folder.join("config.json")) {
+            Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Json::Null,
+            config => config?,
+        };
         let inner = config.get("text_config").unwrap_or(&Json::Null);
         let dtype = |json: &Json| dtype_of_torch(json.get("torch_dtype").or(json.get("dtype"))?.text()?);
         let section = |json: &Json| json.get("quantization_config").and_then(block_size);
-        Self {
+        Ok(Self {
             dtype: dtype(&config).or_else(|| dtype(inner)).filter(mlx_rs::Dtype::is_float),
             block: section(&config).or_else(|| section(inner)),
-        }
+        })
     }
 }
 

@@ -128,6 +128,18 @@ fn every_code_has_its_value() {
     assert_eq!(numbers(&vector.dense().expect("dense")), [1.0, -1.0, 2f64.powi(-9)]);
 }
 
+/// The configuration says the float type and the blocks: without it others are taken, and a broken one is none that is not there.
+#[test]
+fn a_broken_configuration_is_an_error() {
+    let scratch = Scratch::new();
+    let folder = folder(&scratch, &[tensor("w.weight", "F8_E4M3", &[2, 64], codes(128, "F8_E4M3"))], &config(BF16));
+    fs::write(folder.join("config.json"), "{\"torch_dtype\": \"bflo").expect("writes");
+    let error = hugging_face::read(&folder).expect_err("is broken").to_string();
+    assert!(error.contains("config.json: it is no JSON"), "{error}");
+    fs::remove_file(folder.join("config.json")).expect("is there");
+    assert_eq!(hugging_face::read(&folder).expect("reads")["w.weight"].to_string(), "E4m3(bf16[2,64])");
+}
+
 /// Which scale is that of an element.
 type At = fn(usize, usize) -> usize;
 
