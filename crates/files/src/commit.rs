@@ -127,10 +127,7 @@ impl Commit {
 
     fn add(&mut self, mut staged: Staged, name: &OsStr, last: bool) -> Result<()> {
         let place = self.folder.join(name);
-        if Place::of(&place)? == Place::Stream {
-            let message = format!("{} is a device or a pipe, which is not replaced", place.display());
-            return Err(Error::invalid(message, "name a file, or remove what is there"));
-        }
+        Place::of_file(&place)?;
         if self.unfinished.as_ref().is_some_and(|record| record.names(name)) {
             return Err(Record::changed(&self.folder));
         }

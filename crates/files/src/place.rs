@@ -22,6 +22,21 @@ pub enum Place {
 const OPENED: [&str; 3] = ["/dev", "/dev/fd", "/proc/self/fd"];
 
 impl Place {
+    /// Looks at the place of a file that is none of a device or a pipe, as one of several is none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Place::of`], or it is a device or a pipe.
+    pub fn of_file(path: &Path) -> Result<()> {
+        match Self::of(path)? {
+            Self::File => Ok(()),
+            Self::Stream => Err(Error::invalid(
+                format!("{} is a device or a pipe, which is not replaced", path.display()),
+                "name a file, or remove what is there",
+            )),
+        }
+    }
+
     /// Looks at a place before anything is written.
     ///
     /// ```

@@ -40,6 +40,11 @@ impl Set<'_> {
             let help = "give the place of a single file, such as model.safetensors";
             return Err(Error::checkpoint(path, None, "the name does not end in .safetensors", help));
         }
+        // Nothing is written that then finds a link or a folder at its place.
+        let indexed = family.filter(|family| writing.shard.is_some() || family.old().names(name));
+        for name in beside.iter().map(|(name, _)| *name).chain(indexed.map(Family::index).as_deref()) {
+            Place::of_file(&folder_of(path).join(name))?;
+        }
         let groups = match writing.shard {
             Some(limit) => grouped(tensors, limit),
             None => vec![tensors],

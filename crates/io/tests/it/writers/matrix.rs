@@ -10,7 +10,7 @@ use tacit_files::{Current, replace};
 use tacit_io::bitsandbytes::{self, Layout};
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, Config};
-use tacit_io::{Tensors, hugging_face, load, mlx_adapter, peft, save};
+use tacit_io::{Metadata, Tensors, hugging_face, load, mlx_adapter, peft, save, write_sharded};
 use tacit_nn::Parameters;
 
 use super::situations::{MINE, copied, goldens, half_made, neighbours, saved_before, strange};
@@ -140,6 +140,31 @@ fn a_name_need_not_be_text() {
         assert_eq!(load(&place).expect("loads").len(), 1);
         hugging_face::write(&place, &values).expect_err("it would need an index");
     }
+}
+
+/// Arrays take long to write: what cannot come beside them is seen before.
+#[test]
+fn a_link_beside_the_tensors_is_seen_before_anything_is_written() {
+    let folder = Scratch::in_memory();
+    let values =
+        || vec![("a".to_owned(), mlx_rs::Array::from_f32(1.0)), ("b".to_owned(), mlx_rs::Array::from_f32(2.0))];
+    let link = |name: &str| std::os::unix::fs::symlink("elsewhere", folder.join(name)).expect("links");
+    link("config.json");
+    link("model.safetensors.index.json");
+    let parameters: Parameters = values().into_iter().map(|(name, array)| (name, array.into())).collect();
+    let config = || Config::new(Json::parse("{}").expect("JSON"));
+    let place = folder.join("model.safetensors");
+    let beside = inject(usize::MAX, Fault::Stops, || mlx_lm::write(&*folder, &parameters, &config()));
+    let index = inject(usize::MAX, Fault::Stops, || write_sharded(&place, values(), &Metadata::new(), 4));
+    for ((written, steps), name) in [(beside, "config.json"), (index, "model.safetensors.index.json")] {
+        let error = written.expect_err("is a link").to_string();
+        assert!(error.contains(&format!("{name} is a link to elsewhere")), "{error}");
+        // The folder is made where there is none, and nothing else is done.
+        assert!(steps < 2, "{name}: {steps}");
+    }
+    assert_eq!(folder.names(), ["config.json", "model.safetensors.index.json"]);
+    // Without an index it is nobody's.
+    save(&place, &parameters).expect("saves");
 }
 
 #[test]
