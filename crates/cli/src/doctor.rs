@@ -8,12 +8,13 @@ use mlx_rs::{Array, Device, DeviceType, ops};
 use serde::Serialize;
 use tacit_arrays::Nf4Array;
 use tacit_bridge::{compiler_available, mlx};
+use tacit_core::pass::PASSES_VARIABLE;
 use tacit_core::{Policy, Result, compile, implicit};
 use tacit_kernels::{Isa, threads};
 
 use crate::folders;
 use crate::table::Table;
-use crate::variables::VARIABLES;
+use crate::variables::{PASSES, VARIABLES};
 
 /// What was looked at.
 #[derive(Serialize)]
@@ -172,13 +173,21 @@ fn variables() -> Vec<Finding> {
     let set = VARIABLES.iter().filter_map(|variable| Some((variable, env::var_os(variable.name)?)));
     set.map(|(variable, value)| {
         let value = value.to_string_lossy().into_owned();
-        if (variable.reads)(&value) {
-            Finding::ok(variable.name, format!("{value}: {}", variable.doc))
-        } else {
+        if !(variable.reads)(&value) {
             Finding::with(variable.name, State::Broken, value, variable.values)
+        } else if variable.name == PASSES_VARIABLE && !are_own_passes(&value) {
+            let help = "only a program that registers such a pass has it: Tacit has none of this name";
+            Finding::with(variable.name, State::Slow, value, help)
+        } else {
+            Finding::ok(variable.name, format!("{value}: {}", variable.doc))
         }
     })
     .collect()
+}
+
+/// Whether all passes in a value of `TACIT_PASSES` are Tacit's own.
+fn are_own_passes(text: &str) -> bool {
+    ["", "off"].contains(&text.trim()) || text.split(',').all(|name| PASSES.contains(&name.trim()))
 }
 
 fn works(what: &'static str, made: Result<bool>) -> Finding {

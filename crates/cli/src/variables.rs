@@ -11,7 +11,7 @@ pub(crate) struct Variable {
     pub(crate) reads: fn(&str) -> bool,
 }
 
-/// The passes of Tacit itself.
+/// The passes of Tacit itself, in the order in which they run.
 pub(crate) const PASSES: [&str; 4] = ["turned", "united", "programs", "agreement"];
 
 pub(crate) const VARIABLES: [Variable; 9] = [
@@ -31,9 +31,12 @@ pub(crate) const VARIABLES: [Variable; 9] = [
         name: "TACIT_PASSES",
         values: "off, or names with commas between them: turned, united, programs, agreement",
         doc: "which passes rewrite the graphs of compiled functions; all of them where it is not set",
+        // A program may have passes of its own.
         reads: |text| {
-            let names = || text.split(',').map(str::trim);
-            text.trim().is_empty() || text.trim() == "off" || names().all(|name| PASSES.contains(&name))
+            let plain = |name: &str| {
+                !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || ['-', '_', '.', ':'].contains(&c))
+            };
+            text.trim().is_empty() || text.split(',').map(str::trim).all(plain)
         },
     },
     Variable {
