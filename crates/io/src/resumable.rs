@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, FileType, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::{Error, Result, Value};
-use tacit_files::Place;
+use tacit_files::{Place, is_file_at};
 use tacit_nn::Parameters;
 
 use crate::checkpoint::{metadata, values};
@@ -261,16 +260,10 @@ fn locked(folder: &Path, output: &Path) -> Result<File> {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         // Between opening and locking, another program may have come to its end.
-        if is(&file, &place) {
+        if is_file_at(&file, &place) {
             return Ok(file);
         }
     }
-}
-
-/// Whether `path` is this very file.
-fn is(file: &File, path: &Path) -> bool {
-    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-    file.metadata().ok().map(id) == fs::symlink_metadata(path).ok().map(id)
 }
 
 /// The files that an input is read of, a line each: name, size and the time of the last change.

@@ -17,6 +17,7 @@ use mlx_rs::{Array, nn, ops, random};
 use tacit_arrays::Lora;
 use tacit_arrays::format::Nf4;
 use tacit_core::{Policy, Value};
+use tacit_files::Commit;
 use tacit_io::{Metadata, Tensors, Training, Writing, load, save, write};
 use tacit_nn::{Model, Only, Parameters, Trainable};
 
@@ -146,12 +147,12 @@ fn a_killed_run_goes_on_bit_by_bit(folder: &Path, shard: Option<usize>) -> Outco
         before = step;
         if step == steps {
             same()?;
-            // With its parts, which nothing names any more once the index is gone, and with what its last save still had to do.
+            // It may have been killed while its files got their names, which the next save in the folder finishes.
+            Commit::begin(folder)?.finish()?;
+            // With its parts, which nothing names any more once the index is gone.
             for entry in fs::read_dir(folder)? {
                 let entry = entry?;
-                let name = entry.file_name();
-                let name = name.to_string_lossy();
-                if name.starts_with("killed") || name.starts_with(".tacit-") {
+                if entry.file_name().to_string_lossy().starts_with("killed") {
                     fs::remove_file(entry.path())?;
                 }
             }
