@@ -25,6 +25,7 @@ mod current;
 mod disk;
 #[cfg(feature = "faults")]
 pub mod faults;
+mod folders;
 mod leftovers;
 mod lock;
 mod output;
@@ -35,7 +36,8 @@ mod staged;
 pub use commit::Commit;
 pub use current::{Current, current};
 pub use disk::is_file_at;
+pub use folders::{NewFolders, make_folder};
 pub use lock::Steady;
 pub use output::{Output, replace};
-pub use place::{NewFolders, Place, folder_of, is_stdout, make_folder};
+pub use place::{Place, folder_of, is_stdout};
 pub use staged::{Staged, abandon};

@@ -15,7 +15,8 @@ use tacit_nn::Parameters;
 
 use crate::structure::{DAMAGED, Structure, put_together, take_apart};
 use crate::tensors::Tensors;
-use crate::write::{Metadata, Writing, write_with};
+use crate::write::write_with;
+use crate::writer::{Metadata, Writing};
 
 /// The version of the layout that is written, and the newest that is read.
 const VERSION: u32 = 1;

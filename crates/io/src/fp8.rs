@@ -35,13 +35,24 @@ const OF_ACTIVATIONS: [&str; 11] = [
     "v_scale",
 ];
 
+impl Remaining<'_> {
+    /// What is left, as dense parameters, and floats of eight bits with the scales that they have.
+    pub(crate) fn dense(mut self, parameters: &mut Parameters) -> Result<()> {
+        take(&mut self, parameters)?;
+        for name in self.stems("") {
+            parameters.insert(name.to_owned(), Value::from(self.tensors.get(name)?));
+        }
+        Ok(())
+    }
+}
+
 /// Takes the floats of eight bits with their scales, and what is beside them for activations.
 ///
 /// # Errors
 ///
 /// One is in a type that has other values (`F8_E4M3FNUZ`), or has no scale that can be read; codes of another width are there
 /// with scales like these; or the configuration beside the tensors cannot be read.
-pub(crate) fn take(rest: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()> {
+fn take(rest: &mut Remaining<'_>, parameters: &mut Parameters) -> Result<()> {
     let tensors = rest.tensors;
     if !tensors.names().any(|name| tensors.stored_dtype(name).is_ok_and(is_float8)) {
         return tensors.names().try_for_each(|name| codes_of_another_width(tensors, name));

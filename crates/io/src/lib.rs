@@ -49,6 +49,7 @@ mod torch_dtype;
 pub mod torchao;
 mod training;
 mod write;
+mod writer;
 
 pub use checkpoint::{load, save, save_with};
 pub use convert::{ConversionReport, Converted, convert, dense};
@@ -64,4 +65,5 @@ pub use sources::sources;
 pub use stored_dtype::{dtype_of_stored, stored_dtype};
 pub use tensors::Tensors;
 pub use training::Training;
-pub use write::{Metadata, Writing, write, write_sharded, write_with};
+pub use write::{write, write_sharded, write_with};
+pub use writer::{Metadata, Writing};

@@ -3,7 +3,6 @@
 use std::borrow::Borrow;
 use std::path::Path;
 
-use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
 use tacit_core::{Error, Result};
 use tacit_nn::{Missing, Model, Only};
@@ -11,8 +10,9 @@ use tacit_nn::{Missing, Model, Only};
 use crate::checkpoint::{LEAVES_KEY, PART_KEY, metadata, said_version, values};
 use crate::structure::{DAMAGED, Structure, take_apart};
 use crate::tensors::Tensors;
-use crate::training::{TRAINING_KEY, Training};
-use crate::write::{Writing, write_with};
+use crate::training::{TRAINING_KEY, Training, leaves};
+use crate::write::write_with;
+use crate::writer::Writing;
 
 /// What a file has of a model: nothing is said of values that were saved by themselves.
 const WHOLE: &str = "model";
@@ -104,15 +104,4 @@ impl<M: ModuleParameters> ModelFile for Model<M> {
             Some(other) => Err(tensors.wrong(None, format!("it has an unknown part of a model, {other:?}"), DAMAGED)),
         }
     }
-}
-
-/// The leaves of a part, of which there must be some.
-pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>, only: &Only) -> Result<Vec<(String, Array)>> {
-    let leaves: Vec<(String, Array)> =
-        model.lasting_leaves(only).into_iter().map(|(path, array)| (path, array.clone())).collect();
-    if leaves.is_empty() {
-        let message = format!("the model has no leaf to save in {only:?}");
-        return Err(Error::invalid(message, "save another part, or `Only::All`"));
-    }
-    Ok(leaves)
 }

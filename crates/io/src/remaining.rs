@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::{Aval, Error, Result, Value};
-use tacit_nn::Parameters;
+use tacit_core::{Aval, Error, Result};
 
-use crate::{Tensors, fp8};
+use crate::Tensors;
 
 /// The tensors that no parameter has taken yet. What is left at the end are dense parameters.
 pub(crate) struct Remaining<'t> {
@@ -56,15 +55,6 @@ impl<'t> Remaining<'t> {
     /// Leaves out what a reader has taken by itself.
     pub(crate) fn without(&mut self, taken: impl Fn(&str) -> bool) {
         self.left.retain(|name| !taken(name));
-    }
-
-    /// What is left, as dense parameters, and floats of eight bits with the scales that they have.
-    pub(crate) fn dense(mut self, parameters: &mut Parameters) -> Result<()> {
-        fp8::take(&mut self, parameters)?;
-        for name in self.left {
-            parameters.insert(name.to_owned(), Value::from(self.tensors.get(name)?));
-        }
-        Ok(())
     }
 
     /// An error of an array's constructor as one of the file: names it, and the tensor.

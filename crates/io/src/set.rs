@@ -10,7 +10,7 @@ use tacit_files::{Commit, Output, Place, Staged, folder_of};
 
 use crate::index::{INDEX, TENSORS};
 use crate::shards::Family;
-use crate::write::{Metadata, Writer, Writing};
+use crate::writer::{Metadata, Writer, Writing};
 
 /// The place of a checkpoint, and the files beside its tensors.
 pub(crate) struct Set<'s> {

@@ -13,10 +13,10 @@ use tacit_core::{Error, Result};
 use tacit_nn::{LeafKinds, Missing, Model, Only, Parameters};
 
 use crate::checkpoint::{metadata, values};
-use crate::model_file::leaves;
 use crate::structure::{DAMAGED, take_apart};
 use crate::tensors::Tensors;
-use crate::write::{Writing, write_with};
+use crate::write::write_with;
+use crate::writer::Writing;
 
 /// All of a training run that goes into one file: the step, the model or what is trained of it, the state of the optimizer,
 /// the random state, and notes such as the text of rules.
@@ -277,6 +277,17 @@ impl Training {
             Error::invalid(format!("no {name} was saved with the run"), format!("the states that were: {saved}"))
         })
     }
+}
+
+/// The leaves of a part, of which there must be some.
+pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>, only: &Only) -> Result<Vec<(String, Array)>> {
+    let leaves: Vec<(String, Array)> =
+        model.lasting_leaves(only).into_iter().map(|(path, array)| (path, array.clone())).collect();
+    if leaves.is_empty() {
+        let message = format!("the model has no leaf to save in {only:?}");
+        return Err(Error::invalid(message, "save another part, or `Only::All`"));
+    }
+    Ok(leaves)
 }
 
 /// The name of a type without its path.

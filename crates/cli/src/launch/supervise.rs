@@ -13,14 +13,11 @@ use tacit_bridge::process::{self, Signal};
 use tacit_core::Error;
 
 use super::lines::{Printer, UNREAD};
-use super::warden::Warden;
+use super::warden::{LAST, Warden};
 use crate::output::Failure;
 
 /// How often processes are looked after.
 const ROUND: Duration = Duration::from_millis(10);
-
-/// How long a process has that was sent a signal before it is sent a stronger one.
-pub(super) const LAST: Duration = Duration::from_secs(3);
 
 /// How long lines may still come once all processes have ended.
 const LINES: Duration = Duration::from_secs(1);

@@ -12,7 +12,8 @@ use std::{env, fs, thread};
 
 use tacit_bridge::process::{self, Signal};
 
-use super::supervise::LAST;
+/// How long a process has that was sent a signal before it is sent a stronger one.
+pub(super) const LAST: Duration = Duration::from_secs(3);
 
 /// The warden of a launcher, to which it tells what it starts.
 pub(super) struct Warden {

@@ -1,0 +1,115 @@
+//! The bytes of a safetensors file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::path::Path;
+
+use mlx_rs::Array;
+use serde_json::json;
+use tacit_bridge::with_bytes;
+use tacit_core::{Aval, Error, Result};
+
+use crate::header::{LENGTH, LONGEST, METADATA};
+use crate::progress::Progress;
+use crate::stored_dtype::stored_dtype;
+
+/// What a file says in words besides its tensors.
+pub type Metadata = BTreeMap<String, String>;
+
+/// How a checkpoint is written.
+#[derive(Default)]
+pub struct Writing<'p> {
+    /// The most bytes of elements that a file is to have: more go into several files under an index.
+    pub shard: Option<usize>,
+    /// Is told how far the writing is.
+    pub progress: Option<&'p mut dyn FnMut(Progress)>,
+}
+
+/// What is the same for all files of a checkpoint, and how far they are.
+pub(crate) struct Writer<'w, 'p> {
+    pub(crate) metadata: &'w Metadata,
+    progress: Option<&'p mut dyn FnMut(Progress)>,
+    done: usize,
+    pub(crate) total: usize,
+}
+
+impl<'w, 'p> Writer<'w, 'p> {
+    /// Checks the names of the tensors that are to be written.
+    pub(crate) fn new(
+        path: &Path,
+        tensors: &[(String, Array)],
+        metadata: &'w Metadata,
+        progress: Option<&'p mut dyn FnMut(Progress)>,
+    ) -> Result<Self> {
+        unique(path, tensors)?;
+        Ok(Self { metadata, progress, done: 0, total: tensors.iter().map(|(_, array)| array.nbytes()).sum() })
+    }
+
+    /// Writes a file of tensors, which is to be at `path`, to `file`.
+    pub(crate) fn write(&mut self, path: &Path, file: &mut impl Write, tensors: Vec<(String, Array)>) -> Result<()> {
+        let mut tensors: Vec<(String, Aval, Array)> =
+            tensors.into_iter().map(|(name, array)| (name, Aval::from(&array), array)).collect();
+        // Stable: those of one size stay in their order.
+        tensors.sort_by_key(|(_, _, array)| std::cmp::Reverse(array.item_size()));
+        let failed = |error| Error::file("write", path)(error);
+        let avals = tensors.iter().map(|(name, aval, _)| (&**name, aval));
+        let header = header(avals, self.metadata).map_err(|error| failed(error.into()))?;
+        if header.len() > LENGTH + LONGEST {
+            let reason = format!("its header would have {} bytes, and {LONGEST} is the most", header.len());
+            return Err(Error::checkpoint(path, None, reason, "save fewer values in a file"));
+        }
+        file.write_all(&header).map_err(failed)?;
+        for (_, _, array) in tensors {
+            with_bytes(&array, |bytes| bytes.chunks(CHUNK).try_for_each(|chunk| self.chunk(file, chunk)))?
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, file: &mut impl Write, chunk: &[u8]) -> io::Result<()> {
+        file.write_all(chunk)?;
+        self.done += chunk.len();
+        if let Some(progress) = &mut self.progress {
+            progress(Progress { done: self.done, total: self.total });
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes are written between two words of progress.
+const CHUNK: usize = 1 << 26;
+
+/// The header with its length before it, ending at a multiple of 8 bytes.
+fn header<'t>(
+    tensors: impl Iterator<Item = (&'t str, &'t Aval)>,
+    metadata: &Metadata,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let mut entries = Vec::new();
+    if !metadata.is_empty() {
+        entries.push(format!("{}:{}", json!(METADATA), serde_json::to_string(metadata)?));
+    }
+    let mut start = 0;
+    for (name, aval) in tensors {
+        let end = start + aval.nbytes();
+        let (name, dtype, shape) = (json!(name), stored_dtype(aval.dtype), json!(aval.shape));
+        // The fields in the order of the reference implementation, whose files are so the same bytes.
+        entries.push(format!(r#"{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#));
+        start = end;
+    }
+    let mut text = format!("{{{}}}", entries.join(","));
+    text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.extend(text.into_bytes());
+    Ok(header)
+}
+
+/// Checks that no two tensors have one name, and none the name of what is no tensor.
+fn unique(path: &Path, tensors: &[(String, Array)]) -> Result<()> {
+    let mut seen = BTreeSet::from([METADATA]);
+    match tensors.iter().find(|(name, _)| !seen.insert(name)) {
+        Some((name, _)) => {
+            Err(Error::checkpoint(path, Some(name), "the name is taken", "give each tensor a name of its own"))
+        }
+        None => Ok(()),
+    }
+}
