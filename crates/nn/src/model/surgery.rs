@@ -1,7 +1,6 @@
 //! Changes of a model's parameters: formats by rules, other values.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use mlx_rs::Array;
 use mlx_rs::module::ModuleParameters;
@@ -204,9 +203,9 @@ fn fits(path: &str, expected: &Aval, value: &Value) -> Result<()> {
 }
 
 /// The error of rules that quantize nothing: why not what they name, once for each reason.
-fn nothing_quantized(left: &[(Rc<str>, String)], paths: String) -> Error {
+fn nothing_quantized(left: &[(String, String)], paths: String) -> Error {
     const WHAT: &str = "the rules quantize no parameter of the model";
-    let mut reasons: Vec<&(Rc<str>, String)> = Vec::new();
+    let mut reasons: Vec<&(String, String)> = Vec::new();
     for one in left {
         if reasons.iter().all(|(_, reason)| *reason != one.1) {
             reasons.push(one);
