@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tacit_core::pass::Graph;
 use tacit_core::{Aval, Result, register_pass};
 
-use crate::init::watch;
+use crate::current::watch;
 
 static COMPARES: AtomicBool = AtomicBool::new(false);
 

@@ -1,7 +1,7 @@
 //! How a group is joined: the ranks meet, and then MLX's engine begins.
 
 use std::ffi::{OsStr, OsString};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{env, thread};
 
@@ -10,11 +10,12 @@ use tacit_bridge::Op;
 use tacit_bridge::process::at_exit;
 use tacit_core::{Error, Result};
 
-use crate::agreement;
 use crate::backend::Backend;
-use crate::group::Options;
+use crate::guard::Guard;
+use crate::options::Options;
 use crate::sentinel::Sentinel;
-use crate::watch::{ANNOUNCEMENT, Guard, Limits, Place, Seat, Watch, job};
+use crate::watch::{ANNOUNCEMENT, Limits, Place, Seat, Watch, job};
+use crate::{agreement, current};
 
 /// How much sooner other ranks are to begin than the last of a ring.
 const HEAD_START: Duration = Duration::from_millis(100);
@@ -81,16 +82,9 @@ pub(crate) fn join(backend: Backend, options: &Options) -> Result<Option<tacit_b
     if options.compares_plans {
         agreement::compare_plans();
     }
-    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&watch);
+    current::put(&watch);
     at_exit(say_goodbye);
     Ok(Some(group))
-}
-
-/// The watch of the group that was joined last.
-static CURRENT: Mutex<Weak<OnceLock<Watch>>> = Mutex::new(Weak::new());
-
-pub(crate) fn watch() -> Option<Arc<OnceLock<Watch>>> {
-    CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
 }
 
 /// A process that ends well leaves the group in order, and any other is lost to it. Who holds the group does not matter.
@@ -98,7 +92,7 @@ fn say_goodbye(code: i32) {
     if code != 0 {
         return;
     }
-    let watch = watch();
+    let watch = current::watch();
     let watch = watch.as_ref().and_then(|watch| watch.get());
     let whole = watch.is_none_or(|watch| watch.check().is_ok());
     if let Some(watch) = watch {

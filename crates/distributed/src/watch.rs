@@ -11,7 +11,6 @@
 //! is plain text, as what engines send is: it is made for a network whose machines are trusted.
 
 mod frame;
-mod guard;
 mod history;
 mod join;
 mod judge;
@@ -19,11 +18,12 @@ mod limits;
 mod link;
 mod meet;
 mod rounds;
+mod seat;
+mod shared;
 mod verdict;
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -32,27 +32,13 @@ use tacit_core::{Error, Result};
 
 pub(crate) use frame::{Doing, Extent};
 use frame::{Failing, NotJoined};
-pub(crate) use guard::Guard;
-pub use guard::NOT_JOINED;
-use history::History;
 use join::Joined;
 pub(crate) use limits::Limits;
 use meet::Announcement;
 pub(crate) use meet::{ANNOUNCEMENT, Place, job, ranks_of_ring};
 use rounds::Rounds;
-use verdict::Verdict;
-
-/// How long it holds that a rank said which collective it is in: several times as long as it takes to say it again.
-const FRESH: Duration = Duration::from_millis(250);
-
-const LEFT: &str = "it has left the group";
-
-/// Which rank of how many this process is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seat {
-    pub(crate) rank: usize,
-    pub(crate) size: usize,
-}
+pub(crate) use seat::Seat;
+use shared::{Closing, LEFT, Shared, group_error};
 
 /// The watch of one rank, until it is dropped.
 pub(crate) struct Watch {
@@ -110,7 +96,7 @@ impl Watch {
 
     fn start(joined: Result<Joined, NotJoined>, seat: Seat, limits: Limits) -> Result<Self> {
         let joined = joined.map_err(|failed| refused(&failed, None))?;
-        let shared = Arc::new(Shared { addresses: joined.addresses, ..Shared::default() });
+        let shared = Arc::new(Shared::new(joined.addresses));
         let rounds = Rounds::new(seat, limits, Arc::clone(&shared), joined.links);
         let thread = thread::Builder::new().name("tacit-watch".to_owned()).spawn(|| rounds.run());
         let thread =
@@ -228,110 +214,6 @@ impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").finish_non_exhaustive()
     }
-}
-
-/// What the thread and whoever uses the group both know.
-#[derive(Default)]
-struct Shared {
-    /// Of the ranks.
-    addresses: Vec<String>,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    verdict: Option<Ended>,
-    /// The collective that this rank was in, and when it said so.
-    doing: Option<(Doing, Instant)>,
-    /// Those it has begun.
-    history: History,
-    /// Ranks that said goodbye.
-    left: BTreeMap<usize, Instant>,
-    /// How many plans this rank had.
-    plans: u64,
-    /// Plans that the thread has not sent yet.
-    asked: Vec<(u64, Vec<String>)>,
-    /// What came of plans: where they differ.
-    compared: BTreeMap<u64, Option<String>>,
-    closing: Option<Closing>,
-}
-
-/// How a rank stops watching.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Closing {
-    /// It leaves.
-    Orderly,
-    /// It is lost to the others, at the latest a moment from now: its process is about to end.
-    Panic,
-}
-
-/// The end of the group.
-#[derive(Debug, Clone)]
-struct Ended {
-    verdict: Verdict,
-    /// The collective that this rank was in.
-    during: Option<Doing>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn address(&self, rank: usize) -> String {
-        self.addresses.get(rank).cloned().unwrap_or_default()
-    }
-
-    fn wait<'s>(&self, state: MutexGuard<'s, State>, limit: Duration) -> MutexGuard<'s, State> {
-        self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn doing(&self) -> Option<Doing> {
-        self.lock().doing()
-    }
-
-    /// Whether it is the first verdict.
-    fn conclude(&self, verdict: &Verdict) -> bool {
-        let mut state = self.lock();
-        let during = state.doing();
-        let first = state.verdict.is_none();
-        if first {
-            state.verdict = Some(Ended { verdict: verdict.clone(), during });
-            drop(state);
-            self.changed.notify_all();
-        }
-        first
-    }
-}
-
-impl State {
-    /// The collective that this rank is in.
-    fn doing(&self) -> Option<Doing> {
-        let (doing, when) = self.doing.as_ref().filter(|(_, when)| when.elapsed() < FRESH)?;
-        Some(Doing { age: doing.age + when.elapsed().as_millis() as u64, ..doing.clone() })
-    }
-}
-
-impl Ended {
-    fn error(&self) -> Error {
-        match &self.verdict {
-            Verdict::Lost { rank, address, reason } => lost_error(*rank, address, self.during.as_ref(), reason),
-            Verdict::Disagreement { reason } => {
-                group_error(reason.clone(), "run the same collectives in the same order on every rank")
-            }
-        }
-    }
-}
-
-fn lost_error(rank: usize, address: &str, during: Option<&Doing>, reason: &str) -> Error {
-    let during = during.map(ToString::to_string);
-    let (address, reason) = (address.to_owned(), reason.to_owned());
-    Error::PeerLost { rank, address, during, reason }
-}
-
-fn group_error(message: String, help: &'static str) -> Error {
-    Error::Group { message, help }
 }
 
 fn refused(failed: &NotJoined, help: Option<&'static str>) -> Error {

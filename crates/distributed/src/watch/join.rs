@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Seat;
 use super::frame::{Failing, Frame, NotJoined};
 use super::link::{Closed, Link};
+use super::seat::Seat;
 use crate::named::named;
 
 /// Changes whenever frames do.

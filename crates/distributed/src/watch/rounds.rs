@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use super::frame::{Doing, Frame};
 use super::history::Tail;
 use super::judge::{difference, disagreement};
+use super::limits::Limits;
 use super::link::Link;
+use super::seat::Seat;
+use super::shared::{Closing, LEFT, Shared};
 use super::verdict::Verdict;
-use super::{Closing, LEFT, Limits, Seat, Shared};
 
 /// How long the others have to read that this rank leaves.
 const FAREWELL: Duration = Duration::from_millis(250);

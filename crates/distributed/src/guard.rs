@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tacit_bridge::process::exit_at_once;
 use tacit_core::{Error, Result};
 
-use super::{Limits, Watch};
+use crate::watch::{Limits, Watch};
 
 /// The exit code of a process whose group could not begin, where MLX's engine waits and cannot be interrupted: that of
 /// `EX_TEMPFAIL`, since starting the ranks again may help.

@@ -1,0 +1,48 @@
+//! How a group is joined.
+
+use std::time::Duration;
+
+use tacit_core::Result;
+
+use crate::backend::Backend;
+use crate::watch::Limits;
+
+/// How a group is joined, and how long its ranks wait for each other.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// What carries the collectives; where it is not given, what the environment names.
+    pub backend: Option<Backend>,
+    /// How long all ranks may take to come. One minute unless said otherwise.
+    pub join: Duration,
+    /// How long a rank may give no sign of life. Ten seconds unless said otherwise.
+    pub silence: Duration,
+    /// How long one collective may take, which is how far the ranks may be apart. Ten minutes unless said otherwise.
+    pub wait: Duration,
+    /// Whether a compiled function that has collectives is run only once all ranks have said that they are about to run the
+    /// same ones, kind, shape and dtype: an error that names both sides, before any of them waits. It costs a message a rank
+    /// for each trace, nothing for each call, and every rank must trace the same functions in the same order. Off unless said
+    /// otherwise.
+    pub compares_plans: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::within(Limits::default())
+    }
+}
+
+impl Options {
+    /// The defaults with the limits that `TACIT_WATCH_LIMITS` names, such as `join=300 silence=30`, in seconds.
+    ///
+    /// # Errors
+    ///
+    /// The variable says something else.
+    pub fn from_environment() -> Result<Self> {
+        Limits::from_environment().map(Self::within)
+    }
+
+    fn within(Limits { join, silence, wait }: Limits) -> Self {
+        Self { backend: None, join, silence, wait, compares_plans: false }
+    }
+}
