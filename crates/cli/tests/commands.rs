@@ -540,7 +540,7 @@ fn who_takes_each_layer_is_told_and_drawn() {
         &folder,
         expect![[r#"
             parameters       of them  value                  call     taken by                       bytes built
-            layers.*.weight        3  Rotated(f32[256,256])  x @ w.T  rotated_moving, linear_matmul
+            layers.*.weight        3  Rotated(f32[256,256])  x @ w.T  view_moving, linear_matmul
             3 calls for tokens [1,16], 0 arrays materialized (0 bytes)
         "#]],
     );
