@@ -134,7 +134,7 @@ fn any(path: &Path) -> Result<Vec<Value>> {
     let value = |content| match content {
         Content::Parameter(value) => Some(value),
         Content::Tensor(array) => Some(array.into()),
-        _ => None,
+        Content::Unknown { .. } => None,
     };
     Ok(contents(path)?.into_values().filter_map(value).collect())
 }
