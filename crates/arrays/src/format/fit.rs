@@ -7,7 +7,7 @@ use tacit_core::{Error, Result};
 
 /// How the scales of a format are chosen, and its biases where it has them.
 ///
-/// As text it stands behind that of the format: `nf4:64+search`, `affine:4:64+hqq`; see [`Fitted`].
+/// As text it stands behind that of the format: `nf4:64+search`, `affine:4:64+hqq`; see [`Fitted`](super::Fitted).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Fit {
     /// As the format is defined: by the largest magnitude of a block, its range, or its mean magnitude.

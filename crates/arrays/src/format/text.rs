@@ -11,7 +11,7 @@ use super::declaration::TextForm;
 use super::fit;
 use super::fitted::Fitted;
 
-/// The format of a text such as `affine:4:64`, with a [`Fit`] behind it where it is written so: `nf4:64+search`.
+/// The format of a text such as `affine:4:64`, with a [`Fit`](super::Fit) behind it where it is written so: `nf4:64+search`.
 ///
 /// # Errors
 ///

@@ -16,7 +16,7 @@ pub struct FloatScales {
     pub global_scale: Option<Array>,
 }
 
-/// A format whose scales can be trained, as every [`Format`] with one float or byte for each block.
+/// A format whose scales can be trained, as every [`Format`](super::Format) with one float or byte for each block.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

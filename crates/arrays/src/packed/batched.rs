@@ -23,7 +23,7 @@ use crate::packed::slice::sliced;
 ///
 /// It is what keys and values become on their way into attention: heads that are repeated for groups of queries, axes that are
 /// inserted, and the transpose of each matrix. Nothing is copied. A product with the matrices is computed from the codes of
-/// each; one with their transposes becomes [`Scores`], which wait for what is done to them.
+/// each; one with their transposes becomes [`Scores`](crate::Scores), which wait for what is done to them.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
