@@ -269,9 +269,8 @@ fn tokens_beyond_the_vocabulary_are_named() -> Result<()> {
                     .and_then(|logits| Ok(transforms::eval([&logits.dense()?])?));
                 for error in [eager, compiled].map(|made| made.expect_err("it is no word").to_string()) {
                     let expected = format!(
-                        "kernel Indices failed: index {} (entry 1) is outside an extent of {words}\n\
-                         help: indices count from 0 to {}",
-                        token.cast_unsigned(),
+                        "kernel Indices failed: token {token} (entry 1) is none of those from 0 to {}\n\
+                         help: use the tokenizer of this model, and begin again with new caches",
                         words - 1
                     );
                     assert_eq!(error, expected);
@@ -299,7 +298,7 @@ fn a_prompt_with_a_token_beyond_the_vocabulary_generates_nothing() -> Result<()>
         let made = generate(step, &mut state, &[prompt], &options)
             .and_then(|tokens| tokens.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>());
         let error = made.expect_err("it is no word").to_string();
-        assert!(error.contains("is outside an extent of 128\nhelp: indices count from 0 to 127"), "{error}");
+        assert!(error.contains("is none of those from 0 to 127\nhelp: use the tokenizer of this model"), "{error}");
     }
     Ok(())
 }

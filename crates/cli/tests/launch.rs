@@ -269,14 +269,27 @@ fn a_slow_reader_is_waited_for() {
     assert_eq!(launcher.wait().expect("ends").code(), Some(0));
 }
 
+/// What has left the group of its rank, and writes for ever, is read no more once the ranks have ended.
+#[test]
+fn who_left_a_rank_and_goes_on_writing_holds_nobody_up() {
+    let begun = Instant::now();
+    let done = run(&["-n", "1"], "setsid sh -c 'while echo more; do :; done' & sleep 0.3");
+    assert_eq!(done.status.code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
 /// Nothing but a signal ends the wait for a reader that does not read.
 #[test]
 fn a_signal_ends_the_wait_for_a_reader() {
-    let launcher = launch(&["-n", "2"], "seq 1 20000").spawn().expect("starts");
-    thread::sleep(Duration::from_secs(2));
+    let mark = mark("unread");
+    let mut launcher = launch(&["-n", "2"], &format!("seq 1 20000 # {mark}")).spawn().expect("starts");
+    let mut out = launcher.stdout.take().expect("is piped");
+    out.read_exact(&mut [0]).expect("a line");
+    // From here on nobody reads, and no rank is left.
+    none_left(&mark);
+    thread::sleep(Duration::from_millis(200));
     let begun = Instant::now();
     signal(&launcher, "-INT");
-    let mut launcher = launcher;
     assert_eq!(launcher.wait().expect("ends").code(), Some(130));
     assert!(begun.elapsed() < Duration::from_secs(5));
 }

@@ -44,11 +44,24 @@ pub fn checked_indices(indices: &Array, extent: i32) -> Result<Array> {
     checked(indices, extent, 1)
 }
 
+/// Numbers below `extent`, none of which counts from the end, as `u32`; an error names one by `what`, and says what to do.
+///
+/// # Errors
+///
+/// They are no integers.
+pub fn checked_numbers(numbers: &Array, extent: i32, what: &'static str, help: &'static str) -> Result<Array> {
+    checked_as(numbers, Indices { extent, width: 1, named: Some((what, help)) })
+}
+
 /// Indices at which so many elements begin.
 fn checked(indices: &Array, extent: i32, width: i32) -> Result<Array> {
+    checked_as(indices, Indices { extent, width, named: None })
+}
+
+fn checked_as(indices: &Array, check: Indices) -> Result<Array> {
     // Handlers look at what was repeated, and need not be asked the same for each copy.
     let source = broadcast_source(indices)?;
-    let checked = kernel::apply(Indices { extent, width }, std::slice::from_ref(&source))?.swap_remove(0);
+    let checked = kernel::apply(check, std::slice::from_ref(&source))?.swap_remove(0);
     Ok(if source.shape() == indices.shape() { checked } else { ops::broadcast_to(&checked, indices.shape())? })
 }
 
@@ -116,9 +129,12 @@ pub(crate) fn of(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Choic
 }
 
 /// Indices counted from zero, each of them within.
+#[derive(Clone, Copy)]
 struct Indices {
     extent: i32,
     width: i32,
+    /// What one is, and what to do where it is outside; those do not count from the end.
+    named: Option<(&'static str, &'static str)>,
 }
 
 impl Kernel for Indices {
@@ -127,7 +143,9 @@ impl Kernel for Indices {
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
-        Some(vec![("extent", Param::Int(self.extent.into())), ("width", Param::Int(self.width.into()))])
+        let own = vec![("extent", Param::Int(self.extent.into())), ("width", Param::Int(self.width.into()))];
+        let named = self.named.map(|(what, _)| ("of", Param::Str(what.to_owned())));
+        Some(own.into_iter().chain(named).collect())
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
@@ -159,7 +177,10 @@ impl Kernel for Indices {
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let given = inputs[0].as_dtype(Dtype::Int64)?;
         let number = |number: i32| Array::from_slice(&[i64::from(number)], &[]);
-        let counted = ops::select(given.lt(number(0))?, given.add(number(self.extent))?, &given)?;
+        let counted = match self.named {
+            Some(_) => given,
+            None => ops::select(given.lt(number(0))?, given.add(number(self.extent))?, &given)?,
+        };
         let last = (self.extent - self.width).max(0);
         Ok(vec![ops::clip(counted, (&number(0), &number(last)))?.as_dtype(Dtype::Uint32)?])
     }
@@ -177,10 +198,7 @@ impl Kernel for Indices {
     /// Each by itself, whatever the axes are.
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
         let axis = axes.first().copied().flatten()?;
-        let all = || {
-            let again = Self { extent: self.extent, width: self.width };
-            Ok((kernel::apply(again, &inputs[..1])?, vec![axis]))
-        };
+        let all = || Ok((kernel::apply(*self, &inputs[..1])?, vec![axis]));
         Some(all())
     }
 }
@@ -193,7 +211,8 @@ impl Indices {
     fn count<T: Index>(&self, given: &[T], places: &mut [u32]) -> Fallible<()> {
         let (extent, last) = (i64::from(self.extent), i64::from(self.extent) - i64::from(self.width));
         for (entry, (&index, place)) in given.iter().zip(places).enumerate() {
-            let counted = index.try_into().ok().map(|at: i64| if at < 0 { at + extent } else { at });
+            let counted =
+                index.try_into().ok().map(|at: i64| if at < 0 && self.named.is_none() { at + extent } else { at });
             *place = match counted.filter(|at| (0..=last).contains(at)) {
                 Some(counted) => counted as u32,
                 None => return Err(self.outside(index, entry).into()),
@@ -203,7 +222,10 @@ impl Indices {
     }
 
     fn outside<T: Index>(&self, index: T, entry: usize) -> String {
-        let Self { extent, width } = *self;
+        let Self { extent, width, named } = *self;
+        if let Some((what, help)) = named {
+            return format!("{what} {index} (entry {entry}) is none of those from 0 to {}\nhelp: {help}", extent - 1);
+        }
         let help = match extent - width {
             last if last < 0 => "there is nothing to choose".to_owned(),
             last if T::try_from(-1_i8).is_err() => format!("indices count from 0 to {last}"),

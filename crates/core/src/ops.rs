@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 
 use crate::Result;
-pub use crate::indices::checked_indices;
+pub use crate::indices::{checked_indices, checked_numbers};
 
 /// The part of `a` of this `size` that begins at `start: i32[axes]` along `axes`.
 ///

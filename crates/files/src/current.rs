@@ -74,5 +74,10 @@ impl Current {
 ///
 /// As for [`Current::of`].
 pub fn current(file: &Path) -> Result<PathBuf> {
-    Ok(Current::of(folder_of(file))?.path(file))
+    let folder = folder_of(file);
+    // A save that nobody can finish says nothing of the other files of its folder.
+    match (Record::of(folder)?, file.file_name()) {
+        (Some(record), Some(name)) if record.names(name) => Ok(Current::of(folder)?.path(file)),
+        _ => Ok(file.to_owned()),
+    }
 }

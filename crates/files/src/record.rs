@@ -110,13 +110,16 @@ impl Record {
         }
     }
 
-    /// Whether what the save began can be finished: nothing is left to be done, or all files are the very ones that it wrote.
+    /// Whether what the save began can be finished: nothing is left to be done; all files are the very ones that it wrote; or
+    /// all have their names, and only old ones are left to go.
     ///
-    /// In a copy of the folder they are others, and of what somebody has changed nobody knows what belongs together.
+    /// In a copy of the folder none is the very one, and of what somebody has changed on its way nobody knows what belongs
+    /// together.
     pub(crate) fn is_of(&self, folder: &Path) -> bool {
-        let removed = self.removed.iter().map(|removed| &removed.name);
-        let mut left = self.files.iter().map(|moved| &moved.from).chain(removed);
-        left.all(|name| own(folder, name).is_none())
+        let is = |name: &str, identity: &Identity| own(folder, name).is_some_and(|own| identity.is(&own));
+        let placed = self.files.iter().all(|moved| own(folder, &moved.from).is_none());
+        let gone = self.removed.iter().all(|removed| own(folder, &removed.name).is_none());
+        placed && (gone || self.files.iter().any(|moved| is(&moved.to, &moved.identity)))
             || self.files.iter().all(|moved| at(folder, moved).is_some_and(|own| moved.identity.is(&own)))
     }
 

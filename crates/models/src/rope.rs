@@ -62,7 +62,8 @@ impl Rope {
         if dims < 2 || dims % 2 != 0 || dims > head_dim {
             let reason = format!("{dims} of the {head_dim} numbers of a head are turned, and pairs of them should be");
             // Without the factor all are turned: it is their number that is wrong.
-            let key = if part.is_some() { PART } else { "head_dim" };
+            let head = if all.has("head_dim") { "head_dim" } else { "hidden_size" };
+            let key = if part.is_some() { PART } else { head };
             return Err(said_by.wrong(key, reason, "fetch the configuration again"));
         }
         let interleaved = all.flag("rope_traditional")?.unwrap_or(false);
@@ -152,7 +153,7 @@ fn yarn(own: &Keys, all: &Keys, dims: i32, theta: f64) -> Result<Variant> {
     let turning = |times: f64| f64::from(dims) * (original / (times * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
     if theta <= 1.0 {
         let reason = format!("it is {theta}, of which no wave is longer than another");
-        let said_by = if own.has("rope_theta") { own } else { all };
+        let said_by = if own.positive_number("rope_theta")?.is_some() { own } else { all };
         return Err(said_by.wrong("rope_theta", reason, "fetch the configuration again"));
     }
     let bound =

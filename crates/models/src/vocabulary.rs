@@ -1,7 +1,7 @@
 //! Tokens that are known to be words before an embedding is looked up by them.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::ops::checked_indices;
+use tacit_core::ops::checked_numbers;
 use tacit_core::{Aval, Error, Result};
 
 /// The same tokens as `u32`, an error of the eval where one is outside a vocabulary of so many words.
@@ -20,6 +20,5 @@ pub(crate) fn known(tokens: &Array, words: i32) -> Result<Array> {
             "give their places in the vocabulary as u32 or i32",
         ));
     }
-    // A token below zero counts from no end: as an unsigned number it is beyond every vocabulary.
-    checked_indices(&tokens.as_dtype(Uint32)?, words)
+    checked_numbers(tokens, words, "token", "use the tokenizer of this model, and begin again with new caches")
 }

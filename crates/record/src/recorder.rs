@@ -79,14 +79,15 @@ impl Recorder {
     /// The file is no record, the system refuses to write it, or another recorder writes it; it is then what it was.
     pub fn resume(path: impl AsRef<Path>, made: u64) -> Result<Self> {
         let path = path.as_ref();
+        // A device or a pipe holds nothing to continue, and is not opened for reading: it may wait for its reader.
+        if fs::metadata(path).is_ok_and(|own| !own.is_file()) {
+            return Self::create(path);
+        }
         let file = match File::options().read(true).append(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::create(path),
             Err(error) => return Err(Error::file("open", path)(error)),
         };
-        if !is_regular(&file) {
-            return Self::create(path);
-        }
         lock(&file, path)?;
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let mut kept = Vec::with_capacity(bytes.len());

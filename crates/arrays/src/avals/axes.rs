@@ -17,7 +17,7 @@ pub(crate) fn forward(op: &Slice, made: &Aval) -> Result<()> {
     if axes.all(|(((start, stop), &stride), &extent)| stride > 0 && (stop - start + stride - 1) / stride == extent) {
         return Ok(());
     }
-    Err(Error::decline("the slice runs backwards"))
+    Err(Error::decline("the slice runs backwards, or its ends are not those of what it leaves"))
 }
 
 /// Declines a slice that is not a range along each axis, at least one element long and without steps.

@@ -93,6 +93,9 @@ pub fn cut(value: &Value, axis: i32, range: Range<i32>) -> Result<Value> {
             format!("give a range that is not empty, from 0 to at most {extent}"),
         ));
     }
+    if range == (0..extent) {
+        return Ok(value.clone());
+    }
     match value {
         Value::Dense(array) => {
             let (mut start, mut stop) = (vec![0; aval.shape.len()], aval.shape);
@@ -123,6 +126,10 @@ pub(crate) fn cut_slice(op: &Slice, array: &dyn Cut, made: &[Aval]) -> Result<Va
                 error => error,
             })?;
         }
+    }
+    // Inside blocks there are smaller ones with scales of their own, down to one for each element.
+    if part.nbytes() > made[0].nbytes() {
+        return Err(Error::decline("the part takes more bytes than its elements"));
     }
     Ok(part)
 }

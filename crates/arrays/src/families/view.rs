@@ -1,5 +1,7 @@
 //! Views that stand around an array as they are, wherever its elements go.
 
+use std::cell::{Cell, RefCell};
+
 use tacit_core::op::{Moving, Slice, TypedPrimitive};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
@@ -62,6 +64,9 @@ pub struct Move<'m> {
     rest: &'m [&'m Value],
     made: &'m [Aval],
     result: usize,
+    /// What the primitive made of the arrays that were asked for, in their order; of several results all are made at once.
+    memory: &'m RefCell<Vec<Vec<Value>>>,
+    asked: Cell<usize>,
 }
 
 impl Move<'_> {
@@ -71,14 +76,19 @@ impl Move<'_> {
         self.op
     }
 
-    /// What the primitive makes of another array of the view's shape, of any dtype.
+    /// What the primitive makes of another array of the view's shape, of any dtype. A view asks for its arrays in one order.
     ///
     /// # Errors
     ///
     /// A handler fails, or the policy forbids a materialization.
     pub fn of(&self, value: &Value) -> Result<Value> {
-        let operands: Vec<&Value> = std::iter::once(value).chain(self.rest.iter().copied()).collect();
-        Ok(self.op.apply(&operands)?.swap_remove(self.result))
+        let asked = self.asked.replace(self.asked.get() + 1);
+        let mut memory = self.memory.borrow_mut();
+        if memory.len() <= asked {
+            let operands: Vec<&Value> = std::iter::once(value).chain(self.rest.iter().copied()).collect();
+            memory.push(self.op.apply(&operands)?);
+        }
+        Ok(memory[asked][self.result].clone())
     }
 
     /// The axis of the result that `axis` of the view is.
@@ -100,5 +110,10 @@ pub(crate) fn view_moving(op: &Moving, view: &dyn View, rest: &[&Value], made: &
         forward(&op.view()?, &made[0])?;
     }
     let shape = view.aval()?.shape;
-    (0..made.len()).map(|result| view.moved(&Move { op, shape: &shape, rest, made, result })).collect()
+    let memory = RefCell::default();
+    let moved = |result| {
+        let asked = Cell::new(0);
+        view.moved(&Move { op, shape: &shape, rest, made, result, memory: &memory, asked })
+    };
+    (0..made.len()).map(moved).collect()
 }

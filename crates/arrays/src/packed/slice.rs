@@ -1,4 +1,4 @@
-//! Shapes, slices, joins and scales of packed arrays: codes and scales are cut, joined or scaled, never made anew.
+//! Ranges of packed arrays: codes and scales are cut, never made anew.
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};

@@ -116,7 +116,7 @@ impl Cut for Stacked {
                 each.collect::<Result<_>>()?
             }
         };
-        Ok(Self::new(experts)?.into())
+        Self::of(experts)
     }
 }
 

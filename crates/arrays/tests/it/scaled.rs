@@ -7,7 +7,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Nf4Array, Scaled, ste};
 use tacit_core::tree::Gradient;
-use tacit_core::{Policy, Registry, Result, Value, implicit};
+use tacit_core::{Counters, Policy, Registry, Result, Value, implicit};
 
 use crate::messages::check;
 use crate::operands::{FLOATS, both, mxfp4, normal, normal_of, oracle};
@@ -173,4 +173,12 @@ fn what_is_no_scale() {
 #[test]
 fn any_linear_primitive_yields_to_what_is_named() {
     assert!(Registry::global().check().is_ok());
+}
+
+#[test]
+fn what_is_split_is_built_once() {
+    let _allow = Policy::Allow.scope();
+    let w = Scaled::new(Nf4Array::quantize(&normal(1, &[96, 64]), 64).expect("quantizes"), &Array::from_f32(0.5));
+    let (parts, counters) = Counters::of(|| implicit(w.expect("a factor"), |w| w.split_equal(3, 0)).expect("is split"));
+    assert_eq!((parts.len(), counters.materialized), (3, 1));
 }

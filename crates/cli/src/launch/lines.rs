@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,8 +23,11 @@ const MUCH: usize = 1 << 24;
 /// program that writes a line word by word on a machine that has much else to do.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How often unfinished lines are looked after.
+/// How often unfinished lines are looked after, and how long nothing may come before nothing more is waited for.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// What is read of a rank at most once all have ended: as much as a pipe holds. Whoever left its group may write for ever.
+const LATE: usize = 1 << 16;
 
 /// Whether nobody reads what is written any more.
 pub(super) static UNREAD: AtomicBool = AtomicBool::new(false);
@@ -33,8 +36,27 @@ pub(super) static UNREAD: AtomicBool = AtomicBool::new(false);
 pub(super) struct Printer {
     pieces: SyncSender<Piece>,
     thread: JoinHandle<()>,
-    /// Whether something is printed, or waits to be.
-    busy: Arc<AtomicBool>,
+    work: Arc<Work>,
+}
+
+/// What is left to be printed.
+#[derive(Default)]
+struct Work {
+    /// Pieces that were read and are not on the page.
+    pieces: AtomicUsize,
+    /// Whether lines wait on the page, for their end or another's.
+    lines: AtomicBool,
+    /// Whether all ranks have ended, and some time ago.
+    late: AtomicBool,
+    /// Whether nobody reads the page.
+    unread: AtomicBool,
+}
+
+impl Work {
+    fn is_done(&self) -> bool {
+        let left = self.pieces.load(Ordering::Relaxed) > 0 || self.lines.load(Ordering::Relaxed);
+        !left || self.unread.load(Ordering::Relaxed)
+    }
 }
 
 /// A rank, and some of what it wrote; nothing at its end.
@@ -45,38 +67,54 @@ impl Printer {
     pub(super) fn new(to: impl Write + Send + 'static, wipes: bool) -> Self {
         // Ranks wait once whoever reads does not keep up.
         let (pieces, coming) = sync_channel(64);
-        let busy = Arc::new(AtomicBool::new(false));
-        let prints = busy.clone();
-        Self { pieces, thread: thread::spawn(move || print(&coming, Page::new(to, wipes), &prints)), busy }
+        let work = Arc::new(Work::default());
+        let own = work.clone();
+        Self { pieces, thread: thread::spawn(move || print(&coming, Page::new(to, wipes), &own)), work }
     }
 
     /// Prints all that comes `from` a rank.
     pub(super) fn read(&self, rank: usize, mut from: impl Read + Send + 'static) {
-        let pieces = self.pieces.clone();
+        let (pieces, work) = (self.pieces.clone(), self.work.clone());
         thread::spawn(move || {
-            let mut piece = [0; 1 << 13];
-            loop {
+            let say = |piece| {
+                work.pieces.fetch_add(1, Ordering::Relaxed);
+                drop(pieces.send((rank, piece)));
+            };
+            let (mut piece, mut late) = ([0; 1 << 13], 0);
+            while late < LATE {
                 match from.read(&mut piece) {
                     Ok(0) => break,
-                    Ok(read) => drop(pieces.send((rank, Some(piece[..read].to_vec())))),
+                    Ok(read) => {
+                        late += if work.late.load(Ordering::Relaxed) { read } else { 0 };
+                        say(Some(piece[..read].to_vec()));
+                    }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(_) => break,
                 }
             }
-            drop(pieces.send((rank, None)));
+            say(None);
         });
     }
 
-    /// Waits until all that was read is printed: for more of it until `until`, and for a slow reader as long as that takes. A
-    /// signal ends it, which is told.
+    /// Waits until all that ranks wrote is printed: until `until` for whoever may still write, then for what pipes hold, and for
+    /// a slow reader as long as that takes. A signal ends it, which is told.
     pub(super) fn finish(printers: [Self; 2], until: Instant) -> Option<Signal> {
-        let printers = printers.map(|Self { thread, busy, .. }| (thread, busy));
-        let prints = |(thread, busy): &(JoinHandle<()>, Arc<AtomicBool>)| {
-            !thread.is_finished() && (busy.load(Ordering::Relaxed) || Instant::now() < until)
-        };
-        while printers.iter().any(prints) {
+        let printers = printers.map(|Self { thread, work, .. }| (thread, work));
+        let mut quiet = Instant::now();
+        while !printers.iter().all(|(thread, _)| thread.is_finished()) {
             if let Some(signal) = process::caught() {
                 return Some(signal);
+            }
+            let now = Instant::now();
+            if now < until || !printers.iter().all(|(_, work)| work.is_done()) {
+                quiet = now;
+            }
+            if now >= until {
+                printers.iter().for_each(|(_, work)| work.late.store(true, Ordering::Relaxed));
+            }
+            // A reader that was held up has the time to read what its pipe holds.
+            if now - quiet >= LOOK {
+                break;
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -84,27 +122,27 @@ impl Printer {
     }
 }
 
-fn print(coming: &Receiver<Piece>, mut page: Page<impl Write>, busy: &AtomicBool) {
+fn print(coming: &Receiver<Piece>, mut page: Page<impl Write>, work: &Work) {
     loop {
-        let piece = coming.try_recv().or_else(|_| {
-            busy.store(false, Ordering::Relaxed);
-            let piece = if page.is_settled() {
-                coming.recv().map_err(|_| RecvTimeoutError::Disconnected)
-            } else {
-                coming.recv_timeout(LOOK)
-            };
-            busy.store(true, Ordering::Relaxed);
-            piece
-        });
+        let piece = if page.is_settled() {
+            coming.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            coming.recv_timeout(LOOK)
+        };
+        let came = piece.is_ok();
         let written = match piece {
             Ok((rank, Some(bytes))) => page.take(rank, &bytes, Instant::now()),
             Ok((rank, None)) => page.end(rank, Instant::now()),
             Err(RecvTimeoutError::Timeout) => page.settle(Instant::now()),
             Err(RecvTimeoutError::Disconnected) => return,
         };
+        work.lines.store(!page.is_settled(), Ordering::Relaxed);
+        if came {
+            work.pieces.fetch_sub(1, Ordering::Relaxed);
+        }
         if written.is_err() {
             UNREAD.store(true, Ordering::Relaxed);
-            busy.store(false, Ordering::Relaxed);
+            work.unread.store(true, Ordering::Relaxed);
             // Read on, so that no rank waits for a reader before it is ended.
             coming.iter().for_each(drop);
             return;

@@ -131,14 +131,14 @@ impl<M: ModuleParameters> Model<M> {
         for (path, array) in arrays {
             let leaf = self.own_leaf(&path);
             match (own.get(&leaf), names.get(&leaf)) {
-                (Some(known), Some(name)) if !same_array(known, &array)? => {
+                (Some(known), Some(name)) if *name != path && !same_array(known, &array)? => {
                     return Err(Error::invalid(
                         format!("the leaf {leaf} was given different values, as {name} and as {path}"),
                         "give one of them, or make the model without the tie",
                     ));
                 }
-                (Some(_), _) => {}
-                (None, _) => {
+                // Of one path the last one counts.
+                _ => {
                     names.insert(leaf.clone(), path);
                     own.insert(leaf, array);
                 }

@@ -202,6 +202,9 @@ fn fits(path: &str, expected: &Aval, value: &Value) -> Result<()> {
     Ok(())
 }
 
+/// Why a rule passes by what it names by a pattern.
+const ONE_AXIS: &str = "it has one axis";
+
 /// The error of rules that quantize nothing: why not what they name, once for each reason.
 fn nothing_quantized(left: &[(String, String)], paths: String) -> Error {
     const WHAT: &str = "the rules quantize no parameter of the model";
@@ -214,10 +217,12 @@ fn nothing_quantized(left: &[(String, String)], paths: String) -> Error {
     if reasons.is_empty() {
         return Error::invalid(WHAT, paths);
     }
+    let one_axis = reasons.iter().any(|(_, reason)| reason == ONE_AXIS);
     let reasons: Vec<String> = reasons.iter().take(4).map(|(path, reason)| format!("{path}: {reason}")).collect();
+    let exact = if one_axis { "; what has one axis is quantized where a rule names its very path" } else { "" };
     Error::invalid(
         format!("{WHAT}: {}", reasons.join("; ")),
-        "name another format for them, or other parameters; what has one axis is quantized where a rule names its very path",
+        format!("name other parameters or another format: {paths}{exact}"),
     )
 }
 
@@ -239,7 +244,7 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
         return left("it is not float");
     }
     if aval.shape.len() < 2 && !rule.is_some_and(|rule| rule.pattern.is_exact()) {
-        return left("it has one axis");
+        return left(ONE_AXIS);
     }
     let quantized = match format.quantize(array) {
         Ok(quantized) => quantized,

@@ -50,10 +50,6 @@ impl<M: ModuleParameters> Model<M> {
         let gradients = gradients.borrow();
         let before = self.moved(gradients)?;
         let stepped = optimizer.update(self, gradients);
-        if stepped.is_ok() && before.iter().all(|(_, leaf)| leaf.dtype() == Dtype::Float32) {
-            // The optimizers compute in `f32`.
-            return Ok(());
-        }
         let mut slots = self.slots();
         for (path, before) in before {
             let Some(slot) = slots.get_mut(&path) else { continue };

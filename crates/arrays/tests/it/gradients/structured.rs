@@ -118,6 +118,8 @@ pub(super) fn cases() -> Vec<Case> {
         case("adapter_gather", vec![lora(), rows()], gather),
         case("int8_inputs_transpose", vec![int8_inputs(), x(&[6, 4])], turned),
         case("view_moving", vec![masked(), x(&[6, 4])], turned),
+        case("view_moving", vec![masked()], |a| Ok(a[0].split_equal(2, 1)?.swap_remove(1))),
+        case("view_moving", vec![masked()], |a| Ok(ops::broadcast_to(&a[0], &[2, 4, 6])?)),
         case("view_moving", vec![masked()], |a| Ok(a[0].reshape(&[3, 8])?)),
         case("view_moving", vec![masked()], |a| Ok(a[0].expand_dims(1)?)),
         case("view_moving", vec![masked()], |a| Ok(a[0].expand_dims(1)?.squeeze_axes(&[1])?)),
