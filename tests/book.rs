@@ -374,6 +374,7 @@ fn the_book_names_nothing_that_does_not_exist() {
         .into_iter()
         .flat_map(|folder| files(&root.join(folder), "rs"))
         .filter(|file| !file.ends_with("tests/book.rs"))
+        .chain(files(&root.join("tests/scripts"), "sh"))
         .chain(["Cargo.toml", "README.md"].map(|file| root.join(file)))
         .flat_map(|file| words(&format!("{} {}", file.display(), fs::read_to_string(&file).unwrap())))
         .collect();

@@ -27,12 +27,8 @@ fn every_handler_is_registered() {
         batched_slice: slice of Batched
         batched_transpose: transpose of Batched
         cast_astype: as_type of Cast
-        cast_gather: gather of Cast, dense
-        cast_slice: slice of Cast
-        cast_transpose: transpose of Cast
         concat_astype: as_type of Concat
         concat_gather: gather of Concat, dense
-        concat_slice: slice of Concat
         concat_split: split of Concat
         concat_transpose: transpose of Concat
         constant_binary: any binary primitive of Constant, Constant
@@ -41,6 +37,7 @@ fn every_handler_is_registered() {
         constant_unary: any unary primitive of Constant
         constant_with_dense: any binary primitive of Constant, dense
         copy: copy of any implicit
+        cut_slice: slice of any Cut
         dense_with_constant: any binary primitive of dense, Constant
         diagonal_add: add of Diagonal, Diagonal
         diagonal_astype: as_type of Diagonal
@@ -72,11 +69,7 @@ fn every_handler_is_registered() {
         low_rank_sum: sum of LowRank
         low_rank_transpose: transpose of LowRank
         masked_astype: as_type of Masked
-        masked_gather: gather of Masked, dense
         masked_multiply: multiply of Masked, dense
-        masked_reshape: any reshaping primitive of Masked
-        masked_slice: slice of Masked
-        masked_transpose: transpose of Masked
         packed_astype: as_type of any Packed
         packed_broadcast: broadcast of any Packed, ..
         packed_concatenate: concatenate of any Packed, ..
@@ -94,11 +87,9 @@ fn every_handler_is_registered() {
         packed_transpose: transpose of any Packed
         rotated_astype: as_type of Rotated
         rotated_concatenate: concatenate of Rotated, ..
-        rotated_moving: any moving primitive of Rotated, ..
         rotated_update: any update primitive of Rotated, ..
         scale: multiply of any implicit, dense
         scaled_astype: as_type of Scaled
-        scaled_moving: any moving primitive of Scaled, ..
         scaled_negative: negative of Scaled
         scaled_sum: sum of Scaled
         scores_add: add of Scores, dense
@@ -106,6 +97,7 @@ fn every_handler_is_registered() {
         scores_divide: divide of Scores, dense
         scores_matmul: matmul of Scores, any Linear
         scores_multiply: multiply of Scores, dense
+        scores_of: matmul of dense, Batched
         scores_select: select of dense, Scores, dense
         scores_softmax: softmax of Scores
         sharded_addmm: addmm of Sharded, any, any
@@ -160,7 +152,6 @@ fn every_handler_is_registered() {
         sparse24_transpose: transpose of Sparse24
         stacked_astype: as_type of Stacked
         stacked_gather_mm: gather_mm of dense, Stacked, dense, dense
-        stacked_slice: slice of Stacked
         stacked_squeeze: squeeze of Stacked
         stacked_transpose: transpose of Stacked
         ste_stop_gradient: stop_gradient of Ste
@@ -170,6 +161,7 @@ fn every_handler_is_registered() {
         unscale: divide of any implicit, dense
         view_astype: as_type of any implicit
         view_concatenate: concatenate of any implicit, ..
+        view_moving: any moving primitive of any View, ..
         view_negative: negative of any implicit
         view_slice: slice of any implicit
         view_transpose: transpose of any implicit

@@ -304,7 +304,7 @@ fn lists_say_what_the_program_has() {
     let types = String::from_utf8(tacit(&["types"]).stdout).expect("text");
     assert!(types.contains("tacit.Nf4"), "{types}");
     let transpose = String::from_utf8(tacit(&["primitives", "transpose"]).stdout).expect("text");
-    let taken = |line: &str| line.starts_with("packed_transpose ") && line.contains("packed.rs:");
+    let taken = |line: &str| line.starts_with("packed_transpose ") && line.contains("packed/batched.rs:");
     assert!(transpose.lines().any(taken), "{transpose}");
     let man = String::from_utf8(tacit(&["man"]).stdout).expect("text");
     assert!(man.contains(".SH SUBCOMMANDS") && man.contains("quantize"), "{man}");
@@ -539,7 +539,7 @@ fn who_takes_each_layer_is_told_and_drawn() {
         0,
         &folder,
         expect![[r#"
-            parameters       of them  value                  call     taken by                       bytes built
+            parameters       of them  value                  call     taken by                    bytes built
             layers.*.weight        3  Rotated(f32[256,256])  x @ w.T  view_moving, linear_matmul
             3 calls for tokens [1,16], 0 arrays materialized (0 bytes)
         "#]],

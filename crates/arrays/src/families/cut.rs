@@ -9,6 +9,7 @@ use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, array_id, handler};
 
 use crate::avals::axes::{divisors, from_zero, ranges};
+use crate::families::packed::Packed;
 
 /// The family of arrays that are cut into parts of the same kind, which hold only what they need.
 ///
@@ -128,7 +129,7 @@ pub(crate) fn cut_slice(op: &Slice, array: &dyn Cut, made: &[Aval]) -> Result<Va
         }
     }
     // Inside blocks there are smaller ones with scales of their own, down to one for each element.
-    if part.nbytes() > made[0].nbytes() {
+    if array.array_type().joins::<dyn Packed>() && part.nbytes() > made[0].nbytes() {
         return Err(Error::decline("the part takes more bytes than its elements"));
     }
     Ok(part)

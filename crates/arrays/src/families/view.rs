@@ -18,13 +18,21 @@ use crate::avals::axes::forward;
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, ops};
 /// use tacit_arrays::{Move, Nf4Array, View};
-/// use tacit_core::{ImplicitArray, Materialize, Policy, Result, Value, implicit};
+/// use tacit_core::{Aval, ImplicitArray, Materialize, Policy, Result, Value, implicit};
 ///
 /// /// Twice another array.
 /// #[derive(ImplicitArray, Clone, Debug)]
 /// #[implicit(name = "docs.Double", family(View))]
 /// struct Double {
 ///     half: Value,
+///     #[implicit(aux)]
+///     aval: Aval,
+/// }
+///
+/// impl Double {
+///     fn of(half: Value) -> Result<Self> {
+///         Ok(Self { aval: half.aval()?, half })
+///     }
 /// }
 ///
 /// impl Materialize for Double {
@@ -35,11 +43,11 @@ use crate::avals::axes::forward;
 ///
 /// impl View for Double {
 ///     fn moved(&self, step: &Move<'_>) -> Result<Value> {
-///         Ok(Double { half: step.of(&self.half)? }.into())
+///         Ok(Self::of(step.of(&self.half)?)?.into())
 ///     }
 /// }
 ///
-/// let w = Double { half: Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?.into() };
+/// let w = Double::of(Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?.into())?;
 /// let _deny = Policy::Deny.scope();
 /// let rows = implicit(w, |w| w.reshape(&[2, 4, 64])?.transpose_axes(&[1, 0, 2]))?;
 /// assert_eq!(rows.to_string(), "Double(f32[4,2,64])");

@@ -9,6 +9,7 @@ use tacit_core::op::{self, Pad, StopGradient, TypedPrimitive};
 use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
 
+use crate::avals::axes::said;
 use crate::avals::checks::check_children;
 use crate::families::cut::{Cut, cut};
 
@@ -159,6 +160,9 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     let inner: Vec<&Value> =
         operands.iter().map(|value| value.downcast::<Ste>().map_or(*value, |ste| &ste.inner)).collect();
     let results = primitive.apply(&inner)?;
+    if let (op::Slice::NAME, [array], [result]) = (primitive.name(), operands, &results[..]) {
+        said(&primitive.view()?, &array.aval()?.shape, &result.aval()?)?;
+    }
     let others = || operands.iter().filter(|value| value.downcast::<Ste>().is_none());
     if results.iter().any(Value::is_implicit) {
         // A view: the master is viewed the same way.

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::{Concat, Nf4Array, Ste, Transposed, ste};
+use tacit_arrays::{Concat, Diagonal, Nf4Array, Ste, Transposed, ste};
 use tacit_core::{Aval, Policy, Result, Value, implicit};
 use tacit_testing::opaque::Refusing;
 
@@ -84,6 +84,15 @@ fn whole_parts_are_cut_out() {
     let _deny = Policy::Deny.scope();
     let part = implicit(rows(F32), |w| w.try_index(0..40)).expect("is handled");
     assert_eq!(part.to_string(), "Nf4(f32[40,96])");
+}
+
+#[test]
+fn a_part_that_cannot_be_cut_is_taken_out_whole() {
+    let _deny = Policy::Deny.scope();
+    let parts = vec![Diagonal::new(normal(2, &[8])).expect("a vector").into(), normal(3, &[4, 8]).into()];
+    let w = Concat::new(parts, 0).expect("they fit");
+    let part = implicit(w, |w| w.try_index(0..8)).expect("is a part");
+    assert_eq!(part.to_string(), "Diagonal(f32[8,8])");
 }
 
 #[test]

@@ -345,7 +345,9 @@ fn what_fails_changes_nothing() {
     );
     check(
         model.apply(&Rules::new().quantize("layers.0.*", "affine:4:128").expect("rules")).map(drop),
-        expect![[r#""#]],
+        expect![[r#"
+            the rules quantize no parameter of the model: layers.0.bias: it has one axis; layers.0.weight: the last axis of f32[64,64] is not whole groups of 128, as affine has them
+            help: name other parameters or another format: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight; what has one axis is quantized where a rule names its very path"#]],
     );
     check(
         model.replace("*.scale", |_, _| Ok(None)).map(drop),
