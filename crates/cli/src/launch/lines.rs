@@ -110,7 +110,9 @@ impl Printer {
                 quiet = now;
             }
             if now >= until {
-                printers.iter().for_each(|(_, work)| work.late.store(true, Ordering::Relaxed));
+                for (_, work) in &printers {
+                    work.late.store(true, Ordering::Relaxed);
+                }
             }
             // A reader that was held up has the time to read what its pipe holds.
             if now - quiet >= LOOK {
