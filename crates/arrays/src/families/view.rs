@@ -49,8 +49,8 @@ use crate::avals::axes::forward;
 ///
 /// let w = Double::of(Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?.into())?;
 /// let _deny = Policy::Deny.scope();
-/// let rows = implicit(w, |w| w.reshape(&[2, 4, 64])?.transpose_axes(&[1, 0, 2]))?;
-/// assert_eq!(rows.to_string(), "Double(f32[4,2,64])");
+/// let pairs = implicit(w, |w| w.reshape(&[4, 2, 64]))?;
+/// assert_eq!(pairs.to_string(), "Double(f32[4,2,64])");
 /// # Ok(())
 /// # }
 /// ```
