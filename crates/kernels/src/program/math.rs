@@ -118,8 +118,9 @@ pub(super) fn erf(x: f32) -> f32 {
     let bounded = if bounded < -ERF_ONE { -ERF_ONE } else { bounded };
     let square = bounded * bounded;
     let value = bounded * polynomial(square, ERF_P) / polynomial(square, ERF_Q);
-    let value = if value > 1.0 { 1.0 } else { value };
-    if value < -1.0 { -1.0 } else { value }
+    // The approximation may miss one by a unit there, and what `1 + erf` multiplies may be infinite.
+    let value = if value > 1.0 || x >= ERF_ONE { 1.0 } else { value };
+    if value < -1.0 || x <= -ERF_ONE { -1.0 } else { value }
 }
 
 /// The sine within two units of the last place, or 2^-24, of angles up to [`LARGEST_ANGLE`].
@@ -179,6 +180,14 @@ pub(super) fn f16(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use half::{bf16, f16};
+
+    #[test]
+    fn the_error_function_of_what_is_far_out_is_one() {
+        for x in [super::ERF_ONE, 5.0, 100.0, f32::MAX, f32::INFINITY] {
+            assert_eq!([super::erf(x).to_bits(), super::erf(-x).to_bits()], [1f32.to_bits(), (-1f32).to_bits()], "{x}");
+        }
+        assert!(super::erf(f32::NAN).is_nan());
+    }
 
     /// Floats of every magnitude and sign, and those where the rounding turns.
     fn sweep() -> impl Iterator<Item = f32> {
