@@ -28,8 +28,8 @@ impl Materialize for Squared {
 }
 
 impl View for Squared {
-    fn moved(&self, step: &Move<'_>) -> Result<Value> {
-        Ok(Self::of(step.of(&self.root)?)?.into())
+    fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
+        step.around([&self.root], |[root]| Ok(Self::of(root)?.into()))
     }
 }
 

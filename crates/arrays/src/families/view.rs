@@ -1,7 +1,5 @@
 //! Views that stand around an array as they are, wherever its elements go.
 
-use std::cell::{Cell, RefCell};
-
 use tacit_core::op::{Moving, Slice, TypedPrimitive};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
@@ -42,8 +40,8 @@ use crate::avals::axes::forward;
 /// }
 ///
 /// impl View for Double {
-///     fn moved(&self, step: &Move<'_>) -> Result<Value> {
-///         Ok(Self::of(step.of(&self.half)?)?.into())
+///     fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
+///         step.around([&self.half], |[half]| Ok(Self::of(half)?.into()))
 ///     }
 /// }
 ///
@@ -55,26 +53,22 @@ use crate::avals::axes::forward;
 /// # }
 /// ```
 pub trait View: ImplicitArray {
-    /// The view of the moved array: what it is around `step.of(..)` of the array behind it, and of all else that it has for
+    /// The view of each result: what [`step.around`](Move::around) makes of the array behind it, and of all else that it has for
     /// each element.
     ///
     /// # Errors
     ///
     /// It declines a step after which it is no such view, as where an axis is cut that it needs whole.
-    fn moved(&self, step: &Move<'_>) -> Result<Value>;
+    fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>>;
 }
 
-/// A primitive that moves the elements of a [`View`], and which of its results is asked for.
+/// A primitive that moves the elements of a [`View`].
 #[derive(Debug)]
 pub struct Move<'m> {
     op: &'m Moving,
     shape: &'m [i32],
     rest: &'m [&'m Value],
     made: &'m [Aval],
-    result: usize,
-    /// What the primitive made of the arrays that were asked for, in their order; of several results all are made at once.
-    memory: &'m RefCell<Vec<Vec<Value>>>,
-    asked: Cell<usize>,
 }
 
 impl Move<'_> {
@@ -84,22 +78,26 @@ impl Move<'_> {
         self.op
     }
 
-    /// What the primitive makes of another array of the view's shape, of any dtype. A view asks for its arrays in one order.
+    /// What `view` makes, for each result, of what the primitive makes of these arrays: they have the view's shape, and any
+    /// dtype.
     ///
     /// # Errors
     ///
-    /// A handler fails, or the policy forbids a materialization.
-    pub fn of(&self, value: &Value) -> Result<Value> {
-        let asked = self.asked.replace(self.asked.get() + 1);
-        let mut memory = self.memory.borrow_mut();
-        if memory.len() <= asked {
-            let operands: Vec<&Value> = std::iter::once(value).chain(self.rest.iter().copied()).collect();
-            memory.push(self.op.apply(&operands)?);
-        }
-        Ok(memory[asked][self.result].clone())
+    /// A handler or `view` fails, or the policy forbids a materialization.
+    pub fn around<const N: usize>(
+        &self,
+        arrays: [&Value; N],
+        view: impl Fn([Value; N]) -> Result<Value>,
+    ) -> Result<Vec<Value>> {
+        let apply = |array| {
+            let operands: Vec<&Value> = std::iter::once(array).chain(self.rest.iter().copied()).collect();
+            self.op.apply(&operands)
+        };
+        let moved = arrays.into_iter().map(apply).collect::<Result<Vec<_>>>()?;
+        (0..self.made.len()).map(|result| view(std::array::from_fn(|array| moved[array][result].clone()))).collect()
     }
 
-    /// The axis of the result that `axis` of the view is.
+    /// The axis of each result that `axis` of the view is.
     ///
     /// # Errors
     ///
@@ -114,14 +112,9 @@ impl Move<'_> {
 // What is behind it may be cut in ways of its own.
 #[handler(precedence = 1)]
 pub(crate) fn view_moving(op: &Moving, view: &dyn View, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
-    if op.name() == Slice::NAME {
-        forward(&op.view()?, &made[0])?;
-    }
     let shape = view.aval()?.shape;
-    let memory = RefCell::default();
-    let moved = |result| {
-        let asked = Cell::new(0);
-        view.moved(&Move { op, shape: &shape, rest, made, result, memory: &memory, asked })
-    };
-    (0..made.len()).map(moved).collect()
+    if op.name() == Slice::NAME {
+        forward(&op.view()?, &shape, &made[0])?;
+    }
+    view.moved(&Move { op, shape: &shape, rest, made })
 }

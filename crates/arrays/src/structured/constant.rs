@@ -166,7 +166,7 @@ pub(crate) fn constant_unary(op: &Unary, c: &Constant, made: &[Aval]) -> Result<
 #[handler]
 pub(crate) fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
     if op.name() == Slice::NAME {
-        forward(&op.view()?, &made[0])?;
+        forward(&op.view()?, &c.aval.shape, &made[0])?;
     }
     let mut value = c.value.clone();
     if matches!(op.name(), Gather::NAME | GatherAxis::NAME) {

@@ -125,8 +125,8 @@ impl Cut for Cast {
 }
 
 impl View for Cast {
-    fn moved(&self, step: &Move<'_>) -> Result<Value> {
-        Self::of(step.of(&self.inner)?, self.stored.dtype, self.aval.dtype)
+    fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
+        step.around([&self.inner], |[inner]| Self::of(inner, self.stored.dtype, self.aval.dtype))
     }
 }
 

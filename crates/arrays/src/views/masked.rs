@@ -90,10 +90,10 @@ impl Materialize for Masked {
 }
 
 impl View for Masked {
-    fn moved(&self, step: &Move<'_>) -> Result<Value> {
-        let inner = step.of(&self.inner)?;
-        let mask = step.of(&(&self.mask).into())?.dense()?;
-        Ok(Self { aval: inner.aval()?, inner, mask }.into())
+    fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
+        step.around([&self.inner, &(&self.mask).into()], |[inner, mask]| {
+            Ok(Self { aval: inner.aval()?, inner, mask: mask.dense()? }.into())
+        })
     }
 }
 

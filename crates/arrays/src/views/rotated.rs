@@ -248,13 +248,13 @@ impl Linear for Rotated {
 }
 
 impl View for Rotated {
-    fn moved(&self, step: &Move<'_>) -> Result<Value> {
+    fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
         let axis = step.axis(self.axis)?;
         if step.op().name() == Gather::NAME {
             // Their elements are made here, in the type in which they are rotated back.
-            return self.rounded(Self::of(step.of(&self.widely()?)?, axis)?);
+            return step.around([&self.widely()?], |[taken]| self.rounded(Self::of(taken, axis)?));
         }
-        Self::of(step.of(&self.inner)?, axis)
+        step.around([&self.inner], |[inner]| Self::of(inner, axis))
     }
 }
 

@@ -132,8 +132,8 @@ impl Cut for Scaled {
 }
 
 impl View for Scaled {
-    fn moved(&self, step: &Move<'_>) -> Result<Value> {
-        self.with(step.of(&self.inner)?)
+    fn moved(&self, step: &Move<'_>) -> Result<Vec<Value>> {
+        step.around([&self.inner], |[inner]| self.with(inner))
     }
 }
 
