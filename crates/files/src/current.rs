@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tacit_core::{Error, Result};
 
 use crate::folder_of;
-use crate::record::{Moved, Record, Removed, own};
+use crate::record::{Moved, Record, Removed};
 
 /// The files of a folder after the last save that was made there: those of a save whose program was killed while it gave them
 /// their names are there under these.
@@ -26,19 +26,22 @@ impl Current {
     ///
     /// It holds a record of a save that cannot be read, or of which some files are on their way and others are gone.
     pub fn of(folder: &Path) -> Result<Self> {
-        let Some(record) = Record::of(folder)? else {
-            return Ok(Self { folder: folder.to_owned(), ..Self::default() });
-        };
+        match Record::of(folder)? {
+            Some(record) => Self::by(record, folder),
+            None => Ok(Self { folder: folder.to_owned(), ..Self::default() }),
+        }
+    }
+
+    /// As a record of the folder says.
+    fn by(record: Record, folder: &Path) -> Result<Self> {
         let whole = record.is_whole(folder);
-        let waits = |moved: &Moved| own(folder, &moved.from).is_some_and(|own| moved.identity.is_like(&own));
+        let waits = |moved: &Moved| moved.identity.is_like_at(folder, &moved.from);
         let moved: BTreeMap<_, _> =
             record.files.into_iter().filter(waits).map(|moved| (moved.to, moved.from)).collect();
         if !whole && !moved.is_empty() {
             return Err(Record::changed(folder));
         }
-        let removed = record.removed.into_iter();
-        let removed =
-            removed.filter(|Removed { name, identity }| own(folder, name).is_some_and(|own| identity.is_like(&own)));
+        let removed = record.removed.into_iter().filter(|Removed { name, identity }| identity.is_like_at(folder, name));
         Ok(Self { folder: folder.to_owned(), moved, removed: removed.map(|removed| removed.name).collect() })
     }
 
@@ -77,7 +80,7 @@ pub fn current(file: &Path) -> Result<PathBuf> {
     let folder = folder_of(file);
     // A save that nobody can finish says nothing of the other files of its folder.
     match (Record::of(folder)?, file.file_name()) {
-        (Some(record), Some(name)) if record.names(name) => Ok(Current::of(folder)?.path(file)),
+        (Some(record), Some(name)) if record.names(name) => Ok(Current::by(record, folder)?.path(file)),
         _ => Ok(file.to_owned()),
     }
 }

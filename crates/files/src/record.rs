@@ -65,8 +65,18 @@ impl Identity {
     }
 
     /// Whether this may be the file or a copy of it.
-    pub(crate) fn is_like(&self, own: &Metadata) -> bool {
+    fn is_like(&self, own: &Metadata) -> bool {
         own.is_file() && own.len() == self.bytes
+    }
+
+    /// Whether the very file has this name.
+    fn is_at(&self, folder: &Path, name: &str) -> bool {
+        own(folder, name).is_some_and(|own| self.is(&own))
+    }
+
+    /// Whether the file, or a copy of it, has this name.
+    pub(crate) fn is_like_at(&self, folder: &Path, name: &str) -> bool {
+        own(folder, name).is_some_and(|own| self.is_like(&own))
     }
 }
 
@@ -98,13 +108,9 @@ impl Record {
                 format!("it has version {} of records of saves, and this program reads {VERSION}", record.version);
             return Err(Error::checkpoint(&file, None, reason, "use a newer Tacit"));
         }
-        let strange = record.files.iter().find(|moved| boot_of(&moved.from).is_none() || !is_plain(&moved.to));
-        let strange = strange.map(|moved| &moved.to).or(record
-            .removed
-            .iter()
-            .map(|removed| &removed.name)
-            .find(|name| !is_plain(name)));
-        match strange {
+        let strange = record.files.iter().filter(|moved| boot_of(&moved.from).is_none() || !is_plain(&moved.to));
+        let removed = record.removed.iter().map(|removed| &removed.name).filter(|name| !is_plain(name));
+        match strange.map(|moved| &moved.to).chain(removed).next() {
             Some(name) => Err(wrong(format!("it names {name:?}, which no save does"))),
             None => Ok(Some(record)),
         }
@@ -116,17 +122,16 @@ impl Record {
     /// In a copy of the folder none is the very one, and of what somebody has changed on its way nobody knows what belongs
     /// together.
     pub(crate) fn is_of(&self, folder: &Path) -> bool {
-        let is = |name: &str, identity: &Identity| own(folder, name).is_some_and(|own| identity.is(&own));
         let placed = self.files.iter().all(|moved| own(folder, &moved.from).is_none());
         let gone = self.removed.iter().all(|removed| own(folder, &removed.name).is_none());
-        placed && (gone || self.files.iter().any(|moved| is(&moved.to, &moved.identity)))
+        placed && (gone || self.files.iter().any(|moved| moved.identity.is_at(folder, &moved.to)))
             || self.files.iter().all(|moved| at(folder, moved).is_some_and(|own| moved.identity.is(&own)))
     }
 
     /// Whether what is on its way goes together with what has its name: each file is in one of its two places, in a copy of
     /// the folder as far as sizes tell.
     pub(crate) fn is_whole(&self, folder: &Path) -> bool {
-        let is_own = |moved: &Moved| own(folder, &moved.from).is_some_and(|own| moved.identity.is(&own));
+        let is_own = |moved: &Moved| moved.identity.is_at(folder, &moved.from);
         let is = if self.files.iter().any(is_own) { Identity::is } else { Identity::is_like };
         self.files.iter().all(|moved| at(folder, moved).is_some_and(|own| is(&moved.identity, &own)))
     }
@@ -161,7 +166,7 @@ impl Record {
         }
         for Removed { name, identity } in &self.removed {
             // Whoever has put another file there since keeps it.
-            if own(folder, name).is_some_and(|own| identity.is(&own)) {
+            if identity.is_at(folder, name) {
                 disk::remove(&folder.join(name)).map_err(failed("remove", name))?;
             }
         }

@@ -29,9 +29,6 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What is read of a rank at most once all have ended: as much as a pipe holds. Whoever left its group may write for ever.
 const LATE: usize = 1 << 16;
 
-/// Whether nobody reads what is written any more.
-pub(super) static UNREAD: AtomicBool = AtomicBool::new(false);
-
 /// Writes to one stream what ranks say.
 pub(super) struct Printer {
     pieces: SyncSender<Piece>,
@@ -70,6 +67,11 @@ impl Printer {
         let work = Arc::new(Work::default());
         let own = work.clone();
         Self { pieces, thread: thread::spawn(move || print(&coming, Page::new(to, wipes), &own)), work }
+    }
+
+    /// Whether nobody reads what is written any more.
+    pub(super) fn is_unread(&self) -> bool {
+        self.work.unread.load(Ordering::Relaxed)
     }
 
     /// Prints all that comes `from` a rank.
@@ -143,7 +145,6 @@ fn print(coming: &Receiver<Piece>, mut page: Page<impl Write>, work: &Work) {
             work.pieces.fetch_sub(1, Ordering::Relaxed);
         }
         if written.is_err() {
-            UNREAD.store(true, Ordering::Relaxed);
             work.unread.store(true, Ordering::Relaxed);
             // Read on, so that no rank waits for a reader before it is ended.
             coming.iter().for_each(drop);

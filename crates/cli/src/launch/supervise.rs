@@ -5,14 +5,13 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tacit_bridge::process::{self, Signal};
 use tacit_core::Error;
 
-use super::lines::{Printer, UNREAD};
+use super::lines::Printer;
 use super::warden::{LAST, Warden};
 use crate::output::Failure;
 
@@ -197,7 +196,7 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
             let signal = if ending.is_some() { Signal::Kill } else { signal };
             ending = Some(Ending::new(signal, Instant::now()));
         }
-        if UNREAD.load(Ordering::Relaxed) && ending.is_none() {
+        if (out.is_unread() || err.is_unread()) && ending.is_none() {
             code = Some(128 + BROKEN_PIPE);
             ending = Some(Ending::new(Signal::Terminate, Instant::now()));
         }
