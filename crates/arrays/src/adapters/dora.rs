@@ -164,7 +164,10 @@ impl Materialize for Dora {
         let on_dense = Self { base: self.base.dense()?.into(), ..self.clone() };
         let sum = on_dense.direction(self.key.clone()).built()?;
         // Measured as for a product, so that both have the same rows.
-        let norms = norms(&self.direction(None), || on_dense.direction(None).built())?;
+        let norms = norms(&self.direction(None), || match &self.key {
+            None => Ok(sum.clone()),
+            Some(_) => on_dense.direction(None).built(),
+        })?;
         let factors = self.factors_by(norms)?.expand_dims(i32::from(!self.transposed))?;
         Ok(sum.multiply(factors)?.as_dtype(self.aval.dtype)?.into())
     }

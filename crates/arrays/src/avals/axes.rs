@@ -1,6 +1,6 @@
 //! Axes, ranges of them and extents.
 
-use tacit_core::op::Slice;
+use tacit_core::op::{Moving, Slice, TypedPrimitive};
 use tacit_core::{Aval, Error, Result};
 
 /// An axis counted from zero; `None` where there is no such axis.
@@ -9,12 +9,16 @@ pub(crate) fn from_zero(axis: i32, rank: usize) -> Option<usize> {
     usize::try_from(counted).ok().filter(|&axis| axis < rank)
 }
 
-/// Declines a slice that runs backwards along an axis, and what [`said`] declines.
-pub(crate) fn forward(op: &Slice, shape: &[i32], made: &Aval) -> Result<()> {
-    if op.strides.iter().any(|&step| step < 1) {
+/// Declines a primitive that is a slice which runs backwards along an axis, or one that [`said`] declines.
+pub(crate) fn forward(op: &Moving, shape: &[i32], made: &[Aval]) -> Result<()> {
+    if op.name() != Slice::NAME {
+        return Ok(());
+    }
+    let slice: Slice = op.view()?;
+    if slice.strides.iter().any(|&step| step < 1) {
         return Err(Error::decline("the slice runs backwards"));
     }
-    said(op, shape, made)
+    said(&slice, shape, &made[0])
 }
 
 /// Declines a slice of an array of this shape whose ends and steps are not those of what it leaves.

@@ -117,16 +117,13 @@ pub fn cut(value: &Value, axis: i32, range: Range<i32>) -> Result<Value> {
 #[handler]
 pub(crate) fn cut_slice(op: &Slice, array: &dyn Cut, made: &[Aval]) -> Result<Value> {
     ranges(op, &made[0])?;
-    let whole = array.aval()?.shape;
     let ranges = op.start_indices.iter().zip(&op.end_indices).map(|(&start, &stop)| start..stop);
     let mut part = Value::Implicit(dyn_clone::clone_box(array));
-    for (axis, (range, extent)) in ranges.zip(whole).enumerate() {
-        if range != (0..extent) {
-            part = cut(&part, axis as i32, range).map_err(|error| match error {
-                Error::Invalid { message, .. } => Error::decline(message),
-                error => error,
-            })?;
-        }
+    for (axis, range) in ranges.enumerate() {
+        part = cut(&part, axis as i32, range).map_err(|error| match error {
+            Error::Invalid { message, .. } => Error::decline(message),
+            error => error,
+        })?;
     }
     // Inside blocks there are smaller ones with scales of their own, down to one for each element.
     if array.array_type().joins::<dyn Packed>() && part.nbytes() > made[0].nbytes() {

@@ -1,6 +1,6 @@
 //! Views that stand around an array as they are, wherever its elements go.
 
-use tacit_core::op::{Moving, Slice, TypedPrimitive};
+use tacit_core::op::Moving;
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::forward;
@@ -113,8 +113,6 @@ impl Move<'_> {
 #[handler(precedence = 1)]
 pub(crate) fn view_moving(op: &Moving, view: &dyn View, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
     let shape = view.aval()?.shape;
-    if op.name() == Slice::NAME {
-        forward(&op.view()?, &shape, &made[0])?;
-    }
+    forward(op, &shape, made)?;
     view.moved(&Move { op, shape: &shape, rest, made })
 }

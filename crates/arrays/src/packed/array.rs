@@ -8,9 +8,10 @@ use crate::families::cut::Cut;
 use crate::families::linear::Linear;
 use crate::families::packed::{Packed, Stored};
 use crate::format::declaration::Format;
-use crate::kernel::{Coding, Nested, Scaling, Scheme};
+use crate::kernel::{Nested, Scaling, Scheme};
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::read::dense;
+use crate::packed::units::integers;
 
 /// An array of any shape as the codes of a stored format, and their scales if it has any.
 ///
@@ -156,9 +157,8 @@ impl<F: Format> PackedArray<F> {
             return Some(Nested::Dynamic8 { block: nested.block_size() });
         }
         let centered = matches!(own, Some(Nested::Integers { centered: true, .. }));
-        let integers = scales.family::<dyn Packed>()?.stored();
-        let signed = matches!(integers.scheme.coding, Coding::Signed);
-        signed.then_some(Nested::Integers { block: integers.block, centered })
+        let (_, integers) = integers(scales)?;
+        Some(Nested::Integers { block: integers.block, centered })
     }
 }
 

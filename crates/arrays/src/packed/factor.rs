@@ -7,6 +7,7 @@ use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 use crate::families::packed::Packed;
 use crate::kernel::Scaling;
 use crate::packed::dynamic8::Dynamic8Array;
+use crate::packed::units::integers;
 
 /// A scalar as the other factor.
 #[handler]
@@ -47,7 +48,7 @@ fn scaled(array: &dyn Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<V
             stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
         }
         (Scaling::Float, Some(scales)) => {
-            if let Some(integers) = scales.family::<dyn Packed>() {
+            if let Some((integers, _)) = integers(scales) {
                 stored.scales = Some(scaled(integers, map)?);
                 return Ok(array.restored(stored).into());
             }

@@ -7,6 +7,7 @@ use tacit_core::{Error, Result, Value};
 use crate::families::packed::{Packed, Stored};
 use crate::kernel::{self, Coding, Layout, Nested, Scaling};
 use crate::packed::dynamic8::Dynamic8Array;
+use crate::packed::units::integers;
 
 /// The greatest factor that NVFP4 encodes: the largest E4M3 times the largest E2M1.
 const NVFP4_RANGE: f32 = 448.0 * 6.0;
@@ -69,14 +70,13 @@ fn read_integers(scales: &Value, layout: &Layout) -> Result<(Scaling, Vec<Array>
         Ok(if row.size() as i32 == blocks { row } else { row.try_index(..blocks)? })
     };
     let center = layout.scheme.center();
-    let Some(integers) = scales.family::<dyn Packed>() else {
+    let Some((_, stored)) = integers(scales) else {
         // Scales that a tree of them made dense.
         let dense = scales.dense()?;
         let first = row(&dense, 0)?;
         let biases = if centered { first.multiply(center)? } else { row(&dense, 1)? };
         return Ok((Scaling::Float, vec![first, biases]));
     };
-    let stored = integers.stored();
     let rows = stored.codes.dim(0);
     // The integers' own unit is their largest magnitude, 127.
     let factors = stored.scales.as_ref().ok_or_else(|| Error::decline("the integers have no scales"))?;

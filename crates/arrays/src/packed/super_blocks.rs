@@ -2,12 +2,11 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
-use tacit_core::{Result, Value};
+use tacit_core::Result;
 
-use crate::format::text::parse;
+use crate::format::int8::Int8Array;
 use crate::kernel::{self, Scheme};
 use crate::packed::read::dense;
-use crate::packed::shape::packed;
 
 /// The greatest code.
 fn top(scheme: &Scheme) -> Array {
@@ -15,7 +14,7 @@ fn top(scheme: &Scheme) -> Array {
 }
 
 /// The codes of `x: f32[..]` and the scales of its blocks.
-pub(crate) fn encoded(x: &Array, scheme: &Scheme, block: usize) -> Result<(Array, Value)> {
+pub(crate) fn encoded(x: &Array, scheme: &Scheme, block: usize) -> Result<(Array, Int8Array)> {
     let blocks = in_blocks(x, scheme, block)?;
     encoded_by(&blocks, x.size(), &ranges(&blocks, scheme)?, scheme)
 }
@@ -41,14 +40,13 @@ pub(crate) fn ranges(x: &Array, scheme: &Scheme) -> Result<Vec<Array>> {
 }
 
 /// The codes of `size` elements in blocks, and the scales that these are given, as they are stored.
-pub(crate) fn encoded_by(x: &Array, size: usize, made: &[Array], scheme: &Scheme) -> Result<(Array, Value)> {
+pub(crate) fn encoded_by(x: &Array, size: usize, made: &[Array], scheme: &Scheme) -> Result<(Array, Int8Array)> {
     let (groups, centered) = scheme.integers()?;
     let number = Array::from_f32;
     let rows: Vec<Array> = made.iter().map(|row| row.reshape(&[-1, groups as i32])).collect::<Result<_, _>>()?;
-    // By its text, as the array of such scales is packed itself, by the same code.
-    let scales = parse(&format!("int8:{groups}"))?.quantize(&ops::stack(&rows, 0)?)?;
+    let scales = Int8Array::quantize(&ops::stack(&rows, 0)?, groups)?;
     // Codes are chosen for the scales as they are stored.
-    let stored = dense(packed(&scales)?)?.dense()?.reshape(&[made.len() as i32, -1, 1])?;
+    let stored = dense(&scales)?.dense()?.reshape(&[made.len() as i32, -1, 1])?;
     let scale = stored.try_index(0)?;
     let bias = if centered { scale.multiply(scheme.center())? } else { stored.try_index(1)? };
     let divisor = ops::select(scale.eq(number(0.0))?, number(1.0), scale)?;

@@ -1,5 +1,7 @@
 //! Where packed arrays come apart: blocks, codes that share bytes, and super-blocks.
 
+use tacit_core::Value;
+
 use crate::avals::axes::lcm;
 use crate::families::packed::{Packed, Stored};
 use crate::kernel::Coding;
@@ -15,12 +17,17 @@ pub(crate) struct Supers<'a> {
 
 impl<'a> Supers<'a> {
     pub(crate) fn of(stored: &'a Stored) -> Option<Self> {
-        let integers = stored.scales.as_ref()?.family::<dyn Packed>()?;
-        let own = integers.stored();
+        let (integers, own) = integers(stored.scales.as_ref()?)?;
         let &[rows, _, groups] = own.aval.shape.as_slice() else { return None };
-        let signed = matches!(own.scheme.coding, Coding::Signed);
-        signed.then(|| Self { integers, rows, groups, elements: stored.block * groups as usize })
+        Some(Self { integers, rows, groups, elements: stored.block * groups as usize })
     }
+}
+
+/// Scales that are integers themselves, and what they are made of.
+pub(crate) fn integers(scales: &Value) -> Option<(&dyn Packed, Stored)> {
+    let array = scales.family::<dyn Packed>()?;
+    let stored = array.stored();
+    matches!(stored.scheme.coding, Coding::Signed).then_some((array, stored))
 }
 
 impl Stored {

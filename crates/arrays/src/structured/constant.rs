@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{
-    Binary, Gather, GatherAxis, Max, Min, Moving, Prod, Reduction, Slice, Sum, TypedPrimitive, Unary,
-};
+use tacit_core::op::{Binary, Gather, GatherAxis, Max, Min, Moving, Prod, Reduction, Sum, TypedPrimitive, Unary};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::axes::forward;
@@ -165,9 +163,7 @@ pub(crate) fn constant_unary(op: &Unary, c: &Constant, made: &[Aval]) -> Result<
 /// Moved elements, which are all the same.
 #[handler]
 pub(crate) fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
-    if op.name() == Slice::NAME {
-        forward(&op.view()?, &c.aval.shape, &made[0])?;
-    }
+    forward(op, &c.aval.shape, made)?;
     let mut value = c.value.clone();
     if matches!(op.name(), Gather::NAME | GatherAxis::NAME) {
         // The element is that of every index; one that is outside is to be an error all the same.
