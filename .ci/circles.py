@@ -122,11 +122,10 @@ class Crate:
     def leads(self, name, path, seen=frozenset()):
         if path[0] == "crate":
             return self.definer((), path[1:], seen)
+        relative = path[0] in ("self", "super")
         while path and path[0] in ("self", "super"):
             name, path = (name[:-1] if path[0] == "super" else name), path[1:]
-            if not path or path[0] not in ("self", "super"):
-                return self.definer(name, path, seen)
-        return self.definer(name, path, seen) if (*name, path[0]) in self.modules else None
+        return self.definer(name, path, seen) if relative or (*name, path[0]) in self.modules else None
 
     def arrows(self):
         return {name: sorted(self.used_by(name) - {None, (), name}) for name in self.modules if name}

@@ -6,18 +6,13 @@
 //! one of the tables.
 
 use crate::{
-    Dense, Factors, Isa, Operand, Orientation, by_lanes,
-    codec::{Codec, Job, dispatch},
-    decode::Range,
-    engine::{self, Engine, Priced, cheapest},
+    Isa, by_lanes, by_panels,
+    engine::{Engine, Priced, cheapest},
     integers::{self, IntegerProduct},
     machine::Machine,
-    output::Output,
-    panel::Turned,
-    scales::widened,
     shape::Shape,
     stored::{self, StoredProduct},
-    tile::{self, Panelled, Panels, Product},
+    tile::{self, Panelled, Product},
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{amx, by_words, vnni};
@@ -53,7 +48,7 @@ impl<'a> Priced<'a> for StoredProduct<'a> {
             needs: |_| true,
             takes: |_| true,
             cost: |work, machine| cheapest::<Product>(&work.panelled, machine),
-            run: by_panels,
+            run: by_panels::multiply,
         },
     ];
 
@@ -129,37 +124,6 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
     }
 }
 
-/// Computes all of the product with panels of floats, made from the codes as they are needed.
-fn by_panels(product: &StoredProduct, isa: Isa, out: &mut Output<f32>) -> usize {
-    struct Multiply<'a> {
-        range: Range<'a, ()>,
-        orientation: Orientation,
-        then: &'a mut dyn FnMut(&dyn Panels),
-    }
-    impl Job for Multiply<'_> {
-        type Output = ();
-        fn run<C: Codec>(self, codes: C) {
-            let Range { matrix, scales, biases, first, .. } = self.range;
-            let range = Range { matrix, codes, scales, biases, first };
-            (self.then)(&Turned { range, orientation: self.orientation });
-        }
-    }
-    let &StoredProduct { x, m, matrix, orientation, threads, .. } = product;
-    let blocks = (matrix.n * matrix.k).div_ceil(matrix.block);
-    let scales = widened(isa, &matrix.scales, blocks, threads);
-    let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
-    let range = Range { matrix, codes: (), scales: &scales, biases: biases.as_deref(), first: 0 };
-    let depth = x.len() / m;
-    let then = &mut |panels: &dyn Panels| {
-        let matrix = Dense { values: x, rows: m, columns: depth, stride: depth };
-        let x = Operand { matrix, orientation: Orientation::Plain };
-        let columns = out.columns();
-        engine::multiply(&Product { x, panels, columns, factors: Factors::default(), threads }, isa, out);
-    };
-    dispatch(isa, matrix.codes, Multiply { range, orientation, then });
-    m
-}
-
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use std::fmt::Write;
@@ -167,6 +131,7 @@ mod tests {
     use expect_test::{Expect, expect};
 
     use super::*;
+    use crate::Orientation;
     use crate::{
         Codes, Matrix, Order, Scales,
         engine::{candidates, costs},

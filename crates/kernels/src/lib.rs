@@ -37,6 +37,7 @@ mod attention;
 pub mod binary;
 mod by_columns;
 mod by_lanes;
+mod by_panels;
 mod by_rows;
 #[cfg(target_arch = "x86_64")]
 mod by_words;

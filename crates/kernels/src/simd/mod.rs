@@ -1,7 +1,7 @@
 //! The instruction sets, chosen at run time.
 //!
 //! One table says which machines have each, and what compiles a [`Kernel`], the arguments of a loop, for it. A new one is
-//! its file here and its line there; a machine's engines that are more than vectors have theirs in `engine`.
+//! its file here and its line there; a machine's engines that are more than vectors have theirs in `engines`.
 
 use std::{cell::Cell, sync::OnceLock};
 
