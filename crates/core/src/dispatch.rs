@@ -356,29 +356,24 @@ impl Primitive {
     ///
     /// A handler fails, or the policy forbids a materialization.
     pub fn apply(&self, operands: &[&Value]) -> Result<Vec<Value>> {
-        apply(self, operands)
-    }
-}
-
-/// Applies a primitive to values outside a trace.
-fn apply(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Value>> {
-    let operands = operands.iter().map(|&value| used(value)).collect::<Result<_>>()?;
-    let mut loose = Loose { primitive, operands };
-    if loose.operands.iter().any(Value::is_implicit) {
-        Counters { seen: 1, ..Counters::default() }.add();
-        let mut outcome = Outcome::default();
-        dispatch(&mut loose, &mut Lookup::current(), &mut outcome)?;
-        if outcome.taker.is_some() {
-            let results = outcome.results;
-            Counters { handled: 1, ..Counters::default() }.add();
-            if is_handling() {
-                return Ok(results);
+        let operands = operands.iter().map(|&value| used(value)).collect::<Result<_>>()?;
+        let mut loose = Loose { primitive: self, operands };
+        if loose.operands.iter().any(Value::is_implicit) {
+            Counters { seen: 1, ..Counters::default() }.add();
+            let mut outcome = Outcome::default();
+            dispatch(&mut loose, &mut Lookup::current(), &mut outcome)?;
+            if outcome.taker.is_some() {
+                let results = outcome.results;
+                Counters { handled: 1, ..Counters::default() }.add();
+                if is_handling() {
+                    return Ok(results);
+                }
+                return results.into_iter().map(materialize::computed).collect();
             }
-            return results.into_iter().map(materialize::computed).collect();
         }
+        let dense: Vec<Array> = loose.operands.iter().filter_map(|value| value.as_dense().cloned()).collect();
+        Ok(self.emit(&dense)?.into_iter().map(Value::from).collect())
     }
-    let dense: Vec<Array> = loose.operands.iter().filter_map(|value| value.as_dense().cloned()).collect();
-    Ok(primitive.emit(&dense)?.into_iter().map(Value::from).collect())
 }
 
 /// What a primitive is applied to for an operand.
