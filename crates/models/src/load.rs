@@ -91,22 +91,22 @@ fn stacked(folder: &Path, parameters: Parameters) -> Result<Parameters> {
         }
     }
     for (path, parts) in experts {
+        let wrong = |expert: usize, reason: &str| {
+            let key = path.replacen("switch_mlp", &format!("experts.{expert}"), 1);
+            Error::checkpoint(folder, Some(&key), reason, "fetch the tensors again, all of them")
+        };
         if let Some(missing) = (0..parts.len()).find(|number| !parts.contains_key(number)) {
-            let key = path.replacen("switch_mlp", &format!("experts.{missing}"), 1);
-            let help = "fetch the tensors again, all of them";
-            return Err(Error::checkpoint(folder, Some(&key), "it is not there, and later experts are", help));
+            return Err(wrong(missing, "it is not there, and later experts are"));
         }
         let parts: Vec<Value> = parts.into_values().collect();
         let avals = parts.iter().map(Value::aval).collect::<Result<Vec<_>>>()?;
         // Dense ones are promoted to one dtype.
-        let dense = parts.iter().all(|part| part.as_dense().is_some());
-        let alike = |aval: &Aval| if dense { aval.shape == avals[0].shape } else { *aval == avals[0] };
+        let arrays = parts.iter().map(Value::as_dense).collect::<Option<Vec<_>>>();
+        let alike = |aval: &Aval| if arrays.is_some() { aval.shape == avals[0].shape } else { *aval == avals[0] };
         if let Some(other) = avals.iter().position(|aval| !alike(aval)) {
-            let key = path.replacen("switch_mlp", &format!("experts.{other}"), 1);
-            let reason = format!("it is {}, and that of expert 0 is {}", avals[other], avals[0]);
-            return Err(Error::checkpoint(folder, Some(&key), reason, "fetch the tensors again, all of them"));
+            return Err(wrong(other, &format!("it is {}, and that of expert 0 is {}", avals[other], avals[0])));
         }
-        let value = match parts.iter().map(Value::as_dense).collect::<Option<Vec<_>>>() {
+        let value = match arrays {
             Some(arrays) => ops::stack(&arrays, 0)?.into(),
             None => Stacked::new(parts)?.into(),
         };

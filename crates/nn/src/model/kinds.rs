@@ -170,7 +170,7 @@ impl<M: ModuleParameters> Model<M> {
             let lacking = own.iter().map(|(path, _)| path.as_str()).filter(|path| !given.contains(path));
             refuse(&format!("leaves of the model are not given, of {part:?}"), lacking.collect::<Vec<_>>().iter())?;
         }
-        self.set_leaves(arrays)
+        self.put_leaves(arrays)
     }
 
     /// The parts that some of these leaves belong to, dense parameters aside.

@@ -97,6 +97,11 @@ impl<M: ModuleParameters> Model<M> {
     /// [tied](Self::tie), are given different values.
     pub fn set_leaves(&mut self, arrays: impl IntoIterator<Item = (String, Array)>) -> Result<()> {
         let arrays = self.own_leaves(arrays)?;
+        self.put_leaves(arrays)
+    }
+
+    /// Puts arrays by the paths of the model's own leaves in the place of these, all or none.
+    pub(super) fn put_leaves(&mut self, arrays: BTreeMap<String, Array>) -> Result<()> {
         let mut slots = self.slots();
         for (path, array) in &arrays {
             let Some(slot) = slots.get(path.as_str()) else {
@@ -126,25 +131,22 @@ impl<M: ModuleParameters> Model<M> {
         &self,
         arrays: impl IntoIterator<Item = (String, Array)>,
     ) -> Result<BTreeMap<String, Array>> {
-        let mut own = BTreeMap::new();
-        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        let mut own: BTreeMap<String, (String, Array)> = BTreeMap::new();
         for (path, array) in arrays {
             let leaf = self.own_leaf(&path);
-            match (own.get(&leaf), names.get(&leaf)) {
-                (Some(known), Some(name)) if *name != path && !same_array(known, &array)? => {
-                    return Err(Error::invalid(
-                        format!("the leaf {leaf} was given different values, as {name} and as {path}"),
-                        "give one of them, or make the model without the tie",
-                    ));
-                }
-                // Of one path the last one counts.
-                _ => {
-                    names.insert(leaf.clone(), path);
-                    own.insert(leaf, array);
-                }
+            if let Some((name, known)) = own.get(&leaf)
+                && *name != path
+                && !same_array(known, &array)?
+            {
+                return Err(Error::invalid(
+                    format!("the leaf {leaf} was given different values, as {name} and as {path}"),
+                    "give one of them, or make the model without the tie",
+                ));
             }
+            // Of one path the last one counts.
+            own.insert(leaf, (path, array));
         }
-        Ok(own)
+        Ok(own.into_iter().map(|(leaf, (_, array))| (leaf, array)).collect())
     }
 }
 
