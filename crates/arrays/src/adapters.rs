@@ -1,9 +1,10 @@
 //! A frozen base, and a change of it that is trained.
 
+pub(crate) mod as_merged;
 pub(crate) mod as_stored;
 pub(crate) mod dora;
+pub(crate) mod factors;
 pub(crate) mod lora;
 pub(crate) mod lora_set;
 pub(crate) mod merge;
 pub(crate) mod qa_lora;
-pub(crate) mod shared;

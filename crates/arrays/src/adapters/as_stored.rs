@@ -5,7 +5,7 @@ use std::ops::Range;
 use mlx_rs::Array;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
-use crate::adapters::shared;
+use crate::adapters::as_merged;
 use crate::avals::checks::check_children;
 use crate::families::adapter::{Adapter, Side};
 use crate::families::cut::{Cut, cut};
@@ -106,7 +106,7 @@ impl AsStored {
 
 impl Materialize for AsStored {
     fn materialize(&self) -> Result<Value> {
-        shared::built(&self.merged()?.opened()?, self)
+        as_merged::built(&self.merged()?.opened()?, self)
     }
 
     fn check(&self) -> Result<()> {
@@ -180,7 +180,7 @@ impl Adapter for AsStored {
     }
 
     fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        shared::straight_through(side, x, &self.merged()?, self)
+        as_merged::straight_through(side, x, &self.merged()?, self)
     }
 
     fn turned(&self) -> Result<Box<dyn ImplicitArray>> {

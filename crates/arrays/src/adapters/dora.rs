@@ -5,8 +5,8 @@ use std::ops::Range;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
+use crate::adapters::factors;
 use crate::adapters::lora::Lora;
-use crate::adapters::shared;
 use crate::avals::checks::{check_children, check_float, stored_shape};
 use crate::avals::dtypes::wide;
 use crate::families::adapter::{Adapter, Side};
@@ -185,7 +185,7 @@ impl Materialize for Dora {
 impl Cut for Dora {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
         let base = cut(&self.base, axis as i32, range.clone())?;
-        if !shared::is_output(axis, self.transposed) {
+        if !factors::is_output(axis, self.transposed) {
             return Err(Error::invalid(
                 format!(
                     "a Dora of {} is not cut along its inputs: the length of a row is that of all of it",
@@ -194,7 +194,7 @@ impl Cut for Dora {
                 "cut it along its outputs, or merge it first",
             ));
         }
-        let (b, m) = (shared::factor(&self.b, 0, &range)?, shared::factor(&self.m, 0, &range)?);
+        let (b, m) = (factors::factor(&self.b, 0, &range)?, factors::factor(&self.m, 0, &range)?);
         Ok(Self { aval: base.aval()?, base, b, m, ..self.clone() }.into())
     }
 }
@@ -243,7 +243,7 @@ impl Adapter for Dora {
             return Ok(None);
         }
         let factors = self.direction(self.key.clone()).factors(Dtype::Float32)?;
-        shared::summands(&self.base, factors, Some(self.factors()?), turned)
+        factors::summands(&self.base, factors, Some(self.factors()?), turned)
     }
 
     fn applied(&self, side: Side, x: &Value) -> Result<Value> {
@@ -255,7 +255,7 @@ impl Adapter for Dora {
     }
 
     fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
-        let (base, aval) = shared::turned(&self.base)?;
+        let (base, aval) = factors::turned(&self.base)?;
         Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
     }
 

@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype, random};
 use tacit_core::op::{AsType, Multiply};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
-use crate::adapters::shared;
+use crate::adapters::factors;
 use crate::avals::checks::{check_children, check_float, stored_shape};
 use crate::avals::dtypes::{narrowing, wide};
 use crate::families::adapter::{Adapter, Side};
@@ -143,17 +143,13 @@ impl Lora {
         let factors = self.factors(wide)?;
         implicit((x, &self.base), |(x, base)| {
             let product = side.of(&x, &base)?.as_dtype(wide)?;
-            let x = if x.dtype().is_float() { x.as_dtype(wide)? } else { x };
             Ok::<_, Error>(product.add(side.of_factors(&x, &factors)?)?)
         })
     }
 
     /// The dense sum, in the type in which it is summed.
     pub(crate) fn built(&self) -> Result<Array> {
-        let base = self.base.dense()?;
-        let wide = wide(base.dtype());
-        let [left, right] = self.factors(wide)?;
-        Ok(base.as_dtype(wide)?.add(left.matmul(right)?)?)
+        factors::dense_sum(&self.base, |dtype| self.factors(dtype))
     }
 }
 
@@ -201,10 +197,10 @@ impl Cut for Lora {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
         let base = cut(&self.base, axis as i32, range.clone())?;
         let mut part = Self { aval: base.aval()?, base, ..self.clone() };
-        if shared::is_output(axis, self.transposed) {
-            part.b = shared::factor(&self.b, 0, &range)?;
+        if factors::is_output(axis, self.transposed) {
+            part.b = factors::factor(&self.b, 0, &range)?;
         } else if self.key.is_none() {
-            part.a = shared::factor(&self.a, 1, &range)?;
+            part.a = factors::factor(&self.a, 1, &range)?;
         } else {
             return Err(Error::invalid(
                 format!("a Lora of {} that drops inputs is not cut along them", self.aval),
@@ -255,7 +251,7 @@ impl Adapter for Lora {
     }
 
     fn summands(&self, turned: bool) -> Result<Option<Summands>> {
-        shared::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
+        factors::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
     }
 
     fn applied(&self, side: Side, x: &Value) -> Result<Value> {
@@ -263,14 +259,12 @@ impl Adapter for Lora {
     }
 
     fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
-        let (base, aval) = shared::turned(&self.base)?;
+        let (base, aval) = factors::turned(&self.base)?;
         Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
     }
 
     fn change(&self, side: Side, x: &Array) -> Result<Array> {
-        let wide = wide(self.aval.dtype);
-        let x = if x.dtype().is_float() { &x.as_dtype(wide)? } else { x };
-        side.of_factors(x, &self.factors(wide)?)
+        side.of_factors(x, &self.factors(wide(self.aval.dtype))?)
     }
 }
 

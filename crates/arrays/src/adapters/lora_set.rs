@@ -5,8 +5,8 @@ use std::ops::Range;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
+use crate::adapters::factors;
 use crate::adapters::lora::Lora;
-use crate::adapters::shared;
 use crate::avals::checks::{check_children, check_float, stored_shape};
 use crate::avals::dtypes::wide;
 use crate::families::adapter::{Adapter, Side};
@@ -156,10 +156,7 @@ impl Materialize for LoraSet {
                 "each part of the rows has an adapter of its own, so that there is no one matrix",
             ));
         }
-        let wide = wide(self.aval.dtype);
-        let [left, right] = self.single(wide)?;
-        let base = self.base.dense()?.as_dtype(wide)?;
-        Ok(base.add(left.matmul(right)?)?.as_dtype(self.aval.dtype)?.into())
+        Ok(factors::dense_sum(&self.base, |dtype| self.single(dtype))?.as_dtype(self.aval.dtype)?.into())
     }
 
     fn check(&self) -> Result<()> {
@@ -196,10 +193,10 @@ impl Cut for LoraSet {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
         let base = cut(&self.base, axis as i32, range.clone())?;
         let mut part = Self { aval: base.aval()?, base, ..self.clone() };
-        if shared::is_output(axis, self.transposed) {
-            part.b = shared::factor(&self.b, 1, &range)?;
+        if factors::is_output(axis, self.transposed) {
+            part.b = factors::factor(&self.b, 1, &range)?;
         } else {
-            part.a = shared::factor(&self.a, 2, &range)?;
+            part.a = factors::factor(&self.a, 2, &range)?;
         }
         Ok(part.into())
     }
@@ -234,16 +231,11 @@ impl Adapter for LoraSet {
         &["a", "b"]
     }
 
-    /// Nothing is ever dropped.
-    fn with_key(&self, _: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
-        Ok(Box::new(self.clone()))
-    }
-
     fn summands(&self, turned: bool) -> Result<Option<Summands>> {
         if self.index.ndim() > 0 {
             return Ok(None);
         }
-        shared::summands(&self.base, self.single(Dtype::Float32)?, None, turned)
+        factors::summands(&self.base, self.single(Dtype::Float32)?, None, turned)
     }
 
     fn applied(&self, side: Side, x: &Value) -> Result<Value> {
@@ -256,16 +248,16 @@ impl Adapter for LoraSet {
     }
 
     fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
-        let (base, aval) = shared::turned(&self.base)?;
+        let (base, aval) = factors::turned(&self.base)?;
         Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
     }
 
     fn change(&self, side: Side, x: &Array) -> Result<Array> {
         let wide = wide(self.aval.dtype);
-        let x = if x.dtype().is_float() { &x.as_dtype(wide)? } else { x };
         if side != Side::Right || self.index.ndim() == 0 {
             return side.of_factors(x, &self.single(wide)?);
         }
+        let x = x.as_dtype(wide)?;
         let [left, right] = self.factors(wide)?;
         let (parts, mut shape) = (left.dim(0), x.shape().to_vec());
         let rows: i32 = shape.iter().rev().skip(1).product();

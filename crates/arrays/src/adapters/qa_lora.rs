@@ -5,8 +5,9 @@ use std::ops::Range;
 use mlx_rs::{Array, Dtype, ops, stop_gradient};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 
+use crate::adapters::as_merged;
+use crate::adapters::factors;
 use crate::adapters::lora::check_alpha;
-use crate::adapters::shared;
 use crate::avals::checks::{check_children, check_float};
 use crate::avals::dtypes::wide;
 use crate::families::adapter::{Adapter, Side};
@@ -139,7 +140,7 @@ impl QaLora {
 
 impl Materialize for QaLora {
     fn materialize(&self) -> Result<Value> {
-        shared::built(&self.merged()?.opened()?, self)
+        as_merged::built(&self.merged()?.opened()?, self)
     }
 
     fn check(&self) -> Result<()> {
@@ -169,10 +170,10 @@ impl Cut for QaLora {
         let base = cut(&self.base, axis as i32, range.clone())?;
         let mut part = Self { aval: base.aval()?, base, ..self.clone() };
         let block = stored.block as i32;
-        if shared::is_output(axis, stored.transposed) {
-            part.b = shared::factor(&self.b, 0, &range)?;
+        if factors::is_output(axis, stored.transposed) {
+            part.b = factors::factor(&self.b, 0, &range)?;
         } else if range.start % block == 0 && range.end % block == 0 {
-            part.a = shared::factor(&self.a, 1, &(range.start / block..range.end / block))?;
+            part.a = factors::factor(&self.a, 1, &(range.start / block..range.end / block))?;
         } else {
             return Err(Error::invalid(
                 format!("a QaLora of {} in groups of {block} is not cut inside a group", self.aval),
@@ -212,28 +213,21 @@ impl Adapter for QaLora {
         &["a", "b"]
     }
 
-    /// Nothing is ever dropped.
-    fn with_key(&self, _: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
-        Ok(Box::new(self.clone()))
-    }
-
     fn summands(&self, turned: bool) -> Result<Option<Summands>> {
-        shared::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
+        factors::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
     }
 
     fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        shared::straight_through(side, x, &self.merged()?, self)
+        as_merged::straight_through(side, x, &self.merged()?, self)
     }
 
     fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
-        let (base, aval) = shared::turned(&self.base)?;
+        let (base, aval) = factors::turned(&self.base)?;
         Ok(Box::new(Self { base, aval, ..self.clone() }))
     }
 
     fn change(&self, side: Side, x: &Array) -> Result<Array> {
-        let wide = wide(self.aval.dtype);
-        let x = if x.dtype().is_float() { &x.as_dtype(wide)? } else { x };
-        side.of_factors(x, &self.factors(wide)?)
+        side.of_factors(x, &self.factors(wide(self.aval.dtype))?)
     }
 
     fn lossless(&self) -> Result<Option<Value>> {

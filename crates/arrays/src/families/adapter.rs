@@ -1,9 +1,10 @@
 //! What all adapters have in common: a frozen base, and a change of it that is trained.
 
 use mlx_rs::Array;
-use tacit_core::{ImplicitArray, Result, Value};
+use tacit_core::op::{Gather, Transpose};
+use tacit_core::{ImplicitArray, Result, Value, handler, implicit};
 
-use crate::families::linear::Linear;
+use crate::families::linear::{Linear, gathered_rows};
 use crate::kernel::Summands;
 
 /// The family of adapters: matrices that are a frozen base and what is trained beside it, such as
@@ -29,12 +30,14 @@ pub trait Adapter: Linear {
         0.0
     }
 
-    /// The same adapter with this choice of dropped features, `u32[2]`, or with none dropped.
+    /// The same adapter with this choice of dropped features, `u32[2]`, or with none dropped; one that drops nothing is itself.
     ///
     /// # Errors
     ///
     /// It is no key.
-    fn with_key(&self, key: Option<Array>) -> Result<Box<dyn ImplicitArray>>;
+    fn with_key(&self, _key: Option<Array>) -> Result<Box<dyn ImplicitArray>> {
+        self.with_base(self.base().clone())
+    }
 
     /// The matrix, or its transpose if `turned`, as a sum that kernels read; `None` where it is no such sum or the base
     /// is neither dense nor packed.
@@ -76,6 +79,20 @@ pub trait Adapter: Linear {
     }
 }
 
+/// The other way round, as a view.
+#[handler]
+pub(crate) fn adapter_transpose(op: &Transpose, w: &dyn Adapter) -> Result<Value> {
+    if op.axes == [1, 0] { Ok(w.turned()?.into()) } else { Ok(of(w)) }
+}
+
+/// Rows of the matrix: an embedding's.
+#[handler]
+pub(crate) fn adapter_gather(op: &Gather, w: &dyn Adapter, rows: &Array) -> Result<Value> {
+    let shape = gathered_rows(op, &w.aval()?, rows)?;
+    let made = w.applied(Side::Rows, &rows.into())?;
+    implicit(made, |made| made.reshape(&shape))
+}
+
 /// An adapter as a value.
 pub(crate) fn of(adapter: &dyn Adapter) -> Value {
     let array: &dyn ImplicitArray = adapter;
@@ -102,8 +119,9 @@ impl Side {
         })
     }
 
-    /// The same of the product of two thin matrices.
+    /// The same of the product of two thin matrices, in their type.
     pub(crate) fn of_factors(self, x: &Array, [left, right]: &[Array; 2]) -> Result<Array> {
+        let x = if x.dtype().is_float() { &x.as_dtype(left.dtype())? } else { x };
         Ok(match self {
             Self::Right => x.matmul(left)?.matmul(right)?,
             Self::Left => left.matmul(right.matmul(x)?)?,

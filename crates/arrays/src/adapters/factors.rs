@@ -1,0 +1,64 @@
+//! The frozen base of an adapter and the factors of what is trained beside it.
+
+use std::ops::Range;
+
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Error, Result, Value, implicit};
+
+use crate::avals::dtypes::wide;
+use crate::families::cut::cut;
+use crate::families::packed::Packed;
+use crate::kernel::Summands;
+
+/// A base turned round, and its aval.
+pub(crate) fn turned(base: &Value) -> Result<(Value, Aval)> {
+    let base = implicit(base, |base| Ok::<_, Error>(base.t()))?;
+    let aval = base.aval()?;
+    Ok((base, aval))
+}
+
+/// Whether an axis of an adapter `[out, in]`, or `[in, out]` where `transposed`, is that of its outputs.
+pub(crate) fn is_output(axis: usize, transposed: bool) -> bool {
+    (axis == 0) != transposed
+}
+
+/// The elements of a range along an axis of a factor.
+pub(crate) fn factor(array: &Array, axis: i32, range: &Range<i32>) -> Result<Array> {
+    cut(&array.into(), axis, range.clone())?.dense()
+}
+
+/// The sum of a base and a product, each row of it multiplied by a factor, turned round if `turned`.
+pub(crate) fn summands(
+    base: &Value,
+    [left, right]: [Array; 2],
+    factors: Option<Array>,
+    turned: bool,
+) -> Result<Option<Summands>> {
+    if turned && factors.is_some() {
+        return Ok(None);
+    }
+    let [left, right] = if turned { [right.t(), left.t()] } else { [left, right] };
+    let [left, right] = [left.as_dtype(Dtype::Float32)?, right.as_dtype(Dtype::Float32)?];
+    let factors = factors.map(|factors| factors.as_dtype(Dtype::Float32)).transpose()?;
+    let (layout, base) = match base {
+        Value::Dense(base) if base.dtype() == Dtype::Float64 => return Ok(None),
+        Value::Dense(base) => (None, vec![if turned { base.t() } else { base.clone() }]),
+        Value::Implicit(_) => {
+            let Some(stored) = base.family::<dyn Packed>().map(Packed::stored) else { return Ok(None) };
+            if stored.transposed != turned {
+                return Ok(None);
+            }
+            let (layout, children) = stored.kernel(left.dim(0))?;
+            (Some(layout), children)
+        }
+    };
+    Ok(Some(Summands { layout, base, left, right, factors }))
+}
+
+/// The dense sum of a base and a product of factors, in the type in which it is summed.
+pub(crate) fn dense_sum(base: &Value, factors: impl FnOnce(Dtype) -> Result<[Array; 2]>) -> Result<Array> {
+    let base = base.dense()?;
+    let wide = wide(base.dtype());
+    let [left, right] = factors(wide)?;
+    Ok(base.as_dtype(wide)?.add(left.matmul(right)?)?)
+}
