@@ -1,6 +1,7 @@
 //! Parts of stored arrays: which there are, in which blocks, and what is said where there are none.
 
 use expect_test::{Expect, expect};
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 use tacit_arrays::format::{self, Affine, AnyFormat, KQuant, Nf4};
 use tacit_arrays::{
@@ -25,6 +26,23 @@ fn bits(value: &Value) -> Vec<u32> {
     let _allow = Policy::Allow.scope();
     let dense = value.dense().and_then(|dense| Ok(dense.contiguous()?)).expect("materializes");
     dense.as_slice::<f32>().iter().map(|x| x.to_bits()).collect()
+}
+
+/// A slice in a trace is such a part, but where that would take more than the floats: one scale for each element.
+#[test]
+fn a_slice_inside_blocks_is_a_part_where_that_is_smaller() {
+    let slice = |text: &str, from: i32| {
+        let whole = stored(text, &[6, 192]);
+        let sliced = implicit(&whole, |w| w.try_index((.., from..from + 64)))?;
+        let part = cut(&whole, 1, from..from + 64)?;
+        assert_eq!(bits(&sliced), bits(&part), "{text} from {from}");
+        Ok::<_, tacit_core::Error>(sliced.to_string())
+    };
+    let _deny = Policy::Deny.scope();
+    assert_eq!(slice("nf4:64", 32).expect("blocks of 32"), "Nf4(f32[6,64])");
+    assert_eq!(slice("int8:64", 16).expect("blocks of 16"), "Int8(f32[6,64])");
+    let error = slice("int8:64", 1).expect_err("blocks of one").to_string();
+    assert!(error.contains("declined: cut_slice: the part takes more bytes than its elements"), "{error}");
 }
 
 #[test]
