@@ -1,11 +1,14 @@
 //! The book's fifth chapter: the array types, alone and inside each other.
 
+// ANCHOR: use
 use std::fmt::Write;
 
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit::arrays::{Concat, Diagonal, Lora, Scaled};
 use tacit::format::{self, Affine, Nf4};
 use tacit::prelude::*;
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

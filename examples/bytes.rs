@@ -1,10 +1,13 @@
 //! The book's chapter on formats to the bit: the same 64 numbers in each, with the bytes that hold them.
 
+// ANCHOR: use
 use mlx_rs::{Array, ops};
 use tacit::arrays::{Int8Array, Mxfp4Array, TernaryArray};
 use tacit::format::{Format, Mxfp4, PackedArray, Per, Quantizer};
 use tacit::prelude::*;
 use tacit::tree::{self, Open};
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

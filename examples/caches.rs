@@ -1,5 +1,6 @@
 //! The book's chapter on caches and generation: attention over keys and values in any format.
 
+// ANCHOR: use
 use mlx_rs::{Array, Dtype, fast, ops, random};
 use tacit::compile::{Options, compile_with_state};
 use tacit::format::AnyFormat;
@@ -7,6 +8,8 @@ use tacit::implicit_with_state;
 use tacit::nn::generate::{self, Sampler, generate};
 use tacit::nn::{KvCache, Window};
 use tacit::prelude::*;
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

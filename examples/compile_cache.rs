@@ -1,5 +1,6 @@
 //! The book's page on how a compiled function finds its trace again: what is a new one, what is not, with the counters.
 
+// ANCHOR: use
 use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype, ops, random};
@@ -9,6 +10,8 @@ use tacit::dispatch::Registry;
 use tacit::format::Quantizer;
 use tacit::prelude::*;
 use tacit::{Tree, compile};
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the page shows.
 type Section = (&'static str, fn() -> Result<String>);

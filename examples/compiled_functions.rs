@@ -1,5 +1,6 @@
 //! The book's fourth chapter: structures of arrays, their gradients, and functions compiled over them.
 
+// ANCHOR: use
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, random};
 use tacit::compile::{Constants, Options};
@@ -8,6 +9,8 @@ use tacit::prelude::*;
 use tacit::transform::{checkpoint, jvp, value_and_grad, vmap};
 use tacit::tree::{self, Gradient, Open};
 use tacit::{Tree, compile};
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

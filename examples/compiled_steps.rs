@@ -3,6 +3,7 @@
 #[path = "data/digits.rs"]
 mod digits;
 
+// ANCHOR: use
 use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::losses::{CrossEntropyBuilder, LossReduction};
@@ -18,6 +19,8 @@ use tacit::pass::Passes;
 use tacit::prelude::*;
 
 use digits::{Digits, shuffled};
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

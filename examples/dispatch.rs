@@ -1,9 +1,12 @@
 //! The book's chapter on dispatch: who takes a call, clause by clause.
 
+// ANCHOR: use
 use mlx_rs::{Array, ops};
 use tacit::arrays::Lora;
 use tacit::op::{Add, Matmul, Negative, Unary};
 use tacit::prelude::*;
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

@@ -1,5 +1,6 @@
 //! The book's chapter on more than one process: what a rank does, on two of them.
 
+// ANCHOR: use
 use std::io;
 use std::path::Path;
 use std::process::Command;
@@ -14,6 +15,8 @@ use tacit::io::Training;
 use tacit::nn::{Only, Trainable};
 use tacit::prelude::*;
 use tacit_bridge::ports::Held;
+
+// ANCHOR_END: use
 
 /// A title, and what each rank does to show it.
 type Section = (&'static str, fn(&Group) -> Result<String>);

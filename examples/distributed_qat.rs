@@ -11,6 +11,7 @@
 
 mod characters;
 
+// ANCHOR: use
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -23,6 +24,8 @@ use tacit::distributed::{Backend, FullyShard, Group, Shard, Split, Traffic};
 use tacit::nn::{Aware, Trainable};
 use tacit::prelude::*;
 use tacit_bridge::ports::Held;
+
+// ANCHOR_END: use
 
 const SHAPE: Shape = Shape { dims: 128, blocks: 1, heads: 4, context: 16 };
 /// Windows of text in a step, of all ranks together.

@@ -1,8 +1,11 @@
 //! The book's first chapter: a layer of mlx-rs whose weight is held in four bits.
 
+// ANCHOR: use
 use mlx_rs::module::Module;
 use mlx_rs::{Array, nn, random};
 use tacit::prelude::*;
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

@@ -1,5 +1,6 @@
 //! The book's short recipes: one function for each, none of which needs another.
 
+// ANCHOR: use
 use mlx_rs::error::Exception;
 use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
@@ -9,6 +10,8 @@ use tacit::format::AnyFormat;
 use tacit::nn::{Advisor, Outcome, Pattern, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the page shows.
 type Section = (&'static str, fn() -> Result<String>);

@@ -1,5 +1,6 @@
 //! The book's chapter on whole models: rules, adapters and files for attention that somebody else wrote.
 
+// ANCHOR: use
 use mlx_rs::error::Exception;
 use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
@@ -7,6 +8,8 @@ use mlx_rs::{Array, nn, random, transforms};
 use tacit::io::ModelFile;
 use tacit::nn::LoraConfig;
 use tacit::prelude::*;
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

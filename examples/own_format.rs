@@ -1,5 +1,6 @@
 //! The book's chapter on a stored format of one's own: a codebook, declared once.
 
+// ANCHOR: use
 use std::fmt::Write;
 
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -8,6 +9,8 @@ use tacit::format::{self, Format, PackedArray, Quantizer, Scheme, TextForm};
 use tacit::prelude::*;
 use tacit::register::{register_array, register_format};
 use tacit::transform::grad;
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

@@ -5,6 +5,7 @@
 #[path = "data/digits.rs"]
 mod digits;
 
+// ANCHOR: use
 use std::f32::consts::PI;
 use std::path::Path;
 
@@ -21,6 +22,8 @@ use tacit::prelude::*;
 use tacit::record::{Bars, Chart, Record, Recorder};
 
 use digits::{Digits, shuffled};
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

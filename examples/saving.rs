@@ -1,5 +1,6 @@
 //! The book's chapter on files: a run that goes on where it was killed, and checkpoints of other programs.
 
+// ANCHOR: use
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,8 @@ use tacit::format::Quantizer;
 use tacit::io::{self, Gguf, Kind, Tensors, Training, bitsandbytes, mlx_lm};
 use tacit::prelude::*;
 use tacit::record::{Record, Recorder};
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);

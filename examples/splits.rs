@@ -1,10 +1,13 @@
 //! The book's page on what splits cost: the estimates of `tacit::distributed::plan` in tables, and a drawing of them.
 
+// ANCHOR: use
 use std::fmt::Write;
 
 use tacit::distributed::plan::{Collective, Engine, Network, Split, Step};
 use tacit::prelude::*;
 use tacit::record::Chart;
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the page shows.
 type Section = (&'static str, fn() -> Result<String>);

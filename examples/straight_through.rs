@@ -1,5 +1,6 @@
 //! The book's third chapter: training a layer for the two bits that it will be held in.
 
+// ANCHOR: use
 use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::module::{Module, ModuleParameters};
@@ -7,6 +8,8 @@ use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, nn, ops, random, transforms};
 use tacit::format::Affine;
 use tacit::prelude::*;
+
+// ANCHOR_END: use
 
 /// A title, and the function that makes what the chapter shows.
 type Section = (&'static str, fn() -> Result<String>);
