@@ -1,11 +1,14 @@
 //! The reference pages of the book are what the program has that links Tacit; `UPDATE_EXPECT=1` writes them anew.
 
-#[path = "../examples/errors.rs"]
+#[path = "../../examples/errors.rs"]
 #[allow(dead_code, reason = "its `main` is the example's")]
 mod errors;
 
-#[path = "../crates/cli/src/variables.rs"]
+#[path = "../../crates/cli/src/variables.rs"]
 mod variables;
+
+mod names;
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -105,7 +108,30 @@ fn the_primitives_with_their_parameters() {
         let doc = of.doc.replace('|', "\\|");
         let _ = writeln!(page, "| `{}` | {class}{swapped} | {} | {doc} | {count} |", of.printed, fields.join(" "));
     }
+    page.push_str(
+        "\n## Classes\n\nA handler whose first parameter is one of these takes all primitives of the class.\n\n\
+         | Class | Primitives |\n|---|---|\n",
+    );
+    for (name, doc) in classes() {
+        let _ = writeln!(page, "| `op::{name}` | {doc} |");
+    }
     check("primitives.md", &page);
+}
+
+/// The views of classes with their documentation, as their source has them.
+fn classes() -> Vec<(String, String)> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/core/src/class.rs");
+    let source = std::fs::read_to_string(source).unwrap();
+    let (_, views) = source.split_once("\nviews! {\n").unwrap();
+    let (mut found, mut doc) = (Vec::new(), Vec::new());
+    for line in views.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("/// ") {
+            doc.push(text);
+        } else if let Some((name, _)) = line.split_once(':') {
+            found.push((name.to_owned(), sources::without_links(&std::mem::take(&mut doc).join(" "))));
+        }
+    }
+    found
 }
 
 #[test]
@@ -161,7 +187,7 @@ fn the_kinds_of_error_with_what_raises_them() {
         let error = errors::raised(case);
         assert_eq!(errors::kind(&error), name);
         let text = error.to_string().replace(&format!("{}/", errors::folder().display()), "");
-        let text = without_lines(&text).replace("tests/../", "");
+        let text = without_lines(&text).replace("tests/reference/../../", "");
         let _ = write!(
             page,
             "\n## {name}\n\n{doc}\n\n```rust,noplayground\n{{{{#include ../../../examples/errors.rs:{name}}}}}\n```\n\n\
@@ -189,7 +215,7 @@ fn without_lines(text: &str) -> String {
 
 /// The variables of the build, as the documentation of `mlx-sys` lists them: name and meaning.
 fn of_the_build() -> Vec<(String, String)> {
-    let rows = include_str!("../crates/mlx-sys/src/lib.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
+    let rows = include_str!("../../crates/mlx-sys/src/lib.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
     rows.filter_map(|row| row.trim_end_matches(" |").split_once("` | "))
         .map(|(name, doc)| (name.to_owned(), doc.to_owned()))
         .collect()
