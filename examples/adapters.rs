@@ -14,6 +14,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
 use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::arrays::AsStored;
@@ -31,7 +32,7 @@ use digits::{Digits, shuffled};
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 3] = [("loaded", loaded), ("adapted", adapted), ("files", files)];
+pub(crate) const SECTIONS: [Section; 4] = [("loaded", loaded), ("adapted", adapted), ("sets", sets), ("files", files)];
 
 /// Where the records and drawings of the program are.
 pub(crate) const FOLDER: &str = "target/adapters";
@@ -208,6 +209,32 @@ pub(crate) fn drawings(folder: &Path) -> Result<Vec<(&'static str, String)>> {
         .mark(STEPS, "with a smaller rate");
     Ok(vec![("loss", curves.to_svg()?), ("lost", lost.to_svg()?)])
 }
+
+// ANCHOR: sets
+/// Two adapters on one base, and a batch whose rows take one, the other or none.
+fn sets() -> Result<String> {
+    let digits = Digits::load();
+    let x = digits.select(&[0, 1, 2])?.images;
+    let mut model = classifier()?.quantize("*.weight", NF4)?;
+    let mut alone = vec![model.forward(&x)?];
+    let mut sets = Vec::new();
+    for seed in [1, 2] {
+        model = model.lora("*.weight", LoraConfig { seed, ..config() })?;
+        train(&mut model, &digits, &Trainable::Lora, (0..5, 3e-3), None)?;
+        alone.push(model.forward(&x)?);
+        sets.push(model.without_adapters()?);
+    }
+
+    model.adapter_sets(&sets)?;
+    let _deny = Policy::Deny.scope();
+    // Row 0 by the second set, row 1 by the first, and row 2 by none of them.
+    model.choose_adapters(&Array::from_slice(&[1_u32, 0, 2], &[3]))?;
+    let y = model.forward(&x)?;
+    let rows = [&alone[2].try_index(0..1)?, &alone[1].try_index(1..2)?, &alone[0].try_index(2..3)?];
+    let same = y.all_close(ops::concatenate(&rows, 0)?, 1e-4, 1e-4, None)?;
+    Ok(format!("{}\neach row as with its adapter alone: {same}", model.get("layers.0.weight")?))
+}
+// ANCHOR_END: sets
 
 // ANCHOR: files
 /// The adapter alone, in Tacit's file and in PEFT's folder.

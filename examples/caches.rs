@@ -1,12 +1,15 @@
 //! The book's chapter on caches and generation: attention over keys and values in any format.
 
 // ANCHOR: use
-use mlx_rs::{Array, Dtype, fast, ops, random};
+use mlx_rs::macros::ModuleParameters;
+use mlx_rs::module::Module;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, fast, nn, ops, random};
 use tacit::compile::{Options, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::implicit_with_state;
 use tacit::nn::generate::{self, Sampler, generate};
-use tacit::nn::{KvCache, Window};
+use tacit::nn::{KvCache, Side, Window};
 use tacit::prelude::*;
 
 // ANCHOR_END: use
@@ -15,8 +18,11 @@ use tacit::prelude::*;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 7] = [
+pub(crate) const SECTIONS: [Section; 10] = [
     ("step", step),
+    ("ordered", ordered),
+    ("unequal", unequal),
+    ("layer", layer),
     ("formats", formats),
     ("explained", explained),
     ("compiled", compiled),
@@ -55,6 +61,93 @@ fn step() -> Result<String> {
     Ok(lines.join("\n"))
 }
 // ANCHOR_END: step
+
+// ANCHOR: turned
+/// The same with rotary embeddings, which turn queries and keys by the positions of their tokens.
+fn attend_in_order(cache: &mut KvCache, [q, k, v]: [Array; 3]) -> Result<Array> {
+    let turned = |x: &Array| fast::rope_dynamic(x, WIDTH, false, 10_000.0, 1.0, cache.offset(), None);
+    let (q, k) = (turned(&q)?, turned(&k)?);
+    attend(cache, [q, k, v])
+}
+// ANCHOR_END: turned
+
+// ANCHOR: ordered
+/// Six tokens at once, and the same six in two steps.
+fn ordered() -> Result<String> {
+    let tokens = tokens(6, 0)?;
+    let mut last = Vec::new();
+    for ranges in [vec![0..6], vec![0..5, 5..6]] {
+        let mut cache = KvCache::new([1, 2, WIDTH], Dtype::Float32)?;
+        for range in ranges {
+            let part = |x: &Array| x.try_index((.., .., range.clone()));
+            let [q, k, v] = &tokens;
+            cache.reserve(range.len() as i32)?;
+            let y = implicit_with_state(&mut cache, [part(q)?, part(k)?, part(v)?], attend_in_order)?.dense()?;
+            last.push(y.try_index((.., .., -1))?);
+        }
+    }
+    let same = last[2].all_close(&last[0], 1e-5, 1e-5, None)?;
+    Ok(format!("the sixth token sees the same: {same}"))
+}
+// ANCHOR_END: ordered
+
+// ANCHOR: unequal
+/// Prompts of five and of three tokens as one batch, the shorter one padded on the left.
+fn unequal() -> Result<String> {
+    let (long, short) = (tokens(5, 0)?, tokens(3, 1)?);
+    let padded = |x: &Array| ops::pad(x, &[(0, 0), (0, 0), (2, 0), (0, 0)][..], None, None);
+    let row = |at: usize| Ok::<_, Error>(ops::concatenate(&[&long[at], &padded(&short[at])?], 0)?);
+
+    let mut cache = KvCache::new([2, 2, WIDTH], Dtype::Float32)?;
+    cache.reserve(5)?;
+    cache.prepare(5, &[5, 3], Side::Left)?;
+    let both = implicit_with_state(&mut cache, [row(0)?, row(1)?, row(2)?], attend_in_order)?.dense()?;
+
+    let mut alone = KvCache::new([1, 2, WIDTH], Dtype::Float32)?;
+    alone.reserve(3)?;
+    let expected = implicit_with_state(&mut alone, short, attend_in_order)?.dense()?;
+    let same = both.try_index((1.., .., 2..))?.all_close(&expected, 1e-5, 1e-5, None)?;
+    Ok(format!("next positions {:?}; the shorter one as if alone: {same}", cache.offset().as_slice::<i32>()))
+}
+// ANCHOR_END: unequal
+
+// ANCHOR: block
+/// Attention as a module: its projections are parameters, and the cache is given with each call.
+#[derive(Debug, ModuleParameters)]
+struct Attention {
+    #[param]
+    qkv: nn::Linear,
+    #[param]
+    out: nn::Linear,
+}
+
+impl Attention {
+    fn new() -> Result<Self> {
+        Ok(Self { qkv: nn::Linear::new(4 * WIDTH, 8 * WIDTH)?, out: nn::Linear::new(4 * WIDTH, 4 * WIDTH)? })
+    }
+
+    /// `x: f32[1, tokens, 256]`.
+    fn forward(&mut self, x: &Array, cache: &mut KvCache) -> Result<Array> {
+        let heads = self.qkv.forward(x)?.reshape(&[1, -1, 8, WIDTH])?.transpose_axes(&[0, 2, 1, 3])?;
+        let qkv: [Array; 3] = heads.split_at_indices(&[4, 6], 1)?.try_into().expect("three parts");
+        let seen = attend_in_order(cache, qkv)?;
+        Ok(self.out.forward(&seen.transpose_axes(&[0, 2, 1, 3])?.reshape(&[1, -1, 4 * WIDTH])?)?)
+    }
+}
+// ANCHOR_END: block
+
+// ANCHOR: layer
+fn layer() -> Result<String> {
+    random::seed(0)?;
+    let mut model = Model::new(Attention::new()?)?.quantize("*.weight", Nf4 { block: 64, double: false })?;
+    let mut cache = packed()?;
+    let x = random::normal::<f32>(&[1, 5, 4 * WIDTH], None, None, None)?;
+    cache.reserve(5)?;
+    let _deny = Policy::Deny.scope();
+    let y = model.run_with(&mut cache, |attention, cache| attention.forward(&x, cache))?;
+    Ok(format!("{}, {} tokens in {}", Aval::from(&y), cache.len(), cache.keys()))
+}
+// ANCHOR_END: layer
 
 // ANCHOR: formats
 /// What the last of 257 tokens sees, and the bytes of the cache.

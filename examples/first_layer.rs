@@ -11,8 +11,26 @@ use tacit::prelude::*;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 5] =
-    [("value", value), ("closure", closure), ("explained", explained), ("denied", denied), ("module", module)];
+pub(crate) const SECTIONS: [Section; 6] = [
+    ("ten_lines", ten_lines),
+    ("value", value),
+    ("closure", closure),
+    ("explained", explained),
+    ("denied", denied),
+    ("module", module),
+];
+
+// ANCHOR: ten_lines
+fn ten_lines() -> Result<String> {
+    let x = random::normal::<f32>(&[2, 256], None, None, None)?;
+    let layer = nn::Linear::new(256, 512)?;
+    let mut layer = Model::new(layer)?.quantize("weight", Nf4 { block: 64, double: false })?;
+
+    let _guard = Policy::Deny.scope(); // From here on, building the dense weight is an error.
+    let y = layer.forward(&x)?;
+    Ok(format!("{} from {} bytes", Aval::from(&y), layer.nbytes()))
+}
+// ANCHOR_END: ten_lines
 
 // ANCHOR: layer
 /// A layer as any mlx-rs program has it, and something to put in.

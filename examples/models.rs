@@ -2,6 +2,7 @@
 
 // ANCHOR: use
 use mlx_rs::error::Exception;
+use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, nn, random, transforms};
@@ -15,7 +16,8 @@ use tacit::prelude::*;
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the chapter's order.
-pub(crate) const SECTIONS: [Section; 7] = [
+pub(crate) const SECTIONS: [Section; 8] = [
+    ("own", own),
     ("paths", paths),
     ("ruled", ruled),
     ("run", run),
@@ -24,6 +26,49 @@ pub(crate) const SECTIONS: [Section; 7] = [
     ("merged", merged),
     ("saved", saved),
 ];
+
+// ANCHOR: block
+/// A module of one's own: two layers beside the identity.
+#[derive(Debug, ModuleParameters)]
+struct Block {
+    #[param]
+    up: nn::Linear,
+    #[param]
+    down: nn::Linear,
+}
+
+impl Block {
+    fn new(width: i32) -> Result<Self> {
+        Ok(Self { up: nn::Linear::new(width, 4 * width)?, down: nn::Linear::new(4 * width, width)? })
+    }
+}
+
+impl Module<&Array> for Block {
+    type Output = Array;
+    type Error = Exception;
+
+    fn forward(&mut self, x: &Array) -> Result<Array, Exception> {
+        let hidden = nn::gelu(self.up.forward(x)?)?;
+        self.down.forward(&hidden)?.add(x)
+    }
+
+    fn training_mode(&mut self, mode: bool) {
+        self.up.training_mode(mode);
+        self.down.training_mode(mode);
+    }
+}
+// ANCHOR_END: block
+
+// ANCHOR: own
+fn own() -> Result<String> {
+    random::seed(0)?;
+    let mut model = Model::new(Block::new(64)?)?.quantize("*.weight", Nf4 { block: 64, double: false })?;
+    let x = random::normal::<f32>(&[2, 64], None, None, None)?;
+    let _guard = Policy::Deny.scope();
+    let y = model.forward(&x)?;
+    Ok(format!("{}\n{}", Aval::from(&y), model.report()))
+}
+// ANCHOR_END: own
 
 // ANCHOR: attention
 /// Attention as mlx-rs has it, and a sentence of six words to put in.

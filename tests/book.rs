@@ -23,6 +23,8 @@ mod dispatch;
 mod distributed;
 #[path = "../examples/exercises.rs"]
 mod exercises;
+#[path = "../examples/families.rs"]
+mod families;
 #[path = "../examples/first_layer.rs"]
 mod first_layer;
 #[path = "../examples/how_to.rs"]
@@ -279,6 +281,11 @@ fn the_own_format_prints_what_the_book_shows() {
 }
 
 #[test]
+fn the_families_print_what_the_book_shows() {
+    check("families", &families::SECTIONS);
+}
+
+#[test]
 fn straight_through_prints_what_the_book_shows() {
     check("straight_through", &straight_through::SECTIONS);
 }
@@ -299,6 +306,7 @@ fn every_example_of_the_book_runs_as_a_program() {
     compiled_functions::main().unwrap();
     dispatch::main().unwrap();
     exercises::main().unwrap();
+    families::main().unwrap();
     first_layer::main().unwrap();
     models::main().unwrap();
     own_array_type::main().unwrap();
