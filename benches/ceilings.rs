@@ -213,7 +213,7 @@ fn times(ceilings: &mut Ceilings) -> Result<()> {
         Ok(())
     })?;
     ceilings.time("compile", 4000, |ops| {
-        black_box(compile(|x: Array| chain(&x, ops)).call(&(&x).into())?);
+        black_box(compile(|x: Array| chain(&x, ops)).call(&x)?);
         Ok(())
     })?;
     // Programs that alternate with what is none: whether two may become one asks for what lies between them.
@@ -223,7 +223,7 @@ fn times(ceilings: &mut Ceilings) -> Result<()> {
                 Ok::<_, Error>(next(&x, at)?.add(x.sum_axis(0, true)?)?.matmul(ops::eye::<f32>(64, None, None)?)?)
             })
         };
-        black_box(compile(layers).call(&(&x).into())?);
+        black_box(compile(layers).call(&x)?);
         Ok(())
     })?;
     let row = random::normal::<f32>(&[8, 1024], None, None, None)?;
@@ -232,7 +232,7 @@ fn times(ceilings: &mut Ceilings) -> Result<()> {
             let parts = x.split_at_indices(&(1..slices as i32).collect::<Vec<_>>(), 1)?;
             Ok::<_, Error>(ops::concatenate(&parts.iter().map(mlx_rs::Array::exp).collect::<Result<Vec<_>, _>>()?, 1)?)
         };
-        black_box(compile(sum).call(&(&row).into())?);
+        black_box(compile(sum).call(&row)?);
         Ok(())
     })?;
     ceilings.time("cond", 2400, |conds| {
@@ -240,19 +240,19 @@ fn times(ceilings: &mut Ceilings) -> Result<()> {
             (0..conds).try_fold(x, |x, _| {
                 let positive = x.sum(None)?.gt(Array::from_f32(0.0))?;
                 let [half, more] = [Array::from_f32(0.5), Array::from_f32(1.0)];
-                cond(&positive, |x: Array| x.multiply(&half), |x: Array| x.add(&more), (&x).into())?.dense()
+                cond(&positive, &x, |x: Array| x.multiply(&half), |x: Array| x.add(&more))?.dense()
             })
         };
-        black_box(compile(branches).call(&(&x).into())?);
+        black_box(compile(branches).call(&x)?);
         Ok(())
     })?;
     ceilings.time("grad", 2000, |ops| {
         let mut gradient = grad(|x: Array| Ok::<_, Error>(chain(&x, ops)?.sum(None)?));
-        black_box(gradient((&x).into())?);
+        black_box(gradient.call(&x)?);
         Ok(())
     })?;
     ceilings.time("vmap", 4000, |ops| {
-        black_box(vmap(0, 0, |x: Array| chain(&x, ops))((&x).into())?);
+        black_box(vmap(0, 0, |x: Array| chain(&x, ops)).call(&x)?);
         Ok(())
     })?;
     let file = scratch("parameters");

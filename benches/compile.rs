@@ -81,7 +81,7 @@ const ON_PARTS: &str = "mlx-rs's compile on the codes and scales";
 /// A call and the eval of its result.
 fn steady(bench: &Bench, x: &Array, weights: &[Nf4Array]) -> Result<()> {
     let args = values(x, weights);
-    let mut ours = compile_with(products, options());
+    let mut ours = compile_with(options(), products);
     let parts = parts(x, weights)?;
     let mut theirs = mlx_compile(products_of_parts, false);
     let expected = theirs(&parts)?.swap_remove(0);
@@ -98,7 +98,7 @@ fn trace(bench: &Bench, x: &Array, weights: &[Nf4Array]) -> Result<()> {
     let parts = parts(x, weights)?;
     let rounds = bench
         .turns()
-        .run("ours", || Ok::<_, Error>(compile_with(products, options()).call(&args)?.dense()?.eval()?))
+        .run("ours", || Ok::<_, Error>(compile_with(options(), products).call(&args)?.dense()?.eval()?))
         .run(ON_PARTS, || {
             let mut f = mlx_compile(products_of_parts, false);
             Ok(f(&parts)?[0].eval()?)
@@ -111,8 +111,8 @@ fn trace(bench: &Bench, x: &Array, weights: &[Nf4Array]) -> Result<()> {
 /// A call with no implicit argument, not evaluated: the nanoseconds above those of mlx-rs.
 fn fast_path(bench: &Bench) -> Result<()> {
     let (x, y) = (Array::from_f32(1.0), Array::from_f32(2.0));
-    let args: (Value, Value) = ((&x).into(), (&y).into());
-    let mut ours = compile_with(|(x, y): (Array, Array)| x.add(y), options());
+    let args = (&x, &y);
+    let mut ours = compile_with(options(), |(x, y): (Array, Array)| x.add(y));
     let mut theirs = mlx_compile(|(x, y): (&Array, &Array)| x.add(y), false);
     let rounds = bench
         .turns()
@@ -133,8 +133,8 @@ fn fast_path(bench: &Bench) -> Result<()> {
 fn alternations(bench: &Bench, x: &Array, weights: &[Nf4Array]) -> Result<()> {
     let (x, weights) = values(x, &weights[..2]);
     let (one, two) = ((x.clone(), weights[..1].to_vec()), (x, weights));
-    let mut f = compile_with(products, options());
-    let mut same = compile_with(products, options());
+    let mut f = compile_with(options(), products);
+    let mut same = compile_with(options(), products);
     let mut next = 0;
     let rounds = bench
         .turns()
@@ -159,7 +159,7 @@ fn alternations(bench: &Bench, x: &Array, weights: &[Nf4Array]) -> Result<()> {
 /// 100,000 calls: active memory and threads are what they were after 1,000.
 fn soak(bench: &Bench, x: &Array, weights: &[Nf4Array]) -> Result<()> {
     let args = values(x, &weights[..1]);
-    let mut f = compile_with(products, options());
+    let mut f = compile_with(options(), products);
     let mut run = |calls: usize| -> Result<(usize, usize)> {
         for _ in 0..calls {
             f.call(&args)?.dense()?.eval()?;

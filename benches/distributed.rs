@@ -263,7 +263,7 @@ impl<'a> Tasks<'a> {
         let loss = |model: &mut Model<Sequential>, (x, y): (Array, Array)| -> Result<Array, Exception> {
             model.forward(&x)?.subtract(y)?.square()?.mean(None)
         };
-        let (_, gradients) = self.model.value_and_grad(Trainable::default(), loss)(self.batch.clone())?;
+        let (_, gradients) = self.model.value_and_grad(Trainable::default(), self.batch.clone(), loss)?;
         if task == "apart" {
             transforms::eval(gradients.values())?;
         }

@@ -96,7 +96,7 @@ impl Runner {
         let parameter = |(path, aval): (String, Aval)| Ok((path, weight(&weights, &aval, &mut drawn)?));
         let parameters = own.into_iter().map(parameter).collect::<Result<_>>()?;
         model.assign(parameters, Missing::Refuse)?;
-        let compiled = compile_with_state(step, Options::default());
+        let compiled = compile_with_state(Options::default(), step);
         Ok(Self { weights, config, state: (model, Vec::new()), compiled })
     }
 
@@ -118,7 +118,7 @@ impl Runner {
 
     fn call(&mut self, compiled: bool, tokens: Array) -> Result<Array> {
         let next = if compiled {
-            self.compiled.call(&mut self.state, &tokens.into())?.dense()?
+            self.compiled.call(&mut self.state, &tokens)?.dense()?
         } else {
             step(&mut self.state, tokens)?
         };

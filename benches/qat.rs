@@ -180,11 +180,11 @@ impl Run {
         let batches: Vec<Batch> = (0..4).map(T::batch).collect::<Result<_>>()?;
         transforms::eval(batches.iter().flat_map(|(x, target)| [x, target]))?;
         let options = Options { name: name.as_str().into(), constants: Constants::Deny, ..Options::default() };
-        let mut step = compile_with_state(step, options);
+        let mut step = compile_with_state(options, step);
         let steps = Box::new(move |count: usize| {
             let start = Instant::now();
             for (x, target) in batches.iter().cycle().take(count) {
-                let loss = step.call(&mut training, &(x.into(), target.into()))?.dense()?;
+                let loss = step.call(&mut training, (x, target))?.dense()?;
                 transforms::eval(training.0.parameters().flatten().into_values().chain([&loss]))?;
             }
             Ok(start.elapsed().as_secs_f64() / count as f64)

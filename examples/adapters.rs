@@ -113,7 +113,7 @@ fn train(
     for step in steps {
         let batch = digits.select(&rows(step)?)?;
         let loss = |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| cross_entropy.apply(&model.forward(x)?, y);
-        let (loss, gradients) = model.value_and_grad(part.clone(), loss)((&batch.images, &batch.labels))?;
+        let (loss, gradients) = model.value_and_grad(part.clone(), (&batch.images, &batch.labels), loss)?;
         model.update(&mut optimizer, &gradients)?;
         transforms::eval(model.leaves(part).into_iter().map(|(_, leaf)| leaf).chain([&loss]))?;
         if let Some(recorder) = &mut told {

@@ -206,7 +206,7 @@ fn packed() -> Result<KvCache> {
 // ANCHOR: compiled
 fn compiled() -> Result<String> {
     let mut cache = packed()?;
-    let mut attend = compile_with_state(attend, Options::default());
+    let mut attend = compile_with_state(Options::default(), attend);
     for seed in 0..200 {
         cache.reserve(1)?;
         let y = attend.call(&mut cache, &tokens(1, seed)?.map(Value::from))?.dense()?;

@@ -43,13 +43,13 @@ fn told(stats: &Stats) -> String {
 fn same() -> Result<String> {
     let mut forward = compile(|(x, w): (Array, Array)| x.matmul(w.t()));
     let w = weight(1, 64)?;
-    forward.call(&(rows(2)?, w.clone()))?;
+    forward.call((rows(2)?, w.clone()))?;
     // The same arrays again, other values, and other objects of the same structure.
-    forward.call(&(rows(2)?, w.clone()))?;
-    forward.call(&(rows(2)?.dense()?.multiply(Array::from_f32(3.0))?.into(), weight(2, 64)?))?;
+    forward.call((rows(2)?, w.clone()))?;
+    forward.call((rows(2)?.dense()?.multiply(Array::from_f32(3.0))?, weight(2, 64)?))?;
     // A view of another array: how its elements lie in memory is not part of a structure.
     let wide = ops::ones::<f32>(&[64, 2])?;
-    forward.call(&(wide.t().into(), w))?;
+    forward.call((wide.t(), w))?;
     Ok(told(forward.stats()))
 }
 // ANCHOR_END: same
@@ -59,12 +59,12 @@ fn same() -> Result<String> {
 fn new() -> Result<String> {
     let mut forward = compile(|(x, w): (Array, Array)| x.matmul(w.t()));
     let w = weight(1, 64)?;
-    forward.call(&(rows(2)?, w.clone()))?;
-    forward.call(&(rows(3)?, w.clone()))?;
-    forward.call(&(rows(3)?.dense()?.as_dtype(Dtype::Float16)?.into(), w.clone()))?;
-    forward.call(&(rows(3)?, weight(1, 32)?))?;
-    forward.call(&(rows(3)?, Affine { bits: 4, group: 64 }.quantize(&w.dense()?)?))?;
-    forward.call(&(rows(3)?, w.dense()?.into()))?;
+    forward.call((rows(2)?, w.clone()))?;
+    forward.call((rows(3)?, w.clone()))?;
+    forward.call((rows(3)?.dense()?.as_dtype(Dtype::Float16)?, w.clone()))?;
+    forward.call((rows(3)?, weight(1, 32)?))?;
+    forward.call((rows(3)?, Affine { bits: 4, group: 64 }.quantize(&w.dense()?)?))?;
+    forward.call((rows(3)?, w.dense()?))?;
     Ok(told(forward.stats()))
 }
 // ANCHOR_END: new
@@ -86,7 +86,7 @@ fn nested() -> Result<String> {
     let factor = |shape: &[i32]| ops::ones::<f32>(shape);
     for rank in [4, 4, 8] {
         let sum = Lora::new(weight(1, 64)?, factor(&[rank, 64])?, factor(&[32, rank])?, 8.0)?;
-        forward.call(&(rows(2)?, sum.into()))?;
+        forward.call((rows(2)?, sum))?;
     }
     Ok(format!("{}\n\n{}", told(first.stats()), told(forward.stats())))
 }
@@ -117,7 +117,7 @@ fn ambient() -> Result<String> {
 /// Structures that come again and again, in a cache with room for two.
 fn bounded() -> Result<String> {
     let options = Options { capacity: 2, ..Options::default() };
-    let mut sum = compile_with(|x: Array| x.sum(None), options);
+    let mut sum = compile_with(options, |x: Array| x.sum(None));
     for rows in [1, 2, 1, 2, 1, 3, 1, 2] {
         sum.call(&self::rows(rows)?)?;
     }

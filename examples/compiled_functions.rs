@@ -75,7 +75,7 @@ fn opened() -> Result<String> {
 /// The loss of a layer and its gradient, which has the layer's own structure.
 fn gradient() -> Result<String> {
     let mut step = value_and_grad(|(layer, x): (Layer, Array)| layer.forward(&x)?.square()?.mean(None));
-    let (_, (gradient, of_x)) = step((layer(64)?, ones(2)?))?;
+    let (_, (gradient, of_x)) = step.call((layer(64)?, ones(2)?))?;
     let of_bias = gradient.bias.unwrap_or_default();
     Ok(format!("weight: {}\nbias: {of_bias}\nx: {of_x}", gradient.weight))
 }
@@ -87,7 +87,7 @@ fn mapped() -> Result<String> {
     let x = random::normal::<f32>(&[5, 64], None, None, &random::key(2)?)?;
     let _deny = Policy::Deny.scope();
     let mut each = vmap([None, None, Some(0)], 0, |(layer, x): (Layer, Array)| layer.forward(&x));
-    let found = each((layer(64)?, x.clone().into()))?.dense()?;
+    let found = each.call((layer(64)?, x.clone()))?.dense()?;
     let together = implicit((layer(64)?, x), |(layer, x): (Layer, Array)| layer.forward(&x))?.dense()?;
     Ok(format!("{}, as all at once: {}", Aval::from(&found), found.all_close(&together, 1e-4, 1e-4, None)?))
 }
@@ -101,7 +101,7 @@ fn pushed() -> Result<String> {
     let still = Layer { weight: Gradient::Nothing, bias: None, relu: false };
     let _deny = Policy::Deny.scope();
     let forward = |(layer, x): (Layer, Array)| layer.forward(&x);
-    let (_, pushed) = jvp(forward, (plain.clone(), x.into()), (still, Gradient::Dense(change.clone())))?;
+    let (_, pushed) = jvp((plain.clone(), x), (still, Gradient::Dense(change.clone())), forward)?;
     // A layer without bias and activation is linear, so it does to the change what it does to an input.
     let expected = implicit((plain, change), forward)?.dense()?;
     Ok(format!("as the layer of the change: {}", pushed.dense()?.all_close(&expected, 1e-4, 1e-4, None)?))
@@ -115,9 +115,9 @@ fn recomputed() -> Result<String> {
     let (inner, outer) = (layer(64)?, layer(64)?);
     let mut kept = value_and_grad(move |x: Array| implicit((outer.clone(), x), forward)?.dense()?.mean(None));
     let mut inside = checkpoint(forward);
-    let mut recomputed = value_and_grad(move |x: Array| inside((inner.clone(), x.into()))?.dense()?.mean(None));
+    let mut recomputed = value_and_grad(move |x: Array| inside.call((inner.clone(), x))?.dense()?.mean(None));
     let _deny = Policy::Deny.scope();
-    let ((_, a), (_, b)) = (kept(ones(2)?)?, recomputed(ones(2)?)?);
+    let ((_, a), (_, b)) = (kept.call(ones(2)?)?, recomputed.call(ones(2)?)?);
     Ok(format!("the same gradient: {}", a.array()?.all_close(b.array()?, 1e-5, 1e-5, None)?))
 }
 // ANCHOR_END: recomputed
@@ -128,10 +128,10 @@ fn retraces() -> Result<String> {
     let mut forward = compile(|(layer, x): (Layer, Array)| layer.forward(&x));
     let plain = Layer { relu: false, ..layer(64)? };
     for _ in 0..100 {
-        forward.call(&(layer(64)?, ones(1)?))?;
-        forward.call(&(layer(32)?, ones(1)?))?;
-        forward.call(&(layer(32)?, ones(8)?))?;
-        forward.call(&(plain.clone(), ones(8)?))?;
+        forward.call((layer(64)?, ones(1)?))?;
+        forward.call((layer(32)?, ones(1)?))?;
+        forward.call((layer(32)?, ones(8)?))?;
+        forward.call((plain.clone(), ones(8)?))?;
     }
     let stats = forward.stats();
     let reasons: Vec<&str> = stats.retraces().collect();
@@ -144,8 +144,8 @@ fn retraces() -> Result<String> {
 fn captured() -> Result<String> {
     let scale = Array::from_slice(&[1f32, 2.0, 3.0], &[3]);
     let options = Options { name: "scaled".into(), constants: Constants::Deny, ..Options::default() };
-    let mut scaled = compile_with(|x: Array| x.multiply(&scale), options);
-    let error = scaled.call(&Array::from_f32(1.0).into()).expect_err("the scale is captured");
+    let mut scaled = compile_with(options, |x: Array| x.multiply(&scale));
+    let error = scaled.call(&Array::from_f32(1.0)).expect_err("the scale is captured");
     Ok(error.to_string())
 }
 // ANCHOR_END: captured
@@ -153,18 +153,15 @@ fn captured() -> Result<String> {
 // ANCHOR: state
 /// A running mean, compiled with its sum and count as state.
 fn state() -> Result<String> {
-    let mut mean = compile_with_state(
-        |(sum, count): &mut (Array, Array), x: Array| {
-            *sum = sum.add(&x)?;
-            *count = count.add(Array::from_f32(1.0))?;
-            sum.divide(count)
-        },
-        Options::default(),
-    );
+    let mut mean = compile_with_state(Options::default(), |(sum, count): &mut (Array, Array), x: Array| {
+        *sum = sum.add(&x)?;
+        *count = count.add(Array::from_f32(1.0))?;
+        sum.divide(count)
+    });
     let mut state = (Array::from_f32(0.0), Array::from_f32(0.0));
     let mut means = Vec::new();
     for x in [1.0, 3.0, 8.0] {
-        means.push(mean.call(&mut state, &Array::from_f32(x).into())?.dense()?.item_exact::<f32>().to_string());
+        means.push(mean.call(&mut state, &Array::from_f32(x))?.dense()?.item_exact::<f32>().to_string());
     }
     Ok(format!("means: {}\ntraces: {}", means.join(", "), mean.stats().traces))
 }
@@ -174,12 +171,12 @@ fn state() -> Result<String> {
 /// One trace for every number of rows, and a function that cannot have that.
 fn shapes() -> Result<String> {
     let shapeless = || Options { name: "mean".into(), shapeless: true, ..Options::default() };
-    let mut mean = compile_with(|x: Array| x.mean_axis(0, false), shapeless());
+    let mut mean = compile_with(shapeless(), |x: Array| x.mean_axis(0, false));
     for rows in 2..100 {
         mean.call(&ones(rows)?)?;
     }
     let mut wrong =
-        compile_with(|x: Array| x.sum_axis(0, false)?.divide(Array::from_f32(x.shape()[0] as f32)), shapeless());
+        compile_with(shapeless(), |x: Array| x.sum_axis(0, false)?.divide(Array::from_f32(x.shape()[0] as f32)));
     wrong.call(&ones(2)?)?;
     let error = wrong.call(&ones(3)?).expect_err("the number of rows went into the graph");
     Ok(format!("calls: {}, traces: {}\n{error}", mean.stats().calls, mean.stats().traces))

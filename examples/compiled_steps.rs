@@ -60,7 +60,7 @@ fn step(training: &mut Training, (images, labels, rate): (Array, Array, Array)) 
     let cross_entropy = CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?;
     let loss = |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| cross_entropy.apply(&model.forward(x)?, y);
     let (loss, gradients) =
-        training.model.value_and_grad(Trainable::default(), loss)((&images, &labels)).map_err(Exception::from)?;
+        training.model.value_and_grad(Trainable::default(), (&images, &labels), loss).map_err(Exception::from)?;
     training.optimizer.lr = rate;
     training.model.update(&mut *training.optimizer, &gradients).map_err(Exception::from)?;
     Ok(loss)
@@ -84,7 +84,7 @@ fn batches(steps: usize) -> Result<Vec<(Array, Array, Array)>> {
 fn compiled() -> Result<String> {
     // The passes of a compiled graph sum in another order. Without them the two runs are compared bit for bit.
     let options = Options { constants: Constants::Deny, passes: Passes::Off, ..Options::default() };
-    let mut compiled = compile_with_state(step, options);
+    let mut compiled = compile_with_state(options, step);
     let (mut eager, mut training) = (Training::new()?, Training::new()?);
     let _deny = Policy::Deny.scope();
     let mut same = 0;
@@ -92,7 +92,7 @@ fn compiled() -> Result<String> {
     let batches = batches(40)?;
     for (images, labels, rate) in batches {
         let expected = step(&mut eager, (images.clone(), labels.clone(), rate.clone()))?;
-        let loss = compiled.call(&mut training, &(images.into(), labels.into(), rate.into()))?.dense()?;
+        let loss = compiled.call(&mut training, (images, labels, rate))?.dense()?;
         transforms::eval(eager.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf))?;
         transforms::eval(training.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf))?;
         same += usize::from(loss.eq_exact(&expected)?);
@@ -113,14 +113,12 @@ fn compiled() -> Result<String> {
 // ANCHOR: rates
 /// A rate that is set outside is the one that was traced, for ever.
 fn rates() -> Result<String> {
-    let mut of_field = compile_with_state(
-        |training: &mut Training, (images, labels): (Array, Array)| {
+    let mut of_field =
+        compile_with_state(Options::default(), |training: &mut Training, (images, labels): (Array, Array)| {
             let rate = training.optimizer.lr.clone();
             step(training, (images, labels, rate))
-        },
-        Options::default(),
-    );
-    let mut of_argument = compile_with_state(step, Options::default());
+        });
+    let mut of_argument = compile_with_state(Options::default(), step);
     let (mut a, mut b) = (Training::new()?, Training::new()?);
     let bias = |training: &Training| training.model.leaves(&Only::Dense)[0].1.clone();
     let moved = |training: &Training, before: &Array| -> Result<bool> { Ok(!bias(training).eq_exact(before)?) };
@@ -130,8 +128,8 @@ fn rates() -> Result<String> {
         let rate = if step == 3 { 0.0 } else { 1e-3 };
         let before = (bias(&a), bias(&b));
         a.optimizer.lr = Array::from_f32(rate);
-        of_field.call(&mut a, &(images.clone().into(), labels.clone().into()))?;
-        of_argument.call(&mut b, &(images.into(), labels.into(), Array::from_f32(rate).into()))?;
+        of_field.call(&mut a, (images.clone(), labels.clone()))?;
+        of_argument.call(&mut b, (images, labels, Array::from_f32(rate)))?;
         if step == 3 {
             told.push(format!("at a rate of 0 set outside the weights move: {}", moved(&a, &before.0)?));
             told.push(format!("at a rate of 0 as an argument: {}", moved(&b, &before.1)?));
@@ -146,15 +144,15 @@ fn rates() -> Result<String> {
 fn failed() -> Result<String> {
     let mut training = Training::new()?;
     let mut failing = compile_with_state(
+        Options::default(),
         |training: &mut Training, (images, labels, rate): (Array, Array, Array)| {
             step(training, (images, labels.clone(), rate))?;
             labels.reshape(&[7, 7])
         },
-        Options::default(),
     );
     let before: Vec<Array> = training.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf.clone()).collect();
     let (images, labels, rate) = batches(1)?.remove(0);
-    let error = failing.call(&mut training, &(images.into(), labels.into(), rate.into())).expect_err("64 are not 49");
+    let error = failing.call(&mut training, (images, labels, rate)).expect_err("64 are not 49");
     let mut same = true;
     for ((_, leaf), before) in training.model.leaves(&Only::All).into_iter().zip(&before) {
         same &= leaf.eq_exact(before)?;
@@ -168,16 +166,14 @@ fn failed() -> Result<String> {
 /// A step that wants to see its loss.
 fn looked() -> Result<String> {
     let mut training = Training::new()?;
-    let mut looking = compile_with_state(
-        |training: &mut Training, batch: (Array, Array, Array)| {
+    let mut looking =
+        compile_with_state(Options::default(), |training: &mut Training, batch: (Array, Array, Array)| {
             let loss = step(training, batch)?;
             transforms::eval([&loss])?;
             Ok::<_, Error>(loss)
-        },
-        Options::default(),
-    );
+        });
     let (images, labels, rate) = batches(1)?.remove(0);
-    let error = looking.call(&mut training, &(images.into(), labels.into(), rate.into())).expect_err("it looks");
+    let error = looking.call(&mut training, (images, labels, rate)).expect_err("it looks");
     Ok(error.to_string())
 }
 // ANCHOR_END: looked

@@ -115,11 +115,10 @@ fn main() -> Result<()> {
         passes: Passes::Off,
         ..Options::default()
     };
-    let mut compiled_step = compile_with_state(step, options);
+    let mut compiled_step = compile_with_state(options, step);
     let mut compiled = Training::new()?;
-    let (losses, compiled_speed) = train(&mut compiled, &batches, |training, (x, labels)| {
-        compiled_step.call(training, &(x.into(), labels.into()))?.dense()
-    })?;
+    let (losses, compiled_speed) =
+        train(&mut compiled, &batches, |training, (x, labels)| compiled_step.call(training, &(x, labels))?.dense())?;
 
     let stats = compiled_step.stats();
     println!("eager    {eager_speed:7.1} steps/s, loss {:.4} -> {:.4}", expected[0], expected[STEPS - 1]);

@@ -96,7 +96,7 @@ fn swapped() -> Result<String> {
 // ANCHOR: default
 fn default() -> Result<String> {
     let master = ops::ones::<f32>(&[64, 64])?;
-    let w = ste(|w: &Array| Nf4Array::quantize(w, 64))(&master)?;
+    let w = ste(&master, |w| Nf4Array::quantize(w, 64))?;
     let x = ops::ones::<f32>(&[2, 64])?;
     Ok(explain((x, w), |(x, w)| x.matmul(w.t()))?.to_string())
 }

@@ -72,13 +72,13 @@ fn batches(group: &Group) -> Result<String> {
     let own = words.split_equal(group.size() as i32, 0)?.swap_remove(group.rank());
 
     let before = group.traffic();
-    let (_, gradients) = mlp()?.value_and_grad(Trainable::default(), loss)(&own)?;
+    let (_, gradients) = mlp()?.value_and_grad(Trainable::default(), &own, loss)?;
     let gradients = group.mean(&gradients)?;
     transforms::eval(gradients.values())?;
     let sent = group.traffic();
 
     // What one rank makes of the whole batch.
-    let (_, whole) = mlp()?.value_and_grad(Trainable::default(), loss)(&words)?;
+    let (_, whole) = mlp()?.value_and_grad(Trainable::default(), &words, loss)?;
     let mut off = 0.0_f32;
     for (path, gradient) in &gradients {
         off = off.max(gradient.subtract(&whole[path])?.abs()?.max(None)?.item_exact::<f32>());
@@ -160,7 +160,7 @@ fn dropped(group: &Group) -> Result<String> {
 fn saved_and_resumed(folder: &Path, group: &Group) -> Result<String> {
     let step = |model: &mut Model<Sequential>, adamw: &mut AdamW, random: &mut RandomState| -> Result<()> {
         let own = random::normal::<f32>(&[4, 64], None, None, &random.next_key()?)?;
-        let (_, gradients) = model.value_and_grad(Trainable::default(), loss)(&own)?;
+        let (_, gradients) = model.value_and_grad(Trainable::default(), &own, loss)?;
         let gradients = model.mean_gradients(gradients, group)?;
         model.update(adamw, &gradients)
     };

@@ -94,7 +94,7 @@ fn step(
         Mode::Tensor => batch,
     };
     let loss = |model: &mut Model<Transformer>, (x, y): (Array, Array)| bits(&model.forward(&x)?, &y);
-    let (mut loss, mut gradients) = model.value_and_grad(Trainable::default(), loss)((x, y))?;
+    let (mut loss, mut gradients) = model.value_and_grad(Trainable::default(), (x, y), loss)?;
     match mode {
         Mode::Data => gradients = group.mean(&gradients)?,
         // Those of what is split are summed where they are made.

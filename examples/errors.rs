@@ -190,7 +190,7 @@ fn take_all(_: &Primitive, _: &[&Value]) -> Result<Vec<Value>> {
 }
 
 fn two_defaults() -> Result<()> {
-    let w = ste(|w: &Array| Nf4Array::quantize(w, 64))(&ones()?)?;
+    let w = ste(&ones()?, |w| Nf4Array::quantize(w, 64))?;
     implicit((Eager { array: ones()? }, w), |(x, w)| ops::maximum(x, w)).map(drop)
 }
 // ANCHOR_END: TwoDefaults
@@ -207,7 +207,7 @@ fn fallback_denied() -> Result<()> {
     let _deny = Policy::Deny.scope();
     // The scales' gradient is a sum over that of the dense weight.
     let sum = |w: Value| implicit((ones()?, w), |(x, w)| x.matmul(w)?.sum(None))?.dense();
-    transform::grad(sum)(packed()?.into()).map(drop)
+    transform::grad(sum).call(packed()?).map(drop)
 }
 // ANCHOR_END: FallbackDenied
 
@@ -324,7 +324,7 @@ impl Differentiable for Forgetful {
 }
 
 fn gradient() -> Result<()> {
-    let sum = |x: &Array| transform::apply(Forgetful, &[x.clone(), ones()?])?[0].sum(None);
+    let sum = |x: &Array| transform::apply(&[x.clone(), ones()?], Forgetful)?[0].sum(None);
     transforms::grad(sum)(&ones()?)?;
     Ok(())
 }
@@ -343,17 +343,17 @@ fn constants() -> Result<()> {
     let weight = ones()?;
     weight.eval()?;
     let options = Options { name: "the layer".into(), constants: Constants::Deny, ..Options::default() };
-    let mut layer = compile_with(move |x: Array| x.matmul(&weight), options);
-    layer.call(&ones()?.into()).map(drop)
+    let mut layer = compile_with(options, move |x: Array| x.matmul(&weight));
+    layer.call(ones()?).map(drop)
 }
 // ANCHOR_END: Constants
 
 // ANCHOR: Shapeless
 fn shapeless() -> Result<()> {
     let mean = |x: Array| x.sum(None)?.divide(Array::from_f32(x.shape()[0] as f32));
-    let mut mean = compile_with(mean, Options { name: "the mean".into(), shapeless: true, ..Options::default() });
-    mean.call(&ops::ones::<f32>(&[2])?.into())?;
-    mean.call(&ops::ones::<f32>(&[4])?.into()).map(drop)
+    let mut mean = compile_with(Options { name: "the mean".into(), shapeless: true, ..Options::default() }, mean);
+    mean.call(&ops::ones::<f32>(&[2])?)?;
+    mean.call(&ops::ones::<f32>(&[4])?).map(drop)
 }
 // ANCHOR_END: Shapeless
 

@@ -187,8 +187,8 @@ fn unequal() -> Result<String> {
 /// A key is an argument like any other.
 fn frozen_key() -> Result<String> {
     let noise = |key: Array| random::normal::<f32>(&[2], None, None, &key);
-    let mut noise = compile_with(noise, Options::default());
-    let [a, b] = [1, 2].map(|seed| noise.call(&random::key(seed)?.into())?.dense());
+    let mut noise = compile_with(Options::default(), noise);
+    let [a, b] = [1, 2].map(|seed| noise.call(&random::key(seed)?)?.dense());
     Ok(format!("other numbers: {}, traces: {}", !a?.eq_exact(&b?)?, noise.stats().traces))
 }
 // ANCHOR_END: frozen_key
@@ -198,9 +198,9 @@ fn traces() -> Result<String> {
     let mut found = Vec::new();
     for shapeless in [false, true] {
         let options = Options { shapeless, ..Options::default() };
-        let mut scaled = compile_with(|x: Array| x.multiply(Array::from_f32(2.0))?.sum_axis(-1, false), options);
+        let mut scaled = compile_with(options, |x: Array| x.multiply(Array::from_f32(2.0))?.sum_axis(-1, false));
         for rows in [2, 3, 2, 5] {
-            scaled.call(&ops::ones::<f32>(&[rows, 4])?.into())?;
+            scaled.call(&ops::ones::<f32>(&[rows, 4])?)?;
         }
         found.push(format!("shapeless {shapeless}: {}", scaled.stats().traces));
     }
@@ -228,7 +228,7 @@ fn halted() -> Result<String> {
     for part in [Trainable::default().or(Trainable::Scales), Trainable::default()] {
         let before = model.get("weight")?.downcast::<Prepared>().map(|w| (w.master().clone(), w.scales().cloned()));
         let loss = |model: &mut Model<nn::Linear>, x: &Array| model.forward(x)?.square()?.mean(None);
-        let (_, gradients) = model.value_and_grad(part, loss)(&x)?;
+        let (_, gradients) = model.value_and_grad(part, &x, loss)?;
         model.update(&mut optimizer, &gradients)?;
         let after = model.get("weight")?.downcast::<Prepared>().map(|w| (w.master().clone(), w.scales().cloned()));
         let (Some((a, Some(b))), Some((c, Some(d)))) = (before, after) else { continue };

@@ -173,7 +173,7 @@ fn frozen() -> Result<String> {
     let mut model = model()?;
     let last = Trainable::Paths("layers.3.*".parse()?);
     let x = ops::ones::<f32>(&[4, 128])?;
-    let (_loss, gradients) = model.value_and_grad(last, |m, x| m.forward(x)?.square()?.mean(None))(&x)?;
+    let (_loss, gradients) = model.value_and_grad(last, &x, |m, x| m.forward(x)?.square()?.mean(None))?;
     model.update(&mut Adam::new(1e-3), &gradients)?;
     let mut paths: Vec<_> = gradients.keys().map(ToString::to_string).collect();
     paths.sort();
@@ -187,7 +187,7 @@ fn thawed() -> Result<String> {
     let mut model = model()?.quantize("layers.0.weight", Nf4 { block: 64, double: false })?;
     let x = ops::ones::<f32>(&[4, 128])?;
     let everything = Trainable::default();
-    let (_loss, gradients) = model.value_and_grad(everything, |m, x| m.forward(x)?.square()?.mean(None))(&x)?;
+    let (_loss, gradients) = model.value_and_grad(everything, &x, |m, x| m.forward(x)?.square()?.mean(None))?;
     let mut paths: Vec<_> = gradients.keys().map(ToString::to_string).collect();
     paths.sort();
     Ok(paths.join("\n"))

@@ -65,7 +65,7 @@ fn train(model: &mut Model<Sequential>, digits: &Digits, trained: &Trainable, ra
             let batch = digits.select(rows)?;
             let loss =
                 |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| cross_entropy.apply(&model.forward(x)?, y);
-            let (_, gradients) = model.value_and_grad(trained.clone(), loss)((&batch.images, &batch.labels))?;
+            let (_, gradients) = model.value_and_grad(trained.clone(), (&batch.images, &batch.labels), loss)?;
             model.update(&mut optimizer, &gradients)?;
             transforms::eval(model.leaves(trained).into_iter().map(|(_, leaf)| leaf))?;
         }

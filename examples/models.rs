@@ -167,7 +167,7 @@ fn train(model: &mut Model<nn::MultiHeadAttention>, words: &Array) -> Result<[f3
         let loss = |model: &mut Model<nn::MultiHeadAttention>, (words, target): (&Array, &Array)| {
             model.forward((words, words, words))?.subtract(target)?.square()?.mean(None)
         };
-        let (loss, gradients) = model.value_and_grad(Trainable::Lora, loss)((words, &target))?;
+        let (loss, gradients) = model.value_and_grad(Trainable::Lora, (words, &target), loss)?;
         model.update(&mut optimizer, &gradients)?;
         transforms::eval(model.leaves(&Only::Lora).into_iter().map(|(_, leaf)| leaf))?;
         losses.push(loss.item_exact::<f32>());

@@ -93,10 +93,10 @@ fn training() -> Result<String> {
     let _deny = Policy::Deny.scope();
     let (w, x) = (normal(1, &[256, 512])?, normal(2, &[4, 512])?);
     let loss = |w: Array| -> Result<Value> {
-        let w = ste(|w: &Array| Af4 { block: 64 }.quantize(w))(&w)?;
+        let w = ste(&w, |w| Af4 { block: 64 }.quantize(w))?;
         implicit((&x, w), |(x, w)| x.matmul(w.t())?.square()?.mean(None))
     };
-    Ok(format!("gradient of the master: {}", grad(loss)(w.into())?))
+    Ok(format!("gradient of the master: {}", grad(loss).call(w)?))
 }
 // ANCHOR_END: training
 

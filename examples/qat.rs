@@ -91,7 +91,7 @@ fn train(model: &mut Model<Sequential>, phase: &Phase, task: &Task, recorder: &m
         let batch = task.batch(phase.before + made)?;
         let loss =
             |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| task.cross_entropy.apply(&model.forward(x)?, y);
-        let (loss, gradients) = model.value_and_grad(phase.trained.clone(), loss)((&batch.images, &batch.labels))?;
+        let (loss, gradients) = model.value_and_grad(phase.trained.clone(), (&batch.images, &batch.labels), loss)?;
         let (scales, others): (FlattenedModuleParam, FlattenedModuleParam) =
             gradients.into_iter().partition(|(path, _)| path.ends_with(".scales") || path.ends_with(".biases"));
         model.update(&mut optimizer, &others)?;

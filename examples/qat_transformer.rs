@@ -81,7 +81,7 @@ impl Trainer<'_> {
             // Scales are leaves only where they are trained.
             let trained = Trainable::default().or(Trainable::Scales);
             let (loss, gradients) =
-                model.value_and_grad(trained, |model, (x, y): (Array, Array)| bits(&model.forward(&x)?, &y))(batch)?;
+                model.value_and_grad(trained, batch, |model, (x, y): (Array, Array)| bits(&model.forward(&x)?, &y))?;
             let (scales, others): (FlattenedModuleParam, FlattenedModuleParam) =
                 gradients.into_iter().partition(|(path, _)| path.ends_with(".scales") || path.ends_with(".biases"));
             model.update(&mut optimizer, &others)?;

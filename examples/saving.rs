@@ -78,7 +78,7 @@ impl Run {
             let y = model.forward(&x.multiply(kept.as_dtype(Dtype::Float32)?)?)?;
             y.subtract(x.sum_axis(-1, true)?)?.square()?.mean(None)
         };
-        let (loss, gradients) = self.model.value_and_grad(Trainable::default(), loss)((&x, &kept))?;
+        let (loss, gradients) = self.model.value_and_grad(Trainable::default(), (&x, &kept), loss)?;
         self.model.update(&mut self.optimizer, &gradients)?;
         transforms::eval(self.model.leaves(&Trainable::default()).into_iter().map(|(_, leaf)| leaf))?;
         self.step += 1;

@@ -25,7 +25,7 @@ fn passed() -> Result<String> {
     let plain = x.matmul(master.t())?.sum(None)?;
 
     let quantized_sum = move |master: &Array| -> Result<Array> {
-        let w = ste(|w: &Array| AffineArray::quantize(w, Affine { bits: 2, group: 32 }))(master)?;
+        let w = ste(master, |w| AffineArray::quantize(w, Affine { bits: 2, group: 32 }))?;
         implicit((&x, w), |(x, w)| x.matmul(w.t())?.sum(None))?.dense()
     };
     let quantized = quantized_sum(&master)?;

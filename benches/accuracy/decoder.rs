@@ -87,10 +87,10 @@ impl Trainer {
         let mut optimizer = Adam::new(1e-3);
         for step in from..from + steps {
             let batch = self.corpus.batch(step, batch, context)?;
-            let (loss, gradients) = model
-                .value_and_grad(Trainable::default(), |model, (x, y): (Array, Array)| nats(&model.forward(&x)?, &y))(
-                batch,
-            )?;
+            let (loss, gradients) =
+                model.value_and_grad(Trainable::default(), batch, |model, (x, y): (Array, Array)| {
+                    nats(&model.forward(&x)?, &y)
+                })?;
             optimizer.update(&mut *model, &gradients)?;
             transforms::eval(model.parameters().flatten().into_values().chain([&loss]))?;
         }

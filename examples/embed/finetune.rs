@@ -46,7 +46,7 @@ pub(crate) fn finetune(model: &mut Model<Bert>, text: &Text) -> Outcome<()> {
     let (trained, counters) = Counters::of(|| -> Outcome<()> {
         for batch in training.iter().cycle().take(STEPS) {
             let loss = |model: &mut Model<Bert>, batch: &Batch| loss(&model.run(|bert| bert.embed(batch))?);
-            let (_, gradients) = model.value_and_grad(Trainable::Lora, loss)(batch)?;
+            let (_, gradients) = model.value_and_grad(Trainable::Lora, batch, loss)?;
             model.update(&mut optimizer, &gradients)?;
             transforms::eval(model.parameters().flatten().into_values())?;
             bar.inc(1);

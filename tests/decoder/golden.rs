@@ -123,8 +123,8 @@ fn check(name: &str, tolerance: f32) -> Result<()> {
     compare(name, &golden, tolerance, &mut state, eager)?;
 
     state.1 = before;
-    let mut compiled = compile_with_state(step, Options::default());
-    compare(name, &golden, tolerance, &mut state, |state, tokens| compiled.call(state, &tokens.into())?.dense())?;
+    let mut compiled = compile_with_state(Options::default(), step);
+    compare(name, &golden, tolerance, &mut state, |state, tokens| compiled.call(state, &tokens)?.dense())?;
     // One for the prompt, and one for all steps.
     assert_eq!(compiled.stats().traces, 2, "{name}");
     Ok(())
@@ -250,7 +250,7 @@ fn tokens_beyond_the_vocabulary_are_named() -> Result<()> {
             quantize(&mut model, weights)?;
         }
         let words = config.vocab_size;
-        let mut compiled = compile_with_state(step, Options::default());
+        let mut compiled = compile_with_state(Options::default(), step);
         let mut state = (model, Vec::new());
         for token in [words, 5000, i32::MAX, -1] {
             let wrong = Array::from_slice(&[3, token, 4], &[1, 3]);
@@ -264,9 +264,8 @@ fn tokens_beyond_the_vocabulary_are_named() -> Result<()> {
                 state.1 = empty.clone();
                 let eager = step(&mut state, tokens.clone()).and_then(|logits| Ok(transforms::eval([&logits])?));
                 state.1 = empty;
-                let compiled = compiled
-                    .call(&mut state, &tokens.into())
-                    .and_then(|logits| Ok(transforms::eval([&logits.dense()?])?));
+                let compiled =
+                    compiled.call(&mut state, &tokens).and_then(|logits| Ok(transforms::eval([&logits.dense()?])?));
                 for error in [eager, compiled].map(|made| made.expect_err("it is no word").to_string()) {
                     let expected = format!(
                         "kernel Indices failed: token {token} (entry 1) is none of those from 0 to {}\n\

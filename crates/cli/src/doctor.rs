@@ -224,7 +224,7 @@ fn packed_product() -> Result<bool> {
 fn compiled() -> Result<bool> {
     let (x, w) = ones()?;
     let mut product = compile(|(x, w): (Array, Array)| x.matmul(w.t())?.add(Array::from_f32(0.0)));
-    is_right(&product.call(&(x.into(), w.into()))?.dense()?)
+    is_right(&product.call((x, w))?.dense()?)
 }
 
 impl Findings {

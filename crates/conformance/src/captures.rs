@@ -46,7 +46,7 @@ const TRANSFORMS: [(&str, Transform, bool); 5] = [
         |f, x| {
             let mut gradient =
                 grad_wrt(Wrt::All, move |x: Array| Ok::<_, tacit_core::Error>(f(&x)?.square()?.sum(None)?));
-            Ok(gradient(x.into())?.array()?.clone())
+            Ok(gradient.call(x)?.array()?.clone())
         },
         false,
     ),
@@ -54,12 +54,12 @@ const TRANSFORMS: [(&str, Transform, bool); 5] = [
         "vmap",
         |f, x| {
             let two = ops::stack(&[x, &x.square()?], 0)?;
-            vmap(0, 0, move |x: Array| f(&x))(two.into())?.dense()
+            vmap(0, 0, move |x: Array| f(&x)).call(two)?.dense()
         },
         false,
     ),
-    ("compile", |f, x| compile(move |x: Array| f(&x)).call(&x.into())?.dense(), true),
-    ("checkpoint", |f, x| checkpoint(move |x: Array| f(&x))(x.into())?.dense(), true),
+    ("compile", |f, x| compile(move |x: Array| f(&x)).call(&x)?.dense(), true),
+    ("checkpoint", |f, x| checkpoint(move |x: Array| f(&x)).call(x)?.dense(), true),
 ];
 
 struct Scene<'a> {

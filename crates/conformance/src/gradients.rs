@@ -246,7 +246,7 @@ fn mapped(scene: &Scene, function: &Function) -> Result<(), String> {
     let one = |master: &Array| scene.passed(function, &with_first(master, &arguments));
     let alone = masters.iter().map(one).collect::<Result<Vec<_>>>().map_err(text)?;
     let stacked = |arrays: &[Array]| ops::stack(arrays, 0).map_err(|error| text(error.into()));
-    let together = vmap(0, 0, |master: Array| one(&master))(stacked(&masters)?.into());
+    let together = vmap(0, 0, |master: Array| one(&master)).call(stacked(&masters)?);
     match together.and_then(|found| found.dense()) {
         Ok(found) => scene.near(&found, &stacked(&alone)?),
         Err(error) if error.to_string().contains("help:") => Ok(()),

@@ -104,7 +104,7 @@ pub use values::values;
 macro_rules! conformance {
     (straight_through: $ste:path; $($name:ident: |$x:ident| $make:expr $(, $claim:ident($($argument:expr),*))*;)+) => {
         $crate::__conformance! {
-            |subject: $crate::Subject| subject.straight_through(|make, x| $ste(|x: &$crate::Array| make(x))(x));
+            |subject: $crate::Subject| subject.straight_through(|make, x| $ste(x, |x: &$crate::Array| make(x)));
             $($name: |$x| $make $(, $claim($($argument),*))*;)+
         }
     };

@@ -64,7 +64,7 @@ fn careless_add(_op: &Add, w: &Careless, x: &Array) -> Result<Array> {
 /// Its gradient is right, and it knows no direction.
 #[handler]
 fn careless_subtract(_op: &Subtract, w: &Careless, x: &Array) -> Result<Array> {
-    let x = apply(Direct, std::slice::from_ref(x))?.swap_remove(0);
+    let x = apply(std::slice::from_ref(x), Direct)?.swap_remove(0);
     Ok(w.dense()?.subtract(x)?)
 }
 

@@ -34,7 +34,7 @@ use engine::Engine;
 use mlx_rs::Array;
 
 use crate::state::{CALL, GIVEN, Lent, MADE, Step, show};
-use crate::tree::{Flattened, Open, Reader, TreeDef};
+use crate::tree::{Arguments, Flattened, Open, Reader, TreeDef};
 use crate::values::{Values, arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace};
 
@@ -47,9 +47,8 @@ use crate::{Error, Result, Tree, Value, trace};
 ///
 /// let mut product = compile(|(x, w): (Array, Array)| x.matmul(w.t()));
 /// let x = Array::from_slice(&[1f32, 2.0], &[1, 2]);
-/// let args = (x.clone().into(), x.into());
 /// for _ in 0..3 {
-///     assert_eq!(product.call(&args)?.dense()?.item_exact::<f32>(), 5.0);
+///     assert_eq!(product.call((&x, &x))?.dense()?.item_exact::<f32>(), 5.0);
 /// }
 /// assert_eq!((product.stats().calls, product.stats().traces), (3, 1));
 /// # Ok(())
@@ -65,17 +64,17 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    compile_with(f, Options::default())
+    compile_with(Options::default(), f)
 }
 
 /// Compiles a function as [`compile`] does, with options.
-pub fn compile_with<'f, A, O, E>(mut f: impl FnMut(A) -> Result<O, E> + 'f, options: Options) -> Compiled<'f, A, O>
+pub fn compile_with<'f, A, O, E>(options: Options, mut f: impl FnMut(A) -> Result<O, E> + 'f) -> Compiled<'f, A, O>
 where
     A: Tree,
     O: Tree,
     E: Into<Error>,
 {
-    Compiled(compile_with_state(move |(): &mut (), args| f(args), options))
+    Compiled(compile_with_state(options, move |(): &mut (), args| f(args)))
 }
 
 /// Compiles a function of a state that it changes, and of arguments.
@@ -90,23 +89,20 @@ where
 /// use mlx_rs::Array;
 /// use tacit_core::{compile_with_state, compile::Options};
 ///
-/// let mut add = compile_with_state(
-///     |total: &mut Array, x: Array| {
-///         *total = total.add(&x)?;
-///         total.square()
-///     },
-///     Options::default(),
-/// );
+/// let mut add = compile_with_state(Options::default(), |total: &mut Array, x: Array| {
+///     *total = total.add(&x)?;
+///     total.square()
+/// });
 /// let mut total = Array::from_f32(0.0);
-/// add.call(&mut total, &Array::from_f32(2.0).into())?;
-/// let square = add.call(&mut total, &Array::from_f32(1.0).into())?.dense()?;
+/// add.call(&mut total, Array::from_f32(2.0))?;
+/// let square = add.call(&mut total, Array::from_f32(1.0))?.dense()?;
 /// assert_eq!((total.item_exact::<f32>(), square.item_exact::<f32>()), (3.0, 9.0));
 /// # Ok(())
 /// # }
 /// ```
 pub fn compile_with_state<'f, S, A, O, E>(
-    mut f: impl FnMut(&mut S, A) -> Result<O, E> + 'f,
     options: Options,
+    mut f: impl FnMut(&mut S, A) -> Result<O, E> + 'f,
 ) -> CompiledWithState<'f, S, A, O>
 where
     S: Tree,
@@ -124,12 +120,15 @@ where
 pub struct Compiled<'f, A: Tree, O: Tree>(CompiledWithState<'f, (), A, O>);
 
 impl<A: Tree, O: Tree> Compiled<'_, A, O> {
-    /// Calls the function.
+    /// Calls the function with anything of the structure of `A`: arrays, values, implicit arrays, or references to them.
     ///
     /// # Errors
     ///
     /// See [`compile`].
-    pub fn call(&mut self, args: &A::With<Value>) -> Result<O::With<Value>> {
+    pub fn call<B>(&mut self, args: B) -> Result<O::With<Value>>
+    where
+        B: Arguments<Arrays: Tree<With<Value> = A::With<Value>>>,
+    {
         self.0.call(&mut (), args)
     }
 
@@ -160,11 +159,14 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
     /// # Errors
     ///
     /// See [`compile`]; the state is then what it was.
-    pub fn call(&mut self, state: &mut S, args: &A::With<Value>) -> Result<O::With<Value>> {
-        let replayed = self.engine.replay(|visitor| show(GIVEN, &*state, args, visitor))?;
+    pub fn call<B>(&mut self, state: &mut S, args: B) -> Result<O::With<Value>>
+    where
+        B: Arguments<Arrays: Tree<With<Value> = A::With<Value>>>,
+    {
+        let replayed = self.engine.replay(|visitor| show(GIVEN, &*state, &args, visitor))?;
         let (arrays, def) = match replayed {
             Some(results) => results,
-            None => self.trace(state, args)?,
+            None => self.trace(state, &args)?,
         };
         let mut reader = Reader::made(&def, arrays)?;
         reader.enter(CALL)?;
@@ -173,7 +175,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
         Ok(results)
     }
 
-    fn trace(&mut self, state: &mut S, args: &A::With<Value>) -> Result<(Vec<Array>, TreeDef)> {
+    fn trace(&mut self, state: &mut S, args: &impl Arguments) -> Result<(Vec<Array>, TreeDef)> {
         let Self { engine, f } = self;
         let (leaves, closed) = Flattened::shown(Open::Closed, |visitor| show(GIVEN, &*state, args, visitor))?;
         let own = Values::of(&*state)?;

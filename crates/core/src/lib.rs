@@ -5,6 +5,12 @@
 //! operands where there is none ([`Policy`]), and gives the plain graph back to MLX. [`dispatch`](mod@dispatch) states
 //! who takes a call.
 //!
+//! Calls read in one way. What runs a function once takes what the function runs on first, and the function last, so that
+//! the types of a closure are inferred: `implicit(args, f)`, `vjp(args, cotangents, f)`, `scan(init, xs, length, f)`. What
+//! makes a function takes how it is made first, and the function last, and gives an object: `grad(f)`, `vmap(in_axes,
+//! out_axes, f)`, `compile_with(options, f)`; its `call(args)` runs it. `args` are [`Arguments`] everywhere: arrays, values,
+//! implicit arrays, references to these, and structures of them.
+//!
 //! This crate knows no array type, see `tacit-arrays`, and no module, see `tacit-nn`.
 
 // The macros' output names this crate as the facade does.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::tree::{self, Labels, Node, Visitor};
+use crate::tree::{self, Arguments, Labels, Node, Visitor};
 use crate::values::Values;
 use crate::{Result, Tree};
 
@@ -13,8 +13,8 @@ pub(crate) const MADE: &[&str] = &["results", "state"];
 
 pub(crate) fn show<'a>(
     labels: &'static [&'static str],
-    first: &'a impl Tree,
-    second: &'a impl Tree,
+    first: &'a impl Arguments,
+    second: &'a impl Arguments,
     visitor: &mut dyn Visitor<'a>,
 ) -> Result<()> {
     visitor.node(&Node::new(CALL, Labels::Fields(labels)));

@@ -1,7 +1,8 @@
 //! Transforms over trees: gradients, mapped functions, checkpoints, and rules of one's own.
 //!
 //! Each takes a function as [`implicit`](crate::implicit()) does: inside, every leaf is a dense array; outside, it is a
-//! value. What the row around the column gives:
+//! value. [`vjp`] and [`jvp`] run it, and take their arguments before it; the others make a function, whose
+//! [`call`](Transformed::call) takes them. What the row around the column gives:
 //!
 //! | around       | `implicit` | `grad` | `vmap` | `compile` | `checkpoint` |
 //! |--------------|------------|--------|--------|-----------|--------------|
@@ -27,6 +28,7 @@ mod node;
 mod opened;
 mod resident;
 mod rule;
+mod transformed;
 mod vmap;
 mod wrt;
 
@@ -36,6 +38,7 @@ pub use custom_vjp::custom_vjp;
 pub use differentiable::{Differentiable, apply};
 pub use grad::{ValueAndGradient, grad, grad_wrt, value_and_grad, value_and_grad_wrt, vjp};
 pub use jvp::jvp;
+pub use transformed::Transformed;
 pub use vmap::{Axes, vmap};
 pub use wrt::Wrt;
 

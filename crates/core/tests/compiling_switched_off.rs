@@ -39,7 +39,7 @@ fn twice() -> Result<(u32, u64)> {
         x.exp()
     });
     for _ in 0..2 {
-        assert_eq!(f.call(&Array::from_f32(0.0).into())?.dense()?.item_exact::<f32>(), 1.0);
+        assert_eq!(f.call(&Array::from_f32(0.0))?.dense()?.item_exact::<f32>(), 1.0);
     }
     Ok((runs.get(), f.stats().inlined))
 }
@@ -79,26 +79,23 @@ fn without_a_compiler_graphs_are_replayed_and_that_is_said_once() -> Result<()> 
     }
     assert_eq!(twice()?, (1, 0));
     // State, two shapes, and an op that would be fused.
-    let mut f = compile_with_state(
-        |total: &mut Array, x: Array| {
-            *total = total.add(x.sum(None)?)?;
-            x.exp()?.multiply(&*total)
-        },
-        Options::default(),
-    );
+    let mut f = compile_with_state(Options::default(), |total: &mut Array, x: Array| {
+        *total = total.add(x.sum(None)?)?;
+        x.exp()?.multiply(&*total)
+    });
     let mut total = Array::from_f32(0.0);
     for (x, expected) in [([0.0, 0.0], 0.0), ([1.0, 1.0], 2.0), ([2.0, 2.0], 6.0)] {
-        let made = f.call(&mut total, &Array::from_slice(&x, &[2]).into())?.dense()?;
+        let made = f.call(&mut total, &Array::from_slice(&x, &[2]))?.dense()?;
         assert_eq!(total.item_exact::<f32>(), expected);
         let first: f32 = x[0];
         assert!((made.as_slice::<f32>()[0] - first.exp() * expected).abs() < 1e-4);
     }
     assert_eq!(f.stats().traces, 1);
     // One trace for each shape, where there is none for all of them.
-    let mut f = compile_with(|x: Array| x.sum(None), Options { shapeless: true, ..Options::default() });
+    let mut f = compile_with(Options { shapeless: true, ..Options::default() }, |x: Array| x.sum(None));
     for size in [2, 3, 2] {
         let x = mlx_rs::ops::ones::<f32>(&[size])?;
-        assert_eq!(f.call(&x.into())?.dense()?.item_exact::<f32>(), size as f32);
+        assert_eq!(f.call(&x)?.dense()?.item_exact::<f32>(), size as f32);
     }
     assert_eq!(f.stats().traces, 2);
     Ok(())

@@ -124,7 +124,8 @@ impl FullySharded {
         mark_frozen(&self.local, false, &mut frozen);
         // Codes and scales have no gradient as a rule, and a product that is computed again would be asked for it. Where one is
         // taken all the same, `checkpoint` finds what is captured, and the product is as it is.
-        let given = frozen.iter().zip(&parts).filter(|(frozen, _)| !**frozen).map(|(_, part)| part.into()).collect();
+        let given =
+            frozen.iter().zip(&parts).filter(|(frozen, _)| !**frozen).map(|(_, part)| part.clone()).collect::<Vec<_>>();
         let mut product = checkpoint(move |(x, given): (Array, Vec<Array>)| {
             let mut given = given.into_iter();
             let parts = frozen.iter().zip(&parts).filter_map(
@@ -135,7 +136,7 @@ impl FullySharded {
             let whole = recipe.gathered(&parts.collect::<Vec<_>>())?;
             implicit((x, whole), |(x, w)| f(&x, &w))?.dense()
         });
-        product((x.clone(), given))
+        product.call((x.clone(), given))
     }
 }
 
@@ -260,7 +261,7 @@ pub trait FullyShard: Sized {
     /// let group = Group::init()?;
     /// let mut model = Model::new(nn::Linear::new(8, 8)?)?.fully_shard("weight", &group)?;
     /// let x = ops::ones::<f32>(&[2, 8])?;
-    /// let step = model.value_and_grad(Only::default(), |m, x| m.forward(&x)?.square()?.mean(None))(x);
+    /// let step = model.value_and_grad(Only::default(), x, |m, x| m.forward(&x)?.square()?.mean(None));
     /// let (_, gradients) = step?;
     /// let gradients = model.mean_gradients(gradients, &group)?;
     /// model.update(&mut AdamW::new(1e-2), &gradients)?;
@@ -355,7 +356,7 @@ mod tests {
             model.set_leaves([("weight".to_owned(), normal(1, &[33, 16])), ("bias".to_owned(), normal(2, &[33]))])?;
             let mut model = if split { model.fully_shard("*", &group)? } else { model };
             let (_, gradients) =
-                model.value_and_grad(Only::default(), loss)((normal(3, &[8, 16]), normal(4, &[8, 33])))?;
+                model.value_and_grad(Only::default(), (normal(3, &[8, 16]), normal(4, &[8, 33])), loss)?;
             let mut gradients: Vec<(Rc<str>, Array)> = gradients.into_iter().collect();
             gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
             Ok::<_, Error>(gradients)

@@ -73,7 +73,7 @@ impl<'f> Executable<'f> {
         Self {
             unset: (0..parameters.len()).map(Place::Parameter).chain(resident).collect(),
             arguments: (vec![vacant.clone(); parameters.len()], vec![vacant.clone(); inputs.len()]),
-            compiled: compile_with(move |(parameters, inputs): Arrays| called.call(&parameters, &inputs), options),
+            compiled: compile_with(options, move |(parameters, inputs): Arrays| called.call(&parameters, &inputs)),
             committed: None,
             vacant,
             mode,

@@ -26,7 +26,7 @@ fn case(name: &str, f: Function<'_>, inputs: &[Array]) -> Result<()> {
     let options = |passes| Options { passes, constants: Constants::Allow, ..Options::default() };
     let values: Vec<Value> = inputs.iter().map(Value::from).collect();
     let mut compiled =
-        [Passes::Off, Passes::All].map(|passes| compile_with(|inputs: Vec<Array>| f(&inputs), options(passes)));
+        [Passes::Off, Passes::All].map(|passes| compile_with(options(passes), |inputs: Vec<Array>| f(&inputs)));
     let mut first = [0.0; 2];
     let mut times = [Vec::new(), Vec::new()];
     let begin = Instant::now();

@@ -26,7 +26,7 @@
 //!     x.multiply(ops::rsqrt(&mean_square.add(Array::from_f32(1e-5))?)?)
 //! });
 //! let x = Array::from_slice(&[3f32, 4.0, 0.0, 0.0], &[1, 4]);
-//! let y = norm.call(&(&x).into())?.dense()?;
+//! let y = norm.call(&x)?.dense()?;
 //! assert!((y.as_slice::<f32>()[0] - 1.2).abs() < 1e-5);
 //! assert_eq!(norm.stats().rewritten[0].pass, "programs");
 //! # Ok(())

@@ -79,9 +79,9 @@ fn train(file: &Path, steps: u64, shard: Option<usize>) -> Outcome<()> {
         let x = random::normal::<f32>(&[16, 64], None, None, &random.next_key()?)?;
         let y = x.sum_axis(-1, true)?;
         let trained = Trainable::Lora.or(Trainable::Dense);
-        let (_, gradients) = model.value_and_grad(trained, |model, (x, y): (&Array, &Array)| {
+        let (_, gradients) = model.value_and_grad(trained, (&x, &y), |model, (x, y): (&Array, &Array)| {
             model.forward(x)?.subtract(y)?.square()?.mean(None)
-        })((&x, &y))?;
+        })?;
         adamw.update(&mut model, &gradients)?;
         step += 1;
         Training::new(step)

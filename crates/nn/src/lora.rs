@@ -78,7 +78,7 @@ impl<M: ModuleParameters> Model<M> {
     ///     .quantize("weight", Nf4 { block: 64, double: true })?
     ///     .lora("*", LoraConfig { rank: 4, alpha: 8.0, ..LoraConfig::default() })?;
     /// let x = ops::ones::<f32>(&[2, 64])?;
-    /// let (_, gradients) = model.value_and_grad(Trainable::Lora, |m, x| m.forward(&x)?.square()?.mean(None))(x)?;
+    /// let (_, gradients) = model.value_and_grad(Trainable::Lora, x, |m, x| m.forward(&x)?.square()?.mean(None))?;
     /// assert_eq!(gradients["weight.a"].shape(), [4, 64]);
     /// assert_eq!(gradients.len(), 2);
     /// # Ok(())

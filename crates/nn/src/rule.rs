@@ -68,11 +68,11 @@ pub fn straight_through(
     // The rule is asked with the parameter whose gradient is stopped; what it leaves alone stays as it is.
     quantized(module, |path, master| {
         let mut chosen = true;
-        let made = ste(|stopped: &Array| {
+        let made = ste(master, |stopped| {
             let made = rule(path, stopped)?;
             chosen = made.is_some();
             Ok::<_, Error>(made.unwrap_or_else(|| master.into()))
-        })(master)?;
+        })?;
         Ok(chosen.then_some(made))
     })
 }

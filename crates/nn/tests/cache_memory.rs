@@ -67,11 +67,11 @@ fn a_token_costs_its_own_bytes() {
         });
         assert!(most < cache.nbytes() / 32, "{format}: {most} bytes beside {}", cache.nbytes());
 
-        let mut step = compile_with_state(write, Options::default());
+        let mut step = compile_with_state(Options::default(), write);
         let run = |step: &mut tacit_core::compile::CompiledWithState<'_, KvCache, Tokens, Array>,
                    cache: &mut KvCache| {
             let (k, v) = token(cache.len());
-            step.call(cache, &(k.into(), v.into())).expect("writes");
+            step.call(cache, &(k, v)).expect("writes");
             attended(cache);
         };
         run(&mut step, &mut cache);
@@ -107,13 +107,13 @@ fn a_token_costs_its_own_bytes() {
     // Ten thousand compiled steps: one trace, and no time or memory that grows.
     let mut cache = cache("affine:4:64", 10_001);
     let q = ops::ones::<f32>(&[1, 4, 1, 64]).expect("ones");
-    let mut step = compile_with_state(write, Options::default());
+    let mut step = compile_with_state(Options::default(), write);
     let mut seconds = Vec::new();
     let most = peak(|| {
         for _ in 0..10 {
             let begun = Instant::now();
             for _ in 0..1000 {
-                step.call(&mut cache, &(q.clone().into(), q.clone().into())).expect("writes");
+                step.call(&mut cache, (q.clone(), q.clone())).expect("writes");
                 attended(&cache);
             }
             seconds.push(begun.elapsed().as_secs_f64());

@@ -49,7 +49,7 @@ impl<F: Format> TrainedScales for F {
         args.extend(scales.biases.clone());
         let trained = args.len();
         args.extend(children);
-        let master = apply(ByScales { layout, trained }, &args)?.swap_remove(0);
+        let master = apply(&args, ByScales { layout, trained })?.swap_remove(0);
         Ok((inner.into(), turned(&master)))
     }
 }

@@ -58,7 +58,7 @@ pub fn int8_rounded(x: &Array, per: ScalePer) -> Result<Array> {
         let units = ops::clip(x.multiply(factor)?.round(None)?, (-127.0, 127.0))?;
         Ok(units.multiply(absmax.divide(&most)?)?.as_dtype(aval.dtype)?.into())
     };
-    ste(rounded)(x)?.dense()
+    ste(x, rounded)?.dense()
 }
 
 /// A matrix whose products round what it is multiplied with to 8 bits, as [`int8_rounded`] does.

@@ -189,7 +189,7 @@ impl Prepared {
     fn straight(&self) -> Result<Value> {
         match self.float_scales() {
             _ if !self.on => Ok((&self.master).into()),
-            None => ste(|master: &Array| self.format.quantize(master))(&self.master),
+            None => ste(&self.master, |master| self.format.quantize(master)),
             Some(scales) => {
                 let (inner, master) = self.trained()?.quantize_by(&self.master, &scales)?;
                 joined(master, inner)

@@ -13,7 +13,7 @@ use crate::avals::axes::said;
 use crate::avals::checks::check_children;
 use crate::families::cut::{Cut, cut};
 
-/// Makes `f`, which quantizes a float master, pass the gradient straight through to it.
+/// What `f` makes of a float master, such as a quantized array, with the gradient passed straight through to the master.
 ///
 /// The forward pass uses what `f` returns, by the handlers of its type. The backward pass takes the vjp of the plain
 /// primitive, again with the implicit operand intercepted, and gives the master the cotangent of the dense weight that
@@ -28,7 +28,7 @@ use crate::families::cut::{Cut, cut};
 ///
 /// let x = ops::ones::<f32>(&[1, 32])?;
 /// let loss = |master: &Array| -> tacit_core::Result<Array> {
-///     let w = ste(|w: &Array| Nf4Array::quantize(w, 32))(master)?;
+///     let w = ste(master, |w| Nf4Array::quantize(w, 32))?;
 ///     implicit((&x, w), |(x, w)| x.matmul(w)?.sum(None))?.dense()
 /// };
 /// let mut gradient = transforms::grad(move |master: &Array| Ok(loss(master)?));
@@ -40,21 +40,17 @@ use crate::families::cut::{Cut, cut};
 ///
 /// # Errors
 ///
-/// The returned function fails where `f` fails, or if `f` returns another shape or dtype than the master's.
-pub fn ste<V: Into<Value>, E: Into<Error>>(
-    mut f: impl FnMut(&Array) -> Result<V, E>,
-) -> impl FnMut(&Array) -> Result<Value> {
-    move |master| {
-        let inner = f(&mlx_rs::stop_gradient(master)?).map_err(Into::into)?.into();
-        let (expected, found) = (Aval::from(master), inner.aval()?);
-        if expected != found {
-            return Err(Error::invalid(
-                format!("the function given to ste made {inner} of {expected}"),
-                "return an array of the master's own shape and dtype",
-            ));
-        }
-        joined(master.clone(), inner)
+/// `f` fails, or returns another shape or dtype than the master's.
+pub fn ste<V: Into<Value>, E: Into<Error>>(master: &Array, f: impl FnOnce(&Array) -> Result<V, E>) -> Result<Value> {
+    let inner = f(&mlx_rs::stop_gradient(master)?).map_err(Into::into)?.into();
+    let (expected, found) = (Aval::from(master), inner.aval()?);
+    if expected != found {
+        return Err(Error::invalid(
+            format!("the function given to ste made {inner} of {expected}"),
+            "return an array of the master's own shape and dtype",
+        ));
     }
+    joined(master.clone(), inner)
 }
 
 /// A float master whose forward value is another array.
@@ -116,7 +112,7 @@ pub(crate) fn joined(master: Array, inner: Value) -> Result<Value> {
 
 /// `value` with the derivative of `master`.
 pub(crate) fn valued(master: &Array, value: &Array) -> Result<Value> {
-    Ok(apply(Passed, &[master.clone(), value.clone()])?.swap_remove(0).into())
+    Ok(apply(&[master.clone(), value.clone()], Passed)?.swap_remove(0).into())
 }
 
 /// The second argument, with the derivative of the first.
@@ -210,7 +206,7 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     }
     let avals = results.iter().map(Aval::from).collect();
     let function = StraightThrough { primitive: primitive.clone(), roles, avals, results: RefCell::new(Some(results)) };
-    Ok(apply(function, &args)?.into_iter().map(Value::from).collect())
+    Ok(apply(&args, function)?.into_iter().map(Value::from).collect())
 }
 
 /// Whether a gradient may go to a value or a child of it.

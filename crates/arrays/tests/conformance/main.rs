@@ -46,7 +46,7 @@ conformance! {
     k_6: |x| KQuantArray::quantize(x, KQuant { bits: 6 }), within(0.05), floor(1e-6), refuses_non_finite(), overflows();
     ternary: |x| TernaryArray::quantize(x, 32), within(1.0), exact_zero(), refuses_non_finite();
     binary: |x| BinaryArray::quantize(x, 32), within(1.0), refuses_non_finite();
-    ste_nf4: |x| ste(|x: &Array| Nf4Array::quantize(x, 32))(x), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
+    ste_nf4: |x| ste(x, |x| Nf4Array::quantize(x, 32)), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
     prepared: |x| prepared(x), within(0.16), exact_zero(), refuses_non_finite(), passes_straight();
     constant: |x| Constant::full(x.shape(), &Array::from_f32(0.5).as_dtype(x.dtype())?), ignores_values(), tolerance(SUM), shared_children();
     identity: |x| identity(x), ignores_values();

@@ -112,7 +112,7 @@ fn gradients_go_to_what_is_trained_under_deny() {
         let trained = w.family::<dyn Adapter>().expect("an adapter").trained();
         let wrt = Wrt::paths(move |path| trained.iter().any(|name| path.ends_with(&format!(".{name}"))));
         let _deny = Policy::Deny.scope();
-        let (gradient, _) = grad_wrt(wrt, loss)((w.clone(), x(&[3, 96]))).expect("builds no dense matrix");
+        let (gradient, _) = grad_wrt(wrt, loss).call((w.clone(), x(&[3, 96]))).expect("builds no dense matrix");
         for name in trained {
             assert!(gradient.to_string().contains(&format!("{name}: f32[")), "{name} of {gradient}");
         }
@@ -194,7 +194,7 @@ fn another_index_takes_no_retrace() {
     let mut results = Vec::new();
     for index in [0, 1, 2, 0] {
         let w = Value::from(w.with_index(number(index)).expect("fits"));
-        let y = compiled.call(&(x(&[3, 96]), w.clone())).expect("runs").dense().expect("dense");
+        let y = compiled.call((x(&[3, 96]), w.clone())).expect("runs").dense().expect("dense");
         assert_close!(
             y,
             implicit((x(&[3, 96]), w), |(x, w)| x.matmul(w.t())).expect("runs").dense().expect("dense"),
@@ -364,6 +364,6 @@ fn a_row_of_zeros_of_a_dora_stays_one() {
     assert!(floats(&w.dense().expect("is built"))[..8].iter().all(|&number| number == 0.0));
     let loss = |(w, x): (Array, Array)| x.matmul(w.t())?.sum(None);
     let wrt = Wrt::paths(|path| path.ends_with(".m") || path.ends_with(".b"));
-    let (gradient, _) = grad_wrt(wrt, loss)((w, x(&[3, 8]))).expect("has gradients");
+    let (gradient, _) = grad_wrt(wrt, loss).call((w, x(&[3, 8]))).expect("has gradients");
     assert!(!gradient.to_string().contains("NaN"), "{gradient}");
 }

@@ -133,8 +133,8 @@ fn the_gradient_of_the_factors_is_that_of_the_sum() {
     let sum = lora_on(nf4(&normal(2, &[40, 96]), 64));
     let w = as_stored(sum.clone(), Nf4::from(64));
     let _deny = Policy::Deny.scope();
-    let (of_sum, _) = grad_wrt(wrt(), loss)((sum, x(&[3, 96]))).expect("runs");
-    let (stored, _) = grad_wrt(wrt(), loss)((w, x(&[3, 96]))).expect("runs");
+    let (of_sum, _) = grad_wrt(wrt(), loss).call((sum, x(&[3, 96]))).expect("runs");
+    let (stored, _) = grad_wrt(wrt(), loss).call((w, x(&[3, 96]))).expect("runs");
     assert_eq!(
         stored.to_string(),
         "tacit.AsStored{sum: tacit.Lora{base: tacit.Nf4{codes: nothing, scales: nothing}, a: f32[2,96], b: f32[40,2]}}"

@@ -53,7 +53,7 @@ fn gradient(
     args: (Value, Value),
 ) -> (Result<Gradient>, Counters) {
     let _policy = policy.scope();
-    let (result, counters) = Counters::of(|| grad(f)(args));
+    let (result, counters) = Counters::of(|| grad(f).call(args));
     (result.map(|(dw, _)| dw), counters)
 }
 
@@ -81,7 +81,7 @@ fn the_gradient_of_scales_is_asked_for_and_counted_once_for_all_children() {
 fn the_gradient_of_the_other_side_needs_no_leave() {
     let _deny = Policy::Deny.scope();
     for w in every(Dtype::Float32, 1, &[8, 64]) {
-        let (result, counters) = Counters::of(|| grad_wrt([1], loss)((w, x())));
+        let (result, counters) = Counters::of(|| grad_wrt([1], loss).call((w, x())));
         assert_eq!(result.expect("is handled").1.to_string(), "f32[3,64]");
         assert_eq!(counters.materialized, 0);
     }
@@ -104,7 +104,7 @@ fn a_derivative_along_anything_needs_no_leave() {
     let dw = Gradient::Node { name: "tacit.Affine", children };
     let (found, counters) = {
         let _deny = Policy::Deny.scope();
-        Counters::of(|| jvp(product, (w.clone().into(), x()), (dw, dx.clone().into())))
+        Counters::of(|| jvp((w.clone(), x()), (dw, dx.clone()), product))
     };
     assert_eq!(counters.materialized, 0);
     let moved = AffineArray::from_parts(
@@ -129,7 +129,7 @@ fn a_mapped_weight_is_asked_for_and_counted_for_each_example() {
     };
     let run = |policy: Policy| {
         let _policy = policy.scope();
-        Counters::of(|| vmap(0, 0, product.clone())((&scales).into()))
+        Counters::of(|| vmap(0, 0, product.clone()).call(&scales))
     };
     expect![[r#"
         kernel Nf4Matmul builds a dense f32[8,64] mapped over 5 examples, which the policy forbids
@@ -172,22 +172,22 @@ fn of_parts((packed, scales, biases, x): (Array, Array, Array, Array)) -> Result
 fn a_checkpoint_asks_for_nothing_that_is_not_wanted() {
     let _deny = Policy::Deny.scope();
     let w = AffineArray::quantize(&normal(1, &[8, 64]), Affine { bits: 4, group: 32 }).expect("quantizes");
-    let args = || (w.codes().into(), w.scales().expect("scales").clone(), w.biases().expect("has them").into(), x());
+    let args = || (w.codes().clone(), w.scales().expect("scales").clone(), w.biases().expect("has them").clone(), x());
     // Compiled, every argument is a tracer, wanted or not.
     let step = |(packed, scales, biases, x): (Array, Array, Array, Array)| -> Result<Array> {
         let again = |args: (Array, Array, Array, Array)| {
             let (packed, scales, biases, x) = args;
-            checkpoint(of_parts)((packed.into(), scales.into(), biases.into(), x.into()))?.dense()
+            checkpoint(of_parts).call((packed, scales, biases, x))?.dense()
         };
-        let (.., dx) = grad_wrt([3], again)((packed.into(), scales.into(), biases.into(), x.into()))?;
+        let (.., dx) = grad_wrt([3], again).call((packed, scales, biases, x))?;
         Ok(dx.array()?.clone())
     };
-    let (_, plain) = grad_wrt([1], loss)((w.clone().into(), x())).expect("is handled");
+    let (_, plain) = grad_wrt([1], loss).call((w.clone(), x())).expect("is handled");
     let plain = plain.array().expect("dense").clone();
-    let mut compiled = compile_with(step, Options::default());
+    let mut compiled = compile_with(Options::default(), step);
     for found in [implicit(args(), step), compiled.call(&args())] {
         assert_close!(found.expect("is handled").dense().expect("dense"), plain, 1e-6);
     }
     let all = |args: (Array, Array, Array, Array)| of_parts(args);
-    assert!(matches!(grad(all)(args()), Err(Error::FallbackDenied { .. })));
+    assert!(matches!(grad(all).call(args()), Err(Error::FallbackDenied { .. })));
 }

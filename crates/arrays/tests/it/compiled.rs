@@ -20,10 +20,10 @@ fn apart(a: &Array, b: &Array) -> f32 {
 fn a_quantized_product_has_one_trace_for_every_batch() {
     let _deny = Policy::Deny.scope();
     for w in every(Dtype::Float32, 1, &[40, 64]) {
-        let mut f = compile_with(|(x, w): (Array, Array)| ops::softmax_axis(x.matmul(w.t())?, -1, None), options(true));
+        let mut f = compile_with(options(true), |(x, w): (Array, Array)| ops::softmax_axis(x.matmul(w.t())?, -1, None));
         for rows in [2, 5, 33, 2] {
             let x = normal(rows as u64, &[rows, 64]);
-            let made = f.call(&((&x).into(), w.clone())).expect("runs").dense().expect("is dense");
+            let made = f.call((&x, w.clone())).expect("runs").dense().expect("is dense");
             let expected = tacit_core::implicit((x, &w), |(x, w)| ops::softmax_axis(x.matmul(w.t())?, -1, None))
                 .expect("runs")
                 .dense()
@@ -45,7 +45,7 @@ fn a_gathered_product_has_one_trace_for_every_batch() {
     let product = |(x, row, expert, codes, scales, biases): Arguments| {
         ops::gather_qmm(&x, &codes, &scales, &biases, &row, &expert, true, 64, 4, None)
     };
-    let mut f = compile_with(product, options(true));
+    let mut f = compile_with(options(true), product);
     for rows in [2, 7] {
         let x = normal(rows as u64, &[rows, 1, 64]);
         let row = Array::from_iter(0..rows as u32, &[rows]);
@@ -64,17 +64,14 @@ fn a_gathered_product_has_one_trace_for_every_batch() {
 fn a_quantized_state_stays_in_its_codes() {
     let _deny = Policy::Deny.scope();
     for w in every(Dtype::Float32, 1, &[40, 64]) {
-        let mut f = compile_with_state(
-            |(w, total): &mut (Value, Array), x: Array| {
-                let y = x.matmul(w.dense()?.t())?;
-                *total = total.add(y.sum(None)?)?;
-                Ok::<_, tacit_core::Error>(y)
-            },
-            options(false),
-        );
+        let mut f = compile_with_state(options(false), |(w, total): &mut (Value, Array), x: Array| {
+            let y = x.matmul(w.dense()?.t())?;
+            *total = total.add(y.sum(None)?)?;
+            Ok::<_, tacit_core::Error>(y)
+        });
         let mut state = (w.clone(), Array::from_f32(0.0));
         for _ in 0..3 {
-            f.call(&mut state, &normal(2, &[3, 64]).into()).expect("runs");
+            f.call(&mut state, normal(2, &[3, 64])).expect("runs");
         }
         assert_eq!((state.0.to_string(), state.0.nbytes()), (w.to_string(), w.nbytes()));
         assert_eq!(f.stats().traces, 1);

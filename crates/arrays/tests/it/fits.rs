@@ -129,7 +129,7 @@ fn a_compiled_function_fits_as_an_eager_one() {
         let expected = product(eager, &x).expect("multiplies");
         let own = format.clone();
         let mut compiled = compile(move |x: Array| -> Result<Array> { product(own.quantize(&x)?, &x) });
-        let found = compiled.call(&(&x).into()).expect("runs").dense().expect("dense");
+        let found = compiled.call(&x).expect("runs").dense().expect("dense");
         let lost = expected.subtract(&found).and_then(|lost| lost.abs()?.max(None)).expect("compares");
         assert!(lost.item_exact::<f32>() < 1e-4, "{text}");
     }

@@ -55,7 +55,7 @@ fn x(shape: &[i32]) -> Value {
 }
 
 fn straight(quantize: fn(&Array) -> Result<Value>) -> Value {
-    ste(quantize)(&weight()).expect("quantizes")
+    ste(&weight(), quantize).expect("quantizes")
 }
 
 /// A narrower type; `f64`, in which the differences are taken, stays.
@@ -190,7 +190,7 @@ fn check(case: &Case) {
 
     let mut found = Vec::new();
     let loss = move |operands: Vec<Array>| weighted(&f(&operands)?);
-    for gradient in grad(loss)(case.operands.clone()).expect("has a gradient") {
+    for gradient in grad(loss).call(case.operands.clone()).expect("has a gradient") {
         listed(&gradient, &mut found);
     }
     let leaves: Vec<Array> = case.operands.iter().flat_map(fully).map(|leaf| wide(&leaf)).collect();
@@ -234,22 +234,22 @@ fn loss((w, x): (Array, Array)) -> Result<Array> {
 fn a_quantized_argument_gets_a_gradient_at_its_scales() {
     let _allow = Policy::Allow.scope();
     let args = |w: Value| (w, x(&[2, COLUMNS]));
-    let (value, (dw, dx)) = value_and_grad(loss)(args(nf4(&weight(), BLOCK))).expect("is handled");
+    let (value, (dw, dx)) = value_and_grad(loss).call(args(nf4(&weight(), BLOCK))).expect("is handled");
     assert_eq!(value.to_string(), "f32[]");
     assert_eq!(dw.to_string(), "tacit.Nf4{codes: nothing, scales: f32[8]}");
     assert_eq!(dx.to_string(), "f32[2,64]");
-    let (dw, _) = grad(loss)(args(affine(&weight(), 32, 4))).expect("is handled");
+    let (dw, _) = grad(loss).call(args(affine(&weight(), 32, 4))).expect("is handled");
     assert_eq!(dw.to_string(), "tacit.Affine{codes: nothing, scales: f32[4,2], biases: f32[4,2]}");
 }
 
 #[test]
 fn a_step_on_the_scales_lessens_the_loss() {
     let mut args = (nf4(&weight(), BLOCK), x(&[2, COLUMNS]));
-    let (before, (dw, _)) = value_and_grad(loss)(args.clone()).expect("runs");
+    let (before, (dw, _)) = value_and_grad(loss).call(args.clone()).expect("runs");
     let step =
         |_: &tree::Path, own: &Array, gradient: &Array| Ok(own.subtract(gradient.multiply(Array::from_f32(1e-3))?)?);
     tree::update(&mut args.0, &dw, step).expect("fits");
-    let (after, _) = value_and_grad(loss)(args).expect("runs");
+    let (after, _) = value_and_grad(loss).call(args).expect("runs");
     let number = |value: &Value| value.dense().expect("dense").item_exact::<f32>();
     assert!(number(&after) < number(&before));
 }
@@ -265,8 +265,8 @@ fn a_jvp_of_a_quantized_product() {
     let (dx, dabsmax) = (normal(5, &[2, COLUMNS]), normal(6, &[8]));
     for w in [nf4(&weight(), BLOCK), affine(&weight(), 32, 4)] {
         let product = |(w, x): (Array, Array)| x.matmul(w.t());
-        let tangents = (Gradient::Nothing, dx.clone().into());
-        let (_, change) = jvp(product, (w.clone(), x(&[2, COLUMNS])), tangents).expect("runs");
+        let tangents = (Gradient::Nothing, dx.clone());
+        let (_, change) = jvp((w.clone(), x(&[2, COLUMNS])), tangents, product).expect("runs");
         let expected = dx.matmul(built(&w).t()).expect("plain");
         assert_close!(change.dense().expect("dense"), expected, 1e-5);
     }
@@ -274,7 +274,7 @@ fn a_jvp_of_a_quantized_product() {
     let children = vec![("codes".into(), Gradient::Nothing), ("scales".into(), dabsmax.clone().into())];
     let dw = Gradient::Node { name: "tacit.Nf4", children };
     let product = |(w, x): (Array, Array)| x.matmul(w.t());
-    let (_, change) = jvp(product, (w.clone(), x(&[2, COLUMNS])), (dw, Gradient::Nothing)).expect("runs");
+    let (_, change) = jvp((w.clone(), x(&[2, COLUMNS])), (dw, Gradient::Nothing), product).expect("runs");
     // The product is linear in the scales.
     let packed = w.downcast::<Nf4Array>().expect("nf4").codes().clone();
     let scaled = Nf4Array::from_parts(Parts::new(packed, dabsmax), BLOCK, w.aval().expect("aval")).expect("fits");
@@ -294,7 +294,7 @@ fn a_mapped_quantized_product_is_that_of_a_loop() {
         ] {
             for axis in 0..2 {
                 let mut mapped = vmap([None, Some(axis)], 0, product);
-                let (found, counters) = Counters::of(|| mapped((w.clone(), x.into())));
+                let (found, counters) = Counters::of(|| mapped.call((w.clone(), x)));
                 let found = found.expect("is handled").dense().expect("dense");
                 assert_eq!(counters.materialized, 0);
                 let examples = ops::split_equal(x, x.dim(axis), axis).expect("splits");
@@ -318,12 +318,12 @@ fn a_gradient_for_each_example() {
     let batch = normal(1, &[5, 3, COLUMNS]);
     for w in [nf4(&weight(), BLOCK), affine(&weight(), 32, 4)] {
         let gradient = |(w, x): (Array, Array)| -> Result<Array> {
-            let (_, dx) = grad_wrt([1], loss)((w.into(), x.into()))?;
+            let (_, dx) = grad_wrt([1], loss).call((w, x))?;
             Ok(dx.array()?.clone())
         };
-        let found = vmap([None, Some(0)], 0, gradient)((w.clone(), (&batch).into())).expect("runs");
+        let found = vmap([None, Some(0)], 0, gradient).call((w.clone(), &batch)).expect("runs");
         // The loss of the batch is the sum of those of the examples.
-        let (_, expected) = grad(loss)((w, batch.clone().into())).expect("runs");
+        let (_, expected) = grad(loss).call((w, batch.clone())).expect("runs");
         let error = relative_error(&found.dense().expect("dense"), expected.array().expect("dense"));
         assert!(error.expect("floats") < 1e-5);
     }
@@ -334,10 +334,10 @@ fn a_checkpointed_quantized_layer_has_the_same_gradient() {
     let _deny = Policy::Deny.scope();
     for w in [nf4(&weight(), BLOCK), affine(&weight(), 32, 4)] {
         let args = (w, x(&[2, COLUMNS]));
-        let (_, dx) = grad_wrt([1], loss)(args.clone()).expect("runs");
+        let (_, dx) = grad_wrt([1], loss).call(args.clone()).expect("runs");
         let outer = args.0.clone();
-        let again = move |x: Array| checkpoint(loss)((outer.clone(), x.into()))?.dense();
-        let found = grad(again)(args.1).expect("runs");
+        let again = move |x: Array| checkpoint(loss).call((outer.clone(), x))?.dense();
+        let found = grad(again).call(args.1).expect("runs");
         let error = relative_error(found.array().expect("dense"), dx.array().expect("dense"));
         assert!(error.expect("floats") < 1e-6);
     }
@@ -350,15 +350,15 @@ fn a_mapped_product_with_a_straight_through_weight_reaches_the_master() {
     let product = |(w, x): (Array, Array)| x.matmul(w.t());
     let quantize = |w: &Array| AffineArray::quantize(w, Affine { bits: 4, group: 32 });
     let mapped = |master: Array| -> Result<Array> {
-        let w = ste(quantize)(&master)?;
-        weighted(&vmap([None, Some(0)], 0, product)((w, (&batch).into()))?.dense()?)
+        let w = ste(&master, quantize)?;
+        weighted(&vmap([None, Some(0)], 0, product).call((w, &batch))?.dense()?)
     };
     let whole = |master: Array| -> Result<Array> {
-        let w = ste(quantize)(&master)?;
+        let w = ste(&master, quantize)?;
         weighted(&implicit((w, &batch), product)?.dense()?)
     };
-    let found = grad(mapped)(weight().into()).expect("runs");
-    let expected = grad(whole)(weight().into()).expect("runs");
+    let found = grad(mapped).call(weight()).expect("runs");
+    let expected = grad(whole).call(weight()).expect("runs");
     let error = relative_error(found.array().expect("dense"), expected.array().expect("dense"));
     assert!(error.expect("floats") < 1e-5);
 }
@@ -370,15 +370,15 @@ fn mapped_indices_into_a_straight_through_weight_reach_the_master() {
     let taken = |(w, rows): (Array, Array)| w.take_axis(&rows, 0);
     let quantize = |w: &Array| AffineArray::quantize(w, Affine { bits: 4, group: 32 });
     let mapped = |master: Array| -> Result<Array> {
-        let w = ste(quantize)(&master)?;
-        weighted(&vmap([None, Some(0)], 0, taken)((w, (&rows).into()))?.dense()?)
+        let w = ste(&master, quantize)?;
+        weighted(&vmap([None, Some(0)], 0, taken).call((w, &rows))?.dense()?)
     };
     let whole = |master: Array| -> Result<Array> {
-        let w = ste(quantize)(&master)?;
+        let w = ste(&master, quantize)?;
         weighted(&implicit((w, &rows), taken)?.dense()?)
     };
-    let found = grad(mapped)(weight().into()).expect("runs");
-    let expected = grad(whole)(weight().into()).expect("runs");
+    let found = grad(mapped).call(weight()).expect("runs");
+    let expected = grad(whole).call(weight()).expect("runs");
     let error = relative_error(found.array().expect("dense"), expected.array().expect("dense"));
     assert!(error.expect("floats") < 1e-6);
 }
@@ -389,11 +389,11 @@ fn a_checkpointed_quantized_product_is_mapped_and_has_tangents() {
     let (w, batch) = (affine(&weight(), 32, 4), normal(1, &[5, 3, COLUMNS]));
     let product = |(w, x): (Array, Array)| x.matmul(w.t());
     let outer = w.clone();
-    let layer = move |x: Array| checkpoint(product)((outer.clone(), x.into()))?.dense();
+    let layer = move |x: Array| checkpoint(product).call((outer.clone(), x))?.dense();
     let expected = implicit((w, &batch), product).expect("runs").dense().expect("dense");
-    let mapped = vmap(0, 0, layer.clone())((&batch).into()).expect("is mapped").dense().expect("dense");
+    let mapped = vmap(0, 0, layer.clone()).call(&batch).expect("is mapped").dense().expect("dense");
     assert_close!(mapped, expected, 1e-6);
     // The product is linear in `x`.
-    let (_, change) = jvp(layer, (&batch).into(), Gradient::Dense(batch.clone())).expect("has a tangent");
+    let (_, change) = jvp(&batch, Gradient::Dense(batch.clone()), layer).expect("has a tangent");
     assert_close!(change.dense().expect("dense"), expected, 1e-6);
 }

@@ -54,7 +54,7 @@ fn the_gradient_of_a_product_with_a_constant_counts_all_columns() {
     for dtype in HALVES {
         let w = Value::from(Constant::ones(&[4, LONG], dtype).expect("ones"));
         let sum = |(x, w): (Array, Array)| x.matmul(w)?.as_dtype(Dtype::Float32)?.sum(None);
-        let (x, w) = transform::grad(sum)((ones(dtype, &[1, 4]).into(), w)).expect("is handled");
+        let (x, w) = transform::grad(sum).call((ones(dtype, &[1, 4]), w)).expect("is handled");
         assert_eq!(floats(x.array().expect("dense")).expect("floats"), [1000.0; 4]);
         assert_eq!(floats(w.child("value").array().expect("dense")).expect("floats"), [4000.0]);
     }
@@ -70,7 +70,7 @@ fn the_gradient_of_a_diagonal_counts_all_rows() {
                 let y = if turned { d.matmul(&x)? } else { x.matmul(d)? };
                 y.as_dtype(Dtype::Float32)?.sum(None)
             };
-            let found = transform::grad(sum)(d).expect("is handled");
+            let found = transform::grad(sum).call(d).expect("is handled");
             assert_eq!(floats(found.child("diagonal").array().expect("dense")).expect("floats"), [1000.0; 4]);
         }
     }

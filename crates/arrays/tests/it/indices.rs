@@ -50,7 +50,7 @@ fn every_matrix() -> Result<Vec<Value>> {
         Cast::new(Int8Array::quantize(&x(1).as_dtype(Dtype::Bfloat16)?, 32)?, F32)?.into(),
         Prepared::new(&x(1), nf4_format())?.into(),
         Int8Inputs::new(base(), ScalePer::Token)?.into(),
-        ste(|x: &Array| Nf4Array::quantize(x, 32))(&x(1))?,
+        ste(&x(1), |x| Nf4Array::quantize(x, 32))?,
     ]);
     Ok(made)
 }
@@ -195,7 +195,7 @@ fn indices_are_checked_in_transforms() {
     let plain = implicit((&w, index(2)), |(w, at)| rows((w, at))).and_then(|rows| rows.dense()).expect("is taken");
     let mut mapped = vmap([None, Some(0)], 0, rows);
     let mut compiled = compile(rows);
-    let mut both = |last: i32| [mapped((w.clone(), index(last))), compiled.call(&(w.clone(), index(last)))];
+    let mut both = |last: i32| [mapped.call((w.clone(), index(last))), compiled.call((w.clone(), index(last)))];
     for made in both(2) {
         assert_close!(made.and_then(|rows| rows.dense()).expect("is taken"), plain, 0.0);
     }

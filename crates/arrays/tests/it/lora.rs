@@ -165,14 +165,14 @@ fn the_gradient_goes_to_the_adapter() {
     let adapter = Wrt::paths(|path| path.ends_with(['a', 'b']));
     {
         let _deny = Policy::Deny.scope();
-        let (dw, _) = grad_wrt(adapter, loss)((w.clone(), x(&[3, 96]))).expect("runs");
+        let (dw, _) = grad_wrt(adapter, loss).call((w.clone(), x(&[3, 96]))).expect("runs");
         assert_eq!(
             dw.to_string(),
             "tacit.Lora{base: tacit.Nf4{codes: nothing, scales: nothing}, a: f32[2,96], b: f32[40,2]}"
         );
     }
     let _allow = Policy::Allow.scope();
-    let (dw, _) = grad(loss)((w, x(&[3, 96]))).expect("runs");
+    let (dw, _) = grad(loss).call((w, x(&[3, 96]))).expect("runs");
     assert_eq!(
         dw.to_string(),
         "tacit.Lora{base: tacit.Nf4{codes: nothing, scales: f32[60]}, a: f32[2,96], b: f32[40,2]}"

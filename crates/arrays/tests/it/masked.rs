@@ -72,7 +72,7 @@ fn what_is_under_the_mask_never_shows() {
         let mask = Array::from_slice(&[true, false, true, true], &[2, 2]);
         let w = Value::from(Masked::new(&inner, mask).expect("of one shape"));
         assert_eq!(w.dense().expect("dense").as_slice::<f32>(), [1.0, 0.0, 3.0, 4.0]);
-        let gradient = grad(|a: Array| a.multiply(Array::from_f32(2.0))?.square()?.sum(None))(w).expect("runs");
+        let gradient = grad(|a: Array| a.multiply(Array::from_f32(2.0))?.square()?.sum(None)).call(w).expect("runs");
         // 2 (2 w) 2 where an element is kept.
         let expected = [8.0, 0.0, 24.0, 32.0];
         let tacit_core::tree::Gradient::Node { children, .. } = gradient else { panic!("of an implicit array") };

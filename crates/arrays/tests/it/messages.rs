@@ -270,13 +270,13 @@ fn a_denied_fallback_names_the_nearest_handlers() {
 fn ste_of_another_shape_or_dtype() {
     let master = normal(0, &[2, 64]);
     check(
-        ste(|w: &Array| w.reshape(&[64, 2]))(&master),
+        ste(&master, |w| w.reshape(&[64, 2])),
         expect![[r#"
         the function given to ste made f32[64,2] of f32[2,64]
         help: return an array of the master's own shape and dtype"#]],
     );
     check(
-        ste(|w: &Array| Nf4Array::quantize(&w.as_dtype(Dtype::Float16)?, 64))(&master),
+        ste(&master, |w| Nf4Array::quantize(&w.as_dtype(Dtype::Float16)?, 64)),
         expect![[r#"
         the function given to ste made Nf4(f16[2,64]) of f32[2,64]
         help: return an array of the master's own shape and dtype"#]],
@@ -286,7 +286,7 @@ fn ste_of_another_shape_or_dtype() {
 #[test]
 fn ste_of_a_function_that_fails() {
     check(
-        ste(|w: &Array| AffineArray::quantize(w, Affine { bits: 1, group: 64 }))(&normal(0, &[2, 64])),
+        ste(&normal(0, &[2, 64]), |w| AffineArray::quantize(w, Affine { bits: 1, group: 64 })),
         expect![[r#"
         MLX has no affine format of 1 bits in groups of 64
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],

@@ -154,7 +154,7 @@ fn value_and_gradient_are_those_of_ste() {
         let own = of(|master, text| Ok(Prepared::new(master, format(text))?.into()));
         let plain = of(|master, text| {
             let format = format(text);
-            ste(move |master: &Array| format.quantize(master))(master)
+            ste(master, move |master: &Array| format.quantize(master))
         });
         let master = [normal(5, &[64, 128])];
         let step = |loss: &Function| {
@@ -284,7 +284,7 @@ fn a_compiled_step_is_traced_anew_for_another_format() {
     let mut seen = HashSet::new();
     for text in ["nf4:64", "int8", "nf4:64"] {
         let w = prepared(1, text);
-        let compiled = step.call(&(Value::from(&x), Value::from(w.clone()))).expect("runs").dense().expect("dense");
+        let compiled = step.call((Value::from(&x), Value::from(w.clone()))).expect("runs").dense().expect("dense");
         let error = tacit_conformance::oracle::relative_error(&compiled, &product(&x, w)).expect("floats");
         assert!(error < 1e-6, "{text}: {error}");
         seen.insert(text);

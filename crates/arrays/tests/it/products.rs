@@ -222,7 +222,7 @@ fn activations_of_8_bits_are_close_and_have_the_gradient_of_the_float_product() 
         let error = relative_error(&forward(&rounded), &forward(&float)).expect("floats");
         assert!(error > 1e-4 && error < 1e-2, "{rounded}: {error}");
         let gradient = |w: &Value| {
-            let [dx, _] = grad_wrt([0], loss)([x.clone(), w.clone()]).expect("has a gradient");
+            let [dx, _] = grad_wrt([0], loss).call([x.clone(), w.clone()]).expect("has a gradient");
             dx.array().expect("dense").clone()
         };
         assert_close!(gradient(&rounded), gradient(&float), 1e-6);

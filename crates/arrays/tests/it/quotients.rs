@@ -15,7 +15,7 @@ fn the_gradient_of_a_scalar_counts_all_elements() {
         let w = Scaled::new(nf4(&ones(dtype, &[20, 64]), 64), &Array::from_f32(1.0)).expect("fits");
         let x = ones(dtype, &[50, 64]);
         let sum = move |w: Array| x.matmul(w.t())?.as_dtype(Dtype::Float32)?.sum(None);
-        let found = transform::grad(sum)(w.into()).expect("is handled");
+        let found = transform::grad(sum).call(w).expect("is handled");
         assert_eq!(floats(found.child("scale").array().expect("dense")).expect("floats"), [64000.0]);
     }
 }

@@ -62,7 +62,7 @@ fn products_of_one_row_under_compile() {
         let expected = implicit((&x, &w), product).expect("runs").dense().expect("dense");
         let mut compiled = compile(product);
         for _ in 0..2 {
-            let found = compiled.call(&((&x).into(), w.clone())).expect("runs").dense().expect("dense");
+            let found = compiled.call((&x, w.clone())).expect("runs").dense().expect("dense");
             assert_close!(found, expected.clone(), 1e-6);
         }
         assert_eq!(compiled.stats().traces, 1);
@@ -76,17 +76,17 @@ fn a_mapped_product_is_that_of_a_loop() {
     for w in rotated(F32, 2, &[40, 96]) {
         let product = |(w, x): (Array, Array)| x.matmul(w.t());
         let whole = implicit((&w, &batch), product).expect("runs").dense().expect("dense");
-        let mapped = vmap([None, Some(0)], 0, product)((w.clone(), (&batch).into())).expect("runs");
+        let mapped = vmap([None, Some(0)], 0, product).call((w.clone(), &batch)).expect("runs");
         assert_close!(mapped.dense().expect("dense"), whole, 1e-6);
     }
     // The transform itself, mapped along each axis.
     let whole = hadamard(&batch).expect("runs");
     for axis in 0..2 {
-        let mapped = vmap(axis, axis, |x: Array| hadamard(&x))((&batch).into()).expect("runs");
+        let mapped = vmap(axis, axis, |x: Array| hadamard(&x)).call(&batch).expect("runs");
         assert_close!(mapped.dense().expect("dense"), whole.clone(), 1e-6);
     }
     let turned = batch.swap_axes(0, 2).expect("turns");
-    let mapped = vmap(2, 0, |x: Array| hadamard(&x.t()))((&turned).into()).expect("runs");
+    let mapped = vmap(2, 0, |x: Array| hadamard(&x.t())).call(&turned).expect("runs");
     assert_close!(mapped.dense().expect("dense"), whole, 1e-6);
 }
 
@@ -96,7 +96,7 @@ fn the_transform_has_the_derivative_of_its_plain_ops() {
         let (x, weights) = (normal(1, &[3, n]), normal(2, &[3, n]));
         let own = weights.clone();
         let loss = move |x: Array| -> Result<Array> { Ok(hadamard(&x)?.multiply(&own)?.sum(None)?) };
-        let found = grad(loss)((&x).into()).expect("has a gradient");
+        let found = grad(loss).call(&x).expect("has a gradient");
         assert_close!(found.array().expect("dense").clone(), hadamard(&weights).expect("runs"), 1e-6);
     }
 }
@@ -291,7 +291,7 @@ fn a_prepared_weight_is_rotated() {
     }
     // Straight through: that of the dense weight.
     let own = x.clone();
-    let gradient = grad(move |w: Array| x.matmul(w.t())?.sum(None))(w.into()).expect("has a gradient");
+    let gradient = grad(move |w: Array| x.matmul(w.t())?.sum(None)).call(w).expect("has a gradient");
     let Gradient::Node { children, .. } = gradient else { panic!("of an array") };
     let expected = ops::broadcast_to(own.sum_axis(0, false).expect("sums"), &[8, 64]).expect("rows");
     assert_close!(children[0].1.array().expect("dense").clone(), expected, 1e-5);

@@ -48,7 +48,7 @@ fn the_gradient_of_a_half_scalar_is_near_that_of_single_precision() {
             let dtype = w.aval().expect("given").dtype;
             let x = normal_of(dtype, 2, &[3, 96]);
             let loss = move |w: Array| x.matmul(w.t())?.as_dtype(F32)?.square()?.sum(None);
-            let found = tacit_core::transform::grad(loss)(scaled(w)).expect("is handled");
+            let found = tacit_core::transform::grad(loss).call(scaled(w)).expect("is handled");
             let Gradient::Node { children, .. } = found else { panic!("of a view") };
             children[1].1.array().expect("dense").as_dtype(F32).expect("f32").item_exact::<f32>()
         };
@@ -142,7 +142,7 @@ fn casts() {
 #[test]
 fn a_straight_through_weight_is_scaled() {
     let master = normal(1, &[40, 96]);
-    let w = ste(|w: &Array| Nf4Array::quantize(w, 64))(&master).expect("quantizes");
+    let w = ste(&master, |w| Nf4Array::quantize(w, 64)).expect("quantizes");
     let operands = [normal(2, &[3, 96]).into(), w];
     oracle(F32).check("x (2 W)^T", &operands, |a| Ok(vec![a[0].matmul(a[1].multiply(Array::from_f32(2.0))?.t())?]));
 }

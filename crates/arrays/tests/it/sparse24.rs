@@ -75,7 +75,8 @@ fn pruning_is_lazy_and_its_gradient_goes_to_the_kept() {
         let _allow = Policy::Allow.scope();
         Ok(vec![prune(&a[0])?])
     });
-    let gradient = grad(move |x: Array| prune(&x)?.square()?.sum(None).map_err(tacit_core::Error::from))(x.clone());
+    let gradient =
+        grad(move |x: Array| prune(&x)?.square()?.sum(None).map_err(tacit_core::Error::from)).call(x.clone());
     let expected = prune(x.as_dense().expect("dense")).expect("runs").multiply(Array::from_f32(2.0)).expect("twice");
     let gradient = gradient.expect("runs");
     assert_eq!(gradient.array().expect("dense").as_slice::<f32>(), expected.as_slice::<f32>());

@@ -63,7 +63,7 @@ fn check(
         let operands = arrays
             .iter()
             .enumerate()
-            .map(|(i, array)| if i < count { Ok(array.into()) } else { ste(quantize)(array) })
+            .map(|(i, array)| if i < count { Ok(array.into()) } else { ste(array, quantize) })
             .collect::<Result<Vec<Value>>>()?;
         let results = intercept(&operands, |arrays| Ok(vec![weighted(&function(arrays)?)?]))?;
         Ok::<_, Exception>(vec![results[0].dense()?])
@@ -183,7 +183,7 @@ fn a_stopped_gradient_stops() {
         let x = normal(1, &[3, 64]);
         let mut gradient = transforms::grad(move |master: &Array| {
             let _deny = Policy::Deny.scope();
-            let w = ste(quantize)(master)?;
+            let w = ste(master, quantize)?;
             let y = implicit((&x, w), |(x, w)| x.matmul(mlx_rs::stop_gradient(&w)?.t()))?;
             y.dense()?.sum(None)
         });
@@ -197,7 +197,7 @@ fn the_quantizer_itself_passes_no_gradient() {
     let master = normal(2, &[8, 64]);
     let mut plain = transforms::grad(|w: &Array| rounded(w)?.dense()?.sum(None));
     assert!(floats(&plain(&master).expect("runs")).expect("floats").iter().all(|&g| g == 0.0));
-    let mut straight = transforms::grad(|w: &Array| ste(rounded)(w)?.dense()?.sum(None));
+    let mut straight = transforms::grad(|w: &Array| ste(w, rounded)?.dense()?.sum(None));
     assert_eq!(floats(&straight(&master).expect("runs")).expect("floats"), [1.0; 8 * 64]);
 }
 
@@ -205,7 +205,7 @@ fn the_quantizer_itself_passes_no_gradient() {
 fn the_gradient_equals_that_through_the_materialized_array() {
     let x = Value::from(normal(1, &[3, 64]));
     for quantize in [nf4, affine] {
-        let w = ste(quantize)(&normal(2, &[8, 64])).expect("quantizes");
+        let w = ste(&normal(2, &[8, 64]), quantize).expect("quantizes");
         Oracle::new(1e-5).check("x W^T", &[x.clone(), w], |a| Ok(vec![a[0].matmul(a[1].t())?]));
     }
 }
@@ -213,7 +213,7 @@ fn the_gradient_equals_that_through_the_materialized_array() {
 #[test]
 fn a_view_holds_both_arrays_turned_round() {
     let master = normal(2, &[8, 64]);
-    let w = ste(nf4)(&master).expect("quantizes");
+    let w = ste(&master, nf4).expect("quantizes");
     let turned = implicit(w, |w| Ok::<_, tacit_core::Error>(w.t())).expect("is handled");
     let turned = turned.downcast::<Ste>().expect("is one still");
     assert!(turned.inner().downcast::<Nf4Array>().is_some());
@@ -222,7 +222,7 @@ fn a_view_holds_both_arrays_turned_round() {
 
 #[test]
 fn a_fallback_is_counted_once_for_the_value() {
-    let w = ste(nf4)(&normal(2, &[8, 64])).expect("quantizes");
+    let w = ste(&normal(2, &[8, 64]), nf4).expect("quantizes");
     let _allow = Policy::Allow.scope();
     let (y, counters) = Counters::of(|| implicit(w, |w| w.square()));
     y.expect("falls back");
@@ -235,7 +235,7 @@ fn a_half_precision_master() {
     let x = normal(1, &[3, 64]).as_dtype(Dtype::Bfloat16).expect("bf16");
     let mut gradient = transforms::grad(move |master: &Array| {
         let _deny = Policy::Deny.scope();
-        let w = ste(nf4)(master)?;
+        let w = ste(master, nf4)?;
         let y = implicit((&x, w), |(x, w)| x.matmul(w.t()))?;
         y.dense()?.sum(None)
     });

@@ -39,7 +39,7 @@ const QUANTIZERS: [(&str, Quantizer); 7] = [
     ("lora", lora),
     ("low rank", low_rank),
     ("mean", mean),
-    ("nf4 behind another", |w| ste(|w: &Array| Nf4Array::quantize(w, 64))(w)),
+    ("nf4 behind another", |w| ste(w, |w| Nf4Array::quantize(w, 64))),
 ];
 
 /// A loss whose second derivative is not zero and whose gradient tells the elements apart.
@@ -61,7 +61,7 @@ fn sides(quantize: Quantizer, args: &[Array], masters: usize, f: Plain) -> [Scal
         let operands = arrays
             .iter()
             .enumerate()
-            .map(|(i, array)| if i < masters { Ok(array.into()) } else { ste(quantize)(array) })
+            .map(|(i, array)| if i < masters { Ok(array.into()) } else { ste(array, quantize) })
             .collect::<Result<Vec<Value>>>()?;
         let made = intercept(&operands, |arrays| Ok(vec![loss(&f(&arrays)?)?]))?;
         Ok(made[0].dense()?)
@@ -216,10 +216,10 @@ fn tangents_and_hessians_of_two_layers() {
 /// The product of each example with its own master.
 fn each(quantize: Quantizer, x: &Array, masters: &Array) -> Result<Value> {
     let f = move |(x, master): (Array, Array)| -> Result<Array> {
-        let w = ste(quantize)(&master)?;
+        let w = ste(&master, quantize)?;
         implicit((x, w), |(x, w)| x.matmul(w.t()))?.dense()
     };
-    vmap([None, Some(0)], 0, f)((x.into(), masters.into()))
+    vmap([None, Some(0)], 0, f).call((x, masters))
 }
 
 #[test]
@@ -254,14 +254,13 @@ fn a_mapped_gradient_is_that_of_each_example() {
         let gradient = move |(x, master): (Array, Array)| -> Result<Array> {
             let x = x.clone();
             let sum = move |master: &Array| {
-                let w = ste(quantize)(master)?;
+                let w = ste(master, quantize)?;
                 implicit((&x, w), |(x, w)| x.matmul(w.t()))?.dense()?.square()?.sum(None)
             };
             Ok(transforms::grad(sum)(&master)?)
         };
         let (x, masters) = (normal(1, &[3, 64]), normal(2, &[4, 8, 64]));
-        let found =
-            vmap([None, Some(0)], 0, gradient)(((&x).into(), (&masters).into())).and_then(|g| g.dense()).expect(name);
+        let found = vmap([None, Some(0)], 0, gradient).call((&x, &masters)).and_then(|g| g.dense()).expect(name);
         let expected: Vec<Array> =
             (0..4).map(|i| gradient((x.clone(), masters.try_index(i).expect("one"))).expect(name)).collect();
         let expected = ops::stack(&expected, 0).expect("stacks");

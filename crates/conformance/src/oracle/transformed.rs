@@ -104,7 +104,7 @@ impl Oracle {
                 });
             let stacked = stacked.collect::<Result<Vec<_>>>()?;
             let f = f.clone();
-            let results = vmap(axes.clone(), 0, move |arrays: Vec<Array>| f(arrays))(stacked)?;
+            let results = vmap(axes.clone(), 0, move |arrays: Vec<Array>| f(arrays)).call(stacked)?;
             let results = results.iter().map(densified).collect::<Result<Vec<_>>>()?;
             transforms::eval(&results)?;
             Ok(results)

@@ -108,7 +108,7 @@ impl Scene<'_> {
     /// Compiled once and called for each salt.
     fn compiled(&self, passes: Passes, salts: &[u64]) -> Result<Vec<Outcome>, String> {
         let f = self.function(false)?;
-        let mut compiled = compile_with(move |args: Vec<Array>| f(args), options(passes));
+        let mut compiled = compile_with(options(passes), move |args: Vec<Array>| f(args));
         salts
             .iter()
             .map(|&salt| {
@@ -129,7 +129,7 @@ impl Scene<'_> {
         let Some(longer) = self.program.longer() else { return Ok(()) };
         let other = Scene { program: &longer, subjects: self.subjects };
         let f = self.function(false)?;
-        let mut compiled = compile_with(move |args: Vec<Array>| f(args), options(Passes::All));
+        let mut compiled = compile_with(options(Passes::All), move |args: Vec<Array>| f(args));
         let exact = classes.iter().all(|&class| class == Class::Exact) && !self.program.differentiates_a_branch();
         for (call, scene) in [self, &other, self].into_iter().enumerate() {
             let f = self.function(false)?;
@@ -184,7 +184,7 @@ impl Scene<'_> {
         let Ok(expected) = evaluated(called(&f, &given)) else { return Ok(()) };
         let erred = Erred::of(Box::new(|| {
             let f = f.clone();
-            let mut compiled = compile_with(move |args: Vec<Array>| f(args), options(only_perturbed()));
+            let mut compiled = compile_with(options(only_perturbed()), move |args: Vec<Array>| f(args));
             Ok(vec![evaluated(compiled.call(&given).and_then(|results| dense(&results)))])
         }))?;
         erred
@@ -236,10 +236,10 @@ impl Scene<'_> {
             let Ok(state) = evaluated(Ok(expected.clone())) else { return Ok(()) };
             steps.push((results, state));
         }
-        let mut compiled = compile_with_state(
-            move |state: &mut Vec<Array>, arguments: Vec<Array>| step(state, arguments),
-            options(Passes::All),
-        );
+        let mut compiled =
+            compile_with_state(options(Passes::All), move |state: &mut Vec<Array>, arguments: Vec<Array>| {
+                step(state, arguments)
+            });
         let mut state = first;
         let values: Vec<Value> = arguments.iter().map(Value::from).collect();
         for (call, (results, next)) in steps.iter().enumerate() {
@@ -284,7 +284,7 @@ impl Scene<'_> {
         let on = || -> Outcome { evaluated(called(&tripping, &self.inputs(false, 0)?)) };
         let expected = on();
         let inner = tripping.clone();
-        let mut compiled = compile_with(move |args: Vec<Array>| inner(args), options(Passes::All));
+        let mut compiled = compile_with(options(Passes::All), move |args: Vec<Array>| inner(args));
         let mut first = None;
         for (call, trips) in [false, true, false].into_iter().enumerate() {
             wire.store(trips, Ordering::Relaxed);

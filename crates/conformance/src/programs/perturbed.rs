@@ -185,7 +185,7 @@ mod tests {
         f: impl Fn(&[Array]) -> Result<Vec<Array>> + 'static,
     ) -> (Vec<Array>, Vec<Class>) {
         let options = Options { passes: Passes::Only(vec!["perturbed".to_owned()]), ..Options::default() };
-        let mut compiled = compile_with(move |args: Vec<Array>| f(&args), options);
+        let mut compiled = compile_with(options, move |args: Vec<Array>| f(&args));
         let values: Vec<Value> = args.iter().map(Value::from).collect();
         let (results, classes) = armed(seed, || compiled.call(&values));
         let results = results.expect("it is compiled");

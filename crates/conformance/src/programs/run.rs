@@ -130,23 +130,23 @@ impl Around {
             (Self::Jvp, _) => Rc::new(move |args| derivatives(&f, args)),
             (Self::Checkpoint, false) => Rc::new(move |args| {
                 let f = f.clone();
-                dense(&checkpoint(move |args: Vec<Array>| f(args))(values(args))?)
+                dense(&checkpoint(move |args: Vec<Array>| f(args)).call(values(args))?)
             }),
             (Self::Vmap, false) => Rc::new(move |args| {
                 let examples = others(&args)?;
                 let both = args.iter().zip(&examples).map(|(a, b)| Ok(ops::stack(&[a, b], 0)?.into()));
                 let both = both.collect::<Result<Vec<Value>>>()?;
-                dense(&vmap(0, 0, |args: Vec<Array>| f(args))(both)?)
+                dense(&vmap(0, 0, |args: Vec<Array>| f(args)).call(both)?)
             }),
             (Self::Cond, false) => Rc::new(move |args| {
                 let Some(first) = args.first() else { return f(args) };
                 let holds = predicate(first)?;
                 let made: Vec<Value> =
-                    cond(&holds, |args: Vec<Array>| f(args), |args: Vec<Array>| f(others(&args)?), values(args))?;
+                    cond(&holds, values(args), |args: Vec<Array>| f(args), |args: Vec<Array>| f(others(&args)?))?;
                 dense(&made)
             }),
             (Self::Fori, false) => Rc::new(move |args| {
-                let made: Vec<Value> = fori_loop(0..2, |_, args: Vec<Array>| carried(&f, args), values(args))?;
+                let made: Vec<Value> = fori_loop(0..2, values(args), |_, args: Vec<Array>| carried(&f, args))?;
                 dense(&made)
             }),
             (Self::Scan, false) => Rc::new(move |args| {
@@ -156,7 +156,7 @@ impl Around {
                     let made = f([&[row][..], rest].concat())?;
                     Ok::<_, Error>((running(&most, &made)?, made))
                 };
-                let (most, made): (Value, Vec<Value>) = scan(step, Array::from_f32(0.0).into(), rows, None)?;
+                let (most, made): (Value, Vec<Value>) = scan(Array::from_f32(0.0), rows, None, step)?;
                 dense(&[vec![most], made].concat())
             }),
         }
@@ -252,7 +252,7 @@ fn gradients(f: &Function, args: Vec<Array>) -> Result<Vec<Array>> {
         Ok((loss, made))
     };
     let ((loss, made), gradients): ((Value, Vec<Value>), Vec<Gradient>) =
-        value_and_grad_wrt(Wrt::All, loss)(values(args))?;
+        value_and_grad_wrt(Wrt::All, loss).call(values(args))?;
     let gradients = gradients.iter().filter_map(|gradient| gradient.array().ok().cloned());
     Ok(std::iter::once(loss.dense()?).chain(dense(&made)?).chain(gradients).collect())
 }
@@ -267,6 +267,6 @@ fn derivatives(f: &Function, args: Vec<Array>) -> Result<Vec<Array>> {
         Ok(Gradient::Dense(Array::from_slice(&steps, array.shape()).as_dtype(array.dtype())?))
     });
     let tangents = tangents.collect::<Result<Vec<_>>>()?;
-    let (made, changes): (Vec<Value>, Vec<Value>) = jvp(|args: Vec<Array>| f(args), values(args), tangents)?;
+    let (made, changes): (Vec<Value>, Vec<Value>) = jvp(values(args), tangents, |args: Vec<Array>| f(args))?;
     dense(&[made, changes].concat())
 }

@@ -3,8 +3,9 @@
 use mlx_rs::Array;
 
 use super::structure::Structure;
+use crate::tree::Arguments;
 use crate::values::Values;
-use crate::{Error, Result, Tree, Value};
+use crate::{Error, Result, Value};
 
 /// The carry of a loop.
 pub(super) struct Carry {
@@ -14,7 +15,7 @@ pub(super) struct Carry {
 
 impl Carry {
     /// The carry that a loop begins with.
-    pub(super) fn of(init: &impl Tree) -> Result<Self> {
+    pub(super) fn of(init: &impl Arguments) -> Result<Self> {
         let now = Values::of(init)?;
         let (_, first) = Structure::of(&now.def, now.values.clone())?;
         Ok(Self { now, first })

@@ -4,6 +4,7 @@ use mlx_rs::{Array, ops};
 
 use super::predicate::{Predicate, read};
 use super::structure::Structure;
+use crate::tree::Arguments;
 use crate::values::Values;
 use crate::{Error, Result, Tree, Value, tree};
 
@@ -21,7 +22,7 @@ use crate::{Error, Result, Tree, Value, tree};
 ///
 /// let x = Array::from_f32(-2.0);
 /// let negative = x.lt(Array::from_f32(0.0))?;
-/// let y = cond(&negative, |x: Array| x.exp(), |x: Array| x.log(), x.into())?;
+/// let y = cond(&negative, &x, |x| x.exp(), |x| x.log())?;
 /// assert_eq!(y.dense()?.item_exact::<f32>(), (-2f32).exp());
 /// # Ok(())
 /// # }
@@ -33,12 +34,12 @@ use crate::{Error, Result, Tree, Value, tree};
 /// structure, shape or dtype; and as for [`implicit`](crate::implicit()).
 pub fn cond<A, O, E, E2>(
     predicate: &Array,
-    on_true: impl FnOnce(A) -> Result<O, E>,
-    on_false: impl FnOnce(A) -> Result<O, E2>,
-    operands: A::With<Value>,
+    operands: A,
+    on_true: impl FnOnce(A::Arrays) -> Result<O, E>,
+    on_false: impl FnOnce(A::Arrays) -> Result<O, E2>,
 ) -> Result<O::With<Value>>
 where
-    A: Tree,
+    A: Arguments,
     O: Tree,
     E: Into<Error>,
     E2: Into<Error>,

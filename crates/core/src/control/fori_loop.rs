@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::carry::Carry;
+use crate::tree::Arguments;
 use crate::{Error, Result, Tree, Value};
 
 /// Repeats `body` on the carry, once for each number of the range.
@@ -15,7 +16,7 @@ use crate::{Error, Result, Tree, Value};
 /// use mlx_rs::Array;
 /// use tacit_core::control::fori_loop;
 ///
-/// let factorial = fori_loop(1..6, |i, x: Array| x.multiply(Array::from_int(i)), Array::from_int(1).into())?;
+/// let factorial = fori_loop(1..6, Array::from_int(1), |i, x| x.multiply(Array::from_int(i)))?;
 /// assert_eq!(factorial.dense()?.item_exact::<i32>(), 120);
 /// # Ok(())
 /// # }
@@ -26,11 +27,11 @@ use crate::{Error, Result, Tree, Value};
 /// `body` fails, or gives the carry another structure, shape or dtype; and as for [`implicit`](crate::implicit()).
 pub fn fori_loop<C, E>(
     range: Range<i32>,
-    mut body: impl FnMut(i32, C) -> Result<C, E>,
-    init: C::With<Value>,
-) -> Result<C::With<Value>>
+    init: C,
+    mut body: impl FnMut(i32, C::Arrays) -> Result<C::Arrays, E>,
+) -> Result<<C::Arrays as Tree>::With<Value>>
 where
-    C: Tree,
+    C: Arguments,
     E: Into<Error>,
 {
     let mut carry = Carry::of(&init)?;

@@ -4,6 +4,7 @@ use mlx_rs::{Array, ops};
 
 use super::carry::Carry;
 use super::structure::Structure;
+use crate::tree::Arguments;
 use crate::values::{Values, arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace, tree};
 
@@ -21,12 +22,11 @@ use crate::{Error, Result, Tree, Value, trace, tree};
 /// use tacit_core::Error;
 /// use tacit_core::control::scan;
 ///
-/// let add = |total: Array, x: Array| {
+/// let xs = Array::from_slice(&[1f32, 2.0, 3.0], &[3]);
+/// let (total, sums) = scan(Array::from_f32(0.0), &xs, None, |total, x| {
 ///     let total = total.add(x)?;
 ///     Ok::<_, Error>((total.clone(), total))
-/// };
-/// let xs = Array::from_slice(&[1f32, 2.0, 3.0], &[3]);
-/// let (total, sums) = scan(add, Array::from_f32(0.0).into(), xs.into(), None)?;
+/// })?;
 /// assert_eq!(total.dense()?.item_exact::<f32>(), 6.0);
 /// assert_eq!(sums.dense()?.as_slice::<f32>(), [1.0, 3.0, 6.0]);
 /// # Ok(())
@@ -38,14 +38,14 @@ use crate::{Error, Result, Tree, Value, trace, tree};
 /// The extents differ from each other or from `length`, none is known, `f` fails, gives the carry another structure,
 /// shape or dtype, or its result from step to step; and as for [`implicit`](crate::implicit()).
 pub fn scan<C, X, Y, E>(
-    mut f: impl FnMut(C, X) -> Result<(C, Y), E>,
-    init: C::With<Value>,
-    xs: X::With<Value>,
+    init: C,
+    xs: X,
     length: Option<i32>,
-) -> Result<(C::With<Value>, Y::With<Value>)>
+    mut f: impl FnMut(C::Arrays, X::Arrays) -> Result<(C::Arrays, Y), E>,
+) -> Result<(<C::Arrays as Tree>::With<Value>, Y::With<Value>)>
 where
-    C: Tree,
-    X: Tree,
+    C: Arguments,
+    X: Arguments,
     Y: Tree,
     E: Into<Error>,
 {

@@ -6,6 +6,7 @@ use tacit_bridge::is_traced;
 
 use super::carry::Carry;
 use super::predicate::{Predicate, read};
+use crate::tree::Arguments;
 use crate::{Error, Result, Tree, Value};
 
 /// Repeats `body` on the carry while `condition` of it holds.
@@ -19,8 +20,7 @@ use crate::{Error, Result, Tree, Value};
 /// use mlx_rs::Array;
 /// use tacit_core::control::while_loop;
 ///
-/// let below = |x: Array| x.lt(Array::from_f32(100.0));
-/// let x = while_loop(below, |x: Array| x.add(&x), Array::from_f32(3.0).into())?;
+/// let x = while_loop(Array::from_f32(3.0), |x| x.lt(Array::from_f32(100.0)), |x| x.add(&x))?;
 /// assert_eq!(x.dense()?.item_exact::<f32>(), 192.0);
 /// # Ok(())
 /// # }
@@ -31,12 +31,12 @@ use crate::{Error, Result, Tree, Value};
 /// The condition is traced or not one bool, `body` gives the carry another structure, shape or dtype, or a closure
 /// fails; and as for [`implicit`](crate::implicit()).
 pub fn while_loop<C, E, E2>(
-    mut condition: impl FnMut(C) -> Result<Array, E>,
-    mut body: impl FnMut(C) -> Result<C, E2>,
-    init: C::With<Value>,
-) -> Result<C::With<Value>>
+    init: C,
+    mut condition: impl FnMut(C::Arrays) -> Result<Array, E>,
+    mut body: impl FnMut(C::Arrays) -> Result<C::Arrays, E2>,
+) -> Result<<C::Arrays as Tree>::With<Value>>
 where
-    C: Tree,
+    C: Arguments,
     E: Into<Error>,
     E2: Into<Error>,
 {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mlx_rs::Array;
 use tacit_bridge::BoxError;
 
+use super::Transformed;
 use super::node::NodeFunction;
 use super::opened::Opened;
 use super::resident::Resident;
@@ -26,8 +27,8 @@ use crate::{Error, Result, Tree, Value};
 /// use tacit_core::transform::{checkpoint, grad};
 ///
 /// let mut layer = checkpoint(|x: Array| x.exp()?.sin());
-/// let mut gradient = grad(move |x: Array| layer(x.into())?.dense());
-/// let found = gradient(Array::from_f32(0.0).into())?.array()?.item_exact::<f32>();
+/// let mut gradient = grad(move |x: Array| layer.call(x)?.dense());
+/// let found = gradient.call(Array::from_f32(0.0))?.array()?.item_exact::<f32>();
 /// assert!((found - 1f32.cos()).abs() < 1e-6);
 /// # Ok(())
 /// # }
@@ -35,8 +36,8 @@ use crate::{Error, Result, Tree, Value};
 ///
 /// # Errors
 ///
-/// The returned function fails where `f` fails or returns no array.
-pub fn checkpoint<A, O, E, F>(f: F) -> impl FnMut(A::With<Value>) -> Result<O::With<Value>>
+/// A call fails where `f` fails or returns no array.
+pub fn checkpoint<A, O, E, F>(f: F) -> Transformed<'static, A, O::With<Value>>
 where
     A: Tree + 'static,
     O: Tree + 'static,
@@ -44,9 +45,9 @@ where
     F: Fn(A) -> Result<O, E> + 'static,
 {
     let f = Rc::new(f);
-    move |args| {
-        let opened = Opened::of(&args)?;
-        drop(args);
+    Transformed::new(move |given| {
+        let opened = Opened::of(&given)?;
+        drop(given);
         let resident = Resident::new(NodeFunction::new(&f, &opened));
         let function = resident.get()?;
         // MLX keeps what it computes again apart from the rest of the graph: a tracer that the function captured would
@@ -63,5 +64,5 @@ where
             return function.results(Ok(function.call::<A, O, E>(&opened.leaves)?));
         }
         function.results(made)
-    }
+    })
 }

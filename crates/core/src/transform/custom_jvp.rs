@@ -3,6 +3,7 @@
 use mlx_rs::{Array, ops};
 use tacit_bridge::BoxError;
 
+use super::Transformed;
 use super::custom_vjp::built;
 use super::opened::{Opened, is_differentiable};
 use super::rule::{InGraph, Rule, fitting, with_rule};
@@ -23,13 +24,12 @@ use crate::{Error, Result, Tree, Value, trace};
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
 /// use tacit_core::transform::{custom_jvp, jvp};
-/// use tacit_core::tree::Gradient;
 ///
 /// let mut rounded = custom_jvp(|x: Array| mlx_rs::ops::round(&x, None), |_: Array, tangent: Array| {
 ///     Ok::<_, tacit_core::Error>(tangent)
 /// });
-/// let f = move |x: Array| rounded(x.into())?.dense();
-/// let (_, change) = jvp(f, Array::from_f32(2.4).into(), Gradient::Dense(Array::from_f32(3.0)))?;
+/// let (x, tangent) = (Array::from_f32(2.4), Array::from_f32(3.0));
+/// let (_, change) = jvp(&x, &tangent, |x| rounded.call(x)?.dense())?;
 /// assert_eq!(change.dense()?.item_exact::<f32>(), 3.0);
 /// # Ok(())
 /// # }
@@ -37,9 +37,9 @@ use crate::{Error, Result, Tree, Value, trace};
 ///
 /// # Errors
 ///
-/// The returned function fails where `f` fails. Where a jvp is taken, `forward` fails, or gives another structure than
+/// A call fails where `f` fails. Where a jvp is taken, `forward` fails, or gives another structure than
 /// that of the results or a tangent of another aval.
-pub fn custom_jvp<A, O, E, B, F, G>(f: F, forward: G) -> impl FnMut(A::With<Value>) -> Result<O::With<Value>>
+pub fn custom_jvp<A, O, E, B, F, G>(f: F, forward: G) -> Transformed<'static, A, O::With<Value>>
 where
     A: Tree + 'static,
     O: Tree + 'static,
@@ -89,7 +89,7 @@ where
 
 /// The tangent of the dense array that a value stands for, given those of its leaves.
 fn tangent_of(value: &Value, given: &mut impl Iterator<Item = Option<Array>>) -> Result<Array> {
-    let opened = Opened::of(value)?;
+    let opened = Opened::of(&Values::of(value)?)?;
     let (mut chosen, mut tangents) = (Vec::new(), Vec::new());
     for (position, leaf) in opened.leaves.iter().enumerate() {
         if let Some(tangent) = given.next().flatten().filter(|_| is_differentiable(leaf)) {

@@ -3,6 +3,7 @@
 use mlx_rs::{Array, ops};
 use tacit_bridge::BoxError;
 
+use super::Transformed;
 use super::opened::{Opened, is_differentiable};
 use super::rule::{InGraph, Rule, fitting, with_rule};
 use crate::tree::{self, Open};
@@ -30,19 +31,19 @@ use crate::{Aval, Error, Result, Tree, Value, materialize, trace};
 ///     |_: Array, _: Array, cotangent: Array| mlx_rs::ops::clip(&cotangent, (-1.0, 1.0)),
 /// );
 /// let mut gradient = grad(move |x: Array| -> tacit_core::Result<Array> {
-///     Ok(clipped(x.into())?.dense()?.multiply(Array::from_f32(5.0))?)
+///     Ok(clipped.call(x)?.dense()?.multiply(Array::from_f32(5.0))?)
 /// });
-/// assert_eq!(gradient(Array::from_f32(2.0).into())?.array()?.item_exact::<f32>(), 1.0);
+/// assert_eq!(gradient.call(Array::from_f32(2.0))?.array()?.item_exact::<f32>(), 1.0);
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
 ///
-/// The returned function fails where `f` fails. Where a gradient is taken, `backward` fails, gives another structure
+/// A call fails where `f` fails. Where a gradient is taken, `backward` fails, gives another structure
 /// than that of the arguments or a gradient of another aval, or an implicit argument with float children refuses to be
 /// materialized.
-pub fn custom_vjp<A, O, E, B, F, G>(f: F, backward: G) -> impl FnMut(A::With<Value>) -> Result<O::With<Value>>
+pub fn custom_vjp<A, O, E, B, F, G>(f: F, backward: G) -> Transformed<'static, A, O::With<Value>>
 where
     A: Tree + 'static,
     O: Tree + 'static,
@@ -117,7 +118,7 @@ fn differentiable(value: &Value) -> bool {
 
 /// The gradients of an implicit array's leaves, given that of the array it stands for.
 fn through_children(value: &Value, gradient: Array) -> Result<Vec<Array>> {
-    let opened = Opened::of(value)?;
+    let opened = Opened::of(&Values::of(value)?)?;
     let chosen: Vec<usize> = (0..opened.leaves.len()).filter(|&i| is_differentiable(&opened.leaves[i])).collect();
     let found = opened.vjp(&chosen, &[gradient], |value: Value| Ok(vec![built(value)?]))?;
     let mut found = found.into_iter();

@@ -58,7 +58,7 @@ pub trait Differentiable: Send + 'static {
 ///     }
 /// }
 ///
-/// let mut gradient = transforms::grad(|x: &Array| Ok(transform::apply(Twice, &[x.clone()])?.remove(0)));
+/// let mut gradient = transforms::grad(|x: &Array| Ok(transform::apply(&[x.clone()], Twice)?.remove(0)));
 /// assert_eq!(gradient(&Array::from_f32(1.0))?.item::<f32>(), 10.0);
 /// # Ok(())
 /// # }
@@ -67,7 +67,7 @@ pub trait Differentiable: Send + 'static {
 /// # Errors
 ///
 /// The function fails or gives no result. Number, shape and dtype of the gradients are checked when they are taken.
-pub fn apply(function: impl Differentiable, args: &[Array]) -> Result<Vec<Array>> {
+pub fn apply(args: &[Array], function: impl Differentiable) -> Result<Vec<Array>> {
     let bridged = Bridged { name: function.name().to_owned(), function: Mutex::new(function) };
     Ok(tacit_bridge::custom_function(bridged, args)?)
 }

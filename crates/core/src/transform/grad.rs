@@ -2,9 +2,9 @@
 
 use mlx_rs::{Array, Dtype};
 
-use super::Wrt;
 use super::opened::{Opened, is_differentiable};
-use crate::tree::{self, Gradient, Open, check_aval};
+use super::{Transformed, Wrt};
+use crate::tree::{Arguments, Gradient, check_aval};
 use crate::values::{Values, never_called};
 use crate::{Error, Result, Tree, Value};
 
@@ -22,7 +22,7 @@ pub type ValueAndGradient<A, O> = (<O as Tree>::With<Value>, <A as Tree>::With<G
 /// use tacit_core::transform::grad;
 ///
 /// let mut gradient = grad(|(x, y): (Array, Array)| x.multiply(x.clone())?.multiply(y)?.sum(None));
-/// let (dx, dy) = gradient((Array::from_f32(3.0).into(), Array::from_f32(5.0).into()))?;
+/// let (dx, dy) = gradient.call((Array::from_f32(3.0), Array::from_f32(5.0)))?;
 /// assert_eq!(dx.array()?.item_exact::<f32>(), 30.0);
 /// assert_eq!(dy.array()?.item_exact::<f32>(), 9.0);
 /// # Ok(())
@@ -31,13 +31,12 @@ pub type ValueAndGradient<A, O> = (<O as Tree>::With<Value>, <A as Tree>::With<G
 ///
 /// # Errors
 ///
-/// The returned function fails where `f` fails, where the loss is not one float element, and where no argument is float.
-pub fn grad<A, O, E, F>(f: F) -> impl FnMut(A::With<Value>) -> Result<A::With<Gradient>>
+/// A call fails where `f` fails, where the loss is not one float element, and where no argument is float.
+pub fn grad<'f, A, O, E>(f: impl FnMut(A) -> Result<O, E> + 'f) -> Transformed<'f, A, A::With<Gradient>>
 where
     A: Tree,
     O: Tree,
     E: Into<Error>,
-    F: FnMut(A) -> Result<O, E>,
 {
     grad_wrt(Wrt::All, f)
 }
@@ -53,7 +52,7 @@ where
 /// use tacit_core::transform::value_and_grad;
 ///
 /// let mut step = value_and_grad(|x: Array| Ok::<_, tacit_core::Error>((x.square()?, x.exp()?)));
-/// let ((loss, exp), gradient) = step(Array::from_f32(3.0).into())?;
+/// let ((loss, exp), gradient) = step.call(Array::from_f32(3.0))?;
 /// assert_eq!(loss.dense()?.item_exact::<f32>(), 9.0);
 /// assert_eq!(exp.to_string(), "f32[]");
 /// assert_eq!(gradient.array()?.item_exact::<f32>(), 6.0);
@@ -64,12 +63,11 @@ where
 /// # Errors
 ///
 /// As for [`grad`].
-pub fn value_and_grad<A, O, E, F>(f: F) -> impl FnMut(A::With<Value>) -> Result<ValueAndGradient<A, O>>
+pub fn value_and_grad<'f, A, O, E>(f: impl FnMut(A) -> Result<O, E> + 'f) -> Transformed<'f, A, ValueAndGradient<A, O>>
 where
     A: Tree,
     O: Tree,
     E: Into<Error>,
-    F: FnMut(A) -> Result<O, E>,
 {
     value_and_grad_wrt(Wrt::All, f)
 }
@@ -79,15 +77,17 @@ where
 /// # Errors
 ///
 /// As for [`grad`]; and `wrt` chooses no float array, or an argument that is not there.
-pub fn grad_wrt<A, O, E, F>(wrt: impl Into<Wrt>, f: F) -> impl FnMut(A::With<Value>) -> Result<A::With<Gradient>>
+pub fn grad_wrt<'f, A, O, E>(
+    wrt: impl Into<Wrt>,
+    mut f: impl FnMut(A) -> Result<O, E> + 'f,
+) -> Transformed<'f, A, A::With<Gradient>>
 where
     A: Tree,
     O: Tree,
     E: Into<Error>,
-    F: FnMut(A) -> Result<O, E>,
 {
-    let mut both = value_and_grad_wrt(wrt, f);
-    move |args| Ok(both(args)?.1)
+    let wrt = wrt.into();
+    Transformed::new(move |given| Ok(differentiated(&wrt, given, &mut f)?.1))
 }
 
 /// [`value_and_grad`] with respect to the arrays that `wrt` chooses.
@@ -95,31 +95,42 @@ where
 /// # Errors
 ///
 /// As for [`grad_wrt`].
-pub fn value_and_grad_wrt<A, O, E, F>(
+pub fn value_and_grad_wrt<'f, A, O, E>(
     wrt: impl Into<Wrt>,
-    mut f: F,
-) -> impl FnMut(A::With<Value>) -> Result<ValueAndGradient<A, O>>
+    mut f: impl FnMut(A) -> Result<O, E> + 'f,
+) -> Transformed<'f, A, ValueAndGradient<A, O>>
 where
     A: Tree,
     O: Tree,
     E: Into<Error>,
-    F: FnMut(A) -> Result<O, E>,
 {
     let wrt = wrt.into();
-    move |args| {
-        let opened = Opened::of(&args)?;
-        let chosen = wrt.choose(&args, &opened)?;
-        drop(args);
-        let mut made = None;
-        // The results stay beside the transform: through what it returns no outer transform could differentiate.
-        let gradients = opened.vjp(&chosen, &[Array::from_f32(1.0)], |args: A::With<Value>| {
-            let results = Values::of(&args)?.run(&mut f)?;
-            let loss = loss(&results)?;
-            made = Some(results);
-            Ok(vec![loss])
-        })?;
-        Ok((made.ok_or_else(never_called)?.into_tree()?, opened.gradients(&chosen, gradients)?))
-    }
+    Transformed::new(move |given| differentiated(&wrt, given, &mut f))
+}
+
+/// The results of `f`, and the gradients of the arguments that `wrt` chooses.
+fn differentiated<A, O, E>(
+    wrt: &Wrt,
+    given: Values,
+    f: &mut impl FnMut(A) -> Result<O, E>,
+) -> Result<ValueAndGradient<A, O>>
+where
+    A: Tree,
+    O: Tree,
+    E: Into<Error>,
+{
+    let opened = Opened::of(&given)?;
+    let chosen = wrt.choose(&given, &opened)?;
+    drop(given);
+    let mut made = None;
+    // The results stay beside the transform: through what it returns no outer transform could differentiate.
+    let gradients = opened.vjp(&chosen, &[Array::from_f32(1.0)], |args: A::With<Value>| {
+        let results = Values::of(&args)?.run(&mut *f)?;
+        let loss = loss(&results)?;
+        made = Some(results);
+        Ok(vec![loss])
+    })?;
+    Ok((made.ok_or_else(never_called)?.into_tree()?, opened.gradients(&chosen, gradients)?))
 }
 
 /// The value of `f`, and the product of `cotangents` with its Jacobian.
@@ -134,7 +145,7 @@ where
 ///
 /// let x = Array::from_slice(&[1f32, 2.0], &[2]);
 /// let cotangent = Array::from_slice(&[1f32, 10.0], &[2]);
-/// let (_, gradient) = vjp(|x: Array| x.square(), x.into(), cotangent.into())?;
+/// let (_, gradient) = vjp(&x, &cotangent, |x| x.square())?;
 /// assert_eq!(gradient.array()?.as_slice::<f32>(), [2.0, 40.0]);
 /// # Ok(())
 /// # }
@@ -143,22 +154,26 @@ where
 /// # Errors
 ///
 /// `f` fails, no argument or no result is float, or the cotangents do not fit the results.
-pub fn vjp<A, O, E, F>(mut f: F, args: A::With<Value>, cotangents: O::With<Value>) -> Result<ValueAndGradient<A, O>>
+pub fn vjp<A, C, O, E>(
+    args: A,
+    cotangents: C,
+    mut f: impl FnMut(A::Arrays) -> Result<O, E>,
+) -> Result<ValueAndGradient<A::Arrays, O>>
 where
-    A: Tree,
+    A: Arguments,
+    C: Arguments<Arrays: Tree<With<Value> = O::With<Value>>>,
     O: Tree,
     E: Into<Error>,
-    F: FnMut(A) -> Result<O, E>,
 {
-    let opened = Opened::of(&args)?;
-    let chosen = Wrt::All.choose(&args, &opened)?;
-    drop(args);
-    let (given, cotangents_def) = tree::flatten(&cotangents, Open::Closed)?;
-    drop(cotangents);
-    let cotangents = given.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
+    let given = Values::of(&args)?;
+    let opened = Opened::of(&given)?;
+    let chosen = Wrt::All.choose(&given, &opened)?;
+    let Values { values, def: cotangents_def } = Values::of(&cotangents)?;
+    drop((args, given, cotangents));
+    let cotangents = values.iter().map(Value::dense).collect::<Result<Vec<_>>>()?;
     let float: Vec<Array> = cotangents.iter().filter(|cotangent| is_differentiable(cotangent)).cloned().collect();
     let mut made = None;
-    let gradients = opened.vjp(&chosen, &float, |args: A::With<Value>| {
+    let gradients = opened.vjp(&chosen, &float, |args: <A::Arrays as Tree>::With<Value>| {
         let results = Values::of(&args)?.run(&mut f)?;
         if let Some(difference) = results.def.difference(&cotangents_def) {
             return Err(Error::invalid(

@@ -3,14 +3,14 @@
 use mlx_rs::{Array, ops};
 
 use super::opened::{Opened, is_differentiable};
-use crate::tree::{self, Gradient, beside};
+use crate::tree::{self, Arguments, beside};
 use crate::values::{Values, never_called};
 use crate::{Error, Result, Tree, Value};
 
 /// The value of `f`, and its derivative in the direction of `tangents`.
 ///
 /// `tangents` has the structure of the gradients of `primals`: arrays of the primals' shapes and dtypes, or
-/// [`Gradient::Nothing`] for no change. Those of leaves that are not float are ignored. The derivative has the structure
+/// [`Gradient::Nothing`](crate::tree::Gradient::Nothing) for no change. Those of leaves that are not float are ignored. The derivative has the structure
 /// of the results, with dense leaves.
 ///
 /// ```
@@ -19,9 +19,9 @@ use crate::{Error, Result, Tree, Value};
 /// use tacit_core::transform::jvp;
 /// use tacit_core::tree::Gradient;
 ///
-/// let primals = (Array::from_f32(3.0).into(), Array::from_f32(5.0).into());
-/// let tangents = (Gradient::Dense(Array::from_f32(1.0)), Gradient::Nothing);
-/// let (value, change) = jvp(|(x, y): (Array, Array)| x.multiply(y), primals, tangents)?;
+/// let (x, y) = (Array::from_f32(3.0), Array::from_f32(5.0));
+/// let tangents = (Array::from_f32(1.0), Gradient::Nothing);
+/// let (value, change) = jvp((&x, &y), tangents, |(x, y)| x.multiply(y))?;
 /// assert_eq!(value.dense()?.item_exact::<f32>(), 15.0);
 /// assert_eq!(change.dense()?.item_exact::<f32>(), 5.0);
 /// # Ok(())
@@ -31,22 +31,21 @@ use crate::{Error, Result, Tree, Value};
 /// # Errors
 ///
 /// `f` fails, no argument is float, or the tangents do not fit the primals.
-pub fn jvp<A, O, E, F>(
-    mut f: F,
-    primals: A::With<Value>,
-    tangents: A::With<Gradient>,
+pub fn jvp<A, O, E>(
+    primals: A,
+    tangents: impl Arguments,
+    mut f: impl FnMut(A::Arrays) -> Result<O, E>,
 ) -> Result<(O::With<Value>, O::With<Value>)>
 where
-    A: Tree,
+    A: Arguments,
     O: Tree,
     E: Into<Error>,
-    F: FnMut(A) -> Result<O, E>,
 {
-    let opened = Opened::of(&primals)?;
+    let opened = Opened::of(&Values::of(&primals)?)?;
     let (chosen, directions) = directions(&tangents, &opened)?;
     drop((primals, tangents));
     let mut made = None;
-    let changes = opened.jvp(&chosen, &directions, |args: A::With<Value>| {
+    let changes = opened.jvp(&chosen, &directions, |args: <A::Arrays as Tree>::With<Value>| {
         let results = Values::of(&args)?.run(&mut f)?;
         let dense = results.dense()?;
         made = Some((results, dense.clone()));
@@ -66,7 +65,7 @@ where
 }
 
 /// The leaves that have a tangent, and the tangents.
-fn directions(tangents: &impl Tree, opened: &Opened) -> Result<(Vec<usize>, Vec<Array>)> {
+fn directions(tangents: &impl Arguments, opened: &Opened) -> Result<(Vec<usize>, Vec<Array>)> {
     let leaves: Vec<Value> = opened.leaves.iter().map(Value::from).collect();
     let words = [
         "the tangents do not fit the primals",

@@ -5,7 +5,8 @@ use mlx_rs::error::Exception;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp};
 use tacit_bridge::check_depth;
 
-use crate::tree::{self, Item, Open, Reader, TreeDef};
+use crate::tree::{self, Item, Reader, TreeDef};
+use crate::values::Values;
 use crate::{Error, Result, Tree, Value};
 
 /// The dense leaves of a tree, whose implicit arrays are open.
@@ -15,8 +16,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    pub(super) fn of(tree: &impl Tree) -> Result<Self> {
-        let (leaves, def) = tree::flatten(tree, Open::Fully)?;
+    pub(super) fn of(given: &Values) -> Result<Self> {
+        let (leaves, def) = given.def.opened(given.values.clone())?;
         Ok(Self { def, leaves: leaves.iter().map(Value::dense).collect::<Result<_>>()? })
     }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use tacit_bridge::BridgeError;
 
+use super::Transformed;
 use super::node::NodeFunction;
 use super::opened::Opened;
 use super::resident::Resident;
@@ -27,11 +28,7 @@ pub(super) struct InGraph<F, G, T>(pub(super) Resident<Rule<F, G, T>>);
 type Put<F, G, T> = fn(InGraph<F, G, T>, &[Array]) -> Result<Vec<Array>, BridgeError>;
 
 /// `f` with a transform of its own.
-pub(super) fn with_rule<A, O, F, G, T>(
-    f: F,
-    own: G,
-    put: Put<F, G, T>,
-) -> impl FnMut(A::With<Value>) -> Result<O::With<Value>>
+pub(super) fn with_rule<A, O, F, G, T>(f: F, own: G, put: Put<F, G, T>) -> Transformed<'static, A, O::With<Value>>
 where
     A: Tree,
     O: Tree,
@@ -40,15 +37,15 @@ where
     T: 'static,
 {
     let (f, own) = (Rc::new(f), Rc::new(own));
-    move |args| {
-        let opened = Opened::of(&args)?;
-        drop(args);
+    Transformed::new(move |given| {
+        let opened = Opened::of(&given)?;
+        drop(given);
         let function = NodeFunction::new(&f, &opened);
         let resident = Resident::new(Rule { function, own: Rc::clone(&own), types: PhantomData });
         let rule = resident.get()?;
         let made = put(InGraph(resident), &opened.leaves);
         rule.function.results(made)
-    }
+    })
 }
 
 /// The arrays of what a rule gave, which must have the structure of `of`; `unfit` is the message and what to do if not.

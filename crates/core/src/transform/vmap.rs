@@ -2,8 +2,9 @@
 
 use mlx_rs::Array;
 
+use super::Transformed;
 use crate::tree::{self, Path, TreeDef};
-use crate::values::{Values, never_called};
+use crate::values::never_called;
 use crate::{Aval, Error, Result, Tree, Value};
 
 /// Which axis of each leaf is mapped; a negative one counts from the last.
@@ -61,30 +62,27 @@ impl<const N: usize> From<[i32; N]> for Axes {
 ///
 /// let (x, w) = (ops::ones::<f32>(&[4, 3])?, ops::ones::<f32>(&[3, 2])?);
 /// let mut rows = vmap([Some(0), None], 0, |(x, w): (Array, Array)| x.matmul(w));
-/// assert_eq!(rows((x.into(), w.into()))?.to_string(), "f32[4,2]");
+/// assert_eq!(rows.call((&x, &w))?.to_string(), "f32[4,2]");
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
 ///
-/// The returned function fails where `f` fails, where the axes do not fit the leaves, where mapped axes differ in
+/// A call fails where `f` fails, where the axes do not fit the leaves, where mapped axes differ in
 /// length, where an implicit array has an axis, and where MLX has no vmap of a primitive in `f`.
-pub fn vmap<A, O, E, F>(
+pub fn vmap<'f, A, O, E>(
     in_axes: impl Into<Axes>,
     out_axes: impl Into<Axes>,
-    mut f: F,
-) -> impl FnMut(A::With<Value>) -> Result<O::With<Value>>
+    mut f: impl FnMut(A) -> Result<O, E> + 'f,
+) -> Transformed<'f, A, O::With<Value>>
 where
     A: Tree,
     O: Tree,
     E: Into<Error>,
-    F: FnMut(A) -> Result<O, E>,
 {
     let (in_axes, out_axes) = (in_axes.into(), out_axes.into());
-    move |args| {
-        let given = Values::of(&args)?;
-        drop(args);
+    Transformed::new(move |given| {
         let mapped = in_axes.mapped(&given.values, &given.def)?;
         let inputs: Vec<Array> =
             mapped.iter().filter_map(|&(position, _)| given.values[position].as_dense().cloned()).collect();
@@ -105,7 +103,7 @@ where
         let outcome = tacit_bridge::vmap(&inputs, &axes, places, &mut |arrays| Ok(example(arrays)?));
         let results = outcome.map_err(|error| without_vmap(error.into()))?;
         tree::unflatten(&made.ok_or_else(never_called)?, results.into_iter().map(Value::from).collect())
-    }
+    })
 }
 
 impl Axes {

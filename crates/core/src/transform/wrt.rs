@@ -2,7 +2,8 @@
 
 use super::opened::{Opened, is_differentiable};
 use crate::tree::{self, Open, Path};
-use crate::{Aval, Error, Result, Tree};
+use crate::values::Values;
+use crate::{Aval, Error, Result};
 
 /// What a gradient is taken with respect to; leaves that are not float, and frozen ones, never have one.
 ///
@@ -12,7 +13,7 @@ use crate::{Aval, Error, Result, Tree};
 /// use tacit_core::transform::{Wrt, grad_wrt};
 ///
 /// let mut gradient = grad_wrt(Wrt::arguments([1]), |(x, y): (Array, Array)| x.multiply(y));
-/// let (dx, dy) = gradient((Array::from_f32(2.0).into(), Array::from_f32(3.0).into()))?;
+/// let (dx, dy) = gradient.call((Array::from_f32(2.0), Array::from_f32(3.0)))?;
 /// assert!(dx.is_nothing());
 /// assert_eq!(dy.array()?.item_exact::<f32>(), 2.0);
 /// # Ok(())
@@ -45,11 +46,11 @@ impl Wrt {
     }
 
     /// The positions of the leaves that are chosen and float; at least one.
-    pub(super) fn choose(&self, args: &impl Tree, opened: &Opened) -> Result<Vec<usize>> {
+    pub(super) fn choose(&self, given: &Values, opened: &Opened) -> Result<Vec<usize>> {
         let chosen: Vec<usize> = match self {
             Self::All => (0..opened.leaves.len()).collect(),
             Self::Arguments(positions) => of_arguments(positions, opened)?,
-            Self::Paths(holds) => of_paths(holds, args, opened)?,
+            Self::Paths(holds) => of_paths(holds, given, opened)?,
         };
         let frozen = opened.def.frozen();
         let differentiable = |&position: &usize| is_differentiable(&opened.leaves[position]) && !frozen[position];
@@ -106,14 +107,13 @@ fn of_arguments(positions: &[usize], opened: &Opened) -> Result<Vec<usize>> {
     Ok((0..paths.len()).filter(|&i| positions.contains(&argument(&paths[i]))).collect())
 }
 
-fn of_paths(holds: &dyn Fn(&Path) -> bool, args: &impl Tree, opened: &Opened) -> Result<Vec<usize>> {
-    let (values, _) = tree::flatten_with_path(args, Open::Closed)?;
+fn of_paths(holds: &dyn Fn(&Path) -> bool, given: &Values, opened: &Opened) -> Result<Vec<usize>> {
     let paths = opened.def.paths();
     let mut chosen = Vec::new();
     let mut position = 0;
-    for (outer, value) in values {
-        let all = holds(&outer);
-        for _ in 0..tree::leaves(&value, Open::Fully)?.len() {
+    for (outer, value) in given.def.paths().iter().zip(&given.values) {
+        let all = holds(outer);
+        for _ in 0..tree::leaves(value, Open::Fully)?.len() {
             if all || holds(&paths[position]) {
                 chosen.push(position);
             }

@@ -5,7 +5,7 @@ use std::slice::Iter;
 use mlx_rs::Array;
 
 use super::entry::{Entry, OwnLabels, OwnNode};
-use super::{Difference, Flattened, Kind, Open, Path, Tree, TreeDef, print};
+use super::{Arguments, Difference, Flattened, Kind, Open, Path, TreeDef, print};
 use crate::{Aval, Error, Result, Value};
 
 /// What `others` holds for each dense leaf of a tree whose implicit arrays are open: an array, or nothing.
@@ -13,7 +13,7 @@ use crate::{Aval, Error, Result, Value};
 /// `others` has the structure of the tree's gradients, and nothing may stand for a whole subtree. Where it has another
 /// structure the error is `misfit` with the first place, and where an array is of another aval than its leaf it speaks of
 /// `what`.
-pub(crate) fn beside<G: Tree>(
+pub(crate) fn beside<G: Arguments>(
     (leaves, def): (&[Value], &TreeDef),
     others: &G,
     [misfit, what, help]: [&str; 3],

@@ -129,8 +129,8 @@ fn a_tree_of_fixed_leaves_is_an_argument() -> Result<()> {
 
 #[test]
 fn a_gradient_is_an_argument_where_there_is_one() -> Result<()> {
-    let x = Affine { weight: vector(&[3.0]).into(), biases: vec![Some(one().into())], negated: false };
-    let gradients = grad(|x: Affine| x.weight.square()?.sum(None))(x.clone())?;
+    let x = Affine { weight: vector(&[3.0]), biases: vec![Some(one())], negated: false };
+    let gradients = grad(|x: Affine| x.weight.square()?.sum(None)).call(x.clone())?;
     let step = implicit((x, &gradients), |(x, gradients)| x.weight.subtract(gradients.weight))?;
     assert_eq!(dense(&step), [-3.0]);
     expect![[r"

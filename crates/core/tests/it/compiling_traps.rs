@@ -24,17 +24,18 @@ fn without_shapes_it_is_right_or_an_error() -> Result<()> {
         ("broadcast", |x| Ok(ops::broadcast_to(x.sum_axis(0, true)?, x.shape())?)),
         ("mean", |x| Ok(x.mean_axis(0, false)?)),
         ("gradient", |x| Ok(transforms::grad(|x: &Array| x.square()?.sum(None))(&x)?)),
-        ("checkpoint", |x| checkpoint(|x: Array| x.exp())(x.into())?.dense()),
+        ("checkpoint", |x| checkpoint(|x: Array| x.exp()).call(x)?.dense()),
         ("custom vjp", |x| {
-            custom_vjp(|x: Array| x.exp(), |_: Array, y: Array, cotangent: Array| y.multiply(cotangent))(x.into())?
+            custom_vjp(|x: Array| x.exp(), |_: Array, y: Array, cotangent: Array| y.multiply(cotangent))
+                .call(x)?
                 .dense()
         }),
     ];
     for (name, function) in functions {
-        let mut f = compile_with(function, Options { shapeless: true, constants: Constants::Allow, ..denied() });
+        let mut f = compile_with(Options { shapeless: true, constants: Constants::Allow, ..denied() }, function);
         for rows in [4, 2, 6, 4] {
             let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 4], &random::key(rows as u64)?)?;
-            let made = f.call(&(&x).into()).and_then(|y| {
+            let made = f.call(&x).and_then(|y| {
                 let y = y.dense()?;
                 y.eval()?;
                 Ok(y)
@@ -64,11 +65,11 @@ fn an_empty_batch_has_its_gradients_without_shapes() -> Result<()> {
         ("softmax", |x| Ok(ops::softmax_axis(&x, -1, None)?)),
     ];
     for (name, function) in functions {
-        let mut f = compile_with(function, Options { shapeless: true, constants: Constants::Allow, ..denied() });
+        let mut f = compile_with(Options { shapeless: true, constants: Constants::Allow, ..denied() }, function);
         // First an empty one, then others, and an empty one again.
         for rows in [0, 3, 1, 5, 0] {
             let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 6], &random::key(rows as u64)?)?;
-            let made = f.call(&(&x).into())?.dense()?;
+            let made = f.call(&x)?.dense()?;
             let expected = function(x)?;
             assert_eq!(made.shape(), expected.shape(), "{name}, {rows} rows");
             assert!(made.all_close(&expected, None, None, None)?, "{name}, {rows} rows");
@@ -83,8 +84,8 @@ fn a_captured_number_that_is_still_computed_is_right() -> Result<()> {
         let x = random::normal::<f32>(&[700, 700], None, None, &random::key(seed)?)?;
         let number = x.matmul(&x)?.matmul(&x)?.abs()?.max(None)?;
         transforms::async_eval([&number])?;
-        let mut f = compile_with(|x: Array| x.multiply(&number)?.add(&number), denied());
-        let made = f.call(&row(&[1.0, 2.0]).into())?.dense()?;
+        let mut f = compile_with(denied(), |x: Array| x.multiply(&number)?.add(&number));
+        let made = f.call(row(&[1.0, 2.0]))?.dense()?;
         let expected = row(&[1.0, 2.0]).multiply(&number)?.add(&number)?;
         // MLX writes seven digits of it into the kernel that it compiles.
         assert!(made.all_close(&expected, 1e-5, None, None)?, "{made} for {number}");
@@ -95,16 +96,13 @@ fn a_captured_number_that_is_still_computed_is_right() -> Result<()> {
 #[test]
 fn an_array_that_outlives_its_trace_has_no_data() -> Result<()> {
     let kept = RefCell::new(Vec::new());
-    let mut f = compile_with(
-        |x: Array| {
-            let y = x.exp()?;
-            kept.borrow_mut().extend([x, y.clone()]);
-            Ok::<_, Exception>(y)
-        },
-        denied(),
-    );
+    let mut f = compile_with(denied(), |x: Array| {
+        let y = x.exp()?;
+        kept.borrow_mut().extend([x, y.clone()]);
+        Ok::<_, Exception>(y)
+    });
     for _ in 0..2 {
-        assert_eq!(f.call(&row(&[0.0]).into())?.dense()?.item_exact::<f32>(), 1.0);
+        assert_eq!(f.call(row(&[0.0]))?.dense()?.item_exact::<f32>(), 1.0);
     }
     drop(f);
     let kept = kept.into_inner();
@@ -112,8 +110,8 @@ fn an_array_that_outlives_its_trace_has_no_data() -> Result<()> {
     for array in &kept {
         assert!(array.eval().is_err());
         // Nor does another trace take it.
-        let mut other = compile_with(|x: Array| x.add(array), denied());
-        assert!(other.call(&row(&[0.0]).into()).and_then(|y| Ok(y.dense()?.eval()?)).is_err());
+        let mut other = compile_with(denied(), |x: Array| x.add(array));
+        assert!(other.call(row(&[0.0])).and_then(|y| Ok(y.dense()?.eval()?)).is_err());
     }
     Ok(())
 }
@@ -121,21 +119,21 @@ fn an_array_that_outlives_its_trace_has_no_data() -> Result<()> {
 #[test]
 fn functions_of_one_type_keep_their_own_traces() -> Result<()> {
     let plus = |number: f32| move |x: Array| x.add(Array::from_f32(number));
-    let (mut one, mut two) = (compile_with(plus(1.0), denied()), compile_with(plus(2.0), denied()));
+    let (mut one, mut two) = (compile_with(denied(), plus(1.0)), compile_with(denied(), plus(2.0)));
     // mlx-rs numbers its functions from 1 in the same table.
     let three = |x: &Array| -> Result<Array, Exception> { x.add(Array::from_f32(3.0)) };
     let mut theirs = transforms::compile::compile(three, None);
     for i in 0..3 {
         let x = Array::from_f32(i as f32);
-        assert_eq!(one.call(&(&x).into())?.dense()?.item_exact::<f32>(), i as f32 + 1.0);
+        assert_eq!(one.call(&x)?.dense()?.item_exact::<f32>(), i as f32 + 1.0);
         assert_eq!(theirs(&x)?.item_exact::<f32>(), i as f32 + 3.0);
-        assert_eq!(two.call(&(&x).into())?.dense()?.item_exact::<f32>(), i as f32 + 2.0);
+        assert_eq!(two.call(&x)?.dense()?.item_exact::<f32>(), i as f32 + 2.0);
     }
     assert_eq!((one.stats().traces, two.stats().traces), (1, 1));
     // A function that is gone leaves nothing to one in its place.
     for i in 0..50 {
-        let mut f = compile_with(plus(i as f32), denied());
-        assert_eq!(f.call(&Array::from_f32(0.0).into())?.dense()?.item_exact::<f32>(), i as f32);
+        let mut f = compile_with(denied(), plus(i as f32));
+        assert_eq!(f.call(&Array::from_f32(0.0))?.dense()?.item_exact::<f32>(), i as f32);
     }
     Ok(())
 }
@@ -151,9 +149,9 @@ fn a_draw_from_the_key_of_the_thread_is_made_in_each_call() -> Result<()> {
     for constants in [Constants::Deny, Constants::Warn, Constants::Allow] {
         let x = row(&[0.0, 0.0]);
         let calls = |f: &mut Compiled<'_, Array, Array>| -> Result<Vec<Vec<f32>>> {
-            (0..4).map(|_| Ok(f.call(&(&x).into())?.dense()?.as_slice::<f32>().to_vec())).collect()
+            (0..4).map(|_| Ok(f.call(&x)?.dense()?.as_slice::<f32>().to_vec())).collect()
         };
-        let mut f = compile_with(drawn, Options { constants, ..denied() });
+        let mut f = compile_with(Options { constants, ..denied() }, drawn);
         // A trace draws as well: from the second call on it is the seed alone that counts.
         calls(&mut f)?;
         random::seed(3)?;
@@ -176,11 +174,11 @@ fn a_draw_from_the_key_of_the_thread_is_made_in_each_call() -> Result<()> {
 #[test]
 fn draws_of_many_calls_are_normal() -> Result<()> {
     random::seed(11)?;
-    let mut f = compile_with(drawn, denied());
+    let mut f = compile_with(denied(), drawn);
     let x = Array::from_slice(&[0f32; 500], &[500]);
     let mut all = Vec::new();
     for _ in 0..40 {
-        all.extend(f.call(&(&x).into())?.dense()?.as_slice::<f32>().to_vec());
+        all.extend(f.call(&x)?.dense()?.as_slice::<f32>().to_vec());
     }
     let of = |power: i32| all.iter().map(|number| f64::from(*number).powi(power)).sum::<f64>() / all.len() as f64;
     assert!(of(1).abs() < 0.03 && (of(2) - 1.0).abs() < 0.04, "{} {}", of(1), of(2));
@@ -195,12 +193,12 @@ fn a_function_that_draws_nothing_leaves_the_key_of_the_thread_alone() -> Result<
     let own = random::key(4)?;
     let noise = random::normal::<f32>(&[1, 2], None, None, Some(&own))?;
     let sum = |x: Array| x.add(&noise);
-    let mut f = compile_with(sum, Options { constants: Constants::Allow, ..denied() });
+    let mut f = compile_with(Options { constants: Constants::Allow, ..denied() }, sum);
     let x = row(&[0.0, 0.0]);
-    f.call(&(&x).into())?;
+    f.call(&x)?;
     let after = |f: &mut Compiled<'_, Array, Array>| -> Result<Vec<f32>> {
         random::seed(3)?;
-        assert!(f.call(&(&x).into())?.dense()?.all_close(&noise, 1e-5, 1e-5, false)?);
+        assert!(f.call(&x)?.dense()?.all_close(&noise, 1e-5, 1e-5, false)?);
         Ok(random::normal::<f32>(&[1, 2], None, None, None)?.as_slice::<f32>().to_vec())
     };
     let found = after(&mut f)?;
@@ -214,24 +212,21 @@ fn a_trace_that_draws_and_fails_leaves_the_key_of_the_thread() -> Result<()> {
     let x = row(&[0.0, 0.0]);
     for panics in [false, true] {
         let runs = Cell::new(0);
-        let mut f = compile_with(
-            |x: Array| {
-                let made = drawn(x)?;
-                runs.set(runs.get() + 1);
-                // The first trace only finds that it draws; the second one has a key.
-                if runs.get() == 2 {
-                    assert!(!panics, "in the trace");
-                    return Err(Error::invalid("not this", "another"));
-                }
-                Ok(made)
-            },
-            denied(),
-        );
-        let error = f.call(&(&x).into()).expect_err("it fails").to_string();
+        let mut f = compile_with(denied(), |x: Array| {
+            let made = drawn(x)?;
+            runs.set(runs.get() + 1);
+            // The first trace only finds that it draws; the second one has a key.
+            if runs.get() == 2 {
+                assert!(!panics, "in the trace");
+                return Err(Error::invalid("not this", "another"));
+            }
+            Ok(made)
+        });
+        let error = f.call(&x).expect_err("it fails").to_string();
         assert!(error.contains(if panics { "in the trace" } else { "not this" }), "{error}");
         assert_eq!(runs.get(), 2);
         random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
-        let [a, b] = [f.call(&(&x).into())?.dense()?, f.call(&(&x).into())?.dense()?];
+        let [a, b] = [f.call(&x)?.dense()?, f.call(&x)?.dense()?];
         assert_ne!(a.as_slice::<f32>(), b.as_slice::<f32>());
         random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
     }
@@ -242,14 +237,13 @@ fn a_trace_that_draws_and_fails_leaves_the_key_of_the_thread() -> Result<()> {
 #[test]
 fn a_function_that_is_first_called_in_a_transform_draws_in_each_call() -> Result<()> {
     for constants in [Constants::Deny, Constants::Allow] {
-        let f = RefCell::new(compile_with(drawn, Options { constants, ..denied() }));
+        let f = RefCell::new(compile_with(Options { constants, ..denied() }, drawn));
         let x = row(&[0.0, 0.0]);
         let noise = || -> Result<Vec<f32>> {
-            let product =
-                |y: Array| -> Result<Array> { Ok(y.multiply(f.borrow_mut().call(&(&x).into())?.dense()?)?.sum(None)?) };
+            let product = |y: Array| -> Result<Array> { Ok(y.multiply(f.borrow_mut().call(&x)?.dense()?)?.sum(None)?) };
             Ok(transforms::grad(|y: &Array| Ok(product(y.clone()).expect("draws")))(&x)?.as_slice::<f32>().to_vec())
         };
-        let drawn = [noise()?, noise()?, f.borrow_mut().call(&(&x).into())?.dense()?.as_slice::<f32>().to_vec()];
+        let drawn = [noise()?, noise()?, f.borrow_mut().call(&x)?.dense()?.as_slice::<f32>().to_vec()];
         assert!((1..3).all(|at| drawn[at] != drawn[at - 1]), "{constants:?}: {drawn:?}");
         assert_eq!(f.borrow().stats().traces, 1, "{constants:?}");
         random::normal::<f32>(&[1, 2], None, None, None)?.eval()?;
@@ -261,8 +255,8 @@ fn a_function_that_is_first_called_in_a_transform_draws_in_each_call() -> Result
 #[test]
 fn a_draw_of_a_function_without_shapes_is_reported() {
     let noisy = |x: Array| x.add(random::normal::<f32>(&[2], None, None, None)?);
-    let mut f = compile_with(noisy, Options { shapeless: true, ..denied() });
-    let error = f.call(&row(&[0.0, 0.0]).into()).expect_err("it holds what it drew");
+    let mut f = compile_with(Options { shapeless: true, ..denied() }, noisy);
+    let error = f.call(row(&[0.0, 0.0])).expect_err("it holds what it drew");
     expect![[r#"
         f is compiled and holds f32[2] computed from u32[2], f32[2] computed from u32[2], frozen with the value of now: it is not among the arguments
         help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument"#]].assert_eq(&error.to_string());
@@ -271,12 +265,12 @@ fn a_draw_of_a_function_without_shapes_is_reported() {
 #[test]
 fn an_argument_that_is_captured_as_well_is_right() -> Result<()> {
     for x in [row(&[1.0, 2.0]), Array::from_f32(3.0)] {
-        let mut f = compile_with(|y: Array| x.add(y), Options { constants: Constants::Allow, ..denied() });
+        let mut f = compile_with(Options { constants: Constants::Allow, ..denied() }, |y: Array| x.add(y));
         let twice = x.add(&x)?;
-        assert!(f.call(&(&x).into())?.dense()?.all_close(&twice, None, None, None)?);
+        assert!(f.call(&x)?.dense()?.all_close(&twice, None, None, None)?);
         let other = ops::ones::<f32>(x.shape())?;
         for (given, expected) in [(&other, x.add(&other)?), (&x, twice)] {
-            assert!(f.call(&given.into())?.dense()?.all_close(&expected, None, None, None)?);
+            assert!(f.call(&given)?.dense()?.all_close(&expected, None, None, None)?);
         }
         assert_eq!(f.stats().traces, 1);
     }
@@ -287,17 +281,14 @@ fn an_argument_that_is_captured_as_well_is_right() -> Result<()> {
 fn a_state_may_become_an_array_that_is_captured() -> Result<()> {
     let first = row(&[1.0, 2.0]);
     let options = Options { constants: Constants::Allow, ..denied() };
-    let mut reset = compile_with_state(
-        |state: &mut Array, x: Array| {
-            let sum = state.add(x)?;
-            *state = first.clone();
-            Ok::<_, Error>(sum)
-        },
-        options,
-    );
+    let mut reset = compile_with_state(options, |state: &mut Array, x: Array| {
+        let sum = state.add(x)?;
+        *state = first.clone();
+        Ok::<_, Error>(sum)
+    });
     let mut state = row(&[5.0, 5.0]);
     for expected in [[6.0, 7.0], [2.0, 4.0], [2.0, 4.0]] {
-        let sum = reset.call(&mut state, &(&first).into())?.dense()?;
+        let sum = reset.call(&mut state, &first)?.dense()?;
         assert_eq!(sum.as_slice::<f32>(), expected);
         reset.clear();
     }
@@ -315,14 +306,14 @@ fn a_captured_lazy_array_may_be_the_result_of_several_traces() -> Result<()> {
         ];
         for lazy in &held {
             let options = Options { constants: Constants::Allow, passes: passes.clone(), ..denied() };
-            let mut f = compile_with(|x: Array| Ok::<_, Error>((lazy.clone(), x.exp()?)), options);
+            let mut f = compile_with(options, |x: Array| Ok::<_, Error>((lazy.clone(), x.exp()?)));
             let x = row(&[1.0, 2.0]);
             let longer = Array::from_slice(&[1f32, 2.0, 3.0], &[1, 3]);
             for (given, evaluated) in [(&x, false), (&longer, false), (&x, true), (&longer, true)] {
                 if evaluated {
                     lazy.eval()?;
                 }
-                let made = f.call(&given.into())?.0.dense()?;
+                let made = f.call(&given)?.0.dense()?;
                 assert!(made.all_close(lazy, None, None, None)?);
             }
         }
@@ -332,17 +323,14 @@ fn a_captured_lazy_array_may_be_the_result_of_several_traces() -> Result<()> {
 
 #[test]
 fn a_state_that_grows_or_moves_is_another_trace() -> Result<()> {
-    let mut grow = compile_with_state(
-        |cache: &mut Array, x: Array| {
-            *cache = ops::concatenate(&[&*cache, &x], 0)?;
-            cache.sum(None)
-        },
-        denied(),
-    );
+    let mut grow = compile_with_state(denied(), |cache: &mut Array, x: Array| {
+        *cache = ops::concatenate(&[&*cache, &x], 0)?;
+        cache.sum(None)
+    });
     for _ in 0..2 {
         let mut cache = row(&[1.0]);
         for rows in 2..=4 {
-            let sum = grow.call(&mut cache, &row(&[1.0]).into())?.dense()?;
+            let sum = grow.call(&mut cache, row(&[1.0]))?.dense()?;
             assert_eq!((sum.item_exact::<f32>(), cache.shape()), (rows as f32, &[rows, 1][..]));
         }
     }
@@ -350,16 +338,13 @@ fn a_state_that_grows_or_moves_is_another_trace() -> Result<()> {
     assert!(grow.stats().retraces().all(|reason| reason.starts_with("shape of")));
 
     let sum = |list: &[Array]| list.iter().try_fold(Array::from_f32(0.0), |sum, x| sum.add(x));
-    let mut weighted = compile_with_state(
-        |(ones, tens): &mut (Vec<Array>, Vec<Array>), (): ()| {
-            sum(ones)?.add(sum(tens)?.multiply(Array::from_f32(10.0))?)
-        },
-        denied(),
-    );
+    let mut weighted = compile_with_state(denied(), |(ones, tens): &mut (Vec<Array>, Vec<Array>), (): ()| {
+        sum(ones)?.add(sum(tens)?.multiply(Array::from_f32(10.0))?)
+    });
     for _ in 0..2 {
         for (first, second, expected) in [(1, 1, 11.0), (2, 0, 2.0), (0, 2, 20.0)] {
             let mut state = (vec![Array::from_f32(1.0); first], vec![Array::from_f32(1.0); second]);
-            assert_eq!(weighted.call(&mut state, &())?.dense()?.item_exact::<f32>(), expected);
+            assert_eq!(weighted.call(&mut state, ())?.dense()?.item_exact::<f32>(), expected);
         }
     }
     assert_eq!(weighted.stats().traces, 3);
@@ -371,11 +356,11 @@ fn fused_graphs_give_the_numbers_of_the_eager_ones() -> Result<()> {
     let x = row(&[1.0, 2.0, 3.0]);
     // MLX once failed to fuse more than a hundred ops.
     let long = |x: Array| (0..200).try_fold(x.clone(), |y, _| y.add(&x)?.negative());
-    let made = compile_with(long, denied()).call(&(&x).into())?.dense()?;
+    let made = compile_with(denied(), long).call(&x)?.dense()?;
     assert_eq!(made.as_slice::<f32>(), long(x.clone())?.as_slice::<f32>());
     // Ops of one primitive that differ in a parameter are not one.
     let logs = |x: Array| Ok::<_, Exception>((x.log()?, x.log2()?, x.log10()?));
-    let (e, two, ten) = compile_with(logs, denied()).call(&(&x).into())?;
+    let (e, two, ten) = compile_with(denied(), logs).call(&x)?;
     let expected = logs(x.clone())?;
     for (made, expected) in [(e, expected.0), (two, expected.1), (ten, expected.2)] {
         assert!(made.dense()?.all_close(&expected, None, None, None)?);
@@ -384,18 +369,18 @@ fn fused_graphs_give_the_numbers_of_the_eager_ones() -> Result<()> {
     let number = Array::from_f32(1.000_000_1);
     let scaled = |(x, by): (Array, Array)| x.multiply(by)?.negative();
     let expected = scaled((x.clone(), number.clone()))?;
-    let made = compile_with(scaled, denied()).call(&((&x).into(), (&number).into()))?.dense()?;
+    let made = compile_with(denied(), scaled).call((&x, &number))?.dense()?;
     assert_eq!(made.as_slice::<f32>(), expected.as_slice::<f32>());
     let captured = |x: Array| x.multiply(&number)?.negative();
-    let made = compile_with(captured, denied()).call(&(&x).into())?.dense()?;
+    let made = compile_with(denied(), captured).call(&x)?.dense()?;
     assert!(made.all_close(&expected, None, None, None)?);
     Ok(())
 }
 
 /// `sum(x t)` of a compiled function that takes `x = [1, 2]` and captures `t`.
 fn captured(t: &Array) -> Result<Array> {
-    let mut f = compile_with(|x: Array| x.multiply(t)?.sum(None), denied());
-    let made = f.call(&row(&[1.0, 2.0]).into())?.dense()?;
+    let mut f = compile_with(denied(), |x: Array| x.multiply(t)?.sum(None));
+    let made = f.call(row(&[1.0, 2.0]))?.dense()?;
     assert_eq!((f.stats().traces, f.stats().inlined), (0, 1));
     Ok(made)
 }
@@ -404,33 +389,31 @@ fn captured(t: &Array) -> Result<Array> {
 fn the_derivative_of_a_captured_tracer_is_right() -> Result<()> {
     let t = || Value::from(row(&[3.0, 4.0]));
     let one = || Value::from(Array::from_f32(1.0));
-    assert_eq!(grad(|t: Array| captured(&t))(t())?.array()?.as_slice::<f32>(), [1.0, 2.0]);
+    assert_eq!(grad(|t: Array| captured(&t)).call(t())?.array()?.as_slice::<f32>(), [1.0, 2.0]);
     let scalar = |t: Array| captured(&t);
-    assert_eq!(grad(scalar)(one())?.array()?.item_exact::<f32>(), 3.0);
-    let (value, gradient) = vjp(|t: Array| captured(&t), t(), one())?;
+    assert_eq!(grad(scalar).call(one())?.array()?.item_exact::<f32>(), 3.0);
+    let (value, gradient) = vjp(t(), one(), |t: Array| captured(&t))?;
     assert_eq!((value.dense()?.item_exact::<f32>(), gradient.array()?.as_slice::<f32>()), (11.0, &[1.0, 2.0][..]));
-    let (value, change) = jvp(|t: Array| captured(&t), t(), row(&[1.0, 10.0]).into())?;
+    let (value, change) = jvp(t(), row(&[1.0, 10.0]), |t: Array| captured(&t))?;
     assert_eq!((value.dense()?.item_exact::<f32>(), change.dense()?.item_exact::<f32>()), (11.0, 21.0));
     let rows = Array::from_slice(&[3f32, 4.0, 5.0, 6.0], &[2, 2]);
-    let mapped = vmap(0, 0, |t: Array| captured(&t))(rows.into())?.dense()?;
+    let mapped = vmap(0, 0, |t: Array| captured(&t)).call(rows)?.dense()?;
     assert_eq!(mapped.as_slice::<f32>(), [11.0, 17.0]);
     let mut again = checkpoint(|t: Array| captured(&t));
-    let gradient = grad(move |t: Array| again(t.into())?.dense())(t())?;
+    let gradient = grad(move |t: Array| again.call(t)?.dense()).call(t())?;
     assert_eq!(gradient.array()?.as_slice::<f32>(), [1.0, 2.0]);
     // What is computed from a tracer before the call, with another function's state, and without shapes.
     let gradient = grad(|t: Array| {
         let twice = t.add(&t)?;
-        let mut f = compile_with_state(
-            |sum: &mut Array, x: Array| {
-                *sum = sum.add(x.multiply(&twice)?.sum(None)?)?;
-                sum.square()
-            },
-            Options { shapeless: true, ..denied() },
-        );
+        let mut f = compile_with_state(Options { shapeless: true, ..denied() }, |sum: &mut Array, x: Array| {
+            *sum = sum.add(x.multiply(&twice)?.sum(None)?)?;
+            sum.square()
+        });
         let mut sum = Array::from_f32(0.0);
-        f.call(&mut sum, &row(&[1.0, 2.0]).into())?;
+        f.call(&mut sum, row(&[1.0, 2.0]))?;
         Ok::<_, Error>(sum)
-    })(t())?;
+    })
+    .call(t())?;
     assert_eq!(gradient.array()?.as_slice::<f32>(), [2.0, 4.0]);
     Ok(())
 }
@@ -438,14 +421,14 @@ fn the_derivative_of_a_captured_tracer_is_right() -> Result<()> {
 #[test]
 fn a_captured_lazy_array_is_reported_as_itself() -> Result<()> {
     let w = random::normal::<f32>(&[2, 256], None, None, &random::key(1)?)?;
-    let mut f = compile_with(|x: Array| x.matmul(&w), denied());
-    let error = f.call(&row(&[1.0, 2.0]).into()).expect_err("w is captured");
+    let mut f = compile_with(denied(), |x: Array| x.matmul(&w));
+    let error = f.call(row(&[1.0, 2.0])).expect_err("w is captured");
     expect![[r#"
         f is compiled and holds f32[2,256] computed from u32[2], frozen with the value of now: it is not among the arguments
         help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument"#]]
     .assert_eq(&error.to_string());
     w.eval()?;
-    let error = f.call(&row(&[1.0, 2.0]).into()).expect_err("w is captured");
+    let error = f.call(row(&[1.0, 2.0])).expect_err("w is captured");
     assert!(matches!(error, Error::Constants { held, .. } if held.len() == 1 && held[0].sources.is_empty()));
     Ok(())
 }

@@ -49,14 +49,14 @@ fn of_grad(f: Function) -> Function {
     Rc::new(move |w, x| {
         let f = Rc::clone(&f);
         let mut gradient = grad_wrt([1], move |(w, x): (Array, Array)| Ok::<_, Error>(f(&w, &x)?.sum(None)?));
-        Ok(gradient((w.into(), x.into()))?.1.array()?.clone())
+        Ok(gradient.call((w, x))?.1.array()?.clone())
     })
 }
 
 fn of_vmap(f: Function) -> Function {
     Rc::new(move |w, x| {
         let f = Rc::clone(&f);
-        vmap([None, Some(0)], 0, move |(w, x): (Array, Array)| f(&w, &x))((w.into(), x.into()))?.dense()
+        vmap([None, Some(0)], 0, move |(w, x): (Array, Array)| f(&w, &x)).call((w, x))?.dense()
     })
 }
 
@@ -64,16 +64,15 @@ fn of_vmap(f: Function) -> Function {
 fn of_compile(f: Function) -> Function {
     let compiled = RefCell::new(compile(move |(w, x): (Array, Array)| f(&w, &x)));
     Rc::new(move |w, x| {
-        let args = (w.into(), x.into());
-        compiled.borrow_mut().call(&args)?;
-        compiled.borrow_mut().call(&args)?.dense()
+        compiled.borrow_mut().call((w, x))?;
+        compiled.borrow_mut().call((w, x))?.dense()
     })
 }
 
 fn of_checkpoint(f: Function) -> Function {
     Rc::new(move |w, x| {
         let f = Rc::clone(&f);
-        checkpoint(move |(w, x): (Array, Array)| f(&w, &x))((w.into(), x.into()))?.dense()
+        checkpoint(move |(w, x): (Array, Array)| f(&w, &x)).call((w, x))?.dense()
     })
 }
 

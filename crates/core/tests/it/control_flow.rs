@@ -58,7 +58,7 @@ mod branches {
                 not += 1;
                 x.subtract(scalar(10.0))
             };
-            let y = cond(&positive, on_true, on_false, scalar(x).into()).expect("runs");
+            let y = cond(&positive, scalar(x), on_true, on_false).expect("runs");
             assert_eq!(one(&y), [if x > 0.0 { x + 10.0 } else { x - 10.0 }]);
         }
         assert_eq!((held, not), (2, 1));
@@ -71,7 +71,7 @@ mod branches {
         let (w, x) = (Left::of(&matrix(2, 2)), matrix(1, 2));
         let product = |(w, x): (Array, Array)| Ok::<_, Error>((x.matmul(&w)?, w));
         let neither = |(w, x): (Array, Array)| Ok::<_, Error>((x, w));
-        let (y, w_) = cond(&bool_of(true), product, neither, (w, x.into())).expect("runs");
+        let (y, w_) = cond(&bool_of(true), (w, x), product, neither).expect("runs");
         assert_eq!(dense(&y), [7.0, 10.0]);
         assert!(w_.downcast::<Left>().is_some(), "{w_}");
     }
@@ -84,7 +84,7 @@ mod branches {
                 let product = x.matmul(&w)?;
                 let inner = Left::of(&matrix(2, 2));
                 let add = |v: Array| product.matmul(&v)?.add(&x);
-                cond(&bool_of(true), add, |v: Array| v.exp(), inner)?.dense()
+                cond(&bool_of(true), inner, add, |v: Array| v.exp())?.dense()
             })
         });
         assert_eq!(dense(&y.expect("runs")), [38.0, 56.0]);
@@ -104,12 +104,12 @@ mod branches {
                 runs.set(runs.get() + 1);
                 x.negative()
             };
-            cond(&p, on_true, on_false, (w.into(), x.into()))?.dense()
+            cond(&p, (w, x), on_true, on_false)?.dense()
         });
         for (p, expected) in [(true, [7.0, 10.0]), (false, [-1.0, -2.0])] {
             // One bool with axes of its own gives none to the result.
             let p = Array::from_slice(&[p], &[1, 1, 1]);
-            let y = f.call(&(p.into(), Left::of(&matrix(2, 2)), matrix(1, 2).into())).expect("runs");
+            let y = f.call((&p, Left::of(&matrix(2, 2)), matrix(1, 2))).expect("runs");
             assert_eq!((y.to_string(), dense(&y)), ("f32[1,2]".to_owned(), expected.to_vec()));
         }
         drop(f);
@@ -123,13 +123,13 @@ mod branches {
         let mut f = compile(|(p, a, b, x): (Array, Array, Array, Array)| {
             let straight = |[a, _]: [Array; 2]| Ok::<_, Error>(a);
             let crossed = |[_, b]: [Array; 2]| Ok::<_, Error>(b);
-            let w = cond(&p, straight, crossed, [Left::of(&a), Left::of(&b)])?;
+            let w = cond(&p, [Left::of(&a), Left::of(&b)], straight, crossed)?;
             assert!(w.downcast::<Left>().is_some(), "{w}");
             implicit((x, w), |(x, w)| x.matmul(&w))?.dense()
         });
         let (a, b) = (matrix(2, 2), matrix(2, 2).negative().expect("negates"));
         for (p, expected) in [(true, [7.0, 10.0]), (false, [-7.0, -10.0])] {
-            let args = (bool_of(p).into(), (&a).into(), (&b).into(), matrix(1, 2).into());
+            let args = (bool_of(p), &a, &b, matrix(1, 2));
             assert_eq!(dense(&f.call(&args).expect("runs")), expected);
         }
     }
@@ -139,7 +139,7 @@ mod branches {
         let _scopes = without_handlers();
         let f = |w: Array| {
             let large = w.sum(None)?.gt(scalar(5.0))?;
-            cond(&large, |w: Array| w.negative(), |w: Array| w.square(), (&w).into())?.dense()
+            cond(&large, &w, |w: Array| w.negative(), |w: Array| w.square())?.dense()
         };
         assert_eq!(dense(&implicit(Left::of(&vector(&[3.0, 4.0])), f).expect("runs")), [-3.0, -4.0]);
         assert_eq!(dense(&implicit(Opaque::new(vector(&[1.0, 2.0])), f).expect("runs")), [1.0, 4.0]);
@@ -151,7 +151,7 @@ mod branches {
         let mut f = compile(|x: Array| {
             // It is lazy, and depends on no argument.
             let p = scalar(above.get()).lt(scalar(1.0))?;
-            cond(&p, |x: Array| x.exp(), |x: Array| x.log(), x.into())?.dense()
+            cond(&p, x, |x: Array| x.exp(), |x: Array| x.log())?.dense()
         });
         let x = Value::from(scalar(1.0));
         assert_eq!(one(&f.call(&x).expect("runs")), [1f32.exp()]);
@@ -162,7 +162,7 @@ mod branches {
     /// `x * x` above 2, `-x` below.
     fn bent(x: &Array) -> Result<Array> {
         let above = x.gt(scalar(2.0))?;
-        cond(&above, |x: Array| x.square(), |x: Array| x.negative(), x.into())?.dense()
+        cond(&above, x, |x: Array| x.square(), |x: Array| x.negative())?.dense()
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod branches {
     fn compiled_the_gradient_goes_through_the_selection() {
         let mut f = compile(|x: Array| grad(|x: &Array| Ok(bent(x)?))(&x));
         for (x, expected) in [(3.0, 6.0), (1.0, -1.0), (4.0, 8.0)] {
-            assert_eq!(one(&f.call(&scalar(x).into()).expect("runs")), [expected]);
+            assert_eq!(one(&f.call(scalar(x)).expect("runs")), [expected]);
         }
         assert_eq!(f.stats().traces, 1);
     }
@@ -189,7 +189,7 @@ mod whiles {
     fn it_steps_until_the_condition_no_longer_holds() {
         let below = |(_, x): (Array, Array)| x.lt(scalar(100.0));
         let double = |(n, x): (Array, Array)| Ok::<_, Error>((n.add(scalar(1.0))?, x.add(&x)?));
-        let (n, x) = while_loop(below, double, (scalar(0.0).into(), scalar(3.0).into())).expect("runs");
+        let (n, x) = while_loop((scalar(0.0), scalar(3.0)), below, double).expect("runs");
         assert_eq!([one(&n), one(&x)], [[6.0], [192.0]]);
     }
 
@@ -197,7 +197,7 @@ mod whiles {
     fn without_a_step_it_is_what_it_began_with() {
         let _deny = Policy::Deny.scope();
         let never = |_: Array| Ok::<_, Error>(bool_of(false));
-        let w = while_loop(never, |w: Array| w.exp(), Left::of(&matrix(2, 2))).expect("runs");
+        let w = while_loop(Left::of(&matrix(2, 2)), never, |w: Array| w.exp()).expect("runs");
         assert!(w.downcast::<Left>().is_some(), "{w}");
     }
 
@@ -207,8 +207,7 @@ mod whiles {
         let _deny = Policy::Deny.scope();
         let small = |(_, x): (Array, Array)| x.sum(None)?.lt(scalar(1000.0));
         let product = |(w, x): (Array, Array)| Ok::<_, Error>((w.clone(), x.matmul(&w)?));
-        let (looped, counters) =
-            Counters::of(|| while_loop(small, product, (Left::of(&matrix(2, 2)), matrix(1, 2).into())));
+        let (looped, counters) = Counters::of(|| while_loop((Left::of(&matrix(2, 2)), matrix(1, 2)), small, product));
         let (w, x) = looped.expect("runs");
         assert_eq!((dense(&x), counters.handled), (vec![1069.0, 1558.0], 4));
         assert!(w.downcast::<Left>().is_some(), "{w}");
@@ -219,8 +218,8 @@ mod whiles {
         let _scopes = without_handlers();
         let positive = |(w, n): (Array, Array)| w.sum(None)?.gt(n);
         let count = |(w, n): (Array, Array)| Ok::<_, Error>((w, n.add(scalar(1.0))?));
-        let begin = (Outer::of(Left::of(&vector(&[1.0, 2.0]))), scalar(0.0).into());
-        assert_eq!(one(&while_loop(positive, count, begin).expect("runs").1), [3.0]);
+        let begin = (Outer::of(Left::of(&vector(&[1.0, 2.0]))), scalar(0.0));
+        assert_eq!(one(&while_loop(begin, positive, count).expect("runs").1), [3.0]);
     }
 
     #[test]
@@ -239,7 +238,7 @@ mod whiles {
             // A graph that was never evaluated would hold all of these.
             Ok::<_, Error>((n.add(scalar(1.0))?, x.add(vector(&[1.0; 256]))?))
         };
-        let (n, x) = while_loop(below, step, (scalar(0.0).into(), vector(&[0.0; 256]).into())).expect("runs");
+        let (n, x) = while_loop((scalar(0.0), vector(&[0.0; 256])), below, step).expect("runs");
         assert_eq!((one(&n), dense(&x)), (vec![10_000.0], vec![10_000.0; 256]));
         let [early, late] = memory.get();
         assert!(late < early + (2 << 20), "{early} B, then {late} B");
@@ -254,18 +253,17 @@ mod whiles {
                 left.set(left.get() - 1);
                 x.square()
             };
-            while_loop(some, square, x.into())?.dense()
+            while_loop(x, some, square)?.dense()
         });
         for (x, expected) in [(2.0, 256.0), (1.0, 1.0)] {
-            assert_eq!(one(&f.call(&scalar(x).into()).expect("runs")), [expected]);
+            assert_eq!(one(&f.call(scalar(x)).expect("runs")), [expected]);
         }
         assert_eq!(f.stats().traces, 1);
     }
 
     #[test]
     fn the_steps_that_it_took_are_differentiated() {
-        let power =
-            |x: &Array| Ok(while_loop(|x: Array| x.lt(scalar(10.0)), |x: Array| x.square(), x.into())?.dense()?);
+        let power = |x: &Array| Ok(while_loop(x, |x: Array| x.lt(scalar(10.0)), |x: Array| x.square())?.dense()?);
         assert_eq!(numbers(&grad(power)(&scalar(2.0)).expect("runs")), [4.0 * 8.0]);
     }
 
@@ -275,12 +273,12 @@ mod whiles {
         let begin = || (Left::of(&matrix(2, 2)), Value::from(matrix(1, 2)));
         let always = |_: (Array, Array)| Ok::<_, Error>(bool_of(true));
         let wrong = |(w, x): (Array, Array)| Ok::<_, Error>((w, x.matmul(scalar(1.0))?));
-        assert!(matches!(error(while_loop(always, wrong, begin())), Error::Mlx(text) if text.contains("[matmul]")));
+        assert!(matches!(error(while_loop(begin(), always, wrong)), Error::Mlx(text) if text.contains("[matmul]")));
         let panics = |_: (Array, Array)| -> Result<(Array, Array)> { panic!("on purpose") };
-        assert!(error(while_loop(always, panics, begin())).to_string().starts_with("panicked: on purpose"));
+        assert!(error(while_loop(begin(), always, panics)).to_string().starts_with("panicked: on purpose"));
         let refuses = |_: (Array, Array)| -> Result<Array> { Err(Error::invalid("it is late", "come back tomorrow")) };
         let same = |carry: (Array, Array)| Ok::<_, Error>(carry);
-        assert!(error(while_loop(refuses, same, begin())).to_string().starts_with("it is late"));
+        assert!(error(while_loop(begin(), refuses, same)).to_string().starts_with("it is late"));
         let product = implicit(begin(), |(w, x)| x.matmul(&w));
         assert_eq!(dense(&product.expect("nothing was left behind")), [7.0, 10.0]);
     }
@@ -292,16 +290,16 @@ mod counted {
     #[test]
     fn the_body_sees_each_number_of_the_range() {
         let join = |i: i32, x: Array| x.multiply(scalar(10.0))?.add(scalar(i as f32));
-        assert_eq!(one(&fori_loop(2..5, join, scalar(1.0).into()).expect("runs")), [1234.0]);
+        assert_eq!(one(&fori_loop(2..5, scalar(1.0), join).expect("runs")), [1234.0]);
         for empty in [3..3, std::ops::Range { start: 5, end: 2 }] {
-            assert_eq!(one(&fori_loop(empty, join, scalar(7.0).into()).expect("runs")), [7.0]);
+            assert_eq!(one(&fori_loop(empty, scalar(7.0), join).expect("runs")), [7.0]);
         }
     }
 
     #[test]
     fn nothing_is_evaluated() {
         let late = |_: i32, x: Array| x.multiply(scalar(2.0));
-        let looped = fori_loop(0..3, late, scalar(1.0).into()).and_then(|x| x.dense()).expect("runs");
+        let looped = fori_loop(0..3, scalar(1.0), late).and_then(|x| x.dense()).expect("runs");
         assert!(tacit_bridge::Primitive::making(&looped).expect("looks").is_some());
     }
 
@@ -311,10 +309,10 @@ mod counted {
         let mut f = compile(|(w, x): (Array, Array)| {
             let product = |_: i32, (w, x): (Array, Array)| Ok::<_, Error>((w.clone(), x.matmul(&w)?));
             // A gradient of the dense argument, with the implicit one captured.
-            grad(|x: &Array| fori_loop(0..3, product, (Value::from(&w), x.into()))?.1.dense()?.sum(None))(&x)
+            grad(|x: &Array| fori_loop(0..3, (Value::from(&w), x), product)?.1.dense()?.sum(None))(&x)
         });
         for _ in 0..2 {
-            let gradient = f.call(&(Left::of(&matrix(2, 2)), matrix(1, 2).into())).expect("runs");
+            let gradient = f.call((&Left::of(&matrix(2, 2)), matrix(1, 2))).expect("runs");
             // The row sums of the third power.
             assert_eq!(dense(&gradient), [37.0 + 54.0, 81.0 + 118.0]);
         }
@@ -329,7 +327,7 @@ mod counted {
             kept = Some(w.add(scalar(1.0))?);
             Ok::<_, Error>((w, x))
         };
-        let failed = fori_loop(0..2, step, (Left::of(&matrix(2, 2)), matrix(1, 2).into()));
+        let failed = fori_loop(0..2, (Left::of(&matrix(2, 2)), matrix(1, 2)), step);
         assert!(matches!(error(failed), Error::PlaceholderLeaked { .. }));
     }
 }
@@ -344,7 +342,7 @@ mod scans {
 
     #[test]
     fn it_collects_what_each_step_makes() {
-        let (total, sums) = scan(running, vector(&[0.0, 0.0]).into(), matrix(3, 2).into(), None).expect("runs");
+        let (total, sums) = scan(vector(&[0.0, 0.0]), matrix(3, 2), None, running).expect("runs");
         assert_eq!(dense(&total), [9.0, 12.0]);
         assert_eq!((sums.to_string(), dense(&sums)), ("f32[3,2]".into(), vec![1.0, 2.0, 4.0, 6.0, 9.0, 12.0]));
     }
@@ -355,11 +353,11 @@ mod scans {
             let n = n.add(scalar(1.0))?;
             Ok::<_, Error>((n.clone(), (a.multiply(&n)?, [rows[0].sum(None)?])))
         };
-        let xs = (vector(&[1.0, 2.0]).into(), vec![matrix(2, 3).into()]);
-        let (n, (scaled, [sums])) = scan(step, scalar(0.0).into(), xs, Some(2)).expect("runs");
+        let xs = (vector(&[1.0, 2.0]), vec![matrix(2, 3)]);
+        let (n, (scaled, [sums])) = scan(scalar(0.0), xs, Some(2), step).expect("runs");
         assert_eq!((one(&n), dense(&scaled), dense(&sums)), (vec![2.0], vec![1.0, 4.0], vec![6.0, 15.0]));
         let double = |x: Array, (): ()| Ok::<_, Error>((x.add(&x)?, x));
-        let (x, before) = scan(double, scalar(1.0).into(), (), Some(4)).expect("runs");
+        let (x, before) = scan(scalar(1.0), (), Some(4), double).expect("runs");
         assert_eq!((one(&x), dense(&before)), (vec![16.0], vec![1.0, 2.0, 4.0, 8.0]));
     }
 
@@ -367,8 +365,7 @@ mod scans {
     fn an_implicit_array_gives_its_rows_by_its_handler() {
         let _scopes = with_handlers(registry());
         let _deny = Policy::Deny.scope();
-        let (scanned, counters) =
-            Counters::of(|| scan(running, vector(&[0.0, 0.0]).into(), Left::of(&matrix(3, 2)), None));
+        let (scanned, counters) = Counters::of(|| scan(vector(&[0.0, 0.0]), Left::of(&matrix(3, 2)), None, running));
         assert_eq!(dense(&scanned.expect("runs").1), [1.0, 2.0, 4.0, 6.0, 9.0, 12.0]);
         assert_eq!(counters.handled, 3);
     }
@@ -376,8 +373,8 @@ mod scans {
     #[test]
     fn without_a_handler_it_is_materialized_once() {
         let _scopes = without_handlers();
-        let xs = Opaque::new(matrix(3, 2)).into();
-        let (scanned, counters) = Counters::of(|| scan(running, vector(&[0.0, 0.0]).into(), xs, None));
+        let xs = Opaque::new(matrix(3, 2));
+        let (scanned, counters) = Counters::of(|| scan(vector(&[0.0, 0.0]), xs, None, running));
         assert_eq!(dense(&scanned.expect("runs").0), [9.0, 12.0]);
         assert_eq!(counters.materialized, 1);
     }
@@ -386,7 +383,7 @@ mod scans {
     fn an_implicit_carry_stays_and_an_implicit_result_is_stacked_dense() {
         let _scopes = with_handlers(registry());
         let step = |w: Array, x: Array| Ok::<_, Error>((w.clone(), (x.matmul(&w)?, w)));
-        let (w, (products, ws)) = scan(step, Left::of(&matrix(2, 2)), matrix(2, 2).into(), None).expect("runs");
+        let (w, (products, ws)) = scan(Left::of(&matrix(2, 2)), matrix(2, 2), None, step).expect("runs");
         assert!(w.downcast::<Left>().is_some(), "{w}");
         assert_eq!(dense(&products), [7.0, 10.0, 15.0, 22.0]);
         assert_eq!((ws.to_string(), dense(&ws)[4..].to_vec()), ("f32[2,2,2]".into(), vec![1.0, 2.0, 3.0, 4.0]));
@@ -396,11 +393,11 @@ mod scans {
     fn of_no_steps_the_results_have_no_rows() {
         let step = |w: Array, x: Array| Ok::<_, Error>((w, (x.sum(None)?.as_dtype(Dtype::Int32)?, [x])));
         let none = Array::zeros::<f32>(&[0, 5]).expect("makes it");
-        let (w, (sums, [rows])) = scan(step, Left::of(&matrix(2, 2)), none.into(), None).expect("runs");
+        let (w, (sums, [rows])) = scan(Left::of(&matrix(2, 2)), none, None, step).expect("runs");
         assert!(w.downcast::<Left>().is_some(), "{w}");
         assert_eq!((sums.to_string(), rows.to_string()), ("i32[0]".to_owned(), "f32[0,5]".to_owned()));
         let (_, rows) =
-            scan(|n: Array, (): ()| Ok::<_, Error>((n.clone(), n)), scalar(1.0).into(), (), Some(0)).expect("runs");
+            scan(scalar(1.0), (), Some(0), |n: Array, (): ()| Ok::<_, Error>((n.clone(), n))).expect("runs");
         assert_eq!(rows.to_string(), "f32[0]");
     }
 
@@ -411,7 +408,7 @@ mod scans {
                 let total = total.multiply(&x)?;
                 Ok::<_, Error>((total.clone(), total))
             };
-            let (last, products) = scan(step, scalar(1.0).into(), x.into(), None)?;
+            let (last, products) = scan(scalar(1.0), x, None, step)?;
             Ok(last.dense()?.add(products.dense()?.sum(None)?)?)
         };
         // a + ab + 2abc
@@ -421,7 +418,7 @@ mod scans {
         );
         let mut f = compile(|x: Array| grad(|x: &Array| Ok(weighted(x)?))(&x));
         for (x, expected) in [([2.0, 3.0, 5.0], [34.0, 22.0, 12.0]), ([1.0, 1.0, 1.0], [4.0, 3.0, 2.0])] {
-            assert_eq!(dense(&f.call(&vector(&x).into()).expect("runs")), expected);
+            assert_eq!(dense(&f.call(vector(&x)).expect("runs")), expected);
         }
         assert_eq!(f.stats().traces, 1);
     }
@@ -436,12 +433,12 @@ mod many {
         let mut compiled = compile(|mut x: Array| -> Result<Array> {
             for _ in 0..16_000 {
                 let negative = x.lt(scalar(0.0))?;
-                x = cond(&negative, |x: Array| x.negative(), |x: Array| x.add(scalar(1.0)), (&x).into())?.dense()?;
+                x = cond(&negative, &x, |x: Array| x.negative(), |x: Array| x.add(scalar(1.0)))?.dense()?;
             }
             // Only the recording is timed: MLX is not to compile it.
             Err(Error::invalid("that will do", "none"))
         });
-        assert!(compiled.call(&scalar(1.0).into()).is_err());
+        assert!(compiled.call(scalar(1.0)).is_err());
         // Some tenths of a second, and minutes if each looks at all that came before it.
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }

@@ -17,7 +17,7 @@ fn same(x: Array) -> Result<Array> {
 
 #[test]
 fn a_predicate_is_one_bool() {
-    let chosen = |predicate: Array| cond(&predicate, same, same, matrix(1, 1).into());
+    let chosen = |predicate: Array| cond(&predicate, matrix(1, 1), same, same);
     said(
         chosen(vector(&[1.0])),
         &expect![[r#"
@@ -31,7 +31,7 @@ fn a_predicate_is_one_bool() {
         help: compare, as in `x.lt(y)`, and bring several bools to one by `any` or `all`"#]],
     );
     said(
-        while_loop(|x: Array| x.sum(None), same, matrix(1, 1).into()),
+        while_loop(matrix(1, 1), |x: Array| x.sum(None), same),
         &expect![[r#"
         the condition is f32[] and must be one bool
         help: compare, as in `x.lt(y)`, and bring several bools to one by `any` or `all`"#]],
@@ -40,11 +40,10 @@ fn a_predicate_is_one_bool() {
 
 #[test]
 fn a_traced_condition_ends_no_loop() {
-    let looped = |x: Array| {
-        while_loop(|x: Array| x.sum(None)?.lt(Array::from_f32(9.0)), |x: Array| x.square(), x.into())?.dense()
-    };
+    let looped =
+        |x: Array| while_loop(x, |x: Array| x.sum(None)?.lt(Array::from_f32(9.0)), |x: Array| x.square())?.dense();
     said(
-        compile(looped).call(&matrix(1, 2).into()),
+        compile(looped).call(matrix(1, 2)),
         &expect![[r#"
         the condition of the loop is traced: how many steps it takes is not known before it runs
         help: use `fori_loop` with a fixed count, or run the loop outside `compile`, `implicit` and `vmap`"#]],
@@ -57,10 +56,10 @@ fn a_traced_condition_ends_no_loop() {
 /// `cond` of a predicate that is traced, which gives one of two trees.
 fn either<O: tacit::Tree>(a: impl FnOnce(Array) -> O + Copy, b: impl FnOnce(Array) -> O + Copy) -> Result<()> {
     let mut f = compile(|(p, x): (Array, Array)| -> Result<Array> {
-        cond(&p, |x: Array| Ok::<_, Error>(a(x)), |x: Array| Ok::<_, Error>(b(x)), Value::from(&x))?;
+        cond(&p, Value::from(&x), |x: Array| Ok::<_, Error>(a(x)), |x: Array| Ok::<_, Error>(b(x)))?;
         Ok(x)
     });
-    f.call(&(Array::from_bool(true).into(), matrix(2, 3).into())).map(|_| ())
+    f.call((&Array::from_bool(true), matrix(2, 3))).map(|_| ())
 }
 
 #[test]
@@ -96,10 +95,10 @@ fn traced_branches_agree_in_their_implicit_types_and_static_fields() {
     let _scopes = without_handlers();
     let chosen = |operands: fn(&Array) -> [Value; 2]| {
         let mut f = compile(|(p, x): (Array, Array)| -> Result<Array> {
-            cond(&p, |[a, _]: [Array; 2]| same(a), |[_, b]: [Array; 2]| same(b), operands(&x))?;
+            cond(&p, operands(&x), |[a, _]: [Array; 2]| same(a), |[_, b]: [Array; 2]| same(b))?;
             Ok(x)
         });
-        f.call(&(Array::from_bool(true).into(), matrix(2, 3).into()))
+        f.call((&Array::from_bool(true), matrix(2, 3)))
     };
     said(
         chosen(|x| [Left::of(x), x.into()]),
@@ -126,21 +125,21 @@ fn the_carry_keeps_its_structure_and_its_avals() {
     let always = |_: Vec<Array>| Ok::<_, Error>(Array::from_bool(true));
     let grown = |x: Vec<Array>| Ok::<_, Error>([x.clone(), x].concat());
     said(
-        while_loop(always, grown, vec![matrix(2, 3).into()]),
+        while_loop(vec![matrix(2, 3)], always, grown),
         &expect![[r#"
         the body changes the carry from [*] to [*, *]: list of 1 -> list of 2 at the root
         help: return the carry with the structure, shapes and dtypes that it came with, as by `as_dtype`"#]],
     );
     let wider = |_: i32, (n, x): (Array, Array)| Ok::<_, Error>((n, x.t()));
     said(
-        fori_loop(0..2, wider, (matrix(1, 1).into(), matrix(2, 3).into())),
+        fori_loop(0..2, (matrix(1, 1), matrix(2, 3)), wider),
         &expect![[r#"
         the body changes the carry from f32[2,3] to f32[3,2] at `1`
         help: return the carry with the structure, shapes and dtypes that it came with, as by `as_dtype`"#]],
     );
     let promoted = |_: i32, x: Array| x.add(Array::from_f32(0.5));
     said(
-        fori_loop(0..2, promoted, Array::from_int(1).into()),
+        fori_loop(0..2, Array::from_int(1), promoted),
         &expect![[r#"
         the body changes the carry from i32[] to f32[] at the root
         help: return the carry with the structure, shapes and dtypes that it came with, as by `as_dtype`"#]],
@@ -148,14 +147,14 @@ fn the_carry_keeps_its_structure_and_its_avals() {
     let doubled = |_: i32, w: Array| w.add(&w);
     let _scopes = without_handlers();
     said(
-        fori_loop(0..2, doubled, Left::of(&matrix(2, 3))),
+        fori_loop(0..2, Left::of(&matrix(2, 3)), doubled),
         &expect![[r#"
             the body changes the carry from Left{array: *, aval=f32[2,3]} to *: Left -> an array at the root
             help: return the carry as it came; an implicit array that the body computes anew is dense: begin with its `dense`"#]],
     );
     let turned = |w: Array, x: Array| Ok::<_, Error>((w.t(), x));
     said(
-        scan(turned, matrix(2, 3).into(), matrix(2, 1).into(), None),
+        scan(matrix(2, 3), matrix(2, 1), None, turned),
         &expect![[r#"
         the body changes the carry from f32[2,3] to f32[3,2] at the root
         help: return the carry with the structure, shapes and dtypes that it came with, as by `as_dtype`"#]],
@@ -168,31 +167,31 @@ fn a_scan_knows_its_steps() {
     let n = || Value::from(Array::from_f32(0.0));
     let xs = |rows| (Value::from(matrix(3, 2)), vec![Left::of(&matrix(rows, 2))]);
     said(
-        scan(step, n(), xs(4), None),
+        scan(n(), xs(4), None, step),
         &expect![[r#"
         xs at `1.0` is Left(f32[4,2]), of 4 rows, and xs at `0` says 3
         help: give every array of `xs` one row for each step"#]],
     );
     said(
-        scan(step, n(), xs(3), Some(2)),
+        scan(n(), xs(3), Some(2), step),
         &expect![[r#"
         xs at `0` is f32[3,2], of 3 rows, and `length` says 2
         help: give every array of `xs` one row for each step"#]],
     );
     said(
-        scan(step, n(), (n(), vec![]), None),
+        scan(n(), (n(), Vec::<Array>::new()), None, step),
         &expect![[r#"
         xs at `0` is f32[], which has no axis to go along
         help: give every array of `xs` an axis 0 of one row for each step, or capture it"#]],
     );
     said(
-        scan(step, n(), xs(3), Some(-1)),
+        scan(n(), xs(3), Some(-1), step),
         &expect![[r#"
         `length` is -1
         help: give the number of steps"#]],
     );
     said(
-        scan(|n: Array, (): ()| Ok::<_, Error>((n.clone(), n)), n(), (), None),
+        scan(n(), (), None, |n: Array, (): ()| Ok::<_, Error>((n.clone(), n))),
         &expect![[r#"
         `xs` holds no array, so the number of steps is not known
         help: give it as `length`"#]],
@@ -207,7 +206,7 @@ fn a_scan_makes_the_same_in_each_step() {
         Ok::<_, Error>((n.clone(), vec![n; steps]))
     };
     said(
-        scan(growing, matrix(1, 1).into(), (), Some(2)),
+        scan(matrix(1, 1), (), Some(2), growing),
         &expect![[r#"
         step 1 of the scan makes [*, *] where step 0 made [*]: list of 1 -> list of 2 at the root
         help: let every step make the same structure, shapes and dtypes"#]],
@@ -218,7 +217,7 @@ fn a_scan_makes_the_same_in_each_step() {
         Ok::<_, Error>((n, matrix(rows, 2)))
     };
     said(
-        scan(longer, matrix(1, 1).into(), (), Some(3)),
+        scan(matrix(1, 1), (), Some(3), longer),
         &expect![[r#"
         step 1 of the scan makes f32[2,2] where step 0 made f32[1,2] at the root
         help: let every step make the same structure, shapes and dtypes"#]],

@@ -207,15 +207,15 @@ fn a_panic_is_the_same_error_whatever_a_function_is_given_to() {
         error(tacit::implicit_with_state(&mut x(), x(), |_, x| f(x))),
         error(tacit::compile(f).call(&x())),
         error(tacit::compile(|x: Array| implicit(x, f)?.dense()).call(&x())),
-        error(transform::grad(f)(x())),
-        error(transform::vjp(f, x(), x())),
-        error(transform::jvp(f, x(), tacit::tree::Gradient::Nothing)),
-        error(transform::vmap(0, 0, f)(x())),
-        error(transform::checkpoint(f)(x())),
-        error(transform::custom_vjp(f, pull)(x())),
-        error(tacit::control::cond(&Array::from_bool(true), f, f, x())),
-        error(tacit::control::while_loop(loops, f, x())),
-        error(tacit::control::fori_loop(0..2, |_, x: Array| f(x), x())),
+        error(transform::grad(f).call(x())),
+        error(transform::vjp(x(), x(), f)),
+        error(transform::jvp(x(), tacit::tree::Gradient::Nothing, f)),
+        error(transform::vmap(0, 0, f).call(x())),
+        error(transform::checkpoint(f).call(x())),
+        error(transform::custom_vjp(f, pull).call(x())),
+        error(tacit::control::cond(&Array::from_bool(true), x(), f, f)),
+        error(tacit::control::while_loop(x(), loops, f)),
+        error(tacit::control::fori_loop(0..2, x(), |_, x: Array| f(x))),
         {
             let _scopes = with_handlers(Registry::new().with::<panicking_left>());
             error(negated(left()))
@@ -234,10 +234,10 @@ fn a_chain_of_ops_is_too_long() {
     let off = tacit::compile::Options { passes: tacit::pass::Passes::Off, ..Default::default() };
     let x = || Value::from(vector(&[1.0, 2.0]));
     let refused = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
-        let compiled = error(tacit::compile_with(chain, off).call(&x()));
-        let mapped = error(transform::vmap(0, 0, chain)(x()));
-        let gradient = error(transform::grad(move |x: Array| chain(x)?.sum(None))(x()));
-        let tangent = error(transform::jvp(chain, x(), tacit::tree::Gradient::Dense(vector(&[1.0, 2.0]))));
+        let compiled = error(tacit::compile_with(off, chain).call(&x()));
+        let mapped = error(transform::vmap(0, 0, chain).call(x()));
+        let gradient = error(transform::grad(move |x: Array| chain(x)?.sum(None)).call(x()));
+        let tangent = error(transform::jvp(x(), tacit::tree::Gradient::Dense(vector(&[1.0, 2.0])), chain));
         [compiled, mapped, gradient, tangent].map(|error| message(&error))
     });
     for text in refused.expect("a thread").join().expect("it does not panic") {
@@ -258,9 +258,9 @@ fn a_chain_of_ops_that_is_not_too_long_is_run() {
         let chain = |x: Array| (0..15_000).try_fold(x, |x, _| x.negative());
         let off = tacit::compile::Options { passes: tacit::pass::Passes::Off, ..Default::default() };
         let x = || Value::from(vector(&[1.0, 2.0]));
-        let compiled = tacit::compile_with(chain, off).call(&x()).expect("it fits");
-        let mapped = transform::vmap(0, 0, chain)(x()).expect("it fits");
-        let gradient = transform::grad(move |x: Array| chain(x)?.sum(None))(x()).expect("it fits");
+        let compiled = tacit::compile_with(off, chain).call(&x()).expect("it fits");
+        let mapped = transform::vmap(0, 0, chain).call(x()).expect("it fits");
+        let gradient = transform::grad(move |x: Array| chain(x)?.sum(None)).call(x()).expect("it fits");
         [compiled.dense(), mapped.dense(), gradient.array().cloned()].map(|made| numbers(&made.expect("an array")))
     });
     let made = tried.expect("a thread").join().expect("it does not panic");
@@ -430,7 +430,7 @@ impl Differentiable for Giving {
 
 fn gradient_of(giving: Vec<Array>) -> Error {
     let mut f = grad(move |x: &Array| {
-        transform::apply(Giving(giving.clone()), &[x.clone(), vector(&[1.0, 2.0])])?[0].sum(None)
+        transform::apply(&[x.clone(), vector(&[1.0, 2.0])], Giving(giving.clone()))?[0].sum(None)
     });
     error(f(&vector(&[1.0, 2.0])).map_err(Error::from))
 }

@@ -74,7 +74,7 @@ fn each_thread_compiles_for_itself() {
                 x.multiply(Array::from_f32(by))
             });
             for i in 0..50 {
-                let made = f.call(&vector(&[i as f32]).into()).expect("runs");
+                let made = f.call(vector(&[i as f32])).expect("runs");
                 assert_eq!(dense(&made), [by * i as f32]);
             }
             f.stats().traces

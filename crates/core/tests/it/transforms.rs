@@ -166,7 +166,7 @@ fn a_custom_vjp_holds_implicit_arrays_and_compiles() {
     let _scopes = with_handlers(registry());
     let w = Left::of(&matrix(2, 2));
     let product = move |x: &Array| -> Result<Array> {
-        Ok(transform::apply(Tenfold(w.clone()), std::slice::from_ref(x))?.remove(0))
+        Ok(transform::apply(std::slice::from_ref(x), Tenfold(w.clone()))?.remove(0))
     };
     let x = matrix(1, 2);
     assert_eq!(numbers(&product(&x).expect("runs")), [7.0, 10.0]);

@@ -26,7 +26,7 @@ fn integers() -> Array {
 
 #[test]
 fn dense_arguments_get_dense_gradients() {
-    let (dw, dx) = grad(weighted)((vector(&[2.0, 3.0]).into(), vector(&[1.0, 10.0]).into())).expect("runs");
+    let (dw, dx) = grad(weighted).call((vector(&[2.0, 3.0]), vector(&[1.0, 10.0]))).expect("runs");
     assert_eq!((of(&dw), of(&dx)), (vec![1.0, 100.0], vec![4.0, 60.0]));
 }
 
@@ -35,13 +35,13 @@ fn an_implicit_argument_gets_a_gradient_of_its_structure() {
     let _scopes = with_handlers(registry());
     let deny = Policy::Deny.scope();
     let args = || (Left::of(&vector(&[2.0, 3.0])), Value::from(vector(&[1.0, 10.0])));
-    let (outcome, counters) = Counters::of(|| grad(weighted)(args()));
+    let (outcome, counters) = Counters::of(|| grad(weighted).call(args()));
     let (dw, dx) = outcome.expect("is handled");
     expect!["test.Left{array: f32[2]}"].assert_eq(&dw.to_string());
     assert_eq!((of(dw.child("array")), of(&dx)), (vec![1.0, 100.0], vec![4.0, 60.0]));
     assert_eq!(counters.handled, 1);
     drop(deny);
-    let (dw, _) = grad(weighted)((Outer::of(args().0), args().1)).expect("is materialized");
+    let (dw, _) = grad(weighted).call((Outer::of(args().0), args().1)).expect("is materialized");
     expect!["test.Outer{inner: test.Left{array: f32[2]}}"].assert_eq(&dw.to_string());
     assert_eq!(of(dw.child("inner").child("array")), [1.0, 100.0]);
 }
@@ -60,7 +60,7 @@ fn of_params((weight, shifts, index): Params<Array>) -> Result<Array> {
 
 #[test]
 fn a_tree_gets_a_tree_with_nothing_at_integers() {
-    let gradient: Params<Gradient> = grad(of_params)(params()).expect("runs");
+    let gradient: Params<Gradient> = grad(of_params).call(params()).expect("runs");
     assert_eq!(of(&gradient.0), [1.0, 2.0]);
     assert_eq!((of(&gradient.1["above"]), of(&gradient.1["below"])), (vec![3.0], vec![-2.0]));
     assert_eq!(gradient.2[0].to_string(), "nothing");
@@ -75,8 +75,7 @@ fn auxiliary_results_come_back_as_they_are() {
         let y = w.multiply(&x)?;
         Ok::<_, Error>((y.sum(None)?, (y.clone(), integers()), BTreeMap::from([("max".to_owned(), y.max(None)?)])))
     });
-    let ((loss, (y, fixed), named), (dw, dx)) =
-        step((vector(&[2.0, 3.0]).into(), vector(&[1.0, 10.0]).into())).expect("runs");
+    let ((loss, (y, fixed), named), (dw, dx)) = step.call((vector(&[2.0, 3.0]), vector(&[1.0, 10.0]))).expect("runs");
     let of_value = |value: &Value| numbers(&value.dense().expect("dense"));
     assert_eq!((of_value(&loss), of_value(&y), of_value(&named["max"])), (vec![32.0], vec![2.0, 30.0], vec![30.0]));
     assert_eq!(fixed.to_string(), "i32[2]");
@@ -86,7 +85,7 @@ fn auxiliary_results_come_back_as_they_are() {
 #[test]
 fn a_loss_in_half_precision_and_of_one_element_keeps_its_aval() {
     let x = vector(&[3.0]).as_dtype(Dtype::Bfloat16).expect("bf16");
-    let (loss, gradient) = value_and_grad(|x: Array| x.multiply(&x)?.reshape(&[1, 1]))(x.into()).expect("runs");
+    let (loss, gradient) = value_and_grad(|x: Array| x.multiply(&x)?.reshape(&[1, 1])).call(x).expect("runs");
     assert_eq!((loss.to_string(), gradient.to_string()), ("bf16[1,1]".to_owned(), "bf16[1]".to_owned()));
     let gradient = gradient.array().expect("there is one").as_dtype(Dtype::Float32).expect("f32");
     assert_eq!(numbers(&gradient), [6.0]);
@@ -94,15 +93,16 @@ fn a_loss_in_half_precision_and_of_one_element_keeps_its_aval() {
 
 #[test]
 fn with_respect_to_arguments_and_paths() {
-    let args = || (vector(&[2.0, 3.0]).into(), vector(&[1.0, 10.0]).into());
-    let (dw, dx) = grad_wrt(Wrt::arguments([1]), weighted)(args()).expect("runs");
+    let args = || (vector(&[2.0, 3.0]), vector(&[1.0, 10.0]));
+    let (dw, dx) = grad_wrt(Wrt::arguments([1]), weighted).call(args()).expect("runs");
     assert!(dw.is_nothing());
     assert_eq!(of(&dx), [4.0, 60.0]);
-    let (weight, shifts, _) = grad_wrt(Wrt::paths(|path| path.ends_with("above")), of_params)(params()).expect("runs");
+    let (weight, shifts, _) =
+        grad_wrt(Wrt::paths(|path| path.ends_with("above")), of_params).call(params()).expect("runs");
     assert!(weight.is_nothing() && shifts["below"].is_nothing());
     assert_eq!(of(&shifts["above"]), [3.0]);
     let one = |shifts: BTreeMap<String, Array>| shifts["below"].square()?.sum(None);
-    let gradient = grad_wrt([0], one)(params().1).expect("a map is argument 0");
+    let gradient = grad_wrt([0], one).call(params().1).expect("a map is argument 0");
     assert_eq!(of(&gradient["below"]), [10.0]);
 }
 
@@ -110,8 +110,8 @@ fn with_respect_to_arguments_and_paths() {
 fn a_path_of_an_implicit_array_chooses_its_children() {
     let _scopes = with_handlers(registry());
     for suffix in ["0", "0.array"] {
-        let args = (Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 10.0]).into());
-        let (dw, dx) = grad_wrt(Wrt::paths(move |path| &**path == suffix), weighted)(args).expect("runs");
+        let args = (Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 10.0]));
+        let (dw, dx) = grad_wrt(Wrt::paths(move |path| &**path == suffix), weighted).call(args).expect("runs");
         assert_eq!(of(dw.child("array")), [1.0, 100.0]);
         assert!(dx.is_nothing());
     }
@@ -119,43 +119,43 @@ fn a_path_of_an_implicit_array_chooses_its_children() {
 
 #[test]
 fn choosing_wrongly_is_an_error() {
-    let args = || (Left::of(&vector(&[2.0])), integers().into());
+    let args = || (Left::of(&vector(&[2.0])), integers());
     let _scopes = with_handlers(registry());
     check(
         &expect![[r#"
         argument 2 is to be differentiated with respect to, and the function takes 2
         help: count the elements of the tuple that the function takes from 0; any other tree is argument 0"#]],
-        grad_wrt([2], weighted)(args()),
+        grad_wrt([2], weighted).call(args()),
     );
     check(
         &expect![[r#"
         argument 1 is to be differentiated with respect to, and the function takes 1
         help: count the elements of the tuple that the function takes from 0; any other tree is argument 0"#]],
-        grad_wrt([1], |x: Array| x.sum(None))(vector(&[1.0]).into()),
+        grad_wrt([1], |x: Array| x.sum(None)).call(vector(&[1.0])),
     );
     check(
         &expect![[r#"
             no float array is among the leaves to differentiate with respect to: `1` i32[2]
             help: choose a float leaf that is not frozen; integers and packed codes have no gradient"#]],
-        grad_wrt([1], weighted)(args()),
+        grad_wrt([1], weighted).call(args()),
     );
     check(
         &expect![[r#"
         no leaf to differentiate with respect to is chosen of `0.array`, `1`
         help: choose one of these paths"#]],
-        grad_wrt(Wrt::paths(|path| path.ends_with("bias")), weighted)(args()),
+        grad_wrt(Wrt::paths(|path| path.ends_with("bias")), weighted).call(args()),
     );
     check(
         &expect![[r#"
             no float array is among the leaves to differentiate with respect to: the root i32[2]
             help: choose a float leaf that is not frozen; integers and packed codes have no gradient"#]],
-        grad(|x: Array| x.sum(None))(integers().into()),
+        grad(|x: Array| x.sum(None)).call(integers()),
     );
     check(
         &expect![[r#"
             no float array is among the leaves to differentiate with respect to: there is none
             help: choose a float leaf that is not frozen; integers and packed codes have no gradient"#]],
-        grad(|()| Ok::<_, Error>(Array::from_f32(1.0)))(()),
+        grad(|()| Ok::<_, Error>(Array::from_f32(1.0))).call(()),
     );
 }
 
@@ -166,42 +166,42 @@ fn a_loss_that_is_no_loss_is_an_error() {
         &expect![[r#"
         the loss is f32[2,3], which is not one float element
         help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
-        grad(|x: Array| x.square())(x()),
+        grad(|x: Array| x.square()).call(x()),
     );
     check(
         &expect![[r#"
         the loss is i32[], which is not one float element
         help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
-        grad(|x: Array| x.sum(None)?.as_dtype(Dtype::Int32))(x()),
+        grad(|x: Array| x.sum(None)?.as_dtype(Dtype::Int32)).call(x()),
     );
     check(
         &expect![[r#"
         the function returns no loss
         help: return one float element first"#]],
-        grad(|_: Array| Ok::<_, Error>(Vec::<Array>::new()))(x()),
+        grad(|_: Array| Ok::<_, Error>(Vec::<Array>::new())).call(x()),
     );
 }
 
 #[test]
 fn an_error_of_the_function_comes_out_as_itself() {
     let failing = |_: Array| -> Result<Array> { Err(Error::refuse("of its own")) };
-    let error = error(grad(failing)(vector(&[1.0]).into()));
+    let error = error(grad(failing).call(vector(&[1.0])));
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     let _scopes = with_handlers(Registry::new());
     let _deny = Policy::Deny.scope();
-    let args = (Left::of(&vector(&[2.0])), vector(&[1.0]).into());
-    let error = crate::types::error(grad(weighted)(args));
+    let args = (Left::of(&vector(&[2.0])), vector(&[1.0]));
+    let error = crate::types::error(grad(weighted).call(args));
     assert!(matches!(error, Error::MaterializationDenied { .. }), "{error:?}");
     // Nothing is left over for the next one.
-    assert_eq!(of(&grad(|x: Array| x.sum(None))(vector(&[1.0]).into()).expect("runs")), [1.0]);
+    assert_eq!(of(&grad(|x: Array| x.sum(None)).call(vector(&[1.0])).expect("runs")), [1.0]);
 }
 
 #[test]
 fn a_panic_of_the_function_leaves_nothing_behind() {
     let panicking = |_: Array| -> Result<Array> { std::panic::panic_any(42i32) };
-    let error = crate::types::error(grad(panicking)(vector(&[1.0]).into()));
+    let error = crate::types::error(grad(panicking).call(vector(&[1.0])));
     assert_eq!(error.to_string(), "panicked: a panic without a text");
-    assert_eq!(of(&grad(|x: Array| x.sum(None))(vector(&[1.0]).into()).expect("runs")), [1.0]);
+    assert_eq!(of(&grad(|x: Array| x.sum(None)).call(vector(&[1.0])).expect("runs")), [1.0]);
 }
 
 #[test]
@@ -210,21 +210,21 @@ fn a_gradient_of_a_gradient() {
     // x^3 has the second derivative 6 x, with a factor from the implicit array.
     let cube = |(w, x): (Array, Array)| Ok::<_, Error>(w.multiply(&x)?.multiply(&x)?.multiply(&x)?.sum(None)?);
     let first = move |(w, x): (Array, Array)| -> Result<Array> {
-        let (_, dx) = grad_wrt([1], cube)((w.into(), x.into()))?;
+        let (_, dx) = grad_wrt([1], cube).call((w, x))?;
         Ok(dx.array()?.sum(None)?)
     };
-    let (dw, dx) = grad(first)((Left::of(&vector(&[2.0])), vector(&[5.0]).into())).expect("runs");
+    let (dw, dx) = grad(first).call((Left::of(&vector(&[2.0])), vector(&[5.0]))).expect("runs");
     assert_eq!((of(dw.child("array")), of(&dx)), (vec![75.0], vec![60.0]));
 }
 
 #[test]
 fn an_outer_gradient_sees_the_inner_value() {
     let mut outer = grad(|x: Array| -> Result<Array> {
-        let (value, gradient) = value_and_grad(|x: Array| x.square())(x.into())?;
+        let (value, gradient) = value_and_grad(|x: Array| x.square()).call(x)?;
         Ok(value.dense()?.add(gradient.array()?)?)
     });
     // x^2 + 2 x
-    assert_eq!(of(&outer(Array::from_f32(3.0).into()).expect("runs")), [8.0]);
+    assert_eq!(of(&outer.call(Array::from_f32(3.0)).expect("runs")), [8.0]);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn inside_implicit_both_passes_are_intercepted() {
     let (outcome, counters) = Counters::of(|| {
         implicit((Left::of(&vector(&[2.0, 3.0])), vector(&[1.0, 1.0])), |(w, x)| -> Result<Array> {
             let mut gradient = grad_wrt([1], |(w, x): (Array, Array)| w.multiply(x)?.sum(None));
-            Ok(gradient((w.into(), x.into()))?.1.array()?.clone())
+            Ok(gradient.call((w, x))?.1.array()?.clone())
         })
     });
     assert_eq!(numbers(&outcome.expect("runs").dense().expect("dense")), [2.0, 3.0]);
@@ -244,9 +244,8 @@ fn inside_implicit_both_passes_are_intercepted() {
 #[test]
 fn a_vjp_takes_a_cotangent_for_each_float_result() {
     let f = |(w, x): (Array, Array)| Ok::<_, Error>((w.multiply(&x)?, integers(), x.sum(None)?));
-    let cotangents = (vector(&[1.0, 10.0]).into(), integers().into(), Array::from_f32(100.0).into());
-    let (values, (dw, dx)) =
-        vjp(f, (vector(&[2.0, 3.0]).into(), vector(&[5.0, 7.0]).into()), cotangents).expect("runs");
+    let cotangents = (vector(&[1.0, 10.0]), integers(), Array::from_f32(100.0));
+    let (values, (dw, dx)) = vjp((vector(&[2.0, 3.0]), vector(&[5.0, 7.0])), cotangents, f).expect("runs");
     assert_eq!(numbers(&values.0.dense().expect("dense")), [10.0, 21.0]);
     assert_eq!((of(&dw), of(&dx)), (vec![5.0, 70.0], vec![102.0, 130.0]));
 }
@@ -258,27 +257,27 @@ fn cotangents_that_do_not_fit_are_an_error() {
         &expect![[r#"
         the cotangent of the root is f32[1], and the array f32[2,3]
         help: give each cotangent the shape and dtype of its result"#]],
-        vjp(|x: Array| x.square(), x(), vector(&[1.0]).into()),
+        vjp(x(), vector(&[1.0]), |x: Array| x.square()),
     );
     let list = |x: Array| Ok::<_, Error>(vec![x.clone(), x]);
     check(
         &expect![[r#"
         the cotangents do not fit the results: list of 2 -> list of 1 at the root
         help: give one cotangent for each result, in the structure of the results"#]],
-        vjp(list, x(), vec![x()]),
+        vjp(x(), vec![x()], list),
     );
     check(
         &expect![[r#"
         no result is float
         help: differentiate a function with float results"#]],
-        vjp(|_: Array| Ok::<_, Error>(integers()), x(), integers().into()),
+        vjp(x(), integers(), |_: Array| Ok::<_, Error>(integers())),
     );
 }
 
 /// The gradient of `f` at 3, given the cotangents 1 and 10 of its results.
 fn with_two_cotangents<E: Into<Error>>(f: impl FnMut(Array) -> Result<(Array, Array), E>) -> Vec<f32> {
-    let cotangents = (Array::from_f32(1.0).into(), Array::from_f32(10.0).into());
-    let (_, gradient) = vjp(f, Array::from_f32(3.0).into(), cotangents).expect("runs");
+    let cotangents = (Array::from_f32(1.0), Array::from_f32(10.0));
+    let (_, gradient) = vjp(Array::from_f32(3.0), cotangents, f).expect("runs");
     of(&gradient)
 }
 
@@ -294,20 +293,20 @@ fn each_cotangent_goes_to_its_result() {
     assert_eq!(with_two_cotangents(|x| Ok::<_, Error>((x.clone(), x))), [11.0]);
     let dense = |(first, second): (Value, Value)| Ok::<_, Error>((first.dense()?, second.dense()?));
     let (mut again, mut again_stopped) = (checkpoint(twice), checkpoint(stopped));
-    assert_eq!(with_two_cotangents(|x| dense(again(x.into())?)), [66.0]);
-    assert_eq!(with_two_cotangents(|x| dense(again_stopped(x.into())?)), [60.0]);
+    assert_eq!(with_two_cotangents(|x| dense(again.call(x)?)), [66.0]);
+    assert_eq!(with_two_cotangents(|x| dense(again_stopped.call(x)?)), [60.0]);
     let mut own = custom_jvp(twice, |x: Array, dx: Array| -> Result<(Array, Array)> {
         let dy = x.multiply(&dx)?;
         Ok((dy.clone(), dy))
     });
-    assert_eq!(with_two_cotangents(|x| dense(own(x.into())?)), [66.0]);
+    assert_eq!(with_two_cotangents(|x| dense(own.call(x)?)), [66.0]);
 }
 
 #[test]
 fn an_integer_result_of_a_checkpointed_function_takes_no_cotangent() {
     let mut pair = checkpoint(|(x, i): (Array, Array)| Ok::<_, Error>((i, x.square()?)));
-    let loss = move |x: Array| -> Result<Array> { Ok(pair((x.into(), integers().into()))?.1.dense()?.sum(None)?) };
-    let gradient = grad(loss)(vector(&[2.0, 3.0]).into()).expect("runs");
+    let loss = move |x: Array| -> Result<Array> { Ok(pair.call((x, integers()))?.1.dense()?.sum(None)?) };
+    let gradient = grad(loss).call(vector(&[2.0, 3.0])).expect("runs");
     assert_eq!(of(&gradient), [4.0, 6.0]);
 }
 
@@ -317,7 +316,7 @@ fn steps_that_nobody_evaluates_are_no_part_of_the_next_gradient() {
         let loss = |w: Array| -> Result<Array> { Ok(w.subtract(Array::from_f32(3.0))?.abs()?.square()?.sum(None)?) };
         let mut w = vector(&[1.0]);
         for _ in 0..1000 {
-            let gradient = grad(loss)(w.clone().into())?;
+            let gradient = grad(loss).call(w.clone())?;
             // The way back begins in the gradient, so that the chain has all ops of it.
             w = gradient.array()?.multiply(Array::from_f32(-0.01))?.add(&w)?;
         }

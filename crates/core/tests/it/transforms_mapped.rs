@@ -20,9 +20,9 @@ fn of(value: &Value) -> Vec<f32> {
 fn a_function_of_one_example_is_mapped() {
     let (x, w) = (matrix(3, 2), vector(&[1.0, 10.0]));
     let dot = |(w, x): (Array, Array)| w.multiply(x)?.sum(None);
-    let rows = vmap([None, Some(0)], 0, dot)((w.clone().into(), x.clone().into())).expect("runs");
+    let rows = vmap([None, Some(0)], 0, dot).call((w.clone(), x.clone())).expect("runs");
     assert_eq!(of(&rows), [21.0, 43.0, 65.0]);
-    let both = vmap(-1, 0, dot)((x.clone().into(), x.into())).expect("runs");
+    let both = vmap(-1, 0, dot).call((x.clone(), x)).expect("runs");
     assert_eq!(of(&both), [35.0, 56.0]);
 }
 
@@ -30,10 +30,10 @@ fn a_function_of_one_example_is_mapped() {
 fn results_have_the_axis_where_it_is_asked_for() {
     let x = || Value::from(matrix(3, 2));
     let two = |x: Array| Ok::<_, Error>((x.clone(), x));
-    let (first, second) = vmap(0, [Some(1), Some(0)], two)(x()).expect("runs");
+    let (first, second) = vmap(0, [Some(1), Some(0)], two).call(x()).expect("runs");
     assert_eq!((first.to_string(), second.to_string()), ("f32[2,3]".to_owned(), "f32[3,2]".to_owned()));
     assert_eq!(of(&first), [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
-    assert_eq!(vmap(0, -1, |x: Array| x.square())(x()).expect("runs").to_string(), "f32[2,3]");
+    assert_eq!(vmap(0, -1, |x: Array| x.square()).call(x()).expect("runs").to_string(), "f32[2,3]");
 }
 
 #[test]
@@ -49,10 +49,10 @@ fn a_mapped_function_keeps_the_vjp_of_its_own() {
     };
     let loss = |(x, w): (Array, Array)| -> Result<Array> {
         let mut one = clipped();
-        let mut mapped = vmap([Some(0), None], 0, move |(x, w): (Array, Array)| one((x.into(), w.into()))?.dense());
-        Ok(mapped((x.into(), w.into()))?.dense()?.multiply(Array::from_f32(5.0))?.sum(None)?)
+        let mut mapped = vmap([Some(0), None], 0, move |(x, w): (Array, Array)| one.call((x, w))?.dense());
+        Ok(mapped.call((x, w))?.dense()?.multiply(Array::from_f32(5.0))?.sum(None)?)
     };
-    let (dx, dw) = grad(loss)((matrix(3, 2).into(), vector(&[2.0, 3.0]).into())).expect("runs");
+    let (dx, dw) = grad(loss).call((matrix(3, 2), vector(&[2.0, 3.0]))).expect("runs");
     assert_eq!(numbers(dx.array().expect("dense")), [2.0, 3.0, 2.0, 3.0, 2.0, 3.0]);
     assert_eq!(numbers(dw.array().expect("dense")), [9.0, 12.0]);
 }
@@ -64,10 +64,10 @@ fn a_mapped_function_keeps_the_jvp_of_its_own() {
             |x: Array| x.square(),
             |_: Array, dx: Array| -> Result<Array> { Ok(dx.multiply(Array::from_f32(10.0))?) },
         );
-        vmap(1, 0, move |x: Array| tenfold(x.into())?.dense())(x.into())?.dense()
+        vmap(1, 0, move |x: Array| tenfold.call(x)?.dense()).call(x)?.dense()
     };
     let tangent = Gradient::Dense(matrix(2, 3));
-    let (value, change) = jvp(mapped, matrix(2, 3).into(), tangent).expect("runs");
+    let (value, change) = jvp(matrix(2, 3), tangent, mapped).expect("runs");
     assert_eq!(of(&value), [1.0, 16.0, 4.0, 25.0, 9.0, 36.0]);
     assert_eq!(of(&change), [10.0, 40.0, 20.0, 50.0, 30.0, 60.0]);
 }
@@ -76,8 +76,8 @@ fn a_mapped_function_keeps_the_jvp_of_its_own() {
 fn an_implicit_array_goes_to_every_example_whole() {
     let _scopes = with_handlers(registry());
     let _deny = Policy::Deny.scope();
-    let args = (Left::of(&vector(&[1.0, 10.0])), matrix(3, 2).into());
-    let (outcome, counters) = Counters::of(|| vmap([None, Some(0)], 0, product)(args));
+    let args = (Left::of(&vector(&[1.0, 10.0])), matrix(3, 2));
+    let (outcome, counters) = Counters::of(|| vmap([None, Some(0)], 0, product).call(args));
     assert_eq!(of(&outcome.expect("is handled")), [1.0, 20.0, 3.0, 40.0, 5.0, 60.0]);
     assert_eq!(counters.handled, 1);
 }
@@ -90,55 +90,55 @@ fn axes_that_do_not_fit_are_an_error() {
         &expect![[r#"
         axis 0 of `0` is to be mapped, and Left(f32[2]) is implicit
         help: give it no axis, as in `[Some(0), None]`: it goes to every example whole"#]],
-        vmap(0, 0, product)((w(), x())),
+        vmap(0, 0, product).call((w(), x())),
     );
     check(
         &expect![[r#"
             1 axes do not fit the arguments (*, *), whose leaves are 2
             help: give one axis for each `*`, `None` for a leaf that is not mapped, or one axis for all"#]],
-        vmap([Some(0)], 0, product)((x(), x())),
+        vmap([Some(0)], 0, product).call((x(), x())),
     );
     check(
         &expect![[r#"
         axis 1 of `1`, which is f32[3,2], has the length 2, and the mapped axis of `0` 3
         help: map over axes of one length"#]],
-        vmap([Some(0), Some(1)], 0, product)((x(), x())),
+        vmap([Some(0), Some(1)], 0, product).call((x(), x())),
     );
     check(
         &expect![[r#"
             axis 2 is out of range for the argument at `0`, f32[3,2]
             help: choose an axis from -2 to 1"#]],
-        vmap([Some(2), None], 0, product)((x(), x())),
+        vmap([Some(2), None], 0, product).call((x(), x())),
     );
     check(
         &expect![[r#"
             axis 0 is out of range for the argument at `0`, f32[]
             help: give it no axis: a scalar has none"#]],
-        vmap(0, 0, product)((Array::from_f32(1.0).into(), x())),
+        vmap(0, 0, product).call((Array::from_f32(1.0), x())),
     );
     check(
         &expect![[r#"
         no argument is mapped
         help: give at least one leaf an axis, or call the function itself"#]],
-        vmap(None, 0, product)((x(), x())),
+        vmap(None, 0, product).call((x(), x())),
     );
     check(
         &expect![[r#"
             axis 3 is out of range for the result at the root, f32[2] of each example
             help: choose an axis from -2 to 1"#]],
-        vmap(0, 3, product)((x(), x())),
+        vmap(0, 3, product).call((x(), x())),
     );
     check(
         &expect![[r#"
             the result at the root, f32[2] of each example, has no axis to go to
             help: give every result an axis, as in `0`"#]],
-        vmap(0, None, product)((x(), x())),
+        vmap(0, None, product).call((x(), x())),
     );
     check(
         &expect![[r#"
             2 axes do not fit the results *, whose leaves are 1
             help: give one axis for each `*`, `None` for a leaf that is not mapped, or one axis for all"#]],
-        vmap(0, [Some(0), Some(0)], product)((x(), x())),
+        vmap(0, [Some(0), Some(0)], product).call((x(), x())),
     );
 }
 
@@ -146,7 +146,7 @@ fn axes_that_do_not_fit_are_an_error() {
 fn what_a_mapped_function_fails_with_comes_out_as_itself() {
     let x = || Value::from(matrix(3, 2));
     let failing = |_: Array| -> Result<Array> { Err(Error::refuse("of its own")) };
-    let error = error(vmap(0, 0, failing)(x()));
+    let error = error(vmap(0, 0, failing).call(x()));
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     check(
         &expect![[r#"
@@ -155,9 +155,10 @@ fn what_a_mapped_function_fails_with_comes_out_as_itself() {
         vmap(0, 0, |x: Array| {
             x.eval()?;
             Ok::<_, Error>(x)
-        })(x()),
+        })
+        .call(x()),
     );
-    assert_eq!(of(&vmap(0, 0, |x: Array| x.sum(None))(x()).expect("runs")), [3.0, 7.0, 11.0]);
+    assert_eq!(of(&vmap(0, 0, |x: Array| x.sum(None)).call(x()).expect("runs")), [3.0, 7.0, 11.0]);
 }
 
 #[test]
@@ -171,15 +172,15 @@ fn a_checkpointed_function_is_called_again_for_the_gradient() {
     };
     let args = || (Left::of(&vector(&[0.5, 0.25])), Value::from(vector(&[0.1, 0.2])));
     let plain = layer.clone();
-    let (w, dx) = grad(move |args: (Array, Array)| plain(args)?.sum(None))(args()).expect("runs");
+    let (w, dx) = grad(move |args: (Array, Array)| plain(args)?.sum(None)).call(args()).expect("runs");
     let expected = (numbers(w.child("array").array().expect("dense")), numbers(dx.array().expect("dense")));
     calls.set(0);
 
     let mut again = checkpoint(layer);
-    assert_eq!(of(&again(args()).expect("runs")).len(), 2);
+    assert_eq!(of(&again.call(args()).expect("runs")).len(), 2);
     assert_eq!(calls.replace(0), 1);
-    let loss = move |x: Array| -> Result<Array> { Ok(again((args().0, x.into()))?.dense()?.sum(None)?) };
-    let gradient = grad(loss)(args().1).expect("runs");
+    let loss = move |x: Array| -> Result<Array> { Ok(again.call((args().0, x))?.dense()?.sum(None)?) };
+    let gradient = grad(loss).call(args().1).expect("runs");
     assert_eq!(calls.get(), 2);
     assert_eq!(numbers(gradient.array().expect("dense")), expected.1);
 }
@@ -187,16 +188,15 @@ fn a_checkpointed_function_is_called_again_for_the_gradient() {
 #[test]
 fn integers_of_a_checkpointed_function_stay_as_they_are() {
     let mut rows = checkpoint(|(x, rows): (Array, Array)| x.take_axis(rows, 0)?.square());
-    let mut gradient = grad(move |(x, indices): (Array, Array)| rows((x.into(), indices.into()))?.dense()?.sum(None));
-    let (dx, nothing) =
-        gradient((vector(&[2.0, 3.0]).into(), Array::from_slice(&[1i32, 1], &[2]).into())).expect("runs");
+    let mut gradient = grad(move |(x, indices): (Array, Array)| rows.call((x, indices))?.dense()?.sum(None));
+    let (dx, nothing) = gradient.call((vector(&[2.0, 3.0]), Array::from_slice(&[1i32, 1], &[2]))).expect("runs");
     assert_eq!((numbers(dx.array().expect("dense")), nothing.is_nothing()), (vec![0.0, 12.0], true));
 }
 
 #[test]
 fn an_error_in_a_checkpointed_function_comes_out_of_either_pass() {
     let forward =
-        error(checkpoint(|_: Array| -> Result<Array> { Err(Error::refuse("of its own")) })(vector(&[1.0]).into()));
+        error(checkpoint(|_: Array| -> Result<Array> { Err(Error::refuse("of its own")) }).call(vector(&[1.0])));
     assert!(matches!(forward, Error::Refused { .. }), "{forward:?}");
     let calls = Cell::new(0);
     let mut second = checkpoint(move |x: Array| -> Result<Array> {
@@ -205,7 +205,7 @@ fn an_error_in_a_checkpointed_function_comes_out_of_either_pass() {
         }
         Ok(x.square()?)
     });
-    let backward = error(grad(move |x: Array| second(x.into())?.dense()?.sum(None))(vector(&[1.0]).into()));
+    let backward = error(grad(move |x: Array| second.call(x)?.dense()?.sum(None)).call(vector(&[1.0])));
     assert!(matches!(backward, Error::Refused { .. }), "{backward:?}");
 }
 
@@ -217,7 +217,7 @@ fn a_checkpoint_goes_with_its_graph() {
         let _ = &inside;
         x.square()
     });
-    let y = f(ops::ones::<f32>(&[4]).expect("ones").into()).expect("runs").dense().expect("dense");
+    let y = f.call(ops::ones::<f32>(&[4]).expect("ones")).expect("runs").dense().expect("dense");
     drop(f);
     assert_eq!(Rc::strong_count(&held), 2);
     y.eval().expect("evaluates");
@@ -229,9 +229,9 @@ fn a_checkpoint_goes_with_its_graph() {
 fn what_a_checkpointed_function_captures_keeps_its_gradient() {
     let loss = |(t, x): (Array, Array)| {
         let captured = t.clone();
-        checkpoint(move |x: Array| captured.multiply(x)?.sum(None))(x.into())?.dense()
+        checkpoint(move |x: Array| captured.multiply(x)?.sum(None)).call(x)?.dense()
     };
-    let (t, x) = grad(loss)((Array::from_f32(2.0).into(), vector(&[1.0, 5.0]).into())).expect("differentiates");
+    let (t, x) = grad(loss).call((Array::from_f32(2.0), vector(&[1.0, 5.0]))).expect("differentiates");
     assert_eq!(numbers(t.array().expect("dense")), [6.0]);
     assert_eq!(numbers(x.array().expect("dense")), [2.0, 2.0]);
 }

@@ -23,31 +23,31 @@ fn of(value: &Value) -> Vec<f32> {
 
 #[test]
 fn a_jvp_has_the_tangents_that_are_given() {
-    let args = || (vector(&[2.0, 3.0]).into(), vector(&[5.0, 7.0]).into());
-    let (value, change) = jvp(product, args(), (tangent(&[1.0, 0.0]), Gradient::Nothing)).expect("runs");
+    let args = || (vector(&[2.0, 3.0]), vector(&[5.0, 7.0]));
+    let (value, change) = jvp(args(), (tangent(&[1.0, 0.0]), Gradient::Nothing), product).expect("runs");
     assert_eq!((of(&value), of(&change)), (vec![10.0, 21.0], vec![5.0, 0.0]));
-    let (_, change) = jvp(product, args(), (tangent(&[1.0, 0.0]), tangent(&[0.0, 1.0]))).expect("runs");
+    let (_, change) = jvp(args(), (tangent(&[1.0, 0.0]), tangent(&[0.0, 1.0])), product).expect("runs");
     assert_eq!(of(&change), [5.0, 3.0]);
-    let (_, change) = jvp(product, args(), (Gradient::Nothing, Gradient::Nothing)).expect("runs");
+    let (_, change) = jvp(args(), (Gradient::Nothing, Gradient::Nothing), product).expect("runs");
     assert_eq!(of(&change), [0.0, 0.0]);
 }
 
 #[test]
 fn a_jvp_goes_through_the_children_of_an_implicit_array() {
     let _scopes = with_handlers(registry());
-    let args = || (Left::of(&vector(&[2.0, 3.0])), vector(&[5.0, 7.0]).into());
+    let args = || (Left::of(&vector(&[2.0, 3.0])), vector(&[5.0, 7.0]));
     let children = vec![("array".to_owned(), tangent(&[1.0, 0.0]))];
     let dw = Gradient::Node { name: "test.Left", children };
-    let (_, change) = jvp(product, args(), (dw, tangent(&[0.0, 1.0]))).expect("runs");
+    let (_, change) = jvp(args(), (dw, tangent(&[0.0, 1.0])), product).expect("runs");
     assert_eq!(of(&change), [5.0, 3.0]);
-    let (_, change) = jvp(product, args(), (Gradient::Nothing, tangent(&[0.0, 1.0]))).expect("runs");
+    let (_, change) = jvp(args(), (Gradient::Nothing, tangent(&[0.0, 1.0])), product).expect("runs");
     assert_eq!(of(&change), [0.0, 3.0]);
 }
 
 #[test]
 fn a_result_that_is_not_float_has_a_zero_tangent() {
     let f = |x: Array| Ok::<_, Error>((ops::indexing::argmax(&x, None)?, x.square()?));
-    let (_, (first, second)) = jvp(f, vector(&[2.0, 3.0]).into(), tangent(&[1.0, 1.0])).expect("runs");
+    let (_, (first, second)) = jvp(vector(&[2.0, 3.0]), tangent(&[1.0, 1.0]), f).expect("runs");
     assert_eq!((first.to_string(), of(&second)), ("u32[]".to_owned(), vec![4.0, 6.0]));
 }
 
@@ -59,13 +59,13 @@ fn tangents_that_do_not_fit_are_an_error() {
         &expect![[r#"
         the tangents do not fit the primals: Left -> an array at `0`
         help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
-        jvp(product, args(), (tangent(&[1.0, 0.0]), Gradient::Nothing)),
+        jvp(args(), (tangent(&[1.0, 0.0]), Gradient::Nothing), product),
     );
     check(
         &expect![[r#"
         the tangent of `1` is f32[1], and the array f32[2]
         help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
-        jvp(product, args(), (Gradient::Nothing, tangent(&[1.0]))),
+        jvp(args(), (Gradient::Nothing, tangent(&[1.0])), product),
     );
     let sum = |list: Vec<Array>| list[0].sum(None);
     let list = || vec![args().1];
@@ -73,13 +73,13 @@ fn tangents_that_do_not_fit_are_an_error() {
         &expect![[r#"
         the tangents do not fit the primals: list of 1 -> list at the root
         help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
-        jvp(sum, list(), vec![]),
+        jvp(list(), Vec::<Gradient>::new(), sum),
     );
     check(
         &expect![[r#"
         the tangents do not fit the primals: list of 1 -> list of 2 at the root
         help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
-        jvp(sum, list(), vec![tangent(&[1.0, 0.0]), tangent(&[1.0, 0.0])]),
+        jvp(list(), vec![tangent(&[1.0, 0.0]), tangent(&[1.0, 0.0])], sum),
     );
     let keyed =
         |map: BTreeMap<String, Array>| map.values().next().map_or_else(|| Ok(Array::from_f32(0.0)), |x| x.sum(None));
@@ -88,9 +88,9 @@ fn tangents_that_do_not_fit_are_an_error() {
         the tangents do not fit the primals: map with the keys w -> map with the keys x at the root
         help: give one tangent for each leaf, of its shape and dtype, or `Gradient::Nothing`"#]],
         jvp(
-            keyed,
             BTreeMap::from([("w".to_owned(), args().1)]),
             BTreeMap::from([("x".to_owned(), tangent(&[1.0, 0.0]))]),
+            keyed,
         ),
     );
     let index = Value::from(Array::from_int(1));
@@ -98,7 +98,7 @@ fn tangents_that_do_not_fit_are_an_error() {
         &expect![[r#"
         no argument is float
         help: differentiate with respect to a float array"#]],
-        jvp(|x: Array| x.sum(None), index, Gradient::Nothing),
+        jvp(index, Gradient::Nothing, |x: Array| x.sum(None)),
     );
 }
 
@@ -111,9 +111,9 @@ fn a_custom_vjp_takes_over() {
         let back = cotangent.multiply(Array::from_f32(10.0))?;
         Ok::<_, Error>((back.multiply(x)?, back.multiply(w)?.add(y.multiply(Array::from_f32(0.0))?)?))
     });
-    let mut gradient = grad(move |(w, x): (Array, Array)| scaled((w.into(), x.into()))?.dense()?.sum(None));
+    let mut gradient = grad(move |(w, x): (Array, Array)| scaled.call((w, x))?.dense()?.sum(None));
     for _ in 0..2 {
-        let (dw, dx) = gradient((vector(&[2.0, 3.0]).into(), vector(&[5.0, 7.0]).into())).expect("runs");
+        let (dw, dx) = gradient.call((vector(&[2.0, 3.0]), vector(&[5.0, 7.0]))).expect("runs");
         assert_eq!(numbers(dw.array().expect("dense")), [50.0, 70.0]);
         assert_eq!(numbers(dx.array().expect("dense")), [20.0, 30.0]);
     }
@@ -129,9 +129,9 @@ fn a_custom_vjp_of_an_implicit_argument_goes_on_to_its_children() {
             // Both are intercepted: `w` is implicit here too.
             Ok::<_, Error>((back.multiply(&x)?, w.multiply(back)?))
         });
-        Ok(scaled((Left::of(array), vector(&[5.0, 7.0]).into()))?.dense()?.sum(None)?)
+        Ok(scaled.call((Left::of(array), vector(&[5.0, 7.0])))?.dense()?.sum(None)?)
     };
-    let gradient = grad(move |w: Array| loss(&w))(vector(&[2.0, 3.0]).into()).expect("runs");
+    let gradient = grad(move |w: Array| loss(&w)).call(vector(&[2.0, 3.0])).expect("runs");
     assert_eq!(numbers(gradient.array().expect("dense")), [50.0, 70.0]);
 }
 
@@ -141,8 +141,8 @@ fn integers_of_a_custom_vjp_have_no_gradient() {
         |(x, rows): (Array, Array)| x.take_axis(rows, 0),
         |(x, rows): (Array, Array), _: Array, _: Array| Ok::<_, Error>((ops::ones_like(&x)?, rows)),
     );
-    let mut gradient = grad(move |(x, indices): (Array, Array)| rows((x.into(), indices.into()))?.dense()?.sum(None));
-    let (dx, nothing) = gradient((vector(&[2.0, 3.0]).into(), Array::from_slice(&[1i32], &[1]).into())).expect("runs");
+    let mut gradient = grad(move |(x, indices): (Array, Array)| rows.call((x, indices))?.dense()?.sum(None));
+    let (dx, nothing) = gradient.call((vector(&[2.0, 3.0]), Array::from_slice(&[1i32], &[1]))).expect("runs");
     assert_eq!((numbers(dx.array().expect("dense")), nothing.is_nothing()), (vec![1.0, 1.0], true));
 }
 
@@ -151,19 +151,19 @@ fn a_custom_vjp_that_gives_wrong_gradients_is_an_error() {
     let x = || Value::from(vector(&[1.0, 2.0]));
     let of = |backward: fn(Array, Array, Array) -> Result<Array>| {
         let mut f = custom_vjp(|x: Array| x.square(), backward);
-        grad(move |x: Array| f(x.into())?.dense()?.sum(None))
+        grad(move |x: Array| f.call(x)?.dense()?.sum(None))
     };
     check(
         &expect![[r#"
         a custom vjp gave f32[] as the gradient of the root, which is f32[2]
         help: return a gradient of the argument's shape and dtype, zeros where there is none"#]],
-        of(|x, _, _| Ok(x.sum(None)?))(x()),
+        of(|x, _, _| Ok(x.sum(None)?)).call(x()),
     );
     check(
         &expect![[r#"
         the type refuses to be materialized: of its own
         help: write a handler for this primitive and this type"#]],
-        of(|_, _, _| Err(Error::refuse("of its own")))(x()),
+        of(|_, _, _| Err(Error::refuse("of its own"))).call(x()),
     );
     let mut list =
         custom_vjp(|list: Vec<Array>| list[0].square(), |_: Vec<Array>, _: Array, _: Array| Ok::<_, Error>(Vec::new()));
@@ -171,7 +171,7 @@ fn a_custom_vjp_that_gives_wrong_gradients_is_an_error() {
         &expect![[r#"
             the gradients of a custom vjp do not fit the arguments: list of 1 -> list at the root
             help: return the structure of the arguments with a gradient at each leaf"#]],
-        grad(move |x: Array| list(vec![x.into()])?.dense()?.sum(None))(x()),
+        grad(move |x: Array| list.call(vec![x])?.dense()?.sum(None)).call(x()),
     );
     let nothing = |_: Array| Ok::<_, Error>(Vec::<Array>::new());
     let mut empty = custom_vjp(nothing, |x: Array, _: Vec<Array>, _: Vec<Array>| Ok::<_, Error>(x));
@@ -179,7 +179,7 @@ fn a_custom_vjp_that_gives_wrong_gradients_is_an_error() {
         &expect![[r#"
             the function returns no array
             help: return at least one"#]],
-        empty(x()),
+        empty.call(x()),
     );
 }
 
@@ -192,8 +192,8 @@ fn a_type_that_refuses_needs_no_materialization_without_float_children() {
         },
     );
     let refusing = || Value::from(Refusing { aval: aval(&[2]) });
-    let mut gradient = grad(move |x: Array| f((refusing(), x.into()))?.dense()?.sum(None));
-    let gradient = gradient(vector(&[5.0]).into()).expect("runs");
+    let mut gradient = grad(move |x: Array| f.call((refusing(), x))?.dense()?.sum(None));
+    let gradient = gradient.call(vector(&[5.0])).expect("runs");
     assert_eq!(numbers(gradient.array().expect("dense")), [5.0]);
 }
 
@@ -206,11 +206,10 @@ fn a_custom_jvp_takes_over_in_forward_mode_only() {
         )
     };
     let mut f = square();
-    let (value, change) =
-        jvp(move |x: Array| f(x.into())?.dense(), vector(&[3.0]).into(), tangent(&[1.0])).expect("runs");
+    let (value, change) = jvp(vector(&[3.0]), tangent(&[1.0]), move |x: Array| f.call(x)?.dense()).expect("runs");
     assert_eq!((of(&value), of(&change)), (vec![9.0], vec![60.0]));
     let mut f = square();
-    let gradient = grad(move |x: Array| f(x.into())?.dense()?.sum(None))(vector(&[3.0]).into()).expect("runs");
+    let gradient = grad(move |x: Array| f.call(x)?.dense()?.sum(None)).call(vector(&[3.0])).expect("runs");
     assert_eq!(numbers(gradient.array().expect("dense")), [6.0]);
 }
 
@@ -221,9 +220,9 @@ fn a_custom_jvp_sees_the_tangent_of_the_dense_array() {
         let mut f = custom_jvp(product, |(w, _): (Array, Array), (dw, dx): (Array, Array)| {
             w.multiply(dx)?.add(dw.multiply(Array::from_f32(100.0))?)
         });
-        f((Left::of(&w), vector(&[5.0, 7.0]).into()))?.dense()
+        f.call((Left::of(&w), vector(&[5.0, 7.0])))?.dense()
     };
-    let (_, change) = jvp(f, vector(&[2.0, 3.0]).into(), tangent(&[1.0, 2.0])).expect("runs");
+    let (_, change) = jvp(vector(&[2.0, 3.0]), tangent(&[1.0, 2.0]), f).expect("runs");
     assert_eq!(of(&change), [100.0, 200.0]);
 }
 
@@ -231,7 +230,7 @@ fn a_custom_jvp_sees_the_tangent_of_the_dense_array() {
 fn a_custom_jvp_that_gives_wrong_tangents_is_an_error() {
     let of = |forward: fn(Array, Array) -> Result<Array>| {
         let mut f = custom_jvp(|x: Array| x.square(), forward);
-        jvp(move |x: Array| f(x.into())?.dense(), vector(&[1.0, 2.0]).into(), tangent(&[1.0, 2.0]))
+        jvp(vector(&[1.0, 2.0]), tangent(&[1.0, 2.0]), move |x: Array| f.call(x)?.dense())
     };
     check(
         &expect!["the jvp of the function gave f32[] as the tangent of result 0, which is f32[2]"],

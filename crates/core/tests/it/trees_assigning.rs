@@ -118,9 +118,8 @@ fn what_has_no_gradient_stays_to_the_bit() {
     let step = Array::from_slice(&[7i32], &[1]);
     let mut own = (Fixed { weight: vector(&[2.0]), step, shift: Some(vector(&[1.0])) }, vector(&[3.0]));
     let loss = |(own, _): (Fixed, Array)| own.weight.square()?.add(own.shift.unwrap_or(own.weight))?.sum(None);
-    let given =
-        (Fixed { weight: own.0.weight.clone(), step: own.0.step.clone(), shift: own.0.shift.clone() }, (&own.1).into());
-    let gradient = grad_wrt([0], loss)(given).expect("runs");
+    let given = (Fixed { weight: own.0.weight.clone(), step: own.0.step.clone(), shift: own.0.shift.clone() }, &own.1);
+    let gradient = grad_wrt([0], loss).call(given).expect("runs");
     assert!(gradient.0.child("step").is_nothing() && gradient.1.is_nothing());
     // Weight decay moves whatever it is called for.
     let decayed = |_: &tree::Path, array: &Array, gradient: &Array| {

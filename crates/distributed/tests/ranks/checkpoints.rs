@@ -94,7 +94,7 @@ fn adapters(group: &Group) -> Result<Layers> {
 fn step<O: Optimizer>(model: &mut Layers, optimizer: &mut O, seed: u64, batches: bool, group: &Group) -> Result<()> {
     let own = if batches { seed + 100 * (1 + group.rank() as u64) } else { seed };
     let batch = (normal(own, &[8, 16])?, normal(own + 50, &[8, 4])?);
-    let (_, gradients) = model.value_and_grad(Only::default(), loss)(batch)?;
+    let (_, gradients) = model.value_and_grad(Only::default(), batch, loss)?;
     let gradients = if batches { model.mean_gradients(gradients, group)? } else { gradients };
     optimizer.update(model, &gradients)?;
     Ok(())
@@ -145,7 +145,7 @@ fn of_what_is_not_evaluated(group: &Group) -> Result<()> {
     let step = |model: &mut Layers, adamw: &mut AdamW, seed: u64| -> Result<()> {
         let seed = seed + 100 * group.rank() as u64;
         let (_, gradients) =
-            model.value_and_grad(Only::default(), loss)((normal(seed, &[8, 16])?, normal(seed, &[8, 4])?))?;
+            model.value_and_grad(Only::default(), (normal(seed, &[8, 16])?, normal(seed, &[8, 4])?), loss)?;
         let mut gradients: Vec<_> = gradients.into_iter().collect();
         gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let means = gradients.into_iter().map(|(path, gradient)| Ok((path, group.mean(&gradient)?)));

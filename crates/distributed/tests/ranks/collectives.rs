@@ -2,7 +2,6 @@
 
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::transform::{jvp, vjp, vmap};
-use tacit_core::tree::Gradient;
 use tacit_core::{Error, Result, compile};
 use tacit_distributed::{Backend, Group, Traffic};
 
@@ -169,7 +168,7 @@ fn gradients(group: &Group) -> Result<()> {
             let all = of_all(group, &SHAPE, dtype)?;
             let cotangents = cotangents(trial, &all)?;
             let own = |x: Array| (trial.collective)(group, &x);
-            let (_, found) = vjp(own, (&all[group.rank()]).into(), (&cotangents[group.rank()]).into())?;
+            let (_, found) = vjp(&all[group.rank()], &cotangents[group.rank()], own)?;
             let together = |x: Array| -> Result<Array> {
                 let mut all = all.clone();
                 all[group.rank()] = x;
@@ -178,7 +177,7 @@ fn gradients(group: &Group) -> Result<()> {
                 folded(&(0..counted).map(of).collect::<Result<Vec<_>>>()?, |sum, x| sum.add(x))
             };
             let one = Array::from_f32(1.0).as_dtype(dtype)?;
-            let (_, expected) = vjp(together, (&all[group.rank()]).into(), one.into())?;
+            let (_, expected) = vjp(&all[group.rank()], one, together)?;
             assert_equal(found.array()?, expected.array()?, &format!("the gradient of {} of {dtype:?}", trial.name))?;
         }
     }
@@ -189,7 +188,7 @@ fn gradients(group: &Group) -> Result<()> {
 fn entering(group: &Group) -> Result<()> {
     let x = numbers(1, &SHAPE, Dtype::Float32)?;
     let cotangents = of_all(group, &SHAPE, Dtype::Float32)?;
-    let (same, found) = vjp(|x: Array| group.enter(&x), (&x).into(), (&cotangents[group.rank()]).into())?;
+    let (same, found) = vjp(&x, &cotangents[group.rank()], |x: Array| group.enter(&x))?;
     assert_equal(&same.dense()?, &x, "what enters")?;
     assert_equal(found.array()?, &(TRIALS[0].plain)(&cotangents, 0)?, "its gradient")
 }
@@ -200,10 +199,9 @@ fn tangents(group: &Group) -> Result<()> {
         let along: Vec<Array> =
             (0..group.size()).map(|rank| numbers(rank + 3, &SHAPE, Dtype::Float32)).collect::<Result<_>>()?;
         let own = |x: Array| (trial.collective)(group, &x);
-        let (_, found) = jvp(own, (&all[group.rank()]).into(), Gradient::Dense(along[group.rank()].clone()))?;
+        let (_, found) = jvp(&all[group.rank()], &along[group.rank()], own)?;
         let plain = |all: Vec<Array>| (trial.plain)(&all, group.rank());
-        let (_, expected) =
-            jvp(plain, all.into_iter().map(Into::into).collect(), along.into_iter().map(Gradient::Dense).collect())?;
+        let (_, expected) = jvp(all, along, plain)?;
         assert_equal(&found.dense()?, &expected.dense()?, &format!("the tangent of {}", trial.name))?;
     }
     Ok(())
@@ -215,7 +213,7 @@ fn mapped(group: &Group) -> Result<()> {
             let mut shape = SHAPE.to_vec();
             shape.insert(axis, 5);
             let all = of_all(group, &shape, Dtype::Float32)?;
-            let found = vmap(axis as i32, 0, |x: Array| (trial.collective)(group, &x))((&all[group.rank()]).into())?;
+            let found = vmap(axis as i32, 0, |x: Array| (trial.collective)(group, &x)).call(&all[group.rank()])?;
             let example = |at: i32| {
                 let all = all
                     .iter()
@@ -241,7 +239,7 @@ fn compiled(group: &Group) -> Result<()> {
             let all = (0..group.size())
                 .map(|rank| numbers(rank + round, &SHAPE, Dtype::Float32))
                 .collect::<Result<Vec<_>>>()?;
-            let found = call.call(&(&all[group.rank()]).into())?.dense()?;
+            let found = call.call(&all[group.rank()])?.dense()?;
             let squares = all.iter().map(|x| around(&|x| Ok(x.clone()), x)).collect::<Result<Vec<_>>>()?;
             let ones = squares.iter().map(|x| Ok(x.add(Array::from_f32(1.0))?)).collect::<Result<Vec<_>>>()?;
             let expected = (trial.plain)(&ones, group.rank())?.subtract(Array::from_f32(1.0))?;
@@ -400,11 +398,11 @@ fn calls_of_one_trace(group: &Group) -> Result<()> {
         for call in 0..CALLS {
             let x = ops::full::<f32>(&[4], Array::from_f32(number(group.rank(), call, round)))?;
             let sum: f32 = (0..group.size()).map(|rank| number(rank, call, round)).sum();
-            made.push((one.call(&(&x).into())?.dense()?, sum));
-            made.push((two.call(&(&x).into())?.dense()?, 2.0 * sum + size));
+            made.push((one.call(&x)?.dense()?, sum));
+            made.push((two.call(&x)?.dense()?, 2.0 * sum + size));
             made.push((theirs(&x)?, sum));
             let held = (0..group.size()).map(|rank| (rank + round) as f32).sum::<f32>();
-            made.push((holding.call(&(&x).into())?.dense()?, number(group.rank(), call, round) + held));
+            made.push((holding.call(&x)?.dense()?, number(group.rank(), call, round) + held));
             made.push((primitive.emit(&[x])?.swap_remove(0), sum));
         }
         if group.rank() % 2 == 1 {

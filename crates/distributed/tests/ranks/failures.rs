@@ -159,7 +159,7 @@ fn sums_in_two_orders(group: &Group) -> Result<()> {
 fn compiled_sum_of_two_shapes(group: &Group) -> Result<()> {
     let x = ops::ones::<f32>(&[8 + group.rank() as i32])?;
     let sum = |x: Array| group.all_sum(&x).map_err(|error| Exception::custom(error.to_string()));
-    compile(sum).call(&x.into()).map(drop)
+    compile(sum).call(&x).map(drop)
 }
 
 fn is_lost(rank: &Ended, reason: &str) -> Result<(), String> {

@@ -92,7 +92,7 @@ fn products(group: &Group) -> Result<()> {
         }
         let mut compiled = compile(|(x, w): (Array, Array)| x.matmul(w.t()));
         for _ in 0..2 {
-            close(&compiled.call(&((&x).into(), split.clone()))?.dense()?, &expected, 1e-5);
+            close(&compiled.call((&x, split.clone()))?.dense()?, &expected, 1e-5);
         }
     }
     Ok(())
@@ -160,10 +160,10 @@ fn training(group: &Group) -> Result<()> {
     let (mut one, mut many) = (AdamW::new(1e-2), AdamW::new(1e-2));
     for step in 0..10 {
         let (x, y) = (normal(20 + step, &[8, 16]), normal(40 + step, &[8, 4]));
-        let (_, gradients) = whole.value_and_grad(Only::default(), loss)((x.clone(), y.clone()))?;
+        let (_, gradients) = whole.value_and_grad(Only::default(), (x.clone(), y.clone()), loss)?;
         one.update(&mut whole, &gradients)?;
         let own = |array: &Array| Ok::<_, tacit_core::Error>(array.split_equal(size, 0)?.swap_remove(group.rank()));
-        let (_, gradients) = split.value_and_grad(Only::default(), loss)((own(&x)?, own(&y)?))?;
+        let (_, gradients) = split.value_and_grad(Only::default(), (own(&x)?, own(&y)?), loss)?;
         let gradients = split.mean_gradients(gradients, group)?;
         many.update(&mut split, &gradients)?;
     }

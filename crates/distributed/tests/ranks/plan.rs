@@ -37,7 +37,7 @@ fn tensor_parallel(group: &Group) -> Result<()> {
     };
     let x = normal(1, &[TOKENS, WIDTH])?;
     let before = group.traffic();
-    let (y, (gradient, _)) = vjp(forward, (Value::from(&x), halves), normal(2, &[TOKENS, WIDTH])?.into())?;
+    let (y, (gradient, _)) = vjp((Value::from(&x), halves), normal(2, &[TOKENS, WIDTH])?, forward)?;
     mlx_rs::transforms::eval([&y.dense()?, gradient.array()?])?;
     let counted = group.traffic();
 

@@ -223,7 +223,7 @@ fn stored(group: &Group) -> Result<()> {
         let nf4 = Value::from(Nf4Array::quantize(&dense, 32)?);
         let affine = Value::from(AffineArray::quantize(&dense, Affine { bits: 4, group: 128 })?);
         let lora = Value::from(Lora::new(nf4.clone(), normal(2, &[4, 128])?, normal(3, &[64, 4])?, 0.5)?);
-        let aware = tacit_arrays::ste(|x: &Array| Nf4Array::quantize(x, 32))(&dense)?;
+        let aware = tacit_arrays::ste(&dense, |x| Nf4Array::quantize(x, 32))?;
         for (name, whole) in [("nf4", nf4), ("affine", affine), ("lora", lora), ("straight-through", aware)] {
             let w = Value::from(Sharded::split(whole.clone(), axis, group)?);
             let _deny = Policy::Deny.scope();
@@ -250,7 +250,7 @@ fn low_rank(group: &Group) -> Result<()> {
         let split = Sharded::split(whole.clone(), axis, group)?;
         let gradient = |w: Value| {
             let x = x.clone();
-            grad(move |w: Array| -> Result<Array> { Ok(x.matmul(w.t())?.square()?.sum(None)?) })(w)
+            grad(move |w: Array| -> Result<Array> { Ok(x.matmul(w.t())?.square()?.sum(None)?) }).call(w)
         };
         let (expected, found) = (gradient(whole.into())?, gradient(split.into())?);
         for factor in ["a", "b"] {
@@ -285,12 +285,12 @@ fn decoding(group: &Group) -> Result<()> {
             let y = y.transpose_axes(&[0, 2, 1, 3])?.reshape(&[1, tokens, 512])?;
             Ok::<_, Error>(y.matmul(w[3].t())?)
         };
-        let mut step = compile_with_state(step, tacit_core::compile::Options::default());
+        let mut step = compile_with_state(tacit_core::compile::Options::default(), step);
         let mut outputs = Vec::new();
         for (seed, tokens) in [(10, 5), (11, 1), (12, 1)] {
             cache.reserve(tokens)?;
             let x = normal(seed, &[1, tokens, 512])?.multiply(Array::from_f32(0.05))?;
-            outputs.push(step.call(&mut cache, &(weights.clone(), x.into()))?.dense()?);
+            outputs.push(step.call(&mut cache, (weights.clone(), x))?.dense()?);
         }
         Ok(outputs)
     };
@@ -316,7 +316,7 @@ fn collectives_of_a_step(group: &Group) -> Result<()> {
         Ok(half(&y, &w[0], &w[2], &w[4])?.square()?.sum(None)?)
     });
     let before = group.traffic();
-    let (by_weight, by_x) = step((weights, x.into()))?;
+    let (by_weight, by_x) = step.call((weights, x))?;
     for gradient in &by_weight {
         gradient.child("part").array()?.eval()?;
     }

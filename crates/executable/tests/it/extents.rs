@@ -151,7 +151,7 @@ fn a_quantized_matrix_serves_all_rows() {
 #[test]
 fn a_derivative_of_its_own_does_not_matter() {
     keeps(0, |x, _| Ok(mlx_rs::stop_gradient(x)?.square()?));
-    keeps(0, |x, _| Ok(apply(Square, &[x.exp()?])?.remove(0)));
+    keeps(0, |x, _| Ok(apply(&[x.exp()?], Square)?.remove(0)));
 }
 
 fn refused(f: Function, expected: &Expect) {
@@ -411,7 +411,7 @@ fn a_compiled_function_inside_is_followed() {
     let mut nested = Executable::builder("nested")
         .input("x", aval(&[4, 2]))
         .output("y")
-        .build(move |given| Ok(vec![inner.borrow_mut().call(&(given.get("x")?).into())?.dense()?]))
+        .build(move |given| Ok(vec![inner.borrow_mut().call(given.get("x")?)?.dense()?]))
         .expect("builds");
     nested.active_extent(1, 4).expect("rows do not mix");
     let outputs = nested.run(&[("x", &matrix(4, 2))]).expect("runs");

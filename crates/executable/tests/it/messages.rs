@@ -290,7 +290,7 @@ fn a_run_inside_a_trace_that_would_keep_what_is_fed() {
         cached.run(&[("x", &x)])?;
         Ok::<_, Error>(x)
     });
-    let error = compiled.call(&vector(&[1.0, 1.0]).into()).expect_err("the sum would be a tracer");
+    let error = compiled.call(vector(&[1.0, 1.0])).expect_err("the sum would be a tracer");
     expect![[r#"
         cached is run inside a traced function, and keeps what is fed
         help: run it outside, or make the cache an argument of the traced function"#]]

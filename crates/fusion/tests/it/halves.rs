@@ -131,22 +131,20 @@ fn a_loss_scaler_sees_what_overflows() {
 
 #[test]
 fn a_compensated_sum_keeps_its_compensation() {
-    let mut add = compile_with_state(
-        |(sum, lost): &mut (Array, Array), x: Array| -> Result<Array> {
+    let mut add =
+        compile_with_state(Options::default(), |(sum, lost): &mut (Array, Array), x: Array| -> Result<Array> {
             let y = x.subtract(&*lost)?;
             let next = sum.add(&y)?;
             *lost = next.subtract(&*sum)?.subtract(&y)?;
             *sum = next;
             Ok(sum.clone())
-        },
-        Options::default(),
-    );
+        });
     tacit_core::compile::disable_fusion();
     let dtype = Dtype::Bfloat16;
     let mut state = (scalar(1.0, dtype), scalar(0.0, dtype));
     let x = scalar(0.001, dtype);
     for _ in 0..1000 {
-        add.call(&mut state, &(&x).into()).expect("it adds");
+        add.call(&mut state, &x).expect("it adds");
         mlx_rs::transforms::eval([&state.0, &state.1]).expect("an eval");
     }
     assert!(nodes(&add.stats().rewritten, "programs") >= 4);

@@ -16,7 +16,7 @@ fn options(passes: Passes) -> Options {
 /// The results of a function compiled with these passes, and what these did.
 pub(crate) fn compiled(f: Function<'_>, inputs: &[Array], passes: Passes) -> Result<(Vec<Array>, Vec<Rewritten>)> {
     tacit_core::compile::disable_fusion();
-    let mut compiled = compile_with(|inputs: Vec<Array>| f(&inputs), options(passes));
+    let mut compiled = compile_with(options(passes), |inputs: Vec<Array>| f(&inputs));
     let values: Vec<Value> = inputs.iter().map(Value::from).collect();
     let mut results = Vec::new();
     // The second call replays.

@@ -22,7 +22,7 @@ impl<M: ModuleParameters> Model<M> {
 
     /// The value of `f`, and its gradient with respect to the float leaves of a part of the model.
     ///
-    /// The first result is the loss, one float element. The gradients are by the leaves' paths, as [`update`](Self::update)
+    /// The first result is the loss, one float element. `args` are handed to `f` as they are. The gradients are by the leaves' paths, as [`update`](Self::update)
     /// and mlx-rs's optimizers take them. Leaves that the module has frozen, and running statistics, have none.
     ///
     /// ```
@@ -35,7 +35,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// let mut model = Model::new(nn::Linear::new(64, 8)?)?.quantize("weight", Affine { bits: 4, group: 64 })?;
     /// let x = ops::ones::<f32>(&[2, 64])?;
-    /// let (loss, gradients) = model.value_and_grad(Trainable::Dense, |m, x| m.forward(&x)?.square()?.mean(None))(x)?;
+    /// let (loss, gradients) = model.value_and_grad(Trainable::Dense, &x, |m, x| m.forward(x)?.square()?.mean(None))?;
     /// assert_eq!(loss.ndim(), 0);
     /// assert_eq!(gradients["bias"].shape(), [8]);
     /// model.update(&mut Sgd::new(0.1), &gradients)?;
@@ -45,47 +45,45 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// # Errors
     ///
-    /// The returned function fails where `f` fails, where the loss is not one float element, and where the part has no
-    /// float leaf. The model is then what it was.
-    pub fn value_and_grad<'m, A, O, E>(
-        &'m mut self,
+    /// `f` fails, the loss is not one float element, or the part has no float leaf. The model is then what it was.
+    pub fn value_and_grad<A, O, E>(
+        &mut self,
         only: Trainable,
-        mut f: impl FnMut(&mut Self, A) -> Result<O, E> + 'm,
-    ) -> impl FnMut(A) -> Result<(O, FlattenedModuleParam)> + 'm
+        args: A,
+        f: impl FnOnce(&mut Self, A) -> Result<O, E>,
+    ) -> Result<(O, FlattenedModuleParam)>
     where
         O: Tree,
         E: Into<Error>,
     {
-        move |args| {
-            self.check_halves()?;
-            let (paths, arrays): (Vec<String>, Vec<Value>) =
-                self.trainable(&only).into_iter().map(|(path, array)| (path, array.into())).unzip();
-            if paths.is_empty() {
-                return Err(self.nothing_to_train(&only));
-            }
-            self.tell_of_shared(&paths);
-            let mut state = Restored { before: Some((self.arrays(), self.held.clone())), model: &mut *self };
-            let mut args = Some(args);
-            let mut def = None;
-            let mut step = transform::value_and_grad(|arrays: Vec<Array>| {
-                let args = args.take().ok_or_else(|| Error::invalid("the loss was called twice", "report it"))?;
-                state.model.lend(paths.iter().zip(arrays));
-                let (leaves, structure) = tree::flatten(&f(state.model, args).map_err(Into::into)?, Open::Closed)?;
-                def = Some(structure);
-                leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
-            });
-            let (results, gradients) = step(arrays.clone())?;
-            drop(step);
-            // Assigned parameters, such as running statistics, stay; what was lent goes.
-            state.before = None;
-            state.model.lend(paths.iter().zip(arrays.iter().filter_map(Value::as_dense).cloned()));
-            state.model.note_halves(paths.iter().zip(arrays.iter().filter_map(Value::as_dense)));
-            let gradients = paths.into_iter().zip(gradients).filter_map(|(path, gradient)| match gradient {
-                Gradient::Dense(array) => Some((Rc::from(path), array)),
-                Gradient::Nothing | Gradient::Node { .. } => None,
-            });
-            Ok((dense_tree(def, &results)?, gradients.collect()))
+        self.check_halves()?;
+        let (paths, arrays): (Vec<String>, Vec<Array>) =
+            self.trainable(&only).into_iter().map(|(path, array)| (path, array.clone())).unzip();
+        if paths.is_empty() {
+            return Err(self.nothing_to_train(&only));
         }
+        self.tell_of_shared(&paths);
+        let mut state = Restored { before: Some((self.arrays(), self.held.clone())), model: self };
+        let mut call = Some((f, args));
+        let mut def = None;
+        let mut step = transform::value_and_grad(|arrays: Vec<Array>| {
+            let (f, args) = call.take().ok_or_else(|| Error::invalid("the loss was called twice", "report it"))?;
+            state.model.lend(paths.iter().zip(arrays));
+            let (leaves, structure) = tree::flatten(&f(state.model, args).map_err(Into::into)?, Open::Closed)?;
+            def = Some(structure);
+            leaves.iter().map(Value::dense).collect::<Result<Vec<Array>>>()
+        });
+        let (results, gradients) = step.call(&arrays)?;
+        drop(step);
+        // Assigned parameters, such as running statistics, stay; what was lent goes.
+        state.before = None;
+        state.model.note_halves(paths.iter().zip(&arrays));
+        state.model.lend(paths.iter().zip(arrays));
+        let gradients = paths.into_iter().zip(gradients).filter_map(|(path, gradient)| match gradient {
+            Gradient::Dense(array) => Some((Rc::from(path), array)),
+            Gradient::Nothing | Gradient::Node { .. } => None,
+        });
+        Ok((dense_tree(def, &results)?, gradients.collect()))
     }
 
     fn nothing_to_train(&self, only: &Trainable) -> Error {

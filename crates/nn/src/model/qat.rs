@@ -92,7 +92,7 @@ impl<M: ModuleParameters> Model<M> {
     /// let (x, mut optimizer) = (ops::ones::<f32>(&[2, 64])?, Adam::new(1e-2));
     /// for _ in 0..3 {
     ///     let (_loss, gradients) =
-    ///         model.value_and_grad(Trainable::default(), |m, x| m.forward(&x)?.square()?.mean(None))(x.clone())?;
+    ///         model.value_and_grad(Trainable::default(), x.clone(), |m, x| m.forward(&x)?.square()?.mean(None))?;
     ///     model.update(&mut optimizer, &gradients)?;
     /// }
     /// let trained = model.forward(&x)?;

@@ -28,7 +28,7 @@ impl<M: ModuleParameters> Model<M> {
     /// model.replace("*", |_, value| Ok(Some(value.dense()?.as_dtype(Dtype::Bfloat16)?.into())))?;
     /// let (x, mut adam) = (ops::ones::<f32>(&[2, 4])?.as_dtype(Dtype::Bfloat16)?, Adam::new(1e-3));
     /// let (_, gradients) =
-    ///     model.value_and_grad(Trainable::default(), |m, x| m.forward(&x)?.square()?.mean(None))(x)?;
+    ///     model.value_and_grad(Trainable::default(), x, |m, x| m.forward(&x)?.square()?.mean(None))?;
     /// model.update(&mut adam, &gradients)?;
     /// assert_eq!(model.get("weight")?.to_string(), "bf16[4,4]");
     /// # Ok(())

@@ -53,7 +53,7 @@ fn step(model: &mut Model<nn::Sequential>, optimizer: &mut Adam) -> f32 {
     let loss = |model: &mut Model<nn::Sequential>, (x, y): (&Array, &Array)| {
         model.forward(x)?.subtract(y)?.square()?.mean(None)
     };
-    let (value, gradients) = model.value_and_grad(Trainable::Lora, loss)((&x, &y)).expect("a step");
+    let (value, gradients) = model.value_and_grad(Trainable::Lora, (&x, &y), loss).expect("a step");
     optimizer.update(model, &gradients).expect("an update");
     numbers(&value)[0]
 }
@@ -227,17 +227,17 @@ fn compiled_steps_with_dropout() -> Result<()> {
     let model = adapted(&LoraConfig { dropout: 0.5, ..config() });
     let mut state = (model, Stateful(Adam::new(1e-2)));
     let mut run = compile_with_state(
+        Options::default(),
         |(model, optimizer): &mut (Model<nn::Sequential>, Stateful<Adam>), x: Array| -> Result<Array> {
             let loss = |model: &mut Model<nn::Sequential>, x: &Array| model.forward(x)?.square()?.mean(None);
-            let (loss, gradients) = model.value_and_grad(Trainable::Lora, loss)(&x)?;
+            let (loss, gradients) = model.value_and_grad(Trainable::Lora, &x, loss)?;
             optimizer.update(model, &gradients)?;
             Ok(loss)
         },
-        Options::default(),
     );
     for seed in 0..6 {
         state.0.drop_features(Some(&random::key(seed)?))?;
-        run.call(&mut state, &normal(1, &[5, 64]).into())?;
+        run.call(&mut state, normal(1, &[5, 64]))?;
     }
     // The second call has the optimizer's moments, which the first one makes.
     assert!(run.stats().traces <= 2, "{:?}", run.stats());

@@ -140,13 +140,13 @@ fn a_compiled_step_is_traced_once() {
     {
         let expected = whole(&all, formats, window);
         let mut cache = cache(1, Dtype::Float32, formats, window);
-        let mut step = compile_with_state(layer, Options::default());
+        let mut step = compile_with_state(Options::default(), layer);
         eager(&mut cache, &part(&all, 0, 4)).expect("attends");
         cache.reserve(256 - 4).expect("room");
         for at in 4..40 {
             cache.reserve(1).expect("room");
             let (q, k, v) = part(&all, at, at + 1);
-            let made = step.call(&mut cache, &(q.into(), k.into(), v.into())).expect("attends").dense().expect("dense");
+            let made = step.call(&mut cache, (q, k, v)).expect("attends").dense().expect("dense");
             let expected = expected.try_index((.., .., at..=at, ..)).expect("a range");
             assert_close!(made, expected, 1e-5, "{formats:?} {window:?} at {at}");
         }
@@ -169,11 +169,11 @@ fn a_step_within_a_step_is_counted_once() {
             let [first, second] = each;
             Ok(ops::concatenate(&[first?, second?], 2)?)
         };
-        let mut step = compile_with_state(twice, Options::default());
+        let mut step = compile_with_state(Options::default(), twice);
         for at in (0..12).step_by(2) {
             cache.reserve(2).expect("room");
             let (q, k, v) = part(&all, at, at + 2);
-            let made = step.call(&mut cache, &(q.into(), k.into(), v.into())).expect("attends").dense().expect("dense");
+            let made = step.call(&mut cache, (q, k, v)).expect("attends").dense().expect("dense");
             assert_close!(made, expected.try_index((.., .., at..at + 2, ..)).unwrap(), 1e-5, "{formats:?} at {at}");
         }
         assert_eq!((step.stats().traces, cache.len()), (1, 12));
@@ -264,15 +264,12 @@ fn a_step_that_fails_leaves_the_cache_as_it_was() {
         Ok::<_, Error>(())
     });
     assert!(panicked.is_err());
-    let mut step = compile_with_state(
-        |cache: &mut KvCache, tokens: Tokens| {
-            layer(cache, tokens)?;
-            Err::<Array, _>(Error::invalid("not now", "try again"))
-        },
-        Options::default(),
-    );
+    let mut step = compile_with_state(Options::default(), |cache: &mut KvCache, tokens: Tokens| {
+        layer(cache, tokens)?;
+        Err::<Array, _>(Error::invalid("not now", "try again"))
+    });
     let (q, k, v) = four.clone();
-    assert!(step.call(&mut cache, &(q.into(), k.into(), v.into())).is_err());
+    assert!(step.call(&mut cache, (q, k, v)).is_err());
     assert_eq!((cache.len(), cache.offset().as_slice::<i32>()), (8, &[8][..]));
     let made = eager(&mut cache, &four).expect("attends");
     assert_close!(made, expected.try_index((.., .., 8.., ..)).unwrap(), 1e-5);
@@ -283,14 +280,14 @@ fn a_step_beyond_the_room_overwrites_nothing() {
     let _deny = Policy::Deny.scope();
     let all = tokens(5, 1, 20, Dtype::Float32);
     let mut cache = KvCache::new([1, HEADS, WIDTH], Dtype::Float32).unwrap().with_capacity(16).unwrap();
-    let mut step = compile_with_state(layer, Options::default());
+    let mut step = compile_with_state(Options::default(), layer);
     let call = |step: &mut tacit_core::compile::CompiledWithState<'_, KvCache, Tokens, Array>,
                 cache: &mut KvCache,
                 from: i32,
                 to: i32|
      -> Result<Value> {
         let (q, k, v) = part(&all, from, to);
-        step.call(cache, &(q.into(), k.into(), v.into()))
+        step.call(cache, &(q, k, v))
     };
     for from in [0, 5, 10] {
         call(&mut step, &mut cache, from, from + 5).expect("attends");

@@ -124,10 +124,10 @@ fn layers_of_several_kinds_are_the_state_of_one_compiled_step() -> Result<()> {
     let mut caches = [Cache::from(attention), Cache::List(vec![ArraysCache::new(1).into()])];
     caches.iter_mut().try_for_each(|cache| cache.reserve(12))?;
     let expected = whole(&all, FORMATS[3], tacit_nn::Window::Everything);
-    let mut step = compile_with_state(layers, Options::default());
+    let mut step = compile_with_state(Options::default(), layers);
     for at in 0..12 {
         let (q, k, v) = part(&all, at, at + 1);
-        let (y, sum) = step.call(&mut caches, &(q.into(), k.into(), v.into()))?;
+        let (y, sum) = step.call(&mut caches, (q, k, v))?;
         let close = y.dense()?.all_close(expected.try_index((.., .., at..=at, ..))?, 1e-5, 1e-5, None)?;
         assert!(close, "at {at}");
         let total = all.0.try_index((.., .., ..=at, ..))?.sum(None)?;

@@ -32,11 +32,11 @@ fn an_optimizers_moments_appear_with_the_first_step() -> Result<()> {
     };
     let mut eager = (ones(&[3]), Stateful(sgd()?));
     let mut state = (ones(&[3]), Stateful(sgd()?));
-    let mut compiled = compile_with_state(step, denied());
+    let mut compiled = compile_with_state(denied(), step);
     for i in 0..4 {
         let x = ones(&[3]).multiply(Array::from_f32(0.1 * i as f32))?;
         step(&mut eager, x.clone())?;
-        compiled.call(&mut state, &x.into())?;
+        compiled.call(&mut state, &x)?;
     }
     assert_eq!(state.0.as_slice::<f32>(), eager.0.as_slice::<f32>());
     assert_eq!(compiled.stats().traces, 2);
@@ -45,14 +45,13 @@ fn an_optimizers_moments_appear_with_the_first_step() -> Result<()> {
 
 #[test]
 fn a_random_key_in_the_state_moves_on() -> Result<()> {
-    let mut draw = compile_with_state(
-        |random: &mut Stateful<RandomState>, (): ()| random::uniform::<_, f32>(0.0, 1.0, &[2], &random.next_key()?),
-        denied(),
-    );
+    let mut draw = compile_with_state(denied(), |random: &mut Stateful<RandomState>, (): ()| {
+        random::uniform::<_, f32>(0.0, 1.0, &[2], &random.next_key()?)
+    });
     let mut compiled = Stateful(RandomState::with_seed(7)?);
     let mut eager = RandomState::with_seed(7)?;
     for _ in 0..3 {
-        let made = draw.call(&mut compiled, &())?.dense()?;
+        let made = draw.call(&mut compiled, ())?.dense()?;
         let expected = random::uniform::<_, f32>(0.0, 1.0, &[2], &eager.next_key()?)?;
         // MLX writes seven digits of a scalar into the source of a fused kernel.
         for (a, b) in made.as_slice::<f32>().iter().zip(expected.as_slice::<f32>()) {
@@ -72,15 +71,15 @@ fn dropout_drops_others_in_each_compiled_step() -> Result<()> {
         .append(nn::Relu);
     let step = |model: &mut Model<Sequential>, x: Array| -> Result<(Array, Array)> {
         let (dropped, gradients) =
-            model.value_and_grad(Trainable::All, |model, x: Array| model.forward(&x)?.sum(None))(x.clone())?;
+            model.value_and_grad(Trainable::All, x.clone(), |model, x: Array| model.forward(&x)?.sum(None))?;
         Ok((dropped, gradients["layers.0.bias"].clone()))
     };
-    let mut run = compile_with_state(step, denied());
+    let mut run = compile_with_state(denied(), step);
     let (mut model, x) = (Model::new(layers)?, ones(&[4, 8]));
     let mut calls = |run: &mut CompiledWithState<'_, Model<Sequential>, Array, (Array, Array)>| -> Result<_> {
         let mut masks = Vec::new();
         for _ in 0..3 {
-            let (_, gradient) = run.call(&mut model, &x.clone().into())?;
+            let (_, gradient) = run.call(&mut model, &x.clone())?;
             masks.push(gradient.dense()?.as_slice::<f32>().to_vec());
         }
         Ok(masks)
@@ -97,8 +96,7 @@ fn dropout_drops_others_in_each_compiled_step() -> Result<()> {
     assert_eq!(run.stats().traces, 1);
 
     mlx_rs::module::Module::<&Array>::training_mode(&mut model, false);
-    let (a, b) =
-        (run.call(&mut model, &x.clone().into())?.0.dense()?, run.call(&mut model, &x.clone().into())?.0.dense()?);
+    let (a, b) = (run.call(&mut model, &x.clone())?.0.dense()?, run.call(&mut model, &x.clone())?.0.dense()?);
     assert_eq!(a.item_exact::<f32>(), b.item_exact::<f32>());
     assert_eq!(run.stats().retraces().collect::<Vec<_>>(), ["static training true -> false at `state`"]);
     Ok(())
@@ -106,17 +104,14 @@ fn dropout_drops_others_in_each_compiled_step() -> Result<()> {
 
 #[test]
 fn modules_in_a_map_are_a_state_and_keep_their_other_fields() -> Result<()> {
-    let mut f = compile_with_state(
-        |modules: &mut BTreeMap<String, Module<Sequential>>, x: Array| {
-            let layers = modules.get_mut("layers").ok_or_else(|| Error::invalid("no layers", "add them"))?;
-            Ok::<_, Error>(layers.forward(&x)?)
-        },
-        denied(),
-    );
+    let mut f = compile_with_state(denied(), |modules: &mut BTreeMap<String, Module<Sequential>>, x: Array| {
+        let layers = modules.get_mut("layers").ok_or_else(|| Error::invalid("no layers", "add them"))?;
+        Ok::<_, Error>(layers.forward(&x)?)
+    });
     let layers = Sequential::new().append(nn::Linear::new(2, 3)?);
     let mut state = BTreeMap::from([("layers".to_owned(), Module::in_place(layers))]);
     for _ in 0..2 {
-        let made = f.call(&mut state, &row(&[1.0, 2.0]).into())?.dense()?;
+        let made = f.call(&mut state, row(&[1.0, 2.0]))?.dense()?;
         let expected = state.get_mut("layers").expect("it is there").forward(&row(&[1.0, 2.0]))?;
         assert!(made.all_close(&expected, None, None, None)?);
     }
@@ -127,22 +122,19 @@ fn modules_in_a_map_are_a_state_and_keep_their_other_fields() -> Result<()> {
 #[test]
 fn a_bias_that_appears_is_taken_back_where_the_function_fails() -> Result<()> {
     let fails = Cell::new(true);
-    let mut f = compile_with_state(
-        |linear: &mut Module<nn::Linear>, x: Array| {
-            linear.bias.value = Some(x.clone());
-            if fails.get() { Err(Error::invalid("not now", "try again")) } else { Ok(linear.forward(&x)?) }
-        },
-        denied(),
-    );
+    let mut f = compile_with_state(denied(), |linear: &mut Module<nn::Linear>, x: Array| {
+        linear.bias.value = Some(x.clone());
+        if fails.get() { Err(Error::invalid("not now", "try again")) } else { Ok(linear.forward(&x)?) }
+    });
     let unbiased =
         || -> Result<Module<nn::Linear>> { Ok(Module::new(nn::LinearBuilder::new(2, 2).bias(false).build()?)) };
     let mut linear = unbiased()?;
-    assert!(f.call(&mut linear, &row(&[1.0, 2.0]).into()).is_err());
+    assert!(f.call(&mut linear, row(&[1.0, 2.0])).is_err());
     assert!(linear.bias.value.is_none());
     fails.set(false);
     for _ in 0..2 {
         let mut linear = unbiased()?;
-        f.call(&mut linear, &row(&[1.0, 2.0]).into())?;
+        f.call(&mut linear, row(&[1.0, 2.0]))?;
         assert_eq!(linear.bias.value.as_ref().map(Array::as_slice::<f32>), Some(&[1.0, 2.0][..]));
     }
     assert_eq!(f.stats().traces, 1);
@@ -151,11 +143,11 @@ fn a_bias_that_appears_is_taken_back_where_the_function_fails() -> Result<()> {
 
 #[test]
 fn freezing_after_a_trace_is_another_trace() -> Result<()> {
-    let mut f = compile_with_state(|linear: &mut Module<nn::Linear>, x: Array| linear.forward(&x), denied());
+    let mut f = compile_with_state(denied(), |linear: &mut Module<nn::Linear>, x: Array| linear.forward(&x));
     let mut linear = Module::new(nn::Linear::new(2, 2)?);
-    f.call(&mut linear, &row(&[1.0, 2.0]).into())?;
+    f.call(&mut linear, row(&[1.0, 2.0]))?;
     linear.weight.freeze(true);
-    f.call(&mut linear, &row(&[1.0, 2.0]).into())?;
+    f.call(&mut linear, row(&[1.0, 2.0]))?;
     assert_eq!(f.stats().retraces().collect::<Vec<_>>(), ["an array -> a frozen array at `state.weight`"]);
     Ok(())
 }

@@ -29,7 +29,7 @@ fn all() -> Trainable {
 
 fn gradients(model: &mut Model<nn::Sequential>) -> Result<BTreeSet<String>> {
     let loss = |m: &mut Model<nn::Sequential>, x: Array| m.forward(&x)?.square()?.mean(None);
-    let (_, gradients) = model.value_and_grad(all(), loss)(normal(1, &[2, 64]))?;
+    let (_, gradients) = model.value_and_grad(all(), normal(1, &[2, 64]), loss)?;
     model.update(&mut Adam::new(1e-2), &gradients)?;
     Ok(gradients.into_keys().map(|path| path.to_string()).collect())
 }
@@ -115,12 +115,12 @@ fn evaluation_drops_nothing() -> Result<()> {
 
     // A trace knows in which mode it was made.
     let mut run = tacit_core::compile_with_state(
-        |model: &mut Model<nn::Sequential>, x: Array| model.forward(&x),
         tacit_core::compile::Options::default(),
+        |model: &mut Model<nn::Sequential>, x: Array| model.forward(&x),
     );
     for mode in [true, false, true] {
         Module::<&Array>::training_mode(&mut model, mode);
-        let found = numbers(&run.call(&mut model, &x.clone().into())?.dense()?);
+        let found = numbers(&run.call(&mut model, &x.clone())?.dense()?);
         let expected = if mode { &dropped } else { &still };
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{mode}");
     }

@@ -336,13 +336,13 @@ fn caches_in_a_compiled_step_give_the_tokens_of_the_whole_prefix() -> Result<()>
         whole.push(mlx_rs::ops::indexing::argmax(&logits, None)?.item_exact::<u32>());
     }
     for prefill in [3, 512] {
-        let mut step = compile_with_state(
-            |(caches, embedding): &mut (Vec<KvCache>, Array), tokens: Array| attend(&tokens, caches, embedding),
-            denied(),
-        );
+        let mut step =
+            compile_with_state(denied(), |(caches, embedding): &mut (Vec<KvCache>, Array), tokens: Array| {
+                attend(&tokens, caches, embedding)
+            });
         let run = |tokens: &Array, state: &mut (Vec<KvCache>, Array)| -> Result<Array> {
             state.0[0].reserve(tokens.dim(1))?;
-            step.call(state, &tokens.into())?.dense()
+            step.call(state, &tokens)?.dense()
         };
         let mut state = (vec![KvCache::new([1, 1, 16], Dtype::Float32)?], embedding.clone());
         let made = ids(generate(run, &mut state, &[prompt], &Options { prefill, ..options(20) })?)?;
@@ -524,12 +524,12 @@ fn caches_forget_what_a_draft_proposed_in_vain() -> Result<()> {
     let other = random::normal::<f32>(&[40, 16], None, None, &random::key(9)?)?;
     let step = |embedding: Array| {
         let mut step = compile_with_state(
-            move |caches: &mut Vec<KvCache>, tokens: Array| attend(&tokens, caches, &embedding),
             Compiling { constants: Constants::Allow, ..Compiling::default() },
+            move |caches: &mut Vec<KvCache>, tokens: Array| attend(&tokens, caches, &embedding),
         );
         move |tokens: &Array, caches: &mut Vec<KvCache>| -> Result<Array> {
             caches[0].reserve(tokens.dim(1))?;
-            step.call(caches, &tokens.into())?.dense()
+            step.call(caches, &tokens)?.dense()
         }
     };
     let cache = || -> Result<_> { Ok(vec![KvCache::new([1, 1, 16], Dtype::Float32)?]) };

@@ -104,10 +104,11 @@ fn an_optimizer_of_mlx_rs_trains_the_factors_alone() {
     let before = snapshot(&model);
     let mut losses = Vec::new();
     for _ in 0..8 {
-        let (loss, gradients) = model.value_and_grad(Trainable::Lora, |model, (x, y): (&Array, &Array)| {
-            cross_entropy.apply(&model.forward(x)?, y)?.mean(None)
-        })((&x, &y))
-        .expect("differentiates");
+        let (loss, gradients) = model
+            .value_and_grad(Trainable::Lora, (&x, &y), |model, (x, y): (&Array, &Array)| {
+                cross_entropy.apply(&model.forward(x)?, y)?.mean(None)
+            })
+            .expect("differentiates");
         assert_eq!(gradients.len(), 4);
         optimizer.update(&mut model, &gradients).expect("updates");
         model.eval().expect("evaluates");
@@ -134,9 +135,9 @@ fn value_and_grad_of_mlx_rs_agrees() {
     {
         theirs.set_leaves([(path, array)]).expect("the same leaves");
     }
-    let (loss, gradients) =
-        ours.value_and_grad(Trainable::Lora, |model, x: &Array| model.forward(x)?.square()?.mean(None))(&x)
-            .expect("differentiates");
+    let (loss, gradients) = ours
+        .value_and_grad(Trainable::Lora, &x, |model, x: &Array| model.forward(x)?.square()?.mean(None))
+        .expect("differentiates");
     let mut step =
         nn::value_and_grad(|model: &mut Model<nn::Sequential>, x: Array| model.forward(&x)?.square()?.mean(None));
     let (expected, expected_gradients) = step(&mut theirs, x).expect("differentiates");
@@ -153,28 +154,28 @@ fn a_failing_loss_leaves_the_model_as_it_was() {
     let before = snapshot(&model);
     let x = normal(1, &[5, 64]);
     check(
-        model.value_and_grad(Trainable::Lora, |model, x: &Array| {
+        model.value_and_grad(Trainable::Lora, &x, |model, x: &Array| {
             model.forward(x)?;
             Err::<Array, _>(Error::invalid("no", "none"))
-        })(&x),
+        }),
         expect![[r#"
             no
             help: none"#]],
     );
     assert_eq!(snapshot(&model), before);
     check(
-        model.value_and_grad(Trainable::Lora, |model, x: &Array| model.forward(x))(&x),
+        model.value_and_grad(Trainable::Lora, &x, |model, x: &Array| model.forward(x)),
         expect![[r#"
             the loss is f32[5,10], which is not one float element
             help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
     );
     assert_eq!(snapshot(&model), before);
     let panicked =
-        model.value_and_grad(Trainable::Lora, |_, _: &Array| -> Result<Array> { panic!("in the middle") })(&x);
+        model.value_and_grad(Trainable::Lora, &x, |_, _: &Array| -> Result<Array> { panic!("in the middle") });
     assert!(panicked.is_err());
     assert_eq!(snapshot(&model), before);
     check(
-        model.value_and_grad(Trainable::Masters, |model, x: &Array| model.forward(x))(&x),
+        model.value_and_grad(Trainable::Masters, &x, |model, x: &Array| model.forward(x)),
         expect![[r#"
             the model has no float leaf to train in Masters
             help: its parameters are layers.0.bias, layers.0.weight.a, layers.0.weight.b, layers.0.weight.base.scales.absmax, layers.0.weight.base.scales.offset, layers.2.bias, layers.2.weight.a, layers.2.weight.b, layers.2.weight.base.scales.absmax, layers.2.weight.base.scales.offset"#]],
@@ -456,7 +457,7 @@ fn a_model_and_its_optimizer_are_one_state() {
     }
     let step = |(model, optimizer): &mut (Model<nn::Sequential>, Stateful<Adam>), x: Array| -> Result<Array> {
         let (loss, gradients) =
-            model.value_and_grad(Trainable::Lora, |model, x: &Array| model.forward(x)?.square()?.mean(None))(&x)?;
+            model.value_and_grad(Trainable::Lora, &x, |model, x: &Array| model.forward(x)?.square()?.mean(None))?;
         optimizer.update(model, &gradients)?;
         Ok(loss)
     };
@@ -467,8 +468,8 @@ fn a_model_and_its_optimizer_are_one_state() {
     }
     let mut state = (compiled, Stateful(Adam::new(1e-2)));
     let (result, counters) = Counters::of(|| -> Result<Vec<f32>> {
-        let mut run = compile_with_state(step, tacit_core::compile::Options::default());
-        (0..4).map(|_| Ok(numbers(&run.call(&mut state, &x.clone().into())?.dense()?)[0])).collect()
+        let mut run = compile_with_state(tacit_core::compile::Options::default(), step);
+        (0..4).map(|_| Ok(numbers(&run.call(&mut state, &x.clone())?.dense()?)[0])).collect()
     });
     let found = result.expect("compiles");
     for (found, expected) in found.iter().zip(&expected) {

@@ -36,10 +36,10 @@ fn trained(model: &mut Model<nn::Sequential>, only: &Trainable, steps: usize) ->
     let mut optimizer = Adam::new(1e-2);
     let step = |_| {
         let (loss, gradients) = model
-            .value_and_grad(only.clone(), |m, x: Array| m.forward(&x)?.subtract(&target)?.square()?.mean(None))(
-            x.clone(),
-        )
-        .expect("runs");
+            .value_and_grad(only.clone(), x.clone(), |m, x: Array| {
+                m.forward(&x)?.subtract(&target)?.square()?.mean(None)
+            })
+            .expect("runs");
         optimizer.update(&mut *model, &gradients).expect("updates");
         transforms::eval(model.parameters().flatten().into_values().chain([&loss])).expect("evaluates");
         loss.item_exact::<f32>()

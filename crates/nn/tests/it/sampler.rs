@@ -260,17 +260,16 @@ fn a_compiled_step_draws_as_an_eager_one_and_is_traced_once() -> Result<()> {
         repetition_window: 4,
         ..Sampler::default()
     };
-    let mut draw = compile_with_state(
-        |state: &mut SamplerState, logits: Array| sampler.sample(&logits, state).map(|drawn| drawn.tokens),
-        denied(),
-    );
+    let mut draw = compile_with_state(denied(), |state: &mut SamplerState, logits: Array| {
+        sampler.sample(&logits, state).map(|drawn| drawn.tokens)
+    });
     let prompts = [[1u32, 2], [3, 4]];
     let (mut eager, mut compiled) = (sampler.start(5, &prompts)?, sampler.start(5, &prompts)?);
     let mut all = Vec::new();
     for seed in 0..8 {
         let logits = random::normal::<f32>(&[2, 40], None, None, &random::key(seed)?)?;
         let expected = sampler.sample(&logits, &mut eager)?.tokens;
-        let made = draw.call(&mut compiled, &logits.into())?.dense()?;
+        let made = draw.call(&mut compiled, &logits)?.dense()?;
         assert_eq!(made.as_slice::<u32>(), expected.as_slice::<u32>());
         all.extend_from_slice(made.as_slice::<u32>());
     }

@@ -83,10 +83,8 @@ fn tied_parameters_are_one() {
 
         let mut model = tied(paths);
         let (_, gradients) = model
-            .value_and_grad(Trainable::All, |m, t: &Array| m.run(|m| logits(m, t))?.square()?.mean(None))(
-            &tokens()
-        )
-        .expect("differentiates");
+            .value_and_grad(Trainable::All, &tokens(), |m, t: &Array| m.run(|m| logits(m, t))?.square()?.mean(None))
+            .expect("differentiates");
         assert_eq!(gradients.keys().map(|path| &**path).collect::<Vec<_>>(), [paths[1]]);
         model.update(&mut Sgd::new(0.1), &gradients).expect("a step");
         let head = model.run(|m| Ok::<_, Error>(m.head.weight.value.clone())).expect("runs");
@@ -137,7 +135,7 @@ fn every_path_of_a_tie_obeys() -> Result<()> {
             }
             let mut model = Model::new(module)?.tie(paths[0], paths[1])?;
             assert!(model.trainable_parameters().flatten().is_empty(), "{path}");
-            assert!(model.value_and_grad(Trainable::All, |_, ()| Ok::<_, Error>(Array::from_f32(0.0)))(()).is_err());
+            assert!(model.value_and_grad(Trainable::All, (), |_, ()| Ok::<_, Error>(Array::from_f32(0.0))).is_err());
         }
     }
     Ok(())
@@ -276,9 +274,8 @@ fn clones_are_parameters_of_their_own() -> Result<()> {
         one array, and no tie: layers.0.weight, layers.1.weight, layers.2.weight"#]]
     .assert_eq(&model.report().to_string());
     for _ in 0..2 {
-        let (_, gradients) = model.value_and_grad(Trainable::All, |m, x: Array| m.forward(&x)?.square()?.mean(None))(
-            normal(4, &[2, 4]),
-        )?;
+        let (_, gradients) = model
+            .value_and_grad(Trainable::All, normal(4, &[2, 4]), |m, x: Array| m.forward(&x)?.square()?.mean(None))?;
         assert_eq!(gradients.len(), 6);
         model.update(&mut Sgd::new(0.1), &gradients)?;
     }

@@ -194,7 +194,7 @@ fn what_mlx_rs_lists() {
 fn a_module_is_differentiated_whole() {
     let layer = Module::new(nn::Linear::new(2, 1).expect("is made"));
     let mut step = value_and_grad_wrt([0], |(mut layer, x): (Module<nn::Linear>, Array)| layer.forward(&x)?.sum(None));
-    let (_, (gradient, dx)) = step((layer, mlx_rs::ops::ones::<f32>(&[3, 2]).expect("ones").into())).expect("runs");
+    let (_, (gradient, dx)) = step.call((layer, mlx_rs::ops::ones::<f32>(&[3, 2]).expect("ones"))).expect("runs");
     assert_eq!(numbers(gradient.child("weight").array().expect("has one")), [3.0, 3.0]);
     assert!(dx.is_nothing());
 }
@@ -224,7 +224,7 @@ fn a_frozen_parameter_and_a_statistic_have_no_gradient_and_stay_to_the_bit() {
             },
         );
         let (of_linear, of_norm, dx) =
-            gradient((model.0.clone(), model.1.clone(), normal(1, &[8, 4]).into())).expect("runs");
+            gradient.call((model.0.clone(), model.1.clone(), normal(1, &[8, 4]))).expect("runs");
         expect!["mlx_rs::nn::linear::Linear{bias: f32[3], weight: nothing}"].assert_eq(&of_linear.to_string());
         expect!["mlx_rs::nn::normalization::BatchNorm{bias: f32[3], running_mean: nothing, running_var: nothing, weight: f32[3]}"]
             .assert_eq(&of_norm.to_string());
@@ -252,7 +252,7 @@ fn freezing_is_part_of_the_structure() {
     wholly.freeze_parameters(true);
     let gradient = grad_wrt([0], |(mut layer, x): (Module<nn::Linear>, Array)| layer.forward(&x)?.sum(None));
     check(
-        { gradient }((wholly, matrix(1, 2).into())),
+        { gradient }.call((wholly, matrix(1, 2))),
         &expect![[r#"
         no float array is among the leaves to differentiate with respect to: `0.bias` f32[3], `0.weight` f32[3,2]
         help: choose a float leaf that is not frozen; integers and packed codes have no gradient"#]],

@@ -49,7 +49,7 @@ fn forms(dtype: Dtype) -> Result<[(&'static str, Model<Layers>); 3]> {
 fn gradients(model: &mut Model<Layers>, dtype: Dtype) -> Result<FlattenedModuleParam> {
     let x = normal(1, &[4, 64]).as_dtype(dtype)?;
     let loss = |m: &mut Model<Layers>, x: Array| m.forward(&x)?.square()?.mean(None);
-    Ok(model.value_and_grad(Trainable::default(), loss)(x)?.1)
+    Ok(model.value_and_grad(Trainable::default(), x, loss)?.1)
 }
 
 fn steps<O: Optimizer>(name: &str, optimizer: impl Fn() -> O) -> Result<()> {
