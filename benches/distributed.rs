@@ -9,6 +9,8 @@
 
 #[path = "../crates/distributed/tests/ranks/commands.rs"]
 mod commands;
+#[path = "../examples/splits/plan.rs"]
+mod plan;
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, BufReader, Write};
@@ -24,7 +26,7 @@ use mlx_rs::module::{Module as _, ModuleParameters};
 use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::{Array, ops, random, transforms};
-use tacit::distributed::plan::{self, Network, Step};
+use plan::{Network, Step};
 use tacit::distributed::{Group, Shard, Split};
 use tacit::nn::Trainable;
 use tacit::prelude::*;

@@ -161,7 +161,8 @@ fn errors() -> Result<String> {
         Outcome::Quantized { error, .. } => Some(error),
         _ => None,
     };
-    let rows = model.report().rows.iter().filter_map(|(path, row)| Some((path, error(row)?)));
+    let report = model.report();
+    let rows = report.rows.iter().filter_map(|(path, row)| Some((path, error(row)?)));
     let worst = rows.max_by(|a, b| a.1.total_cmp(&b.1));
     Ok(worst.map(|(path, error)| format!("{path} loses {:.1} %", 100.0 * error)).unwrap_or_default())
 }

@@ -1,12 +1,15 @@
-//! The book's page on what splits cost: the estimates of `tacit::distributed::plan` in tables, and a drawing of them.
+//! The book's page on what splits cost: the estimates of `splits/plan.rs` in tables, and a drawing of them.
+
+#[path = "splits/plan.rs"]
+mod plan;
 
 // ANCHOR: use
 use std::fmt::Write;
 
-use tacit::distributed::plan::{Collective, Engine, Network, Split, Step};
 use tacit::prelude::*;
 use tacit::record::Chart;
 
+use self::plan::{Collective, Engine, Network, Split, Step};
 // ANCHOR_END: use
 
 /// A title, and the function that makes what the page shows.

@@ -22,9 +22,9 @@ pub use tacit_record as record;
 /// How a primitive finds who takes it, and what a trace tells of it.
 pub mod dispatch {
     pub use tacit_core::{
-        Call, Decline, DefaultHandler, Equation, Explanation, Handler, NearMiss, OperandType, POLICY_VARIABLE, Param,
-        Pattern, PolicyGuard, PrimitivePattern, Registry, RegistryGuard, Resolution, Results, Signature, Site, Taker,
-        Variable,
+        Argument, Call, Decline, DefaultHandler, Equation, Explanation, Handler, NearMiss, OperandType,
+        POLICY_VARIABLE, Param, Pattern, PolicyGuard, PrimitivePattern, Registry, RegistryGuard, Resolution, Results,
+        Signature, Site, Taker, Variable,
     };
 }
 

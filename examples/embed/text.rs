@@ -1,5 +1,6 @@
 //! Sentences as batches of one length or nearly so, and their embeddings in the order in which they came.
 
+use std::ops::Range;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -66,7 +67,9 @@ impl Text {
         let mut order: Vec<u32> = (0..sentences.len() as u32).collect();
         order.sort_by_key(|&place| sentences[place as usize].len());
         let mut parts = Vec::new();
-        for places in order.chunks(size.max(1)) {
+        let lengths: Vec<usize> = order.iter().map(|&place| sentences[place as usize].len()).collect();
+        for batch in batches(&lengths, size) {
+            let places = &order[batch];
             let chosen: Vec<&Tokens> = places.iter().map(|&place| &sentences[place as usize]).collect();
             let part = embed(&self.batch(&chosen)?)?;
             // Batch by batch, so that the activations of only one are there at a time.
@@ -83,6 +86,30 @@ impl Text {
     }
 }
 
+/// How much of a batch may be padding.
+const PADDING: f64 = 0.2;
+
+/// Batches of at most `size` sentences, whose lengths rise: one that is much longer than others has a batch of its own, so that
+/// these are not filled up to its length.
+fn batches(lengths: &[usize], size: usize) -> Vec<Range<usize>> {
+    let mut batches: Vec<Range<usize>> = Vec::new();
+    let mut tokens = 0;
+    for (at, &length) in lengths.iter().enumerate() {
+        if let Some(batch) = batches.last_mut() {
+            let filled = length * (batch.len() + 1);
+            let padding = (filled - tokens - length) as f64;
+            if batch.len() < size.max(1) && padding <= PADDING * filled as f64 {
+                batch.end += 1;
+                tokens += length;
+                continue;
+            }
+        }
+        batches.push(at..at + 1);
+        tokens = length;
+    }
+    batches
+}
+
 /// A progress bar over `count` of `what`.
 pub(crate) fn progress(message: &str, count: usize, what: &str) -> Outcome<ProgressBar> {
     let bar = ProgressBar::new(count as u64);
@@ -91,4 +118,17 @@ pub(crate) fn progress(message: &str, count: usize, what: &str) -> Outcome<Progr
     ))?);
     bar.set_message(message.to_owned());
     Ok(bar)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_sentence_fills_up_no_short_ones() {
+        let lengths = [[8; 19].as_slice(), &[200]].concat();
+        assert_eq!(batches(&lengths, 32), [0..19, 19..20]);
+        assert_eq!(batches(&[8, 9, 10, 10], 3), [0..3, 3..4]);
+        assert_eq!(batches(&[], 3), []);
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
-use tacit_files::{current, folder_of};
+use tacit_files::folder_of;
 use tacit_io::bitsandbytes::Layout;
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, Config};
@@ -86,9 +86,8 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
         Target::MlxLm => {
             // The configuration of the model itself goes along where there is one.
             let folder = if options.input.is_dir() { options.input.as_path() } else { folder_of(&options.input) };
-            let config = folder.join("config.json");
-            let there = current(&config)?.is_file();
-            let config = if there { Json::open(config)? } else { Json::Object(Vec::new()) };
+            let config = Json::open_if_there(folder.join("config.json"))?;
+            let config = config.unwrap_or_else(|| Json::Object(Vec::new()));
             mlx_lm::write(output, &parameters, &Config::new(config))?;
         }
     }

@@ -8,7 +8,7 @@ use mlx_rs::{Array, Device, DeviceType, ops};
 use serde::Serialize;
 use tacit_arrays::Nf4Array;
 use tacit_bridge::{compiler_available, mlx};
-use tacit_core::pass::PASSES_VARIABLE;
+use tacit_core::pass::{PASSES_VARIABLE, Passes};
 use tacit_core::{Policy, Result, compile, implicit};
 use tacit_kernels::{Isa, threads};
 
@@ -187,7 +187,7 @@ fn variables() -> Vec<Finding> {
 
 /// Whether all passes in a value of `TACIT_PASSES` are Tacit's own.
 fn are_own_passes(text: &str) -> bool {
-    ["", "off"].contains(&text.trim()) || text.split(',').all(|name| PASSES.contains(&name.trim()))
+    Passes::named(text).names().iter().all(|name| PASSES.contains(&name.as_str()))
 }
 
 fn works(what: &'static str, made: Result<bool>) -> Finding {

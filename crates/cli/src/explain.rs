@@ -2,7 +2,7 @@
 
 mod role;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -105,7 +105,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
         for role in Role::of(&path, &value)? {
             let layer = Layer::of(&path, &value, role, tokens);
             if layer.error.is_none() {
-                let member = || Member { path: folded(&path), value: value.clone(), role, count: 0 };
+                let member = || Member { path: path.clone(), value: value.clone(), role, count: 0 };
                 kinds.entry(layer.kind()).or_insert_with(member).count += 1;
             }
             layers.push(layer);
@@ -154,7 +154,7 @@ pub(crate) fn explain(options: &Options) -> Result<Products> {
 fn of_model(path: &Path, tokens: &[i32]) -> Result<Option<Explanation>> {
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     let &[batch, length] = tokens else { return Ok(None) };
-    if !Config::is_known(folder) {
+    if !Config::is_known(folder)? {
         return Ok(None);
     }
     let (config, mut model) = tacit_models::load(path)?;
@@ -200,7 +200,7 @@ fn traced(members: &[Member], tokens: &[i32]) -> Result<Explanation> {
     let mut weights: Vec<(String, &Value)> = Vec::new();
     let mut of_member = Vec::new();
     for Member { path, count, value, .. } in members {
-        let name = if *count > 1 { format!("{path} ({count})") } else { path.clone() };
+        let name = if *count > 1 { format!("{} ({count})", folded(path)) } else { path.clone() };
         let same = |(known, of): &(String, &Value)| *known == name && of.to_string() == value.to_string();
         let at = weights.iter().position(same).unwrap_or_else(|| {
             weights.push((name, value));
@@ -209,20 +209,11 @@ fn traced(members: &[Member], tokens: &[i32]) -> Result<Explanation> {
         of_member.push(at);
     }
     let (names, values): (Vec<String>, Vec<&Value>) = weights.into_iter().unzip();
-    let mut trace = explained(values, |weights| {
+    let trace = explained(values, |weights| {
         let calls = members.iter().zip(&of_member).map(|(member, &at)| member.role.call(&weights[at], tokens));
         calls.collect::<Result<Vec<Array>, Exception>>()
     })?;
-    let mut renamed = HashMap::new();
-    for (input, name) in trace.inputs.iter_mut().zip(names) {
-        renamed.insert(std::mem::replace(&mut input.name, name.clone()), name);
-    }
-    for operand in trace.equations.iter_mut().flat_map(|equation| &mut equation.operands) {
-        if let Some(name) = renamed.get(operand) {
-            operand.clone_from(name);
-        }
-    }
-    Ok(trace)
+    Ok(trace.with_input_names(names))
 }
 
 impl Layer {
@@ -287,7 +278,8 @@ impl fmt::Display for Products {
         }
         let mut table = Table::new(&["parameters", ">of them", "value", "call", "taken by", ">bytes built"]);
         let mut reasons = BTreeSet::new();
-        for ((path, value, role, ..), (count, layer)) in kinds {
+        for ((folded, value, role, ..), (count, layer)) in kinds {
+            let path = if count > 1 { folded } else { layer.path.clone() };
             if layer.materialized > 0 {
                 reasons.extend(layer.declined.iter().map(|reason| (path.clone(), reason)));
             }

@@ -20,7 +20,7 @@ use tacit_core::Error;
 use crate::output::{Failure, Output};
 use crate::variables::VARIABLES;
 use hosts::{Host, Places};
-use supervise::Process;
+use supervise::{Ended, Process};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -48,6 +48,9 @@ pub(crate) struct Options {
     /// How many seconds the other ranks have to end by themselves once one has failed
     #[arg(long, default_value_t = 10.0)]
     grace: f64,
+    /// How often all ranks are started again after one has failed; a program that loads its latest checkpoint goes on there
+    #[arg(long, default_value_t = 0, conflicts_with = "hosts")]
+    restarts: u32,
     /// Runs one rank of `mpirun`
     #[arg(long, hide = true, conflicts_with_all = ["ranks", "hosts"])]
     as_rank: bool,
@@ -70,7 +73,7 @@ enum Backend {
 /// Runs the ranks, and gives the code of the first that failed.
 ///
 /// Each rank's lines carry its number. Rank 0 has the standard input, and where the standard error is a terminal that as
-/// well, so that the one progress bar is its own.
+/// well, so that the one progress bar is its own. What it has read of the input is not read again after a restart.
 pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
     if options.as_warden {
         return Ok(warden::run(options.program.first().map(PathBuf::from)));
@@ -84,16 +87,9 @@ pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
         // Machines may have cores in other numbers.
         command.env("TACIT_THREADS", threads(options, of_environment("OMPI_COMM_WORLD_LOCAL_SIZE").unwrap_or(1)));
         let rank = of_environment("OMPI_COMM_WORLD_RANK").unwrap_or(0);
-        return supervise::run(vec![Process::of_mpi(rank, command)], grace, None);
+        return Ok(supervise::run(vec![Process::of_mpi(rank, command)], grace, None)?.code());
     }
-    let Some(file) = &options.hosts else {
-        let places = Places::here(options.ranks.unwrap_or(1))?;
-        let job = Job::new()?;
-        return match options.backend {
-            Backend::Ring => ring(options, &places, &places.all(), &job, grace),
-            Backend::Mpi => mpi(options, &places, None, &job, grace),
-        };
-    };
+    let Some(file) = &options.hosts else { return here(options, grace) };
     let hosts = hosts::read(file)?;
     let machines = hosts::machines(&hosts);
     let places = Places::on(&hosts, options.port)?;
@@ -104,7 +100,7 @@ pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
         Error::invalid(format!("{} has no machine {name}", file.display()), "name one as its line does")
     })?;
     let job = Job::named(options.job.as_deref());
-    match options.backend {
+    let ended = match options.backend {
         Backend::Ring => ring(options, &places, &places.ranks_of(machines[machine].address), &job, grace),
         Backend::Mpi if machine == 0 => mpi(options, &places, Some(&machines), &job, grace),
         Backend::Mpi => Err(Error::invalid(
@@ -112,6 +108,26 @@ pub(crate) fn launch(options: &Options) -> Result<ExitCode, Failure> {
             "start the first one alone: `mpirun` starts the ranks of all machines from there",
         )
         .into()),
+    };
+    Ok(ended?.code())
+}
+
+/// Starts the ranks on this machine, and again where one failed, as often as that is allowed.
+fn here(options: &Options, grace: Duration) -> Result<ExitCode, Failure> {
+    let mut restarts = 0;
+    loop {
+        // Each start has ports and a name of its own: what is left of the one before is refused.
+        let places = Places::here(options.ranks.unwrap_or(1))?;
+        let job = Job::new()?;
+        let ended = match options.backend {
+            Backend::Ring => ring(options, &places, &places.all(), &job, grace),
+            Backend::Mpi => mpi(options, &places, None, &job, grace),
+        }?;
+        if !ended.has_failed() || restarts == options.restarts {
+            return Ok(ended.code());
+        }
+        restarts += 1;
+        supervise::say(&format!("all ranks are started again, restart {restarts} of {}", options.restarts));
     }
 }
 
@@ -149,7 +165,7 @@ fn program(options: &Options) -> Command {
 }
 
 /// Starts these ranks, which are those of one machine, over the ring.
-fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Duration) -> Result<ExitCode, Failure> {
+fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Duration) -> Result<Ended, Failure> {
     let folder = Folder::new()?;
     let file = folder.0.join("hosts.json");
     fs::write(&file, places.ring()).map_err(Error::file("write", &file))?;
@@ -178,7 +194,7 @@ fn mpi(
     machines: Option<&[Host]>,
     job: &Job,
     grace: Duration,
-) -> Result<ExitCode, Failure> {
+) -> Result<Ended, Failure> {
     let mpirun = search_path("mpirun").ok_or_else(|| {
         Error::invalid("mpirun is not in the search path", "install Open MPI, or leave `--backend` out for the ring")
     })?;

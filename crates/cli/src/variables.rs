@@ -1,5 +1,7 @@
 //! The environment variables that every program with Tacit reads when it runs.
 
+use tacit_core::pass::Passes;
+
 /// One of them.
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
@@ -33,10 +35,10 @@ pub(crate) const VARIABLES: [Variable; 9] = [
         doc: "which passes rewrite the graphs of compiled functions; all of them where it is not set",
         // A program may have passes of its own.
         reads: |text| {
-            let plain = |name: &str| {
+            let plain = |name: &String| {
                 !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || ['-', '_', '.', ':'].contains(&c))
             };
-            text.trim().is_empty() || text.split(',').map(str::trim).all(plain)
+            Passes::named(text).names().iter().all(plain)
         },
     },
     Variable {

@@ -581,7 +581,7 @@ fn a_known_model_is_told_as_a_whole() {
     let config = fs::read(format!("{golden}/config.json")).expect("reads");
     fs::write(folder.at("config.json"), config).expect("writes");
     let text = String::from_utf8(tacit(&["explain", &folder.layers(1)]).stdout).expect("text");
-    assert!(text.contains("layers.*.weight") && text.contains("the model cannot be built: "), "{text}");
+    assert!(text.contains("layers.0.weight") && text.contains("the model cannot be built: "), "{text}");
 }
 
 #[test]

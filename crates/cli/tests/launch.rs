@@ -137,6 +137,40 @@ fn others_have_time_to_end_by_themselves_after_a_failure() {
 }
 
 #[test]
+fn ranks_are_started_again_as_often_as_is_allowed() {
+    let file = env::temp_dir().join(mark("restarts"));
+    let script = format!(
+        r#"echo "$TACIT_JOB" >> {0}; test "$MLX_RANK" = 0 || sleep 5; test "$(sort -u {0} | wc -l)" = 3 || exit 4; echo "whole""#,
+        file.display()
+    );
+    let again = |restarts: &str| {
+        drop(fs::remove_file(&file));
+        run(&["-n", "2", "--grace", "0", "--restarts", restarts], &script)
+    };
+    let output = again("1");
+    assert_eq!((output.status.code(), lines(&output.stdout).as_str()), (Some(4), ""));
+    expect![[r#"
+        tacit: all ranks are started again, restart 1 of 1
+        tacit: rank 0 failed with code 4; the others have 0 s
+        tacit: rank 0 failed with code 4; the others have 0 s"#]]
+    .assert_eq(&lines(&output.stderr));
+    let output = again("5");
+    assert_eq!((output.status.code(), lines(&output.stdout).as_str()), (Some(0), "[0] whole\n[1] whole"));
+    fs::remove_file(file).expect("was written");
+}
+
+#[test]
+fn who_is_asked_to_end_starts_nothing_again() {
+    let mut launcher =
+        launch(&["-n", "2", "--grace", "0.2", "--restarts", "3"], "echo begun; sleep 100").spawn().expect("starts");
+    until_said(&mut launcher);
+    signal(&launcher, "-INT");
+    let output = launcher.wait_with_output().expect("ends");
+    assert_eq!(output.status.code(), Some(130));
+    assert!(!lines(&output.stderr).contains("started again"), "{}", lines(&output.stderr));
+}
+
+#[test]
 fn ctrl_c_ends_all_that_ranks_started_too() {
     for (name, code) in [("-INT", 130), ("-TERM", 143)] {
         let mark = mark(&format!("ctrl{name}"));

@@ -6,8 +6,9 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::{Aval, Error, Explanation, Policy, Result, Site, Taker, Value, explain, implicit};
 
+use crate::elements::{relative_error, worst};
 use crate::exact::Exact;
-use crate::oracle::{Function, Oracle, Side, Structure, relative_error};
+use crate::oracle::{Function, Oracle, Side, Structure};
 use crate::subject::Subject;
 
 /// Plain mlx-rs code.
@@ -164,7 +165,7 @@ impl Call {
             (Ok(found), Ok(expected)) if found.len() == expected.len() => {
                 found.iter().zip(&expected).try_for_each(|(found, expected)| bits_equal(found, expected))
             }
-            (Ok(found), Ok(expected)) => Err(format!("{} results, and {} of dense", found.len(), expected.len())),
+            (Ok(found), Ok(expected)) => Err(format!("{} results, expected {}", found.len(), expected.len())),
             (Err(_), Err(_)) => Ok(()),
             (Err(error), Ok(_)) => Err(error),
             (Ok(_), Err(error)) => Err(format!("the dense call fails and this one does not: {error}")),
@@ -221,13 +222,14 @@ pub(crate) fn dense(value: &Value) -> Result<Array, String> {
 pub(crate) fn bits_equal(found: &Array, expected: &Array) -> Result<(), String> {
     let avals = (Aval::from(found), Aval::from(expected));
     if avals.0 != avals.1 {
-        return Err(format!("{} is not {}", avals.0, avals.1));
+        return Err(format!("it is {}, expected {}", avals.0, avals.1));
     }
     if bytes(found)? == bytes(expected)? {
         return Ok(());
     }
     let error = relative_error(found, expected).map_err(text)?;
-    Err(format!("not the same bits: the relative error is {error:.3e}"))
+    let worst = worst(found, expected).map_err(text)?;
+    Err(format!("not the same bits: the relative error is {error:.3e}: {worst}"))
 }
 
 /// The bytes of an array in row-major order.

@@ -9,7 +9,8 @@ use tacit_core::{Policy, Result, Value, compile};
 
 use crate::call::{dense, text};
 use crate::case::Case;
-use crate::oracle::{Structure, relative_error};
+use crate::elements::near;
+use crate::oracle::Structure;
 use crate::report::Report;
 use crate::subject::Subject;
 
@@ -123,11 +124,7 @@ impl<'a> Scene<'a> {
     }
 
     fn near(&self, found: &Array, expected: &Array) -> Result<(), String> {
-        let tolerance = self.subject.tolerance.max(1e-4);
-        match relative_error(found, expected).map_err(text)? {
-            error if error <= tolerance => Ok(()),
-            error => Err(format!("the relative error is {error:.3e}, above {tolerance:.1e}")),
-        }
+        near(found, expected, self.subject.tolerance.max(1e-4))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tacit_core::{Aval, Policy, Value};
 
-use crate::oracle::floats;
+use crate::elements::{floats, index};
 
 /// Where two arrays differ most.
 #[derive(Clone, Debug)]
@@ -89,19 +89,4 @@ pub fn close(found: impl Into<Value>, expected: impl Into<Value>, tolerance: f64
         if far == 1 { "is 1".to_owned() } else { format!("are {far}") },
         expected.len(),
     )))
-}
-
-/// The place of an element along each axis.
-fn index(mut at: usize, shape: &[i32]) -> Vec<usize> {
-    let mut index: Vec<usize> = shape
-        .iter()
-        .rev()
-        .map(|&extent| {
-            let along = at % extent.max(1) as usize;
-            at /= extent.max(1) as usize;
-            along
-        })
-        .collect();
-    index.reverse();
-    index
 }

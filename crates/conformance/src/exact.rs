@@ -67,13 +67,13 @@ impl Exact {
     /// Demands of each element an error of a few roundings of its dtype, relative to the sum of the magnitudes of its terms.
     pub(crate) fn near(&self, found: &[Array]) -> Result<(), String> {
         if found.len() != self.results.len() {
-            return Err(format!("{} results, and {} of dense", found.len(), self.results.len()));
+            return Err(format!("{} results, expected {}", found.len(), self.results.len()));
         }
         for (i, array) in found.iter().enumerate() {
             let elements = doubles(array).map_err(|error| Error::from(error).to_string())?;
             let (expected, terms) = (&self.results[i], &self.terms[i]);
             if elements.len() != expected.len() {
-                return Err(format!("result {i} is {} of {} elements", Aval::from(array), expected.len()));
+                return Err(format!("result {i} is {}, expected {} elements", Aval::from(array), expected.len()));
             }
             let relative = ROUNDINGS * rounding(array.dtype()) + ACCUMULATED;
             let bound = |at: usize| (relative * terms[at].abs()).max(self.granted[i]);
@@ -82,11 +82,11 @@ impl Exact {
                 .find(|&at| expected[at].is_finite() && (error(at) > bound(at) || error(at).is_nan()));
             if let Some(at) = far {
                 return Err(format!(
-                    "element {at} of {} is {:.6e}, in {} {:.6e}: {:.1e} off where {:.1e} is granted",
+                    "element {at} of {} is {:.6e}, expected {:.6e} of {}: {:.1e} off where {:.1e} is granted",
                     Aval::from(array),
                     elements[at],
-                    dtype_name(self.dtype),
                     expected[at],
+                    dtype_name(self.dtype),
                     error(at),
                     bound(at),
                 ));

@@ -4,8 +4,8 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Aval, Value};
 
 use crate::call::{Call, dense, text};
+use crate::elements::floats;
 use crate::exact::Exact;
-use crate::oracle::floats;
 use crate::report::Report;
 use crate::subject::Subject;
 

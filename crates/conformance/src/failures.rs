@@ -7,7 +7,7 @@ use tacit_core::{Aval, Error, Policy, Value};
 
 use crate::call::{Call, bits_equal, bytes, dense, text};
 use crate::case::Case;
-use crate::oracle::floats;
+use crate::elements::floats;
 use crate::report::Report;
 use crate::shape::Shapes;
 use crate::subject::{Subject, implicit, leaves_of, normal};

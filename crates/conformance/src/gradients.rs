@@ -7,8 +7,8 @@ use tacit_core::{Aval, Policy, Result, Value};
 
 use crate::call::{dense, text};
 use crate::case::Case;
+use crate::elements::near;
 use crate::exact::Exact;
-use crate::oracle::relative_error;
 use crate::report::Report;
 use crate::subject::{Subject, normal};
 
@@ -260,11 +260,7 @@ impl Scene<'_> {
     }
 
     fn near(&self, found: &Array, expected: &Array) -> Result<(), String> {
-        let tolerance = self.subject.tolerance.max(1e-4);
-        match relative_error(found, expected).map_err(text)? {
-            error if error <= tolerance => Ok(()),
-            error => Err(format!("the relative error is {error:.3e}, above {tolerance:.1e}")),
-        }
+        near(found, expected, self.subject.tolerance.max(1e-4))
     }
 }
 

@@ -30,6 +30,7 @@ mod case;
 mod close;
 mod coverage;
 pub mod difference;
+mod elements;
 mod exact;
 mod extents;
 mod failures;

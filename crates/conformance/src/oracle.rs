@@ -7,10 +7,13 @@ use std::fmt;
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, transforms};
 use tacit_core::kernel::Fallback;
 use tacit_core::transform::intercept;
 use tacit_core::{Aval, Error, ImplicitArray, Policy, Result, Value};
+
+use crate::elements::{error_above, worst};
+pub use crate::elements::{floats, relative_error};
 
 /// Compares a function on values with the same function on the dense arrays that they stand for.
 ///
@@ -224,21 +227,23 @@ impl Oracle {
 
     pub(crate) fn all(&self, what: &str, found: &[Array], expected: &[Array]) -> Result<f64, String> {
         if found.len() != expected.len() {
-            return Err(format!("{} {what}s, and {} of the dense function", found.len(), expected.len()));
+            return Err(format!("{} {what}s, expected {}", found.len(), expected.len()));
         }
-        let mut worst = 0.0;
+        let mut largest = 0.0;
         for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
             let (found_aval, expected_aval) = (Aval::from(found), Aval::from(expected));
             if found_aval != expected_aval {
-                return Err(format!("{what} {i} is {found_aval}, and {expected_aval} of the dense function"));
+                return Err(format!("{what} {i} is {found_aval}, expected {expected_aval}"));
             }
             let error = error_above(found, expected, self.least).map_err(|error| format!("{what} {i}: {error}"))?;
             if error > self.tolerance {
-                return Err(format!("{what} {i} has the relative error {error:.3e}, above {:.1e}", self.tolerance));
+                let farthest = worst(found, expected).map_err(|error| format!("{what} {i}: {error}"))?;
+                let granted = self.tolerance;
+                return Err(format!("{what} {i} has the relative error {error:.3e}, above {granted:.1e}: {farthest}"));
             }
-            worst = f64::max(worst, error);
+            largest = f64::max(largest, error);
         }
-        Ok(worst)
+        Ok(largest)
     }
 }
 
@@ -249,57 +254,6 @@ pub(crate) fn under<R>(policy: Policy, side: &str, f: impl FnOnce() -> Result<R,
 
 fn failed(side: &str, error: &Error) -> String {
     format!("the {side} side failed: {error}")
-}
-
-/// `max|a - b| / max|b|`, never NaN: 0 where both are the same NaN or infinity.
-///
-/// # Errors
-///
-/// The arrays have different sizes, or cannot be evaluated as f32.
-pub fn relative_error(a: &Array, b: &Array) -> Result<f64> {
-    error_above(a, b, 0.0)
-}
-
-/// `max|a - b| / max(max|b|, least)`.
-fn error_above(a: &Array, b: &Array, least: f64) -> Result<f64> {
-    let (a, b) = (floats(a)?, floats(b)?);
-    if a.len() != b.len() {
-        return Err(Error::invalid(format!("{} elements and {}", a.len(), b.len()), "compare arrays of one shape"));
-    }
-    let (mut error, mut scale) = (0f64, least);
-    for (&a, &b) in a.iter().zip(&b) {
-        #[allow(clippy::float_cmp, reason = "equal infinities have no difference")]
-        if a == b || (a.is_nan() && b.is_nan()) {
-            scale = if b.is_finite() { scale.max(f64::from(b.abs())) } else { scale };
-            continue;
-        }
-        let difference = f64::from((a - b).abs());
-        if !difference.is_finite() {
-            return Ok(f64::INFINITY);
-        }
-        error = error.max(difference);
-        scale = scale.max(f64::from(b.abs()));
-    }
-    Ok(if error == 0.0 { 0.0 } else { error / scale })
-}
-
-/// The elements of an array as f32, row-major; of a complex one the real parts and then the imaginary ones.
-///
-/// # Errors
-///
-/// The array cannot be evaluated.
-pub fn floats(array: &Array) -> Result<Vec<f32>> {
-    if array.size() == 0 {
-        return Ok(Vec::new());
-    }
-    if array.dtype().is_complex() {
-        return Ok([floats(&ops::real(array)?)?, floats(&ops::imag(array)?)?].concat());
-    }
-    let array = ops::flatten(array.as_dtype(Dtype::Float32)?, None, None)?.contiguous()?;
-    // As bytes: the array may be a view that begins where no f32 may.
-    let bytes = array.view_dtype(Dtype::Uint8)?;
-    let bytes = bytes.try_as_slice::<u8>()?;
-    Ok(bytes.as_chunks().0.iter().map(|&number| f32::from_ne_bytes(number)).collect())
 }
 
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use tacit_core::Aval;
 
 use crate::call::{bits_equal, dense, text};
 use crate::case::{Case, Layout};
-use crate::oracle::floats;
+use crate::elements::floats;
 use crate::report::Report;
 use crate::shape::Shapes;
 use crate::subject::Subject;
@@ -91,7 +91,7 @@ fn finite(subject: &Subject, x: &Array) -> Result<(), String> {
     };
     let (aval, expected) = (Aval::from(&made), Aval::from(x));
     if aval != expected {
-        return Err(format!("{aval} was made of {expected}"));
+        return Err(format!("it is {aval}, expected {expected}"));
     }
     let (made, x) = (floats(&made).map_err(text)?, numbers);
     // Scales, and what they scale, are rounded to the dtype once each.
@@ -108,7 +108,14 @@ fn finite(subject: &Subject, x: &Array) -> Result<(), String> {
         if overflown(made) || made.is_finite() && (subject.ignores_values || near && zero) {
             continue;
         }
-        return Err(format!("element {i} is {made:e}, made of {x:e} where the largest is {largest:e}"));
+        let expected = match subject.bound {
+            Some(bound) if zero => format!("{:.1e} off at most", (bound + rounding) * largest + subject.floor),
+            Some(_) => "an exact 0".to_owned(),
+            None => "a finite number".to_owned(),
+        };
+        return Err(format!(
+            "element {i} is {made:e}, made of {x:e} where the largest is {largest:e}, expected {expected}"
+        ));
     }
     Ok(())
 }
@@ -126,7 +133,7 @@ fn non_finite(subject: &Subject, x: &Array) -> Result<(), String> {
     for (i, (made, x)) in floats(&made).map_err(text)?.iter().zip(floats(x).map_err(text)?).enumerate() {
         #[allow(clippy::float_cmp, reason = "equal infinities")]
         if !x.is_finite() && !made.is_nan() && *made != x {
-            return Err(format!("element {i} is {made:e}, made of {x}"));
+            return Err(format!("element {i} is {made:e}, made of {x}, expected {x}, a NaN or a refusal"));
         }
     }
     Ok(())
@@ -143,7 +150,7 @@ fn refused_or_kept(subject: &Subject, shape: &[i32], dtype: Dtype) -> Result<(),
     let x = ops::ones_dtype(shape, dtype).map_err(|error| text(error.into()))?;
     let Ok(value) = subject.make(&x) else { return Ok(()) };
     let (aval, expected) = (Aval::from(&dense(&value)?), Aval::from(&x));
-    if aval == expected { Ok(()) } else { Err(format!("{aval} was made of {expected}")) }
+    if aval == expected { Ok(()) } else { Err(format!("it is {aval}, expected {expected}")) }
 }
 
 /// The code changes at `threshold`, and decoding never falls where the original rises.
@@ -156,5 +163,5 @@ fn around(subject: &Subject, shapes: &Shapes, threshold: f32) -> Result<(), Stri
     if below < above && (at == below || at == above) {
         return Ok(());
     }
-    Err(format!("{near:?} decode to {below}, {at}, {above}"))
+    Err(format!("{near:?} decode to {below}, {at}, {above}, expected to rise in one step"))
 }

@@ -342,7 +342,8 @@ fn permit(
         Policy::Deny => {
             let types: Vec<OperandType> = operands.iter().map(|value| operand_type(value)).collect();
             let nearest = registry.nearest(primitive.name(), &types, declined);
-            Err(Error::MaterializationDenied { call, ty, declined: declined.to_vec(), nearest })
+            let declined = declined.to_vec();
+            Err(Error::MaterializationDenied { call, ty, asked: false, arguments: Vec::new(), declined, nearest })
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the crates that run functions as this one does need of it; no part of the public face.
 
-pub use crate::environment::from_environment;
+pub use crate::environment::Setting;
 use crate::trace::{self, Recording};
 use crate::{Primitive, Result, state};
 

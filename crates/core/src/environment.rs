@@ -1,16 +1,48 @@
 //! Settings that an environment variable names.
 
+use std::sync::OnceLock;
+
 use crate::policy::warn;
 
-/// What the word in `variable` stands for, in any case. If it is not set, or with a warning if it is none of `words`, that
-/// is the default, which is one of them.
-pub fn from_environment<T: Copy + Default + PartialEq>(variable: &str, words: [(&str, T); 3]) -> T {
-    let Ok(text) = std::env::var(variable) else { return T::default() };
-    if let Some((_, value)) = words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)) {
-        return *value;
+/// What a process chose by a word in an environment variable, read once.
+///
+/// If the variable is not set that is the default, which is one of the words; so it is, with a warning, if the variable is none
+/// of them. Case does not matter.
+#[derive(Debug)]
+pub struct Setting<T: 'static> {
+    variable: &'static str,
+    words: [(&'static str, T); 3],
+    read: OnceLock<T>,
+}
+
+impl<T: Copy + Default + PartialEq> Setting<T> {
+    /// A setting that has not been read.
+    #[must_use]
+    pub const fn new(variable: &'static str, words: [(&'static str, T); 3]) -> Self {
+        Self { variable, words, read: OnceLock::new() }
     }
-    let [first, second, third] = words.map(|(word, _)| word);
-    let default = words.into_iter().find(|(_, value)| *value == T::default()).map_or("the default", |(word, _)| word);
-    warn(&format!("{variable}={text} is none of {first}, {second} and {third}; {default} is in force"));
-    T::default()
+
+    /// What was chosen.
+    pub fn get(&self) -> T {
+        let mut wrong = None;
+        let value = *self.read.get_or_init(|| {
+            let Ok(text) = std::env::var(self.variable) else { return T::default() };
+            let known = self.words.iter().find(|(word, _)| text.eq_ignore_ascii_case(word));
+            known.map_or_else(
+                || {
+                    wrong = Some(text);
+                    T::default()
+                },
+                |(_, value)| *value,
+            )
+        });
+        // Outside the lock: who is told may ask again, as a subscriber that runs compiled functions does.
+        if let Some(text) = wrong {
+            let [first, second, third] = self.words.map(|(word, _)| word);
+            let default = self.words.iter().find(|(_, value)| *value == T::default());
+            let default = default.map_or("the default", |(word, _)| word);
+            warn(&format!("{}={text} is none of {first}, {second} and {third}; {default} is in force", self.variable));
+        }
+        value
+    }
 }

@@ -1,16 +1,18 @@
 //! The one error type.
 
+mod conversions;
+mod shown;
+
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use mlx_rs::error::{AsSliceError, Exception};
 use tacit_bridge::kernel::Fallback;
-use tacit_bridge::mlx::{self, Refusal};
-use tacit_bridge::{Aval, BridgeError, GradientError};
+use tacit_bridge::{Aval, GradientError};
 
-use crate::compile::held::{Held, may_be_key};
+use self::shown::{Draws, Help, Lines, Listed, Nearest, Parameters, Sites, Together, see_operands};
+use crate::compile::held::Held;
 use crate::printable::{name, text};
-use crate::{Decline, Site};
+use crate::{Argument, Decline, NearMiss, Site};
 
 /// The result of everything in Tacit.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -133,15 +135,19 @@ pub enum Error {
 
     /// The policy forbids the materialization that a call needs.
     #[error(
-        "{call} needs {ty} materialized, which the policy forbids{}{}\n\
-         help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`",
-        Lines(.declined), Nearest(.nearest)
+        "{call} needs {ty} materialized, which the policy forbids{}{}{}\nhelp: {}allow it here with `Policy::Allow.scope()`",
+        Parameters(.arguments), Lines(.declined), Nearest(.nearest),
+        if *.asked { "" } else { "write a handler for this primitive and these types, or " }
     )]
     MaterializationDenied {
         /// The primitive and its operands.
         call: String,
         /// The implicit type that would be built.
         ty: &'static str,
+        /// Whether the dense array itself was asked for, as by `Value::dense`, and no primitive needed it.
+        asked: bool,
+        /// The arguments of the trace that it is made of.
+        arguments: Vec<Argument>,
         /// The handlers that matched the call and declined it.
         declined: Vec<Decline>,
         /// Up to three handlers that come closest.
@@ -241,8 +247,9 @@ pub enum Error {
     /// A function that is compiled holds arrays that are not its arguments.
     #[error(
         "{function} is compiled and holds {}, frozen with the value of now: it is not among the arguments\n\
-         help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`{}",
+         help: pass it as an argument or as part of the state{}, or allow it with `Constants::Allow`{}",
         Together(.held),
+        if .held.len() > 1 { ", such as the `Model` that holds them" } else { "" },
         Draws(.held)
     )]
     Constants {
@@ -342,6 +349,19 @@ impl Error {
         Self::Declined(reason.into())
     }
 
+    /// The error with other names for the arguments of its trace, by their numbers; one that has none is left out.
+    #[must_use]
+    pub fn with_arguments(mut self, named: impl Fn(usize) -> Option<Argument>) -> Self {
+        if let Self::MaterializationDenied { arguments, .. } = &mut self {
+            let other = |argument: Argument| match argument {
+                Argument::Number(number) => named(number),
+                parameter @ Argument::Parameter(_) => Some(parameter),
+            };
+            *arguments = std::mem::take(arguments).into_iter().filter_map(other).collect();
+        }
+        self
+    }
+
     /// A type refuses to be materialized, with the reason; for `materialize` of such a type.
     pub fn refuse(reason: impl Into<String>) -> Self {
         Self::Refused { ty: UNNAMED, reason: reason.into(), call: None }
@@ -355,27 +375,8 @@ impl fmt::Debug for Error {
     }
 }
 
-/// The next step where MLX finds fault with the operands of an op.
-fn see_operands(text: &str) -> &'static str {
-    let words = ["hape", "imension", "roadcast", " axis", " axes", "dtype"];
-    if text.starts_with('[') && words.iter().any(|word| text.contains(word)) {
-        "\nhelp: compare the operands of this op: `explain` tells the avals of all ops of a function"
-    } else {
-        ""
-    }
-}
-
 /// What a refusal calls the type before the caller of its `materialize` puts the name in.
 pub(crate) const UNNAMED: &str = "the type";
-
-/// A handler that a call comes close to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NearMiss {
-    /// The handler and where it stands.
-    pub handler: Site,
-    /// Its signature.
-    pub signature: String,
-}
 
 /// How a caller does without what stands for a kernel.
 pub(crate) fn way_out(reason: Fallback) -> &'static str {
@@ -383,151 +384,5 @@ pub(crate) fn way_out(reason: Fallback) -> &'static str {
         Fallback::Device => "run it on the CPU",
         Fallback::Vjp | Fallback::Jvp => "leave the children of the implicit array out of the derivative, with `Wrt`",
         Fallback::Vmap { .. } => "map the other operands and not the children of the implicit array",
-    }
-}
-
-/// The second line, if there is one.
-struct Help<'a>(&'a Option<String>);
-
-impl fmt::Display for Help<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |help| write!(f, "\nhelp: {}", text(help)))
-    }
-}
-
-struct Listed<'a>(&'a [Aval]);
-
-impl fmt::Display for Listed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, aval) in self.0.iter().enumerate().filter(|(i, aval)| !self.0[..*i].contains(aval)) {
-            write!(f, "{}{aval}", if i == 0 { "" } else { " or " })?;
-        }
-        Ok(())
-    }
-}
-
-/// What to do where an array may be random numbers, drawn with a key.
-struct Draws<'a>(&'a [Held]);
-
-impl fmt::Display for Draws<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.0.iter().flat_map(|held| &held.sources).any(may_be_key) {
-            return Ok(());
-        }
-        f.write_str("; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument")
-    }
-}
-
-struct Together<'a, T>(&'a [T]);
-
-impl<T: fmt::Display> fmt::Display for Together<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, aval) in self.0.iter().enumerate() {
-            write!(f, "{}{aval}", if i == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
-}
-
-struct Sites<'a>(&'a [Site]);
-
-impl fmt::Display for Sites<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, site) in self.0.iter().enumerate() {
-            write!(f, "{}{site}", if i == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
-}
-
-struct Lines<'a>(&'a [Decline]);
-
-impl fmt::Display for Lines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|decline| write!(f, "\n{decline}"))
-    }
-}
-
-struct Nearest<'a>(&'a [NearMiss]);
-
-impl fmt::Display for Nearest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for near in self.0 {
-            write!(f, "\nnear: {} takes {}", near.handler, near.signature)?;
-        }
-        Ok(())
-    }
-}
-
-fn of_text(text: &str) -> Error {
-    if let Some(error) = tacit_bridge::recover(text) {
-        return of_box(error);
-    }
-    match mlx::refusal(text) {
-        Refusal::Traced => Error::EvalInTrace,
-        Refusal::OtherThread => Error::OtherThread(mlx::without_place(text).to_owned()),
-        Refusal::Shapeless | Refusal::Other => Error::Mlx(mlx::without_place(text).to_owned()),
-    }
-}
-
-fn of_box(error: tacit_bridge::BoxError) -> Error {
-    let error = match error.downcast::<Error>() {
-        Ok(ours) => return *ours,
-        Err(other) => other,
-    };
-    let error = match error.downcast::<BridgeError>() {
-        Ok(bridge) => return (*bridge).into(),
-        Err(other) => other,
-    };
-    if let Some(gradient) = error.downcast_ref::<GradientError>() {
-        return Error::Gradient(gradient.clone());
-    }
-    if let Some(kernel) = error.downcast_ref::<tacit_bridge::kernel::KernelError>() {
-        return Error::Kernel { kernel: kernel.kernel.to_owned(), message: kernel.failure.clone() };
-    }
-    match error.downcast::<Exception>() {
-        Ok(exception) => (*exception).into(),
-        Err(other) => Error::Function(other),
-    }
-}
-
-impl From<Exception> for Error {
-    fn from(exception: Exception) -> Self {
-        of_text(exception.what())
-    }
-}
-
-impl From<AsSliceError> for Error {
-    fn from(error: AsSliceError) -> Self {
-        match error {
-            AsSliceError::Exception(exception) => exception.into(),
-            other => Self::Function(Box::new(other)),
-        }
-    }
-}
-
-impl From<BridgeError> for Error {
-    fn from(error: BridgeError) -> Self {
-        match error {
-            BridgeError::Mlx(text) => of_text(&text),
-            BridgeError::Callback(error) => of_box(error),
-            other => Self::Invalid { message: other.to_string(), help: None },
-        }
-    }
-}
-
-impl From<Error> for Exception {
-    /// For closures that mlx-rs calls: its transforms take no other error type.
-    #[track_caller]
-    fn from(error: Error) -> Self {
-        let text = error.to_string();
-        tacit_bridge::remember(Box::new(error));
-        Self::custom(text)
-    }
-}
-
-impl From<std::convert::Infallible> for Error {
-    fn from(never: std::convert::Infallible) -> Self {
-        match never {}
     }
 }

@@ -6,7 +6,7 @@ mod layout;
 mod page;
 mod picture;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use tacit_bridge::{Aval, Slot};
@@ -38,6 +38,28 @@ impl Explanation {
     #[must_use]
     pub fn to_svg(&self) -> String {
         picture::svg(self, false)
+    }
+
+    /// The same with names for the inputs, such as the paths of parameters; results of ops are named from `a` on.
+    #[must_use]
+    pub fn with_input_names(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        let mut renamed: HashMap<String, String> = HashMap::new();
+        for (input, name) in self.inputs.iter_mut().zip(names) {
+            renamed.insert(std::mem::replace(&mut input.name, name.clone()), name);
+        }
+        let taken: HashSet<String> = self.inputs.iter().map(|input| input.name.clone()).collect();
+        let mut free = (0..).map(letters).filter(|name| !taken.contains(name));
+        for result in self.equations.iter_mut().flat_map(|equation| &mut equation.results) {
+            let name = free.next().unwrap_or_default();
+            renamed.insert(std::mem::replace(&mut result.name, name.clone()), name);
+        }
+        let operands = self.equations.iter_mut().flat_map(|equation| &mut equation.operands);
+        for name in operands.chain(&mut self.outputs) {
+            if let Some(other) = renamed.get(name) {
+                name.clone_from(other);
+            }
+        }
+        self
     }
 
     /// A page with the drawing of [`to_svg`](Self::to_svg), each box a link to its line in a list of all nodes.

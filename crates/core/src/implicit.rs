@@ -3,7 +3,7 @@
 use crate::state::{CALL, Lent, MADE, Step, show};
 use crate::tree::{self, Arguments, Reader};
 use crate::values::{Values, arrays_of, never_called};
-use crate::{Error, Explanation, Result, Tree, Value, trace};
+use crate::{Argument, Error, Explanation, Result, Tree, Value, trace};
 
 /// Runs a function on arrays with values, implicit ones included.
 ///
@@ -89,7 +89,11 @@ where
         tree::assign(&mut *lent.state, &own.def, arrays.into_iter().map(Value::from).collect())?;
         let results = f(&mut *lent.state, given).map_err(Into::into)?;
         arrays_of(|visitor| show(MADE, &results, &*lent.state, visitor), &mut made)
-    })?;
+    });
+    // The leaves of the state come before the arguments.
+    let own_leaves = own.values.len();
+    let results =
+        results.map_err(|error| error.with_arguments(|number| number.checked_sub(own_leaves).map(Argument::Number)))?;
     let made = made.ok_or_else(never_called)?;
     let mut reader = Reader::made(&made, results)?;
     reader.enter(CALL)?;

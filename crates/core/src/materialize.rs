@@ -62,6 +62,8 @@ pub fn materialize(array: &dyn ImplicitArray) -> Result<Value> {
         return Err(Error::MaterializationDenied {
             call: format!("a dense array of {}", Value::from(dyn_clone::clone_box(array))),
             ty: short_name(array),
+            asked: true,
+            arguments: Vec::new(),
             declined: Vec::new(),
             nearest: Vec::new(),
         });

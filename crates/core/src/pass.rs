@@ -94,14 +94,8 @@ pub enum Passes {
 impl Passes {
     /// What [`PASSES_VARIABLE`] chooses, read once.
     fn of_process() -> &'static Self {
-        static CHOSEN: LazyLock<Passes> = LazyLock::new(|| {
-            let text = std::env::var(PASSES_VARIABLE).unwrap_or_default();
-            match text.trim() {
-                "" => Passes::All,
-                "off" => Passes::Off,
-                names => Passes::Only(names.split(',').map(|name| name.trim().to_owned()).collect()),
-            }
-        });
+        static CHOSEN: LazyLock<Passes> =
+            LazyLock::new(|| std::env::var(PASSES_VARIABLE).map_or(Passes::All, |text| Passes::named(&text)));
         static TOLD: AtomicBool = AtomicBool::new(false);
         // Who is told may compile a function itself, and so ask again.
         if !TOLD.swap(true, Ordering::Relaxed) {
@@ -110,10 +104,25 @@ impl Passes {
         &CHOSEN
     }
 
+    /// What a text such as that of [`PASSES_VARIABLE`] chooses: `off`, or names with commas between them; all where it is empty.
+    #[must_use]
+    pub fn named(text: &str) -> Self {
+        match text.trim() {
+            "" => Self::All,
+            "off" => Self::Off,
+            names => Self::Only(names.split(',').map(|name| name.trim().to_owned()).collect()),
+        }
+    }
+
+    /// The passes that are chosen by name.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        if let Self::Only(names) = self { names } else { &[] }
+    }
+
     fn warn_of_unknown(&self) {
-        let Self::Only(names) = self else { return };
         let known: Vec<&str> = Pass::all().iter().map(|pass| pass.name).collect();
-        for unknown in names.iter().filter(|name| !known.contains(&name.as_str())) {
+        for unknown in self.names().iter().filter(|name| !known.contains(&name.as_str())) {
             let all = known.join(", ");
             warn(&format!("{PASSES_VARIABLE} names the pass {unknown}, and there are off, {all}"));
         }

@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use crate::environment::from_environment;
+use crate::environment::Setting;
 use crate::{Policy, Registry};
 
 thread_local! {
@@ -43,11 +43,9 @@ impl Policy {
     /// The policy in force on this thread.
     #[must_use]
     pub fn current() -> Self {
-        static DEFAULT: LazyLock<Policy> = LazyLock::new(|| {
-            let words = [("allow", Policy::Allow), ("warn", Policy::Warn), ("deny", Policy::Deny)];
-            from_environment(POLICY_VARIABLE, words)
-        });
-        POLICY.with_borrow(|stack| stack.last().copied()).unwrap_or(*DEFAULT)
+        static DEFAULT: Setting<Policy> =
+            Setting::new(POLICY_VARIABLE, [("allow", Policy::Allow), ("warn", Policy::Warn), ("deny", Policy::Deny)]);
+        POLICY.with_borrow(|stack| stack.last().copied()).unwrap_or_else(|| DEFAULT.get())
     }
 
     /// Puts this policy in force on this thread until the guard is dropped.

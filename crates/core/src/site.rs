@@ -1,4 +1,4 @@
-//! Where a handler stands, and why it declined.
+//! Where a handler stands, why it declined, and what else errors name.
 
 use std::fmt;
 
@@ -32,4 +32,22 @@ impl fmt::Display for Decline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "declined: {}: {}", self.handler.name, self.reason)
     }
+}
+
+/// An argument of a trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Argument {
+    /// Its number among the leaves.
+    Number(usize),
+    /// The path of the parameter that it is.
+    Parameter(String),
+}
+
+/// A handler that a call comes close to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NearMiss {
+    /// The handler and where it stands.
+    pub handler: Site,
+    /// Its signature.
+    pub signature: String,
 }

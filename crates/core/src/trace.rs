@@ -1,5 +1,6 @@
 //! Record a function on placeholders, walk the graph, interpret it.
 
+mod origins;
 mod slots;
 
 use std::cell::{Cell, RefCell};
@@ -15,7 +16,7 @@ use crate::explain::{Explanation, Scribe};
 use crate::indices;
 use crate::lookup::Lookup;
 use crate::pattern::OperandType;
-use crate::{Decline, Error, Policy, Primitive, Result, Value};
+use crate::{Argument, Decline, Error, Policy, Primitive, Result, Value};
 
 use slots::{Layers, Passed, Slots};
 
@@ -56,10 +57,11 @@ fn trace(
     let scope = Scope::new()?;
     let mut placeholders = Vec::new();
     let mut held = Vec::new();
+    let mut numbers = Vec::new();
     let mut avals = Vec::new();
     let mut arrays = Vec::with_capacity(args.len());
     let mut boundaries = Vec::new();
-    for arg in args {
+    for (number, arg) in args.iter().enumerate() {
         match arg {
             // A dense argument goes in as it is; only an explanation wants to see the nodes that depend on it alone.
             Value::Dense(array) if scribe.is_none() => {
@@ -72,6 +74,7 @@ fn trace(
                 arrays.push(placeholder.clone());
                 placeholders.push(placeholder);
                 held.push(arg);
+                numbers.push(number);
                 avals.push(aval);
             }
         }
@@ -89,7 +92,8 @@ fn trace(
     let results = guarded(|| interpreter.interpret(outputs, scribe));
     interpreter.counters.add();
     drop(interpreter);
-    let results = results?;
+    let results = results
+        .map_err(|error| error.with_arguments(|slot| numbers.get(slot).map(|&number| Argument::Number(number))))?;
     match scope.live() {
         0 => Ok(results),
         count => Err(Error::PlaceholderLeaked { count, avals }),
@@ -212,15 +216,19 @@ impl Interpreter {
                     }
                 }
             }
-            match implicit {
-                None if replaced => self.rewire(node),
-                None => {}
+            let done = match implicit {
+                None if replaced => {
+                    self.rewire(node);
+                    Ok(())
+                }
+                None => Ok(()),
                 // An explanation tells of each node.
                 Some(Implicit::Only(operand)) if scribe.is_none() => {
-                    self.pass(node, operand, &mut lookup, &mut outcome)?;
+                    self.pass(node, operand, &mut lookup, &mut outcome)
                 }
-                Some(_) => self.dispatch(node, &mut lookup, &mut outcome)?,
-            }
+                Some(_) => self.dispatch(node, &mut lookup, &mut outcome),
+            };
+            done.map_err(|error| origins::told(error, &self.tape, &self.memory.slots, node))?;
             if let Some(scribe) = scribe.as_deref_mut() {
                 let taken = if implicit.is_some() { told(&mut outcome) } else { (Taker::Dense, Vec::new()) };
                 self.note(scribe, node, taken)?;

@@ -76,7 +76,7 @@ pub fn save_run<M: ModuleParameters>(
     let taken_apart = leaves(model).and_then(|known| {
         let keys: BTreeMap<&str, &str> = known.iter().map(|leaf| (&*leaf.path, &*leaf.key)).collect();
         let kinds = model.leaf_kinds(&Only::All)?.renamed(|path| keys.get(path).map(|&key| key.to_owned()));
-        let pieces = pieces::of(run, &known, &model.leaves(&Only::All).into_iter().collect(), place.size)?;
+        let pieces = pieces::of(run, &known, &model.lasting_leaves(&Only::All).into_iter().collect(), place.size)?;
         Ok((pieces, kinds))
     });
     let (pieces, kinds) = ranks::all_went(group, taken_apart, "take apart what it saves")?;

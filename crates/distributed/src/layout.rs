@@ -1,11 +1,13 @@
 //! How the arrays of a model lie over ranks.
 
+use std::collections::BTreeSet;
+
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops};
 use serde::{Deserialize, Serialize};
 use tacit_arrays::shard;
 use tacit_core::{Aval, Error, Result, Value};
-use tacit_nn::Model;
+use tacit_nn::{Model, Only};
 
 use crate::fully_sharded::{own_part, whole_of};
 use crate::{FullySharded, Group, Sharded};
@@ -96,7 +98,7 @@ pub(crate) struct Leaf {
     pub(crate) shape: Vec<i32>,
 }
 
-/// The leaves of a model, in order.
+/// The leaves of a model that last, in order: not what adapters drop in a step.
 pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>) -> Result<Vec<Leaf>> {
     let mut leaves = Vec::new();
     for (path, value) in model.values()? {
@@ -122,6 +124,8 @@ pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>) -> Result<Vec<Leaf>>
             });
         }
     }
+    let lasting: BTreeSet<String> = model.lasting_leaves(&Only::All).into_iter().map(|(path, _)| path).collect();
+    leaves.retain(|leaf| lasting.contains(&leaf.path));
     Ok(leaves)
 }
 
@@ -134,5 +138,27 @@ fn each(path: &str, key: &str, value: &Value, leaf: &mut dyn FnMut(String, Strin
                 each(&format!("{path}.{name}"), &format!("{key}.{name}"), &child, leaf);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::{nn, random};
+    use tacit_nn::LoraConfig;
+
+    use super::*;
+
+    #[test]
+    fn what_an_adapter_drops_in_a_step_is_no_leaf_of_a_run() {
+        let dropping = LoraConfig { dropout: 0.5, ..LoraConfig::default() };
+        let linear = nn::Linear::new(32, 32).expect("builds");
+        let mut model = Model::new(linear).and_then(|model| model.lora("weight", dropping)).expect("adapts");
+        let paths = |model: &Model<nn::Linear>| {
+            leaves(model).expect("lists").into_iter().map(|leaf| leaf.path).collect::<Vec<_>>()
+        };
+        let lasting = paths(&model);
+        model.drop_features(Some(&random::key(1).expect("a key"))).expect("drops");
+        assert_eq!(model.leaves(&Only::All).len(), lasting.len() + 1);
+        assert_eq!(paths(&model), lasting);
     }
 }

@@ -20,7 +20,6 @@ mod mean;
 mod named;
 mod options;
 mod placed;
-pub mod plan;
 mod random;
 mod sentinel;
 mod shard;

@@ -1,8 +1,6 @@
 //! How an executable runs.
 
-use std::sync::LazyLock;
-
-use tacit_core::embedding::from_environment;
+use tacit_core::embedding::Setting;
 
 /// How an executable runs its function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -24,10 +22,8 @@ impl Mode {
     /// The mode of executables whose builder names none.
     #[must_use]
     pub fn from_environment() -> Self {
-        static MODE: LazyLock<Mode> = LazyLock::new(|| {
-            let words = [("eager", Mode::Eager), ("lazy", Mode::Lazy), ("compiled", Mode::Compiled)];
-            from_environment(MODE_VARIABLE, words)
-        });
-        *MODE
+        static MODE: Setting<Mode> =
+            Setting::new(MODE_VARIABLE, [("eager", Mode::Eager), ("lazy", Mode::Lazy), ("compiled", Mode::Compiled)]);
+        MODE.get()
     }
 }

@@ -6,7 +6,6 @@
 //! `M.scale_weight` in `ComfyUI`'s. It becomes an array of its own codes, where a block lies along a row.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype, ops, transforms};
@@ -294,10 +293,7 @@ struct Said {
 
 impl Said {
     fn of(folder: &Path) -> Result<Self> {
-        let config = match Json::open(folder.join("config.json")) {
-            Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Json::Null,
-            config => config?,
-        };
+        let config = Json::open_if_there(folder.join("config.json"))?.unwrap_or(Json::Null);
         let inner = config.get("text_config").unwrap_or(&Json::Null);
         let dtype = |json: &Json| dtype_of_torch(json.get("torch_dtype").or(json.get("dtype"))?.text()?);
         let section = |json: &Json| json.get("quantization_config").and_then(block_size);

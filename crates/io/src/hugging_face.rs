@@ -39,7 +39,7 @@ use crate::{Metadata, Tensors, Writing};
 /// floats of eight bits are of another type, or have scales that are not known.
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
-    let (kind, told) = Kind::of_tensors(&tensors);
+    let (kind, told) = Kind::of_tensors(&tensors)?;
     if kind != Kind::Floats {
         let reason = "the checkpoint is not of floats alone, and their codes are no parameters";
         return Err(tensors.wrong(told, reason, format!("read it by `{kind}`")));

@@ -3,7 +3,7 @@
 //! Other libraries' configurations are text that Python wrote. Read and written again they are the same bytes.
 
 use std::path::Path;
-use std::{fmt, fs};
+use std::{fmt, fs, io};
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use tacit_core::Error;
@@ -61,6 +61,18 @@ impl Json {
             Ok(json @ Self::Object(_)) => Ok(json),
             Ok(_) => Err(wrong("it is no JSON object".to_owned())),
             Err(reason) => Err(wrong(format!("it is no JSON: {reason}"))),
+        }
+    }
+
+    /// Reads a file as [`open`](Self::open) does, where it is there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open), but that there is no such file.
+    pub fn open_if_there(file: impl AsRef<Path>) -> tacit_core::Result<Option<Self>> {
+        match Self::open(file) {
+            Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            json => json.map(Some),
         }
     }
 

@@ -40,39 +40,44 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// The tensors cannot be opened: see [`Tensors::open`].
+    /// The tensors cannot be opened: see [`Tensors::open`]; or a configuration beside them that would tell is damaged.
     pub fn of(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if !path.is_dir() && begins_with(path, b"GGUF")? {
             return Ok(Self::Gguf);
         }
-        Ok(Self::of_tensors(&Tensors::open(path)?).0)
+        Ok(Self::of_tensors(&Tensors::open(path)?)?.0)
     }
 
     /// The kind of some tensors, and the one that told.
-    pub(crate) fn of_tensors(tensors: &Tensors) -> (Self, Option<&str>) {
+    pub(crate) fn of_tensors(tensors: &Tensors) -> Result<(Self, Option<&str>)> {
         if tensors.metadata().contains_key(VERSION_KEY) {
-            return (Self::Tacit, None);
+            return Ok((Self::Tacit, None));
         }
         if tensors.metadata().contains_key("tensor_names") {
-            return (Self::Torchao, None);
+            return Ok((Self::Torchao, None));
         }
-        let told = tensors.names().find_map(|name| Some((Self::told(tensors, name)?, Some(name))));
-        told.unwrap_or((Self::Floats, None))
+        for name in tensors.names() {
+            if let Some(kind) = Self::told(tensors, name)? {
+                return Ok((kind, Some(name)));
+            }
+        }
+        Ok((Self::Floats, None))
     }
 
     /// The kind of which a tensor is a part, if its name tells.
-    fn told(tensors: &Tensors, name: &str) -> Option<Self> {
+    fn told(tensors: &Tensors, name: &str) -> Result<Option<Self>> {
         if name.contains(".quant_state.bitsandbytes__") || name.rsplit_once('.').is_some_and(|(_, part)| part == "SCB")
         {
-            return Some(Self::Bitsandbytes);
+            return Ok(Some(Self::Bitsandbytes));
         }
         if name.ends_with(".qweight") {
-            return Some(if is_awq(tensors.folder()) { Self::Awq } else { Self::Gptq });
+            return Ok(Some(if is_awq(tensors.folder())? { Self::Awq } else { Self::Gptq }));
         }
-        let weight = format!("{}.weight", name.strip_suffix(".scales")?);
+        let Some(layer) = name.strip_suffix(".scales") else { return Ok(None) };
+        let weight = format!("{layer}.weight");
         let codes = tensors.contains(&weight) && tensors.aval(&weight).is_ok_and(|aval| aval.dtype == Dtype::Uint32);
-        codes.then_some(Self::MlxLm)
+        Ok(codes.then_some(Self::MlxLm))
     }
 }
 
@@ -99,9 +104,10 @@ fn begins_with(path: &Path, magic: &[u8]) -> Result<bool> {
 }
 
 /// Whether the configuration beside the tensors is AWQ's; GPTQ's tensors have the same names.
-fn is_awq(folder: &Path) -> bool {
-    let method = |json: &Json| Some(json.get("quantization_config")?.get("quant_method")?.text()?.to_owned());
-    let config = Json::open(folder.join("config.json")).ok();
-    let older = || if folder.join("quant_config.json").is_file() { "awq" } else { "gptq" }.to_owned();
-    config.as_ref().and_then(method).unwrap_or_else(older) == "awq"
+fn is_awq(folder: &Path) -> Result<bool> {
+    let method = |json: &Json| Some(json.get("quantization_config")?.get("quant_method")?.text()? == "awq");
+    match Json::open_if_there(folder.join("config.json"))?.as_ref().and_then(method) {
+        Some(is_awq) => Ok(is_awq),
+        None => Ok(Json::open_if_there(folder.join("quant_config.json"))?.is_some()),
+    }
 }

@@ -1,6 +1,5 @@
 //! What `config.json` says of a decoder, as mlx-lm and transformers write it.
 
-use std::fs;
 use std::path::Path;
 
 use tacit_core::{Error, Result};
@@ -170,12 +169,14 @@ impl Family {
 
 impl Config {
     /// Whether the `config.json` of a folder is there, and says an architecture that is read.
-    #[must_use]
-    pub fn is_known(folder: &Path) -> bool {
-        let json = Json::open(folder.join("config.json")).ok();
-        json.is_some_and(|json| {
-            json.get("model_type").and_then(Json::text).is_some_and(|name| Family::of_name(name).is_some())
-        })
+    ///
+    /// # Errors
+    ///
+    /// It is there and is no JSON object.
+    pub fn is_known(folder: &Path) -> Result<bool> {
+        let json = Json::open_if_there(folder.join("config.json"))?;
+        let family = json.as_ref().and_then(|json| Family::of_name(json.get("model_type")?.text()?));
+        Ok(family.is_some())
     }
 
     /// Reads the `config.json` of a folder and, where there is one, what `generation_config.json` says of the end.
@@ -187,8 +188,7 @@ impl Config {
         let file = folder.join("config.json");
         let mut config = Self::of(&Json::open(&file)?, &file)?;
         let generation = folder.join("generation_config.json");
-        if fs::exists(&generation).unwrap_or(false) {
-            let json = Json::open(&generation)?;
+        if let Some(json) = Json::open_if_there(&generation)? {
             if let Some(tokens) = end_tokens(&Keys::new(&generation, &json))? {
                 config.end_tokens = tokens;
             }

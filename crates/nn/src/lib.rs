@@ -4,6 +4,7 @@
 //! [`Only`] some leaves, is trained or saved; [`Model::lora`] adds the leaves of adapters. [`with_parameters`] runs an unmodified module with other values for the length
 //! of a call, [`quantized`] and [`straight_through`] make such values. [`Module`] and [`Stateful`] make trees of modules, and
 //! of optimizers and random states. [`KvCache`] keeps what a decoder has seen, and [`generate`](mod@generate) lets it go on. An [`Advisor`] chooses formats under a budget of bits.
+//! [`training`] has the parts of a loop that are no model.
 
 // The macros' output names the core as the facade does.
 extern crate tacit_core as tacit;
@@ -25,6 +26,7 @@ mod report;
 mod rule;
 mod rules;
 mod stateful;
+pub mod training;
 mod within;
 
 pub use advise::{Advice, Advised, Advisor};

@@ -6,6 +6,7 @@ mod held;
 pub(crate) mod kinds;
 mod leaves;
 pub(crate) mod qat;
+mod reported;
 pub(crate) mod surgery;
 mod tie;
 mod ties;
@@ -71,6 +72,7 @@ pub struct Model<M> {
     told: bool,
     /// The half floats among the leaves that the latest gradient was taken of.
     halves: BTreeMap<String, Dtype>,
+    /// What was done with parameters; what they are by now, [`report`](Self::report) adds.
     report: Report,
 }
 
@@ -129,12 +131,6 @@ impl<M: ModuleParameters> Model<M> {
     pub fn avals(&self) -> BTreeMap<String, Aval> {
         let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
         own.map(|(path, array)| (path.to_string(), Aval::from(array))).collect()
-    }
-
-    /// What became of each parameter, as far as rules were applied.
-    #[must_use]
-    pub fn report(&self) -> &Report {
-        &self.report
     }
 
     /// The bytes of all parameters, implicit and dense.

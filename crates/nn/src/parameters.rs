@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, ops};
-use tacit_core::{Aval, Error, Explanation, Result, Tree, Value, array_id, explain, implicit_with_state};
+use tacit_core::{Argument, Aval, Error, Explanation, Result, Tree, Value, array_id, explain, implicit_with_state};
 
 use crate::places::Places;
 
@@ -96,7 +96,9 @@ where
     E: Into<Error>,
 {
     let args: Vec<&Value> = replacements.values.iter().map(|(_, value)| value).collect();
-    explain(args, |arrays| Ok::<_, Error>(lend(module, replacements, arrays, f)?.0))
+    let told = explain(args, |arrays| Ok::<_, Error>(lend(module, replacements, arrays, f)?.0));
+    let paths = replacements.values.iter().map(|(number, _)| replacements.places.paths[*number].clone());
+    Ok(told.map_err(|error| replacements.named(error))?.with_input_names(paths))
 }
 
 /// Checks that a module has a parameter of each path, of the value's shape and dtype.
@@ -133,6 +135,14 @@ impl<'p> Replacements<'p> {
         let values = parameters.iter().filter_map(|(path, value)| Some((places.find(path)?, value.clone()))).collect();
         Self { places, values, ties: Vec::new() }
     }
+
+    /// An error with the paths of the parameters among the arguments, which are the first of them.
+    fn named(&self, error: Error) -> Error {
+        error.with_arguments(|argument| {
+            let (number, _) = self.values.get(argument)?;
+            Some(Argument::Parameter(self.places.paths[*number].clone()))
+        })
+    }
 }
 
 /// Runs `f` as [`with_parameters`] does, on a state that it changes; `inputs` are what it takes. The second result is what it
@@ -162,7 +172,8 @@ where
         let (changed, arrays): (_, Vec<Array>) = assigned.into_iter().unzip();
         paths = changed;
         Ok::<_, Error>((results, arrays))
-    })?;
+    })
+    .map_err(|error| replacements.named(error))?;
     Ok((results, paths.into_iter().zip(assigned).collect()))
 }
 

@@ -7,7 +7,9 @@ use serde::Serialize;
 use tacit_core::Aval;
 use tacit_core::printable::name;
 
-/// What rules made of each parameter of a model, as data and as a table.
+/// What each parameter of a model is now and what was done with it, as data and as a table.
+///
+/// The bytes after sum to [`Model::nbytes`](crate::Model::nbytes), adapters and values that were set included.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -16,7 +18,8 @@ use tacit_core::printable::name;
 /// use tacit_nn::{Model, Outcome};
 ///
 /// let model = Model::new(nn::Linear::new(64, 8)?)?.quantize("*", Affine { bits: 4, group: 32 })?;
-/// let weight = &model.report().rows["weight"];
+/// let report = model.report();
+/// let weight = &report.rows["weight"];
 /// let Outcome::Quantized { format, bits, .. } = &weight.outcome else { panic!("it is quantized") };
 /// assert_eq!((format.as_str(), *bits), ("affine:4:32", 6.0));
 /// assert_eq!(model.report().rows["bias"].outcome, Outcome::Left { reason: "it has one axis".to_owned() });
@@ -40,9 +43,9 @@ pub struct Row {
     /// Its shape and dtype, as in `f32[4,8]`.
     #[serde(serialize_with = "printed")]
     pub aval: Aval,
-    /// The bytes that it took.
+    /// The bytes that it took before anything was done with it.
     pub before: usize,
-    /// The bytes that it takes.
+    /// The bytes that it takes now.
     pub after: usize,
     /// What was done.
     pub outcome: Outcome,
@@ -65,6 +68,11 @@ pub enum Outcome {
     Prepared {
         /// The text of the format.
         format: String,
+    },
+    /// It is an implicit array of another origin: an adapter, or what was set in its place.
+    Implicit {
+        /// The array, as in `Lora(f32[4,8])`.
+        array: String,
     },
     /// It is as it was.
     Left {
@@ -96,6 +104,10 @@ impl Outcome {
         Self::Left { reason: reason.into() }
     }
 
+    pub(crate) fn implicit(array: String) -> Self {
+        Self::Implicit { array }
+    }
+
     pub(crate) fn unmatched() -> Self {
         Self::left("no rule names it")
     }
@@ -118,11 +130,14 @@ impl fmt::Display for Report {
             write!(f, "{own_path:<path$}  {own:<aval$}  {:<format$}  ", outcome.format())?;
             match outcome {
                 Outcome::Quantized { bits, error, .. } => write!(f, "{bits:>6.3}  {error:>8.5}")?,
-                Outcome::Prepared { .. } | Outcome::Left { .. } => write!(f, "{:>6}  {:>8}", "", "")?,
+                Outcome::Prepared { .. } | Outcome::Implicit { .. } | Outcome::Left { .. } => {
+                    write!(f, "{:>6}  {:>8}", "", "")?;
+                }
             }
             write!(f, "  {before:>12}  {after:>12}")?;
             match outcome {
                 Outcome::Left { reason } => writeln!(f, "  {reason}")?,
+                Outcome::Implicit { array } => writeln!(f, "  {array}")?,
                 Outcome::Quantized { .. } => writeln!(f)?,
                 Outcome::Prepared { .. } => writeln!(f, "  prepared")?,
             }
@@ -140,7 +155,7 @@ impl Outcome {
     fn format(&self) -> &str {
         match self {
             Self::Quantized { format, .. } | Self::Prepared { format } => format,
-            Self::Left { .. } => "-",
+            Self::Implicit { .. } | Self::Left { .. } => "-",
         }
     }
 }

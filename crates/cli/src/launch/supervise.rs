@@ -117,6 +117,25 @@ impl Running {
     }
 }
 
+/// How all processes ended.
+pub(super) struct Ended {
+    code: i32,
+    /// Whether they were to end: by a signal to this program, or because nobody reads what they write.
+    asked: bool,
+}
+
+impl Ended {
+    /// The code of the first that failed, as a shell has it, or of the signal that ended this.
+    pub(super) fn code(&self) -> ExitCode {
+        ExitCode::from(self.code as u8)
+    }
+
+    /// Whether one failed by itself.
+    pub(super) fn has_failed(&self) -> bool {
+        self.code != 0 && !self.asked
+    }
+}
+
 /// The signals that processes which do not end are still to be sent, each stronger than the one before.
 struct Ending {
     signals: VecDeque<(Instant, Signal)>,
@@ -142,9 +161,9 @@ impl Ending {
     }
 }
 
-/// Runs them all. The code is that of the first that failed, as a shell has it, or of the signal that ended this. `folder` is
+/// Runs them all. `folder` is
 /// removed by whoever calls this, and by the warden where that does not come to it.
-pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path>) -> Result<ExitCode, Failure> {
+pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path>) -> Result<Ended, Failure> {
     process::catch_signals();
     let parent = parent_id();
     let (out, err) = (Printer::new(io::stdout(), false), Printer::new(io::stderr(), io::stderr().is_terminal()));
@@ -172,7 +191,7 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
         }
     }
     let alone = running.len() == 1;
-    let mut code = None;
+    let (mut code, mut asked) = (None, false);
     let mut ending: Option<Ending> = None;
     while running.iter().any(|process| !process.ended) {
         for process in &mut running {
@@ -192,12 +211,14 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
         let orphaned = parent_id() != parent && !leads;
         if let Some(signal) = process::caught().or((orphaned && ending.is_none()).then_some(Signal::Terminate)) {
             code.get_or_insert(128 + signal.number());
+            asked = true;
             // Who asks a second time does not wait.
             let signal = if ending.is_some() { Signal::Kill } else { signal };
             ending = Some(Ending::new(signal, Instant::now()));
         }
         if (out.is_unread() || err.is_unread()) && ending.is_none() {
             code = Some(128 + BROKEN_PIPE);
+            asked = true;
             ending = Some(Ending::new(Signal::Terminate, Instant::now()));
         }
         if let Some(signal) = ending.as_mut().and_then(Ending::due) {
@@ -211,8 +232,9 @@ pub(super) fn run(processes: Vec<Process>, grace: Duration, folder: Option<&Path
     let until = Instant::now() + LINES;
     if let Some(signal) = Printer::finish([out, err], until) {
         code.get_or_insert(128 + signal.number());
+        asked = true;
     }
-    Ok(ExitCode::from(code.unwrap_or(0) as u8))
+    Ok(Ended { code: code.unwrap_or(0), asked })
 }
 
 /// The end of a time that begins now; a day is as good as longer ones.
@@ -235,6 +257,6 @@ fn told(status: ExitStatus) -> String {
     }
 }
 
-fn say(text: &str) {
+pub(super) fn say(text: &str) {
     drop(writeln!(io::stderr(), "tacit: {text}"));
 }

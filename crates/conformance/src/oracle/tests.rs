@@ -78,14 +78,14 @@ fn a_fallback_is_an_error_where_it_is_not() {
 #[test]
 fn a_wrong_value_is_found() {
     let result = Oracle::new(1e-6).compare("negative", &[liar()], |a| Ok(vec![a[0].negative()?]));
-    expect_test::expect!["negative on Liar(f32[2,2]): output 0 has the relative error 5.000e-1, above 1.0e-6"]
+    expect_test::expect!["negative on Liar(f32[2,2]): output 0 has the relative error 5.000e-1, above 1.0e-6: at [1, 1] it is 6.0, expected 4.0"]
         .assert_eq(&message(result));
 }
 
 #[test]
 fn a_wrong_gradient_is_found() {
     let result = Oracle::new(1e-6).compare("square", &[liar()], |a| Ok(vec![a[0].square()?]));
-    expect_test::expect!["square on Liar(f32[2,2]): gradient 0 has the relative error 1.000e0, above 1.0e-6"]
+    expect_test::expect!["square on Liar(f32[2,2]): gradient 0 has the relative error 1.000e0, above 1.0e-6: at [1, 1] it is 0.0, expected -8.0"]
         .assert_eq(&message(result));
 }
 

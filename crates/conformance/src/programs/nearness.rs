@@ -5,7 +5,7 @@ use tacit_core::Aval;
 
 use super::perturbed::{Class, unit};
 use crate::call::{bytes, text};
-use crate::oracle::floats;
+use crate::elements::floats;
 
 /// What another run is compared with: the results, how near each must come, and the same with errors.
 pub(super) struct Expected<'a> {

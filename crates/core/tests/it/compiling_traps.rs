@@ -258,8 +258,8 @@ fn a_draw_of_a_function_without_shapes_is_reported() {
     let mut f = compile_with(Options { shapeless: true, ..denied() }, noisy);
     let error = f.call(row(&[0.0, 0.0])).expect_err("it holds what it drew");
     expect![[r#"
-        f is compiled and holds f32[2] computed from u32[2], f32[2] computed from u32[2], frozen with the value of now: it is not among the arguments
-        help: pass it as an argument or as part of the state, or allow it with `Constants::Allow`; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument"#]].assert_eq(&error.to_string());
+        f is compiled and holds f32[2] computed from u32[2] (2 of them), frozen with the value of now: it is not among the arguments
+        help: pass it as an argument or as part of the state, such as the `Model` that holds them, or allow it with `Constants::Allow`; random numbers are drawn by `mlx_rs::random::with_random_state` from a key that is an argument"#]].assert_eq(&error.to_string());
 }
 
 #[test]

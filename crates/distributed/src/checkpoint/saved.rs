@@ -1,6 +1,6 @@
 //! What a rank reads of a save.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 
@@ -32,15 +32,10 @@ pub(super) fn read(folder: &Path, known: &[Leaf], place: Place) -> Result<(Train
     let saved = Saved { tensors, files, index };
     let mut run = Training { step, notes, optimizer, ..Training::default() };
     let leaves = known.iter().map(|leaf| Ok((leaf.path.clone(), saved.leaf(leaf, place)?)));
-    let mut leaves = leaves.collect::<Result<Arrays>>()?;
+    let leaves = leaves.collect::<Result<Arrays>>()?;
     let paths: BTreeMap<&str, &str> = known.iter().map(|leaf| (&*leaf.key, &*leaf.path)).collect();
     let kinds = saved.index.kinds.clone();
     run.kinds = kinds.map(|kinds| kinds.renamed(|key| paths.get(key).map(|&path| path.to_owned())));
-    if let Some(kinds) = &run.kinds {
-        // What adapters drop in a step is over with the step.
-        let lasting: BTreeSet<&str> = kinds.paths().collect();
-        leaves.retain(|path, _| lasting.contains(path.as_str()));
-    }
     run.states.insert(LEAVES.to_owned(), leaves);
     for (state, entries) in saved.index.states.iter().filter(|(state, _)| *state != LEAVES) {
         let arrays = entries.iter().map(|(key, entry)| saved.kept(state, key, entry, known, place));

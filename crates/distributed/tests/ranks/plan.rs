@@ -1,11 +1,14 @@
-//! What is counted on the ranks is what the plan says.
+//! What is counted on the ranks is what the plan of the book's page says.
+
+#[path = "../../../../examples/splits/plan.rs"]
+mod estimates;
 
 use mlx_rs::{Array, random};
 use tacit_core::transform::vjp;
 use tacit_core::{Result, Value};
-use tacit_distributed::plan::{Engine, Network, Split, Step};
 use tacit_distributed::{Group, Sharded};
 
+use self::estimates::{Engine, Network, Split, Step};
 use crate::case::Case;
 
 pub(crate) const CASES: &[Case] =

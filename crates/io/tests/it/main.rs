@@ -18,6 +18,7 @@ mod mlx_lm;
 mod mlx_prompt_cache;
 mod models;
 mod resumable;
+mod rotation;
 mod scratch;
 mod tensors;
 mod writers;

@@ -45,8 +45,8 @@ fn a_whole_model_is_loaded_into_one_of_the_same_module() {
     assert_eq!(bytes(&other, &Only::All), bytes(&model, &Only::All));
     let error = Model::new(nn::Linear::new(64, 8).expect("builds")).expect("a model").load(&path);
     expect![[r#"
-        parameters of the model are not given: bias, weight
-        help: give them too, or let them be as they are with `Missing::Keep`"#]]
+        parameters of the model are not given: bias, weight; what is given, and the model does not have: layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight
+        help: give them under the paths of the model, or let them be as they are with `Missing::Keep`"#]]
     .assert_eq(&error.expect_err("another module").to_string());
 }
 

@@ -153,9 +153,17 @@ fn writable(format: &AnyFormat, aval: &Aval) -> Result<()> {
             error => error.to_string().lines().next().map(str::to_owned),
         };
         let reason = reason.unwrap_or_else(|| "nothing writes into its codes".to_owned());
+        let fitting =
+            [64, 32, 128].into_iter().filter(|group| width % group == 0).map(|group| format!("affine:8:{group}"));
+        let help = match fitting.into_iter().find(|fitting| *fitting != format.to_string()) {
+            Some(fitting) => format!(
+                "choose a format whose blocks divide the width {width} and whose scales are numbers of their own, such as {fitting}"
+            ),
+            None => format!("keep them dense: no stored format has blocks that divide the width {width}"),
+        };
         Error::invalid(
             format!("tokens of {} are not kept in {format}: {reason}", Aval::new(&[1, heads, 1, width], aval.dtype)),
-            "choose a format whose blocks divide the width and whose scales are numbers of their own, such as affine:8:64",
+            help,
         )
     };
     let zeros = ops::zeros_dtype(&[1, heads, 2, width], aval.dtype)?;

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use mlx_rs::Array;
 use tacit_arrays::Placed;
-use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value};
+use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value, short_name};
 
 use crate::only::Role;
 
@@ -53,6 +53,14 @@ impl Held {
     /// Whether an adapter is in it, whose own arrays are trained.
     pub(super) fn is_adapter(&self) -> bool {
         self.leaves.iter().any(|leaf| leaf.role == Role::Factor)
+    }
+
+    /// The array as messages show it.
+    pub(super) fn printed(&self) -> String {
+        match &self.form.0 {
+            Value::Implicit(array) => format!("{}({})", short_name(&**array), self.aval),
+            Value::Dense(_) => self.aval.to_string(),
+        }
     }
 
     pub(super) fn nbytes(&self) -> usize {

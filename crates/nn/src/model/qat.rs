@@ -220,7 +220,9 @@ impl<M: ModuleParameters> Model<M> {
         if made.is_empty() {
             return Err(nothing_prepared());
         }
+        let report = self.report.clone();
         self.put_all(made)?;
+        self.report = report;
         Ok(self)
     }
 

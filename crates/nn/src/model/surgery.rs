@@ -146,10 +146,18 @@ impl<M: ModuleParameters> Model<M> {
             let given = |path: &String| self.ties.all(path).iter().any(|path| parameters.contains_key(*path));
             let lacking: Vec<std::rc::Rc<str>> =
                 own.keys().filter(|path| !given(path)).map(|path| (**path).into()).collect();
+            let unknown = parameters.keys().filter(|path| !own.contains_key(self.ties.own(path)));
+            let unknown: Vec<std::rc::Rc<str>> = unknown.map(|path| (**path).into()).collect();
             if !lacking.is_empty() {
+                let message = format!("parameters of the model are not given: {}", some_of(lacking.iter()));
+                let given = if unknown.is_empty() {
+                    String::new()
+                } else {
+                    format!("; what is given, and the model does not have: {}", some_of(unknown.iter()))
+                };
                 return Err(Error::invalid(
-                    format!("parameters of the model are not given: {}", some_of(lacking.iter())),
-                    "give them too, or let them be as they are with `Missing::Keep`",
+                    message + &given,
+                    "give them under the paths of the model, or let them be as they are with `Missing::Keep`",
                 ));
             }
         }
@@ -174,6 +182,9 @@ impl<M: ModuleParameters> Model<M> {
                 Some(_) => {}
                 None => drop(given.insert(own, (path, value))),
             }
+        }
+        for (own, (_, value)) in &given {
+            self.note_other(own, &avals[own], value);
         }
         self.put(given.into_iter().map(|(own, (_, value))| (own, value)).collect())
     }

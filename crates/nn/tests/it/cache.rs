@@ -410,10 +410,10 @@ fn messages() {
         help: update the cache inside `Model::run_with`, `implicit_with_state` or `compile_with_state`
 
         tokens of f32[1,2,1,64] are not kept in nf4:64:double: the scales are packed themselves
-        help: choose a format whose blocks divide the width and whose scales are numbers of their own, such as affine:8:64
+        help: choose a format whose blocks divide the width 64 and whose scales are numbers of their own, such as affine:8:64
 
         tokens of f32[1,2,1,64] are not kept in affine:4:128: the last axis of f32[1,2,2,64] is not whole groups of 128, as affine has them
-        help: choose a format whose blocks divide the width and whose scales are numbers of their own, such as affine:8:64
+        help: choose a format whose blocks divide the width 64 and whose scales are numbers of their own, such as affine:8:64
 
         lengths [5, 1] are given for a prompt of 4 tokens in a batch of 2
         help: give one length for each sequence, no longer than the prompt

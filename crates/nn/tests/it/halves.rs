@@ -126,9 +126,8 @@ fn rules_name_them() {
     assert_eq!(model.get("table.weight").expect("is there").to_string(), "F16(f32[50,64])");
     assert_eq!(model.get("up.weight").expect("is there").to_string(), "Bf16(f32[96,64])");
     assert_eq!(model.get("up.bias").expect("is there").to_string(), "f32[96]");
-    let Outcome::Quantized { format, bits, error } = &model.report().rows["up.weight"].outcome else {
-        panic!("is held")
-    };
+    let report = model.report();
+    let Outcome::Quantized { format, bits, error } = &report.rows["up.weight"].outcome else { panic!("is held") };
     assert_eq!((format.as_str(), *bits), ("bf16", 16.0));
     assert!((5e-4..4e-3).contains(error), "{error}");
 }

@@ -24,11 +24,13 @@ mod modules;
 mod parameters;
 mod qat;
 mod replaced;
+mod reported;
 mod sampler;
 mod ties;
 #[path = "../../../core/tests/it/traced.rs"]
 mod traced;
 mod training;
+mod training_parts;
 mod trees;
 mod types;
 mod update;

@@ -371,7 +371,7 @@ fn what_fails_changes_nothing() {
         model.assign([("layers.0.bias".to_owned(), normal(1, &[64]).into())].into(), Missing::Refuse),
         expect![[r#"
             parameters of the model are not given: layers.0.weight, layers.2.bias, layers.2.weight
-            help: give them too, or let them be as they are with `Missing::Keep`"#]],
+            help: give them under the paths of the model, or let them be as they are with `Missing::Keep`"#]],
     );
     let values =
         [("layers.0.bias".to_owned(), normal(1, &[64]).into()), ("layers.2.bias".to_owned(), normal(1, &[9]).into())];

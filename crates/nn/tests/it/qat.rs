@@ -179,7 +179,8 @@ fn rules_prepare_and_the_report_tells() {
     let table = model.report().to_string();
     assert!(table.contains("prepared"), "{table}");
     model.convert().expect("converts");
-    let Outcome::Quantized { bits, error, .. } = &model.report().rows["layers.2.weight"].outcome else {
+    let report = model.report();
+    let Outcome::Quantized { bits, error, .. } = &report.rows["layers.2.weight"].outcome else {
         panic!("it is stored")
     };
     assert!((bits - 4.0).abs() < 1e-9 && *error > 0.0 && *error < 1.0);

@@ -69,10 +69,10 @@ fn explain_names_the_handlers() {
     // The handlers' lines move with the source.
     let lines: Vec<&str> = text.lines().map(|line| line.split(".rs:").next().unwrap_or(line)).collect();
     expect![[r#"
-        { lambda a:Nf4(f32[32,64]) .
-            b:Nf4(f32[64,32]) = transpose[axes=(1,0)] a                       packed_transpose   crates/arrays/src/packed/batched
-            c:f32[3,32]       = addmm[alpha=1,beta=1] f32[3,64] b f32[3,32]   linear_addmm   crates/arrays/src/families/linear
-            in (c) }   2 ops, 2 handled, 0 materialized (0 B)"#]]
+        { lambda weight:Nf4(f32[32,64]) .
+            a:Nf4(f32[64,32]) = transpose[axes=(1,0)] weight                  packed_transpose   crates/arrays/src/packed/batched
+            b:f32[3,32]       = addmm[alpha=1,beta=1] f32[3,64] a f32[3,32]   linear_addmm   crates/arrays/src/families/linear
+            in (b) }   2 ops, 2 handled, 0 materialized (0 B)"#]]
     .assert_eq(&lines.join("\n"));
 }
 

@@ -268,8 +268,14 @@ fn clones_are_parameters_of_their_own() -> Result<()> {
     let mut model = Model::new(layers)?;
     assert_eq!(model.leaves(&Only::All).len(), 6);
     expect![[r#"
-        parameter  aval  format    bits     error        before         after
-                                                              0             0
+        parameter        aval      format    bits     error        before         after
+        layers.0.bias    f32[4]    -                                   16            16  no rule names it
+        layers.0.weight  f32[4,4]  -                                   64            64  no rule names it
+        layers.1.bias    f32[4]    -                                   16            16  no rule names it
+        layers.1.weight  f32[4,4]  -                                   64            64  no rule names it
+        layers.2.bias    f32[4]    -                                   16            16  no rule names it
+        layers.2.weight  f32[4,4]  -                                   64            64  no rule names it
+                                                                      240           240
         one array, and no tie: layers.0.bias, layers.1.bias, layers.2.bias
         one array, and no tie: layers.0.weight, layers.1.weight, layers.2.weight"#]]
     .assert_eq(&model.report().to_string());

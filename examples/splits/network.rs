@@ -2,7 +2,7 @@
 
 /// What an engine does with an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
+pub(crate) enum Collective {
     /// Every rank has an array, and gets the sum of all.
     AllSum,
     /// Every rank has a part of an array, and gets the whole.
@@ -13,7 +13,7 @@ pub enum Collective {
 
 /// Whose algorithms carry a collective out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub(crate) enum Engine {
     /// MLX's ring over TCP: everything goes round, a part of an `n`-th at a time. It has no [`Collective::SumScatter`], in
     /// whose place it sums.
     Ring,
@@ -29,24 +29,24 @@ pub enum Engine {
 
 /// An engine between ranks, each of which can send to one and receive from another at the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Network {
+pub(crate) struct Network {
     /// Whose algorithms.
-    pub engine: Engine,
+    pub(crate) engine: Engine,
     /// Seconds from the call on one rank until an empty message has come to the next.
-    pub latency: f64,
+    pub(crate) latency: f64,
     /// Bytes that a rank sends in a second.
-    pub bandwidth: f64,
+    pub(crate) bandwidth: f64,
 }
 
 /// What a collective costs each rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// Messages that have to wait for each other.
-    pub messages: f64,
+    pub(crate) messages: f64,
     /// Bytes that a rank sends.
-    pub bytes: f64,
+    pub(crate) bytes: f64,
     /// Seconds from the first message to the last.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 impl Network {
@@ -55,8 +55,7 @@ impl Network {
     /// Of `n` ranks, with latency `a` and bandwidth `b`: a ring takes `2 (n - 1)` messages of an `n`-th for a sum, which is
     /// `2 (n - 1) / n` of the array, and half of both for a gather. Doubling takes `log2 n` messages, of the whole array for a
     /// sum (Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH").
-    #[must_use]
-    pub fn cost(&self, collective: Collective, bytes: f64, ranks: usize) -> Cost {
+    pub(crate) fn cost(&self, collective: Collective, bytes: f64, ranks: usize) -> Cost {
         if ranks <= 1 {
             return Cost::default();
         }

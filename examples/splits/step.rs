@@ -7,26 +7,26 @@ use super::{Collective, Network};
 /// A token costs two operations for a parameter on the way forward and four on the way back, of which two are the gradient
 /// of the parameter and are left out where it is not trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub(crate) struct Step {
     /// How many layers.
-    pub layers: usize,
+    pub(crate) layers: usize,
     /// Parameters of a layer.
-    pub parameters: f64,
+    pub(crate) parameters: f64,
     /// Bits of a stored parameter, with its share of the scales.
-    pub bits: f64,
+    pub(crate) bits: f64,
     /// Parameters of a layer that are trained; their gradients are what is summed.
-    pub trained: f64,
+    pub(crate) trained: f64,
     /// Elements of a token's activation between layers.
-    pub width: f64,
+    pub(crate) width: f64,
     /// Tokens of a step, of all ranks together.
-    pub tokens: f64,
+    pub(crate) tokens: f64,
     /// Bytes of an element of an activation or gradient.
-    pub element: f64,
+    pub(crate) element: f64,
 }
 
 /// What each rank has of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Split {
+pub(crate) enum Split {
     /// All parameters, and its part of the tokens: gradients are summed at the end of each layer's way back.
     Data,
     /// All tokens, and its part of each layer, whose halves each end in a sum of the activations, forward and back.
@@ -44,19 +44,19 @@ pub enum Split {
 
 /// What a step costs a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Estimate {
+pub(crate) struct Estimate {
     /// Seconds from its begin to its end.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// The part of it that computes; the rest is waiting.
-    pub computing: f64,
-    /// Bytes that the rank gives to collectives, which is what [`Group::traffic`](crate::Group::traffic) counts.
-    pub given: f64,
+    pub(crate) computing: f64,
+    /// Bytes that the rank gives to collectives, which is what `Group::traffic` counts.
+    pub(crate) given: f64,
     /// Bytes that the engine sends from this rank for them.
-    pub bytes: f64,
+    pub(crate) bytes: f64,
     /// Messages that have to wait for each other.
-    pub messages: f64,
+    pub(crate) messages: f64,
     /// Calls of collectives.
-    pub collectives: usize,
+    pub(crate) collectives: usize,
 }
 
 impl Step {
@@ -64,8 +64,7 @@ impl Step {
     ///
     /// Sending and computing go on at the same time, each in its own order, as on MLX's two streams: a collective begins when
     /// its array is there and the one before is done, and what needs its result waits for it.
-    #[must_use]
-    pub fn estimate(&self, split: Split, network: &Network, rate: f64, ranks: usize) -> Estimate {
+    pub(crate) fn estimate(&self, split: Split, network: &Network, rate: f64, ranks: usize) -> Estimate {
         let n = ranks as f64;
         let met = if let Split::Experts { met } = split { met } else { 1.0 };
         let forward = 2.0 * self.parameters * met * self.tokens / n / rate;

@@ -1,0 +1,59 @@
+//! What the parameters of a model are now.
+
+use std::rc::Rc;
+
+use mlx_rs::Array;
+use mlx_rs::module::ModuleParameters;
+use tacit_core::{Aval, Value};
+
+use super::{Held, Model};
+use crate::parameters::sorted;
+use crate::report::{Outcome, Report, Row};
+
+impl<M: ModuleParameters> Model<M> {
+    /// What each parameter is now, and what was done with it: by rules, by adapters, by setting and replacing.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::nn;
+    /// use tacit_nn::{LoraConfig, Model};
+    ///
+    /// let model = Model::new(nn::Linear::new(64, 64)?)?.lora("weight", LoraConfig::default())?;
+    /// let report = model.report();
+    /// assert_eq!(report.bytes(), (64 * 64 * 4 + 64 * 4, model.nbytes()));
+    /// assert!(report.to_string().contains("Lora(f32[64,64])"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
+        let row = |(path, array): (Rc<str>, &Array)| {
+            let held = self.held.get(&*path);
+            let (aval, after) =
+                held.map_or_else(|| (Aval::from(array), array.nbytes()), |held| (held.aval.clone(), held.nbytes()));
+            let known = self.report.rows.get(&*path);
+            let before = known.map_or(after, |row| row.before);
+            let outcome = match (known, held) {
+                (Some(row), _) => row.outcome.clone(),
+                (None, Some(held)) => Outcome::implicit(held.printed()),
+                (None, None) => Outcome::unmatched(),
+            };
+            (path.to_string(), Row { aval, before, after, outcome })
+        };
+        Report { rows: own.map(row).collect(), ..self.report.clone() }
+    }
+
+    /// Notes that a parameter of this aval is about to be another value than what the report says of it.
+    pub(super) fn note_other(&mut self, path: &str, aval: &Aval, value: &Value) {
+        let before = self.held.get(path).map_or_else(|| aval.nbytes(), Held::nbytes);
+        let new = || Row { aval: aval.clone(), before, after: before, outcome: Outcome::unmatched() };
+        let row = self.report.rows.entry(path.to_owned()).or_insert_with(new);
+        row.outcome = match (value, &row.outcome) {
+            (Value::Implicit(_), _) => Outcome::implicit(value.to_string()),
+            // A dense parameter that is dense again is left for the same reason.
+            (Value::Dense(_), Outcome::Left { .. }) => return,
+            (Value::Dense(_), _) => Outcome::left("it was set to a dense array"),
+        };
+    }
+}
