@@ -154,7 +154,8 @@ fn what_is_not_as_claimed_is_found() {
         Uint8: it is f32[6,10], expected u8[6,10]"#]]
     .assert_eq(&headlines(&values(&far)));
     let coarse = Subject::new("coarse", |x: &Array| Ok(Opaque::new(ops::round(x, None)?))).thresholds(&[0.25, 0.5]);
-    expect!["around 0.25: [0.24999999, 0.25, 0.25000003] decode to 0, 0, 0, expected to rise in one step"].assert_eq(&headlines(&values(&coarse)));
+    expect!["around 0.25: [0.24999999, 0.25, 0.25000003] decode to 0, 0, 0, expected to rise in one step"]
+        .assert_eq(&headlines(&values(&coarse)));
 }
 
 #[test]

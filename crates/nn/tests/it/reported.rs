@@ -29,7 +29,8 @@ fn the_report_is_of_the_parameters_as_they_are_now() -> Result<()> {
         layers.0.weight  f32[64,64]  -                                16384         10496  Lora(f32[64,64])
         layers.1.bias    f32[64]     -                                  256           256  no rule names it
         layers.1.weight  f32[64,64]  nf4:64   4.500   0.09099         16384          2304
-                                                                      33280         13312"#]].assert_eq(&model.report().to_string());
+                                                                      33280         13312"#]]
+    .assert_eq(&model.report().to_string());
     assert_eq!(model.report().bytes().1, model.nbytes());
     model.replace("*.bias", |_, value| Ok(Some(value.dense()?.as_dtype(Dtype::Float16)?.into())))?;
     model.set("layers.1.weight", normal(3, &[64, 64]))?;
@@ -40,7 +41,8 @@ fn the_report_is_of_the_parameters_as_they_are_now() -> Result<()> {
         layers.0.weight  f32[64,64]  -                                16384          4608  Affine(f32[64,64])
         layers.1.bias    f16[64]     -                                  256           128  no rule names it
         layers.1.weight  f32[64,64]  -                                16384         16384  it was set to a dense array
-                                                                      33280         21248"#]].assert_eq(&model.report().to_string());
+                                                                      33280         21248"#]]
+    .assert_eq(&model.report().to_string());
     assert_eq!(model.report().bytes().1, model.nbytes());
     let untouched = layers()?;
     assert_eq!(untouched.report().bytes(), (untouched.nbytes(), untouched.nbytes()));
