@@ -16,7 +16,7 @@ use mlx_rs::{Array, Dtype, memory, ops, random, transforms};
 use tacit::compile::compile;
 use tacit::control::cond;
 use tacit::executable::{Executable, Mode};
-use tacit::nn::KvCache;
+use tacit::model::KvCache;
 use tacit::prelude::*;
 use tacit::transform::{grad, vmap};
 use tacit::tree::{Open, leaves};

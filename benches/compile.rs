@@ -7,7 +7,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::transforms::compile::compile as mlx_compile;
 use mlx_rs::{Array, memory, random, transforms};
 use tacit::compile::compile_with;
-use tacit::compile::{Constants, Options};
+use tacit::compile::{CompileOptions, Constants};
 use tacit::prelude::*;
 use tacit_arrays::format::{Format, Nf4};
 use tacit_arrays::kernel::{Layout, matmul};
@@ -31,8 +31,8 @@ fn main() -> Result<()> {
     soak(&bench, &x, &weights)
 }
 
-fn options() -> Options {
-    Options { constants: Constants::Deny, ..Options::default() }
+fn options() -> CompileOptions {
+    CompileOptions { constants: Constants::Deny, ..CompileOptions::default() }
 }
 
 fn weights() -> Result<Vec<Nf4Array>> {

@@ -28,7 +28,7 @@ use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::{Array, ops, random, transforms};
 use plan::{Network, Step};
 use tacit::distributed::{Group, Shard, Split};
-use tacit::nn::Trainable;
+use tacit::model::ParameterFilter;
 use tacit::prelude::*;
 use tacit_figures::{Bench, Unit};
 
@@ -265,7 +265,7 @@ impl<'a> Tasks<'a> {
         let loss = |model: &mut Model<Sequential>, (x, y): (Array, Array)| -> Result<Array, Exception> {
             model.forward(&x)?.subtract(y)?.square()?.mean(None)
         };
-        let (_, gradients) = self.model.value_and_grad(Trainable::default(), self.batch.clone(), loss)?;
+        let (_, gradients) = self.model.value_and_grad(ParameterFilter::default(), self.batch.clone(), loss)?;
         if task == "apart" {
             transforms::eval(gradients.values())?;
         }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
-use tacit::compile::{CompiledWithState, Options, compile_with_state};
+use tacit::compile::{CompileOptions, CompiledWithState, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::io::json::Json;
-use tacit::nn::{KvCache, Missing};
+use tacit::model::{KvCache, Missing};
 use tacit::prelude::*;
 use tacit::tree::{Open, leaves};
 use tacit::{Aval, format};
@@ -96,7 +96,7 @@ impl Runner {
         let parameter = |(path, aval): (String, Aval)| Ok((path, weight(&weights, &aval, &mut drawn)?));
         let parameters = own.into_iter().map(parameter).collect::<Result<_>>()?;
         model.assign(parameters, Missing::Refuse)?;
-        let compiled = compile_with_state(Options::default(), step);
+        let compiled = compile_with_state(CompileOptions::default(), step);
         Ok(Self { weights, config, state: (model, Vec::new()), compiled })
     }
 

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use mlx_rs::Array;
 use tacit::dispatch::Registry;
-use tacit::op;
 use tacit::prelude::*;
+use tacit::primitives;
 use tacit_figures::{Bench, Unit};
 
 /// A type without handlers, whose dense form is there already.
@@ -71,7 +71,8 @@ fn main() -> Result<()> {
     }
 
     let registry = Registry::global();
-    let matmul = tacit_bridge::NameId::of(<op::Matmul as op::TypedPrimitive>::NAME).expect("the name has no NUL");
+    let matmul = tacit_bridge::NameId::of(<primitives::Matmul as primitives::TypedPrimitive>::NAME)
+        .expect("the name has no NUL");
     let types = [None, Some(<Nf4Array as tacit::types::StaticType>::TYPE)];
     let rounds = bench
         .turns()

@@ -17,7 +17,7 @@ use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::Result;
 use tacit::arrays::Quantizer;
 use tacit::format::{Int8, Nf4, Parts, Per};
-use tacit::nn::Model;
+use tacit::model::Model;
 use tacit::prelude::*;
 use tacit::tree::{Open, leaves};
 use tacit_figures::{Bench, Unit, resident};

@@ -24,9 +24,9 @@ use mlx_rs::nn::{self, MultiHeadAttention, Sequential};
 use mlx_rs::optimizers::{AdamW, Optimizer, Sgd};
 use mlx_rs::utils::Updatable;
 use mlx_rs::{Array, ops, random, transforms};
-use tacit::compile::{Constants, Options, compile_with_state};
+use tacit::compile::{CompileOptions, Constants, compile_with_state};
 use tacit::format::AnyFormat;
-use tacit::nn::{Module, Stateful, straight_through, with_parameters};
+use tacit::model::{Module, Stateful, straight_through, with_parameters};
 use tacit::prelude::*;
 use tacit_figures::{Bench, Unit};
 
@@ -179,7 +179,8 @@ impl Run {
         let mut training = (Module::in_place(T::new()?), Stateful(optimizer));
         let batches: Vec<Batch> = (0..4).map(T::batch).collect::<Result<_>>()?;
         transforms::eval(batches.iter().flat_map(|(x, target)| [x, target]))?;
-        let options = Options { name: name.as_str().into(), constants: Constants::Deny, ..Options::default() };
+        let options =
+            CompileOptions { name: name.as_str().into(), constants: Constants::Deny, ..CompileOptions::default() };
         let mut step = compile_with_state(options, step);
         let steps = Box::new(move |count: usize| {
             let start = Instant::now();

@@ -20,7 +20,7 @@ use mlx_rs::{Array, ops, random, transforms};
 use tacit::arrays::AsStored;
 use tacit::format::Quantizer;
 use tacit::io::{self, json::Json, peft};
-use tacit::nn::{LoraConfig, Missing};
+use tacit::model::{LoraConfig, Missing};
 use tacit::prelude::*;
 use tacit::record::{Bars, Chart, Record, Recorder};
 
@@ -73,7 +73,7 @@ fn config() -> LoraConfig {
 fn store(model: Model<Sequential>, name: &str) -> Result<PathBuf> {
     let file = std::env::temp_dir().join(format!("tacit-book-{name}-{}.safetensors", std::process::id()));
     let model = model.quantize("*.weight", NF4)?;
-    io::bitsandbytes::write(&file, &model.values()?, io::bitsandbytes::Layout::default())?;
+    io::bitsandbytes::write(&file, &model.values()?, io::bitsandbytes::BitsAndBytesLayout::default())?;
     Ok(file)
 }
 
@@ -91,7 +91,7 @@ fn loaded() -> Result<String> {
 // ANCHOR: adapted
 fn adapted() -> Result<String> {
     let model = classifier()?.quantize("*.weight", NF4)?.lora("*.weight", config())?;
-    let leaves = model.leaves(&Only::Lora);
+    let leaves = model.leaves(&ParameterFilter::Lora);
     let trained: usize = leaves.iter().map(|(_, leaf)| leaf.size()).sum();
     let all: usize = model.avals().values().map(Aval::size).sum();
     let lines = leaves.iter().map(|(path, leaf)| format!("{path}  {}", Aval::from(*leaf)));
@@ -104,7 +104,7 @@ fn adapted() -> Result<String> {
 fn train(
     model: &mut Model<Sequential>,
     digits: &Digits,
-    part: &Trainable,
+    part: &ParameterFilter,
     (steps, rate): (Range<u64>, f32),
     mut told: Option<&mut Recorder>,
 ) -> Result<()> {
@@ -162,7 +162,7 @@ pub(crate) fn run(folder: &Path) -> Result<Told> {
     let (upright, test) = (digits.select(&order[..TRAIN])?, digits.select(&order[TRAIN..])?.on_their_side()?);
     let side = upright.on_their_side()?;
     let mut float = classifier()?;
-    train(&mut float, &upright, &Trainable::All, (0..STEPS, 3e-3), None)?;
+    train(&mut float, &upright, &ParameterFilter::All, (0..STEPS, 3e-3), None)?;
     let file = store(float, "base")?;
 
     let _deny = Policy::Deny.scope();
@@ -171,14 +171,14 @@ pub(crate) fn run(folder: &Path) -> Result<Told> {
     for name in ["beside", "as stored"] {
         let mut model = load(&file)?.lora("*.weight", config())?;
         let mut recorder = Recorder::create(folder.join(format!("{name}.jsonl")))?;
-        train(&mut model, &side, &Trainable::Lora, (0..STEPS, 3e-3), Some(&mut recorder))?;
+        train(&mut model, &side, &ParameterFilter::Lora, (0..STEPS, 3e-3), Some(&mut recorder))?;
         let mut merges: Vec<(&str, &dyn Quantizer)> = vec![(WAYS[0], &eight), (WAYS[1], &NF4)];
         if name == "as stored" {
             // From here on the sum is rounded as the file will have it, in the forward pass alone.
             model.replace("*.weight", |_, sum| Ok(Some(AsStored::new(sum, NF4)?.into())))?;
             merges = vec![(WAYS[2], &NF4)];
         }
-        train(&mut model, &side, &Trainable::Lora, (STEPS..2 * STEPS, 5e-4), Some(&mut recorder))?;
+        train(&mut model, &side, &ParameterFilter::Lora, (STEPS..2 * STEPS, 5e-4), Some(&mut recorder))?;
         told.adapted.push(right(&mut model, &test)?);
         for (into, format) in merges {
             let report = model.merge(Some(format))?;
@@ -220,7 +220,7 @@ fn sets() -> Result<String> {
     let mut sets = Vec::new();
     for seed in [1, 2] {
         model = model.lora("*.weight", LoraConfig { seed, ..config() })?;
-        train(&mut model, &digits, &Trainable::Lora, (0..5, 3e-3), None)?;
+        train(&mut model, &digits, &ParameterFilter::Lora, (0..5, 3e-3), None)?;
         alone.push(model.forward(&x)?);
         sets.push(model.without_adapters()?);
     }
@@ -242,12 +242,12 @@ fn files() -> Result<String> {
     let digits = Digits::load();
     let model = || classifier()?.quantize("*.weight", NF4)?.lora("*.weight", config());
     let mut trained = model()?;
-    train(&mut trained, &digits, &Trainable::Lora, (0..5, 3e-3), None)?;
+    train(&mut trained, &digits, &ParameterFilter::Lora, (0..5, 3e-3), None)?;
     let expected = trained.forward(&digits.images)?;
     let folder = std::env::temp_dir().join(format!("tacit-book-files-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(Error::file("write", &folder))?;
 
-    trained.save(folder.join("adapter.safetensors"), Only::Lora)?;
+    trained.save(folder.join("adapter.safetensors"), ParameterFilter::Lora)?;
     let mut ours = model()?;
     ours.load(folder.join("adapter.safetensors"))?;
 

@@ -5,11 +5,11 @@ use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::Module;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, nn, ops, random};
-use tacit::compile::{Options, compile_with_state};
+use tacit::compile::{CompileOptions, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::implicit_with_state;
-use tacit::nn::generate::{self, Sampler, generate};
-use tacit::nn::{KvCache, Side, Window};
+use tacit::model::generate::{self, Sampler, generate};
+use tacit::model::{KvCache, PaddingSide, Window};
 use tacit::prelude::*;
 
 // ANCHOR_END: use
@@ -100,7 +100,7 @@ fn unequal() -> Result<String> {
 
     let mut cache = KvCache::new([2, 2, WIDTH], Dtype::Float32)?;
     cache.reserve(5)?;
-    cache.prepare(5, &[5, 3], Side::Left)?;
+    cache.prepare(5, &[5, 3], PaddingSide::Left)?;
     let both = implicit_with_state(&mut cache, [row(0)?, row(1)?, row(2)?], attend_in_order)?.dense()?;
 
     let mut alone = KvCache::new([1, 2, WIDTH], Dtype::Float32)?;
@@ -206,7 +206,7 @@ fn packed() -> Result<KvCache> {
 // ANCHOR: compiled
 fn compiled() -> Result<String> {
     let mut cache = packed()?;
-    let mut attend = compile_with_state(Options::default(), attend);
+    let mut attend = compile_with_state(CompileOptions::default(), attend);
     for seed in 0..200 {
         cache.reserve(1)?;
         let y = attend.call(&mut cache, &tokens(1, seed)?.map(Value::from))?.dense()?;
@@ -276,7 +276,7 @@ fn toy() -> Result<Toy> {
 fn generated() -> Result<String> {
     let toy = toy()?;
     let sampler = Sampler { repetition_penalty: 1.3, ..Sampler::default() };
-    let options = generate::Options { sampler, max_tokens: 12, ..generate::Options::default() };
+    let options = generate::GenerateOptions { sampler, max_tokens: 12, ..generate::GenerateOptions::default() };
     let mut cache = toy.cache.clone();
     let step = |tokens: &Array, cache: &mut KvCache| toy.logits(cache, tokens);
     let made = generate(step, &mut cache, &[[3, 14, 15]], &options)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype, ops, random};
 use tacit::arrays::Lora;
-use tacit::compile::{Options, Stats, compile_with};
+use tacit::compile::{CompileOptions, CompileStats, compile_with};
 use tacit::dispatch::Registry;
 use tacit::format::Quantizer;
 use tacit::prelude::*;
@@ -33,7 +33,7 @@ fn rows(rows: i32) -> Result<Value> {
 // ANCHOR_END: weights
 
 /// What the counters say, and why there was a trace beyond the first.
-fn told(stats: &Stats) -> String {
+fn told(stats: &CompileStats) -> String {
     let reasons: Vec<&str> = stats.retraces().collect();
     format!("calls: {}, traces: {}\n{}", stats.calls, stats.traces, reasons.join("\n")).trim_end().to_owned()
 }
@@ -116,7 +116,7 @@ fn ambient() -> Result<String> {
 // ANCHOR: bounded
 /// Structures that come again and again, in a cache with room for two.
 fn bounded() -> Result<String> {
-    let options = Options { capacity: 2, ..Options::default() };
+    let options = CompileOptions { capacity: 2, ..CompileOptions::default() };
     let mut sum = compile_with(options, |x: Array| x.sum(None));
     for rows in [1, 2, 1, 2, 1, 3, 1, 2] {
         sum.call(&self::rows(rows)?)?;

@@ -3,7 +3,7 @@
 // ANCHOR: use
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, random};
-use tacit::compile::{Constants, Options};
+use tacit::compile::{CompileOptions, Constants};
 use tacit::compile::{compile_with, compile_with_state};
 use tacit::prelude::*;
 use tacit::transform::{checkpoint, jvp, value_and_grad, vmap};
@@ -143,7 +143,7 @@ fn retraces() -> Result<String> {
 /// A function that holds an array instead of taking it.
 fn captured() -> Result<String> {
     let scale = Array::from_slice(&[1f32, 2.0, 3.0], &[3]);
-    let options = Options { name: "scaled".into(), constants: Constants::Deny, ..Options::default() };
+    let options = CompileOptions { name: "scaled".into(), constants: Constants::Deny, ..CompileOptions::default() };
     let mut scaled = compile_with(options, |x: Array| x.multiply(&scale));
     let error = scaled.call(&Array::from_f32(1.0)).expect_err("the scale is captured");
     Ok(error.to_string())
@@ -153,7 +153,7 @@ fn captured() -> Result<String> {
 // ANCHOR: state
 /// A running mean, compiled with its sum and count as state.
 fn state() -> Result<String> {
-    let mut mean = compile_with_state(Options::default(), |(sum, count): &mut (Array, Array), x: Array| {
+    let mut mean = compile_with_state(CompileOptions::default(), |(sum, count): &mut (Array, Array), x: Array| {
         *sum = sum.add(&x)?;
         *count = count.add(Array::from_f32(1.0))?;
         sum.divide(count)
@@ -170,7 +170,7 @@ fn state() -> Result<String> {
 // ANCHOR: shapes
 /// One trace for every number of rows, and a function that cannot have that.
 fn shapes() -> Result<String> {
-    let shapeless = || Options { name: "mean".into(), shapeless: true, ..Options::default() };
+    let shapeless = || CompileOptions { name: "mean".into(), shapeless: true, ..CompileOptions::default() };
     let mut mean = compile_with(shapeless(), |x: Array| x.mean_axis(0, false));
     for rows in 2..100 {
         mean.call(&ones(rows)?)?;

@@ -13,8 +13,8 @@ use mlx_rs::optimizers::Adam;
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, transforms};
 use tacit::Tree;
-use tacit::compile::{Constants, Options, compile_with_state};
-use tacit::nn::Stateful;
+use tacit::compile::{CompileOptions, Constants, compile_with_state};
+use tacit::model::Stateful;
 use tacit::pass::Passes;
 use tacit::prelude::*;
 
@@ -60,7 +60,7 @@ fn step(training: &mut Training, (images, labels, rate): (Array, Array, Array)) 
     let cross_entropy = CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?;
     let loss = |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| cross_entropy.apply(&model.forward(x)?, y);
     let (loss, gradients) =
-        training.model.value_and_grad(Trainable::default(), (&images, &labels), loss).map_err(Exception::from)?;
+        training.model.value_and_grad(ParameterFilter::default(), (&images, &labels), loss).map_err(Exception::from)?;
     training.optimizer.lr = rate;
     training.model.update(&mut *training.optimizer, &gradients).map_err(Exception::from)?;
     Ok(loss)
@@ -83,7 +83,7 @@ fn batches(steps: usize) -> Result<Vec<(Array, Array, Array)>> {
 // ANCHOR: compiled
 fn compiled() -> Result<String> {
     // The passes of a compiled graph sum in another order. Without them the two runs are compared bit for bit.
-    let options = Options { constants: Constants::Deny, passes: Passes::Off, ..Options::default() };
+    let options = CompileOptions { constants: Constants::Deny, passes: Passes::Off, ..CompileOptions::default() };
     let mut compiled = compile_with_state(options, step);
     let (mut eager, mut training) = (Training::new()?, Training::new()?);
     let _deny = Policy::Deny.scope();
@@ -93,8 +93,8 @@ fn compiled() -> Result<String> {
     for (images, labels, rate) in batches {
         let expected = step(&mut eager, (images.clone(), labels.clone(), rate.clone()))?;
         let loss = compiled.call(&mut training, (images, labels, rate))?.dense()?;
-        transforms::eval(eager.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf))?;
-        transforms::eval(training.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf))?;
+        transforms::eval(eager.model.leaves(&ParameterFilter::All).into_iter().map(|(_, leaf)| leaf))?;
+        transforms::eval(training.model.leaves(&ParameterFilter::All).into_iter().map(|(_, leaf)| leaf))?;
         same += usize::from(loss.eq_exact(&expected)?);
         last = loss.item_exact();
     }
@@ -114,13 +114,13 @@ fn compiled() -> Result<String> {
 /// A rate that is set outside is the one that was traced, for ever.
 fn rates() -> Result<String> {
     let mut of_field =
-        compile_with_state(Options::default(), |training: &mut Training, (images, labels): (Array, Array)| {
+        compile_with_state(CompileOptions::default(), |training: &mut Training, (images, labels): (Array, Array)| {
             let rate = training.optimizer.lr.clone();
             step(training, (images, labels, rate))
         });
-    let mut of_argument = compile_with_state(Options::default(), step);
+    let mut of_argument = compile_with_state(CompileOptions::default(), step);
     let (mut a, mut b) = (Training::new()?, Training::new()?);
-    let bias = |training: &Training| training.model.leaves(&Only::Dense)[0].1.clone();
+    let bias = |training: &Training| training.model.leaves(&ParameterFilter::Dense)[0].1.clone();
     let moved = |training: &Training, before: &Array| -> Result<bool> { Ok(!bias(training).eq_exact(before)?) };
     let mut told = Vec::new();
     // The first call makes the optimizer's moments, and the second is the trace that later ones replay.
@@ -144,17 +144,18 @@ fn rates() -> Result<String> {
 fn failed() -> Result<String> {
     let mut training = Training::new()?;
     let mut failing = compile_with_state(
-        Options::default(),
+        CompileOptions::default(),
         |training: &mut Training, (images, labels, rate): (Array, Array, Array)| {
             step(training, (images, labels.clone(), rate))?;
             labels.reshape(&[7, 7])
         },
     );
-    let before: Vec<Array> = training.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf.clone()).collect();
+    let before: Vec<Array> =
+        training.model.leaves(&ParameterFilter::All).into_iter().map(|(_, leaf)| leaf.clone()).collect();
     let (images, labels, rate) = batches(1)?.remove(0);
     let error = failing.call(&mut training, (images, labels, rate)).expect_err("64 are not 49");
     let mut same = true;
-    for ((_, leaf), before) in training.model.leaves(&Only::All).into_iter().zip(&before) {
+    for ((_, leaf), before) in training.model.leaves(&ParameterFilter::All).into_iter().zip(&before) {
         same &= leaf.eq_exact(before)?;
     }
     let first = error.to_string().lines().next().unwrap_or_default().to_owned();
@@ -167,7 +168,7 @@ fn failed() -> Result<String> {
 fn looked() -> Result<String> {
     let mut training = Training::new()?;
     let mut looking =
-        compile_with_state(Options::default(), |training: &mut Training, batch: (Array, Array, Array)| {
+        compile_with_state(CompileOptions::default(), |training: &mut Training, batch: (Array, Array, Array)| {
             let loss = step(training, batch)?;
             transforms::eval([&loss])?;
             Ok::<_, Error>(loss)

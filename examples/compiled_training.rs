@@ -17,8 +17,8 @@ use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit::compile::compile_with_state;
-use tacit::compile::{Constants, Options};
-use tacit::nn::{Module, Stateful, with_parameters};
+use tacit::compile::{CompileOptions, Constants};
+use tacit::model::{Module, Stateful, with_parameters};
 use tacit::pass::Passes;
 use tacit::prelude::*;
 use tacit::tree::Open;
@@ -109,11 +109,11 @@ fn main() -> Result<()> {
     let (expected, eager_speed) = train(&mut eager, &batches, |training, batch| Ok(step(training, batch.clone())?))?;
 
     // The passes of a compiled graph sum rows in another order than MLX. Without them the step is compared bit for bit.
-    let options = Options {
+    let options = CompileOptions {
         name: "the training step".into(),
         constants: Constants::Deny,
         passes: Passes::Off,
-        ..Options::default()
+        ..CompileOptions::default()
     };
     let mut compiled_step = compile_with_state(options, step);
     let mut compiled = Training::new()?;

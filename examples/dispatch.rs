@@ -3,8 +3,8 @@
 // ANCHOR: use
 use mlx_rs::{Array, ops};
 use tacit::arrays::Lora;
-use tacit::op::{Add, Matmul, Negative, Unary};
 use tacit::prelude::*;
+use tacit::primitives::{Add, Matmul, Negative, Unary};
 
 // ANCHOR_END: use
 

@@ -12,7 +12,7 @@ use mlx_rs::random::RandomState;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::distributed::{FullyShard, Group, Shard, Sharded, Split, load_run, save_run};
 use tacit::io::Training;
-use tacit::nn::{Only, Trainable};
+use tacit::model::ParameterFilter;
 use tacit::prelude::*;
 use tacit_bridge::ports::Held;
 
@@ -72,13 +72,13 @@ fn batches(group: &Group) -> Result<String> {
     let own = words.split_equal(group.size() as i32, 0)?.swap_remove(group.rank());
 
     let before = group.traffic();
-    let (_, gradients) = mlp()?.value_and_grad(Trainable::default(), &own, loss)?;
+    let (_, gradients) = mlp()?.value_and_grad(ParameterFilter::default(), &own, loss)?;
     let gradients = group.mean(&gradients)?;
     transforms::eval(gradients.values())?;
     let sent = group.traffic();
 
     // What one rank makes of the whole batch.
-    let (_, whole) = mlp()?.value_and_grad(Trainable::default(), &words, loss)?;
+    let (_, whole) = mlp()?.value_and_grad(ParameterFilter::default(), &words, loss)?;
     let mut off = 0.0_f32;
     for (path, gradient) in &gradients {
         off = off.max(gradient.subtract(&whole[path])?.abs()?.max(None)?.item_exact::<f32>());
@@ -160,7 +160,7 @@ fn dropped(group: &Group) -> Result<String> {
 fn saved_and_resumed(folder: &Path, group: &Group) -> Result<String> {
     let step = |model: &mut Model<Sequential>, adamw: &mut AdamW, random: &mut RandomState| -> Result<()> {
         let own = random::normal::<f32>(&[4, 64], None, None, &random.next_key()?)?;
-        let (_, gradients) = model.value_and_grad(Trainable::default(), &own, loss)?;
+        let (_, gradients) = model.value_and_grad(ParameterFilter::default(), &own, loss)?;
         let gradients = model.mean_gradients(gradients, group)?;
         model.update(adamw, &gradients)
     };
@@ -177,7 +177,7 @@ fn saved_and_resumed(folder: &Path, group: &Group) -> Result<String> {
     run.restore_optimizer(&mut moments)?;
     step(&mut resumed, &mut moments, &mut run.random()?)?;
 
-    let pairs = model.leaves(&Only::All).into_iter().zip(resumed.leaves(&Only::All));
+    let pairs = model.leaves(&ParameterFilter::All).into_iter().zip(resumed.leaves(&ParameterFilter::All));
     let mut same = true;
     for ((_, expected), (_, found)) in pairs {
         same &= expected.eq(found)?.all(None)?.item_exact::<bool>();

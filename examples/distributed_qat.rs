@@ -21,7 +21,7 @@ use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, random, transforms};
 use tacit::distributed::{Backend, FullyShard, Group, Shard, Split, Traffic};
-use tacit::nn::{Aware, Trainable};
+use tacit::model::{ParameterFilter, QatConfig};
 use tacit::prelude::*;
 use tacit_bridge::ports::Held;
 
@@ -67,7 +67,7 @@ impl Mode {
 fn model(mode: Mode, group: &Group, characters: usize) -> Outcome<Model<Transformer>> {
     // The same on every rank.
     random::seed(0)?;
-    let model = Model::new(Transformer::new(SHAPE, characters)?)?.prepare(QUANTIZED, Aware::new(FORMAT))?;
+    let model = Model::new(Transformer::new(SHAPE, characters)?)?.prepare(QUANTIZED, QatConfig::new(FORMAT))?;
     Ok(match mode {
         Mode::Data => model,
         Mode::Tensor => model
@@ -94,7 +94,7 @@ fn step(
         Mode::Tensor => batch,
     };
     let loss = |model: &mut Model<Transformer>, (x, y): (Array, Array)| bits(&model.forward(&x)?, &y);
-    let (mut loss, mut gradients) = model.value_and_grad(Trainable::default(), (x, y), loss)?;
+    let (mut loss, mut gradients) = model.value_and_grad(ParameterFilter::default(), (x, y), loss)?;
     match mode {
         Mode::Data => gradients = group.mean(&gradients)?,
         // Those of what is split are summed where they are made.

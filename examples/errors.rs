@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, transforms};
-use tacit::compile::{Constants, Options, compile_with};
+use tacit::compile::{CompileOptions, Constants, compile_with};
 use tacit::dispatch::Registry;
 use tacit::distributed::Group;
 use tacit::format::AnyFormat;
-use tacit::op::{AsType, Exp, Negative, Subtract, Transpose};
 use tacit::prelude::*;
+use tacit::primitives::{AsType, Exp, Negative, Subtract, Transpose};
 use tacit::transform::{self, Differentiable};
 
 /// The kind, and the function that raises it.
@@ -342,7 +342,7 @@ fn kernel() -> Result<()> {
 fn constants() -> Result<()> {
     let weight = ones()?;
     weight.eval()?;
-    let options = Options { name: "the layer".into(), constants: Constants::Deny, ..Options::default() };
+    let options = CompileOptions { name: "the layer".into(), constants: Constants::Deny, ..CompileOptions::default() };
     let mut layer = compile_with(options, move |x: Array| x.matmul(&weight));
     layer.call(ones()?).map(drop)
 }
@@ -351,7 +351,8 @@ fn constants() -> Result<()> {
 // ANCHOR: Shapeless
 fn shapeless() -> Result<()> {
     let mean = |x: Array| x.sum(None)?.divide(Array::from_f32(x.shape()[0] as f32));
-    let mut mean = compile_with(Options { name: "the mean".into(), shapeless: true, ..Options::default() }, mean);
+    let mut mean =
+        compile_with(CompileOptions { name: "the mean".into(), shapeless: true, ..CompileOptions::default() }, mean);
     mean.call(&ops::ones::<f32>(&[2])?)?;
     mean.call(&ops::ones::<f32>(&[4])?).map(drop)
 }

@@ -5,12 +5,12 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, nn, ops, random};
 use tacit::arrays::{Lora, Prepared};
-use tacit::compile::{Options, compile_with};
+use tacit::compile::{CompileOptions, compile_with};
 use tacit::format::{Format, PackedArray, Quantizer, Scheme, TextForm};
 use tacit::io::Training;
-use tacit::nn::{Aware, LoraConfig};
-use tacit::op::Matmul;
+use tacit::model::{LoraConfig, QatConfig};
 use tacit::prelude::*;
+use tacit::primitives::Matmul;
 use tacit::register::{register_array, register_format};
 use tacit::{Tree, compile};
 
@@ -187,7 +187,7 @@ fn unequal() -> Result<String> {
 /// A key is an argument like any other.
 fn frozen_key() -> Result<String> {
     let noise = |key: Array| random::normal::<f32>(&[2], None, None, &key);
-    let mut noise = compile_with(Options::default(), noise);
+    let mut noise = compile_with(CompileOptions::default(), noise);
     let [a, b] = [1, 2].map(|seed| noise.call(&random::key(seed)?)?.dense());
     Ok(format!("other numbers: {}, traces: {}", !a?.eq_exact(&b?)?, noise.stats().traces))
 }
@@ -197,7 +197,7 @@ fn frozen_key() -> Result<String> {
 fn traces() -> Result<String> {
     let mut found = Vec::new();
     for shapeless in [false, true] {
-        let options = Options { shapeless, ..Options::default() };
+        let options = CompileOptions { shapeless, ..CompileOptions::default() };
         let mut scaled = compile_with(options, |x: Array| x.multiply(Array::from_f32(2.0))?.sum_axis(-1, false));
         for rows in [2, 3, 2, 5] {
             scaled.call(&ops::ones::<f32>(&[rows, 4])?)?;
@@ -221,11 +221,11 @@ fn nested() -> Result<String> {
 /// Scales that are frozen: the part that is trained leaves them out.
 fn halted() -> Result<String> {
     let (linear, x) = layer()?;
-    let aware = Aware::new(Affine { bits: 2, group: 64 }).trained_scales();
+    let aware = QatConfig::new(Affine { bits: 2, group: 64 }).trained_scales();
     let mut model = Model::new(linear)?.prepare("weight", aware)?;
     let mut optimizer = Adam::new(1e-3);
     let mut moved = Vec::new();
-    for part in [Trainable::default().or(Trainable::Scales), Trainable::default()] {
+    for part in [ParameterFilter::default().or(ParameterFilter::Scales), ParameterFilter::default()] {
         let before = model.get("weight")?.downcast::<Prepared>().map(|w| (w.master().clone(), w.scales().cloned()));
         let loss = |model: &mut Model<nn::Linear>, x: &Array| model.forward(x)?.square()?.mean(None);
         let (_, gradients) = model.value_and_grad(part, &x, loss)?;
@@ -265,8 +265,8 @@ fn partly() -> Result<String> {
     let file = |name: &str| std::env::temp_dir().join(format!("tacit-book-{name}-{}", std::process::id()));
     let (whole, part) = (file("whole"), file("part"));
     let model = adapted()?;
-    Training::new(1).with_model(&model, &Only::All)?.save(&whole)?;
-    Training::new(1).with_model(&model, &Only::Lora)?.save(&part)?;
+    Training::new(1).with_model(&model, &ParameterFilter::All)?.save(&whole)?;
+    Training::new(1).with_model(&model, &ParameterFilter::Lora)?.save(&part)?;
     let restored = Training::load(&part).and_then(|run| run.restore_model(&mut adapted()?));
     let bytes = [&whole, &part].map(|file| std::fs::metadata(file).map_or(0, |file| file.len()));
     drop((std::fs::remove_file(&whole), std::fs::remove_file(&part)));

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use mlx_rs::{Array, ops, random};
 use tacit::arrays::{Cut, Linear, Move, View, cut, shard};
-use tacit::op::Unary;
 use tacit::prelude::*;
+use tacit::primitives::Unary;
 
 // ANCHOR_END: use
 

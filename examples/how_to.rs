@@ -7,7 +7,7 @@ use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::dispatch::Taker;
 use tacit::format::AnyFormat;
-use tacit::nn::{Advisor, Outcome, Pattern, Row};
+use tacit::model::{Advisor, Outcome, Pattern, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
 
@@ -172,7 +172,7 @@ fn errors() -> Result<String> {
 /// A step that moves the last layer alone.
 fn frozen() -> Result<String> {
     let mut model = model()?;
-    let last = Trainable::Paths("layers.3.*".parse()?);
+    let last = ParameterFilter::Paths("layers.3.*".parse()?);
     let x = ops::ones::<f32>(&[4, 128])?;
     let (_loss, gradients) = model.value_and_grad(last, &x, |m, x| m.forward(x)?.square()?.mean(None))?;
     model.update(&mut Adam::new(1e-3), &gradients)?;
@@ -187,7 +187,7 @@ fn frozen() -> Result<String> {
 fn thawed() -> Result<String> {
     let mut model = model()?.quantize("layers.0.weight", Nf4 { block: 64, double: false })?;
     let x = ops::ones::<f32>(&[4, 128])?;
-    let everything = Trainable::default();
+    let everything = ParameterFilter::default();
     let (_loss, gradients) = model.value_and_grad(everything, &x, |m, x| m.forward(x)?.square()?.mean(None))?;
     let mut paths: Vec<_> = gradients.keys().map(ToString::to_string).collect();
     paths.sort();

@@ -19,7 +19,7 @@ use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, builder::Builder, ops, random, transforms};
 use tacit::arrays::AsStored;
 use tacit::format::AnyFormat;
-use tacit::nn::{LoraConfig, Method, Missing};
+use tacit::model::{LoraConfig, Method, Missing};
 use tacit::prelude::*;
 
 use digits::{Digits, shuffled};
@@ -57,7 +57,7 @@ fn cross_entropy() -> Outcome<CrossEntropy<'static>> {
     Ok(CrossEntropyBuilder::new().reduction(LossReduction::Mean).build()?)
 }
 
-fn train(model: &mut Model<Sequential>, digits: &Digits, trained: &Trainable, rate: f32) -> Outcome<()> {
+fn train(model: &mut Model<Sequential>, digits: &Digits, trained: &ParameterFilter, rate: f32) -> Outcome<()> {
     let cross_entropy = cross_entropy()?;
     let mut optimizer = Adam::new(rate);
     for epoch in 0..EPOCHS {
@@ -90,7 +90,7 @@ fn main() -> Outcome<()> {
 
     random::seed(0)?;
     let mut float = Model::new(classifier()?)?;
-    train(&mut float, &upright, &Trainable::All, 2e-3)?;
+    train(&mut float, &upright, &ParameterFilter::All, 2e-3)?;
     let [accuracy, loss] = evaluate(&mut float, &test)?;
     println!("float32, upright digits: {accuracy:.1} %, loss {loss:.3}\n");
 
@@ -112,13 +112,13 @@ fn main() -> Outcome<()> {
             let base = evaluate(&mut model, &side_test)?;
             let config = LoraConfig { rank: 8, alpha: 16.0, method, ..LoraConfig::default() };
             let mut model = model.lora("*.weight", config)?;
-            train(&mut model, &side, &Trainable::Lora, 2e-3)?;
+            train(&mut model, &side, &ParameterFilter::Lora, 2e-3)?;
             if as_stored {
                 model.replace("*.weight", |_, sum| Ok(Some(AsStored::new(sum, &format)?.into())))?;
             }
-            train(&mut model, &side, &Trainable::Lora, 5e-4)?;
+            train(&mut model, &side, &ParameterFilter::Lora, 5e-4)?;
             let trained = evaluate(&mut model, &side_test)?;
-            let numbers: usize = model.leaves(&Only::Lora).iter().map(|(_, leaf)| leaf.size()).sum();
+            let numbers: usize = model.leaves(&ParameterFilter::Lora).iter().map(|(_, leaf)| leaf.size()).sum();
             let report = model.merge(Some(&*format))?;
             let merged = evaluate(&mut model, &side_test)?;
             let lost = report.rows.values().map(|row| row.loss.of_change).fold(0.0, f64::max);

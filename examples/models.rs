@@ -7,7 +7,7 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, nn, random, transforms};
 use tacit::io::ModelFile;
-use tacit::nn::LoraConfig;
+use tacit::model::LoraConfig;
 use tacit::prelude::*;
 
 // ANCHOR_END: use
@@ -151,7 +151,7 @@ fn with_adapters() -> Result<(Model<nn::MultiHeadAttention>, Array)> {
 
 fn adapted() -> Result<String> {
     let (model, _) = with_adapters()?;
-    let leaves = model.leaves(&Only::Lora);
+    let leaves = model.leaves(&ParameterFilter::Lora);
     let lines = leaves.iter().map(|(path, leaf)| format!("{path}  {}", Aval::from(*leaf)));
     Ok(format!("{}\n\n{}", model.get("query_proj.weight")?, lines.collect::<Vec<_>>().join("\n")))
 }
@@ -167,9 +167,9 @@ fn train(model: &mut Model<nn::MultiHeadAttention>, words: &Array) -> Result<[f3
         let loss = |model: &mut Model<nn::MultiHeadAttention>, (words, target): (&Array, &Array)| {
             model.forward((words, words, words))?.subtract(target)?.square()?.mean(None)
         };
-        let (loss, gradients) = model.value_and_grad(Trainable::Lora, (words, &target), loss)?;
+        let (loss, gradients) = model.value_and_grad(ParameterFilter::Lora, (words, &target), loss)?;
         model.update(&mut optimizer, &gradients)?;
-        transforms::eval(model.leaves(&Only::Lora).into_iter().map(|(_, leaf)| leaf))?;
+        transforms::eval(model.leaves(&ParameterFilter::Lora).into_iter().map(|(_, leaf)| leaf))?;
         losses.push(loss.item_exact::<f32>());
     }
     Ok([losses[0], losses[29]])
@@ -208,7 +208,7 @@ fn saved() -> Result<String> {
     let (mut model, words) = with_adapters()?;
     train(&mut model, &words)?;
     let file = std::env::temp_dir().join(format!("tacit-book-adapter-{}.safetensors", std::process::id()));
-    model.save(&file, Only::Lora)?;
+    model.save(&file, ParameterFilter::Lora)?;
 
     let (mut other, _) = with_adapters()?;
     let loaded = other.load(&file);

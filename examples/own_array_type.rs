@@ -6,9 +6,9 @@ use mlx_rs::module::Module;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use std::sync::Arc;
 use tacit::dispatch::Registry;
-use tacit::nn::explain_with_parameters;
-use tacit::op::{Add, AddMM, Matmul, Transpose};
+use tacit::model::explain_with_parameters;
 use tacit::prelude::*;
+use tacit::primitives::{Add, AddMM, Matmul, Transpose};
 
 /// The product of a tall matrix and a wide one: `left right`.
 #[derive(ImplicitArray, Clone, Debug)]

@@ -17,7 +17,7 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::arrays::Prepared;
-use tacit::nn::{Aware, Missing};
+use tacit::model::{Missing, QatConfig};
 use tacit::prelude::*;
 use tacit::record::{Bars, Chart, Record, Recorder};
 
@@ -77,7 +77,7 @@ struct Phase {
     before: u64,
     steps: u64,
     rate: f32,
-    trained: Trainable,
+    trained: ParameterFilter,
 }
 
 fn train(model: &mut Model<Sequential>, phase: &Phase, task: &Task, recorder: &mut Recorder) -> Result<()> {
@@ -111,8 +111,8 @@ fn train(model: &mut Model<Sequential>, phase: &Phase, task: &Task, recorder: &m
 
 // ANCHOR: prepared
 /// Two bits in blocks of so many, with scales that are trained.
-fn two_bits(group: usize) -> Aware {
-    Aware::new(Affine { bits: 2, group }).trained_scales()
+fn two_bits(group: usize) -> QatConfig {
+    QatConfig::new(Affine { bits: 2, group }).trained_scales()
 }
 
 fn prepared() -> Result<String> {
@@ -137,8 +137,8 @@ fn converted() -> Result<String> {
 }
 
 /// What is trained from the switch on.
-fn everything() -> Trainable {
-    Trainable::default().or(Trainable::Scales)
+fn everything() -> ParameterFilter {
+    ParameterFilter::default().or(ParameterFilter::Scales)
 }
 // ANCHOR_END: converted
 
@@ -195,8 +195,8 @@ impl Task {
 fn run(folder: &Path) -> Result<()> {
     let task = Task::new()?;
     let recorder = |name: &str| Recorder::create(folder.join(format!("{name}.jsonl")));
-    let floats = Phase { before: 0, steps: FLOAT, rate: 3e-3, trained: Trainable::default() };
-    let aware = |rate: f32, trained: Trainable| Phase { before: FLOAT, steps: AWARE, rate, trained };
+    let floats = Phase { before: 0, steps: FLOAT, rate: 3e-3, trained: ParameterFilter::default() };
+    let aware = |rate: f32, trained: ParameterFilter| Phase { before: FLOAT, steps: AWARE, rate, trained };
 
     let mut float = classifier()?;
     train(&mut float, &floats, &task, &mut recorder("float")?)?;
@@ -216,7 +216,7 @@ fn run(folder: &Path) -> Result<()> {
     model.switch_quantization(false)?;
     train(&mut model, &floats, &task, &mut recorder("stale floats")?)?;
     model.switch_quantization(true)?;
-    train(&mut model, &aware(2e-3, Trainable::default()), &task, &mut recorder("stale scales")?)?;
+    train(&mut model, &aware(2e-3, ParameterFilter::default()), &task, &mut recorder("stale scales")?)?;
 
     // The same function of the same digits, the upper half of whose pixels is in units that are 16 times smaller.
     let (task, values) = in_other_units(task, float.values()?)?;

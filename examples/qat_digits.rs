@@ -20,7 +20,7 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, builder::Builder, ops, random, transforms};
 use tacit::format::Affine;
-use tacit::nn::with_parameters;
+use tacit::model::with_parameters;
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
 

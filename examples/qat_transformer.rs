@@ -20,8 +20,8 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::format::AnyFormat;
-use tacit::nn::generate::{self, Sampler, generate};
-use tacit::nn::{Aware, Model, Trainable};
+use tacit::model::generate::{self, Sampler, generate};
+use tacit::model::{Model, ParameterFilter, QatConfig};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
 
@@ -79,7 +79,7 @@ impl Trainer<'_> {
         for step in steps {
             let batch = self.corpus.batch(step, batch, context)?;
             // Scales are leaves only where they are trained.
-            let trained = Trainable::default().or(Trainable::Scales);
+            let trained = ParameterFilter::default().or(ParameterFilter::Scales);
             let (loss, gradients) =
                 model.value_and_grad(trained, batch, |model, (x, y): (Array, Array)| bits(&model.forward(&x)?, &y))?;
             let (scales, others): (FlattenedModuleParam, FlattenedModuleParam) =
@@ -111,7 +111,8 @@ fn verse(model: &mut Model<Transformer>, corpus: &Corpus, size: Size) -> Result<
         Ok(model.forward(&*seen)?.try_index((.., -1, ..))?)
     };
     let sampler = Sampler { temperature: 0.5, top_k: 5, ..Sampler::default() };
-    let options = generate::Options { sampler, seed: 1, max_tokens: 60, ..generate::Options::default() };
+    let options =
+        generate::GenerateOptions { sampler, seed: 1, max_tokens: 60, ..generate::GenerateOptions::default() };
     let mut seen = ops::zeros::<u32>(&[1, 0])?;
     let made = generate(step, &mut seen, &[corpus.numbers(VERSE)], &options)?;
     made.map(|token| Ok(char::from(corpus.characters[token?.id as usize]))).collect()
@@ -119,7 +120,7 @@ fn verse(model: &mut Model<Transformer>, corpus: &Corpus, size: Size) -> Result<
 
 /// The bytes of the weights that a format may hold.
 fn bytes(model: &Model<Transformer>) -> Outcome<usize> {
-    let pattern: tacit::nn::Pattern = QUANTIZED.parse()?;
+    let pattern: tacit::model::Pattern = QUANTIZED.parse()?;
     let mut bytes = 0;
     for (path, value) in model.values()? {
         let aval = value.aval()?;
@@ -157,7 +158,7 @@ fn run(trainer: &mut Trainer<'_>) -> Outcome<Vec<Row>> {
     for (name, text, trained_scales) in METHODS {
         let format: AnyFormat = text.parse()?;
         if !trained_scales {
-            let mut quantized = model.clone().prepare(QUANTIZED, Aware::new(&format))?;
+            let mut quantized = model.clone().prepare(QUANTIZED, QatConfig::new(&format))?;
             quantized.convert()?;
             let (bits, counters) = Counters::of(|| trainer.evaluate(&mut quantized));
             let (name, materialized) = (format!("{name}, post-training"), counters.materialized_bytes);
@@ -167,7 +168,7 @@ fn run(trainer: &mut Trainer<'_>) -> Outcome<Vec<Row>> {
 
         let name = format!("{name}, aware");
         trainer.bar.set_message(name.clone());
-        let aware = Aware::new(format);
+        let aware = QatConfig::new(format);
         let aware = if trained_scales { aware.trained_scales() } else { aware };
         let mut prepared = halfway.clone().prepare(QUANTIZED, aware)?;
         let (result, mut counters) = Counters::of(|| {

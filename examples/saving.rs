@@ -11,7 +11,7 @@ use mlx_rs::optimizers::AdamW;
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit::format::Quantizer;
-use tacit::io::{self, Gguf, Kind, Tensors, Training, bitsandbytes, mlx_lm};
+use tacit::io::{self, FileKind, Gguf, Tensors, Training, bitsandbytes, mlx_lm};
 use tacit::prelude::*;
 use tacit::record::{Record, Recorder};
 
@@ -78,9 +78,9 @@ impl Run {
             let y = model.forward(&x.multiply(kept.as_dtype(Dtype::Float32)?)?)?;
             y.subtract(x.sum_axis(-1, true)?)?.square()?.mean(None)
         };
-        let (loss, gradients) = self.model.value_and_grad(Trainable::default(), (&x, &kept), loss)?;
+        let (loss, gradients) = self.model.value_and_grad(ParameterFilter::default(), (&x, &kept), loss)?;
         self.model.update(&mut self.optimizer, &gradients)?;
-        transforms::eval(self.model.leaves(&Trainable::default()).into_iter().map(|(_, leaf)| leaf))?;
+        transforms::eval(self.model.leaves(&ParameterFilter::default()).into_iter().map(|(_, leaf)| leaf))?;
         self.step += 1;
         Ok(loss.item_exact())
     }
@@ -91,7 +91,7 @@ impl Run {
 impl Run {
     fn save(&self, path: &Path) -> Result<()> {
         Training::new(self.step)
-            .with_model(&self.model, &Only::All)?
+            .with_model(&self.model, &ParameterFilter::All)?
             .with_optimizer(&self.optimizer)?
             .with_random(&self.random)
             .save(path)
@@ -139,7 +139,8 @@ fn resumed() -> Result<String> {
     program(&twice, 30, Some(13))?;
     let resumed = program(&twice, 30, None)?;
 
-    let (expected, found) = (uninterrupted.model.leaves(&Only::All), resumed.model.leaves(&Only::All));
+    let (expected, found) =
+        (uninterrupted.model.leaves(&ParameterFilter::All), resumed.model.leaves(&ParameterFilter::All));
     let mut equal = 0;
     for ((path, a), (_, b)) in expected.iter().zip(&found) {
         if !a.eq_exact(b)? {
@@ -169,14 +170,15 @@ fn kept() -> Result<String> {
     let folder = Folder::new("kept")?;
     let file = folder.file("model.safetensors");
     let mut run = Run::new()?;
-    run.model.save(&file, Only::All)?;
+    run.model.save(&file, ParameterFilter::All)?;
     let bytes = fs::read(&file).map_err(Error::file("read", &file))?;
     fs::write(&file, &bytes[..bytes.len() / 2]).map_err(Error::file("write", &file))?;
 
-    let before: Vec<Array> = run.model.leaves(&Only::All).into_iter().map(|(_, leaf)| leaf.clone()).collect();
+    let before: Vec<Array> =
+        run.model.leaves(&ParameterFilter::All).into_iter().map(|(_, leaf)| leaf.clone()).collect();
     let error = run.model.load(&file).expect_err("half a file is none").to_string();
     let mut same = true;
-    for ((_, leaf), before) in run.model.leaves(&Only::All).into_iter().zip(&before) {
+    for ((_, leaf), before) in run.model.leaves(&ParameterFilter::All).into_iter().zip(&before) {
         same &= leaf.eq_exact(before)?;
     }
     Ok(format!("{}\nthe model is what it was: {same}", error.replace(&*folder.0.to_string_lossy(), "..")))
@@ -197,7 +199,7 @@ fn kinds() -> Result<String> {
         let implicit = parameters.values().filter(|value| matches!(value, Value::Implicit(_))).count();
         lines.push(format!(
             "{name}: {}, {} parameters, {implicit} of codes",
-            Kind::of(golden(name))?,
+            FileKind::of(golden(name))?,
             parameters.len()
         ));
     }
@@ -226,7 +228,7 @@ fn back() -> Result<String> {
 
     let original = golden("bitsandbytes/4bit.safetensors");
     let copy = folder.file("copy.safetensors");
-    bitsandbytes::write(&copy, &bitsandbytes::read(&original)?, bitsandbytes::Layout::read(&original)?)?;
+    bitsandbytes::write(&copy, &bitsandbytes::read(&original)?, bitsandbytes::BitsAndBytesLayout::read(&original)?)?;
     let of_bitsandbytes = same_tensors(&original, &copy)?;
 
     let original = golden("mlx_lm/uniform");
@@ -259,7 +261,7 @@ fn converted() -> Result<String> {
     parameters.insert("q_proj.bias".to_owned(), ops::zeros::<f32>(&[64])?.into());
 
     let folder = Folder::new("converted")?;
-    bitsandbytes::write(folder.file("theirs.safetensors"), &parameters, bitsandbytes::Layout::default())?;
+    bitsandbytes::write(folder.file("theirs.safetensors"), &parameters, bitsandbytes::BitsAndBytesLayout::default())?;
     let rules = Rules::from_toml("'q_proj.weight' = 'nf4:64'\n'*.weight' = 'affine:8:64'")?;
     let (parameters, report) = io::convert(&io::read(folder.file("theirs.safetensors"))?, &rules)?;
     io::save(folder.file("ours.safetensors"), &parameters)?;

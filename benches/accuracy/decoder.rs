@@ -10,7 +10,7 @@ use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, random, transforms};
 use tacit::io;
-use tacit::nn::{Missing, Model, Trainable};
+use tacit::model::{Missing, Model, ParameterFilter};
 use tacit::prelude::*;
 
 pub(crate) use characters::Transformer as Decoder;
@@ -88,7 +88,7 @@ impl Trainer {
         for step in from..from + steps {
             let batch = self.corpus.batch(step, batch, context)?;
             let (loss, gradients) =
-                model.value_and_grad(Trainable::default(), batch, |model, (x, y): (Array, Array)| {
+                model.value_and_grad(ParameterFilter::default(), batch, |model, (x, y): (Array, Array)| {
                     nats(&model.forward(&x)?, &y)
                 })?;
             optimizer.update(&mut *model, &gradients)?;

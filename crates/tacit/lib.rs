@@ -11,20 +11,20 @@ use tacit_fusion as _;
 pub use tacit_arrays::{self as arrays, format, ste};
 pub use tacit_core::{
     Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Tree, Value, compile, control,
-    explain, handler, implicit, implicit_with_state, kernel, op, ops, pass, store, transform, tree,
+    explain, extra_ops, handler, implicit, implicit_with_state, kernel, pass, primitives, store, transform, tree,
 };
 pub use tacit_distributed as distributed;
 pub use tacit_executable as executable;
 pub use tacit_io as io;
-pub use tacit_nn as nn;
+pub use tacit_nn as model;
 pub use tacit_record as record;
 
 /// How a primitive finds who takes it, and what a trace tells of it.
 pub mod dispatch {
     pub use tacit_core::{
-        Argument, Call, Decline, DefaultHandler, Equation, Explanation, Handler, NearMiss, OperandType,
-        POLICY_VARIABLE, Param, Pattern, PolicyGuard, PrimitivePattern, Registry, RegistryGuard, Resolution, Results,
-        Signature, Site, Taker, Variable,
+        Argument, Call, Decline, DefaultHandler, Equation, Explanation, Handler, NearMiss, OperandPattern, OperandType,
+        POLICY_VARIABLE, Param, PolicyGuard, PrimitivePattern, Registry, RegistryGuard, Resolution, Results, Signature,
+        Site, Taker, Variable,
     };
 }
 
@@ -47,13 +47,15 @@ pub mod prelude {
     pub use crate::arrays::{AffineArray, Nf4Array};
     pub use crate::format::{Affine, Nf4};
     pub use crate::io::ModelFile;
-    pub use crate::nn::{Model, Only, Parameters, Rules, Trainable, quantized, straight_through, with_parameters};
+    pub use crate::model::{Model, ParameterFilter, Parameters, Rules, quantized, straight_through, with_parameters};
     pub use crate::{
         Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Result, Value, explain, handler,
-        implicit, op, ste,
+        implicit, primitives, ste,
     };
 }
 
 // What the output of the macros names beside the above.
 #[doc(hidden)]
-pub use tacit_core::{__private, ChildField, ChildName, ChildRef, DefaultHandler, Handler, Pattern, Signature, Site};
+pub use tacit_core::{
+    __private, ChildField, ChildName, ChildRef, DefaultHandler, Handler, OperandPattern, Signature, Site,
+};

@@ -6,7 +6,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, transforms};
-use tacit::nn::LoraConfig;
+use tacit::model::LoraConfig;
 use tacit::prelude::*;
 
 use crate::bert::{Batch, Bert};
@@ -46,7 +46,7 @@ pub(crate) fn finetune(model: &mut Model<Bert>, text: &Text) -> Outcome<()> {
     let (trained, counters) = Counters::of(|| -> Outcome<()> {
         for batch in training.iter().cycle().take(STEPS) {
             let loss = |model: &mut Model<Bert>, batch: &Batch| loss(&model.run(|bert| bert.embed(batch))?);
-            let (_, gradients) = model.value_and_grad(Trainable::Lora, batch, loss)?;
+            let (_, gradients) = model.value_and_grad(ParameterFilter::Lora, batch, loss)?;
             model.update(&mut optimizer, &gradients)?;
             transforms::eval(model.parameters().flatten().into_values())?;
             bar.inc(1);

@@ -22,7 +22,7 @@ use clap::Parser;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, memory};
 use tacit::io::Tensors;
-use tacit::nn::Missing;
+use tacit::model::Missing;
 use tacit::prelude::*;
 
 use bert::{Bert, Config, Pooling};

@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use mlx_rs::memory;
 use tacit::Error;
-use tacit::nn::generate::{Draft, Finish, Sampler, Stats, Texts, speculate};
-use tacit::nn::{KvCache, generate};
+use tacit::model::generate::{Draft, Finish, GenerateStats, Sampler, Texts, speculate};
+use tacit::model::{KvCache, generate};
 use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Positions};
 use tokenizers::Tokenizer;
@@ -31,7 +31,7 @@ type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync
 
 /// Continues a text, or answers in a conversation
 #[derive(Parser, Debug)]
-struct Options {
+struct GenerateOptions {
     /// A folder with config.json, tensors and tokenizer.json, of mlx-lm or of Hugging Face
     #[arg(long, value_name = "FOLDER")]
     model: PathBuf,
@@ -114,7 +114,7 @@ impl Sampling {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    match run(&GenerateOptions::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed(&*error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -130,7 +130,7 @@ fn is_closed(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn run(options: &Options) -> Outcome<()> {
+fn run(options: &GenerateOptions) -> Outcome<()> {
     let _deny = Policy::Deny.scope();
     let sampler = options.sampling.sampler();
     sampler.check()?;
@@ -150,12 +150,12 @@ fn run(options: &Options) -> Outcome<()> {
     let begun = !caches.first().is_none_or(KvCache::is_empty);
     let Prompt { tokens: prompt, conversation } = prompt(options, &tokenizer, begun, conversation)?;
     let ends = text::end_tokens(&options.model, &config.end_tokens, &tokenizer)?;
-    let asked = generate::Options {
+    let asked = generate::GenerateOptions {
         sampler,
         seed: options.sampling.seed,
         max_tokens: options.max_tokens,
         stop: ends.iter().map(|&token| vec![token]).collect(),
-        ..generate::Options::default()
+        ..generate::GenerateOptions::default()
     };
 
     let mut drafted;
@@ -226,7 +226,12 @@ struct Prompt {
 
 /// The tokens of the prompt. Only what begins a text begins with the tokens for that, and of a conversation only what is new
 /// stands in it.
-fn prompt(options: &Options, tokenizer: &Tokenizer, begun: bool, before: Option<Conversation>) -> Outcome<Prompt> {
+fn prompt(
+    options: &GenerateOptions,
+    tokenizer: &Tokenizer,
+    begun: bool,
+    before: Option<Conversation>,
+) -> Outcome<Prompt> {
     let mut text = options.prompt.clone();
     if text == "-" {
         text.clear();

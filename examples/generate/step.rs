@@ -2,8 +2,8 @@
 
 use mlx_rs::Array;
 use tacit::Result;
-use tacit::compile::{Options, compile_with_state};
-use tacit::nn::{KvCache, Model};
+use tacit::compile::{CompileOptions, compile_with_state};
+use tacit::model::{KvCache, Model};
 
 use tacit_models::{Decoder, Positions};
 
@@ -12,7 +12,7 @@ use tacit_models::{Decoder, Positions};
 /// It makes room in the caches first, which no compiled function can.
 pub(crate) fn step(model: Model<Decoder>, asked: Positions) -> impl FnMut(&Array, &mut Vec<KvCache>) -> Result<Array> {
     let mut compiled = compile_with_state(
-        Options { name: "the decoder's step".to_owned(), ..Options::default() },
+        CompileOptions { name: "the decoder's step".to_owned(), ..CompileOptions::default() },
         move |(model, caches): &mut (Model<Decoder>, Vec<KvCache>), tokens: Array| {
             let logits = model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, asked))?;
             if asked == Positions::Last { Ok::<_, tacit::Error>(logits.squeeze_axes(&[1])?) } else { Ok(logits) }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tacit::io::Metadata;
 use tacit::io::mlx_prompt_cache::{self, PromptCache};
-use tacit::nn::{Cache, KvCache};
+use tacit::model::{Cache, KvCache};
 use tacit::prelude::*;
 use tacit::{Error, Result};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value as Json;
-use tacit::nn::generate::Detokenizer;
+use tacit::model::generate::Detokenizer;
 use tacit::{Error, Result};
 use tokenizers::Tokenizer;
 

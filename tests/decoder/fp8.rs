@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value as Json, json};
 use tacit::arrays::E4m3Array;
 use tacit::io::{Tensors, hugging_face};
-use tacit::nn::Missing;
+use tacit::model::Missing;
 use tacit::prelude::*;
 use tacit_bridge::with_bytes;
 use tacit_models::{Decoder, Positions, caches, load};

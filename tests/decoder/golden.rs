@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
 use mlx_rs::{Array, Dtype, transforms};
-use tacit::compile::{Options, compile_with_state};
+use tacit::compile::{CompileOptions, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::io::Tensors;
 use tacit::io::json::Json;
-use tacit::nn::{KvCache, Missing, Side, generate};
+use tacit::model::{KvCache, Missing, PaddingSide, generate};
 use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Positions, adapt, caches, load, quantize};
 
@@ -123,7 +123,7 @@ fn check(name: &str, tolerance: f32) -> Result<()> {
     compare(name, &golden, tolerance, &mut state, eager)?;
 
     state.1 = before;
-    let mut compiled = compile_with_state(Options::default(), step);
+    let mut compiled = compile_with_state(CompileOptions::default(), step);
     compare(name, &golden, tolerance, &mut state, |state, tokens| compiled.call(state, &tokens)?.dense())?;
     // One for the prompt, and one for all steps.
     assert_eq!(compiled.stats().traces, 2, "{name}");
@@ -225,7 +225,7 @@ fn padding_on_the_left_changes_nothing() -> Result<()> {
             };
             let mut all = caches(&config, 3, dtype)?;
             let lengths = prompts.map(|prompt| prompt.len() as i32);
-            all.iter_mut().try_for_each(|cache| cache.prepare(longest as i32, &lengths, Side::Left))?;
+            all.iter_mut().try_for_each(|cache| cache.prepare(longest as i32, &lengths, PaddingSide::Left))?;
             let filled = |prompt: &&[u32]| [&vec![0; longest - prompt.len()], *prompt].concat();
             let together = logits(&mut all, &prompts.iter().flat_map(filled).collect::<Vec<_>>(), 3)?;
             let then = logits(&mut all, &[9, 9, 9], 3)?;
@@ -250,7 +250,7 @@ fn tokens_beyond_the_vocabulary_are_named() -> Result<()> {
             quantize(&mut model, weights)?;
         }
         let words = config.vocab_size;
-        let mut compiled = compile_with_state(Options::default(), step);
+        let mut compiled = compile_with_state(CompileOptions::default(), step);
         let mut state = (model, Vec::new());
         for token in [words, 5000, i32::MAX, -1] {
             let wrong = Array::from_slice(&[3, token, 4], &[1, 3]);
@@ -293,7 +293,7 @@ fn a_prompt_with_a_token_beyond_the_vocabulary_generates_nothing() -> Result<()>
             reserve(caches, tokens.dim(1))?;
             model.run_with(caches, |decoder, caches| decoder.forward(tokens, caches, Positions::All))
         };
-        let options = generate::Options { max_tokens: 4, prefill, ..generate::Options::default() };
+        let options = generate::GenerateOptions { max_tokens: 4, prefill, ..generate::GenerateOptions::default() };
         let made = generate(step, &mut state, &[prompt], &options)
             .and_then(|tokens| tokens.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>());
         let error = made.expect_err("it is no word").to_string();

@@ -7,7 +7,7 @@ use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype};
 use tacit::io::json::Json;
 use tacit::io::{self, hugging_face};
-use tacit::nn::Parameters;
+use tacit::model::Parameters;
 use tacit_models::{Config, Decoder, Positions, caches, load};
 
 use crate::golden::folder;

@@ -15,9 +15,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use expect_test::expect_file;
-use tacit::dispatch::{Handler, Pattern, Registry};
+use tacit::dispatch::{Handler, OperandPattern, Registry};
 use tacit::format;
-use tacit::op::{Description, TABLE};
+use tacit::primitives::{Description, TABLE};
 use tacit::types::{ArrayType, array_types};
 
 /// Says of every page where it comes from, so that nobody edits it by hand.
@@ -36,9 +36,9 @@ fn types() -> BTreeMap<&'static str, &'static ArrayType> {
 
 /// The operand of a handler for which an array of this type may stand, the most specific first.
 fn takes(handler: &Handler, of: &'static ArrayType) -> Option<u8> {
-    let rank = |pattern: &Pattern| match pattern {
-        Pattern::Type(_) => 0,
-        Pattern::Family(..) => 1,
+    let rank = |pattern: &OperandPattern| match pattern {
+        OperandPattern::Type(_) => 0,
+        OperandPattern::Family(..) => 1,
         _ => 2,
     };
     let operands = handler.signature.operands.iter();
@@ -113,7 +113,7 @@ fn the_primitives_with_their_parameters() {
          | Class | Primitives |\n|---|---|\n",
     );
     for (name, doc) in classes() {
-        let _ = writeln!(page, "| `op::{name}` | {doc} |");
+        let _ = writeln!(page, "| `primitives::{name}` | {doc} |");
     }
     check("primitives.md", &page);
 }

@@ -55,5 +55,5 @@ pub use rotation::Rotation;
 pub use ternary::Ternary;
 #[doc(hidden)]
 pub use text::{__private, deserialized, read};
-pub use text::{Entry, forms, names, parse};
+pub use text::{FormatEntry, forms, names, parse};
 pub use trained_scales::{FloatScales, TrainedScales};

@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value};
 use tacit_files::folder_of;
-use tacit_io::bitsandbytes::Layout;
+use tacit_io::bitsandbytes::BitsAndBytesLayout;
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, Config};
-use tacit_io::{Kind, bitsandbytes, dense, hugging_face, save};
+use tacit_io::{FileKind, bitsandbytes, dense, hugging_face, save};
 use tacit_nn::Parameters;
 
 use crate::interruption;
@@ -74,14 +74,14 @@ pub(crate) fn convert(options: &Options) -> Result<Written> {
     };
     options.overwriting.check(files, [&options.input])?;
     interruption::clear_up(None);
-    let kind = Kind::of(&options.input)?;
+    let kind = FileKind::of(&options.input)?;
     let parameters = kind.read(&options.input)?;
     let nbytes = |parameters: &Parameters| parameters.values().map(Value::nbytes).sum();
     let before = nbytes(&parameters);
     let parameters = if matches!(options.to, Target::Floats) { dense(&parameters)? } else { parameters };
     match options.to {
         Target::Tacit => save(output, &parameters)?,
-        Target::Bitsandbytes => bitsandbytes::write(output, &parameters, Layout::default())?,
+        Target::Bitsandbytes => bitsandbytes::write(output, &parameters, BitsAndBytesLayout::default())?,
         Target::Floats => hugging_face::write(output, &parameters)?,
         Target::MlxLm => {
             // The configuration of the model itself goes along where there is one.

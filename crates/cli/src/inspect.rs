@@ -8,7 +8,7 @@ use mlx_rs::Dtype;
 use serde::Serialize;
 use tacit_arrays::format;
 use tacit_core::{Error, Result, Value};
-use tacit_io::{Content, Kind, Tensors};
+use tacit_io::{Content, FileKind, Tensors};
 
 use crate::natural;
 use crate::table::Table;
@@ -58,7 +58,7 @@ struct Histogram {
 const BINS: u16 = 16;
 
 pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
-    let kind = Kind::of(&options.path)?;
+    let kind = FileKind::of(&options.path)?;
     refuse_index(&options.path, kind)?;
     let parameters = kind.contents(&options.path)?;
     let mut rows = Vec::with_capacity(parameters.len());
@@ -98,9 +98,9 @@ pub(crate) fn inspect(options: &Options) -> Result<Inspection> {
 }
 
 /// Fails for the index of a run on several ranks, which names files and holds no array itself.
-fn refuse_index(path: &Path, kind: Kind) -> Result<()> {
+fn refuse_index(path: &Path, kind: FileKind) -> Result<()> {
     // It says nothing of parameters, and so looks like one of floats.
-    if kind != Kind::Floats || !Tensors::open(path)?.metadata().contains_key("tacit.ranks") {
+    if kind != FileKind::Floats || !Tensors::open(path)?.metadata().contains_key("tacit.ranks") {
         return Ok(());
     }
     let reason = "it is the index of a run on several ranks, whose arrays are in the files of these";

@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use tacit_core::op::{Description, TABLE};
+use tacit_core::primitives::{Description, TABLE};
 use tacit_core::{Error, Registry, Result};
 
 use crate::table::Table;

@@ -18,7 +18,7 @@ use tacit_core::Value;
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, Config};
 use tacit_io::{Metadata, ModelFile, Tensors, Training, save, write};
-use tacit_nn::{Model, Only, Parameters};
+use tacit_nn::{Model, ParameterFilter, Parameters};
 
 /// A folder of a test, which is gone after it.
 struct Folder(PathBuf);
@@ -413,8 +413,8 @@ fn files_of_leaves_and_of_types_that_are_not_here_are_inspected() {
             Ok(Some(Lora::new(base, a, b, 8.0)?.into()))
         })
         .expect("fits");
-    model.save(&adapter, Only::Lora).expect("saves");
-    Training::new(3).with_model(&model, &Only::Lora).expect("has leaves").save(&run).expect("saves");
+    model.save(&adapter, ParameterFilter::Lora).expect("saves");
+    Training::new(3).with_model(&model, &ParameterFilter::Lora).expect("has leaves").save(&run).expect("saves");
     let structure = r#"{"a":{"array":"a"},"w":{"implicit":{"type":"strange.Array","codes":{"array":"w.codes"}}}}"#;
     let said = [("tacit.version", "1"), ("tacit.values", structure)];
     let said: Metadata = said.map(|(key, text)| (key.to_owned(), text.to_owned())).into();

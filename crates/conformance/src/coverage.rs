@@ -1,6 +1,6 @@
 //! Whether every registered handler was tried.
 
-use tacit_core::{ArrayType, Error, Handler, Pattern, PrimitivePattern, Registry, Signature, array_types};
+use tacit_core::{ArrayType, Error, Handler, OperandPattern, PrimitivePattern, Registry, Signature, array_types};
 
 use crate::call::{Call, text};
 use crate::calls::generators;
@@ -73,7 +73,7 @@ pub fn types_without_a_subject(subjects: &[Subject]) -> Report {
     let standing: Vec<&'static ArrayType> = subjects.iter().filter_map(type_of_subject).collect();
     for handler in Registry::global().handlers() {
         report.compared_one();
-        if types(&handler.signature).any(|own| matches!(own, Pattern::Type(ty) if !standing.contains(ty))) {
+        if types(&handler.signature).any(|own| matches!(own, OperandPattern::Type(ty) if !standing.contains(ty))) {
             report.found(handler.site, "it names a type without a subject: give the suite a line for it");
         }
     }
@@ -122,11 +122,11 @@ fn exercise(left: &mut Vec<Handler>, call: &Call) {
 }
 
 /// The types and families that a signature names.
-fn types(signature: &Signature) -> impl Iterator<Item = &Pattern> {
-    signature.operands.iter().filter(|pattern| matches!(pattern, Pattern::Type(_) | Pattern::Family(..)))
+fn types(signature: &Signature) -> impl Iterator<Item = &OperandPattern> {
+    signature.operands.iter().filter(|pattern| matches!(pattern, OperandPattern::Type(_) | OperandPattern::Family(..)))
 }
 
 /// Whether all that a type or family stands for are among `standing`.
-fn is_of(pattern: &Pattern, standing: &[&'static ArrayType]) -> bool {
+fn is_of(pattern: &OperandPattern, standing: &[&'static ArrayType]) -> bool {
     array_types().into_iter().filter(|&ty| pattern.matches(Some(ty))).all(|ty| standing.contains(&ty))
 }

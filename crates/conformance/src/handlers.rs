@@ -1,7 +1,7 @@
 //! The handlers of a subject's type, and what happens where it has none.
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use tacit_core::{ArrayType, Pattern, PrimitivePattern, Registry, Result, compile};
+use tacit_core::{ArrayType, OperandPattern, PrimitivePattern, Registry, Result, compile};
 
 use crate::call::{Call, Depth};
 use crate::calls::{Generator, Scene, generators};
@@ -82,8 +82,8 @@ impl Primitives {
 }
 
 /// Whether a type, or a family that it joins, stands among the patterns.
-pub(crate) fn names(patterns: &[Pattern], ty: &'static ArrayType) -> bool {
-    let named = |pattern: &&Pattern| matches!(pattern, Pattern::Type(_) | Pattern::Family(..));
+pub(crate) fn names(patterns: &[OperandPattern], ty: &'static ArrayType) -> bool {
+    let named = |pattern: &&OperandPattern| matches!(pattern, OperandPattern::Type(_) | OperandPattern::Family(..));
     patterns.iter().filter(named).any(|pattern| pattern.matches(Some(ty)))
 }
 

@@ -2,7 +2,7 @@ use std::slice::from_ref;
 
 use expect_test::expect;
 use mlx_rs::{Array, ops};
-use tacit_core::op::{Hadamard, Negative, Sort, Tanh};
+use tacit_core::primitives::{Hadamard, Negative, Sort, Tanh};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
 use tacit_testing::opaque::Opaque;

@@ -5,7 +5,7 @@ extern crate tacit_core as tacit;
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{self, Input, Kernel, Mapped, Output};
-use tacit_core::op::{Add, Matmul, Multiply, Subtract};
+use tacit_core::primitives::{Add, Matmul, Multiply, Subtract};
 use tacit_core::transform::{Differentiable, apply};
 use tacit_core::{Aval, ImplicitArray, Materialize, Result, Value, handler};
 

@@ -36,28 +36,28 @@ macro_rules! views {
 }
 
 views! {
-    /// Any primitive of one operand, element by element, such as [`Exp`](crate::op::Exp).
+    /// Any primitive of one operand, element by element, such as [`Exp`](crate::primitives::Exp).
     Unary: Unary;
-    /// Any primitive of two operands of one shape, element by element, such as [`Add`](crate::op::Add).
+    /// Any primitive of two operands of one shape, element by element, such as [`Add`](crate::primitives::Add).
     Binary: Binary;
     /// Any primitive whose operands and results have one shape, element by element.
     Elementwise: Unary Binary Ternary;
-    /// Any primitive that only moves elements of its first operand, such as [`Transpose`](crate::op::Transpose) or
-    /// [`Gather`](crate::op::Gather).
+    /// Any primitive that only moves elements of its first operand, such as [`Transpose`](crate::primitives::Transpose) or
+    /// [`Gather`](crate::primitives::Gather).
     Moving: Moving Reshaping;
     /// Any primitive that gives its operand another shape, the elements in the same order, such as
-    /// [`Reshape`](crate::op::Reshape) or [`Squeeze`](crate::op::Squeeze).
+    /// [`Reshape`](crate::primitives::Reshape) or [`Squeeze`](crate::primitives::Squeeze).
     Reshaping: Reshaping;
     /// Any primitive that replaces some elements of its first operand, such as
-    /// [`SliceUpdate`](crate::op::SliceUpdate) or [`ScatterAxis`](crate::op::ScatterAxis).
+    /// [`SliceUpdate`](crate::primitives::SliceUpdate) or [`ScatterAxis`](crate::primitives::ScatterAxis).
     Update: Update;
-    /// Any primitive that runs along one axis and keeps its extent, such as [`CumSum`](crate::op::CumSum).
+    /// Any primitive that runs along one axis and keeps its extent, such as [`CumSum`](crate::primitives::CumSum).
     Scan: Scan;
-    /// Any primitive that compares or normalizes the elements along one axis, such as [`Sort`](crate::op::Sort) or
-    /// [`Softmax`](crate::op::Softmax).
+    /// Any primitive that compares or normalizes the elements along one axis, such as [`Sort`](crate::primitives::Sort) or
+    /// [`Softmax`](crate::primitives::Softmax).
     Rowwise: Rowwise;
-    /// Any primitive that a transform leaves in the graph, such as [`Compiled`](crate::op::Compiled).
+    /// Any primitive that a transform leaves in the graph, such as [`Compiled`](crate::primitives::Compiled).
     Graph: Graph;
-    /// Any reduction along axes that stay with size 1, such as [`Sum`](crate::op::Sum).
+    /// Any reduction along axes that stay with size 1, such as [`Sum`](crate::primitives::Sum).
     Reduction: Reduction;
 }

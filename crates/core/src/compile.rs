@@ -3,7 +3,7 @@
 //! [`compile`] traces a function once for each structure of its arguments and then replays the graph that MLX simplified
 //! and fused. Implicit arrays are opened: their children are the inputs of the graph, and handlers run only while it is
 //! traced. It traces again for another structure or static field, another dtype, rank or shape, another default device
-//! or stream, and another registry or policy in force, since these decide what a trace does; [`Stats`] says why each time.
+//! or stream, and another registry or policy in force, since these decide what a trace does; [`CompileStats`] says why each time.
 //! `mlx_rs::with_device` makes a new stream each time; give a stream of your own to `with_stream` around compiled calls.
 //!
 //! Random numbers that a function draws without a key, as `mlx_rs::nn::Dropout` does, are drawn anew in each call, inside a
@@ -25,9 +25,9 @@ mod stats;
 mod switch;
 
 pub(crate) use captured::{holds_tracer, in_transform};
-pub use held::Held;
-pub use options::{Constants, Options};
-pub use stats::Stats;
+pub use held::CapturedArray;
+pub use options::{CompileOptions, Constants};
+pub use stats::CompileStats;
 pub use switch::{COMPILE_VARIABLE, disable, disable_fusion, enable, is_enabled};
 
 use engine::Engine;
@@ -64,11 +64,14 @@ where
     O: Tree,
     E: Into<Error>,
 {
-    compile_with(Options::default(), f)
+    compile_with(CompileOptions::default(), f)
 }
 
 /// Compiles a function as [`compile`] does, with options.
-pub fn compile_with<'f, A, O, E>(options: Options, mut f: impl FnMut(A) -> Result<O, E> + 'f) -> Compiled<'f, A, O>
+pub fn compile_with<'f, A, O, E>(
+    options: CompileOptions,
+    mut f: impl FnMut(A) -> Result<O, E> + 'f,
+) -> Compiled<'f, A, O>
 where
     A: Tree,
     O: Tree,
@@ -87,9 +90,9 @@ where
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
-/// use tacit_core::{compile_with_state, compile::Options};
+/// use tacit_core::{compile_with_state, compile::CompileOptions};
 ///
-/// let mut add = compile_with_state(Options::default(), |total: &mut Array, x: Array| {
+/// let mut add = compile_with_state(CompileOptions::default(), |total: &mut Array, x: Array| {
 ///     *total = total.add(&x)?;
 ///     total.square()
 /// });
@@ -101,7 +104,7 @@ where
 /// # }
 /// ```
 pub fn compile_with_state<'f, S, A, O, E>(
-    options: Options,
+    options: CompileOptions,
     mut f: impl FnMut(&mut S, A) -> Result<O, E> + 'f,
 ) -> CompiledWithState<'f, S, A, O>
 where
@@ -134,7 +137,7 @@ impl<A: Tree, O: Tree> Compiled<'_, A, O> {
 
     /// How often it was called and traced, and why.
     #[must_use]
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &CompileStats {
         self.0.stats()
     }
 
@@ -208,7 +211,7 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
 
     /// How often it was called and traced, and why.
     #[must_use]
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &CompileStats {
         self.engine.stats()
     }
 

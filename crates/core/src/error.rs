@@ -10,7 +10,7 @@ use tacit_bridge::kernel::Fallback;
 use tacit_bridge::{Aval, GradientError};
 
 use self::shown::{Draws, Help, Lines, Listed, Nearest, Parameters, Sites, Together, see_operands};
-use crate::compile::held::Held;
+use crate::compile::held::CapturedArray;
 use crate::printable::{name, text};
 use crate::{Argument, Decline, NearMiss, Site};
 
@@ -256,7 +256,7 @@ pub enum Error {
         /// The compiled function.
         function: String,
         /// The arrays.
-        held: Vec<Held>,
+        held: Vec<CapturedArray>,
     },
 
     /// The graph of a shapeless function does not serve these shapes.

@@ -78,7 +78,7 @@ inventory::collect!(Registration);
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an MLX primitive",
     label = "the first parameter of a handler is its primitive",
-    note = "take `&op::Matmul` or another type of `tacit::op`, a class such as `&op::Unary`, or `&Primitive` for any"
+    note = "take `&primitives::Matmul` or another type of `tacit::primitives`, a class such as `&primitives::Unary`, or `&Primitive` for any"
 )]
 pub trait HandlerPrimitive: Sized {
     /// The primitives that it stands for.

@@ -24,7 +24,7 @@ type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Syn
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
-/// use tacit_core::ops::checked_indices;
+/// use tacit_core::extra_ops::checked_indices;
 ///
 /// let checked = checked_indices(&Array::from_slice(&[2i32, -1, -4], &[3]), 4)?;
 /// assert_eq!(checked.as_slice::<u32>(), [2, 3, 0]);

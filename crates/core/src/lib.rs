@@ -30,6 +30,7 @@ pub mod embedding;
 mod environment;
 mod error;
 mod explain;
+pub mod extra_ops;
 pub mod handler;
 mod implicit;
 mod implicit_array;
@@ -39,7 +40,6 @@ pub mod kernel;
 mod lookup;
 mod macros;
 mod materialize;
-pub mod ops;
 pub mod pass;
 mod pattern;
 mod policy;
@@ -66,7 +66,7 @@ pub use handler::{Call, Handler, Results};
 pub use implicit::{explain, implicit, implicit_with_state};
 pub use implicit_array::{ChildField, ChildName, ChildRef, DefaultHandler, ImplicitArray, Materialize, NamedChild};
 pub use materialize::materialize;
-pub use pattern::{OperandType, Pattern, PrimitivePattern, Signature};
+pub use pattern::{OperandPattern, OperandType, PrimitivePattern, Signature};
 pub use policy::Policy;
 pub use primitive::Primitive;
 pub use registry::{Registry, Resolution};
@@ -79,7 +79,7 @@ pub use value::{Value, short_name};
 pub use macros::{ImplicitArray, Tree, handler};
 
 /// The typed views of MLX's primitives, and the table that they come from.
-pub mod op {
+pub mod primitives {
     pub use crate::axes::reshaped_axis;
     pub use crate::class::{Binary, Elementwise, Graph, Moving, Reduction, Reshaping, Rowwise, Scan, Unary, Update};
     pub use tacit_bridge::typed::*;

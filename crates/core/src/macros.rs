@@ -68,7 +68,7 @@ pub use tacit_macros::Tree;
 /// ```standalone_crate
 /// # extern crate tacit_core as tacit;
 /// # use mlx_rs::Array;
-/// use tacit::op::Negative;
+/// use tacit::primitives::Negative;
 /// use tacit::{ImplicitArray, Materialize, Result, Value, handler, implicit};
 ///
 /// #[derive(ImplicitArray, Clone, Debug)]

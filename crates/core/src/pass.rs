@@ -4,8 +4,8 @@
 //! have run, and nothing differentiates or maps it any more. A [`Pass`] puts other nodes in the place of some, which
 //! compute the same. Every crate may register one with [`register_pass!`](crate::register_pass); the facade brings those of
 //! `tacit-fusion`. They run in the order of their numbers, on each trace whose inputs are tracers; a shapeless trace stays as
-//! it was recorded, since a pass looks at shapes. [`Options::passes`](crate::compile::Options) chooses among them, and so does
-//! [`PASSES_VARIABLE`] for a whole process; [`Stats::rewritten`](crate::compile::Stats) tells what they did.
+//! it was recorded, since a pass looks at shapes. [`CompileOptions::passes`](crate::compile::CompileOptions) chooses among them, and so does
+//! [`PASSES_VARIABLE`] for a whole process; [`Stats::rewritten`](crate::compile::CompileStats) tells what they did.
 
 mod graph;
 

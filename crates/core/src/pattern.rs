@@ -14,7 +14,7 @@ pub type OperandType = Option<&'static ArrayType>;
 
 /// What one operand of a handler may be.
 #[derive(Clone, Copy, Debug)]
-pub enum Pattern {
+pub enum OperandPattern {
     /// `&Array`: a dense array.
     Dense,
     /// `&T`: that implicit type.
@@ -29,7 +29,7 @@ pub enum Pattern {
     Rest,
 }
 
-impl Pattern {
+impl OperandPattern {
     /// The pattern of the implicit type `T`.
     #[must_use]
     pub const fn of<T: StaticType>() -> Self {
@@ -69,7 +69,7 @@ impl Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for OperandPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dense => f.write_str("dense"),
@@ -152,19 +152,19 @@ fn ordering(within: bool, around: bool) -> Option<Ordering> {
 pub struct Signature {
     /// The primitives.
     pub primitive: PrimitivePattern,
-    /// The operands; [`Pattern::Rest`] only as the last.
-    pub operands: &'static [Pattern],
+    /// The operands; [`OperandPattern::Rest`] only as the last.
+    pub operands: &'static [OperandPattern],
 }
 
 impl Signature {
     fn has_rest(&self) -> bool {
-        matches!(self.operands.last(), Some(Pattern::Rest))
+        matches!(self.operands.last(), Some(OperandPattern::Rest))
     }
 
     /// The pattern at a position, if the signature reaches that far.
-    fn at(&self, position: usize) -> Option<Pattern> {
+    fn at(&self, position: usize) -> Option<OperandPattern> {
         match self.operands.get(position) {
-            Some(Pattern::Rest) | None => self.has_rest().then_some(Pattern::Any),
+            Some(OperandPattern::Rest) | None => self.has_rest().then_some(OperandPattern::Any),
             Some(&pattern) => Some(pattern),
         }
     }

@@ -11,7 +11,7 @@ use tacit_bridge::{NameId, typed};
 
 use crate::array_type::{ArrayType, array_types};
 use crate::handler::{Handler, HandlerDef, Registration};
-use crate::pattern::{OperandType, Pattern, PrimitivePattern, Signature};
+use crate::pattern::{OperandPattern, OperandType, PrimitivePattern, Signature};
 use crate::{Decline, DefaultHandler, Error, NearMiss, Result};
 
 /// The handlers that dispatch chooses from.
@@ -128,7 +128,7 @@ impl Registry {
     fn types(&self) -> Vec<OperandType> {
         let named =
             self.handlers.iter().flat_map(|handler| handler.signature.operands).filter_map(|pattern| match pattern {
-                Pattern::Type(ty) => Some(*ty),
+                OperandPattern::Type(ty) => Some(*ty),
                 _ => None,
             });
         let mut types: Vec<OperandType> = vec![None, Some(&STRANGER)];
@@ -214,8 +214,8 @@ impl Registry {
     pub(crate) fn nearest(&self, primitive: &str, operands: &[OperandType], declined: &[Decline]) -> Vec<NearMiss> {
         let primitive = canonical(primitive);
         let score = |signature: &Signature| {
-            let takes_type = |pattern: &Pattern| match pattern {
-                Pattern::Type(_) | Pattern::Family(..) => {
+            let takes_type = |pattern: &OperandPattern| match pattern {
+                OperandPattern::Type(_) | OperandPattern::Family(..) => {
                     operands.iter().any(|&ty| ty.is_some() && pattern.matches(ty))
                 }
                 _ => false,

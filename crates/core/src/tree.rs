@@ -32,7 +32,7 @@ pub use functions::{
 };
 pub use gradient::Gradient;
 pub use leaf::Leaf;
-pub use node::{Kind, Labels, Node, Static};
+pub use node::{Labels, Node, NodeKind, Static};
 pub use path::Path;
 pub use reader::{Entered, Reader};
 pub use visitor::{Open, Visitor};

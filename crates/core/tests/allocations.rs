@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::Matmul;
+use tacit_core::primitives::Matmul;
 use tacit_core::{Aval, ImplicitArray, Materialize, Policy, Result, Value, handler, implicit};
 
 struct Counting;

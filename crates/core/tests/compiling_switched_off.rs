@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::process::Command;
 
 use mlx_rs::Array;
-use tacit::compile::{COMPILE_VARIABLE, Options, disable, enable, is_enabled};
+use tacit::compile::{COMPILE_VARIABLE, CompileOptions, disable, enable, is_enabled};
 use tacit::{Result, compile, compile_with, compile_with_state};
 
 /// Says to the process that it is the child of a test.
@@ -79,7 +79,7 @@ fn without_a_compiler_graphs_are_replayed_and_that_is_said_once() -> Result<()> 
     }
     assert_eq!(twice()?, (1, 0));
     // State, two shapes, and an op that would be fused.
-    let mut f = compile_with_state(Options::default(), |total: &mut Array, x: Array| {
+    let mut f = compile_with_state(CompileOptions::default(), |total: &mut Array, x: Array| {
         *total = total.add(x.sum(None)?)?;
         x.exp()?.multiply(&*total)
     });
@@ -92,7 +92,7 @@ fn without_a_compiler_graphs_are_replayed_and_that_is_said_once() -> Result<()> 
     }
     assert_eq!(f.stats().traces, 1);
     // One trace for each shape, where there is none for all of them.
-    let mut f = compile_with(Options { shapeless: true, ..Options::default() }, |x: Array| x.sum(None));
+    let mut f = compile_with(CompileOptions { shapeless: true, ..CompileOptions::default() }, |x: Array| x.sum(None));
     for size in [2, 3, 2] {
         let x = mlx_rs::ops::ones::<f32>(&[size])?;
         assert_eq!(f.call(&x)?.dense()?.item_exact::<f32>(), size as f32);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
 use tacit::__private::HandlerDef;
-use tacit::op::{Matmul, Negative};
+use tacit::primitives::{Matmul, Negative};
 use tacit::{Handler, ImplicitArray, Materialize, Primitive, Registry, Result, Value, handler};
 
 #[derive(ImplicitArray, Clone, Debug)]

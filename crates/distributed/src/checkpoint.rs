@@ -20,7 +20,7 @@ use mlx_rs::module::ModuleParameters;
 use mlx_rs::transforms::eval;
 use tacit_core::Result;
 use tacit_io::Training;
-use tacit_nn::{Model, Only};
+use tacit_nn::{Model, ParameterFilter};
 
 use crate::Group;
 use crate::layout::{Place, leaves};
@@ -75,8 +75,9 @@ pub fn save_run<M: ModuleParameters>(
     let (folder, place) = (folder.as_ref(), Place::from(group));
     let taken_apart = leaves(model).and_then(|known| {
         let keys: BTreeMap<&str, &str> = known.iter().map(|leaf| (&*leaf.path, &*leaf.key)).collect();
-        let kinds = model.leaf_kinds(&Only::All)?.renamed(|path| keys.get(path).map(|&key| key.to_owned()));
-        let pieces = pieces::of(run, &known, &model.lasting_leaves(&Only::All).into_iter().collect(), place.size)?;
+        let kinds = model.leaf_kinds(&ParameterFilter::All)?.renamed(|path| keys.get(path).map(|&key| key.to_owned()));
+        let pieces =
+            pieces::of(run, &known, &model.lasting_leaves(&ParameterFilter::All).into_iter().collect(), place.size)?;
         Ok((pieces, kinds))
     });
     let (pieces, kinds) = ranks::all_went(group, taken_apart, "take apart what it saves")?;

@@ -255,13 +255,13 @@ pub trait FullyShard: Sized {
     /// use mlx_rs::optimizers::AdamW;
     /// use mlx_rs::{nn, ops};
     /// use tacit_distributed::{FullyShard, Group};
-    /// use tacit_nn::{Model, Only};
+    /// use tacit_nn::{Model, ParameterFilter};
     ///
     /// # fn main() -> tacit_core::Result<()> {
     /// let group = Group::init()?;
     /// let mut model = Model::new(nn::Linear::new(8, 8)?)?.fully_shard("weight", &group)?;
     /// let x = ops::ones::<f32>(&[2, 8])?;
-    /// let step = model.value_and_grad(Only::default(), x, |m, x| m.forward(&x)?.square()?.mean(None));
+    /// let step = model.value_and_grad(ParameterFilter::default(), x, |m, x| m.forward(&x)?.square()?.mean(None));
     /// let (_, gradients) = step?;
     /// let gradients = model.mean_gradients(gradients, &group)?;
     /// model.update(&mut AdamW::new(1e-2), &gradients)?;
@@ -326,7 +326,7 @@ mod tests {
     use tacit_arrays::Nf4Array;
     use tacit_blas as _;
     use tacit_conformance::Subject;
-    use tacit_nn::Only;
+    use tacit_nn::ParameterFilter;
 
     use super::*;
 
@@ -356,7 +356,7 @@ mod tests {
             model.set_leaves([("weight".to_owned(), normal(1, &[33, 16])), ("bias".to_owned(), normal(2, &[33]))])?;
             let mut model = if split { model.fully_shard("*", &group)? } else { model };
             let (_, gradients) =
-                model.value_and_grad(Only::default(), (normal(3, &[8, 16]), normal(4, &[8, 33])), loss)?;
+                model.value_and_grad(ParameterFilter::default(), (normal(3, &[8, 16]), normal(4, &[8, 33])), loss)?;
             let mut gradients: Vec<(Rc<str>, Array)> = gradients.into_iter().collect();
             gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
             Ok::<_, Error>(gradients)

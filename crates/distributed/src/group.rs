@@ -12,7 +12,7 @@ use tacit_core::{Error, Result};
 
 use crate::backend::Backend;
 use crate::init;
-use crate::options::Options;
+use crate::options::GroupOptions;
 
 /// Processes that compute together, this one among them: its *rank* is its number, from zero on.
 ///
@@ -28,11 +28,11 @@ use crate::options::Options;
 ///
 /// An engine notices late or never that a rank is gone, so ranks watch each other beside it, over connections to rank 0. A rank
 /// whose process ends with another code than 0 is lost to all others within a moment; one that is stopped, or whose machine is
-/// gone, after [`Options::silence`]. Ranks that evaluate different collectives, or in another order, or on other shapes, learn it within a
-/// second, and one whose collective no other takes part in after [`Options::wait`]. The eval that waits then fails with
+/// gone, after [`GroupOptions::silence`]. Ranks that evaluate different collectives, or in another order, or on other shapes, learn it within a
+/// second, and one whose collective no other takes part in after [`GroupOptions::wait`]. The eval that waits then fails with
 /// [`Error::PeerLost`] or [`Error::Group`], which name the rank, its address and the collective, and so does every later
 /// collective; what needs no other rank is computed and saved as ever. A rank that does not come is named after
-/// [`Options::join`]; where the engine waits for it in a way that nothing interrupts, the process says so and ends with the code
+/// [`GroupOptions::join`]; where the engine waits for it in a way that nothing interrupts, the process says so and ends with the code
 /// [`NOT_JOINED`](crate::NOT_JOINED).
 ///
 /// # Which engine
@@ -87,7 +87,7 @@ impl Group {
     ///
     /// The environment says only a part of what an engine needs, the engine is not there, or the group cannot be joined.
     pub fn init() -> Result<Self> {
-        Self::with(&Options::from_environment()?)
+        Self::with(&GroupOptions::from_environment()?)
     }
 
     /// As [`init`](Self::init), with options.
@@ -95,7 +95,7 @@ impl Group {
     /// # Errors
     ///
     /// As for [`init`](Self::init).
-    pub fn with(options: &Options) -> Result<Self> {
+    pub fn with(options: &GroupOptions) -> Result<Self> {
         let backend = options.backend.map_or_else(Backend::from_environment, Ok)?;
         let mut joined = joined();
         if let Some(group) = joined.iter().find(|group| group.backend == backend) {

@@ -12,7 +12,7 @@ use tacit_core::{Error, Result};
 
 use crate::backend::Backend;
 use crate::guard::Guard;
-use crate::options::Options;
+use crate::options::GroupOptions;
 use crate::sentinel::Sentinel;
 use crate::watch::{ANNOUNCEMENT, Limits, Place, Seat, Watch, job};
 use crate::{agreement, current};
@@ -23,7 +23,7 @@ const HEAD_START: Duration = Duration::from_millis(100);
 const STARTED: &str = "start all ranks, each with its own number, by `tacit launch`, or by `mpirun` for MPI";
 
 /// The group of a backend that has an engine; none where it has one rank.
-pub(crate) fn join(backend: Backend, options: &Options) -> Result<Option<tacit_bridge::Group>> {
+pub(crate) fn join(backend: Backend, options: &GroupOptions) -> Result<Option<tacit_bridge::Group>> {
     let Some(engine) = backend.engine() else { return Ok(None) };
     let limits = Limits { join: options.join, silence: options.silence, wait: options.wait };
     let place = Place::from_environment()?;

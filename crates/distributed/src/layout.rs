@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops};
 use serde::{Deserialize, Serialize};
 use tacit_arrays::shard;
 use tacit_core::{Aval, Error, Result, Value};
-use tacit_nn::{Model, Only};
+use tacit_nn::{Model, ParameterFilter};
 
 use crate::fully_sharded::{own_part, whole_of};
 use crate::{FullySharded, Group, Sharded};
@@ -124,7 +124,8 @@ pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>) -> Result<Vec<Leaf>>
             });
         }
     }
-    let lasting: BTreeSet<String> = model.lasting_leaves(&Only::All).into_iter().map(|(path, _)| path).collect();
+    let lasting: BTreeSet<String> =
+        model.lasting_leaves(&ParameterFilter::All).into_iter().map(|(path, _)| path).collect();
     leaves.retain(|leaf| lasting.contains(&leaf.path));
     Ok(leaves)
 }
@@ -158,7 +159,7 @@ mod tests {
         };
         let lasting = paths(&model);
         model.drop_features(Some(&random::key(1).expect("a key"))).expect("drops");
-        assert_eq!(model.leaves(&Only::All).len(), lasting.len() + 1);
+        assert_eq!(model.leaves(&ParameterFilter::All).len(), lasting.len() + 1);
         assert_eq!(paths(&model), lasting);
     }
 }

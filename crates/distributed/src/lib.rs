@@ -31,6 +31,6 @@ pub use checkpoint::{load_run, save_run};
 pub use fully_sharded::{FullyShard, FullySharded};
 pub use group::{Group, Traffic};
 pub use guard::NOT_JOINED;
-pub use options::Options;
+pub use options::GroupOptions;
 pub use shard::{Shard, Split, split_heads};
 pub use sharded::Sharded;

@@ -10,7 +10,7 @@ use crate::watch::Limits;
 /// How a group is joined, and how long its ranks wait for each other.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Options {
+pub struct GroupOptions {
     /// What carries the collectives; where it is not given, what the environment names.
     pub backend: Option<Backend>,
     /// How long all ranks may take to come. One minute unless said otherwise.
@@ -26,13 +26,13 @@ pub struct Options {
     pub compares_plans: bool,
 }
 
-impl Default for Options {
+impl Default for GroupOptions {
     fn default() -> Self {
         Self::within(Limits::default())
     }
 }
 
-impl Options {
+impl GroupOptions {
     /// The defaults with the limits that `TACIT_WATCH_LIMITS` names, such as `join=300 silence=30`, in seconds.
     ///
     /// # Errors

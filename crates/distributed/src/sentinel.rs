@@ -69,7 +69,7 @@ impl Watcher for Sentinel {
                 waiting.number,
                 waiting.waited.as_secs_f64()
             ),
-            help: "see that every rank evaluates the same collectives in the same order, or raise `Options::wait`",
+            help: "see that every rank evaluates the same collectives in the same order, or raise `GroupOptions::wait`",
         }))
     }
 

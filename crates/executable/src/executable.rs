@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mlx_rs::{Array, ops, transforms};
 use tacit_bridge::any_tracer;
-use tacit_core::compile::{Compiled, Constants, Options, Stats, compile_with};
+use tacit_core::compile::{CompileOptions, CompileStats, Compiled, Constants, compile_with};
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, Result, Value, embedding, transform};
 
@@ -66,7 +66,7 @@ pub(crate) type Arguments = (Vec<Value>, Vec<Value>);
 impl<'f> Executable<'f> {
     pub(crate) fn new(body: Rc<Body<'f>>, mode: Mode, constants: Constants) -> Self {
         let Signature { name, parameters, inputs, .. } = &body.signature;
-        let options = Options { name: name.clone(), constants, ..Options::default() };
+        let options = CompileOptions { name: name.clone(), constants, ..CompileOptions::default() };
         let vacant = Value::from(Array::from_bool(false));
         let resident = (0..inputs.len()).filter(|&input| inputs[input].kind == Kind::Resident).map(Place::Input);
         let called = Rc::clone(&body);
@@ -89,7 +89,7 @@ impl<'f> Executable<'f> {
 
     /// How often the function was traced, and why; nothing is counted in other modes than [`Mode::Compiled`].
     #[must_use]
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &CompileStats {
         self.compiled.stats()
     }
 

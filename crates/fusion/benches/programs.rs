@@ -5,7 +5,7 @@ use std::time::Instant;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, nn, ops, random, transforms};
 use tacit_blas as _;
-use tacit_core::compile::{Constants, Options, compile_with};
+use tacit_core::compile::{CompileOptions, Constants, compile_with};
 use tacit_core::pass::Passes;
 use tacit_core::{Result, Value};
 use tacit_fusion as _;
@@ -23,7 +23,7 @@ fn normal(shape: &[i32], seed: u64) -> Result<Array> {
 }
 
 fn case(name: &str, f: Function<'_>, inputs: &[Array]) -> Result<()> {
-    let options = |passes| Options { passes, constants: Constants::Allow, ..Options::default() };
+    let options = |passes| CompileOptions { passes, constants: Constants::Allow, ..CompileOptions::default() };
     let values: Vec<Value> = inputs.iter().map(Value::from).collect();
     let mut compiled =
         [Passes::Off, Passes::All].map(|passes| compile_with(options(passes), |inputs: Vec<Array>| f(&inputs)));

@@ -30,33 +30,33 @@ use crate::torch_dtype::{dtype_of_torch, torch_dtype};
 /// # let path = std::env::temp_dir().join(format!("tacit-layout-{}.safetensors", std::process::id()));
 /// use mlx_rs::ops;
 /// use tacit_arrays::Nf4Array;
-/// use tacit_io::bitsandbytes::{self, Layout};
+/// use tacit_io::bitsandbytes::{self, BitsAndBytesLayout};
 /// use tacit_nn::Parameters;
 ///
 /// let weight = Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?;
 /// let parameters = Parameters::from([("proj.weight".to_owned(), weight.into())]);
-/// bitsandbytes::write(&path, &parameters, Layout::default())?;
+/// bitsandbytes::write(&path, &parameters, BitsAndBytesLayout::default())?;
 ///
 /// let read = bitsandbytes::read(&path)?;
 /// assert_eq!(read["proj.weight"].to_string(), "Nf4(f32[8,64])");
-/// bitsandbytes::write(&path, &read, Layout::read(&path)?)?;
+/// bitsandbytes::write(&path, &read, BitsAndBytesLayout::read(&path)?)?;
 /// # std::fs::remove_file(path).ok();
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct BitsAndBytesLayout {
     /// The dtype that 4-bit codes lie in, `bnb_4bit_quant_storage`: `u8`, or a float where they are to be sharded with floats.
     pub storage: Dtype,
 }
 
-impl Default for Layout {
+impl Default for BitsAndBytesLayout {
     fn default() -> Self {
         Self { storage: Dtype::Uint8 }
     }
 }
 
-impl Layout {
+impl BitsAndBytesLayout {
     /// The layout of a checkpoint.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
 /// # Errors
 ///
 /// A parameter is neither dense nor one of these formats, or the file cannot be written, as for [`write`](crate::write()).
-pub fn write(path: impl AsRef<Path>, parameters: &Parameters, layout: Layout) -> Result<()> {
+pub fn write(path: impl AsRef<Path>, parameters: &Parameters, layout: BitsAndBytesLayout) -> Result<()> {
     let path = path.as_ref();
     let mut tensors = Vec::new();
     for (name, value) in parameters {
@@ -262,7 +262,7 @@ fn by_rows(value: &Value) -> Option<(&Array, &Value)> {
 fn put_four_bit<F: Format>(
     array: &PackedArray<F>,
     block: usize,
-    layout: Layout,
+    layout: BitsAndBytesLayout,
     mut put: impl FnMut(&str, Array),
 ) -> Result<()> {
     let aval = array.aval()?;

@@ -6,7 +6,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Error, Result, Value};
 use tacit_nn::Parameters;
 
-use crate::kind::Kind;
+use crate::kind::FileKind;
 use crate::remaining::Remaining;
 use crate::set::Set;
 use crate::{Metadata, Tensors, Writing};
@@ -39,8 +39,8 @@ use crate::{Metadata, Tensors, Writing};
 /// floats of eight bits are of another type, or have scales that are not known.
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let tensors = Tensors::open(path)?;
-    let (kind, told) = Kind::of_tensors(&tensors)?;
-    if kind != Kind::Floats {
+    let (kind, told) = FileKind::of_tensors(&tensors)?;
+    if kind != FileKind::Floats {
         let reason = "the checkpoint is not of floats alone, and their codes are no parameters";
         return Err(tensors.wrong(told, reason, format!("read it by `{kind}`")));
     }

@@ -16,7 +16,7 @@ use crate::tensors::Tensors;
 /// A program's way to store parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum FileKind {
     /// Tacit's own: [`load`](crate::load()).
     Tacit,
     /// llama.cpp's: [`Gguf`](crate::Gguf).
@@ -35,7 +35,7 @@ pub enum Kind {
     Floats,
 }
 
-impl Kind {
+impl FileKind {
     /// Tells the kind by the names of the tensors and what stands beside them. No tensor is read.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FileKind {
     /// What reads it: `bitsandbytes::read`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

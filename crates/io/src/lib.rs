@@ -56,7 +56,7 @@ pub use checkpoint::{load, save, save_with};
 pub use convert::{ConversionReport, Converted, convert, dense};
 pub use distance::Distance;
 pub use gguf::{Gguf, GgufType, GgufValue};
-pub use kind::Kind;
+pub use kind::FileKind;
 pub use model_file::ModelFile;
 pub use progress::{Progress, progress_bar};
 pub use read::{Content, contents, read};

@@ -21,14 +21,14 @@ use crate::{Metadata, Tensors, write as write_tensors};
 #[derive(Clone, Debug, Default)]
 pub struct PromptCache {
     /// The cache of each layer.
-    pub layers: Vec<Cache>,
+    pub layers: Vec<StoredCache>,
     /// What its writer said beside, such as the model's name.
     pub metadata: Metadata,
 }
 
 /// Keys and values in the buffers that hold them, each `[batch, heads, capacity, width]`.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct StoredBuffers {
     /// The keys.
     pub keys: Value,
     /// The values, whose width may be another.
@@ -37,18 +37,18 @@ pub struct Held {
 
 /// The cache of one layer, by its class in mlx-lm. Where nothing was written there are no buffers.
 #[derive(Clone, Debug)]
-pub enum Cache {
+pub enum StoredCache {
     /// `KVCache`, and `ConcatenateKVCache`: all tokens, in their order.
     Kv {
         /// Of which the first `offset` slots are tokens.
-        held: Option<Held>,
+        held: Option<StoredBuffers>,
         /// The tokens so far.
         offset: i32,
     },
     /// `QuantizedKVCache`: all tokens, in their order, as [`AffineArray`](tacit_arrays::AffineArray).
     Quantized {
         /// Of which the first `offset` slots are tokens.
-        held: Option<Held>,
+        held: Option<StoredBuffers>,
         /// The tokens so far.
         offset: i32,
         /// Elements that share a scale.
@@ -59,7 +59,7 @@ pub enum Cache {
     /// `RotatingKVCache`: the first tokens, and the last ones in a ring.
     Rotating {
         /// The first `keep` slots, and the ring behind them, of which the last slots may be empty.
-        held: Option<Held>,
+        held: Option<StoredBuffers>,
         /// The tokens so far, in the buffers or not.
         offset: i32,
         /// The first tokens that stay.
@@ -72,7 +72,7 @@ pub enum Cache {
     /// `ChunkedKVCache`: the tokens of the last chunk, in their order.
     Chunked {
         /// Of which the first `offset - start` slots are tokens.
-        held: Option<Held>,
+        held: Option<StoredBuffers>,
         /// The tokens so far.
         offset: i32,
         /// The tokens of a chunk.
@@ -94,7 +94,7 @@ pub enum Cache {
     /// `BatchKVCache`: sequences that are padded on the left, and end in the same slot.
     Batch {
         /// Of which the first `index` slots are padding and tokens.
-        held: Option<Held>,
+        held: Option<StoredBuffers>,
         /// The tokens of each sequence so far, `i32[batch]`: less than nothing where there is only padding.
         offset: Array,
         /// The padding before each sequence, `i32[batch]`.
@@ -105,7 +105,7 @@ pub enum Cache {
     /// `BatchRotatingKVCache`: the last tokens of such sequences, in a ring.
     BatchRotating {
         /// The ring, of which the last slots may be empty.
-        held: Option<Held>,
+        held: Option<StoredBuffers>,
         /// The tokens of each sequence so far, `i32[batch]`.
         offset: Array,
         /// The padding before each sequence that is still in the ring, `i32[batch]`.
@@ -125,17 +125,17 @@ pub enum Cache {
 ///
 /// ```
 /// use mlx_rs::ops;
-/// use tacit_io::mlx_prompt_cache::{self, Cache, Held, PromptCache};
+/// use tacit_io::mlx_prompt_cache::{self, StoredCache, StoredBuffers, PromptCache};
 ///
 /// # fn main() -> tacit_core::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("tacit-prompt-{}.safetensors", std::process::id()));
 /// let keys = ops::ones::<f32>(&[1, 2, 8, 4])?;
-/// let held = Held { keys: keys.clone().into(), values: keys.into() };
-/// let cache = PromptCache { layers: vec![Cache::Kv { held: Some(held), offset: 5 }], ..PromptCache::default() };
+/// let held = StoredBuffers { keys: keys.clone().into(), values: keys.into() };
+/// let cache = PromptCache { layers: vec![StoredCache::Kv { held: Some(held), offset: 5 }], ..PromptCache::default() };
 /// mlx_prompt_cache::write(&path, &cache)?;
 ///
 /// let read = mlx_prompt_cache::read(&path)?;
-/// assert!(matches!(&read.layers[..], [Cache::Kv { offset: 5, held: Some(_) }]));
+/// assert!(matches!(&read.layers[..], [StoredCache::Kv { offset: 5, held: Some(_) }]));
 /// # std::fs::remove_file(path).ok();
 /// # Ok(())
 /// # }
@@ -149,7 +149,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<PromptCache> {
     let tensors = Tensors::open(path)?;
     let (layers, metadata) = layouts::read(&tensors)?;
     let layers = layers.into_iter().enumerate().map(|(layer, (class, state))| {
-        Cache::of_state(&class, state).map_err(|fault| fault.below(&layer.to_string()).error(&tensors))
+        StoredCache::of_state(&class, state).map_err(|fault| fault.below(&layer.to_string()).error(&tensors))
     });
     Ok(PromptCache { layers: layers.collect::<Result<_>>()?, metadata })
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mlx_rs::module::ModuleParameters;
 use tacit_core::{Error, Result};
-use tacit_nn::{Missing, Model, Only};
+use tacit_nn::{Missing, Model, ParameterFilter};
 
 use crate::checkpoint::{LEAVES_KEY, PART_KEY, metadata, said_version, values};
 use crate::structure::{DAMAGED, Structure, take_apart};
@@ -24,12 +24,12 @@ const LEAVES: &str = "leaves";
 /// use mlx_rs::nn;
 /// use tacit_arrays::format::Nf4;
 /// use tacit_io::ModelFile;
-/// use tacit_nn::{Model, Only};
+/// use tacit_nn::{Model, ParameterFilter};
 ///
 /// # fn main() -> tacit_core::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("tacit-model-file-{}.safetensors", std::process::id()));
 /// let model = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", Nf4 { block: 64, double: false })?;
-/// model.save(&path, Only::All)?;
+/// model.save(&path, ParameterFilter::All)?;
 ///
 /// let mut other = Model::new(nn::Linear::new(64, 64)?)?;
 /// other.load(&path)?;
@@ -48,7 +48,7 @@ pub trait ModelFile {
     /// # Errors
     ///
     /// The model has no leaf of this part, or as for [`save`](crate::save()).
-    fn save(&self, path: impl AsRef<Path>, only: impl Borrow<Only>) -> Result<()>;
+    fn save(&self, path: impl AsRef<Path>, only: impl Borrow<ParameterFilter>) -> Result<()>;
 
     /// Loads what [`save`](Self::save) saved, what a [`Training`] has of a model, or values that were saved by
     /// [`save`](crate::save()), which may be of some parameters only.
@@ -62,10 +62,10 @@ pub trait ModelFile {
 }
 
 impl<M: ModuleParameters> ModelFile for Model<M> {
-    fn save(&self, path: impl AsRef<Path>, only: impl Borrow<Only>) -> Result<()> {
+    fn save(&self, path: impl AsRef<Path>, only: impl Borrow<ParameterFilter>) -> Result<()> {
         let only = only.borrow();
         let path = path.as_ref();
-        let (structure, tensors, part, kinds) = if matches!(only, Only::All) {
+        let (structure, tensors, part, kinds) = if matches!(only, ParameterFilter::All) {
             let (structure, arrays) = take_apart(&self.values()?, None)?;
             (structure, arrays.into_iter().collect(), WHOLE, None)
         } else {

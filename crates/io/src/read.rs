@@ -9,7 +9,7 @@ use tacit_nn::Parameters;
 
 use crate::checkpoint::{load, said_values, said_version};
 use crate::gguf::Gguf;
-use crate::kind::Kind;
+use crate::kind::FileKind;
 use crate::structure::{Unknown, known_or_not};
 use crate::tensors::Tensors;
 use crate::{awq, bitsandbytes, gptq, hugging_face, mlx_lm, torchao};
@@ -24,14 +24,14 @@ use crate::{awq, bitsandbytes, gptq, hugging_face, mlx_lm, torchao};
 /// # let path = std::env::temp_dir().join(format!("tacit-any-{}.safetensors", std::process::id()));
 /// use mlx_rs::ops;
 /// use tacit_arrays::Nf4Array;
-/// use tacit_io::bitsandbytes::{self, Layout};
-/// use tacit_io::{Kind, read};
+/// use tacit_io::bitsandbytes::{self, BitsAndBytesLayout};
+/// use tacit_io::{FileKind, read};
 /// use tacit_nn::Parameters;
 ///
 /// let weight = Nf4Array::quantize(&ops::ones::<f32>(&[8, 64])?, 64)?;
-/// bitsandbytes::write(&path, &Parameters::from([("proj.weight".to_owned(), weight.into())]), Layout::default())?;
+/// bitsandbytes::write(&path, &Parameters::from([("proj.weight".to_owned(), weight.into())]), BitsAndBytesLayout::default())?;
 ///
-/// assert_eq!(Kind::of(&path)?, Kind::Bitsandbytes);
+/// assert_eq!(FileKind::of(&path)?, FileKind::Bitsandbytes);
 /// assert_eq!(read(&path)?["proj.weight"].to_string(), "Nf4(f32[8,64])");
 /// # std::fs::remove_file(path).ok();
 /// # Ok(())
@@ -40,10 +40,10 @@ use crate::{awq, bitsandbytes, gptq, hugging_face, mlx_lm, torchao};
 ///
 /// # Errors
 ///
-/// As for [`Kind::of`], and for the reader of that kind.
+/// As for [`FileKind::of`], and for the reader of that kind.
 pub fn read(path: impl AsRef<Path>) -> Result<Parameters> {
     let path = path.as_ref();
-    Kind::of(path)?.read(path)
+    FileKind::of(path)?.read(path)
 }
 
 /// What a checkpoint holds under a path.
@@ -72,10 +72,10 @@ pub enum Content {
 /// # let path = std::env::temp_dir().join(format!("tacit-contents-{}.safetensors", std::process::id()));
 /// use mlx_rs::nn;
 /// use tacit_io::{Content, ModelFile, contents, read};
-/// use tacit_nn::{Model, Only};
+/// use tacit_nn::{Model, ParameterFilter};
 ///
 /// let model = Model::new(nn::Linear::new(64, 64)?)?;
-/// model.save(&path, Only::Dense)?;
+/// model.save(&path, ParameterFilter::Dense)?;
 /// assert!(read(&path).is_err());
 /// assert!(matches!(contents(&path)?["weight"], Content::Tensor(_)));
 /// # std::fs::remove_file(path).ok();
@@ -88,10 +88,10 @@ pub enum Content {
 /// As for [`read()`](crate::read()), but for these.
 pub fn contents(path: impl AsRef<Path>) -> Result<BTreeMap<String, Content>> {
     let path = path.as_ref();
-    Kind::of(path)?.contents(path)
+    FileKind::of(path)?.contents(path)
 }
 
-impl Kind {
+impl FileKind {
     /// Reads the parameters of a checkpoint of this kind, as [`read()`](crate::read()) does where it does not know the kind.
     ///
     /// # Errors

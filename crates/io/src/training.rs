@@ -10,7 +10,7 @@ use mlx_rs::random::RandomState;
 use serde::{Deserialize, Serialize};
 use tacit_core::store::Arrays;
 use tacit_core::{Error, Result};
-use tacit_nn::{LeafKinds, Missing, Model, Only, Parameters};
+use tacit_nn::{LeafKinds, Missing, Model, ParameterFilter, Parameters};
 
 use crate::checkpoint::{metadata, values};
 use crate::structure::{DAMAGED, take_apart};
@@ -29,7 +29,7 @@ use crate::writer::Writing;
 /// use mlx_rs::optimizers::AdamW;
 /// use mlx_rs::random::RandomState;
 /// use tacit_io::Training;
-/// use tacit_nn::{Model, Only};
+/// use tacit_nn::{Model, ParameterFilter};
 ///
 /// # fn main() -> tacit_core::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("tacit-training-{}.safetensors", std::process::id()));
@@ -37,7 +37,7 @@ use crate::writer::Writing;
 /// let (mut adamw, mut random) = (AdamW::new(1e-3), RandomState::with_seed(1)?);
 /// // .. after step 10 ..
 /// Training::new(10)
-///     .with_model(&model, &Only::All)?
+///     .with_model(&model, &ParameterFilter::All)?
 ///     .with_optimizer(&adamw)?
 ///     .with_random(&random)
 ///     .with_note("rules", "*.weight = nf4:64")
@@ -107,8 +107,8 @@ impl Training {
     /// # Errors
     ///
     /// The model has no leaf of this part.
-    pub fn with_model<M: ModuleParameters>(mut self, model: &Model<M>, only: &Only) -> Result<Self> {
-        if matches!(only, Only::All) {
+    pub fn with_model<M: ModuleParameters>(mut self, model: &Model<M>, only: &ParameterFilter) -> Result<Self> {
+        if matches!(only, ParameterFilter::All) {
             self.parameters = model.values()?;
         } else {
             self.states.insert(LEAVES.to_owned(), leaves(model, only)?.into_iter().collect());
@@ -280,12 +280,12 @@ impl Training {
 }
 
 /// The leaves of a part, of which there must be some.
-pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>, only: &Only) -> Result<Vec<(String, Array)>> {
+pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>, only: &ParameterFilter) -> Result<Vec<(String, Array)>> {
     let leaves: Vec<(String, Array)> =
         model.lasting_leaves(only).into_iter().map(|(path, array)| (path, array.clone())).collect();
     if leaves.is_empty() {
         let message = format!("the model has no leaf to save in {only:?}");
-        return Err(Error::invalid(message, "save another part, or `Only::All`"));
+        return Err(Error::invalid(message, "save another part, or `ParameterFilter::All`"));
     }
     Ok(leaves)
 }

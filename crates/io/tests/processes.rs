@@ -19,7 +19,7 @@ use tacit_arrays::format::Nf4;
 use tacit_core::{Policy, Value};
 use tacit_files::Commit;
 use tacit_io::{Metadata, Tensors, Training, Writing, load, save, write};
-use tacit_nn::{Model, Only, Parameters, Trainable};
+use tacit_nn::{Model, ParameterFilter, Parameters};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -78,14 +78,14 @@ fn train(file: &Path, steps: u64, shard: Option<usize>) -> Outcome<()> {
     while step < steps {
         let x = random::normal::<f32>(&[16, 64], None, None, &random.next_key()?)?;
         let y = x.sum_axis(-1, true)?;
-        let trained = Trainable::Lora.or(Trainable::Dense);
+        let trained = ParameterFilter::Lora.or(ParameterFilter::Dense);
         let (_, gradients) = model.value_and_grad(trained, (&x, &y), |model, (x, y): (&Array, &Array)| {
             model.forward(x)?.subtract(y)?.square()?.mean(None)
         })?;
         adamw.update(&mut model, &gradients)?;
         step += 1;
         Training::new(step)
-            .with_model(&model, &Only::All)?
+            .with_model(&model, &ParameterFilter::All)?
             .with_optimizer(&adamw)?
             .with_random(&random)
             .with_note("rules", "*.weight = nf4:64:double")

@@ -41,7 +41,7 @@ pub fn derive_tree(input: TokenStream) -> TokenStream {
 
 /// The first parameter is the primitive, and the others are its operands.
 ///
-/// The primitive is a type of `tacit::op`, a class of them such as `&op::Unary`, or `&Primitive` for any. The operands are
+/// The primitive is a type of `tacit::primitives`, a class of them such as `&primitives::Unary`, or `&Primitive` for any. The operands are
 ///
 /// | Parameter | Operand |
 /// |---|---|

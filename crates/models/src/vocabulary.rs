@@ -1,7 +1,7 @@
 //! Tokens that are known to be words before an embedding is looked up by them.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::ops::checked_numbers;
+use tacit_core::extra_ops::checked_numbers;
 use tacit_core::{Aval, Error, Result};
 
 /// The same tokens as `u32`, an error of the eval where one is outside a vocabulary of so many words.

@@ -2,9 +2,9 @@
 
 mod arrays;
 mod batch;
-mod hole;
 mod kv;
 mod list;
+mod padding;
 mod slots;
 mod store;
 mod tokens;
@@ -12,7 +12,7 @@ mod window;
 mod written;
 
 pub use arrays::ArraysCache;
-pub use hole::Side;
 pub use kv::KvCache;
 pub use list::Cache;
+pub use padding::PaddingSide;
 pub use window::Window;

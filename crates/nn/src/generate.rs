@@ -19,11 +19,11 @@ mod trim;
 mod verdict;
 
 pub use generation::{Finish, Generation, Token};
-pub use options::Options;
+pub use options::GenerateOptions;
 pub use plain::generate;
 pub use sampler::{Sampled, Sampler, SamplerState};
 pub use sequences::Sequences;
 pub use speculative::{Draft, speculate};
-pub use stats::Stats;
+pub use stats::GenerateStats;
 pub use texts::{Detokenizer, Piece, Texts};
 pub use trim::Trim;

@@ -72,13 +72,13 @@ impl<M: ModuleParameters> Model<M> {
     /// # fn main() -> tacit_core::Result<()> {
     /// use mlx_rs::{module::Module, nn, ops};
     /// use tacit_arrays::format::Nf4;
-    /// use tacit_nn::{LoraConfig, Model, Trainable};
+    /// use tacit_nn::{LoraConfig, Model, ParameterFilter};
     ///
     /// let mut model = Model::new(nn::Linear::new(64, 64)?)?
     ///     .quantize("weight", Nf4 { block: 64, double: true })?
     ///     .lora("*", LoraConfig { rank: 4, alpha: 8.0, ..LoraConfig::default() })?;
     /// let x = ops::ones::<f32>(&[2, 64])?;
-    /// let (_, gradients) = model.value_and_grad(Trainable::Lora, x, |m, x| m.forward(&x)?.square()?.mean(None))?;
+    /// let (_, gradients) = model.value_and_grad(ParameterFilter::Lora, x, |m, x| m.forward(&x)?.square()?.mean(None))?;
     /// assert_eq!(gradients["weight.a"].shape(), [4, 64]);
     /// assert_eq!(gradients.len(), 2);
     /// # Ok(())

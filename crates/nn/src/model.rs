@@ -22,12 +22,12 @@ use tacit_core::{Aval, Error, Explanation, Result, Tree, Value};
 
 use self::held::Held;
 use self::ties::{Ties, is_of, shared};
-use crate::only::Role;
+use crate::filter::Role;
 use crate::parameters::{Replacements, explained, missing, run, sorted};
 use crate::places::Places;
 use crate::report::Report;
 use crate::within::undropped;
-use crate::{Inputs, Only, Parameters};
+use crate::{Inputs, ParameterFilter, Parameters};
 
 /// An mlx-rs module any of whose parameters may be an implicit array.
 ///
@@ -63,7 +63,7 @@ pub struct Model<M> {
     /// Parameters that are another one; a broadcast zero has each one's place in the module.
     ties: Ties,
     /// What is trained.
-    trained: Only,
+    trained: ParameterFilter,
     /// The adapters that mlx-rs's freezing found: the module knows of its own parameters alone.
     frozen: BTreeSet<String>,
     /// Whether adapters with dropout drop what their keys say.
@@ -90,7 +90,7 @@ impl<M: ModuleParameters> Model<M> {
             places,
             held: BTreeMap::new(),
             ties: Ties::default(),
-            trained: Only::default(),
+            trained: ParameterFilter::default(),
             frozen: BTreeSet::new(),
             training: true,
             told: false,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use mlx_rs::{Array, Dtype, memory, ops, transforms};
 use tacit_blas as _;
-use tacit_core::compile::Options;
+use tacit_core::compile::CompileOptions;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Policy, Result, Tree, compile_with_state, implicit_with_state};
 use tacit_nn::KvCache;
@@ -67,7 +67,7 @@ fn a_token_costs_its_own_bytes() {
         });
         assert!(most < cache.nbytes() / 32, "{format}: {most} bytes beside {}", cache.nbytes());
 
-        let mut step = compile_with_state(Options::default(), write);
+        let mut step = compile_with_state(CompileOptions::default(), write);
         let run = |step: &mut tacit_core::compile::CompiledWithState<'_, KvCache, Tokens, Array>,
                    cache: &mut KvCache| {
             let (k, v) = token(cache.len());
@@ -107,7 +107,7 @@ fn a_token_costs_its_own_bytes() {
     // Ten thousand compiled steps: one trace, and no time or memory that grows.
     let mut cache = cache("affine:4:64", 10_001);
     let q = ops::ones::<f32>(&[1, 4, 1, 64]).expect("ones");
-    let mut step = compile_with_state(Options::default(), write);
+    let mut step = compile_with_state(CompileOptions::default(), write);
     let mut seconds = Vec::new();
     let most = peak(|| {
         for _ in 0..10 {

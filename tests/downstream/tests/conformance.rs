@@ -33,7 +33,7 @@ impl Materialize for Scalar {
 }
 
 #[handler]
-fn scalar_matmul(_op: &op::Matmul, x: &Array, w: &Scalar) -> Result<Array> {
+fn scalar_matmul(_op: &primitives::Matmul, x: &Array, w: &Scalar) -> Result<Array> {
     Ok(x.multiply(&w.factor)?)
 }
 
@@ -95,13 +95,13 @@ impl Materialize for Wrong {
 
 /// The sign is forgotten.
 #[handler]
-fn wrong_negative(_op: &op::Negative, w: &Wrong) -> Result<Array> {
+fn wrong_negative(_op: &primitives::Negative, w: &Wrong) -> Result<Array> {
     Ok(w.array.clone())
 }
 
 /// The value is right, and the gradient ends here.
 #[handler]
-fn wrong_square(_op: &op::Square, w: &Wrong) -> Result<Array> {
+fn wrong_square(_op: &primitives::Square, w: &Wrong) -> Result<Array> {
     Ok(mlx_rs::stop_gradient(w.array.square()?)?)
 }
 

@@ -19,7 +19,7 @@ impl Materialize for Scalar {
 }
 
 #[handler]
-fn scalar_matmul(_op: &op::Matmul, x: &Array, w: &Scalar) -> Result<Array> {
+fn scalar_matmul(_op: &primitives::Matmul, x: &Array, w: &Scalar) -> Result<Array> {
     Ok(x.multiply(&w.factor)?)
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_core::op::{AsType, Multiply};
+use tacit_core::primitives::{AsType, Multiply};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::adapters::factors;

@@ -1,6 +1,6 @@
 //! Axes, ranges of them and extents.
 
-use tacit_core::op::{Moving, Slice, TypedPrimitive};
+use tacit_core::primitives::{Moving, Slice, TypedPrimitive};
 use tacit_core::{Aval, Error, Result};
 
 /// An axis counted from zero; `None` where there is no such axis.

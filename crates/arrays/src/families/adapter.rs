@@ -1,7 +1,7 @@
 //! What all adapters have in common: a frozen base, and a change of it that is trained.
 
 use mlx_rs::Array;
-use tacit_core::op::{Gather, Transpose};
+use tacit_core::primitives::{Gather, Transpose};
 use tacit_core::{ImplicitArray, Result, Value, handler, implicit};
 
 use crate::families::linear::{Linear, gathered_rows};

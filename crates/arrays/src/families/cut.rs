@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use mlx_rs::{Array, ops};
-use tacit_core::op::Slice;
+use tacit_core::primitives::Slice;
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, array_id, handler};
 

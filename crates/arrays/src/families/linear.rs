@@ -1,7 +1,7 @@
 //! Matrices that are multiplied by what they are made of.
 
 use mlx_rs::Array;
-use tacit_core::op::{AddMM, Gather, Matmul};
+use tacit_core::primitives::{AddMM, Gather, Matmul};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, broadcast_source, handler, implicit};
 
 /// The family of implicit matrices whose products are made of what the matrix is made of.

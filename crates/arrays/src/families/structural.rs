@@ -1,6 +1,6 @@
 //! What holds for every implicit type.
 
-use tacit_core::op::{Copy, StopGradient};
+use tacit_core::primitives::{Copy, StopGradient};
 use tacit_core::{ImplicitArray, Result, Value, handler};
 
 /// Stops the gradient at the float children, which is where gradients of an implicit array go.

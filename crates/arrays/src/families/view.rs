@@ -1,6 +1,6 @@
 //! Views that stand around an array as they are, wherever its elements go.
 
-use tacit_core::op::Moving;
+use tacit_core::primitives::Moving;
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::forward;

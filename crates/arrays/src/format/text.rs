@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Result<AnyFormat> {
 
 fn named(text: &str) -> Result<AnyFormat> {
     let (name, options) = split(text);
-    let Some(entry) = inventory::iter::<Entry>().find(|entry| entry.name == name) else {
+    let Some(entry) = inventory::iter::<FormatEntry>().find(|entry| entry.name == name) else {
         return Err(Error::invalid(
             format!("no format is named {name}"),
             format!("name one of {}", names().join(", ")),
@@ -37,7 +37,7 @@ fn named(text: &str) -> Result<AnyFormat> {
 /// The names of all formats of this program, sorted: those of Tacit, and those that were registered beside them.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    let mut names: Vec<&str> = inventory::iter::<Entry>().map(|entry| entry.name).collect();
+    let mut names: Vec<&str> = inventory::iter::<FormatEntry>().map(|entry| entry.name).collect();
     names.sort_unstable();
     names
 }
@@ -45,7 +45,7 @@ pub fn names() -> Vec<&'static str> {
 /// The names of all formats, sorted, each with the texts that are read for it: `nf4:BLOCK or nf4:BLOCK:double`.
 #[must_use]
 pub fn forms() -> Vec<(&'static str, &'static str)> {
-    let mut forms: Vec<_> = inventory::iter::<Entry>().map(|entry| (entry.name, entry.forms)).collect();
+    let mut forms: Vec<_> = inventory::iter::<FormatEntry>().map(|entry| (entry.name, entry.forms)).collect();
     forms.sort_unstable();
     forms
 }
@@ -60,13 +60,13 @@ fn no_options(text: &str, forms: &str) -> Error {
 }
 
 /// The entry of a format that [`parse`] reads.
-pub struct Entry {
+pub struct FormatEntry {
     name: &'static str,
     forms: &'static str,
     parse: fn(&[&str]) -> Option<AnyFormat>,
 }
 
-impl Entry {
+impl FormatEntry {
     /// The entry of the format `F`.
     #[must_use]
     pub const fn of<F: TextForm>() -> Self {
@@ -75,7 +75,7 @@ impl Entry {
     }
 }
 
-inventory::collect!(Entry);
+inventory::collect!(FormatEntry);
 
 /// Lets formats be printed, read by [`format::parse`](parse) and stored by serde, by their [`TextForm`].
 #[macro_export]
@@ -84,7 +84,7 @@ macro_rules! register_format {
         const _: () = {
             use $crate::format::__private as private;
 
-            private::inventory::submit! { $crate::format::Entry::of::<$format>() }
+            private::inventory::submit! { $crate::format::FormatEntry::of::<$format>() }
 
             impl ::core::fmt::Display for $format {
                 fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {

@@ -1,7 +1,7 @@
 //! Packed arrays in other float types.
 
 use mlx_rs::Dtype;
-use tacit_core::op::AsType;
+use tacit_core::primitives::AsType;
 use tacit_core::{Error, Result, Value, handler};
 
 use crate::avals::dtypes::{castable, holds};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{AsType, Broadcast, GatherMM, Reshaping, Slice, Transpose};
+use tacit_core::primitives::{AsType, Broadcast, GatherMM, Reshaping, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 use tacit_kernels::Orientation;
 

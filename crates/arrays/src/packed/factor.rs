@@ -1,7 +1,7 @@
 //! Packed arrays times a number: the scales are multiplied, the codes stay.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{Divide, Multiply, Negative};
+use tacit_core::primitives::{Divide, Multiply, Negative};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
 use crate::families::packed::Packed;

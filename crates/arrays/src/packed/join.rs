@@ -1,7 +1,7 @@
 //! Packed arrays one after the other: codes and scales are joined, never made anew.
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::Concatenate;
+use tacit_core::primitives::Concatenate;
 use tacit_core::{Error, Result, Value, handler};
 
 use crate::avals::axes::{extent, turned};

@@ -1,7 +1,7 @@
 //! Scores of attention, which are computed with what is done to them.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Add, AsType, Divide, Matmul, Multiply, Select, Softmax};
+use tacit_core::primitives::{Add, AsType, Divide, Matmul, Multiply, Select, Softmax};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler};
 
 use crate::avals::dtypes::castable;

@@ -1,6 +1,6 @@
 //! Packed arrays in another shape.
 
-use tacit_core::op::Reshaping;
+use tacit_core::primitives::Reshaping;
 use tacit_core::{Aval, Error, Result, Value, handler};
 
 use crate::avals::axes::{extent, turned};

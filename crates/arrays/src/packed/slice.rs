@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
-use tacit_core::op::Slice;
+use tacit_core::primitives::Slice;
 use tacit_core::{Aval, Error, Result, Value, handler};
 
 use crate::avals::axes::{extent, ranges, turned};

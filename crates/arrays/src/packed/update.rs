@@ -2,8 +2,8 @@
 //! where they lie, as a cache of keys and values needs.
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::{DynamicSlice, DynamicSliceUpdate, ScatterAxis, SliceUpdate};
-use tacit_core::ops::{dynamic_slice, dynamic_slice_update};
+use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
+use tacit_core::primitives::{DynamicSlice, DynamicSliceUpdate, ScatterAxis, SliceUpdate};
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
 use crate::families::packed::{Packed, Stored};

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Binary, Gather, GatherAxis, Max, Min, Moving, Prod, Reduction, Sum, TypedPrimitive, Unary};
+use tacit_core::primitives::{
+    Binary, Gather, GatherAxis, Max, Min, Moving, Prod, Reduction, Sum, TypedPrimitive, Unary,
+};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::axes::forward;

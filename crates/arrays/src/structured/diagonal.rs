@@ -1,7 +1,7 @@
 //! A diagonal matrix.
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::{Add, AsType, Divide, Matmul, Multiply, Negative, Subtract, Sum, Transpose};
+use tacit_core::primitives::{Add, AsType, Divide, Matmul, Multiply, Negative, Subtract, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::{check_float, check_made};

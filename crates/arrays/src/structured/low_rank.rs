@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::{Add, AsType, Gather, Multiply, Sum, Transpose};
+use tacit_core::primitives::{Add, AsType, Gather, Multiply, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::checks::{check_float, check_made};

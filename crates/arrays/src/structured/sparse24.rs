@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{AsType, Gather, Multiply, Squeeze, Sum, Transpose};
+use tacit_core::primitives::{AsType, Gather, Multiply, Squeeze, Sum, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
 use crate::avals::checks::{check_float, check_made, stored_shape};

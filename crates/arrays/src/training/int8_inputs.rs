@@ -1,7 +1,7 @@
 //! Activations that are rounded to 8 bits.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{AsType, Transpose};
+use tacit_core::primitives::{AsType, Transpose};
 use tacit_core::store::serde;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 

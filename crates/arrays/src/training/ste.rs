@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, transforms};
-use tacit_core::op::{self, Pad, StopGradient, TypedPrimitive};
+use tacit_core::primitives::{self, Pad, StopGradient, TypedPrimitive};
 use tacit_core::transform::{Differentiable, apply, intercept};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
 
@@ -156,13 +156,13 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
     let inner: Vec<&Value> =
         operands.iter().map(|value| value.downcast::<Ste>().map_or(*value, |ste| &ste.inner)).collect();
     let results = primitive.apply(&inner)?;
-    if let (op::Slice::NAME, [array], [result]) = (primitive.name(), operands, &results[..]) {
+    if let (primitives::Slice::NAME, [array], [result]) = (primitive.name(), operands, &results[..]) {
         said(&primitive.view()?, &array.aval()?.shape, &result.aval()?)?;
     }
     let others = || operands.iter().filter(|value| value.downcast::<Ste>().is_none());
     if results.iter().any(Value::is_implicit) {
         // A view: the master is viewed the same way.
-        if !op::describe(primitive.name()).is_some_and(|row| row.linear)
+        if !primitives::describe(primitive.name()).is_some_and(|row| row.linear)
             || others().any(|value| is_differentiable(value))
         {
             return Err(Error::decline(

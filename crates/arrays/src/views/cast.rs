@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::Dtype;
-use tacit_core::op::AsType;
+use tacit_core::primitives::AsType;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::check_made;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlx_rs::ops::indexing::gather_single;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{AsType, Gather, Split, Transpose};
+use tacit_core::primitives::{AsType, Gather, Split, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::from_zero;

@@ -1,7 +1,7 @@
 //! Views of every [`Linear`] array, for types that have no view of their own.
 
 use mlx_rs::Array;
-use tacit_core::op::{AsType, Concatenate, Negative, Slice, Transpose};
+use tacit_core::primitives::{AsType, Concatenate, Negative, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::ranges;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{AsType, Divide, Multiply, Negative, Sum};
+use tacit_core::primitives::{AsType, Divide, Multiply, Negative, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::checks::check_made;

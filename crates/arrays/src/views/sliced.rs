@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::gather_single;
-use tacit_core::op::{AsType, Gather, Slice, Transpose};
+use tacit_core::primitives::{AsType, Gather, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::ranges;

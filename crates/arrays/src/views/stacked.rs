@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::{AsType, GatherMM, Squeeze, Transpose};
+use tacit_core::primitives::{AsType, GatherMM, Squeeze, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::check_made;

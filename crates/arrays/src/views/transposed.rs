@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tacit_core::op::{AsType, Transpose};
+use tacit_core::primitives::{AsType, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::from_zero;

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Parts};
 use tacit_arrays::{AffineArray, Nf4Array, Scaled};
 use tacit_conformance::assert_close;
-use tacit_core::compile::{Options, compile_with};
+use tacit_core::compile::{CompileOptions, compile_with};
 use tacit_core::transform::{checkpoint, grad, grad_wrt, jvp, vmap};
 use tacit_core::tree::{self, Gradient, Open};
 use tacit_core::{Aval, Counters, Error, Materialize, Policy, Result, Value, implicit};
@@ -184,7 +184,7 @@ fn a_checkpoint_asks_for_nothing_that_is_not_wanted() {
     };
     let (_, plain) = grad_wrt([1], loss).call((w.clone(), x())).expect("is handled");
     let plain = plain.array().expect("dense").clone();
-    let mut compiled = compile_with(Options::default(), step);
+    let mut compiled = compile_with(CompileOptions::default(), step);
     for found in [implicit(args(), step), compiled.call(&args())] {
         assert_close!(found.expect("is handled").dense().expect("dense"), plain, 1e-6);
     }

@@ -1,13 +1,13 @@
 //! Compiled functions on the real array types: without shapes, and as state.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::compile::{Constants, Options};
+use tacit_core::compile::{CompileOptions, Constants};
 use tacit_core::{Policy, Value, compile_with, compile_with_state};
 
 use crate::operands::{every, normal};
 
-fn options(shapeless: bool) -> Options {
-    Options { shapeless, constants: Constants::Deny, ..Options::default() }
+fn options(shapeless: bool) -> CompileOptions {
+    CompileOptions { shapeless, constants: Constants::Deny, ..CompileOptions::default() }
 }
 
 /// The greatest difference between two arrays.

@@ -11,7 +11,7 @@ use tacit_arrays::kernel::hadamard;
 use tacit_arrays::{Prepared, Rotated};
 use tacit_conformance::assert_close;
 use tacit_conformance::oracle::relative_error;
-use tacit_core::ops::{dynamic_slice, dynamic_slice_update};
+use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::transform::{grad, vmap};
 use tacit_core::tree::Gradient;
 use tacit_core::{Counters, Policy, Result, Value, compile, implicit};

@@ -1,7 +1,7 @@
 //! Rows written into packed arrays: what is written is quantized as it would be alone, and nothing else changes.
 
 use mlx_rs::{Array, ops};
-use tacit_core::ops::{dynamic_slice, dynamic_slice_update};
+use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::{Counters, Policy, Result, Value, implicit};
 
 use crate::operands::{FLOATS, FORMATS, Format, Scales, normal, normal_of};

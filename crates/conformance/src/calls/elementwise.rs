@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{self, TypedPrimitive};
+use tacit_core::primitives::{self, TypedPrimitive};
 
 use super::scene::{Generator, Scene};
 use crate::call::Call;
@@ -11,12 +11,12 @@ use crate::call::Call;
 macro_rules! generators {
     (unary { $($one:ident $unary:path;)+ } binary { $($two:ident $binary:path;)+ }) => {
         pub(super) const GENERATORS: &[(&str, Generator)] = &[
-            $((op::$one::NAME, |scene| vec![scene.alone(op::$one::NAME, |w| $unary(w))]),)+
-            $((op::$two::NAME, |scene| binary(scene, op::$two::NAME, |x, y| $binary(x, y))),)+
-            (op::DivMod::NAME, div_mod),
-            (op::Select::NAME, select),
-            (op::StopGradient::NAME, |scene| vec![scene.alone("stop_gradient", |w| mlx_rs::stop_gradient(w))]),
-            (op::AsType::NAME, as_type),
+            $((primitives::$one::NAME, |scene| vec![scene.alone(primitives::$one::NAME, |w| $unary(w))]),)+
+            $((primitives::$two::NAME, |scene| binary(scene, primitives::$two::NAME, |x, y| $binary(x, y))),)+
+            (primitives::DivMod::NAME, div_mod),
+            (primitives::Select::NAME, select),
+            (primitives::StopGradient::NAME, |scene| vec![scene.alone("stop_gradient", |w| mlx_rs::stop_gradient(w))]),
+            (primitives::AsType::NAME, as_type),
         ];
     };
 }
@@ -83,7 +83,7 @@ fn round(x: &Array) -> Result<Array, Exception> {
 
 /// MLX's vmap of it gives one axis for its two results.
 fn div_mod(scene: &Scene) -> Vec<Call> {
-    let calls = binary(scene, op::DivMod::NAME, |x, y| ops::divmod(x, y).map(|(quotient, _)| quotient));
+    let calls = binary(scene, primitives::DivMod::NAME, |x, y| ops::divmod(x, y).map(|(quotient, _)| quotient));
     calls.into_iter().map(|call| Call { mappable: false, ..call }).collect()
 }
 

@@ -3,20 +3,20 @@
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{self, Ellipsis, IntoStrideBy, TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, ops};
-use tacit_core::op::{self, TypedPrimitive};
-use tacit_core::{Error, Value, ops as moved};
+use tacit_core::primitives::{self, TypedPrimitive};
+use tacit_core::{Error, Value, extra_ops as moved};
 
 use super::scene::{Generator, Scene};
 use crate::call::Call;
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
-    (op::Slice::NAME, slice),
-    (op::Gather::NAME, gather),
-    (op::GatherAxis::NAME, gather_axis),
-    (op::SliceUpdate::NAME, slice_update),
-    (op::DynamicSlice::NAME, dynamic_slice),
-    (op::DynamicSliceUpdate::NAME, dynamic_slice_update),
-    (op::ScatterAxis::NAME, scatter_axis),
+    (primitives::Slice::NAME, slice),
+    (primitives::Gather::NAME, gather),
+    (primitives::GatherAxis::NAME, gather_axis),
+    (primitives::SliceUpdate::NAME, slice_update),
+    (primitives::DynamicSlice::NAME, dynamic_slice),
+    (primitives::DynamicSliceUpdate::NAME, dynamic_slice_update),
+    (primitives::ScatterAxis::NAME, scatter_axis),
 ];
 
 fn slice(scene: &Scene) -> Vec<Call> {

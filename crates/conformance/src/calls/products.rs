@@ -2,16 +2,16 @@
 
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::Value;
-use tacit_core::op::{self, TypedPrimitive};
+use tacit_core::primitives::{self, TypedPrimitive};
 
 use super::scene::{Generator, Scene};
 use crate::call::Call;
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
-    (op::Matmul::NAME, matmul),
-    (op::AddMM::NAME, addmm),
-    (op::GatherMM::NAME, gather_mm),
-    (op::Convolution::NAME, convolution),
+    (primitives::Matmul::NAME, matmul),
+    (primitives::AddMM::NAME, addmm),
+    (primitives::GatherMM::NAME, gather_mm),
+    (primitives::Convolution::NAME, convolution),
 ];
 
 /// A form of the product: its name, the operands' order and whether each side is turned.

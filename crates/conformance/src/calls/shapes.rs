@@ -2,25 +2,25 @@
 
 use mlx_rs::ops::{self, PadMode};
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{self, TypedPrimitive};
+use tacit_core::primitives::{self, TypedPrimitive};
 
 use super::scene::{Generator, Scene};
 use crate::call::Call;
 
 pub(super) const GENERATORS: &[(&str, Generator)] = &[
-    (op::Transpose::NAME, transpose),
-    (op::Reshape::NAME, reshape),
-    (op::Flatten::NAME, flatten),
-    (op::Unflatten::NAME, unflatten),
-    (op::ExpandDims::NAME, |scene| vec![expanded(scene, 0), expanded(scene, -1)]),
-    (op::Squeeze::NAME, squeeze),
-    (op::Broadcast::NAME, broadcast),
-    (op::Concatenate::NAME, concatenate),
-    (op::Split::NAME, split),
-    (op::Pad::NAME, |scene| vec![scene.alone("pad", |w| ops::pad(w, 1, None, PadMode::Constant))]),
-    (op::Contiguous::NAME, |scene| vec![scene.alone("contiguous", Array::contiguous)]),
-    (op::View::NAME, view),
-    (op::Full::NAME, full),
+    (primitives::Transpose::NAME, transpose),
+    (primitives::Reshape::NAME, reshape),
+    (primitives::Flatten::NAME, flatten),
+    (primitives::Unflatten::NAME, unflatten),
+    (primitives::ExpandDims::NAME, |scene| vec![expanded(scene, 0), expanded(scene, -1)]),
+    (primitives::Squeeze::NAME, squeeze),
+    (primitives::Broadcast::NAME, broadcast),
+    (primitives::Concatenate::NAME, concatenate),
+    (primitives::Split::NAME, split),
+    (primitives::Pad::NAME, |scene| vec![scene.alone("pad", |w| ops::pad(w, 1, None, PadMode::Constant))]),
+    (primitives::Contiguous::NAME, |scene| vec![scene.alone("contiguous", Array::contiguous)]),
+    (primitives::View::NAME, view),
+    (primitives::Full::NAME, full),
 ];
 
 fn transpose(scene: &Scene) -> Vec<Call> {

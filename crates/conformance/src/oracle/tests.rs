@@ -34,13 +34,13 @@ impl Materialize for Liar {
 }
 
 #[tacit_core::handler]
-fn liar_negative(_op: &tacit_core::op::Negative, liar: &Liar) -> Result<Array> {
+fn liar_negative(_op: &tacit_core::primitives::Negative, liar: &Liar) -> Result<Array> {
     Ok(liar.child.multiply(Array::from_f32(-1.5))?)
 }
 
 /// The value is right and the gradient is not.
 #[tacit_core::handler]
-fn liar_square(_op: &tacit_core::op::Square, liar: &Liar) -> Result<Array> {
+fn liar_square(_op: &tacit_core::primitives::Square, liar: &Liar) -> Result<Array> {
     Ok(mlx_rs::stop_gradient(liar.child.square()?)?)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mlx_rs::{Array, transforms};
-use tacit_core::compile::{Constants, Options, compile_with, compile_with_state};
+use tacit_core::compile::{CompileOptions, Constants, compile_with, compile_with_state};
 use tacit_core::kernel;
 use tacit_core::pass::{Pass, Passes};
 use tacit_core::{Policy, Result, Value, implicit};
@@ -319,8 +319,8 @@ fn only_perturbed() -> Passes {
     Passes::Only(vec!["perturbed".to_owned()])
 }
 
-fn options(passes: Passes) -> Options {
-    Options { passes, constants: Constants::Allow, ..Options::default() }
+fn options(passes: Passes) -> CompileOptions {
+    CompileOptions { passes, constants: Constants::Allow, ..CompileOptions::default() }
 }
 
 fn called(f: &Function, given: &[Value]) -> Result<Vec<Array>> {

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Errors, TypedPrimitive, View, describe};
 use tacit_core::pass::{Graph, Nodes, Slot};
+use tacit_core::primitives::{Errors, TypedPrimitive, View, describe};
 use tacit_core::{Result, array_id};
 
 use super::draw::Rng;
@@ -173,7 +173,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use tacit_core::Value;
-    use tacit_core::compile::{Options, compile_with};
+    use tacit_core::compile::{CompileOptions, compile_with};
     use tacit_core::pass::Passes;
 
     use super::*;
@@ -184,7 +184,8 @@ mod tests {
         args: &[Array],
         f: impl Fn(&[Array]) -> Result<Vec<Array>> + 'static,
     ) -> (Vec<Array>, Vec<Class>) {
-        let options = Options { passes: Passes::Only(vec!["perturbed".to_owned()]), ..Options::default() };
+        let options =
+            CompileOptions { passes: Passes::Only(vec!["perturbed".to_owned()]), ..CompileOptions::default() };
         let mut compiled = compile_with(options, move |args: Vec<Array>| f(&args));
         let values: Vec<Value> = args.iter().map(Value::from).collect();
         let (results, classes) = armed(seed, || compiled.call(&values));

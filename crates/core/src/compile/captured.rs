@@ -5,7 +5,7 @@ use std::cell::Cell;
 use mlx_rs::{Array, Dtype};
 use tacit_bridge::{Scope, any_tracer, array_id, constants, frontier};
 
-use super::{Constants, Held, Options};
+use super::{CapturedArray, CompileOptions, Constants};
 use crate::policy::warn;
 use crate::{Aval, Error, Result};
 
@@ -50,7 +50,7 @@ impl Around {
 }
 
 /// Does with the arrays that a function holds as its options say.
-pub(super) fn inspect(options: &Options, inputs: &[Array], outputs: &[Array]) -> Result<()> {
+pub(super) fn inspect(options: &CompileOptions, inputs: &[Array], outputs: &[Array]) -> Result<()> {
     if options.constants == Constants::Allow {
         return Ok(());
     }
@@ -60,7 +60,7 @@ pub(super) fn inspect(options: &Options, inputs: &[Array], outputs: &[Array]) ->
         if !sources.is_empty() {
             let own = sources.iter().any(|source| array_id(source) == array_id(array));
             let sources = if own { Vec::new() } else { sources.iter().map(Aval::from).collect() };
-            held.push(Held { aval: array.into(), sources });
+            held.push(CapturedArray { aval: array.into(), sources });
         }
     }
     if held.is_empty() {

@@ -7,7 +7,7 @@ use super::captured::{self, Around};
 use super::drawn::{Drawn, drawing, may_draw};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
-use super::{Options, Stats, switch};
+use super::{CompileOptions, CompileStats, switch};
 use crate::pass::{self, Passes, Rewritten};
 use crate::tree::{Listed, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
@@ -22,11 +22,11 @@ pub(super) type Inspect<'i> = dyn FnMut(&[Array], &[Array]) -> Result<()> + 'i;
 pub(super) type Body<'b> = dyn FnMut(Vec<Value>, &mut Inspect<'_>) -> Result<Opened<Value>> + 'b;
 
 pub(super) struct Engine {
-    options: Options,
+    options: CompileOptions,
     entries: Vec<Entry>,
     /// The entry that served the latest call.
     latest: usize,
-    stats: Stats,
+    stats: CompileStats,
 }
 
 struct Entry {
@@ -55,12 +55,12 @@ struct Trace {
 }
 
 impl Engine {
-    pub(super) fn new(options: Options) -> Self {
+    pub(super) fn new(options: CompileOptions) -> Self {
         switch::warn_without_compiler();
-        Self { options, entries: Vec::new(), latest: 0, stats: Stats::default() }
+        Self { options, entries: Vec::new(), latest: 0, stats: CompileStats::default() }
     }
 
-    pub(super) fn stats(&self) -> &Stats {
+    pub(super) fn stats(&self) -> &CompileStats {
         &self.stats
     }
 
@@ -289,7 +289,7 @@ impl Engine {
 
 /// A trace while it is made.
 struct Tracing<'t> {
-    options: &'t Options,
+    options: &'t CompileOptions,
     passes: &'t Passes,
     key: &'t Key,
     around: &'t Around,

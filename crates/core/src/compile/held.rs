@@ -7,14 +7,14 @@ use tacit_bridge::Aval;
 
 /// An array that a compiled function holds and that is not one of its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct CapturedArray {
     /// The array as the function uses it.
     pub aval: Aval,
     /// What it is computed from, where it has no data of its own yet: before the function or in it.
     pub sources: Vec<Aval>,
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for CapturedArray {
     /// As `f32[2,3]`, or `f32[2,256] computed from u32[2]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.aval)?;

@@ -5,13 +5,13 @@ use crate::pass::Passes;
 /// What may be chosen for a compiled function.
 ///
 /// ```
-/// use tacit_core::compile::{Constants, Options};
+/// use tacit_core::compile::{Constants, CompileOptions};
 ///
-/// let options = Options { name: "step".into(), constants: Constants::Deny, ..Options::default() };
+/// let options = CompileOptions { name: "step".into(), constants: Constants::Deny, ..CompileOptions::default() };
 /// assert_eq!(options.capacity, 32);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct CompileOptions {
     /// What messages call the function.
     pub name: String,
     /// One trace for all shapes of the same rank whose extents of 0 and 1 are in the same places. Each new shape is
@@ -40,7 +40,7 @@ pub enum Constants {
     Deny,
 }
 
-impl Default for Options {
+impl Default for CompileOptions {
     fn default() -> Self {
         Self {
             name: "the function".to_owned(),

@@ -9,7 +9,7 @@ const KEPT: usize = 64;
 
 /// How often a compiled function was called and traced, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct CompileStats {
     /// Calls.
     pub calls: u64,
     /// Calls that traced.
@@ -25,7 +25,7 @@ pub struct Stats {
     pub(super) retraces: VecDeque<String>,
 }
 
-impl Stats {
+impl CompileStats {
     /// Why each trace but the first was needed, oldest first; the latest 64 are kept.
     ///
     /// A reason reads as ``static block_size 64 -> 32 at `args.weight` ``, or ``shape of `args.0` f32[2,3] -> f32[4,3]``.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tacit_bridge::Aval;
 
-use crate::compile::held::{Held, may_be_key};
+use crate::compile::held::{CapturedArray, may_be_key};
 use crate::printable::{name, text};
 use crate::{Argument, Decline, NearMiss, Site};
 
@@ -39,7 +39,7 @@ impl fmt::Display for Listed<'_> {
 }
 
 /// What to do where an array may be random numbers, drawn with a key.
-pub(super) struct Draws<'a>(pub(super) &'a [Held]);
+pub(super) struct Draws<'a>(pub(super) &'a [CapturedArray]);
 
 impl fmt::Display for Draws<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,12 +51,12 @@ impl fmt::Display for Draws<'_> {
 }
 
 /// Arrays that a function holds: those of one shape are one, and of many shapes there are some.
-pub(super) struct Together<'a>(pub(super) &'a [Held]);
+pub(super) struct Together<'a>(pub(super) &'a [CapturedArray]);
 
 impl fmt::Display for Together<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 4;
-        let mut kinds: Vec<(&Held, usize)> = Vec::new();
+        let mut kinds: Vec<(&CapturedArray, usize)> = Vec::new();
         for held in self.0 {
             match kinds.iter_mut().find(|(kind, _)| *kind == held) {
                 Some((_, count)) => *count += 1,

@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 
-use super::{Kind, Labels, Node, Tree, Visitor};
+use super::{Labels, Node, NodeKind, Tree, Visitor};
 use crate::{ImplicitArray, Result};
 
 /// Values in a structure, with which a function on arrays is called.
@@ -70,7 +70,7 @@ impl<T: Arguments> Arguments for [T] {
     type Arrays = Vec<T::Arrays>;
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        visitor.node(&Node::new(Kind::List, Labels::Positions(self.len())));
+        visitor.node(&Node::new(NodeKind::List, Labels::Positions(self.len())));
         self.iter().try_for_each(|item| item.flatten(visitor))
     }
 }

@@ -5,7 +5,7 @@ use std::slice::Iter;
 use mlx_rs::Array;
 
 use super::entry::{Entry, OwnLabels, OwnNode};
-use super::{Arguments, Difference, Flattened, Kind, Open, Path, TreeDef, print};
+use super::{Arguments, Difference, Flattened, NodeKind, Open, Path, TreeDef, print};
 use crate::{Aval, Error, Result, Value};
 
 /// What `others` holds for each dense leaf of a tree whose implicit arrays are open: an array, or nothing.
@@ -54,7 +54,7 @@ struct Walk<'d, 'o> {
 impl Walk<'_, '_> {
     fn subtree(&mut self, path: &Path) -> Result<(), Difference> {
         let (Some(own), Some(other)) = (self.own.next(), self.other.as_slice().first()) else { return Ok(()) };
-        if matches!(other, Entry::Node(OwnNode { kind: Kind::Nothing, .. })) {
+        if matches!(other, Entry::Node(OwnNode { kind: NodeKind::Nothing, .. })) {
             self.other.next();
             self.nothing(own);
             return Ok(());

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};
 
 use super::reader::wrong_len;
-use super::{Arguments, Kind, Labels, Leaf, Node, Reader, Tree, Visitor};
+use super::{Arguments, Labels, Leaf, Node, NodeKind, Reader, Tree, Visitor};
 use crate::Result;
 
-fn node(visitor: &mut dyn Visitor<'_>, kind: Kind, labels: Labels<'_>) {
+fn node(visitor: &mut dyn Visitor<'_>, kind: NodeKind, labels: Labels<'_>) {
     visitor.node(&Node::new(kind, labels));
 }
 
@@ -19,7 +19,7 @@ macro_rules! tuples {
 
                 fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
                     let ($($name,)*) = self;
-                    node(visitor, Kind::Tuple, Labels::Positions($count));
+                    node(visitor, NodeKind::Tuple, Labels::Positions($count));
                     $($name.flatten(visitor)?;)*
                     Ok(())
                 }
@@ -29,12 +29,12 @@ macro_rules! tuples {
                 type With<Other: Leaf> = ($($part::With<Other>,)*);
 
                 fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-                    reader.enter(Kind::Tuple)?.of_len($count)?;
+                    reader.enter(NodeKind::Tuple)?.of_len($count)?;
                     Ok(($($part::unflatten(reader)?,)*))
                 }
 
                 fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-                    reader.enter(Kind::Tuple)?.of_len($count)?;
+                    reader.enter(NodeKind::Tuple)?.of_len($count)?;
                     let ($($name,)*) = self;
                     $($name.assign(reader)?;)*
                     Ok(())
@@ -68,11 +68,11 @@ impl<T: Tree> Tree for Vec<T> {
     type With<L: Leaf> = Vec<T::With<L>>;
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        (0..reader.enter(Kind::List)?.len()).map(|_| T::unflatten(reader)).collect()
+        (0..reader.enter(NodeKind::List)?.len()).map(|_| T::unflatten(reader)).collect()
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let count = reader.enter(Kind::List)?.len();
+        let count = reader.enter(NodeKind::List)?.len();
         self.truncate(count);
         self.iter_mut().try_for_each(|item| item.assign(reader))?;
         for _ in self.len()..count {
@@ -86,7 +86,7 @@ impl<T: Arguments, const N: usize> Arguments for [T; N] {
     type Arrays = [T::Arrays; N];
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
-        node(visitor, Kind::Array, Labels::Positions(N));
+        node(visitor, NodeKind::Array, Labels::Positions(N));
         self.iter().try_for_each(|item| item.flatten(visitor))
     }
 }
@@ -95,13 +95,13 @@ impl<T: Tree, const N: usize> Tree for [T; N] {
     type With<L: Leaf> = [T::With<L>; N];
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-        reader.enter(Kind::Array)?.of_len(N)?;
+        reader.enter(NodeKind::Array)?.of_len(N)?;
         let items = (0..N).map(|_| T::unflatten(reader)).collect::<Result<Vec<T>>>()?;
-        items.try_into().map_err(|items: Vec<T>| wrong_len(Kind::Array, N, items.len()))
+        items.try_into().map_err(|items: Vec<T>| wrong_len(NodeKind::Array, N, items.len()))
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        reader.enter(Kind::Array)?.of_len(N)?;
+        reader.enter(NodeKind::Array)?.of_len(N)?;
         self.iter_mut().try_for_each(|item| item.assign(reader))
     }
 }
@@ -126,7 +126,7 @@ impl<T: Tree> Tree for Box<T> {
     }
 }
 
-const OPTION: [Kind; 2] = [Kind::None, Kind::Some];
+const OPTION: [NodeKind; 2] = [NodeKind::None, NodeKind::Some];
 
 impl<T: Arguments> Arguments for Option<T> {
     type Arrays = Option<T::Arrays>;
@@ -168,7 +168,7 @@ fn flatten_map<'a, T: Arguments + 'a>(
     visitor: &mut dyn Visitor<'a>,
 ) -> Result<()> {
     let (keys, items): (Vec<&str>, Vec<&T>) = sorted.unzip();
-    node(visitor, Kind::Map, Labels::Keys(&keys));
+    node(visitor, NodeKind::Map, Labels::Keys(&keys));
     items.into_iter().try_for_each(|item| item.flatten(visitor))
 }
 
@@ -176,12 +176,12 @@ fn flatten_map<'a, T: Arguments + 'a>(
 macro_rules! read_by_key {
     () => {
         fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
-            let keys = reader.enter(Kind::Map)?.keys();
+            let keys = reader.enter(NodeKind::Map)?.keys();
             keys.iter().map(|key| Ok((K::from(key.as_str()), T::unflatten(reader)?))).collect()
         }
 
         fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-            let keys = reader.enter(Kind::Map)?.keys();
+            let keys = reader.enter(NodeKind::Map)?.keys();
             for key in keys {
                 let key = K::from(key.as_str());
                 if let Some(item) = self.get_mut(&key) {

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use super::entry::Entry;
-use super::{Kind, Path, print};
+use super::{NodeKind, Path, print};
 
 /// The structure of a tree: the kind, the labels and every static field of each node, and where its leaves are.
 ///
@@ -91,7 +91,7 @@ impl TreeDef {
     /// How many elements the tree has, if it is a tuple or a list.
     pub(crate) fn elements(&self) -> Option<usize> {
         match self.entries.first() {
-            Some(Entry::Node(root)) if matches!(root.kind, Kind::Tuple | Kind::List | Kind::Array) => {
+            Some(Entry::Node(root)) if matches!(root.kind, NodeKind::Tuple | NodeKind::List | NodeKind::Array) => {
                 Some(root.labels.len())
             }
             _ => None,

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
-use super::{Kind, Labels, Node, Path, Static};
+use super::{Labels, Node, NodeKind, Path, Static};
 use crate::{ChildName, ImplicitArray};
 
 #[derive(Clone)]
@@ -23,7 +23,7 @@ pub(super) enum Entry {
 
 #[derive(Clone)]
 pub(super) struct OwnNode {
-    pub(super) kind: Kind,
+    pub(super) kind: NodeKind,
     pub(super) labels: OwnLabels,
     pub(super) statics: Vec<(&'static str, Rc<dyn Static>)>,
     pub(super) template: Option<Rc<dyn Any>>,

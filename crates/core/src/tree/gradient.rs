@@ -7,7 +7,7 @@ use mlx_rs::Array;
 use super::entry::{Entry, OwnLabels, OwnNode};
 use super::leaf::sealed::Sealed;
 use super::reader::{Item, mismatch};
-use super::{Arguments, Kind, Labels, Leaf, Node, Reader, Tree, Visitor};
+use super::{Arguments, Labels, Leaf, Node, NodeKind, Reader, Tree, Visitor};
 use crate::{Aval, Error, Result, Value};
 
 /// The gradient of one leaf of a tree.
@@ -112,7 +112,7 @@ impl Arguments for Gradient {
 
     fn flatten<'a>(&'a self, visitor: &mut dyn Visitor<'a>) -> Result<()> {
         match self {
-            Self::Nothing => visitor.node(&Node::new(Kind::Nothing, Labels::Positions(0))),
+            Self::Nothing => visitor.node(&Node::new(NodeKind::Nothing, Labels::Positions(0))),
             Self::Dense(array) => visitor.array(array),
             Self::Node { name, children } => {
                 let keys: Vec<&str> = children.iter().map(|(name, _)| name.as_str()).collect();
@@ -138,7 +138,7 @@ impl Tree for Gradient {
                 Some(Item::Value(Value::Dense(array))) => Ok(Self::Dense(array)),
                 _ => Ok(Self::Nothing),
             },
-            Entry::Node(OwnNode { kind: Kind::Nothing, .. }) => Ok(Self::Nothing),
+            Entry::Node(OwnNode { kind: NodeKind::Nothing, .. }) => Ok(Self::Nothing),
             Entry::Node(OwnNode { labels: OwnLabels::Inner, .. }) => Self::unflatten(reader),
             Entry::Implicit { .. } | Entry::Node(_) => {
                 let child = |i| Ok((entry.label(i).unwrap_or_default(), Self::unflatten(reader)?));

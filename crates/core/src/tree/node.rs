@@ -49,7 +49,7 @@ impl<T: Clone + Debug + Eq + Hash + 'static> Static for T {
 
 /// What kind of node it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum NodeKind {
     /// A tuple.
     Tuple,
     /// A `Vec`.
@@ -68,7 +68,7 @@ pub enum Kind {
     Type(&'static str),
 }
 
-impl Kind {
+impl NodeKind {
     /// The kind's name: a type's full path, or `tuple`, `list`, `map`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -99,7 +99,7 @@ impl Kind {
     }
 }
 
-impl From<&'static str> for Kind {
+impl From<&'static str> for NodeKind {
     fn from(name: &'static str) -> Self {
         Self::Type(name)
     }
@@ -109,7 +109,7 @@ impl From<&'static str> for Kind {
 #[derive(Clone, Copy)]
 pub struct Node<'n> {
     /// What kind of node it is.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// The labels of its children.
     pub labels: Labels<'n>,
     /// The static fields by name.
@@ -122,7 +122,7 @@ pub struct Node<'n> {
 impl<'n> Node<'n> {
     /// A node without static fields.
     #[must_use]
-    pub fn new(kind: impl Into<Kind>, labels: Labels<'n>) -> Self {
+    pub fn new(kind: impl Into<NodeKind>, labels: Labels<'n>) -> Self {
         Self { kind: kind.into(), labels, statics: &[], template: None }
     }
 

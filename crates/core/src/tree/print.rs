@@ -4,7 +4,7 @@ use std::fmt;
 use std::slice::Iter;
 
 use super::entry::{Entry, OwnLabels, OwnNode};
-use super::{Kind, Static};
+use super::{NodeKind, Static};
 use crate::short_name;
 
 type Statics = Vec<(&'static str, String)>;
@@ -21,11 +21,11 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, entries: &mut Iter<'_, Entry>) -
             let statics = printed(node);
             let labelled = matches!(node.labels, OwnLabels::Fields(_) | OwnLabels::Keys(_));
             let brackets = match node.kind {
-                Kind::Tuple => ["(", ")"],
-                Kind::List | Kind::Array => ["[", "]"],
-                Kind::Map => ["{", "}"],
-                Kind::Some => ["", ""],
-                Kind::None | Kind::Nothing | Kind::Type(_) => {
+                NodeKind::Tuple => ["(", ")"],
+                NodeKind::List | NodeKind::Array => ["[", "]"],
+                NodeKind::Map => ["{", "}"],
+                NodeKind::Some => ["", ""],
+                NodeKind::None | NodeKind::Nothing | NodeKind::Type(_) => {
                     f.write_str(node.kind.short())?;
                     match &node.labels {
                         OwnLabels::Fields(fields) if fields.is_empty() && statics.is_empty() => ["", ""],

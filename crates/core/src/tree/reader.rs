@@ -5,7 +5,7 @@ use mlx_rs::Array;
 #[cfg(doc)]
 use super::Node;
 use super::entry::{Entry, OwnLabels, OwnNode};
-use super::{Kind, Static, TreeDef};
+use super::{NodeKind, Static, TreeDef};
 use crate::{Error, Result, Value};
 
 /// A definition and leaves that a tree is put together from, read from the front.
@@ -135,7 +135,7 @@ impl<'d> Reader<'d> {
 
     /// Whether the next node is of this kind.
     #[must_use]
-    pub fn is_at(&self, kind: impl Into<Kind>) -> bool {
+    pub fn is_at(&self, kind: impl Into<NodeKind>) -> bool {
         let kind = kind.into();
         matches!(self.entries.as_slice().first(), Some(Entry::Node(node)) if node.kind == kind)
     }
@@ -145,7 +145,7 @@ impl<'d> Reader<'d> {
     /// # Errors
     ///
     /// There is something else.
-    pub fn enter(&mut self, kind: impl Into<Kind>) -> Result<Entered<'d>> {
+    pub fn enter(&mut self, kind: impl Into<NodeKind>) -> Result<Entered<'d>> {
         self.enter_any(&[kind.into()]).map(|(_, entered)| entered)
     }
 
@@ -154,7 +154,7 @@ impl<'d> Reader<'d> {
     /// # Errors
     ///
     /// There is something else.
-    pub fn enter_any<K: Into<Kind> + Copy>(&mut self, kinds: &[K]) -> Result<(usize, Entered<'d>)> {
+    pub fn enter_any<K: Into<NodeKind> + Copy>(&mut self, kinds: &[K]) -> Result<(usize, Entered<'d>)> {
         let next = self.entries.next();
         if let Some(Entry::Node(node)) = next
             && let Some(which) = kinds.iter().position(|kind| (*kind).into() == node.kind)
@@ -173,7 +173,7 @@ pub(super) fn mismatch(expected: &str, found: &str) -> Error {
     )
 }
 
-pub(super) fn wrong_len(kind: Kind, expected: usize, found: usize) -> Error {
+pub(super) fn wrong_len(kind: NodeKind, expected: usize, found: usize) -> Error {
     let name = kind.name();
     mismatch(&format!("{name} of {expected}"), &format!("{name} of {found}"))
 }

@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 use tacit::__private::open;
-use tacit::op::{Add, Negative};
+use tacit::primitives::{Add, Negative};
 use tacit::{Error, ImplicitArray, Primitive, Registry, Result, Value, handler};
 
 use crate::types::{Left, Right};

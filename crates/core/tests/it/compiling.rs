@@ -7,7 +7,7 @@ use std::cell::Cell;
 use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, Stream, ops, random, transforms, with_stream};
-use tacit::compile::{Constants, Options};
+use tacit::compile::{CompileOptions, Constants};
 use tacit::tree::Foreign;
 use tacit::{
     Aval, Error, ImplicitArray, Materialize, Policy, Result, Value, compile, compile_with, compile_with_state, implicit,
@@ -38,8 +38,8 @@ impl Materialize for Blocked {
     }
 }
 
-fn shapeless() -> Options {
-    Options { shapeless: true, ..denied() }
+fn shapeless() -> CompileOptions {
+    CompileOptions { shapeless: true, ..denied() }
 }
 
 #[test]
@@ -74,9 +74,10 @@ fn ten_thousand_alternations_between_two_structures_make_two_traces() -> Result<
 
 #[test]
 fn every_retrace_says_why() -> Result<()> {
-    let mut f = compile_with(Options { constants: Constants::Allow, ..denied() }, |(x, w): (Array, Option<Array>)| {
-        w.map_or_else(|| x.exp(), |w| x.matmul(w))
-    });
+    let mut f =
+        compile_with(CompileOptions { constants: Constants::Allow, ..denied() }, |(x, w): (Array, Option<Array>)| {
+            w.map_or_else(|| x.exp(), |w| x.matmul(w))
+        });
     let _allow = Policy::Allow.scope();
     let (x, w) = (ones(&[2, 4]), ones(&[4, 4]));
     f.call((&x, None::<Array>))?;
@@ -135,7 +136,7 @@ fn an_implicit_argument_that_is_returned_stays_implicit() -> Result<()> {
 
 #[test]
 fn the_oldest_trace_makes_room() -> Result<()> {
-    let mut f = compile_with(Options { capacity: 2, ..denied() }, |x: Array| x.exp());
+    let mut f = compile_with(CompileOptions { capacity: 2, ..denied() }, |x: Array| x.exp());
     for size in [1, 2, 1, 3, 1, 2] {
         f.call(ones(&[size]))?;
     }
@@ -248,7 +249,7 @@ fn captured_arrays_are_reported_with_their_avals() -> Result<()> {
     let mut f = compile_with(denied(), |x: Array| x.matmul(ones(&[2, 3])));
     f.call(row(&[1.0, 2.0]))?;
     // A warning lets it pass.
-    let mut f = compile_with(Options::default(), |x: Array| x.matmul(&w));
+    let mut f = compile_with(CompileOptions::default(), |x: Array| x.matmul(&w));
     f.call(row(&[1.0, 2.0]))?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, random, transforms};
-use tacit::compile::{Compiled, Constants, Options};
+use tacit::compile::{CompileOptions, Compiled, Constants};
 use tacit::pass::Passes;
 use tacit::transform::{checkpoint, custom_vjp, grad, jvp, vjp, vmap};
 use tacit::{Error, Result, Value, compile_with, compile_with_state};
@@ -32,7 +32,7 @@ fn without_shapes_it_is_right_or_an_error() -> Result<()> {
         }),
     ];
     for (name, function) in functions {
-        let mut f = compile_with(Options { shapeless: true, constants: Constants::Allow, ..denied() }, function);
+        let mut f = compile_with(CompileOptions { shapeless: true, constants: Constants::Allow, ..denied() }, function);
         for rows in [4, 2, 6, 4] {
             let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 4], &random::key(rows as u64)?)?;
             let made = f.call(&x).and_then(|y| {
@@ -65,7 +65,7 @@ fn an_empty_batch_has_its_gradients_without_shapes() -> Result<()> {
         ("softmax", |x| Ok(ops::softmax_axis(&x, -1, None)?)),
     ];
     for (name, function) in functions {
-        let mut f = compile_with(Options { shapeless: true, constants: Constants::Allow, ..denied() }, function);
+        let mut f = compile_with(CompileOptions { shapeless: true, constants: Constants::Allow, ..denied() }, function);
         // First an empty one, then others, and an empty one again.
         for rows in [0, 3, 1, 5, 0] {
             let x = random::uniform::<_, f32>(0.0, 1.0, &[rows, 6], &random::key(rows as u64)?)?;
@@ -151,7 +151,7 @@ fn a_draw_from_the_key_of_the_thread_is_made_in_each_call() -> Result<()> {
         let calls = |f: &mut Compiled<'_, Array, Array>| -> Result<Vec<Vec<f32>>> {
             (0..4).map(|_| Ok(f.call(&x)?.dense()?.as_slice::<f32>().to_vec())).collect()
         };
-        let mut f = compile_with(Options { constants, ..denied() }, drawn);
+        let mut f = compile_with(CompileOptions { constants, ..denied() }, drawn);
         // A trace draws as well: from the second call on it is the seed alone that counts.
         calls(&mut f)?;
         random::seed(3)?;
@@ -193,7 +193,7 @@ fn a_function_that_draws_nothing_leaves_the_key_of_the_thread_alone() -> Result<
     let own = random::key(4)?;
     let noise = random::normal::<f32>(&[1, 2], None, None, Some(&own))?;
     let sum = |x: Array| x.add(&noise);
-    let mut f = compile_with(Options { constants: Constants::Allow, ..denied() }, sum);
+    let mut f = compile_with(CompileOptions { constants: Constants::Allow, ..denied() }, sum);
     let x = row(&[0.0, 0.0]);
     f.call(&x)?;
     let after = |f: &mut Compiled<'_, Array, Array>| -> Result<Vec<f32>> {
@@ -237,7 +237,7 @@ fn a_trace_that_draws_and_fails_leaves_the_key_of_the_thread() -> Result<()> {
 #[test]
 fn a_function_that_is_first_called_in_a_transform_draws_in_each_call() -> Result<()> {
     for constants in [Constants::Deny, Constants::Allow] {
-        let f = RefCell::new(compile_with(Options { constants, ..denied() }, drawn));
+        let f = RefCell::new(compile_with(CompileOptions { constants, ..denied() }, drawn));
         let x = row(&[0.0, 0.0]);
         let noise = || -> Result<Vec<f32>> {
             let product = |y: Array| -> Result<Array> { Ok(y.multiply(f.borrow_mut().call(&x)?.dense()?)?.sum(None)?) };
@@ -255,7 +255,7 @@ fn a_function_that_is_first_called_in_a_transform_draws_in_each_call() -> Result
 #[test]
 fn a_draw_of_a_function_without_shapes_is_reported() {
     let noisy = |x: Array| x.add(random::normal::<f32>(&[2], None, None, None)?);
-    let mut f = compile_with(Options { shapeless: true, ..denied() }, noisy);
+    let mut f = compile_with(CompileOptions { shapeless: true, ..denied() }, noisy);
     let error = f.call(row(&[0.0, 0.0])).expect_err("it holds what it drew");
     expect![[r#"
         f is compiled and holds f32[2] computed from u32[2] (2 of them), frozen with the value of now: it is not among the arguments
@@ -265,7 +265,7 @@ fn a_draw_of_a_function_without_shapes_is_reported() {
 #[test]
 fn an_argument_that_is_captured_as_well_is_right() -> Result<()> {
     for x in [row(&[1.0, 2.0]), Array::from_f32(3.0)] {
-        let mut f = compile_with(Options { constants: Constants::Allow, ..denied() }, |y: Array| x.add(y));
+        let mut f = compile_with(CompileOptions { constants: Constants::Allow, ..denied() }, |y: Array| x.add(y));
         let twice = x.add(&x)?;
         assert!(f.call(&x)?.dense()?.all_close(&twice, None, None, None)?);
         let other = ops::ones::<f32>(x.shape())?;
@@ -280,7 +280,7 @@ fn an_argument_that_is_captured_as_well_is_right() -> Result<()> {
 #[test]
 fn a_state_may_become_an_array_that_is_captured() -> Result<()> {
     let first = row(&[1.0, 2.0]);
-    let options = Options { constants: Constants::Allow, ..denied() };
+    let options = CompileOptions { constants: Constants::Allow, ..denied() };
     let mut reset = compile_with_state(options, |state: &mut Array, x: Array| {
         let sum = state.add(x)?;
         *state = first.clone();
@@ -305,7 +305,7 @@ fn a_captured_lazy_array_may_be_the_result_of_several_traces() -> Result<()> {
             Array::from_f32(2.0).exp()?,
         ];
         for lazy in &held {
-            let options = Options { constants: Constants::Allow, passes: passes.clone(), ..denied() };
+            let options = CompileOptions { constants: Constants::Allow, passes: passes.clone(), ..denied() };
             let mut f = compile_with(options, |x: Array| Ok::<_, Error>((lazy.clone(), x.exp()?)));
             let x = row(&[1.0, 2.0]);
             let longer = Array::from_slice(&[1f32, 2.0, 3.0], &[1, 3]);
@@ -405,7 +405,7 @@ fn the_derivative_of_a_captured_tracer_is_right() -> Result<()> {
     // What is computed from a tracer before the call, with another function's state, and without shapes.
     let gradient = grad(|t: Array| {
         let twice = t.add(&t)?;
-        let mut f = compile_with_state(Options { shapeless: true, ..denied() }, |sum: &mut Array, x: Array| {
+        let mut f = compile_with_state(CompileOptions { shapeless: true, ..denied() }, |sum: &mut Array, x: Array| {
             *sum = sum.add(x.multiply(&twice)?.sum(None)?)?;
             sum.square()
         });

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use expect_test::expect;
 use mlx_rs::{Array, ops};
-use tacit::op::{Broadcast, Multiply};
+use tacit::primitives::{Broadcast, Multiply};
 use tacit::transform::{checkpoint, grad_wrt, vmap};
 use tacit::{Counters, Error, Registry, Result, Value, compile, handler, implicit};
 

@@ -7,7 +7,7 @@ use mlx_rs::memory::active_memory;
 use mlx_rs::transforms::grad;
 use mlx_rs::{Array, Dtype};
 use tacit::control::{cond, fori_loop, scan, while_loop};
-use tacit::op::{Gather, Matmul};
+use tacit::primitives::{Gather, Matmul};
 use tacit::{Counters, Error, Policy, Registry, Result, Value, compile, handler, implicit};
 use tacit_testing::opaque::Opaque;
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use expect_test::expect;
 use mlx_rs::Array;
-use tacit::op::{Add, Multiply, Negative};
+use tacit::primitives::{Add, Multiply, Negative};
 use tacit::{
     Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Registry, Result, Value, compile, explain,
     handler, implicit,

@@ -3,7 +3,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 use tacit::__private::open;
-use tacit::op::{Add, DivMod, Divide, Multiply, Negative, Subtract};
+use tacit::primitives::{Add, DivMod, Divide, Multiply, Negative, Subtract};
 use tacit::{Counters, Error, ImplicitArray, Primitive, Registry, Result, Value, handler, implicit};
 
 use crate::types::{Eager, Left, Ordered, Outer, Right, Shy, Willing, dense, error, takers, vector, without_handlers};

@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
-use tacit::op::{AddMM, Transpose};
+use tacit::primitives::{AddMM, Transpose};
 use tacit::{Explanation, Registry, Result, Taker, Value, explain, handler};
 
 use crate::types::{Left, Outer, Willing, matrix, vector, with_handlers, without_handlers, without_lines};

@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
-use tacit::op::{AddMM, AsType, Exp, Matmul, Moving, Multiply, Negative, Transpose, Unary};
+use tacit::primitives::{AddMM, AsType, Exp, Matmul, Moving, Multiply, Negative, Transpose, Unary};
 use tacit::{
     Aval, Counters, Error, ImplicitArray, Materialize, Policy, Primitive, Registry, Result, Value, array_types,
     explain, handler, implicit, materialize,

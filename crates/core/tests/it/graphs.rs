@@ -2,7 +2,7 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
-use tacit::op::{DivMod, Negative, Split};
+use tacit::primitives::{DivMod, Negative, Split};
 use tacit::{Counters, Primitive, Registry, Result, Value, handler, implicit};
 
 use crate::types::{Left, Outer, dense, matrix, numbers, takers, vector, with_handlers, without_handlers};

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use mlx_rs::{Array, ops};
-use tacit::op::{Add, Matmul, Negative, Split};
+use tacit::primitives::{Add, Matmul, Negative, Split};
 use tacit::{Error, Policy, Registry, Result, Value, explain, handler, implicit};
 
 use crate::types::{Left, Outer, dense, error, matrix, numbers, vector, with_handlers, without_handlers};

@@ -10,7 +10,7 @@ use mlx_rs::transforms::grad;
 use mlx_rs::{Array, Dtype};
 use tacit::__private::open;
 use tacit::kernel::{self, Input, Kernel, Output};
-use tacit::op::{Add, Matmul, Negative, Subtract, Transpose};
+use tacit::primitives::{Add, Matmul, Negative, Subtract, Transpose};
 use tacit::transform::{self, Differentiable};
 use tacit::{Aval, Error, ImplicitArray, Materialize, Policy, Primitive, Registry, Result, Value, handler, implicit};
 
@@ -231,7 +231,7 @@ fn a_panic_is_the_same_error_whatever_a_function_is_given_to() {
 fn a_chain_of_ops_is_too_long() {
     const OPS: usize = 100_000;
     let chain = |x: Array| (0..OPS).try_fold(x, |x, _| x.negative());
-    let off = tacit::compile::Options { passes: tacit::pass::Passes::Off, ..Default::default() };
+    let off = tacit::compile::CompileOptions { passes: tacit::pass::Passes::Off, ..Default::default() };
     let x = || Value::from(vector(&[1.0, 2.0]));
     let refused = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
         let compiled = error(tacit::compile_with(off, chain).call(&x()));
@@ -256,7 +256,7 @@ fn a_chain_of_ops_is_too_long() {
 fn a_chain_of_ops_that_is_not_too_long_is_run() {
     let tried = std::thread::Builder::new().stack_size(8 << 20).spawn(|| {
         let chain = |x: Array| (0..15_000).try_fold(x, |x, _| x.negative());
-        let off = tacit::compile::Options { passes: tacit::pass::Passes::Off, ..Default::default() };
+        let off = tacit::compile::CompileOptions { passes: tacit::pass::Passes::Off, ..Default::default() };
         let x = || Value::from(vector(&[1.0, 2.0]));
         let compiled = tacit::compile_with(off, chain).call(&x()).expect("it fits");
         let mapped = transform::vmap(0, 0, chain).call(x()).expect("it fits");

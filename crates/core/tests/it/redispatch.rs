@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use tacit::op::{Add, Negative};
+use tacit::primitives::{Add, Negative};
 use tacit::{Counters, Error, Policy, Primitive, Registry, Result, Value, handler, implicit, transform};
 
 use crate::types::{Left, Outer, Right, dense, error, numbers, vector, with_handlers};

@@ -1,7 +1,7 @@
 //! States that hold implicit arrays, and what a function does with them.
 
 use mlx_rs::Array;
-use tacit::op::Negative;
+use tacit::primitives::Negative;
 use tacit::{Error, Policy, Registry, Result, Value, handler, implicit_with_state};
 
 use crate::types::{Left, dense, matrix, numbers, vector, with_handlers};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use mlx_rs::Array;
-use tacit::op::Negative;
+use tacit::primitives::Negative;
 use tacit::{Counters, Policy, Registry, Result, Value, compile, handler, implicit};
 
 use crate::types::{Left, dense, vector};

@@ -7,7 +7,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::transforms::compile::compile;
 use mlx_rs::transforms::{fallible_jvp, fallible_vjp, grad, value_and_grad};
 use mlx_rs::{Array, ops};
-use tacit::op::{Matmul, Multiply};
+use tacit::primitives::{Matmul, Multiply};
 use tacit::transform::{self, Differentiable};
 use tacit::{Counters, Error, Policy, Registry, Result, Value, handler, implicit};
 

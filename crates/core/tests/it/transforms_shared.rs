@@ -2,7 +2,7 @@
 
 use expect_test::Expect;
 use mlx_rs::Array;
-use tacit::op::Multiply;
+use tacit::primitives::Multiply;
 use tacit::{Registry, Result, Value, handler};
 
 use crate::types::{Left, error, message};

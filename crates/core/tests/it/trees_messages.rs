@@ -4,7 +4,7 @@
 
 use expect_test::{Expect, expect};
 use mlx_rs::Array;
-use tacit::tree::{self, Foreign, Gradient, Kind, Leaf, Open, Reader, Visitor};
+use tacit::tree::{self, Foreign, Gradient, Leaf, NodeKind, Open, Reader, Visitor};
 use tacit::{Arguments, Result, Tree, implicit, register_node};
 
 use crate::trees::{a, def, leaves};
@@ -41,9 +41,9 @@ impl<const N: usize> Tree for Reading<N> {
 
     fn unflatten(reader: &mut Reader<'_>) -> Result<Self> {
         match N {
-            0 => drop(reader.enter(Kind::Tuple)?.static_field::<u8>("heads")?),
+            0 => drop(reader.enter(NodeKind::Tuple)?.static_field::<u8>("heads")?),
             1 => (0..2).try_for_each(|_| reader.value().map(drop))?,
-            2 => drop((reader.value()?, reader.enter(Kind::Tuple)?)),
+            2 => drop((reader.value()?, reader.enter(NodeKind::Tuple)?)),
             _ => drop((reader.value()?, Gradient::unflatten(reader)?)),
         }
         Ok(Self)

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use expect_test::expect;
-use tacit::op::Negative;
+use tacit::primitives::Negative;
 use tacit::{
     Aval, Counters, ImplicitArray, Materialize, Policy, Primitive, Registry, Result, Value, explain, handler, implicit,
 };

@@ -2,7 +2,7 @@ extern crate tacit_core as tacit;
 
 use std::fmt::Debug;
 
-use tacit::op::Negative;
+use tacit::primitives::Negative;
 use tacit::{Result, Value, handler};
 
 #[handler]

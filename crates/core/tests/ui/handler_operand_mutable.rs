@@ -1,7 +1,7 @@
 extern crate tacit_core as tacit;
 
 use mlx_rs::Array;
-use tacit::op::Negative;
+use tacit::primitives::Negative;
 use tacit::{Result, Value, handler};
 
 #[handler]

@@ -1,6 +1,6 @@
 extern crate tacit_core as tacit;
 
-use tacit::op::Negative;
+use tacit::primitives::Negative;
 use tacit::{Result, Value, handler};
 
 #[handler(precedence = 1, precedence = 2)]

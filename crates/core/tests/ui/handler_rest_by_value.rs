@@ -1,6 +1,6 @@
 extern crate tacit_core as tacit;
 
-use tacit::op::Concatenate;
+use tacit::primitives::Concatenate;
 use tacit::{Result, Value, handler};
 
 #[handler]

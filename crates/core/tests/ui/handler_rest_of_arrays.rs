@@ -1,7 +1,7 @@
 extern crate tacit_core as tacit;
 
 use mlx_rs::Array;
-use tacit::op::Concatenate;
+use tacit::primitives::Concatenate;
 use tacit::{Result, handler};
 
 #[handler]

@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, ops};
 use tacit_arrays::widely;
-use tacit_core::op::{ArgReduce, LogSumExp, Rowwise, Scan, Softmax};
+use tacit_core::primitives::{ArgReduce, LogSumExp, Rowwise, Scan, Softmax};
 use tacit_core::{Aval, Error, Param, Primitive, Result, Value, handler, implicit};
 
 use super::Sharded;

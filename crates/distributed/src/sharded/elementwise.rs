@@ -1,7 +1,7 @@
 //! Ops element by element, and reductions.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{And, Elementwise, Graph, Max, Min, Or, Prod, Reduction, Sum, TypedPrimitive};
+use tacit_core::primitives::{And, Elementwise, Graph, Max, Min, Or, Prod, Reduction, Sum, TypedPrimitive};
 use tacit_core::{Error, Param, Primitive, Result, Value, handler, implicit};
 
 use super::Sharded;

@@ -1,7 +1,7 @@
 //! Experts that are split over the ranks.
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::GatherMM;
+use tacit_core::primitives::GatherMM;
 use tacit_core::{Error, Result, Value, handler, implicit};
 
 use super::Sharded;

@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 use mlx_rs::fast::{self, ScaledDotProductAttentionMask};
-use tacit_core::op::{LayerNorm, RMSNorm, RoPE, ScaledDotProductAttention};
+use tacit_core::primitives::{LayerNorm, RMSNorm, RoPE, ScaledDotProductAttention};
 use tacit_core::{Error, Result, Value, broadcast_source, handler, implicit};
 
 use super::{Sharded, own_part};

@@ -1,7 +1,7 @@
 //! Tables that are split, by rows or by columns.
 
 use mlx_rs::{Array, ops};
-use tacit_core::op::{Gather, GatherAxis};
+use tacit_core::primitives::{Gather, GatherAxis};
 use tacit_core::{Error, Result, Value, handler, implicit};
 
 use super::Sharded;

@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::ops;
 use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, IntoStrideBy, TryIndexMutOp, TryIndexOp};
-use tacit_core::op::{
+use tacit_core::primitives::{
     Broadcast, Concatenate, Contiguous, DynamicSlice, DynamicSliceUpdate, Pad, Reshaping, ScatterAxis, Slice,
     SliceUpdate, Split, Transpose, reshaped_axis,
 };
@@ -124,7 +124,7 @@ fn updated(op: &SliceUpdate, x: &Sharded, whole: &Value, update: &Value, aval: &
 pub fn sharded_dynamic_slice(op: &DynamicSlice, x: &Sharded, start: &Array) -> Result<Value> {
     let mut size = op.slice_size.clone();
     size[x.axis] = uncut(x, &op.axes, size[x.axis])?;
-    x.mapped(x.axis, |part| tacit_core::ops::dynamic_slice(&part, start, &op.axes, &size))
+    x.mapped(x.axis, |part| tacit_core::extra_ops::dynamic_slice(&part, start, &op.axes, &size))
 }
 
 /// The dynamic update of the part by the update's part.
@@ -155,7 +155,7 @@ fn dynamically_updated(
 ) -> Result<Value> {
     let (whole, update) = (x.operand(whole, x.axis)?, x.operand(update, x.axis)?);
     let part = implicit((whole, update), |(whole, update)| {
-        tacit_core::ops::dynamic_slice_update(&whole, &update, start, &op.axes)
+        tacit_core::extra_ops::dynamic_slice_update(&whole, &update, start, &op.axes)
     })?;
     x.with(part, x.axis)
 }

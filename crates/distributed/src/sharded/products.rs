@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 use tacit_arrays::scaled_sum;
-use tacit_core::op::{AddMM, Matmul};
+use tacit_core::primitives::{AddMM, Matmul};
 use tacit_core::{Error, Result, Value, handler, implicit};
 
 use super::Sharded;

@@ -16,7 +16,7 @@ use tacit_arrays::format::Nf4;
 use tacit_core::{Error, Result};
 use tacit_distributed::{FullyShard, Group, Shard, Split, load_run, save_run};
 use tacit_io::Training;
-use tacit_nn::{LoraConfig, Model, Only};
+use tacit_nn::{LoraConfig, Model, ParameterFilter};
 
 use crate::case::Case;
 use crate::child::FOLDER;
@@ -43,7 +43,7 @@ fn folder(name: &str) -> PathBuf {
 
 /// The same numbers at each call and on each rank, with weights that every split divides.
 fn filled(mut model: Layers) -> Result<Layers> {
-    let leaves = model.leaves(&Only::All).into_iter().zip(60..);
+    let leaves = model.leaves(&ParameterFilter::All).into_iter().zip(60..);
     let floats = leaves.filter(|((path, array), _)| array.dtype().is_float() && !path.ends_with("scales"));
     let filled = floats.map(|((path, array), seed)| Ok((path, normal(seed, array.shape())?.as_dtype(array.dtype())?)));
     let filled = filled.collect::<Result<Vec<_>>>()?;
@@ -94,7 +94,7 @@ fn adapters(group: &Group) -> Result<Layers> {
 fn step<O: Optimizer>(model: &mut Layers, optimizer: &mut O, seed: u64, batches: bool, group: &Group) -> Result<()> {
     let own = if batches { seed + 100 * (1 + group.rank() as u64) } else { seed };
     let batch = (normal(own, &[8, 16])?, normal(own + 50, &[8, 4])?);
-    let (_, gradients) = model.value_and_grad(Only::default(), batch, loss)?;
+    let (_, gradients) = model.value_and_grad(ParameterFilter::default(), batch, loss)?;
     let gradients = if batches { model.mean_gradients(gradients, group)? } else { gradients };
     optimizer.update(model, &gradients)?;
     Ok(())
@@ -116,7 +116,7 @@ where
     let mut arrays: Vec<(String, Array)> =
         state.into_iter().map(|(key, array)| (format!("state {key}"), array.clone())).collect();
     arrays.sort_by(|(a, _), (b, _)| a.cmp(b));
-    arrays.extend(model.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())));
+    arrays.extend(model.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, array.clone())));
     transforms::eval(arrays.iter().map(|(_, array)| array))?;
     Ok(arrays)
 }
@@ -144,8 +144,11 @@ fn of_what_is_not_evaluated(group: &Group) -> Result<()> {
     // Each gradient is a sum of its own, as those of larger layers are.
     let step = |model: &mut Layers, adamw: &mut AdamW, seed: u64| -> Result<()> {
         let seed = seed + 100 * group.rank() as u64;
-        let (_, gradients) =
-            model.value_and_grad(Only::default(), (normal(seed, &[8, 16])?, normal(seed, &[8, 4])?), loss)?;
+        let (_, gradients) = model.value_and_grad(
+            ParameterFilter::default(),
+            (normal(seed, &[8, 16])?, normal(seed, &[8, 4])?),
+            loss,
+        )?;
         let mut gradients: Vec<_> = gradients.into_iter().collect();
         gradients.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let means = gradients.into_iter().map(|(path, gradient)| Ok((path, group.mean(&gradient)?)));

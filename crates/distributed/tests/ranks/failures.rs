@@ -7,7 +7,7 @@ use std::time::Duration;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 use tacit_core::{Error, Result, compile};
-use tacit_distributed::{Group, Options};
+use tacit_distributed::{Group, GroupOptions};
 
 use crate::case::{Apart, Case, Ended};
 use crate::processes::HELD;
@@ -85,7 +85,7 @@ fn joins(_: usize) -> Result<Group> {
 }
 
 fn compares(_: usize) -> Result<Group> {
-    let mut options = Options::from_environment()?;
+    let mut options = GroupOptions::from_environment()?;
     options.compares_plans = true;
     Group::with(&options)
 }

@@ -9,7 +9,7 @@ use tacit_arrays::format::{Affine, Nf4, Quantizer};
 use tacit_arrays::{Lora, Nf4Array, Prepared};
 use tacit_core::{ImplicitArray, Policy, Result, Value, compile, implicit};
 use tacit_distributed::{FullyShard, FullySharded, Group};
-use tacit_nn::{Model, Only};
+use tacit_nn::{Model, ParameterFilter};
 
 use crate::case::Case;
 
@@ -142,7 +142,7 @@ fn model() -> Result<Model<nn::Sequential>> {
     let layers =
         nn::Sequential::new().append(nn::Linear::new(16, 33)?).append(nn::Relu).append(nn::Linear::new(33, 4)?);
     let mut model = Model::new(layers)?;
-    let leaves = model.leaves(&Only::All).into_iter().zip(60..);
+    let leaves = model.leaves(&ParameterFilter::All).into_iter().zip(60..);
     let leaves: Vec<_> = leaves.map(|((path, array), seed)| (path, normal(seed, array.shape()))).collect();
     model.set_leaves(leaves)?;
     Ok(model)
@@ -160,10 +160,10 @@ fn training(group: &Group) -> Result<()> {
     let (mut one, mut many) = (AdamW::new(1e-2), AdamW::new(1e-2));
     for step in 0..10 {
         let (x, y) = (normal(20 + step, &[8, 16]), normal(40 + step, &[8, 4]));
-        let (_, gradients) = whole.value_and_grad(Only::default(), (x.clone(), y.clone()), loss)?;
+        let (_, gradients) = whole.value_and_grad(ParameterFilter::default(), (x.clone(), y.clone()), loss)?;
         one.update(&mut whole, &gradients)?;
         let own = |array: &Array| Ok::<_, tacit_core::Error>(array.split_equal(size, 0)?.swap_remove(group.rank()));
-        let (_, gradients) = split.value_and_grad(Only::default(), (own(&x)?, own(&y)?), loss)?;
+        let (_, gradients) = split.value_and_grad(ParameterFilter::default(), (own(&x)?, own(&y)?), loss)?;
         let gradients = split.mean_gradients(gradients, group)?;
         many.update(&mut split, &gradients)?;
     }

@@ -138,9 +138,9 @@ fn caches(group: &Group) -> Result<()> {
     check("write into a new cache", from_ref(&new), |a| {
         let start = Array::from_slice(&[3i32], &[1]);
         let cache = ops::zeros::<f32>(&[1, 4, 8, 8])?;
-        let cache = tacit_core::ops::dynamic_slice_update(&cache, &a[0], &start, &[2])?;
-        let next = tacit_core::ops::dynamic_slice_update(&cache, &a[0], &Array::from_slice(&[5i32], &[1]), &[2])?;
-        Ok(vec![tacit_core::ops::dynamic_slice(&next, &start, &[2], &[1, 4, 4, 8])?])
+        let cache = tacit_core::extra_ops::dynamic_slice_update(&cache, &a[0], &start, &[2])?;
+        let next = tacit_core::extra_ops::dynamic_slice_update(&cache, &a[0], &Array::from_slice(&[5i32], &[1]), &[2])?;
+        Ok(vec![tacit_core::extra_ops::dynamic_slice(&next, &start, &[2], &[1, 4, 4, 8])?])
     });
     check("grow an empty cache", from_ref(&new), |a| {
         let empty = ops::zeros::<f32>(&[1, 4, 1, 8])?;
@@ -285,7 +285,7 @@ fn decoding(group: &Group) -> Result<()> {
             let y = y.transpose_axes(&[0, 2, 1, 3])?.reshape(&[1, tokens, 512])?;
             Ok::<_, Error>(y.matmul(w[3].t())?)
         };
-        let mut step = compile_with_state(tacit_core::compile::Options::default(), step);
+        let mut step = compile_with_state(tacit_core::compile::CompileOptions::default(), step);
         let mut outputs = Vec::new();
         for (seed, tokens) in [(10, 5), (11, 1), (12, 1)] {
             cache.reserve(tokens)?;

@@ -3,7 +3,7 @@
 //! A primitive of which the table of primitives does not say what becomes of rows is refused where it meets them.
 
 use tacit_bridge::typed::{self, Rows, TypedPrimitive};
-use tacit_core::{Aval, Param, Primitive, Result, embedding, op};
+use tacit_core::{Aval, Param, Primitive, Result, embedding, primitives};
 
 use crate::extent::{Extent, Mixed, Place};
 
@@ -56,7 +56,7 @@ impl Node<'_> {
     fn does_the_same(&self, twin: Option<&Primitive>) -> Result<bool> {
         let shape = self.place_of("shape");
         match twin {
-            _ if self.primitive.name() == op::Slice::NAME => self.slices_the_same(twin),
+            _ if self.primitive.name() == primitives::Slice::NAME => self.slices_the_same(twin),
             None => Ok(shape.is_some()),
             Some(twin) => {
                 let (own, other) = (self.primitive.params()?, twin.params()?);
@@ -67,11 +67,11 @@ impl Node<'_> {
     }
 
     fn slices_the_same(&self, twin: Option<&Primitive>) -> Result<bool> {
-        let mut own: op::Slice = self.primitive.view()?;
+        let mut own: primitives::Slice = self.primitive.view()?;
         let Some(twin) = twin else {
             return Ok(own.start_indices.iter().all(|start| *start == 0) && own.strides.iter().all(|step| *step == 1));
         };
-        let other: op::Slice = twin.view()?;
+        let other: primitives::Slice = twin.view()?;
         if let Some(Some(Place { axis, .. })) = self.to.first() {
             own.end_indices[*axis] = other.end_indices[*axis];
         }
@@ -100,12 +100,12 @@ impl Node<'_> {
                 let [from, to] = [&self.operands[0].0, &self.results[0].0];
                 let whole = |extent: i32| extent % self.extent.upper == 0;
                 self.from[0].filter(|_| from.size() > 0).is_some_and(|own| {
-                    let axis = op::reshaped_axis(&from.shape, own.axis, &to.shape, whole);
+                    let axis = primitives::reshaped_axis(&from.shape, own.axis, &to.shape, whole);
                     axis == Some(place.axis) && to.shape[place.axis] / self.extent.upper == place.inner
                 })
             }
             Rows::Sliced => {
-                let op::Slice { start_indices, strides, .. } = self.primitive.view()?;
+                let primitives::Slice { start_indices, strides, .. } = self.primitive.view()?;
                 aligned && start_indices[place.axis] == 0 && strides[place.axis] == 1
             }
             Rows::Gathered => self.from[0].is_none(),

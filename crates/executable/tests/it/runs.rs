@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use mlx_rs::{Array, Dtype, memory, ops};
-use tacit::op::{Matmul, Transpose};
+use tacit::primitives::{Matmul, Transpose};
 use tacit::{Aval, Policy, Registry, Result, Value, handler};
 use tacit_bridge::Primitive;
 use tacit_executable::{Builder, Executable, Mode};

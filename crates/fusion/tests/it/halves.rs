@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, ops};
 use proptest::prelude::*;
 use tacit_core::Result;
-use tacit_core::compile::{Options, compile_with_state};
+use tacit_core::compile::{CompileOptions, compile_with_state};
 use tacit_core::pass::Passes;
 
 use crate::same::{Function, assert_close, compiled, nodes, normal};
@@ -132,7 +132,7 @@ fn a_loss_scaler_sees_what_overflows() {
 #[test]
 fn a_compensated_sum_keeps_its_compensation() {
     let mut add =
-        compile_with_state(Options::default(), |(sum, lost): &mut (Array, Array), x: Array| -> Result<Array> {
+        compile_with_state(CompileOptions::default(), |(sum, lost): &mut (Array, Array), x: Array| -> Result<Array> {
             let y = x.subtract(&*lost)?;
             let next = sum.add(&y)?;
             *lost = next.subtract(&*sum)?.subtract(&y)?;

@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_core::Result;
-use tacit_core::compile::{Options, compile_with};
+use tacit_core::compile::{CompileOptions, compile_with};
 use tacit_core::pass::{Pass, Passes};
 
 use crate::same::{assert_close, check, compiled, floats, nodes, normal};
@@ -95,7 +95,7 @@ fn groups_do_not_need_themselves() {
 
 #[test]
 fn a_shapeless_trace_stays_as_it_is() {
-    let options = Options { shapeless: true, ..Options::default() };
+    let options = CompileOptions { shapeless: true, ..CompileOptions::default() };
     let mut f = compile_with(options, |x: Array| x.exp()?.add(Array::from_f32(1.0)));
     for rows in [2, 3] {
         f.call(normal(&[rows, 4], 0)).unwrap().dense().unwrap().eval().unwrap();

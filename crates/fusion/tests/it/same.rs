@@ -1,7 +1,7 @@
 //! The oracle: compiled with passes, compiled without them, and run as it is.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::compile::{Constants, Options, compile_with};
+use tacit_core::compile::{CompileOptions, Constants, compile_with};
 use tacit_core::pass::{Passes, Rewritten};
 use tacit_core::{Result, Value};
 use tacit_fusion as _;
@@ -9,8 +9,8 @@ use tacit_fusion as _;
 /// What a function of arrays gives.
 pub(crate) type Function<'f> = &'f dyn Fn(&[Array]) -> Result<Vec<Array>>;
 
-fn options(passes: Passes) -> Options {
-    Options { passes, constants: Constants::Allow, ..Options::default() }
+fn options(passes: Passes) -> CompileOptions {
+    CompileOptions { passes, constants: Constants::Allow, ..CompileOptions::default() }
 }
 
 /// The results of a function compiled with these passes, and what these did.

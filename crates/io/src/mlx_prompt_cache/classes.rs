@@ -6,10 +6,10 @@ use tacit_arrays::format::{Affine, Parts};
 use tacit_core::{Aval, Error, Result, Value};
 
 use super::state::{Fault, Found, Leaf, Node, of};
-use super::{Cache, Held};
+use super::{StoredBuffers, StoredCache};
 use crate::clause::clause;
 
-impl Cache {
+impl StoredCache {
     /// The name of its class.
     pub(super) fn class(&self) -> &'static str {
         match self {
@@ -105,7 +105,7 @@ impl Cache {
             Self::Quantized { held, offset, group_size, bits } => {
                 let [keys, values] = match held {
                     None => [Node::Leaf(Leaf::Nothing), Node::Leaf(Leaf::Nothing)],
-                    Some(Held { keys, values }) => {
+                    Some(StoredBuffers { keys, values }) => {
                         [triple(keys, *group_size, *bits)?, triple(values, *group_size, *bits)?]
                     }
                 };
@@ -142,7 +142,7 @@ impl Cache {
 }
 
 /// The slots that there are.
-fn capacity(held: Option<&Held>) -> i32 {
+fn capacity(held: Option<&StoredBuffers>) -> i32 {
     held.and_then(|held| held.keys.aval().ok()).map_or(0, |aval| aval.shape[2])
 }
 
@@ -155,7 +155,7 @@ fn within(place: usize, what: &str, number: i32, most: i32) -> Found<()> {
 }
 
 /// The first two parts of most states, of which both are nothing or neither.
-fn held(keys: Node, values: Node) -> Found<Option<Held>> {
+fn held(keys: Node, values: Node) -> Found<Option<StoredBuffers>> {
     if keys.is_nothing() && values.is_nothing() {
         return Ok(None);
     }
@@ -164,7 +164,7 @@ fn held(keys: Node, values: Node) -> Found<Option<Held>> {
 }
 
 /// Buffers of the same sequences, heads and slots.
-fn fitting(keys: Value, values: Value) -> Found<Held> {
+fn fitting(keys: Value, values: Value) -> Found<StoredBuffers> {
     let aval = |place: &str, value: &Value| {
         let aval = value.aval().map_err(|error| Fault::at(place, clause(&error)))?;
         if aval.shape.len() != 4 || !aval.dtype.is_float() {
@@ -176,11 +176,11 @@ fn fitting(keys: Value, values: Value) -> Found<Held> {
     if key.shape[..3] != value.shape[..3] {
         return Err(Fault::at("1", format!("it is {value}, and the keys are {key}")));
     }
-    Ok(Held { keys, values })
+    Ok(StoredBuffers { keys, values })
 }
 
 /// Keys and values as codes, scales and biases.
-fn packed(keys: Node, values: Node, group_size: i32, bits: i32) -> Found<Option<Held>> {
+fn packed(keys: Node, values: Node, group_size: i32, bits: i32) -> Found<Option<StoredBuffers>> {
     if keys.is_nothing() && values.is_nothing() {
         return Ok(None);
     }
@@ -215,7 +215,7 @@ fn triple(value: &Value, group_size: i32, bits: i32) -> Result<Node> {
 }
 
 /// A state that begins with the buffers.
-fn buffers(held: Option<&Held>, rest: impl IntoIterator<Item = Node>) -> Result<Node> {
+fn buffers(held: Option<&StoredBuffers>, rest: impl IntoIterator<Item = Node>) -> Result<Node> {
     let buffer = |value: Option<&Value>| match value {
         None => Ok(Node::Leaf(Leaf::Nothing)),
         Some(Value::Dense(array)) => Ok(Node::array(array)),
@@ -229,7 +229,7 @@ fn buffers(held: Option<&Held>, rest: impl IntoIterator<Item = Node>) -> Result<
 }
 
 /// The two arrays with a number for each sequence, at places 2 and 3.
-fn per_sequence(held: Option<&Held>, arrays: [Node; 2]) -> Found<[Array; 2]> {
+fn per_sequence(held: Option<&StoredBuffers>, arrays: [Node; 2]) -> Found<[Array; 2]> {
     let batch = held.and_then(|held| held.keys.aval().ok()).map(|aval| aval.shape[0]);
     let [offset, left_padding] = arrays;
     let (offset, left_padding) = (of(2, offset, Node::into_array)?, of(3, left_padding, Node::into_array)?);
@@ -244,7 +244,7 @@ fn per_sequence(held: Option<&Held>, arrays: [Node; 2]) -> Found<[Array; 2]> {
 }
 
 /// Slots, of which a cache without any leaves no trace.
-fn arrays(state: Node) -> Found<Cache> {
+fn arrays(state: Node) -> Found<StoredCache> {
     let Node::Branch(mut parts) = state else { return Err(Fault::new("it has no parts, and its class has three")) };
     let slots = parts.remove(&0).unwrap_or_else(|| Node::branch([]));
     let [left_padding, lengths] = [1, 2].map(|place| parts.remove(&place).unwrap_or(Node::Leaf(Leaf::Nothing)));
@@ -257,5 +257,5 @@ fn arrays(state: Node) -> Found<Cache> {
     })?;
     let [left_padding, lengths] =
         [(1, left_padding), (2, lengths)].map(|(place, node)| of(place, node, Node::into_option));
-    Ok(Cache::Arrays { slots, left_padding: left_padding?, lengths: lengths? })
+    Ok(StoredCache::Arrays { slots, left_padding: left_padding?, lengths: lengths? })
 }

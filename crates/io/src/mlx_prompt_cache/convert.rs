@@ -7,7 +7,7 @@ use tacit_arrays::format::{Affine, AnyFormat};
 use tacit_core::{Error, Policy, Result, Value, implicit};
 use tacit_nn::{ArraysCache, Cache as Layer, KvCache, Window};
 
-use super::{Cache, Held, PromptCache};
+use super::{PromptCache, StoredBuffers, StoredCache};
 use crate::Metadata;
 
 impl PromptCache {
@@ -19,7 +19,7 @@ impl PromptCache {
     ///
     /// A cache without buffers says nothing of its shape, and that of a batch in a ring not in which order its tokens are.
     pub fn caches(&self) -> Result<Vec<Layer>> {
-        self.layers.iter().map(Cache::cache).collect()
+        self.layers.iter().map(StoredCache::cache).collect()
     }
 
     /// The prompt cache of a model's layers, as mlx-lm has it.
@@ -32,13 +32,13 @@ impl PromptCache {
     /// mlx-lm has no such cache: keys or values are in another format, or a batch is padded elsewhere than on the left, or in a
     /// window.
     pub fn of_caches(caches: &[Layer], metadata: Metadata) -> Result<Self> {
-        Ok(Self { layers: caches.iter().map(Cache::of).collect::<Result<_>>()?, metadata })
+        Ok(Self { layers: caches.iter().map(StoredCache::of).collect::<Result<_>>()?, metadata })
     }
 }
 
-impl Cache {
+impl StoredCache {
     fn cache(&self) -> Result<Layer> {
-        let kv = |held: &Option<Held>, ranges: &[(i32, i32)], total, window, format: Option<AnyFormat>| {
+        let kv = |held: &Option<StoredBuffers>, ranges: &[(i32, i32)], total, window, format: Option<AnyFormat>| {
             let held = held
                 .as_ref()
                 .ok_or_else(|| Error::invalid(NOTHING, "make a new one for this layer, by `KvCache::new`"))?;
@@ -138,7 +138,7 @@ impl Cache {
             let what = format!("{keys} and {values} in {window:?}, padded by {padding:?}");
             return Err(Error::invalid(format!("mlx-lm has no cache of {what}"), HELP));
         }
-        let held = Some(Held { keys, values });
+        let held = Some(StoredBuffers { keys, values });
         Ok(match (window, format) {
             (Window::Everything, Some(Affine { bits, group })) => {
                 Self::Quantized { held, offset: total, group_size: group as i32, bits: bits as i32 }
@@ -173,8 +173,8 @@ const HELP: &str = "make the cache dense by `KvCache::dense`, and split a batch 
 const NOTHING: &str = "a cache without tokens says nothing of its shape";
 
 /// The cache of the tokens in these buffers, the last of so many.
-fn filled(held: Held, total: i32, window: Window, format: Option<AnyFormat>) -> Result<KvCache> {
-    let Held { keys, values } = held;
+fn filled(held: StoredBuffers, total: i32, window: Window, format: Option<AnyFormat>) -> Result<KvCache> {
+    let StoredBuffers { keys, values } = held;
     let (aval, width) = (keys.aval()?, values.aval()?.shape[3]);
     let &[batch, heads, _, own] = aval.shape.as_slice() else { return Err(Error::invalid(NOTHING, HELP)) };
     let cache = KvCache::new([batch, heads, own], aval.dtype)?.with_value_width(width)?.with_window(window)?;
@@ -200,7 +200,7 @@ fn left_padding(cache: &KvCache) -> Result<Vec<i32>> {
 }
 
 /// Ranges of slots, one behind the other.
-fn cut(held: &Held, ranges: &[(i32, i32)]) -> Result<Held> {
+fn cut(held: &StoredBuffers, ranges: &[(i32, i32)]) -> Result<StoredBuffers> {
     let part = |value: &Value| -> Result<Value> {
         let capacity = value.aval()?.shape[2];
         if ranges == [(0, capacity)] {
@@ -218,5 +218,5 @@ fn cut(held: &Held, ranges: &[(i32, i32)]) -> Result<Held> {
             }
         })
     };
-    Ok(Held { keys: part(&held.keys)?, values: part(&held.values)? })
+    Ok(StoredBuffers { keys: part(&held.keys)?, values: part(&held.values)? })
 }

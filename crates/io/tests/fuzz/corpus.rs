@@ -14,7 +14,7 @@ use tacit_arrays::{
 };
 use tacit_core::{Result, Value};
 use tacit_io::{Training, Writing, save, save_with};
-use tacit_nn::{Model, Only, Parameters};
+use tacit_nn::{Model, ParameterFilter, Parameters};
 use tacit_record::Recorder;
 
 use crate::scratch::Scratch;
@@ -82,8 +82,9 @@ pub(crate) fn training() -> Vec<Sample> {
     adamw.update(&mut model, &gradients).expect("updates");
     let random = RandomState::with_seed(0).expect("seeds");
     let whole = Training::new(7).with_note("rules", "**.weight = nf4:64").with_random(&random);
-    let some = whole.clone().with_model(&model, &Only::Dense).expect("its leaves");
-    let whole = whole.with_model(&model, &Only::All).and_then(|run| run.with_optimizer(&adamw)).expect("its state");
+    let some = whole.clone().with_model(&model, &ParameterFilter::Dense).expect("its leaves");
+    let whole =
+        whole.with_model(&model, &ParameterFilter::All).and_then(|run| run.with_optimizer(&adamw)).expect("its state");
     let sample = |run: Training| {
         run.save(&path).expect("saves");
         Sample::of(&path)

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mlx_rs::optimizers::AdamW;
 use tacit_core::{Result, Value};
-use tacit_io::mlx_prompt_cache::Cache;
+use tacit_io::mlx_prompt_cache::StoredCache;
 use tacit_io::{
     Content, Gguf, Tensors, Training, awq, bitsandbytes, contents, gptq, hugging_face, load, mlx_adapter, mlx_lm,
     mlx_prompt_cache, peft, torchao,
@@ -161,20 +161,20 @@ fn record(path: &Path) -> Result<Vec<Value>> {
 }
 
 fn prompt_cache(path: &Path) -> Result<Vec<Value>> {
-    fn values(cache: Cache, found: &mut Vec<Value>) {
+    fn values(cache: StoredCache, found: &mut Vec<Value>) {
         match cache {
-            Cache::Kv { held, .. }
-            | Cache::Quantized { held, .. }
-            | Cache::Rotating { held, .. }
-            | Cache::Chunked { held, .. } => {
+            StoredCache::Kv { held, .. }
+            | StoredCache::Quantized { held, .. }
+            | StoredCache::Rotating { held, .. }
+            | StoredCache::Chunked { held, .. } => {
                 found.extend(held.into_iter().flat_map(|held| [held.keys, held.values]));
             }
-            Cache::Arrays { slots, left_padding, lengths } => {
+            StoredCache::Arrays { slots, left_padding, lengths } => {
                 found.extend(slots.into_iter().chain([left_padding, lengths]).flatten().map(Value::from));
             }
-            Cache::List(caches) => caches.into_iter().for_each(|cache| values(cache, found)),
-            Cache::Batch { held, offset, left_padding, .. }
-            | Cache::BatchRotating { held, offset, left_padding, .. } => {
+            StoredCache::List(caches) => caches.into_iter().for_each(|cache| values(cache, found)),
+            StoredCache::Batch { held, offset, left_padding, .. }
+            | StoredCache::BatchRotating { held, offset, left_padding, .. } => {
                 found.extend(held.into_iter().flat_map(|held| [held.keys, held.values]));
                 found.extend([offset, left_padding].map(Value::from));
             }

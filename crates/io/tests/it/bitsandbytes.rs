@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tacit_io::bitsandbytes::{self, Layout};
+use tacit_io::bitsandbytes::{self, BitsAndBytesLayout};
 
 use crate::golden::{assert_reads, assert_same_tensors, golden};
 use crate::scratch::Scratch;
@@ -44,7 +44,7 @@ fn what_is_read_is_written_as_the_same_file() {
         let theirs = golden(&format!("bitsandbytes/{file}.safetensors"));
         let ours = folder.join("model.safetensors");
         let parameters = bitsandbytes::read(&theirs).expect("reads");
-        bitsandbytes::write(&ours, &parameters, Layout::read(&theirs).expect("reads")).expect("writes");
+        bitsandbytes::write(&ours, &parameters, BitsAndBytesLayout::read(&theirs).expect("reads")).expect("writes");
         assert_same_tensors(&theirs, &ours);
         assert!(fs::read(&theirs).unwrap() == fs::read(&ours).unwrap(), "{file} is the same bytes");
     }

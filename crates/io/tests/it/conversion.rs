@@ -88,11 +88,12 @@ fn a_model_goes_from_one_library_to_the_other() {
     assert_eq!(report.converted.len(), 9);
     assert!(report.converted.iter().all(|row| row.error > 0.0 && row.error < 0.2), "{report}");
     let path = folder.join("bitsandbytes.safetensors");
-    let error = bitsandbytes::write(&path, &read, bitsandbytes::Layout::default()).expect_err("affine is not its");
+    let error =
+        bitsandbytes::write(&path, &read, bitsandbytes::BitsAndBytesLayout::default()).expect_err("affine is not its");
     expect_test::expect![[r#"
         FOLDER/bitsandbytes.safetensors: lm_head.weight: bitsandbytes cannot hold Affine(bf16[16,32])
         help: convert it to nf4, to fp4, or the matrix of a module's `weight` to int8, or make it dense"#]]
     .assert_eq(&folder.message(&error));
-    bitsandbytes::write(&path, &made, bitsandbytes::Layout::default()).expect("writes");
+    bitsandbytes::write(&path, &made, bitsandbytes::BitsAndBytesLayout::default()).expect("writes");
     assert_eq!(bitsandbytes::read(&path).expect("reads").len(), made.len());
 }

@@ -7,7 +7,7 @@ use expect_test::{Expect, expect};
 use mlx_rs::{Array, Dtype};
 use serde_json::{Value as Json, json};
 use tacit_core::{Policy, implicit};
-use tacit_io::{Kind, hugging_face, read};
+use tacit_io::{FileKind, hugging_face, read};
 
 use crate::scratch::Scratch;
 
@@ -119,7 +119,7 @@ fn every_code_has_its_value() {
         let value = hugging_face::read(&folder).expect("reads").remove("w.weight").expect("is there");
         assert_eq!(numbers(&value.dense().expect("dense")), expected);
         assert_reads(&folder, &expected, &[8, 64], &format!("{name}(bf16[8,64])"));
-        assert_eq!(Kind::of(&folder).expect("opens"), Kind::Floats);
+        assert_eq!(FileKind::of(&folder).expect("opens"), FileKind::Floats);
     }
     let scratch = Scratch::new();
     let vector = folder(&scratch, &[tensor("w.weight", "F8_E4M3", &[3], vec![0x38, 0xb8, 0x01])], &config(BF16));

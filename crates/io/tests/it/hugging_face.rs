@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tacit_io::{Kind, hugging_face, read, save};
+use tacit_io::{FileKind, hugging_face, read, save};
 
 use crate::golden::golden;
 use crate::scratch::Scratch;
@@ -43,28 +43,28 @@ fn a_quantized_checkpoint_is_not_read_as_floats() {
 #[test]
 fn a_checkpoint_is_read_whosever_it_is() {
     let kinds = [
-        ("bitsandbytes/4bit.safetensors", Kind::Bitsandbytes, "Nf4"),
-        ("bitsandbytes/int8.safetensors", Kind::Bitsandbytes, "Int8"),
-        ("mlx_lm/mixed", Kind::MlxLm, "Mxfp4"),
-        ("mlx_lm/shards", Kind::Floats, "bf16"),
-        ("peft/base.safetensors", Kind::Floats, "f32"),
-        ("gptq/bits4", Kind::Gptq, "Affine"),
-        ("awq/group32", Kind::Awq, "Affine"),
-        ("gguf/llama.gguf", Kind::Gguf, ""),
+        ("bitsandbytes/4bit.safetensors", FileKind::Bitsandbytes, "Nf4"),
+        ("bitsandbytes/int8.safetensors", FileKind::Bitsandbytes, "Int8"),
+        ("mlx_lm/mixed", FileKind::MlxLm, "Mxfp4"),
+        ("mlx_lm/shards", FileKind::Floats, "bf16"),
+        ("peft/base.safetensors", FileKind::Floats, "f32"),
+        ("gptq/bits4", FileKind::Gptq, "Affine"),
+        ("awq/group32", FileKind::Awq, "Affine"),
+        ("gguf/llama.gguf", FileKind::Gguf, ""),
     ];
     for (file, kind, holds) in kinds {
-        assert_eq!(Kind::of(golden(file)).expect("opens"), kind, "{file}");
+        assert_eq!(FileKind::of(golden(file)).expect("opens"), kind, "{file}");
         let read = read(golden(file)).expect("reads");
         assert!(read.values().any(|value| value.to_string().starts_with(holds)), "{file}");
     }
     for entry in fs::read_dir(golden("torchao")).expect("reads") {
         let path = entry.expect("reads").path();
         let theirs = !path.to_string_lossy().contains("expected");
-        assert_eq!(Kind::of(&path).expect("opens") == Kind::Torchao, theirs, "{}", path.display());
+        assert_eq!(FileKind::of(&path).expect("opens") == FileKind::Torchao, theirs, "{}", path.display());
     }
     let folder = Scratch::new();
     let own = folder.join("own.safetensors");
     save(&own, &read(golden("bitsandbytes/4bit.safetensors")).expect("reads")).expect("saves");
-    assert_eq!(Kind::of(&own).expect("opens"), Kind::Tacit);
+    assert_eq!(FileKind::of(&own).expect("opens"), FileKind::Tacit);
     assert_eq!(read(&own).expect("reads").len(), 6);
 }

@@ -8,7 +8,7 @@ use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::store::{StoredChild, collect, named};
 use tacit_core::{Result, Value};
 use tacit_io::{Metadata, ModelFile, Tensors, Training, load, save, write};
-use tacit_nn::{LoraConfig, Method, Model, Only, Parameters, Rules};
+use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Parameters, Rules};
 
 use crate::scratch::Scratch;
 
@@ -38,7 +38,7 @@ fn check<T>(result: Result<T>, expected: &Expect) {
 }
 
 /// Saves a part of one model, alone and in a run, and loads it into another.
-fn into(saved: &Model<Layers>, only: &Only, other: &mut Model<Layers>) -> [Result<()>; 2] {
+fn into(saved: &Model<Layers>, only: &ParameterFilter, other: &mut Model<Layers>) -> [Result<()>; 2] {
     let folder = Scratch::new();
     let [alone, run] = ["leaves.safetensors", "run.safetensors"].map(|name| folder.join(name));
     saved.save(&alone, only).expect("saves");
@@ -48,13 +48,13 @@ fn into(saved: &Model<Layers>, only: &Only, other: &mut Model<Layers>) -> [Resul
 }
 
 #[track_caller]
-fn refused(saved: &Model<Layers>, only: &Only, other: &mut Model<Layers>, expected: &Expect) {
+fn refused(saved: &Model<Layers>, only: &ParameterFilter, other: &mut Model<Layers>, expected: &Expect) {
     let before: Vec<(String, Array)> =
-        other.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect();
+        other.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, array.clone())).collect();
     let errors = into(saved, only, other).map(|result| result.expect_err("refused").to_string());
     assert_eq!(errors[0], errors[1]);
     expected.assert_eq(&errors[0]);
-    for ((path, before), (_, after)) in before.iter().zip(other.leaves(&Only::All)) {
+    for ((path, before), (_, after)) in before.iter().zip(other.leaves(&ParameterFilter::All)) {
         assert!(before.eq_exact(after).expect("compares"), "{path} is as it was");
     }
 }
@@ -63,13 +63,13 @@ fn refused(saved: &Model<Layers>, only: &Only, other: &mut Model<Layers>, expect
 fn scales_and_kinds_are_checked() {
     let saved = adapted(config());
     assert!(
-        into(&saved, &Only::Lora, &mut adapted(LoraConfig { seed: 9, dropout: 0.1, ..config() }))
+        into(&saved, &ParameterFilter::Lora, &mut adapted(LoraConfig { seed: 9, dropout: 0.1, ..config() }))
             .iter()
             .all(Result::is_ok)
     );
     refused(
         &saved,
-        &Only::Lora,
+        &ParameterFilter::Lora,
         &mut adapted(LoraConfig { alpha: 1.0, ..config() }),
         &expect![[r#"
         the leaf layers.0.weight.a was saved of tacit.Lora (alpha 32, transposed false), and is of tacit.Lora (alpha 1, transposed false) in the model
@@ -78,7 +78,7 @@ fn scales_and_kinds_are_checked() {
     let dora = adapted(LoraConfig { method: Method::Dora, ..config() });
     refused(
         &saved,
-        &Only::Lora,
+        &ParameterFilter::Lora,
         &mut adapted(LoraConfig { method: Method::QaLora, ..config() }),
         &expect![[r#"
         the leaf layers.0.weight.a was saved of tacit.Lora (alpha 32, transposed false), and is of tacit.QaLora (alpha 32) in the model
@@ -86,7 +86,7 @@ fn scales_and_kinds_are_checked() {
     );
     refused(
         &saved,
-        &Only::Lora,
+        &ParameterFilter::Lora,
         &mut adapted(LoraConfig { method: Method::Dora, ..config() }),
         &expect![[r#"
             the leaf layers.0.weight.a was saved of tacit.Lora (alpha 32, transposed false), and is of tacit.Dora (alpha 32, transposed false) in the model
@@ -94,7 +94,7 @@ fn scales_and_kinds_are_checked() {
     );
     refused(
         &dora,
-        &Only::Lora,
+        &ParameterFilter::Lora,
         &mut adapted(config()),
         &expect![[r#"
         the leaf layers.0.weight.a was saved of tacit.Dora (alpha 32, transposed false), and is of tacit.Lora (alpha 32, transposed false) in the model
@@ -102,7 +102,7 @@ fn scales_and_kinds_are_checked() {
     );
     refused(
         &saved,
-        &Only::Lora,
+        &ParameterFilter::Lora,
         &mut adapted(LoraConfig { rank: 8, ..config() }),
         &expect![[r#"
         the leaf layers.0.weight.a is f32[8,64] and was given f32[4,64]
@@ -110,24 +110,24 @@ fn scales_and_kinds_are_checked() {
     );
     // Over a base of another format the adapter is the same.
     let mut over_floats = dense().lora("*.weight", config()).expect("adapts");
-    assert!(into(&saved, &Only::Lora, &mut over_floats).iter().all(Result::is_ok));
+    assert!(into(&saved, &ParameterFilter::Lora, &mut over_floats).iter().all(Result::is_ok));
     // Scales mean nothing without their format.
     let quantized = |bits| dense().quantize("*.weight", Affine { bits, group: 64 }).expect("quantizes");
     refused(
         &quantized(4),
-        &Only::Scales,
+        &ParameterFilter::Scales,
         &mut quantized(8),
         &expect![[r#"
             the leaf layers.0.weight.biases was saved of tacit.Affine (format Affine { bits: 4, group: 64 }, transposed false), and is of tacit.Affine (format Affine { bits: 8, group: 64 }, transposed false) in the model
             help: make the model as it was when the leaves were saved, with the same kinds, alphas and formats"#]],
     );
-    assert!(into(&quantized(4), &Only::Scales, &mut quantized(4)).iter().all(Result::is_ok));
+    assert!(into(&quantized(4), &ParameterFilter::Scales, &mut quantized(4)).iter().all(Result::is_ok));
 }
 
 /// Runs of earlier versions say nothing of kinds: what can be checked without is.
 #[test]
 fn a_run_without_kinds_has_all_leaves_of_a_part() -> Result<()> {
-    let mut run = Training::new(1).with_model(&adapted(config()), &Only::Lora)?;
+    let mut run = Training::new(1).with_model(&adapted(config()), &ParameterFilter::Lora)?;
     run.kinds = None;
     run.restore_model(&mut adapted(config()))?;
     run.states.get_mut("leaves").expect("has leaves").remove("layers.2.weight.b");
@@ -135,7 +135,7 @@ fn a_run_without_kinds_has_all_leaves_of_a_part() -> Result<()> {
         run.restore_model(&mut adapted(config())),
         &expect![[r#"
             leaves of the model are not given, of Lora: layers.2.weight.b
-            help: give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves"#]],
+            help: give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves"#]],
     );
     Ok(())
 }
@@ -143,21 +143,21 @@ fn a_run_without_kinds_has_all_leaves_of_a_part() -> Result<()> {
 #[test]
 fn all_leaves_of_a_part_are_there() -> Result<()> {
     let saved = adapted(config());
-    let one = |pattern: &str| Ok::<_, tacit_core::Error>(Only::Paths(pattern.parse()?));
+    let one = |pattern: &str| Ok::<_, tacit_core::Error>(ParameterFilter::Paths(pattern.parse()?));
     // What is named by its path is what is meant.
     assert!(into(&saved, &one("layers.0.*.a")?, &mut adapted(config())).iter().all(Result::is_ok));
     let half = dense().quantize("*.weight", AFFINE)?.lora("layers.0.weight", config())?;
     refused(
         &half,
-        &Only::Lora,
+        &ParameterFilter::Lora,
         &mut adapted(config()),
         &expect![[r#"
         leaves of the model are not given, of Lora: layers.2.weight.a, layers.2.weight.b
-        help: give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves"#]],
+        help: give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves"#]],
     );
     refused(
         &saved,
-        &Only::Lora,
+        &ParameterFilter::Lora,
         &mut dense(),
         &expect![[r#"
         the model has no leaf layers.0.weight.a
@@ -167,7 +167,7 @@ fn all_leaves_of_a_part_are_there() -> Result<()> {
     // A file that lost a leaf, with what it says of them and, as earlier versions wrote it, without.
     let folder = Scratch::new();
     let [whole, part] = ["whole.safetensors", "part.safetensors"].map(|name| folder.join(name));
-    saved.save(&whole, Only::Lora)?;
+    saved.save(&whole, ParameterFilter::Lora)?;
     let tensors = Tensors::open(&whole)?;
     for (kept, said, expected) in [
         (
@@ -175,14 +175,14 @@ fn all_leaves_of_a_part_are_there() -> Result<()> {
             true,
             &expect![[r#"
             leaves that were saved are not given: layers.0.weight.b, layers.2.weight.a, layers.2.weight.b
-            help: give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves"#]],
+            help: give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves"#]],
         ),
         (
             1,
             false,
             &expect![[r#"
             leaves of the model are not given, of Lora: layers.0.weight.b, layers.2.weight.a, layers.2.weight.b
-            help: give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves"#]],
+            help: give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves"#]],
         ),
         (
             0,
@@ -228,10 +228,12 @@ fn a_file_of_which_nothing_is_loaded_is_an_error() -> Result<()> {
 
     // A run has what its model had, and no less.
     let saved = adapted(config());
-    Training::new(3).with_model(&saved, &Only::Lora)?.save(&path)?;
+    Training::new(3).with_model(&saved, &ParameterFilter::Lora)?.save(&path)?;
     let mut other = adapted(LoraConfig { seed: 9, ..config() });
     other.load(&path)?;
-    for ((path, saved), (_, loaded)) in saved.leaves(&Only::Lora).into_iter().zip(other.leaves(&Only::Lora)) {
+    for ((path, saved), (_, loaded)) in
+        saved.leaves(&ParameterFilter::Lora).into_iter().zip(other.leaves(&ParameterFilter::Lora))
+    {
         assert!(saved.eq_exact(loaded)?, "{path}");
     }
     Training::new(3).with_note("a", "b").save(&path)?;
@@ -255,18 +257,25 @@ fn what_a_step_drops_is_not_saved() -> Result<()> {
         let config = LoraConfig { dropout: 0.5, ..config };
         let mut model = adapted(config.clone());
         // Factors of a training run are no zeros.
-        let moved =
-            model.leaves(&Only::Lora).into_iter().map(|(path, array)| Ok((path, array.add(Array::from_f32(0.1))?)));
+        let moved = model
+            .leaves(&ParameterFilter::Lora)
+            .into_iter()
+            .map(|(path, array)| Ok((path, array.add(Array::from_f32(0.1))?)));
         model.set_leaves(moved.collect::<Result<Vec<_>>>()?)?;
         let still = model.forward(&x)?;
         model.drop_features(Some(&random::key(2)?))?;
         assert!(!model.forward(&x)?.eq_exact(&still)?);
-        let key = |model: &Model<Layers>| model.leaves(&Only::All).iter().any(|(path, _)| path.ends_with("key"));
+        let key =
+            |model: &Model<Layers>| model.leaves(&ParameterFilter::All).iter().any(|(path, _)| path.ends_with("key"));
         assert!(key(&model));
 
         let mut loaded: Vec<(&str, Model<Layers>)> = Vec::new();
         let empty = || adapted(config.clone());
-        for (name, only) in [("whole", Only::All), ("lora", Only::Lora), ("paths", Only::Paths("*".parse()?))] {
+        for (name, only) in [
+            ("whole", ParameterFilter::All),
+            ("lora", ParameterFilter::Lora),
+            ("paths", ParameterFilter::Paths("*".parse()?)),
+        ] {
             let mut other = if name == "whole" { dense() } else { empty() };
             model.save(&path, &only)?;
             other.load(&path)?;
@@ -300,7 +309,7 @@ fn what_a_step_drops_is_not_saved() -> Result<()> {
     write(&path, arrays.into_iter().collect(), &said.map(|(key, text)| (key.to_owned(), text)).into())?;
     let mut other = dense();
     other.load(&path)?;
-    assert!(!other.leaves(&Only::All).iter().any(|(path, _)| path.ends_with("key")));
+    assert!(!other.leaves(&ParameterFilter::All).iter().any(|(path, _)| path.ends_with("key")));
     Ok(())
 }
 
@@ -331,7 +340,7 @@ fn a_tied_parameter_is_saved_once_and_loaded_by_each_of_its_names() -> Result<()
         }
         let values = model_of.values()?;
         assert_eq!(values.keys().collect::<Vec<_>>(), ["embed_tokens.weight", "lm_head.bias"]);
-        model_of.save(&path, Only::All)?;
+        model_of.save(&path, ParameterFilter::All)?;
         assert!(Tensors::open(&path)?.names().all(|name| !name.starts_with("lm_head.weight")));
         let mut other = model()?;
         other.load(&path)?;

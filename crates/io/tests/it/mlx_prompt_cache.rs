@@ -8,7 +8,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4, Quantizer};
 use tacit_core::{Error, Policy, Result, Value, implicit_with_state};
-use tacit_io::mlx_prompt_cache::{self, Cache, Held, PromptCache};
+use tacit_io::mlx_prompt_cache::{self, PromptCache, StoredBuffers, StoredCache};
 use tacit_io::{Metadata, Tensors, write};
 use tacit_nn::{Cache as Layer, KvCache};
 
@@ -25,22 +25,24 @@ fn read(layout: &str, name: &str) -> PromptCache {
 }
 
 /// The slots that attention is given, with the buffers that hold them.
-fn given(cache: &Cache) -> Option<(&Held, i32)> {
-    let slots = |held: &Held, written: i32| written.min(held.keys.aval().expect("an aval").shape[2]);
+fn given(cache: &StoredCache) -> Option<(&StoredBuffers, i32)> {
+    let slots = |held: &StoredBuffers, written: i32| written.min(held.keys.aval().expect("an aval").shape[2]);
     match cache {
-        Cache::Kv { held, offset } | Cache::Quantized { held, offset, .. } => held.as_ref().map(|held| (held, *offset)),
-        Cache::Rotating { held, offset, .. } => held.as_ref().map(|held| (held, slots(held, *offset))),
-        Cache::Chunked { held, offset, start, .. } => held.as_ref().map(|held| (held, offset - start)),
-        Cache::Batch { held, index, .. } => held.as_ref().map(|held| (held, *index)),
-        Cache::BatchRotating { held, total, .. } => held.as_ref().map(|held| (held, slots(held, *total))),
-        Cache::Arrays { .. } | Cache::List(_) => None,
+        StoredCache::Kv { held, offset } | StoredCache::Quantized { held, offset, .. } => {
+            held.as_ref().map(|held| (held, *offset))
+        }
+        StoredCache::Rotating { held, offset, .. } => held.as_ref().map(|held| (held, slots(held, *offset))),
+        StoredCache::Chunked { held, offset, start, .. } => held.as_ref().map(|held| (held, offset - start)),
+        StoredCache::Batch { held, index, .. } => held.as_ref().map(|held| (held, *index)),
+        StoredCache::BatchRotating { held, total, .. } => held.as_ref().map(|held| (held, slots(held, *total))),
+        StoredCache::Arrays { .. } | StoredCache::List(_) => None,
     }
 }
 
 /// The caches with their places; those of a list one by one.
-fn placed(layers: &[Cache]) -> Vec<(String, &Cache)> {
+fn placed(layers: &[StoredCache]) -> Vec<(String, &StoredCache)> {
     let layers = layers.iter().enumerate().flat_map(|(layer, cache)| match cache {
-        Cache::List(caches) => {
+        StoredCache::List(caches) => {
             caches.iter().enumerate().map(|(place, cache)| (format!("{layer}.{place}"), cache)).collect()
         }
         cache => vec![(layer.to_string(), cache)],
@@ -83,8 +85,8 @@ fn summary(cache: &PromptCache) -> String {
     text
 }
 
-fn summary_of(cache: &Cache) -> String {
-    let held = |held: &Option<Held>| {
+fn summary_of(cache: &StoredCache) -> String {
+    let held = |held: &Option<StoredBuffers>| {
         held.as_ref().map_or_else(|| "nothing".to_owned(), |held| format!("{} {}", held.keys, held.values))
     };
     let numbers = |array: &Array| format!("{:?}", array.as_slice::<i32>());
@@ -92,27 +94,27 @@ fn summary_of(cache: &Cache) -> String {
         array.as_ref().map_or_else(|| "none".to_owned(), |array| Value::from(array).to_string())
     };
     match cache {
-        Cache::Kv { held: h, offset } => format!("{} offset {offset}", held(h)),
-        Cache::Quantized { held: h, offset, group_size, bits } => {
+        StoredCache::Kv { held: h, offset } => format!("{} offset {offset}", held(h)),
+        StoredCache::Quantized { held: h, offset, group_size, bits } => {
             format!("{} offset {offset} group_size {group_size} bits {bits}", held(h))
         }
-        Cache::Rotating { held: h, offset, keep, max_size, index } => {
+        StoredCache::Rotating { held: h, offset, keep, max_size, index } => {
             format!("{} offset {offset} keep {keep} max_size {max_size} index {index}", held(h))
         }
-        Cache::Chunked { held: h, offset, chunk_size, start } => {
+        StoredCache::Chunked { held: h, offset, chunk_size, start } => {
             format!("{} offset {offset} chunk_size {chunk_size} start {start}", held(h))
         }
-        Cache::Arrays { slots, left_padding, lengths } => format!(
+        StoredCache::Arrays { slots, left_padding, lengths } => format!(
             "{} left_padding {} lengths {}",
             slots.iter().map(option).collect::<Vec<_>>().join(" "),
             option(left_padding),
             option(lengths)
         ),
-        Cache::List(caches) => caches.iter().map(summary_of).collect::<Vec<_>>().join("; "),
-        Cache::Batch { held: h, offset, left_padding, index } => {
+        StoredCache::List(caches) => caches.iter().map(summary_of).collect::<Vec<_>>().join("; "),
+        StoredCache::Batch { held: h, offset, left_padding, index } => {
             format!("{} offset {} left_padding {} index {index}", held(h), numbers(offset), numbers(left_padding))
         }
-        Cache::BatchRotating { held: h, offset, left_padding, max_size, total, index, rotated } => format!(
+        StoredCache::BatchRotating { held: h, offset, left_padding, max_size, total, index, rotated } => format!(
             "{} offset {} left_padding {} max_size {max_size} total {total} index {index} rotated {rotated}",
             held(h),
             numbers(offset),
@@ -255,14 +257,14 @@ fn what_cannot_be_written_is_an_error() {
     let path = folder.join("cache.safetensors");
     let nf4 =
         Nf4 { block: 64, double: false }.quantize(&ops::ones::<f32>(&[1, 1, 2, 64]).expect("ones")).expect("quantizes");
-    let held = || Some(Held { keys: nf4.clone(), values: nf4.clone() });
-    let said = |layer: Cache| {
+    let held = || Some(StoredBuffers { keys: nf4.clone(), values: nf4.clone() });
+    let said = |layer: StoredCache| {
         let cache = PromptCache { layers: vec![layer], ..PromptCache::default() };
         mlx_prompt_cache::write(&path, &cache).expect_err("refused").to_string()
     };
     let found = [
-        said(Cache::Kv { held: held(), offset: 2 }),
-        said(Cache::Quantized { held: held(), offset: 2, group_size: 64, bits: 4 }),
+        said(StoredCache::Kv { held: held(), offset: 2 }),
+        said(StoredCache::Quantized { held: held(), offset: 2, group_size: 64, bits: 4 }),
     ];
     expect![[r#"
         Nf4(f32[1,1,2,64]) is written as a float array

@@ -8,7 +8,7 @@ use tacit_arrays::Lora;
 use tacit_arrays::format::Nf4;
 use tacit_bridge::with_bytes;
 use tacit_io::{ModelFile, Tensors, Training, save};
-use tacit_nn::{Model, Only, Parameters};
+use tacit_nn::{Model, ParameterFilter, Parameters};
 
 use crate::scratch::Scratch;
 
@@ -29,7 +29,7 @@ fn adapted() -> Model<nn::Sequential> {
     model
 }
 
-fn bytes(model: &Model<nn::Sequential>, only: &Only) -> BTreeMap<String, Vec<u8>> {
+fn bytes(model: &Model<nn::Sequential>, only: &ParameterFilter) -> BTreeMap<String, Vec<u8>> {
     let bytes = |(path, array): (String, &Array)| (path, with_bytes(array, <[u8]>::to_vec).expect("evaluates"));
     model.leaves(only).into_iter().map(bytes).collect()
 }
@@ -39,10 +39,10 @@ fn a_whole_model_is_loaded_into_one_of_the_same_module() {
     let folder = Scratch::new();
     let path = folder.join("model.safetensors");
     let model = adapted();
-    model.save(&path, Only::All).expect("saves");
+    model.save(&path, ParameterFilter::All).expect("saves");
     let mut other = dense();
     other.load(&path).expect("loads");
-    assert_eq!(bytes(&other, &Only::All), bytes(&model, &Only::All));
+    assert_eq!(bytes(&other, &ParameterFilter::All), bytes(&model, &ParameterFilter::All));
     let error = Model::new(nn::Linear::new(64, 8).expect("builds")).expect("a model").load(&path);
     expect![[r#"
         parameters of the model are not given: bias, weight; what is given, and the model does not have: layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight
@@ -55,21 +55,21 @@ fn adapters_alone_are_loaded_into_a_model_that_has_their_like() {
     let folder = Scratch::new();
     let path = folder.join("adapter.safetensors");
     let (model, mut other) = (adapted(), adapted());
-    model.save(&path, Only::Lora).expect("saves");
+    model.save(&path, ParameterFilter::Lora).expect("saves");
     let names = ["layers.0.weight.a", "layers.0.weight.b", "layers.2.weight.a", "layers.2.weight.b"];
     assert_eq!(Tensors::open(&path).expect("opens").names().collect::<Vec<_>>(), names);
-    let base = bytes(&other, &Only::Dense);
+    let base = bytes(&other, &ParameterFilter::Dense);
     other.load(&path).expect("loads");
-    assert_eq!(bytes(&other, &Only::Lora), bytes(&model, &Only::Lora));
-    assert_eq!(bytes(&other, &Only::Dense), base, "the rest stays");
+    assert_eq!(bytes(&other, &ParameterFilter::Lora), bytes(&model, &ParameterFilter::Lora));
+    assert_eq!(bytes(&other, &ParameterFilter::Dense), base, "the rest stays");
     expect![[r#"
         the model has no leaf layers.0.weight.a
         help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]]
     .assert_eq(&dense().load(&path).expect_err("it has no adapters").to_string());
     expect![[r#"
         the model has no leaf to save in Lora
-        help: save another part, or `Only::All`"#]]
-    .assert_eq(&dense().save(&path, Only::Lora).expect_err("it has none").to_string());
+        help: save another part, or `ParameterFilter::All`"#]]
+    .assert_eq(&dense().save(&path, ParameterFilter::Lora).expect_err("it has none").to_string());
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn values_that_were_saved_by_themselves_may_be_some() {
 fn a_run_has_the_model_or_what_is_trained_of_it() {
     let folder = Scratch::new();
     let path = folder.join("run.safetensors");
-    for only in [Only::All, Only::Lora] {
+    for only in [ParameterFilter::All, ParameterFilter::Lora] {
         let (model, mut other) = (adapted(), adapted());
         Training::new(3).with_model(&model, &only).expect("has leaves").save(&path).expect("saves");
         let run = Training::load(&path).expect("loads");

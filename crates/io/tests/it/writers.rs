@@ -11,7 +11,7 @@ use mlx_rs::{Array, nn, random};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{AffineArray, Lora, Nf4Array};
 use tacit_core::{Result, Value};
-use tacit_io::bitsandbytes::{self, Layout};
+use tacit_io::bitsandbytes::{self, BitsAndBytesLayout};
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, Config};
 use tacit_io::mlx_prompt_cache::{self, PromptCache};
@@ -19,7 +19,7 @@ use tacit_io::{
     Metadata, ModelFile, Resumable, Tensors, Training, Writing, hugging_face, load, mlx_adapter, peft, save, save_with,
     write_sharded,
 };
-use tacit_nn::{Model, Only, Parameters};
+use tacit_nn::{Model, ParameterFilter, Parameters};
 
 use crate::checkpoints::taken_apart;
 
@@ -136,7 +136,7 @@ fn model_file() -> Writer {
     Writer {
         name: "ModelFile",
         files: PARTS,
-        write: Box::new(move |at| saved.save(at.join(MODEL), Only::All)),
+        write: Box::new(move |at| saved.save(at.join(MODEL), ParameterFilter::All)),
         check: Box::new(move |at| {
             let mut read = model();
             read.load(at.join(MODEL)).expect("loads");
@@ -177,7 +177,7 @@ fn foreign() -> Vec<Writer> {
             "bitsandbytes",
             PARTS,
             packed(),
-            |at, values| bitsandbytes::write(at.join(MODEL), values, Layout::default()),
+            |at, values| bitsandbytes::write(at.join(MODEL), values, BitsAndBytesLayout::default()),
             |at| bitsandbytes::read(at.join(MODEL)),
         ),
         writer(

@@ -91,7 +91,8 @@ fn output(signature: &Signature) -> Result<&Type> {
 }
 
 fn no_primitive(signature: &Signature) -> Error {
-    let message = "a handler takes its primitive first: `op: &op::Matmul`, or `op: &Primitive` for any primitive";
+    let message =
+        "a handler takes its primitive first: `op: &primitives::Matmul`, or `op: &Primitive` for any primitive";
     Error::new(signature.paren_token.span.join(), message)
 }
 
@@ -99,9 +100,10 @@ fn primitive(parameter: &FnArg) -> Result<&Type> {
     let ty = reference(parameter, "the primitive is borrowed")?;
     match ty {
         Type::Path(_) => Ok(ty),
-        _ => {
-            Err(Error::new_spanned(ty, "the first parameter is the primitive: `&op::Matmul`, or `&Primitive` for any"))
-        }
+        _ => Err(Error::new_spanned(
+            ty,
+            "the first parameter is the primitive: `&primitives::Matmul`, or `&Primitive` for any",
+        )),
     }
 }
 
@@ -156,7 +158,8 @@ const OPERANDS: &str = "an operand is `&Array`, an implicit type `&T`, a family 
 fn reference<'a>(parameter: &'a FnArg, what: &str) -> Result<&'a Type> {
     let parameter = match parameter {
         FnArg::Receiver(receiver) => {
-            let message = "a handler is a free function: move it out of the `impl` and take `op: &op::Matmul` first";
+            let message =
+                "a handler is a free function: move it out of the `impl` and take `op: &primitives::Matmul` first";
             return Err(Error::new(receiver.self_token.span, message));
         }
         FnArg::Typed(parameter) => parameter,

@@ -50,12 +50,12 @@ pub(crate) fn expand(handler: &Handler, args: &Args) -> TokenStream {
 
 fn pattern(operand: &Operand) -> Option<TokenStream> {
     Some(match operand {
-        Operand::Dense => quote!(::tacit::Pattern::Dense),
-        Operand::Type(ty) => quote!(::tacit::Pattern::of::<#ty>()),
-        Operand::Family(ty) => quote_spanned!(ty.span()=> ::tacit::Pattern::family::<#ty>(|member| member)),
-        Operand::AnyImplicit => quote!(::tacit::Pattern::AnyImplicit),
-        Operand::Any => quote!(::tacit::Pattern::Any),
-        Operand::Rest => quote!(::tacit::Pattern::Rest),
+        Operand::Dense => quote!(::tacit::OperandPattern::Dense),
+        Operand::Type(ty) => quote!(::tacit::OperandPattern::of::<#ty>()),
+        Operand::Family(ty) => quote_spanned!(ty.span()=> ::tacit::OperandPattern::family::<#ty>(|member| member)),
+        Operand::AnyImplicit => quote!(::tacit::OperandPattern::AnyImplicit),
+        Operand::Any => quote!(::tacit::OperandPattern::Any),
+        Operand::Rest => quote!(::tacit::OperandPattern::Rest),
         Operand::Results => return None,
     })
 }

@@ -18,7 +18,7 @@ fn every_kind_of_operand() {
         quote!(precedence = 10),
         quote! {
             pub(crate) fn select(
-                _: &op::Select,
+                _: &primitives::Select,
                 condition: &Array,
                 (x): &lora::Delta<Nf4>,
                 y: &(dyn ImplicitArray),
@@ -41,18 +41,18 @@ fn every_kind_of_operand() {
                             line: ::core::line!(),
                         },
                         signature: ::tacit::Signature {
-                            primitive: <op::Select as ::tacit::__private::HandlerPrimitive>::PATTERN,
+                            primitive: <primitives::Select as ::tacit::__private::HandlerPrimitive>::PATTERN,
                             operands: &[
-                                ::tacit::Pattern::Dense,
-                                ::tacit::Pattern::of::<lora::Delta<Nf4>>(),
-                                ::tacit::Pattern::AnyImplicit,
-                                ::tacit::Pattern::Any,
-                                ::tacit::Pattern::Rest,
+                                ::tacit::OperandPattern::Dense,
+                                ::tacit::OperandPattern::of::<lora::Delta<Nf4>>(),
+                                ::tacit::OperandPattern::AnyImplicit,
+                                ::tacit::OperandPattern::Any,
+                                ::tacit::OperandPattern::Rest,
                             ],
                         },
                         precedence: 10,
                         call: |call| {
-                            <op::Select as ::tacit::__private::HandlerPrimitive>::with(
+                            <primitives::Select as ::tacit::__private::HandlerPrimitive>::with(
                                 call.primitive,
                                 |op| ::tacit::__private::results(
                                     select(

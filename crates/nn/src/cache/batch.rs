@@ -3,11 +3,11 @@
 use mlx_rs::{Array, ops};
 use tacit_core::{Error, Result, Value};
 
-use super::hole::Hole;
+use super::padding::Padding;
 use super::slots::Slots;
 use super::store::{Store, four, joined};
 use super::written::Written;
-use super::{KvCache, Side};
+use super::{KvCache, PaddingSide};
 
 impl KvCache {
     /// Says that the next `tokens` are a prompt of sequences of these lengths, padded on one side; it is called outside a step.
@@ -19,7 +19,7 @@ impl KvCache {
     ///
     /// The lengths are not those of the batch or lie outside the prompt, or a prompt before is not at its end; the window has
     /// sinks, whose slots the sequences of a batch share, or is one that padding behind tokens would push these out of.
-    pub fn prepare(&mut self, tokens: i32, lengths: &[i32], side: Side) -> Result<()> {
+    pub fn prepare(&mut self, tokens: i32, lengths: &[i32], side: PaddingSide) -> Result<()> {
         let batch = self.batch();
         if lengths.len() != batch as usize || lengths.iter().any(|length| !(0..=tokens).contains(length)) {
             return Err(Error::invalid(
@@ -44,7 +44,7 @@ impl KvCache {
                     "keep one cache for each sequence, or group those of one length",
                 ));
             }
-            (Some(_), side) if side == Side::Right || start > 0 => {
+            (Some(_), side) if side == PaddingSide::Right || start > 0 => {
                 return Err(Error::invalid(
                     "padding behind tokens would push them out of a window",
                     "pad the sequences on the left, at their beginning",
@@ -53,12 +53,12 @@ impl KvCache {
             _ => {}
         }
         let end = start + tokens;
-        let hole = |&length: &i32| match side {
-            Side::Left => (start, end - length),
-            Side::Right => (start + length, end),
+        let range = |&length: &i32| match side {
+            PaddingSide::Left => (start, end - length),
+            PaddingSide::Right => (start + length, end),
         };
-        self.holes.push(Hole::new(&lengths.iter().map(hole).collect::<Vec<_>>()));
-        self.offset = Hole::offset(&self.holes, &self.next, batch)?;
+        self.padding.push(Padding::new(&lengths.iter().map(range).collect::<Vec<_>>()));
+        self.offset = Padding::offset(&self.padding, &self.next, batch)?;
         self.written.padded = end;
         Ok(())
     }
@@ -113,20 +113,20 @@ impl KvCache {
             let parts = caches.iter().zip(&shifts).map(part).collect::<Result<Vec<Value>>>()?;
             Ok(store.with(joined(&parts, 0)?))
         };
-        let mut holes = Vec::new();
-        for at in 0..caches.iter().map(|cache| cache.holes.len()).max().unwrap_or_default() {
+        let mut padding = Vec::new();
+        for at in 0..caches.iter().map(|cache| cache.padding.len()).max().unwrap_or_default() {
             let own = caches.iter().zip(&shifts).zip(&batches).map(|((cache, &shift), &batch)| {
                 cache
-                    .holes
+                    .padding
                     .get(at)
-                    .map_or_else(|| Ok(Hole::new(&vec![(0, 0); batch as usize])), |hole| hole.later(shift))
+                    .map_or_else(|| Ok(Padding::new(&vec![(0, 0); batch as usize])), |range| range.later(shift))
             });
-            holes.push(Hole::joined(&own.collect::<Result<Vec<_>>>()?)?);
+            padding.push(Padding::joined(&own.collect::<Result<Vec<_>>>()?)?);
         }
         if differ {
             let range = |shift| (sinks, sinks + shift);
             let before = shifts.iter().zip(&batches).flat_map(|(&shift, &batch)| vec![range(shift); batch as usize]);
-            holes.push(Hole::new(&before.collect::<Vec<_>>()));
+            padding.push(Padding::new(&before.collect::<Vec<_>>()));
         }
         let lost = caches.iter().zip(&shifts).map(|(cache, &shift)| cache.written.later(shift));
         let written = lost.reduce(Written::with_losses_of).unwrap_or(first.written).with_capacity(capacity);
@@ -135,9 +135,9 @@ impl KvCache {
         Ok(Self {
             keys: buffer(&|cache| &cache.keys)?,
             values: buffer(&|cache| &cache.values)?,
-            offset: Hole::offset(&holes, &next, batch)?,
+            offset: Padding::offset(&padding, &next, batch)?,
             next,
-            holes,
+            padding,
             written,
             window: first.window,
             limit,
@@ -162,7 +162,7 @@ impl KvCache {
             keys: self.keys.rows(rows)?,
             values: self.values.rows(rows)?,
             offset: self.offset.take_axis(&places, 0)?,
-            holes: self.holes.iter().map(|hole| hole.rows(&places)).collect::<Result<_>>()?,
+            padding: self.padding.iter().map(|range| range.rows(&places)).collect::<Result<_>>()?,
             ..self.clone()
         })
     }

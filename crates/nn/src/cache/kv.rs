@@ -3,11 +3,11 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::AnyFormat;
-use tacit_core::ops::dynamic_slice_update;
+use tacit_core::extra_ops::dynamic_slice_update;
 use tacit_core::{Error, Result, Tree, Value};
 
 use super::Window;
-use super::hole::Hole;
+use super::padding::Padding;
 use super::slots::Slots;
 use super::store::{BLOCK, Store, four};
 use super::written::Written;
@@ -56,8 +56,8 @@ pub struct KvCache {
     pub(super) next: Array,
     /// The position of the next token: `i32[batch]`.
     pub(super) offset: Array,
-    /// Padding.
-    pub(super) holes: Vec<Hole>,
+    /// Where each sequence has padding.
+    pub(super) padding: Vec<Padding>,
     #[tree(static)]
     pub(super) window: Window,
     /// The most slots.
@@ -77,7 +77,7 @@ impl KvCache {
             values: Store::new([batch, heads, width], dtype)?,
             next: Array::from_slice(&[0i32], &[1]),
             offset: ops::zeros::<i32>(&[batch])?,
-            holes: Vec::new(),
+            padding: Vec::new(),
             written: Written::new(Window::Everything),
             window: Window::Everything,
             limit: None,
@@ -288,7 +288,7 @@ impl KvCache {
     pub fn mask(&self, tokens: i32) -> Result<Array> {
         { self.written }.add(tokens)?;
         let (asked, held) = (self.coming(tokens)?, self.held(&self.next.add(Array::from_int(tokens))?)?);
-        let asked = Hole::positions(&self.holes, &asked.reshape(&[1, tokens])?)?.expand_dims_axes(&[1, 3])?;
+        let asked = Padding::positions(&self.padding, &asked.reshape(&[1, tokens])?)?.expand_dims_axes(&[1, 3])?;
         let mask = self.window.sees(&asked, &held.expand_dims_axes(&[1, 2])?)?;
         Ok(ops::broadcast_to(mask, &[self.batch(), 1, tokens, self.capacity()])?)
     }
@@ -346,7 +346,7 @@ impl KvCache {
         };
         let (keys, values) = (write(&self.keys, keys)?, write(&self.values, values)?);
         let next = self.next.add(Array::from_int(tokens))?;
-        self.offset = Hole::offset(&self.holes, &next, self.batch())?;
+        self.offset = Padding::offset(&self.padding, &next, self.batch())?;
         (self.next, self.written) = (next, written);
         self.keys.buffer = keys.clone().into();
         self.values.buffer = values.clone().into();
@@ -363,7 +363,7 @@ impl KvCache {
         let mut written = self.written;
         written.trim(tokens)?;
         let next = Array::from_slice(&[written.total()], &[1]);
-        self.offset = Hole::offset(&self.holes, &next, self.batch())?;
+        self.offset = Padding::offset(&self.padding, &next, self.batch())?;
         (self.next, self.written) = (next, written);
         Ok(())
     }
@@ -394,6 +394,6 @@ impl KvCache {
 
     /// The positions in the slots where there are `total` tokens: `i32[batch, capacity]`, or of all sequences at once.
     fn held(&self, total: &Array) -> Result<Array> {
-        Hole::positions(&self.holes, &self.written.slots.tokens(total)?)
+        Padding::positions(&self.padding, &self.written.slots.tokens(total)?)
     }
 }

@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::AnyFormat;
-use tacit_core::ops::dynamic_slice_update;
+use tacit_core::extra_ops::dynamic_slice_update;
 use tacit_core::{Aval, Error, Policy, Result, Tree, Value, implicit};
 
 use super::slots::Run;

@@ -4,7 +4,7 @@ use mlx_rs::Array;
 use tacit_core::{Error, Result, Value};
 
 use super::KvCache;
-use super::hole::Hole;
+use super::padding::Padding;
 use super::slots::{Run, Slots};
 use super::store::{Store, four};
 
@@ -64,7 +64,7 @@ impl KvCache {
             self.written.with_capacity(count).later(len).with_oldest(if count < len { len - count + sinks } else { 0 });
         self.written.padded = 0;
         self.next = Array::from_slice(&[len], &[1]);
-        self.offset = Hole::offset(&self.holes, &self.next, self.batch())?;
+        self.offset = Padding::offset(&self.padding, &self.next, self.batch())?;
         Ok(self)
     }
 
@@ -85,8 +85,8 @@ impl KvCache {
             ));
         }
         if padding.iter().any(|&count| count > 0) {
-            self.holes.push(Hole::new(&padding.iter().map(|&count| (0, count)).collect::<Vec<_>>()));
-            self.offset = Hole::offset(&self.holes, &self.next, self.batch())?;
+            self.padding.push(Padding::new(&padding.iter().map(|&count| (0, count)).collect::<Vec<_>>()));
+            self.offset = Padding::offset(&self.padding, &self.next, self.batch())?;
             self.written.padded = padding.iter().copied().fold(self.written.padded, i32::max);
         }
         Ok(self)

@@ -6,7 +6,7 @@ use std::fmt;
 use tacit_core::{Error, Result};
 
 use super::stats::Clock;
-use super::{Options, Stats};
+use super::{GenerateOptions, GenerateStats};
 
 /// The tokens that a model makes of prompts, one at a time.
 ///
@@ -22,7 +22,7 @@ pub struct Generation<'a> {
     stop: Vec<Vec<u32>>,
     max_tokens: usize,
     clock: Clock,
-    stats: Stats,
+    stats: GenerateStats,
     /// Tokens that the engine has made and nobody will see.
     unread: usize,
     ended: bool,
@@ -51,7 +51,7 @@ pub enum Finish {
 /// What makes tokens, for all sequences at a time.
 pub(super) trait Engine {
     /// The next tokens of each sequence, one or more and at most `room`. Those of a sequence that is not `open` are nobody's.
-    fn advance(&mut self, room: usize, open: &[bool], stats: &mut Stats) -> Result<Vec<Vec<u32>>>;
+    fn advance(&mut self, room: usize, open: &[bool], stats: &mut GenerateStats) -> Result<Vec<Vec<u32>>>;
 
     /// No more are asked for, and the last `unread` of the last advance never were: the state forgets them, and has then seen all
     /// that were read.
@@ -73,7 +73,7 @@ struct Sequence {
 impl<'a> Generation<'a> {
     pub(super) fn new(
         engine: Box<dyn Engine + 'a>,
-        options: &Options,
+        options: &GenerateOptions,
         sequences: usize,
         prompt_tokens: usize,
         clock: Clock,
@@ -86,7 +86,7 @@ impl<'a> Generation<'a> {
             stop: options.stop.clone(),
             max_tokens: options.max_tokens,
             clock,
-            stats: Stats { prompt_tokens, ..Stats::default() },
+            stats: GenerateStats { prompt_tokens, ..GenerateStats::default() },
             unread: 0,
             ended: false,
         }
@@ -94,7 +94,7 @@ impl<'a> Generation<'a> {
 
     /// What it took so far.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> GenerateStats {
         self.stats
     }
 

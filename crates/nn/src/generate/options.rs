@@ -7,14 +7,14 @@ use super::Sampler;
 /// What [`generate`](super::generate()) is asked for.
 ///
 /// ```
-/// use tacit_nn::generate::{Options, Sampler};
+/// use tacit_nn::generate::{GenerateOptions, Sampler};
 ///
 /// let sampler = Sampler { temperature: 0.7, top_p: 0.9, ..Sampler::default() };
-/// let options = Options { sampler, seed: 1, max_tokens: 100, ..Options::default() };
+/// let options = GenerateOptions { sampler, seed: 1, max_tokens: 100, ..GenerateOptions::default() };
 /// assert_eq!(options.prefill, 512);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GenerateOptions {
     /// How tokens are drawn.
     pub sampler: Sampler,
     /// What draws begin with: the same seed, prompts and options give the same tokens.
@@ -32,7 +32,7 @@ pub struct Options {
     pub lookahead: bool,
 }
 
-impl Default for Options {
+impl Default for GenerateOptions {
     /// At most 256 of the likeliest tokens, with prompts in pieces of 512.
     fn default() -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl GenerateOptions {
     /// The sampler for these prompts. It looks back at no more tokens than there will be: more are a larger array, and change
     /// nothing.
     pub(super) fn bounded_sampler<P: AsRef<[u32]>>(&self, prompts: &[P]) -> Sampler {

@@ -7,12 +7,12 @@ use tacit_core::{Error, Result, Value};
 use super::generation::Engine;
 use super::stats::Clock;
 use super::steps::{Steps, padded};
-use super::{Generation, Options, Sampled, Sampler, SamplerState, Sequences, Stats};
+use super::{GenerateOptions, GenerateStats, Generation, Sampled, Sampler, SamplerState, Sequences};
 
 /// Runs a step on prompts, in pieces, and then on the tokens that are drawn from its logits.
 ///
 /// The state goes on from what it has seen: given back by another generation or read from a file, the prompts are what follows.
-/// Where they differ in length, it is told which tokens are [`padding`](Options::padding), and where sequences end at different
+/// Where they differ in length, it is told which tokens are [`padding`](GenerateOptions::padding), and where sequences end at different
 /// times, it is left with what each had seen when it ended: see [`Sequences`].
 ///
 /// ```
@@ -20,7 +20,7 @@ use super::{Generation, Options, Sampled, Sampler, SamplerState, Sequences, Stat
 /// use mlx_rs::Array;
 /// use tacit_core::Result;
 /// use tacit_nn::generate;
-/// use tacit_nn::generate::Options;
+/// use tacit_nn::generate::GenerateOptions;
 ///
 /// // After each token comes the next of three, and the state counts them.
 /// let table = Array::from_slice(&[0.0f32, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], &[3, 3]);
@@ -29,7 +29,7 @@ use super::{Generation, Options, Sampled, Sampler, SamplerState, Sequences, Stat
 ///     *seen = seen.add(Array::from_int(tokens.dim(1)))?;
 ///     Ok(table.take_axis(tokens, 0)?)
 /// };
-/// let options = Options { max_tokens: 4, ..Options::default() };
+/// let options = GenerateOptions { max_tokens: 4, ..GenerateOptions::default() };
 /// let ids = generate(step, &mut seen, &[[0, 1]], &options)?.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>()?;
 /// assert_eq!(ids, [2, 0, 1, 2]);
 /// assert_eq!(seen.item_exact::<i32>(), 6);
@@ -47,7 +47,7 @@ pub fn generate<'a, S, E>(
     step: impl FnMut(&Array, &mut S) -> Result<Array, E> + 'a,
     state: &'a mut S,
     prompts: &[impl AsRef<[u32]>],
-    options: &Options,
+    options: &GenerateOptions,
 ) -> Result<Generation<'a>>
 where
     S: Sequences,
@@ -80,7 +80,7 @@ struct Plain<'a, S> {
 
 impl<S: Sequences> Plain<'_, S> {
     /// Gives the state the prompts, and begins the first tokens.
-    fn prefill<P: AsRef<[u32]>>(&mut self, prompts: &[P], options: &Options) -> Result<()> {
+    fn prefill<P: AsRef<[u32]>>(&mut self, prompts: &[P], options: &GenerateOptions) -> Result<()> {
         let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.as_ref().len() as i32).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);
         // What was told of padding holds for these prompts alone.
@@ -142,7 +142,7 @@ impl<S: Sequences> Plain<'_, S> {
 }
 
 impl<S: Sequences> Engine for Plain<'_, S> {
-    fn advance(&mut self, room: usize, open: &[bool], _: &mut Stats) -> Result<Vec<Vec<u32>>> {
+    fn advance(&mut self, room: usize, open: &[bool], _: &mut GenerateStats) -> Result<Vec<Vec<u32>>> {
         self.keep_ended(open)?;
         let drawn = self.next.take().ok_or_else(ended)??;
         let column = drawn.tokens.expand_dims(-1)?;

@@ -4,7 +4,7 @@ use mlx_rs::Array;
 use tacit_core::{Error, Result, Tree};
 
 use super::trim::all_or_none;
-use crate::{ArraysCache, Cache, KvCache, Side};
+use crate::{ArraysCache, Cache, KvCache, PaddingSide};
 
 /// A state that knows which of its tokens are whose, as a generation of several prompts needs it.
 ///
@@ -82,7 +82,7 @@ impl Sequences for () {
 
 impl Sequences for KvCache {
     fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
-        self.prepare(tokens, lengths, Side::Left)
+        self.prepare(tokens, lengths, PaddingSide::Left)
     }
 
     fn select(&self, rows: &[i32]) -> Result<Self> {

@@ -9,7 +9,7 @@ use super::plain::no_distribution;
 use super::stats::Clock;
 use super::steps::{Steps, padded};
 use super::verdict::{Verdict, leading};
-use super::{Generation, Options, Sampler, SamplerState, Stats, Trim};
+use super::{GenerateOptions, GenerateStats, Generation, Sampler, SamplerState, Trim};
 
 /// The smaller model of [`speculate`].
 pub struct Draft<'a, F, S> {
@@ -35,7 +35,7 @@ pub struct Draft<'a, F, S> {
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
 /// use tacit_core::{Result, Tree};
-/// use tacit_nn::generate::{Draft, Options, Trim, speculate};
+/// use tacit_nn::generate::{Draft, GenerateOptions, Trim, speculate};
 ///
 /// #[derive(Tree, Clone)]
 /// struct Seen(Array);
@@ -57,7 +57,7 @@ pub struct Draft<'a, F, S> {
 /// };
 /// let (mut seen, mut drafted) = (Seen(Array::from_int(0)), Seen(Array::from_int(0)));
 /// let draft = Draft { step: step(other), state: &mut drafted, tokens: 2 };
-/// let options = Options { max_tokens: 4, ..Options::default() };
+/// let options = GenerateOptions { max_tokens: 4, ..GenerateOptions::default() };
 /// let ids = speculate(step(one), &mut seen, draft, &[0, 1], &options)?
 ///     .map(|token| Ok(token?.id))
 ///     .collect::<Result<Vec<u32>>>()?;
@@ -75,7 +75,7 @@ pub fn speculate<'a, S, E, D, G, F>(
     state: &'a mut S,
     draft: Draft<'a, F, D>,
     prompt: &[u32],
-    options: &Options,
+    options: &GenerateOptions,
 ) -> Result<Generation<'a>>
 where
     S: Tree + Clone + Trim,
@@ -254,7 +254,7 @@ impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Speculative<'_, S, D> {
 }
 
 impl<S: Tree + Clone + Trim, D: Tree + Clone + Trim> Engine for Speculative<'_, S, D> {
-    fn advance(&mut self, room: usize, _: &[bool], stats: &mut Stats) -> Result<Vec<Vec<u32>>> {
+    fn advance(&mut self, room: usize, _: &[bool], stats: &mut GenerateStats) -> Result<Vec<Vec<u32>>> {
         let count = self.most.min(room.saturating_sub(1)).max(1);
         let round = self.round(count)?;
         let begun = [&round.drafted, &round.stay, &round.next, &round.valid].map(Clone::clone);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// How many tokens a generation has made of how many, and in which time.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
+pub struct GenerateStats {
     /// Tokens of the prompts, without padding.
     pub prompt_tokens: usize,
     /// From the beginning to the first token.
@@ -21,7 +21,7 @@ pub struct Stats {
     pub accepted: usize,
 }
 
-impl Stats {
+impl GenerateStats {
     /// Tokens of the prompts a second.
     #[must_use]
     pub fn prompt_rate(&self) -> f64 {
@@ -51,7 +51,7 @@ impl Clock {
     }
 
     /// So many tokens have been read.
-    pub(super) fn read(&mut self, tokens: usize, stats: &mut Stats) {
+    pub(super) fn read(&mut self, tokens: usize, stats: &mut GenerateStats) {
         let now = Instant::now();
         if let Some(first) = self.first {
             stats.time = now - first;

@@ -3,7 +3,7 @@
 use tacit_core::{Error, Result};
 
 use super::segments::Segments;
-use super::{Finish, Generation, Stats};
+use super::{Finish, GenerateStats, Generation};
 
 /// What makes text of the tokens of one sequence, one at a time.
 pub trait Detokenizer {
@@ -31,7 +31,7 @@ pub trait Detokenizer {
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
 /// use tacit_core::Result;
-/// use tacit_nn::generate::{Detokenizer, Options, Texts};
+/// use tacit_nn::generate::{Detokenizer, GenerateOptions, Texts};
 ///
 /// struct Letters;
 ///
@@ -48,7 +48,7 @@ pub trait Detokenizer {
 /// let table = Array::from_slice(&[0.0f32, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], &[3, 3]);
 /// let step = |tokens: &Array, _: &mut ()| -> Result<Array> { Ok(table.take_axis(tokens, 0)?) };
 /// let mut state = ();
-/// let tokens = tacit_nn::generate(step, &mut state, &[[0]], &Options::default())?;
+/// let tokens = tacit_nn::generate(step, &mut state, &[[0]], &GenerateOptions::default())?;
 /// let mut text = String::new();
 /// for piece in Texts::new(tokens, vec![Letters], &["ab"])? {
 ///     text += &piece?.text;
@@ -102,7 +102,7 @@ impl<'a, D: Detokenizer> Texts<'a, D> {
 
     /// What it took so far.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> GenerateStats {
         self.tokens.stats()
     }
 }

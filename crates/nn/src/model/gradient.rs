@@ -8,7 +8,7 @@ use tacit_core::tree::{self, Gradient, Open};
 use tacit_core::{Error, Result, Tree, Value, transform};
 
 use super::{Held, Model, dense_tree};
-use crate::Trainable;
+use crate::ParameterFilter;
 use crate::parameters::listed;
 
 impl<M: ModuleParameters> Model<M> {
@@ -16,7 +16,7 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// Without it that is all but scales and codes.
     #[must_use]
-    pub fn training(self, trained: Trainable) -> Self {
+    pub fn training(self, trained: ParameterFilter) -> Self {
         Self { trained, ..self }
     }
 
@@ -31,11 +31,11 @@ impl<M: ModuleParameters> Model<M> {
     /// use mlx_rs::optimizers::Sgd;
     /// use mlx_rs::{nn, ops};
     /// use tacit_arrays::format::Affine;
-    /// use tacit_nn::{Model, Trainable};
+    /// use tacit_nn::{Model, ParameterFilter};
     ///
     /// let mut model = Model::new(nn::Linear::new(64, 8)?)?.quantize("weight", Affine { bits: 4, group: 64 })?;
     /// let x = ops::ones::<f32>(&[2, 64])?;
-    /// let (loss, gradients) = model.value_and_grad(Trainable::Dense, &x, |m, x| m.forward(x)?.square()?.mean(None))?;
+    /// let (loss, gradients) = model.value_and_grad(ParameterFilter::Dense, &x, |m, x| m.forward(x)?.square()?.mean(None))?;
     /// assert_eq!(loss.ndim(), 0);
     /// assert_eq!(gradients["bias"].shape(), [8]);
     /// model.update(&mut Sgd::new(0.1), &gradients)?;
@@ -48,7 +48,7 @@ impl<M: ModuleParameters> Model<M> {
     /// `f` fails, the loss is not one float element, or the part has no float leaf. The model is then what it was.
     pub fn value_and_grad<A, O, E>(
         &mut self,
-        only: Trainable,
+        only: ParameterFilter,
         args: A,
         f: impl FnOnce(&mut Self, A) -> Result<O, E>,
     ) -> Result<(O, FlattenedModuleParam)>
@@ -86,8 +86,9 @@ impl<M: ModuleParameters> Model<M> {
         Ok((dense_tree(def, &results)?, gradients.collect()))
     }
 
-    fn nothing_to_train(&self, only: &Trainable) -> Error {
-        let paths: Vec<Rc<str>> = self.trainable(&Trainable::All).into_iter().map(|(path, _)| path.into()).collect();
+    fn nothing_to_train(&self, only: &ParameterFilter) -> Error {
+        let paths: Vec<Rc<str>> =
+            self.trainable(&ParameterFilter::All).into_iter().map(|(path, _)| path.into()).collect();
         Error::invalid(format!("the model has no float leaf to train in {only:?}"), listed(paths.iter()))
     }
 

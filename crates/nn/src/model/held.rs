@@ -6,7 +6,7 @@ use mlx_rs::Array;
 use tacit_arrays::Placed;
 use tacit_core::{Aval, ChildName, ImplicitArray, Result, Value, short_name};
 
-use crate::only::Role;
+use crate::filter::Role;
 
 /// An implicit array taken apart, so that its leaves can be lent and replaced one by one.
 #[derive(Clone, Debug)]

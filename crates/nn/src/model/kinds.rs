@@ -11,8 +11,8 @@ use tacit_arrays::{Adapter, Placed};
 use tacit_core::{Error, ImplicitArray, Result, Value};
 
 use super::Model;
-use crate::Only;
-use crate::only::Role;
+use crate::ParameterFilter;
+use crate::filter::Role;
 use crate::parameters::some_of;
 
 /// What some leaves of a model mean: which parts they are, and for each the kind of the array that holds it, with what is
@@ -79,7 +79,7 @@ impl fmt::Display for LeafKind {
 impl<M: ModuleParameters> Model<M> {
     /// The leaves of a part that last, as a file has them: all but what adapters drop in a step.
     #[must_use]
-    pub fn lasting_leaves(&self, only: &Only) -> Vec<(String, &Array)> {
+    pub fn lasting_leaves(&self, only: &ParameterFilter) -> Vec<(String, &Array)> {
         self.chosen(only, |leaf| leaf.role != Role::Choice)
     }
 
@@ -88,7 +88,7 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// An implicit array refuses its own children.
-    pub fn leaf_kinds(&self, only: &Only) -> Result<LeafKinds> {
+    pub fn leaf_kinds(&self, only: &ParameterFilter) -> Result<LeafKinds> {
         let whole = only.whole().into_iter().map(str::to_owned).collect();
         let mut all = BTreeMap::new();
         for (path, value) in self.values()? {
@@ -110,12 +110,12 @@ impl<M: ModuleParameters> Model<M> {
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
     /// use mlx_rs::nn;
-    /// use tacit_nn::{LoraConfig, Model, Only};
+    /// use tacit_nn::{LoraConfig, Model, ParameterFilter};
     ///
     /// let adapted = |alpha| Model::new(nn::Linear::new(64, 64)?)?.lora("weight", LoraConfig { alpha, ..LoraConfig::default() });
     /// let (trained, mut other): (Model<nn::Linear>, Model<nn::Linear>) = (adapted(32.0)?, adapted(1.0)?);
-    /// let leaves = trained.lasting_leaves(&Only::Lora).into_iter().map(|(path, array)| (path, array.clone()));
-    /// let error = other.load_leaves(leaves.collect::<Vec<_>>(), Some(&trained.leaf_kinds(&Only::Lora)?)).unwrap_err();
+    /// let leaves = trained.lasting_leaves(&ParameterFilter::Lora).into_iter().map(|(path, array)| (path, array.clone()));
+    /// let error = other.load_leaves(leaves.collect::<Vec<_>>(), Some(&trained.leaf_kinds(&ParameterFilter::Lora)?)).unwrap_err();
     /// assert!(error.to_string().contains("alpha 32"));
     /// # Ok(())
     /// # }
@@ -147,7 +147,7 @@ impl<M: ModuleParameters> Model<M> {
             None => self.parts_of(&given),
         };
         if let Some(kinds) = kinds {
-            let own = self.leaf_kinds(&Only::All)?;
+            let own = self.leaf_kinds(&ParameterFilter::All)?;
             let differing = kinds.leaves.iter().find_map(|(path, saved)| {
                 let own = own.leaves.get(&self.own_leaf(path)).filter(|own| *own != saved)?;
                 Some((path, saved, own))
@@ -165,7 +165,7 @@ impl<M: ModuleParameters> Model<M> {
                 "the leaves say nothing of the scale and the kind of their adapters: they are taken to be those of the model"
             );
         }
-        for part in whole.into_iter().filter_map(Only::named) {
+        for part in whole.into_iter().filter_map(ParameterFilter::named) {
             let own = self.lasting_leaves(part);
             let lacking = own.iter().map(|(path, _)| path.as_str()).filter(|path| !given.contains(path));
             refuse(&format!("leaves of the model are not given, of {part:?}"), lacking.collect::<Vec<_>>().iter())?;
@@ -175,9 +175,10 @@ impl<M: ModuleParameters> Model<M> {
 
     /// The parts that some of these leaves belong to, dense parameters aside.
     fn parts_of(&self, given: &BTreeSet<&str>) -> Vec<&'static str> {
-        let parts = [Only::Lora, Only::Scales, Only::Masters];
-        let some = |part: &&Only| self.lasting_leaves(part).iter().any(|(path, _)| given.contains(path.as_str()));
-        parts.iter().filter(some).flat_map(Only::whole).collect()
+        let parts = [ParameterFilter::Lora, ParameterFilter::Scales, ParameterFilter::Masters];
+        let some =
+            |part: &&ParameterFilter| self.lasting_leaves(part).iter().any(|(path, _)| given.contains(path.as_str()));
+        parts.iter().filter(some).flat_map(ParameterFilter::whole).collect()
     }
 }
 
@@ -199,6 +200,6 @@ fn refuse<'p>(what: &str, paths: impl Iterator<Item = &'p &'p str>) -> Result<()
     if paths.is_empty() {
         return Ok(());
     }
-    let help = "give all leaves of the file that they were saved in; `Only::Paths` saves and loads some by themselves";
+    let help = "give all leaves of the file that they were saved in; `ParameterFilter::Paths` saves and loads some by themselves";
     Err(Error::invalid(format!("{what}: {}", some_of(paths.iter())), help))
 }

@@ -10,7 +10,7 @@ use tacit_core::{Aval, Error, Result};
 
 use super::Model;
 use super::ties::same_array;
-use crate::only::{Leaf, Only, Role};
+use crate::filter::{Leaf, ParameterFilter, Role};
 use crate::parameters::listed;
 
 impl<M: ModuleParameters> Model<M> {
@@ -20,22 +20,22 @@ impl<M: ModuleParameters> Model<M> {
     /// # fn main() -> tacit_core::Result<()> {
     /// use mlx_rs::nn;
     /// use tacit_arrays::format::Nf4;
-    /// use tacit_nn::{Model, Only};
+    /// use tacit_nn::{Model, ParameterFilter};
     ///
     /// let model = Model::new(nn::Linear::new(64, 64)?)?.quantize("weight", Nf4 { block: 64, double: false })?;
     /// let paths = |only| model.leaves(only).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
-    /// assert_eq!(paths(&Only::All), ["bias", "weight.codes", "weight.scales"]);
-    /// assert_eq!(paths(&Only::Scales), ["weight.scales"]);
+    /// assert_eq!(paths(&ParameterFilter::All), ["bias", "weight.codes", "weight.scales"]);
+    /// assert_eq!(paths(&ParameterFilter::Scales), ["weight.scales"]);
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn leaves(&self, only: &Only) -> Vec<(String, &Array)> {
+    pub fn leaves(&self, only: &ParameterFilter) -> Vec<(String, &Array)> {
         self.chosen(only, |_| true)
     }
 
     /// The leaves that a gradient is taken of: the float ones of the part that are not frozen.
-    pub(super) fn trainable(&self, only: &Only) -> Vec<(String, &Array)> {
+    pub(super) fn trainable(&self, only: &ParameterFilter) -> Vec<(String, &Array)> {
         let unfrozen = self.module.trainable_parameters().flatten();
         self.chosen(only, |leaf| {
             leaf.aval.dtype.is_float() && self.is_trained(leaf.role, leaf.parameter, |path| unfrozen.contains_key(path))
@@ -57,7 +57,7 @@ impl<M: ModuleParameters> Model<M> {
     }
 
     /// The leaves of a part for which `wanted` holds, sorted by path.
-    pub(super) fn chosen(&self, only: &Only, wanted: impl Fn(&Leaf<'_>) -> bool) -> Vec<(String, &Array)> {
+    pub(super) fn chosen(&self, only: &ParameterFilter, wanted: impl Fn(&Leaf<'_>) -> bool) -> Vec<(String, &Array)> {
         let mut chosen: Vec<(String, &Array)> = Vec::new();
         for (parameter, array) in self.module.parameters().flatten() {
             if self.ties.is_tied(&parameter) {
@@ -152,11 +152,11 @@ impl<M: ModuleParameters> Model<M> {
 
 impl<M: ModuleParameters> ModuleParameters for Model<M> {
     fn num_parameters(&self) -> usize {
-        self.leaves(&Only::All).len()
+        self.leaves(&ParameterFilter::All).len()
     }
 
     fn parameters(&self) -> ModuleParamRef<'_> {
-        nested(self.leaves(&Only::All).into_iter().map(|(path, array)| (path.into(), array)))
+        nested(self.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path.into(), array)))
     }
 
     fn parameters_mut(&mut self) -> ModuleParamMut<'_> {
@@ -180,12 +180,12 @@ impl<M: ModuleParameters> ModuleParameters for Model<M> {
     }
 
     fn all_frozen(&self) -> Option<bool> {
-        let leaves = self.leaves(&Only::All).len();
-        (leaves > 0).then(|| self.trainable(&Only::All).is_empty())
+        let leaves = self.leaves(&ParameterFilter::All).len();
+        (leaves > 0).then(|| self.trainable(&ParameterFilter::All).is_empty())
     }
 
     fn any_frozen(&self) -> Option<bool> {
-        let leaves = self.leaves(&Only::All).len();
+        let leaves = self.leaves(&ParameterFilter::All).len();
         (leaves > 0).then(|| self.trainable(&self.trained).len() < leaves)
     }
 }

@@ -19,20 +19,20 @@ use crate::{Parameters, Pattern, Rules, within};
 /// ```
 /// use tacit_arrays::ScalePer;
 /// use tacit_arrays::format::Affine;
-/// use tacit_nn::Aware;
+/// use tacit_nn::QatConfig;
 ///
 /// // 4-bit weights whose scales are trained, and 8-bit activations with a scale for each token.
-/// let aware = Aware::new(Affine { bits: 4, group: 32 }).trained_scales().int8_activations(ScalePer::Token);
+/// let aware = QatConfig::new(Affine { bits: 4, group: 32 }).trained_scales().int8_activations(ScalePer::Token);
 /// assert_eq!(aware.format().to_string(), "affine:4:32");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Aware {
+pub struct QatConfig {
     format: AnyFormat,
     trained_scales: bool,
     activations: Option<ScalePer>,
 }
 
-impl Aware {
+impl QatConfig {
     /// Weights in `format`, with the scales that it makes of them in each step, and activations as they are.
     pub fn new(format: impl Into<AnyFormat>) -> Self {
         Self { format: format.into(), trained_scales: false, activations: None }
@@ -70,7 +70,7 @@ impl Aware {
     }
 }
 
-impl<Q: Quantizer + 'static> From<Q> for Aware {
+impl<Q: Quantizer + 'static> From<Q> for QatConfig {
     fn from(format: Q) -> Self {
         Self::new(format)
     }
@@ -86,13 +86,13 @@ impl<M: ModuleParameters> Model<M> {
     /// use mlx_rs::optimizers::Adam;
     /// use mlx_rs::{nn, ops};
     /// use tacit_arrays::format::Affine;
-    /// use tacit_nn::{Model, Trainable};
+    /// use tacit_nn::{Model, ParameterFilter};
     ///
     /// let mut model = Model::new(nn::Linear::new(64, 8)?)?.prepare("weight", Affine { bits: 2, group: 64 })?;
     /// let (x, mut optimizer) = (ops::ones::<f32>(&[2, 64])?, Adam::new(1e-2));
     /// for _ in 0..3 {
     ///     let (_loss, gradients) =
-    ///         model.value_and_grad(Trainable::default(), x.clone(), |m, x| m.forward(&x)?.square()?.mean(None))?;
+    ///         model.value_and_grad(ParameterFilter::default(), x.clone(), |m, x| m.forward(&x)?.square()?.mean(None))?;
     ///     model.update(&mut optimizer, &gradients)?;
     /// }
     /// let trained = model.forward(&x)?;
@@ -106,13 +106,13 @@ impl<M: ModuleParameters> Model<M> {
     /// What has one axis stays as it is unless the pattern is its path; so does what the format cannot divide, and any implicit
     /// array but codes and what was prepared before: see [`Prepared::of`]. [`report`](Self::report) tells of each.
     ///
-    /// Scales that are trained are leaves of [`Only::Scales`](crate::Only::Scales), which is not among what is trained by default: a run trains
-    /// `Trainable::default().or(Trainable::Scales)`, and freezes them from some step on by leaving them out.
+    /// Scales that are trained are leaves of [`ParameterFilter::Scales`](crate::ParameterFilter::Scales), which is not among what is trained by default: a run trains
+    /// `ParameterFilter::default().or(ParameterFilter::Scales)`, and freezes them from some step on by leaving them out.
     ///
     /// # Errors
     ///
     /// As for [`prepare_by`](Self::prepare_by). The model is dropped then: use that where it is still needed.
-    pub fn prepare<P>(mut self, pattern: P, aware: impl Into<Aware>) -> Result<Self>
+    pub fn prepare<P>(mut self, pattern: P, aware: impl Into<QatConfig>) -> Result<Self>
     where
         P: TryInto<Pattern, Error: Into<Error>>,
     {
@@ -134,14 +134,14 @@ impl<M: ModuleParameters> Model<M> {
     pub fn prepare_by(&mut self, rules: &Rules) -> Result<&mut Self> {
         self.prepare_where(|paths, aval| {
             let Rule { pattern, action: Action::Quantize(format) } = rules.rule(paths, aval)? else { return None };
-            Some((Aware::new(format.clone()), pattern.is_exact()))
+            Some((QatConfig::new(format.clone()), pattern.is_exact()))
         })?;
         self.report.unused = rules.unused(self.named().iter());
         Ok(self)
     }
 
     /// Prepares what is chosen; the flag says that it is chosen by its path.
-    fn prepare_where(&mut self, choose: impl Fn(&[&str], &Aval) -> Option<(Aware, bool)>) -> Result<()> {
+    fn prepare_where(&mut self, choose: impl Fn(&[&str], &Aval) -> Option<(QatConfig, bool)>) -> Result<()> {
         let (mut report, mut made) = (self.report.clone(), Parameters::new());
         for (path, value) in self.values()? {
             let aval = value.aval()?;
@@ -299,7 +299,7 @@ fn nothing_prepared() -> Error {
 }
 
 /// Why a parameter is not prepared, if it is not.
-fn left(value: &Value, exact: bool, aware: &Aware) -> Option<String> {
+fn left(value: &Value, exact: bool, aware: &QatConfig) -> Option<String> {
     let aval = value.aval().ok()?;
     let inner = value.downcast::<Int8Inputs>().map_or(value, Int8Inputs::inner);
     let taken = inner.downcast::<Prepared>().is_some() || inner.family::<dyn Packed>().is_some();

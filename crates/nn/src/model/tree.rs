@@ -7,7 +7,7 @@ use tacit_core::{Error, Result, Tree};
 
 use super::Model;
 use super::held::Form;
-use crate::only::Role;
+use crate::filter::Role;
 use crate::places::Places;
 
 const MODEL: &str = "Model";

@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Result};
 
 use super::Model;
-use crate::only::Role;
+use crate::filter::Role;
 use crate::parameters::{listed, some_of};
 
 impl<M: ModuleParameters> Model<M> {
@@ -22,13 +22,13 @@ impl<M: ModuleParameters> Model<M> {
     /// # fn main() -> tacit_core::Result<()> {
     /// use mlx_rs::optimizers::Adam;
     /// use mlx_rs::{Dtype, module::Module, nn, ops};
-    /// use tacit_nn::{Model, Trainable};
+    /// use tacit_nn::{Model, ParameterFilter};
     ///
     /// let mut model = Model::new(nn::Linear::new(4, 4)?)?;
     /// model.replace("*", |_, value| Ok(Some(value.dense()?.as_dtype(Dtype::Bfloat16)?.into())))?;
     /// let (x, mut adam) = (ops::ones::<f32>(&[2, 4])?.as_dtype(Dtype::Bfloat16)?, Adam::new(1e-3));
     /// let (_, gradients) =
-    ///     model.value_and_grad(Trainable::default(), x, |m, x| m.forward(&x)?.square()?.mean(None))?;
+    ///     model.value_and_grad(ParameterFilter::default(), x, |m, x| m.forward(&x)?.square()?.mean(None))?;
     /// model.update(&mut adam, &gradients)?;
     /// assert_eq!(model.get("weight")?.to_string(), "bf16[4,4]");
     /// # Ok(())

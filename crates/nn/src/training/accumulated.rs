@@ -17,13 +17,13 @@ use tacit_core::{Aval, Error, Result};
 /// use mlx_rs::optimizers::Sgd;
 /// use mlx_rs::{Array, module::Module, nn, ops};
 /// use tacit_nn::training::Accumulated;
-/// use tacit_nn::{Model, Trainable};
+/// use tacit_nn::{Model, ParameterFilter};
 ///
 /// let mut model = Model::new(nn::Linear::new(4, 4)?)?;
 /// let (mut sgd, mut accumulated) = (Sgd::new(0.1), Accumulated::default());
 /// for seed in 0..4 {
 ///     let x = mlx_rs::random::normal::<f32>(&[8, 4], None, None, Some(&mlx_rs::random::key(seed)?))?;
-///     let (_, gradients) = model.value_and_grad(Trainable::default(), &x, |m, x| m.forward(x)?.square()?.mean(None))?;
+///     let (_, gradients) = model.value_and_grad(ParameterFilter::default(), &x, |m, x| m.forward(x)?.square()?.mean(None))?;
 ///     accumulated.add(&gradients)?;
 /// }
 /// // One step for 32 rows.

@@ -13,19 +13,19 @@ use mlx_rs::Array;
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::optimizers::Adam;
 /// use mlx_rs::{Array, module::Module, nn, ops};
-/// use tacit_core::compile::{Options, compile_with_state};
+/// use tacit_core::compile::{CompileOptions, compile_with_state};
 /// use tacit_nn::training::Schedule;
-/// use tacit_nn::{Model, Stateful, Trainable};
+/// use tacit_nn::{Model, Stateful, ParameterFilter};
 ///
 /// let schedule = Schedule::cosine(1e-2, 100).with_warmup(10);
 /// assert_eq!([0, 5, 10, 100].map(|step| schedule.at(step)), [0.0, 5e-3, 1e-2, 0.0]);
 ///
 /// let mut step = compile_with_state(
-///     Options::default(),
+///     CompileOptions::default(),
 ///     |(model, adam): &mut (Model<nn::Linear>, Stateful<Adam>), (x, rate): (Array, Array)| {
 ///         adam.lr = rate;
 ///         let (loss, gradients) =
-///             model.value_and_grad(Trainable::default(), x, |m, x| m.forward(&x)?.square()?.mean(None))?;
+///             model.value_and_grad(ParameterFilter::default(), x, |m, x| m.forward(&x)?.square()?.mean(None))?;
 ///         model.update(&mut adam.0, &gradients)?;
 ///         Ok::<_, tacit_core::Error>(loss)
 ///     },

@@ -7,9 +7,9 @@ use mlx_rs::module::Module;
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, nn, random};
 use tacit_arrays::format::{Affine, Nf4};
-use tacit_core::compile::Options;
+use tacit_core::compile::CompileOptions;
 use tacit_core::{Counters, Policy, Result, compile_with_state};
-use tacit_nn::{LoraConfig, Method, Model, Only, Stateful, Trainable};
+use tacit_nn::{LoraConfig, Method, Model, ParameterFilter, Stateful};
 
 use crate::types::{normal, numbers};
 
@@ -53,7 +53,7 @@ fn step(model: &mut Model<nn::Sequential>, optimizer: &mut Adam) -> f32 {
     let loss = |model: &mut Model<nn::Sequential>, (x, y): (&Array, &Array)| {
         model.forward(x)?.subtract(y)?.square()?.mean(None)
     };
-    let (value, gradients) = model.value_and_grad(Trainable::Lora, (&x, &y), loss).expect("a step");
+    let (value, gradients) = model.value_and_grad(ParameterFilter::Lora, (&x, &y), loss).expect("a step");
     optimizer.update(model, &gradients).expect("an update");
     numbers(&value)[0]
 }
@@ -68,7 +68,7 @@ fn bytes(model: &Model<nn::Sequential>) -> BTreeMap<String, Vec<u8>> {
         flat.eval().expect("evaluates");
         flat.as_slice::<u8>().to_vec()
     };
-    model.leaves(&Only::All).into_iter().map(|(path, array)| (path, of(array))).collect()
+    model.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, of(array))).collect()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn the_factors_alone_are_trained_and_nothing_is_built() {
     let _deny = Policy::Deny.scope();
     for config in configs() {
         let mut model = adapted(&config);
-        let trained: Vec<String> = model.leaves(&Only::Lora).into_iter().map(|(path, _)| path).collect();
+        let trained: Vec<String> = model.leaves(&ParameterFilter::Lora).into_iter().map(|(path, _)| path).collect();
         let before = bytes(&model);
         let mut optimizer = Adam::new(1e-2);
         let (losses, counters) = Counters::of(|| (0..30).map(|_| step(&mut model, &mut optimizer)).collect::<Vec<_>>());
@@ -96,7 +96,7 @@ fn an_adapter_starts_as_its_base() {
     for method in [Method::Lora, Method::Dora, Method::QaLora] {
         let mut model = adapted(&LoraConfig { method, ..config() });
         assert_eq!(forward(&mut model), plain, "{method:?}");
-        let leaves = model.leaves(&Only::Lora);
+        let leaves = model.leaves(&ParameterFilter::Lora);
         let a = leaves.iter().find(|(path, _)| path == "layers.0.weight.a").map(|(_, a)| numbers(a)).expect("a factor");
         assert!(a.iter().all(|a| a.abs() <= 0.125) && a.iter().any(|a| a.abs() > 0.06), "{method:?}");
     }
@@ -113,8 +113,11 @@ fn each_parameter_by_the_first_pattern() -> Result<()> {
         ("layers.0.*".parse()?, LoraConfig { rank: 2, ..config() }),
         ("*".parse()?, LoraConfig { rank: 8, method: Method::Dora, ..config() }),
     ])?;
-    let leaves: Vec<String> =
-        model.leaves(&Only::Lora).into_iter().map(|(path, leaf)| format!("{path} {:?}", leaf.shape())).collect();
+    let leaves: Vec<String> = model
+        .leaves(&ParameterFilter::Lora)
+        .into_iter()
+        .map(|(path, leaf)| format!("{path} {:?}", leaf.shape()))
+        .collect();
     expect![[r#"
         layers.0.weight.a [2, 64]
         layers.0.weight.b [32, 2]
@@ -146,7 +149,7 @@ fn dropout_is_on_by_its_key() -> Result<()> {
         assert_eq!(keyed(None)?, still);
         keyed(Some(1))?;
         step(&mut model, &mut optimizer);
-        assert_eq!(model.leaves(&Only::Paths("*.key".parse()?)).len(), 2);
+        assert_eq!(model.leaves(&ParameterFilter::Paths("*.key".parse()?)).len(), 2);
     }
     Ok(())
 }
@@ -227,10 +230,10 @@ fn compiled_steps_with_dropout() -> Result<()> {
     let model = adapted(&LoraConfig { dropout: 0.5, ..config() });
     let mut state = (model, Stateful(Adam::new(1e-2)));
     let mut run = compile_with_state(
-        Options::default(),
+        CompileOptions::default(),
         |(model, optimizer): &mut (Model<nn::Sequential>, Stateful<Adam>), x: Array| -> Result<Array> {
             let loss = |model: &mut Model<nn::Sequential>, x: &Array| model.forward(x)?.square()?.mean(None);
-            let (loss, gradients) = model.value_and_grad(Trainable::Lora, &x, loss)?;
+            let (loss, gradients) = model.value_and_grad(ParameterFilter::Lora, &x, loss)?;
             optimizer.update(model, &gradients)?;
             Ok(loss)
         },
@@ -258,7 +261,7 @@ fn merging_and_taking_out_again() -> Result<()> {
         let report = model.merge(if lossless { None } else { Some(&NF4) })?;
         assert_eq!(report.rows.len(), 2);
         assert_eq!(report.worst() == 0.0, lossless, "{config:?}: {report}");
-        assert!(model.leaves(&Only::Lora).is_empty());
+        assert!(model.leaves(&ParameterFilter::Lora).is_empty());
         assert_eq!(forward(&mut model) == trained, lossless, "{config:?}");
         model.unmerge(report)?;
         assert_eq!(bytes(&model), before);

@@ -5,9 +5,9 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops, random};
 use tacit_arrays::format::AnyFormat;
 use tacit_conformance::assert_close;
-use tacit_core::compile::Options;
+use tacit_core::compile::CompileOptions;
 use tacit_core::{Error, Policy, Result, Value, compile_with_state, implicit_with_state};
-use tacit_nn::{KvCache, Side, Window};
+use tacit_nn::{KvCache, PaddingSide, Window};
 
 pub(crate) const HEADS: i32 = 2;
 pub(crate) const WIDTH: i32 = 64;
@@ -140,7 +140,7 @@ fn a_compiled_step_is_traced_once() {
     {
         let expected = whole(&all, formats, window);
         let mut cache = cache(1, Dtype::Float32, formats, window);
-        let mut step = compile_with_state(Options::default(), layer);
+        let mut step = compile_with_state(CompileOptions::default(), layer);
         eager(&mut cache, &part(&all, 0, 4)).expect("attends");
         cache.reserve(256 - 4).expect("room");
         for at in 4..40 {
@@ -169,7 +169,7 @@ fn a_step_within_a_step_is_counted_once() {
             let [first, second] = each;
             Ok(ops::concatenate(&[first?, second?], 2)?)
         };
-        let mut step = compile_with_state(Options::default(), twice);
+        let mut step = compile_with_state(CompileOptions::default(), twice);
         for at in (0..12).step_by(2) {
             cache.reserve(2).expect("room");
             let (q, k, v) = part(&all, at, at + 2);
@@ -264,7 +264,7 @@ fn a_step_that_fails_leaves_the_cache_as_it_was() {
         Ok::<_, Error>(())
     });
     assert!(panicked.is_err());
-    let mut step = compile_with_state(Options::default(), |cache: &mut KvCache, tokens: Tokens| {
+    let mut step = compile_with_state(CompileOptions::default(), |cache: &mut KvCache, tokens: Tokens| {
         layer(cache, tokens)?;
         Err::<Array, _>(Error::invalid("not now", "try again"))
     });
@@ -280,7 +280,7 @@ fn a_step_beyond_the_room_overwrites_nothing() {
     let _deny = Policy::Deny.scope();
     let all = tokens(5, 1, 20, Dtype::Float32);
     let mut cache = KvCache::new([1, HEADS, WIDTH], Dtype::Float32).unwrap().with_capacity(16).unwrap();
-    let mut step = compile_with_state(Options::default(), layer);
+    let mut step = compile_with_state(CompileOptions::default(), layer);
     let call = |step: &mut tacit_core::compile::CompiledWithState<'_, KvCache, Tokens, Array>,
                 cache: &mut KvCache,
                 from: i32,
@@ -351,7 +351,7 @@ fn messages() {
     let sliding = |size, sinks| new().with_window(Window::Sliding { size, sinks });
     let mut full = new().with_capacity(4).expect("room");
     let mut padded = new();
-    padded.prepare(4, &[1, 4], Side::Left).expect("prepares");
+    padded.prepare(4, &[1, 4], PaddingSide::Left).expect("prepares");
     let (_, k, v) = tokens(1, 2, 3, Dtype::Float32);
     let mut packed = new().quantized(format("nf4:64").unwrap(), format("nf4:64").unwrap()).expect("fits");
     packed.reserve(4).expect("room");
@@ -369,10 +369,10 @@ fn messages() {
         said(packed.update(&k, &v).map(|_| new())),
         said(new().quantized(format("nf4:64:double").unwrap(), format("nf4:64").unwrap())),
         said(new().quantized(format("affine:4:128").unwrap(), format("nf4:64").unwrap())),
-        said(new().prepare(4, &[5, 1], Side::Left).map(|()| new())),
-        said(padded.prepare(4, &[1, 2], Side::Left).map(|()| new())),
-        said(sliding(8, 2).and_then(|mut cache| cache.prepare(4, &[1, 2], Side::Left).map(|()| new()))),
-        said(sliding(8, 0).and_then(|mut cache| cache.prepare(4, &[1, 2], Side::Right).map(|()| new()))),
+        said(new().prepare(4, &[5, 1], PaddingSide::Left).map(|()| new())),
+        said(padded.prepare(4, &[1, 2], PaddingSide::Left).map(|()| new())),
+        said(sliding(8, 2).and_then(|mut cache| cache.prepare(4, &[1, 2], PaddingSide::Left).map(|()| new()))),
+        said(sliding(8, 0).and_then(|mut cache| cache.prepare(4, &[1, 2], PaddingSide::Right).map(|()| new()))),
         said(KvCache::merge(&[])),
         said(KvCache::merge(&[new(), packed.clone()])),
         said(KvCache::merge(&[padded.clone()])),

@@ -4,7 +4,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_conformance::assert_close;
 use tacit_core::Policy;
-use tacit_nn::{KvCache, Side, Window};
+use tacit_nn::{KvCache, PaddingSide, Window};
 
 use crate::cache::{FORMATS, Tokens, WINDOWS, cache, eager, part, tokens, whole};
 
@@ -25,11 +25,11 @@ fn joined(tokens: &[Tokens], axis: i32) -> Tokens {
 }
 
 /// A prompt of the first tokens of each sequence, padded with others.
-fn padded(all: &Tokens, tokens: i32, side: Side) -> Tokens {
+fn padded(all: &Tokens, tokens: i32, side: PaddingSide) -> Tokens {
     let rows = LENGTHS.iter().enumerate().map(|(at, &length)| {
         let own = row(all, at as i32);
         let (prompt, padding) = (part(&own, 0, length), part(&own, 20, 20 + tokens - length));
-        if side == Side::Left { joined(&[padding, prompt], 2) } else { joined(&[prompt, padding], 2) }
+        if side == PaddingSide::Left { joined(&[padding, prompt], 2) } else { joined(&[prompt, padding], 2) }
     });
     joined(&rows.collect::<Vec<_>>(), 0)
 }
@@ -58,8 +58,11 @@ fn padding_on_either_side_is_seen_by_nothing() {
     let _deny = Policy::Deny.scope();
     let all = tokens(6, 3, 40, F32);
     for formats in [FORMATS[0], FORMATS[2]] {
-        for (side, windows) in [(Side::Left, &WINDOWS[..2]), (Side::Right, &WINDOWS[..1]), (Side::Left, &WINDOWS[3..4])]
-        {
+        for (side, windows) in [
+            (PaddingSide::Left, &WINDOWS[..2]),
+            (PaddingSide::Right, &WINDOWS[..1]),
+            (PaddingSide::Left, &WINDOWS[3..4]),
+        ] {
             for &window in windows {
                 for pieces in [&[12][..], &[5, 7], &[3, 3, 3, 3]] {
                     let context = format!("{side:?} {window:?} {pieces:?}");
@@ -83,14 +86,14 @@ fn padding_on_either_side_is_seen_by_nothing() {
 fn a_second_prompt_is_padded_too() {
     let _deny = Policy::Deny.scope();
     let all = tokens(6, 2, 40, F32);
-    for side in [Side::Left, Side::Right] {
+    for side in [PaddingSide::Left, PaddingSide::Right] {
         let mut cache = cache(2, F32, FORMATS[0], Window::Everything);
         eager(&mut cache, &part(&all, 0, 6)).expect("attends");
         cache.prepare(5, &[2, 5], side).expect("prepares");
         let prompt = [2, 5].iter().enumerate().map(|(at, &length)| {
             let (own, padding) = (row(&all, at as i32), part(&row(&all, 1), 30, 35 - length));
             let prompt = part(&own, 6, 6 + length);
-            let parts = if side == Side::Left { [padding, prompt] } else { [prompt, padding] };
+            let parts = if side == PaddingSide::Left { [padding, prompt] } else { [prompt, padding] };
             joined(&parts, 2)
         });
         let prompt = joined(&prompt.collect::<Vec<_>>(), 0);

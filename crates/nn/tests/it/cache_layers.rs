@@ -3,7 +3,7 @@
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::compile::Options;
+use tacit_core::compile::CompileOptions;
 use tacit_core::{Error, Policy, Result, compile_with_state};
 use tacit_nn::{ArraysCache, Cache, KvCache};
 
@@ -124,7 +124,7 @@ fn layers_of_several_kinds_are_the_state_of_one_compiled_step() -> Result<()> {
     let mut caches = [Cache::from(attention), Cache::List(vec![ArraysCache::new(1).into()])];
     caches.iter_mut().try_for_each(|cache| cache.reserve(12))?;
     let expected = whole(&all, FORMATS[3], tacit_nn::Window::Everything);
-    let mut step = compile_with_state(Options::default(), layers);
+    let mut step = compile_with_state(CompileOptions::default(), layers);
     for at in 0..12 {
         let (q, k, v) = part(&all, at, at + 1);
         let (y, sum) = step.call(&mut caches, (q, k, v))?;

@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype, fast, random};
 use tacit_arrays::format::{AnyFormat, parse};
 use tacit_core::{Counters, Error, Policy, Result, implicit_with_state};
-use tacit_nn::{KvCache, Side, Window};
+use tacit_nn::{KvCache, PaddingSide, Window};
 
 const WINDOWS: [Window; 3] = [Window::Everything, Window::Sliding { size: 4, sinks: 2 }, Window::Chunked { size: 4 }];
 
@@ -91,7 +91,7 @@ fn steps_over_rotated_tokens_build_nothing() {
 #[test]
 fn a_padded_batch_goes_on_as_it_would() {
     let mut cache = KvCache::new([3, 2, 16], Dtype::Float32).expect("one");
-    cache.prepare(4, &[2, 4, 1], Side::Left).expect("a prompt");
+    cache.prepare(4, &[2, 4, 1], PaddingSide::Left).expect("a prompt");
     step(&mut cache, 0, 4).expect("runs");
     step(&mut cache, 1, 1).expect("runs");
     assert_goes_on(cache, [None, None], &[2, 0, 3], 100);

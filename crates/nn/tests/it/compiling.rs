@@ -14,7 +14,7 @@ use mlx_rs::random::RandomState;
 use mlx_rs::{Array, nn, random, transforms};
 use tacit_core::compile::CompiledWithState;
 use tacit_core::{Error, Result, compile_with_state};
-use tacit_nn::{Model, Module, Stateful, Trainable};
+use tacit_nn::{Model, Module, ParameterFilter, Stateful};
 
 use crate::traced::{denied, ones, row};
 
@@ -71,7 +71,7 @@ fn dropout_drops_others_in_each_compiled_step() -> Result<()> {
         .append(nn::Relu);
     let step = |model: &mut Model<Sequential>, x: Array| -> Result<(Array, Array)> {
         let (dropped, gradients) =
-            model.value_and_grad(Trainable::All, x.clone(), |model, x: Array| model.forward(&x)?.sum(None))?;
+            model.value_and_grad(ParameterFilter::All, x.clone(), |model, x: Array| model.forward(&x)?.sum(None))?;
         Ok((dropped, gradients["layers.0.bias"].clone()))
     };
     let mut run = compile_with_state(denied(), step);

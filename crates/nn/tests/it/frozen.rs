@@ -8,7 +8,7 @@ use mlx_rs::{Array, nn, random};
 use tacit_arrays::format::{Affine, AnyFormat};
 use tacit_core::tree;
 use tacit_core::{Error, Result};
-use tacit_nn::{Aware, LoraConfig, Model, Only, Trainable};
+use tacit_nn::{LoraConfig, Model, ParameterFilter, QatConfig};
 
 use crate::types::{normal, numbers};
 
@@ -23,8 +23,8 @@ fn half_frozen() -> Model<nn::Sequential> {
     Model::new(nn::Sequential::new().append(frozen).append(nn::Relu).append(linear())).expect("a model")
 }
 
-fn all() -> Trainable {
-    Trainable::default().or(Trainable::Scales)
+fn all() -> ParameterFilter {
+    ParameterFilter::default().or(ParameterFilter::Scales)
 }
 
 fn gradients(model: &mut Model<nn::Sequential>) -> Result<BTreeSet<String>> {
@@ -42,12 +42,12 @@ fn a_frozen_layer_stays_frozen_in_every_form() -> Result<()> {
         ("dense", Ok),
         ("quantized", |model| model.quantize("*.weight", AFFINE)),
         ("prepared", |model| model.prepare("*.weight", AFFINE)),
-        ("scales", |model| model.prepare("*.weight", Aware::new(AnyFormat::from(AFFINE)).trained_scales())),
+        ("scales", |model| model.prepare("*.weight", QatConfig::new(AnyFormat::from(AFFINE)).trained_scales())),
     ];
     for (name, made) in forms {
         let mut model = made(half_frozen())?;
         let leaf = |model: &Model<nn::Sequential>, path: &str| -> Vec<Vec<u8>> {
-            let leaves = model.leaves(&Only::All).into_iter().filter(|(own, _)| own.starts_with(path));
+            let leaves = model.leaves(&ParameterFilter::All).into_iter().filter(|(own, _)| own.starts_with(path));
             leaves
                 .map(|(_, array)| array.view_dtype(mlx_rs::Dtype::Uint8).expect("bytes").as_slice().to_vec())
                 .collect()
@@ -80,7 +80,8 @@ fn what_is_frozen_and_then_adapted_trains_the_adapters_alone() -> Result<()> {
         assert_eq!(model.all_frozen(), Some(true));
         let mut model = model.lora("*.weight", LoraConfig::default())?;
         assert_eq!(model.all_frozen(), Some(false));
-        let factors: BTreeSet<String> = model.leaves(&Only::Lora).into_iter().map(|(path, _)| path).collect();
+        let factors: BTreeSet<String> =
+            model.leaves(&ParameterFilter::Lora).into_iter().map(|(path, _)| path).collect();
         assert_eq!(gradients(&mut model)?, factors);
         let key = random::key(1)?;
         model.drop_features(Some(&key))?;
@@ -115,7 +116,7 @@ fn evaluation_drops_nothing() -> Result<()> {
 
     // A trace knows in which mode it was made.
     let mut run = tacit_core::compile_with_state(
-        tacit_core::compile::Options::default(),
+        tacit_core::compile::CompileOptions::default(),
         |model: &mut Model<nn::Sequential>, x: Array| model.forward(&x),
     );
     for mode in [true, false, true] {

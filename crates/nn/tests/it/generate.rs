@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops, random};
-use tacit_core::compile::{Constants, Options as Compiling};
+use tacit_core::compile::{CompileOptions as Compiling, Constants};
 use tacit_core::{Error, Result, Tree, compile_with_state};
 use tacit_nn::generate::{
-    Detokenizer, Draft, Finish, Options, Piece, Sampler, Sequences, Stats, Texts, Token, Trim, speculate,
+    Detokenizer, Draft, Finish, GenerateOptions, GenerateStats, Piece, Sampler, Sequences, Texts, Token, Trim,
+    speculate,
 };
 use tacit_nn::{ArraysCache, Cache, KvCache, Window, generate};
 
@@ -81,8 +82,8 @@ fn noise(count: i32, seed: u64) -> Result<Array> {
     Ok(random::normal::<f32>(&[count, count], None, None, &random::key(seed)?)?)
 }
 
-fn options(max_tokens: usize) -> Options {
-    Options { max_tokens, ..Options::default() }
+fn options(max_tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_tokens, ..GenerateOptions::default() }
 }
 
 fn ids(tokens: impl Iterator<Item = Result<Token>>) -> Result<Vec<u32>> {
@@ -94,12 +95,16 @@ fn the_state_has_seen_the_prompt_and_every_token() -> Result<()> {
     for lookahead in [true, false] {
         for prefill in [1, 2, 3, 100] {
             let mut seen = Seen::new(1)?;
-            let options = Options { lookahead, prefill, ..options(4) };
+            let options = GenerateOptions { lookahead, prefill, ..options(4) };
             let made = ids(generate(bigram(circle(5)?), &mut seen, &[[7, 7, 0, 1, 2].map(|id| id % 5)], &options)?)?;
             assert_eq!(made, [3, 4, 0, 1]);
             assert_eq!(seen.tokens(), [2, 2, 0, 1, 2, 3, 4, 0, 1]);
             // It goes on from there.
-            let options = Options { lookahead, prefill, ..Options { max_tokens: 2, ..Options::default() } };
+            let options = GenerateOptions {
+                lookahead,
+                prefill,
+                ..GenerateOptions { max_tokens: 2, ..GenerateOptions::default() }
+            };
             assert_eq!(ids(generate(bigram(circle(5)?), &mut seen, &[[4]], &options)?)?, [0, 1]);
         }
     }
@@ -110,7 +115,8 @@ fn the_state_has_seen_the_prompt_and_every_token() -> Result<()> {
 fn who_drops_the_iterator_leaves_the_state_with_what_was_given() -> Result<()> {
     for lookahead in [true, false] {
         let mut seen = Seen::new(1)?;
-        let mut tokens = generate(bigram(circle(5)?), &mut seen, &[[0]], &Options { lookahead, ..options(100) })?;
+        let mut tokens =
+            generate(bigram(circle(5)?), &mut seen, &[[0]], &GenerateOptions { lookahead, ..options(100) })?;
         assert_eq!(ids(tokens.by_ref().take(3))?, [1, 2, 3]);
         drop(tokens);
         assert_eq!(seen.tokens(), [0, 1, 2, 3]);
@@ -136,7 +142,7 @@ fn it_stops_after_a_token_or_a_sequence_of_them() -> Result<()> {
     let run = |stop: &[&[u32]]| -> Result<(Vec<u32>, Option<Finish>)> {
         let mut seen = Seen::new(1)?;
         let stop = stop.iter().map(|stop| stop.to_vec()).collect();
-        let tokens = generate(bigram(circle(9)?), &mut seen, &[[1]], &Options { stop, ..options(6) })?;
+        let tokens = generate(bigram(circle(9)?), &mut seen, &[[1]], &GenerateOptions { stop, ..options(6) })?;
         let tokens = tokens.collect::<Result<Vec<_>>>()?;
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         assert!(tokens[..tokens.len() - 1].iter().all(|token| token.finish.is_none()));
@@ -154,7 +160,7 @@ fn it_stops_after_a_token_or_a_sequence_of_them() -> Result<()> {
 #[test]
 fn sequences_of_a_batch_end_by_themselves() -> Result<()> {
     let mut seen = Seen::new(3)?;
-    let options = Options { stop: vec![vec![4]], padding: Some(0), ..options(5) };
+    let options = GenerateOptions { stop: vec![vec![4]], padding: Some(0), ..options(5) };
     let prompts: [&[u32]; 3] = [&[1, 2], &[5], &[3]];
     let mut tokens = generate(bigram(circle(9)?), &mut seen, &prompts, &options)?;
     let mut rows = vec![Vec::new(); 3];
@@ -166,7 +172,7 @@ fn sequences_of_a_batch_end_by_themselves() -> Result<()> {
     assert_eq!(ids, [vec![3, 4], vec![6, 7, 8, 0, 1], vec![4]]);
     let last: Vec<_> = rows.iter().map(|row| row.last().and_then(|token| token.1)).collect();
     assert_eq!(last, [Some(Finish::Stop), Some(Finish::Length), Some(Finish::Stop)]);
-    let Stats { prompt_tokens, tokens: made, first_tokens, .. } = tokens.stats();
+    let GenerateStats { prompt_tokens, tokens: made, first_tokens, .. } = tokens.stats();
     assert_eq!((prompt_tokens, made, first_tokens), (4, 8, 3));
     drop(tokens);
     // Each has seen its prompt behind the padding, and its own tokens alone.
@@ -183,7 +189,7 @@ fn what_follows_a_sequence_that_ended_ends_no_other() -> Result<()> {
     let table = ops::select(places.eq(Array::from_int(4))?, Array::from_f32(f32::NAN), circle(9)?)?;
     for lookahead in [true, false] {
         let mut seen = Seen::new(2)?;
-        let options = Options { stop: vec![vec![4]], lookahead, ..options(5) };
+        let options = GenerateOptions { stop: vec![vec![4]], lookahead, ..options(5) };
         let made = generate(bigram(table.clone()), &mut seen, &[[3], [5]], &options)?;
         let made = made.map(|token| token.map(|token| (token.sequence, token.id))).collect::<Result<Vec<_>>>()?;
         assert_eq!(made, [(0, 4), (1, 6), (1, 7), (1, 8), (1, 0), (1, 1)]);
@@ -213,7 +219,7 @@ fn a_state_that_knows_no_sequences_is_given_one_prompt_at_a_time() -> Result<()>
 fn a_seed_gives_the_same_tokens_and_another_gives_others() -> Result<()> {
     let run = |seed: u64, lookahead: bool| -> Result<Vec<u32>> {
         let sampler = Sampler { temperature: 1.0, top_p: 0.9, repetition_penalty: 1.1, ..Sampler::default() };
-        let options = Options { sampler, seed, lookahead, ..options(30) };
+        let options = GenerateOptions { sampler, seed, lookahead, ..options(30) };
         ids(generate(bigram(noise(20, 1)?), &mut Seen::new(1)?, &[[3]], &options)?)
     };
     assert_eq!(run(1, true)?, run(1, true)?);
@@ -228,7 +234,7 @@ fn a_penalty_sees_the_tokens_that_were_made() -> Result<()> {
     let table = ops::broadcast_to(Array::from_slice(&[3.0f32, 2.9, 2.8, 2.7], &[1, 4]), &[4, 4])?;
     let run = |repetition_window| -> Result<Vec<u32>> {
         let sampler = Sampler { repetition_penalty: 2.0, repetition_window, ..Sampler::default() };
-        ids(generate(bigram(table.clone()), &mut Seen::new(1)?, &[[3]], &Options { sampler, ..options(6) })?)
+        ids(generate(bigram(table.clone()), &mut Seen::new(1)?, &[[3]], &GenerateOptions { sampler, ..options(6) })?)
     };
     assert_eq!(run(1)?, [0, 1, 0, 1, 0, 1]);
     assert_eq!(run(2)?, [0, 1, 2, 0, 1, 2]);
@@ -236,7 +242,7 @@ fn a_penalty_sees_the_tokens_that_were_made() -> Result<()> {
     assert_eq!(run(20)?, [0, 1, 2, 0, 0, 0]);
     assert_eq!(run(usize::MAX)?, [0, 1, 2, 0, 0, 0]);
     let sampler = Sampler { repetition_penalty: 2.0, repetition_window: usize::MAX, ..Sampler::default() };
-    let options = Options { sampler, ..options(usize::MAX) };
+    let options = GenerateOptions { sampler, ..options(usize::MAX) };
     let error = generate(bigram(table), &mut Seen::new(1)?, &[[3]], &options).expect_err("no memory is so large");
     expect![[r#"
         a repetition penalty looks at 18446744073709551615 tokens, and each step at as many
@@ -256,7 +262,7 @@ fn a_step_that_fails_leaves_the_state_as_it_was() -> Result<()> {
             if calls.get() == 5 { Err(Error::invalid("not now", "try again")) } else { Ok(made) }
         };
         let mut seen = Seen::new(1)?;
-        let mut tokens = generate(failing, &mut seen, &[[0, 1]], &Options { lookahead, ..options(8) })?;
+        let mut tokens = generate(failing, &mut seen, &[[0, 1]], &GenerateOptions { lookahead, ..options(8) })?;
         // Two for the prompt, and two for two tokens of three.
         assert_eq!(ids(tokens.by_ref().take(3))?, [2, 3, 4]);
         assert_eq!(
@@ -279,7 +285,9 @@ fn a_prompt_that_fails_leaves_the_pieces_before_it() -> Result<()> {
         if seen.0.dim(1) > 4 { Err(Error::invalid("too long", "say less")) } else { Ok(made) }
     };
     let mut seen = Seen::new(1)?;
-    assert!(generate(failing, &mut seen, &[[0, 1, 2, 3, 4, 5]], &Options { prefill: 2, ..options(3) }).is_err());
+    assert!(
+        generate(failing, &mut seen, &[[0, 1, 2, 3, 4, 5]], &GenerateOptions { prefill: 2, ..options(3) }).is_err()
+    );
     assert_eq!(seen.tokens(), [0, 1, 2, 3]);
     Ok(())
 }
@@ -294,7 +302,7 @@ fn nan_is_an_error_and_no_token() -> Result<()> {
         for lookahead in [true, false] {
             let sampler = Sampler { temperature, ..Sampler::default() };
             let mut seen = Seen::new(1)?;
-            let options = Options { lookahead, sampler, ..options(8) };
+            let options = GenerateOptions { lookahead, sampler, ..options(8) };
             let mut tokens = generate(bigram(table.clone()), &mut seen, &[[0]], &options)?;
             assert_eq!(ids(tokens.by_ref().take(3))?, [1, 2, 3]);
             let error = tokens.next().expect("there is an error").expect_err("it is NaN").to_string();
@@ -345,7 +353,7 @@ fn caches_in_a_compiled_step_give_the_tokens_of_the_whole_prefix() -> Result<()>
             step.call(state, &tokens)?.dense()
         };
         let mut state = (vec![KvCache::new([1, 1, 16], Dtype::Float32)?], embedding.clone());
-        let made = ids(generate(run, &mut state, &[prompt], &Options { prefill, ..options(20) })?)?;
+        let made = ids(generate(run, &mut state, &[prompt], &GenerateOptions { prefill, ..options(20) })?)?;
         assert_eq!(made, whole[8..]);
         // Pieces of the prompt, and single tokens.
         assert_eq!(step.stats().traces, 2);
@@ -391,7 +399,7 @@ fn sequences_of_a_batch_are_as_each_alone_and_go_on() -> Result<()> {
         let free = ids(generate(eagerly(embedding.clone()), &mut cache(1)?, &prompts[..1], &options(12))?)?;
         let stop = vec![vec![free[4]]];
         for (lookahead, prefill) in [(true, 512), (false, 3)] {
-            let options = Options { stop: stop.clone(), padding: Some(0), lookahead, prefill, ..options(12) };
+            let options = GenerateOptions { stop: stop.clone(), padding: Some(0), lookahead, prefill, ..options(12) };
             let mut alone = Vec::new();
             for prompt in prompts {
                 let mut own = cache(1)?;
@@ -419,7 +427,7 @@ fn sequences_of_a_batch_are_as_each_alone_and_go_on() -> Result<()> {
 #[test]
 fn padding_of_a_prompt_that_fails_is_not_padding_of_the_next() -> Result<()> {
     let embedding = random::normal::<f32>(&[40, 16], None, None, &random::key(8)?)?;
-    let options = Options { padding: Some(0), prefill: 2, ..options(5) };
+    let options = GenerateOptions { padding: Some(0), prefill: 2, ..options(5) };
     let prompts: [&[u32]; 2] = [&[3, 1, 4, 1, 5], &[7, 7]];
     let mut caches = vec![KvCache::new([2, 1, 16], Dtype::Float32)?];
     let mut step = eagerly(embedding.clone());
@@ -451,10 +459,10 @@ fn states_of_several_parts_know_the_sequences_of_each() -> Result<()> {
         parts[1].as_arrays().and_then(|cache| cache.left_padding()).map(|own| own.as_slice::<i32>().to_vec()),
         Some(vec![0, 2])
     );
-    assert!(parts[0].as_kv().is_some_and(|cache| cache.prepare(3, &[1, 3], tacit_nn::Side::Left).is_err()));
+    assert!(parts[0].as_kv().is_some_and(|cache| cache.prepare(3, &[1, 3], tacit_nn::PaddingSide::Left).is_err()));
     // All layers are padded, or none is.
     assert!(state.pad_left(3, &[3]).is_err());
-    assert!(state.2.prepare(3, &[1, 3], tacit_nn::Side::Left).is_err(), "it is padded");
+    assert!(state.2.prepare(3, &[1, 3], tacit_nn::PaddingSide::Left).is_err(), "it is padded");
     let chosen = <(ArraysCache, (), ArraysCache)>::merge(&[(arrays()?, (), arrays()?)])?.select(&[1])?;
     assert_eq!(chosen.2.get(0)?.expect("it is there").as_slice::<f32>(), [2.0]);
     let merged = Sequences::merge(&[vec![Cache::from(arrays()?)], vec![arrays()?.into()]])?;
@@ -485,7 +493,7 @@ fn windows_keep_what_they_see_when_a_draft_is_refused() -> Result<()> {
             for (tokens, prefill) in [(1, 512), (3, 2), (9, 1)] {
                 let (mut caches, mut drafted) = (cache()?, cache()?);
                 let draft = Draft { step: eagerly(draft.clone()), state: &mut drafted, tokens };
-                let options = Options { prefill, ..options(15) };
+                let options = GenerateOptions { prefill, ..options(15) };
                 let made = ids(speculate(eagerly(embedding.clone()), &mut caches, draft, &prompt, &options)?)?;
                 assert_eq!(made, alone[..15], "{window:?} {tokens}");
                 // Caches that are full already can go on with a draft as well.
@@ -513,7 +521,7 @@ fn windows_keep_what_they_see_when_a_draft_is_refused() -> Result<()> {
     assert!(caches[0].is_empty() && drafted[0].is_empty());
     // Of one token no more is proposed than that.
     let draft = Draft { step: eagerly(near), state: &mut drafted, tokens: 9 };
-    let options = Options { prefill: 1, ..options(1) };
+    let options = GenerateOptions { prefill: 1, ..options(1) };
     assert_eq!(ids(speculate(eagerly(embedding), &mut caches, draft, &prompt, &options)?)?.len(), 1);
     Ok(())
 }
@@ -541,7 +549,7 @@ fn caches_forget_what_a_draft_proposed_in_vain() -> Result<()> {
     let draft = Draft { step: step(other), state: &mut drafted, tokens: 3 };
     let mut tokens = speculate(step(embedding), &mut caches, draft, &prompt, &options(30))?;
     assert_eq!(ids(&mut tokens)?, alone);
-    let Stats { drafted: proposed, accepted, .. } = tokens.stats();
+    let GenerateStats { drafted: proposed, accepted, .. } = tokens.stats();
     assert!(accepted < proposed, "{accepted} of {proposed}");
     drop(tokens);
     assert_eq!([caches[0].len(), drafted[0].len()], [35, 35]);
@@ -564,7 +572,7 @@ impl Detokenizer for Words {
 /// What comes of the words from the second on, and why each sequence ended.
 fn read(words: &[&'static str], stops: &[&str], end: u32) -> Result<(String, Option<Finish>, Vec<u32>)> {
     let mut seen = Seen::new(1)?;
-    let options = Options { stop: vec![vec![end]], ..options(2 * words.len()) };
+    let options = GenerateOptions { stop: vec![vec![end]], ..options(2 * words.len()) };
     let tokens = generate(bigram(circle(words.len() as i32)?), &mut seen, &[[0]], &options)?;
     let pieces = Texts::new(tokens, vec![Words(words.to_vec())], stops)?.collect::<Result<Vec<Piece>>>()?;
     let text = pieces.iter().map(|piece| piece.text.as_str()).collect();
@@ -599,7 +607,11 @@ fn a_word_that_is_none_ends_its_sequence() -> Result<()> {
 }
 
 /// What a draft and a model make, and what they have seen of it.
-fn with_draft([model, draft]: [&Array; 2], [count, take]: [usize; 2], options: Options) -> Result<(Vec<u32>, Stats)> {
+fn with_draft(
+    [model, draft]: [&Array; 2],
+    [count, take]: [usize; 2],
+    options: GenerateOptions,
+) -> Result<(Vec<u32>, GenerateStats)> {
     let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
     let draft = Draft { step: bigram(draft.clone()), state: &mut drafts, tokens: count };
     let prompt = [2u32, 0, 1];
@@ -623,7 +635,7 @@ fn a_draft_changes_no_token_of_a_greedy_model() -> Result<()> {
             let repetition_penalty = penalty.unwrap_or(1.0);
             let sampler = Sampler { repetition_penalty, repetition_window: 5, ..Sampler::default() };
             for stop in [vec![], vec![vec![7]]] {
-                let options = Options { sampler: sampler.clone(), stop, prefill: 2, ..options(40) };
+                let options = GenerateOptions { sampler: sampler.clone(), stop, prefill: 2, ..options(40) };
                 let alone = ids(generate(bigram(model.clone()), &mut Seen::new(1)?, &[[2, 0, 1]], &options)?)?;
                 for count in [1, 2, 5] {
                     for take in [40, 7] {
@@ -654,7 +666,7 @@ fn a_draft_may_know_more_tokens_than_the_model_or_fewer() -> Result<()> {
         for draft in [&more, &fewer] {
             for prompt in [&[2u32, 0, 1][..], &[2]] {
                 let sampler = Sampler { temperature, repetition_penalty: 1.2, ..Sampler::default() };
-                let options = Options { sampler, ..options(40) };
+                let options = GenerateOptions { sampler, ..options(40) };
                 let (mut seen, mut drafts) = (Seen::new(1)?, Seen::new(1)?);
                 let draft = Draft { step: bigram(draft.clone()), state: &mut drafts, tokens: 3 };
                 let mut tokens = speculate(bigram(model.clone()), &mut seen, draft, prompt, &options)?;
@@ -677,11 +689,11 @@ fn a_draft_may_know_more_tokens_than_the_model_or_fewer() -> Result<()> {
 fn a_draft_that_is_the_model_is_accepted_when_tokens_are_drawn() -> Result<()> {
     let model = noise(12, 1)?;
     let sampler = Sampler { temperature: 0.8, top_k: 5, repetition_penalty: 1.4, ..Sampler::default() };
-    let options = Options { sampler, seed: 3, ..options(50) };
+    let options = GenerateOptions { sampler, seed: 3, ..options(50) };
     let (made, stats) = with_draft([&model, &model], [4, 50], options.clone())?;
     assert_eq!(stats.accepted, stats.drafted);
     assert_eq!(with_draft([&model, &model], [4, 50], options.clone())?.0, made);
-    assert_ne!(with_draft([&model, &model], [4, 50], Options { seed: 4, ..options })?.0, made);
+    assert_ne!(with_draft([&model, &model], [4, 50], GenerateOptions { seed: 4, ..options })?.0, made);
     Ok(())
 }
 
@@ -691,7 +703,7 @@ fn drawn_tokens_of_a_draft_are_distributed_as_the_models() -> Result<()> {
     let table = |row: &[f32]| ops::broadcast_to(Array::from_slice(row, &[1, 4]), &[4, 4]);
     let sampler = Sampler { temperature: 1.0, top_k: 3, ..Sampler::default() };
     let expected = sampler.probabilities(&Array::from_slice(&logits, &[1, 4]), &sampler.start(0, &[[0]])?)?;
-    let options = Options { sampler, seed: 1, ..options(3000) };
+    let options = GenerateOptions { sampler, seed: 1, ..options(3000) };
     let (made, stats) = with_draft([&table(&logits)?, &table(&[1.0, 0.0, 0.5, 0.1])?], [2, 3000], options)?;
     assert!(stats.accepted < stats.drafted);
     for (token, &expected) in expected.as_slice::<f32>().iter().enumerate() {
@@ -732,7 +744,7 @@ fn a_draft_or_a_model_that_fails_leaves_both_states_as_they_were() -> Result<()>
 
 #[test]
 fn what_cannot_be_generated_is_said() -> Result<()> {
-    let fails = |prompts: &[&[u32]], options: Options| {
+    let fails = |prompts: &[&[u32]], options: GenerateOptions| {
         let mut seen = Seen::new(prompts.len() as i32).expect("a state");
         let table = circle(5).expect("a table");
         let made = generate(bigram(table), &mut seen, prompts, &options);
@@ -755,8 +767,8 @@ fn what_cannot_be_generated_is_said() -> Result<()> {
         fails(&[], options(4)),
         fails(&[&[0], &[]], options(4)),
         fails(&[&[0], &[1, 2]], options(4)),
-        fails(&[&[0]], Options { prefill: 0, ..options(4) }),
-        fails(&[&[0]], Options { stop: vec![vec![]], ..options(4) }),
+        fails(&[&[0]], GenerateOptions { prefill: 0, ..options(4) }),
+        fails(&[&[0]], GenerateOptions { stop: vec![vec![]], ..options(4) }),
         generate(wrong, &mut seen, &[[0, 1, 2]], &options(4)).expect_err("it has another shape").to_string(),
         of_draft(circle(5)?, &last, 2),
         of_draft(circle(5)?, &all, usize::MAX),

@@ -11,7 +11,7 @@ use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn, ops};
 use tacit_arrays::Lora;
 use tacit_arrays::format::{Affine, Int8, Nf4};
 use tacit_core::{Counters, Error, Policy, Result, Value};
-use tacit_nn::{Missing, Model, Only, Outcome, Pattern, Rules, Stateful, Trainable};
+use tacit_nn::{Missing, Model, Outcome, ParameterFilter, Pattern, Rules, Stateful};
 
 use crate::types::{Hidden, normal, numbers};
 
@@ -46,7 +46,7 @@ fn snapshot(model: &Model<nn::Sequential>) -> BTreeMap<String, Vec<u8>> {
         array.eval().expect("evaluates");
         array.as_slice::<u8>().to_vec()
     };
-    model.leaves(&Only::All).into_iter().map(|(path, array)| (path, bytes(array))).collect()
+    model.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, bytes(array))).collect()
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_dense_model_is_its_module() {
 #[test]
 fn leaves_are_parameters_of_mlx_rs() {
     let model = adapted();
-    let paths: Vec<String> = model.leaves(&Only::All).into_iter().map(|(path, _)| path).collect();
+    let paths: Vec<String> = model.leaves(&ParameterFilter::All).into_iter().map(|(path, _)| path).collect();
     assert_eq!(
         paths[..7],
         [
@@ -77,12 +77,12 @@ fn leaves_are_parameters_of_mlx_rs() {
         ]
     );
     assert_eq!(model.num_parameters(), 14);
-    let of = |only: Only| model.leaves(&only).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+    let of = |only: ParameterFilter| model.leaves(&only).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
     let factors = ["layers.0.weight.a", "layers.0.weight.b", "layers.2.weight.a", "layers.2.weight.b"];
-    assert_eq!(of(Only::Lora), factors);
-    assert_eq!(of(Only::Dense), ["layers.0.bias", "layers.2.bias"]);
-    assert_eq!(of(Only::Scales).len(), 6);
-    let named = Only::Paths("layers.2.*".parse::<Pattern>().expect("a glob"));
+    assert_eq!(of(ParameterFilter::Lora), factors);
+    assert_eq!(of(ParameterFilter::Dense), ["layers.0.bias", "layers.2.bias"]);
+    assert_eq!(of(ParameterFilter::Scales).len(), 6);
+    let named = ParameterFilter::Paths("layers.2.*".parse::<Pattern>().expect("a glob"));
     assert_eq!(of(named).len(), 7);
     let mut trainable: Vec<_> = model.trainable_parameters().flatten().into_keys().collect();
     trainable.sort();
@@ -105,7 +105,7 @@ fn an_optimizer_of_mlx_rs_trains_the_factors_alone() {
     let mut losses = Vec::new();
     for _ in 0..8 {
         let (loss, gradients) = model
-            .value_and_grad(Trainable::Lora, (&x, &y), |model, (x, y): (&Array, &Array)| {
+            .value_and_grad(ParameterFilter::Lora, (&x, &y), |model, (x, y): (&Array, &Array)| {
                 cross_entropy.apply(&model.forward(x)?, y)?.mean(None)
             })
             .expect("differentiates");
@@ -129,14 +129,14 @@ fn an_optimizer_of_mlx_rs_trains_the_factors_alone() {
 fn value_and_grad_of_mlx_rs_agrees() {
     let _deny = Policy::Deny.scope();
     let x = normal(1, &[5, 64]);
-    let (mut ours, mut theirs) = (adapted(), adapted().training(Trainable::Lora));
+    let (mut ours, mut theirs) = (adapted(), adapted().training(ParameterFilter::Lora));
     for (path, array) in
-        ours.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect::<Vec<_>>()
+        ours.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, array.clone())).collect::<Vec<_>>()
     {
         theirs.set_leaves([(path, array)]).expect("the same leaves");
     }
     let (loss, gradients) = ours
-        .value_and_grad(Trainable::Lora, &x, |model, x: &Array| model.forward(x)?.square()?.mean(None))
+        .value_and_grad(ParameterFilter::Lora, &x, |model, x: &Array| model.forward(x)?.square()?.mean(None))
         .expect("differentiates");
     let mut step =
         nn::value_and_grad(|model: &mut Model<nn::Sequential>, x: Array| model.forward(&x)?.square()?.mean(None));
@@ -154,7 +154,7 @@ fn a_failing_loss_leaves_the_model_as_it_was() {
     let before = snapshot(&model);
     let x = normal(1, &[5, 64]);
     check(
-        model.value_and_grad(Trainable::Lora, &x, |model, x: &Array| {
+        model.value_and_grad(ParameterFilter::Lora, &x, |model, x: &Array| {
             model.forward(x)?;
             Err::<Array, _>(Error::invalid("no", "none"))
         }),
@@ -164,18 +164,18 @@ fn a_failing_loss_leaves_the_model_as_it_was() {
     );
     assert_eq!(snapshot(&model), before);
     check(
-        model.value_and_grad(Trainable::Lora, &x, |model, x: &Array| model.forward(x)),
+        model.value_and_grad(ParameterFilter::Lora, &x, |model, x: &Array| model.forward(x)),
         expect![[r#"
             the loss is f32[5,10], which is not one float element
             help: sum or average it, or use `vjp` with a cotangent of its shape"#]],
     );
     assert_eq!(snapshot(&model), before);
     let panicked =
-        model.value_and_grad(Trainable::Lora, &x, |_, _: &Array| -> Result<Array> { panic!("in the middle") });
+        model.value_and_grad(ParameterFilter::Lora, &x, |_, _: &Array| -> Result<Array> { panic!("in the middle") });
     assert!(panicked.is_err());
     assert_eq!(snapshot(&model), before);
     check(
-        model.value_and_grad(Trainable::Masters, &x, |model, x: &Array| model.forward(x)),
+        model.value_and_grad(ParameterFilter::Masters, &x, |model, x: &Array| model.forward(x)),
         expect![[r#"
             the model has no float leaf to train in Masters
             help: its parameters are layers.0.bias, layers.0.weight.a, layers.0.weight.b, layers.0.weight.base.scales.absmax, layers.0.weight.base.scales.offset, layers.2.bias, layers.2.weight.a, layers.2.weight.b, layers.2.weight.base.scales.absmax, layers.2.weight.base.scales.offset"#]],
@@ -451,13 +451,13 @@ fn a_model_and_its_optimizer_are_one_state() {
     let x = normal(1, &[5, 64]);
     let (eager, mut compiled) = (adapted(), adapted());
     for (path, array) in
-        eager.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect::<Vec<_>>()
+        eager.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, array.clone())).collect::<Vec<_>>()
     {
         compiled.set_leaves([(path, array)]).expect("the same leaves");
     }
     let step = |(model, optimizer): &mut (Model<nn::Sequential>, Stateful<Adam>), x: Array| -> Result<Array> {
-        let (loss, gradients) =
-            model.value_and_grad(Trainable::Lora, &x, |model, x: &Array| model.forward(x)?.square()?.mean(None))?;
+        let (loss, gradients) = model
+            .value_and_grad(ParameterFilter::Lora, &x, |model, x: &Array| model.forward(x)?.square()?.mean(None))?;
         optimizer.update(model, &gradients)?;
         Ok(loss)
     };
@@ -468,7 +468,7 @@ fn a_model_and_its_optimizer_are_one_state() {
     }
     let mut state = (compiled, Stateful(Adam::new(1e-2)));
     let (result, counters) = Counters::of(|| -> Result<Vec<f32>> {
-        let mut run = compile_with_state(tacit_core::compile::Options::default(), step);
+        let mut run = compile_with_state(tacit_core::compile::CompileOptions::default(), step);
         (0..4).map(|_| Ok(numbers(&run.call(&mut state, &x.clone())?.dense()?)[0])).collect()
     });
     let found = result.expect("compiles");

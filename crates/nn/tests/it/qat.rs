@@ -8,7 +8,7 @@ use mlx_rs::{nn, transforms};
 use tacit_arrays::format::{self, Affine, Nf4};
 use tacit_arrays::{Int8Inputs, Prepared, ScalePer};
 use tacit_core::{Counters, Policy, Value};
-use tacit_nn::{Aware, Missing, Model, Only, Outcome, Rules, Trainable};
+use tacit_nn::{Missing, Model, Outcome, ParameterFilter, QatConfig, Rules};
 
 use crate::types::{error, normal, numbers};
 
@@ -31,7 +31,7 @@ fn copy(model: &Model<nn::Sequential>) -> Model<nn::Sequential> {
 }
 
 /// Steps of Adam towards a target; the losses.
-fn trained(model: &mut Model<nn::Sequential>, only: &Trainable, steps: usize) -> Vec<f32> {
+fn trained(model: &mut Model<nn::Sequential>, only: &ParameterFilter, steps: usize) -> Vec<f32> {
     let (x, target) = (normal(1, &[16, 64]), normal(2, &[16, 64]));
     let mut optimizer = Adam::new(1e-2);
     let step = |_| {
@@ -52,14 +52,14 @@ fn a_converted_model_computes_bit_for_bit_what_the_prepared_one_did() {
     let x = normal(4, &[3, 64]);
     let texts = ["nf4:64:double", "fp4:32", "affine:2:32", "int8", "int8:columns", "mxfp4", "mxfp8", "nvfp4:global"];
     for text in texts.into_iter().chain(["ternary", "binary", "e4m3:64", "e5m2:32", "f16", "bf16"]) {
-        let format = || Aware::new(text.parse::<format::AnyFormat>().expect("is a format"));
+        let format = || QatConfig::new(text.parse::<format::AnyFormat>().expect("is a format"));
         let scales = text.parse::<format::AnyFormat>().expect("is one").trained_scales().is_some();
         let mut kinds = vec![format(), format().int8_activations(ScalePer::Token)];
         kinds.extend(scales.then(|| format().trained_scales()));
         for aware in kinds {
             let _deny = Policy::Deny.scope();
             let mut model = model().prepare("layers.*.weight", aware.clone()).expect("prepares");
-            let all = Trainable::default().or(Trainable::Scales);
+            let all = ParameterFilter::default().or(ParameterFilter::Scales);
             trained(&mut model, &all, 2);
             let prepared = model.forward(&x).expect("runs");
             let bytes = model.nbytes();
@@ -78,12 +78,12 @@ fn a_converted_model_computes_bit_for_bit_what_the_prepared_one_did() {
 #[test]
 fn training_it_lessens_the_loss_that_post_training_quantization_has() {
     let mut float = model();
-    trained(&mut float, &Trainable::default(), 60);
+    trained(&mut float, &ParameterFilter::default(), 60);
     let after =
-        trained(&mut copy(&float).quantize("layers.*.weight", AFFINE).expect("quantizes"), &Trainable::Dense, 1);
+        trained(&mut copy(&float).quantize("layers.*.weight", AFFINE).expect("quantizes"), &ParameterFilter::Dense, 1);
     let _deny = Policy::Deny.scope();
     let mut aware = float.prepare("layers.*.weight", AFFINE).expect("prepares");
-    let losses = trained(&mut aware, &Trainable::default(), 60);
+    let losses = trained(&mut aware, &ParameterFilter::default(), 60);
     assert!((losses[0] - after[0]).abs() < 1e-5, "it begins where quantization after training ends");
     assert!(losses[59] < 0.9 * losses[0], "{} {}", losses[0], losses[59]);
 }
@@ -91,9 +91,13 @@ fn training_it_lessens_the_loss_that_post_training_quantization_has() {
 #[test]
 fn scales_are_trained_frozen_and_kept() {
     let _allow = Policy::Allow.scope();
-    let mut model = model().prepare("*.weight", Aware::new(AFFINE).trained_scales()).expect("prepares");
+    let mut model = model().prepare("*.weight", QatConfig::new(AFFINE).trained_scales()).expect("prepares");
     let scales = |model: &Model<nn::Sequential>| {
-        model.leaves(&Only::Scales).into_iter().map(|(path, array)| (path, numbers(array))).collect::<Vec<_>>()
+        model
+            .leaves(&ParameterFilter::Scales)
+            .into_iter()
+            .map(|(path, array)| (path, numbers(array)))
+            .collect::<Vec<_>>()
     };
     let paths: Vec<String> = scales(&model).into_iter().map(|(path, _)| path).collect();
     assert_eq!(
@@ -101,11 +105,11 @@ fn scales_are_trained_frozen_and_kept() {
         ["layers.0.weight.biases", "layers.0.weight.scales", "layers.2.weight.biases", "layers.2.weight.scales"]
     );
     let before = scales(&model);
-    trained(&mut model, &Trainable::default().or(Trainable::Scales), 3);
+    trained(&mut model, &ParameterFilter::default().or(ParameterFilter::Scales), 3);
     let moved = scales(&model);
     assert_ne!(before, moved);
     // Frozen from some step on: left out of what is trained.
-    trained(&mut model, &Trainable::default(), 3);
+    trained(&mut model, &ParameterFilter::default(), 3);
     assert_eq!(scales(&model), moved);
     let x = normal(4, &[3, 64]);
     let prepared = numbers(&model.forward(&x).expect("runs"));
@@ -119,7 +123,7 @@ fn scales_are_trained_frozen_and_kept() {
     again.convert().expect("converts");
     for path in ["layers.0.weight.codes", "layers.2.weight.codes"] {
         let codes = |model: &Model<nn::Sequential>| {
-            let leaves = model.leaves(&Only::All);
+            let leaves = model.leaves(&ParameterFilter::All);
             let codes = leaves.into_iter().find(|(leaf, _)| leaf == path).expect("has codes").1.clone();
             codes.as_slice::<u32>().to_vec()
         };
@@ -135,8 +139,9 @@ fn a_run_may_start_in_floats() {
     let expected = numbers(&float.forward(&x).expect("runs"));
     let mut model = model().prepare("*.weight", Nf4 { block: 64, double: false }).expect("prepares");
     let on = numbers(&model.forward(&x).expect("runs"));
-    let paths =
-        |model: &Model<nn::Sequential>| model.leaves(&Only::All).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+    let paths = |model: &Model<nn::Sequential>| {
+        model.leaves(&ParameterFilter::All).into_iter().map(|(path, _)| path).collect::<Vec<_>>()
+    };
     let before = paths(&model);
     model.switch_quantization(false).expect("switches");
     assert_eq!(numbers(&model.forward(&x).expect("runs")), expected);
@@ -150,7 +155,7 @@ fn a_run_may_start_in_floats() {
 #[test]
 fn a_model_whose_quantization_is_off_is_not_converted() {
     let x = normal(4, &[3, 64]);
-    for aware in [Aware::new(AFFINE), Aware::new(AFFINE).int8_activations(ScalePer::Token)] {
+    for aware in [QatConfig::new(AFFINE), QatConfig::new(AFFINE).int8_activations(ScalePer::Token)] {
         let mut model = model().prepare("*.weight", aware).expect("prepares");
         model.switch_quantization(false).expect("switches");
         let before = numbers(&model.forward(&x).expect("runs"));
@@ -188,7 +193,7 @@ fn rules_prepare_and_the_report_tells() {
 
 #[test]
 fn activations_are_part_of_the_model() {
-    let aware = Aware::new(Affine { bits: 4, group: 32 }).int8_activations(ScalePer::Token);
+    let aware = QatConfig::new(Affine { bits: 4, group: 32 }).int8_activations(ScalePer::Token);
     let mut model = model().prepare("*.weight", aware).expect("prepares");
     let path = "layers.0.weight.inner.master";
     assert!(model.trainable_parameters().flatten().contains_key(path));
@@ -240,7 +245,7 @@ fn what_cannot_be_prepared_is_told() {
         no parameter of the model is prepared
         help: its parameters are layers.0.bias, layers.0.weight, layers.2.bias, layers.2.weight"#]]
     .assert_eq(&error(model().prepare("layers.*.bias", AFFINE)).to_string());
-    let double = Aware::new(Nf4 { block: 64, double: true }).trained_scales();
+    let double = QatConfig::new(Nf4 { block: 64, double: true }).trained_scales();
     expect![[r#"
         the parameter layers.0.weight: the format nf4:64:double has no scales that can be trained
         help: train the master alone, or take a format with one float or byte for each block, such as nf4:64"#]]

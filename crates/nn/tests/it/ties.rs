@@ -8,7 +8,7 @@ use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn};
 use tacit_arrays::Nf4Array;
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_core::{Error, Policy, Result, Value};
-use tacit_nn::{LoraConfig, Missing, Model, Only, Parameters, Pattern, Rules, Trainable};
+use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter, Parameters, Pattern, Rules};
 
 use crate::log::Log;
 use crate::types::{normal, numbers};
@@ -63,7 +63,7 @@ fn tied_parameters_are_one() {
     let _deny = Policy::Deny.scope();
     for paths in PATHS {
         let mut model = tied(paths);
-        let leaves: Vec<String> = model.leaves(&Only::All).into_iter().map(|(path, _)| path).collect();
+        let leaves: Vec<String> = model.leaves(&ParameterFilter::All).into_iter().map(|(path, _)| path).collect();
         assert_eq!(leaves, [paths[1]]);
         for path in paths {
             model.set(path, normal(5, &[32, 64])).expect("the one parameter");
@@ -83,7 +83,9 @@ fn tied_parameters_are_one() {
 
         let mut model = tied(paths);
         let (_, gradients) = model
-            .value_and_grad(Trainable::All, &tokens(), |m, t: &Array| m.run(|m| logits(m, t))?.square()?.mean(None))
+            .value_and_grad(ParameterFilter::All, &tokens(), |m, t: &Array| {
+                m.run(|m| logits(m, t))?.square()?.mean(None)
+            })
             .expect("differentiates");
         assert_eq!(gradients.keys().map(|path| &**path).collect::<Vec<_>>(), [paths[1]]);
         model.update(&mut Sgd::new(0.1), &gradients).expect("a step");
@@ -119,9 +121,9 @@ fn every_path_of_a_tie_obeys() -> Result<()> {
             is(&model, "f16[32,64]");
             assert_eq!(model.get(path)?.to_string(), "f16[32,64]");
             model.assign(Parameters::from([(path.to_owned(), normal(1, &[32, 64]).into())]), Missing::Refuse)?;
-            assert_eq!(model.leaves(&Only::Paths(path.parse::<Pattern>()?)).len(), 1);
+            assert_eq!(model.leaves(&ParameterFilter::Paths(path.parse::<Pattern>()?)).len(), 1);
             let leaf = tied(paths).quantize(own, affine)?;
-            let leaf = leaf.leaves(&Only::Paths(format!("{path}.scales").parse::<Pattern>()?)).len();
+            let leaf = leaf.leaves(&ParameterFilter::Paths(format!("{path}.scales").parse::<Pattern>()?)).len();
             assert_eq!(leaf, 1, "{path}");
             model.set_leaves([(path.to_owned(), normal(2, &[32, 64]))])?;
             assert_eq!(numbers(&model.get(own)?.dense()?), numbers(&normal(2, &[32, 64])));
@@ -135,7 +137,9 @@ fn every_path_of_a_tie_obeys() -> Result<()> {
             }
             let mut model = Model::new(module)?.tie(paths[0], paths[1])?;
             assert!(model.trainable_parameters().flatten().is_empty(), "{path}");
-            assert!(model.value_and_grad(Trainable::All, (), |_, ()| Ok::<_, Error>(Array::from_f32(0.0))).is_err());
+            assert!(
+                model.value_and_grad(ParameterFilter::All, (), |_, ()| Ok::<_, Error>(Array::from_f32(0.0))).is_err()
+            );
         }
     }
     Ok(())
@@ -171,20 +175,20 @@ fn different_values_for_the_paths_of_a_tie_are_refused() -> Result<()> {
 #[test]
 fn leaves_are_loaded_by_each_name_of_a_tie() -> Result<()> {
     let owned = |model: &Model<Tied>| -> Vec<(String, Array)> {
-        model.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect()
+        model.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, array.clone())).collect()
     };
     for paths in PATHS {
         let mut saved = tied([paths[1], paths[0]]);
         saved.set(paths[0], normal(5, &[32, 64]))?;
         saved.apply(&Rules::new().quantize("*.weight", NF4)?)?;
-        let kinds = saved.leaf_kinds(&Only::Scales)?;
-        let scales = saved.leaves(&Only::Scales);
+        let kinds = saved.leaf_kinds(&ParameterFilter::Scales)?;
+        let scales = saved.leaves(&ParameterFilter::Scales);
         let scales: Vec<_> = scales.into_iter().map(|(path, array)| (path, array.clone())).collect();
         assert!(!scales.is_empty() && scales.iter().all(|(path, _)| path.starts_with(paths[0])));
         let mut model = tied(paths).quantize(paths[1], NF4)?;
         for kinds in [Some(&kinds), None] {
             model.load_leaves(scales.clone(), kinds)?;
-            for ((_, own), (path, array)) in model.leaves(&Only::Scales).into_iter().zip(&scales) {
+            for ((_, own), (path, array)) in model.leaves(&ParameterFilter::Scales).into_iter().zip(&scales) {
                 assert!(own.eq_exact(array)?, "{path}");
             }
         }
@@ -196,7 +200,7 @@ fn leaves_are_loaded_by_each_name_of_a_tie() -> Result<()> {
         };
         let mut model = tied(paths);
         let equal = untied([1, 1])?;
-        model.load_leaves(owned(&equal), Some(&equal.leaf_kinds(&Only::All)?))?;
+        model.load_leaves(owned(&equal), Some(&equal.leaf_kinds(&ParameterFilter::All)?))?;
         assert_eq!(numbers(&model.get(paths[0])?.dense()?), numbers(&normal(1, &[32, 64])));
         let other = untied([1, 2])?;
         let message = format!(
@@ -204,7 +208,7 @@ fn leaves_are_loaded_by_each_name_of_a_tie() -> Result<()> {
              help: give one of them, or make the model without the tie",
             paths[1]
         );
-        let loaded = model.load_leaves(owned(&other), Some(&other.leaf_kinds(&Only::All)?));
+        let loaded = model.load_leaves(owned(&other), Some(&other.leaf_kinds(&ParameterFilter::All)?));
         assert_eq!(loaded.expect_err("two values").to_string(), message);
         assert_eq!(model.set_leaves(owned(&other)).expect_err("two values").to_string(), message);
         assert_eq!(numbers(&model.get(paths[0])?.dense()?), numbers(&normal(1, &[32, 64])));
@@ -266,7 +270,7 @@ fn clones_are_parameters_of_their_own() -> Result<()> {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let mut model = Model::new(layers)?;
-    assert_eq!(model.leaves(&Only::All).len(), 6);
+    assert_eq!(model.leaves(&ParameterFilter::All).len(), 6);
     expect![[r#"
         parameter        aval      format    bits     error        before         after
         layers.0.bias    f32[4]    -                                   16            16  no rule names it
@@ -280,8 +284,9 @@ fn clones_are_parameters_of_their_own() -> Result<()> {
         one array, and no tie: layers.0.weight, layers.1.weight, layers.2.weight"#]]
     .assert_eq(&model.report().to_string());
     for _ in 0..2 {
-        let (_, gradients) = model
-            .value_and_grad(Trainable::All, normal(4, &[2, 4]), |m, x: Array| m.forward(&x)?.square()?.mean(None))?;
+        let (_, gradients) = model.value_and_grad(ParameterFilter::All, normal(4, &[2, 4]), |m, x: Array| {
+            m.forward(&x)?.square()?.mean(None)
+        })?;
         assert_eq!(gradients.len(), 6);
         model.update(&mut Sgd::new(0.1), &gradients)?;
     }

@@ -4,10 +4,10 @@ use expect_test::expect;
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, Dtype, nn, ops, random};
-use tacit_core::compile::Options;
+use tacit_core::compile::CompileOptions;
 use tacit_core::{Error, Result, compile_with_state};
 use tacit_nn::training::{Accumulated, Schedule, clip_by_norm};
-use tacit_nn::{Model, Stateful, Trainable};
+use tacit_nn::{Model, ParameterFilter, Stateful};
 
 use crate::types::{normal, numbers};
 
@@ -55,10 +55,10 @@ fn batches_that_are_accumulated_are_one_batch() -> Result<()> {
     random::seed(3)?;
     let model = Model::new(nn::Linear::new(8, 8)?)?;
     let x = normal(5, &[12, 8]);
-    let (_, whole) = model.clone().value_and_grad(Trainable::default(), &x, loss)?;
+    let (_, whole) = model.clone().value_and_grad(ParameterFilter::default(), &x, loss)?;
     let mut accumulated = Accumulated::default();
     for part in ops::split_equal(&x, 3, 0)? {
-        let (_, gradients) = model.clone().value_and_grad(Trainable::default(), &part, loss)?;
+        let (_, gradients) = model.clone().value_and_grad(ParameterFilter::default(), &part, loss)?;
         accumulated.add(&gradients)?;
     }
     assert_eq!(accumulated.batches(), 3);
@@ -109,7 +109,7 @@ fn a_compiled_step_clips_and_follows_a_schedule() -> Result<()> {
     let step = |(model, adam): &mut State, (x, rate): (Array, Array)| -> Result<Array> {
         adam.lr = rate;
         let loss = |m: &mut Model<nn::Linear>, x: Array| m.forward(&x)?.square()?.sum(None);
-        let (_, gradients) = model.value_and_grad(Trainable::default(), x, loss)?;
+        let (_, gradients) = model.value_and_grad(ParameterFilter::default(), x, loss)?;
         let (gradients, norm) = clip_by_norm(gradients, 1.0)?;
         model.update(&mut adam.0, &gradients)?;
         Ok(norm)
@@ -120,7 +120,7 @@ fn a_compiled_step_clips_and_follows_a_schedule() -> Result<()> {
     };
     let schedule = Schedule::cosine(0.1, 6).with_warmup(2);
     let (mut eager, mut compiled) = (state()?, state()?);
-    let mut function = compile_with_state(Options::default(), step);
+    let mut function = compile_with_state(CompileOptions::default(), step);
     for made in 0..6 {
         let (x, rate) = (normal(made, &[4, 8]), schedule.array(made));
         let expected = step(&mut eager, (x.clone(), rate.clone()))?;

@@ -12,7 +12,7 @@ use mlx_rs::utils::{StateProjection, Updatable};
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn, ops, random};
 use tacit_arrays::format::Affine;
 use tacit_core::Result;
-use tacit_nn::{LoraConfig, Missing, Model, Only, Parameters, Trainable};
+use tacit_nn::{LoraConfig, Missing, Model, ParameterFilter, Parameters};
 
 use crate::log::Log;
 use crate::types::{normal, numbers};
@@ -34,7 +34,7 @@ fn dense(dtype: Dtype) -> Result<Model<Layers>> {
 fn forms(dtype: Dtype) -> Result<[(&'static str, Model<Layers>); 3]> {
     let mut adapted = dense(dtype)?.lora("*.weight", LoraConfig::default())?;
     let narrow = |(path, array): (String, &Array)| Ok((path, array.as_dtype(dtype)?));
-    let factors = adapted.leaves(&Only::Lora).into_iter().map(narrow).collect::<Result<Vec<_>>>()?;
+    let factors = adapted.leaves(&ParameterFilter::Lora).into_iter().map(narrow).collect::<Result<Vec<_>>>()?;
     let factor = |name: &str| factors.iter().find(|(path, _)| path == name).map(|(_, array)| array.clone());
     adapted.replace("*.weight", |path, value| {
         let lora = value.downcast::<tacit_arrays::Lora>();
@@ -49,7 +49,7 @@ fn forms(dtype: Dtype) -> Result<[(&'static str, Model<Layers>); 3]> {
 fn gradients(model: &mut Model<Layers>, dtype: Dtype) -> Result<FlattenedModuleParam> {
     let x = normal(1, &[4, 64]).as_dtype(dtype)?;
     let loss = |m: &mut Model<Layers>, x: Array| m.forward(&x)?.square()?.mean(None);
-    Ok(model.value_and_grad(Trainable::default(), x, loss)?.1)
+    Ok(model.value_and_grad(ParameterFilter::default(), x, loss)?.1)
 }
 
 fn steps<O: Optimizer>(name: &str, optimizer: impl Fn() -> O) -> Result<()> {
@@ -82,7 +82,7 @@ fn steps<O: Optimizer>(name: &str, optimizer: impl Fn() -> O) -> Result<()> {
 
 fn avals(model: &Model<Layers>) -> Vec<String> {
     let aval = |(path, array): (String, &Array)| format!("{path} {}", tacit_core::Aval::from(array));
-    model.leaves(&Only::All).into_iter().map(aval).collect()
+    model.leaves(&ParameterFilter::All).into_iter().map(aval).collect()
 }
 
 #[test]
@@ -106,7 +106,9 @@ fn a_step_is_the_optimizers_own_rounded() -> Result<()> {
     let made = gradients(&mut ours, Dtype::Bfloat16)?;
     ours.update(&mut Adam::new(1e-2), &made)?;
     Adam::new(1e-2).update(&mut theirs, &made)?;
-    for ((path, ours), (_, theirs)) in ours.leaves(&Only::All).into_iter().zip(theirs.leaves(&Only::All)) {
+    for ((path, ours), (_, theirs)) in
+        ours.leaves(&ParameterFilter::All).into_iter().zip(theirs.leaves(&ParameterFilter::All))
+    {
         assert!(ours.eq_exact(theirs.as_dtype(Dtype::Bfloat16)?)?, "{path}");
     }
     Ok(())
@@ -220,7 +222,7 @@ fn after_an_error_of_the_optimizer_the_leaves_are_what_they_were() -> Result<()>
     for dtype in [Dtype::Float32, Dtype::Bfloat16] {
         for (form, mut model) in forms(dtype)? {
             let owned = |model: &Model<Layers>| -> Vec<(String, Array)> {
-                model.leaves(&Only::All).into_iter().map(|(path, array)| (path, array.clone())).collect()
+                model.leaves(&ParameterFilter::All).into_iter().map(|(path, array)| (path, array.clone())).collect()
             };
             let before = owned(&model);
             let gradients = gradients(&mut model, dtype)?;

@@ -2,7 +2,7 @@
 
 use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, ops};
-use tacit_core::ops::{dynamic_slice, dynamic_slice_update};
+use tacit_core::extra_ops::{dynamic_slice, dynamic_slice_update};
 use tacit_core::{Registry, Value};
 
 use super::{COLUMNS, Case, Expected, Plain, ROWS, case, narrowed, rows, weight, x};

@@ -7,7 +7,7 @@ use std::path::Path;
 use tacit_core::Result;
 use tacit_files::faults::{Fault, inject};
 use tacit_files::{Current, replace};
-use tacit_io::bitsandbytes::{self, Layout};
+use tacit_io::bitsandbytes::{self, BitsAndBytesLayout};
 use tacit_io::json::Json;
 use tacit_io::mlx_lm::{self, Config};
 use tacit_io::{Metadata, Tensors, hugging_face, load, mlx_adapter, peft, save, write_sharded};
@@ -84,7 +84,7 @@ fn what_is_read_of_a_checkpoint_is_written_over_it() {
         bitsandbytes::write(
             at.join("4bit.safetensors"),
             &bitsandbytes::read(at.join("4bit.safetensors"))?,
-            Layout::default(),
+            BitsAndBytesLayout::default(),
         )
     };
     let mlx_adapter: Over = |at| mlx_adapter::write(at, &mlx_adapter::read(at, &base("mlx_lm/shards")?)?, &config(at)?);

@@ -12,7 +12,7 @@ pub use crate::indices::{checked_indices, checked_numbers};
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
-/// use tacit_core::ops::dynamic_slice;
+/// use tacit_core::extra_ops::dynamic_slice;
 ///
 /// let a = Array::from_slice(&[1i32, 2, 3, 4], &[4]);
 /// let part = dynamic_slice(&a, &Array::from_slice(&[1i32], &[1]), &[0], &[2])?;
@@ -35,7 +35,7 @@ pub fn dynamic_slice(a: &Array, start: &Array, axes: &[i32], size: &[i32]) -> Re
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
-/// use tacit_core::ops::dynamic_slice_update;
+/// use tacit_core::extra_ops::dynamic_slice_update;
 ///
 /// let a = Array::from_slice(&[1i32, 2, 3, 4], &[4]);
 /// let update = Array::from_slice(&[0i32, 0], &[2]);

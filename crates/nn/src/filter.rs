@@ -11,16 +11,16 @@ use crate::Pattern;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use tacit_nn::{Only, Pattern};
+/// use tacit_nn::{ParameterFilter, Pattern};
 ///
 /// // The factors of the adapters, and the scales of the norms beside them.
-/// let part = Only::Lora.or(Only::Paths("*norm.weight".parse::<Pattern>()?));
+/// let part = ParameterFilter::Lora.or(ParameterFilter::Paths("*norm.weight".parse::<Pattern>()?));
 /// assert_eq!(format!("{part:?}"), "AnyOf([Lora, Paths(Pattern(*norm.weight))])");
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub enum Only {
+pub enum ParameterFilter {
     /// Every leaf.
     All,
     /// Parameters that are dense arrays; running statistics are none.
@@ -34,13 +34,10 @@ pub enum Only {
     /// Leaves whose path or whose parameter's path the pattern names.
     Paths(Pattern),
     /// Leaves that any of these mean.
-    AnyOf(Vec<Only>),
+    AnyOf(Vec<ParameterFilter>),
 }
 
-/// What a gradient is taken of: the float leaves of a part.
-pub type Trainable = Only;
-
-impl Only {
+impl ParameterFilter {
     /// These leaves and those of another part.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
@@ -81,20 +78,20 @@ impl Only {
 }
 
 /// The parts that have a name in a file.
-static PARTS: [(&str, Only); 5] = [
-    ("all", Only::All),
-    ("dense", Only::Dense),
-    ("lora", Only::Lora),
-    ("scales", Only::Scales),
-    ("masters", Only::Masters),
+static PARTS: [(&str, ParameterFilter); 5] = [
+    ("all", ParameterFilter::All),
+    ("dense", ParameterFilter::Dense),
+    ("lora", ParameterFilter::Lora),
+    ("scales", ParameterFilter::Scales),
+    ("masters", ParameterFilter::Masters),
 ];
 
-fn same(a: &Only, b: &Only) -> bool {
+fn same(a: &ParameterFilter, b: &ParameterFilter) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
 /// What is trained where nothing is said: all but scales and codes.
-impl Default for Only {
+impl Default for ParameterFilter {
     fn default() -> Self {
         Self::AnyOf(vec![Self::Dense, Self::Lora, Self::Masters])
     }
