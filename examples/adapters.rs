@@ -18,7 +18,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::arrays::AsStored;
-use tacit::format::Quantizer;
+use tacit::format::AnyFormat;
 use tacit::io::{self, json::Json, peft};
 use tacit::model::{LoraConfig, Missing};
 use tacit::prelude::*;
@@ -172,16 +172,16 @@ pub(crate) fn run(folder: &Path) -> Result<Told> {
         let mut model = load(&file)?.lora("*.weight", config())?;
         let mut recorder = Recorder::create(folder.join(format!("{name}.jsonl")))?;
         train(&mut model, &side, &ParameterFilter::Lora, (0..STEPS, 3e-3), Some(&mut recorder))?;
-        let mut merges: Vec<(&str, &dyn Quantizer)> = vec![(WAYS[0], &eight), (WAYS[1], &NF4)];
+        let mut merges = vec![(WAYS[0], AnyFormat::from(eight)), (WAYS[1], NF4.into())];
         if name == "as stored" {
             // From here on the sum is rounded as the file will have it, in the forward pass alone.
             model.replace("*.weight", |_, sum| Ok(Some(AsStored::new(sum, NF4)?.into())))?;
-            merges = vec![(WAYS[2], &NF4)];
+            merges = vec![(WAYS[2], NF4.into())];
         }
         train(&mut model, &side, &ParameterFilter::Lora, (STEPS..2 * STEPS, 5e-4), Some(&mut recorder))?;
         told.adapted.push(right(&mut model, &test)?);
         for (into, format) in merges {
-            let report = model.merge(Some(format))?;
+            let report = model.merge(format)?;
             for (path, row) in &report.rows {
                 recorder.scalar(2 * STEPS, &format!("{into}/{path}"), 100.0 * row.loss.of_change)?;
             }

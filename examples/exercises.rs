@@ -247,7 +247,7 @@ fn unmerged() -> Result<String> {
     let b = random::normal::<f32>(&[512, 16], None, None, None)?;
     model.set_leaves([("weight.b".to_owned(), b)])?;
     let adapted = model.forward(&x)?;
-    let report = model.merge(Some(&nf4))?;
+    let report = model.merge(nf4)?;
     let merged = model.forward(&x)?;
     model.unmerge(report)?;
     let back = model.forward(&x)?;

@@ -119,7 +119,7 @@ fn main() -> Outcome<()> {
             train(&mut model, &side, &ParameterFilter::Lora, 5e-4)?;
             let trained = evaluate(&mut model, &side_test)?;
             let numbers: usize = model.leaves(&ParameterFilter::Lora).iter().map(|(_, leaf)| leaf.size()).sum();
-            let report = model.merge(Some(&*format))?;
+            let report = model.merge(&format)?;
             let merged = evaluate(&mut model, &side_test)?;
             let lost = report.rows.values().map(|row| row.loss.of_change).fold(0.0, f64::max);
             let pair = |[accuracy, loss]: [f32; 2]| format!("{accuracy:>6.1} {loss:>7.3}");

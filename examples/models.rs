@@ -194,7 +194,7 @@ fn merged() -> Result<String> {
     let (mut model, words) = with_adapters()?;
     train(&mut model, &words)?;
     let adapted = model.forward((&words, &words, &words))?;
-    let report = model.merge(Some(&Affine { bits: 8, group: 64 }))?;
+    let report = model.merge(Affine { bits: 8, group: 64 })?;
     let merged = model.forward((&words, &words, &words))?;
     let near = relative_error(&merged, &adapted)? < 0.02;
     let weight = model.get("query_proj.weight")?;

@@ -26,7 +26,7 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use attention::{Attend, Hiding, Side};
+pub(crate) use attention::{Attend, Hiding, StoredTokens};
 pub use dequantize::dequantize;
 pub(crate) use deviations::{Norm, Sums, deviations};
 pub use dynamic8::quantize_dynamic8;

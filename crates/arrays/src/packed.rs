@@ -2,7 +2,6 @@
 
 pub(crate) mod alike;
 pub(crate) mod array;
-pub(crate) mod astype;
 pub(crate) mod batched;
 pub(crate) mod dynamic8;
 pub(crate) mod factor;

@@ -304,7 +304,7 @@ fn lists_say_what_the_program_has() {
     let types = String::from_utf8(tacit(&["types"]).stdout).expect("text");
     assert!(types.contains("tacit.Nf4"), "{types}");
     let transpose = String::from_utf8(tacit(&["primitives", "transpose"]).stdout).expect("text");
-    let taken = |line: &str| line.starts_with("packed_transpose ") && line.contains("packed/batched.rs:");
+    let taken = |line: &str| line.starts_with("linear_transpose ") && line.contains("views/of_linear.rs:");
     assert!(transpose.lines().any(taken), "{transpose}");
     let man = String::from_utf8(tacit(&["man"]).stdout).expect("text");
     assert!(man.contains(".SH SUBCOMMANDS") && man.contains("quantize"), "{man}");
@@ -598,9 +598,9 @@ fn what_would_be_materialized_fails_where_that_is_denied() {
         &folder,
         expect![[r#"
         parameters           of them  value             call       taken by                         bytes built
-        embed_tokens.weight        1  Int8(f32[32,64])  x @ w.T    packed_transpose, linear_matmul
+        embed_tokens.weight        1  Int8(f32[32,64])  x @ w.T    linear_transpose, linear_matmul
         embed_tokens.weight        1  Int8(f32[32,64])  w[tokens]                                          8192
-        embed_tokens.weight declined: packed_gather: only whole rows are gathered from packed codes
+        embed_tokens.weight declined: linear_gather: only whole rows are gathered from packed codes
         2 calls for tokens [1,1], 1 arrays materialized (8192 bytes)
     "#]],
     );

@@ -27,6 +27,12 @@ impl Primitive {
         self.0.name_id()
     }
 
+    /// Whether it is linear in all its operands together, such as a sum, so that it makes zero of zeros.
+    #[must_use]
+    pub fn is_linear(&self) -> bool {
+        self.0.name_id().description().is_some_and(|description| description.linear)
+    }
+
     /// The static parameters, in the order of the table of primitives.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, ops};
-use tacit_arrays::{Linear, Packed, Placed};
+use tacit_arrays::{Linear, Packed, Placed, Product};
 use tacit_core::transform::checkpoint;
 use tacit_core::tree::{self, Open, TreeDef};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, implicit};
@@ -115,9 +115,9 @@ impl FullySharded {
     }
 
     /// A product with the whole, which is gathered again for the gradient.
-    fn product(&self, x: &Value, f: fn(&Array, &Array) -> Result<Array>) -> Result<Value> {
+    fn multiplied(&self, x: &Value, product: Product) -> Result<Value> {
         let Value::Dense(_) = x else {
-            return implicit((x, self.gathered()?), |(x, w)| f(&x, &w));
+            return implicit((x, self.gathered()?), |(x, w)| product.of(&x, &w));
         };
         let (recipe, parts) = self.recipe()?;
         let mut frozen = Vec::new();
@@ -126,7 +126,7 @@ impl FullySharded {
         // taken all the same, `checkpoint` finds what is captured, and the product is as it is.
         let given =
             frozen.iter().zip(&parts).filter(|(frozen, _)| !**frozen).map(|(_, part)| part.clone()).collect::<Vec<_>>();
-        let mut product = checkpoint(move |(x, given): (Array, Vec<Array>)| {
+        let mut gathered = checkpoint(move |(x, given): (Array, Vec<Array>)| {
             let mut given = given.into_iter();
             let parts = frozen.iter().zip(&parts).filter_map(
                 |(frozen, part)| {
@@ -134,9 +134,9 @@ impl FullySharded {
                 },
             );
             let whole = recipe.gathered(&parts.collect::<Vec<_>>())?;
-            implicit((x, whole), |(x, w)| f(&x, &w))?.dense()
+            implicit((x, whole), |(x, w)| product.of(&x, &w))?.dense()
         });
-        product.call((x.clone(), given))
+        gathered.call((x.clone(), given))
     }
 }
 
@@ -225,12 +225,11 @@ impl Materialize for FullySharded {
 }
 
 impl Linear for FullySharded {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.product(x, |x, w| Ok(x.matmul(w)?))
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.product(x, |x, w| Ok(w.matmul(x)?))
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        if product == Product::Rows {
+            return Err(Error::decline("rows are taken of what is gathered"));
+        }
+        self.multiplied(x, product)
     }
 }
 

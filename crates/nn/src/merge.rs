@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use mlx_rs::module::ModuleParameters;
-use tacit_arrays::Adapter;
-use tacit_arrays::format::Quantizer;
-use tacit_arrays::{MergeLoss, merge};
+use tacit_arrays::format::AnyFormat;
+use tacit_arrays::{Adapter, MergeLoss, Merged, merge, merge_exactly};
 use tacit_core::{Error, Result, Value, printable};
 
 use crate::parameters::in_parameter;
@@ -68,8 +67,7 @@ impl fmt::Display for MergeReport {
 }
 
 impl<M: ModuleParameters> Model<M> {
-    /// Merges every adapter into its base: in this format, or, without one, in what it is stored as without loss, which is
-    /// the dense array where it has no other.
+    /// Merges every adapter into its base, in this format.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -81,7 +79,7 @@ impl<M: ModuleParameters> Model<M> {
     /// let mut model = Model::new(nn::Linear::new(64, 64)?)?
     ///     .quantize("weight", nf4)?
     ///     .lora("weight", LoraConfig::default().as_stored(nf4))?;
-    /// let report = model.merge(Some(&nf4))?;
+    /// let report = model.merge(nf4)?;
     /// assert!(report.rows["weight"].loss.is_none());
     /// assert_eq!(model.get("weight")?.to_string(), "Nf4(f32[64,64])");
     /// model.unmerge(report)?;
@@ -94,7 +92,22 @@ impl<M: ModuleParameters> Model<M> {
     ///
     /// The model has no adapter, one does not fit the format, or the policy forbids to build what has to be built. The
     /// model is then what it was.
-    pub fn merge(&mut self, format: Option<&dyn Quantizer>) -> Result<MergeReport> {
+    pub fn merge(&mut self, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<MergeReport> {
+        let format = format.try_into().map_err(Into::into)?;
+        self.merge_by(|adapter| merge(adapter, &format))
+    }
+
+    /// Merges every adapter into its base without a loss: in what it is stored as, which is the dense array where it has no
+    /// other.
+    ///
+    /// # Errors
+    ///
+    /// As for [`merge`](Self::merge).
+    pub fn merge_exactly(&mut self) -> Result<MergeReport> {
+        self.merge_by(merge_exactly)
+    }
+
+    fn merge_by(&mut self, merge: impl Fn(&dyn Adapter) -> Result<Merged>) -> Result<MergeReport> {
         let adapters = self.adapters()?;
         if adapters.is_empty() {
             return Err(Error::invalid(
@@ -105,7 +118,7 @@ impl<M: ModuleParameters> Model<M> {
         let (mut rows, mut made) = (BTreeMap::new(), Parameters::new());
         for (path, value) in &adapters {
             let Some(adapter) = value.family::<dyn Adapter>() else { continue };
-            let merged = merge(adapter, format).map_err(|error| in_parameter(path, &error))?;
+            let merged = merge(adapter).map_err(|error| in_parameter(path, &error))?;
             let row = MergeRow {
                 made: merged.value.to_string(),
                 loss: merged.loss,

@@ -7,9 +7,9 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implici
 
 use crate::adapters::as_merged;
 use crate::avals::checks::check_children;
-use crate::families::adapter::{Adapter, Side};
+use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Gain, Linear};
+use crate::families::linear::{Gain, Linear, Product};
 use crate::format::AnyFormat;
 use crate::kernel::Summands;
 use crate::packed::alike::check_alike;
@@ -47,7 +47,7 @@ pub struct AsStored {
     sum: Value,
     #[implicit(aux)]
     format: AnyFormat,
-    /// Whether the quantized sum is turned round.
+    /// Whether the quantized sum is transposed.
     #[implicit(aux)]
     transposed: bool,
     #[implicit(aux)]
@@ -97,8 +97,8 @@ impl AsStored {
         })
     }
 
-    /// The sum, turned round if the array is.
-    fn turned_sum(&self) -> Result<Value> {
+    /// The sum, transposed if the array is.
+    fn transposed_sum(&self) -> Result<Value> {
         let sum = self.sum.clone();
         if self.transposed { implicit(sum, |sum| Ok::<_, Error>(sum.t())) } else { Ok(sum) }
     }
@@ -134,16 +134,19 @@ impl Cut for AsStored {
 }
 
 impl Linear for AsStored {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Right, x)
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Left, x)
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        as_merged::straight_through(product, x, &self.merged()?, self)
     }
 
     fn gain(&self) -> Gain {
         Gain::Sum
+    }
+
+    fn transposed(&self, _axes: &[i32]) -> Result<Value> {
+        // The sum is quantized as it was.
+        let mut transposed = Self { transposed: !self.transposed, ..self.clone() };
+        transposed.aval.shape.reverse();
+        Ok(transposed.into())
     }
 }
 
@@ -175,25 +178,14 @@ impl Adapter for AsStored {
     }
 
     /// What is quantized, before it is.
-    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
-        self.adapter()?.summands(turned != self.transposed)
+    fn summands(&self, transposed: bool) -> Result<Option<Summands>> {
+        self.adapter()?.summands(transposed != self.transposed)
     }
 
-    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        as_merged::straight_through(side, x, &self.merged()?, self)
-    }
-
-    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
-        // The sum is quantized as it was.
-        let mut turned = Self { transposed: !self.transposed, ..self.clone() };
-        turned.aval.shape.reverse();
-        Ok(Box::new(turned))
-    }
-
-    fn change(&self, side: Side, x: &Array) -> Result<Array> {
-        let sum = self.turned_sum()?;
+    fn change(&self, product: Product, x: &Array) -> Result<Array> {
+        let sum = self.transposed_sum()?;
         let sum = sum.family::<dyn Adapter>();
-        sum.ok_or_else(|| Error::decline("the transposed sum is no adapter"))?.change(side, x)
+        sum.ok_or_else(|| Error::decline("the transposed sum is no adapter"))?.change(product, x)
     }
 
     fn lossless(&self) -> Result<Option<Value>> {

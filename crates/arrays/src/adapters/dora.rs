@@ -9,9 +9,9 @@ use crate::adapters::factors;
 use crate::adapters::lora::Lora;
 use crate::avals::checks::{check_children, check_float, stored_shape};
 use crate::avals::dtypes::wide;
-use crate::families::adapter::{Adapter, Side};
+use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Gain, Linear, dense_side};
+use crate::families::linear::{Gain, Linear, Product, dense_operand};
 use crate::families::structural;
 use crate::kernel::{Measure, Summands};
 
@@ -148,7 +148,7 @@ impl Dora {
     }
 }
 
-/// The length of each row of a sum as it is before it is turned round: `f32[out]`, a constant in gradients. `built` gives the
+/// The length of each row of a sum as it is before it is transposed: `f32[out]`, a constant in gradients. `built` gives the
 /// dense sum where it is measured of that.
 fn norms(sum: &Lora, built: impl FnOnce() -> Result<Array>) -> Result<Array> {
     if let Some(summands) = sum.summands(sum.transposed)? {
@@ -200,16 +200,21 @@ impl Cut for Dora {
 }
 
 impl Linear for Dora {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Right, x)
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Left, x)
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let (x, dtype) = (dense_operand(x)?, self.aval.dtype);
+        let x = if x.dtype().is_float() { &x.as_dtype(wide(dtype))? } else { x };
+        let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
+        let each = |x: &Array| sum.product_widely(product, &x.into())?.dense();
+        Ok(product.of_multiplied(x, &factors, self.transposed, each)?.as_dtype(dtype)?.into())
     }
 
     fn gain(&self) -> Gain {
         Gain::Sum
+    }
+
+    fn transposed(&self, _axes: &[i32]) -> Result<Value> {
+        let (base, aval) = factors::transposed(&self.base)?;
+        Ok(Self { base, aval, transposed: !self.transposed, ..self.clone() }.into())
     }
 }
 
@@ -238,30 +243,17 @@ impl Adapter for Dora {
         Ok(Box::new(dora))
     }
 
-    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
-        if turned || self.transposed {
+    fn summands(&self, transposed: bool) -> Result<Option<Summands>> {
+        if transposed || self.transposed {
             return Ok(None);
         }
         let factors = self.direction(self.key.clone()).factors(Dtype::Float32)?;
-        factors::summands(&self.base, factors, Some(self.factors()?), turned)
-    }
-
-    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        let (x, dtype) = (dense_side(x)?, self.aval.dtype);
-        let x = if x.dtype().is_float() { &x.as_dtype(wide(dtype))? } else { x };
-        let (factors, sum) = (self.factors()?, self.direction(self.key.clone()));
-        let made = side.of_scaled(x, &factors, self.transposed, |x| sum.applied_widely(side, &x.into())?.dense())?;
-        Ok(made.as_dtype(dtype)?.into())
-    }
-
-    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
-        let (base, aval) = factors::turned(&self.base)?;
-        Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
+        factors::summands(&self.base, factors, Some(self.factors()?), transposed)
     }
 
     /// The whole product: each magnitude multiplies all of a row.
-    fn change(&self, side: Side, x: &Array) -> Result<Array> {
+    fn change(&self, product: Product, x: &Array) -> Result<Array> {
         let base = structural::stopped(&self.base)?;
-        Self { base, ..self.clone() }.applied(side, &x.into())?.dense()
+        Self { base, ..self.clone() }.product(product, &x.into())?.dense()
     }
 }

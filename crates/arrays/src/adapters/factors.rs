@@ -10,8 +10,8 @@ use crate::families::cut::cut;
 use crate::families::packed::Packed;
 use crate::kernel::Summands;
 
-/// A base turned round, and its aval.
-pub(crate) fn turned(base: &Value) -> Result<(Value, Aval)> {
+/// A base transposed, and its aval.
+pub(crate) fn transposed(base: &Value) -> Result<(Value, Aval)> {
     let base = implicit(base, |base| Ok::<_, Error>(base.t()))?;
     let aval = base.aval()?;
     Ok((base, aval))
@@ -27,25 +27,25 @@ pub(crate) fn factor(array: &Array, axis: i32, range: &Range<i32>) -> Result<Arr
     cut(&array.into(), axis, range.clone())?.dense()
 }
 
-/// The sum of a base and a product, each row of it multiplied by a factor, turned round if `turned`.
+/// The sum of a base and a product, each row of it multiplied by a factor; of the transpose if `transposed`.
 pub(crate) fn summands(
     base: &Value,
     [left, right]: [Array; 2],
     factors: Option<Array>,
-    turned: bool,
+    transposed: bool,
 ) -> Result<Option<Summands>> {
-    if turned && factors.is_some() {
+    if transposed && factors.is_some() {
         return Ok(None);
     }
-    let [left, right] = if turned { [right.t(), left.t()] } else { [left, right] };
+    let [left, right] = if transposed { [right.t(), left.t()] } else { [left, right] };
     let [left, right] = [left.as_dtype(Dtype::Float32)?, right.as_dtype(Dtype::Float32)?];
     let factors = factors.map(|factors| factors.as_dtype(Dtype::Float32)).transpose()?;
     let (layout, base) = match base {
         Value::Dense(base) if base.dtype() == Dtype::Float64 => return Ok(None),
-        Value::Dense(base) => (None, vec![if turned { base.t() } else { base.clone() }]),
+        Value::Dense(base) => (None, vec![if transposed { base.t() } else { base.clone() }]),
         Value::Implicit(_) => {
             let Some(stored) = base.family::<dyn Packed>().map(Packed::stored) else { return Ok(None) };
-            if stored.transposed != turned {
+            if stored.transposed != transposed {
                 return Ok(None);
             }
             let (layout, children) = stored.kernel(left.dim(0))?;

@@ -3,15 +3,14 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_core::primitives::{AsType, Multiply};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::adapters::factors;
 use crate::avals::checks::{check_children, check_float, stored_shape};
 use crate::avals::dtypes::{narrowing, wide};
-use crate::families::adapter::{Adapter, Side};
+use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Gain, Linear, scalar};
+use crate::families::linear::{Factor, Gain, Linear, Product};
 use crate::kernel::Summands;
 
 /// The sum `base + alpha / r * B A`, of which no part is built: a product with it is one with each.
@@ -88,7 +87,7 @@ impl Lora {
         Ok(lora)
     }
 
-    /// The frozen matrix; turned round if the sum is.
+    /// The frozen matrix, transposed if the sum is.
     #[must_use]
     pub fn base(&self) -> &Value {
         &self.base
@@ -135,15 +134,15 @@ impl Lora {
         Ok([left.multiply(scale)?, right])
     }
 
-    /// What `side` is of the sum, in the type in which that is summed: rounded by whoever has done what is left to do.
-    pub(crate) fn applied_widely(&self, side: Side, x: &Value) -> Result<Value> {
+    /// A product with the sum, in the type in which that is summed: rounded by whoever has done what is left to do.
+    pub(crate) fn product_widely(&self, product: Product, x: &Value) -> Result<Value> {
         let dtype = self.aval.dtype;
         // An implicit `x` may have no wider form.
         let wide = if x.is_implicit() { dtype } else { wide(dtype) };
         let factors = self.factors(wide)?;
         implicit((x, &self.base), |(x, base)| {
-            let product = side.of(&x, &base)?.as_dtype(wide)?;
-            Ok::<_, Error>(product.add(side.of_factors(&x, &factors)?)?)
+            let own = product.of(&x, &base)?.as_dtype(wide)?;
+            Ok::<_, Error>(own.add(product.of_factors(&x, &factors)?)?)
         })
     }
 
@@ -212,16 +211,30 @@ impl Cut for Lora {
 }
 
 impl Linear for Lora {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Right, x)
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Left, x)
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        implicit(self.product_widely(product, x)?, |result| result.as_dtype(self.aval.dtype))
     }
 
     fn gain(&self) -> Gain {
         Gain::Sum
+    }
+
+    fn transposed(&self, _axes: &[i32]) -> Result<Value> {
+        let (base, aval) = factors::transposed(&self.base)?;
+        Ok(Self { base, aval, transposed: !self.transposed, ..self.clone() }.into())
+    }
+
+    /// The base in a narrower float type; the factors follow it where they are used.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        narrowing(&self.aval, dtype)?;
+        let base = implicit(&self.base, |base| base.as_dtype(dtype))?;
+        Ok(Self { aval: base.aval()?, base, ..self.clone() }.into())
+    }
+
+    /// The number goes to the base and to `b`.
+    fn scaled(&self, by: &Factor) -> Result<Value> {
+        let base = implicit(&self.base, |base| by.on(&base))?;
+        Ok(Self { base, b: by.on(&self.b)?, ..self.clone() }.into())
     }
 }
 
@@ -250,21 +263,12 @@ impl Adapter for Lora {
         Ok(Box::new(lora))
     }
 
-    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
-        factors::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
+    fn summands(&self, transposed: bool) -> Result<Option<Summands>> {
+        factors::summands(&self.base, self.factors(Dtype::Float32)?, None, transposed)
     }
 
-    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        implicit(self.applied_widely(side, x)?, |made| made.as_dtype(self.aval.dtype))
-    }
-
-    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
-        let (base, aval) = factors::turned(&self.base)?;
-        Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
-    }
-
-    fn change(&self, side: Side, x: &Array) -> Result<Array> {
-        side.of_factors(x, &self.factors(wide(self.aval.dtype))?)
+    fn change(&self, product: Product, x: &Array) -> Result<Array> {
+        product.of_factors(x, &self.factors(wide(self.aval.dtype))?)
     }
 }
 
@@ -275,20 +279,4 @@ pub(crate) fn check_alpha(alpha: u32) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("alpha is {alpha}"), "give a finite one; the rank is the usual choice"))
-}
-
-/// The base in a narrower float type; the factors follow it where they are used.
-#[handler]
-pub(crate) fn lora_astype(op: &AsType, w: &Lora) -> Result<Value> {
-    narrowing(&w.aval, op.dtype)?;
-    let base = implicit(&w.base, |base| base.as_dtype(op.dtype))?;
-    Ok(Lora { aval: base.aval()?, base, ..w.clone() }.into())
-}
-
-/// A scalar as the other operand, which goes to the base and to `b`.
-#[handler]
-pub(crate) fn lora_multiply(_op: &Multiply, w: &Lora, x: &Array) -> Result<Value> {
-    let x = scalar(x)?;
-    let base = implicit((&w.base, &x), |(base, x)| base.multiply(x))?;
-    Ok(Lora { base, b: w.b.multiply(x.as_dtype(w.b.dtype())?)?, ..w.clone() }.into())
 }

@@ -9,9 +9,9 @@ use crate::adapters::factors;
 use crate::adapters::lora::Lora;
 use crate::avals::checks::{check_children, check_float, stored_shape};
 use crate::avals::dtypes::wide;
-use crate::families::adapter::{Adapter, Side};
+use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Gain, Linear, dense_side};
+use crate::families::linear::{Gain, Linear, Product, dense_operand};
 use crate::kernel::Summands;
 
 /// The sum of a base and one of several adapters, which an index chooses: the same graph for all of them.
@@ -63,7 +63,7 @@ impl LoraSet {
     ///
     /// # Errors
     ///
-    /// There are none, they are of different shapes or float types or turned round, or the index is neither `u32[]` nor
+    /// There are none, they are of different shapes or float types or transposed, or the index is neither `u32[]` nor
     /// `u32[n]`.
     pub fn new(loras: &[Lora], index: Array) -> Result<Self> {
         let Some(first) = loras.first() else {
@@ -77,7 +77,7 @@ impl LoraSet {
         if let Some(other) = loras.iter().find(|lora| !fits(lora)) {
             return Err(Error::invalid(
                 format!("adapters of {} and {} are in no set", first.aval, other.aval),
-                "give adapters of one shape, in one float type, that are not turned round",
+                "give adapters of one shape, in one float type, that are not transposed",
             ));
         }
         let rank = loras.iter().map(|lora| lora.a.dim(0)).max().unwrap_or(1);
@@ -203,16 +203,22 @@ impl Cut for LoraSet {
 }
 
 impl Linear for LoraSet {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Right, x)
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Left, x)
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let (x, dtype) = (dense_operand(x)?, self.aval.dtype);
+        let changed = self.change(product, x)?;
+        implicit((x, &self.base), |(x, base)| {
+            let own = product.of(&x, &base)?.as_dtype(changed.dtype())?;
+            Ok::<_, Error>(own.add(&changed)?.as_dtype(dtype)?)
+        })
     }
 
     fn gain(&self) -> Gain {
         Gain::Sum
+    }
+
+    fn transposed(&self, _axes: &[i32]) -> Result<Value> {
+        let (base, aval) = factors::transposed(&self.base)?;
+        Ok(Self { base, aval, transposed: !self.transposed, ..self.clone() }.into())
     }
 }
 
@@ -231,31 +237,17 @@ impl Adapter for LoraSet {
         &["a", "b"]
     }
 
-    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
+    fn summands(&self, transposed: bool) -> Result<Option<Summands>> {
         if self.index.ndim() > 0 {
             return Ok(None);
         }
-        factors::summands(&self.base, self.single(Dtype::Float32)?, None, turned)
+        factors::summands(&self.base, self.single(Dtype::Float32)?, None, transposed)
     }
 
-    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        let (x, dtype) = (dense_side(x)?, self.aval.dtype);
-        let changed = self.change(side, x)?;
-        implicit((x, &self.base), |(x, base)| {
-            let product = side.of(&x, &base)?.as_dtype(changed.dtype())?;
-            Ok::<_, Error>(product.add(&changed)?.as_dtype(dtype)?)
-        })
-    }
-
-    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
-        let (base, aval) = factors::turned(&self.base)?;
-        Ok(Box::new(Self { base, aval, transposed: !self.transposed, ..self.clone() }))
-    }
-
-    fn change(&self, side: Side, x: &Array) -> Result<Array> {
+    fn change(&self, product: Product, x: &Array) -> Result<Array> {
         let wide = wide(self.aval.dtype);
-        if side != Side::Right || self.index.ndim() == 0 {
-            return side.of_factors(x, &self.single(wide)?);
+        if product != Product::Right || self.index.ndim() == 0 {
+            return product.of_factors(x, &self.single(wide)?);
         }
         let x = x.as_dtype(wide)?;
         let [left, right] = self.factors(wide)?;

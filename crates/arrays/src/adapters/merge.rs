@@ -5,8 +5,9 @@ use std::fmt;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::{Error, Result, Value, implicit};
 
-use crate::families::adapter::{self, Adapter};
-use crate::format::Quantizer;
+use crate::families::adapter::Adapter;
+use crate::families::structural::itself;
+use crate::format::AnyFormat;
 
 /// An adapter that was merged into its base.
 #[derive(Clone, Debug)]
@@ -46,8 +47,7 @@ impl fmt::Display for MergeLoss {
     }
 }
 
-/// Merges an adapter into its base, in this format or, without one, in the array that it is stored as without loss, which
-/// is the dense one where it has no other. Dropout is left out.
+/// Merges an adapter into its base, in this format. Dropout is left out.
 ///
 /// Where the adapter changes nothing, a base that is in the format already stays as it is, byte for byte: to quantize its
 /// own values again would change the codes of some formats. A format codes the sum block by block, so that no dense array
@@ -56,13 +56,11 @@ impl fmt::Display for MergeLoss {
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::ops;
-/// use tacit_arrays::format::Nf4;
-/// use tacit_arrays::merge;
-/// use tacit_arrays::{Lora, Nf4Array};
+/// use tacit_arrays::{Lora, Nf4Array, merge};
 ///
 /// let base = Nf4Array::quantize(&ops::ones::<f32>(&[8, 32])?, 64)?;
 /// let lora = Lora::new(base, ops::ones::<f32>(&[2, 32])?, ops::zeros::<f32>(&[8, 2])?, 16.0)?;
-/// let merged = merge(&lora, Some(&Nf4::from(64)))?;
+/// let merged = merge(&lora, "nf4:64")?;
 /// assert!(merged.loss.is_none());
 /// assert_eq!(merged.value.to_string(), "Nf4(f32[8,32])");
 /// # Ok(())
@@ -71,9 +69,23 @@ impl fmt::Display for MergeLoss {
 ///
 /// # Errors
 ///
-/// The sum does not fit the format, or the policy forbids to build what has to be built: a dense array without a format, and
-/// see [`Quantizer::quantize_sum`].
-pub fn merge(adapter: &dyn Adapter, format: Option<&dyn Quantizer>) -> Result<Merged> {
+/// There is no such format, the sum does not fit it, or the policy forbids to build what has to be built: see
+/// [`Quantizer::quantize_sum`](crate::Quantizer::quantize_sum).
+pub fn merge(adapter: &dyn Adapter, format: impl TryInto<AnyFormat, Error: Into<Error>>) -> Result<Merged> {
+    merged(adapter, Some(&format.try_into().map_err(Into::into)?))
+}
+
+/// Merges an adapter into its base without a loss: in the array that it is stored as, which is the dense one where it has no
+/// other. Dropout is left out.
+///
+/// # Errors
+///
+/// The policy forbids to build the dense array.
+pub fn merge_exactly(adapter: &dyn Adapter) -> Result<Merged> {
+    merged(adapter, None)
+}
+
+fn merged(adapter: &dyn Adapter, format: Option<&AnyFormat>) -> Result<Merged> {
     let still = Value::from(adapter.with_key(None)?);
     let adapter = still.family::<dyn Adapter>().unwrap_or(adapter);
     let base = adapter.base();
@@ -88,7 +100,7 @@ pub fn merge(adapter: &dyn Adapter, format: Option<&dyn Quantizer>) -> Result<Me
     let value = match (lossless, format) {
         (Some(stored), _) => stored,
         (None, Some(format)) => format.quantize_sum(adapter)?,
-        (None, None) => adapter::of(adapter).dense()?.into(),
+        (None, None) => itself(adapter).dense()?.into(),
     };
     // The dense array is what the adapter stands for: what rows by themselves are off by is no loss of the merge.
     let exact = matches!(value, Value::Dense(_)) && format.is_none();
@@ -126,8 +138,10 @@ fn distances(values: &[&Value; 2]) -> Result<Distance> {
     let step = (PART / k.max(1)).max(1);
     for start in (0..n).step_by(step as usize) {
         let rows = ops::arange::<_, i32>(start, n.min(start + step), None)?;
-        let of = |value: &Value| implicit((value, &rows), |(w, rows)| w.take_axis(rows, 0))?.dense();
-        let [first, second] = [of(values[0])?.as_dtype(Dtype::Float32)?, of(values[1])?.as_dtype(Dtype::Float32)?];
+        let taken = |value: &Value| -> Result<Array> {
+            Ok(implicit((value, &rows), |(w, rows)| w.take_axis(rows, 0))?.dense()?.as_dtype(Dtype::Float32)?)
+        };
+        let [first, second] = [taken(values[0])?, taken(values[1])?];
         apart += squares(&first.subtract(&second)?)?;
         size += squares(&second)?;
     }

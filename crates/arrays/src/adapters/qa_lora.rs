@@ -10,9 +10,9 @@ use crate::adapters::factors;
 use crate::adapters::lora::check_alpha;
 use crate::avals::checks::{check_children, check_float};
 use crate::avals::dtypes::wide;
-use crate::families::adapter::{Adapter, Side};
+use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Gain, Linear};
+use crate::families::linear::{Gain, Linear, Product};
 use crate::families::packed::{Packed, Stored};
 use crate::kernel::Summands;
 
@@ -128,7 +128,7 @@ impl QaLora {
         })
     }
 
-    /// The factors of the change of the matrix itself, as it is turned.
+    /// The factors of the change of the matrix itself, as it is transposed.
     fn factors(&self, dtype: Dtype) -> Result<[Array; 2]> {
         let (_, stored) = self.packed()?;
         let left = self.scaled(&self.b)?.as_dtype(dtype)?;
@@ -185,16 +185,17 @@ impl Cut for QaLora {
 }
 
 impl Linear for QaLora {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Right, x)
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.applied(Side::Left, x)
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        as_merged::straight_through(product, x, &self.merged()?, self)
     }
 
     fn gain(&self) -> Gain {
         Gain::Sum
+    }
+
+    fn transposed(&self, _axes: &[i32]) -> Result<Value> {
+        let (base, aval) = factors::transposed(&self.base)?;
+        Ok(Self { base, aval, ..self.clone() }.into())
     }
 }
 
@@ -213,21 +214,12 @@ impl Adapter for QaLora {
         &["a", "b"]
     }
 
-    fn summands(&self, turned: bool) -> Result<Option<Summands>> {
-        factors::summands(&self.base, self.factors(Dtype::Float32)?, None, turned)
+    fn summands(&self, transposed: bool) -> Result<Option<Summands>> {
+        factors::summands(&self.base, self.factors(Dtype::Float32)?, None, transposed)
     }
 
-    fn applied(&self, side: Side, x: &Value) -> Result<Value> {
-        as_merged::straight_through(side, x, &self.merged()?, self)
-    }
-
-    fn turned(&self) -> Result<Box<dyn ImplicitArray>> {
-        let (base, aval) = factors::turned(&self.base)?;
-        Ok(Box::new(Self { base, aval, ..self.clone() }))
-    }
-
-    fn change(&self, side: Side, x: &Array) -> Result<Array> {
-        side.of_factors(x, &self.factors(wide(self.aval.dtype))?)
+    fn change(&self, product: Product, x: &Array) -> Result<Array> {
+        product.of_factors(x, &self.factors(wide(self.aval.dtype))?)
     }
 
     fn lossless(&self) -> Result<Option<Value>> {

@@ -46,8 +46,8 @@ pub(crate) fn ranges(op: &Slice, made: &Aval) -> Result<()> {
     Err(Error::decline("only ranges without steps are cut as a view"))
 }
 
-/// A shape with its last two axes the other way round.
-pub(crate) fn turned(shape: &[i32]) -> Vec<i32> {
+/// A shape, or a permutation, with its last two axes swapped.
+pub(crate) fn swapped(shape: &[i32]) -> Vec<i32> {
     let mut shape = shape.to_vec();
     if let [.., a, b] = shape.as_mut_slice() {
         std::mem::swap(a, b);

@@ -3,7 +3,7 @@
 use mlx_rs::Dtype;
 use tacit_core::{Aval, Error, ImplicitArray, Result, short_name};
 
-use crate::avals::axes::turned;
+use crate::avals::axes::swapped;
 
 /// Float elements, at least one, and not more than MLX counts along one axis.
 pub(crate) fn check_elements(label: &str, aval: &Aval) -> Result<()> {
@@ -90,9 +90,9 @@ fn fields(array: &dyn ImplicitArray) -> String {
 /// The shape in which the codes of an array lie, whose last two axes may be the other way round.
 pub(crate) fn stored_shape(aval: &Aval, transposed: bool) -> Result<Vec<i32>> {
     if transposed && aval.shape.len() < 2 {
-        return Err(Error::invalid(format!("{aval} is turned round, and is not a matrix"), "transpose matrices alone"));
+        return Err(Error::invalid(format!("{aval} is transposed, and is not a matrix"), "transpose matrices alone"));
     }
-    Ok(if transposed { turned(&aval.shape) } else { aval.shape.clone() })
+    Ok(if transposed { swapped(&aval.shape) } else { aval.shape.clone() })
 }
 
 /// A float array that has elements.

@@ -28,6 +28,11 @@ pub(crate) fn castable(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16)
 }
 
+/// Declines a type that no view casts to.
+pub(crate) fn check_castable(dtype: Dtype) -> Result<()> {
+    if castable(dtype) { Ok(()) } else { Err(Error::decline("only f32, bf16 and f16 are read as views")) }
+}
+
 /// Whether every number of `narrow` is one of `wide`.
 pub(crate) fn holds(narrow: Dtype, wide: Dtype) -> bool {
     narrow == wide || wide == Dtype::Float32

@@ -10,6 +10,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Result, Value, array_id, handler};
 
 use crate::avals::axes::{divisors, from_zero, ranges};
 use crate::families::packed::Packed;
+use crate::families::structural::itself;
 
 /// The family of arrays that are cut into parts of the same kind, which hold only what they need.
 ///
@@ -118,7 +119,7 @@ pub fn cut(value: &Value, axis: i32, range: Range<i32>) -> Result<Value> {
 pub(crate) fn cut_slice(op: &Slice, array: &dyn Cut, made: &[Aval]) -> Result<Value> {
     ranges(op, &made[0])?;
     let ranges = op.start_indices.iter().zip(&op.end_indices).map(|(&start, &stop)| start..stop);
-    let mut part = Value::Implicit(dyn_clone::clone_box(array));
+    let mut part = itself(array);
     for (axis, range) in ranges.enumerate() {
         part = cut(&part, axis as i32, range).map_err(|error| match error {
             Error::Invalid { message, .. } => Error::decline(message),

@@ -1,32 +1,221 @@
 //! Matrices that are multiplied by what they are made of.
 
-use mlx_rs::Array;
-use tacit_core::primitives::{AddMM, Gather, Matmul};
+use mlx_rs::{Array, Dtype};
+use tacit_core::op::{AddMM, Gather, Matmul};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, broadcast_source, handler, implicit};
+
+use crate::avals::dtypes::wide;
+use crate::families::structural::itself;
 
 /// The family of implicit matrices whose products are made of what the matrix is made of.
 ///
-/// A member says what `x W` and `W x` are; what follows from these, such as `addmm`, is here once for all of them, and the
-/// views, such as [`Transposed`](crate::Transposed), come with it.
+/// A member says what a product with it is; what follows from that, such as `addmm`, is here once for all of them. Its
+/// transpose, its cast and a multiple of it are views around it, such as [`Transposed`](crate::Transposed), unless it says
+/// better ones.
+///
+/// ```
+/// # extern crate tacit_core as tacit;
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::{Array, ops};
+/// use tacit_arrays::{Linear, Product};
+/// use tacit_core::{ImplicitArray, Materialize, Policy, Result, Value, implicit};
+///
+/// /// Twice a dense matrix.
+/// #[derive(ImplicitArray, Clone, Debug)]
+/// #[implicit(name = "docs.Double", family(Linear))]
+/// struct Double {
+///     half: Array,
+/// }
+///
+/// impl Materialize for Double {
+///     fn materialize(&self) -> Result<Value> {
+///         Ok(self.half.multiply(Array::from_f32(2.0))?.into())
+///     }
+/// }
+///
+/// impl Linear for Double {
+///     fn product(&self, product: Product, x: &Value) -> Result<Value> {
+///         Ok(product.of(product.operand(x)?, &self.half)?.multiply(Array::from_f32(2.0))?.into())
+///     }
+/// }
+///
+/// let w = Double { half: ops::ones::<f32>(&[4, 3])? };
+/// let _deny = Policy::Deny.scope();
+/// let y = implicit((ops::ones::<f32>(&[2, 3])?, w), |(x, w)| x.matmul(w.t()))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [6.0; 8]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Linear: ImplicitArray {
-    /// `x W` for `x: [.., rows]`.
+    /// What `product` says of this matrix and `x`.
     ///
     /// # Errors
     ///
     /// It declines what is not worth it, and what it cannot take, such as an implicit `x`.
-    fn right(&self, x: &Value) -> Result<Value>;
-
-    /// `W x` for `x: [.., columns, k]`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`right`](Self::right).
-    fn left(&self, x: &Value) -> Result<Value>;
+    fn product(&self, product: Product, x: &Value) -> Result<Value>;
 
     /// How much a product with it saves, nothing unless it says so: of two such matrices the one that saves more takes the
     /// product.
     fn gain(&self) -> Gain {
         Gain::None
+    }
+
+    /// The array with its axes permuted, which changes something: axis `i` is axis `axes[i]` of this one.
+    ///
+    /// # Errors
+    ///
+    /// It declines what a [`Transposed`](crate::Transposed) serves as well.
+    fn transposed(&self, axes: &[i32]) -> Result<Value> {
+        let _ = axes;
+        Err(served_by_a_view())
+    }
+
+    /// The array in another dtype.
+    ///
+    /// # Errors
+    ///
+    /// It declines what a [`Cast`](crate::Cast) serves as well.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        let _ = dtype;
+        Err(served_by_a_view())
+    }
+
+    /// The array times a number or divided by one; it is float.
+    ///
+    /// # Errors
+    ///
+    /// It declines what a [`Scaled`](crate::Scaled) serves as well.
+    fn scaled(&self, by: &Factor) -> Result<Value> {
+        let _ = by;
+        Err(served_by_a_view())
+    }
+}
+
+fn served_by_a_view() -> Error {
+    Error::decline("a view serves as well")
+}
+
+/// What is computed of a matrix `W` and something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Product {
+    /// `x W` for `x: [.., rows]`.
+    Right,
+    /// `W x` for `x: [.., columns, k]`.
+    Left,
+    /// Rows of `W`, whose numbers are `x: u32[..]`: `[.., columns]`.
+    Rows,
+}
+
+impl Product {
+    /// The product of plain arrays.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses their shapes.
+    pub fn of(self, x: &Array, w: &Array) -> Result<Array> {
+        Ok(match self {
+            Self::Right => x.matmul(w)?,
+            Self::Left => w.matmul(x)?,
+            Self::Rows => w.take_axis(x, 0)?,
+        })
+    }
+
+    /// The other operand of a matrix product, for a type that takes a dense one.
+    ///
+    /// # Errors
+    ///
+    /// It declines an implicit operand, and rows.
+    pub fn operand(self, x: &Value) -> Result<&Array> {
+        if self == Self::Rows {
+            return Err(Error::decline("rows are not taken of its parts"));
+        }
+        dense_operand(x)
+    }
+
+    /// The axis, counted from the end, that `x` shares with the matrix in a product, and in whose place that has one of the
+    /// matrix' own.
+    pub(crate) fn axis(self) -> i32 {
+        if self == Self::Left { -2 } else { -1 }
+    }
+
+    /// The same of the product of two thin matrices, in their type.
+    pub(crate) fn of_factors(self, x: &Array, [left, right]: &[Array; 2]) -> Result<Array> {
+        let x = if x.dtype().is_float() { &x.as_dtype(left.dtype())? } else { x };
+        Ok(match self {
+            Self::Right => x.matmul(left)?.matmul(right)?,
+            Self::Left => left.matmul(right.matmul(x)?)?,
+            Self::Rows => left.take_axis(x, 0)?.matmul(right)?,
+        })
+    }
+
+    /// The same of the matrix whose rows, or columns, are multiplied by `factors`; `f` gives that of the matrix itself.
+    pub(crate) fn of_multiplied(
+        self,
+        x: &Array,
+        factors: &Array,
+        columns: bool,
+        f: impl FnOnce(&Array) -> Result<Array>,
+    ) -> Result<Array> {
+        let each_row = |array: &Array, by: &Array| -> Result<Array> {
+            let by = if array.ndim() > 1 { by.expand_dims(-1)? } else { by.clone() };
+            Ok(array.multiply(by)?)
+        };
+        match (self, columns) {
+            (Self::Right, false) => f(&x.multiply(factors)?),
+            (Self::Right | Self::Rows, true) => Ok(f(x)?.multiply(factors)?),
+            (Self::Left, false) => each_row(&f(x)?, factors),
+            (Self::Left, true) => f(&each_row(x, factors)?),
+            (Self::Rows, false) => {
+                let rows = f(x)?;
+                Ok(rows.multiply(factors.take_axis(x, 0)?.expand_dims(-1)?)?)
+            }
+        }
+    }
+}
+
+/// A number that an array is multiplied by, or divided by.
+#[derive(Clone, Debug)]
+pub struct Factor {
+    number: Array,
+    divides: bool,
+}
+
+impl Factor {
+    /// The number that `array` repeats, which multiplies or divides a float array of this aval; it is `f32` for a half type.
+    ///
+    /// # Errors
+    ///
+    /// It declines an `array` of several numbers, and what is not float.
+    pub(crate) fn new(aval: &Aval, array: &Array, divides: bool) -> Result<Self> {
+        if !aval.dtype.is_float() {
+            return Err(Error::decline("only float arrays are scaled"));
+        }
+        if array.ndim() > 0 && array.shape() != aval.shape {
+            return Err(Error::decline(format!("{} changes the shape of {aval}", Aval::from(array))));
+        }
+        Ok(Self { number: scalar(array)?.as_dtype(wide(aval.dtype))?, divides })
+    }
+
+    /// The number: `[]`.
+    #[must_use]
+    pub fn number(&self) -> &Array {
+        &self.number
+    }
+
+    /// Whether it is a divisor.
+    #[must_use]
+    pub fn divides(&self) -> bool {
+        self.divides
+    }
+
+    /// `array` times the number or divided by it, in the dtype of `array`.
+    ///
+    /// # Errors
+    ///
+    /// MLX refuses an op.
+    pub fn on(&self, array: &Array) -> Result<Array> {
+        let number = self.number.as_dtype(array.dtype())?;
+        Ok(if self.divides { array.divide(number)? } else { array.multiply(number)? })
     }
 }
 
@@ -47,52 +236,51 @@ pub enum Gain {
     Nothing,
 }
 
-/// `x W`, by what `W` is made of.
-// Of two such sides the right one is asked first.
+/// `x W`, by what `W` is made of; by what `x` is made of where that is such a matrix, too, and saves more.
+// Of two such operands the right one is asked first.
 #[handler(precedence = 1)]
 pub(crate) fn linear_matmul(_op: &Matmul, x: &Value, w: &dyn Linear) -> Result<Value> {
-    w.right(x)
+    right_product(x, w)
 }
 
 /// `W x`, by what `W` is made of.
 #[handler]
 pub(crate) fn linear_matmul_left(_op: &Matmul, w: &dyn Linear, x: &Value) -> Result<Value> {
-    w.left(x)
-}
-
-/// `A B`, by what `A` is made of, where that saves more.
-#[handler]
-pub(crate) fn linear_matmul_both(_op: &Matmul, a: &dyn Linear, b: &dyn Linear) -> Result<Value> {
-    more_on_the_left(a, b)
+    w.product(Product::Left, x)
 }
 
 /// `alpha x W + beta c`, as the product and then the sum.
 #[handler(precedence = 1)]
 pub(crate) fn linear_addmm(op: &AddMM, x: &Value, w: &dyn Linear, c: &Value) -> Result<Value> {
-    scaled_sum(op, c, w.right(x)?)
+    scaled_sum(op, c, right_product(x, w)?)
 }
 
 /// `alpha W x + beta c`, as the product and then the sum.
 #[handler]
 pub(crate) fn linear_addmm_left(op: &AddMM, w: &dyn Linear, x: &Value, c: &Value) -> Result<Value> {
-    scaled_sum(op, c, w.left(x)?)
+    scaled_sum(op, c, w.product(Product::Left, x)?)
 }
 
-/// `alpha A B + beta c`, as the product and then the sum.
+/// Whole rows, as an embedding takes them.
 #[handler]
-pub(crate) fn linear_addmm_both(op: &AddMM, a: &dyn Linear, b: &dyn Linear, c: &Value) -> Result<Value> {
-    scaled_sum(op, c, more_on_the_left(a, b)?)
+pub(crate) fn linear_gather(op: &Gather, w: &dyn Linear, rows: &Array) -> Result<Value> {
+    let shape = gathered_rows(op, &w.aval()?, rows)?;
+    let taken = w.product(Product::Rows, &rows.into())?;
+    implicit(taken, |taken| taken.reshape(&shape))
 }
 
-fn more_on_the_left(a: &dyn Linear, b: &dyn Linear) -> Result<Value> {
-    if a.gain() <= b.gain() {
-        return Err(Error::decline("the right side saves as much"));
+fn right_product(x: &Value, w: &dyn Linear) -> Result<Value> {
+    let Some(left) = x.family::<dyn Linear>().filter(|left| left.gain() > w.gain()) else {
+        return w.product(Product::Right, x);
+    };
+    match left.product(Product::Left, &itself(w)) {
+        Err(Error::Declined(_)) => w.product(Product::Right, x),
+        product => product,
     }
-    a.left(&Value::Implicit(dyn_clone::clone_box(b)))
 }
 
-/// The other side of a product, which must be dense.
-pub(crate) fn dense_side(x: &Value) -> Result<&Array> {
+/// The other operand of a product, which must be dense.
+pub(crate) fn dense_operand(x: &Value) -> Result<&Array> {
     x.as_dense().ok_or_else(|| Error::decline(format!("the other side is {x}, which is not dense")))
 }
 
@@ -130,8 +318,7 @@ pub(crate) fn scalar(array: &Array) -> Result<Array> {
 
 /// The shape of whole rows that a `Gather` takes of `aval`; every other `Gather` declines.
 pub(crate) fn gathered_rows(op: &Gather, aval: &Aval, rows: &Array) -> Result<Vec<i32>> {
-    let whole = aval.shape.len() > 1 && op.axes == [0] && op.slice_sizes[1..] == aval.shape[1..];
-    if !whole || op.slice_sizes[0] != 1 {
+    if op.axes != [0] || op.slice_sizes[0] != 1 || op.slice_sizes[1..] != aval.shape[1..] {
         return Err(Error::decline("only whole rows are gathered from the parts"));
     }
     Ok([rows.shape(), op.slice_sizes.as_slice()].concat())

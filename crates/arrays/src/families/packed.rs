@@ -3,7 +3,7 @@
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value};
 
-use crate::avals::axes::turned;
+use crate::avals::axes::swapped;
 use crate::kernel::Scheme;
 
 /// The family of arrays of codes and scales: its members are multiplied, gathered, cut, joined and scaled by their codes.
@@ -66,7 +66,7 @@ pub struct Stored {
 impl Stored {
     /// The shape in which the codes lie.
     pub(crate) fn shape(&self) -> Vec<i32> {
-        if self.transposed { turned(&self.aval.shape) } else { self.aval.shape.clone() }
+        if self.transposed { swapped(&self.aval.shape) } else { self.aval.shape.clone() }
     }
 }
 
@@ -75,9 +75,4 @@ pub(crate) fn read_in(array: &dyn Packed, dtype: Dtype) -> Value {
     let mut stored = array.stored();
     stored.aval.dtype = dtype;
     Value::from(array.restored(stored))
-}
-
-/// The array again.
-pub(crate) fn itself(array: &dyn Packed) -> Value {
-    Value::Implicit(dyn_clone::clone_box(array))
 }

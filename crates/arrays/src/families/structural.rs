@@ -10,6 +10,11 @@ pub(crate) fn stop_gradient(_op: &StopGradient, array: &dyn ImplicitArray) -> Re
     Ok(array.with_children(stopped)?.into())
 }
 
+/// An implicit array as a value.
+pub(crate) fn itself(array: &dyn ImplicitArray) -> Value {
+    Value::Implicit(dyn_clone::clone_box(array))
+}
+
 /// A value without gradients.
 pub(crate) fn stopped(value: &Value) -> Result<Value> {
     match value {
@@ -22,5 +27,5 @@ pub(crate) fn stopped(value: &Value) -> Result<Value> {
 /// The same array again; MLX copies what a transform hands on.
 #[handler]
 pub(crate) fn copy(_op: &Copy, array: &dyn ImplicitArray) -> Result<Value> {
-    Ok(dyn_clone::clone_box(array).into())
+    Ok(itself(array))
 }

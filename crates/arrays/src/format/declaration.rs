@@ -9,7 +9,8 @@ use tacit_core::__private::serde::{Serialize, Serializer};
 use tacit_core::{Result, Value};
 
 use crate::avals::checks::check_block;
-use crate::families::adapter::{Adapter, of};
+use crate::families::adapter::Adapter;
+use crate::families::structural::itself;
 use crate::format::fit::{self, Fit};
 use crate::format::trained_scales::TrainedScales;
 use crate::kernel::Scheme;
@@ -48,7 +49,7 @@ pub trait Quantizer: fmt::Display + fmt::Debug + Send + Sync {
     ///
     /// As for [`quantize`](Self::quantize), or the policy forbids to build the sum.
     fn quantize_sum(&self, sum: &dyn Adapter) -> Result<Value> {
-        self.quantize(&of(sum).dense()?)
+        self.quantize(&itself(sum).dense()?)
     }
 
     /// The array that stands for `x` in this format, with scales by `fit`.

@@ -16,8 +16,8 @@ use super::matmul::{Groups, grouped_matmul};
 /// Its inputs are the queries, `f32[entries * m, head_dim]`; what [`Hiding`] has; and the children of the keys and of the values.
 #[derive(Clone)]
 pub(crate) struct Attend {
-    pub(crate) keys: Side,
-    pub(crate) values: Side,
+    pub(crate) keys: StoredTokens,
+    pub(crate) values: StoredTokens,
     /// Which of the matrices of keys and of values each entry attends to.
     pub(crate) groups: Groups,
     pub(crate) hiding: Option<Hiding>,
@@ -25,7 +25,7 @@ pub(crate) struct Attend {
 
 /// Keys or values.
 #[derive(Clone)]
-pub(crate) struct Side {
+pub(crate) struct StoredTokens {
     pub(crate) layout: Layout,
     /// How many children there are.
     pub(crate) children: usize,
@@ -101,7 +101,7 @@ impl Attend {
     fn by_products(
         &self,
         inputs: &[Array],
-        product: impl Fn(&Array, &Side, &[Array], Orientation) -> Fallible<Array>,
+        product: impl Fn(&Array, &StoredTokens, &[Array], Orientation) -> Fallible<Array>,
     ) -> Fallible<Array> {
         let Parts { q, mask, keys, values } = self.parts(inputs);
         let mut scores = product(q, &self.keys, keys, Orientation::Transposed)?;
@@ -161,7 +161,7 @@ impl Kernel for Attend {
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let Parts { q, mask, keys, values } = self.parts(inputs);
-        let Groups { of, rows } = &self.groups;
+        let Groups { matrices, rows } = &self.groups;
         let places = self.hiding.as_ref().map(Hiding::places);
         let mask = match (&places, &self.hiding) {
             (Some((entries, row, column)), Some(hiding)) => {
@@ -176,8 +176,8 @@ impl Kernel for Attend {
         };
         let attention = Attention {
             q: floats(q)?,
-            queries: q.aval().shape[0] as usize / of.len().max(1),
-            of,
+            queries: q.aval().shape[0] as usize / matrices.len().max(1),
+            of: matrices,
             keys: self.keys.layout.matrix(keys)?,
             values: self.values.layout.matrix(values)?,
             tokens: *rows,
@@ -193,7 +193,7 @@ impl Kernel for Attend {
                 Orientation::Transposed => (dense.swap_axes(-1, -2)?, self.groups.rows),
                 Orientation::Plain => (dense, side.layout.k),
             };
-            let entries = self.groups.of.len() as i32;
+            let entries = self.groups.matrices.len() as i32;
             let x = x.reshape(&[entries, x.dim(0) / entries.max(1), x.dim(1)])?;
             Ok(x.matmul(right)?.reshape(&[inputs[0].dim(0), columns as i32])?)
         })?;

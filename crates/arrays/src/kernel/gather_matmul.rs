@@ -78,13 +78,13 @@ impl Kernel for GatherMatmul {
         self.decompose(inputs)
     }
 
-    /// The gradient for `x` is the product with the same matrices turned round, summed where a group was chosen again.
+    /// The gradient for `x` is the product with the same matrices transposed, summed where a group was chosen again.
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
         let of_x = || -> Fallible<Array> {
             let [x, left, right, children @ ..] = primals else { return Err("x and two indices are expected".into()) };
             let each = ops::arange::<_, u32>(None, left.dim(0), None)?;
             let cotangent = cotangents[0].as_dtype(Dtype::Float32)?;
-            let made = gather_matmul([&cotangent, &each, right], self.stack.turned(), children)?;
+            let made = gather_matmul([&cotangent, &each, right], self.stack.transposed(), children)?;
             let zeros = ops::zeros::<f32>(x.shape())?;
             let summed = scatter_add_single(zeros, within(left, x.dim(0))?, made.expand_dims(1)?, 0)?;
             Ok(summed.as_dtype(x.dtype())?)
@@ -161,7 +161,7 @@ impl StackLayout {
         }
     }
 
-    fn turned(self) -> Self {
+    fn transposed(self) -> Self {
         let orientation = match self.orientation {
             Orientation::Transposed => Orientation::Plain,
             Orientation::Plain => Orientation::Transposed,

@@ -42,27 +42,27 @@ fn apply_to(matmul: Matmul, x: &Array, children: &[Array]) -> Result<Array> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Groups {
     /// For each entry, the number of its matrix.
-    pub of: Vec<usize>,
+    pub matrices: Vec<usize>,
     /// Rows of each matrix.
     pub rows: usize,
 }
 
 impl Groups {
     pub(super) fn params(&self) -> [(&'static str, Param); 2] {
-        let of = self.of.iter().map(|&of| of as i64).collect();
-        [("of", Param::Ints(of)), ("rows", int(self.rows))]
+        let matrices = self.matrices.iter().map(|&matrix| matrix as i64).collect();
+        [("matrices", Param::Ints(matrices)), ("rows", int(self.rows))]
     }
 
     /// The dense matrices of all entries, of those that `dense: [n, k]` consists of.
     pub(super) fn taken(&self, dense: &Array) -> Result<Array, Exception> {
-        let of: Vec<i32> = self.of.iter().map(|&of| of as i32).collect();
+        let indices: Vec<i32> = self.matrices.iter().map(|&matrix| matrix as i32).collect();
         let matrices = dense.reshape(&[dense.dim(0) / (self.rows as i32).max(1), self.rows as i32, dense.dim(1)])?;
-        matrices.take_axis(Array::from_slice(&of, &[of.len() as i32]), 0)
+        matrices.take_axis(Array::from_slice(&indices, &[indices.len() as i32]), 0)
     }
 
     /// Those of so many batches.
     pub(super) fn repeated(&self, batches: usize) -> Self {
-        Self { of: self.of.repeat(batches), rows: self.rows }
+        Self { matrices: self.matrices.repeat(batches), rows: self.rows }
     }
 }
 
@@ -96,9 +96,9 @@ impl Kernel for Matmul {
         let (x, out) = (floats(&inputs[0])?, floats_mut(&mut outputs[0])?);
         match &self.groups {
             None => Ok(tacit_kernels::matmul(x, m, &matrix, self.orientation, out)?),
-            Some(Groups { of, rows }) => {
-                let m = m / of.len().max(1);
-                Ok(tacit_kernels::grouped_matmul(x, m, of, &matrix, *rows, self.orientation, out)?)
+            Some(Groups { matrices, rows }) => {
+                let m = m / matrices.len().max(1);
+                Ok(tacit_kernels::grouped_matmul(x, m, matrices, &matrix, *rows, self.orientation, out)?)
             }
         }
     }
@@ -109,7 +109,7 @@ impl Kernel for Matmul {
         let (x, dense) = match &self.groups {
             None => (x, dense),
             Some(groups) => {
-                let entries = groups.of.len() as i32;
+                let entries = groups.matrices.len() as i32;
                 (x.reshape(&[entries, x.dim(0) / entries.max(1), x.dim(1)])?, groups.taken(&dense)?)
             }
         };
@@ -134,10 +134,10 @@ impl Kernel for Matmul {
         self.decompose(inputs)
     }
 
-    /// The gradient for `x` is the product with the same packed matrix turned round; those for float children are those
+    /// The gradient for `x` is the product with the same packed matrix transposed; those for float children are those
     /// of the decomposition, and codes have none.
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
-        let of_x = || Ok(apply_to(self.turned(), &cotangents[0], &primals[1..])?);
+        let of_x = || Ok(apply_to(self.transposed(), &cotangents[0], &primals[1..])?);
         Some(gradients_of(self, self.layout, [primals, cotangents], argnums, of_x))
     }
 
@@ -187,7 +187,7 @@ impl Matmul {
         }
     }
 
-    fn turned(&self) -> Self {
+    fn transposed(&self) -> Self {
         let orientation = match self.orientation {
             Orientation::Transposed => Orientation::Plain,
             Orientation::Plain => Orientation::Transposed,

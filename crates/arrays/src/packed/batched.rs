@@ -3,23 +3,23 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::primitives::{AsType, Broadcast, GatherMM, Reshaping, Slice, Transpose};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
+use tacit_core::op::{Broadcast, GatherMM, Reshaping, Slice};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 use tacit_kernels::Orientation;
 
-use crate::avals::axes::{ranges, turned};
+use crate::avals::axes::{ranges, swapped};
 use crate::avals::checks::check_made;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Linear, dense_side};
-use crate::families::packed::{Packed, itself, read_in};
+use crate::families::linear::{Linear, Product};
+use crate::families::packed::{Packed, read_in};
+use crate::families::structural::itself;
 use crate::kernel::{Groups, Layout, grouped_matmul};
-use crate::packed::astype::packed_astype;
 use crate::packed::products::chosen;
 use crate::packed::shape::reshaped;
 use crate::packed::slice::sliced;
 
 /// The matrices along the last two axes of a packed array as a batch of any shape, each perhaps several times or not at all,
-/// and turned round or not.
+/// and transposed or not.
 ///
 /// It is what keys and values become on their way into attention: heads that are repeated for groups of queries, axes that are
 /// inserted, and the transpose of each matrix. Nothing is copied. A product with the matrices is computed from the codes of
@@ -36,7 +36,7 @@ use crate::packed::slice::sliced;
 ///     ops::broadcast_to(k.expand_dims(2)?, &[1, 2, 3, 5, 64])?.reshape(&[1, 6, 5, 64])?.swap_axes(-1, -2)
 /// })?;
 /// assert_eq!(repeated.to_string(), "Batched(f32[1,6,64,5])");
-/// assert_eq!(repeated.downcast::<Batched>().map(Batched::of), Some(&[0, 0, 0, 1, 1, 1][..]));
+/// assert_eq!(repeated.downcast::<Batched>().map(Batched::matrices), Some(&[0, 0, 0, 1, 1, 1][..]));
 /// # Ok(())
 /// # }
 /// ```
@@ -46,39 +46,39 @@ pub struct Batched {
     inner: Value,
     /// The number of each entry's matrix, row-major through the batch.
     #[implicit(aux)]
-    of: Vec<usize>,
+    matrices: Vec<usize>,
     #[implicit(aux)]
-    turned: bool,
+    transposed: bool,
     #[implicit(aux)]
     aval: Aval,
 }
 
 impl Batched {
     /// A batch of shape `batch` of the matrices along the last two axes of `inner`, entry by entry; of their transposes if
-    /// `turned`.
+    /// `transposed`.
     ///
     /// # Errors
     ///
-    /// `inner` is not packed, has fewer than two axes or blocks that belong to several of its matrices; or `of` is not of the
+    /// `inner` is not packed, has fewer than two axes or blocks that belong to several of its matrices; or `matrices` is not of the
     /// batch's size, or names a matrix that there is not.
-    pub fn new(inner: impl Into<Value>, batch: &[i32], of: Vec<usize>, turned: bool) -> Result<Self> {
+    pub fn new(inner: impl Into<Value>, batch: &[i32], matrices: Vec<usize>, transposed: bool) -> Result<Self> {
         let inner = inner.into();
-        let Some(Some((count, matrix))) = inner.family::<dyn Packed>().map(matrices) else {
+        let Some(Some((count, matrix))) = inner.family::<dyn Packed>().map(stored_matrices) else {
             return Err(Error::invalid(
                 format!("{inner} is not stored as several matrices"),
                 "give a packed array of two axes or more whose blocks end with its matrices",
             ));
         };
         let entries: usize = batch.iter().map(|&extent| extent.max(0) as usize).product();
-        if of.len() != entries || of.iter().any(|&of| of >= count) {
+        if matrices.len() != entries || matrices.iter().any(|&matrix| matrix >= count) {
             return Err(Error::invalid(
-                format!("{} entries of {inner} are no batch of shape {batch:?}", of.len()),
+                format!("{} entries of {inner} are no batch of shape {batch:?}", matrices.len()),
                 format!("number the matrix of each entry, below {count}"),
             ));
         }
-        let matrix = if turned { [matrix[1], matrix[0]] } else { matrix };
+        let matrix = if transposed { [matrix[1], matrix[0]] } else { matrix };
         let aval = Aval::new(&[batch, &matrix].concat(), inner.aval()?.dtype);
-        Ok(Self { inner, of, turned, aval })
+        Ok(Self { inner, matrices, transposed, aval })
     }
 
     /// The array that the matrices are in.
@@ -89,23 +89,23 @@ impl Batched {
 
     /// The number of each entry's matrix.
     #[must_use]
-    pub fn of(&self) -> &[usize] {
-        &self.of
+    pub fn matrices(&self) -> &[usize] {
+        &self.matrices
     }
 
     /// Whether each is the transpose of the stored matrix.
     #[must_use]
-    pub fn is_turned(&self) -> bool {
-        self.turned
+    pub fn is_transposed(&self) -> bool {
+        self.transposed
     }
 
     /// All matrices of a packed array, as they lie.
     pub(crate) fn whole(array: &dyn Packed) -> Result<Self> {
-        let Some((count, _)) = matrices(array) else {
+        let Some((count, _)) = stored_matrices(array) else {
             return Err(Error::decline("a block belongs to several of its matrices"));
         };
         let shape = array.stored().aval.shape;
-        Self::new(Value::Implicit(dyn_clone::clone_box(array)), &shape[..shape.len() - 2], (0..count).collect(), false)
+        Self::new(itself(array), &shape[..shape.len() - 2], (0..count).collect(), false)
     }
 
     /// The same codes and scales, read in another float type without the rounding of their own.
@@ -130,10 +130,10 @@ impl Batched {
     }
 
     /// The same matrices for other entries.
-    fn with(&self, batch: &[i32], of: Vec<usize>) -> Self {
+    fn with(&self, batch: &[i32], matrices: Vec<usize>) -> Self {
         let matrix = &self.aval.shape[self.aval.shape.len() - 2..];
         let aval = Aval::new(&[batch, matrix].concat(), self.aval.dtype);
-        Self { inner: self.inner.clone(), of, turned: self.turned, aval }
+        Self { inner: self.inner.clone(), matrices, transposed: self.transposed, aval }
     }
 
     fn packed(&self) -> Result<&dyn Packed> {
@@ -144,7 +144,7 @@ impl Batched {
     fn stored_matrix(&self) -> [i32; 2] {
         let shape = &self.aval.shape;
         let [a, b] = [shape[shape.len() - 2], shape[shape.len() - 1]];
-        if self.turned { [b, a] } else { [a, b] }
+        if self.transposed { [b, a] } else { [a, b] }
     }
 
     /// The children as kernels read them, and which matrices each entry is.
@@ -153,27 +153,27 @@ impl Batched {
         let [rows, k] = self.stored_matrix();
         let n = stored.aval.size() / (k as usize).max(1);
         let (layout, children) = stored.kernel(n as i32)?;
-        Ok((layout, children, Groups { of: self.of.clone(), rows: rows as usize }))
+        Ok((layout, children, Groups { matrices: self.matrices.clone(), rows: rows as usize }))
     }
 
     /// The packed array itself where the view shows nothing else, or one matrix of it.
     fn simplified(self) -> Result<Value> {
         let count = self.inner.aval()?.size() / self.stored_matrix().iter().product::<i32>().max(1) as usize;
-        if !self.turned && self.of.iter().copied().eq(0..count) {
+        if !self.transposed && self.matrices.iter().copied().eq(0..count) {
             let array = self.packed()?;
             return reshaped(array, array.stored(), &self.aval.shape);
         }
-        if let ([], [of]) = (self.batch(), self.of.as_slice()) {
+        if let ([], [at]) = (self.batch(), self.matrices.as_slice()) {
             let [rows, k] = self.stored_matrix();
             let array = self.packed()?;
             let all = reshaped(array, array.stored(), &[count as i32, rows, k])?;
             let all = all.family().ok_or_else(|| Error::decline("its reshape is not packed"))?;
-            let of = *of as i32;
-            let one = sliced(all, &[of, 0, 0], &[of + 1, rows, k])?;
+            let at = *at as i32;
+            let one = sliced(all, &[at, 0, 0], &[at + 1, rows, k])?;
             let one: &dyn Packed = one.family().ok_or_else(|| Error::decline("its slice is not packed"))?;
             let mut matrix = one.stored();
             let one = reshaped(one, matrix.clone(), &[rows, k])?;
-            if !self.turned {
+            if !self.transposed {
                 return Ok(one);
             }
             let one: &dyn Packed = one.family().ok_or_else(|| Error::decline("its slice is not packed"))?;
@@ -189,7 +189,7 @@ impl Batched {
     pub(crate) fn multiplied(&self, x: &Array) -> Result<Array> {
         self.fits(x)?;
         let (layout, children, groups) = self.kernel()?;
-        let orientation = if self.turned { Orientation::Transposed } else { Orientation::Plain };
+        let orientation = if self.transposed { Orientation::Transposed } else { Orientation::Plain };
         let mut shape = x.shape().to_vec();
         let (depth, columns) = (self.aval.shape[shape.len() - 2], self.aval.shape[shape.len() - 1]);
         let flat = x.reshape(&[shape.iter().rev().skip(1).product(), depth])?;
@@ -211,7 +211,7 @@ impl Batched {
 }
 
 /// How many matrices a packed array consists of, and their shape; nothing where they are not stored one by one.
-fn matrices(array: &dyn Packed) -> Option<(usize, [i32; 2])> {
+fn stored_matrices(array: &dyn Packed) -> Option<(usize, [i32; 2])> {
     let stored = array.stored();
     let &[ref batch @ .., rows, k] = stored.aval.shape.as_slice() else { return None };
     let count = batch.iter().map(|&extent| extent as usize).product();
@@ -229,16 +229,16 @@ impl Materialize for Batched {
             return Ok(Self { inner, ..self.clone() }.into());
         };
         let [rows, k] = self.stored_matrix();
-        let of: Vec<i32> = self.of.iter().map(|&of| of as i32).collect();
+        let matrices: Vec<i32> = self.matrices.iter().map(|&matrix| matrix as i32).collect();
         let all = dense.reshape(&[dense.size() as i32 / (rows * k), rows, k])?;
-        let taken = all.take_axis(Array::from_slice(&of, &[of.len() as i32]), 0)?;
-        let taken = if self.turned { taken.swap_axes(-1, -2)? } else { taken };
+        let taken = all.take_axis(Array::from_slice(&matrices, &[matrices.len() as i32]), 0)?;
+        let taken = if self.transposed { taken.swap_axes(-1, -2)? } else { taken };
         Ok(taken.reshape(&self.aval.shape)?.into())
     }
 
     fn check(&self) -> Result<()> {
         let batch = self.aval.shape.len().saturating_sub(2);
-        check_made(self, &Self::new(&self.inner, &self.aval.shape[..batch], self.of.clone(), self.turned)?)
+        check_made(self, &Self::new(&self.inner, &self.aval.shape[..batch], self.matrices.clone(), self.transposed)?)
     }
 }
 
@@ -250,35 +250,49 @@ impl Cut for Batched {
         let array = self.packed()?;
         let stored = array.stored().aval.shape;
         if let Some(of_matrix) = (axis + 2).checked_sub(rank) {
-            let along = stored.len() - 2 + if self.turned { 1 - of_matrix } else { of_matrix };
+            let along = stored.len() - 2 + if self.transposed { 1 - of_matrix } else { of_matrix };
             let inner = cut(&self.inner, along as i32, range)?;
-            return Ok(Self::new(inner, &shape[..rank - 2], self.of.clone(), self.turned)?.into());
+            return Ok(Self::new(inner, &shape[..rank - 2], self.matrices.clone(), self.transposed)?.into());
         }
         let (batch, all) = (&shape[..rank - 2], strides(self.batch()));
-        let of = walked(batch, &all, range.start as usize * all[axis]).into_iter().map(|at| self.of[at]);
-        let of: Vec<usize> = of.collect();
-        let (first, last) = (of.iter().min().copied().unwrap_or(0), of.iter().max().copied().unwrap_or(0));
+        let matrices = walked(batch, &all, range.start as usize * all[axis]).into_iter().map(|at| self.matrices[at]);
+        let matrices: Vec<usize> = matrices.collect();
+        let (first, last) = (matrices.iter().min().copied().unwrap_or(0), matrices.iter().max().copied().unwrap_or(0));
         let [rows, k] = self.stored_matrix();
         let count = stored[..stored.len() - 2].iter().product();
-        let matrices = reshaped(array, array.stored(), &[count, rows, k])?;
-        let inner = cut(&matrices, 0, first as i32..last as i32 + 1)?;
-        Ok(Self::new(inner, batch, of.iter().map(|of| of - first).collect(), self.turned)?.into())
+        let all = reshaped(array, array.stored(), &[count, rows, k])?;
+        let inner = cut(&all, 0, first as i32..last as i32 + 1)?;
+        Ok(Self::new(inner, batch, matrices.iter().map(|matrix| matrix - first).collect(), self.transposed)?.into())
     }
 }
 
 impl Linear for Batched {
-    fn right(&self, x: &Value) -> Result<Value> {
-        Ok(self.multiplied(dense_side(x)?)?.into())
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let x = product.operand(x)?;
+        if product == Product::Right {
+            return Ok(self.multiplied(x)?.into());
+        }
+        // As the transpose of `x^T M^T`.
+        self.fits(x)?;
+        let mut other = Self { transposed: !self.transposed, ..self.clone() };
+        other.aval.shape = swapped(&other.aval.shape);
+        Ok(other.multiplied(&x.swap_axes(-1, -2)?)?.swap_axes(-1, -2)?.into())
     }
 
-    /// As the transpose of `x^T M^T`.
-    fn left(&self, x: &Value) -> Result<Value> {
-        let x = dense_side(x)?;
-        self.fits(x)?;
-        let rank = self.aval.shape.len();
-        let mut turned = Self { turned: !self.turned, ..self.clone() };
-        turned.aval.shape.swap(rank - 2, rank - 1);
-        Ok(turned.multiplied(&x.swap_axes(-1, -2)?)?.swap_axes(-1, -2)?.into())
+    /// The batch in another order, the matrices transposed or not.
+    fn transposed(&self, axes: &[i32]) -> Result<Value> {
+        transposed(self, axes)
+    }
+
+    /// The cast of what is behind the view, where that is read as another type.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        let inner = implicit(&self.inner, |inner| inner.as_dtype(dtype))?;
+        if inner.family::<dyn Packed>().is_none() {
+            return Err(Error::decline("a rounding must show"));
+        }
+        let mut cast = Self { inner, ..self.clone() };
+        cast.aval.dtype = dtype;
+        Ok(cast.into())
     }
 }
 
@@ -288,7 +302,7 @@ pub(crate) fn batched_reshape(_op: &Reshaping, w: &Batched, made: &[Aval]) -> Re
     let shape = &made[0].shape;
     let matrix = &w.aval.shape[w.aval.shape.len() - 2..];
     match shape.split_last_chunk::<2>() {
-        Some((batch, last)) if last == matrix => w.with(batch, w.of.clone()).simplified(),
+        Some((batch, last)) if last == matrix => w.with(batch, w.matrices.clone()).simplified(),
         _ => Err(Error::decline("the matrices would be cut")),
     }
 }
@@ -313,14 +327,8 @@ fn broadcast(w: &Batched, shape: &[i32]) -> Result<Value> {
     let own = [&vec![1; batch.len() - w.batch().len()], w.batch()].concat();
     let strides: Vec<usize> =
         strides(&own).into_iter().zip(&own).map(|(stride, &extent)| if extent == 1 { 0 } else { stride }).collect();
-    let of = walked(batch, &strides, 0).into_iter().map(|at| w.of[at]).collect();
-    w.with(batch, of).simplified()
-}
-
-/// The batch in another order, the matrices turned round or not.
-#[handler]
-pub(crate) fn batched_transpose(op: &Transpose, w: &Batched) -> Result<Value> {
-    transposed(w, &op.axes)
+    let matrices = walked(batch, &strides, 0).into_iter().map(|at| w.matrices[at]).collect();
+    w.with(batch, matrices).simplified()
 }
 
 pub(crate) fn transposed(w: &Batched, axes: &[i32]) -> Result<Value> {
@@ -332,11 +340,11 @@ pub(crate) fn transposed(w: &Batched, axes: &[i32]) -> Result<Value> {
     let all = strides(w.batch());
     let batch: Vec<i32> = axes.iter().map(|&axis| w.batch()[axis as usize]).collect();
     let strides: Vec<usize> = axes.iter().map(|&axis| all[axis as usize]).collect();
-    let of = walked(&batch, &strides, 0).into_iter().map(|at| w.of[at]).collect();
-    let mut made = w.with(&batch, of);
+    let matrices = walked(&batch, &strides, 0).into_iter().map(|at| w.matrices[at]).collect();
+    let mut made = w.with(&batch, matrices);
     if last[0] > last[1] {
         let rank = made.aval.shape.len();
-        made.turned = !made.turned;
+        made.transposed = !made.transposed;
         made.aval.shape.swap(rank - 2, rank - 1);
     }
     made.simplified()
@@ -347,15 +355,15 @@ pub(crate) fn transposed(w: &Batched, axes: &[i32]) -> Result<Value> {
 pub(crate) fn batched_slice(op: &Slice, w: &Batched, made: &[Aval]) -> Result<Value> {
     ranges(op, &made[0])?;
     let rank = w.aval.shape.len();
-    let (rows, columns) = if w.turned { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) };
+    let (rows, columns) = if w.transposed { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) };
     if made[0].shape[columns] != w.aval.shape[columns] {
         return Err(Error::decline("the rows of the stored matrices would be cut"));
     }
     let all = strides(w.batch());
     let first = op.start_indices.iter().zip(&all).map(|(&start, stride)| start as usize * stride).sum();
     let batch = &made[0].shape[..rank - 2];
-    let of = walked(batch, &all, first).into_iter().map(|at| w.of[at]).collect();
-    let mut part = w.with(batch, of);
+    let matrices = walked(batch, &all, first).into_iter().map(|at| w.matrices[at]).collect();
+    let mut part = w.with(batch, matrices);
     if made[0].shape[rows] != w.aval.shape[rows] {
         let array = w.packed()?;
         let mut stop = array.stored().aval.shape;
@@ -363,34 +371,22 @@ pub(crate) fn batched_slice(op: &Slice, w: &Batched, made: &[Aval]) -> Result<Va
         (start[axis], stop[axis]) = (op.start_indices[rows], op.end_indices[rows]);
         part.inner = sliced(array, &start, &stop)?;
         part.aval.shape[rows] = made[0].shape[rows];
-        if part.inner.family::<dyn Packed>().and_then(matrices).is_none() {
+        if part.inner.family::<dyn Packed>().and_then(stored_matrices).is_none() {
             return Err(Error::decline("a block would belong to several matrices"));
         }
     }
     part.simplified()
 }
 
-/// The cast of what is behind the view, where that is read as another type.
-#[handler]
-pub(crate) fn batched_astype(op: &AsType, w: &Batched) -> Result<Value> {
-    let inner = packed_astype(op, w.packed()?)?;
-    if inner.family::<dyn Packed>().is_none() {
-        return Err(Error::decline("a rounding must show"));
-    }
-    let mut made = Batched { inner, ..w.clone() };
-    made.aval.dtype = op.dtype;
-    Ok(made.into())
-}
-
 /// The products of chosen matrices with chosen ones of the batch, which are chosen of the stored ones.
 #[handler]
 pub(crate) fn batched_gather_mm(_op: &GatherMM, x: &Array, w: &Batched, left: &Array, right: &Array) -> Result<Array> {
-    let orientation = if w.turned { Orientation::Transposed } else { Orientation::Plain };
-    if w.of.iter().copied().eq(0..w.of.len()) {
+    let orientation = if w.transposed { Orientation::Transposed } else { Orientation::Plain };
+    if w.matrices.iter().copied().eq(0..w.matrices.len()) {
         return chosen(x, w.packed()?, orientation, [left, right]);
     }
-    let of: Vec<u32> = w.of.iter().map(|&of| of as u32).collect();
-    let right = Array::from_slice(&of, &[of.len() as i32]).take_axis(right, 0)?;
+    let matrices: Vec<u32> = w.matrices.iter().map(|&matrix| matrix as u32).collect();
+    let right = Array::from_slice(&matrices, &[matrices.len() as i32]).take_axis(right, 0)?;
     chosen(x, w.packed()?, orientation, [left, &right])
 }
 
@@ -410,24 +406,4 @@ fn walked(batch: &[i32], strides: &[usize], first: usize) -> Vec<usize> {
         places = places.iter().flat_map(|from| (0..extent as usize).map(move |i| from + i * stride)).collect();
     }
     places
-}
-
-/// Matrices the other way round, and a batch of them in another order, as a view; any array whose axes stay as they are.
-#[handler]
-pub(crate) fn packed_transpose(op: &Transpose, array: &dyn Packed) -> Result<Value> {
-    if op.axes.is_sorted() {
-        return Ok(itself(array));
-    }
-    if op.axes.len() > 2
-        && let Ok(batch) = Batched::whole(array)
-    {
-        return transposed(&batch, &op.axes);
-    }
-    if !turned(&op.axes).is_sorted() {
-        return Err(Error::decline("only the last two axes are transposed as a view"));
-    }
-    let mut stored = array.stored();
-    stored.transposed = !stored.transposed;
-    stored.aval.shape = turned(&stored.aval.shape);
-    Ok(array.restored(stored).into())
 }

@@ -1,45 +1,15 @@
 //! Packed arrays times a number: the scales are multiplied, the codes stay.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::primitives::{Divide, Multiply, Negative};
-use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
+use tacit_core::{Error, Result, Value};
 
 use crate::families::packed::Packed;
 use crate::kernel::Scaling;
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::units::integers;
 
-/// A scalar as the other factor.
-#[handler]
-pub(crate) fn packed_multiply(_op: &Multiply, array: &dyn Packed, factor: &Array) -> Result<Value> {
-    let factor = scalar(array, factor)?;
-    scaled(array, |number| Ok(number.multiply(&factor)?))
-}
-
-/// A scalar as the divisor.
-#[handler]
-pub(crate) fn packed_divide(_op: &Divide, array: &dyn Packed, divisor: &Array) -> Result<Value> {
-    let divisor = scalar(array, divisor)?;
-    scaled(array, |number| Ok(number.divide(&divisor)?))
-}
-
-/// The other sign, which goes to the scales.
-#[handler]
-pub(crate) fn packed_negative(_op: &Negative, array: &dyn Packed) -> Result<Value> {
-    scaled(array, |number| Ok(number.negative()?))
-}
-
-/// The scalar in `f32` that `other`, of the array's shape, is a broadcast of.
-fn scalar(array: &dyn Packed, other: &Array) -> Result<Array> {
-    let source = broadcast_source(other)?;
-    if source.size() != 1 || other.shape() != array.stored().aval.shape {
-        return Err(Error::decline(format!("{} is not a scalar", Aval::from(&source))));
-    }
-    Ok(source.reshape(&[])?.as_dtype(Dtype::Float32)?)
-}
-
 /// The scales in `f32`, so that they are rounded no further, after a linear map.
-fn scaled(array: &dyn Packed, map: impl Fn(&Array) -> Result<Array>) -> Result<Value> {
+pub(crate) fn scaled(array: &dyn Packed, map: &dyn Fn(&Array) -> Result<Array>) -> Result<Value> {
     let mut stored = array.stored();
     let wide = |number: &Array| map(&number.as_dtype(Dtype::Float32)?);
     match (stored.scheme.scaling, &stored.scales) {

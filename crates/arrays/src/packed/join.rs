@@ -4,8 +4,9 @@ use mlx_rs::{Array, ops};
 use tacit_core::primitives::Concatenate;
 use tacit_core::{Error, Result, Value, handler};
 
-use crate::avals::axes::{extent, turned};
-use crate::families::packed::{Packed, Stored, itself};
+use crate::avals::axes::{extent, swapped};
+use crate::families::packed::{Packed, Stored};
+use crate::families::structural::itself;
 use crate::kernel::Scaling;
 use crate::packed::shape::{flat, packed, reshaped};
 use crate::packed::units::Supers;
@@ -22,7 +23,7 @@ pub(crate) fn packed_concatenate(op: &Concatenate, first: &dyn Packed, rest: &[&
     let Stored { transposed, aval, .. } = first.stored();
     let mut axes: Vec<i32> = (0..aval.shape.len() as i32).collect();
     if transposed {
-        axes = turned(&axes);
+        axes = swapped(&axes);
     }
     let axis = axes[op.axis as usize] as usize;
     let rest = rest.iter().map(|value| value.family::<dyn Packed>());

@@ -1,33 +1,69 @@
 //! Packed arrays as the family [`Linear`].
 
+use mlx_rs::Dtype;
 use tacit_core::{Error, Result, Value};
 
-use crate::families::linear::{Linear, dense_side};
-use crate::families::packed::Packed;
-use crate::packed::batched::Batched;
-use crate::packed::products::product;
+use crate::avals::axes::swapped;
+use crate::avals::dtypes::{check_castable, holds};
+use crate::families::linear::{Factor, Linear, Product, dense_operand};
+use crate::families::packed::{Packed, read_in};
+use crate::packed::batched::{self, Batched};
+use crate::packed::factor;
+use crate::packed::products::{gathered, product};
+use crate::views::cast::Cast;
 
 impl<T: Packed> Linear for T {
-    fn right(&self, x: &Value) -> Result<Value> {
+    fn product(&self, kind: Product, x: &Value) -> Result<Value> {
+        if kind == Product::Rows {
+            return Ok(gathered(self, dense_operand(x)?)?.into());
+        }
         if self.stored().aval.shape.len() > 2
             && let Ok(batch) = Batched::whole(self)
         {
-            return batch.right(x);
+            return batch.product(kind, x);
         }
-        Ok(product(dense_side(x)?, self, false)?.into())
-    }
-
-    /// As the transpose of `x^T M^T`.
-    fn left(&self, x: &Value) -> Result<Value> {
-        if self.stored().aval.shape.len() > 2
-            && let Ok(batch) = Batched::whole(self)
-        {
-            return batch.left(x);
+        let x = dense_operand(x)?;
+        if kind == Product::Right {
+            return Ok(product(x, self, false)?.into());
         }
-        let x = dense_side(x)?;
         if x.ndim() < 2 {
             return Err(Error::decline("the right side is a vector"));
         }
+        // As the transpose of `x^T M^T`.
         Ok(product(&x.swap_axes(-1, -2)?, self, true)?.swap_axes(-1, -2)?.into())
+    }
+
+    /// Each matrix transposed, and a batch of them in another order, as a view.
+    fn transposed(&self, axes: &[i32]) -> Result<Value> {
+        if axes.len() > 2
+            && let Ok(batch) = Batched::whole(self)
+        {
+            return batched::transposed(&batch, axes);
+        }
+        if !swapped(axes).is_sorted() {
+            return Err(Error::decline("only the last two axes are transposed as a view"));
+        }
+        let mut stored = self.stored();
+        stored.transposed = !stored.transposed;
+        stored.aval.shape = swapped(&stored.aval.shape);
+        Ok(self.restored(stored).into())
+    }
+
+    /// The codes and scales as they are, read in another float type, or a [`Cast`] where a rounding must show.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        check_castable(dtype)?;
+        let own = self.aval()?.dtype;
+        let half = self.stored().scheme.half();
+        // Values that the array's own type holds as they are show no rounding in a wider one either.
+        if holds(dtype, own) || half.is_some_and(|half| half == own) && holds(own, dtype) {
+            return Ok(read_in(self, dtype));
+        }
+        // The rounding of the narrower type shows; products leave it out.
+        Cast::of(read_in(self, Dtype::Float32), own, dtype)
+    }
+
+    /// The scales are multiplied, and the codes stay.
+    fn scaled(&self, by: &Factor) -> Result<Value> {
+        factor::scaled(self, &|number| by.on(number))
     }
 }

@@ -1,18 +1,18 @@
 //! Products with packed matrices, and rows of them, by their codes.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::{Gather, GatherMM};
+use tacit_core::op::GatherMM;
 use tacit_core::{Error, Result, handler};
 use tacit_kernels::Orientation;
 
 use crate::families::packed::Packed;
 use crate::kernel::{self, StackLayout};
 
-/// `x M` for `x: [.., rows]`, where `M` is the matrix or, if `turned`, its transpose; of several matrices each with its own
+/// `x M` for `x: [.., rows]`, where `M` is the matrix or, if `transposed`, its transpose; of several matrices each with its own
 /// part of `x`.
-pub(crate) fn product(x: &Array, array: &dyn Packed, turned: bool) -> Result<Array> {
+pub(crate) fn product(x: &Array, array: &dyn Packed, transposed: bool) -> Result<Array> {
     let stored = array.stored();
-    let orientation = if stored.transposed == turned { Orientation::Plain } else { Orientation::Transposed };
+    let orientation = if stored.transposed == transposed { Orientation::Plain } else { Orientation::Transposed };
     let (n, k) = match *stored.shape() {
         [n, k] => (n, k),
         [count, _, _] if x.ndim() == 3 && x.dim(0) == count => {
@@ -55,19 +55,17 @@ pub(crate) fn chosen(x: &Array, array: &dyn Packed, orientation: Orientation, in
     Ok(y.reshape(&[indices[0].shape(), &[*m, columns]].concat())?)
 }
 
-/// Whole rows, as an embedding takes them.
-#[handler]
-pub(crate) fn packed_gather(op: &Gather, array: &dyn Packed, rows: &Array) -> Result<Array> {
+/// Whole rows along the first axis.
+pub(crate) fn gathered(array: &dyn Packed, rows: &Array) -> Result<Array> {
     let stored = array.stored();
     let shape = stored.shape();
-    let whole = shape.len() > 1 && op.axes == [0] && op.slice_sizes[0] == 1 && op.slice_sizes[1..] == shape[1..];
-    if stored.transposed || !whole {
+    if stored.transposed || shape.len() < 2 {
         return Err(Error::decline("only whole rows are gathered from packed codes"));
     }
     let wanted = rows.flatten(None, None)?.as_dtype(Dtype::Uint32)?;
     let (layout, children) = stored.kernel(shape[0])?;
-    let made = kernel::gather_rows(layout, &wanted, &children, stored.aval.dtype)?;
-    Ok(made.reshape(&[rows.shape(), &op.slice_sizes].concat())?)
+    let taken = kernel::gather_rows(layout, &wanted, &children, stored.aval.dtype)?;
+    Ok(taken.reshape(&[rows.shape(), &shape[1..]].concat())?)
 }
 
 /// The products of chosen matrices with chosen experts, which are packed as one array.

@@ -4,7 +4,8 @@ use mlx_rs::{Array, Dtype, stop_gradient};
 use tacit_core::{Aval, Error, Result, Value};
 
 use crate::avals::checks::stored_shape;
-use crate::families::adapter::{Adapter, of};
+use crate::families::adapter::Adapter;
+use crate::families::structural::itself;
 use crate::format::declaration::{Format, Quantizer};
 use crate::format::fit::Fit;
 use crate::format::trained_scales::TrainedScales;
@@ -113,7 +114,7 @@ impl<F: Format> Quantizer for F {
         let coded = !matches!(self.scheme().nested, Some(Nested::Integers { .. }));
         match sum.summands(self.by_columns())? {
             Some(summands) if coded => Ok(PackedArray::of_sum(&summands, self, sum.aval()?.dtype)?.into()),
-            _ => self.quantize(&of(sum).dense()?),
+            _ => self.quantize(&itself(sum).dense()?),
         }
     }
 

@@ -6,7 +6,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadca
 
 use crate::avals::dtypes::castable;
 use crate::families::linear::{Linear, scalar};
-use crate::kernel::{Attend, Hiding, Side};
+use crate::kernel::{Attend, Hiding, StoredTokens};
 use crate::packed::batched::Batched;
 
 /// The products of queries with stored keys, which no memory holds: a [deferred](Materialize::DEFERRED) op.
@@ -56,15 +56,15 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// The products `q W` of `q: [.., m, k]` with keys that are turned round, `W: [.., k, tokens]`, in the dtype of `q`.
+    /// The products `q W` of `q: [.., m, k]` with keys that are transposed, `W: [.., k, tokens]`, in the dtype of `q`.
     ///
     /// # Errors
     ///
-    /// It declines queries that are not floats of a batch like that of the keys, and keys that are not turned round.
+    /// It declines queries that are not floats of a batch like that of the keys, and keys that are not transposed.
     pub fn new(q: &Array, keys: Batched) -> Result<Self> {
         keys.fits(q)?;
-        if !keys.is_turned() {
-            return Err(Error::decline("the keys are not turned round"));
+        if !keys.is_transposed() {
+            return Err(Error::decline("the keys are not transposed"));
         }
         if !castable(q.dtype()) {
             return Err(Error::decline("only f32, bf16 and f16 are multiplied"));
@@ -127,8 +127,8 @@ impl Scores {
         }
         let (hiding, mask) = self.hiding();
         let attend = Attend {
-            keys: Side { layout: key_layout, children: key_children.len() },
-            values: Side { layout: value_layout, children: value_children.len() },
+            keys: StoredTokens { layout: key_layout, children: key_children.len() },
+            values: StoredTokens { layout: value_layout, children: value_children.len() },
             groups,
             hiding,
         };
@@ -254,8 +254,8 @@ pub(crate) fn scores_matmul(_op: &Matmul, weights: &Scores, values: &dyn Linear)
         return Err(Error::decline("the scores are no weights"));
     }
     let values = Batched::seen(values)?;
-    if values.is_turned() {
-        return Err(Error::decline("the values are turned round"));
+    if values.is_transposed() {
+        return Err(Error::decline("the values are transposed"));
     }
     Ok(weights.attend(&values)?.into())
 }

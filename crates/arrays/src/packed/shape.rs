@@ -3,7 +3,7 @@
 use tacit_core::primitives::Reshaping;
 use tacit_core::{Aval, Error, Result, Value, handler};
 
-use crate::avals::axes::{extent, turned};
+use crate::avals::axes::{extent, swapped};
 use crate::families::packed::{Packed, Stored};
 use crate::kernel::Scaling;
 use crate::packed::units::Supers;
@@ -18,7 +18,7 @@ pub(crate) fn packed_reshape(_op: &Reshaping, array: &dyn Packed, made: &[Aval])
         if matrices(shape) != matrices(&stored.aval.shape) {
             return Err(Error::decline("the codes of a transposed view lie in another order"));
         }
-        return reshaped(array, stored, &turned(shape));
+        return reshaped(array, stored, &swapped(shape));
     }
     if stored.scheme.is_grouped() && shape.last().is_none_or(|&last| !(last as usize).is_multiple_of(stored.unit())) {
         return Err(Error::decline("a group would be cut"));
@@ -34,7 +34,7 @@ pub(crate) fn reshaped(array: &dyn Packed, stored: Stored, shape: &[i32]) -> Res
 pub(crate) fn in_shape(mut stored: Stored, shape: &[i32]) -> Result<Stored> {
     stored.aval.shape = shape.to_vec();
     if stored.transposed {
-        stored.aval.shape = turned(shape);
+        stored.aval.shape = swapped(shape);
     }
     let (codes, scales) = stored.scheme.children(shape, stored.block);
     stored.codes = stored.codes.reshape(&codes)?;

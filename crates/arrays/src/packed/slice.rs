@@ -5,7 +5,7 @@ use mlx_rs::ops::indexing::{ArrayIndex, ArrayIndexOp, TryIndexOp};
 use tacit_core::primitives::Slice;
 use tacit_core::{Aval, Error, Result, Value, handler};
 
-use crate::avals::axes::{extent, ranges, turned};
+use crate::avals::axes::{extent, ranges, swapped};
 use crate::families::packed::{Packed, Stored};
 use crate::kernel::Scaling;
 use crate::packed::dynamic8::Dynamic8Array;
@@ -18,7 +18,7 @@ pub(crate) fn packed_slice(op: &Slice, array: &dyn Packed, made: &[Aval]) -> Res
     ranges(op, &made[0])?;
     let [mut start, mut stop] = [op.start_indices.clone(), op.end_indices.clone()];
     if array.stored().transposed {
-        [start, stop] = [turned(&start), turned(&stop)];
+        [start, stop] = [swapped(&start), swapped(&stop)];
     }
     sliced(array, &start, &stop)
 }

@@ -37,8 +37,8 @@ impl<F: Format> TrainedScales for F {
     }
 
     fn quantize_by(&self, x: &Array, scales: &FloatScales) -> Result<(Value, Array)> {
-        let turned = |array: &Array| if self.by_columns() { array.t() } else { array.clone() };
-        let x_stored = turned(x);
+        let transposed = |array: &Array| if self.by_columns() { array.t() } else { array.clone() };
+        let x_stored = transposed(x);
         let format = self.on(x_stored.shape());
         checked(Aval::from(&x_stored), &format)?;
         let parts = scales.coded(&format.scheme(), format.block(), &x_stored)?;
@@ -50,7 +50,7 @@ impl<F: Format> TrainedScales for F {
         let trained = args.len();
         args.extend(children);
         let master = apply(&args, ByScales { layout, trained })?.swap_remove(0);
-        Ok((inner.into(), turned(&master)))
+        Ok((inner.into(), transposed(&master)))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::avals::axes::forward;
 use crate::avals::checks::check_made;
 use crate::avals::dtypes::wide;
 use crate::families::cut::Cut;
-use crate::families::linear::{Gain, Linear};
+use crate::families::linear::{Gain, Linear, Product};
 
 /// An array of any shape in one element: zeros, ones, or one number everywhere.
 ///
@@ -116,20 +116,16 @@ impl Cut for Constant {
 }
 
 impl Linear for Constant {
-    fn right(&self, x: &Value) -> Result<Value> {
-        let mut shape = x.aval()?.shape;
-        if let (Some(last), Some(&columns)) = (shape.last_mut(), self.aval.shape.last()) {
-            *last = columns;
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let axis = product.axis();
+        let (mut shape, place) = (x.aval()?.shape, (-1 - axis) as usize);
+        if product == Product::Rows {
+            return Err(Error::decline("rows are moved elements"));
         }
-        self.times_sum(x, -1, &shape)
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
-        let mut shape = x.aval()?.shape;
-        if let (Some(second), Some(&rows)) = (shape.iter_mut().nth_back(1), self.aval.shape.iter().nth_back(1)) {
-            *second = rows;
+        if let (Some(extent), Some(&own)) = (shape.iter_mut().nth_back(place), self.aval.shape.iter().nth_back(place)) {
+            *extent = own;
         }
-        self.times_sum(x, -2, &shape)
+        self.times_sum(x, axis, &shape)
     }
 
     fn gain(&self) -> Gain {

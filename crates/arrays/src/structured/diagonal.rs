@@ -1,12 +1,12 @@
 //! A diagonal matrix.
 
-use mlx_rs::{Array, ops};
-use tacit_core::primitives::{Add, AsType, Divide, Matmul, Multiply, Negative, Subtract, Sum, Transpose};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{Binary, Matmul, Multiply, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::{check_float, check_made};
 use crate::avals::dtypes::{wide, widely};
-use crate::families::linear::{Gain, Linear, scalar};
+use crate::families::linear::{Factor, Gain, Linear, Product};
 
 /// A square matrix that is zero off its diagonal.
 ///
@@ -15,7 +15,7 @@ use crate::families::linear::{Gain, Linear, scalar};
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::{Array, Dtype, ops};
 /// use tacit_arrays::Diagonal;
 /// use tacit_core::implicit;
 ///
@@ -88,74 +88,59 @@ impl Materialize for Diagonal {
 }
 
 impl Linear for Diagonal {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.times(x, &[-1])
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.times(x, &[-1, 1])
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        match product {
+            Product::Right => self.times(x, &[-1]),
+            Product::Left => self.times(x, &[-1, 1]),
+            Product::Rows => Err(Error::decline("rows are built of zeros")),
+        }
     }
 
     fn gain(&self) -> Gain {
         Gain::Scale
     }
+
+    /// The same matrix.
+    fn transposed(&self, _axes: &[i32]) -> Result<Value> {
+        Ok(self.clone().into())
+    }
+
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        if !dtype.is_float() {
+            return Err(Error::decline("only float arrays are diagonal"));
+        }
+        Ok(self.with(self.diagonal.as_dtype(dtype)?))
+    }
+
+    fn scaled(&self, by: &Factor) -> Result<Value> {
+        Ok(self.with(by.on(&self.diagonal)?))
+    }
 }
 
 /// The product of two diagonal matrices, which is one.
 #[handler]
-pub(crate) fn diagonal_matmul_both(_op: &Matmul, a: &Diagonal, b: &Diagonal) -> Result<Value> {
+pub(crate) fn diagonal_matmul(_op: &Matmul, a: &Diagonal, b: &Diagonal) -> Result<Value> {
     Ok(a.with(a.diagonal.multiply(&b.diagonal)?))
 }
 
-/// The same matrix.
+/// A linear primitive of two diagonal matrices, such as their sum: off the diagonal it makes zero of zeros.
 #[handler]
-pub(crate) fn diagonal_transpose(_op: &Transpose, d: &Diagonal) -> Result<Value> {
-    Ok(d.clone().into())
-}
-
-/// The diagonal in another type.
-#[handler]
-pub(crate) fn diagonal_astype(op: &AsType, d: &Diagonal) -> Result<Value> {
-    if !op.dtype.is_float() {
-        return Err(Error::decline("only float arrays are diagonal"));
+pub(crate) fn diagonal_binary(op: &Binary, a: &Diagonal, b: &Diagonal) -> Result<Value> {
+    if !op.is_linear() {
+        return Err(Error::decline(format!("{} may make more than zero of zeros", op.name())));
     }
-    Ok(d.with(d.diagonal.as_dtype(op.dtype)?))
+    Ok(a.with(op.emit(&[a.diagonal.clone(), b.diagonal.clone()])?.swap_remove(0)))
 }
 
-/// The product with the diagonal of the other operand, be it a scalar or a matrix.
-#[handler]
-pub(crate) fn diagonal_multiply(_op: &Multiply, d: &Diagonal, x: &Array) -> Result<Value> {
-    Ok(d.with(d.diagonal.multiply(x.diagonal(None, None, None)?)?))
-}
-
-/// The quotient by a scalar.
-#[handler]
-pub(crate) fn diagonal_divide(_op: &Divide, d: &Diagonal, x: &Array) -> Result<Value> {
-    Ok(d.with(d.diagonal.divide(scalar(x)?)?))
-}
-
-/// The sum of two diagonal matrices.
-#[handler]
-pub(crate) fn diagonal_add(_op: &Add, a: &Diagonal, b: &Diagonal) -> Result<Value> {
-    Ok(a.with(a.diagonal.add(&b.diagonal)?))
-}
-
-/// The difference of two diagonal matrices.
-#[handler]
-pub(crate) fn diagonal_subtract(_op: &Subtract, a: &Diagonal, b: &Diagonal) -> Result<Value> {
-    Ok(a.with(a.diagonal.subtract(&b.diagonal)?))
-}
-
-/// The product of two diagonal matrices, element by element.
-#[handler]
-pub(crate) fn diagonal_multiply_both(_op: &Multiply, a: &Diagonal, b: &Diagonal) -> Result<Value> {
-    Ok(a.with(a.diagonal.multiply(&b.diagonal)?))
-}
-
-/// The diagonal with its signs changed.
-#[handler]
-pub(crate) fn diagonal_negative(_op: &Negative, d: &Diagonal) -> Result<Value> {
-    Ok(d.with(d.diagonal.negative()?))
+/// The product with the diagonal of the other operand, be it a scalar, a matrix or diagonal itself.
+#[handler(precedence = 1)]
+pub(crate) fn diagonal_multiply(_op: &Multiply, d: &Diagonal, x: &Value) -> Result<Value> {
+    let other = match (x.downcast::<Diagonal>(), x) {
+        (Some(other), _) => other.diagonal.clone(),
+        (None, Value::Dense(x)) => x.diagonal(None, None, None)?,
+        _ => return Err(Error::decline(format!("the diagonal of {x} is not known"))),
+    };
+    Ok(d.with(d.diagonal.multiply(other)?))
 }
 
 /// The diagonal itself along one axis, its sum along both.

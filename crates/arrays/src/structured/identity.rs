@@ -1,11 +1,11 @@
 //! The identity matrix.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::{AsType, Multiply, Transpose};
+use tacit_core::op::Multiply;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
 use crate::avals::checks::check_made;
-use crate::families::linear::{Gain, Linear};
+use crate::families::linear::{Gain, Linear, Product};
 use crate::structured::diagonal::Diagonal;
 
 /// The square matrix with ones on its diagonal, which holds no elements.
@@ -60,29 +60,25 @@ impl Materialize for Identity {
 }
 
 impl Linear for Identity {
-    fn right(&self, x: &Value) -> Result<Value> {
-        Ok(x.clone())
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        if product == Product::Rows {
+            return Err(Error::decline("rows are built of zeros"));
+        }
         Ok(x.clone())
     }
 
     fn gain(&self) -> Gain {
         Gain::Nothing
     }
-}
 
-/// The same matrix.
-#[handler]
-pub(crate) fn identity_transpose(_op: &Transpose, identity: &Identity) -> Result<Value> {
-    Ok(identity.clone().into())
-}
+    /// The same matrix.
+    fn transposed(&self, _axes: &[i32]) -> Result<Value> {
+        Ok(self.clone().into())
+    }
 
-/// The identity matrix of another type.
-#[handler]
-pub(crate) fn identity_astype(op: &AsType, identity: &Identity) -> Result<Value> {
-    Ok(Identity { aval: Aval::new(&identity.aval.shape, op.dtype) }.into())
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        Ok(Self { aval: Aval::new(&self.aval.shape, dtype) }.into())
+    }
 }
 
 /// The diagonal of the other operand, be it a scalar or a matrix.

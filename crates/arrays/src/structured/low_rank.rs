@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use mlx_rs::{Array, ops};
-use tacit_core::primitives::{Add, AsType, Gather, Multiply, Sum, Transpose};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{Add, Multiply, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::checks::{check_float, check_made};
 use crate::avals::dtypes::{narrowing, wide};
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Gain, Linear, gathered_rows};
+use crate::families::linear::{Gain, Linear, Product};
 
 /// The product of `left: [n, r]` and `right: [r, k]`, which is not built.
 ///
@@ -131,39 +131,34 @@ impl Cut for LowRank {
 }
 
 impl Linear for LowRank {
-    fn right(&self, x: &Value) -> Result<Value> {
-        let x_aval = x.aval()?;
-        self.worthwhile((x_aval.size() / self.aval.shape[0] as usize) as u64)?;
-        implicit((x, &self.left, &self.right), |(x, left, right)| x.matmul(left)?.matmul(right))
-    }
-
-    fn left(&self, x: &Value) -> Result<Value> {
-        let x_aval = x.aval()?;
-        self.worthwhile((x_aval.size() / self.aval.shape[1] as usize) as u64)?;
-        implicit((x, &self.left, &self.right), |(x, left, right)| left.matmul(right.matmul(x)?))
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let depth = match product {
+            Product::Right => Some(self.aval.shape[0]),
+            Product::Left => Some(self.aval.shape[1]),
+            Product::Rows => None,
+        };
+        if let Some(depth) = depth {
+            self.worthwhile((x.aval()?.size() / depth as usize) as u64)?;
+        }
+        implicit((x, &self.left, &self.right), |(x, left, right)| product.of_factors(&x, &[left, right]))
     }
 
     fn gain(&self) -> Gain {
         Gain::Thin
     }
-}
 
-/// The factors turned round and swapped.
-#[handler]
-pub(crate) fn low_rank_transpose(op: &Transpose, w: &LowRank) -> Result<Value> {
-    if op.axes != [1, 0] {
-        return Ok(w.clone().into());
+    /// The factors transposed and swapped.
+    fn transposed(&self, _axes: &[i32]) -> Result<Value> {
+        let transposed = |factor: &Value| implicit(factor, |factor| Ok::<_, Error>(factor.t()));
+        Ok(Self::new(transposed(&self.right)?, transposed(&self.left)?)?.into())
     }
-    let turned = |factor: &Value| implicit(factor, |factor| Ok::<_, Error>(factor.t()));
-    Ok(LowRank::new(turned(&w.right)?, turned(&w.left)?)?.into())
-}
 
-/// The factors in a narrower float type.
-#[handler]
-pub(crate) fn low_rank_astype(op: &AsType, w: &LowRank) -> Result<Value> {
-    narrowing(&w.aval, op.dtype)?;
-    let cast = |factor: Array| Ok(factor.as_dtype(op.dtype)?);
-    w.mapped(cast, cast)
+    /// The factors in a narrower float type.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        narrowing(&self.aval, dtype)?;
+        let cast = |factor: Array| Ok(factor.as_dtype(dtype)?);
+        self.mapped(cast, cast)
+    }
 }
 
 /// A scalar, a row or a column as the other operand, which goes to one factor.
@@ -176,13 +171,6 @@ pub(crate) fn low_rank_multiply(_op: &Multiply, w: &LowRank, x: &Array) -> Resul
         [_] | [1, _] => w.mapped(Ok, times),
         _ => Err(Error::decline(format!("{} is no scalar, row or column", Aval::from(&source)))),
     }
-}
-
-/// Rows of the left factor times the right one.
-#[handler]
-pub(crate) fn low_rank_gather(op: &Gather, w: &LowRank, rows: &Array) -> Result<Value> {
-    let shape = gathered_rows(op, &w.aval, rows)?;
-    w.on_factors(|left, right| Ok(left.take_axis(rows, 0)?.matmul(right)?.reshape(&shape)?))
 }
 
 /// The factors side by side, where the ranks together are still less than a dense matrix.

@@ -247,9 +247,9 @@ pub(crate) fn sparse24_gather(op: &Gather, w: &Sparse24, rows: &Array) -> Result
 /// Fewer axes, but for the one of the groups.
 #[handler]
 pub(crate) fn sparse24_squeeze(op: &Squeeze, w: &Sparse24) -> Result<Value> {
-    // An axis of size 1 holds no group, so that only a turned matrix has one in the place of another.
+    // An axis of size 1 holds no group, so that only a transposed matrix has one in the place of another.
     if w.transposed {
-        return Err(Error::decline("the matrix is turned round"));
+        return Err(Error::decline("the matrix is transposed"));
     }
     let (values, indices) = (w.values.squeeze_axes(&op.axes)?, w.indices.squeeze_axes(&op.axes)?);
     let kept = w.aval.shape.iter().zip(0..).filter(|(_, axis)| !op.axes.contains(axis));

@@ -1,13 +1,12 @@
 //! Activations that are rounded to 8 bits.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::{AsType, Transpose};
 use tacit_core::store::serde;
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::avals::checks::{check_children, check_float};
 use crate::avals::dtypes::narrowing;
-use crate::families::linear::{Linear, dense_side};
+use crate::families::linear::{Linear, Product};
 use crate::training::ste::ste;
 
 /// Which activations share a scale.
@@ -140,30 +139,22 @@ impl Materialize for Int8Inputs {
 }
 
 impl Linear for Int8Inputs {
-    fn right(&self, x: &Value) -> Result<Value> {
-        let x = int8_rounded(dense_side(x)?, self.per)?;
-        implicit((x, &self.inner), |(x, w)| x.matmul(w))
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let x = product.operand(x)?;
+        // The tokens of `W x` are the columns of `x`.
+        let columns = product == Product::Left && x.ndim() > 1;
+        let tokens = if columns { &x.swap_axes(-1, -2)? } else { x };
+        let rounded = int8_rounded(tokens, self.per)?;
+        let x = if columns { rounded.swap_axes(-1, -2)? } else { rounded };
+        implicit((x, &self.inner), |(x, w)| product.of(&x, &w))
     }
 
-    /// The tokens are the columns of `x`.
-    fn left(&self, x: &Value) -> Result<Value> {
-        let x = dense_side(x)?;
-        let turned = if x.ndim() < 2 { x.clone() } else { x.swap_axes(-1, -2)? };
-        let rounded = int8_rounded(&turned, self.per)?;
-        let x = if x.ndim() < 2 { rounded } else { rounded.swap_axes(-1, -2)? };
-        implicit((x, &self.inner), |(x, w)| w.matmul(x))
+    fn transposed(&self, axes: &[i32]) -> Result<Value> {
+        self.mapped(|inner| Ok(inner.transpose_axes(axes)?))
     }
-}
 
-/// The transpose of the matrix.
-#[handler]
-pub(crate) fn int8_inputs_transpose(op: &Transpose, w: &Int8Inputs) -> Result<Value> {
-    w.mapped(|inner| Ok(inner.transpose_axes(&op.axes)?))
-}
-
-/// The matrix in another float type.
-#[handler]
-pub(crate) fn int8_inputs_astype(op: &AsType, w: &Int8Inputs) -> Result<Value> {
-    narrowing(&w.aval, op.dtype)?;
-    w.mapped(|inner| Ok(inner.as_dtype(op.dtype)?))
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        narrowing(&self.aval, dtype)?;
+        self.mapped(|inner| Ok(inner.as_dtype(dtype)?))
+    }
 }

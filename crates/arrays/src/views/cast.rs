@@ -3,13 +3,12 @@
 use std::ops::Range;
 
 use mlx_rs::Dtype;
-use tacit_core::primitives::AsType;
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::avals::checks::check_made;
-use crate::avals::dtypes::{castable, holds};
+use crate::avals::dtypes::{castable, check_castable, holds};
 use crate::families::cut::{self, Cut};
-use crate::families::linear::{Linear, dense_side};
+use crate::families::linear::{Linear, Product};
 use crate::families::view::{Move, View};
 
 /// Any float array in another float type, such as a bf16 weight among f32 activations.
@@ -132,29 +131,23 @@ impl View for Cast {
 
 // MLX promotes the operands of a product, by an `AsType` on the array behind the view where that is the narrower one.
 impl Linear for Cast {
-    fn right(&self, x: &Value) -> Result<Value> {
-        let x = dense_side(x)?;
-        implicit((x, self.promoted(x.dtype())?), |(x, w)| x.matmul(w)?.as_dtype(self.aval.dtype))
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let x = product.operand(x)?;
+        implicit((x, self.promoted(x.dtype())?), |(x, w)| {
+            Ok::<_, Error>(product.of(&x, &w)?.as_dtype(self.aval.dtype)?)
+        })
     }
 
-    fn left(&self, x: &Value) -> Result<Value> {
-        let x = dense_side(x)?;
-        implicit((x, self.promoted(x.dtype())?), |(x, w)| w.matmul(x)?.as_dtype(self.aval.dtype))
+    /// Both casts as one, where the first one loses nothing.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        let (stored, own) = (self.stored.dtype, self.aval.dtype);
+        check_castable(dtype)?;
+        if !holds(stored, own) {
+            return Self::of(self.clone().into(), own, dtype);
+        }
+        if dtype == stored {
+            return implicit(&self.inner, |inner| inner.as_dtype(stored));
+        }
+        Self::of(self.inner.clone(), stored, dtype)
     }
-}
-
-/// Both casts as one, where the first one loses nothing.
-#[handler]
-pub(crate) fn cast_astype(op: &AsType, w: &Cast) -> Result<Value> {
-    let (stored, dtype) = (w.stored.dtype, w.aval.dtype);
-    if !castable(op.dtype) {
-        return Err(Error::decline("only f32, bf16 and f16 are read as views"));
-    }
-    if !holds(stored, dtype) {
-        return Cast::of(w.clone().into(), dtype, op.dtype);
-    }
-    if op.dtype == stored {
-        return implicit(&w.inner, |inner| inner.as_dtype(stored));
-    }
-    Cast::of(w.inner.clone(), stored, op.dtype)
 }

@@ -2,16 +2,15 @@
 
 use std::ops::Range;
 
-use mlx_rs::ops::indexing::gather_single;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::{AsType, Gather, Split, Transpose};
+use tacit_core::op::Split;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::axes::from_zero;
 use crate::avals::checks::check_made;
 use crate::avals::dtypes::wide;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Linear, dense_side};
+use crate::families::linear::{Linear, Product, dense_operand};
 
 /// Arrays of any types joined along an axis, such as the query, key and value weights of one projection.
 ///
@@ -127,10 +126,9 @@ impl Concat {
         }
     }
 
-    /// The products that `f` makes of `x` and each part: joined along `axis`, which counts from the end, or summed over
-    /// the parts of `x` along it.
-    fn product(&self, x: &Array, f: fn(&Array, &Array) -> Result<Array>, axis: i32) -> Result<Value> {
-        let rank = self.aval.shape.len() as i32;
+    /// The products of `x` and each part: joined along the axis that is the matrix' own, or summed over the parts of `x`.
+    fn multiplied(&self, product: Product, x: &Array) -> Result<Value> {
+        let (axis, rank) = (product.axis(), self.aval.shape.len() as i32);
         let joined = self.axis as i32 - rank == axis;
         if self.axis as i32 + 2 < rank {
             return Err(Error::decline("the parts are not joined along an axis of the matrices"));
@@ -138,15 +136,47 @@ impl Concat {
         let inner = &self.bounds[1..self.bounds.len() - 1];
         implicit((x, &self.parts), |(x, parts)| {
             if joined {
-                let products = parts.iter().map(|part| f(&x, part)).collect::<Result<Vec<_>>>()?;
+                let products = parts.iter().map(|part| product.of(&x, part)).collect::<Result<Vec<_>>>()?;
                 return Ok(ops::concatenate(&products, axis)?);
             }
             let pieces = x.split_at_indices(inner, axis)?;
             let wide = wide(self.aval.dtype);
-            let products = pieces.iter().zip(&parts).map(|(x, part)| Ok(f(x, part)?.as_dtype(wide)?));
+            let products = pieces.iter().zip(&parts).map(|(x, part)| Ok(product.of(x, part)?.as_dtype(wide)?));
             let sum = products.reduce(|sum, product| Ok(sum?.add(product?)?));
             let sum = sum.unwrap_or_else(|| Err(Error::decline("there are no parts")))?;
             Ok::<_, Error>(sum.as_dtype(self.aval.dtype)?)
+        })
+    }
+
+    /// Rows: of each part, side by side where the parts are columns, and otherwise of the part that holds each.
+    ///
+    /// Of rows joined one above the other each part is asked for as many as are wanted.
+    fn rows(&self, rows: &Array) -> Result<Value> {
+        if self.axis > 0 {
+            let axis = (rows.ndim() + self.axis - 1) as i32;
+            return implicit((rows, &self.parts), |(rows, parts)| {
+                let taken = parts.iter().map(|part| part.take_axis(&rows, 0));
+                ops::concatenate(&taken.collect::<Result<Vec<_>, _>>()?, axis)
+            });
+        }
+        let rows = rows.as_dtype(Dtype::Int32)?;
+        implicit((rows, &self.parts), |(rows, parts)| {
+            let mut found: Option<Array> = None;
+            for (part, start) in parts.iter().zip(&self.bounds).filter(|(part, _)| part.dim(0) > 0) {
+                let own = rows.subtract(Array::from_int(*start))?;
+                let last = Array::from_int(part.dim(0) - 1);
+                let taken = part.take_axis(ops::clip(&own, (&Array::from_int(0), &last))?, 0)?;
+                // From the second part on, rows before it stay as they are.
+                found = Some(match found {
+                    None => taken,
+                    Some(before) => {
+                        let mut shape = rows.shape().to_vec();
+                        shape.resize(taken.ndim(), 1);
+                        ops::select(own.ge(Array::from_int(0))?.reshape(&shape)?, taken, before)?
+                    }
+                });
+            }
+            found.ok_or_else(|| Error::decline("there are no parts"))
         })
     }
 }
@@ -184,27 +214,22 @@ impl Cut for Concat {
 }
 
 impl Linear for Concat {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.product(dense_side(x)?, |x, part| Ok(x.matmul(part)?), -1)
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let x = dense_operand(x)?;
+        if product == Product::Rows { self.rows(x) } else { self.multiplied(product, x) }
     }
 
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.product(dense_side(x)?, |x, part| Ok(part.matmul(x)?), -2)
+    /// The transposed parts, joined along the axis that theirs has become.
+    fn transposed(&self, axes: &[i32]) -> Result<Value> {
+        let axis = axes.iter().position(|&axis| axis as usize == self.axis);
+        let axis = axis.ok_or_else(|| Error::decline("the axis of the parts is lost"))?;
+        self.mapped(axis, |part| Ok(part.transpose_axes(axes)?))
     }
-}
 
-/// The transposed parts, joined along the axis that theirs has become.
-#[handler]
-pub(crate) fn concat_transpose(op: &Transpose, w: &Concat) -> Result<Value> {
-    let axis = op.axes.iter().position(|&axis| axis as usize == w.axis);
-    let axis = axis.ok_or_else(|| Error::decline("the axis of the parts is lost"))?;
-    w.mapped(axis, |part| Ok(part.transpose_axes(&op.axes)?))
-}
-
-/// The cast parts.
-#[handler]
-pub(crate) fn concat_astype(op: &AsType, w: &Concat) -> Result<Value> {
-    w.mapped(w.axis, |part| Ok(part.as_dtype(op.dtype)?))
+    /// The cast parts.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        self.mapped(self.axis, |part| Ok(part.as_dtype(dtype)?))
+    }
 }
 
 /// Whole parts, one or several for each result.
@@ -216,42 +241,4 @@ pub(crate) fn concat_split(op: &Split, w: &Concat) -> Result<Vec<Value>> {
     let starts = std::iter::once(0).chain(op.indices.iter().copied());
     let stops = op.indices.iter().copied().chain([w.aval.shape[w.axis]]);
     starts.zip(stops).map(|(start, stop)| w.between(start, stop)).collect()
-}
-
-/// Rows: of each part, side by side where the parts are columns, and otherwise chosen by the part that holds each.
-///
-/// Of rows joined one above the other each part is asked for as many as are wanted.
-#[handler]
-pub(crate) fn concat_gather(op: &Gather, w: &Concat, rows: &Array) -> Result<Value> {
-    if op.axes != [0] || op.slice_sizes[0] != 1 || op.slice_sizes[1..] != w.aval.shape[1..] {
-        return Err(Error::decline("only whole rows are gathered from parts"));
-    }
-    let sizes = |part: &Array| [&[1], &part.shape()[1..]].concat();
-    if w.axis > 0 {
-        let axis = (rows.ndim() + w.axis) as i32;
-        return implicit((rows, &w.parts), |(rows, parts)| {
-            let taken = parts.iter().map(|part| gather_single(part, &rows, 0, &sizes(part)));
-            ops::concatenate(&taken.collect::<Result<Vec<_>, _>>()?, axis)
-        });
-    }
-    let rows = rows.as_dtype(Dtype::Int32)?;
-    implicit((rows, &w.parts), |(rows, parts)| {
-        let mut made: Option<Array> = None;
-        for (part, start) in parts.iter().zip(&w.bounds).filter(|(part, _)| part.dim(0) > 0) {
-            let own = rows.subtract(Array::from_int(*start))?;
-            let last = Array::from_int(part.dim(0) - 1);
-            let within = ops::clip(&own, (&Array::from_int(0), &last))?;
-            let taken = gather_single(part, within, 0, &sizes(part))?;
-            // From the second part on, rows before it stay as they are.
-            made = Some(match made {
-                None => taken,
-                Some(before) => {
-                    let mut shape = rows.shape().to_vec();
-                    shape.resize(taken.ndim(), 1);
-                    ops::select(own.ge(Array::from_int(0))?.reshape(&shape)?, taken, before)?
-                }
-            });
-        }
-        made.ok_or_else(|| Error::decline("there are no parts"))
-    })
 }

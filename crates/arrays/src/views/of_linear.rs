@@ -1,13 +1,14 @@
-//! Views of every [`Linear`] array, for types that have no view of their own.
+//! What every [`Linear`] array becomes by structural ops: what its type says, or a view around it.
 
-use mlx_rs::Array;
-use tacit_core::primitives::{AsType, Concatenate, Negative, Slice, Transpose};
+use mlx_rs::{Array, Dtype};
+use tacit_core::op::{AsType, Concatenate, Divide, Multiply, Negative, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::ranges;
-use crate::avals::dtypes::{castable, wide};
-use crate::families::linear::Linear;
+use crate::avals::dtypes::{check_castable, wide};
+use crate::families::linear::{Factor, Linear};
 use crate::families::packed::Packed;
+use crate::families::structural::itself;
 use crate::views::cast::Cast;
 use crate::views::concat::Concat;
 use crate::views::scaled::Scaled;
@@ -18,47 +19,79 @@ use crate::views::transposed::Transposed;
 fn viewed(array: &dyn ImplicitArray) -> Result<Value> {
     let ty = array.array_type();
     if ty.joins::<dyn Linear>() && !ty.joins::<dyn Packed>() {
-        return Ok(dyn_clone::clone_box(array).into());
+        return Ok(itself(array));
     }
     Err(Error::decline(format!("no view of {} has a product", ty.saved_as)))
 }
 
-/// The transpose, as a [`Transposed`].
+/// What the type says, if it is [`Linear`], or the view where it declines.
+fn or_view(
+    array: &dyn ImplicitArray,
+    own: impl FnOnce(&dyn Linear) -> Result<Value>,
+    view: impl FnOnce() -> Result<Value>,
+) -> Result<Value> {
+    match array.family::<dyn Linear>().map(own) {
+        None | Some(Err(Error::Declined(_))) => view(),
+        Some(result) => result,
+    }
+}
+
+/// The transpose: the type's own, or a [`Transposed`].
 #[handler]
-pub(crate) fn view_transpose(op: &Transpose, array: &dyn ImplicitArray) -> Result<Value> {
-    Transposed::of(viewed(array)?, &op.axes)
+pub(crate) fn linear_transpose(op: &Transpose, array: &dyn ImplicitArray) -> Result<Value> {
+    if op.axes.is_sorted() {
+        return Ok(itself(array));
+    }
+    or_view(array, |own| own.transposed(&op.axes), || Transposed::of(viewed(array)?, &op.axes))
 }
 
 /// The slice, as a [`Sliced`].
 #[handler]
-pub(crate) fn view_slice(op: &Slice, array: &dyn ImplicitArray, made: &[Aval]) -> Result<Value> {
+pub(crate) fn linear_slice(op: &Slice, array: &dyn ImplicitArray, made: &[Aval]) -> Result<Value> {
     ranges(op, &made[0])?;
     Sliced::of(viewed(array)?, &op.start_indices, &op.end_indices)
 }
 
-/// The array in another float type, as a [`Cast`].
+/// The array in another type: the type's own, or a [`Cast`].
 #[handler]
-pub(crate) fn view_astype(op: &AsType, array: &dyn ImplicitArray) -> Result<Value> {
-    let own = array.aval()?.dtype;
-    if !castable(op.dtype) || !castable(own) {
-        return Err(Error::decline("only f32, bf16 and f16 are read as views"));
-    }
-    Cast::of(viewed(array)?, own, op.dtype)
+pub(crate) fn linear_astype(op: &AsType, array: &dyn ImplicitArray) -> Result<Value> {
+    or_view(array, |own| own.cast(op.dtype), || cast(array, op.dtype))
 }
 
-/// The other sign, as a [`Scaled`].
+fn cast(array: &dyn ImplicitArray, dtype: Dtype) -> Result<Value> {
+    let own = array.aval()?.dtype;
+    check_castable(dtype)?;
+    check_castable(own)?;
+    Cast::of(viewed(array)?, own, dtype)
+}
+
+/// The other sign: the type's own, or a [`Scaled`].
 #[handler]
-pub(crate) fn view_negative(_op: &Negative, array: &dyn ImplicitArray) -> Result<Value> {
-    let dtype = array.aval()?.dtype;
-    if !dtype.is_float() {
-        return Err(Error::decline("only float arrays are scaled"));
-    }
-    Scaled::of(viewed(array)?, &Array::from_f32(-1.0).as_dtype(wide(dtype))?, false)
+pub(crate) fn linear_negative(_op: &Negative, array: &dyn ImplicitArray) -> Result<Value> {
+    let aval = array.aval()?;
+    let by = Factor::new(&aval, &Array::from_f32(-1.0).as_dtype(wide(aval.dtype))?, false)?;
+    or_view(array, |own| own.scaled(&by), || Scaled::of(viewed(array)?, by.number(), false))
+}
+
+/// An array times a scalar: the type's own, or a [`Scaled`] of any array.
+#[handler]
+pub(crate) fn linear_multiply(_op: &Multiply, array: &dyn ImplicitArray, by: &Array) -> Result<Value> {
+    scaled(array, &Factor::new(&array.aval()?, by, false)?)
+}
+
+/// An array divided by a scalar: the type's own, or a [`Scaled`] of any array.
+#[handler]
+pub(crate) fn linear_divide(_op: &Divide, array: &dyn ImplicitArray, by: &Array) -> Result<Value> {
+    scaled(array, &Factor::new(&array.aval()?, by, true)?)
+}
+
+fn scaled(array: &dyn ImplicitArray, by: &Factor) -> Result<Value> {
+    or_view(array, |own| own.scaled(by), || Scaled::of(itself(array), by.number(), by.divides()))
 }
 
 /// Arrays of any types one after the other, as a [`Concat`].
 #[handler]
-pub(crate) fn view_concatenate(op: &Concatenate, first: &dyn ImplicitArray, rest: &[&Value]) -> Result<Value> {
+pub(crate) fn linear_concatenate(op: &Concatenate, first: &dyn ImplicitArray, rest: &[&Value]) -> Result<Value> {
     let parts = std::iter::once(viewed(first)).chain(rest.iter().map(|&part| Ok(part.clone())));
     Concat::of(parts.collect::<Result<_>>()?, op.axis as usize)
 }

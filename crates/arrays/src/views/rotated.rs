@@ -3,18 +3,18 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::primitives::{
-    AsType, Concatenate, DynamicSliceUpdate, Gather, ScatterAxis, ScatterAxisSum, SliceUpdate, SliceUpdateSum,
-    TypedPrimitive, Update,
+use tacit_core::op::{
+    Concatenate, DynamicSliceUpdate, Gather, ScatterAxis, ScatterAxisSum, SliceUpdate, SliceUpdateSum, TypedPrimitive,
+    Update,
 };
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 use tacit_kernels::hadamard_order;
 
 use crate::avals::axes::from_zero;
 use crate::avals::checks::check_made;
-use crate::avals::dtypes::{castable, holds, wide};
+use crate::avals::dtypes::{castable, check_castable, holds, wide};
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Linear, dense_side};
+use crate::families::linear::{Linear, Product, dense_operand};
 use crate::families::packed::{Packed, read_in};
 use crate::families::view::{Move, View};
 use crate::kernel::hadamard;
@@ -214,36 +214,39 @@ impl Cut for Rotated {
 }
 
 impl Linear for Rotated {
-    fn right(&self, x: &Value) -> Result<Value> {
-        let inner = self.widely()?;
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let (inner, behind) = (self.widely()?, self.behind());
         let dtype = inner.aval()?.dtype;
-        let made = match self.behind() {
-            // An implicit `x`, such as the weights of an attention, is the product's own matter.
-            0 => rotated_from_last(implicit((x, inner), |(x, w)| x.as_dtype(dtype)?.matmul(w))?, 0),
-            1 => {
-                let x = dense_side(x)?.as_dtype(dtype)?;
-                implicit((rotated(&x, x.ndim() - 1)?, inner), |(x, w)| x.matmul(w))
+        let shared = if product == Product::Left { 0 } else { 1 };
+        let result = match behind {
+            _ if product == Product::Rows => Err(Error::decline("rows are moved elements")),
+            2.. => Err(Error::decline("whole matrices are rotated")),
+            // The rotated axis is summed over: `x` is rotated in its place.
+            behind if behind == shared => {
+                let x = dense_operand(x)?.as_dtype(dtype)?;
+                let axis = x.ndim().checked_sub(2 - shared);
+                let axis = axis.ok_or_else(|| Error::decline("the right side is a vector"))?;
+                implicit((rotated(&x, axis)?, inner), |(x, w)| product.of(&x, &w))
             }
-            _ => Err(Error::decline("whole matrices are rotated")),
+            // An implicit `x`, such as the weights of an attention, is the product's own matter.
+            _ => rotated_from_last(implicit((x, inner), |(x, w)| product.of(&x.as_dtype(dtype)?, &w))?, behind),
         };
-        self.rounded(made?)
+        self.rounded(result?)
     }
 
-    fn left(&self, x: &Value) -> Result<Value> {
-        let inner = self.widely()?;
-        let dtype = inner.aval()?.dtype;
-        let made = match self.behind() {
-            0 => {
-                let x = dense_side(x)?.as_dtype(dtype)?;
-                if x.ndim() < 2 {
-                    return Err(Error::decline("the right side is a vector"));
-                }
-                implicit((rotated(&x, x.ndim() - 2)?, inner), |(x, w)| w.matmul(x))
-            }
-            1 => rotated_from_last(implicit((x, inner), |(x, w)| w.matmul(x.as_dtype(dtype)?))?, 1),
-            _ => Err(Error::decline("whole matrices are rotated")),
+    /// The same array, read in another float type; a [`Cast`] where a rounding must show.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        let own = self.aval.dtype;
+        check_castable(dtype)?;
+        let read = |dtype| {
+            let inner = self.read_in(dtype)?;
+            let inner = inner.map_or_else(|| implicit(&self.inner, |inner| inner.as_dtype(dtype)), Ok)?;
+            Self::of(inner, self.axis)
         };
-        self.rounded(made?)
+        if holds(dtype, own) {
+            return read(dtype);
+        }
+        Cast::of(read(Dtype::Float32)?, own, dtype)
     }
 }
 
@@ -302,21 +305,4 @@ pub(crate) fn rotated_concatenate(op: &Concatenate, first: &Rotated, rest: &[&Va
         parts.push(first.rows(part)?);
     }
     Rotated::of(implicit(&parts, |parts| ops::concatenate(&parts, axis))?, first.axis)
-}
-
-/// Another float type, read of the same array; a [`Cast`] where a rounding must show.
-#[handler]
-pub(crate) fn rotated_astype(op: &AsType, w: &Rotated) -> Result<Value> {
-    let own = w.aval.dtype;
-    if !castable(op.dtype) {
-        return Err(Error::decline("only f32, bf16 and f16 are read as views"));
-    }
-    let read = |dtype| {
-        let inner = w.read_in(dtype)?.map_or_else(|| implicit(&w.inner, |inner| inner.as_dtype(dtype)), Ok)?;
-        Rotated::of(inner, w.axis)
-    };
-    if holds(op.dtype, own) {
-        return read(op.dtype);
-    }
-    Cast::of(read(Dtype::Float32)?, own, op.dtype)
 }

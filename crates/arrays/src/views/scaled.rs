@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::primitives::{AsType, Divide, Multiply, Negative, Sum};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
+use tacit_core::op::Sum;
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::check_made;
-use crate::avals::dtypes::{castable, holds, wide, widely};
+use crate::avals::dtypes::{check_castable, holds, wide, widely};
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Linear, dense_side};
+use crate::families::linear::{Linear, Product};
 use crate::families::view::{Move, View};
 use crate::views::cast::Cast;
 
@@ -105,14 +105,6 @@ impl Scaled {
     fn with(&self, inner: Value) -> Result<Value> {
         Self::of(inner, &self.scale, self.divides)
     }
-
-    /// What plain code makes of `x` and the array behind the view, scaled.
-    fn product(&self, x: &Array, f: fn(&Array, &Array) -> Result<Array>) -> Result<Value> {
-        // What a small scalar brings back into the range of f16 may be beyond it before.
-        let x = if self.aval.dtype == Dtype::Float16 { &x.as_dtype(Dtype::Float32)? } else { x };
-        let product = self.with(implicit((x, &self.inner), |(x, w)| f(&x, &w))?)?;
-        implicit(product, |product| product.as_dtype(self.aval.dtype))
-    }
 }
 
 impl Materialize for Scaled {
@@ -138,12 +130,25 @@ impl View for Scaled {
 }
 
 impl Linear for Scaled {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.product(dense_side(x)?, |x, w| Ok(x.matmul(w)?))
+    /// The product with the array behind the view, scaled.
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let x = product.operand(x)?;
+        // What a small scalar brings back into the range of f16 may be beyond it before.
+        let x = if self.aval.dtype == Dtype::Float16 { &x.as_dtype(Dtype::Float32)? } else { x };
+        let result = self.with(implicit((x, &self.inner), |(x, w)| product.of(&x, &w))?)?;
+        implicit(result, |result| result.as_dtype(self.aval.dtype))
     }
 
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.product(dense_side(x)?, |x, w| Ok(w.matmul(x)?))
+    /// The cast of the product.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        check_castable(dtype)?;
+        let own = self.aval.dtype;
+        if holds(dtype, own) {
+            return Cast::of(self.clone().into(), own, dtype);
+        }
+        // A product in a narrower type shows its rounding in a wider one.
+        let inner = implicit(&self.inner, |w| w.as_dtype(Dtype::Float32))?;
+        Cast::of(self.with(inner)?, own, dtype)
     }
 }
 
@@ -154,50 +159,4 @@ pub(crate) fn scaled_sum(op: &Sum, w: &Scaled) -> Result<Value> {
         return Err(Error::decline("the sum may be beyond the range of f16 before it is scaled"));
     }
     w.with(implicit(&w.inner, |w| w.sum_axes(&op.axes, true))?)
-}
-
-/// The same array times the negated scalar.
-#[handler]
-pub(crate) fn scaled_negative(_op: &Negative, w: &Scaled) -> Result<Value> {
-    Scaled::of(w.inner.clone(), &w.scale.negative()?, w.divides)
-}
-
-/// The cast of the product.
-#[handler]
-pub(crate) fn scaled_astype(op: &AsType, w: &Scaled) -> Result<Value> {
-    if !castable(op.dtype) {
-        return Err(Error::decline("only f32, bf16 and f16 are read as views"));
-    }
-    let own = w.aval.dtype;
-    if holds(op.dtype, own) {
-        return Cast::of(w.clone().into(), own, op.dtype);
-    }
-    // A product in a narrower type shows its rounding in a wider one.
-    let inner = implicit(&w.inner, |w| w.as_dtype(Dtype::Float32))?;
-    Cast::of(w.with(inner)?, own, op.dtype)
-}
-
-/// Any array times a scalar, as a [`Scaled`].
-#[handler]
-pub(crate) fn scale(_op: &Multiply, w: &dyn ImplicitArray, by: &Array) -> Result<Value> {
-    Scaled::of(dyn_clone::clone_box(w).into(), &scalar(w, by)?, false)
-}
-
-/// Any array divided by a scalar, as a [`Scaled`].
-#[handler]
-pub(crate) fn unscale(_op: &Divide, w: &dyn ImplicitArray, by: &Array) -> Result<Value> {
-    Scaled::of(dyn_clone::clone_box(w).into(), &scalar(w, by)?, true)
-}
-
-/// The number that the other factor repeats.
-fn scalar(w: &dyn ImplicitArray, factor: &Array) -> Result<Array> {
-    let dtype = w.aval()?.dtype;
-    if !dtype.is_float() {
-        return Err(Error::decline("only float arrays are scaled"));
-    }
-    let number = broadcast_source(factor)?;
-    if number.size() != 1 {
-        return Err(Error::decline("the other factor is not a scalar"));
-    }
-    Ok(number.reshape(&[])?.as_dtype(wide(dtype))?)
 }

@@ -2,15 +2,12 @@
 
 use std::ops::Range;
 
-use mlx_rs::Array;
-use mlx_rs::ops::indexing::gather_single;
-use tacit_core::primitives::{AsType, Gather, Slice, Transpose};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use mlx_rs::{Array, Dtype};
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
-use crate::avals::axes::ranges;
 use crate::avals::checks::check_made;
 use crate::families::cut::{self, Cut, slice};
-use crate::families::linear::{Linear, dense_side};
+use crate::families::linear::{Linear, Product, dense_operand};
 
 /// A range along each axis of any array, for types that cannot cut their own codes.
 ///
@@ -99,6 +96,18 @@ impl Sliced {
         }
         Ok([self.start[axis], self.stop[axis]])
     }
+
+    /// Rows of the whole array, cut to the slice's columns.
+    fn rows(&self, rows: &Array) -> Result<Value> {
+        let counted = rows.add(Array::from_slice(&[self.start[0] as u32], &[]))?;
+        let taken = implicit((&self.inner, counted), |(w, rows)| w.take_axis(rows, 0))?;
+        let start = [&vec![0; rows.ndim()], &self.start[1..]].concat();
+        let stop = [rows.shape(), &self.stop[1..]].concat();
+        if stop.iter().zip(&start).any(|(stop, start)| stop <= start) {
+            return Err(Error::decline("nothing is gathered"));
+        }
+        implicit(taken, |taken| slice(&taken, &start, &stop))
+    }
 }
 
 impl Materialize for Sliced {
@@ -122,60 +131,27 @@ impl Cut for Sliced {
 }
 
 impl Linear for Sliced {
-    fn right(&self, x: &Value) -> Result<Value> {
-        let range = self.half(1)?;
-        implicit((dense_side(x)?, &self.inner), |(x, w)| {
-            Ok::<_, Error>(x.matmul(w)?.split_at_indices(&range, -1)?.swap_remove(1))
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let x = dense_operand(x)?;
+        if product == Product::Rows {
+            return self.rows(x);
+        }
+        let axis = product.axis();
+        let range = self.half(-axis as usize)?;
+        implicit((x, &self.inner), |(x, w)| {
+            Ok::<_, Error>(product.of(&x, &w)?.split_at_indices(&range, axis)?.swap_remove(1))
         })
     }
 
-    fn left(&self, x: &Value) -> Result<Value> {
-        let range = self.half(2)?;
-        implicit((dense_side(x)?, &self.inner), |(x, w)| {
-            Ok::<_, Error>(w.matmul(x)?.split_at_indices(&range, -2)?.swap_remove(1))
-        })
+    /// The slice of the transpose.
+    fn transposed(&self, axes: &[i32]) -> Result<Value> {
+        let permuted = |ends: &[i32]| axes.iter().map(|&axis| ends[axis as usize]).collect::<Vec<i32>>();
+        let inner = implicit(&self.inner, |w| w.transpose_axes(axes))?;
+        Self::of(inner, &permuted(&self.start), &permuted(&self.stop))
     }
-}
 
-/// The slice of a slice.
-#[handler]
-pub(crate) fn sliced_slice(op: &Slice, w: &Sliced, made: &[Aval]) -> Result<Value> {
-    ranges(op, &made[0])?;
-    Sliced::of(w.clone().into(), &op.start_indices, &op.end_indices)
-}
-
-/// The slice of the transpose.
-#[handler]
-pub(crate) fn sliced_transpose(op: &Transpose, w: &Sliced) -> Result<Value> {
-    let turned = |ends: &[i32]| op.axes.iter().map(|&axis| ends[axis as usize]).collect::<Vec<i32>>();
-    let inner = implicit(&w.inner, |w| w.transpose_axes(&op.axes))?;
-    Sliced::of(inner, &turned(&w.start), &turned(&w.stop))
-}
-
-/// The slice of the cast.
-#[handler]
-pub(crate) fn sliced_astype(op: &AsType, w: &Sliced) -> Result<Value> {
-    Sliced::of(implicit(&w.inner, |w| w.as_dtype(op.dtype))?, &w.start, &w.stop)
-}
-
-/// Rows of the whole array, cut to the slice's columns.
-#[handler]
-pub(crate) fn sliced_gather(op: &Gather, w: &Sliced, rows: &Array) -> Result<Value> {
-    let mut whole = w.inner.aval()?.shape;
-    if op.axes != [0] || op.slice_sizes[0] != 1 || op.slice_sizes[1..] != w.aval.shape[1..] {
-        return Err(Error::decline("only whole rows are gathered from a slice"));
+    /// The slice of the cast.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        Self::of(implicit(&self.inner, |w| w.as_dtype(dtype))?, &self.start, &self.stop)
     }
-    let counted = rows.add(Array::from_slice(&[w.start[0] as u32], &[]))?;
-    whole[0] = 1;
-    let taken = implicit((&w.inner, counted), |(w, rows)| gather_single(w, rows, 0, &whole))?;
-    let rank = rows.ndim();
-    let mut start = vec![0; rank];
-    let mut stop = rows.shape().to_vec();
-    start.extend_from_slice(&w.start);
-    stop.extend_from_slice(&w.stop);
-    (start[rank], stop[rank]) = (0, 1);
-    if stop.iter().zip(&start).any(|(stop, start)| stop <= start) {
-        return Err(Error::decline("nothing is gathered"));
-    }
-    implicit(taken, |taken| slice(&taken, &start, &stop))
 }

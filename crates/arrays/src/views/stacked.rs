@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use mlx_rs::{Array, ops};
-use tacit_core::primitives::{AsType, GatherMM, Squeeze, Transpose};
+use mlx_rs::{Array, Dtype, ops};
+use tacit_core::op::{GatherMM, Squeeze};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::check_made;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Linear, dense_side};
+use crate::families::linear::{Linear, Product};
 use crate::views::concat::dense;
 
 /// Arrays of one aval along a new leading axis, such as the experts of a mixture.
@@ -20,7 +20,7 @@ use crate::views::concat::dense;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, ops};
+/// use mlx_rs::{Array, Dtype, ops};
 /// use tacit_arrays::{Nf4Array, Stacked};
 /// use tacit_core::implicit;
 ///
@@ -83,18 +83,6 @@ impl Stacked {
     fn mapped(&self, mut f: impl FnMut(Array) -> Result<Array>) -> Result<Value> {
         Self::of(self.experts.iter().map(|expert| implicit(expert, &mut f)).collect::<Result<_>>()?)
     }
-
-    /// The products that `f` makes of each matrix of `x` and its expert.
-    fn product(&self, x: &Array, f: fn(&Array, &Array) -> Result<Array>) -> Result<Value> {
-        if self.aval.shape.len() < 3 {
-            return Err(Error::decline("vectors are stacked"));
-        }
-        implicit((x, &self.experts), |(x, experts)| {
-            let pieces = x.split_equal(experts.len() as i32, 0)?;
-            let products = pieces.iter().zip(&experts).map(|(x, expert)| f(&x.squeeze_axes(&[0])?, expert));
-            Ok::<_, Error>(ops::stack(&products.collect::<Result<Vec<_>>>()?, 0)?)
-        })
-    }
 }
 
 impl Materialize for Stacked {
@@ -121,29 +109,32 @@ impl Cut for Stacked {
 }
 
 impl Linear for Stacked {
-    fn right(&self, x: &Value) -> Result<Value> {
-        self.product(dense_side(x)?, |x, expert| Ok(x.matmul(expert)?))
+    /// The product of each matrix of `x` and its expert.
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let x = product.operand(x)?;
+        if self.aval.shape.len() < 3 {
+            return Err(Error::decline("vectors are stacked"));
+        }
+        implicit((x, &self.experts), |(x, experts)| {
+            let pieces = x.split_equal(experts.len() as i32, 0)?;
+            let products = pieces.iter().zip(&experts).map(|(x, expert)| product.of(&x.squeeze_axes(&[0])?, expert));
+            Ok::<_, Error>(ops::stack(&products.collect::<Result<Vec<_>>>()?, 0)?)
+        })
     }
 
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.product(dense_side(x)?, |x, expert| Ok(expert.matmul(x)?))
+    /// The transposed experts, while they stay first.
+    fn transposed(&self, axes: &[i32]) -> Result<Value> {
+        let Some((0, axes)) = axes.split_first().map(|(first, axes)| (*first, axes)) else {
+            return Err(Error::decline("the experts are no longer along the first axis"));
+        };
+        let axes: Vec<i32> = axes.iter().map(|axis| axis - 1).collect();
+        self.mapped(|expert| Ok(expert.transpose_axes(&axes)?))
     }
-}
 
-/// The transposed experts, while they stay first.
-#[handler]
-pub(crate) fn stacked_transpose(op: &Transpose, w: &Stacked) -> Result<Value> {
-    let Some((0, axes)) = op.axes.split_first().map(|(first, axes)| (*first, axes)) else {
-        return Err(Error::decline("the experts are no longer along the first axis"));
-    };
-    let axes: Vec<i32> = axes.iter().map(|axis| axis - 1).collect();
-    w.mapped(|expert| Ok(expert.transpose_axes(&axes)?))
-}
-
-/// The cast experts.
-#[handler]
-pub(crate) fn stacked_astype(op: &AsType, w: &Stacked) -> Result<Value> {
-    w.mapped(|expert| Ok(expert.as_dtype(op.dtype)?))
+    /// The cast experts.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        self.mapped(|expert| Ok(expert.as_dtype(dtype)?))
+    }
 }
 
 /// The only expert.

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use tacit_core::primitives::{AsType, Transpose};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
+use mlx_rs::Dtype;
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
 
 use crate::avals::axes::from_zero;
 use crate::avals::checks::check_made;
 use crate::families::cut::{Cut, cut};
-use crate::families::linear::{Linear, dense_side};
+use crate::families::linear::{Linear, Product};
 
 /// Any array with its axes permuted, for types that have no transpose of their own.
 ///
@@ -87,11 +87,11 @@ impl Transposed {
         }
     }
 
-    /// Declines unless each matrix is turned round where it is.
+    /// Declines unless each matrix is transposed where it is.
     fn matrices(&self) -> Result<()> {
         let rank = self.axes.len() as i32;
-        let turned = (0..rank - 2).chain([rank - 1, rank - 2]);
-        if rank < 2 || !turned.eq(self.axes.iter().copied()) {
+        let swapped = (0..rank - 2).chain([rank - 1, rank - 2]);
+        if rank < 2 || !swapped.eq(self.axes.iter().copied()) {
             return Err(Error::decline("more than the last two axes are permuted"));
         }
         Ok(())
@@ -115,25 +115,17 @@ impl Cut for Transposed {
 }
 
 impl Linear for Transposed {
-    fn right(&self, x: &Value) -> Result<Value> {
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        let (x, other) = match product {
+            Product::Left => (product.operand(x)?, Product::Right),
+            _ => (product.operand(x)?, Product::Left),
+        };
         self.matrices()?;
-        implicit((dense_side(x)?, &self.inner), |(x, w)| w.matmul(x.swap_axes(-1, -2)?)?.swap_axes(-1, -2))
+        implicit((x, &self.inner), |(x, w)| Ok::<_, Error>(other.of(&x.swap_axes(-1, -2)?, &w)?.swap_axes(-1, -2)?))
     }
 
-    fn left(&self, x: &Value) -> Result<Value> {
-        self.matrices()?;
-        implicit((dense_side(x)?, &self.inner), |(x, w)| x.swap_axes(-1, -2)?.matmul(w)?.swap_axes(-1, -2))
+    /// The cast of what is behind the view.
+    fn cast(&self, dtype: Dtype) -> Result<Value> {
+        Self::of(implicit(&self.inner, |w| w.as_dtype(dtype))?, &self.axes)
     }
-}
-
-/// Both permutations as one; none where they cancel out.
-#[handler]
-pub(crate) fn transposed_transpose(op: &Transpose, w: &Transposed) -> Result<Value> {
-    Transposed::of(w.clone().into(), &op.axes)
-}
-
-/// The cast of what is behind the view.
-#[handler]
-pub(crate) fn transposed_astype(op: &AsType, w: &Transposed) -> Result<Value> {
-    Transposed::of(implicit(&w.inner, |w| w.as_dtype(op.dtype))?, &w.axes)
 }

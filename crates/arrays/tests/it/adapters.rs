@@ -274,7 +274,7 @@ fn bad_arguments() {
         LoraSet::new(&[lora(9), lora(10)], number(0)),
         expect![[r#"
         adapters of f32[8,9] and f32[8,10] are in no set
-        help: give adapters of one shape, in one float type, that are not turned round"#]],
+        help: give adapters of one shape, in one float type, that are not transposed"#]],
     );
     check(
         LoraSet::new(&[lora(9)], Array::from_slice(&[1i32], &[1])),

@@ -99,9 +99,9 @@ fn the_merged_product_is_the_trained_one_to_the_bit() {
                 let _deny = Policy::Deny.scope();
                 let w = as_stored(sum, parsed(text));
                 let merged = w.downcast::<AsStored>().expect("one").merged().expect("merges");
-                let y = |w: &Value, turned: bool| {
-                    let x = normal_of(dtype, 1, if turned { &[3, 96] } else { &[3, 40] });
-                    let made = implicit((x, w), |(x, w)| if turned { x.matmul(w.t()) } else { x.matmul(w) });
+                let y = |w: &Value, transposed: bool| {
+                    let x = normal_of(dtype, 1, if transposed { &[3, 96] } else { &[3, 40] });
+                    let made = implicit((x, w), |(x, w)| if transposed { x.matmul(w.t()) } else { x.matmul(w) });
                     made.expect("runs").dense().expect("dense")
                 };
                 assert!(same(&y(&w, true), &y(&merged, true)), "x W^T in {text} of {dtype:?}");

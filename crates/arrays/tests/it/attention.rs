@@ -253,7 +253,7 @@ fn scores_and_weights_that_are_wanted_are_computed_by_the_codes() {
         Ok(weights.matmul(ops::broadcast_to(&a[2], &[BATCH, HEADS * REPEATS, 11, 5])?)?)
     };
     let dense_weights: Way = |a| Ok(ops::softmax_axis(&a[0], -1, None)?.matmul(repeated(&a[1])?)?);
-    let turned_values: Way = |a| {
+    let transposed_values: Way = |a| {
         let weights = ops::softmax_axis(a[0].matmul(repeated(&a[1])?.swap_axes(-1, -2)?)?, -1, None)?;
         Ok(weights.matmul(repeated(&a[2])?.swap_axes(-1, -2)?)?)
     };
@@ -266,7 +266,7 @@ fn scores_and_weights_that_are_wanted_are_computed_by_the_codes() {
         ("all", vec![q.clone(), k.clone(), v.clone()], all),
         ("dense values", vec![q.clone(), k.clone(), normal(4, &[BATCH, 1, 11, 5]).into()], dense_values),
         ("dense weights", vec![weights, v.clone()], dense_weights),
-        ("turned values", vec![q.clone(), tall, square], turned_values),
+        ("transposed values", vec![q.clone(), tall, square], transposed_values),
     ] {
         oracle(Dtype::Float32).eager_only().check(name, &operands, move |a| Ok(vec![way(&a)?]));
         let _deny = Policy::Deny.scope();
@@ -296,9 +296,9 @@ fn parts_of_keys_and_values_are_views() {
             weighted(&scores, None, &part(&a[2])?)
         }),
         ("heads before batches", |a| {
-            let turned = |x: &Array| Ok::<_, Error>(x.transpose_axes(&[1, 0, 2, 3])?);
-            let (k, v) = (turned(&repeated(&a[1])?)?, turned(&repeated(&a[2])?)?);
-            weighted(&turned(&a[0])?.matmul(k.swap_axes(2, 3)?)?, None, &v)
+            let transposed = |x: &Array| Ok::<_, Error>(x.transpose_axes(&[1, 0, 2, 3])?);
+            let (k, v) = (transposed(&repeated(&a[1])?)?, transposed(&repeated(&a[2])?)?);
+            weighted(&transposed(&a[0])?.matmul(k.swap_axes(2, 3)?)?, None, &v)
         }),
         ("left", |a| {
             let (k, v) = (repeated(&a[1])?, repeated(&a[2])?);

@@ -29,7 +29,7 @@ fn product(a: Vec<Array>) -> Result<Vec<Array>> {
     Ok(vec![a[0].matmul(&a[1])?])
 }
 
-fn turned(a: Vec<Array>) -> Result<Vec<Array>> {
+fn transposed(a: Vec<Array>) -> Result<Vec<Array>> {
     Ok(vec![a[0].matmul(a[1].t())?])
 }
 
@@ -42,10 +42,10 @@ fn products_are_joined_or_summed() {
     let x = |rows, columns| Value::from(normal(4, &[rows, columns]));
     for (w, n) in [(rows(F32), 64), (columns(), 40)] {
         oracle(F32).check("x W", &[x(3, n), w.clone()], product);
-        oracle(F32).check("x W^T", &[x(3, 96), w.clone()], turned);
+        oracle(F32).check("x W^T", &[x(3, 96), w.clone()], transposed);
         oracle(F32).check("W x", &[x(96, 3), w.clone()], left);
         oracle(F32).check("W^T x", &[x(n, 3), w.clone()], |a| Ok(vec![a[1].t().matmul(&a[0])?]));
-        oracle(F32).check("batched", &[normal(4, &[2, 3, 96]).into(), w.clone()], turned);
+        oracle(F32).check("batched", &[normal(4, &[2, 3, 96]).into(), w.clone()], transposed);
         oracle(F32).check("addmm", &[x(3, 96), w.clone(), normal(5, &[n]).into()], |a| {
             Ok(vec![ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?])
         });
@@ -60,9 +60,9 @@ fn a_half_projection() {
     let dtype = Dtype::Bfloat16;
     // Plain MLX sums the gradients of affine scales and biases in their own type.
     let oracle = oracle(dtype).values_only();
-    oracle.check("x W^T", &[normal_of(dtype, 4, &[3, 96]).into(), rows(dtype)], turned);
+    oracle.check("x W^T", &[normal_of(dtype, 4, &[3, 96]).into(), rows(dtype)], transposed);
     // Activations of another type cast each part.
-    oracle.check("x W^T", &[normal(4, &[3, 96]).into(), rows(dtype)], turned);
+    oracle.check("x W^T", &[normal(4, &[3, 96]).into(), rows(dtype)], transposed);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn views_of_it_and_straight_through_it() {
     };
     let w = ste(&normal(1, &[64, 96]), quantize).expect("quantizes");
     assert!(w.downcast::<Ste>().is_some_and(|ste| ste.inner().downcast::<Concat>().is_some()));
-    oracle(F32).check("x W^T", &[normal(4, &[3, 96]).into(), w], turned);
+    oracle(F32).check("x W^T", &[normal(4, &[3, 96]).into(), w], transposed);
 }
 
 #[test]

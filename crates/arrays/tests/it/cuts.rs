@@ -80,9 +80,9 @@ fn a_shape_that_cuts_a_group_is_built() {
 #[test]
 fn a_transposed_view_in_another_shape_is_built() {
     for w in every(F32, 1, &[4, 64]) {
-        let turned = |arrays: Vec<Array>| Ok(vec![arrays[0].t().reshape(&[-1])?]);
-        oracle(F32).allowing().check("reshape", from_ref(&w), turned);
-        assert!(oracle(F32).compare("reshape", &[w], turned).is_err());
+        let transposed = |arrays: Vec<Array>| Ok(vec![arrays[0].t().reshape(&[-1])?]);
+        oracle(F32).allowing().check("reshape", from_ref(&w), transposed);
+        assert!(oracle(F32).compare("reshape", &[w], transposed).is_err());
     }
 }
 
@@ -154,9 +154,9 @@ fn joins() {
             oracle(F32)
         };
         checking.check("rows", &parts(0), |arrays| Ok(vec![ops::concatenate(&arrays, 0)?]));
-        checking.check("rows turned", &parts(0), |arrays| {
-            let turned: Vec<Array> = arrays.iter().map(Array::t).collect();
-            Ok(vec![ops::concatenate(&turned, 1)?])
+        checking.check("rows transposed", &parts(0), |arrays| {
+            let transposed: Vec<Array> = arrays.iter().map(Array::t).collect();
+            Ok(vec![ops::concatenate(&transposed, 1)?])
         });
         let checking = if format.scales == Scales::Rows { oracle(F32).allowing() } else { checking };
         checking.check("columns", &parts(1), |arrays| Ok(vec![ops::concatenate(&arrays, 1)?]));

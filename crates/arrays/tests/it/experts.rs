@@ -16,7 +16,7 @@ fn indices(chosen: &[u32], shape: &[i32]) -> Array {
     Array::from_slice(chosen, shape)
 }
 
-/// In every format, turned round or not, as the dense products are, and without a dense weight.
+/// In every format, transposed or not, as the dense products are, and without a dense weight.
 #[test]
 fn chosen_experts_are_multiplied_by_their_codes() {
     let index = indices(&[2, 0, 1, 1], &[4]);
@@ -25,12 +25,16 @@ fn chosen_experts_are_multiplied_by_their_codes() {
         for format in &FORMATS {
             let w = (format.of)(&weight).expect("quantizes");
             let dense = w.dense().expect("dense");
-            let turned = implicit(&w, |w| w.swap_axes(1, 2)).expect("turns");
-            assert!(turned.is_implicit() && turned.nbytes() == w.nbytes(), "{} is decoded: {turned}", format.name);
-            for turned in [false, true] {
-                let x = normal_of(dtype, 2, &[4, 2, if turned { 64 } else { 32 }]);
+            let transposed = implicit(&w, |w| w.swap_axes(1, 2)).expect("turns");
+            assert!(
+                transposed.is_implicit() && transposed.nbytes() == w.nbytes(),
+                "{} is decoded: {transposed}",
+                format.name
+            );
+            for transposed in [false, true] {
+                let x = normal_of(dtype, 2, &[4, 2, if transposed { 64 } else { 32 }]);
                 let product = |x: &Array, w: &Array| {
-                    let w = if turned { w.swap_axes(1, 2)? } else { w.clone() };
+                    let w = if transposed { w.swap_axes(1, 2)? } else { w.clone() };
                     // MLX's own is of `f32` alone on a CPU.
                     ops::gather_mm(x, w, None, &index, None)
                 };
@@ -41,7 +45,7 @@ fn chosen_experts_are_multiplied_by_their_codes() {
                 let wide = |array: &Array| array.as_dtype(F32).expect("f32");
                 let expected = product(&wide(&x), &wide(&dense)).and_then(|y| y.as_dtype(dtype)).expect("multiplies");
                 let error = relative_error(&found, &expected).expect("floats");
-                assert!(error <= tolerance, "{} of {dtype:?}, turned: {turned}: off by {error}", format.name);
+                assert!(error <= tolerance, "{} of {dtype:?}, transposed: {transposed}: off by {error}", format.name);
             }
         }
     }
@@ -148,9 +152,9 @@ fn batched_products_are_those_of_the_experts() {
     }
 }
 
-/// Structural ops on experts that are turned round.
+/// Structural ops on experts that are transposed.
 #[test]
-fn turned_experts_are_cut_joined_and_shaped() {
+fn transposed_experts_are_cut_joined_and_shaped() {
     type Op = fn(&Array) -> Result<Array>;
     let cases: [(&str, Op); 7] = [
         ("some of them", |w| Ok(w.swap_axes(1, 2)?.try_index(1..3)?)),

@@ -91,7 +91,7 @@ fn columns_are_materialized() {
 }
 
 #[test]
-fn rows_of_a_matrix_turned_round_are_materialized() {
+fn rows_of_a_transposed_matrix_are_materialized() {
     for w in every(F32, 1, &[40, 96]) {
         let operands = [w, Array::from_slice(&[3u32, 95], &[2]).into()];
         oracle(F32)

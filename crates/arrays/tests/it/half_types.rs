@@ -63,11 +63,11 @@ fn the_gradient_of_a_product_with_a_constant_counts_all_columns() {
 #[test]
 fn the_gradient_of_a_diagonal_counts_all_rows() {
     for dtype in HALVES {
-        for turned in [false, true] {
+        for transposed in [false, true] {
             let d = Value::from(Diagonal::new(ones(dtype, &[4])).expect("a vector"));
-            let x = ones(dtype, if turned { &[4, LONG] } else { &[LONG, 4] });
+            let x = ones(dtype, if transposed { &[4, LONG] } else { &[LONG, 4] });
             let sum = move |d: Array| {
-                let y = if turned { d.matmul(&x)? } else { x.matmul(d)? };
+                let y = if transposed { d.matmul(&x)? } else { x.matmul(d)? };
                 y.as_dtype(Dtype::Float32)?.sum(None)
             };
             let found = transform::grad(sum).call(d).expect("is handled");

@@ -32,10 +32,10 @@ fn arrays() -> Vec<Value> {
     let mut all: Vec<Value> = every(Dtype::Float32, 1, &[6, 64]);
     all.extend(views);
     all.extend(structured);
-    let turned = |w: &Value| implicit(w, |w| Ok::<_, tacit_core::Error>(w.t()));
+    let transposed = |w: &Value| implicit(w, |w| Ok::<_, tacit_core::Error>(w.t()));
     let matrices = all.iter().filter(|w| w.aval().expect("an aval").shape.len() == 2);
-    let turned: Vec<Value> = matrices.map(|w| turned(w).expect("turns")).filter(Value::is_implicit).collect();
-    all.extend(turned);
+    let transposed: Vec<Value> = matrices.map(|w| transposed(w).expect("turns")).filter(Value::is_implicit).collect();
+    all.extend(transposed);
     all
 }
 
@@ -234,7 +234,7 @@ fn an_error_of_loading_says_what_does_not_fit() {
     expect_test::expect![[r#"
         Transposed has axes=[1, 0] aval=f32[8,64], and its children make axes=[1, 0] aval=f32[64,8]
         help: build it by its constructor"#]]
-    .assert_eq(&loaded(&json, &arrays).expect_err("is turned"));
+    .assert_eq(&loaded(&json, &arrays).expect_err("is transposed"));
 }
 
 #[test]

@@ -3,8 +3,7 @@
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{self, AnyFormat};
-use tacit_arrays::merge;
-use tacit_arrays::{Adapter, AsStored, Dora, Lora, QaLora};
+use tacit_arrays::{Adapter, AsStored, Dora, Lora, QaLora, merge, merge_exactly};
 use tacit_core::{Counters, Policy, Result, Value};
 
 use crate::adapters::{dora_on, qa_lora_on};
@@ -60,7 +59,7 @@ fn factors_of_zero_change_no_byte_in_any_format() -> Result<()> {
             Value::from(Dora::new(base.clone(), a, b, 1.0)?),
         ] {
             let _deny = Policy::Deny.scope();
-            let merged = merge(of(&w), Some(&*format))?;
+            let merged = merge(of(&w), &format)?;
             assert!(merged.loss.is_none(), "{text}: {}", merged.loss);
             assert_eq!(bytes(&merged.value), bytes(&base), "{text}");
         }
@@ -93,7 +92,7 @@ fn the_loss_is_that_of_the_dense_arrays() -> Result<()> {
     for w in [lora_on(base.clone()), dora_on(base.clone())] {
         let (merged, counters) = Counters::of(|| {
             let _deny = Policy::Deny.scope();
-            merge(of(&w), Some(&*parsed("nf4:64")))
+            merge(of(&w), "nf4:64")
         });
         let merged = merged?;
         assert_eq!(counters.materialized, 0);
@@ -117,19 +116,17 @@ fn what_is_trained_as_stored_merges_exactly() -> Result<()> {
     let sum = lora_on(nf4(&normal(2, &[40, 96]), 64));
     for text in EVERY {
         let w = Value::from(AsStored::new(&sum, parsed(text))?);
-        for format in [None, Some(parsed(text))] {
-            let merged = merge(of(&w), format.as_deref())?;
+        for merged in [merge_exactly(of(&w))?, merge(of(&w), text)?] {
             assert!(merged.loss.is_none(), "{text}: {}", merged.loss);
             assert_eq!(bytes(&merged.value), bytes(&w.downcast::<AsStored>().expect("one").merged()?), "{text}");
         }
     }
     let w = qa_lora_on(affine(&normal(2, &[40, 96]), 32, 4), 3);
-    for format in [None, Some(parsed("affine:4:32"))] {
-        let merged = merge(of(&w), format.as_deref())?;
+    for merged in [merge_exactly(of(&w))?, merge(of(&w), "affine:4:32")?] {
         assert!(merged.loss.is_none(), "{}", merged.loss);
         assert_eq!(bytes(&merged.value), bytes(&w.downcast::<QaLora>().expect("one").merged()?));
     }
-    let finer = merge(of(&w), Some(&*parsed("int8")))?;
+    let finer = merge(of(&w), "int8")?;
     assert!(!finer.loss.is_none());
     Ok(())
 }
@@ -139,22 +136,22 @@ fn a_dense_array_is_asked_for() -> Result<()> {
     let w = lora_on(nf4(&normal(2, &[40, 96]), 64));
     {
         let _allow = Policy::Allow.scope();
-        let merged = merge(of(&w), None)?;
+        let merged = merge_exactly(of(&w))?;
         assert!(merged.loss.relative < 1e-6);
         assert_eq!(merged.value.to_string(), "f32[40,96]");
         // A finer format is exact to its own step.
-        assert!(merge(of(&w), Some(&*parsed("int8:32")))?.loss.relative < 0.006);
+        assert!(merge(of(&w), "int8:32")?.loss.relative < 0.006);
     }
     assert_eq!(w.aval()?.dtype, F32);
     let _deny = Policy::Deny.scope();
     check(
-        merge(of(&w), None).map(|merged| merged.loss),
+        merge_exactly(of(&w)).map(|merged| merged.loss),
         expect![[r#"
             a dense array of Lora(f32[40,96]) needs Lora materialized, which the policy forbids
             help: allow it here with `Policy::Allow.scope()`"#]],
     );
     check(
-        merge(of(&lora_on(w)), Some(&*parsed("nf4:64"))).map(|merged| merged.loss),
+        merge(of(&lora_on(w)), "nf4:64").map(|merged| merged.loss),
         expect![[r#"
             a dense array of Lora(f32[40,96]) needs Lora materialized, which the policy forbids
             help: allow it here with `Policy::Allow.scope()`"#]],
@@ -169,7 +166,7 @@ fn a_merge_without_a_format_loses_nothing() -> Result<()> {
     for dtype in [F32, Dtype::Bfloat16, Dtype::Float16] {
         for base in [nf4(&normal(2, &[40, 96]).as_dtype(dtype)?, 32), normal(2, &[40, 96]).as_dtype(dtype)?.into()] {
             for w in [lora_on(base.clone()), dora_on(base.clone())] {
-                let merged = merge(of(&w), None)?;
+                let merged = merge_exactly(of(&w))?;
                 assert!(merged.loss.is_none(), "{w}: {}", merged.loss);
                 assert!(merged.loss.change > 0.1, "{w}: {:?}", merged.loss);
                 assert!(merged.value.dense()?.eq_exact(w.dense()?)?, "{w}");

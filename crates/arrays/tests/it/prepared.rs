@@ -217,8 +217,8 @@ fn a_trace_shows_what_was_used() {
 #[test]
 fn one_that_nothing_uses_is_itself() {
     let w = Value::from(prepared(1, "nf4:64"));
-    let [kept, turned] = implicit(&w, |w| Ok::<_, tacit_core::Error>([w.clone(), w.t()])).expect("runs");
-    assert!(kept.downcast::<Prepared>().is_some() && turned.downcast::<Ste>().is_some());
+    let [kept, transposed] = implicit(&w, |w| Ok::<_, tacit_core::Error>([w.clone(), w.t()])).expect("runs");
+    assert!(kept.downcast::<Prepared>().is_some() && transposed.downcast::<Ste>().is_some());
 }
 
 #[test]

@@ -33,8 +33,8 @@ fn children(text: &str, seed: u64) -> Vec<Array> {
 fn plain(text: &str, unit: f32, range: (f32, f32), children: &[Array]) -> Result<Array, Exception> {
     let (x, shape) = (&children[0], children[0].shape());
     let number = Array::from_f32;
-    let turned = text.ends_with("columns");
-    let rows = if turned { x.t() } else { x.clone() };
+    let transposed = text.ends_with("columns");
+    let rows = if transposed { x.t() } else { x.clone() };
     let blocks = children[1].size() as i32;
     let in_blocks = |x: &Array| x.reshape(&[blocks, -1]);
     let mut s = children[1].reshape(&[-1, 1])?;
@@ -46,12 +46,12 @@ fn plain(text: &str, unit: f32, range: (f32, f32), children: &[Array]) -> Result
     let s = s.multiply(number(unit))?;
     let b = children.get(2).map_or_else(|| Ok(number(0.0)), |b| b.reshape(&[-1, 1]))?;
     let value = dense(of(text, &children.iter().map(stop_gradient).collect::<Result<Vec<_>, _>>()?)?);
-    let value = if turned { value.t() } else { value };
+    let value = if transposed { value.t() } else { value };
     let q = stop_gradient(in_blocks(&value)?.subtract(&b)?.divide(&s)?)?;
     let u = in_blocks(&rows)?.subtract(&b)?.divide(&s)?;
     let clipped = ops::clip(u, (number(range.0), number(range.1)))?;
     let made = s.multiply(clipped.add(stop_gradient(q.subtract(&clipped)?)?)?)?.add(b)?;
-    if turned { Ok(made.reshape(&[shape[1], shape[0]])?.t()) } else { made.reshape(shape) }
+    if transposed { Ok(made.reshape(&[shape[1], shape[0]])?.t()) } else { made.reshape(shape) }
 }
 
 /// A loss that tells the elements apart.

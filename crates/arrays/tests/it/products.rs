@@ -20,13 +20,13 @@ fn product(arrays: Vec<Array>) -> Result<Vec<Array>> {
     Ok(vec![arrays[0].matmul(&arrays[1])?])
 }
 
-/// The first times the second turned round.
-fn right_turned(arrays: Vec<Array>) -> Result<Vec<Array>> {
+/// The first times the second transposed.
+fn right_transposed(arrays: Vec<Array>) -> Result<Vec<Array>> {
     Ok(vec![arrays[0].matmul(arrays[1].t())?])
 }
 
-/// The first turned round times the second.
-fn left_turned(arrays: Vec<Array>) -> Result<Vec<Array>> {
+/// The first transposed times the second.
+fn left_transposed(arrays: Vec<Array>) -> Result<Vec<Array>> {
     Ok(vec![arrays[0].t().matmul(&arrays[1])?])
 }
 
@@ -36,7 +36,7 @@ fn the_packed_side_on_the_right() {
         for w in every(dtype, 1, &[N, K]) {
             let x = |columns| Value::from(normal_of(dtype, 2, &[3, columns]));
             oracle(dtype).check("x W", &[x(N), w.clone()], product);
-            oracle(dtype).check("x W^T", &[x(K), w], right_turned);
+            oracle(dtype).check("x W^T", &[x(K), w], right_transposed);
         }
     }
 }
@@ -47,7 +47,7 @@ fn the_packed_side_on_the_left() {
         for w in every(dtype, 1, &[N, K]) {
             let x = |rows| Value::from(normal_of(dtype, 2, &[rows, 3]));
             oracle(dtype).check("W x", &[w.clone(), x(K)], product);
-            oracle(dtype).check("W^T x", &[w, x(N)], left_turned);
+            oracle(dtype).check("W^T x", &[w, x(N)], left_transposed);
         }
     }
 }
@@ -58,7 +58,7 @@ fn batched_left_sides() {
         for batch in [&[2, 3][..], &[2, 2, 3]] {
             let x = |columns| Value::from(normal(2, &[batch, &[columns]].concat()));
             oracle(F32).check("x W", &[x(N), w.clone()], product);
-            oracle(F32).check("x W^T", &[x(K), w.clone()], right_turned);
+            oracle(F32).check("x W^T", &[x(K), w.clone()], right_transposed);
         }
     }
 }
@@ -74,9 +74,9 @@ fn a_batched_right_side_equals_dense() {
 fn vectors() {
     for w in every(F32, 1, &[N, K]) {
         oracle(F32).check("v W", &[normal(2, &[N]).into(), w.clone()], product);
-        oracle(F32).check("v W^T", &[normal(2, &[K]).into(), w.clone()], right_turned);
+        oracle(F32).check("v W^T", &[normal(2, &[K]).into(), w.clone()], right_transposed);
         oracle(F32).check("W v", &[w.clone(), normal(2, &[K]).into()], product);
-        oracle(F32).check("W^T v", &[w, normal(2, &[N]).into()], left_turned);
+        oracle(F32).check("W^T v", &[w, normal(2, &[N]).into()], left_transposed);
     }
 }
 
@@ -85,7 +85,7 @@ fn one_row_and_many_rows() {
     for w in every(F32, 1, &[N, K]) {
         for rows in [1, 2, 17, 200] {
             oracle(F32).check("x W", &[normal(2, &[rows, N]).into(), w.clone()], product);
-            oracle(F32).check("x W^T", &[normal(2, &[rows, K]).into(), w.clone()], right_turned);
+            oracle(F32).check("x W^T", &[normal(2, &[rows, K]).into(), w.clone()], right_transposed);
         }
     }
 }
@@ -105,7 +105,7 @@ fn every_block_size_with_blocks_that_straddle_rows() {
         // 48 x 100 elements: a row is no whole number of blocks, and the last block is ragged.
         let w = nf4(&normal(1, &[48, 100]), block_size);
         oracle(F32).check("x W", &[normal(2, &[3, 48]).into(), w.clone()], product);
-        oracle(F32).check("x W^T", &[normal(2, &[3, 100]).into(), w.clone()], right_turned);
+        oracle(F32).check("x W^T", &[normal(2, &[3, 100]).into(), w.clone()], right_transposed);
         oracle(F32).check("W x", &[w, normal(2, &[100, 3]).into()], product);
     }
 }
@@ -115,7 +115,7 @@ fn odd_extents() {
     for shape in [[7, 37], [1, 33], [33, 1], [1, 1]] {
         let w = nf4(&normal(1, &shape), 32);
         oracle(F32).check("x W", &[normal(2, &[3, shape[0]]).into(), w.clone()], product);
-        oracle(F32).check("x W^T", &[normal(2, &[3, shape[1]]).into(), w], right_turned);
+        oracle(F32).check("x W^T", &[normal(2, &[3, shape[1]]).into(), w], right_transposed);
     }
 }
 
@@ -125,7 +125,7 @@ fn all_bits_and_groups() {
         for group_size in [32, 64, 128] {
             let w = affine(&normal(1, &[8, 256]), group_size, bits);
             oracle(F32).check("x W", &[normal(2, &[3, 8]).into(), w.clone()], product);
-            oracle(F32).check("x W^T", &[normal(2, &[3, 256]).into(), w], right_turned);
+            oracle(F32).check("x W^T", &[normal(2, &[3, 256]).into(), w], right_transposed);
         }
     }
 }
@@ -135,12 +135,12 @@ fn scaled_sums_on_both_sides() {
     for w in every(F32, 1, &[N, K]) {
         for (alpha, beta) in [(1.0, 1.0), (0.5, -2.0), (0.0, 1.0), (1.0, 0.0)] {
             let sum = move |arrays: Vec<Array>| Ok(vec![ops::addmm(&arrays[2], &arrays[0], &arrays[1], alpha, beta)?]);
-            let turned =
+            let transposed =
                 move |arrays: Vec<Array>| Ok(vec![ops::addmm(&arrays[2], &arrays[0], arrays[1].t(), alpha, beta)?]);
             for c in [&[3, K][..], &[K], &[3, 1]] {
                 oracle(F32).check("x W + c", &[normal(2, &[3, N]).into(), w.clone(), normal(3, c).into()], sum);
             }
-            oracle(F32).check("x W^T + c", &[normal(2, &[3, K]).into(), w.clone(), normal(3, &[N]).into()], turned);
+            oracle(F32).check("x W^T + c", &[normal(2, &[3, K]).into(), w.clone(), normal(3, &[N]).into()], transposed);
             oracle(F32).check("W x + c", &[w.clone(), normal(2, &[K, 3]).into(), normal(3, &[N, 3]).into()], sum);
         }
     }

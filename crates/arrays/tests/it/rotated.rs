@@ -85,8 +85,8 @@ fn a_mapped_product_is_that_of_a_loop() {
         let mapped = vmap(axis, axis, |x: Array| hadamard(&x)).call(&batch).expect("runs");
         assert_close!(mapped.dense().expect("dense"), whole.clone(), 1e-6);
     }
-    let turned = batch.swap_axes(0, 2).expect("turns");
-    let mapped = vmap(2, 0, |x: Array| hadamard(&x.t())).call(&turned).expect("runs");
+    let transposed = batch.swap_axes(0, 2).expect("turns");
+    let mapped = vmap(2, 0, |x: Array| hadamard(&x.t())).call(&transposed).expect("runs");
     assert_close!(mapped.dense().expect("dense"), whole, 1e-6);
 }
 
@@ -107,7 +107,7 @@ fn whole_rows_are_moved_as_they_are_stored() {
     let cases: [(&str, Op); 12] = [
         ("transpose", |w| Ok(w.t())),
         ("axes", |w| Ok(w.transpose_axes(&[1, 0, 2])?)),
-        ("turned back", |w| Ok(w.swap_axes(0, 2)?.swap_axes(2, 0)?)),
+        ("transposed back", |w| Ok(w.swap_axes(0, 2)?.swap_axes(2, 0)?)),
         ("merged rows", |w| Ok(w.reshape(&[6, 64])?)),
         ("merged rows of a transpose", |w| Ok(w.t().expand_dims(1)?.squeeze_axes(&[1])?)),
         ("more axes", |w| Ok(w.expand_dims(1)?)),
@@ -258,8 +258,8 @@ fn a_format_knows_its_own() {
     assert!(rotation.stores(&made));
     assert!(!Rotation::new(nf4).expect("is one").stores(&made) && !four.stores(&made));
     assert!(!rotation.stores(&affine(&x, 32, 4)));
-    let turned = implicit(&made, |w| Ok::<_, tacit_core::Error>(w.t())).expect("turns");
-    assert!(!rotation.stores(&turned));
+    let transposed = implicit(&made, |w| Ok::<_, tacit_core::Error>(w.t())).expect("turns");
+    assert!(!rotation.stores(&transposed));
     assert!(
         rotation.supported().is_ok()
             && Rotation::new(Affine { bits: 7, group: 32 }).expect("is one").supported().is_err()
@@ -314,11 +314,11 @@ fn trained_scales_are_those_of_the_rotated_rows() {
         transforms::value_and_grad_with_argnums(loss, &[0, 1][..])(&[x.clone(), small.clone()]).expect("runs").1
     };
     let found = gradients(trained, &x, &weights);
-    let turned = |x: &Array| hadamard(x).expect("rotates");
-    let expected = gradients(rotation.inner().trained_scales().expect("has scales"), &turned(&x), &turned(&weights));
-    assert_close!(found[0].clone(), turned(&expected[0]), 1e-5);
+    let rotated = |x: &Array| hadamard(x).expect("rotates");
+    let expected = gradients(rotation.inner().trained_scales().expect("has scales"), &rotated(&x), &rotated(&weights));
+    assert_close!(found[0].clone(), rotated(&expected[0]), 1e-5);
     assert_close!(found[1].clone(), expected[1].clone(), 1e-5);
-    assert!(relative_error(&expected[0], &turned(&weights)).expect("floats") > 0.1, "nothing is beyond the range");
+    assert!(relative_error(&expected[0], &rotated(&weights)).expect("floats") > 0.1, "nothing is beyond the range");
 }
 
 /// The root mean square of the difference, relative to that of `expected`.

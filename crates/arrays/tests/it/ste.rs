@@ -91,7 +91,7 @@ fn check(
 }
 
 #[test]
-fn products_on_either_side_and_turned_round() {
+fn products_on_either_side_and_of_transposes() {
     for (_, quantize) in QUANTIZERS {
         let (x, w) = ([normal(1, &[3, 64])], [normal(2, &[8, 64])]);
         check(Policy::Deny, quantize, &x, &w, |a| Ok(a[0].matmul(a[1].t())?));
@@ -211,13 +211,13 @@ fn the_gradient_equals_that_through_the_materialized_array() {
 }
 
 #[test]
-fn a_view_holds_both_arrays_turned_round() {
+fn a_view_holds_both_arrays_transposed() {
     let master = normal(2, &[8, 64]);
     let w = ste(&master, nf4).expect("quantizes");
-    let turned = implicit(w, |w| Ok::<_, tacit_core::Error>(w.t())).expect("is handled");
-    let turned = turned.downcast::<Ste>().expect("is one still");
-    assert!(turned.inner().downcast::<Nf4Array>().is_some());
-    assert!(turned.master().eq_exact(master.t()).expect("evaluates"));
+    let transposed = implicit(w, |w| Ok::<_, tacit_core::Error>(w.t())).expect("is handled");
+    let transposed = transposed.downcast::<Ste>().expect("is one still");
+    assert!(transposed.inner().downcast::<Nf4Array>().is_some());
+    assert!(transposed.master().eq_exact(master.t()).expect("evaluates"));
 }
 
 #[test]

@@ -13,13 +13,13 @@ use crate::operands::{both, nf4, normal, normal_of, oracle};
 
 const F32: Dtype = Dtype::Float32;
 
-fn turned(w: impl Into<Value>) -> Value {
+fn transposed(w: impl Into<Value>) -> Value {
     Transposed::new(w, &[1, 0]).expect("a matrix").into()
 }
 
 #[test]
 fn products_are_those_of_the_array_behind_it() {
-    for w in both(F32, 1, &[40, 96]).map(turned) {
+    for w in both(F32, 1, &[40, 96]).map(transposed) {
         let x = |rows, columns| Value::from(normal(2, &[rows, columns]));
         let c = |columns| Value::from(normal(3, &[3, columns]));
         oracle(F32).check("x W", &[x(3, 96), w.clone()], |a| Ok(vec![a[0].matmul(&a[1])?]));
@@ -35,7 +35,7 @@ fn products_are_those_of_the_array_behind_it() {
 
 #[test]
 fn a_batch_on_the_left() {
-    for w in both(F32, 1, &[40, 96]).map(turned) {
+    for w in both(F32, 1, &[40, 96]).map(transposed) {
         let x = Value::from(normal(2, &[2, 3, 96]));
         oracle(F32).check("x W", &[x, w], |a| Ok(vec![a[0].matmul(&a[1])?]));
     }
@@ -50,17 +50,17 @@ fn two_transposes_are_one_or_none() {
         implicit(&view, move |w| w.transpose_axes(&axes)).expect("is handled")
     };
     assert_eq!(again([1, 2, 0]).to_string(), "Opaque(f32[2,3,4])");
-    let turned = again([0, 2, 1]);
-    assert_eq!(turned.downcast::<Transposed>().expect("a view").axes(), [2, 1, 0]);
+    let transposed = again([0, 2, 1]);
+    assert_eq!(transposed.downcast::<Transposed>().expect("a view").axes(), [2, 1, 0]);
     oracle(F32).check("transpose", from_ref(&view), |a| Ok(vec![a[0].transpose_axes(&[0, 2, 1])?]));
 }
 
 #[test]
 fn a_cast_is_that_of_the_array_behind_it() {
-    for w in both(F32, 1, &[40, 96]).map(turned) {
+    for w in both(F32, 1, &[40, 96]).map(transposed) {
         oracle(F32).check("astype", &[w], |a| Ok(vec![a[0].as_dtype(Dtype::Bfloat16)?]));
     }
-    for w in both(Dtype::Bfloat16, 1, &[40, 96]).map(turned) {
+    for w in both(Dtype::Bfloat16, 1, &[40, 96]).map(transposed) {
         let x = Value::from(normal_of(Dtype::Bfloat16, 2, &[3, 96]));
         oracle(Dtype::Bfloat16).check("x W", &[x, w], |a| Ok(vec![a[0].matmul(&a[1])?]));
     }

@@ -15,14 +15,14 @@ fn a_transpose_is_packed_and_equals_dense() {
         oracle(F32).check("W^T", from_ref(&w), |arrays| Ok(vec![arrays[0].t()]));
         oracle(F32).check("W^T^T", from_ref(&w), |arrays| Ok(vec![arrays[0].t().t()]));
         oracle(F32).check("W", from_ref(&w), |arrays| Ok(vec![arrays[0].transpose_axes(&[0, 1])?]));
-        let turned = implicit(&w, |w| Ok::<_, tacit_core::Error>(w.t())).expect("is handled");
-        assert_eq!(turned.nbytes(), w.nbytes());
-        assert_eq!(turned.aval().expect("given").to_string(), "f32[96,40]");
+        let transposed = implicit(&w, |w| Ok::<_, tacit_core::Error>(w.t())).expect("is handled");
+        assert_eq!(transposed.nbytes(), w.nbytes());
+        assert_eq!(transposed.aval().expect("given").to_string(), "f32[96,40]");
     }
 }
 
 #[test]
-fn a_product_with_a_matrix_turned_twice() {
+fn a_product_with_a_matrix_transposed_twice() {
     for w in every(F32, 1, &[40, 96]) {
         oracle(F32).check("x W^T^T", &[normal(2, &[3, 40]).into(), w], |arrays| {
             Ok(vec![arrays[0].matmul(arrays[1].t().t())?])
@@ -31,7 +31,7 @@ fn a_product_with_a_matrix_turned_twice() {
 }
 
 #[test]
-fn a_ragged_matrix_turned_round() {
+fn a_ragged_matrix_transposed() {
     let w = nf4(&normal(1, &[7, 37]), 64);
     oracle(F32).check("W^T", &[w], |arrays| Ok(vec![arrays[0].t()]));
 }

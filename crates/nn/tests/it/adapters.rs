@@ -258,7 +258,7 @@ fn merging_and_taking_out_again() -> Result<()> {
         }
         let (trained, before) = (forward(&mut model), bytes(&model));
         let lossless = config.stored.is_some() || config.method == Method::QaLora;
-        let report = model.merge(if lossless { None } else { Some(&NF4) })?;
+        let report = if lossless { model.merge_exactly()? } else { model.merge(NF4)? };
         assert_eq!(report.rows.len(), 2);
         assert_eq!(report.worst() == 0.0, lossless, "{config:?}: {report}");
         assert!(model.leaves(&ParameterFilter::Lora).is_empty());
@@ -274,7 +274,7 @@ fn merging_and_taking_out_again() -> Result<()> {
 fn a_report_and_the_bases_as_they_were() -> Result<()> {
     let mut model = adapted(&config());
     let plain = bytes(&base());
-    let report = model.merge(Some(&AFFINE))?;
+    let report = model.merge(AFFINE)?;
     expect![[r#"
         parameter        merged                  error  of change        before         after
         layers.0.weight  Affine(f32[32,64])     0.00e0       0.0%          2560          1024
@@ -329,7 +329,7 @@ fn messages() -> Result<()> {
         help: merge the adapter first, or train that one"#]],
     );
     check(
-        base().merge(None),
+        base().merge_exactly(),
         expect![[r#"
         the model has no adapter to merge
         help: adapt it first, such as by `Model::lora`"#]],
@@ -350,7 +350,7 @@ fn messages() -> Result<()> {
     );
     let _deny = Policy::Deny.scope();
     check(
-        model.merge(None),
+        model.merge_exactly(),
         expect![[r#"
             the parameter layers.0.weight: a dense array of Lora(f32[32,64]) needs Lora materialized, which the policy forbids
             help: allow it here with `Policy::Allow.scope()`"#]],

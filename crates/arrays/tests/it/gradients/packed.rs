@@ -60,9 +60,19 @@ pub(super) fn cases(format: &Format) -> Vec<Case> {
     let calls = calls.into_iter().filter(|(call, ..)| handled(call));
     calls
         .map(|(call, operands, f)| {
-            let family =
-                if ["matmul", "matmul_left", "addmm", "addmm_left"].contains(&call) { "linear" } else { "packed" };
-            let name = format!("{family}_{call}");
+            let linear = [
+                "matmul",
+                "matmul_left",
+                "addmm",
+                "addmm_left",
+                "gather",
+                "transpose",
+                "astype",
+                "multiply",
+                "divide",
+                "negative",
+            ];
+            let name = format!("{}_{call}", if linear.contains(&call) { "linear" } else { "packed" });
             let handler = registry.handlers().iter().find(|handler| handler.site.name == name);
             let case = case(handler.unwrap_or_else(|| panic!("there is no {name}")).site.name, operands, f);
             let narrows = call == "astype";

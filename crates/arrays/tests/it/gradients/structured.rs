@@ -41,10 +41,8 @@ fn int8_inputs() -> Value {
 fn both() -> Vec<Case> {
     let square = || Value::from(LowRank::new(normal(2, &[5, 1]), normal(3, &[1, 5])).expect("a product"));
     vec![
-        case("linear_matmul_both", vec![diagonal(), square()], |a| Ok(a[0].matmul(&a[1])?)),
-        case("linear_addmm_both", vec![diagonal(), square(), x(&[5])], |a| {
-            Ok(ops::addmm(&a[2], &a[0], &a[1], 0.5, -2.0)?)
-        }),
+        case("linear_matmul", vec![diagonal(), square()], |a| Ok(a[0].matmul(&a[1])?)),
+        case("linear_addmm", vec![diagonal(), square(), x(&[5])], |a| Ok(ops::addmm(&a[2], &a[0], &a[1], 0.5, -2.0)?)),
     ]
 }
 
@@ -60,14 +58,14 @@ fn views() -> Vec<Case> {
         Ok(a[0].as_dtype(dtype)?.multiply(&a[1])?)
     };
     vec![
-        case("view_transpose", vec![stack(), x(&[n, 2, k])], |a| {
+        case("linear_transpose", vec![stack(), x(&[n, 2, k])], |a| {
             Ok(a[0].transpose_axes(&[1, 0, 2])?.multiply(&a[1])?)
         }),
-        case("view_slice", vec![diagonal(), x(&[1])], |a| Ok(a[0].try_index((1..3, ..))?.multiply(&a[1])?)),
+        case("linear_slice", vec![diagonal(), x(&[1])], |a| Ok(a[0].try_index((1..3, ..))?.multiply(&a[1])?)),
         case("cut_slice", vec![low_rank(), x(&[1])], |a| Ok(a[0].try_index((1..3, ..))?.multiply(&a[1])?)),
-        Case { expected: Expected::Differences(2e-3), ..case("view_astype", vec![narrow(), x(&[6, 4])], widened) },
-        case("view_negative", vec![low_rank(), x(&[n, k])], |a| Ok(a[0].negative()?.multiply(&a[1])?)),
-        case("view_concatenate", vec![low_rank(), low_rank(), x(&[1])], |a| {
+        Case { expected: Expected::Differences(2e-3), ..case("linear_astype", vec![narrow(), x(&[6, 4])], widened) },
+        case("linear_negative", vec![low_rank(), x(&[n, k])], |a| Ok(a[0].negative()?.multiply(&a[1])?)),
+        case("linear_concatenate", vec![low_rank(), low_rank(), x(&[1])], |a| {
             Ok(ops::concatenate(&a[..2], 0)?.multiply(&a[2])?)
         }),
     ]
@@ -76,7 +74,7 @@ fn views() -> Vec<Case> {
 /// A case for each handler of the structured types; MLX's `exp` of an `f64` is too coarse for differences.
 pub(super) fn cases() -> Vec<Case> {
     let scalar = || Value::from(normal(3, &[]));
-    let turned: Plain = |a| Ok(a[0].t().multiply(&a[1])?);
+    let transposed: Plain = |a| Ok(a[0].t().multiply(&a[1])?);
     let cast: Plain = |a| Ok(narrowed(&a[0])?.multiply(&a[1])?);
     let times: Plain = |a| Ok(a[0].multiply(&a[1])?);
     let over: Plain = |a| Ok(a[0].divide(&a[1])?);
@@ -97,27 +95,27 @@ pub(super) fn cases() -> Vec<Case> {
             Ok(a[0].subtract(&a[1])?.sum_axes(&[1], false)?)
         }),
         case("dense_with_constant", vec![constant(), x(&[4, 3])], |a| Ok(a[1].divide(&a[0])?.sum_axes(&[1], false)?)),
-        case("identity_transpose", vec![identity(), x(&[5, 2])], |a| Ok(a[0].t().matmul(&a[1])?)),
+        case("linear_transpose", vec![identity(), x(&[5, 2])], |a| Ok(a[0].t().matmul(&a[1])?)),
         case("identity_multiply", vec![identity(), x(&[5, 5])], times),
-        case("diagonal_matmul_both", vec![diagonal(), diagonal(), x(&[2, 5])], chain),
-        case("diagonal_transpose", vec![diagonal(), x(&[5, 5])], turned),
+        case("diagonal_matmul", vec![diagonal(), diagonal(), x(&[2, 5])], chain),
+        case("linear_transpose", vec![diagonal(), x(&[5, 5])], transposed),
         case("diagonal_multiply", vec![diagonal(), x(&[5, 5])], times),
-        case("diagonal_divide", vec![diagonal(), scalar()], over),
-        case("diagonal_add", vec![diagonal(), diagonal()], plus),
-        case("diagonal_subtract", vec![diagonal(), diagonal()], minus),
-        case("diagonal_multiply_both", vec![diagonal(), diagonal()], times),
-        case("diagonal_negative", vec![diagonal()], negative),
+        case("linear_divide", vec![diagonal(), scalar()], over),
+        case("diagonal_binary", vec![diagonal(), diagonal()], plus),
+        case("diagonal_binary", vec![diagonal(), diagonal()], minus),
+        case("diagonal_multiply", vec![diagonal(), diagonal()], times),
+        case("linear_negative", vec![diagonal()], negative),
         case("diagonal_sum", vec![diagonal()], summed),
-        case("low_rank_transpose", vec![low_rank(), x(&[9, 8])], turned),
+        case("linear_transpose", vec![low_rank(), x(&[9, 8])], transposed),
         case("low_rank_multiply", vec![low_rank(), scalar()], times),
-        case("low_rank_gather", vec![low_rank(), rows()], gather),
+        case("linear_gather", vec![low_rank(), rows()], gather),
         case("low_rank_add", vec![low_rank(), low_rank()], plus),
         case("low_rank_sum", vec![low_rank()], summed),
-        case("adapter_transpose", vec![lora(), x(&[9, 8])], turned),
-        case("lora_multiply", vec![lora(), scalar()], times),
-        case("adapter_gather", vec![lora(), rows()], gather),
-        case("int8_inputs_transpose", vec![int8_inputs(), x(&[6, 4])], turned),
-        case("view_moving", vec![masked(), x(&[6, 4])], turned),
+        case("linear_transpose", vec![lora(), x(&[9, 8])], transposed),
+        case("linear_multiply", vec![lora(), scalar()], times),
+        case("linear_gather", vec![lora(), rows()], gather),
+        case("linear_transpose", vec![int8_inputs(), x(&[6, 4])], transposed),
+        case("view_moving", vec![masked(), x(&[6, 4])], transposed),
         case("view_moving", vec![masked()], |a| Ok(a[0].split_equal(2, 1)?.swap_remove(1))),
         case("view_moving", vec![masked()], |a| Ok(ops::broadcast_to(&a[0], &[2, 4, 6])?)),
         case("view_moving", vec![masked()], |a| Ok(a[0].reshape(&[3, 8])?)),
@@ -128,7 +126,7 @@ pub(super) fn cases() -> Vec<Case> {
         case("view_moving", vec![masked()], |a| Ok(a[0].try_index((.., 2..))?)),
         case("view_moving", vec![masked(), rows()], gather),
         case("masked_multiply", vec![masked(), scalar()], times),
-        case("sparse24_transpose", vec![sparse24(), x(&[12, 4])], turned),
+        case("sparse24_transpose", vec![sparse24(), x(&[12, 4])], transposed),
         case("sparse24_multiply", vec![sparse24(), scalar()], times),
         case("sparse24_gather", vec![sparse24(), rows()], gather),
         case("sparse24_squeeze", vec![Sparse24::prune(&normal(20, &[4, 1, 12])).expect("groups").into()], |a| {
@@ -140,12 +138,12 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(both());
     cases.extend(views());
     for (handler, w) in [
-        ("identity_astype", identity()),
-        ("diagonal_astype", diagonal()),
-        ("low_rank_astype", low_rank()),
-        ("lora_astype", lora()),
+        ("linear_astype", identity()),
+        ("linear_astype", diagonal()),
+        ("linear_astype", low_rank()),
+        ("linear_astype", lora()),
         ("masked_astype", masked()),
-        ("int8_inputs_astype", int8_inputs()),
+        ("linear_astype", int8_inputs()),
         ("sparse24_astype", sparse24()),
     ] {
         let shape = w.aval().expect("an aval").shape;

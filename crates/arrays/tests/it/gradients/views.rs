@@ -51,7 +51,7 @@ pub(super) fn rebuilt(value: &Value, mut rebuilt: impl FnMut(&Value) -> Result<A
 /// The four products of a view of `ROWS` rows and `COLUMNS` columns.
 fn products(w: &Value) -> Vec<Case> {
     let (wide, tall) = (x(&[2, COLUMNS]), x(&[COLUMNS, 2]));
-    // The views turned round are views themselves, but for the one that is a turn.
+    // The views transposed are views themselves, but for the one that is a turn.
     let right: Plain = |a| Ok(a[0].matmul(a[1].t())?);
     let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
     let sum: Plain = |a| Ok(ops::addmm(&a[2], &a[0], a[1].t(), 0.5, -2.0)?);
@@ -75,8 +75,8 @@ fn transposed() -> Vec<Case> {
         case("linear_matmul_left", vec![x(&[ROWS, 2]), w()], left),
         case("linear_addmm", vec![x(&[2, COLUMNS]), w(), x(&[ROWS])], sum),
         case("linear_addmm_left", vec![x(&[ROWS, 2]), w(), x(&[COLUMNS, 2])], sum_left),
-        case("transposed_transpose", vec![w(), x(&[ROWS, COLUMNS])], |a| Ok(a[0].t().multiply(&a[1])?)),
-        narrow("transposed_astype", w(), &[COLUMNS, ROWS]),
+        case("linear_transpose", vec![w(), x(&[ROWS, COLUMNS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        narrow("linear_astype", w(), &[COLUMNS, ROWS]),
     ]
 }
 
@@ -87,12 +87,12 @@ fn scaled() -> Vec<Case> {
     cases.extend([
         case("view_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
         case("scaled_sum", vec![w()], |a| Ok(a[0].sum_axes(&[0], false)?)),
-        case("scaled_negative", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].negative()?.matmul(&a[1])?)),
-        narrow("scaled_astype", w(), &[ROWS, COLUMNS]),
-        case("scale", vec![mxfp4(&weight()), number(), x(&[COLUMNS, 2])], |a| {
+        case("linear_negative", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].negative()?.matmul(&a[1])?)),
+        narrow("linear_astype", w(), &[ROWS, COLUMNS]),
+        case("linear_multiply", vec![mxfp4(&weight()), number(), x(&[COLUMNS, 2])], |a| {
             Ok(a[0].multiply(&a[1])?.matmul(&a[2])?)
         }),
-        case("unscale", vec![mxfp4(&weight()), number(), x(&[COLUMNS, 2])], |a| {
+        case("linear_divide", vec![mxfp4(&weight()), number(), x(&[COLUMNS, 2])], |a| {
             Ok(a[0].divide(&a[1])?.matmul(&a[2])?)
         }),
     ]);
@@ -116,7 +116,7 @@ fn rotated() -> Vec<Case> {
         case("rotated_concatenate", vec![w(), w(), x(&[COLUMNS, 2])], |a| {
             Ok(ops::concatenate(&a[..2], 0)?.matmul(&a[2])?)
         }),
-        narrow("rotated_astype", w(), &[ROWS, COLUMNS]),
+        narrow("linear_astype", w(), &[ROWS, COLUMNS]),
     ]);
     cases
 }
@@ -133,15 +133,15 @@ fn concat() -> Vec<Case> {
     let mut cases = products(&w());
     cases.extend(products(&wide()));
     cases.extend([
-        case("concat_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
-        narrow("concat_astype", w(), &[ROWS, COLUMNS]),
+        case("linear_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        narrow("linear_astype", w(), &[ROWS, COLUMNS]),
         case("cut_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(..3)?.matmul(&a[1])?)),
         case("concat_split", vec![w(), x(&[COLUMNS, 2])], |a| {
             let parts = a[0].split_at_indices(&[3], 0)?;
             Ok(ops::concatenate(&[parts[1].matmul(&a[1])?, parts[0].matmul(&a[1])?], 0)?)
         }),
-        case("concat_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
-        case("concat_gather", vec![wide(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("linear_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("linear_gather", vec![wide(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
     ]);
     cases
 }
@@ -160,8 +160,8 @@ fn stacked() -> Vec<Case> {
         case("linear_addmm_left", vec![tall(), w(), x(&[2, ROWS, 3])], |a| {
             Ok(ops::addmm(&a[2], &a[1], &a[0], 0.5, -2.0)?)
         }),
-        case("stacked_transpose", vec![w(), x(&[2, COLUMNS, ROWS])], |a| Ok(a[0].swap_axes(1, 2)?.multiply(&a[1])?)),
-        narrow("stacked_astype", w(), &[2, ROWS, COLUMNS]),
+        case("linear_transpose", vec![w(), x(&[2, COLUMNS, ROWS])], |a| Ok(a[0].swap_axes(1, 2)?.multiply(&a[1])?)),
+        narrow("linear_astype", w(), &[2, ROWS, COLUMNS]),
         case("cut_slice", vec![w(), x(&[1, COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
         case("stacked_squeeze", vec![w(), x(&[COLUMNS, 2])], |a| {
             Ok(a[0].try_index(1..)?.squeeze_axes(&[0])?.matmul(&a[1])?)
@@ -190,10 +190,10 @@ fn sliced() -> Vec<Case> {
     let w = || Value::from(Sliced::new(inner(), &[1, 0], &[ROWS + 1, COLUMNS]).expect("fits"));
     let mut cases = products(&w());
     cases.extend([
-        case("sliced_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
-        case("sliced_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
-        narrow("sliced_astype", w(), &[ROWS, COLUMNS]),
-        case("sliced_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
+        case("cut_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
+        case("linear_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
+        narrow("linear_astype", w(), &[ROWS, COLUMNS]),
+        case("linear_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
     ]);
     cases
 }
@@ -210,7 +210,7 @@ fn cast() -> Vec<Case> {
         case("view_moving", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
         case("view_moving", vec![w(), x(&[2, COLUMNS])], |a| Ok(a[0].try_index(1..3)?.multiply(&a[1])?)),
         case("view_moving", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
-        narrow("cast_astype", w(), &[ROWS, COLUMNS]),
+        narrow("linear_astype", w(), &[ROWS, COLUMNS]),
     ]);
     cases.into_iter().map(|case| Case { expected: Expected::Differences(2e-3), ..case }).collect()
 }
@@ -227,7 +227,7 @@ fn narrow(handler: &'static str, w: Value, shape: &[i32]) -> Case {
 
 /// Three entries of two matrices.
 fn batched() -> Vec<Case> {
-    let w = |turned| Value::from(Batched::new(experts(), &[3], vec![1, 0, 1], turned).expect("fits"));
+    let w = |transposed| Value::from(Batched::new(experts(), &[3], vec![1, 0, 1], transposed).expect("fits"));
     let (wide, tall) = (|| x(&[3, 2, COLUMNS]), || x(&[3, COLUMNS, 2]));
     let right: Plain = |a| Ok(a[0].matmul(&a[1])?);
     let left: Plain = |a| Ok(a[1].matmul(&a[0])?);
@@ -243,11 +243,11 @@ fn batched() -> Vec<Case> {
         case("packed_broadcast", vec![x(&[3, 2, 2, ROWS]), experts()], |a| {
             Ok(a[0].matmul(ops::broadcast_to(&a[1], &[3, 2, ROWS, COLUMNS])?)?)
         }),
-        case("batched_transpose", vec![wide(), w(false)], |a| Ok(a[0].matmul(a[1].swap_axes(1, 2)?)?)),
+        case("linear_transpose", vec![wide(), w(false)], |a| Ok(a[0].matmul(a[1].swap_axes(1, 2)?)?)),
         case("batched_slice", vec![x(&[2, 2, COLUMNS]), w(true)], |a| {
             Ok(a[0].matmul(a[1].try_index((1.., .., 1..3))?)?)
         }),
-        narrow("batched_astype", w(false), &[3, ROWS, COLUMNS]),
+        narrow("linear_astype", w(false), &[3, ROWS, COLUMNS]),
         case("batched_gather_mm", vec![x(&[3, 1, COLUMNS]), w(true)], |a| chosen(&a[0], a[1].clone())),
     ]
 }
