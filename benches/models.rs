@@ -16,7 +16,7 @@ use bert::{Batch, Bert, Config};
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::Result;
 use tacit::arrays::Quantizer;
-use tacit::format::{Int8, Nf4, Parts, Per};
+use tacit::format::{Granularity, Int8, Nf4, Parts};
 use tacit::model::Model;
 use tacit::prelude::*;
 use tacit::tree::{Open, leaves};
@@ -91,8 +91,11 @@ fn calls(bench: &Bench, bert: &Bert) -> Result<()> {
 /// The sentences that encoders embed in a second.
 fn embeddings(bench: &Bench, bert: &Bert, sentences: i32) -> Result<()> {
     let batch = batch(sentences)?;
-    let (mut float, mut nf4, mut int8) =
-        (bert.clone(), quantized(bert, Nf4 { block: 64, double: false })?, quantized(bert, Int8 { per: Per::Row })?);
+    let (mut float, mut nf4, mut int8) = (
+        bert.clone(),
+        quantized(bert, Nf4 { block: 64, double: false })?,
+        quantized(bert, Int8 { granularity: Granularity::Row })?,
+    );
     let rounds = bench
         .turns()
         .within(Duration::from_secs(4), 9)

@@ -3,7 +3,7 @@
 // ANCHOR: use
 use mlx_rs::{Array, ops};
 use tacit::arrays::{Int8Array, Mxfp4Array, TernaryArray};
-use tacit::format::{Format, Mxfp4, PackedArray, Per, Quantizer};
+use tacit::format::{Format, Granularity, Mxfp4, PackedArray, Quantizer};
 use tacit::prelude::*;
 use tacit::tree::{self, Open};
 
@@ -100,7 +100,7 @@ fn mxfp4() -> Result<String> {
 // ANCHOR: int8
 /// A byte an element, in 127ths of the largest magnitude of the row.
 fn int8() -> Result<String> {
-    let packed = Int8Array::quantize(&numbers()?, Per::Row)?;
+    let packed = Int8Array::quantize(&numbers()?, Granularity::Row)?;
     let scale = packed.scales().expect("one a row").dense()?.as_slice::<f32>()[0];
     let bytes = bytes(&packed)?;
     let values: Vec<f32> = bytes.iter().map(|&byte| f32::from(byte.cast_signed()) * (scale / 127.0)).collect();
@@ -111,7 +111,7 @@ fn int8() -> Result<String> {
 // ANCHOR: ternary
 /// Two bits an element.
 fn ternary() -> Result<String> {
-    let packed = TernaryArray::quantize(&numbers()?, Per::Row)?;
+    let packed = TernaryArray::quantize(&numbers()?, Granularity::Row)?;
     let scale = packed.scales().expect("one a row").dense()?.as_slice::<f32>()[0];
     let bytes = bytes(&packed)?;
     let codes = (0..8).map(|i| bytes[i / 4] >> (2 * (i % 4)) & 3);

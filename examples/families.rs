@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, ops, random};
-use tacit::arrays::{Cut, Linear, Move, View, cut, shard};
+use tacit::arrays::{Cut, Linear, Move, Product, View, cut, shard};
 use tacit::prelude::*;
 use tacit::primitives::Unary;
 
@@ -84,19 +84,14 @@ fn parts() -> Result<String> {
 
 // ANCHOR: linear
 impl Linear for Shifted {
-    /// `x (W + c)` is `x W`, plus `c` times the sum of each row of `x`.
-    fn right(&self, x: &Value) -> Result<Value> {
-        implicit((x, &self.inner, &self.by), |(x, w, by)| {
-            let sums = x.sum_axes(&[-1], true)?;
-            x.matmul(w)?.add(sums.multiply(by)?)
-        })
-    }
-
-    /// `(W + c) x` is `W x`, plus `c` times the sum of each column of `x`.
-    fn left(&self, x: &Value) -> Result<Value> {
-        implicit((x, &self.inner, &self.by), |(x, w, by)| {
-            let sums = x.sum_axes(&[-2], true)?;
-            w.matmul(x)?.add(sums.multiply(by)?)
+    /// `x (W + c)` is `x W`, plus `c` times the sum of each row of `x`; `(W + c) x` is `W x`, plus `c` times that of each column.
+    fn product(&self, product: Product, x: &Value) -> Result<Value> {
+        if product == Product::Rows {
+            return Err(Error::decline("the family `View` takes rows"));
+        }
+        implicit((x, &self.inner, &self.by), |(x, w, by)| -> Result<Array> {
+            let sums = x.sum_axes(&[product.axis()], true)?;
+            Ok(product.of(&x, &w)?.add(sums.multiply(by)?)?)
         })
     }
 }

@@ -50,7 +50,7 @@ pub use mxfp8::Mxfp8;
 pub use nf4::Nf4;
 pub use nvfp4::Nvfp4;
 pub use of_value::of_value;
-pub use options::Per;
+pub use options::Granularity;
 pub use rotation::Rotation;
 pub use ternary::Ternary;
 #[doc(hidden)]

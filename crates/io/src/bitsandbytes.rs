@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Coding, Format, Fp4, Int8, Nf4, PackedArray, Parts, Per};
+use tacit_arrays::format::{Coding, Format, Fp4, Granularity, Int8, Nf4, PackedArray, Parts};
 use tacit_arrays::{Dynamic8Array, Fp4Array, Int8Array, Nf4Array, Packed, Stored};
 use tacit_core::{Aval, ImplicitArray, Result, Value};
 use tacit_nn::Parameters;
@@ -245,7 +245,7 @@ fn int8(rest: &mut Remaining<'_>, module: &str) -> Result<Value> {
     let bias = format!("{module}.bias");
     let dtype = if rest.tensors.contains(&bias) { rest.tensors.aval(&bias)?.dtype } else { Dtype::Float16 };
     let aval = Aval::new(codes.shape(), dtype);
-    let array = Int8Array::from_parts(Parts::new(codes, scales), Per::Row, aval);
+    let array = Int8Array::from_parts(Parts::new(codes, scales), Granularity::Row, aval);
     Ok(array.map_err(rest.at(&weight))?.into())
 }
 
@@ -254,7 +254,8 @@ fn by_rows(value: &Value) -> Option<(&Array, &Value)> {
     let array = value.downcast::<Int8Array>()?;
     let Stored { transposed, aval, block, .. } = array.stored();
     let &[_, columns] = aval.shape.as_slice() else { return None };
-    let int8_scales = array.format() == &Int8 { per: Per::Block(columns as usize) } && block == columns as usize;
+    let int8_scales =
+        array.format() == &Int8 { granularity: Granularity::Block(columns as usize) } && block == columns as usize;
     array.scales().filter(|_| !transposed && int8_scales).map(|scales| (array.codes(), scales))
 }
 

@@ -122,17 +122,17 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Config)
             tensors.push((name.clone(), array.clone()));
             continue;
         }
-        let mode = Mode::of(value).zip(value.family::<dyn Packed>().map(Packed::stored));
-        let (Some(module), Some((mode, Stored { codes, scales: Some(scales), modifier, .. }))) =
-            (name.strip_suffix(".weight"), mode)
+        let stored = Mode::of(value).and_then(|_| value.family::<dyn Packed>().map(Packed::stored));
+        let (Some(module), Some(Stored { codes, scales: Some(scales), biases, global_scale, .. })) =
+            (name.strip_suffix(".weight"), stored)
         else {
             let help = "convert it to affine, mxfp4, mxfp8 or nvfp4, as the `weight` of a module, or make it dense";
             return Err(cannot_hold(&path, name, value, "a folder of mlx-lm", help));
         };
-        let modifier_is = if matches!(mode, Mode::Affine(_)) { "biases" } else { "global_scale" };
         tensors.push((name.clone(), codes));
         tensors.push((format!("{module}.scales"), scales.dense()?));
-        tensors.extend(modifier.map(|modifier| (format!("{module}.{modifier_is}"), modifier)));
+        tensors.extend(biases.map(|biases| (format!("{module}.biases"), biases)));
+        tensors.extend(global_scale.map(|scale| (format!("{module}.global_scale"), scale)));
     }
     let _new = make_folder(folder)?;
     let metadata = Metadata::from([("format".to_owned(), "mlx".to_owned())]);

@@ -14,6 +14,7 @@ use crate::families::adapter::Adapter;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Gain, Linear, Product};
 use crate::families::packed::{Packed, Stored};
+use crate::families::structural::stopped;
 use crate::kernel::Summands;
 
 /// A packed base whose biases are moved by `alpha / r * B A`, one number for each group of a row.
@@ -102,14 +103,11 @@ impl QaLora {
         let (array, mut stored) = self.packed()?;
         let [left, right] = [&self.b, &self.a].map(stop_gradient);
         let change = self.scaled(&left?)?.matmul(right?.as_dtype(Dtype::Float32)?)?;
-        stored.modifier = match stored.modifier {
-            Some(biases) => {
-                let moved = biases.as_dtype(Dtype::Float32)?.add(change)?;
-                Some(stop_gradient(moved.as_dtype(biases.dtype())?)?)
-            }
-            None => None,
-        };
-        stored.scales = stored.scales.as_ref().map(crate::families::structural::stopped).transpose()?;
+        if let Some(biases) = &mut stored.biases {
+            let moved = biases.as_dtype(Dtype::Float32)?.add(change)?;
+            *biases = stop_gradient(moved.as_dtype(biases.dtype())?)?;
+        }
+        stored.scales = stored.scales.as_ref().map(stopped).transpose()?;
         Ok(array.restored(stored).into())
     }
 

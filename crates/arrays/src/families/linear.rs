@@ -1,7 +1,7 @@
 //! Matrices that are multiplied by what they are made of.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{AddMM, Gather, Matmul};
+use tacit_core::primitives::{AddMM, Gather, Matmul};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::dtypes::wide;
@@ -132,9 +132,10 @@ impl Product {
         dense_operand(x)
     }
 
-    /// The axis, counted from the end, that `x` shares with the matrix in a product, and in whose place that has one of the
-    /// matrix' own.
-    pub(crate) fn axis(self) -> i32 {
+    /// The axis of `x`, counted from the end, that a matrix product sums over, and in whose place the result has one of the
+    /// matrix.
+    #[must_use]
+    pub fn axis(self) -> i32 {
         if self == Self::Left { -2 } else { -1 }
     }
 

@@ -53,8 +53,10 @@ pub struct Stored {
     pub codes: Array,
     /// One for each block; `None` where the codes are the values.
     pub scales: Option<Value>,
-    /// The biases, or the factor of all scales; float.
-    pub modifier: Option<Array>,
+    /// The biases, one for each block; float.
+    pub biases: Option<Array>,
+    /// What all scales are relative to: `f32[]`.
+    pub global_scale: Option<Array>,
     /// Elements in a block.
     pub block: usize,
     /// Whether the stored array has its last two axes the other way round.

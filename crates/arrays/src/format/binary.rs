@@ -3,7 +3,7 @@
 use tacit_core::register_array;
 use tacit_kernels::{Order, binary};
 
-use crate::format::options::{FormatPer, Per};
+use crate::format::options::{FormatByGranularity, Granularity};
 use crate::kernel::{Coding, Encoding, Scheme};
 use crate::packed::array::PackedArray;
 use crate::register_format;
@@ -16,10 +16,10 @@ use crate::register_format;
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::ops;
 /// use tacit_arrays::BinaryArray;
-/// use tacit_arrays::format::Per;
+/// use tacit_arrays::format::Granularity;
 /// use tacit_core::implicit;
 ///
-/// let w = BinaryArray::quantize(&ops::ones::<f32>(&[8, 32])?, Per::Row)?;
+/// let w = BinaryArray::quantize(&ops::ones::<f32>(&[8, 32])?, Granularity::Row)?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
 /// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0; 16]);
@@ -35,32 +35,32 @@ pub type BinaryArray = PackedArray<Binary>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Binary {
     /// Which elements share a scale.
-    pub per: Per,
+    pub granularity: Granularity,
 }
 
-impl From<Per> for Binary {
-    fn from(per: Per) -> Self {
-        Self { per }
+impl From<Granularity> for Binary {
+    fn from(granularity: Granularity) -> Self {
+        Self { granularity }
     }
 }
 
 impl From<usize> for Binary {
     fn from(block: usize) -> Self {
-        Per::Block(block).into()
+        Granularity::Block(block).into()
     }
 }
 
-impl FormatPer for Binary {
+impl FormatByGranularity for Binary {
     const SAVED_AS: &'static str = "tacit.Binary";
     const NAME: &'static str = "binary";
     const FORMS: &'static str = "binary for rows, binary:columns, or binary:BLOCK";
     const SCHEME: Scheme = {
         let coding = Coding::Table { bits: 1, order: Order::LowFirst, values: binary::VALUES };
-        Scheme::flat(<Self as FormatPer>::NAME, Encoding::Binary, coding)
+        Scheme::flat(<Self as FormatByGranularity>::NAME, Encoding::Binary, coding)
     };
 
-    fn per(&self) -> Per {
-        self.per
+    fn granularity(&self) -> Granularity {
+        self.granularity
     }
 }
 

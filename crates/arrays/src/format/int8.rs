@@ -2,7 +2,7 @@
 
 use tacit_core::register_array;
 
-use crate::format::options::{FormatPer, Per};
+use crate::format::options::{FormatByGranularity, Granularity};
 use crate::kernel::{Coding, Encoding, Scheme};
 use crate::packed::array::{Int8Activations, PackedArray};
 use crate::register_format;
@@ -17,10 +17,10 @@ use crate::register_format;
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::ops;
 /// use tacit_arrays::Int8Array;
-/// use tacit_arrays::format::Per;
+/// use tacit_arrays::format::Granularity;
 /// use tacit_core::implicit;
 ///
-/// let w = Int8Array::quantize(&ops::ones::<f32>(&[8, 32])?, Per::Row)?;
+/// let w = Int8Array::quantize(&ops::ones::<f32>(&[8, 32])?, Granularity::Row)?;
 /// let x = ops::ones::<f32>(&[2, 32])?;
 /// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert!(y.dense()?.as_slice::<f32>().iter().all(|y| (y - 32.0).abs() < 1e-4));
@@ -36,29 +36,29 @@ pub type Int8Array = PackedArray<Int8>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Int8 {
     /// Which elements share a scale.
-    pub per: Per,
+    pub granularity: Granularity,
 }
 
-impl From<Per> for Int8 {
-    fn from(per: Per) -> Self {
-        Self { per }
+impl From<Granularity> for Int8 {
+    fn from(granularity: Granularity) -> Self {
+        Self { granularity }
     }
 }
 
 impl From<usize> for Int8 {
     fn from(block: usize) -> Self {
-        Per::Block(block).into()
+        Granularity::Block(block).into()
     }
 }
 
-impl FormatPer for Int8 {
+impl FormatByGranularity for Int8 {
     const SAVED_AS: &'static str = "tacit.Int8";
     const NAME: &'static str = "int8";
     const FORMS: &'static str = "int8 for rows, int8:columns, or int8:BLOCK";
-    const SCHEME: Scheme = Scheme::flat(<Self as FormatPer>::NAME, Encoding::Int8, Coding::Signed);
+    const SCHEME: Scheme = Scheme::flat(<Self as FormatByGranularity>::NAME, Encoding::Int8, Coding::Signed);
 
-    fn per(&self) -> Per {
-        self.per
+    fn granularity(&self) -> Granularity {
+        self.granularity
     }
 }
 

@@ -10,7 +10,7 @@ use crate::kernel::Scheme;
 
 /// Which elements share a scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Per {
+pub enum Granularity {
     /// Those of a row, along the last axis.
     #[default]
     Row,
@@ -20,7 +20,7 @@ pub enum Per {
     Block(usize),
 }
 
-impl Per {
+impl Granularity {
     fn options(self) -> String {
         match self {
             Self::Row => String::new(),
@@ -53,8 +53,8 @@ impl Per {
 }
 
 /// A format whose one option is which elements share a scale.
-pub(crate) trait FormatPer:
-    Quantizer + Clone + Eq + Hash + Serialize + DeserializeOwned + From<Per> + 'static
+pub(crate) trait FormatByGranularity:
+    Quantizer + Clone + Eq + Hash + Serialize + DeserializeOwned + From<Granularity> + 'static
 {
     /// As [`Format::SAVED_AS`].
     const SAVED_AS: &'static str;
@@ -65,11 +65,11 @@ pub(crate) trait FormatPer:
     /// As [`Format::scheme`].
     const SCHEME: Scheme;
 
-    fn per(&self) -> Per;
+    fn granularity(&self) -> Granularity;
 }
 
 #[diagnostic::do_not_recommend]
-impl<F: FormatPer> Format for F {
+impl<F: FormatByGranularity> Format for F {
     const SAVED_AS: &'static str = F::SAVED_AS;
 
     fn scheme(&self) -> Scheme {
@@ -77,33 +77,33 @@ impl<F: FormatPer> Format for F {
     }
 
     fn block(&self) -> usize {
-        self.per().block()
+        self.granularity().block()
     }
 
     fn with_block(&self, block: usize) -> Option<Self> {
-        Some(Per::Block(block).into())
+        Some(Granularity::Block(block).into())
     }
 
     fn on(&self, shape: &[i32]) -> Self {
-        self.per().on(shape).into()
+        self.granularity().on(shape).into()
     }
 
     fn by_columns(&self) -> bool {
-        self.per() == Per::Column
+        self.granularity() == Granularity::Column
     }
 }
 
 #[diagnostic::do_not_recommend]
-impl<F: FormatPer> TextForm for F {
+impl<F: FormatByGranularity> TextForm for F {
     const NAME: &'static str = F::NAME;
     const FORMS: &'static str = F::FORMS;
 
     fn options(&self) -> String {
-        self.per().options()
+        self.granularity().options()
     }
 
     fn from_options(options: &[&str]) -> Option<Self> {
-        Per::read(options).map(Self::from)
+        Granularity::read(options).map(Self::from)
     }
 }
 

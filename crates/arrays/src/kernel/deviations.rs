@@ -95,12 +95,12 @@ impl Kernel for Deviations {
         let values = blocks(&self.layout.decoded(children)?, self.layout.block)?;
         let r = x.subtract(&values)?;
         let (error, g) = if let (Some(power), [weights]) = (self.power, weights) {
-            let most = r.abs()?;
-            let exact = most.eq(number(0.0))?;
-            let steep = ops::select(&exact, number(1.0), &most)?.power(number(power - 1.0))?;
+            let magnitude = r.abs()?;
+            let exact = magnitude.eq(number(0.0))?;
+            let steep = ops::select(&exact, number(1.0), &magnitude)?.power(number(power - 1.0))?;
             let steep = ops::select(&exact, number(0.0), steep)?;
-            let followed = ops::minimum(&most, steep.multiply(weights.reshape(&[-1, 1])?)?)?;
-            (most.multiply(steep)?, ops::select(r.lt(number(0.0))?, followed.negative()?, &followed)?)
+            let followed = ops::minimum(&magnitude, steep.multiply(weights.reshape(&[-1, 1])?)?)?;
+            (magnitude.multiply(steep)?, ops::select(r.lt(number(0.0))?, followed.negative()?, &followed)?)
         } else {
             (r.square()?, r)
         };

@@ -103,7 +103,7 @@ const UNSCALED: &str = "half floats have no blocks";
 
 /// What NVFP4's scales are multiplied by before they are rounded.
 fn nvfp4_factor(global: Option<&Array>) -> Ops<Array> {
-    global.map_or_else(|| Ok(number(1.0)), |most| number(448.0 * 6.0).divide(most))
+    global.map_or_else(|| Ok(number(1.0)), |global| number(448.0 * 6.0).divide(global))
 }
 
 /// The greatest code of unsigned integers.
@@ -188,8 +188,8 @@ fn affine(x: &Array, top: Array) -> Ops<Vec<Array>> {
 }
 
 /// The byte of a group's power of two.
-fn power_of_two(most: &Array, rule: ScaleRule, top: f32) -> Ops<Array> {
-    // The exponent is the least at which `most` is not above this number times the power of two.
+fn power_of_two(magnitude: &Array, rule: ScaleRule, top: f32) -> Ops<Array> {
+    // The exponent is the least at which `magnitude` is not above this number times the power of two.
     let bound = match rule {
         ScaleRule::Ceil => top,
         ScaleRule::Round => {
@@ -199,14 +199,14 @@ fn power_of_two(most: &Array, rule: ScaleRule, top: f32) -> Ops<Array> {
         }
         ScaleRule::Floor => f32::from_bits((top.to_bits() >> 23 << 23) + (1 << 23)).next_down(),
     };
-    let guess = ops::ceil(most.divide(number(bound))?.log2()?)?.add(number(127.0))?;
-    let fits = |byte: &Array| looked_up(&*E8M0, &byte.as_dtype(Dtype::Uint8)?)?.multiply(number(bound))?.ge(most);
+    let guess = ops::ceil(magnitude.divide(number(bound))?.log2()?)?.add(number(127.0))?;
+    let fits = |byte: &Array| looked_up(&*E8M0, &byte.as_dtype(Dtype::Uint8)?)?.multiply(number(bound))?.ge(magnitude);
     // The logarithm is rounded, so the guess may be one off.
     let guess = ops::clip(guess, (1.0, 253.0))?;
     let byte = ops::select(fits(&guess)?, &guess, guess.add(number(1.0))?)?;
     let lower = guess.subtract(number(1.0))?;
     let byte = ops::select(fits(&lower)?, lower, byte)?;
-    let byte = ops::select(most.eq(number(0.0))?, number(127.0), byte)?;
+    let byte = ops::select(magnitude.eq(number(0.0))?, number(127.0), byte)?;
     stop_gradient(byte)?.as_dtype(Dtype::Uint8)
 }
 
@@ -232,20 +232,20 @@ pub(crate) fn float_scales(scaling: Scaling, scales: &Array) -> Ops<Array> {
 }
 
 fn e2m1(x: &Array) -> Ops<Array> {
-    let most = stop_gradient(x.abs()?)?.expand_dims(-1)?;
+    let magnitude = stop_gradient(x.abs()?)?.expand_dims(-1)?;
     // Halfway, the even code is the lower one above these numbers, and the upper one from those on.
-    let above = most.gt(Array::from_slice(&[0.25f32, 1.25, 2.5, 5.0], &[4]))?.as_dtype(Dtype::Uint8)?;
-    let from = most.ge(Array::from_slice(&[0.75f32, 1.75, 3.5], &[3]))?.as_dtype(Dtype::Uint8)?;
+    let above = magnitude.gt(Array::from_slice(&[0.25f32, 1.25, 2.5, 5.0], &[4]))?.as_dtype(Dtype::Uint8)?;
+    let from = magnitude.ge(Array::from_slice(&[0.75f32, 1.75, 3.5], &[3]))?.as_dtype(Dtype::Uint8)?;
     let code = above.sum_axis(-1, None)?.add(from.sum_axis(-1, None)?)?.as_dtype(Dtype::Uint8)?;
     signed(x, &code, 8)
 }
 
 fn to_e4m3(x: &Array) -> Ops<Array> {
-    let most = ops::minimum(stop_gradient(x.abs()?)?, number(448.0))?;
+    let magnitude = ops::minimum(stop_gradient(x.abs()?)?, number(448.0))?;
     let powers: Vec<f32> = (-5..=8).map(|exponent| 2f32.powi(exponent)).collect();
-    let exponent = rank(&most, &powers.iter().map(|power| power.next_down()).collect::<Vec<_>>())?;
+    let exponent = rank(&magnitude, &powers.iter().map(|power| power.next_down()).collect::<Vec<_>>())?;
     let steps: Vec<f32> = (-9..=5).map(|exponent| 2f32.powi(exponent)).collect();
-    let mantissa = most.divide(looked_up(&steps, &exponent)?)?.round(None)?.as_dtype(Dtype::Uint8)?;
+    let mantissa = magnitude.divide(looked_up(&steps, &exponent)?)?.round(None)?.as_dtype(Dtype::Uint8)?;
     signed(x, &exponent.multiply(Array::from_slice(&[8u8], &[]))?.add(mantissa)?, 128)
 }
 

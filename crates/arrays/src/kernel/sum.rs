@@ -75,7 +75,7 @@ pub enum Measure {
     /// The root of the sum of its squares.
     Norm,
     /// The largest magnitude.
-    Most,
+    Absmax,
 }
 
 /// How the inputs of a kernel make up a sum: left, right, factors if there are any, something of the kernel's own, base.
@@ -197,7 +197,7 @@ impl Kernel for MeasureSum {
     fn name(&self) -> &'static str {
         match self.by {
             Measure::Norm => "SumNorms",
-            Measure::Most => "SumAbsmax",
+            Measure::Absmax => "SumAbsmax",
         }
     }
 
@@ -214,7 +214,7 @@ impl Kernel for MeasureSum {
             let out = outputs[0].elements()?;
             match self.by {
                 Measure::Norm => sum.norms(out)?,
-                Measure::Most => sum.absmax(out)?,
+                Measure::Absmax => sum.absmax(out)?,
             }
             Ok(())
         })
@@ -224,7 +224,7 @@ impl Kernel for MeasureSum {
         let sum = self.read.built(inputs, 0)?;
         Ok(vec![match self.by {
             Measure::Norm => sum.square()?.sum_axis(-1, None)?.sqrt()?,
-            Measure::Most => sum.abs()?.max_axis(-1, None)?,
+            Measure::Absmax => sum.abs()?.max_axis(-1, None)?,
         }])
     }
 

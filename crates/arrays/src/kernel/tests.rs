@@ -25,7 +25,7 @@ use crate::families::packed::Packed;
 use crate::format::k_quant::KQuantArray;
 use crate::format::mx::ScaleRule;
 use crate::format::{
-    Affine, Bf16, Binary, E4m3, E5m2, F16, Format, Fp4, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Ternary,
+    Affine, Bf16, Binary, E4m3, E5m2, F16, Format, Fp4, Granularity, Int8, KQuant, Mxfp4, Mxfp8, Nf4, Nvfp4, Ternary,
 };
 
 type Outputs = Result<Vec<Array>, Exception>;
@@ -78,8 +78,12 @@ pub(super) fn cases() -> Vec<Case> {
     }
     cases.extend([nested(&Nf4::from(32), 30, 37, 32), nested(&Fp4::from(32), 30, 37, 32)]);
     for (n, k, block) in [(4, 64, 32), (7, 37, 37), (3, 5, 4)] {
-        let per = Per::Block(block);
-        cases.extend([case(&Int8 { per }, n, k), case(&Ternary { per }, n, k), case(&Binary { per }, n, k)]);
+        let granularity = Granularity::Block(block);
+        cases.extend([
+            case(&Int8 { granularity }, n, k),
+            case(&Ternary { granularity }, n, k),
+            case(&Binary { granularity }, n, k),
+        ]);
         cases.push(case(&E4m3 { block }, n, k));
         cases.push(case(&E5m2 { block }, n, k));
         for scheme in TABLES {
@@ -168,14 +172,16 @@ fn check<K: Kernel>(kernel: impl Fn() -> K, inputs: &[Array], argnums: &[i32], t
 fn schemes() -> Vec<(Scheme, usize, f64)> {
     let mut all = vec![(Nvfp4::default().scheme(), 16, 0.0), (F16.scheme(), 1, 0.0), (Bf16.scheme(), 1, 0.0)];
     for block in [32, 64, 4096] {
-        let per = Per::Block(block);
+        let granularity = Granularity::Block(block);
         all.extend([Nf4::from(block).scheme(), Fp4::from(block).scheme()].map(|scheme| (scheme, block, 0.0)));
         all.extend(
-            [Int8 { per }.scheme(), E4m3 { block }.scheme(), E5m2 { block }.scheme()]
+            [Int8 { granularity }.scheme(), E4m3 { block }.scheme(), E5m2 { block }.scheme()]
                 .map(|scheme| (scheme, block, 0.0)),
         );
         // Means of magnitudes are summed in another order.
-        all.extend([Ternary { per }.scheme(), Binary { per }.scheme()].map(|scheme| (scheme, block, 1e-6)));
+        all.extend(
+            [Ternary { granularity }.scheme(), Binary { granularity }.scheme()].map(|scheme| (scheme, block, 1e-6)),
+        );
         all.extend(TABLES.map(|scheme| (scheme, block, 0.0)));
     }
     for rule in [ScaleRule::Ceil, ScaleRule::Round, ScaleRule::Floor] {
@@ -471,7 +477,7 @@ fn sums_are_quantized_and_measured_as_their_decomposition_has_it() {
             let own = own.iter().map(|array| (*array).clone());
             inputs.iter().cloned().chain(own).chain(sum.base.clone()).collect::<Vec<_>>()
         };
-        for by in [Measure::Norm, Measure::Most] {
+        for by in [Measure::Norm, Measure::Absmax] {
             check(|| MeasureSum { read, by }, &with_base(&[]), &[], 1e-6);
         }
         let quantized = |format: &dyn Fn() -> (Scheme, usize), relative: bool| {
@@ -480,7 +486,7 @@ fn sums_are_quantized_and_measured_as_their_decomposition_has_it() {
             check(|| QuantizeSum { read, scheme, block, relative }, &with_base(own), &[], 1e-5);
         };
         quantized(&|| (Nf4::from(32).scheme(), 32), false);
-        quantized(&|| (Int8 { per: Per::Block(7) }.scheme(), 7), false);
+        quantized(&|| (Int8 { granularity: Granularity::Block(7) }.scheme(), 7), false);
         if read.k.is_multiple_of(32) {
             quantized(&|| (Affine { bits: 3, group: 32 }.scheme(), 32), false);
             quantized(&|| (Mxfp8 { rule: ScaleRule::Ceil }.scheme(), 32), false);

@@ -33,7 +33,7 @@ fn alike(whole: &Value, part: &Value, axis: usize, range: &Range<i32>) -> bool {
     let (Some(whole), Some(part)) = (stored(whole), stored(part)) else { return false };
     let shared = match whole.scheme.scaling {
         Scaling::Float => whole.scales.as_ref().is_some_and(|scales| scales.downcast::<Dynamic8Array>().is_some()),
-        _ => whole.modifier.is_some(),
+        _ => whole.global_scale.is_some(),
     };
     if shared || whole.block != part.block {
         return false;

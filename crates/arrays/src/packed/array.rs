@@ -255,7 +255,8 @@ impl<F: Format> Packed for PackedArray<F> {
             scheme: self.format.scheme(),
             codes: self.codes.clone(),
             scales: self.scales.clone(),
-            modifier: self.biases.as_ref().or(self.global_scale.as_ref()).cloned(),
+            biases: self.biases.clone(),
+            global_scale: self.global_scale.clone(),
             block: self.format.block(),
             transposed: self.transposed,
             aval: self.aval.clone(),
@@ -263,8 +264,7 @@ impl<F: Format> Packed for PackedArray<F> {
     }
 
     fn restored(&self, stored: Stored) -> Box<dyn ImplicitArray> {
-        let Stored { codes, scales, modifier, transposed, aval, .. } = stored;
-        let (biases, global_scale) = if self.biases.is_some() { (modifier, None) } else { (None, modifier) };
+        let Stored { codes, scales, biases, global_scale, transposed, aval, .. } = stored;
         let format = self.format.clone();
         Box::new(Self { codes, scales, biases, global_scale, format, transposed, aval, ..*self })
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{Broadcast, GatherMM, Reshaping, Slice};
+use tacit_core::primitives::{Broadcast, GatherMM, Reshaping, Slice};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 use tacit_kernels::Orientation;
 

@@ -15,7 +15,7 @@ pub(crate) fn scaled(array: &dyn Packed, map: &dyn Fn(&Array) -> Result<Array>) 
     match (stored.scheme.scaling, &stored.scales) {
         (Scaling::Float, Some(Value::Dense(scales))) => {
             stored.scales = Some(wide(scales)?.into());
-            stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
+            stored.biases = stored.biases.as_ref().map(wide).transpose()?;
         }
         (Scaling::Float, Some(scales)) => {
             if let Some((integers, _)) = integers(scales) {
@@ -26,8 +26,8 @@ pub(crate) fn scaled(array: &dyn Packed, map: &dyn Fn(&Array) -> Result<Array>) 
             let nested = nested.ok_or_else(|| Error::decline("the scales are of a type that is not known here"))?;
             stored.scales = Some(nested.scaled(map)?.into());
         }
-        (Scaling::E4m3, _) if stored.modifier.is_some() => {
-            stored.modifier = stored.modifier.as_ref().map(wide).transpose()?;
+        (Scaling::E4m3, _) if stored.global_scale.is_some() => {
+            stored.global_scale = stored.global_scale.as_ref().map(wide).transpose()?;
         }
         (Scaling::One, _) => return Err(Error::decline("the codes are the values, and have no scales")),
         _ => return Err(Error::decline("the scales are no floats that another number could scale")),

@@ -7,7 +7,6 @@ use tacit_core::{Error, Result, Value, handler};
 use crate::avals::axes::{extent, swapped};
 use crate::families::packed::{Packed, Stored};
 use crate::families::structural::itself;
-use crate::kernel::Scaling;
 use crate::packed::shape::{flat, packed, reshaped};
 use crate::packed::units::Supers;
 use crate::views::concat::Concat;
@@ -41,8 +40,8 @@ fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value
         }
         parts.push(part.stored());
     }
-    if stored.scheme.scaling != Scaling::Float && parts.iter().any(|part| part.modifier.is_some()) {
-        return Err(Error::decline("each part has a factor of its own"));
+    if parts.iter().any(|part| part.global_scale.is_some()) {
+        return Err(Error::decline("each part has a global scale of its own"));
     }
     let shape = stored.shape();
     let (outer, unit) = (extent(&shape[..axis]), stored.unit());
@@ -67,7 +66,7 @@ fn joined(first: &dyn Packed, rest: &[&dyn Packed], axis: usize) -> Result<Value
         None => Some(join(&|part| part.scales.as_ref()?.as_dense().cloned())?.into()),
     };
     stored.codes = join(&|part| Some(part.codes.clone()))?;
-    stored.modifier = stored.modifier.is_some().then(|| join(&|part| part.modifier.clone())).transpose()?;
+    stored.biases = stored.biases.is_some().then(|| join(&|part| part.biases.clone())).transpose()?;
     stored.scales = scales;
     let mut shape = shape;
     shape[axis] = parts.iter().map(|part| part.shape()[axis]).sum();

@@ -1,7 +1,7 @@
 //! Products with packed matrices, and rows of them, by their codes.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::GatherMM;
+use tacit_core::primitives::GatherMM;
 use tacit_core::{Error, Result, handler};
 use tacit_kernels::Orientation;
 

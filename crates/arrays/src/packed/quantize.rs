@@ -68,7 +68,7 @@ impl<F: Format> PackedArray<F> {
         let aval = checked(Aval::new(&shape, dtype), &format)?;
         let scheme = format.scheme();
         let global = if kernel::is_relative(&scheme) {
-            Some(kernel::global_scale(&sum.measure(Measure::Most)?.max(None)?)?)
+            Some(kernel::global_scale(&sum.measure(Measure::Absmax)?.max(None)?)?)
         } else {
             None
         };

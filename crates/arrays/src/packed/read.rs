@@ -42,11 +42,9 @@ impl Stored {
                 });
             }
         }
-        if let Some(modifier) = &self.modifier {
-            children.push(match scheme.scaling {
-                Scaling::E4m3 => modifier.divide(Array::from_f32(NVFP4_RANGE))?,
-                _ => modifier.clone(),
-            });
+        children.extend(self.biases.clone());
+        if let Some(global_scale) = &self.global_scale {
+            children.push(global_scale.divide(Array::from_f32(NVFP4_RANGE))?);
         }
         Ok((Layout { scheme, ..layout }, children))
     }

@@ -8,7 +8,6 @@ use tacit_core::{Aval, Error, Result, Value, short_name};
 use crate::avals::axes::{divisors, extent, gcd};
 use crate::families::cut::Cut;
 use crate::families::packed::{Packed, Stored};
-use crate::kernel::Scaling;
 use crate::packed::dynamic8::{Dynamic8Array, each_repeated};
 use crate::packed::slice::between;
 
@@ -81,9 +80,7 @@ fn divided(mut stored: Stored, block: usize, edges: &[usize]) -> Result<Stored> 
     let (_, shape) = stored.scheme.children(&stored.shape(), block);
     let count = extent(&shape);
     let each = |array: &Array| -> Result<Array> { Ok(each_repeated(array, times, count)?.reshape(&shape)?) };
-    if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
-        stored.modifier = Some(each(biases)?);
-    }
+    stored.biases = stored.biases.as_ref().map(each).transpose()?;
     stored.scales = match &stored.scales {
         Some(Value::Dense(scales)) => Some(each(scales)?.into()),
         Some(scales) => match scales.downcast::<Dynamic8Array>() {

@@ -5,7 +5,6 @@ use tacit_core::{Aval, Error, Result, Value, handler};
 
 use crate::avals::axes::{extent, swapped};
 use crate::families::packed::{Packed, Stored};
-use crate::kernel::Scaling;
 use crate::packed::units::Supers;
 
 /// The same codes in another shape.
@@ -41,9 +40,7 @@ pub(crate) fn in_shape(mut stored: Stored, shape: &[i32]) -> Result<Stored> {
     if let Some(Value::Dense(dense)) = &stored.scales {
         stored.scales = Some(dense.reshape(&scales)?.into());
     }
-    if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
-        stored.modifier = Some(biases.reshape(&scales)?);
-    }
+    stored.biases = stored.biases.as_ref().map(|biases| biases.reshape(&scales)).transpose()?;
     Ok(stored)
 }
 

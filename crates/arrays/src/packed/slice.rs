@@ -7,7 +7,6 @@ use tacit_core::{Aval, Error, Result, Value, handler};
 
 use crate::avals::axes::{extent, ranges, swapped};
 use crate::families::packed::{Packed, Stored};
-use crate::kernel::Scaling;
 use crate::packed::dynamic8::Dynamic8Array;
 use crate::packed::shape::{flat, in_shape, packed, reshaped};
 use crate::packed::units::Supers;
@@ -71,9 +70,7 @@ pub(crate) fn between(mut stored: Stored, start: &[i32], stop: &[i32]) -> Result
         }
     };
     stored.codes = cut(&stored.codes, &|at| (at * bits).div_ceil(width))?;
-    if let (Scaling::Float, Some(biases)) = (stored.scheme.scaling, &stored.modifier) {
-        stored.modifier = Some(cut(biases, &per_block)?);
-    }
+    stored.biases = stored.biases.as_ref().map(|biases| cut(biases, &per_block)).transpose()?;
     stored.scales = scales;
     in_shape(stored, &new)
 }

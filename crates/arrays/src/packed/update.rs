@@ -7,13 +7,12 @@ use tacit_core::primitives::{DynamicSlice, DynamicSliceUpdate, ScatterAxis, Slic
 use tacit_core::{Aval, Error, Result, Value, broadcast_source, handler};
 
 use crate::families::packed::{Packed, Stored};
-use crate::kernel::Scaling;
 use crate::packed::shape::reshaped;
 
 /// The part that begins where an array says, cut out of codes and scales.
 #[handler]
 pub(crate) fn packed_dynamic_slice(op: &DynamicSlice, array: &dyn Packed, start: &Array) -> Result<Value> {
-    let rows = Rows::of(array)?;
+    let rows = WholeRows::new(array)?;
     let (shape, mut stored) = (rows.shape.clone(), rows.stored.clone());
     if op.slice_size.last() != shape.last() {
         return Err(Error::decline("a row would be cut"));
@@ -34,7 +33,7 @@ pub(crate) fn packed_dynamic_slice_update(
     update: &Value,
     start: &Array,
 ) -> Result<Value> {
-    written(array, update, |child, rows| dynamic_slice_update(child, rows, start, &op.axes))
+    updated(array, update, |child, rows| dynamic_slice_update(child, rows, start, &op.axes))
 }
 
 /// Whole rows written to a range of each of the other axes.
@@ -53,7 +52,7 @@ pub(crate) fn packed_slice_update(op: &SliceUpdate, array: &dyn Packed, update: 
     }
     let start: Vec<i32> = axes.iter().map(|&axis| op.start_indices[axis as usize]).collect();
     let start = Array::from_slice(&start, &[axes.len() as i32]);
-    written(array, update, |child, rows| dynamic_slice_update(child, rows, &start, &axes))
+    updated(array, update, |child, rows| dynamic_slice_update(child, rows, &start, &axes))
 }
 
 /// Whole rows written to chosen places along an axis, which are the same along all others.
@@ -74,25 +73,25 @@ pub(crate) fn packed_scatter_axis(
     let mut shape = vec![1; rank];
     shape[axis] = of_axis(axis);
     let places = places.reshape(&shape)?;
-    written(array, update, |child, rows| {
+    updated(array, update, |child, rows| {
         let places = ops::broadcast_to(&places, rows.shape())?;
         Ok(child.put_along_axis(places, rows, op.axis)?)
     })
 }
 
 /// `array` after `write(child, rows)` of each child, whose last axis is one row of the array, and of the same child of `update`.
-fn written(
+fn updated(
     array: &dyn Packed,
     update: &Value,
     mut write: impl FnMut(&Array, &Array) -> Result<Array>,
 ) -> Result<Value> {
-    let rows = Rows::of(array)?;
+    let rows = WholeRows::new(array)?;
     let (shape, mut stored) = (rows.shape.clone(), rows.stored.clone());
     let new = update.aval()?;
     if new.shape.contains(&0) || new.shape.last() != shape.last() {
         return Err(Error::decline(format!("{new} is no whole rows of {}", stored.aval)));
     }
-    let new = Rows { shape: new.shape, stored: encoded(array, update)? };
+    let new = WholeRows { shape: new.shape, stored: encoded(array, update)? };
     let mut children = new.children()?.into_iter();
     rows.each(&mut stored, |child| {
         let rows = children.next().ok_or_else(|| Error::decline("the rows have other children"))?;
@@ -115,13 +114,13 @@ fn encoded(array: &dyn Packed, update: &Value) -> Result<Stored> {
 }
 
 /// The children of an array each of whose rows is a whole number of blocks.
-struct Rows {
+struct WholeRows {
     shape: Vec<i32>,
     stored: Stored,
 }
 
-impl Rows {
-    fn of(array: &dyn Packed) -> Result<Self> {
+impl WholeRows {
+    fn new(array: &dyn Packed) -> Result<Self> {
         let stored = array.stored();
         let shape = stored.shape();
         let whole = shape.last().is_some_and(|&row| row > 0 && (row as usize).is_multiple_of(stored.unit()));
@@ -134,7 +133,7 @@ impl Rows {
         if stored.scales.as_ref().is_some_and(Value::is_implicit) {
             return Err(Error::decline("the scales are packed themselves"));
         }
-        if stored.scheme.scaling != Scaling::Float && stored.modifier.is_some() {
+        if stored.global_scale.is_some() {
             return Err(Error::decline("the scales are relative to a magnitude of the whole array"));
         }
         Ok(Self { shape, stored })
@@ -149,7 +148,7 @@ impl Rows {
 
     fn children(&self) -> Result<Vec<Array>> {
         let scales = self.stored.scales.as_ref().and_then(Value::as_dense);
-        let children = [Some(&self.stored.codes), scales, self.stored.modifier.as_ref()];
+        let children = [Some(&self.stored.codes), scales, self.stored.biases.as_ref()];
         children.into_iter().flatten().map(|child| self.laid(child)).collect()
     }
 
@@ -161,8 +160,8 @@ impl Rows {
         if stored.scales.is_some() {
             stored.scales = Some(next()?.into());
         }
-        if stored.modifier.is_some() {
-            stored.modifier = Some(next()?);
+        if stored.biases.is_some() {
+            stored.biases = Some(next()?);
         }
         Ok(())
     }

@@ -159,7 +159,8 @@ pub(crate) fn constant_unary(op: &Unary, c: &Constant, made: &[Aval]) -> Result<
 }
 
 /// Moved elements, which are all the same.
-#[handler]
+// It knows more than the families that a constant joins.
+#[handler(precedence = 1)]
 pub(crate) fn constant_moving(op: &Moving, c: &Constant, rest: &[&Value], made: &[Aval]) -> Result<Vec<Value>> {
     forward(op, &c.aval.shape, made)?;
     let mut value = c.value.clone();

@@ -1,7 +1,7 @@
 //! A diagonal matrix.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Binary, Matmul, Multiply, Sum};
+use tacit_core::primitives::{Binary, Matmul, Multiply, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::{check_float, check_made};
@@ -129,7 +129,9 @@ pub(crate) fn diagonal_binary(op: &Binary, a: &Diagonal, b: &Diagonal) -> Result
     if !op.is_linear() {
         return Err(Error::decline(format!("{} may make more than zero of zeros", op.name())));
     }
-    Ok(a.with(op.emit(&[a.diagonal.clone(), b.diagonal.clone()])?.swap_remove(0)))
+    // Each keeps the rank of the matrix, in which the primitive was recorded.
+    let rows = [a.diagonal.reshape(&[1, -1])?, b.diagonal.reshape(&[1, -1])?];
+    Ok(a.with(op.emit(&rows)?.swap_remove(0).reshape(&[-1])?))
 }
 
 /// The product with the diagonal of the other operand, be it a scalar, a matrix or diagonal itself.

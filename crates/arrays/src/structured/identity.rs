@@ -1,7 +1,7 @@
 //! The identity matrix.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::Multiply;
+use tacit_core::primitives::Multiply;
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
 use crate::avals::checks::check_made;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{Add, Multiply, Sum};
+use tacit_core::primitives::{Add, Multiply, Sum};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, broadcast_source, handler, implicit};
 
 use crate::avals::checks::{check_float, check_made};

@@ -12,7 +12,7 @@ use crate::training::ste::ste;
 /// Which activations share a scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(crate = "tacit_core::store::serde", rename_all = "lowercase")]
-pub enum ScalePer {
+pub enum ActivationGranularity {
     /// Those of a token: the last axis.
     #[default]
     Token,
@@ -27,10 +27,10 @@ pub enum ScalePer {
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::Array;
-/// use tacit_arrays::{ScalePer, int8_rounded};
+/// use tacit_arrays::{ActivationGranularity, int8_rounded};
 ///
 /// let x = Array::from_slice(&[127f32, 0.4, -63.6], &[1, 3]);
-/// assert_eq!(int8_rounded(&x, ScalePer::Token)?.as_slice::<f32>(), [127.0, 0.0, -64.0]);
+/// assert_eq!(int8_rounded(&x, ActivationGranularity::Token)?.as_slice::<f32>(), [127.0, 0.0, -64.0]);
 /// # Ok(())
 /// # }
 /// ```
@@ -38,24 +38,24 @@ pub enum ScalePer {
 /// # Errors
 ///
 /// `x` is not float.
-pub fn int8_rounded(x: &Array, per: ScalePer) -> Result<Array> {
+pub fn int8_rounded(x: &Array, granularity: ActivationGranularity) -> Result<Array> {
     let aval = Aval::from(x);
     if !aval.dtype.is_float() {
         return Err(Error::invalid(format!("{aval} is not rounded to 8 bits of activations"), "round a float array"));
     }
-    if x.size() == 0 || aval.shape.is_empty() && per == ScalePer::Token {
+    if x.size() == 0 || aval.shape.is_empty() && granularity == ActivationGranularity::Token {
         return Ok(x.clone());
     }
     let rounded = |x: &Array| -> Result<Value> {
         let x = x.as_dtype(Dtype::Float32)?;
-        let absmax = match per {
-            ScalePer::Token => x.abs()?.max_axis(-1, true)?,
-            ScalePer::Tensor => x.abs()?.max(None)?,
+        let absmax = match granularity {
+            ActivationGranularity::Token => x.abs()?.max_axis(-1, true)?,
+            ActivationGranularity::Tensor => x.abs()?.max(None)?,
         };
-        let (none, most) = (absmax.eq(Array::from_f32(0.0))?, Array::from_f32(127.0));
-        let factor = ops::select(&none, Array::from_f32(0.0), most.divide(&absmax)?)?;
+        let (zero, top) = (absmax.eq(Array::from_f32(0.0))?, Array::from_f32(127.0));
+        let factor = ops::select(&zero, Array::from_f32(0.0), top.divide(&absmax)?)?;
         let units = ops::clip(x.multiply(factor)?.round(None)?, (-127.0, 127.0))?;
-        Ok(units.multiply(absmax.divide(&most)?)?.as_dtype(aval.dtype)?.into())
+        Ok(units.multiply(absmax.divide(&top)?)?.as_dtype(aval.dtype)?.into())
     };
     ste(x, rounded)?.dense()
 }
@@ -71,11 +71,11 @@ pub fn int8_rounded(x: &Array, per: ScalePer) -> Result<Array> {
 /// # fn main() -> tacit_core::Result<()> {
 /// use mlx_rs::{Array, ops};
 /// use tacit_arrays::format::Affine;
-/// use tacit_arrays::{Int8Inputs, Prepared, ScalePer};
+/// use tacit_arrays::{Int8Inputs, Prepared, ActivationGranularity};
 /// use tacit_core::implicit;
 ///
 /// let w = Prepared::new(&ops::ones::<f32>(&[8, 32])?, Affine { bits: 4, group: 32 })?;
-/// let w = Int8Inputs::new(w, ScalePer::Token)?;
+/// let w = Int8Inputs::new(w, ActivationGranularity::Token)?;
 /// let x = ops::full::<f32>(&[2, 32], Array::from_f32(127.0))?;
 /// let y = implicit((x, w), |(x, w)| x.matmul(w.t()))?;
 /// assert_eq!(y.dense()?.as_slice::<f32>(), [32.0 * 127.0; 16]);
@@ -89,7 +89,7 @@ pub fn int8_rounded(x: &Array, per: ScalePer) -> Result<Array> {
 pub struct Int8Inputs {
     inner: Value,
     #[implicit(aux)]
-    per: ScalePer,
+    per: ActivationGranularity,
     #[implicit(aux)]
     aval: Aval,
 }
@@ -100,10 +100,10 @@ impl Int8Inputs {
     /// # Errors
     ///
     /// `inner` is not float.
-    pub fn new(inner: impl Into<Value>, per: ScalePer) -> Result<Self> {
+    pub fn new(inner: impl Into<Value>, granularity: ActivationGranularity) -> Result<Self> {
         let inner = inner.into();
         let aval = inner.aval()?;
-        let array = Self { inner, per, aval };
+        let array = Self { inner, per: granularity, aval };
         array.check()?;
         Ok(array)
     }
@@ -116,7 +116,7 @@ impl Int8Inputs {
 
     /// Which activations share a scale.
     #[must_use]
-    pub fn per(&self) -> ScalePer {
+    pub fn granularity(&self) -> ActivationGranularity {
         self.per
     }
 

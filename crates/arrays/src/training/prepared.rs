@@ -241,7 +241,7 @@ impl Cut for Prepared {
         let mut stored = array.stored();
         stored.scales = Some(scales.into());
         if self.biases.is_some() {
-            stored.modifier.clone_from(&self.biases);
+            stored.biases.clone_from(&self.biases);
         }
         let block = stored.block;
         let stored = cut_stored(array, stored, axis, range.clone())?;
@@ -249,7 +249,7 @@ impl Cut for Prepared {
             return Err(inside(&self.format, &self.aval, axis, &range));
         }
         made.scales = stored.scales.as_ref().and_then(Value::as_dense).cloned();
-        made.biases = self.biases.is_some().then_some(stored.modifier).flatten();
+        made.biases = self.biases.is_some().then_some(stored.biases).flatten();
         Ok(made.into())
     }
 }

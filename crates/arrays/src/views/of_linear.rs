@@ -1,7 +1,7 @@
 //! What every [`Linear`] array becomes by structural ops: what its type says, or a view around it.
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::op::{AsType, Concatenate, Divide, Multiply, Negative, Slice, Transpose};
+use tacit_core::primitives::{AsType, Concatenate, Divide, Multiply, Negative, Slice, Transpose};
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::ranges;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{
+use tacit_core::primitives::{
     Concatenate, DynamicSliceUpdate, Gather, ScatterAxis, ScatterAxisSum, SliceUpdate, SliceUpdateSum, TypedPrimitive,
     Update,
 };

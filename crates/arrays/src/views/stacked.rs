@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_core::op::{GatherMM, Squeeze};
+use tacit_core::primitives::{GatherMM, Squeeze};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
 use crate::avals::checks::check_made;

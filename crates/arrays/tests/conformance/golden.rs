@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Affine, Format, Fp4, Mxfp4, Mxfp8, Nf4, Nvfp4, Parts, Per};
+use tacit_arrays::format::{Affine, Format, Fp4, Granularity, Mxfp4, Mxfp8, Nf4, Nvfp4, Parts};
 use tacit_arrays::{
     AffineArray, Dynamic8Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, PackedArray,
     ScaleRule,
@@ -218,7 +218,7 @@ fn int8_rows_are_those_of_bitsandbytes() {
     let golden = Golden::load("bitsandbytes_golden.safetensors");
     // bitsandbytes quantizes halves: `int8.x` must be rounded first.
     let x = golden.get("int8.x").as_dtype(Dtype::Float16).expect("a float type");
-    golden.has_children_of("int8", &Int8Array::quantize(&x, Per::Row).expect("quantizes").into());
+    golden.has_children_of("int8", &Int8Array::quantize(&x, Granularity::Row).expect("quantizes").into());
 }
 
 /// What MLX wrote in the format `F`.

@@ -6,11 +6,11 @@ mod statistics;
 mod structured;
 
 use mlx_rs::{Array, Dtype, ops, random};
-use tacit_arrays::format::{Affine, Bf16, Codebook, F16, KQuant, Nf4, Per};
+use tacit_arrays::format::{Affine, Bf16, Codebook, F16, Granularity, KQuant, Nf4};
 use tacit_arrays::{
-    AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, E4m3Array, E5m2Array, F16Array, Fp4Array, Int8Array,
-    Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Prepared, ScalePer, ScaleRule, TernaryArray,
-    ste,
+    ActivationGranularity, AffineArray, Bf16Array, BinaryArray, CodebookArray, Constant, E4m3Array, E5m2Array,
+    F16Array, Fp4Array, Int8Array, Int8Inputs, KQuantArray, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array, Prepared,
+    ScaleRule, TernaryArray, ste,
 };
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
@@ -32,7 +32,7 @@ conformance! {
     affine_4: |x| AffineArray::quantize(x, Affine { bits: 4, group: 32 }), within(0.14), floor(1e-6), refuses_non_finite(), overflows();
     affine_8: |x| AffineArray::quantize(x, Affine { bits: 8, group: 32 }), within(0.009), floor(1e-6), refuses_non_finite(), overflows();
     int8: |x| Int8Array::quantize(x, 32), within(0.006), exact_zero(), refuses_non_finite(), overflows();
-    int8_columns: |x| Int8Array::quantize(x, Per::Column), within(0.006), exact_zero(), refuses_non_finite(), overflows();
+    int8_columns: |x| Int8Array::quantize(x, Granularity::Column), within(0.006), exact_zero(), refuses_non_finite(), overflows();
     mxfp4: |x| Mxfp4Array::quantize(x, ScaleRule::Ceil), within(0.35), exact_zero(), refuses_non_finite(), overflows();
     mxfp8: |x| Mxfp8Array::quantize(x, ScaleRule::Ceil), within(0.07), exact_zero(), refuses_non_finite(), overflows();
     nvfp4: |x| nvfp4(x), elsewhere(&["nvfp4_concatenate"]), within(0.25), exact_zero(), refuses_non_finite(), overflows();
@@ -74,7 +74,7 @@ fn every_type_has_a_line() {
     let mut subjects = subjects();
     // What rounds the other side of its products is no matrix in the suite's sense; `tests/it/int8_inputs.rs` compares it
     // with what it is defined by.
-    subjects.push(Subject::new("int8_inputs", |x: &Array| Int8Inputs::new(x, ScalePer::Token)));
+    subjects.push(Subject::new("int8_inputs", |x: &Array| Int8Inputs::new(x, ActivationGranularity::Token)));
     // What is not materialized but computed; `tests/it/attention.rs` compares it with plain ops.
     subjects.push(Subject::new("scores", scores));
     tacit_conformance::types_without_a_subject(&subjects).expect_clean();

@@ -53,7 +53,7 @@ pub(crate) fn sparse24(x: &Array) -> Result<Sparse24> {
 }
 
 pub(crate) fn transposed(x: &Array) -> Result<Value> {
-    Ok(Transposed::new(int8(&x.swap_axes(-1, -2)?)?, &transposed(x))?.into())
+    Ok(Transposed::new(int8(&x.swap_axes(-1, -2)?)?, &swapped(x))?.into())
 }
 
 pub(crate) fn scaled(x: &Array) -> Result<Value> {
@@ -97,7 +97,7 @@ pub(crate) fn masked(x: &Array) -> Result<Masked> {
 }
 
 /// The axes with the last two swapped.
-fn transposed(x: &Array) -> Vec<i32> {
+fn swapped(x: &Array) -> Vec<i32> {
     let mut axes: Vec<i32> = (0..x.ndim() as i32).collect();
     let last = axes.len();
     if last > 1 {

@@ -328,7 +328,7 @@ fn an_explanation_shows_what_becomes_of_scores() {
             d:f32[2,6,1,64]             = multiply f32[2,6,1,64] a
             e:f32[2,2,3,1,64]           = unflatten[axis=1,shape=(2,3)] d
             f:Affine(f32[2,2,1,16,64])  = expand_dims[axes=(2)] b              packed_reshape
-            g:Batched(f32[2,2,1,64,16]) = transpose[axes=(0,1,2,4,3)] f        packed_transpose
+            g:Batched(f32[2,2,1,64,16]) = transpose[axes=(0,1,2,4,3)] f        linear_transpose
             h:Batched(f32[2,2,3,64,16]) = broadcast[shape=(2,2,3,64,16)] g     batched_broadcast
             i:Scores(f32[2,2,3,1,16])   = matmul e h                           scores_of
             j:Scores(f32[2,2,3,1,16])   = softmax[precise=true] i              scores_softmax

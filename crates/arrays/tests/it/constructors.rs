@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{
-    Affine, Bf16, Binary, E4m3, E5m2, F16, Format, Fp4, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Parts, Per, Ternary,
+    Affine, Bf16, Binary, E4m3, E5m2, F16, Format, Fp4, Granularity, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Parts, Ternary,
 };
 use tacit_arrays::{
     AffineArray, BinaryArray, Dynamic8Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array, Nf4Array, Nvfp4Array,
@@ -103,7 +103,8 @@ fn the_parts_of_an_array_are_the_array() {
 
 #[test]
 fn a_stored_array_is_the_array() {
-    let columns = Int8Array::quantize(&normal(1, &[6, 64]), Per::Column).expect("quantizes").with_int8_activations();
+    let columns =
+        Int8Array::quantize(&normal(1, &[6, 64]), Granularity::Column).expect("quantizes").with_int8_activations();
     let scalar = Nf4Array::quantize(&normal(1, &[]), 64).expect("quantizes");
     for value in every(Dtype::Bfloat16, 1, &[6, 64]).into_iter().chain([columns.into(), scalar.into()]) {
         let Value::Implicit(array) = &value else { panic!("it is packed") };
@@ -117,8 +118,8 @@ fn a_stored_array_is_the_array() {
 #[test]
 fn a_scale_for_each_column_is_a_view_of_one_for_each_row() {
     let x = normal(1, &[40, 96]);
-    let w = Value::from(Int8Array::quantize(&x, Per::Column).expect("quantizes"));
-    let rows = Value::from(Int8Array::quantize(&x.t(), Per::Row).expect("quantizes"));
+    let w = Value::from(Int8Array::quantize(&x, Granularity::Column).expect("quantizes"));
+    let rows = Value::from(Int8Array::quantize(&x.t(), Granularity::Row).expect("quantizes"));
     assert!(same(&dense(&w), &dense(&rows).t()));
     let operands = |columns| [Value::from(normal(2, &[3, columns])), w.clone()];
     oracle(F32).check("x W", &operands(40), |arrays| Ok(vec![arrays[0].matmul(&arrays[1])?]));
@@ -175,7 +176,7 @@ fn arrays_that_no_format_takes() {
         assert_eq!(message(&zeros(&[65536, 65536])), large);
     }
     check(
-        Int8Array::quantize(&zeros(&[64]), Per::Column),
+        Int8Array::quantize(&zeros(&[64]), Granularity::Column),
         expect![[r#"
         f32[64] is not a matrix, which alone has columns
         help: quantize rows or blocks"#]],

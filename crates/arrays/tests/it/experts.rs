@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::Nf4Array;
-use tacit_arrays::format::{KQuant, Per};
+use tacit_arrays::format::{Granularity, KQuant};
 use tacit_arrays::{Int8Array, KQuantArray};
 use tacit_conformance::oracle::relative_error;
 use tacit_core::{Policy, Result, Value, implicit};
@@ -109,7 +109,7 @@ fn experts_without_blocks_of_their_own() {
     let x = normal(1, &[3, 5, 37]);
     let packed: [Value; 4] = [
         Nf4Array::quantize(&x, 64).expect("quantizes").into(),
-        Int8Array::quantize(&x, Per::Block(1024)).expect("quantizes").into(),
+        Int8Array::quantize(&x, Granularity::Block(1024)).expect("quantizes").into(),
         Int8Array::quantize(&x, 32).expect("quantizes").into(),
         KQuantArray::quantize(&x, KQuant { bits: 3 }).expect("quantizes").into(),
     ];

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{self, AnyFormat, Codebook, Fit, Fitted, Int8, Nf4, Per, Quantizer, Rotation};
+use tacit_arrays::format::{self, AnyFormat, Codebook, Fit, Fitted, Granularity, Int8, Nf4, Quantizer, Rotation};
 use tacit_arrays::{Int8Array, Prepared};
 use tacit_core::compile::compile;
 use tacit_core::{Policy, Result, Value, implicit};
@@ -109,7 +109,7 @@ fn what_a_format_holds_exactly_stays_as_it_is() {
 fn least_squares_follow_by_hand() {
     // By the largest magnitude 1 has the code 127, and the others are the integers nearest to multiples of 1 / 127.
     let x = Array::from_slice(&[1.0_f32, 0.5, -0.25, 0.1], &[1, 4]);
-    let made = Int8Array::fitted(&x, Per::Row, Fit::search()).expect("quantizes");
+    let made = Int8Array::fitted(&x, Granularity::Row, Fit::search()).expect("quantizes");
     let scale = dense(made.scales().expect("scales").clone()).as_slice::<f32>()[0] / 127.0;
     let codes: Vec<f32> = made.codes().as_slice::<i8>().iter().map(|&code| f32::from(code)).collect();
     let x = x.as_slice::<f32>();

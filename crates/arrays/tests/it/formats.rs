@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use expect_test::expect;
 use mlx_rs::Array;
 use tacit_arrays::format::{
-    self, Affine, AnyFormat, FloatScales, Fp4, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Per, Quantizer, Ternary, TextForm,
+    self, Affine, AnyFormat, FloatScales, Fp4, Granularity, Int8, Mxfp4, Mxfp8, Nf4, Nvfp4, Quantizer, Ternary,
+    TextForm,
 };
 use tacit_arrays::{Adapter, Lora, Nf4Array, Prepared, ScaleRule, register_format};
 use tacit_core::{Policy, Result, Value};
@@ -72,7 +73,7 @@ fn a_value_makes_what_its_type_makes() {
     assert!(nf4.eq_exact(&own).expect("compares"));
     assert_eq!("affine:4:64".parse::<Affine>().expect("is read"), Affine { bits: 4, group: 64 });
     assert_eq!("fp4".parse::<Fp4>().expect("is read"), Fp4 { block: 64, double: false });
-    assert_eq!("int8:columns".parse::<Int8>().expect("is read"), Int8 { per: Per::Column });
+    assert_eq!("int8:columns".parse::<Int8>().expect("is read"), Int8 { granularity: Granularity::Column });
     assert_eq!("mxfp4:floor".parse::<Mxfp4>().expect("is read"), Mxfp4 { rule: ScaleRule::Floor });
     assert_eq!("mxfp8".parse::<Mxfp8>().expect("is read"), Mxfp8 { rule: ScaleRule::Ceil });
     assert_eq!("nvfp4:global".parse::<Nvfp4>().expect("is read"), Nvfp4 { global: true });
@@ -100,7 +101,7 @@ fn what_is_no_format_is_told_with_what_there_is() {
     .assert_eq(&["nf5", "affine:4", "nf4:many", "rotated", "rotated:nf5", "rotated:rotated:int8"].map(said).join("\n"));
     assert!("affine:4:64".parse::<Nf4>().is_err());
     assert!(format::parse("nf4:7").expect("reads").quantize(&normal(1, &[8, 64])).is_err());
-    assert!(Ternary { per: Per::Column }.quantize(&normal(1, &[2, 8, 64])).is_err());
+    assert!(Ternary { granularity: Granularity::Column }.quantize(&normal(1, &[2, 8, 64])).is_err());
     assert!(serde_json::from_str::<Affine>("\"affine:4\"").is_err());
 }
 

@@ -4,8 +4,8 @@ use mlx_rs::ops::indexing::gather_single;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::format::{Affine, Nf4};
 use tacit_arrays::{
-    AffineArray, AsStored, Batched, Cast, Concat, Constant, Diagonal, Dora, Identity, Int8Array, Int8Inputs, Lora,
-    LoraSet, LowRank, Masked, Nf4Array, Prepared, QaLora, Rotated, ScalePer, Scaled, Sliced, Sparse24, Stacked,
+    ActivationGranularity, AffineArray, AsStored, Batched, Cast, Concat, Constant, Diagonal, Dora, Identity, Int8Array,
+    Int8Inputs, Lora, LoraSet, LowRank, Masked, Nf4Array, Prepared, QaLora, Rotated, Scaled, Sliced, Sparse24, Stacked,
     Transposed, ste,
 };
 use tacit_conformance::assert_close;
@@ -49,7 +49,7 @@ fn every_matrix() -> Result<Vec<Value>> {
         Sliced::new(nf4(&normal(1, &[96, 32]), 32), &[40, 0], &[72, 32])?.into(),
         Cast::new(Int8Array::quantize(&x(1).as_dtype(Dtype::Bfloat16)?, 32)?, F32)?.into(),
         Prepared::new(&x(1), nf4_format())?.into(),
-        Int8Inputs::new(base(), ScalePer::Token)?.into(),
+        Int8Inputs::new(base(), ActivationGranularity::Token)?.into(),
         ste(&x(1), |x| Nf4Array::quantize(x, 32))?,
     ]);
     Ok(made)

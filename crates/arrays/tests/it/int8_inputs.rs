@@ -4,20 +4,20 @@ use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, transforms};
 use tacit_arrays::format::Affine;
-use tacit_arrays::{Int8Inputs, Prepared, ScalePer, int8_rounded};
+use tacit_arrays::{ActivationGranularity, Int8Inputs, Prepared, int8_rounded};
 use tacit_conformance::oracle::floats;
 use tacit_core::{Counters, Policy, Result, Value, implicit};
 
 use crate::messages::check;
 use crate::operands::{FLOATS, normal, normal_of};
 
-const BOTH: [ScalePer; 2] = [ScalePer::Token, ScalePer::Tensor];
+const BOTH: [ActivationGranularity; 2] = [ActivationGranularity::Token, ActivationGranularity::Tensor];
 
 /// The definition, written as plainly as it can be.
-fn by_definition(x: &Array, per: ScalePer) -> Vec<f32> {
+fn by_definition(x: &Array, granularity: ActivationGranularity) -> Vec<f32> {
     let values = floats(x).expect("floats");
     let last = x.shape().last().map_or(1, |&last| last as usize);
-    let share = if per == ScalePer::Token { last } else { values.len() };
+    let share = if granularity == ActivationGranularity::Token { last } else { values.len() };
     let rounded = values.chunks(share).flat_map(|values| {
         let most = values.iter().fold(0f32, |most, x| most.max(x.abs()));
         let factor = if most == 0.0 { 0.0 } else { 127.0 / most };
@@ -69,13 +69,13 @@ fn both_sides_are_trained() {
     let y = |arrays: &[Array]| -> Result<Vec<Array>, Exception> {
         let _deny = Policy::Deny.scope();
         let w = Prepared::new(&arrays[1], Affine { bits: 4, group: 32 })?;
-        let w = Int8Inputs::new(w, ScalePer::Token)?;
+        let w = Int8Inputs::new(w, ActivationGranularity::Token)?;
         Ok(vec![implicit((&arrays[0], w), |(x, w)| x.matmul(w.t())?.sum(None))?.dense()?])
     };
     let (_, gradients) =
         transforms::value_and_grad_with_argnums(y, &[0, 1][..])(&[x.clone(), master.clone()]).expect("runs");
     // Straight through both: the sums of the rounded other side.
-    let rounded = int8_rounded(&x, ScalePer::Token).and_then(|x| Ok(x.sum_axis(0, None)?)).expect("sums");
+    let rounded = int8_rounded(&x, ActivationGranularity::Token).and_then(|x| Ok(x.sum_axis(0, None)?)).expect("sums");
     let rows = floats(&rounded).expect("floats").repeat(8);
     for (found, expected) in floats(&gradients[1]).expect("floats").iter().zip(rows) {
         assert!((found - expected).abs() < 1e-4);
@@ -87,13 +87,13 @@ fn both_sides_are_trained() {
 fn what_is_not_float_is_refused() {
     let integers = Array::from_slice(&[1i32, 2], &[2]);
     check(
-        int8_rounded(&integers, ScalePer::Token),
+        int8_rounded(&integers, ActivationGranularity::Token),
         expect![[r#"
         i32[2] is not rounded to 8 bits of activations
         help: round a float array"#]],
     );
     check(
-        Int8Inputs::new(integers, ScalePer::Token),
+        Int8Inputs::new(integers, ActivationGranularity::Token),
         expect![[r#"
         the matrix is i32[2], which is not float
         help: give an f32, f16 or bf16 array"#]],

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Codebook, KQuant, Parts, Per};
+use tacit_arrays::format::{Codebook, Granularity, KQuant, Parts};
 use tacit_arrays::{CodebookArray, Int8Array, KQuantArray};
 use tacit_conformance::oracle::relative_error;
 use tacit_core::{Aval, Policy, Result, Value, implicit};
@@ -23,7 +23,7 @@ fn dense(value: &Value) -> Array {
 /// Scales of `f32[rows, supers, groups]`.
 fn integers(shape: [i32; 3]) -> Result<Int8Array> {
     let parts = Parts::new(zeros(&shape, Dtype::Int8), zeros(&[shape[0] * shape[1]], Dtype::Float32));
-    Int8Array::from_parts(parts, Per::Block(shape[2] as usize), Aval::new(&shape, Dtype::Float32))
+    Int8Array::from_parts(parts, Granularity::Block(shape[2] as usize), Aval::new(&shape, Dtype::Float32))
 }
 
 #[test]
@@ -31,7 +31,8 @@ fn an_element_is_its_code_times_two_scales() {
     // One super-block of 6 bits: group g has the integer g - 8, the super-block 0.5.
     let scales: Vec<i8> = (-8..8).collect();
     let parts = Parts::new(Array::from_slice(&scales, &[1, 1, 16]), Array::from_slice(&[0.5_f32 * 127.0], &[1]));
-    let scales = Int8Array::from_parts(parts, Per::Block(16), Aval::new(&[1, 1, 16], Dtype::Float32)).expect("fits");
+    let scales =
+        Int8Array::from_parts(parts, Granularity::Block(16), Aval::new(&[1, 1, 16], Dtype::Float32)).expect("fits");
     // Four codes of 6 bits in three bytes: 1, 2, 3 and 63.
     let codes: Vec<u8> = [1 | 2 << 6, 3 << 4, 63 << 2].repeat(64);
     let codes = Array::from_slice(&codes, &[192]);
@@ -96,7 +97,7 @@ fn k_quants_of_parts() {
         help: take the parts of one array, with its shape and block size"#]],
     );
     let blocks = Parts::new(zeros(&[2, 2, 8], Dtype::Int8), zeros(&[8], Dtype::Float32));
-    let blocks = Int8Array::from_parts(blocks, Per::Block(4), Aval::new(&[2, 2, 8], Dtype::Float32));
+    let blocks = Int8Array::from_parts(blocks, Granularity::Block(4), Aval::new(&[2, 2, 8], Dtype::Float32));
     check(
         made(4, 256, blocks),
         expect![[r#"

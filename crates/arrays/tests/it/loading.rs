@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use mlx_rs::{Array, Dtype, ops};
 use serde_json::{Value as Json, json};
-use tacit_arrays::format::{AnyFormat, Per};
+use tacit_arrays::format::{AnyFormat, Granularity};
 use tacit_arrays::{
     Cast, Concat, Constant, Int8Array, Lora, Prepared, Rotated, Scaled, Sliced, Stacked, Transposed, ste,
 };
@@ -25,7 +25,7 @@ fn arrays() -> Vec<Value> {
         Stacked::new(vec![packed(), normal(2, &[8, 64]).into()]).expect("stacks").into(),
         Transposed::new(packed(), &[1, 0]).expect("turns").into(),
         ste(&normal(1, &[8, 64]), |w| Ok::<_, tacit_core::Error>(nf4(w, 64))).expect("quantizes"),
-        Int8Array::quantize(&normal(1, &[6, 64]), Per::Column).expect("quantizes").into(),
+        Int8Array::quantize(&normal(1, &[6, 64]), Granularity::Column).expect("quantizes").into(),
         Constant::full(&[], &Array::from_int(2)).expect("one number").into(),
     ];
     let structured = [constant(), identity(), diagonal(), low_rank(), lora(), dropped_lora(0.25), masked(), sparse24()];

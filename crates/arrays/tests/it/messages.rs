@@ -256,12 +256,11 @@ fn a_denied_fallback_names_the_nearest_handlers() {
     let (a, b) = (normal(0, &[64, 64]), normal(1, &[64, 64]));
     expect![[r#"
         matmul of Nf4(f32[64,64]), Affine(f32[64,64]) needs Nf4 materialized, which the policy forbids
-        declined: linear_matmul_both: the right side saves as much
         declined: linear_matmul: the other side is Nf4(f32[64,64]), which is not dense
         declined: linear_matmul_left: the other side is Affine(f32[64,64]), which is not dense
         near: scores_matmul (crates/arrays/src/packed/scores.rs:..) takes matmul of Scores, any Linear
         near: scores_of (crates/arrays/src/packed/scores.rs:..) takes matmul of dense, Batched
-        near: diagonal_matmul_both (crates/arrays/src/structured/diagonal.rs:..) takes matmul of Diagonal, Diagonal
+        near: diagonal_matmul (crates/arrays/src/structured/diagonal.rs:..) takes matmul of Diagonal, Diagonal
         help: write a handler for this primitive and these types, or allow it here with `Policy::Allow.scope()`"#]]
     .assert_eq(&message(nf4(&a, 64), affine(&b, 64, 4)));
 }

@@ -1,7 +1,7 @@
 //! Operands: the same numbers at each call, and every format of a matrix.
 
 use mlx_rs::{Array, Dtype, random};
-use tacit_arrays::format::{Affine, Bf16, F16, Fp4, Nf4, Nvfp4, Per};
+use tacit_arrays::format::{Affine, Bf16, F16, Fp4, Granularity, Nf4, Nvfp4};
 use tacit_arrays::{
     AffineArray, Bf16Array, BinaryArray, E4m3Array, E5m2Array, F16Array, Fp4Array, Int8Array, Mxfp4Array, Mxfp8Array,
     Nf4Array, Nvfp4Array, ScaleRule, TernaryArray,
@@ -84,13 +84,13 @@ pub(crate) const FORMATS: [Format; 18] = [
     format("fp4", Scales::Nested, |x| Ok(Fp4Array::quantize(x, Fp4 { block: 64, double: true })?.into())),
     format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, Affine { bits: 4, group: 32 })?.into())),
     format("affine", Scales::Floats, |x| Ok(AffineArray::quantize(x, Affine { bits: 3, group: 32 })?.into())),
-    format("int8", Scales::Rows, |x| Ok(Int8Array::quantize(x, Per::Row)?.into())),
+    format("int8", Scales::Rows, |x| Ok(Int8Array::quantize(x, Granularity::Row)?.into())),
     format("int8", Scales::Floats, |x| Ok(Int8Array::quantize(x, 32)?.into())),
     format("mxfp4", Scales::Fixed, |x| Ok(Mxfp4Array::quantize(x, ScaleRule::Ceil)?.into())),
     format("mxfp8", Scales::Fixed, |x| Ok(Mxfp8Array::quantize(x, ScaleRule::Round)?.into())),
     format("nvfp4", Scales::Fixed, |x| Ok(Nvfp4Array::quantize(x, Nvfp4::default())?.into())),
     format("nvfp4", Scales::Factor, |x| Ok(Nvfp4Array::quantize_relative(x, &Array::from_f32(4.5))?.into())),
-    format("ternary", Scales::Rows, |x| Ok(TernaryArray::quantize(x, Per::Row)?.into())),
+    format("ternary", Scales::Rows, |x| Ok(TernaryArray::quantize(x, Granularity::Row)?.into())),
     format("f16", Scales::Fixed, |x| Ok(F16Array::quantize(x, F16)?.into())),
     format("bf16", Scales::Fixed, |x| Ok(Bf16Array::quantize(x, Bf16)?.into())),
     format("e4m3", Scales::Floats, |x| Ok(E4m3Array::quantize(x, 32)?.into())),

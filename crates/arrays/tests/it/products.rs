@@ -1,7 +1,7 @@
 //! `Matmul` and `AddMM` with the packed array on either side.
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::format::{Nf4, Per};
+use tacit_arrays::format::{Granularity, Nf4};
 use tacit_arrays::{Fp4Array, Int8Array, Nf4Array};
 use tacit_conformance::assert_close;
 use tacit_conformance::oracle::{Oracle, relative_error};
@@ -209,7 +209,7 @@ fn activations_of_8_bits_are_close_and_have_the_gradient_of_the_float_product() 
         pair(Nf4Array::quantize(&w, 64), Nf4Array::with_int8_activations),
         pair(Nf4Array::quantize(&w, Nf4 { block: 64, double: true }), Nf4Array::with_int8_activations),
         pair(Fp4Array::quantize(&w, 64), Fp4Array::with_int8_activations),
-        pair(Int8Array::quantize(&w, Per::Row), Int8Array::with_int8_activations),
+        pair(Int8Array::quantize(&w, Granularity::Row), Int8Array::with_int8_activations),
     ];
     let x = Value::from(normal(2, &[17, K]));
     let loss = |[x, w]: [Array; 2]| x.matmul(w.t())?.sum(None);

@@ -1,7 +1,7 @@
 //! Arrays times and by numbers: each element is rounded once.
 
 use mlx_rs::{Array, Dtype, transforms};
-use tacit_arrays::format::Per;
+use tacit_arrays::format::Granularity;
 use tacit_arrays::{Int8Array, LowRank, Scaled};
 use tacit_conformance::oracle::floats;
 use tacit_core::{Policy, Value, implicit, transform};
@@ -48,7 +48,7 @@ fn a_quotient_is_rounded_once() {
             }
             // Scales in single precision: the quotients are those of the array before it was rounded.
             let quantizers: [fn(&Array) -> Value; 2] =
-                [|x| nf4(x, 64), |x| Int8Array::quantize(x, Per::Row).expect("quantizes").into()];
+                [|x| nf4(x, 64), |x| Int8Array::quantize(x, Granularity::Row).expect("quantizes").into()];
             for quantize in quantizers {
                 let (w, wide) = (quantize(&x), quantize(&x.as_dtype(Dtype::Float32).expect("f32")));
                 let wide = Value::Dense({

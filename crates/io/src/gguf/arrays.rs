@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 use rayon::prelude::*;
-use tacit_arrays::format::{Affine, Codebook, KQuant, Mxfp4, Parts, Per};
+use tacit_arrays::format::{Affine, Codebook, Granularity, KQuant, Mxfp4, Parts};
 use tacit_arrays::{CodebookArray, Int8Array, KQuantArray, Mxfp4Array};
 use tacit_core::{Aval, Result, Value};
 
@@ -135,6 +135,6 @@ fn k_quant(mut read: Read, bits: u32, aval: Aval) -> Result<KQuantArray> {
     let rows = read.scales.len() as i32 / supers.max(1);
     let shape = [rows, supers, groups as i32];
     let parts = Parts::new(Array::from_slice(&read.integers, &shape), floats(&read.scales));
-    let scales = Int8Array::from_parts(parts, Per::Block(groups), Aval::new(&shape, Dtype::Float32))?;
+    let scales = Int8Array::from_parts(parts, Granularity::Block(groups), Aval::new(&shape, Dtype::Float32))?;
     KQuantArray::from_parts(Parts::new(bytes_of(&read.codes), scales), KQuant { bits }, aval)
 }

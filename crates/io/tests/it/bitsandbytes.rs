@@ -21,7 +21,7 @@ fn parameters_have_the_formats_of_the_file() {
         model.layers.0.self_attn.v_proj.weight  Fp4(f32[5,13]) { format: Fp4 { block: 64, double: false }, int8_activations: false, transposed: false }
     "#]].assert_eq(&listed("bitsandbytes/4bit.safetensors"));
     expect_test::expect![[r#"
-        model.layers.0.mlp.down_proj.weight  Int8(f16[16,48]) { format: Int8 { per: Block(48) }, int8_activations: false, transposed: false }
+        model.layers.0.mlp.down_proj.weight  Int8(f16[16,48]) { format: Int8 { granularity: Block(48) }, int8_activations: false, transposed: false }
     "#]].assert_eq(&listed("bitsandbytes/int8.safetensors"));
     expect_test::expect![[r#"
         up_proj.weight  Nf4(bf16[8,64]) { format: Nf4 { block: 64, double: false }, int8_activations: false, transposed: false }

@@ -3,7 +3,7 @@
 use mlx_rs::module::ModuleParameters;
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit_arrays::format::{AnyFormat, Quantizer};
-use tacit_arrays::{Int8Inputs, Packed, Prepared, ScalePer};
+use tacit_arrays::{ActivationGranularity, Int8Inputs, Packed, Prepared};
 use tacit_core::{Aval, Error, Result, Value};
 
 use super::surgery::relative_error;
@@ -17,19 +17,19 @@ use crate::{Parameters, Pattern, Rules, within};
 /// multiplied with is rounded, too.
 ///
 /// ```
-/// use tacit_arrays::ScalePer;
+/// use tacit_arrays::ActivationGranularity;
 /// use tacit_arrays::format::Affine;
 /// use tacit_nn::QatConfig;
 ///
 /// // 4-bit weights whose scales are trained, and 8-bit activations with a scale for each token.
-/// let aware = QatConfig::new(Affine { bits: 4, group: 32 }).trained_scales().int8_activations(ScalePer::Token);
+/// let aware = QatConfig::new(Affine { bits: 4, group: 32 }).trained_scales().int8_activations(ActivationGranularity::Token);
 /// assert_eq!(aware.format().to_string(), "affine:4:32");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct QatConfig {
     format: AnyFormat,
     trained_scales: bool,
-    activations: Option<ScalePer>,
+    activations: Option<ActivationGranularity>,
 }
 
 impl QatConfig {
@@ -46,8 +46,8 @@ impl QatConfig {
 
     /// The same with activations that are rounded to 8 bits: see [`Int8Inputs`].
     #[must_use]
-    pub fn int8_activations(self, per: ScalePer) -> Self {
-        Self { activations: Some(per), ..self }
+    pub fn int8_activations(self, granularity: ActivationGranularity) -> Self {
+        Self { activations: Some(granularity), ..self }
     }
 
     /// The format of the weights.

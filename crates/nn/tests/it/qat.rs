@@ -6,7 +6,7 @@ use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, ops};
 use mlx_rs::{nn, transforms};
 use tacit_arrays::format::{self, Affine, Nf4};
-use tacit_arrays::{Int8Inputs, Prepared, ScalePer};
+use tacit_arrays::{ActivationGranularity, Int8Inputs, Prepared};
 use tacit_core::{Counters, Policy, Value};
 use tacit_nn::{Missing, Model, Outcome, ParameterFilter, QatConfig, Rules};
 
@@ -54,7 +54,7 @@ fn a_converted_model_computes_bit_for_bit_what_the_prepared_one_did() {
     for text in texts.into_iter().chain(["ternary", "binary", "e4m3:64", "e5m2:32", "f16", "bf16"]) {
         let format = || QatConfig::new(text.parse::<format::AnyFormat>().expect("is a format"));
         let scales = text.parse::<format::AnyFormat>().expect("is one").trained_scales().is_some();
-        let mut kinds = vec![format(), format().int8_activations(ScalePer::Token)];
+        let mut kinds = vec![format(), format().int8_activations(ActivationGranularity::Token)];
         kinds.extend(scales.then(|| format().trained_scales()));
         for aware in kinds {
             let _deny = Policy::Deny.scope();
@@ -155,7 +155,7 @@ fn a_run_may_start_in_floats() {
 #[test]
 fn a_model_whose_quantization_is_off_is_not_converted() {
     let x = normal(4, &[3, 64]);
-    for aware in [QatConfig::new(AFFINE), QatConfig::new(AFFINE).int8_activations(ScalePer::Token)] {
+    for aware in [QatConfig::new(AFFINE), QatConfig::new(AFFINE).int8_activations(ActivationGranularity::Token)] {
         let mut model = model().prepare("*.weight", aware).expect("prepares");
         model.switch_quantization(false).expect("switches");
         let before = numbers(&model.forward(&x).expect("runs"));
@@ -193,7 +193,7 @@ fn rules_prepare_and_the_report_tells() {
 
 #[test]
 fn activations_are_part_of_the_model() {
-    let aware = QatConfig::new(Affine { bits: 4, group: 32 }).int8_activations(ScalePer::Token);
+    let aware = QatConfig::new(Affine { bits: 4, group: 32 }).int8_activations(ActivationGranularity::Token);
     let mut model = model().prepare("*.weight", aware).expect("prepares");
     let path = "layers.0.weight.inner.master";
     assert!(model.trainable_parameters().flatten().contains_key(path));

@@ -98,7 +98,7 @@ fn a_merge_that_is_denied_says_how_it_is_allowed() -> Result<()> {
     let _deny = Policy::Deny.scope();
     expect![[r#"
         the parameter layers.0.weight: a dense array of Lora(f32[64,64]) needs Lora materialized, which the policy forbids
-        help: allow it here with `Policy::Allow.scope()`"#]].assert_eq(&model.merge(None).expect_err("is denied").to_string());
+        help: allow it here with `Policy::Allow.scope()`"#]].assert_eq(&model.merge_exactly().expect_err("is denied").to_string());
     Ok(())
 }
 

@@ -2,7 +2,9 @@
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
-use tacit_arrays::{Constant, Diagonal, Identity, Int8Inputs, Lora, LowRank, Masked, ScalePer, Sparse24, Stacked};
+use tacit_arrays::{
+    ActivationGranularity, Constant, Diagonal, Identity, Int8Inputs, Lora, LowRank, Masked, Sparse24, Stacked,
+};
 use tacit_core::__private::open;
 use tacit_core::{ImplicitArray, Result, Value};
 
@@ -34,7 +36,7 @@ fn constant() -> Value {
 
 /// `[4, 6]`: what its products round has its own tests, as rounding has no differences.
 fn int8_inputs() -> Value {
-    Int8Inputs::new(normal(21, &[4, 6]), ScalePer::Token).expect("a float array").into()
+    Int8Inputs::new(normal(21, &[4, 6]), ActivationGranularity::Token).expect("a float array").into()
 }
 
 /// Products of two matrices of which the left one saves more.
