@@ -11,7 +11,7 @@ use mlx_rs::{Array, ops, random, transforms};
 use tacit::prelude::*;
 use tacit::tree::{self, Open};
 use tacit_figures::Unit;
-use tacit_kernels::{Codes, Matrix, Order, Scales, nf4};
+use tacit_kernels::{BlockScales, Codes, Matrix, Order, Scales, nf4};
 
 const WIDTH: i32 = 4096;
 const BLOCK: usize = 64;
@@ -37,7 +37,9 @@ fn main() -> Result<()> {
     let (mut codes, mut absmax) = (vec![0; floats.len() / 2], vec![0.0; floats.len() / BLOCK]);
     let rounds = bench
         .turns()
-        .run("nf4/quantize", || nf4::quantize(floats, BLOCK, &mut codes, &mut absmax).map_err(failed))
+        .run("nf4/quantize", || {
+            nf4::encoder(BLOCK).quantize(floats, &mut codes, BlockScales::Floats(&mut absmax)).map_err(failed)
+        })
         .run("nf4/quantize/eval", || evaluated(&Nf4Array::quantize(&x, BLOCK)?.into()))
         .run(COPY, || {
             black_box(&mut warm).copy_from_slice(black_box(floats));

@@ -7,16 +7,13 @@
 use std::time::Instant;
 
 use tacit_kernels::{
-    E2M1, Isa, KernelError, ScaleRule, affine, binary, dynamic8, fp4, int8, machine, mxfp4, mxfp8, nearest::Table, nf4,
-    nvfp4, ternary, threads,
+    BlockScales, E2M1, Encoder, Isa, KernelError, ScaleRule, affine, binary, dynamic8, fp4, int8, machine, mx,
+    nearest::Table, nf4, nvfp4, ternary, threads,
 };
 
 /// Elements of the larger and of the smaller weight.
 const SIZES: [usize; 2] = [4096 * 4096, 512 * 512];
 const BLOCK: usize = 64;
-
-/// Codes floats in blocks, into codes and scales.
-type InBlocks = fn(&[f32], usize, &mut [u8], &mut [f32]) -> Result<(), KernelError>;
 
 /// Where a format writes; what it gives is as long as the format needs for these floats.
 struct Outputs {
@@ -52,42 +49,44 @@ fn tables() -> Vec<(String, Quantize)> {
     let table = |bits: usize, values: Vec<f32>| -> (String, Quantize) {
         let quantize = move |x: &[f32], out: &mut Outputs| {
             let (codes, scales) = out.blocks(x, bits, BLOCK);
-            Table::new(&values)?.quantize(x, BLOCK, codes, scales)
+            Table::new(&values)?.encoder(BLOCK).quantize(x, codes, BlockScales::Floats(scales))
         };
         (format!("table of {}", 1 << bits), Box::new(quantize))
     };
     vec![
-        ("nf4:64".into(), Box::new(|x, out| blocks_of(out.blocks(x, 4, BLOCK), x, nf4::quantize))),
-        ("fp4:64".into(), Box::new(|x, out| blocks_of(out.blocks(x, 4, BLOCK), x, fp4::quantize))),
-        ("dynamic8:64".into(), Box::new(|x, out| blocks_of(out.blocks(x, 8, BLOCK), x, dynamic8::quantize))),
+        with_floats("nf4:64", 4, nf4::encoder),
+        with_floats("fp4:64", 4, fp4::encoder),
+        with_floats("dynamic8:64", 8, dynamic8::encoder),
         table(2, vec![-1.0, -0.3, 0.3, 1.0]),
         table(4, E2M1.to_vec()),
         table(8, values),
     ]
 }
 
-fn blocks_of((codes, scales): (&mut [u8], &mut [f32]), x: &[f32], quantize: InBlocks) -> Result<(), KernelError> {
-    quantize(x, BLOCK, codes, scales)
+/// A format with a float for each block.
+fn with_floats(name: &str, bits: usize, encoder: fn(usize) -> Encoder) -> (String, Quantize) {
+    let quantize = move |x: &[f32], out: &mut Outputs| {
+        let (codes, scales) = out.blocks(x, bits, BLOCK);
+        encoder(BLOCK).quantize(x, codes, BlockScales::Floats(scales))
+    };
+    (name.to_owned(), Box::new(quantize))
+}
+
+/// A format with a byte for each block.
+fn with_bytes(name: &str, bits: usize, block: usize, encoder: Encoder) -> (String, Quantize) {
+    let quantize = move |x: &[f32], out: &mut Outputs| {
+        let (codes, scales) = out.bytes(x, bits, block);
+        encoder.quantize(x, codes, BlockScales::Bytes(scales))
+    };
+    (name.to_owned(), Box::new(quantize))
 }
 
 /// The formats whose codes are small floats, or integers without biases.
 fn numbers() -> Vec<(String, Quantize)> {
-    let nvfp4: Quantize = Box::new(|x, out| {
-        let (codes, scales) = out.bytes(x, 4, 16);
-        nvfp4::quantize(x, Some(6.0), codes, scales)
-    });
-    let mxfp4: Quantize = Box::new(|x, out| {
-        let (codes, scales) = out.bytes(x, 4, 32);
-        mxfp4::quantize(x, ScaleRule::Ceil, codes, scales)
-    });
-    let mxfp8: Quantize = Box::new(|x, out| {
-        let (codes, scales) = out.bytes(x, 8, 32);
-        mxfp8::quantize(x, ScaleRule::Ceil, codes, scales)
-    });
     let int8 = |block: usize| -> Quantize {
         Box::new(move |x, out| {
             let (codes, scales) = out.signed(x, x.len() / block);
-            int8::quantize(x, block, codes, scales)
+            int8::encoder(block).quantize(x, int8::as_bytes(codes), BlockScales::Floats(scales))
         })
     };
     let columns: Quantize = Box::new(|x, out| {
@@ -96,14 +95,14 @@ fn numbers() -> Vec<(String, Quantize)> {
     });
     let named = |name: &str, quantize| (name.to_owned(), quantize);
     vec![
-        named("mxfp4", mxfp4),
-        named("mxfp8", mxfp8),
-        named("nvfp4", nvfp4),
+        with_bytes("mxfp4", 4, 32, mx::mxfp4(ScaleRule::Ceil)),
+        with_bytes("mxfp8", 8, 32, mx::mxfp8(ScaleRule::Ceil)),
+        with_bytes("nvfp4", 4, 16, nvfp4::encoder(Some(6.0))),
         named("int8:64", int8(BLOCK)),
         named("int8:row", int8(4096)),
         named("int8:column", columns),
-        named("ternary:64", Box::new(|x, out| blocks_of(out.blocks(x, 2, BLOCK), x, ternary::quantize))),
-        named("binary:64", Box::new(|x, out| blocks_of(out.blocks(x, 1, BLOCK), x, binary::quantize))),
+        with_floats("ternary:64", 2, ternary::encoder),
+        with_floats("binary:64", 1, binary::encoder),
     ]
 }
 
@@ -112,7 +111,11 @@ fn lines() -> Vec<(String, Quantize)> {
     let affine = |bits: usize| -> (String, Quantize) {
         let quantize = move |x: &[f32], out: &mut Outputs| {
             let (codes, biases) = (&mut out.codes[..x.len() * bits / 8], &mut out.biases[..x.len() / BLOCK]);
-            affine::quantize(x, 512, BLOCK, bits as u32, codes, &mut out.scales[..x.len() / BLOCK], biases)
+            affine::encoder(BLOCK, bits as u32).quantize(
+                x,
+                codes,
+                BlockScales::Biased(&mut out.scales[..x.len() / BLOCK], biases),
+            )
         };
         (format!("affine:{bits}:64"), Box::new(quantize))
     };

@@ -4,69 +4,32 @@
 //! exactly, and so is zero; the scale is negative where that edge is the upper one.
 
 use crate::{
-    Isa, KernelError,
+    Encoder, KernelError,
     encode::{self, Format},
-    matrix::check_length,
+    encoder::{BlockRule, Rule},
     simd::Simd,
 };
 
-/// Quantizes the rows of `x: f32[n, k]` into `codes`, one stream of bits with the least significant first,
-/// `scales: f32[n, k / group]` and `biases`, of as many.
+/// The encoder of groups of `group` elements into codes of `bits` bits, one stream with the least significant first, with a
+/// scale and a bias for each group; elements are whole groups.
 ///
 /// The stream, read as little-endian words, and the numbers are those of `mlx.quantize` on the CPU, to the bit; MLX
 /// has 2, 3, 4, 5, 6 and 8 bits, and groups of 32, 64 and 128. A group whose range overflows `f32` decodes to NaN, as
 /// there.
 ///
 /// ```
+/// use tacit_kernels::{BlockScales, affine};
+///
 /// let x: Vec<f32> = (0..32).map(|i| i as f32).collect();
 /// let (mut codes, mut scales, mut biases) = ([0; 16], [0.0], [0.0]);
-/// tacit_kernels::affine::quantize(&x, 32, 32, 4, &mut codes, &mut scales, &mut biases)?;
+/// affine::encoder(32, 4).quantize(&x, &mut codes, BlockScales::Biased(&mut scales, &mut biases))?;
 /// // The edge that is hit exactly is the upper one, from which codes count down.
 /// assert_eq!((scales[0], biases[0], codes[15] >> 4), (31.0 / -15.0, 31.0, 0));
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
-///
-/// # Errors
-/// Bits outside 1 to 8, rows that do not divide into groups, a wrong length, or a NaN or infinity in `x`. The outputs
-/// are then unspecified.
-pub fn quantize(
-    x: &[f32],
-    k: usize,
-    group: usize,
-    bits: u32,
-    codes: &mut [u8],
-    scales: &mut [f32],
-    biases: &mut [f32],
-) -> Result<(), KernelError> {
-    let format = Affine::new(x.len(), k, group, bits)?;
-    let groups = x.len() / group;
-    check_length("scales", scales.len(), groups, "each group of elements has one")?;
-    check_length("biases", biases.len(), groups, "each group of elements has one")?;
-    let mut stored = vec![Line::default(); groups];
-    encode::quantize(Isa::detect(), format, x, group, codes, &mut stored)?;
-    for ((line, scale), bias) in stored.into_iter().zip(scales).zip(biases) {
-        (*scale, *bias) = (line.scale, line.bias);
-    }
-    Ok(())
-}
-
-/// Codes `x` as [`quantize`] does, by these scales and biases.
-///
-/// # Errors
-/// As for [`quantize`].
-pub fn quantize_by(
-    x: &[f32],
-    k: usize,
-    group: usize,
-    bits: u32,
-    scales: &[f32],
-    biases: &[f32],
-    codes: &mut [u8],
-) -> Result<(), KernelError> {
-    let format = Affine::new(x.len(), k, group, bits)?;
-    check_length("biases", biases.len(), scales.len(), "each group of elements has one")?;
-    let lines: Vec<Line> = scales.iter().zip(biases).map(|(&scale, &bias)| Line { scale, bias }).collect();
-    encode::quantize_by(Isa::detect(), format, x, group, &lines, codes)
+#[must_use]
+pub fn encoder(group: usize, bits: u32) -> Encoder {
+    Encoder { blocks: BlockRule::Whole, ..Encoder::new(group, Rule::Affine { bits }) }
 }
 
 #[derive(Clone, Copy)]
@@ -93,22 +56,11 @@ pub(crate) struct Unit {
 }
 
 impl Affine {
-    fn new(elements: usize, k: usize, group: usize, bits: u32) -> Result<Self, KernelError> {
+    pub(crate) fn new(bits: u32) -> Result<Self, KernelError> {
         if !(1..=8).contains(&bits) {
             return Err(KernelError::Bits { bits });
         }
-        if group == 0 {
-            return Err(KernelError::EmptyBlock);
-        }
-        if !k.is_multiple_of(group) || (k == 0) != (elements == 0) || (k > 0 && !elements.is_multiple_of(k)) {
-            return Err(KernelError::Group { elements, k, group });
-        }
-        Ok(Self::of(bits))
-    }
-
-    /// Of 1 to 8 bits.
-    pub(crate) fn of(bits: u32) -> Self {
-        Self { bits, top: ((1 << bits) - 1) as f32 }
+        Ok(Self { bits, top: ((1 << bits) - 1) as f32 })
     }
 }
 

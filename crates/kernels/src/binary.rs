@@ -3,41 +3,34 @@
 //! Eight codes to a byte, the first in the lowest bit: 1 for values from zero up, 0 for negative ones.
 
 use crate::{
-    Isa, KernelError,
-    encode::{self, Format, absmean},
+    Encoder,
+    encode::{Format, absmean},
+    encoder::Rule,
     simd::Simd,
 };
 
 /// The value of each code, in units of the block's scale, repeated to a table of 16.
 pub const VALUES: [f32; 16] = [-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0];
 
-/// Quantizes `x: f32[e]` in flat blocks into `codes: u8[ceil(e/8)]` and `scales: f32[ceil(e/block)]`.
+/// The encoder of blocks of `block` elements, with a float for each.
 ///
 /// The mean is taken in `f64`. Zeros of either sign are positive.
 ///
 /// ```
+/// use tacit_kernels::{BlockScales, binary};
+///
 /// let (mut codes, mut scales) = ([0], [0.0]);
-/// tacit_kernels::binary::quantize(&[1.0, -2.0, 3.0, 0.0], 4, &mut codes, &mut scales)?;
+/// binary::encoder(4).quantize(&[1.0, -2.0, 3.0, 0.0], &mut codes, BlockScales::Floats(&mut scales))?;
 /// assert_eq!((codes, scales), ([0b1101], [1.5]));
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
-///
-/// # Errors
-/// A block of no elements, a wrong length, or a NaN or infinity in `x`. The outputs are then unspecified.
-pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -> Result<(), KernelError> {
-    encode::quantize(Isa::detect(), Binary, x, block, codes, scales)
-}
-
-/// Codes `x` as [`quantize`] does, by these scales.
-///
-/// # Errors
-/// As for [`quantize`].
-pub fn quantize_by(x: &[f32], block: usize, scales: &[f32], codes: &mut [u8]) -> Result<(), KernelError> {
-    encode::quantize_by(Isa::detect(), Binary, x, block, scales, codes)
+#[must_use]
+pub fn encoder(block: usize) -> Encoder {
+    Encoder::new(block, Rule::Binary)
 }
 
 #[derive(Clone, Copy)]
-struct Binary;
+pub(crate) struct Binary;
 
 impl Format for Binary {
     type Stored = f32;

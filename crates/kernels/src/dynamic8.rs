@@ -3,15 +3,12 @@
 //! An element is a code of [`map`], in units of its block's absmax. The map is dense near zero and sparse far from it:
 //! seven decades, each twice as finely divided as the one below.
 
-use std::sync::LazyLock;
+use std::{borrow::Cow, sync::LazyLock};
 
 use crate::{
-    Isa, KernelError,
-    codebook::{check_block, reciprocal},
-    encode::{self, Format},
-    matrix::check_length,
+    Encoder,
+    encoder::{BlockRule, Rule},
     search::FarSearch,
-    simd::Simd,
 };
 
 /// The value of each code, ascending, in units of the block's absmax; code 127 is zero.
@@ -20,24 +17,22 @@ pub fn map() -> &'static [f32; 256] {
     &TABLES.values
 }
 
-/// Quantizes `x: f32[e]` into `codes: u8[e]` and `absmax: f32[ceil(e/block)]`.
+/// The encoder of blocks of `block` elements, a power of two from 32 to 4096, with the absmax of each.
 ///
 /// An element takes the nearest value of [`map`]; halfway between two, the lesser.
 ///
 /// ```
+/// use tacit_kernels::{BlockScales, dynamic8};
+///
 /// let (mut codes, mut absmax) = ([0; 3], [0.0]);
-/// tacit_kernels::dynamic8::quantize(&[2.0, 0.0, -1e-6], 256, &mut codes, &mut absmax)?;
+/// dynamic8::encoder(256).quantize(&[2.0, 0.0, -1e-6], &mut codes, BlockScales::Floats(&mut absmax))?;
 /// assert_eq!((codes, absmax), ([255, 127, 126], [2.0]));
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
-///
-/// # Errors
-/// A block size that is not a power of two from 32 to 4096, a wrong length, or a NaN or infinity in `x`. The outputs
-/// are then unspecified.
-pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], absmax: &mut [f32]) -> Result<(), KernelError> {
-    check_block(block)?;
-    check_length("absmax", absmax.len(), x.len().div_ceil(block), "each block of elements has one")?;
-    encode::quantize(Isa::detect(), Dynamic(&TABLES), x, block, codes, absmax)
+#[must_use]
+pub fn encoder(block: usize) -> Encoder {
+    let rule = Rule::NearestByte { search: Cow::Borrowed(&TABLES.search), top: 1.0 };
+    Encoder { blocks: BlockRule::PowerOfTwo, ..Encoder::new(block, rule) }
 }
 
 /// The mean of the absmax values, which bitsandbytes subtracts before it quantizes them; 0 of none.
@@ -79,34 +74,3 @@ static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     let thresholds: [f32; 255] = std::array::from_fn(|i| f32::midpoint(values[i], values[i + 1]));
     Tables { search: FarSearch::new(&thresholds, &std::array::from_fn::<u8, 256, _>(|i| i as u8)), values }
 });
-
-#[derive(Clone, Copy)]
-struct Dynamic(&'static Tables);
-
-impl Format for Dynamic {
-    type Stored = f32;
-    /// The reciprocal of the absmax.
-    type Scale = f32;
-    type Ready<S: Simd> = (&'static FarSearch, S::Ranks);
-
-    #[inline(always)]
-    fn bits(self) -> u32 {
-        8
-    }
-    #[inline(always)]
-    fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
-        absmax
-    }
-    #[inline(always)]
-    fn unit(self, absmax: f32) -> f32 {
-        reciprocal(absmax)
-    }
-    #[inline(always)]
-    fn ready<S: Simd>(self, simd: S) -> Self::Ready<S> {
-        (&self.0.search, self.0.search.ready(simd))
-    }
-    #[inline(always)]
-    fn codes<S: Simd>((search, sixteens): Self::Ready<S>, simd: S, reciprocal: f32, x: S::F) -> S::I {
-        search.code(simd, sixteens, simd.mul(x, simd.splat(reciprocal)))
-    }
-}

@@ -1,6 +1,6 @@
 //! Floats to codes: what the quantizers of all formats share.
 //!
-//! A [`Format`] says what a block of floats is stored as; [`quantize`] runs it over all blocks, on all threads and in the
+//! A [`Format`] says what a block of floats is stored as; [`encode`] runs it over all blocks, on all threads and in the
 //! widest vectors of the machine. Arithmetic is that of single IEEE operations in an order that the format fixes, so that
 //! neither of the two changes a bit of the result.
 
@@ -25,10 +25,6 @@ pub(crate) trait Format: Copy + Send + Sync {
     type Scale: Copy + Default;
     /// What coding an element of any block takes, in registers.
     type Ready<S: Simd>: Copy;
-    /// Which end of a byte is filled first.
-    const ORDER: Order = Order::LowFirst;
-    /// The code that fills a last byte up.
-    const PAD: u8 = 0;
 
     /// Bits of a code.
     fn bits(self) -> u32;
@@ -41,32 +37,19 @@ pub(crate) trait Format: Copy + Send + Sync {
     fn codes<S: Simd>(ready: Self::Ready<S>, simd: S, scale: Self::Scale, x: S::F) -> S::I;
 }
 
-/// Quantizes `x` in blocks of `block` elements into a stream of codes and what each block stores.
-pub(crate) fn quantize<F: Format>(
-    isa: Isa,
-    format: F,
-    x: &[f32],
-    block: usize,
-    codes: &mut [u8],
-    scales: &mut [F::Stored],
-) -> Result<(), KernelError> {
-    coded(isa, format, x, block, codes, Blocks::Made(scales))
-}
-
-/// Quantizes `x` as [`quantize`] does, by what each block stores already.
-pub(crate) fn quantize_by<F: Format>(
-    isa: Isa,
-    format: F,
-    x: &[f32],
-    block: usize,
-    scales: &[F::Stored],
-    codes: &mut [u8],
-) -> Result<(), KernelError> {
-    coded(isa, format, x, block, codes, Blocks::Given(scales))
+/// A format with the size of its blocks, and how its codes are packed.
+#[derive(Clone, Copy)]
+pub(crate) struct Codec<F> {
+    pub(crate) format: F,
+    pub(crate) block: usize,
+    /// Which end of a byte is filled first.
+    pub(crate) order: Order,
+    /// The code that fills a last byte up.
+    pub(crate) padding: u8,
 }
 
 /// What the blocks store: room for it, or what it is.
-enum Blocks<'a, T> {
+pub(crate) enum Blocks<'a, T> {
     Made(&'a mut [T]),
     Given(&'a [T]),
 }
@@ -87,17 +70,15 @@ impl<T> Blocks<'_, T> {
     }
 }
 
-fn coded<F: Format>(
+/// Codes `x` block by block, none of them empty, into a stream of codes; what each block stores is made or given.
+pub(crate) fn encode<F: Format>(
     isa: Isa,
-    format: F,
+    codec: Codec<F>,
     x: &[f32],
-    block: usize,
     codes: &mut [u8],
     scales: Blocks<'_, F::Stored>,
 ) -> Result<(), KernelError> {
-    if block == 0 {
-        return Err(KernelError::EmptyBlock);
-    }
+    let Codec { format, block, padding, .. } = codec;
     check_length(
         "codes",
         codes.len(),
@@ -110,8 +91,8 @@ fn coded<F: Format>(
     let first_bad = AtomicUsize::new(usize::MAX);
     let parts = x.chunks(chunk).zip(outputs).enumerate();
     threads::for_each_part(usize::MAX, parts, &|(at, (x, (codes, scales)))| {
-        let sink = Sink { codes, scales, run: [F::PAD; RUN], filled: 0 };
-        if let Some(index) = run(isa, Part { format, x, block, sink }) {
+        let sink = Sink { codec, codes, scales, run: [padding; RUN], filled: 0 };
+        if let Some(index) = run(isa, Part { x, sink }) {
             first_bad.fetch_min(at * chunk + index, Ordering::Relaxed);
         }
     });
@@ -126,7 +107,7 @@ fn coded<F: Format>(
 pub(crate) fn absmax<S: Simd>(simd: S, x: &[f32]) -> f32 {
     // The bits of magnitudes order as the floats do, with NaN and infinities above all finite ones.
     let magnitude = simd.splat_words(i32::MAX as u32);
-    let mut most = simd.splat_words(0);
+    let mut absmax = simd.splat_words(0);
     for at in (0..x.len()).step_by(S::LANES) {
         let count = (x.len() - at).min(S::LANES);
         // SAFETY: so many floats are left.
@@ -134,9 +115,9 @@ pub(crate) fn absmax<S: Simd>(simd: S, x: &[f32]) -> f32 {
             let from = x.as_ptr().add(at);
             if count == S::LANES { simd.load(from) } else { simd.load_some(from, count) }
         };
-        most = simd.max_words(most, simd.and(simd.words(values), magnitude));
+        absmax = simd.max_words(absmax, simd.and(simd.words(values), magnitude));
     }
-    f32::from_bits(simd.most(most))
+    f32::from_bits(simd.max_word(absmax))
 }
 
 /// The least and the greatest of finite elements.
@@ -151,8 +132,8 @@ pub(crate) fn range<S: Simd>(simd: S, x: &[f32]) -> (f32, f32) {
             let values = unsafe { simd.load(whole.as_ptr().add(at)) };
             (less, more) = (simd.min(less, values), simd.max(more, values));
         }
-        low = -simd.greatest(simd.sub(simd.splat(0.0), less));
-        high = simd.greatest(more);
+        low = -simd.max_lane(simd.sub(simd.splat(0.0), less));
+        high = simd.max_lane(more);
     }
     for value in rest {
         (low, high) = (low.min(*value), high.max(*value));
@@ -235,9 +216,7 @@ pub(crate) fn chunk(elements: usize, block: usize) -> usize {
 }
 
 struct Part<'a, F: Format> {
-    format: F,
     x: &'a [f32],
-    block: usize,
     sink: Sink<'a, F>,
 }
 
@@ -247,39 +226,41 @@ impl<F: Format> Kernel for Part<'_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) -> Option<usize> {
-        let ready = self.format.ready(simd);
+        let Codec { format, block, .. } = self.sink.codec;
+        let ready = format.ready(simd);
         // What a block stores takes long after its elements are there, and coding waits for it: several at a time.
         let mut units = [F::Scale::default(); TOGETHER];
-        for (group, x) in self.x.chunks(self.block.saturating_mul(TOGETHER)).enumerate() {
+        for (group, x) in self.x.chunks(block.saturating_mul(TOGETHER)).enumerate() {
             let first = group * TOGETHER;
-            for (b, (x, unit)) in x.chunks(self.block).zip(&mut units).enumerate() {
+            for (b, (x, unit)) in x.chunks(block).zip(&mut units).enumerate() {
                 for line in (0..4 * x.len()).step_by(64) {
                     simd.prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
                 }
-                let (most, b) = (absmax(simd, x), first + b);
-                if !most.is_finite() {
-                    return x.iter().position(|value| !value.is_finite()).map(|i| b * self.block + i);
+                let (absmax, b) = (absmax(simd, x), first + b);
+                if !absmax.is_finite() {
+                    return x.iter().position(|value| !value.is_finite()).map(|i| b * block + i);
                 }
                 let stored = match &mut self.sink.scales {
                     Blocks::Given(scales) => scales[b],
                     Blocks::Made(scales) => {
-                        scales[b] = self.format.scale(simd, x, most);
+                        scales[b] = format.scale(simd, x, absmax);
                         scales[b]
                     }
                 };
-                *unit = self.format.unit(stored);
+                *unit = format.unit(stored);
             }
-            for (x, unit) in x.chunks(self.block).zip(units) {
-                self.sink.put(self.format, ready, simd, unit, x);
+            for (x, unit) in x.chunks(block).zip(units) {
+                self.sink.put(ready, simd, unit, x);
             }
         }
-        self.sink.end(self.format.bits());
+        self.sink.end();
         None
     }
 }
 
 /// Where the elements of a chunk go, block by block.
 struct Sink<'a, F: Format> {
+    codec: Codec<F>,
     codes: &'a mut [u8],
     scales: Blocks<'a, F::Stored>,
     /// Codes that are not packed yet, from the last whole run on.
@@ -289,8 +270,8 @@ struct Sink<'a, F: Format> {
 
 impl<F: Format> Sink<'_, F> {
     #[inline(always)]
-    fn put<S: Simd>(&mut self, format: F, ready: F::Ready<S>, simd: S, scale: F::Scale, mut x: &[f32]) {
-        if format.bits() == 8 {
+    fn put<S: Simd>(&mut self, ready: F::Ready<S>, simd: S, scale: F::Scale, mut x: &[f32]) {
+        if self.codec.format.bits() == 8 {
             let (codes, rest) = take(&mut self.codes).split_at_mut(x.len());
             put::<F, S>(ready, simd, scale, x, codes);
             self.codes = rest;
@@ -301,18 +282,19 @@ impl<F: Format> Sink<'_, F> {
             put::<F, S>(ready, simd, scale, now, &mut self.run[self.filled..]);
             self.filled += now.len();
             if self.filled == RUN {
-                self.end(format.bits());
+                self.end();
             }
             x = later;
         }
     }
 
     #[inline(always)]
-    fn end(&mut self, bits: u32) {
-        let (bytes, rest) = take(&mut self.codes).split_at_mut(code_bytes(self.filled, bits));
+    fn end(&mut self) {
+        let Codec { format, order, padding, .. } = self.codec;
+        let (bytes, rest) = take(&mut self.codes).split_at_mut(code_bytes(self.filled, format.bits()));
         let padded = self.filled.next_multiple_of(8);
-        self.run[self.filled..padded].fill(F::PAD);
-        pack(&self.run[..padded], bits, F::ORDER, bytes);
+        self.run[self.filled..padded].fill(padding);
+        pack(&self.run[..padded], format.bits(), order, bytes);
         self.codes = rest;
         self.filled = 0;
     }

@@ -32,18 +32,19 @@ pub enum KernelError {
     /// Codes of 3 bits whose most significant bits come first.
     #[error("codes of 3 bits cannot be packed high first\nhelp: pack them low first, as one stream of bits")]
     Order,
-    /// The elements do not make up whole rows, or the rows whole groups.
-    #[error(
-        "{elements} elements in rows of {k} do not divide into groups of {group}\nhelp: choose a group size that divides \
-         the row, and give whole rows"
-    )]
+    /// The elements do not make up whole groups.
+    #[error("{elements} elements are not whole groups of {group}\nhelp: choose a group size that divides their number")]
     Group {
         /// The number of elements.
         elements: usize,
-        /// Elements in a row.
-        k: usize,
         /// Elements in a group.
         group: usize,
+    },
+    /// Scales of a type that the format does not store.
+    #[error("the scales are of another type than the format's\nhelp: give `{needed}`")]
+    ScaleType {
+        /// The variant that the format has.
+        needed: &'static str,
     },
     /// A global scale that nothing can be divided by.
     #[error("the global scale is {value}\nhelp: give the largest magnitude of the tensor, or `None` if that is zero")]

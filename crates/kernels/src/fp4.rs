@@ -4,11 +4,7 @@
 //! high nibble of byte `j`, an odd length padded by the code of 0. The value of a code is `CODEBOOK[code] * absmax`. It
 //! is not OCP's E2M1, which [`mxfp4`](crate::mxfp4) and [`nvfp4`](crate::nvfp4) use.
 
-use crate::{
-    Isa, KernelError,
-    codebook::{self, Codebook},
-    search::Search,
-};
+use crate::{Encoder, nearest::bitsandbytes, search::Search};
 
 /// The value of each code, in units of the block's absmax; the fourth bit is the sign, save that both zeros are positive.
 pub const CODEBOOK: [f32; 16] = {
@@ -27,36 +23,20 @@ pub const CODEBOOK: [f32; 16] = {
 /// for small positive elements.
 const SORTED: [u8; 16] = [11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3];
 
-/// Quantizes `x: f32[e]` into `packed: u8[ceil(e/2)]` and `absmax: f32[ceil(e/block)]`.
+/// The encoder of blocks of `block` elements, a power of two from 32 to 4096, with the absmax of each.
 ///
 /// An element takes the nearest value; halfway between two, the lesser, as in bitsandbytes' backend for the CPU.
 ///
 /// ```
-/// let (mut packed, mut absmax) = ([0; 2], [0.0]);
-/// tacit_kernels::fp4::quantize(&[12.0, -8.0, 2.1, 0.0], 64, &mut packed, &mut absmax)?;
-/// assert_eq!((packed, absmax), ([0x3a, 0x60], [12.0]));
+/// use tacit_kernels::{BlockScales, fp4};
+///
+/// let (mut codes, mut absmax) = ([0; 2], [0.0]);
+/// fp4::encoder(64).quantize(&[12.0, -8.0, 2.1, 0.0], &mut codes, BlockScales::Floats(&mut absmax))?;
+/// assert_eq!((codes, absmax), ([0x3a, 0x60], [12.0]));
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
-///
-/// # Errors
-/// A block size that is not a power of two from 32 to 4096, a wrong length, or a NaN or infinity in `x`. The outputs
-/// are then unspecified.
-pub fn quantize(x: &[f32], block: usize, packed: &mut [u8], absmax: &mut [f32]) -> Result<(), KernelError> {
-    codebook::quantize(Isa::detect(), Fp4, x, block, packed, absmax)
-}
-
-/// Codes `x` as [`quantize`] does, by these magnitudes.
-///
-/// # Errors
-/// As for [`quantize`].
-pub fn quantize_by(x: &[f32], block: usize, absmax: &[f32], packed: &mut [u8]) -> Result<(), KernelError> {
-    codebook::quantize_by(Fp4, x, block, absmax, packed)
-}
-
-#[derive(Clone, Copy)]
-struct Fp4;
-
-impl Codebook for Fp4 {
+#[must_use]
+pub fn encoder(block: usize) -> Encoder {
     const SEARCH: Search = {
         let mut thresholds = [0.0; 15];
         let mut rank = 0;
@@ -67,5 +47,5 @@ impl Codebook for Fp4 {
         }
         Search::new(thresholds, SORTED)
     };
-    const ZERO: u8 = 0;
+    bitsandbytes(block, SEARCH, 0)
 }

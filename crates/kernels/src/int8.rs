@@ -5,44 +5,35 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::{
-    Isa, KernelError,
+    Encoder, Isa, KernelError,
     encode::{self, Format},
+    encoder::Rule,
     matrix::check_length,
     simd::{Kernel, Simd, run},
     threads,
 };
 
-/// Quantizes `x: f32[e]` in flat blocks into `codes: i8[e]` and `absmax: f32[ceil(e/block)]`; a row is a block of `k`.
+/// The encoder of blocks of `block` elements, with the absmax of each; a row is a block of its length. Codes are signed bytes.
 ///
 /// A code is `x * (127 / absmax)` rounded to the nearest integer, ties to even, as bitsandbytes' LLM.int8 rounds.
 /// A block of zeros has absmax 0 and codes 0; where `127 / absmax` overflows it is the greatest finite number.
 ///
 /// ```
-/// let (mut codes, mut absmax) = ([0; 4], [0.0; 2]);
-/// tacit_kernels::int8::quantize(&[1.0, -0.5, 254.0, 1.0], 2, &mut codes, &mut absmax)?;
+/// use tacit_kernels::{BlockScales, int8};
+///
+/// let (mut codes, mut absmax) = ([0_i8; 4], [0.0; 2]);
+/// let scales = BlockScales::Floats(&mut absmax[..]);
+/// int8::encoder(2).quantize(&[1.0, -0.5, 254.0, 1.0], int8::as_bytes(&mut codes), scales)?;
 /// assert_eq!((codes, absmax), ([127, -64, 127, 0], [1.0, 254.0]));
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
-///
-/// # Errors
-/// A block of no elements, a wrong length, or a NaN or infinity in `x`. The outputs are then unspecified.
-pub fn quantize(x: &[f32], block: usize, codes: &mut [i8], absmax: &mut [f32]) -> Result<(), KernelError> {
-    if block == 0 {
-        return Err(KernelError::EmptyBlock);
-    }
-    check_length("absmax", absmax.len(), x.len().div_ceil(block), "each block of elements has one")?;
-    encode::quantize(Isa::detect(), Int8, x, block, unsigned(codes), absmax)
+#[must_use]
+pub fn encoder(block: usize) -> Encoder {
+    Encoder::new(block, Rule::Int8)
 }
 
-/// Codes `x` as [`quantize`] does, by these magnitudes.
-///
-/// # Errors
-/// As for [`quantize`].
-pub fn quantize_by(x: &[f32], block: usize, absmax: &[f32], codes: &mut [i8]) -> Result<(), KernelError> {
-    encode::quantize_by(Isa::detect(), Int8, x, block, absmax, unsigned(codes))
-}
-
-pub(crate) fn unsigned(codes: &mut [i8]) -> &mut [u8] {
+/// The bytes of signed codes.
+pub fn as_bytes(codes: &mut [i8]) -> &mut [u8] {
     // SAFETY: bytes and signed bytes have the same size and alignment, and every value is one of both.
     unsafe { std::slice::from_raw_parts_mut(codes.as_mut_ptr().cast::<u8>(), codes.len()) }
 }
@@ -55,7 +46,7 @@ pub fn quantize_columns(x: &[f32], k: usize, codes: &mut [i8], absmax: &mut [f32
     check_length("codes", codes.len(), x.len(), "as many as `x` has elements, in whole bytes")?;
     check_length("absmax", absmax.len(), k, "each column has one")?;
     if !x.is_empty() && (k == 0 || !x.len().is_multiple_of(k)) {
-        return Err(KernelError::Group { elements: x.len(), k, group: 1 });
+        return Err(KernelError::Group { elements: x.len(), group: k });
     }
     absmax.fill(0.0);
     if x.is_empty() {
@@ -65,17 +56,17 @@ pub fn quantize_columns(x: &[f32], k: usize, codes: &mut [i8], absmax: &mut [f32
     let rows = TASK.div_ceil(k) * k;
     let total = Mutex::new(&mut *absmax);
     threads::for_each_part(usize::MAX, x.chunks(rows), &|x| {
-        let mut most = vec![0.0; k];
-        run(isa, Most { x, most: &mut most });
+        let mut absmax = vec![0.0; k];
+        run(isa, Absmax { x, absmax: &mut absmax });
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
-        total.iter_mut().zip(most).for_each(|(total, most)| *total = greater(*total, most));
+        total.iter_mut().zip(absmax).for_each(|(total, absmax)| *total = greater(*total, absmax));
     });
-    if absmax.iter().any(|most| !most.is_finite()) {
+    if absmax.iter().any(|absmax| !absmax.is_finite()) {
         let index = x.iter().position(|value| !value.is_finite()).unwrap_or(0);
         return Err(KernelError::NonFinite { index, value: x[index] });
     }
-    let factors: Vec<f32> = absmax.iter().map(|&most| Scale::new(most).factor).collect();
-    let parts = x.chunks(rows).zip(unsigned(codes).chunks_mut(rows));
+    let factors: Vec<f32> = absmax.iter().map(|&absmax| Scale::new(absmax).factor).collect();
+    let parts = x.chunks(rows).zip(as_bytes(codes).chunks_mut(rows));
     threads::for_each_part(usize::MAX, parts, &|(x, codes)| run(isa, Columns { x, factors: &factors, codes }));
     Ok(())
 }
@@ -91,19 +82,19 @@ fn greater(a: f32, b: f32) -> f32 {
 }
 
 /// The absmax of each column of some rows.
-struct Most<'a> {
+struct Absmax<'a> {
     x: &'a [f32],
-    most: &'a mut [f32],
+    absmax: &'a mut [f32],
 }
 
-impl Kernel for Most<'_> {
+impl Kernel for Absmax<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        for row in self.x.chunks_exact(self.most.len()) {
-            for (most, value) in self.most.iter_mut().zip(row) {
-                *most = greater(*most, value.abs());
+        for row in self.x.chunks_exact(self.absmax.len()) {
+            for (absmax, value) in self.absmax.iter_mut().zip(row) {
+                *absmax = greater(*absmax, value.abs());
             }
         }
     }

@@ -178,7 +178,7 @@ impl Kernel for Round<'_> {
             }
             let scale = Scale::new(most);
             *unit = scale.unit;
-            encode::put::<Int8, S>((), simd, scale, x, int8::unsigned(codes));
+            encode::put::<Int8, S>((), simd, scale, x, int8::as_bytes(codes));
         }
     }
 }

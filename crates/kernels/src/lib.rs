@@ -13,12 +13,12 @@
 //! bits whatever the number of threads: only independent outputs are split, never a sum.
 //!
 //! ```
-//! use tacit_kernels::{Codes, Matrix, Order, Orientation, Scales, matmul, nf4};
+//! use tacit_kernels::{BlockScales, Codes, Matrix, Order, Orientation, Scales, matmul, nf4};
 //!
 //! let x: Vec<f32> = (0..128).map(|i| (i as f32 * 0.37).sin()).collect();
 //! let mut packed = vec![0; x.len() / 2];
 //! let mut absmax = vec![0.0; x.len() / 64];
-//! nf4::quantize(&x, 64, &mut packed, &mut absmax)?;
+//! nf4::encoder(64).quantize(&x, &mut packed, BlockScales::Floats(&mut absmax))?;
 //!
 //! let codes = Codes::Table { bytes: &packed, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
 //! let w = Matrix { n: 2, k: 64, codes, scales: Scales::F32(&absmax), biases: None, block: 64 };
@@ -43,7 +43,6 @@ mod by_rows;
 mod by_words;
 #[doc(hidden)]
 pub mod choice;
-mod codebook;
 mod codec;
 mod complex_matmul;
 mod copy;
@@ -54,6 +53,7 @@ mod deviations;
 mod double_matmul;
 pub mod dynamic8;
 mod encode;
+mod encoder;
 mod engine;
 mod engines;
 mod error;
@@ -72,9 +72,7 @@ pub mod machine;
 mod matmul;
 mod matrix;
 mod minifloat;
-mod mx;
-pub mod mxfp4;
-pub mod mxfp8;
+pub mod mx;
 pub mod nearest;
 pub mod nf4;
 pub mod nvfp4;
@@ -106,6 +104,7 @@ pub use dense::{Dense, Operand};
 pub use dense_matmul::dense_matmul;
 pub use deviations::{Deviations, Norm, deviations};
 pub use double_matmul::double_matmul;
+pub use encoder::{BlockScales, Encoder};
 pub use error::KernelError;
 pub use factors::Factors;
 pub use floats::{Floats, FloatsMut};

@@ -24,19 +24,19 @@ pub(crate) const TO_E2M1: Search = {
 #[inline(always)]
 pub(crate) fn to_e4m3<S: Simd>(simd: S, x: S::F) -> S::I {
     let words = |word: u32| simd.splat_words(word);
-    let most = simd.floats(simd.and(simd.words(x), words(i32::MAX as u32)));
-    let most = simd.min(most, simd.splat(448.0));
+    let magnitude = simd.floats(simd.and(simd.words(x), words(i32::MAX as u32)));
+    let magnitude = simd.min(magnitude, simd.splat(448.0));
     // Below 2^-6 the step is 2^-9, which is also that of f32 at 2^14: the sum rounds there.
-    let small = simd.words(simd.add(most, simd.splat(16384.0)));
+    let small = simd.words(simd.add(magnitude, simd.splat(16384.0)));
     let small = simd.add_words(small, words(16384_f32.to_bits().wrapping_neg()));
     // Above, 20 bits of the mantissa are rounded off and the exponent's bias goes from 127 to 7.
-    let bits = simd.words(most);
+    let bits = simd.words(magnitude);
     let odd = simd.and(simd.shift(bits, 20), words(1));
     let large = simd.shift(simd.add_words(simd.add_words(bits, words(0x7_ffff)), odd), 20);
     let large = simd.add_words(large, words((120_u32 << 3).wrapping_neg()));
     let sign = simd.and(simd.shift(simd.words(x), 24), words(0x80));
-    let code = simd.raise(sign, small, simd.splat(SMALLEST), most);
-    simd.raise(code, large, most, simd.splat(SMALLEST.next_down()))
+    let code = simd.raise(sign, small, simd.splat(SMALLEST), magnitude);
+    simd.raise(code, large, magnitude, simd.splat(SMALLEST.next_down()))
 }
 
 /// The smallest E4M3 float with a leading one.

@@ -4,10 +4,12 @@
 //! that is not finite is never chosen. The formats of bitsandbytes have tables of their own and the same rule, with
 //! thresholds to the bit: [`nf4`](crate::nf4) and [`fp4`](crate::fp4).
 
+use std::borrow::Cow;
+
 use crate::{
-    Isa, KernelError,
-    codebook::reciprocal,
-    encode::{self, Format},
+    Encoder, KernelError, Order,
+    encode::Format,
+    encoder::{BlockRule, Rule},
     search::{self, FarSearch, Search},
     simd::Simd,
 };
@@ -31,7 +33,7 @@ impl<'a> Table<'a> {
         let value = |code: u8| values[usize::from(code)];
         by_rank.sort_by(|&a, &b| value(a).total_cmp(&value(b)));
         let thresholds = by_rank.windows(2).map(|pair| f32::midpoint(value(pair[0]), value(pair[1]))).collect();
-        let top = by_rank.iter().fold(0.0, |most: f32, &code| most.max(value(code).abs()));
+        let top = by_rank.iter().fold(0.0, |top: f32, &code| top.max(value(code).abs()));
         if !matches!(values.len(), 2 | 4 | 8 | 16 | 256) || top == 0.0 {
             return Err(KernelError::Table { values: values.len() });
         }
@@ -56,68 +58,57 @@ impl<'a> Table<'a> {
         self.top
     }
 
-    /// Quantizes `x: f32[e]` in flat blocks into a stream of codes, the first in the lowest bits, and
-    /// `scales: f32[ceil(e/block)]`.
+    /// The encoder of blocks of `block` elements into a stream of codes, the first in the lowest bits, with a float for each
+    /// block.
     ///
     /// An element takes the value nearest to `x * (1 / max(scale, 1e-38))`; halfway between two, the lesser.
     ///
     /// ```
-    /// use tacit_kernels::nearest::Table;
+    /// use tacit_kernels::{BlockScales, nearest::Table};
     ///
     /// let (mut codes, mut scales) = ([0; 2], [0.0]);
-    /// Table::new(&[-2.0, -0.5, 0.0, 2.0])?.quantize(&[4.0, -1.0, -3.0, 0.1, -4.0], 8, &mut codes, &mut scales)?;
+    /// let encoder = Table::new(&[-2.0, -0.5, 0.0, 2.0])?.encoder(8);
+    /// encoder.quantize(&[4.0, -1.0, -3.0, 0.1, -4.0], &mut codes, BlockScales::Floats(&mut scales))?;
     /// assert_eq!((codes, scales), ([0b10_00_01_11, 0b00], [2.0]));
     /// # Ok::<(), tacit_kernels::KernelError>(())
     /// ```
-    ///
-    /// # Errors
-    /// A block of no elements, a wrong length, or a NaN or infinity in `x`. The outputs are then unspecified.
-    pub fn quantize(&self, x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -> Result<(), KernelError> {
-        if self.bits() == 8 {
-            let format = NearestByte { top: self.top, search: &self.far_search() };
-            return encode::quantize(Isa::detect(), format, x, block, codes, scales);
+    #[must_use]
+    pub fn encoder(&self, block: usize) -> Encoder {
+        let (bits, top) = (self.values.len().ilog2(), self.top);
+        if bits == 8 {
+            let search = Cow::Owned(FarSearch::new(&self.thresholds, &self.by_rank));
+            return Encoder::new(block, Rule::NearestByte { search, top });
         }
-        encode::quantize(Isa::detect(), Nearest { table: self, search: &self.search() }, x, block, codes, scales)
-    }
-
-    /// Codes `x` as [`quantize`](Self::quantize) does, by these scales.
-    ///
-    /// # Errors
-    /// As for [`quantize`](Self::quantize).
-    pub fn quantize_by(&self, x: &[f32], block: usize, scales: &[f32], codes: &mut [u8]) -> Result<(), KernelError> {
-        if self.bits() == 8 {
-            let format = NearestByte { top: self.top, search: &self.far_search() };
-            return encode::quantize_by(Isa::detect(), format, x, block, scales, codes);
-        }
-        encode::quantize_by(Isa::detect(), Nearest { table: self, search: &self.search() }, x, block, scales, codes)
-    }
-}
-
-impl Table<'_> {
-    fn bits(&self) -> u32 {
-        self.values.len().ilog2()
-    }
-
-    /// What finds the codes of at most 16 values.
-    fn search(&self) -> Search {
-        Search::new(
+        let search = Search::new(
             std::array::from_fn(|at| self.thresholds.get(at).copied().unwrap_or(f32::INFINITY)),
             std::array::from_fn(|rank| self.by_rank.get(rank).copied().unwrap_or(0)),
-        )
-    }
-
-    fn far_search(&self) -> FarSearch {
-        FarSearch::new(&self.thresholds, &self.by_rank)
+        );
+        Encoder::new(block, Rule::Nearest { search, top, bits })
     }
 }
 
+/// A blockwise format of bitsandbytes: 4 bits, the first in the high nibble, in units of the absmax.
+pub(crate) fn bitsandbytes(block: usize, search: Search, padding: u8) -> Encoder {
+    let rule = Rule::Nearest { search, top: 1.0, bits: 4 };
+    let encoder = Encoder::new(block, rule);
+    Encoder { blocks: BlockRule::PowerOfTwo, order: Order::HighFirst, padding, ..encoder }
+}
+
+/// The factor that scales a block with this scale into the range of its table.
+#[inline(always)]
+fn reciprocal(scale: f32) -> f32 {
+    1.0 / scale.max(1e-38)
+}
+
+/// One of at most sixteen values, whose codes may be their ranks.
 #[derive(Clone, Copy)]
-struct Nearest<'a> {
-    table: &'a Table<'a>,
-    search: &'a Search,
+pub(crate) struct Nearest<'a, const IN_ORDER: bool> {
+    pub(crate) search: &'a Search,
+    pub(crate) top: f32,
+    pub(crate) bits: u32,
 }
 
-impl Format for Nearest<'_> {
+impl<const IN_ORDER: bool> Format for Nearest<'_, IN_ORDER> {
     type Stored = f32;
     /// The reciprocal of the scale.
     type Scale = f32;
@@ -125,11 +116,11 @@ impl Format for Nearest<'_> {
 
     #[inline(always)]
     fn bits(self) -> u32 {
-        self.table.bits()
+        self.bits
     }
     #[inline(always)]
     fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
-        absmax / self.table.top
+        absmax / self.top
     }
     #[inline(always)]
     fn unit(self, scale: f32) -> f32 {
@@ -141,15 +132,16 @@ impl Format for Nearest<'_> {
     }
     #[inline(always)]
     fn codes<S: Simd>(ready: search::Ready<S>, simd: S, reciprocal: f32, x: S::F) -> S::I {
-        ready.code(simd, simd.mul(x, simd.splat(reciprocal)))
+        let scaled = simd.mul(x, simd.splat(reciprocal));
+        if IN_ORDER { ready.rank(simd, scaled) } else { ready.code(simd, scaled) }
     }
 }
 
 /// One of 256 values.
 #[derive(Clone, Copy)]
-struct NearestByte<'a> {
-    top: f32,
-    search: &'a FarSearch,
+pub(crate) struct NearestByte<'a> {
+    pub(crate) search: &'a FarSearch,
+    pub(crate) top: f32,
 }
 
 impl<'a> Format for NearestByte<'a> {

@@ -5,11 +5,7 @@
 //! `x * (1 / max(absmax, 1e-38))` in [`CODEBOOK`]. Element `2j` is the high nibble of byte `j`; an odd length is
 //! padded by the code of 0. The value of a code is `CODEBOOK[code] * absmax`.
 
-use crate::{
-    Isa, KernelError,
-    codebook::{self, Codebook},
-    search::Search,
-};
+use crate::{Encoder, nearest::bitsandbytes, search::Search};
 
 /// The value of each code, in units of the block's absmax.
 #[allow(clippy::excessive_precision)]
@@ -53,29 +49,12 @@ pub const THRESHOLDS: [f32; 15] = [
     0.861_478_417_811_801_1,
 ];
 
-/// Quantizes `x: f32[e]` into `packed: u8[ceil(e/2)]` and `absmax: f32[ceil(e/block)]`.
+/// The encoder of blocks of `block` elements, a power of two from 32 to 4096, with the absmax of each.
 ///
-/// Every value is the one that bitsandbytes computes, to the bit.
-///
-/// # Errors
-/// A block size that is not a power of two from 32 to 4096, a wrong length, or a NaN or infinity in `x`: the format
-/// has no code for those, and bitsandbytes stores a block of garbage. The outputs are then unspecified.
-pub fn quantize(x: &[f32], block: usize, packed: &mut [u8], absmax: &mut [f32]) -> Result<(), KernelError> {
-    codebook::quantize(Isa::detect(), Nf4, x, block, packed, absmax)
-}
-
-/// Codes `x` as [`quantize`] does, by these magnitudes.
-///
-/// # Errors
-/// As for [`quantize`].
-pub fn quantize_by(x: &[f32], block: usize, absmax: &[f32], packed: &mut [u8]) -> Result<(), KernelError> {
-    codebook::quantize_by(Nf4, x, block, absmax, packed)
-}
-
-#[derive(Clone, Copy)]
-struct Nf4;
-
-impl Codebook for Nf4 {
+/// Every value is the one that bitsandbytes computes, to the bit; NaN and infinities, of which it stores a block of garbage,
+/// are refused.
+#[must_use]
+pub fn encoder(block: usize) -> Encoder {
     const SEARCH: Search = Search::new(THRESHOLDS, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
-    const ZERO: u8 = 7;
+    bitsandbytes(block, SEARCH, 7)
 }

@@ -4,49 +4,38 @@
 //! magnitude of the whole tensor.
 
 use crate::{
-    Isa, KernelError,
-    encode::{self, Format},
+    Encoder, KernelError,
+    encode::Format,
+    encoder::Rule,
     matrix::e4m3,
     minifloat::{TO_E2M1, to_e4m3},
     search,
     simd::Simd,
 };
 
-/// Quantizes `x: f32[e]` in flat groups of 16 into `codes: u8[ceil(e/2)]`, the first in the low nibble, and
-/// `scales: u8[ceil(e/16)]`.
+/// The encoder of groups of 16 elements, of which the first is in the low nibble, with a byte for each group.
 ///
 /// With the largest magnitude of the tensor as `global_scale` the scales use all of E4M3's range; without one they are
 /// not rescaled. Elements round to nearest, ties to even, and saturate at 6. A scale that rounds to zero makes its group
 /// zero. MLX's files hold the same bytes as words.
 ///
 /// ```
-/// use tacit_kernels::nvfp4;
+/// use tacit_kernels::{BlockScales, nvfp4};
 ///
 /// let (mut codes, mut scales) = ([0; 1], [0]);
-/// nvfp4::quantize(&[6.0, -1.5], None, &mut codes, &mut scales)?;
+/// nvfp4::encoder(None).quantize(&[6.0, -1.5], &mut codes, BlockScales::Bytes(&mut scales))?;
 /// assert_eq!((codes, scales), ([0xb7], [0x38]));
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
-///
-/// # Errors
-/// A wrong length, a global scale that is not finite and above zero, or a NaN or infinity in `x`. The outputs are then
-/// unspecified.
-pub fn quantize(x: &[f32], global_scale: Option<f32>, codes: &mut [u8], scales: &mut [u8]) -> Result<(), KernelError> {
-    encode::quantize(Isa::detect(), Nvfp4::of(x, global_scale)?, x, GROUP, codes, scales)
-}
-
-/// Codes `x` as [`quantize`] does, by these scales.
-///
-/// # Errors
-/// As for [`quantize`].
-pub fn quantize_by(x: &[f32], global_scale: Option<f32>, scales: &[u8], codes: &mut [u8]) -> Result<(), KernelError> {
-    encode::quantize_by(Isa::detect(), Nvfp4::of(x, global_scale)?, x, GROUP, scales, codes)
+#[must_use]
+pub fn encoder(global_scale: Option<f32>) -> Encoder {
+    Encoder::new(GROUP, Rule::Nvfp4 { global_scale })
 }
 
 /// What a decoded scale byte is multiplied by: `global_scale / (448 * 6)`, or 1 without one.
 #[must_use]
 pub fn factor(global_scale: Option<f32>) -> f32 {
-    global_scale.map_or(1.0, |most| most / (448.0 * 6.0))
+    global_scale.map_or(1.0, |absmax| absmax / (448.0 * 6.0))
 }
 
 /// The least global scale that arrays are made with: the largest magnitude of a tensor of smaller numbers counts as this, so that
@@ -57,27 +46,25 @@ pub const LEAST_GLOBAL: f32 = f32::from_bits((127 - 114) << 23);
 const GROUP: usize = 16;
 
 #[derive(Clone, Copy)]
-struct Nvfp4 {
+pub(crate) struct Nvfp4 {
     /// What a scale is multiplied by before it is rounded.
     encode: f32,
 }
 
 impl Nvfp4 {
     /// For the elements `x`; a global scale that is the NaN or the infinity among them is an error that names the element.
-    fn of(x: &[f32], global_scale: Option<f32>) -> Result<Self, KernelError> {
-        Self::new(global_scale).map_err(|error| {
-            let first = x.iter().position(|value| !value.is_finite());
-            first.map_or(error, |index| KernelError::NonFinite { index, value: x[index] })
-        })
-    }
-
-    fn new(global_scale: Option<f32>) -> Result<Self, KernelError> {
+    pub(crate) fn new(x: &[f32], global_scale: Option<f32>) -> Result<Self, KernelError> {
+        let encode = global_scale.map_or(1.0, |absmax| 448.0 * 6.0 / absmax);
+        // Below 2688 / f32::MAX the factor of the scales is infinite.
         match global_scale {
-            // Below 2688 / f32::MAX the factor of the scales is infinite.
-            Some(most) if !(most.is_finite() && most > 0.0 && (448.0 * 6.0 / most).is_finite()) => {
-                Err(KernelError::GlobalScale { value: most })
+            Some(absmax) if !(absmax.is_finite() && absmax > 0.0 && encode.is_finite()) => {
+                let first = x.iter().position(|value| !value.is_finite());
+                Err(first.map_or(KernelError::GlobalScale { value: absmax }, |index| KernelError::NonFinite {
+                    index,
+                    value: x[index],
+                }))
             }
-            _ => Ok(Self { encode: global_scale.map_or(1.0, |most| 448.0 * 6.0 / most) }),
+            _ => Ok(Self { encode }),
         }
     }
 }

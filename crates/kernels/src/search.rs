@@ -6,7 +6,7 @@ use crate::simd::{Simd, Thresholds};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     thresholds: Thresholds,
-    pub(crate) codes: [u8; 16],
+    codes: [u8; 16],
 }
 
 /// A [`Search`] in registers.
@@ -19,6 +19,11 @@ pub(crate) struct Ready<S: Simd> {
 impl Search {
     pub(crate) const fn new(thresholds: [f32; 15], codes: [u8; 16]) -> Self {
         Self { thresholds: Thresholds::new(thresholds), codes }
+    }
+
+    /// Whether codes are ranks.
+    pub(crate) fn is_in_order(&self) -> bool {
+        (0..16).eq(self.codes)
     }
 
     #[inline(always)]

@@ -4,48 +4,40 @@
 //! first in the lowest bits.
 
 use crate::{
-    Isa, KernelError,
-    encode::{self, Format, absmean},
+    Encoder,
+    encode::{Format, absmean},
+    encoder::Rule,
     simd::Simd,
 };
 
 /// The value of each code, in units of the block's scale, repeated to a table of 16; code 3 is not used.
 pub const VALUES: [f32; 16] = [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0];
 
-/// Quantizes `x: f32[e]` in flat blocks into `codes: u8[ceil(e/4)]` and `scales: f32[ceil(e/block)]`.
+/// The encoder of blocks of `block` elements, with a float for each.
 ///
 /// The mean is taken in `f64`. Rounding is to nearest, ties to even. A block of zeros has scale 0 and codes of 0.
 ///
 /// ```
+/// use tacit_kernels::{BlockScales, ternary};
+///
 /// let (mut codes, mut scales) = ([0], [0.0]);
-/// tacit_kernels::ternary::quantize(&[1.0, -2.0, 0.2, 0.8], 4, &mut codes, &mut scales)?;
+/// ternary::encoder(4).quantize(&[1.0, -2.0, 0.2, 0.8], &mut codes, BlockScales::Floats(&mut scales))?;
 /// assert_eq!((codes, scales), ([0b10_01_00_10], [1.0]));
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
-///
-/// # Errors
-/// A block of no elements, a wrong length, or a NaN or infinity in `x`. The outputs are then unspecified.
-pub fn quantize(x: &[f32], block: usize, codes: &mut [u8], scales: &mut [f32]) -> Result<(), KernelError> {
-    encode::quantize(Isa::detect(), Ternary, x, block, codes, scales)
-}
-
-/// Codes `x` as [`quantize`] does, by these scales.
-///
-/// # Errors
-/// As for [`quantize`].
-pub fn quantize_by(x: &[f32], block: usize, scales: &[f32], codes: &mut [u8]) -> Result<(), KernelError> {
-    encode::quantize_by(Isa::detect(), Ternary, x, block, scales, codes)
+#[must_use]
+pub fn encoder(block: usize) -> Encoder {
+    // Padding is the code of zero.
+    Encoder { padding: 1, ..Encoder::new(block, Rule::Ternary) }
 }
 
 #[derive(Clone, Copy)]
-struct Ternary;
+pub(crate) struct Ternary;
 
 impl Format for Ternary {
     type Stored = f32;
     type Scale = f32;
     type Ready<S: Simd> = ();
-    /// Of zero.
-    const PAD: u8 = 1;
 
     #[inline(always)]
     fn bits(self) -> u32 {

@@ -4,7 +4,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, stop_gradient};
 use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
-use tacit_kernels::dynamic8;
+use tacit_kernels::{BlockScales, dynamic8};
 
 use super::encode::{blocks, rank, unit};
 use super::host::{Fallible, int};
@@ -50,7 +50,8 @@ impl Kernel for Dynamic8Quantize {
         let x = inputs[0].elements::<f32>()?;
         let mean = dynamic8::offset(x);
         let centered: Vec<f32> = x.iter().map(|x| x - mean).collect();
-        dynamic8::quantize(&centered, self.block, codes.bytes(), scales.elements()?)?;
+        let scales = BlockScales::Floats(scales.elements()?);
+        dynamic8::encoder(self.block).quantize(&centered, codes.bytes(), scales)?;
         offset.elements()?.fill(mean);
         Ok(())
     }

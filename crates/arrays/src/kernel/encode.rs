@@ -115,16 +115,16 @@ fn top(scheme: &Scheme) -> Array {
 pub(crate) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> {
     let codes = codes.reshape(&[-1])?.try_index(..size as i32)?;
     let bits = scheme.bits();
-    let (order, pad) = match (scheme.coding, scheme.encoding) {
-        (Coding::Signed, _) => return Ok(codes),
-        (Coding::Table { order, .. }, Encoding::Nf4) => (order, 7u8),
-        (Coding::Table { order, .. }, Encoding::Ternary) => (order, 1),
-        (Coding::Table { order, .. }, _) => (order, 0),
-        _ => (Order::LowFirst, 0),
+    let order = match scheme.coding {
+        Coding::Signed => return Ok(codes),
+        Coding::Table { order, .. } => order,
+        _ => Order::LowFirst,
     };
+    let encoder = scheme.encoder(32, None).map_err(|error| Exception::custom(error.to_string()))?;
+    let padding = encoder.map_or(0, |encoder| encoder.padding());
     // Whole bytes of all widths.
     let missing = size.next_multiple_of(8) - size;
-    let codes = ops::pad(&codes, &[(0, missing as i32)][..], Array::from_slice(&[pad], &[]), None)?;
+    let codes = ops::pad(&codes, &[(0, missing as i32)][..], Array::from_slice(&[padding], &[]), None)?;
     let (mut shifts, mut places) =
         ((0..bits as u32).collect::<Vec<_>>(), (0..8).map(|bit| 1u8 << bit).collect::<Vec<_>>());
     if order == Order::HighFirst {

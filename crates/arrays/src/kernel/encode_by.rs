@@ -1,10 +1,9 @@
 //! Floats to codes, by scales that are there already.
 
-use mlx_rs::{Array, stop_gradient};
+use mlx_rs::{Array, Dtype, stop_gradient};
 use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
-use tacit_kernels::nearest::Table;
-use tacit_kernels::{affine, binary, fp4, int8, mxfp4, mxfp8, nf4, nvfp4, ternary};
+use tacit_kernels::BlockScales;
 
 use super::encode::{self, blocks, coded};
 use super::host::{Fallible, int, single};
@@ -46,38 +45,19 @@ impl Kernel for EncodeBy {
         let ([x, scales, more @ ..], [codes]) = (inputs, outputs) else {
             return Err("an array and its scales are expected".into());
         };
-        let k = x.aval().shape.last().map_or(1, |&last| last as usize);
-        let (x, block) = (x.elements::<f32>()?, self.block);
-        match self.scheme.encoding {
-            Encoding::Nearest => {
-                let table = Table::new(self.scheme.table().ok_or("the codes are looked up in no table")?)?;
-                table.quantize_by(x, block, scales.elements()?, codes.bytes())?;
-            }
-            Encoding::Nf4 => nf4::quantize_by(x, block, scales.elements()?, codes.bytes())?,
-            Encoding::Fp4 => fp4::quantize_by(x, block, scales.elements()?, codes.bytes())?,
-            Encoding::Affine => {
-                let [biases] = more else { return Err("scales and biases are expected".into()) };
-                let bits = self.scheme.bits() as u32;
-                affine::quantize_by(x, k, block, bits, scales.elements()?, biases.elements()?, codes.bytes())?;
-            }
-            Encoding::Int8 => int8::quantize_by(x, block, scales.elements()?, codes.elements()?)?,
-            Encoding::Mxfp4(_) => mxfp4::quantize_by(x, scales.elements()?, codes.bytes())?,
-            Encoding::Mxfp8(_) => mxfp8::quantize_by(x, scales.elements()?, codes.bytes())?,
-            Encoding::Nvfp4 { .. } => {
-                let global = more.first().map(scalar).transpose()?;
-                nvfp4::quantize_by(x, global, scales.elements()?, codes.bytes())?;
-            }
-            Encoding::Ternary => ternary::quantize_by(x, block, scales.elements()?, codes.bytes())?,
-            Encoding::Binary => binary::quantize_by(x, block, scales.elements()?, codes.bytes())?,
-            Encoding::Rounded => return Err("half floats have no scales".into()),
-        }
-        Ok(())
+        let global = if self.is_relative() { more.first().map(scalar).transpose()? } else { None };
+        let encoder = self.scheme.encoder(self.block, global)?.ok_or("half floats have no scales")?;
+        let scales = match more {
+            _ if scales.aval().dtype == Dtype::Uint8 => BlockScales::Bytes(scales.elements()?),
+            [biases] => BlockScales::Biased(scales.elements()?, biases.elements()?),
+            _ => BlockScales::Floats(scales.elements()?),
+        };
+        Ok(encoder.quantize_by(x.elements()?, scales, codes.bytes())?)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let (x, block) = (&inputs[0], self.block);
-        let relative = matches!(self.scheme.encoding, Encoding::Nvfp4 { .. });
-        let (stored, global) = if relative { (&inputs[1..2], inputs.get(2)) } else { (&inputs[1..], None) };
+        let (stored, global) = if self.is_relative() { (&inputs[1..2], inputs.get(2)) } else { (&inputs[1..], None) };
         let stored = stored.iter().map(|stored| stored.reshape(&[-1, 1])).collect::<Result<Vec<_>, _>>()?;
         let codes = coded(&self.scheme, &blocks(x, block)?, &stored, global)?;
         let (shape, _) = self.scheme.children(x.shape(), block);
@@ -86,5 +66,12 @@ impl Kernel for EncodeBy {
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
         Some(one_by_one(|| Self { scheme: self.scheme, block: self.block }, inputs, axes))
+    }
+}
+
+impl EncodeBy {
+    /// Whether the scales may be relative to a factor of all.
+    fn is_relative(&self) -> bool {
+        matches!(self.scheme.encoding, Encoding::Nvfp4 { .. })
     }
 }

@@ -5,7 +5,9 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use mlx_rs::{Array, Dtype};
 use tacit_core::{Aval, Error, Param, Result};
-use tacit_kernels::{Order, ScaleRule, e4m3};
+use tacit_kernels::{
+    Encoder, KernelError, Order, ScaleRule, affine, binary, e4m3, fp4, int8, mx, nearest, nf4, nvfp4, ternary,
+};
 
 /// A stored format: how many bits a code has, what it stands for, what scales it, and how floats are coded.
 ///
@@ -269,6 +271,28 @@ impl Scheme {
             Coding::E4m3 => Some(&E4M3[..]),
             Coding::Unsigned { .. } | Coding::Signed | Coding::F16 | Coding::Bf16 => None,
         }
+    }
+
+    /// The kernels' encoder of blocks of so many elements, relative to `global_scale` if the format has that; none where codes
+    /// are the values.
+    pub(super) fn encoder(
+        &self,
+        block: usize,
+        global_scale: Option<f32>,
+    ) -> std::result::Result<Option<Encoder>, KernelError> {
+        Ok(Some(match self.encoding {
+            Encoding::Nearest => nearest::Table::new(self.table().unwrap_or_default())?.encoder(block),
+            Encoding::Nf4 => nf4::encoder(block),
+            Encoding::Fp4 => fp4::encoder(block),
+            Encoding::Affine => affine::encoder(block, self.bits() as u32),
+            Encoding::Int8 => int8::encoder(block),
+            Encoding::Mxfp4(rule) => mx::mxfp4(rule),
+            Encoding::Mxfp8(rule) => mx::mxfp8(rule),
+            Encoding::Nvfp4 { .. } => nvfp4::encoder(global_scale),
+            Encoding::Ternary => ternary::encoder(block),
+            Encoding::Binary => binary::encoder(block),
+            Encoding::Rounded => return Ok(None),
+        }))
     }
 
     /// What tells its kernels from those of another scheme with this label.

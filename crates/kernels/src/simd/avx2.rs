@@ -5,11 +5,14 @@ use std::arch::x86_64::*;
 
 use super::{
     thresholds::Thresholds,
-    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_byte, stream_shifts},
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_shifts, stream_shuffle},
 };
 
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
+
+type F = __m256;
+type I = __m256i;
 
 impl Avx2 {
     /// # Safety
@@ -31,83 +34,60 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx2(()))
 }
 
-/// A shuffle that brings the two bytes that hold code `i` of a stream to the bottom of word `i`.
-const fn stream_bytes(bits: usize) -> [u8; 32] {
-    // An index with the top bit set gives a zero.
-    let mut shuffle = [0x80; 32];
-    let mut i = 0;
-    while i < 8 {
-        shuffle[4 * i] = stream_byte(bits, i) as u8;
-        shuffle[4 * i + 1] = stream_byte(bits, i) as u8 + 1;
-        i += 1;
-    }
-    shuffle
-}
-
 /// A mask of the first `count` <= 8 lanes is what starts at entry `8 - count`.
 const FIRST: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 impl Simd for Avx2 {
-    type F = __m256;
-    type I = __m256i;
-    type T = [__m256; 2];
+    type F = F;
+    type I = I;
+    type T = [F; 2];
     /// The eighth threshold, and those of the later steps, each at the number of the step before among the steps it can be.
-    type Ranks = [__m256; 4];
+    type Ranks = [F; 4];
     const LANES: usize = 8;
     const ROWS: usize = 6;
 
-    #[inline(always)]
-    fn splat(self, value: f32) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_set1_ps(value) }
+    methods! { by token;
+        fn splat(self, value: f32) -> F = _mm256_set1_ps(value);
+        fn splat_words(self, value: u32) -> I = _mm256_set1_epi32(value as i32);
+        fn add(self, a: F, b: F) -> F = _mm256_add_ps(a, b);
+        fn sub(self, a: F, b: F) -> F = _mm256_sub_ps(a, b);
+        fn mul(self, a: F, b: F) -> F = _mm256_mul_ps(a, b);
+        fn div(self, a: F, b: F) -> F = _mm256_div_ps(a, b);
+        fn fma(self, a: F, b: F, c: F) -> F = _mm256_fmadd_ps(a, b, c);
+        fn max(self, a: F, b: F) -> F = _mm256_max_ps(a, b);
+        fn min(self, a: F, b: F) -> F = _mm256_min_ps(a, b);
+        fn keep(self, values: F, a: F, b: F) -> F = _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(a, b), values);
+        fn words(self, a: F) -> I = _mm256_castps_si256(a);
+        fn and(self, a: I, b: I) -> I = _mm256_and_si256(a, b);
+        fn add_words(self, a: I, b: I) -> I = _mm256_add_epi32(a, b);
+        fn max_words(self, a: I, b: I) -> I = _mm256_max_epi32(a, b);
+        fn all_less(self, a: F, b: F) -> bool = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(a, b)) == 0xff;
+        fn floats(self, words: I) -> F = _mm256_castsi256_ps(words);
+        fn shift_each(self, words: I, bits: I) -> I = _mm256_srlv_epi32(words, bits);
+        fn signed(self, words: I) -> F = _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(words)));
+        fn to_float(self, words: I) -> F = _mm256_cvtepi32_ps(words);
+        fn bf16(self, words: I) -> F = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words));
+        fn table(self, values: &[f32; 16]) -> [F; 2] = [0, 8].map(|at| _mm256_loadu_ps(values.as_ptr().add(at)));
+        fn lookup_far(self, table: &[f32; 256], words: I) -> F =
+            _mm256_i32gather_ps::<4>(table.as_ptr(), _mm256_and_si256(words, _mm256_set1_epi32(0xff)));
+        fn prefetch(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(from.cast());
     }
-    #[inline(always)]
-    fn splat_words(self, value: u32) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_set1_epi32(value as i32) }
+    methods! { by promise;
+        unsafe fn load(self, from: *const f32) -> F = _mm256_loadu_ps(from);
+        unsafe fn load_some(self, from: *const f32, count: usize) -> F =
+            _mm256_maskload_ps(from, _mm256_loadu_si256(FIRST.as_ptr().add(8 - count).cast()));
+        unsafe fn store(self, to: *mut f32, value: F) -> () = _mm256_storeu_ps(to, value);
+        unsafe fn load_words(self, from: *const u8) -> I = _mm256_loadu_si256(from.cast());
+        unsafe fn load_bytes(self, from: *const u8) -> I = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
+        unsafe fn load_signed(self, from: *const u8) -> I = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
+        unsafe fn load_f16(self, from: *const u8) -> F = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
+        unsafe fn load_bf16(self, from: *const u8) -> F = self.bf16(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())));
+        unsafe fn spread(self, from: *const f32, count: usize, index: I) -> F =
+            _mm256_permutevar8x32_ps(self.load_some(from, count), index);
     }
+
     #[inline(always)]
-    fn add(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-    #[inline(always)]
-    fn sub(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    fn mul(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    fn div(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_div_ps(a, b) }
-    }
-    #[inline(always)]
-    fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    fn max(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_max_ps(a, b) }
-    }
-    #[inline(always)]
-    fn min(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_min_ps(a, b) }
-    }
-    #[inline(always)]
-    fn keep(self, values: __m256, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(a, b), values) }
-    }
-    #[inline(always)]
-    fn scale(self, value: __m256, exponents: __m256i) -> __m256 {
+    fn scale(self, value: F, exponents: I) -> F {
         // SAFETY: the token proves the instructions.
         unsafe {
             let bits = _mm256_castps_si256(value);
@@ -115,12 +95,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn words(self, a: __m256) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_castps_si256(a) }
-    }
-    #[inline(always)]
-    fn greatest(self, a: __m256) -> f32 {
+    fn max_lane(self, a: F) -> f32 {
         // SAFETY: the token proves the instructions.
         unsafe {
             let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
@@ -129,7 +104,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn sum(self, a: __m256) -> f32 {
+    fn sum(self, a: F) -> f32 {
         // SAFETY: the token proves the instructions.
         unsafe {
             let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
@@ -138,22 +113,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn and(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_and_si256(a, b) }
-    }
-    #[inline(always)]
-    fn add_words(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_add_epi32(a, b) }
-    }
-    #[inline(always)]
-    fn max_words(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_max_epi32(a, b) }
-    }
-    #[inline(always)]
-    fn most(self, words: __m256i) -> u32 {
+    fn max_word(self, words: I) -> u32 {
         // SAFETY: the token proves the instructions.
         unsafe {
             let four = _mm_max_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
@@ -162,7 +122,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn raise(self, words: __m256i, by: __m256i, a: __m256, b: __m256) -> __m256i {
+    fn raise(self, words: I, by: I, a: F, b: F) -> I {
         // SAFETY: the token proves the instructions.
         unsafe {
             let greater = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b));
@@ -170,37 +130,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn all_less(self, a: __m256, b: __m256) -> bool {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(a, b)) == 0xff }
-    }
-    #[inline(always)]
-    fn floats(self, words: __m256i) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_castsi256_ps(words) }
-    }
-    #[inline(always)]
-    fn shift(self, words: __m256i, bits: u32) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_srlv_epi32(words, _mm256_set1_epi32(bits as i32)) }
-    }
-    #[inline(always)]
-    fn shift_each(self, words: __m256i, bits: __m256i) -> __m256i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_srlv_epi32(words, bits) }
-    }
-    #[inline(always)]
-    fn signed(self, words: __m256i) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(words))) }
-    }
-    #[inline(always)]
-    fn to_float(self, words: __m256i) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_cvtepi32_ps(words) }
-    }
-    #[inline(always)]
-    fn e4m3(self, words: __m256i) -> __m256 {
+    fn e4m3(self, words: I) -> F {
         // SAFETY: the token proves the instructions.
         unsafe {
             let magnitude = _mm256_and_si256(words, _mm256_set1_epi32(0x7f));
@@ -217,7 +147,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn f16(self, words: __m256i) -> __m256 {
+    fn f16(self, words: I) -> F {
         // SAFETY: the token proves the instructions.
         unsafe {
             // The halves of each lane's words to its lower half, then those of both lanes together.
@@ -227,17 +157,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn bf16(self, words: __m256i) -> __m256 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)) }
-    }
-    #[inline(always)]
-    fn table(self, values: &[f32; 16]) -> [__m256; 2] {
-        // SAFETY: the token proves the instructions, and there are 16 floats.
-        unsafe { [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))] }
-    }
-    #[inline(always)]
-    fn lookup(self, [low, high]: [__m256; 2], words: __m256i) -> __m256 {
+    fn lookup(self, [low, high]: [F; 2], words: I) -> F {
         // SAFETY: the token proves the instructions.
         unsafe {
             let low = _mm256_permutevar8x32_ps(low, words);
@@ -247,12 +167,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn lookup_far(self, table: &[f32; 256], words: __m256i) -> __m256 {
-        // SAFETY: the token proves the instructions, and a byte selects one of 256 floats.
-        unsafe { _mm256_i32gather_ps::<4>(table.as_ptr(), _mm256_and_si256(words, _mm256_set1_epi32(0xff))) }
-    }
-    #[inline(always)]
-    fn ranks(self, thresholds: &Thresholds) -> [__m256; 4] {
+    fn ranks(self, thresholds: &Thresholds) -> [F; 4] {
         let t = thresholds.values;
         let steps: [[f32; 8]; 3] = [
             std::array::from_fn(|at| t[3 + 8 * (at % 2)]),
@@ -266,7 +181,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn rank(self, [first, second, third, fourth]: [__m256; 4], x: __m256) -> __m256i {
+    fn rank(self, [first, second, third, fourth]: [F; 4], x: F) -> I {
         // SAFETY: the token proves the instructions.
         unsafe {
             // All ones, which is -1, where greater.
@@ -280,22 +195,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> __m256 {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-    #[inline(always)]
-    unsafe fn load_some(self, from: *const f32, count: usize) -> __m256 {
-        // SAFETY: the caller's promise, and the token; masked lanes are not read, and `count` is at most 8.
-        unsafe { _mm256_maskload_ps(from, _mm256_loadu_si256(FIRST.as_ptr().add(8 - count).cast())) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32, value: __m256) {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm256_storeu_ps(to, value) }
-    }
-    #[inline(always)]
-    unsafe fn store_bytes(self, to: *mut u8, words: __m256i) {
+    unsafe fn store_bytes(self, to: *mut u8, words: I) {
         // SAFETY: the caller promises 8 bytes; and the token.
         unsafe {
             // Those of each lane's words to its lowest word.
@@ -305,7 +205,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [__m256i; 4]) {
+    unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [I; 4]) {
         // SAFETY: the caller promises 32 bytes; and the token.
         unsafe {
             let byte = _mm256_set1_epi32(0xff);
@@ -318,32 +218,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn load_words(self, from: *const u8) -> __m256i {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm256_loadu_si256(from.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn load_bytes(self, from: *const u8) -> __m256i {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_signed(self, from: *const u8) -> __m256i {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_f16(self, from: *const u8) -> __m256 {
-        // SAFETY: the caller promises 16 bytes; and the token.
-        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u8) -> __m256 {
-        // SAFETY: the caller promises 16 bytes; and the token.
-        self.bf16(unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())) })
-    }
-    #[inline(always)]
-    unsafe fn spread_words(self, from: *const u8, bits: usize) -> __m256i {
+    unsafe fn spread_words(self, from: *const u8, bits: usize) -> I {
         // SAFETY: the caller promises `bits` bytes; and the token.
         unsafe {
             _mm256_set1_epi32(match bits {
@@ -354,10 +229,10 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> __m256i {
+    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I {
         // SAFETY: the caller promises 16 bytes; and the token.
         unsafe {
-            let bytes = const { stream_bytes(BITS) };
+            let bytes = const { stream_shuffle::<32>(BITS) };
             let shifts = const { stream_shifts(BITS) };
             let codes = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
             let pairs = _mm256_shuffle_epi8(codes, _mm256_loadu_si256(bytes.as_ptr().cast()));
@@ -366,7 +241,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> __m256i {
+    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I {
         // SAFETY: the caller promises 16 bytes behind the words; and the token.
         unsafe {
             let bytes: [u8; 32] = const { span_shuffle(BITS, &[0; 2]) };
@@ -379,21 +254,6 @@ impl Simd for Avx2 {
             let shifts = const { stream_shifts(BITS) };
             _mm256_srlv_epi32(words, _mm256_loadu_si256(shifts.as_ptr().cast()))
         }
-    }
-    #[inline(always)]
-    unsafe fn spread(self, from: *const f32, count: usize, index: __m256i) -> __m256 {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm256_permutevar8x32_ps(self.load_some(from, count), index) }
-    }
-    #[inline(always)]
-    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> __m256 {
-        // SAFETY: the caller promises 8 bytes, each selects one of 256 floats; and the token.
-        unsafe { _mm256_i32gather_ps::<4>(map.as_ptr(), self.load_bytes(from)) }
-    }
-    #[inline(always)]
-    fn prefetch(self, from: *const u8) {
-        // SAFETY: a prefetch of an address that is not readable does nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
     #[inline(always)]
     unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {

@@ -4,12 +4,15 @@
 use std::arch::x86_64::*;
 
 use super::{
-    thresholds::Thresholds,
-    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_byte, stream_shifts},
+    thresholds::{Thresholds, rank_by_steps},
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_shifts, stream_shuffle},
 };
 
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(());
+
+type F = __m512;
+type I = __m512i;
 
 impl Avx512 {
     /// # Safety
@@ -33,19 +36,6 @@ pub(super) fn is_available() -> bool {
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Avx512(()))
-}
-
-/// A shuffle that brings the two bytes that hold code `i` of a stream to the bottom of word `i`.
-const fn stream_bytes(bits: usize) -> [u8; 64] {
-    // An index with the top bit set gives a zero.
-    let mut shuffle = [0x80; 64];
-    let mut i = 0;
-    while i < 16 {
-        shuffle[4 * i] = stream_byte(bits, i) as u8;
-        shuffle[4 * i + 1] = stream_byte(bits, i) as u8 + 1;
-        i += 1;
-    }
-    shuffle
 }
 
 /// Words of four times 16 bytes, of which each has four words of `bits` bits of a stream.
@@ -75,71 +65,68 @@ const fn first(count: usize) -> __mmask16 {
 #[derive(Clone, Copy)]
 pub(super) enum Ranks {
     /// The threshold in each of 32 cells, and how many are below.
-    Cells { factor: __m512, thresholds: [__m512; 2], ranks: [__m512i; 2] },
+    Cells { factor: F, thresholds: [F; 2], ranks: [I; 2] },
     /// The eighth threshold, and those of the later steps of a binary search.
-    Steps([__m512; 4]),
+    Steps(F, [F; 3]),
 }
 
 impl Simd for Avx512 {
-    type F = __m512;
-    type I = __m512i;
-    type T = __m512;
+    type F = F;
+    type I = I;
+    type T = F;
     type Ranks = Ranks;
     const LANES: usize = 16;
     const ROWS: usize = 14;
 
-    #[inline(always)]
-    fn splat(self, value: f32) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_set1_ps(value) }
+    methods! { by token;
+        fn splat(self, value: f32) -> F = _mm512_set1_ps(value);
+        fn splat_words(self, value: u32) -> I = _mm512_set1_epi32(value as i32);
+        fn add(self, a: F, b: F) -> F = _mm512_add_ps(a, b);
+        fn sub(self, a: F, b: F) -> F = _mm512_sub_ps(a, b);
+        fn mul(self, a: F, b: F) -> F = _mm512_mul_ps(a, b);
+        fn div(self, a: F, b: F) -> F = _mm512_div_ps(a, b);
+        fn fma(self, a: F, b: F, c: F) -> F = _mm512_fmadd_ps(a, b, c);
+        fn max(self, a: F, b: F) -> F = _mm512_max_ps(a, b);
+        fn min(self, a: F, b: F) -> F = _mm512_min_ps(a, b);
+        fn keep(self, values: F, a: F, b: F) -> F = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a, b), values);
+        fn words(self, a: F) -> I = _mm512_castps_si512(a);
+        fn max_lane(self, a: F) -> f32 = _mm512_reduce_max_ps(a);
+        fn sum(self, a: F) -> f32 = _mm512_reduce_add_ps(a);
+        fn and(self, a: I, b: I) -> I = _mm512_and_si512(a, b);
+        fn add_words(self, a: I, b: I) -> I = _mm512_add_epi32(a, b);
+        fn max_words(self, a: I, b: I) -> I = _mm512_max_epi32(a, b);
+        fn max_word(self, words: I) -> u32 = _mm512_reduce_max_epi32(words) as u32;
+        fn raise(self, words: I, by: I, a: F, b: F) -> I =
+            _mm512_mask_add_epi32(words, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), words, by);
+        fn all_less(self, a: F, b: F) -> bool = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) == 0xffff;
+        fn floats(self, words: I) -> F = _mm512_castsi512_ps(words);
+        fn shift_each(self, words: I, bits: I) -> I = _mm512_srlv_epi32(words, bits);
+        fn signed(self, words: I) -> F = _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(words)));
+        fn to_float(self, words: I) -> F = _mm512_cvtepi32_ps(words);
+        fn f16(self, words: I) -> F = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words));
+        fn bf16(self, words: I) -> F = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words));
+        fn table(self, values: &[f32; 16]) -> F = _mm512_loadu_ps(values.as_ptr());
+        fn lookup(self, table: F, words: I) -> F = _mm512_permutexvar_ps(words, table);
+        fn lookup_far(self, table: &[f32; 256], words: I) -> F =
+            _mm512_i32gather_ps::<4>(_mm512_and_si512(words, _mm512_set1_epi32(0xff)), table.as_ptr());
+        fn prefetch(self, from: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(from.cast());
     }
-    #[inline(always)]
-    fn splat_words(self, value: u32) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_set1_epi32(value as i32) }
+    methods! { by promise;
+        unsafe fn load(self, from: *const f32) -> F = _mm512_loadu_ps(from);
+        unsafe fn load_some(self, from: *const f32, count: usize) -> F = _mm512_maskz_loadu_ps(first(count), from);
+        unsafe fn store(self, to: *mut f32, value: F) -> () = _mm512_storeu_ps(to, value);
+        unsafe fn store_bytes(self, to: *mut u8, words: I) -> () = _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(words));
+        unsafe fn load_words(self, from: *const u8) -> I = _mm512_loadu_si512(from.cast());
+        unsafe fn load_bytes(self, from: *const u8) -> I = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+        unsafe fn load_signed(self, from: *const u8) -> I = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()));
+        unsafe fn load_f16(self, from: *const u8) -> F = _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
+        unsafe fn load_bf16(self, from: *const u8) -> F = self.bf16(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())));
+        unsafe fn spread(self, from: *const f32, count: usize, index: I) -> F =
+            _mm512_permutexvar_ps(index, self.load_some(from, count));
     }
+
     #[inline(always)]
-    fn add(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-    #[inline(always)]
-    fn sub(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    fn mul(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    fn div(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_div_ps(a, b) }
-    }
-    #[inline(always)]
-    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    fn max(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_max_ps(a, b) }
-    }
-    #[inline(always)]
-    fn min(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_min_ps(a, b) }
-    }
-    #[inline(always)]
-    fn keep(self, values: __m512, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a, b), values) }
-    }
-    #[inline(always)]
-    fn scale(self, value: __m512, exponents: __m512i) -> __m512 {
+    fn scale(self, value: F, exponents: I) -> F {
         // SAFETY: the token proves the instructions.
         unsafe {
             let bits = _mm512_castps_si512(value);
@@ -147,77 +134,7 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    fn words(self, a: __m512) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_castps_si512(a) }
-    }
-    #[inline(always)]
-    fn greatest(self, a: __m512) -> f32 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_reduce_max_ps(a) }
-    }
-    #[inline(always)]
-    fn sum(self, a: __m512) -> f32 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_reduce_add_ps(a) }
-    }
-    #[inline(always)]
-    fn and(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_and_si512(a, b) }
-    }
-    #[inline(always)]
-    fn add_words(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_add_epi32(a, b) }
-    }
-    #[inline(always)]
-    fn max_words(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_max_epi32(a, b) }
-    }
-    #[inline(always)]
-    fn most(self, words: __m512i) -> u32 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_reduce_max_epi32(words) as u32 }
-    }
-    #[inline(always)]
-    fn raise(self, words: __m512i, by: __m512i, a: __m512, b: __m512) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_mask_add_epi32(words, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), words, by) }
-    }
-    #[inline(always)]
-    fn all_less(self, a: __m512, b: __m512) -> bool {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) == 0xffff }
-    }
-    #[inline(always)]
-    fn floats(self, words: __m512i) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_castsi512_ps(words) }
-    }
-    #[inline(always)]
-    fn shift(self, words: __m512i, bits: u32) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_srlv_epi32(words, _mm512_set1_epi32(bits as i32)) }
-    }
-    #[inline(always)]
-    fn shift_each(self, words: __m512i, bits: __m512i) -> __m512i {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_srlv_epi32(words, bits) }
-    }
-    #[inline(always)]
-    fn signed(self, words: __m512i) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(words))) }
-    }
-    #[inline(always)]
-    fn to_float(self, words: __m512i) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_cvtepi32_ps(words) }
-    }
-    #[inline(always)]
-    fn e4m3(self, words: __m512i) -> __m512 {
+    fn e4m3(self, words: I) -> F {
         // SAFETY: the token proves the instructions.
         unsafe {
             let magnitude = _mm512_and_si512(words, _mm512_set1_epi32(0x7f));
@@ -234,31 +151,6 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    fn f16(self, words: __m512i) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)) }
-    }
-    #[inline(always)]
-    fn bf16(self, words: __m512i) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)) }
-    }
-    #[inline(always)]
-    fn table(self, values: &[f32; 16]) -> __m512 {
-        // SAFETY: the token proves the instructions, and there are 16 floats.
-        unsafe { _mm512_loadu_ps(values.as_ptr()) }
-    }
-    #[inline(always)]
-    fn lookup(self, table: __m512, words: __m512i) -> __m512 {
-        // SAFETY: the token proves the instructions.
-        unsafe { _mm512_permutexvar_ps(words, table) }
-    }
-    #[inline(always)]
-    fn lookup_far(self, table: &[f32; 256], words: __m512i) -> __m512 {
-        // SAFETY: the token proves the instructions, and a byte selects one of 256 floats.
-        unsafe { _mm512_i32gather_ps::<4>(_mm512_and_si512(words, _mm512_set1_epi32(0xff)), table.as_ptr()) }
-    }
-    #[inline(always)]
     fn ranks(self, thresholds: &Thresholds) -> Ranks {
         if let Some(cells) = &thresholds.cells {
             // SAFETY: there are 32 floats and as many words.
@@ -268,11 +160,10 @@ impl Simd for Avx512 {
                 Ranks::Cells { factor: self.splat(cells.factor), thresholds: [low, high], ranks: [first, second] }
             };
         }
-        let [second, third, fourth] = thresholds.steps().map(|step| self.table(&step));
-        Ranks::Steps([self.splat(thresholds.values[7]), second, third, fourth])
+        Ranks::Steps(self.splat(thresholds.values[7]), thresholds.steps().map(|step| self.table(&step)))
     }
     #[inline(always)]
-    fn rank(self, ranks: Ranks, x: __m512) -> __m512i {
+    fn rank(self, ranks: Ranks, x: F) -> I {
         match ranks {
             Ranks::Cells { factor, thresholds, ranks } => {
                 let scaled = self.mul(x, factor);
@@ -286,36 +177,11 @@ impl Simd for Avx512 {
                     self.raise(rank, self.splat_words(1), x, threshold)
                 }
             }
-            Ranks::Steps([first, second, third, fourth]) => {
-                let rank = self.raise(self.splat_words(0), self.splat_words(8), x, first);
-                let rank = self.raise(rank, self.splat_words(4), x, self.lookup(second, rank));
-                let rank = self.raise(rank, self.splat_words(2), x, self.lookup(third, rank));
-                self.raise(rank, self.splat_words(1), x, self.lookup(fourth, rank))
-            }
+            Ranks::Steps(first, later) => rank_by_steps(self, first, later, x),
         }
     }
     #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> __m512 {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-    #[inline(always)]
-    unsafe fn load_some(self, from: *const f32, count: usize) -> __m512 {
-        // SAFETY: the caller's promise, and the token; masked lanes are not read.
-        unsafe { _mm512_maskz_loadu_ps(first(count), from) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32, value: __m512) {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm512_storeu_ps(to, value) }
-    }
-    #[inline(always)]
-    unsafe fn store_bytes(self, to: *mut u8, words: __m512i) {
-        // SAFETY: the caller promises 16 bytes; and the token.
-        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(words)) }
-    }
-    #[inline(always)]
-    unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [__m512i; 4]) {
+    unsafe fn store_four(self, to: *mut u8, [a, b, c, d]: [I; 4]) {
         // SAFETY: the caller promises 64 bytes; and the token.
         unsafe {
             const ODD_BYTES: u64 = 0xaaaa_aaaa_aaaa_aaaa;
@@ -331,32 +197,7 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn load_words(self, from: *const u8) -> __m512i {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm512_loadu_si512(from.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn load_bytes(self, from: *const u8) -> __m512i {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_signed(self, from: *const u8) -> __m512i {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_f16(self, from: *const u8) -> __m512 {
-        // SAFETY: the caller promises 32 bytes; and the token.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u8) -> __m512 {
-        // SAFETY: the caller promises 32 bytes; and the token.
-        self.bf16(unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())) })
-    }
-    #[inline(always)]
-    unsafe fn spread_words(self, from: *const u8, bits: usize) -> __m512i {
+    unsafe fn spread_words(self, from: *const u8, bits: usize) -> I {
         // SAFETY: the caller promises 2 * bits bytes; and the token.
         unsafe {
             match bits {
@@ -370,10 +211,10 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> __m512i {
+    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I {
         // SAFETY: the caller promises 16 bytes; and the token.
         unsafe {
-            let bytes = const { stream_bytes(BITS) };
+            let bytes = const { stream_shuffle::<64>(BITS) };
             let shifts = const { stream_shifts(BITS) };
             let codes = _mm512_broadcast_i32x4(_mm_loadu_si128(from.cast()));
             let pairs = _mm512_shuffle_epi8(codes, _mm512_loadu_si512(bytes.as_ptr().cast()));
@@ -382,7 +223,7 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> __m512i {
+    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I {
         // SAFETY: the caller promises as many bytes as the mask has words; and the token.
         unsafe {
             let lanes = const { span_lanes(BITS) };
@@ -396,21 +237,6 @@ impl Simd for Avx512 {
             let shifts = const { stream_shifts(BITS) };
             _mm512_srlv_epi32(words, _mm512_loadu_si512(shifts.as_ptr().cast()))
         }
-    }
-    #[inline(always)]
-    unsafe fn spread(self, from: *const f32, count: usize, index: __m512i) -> __m512 {
-        // SAFETY: the caller's promise, and the token.
-        unsafe { _mm512_permutexvar_ps(index, self.load_some(from, count)) }
-    }
-    #[inline(always)]
-    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> __m512 {
-        // SAFETY: the caller promises 16 bytes, each selects one of 256 floats; and the token.
-        unsafe { _mm512_i32gather_ps::<4>(self.load_bytes(from), map.as_ptr()) }
-    }
-    #[inline(always)]
-    fn prefetch(self, from: *const u8) {
-        // SAFETY: a prefetch of an address that is not readable does nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
     #[inline(always)]
     unsafe fn transpose_to(self, from: *const u8, stride: usize, to: *mut u32, to_stride: usize) {

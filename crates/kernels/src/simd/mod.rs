@@ -5,6 +5,33 @@
 
 use std::{cell::Cell, sync::OnceLock};
 
+/// Methods of an instruction set that are one expression each, a row a method.
+///
+/// Intrinsics `by token` ask for nothing but the instructions, which the token proves, and read what references lead to; those
+/// `by promise` of `unsafe` methods for what the trait makes their callers promise as well. Others are `safe`.
+macro_rules! methods {
+    (safe; $(fn $name:ident($self:ident $(, $argument:tt: $type:ty)*) -> $result:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        fn $name($self $(, $argument: $type)*) -> $result {
+            $body
+        }
+    )*};
+    (by token; $(fn $name:ident($self:ident $(, $argument:tt: $type:ty)*) -> $result:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        fn $name($self $(, $argument: $type)*) -> $result {
+            // SAFETY: the token proves the instructions.
+            unsafe { $body }
+        }
+    )*};
+    (by promise; $(unsafe fn $name:ident($self:ident $(, $argument:tt: $type:ty)*) -> $result:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name($self $(, $argument: $type)*) -> $result {
+            // SAFETY: the token proves the instructions, and the caller promises the memory.
+            unsafe { $body }
+        }
+    )*};
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -4,13 +4,17 @@
 use std::arch::aarch64::*;
 
 use super::{
-    thresholds::Thresholds,
-    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_byte, stream_shifts},
+    thresholds::{Thresholds, rank_by_steps},
+    vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_shifts, stream_shuffle},
 };
 
 // Every method may use the instructions: all machines that this is compiled for have them.
 #[derive(Clone, Copy)]
 pub(super) struct Neon;
+
+type F = [float32x4_t; 2];
+type I = [uint32x4_t; 2];
+type T = uint8x16x4_t;
 
 pub(super) fn is_available() -> bool {
     true
@@ -25,8 +29,7 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 /// Applies an intrinsic to both registers of its arguments.
 macro_rules! both {
     ($intrinsic:ident($($a:expr),+)) => {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe { [$intrinsic($($a[0]),+), $intrinsic($($a[1]),+)] }
+        [$intrinsic($($a[0]),+), $intrinsic($($a[1]),+)]
     };
 }
 
@@ -46,158 +49,78 @@ unsafe fn load_halves(from: *const u8) -> [uint32x4_t; 2] {
     }
 }
 
-/// A shuffle that brings the two bytes that hold code `i` of a stream to the bottom of word `i`.
-const fn stream_bytes(bits: usize) -> [u8; 32] {
-    // An index beyond the register gives a zero.
-    let mut shuffle = [0xff; 32];
-    let mut i = 0;
-    while i < 8 {
-        shuffle[4 * i] = stream_byte(bits, i) as u8;
-        shuffle[4 * i + 1] = stream_byte(bits, i) as u8 + 1;
-        i += 1;
-    }
-    shuffle
-}
-
 impl Simd for Neon {
-    type F = [float32x4_t; 2];
-    type I = [uint32x4_t; 2];
-    type T = uint8x16x4_t;
+    type F = F;
+    type I = I;
+    type T = T;
     /// The eighth threshold, and those of the later steps.
-    type Ranks = (Self::F, [uint8x16x4_t; 3]);
+    type Ranks = (F, [T; 3]);
     const LANES: usize = 8;
     const ROWS: usize = 6;
 
-    #[inline(always)]
-    fn splat(self, value: f32) -> Self::F {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe { [vdupq_n_f32(value); 2] }
-    }
-    #[inline(always)]
-    fn splat_words(self, value: u32) -> Self::I {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe { [vdupq_n_u32(value); 2] }
-    }
-    #[inline(always)]
-    fn add(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(vaddq_f32(a, b))
-    }
-    #[inline(always)]
-    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(vsubq_f32(a, b))
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(vmulq_f32(a, b))
-    }
-    #[inline(always)]
-    fn div(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(vdivq_f32(a, b))
-    }
-    #[inline(always)]
-    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        both!(vfmaq_f32(c, a, b))
-    }
-    #[inline(always)]
-    fn max(self, a: Self::F, b: Self::F) -> Self::F {
-        // The instruction for it knows more of NaN than this asks for.
-        let greater = both!(vcgtq_f32(a, b));
-        both!(vbslq_f32(greater, a, b))
-    }
-    #[inline(always)]
-    fn min(self, a: Self::F, b: Self::F) -> Self::F {
-        // As for `max`.
-        let less = both!(vcltq_f32(a, b));
-        both!(vbslq_f32(less, a, b))
-    }
-    #[inline(always)]
-    fn keep(self, values: Self::F, a: Self::F, b: Self::F) -> Self::F {
-        let less = both!(vcltq_f32(a, b));
-        let bits = both!(vreinterpretq_u32_f32(values));
-        let kept = both!(vbicq_u32(bits, less));
-        both!(vreinterpretq_f32_u32(kept))
-    }
-    #[inline(always)]
-    fn scale(self, value: Self::F, exponents: Self::I) -> Self::F {
-        // SAFETY: every AArch64 machine has NEON.
-        let exponents = unsafe { exponents.map(|exponents| vshlq_n_u32::<23>(exponents)) };
-        let bits = both!(vreinterpretq_u32_f32(value));
-        let scaled = both!(vaddq_u32(bits, exponents));
-        both!(vreinterpretq_f32_u32(scaled))
-    }
-    #[inline(always)]
-    fn words(self, a: Self::F) -> Self::I {
-        both!(vreinterpretq_u32_f32(a))
-    }
-    #[inline(always)]
-    fn greatest(self, a: Self::F) -> f32 {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe { vmaxvq_f32(vmaxq_f32(a[0], a[1])) }
-    }
-    #[inline(always)]
-    fn sum(self, a: Self::F) -> f32 {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe { vaddvq_f32(vaddq_f32(a[0], a[1])) }
-    }
-    #[inline(always)]
-    fn and(self, a: Self::I, b: Self::I) -> Self::I {
-        both!(vandq_u32(a, b))
-    }
-    #[inline(always)]
-    fn add_words(self, a: Self::I, b: Self::I) -> Self::I {
-        both!(vaddq_u32(a, b))
-    }
-    #[inline(always)]
-    fn max_words(self, a: Self::I, b: Self::I) -> Self::I {
-        both!(vmaxq_u32(a, b))
-    }
-    #[inline(always)]
-    fn most(self, words: Self::I) -> u32 {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe { vmaxvq_u32(vmaxq_u32(words[0], words[1])) }
-    }
-    #[inline(always)]
-    fn raise(self, words: Self::I, by: Self::I, a: Self::F, b: Self::F) -> Self::I {
-        let greater = both!(vcgtq_f32(a, b));
-        let by = both!(vandq_u32(greater, by));
-        both!(vaddq_u32(words, by))
-    }
-    #[inline(always)]
-    fn all_less(self, a: Self::F, b: Self::F) -> bool {
-        let less = both!(vcltq_f32(a, b));
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe { vminvq_u32(vandq_u32(less[0], less[1])) != 0 }
-    }
-    #[inline(always)]
-    fn floats(self, words: Self::I) -> Self::F {
-        both!(vreinterpretq_f32_u32(words))
-    }
-    #[inline(always)]
-    fn shift(self, words: Self::I, bits: u32) -> Self::I {
-        self.shift_each(words, self.splat_words(bits))
-    }
-    #[inline(always)]
-    fn shift_each(self, words: Self::I, bits: Self::I) -> Self::I {
-        // Shifts to the right are to the left by a negative number.
-        let left: [int32x4_t; 2] = {
-            let bits = both!(vreinterpretq_s32_u32(bits));
-            both!(vnegq_s32(bits))
+    methods! { by token;
+        fn splat(self, value: f32) -> F = [vdupq_n_f32(value); 2];
+        fn splat_words(self, value: u32) -> I = [vdupq_n_u32(value); 2];
+        fn add(self, a: F, b: F) -> F = both!(vaddq_f32(a, b));
+        fn sub(self, a: F, b: F) -> F = both!(vsubq_f32(a, b));
+        fn mul(self, a: F, b: F) -> F = both!(vmulq_f32(a, b));
+        fn div(self, a: F, b: F) -> F = both!(vdivq_f32(a, b));
+        fn fma(self, a: F, b: F, c: F) -> F = both!(vfmaq_f32(c, a, b));
+        // The instructions for the next two know more of NaN than these ask for.
+        fn max(self, a: F, b: F) -> F = { let greater = both!(vcgtq_f32(a, b)); both!(vbslq_f32(greater, a, b)) };
+        fn min(self, a: F, b: F) -> F = { let less = both!(vcltq_f32(a, b)); both!(vbslq_f32(less, a, b)) };
+        fn keep(self, values: F, a: F, b: F) -> F = {
+            let (bits, less) = (self.words(values), both!(vcltq_f32(a, b)));
+            self.floats(both!(vbicq_u32(bits, less)))
         };
-        both!(vshlq_u32(words, left))
+        fn scale(self, value: F, exponents: I) -> F =
+            self.floats(self.add_words(self.words(value), exponents.map(|exponents| vshlq_n_u32::<23>(exponents))));
+        fn words(self, a: F) -> I = both!(vreinterpretq_u32_f32(a));
+        fn max_lane(self, a: F) -> f32 = vmaxvq_f32(vmaxq_f32(a[0], a[1]));
+        fn sum(self, a: F) -> f32 = vaddvq_f32(vaddq_f32(a[0], a[1]));
+        fn and(self, a: I, b: I) -> I = both!(vandq_u32(a, b));
+        fn add_words(self, a: I, b: I) -> I = both!(vaddq_u32(a, b));
+        fn max_words(self, a: I, b: I) -> I = both!(vmaxq_u32(a, b));
+        fn max_word(self, words: I) -> u32 = vmaxvq_u32(vmaxq_u32(words[0], words[1]));
+        fn raise(self, words: I, by: I, a: F, b: F) -> I = {
+            let greater = both!(vcgtq_f32(a, b));
+            self.add_words(words, self.and(greater, by))
+        };
+        fn all_less(self, a: F, b: F) -> bool = {
+            let less = both!(vcltq_f32(a, b));
+            vminvq_u32(vandq_u32(less[0], less[1])) != 0
+        };
+        fn floats(self, words: I) -> F = both!(vreinterpretq_f32_u32(words));
+        // Shifts to the right are to the left by a negative number.
+        fn shift_each(self, words: I, bits: I) -> I = {
+            let left = bits.map(|bits| vnegq_s32(vreinterpretq_s32_u32(bits)));
+            both!(vshlq_u32(words, left))
+        };
+        fn signed(self, words: I) -> F =
+            words.map(|words| vcvtq_f32_s32(vshrq_n_s32::<24>(vshlq_n_s32::<24>(vreinterpretq_s32_u32(words)))));
+        fn to_float(self, words: I) -> F = words.map(|words| vcvtq_f32_s32(vreinterpretq_s32_u32(words)));
+        fn bf16(self, words: I) -> F = words.map(|words| vreinterpretq_f32_u32(vshlq_n_u32::<16>(words)));
+        fn table(self, values: &[f32; 16]) -> T = vld1q_u8_x4(values.as_ptr().cast());
+        fn ranks(self, thresholds: &Thresholds) -> (F, [T; 3]) =
+            (self.splat(thresholds.values[7]), thresholds.steps().map(|step| self.table(&step)));
+        fn rank(self, (first, later): (F, [T; 3]), x: F) -> I = rank_by_steps(self, first, later, x);
     }
-    #[inline(always)]
-    fn signed(self, words: Self::I) -> Self::F {
-        let words = both!(vreinterpretq_s32_u32(words));
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe { words.map(|words| vcvtq_f32_s32(vshrq_n_s32::<24>(vshlq_n_s32::<24>(words)))) }
+    methods! { by promise;
+        unsafe fn load(self, from: *const f32) -> F = [vld1q_f32(from), vld1q_f32(from.add(4))];
+        unsafe fn store(self, to: *mut f32, value: F) -> () = {
+            vst1q_f32(to, value[0]);
+            vst1q_f32(to.add(4), value[1]);
+        };
+        unsafe fn store_bytes(self, to: *mut u8, words: I) -> () =
+            vst1_u8(to, vmovn_u16(vcombine_u16(vmovn_u32(words[0]), vmovn_u32(words[1]))));
+        unsafe fn load_words(self, from: *const u8) -> I =
+            [from, from.add(16)].map(|from| vreinterpretq_u32_u8(vld1q_u8(from)));
+        unsafe fn load_f16(self, from: *const u8) -> F = self.f16(load_halves(from));
+        unsafe fn load_bf16(self, from: *const u8) -> F = self.bf16(load_halves(from));
     }
+
     #[inline(always)]
-    fn to_float(self, words: Self::I) -> Self::F {
-        let words = both!(vreinterpretq_s32_u32(words));
-        both!(vcvtq_f32_s32(words))
-    }
-    #[inline(always)]
-    fn e4m3(self, words: Self::I) -> Self::F {
+    fn e4m3(self, words: I) -> F {
         // SAFETY: every AArch64 machine has NEON.
         unsafe {
             words.map(|words| {
@@ -216,7 +139,7 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    fn f16(self, words: Self::I) -> Self::F {
+    fn f16(self, words: I) -> F {
         // SAFETY: every AArch64 machine has NEON.
         unsafe {
             words.map(|words| {
@@ -231,17 +154,7 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    fn bf16(self, words: Self::I) -> Self::F {
-        // SAFETY: every AArch64 machine has NEON.
-        unsafe { words.map(|words| vreinterpretq_f32_u32(vshlq_n_u32::<16>(words))) }
-    }
-    #[inline(always)]
-    fn table(self, values: &[f32; 16]) -> uint8x16x4_t {
-        // SAFETY: there are 64 bytes.
-        unsafe { vld1q_u8_x4(values.as_ptr().cast()) }
-    }
-    #[inline(always)]
-    fn lookup(self, table: uint8x16x4_t, words: Self::I) -> Self::F {
+    fn lookup(self, table: T, words: I) -> F {
         // SAFETY: every AArch64 machine has NEON.
         unsafe {
             words.map(|words| {
@@ -253,7 +166,7 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    fn lookup_far(self, table: &[f32; 256], words: Self::I) -> Self::F {
+    fn lookup_far(self, table: &[f32; 256], words: I) -> F {
         let mut lanes = [0_u32; 8];
         // SAFETY: there is room for 8 words, and there are 8 floats.
         unsafe {
@@ -264,23 +177,7 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    fn ranks(self, thresholds: &Thresholds) -> Self::Ranks {
-        (self.splat(thresholds.values[7]), thresholds.steps().map(|step| self.table(&step)))
-    }
-    #[inline(always)]
-    fn rank(self, (first, [second, third, fourth]): Self::Ranks, x: Self::F) -> Self::I {
-        let rank = self.raise(self.splat_words(0), self.splat_words(8), x, first);
-        let rank = self.raise(rank, self.splat_words(4), x, self.lookup(second, rank));
-        let rank = self.raise(rank, self.splat_words(2), x, self.lookup(third, rank));
-        self.raise(rank, self.splat_words(1), x, self.lookup(fourth, rank))
-    }
-    #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> Self::F {
-        // SAFETY: the caller's promise.
-        unsafe { [vld1q_f32(from), vld1q_f32(from.add(4))] }
-    }
-    #[inline(always)]
-    unsafe fn load_some(self, from: *const f32, count: usize) -> Self::F {
+    unsafe fn load_some(self, from: *const f32, count: usize) -> F {
         let mut values = [0.0; 8];
         // SAFETY: the caller promises `count` floats, and there is room for 8.
         unsafe {
@@ -289,32 +186,7 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn store(self, to: *mut f32, value: Self::F) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            vst1q_f32(to, value[0]);
-            vst1q_f32(to.add(4), value[1]);
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_bytes(self, to: *mut u8, words: Self::I) {
-        // SAFETY: the caller promises 8 bytes.
-        unsafe { vst1_u8(to, vmovn_u16(vcombine_u16(vmovn_u32(words[0]), vmovn_u32(words[1])))) }
-    }
-    #[inline(always)]
-    unsafe fn store_four(self, to: *mut u8, words: [Self::I; 4]) {
-        for (i, words) in words.into_iter().enumerate() {
-            // SAFETY: the caller promises four times as many bytes.
-            unsafe { self.store_bytes(to.add(i * Self::LANES), words) };
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_words(self, from: *const u8) -> Self::I {
-        // SAFETY: the caller's promise.
-        unsafe { [vreinterpretq_u32_u8(vld1q_u8(from)), vreinterpretq_u32_u8(vld1q_u8(from.add(16)))] }
-    }
-    #[inline(always)]
-    unsafe fn load_bytes(self, from: *const u8) -> Self::I {
+    unsafe fn load_bytes(self, from: *const u8) -> I {
         // SAFETY: the caller promises 8 bytes.
         unsafe {
             let pairs = vmovl_u8(vld1_u8(from));
@@ -322,7 +194,7 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn load_signed(self, from: *const u8) -> Self::I {
+    unsafe fn load_signed(self, from: *const u8) -> I {
         // SAFETY: the caller promises 8 bytes.
         unsafe {
             let pairs = vmovl_s8(vld1_s8(from.cast()));
@@ -331,17 +203,7 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn load_f16(self, from: *const u8) -> Self::F {
-        // SAFETY: the caller's promise.
-        self.f16(unsafe { load_halves(from) })
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u8) -> Self::F {
-        // SAFETY: the caller's promise.
-        self.bf16(unsafe { load_halves(from) })
-    }
-    #[inline(always)]
-    unsafe fn spread_words(self, from: *const u8, bits: usize) -> Self::I {
+    unsafe fn spread_words(self, from: *const u8, bits: usize) -> I {
         // SAFETY: the caller promises `bits` bytes.
         self.splat_words(unsafe {
             match bits {
@@ -352,10 +214,10 @@ impl Simd for Neon {
         })
     }
     #[inline(always)]
-    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> Self::I {
+    unsafe fn load_stream<const BITS: usize>(self, from: *const u8) -> I {
         // SAFETY: the caller promises 16 bytes.
         unsafe {
-            let bytes = const { stream_bytes(BITS) };
+            let bytes = const { stream_shuffle::<32>(BITS) };
             let shifts = const { stream_shifts(BITS) };
             let codes = vld1q_u8(from);
             let pairs = [vld1q_u8(bytes.as_ptr()), vld1q_u8(bytes.as_ptr().add(16))]
@@ -365,7 +227,7 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> Self::I {
+    unsafe fn load_spans<const BITS: usize>(self, from: *const u8) -> I {
         // SAFETY: the caller promises 16 bytes behind the words.
         unsafe {
             let bytes: [u8; 16] = const { span_shuffle(BITS, &[0]) };
@@ -377,21 +239,13 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn spread(self, from: *const f32, count: usize, index: Self::I) -> Self::F {
+    unsafe fn spread(self, from: *const f32, count: usize, index: I) -> F {
         let mut lanes = [0_u32; 8];
         // SAFETY: there is room for 8 words; the caller promises `count` floats.
         unsafe {
             vst1q_u32(lanes.as_mut_ptr(), index[0]);
             vst1q_u32(lanes.as_mut_ptr().add(4), index[1]);
             let values = lanes.map(|i| if (i as usize) < count { *from.add(i as usize) } else { 0.0 });
-            self.load(values.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> Self::F {
-        // SAFETY: the caller promises 8 bytes, and there are 8 floats.
-        unsafe {
-            let values = from.cast::<[u8; 8]>().read().map(|byte| map[usize::from(byte)]);
             self.load(values.as_ptr())
         }
     }

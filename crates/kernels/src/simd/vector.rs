@@ -47,7 +47,7 @@ pub(crate) trait Simd: Copy {
     /// The floats' bits.
     fn words(self, a: Self::F) -> Self::I;
     /// The greatest of all floats, none of which is NaN.
-    fn greatest(self, a: Self::F) -> f32;
+    fn max_lane(self, a: Self::F) -> f32;
     /// The sum of the lanes, in an order that only depends on `LANES`.
     fn sum(self, a: Self::F) -> f32;
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
@@ -56,7 +56,7 @@ pub(crate) trait Simd: Copy {
     /// The greater one of two words below 2^31.
     fn max_words(self, a: Self::I, b: Self::I) -> Self::I;
     /// The greatest of all words, which are below 2^31.
-    fn most(self, words: Self::I) -> u32;
+    fn max_word(self, words: Self::I) -> u32;
     /// `words`, with `by` added where `a` is greater than `b`.
     fn raise(self, words: Self::I, by: Self::I, a: Self::F, b: Self::F) -> Self::I;
     /// Whether every `a` is less than its `b`.
@@ -64,7 +64,10 @@ pub(crate) trait Simd: Copy {
     /// The floats of these bits.
     fn floats(self, words: Self::I) -> Self::F;
     /// Each word shifted right by `bits` < 32.
-    fn shift(self, words: Self::I, bits: u32) -> Self::I;
+    #[inline(always)]
+    fn shift(self, words: Self::I, bits: u32) -> Self::I {
+        self.shift_each(words, self.splat_words(bits))
+    }
     /// Each word shifted right by its own number of bits < 32.
     fn shift_each(self, words: Self::I, bits: Self::I) -> Self::I;
     /// The floats of the words' lowest bytes, which are signed.
@@ -106,7 +109,13 @@ pub(crate) trait Simd: Copy {
     ///
     /// # Safety
     /// `4 * LANES` bytes are writable at `to`.
-    unsafe fn store_four(self, to: *mut u8, words: [Self::I; 4]);
+    #[inline(always)]
+    unsafe fn store_four(self, to: *mut u8, words: [Self::I; 4]) {
+        for (i, words) in words.into_iter().enumerate() {
+            // SAFETY: the caller promises four times as many bytes.
+            unsafe { self.store_bytes(to.add(i * Self::LANES), words) };
+        }
+    }
     /// # Safety
     /// `4 * LANES` bytes are readable at `from`.
     unsafe fn load_words(self, from: *const u8) -> Self::I;
@@ -152,7 +161,11 @@ pub(crate) trait Simd: Copy {
     ///
     /// # Safety
     /// `LANES` bytes are readable at `from`.
-    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> Self::F;
+    #[inline(always)]
+    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> Self::F {
+        // SAFETY: the caller's promise.
+        self.lookup_far(map, unsafe { self.load_bytes(from) })
+    }
     /// Asks for the cache line at `from`, which need not be readable.
     fn prefetch(self, from: *const u8);
     /// Reads `LANES` words from each of `LANES` rows, `stride` bytes apart, and writes word `d` of row `r` to
@@ -189,6 +202,19 @@ pub(super) const fn stream_shifts(bits: usize) -> [u32; 16] {
         i += 1;
     }
     shifts
+}
+
+/// A shuffle that brings the two bytes that hold code `i` of a stream to the bottom of word `i`.
+pub(super) const fn stream_shuffle<const N: usize>(bits: usize) -> [u8; N] {
+    // An index beyond the register, or with the top bit set, gives a zero.
+    let mut shuffle = [0xff; N];
+    let mut i = 0;
+    while i < N / 4 {
+        shuffle[4 * i] = stream_byte(bits, i) as u8;
+        shuffle[4 * i + 1] = stream_byte(bits, i) as u8 + 1;
+        i += 1;
+    }
+    shuffle
 }
 
 /// Bytes of a stream that four words of `bits` bits take.

@@ -1,7 +1,7 @@
 //! Codes are the same on every instruction set, and those of quotients where they are reciprocals' products.
 
 use tacit_kernels::{
-    E2M1, Isa, ScaleRule, affine, binary, dynamic8, fp4, int8, mxfp4, mxfp8, nearest::Table, nf4, nvfp4, ternary,
+    BlockScales, E2M1, Isa, ScaleRule, affine, binary, dynamic8, fp4, int8, mx, nearest::Table, nf4, nvfp4, ternary,
 };
 
 use crate::random::Random;
@@ -24,41 +24,61 @@ fn formats(x: &[f32], block: usize) -> Vec<(String, Made)> {
         all.push((name.to_owned(), made));
     };
     if block.is_power_of_two() && block >= 32 {
-        add("nf4", 4, &|codes, scales, _, _| nf4::quantize(x, block, codes, scales).unwrap());
-        add("fp4", 4, &|codes, scales, _, _| fp4::quantize(x, block, codes, scales).unwrap());
-        add("dynamic8", 8, &|codes, scales, _, _| dynamic8::quantize(x, block, codes, scales).unwrap());
+        add("nf4", 4, &|codes, scales, _, _| {
+            nf4::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+        });
+        add("fp4", 4, &|codes, scales, _, _| {
+            fp4::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+        });
+        add("dynamic8", 8, &|codes, scales, _, _| {
+            dynamic8::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+        });
     }
     if block == 32 {
         for rule in [ScaleRule::Ceil, ScaleRule::Round, ScaleRule::Floor] {
-            add("mxfp4", 4, &|codes, _, _, bytes| mxfp4::quantize(x, rule, codes, bytes).unwrap());
-            add("mxfp8", 8, &|codes, _, _, bytes| mxfp8::quantize(x, rule, codes, bytes).unwrap());
+            add("mxfp4", 4, &|codes, _, _, bytes| {
+                mx::mxfp4(rule).quantize(x, codes, BlockScales::Bytes(bytes)).unwrap()
+            });
+            add("mxfp8", 8, &|codes, _, _, bytes| {
+                mx::mxfp8(rule).quantize(x, codes, BlockScales::Bytes(bytes)).unwrap()
+            });
         }
     }
     if block == 16 {
         for global in [None, Some(7.5)] {
-            add("nvfp4", 4, &|codes, _, _, bytes| nvfp4::quantize(x, global, codes, bytes).unwrap());
+            add("nvfp4", 4, &|codes, _, _, bytes| {
+                nvfp4::encoder(global).quantize(x, codes, BlockScales::Bytes(bytes)).unwrap()
+            });
         }
     }
     add("int8", 8, &|codes, scales, _, _| {
-        let mut signed = vec![0; elements];
-        int8::quantize(x, block, &mut signed, scales).unwrap();
-        codes.iter_mut().zip(signed).for_each(|(code, signed)| *code = signed.cast_unsigned());
+        int8::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
     });
-    add("ternary", 2, &|codes, scales, _, _| ternary::quantize(x, block, codes, scales).unwrap());
-    add("binary", 1, &|codes, scales, _, _| binary::quantize(x, block, codes, scales).unwrap());
+    add("ternary", 2, &|codes, scales, _, _| {
+        ternary::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+    });
+    add("binary", 1, &|codes, scales, _, _| {
+        binary::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+    });
     for bits in [1, 2, 3, 4, 8] {
         let values = random.normal(1 << bits);
         let table = Table::new(&values).unwrap();
-        add("table", bits, &|codes, scales, _, _| table.quantize(x, block, codes, scales).unwrap());
+        add("table", bits, &|codes, scales, _, _| {
+            table.encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+        });
         let given = vec![0.3; elements.div_ceil(block)];
-        add("table by scales", bits, &|codes, _, _, _| table.quantize_by(x, block, &given, codes).unwrap());
+        add("table by scales", bits, &|codes, _, _, _| {
+            table.encoder(block).quantize_by(x, BlockScales::Floats(&given), codes).unwrap()
+        });
     }
     let table = Table::new(&E2M1).unwrap();
-    add("E2M1", 4, &|codes, scales, _, _| table.quantize(x, block, codes, scales).unwrap());
+    add("E2M1", 4, &|codes, scales, _, _| {
+        table.encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+    });
     if elements.is_multiple_of(block) {
         for bits in 1..=8 {
             add("affine", bits, &|codes, scales, biases, _| {
-                affine::quantize(x, block, block, bits as u32, codes, scales, biases).unwrap();
+                affine::encoder(block, bits as u32).quantize(x, codes, BlockScales::Biased(scales, biases)).unwrap();
             });
         }
         add("columns", 8, &|codes, _, _, _| {
@@ -106,7 +126,14 @@ fn affine_codes_are_those_of_quotients_to_the_last_tie() {
                 for isa in Isa::available() {
                     let mut codes = vec![0; x.len() * bits as usize / 8];
                     let numbers = [vec![scale; x.len() / 64], vec![bias; x.len() / 64]];
-                    isa.with(|| affine::quantize_by(&x, 64, 64, bits, &numbers[0], &numbers[1], &mut codes)).unwrap();
+                    isa.with(|| {
+                        affine::encoder(64, bits).quantize_by(
+                            &x,
+                            BlockScales::Biased(&numbers[0], &numbers[1]),
+                            &mut codes,
+                        )
+                    })
+                    .unwrap();
                     let found =
                         (0..x.len()).map(|i| codes[i * bits as usize / 8] >> (i * bits as usize % 8) & top as u8);
                     assert!(found.eq(expected.iter().copied()), "{isa:?}, {bits} bits by {scale} and {bias}");

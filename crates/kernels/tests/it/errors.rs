@@ -1,8 +1,8 @@
 //! What the kernels refuse, and in which words.
 
 use tacit_kernels::{
-    Codes, Isa, KernelError, Matrix, Order, Orientation, ScaleRule, Scales, affine, binary, dequantize, dynamic8, fp4,
-    gather_rows, hadamard, int8, matmul, mxfp4, nearest::Table, nf4, nvfp4, ternary,
+    BlockScales, Codes, Isa, KernelError, Matrix, Order, Orientation, ScaleRule, Scales, affine, binary, dequantize,
+    dynamic8, fp4, gather_rows, hadamard, int8, matmul, mx, nearest::Table, nf4, nvfp4, ternary,
 };
 
 const TABLE: Codes = Codes::Table { bytes: &[0; 64], bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
@@ -15,11 +15,11 @@ fn message(result: Result<(), KernelError>) -> String {
 #[test]
 fn block_sizes_outside_the_format_are_refused() {
     for block in [0, 16, 48, 8192] {
-        let result = nf4::quantize(&[0.0; 64], block, &mut [0; 32], &mut [0.0; 1]);
+        let result = nf4::encoder(block).quantize(&[0.0; 64], &mut [0; 32], BlockScales::Floats(&mut [0.0; 1]));
         assert_eq!(result, Err(KernelError::BlockSize { block }));
     }
     assert_eq!(
-        message(nf4::quantize(&[0.0; 64], 65, &mut [0; 32], &mut [0.0])),
+        message(nf4::encoder(65).quantize(&[0.0; 64], &mut [0; 32], BlockScales::Floats(&mut [0.0]))),
         "block size 65 is not a power of two from 32 to 4096\nhelp: use 64, the usual choice"
     );
     let empty = "a block has no elements\nhelp: give the number of elements that share a scale";
@@ -85,12 +85,12 @@ fn widths_that_no_format_has_are_refused() {
 fn wrong_lengths_are_named() {
     let x = [0.0; 65];
     assert_eq!(
-        message(nf4::quantize(&x, 64, &mut [0; 32], &mut [0.0; 2])),
-        "`packed` holds 32 elements where 33 are needed\nhelp: two elements share a byte"
+        message(nf4::encoder(64).quantize(&x, &mut [0; 32], BlockScales::Floats(&mut [0.0; 2]))),
+        "`codes` holds 32 elements where 33 are needed\nhelp: as many as `x` has elements, in whole bytes"
     );
     assert_eq!(
-        message(nf4::quantize(&x, 64, &mut [0; 33], &mut [0.0; 1])),
-        "`absmax` holds 1 elements where 2 are needed\nhelp: each block of elements has one"
+        message(nf4::encoder(64).quantize(&x, &mut [0; 33], BlockScales::Floats(&mut [0.0; 1]))),
+        "`scales` holds 1 elements where 2 are needed\nhelp: each block of elements has one"
     );
     assert_eq!(
         message(dequantize(&MATRIX, &mut [0.0; 64][..])),
@@ -182,7 +182,8 @@ fn the_first_value_that_is_not_finite_is_named() {
                 x[index] = bad;
                 x[200_000] = f32::NAN;
                 let mut absmax = vec![0.0; x.len().div_ceil(64)];
-                let result = isa.with(|| nf4::quantize(&x, 64, &mut vec![0; 100_001], &mut absmax));
+                let result =
+                    isa.with(|| nf4::encoder(64).quantize(&x, &mut vec![0; 100_001], BlockScales::Floats(&mut absmax)));
                 let Err(KernelError::NonFinite { index: named, .. }) = result else { panic!("{result:?}") };
                 assert_eq!(named, index, "{isa:?}");
             }
@@ -191,7 +192,7 @@ fn the_first_value_that_is_not_finite_is_named() {
     let mut x = [0.0; 32];
     x[3] = f32::NAN;
     assert_eq!(
-        message(nf4::quantize(&x, 32, &mut [0; 16], &mut [0.0])),
+        message(nf4::encoder(32).quantize(&x, &mut [0; 16], BlockScales::Floats(&mut [0.0]))),
         "element 3 is NaN, which no code can hold\nhelp: replace NaN and infinities before quantizing"
     );
 }
@@ -199,47 +200,59 @@ fn the_first_value_that_is_not_finite_is_named() {
 #[test]
 fn parameters_and_lengths_of_quantizers_are_checked() {
     let x = [0.0; 64];
-    assert_eq!(fp4::quantize(&x, 48, &mut [0; 32], &mut [0.0; 2]), Err(KernelError::BlockSize { block: 48 }));
-    assert_eq!(dynamic8::quantize(&x, 16, &mut [0; 64], &mut [0.0; 4]), Err(KernelError::BlockSize { block: 16 }));
+    assert_eq!(
+        fp4::encoder(48).quantize(&x, &mut [0; 32], BlockScales::Floats(&mut [0.0; 2])),
+        Err(KernelError::BlockSize { block: 48 })
+    );
+    assert_eq!(
+        dynamic8::encoder(16).quantize(&x, &mut [0; 64], BlockScales::Floats(&mut [0.0; 4])),
+        Err(KernelError::BlockSize { block: 16 })
+    );
     for result in [
-        int8::quantize(&x, 0, &mut [0; 64], &mut []),
-        ternary::quantize(&x, 0, &mut [0; 16], &mut []),
-        binary::quantize(&x, 0, &mut [0; 8], &mut []),
-        affine::quantize(&x, 64, 0, 4, &mut [0; 32], &mut [], &mut []),
+        int8::encoder(0).quantize(&x, int8::as_bytes(&mut [0; 64]), BlockScales::Floats(&mut [])),
+        ternary::encoder(0).quantize(&x, &mut [0; 16], BlockScales::Floats(&mut [])),
+        binary::encoder(0).quantize(&x, &mut [0; 8], BlockScales::Floats(&mut [])),
+        affine::encoder(0, 4).quantize(&x, &mut [0; 32], BlockScales::Biased(&mut [], &mut [])),
     ] {
         assert_eq!(result, Err(KernelError::EmptyBlock));
     }
     for bits in [0, 9] {
-        let result = affine::quantize(&x, 64, 32, bits, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2]);
+        let result =
+            affine::encoder(32, bits).quantize(&x, &mut [0; 32], BlockScales::Biased(&mut [0.0; 2], &mut [0.0; 2]));
         assert_eq!(result, Err(KernelError::Bits { bits }));
     }
-    for (k, group) in [(64, 48), (48, 16), (0, 32)] {
-        let result = affine::quantize(&x, k, group, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2]);
-        assert_eq!(result, Err(KernelError::Group { elements: 64, k, group }));
-    }
+    let floats = affine::encoder(32, 4).quantize(&x, &mut [0; 32], BlockScales::Floats(&mut [0.0; 2]));
+    assert_eq!(message(floats), "the scales are of another type than the format's\nhelp: give `BlockScales::Biased`");
     assert_eq!(
-        message(affine::quantize(&x, 64, 48, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 2])),
-        "64 elements in rows of 64 do not divide into groups of 48\n\
-         help: choose a group size that divides the row, and give whole rows"
+        mx::mxfp4(ScaleRule::Ceil).quantize_by(&x, BlockScales::Floats(&[0.0; 2]), &mut [0; 32]),
+        Err(KernelError::ScaleType { needed: "BlockScales::Bytes" })
+    );
+    assert_eq!(
+        nf4::encoder(64).quantize(&x, &mut [0; 32], BlockScales::Bytes(&mut [0])),
+        Err(KernelError::ScaleType { needed: "BlockScales::Floats" })
+    );
+    assert_eq!(
+        message(affine::encoder(48, 4).quantize(&x, &mut [0; 32], BlockScales::Biased(&mut [0.0; 2], &mut [0.0; 2]))),
+        "64 elements are not whole groups of 48\nhelp: choose a group size that divides their number"
     );
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
-        let result = nvfp4::quantize(&x, Some(value), &mut [0; 32], &mut [0; 4]);
+        let result = nvfp4::encoder(Some(value)).quantize(&x, &mut [0; 32], BlockScales::Bytes(&mut [0; 4]));
         assert!(matches!(result, Err(KernelError::GlobalScale { .. })));
     }
     assert_eq!(
-        message(nvfp4::quantize(&x, Some(0.0), &mut [0; 32], &mut [0; 4])),
+        message(nvfp4::encoder(Some(0.0)).quantize(&x, &mut [0; 32], BlockScales::Bytes(&mut [0; 4]))),
         "the global scale is 0\nhelp: give the largest magnitude of the tensor, or `None` if that is zero"
     );
     assert_eq!(
-        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 31], &mut [0; 2])),
+        message(mx::mxfp4(ScaleRule::Ceil).quantize(&x, &mut [0; 31], BlockScales::Bytes(&mut [0; 2]))),
         "`codes` holds 31 elements where 32 are needed\nhelp: as many as `x` has elements, in whole bytes"
     );
     assert_eq!(
-        message(mxfp4::quantize(&x, ScaleRule::Ceil, &mut [0; 32], &mut [0; 3])),
+        message(mx::mxfp4(ScaleRule::Ceil).quantize(&x, &mut [0; 32], BlockScales::Bytes(&mut [0; 3]))),
         "`scales` holds 3 elements where 2 are needed\nhelp: each block of elements has one"
     );
     assert_eq!(
-        message(affine::quantize(&x, 64, 32, 4, &mut [0; 32], &mut [0.0; 2], &mut [0.0; 1])),
+        message(affine::encoder(32, 4).quantize(&x, &mut [0; 32], BlockScales::Biased(&mut [0.0; 2], &mut [0.0; 1]))),
         "`biases` holds 1 elements where 2 are needed\nhelp: each group of elements has one"
     );
     assert_eq!(

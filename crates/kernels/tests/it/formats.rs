@@ -3,8 +3,8 @@
 #![allow(clippy::float_cmp, reason = "the results are exact")]
 
 use tacit_kernels::{
-    Codes, E2M1, KernelError, Matrix, Order, ScaleRule, Scales, affine, binary, code_bytes, dequantize, dynamic8, e4m3,
-    e8m0, fp4, int8, mxfp4, mxfp8, nf4, nvfp4, ternary, threads,
+    BlockScales, Codes, E2M1, KernelError, Matrix, Order, ScaleRule, Scales, affine, binary, code_bytes, dequantize,
+    dynamic8, e4m3, e8m0, fp4, int8, mx, nf4, nvfp4, ternary, threads,
 };
 
 use crate::random::Random;
@@ -81,32 +81,31 @@ impl Case {
         // Filled with what a quantizer that forgets an element would leave.
         let (mut codes, mut scales) = (vec![0xa5; code_bytes(x.len(), self.bits())], vec![f32::NAN; blocks]);
         let (mut biases, mut bytes) = (vec![], vec![]);
-        match self {
-            Self::Nf4(block) => nf4::quantize(x, block, &mut codes, &mut scales)?,
-            Self::Fp4(block) => fp4::quantize(x, block, &mut codes, &mut scales)?,
-            Self::Dynamic8(block) => dynamic8::quantize(x, block, &mut codes, &mut scales)?,
-            Self::Affine(bits, group) => {
+        let encoder = match self {
+            Self::Nf4(block) => nf4::encoder(block),
+            Self::Fp4(block) => fp4::encoder(block),
+            Self::Dynamic8(block) => dynamic8::encoder(block),
+            Self::Affine(bits, group) => affine::encoder(group, bits),
+            Self::Int8(block) => int8::encoder(block),
+            Self::Ternary(block) => ternary::encoder(block),
+            Self::Binary(block) => binary::encoder(block),
+            Self::Mxfp4(rule) => mx::mxfp4(rule),
+            Self::Mxfp8(rule) => mx::mxfp8(rule),
+            Self::Nvfp4(global_scale) => nvfp4::encoder(global_scale),
+        };
+        let stored = match self {
+            Self::Affine(..) => {
                 biases = vec![f32::NAN; blocks];
-                affine::quantize(x, x.len(), group, bits, &mut codes, &mut scales, &mut biases)?;
+                BlockScales::Biased(&mut scales[..], &mut biases[..])
             }
-            Self::Int8(block) => {
-                let mut signed = vec![0x55; x.len()];
-                int8::quantize(x, block, &mut signed, &mut scales)?;
-                codes = signed.into_iter().map(i8::cast_unsigned).collect();
-            }
-            Self::Ternary(block) => ternary::quantize(x, block, &mut codes, &mut scales)?,
-            Self::Binary(block) => binary::quantize(x, block, &mut codes, &mut scales)?,
             Self::Mxfp4(_) | Self::Mxfp8(_) | Self::Nvfp4(_) => {
                 scales = vec![];
                 bytes = vec![0xa5; blocks];
-                match self {
-                    Self::Mxfp4(rule) => mxfp4::quantize(x, rule, &mut codes, &mut bytes)?,
-                    Self::Mxfp8(rule) => mxfp8::quantize(x, rule, &mut codes, &mut bytes)?,
-                    Self::Nvfp4(global_scale) => nvfp4::quantize(x, global_scale, &mut codes, &mut bytes)?,
-                    _ => unreachable!(),
-                }
+                BlockScales::Bytes(&mut bytes[..])
             }
-        }
+            _ => BlockScales::Floats(&mut scales[..]),
+        };
+        encoder.quantize(x, &mut codes, stored)?;
         Ok(Stored { codes, scales, biases, bytes })
     }
 
@@ -361,9 +360,9 @@ fn scale_rules_decide_where_their_definitions_do() {
                         let mut scales = [0];
                         let (codes, scale) = (&mut [0; 1], scale_by_formula(rule, most, f64::from(top)));
                         if top == 6.0 {
-                            mxfp4::quantize(&[most], rule, codes, &mut scales).unwrap();
+                            mx::mxfp4(rule).quantize(&[most], codes, BlockScales::Bytes(&mut scales)).unwrap();
                         } else {
-                            mxfp8::quantize(&[most], rule, codes, &mut scales).unwrap();
+                            mx::mxfp8(rule).quantize(&[most], codes, BlockScales::Bytes(&mut scales)).unwrap();
                         }
                         assert_eq!(f64::from(e8m0(scales[0])), scale, "{rule:?} {most:e} {top}");
                     }
@@ -373,7 +372,7 @@ fn scale_rules_decide_where_their_definitions_do() {
     }
     // Subnormal numbers have the least scale that there is.
     let mut scales = [0xff; 1];
-    mxfp4::quantize(&[1e-45; 32], ScaleRule::Ceil, &mut [0; 16], &mut scales).unwrap();
+    mx::mxfp4(ScaleRule::Ceil).quantize(&[1e-45; 32], &mut [0; 16], BlockScales::Bytes(&mut scales)).unwrap();
     assert_eq!(scales, [0]);
 }
 
@@ -388,7 +387,9 @@ fn columns_are_the_rows_of_the_transpose() {
         int8::quantize_columns(&x, k, &mut codes, &mut absmax).unwrap();
         let (mut row_codes, mut row_absmax) = (vec![0; n * k], vec![f32::NAN; k]);
         let turned = transpose(&x, n, k);
-        int8::quantize(&turned, n, &mut row_codes, &mut row_absmax).unwrap();
+        int8::encoder(n)
+            .quantize(&turned, int8::as_bytes(&mut row_codes), BlockScales::Floats(&mut row_absmax))
+            .unwrap();
         assert_eq!(absmax, row_absmax);
         assert!((0..n * k).all(|at| codes[at] == row_codes[at % k * n + at / k]));
     }

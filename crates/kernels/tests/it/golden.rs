@@ -3,7 +3,8 @@
 #![allow(clippy::float_cmp, reason = "the results are exact")]
 
 use tacit_kernels::{
-    Codes, Matrix, Order, ScaleRule, Scales, affine, code_bytes, dequantize, dynamic8, fp4, mxfp4, mxfp8, nf4, nvfp4,
+    BlockScales, Codes, Encoder, Matrix, Order, ScaleRule, Scales, affine, code_bytes, dequantize, dynamic8, fp4, mx,
+    nf4, nvfp4,
 };
 
 use crate::random::Random;
@@ -33,19 +34,18 @@ impl Reader {
     }
 }
 
-type Quantize = fn(&[f32], usize, &mut [u8], &mut [f32]) -> Result<(), tacit_kernels::KernelError>;
-
 #[test]
 fn bitsandbytes() {
     let mut file = Reader(include_bytes!("../golden/bitsandbytes.bin"));
     assert_eq!(file.floats(256), dynamic8::map());
-    let formats: [(&[f32; 16], Quantize); 2] = [(&nf4::CODEBOOK, nf4::quantize), (&fp4::CODEBOOK, fp4::quantize)];
-    for (codebook, quantize) in formats {
+    let formats: [(&[f32; 16], fn(usize) -> Encoder); 2] =
+        [(&nf4::CODEBOOK, nf4::encoder), (&fp4::CODEBOOK, fp4::encoder)];
+    for (codebook, encoder) in formats {
         assert_eq!(file.floats(16), codebook);
         for block in [32, 64, 128, 256, 512, 1024, 2048, 4096] {
             let x = inputs(block, 2 * block + 31);
             let (mut packed, mut absmax) = (vec![0; block + 16], vec![0.0; 3]);
-            quantize(&x, block, &mut packed, &mut absmax).unwrap();
+            encoder(block).quantize(&x, &mut packed, BlockScales::Floats(&mut absmax)).unwrap();
             assert!(packed == file.bytes(packed.len()), "{block}");
             assert_eq!(absmax, file.floats(3), "{block}");
         }
@@ -54,11 +54,11 @@ fn bitsandbytes() {
         let x = inputs(count, count);
         let blocks = count.div_ceil(64);
         let mut absmax = vec![0.0; blocks];
-        nf4::quantize(&x, 64, &mut vec![0; count.div_ceil(2)], &mut absmax).unwrap();
+        nf4::encoder(64).quantize(&x, &mut vec![0; count.div_ceil(2)], BlockScales::Floats(&mut absmax)).unwrap();
         let offset = dynamic8::offset(&absmax);
         let shifted: Vec<f32> = absmax.iter().map(|value| value - offset).collect();
         let (mut codes, mut nested) = (vec![0; blocks], vec![0.0; blocks.div_ceil(256)]);
-        dynamic8::quantize(&shifted, 256, &mut codes, &mut nested).unwrap();
+        dynamic8::encoder(256).quantize(&shifted, &mut codes, BlockScales::Floats(&mut nested)).unwrap();
         assert!(codes == file.bytes(blocks));
         assert_eq!(nested, file.floats(nested.len()));
         assert_eq!([offset], *file.floats(1));
@@ -78,7 +78,9 @@ fn mlx_affine() {
             x[512..].fill(0.0);
             let mut codes = vec![0; code_bytes(x.len(), bits)];
             let (mut scales, mut biases) = (vec![0.0; x.len() / group], vec![0.0; x.len() / group]);
-            affine::quantize(&x, 128, group, bits, &mut codes, &mut scales, &mut biases).unwrap();
+            affine::encoder(group, bits)
+                .quantize(&x, &mut codes, BlockScales::Biased(&mut scales, &mut biases))
+                .unwrap();
             assert!(codes == file.bytes(codes.len()), "{bits} {group}");
             assert_eq!(scales, file.floats(scales.len()), "{bits} {group}");
             assert_eq!(biases, file.floats(biases.len()), "{bits} {group}");
@@ -95,21 +97,21 @@ fn mlx_microscaling() {
     };
     for scale in [1.0, 1e-3, 300.0] {
         let (mut codes, mut scales) = (vec![0; 512], vec![0; 32]);
-        mxfp4::quantize(&all(4, 32, scale), ScaleRule::Ceil, &mut codes, &mut scales).unwrap();
+        mx::mxfp4(ScaleRule::Ceil).quantize(&all(4, 32, scale), &mut codes, BlockScales::Bytes(&mut scales)).unwrap();
         assert!((&codes[..], &scales[..]) == (file.bytes(512), file.bytes(32)), "mxfp4 {scale}");
     }
     for scale in [1.0, 1e-3, 300.0] {
         let (mut codes, mut scales) = (vec![0; 1024], vec![0; 32]);
-        mxfp8::quantize(&all(8, 32, scale), ScaleRule::Ceil, &mut codes, &mut scales).unwrap();
+        mx::mxfp8(ScaleRule::Ceil).quantize(&all(8, 32, scale), &mut codes, BlockScales::Bytes(&mut scales)).unwrap();
         assert!((&codes[..], &scales[..]) == (file.bytes(1024), file.bytes(32)), "mxfp8 {scale}");
     }
     for scale in [1.0, 1e-3, 300.0] {
         let x = all(4, 16, scale);
         let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         let (mut codes, mut scales) = (vec![0; 512], vec![0; 64]);
-        nvfp4::quantize(&x, None, &mut codes, &mut scales).unwrap();
+        nvfp4::encoder(None).quantize(&x, &mut codes, BlockScales::Bytes(&mut scales)).unwrap();
         assert!((&codes[..], &scales[..]) == (file.bytes(512), file.bytes(64)), "nvfp4 {scale}");
-        nvfp4::quantize(&x, Some(most), &mut codes, &mut scales).unwrap();
+        nvfp4::encoder(Some(most)).quantize(&x, &mut codes, BlockScales::Bytes(&mut scales)).unwrap();
         assert!((&codes[..], &scales[..]) == (file.bytes(512), file.bytes(64)), "nvfp4 {scale} with a global scale");
         let matrix = Matrix {
             n: 1,

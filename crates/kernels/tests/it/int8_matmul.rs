@@ -4,7 +4,8 @@
 
 use half::{bf16, f16};
 use tacit_kernels::{
-    Codes, E2M1, Isa, KernelError, Matrix, Order, Orientation, Scales, fp4, int8_matmul, matmul, nf4, threads,
+    BlockScales, Codes, E2M1, Isa, KernelError, Matrix, Order, Orientation, Scales, fp4, int8_matmul, matmul, nf4,
+    threads,
 };
 
 use crate::{
@@ -169,7 +170,7 @@ fn the_result_is_near_that_of_floats() {
     let (w, x) = (Random::new(21).normal(n * k), Random::new(22).normal(m * k));
     for block in [64, 1024] {
         let (mut packed, mut absmax) = (vec![0; n * k / 2], vec![0.0; n * k / block]);
-        nf4::quantize(&w, block, &mut packed, &mut absmax).unwrap();
+        nf4::encoder(block).quantize(&w, &mut packed, BlockScales::Floats(&mut absmax)).unwrap();
         let codes = Codes::Table { bytes: &packed, bits: 4, order: Order::HighFirst, values: &nf4::CODEBOOK };
         let matrix = Matrix { n, k, codes, scales: Scales::F32(&absmax), biases: None, block };
         let (mut ours, mut floats) = (vec![0.0; m * n], vec![0.0; m * n]);

@@ -1,6 +1,6 @@
 //! Codes of any table, by the definition.
 
-use tacit_kernels::{Codes, Matrix, Order, Scales, code_bytes, dequantize, nearest::Table};
+use tacit_kernels::{BlockScales, Codes, Matrix, Order, Scales, code_bytes, dequantize, nearest::Table};
 
 use crate::random::Random;
 
@@ -37,7 +37,7 @@ fn codes_and_scales_are_those_of_the_definition_and_read_back_as_their_values() 
             let (expected, expected_scales) = by_definition(&values, &x, block);
             let mut codes = vec![0xaa; code_bytes(elements, bits)];
             let mut scales = vec![f32::NAN; elements.div_ceil(block)];
-            table.quantize(&x, block, &mut codes, &mut scales).unwrap();
+            table.encoder(block).quantize(&x, &mut codes, BlockScales::Floats(&mut scales)).unwrap();
             assert_eq!(scales, expected_scales, "{bits} bits, {elements} in blocks of {block}");
             let mut short = [0.0; 16];
             let mut long = [0.0; 256];
@@ -62,6 +62,6 @@ fn codes_and_scales_are_those_of_the_definition_and_read_back_as_their_values() 
 #[test]
 fn an_element_that_is_not_finite_is_refused() {
     let table = Table::new(&[-1.0, 1.0]).unwrap();
-    let refused = table.quantize(&[1.0, f32::NAN], 8, &mut [0], &mut [0.0]).unwrap_err();
+    let refused = table.encoder(8).quantize(&[1.0, f32::NAN], &mut [0], BlockScales::Floats(&mut [0.0])).unwrap_err();
     assert!(refused.to_string().starts_with("element 1 is NaN"), "{refused}");
 }

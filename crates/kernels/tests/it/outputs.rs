@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use tacit_kernels::{
-    Isa, KernelError, Orientation, ScaleRule, affine, binary, dequantize, dynamic8, fp4, gather_rows, int8,
-    int8_matmul, matmul, mxfp4, mxfp8, nf4, nvfp4, ternary,
+    BlockScales, Encoder, Isa, KernelError, Orientation, ScaleRule, affine, binary, dequantize, dynamic8, fp4,
+    gather_rows, int8, int8_matmul, matmul, mx, nf4, nvfp4, ternary,
 };
 
 use crate::{
@@ -96,22 +96,36 @@ fn of_quantizers_all_is_written() {
         let x = &Random::new(5).normal(len)[..];
         let blocks = |block: usize| len.div_ceil(block);
         let bytes = |bits: usize| (len * bits).div_ceil(8);
-        check::<u8, f32>("nf4", (bytes(4), blocks(64)), |a, b| nf4::quantize(x, 64, a, b));
-        check::<u8, f32>("fp4", (bytes(4), blocks(64)), |a, b| fp4::quantize(x, 64, a, b));
-        check::<u8, f32>("ternary", (bytes(2), blocks(40)), |a, b| ternary::quantize(x, 40, a, b));
-        check::<u8, f32>("binary", (bytes(1), blocks(40)), |a, b| binary::quantize(x, 40, a, b));
-        check::<u8, f32>("dynamic8", (len, blocks(256)), |a, b| dynamic8::quantize(x, 256, a, b));
-        check::<u8, u8>("mxfp4", (bytes(4), blocks(32)), |a, b| mxfp4::quantize(x, ScaleRule::Ceil, a, b));
-        check::<u8, u8>("mxfp8", (len, blocks(32)), |a, b| mxfp8::quantize(x, ScaleRule::Floor, a, b));
-        check::<u8, u8>("nvfp4", (bytes(4), blocks(16)), |a, b| nvfp4::quantize(x, Some(4.0), a, b));
-        check::<i8, f32>("int8", (len, blocks(50)), |a, b| int8::quantize(x, 50, a, b));
+        let floats: [(&str, usize, usize, Encoder); 5] = [
+            ("nf4", 4, 64, nf4::encoder(64)),
+            ("fp4", 4, 64, fp4::encoder(64)),
+            ("ternary", 2, 40, ternary::encoder(40)),
+            ("binary", 1, 40, binary::encoder(40)),
+            ("dynamic8", 8, 256, dynamic8::encoder(256)),
+        ];
+        for (name, bits, block, encoder) in floats {
+            let sizes = (bytes(bits), blocks(block));
+            check::<u8, f32>(name, sizes, |a, b| encoder.quantize(x, a, BlockScales::Floats(b)));
+        }
+        let in_bytes: [(&str, usize, usize, Encoder); 3] = [
+            ("mxfp4", 4, 32, mx::mxfp4(ScaleRule::Ceil)),
+            ("mxfp8", 8, 32, mx::mxfp8(ScaleRule::Floor)),
+            ("nvfp4", 4, 16, nvfp4::encoder(Some(4.0))),
+        ];
+        for (name, bits, block, encoder) in in_bytes {
+            let sizes = (bytes(bits), blocks(block));
+            check::<u8, u8>(name, sizes, |a, b| encoder.quantize(x, a, BlockScales::Bytes(b)));
+        }
+        check::<i8, f32>("int8", (len, blocks(50)), |a, b| {
+            int8::encoder(50).quantize(x, int8::as_bytes(a), BlockScales::Floats(b))
+        });
         let k = if len.is_multiple_of(64) { 64 } else { len };
         check::<i8, f32>("int8 columns", (len, k), |a, b| int8::quantize_columns(x, k, a, b));
         if k == 64 && len > 0 {
             for bits in 1..=8 {
                 check::<u8, f32>("affine", (bytes(bits as usize), blocks(32)), |codes, scales| {
                     let mut biases = vec![f32::NAN; scales.len()];
-                    affine::quantize(x, 64, 32, bits, codes, scales, &mut biases)?;
+                    affine::encoder(32, bits).quantize(x, codes, BlockScales::Biased(scales, &mut biases))?;
                     scales.iter_mut().zip(&biases).for_each(|(scale, bias)| *scale += bias);
                     Ok(())
                 });

@@ -1,6 +1,6 @@
 //! Codes, absmax and values, to the bit.
 
-use tacit_kernels::{Codes, Isa, Matrix, Order, Scales, nf4, threads};
+use tacit_kernels::{BlockScales, Codes, Isa, Matrix, Order, Scales, nf4, threads};
 
 use crate::random::Random;
 
@@ -9,7 +9,7 @@ pub(crate) const BLOCKS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
 pub(crate) fn quantize(isa: Isa, x: &[f32], block: usize) -> (Vec<u8>, Vec<f32>) {
     let mut packed = vec![0xaa; x.len().div_ceil(2)];
     let mut absmax = vec![f32::NAN; x.len().div_ceil(block)];
-    isa.with(|| nf4::quantize(x, block, &mut packed, &mut absmax)).unwrap();
+    isa.with(|| nf4::encoder(block).quantize(x, &mut packed, BlockScales::Floats(&mut absmax))).unwrap();
     (packed, absmax)
 }
 

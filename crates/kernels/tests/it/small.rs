@@ -5,9 +5,9 @@
 use half::{bf16, f16};
 use tacit_kernels::program::{Data, DataMut, Kind as Element, Map, Op, Precision, Program, Source, Step};
 use tacit_kernels::{
-    Attention, Chosen, Dense, Factors, Floats, Isa, Mask, MaskValues, Operand, Order, Orientation, ScaleRule, Stack,
-    affine, attention, binary, dense_matmul, dequantize, dynamic8, fp4, gather_matmul, gather_rows, grouped_matmul,
-    hadamard, halves, int8, int8_matmul, matmul, mxfp4, mxfp8, nf4, nvfp4, scale_gradients, ternary, threads,
+    Attention, BlockScales, Chosen, Dense, Factors, Floats, Isa, Mask, MaskValues, Operand, Order, Orientation,
+    ScaleRule, Stack, affine, attention, binary, dense_matmul, dequantize, dynamic8, fp4, gather_matmul, gather_rows,
+    grouped_matmul, hadamard, halves, int8, int8_matmul, matmul, mx, nf4, nvfp4, scale_gradients, ternary, threads,
 };
 
 use crate::{
@@ -197,16 +197,16 @@ fn every_format_is_coded() {
     for isa in Isa::available() {
         isa.with(|| {
             let (mut bytes, mut floats, mut more) = (vec![0; 96], vec![0.0; 3], vec![0.0; 3]);
-            nf4::quantize(&x, 32, &mut bytes[..48], &mut floats).unwrap();
-            fp4::quantize(&x, 32, &mut bytes[..48], &mut floats).unwrap();
-            affine::quantize(&x, 32, 32, 3, &mut bytes[..36], &mut floats, &mut more).unwrap();
-            int8::quantize(&x, 32, &mut [0; 96], &mut floats).unwrap();
-            ternary::quantize(&x, 32, &mut bytes[..24], &mut floats).unwrap();
-            binary::quantize(&x, 32, &mut bytes[..12], &mut floats).unwrap();
-            dynamic8::quantize(&x, 32, &mut bytes, &mut floats).unwrap();
-            mxfp4::quantize(&x, ScaleRule::Ceil, &mut bytes[..48], &mut [0; 3]).unwrap();
-            mxfp8::quantize(&x, ScaleRule::Round, &mut bytes, &mut [0; 3]).unwrap();
-            nvfp4::quantize(&x, Some(4.0), &mut bytes[..48], &mut [0; 6]).unwrap();
+            nf4::encoder(32).quantize(&x, &mut bytes[..48], BlockScales::Floats(&mut floats)).unwrap();
+            fp4::encoder(32).quantize(&x, &mut bytes[..48], BlockScales::Floats(&mut floats)).unwrap();
+            affine::encoder(32, 3).quantize(&x, &mut bytes[..36], BlockScales::Biased(&mut floats, &mut more)).unwrap();
+            int8::encoder(32).quantize(&x, int8::as_bytes(&mut [0; 96]), BlockScales::Floats(&mut floats)).unwrap();
+            ternary::encoder(32).quantize(&x, &mut bytes[..24], BlockScales::Floats(&mut floats)).unwrap();
+            binary::encoder(32).quantize(&x, &mut bytes[..12], BlockScales::Floats(&mut floats)).unwrap();
+            dynamic8::encoder(32).quantize(&x, &mut bytes, BlockScales::Floats(&mut floats)).unwrap();
+            mx::mxfp4(ScaleRule::Ceil).quantize(&x, &mut bytes[..48], BlockScales::Bytes(&mut [0; 3])).unwrap();
+            mx::mxfp8(ScaleRule::Round).quantize(&x, &mut bytes, BlockScales::Bytes(&mut [0; 3])).unwrap();
+            nvfp4::encoder(Some(4.0)).quantize(&x, &mut bytes[..48], BlockScales::Bytes(&mut [0; 6])).unwrap();
             halves::to_f16(&x, &mut [f16::ZERO; 96]).unwrap();
             halves::to_bf16(&x, &mut [bf16::ZERO; 96]).unwrap();
         });
@@ -218,7 +218,7 @@ fn every_format_is_coded() {
     let x = vec![1.0; (1 << 14) + 40];
     let mut codes = vec![0; x.len().div_ceil(2)];
     let mut absmax = vec![0.0; x.len().div_ceil(64)];
-    threads::with_count(2, || nf4::quantize(&x, 64, &mut codes, &mut absmax)).unwrap();
+    threads::with_count(2, || nf4::encoder(64).quantize(&x, &mut codes, BlockScales::Floats(&mut absmax))).unwrap();
     assert!(absmax.iter().all(|&most| most.to_bits() == 1f32.to_bits()));
 }
 

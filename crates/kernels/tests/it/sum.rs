@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use tacit_kernels::{
-    Base, Codes, Floats, KernelError, Matrix, Order, Scales, Sum, dequantize, halves, nf4, nvfp4, threads,
+    Base, BlockScales, Codes, Floats, KernelError, Matrix, Order, Scales, Sum, dequantize, halves, nf4, nvfp4, threads,
 };
 
 fn numbers(count: usize, seed: f32) -> Vec<f32> {
@@ -24,7 +24,7 @@ struct Case {
 fn case(rank: usize) -> Case {
     let x = numbers(N * K, 1.0);
     let (mut codes, mut scales) = (vec![0; (N * K).div_ceil(2)], vec![0.0; (N * K).div_ceil(64)]);
-    nf4::quantize(&x, 64, &mut codes, &mut scales).expect("quantizes");
+    nf4::encoder(64).quantize(&x, &mut codes, BlockScales::Floats(&mut scales)).expect("quantizes");
     Case { codes, scales, left: numbers(N * rank, 2.0), right: numbers(rank * K, 3.0), factors: numbers(N, 4.0) }
 }
 
@@ -90,7 +90,7 @@ fn what_no_code_holds_is_counted_through_the_whole_sum() {
     let (mut codes, mut scales) = (vec![0; (N * K).div_ceil(2)], vec![0.0; (N * K).div_ceil(64)]);
     let each = 640;
     let found = sum.for_each_piece(each, codes.chunks_mut(each / 2).zip(scales.chunks_mut(each / 64)), &|x, (c, s)| {
-        nf4::quantize(x, 64, c, s)
+        nf4::encoder(64).quantize(x, c, BlockScales::Floats(s))
     });
     assert!(matches!(found, Err(KernelError::NonFinite { index, .. }) if index == 20 * K), "{found:?}");
 }
@@ -114,7 +114,8 @@ fn a_number_that_no_code_holds_is_named_before_the_scale_of_all() {
     let sum = case.sum(Base::Stored(case.matrix()), 2);
     let (mut codes, mut scales) = (vec![0; (N * K).div_ceil(2)], vec![0; (N * K).div_ceil(16)]);
     let parts = codes.chunks_mut(320).zip(scales.chunks_mut(40));
-    let found = sum.for_each_piece(640, parts, &|x, (c, s)| nvfp4::quantize(x, Some(f32::NAN), c, s));
+    let found = sum
+        .for_each_piece(640, parts, &|x, (c, s)| nvfp4::encoder(Some(f32::NAN)).quantize(x, c, BlockScales::Bytes(s)));
     assert!(matches!(found, Err(KernelError::NonFinite { index, .. }) if index == 20 * K), "{found:?}");
 }
 

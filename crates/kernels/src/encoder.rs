@@ -1,0 +1,209 @@
+//! How floats become codes: a format is one declaration, and the loops are written once.
+
+use std::borrow::Cow;
+
+use crate::{
+    Isa, KernelError, Order, ScaleRule,
+    affine::{Affine, Line},
+    binary::Binary,
+    encode::{Blocks, Codec, Format, encode},
+    int8::Int8,
+    matrix::check_length,
+    mx::Mx,
+    nearest::{Nearest, NearestByte},
+    nvfp4::Nvfp4,
+    search::{FarSearch, Search},
+    ternary::Ternary,
+};
+
+/// What a format makes of floats: a scale of each block, and a code of each element by its block's scale.
+///
+/// Each format's module has its own, such as [`nf4::encoder`](crate::nf4::encoder); of a table of values it is that of
+/// [`Table`](crate::nearest::Table).
+///
+/// ```
+/// use tacit_kernels::{BlockScales, nf4};
+///
+/// let (mut codes, mut absmax) = ([0; 2], [0.0]);
+/// nf4::encoder(64).quantize(&[1.0, -2.0, 0.0], &mut codes, BlockScales::Floats(&mut absmax))?;
+/// assert_eq!((codes, absmax), ([0xc0, 0x77], [2.0]));
+/// # Ok::<(), tacit_kernels::KernelError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Encoder {
+    /// Elements of a block.
+    pub(crate) block: usize,
+    /// Which blocks the format has.
+    pub(crate) blocks: BlockRule,
+    /// Which end of a byte is filled first.
+    pub(crate) order: Order,
+    /// The code that fills a last byte up.
+    pub(crate) padding: u8,
+    pub(crate) rule: Rule,
+}
+
+/// Which blocks a format has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum BlockRule {
+    Any,
+    /// Those of bitsandbytes.
+    PowerOfTwo,
+    /// The last one is whole, too.
+    Whole,
+}
+
+/// What the scale of a block is, and what an element's code is by it.
+#[derive(Clone, Debug)]
+pub(crate) enum Rule {
+    /// The absmax over the largest of up to sixteen values, and the nearest of these.
+    Nearest { search: Search, top: f32, bits: u32 },
+    /// The same of 256 values.
+    NearestByte { search: Cow<'static, FarSearch>, top: f32 },
+    /// A power of two, and E2M1.
+    Mxfp4(ScaleRule),
+    /// A power of two, and E4M3.
+    Mxfp8(ScaleRule),
+    /// E4M3 relative to the largest magnitude of a tensor, and E2M1.
+    Nvfp4 { global_scale: Option<f32> },
+    /// The absmax, and integers.
+    Int8,
+    /// A scale and a bias from the range, and unsigned integers of so many bits.
+    Affine { bits: u32 },
+    /// The mean magnitude; -1, 0 or 1.
+    Ternary,
+    /// The mean magnitude, and the sign.
+    Binary,
+}
+
+/// The scales of blocks, one a block: written, of `&mut` slices, or given.
+#[derive(Clone, Copy, Debug)]
+pub enum BlockScales<F, B> {
+    /// Floats.
+    Floats(F),
+    /// Floats of 8 bits: powers of two, or E4M3.
+    Bytes(B),
+    /// A scale and a bias.
+    Biased(F, F),
+}
+
+/// Scales that are written, of one type or another.
+enum Scales<'a> {
+    Floats(Blocks<'a, f32>),
+    Bytes(Blocks<'a, u8>),
+    Lines(Blocks<'a, Line>),
+}
+
+impl Encoder {
+    /// A format with blocks of any size, whose codes lie low first and are filled up by zeros.
+    pub(crate) fn new(block: usize, rule: Rule) -> Self {
+        Self { block, blocks: BlockRule::Any, order: Order::LowFirst, padding: 0, rule }
+    }
+
+    /// The code that fills a last byte up.
+    #[must_use]
+    pub fn padding(&self) -> u8 {
+        self.padding
+    }
+
+    /// Quantizes `x: f32[e]` in flat blocks into a stream of codes, in whole bytes, and the scale of each block.
+    ///
+    /// # Errors
+    /// A block size that the format does not have, a wrong length or type of scales, a global scale that is not finite and
+    /// above zero, or a NaN or infinity in `x`. The outputs are then unspecified.
+    pub fn quantize(
+        &self,
+        x: &[f32],
+        codes: &mut [u8],
+        scales: BlockScales<&mut [f32], &mut [u8]>,
+    ) -> Result<(), KernelError> {
+        let (scales, biases) = match scales {
+            BlockScales::Floats(scales) => return self.encode(x, codes, Scales::Floats(Blocks::Made(scales))),
+            BlockScales::Bytes(scales) => return self.encode(x, codes, Scales::Bytes(Blocks::Made(scales))),
+            BlockScales::Biased(scales, biases) => (scales, biases),
+        };
+        check_length("biases", biases.len(), scales.len(), "each group of elements has one")?;
+        let mut lines = vec![Line::default(); scales.len()];
+        self.encode(x, codes, Scales::Lines(Blocks::Made(&mut lines)))?;
+        for ((line, scale), bias) in lines.into_iter().zip(scales).zip(biases) {
+            (*scale, *bias) = (line.scale, line.bias);
+        }
+        Ok(())
+    }
+
+    /// Codes `x` as [`quantize`](Self::quantize) does, by these scales.
+    ///
+    /// # Errors
+    /// As for [`quantize`](Self::quantize).
+    pub fn quantize_by(
+        &self,
+        x: &[f32],
+        scales: BlockScales<&[f32], &[u8]>,
+        codes: &mut [u8],
+    ) -> Result<(), KernelError> {
+        match scales {
+            BlockScales::Floats(scales) => self.encode(x, codes, Scales::Floats(Blocks::Given(scales))),
+            BlockScales::Bytes(scales) => self.encode(x, codes, Scales::Bytes(Blocks::Given(scales))),
+            BlockScales::Biased(scales, biases) => {
+                check_length("biases", biases.len(), scales.len(), "each group of elements has one")?;
+                let lines: Vec<Line> = scales.iter().zip(biases).map(|(&scale, &bias)| Line { scale, bias }).collect();
+                self.encode(x, codes, Scales::Lines(Blocks::Given(&lines)))
+            }
+        }
+    }
+
+    fn encode(&self, x: &[f32], codes: &mut [u8], scales: Scales) -> Result<(), KernelError> {
+        self.check_block(x.len())?;
+        match (&self.rule, scales) {
+            (&Rule::Nearest { ref search, top, bits }, Scales::Floats(scales)) if search.is_in_order() => {
+                self.run(Nearest::<true> { search, top, bits }, x, codes, scales)
+            }
+            (&Rule::Nearest { ref search, top, bits }, Scales::Floats(scales)) => {
+                self.run(Nearest::<false> { search, top, bits }, x, codes, scales)
+            }
+            (Rule::NearestByte { search, top }, Scales::Floats(scales)) => {
+                self.run(NearestByte { search, top: *top }, x, codes, scales)
+            }
+            (&Rule::Mxfp4(rule), Scales::Bytes(scales)) => self.run(Mx::<4> { rule }, x, codes, scales),
+            (&Rule::Mxfp8(rule), Scales::Bytes(scales)) => self.run(Mx::<8> { rule }, x, codes, scales),
+            (&Rule::Nvfp4 { global_scale }, Scales::Bytes(scales)) => {
+                self.run(Nvfp4::new(x, global_scale)?, x, codes, scales)
+            }
+            (Rule::Int8, Scales::Floats(scales)) => self.run(Int8, x, codes, scales),
+            (&Rule::Affine { bits }, Scales::Lines(scales)) => self.run(Affine::new(bits)?, x, codes, scales),
+            (Rule::Ternary, Scales::Floats(scales)) => self.run(Ternary, x, codes, scales),
+            (Rule::Binary, Scales::Floats(scales)) => self.run(Binary, x, codes, scales),
+            _ => Err(KernelError::ScaleType { needed: self.scale_type() }),
+        }
+    }
+
+    fn run<F: Format>(
+        &self,
+        format: F,
+        x: &[f32],
+        codes: &mut [u8],
+        scales: Blocks<'_, F::Stored>,
+    ) -> Result<(), KernelError> {
+        let Self { block, order, padding, .. } = *self;
+        encode(Isa::detect(), Codec { format, block, order, padding }, x, codes, scales)
+    }
+
+    fn check_block(&self, elements: usize) -> Result<(), KernelError> {
+        let Self { block, blocks, .. } = *self;
+        match blocks {
+            BlockRule::PowerOfTwo if !(block.is_power_of_two() && (32..=4096).contains(&block)) => {
+                Err(KernelError::BlockSize { block })
+            }
+            _ if block == 0 => Err(KernelError::EmptyBlock),
+            BlockRule::Whole if !elements.is_multiple_of(block) => Err(KernelError::Group { elements, group: block }),
+            _ => Ok(()),
+        }
+    }
+
+    fn scale_type(&self) -> &'static str {
+        match self.rule {
+            Rule::Mxfp4(_) | Rule::Mxfp8(_) | Rule::Nvfp4 { .. } => "BlockScales::Bytes",
+            Rule::Affine { .. } => "BlockScales::Biased",
+            _ => "BlockScales::Floats",
+        }
+    }
+}
