@@ -7,7 +7,7 @@ use clap::Args;
 use mlx_rs::{Array, random};
 use serde::Serialize;
 use tacit_core::{Error, Result, Value, printable};
-use tacit_figures::drawing::{self, Chart};
+use tacit_drawing::{Dot, Dots};
 use tacit_files::replace;
 use tacit_io::{Distance, read};
 use tacit_nn::Parameters;
@@ -146,10 +146,10 @@ impl Comparison {
     }
 
     /// The errors of the parameters, and of what the layers give.
-    fn chart(&self) -> Chart {
-        let rows = |distance: fn(&Row) -> Option<Distance>| -> Vec<drawing::Row> {
+    fn chart(&self) -> Dots {
+        let rows = |distance: fn(&Row) -> Option<Distance>| -> Vec<Dot> {
             let measured = self.parameters.iter().filter_map(|row| Some((row, distance(row)?)));
-            let drawn = measured.map(|(row, Distance { error, sqnr, .. })| drawing::Row {
+            let drawn = measured.map(|(row, Distance { error, sqnr, .. })| Dot {
                 label: printable::name(&row.path).into_owned(),
                 text: sqnr.map_or_else(|| "exact".to_owned(), |sqnr| format!("{error:.2e}, {sqnr:.1} dB")),
                 value: error,
@@ -159,7 +159,7 @@ impl Comparison {
             drawn.collect()
         };
         let groups = [("What layers give", rows(|row| row.outputs)), ("Parameters", rows(|row| row.distance))];
-        Chart {
+        Dots {
             title: "Relative error by parameter".to_owned(),
             axis: "relative error".to_owned(),
             groups: groups

@@ -8,14 +8,14 @@ mod warden;
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tacit_core::Error;
+use tempfile::TempDir;
 
 use crate::output::{Failure, Output};
 use crate::variables::VARIABLES;
@@ -166,8 +166,8 @@ fn program(options: &Options) -> Command {
 
 /// Starts these ranks, which are those of one machine, over the ring.
 fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Duration) -> Result<Ended, Failure> {
-    let folder = Folder::new()?;
-    let file = folder.0.join("hosts.json");
+    let folder = private_folder()?;
+    let file = folder.path().join("hosts.json");
     fs::write(&file, places.ring()).map_err(Error::file("write", &file))?;
     let threads = threads(options, here.len());
     let processes = here.iter().map(|&rank| {
@@ -183,7 +183,7 @@ fn ring(options: &Options, places: &Places, here: &[usize], job: &Job, grace: Du
         }
         Process::of_ring(rank, command)
     });
-    supervise::run(processes.collect(), grace, Some(&folder.0))
+    supervise::run(processes.collect(), grace, Some(folder.path()))
 }
 
 /// Starts `mpirun`, which starts this program for each rank, so that lines carry the rank here as well; on these machines,
@@ -198,7 +198,7 @@ fn mpi(
     let mpirun = search_path("mpirun").ok_or_else(|| {
         Error::invalid("mpirun is not in the search path", "install Open MPI, or leave `--backend` out for the ring")
     })?;
-    let folder = Folder::new()?;
+    let folder = private_folder()?;
     let mut command = Command::new(&mpirun);
     // More ranks than cores are welcome, and a rank's threads may use any of them.
     command.args(["-n", &places.all().len().to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
@@ -208,7 +208,7 @@ fn mpi(
         command.env("MLX_MPI_LIBNAME", library);
     }
     if let Some(machines) = machines {
-        let file = folder.0.join("machines");
+        let file = folder.path().join("machines");
         let lines = machines.iter().map(|Host { address, ranks }| format!("{address} slots={ranks}\n"));
         fs::write(&file, lines.collect::<String>()).map_err(Error::file("write", &file))?;
         command.arg("--hostfile").arg(&file);
@@ -227,7 +227,7 @@ fn mpi(
         command.args(["--threads", &threads.to_string()]);
     }
     command.arg("--").args(&options.program);
-    supervise::run(vec![Process::of_itself(command)], grace, Some(&folder.0))
+    supervise::run(vec![Process::of_itself(command)], grace, Some(folder.path()))
 }
 
 fn search_path(program: &str) -> Option<PathBuf> {
@@ -290,19 +290,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// A folder that nobody else may look into, until it is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, Failure> {
-        // Launchers of one number may share a folder for temporary files: in containers.
-        let path = env::temp_dir().join(format!("tacit-launch-{:016x}", random()?));
-        DirBuilder::new().mode(0o700).create(&path).map_err(Error::file("make", &path))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
-    }
+fn private_folder() -> Result<TempDir, Error> {
+    // Launchers of one number may share a folder for temporary files: in containers.
+    tempfile::Builder::new().prefix("tacit-launch-").tempdir().map_err(Error::file("make", &env::temp_dir()))
 }

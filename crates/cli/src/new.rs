@@ -159,6 +159,7 @@ const TAKEN: [&str; 32] = [
     "tacit_conformance",
     "tacit_core",
     "tacit_distributed",
+    "tacit_drawing",
     "tacit_executable",
     "tacit_files",
     "tacit_figures",
@@ -170,7 +171,6 @@ const TAKEN: [&str; 32] = [
     "tacit_models",
     "tacit_nn",
     "tacit_record",
-    "tacit_testing",
     "test",
 ];
 

@@ -37,6 +37,7 @@ mod failures;
 mod gradients;
 mod handlers;
 mod memory;
+pub mod opaque;
 pub mod ops;
 pub mod oracle;
 mod pairs;

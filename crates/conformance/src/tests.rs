@@ -5,7 +5,7 @@ use mlx_rs::{Array, ops};
 use tacit_core::primitives::{Hadamard, Negative, Sort, Tanh};
 use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler};
 
-use tacit_testing::opaque::Opaque;
+use crate::opaque::Opaque;
 
 use crate::{
     Report, Subject, captures, coverage, extents, failures, gradients, handlers, memory, pairs, structure, surface,

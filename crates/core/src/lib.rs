@@ -44,7 +44,6 @@ pub mod pass;
 mod pattern;
 mod policy;
 mod primitive;
-pub mod printable;
 mod registry;
 mod scoped;
 mod site;
@@ -73,6 +72,7 @@ pub use registry::{Registry, Resolution};
 pub use scoped::{POLICY_VARIABLE, PolicyGuard, RegistryGuard};
 pub use site::{Argument, Decline, NearMiss, Site};
 pub use tacit_bridge::{Aval, Param, array_id, broadcast_source, dtype_name, dtype_named};
+pub use tacit_drawing::printable;
 pub use tree::{Arguments, Tree};
 pub use value::{Value, short_name};
 

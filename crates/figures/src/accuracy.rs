@@ -7,9 +7,9 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::drawing::number;
+use tacit_drawing::{Point, Scatter, front, number};
+
 use crate::machine;
-use crate::scatter::{Point, Scatter, front};
 
 /// The recorded lines, from the root of the repository.
 pub const RECORDED: &str = "benches/recorded/accuracy.jsonl";

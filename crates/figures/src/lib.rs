@@ -27,14 +27,12 @@
 pub mod accuracy;
 mod bench;
 pub mod compare;
-pub mod drawing;
 mod limits;
 mod line;
 mod machine;
 pub mod page;
 pub mod resident;
 mod rounds;
-pub mod scatter;
 mod statistics;
 
 pub use bench::{Bench, Probes};

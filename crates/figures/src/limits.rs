@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use tacit_drawing::{Dot, Dots, number};
+
 use crate::Line;
-use crate::drawing::{Chart, Row, number};
 
 /// The drawing and the table by their names in the page's folder; nothing where no product was recorded.
 pub(crate) fn files(ours: &[Line]) -> Vec<(String, String)> {
@@ -13,7 +14,7 @@ pub(crate) fn files(ours: &[Line]) -> Vec<(String, String)> {
         return Vec::new();
     }
     products.sort_by_key(|product| product.rows);
-    let mut groups: BTreeMap<u32, Vec<Row>> = BTreeMap::new();
+    let mut groups: BTreeMap<u32, Vec<Dot>> = BTreeMap::new();
     let mut table = "| Rows | Weights | Weights in a nanosecond | Operations in a nanosecond | At most, by |\n\
                      |---|---|---|---|---|\n"
         .to_owned();
@@ -27,7 +28,7 @@ pub(crate) fn files(ours: &[Line]) -> Vec<(String, String)> {
             number(*operations),
             number(*limit)
         );
-        groups.entry(*rows).or_default().push(Row {
+        groups.entry(*rows).or_default().push(Dot {
             label: (*format).to_owned(),
             text: format!("{} of {}, {by}", number(*operations), number(*limit)),
             value: *operations,
@@ -36,7 +37,7 @@ pub(crate) fn files(ours: &[Line]) -> Vec<(String, String)> {
         });
     }
     let heading = |rows: u32| format!("{rows} {}", if rows == 1 { "row" } else { "rows" });
-    let chart = Chart {
+    let chart = Dots {
         title: "Products beside the limits of the machine".into(),
         axis: "operations in a nanosecond; the thick part ends at the limit".into(),
         groups: groups.into_iter().map(|(rows, products)| (heading(rows), products)).collect(),

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
-use crate::drawing::{Chart, Row, number};
+use tacit_drawing::{Dot, Dots, number};
+
 use crate::{Line, Machine, Run, limits, read};
 
 /// Tacit's recorded lines, from the root of the repository.
@@ -174,8 +175,8 @@ fn drawn(ours: &[Line], peers: &[Line]) -> Vec<(String, String)> {
 }
 
 impl Section {
-    fn chart(&self, lines: &[&Line], machines: &[&Machine]) -> Chart {
-        let mut groups: BTreeMap<(u32, String), Vec<Row>> = BTreeMap::new();
+    fn chart(&self, lines: &[&Line], machines: &[&Machine]) -> Dots {
+        let mut groups: BTreeMap<(u32, String), Vec<Dot>> = BTreeMap::new();
         for line in lines {
             let Some(place) = (self.place)(line) else { continue };
             let who = line.peer.as_deref().unwrap_or("Tacit");
@@ -187,10 +188,10 @@ impl Section {
                 continue;
             }
             let (value, spread, text) = (place.value, place.spread, place.text);
-            rows.push(Row { label, text, value, spread, ours: line.peer.is_none() });
+            rows.push(Dot { label, text, value, spread, ours: line.peer.is_none() });
         }
         let groups = groups.into_iter().map(|((_, heading), rows)| (heading, rows)).collect();
-        Chart { title: self.title.into(), axis: self.axis.into(), groups }
+        Dots { title: self.title.into(), axis: self.axis.into(), groups }
     }
 }
 

@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use tacit_core::{Error, Result};
+use tacit_drawing::{Anchor, Canvas, EDGE, ROW, WIDTH, color, number};
 
-use crate::axis::number;
 use crate::chart::save;
-use crate::drawing::{Anchor, Drawing, EDGE, ROW, WIDTH, color};
 
 /// Numbers by name as bars, one below the other, such as the error of each layer, of one run or of several.
 ///
@@ -67,7 +66,7 @@ impl Bars {
         }
         let all = self.runs.iter().flat_map(|(_, numbers)| numbers).map(|&(_, number)| number);
         let most = all.filter(|number| number.is_finite()).fold(0.0, f64::max);
-        let mut drawing = Drawing::new(&self.title, self.runs.iter().map(|(label, _)| label.as_str()));
+        let mut drawing = Canvas::titled(&self.title, self.runs.iter().map(|(label, _)| label.as_str()));
         let mut y = drawing.top;
         for name in names {
             drawing.text((EDGE, y + ROW - 5.0), Anchor::Start, name);

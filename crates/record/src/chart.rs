@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tacit_core::{Error, Result};
+use tacit_drawing::{Anchor, Axis, Canvas, EDGE, ROW, WIDTH, color, labels};
 use tacit_files::{folder_of, make_folder, replace};
 
-use crate::axis::{Axis, labels};
-use crate::drawing::{Anchor, Drawing, EDGE, ROW, WIDTH, color};
 use crate::{Histogram, Series};
 
 /// Numbers by step as lines, and histograms by step as bands: of all elements, of the middle half, and the median.
@@ -109,7 +108,7 @@ impl Chart {
             let help = "add a line that was recorded, and without `logarithmic` where no number is positive";
             return Err(Error::invalid(format!("{:?} has no number that can be drawn", self.title), help));
         };
-        let mut drawing = Drawing::new(&self.title, self.curves.iter().map(|(label, _)| label.as_str()));
+        let mut drawing = Canvas::titled(&self.title, self.curves.iter().map(|(label, _)| label.as_str()));
         // Words of marks are above the field, where no curve is.
         let above = if self.marks.is_empty() { 8.0 } else { ROW };
         let widest = labels(&y.ticks()).iter().map(String::len).max().unwrap_or(0);
@@ -177,7 +176,7 @@ impl Field {
         (self.across(step), self.top + (1.0 - self.y.place(y)) * HEIGHT)
     }
 
-    fn line(&self, drawing: &mut Drawing, points: impl Iterator<Item = (u64, f64)>, color: &str) {
+    fn line(&self, drawing: &mut Canvas, points: impl Iterator<Item = (u64, f64)>, color: &str) {
         let mut points: Vec<(f64, f64)> = points.map(|point| self.place(point)).collect();
         // A single point is drawn as a short line.
         if let [(x, y)] = points[..] {
@@ -187,7 +186,7 @@ impl Field {
     }
 
     /// The axes with their numbers.
-    fn draw(&self, drawing: &mut Drawing) {
+    fn draw(&self, drawing: &mut Canvas) {
         let ticks = self.y.ticks();
         for (&tick, label) in ticks.iter().zip(labels(&ticks)) {
             let y = self.top + (1.0 - self.y.place(tick)) * HEIGHT;

@@ -23,10 +23,8 @@
 //! A [`Recorder`] appends one line of JSON for each number or [`Histogram`]. [`Recorder::resume`] continues the file of a run
 //! that was killed. A [`Record`] is what was read back, a [`Chart`] draws it by step, and [`Bars`] by name.
 
-mod axis;
 mod bars;
 mod chart;
-mod drawing;
 mod entry;
 mod histogram;
 mod record;

@@ -7,10 +7,10 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Cast, Concat, Sliced, Ste, ste};
 use tacit_conformance::assert_close;
+use tacit_conformance::opaque::Opaque;
 use tacit_conformance::oracle::Oracle;
 use tacit_core::tree::Open;
 use tacit_core::{Policy, Value, implicit};
-use tacit_testing::opaque::Opaque;
 
 use crate::messages::check;
 use crate::operands::{FLOATS, both, nf4, normal, normal_of, oracle};

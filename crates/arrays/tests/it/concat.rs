@@ -4,8 +4,8 @@ use expect_test::expect;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_arrays::{Concat, Diagonal, Nf4Array, Ste, Transposed, ste};
+use tacit_conformance::opaque::Refusing;
 use tacit_core::{Aval, Policy, Result, Value, implicit};
-use tacit_testing::opaque::Refusing;
 
 use crate::messages::check;
 use crate::operands::{affine, nf4, normal, normal_of, oracle};

@@ -3,8 +3,8 @@
 use mlx_rs::{Array, Dtype};
 use tacit_arrays::Nf4Array;
 use tacit_arrays::format::Parts;
+use tacit_conformance::opaque::Opaque;
 use tacit_core::{Counters, Policy, Value, implicit};
-use tacit_testing::opaque::Opaque;
 
 use crate::operands::{affine, nf4, normal, oracle};
 

@@ -90,7 +90,7 @@ fn an_array_factor_is_built() {
 
 #[test]
 fn integers_are_not_scaled() {
-    let w = tacit_testing::opaque::Opaque::new(Array::from_slice(&[1i32, 2, 3, 4], &[2, 2]));
+    let w = tacit_conformance::opaque::Opaque::new(Array::from_slice(&[1i32, 2, 3, 4], &[2, 2]));
     let operands = [Value::from(w)];
     let twice = |a: Vec<Array>| Ok(vec![a[0].multiply(Array::from_int(2))?]);
     oracle(F32).allowing().values_only().check("2 W", &operands, twice);

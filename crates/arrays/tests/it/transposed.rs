@@ -5,8 +5,8 @@ use std::slice::from_ref;
 use expect_test::expect;
 use mlx_rs::{Dtype, ops};
 use tacit_arrays::{Nf4Array, Transposed};
+use tacit_conformance::opaque::Opaque;
 use tacit_core::{Policy, Value, implicit};
-use tacit_testing::opaque::Opaque;
 
 use crate::messages::check;
 use crate::operands::{both, nf4, normal, normal_of, oracle};

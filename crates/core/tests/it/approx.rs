@@ -5,7 +5,7 @@ use expect_test::expect;
 use mlx_rs::{Array, Dtype};
 use tacit::tree::Gradient;
 use tacit::{Aval, Counters, Policy, Value};
-use tacit_testing::opaque::{Opaque, Refusing};
+use tacit_conformance::opaque::{Opaque, Refusing};
 
 fn of(dtype: Dtype, elements: &[f32]) -> Value {
     Array::from_slice(elements, &[elements.len() as i32]).as_dtype(dtype).expect("casts").into()

@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype};
 use tacit::control::{cond, fori_loop, scan, while_loop};
 use tacit::primitives::{Gather, Matmul};
 use tacit::{Counters, Error, Policy, Registry, Result, Value, compile, handler, implicit};
-use tacit_testing::opaque::Opaque;
+use tacit_conformance::opaque::Opaque;
 
 use crate::types::{Left, Outer, dense, error, matrix, numbers, vector, with_handlers, without_handlers};
 

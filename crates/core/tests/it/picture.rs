@@ -2,8 +2,8 @@
 
 use expect_test::expect;
 use mlx_rs::{Array, ops};
+use tacit_conformance::opaque::Opaque;
 use tacit_core::{Explanation, Policy, Value, explain};
-use tacit_testing::opaque::Opaque;
 
 fn three_layers() -> Explanation {
     let _allow = Policy::Allow.scope();

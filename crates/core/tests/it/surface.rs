@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit::{Aval, Error, Policy, Registry, Result, Taker, Value, explain, implicit};
+use tacit_conformance::opaque::{Opaque, Refusing};
 use tacit_conformance::ops::{Op, all as surface};
-use tacit_testing::opaque::{Opaque, Refusing};
 
 /// The least number of ops that each claim is made of.
 const OPS: usize = 120;

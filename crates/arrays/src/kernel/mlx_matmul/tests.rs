@@ -163,7 +163,7 @@ fn the_graph_holds_no_dense_weight() {
         case(&Nvfp4::default(), 5, 128),
     ] {
         // Whatever is recorded of the product is recorded on its other side.
-        let x = tacit_testing::opaque::Opaque::new(normal(2, &[3, 128]));
+        let x = tacit_conformance::opaque::Opaque::new(normal(2, &[3, 128]));
         let product = |x: Array| off_the_cpu(&x, &case, Orientation::Transposed).map_err(Exception::from);
         graphs.push(explain(x, product).expect("is recorded").to_string());
     }

@@ -6,18 +6,14 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, random, transforms};
 
 /// `x W^T` for `x: f32[128,4096]` and `W: f32[4096,4096]`.
-pub struct Product {
+pub(crate) struct Product {
     x: Array,
     w: Array,
 }
 
 impl Product {
     /// Draws the operands.
-    ///
-    /// # Errors
-    ///
-    /// MLX fails.
-    pub fn new() -> Result<Self, Exception> {
+    pub(crate) fn new() -> Result<Self, Exception> {
         let key = random::key(0)?;
         let x = random::normal::<f32>(&[128, 4096], None, None, Some(&key))?;
         let w = random::normal::<f32>(&[4096, 4096], None, None, Some(&key))?;
@@ -26,11 +22,7 @@ impl Product {
     }
 
     /// The seconds of one product.
-    ///
-    /// # Errors
-    ///
-    /// MLX fails.
-    pub fn seconds(&self) -> Result<f64, Exception> {
+    pub(crate) fn seconds(&self) -> Result<f64, Exception> {
         let start = Instant::now();
         self.x.matmul(self.w.t())?.eval()?;
         Ok(start.elapsed().as_secs_f64())

@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// A name in one line: whatever is no plain character is written as Rust escapes it, also the end of a line.
 ///
 /// ```
-/// use tacit_core::printable;
+/// use tacit_drawing::printable;
 ///
 /// assert_eq!(printable::name("layers.0.weight"), "layers.0.weight");
 /// assert_eq!(printable::name("a\u{1b}[2Jb\n"), r"a\u{1b}[2Jb\n");
@@ -28,7 +28,7 @@ pub fn text(text: &str) -> Cow<'_, str> {
 /// A name as XML and HTML have it, between tags and in quotes.
 ///
 /// ```
-/// use tacit_core::printable;
+/// use tacit_drawing::printable;
 ///
 /// assert_eq!(printable::xml("a<b & \"c\u{1}\""), r"a&lt;b &amp; &quot;c\u{1}&quot;");
 /// ```
@@ -40,7 +40,7 @@ pub fn xml(text: &str) -> String {
 /// JSON whose strings have escapes in the place of what a terminal would obey: the same data.
 ///
 /// ```
-/// use tacit_core::printable;
+/// use tacit_drawing::printable;
 ///
 /// assert_eq!(printable::json("\"a\u{9b}2Jb\u{202e}\""), r#""a\u009b2Jb\u202e""#);
 /// ```

@@ -2,49 +2,61 @@
 
 use std::fmt::Write;
 
-use tacit_core::printable::xml;
+use crate::printable::xml;
 
 /// The width of a phone: a drawing is made in it and scaled.
-pub(crate) const WIDTH: f64 = 380.0;
+pub const WIDTH: f64 = 380.0;
 /// Room at both sides.
-pub(crate) const EDGE: f64 = 6.0;
+pub const EDGE: f64 = 6.0;
 /// The height of a line of words.
-pub(crate) const ROW: f64 = 17.0;
+pub const ROW: f64 = 17.0;
 const TITLE: f64 = 20.0;
 
 /// The colors of what is drawn, which stand out from white and from a dark page alike.
 const COLORS: [&str; 6] = ["#2f7de1", "#d9601a", "#2b985f", "#b359c4", "#85842a", "#d6455d"];
 
 /// The color of a curve by its place among them.
-pub(crate) fn color(at: usize) -> &'static str {
+#[must_use]
+pub fn color(at: usize) -> &'static str {
     COLORS[at % COLORS.len()]
 }
 
 /// Where words lie beside their place.
-#[derive(Clone, Copy)]
-pub(crate) enum Anchor {
+#[derive(Clone, Copy, Debug)]
+pub enum Anchor {
+    /// Behind it.
     Start,
+    /// Around it.
     Middle,
+    /// Before it.
     End,
 }
 
-/// A drawing under a title, and under a legend where there are several labels.
-pub(crate) struct Drawing {
+/// A drawing, whose height is known at its end.
+#[derive(Clone, Debug)]
+pub struct Canvas {
     title: String,
     body: String,
     /// Where what is drawn may begin.
-    pub(crate) top: f64,
+    pub top: f64,
 }
 
-impl Drawing {
-    pub(crate) fn new<'a>(title: &str, labels: impl Iterator<Item = &'a str>) -> Self {
-        let mut drawing = Self { title: xml(title), body: String::new(), top: TITLE };
-        let _ = writeln!(drawing.body, "<text x=\"{EDGE}\" y=\"14\" font-weight=\"bold\">{}</text>", drawing.title);
+impl Canvas {
+    /// A drawing with its title above, and a legend where there are several labels.
+    pub fn titled<'a>(title: &str, labels: impl Iterator<Item = &'a str>) -> Self {
+        let mut canvas = Self { top: TITLE, ..Self::untitled(title) };
+        canvas.bold((EDGE, 14.0), Anchor::Start, title);
         let labels: Vec<&str> = labels.collect();
         if labels.len() > 1 {
-            drawing.legend(&labels);
+            canvas.legend(&labels);
         }
-        drawing
+        canvas
+    }
+
+    /// A drawing whose title is only read out.
+    #[must_use]
+    pub fn untitled(title: &str) -> Self {
+        Self { title: xml(title), body: String::new(), top: 0.0 }
     }
 
     /// Says which color is whose. A single curve needs it not: the title says what it is.
@@ -59,16 +71,40 @@ impl Drawing {
         self.top += labels.len().div_ceil(columns) as f64 * ROW;
     }
 
-    pub(crate) fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, words: &str) {
+    /// Words beside a place.
+    pub fn text(&mut self, at: (f64, f64), anchor: Anchor, words: &str) {
+        self.words(at, anchor, words, "");
+    }
+
+    /// Words in bold letters.
+    pub fn bold(&mut self, at: (f64, f64), anchor: Anchor, words: &str) {
+        self.words(at, anchor, words, " font-weight=\"bold\"");
+    }
+
+    /// Words around a place, from below to above.
+    pub fn upwards(&mut self, (x, y): (f64, f64), words: &str) {
+        let turned = format!(" transform=\"rotate(-90 {x:.1} {y:.1})\"");
+        self.words((x, y), Anchor::Middle, words, &turned);
+    }
+
+    fn words(&mut self, (x, y): (f64, f64), anchor: Anchor, words: &str, more: &str) {
         let anchor = match anchor {
             Anchor::Start => "",
             Anchor::Middle => " text-anchor=\"middle\"",
             Anchor::End => " text-anchor=\"end\"",
         };
-        let _ = writeln!(self.body, "<text x=\"{x:.1}\" y=\"{y:.1}\"{anchor}>{}</text>", xml(words));
+        let _ = writeln!(self.body, "<text x=\"{x:.1}\" y=\"{y:.1}\"{anchor}{more}>{}</text>", xml(words));
     }
 
-    pub(crate) fn polyline(&mut self, points: &[(f64, f64)], color: &str, width: f64, opacity: f64) {
+    /// A dot, and the words that are shown where the pointer rests on it.
+    pub fn dot(&mut self, (x, y): (f64, f64), radius: f64, color: &str, title: Option<&str>) {
+        let title = title.map(|title| format!("<title>{}</title>", xml(title))).unwrap_or_default();
+        let _ =
+            writeln!(self.body, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{color}\">{title}</circle>");
+    }
+
+    /// A line through points.
+    pub fn polyline(&mut self, points: &[(f64, f64)], color: &str, width: f64, opacity: f64) {
         let _ = writeln!(
             self.body,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\" \
@@ -77,13 +113,15 @@ impl Drawing {
         );
     }
 
-    pub(crate) fn polygon(&mut self, points: &[(f64, f64)], color: &str, opacity: f64) {
+    /// An area between points.
+    pub fn polygon(&mut self, points: &[(f64, f64)], color: &str, opacity: f64) {
         let points = joined(points);
         let _ = writeln!(self.body, "<polygon points=\"{points}\" fill=\"{color}\" fill-opacity=\"{opacity}\"/>");
     }
 
     /// The text of the drawing, without a line that is empty, so that Markdown keeps it whole.
-    pub(crate) fn finish(self, bottom: f64) -> String {
+    #[must_use]
+    pub fn finish(self, bottom: f64) -> String {
         // As a file of its own it takes the colors that the reader prefers, in a page the page's.
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {bottom:.0}\" role=\"img\" \

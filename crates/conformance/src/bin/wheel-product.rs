@@ -2,9 +2,12 @@
 //!
 //! Prints the seconds of one product for each line that it reads.
 
+#[path = "../../benches/dense/product.rs"]
+mod product;
+
 use std::io::stdin;
 
-use tacit_testing::product::Product;
+use product::Product;
 
 fn main() -> Result<(), mlx_rs::error::Exception> {
     let product = Product::new()?;

@@ -2,7 +2,7 @@
 
 /// An axis of numbers, or of their powers of ten.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Axis {
+pub struct Axis {
     from: f64,
     to: f64,
     logarithmic: bool,
@@ -13,7 +13,7 @@ const TICKS: f64 = 5.0;
 
 impl Axis {
     /// An axis of these numbers, all of which it can draw; none if there are none.
-    pub(crate) fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Option<Self> {
+    pub fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Option<Self> {
         let (from, to) = numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
         // One number lies in the middle of an axis of its own size.
         let room = (to.abs() / 2.0).max(f64::MIN_POSITIVE);
@@ -29,7 +29,8 @@ impl Axis {
     }
 
     /// Where a number is, from 0 to 1.
-    pub(crate) fn place(self, number: f64) -> f64 {
+    #[must_use]
+    pub fn place(self, number: f64) -> f64 {
         let at = |x: f64| if self.logarithmic { x.max(f64::MIN_POSITIVE).ln() } else { x };
         // Halves, since a difference of the largest numbers is infinite.
         let part = (at(number) / 2.0 - at(self.from) / 2.0) / (at(self.to) / 2.0 - at(self.from) / 2.0);
@@ -38,7 +39,8 @@ impl Axis {
     }
 
     /// The numbers that are written.
-    pub(crate) fn ticks(self) -> Vec<f64> {
+    #[must_use]
+    pub fn ticks(self) -> Vec<f64> {
         if self.logarithmic { self.powers() } else { self.steps() }
     }
 
@@ -74,12 +76,14 @@ impl Axis {
 }
 
 /// A number in three digits or so.
-pub(crate) fn number(number: f64) -> String {
+#[must_use]
+pub fn number(number: f64) -> String {
     precise(number, 0)
 }
 
 /// What is written at ticks: each in as many digits as tell it from the others.
-pub(crate) fn labels(ticks: &[f64]) -> Vec<String> {
+#[must_use]
+pub fn labels(ticks: &[f64]) -> Vec<String> {
     let written = |more| -> Vec<String> { ticks.iter().map(|&tick| precise(tick, more)).collect() };
     // No two numbers are equal in seventeen digits.
     let differ = |labels: &Vec<String>| labels.iter().enumerate().all(|(at, label)| !labels[..at].contains(label));
@@ -101,8 +105,9 @@ fn precise(number: f64, more: usize) -> String {
             return format!("{}e{power}", trimmed(mantissa));
         }
         large if large >= 100.0 => 0,
+        tens if tens >= 10.0 => 1,
         other if other >= 1.0 => 2,
-        small => -small.log10().floor() as usize + 1,
+        small => -small.log10().floor() as usize + 2,
     } + more;
     trimmed(&format!("{number:.digits$}"))
 }

@@ -3,13 +3,16 @@
 //! MLX takes `cblas_sgemm` from the executable that it runs in, so the baseline is another executable, which has its turns
 //! beside this one.
 
+mod product;
+
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use tacit_blas as _;
 use tacit_figures::Unit;
-use tacit_testing::product::Product;
+
+use product::Product;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let bench = tacit_figures::bench!("dense");

@@ -10,7 +10,7 @@ use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value};
 /// ```
 /// use mlx_rs::Array;
 /// use tacit_core::{Policy, Value, implicit};
-/// use tacit_testing::opaque::Opaque;
+/// use tacit_conformance::opaque::Opaque;
 ///
 /// let _policy = Policy::Allow.scope();
 /// let hidden = Value::from(Opaque::new(Array::from_slice(&[1f32, -2.0], &[2])));
