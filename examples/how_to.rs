@@ -7,6 +7,8 @@ use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, Dtype, nn, ops, random, transforms};
 use tacit::dispatch::Taker;
 use tacit::format::AnyFormat;
+use tacit::io::{Rotation, Training};
+use tacit::model::training::{Accumulated, EarlyStopping, Schedule, Verdict, clip_by_norm};
 use tacit::model::{Advisor, Outcome, Pattern, Row};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
@@ -17,7 +19,7 @@ use tacit::record::{Chart, Record, Recorder};
 type Section = (&'static str, fn() -> Result<String>);
 
 /// In the pages' order.
-pub(crate) const SECTIONS: [Section; 15] = [
+pub(crate) const SECTIONS: [Section; 16] = [
     ("budget", budget),
     ("advised", advised),
     ("warned", warned),
@@ -33,6 +35,7 @@ pub(crate) const SECTIONS: [Section; 15] = [
     ("searched", searched),
     ("halves", halves),
     ("recorded", recorded),
+    ("looped", looped),
 ];
 
 // ANCHOR: model
@@ -262,6 +265,49 @@ fn recorded() -> Result<String> {
     Ok(format!("{}\n..\nan SVG: {}", lines.join("\n"), svg.starts_with("<svg ")))
 }
 // ANCHOR_END: recorded
+
+// ANCHOR: looped
+/// A run of steps of four batches each, with checkpoints, that ends where the validation gets no better.
+fn looped() -> Result<String> {
+    let folder = std::env::temp_dir().join(format!("tacit-how-to-loop-{}", std::process::id()));
+    let (rotation, schedule) = (Rotation::new(&folder, 2)?, Schedule::cosine(1e-2, 200).with_warmup(20));
+    let (mut model, mut adam) = (model()?, Adam::new(0.0));
+    let (mut accumulated, mut stopping) = (Accumulated::default(), EarlyStopping::new(2).with_least_gain(1e-3));
+    let batch = |seed: u64| random::normal::<f32>(&[8, 128], None, None, Some(&random::key(seed)?));
+    let validation = batch(u64::MAX)?;
+    let mut ended = None;
+    for step in 0..200 {
+        for part in 0..4 {
+            let x = batch(4 * step + part)?;
+            let loss = |m: &mut Model<nn::Sequential>, x: &Array| m.forward(x)?.square()?.mean(None);
+            let (_loss, gradients) = model.value_and_grad(ParameterFilter::default(), &x, loss)?;
+            accumulated.add(&gradients)?;
+        }
+        let (gradients, _norm) = clip_by_norm(accumulated.take_mean()?, 1.0)?;
+        adam.lr = schedule.array(step);
+        model.update(&mut adam, &gradients)?;
+        if step % 10 == 9 {
+            let loss = model.forward(&validation)?.square()?.mean(None)?.item_exact::<f32>();
+            match stopping.see(loss) {
+                Verdict::Best => drop(rotation.save(&Training::new(step + 1).with_model(&model, &ParameterFilter::All)?)?),
+                Verdict::Worse => {}
+                Verdict::Stop => {
+                    ended = Some(step + 1);
+                    break;
+                }
+            }
+        }
+    }
+    let kept = rotation.checkpoints()?.len();
+    let best = rotation.load_latest()?.expect("a best model was saved");
+    drop(std::fs::remove_dir_all(&folder));
+    Ok(format!(
+        "stopped early: {}, {kept} checkpoints, the best one before the end: {}",
+        ended.is_some(),
+        Some(best.step) < ended
+    ))
+}
+// ANCHOR_END: looped
 
 pub(crate) fn main() -> Result<()> {
     for (title, section) in SECTIONS {

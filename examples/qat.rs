@@ -6,7 +6,6 @@
 mod digits;
 
 // ANCHOR: use
-use std::f32::consts::PI;
 use std::path::Path;
 
 use mlx_rs::builder::Builder;
@@ -17,6 +16,7 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::Adam;
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::arrays::Prepared;
+use tacit::model::training::Schedule;
 use tacit::model::{Missing, QatConfig};
 use tacit::prelude::*;
 use tacit::record::{Bars, Chart, Record, Recorder};
@@ -61,8 +61,7 @@ const QUANTIZED: &str = "*.weight";
 // ANCHOR: schedule
 /// A learning rate that rises for a tenth of the steps, and then falls to nothing along a cosine.
 fn rate(highest: f32, made: u64, steps: u64) -> f32 {
-    let part = made as f32 / steps as f32;
-    if part < 0.1 { highest * part / 0.1 } else { highest * 0.5 * (1.0 + (PI * (part - 0.1) / 0.9).cos()) }
+    Schedule::cosine(highest, steps).with_warmup(steps / 10).at(made)
 }
 
 fn schedule() -> Result<String> {
