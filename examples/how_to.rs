@@ -289,7 +289,9 @@ fn looped() -> Result<String> {
         if step % 10 == 9 {
             let loss = model.forward(&validation)?.square()?.mean(None)?.item_exact::<f32>();
             match stopping.see(loss) {
-                Verdict::Best => drop(rotation.save(&Training::new(step + 1).with_model(&model, &ParameterFilter::All)?)?),
+                Verdict::Best => {
+                    drop(rotation.save(&Training::new(step + 1).with_model(&model, &ParameterFilter::All)?)?)
+                }
                 Verdict::Worse => {}
                 Verdict::Stop => {
                     ended = Some(step + 1);

@@ -55,7 +55,7 @@ fn leaves(tree: &UseTree, path: &str, names: &mut Vec<(String, String)>) {
 /// A title, and the types of it: path in the facade, and where the sources are.
 type Part = (&'static str, &'static [(&'static str, &'static str)]);
 
-const PARTS: [Part; 5] = [
+const PARTS: [Part; 6] = [
     (
         "Values",
         &[
@@ -78,6 +78,15 @@ const PARTS: [Part; 5] = [
             ("model::QatConfig", "crates/nn/src"),
             ("model::Advisor", "crates/nn/src"),
             ("io::Training", "crates/io/src"),
+        ],
+    ),
+    (
+        "Training loops",
+        &[
+            ("model::training::Schedule", "crates/nn/src/training"),
+            ("model::training::Accumulated", "crates/nn/src/training"),
+            ("model::training::EarlyStopping", "crates/nn/src/training"),
+            ("io::Rotation", "crates/io/src"),
         ],
     ),
     (

@@ -3,18 +3,18 @@
 use std::cell::Cell;
 use std::ops::{AddAssign, Sub};
 
-/// What interception did, counted on one thread.
+/// Counts of what interception did on one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Nodes with an implicit operand.
     pub seen: u64,
-    /// Those that a handler took.
+    /// Nodes that a handler took.
     pub handled: u64,
     /// Handlers that declined a call.
     pub declined: u64,
     /// Arrays that were materialized, by one layer each.
     pub materialized: u64,
-    /// The bytes of the dense arrays that they stand for.
+    /// The bytes of the dense arrays that were built.
     pub materialized_bytes: u64,
 }
 

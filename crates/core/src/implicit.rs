@@ -104,7 +104,8 @@ where
     Ok(results)
 }
 
-/// Runs a function as [`implicit`] does and tells what happened: each node, who took it, what was built.
+/// Runs a function as [`implicit`] does and returns what happened: each node, who took it, what was
+/// built.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {

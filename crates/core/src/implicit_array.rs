@@ -59,7 +59,7 @@ impl From<ChildRef<'_>> for Value {
     }
 }
 
-/// What the derive cannot know of an implicit array: how to build the dense one.
+/// How to build the dense array of an implicit array: the part that the derive cannot write.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say how it is materialized",
     label = "`Materialize` is not implemented",

@@ -2,8 +2,7 @@
 
 use tracing::subscriber::NoSubscriber;
 
-/// What happens when a call needs an implicit array materialized, or a kernel a dense array to
-/// [stand for it](crate::kernel::permit_dense).
+/// What happens when a call needs to materialize an implicit array, or a kernel needs a dense array in its place.
 ///
 /// ```
 /// use tacit_core::Policy;
@@ -14,12 +13,12 @@ use tracing::subscriber::NoSubscriber;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
-    /// It is materialized silently.
+    /// The array is materialized without a message.
     Allow,
     /// It is materialized, with one warning for each primitive and types.
     #[default]
     Warn,
-    /// It is an error.
+    /// Materialization is an error.
     Deny,
 }
 

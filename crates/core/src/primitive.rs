@@ -67,7 +67,10 @@ impl Primitive {
         typed::integers(description, &self.params()?, name).map_err(invalid)
     }
 
-    /// Puts the primitive on dense operands into the graph.
+    /// Puts the primitive, with its parameters, into the graph on other dense operands.
+    ///
+    /// An elementwise primitive takes operands of any extents, all of one shape, with as many axes as it was recorded with: a
+    /// single number is reshaped to `[1, 1, ..]` first. [`apply`](Self::apply) is the same for values that may be implicit.
     ///
     /// # Errors
     ///

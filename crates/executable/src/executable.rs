@@ -14,7 +14,7 @@ use crate::rehearsal::rehearse;
 use crate::signature::{Described, Kind, Place, Signature};
 use crate::{Mode, Outputs, bytes};
 
-/// A function with named parameters and inputs, held and run many times.
+/// A function with named parameters and inputs, which is prepared once and run many times.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -123,7 +123,7 @@ impl<'f> Executable<'f> {
         self.set(name, Kind::Resident, value.into())
     }
 
-    /// What a resident input is now.
+    /// The current value of a resident input.
     ///
     /// # Errors
     ///

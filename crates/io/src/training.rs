@@ -55,11 +55,11 @@ use crate::writer::Writing;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Training {
-    /// The steps that were made.
+    /// The number of steps that were made.
     pub step: u64,
     /// The values of the model, where it is saved as a whole.
     pub parameters: Parameters,
-    /// Other arrays by the name of what they are the state of, and by key.
+    /// Other states: their arrays by the name of the state and by key.
     pub states: BTreeMap<String, Arrays>,
     /// Anything in words: rules, the place in the data.
     pub notes: BTreeMap<String, String>,
@@ -96,13 +96,13 @@ struct Run {
 }
 
 impl Training {
-    /// A run of so many steps.
+    /// A run that has made so many steps.
     #[must_use]
     pub fn new(step: u64) -> Self {
         Self { step, ..Self::default() }
     }
 
-    /// Adds a whole model, or some of its leaves, such as those that are trained: the rest is then made again as it was.
+    /// Adds a whole model, or some of its leaves, such as those that are trained.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Training {
         Ok(self)
     }
 
-    /// Adds the state of an optimizer: its moments, not what it was made with, such as a learning rate.
+    /// Adds the state of an optimizer: its moments, without its settings such as the learning rate.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl Training {
         self
     }
 
-    /// Saves the run in one file, which is the old one until the new one is whole and on the disk.
+    /// Saves the run in one file; the old file stays until the new one is complete and on the disk.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Training {
         self.save_with(path, Writing::default())
     }
 
-    /// Saves as [`save`](Self::save) does, in several files or with word of its progress.
+    /// Saves as [`save`](Self::save) does, with options: several files, progress.
     ///
     /// # Errors
     ///
@@ -210,7 +210,7 @@ impl Training {
         Ok(Self { step, parameters, states, notes, kinds, optimizer })
     }
 
-    /// Gives a model the values or the leaves that were saved.
+    /// Loads the saved values or leaves into a model.
     ///
     /// # Errors
     ///
@@ -226,7 +226,7 @@ impl Training {
         }
     }
 
-    /// Gives an optimizer the state that was saved.
+    /// Loads the saved state into an optimizer.
     ///
     /// # Errors
     ///

@@ -58,7 +58,7 @@ impl<M: ModuleParameters> Model<M> {
         self.assign(made, Missing::Keep)
     }
 
-    /// Says which set of adapters is in use: `u32[]` for all rows, `u32[n]` for each of `n` parts of the rows of a batch.
+    /// Chooses the set of adapters: `u32[]` for all rows, or `u32[n]` for each of `n` equal parts of the rows of a batch.
     ///
     /// A number that is not below the number of sets is that of none of them. The index is a leaf of the model, so that
     /// under `compile` another one takes no retrace.

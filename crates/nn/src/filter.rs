@@ -23,13 +23,13 @@ use crate::Pattern;
 pub enum ParameterFilter {
     /// Every leaf.
     All,
-    /// Parameters that are dense arrays; running statistics are none.
+    /// Parameters that are dense arrays, without running statistics.
     Dense,
-    /// The adapters' own arrays, such as both factors of a [`Lora`](tacit_arrays::Lora), and nothing of what they adapt.
+    /// The adapters' own arrays, such as both factors of a [`Lora`](tacit_arrays::Lora), without their bases.
     Lora,
     /// Scales and biases of packed arrays, and those that are trained of prepared ones.
     Scales,
-    /// The float arrays from which others are quantized in each step.
+    /// Float masters, from which each step quantizes.
     Masters,
     /// Leaves whose path or whose parameter's path the pattern names.
     Paths(Pattern),

@@ -63,7 +63,7 @@ pub enum Method {
 }
 
 impl<M: ModuleParameters> Model<M> {
-    /// Adapts the matrices that a pattern names by low-rank factors, and trains these alone.
+    /// Adds a low-rank adapter to the matrices that a pattern names; only the adapter is trained.
     ///
     /// The factors are `f32`, and initialized as in PEFT: `a` uniform within `1 / sqrt(in)`, `b` zero, so that the model
     /// computes what it did. A parameter that a pattern other than its path names and that is no matrix stays as it is.
@@ -108,7 +108,7 @@ impl<M: ModuleParameters> Model<M> {
         self.lora(pattern, LoraConfig { method: Method::Dora, ..config })
     }
 
-    /// Adapts matrices each by the first pattern that names it, such as with a rank of its own.
+    /// Adds an adapter to each matrix that a pattern names; the first pattern that matches decides its configuration.
     ///
     /// # Errors
     ///
@@ -140,9 +140,8 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Lets each adapter with dropout drop the input features that this key, `u32[2]`, chooses for it, until told
-    /// otherwise; without a key nothing is dropped, and none of it while the model is in evaluation mode
-    /// (`training_mode(false)`).
+    /// Sets the random key, `u32[2]`, by which adapters with dropout drop input features; without a key, and in evaluation
+    /// mode (`training_mode(false)`), nothing is dropped.
     ///
     /// A training step draws a key of its own, such as by `mlx_rs::random::split`. The keys are leaves of the model, so that
     /// under `compile` another one takes no retrace. They are of a step, and files do not have them.

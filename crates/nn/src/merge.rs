@@ -132,7 +132,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(MergeReport { rows, adapters })
     }
 
-    /// Puts the adapters back that [`merge`](Self::merge) merged, as they were to the last bit.
+    /// Undoes a [`merge`](Self::merge): the adapters and their bases are the same again, bit for bit.
     ///
     /// The base cannot be computed back from what was made: of floats a rounding would stay, and of codes more. So the
     /// report holds the adapters and their bases, and their bytes; drop it where nothing is to be undone.
@@ -144,7 +144,7 @@ impl<M: ModuleParameters> Model<M> {
         self.assign(report.adapters, Missing::Keep)
     }
 
-    /// Takes the adapters off, and leaves their bases as they are.
+    /// Removes the adapters and returns them; their bases stay in the model.
     ///
     /// # Errors
     ///

@@ -29,7 +29,7 @@ use crate::report::Report;
 use crate::within::undropped;
 use crate::{Inputs, ParameterFilter, Parameters};
 
-/// An mlx-rs module any of whose parameters may be an implicit array.
+/// An mlx-rs module with implicit arrays in place of some parameters.
 ///
 /// It is a module itself, with the module's own forward pass: it nests in others, and mlx-rs's optimizers train it. Its
 /// parameters, for mlx-rs, are its leaves: a dense parameter under its own path, and the arrays that an implicit one holds
@@ -112,7 +112,7 @@ impl<M: ModuleParameters> Model<M> {
         }
     }
 
-    /// The values of all parameters by path; of tied ones by that of the parameter that they are.
+    /// The values of all parameters by path; a tied parameter is listed under the path that it is tied to.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl<M: ModuleParameters> Model<M> {
         .collect()
     }
 
-    /// The parameters' shapes and dtypes by path; of tied ones by that of the parameter that they are.
+    /// Shape and dtype of each parameter by path; a tied parameter is listed under the path that it is tied to.
     #[must_use]
     pub fn avals(&self) -> BTreeMap<String, Aval> {
         let own = sorted(&self.module).into_iter().filter(|(path, _)| !self.ties.is_tied(path));
@@ -232,7 +232,7 @@ impl<M: ModuleParameters> Model<M> {
         dense_tree(def, &results)
     }
 
-    /// Runs a function of the module and tells what happened to each primitive; the model is left as it was.
+    /// Runs a function of the module and returns what happened to each primitive; the model does not change.
     ///
     /// # Errors
     ///

@@ -52,12 +52,12 @@ impl Pattern {
         Self { text: "a predicate".to_owned(), by: By::Predicate(Arc::new(predicate)) }
     }
 
-    /// The parameter of this very path, whatever characters it has.
+    /// The parameter of exactly this path; `*` has no meaning in it.
     pub fn exact(path: impl Into<String>) -> Self {
         Self { text: path.into(), by: By::Path }
     }
 
-    /// Whether a parameter is meant.
+    /// Whether the pattern names a parameter.
     #[must_use]
     pub fn matches(&self, path: &str, aval: &Aval) -> bool {
         match &self.by {

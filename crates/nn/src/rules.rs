@@ -55,7 +55,7 @@ pub(crate) enum Action {
 const SKIP: &str = "skip";
 
 impl Rules {
-    /// No rules.
+    /// An empty list of rules.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -135,13 +135,13 @@ impl Rules {
         serde_json::from_str(text).map_err(|error| Error::invalid(format!("the rules: {error}"), FORM))
     }
 
-    /// Whether there are none.
+    /// Whether there are no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The format of a parameter; nothing where a rule skips it, or none names it.
+    /// The format of a parameter; `None` if a rule skips it or no rule names it.
     #[must_use]
     pub fn format(&self, path: &str, aval: &Aval) -> Option<&AnyFormat> {
         match &self.rule(&[path], aval)?.action {

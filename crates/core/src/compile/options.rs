@@ -1,8 +1,8 @@
-//! What may be chosen for a compiled function.
+//! The options of a compiled function.
 
 use crate::pass::Passes;
 
-/// What may be chosen for a compiled function.
+/// The options of a compiled function.
 ///
 /// ```
 /// use tacit_core::compile::{Constants, CompileOptions};
@@ -18,7 +18,7 @@ pub struct CompileOptions {
     /// checked: the function is recorded on it without being compiled, and where the graph is another one, because a
     /// shape went into it, that is an error.
     pub shapeless: bool,
-    /// How many traces are kept; the one used longest ago goes first.
+    /// How many traces are kept; the one that was not used for the longest time is dropped first.
     pub capacity: usize,
     /// What happens when the function holds arrays that are not its arguments.
     pub constants: Constants,

@@ -14,11 +14,11 @@ pub struct CompileStats {
     pub calls: u64,
     /// Calls that traced.
     pub traces: u64,
-    /// Calls that ran the function itself: inside another trace, or with compilation switched off.
+    /// Calls that ran the function without a compiled graph: inside another trace, or with compilation switched off.
     pub inlined: u64,
     /// Shapes that a shapeless function was recorded on, to see that the graph is the same.
     pub checked: u64,
-    /// Traces that were dropped to make room.
+    /// Traces that were dropped because there were too many.
     pub evicted: u64,
     /// What [passes](crate::pass) did to the graph of the latest trace.
     pub rewritten: Vec<Rewritten>,

@@ -8,7 +8,7 @@ use crate::KernelError;
 /// A value of a program: the inputs come first, then the constants, then one for each step.
 pub type Value = usize;
 
-/// What there is one number of.
+/// What one value of a program stands for: the whole array, a row, an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Extent {
     /// All elements together.

@@ -36,13 +36,13 @@ pub struct ArraysCache {
 }
 
 impl ArraysCache {
-    /// So many empty slots.
+    /// A cache of so many empty slots.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self { slots: vec![None; slots], left_padding: None, lengths: None }
     }
 
-    /// What a slot holds.
+    /// The array in a slot.
     ///
     /// # Errors
     ///
@@ -80,35 +80,35 @@ impl ArraysCache {
         self.slots.iter().all(Option::is_none)
     }
 
-    /// The bytes of what the slots hold.
+    /// The bytes of the arrays.
     #[must_use]
     pub fn nbytes(&self) -> usize {
         self.slots.iter().flatten().map(Array::nbytes).sum()
     }
 
-    /// Of the next tokens, how many are none before the first of each sequence: `i32[batch]`.
+    /// How many of the next tokens are padding before the first token of each sequence: `i32[batch]`.
     #[must_use]
     pub fn left_padding(&self) -> Option<&Array> {
         self.left_padding.as_ref()
     }
 
-    /// Of the next tokens, how many each sequence has: `i32[batch]`.
+    /// How many of the next tokens belong to each sequence: `i32[batch]`; the tokens after them are padding.
     #[must_use]
     pub fn lengths(&self) -> Option<&Array> {
         self.lengths.as_ref()
     }
 
-    /// Says of the next tokens how many are none, before the first of each sequence.
+    /// Sets how many of the next tokens are padding before the first token of each sequence.
     pub fn set_left_padding(&mut self, padding: &[i32]) {
         self.left_padding = Some(Array::from_slice(padding, &[padding.len() as i32]));
     }
 
-    /// Says of the next tokens how many each sequence has; those behind are none.
+    /// Sets how many of the next tokens belong to each sequence; the tokens after them are padding.
     pub fn set_lengths(&mut self, lengths: &[i32]) {
         self.lengths = Some(Array::from_slice(lengths, &[lengths.len() as i32]));
     }
 
-    /// Which of the next `tokens` there are: `bool[batch, tokens]`; nothing where there are all.
+    /// Which of the next `tokens` are not padding: `bool[batch, tokens]`; `None` if none is padding.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl ArraysCache {
         })
     }
 
-    /// Goes on by so many tokens.
+    /// Advances by so many tokens.
     ///
     /// # Errors
     ///
@@ -135,12 +135,12 @@ impl ArraysCache {
         Ok(())
     }
 
-    /// Says that no token of those to come is none.
+    /// Says that no padding follows.
     pub fn finish(&mut self) {
         (self.left_padding, self.lengths) = (None, None);
     }
 
-    /// How many sequences the arrays and the padding are of; nothing where there are none yet.
+    /// The number of sequences; `None` while every slot is empty and there is no padding.
     ///
     /// # Errors
     ///

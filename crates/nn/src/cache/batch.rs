@@ -10,7 +10,8 @@ use super::written::Written;
 use super::{KvCache, PaddingSide};
 
 impl KvCache {
-    /// Says that the next `tokens` are a prompt of sequences of these lengths, padded on one side; it is called outside a step.
+    /// Announces a padded prompt: the next `tokens` belong to sequences of these lengths, padded on one side. It is called
+    /// outside a step.
     ///
     /// Padding is seen by nothing, and counts in no position: [`offset`](Self::offset) and [`mask`](Self::mask) are those of each
     /// sequence alone. The prompt may go in by pieces, of which the last ends where it ends.

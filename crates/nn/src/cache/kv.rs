@@ -97,7 +97,7 @@ impl KvCache {
         Ok(Self { values, ..self })
     }
 
-    /// The same empty cache, of which a token sees a window alone: it holds no more than that.
+    /// The same empty cache with a window: it holds only the tokens that the next one sees.
     ///
     /// Slots outside the window are written again, in a ring behind the sinks. A prompt longer than the window goes in by
     /// pieces; while a piece is written there are as many slots more as it is long.
@@ -111,7 +111,7 @@ impl KvCache {
         Ok(Self { window, written: Written::new(window), ..self })
     }
 
-    /// The same cache with room for so many tokens at once, and never for more.
+    /// The same cache with a fixed capacity of so many tokens.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl KvCache {
         self.stored(None, None)
     }
 
-    /// The same tokens with keys and values in formats, each dense where there is none.
+    /// The same tokens with keys and values in these formats; `None` is dense.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl KvCache {
         Ok(Self { keys: self.keys.stored(keys)?, values: self.values.stored(values)?, ..self })
     }
 
-    /// Makes room for so many tokens more; it is called outside a step, before it, and does not wait for the device.
+    /// Makes room for so many more tokens. It is called before a step and outside it, and does not wait for the device.
     ///
     /// Buffers grow by an eighth at least, and by whole blocks of 256 slots; each time a compiled step is traced anew. Who knows
     /// how many tokens there will be reserves them at once.
@@ -191,8 +191,8 @@ impl KvCache {
         self.grow(whole.min(most).min(self.limit.unwrap_or(i32::MAX)))
     }
 
-    /// Makes room so that up to so many tokens can be [trimmed](Self::trim) wherever a window would write over what is then seen;
-    /// it is called outside a step, before the tokens are written.
+    /// Makes room in a window so that up to so many tokens can be [trimmed](Self::trim). It is called outside a step, before
+    /// the tokens are written.
     ///
     /// # Errors
     ///
@@ -212,13 +212,13 @@ impl KvCache {
         self.grow(needed)
     }
 
-    /// The slots that there are.
+    /// The number of slots.
     #[must_use]
     pub fn capacity(&self) -> i32 {
         self.written.slots.capacity
     }
 
-    /// The tokens that were written, padded ones included, less those that were trimmed.
+    /// The number of tokens, padding included, without those that were trimmed.
     ///
     /// It is a number of the host: a function that is compiled knows that of its trace.
     #[must_use]
@@ -238,7 +238,7 @@ impl KvCache {
         self.keys.buffer.nbytes() + self.values.buffer.nbytes()
     }
 
-    /// What of the past a token sees.
+    /// Which earlier tokens a token sees.
     #[must_use]
     pub fn window(&self) -> Window {
         self.window
@@ -256,7 +256,7 @@ impl KvCache {
         &self.values.buffer
     }
 
-    /// The position of the token in each slot, -1 where there is none: `i32[batch, capacity]`.
+    /// The position of the token in each slot, -1 in an empty slot: `i32[batch, capacity]`.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl KvCache {
         Ok(ops::broadcast_to(positions, &[self.batch(), self.capacity()])?)
     }
 
-    /// The sequences.
+    /// The number of sequences.
     #[must_use]
     pub fn batch(&self) -> i32 {
         self.offset.dim(0)
@@ -278,7 +278,7 @@ impl KvCache {
         &self.offset
     }
 
-    /// What the next `tokens` see, once they are written: `bool[batch, 1, tokens, capacity]`.
+    /// The mask of the next `tokens`: `bool[batch, 1, tokens, capacity]`, true where a token sees a slot.
     ///
     /// Layers that have seen the same tokens through the same window share one: see [`masks`](Self::masks).
     ///
@@ -312,8 +312,8 @@ impl KvCache {
         caches.iter().map(mask).collect()
     }
 
-    /// Writes the keys and values of the next tokens, `[batch, heads, tokens, width]`: the whole buffers,
-    /// `[batch, heads, capacity, width]`, of which [`mask`](Self::mask) says what is seen.
+    /// Writes the keys and values of the next tokens, `[batch, heads, tokens, width]`, and returns the whole buffers,
+    /// `[batch, heads, capacity, width]`; [`mask`](Self::mask) says which slots a token sees.
     ///
     /// Tokens of another float type are cast to that of the cache, and rounded to its format.
     ///
@@ -353,7 +353,8 @@ impl KvCache {
         Ok((keys, values))
     }
 
-    /// Takes the last tokens away, as speculative decoding does with those that were not accepted; it is called outside a step.
+    /// Removes the last tokens, as speculative decoding does with tokens that were not accepted. It is called outside a
+    /// step.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@ use tacit_core::{Result, Tree};
 
 use super::{ArraysCache, KvCache};
 
-/// What one layer keeps of the past: that of an attention, of a layer with a state of its own, or of several such together.
+/// The cache of one layer: keys and values, arrays of a state, or a list of caches.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -24,7 +24,7 @@ pub enum Cache {
     Kv(KvCache),
     /// Arrays of a state.
     Arrays(ArraysCache),
-    /// Those of several parts of the layer.
+    /// The caches of several parts of the layer.
     List(Vec<Cache>),
 }
 
@@ -41,19 +41,19 @@ impl From<ArraysCache> for Cache {
 }
 
 impl Cache {
-    /// The keys and values, if it holds such.
+    /// The keys and values, if it is a cache of these.
     #[must_use]
     pub fn as_kv(&mut self) -> Option<&mut KvCache> {
         if let Self::Kv(cache) = self { Some(cache) } else { None }
     }
 
-    /// The arrays, if it holds such.
+    /// The arrays, if it is a cache of arrays.
     #[must_use]
     pub fn as_arrays(&mut self) -> Option<&mut ArraysCache> {
         if let Self::Arrays(cache) = self { Some(cache) } else { None }
     }
 
-    /// Makes room for so many tokens more where there are keys and values.
+    /// Makes room for so many more tokens in caches of keys and values.
     ///
     /// # Errors
     ///

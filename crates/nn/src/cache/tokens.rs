@@ -22,8 +22,8 @@ impl KvCache {
         Ok((self.keys.arranged(&runs)?, self.values.arranged(&runs)?))
     }
 
-    /// The same empty cache with tokens that were written elsewhere: after `len` of them, `keys` and `values`,
-    /// `[batch, heads, n, width]`, are all, or the sinks and the last ones.
+    /// Fills an empty cache with the keys and values of a sequence of `len` tokens, `[batch, heads, n, width]`: of all
+    /// tokens, or of the sinks and the last ones.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -68,7 +68,7 @@ impl KvCache {
         Ok(self)
     }
 
-    /// The same cache where the first tokens of each sequence, so many, are padding.
+    /// The same cache with so many tokens of padding at the beginning of each sequence.
     ///
     /// # Errors
     ///

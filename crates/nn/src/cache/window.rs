@@ -1,12 +1,12 @@
-//! What of the past a token sees.
+//! Which earlier tokens a token sees.
 
 use mlx_rs::{Array, ops};
 use tacit_core::{Error, Result};
 
-/// What of the past a token sees, itself included.
+/// Which tokens a token sees, itself included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Window {
-    /// Everything before it.
+    /// All tokens before it.
     Everything,
     /// The last `size` tokens, and the first `sinks` of the sequence.
     Sliding {
@@ -15,7 +15,7 @@ pub enum Window {
         /// Tokens at the beginning that stay.
         sinks: i32,
     },
-    /// What lies in its own chunk of `size` tokens.
+    /// The tokens of its own chunk of `size` tokens.
     Chunked {
         /// Tokens.
         size: i32,

@@ -4,7 +4,7 @@ use tacit_core::{Error, Result};
 
 use super::Sampler;
 
-/// What [`generate`](super::generate()) is asked for.
+/// The options of [`generate`](super::generate()).
 ///
 /// ```
 /// use tacit_nn::generate::{GenerateOptions, Sampler};
@@ -17,18 +17,18 @@ use super::Sampler;
 pub struct GenerateOptions {
     /// How tokens are drawn.
     pub sampler: Sampler,
-    /// What draws begin with: the same seed, prompts and options give the same tokens.
+    /// The seed of the draws: the same seed, prompts and options give the same tokens.
     pub seed: u64,
-    /// The most tokens that are made of each prompt.
+    /// The maximum number of tokens for each prompt.
     pub max_tokens: usize,
     /// Sequences of tokens after which one stops; most models have one or two of a single token.
     pub stop: Vec<Vec<u32>>,
-    /// So many tokens of the prompts are given to a step at a time.
+    /// The number of prompt tokens that a step takes at a time.
     pub prefill: usize,
-    /// What prompts are filled up with, on the left, to the length of the longest. Without it they have one length.
+    /// The token that fills shorter prompts on the left, up to the length of the longest. Without it they have one length.
     /// [`generate`](super::generate()) tells the state which tokens these are.
     pub padding: Option<u32>,
-    /// Whether a step is begun before the token that it takes is read, so that the next graph is made while this one is computed.
+    /// Whether a step begins before its token is read, so that the next graph is built while this one is computed.
     pub lookahead: bool,
 }
 

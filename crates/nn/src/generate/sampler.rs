@@ -30,11 +30,11 @@ use tacit_core::{Error, Result, Tree};
 pub struct Sampler {
     /// The logits are divided by it; with 0 the token with the largest logit is taken.
     pub temperature: f32,
-    /// Only so many of the likeliest tokens are left; 0 is all of them.
+    /// Only so many of the likeliest tokens are kept; 0 keeps all.
     pub top_k: usize,
-    /// Only the likeliest tokens are left, as few as together have this probability; 0 and 1 are all of them.
+    /// Only the likeliest tokens are kept, as many as needed for this total probability; 0 and 1 keep all.
     pub top_p: f32,
-    /// Only tokens are left that are at least so likely as this part of the likeliest; 0 is all of them.
+    /// Only tokens with at least this fraction of the largest probability are kept; 0 keeps all.
     pub min_p: f32,
     /// Logits of recent tokens are divided by it where they are positive, and multiplied where they are not (Keskar et al.,
     /// [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)); 1 and 0 change nothing.

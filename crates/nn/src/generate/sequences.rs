@@ -6,7 +6,7 @@ use tacit_core::{Error, Result, Tree};
 use super::trim::all_or_none;
 use crate::{ArraysCache, Cache, KvCache, PaddingSide};
 
-/// A state that knows which of its tokens are whose, as a generation of several prompts needs it.
+/// A state that knows which tokens belong to which sequence: needed to generate from several prompts.
 ///
 /// Prompts of a batch differ in length, and their sequences end at different times while the step goes on with all of them. The
 /// caches of this crate implement it, and lists and tuples of what does. A state of one's own that is given single prompts
@@ -25,8 +25,8 @@ use crate::{ArraysCache, Cache, KvCache, PaddingSide};
 /// assert!(Seen(Array::from_int(0)).pad_left(3, &[3, 2]).is_err());
 /// ```
 pub trait Sequences: Tree + Clone {
-    /// Says that the next `tokens` are prompts of these lengths, filled up on the left; of a batch of several it is asked for
-    /// prompts of one length, too.
+    /// Announces the next `tokens`: prompts of these lengths, padded on the left. It is called for every batch of several
+    /// prompts.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ pub trait Sequences: Tree + Clone {
         Err(unknown(rows.len()))
     }
 
-    /// Batches that may have seen different numbers of tokens, one behind the other, as one.
+    /// Joins batches, which may have different numbers of tokens, into one.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use crate::ParameterFilter;
 use crate::parameters::listed;
 
 impl<M: ModuleParameters> Model<M> {
-    /// What mlx-rs may train: its `trainable_parameters` are the float leaves of this part that are not frozen.
+    /// The model whose `trainable_parameters`, for mlx-rs, are the float leaves of this part that are not frozen.
     ///
     /// Without it that is all but scales and codes.
     #[must_use]

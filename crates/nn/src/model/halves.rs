@@ -41,8 +41,8 @@ pub fn hold_halves(mut parameters: Parameters) -> Result<Parameters> {
 }
 
 impl<M: ModuleParameters> Model<M> {
-    /// Lets go of the dense matrices of half floats for what multiplies them fast, where the default device is a CPU: see
-    /// [`hold_halves`]. [`report`](Self::report) tells of each.
+    /// Makes dense matrices of half floats implicit arrays with faster products, on a CPU: see [`hold_halves`].
+    /// [`report`](Self::report) tells of each.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {

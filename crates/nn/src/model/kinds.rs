@@ -77,13 +77,13 @@ impl fmt::Display for LeafKind {
 }
 
 impl<M: ModuleParameters> Model<M> {
-    /// The leaves of a part that last, as a file has them: all but what adapters drop in a step.
+    /// The leaves of a part that a file saves: all but the dropout keys of adapters.
     #[must_use]
     pub fn lasting_leaves(&self, only: &ParameterFilter) -> Vec<(String, &Array)> {
         self.chosen(only, |leaf| leaf.role != Role::Choice)
     }
 
-    /// What the lasting leaves of a part mean.
+    /// What the leaves that a file saves mean: the kind of array that each belongs to, with its static fields.
     ///
     /// # Errors
     ///
@@ -101,8 +101,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(LeafKinds { whole, leaves: self.lasting_leaves(only).into_iter().map(kind).collect() })
     }
 
-    /// Replaces leaves as [`set_leaves`](Self::set_leaves) does, where they mean in the model what they meant when they were
-    /// saved.
+    /// Replaces leaves as [`set_leaves`](Self::set_leaves) does, if they mean the same in the model as when they were saved.
     ///
     /// Without kinds, as in files of earlier versions, only what can be checked is: of a part of which one leaf is given all
     /// are.

@@ -13,8 +13,8 @@ use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
 use crate::{Parameters, Pattern, Rules, within};
 
-/// How a parameter is trained to be quantized: in which format, whether its scales are trained with it, and whether what it is
-/// multiplied with is rounded, too.
+/// How a parameter is trained for quantization: its format, whether its scales are trained, and whether activations are
+/// rounded too.
 ///
 /// ```
 /// use tacit_arrays::ActivationGranularity;
@@ -33,7 +33,7 @@ pub struct QatConfig {
 }
 
 impl QatConfig {
-    /// Weights in `format`, with the scales that it makes of them in each step, and activations as they are.
+    /// Weights in `format` with scales that each step calculates, and activations that are not rounded.
     pub fn new(format: impl Into<AnyFormat>) -> Self {
         Self { format: format.into(), trained_scales: false, activations: None }
     }
@@ -77,8 +77,8 @@ impl<Q: Quantizer + 'static> From<Q> for QatConfig {
 }
 
 impl<M: ModuleParameters> Model<M> {
-    /// Prepares the parameters that a pattern names for a format: each becomes a float master, quantized wherever it is used,
-    /// that training moves with straight-through gradients, and that [`convert`](Self::convert) stores in the format.
+    /// Prepares the parameters that a pattern names for training in a format: each becomes a float master, which is
+    /// quantized in each pass and gets straight-through gradients.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -166,8 +166,8 @@ impl<M: ModuleParameters> Model<M> {
         Ok(())
     }
 
-    /// Stores what was prepared in its format, and lets go of the masters: the model computes, bit for bit, what it computed
-    /// before.
+    /// Stores each prepared parameter in its format, and drops the masters: the model computes the same as before, bit for
+    /// bit.
     ///
     /// # Errors
     ///
@@ -204,8 +204,8 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Switches the quantization of what was prepared on or off, as a run does that starts in floats: paths and the state of
-    /// an optimizer stay as they are.
+    /// Switches the quantization of prepared parameters on or off, for a run that begins in floats: paths and the state of
+    /// an optimizer stay the same.
     ///
     /// # Errors
     ///
@@ -226,8 +226,8 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Folds a batch normalization into the layer before it: the layer then computes what both did in evaluation, and the
-    /// normalization nothing.
+    /// Folds a batch normalization into the layer before it: in evaluation the layer then computes what both computed, and
+    /// the normalization is the identity.
     ///
     /// `layer` and `norm` are the paths of the modules, such as `layers.0`; the layer's outputs are the first axis of its
     /// weight, as those of a linear layer and of a convolution are, and `eps` is the normalization's own. With running mean `m`

@@ -25,7 +25,7 @@ pub enum Missing {
 }
 
 impl<M: ModuleParameters> Model<M> {
-    /// Lets a format hold the parameters that a pattern names, and lets go of the dense arrays.
+    /// Quantizes the parameters that a pattern names, and drops the dense arrays.
     ///
     /// What has one axis, such as a bias, stays as it is unless the pattern is its path; so does what the format cannot
     /// divide. [`report`](Self::report) tells of both.
@@ -42,7 +42,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Lets formats hold parameters by rules, and lets go of the dense arrays. Parameters that are implicit already stay.
+    /// Quantizes parameters by rules, and drops the dense arrays. Parameters that are implicit already stay.
     ///
     /// Each is quantized and compared with what it was, one after the other; the dense arrays live until all are done. Then
     /// every array of the model is evaluated, so that it can go to another thread.
@@ -78,7 +78,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Puts other values in place of the parameters that a pattern names; `None` leaves one as it is.
+    /// Replaces the parameters that a pattern names; where `f` returns `None`, the parameter stays as it is.
     ///
     /// ```
     /// # fn main() -> tacit_core::Result<()> {
@@ -124,7 +124,7 @@ impl<M: ModuleParameters> Model<M> {
         Ok(self)
     }
 
-    /// Puts a value of the parameter's own shape in its place; its float type and its format may be others.
+    /// Replaces a parameter by a value of the same shape; its float type and its format may differ.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl<M: ModuleParameters> Model<M> {
         self.put_all(Parameters::from([(path.to_owned(), value.into())]))
     }
 
-    /// Puts values in place of the model's parameters, such as those of a checkpoint.
+    /// Replaces the model's parameters by values, such as those of a checkpoint.
     ///
     /// # Errors
     ///
