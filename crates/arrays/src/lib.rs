@@ -3,11 +3,10 @@
 //! Codes in flat blocks: [`Nf4Array`] and [`Fp4Array`] of bitsandbytes, whose scales may be a [`Dynamic8Array`],
 //! [`Int8Array`], [`E4m3Array`], [`E5m2Array`], [`TernaryArray`] and [`BinaryArray`], [`KQuantArray`] of GGUF, and [`CodebookArray`] for any
 //! table. Codes in groups along the last axis, in MLX's layout: [`AffineArray`], [`Mxfp4Array`], [`Mxfp8Array`] and [`Nvfp4Array`].
-//! Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them share their handlers: products,
-//! rows, and the structural ops that cut, join or scale codes and scales without making them anew. [`ste()`] wraps any
-//! of them so that gradients pass straight through to a float master; adapters such as [`Lora`] are the family [`Adapter`];
-//! what holds for every type is in the folder `families`.
-//! [`kernel`] puts the crate `tacit-kernels` into MLX graphs.
+//! Codes that are the values: [`F16Array`] and [`Bf16Array`]. All of them share their handlers: products, rows, and the structural
+//! ops that slice, concatenate or scale codes and scales without quantizing again. [`ste()`] wraps any of them so that gradients
+//! pass straight through to a float master. Adapters such as [`Lora`] are the family [`Adapter`]. The folder `families` has what
+//! holds for every type of a family. [`kernel`] puts the crate `tacit-kernels` into MLX graphs.
 
 // The macros' output names this crate's core as the facade does.
 extern crate tacit_core as tacit;

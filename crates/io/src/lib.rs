@@ -1,15 +1,14 @@
 //! Checkpoints of models whose parameters are implicit arrays.
 //!
-//! [`save`] and [`load`] are for whatever Tacit has: any implicit array, by path; [`ModelFile`] is both for a model or a part of
-//! one. [`Training`] is a run with its optimizer and random state, which goes on where it was, bit by bit. [`Tensors`] reads
-//! any safetensors files, memory-mapped and checked, and [`write()`] writes them. All files of a checkpoint appear at once: it is
-//! either the old one or the new one, whenever the program ends.
+//! [`save`] and [`load`] write and read parameters of any implicit type by path; [`ModelFile`] does so for a model or a part of
+//! one. [`Training`] is a run with its optimizer and random state, which resumes bit by bit. [`Rotation`] keeps the latest
+//! checkpoints of a run. [`Tensors`] reads any safetensors files, memory-mapped and checked, and [`write()`] writes them. All files
+//! of a checkpoint appear together: the old ones or the new ones are there, whenever the program ends.
 //!
-//! Other programs' checkpoints are read by a module each, with the codes and scales that they have: [`bitsandbytes`],
-//! [`mlx_lm`], [`gptq`], [`awq`], [`torchao`], [`Gguf`] of llama.cpp and, for floats, [`hugging_face`]; the first two are
-//! written, too, and [`read()`] finds out whose a checkpoint is. [`mlx_adapter`] and [`peft`] are for adapters over a model that was read, [`mlx_prompt_cache`] for
-//! what mlx-lm has computed of a prompt. All read and write
-//! [`Parameters`](tacit_nn::Parameters), and [`convert()`] goes from one format to another and tells what that costs.
+//! Each format of another program has a module, which keeps codes and scales as they are: [`bitsandbytes`], [`mlx_lm`], [`gptq`],
+//! [`awq`], [`torchao`], [`Gguf`] of llama.cpp and, for floats, [`hugging_face`]. The first two are written as well. [`read()`]
+//! recognizes the format. [`mlx_adapter`] and [`peft`] read and write adapters, [`mlx_prompt_cache`] the prompt caches of mlx-lm.
+//! All of them use [`Parameters`](tacit_nn::Parameters). [`convert()`] converts one format to another and measures the error.
 
 mod adapter;
 pub mod awq;

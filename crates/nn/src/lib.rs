@@ -1,10 +1,12 @@
 //! Models whose parameters are implicit arrays.
 //!
-//! A [`Model`] is any mlx-rs module with implicit arrays in place of some parameters: by [`Rules`], by path. A part of it,
-//! [`ParameterFilter`] some leaves, is trained or saved; [`Model::lora`] adds the leaves of adapters. [`with_parameters`] runs an unmodified module with other values for the length
-//! of a call, [`quantized`] and [`straight_through`] make such values. [`Module`] and [`Stateful`] make trees of modules, and
-//! of optimizers and random states. [`KvCache`] keeps what a decoder has seen, and [`generate`](mod@generate) lets it go on. An [`Advisor`] chooses formats under a budget of bits.
-//! [`training`] has the parts of a loop that are no model.
+//! A [`Model`] is an mlx-rs module with implicit arrays in place of some parameters, which [`Rules`] choose by path. A
+//! [`ParameterFilter`] names a part of its leaves, to be trained or saved. [`Model::lora`] adds adapters.
+//!
+//! [`with_parameters`] runs a module with other values for one call; [`quantized`] and [`straight_through`] make such values.
+//! [`Module`] and [`Stateful`] make trees of modules, of optimizers and of random states. [`KvCache`] holds the keys and values of
+//! a decoder's layer, and [`generate`](mod@generate) generates text. An [`Advisor`] chooses formats under a budget of bits.
+//! [`training`] has the parts of a training loop.
 
 // The macros' output names the core as the facade does.
 extern crate tacit_core as tacit;
