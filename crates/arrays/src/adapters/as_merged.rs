@@ -6,7 +6,7 @@ use tacit_core::{Error, Result, Value, implicit};
 use crate::families::adapter::Adapter;
 use crate::families::linear::{Product, dense_operand};
 use crate::families::structural::{itself, stopped};
-use crate::training::ste::valued;
+use crate::training::ste::dense_with_gradient_of;
 
 /// A product with `stored`, which stands for `adapter`: its value, with the adapter's derivative.
 pub(crate) fn straight_through(product: Product, x: &Value, stored: &Value, adapter: &dyn Adapter) -> Result<Value> {
@@ -16,7 +16,7 @@ pub(crate) fn straight_through(product: Product, x: &Value, stored: &Value, adap
     let still = still.family::<dyn Adapter>().ok_or_else(|| Error::decline("without gradients it is no adapter"))?;
     // The difference is zero. Its derivative is that of the change: for what is trained, and in the derivative for `x`.
     let changed = adapter.change(product, x)?.subtract(still.change(product, x)?)?.as_dtype(value.dtype())?;
-    valued(&value.add(changed)?, &value)
+    dense_with_gradient_of(&value, &value.add(changed)?)
 }
 
 /// The dense array of `stored`, with the adapter's derivative.
@@ -24,5 +24,5 @@ pub(crate) fn built(stored: &Value, adapter: &dyn Adapter) -> Result<Value> {
     let dense = stored.dense()?;
     let rows = ops::arange::<_, i32>(None, dense.dim(0), None)?;
     let changed = adapter.change(Product::Rows, &rows)?.as_dtype(dense.dtype())?;
-    valued(&changed, &stop_gradient(&dense)?)
+    dense_with_gradient_of(&stop_gradient(&dense)?, &changed)
 }

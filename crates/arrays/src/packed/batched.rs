@@ -14,7 +14,7 @@ use crate::families::linear::{Linear, Product};
 use crate::families::packed::{Packed, read_in};
 use crate::families::structural::itself;
 use crate::kernel::{Groups, Layout, grouped_matmul};
-use crate::packed::products::chosen;
+use crate::packed::products::products_by_index;
 use crate::packed::shape::reshaped;
 use crate::packed::slice::sliced;
 
@@ -383,11 +383,11 @@ pub(crate) fn batched_slice(op: &Slice, w: &Batched, made: &[Aval]) -> Result<Va
 pub(crate) fn batched_gather_mm(_op: &GatherMM, x: &Array, w: &Batched, left: &Array, right: &Array) -> Result<Array> {
     let orientation = if w.transposed { Orientation::Transposed } else { Orientation::Plain };
     if w.matrices.iter().copied().eq(0..w.matrices.len()) {
-        return chosen(x, w.packed()?, orientation, [left, right]);
+        return products_by_index(x, w.packed()?, orientation, [left, right]);
     }
     let matrices: Vec<u32> = w.matrices.iter().map(|&matrix| matrix as u32).collect();
     let right = Array::from_slice(&matrices, &[matrices.len() as i32]).take_axis(right, 0)?;
-    chosen(x, w.packed()?, orientation, [left, &right])
+    products_by_index(x, w.packed()?, orientation, [left, &right])
 }
 
 /// From one entry of a batch to the next along each axis.

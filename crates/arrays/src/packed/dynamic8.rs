@@ -94,7 +94,7 @@ impl Dynamic8Array {
     }
 
     /// The same codes in blocks of `block_size` elements, which divide the array's own, each with the scale of the whole.
-    pub(crate) fn divided(&self, block_size: usize) -> Result<Self> {
+    pub(crate) fn reblocked(&self, block_size: usize) -> Result<Self> {
         let count = self.codes.size().div_ceil(block_size);
         Ok(Self {
             absmax: each_repeated(&self.absmax, self.block_size / block_size, count)?,
@@ -140,10 +140,10 @@ impl Cut for Dynamic8Array {
     fn cut(&self, _axis: usize, range: Range<i32>) -> Result<Value> {
         let [from, to] = [range.start, range.end].map(|at| at as usize);
         let whole = if to == self.codes.size() { from } else { to };
-        let divided = self.divided([from, whole].into_iter().fold(self.block_size, gcd))?;
-        let block = divided.block_size;
+        let smaller = self.reblocked([from, whole].into_iter().fold(self.block_size, gcd))?;
+        let block = smaller.block_size;
         let part = |array: &Array, range: Range<usize>| cut(&array.into(), 0, range.start as i32..range.end as i32);
-        let (codes, absmax) = (part(&self.codes, from..to)?, part(&divided.absmax, from / block..to.div_ceil(block))?);
+        let (codes, absmax) = (part(&self.codes, from..to)?, part(&smaller.absmax, from / block..to.div_ceil(block))?);
         Ok(Self::from_parts(codes.dense()?, absmax.dense()?, self.offset.clone(), block)?.into())
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn product(x: &Array, array: &dyn Packed, transposed: bool) -> Result
         [n, k] => (n, k),
         [count, _, _] if x.ndim() == 3 && x.dim(0) == count => {
             let each = ops::arange::<_, u32>(None, count, None)?;
-            return chosen(x, array, orientation, [&each, &each]);
+            return products_by_index(x, array, orientation, [&each, &each]);
         }
         _ => return Err(Error::decline(format!("{} is not a matrix, nor a stack of them", stored.aval))),
     };
@@ -39,7 +39,12 @@ pub(crate) fn product(x: &Array, array: &dyn Packed, transposed: bool) -> Result
 
 /// The products of chosen matrices of `x: [.., m, depth]` with chosen ones of a packed stack: `[.., m, columns]`, the axes
 /// before the last two being those of the indices.
-pub(crate) fn chosen(x: &Array, array: &dyn Packed, orientation: Orientation, indices: [&Array; 2]) -> Result<Array> {
+pub(crate) fn products_by_index(
+    x: &Array,
+    array: &dyn Packed,
+    orientation: Orientation,
+    indices: [&Array; 2],
+) -> Result<Array> {
     let stored = array.stored();
     let shape = stored.shape();
     let ([stack @ .., n, k], [groups @ .., m, depth]) = (shape.as_slice(), x.shape()) else {
@@ -78,5 +83,5 @@ pub(crate) fn packed_gather_mm(
     right: &Array,
 ) -> Result<Array> {
     let orientation = if w.stored().transposed { Orientation::Transposed } else { Orientation::Plain };
-    chosen(x, w, orientation, [left, right])
+    products_by_index(x, w, orientation, [left, right])
 }

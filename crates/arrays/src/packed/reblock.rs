@@ -33,7 +33,7 @@ pub(crate) fn cut_stored(array: &dyn Packed, stored: Stored, axis: usize, range:
     let edges = edges(&shape, along, &range);
     let largest = edges.iter().copied().fold(stored.block, gcd);
     let block = divisors(largest).into_iter().rev().find(|&block| array.has_block(block));
-    let inside = block.map(|block| between(divided(stored.clone(), block, &edges)?, &start, &stop));
+    let inside = block.map(|block| between(reblocked(stored.clone(), block, &edges)?, &start, &stop));
     // The last block of all may be shorter than the others.
     let made = match inside {
         Some(Ok(made)) => Ok(made),
@@ -75,7 +75,7 @@ pub(crate) fn edges(shape: &[i32], along: usize, range: &Range<i32>) -> Vec<usiz
 }
 
 /// The same values in smaller blocks, which divide the array's own and end where the edges are.
-fn divided(mut stored: Stored, block: usize, edges: &[usize]) -> Result<Stored> {
+fn reblocked(mut stored: Stored, block: usize, edges: &[usize]) -> Result<Stored> {
     let times = stored.block / block;
     let (_, shape) = stored.scheme.children(&stored.shape(), block);
     let count = extent(&shape);
@@ -90,7 +90,7 @@ fn divided(mut stored: Stored, block: usize, edges: &[usize]) -> Result<Stored> 
                 let absmax = each_repeated(&absmax, times, count.div_ceil(own))?;
                 let nested = Dynamic8Array::from_parts(each(&codes)?, absmax, offset, own)?;
                 let smaller = edges.iter().fold(own, |largest, edge| gcd(largest, edge / block));
-                Some(nested.divided(smaller)?.into())
+                Some(nested.reblocked(smaller)?.into())
             }
             None if times == 1 => stored.scales,
             None => return Err(Error::decline("the scales belong to blocks of this size")),

@@ -11,7 +11,7 @@ use crate::families::packed::Packed;
 use crate::format::{AnyFormat, FloatScales, TrainedScales};
 use crate::packed::alike::{check_alike, inside};
 use crate::packed::reblock::cut_stored;
-use crate::training::ste::{joined, ste};
+use crate::training::ste::{ste, with_gradient_of};
 
 /// A float master that is quantized wherever it is used, with the gradient going straight through to it.
 ///
@@ -192,7 +192,7 @@ impl Prepared {
             None => ste(&self.master, |master| self.format.quantize(master)),
             Some(scales) => {
                 let (inner, master) = self.trained()?.quantize_by(&self.master, &scales)?;
-                joined(master, inner)
+                with_gradient_of(inner, master)
             }
         }
     }

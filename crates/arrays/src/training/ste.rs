@@ -50,7 +50,7 @@ pub fn ste<V: Into<Value>, E: Into<Error>>(master: &Array, f: impl FnOnce(&Array
             "return an array of the master's own shape and dtype",
         ));
     }
-    joined(master.clone(), inner)
+    with_gradient_of(inner, master.clone())
 }
 
 /// A float master whose forward value is another array.
@@ -79,7 +79,7 @@ impl Ste {
 
 impl Materialize for Ste {
     fn materialize(&self) -> Result<Value> {
-        joined(self.master.clone(), self.inner.opened()?)
+        with_gradient_of(self.inner.opened()?, self.master.clone())
     }
 
     fn check(&self) -> Result<()> {
@@ -98,20 +98,20 @@ impl Materialize for Ste {
 impl Cut for Ste {
     fn cut(&self, axis: usize, range: Range<i32>) -> Result<Value> {
         let master = cut(&(&self.master).into(), axis as i32, range.clone())?.dense()?;
-        joined(master, cut(&self.inner, axis as i32, range)?)
+        with_gradient_of(cut(&self.inner, axis as i32, range)?, master)
     }
 }
 
 /// The value of `inner` with the derivative of `master`.
-pub(crate) fn joined(master: Array, inner: Value) -> Result<Value> {
+pub(crate) fn with_gradient_of(inner: Value, master: Array) -> Result<Value> {
     match inner {
         Value::Implicit(_) => Ok(Ste { aval: Aval::from(&master), master, inner }.into()),
-        Value::Dense(value) => valued(&master, &value),
+        Value::Dense(value) => dense_with_gradient_of(&value, &master),
     }
 }
 
 /// `value` with the derivative of `master`.
-pub(crate) fn valued(master: &Array, value: &Array) -> Result<Value> {
+pub(crate) fn dense_with_gradient_of(value: &Array, master: &Array) -> Result<Value> {
     Ok(apply(&[master.clone(), value.clone()], Passed)?.swap_remove(0).into())
 }
 
@@ -174,7 +174,7 @@ fn straight_through(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Va
             .map(|value| value.downcast::<Ste>().map_or_else(|| (*value).clone(), |ste| (&ste.master).into()))
             .collect();
         let masters = primitive.apply(&masters.iter().collect::<Vec<_>>())?;
-        return masters.iter().zip(results).map(|(master, result)| joined(master.dense()?, result)).collect();
+        return masters.iter().zip(results).map(|(master, result)| with_gradient_of(result, master.dense()?)).collect();
     }
     if others().any(|value| value.is_implicit() && is_differentiable(value)) {
         return Err(Error::decline("the children of the other implicit operand would get no gradient"));
@@ -279,7 +279,7 @@ impl StraightThrough {
                         .ok_or_else(|| Error::invalid("an operand has no argument", "give as many as before"))?;
                     let value = match role {
                         Role::Master(inner) => {
-                            joined(array, refilled(inner, &mut args.by_ref().map(|(_, array)| array))?)?
+                            with_gradient_of(refilled(inner, &mut args.by_ref().map(|(_, array)| array))?, array)?
                         }
                         _ => array.into(),
                     };

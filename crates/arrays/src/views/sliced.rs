@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, implicit};
+use tacit_core::primitives::Slice;
+use tacit_core::{Aval, Error, ImplicitArray, Materialize, Result, Value, handler, implicit};
 
+use crate::avals::axes::ranges;
 use crate::avals::checks::check_made;
 use crate::families::cut::{self, Cut, slice};
 use crate::families::linear::{Linear, Product, dense_operand};
@@ -154,4 +156,11 @@ impl Linear for Sliced {
     fn cast(&self, dtype: Dtype) -> Result<Value> {
         Self::of(implicit(&self.inner, |w| w.as_dtype(dtype))?, &self.start, &self.stop)
     }
+}
+
+/// The slice of a slice.
+#[handler]
+pub(crate) fn sliced_slice(op: &Slice, w: &Sliced, made: &[Aval]) -> Result<Value> {
+    ranges(op, &made[0])?;
+    Sliced::of(w.clone().into(), &op.start_indices, &op.end_indices)
 }

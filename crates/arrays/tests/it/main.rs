@@ -56,5 +56,5 @@ mod ste;
 mod ste_derivatives;
 mod structured;
 mod transposed;
+mod updates;
 mod views;
-mod writes;

@@ -190,7 +190,7 @@ fn sliced() -> Vec<Case> {
     let w = || Value::from(Sliced::new(inner(), &[1, 0], &[ROWS + 1, COLUMNS]).expect("fits"));
     let mut cases = products(&w());
     cases.extend([
-        case("cut_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
+        case("sliced_slice", vec![w(), x(&[COLUMNS, 2])], |a| Ok(a[0].try_index(1..)?.matmul(&a[1])?)),
         case("linear_transpose", vec![w(), x(&[COLUMNS, ROWS])], |a| Ok(a[0].t().multiply(&a[1])?)),
         narrow("linear_astype", w(), &[ROWS, COLUMNS]),
         case("linear_gather", vec![w(), rows()], |a| Ok(a[0].take_axis(&a[1], 0)?)),
