@@ -13,7 +13,7 @@ use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::compile::{CompileOptions, CompiledWithState, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::io::json::Json;
-use tacit::model::{KvCache, Missing};
+use tacit::model::{Cache, Missing};
 use tacit::prelude::*;
 use tacit::tree::{Open, leaves};
 use tacit::{Aval, format};
@@ -70,7 +70,7 @@ fn main() -> Result<()> {
 }
 
 /// A model and its caches.
-type State = (Model<Decoder>, Vec<KvCache>);
+type State = (Model<Decoder>, Vec<Cache>);
 
 /// The likeliest token after `tokens: u32[1, n]`, `u32[1, 1]`.
 #[allow(clippy::needless_pass_by_value, reason = "a compiled function owns its arguments")]
@@ -107,7 +107,8 @@ impl Runner {
     /// Empty caches in a format with room for so many tokens.
     fn begin(&mut self, tokens: i32, format: &AnyFormat) -> Result<()> {
         let caches = tacit_models::caches(&self.config, 1, self.weights.dtype)?.into_iter();
-        self.state.1 = caches.map(|cache| cache.quantized(format.clone(), format.clone())).collect::<Result<_>>()?;
+        self.state.1 =
+            caches.map(|cache| cache.stored(Some(format.clone()), Some(format.clone()))).collect::<Result<_>>()?;
         self.state.1.iter_mut().try_for_each(|cache| cache.reserve(tokens))
     }
 

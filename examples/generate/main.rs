@@ -1,4 +1,4 @@
-//! Generates text with a decoder of the Llama family, whose weights and caches may be held in few bits.
+//! Generates text with a decoder of the Llama family or a hybrid one, whose weights and caches may be held in few bits.
 //!
 //! The decoder is plain mlx-rs modules (`crates/models/src/decoder.rs`). Its step is compiled, and runs under `Policy::Deny`, so that a dense
 //! weight that is built anywhere would be an error.
@@ -17,8 +17,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use mlx_rs::memory;
 use tacit::Error;
+use tacit::format::AnyFormat;
 use tacit::model::generate::{Draft, Finish, GenerateStats, Sampler, Texts, speculate};
-use tacit::model::{KvCache, generate};
+use tacit::model::{Cache, generate};
 use tacit::prelude::*;
 use tacit_models::{Config, Decoder, Positions};
 use tokenizers::Tokenizer;
@@ -147,7 +148,7 @@ fn run(options: &GenerateOptions) -> Outcome<()> {
     let mut bytes = model.nbytes();
     let (caches, conversation) = stored::opened(caches(&config, &model)?, options.prompt_cache.as_deref())?;
     let mut caches = formatted(caches, options.kv.as_deref())?;
-    let begun = !caches.first().is_none_or(KvCache::is_empty);
+    let begun = !caches.first().is_none_or(Cache::is_empty);
     let Prompt { tokens: prompt, conversation } = prompt(options, &tokenizer, begun, conversation)?;
     let ends = text::end_tokens(&options.model, &config.end_tokens, &tokenizer)?;
     let asked = generate::GenerateOptions {
@@ -155,6 +156,7 @@ fn run(options: &GenerateOptions) -> Outcome<()> {
         seed: options.sampling.seed,
         max_tokens: options.max_tokens,
         stop: ends.iter().map(|&token| vec![token]).collect(),
+        prefill: config.prefill().unwrap_or(generate::GenerateOptions::default().prefill),
         ..generate::GenerateOptions::default()
     };
 
@@ -190,17 +192,18 @@ fn run(options: &GenerateOptions) -> Outcome<()> {
 }
 
 /// Empty caches for this model.
-fn caches(config: &Config, model: &Model<Decoder>) -> Result<Vec<KvCache>> {
+fn caches(config: &Config, model: &Model<Decoder>) -> Result<Vec<Cache>> {
     tacit_models::caches(config, 1, model.get("model.embed_tokens.weight")?.aval()?.dtype)
 }
 
 /// The caches in these formats, if there are some.
-fn formatted(caches: Vec<KvCache>, formats: Option<&str>) -> Result<Vec<KvCache>> {
+fn formatted(caches: Vec<Cache>, formats: Option<&str>) -> Result<Vec<Cache>> {
     let Some(formats) = formats else { return Ok(caches) };
     let (keys, values) = formats.split_once(',').unwrap_or((formats, formats));
     // What a file holds is of another format, perhaps.
     let _allow = Policy::Allow.scope();
-    caches.into_iter().map(|cache| cache.quantized(keys, values)).collect()
+    let (keys, values): (AnyFormat, AnyFormat) = (keys.parse()?, values.parse()?);
+    caches.into_iter().map(|cache| cache.stored(Some(keys.clone()), Some(values.clone()))).collect()
 }
 
 /// Fails if a draft has another tokenizer than the model: its tokens would be other texts, of which none is ever accepted.
@@ -287,9 +290,9 @@ fn write(texts: &mut Texts<'_, Stream<'_>>) -> Outcome<Written> {
     Ok(written)
 }
 
-fn report(stats: &Stats, finish: Option<Finish>, bytes: usize) -> Outcome<()> {
+fn report(stats: &GenerateStats, finish: Option<Finish>, bytes: usize) -> Outcome<()> {
     let mut err = io::stderr().lock();
-    let Stats { prompt_tokens, tokens, drafted, accepted, .. } = *stats;
+    let GenerateStats { prompt_tokens, tokens, drafted, accepted, .. } = *stats;
     let end = if finish == Some(Finish::Stop) { "its end" } else { "the most that were asked for" };
     writeln!(err, "{prompt_tokens} tokens of prompt at {:.1} a second", stats.prompt_rate())?;
     writeln!(err, "{tokens} tokens, to {end}, at {:.1} a second", stats.rate())?;

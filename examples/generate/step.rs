@@ -3,17 +3,17 @@
 use mlx_rs::Array;
 use tacit::Result;
 use tacit::compile::{CompileOptions, compile_with_state};
-use tacit::model::{KvCache, Model};
+use tacit::model::{Cache, Model};
 
 use tacit_models::{Decoder, Positions};
 
 /// A compiled step of this model over its caches: the logits after the last of the tokens, `[batch, words]`, or after each.
 ///
 /// It makes room in the caches first, which no compiled function can.
-pub(crate) fn step(model: Model<Decoder>, asked: Positions) -> impl FnMut(&Array, &mut Vec<KvCache>) -> Result<Array> {
+pub(crate) fn step(model: Model<Decoder>, asked: Positions) -> impl FnMut(&Array, &mut Vec<Cache>) -> Result<Array> {
     let mut compiled = compile_with_state(
         CompileOptions { name: "the decoder's step".to_owned(), ..CompileOptions::default() },
-        move |(model, caches): &mut (Model<Decoder>, Vec<KvCache>), tokens: Array| {
+        move |(model, caches): &mut (Model<Decoder>, Vec<Cache>), tokens: Array| {
             let logits = model.run_with(caches, |decoder, caches| decoder.forward(&tokens, caches, asked))?;
             if asked == Positions::Last { Ok::<_, tacit::Error>(logits.squeeze_axes(&[1])?) } else { Ok(logits) }
         },
@@ -22,7 +22,7 @@ pub(crate) fn step(model: Model<Decoder>, asked: Positions) -> impl FnMut(&Array
     move |tokens, caches| {
         caches.iter_mut().try_for_each(|cache| cache.reserve(tokens.dim(1)))?;
         std::mem::swap(&mut state.1, caches);
-        let logits = compiled.call(&mut state, &tokens.into()).and_then(|logits| logits.dense());
+        let logits = compiled.call(&mut state, tokens).and_then(|logits| logits.dense());
         std::mem::swap(&mut state.1, caches);
         logits
     }

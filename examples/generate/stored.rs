@@ -14,7 +14,7 @@ use crate::chat::Conversation;
 const CONVERSATION: &str = "tacit.chat";
 
 /// What a file holds, where there is one, in place of the empty `caches`, and the conversation that they are of, if it says one.
-pub(crate) fn opened(caches: Vec<KvCache>, file: Option<&Path>) -> Result<(Vec<KvCache>, Option<Conversation>)> {
+pub(crate) fn opened(caches: Vec<Cache>, file: Option<&Path>) -> Result<(Vec<Cache>, Option<Conversation>)> {
     let Some(file) = file.filter(|file| file.exists()) else { return Ok((caches, None)) };
     let wrong = |reason: String| {
         Error::checkpoint(file, None, reason, "give a file that was written with this model, or another name")
@@ -31,26 +31,33 @@ pub(crate) fn opened(caches: Vec<KvCache>, file: Option<&Path>) -> Result<(Vec<K
         let shape = cache.keys().aval()?.shape;
         Ok(([shape[0], shape[1], shape[3]], cache.window()))
     };
-    let each = held.into_iter().zip(&caches).enumerate().map(|(layer, (held, cache))| match held {
-        Cache::Kv(held) if heads(&held)? == heads(cache)? => Ok(held),
-        _ => Err(wrong(format!("layer {layer} is no cache of {} in {:?}", cache.keys(), cache.window()))),
+    let each = held.into_iter().zip(&caches).enumerate().map(|(layer, (held, cache))| {
+        let (fits, needed) = match (&held, cache) {
+            (Cache::Kv(held), Cache::Kv(own)) => (heads(held)? == heads(own)?, describe(own)),
+            (_, Cache::Kv(own)) => (false, describe(own)),
+            // A step says which shapes they should have.
+            (Cache::Arrays(held), Cache::Arrays(own)) => (held.slots() == own.slots(), "a state".to_owned()),
+            _ => (false, "a state".to_owned()),
+        };
+        if fits { Ok(held) } else { Err(wrong(format!("layer {layer} is no cache of {needed}"))) }
     });
     Ok((each.collect::<Result<_>>()?, conversation))
 }
 
+fn describe(cache: &KvCache) -> String {
+    format!("{} in {:?}", cache.keys(), cache.window())
+}
+
 /// Writes what the caches hold, and the conversation that they are of: codes as they are where mlx-lm has such ones, and else
 /// floats.
-pub(crate) fn write(file: &Path, caches: &[KvCache], conversation: Option<&Conversation>) -> Result<()> {
+pub(crate) fn write(file: &Path, caches: &[Cache], conversation: Option<&Conversation>) -> Result<()> {
     let text = conversation.map(serde_json::to_string).transpose();
     let text = text.map_err(|error| Error::file("write", file)(error.into()))?;
     let metadata: Metadata = text.map(|text| (CONVERSATION.to_owned(), text)).into_iter().collect();
-    let of = |caches: Vec<KvCache>| {
-        let layers: Vec<Cache> = caches.into_iter().map(Cache::Kv).collect();
-        PromptCache::of_caches(&layers, metadata.clone())
-    };
-    let prompt = of(caches.to_vec()).or_else(|_| {
+    let prompt = PromptCache::of_caches(caches, metadata.clone()).or_else(|_| {
         let _allow = Policy::Allow.scope();
-        of(caches.iter().cloned().map(KvCache::dense).collect::<Result<_>>()?)
+        let dense = caches.iter().cloned().map(|cache| cache.stored(None, None)).collect::<Result<Vec<_>>>()?;
+        PromptCache::of_caches(&dense, metadata)
     })?;
     mlx_prompt_cache::write(file, &prompt)
 }

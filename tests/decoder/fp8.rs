@@ -14,8 +14,8 @@ use tacit_models::{Decoder, Positions, caches, load};
 
 use crate::golden::{ARCHITECTURES, folder};
 
-/// Writes a folder as its original is, with the weights of products in eight bits and a scale for each row; gives what the
-/// weights are then.
+/// Writes a folder as its original is, with the weights of products in eight bits and a scale for each row; gives what these
+/// are then.
 fn written(original: &Path, to: &Path) -> Result<Parameters> {
     fs::create_dir_all(to).map_err(|error| Error::file("make", to)(error))?;
     // The float type of the weights, which are compared with single floats.
@@ -34,8 +34,7 @@ fn written(original: &Path, to: &Path) -> Result<Parameters> {
         let array = value.dense()?.as_dtype(Dtype::Float32)?;
         let shape = array.shape().to_vec();
         if !name.ends_with("_proj.weight") {
-            put(name.clone(), "F32", &shape, &array)?;
-            values.insert(name, array.into());
+            put(name, "F32", &shape, &array)?;
             continue;
         }
         let (rows, columns) = shape.split_at(shape.len() - 1);
@@ -76,13 +75,13 @@ fn a_decoder_in_eight_bits_is_read_as_what_it_is() -> Result<()> {
         let stored = model.values()?.values().filter(|value| value.to_string().starts_with("E4m3")).count();
         assert!(stored >= 7, "{name}: {stored}");
         let (_, mut dense) = load(&original)?;
-        // Experts, which the folder has apart, are one parameter of the decoder.
-        values.retain(|path, _| !path.contains(".experts."));
-        for (path, value) in model.values()?.into_iter().filter(|(path, _)| path.contains(".switch_mlp.")) {
+        let float = |(path, value): (String, Value)| {
             let _allow = Policy::Allow.scope();
-            values.insert(path, value.dense()?.into());
-        }
-        dense.assign(values, Missing::Keep)?;
+            // Experts, which the folder has apart, are one parameter of the decoder.
+            let of_codes = values.remove(&path).map_or_else(|| value.dense().map(Value::from), Ok)?;
+            Ok((path, of_codes))
+        };
+        dense.assign(model.values()?.into_iter().map(float).collect::<Result<_>>()?, Missing::Refuse)?;
         let found = {
             let _deny = Policy::Deny.scope();
             logits(&mut model, &config, &prompt)?

@@ -3,4 +3,5 @@
 
 mod fp8;
 mod golden;
+mod hybrid;
 mod refused;

@@ -37,7 +37,7 @@ fn a_configuration_that_is_not_read_says_which_key() {
         r#"{"model_type": "mamba"}"#,
         &expect![[r#"
         config.json: model_type: mamba is not read
-        help: there are llama, mistral, qwen2, qwen3, qwen3_moe, gemma, gemma2 and gemma3_text: take such a model"#]],
+        help: there are llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_next, gemma, gemma2 and gemma3_text: take such a model"#]],
     );
     check(
         "llama",
@@ -93,7 +93,7 @@ fn a_configuration_that_is_not_read_says_which_key() {
         r#"{"layer_types": ["full_attention", "chunked_attention"]}"#,
         &expect![[r#"
         config.json: layer_types: chunked_attention is not read
-        help: there are full_attention and sliding_attention: take a model of these"#]],
+        help: there are full_attention, sliding_attention and, of qwen3_next, linear_attention: take a model of these"#]],
     );
     check(
         "mistral",

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use tacit_core::{Error, Result};
 use tacit_io::json::Json;
-use tacit_nn::Window;
 
+use crate::family::Family;
 use crate::keys::Keys;
-use crate::rope::Rope;
+use crate::layers::{Kind, LayerConfig, Mixer, layers};
 
 /// The sizes and the variant of a decoder.
 #[derive(Clone, Debug)]
@@ -34,6 +34,8 @@ pub struct Config {
     pub norm: Norm,
     /// Whether each head's queries and keys are normalized.
     pub head_norms: bool,
+    /// Whether the queries' product also gives a gate of what the heads give.
+    pub output_gate: bool,
     /// Whether what attention and the feed-forward layer give is normalized as well as what they take.
     pub norms_after: bool,
     /// The function within feed-forward layers.
@@ -81,92 +83,6 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// A kind of attention.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Kind {
-    /// Which tokens are seen.
-    pub window: Window,
-    /// How positions turn queries and keys.
-    pub rope: Rope,
-}
-
-/// A layer.
-#[derive(Clone, Copy, Debug)]
-pub struct LayerConfig {
-    /// Its number among the kinds.
-    pub kind: usize,
-    /// Its feed-forward layer.
-    pub feed_forward: FeedForwardConfig,
-}
-
-/// A feed-forward layer.
-#[derive(Clone, Copy, Debug)]
-pub enum FeedForwardConfig {
-    /// One that all tokens go through.
-    Dense {
-        /// Its width within.
-        inner: i32,
-    },
-    /// Several, of which each token goes through some.
-    Experts(ExpertsConfig),
-}
-
-/// A mixture of experts.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertsConfig {
-    /// How many there are.
-    pub count: i32,
-    /// The experts that each token goes through.
-    pub per_token: i32,
-    /// The width within each.
-    pub inner: i32,
-    /// Whether the weights of a token's experts sum to 1.
-    pub normalized: bool,
-}
-
-/// The architectures that are read, by `model_type`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Family {
-    Llama,
-    Mistral,
-    Qwen2,
-    Qwen3,
-    Qwen3Moe,
-    Gemma,
-    Gemma2,
-    Gemma3,
-}
-
-impl Family {
-    fn of_name(name: &str) -> Option<Self> {
-        Some(match name {
-            "llama" => Self::Llama,
-            "mistral" => Self::Mistral,
-            "qwen2" => Self::Qwen2,
-            "qwen3" => Self::Qwen3,
-            "qwen3_moe" => Self::Qwen3Moe,
-            "gemma" => Self::Gemma,
-            "gemma2" => Self::Gemma2,
-            "gemma3_text" => Self::Gemma3,
-            _ => return None,
-        })
-    }
-
-    fn named(keys: &Keys) -> Result<Self> {
-        let name = keys.text("model_type")?;
-        name.and_then(Self::of_name).ok_or_else(|| {
-            let reason = name.map_or("it is not there".to_owned(), |other| format!("{other} is not read"));
-            let help =
-                "there are llama, mistral, qwen2, qwen3, qwen3_moe, gemma, gemma2 and gemma3_text: take such a model";
-            keys.wrong("model_type", reason, help)
-        })
-    }
-
-    fn is_gemma(self) -> bool {
-        matches!(self, Self::Gemma | Self::Gemma2 | Self::Gemma3)
-    }
-}
-
 impl Config {
     /// Whether the `config.json` of a folder is there, and says an architecture that is read.
     ///
@@ -177,6 +93,13 @@ impl Config {
         let json = Json::open_if_there(folder.join("config.json"))?;
         let family = json.as_ref().and_then(|json| Family::of_name(json.get("model_type")?.text()?));
         Ok(family.is_some())
+    }
+
+    /// The most tokens of a prompt that one step should be given, where its graph grows with each.
+    #[must_use]
+    pub fn prefill(&self) -> Option<usize> {
+        let has_state = self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::DeltaNet(_)));
+        has_state.then_some(32)
     }
 
     /// Reads the `config.json` of a folder and, where there is one, what `generation_config.json` says of the end.
@@ -209,7 +132,9 @@ impl Config {
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.size_or("num_key_value_heads", heads)?;
         let head_dim = keys.size_or("head_dim", if family.is_gemma() { 256 } else { hidden_size / heads })?;
-        if head_dim == 0 || i64::from(heads) * i64::from(head_dim) > i64::from(i32::MAX) {
+        let output_gate = family == Family::Qwen3Next;
+        let widest = i64::from(heads) * i64::from(head_dim) * if output_gate { 2 } else { 1 };
+        if head_dim == 0 || widest > i64::from(i32::MAX) {
             let reason = format!("{heads} heads of {head_dim} numbers are no layer of width {hidden_size}");
             return Err(keys.wrong("num_attention_heads", reason, "fetch the configuration again"));
         }
@@ -226,12 +151,7 @@ impl Config {
             _ => Ok::<_, Error>(keys.positive_number(key)?.map(|cap| cap as f32)),
         };
         let attention_bias = keys.flag("attention_bias")?;
-        let (kinds, of_layers) = kinds(&keys, family, head_dim)?;
-        let layers = of_layers.into_iter().enumerate();
-        let layers = layers.map(|(layer, kind)| {
-            let feed_forward = feed_forward(&keys, family, layer as i32)?;
-            Ok(LayerConfig { kind, feed_forward })
-        });
+        let (kinds, layers) = layers(&keys, family, head_dim)?;
         Ok(Self {
             vocab_size: keys.size("vocab_size")?,
             hidden_size,
@@ -250,130 +170,18 @@ impl Config {
                 epsilon: keys.positive_number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
                 from_one: family.is_gemma(),
             },
-            head_norms: matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3),
+            head_norms: matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Qwen3Next | Family::Gemma3),
+            output_gate,
             norms_after: matches!(family, Family::Gemma2 | Family::Gemma3),
             activation: activation(&keys, family)?,
             embedding_scale: family.is_gemma().then(|| (hidden_size as f32).sqrt()),
             // Files leave out what is their library's default, which for these alone is that they are.
             tied: keys.flag("tie_word_embeddings")?.or(family.is_gemma().then_some(true)),
             kinds,
-            layers: layers.collect::<Result<_>>()?,
+            layers,
             end_tokens: end_tokens(&keys)?.unwrap_or_default(),
         })
     }
-}
-
-/// Some ten times those of the deepest models: what a file says is not built before it is believed.
-const MOST_LAYERS: i32 = 2000;
-
-/// The kinds of attention, and that of each layer.
-fn kinds(keys: &Keys, family: Family, head_dim: i32) -> Result<(Vec<Kind>, Vec<usize>)> {
-    let count = keys.size("num_hidden_layers")?;
-    if count > MOST_LAYERS {
-        let reason = format!("it is {count}, and no model has more than {MOST_LAYERS}");
-        return Err(keys.wrong("num_hidden_layers", reason, "fetch the configuration again"));
-    }
-    let size = window_size(keys, family)?;
-    let slides = sliding_layers(keys, family, count)?;
-    let mut kinds: Vec<Kind> = Vec::new();
-    let mut of_layers = Vec::new();
-    for slides in slides {
-        let window = match size {
-            Some(size) if slides => Window::Sliding { size, sinks: 0 },
-            _ => Window::Everything,
-        };
-        let local = slides && family == Family::Gemma3;
-        let parameters = keys.section("rope_parameters")?;
-        // One object for each type of layer, or one for all.
-        let name = if slides { "sliding_attention" } else { "full_attention" };
-        let of_type = parameters.as_ref().map_or(Ok(None), |parameters| parameters.section(name))?;
-        let scaling = if local { None } else { keys.section("rope_scaling")? };
-        let own = of_type.or(parameters).or(scaling);
-        let rope = Rope::of(own.as_ref(), keys, head_dim, theta(keys, family, local)?)?;
-        let kind = Kind { window, rope };
-        of_layers.push(kinds.iter().position(|known| *known == kind).unwrap_or(kinds.len()));
-        if of_layers.last() == Some(&kinds.len()) {
-            kinds.push(kind);
-        }
-    }
-    Ok((kinds, of_layers))
-}
-
-/// The tokens of a sliding window, if the architecture has one and the file asks for it.
-fn window_size(keys: &Keys, family: Family) -> Result<Option<i32>> {
-    let asked = match family {
-        Family::Llama | Family::Gemma => keys.texts("layer_types")?.is_some(),
-        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => keys.flag("use_sliding_window")? == Some(true),
-        Family::Mistral | Family::Gemma2 | Family::Gemma3 => true,
-    };
-    match keys.integer("sliding_window")? {
-        Some(size) if size < 1 => {
-            let help = "set it to the tokens that are seen, or to null";
-            Err(keys.wrong("sliding_window", format!("it is {size}"), help))
-        }
-        size => Ok(size.filter(|_| asked)),
-    }
-}
-
-/// The base of the frequencies, where the positions have no key of their own for it.
-fn theta(keys: &Keys, family: Family, local: bool) -> Result<f64> {
-    let (key, default) = match family {
-        Family::Gemma3 if local => ("rope_local_base_freq", 1e4),
-        Family::Gemma3 => ("rope_theta", 1e6),
-        _ => ("rope_theta", 1e4),
-    };
-    Ok(keys.positive_number(key)?.unwrap_or(default))
-}
-
-/// Which layers have a window, if there is one.
-fn sliding_layers(keys: &Keys, family: Family, count: i32) -> Result<Vec<bool>> {
-    if let Some(types) = keys.texts("layer_types")? {
-        if types.len() != count as usize {
-            let reason = format!("it names {} layers, and there are {count}", types.len());
-            return Err(keys.wrong("layer_types", reason, "fetch the configuration again"));
-        }
-        return types
-            .into_iter()
-            .map(|name| match name {
-                "full_attention" => Ok(false),
-                "sliding_attention" => Ok(true),
-                other => {
-                    let help = "there are full_attention and sliding_attention: take a model of these";
-                    Err(keys.wrong("layer_types", format!("{other} is not read"), help))
-                }
-            })
-            .collect();
-    }
-    let pattern = keys.integer("sliding_window_pattern")?.or(keys.integer("_sliding_window_pattern")?).unwrap_or(6);
-    let first = keys.integer("max_window_layers")?.unwrap_or(0);
-    Ok((0..count)
-        .map(|layer| match family {
-            Family::Llama | Family::Gemma => false,
-            Family::Mistral => true,
-            Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => layer >= first,
-            Family::Gemma2 => layer % 2 == 0,
-            Family::Gemma3 => pattern > 0 && (layer + 1) % pattern != 0,
-        })
-        .collect())
-}
-
-fn feed_forward(keys: &Keys, family: Family, layer: i32) -> Result<FeedForwardConfig> {
-    let step = keys.size_or("decoder_sparse_step", 1)?;
-    let dense = keys.integers("mlp_only_layers")?.unwrap_or_default().contains(&layer);
-    if family != Family::Qwen3Moe || dense || (layer + 1) % step != 0 {
-        return Ok(FeedForwardConfig::Dense { inner: keys.size("intermediate_size")? });
-    }
-    let (count, per_token) = (keys.size("num_experts")?, keys.size("num_experts_per_tok")?);
-    if per_token > count {
-        let reason = format!("a token goes through {per_token} of {count} experts");
-        return Err(keys.wrong("num_experts_per_tok", reason, "fetch the configuration again"));
-    }
-    Ok(FeedForwardConfig::Experts(ExpertsConfig {
-        count,
-        per_token,
-        inner: keys.size("moe_intermediate_size")?,
-        normalized: keys.flag("norm_topk_prob")?.unwrap_or(false),
-    }))
 }
 
 fn activation(keys: &Keys, family: Family) -> Result<Activation> {

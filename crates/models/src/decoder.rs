@@ -1,22 +1,23 @@
 //! A Llama-like decoder in plain mlx-rs modules: the parameters have the paths that mlx-lm and Hugging Face give them.
 //!
 //! What is not in every model is an option of the configuration: norms of heads, norms behind as well as before, caps of
-//! scores, windows, experts. Tacit is here for the caches alone.
+//! scores, windows, experts, layers with a state in place of attention. Tacit is here for the caches alone.
 
-use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::fast::scaled_dot_product_attention;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, Param};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, nn, ops};
-use tacit_core::Result;
-use tacit_nn::KvCache;
+use tacit_core::{Error, Result};
+use tacit_nn::{ArraysCache, Cache, KvCache};
 
-use crate::config::{Activation, Config, FeedForwardConfig, LayerConfig};
+use crate::config::Config;
+use crate::delta_net::DeltaNet;
 use crate::experts::Experts;
-use crate::feed_forward::FeedForward;
-use crate::rope::Rope;
+use crate::feed_forward::{FeedForward, Gated};
+use crate::layers::{FeedForwardConfig, Kind, LayerConfig, Mixer};
+use crate::linear::linear;
 use crate::vocabulary::known;
 
 /// The logits that are asked for.
@@ -53,20 +54,22 @@ impl Norm {
     }
 }
 
-/// What other layers have too in a step.
+/// What layers of attention have in common in a step.
 struct Shared<'s> {
-    rope: &'s Rope,
-    wavelengths: Option<&'s Array>,
-    mask: &'s Array,
+    kinds: &'s [Kind],
+    /// Of each kind.
+    wavelengths: &'s [Option<Array>],
 }
 
 #[derive(Clone, Debug, ModuleParameters)]
 struct Attention {
+    kind: usize,
     heads: i32,
     kv_heads: i32,
     head_dim: i32,
     scale: f32,
     cap: Option<f32>,
+    output_gate: bool,
     #[param]
     q_proj: nn::Linear,
     #[param]
@@ -82,16 +85,19 @@ struct Attention {
 }
 
 impl Attention {
-    fn new(config: &Config) -> Result<Self, Exception> {
-        let &Config { hidden_size, heads, kv_heads, head_dim, scale, score_cap, bias, .. } = config;
+    fn new(config: &Config, kind: usize) -> Result<Self, Exception> {
+        let &Config { hidden_size, heads, kv_heads, head_dim, scale, score_cap, output_gate, bias, .. } = config;
         let norm = || config.head_norms.then(|| Norm::new(head_dim, config)).transpose();
+        let queries = heads * head_dim * if output_gate { 2 } else { 1 };
         Ok(Self {
+            kind,
             heads,
             kv_heads,
             head_dim,
             scale,
             cap: score_cap,
-            q_proj: linear(hidden_size, heads * head_dim, bias.qkv)?,
+            output_gate,
+            q_proj: linear(hidden_size, queries, bias.qkv)?,
             k_proj: linear(hidden_size, kv_heads * head_dim, bias.qkv)?,
             v_proj: linear(hidden_size, kv_heads * head_dim, bias.qkv)?,
             o_proj: linear(heads * head_dim, hidden_size, bias.output)?,
@@ -100,25 +106,42 @@ impl Attention {
         })
     }
 
-    fn forward(&mut self, x: &Array, shared: &Shared<'_>, cache: &mut KvCache) -> Result<Array> {
+    fn forward(&mut self, x: &Array, shared: &Shared<'_>, mask: &Array, cache: &mut KvCache) -> Result<Array> {
         let (batch, tokens) = (x.dim(0), x.dim(1));
         let split = |x: Array| x.reshape(&[batch, tokens, -1, self.head_dim])?.transpose_axes(&[0, 2, 1, 3]);
-        let mut queries = split(self.q_proj.forward(x)?)?;
+        let queries = self.q_proj.forward(x)?;
+        let (queries, gate) = self.apart(queries)?;
+        let mut queries = split(queries)?;
         let mut keys = split(self.k_proj.forward(x)?)?;
         let values = split(self.v_proj.forward(x)?)?;
         if let (Some(of_queries), Some(of_keys)) = (&self.q_norm, &self.k_norm) {
             queries = of_queries.forward(&queries)?;
             keys = of_keys.forward(&keys)?;
         }
-        let turned = |x: &Array| shared.rope.turn(x, cache.offset(), shared.wavelengths);
+        let (rope, wavelengths) = (&shared.kinds[self.kind].rope, shared.wavelengths[self.kind].as_ref());
+        let turned = |x: &Array| rope.turn(x, cache.offset(), wavelengths);
         let (queries, keys) = (turned(&queries)?, turned(&keys)?);
         let (keys, values) = cache.update(&keys, &values)?;
         let mixed = match self.cap {
-            None => scaled_dot_product_attention(&queries, &keys, &values, self.scale, Some(shared.mask.into()), None)?,
-            Some(cap) => self.capped(&queries, &keys, &values, shared.mask, cap)?,
+            None => scaled_dot_product_attention(&queries, &keys, &values, self.scale, Some(mask.into()), None)?,
+            Some(cap) => self.capped(&queries, &keys, &values, mask, cap)?,
         };
-        let mixed = mixed.transpose_axes(&[0, 2, 1, 3])?.reshape(&[batch, tokens, -1])?;
+        let mut mixed = mixed.transpose_axes(&[0, 2, 1, 3])?.reshape(&[batch, tokens, -1])?;
+        if let Some(gate) = gate {
+            mixed = mixed.multiply(gate)?;
+        }
         Ok(self.o_proj.forward(&mixed)?)
+    }
+
+    /// The queries, and the gate that lies behind those of each head, if there is one: `[batch, tokens, heads * head_dim]` both.
+    fn apart(&self, queries: Array) -> Result<(Array, Option<Array>), Exception> {
+        if !self.output_gate {
+            return Ok((queries, None));
+        }
+        let (batch, tokens) = (queries.dim(0), queries.dim(1));
+        let parts = queries.reshape(&[batch, tokens, self.heads, -1])?.split_equal(2, -1)?;
+        let flat = |part: &Array| part.reshape(&[batch, tokens, -1]);
+        Ok((flat(&parts[0])?, Some(ops::sigmoid(flat(&parts[1])?)?)))
     }
 
     /// Attention whose scores are capped, which MLX's own does not do.
@@ -142,29 +165,13 @@ impl Attention {
     }
 }
 
-#[derive(Clone, Debug, ModuleParameters)]
-struct Gated {
-    activation: Activation,
-    #[param]
-    gate_proj: nn::Linear,
-    #[param]
-    up_proj: nn::Linear,
-    #[param]
-    down_proj: nn::Linear,
-}
-
-impl FeedForward for Gated {
-    fn forward(&mut self, x: &Array) -> Result<Array, Exception> {
-        let gate = self.activation.of(&self.gate_proj.forward(x)?)?;
-        self.down_proj.forward(&gate.multiply(self.up_proj.forward(x)?)?)
-    }
-}
-
 #[derive(Debug, ModuleParameters)]
 struct Layer {
-    kind: usize,
+    /// None where there is a net of the other kind.
     #[param]
-    self_attn: Attention,
+    self_attn: Option<Attention>,
+    #[param]
+    linear_attn: Option<DeltaNet>,
     #[param]
     mlp: Box<dyn FeedForward>,
     #[param]
@@ -181,19 +188,20 @@ impl Layer {
     fn new(config: &Config, own: &LayerConfig) -> Result<Self, Exception> {
         let &Config { hidden_size, activation, bias, .. } = config;
         let mlp: Box<dyn FeedForward> = match own.feed_forward {
-            FeedForwardConfig::Dense { inner } => Box::new(Gated {
-                activation,
-                gate_proj: linear(hidden_size, inner, bias.feed_forward)?,
-                up_proj: linear(hidden_size, inner, bias.feed_forward)?,
-                down_proj: linear(inner, hidden_size, bias.feed_forward)?,
-            }),
+            FeedForwardConfig::Dense { inner } => {
+                Box::new(Gated::new(hidden_size, inner, activation, bias.feed_forward)?)
+            }
             FeedForwardConfig::Experts(experts) => Box::new(Experts::new(hidden_size, experts, activation)?),
         };
         let norm = || Norm::new(hidden_size, config);
         let after = || config.norms_after.then(norm).transpose();
+        let (self_attn, linear_attn) = match own.mixer {
+            Mixer::Attention { kind } => (Some(Attention::new(config, kind)?), None),
+            Mixer::DeltaNet(sizes) => (None, Some(DeltaNet::new(hidden_size, sizes, config.norm.epsilon)?)),
+        };
         Ok(Self {
-            kind: own.kind,
-            self_attn: Attention::new(config)?,
+            self_attn,
+            linear_attn,
             mlp,
             input_layernorm: norm()?,
             post_attention_layernorm: norm()?,
@@ -202,8 +210,18 @@ impl Layer {
         })
     }
 
-    fn forward(&mut self, x: &Array, shared: &Shared<'_>, cache: &mut KvCache) -> Result<Array> {
-        let attended = self.self_attn.forward(&self.input_layernorm.forward(x)?, shared, cache)?;
+    /// What the layer makes of tokens, of which attention has the mask.
+    fn forward(&mut self, x: &Array, shared: &Shared<'_>, mask: Option<&Array>, cache: &mut Cache) -> Result<Array> {
+        let before = self.input_layernorm.forward(x)?;
+        let attended = match (&mut self.self_attn, &mut self.linear_attn, cache, mask) {
+            (Some(attention), _, Cache::Kv(cache), Some(mask)) => attention.forward(&before, shared, mask, cache)?,
+            (_, Some(net), Cache::Arrays(cache), _) => net.forward(&before, cache)?,
+            (attention, ..) => {
+                let needed = if attention.is_some() { "keys and values" } else { "arrays" };
+                let message = format!("a layer that keeps {needed} is given a cache of another kind");
+                return Err(Error::invalid(message, MAKE_CACHES));
+            }
+        };
         if let (Some(before), Some(after)) = (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) {
             let x = x.add(self.post_attention_layernorm.forward(&attended)?)?;
             let inner = self.mlp.forward(&before.forward(&x)?)?;
@@ -213,6 +231,8 @@ impl Layer {
         Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)
     }
 }
+
+const MAKE_CACHES: &str = "make them by `caches`";
 
 /// All but the head.
 #[derive(Debug, ModuleParameters)]
@@ -259,23 +279,25 @@ impl Decoder {
     ///
     /// The caches are not those of this decoder, or have no room; the tokens are no integers. Where a token is not in the
     /// vocabulary, the eval of the logits is an error.
-    pub fn forward(&mut self, tokens: &Array, caches: &mut [KvCache], asked: Positions) -> Result<Array> {
+    pub fn forward(&mut self, tokens: &Array, caches: &mut [Cache], asked: Positions) -> Result<Array> {
         let Self { config, model, lm_head } = self;
         if caches.len() != model.layers.len() {
             let message = format!("{} caches are given to {} layers", caches.len(), model.layers.len());
-            return Err(tacit_core::Error::invalid(message, "make them by `caches`"));
+            return Err(Error::invalid(message, MAKE_CACHES));
         }
         let mut x = model.embed_tokens.forward(&known(tokens, config.vocab_size)?)?;
         if let Some(scale) = config.embedding_scale {
             x = x.multiply(scalar(scale, x.dtype())?)?;
         }
-        let masks = KvCache::masks(caches, tokens.dim(1))?;
+        let attended = caches.iter().filter_map(|cache| if let Cache::Kv(cache) = cache { Some(cache) } else { None });
+        let masks = KvCache::masks(attended, tokens.dim(1))?;
+        let mut masks = masks.iter();
         let wavelengths = config.kinds.iter().map(|kind| kind.rope.wavelengths());
         let wavelengths = wavelengths.collect::<Result<Vec<_>, _>>()?;
-        for ((layer, cache), mask) in model.layers.iter_mut().zip(caches).zip(&masks) {
-            let rope = &config.kinds[layer.kind].rope;
-            let shared = Shared { rope, wavelengths: wavelengths[layer.kind].as_ref(), mask };
-            x = layer.forward(&x, &shared, cache)?;
+        let shared = Shared { kinds: &config.kinds, wavelengths: &wavelengths };
+        for (layer, cache) in model.layers.iter_mut().zip(caches) {
+            let mask = if matches!(cache, Cache::Kv(_)) { masks.next() } else { None };
+            x = layer.forward(&x, &shared, mask, cache)?;
         }
         if asked == Positions::Last {
             x = x.try_index((.., -1.., ..))?;
@@ -292,14 +314,14 @@ impl Decoder {
     }
 }
 
-/// The empty caches of a batch, one a layer, for keys and values of this dtype.
-pub fn caches(config: &Config, batch: i32, dtype: Dtype) -> Result<Vec<KvCache>> {
+/// The empty caches of a batch, one a layer: keys and values of this dtype, or the state of a layer without attention.
+pub fn caches(config: &Config, batch: i32, dtype: Dtype) -> Result<Vec<Cache>> {
     let shape = [batch, config.kv_heads, config.head_dim];
-    config.layers.iter().map(|layer| KvCache::new(shape, dtype)?.with_window(config.kinds[layer.kind].window)).collect()
-}
-
-fn linear(from: i32, to: i32, bias: bool) -> Result<nn::Linear, Exception> {
-    nn::LinearBuilder::new(from, to).bias(bias).build()
+    let cache = |layer: &LayerConfig| match layer.mixer {
+        Mixer::Attention { kind } => Ok(KvCache::new(shape, dtype)?.with_window(config.kinds[kind].window)?.into()),
+        Mixer::DeltaNet(_) => Ok(ArraysCache::new(DeltaNet::SLOTS).into()),
+    };
+    config.layers.iter().map(cache).collect()
 }
 
 /// `cap * tanh(x / cap)`.

@@ -1,16 +1,17 @@
 //! A mixture of experts: each token goes through a few of many feed-forward layers.
 
-use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::{Module, Param};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, nn, ops, random};
 
-use crate::config::{Activation, ExpertsConfig};
-use crate::feed_forward::FeedForward;
+use crate::config::Activation;
+use crate::feed_forward::{FeedForward, Gated};
+use crate::layers::ExpertsConfig;
+use crate::linear::linear;
 
-/// A router and the experts, as Qwen3 has them.
+/// A router and the experts, as Qwen3 has them, and perhaps one for all tokens, as Qwen3-Next has it.
 #[derive(Clone, Debug, ModuleParameters)]
 pub(crate) struct Experts {
     per_token: i32,
@@ -19,6 +20,10 @@ pub(crate) struct Experts {
     gate: nn::Linear,
     #[param]
     switch_mlp: Switched,
+    #[param]
+    shared_expert: Option<Gated>,
+    #[param]
+    shared_expert_gate: Option<nn::Linear>,
 }
 
 /// The gated layers of all experts.
@@ -54,17 +59,19 @@ impl SwitchLinear {
 
 impl Experts {
     pub(crate) fn new(hidden_size: i32, config: ExpertsConfig, activation: Activation) -> Result<Self, Exception> {
-        let ExpertsConfig { count, per_token, inner, normalized } = config;
+        let ExpertsConfig { count, per_token, inner, normalized, shared } = config;
         Ok(Self {
             per_token,
             normalized,
-            gate: nn::LinearBuilder::new(hidden_size, count).bias(false).build()?,
+            gate: linear(hidden_size, count, false)?,
             switch_mlp: Switched {
                 activation,
                 gate_proj: SwitchLinear::new(count, hidden_size, inner)?,
                 up_proj: SwitchLinear::new(count, hidden_size, inner)?,
                 down_proj: SwitchLinear::new(count, inner, hidden_size)?,
             },
+            shared_expert: shared.map(|inner| Gated::new(hidden_size, inner, activation, false)).transpose()?,
+            shared_expert_gate: shared.map(|_| linear(hidden_size, 1, false)).transpose()?,
         })
     }
 }
@@ -78,7 +85,14 @@ impl FeedForward for Experts {
             shares = shares.divide(shares.sum_axis(-1, true)?)?;
         }
         let mixed = self.switch_mlp.forward(x, &chosen)?;
-        mixed.multiply(shares.expand_dims(-1)?)?.sum_axis(-2, None)?.as_dtype(x.dtype())
+        let mixed = mixed.multiply(shares.expand_dims(-1)?)?.sum_axis(-2, None)?.as_dtype(x.dtype())?;
+        match (&mut self.shared_expert, &mut self.shared_expert_gate) {
+            (Some(shared), Some(gate)) => {
+                let gate = ops::sigmoid(gate.forward(x)?)?;
+                mixed.add(gate.multiply(shared.forward(x)?)?)
+            }
+            _ => Ok(mixed),
+        }
     }
 }
 

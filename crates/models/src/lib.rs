@@ -1,9 +1,11 @@
-//! Decoders of the Llama family, as folders of mlx-lm and Hugging Face have them.
+//! Decoders of the Llama family and hybrid ones, as folders of mlx-lm and Hugging Face have them.
 //!
 //! [`Decoder`] is plain mlx-rs modules: it knows of caches and of no array type, and its parameters have the paths that the
 //! files give them. [`load`] reads a folder into a [`Model`](tacit_nn::Model) of it, whose weights are of any format that a
 //! checkpoint has; [`quantize`] gives them another one, and [`adapt`] puts an adapter over them. The architectures are those
-//! of `model_type` llama, mistral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2 and `gemma3_text`.
+//! of `model_type` llama, mistral, qwen2, qwen3, `qwen3_moe`, gemma, gemma2 and `gemma3_text`, and the hybrid `qwen3_next`, whose
+//! layers have a convolution and a gated delta rule in place of attention, but for each fourth. Such a layer goes through a
+//! prompt token by token in the graph, so that a long prompt should come in pieces of some dozens.
 //!
 //! ```no_run
 //! # fn main() -> tacit_core::Result<()> {
@@ -21,14 +23,19 @@
 
 mod config;
 mod decoder;
+mod delta_net;
 mod experts;
+mod family;
 mod feed_forward;
 mod keys;
+mod layers;
+mod linear;
 mod load;
 mod rope;
 mod vocabulary;
 
-pub use config::{Activation, Bias, Config, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Norm};
+pub use config::{Activation, Bias, Config, Norm};
 pub use decoder::{Decoder, Positions, caches};
+pub use layers::{DeltaNetConfig, ExpertsConfig, FeedForwardConfig, Kind, LayerConfig, Mixer};
 pub use load::{adapt, load, quantize};
 pub use rope::Rope;

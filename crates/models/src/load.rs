@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mlx_rs::ops;
+use mlx_rs::{Array, ops};
 use tacit_arrays::Stacked;
 use tacit_core::{Aval, Error, Result, Value};
 use tacit_files::current;
@@ -22,7 +22,11 @@ pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
     let path = path.as_ref();
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     let mut config = Config::read(folder)?;
-    let mut parameters = stacked(folder, io::read(path)?)?;
+    let mut parameters = io::read(path)?;
+    if config.prefill().is_some() {
+        hybrid_of_hugging_face(&mut parameters)?;
+    }
+    let mut parameters = stacked(folder, parameters)?;
     let head = parameters.contains_key(HEAD);
     if *config.tied.get_or_insert(!head) {
         parameters.remove(HEAD);
@@ -76,6 +80,39 @@ fn check(folder: &Path, own: &BTreeMap<String, Aval>, given: &Parameters) -> Res
     }
 }
 
+/// The gains that a Qwen3-Next of Hugging Face stores less 1.
+const LESS_ONE: [&str; 5] = [
+    ".input_layernorm.weight",
+    ".post_attention_layernorm.weight",
+    "model.norm.weight",
+    ".q_norm.weight",
+    ".k_norm.weight",
+];
+
+/// Turns the tensors of a Qwen3-Next, if Hugging Face has stored them, into those of mlx-lm: filters lie the other way there,
+/// gains are counted from 1, and there is a part that proposes several tokens, which is not run.
+fn hybrid_of_hugging_face(parameters: &mut Parameters) -> Result<()> {
+    /// A filter as `[channels, 1, taps]`.
+    fn turned(path: &str, value: &Value) -> bool {
+        let shape = value.as_dense().map(Array::shape);
+        path.ends_with(".conv1d.weight") && matches!(shape, Some(&[_, 1, taps]) if taps != 1)
+    }
+    if !parameters.iter().any(|(path, value)| turned(path, value)) {
+        return Ok(());
+    }
+    parameters.retain(|path, _| !path.starts_with("mtp."));
+    for (path, value) in parameters.iter_mut() {
+        let is_turned = turned(path, value);
+        let Some(array) = value.as_dense() else { continue };
+        if is_turned {
+            *value = array.swap_axes(1, 2)?.into();
+        } else if LESS_ONE.iter().any(|end| path.ends_with(end)) {
+            *value = array.add(Array::from_f32(1.0).as_dtype(array.dtype())?)?.into();
+        }
+    }
+    Ok(())
+}
+
 /// The parameters with the experts of a layer, which Hugging Face stores apart, as one: `switch_mlp` in place of `experts.0`.
 fn stacked(folder: &Path, parameters: Parameters) -> Result<Parameters> {
     let mut stacked = Parameters::new();
@@ -116,7 +153,7 @@ fn stacked(folder: &Path, parameters: Parameters) -> Result<Parameters> {
 }
 
 /// The products' weights, by path; the router's stay as they are.
-const PRODUCTS: &str = "{model.layers.*_proj,model.embed_tokens,lm_head}.weight";
+const PRODUCTS: &str = "{model.layers.*_proj,model.layers.*.in_proj_qkvz,model.embed_tokens,lm_head}.weight";
 
 /// Lets the products' weights take the format that a text says, or formats by the rules in a file of this name. Those that
 /// are quantized already stay.

@@ -2,7 +2,8 @@
 
 For each there are a folder of floats, one that is quantized with overrides, and beside each folder a file: a prompt with the
 logits of its last positions, the 200 tokens that greedy decoding gives, and the logits after three of them. All is computed in
-float32, though the floats are stored as bfloat16. Their experts have the names that Hugging Face gives them.
+float32, though the floats are stored as bfloat16. Their experts have the names that Hugging Face gives them, and Qwen3-Next is
+stored as Hugging Face has all of it. Of that there is also a prompt cache, behind the prompt.
 
 pip install "mlx[cpu]==0.32.2" mlx-lm==0.32.2
 """
@@ -14,7 +15,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm import utils
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache, save_prompt_cache
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 # This mlx-lm hands over a scale for which this MLX has no argument; it is None.
@@ -67,6 +68,23 @@ MODELS = {
         "norm_topk_prob": True,
         "tie_word_embeddings": False,
     },
+    "qwen3_next": {
+        "num_hidden_layers": 3,
+        "full_attention_interval": 2,
+        "partial_rotary_factor": 0.5,
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 3,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [0],
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "norm_topk_prob": True,
+    },
     # mlx-lm gives its layers no window, so that this one is longer than the text.
     "gemma2": {"query_pre_attn_scalar": 16, "sliding_window": 4096, "attn_logit_softcapping": 2.0,
                "final_logit_softcapping": 20.0},
@@ -89,8 +107,13 @@ def made(config, seed):
         gemma = config["model_type"].startswith("gemma")
         spread = 0.2 if a.ndim == 1 else (0.3 if gemma else 1.0) if "embed" in path else 2.5 * a.shape[-1] ** -0.5
         gain = 3.0 if gemma and "post_" in path else 2.0 if gemma and path == "model.norm.weight" else 1.0
-        center = (gain - gemma) if path.endswith("norm.weight") else 0.0
-        return (center + spread * mx.random.normal(a.shape)).astype(mx.bfloat16).astype(mx.float32)
+        # A state that forgets at once would be no test of it.
+        center = (gain - gemma) if path.endswith("norm.weight") else -2.0 if path.endswith("A_log") else 0.0
+        values = center + spread * mx.random.normal(a.shape)
+        if config["model_type"] == "qwen3_next" and path.endswith("norm.weight"):
+            # What bf16 holds of these it holds of them less 1, too.
+            values = mx.clip(values, 0.5, 1.9)
+        return values.astype(mx.bfloat16).astype(mx.float32)
 
     parameters = sorted(tree_flatten(model.parameters()))
     model.load_weights([(path, drawn(path, a)) for path, a in parameters])
@@ -121,6 +144,25 @@ def decoded(model, prompt):
         "steps": mx.array(KEPT, mx.uint32),
         "logits": mx.stack(kept),
     }
+
+
+def of_hugging_face(weights, model_type):
+    """The same tensors as Hugging Face names and stores them."""
+    parts = {}
+    for path, a in weights:
+        before, _, after = path.partition(".switch_mlp.")
+        if after:
+            parts.update({f"{before}.experts.{e}.{after}": a[e] for e in range(len(a))})
+        elif path.endswith("conv1d.weight"):
+            parts[path] = a.swapaxes(1, 2)
+        elif model_type == "qwen3_next" and path.endswith("norm.weight") and ".linear_attn." not in path:
+            parts[path] = a - 1
+        else:
+            parts[path] = a
+    if model_type == "qwen3_next":
+        # A part that proposes several tokens, which is not run.
+        parts["mtp.norm.weight"] = mx.zeros((32,), mx.bfloat16)
+    return parts
 
 
 def mixed(path, module):
@@ -171,13 +213,9 @@ def write(name, options):
     utils.save_model(folder, floats)
     utils.save_config({**config, "torch_dtype": "bfloat16"}, folder / "config.json")
     expected(f"float/{name}", of_floats)
-    if name == "qwen3_moe":
-        weights = {}
-        for path, a in tree_flatten(floats.parameters()):
-            before, _, after = path.partition(".switch_mlp.")
-            parts = {f"{before}.experts.{e}.{after}": a[e] for e in range(len(a))} if after else {path: a}
-            weights.update(parts)
+    if name in ("qwen3_moe", "qwen3_next"):
         (folder / "model.safetensors.index.json").unlink()
+        weights = of_hugging_face(tree_flatten(floats.parameters()), name)
         mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "pt"})
 
     folder = HERE / "affine" / name
@@ -185,6 +223,11 @@ def write(name, options):
     quantized_config["quantization"]["model.layers.1.self_attn.o_proj"] = False
     utils.save_config(quantized_config, folder / "config.json")
     expected(f"affine/{name}", of_codes)
+
+    if name == "qwen3_next":
+        cache = make_prompt_cache(model)
+        model(mx.array([prompt]), cache=cache)
+        save_prompt_cache(str(HERE / "affine" / f"{name}_prompt_cache.safetensors"), cache)
 
     if name == "qwen2":
         # Over codes, of which mlx-lm multiplies the low-rank term apart.

@@ -298,7 +298,7 @@ impl KvCache {
     /// # Errors
     ///
     /// As for [`mask`](Self::mask).
-    pub fn masks(caches: &[Self], tokens: i32) -> Result<Vec<Array>> {
+    pub fn masks<'c>(caches: impl IntoIterator<Item = &'c Self>, tokens: i32) -> Result<Vec<Array>> {
         let mut made: Vec<(Window, i32, Array)> = Vec::new();
         let mask = |cache: &Self| {
             let known = made.iter().find(|(window, slots, _)| (*window, *slots) == (cache.window, cache.capacity()));
@@ -309,7 +309,7 @@ impl KvCache {
             made.push((cache.window, cache.capacity(), mask.clone()));
             Ok(mask)
         };
-        caches.iter().map(mask).collect()
+        caches.into_iter().map(mask).collect()
     }
 
     /// Writes the keys and values of the next tokens, `[batch, heads, tokens, width]`, and returns the whole buffers,

@@ -1,5 +1,6 @@
 //! The caches of layers of several kinds.
 
+use tacit_arrays::format::AnyFormat;
 use tacit_core::{Result, Tree};
 
 use super::{ArraysCache, KvCache};
@@ -64,6 +65,22 @@ impl Cache {
             Self::Arrays(_) => Ok(()),
             Self::List(caches) => caches.iter_mut().try_for_each(|cache| cache.reserve(tokens)),
         }
+    }
+
+    /// The same with keys and values in formats, each dense where there is none; arrays of a state stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// As for [`KvCache::stored`].
+    pub fn stored(self, keys: Option<AnyFormat>, values: Option<AnyFormat>) -> Result<Self> {
+        Ok(match self {
+            Self::Kv(cache) => Self::Kv(cache.stored(keys, values)?),
+            Self::Arrays(cache) => Self::Arrays(cache),
+            Self::List(caches) => {
+                let stored = |cache: Self| cache.stored(keys.clone(), values.clone());
+                Self::List(caches.into_iter().map(stored).collect::<Result<_>>()?)
+            }
+        })
     }
 
     /// Whether no token was written.

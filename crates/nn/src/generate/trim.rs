@@ -1,8 +1,8 @@
 //! States that can forget.
 
-use tacit_core::Result;
+use tacit_core::{Error, Result};
 
-use crate::KvCache;
+use crate::{ArraysCache, Cache, KvCache};
 
 /// A state that can forget the last tokens that it has seen, as a draft's tokens are when they are refused.
 pub trait Trim {
@@ -31,6 +31,41 @@ impl Trim for KvCache {
 
     fn trim(&mut self, tokens: i32) -> Result<()> {
         self.trim(tokens)
+    }
+}
+
+/// A state has all its tokens in the same arrays, and forgets none of them.
+impl Trim for ArraysCache {
+    fn trim(&mut self, tokens: i32) -> Result<()> {
+        self.reserve_trim(tokens)
+    }
+
+    fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
+        if tokens < 1 {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("{tokens} tokens cannot be taken out of the state of a layer without attention"),
+            "generate without a draft, or keep a clone of the caches from before the tokens",
+        ))
+    }
+}
+
+impl Trim for Cache {
+    fn trim(&mut self, tokens: i32) -> Result<()> {
+        match self {
+            Self::Kv(cache) => cache.trim(tokens),
+            Self::Arrays(cache) => cache.trim(tokens),
+            Self::List(caches) => Trim::trim(caches, tokens),
+        }
+    }
+
+    fn reserve_trim(&mut self, tokens: i32) -> Result<()> {
+        match self {
+            Self::Kv(cache) => cache.reserve_trim(tokens),
+            Self::Arrays(cache) => cache.reserve_trim(tokens),
+            Self::List(caches) => caches.reserve_trim(tokens),
+        }
     }
 }
 
