@@ -19,7 +19,7 @@ use tacit::executable::{Executable, Mode};
 use tacit::model::KvCache;
 use tacit::prelude::*;
 use tacit::transform::{grad, vmap};
-use tacit::tree::{Open, leaves};
+use tacit::tree;
 use tacit_figures::{Bench, resident};
 
 /// How much larger the larger size is.
@@ -175,7 +175,7 @@ impl Taken {
 
 fn weight(width: i32) -> Result<Nf4Array> {
     let weight = Nf4Array::quantize(&random::normal::<f32>(&[width, width], None, 0.1, None)?, 64)?;
-    transforms::eval(leaves(&Value::from(weight.clone()), Open::Fully)?.iter().filter_map(Value::as_dense))?;
+    tree::eval(&weight)?;
     Ok(weight)
 }
 
@@ -349,7 +349,7 @@ fn caches(ceilings: &mut Ceilings) -> Result<()> {
         cache.reserve(tokens as i32)?;
         for _ in 0..tokens {
             cache.update(&token, &token)?;
-            transforms::eval(leaves(&cache, Open::Fully)?.iter().filter_map(Value::as_dense))?;
+            tree::eval(&cache)?;
         }
         Ok(())
     })

@@ -5,10 +5,11 @@ use std::hint::black_box;
 
 use mlx_rs::error::Exception;
 use mlx_rs::transforms::compile::compile as mlx_compile;
-use mlx_rs::{Array, memory, random, transforms};
+use mlx_rs::{Array, memory, ops, random, transforms};
 use tacit::compile::compile_with;
 use tacit::compile::{CompileOptions, Constants};
 use tacit::prelude::*;
+use tacit::tree;
 use tacit_arrays::format::{Format, Nf4};
 use tacit_arrays::kernel::{Layout, matmul};
 use tacit_figures::{Bench, Unit};
@@ -27,6 +28,7 @@ fn main() -> Result<()> {
     steady(&bench, &x, &weights)?;
     trace(&bench, &x, &weights)?;
     fast_path(&bench)?;
+    gelu(&bench)?;
     alternations(&bench, &x, &weights)?;
     soak(&bench, &x, &weights)
 }
@@ -126,6 +128,30 @@ fn fast_path(bench: &Bench) -> Result<()> {
         })
         .take()?;
     rounds.record("fast_path", Unit::above("ns above it"));
+    Ok(())
+}
+
+/// The plainly written GELU of MLX's compile documentation, at its shape: eager it is five kernels, compiled one.
+fn gelu(bench: &Bench) -> Result<()> {
+    if !bench.wants("gelu") {
+        return Ok(());
+    }
+    let gelu = |x: &Array| {
+        let whole = ops::erf(x.divide(Array::from_f32(f32::sqrt(2.0)))?)?.add(Array::from_f32(1.0))?;
+        x.multiply(whole)?.divide(Array::from_f32(2.0))
+    };
+    let rows = if bench.is_quick() { 10 } else { 1000 };
+    let x = random::uniform::<_, f32>(0.0, 1.0, &[32, rows, 4096], &random::key(0)?)?;
+    x.eval()?;
+    let mut ours = compile_with(options(), |x: Array| gelu(&x));
+    let mut theirs = mlx_compile(gelu, false);
+    let rounds = bench
+        .turns()
+        .run("ours", || tree::eval(&ours.call(&x)?))
+        .run("mlx-rs's compile", || Ok(theirs(&x)?.eval()?))
+        .run("eager", || Ok(gelu(&x)?.eval()?))
+        .take()?;
+    rounds.record("gelu", Unit::time("ms"));
     Ok(())
 }
 

@@ -1,11 +1,14 @@
-//! What an executable adds to a call of the compiled function that it holds.
+//! What an executable adds to a call of the compiled function that it holds, and where the time of a step goes.
 
-use mlx_rs::{Array, Dtype, random, transforms};
-use tacit::compile;
+use std::time::{Duration, Instant};
+
+use mlx_rs::{Array, Dtype, random};
+use tacit::compile::{Phases, compile};
 use tacit::executable::Executable;
 use tacit::executable::Mode;
 use tacit::prelude::*;
-use tacit_figures::Unit;
+use tacit::tree;
+use tacit_figures::{Bench, Unit};
 
 const WIDTH: i32 = 512;
 const LAYERS: usize = 8;
@@ -19,10 +22,6 @@ fn layers<'a>(x: &Array, weights: impl Iterator<Item = &'a Array>) -> Result<Arr
     Ok(x)
 }
 
-fn evaluated(outputs: &[Value]) -> Result<()> {
-    Ok(transforms::eval(outputs.iter().filter_map(Value::as_dense))?)
-}
-
 fn main() -> Result<()> {
     let bench = tacit_figures::bench!("executable");
     random::seed(0)?;
@@ -30,10 +29,7 @@ fn main() -> Result<()> {
     let weights = (0..LAYERS).map(|_| Ok(Nf4Array::quantize(&normal(&[WIDTH, WIDTH])?, 64)?.into()));
     let weights = weights.collect::<Result<Vec<Value>>>()?;
     let x = normal(&[1, WIDTH])?;
-    for value in &weights {
-        transforms::eval(tacit::tree::leaves(value, tacit::tree::Open::Fully)?.iter().filter_map(Value::as_dense))?;
-    }
-    x.eval()?;
+    tree::eval(&(&weights, &x))?;
 
     let names: Vec<String> = (0..LAYERS).map(|layer| format!("weight{layer}")).collect();
     let mut builder = Executable::builder("decoder").mode(Mode::Compiled).output("y");
@@ -55,10 +51,39 @@ fn main() -> Result<()> {
         .turns()
         .run("an executable", || {
             executable.run_positional(&[&x], &mut outputs)?;
-            evaluated(&outputs)
+            tree::eval(&outputs)
         })
-        .run("calling the compiled function", || evaluated(&compiled.call(&args)?))
+        .run("calling the compiled function", || tree::eval(&compiled.call(&args)?))
         .take()?;
     rounds.record("positional", Unit::time("us"));
+    drop(rounds);
+    phases(&bench, "executable", || {
+        outputs.clear();
+        executable.run_positional(&[&x], &mut outputs)?;
+        tree::eval(&outputs)
+    })?;
+    phases(&bench, "compiled", || tree::eval(&compiled.call(&args)?))
+}
+
+/// Where the time of a step goes, beside the whole of it.
+fn phases(bench: &Bench, what: &str, mut step: impl FnMut() -> Result<()>) -> Result<()> {
+    if !bench.wants("phases") {
+        return Ok(());
+    }
+    let steps = 200;
+    let start = Instant::now();
+    let (made, spent) = Phases::of(|| (0..steps).try_for_each(|_| step()));
+    made?;
+    let each = |time: Duration| 1e6 * time.as_secs_f64() / f64::from(steps);
+    let whole = each(start.elapsed());
+    for (phase, time) in [
+        ("build", spent.build),
+        ("trace", spent.trace),
+        ("encode", spent.encode),
+        ("wait", spent.wait),
+        ("compute", spent.compute()),
+    ] {
+        bench.amount(&format!("phases/{what}/{phase}"), each(time), "us", "the whole step", whole);
+    }
     Ok(())
 }

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mlx_rs::ops::indexing::argmax_axis;
-use mlx_rs::{Array, Dtype, ops, random, transforms};
+use mlx_rs::{Array, Dtype, ops, random};
 use tacit::compile::{CompileOptions, CompiledWithState, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::io::json::Json;
 use tacit::model::{Cache, Missing};
 use tacit::prelude::*;
-use tacit::tree::{Open, leaves};
+use tacit::tree::{self, Open, leaves};
 use tacit::{Aval, format};
 use tacit_figures::{Bench, Unit, resident};
 use tacit_kernels::machine;
@@ -123,8 +123,7 @@ impl Runner {
         } else {
             step(&mut self.state, tokens)?
         };
-        let caches = leaves(&self.state.1, Open::Fully)?;
-        transforms::eval(caches.iter().filter_map(Value::as_dense).chain([&next]))?;
+        tree::eval(&(&self.state.1, &next))?;
         Ok(next)
     }
 
@@ -196,7 +195,7 @@ fn weight(weights: &Weights, aval: &Aval, drawn: &mut Vec<(Vec<i32>, Array)>) ->
             }
         }
     };
-    transforms::eval(leaves(&value, Open::Fully)?.iter().filter_map(Value::as_dense))?;
+    tree::eval(&value)?;
     Ok(value)
 }
 
@@ -258,7 +257,7 @@ fn memory(bench: &Bench, extent: &Extent) -> Result<()> {
     let mut runner = Runner::new(extent, NF4)?;
     runner.begin(extent.context, &"affine:4:64".parse()?)?;
     let caches: Vec<Value> = leaves(&runner.state.1, Open::Fully)?;
-    transforms::eval(caches.iter().filter_map(Value::as_dense))?;
+    tree::eval(&caches)?;
     let held = runner.bytes() + caches.iter().map(Value::nbytes).sum::<usize>();
     drop(caches);
     mlx_rs::memory::clear_cache()?;

@@ -12,7 +12,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops, random, transforms};
 use tacit::format::{Affine, AnyFormat};
 use tacit::prelude::*;
-use tacit::tree::{self, Open};
+use tacit::tree;
 use tacit_figures::{Rounds, Unit};
 use tacit_kernels::machine;
 
@@ -89,7 +89,7 @@ impl Bench {
             "affine4" => AffineArray::quantize(&self.w, Affine { bits: 4, group: GROUP as usize })?.into(),
             _ => AffineArray::quantize(&self.w, Affine { bits: 8, group: GROUP as usize })?.into(),
         };
-        transforms::eval(tree::leaves(&value, Open::Fully)?.iter().filter_map(Value::as_dense))?;
+        tree::eval(&value)?;
         Ok(value)
     }
 
@@ -155,7 +155,7 @@ impl Bench {
         let (x, w) = (activations(m)?.as_dtype(dtype)?, self.w.as_dtype(dtype)?);
         let weight = format.quantize(&w)?;
         transforms::eval([&x, &w])?;
-        transforms::eval(tree::leaves(&weight, Open::Fully)?.iter().filter_map(Value::as_dense))?;
+        tree::eval(&weight)?;
         let turns = self.beside_limit(&weight, weight.nbytes(), m, |length| {
             Ok(implicit((&x, vec![&weight; length]), forwards)?.dense()?.eval()?)
         });

@@ -23,11 +23,12 @@ use mlx_rs::module::{Module as _, ModuleParameters};
 use mlx_rs::nn::{self, MultiHeadAttention, Sequential};
 use mlx_rs::optimizers::{AdamW, Optimizer, Sgd};
 use mlx_rs::utils::Updatable;
-use mlx_rs::{Array, ops, random, transforms};
+use mlx_rs::{Array, ops, random};
 use tacit::compile::{CompileOptions, Constants, compile_with_state};
 use tacit::format::AnyFormat;
 use tacit::model::{Module, Stateful, straight_through, with_parameters};
 use tacit::prelude::*;
+use tacit::tree;
 use tacit_figures::{Bench, Unit};
 
 /// Seconds of a turn, which is one step at least.
@@ -178,7 +179,7 @@ impl Run {
         random::seed(0)?;
         let mut training = (Module::in_place(T::new()?), Stateful(optimizer));
         let batches: Vec<Batch> = (0..4).map(T::batch).collect::<Result<_>>()?;
-        transforms::eval(batches.iter().flat_map(|(x, target)| [x, target]))?;
+        tree::eval(&batches)?;
         let options =
             CompileOptions { name: name.as_str().into(), constants: Constants::Deny, ..CompileOptions::default() };
         let mut step = compile_with_state(options, step);
@@ -186,7 +187,7 @@ impl Run {
             let start = Instant::now();
             for (x, target) in batches.iter().cycle().take(count) {
                 let loss = step.call(&mut training, (x, target))?.dense()?;
-                transforms::eval(training.0.parameters().flatten().into_values().chain([&loss]))?;
+                tree::eval(&(&training, &loss))?;
             }
             Ok(start.elapsed().as_secs_f64() / count as f64)
         });

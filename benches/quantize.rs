@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use mlx_rs::{Array, ops, random, transforms};
 use tacit::prelude::*;
-use tacit::tree::{self, Open};
+use tacit::tree;
 use tacit_figures::Unit;
 use tacit_kernels::{BlockScales, Codes, Matrix, Order, Scales, nf4};
 
@@ -93,6 +93,5 @@ fn failed(error: tacit_kernels::KernelError) -> Error {
 }
 
 fn evaluated(value: &Value) -> Result<()> {
-    let leaves = tree::leaves(value, Open::Fully)?;
-    Ok(transforms::eval(leaves.iter().filter_map(Value::as_dense))?)
+    tree::eval(value)
 }

@@ -16,13 +16,14 @@ use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{Array, ops, random, transforms};
+use mlx_rs::{Array, ops, random};
 use tacit::arrays::AsStored;
 use tacit::format::AnyFormat;
 use tacit::io::{self, json::Json, peft};
 use tacit::model::{LoraConfig, Missing};
 use tacit::prelude::*;
 use tacit::record::{Bars, Chart, Record, Recorder};
+use tacit::tree;
 
 use digits::{Digits, shuffled};
 
@@ -115,7 +116,7 @@ fn train(
         let loss = |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| cross_entropy.apply(&model.forward(x)?, y);
         let (loss, gradients) = model.value_and_grad(part.clone(), (&batch.images, &batch.labels), loss)?;
         model.update(&mut optimizer, &gradients)?;
-        transforms::eval(model.leaves(part).into_iter().map(|(_, leaf)| leaf).chain([&loss]))?;
+        tree::eval(&(&*model, &loss))?;
         if let Some(recorder) = &mut told {
             recorder.scalar(step + 1, "loss", loss.item_exact::<f32>())?;
         }

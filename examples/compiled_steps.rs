@@ -12,11 +12,11 @@ use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::Adam;
 use mlx_rs::random::{self, RandomState};
 use mlx_rs::{Array, Dtype, transforms};
-use tacit::Tree;
 use tacit::compile::{CompileOptions, Constants, compile_with_state};
 use tacit::model::Stateful;
 use tacit::pass::Passes;
 use tacit::prelude::*;
+use tacit::{Tree, tree};
 
 use digits::{Digits, shuffled};
 
@@ -93,8 +93,7 @@ fn compiled() -> Result<String> {
     for (images, labels, rate) in batches {
         let expected = step(&mut eager, (images.clone(), labels.clone(), rate.clone()))?;
         let loss = compiled.call(&mut training, (images, labels, rate))?.dense()?;
-        transforms::eval(eager.model.leaves(&ParameterFilter::All).into_iter().map(|(_, leaf)| leaf))?;
-        transforms::eval(training.model.leaves(&ParameterFilter::All).into_iter().map(|(_, leaf)| leaf))?;
+        tree::eval(&(&eager, &training))?;
         same += usize::from(loss.eq_exact(&expected)?);
         last = loss.item_exact();
     }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::losses::{CrossEntropyBuilder, LossReduction};
-use mlx_rs::module::{Module as _, ModuleParameters};
+use mlx_rs::module::Module as _;
 use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::{Optimizer, Sgd};
 use mlx_rs::random::{self, RandomState};
@@ -95,7 +95,7 @@ fn train(
             start = Instant::now();
         }
         let loss = f(training, batch)?;
-        transforms::eval(training.model.parameters().flatten().into_values().chain([&loss]))?;
+        tree::eval(&(&*training, &loss))?;
         losses.push(loss.item_exact());
     }
     Ok((losses, (batches.len() - 10) as f64 / start.elapsed().as_secs_f64()))

@@ -17,12 +17,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use characters::{Corpus, Outcome, Shape, Transformer, bits};
-use mlx_rs::module::{Module, ModuleParameters};
+use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{Array, random, transforms};
+use mlx_rs::{Array, random};
 use tacit::distributed::{Backend, FullyShard, Group, Shard, Split, Traffic};
 use tacit::model::{ParameterFilter, QatConfig};
 use tacit::prelude::*;
+use tacit::tree;
 use tacit_bridge::ports::Held;
 
 // ANCHOR_END: use
@@ -105,7 +106,7 @@ fn step(
         loss = group.mean(&loss)?;
     }
     model.update(optimizer, &gradients)?;
-    transforms::eval(model.parameters().flatten().into_values().chain([&loss]))?;
+    tree::eval(&(&*model, &loss))?;
     Ok(loss.try_item_exact::<f32>()?)
 }
 

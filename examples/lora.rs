@@ -16,7 +16,7 @@ use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
 use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{Array, builder::Builder, ops, random, transforms};
+use mlx_rs::{Array, builder::Builder, ops, random};
 use tacit::arrays::AsStored;
 use tacit::format::AnyFormat;
 use tacit::model::{LoraConfig, Method, Missing};
@@ -67,7 +67,7 @@ fn train(model: &mut Model<Sequential>, digits: &Digits, trained: &ParameterFilt
                 |model: &mut Model<Sequential>, (x, y): (&Array, &Array)| cross_entropy.apply(&model.forward(x)?, y);
             let (_, gradients) = model.value_and_grad(trained.clone(), (&batch.images, &batch.labels), loss)?;
             model.update(&mut optimizer, &gradients)?;
-            transforms::eval(model.leaves(trained).into_iter().map(|(_, leaf)| leaf))?;
+            model.eval()?;
         }
     }
     Ok(())

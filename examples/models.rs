@@ -5,7 +5,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::macros::ModuleParameters;
 use mlx_rs::module::Module;
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{Array, nn, random, transforms};
+use mlx_rs::{Array, nn, random};
 use tacit::io::ModelFile;
 use tacit::model::LoraConfig;
 use tacit::prelude::*;
@@ -169,7 +169,7 @@ fn train(model: &mut Model<nn::MultiHeadAttention>, words: &Array) -> Result<[f3
         };
         let (loss, gradients) = model.value_and_grad(ParameterFilter::Lora, (words, &target), loss)?;
         model.update(&mut optimizer, &gradients)?;
-        transforms::eval(model.leaves(&ParameterFilter::Lora).into_iter().map(|(_, leaf)| leaf))?;
+        model.eval()?;
         losses.push(loss.item_exact::<f32>());
     }
     Ok([losses[0], losses[29]])

@@ -14,12 +14,13 @@ use mlx_rs::losses::{CrossEntropy, CrossEntropyBuilder, LossReduction};
 use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{Array, ops, random, transforms};
+use mlx_rs::{Array, ops, random};
 use tacit::arrays::Prepared;
 use tacit::model::training::Schedule;
 use tacit::model::{Missing, QatConfig};
 use tacit::prelude::*;
 use tacit::record::{Bars, Chart, Record, Recorder};
+use tacit::tree;
 
 use digits::{Digits, shuffled};
 
@@ -95,7 +96,7 @@ fn train(model: &mut Model<Sequential>, phase: &Phase, task: &Task, recorder: &m
             gradients.into_iter().partition(|(path, _)| path.ends_with(".scales") || path.ends_with(".biases"));
         model.update(&mut optimizer, &others)?;
         model.update(&mut of_scales, &scales)?;
-        transforms::eval(model.leaves(&phase.trained).into_iter().map(|(_, leaf)| leaf).chain([&loss]))?;
+        tree::eval(&(&*model, &loss))?;
 
         let step = phase.before + made + 1;
         recorder.scalar(step, "loss", loss.item_exact::<f32>())?;

@@ -15,15 +15,16 @@ use std::time::Instant;
 
 use characters::{Corpus, Outcome, Shape, TEXT, Transformer, bits, windows};
 use indicatif::{ProgressBar, ProgressStyle};
-use mlx_rs::module::{FlattenedModuleParam, Module, ModuleParameters};
+use mlx_rs::module::{FlattenedModuleParam, Module};
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{Array, ops, random, transforms};
+use mlx_rs::{Array, ops, random};
 use tacit::format::AnyFormat;
 use tacit::model::generate::{self, Sampler, generate};
 use tacit::model::{Model, ParameterFilter, QatConfig};
 use tacit::prelude::*;
 use tacit::record::{Chart, Record, Recorder};
+use tacit::tree;
 
 /// How the verse begins that each model goes on with.
 const VERSE: &str = "And God said";
@@ -86,7 +87,7 @@ impl Trainer<'_> {
                 gradients.into_iter().partition(|(path, _)| path.ends_with(".scales") || path.ends_with(".biases"));
             model.update(&mut optimizer, &others)?;
             model.update(&mut of_scales, &scales)?;
-            transforms::eval(model.parameters().flatten().into_values().chain([&loss]))?;
+            tree::eval(&(&*model, &loss))?;
             self.recorder.scalar(step as u64 + 1, name, loss.try_item_exact::<f32>()?)?;
             self.bar.inc(1);
         }

@@ -9,7 +9,7 @@ use mlx_rs::module::Module;
 use mlx_rs::nn::{self, Sequential};
 use mlx_rs::optimizers::AdamW;
 use mlx_rs::random::{self, RandomState};
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, ops};
 use tacit::format::Quantizer;
 use tacit::io::{self, FileKind, Gguf, Tensors, Training, bitsandbytes, mlx_lm};
 use tacit::prelude::*;
@@ -80,7 +80,7 @@ impl Run {
         };
         let (loss, gradients) = self.model.value_and_grad(ParameterFilter::default(), (&x, &kept), loss)?;
         self.model.update(&mut self.optimizer, &gradients)?;
-        transforms::eval(self.model.leaves(&ParameterFilter::default()).into_iter().map(|(_, leaf)| leaf))?;
+        self.model.eval()?;
         self.step += 1;
         Ok(loss.item_exact())
     }

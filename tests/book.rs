@@ -35,6 +35,8 @@ mod models;
 mod own_array_type;
 #[path = "../examples/own_format.rs"]
 mod own_format;
+#[path = "../examples/own_kernel.rs"]
+mod own_kernel;
 #[path = "../examples/qat.rs"]
 mod qat;
 #[path = "../examples/saving.rs"]
@@ -281,6 +283,11 @@ fn the_own_format_prints_what_the_book_shows() {
 }
 
 #[test]
+fn the_own_kernel_prints_what_the_book_shows() {
+    check("own_kernel", &own_kernel::SECTIONS);
+}
+
+#[test]
 fn the_families_print_what_the_book_shows() {
     check("families", &families::SECTIONS);
 }
@@ -311,6 +318,7 @@ fn every_example_of_the_book_runs_as_a_program() {
     models::main().unwrap();
     own_array_type::main().unwrap();
     own_format::main().unwrap();
+    own_kernel::main().unwrap();
     saving::main().unwrap();
     splits::main().unwrap();
     straight_through::main().unwrap();

@@ -6,12 +6,13 @@ mod characters;
 
 use std::path::{Path, PathBuf};
 
-use mlx_rs::module::{Module, ModuleParameters};
+use mlx_rs::module::Module;
 use mlx_rs::optimizers::{Adam, Optimizer};
-use mlx_rs::{Array, random, transforms};
+use mlx_rs::{Array, random};
 use tacit::io;
 use tacit::model::{Missing, Model, ParameterFilter};
 use tacit::prelude::*;
+use tacit::tree;
 
 pub(crate) use characters::Transformer as Decoder;
 use characters::{Corpus, Shape, nats, windows};
@@ -92,7 +93,7 @@ impl Trainer {
                     nats(&model.forward(&x)?, &y)
                 })?;
             optimizer.update(&mut *model, &gradients)?;
-            transforms::eval(model.parameters().flatten().into_values().chain([&loss]))?;
+            tree::eval(&(&*model, &loss))?;
         }
         Ok(())
     }

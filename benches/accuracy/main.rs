@@ -12,11 +12,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use decoder::{Decoder, QUANTIZED, Size, Trainer};
-use mlx_rs::{Array, Dtype, ops, random, transforms};
+use mlx_rs::{Array, Dtype, ops, random};
 use tacit::format::{AnyFormat, Fit, Fitted};
 use tacit::model::{Outcome, QatConfig};
 use tacit::prelude::*;
-use tacit::tree::{self, Open};
+use tacit::tree;
 use tacit_figures::accuracy::{self, Loss};
 
 const FORMATS: [&str; 57] = [
@@ -214,7 +214,7 @@ fn timed(run: &mut Run) -> Result<()> {
     for text in ["nf4:64", "nf4:64+search", "nf4:64+hqq", "affine:4:64", "affine:4:64+search", "affine:4:64+hqq"] {
         let start = Instant::now();
         let made = text.parse::<AnyFormat>()?.quantize(&weights)?;
-        transforms::eval(tree::leaves(&made, Open::Fully)?.iter().filter_map(Value::as_dense))?;
+        tree::eval(&made)?;
         let seconds = start.elapsed().as_secs_f64();
         run.keep(text, "4096x4096", "seconds", 8.0 * made.nbytes() as f64 / weights.size() as f64, seconds);
     }

@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use mlx_rs::error::Exception;
-use mlx_rs::module::ModuleParameters;
 use mlx_rs::optimizers::Adam;
-use mlx_rs::{Array, ops, transforms};
+use mlx_rs::{Array, ops};
 use tacit::model::LoraConfig;
 use tacit::prelude::*;
 
@@ -48,7 +47,7 @@ pub(crate) fn finetune(model: &mut Model<Bert>, text: &Text) -> Outcome<()> {
             let loss = |model: &mut Model<Bert>, batch: &Batch| loss(&model.run(|bert| bert.embed(batch))?);
             let (_, gradients) = model.value_and_grad(ParameterFilter::Lora, batch, loss)?;
             model.update(&mut optimizer, &gradients)?;
-            transforms::eval(model.parameters().flatten().into_values())?;
+            model.eval()?;
             bar.inc(1);
         }
         Ok(())

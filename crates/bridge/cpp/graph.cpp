@@ -3,12 +3,18 @@
 
 #include <unordered_set>
 
+#include "description.h"
 #include "marks.h"
 #include "params.h"
 
 namespace tacit {
 
 namespace {
+
+// How many handles there are on an array: those of users, of nodes, and of whoever asks.
+long holders(const array& value) {
+  return description(value).use_count() - 1;
+}
 
 // Tells whether arrays depend on one without data. What was found is marked, so that a function that asks again and again
 // has its graph gone through once.
@@ -101,6 +107,63 @@ std::vector<array> frontier(const std::vector<array>& outputs, const std::vector
   return reached;
 }
 
+// The arrays that do not depend on `inputs` and that somebody holds besides the nodes of the graph.
+std::vector<array> held_elsewhere(const std::vector<array>& outputs, const std::vector<array>& inputs) {
+  std::unordered_set<uintptr_t> dependent;
+  each_dependent(inputs, outputs, [&](const array& node) { dependent.insert(node.id()); });
+  std::vector<const array*> independent;
+  std::unordered_map<uintptr_t, long> edges;
+  std::unordered_set<uintptr_t> counted;
+  auto count = [&](const array& node) {
+    if (!counted.insert(node.id()).second) {
+      return;
+    }
+    for (const auto& input : node.inputs()) {
+      ++edges[input.id()];
+    }
+    for (const auto& sibling : node.siblings()) {
+      ++edges[sibling.id()];
+    }
+  };
+  each_reached(outputs, inputs, [&](const array& node) {
+    if (!dependent.contains(node.id())) {
+      independent.push_back(&node);
+    }
+    count(node);
+    for (const auto& sibling : node.siblings()) {
+      count(sibling);
+    }
+    return true;
+  });
+  std::vector<array> found;
+  for (const auto* value : independent) {
+    if (holders(*value) > edges[value->id()]) {
+      found.push_back(*value);
+    }
+  }
+  return found;
+}
+
+// Those of `inputs` that `outputs` are or depend on, each once; what lies behind an input is not looked at.
+std::vector<array> reached(const std::vector<array>& outputs, const std::vector<array>& inputs) {
+  std::unordered_set<uintptr_t> sought;
+  for (const auto& input : inputs) {
+    sought.insert(input.id());
+  }
+  std::vector<array> found;
+  auto meet = [&](const array& value) {
+    if (sought.erase(value.id()) > 0) {
+      found.push_back(value);
+    }
+  };
+  std::for_each(outputs.begin(), outputs.end(), meet);
+  each_reached(outputs, inputs, [&](const array& node) {
+    std::for_each(node.inputs().begin(), node.inputs().end(), meet);
+    return !sought.empty();
+  });
+  return found;
+}
+
 // How deep MLX goes into itself where it walks the graph between the inputs and the outputs, one operand after the other.
 size_t depth(const std::vector<array>& outputs, const std::vector<array>& inputs) {
   std::unordered_set<uintptr_t> seen;
@@ -173,6 +236,20 @@ int tacit_depth(
 int tacit_frontier(
     const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
   return guarded([&] { pour(frontier(gather(outputs, output_count), gather(inputs, input_count)), found); });
+}
+
+int tacit_held_elsewhere(
+    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
+  return guarded([&] { pour(held_elsewhere(gather(outputs, output_count), gather(inputs, input_count)), found); });
+}
+
+int tacit_reached(
+    const Handle* outputs, size_t output_count, const Handle* inputs, size_t input_count, Sink found) {
+  return guarded([&] { pour(reached(gather(outputs, output_count), gather(inputs, input_count)), found); });
+}
+
+int tacit_holders(Handle value, size_t* count) {
+  return guarded([&] { *count = static_cast<size_t>(holders(get(value))); });
 }
 
 int tacit_constants(

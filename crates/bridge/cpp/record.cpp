@@ -1,4 +1,4 @@
-// The graph of a function as a shapeless compile records it.
+// The graph of a function, recorded without being compiled.
 #include <memory>
 
 #include "bridge.h"
@@ -60,9 +60,11 @@ using namespace tacit;
 
 extern "C" {
 
-int tacit_record_shapeless(const Handle* inputs, size_t count, Function function, Sink tracers, Sink outputs) {
+int tacit_record(
+    const Handle* inputs, size_t count, bool shapeless, Function function, Sink tracers, Sink outputs) {
   return guarded([&] {
-    auto traced = record_shapeless(function, gather(inputs, count));
+    auto given = gather(inputs, count);
+    auto traced = shapeless ? record_shapeless(function, given) : trace(function, given);
     pour(traced.tracers, tracers);
     pour(traced.outputs, outputs);
   });

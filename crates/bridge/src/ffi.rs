@@ -245,9 +245,10 @@ unsafe extern "C" {
     pub(crate) fn tacit_any_tracer(arrays: *const mlx_array, count: usize) -> bool;
     pub(crate) fn tacit_set_no_fuse();
 
-    pub(crate) fn tacit_record_shapeless(
+    pub(crate) fn tacit_record(
         inputs: *const mlx_array,
         count: usize,
+        shapeless: bool,
         function: Function,
         tracers: Sink,
         outputs: Sink,
@@ -271,6 +272,21 @@ unsafe extern "C" {
         input_count: usize,
         found: Sink,
     ) -> c_int;
+    pub(crate) fn tacit_held_elsewhere(
+        outputs: *const mlx_array,
+        output_count: usize,
+        inputs: *const mlx_array,
+        input_count: usize,
+        found: Sink,
+    ) -> c_int;
+    pub(crate) fn tacit_reached(
+        outputs: *const mlx_array,
+        output_count: usize,
+        inputs: *const mlx_array,
+        input_count: usize,
+        found: Sink,
+    ) -> c_int;
+    pub(crate) fn tacit_holders(array: mlx_array, count: *mut usize) -> c_int;
     pub(crate) fn tacit_constants(
         outputs: *const mlx_array,
         output_count: usize,

@@ -51,6 +51,37 @@ pub fn frontier(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, Bridg
     found(ffi::tacit_frontier, outputs, inputs)
 }
 
+/// The arrays that do not depend on `inputs`, go into the graph of `outputs` and are held by somebody besides its nodes, each
+/// once: those that a function which was recorded captured, and not what it made on its way and let go.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn held_elsewhere(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    found(ffi::tacit_held_elsewhere, outputs, inputs)
+}
+
+/// Those of `inputs` that `outputs` are or depend on, each once; what an input itself depends on is not looked at.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn reached(outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {
+    found(ffi::tacit_reached, outputs, inputs)
+}
+
+/// How many handles there are on `array`: this one, others that share it, and those of the nodes that take it.
+///
+/// # Errors
+///
+/// MLX has no memory left.
+pub fn holders(array: &Array) -> Result<usize, BridgeError> {
+    let mut count = 0;
+    // SAFETY: the handle and the number are live for the call.
+    check(unsafe { ffi::tacit_holders(array.as_ptr(), &raw mut count) })?;
+    Ok(count)
+}
+
 type Question = unsafe extern "C" fn(*const mlx_array, usize, *const mlx_array, usize, Sink) -> c_int;
 
 fn found(question: Question, outputs: &[Array], inputs: &[Array]) -> Result<Vec<Array>, BridgeError> {

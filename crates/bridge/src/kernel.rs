@@ -3,6 +3,7 @@
 mod elements;
 mod fallback;
 
+use std::any::Any;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use elements::{buffers, input, output};
 /// It is lazy like any primitive and works under grad, vmap and compile. What MLX cannot know of it comes from
 /// [`decompose`](Self::decompose), the same function in plain MLX ops: the oracle of its tests, and with
 /// [`fallback`](Self::fallback) what stands for it on a device without a source and in a vjp, jvp or vmap that it has not.
-pub trait Kernel: Send + Sync + 'static {
+pub trait Kernel: Any + Send + Sync {
     /// The primitive's name, in graphs and messages.
     fn name(&self) -> &'static str;
 
@@ -313,15 +314,15 @@ extern "C" fn equal(a: *mut c_void, b: *mut c_void) -> c_int {
     c_int::from(catch_unwind(AssertUnwindSafe(equal)).unwrap_or(false))
 }
 
-/// The parameters of the kernel behind a recorded primitive, if that is one and tells them.
+/// The kernel behind a recorded primitive, if that is one.
 ///
 /// # Safety
 ///
-/// `recorded` must be a live object of `tacit_primitive_of`.
-pub(crate) unsafe fn params_of(recorded: *const c_void) -> Option<Vec<(&'static str, Param)>> {
+/// `recorded` must be an object of `tacit_primitive_of` that lives for `'a`.
+pub(crate) unsafe fn of_recorded<'a>(recorded: *const c_void) -> Option<&'a dyn Kernel> {
     // SAFETY: as the caller promises; the kernel lives as long as the object.
     unsafe {
         let kernel = ffi::tacit_primitive_kernel(recorded);
-        if kernel.is_null() { None } else { kernel_of(kernel).params() }
+        if kernel.is_null() { None } else { Some(kernel_of(kernel)) }
     }
 }

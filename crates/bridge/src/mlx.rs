@@ -20,9 +20,10 @@ pub enum Refusal {
     Other,
 }
 
-const MESSAGES: [(&str, Refusal); 4] = [
+const MESSAGES: [(&str, Refusal); 5] = [
     ("Attempting to eval an array without a primitive", Refusal::Traced),
     ("Attempting to eval an array during function transformations", Refusal::Traced),
+    ("[async_eval] Not allowed inside a graph transformation", Refusal::Traced),
     ("There is no Stream(", Refusal::OtherThread),
     ("cannot infer output shapes", Refusal::Shapeless),
 ];

@@ -8,6 +8,7 @@ use mlx_rs::Array;
 
 use crate::arrays::{self, Collector};
 use crate::error::{BridgeError, check};
+use crate::kernel::Kernel;
 use crate::typed::Class;
 use crate::{NameId, Param, ffi, kernel, param, typed};
 
@@ -91,9 +92,15 @@ impl Primitive {
         unsafe { param::of_recorded(self.raw.0) }
     }
 
+    /// The kernel that the primitive is, if it is one.
+    #[must_use]
+    pub fn kernel(&self) -> Option<&dyn Kernel> {
+        // SAFETY: the object lives as long as `self`.
+        unsafe { kernel::of_recorded(self.raw.0) }
+    }
+
     fn kernel_params(&self) -> Option<Vec<(&'static str, Param)>> {
-        // SAFETY: the object is live.
-        unsafe { kernel::params_of(self.raw.0) }
+        self.kernel()?.params()
     }
 
     /// Emits the primitive again with other operands.

@@ -1,4 +1,4 @@
-//! The graph of a function as a shapeless compile records it.
+//! The graph of a function, recorded without being compiled.
 
 use mlx_rs::Array;
 
@@ -16,16 +16,32 @@ use crate::function::Borrowed;
 /// # Errors
 ///
 /// `function` fails or panics.
-pub fn record_shapeless(
-    inputs: &[&Array],
-    function: &mut dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError>,
-) -> Result<(Vec<Array>, Vec<Array>), BridgeError> {
+pub fn record_shapeless(inputs: &[&Array], function: &mut Recordable<'_>) -> Result<Recording, BridgeError> {
+    recording(inputs, true, function)
+}
+
+/// Records `function` on tracers of the inputs' avals: the tracers and what the function returned.
+///
+/// # Errors
+///
+/// `function` fails or panics.
+pub fn record(inputs: &[&Array], function: &mut Recordable<'_>) -> Result<Recording, BridgeError> {
+    recording(inputs, false, function)
+}
+
+/// A function that is recorded.
+type Recordable<'f> = dyn FnMut(Vec<Array>) -> Result<Vec<Array>, BoxError> + 'f;
+
+/// Tracers, and what a function returned for them.
+type Recording = (Vec<Array>, Vec<Array>);
+
+fn recording(inputs: &[&Array], shapeless: bool, function: &mut Recordable<'_>) -> Result<Recording, BridgeError> {
     let handles = arrays::handles(inputs.iter().copied());
     let mut function = Borrowed::new(function);
     let (mut tracers, mut outputs) = (Collector::default(), Collector::default());
     // SAFETY: everything is live for the call.
     check(unsafe {
-        ffi::tacit_record_shapeless(handles.as_ptr(), handles.len(), function.table(), tracers.sink(), outputs.sink())
+        ffi::tacit_record(handles.as_ptr(), handles.len(), shapeless, function.table(), tracers.sink(), outputs.sink())
     })?;
     Ok((tracers.arrays, outputs.arrays))
 }

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, random, transforms};
+use mlx_rs::{Array, Dtype, random};
 use serde::Serialize;
 use tacit_arrays::format::AnyFormat;
-use tacit_core::tree::{Open, leaves};
-use tacit_core::{Policy, Result, Value, implicit};
+use tacit_core::{Policy, Result, Value, implicit, tree};
 use tacit_figures::{Limits, Machine, Turns};
 use tacit_kernels::machine::{dot_peak, fma_peak, read_bandwidth};
 use tacit_kernels::{Isa, threads};
@@ -139,9 +138,7 @@ pub(crate) fn bench(options: &Options) -> Result<Measured> {
             Err(error) => return Err(error),
         }
     }
-    for (_, weight) in &weights {
-        transforms::eval(leaves(weight, Open::Fully)?.iter().filter_map(Value::as_dense))?;
-    }
+    tree::eval(&weights.iter().map(|(_, weight)| weight).collect::<Vec<_>>())?;
     let mut products = Vec::new();
     for &rows in &options.rows {
         let time = Duration::from_secs_f64(options.seconds / options.rows.len() as f64);
@@ -200,7 +197,7 @@ fn product(x: Array, weight: &Value) -> impl FnMut() -> Result<f64> {
             let made = implicit((&x, weight), |(x, w)| {
                 (0..count).map(|_| x.matmul(w.t())).collect::<Result<Vec<Array>, Exception>>()
             })?;
-            transforms::eval(made.iter().filter_map(Value::as_dense))?;
+            tree::eval(&made)?;
             Ok::<_, tacit_core::Error>(start.elapsed().as_secs_f64() / count as f64)
         };
         let count = match known {

@@ -173,7 +173,10 @@ fn variables() -> Vec<Finding> {
     let set = VARIABLES.iter().filter_map(|variable| Some((variable, env::var_os(variable.name)?)));
     set.map(|(variable, value)| {
         let value = value.to_string_lossy().into_owned();
-        if !(variable.reads)(&value) {
+        if variable.name == compile::MLX_VARIABLE {
+            let help = "unset it: MLX compiles nothing in this process, and compiled functions run as they are written";
+            Finding::with(variable.name, State::Slow, value, help)
+        } else if !(variable.reads)(&value) {
             Finding::with(variable.name, State::Broken, value, variable.values)
         } else if variable.name == PASSES_VARIABLE && !are_own_passes(&value) {
             let help = "only a program that registers such a pass has it: Tacit has none of this name";

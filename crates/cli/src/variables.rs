@@ -16,7 +16,7 @@ pub(crate) struct Variable {
 /// The passes of Tacit itself, in the order in which they run.
 pub(crate) const PASSES: [&str; 4] = ["turned", "united", "programs", "agreement"];
 
-pub(crate) const VARIABLES: [Variable; 9] = [
+pub(crate) const VARIABLES: [Variable; 10] = [
     Variable {
         name: "TACIT_MATERIALIZE",
         values: "allow, warn or deny",
@@ -28,6 +28,12 @@ pub(crate) const VARIABLES: [Variable; 9] = [
         values: "on or off",
         doc: "`off` runs compiled functions as they are written",
         reads: |text| ["on", "off", "1", "0", "true", "false"].contains(&text.to_ascii_lowercase().as_str()),
+    },
+    Variable {
+        name: "MLX_DISABLE_COMPILE",
+        values: "not set",
+        doc: "MLX's own; set to anything it runs compiled functions as they are written, and nothing enables against it",
+        reads: |_| false,
     },
     Variable {
         name: "TACIT_PASSES",

@@ -112,6 +112,12 @@ fn with_a_variable_that_says_nothing() {
     check(&[("TACIT_MODE", "fast")], 1, "broken TACIT_MODE fast", "eager, lazy or compiled");
 }
 
+#[test]
+fn where_mlx_compiles_nothing() {
+    let variable = "MLX_DISABLE_COMPILE";
+    check(&[(variable, "1")], 0, "slow MLX_DISABLE_COMPILE 1", "unset it: MLX compiles nothing in this process");
+}
+
 /// Another MLX in the place of the one that the program was built with.
 #[cfg(target_os = "linux")]
 #[test]

@@ -10,7 +10,8 @@
 //! transform too, from the random state of the thread; those of a function without shapes are a constant.
 //!
 //! An array that the function captured instead of taking it as an argument is a constant of the graph, frozen with the
-//! value that it had; [`Constants`] says what happens then. Where it belongs to a transform around the call, as an argument
+//! value that it had; [`Constants`] says what happens then. To tell it from an array that the function makes, such as
+//! `Array::from_f32(0.5)`, a function that may have captured one is recorded a second time when it is traced. Where it belongs to a transform around the call, as an argument
 //! of the function that `grad` differentiates does, nothing is compiled and the function itself runs, so that the
 //! derivative reaches it.
 
@@ -18,18 +19,21 @@ mod captured;
 pub(crate) mod drawn;
 mod engine;
 pub(crate) mod held;
+mod kept;
 mod key;
 mod options;
 mod shapeless;
 mod stats;
 mod switch;
 
+pub use crate::phases::Phases;
 pub(crate) use captured::{holds_tracer, in_transform};
 pub use held::CapturedArray;
 pub use options::{CompileOptions, Constants};
 pub use stats::CompileStats;
-pub use switch::{COMPILE_VARIABLE, disable, disable_fusion, enable, is_enabled};
+pub use switch::{COMPILE_VARIABLE, MLX_VARIABLE, disable, disable_fusion, enable, is_enabled};
 
+use captured::Seen;
 use engine::Engine;
 use mlx_rs::Array;
 
@@ -39,6 +43,9 @@ use crate::values::{Values, arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace};
 
 /// Compiles a function: it is traced for each structure of its arguments and replayed after that.
+///
+/// What it returns has the traces: keep it. The same function compiled a second time is traced a second time, and a loop
+/// that compiles in each turn is warned of.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -58,6 +65,7 @@ use crate::{Error, Result, Tree, Value, trace};
 /// # Errors
 ///
 /// Each call fails where `f` fails, and as for [`implicit`](crate::implicit()).
+#[track_caller]
 pub fn compile<'f, A, O, E>(f: impl FnMut(A) -> Result<O, E> + 'f) -> Compiled<'f, A, O>
 where
     A: Tree,
@@ -68,6 +76,7 @@ where
 }
 
 /// Compiles a function as [`compile`] does, with options.
+#[track_caller]
 pub fn compile_with<'f, A, O, E>(
     options: CompileOptions,
     mut f: impl FnMut(A) -> Result<O, E> + 'f,
@@ -103,6 +112,7 @@ where
 /// # Ok(())
 /// # }
 /// ```
+#[track_caller]
 pub fn compile_with_state<'f, S, A, O, E>(
     options: CompileOptions,
     mut f: impl FnMut(&mut S, A) -> Result<O, E> + 'f,
@@ -193,7 +203,8 @@ impl<S: Tree, A: Tree, O: Tree> CompiledWithState<'_, S, A, O> {
                 lent.state.assign(&mut reader)?;
                 let results = f(&mut *lent.state, A::unflatten(&mut reader)?)?;
                 let outputs = arrays_of(|visitor| show(MADE, &results, &*lent.state, visitor), &mut made)?;
-                inspect(&inputs, &outputs)?;
+                let again = || Flattened::shown(Open::Closed, |visitor| show(GIVEN, &*lent.state, args, visitor));
+                inspect(&Seen { inputs: &inputs, outputs: &outputs, again: &again })?;
                 Ok(outputs)
             })?;
             let (leaves, def) = made.ok_or_else(never_called)?.opened(results)?;

@@ -78,7 +78,8 @@ inventory::collect!(Registration);
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an MLX primitive",
     label = "the first parameter of a handler is its primitive",
-    note = "take `&primitives::Matmul` or another type of `tacit::primitives`, a class such as `&primitives::Unary`, or `&Primitive` for any"
+    note = "take `&primitives::Matmul` or another type of `tacit::primitives`, a class such as `&primitives::Unary`, or `&Primitive` for any",
+    note = "take `&Applied<K>` for a kernel `K` of your own that is a `NamedKernel`"
 )]
 pub trait HandlerPrimitive: Sized {
     /// The primitives that it stands for.

@@ -1,7 +1,9 @@
 //! Host code as an MLX primitive.
 
 use std::collections::HashSet;
+use std::marker::PhantomData;
 use std::mem::{Discriminant, discriminant};
+use std::ops::Deref;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use mlx_rs::Array;
@@ -11,7 +13,9 @@ pub use tacit_bridge::{Mapped, Mode, Quantized};
 
 use crate::counters::Counters;
 use crate::error::way_out;
-use crate::{Aval, Error, Policy, Result, policy};
+use crate::handler::HandlerPrimitive;
+use crate::pattern::PrimitivePattern;
+use crate::{Aval, Error, Policy, Primitive, Result, policy};
 
 /// Puts `kernel` into the graph, applied to `inputs`.
 ///
@@ -20,6 +24,108 @@ use crate::{Aval, Error, Policy, Result, policy};
 /// The kernel refuses the avals of the inputs. What it refuses when it runs becomes an error of the eval.
 pub fn apply(kernel: impl Kernel, inputs: &[Array]) -> Result<Vec<Array>> {
     Ok(tacit_bridge::kernel::apply(Arc::new(kernel), inputs)?)
+}
+
+/// A kernel that handlers can take by its type, as [`Applied`].
+pub trait NamedKernel: Kernel {
+    /// What [`Kernel::name`] gives, of each kernel of the type and of no other.
+    const NAME: &'static str;
+}
+
+/// A kernel that is applied to operands: the first parameter of its handlers, `op: &Applied<Cap>`.
+///
+/// ```standalone_crate
+/// # extern crate tacit_core as tacit;
+/// use mlx_rs::Array;
+/// use tacit::kernel::{self, Applied, Input, Kernel, NamedKernel, Output};
+/// use tacit::{Aval, ImplicitArray, Materialize, Result, Value, handler, implicit};
+///
+/// /// The same number everywhere.
+/// #[derive(ImplicitArray, Clone, Debug)]
+/// #[implicit(name = "doc.Same")]
+/// struct Same {
+///     number: Array,
+///     #[implicit(aux)]
+///     aval: Aval,
+/// }
+///
+/// impl Materialize for Same {
+///     fn materialize(&self) -> Result<Value> {
+///         Ok(mlx_rs::ops::broadcast_to(&self.number, &self.aval.shape)?.into())
+///     }
+/// }
+///
+/// struct Cap {
+///     most: f32,
+/// }
+///
+/// impl Kernel for Cap {
+///     fn name(&self) -> &'static str {
+///         Self::NAME
+///     }
+///     // The shapes of the results, of a function without shapes as well, and what computes them.
+/// #   fn output_avals(&self, inputs: &[Aval]) -> Result<Vec<Aval>, Box<dyn std::error::Error + Send + Sync>> {
+/// #       Ok(inputs.to_vec())
+/// #   }
+/// #   fn eval_cpu(
+/// #       &self, inputs: &[Input<'_>], outputs: &mut [Output<'_>],
+/// #   ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// #       let capped = outputs[0].elements::<f32>()?.iter_mut().zip(inputs[0].elements::<f32>()?);
+/// #       Ok(capped.for_each(|(y, x)| *y = x.min(self.most)))
+/// #   }
+/// #   fn decompose(&self, inputs: &[Array]) -> Result<Vec<Array>, Box<dyn std::error::Error + Send + Sync>> {
+/// #       Ok(vec![mlx_rs::ops::minimum(&inputs[0], Array::from_f32(self.most))?])
+/// #   }
+/// }
+///
+/// impl NamedKernel for Cap {
+///     const NAME: &'static str = "Cap";
+/// }
+///
+/// #[handler]
+/// fn cap_same(op: &Applied<Cap>, x: &Same) -> Result<Value> {
+///     let number = kernel::apply(Cap { most: op.most }, &[x.number.clone()])?.swap_remove(0);
+///     Ok(Same { number, aval: x.aval.clone() }.into())
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let x = Same { number: Array::from_f32(3.0), aval: Aval::new(&[1000], mlx_rs::Dtype::Float32) };
+/// let cap = |x: Array| Ok::<_, tacit::Error>(kernel::apply(Cap { most: 2.0 }, &[x])?.swap_remove(0));
+/// let y = implicit(x, cap)?;
+/// assert_eq!(y.to_string(), "Same(f32[1000])");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Applied<K> {
+    primitive: Primitive,
+    kernel: PhantomData<fn() -> K>,
+}
+
+impl<K> Applied<K> {
+    /// The primitive, which can be put on other operands.
+    #[must_use]
+    pub fn primitive(&self) -> &Primitive {
+        &self.primitive
+    }
+}
+
+impl<K: Kernel> Deref for Applied<K> {
+    type Target = K;
+
+    fn deref(&self) -> &K {
+        self.primitive.kernel().unwrap_or_else(|| unreachable!("it was looked at before it was applied"))
+    }
+}
+
+impl<K: NamedKernel> HandlerPrimitive for Applied<K> {
+    const PATTERN: PrimitivePattern = PrimitivePattern::Named(K::NAME);
+
+    fn with<R>(primitive: &Primitive, f: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
+        if primitive.kernel::<K>().is_none() {
+            return Err(Error::decline(format!("it is another kernel of the name {}", K::NAME)));
+        }
+        f(&Self { primitive: primitive.clone(), kernel: PhantomData })
+    }
 }
 
 /// Fails if `array` is computed from the results of a kernel that failed, as every read and eval of it does. A kernel that

@@ -42,6 +42,7 @@ mod macros;
 mod materialize;
 pub mod pass;
 mod pattern;
+mod phases;
 mod policy;
 mod primitive;
 mod registry;

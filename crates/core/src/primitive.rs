@@ -1,8 +1,10 @@
 //! One MLX primitive, with dispatch.
 
+use std::any::Any;
 use std::fmt;
 
 use mlx_rs::Array;
+use tacit_bridge::kernel::Kernel;
 use tacit_bridge::typed::{self, TypedPrimitive};
 use tacit_bridge::{NameId, Param, ParamError};
 
@@ -65,6 +67,12 @@ impl Primitive {
         let Some(description) = self.0.name_id().description() else { return Ok(Vec::new()) };
         let invalid = |error: ParamError| Error::Invalid { message: error.to_string(), help: None };
         typed::integers(description, &self.params()?, name).map_err(invalid)
+    }
+
+    /// The kernel of this type that the primitive is, if it is one.
+    #[must_use]
+    pub fn kernel<K: Kernel>(&self) -> Option<&K> {
+        (self.0.kernel()? as &dyn Any).downcast_ref()
     }
 
     /// Puts the primitive, with its parameters, into the graph on other dense operands.

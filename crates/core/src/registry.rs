@@ -220,7 +220,7 @@ impl Registry {
                 }
                 _ => false,
             };
-            2 * usize::from(signature.primitive == PrimitivePattern::Named(primitive_name(primitive)))
+            2 * usize::from(matches!(signature.primitive, PrimitivePattern::Named(own) if own == primitive))
                 + usize::from(signature.operands.iter().any(takes_type))
         };
         let mut near: Vec<&Handler> = self
@@ -246,11 +246,6 @@ static STRANGER: ArrayType = ArrayType {
     commutes: true,
     deferred: false,
 };
-
-/// The name in the table, which lives for ever; a primitive that is not MLX's is no handler's.
-fn primitive_name(primitive: &str) -> &'static str {
-    typed::describe(primitive).map_or("", |entry| entry.name)
-}
 
 /// The name that handlers know a primitive by: MLX calls each view `View` with its dtype, and so on.
 pub(crate) fn canonical(name: &str) -> &str {

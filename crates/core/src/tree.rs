@@ -10,6 +10,7 @@ mod beside;
 mod containers;
 mod def;
 mod entry;
+mod evaluating;
 mod flattened;
 mod foreign;
 mod functions;
@@ -24,6 +25,7 @@ mod visitor;
 
 pub use arguments::Arguments;
 pub use def::{Difference, TreeDef};
+pub use evaluating::{async_eval, eval};
 pub use foreign::Foreign;
 #[doc(hidden)]
 pub use foreign::{ForeignNode, flatten_foreign, unflatten_foreign};

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::process::Command;
 
 use mlx_rs::Array;
-use tacit::compile::{COMPILE_VARIABLE, CompileOptions, disable, enable, is_enabled};
+use tacit::compile::{COMPILE_VARIABLE, CompileOptions, MLX_VARIABLE, disable, enable, is_enabled};
 use tacit::{Result, compile, compile_with, compile_with_state};
 
 /// Says to the process that it is the child of a test.
@@ -67,6 +67,52 @@ fn a_variable_runs_functions_as_they_are() -> Result<()> {
     }
     assert!(!is_enabled());
     assert_eq!(twice()?, (2, 2));
+    Ok(())
+}
+
+/// MLX's documentation names the variable; MLX then hands functions back as they are.
+#[test]
+fn the_variable_of_mlx_is_honored_and_nothing_enables_against_it() -> Result<()> {
+    if !is_child() {
+        in_a_child("the_variable_of_mlx_is_honored_and_nothing_enables_against_it", &[(MLX_VARIABLE, "1")]);
+        return Ok(());
+    }
+    assert!(!is_enabled());
+    assert_eq!(twice()?, (2, 2));
+    enable();
+    assert!(!is_enabled());
+    assert_eq!(twice()?, (2, 2));
+    Ok(())
+}
+
+/// What `compile` returns has the traces. That is said once of a place whose functions are called once each, and not of one
+/// that is kept.
+#[test]
+fn functions_that_are_compiled_in_a_loop_are_warned_of_once() -> Result<()> {
+    const TEST: &str = "functions_that_are_compiled_in_a_loop_are_warned_of_once";
+    if !is_child() {
+        let said = in_a_child(TEST, &[]);
+        let warning = "the function was compiled 32 times at";
+        assert_eq!(said.matches(warning).count(), 1, "{said}");
+        let expected = "each compiled function was called once: each traces anew\n\
+                        help: compile once, outside the loop, and keep what `compile` returns";
+        assert!(said.contains(expected) && said.contains("compiling_switched_off.rs:"), "{said}");
+        return Ok(());
+    }
+    let x = Array::from_f32(0.0);
+    for _ in 0..100 {
+        compile(|x: Array| x.exp()).call(&x)?;
+    }
+    let mut kept = compile(|x: Array| x.exp());
+    for _ in 0..100 {
+        kept.call(&x)?;
+    }
+    // Another function of the same text is another place; each of these is called twice.
+    for _ in 0..100 {
+        let mut twice = compile(|x: Array| x.exp());
+        twice.call(&x)?;
+        twice.call(&x)?;
+    }
     Ok(())
 }
 

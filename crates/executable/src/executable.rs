@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use mlx_rs::{Array, ops, transforms};
+use mlx_rs::{Array, ops};
 use tacit_bridge::any_tracer;
 use tacit_core::compile::{CompileOptions, CompileStats, Compiled, Constants, compile_with};
 use tacit_core::tree::{self, Open};
@@ -295,7 +295,7 @@ impl<'f> Executable<'f> {
     pub(crate) fn begin(&mut self, inputs: &[&Array]) -> Result<Vec<Value>> {
         let returned = self.step(inputs)?;
         // By now the former residents are the graph's alone, and it may write the new ones into their memory.
-        transforms::async_eval(&dense_leaves(returned.iter().chain(self.fed_residents()))?)?;
+        tree::async_eval(&(&returned, self.fed_residents().collect::<Vec<_>>()))?;
         Ok(returned)
     }
 
@@ -372,7 +372,7 @@ impl<'f> Executable<'f> {
 
 /// Evaluates the arrays of `values`, implicit ones' children included.
 pub(crate) fn evaluate(values: &[Value]) -> Result<()> {
-    Ok(transforms::eval(&dense_leaves(values)?)?)
+    tree::eval(values)
 }
 
 pub(crate) fn dense_leaves<'v>(values: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Array>> {

@@ -1,8 +1,7 @@
 //! What becomes of the resident inputs from run to run.
 
 use mlx_rs::ops::indexing::TryIndexMutOp;
-use mlx_rs::transforms;
-use tacit_core::{Error, Result, Value, kernel};
+use tacit_core::{Error, Result, Value, kernel, tree};
 
 use crate::Executable;
 use crate::executable::dense_leaves;
@@ -36,11 +35,7 @@ impl Executable<'_> {
 
     /// Begins the evaluation of what the latest run fed.
     pub(crate) fn start_fed(&self) -> Result<()> {
-        let mut arrays = self.fed_residents().filter_map(Value::as_dense).peekable();
-        if arrays.peek().is_some() {
-            transforms::async_eval(arrays)?;
-        }
-        Ok(())
+        tree::async_eval(&self.fed_residents().collect::<Vec<_>>())
     }
 
     /// What becomes of the resident inputs where rows were cut: those that are left, behind those that were made.

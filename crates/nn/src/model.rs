@@ -133,6 +133,26 @@ impl<M: ModuleParameters> Model<M> {
         own.map(|(path, array)| (path.to_string(), Aval::from(array))).collect()
     }
 
+    /// Computes all parameters together, implicit and dense, and waits for them.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::nn;
+    /// use tacit_nn::Model;
+    ///
+    /// let mut model = Model::new(nn::Linear::new(64, 64)?)?;
+    /// model.replace("weight", |_, weight| Ok(Some(weight.dense()?.t().into())))?.eval()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// One cannot be computed, or is one that a trace is recorded on.
+    pub fn eval(&self) -> Result<()> {
+        tacit_core::tree::eval(self)
+    }
+
     /// The bytes of all parameters, implicit and dense.
     #[must_use]
     pub fn nbytes(&self) -> usize {

@@ -1,10 +1,11 @@
 //! Compiled functions on the real array types: without shapes, and as state.
 
+use expect_test::expect;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::compile::{CompileOptions, Constants};
 use tacit_core::{Policy, Value, compile_with, compile_with_state};
 
-use crate::operands::{every, normal};
+use crate::operands::{FORMATS, every, normal};
 
 fn options(shapeless: bool) -> CompileOptions {
     CompileOptions { shapeless, constants: Constants::Deny, ..CompileOptions::default() }
@@ -34,30 +35,80 @@ fn a_quantized_product_has_one_trace_for_every_batch() {
     }
 }
 
+/// `x` of so many rows, the row and the expert of each product.
+fn chosen(rows: i32, inner: i32) -> [Array; 3] {
+    let row = Array::from_iter(0..rows as u32, &[rows]);
+    let expert = row.remainder(Array::from_slice(&[2u32], &[])).expect("indices");
+    [normal(rows as u64, &[rows, 1, inner]), row, expert]
+}
+
 type Arguments = (Array, Array, Array, Array, Array, Array);
 
+/// MLX's own op on the codes of two experts, of which its pull request for shapeless `gather_qmm` compiles both orientations.
 #[test]
 fn a_gathered_product_has_one_trace_for_every_batch() {
-    // MLX's own op on the codes of two experts.
-    let experts = normal(3, &[2, 8, 64]);
-    let (codes, scales, biases) = ops::quantize(&experts, 64, 4).expect("quantizes");
-    // Without the rows' own indices MLX writes their number into the graph, which is an error that says so.
-    let product = |(x, row, expert, codes, scales, biases): Arguments| {
-        ops::gather_qmm(&x, &codes, &scales, &biases, &row, &expert, true, 64, 4, None)
+    for transpose in [true, false] {
+        let experts = normal(3, if transpose { &[2, 8, 64] } else { &[2, 64, 64] });
+        let (codes, scales, biases) = ops::quantize(&experts, 64, 4).expect("quantizes");
+        let product = |(x, row, expert, codes, scales, biases): Arguments| {
+            ops::gather_qmm(&x, &codes, &scales, &biases, &row, &expert, transpose, 64, 4, None)
+        };
+        let mut f = compile_with(options(true), product);
+        for rows in [2, 7] {
+            let [x, row, expert] = chosen(rows, 64).map(Value::from);
+            let [c, s, b] = [&codes, &scales, &biases].map(Value::from);
+            let args = (x, row, expert, c, s, b);
+            let expected = tacit_core::implicit(&args, product).expect("runs").dense().expect("is dense");
+            let made = f.call(&args).expect("runs").dense().expect("is dense");
+            assert!(apart(&made, &expected) < 1e-6);
+        }
+        assert_eq!((f.stats().traces, f.stats().checked), (1, 1), "transposed: {transpose}");
+    }
+}
+
+/// Without the rows' own indices MLX writes their number into the graph.
+#[test]
+fn a_gathered_product_with_default_indices_is_refused_by_name() {
+    let (codes, scales, biases) = ops::quantize(normal(3, &[2, 8, 64]), 64, 4).expect("quantizes");
+    let product = |(x, expert, codes, scales, biases): (Array, Array, Array, Array, Array)| {
+        ops::gather_qmm(&x, &codes, &scales, &biases, None, &expert, true, 64, 4, None)
     };
     let mut f = compile_with(options(true), product);
-    for rows in [2, 7] {
-        let x = normal(rows as u64, &[rows, 1, 64]);
-        let row = Array::from_iter(0..rows as u32, &[rows]);
-        let expert = row.remainder(Array::from_slice(&[2u32], &[])).expect("indices");
-        let [x, row, expert] = [&x, &row, &expert].map(Value::from);
+    let mut call = |rows: i32| {
+        let [x, _, expert] = chosen(rows, 64).map(Value::from);
         let [c, s, b] = [&codes, &scales, &biases].map(Value::from);
-        let args = (x, row, expert, c, s, b);
-        let expected = tacit_core::implicit(&args, product).expect("runs").dense().expect("is dense");
-        let made = f.call(&args).expect("runs").dense().expect("is dense");
-        assert!(apart(&made, &expected) < 1e-6);
+        f.call(&(x, expert, c, s, b)).map(|y| drop(y.dense().expect("is dense")))
+    };
+    call(2).expect("the shape of the trace");
+    expect![[r#"
+        the function was compiled without shapes and cannot be: the static parameters of a node differ: arange[start=0,stop=2,step=1] became arange[start=0,stop=7,step=1]
+        help: let no extent go into the function, as in `flatten` for `reshape`, or compile it with `shapeless: false`"#]].assert_eq(&call(7).expect_err("another number of rows").to_string());
+}
+
+/// Packed experts of every stored format through plain `gather_mm`, in both orientations: they are multiplied by their codes, and
+/// another number of rows is refused by name, since the check of the rows' indices has their number among its parameters.
+#[test]
+fn packed_experts_are_right_or_refused_by_name_without_shapes() {
+    let _deny = Policy::Deny.scope();
+    for format in &FORMATS {
+        let w = (format.of)(&normal(1, &[2, 32, 64])).expect("quantizes");
+        for turned in [true, false] {
+            let product = |(x, row, expert, w): (Array, Array, Array, Array)| {
+                let w = if turned { w.swap_axes(1, 2)? } else { w };
+                ops::gather_mm(x, w, &row, &expert, None)
+            };
+            let args = |rows: i32| {
+                let [x, row, expert] = chosen(rows, if turned { 64 } else { 32 }).map(Value::from);
+                (x, row, expert, w.clone())
+            };
+            let mut f = compile_with(options(true), product);
+            let expected = tacit_core::implicit(&args(2), product).expect("runs").dense().expect("is dense");
+            let made = f.call(&args(2)).expect("runs").dense().expect("is dense");
+            assert!(apart(&made, &expected) < 1e-5, "{}, turned: {turned}", format.name);
+            let error = f.call(&args(7)).expect_err("another number of rows").to_string();
+            assert!(error.contains("Indices[extent=2,width=1] became Indices[extent=7,width=1]"), "{error}");
+        }
     }
-    assert_eq!((f.stats().traces, f.stats().checked), (1, 1));
 }
 
 #[test]

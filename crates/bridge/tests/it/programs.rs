@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use mlx_rs::transforms::vjp;
-use mlx_rs::{Array, Dtype, memory, ops};
+use mlx_rs::{Array, Dtype, Stream, memory, ops};
 use tacit_bridge::{BoxError, BridgeError, Outcome, PanicError, Program, any_tracer};
 
 use crate::arrays::{matrix, numbers, vector};
@@ -235,3 +235,52 @@ impl fmt::Display for Own {
 }
 
 impl std::error::Error for Own {}
+
+/// MLX's own product with chosen experts in MXFP4, which has no biases; mlx-rs has the affine mode alone.
+fn gathered(args: &[Array], transpose: bool) -> Result<Array, BoxError> {
+    let [x, codes, scales, rows, experts] = args else { return Err("five operands".into()) };
+    let none = mlx_sys::mlx_array { ctx: std::ptr::null_mut() };
+    let [group, bits] = [32, 4].map(|value| mlx_sys::mlx_optional_int { value, has_value: true });
+    let stream = Stream::thread_local_or_default();
+    let mut made = none;
+    // SAFETY: every handle, the text and the stream are live for the call, which stores a new array.
+    let status = unsafe {
+        mlx_sys::mlx_gather_qmm(
+            &raw mut made,
+            x.as_ptr(),
+            codes.as_ptr(),
+            scales.as_ptr(),
+            none,
+            rows.as_ptr(),
+            experts.as_ptr(),
+            transpose,
+            group,
+            bits,
+            c"mxfp4".as_ptr(),
+            false,
+            stream.as_ptr(),
+        )
+    };
+    // SAFETY: the call succeeded, so the handle is a new array that is ours.
+    if status == 0 { Ok(unsafe { Array::from_ptr(made) }) } else { Err("MLX refuses the operands".into()) }
+}
+
+/// What MLX's pull request for shapeless `gather_qmm` is about, in a mode without biases and in both orientations.
+#[test]
+fn a_gathered_product_in_a_mode_without_biases_is_one_trace_for_every_batch() {
+    let words: Vec<u32> = (0..2 * 64 * 8u32).map(|word| word.wrapping_mul(0x9E37_79B9)).collect();
+    let codes = Array::from_slice(&words, &[2, 64, 8]);
+    let scales = Array::from_slice(&[127u8; 2 * 64 * 2], &[2, 64, 2]);
+    for transpose in [true, false] {
+        let mut program = Program::new(true).expect("memory");
+        for (rows, outcome) in [(2, Outcome::Traced), (7, Outcome::Replayed), (3, Outcome::Replayed)] {
+            let x = Array::from_iter((0..rows * 64).map(|i| i as f32), &[rows, 1, 64]);
+            let row = Array::from_iter(0..rows as u32, &[rows]);
+            let expert = Array::from_iter((0..rows as u32).map(|row| row % 2), &[rows]);
+            let args = [x, codes.clone(), scales.clone(), row, expert];
+            let expected = numbers(&gathered(&args, transpose).expect("multiplies"));
+            let made = called(&mut program, &args.each_ref(), |args| Ok(vec![gathered(&args, transpose)?]));
+            assert_eq!(made, (outcome, vec![expected]), "{rows} rows, transposed: {transpose}");
+        }
+    }
+}

@@ -1,13 +1,16 @@
 //! What a compiled function holds without having got it.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 
 use mlx_rs::{Array, Dtype};
-use tacit_bridge::{Scope, any_tracer, array_id, constants, frontier};
+use tacit_bridge::{Scope, any_tracer, array_id, constants, frontier, held_elsewhere, holders, reached};
 
+use super::held::may_be_key;
 use super::{CapturedArray, CompileOptions, Constants};
 use crate::policy::warn;
-use crate::{Aval, Error, Result};
+use crate::tree::TreeDef;
+use crate::{Aval, Error, Result, Value};
 
 /// Whether a transform of MLX's is going on, so that an array may be a tracer of it.
 pub(crate) fn in_transform() -> Result<bool> {
@@ -49,17 +52,50 @@ impl Around {
     }
 }
 
-/// Does with the arrays that a function holds as its options say.
-pub(super) fn inspect(options: &CompileOptions, inputs: &[Array], outputs: &[Array]) -> Result<()> {
+/// What a function was recorded on, and what it returned.
+pub(super) struct Seen<'s> {
+    pub(super) inputs: &'s [Array],
+    pub(super) outputs: &'s [Array],
+    /// Takes the state and the arguments apart once more; while what it gives lives, each of their fields has one more handle.
+    pub(super) again: &'s dyn Fn() -> Result<(Vec<Value>, TreeDef)>,
+}
+
+/// The arrays that a function may hold: somebody else holds them too, and no field of the state or the arguments is one.
+///
+/// What the function made on its way and something keeps, such as a rule of a derivative in the graph, is among them;
+/// [`inspect`] tells by a second recording.
+pub(super) fn suspects(options: &CompileOptions, seen: &Seen<'_>) -> Result<Vec<Array>> {
+    if options.constants == Constants::Allow {
+        return Ok(Vec::new());
+    }
+    let found = held_elsewhere(seen.outputs, seen.inputs)?;
+    let count = || found.iter().map(holders).collect::<Result<Vec<_>, _>>();
+    let before = count()?;
+    // A field of a module or an optimizer that is no leaf of it, such as a learning rate, is copied with it.
+    let fields = if found.is_empty() { None } else { Some((seen.again)()?) };
+    let after = count()?;
+    drop(fields);
+    let same = before.iter().zip(after).map(|(before, after)| *before == after);
+    Ok(found.iter().zip(same).filter_map(|(array, same)| same.then(|| array.clone())).collect())
+}
+
+/// Does with the arrays that a function holds as its options say: those of the `suspects` of one recording that another
+/// recording has as well, since what is made anew in each is not held. `draws` counts what comes from a random state too.
+pub(super) fn inspect(options: &CompileOptions, suspects: &[Array], seen: &Seen<'_>, draws: bool) -> Result<()> {
     if options.constants == Constants::Allow {
         return Ok(());
     }
+    let arrays = again_in(suspects, seen)?;
     let mut held = Vec::new();
-    for array in &frontier(outputs, inputs)? {
+    for array in &arrays {
         let sources = constants(std::slice::from_ref(array), &[])?;
-        if !sources.is_empty() {
-            let own = sources.iter().any(|source| array_id(source) == array_id(array));
-            let sources = if own { Vec::new() } else { sources.iter().map(Aval::from).collect() };
+        let own = sources.iter().any(|source| array_id(source) == array_id(array));
+        held.push(CapturedArray { aval: array.into(), sources: if own { Vec::new() } else { avals(&sources) } });
+    }
+    let drawn = if draws { frontier(seen.outputs, seen.inputs)? } else { Vec::new() };
+    for array in &drawn {
+        let sources = avals(&constants(std::slice::from_ref(array), &arrays)?);
+        if sources.iter().any(may_be_key) {
             held.push(CapturedArray { aval: array.into(), sources });
         }
     }
@@ -72,4 +108,18 @@ pub(super) fn inspect(options: &CompileOptions, inputs: &[Array], outputs: &[Arr
     }
     warn(&error.to_string());
     Ok(())
+}
+
+/// Those of `suspects` that this recording has as well.
+fn again_in(suspects: &[Array], seen: &Seen<'_>) -> Result<Vec<Array>> {
+    if suspects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: HashSet<_> = suspects.iter().map(array_id).collect();
+    let reached = reached(seen.outputs, &[seen.inputs, suspects].concat())?;
+    Ok(reached.into_iter().filter(|array| ids.contains(&array_id(array))).collect())
+}
+
+fn avals(arrays: &[Array]) -> Vec<Aval> {
+    arrays.iter().map(Aval::from).collect()
 }

@@ -1,11 +1,10 @@
 //! Random numbers that a compiled function draws without a key, from the random state of the thread.
 
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use mlx_rs::random::{self, RandomState, with_random_state};
 use mlx_rs::{Array, Dtype};
-use tacit_bridge::{array_id, constants, frontier};
+use tacit_bridge::{constants, frontier, reached};
 
 use super::held::may_be_key;
 use crate::Result;
@@ -37,9 +36,7 @@ impl Drawn {
 
     /// Notes whether what was recorded depends on the tracer of the key.
     pub(super) fn see(&mut self, tracer: &Array, outputs: &[Array]) -> Result<()> {
-        // An output that does not depend on it is among what they hold without it.
-        let without: HashSet<_> = frontier(outputs, std::slice::from_ref(tracer))?.iter().map(array_id).collect();
-        self.used = outputs.iter().any(|output| !without.contains(&array_id(output)));
+        self.used = !reached(outputs, std::slice::from_ref(tracer))?.is_empty();
         Ok(())
     }
 }

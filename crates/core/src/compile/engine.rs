@@ -1,22 +1,26 @@
 //! The traces of a compiled function: which of them serves a call, and the making of a new one.
 
-use mlx_rs::Array;
-use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth};
+use std::panic::Location;
+use std::time::{Duration, Instant};
 
-use super::captured::{self, Around};
+use mlx_rs::{Array, random};
+use tacit_bridge::{BoxError, Outcome, Program, any_tracer, check_depth, record};
+
+use super::captured::{self, Around, Seen};
 use super::drawn::{Drawn, drawing, may_draw};
 use super::key::{Key, Scope};
 use super::shapeless::{self, Recorded};
-use super::{CompileOptions, CompileStats, switch};
+use super::{CompileOptions, CompileStats, kept, switch};
 use crate::pass::{self, Passes, Rewritten};
+use crate::phases::Phases;
 use crate::tree::{Listed, Matcher, TreeDef, Visitor};
 use crate::{Aval, Error, Result, Value, trace};
 
 /// Arrays in an opened structure.
 type Opened<T> = (Vec<T>, TreeDef);
 
-/// Sees the inputs and outputs of what was recorded.
-pub(super) type Inspect<'i> = dyn FnMut(&[Array], &[Array]) -> Result<()> + 'i;
+/// Sees what was recorded.
+pub(super) type Inspect<'i> = dyn FnMut(&Seen<'_>) -> Result<()> + 'i;
 
 /// Runs the function on values, its own structure closed, and opens what it gives.
 pub(super) type Body<'b> = dyn FnMut(Vec<Value>, &mut Inspect<'_>) -> Result<Opened<Value>> + 'b;
@@ -27,6 +31,8 @@ pub(super) struct Engine {
     /// The entry that served the latest call.
     latest: usize,
     stats: CompileStats,
+    /// Where the function was compiled.
+    place: &'static Location<'static>,
 }
 
 struct Entry {
@@ -55,9 +61,10 @@ struct Trace {
 }
 
 impl Engine {
+    #[track_caller]
     pub(super) fn new(options: CompileOptions) -> Self {
         switch::warn_without_compiler();
-        Self { options, entries: Vec::new(), latest: 0, stats: CompileStats::default() }
+        Self { options, entries: Vec::new(), latest: 0, stats: CompileStats::default(), place: Location::caller() }
     }
 
     pub(super) fn stats(&self) -> &CompileStats {
@@ -73,6 +80,15 @@ impl Engine {
         &mut self,
         show: impl Fn(&mut dyn Visitor<'a>) -> Result<()>,
     ) -> Result<Option<Opened<Array>>> {
+        let start = Instant::now();
+        let replayed = self.replayed(show)?;
+        if replayed.is_some() {
+            self.stats.spent(Phases { build: start.elapsed(), ..Phases::default() });
+        }
+        Ok(replayed)
+    }
+
+    fn replayed<'a>(&mut self, show: impl Fn(&mut dyn Visitor<'a>) -> Result<()>) -> Result<Option<Opened<Array>>> {
         self.stats.calls += 1;
         if self.entries.is_empty() || !switch::is_enabled() || trace::is_recording() {
             return Ok(None);
@@ -118,6 +134,16 @@ impl Engine {
 
     /// Calls the function where no trace serves the inputs: `leaves` in the structure `closed`.
     pub(super) fn call(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Opened<Array>> {
+        let (start, inlined) = (Instant::now(), self.stats.inlined);
+        let made = self.called(leaves, closed, body);
+        let time = start.elapsed();
+        let is_traced = self.stats.inlined == inlined;
+        let [trace, build] = if is_traced { [time, Duration::ZERO] } else { [Duration::ZERO, time] };
+        self.stats.spent(Phases { trace, build, ..Phases::default() });
+        made
+    }
+
+    fn called(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Opened<Array>> {
         if !switch::is_enabled() || trace::is_recording() {
             return self.inlined(leaves, body);
         }
@@ -136,7 +162,7 @@ impl Engine {
 
     fn inlined(&mut self, leaves: Vec<Value>, body: &mut Body<'_>) -> Result<Opened<Array>> {
         self.stats.inlined += 1;
-        let (made, def) = body(leaves, &mut |_, _| Ok(()))?;
+        let (made, def) = body(leaves, &mut |_| Ok(()))?;
         Ok((dense(&made)?, def))
     }
 
@@ -146,13 +172,20 @@ impl Engine {
         if !program.is_shapeless() {
             return Ok(None);
         }
-        let recorded = Recorded::new(inputs, &mut |tracers| recorded_results(&key.def, tracers, around, body))?;
+        let mut suspects = Vec::new();
+        let recorded = Recorded::new(inputs, &mut |tracers| {
+            recorded_results(&key.def, tracers, around, body, &mut |seen| {
+                suspects = captured::suspects(&self.options, seen)?;
+                Ok(())
+            })
+        })?;
         if recorded.reduces_one()? {
             return Ok(None);
         }
         // A pass looks at shapes.
         let trace = self.run(program, &Passes::Off, key, inputs, around, &mut |tracing, tracers| {
-            tracing.results(tracers, tracers, body, &mut |_, _| Ok(()))
+            let inspect = &mut |seen: &Seen<'_>| captured::inspect(&self.options, &suspects, seen, true);
+            tracing.results(tracers, tracers, body, inspect)
         })?;
         // MLX works out the shapes anew, by rules that are not those of the ops where an extent is 0.
         let same = recorded.makes(&trace.outputs);
@@ -161,27 +194,58 @@ impl Engine {
 
     fn shaped(&self, key: &Key, inputs: &[&Array], around: &Around, body: &mut Body<'_>) -> Result<Trace> {
         let passes = &self.options.passes;
-        let mut draws = false;
+        let (mut draws, mut suspects) = (false, Vec::new());
         let trace = self.run(Program::new(false)?, passes, key, inputs, around, &mut |tracing, tracers| {
-            tracing.results(tracers, tracers, body, &mut |inputs, outputs| {
-                draws = may_draw(inputs, outputs)?;
-                if draws { Err(Error::decline("it draws random numbers")) } else { Ok(()) }
+            tracing.results(tracers, tracers, body, &mut |seen| {
+                draws = may_draw(seen.inputs, seen.outputs)?;
+                if draws {
+                    return Err(Error::decline("it draws random numbers"));
+                }
+                suspects = captured::suspects(&self.options, seen)?;
+                Ok(())
             })
         });
         if !draws {
-            return trace;
+            let trace = trace?;
+            self.confirmed(&suspects, key, inputs, around, body)?;
+            return Ok(trace);
         }
         // Where it draws from the random state of the thread, the trace is made anew with a key for an input.
         let mut drawn = Drawn::new()?;
         let first = drawn.first().clone();
-        let inputs: Vec<&Array> = inputs.iter().copied().chain([&first]).collect();
-        let trace = self.run(Program::new(false)?, passes, key, &inputs, around, &mut |tracing, tracers| {
+        let with_key: Vec<&Array> = inputs.iter().copied().chain([&first]).collect();
+        let trace = self.run(Program::new(false)?, passes, key, &with_key, around, &mut |tracing, tracers| {
             let Some((random, given)) = tracers.split_last() else { return Err("there is no key".into()) };
-            let results = drawing(random, || tracing.results(given, tracers, body, &mut |_, _| Ok(())))?;
+            let suspect = &mut |seen: &Seen<'_>| {
+                suspects = captured::suspects(&self.options, seen)?;
+                Ok(())
+            };
+            let results = drawing(random, || tracing.results(given, tracers, body, suspect))?;
             drawn.see(random, &results)?;
             Ok(results)
         })?;
+        self.confirmed(&suspects, key, inputs, around, body)?;
         Ok(Trace { drawn: Some(drawn), ..trace })
+    }
+
+    /// Records the function once more, to tell which of the suspects of its trace it holds, and does as the options say.
+    fn confirmed(
+        &self,
+        suspects: &[Array],
+        key: &Key,
+        inputs: &[&Array],
+        around: &Around,
+        body: &mut Body<'_>,
+    ) -> Result<()> {
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        let inspect = &mut |seen: &Seen<'_>| captured::inspect(&self.options, suspects, seen, false);
+        // The random state of the thread is left alone.
+        let function =
+            &mut |tracers| drawing(&random::key(0)?, || recorded_results(&key.def, tracers, around, body, inspect));
+        record(inputs, function)?;
+        Ok(())
     }
 
     /// Calls a new program, which traces the function by `results` of its tracers.
@@ -195,7 +259,7 @@ impl Engine {
         results: &mut Results<'_>,
     ) -> Result<Trace> {
         let options = &self.options;
-        let mut tracing = Tracing { options, passes, key, around, made: None, rewritten: Vec::new() };
+        let mut tracing = Tracing { passes, key, around, made: None, rewritten: Vec::new() };
         let mut outputs = Vec::new();
         let outcome = program
             .call(inputs, &mut outputs, &mut |tracers| results(&mut tracing, &tracers))
@@ -213,7 +277,7 @@ impl Engine {
         around: &Around,
         body: &mut Body<'_>,
     ) -> Result<Option<Opened<Array>>> {
-        let Self { options, entries, stats, latest } = self;
+        let Self { options, entries, stats, latest, .. } = self;
         let found = entries.iter_mut().enumerate().find_map(|(i, entry)| {
             let same = entry.key.scope == key.scope && entry.key.def == key.def && entry.recorded.is_some();
             let same = same && entry.program.matches(inputs);
@@ -222,7 +286,7 @@ impl Engine {
         let Some((i, mut recorded)) = found else { return Ok(None) };
         let entry = &mut entries[i];
         let def = entry.key.def.clone();
-        let function = &mut |tracers| recorded_results(&def, tracers, around, body);
+        let function = &mut |tracers| recorded_results(&def, tracers, around, body, &mut |_| Ok(()));
         let expected = recorded.check(&options.name, inputs, function);
         stats.checked += 1;
         let result = expected.and_then(|expected| {
@@ -260,7 +324,7 @@ impl Engine {
             Some(trace) => trace,
             None => self.shaped(&key, inputs, around, body)?,
         };
-        let Self { options, entries, stats, latest } = self;
+        let Self { options, entries, stats, latest, .. } = self;
         let Trace { program, outcome, made, outputs, rewritten, recorded, drawn } = trace;
         if outcome == Outcome::Inlined {
             stats.inlined += 1;
@@ -287,9 +351,16 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.stats.calls == 1 && self.stats.traces == 1 {
+            kept::dropped_after_one_call(&self.options.name, self.place);
+        }
+    }
+}
+
 /// A trace while it is made.
 struct Tracing<'t> {
-    options: &'t CompileOptions,
     passes: &'t Passes,
     key: &'t Key,
     around: &'t Around,
@@ -299,22 +370,20 @@ struct Tracing<'t> {
 }
 
 impl Tracing<'_> {
-    /// What the function gives on tracers of its arguments, rewritten; `all` are the tracers of the program. `first` sees what
-    /// was recorded before the options say what becomes of constants.
+    /// What the function gives on tracers of its arguments, rewritten; `all` are the tracers of the program.
     fn results(
         &mut self,
         given: &[Array],
         all: &[Array],
         body: &mut Body<'_>,
-        first: &mut Inspect<'_>,
+        inspect: &mut Inspect<'_>,
     ) -> Result<Vec<Array>, BoxError> {
         let values = self.key.def.closed(given.to_vec())?;
         let beside = &all[given.len()..];
-        let (results, def) = body(values, &mut |inputs, outputs| {
-            let inputs = [inputs, beside].concat();
-            self.around.check(&inputs, outputs)?;
-            first(&inputs, outputs)?;
-            captured::inspect(self.options, &inputs, outputs)
+        let (results, def) = body(values, &mut |seen| {
+            let inputs = [seen.inputs, beside].concat();
+            self.around.check(&inputs, seen.outputs)?;
+            inspect(&Seen { inputs: &inputs, ..*seen })
         })?;
         self.made = Some(def);
         let (results, done) = pass::rewrite(self.passes, all, dense(&results)?)?;
@@ -347,8 +416,12 @@ fn recorded_results(
     tracers: Vec<Array>,
     around: &Around,
     body: &mut Body<'_>,
+    inspect: &mut Inspect<'_>,
 ) -> Result<Vec<Array>, BoxError> {
-    let (made, _) = body(def.closed(tracers)?, &mut |inputs, outputs| around.check(inputs, outputs))?;
+    let (made, _) = body(def.closed(tracers)?, &mut |seen| {
+        around.check(seen.inputs, seen.outputs)?;
+        inspect(seen)
+    })?;
     Ok(dense(&made)?)
 }
 

@@ -26,9 +26,11 @@ pub struct CompileOptions {
     pub passes: Passes,
 }
 
-/// What happens when a function that is compiled holds arrays of more than one element that are not its arguments.
+/// What happens when a function that is compiled holds arrays that are not its arguments, be they single numbers.
 ///
-/// They are constants of the graph: what is put in their place later is not seen.
+/// They are constants of the graph: what is put in their place later is not seen. Arrays that the function makes itself are
+/// not among them, and neither are fields of an optimizer or a module in the state that are no leaves of it, such as a
+/// learning rate; these are constants without a word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Constants {
     /// Nothing.

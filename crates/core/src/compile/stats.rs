@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::pass::Rewritten;
+use crate::phases::Phases;
 
 /// How many reasons are kept.
 const KEPT: usize = 64;
@@ -14,12 +15,14 @@ pub struct CompileStats {
     pub calls: u64,
     /// Calls that traced.
     pub traces: u64,
-    /// Calls that ran the function without a compiled graph: inside another trace, or with compilation switched off.
+    /// Calls that ran the function without a compiled graph: inside another trace, or with compilation switched off, by MLX too.
     pub inlined: u64,
     /// Shapes that a shapeless function was recorded on, to see that the graph is the same.
     pub checked: u64,
     /// Traces that were dropped because there were too many.
     pub evicted: u64,
+    /// Where the time of the calls went; what they return is evaluated elsewhere, and [`Phases::of`] counts that as well.
+    pub phases: Phases,
     /// What [passes](crate::pass) did to the graph of the latest trace.
     pub rewritten: Vec<Rewritten>,
     pub(super) retraces: VecDeque<String>,
@@ -31,6 +34,11 @@ impl CompileStats {
     /// A reason reads as ``static block_size 64 -> 32 at `args.weight` ``, or ``shape of `args.0` f32[2,3] -> f32[4,3]``.
     pub fn retraces(&self) -> impl ExactSizeIterator<Item = &str> {
         self.retraces.iter().map(String::as_str)
+    }
+
+    pub(super) fn spent(&mut self, phases: Phases) {
+        self.phases += phases;
+        phases.add();
     }
 
     pub(super) fn retraced(&mut self, reason: String) {

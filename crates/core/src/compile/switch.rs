@@ -1,12 +1,15 @@
 //! Whether functions are compiled at all.
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{LazyLock, Once};
 
 use crate::policy::warn;
 
 /// The variable that switches compilation off for the process: `off`, `0` or `false`.
 pub const COMPILE_VARIABLE: &str = "TACIT_COMPILE";
+
+/// MLX's own variable: set to anything, it switches MLX's compile off for the process, and with it that of Tacit.
+pub const MLX_VARIABLE: &str = "MLX_DISABLE_COMPILE";
 
 const UNKNOWN: u8 = 0;
 const ON: u8 = 1;
@@ -19,7 +22,7 @@ pub fn disable() {
     SWITCH.store(OFF, Ordering::Relaxed);
 }
 
-/// Compiles again after [`disable`].
+/// Compiles again after [`disable`], unless [`MLX_VARIABLE`] is set, which MLX reads once.
 pub fn enable() {
     SWITCH.store(ON, Ordering::Relaxed);
 }
@@ -31,9 +34,13 @@ pub fn disable_fusion() {
     tacit_bridge::set_no_fuse();
 }
 
-/// Whether functions are compiled: neither [`disable`] nor [`COMPILE_VARIABLE`] says otherwise.
+/// Whether functions are compiled: neither [`disable`] nor [`COMPILE_VARIABLE`] nor [`MLX_VARIABLE`] says otherwise.
 #[must_use]
 pub fn is_enabled() -> bool {
+    static ALLOWED_BY_MLX: LazyLock<bool> = LazyLock::new(|| std::env::var_os(MLX_VARIABLE).is_none());
+    if !*ALLOWED_BY_MLX {
+        return false;
+    }
     match SWITCH.load(Ordering::Relaxed) {
         UNKNOWN => {
             let text = std::env::var(COMPILE_VARIABLE).unwrap_or_default().to_ascii_lowercase();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use expect_test::expect;
 use mlx_rs::Array;
 use tacit::tree::{self, Open};
-use tacit::{Result, Tree, Value};
+use tacit::{Error, Result, Tree, Value};
 
 use crate::trees::{a, def, number};
 use crate::types::{Left, Outer, dense, error, vector};
@@ -150,4 +150,50 @@ fn a_zip_of_two_structures_names_the_first_place() {
         the trees differ: Left -> an array at `0`
         help: give two trees of one structure"#]]
     .assert_eq(&error(tree::zip(&closed, &opened, Open::Fully)).to_string());
+}
+
+/// Everything that a state holds is computed by one call, whatever it is a tree of.
+#[test]
+fn a_tree_is_evaluated_as_a_whole_and_its_time_is_told_by_phase() -> Result<()> {
+    let lazy = |value: f32| Array::from_f32(value).add(Array::from_f32(1.0));
+    let state = (vec![lazy(1.0)?, lazy(2.0)?], Some(Value::from(lazy(3.0)?)));
+    let loss = lazy(4.0)?;
+    let computed = |array: &Array| tacit_bridge::Primitive::making(array).map(|making| making.is_none());
+    let all = || -> Result<bool> {
+        let mut all = computed(&loss)?;
+        for leaf in tree::leaves(&state, Open::Fully)? {
+            all &= computed(&leaf.dense()?)?;
+        }
+        Ok(all)
+    };
+    assert!(!all()?);
+    let (evaluated, spent) = tacit::compile::Phases::of(|| tree::eval(&(&state, &loss)));
+    evaluated?;
+    assert!(all()?);
+    assert!(!spent.encode.is_zero() && spent.trace.is_zero() && spent.build.is_zero());
+    assert_eq!(spent.compute(), spent.encode + spent.wait);
+    let begun = lazy(5.0)?;
+    let (started, spent) = tacit::compile::Phases::of(|| tree::async_eval(&begun));
+    started?;
+    assert!(spent.wait.is_zero() && !spent.encode.is_zero());
+    assert_eq!(begun.item_exact::<f32>(), 6.0);
+    // In a trace there is nothing to compute.
+    let traced = tacit::compile(|x: Array| tree::eval(&x.exp()?).map(|()| x)).call(lazy(1.0)?);
+    assert!(matches!(traced, Err(Error::EvalInTrace)), "{traced:?}");
+    Ok(())
+}
+
+/// The time of a compiled call is told where it went: the first one traces, the others build.
+#[test]
+fn a_compiled_call_tells_its_time_by_phase() -> Result<()> {
+    let mut f = tacit::compile(|x: Array| x.exp());
+    let x = Value::from(Array::from_f32(0.0));
+    f.call(&x)?;
+    let traced = f.stats().phases;
+    assert!(!traced.trace.is_zero() && traced.build.is_zero());
+    let (called, spent) = tacit::compile::Phases::of(|| f.call(&x).and_then(|y| tree::eval(&y)));
+    called?;
+    assert_eq!((f.stats().phases.trace, f.stats().phases.build), (traced.trace, spent.build));
+    assert!(!spent.build.is_zero() && spent.trace.is_zero() && !spent.encode.is_zero());
+    Ok(())
 }

@@ -10,6 +10,7 @@ mod failures;
 mod gradients;
 mod messages;
 mod modes;
+mod phases;
 mod runs;
 #[path = "../../../core/tests/it/types.rs"]
 #[allow(dead_code, reason = "the tests of the core share them")]

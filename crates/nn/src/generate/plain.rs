@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, transforms};
 use tacit_core::tree::{self, Open};
-use tacit_core::{Error, Result, Value};
+use tacit_core::{Error, Result};
 
 use super::generation::Engine;
 use super::stats::Clock;
@@ -106,14 +106,11 @@ impl<S: Sequences> Plain<'_, S> {
                 let own = tree::map(&self.steps.state.select(&[row as i32])?, Open::Fully, |leaf| {
                     leaf.as_dense().map_or_else(|| Ok(leaf.clone()), |array| Ok(array.contiguous()?.into()))
                 })?;
-                kept.extend(tree::leaves(&own, Open::Fully)?.iter().filter_map(Value::as_dense).cloned());
+                kept.push(row);
                 self.ended[row] = Some(own);
             }
         }
-        if !kept.is_empty() {
-            transforms::async_eval(&kept)?;
-        }
-        Ok(())
+        tree::async_eval(&kept.iter().map(|&row| &self.ended[row]).collect::<Vec<_>>())
     }
 
     /// Puts what sequences had seen when they ended in the place of what came after.

@@ -1,9 +1,8 @@
 //! A step with its state.
 
+use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, transforms};
-use tacit_core::tree::{self, Open};
-use tacit_core::{Error, Result, Tree, Value};
+use tacit_core::{Error, Result, Tree, tree};
 
 type Step<'a, S> = Box<dyn FnMut(&Array, &mut S) -> Result<Array> + 'a>;
 
@@ -59,7 +58,7 @@ impl<'a, S: Tree + Clone> Steps<'a, S> {
             let end = last.min(begin.saturating_add(i32::try_from(piece).unwrap_or(i32::MAX)));
             self.logits(&tokens.try_index((.., begin..end))?)?;
             // Piece by piece, so that the activations of only one are there at a time.
-            transforms::eval(&self.leaves()?)?;
+            tree::eval(&*self.state)?;
             begin = end;
         }
         Ok(tokens.try_index((.., last..))?)
@@ -67,14 +66,7 @@ impl<'a, S: Tree + Clone> Steps<'a, S> {
 
     /// Begins to compute `arrays` and what the state has become, of which nothing then depends on a chain of former steps.
     pub(super) fn begin(&self, arrays: impl IntoIterator<Item = Array>) -> Result<()> {
-        let mut all = self.leaves()?;
-        all.extend(arrays);
-        Ok(transforms::async_eval(&all)?)
-    }
-
-    fn leaves(&self) -> Result<Vec<Array>> {
-        let leaves = tree::leaves(&*self.state, Open::Fully)?;
-        Ok(leaves.iter().filter_map(Value::as_dense).cloned().collect())
+        tree::async_eval(&(&*self.state, arrays.into_iter().collect::<Vec<_>>()))
     }
 }
 

@@ -13,7 +13,7 @@ use super::ties::same;
 use crate::parameters::{in_parameter, listed, some_of};
 use crate::report::{Outcome, Row};
 use crate::rules::{Action, Rule};
-use crate::{ParameterFilter, Parameters, Pattern, Rules};
+use crate::{Parameters, Pattern, Rules};
 
 /// What may be missing when values are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl<M: ModuleParameters> Model<M> {
         self.put_all(made)?;
         self.report = report;
         // What is lazy belongs to this thread, and whoever has a model may send it to another.
-        transforms::eval(self.leaves(&ParameterFilter::All).into_iter().map(|(_, leaf)| leaf))?;
+        self.eval()?;
         Ok(self)
     }
 

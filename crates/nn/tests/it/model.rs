@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use expect_test::{Expect, expect};
 use mlx_rs::losses::CrossEntropyBuilder;
 use mlx_rs::macros::ModuleParameters;
-use mlx_rs::module::{Module, ModuleParameters, ModuleParametersExt};
+use mlx_rs::module::{Module, ModuleParameters};
 use mlx_rs::optimizers::{Adam, Optimizer};
 use mlx_rs::{Array, Dtype, builder::Builder, error::Exception, nn, ops};
 use tacit_arrays::Lora;

@@ -1,0 +1,91 @@
+//! The evaluation of whole trees.
+
+use std::time::Instant;
+
+use mlx_rs::{Array, transforms};
+
+use super::{Arguments, Node, Visitor};
+use crate::phases::Phases;
+use crate::{ImplicitArray, Result, Value};
+
+/// Evaluates every array of a tree together, those of implicit arrays included.
+///
+/// The tree is whatever a function can be called with: a state of models, optimizers, caches and random states, a value, or
+/// references to several of these.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::tree;
+///
+/// let sums = vec![Array::from_f32(1.0).add(Array::from_f32(2.0))?];
+/// let loss = sums[0].square()?;
+/// tree::eval(&(&sums, &loss))?;
+/// assert_eq!(loss.item_exact::<f32>(), 9.0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// An array cannot be computed, or is one that a trace is recorded on.
+pub fn eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
+    let arrays = arrays(tree)?;
+    begin(&arrays)?;
+    let start = Instant::now();
+    transforms::eval(&arrays)?;
+    Phases { wait: start.elapsed(), ..Phases::default() }.add();
+    Ok(())
+}
+
+/// Begins to evaluate every array of a tree, as [`eval`] does, and does not wait for them.
+///
+/// # Errors
+///
+/// As for [`eval`]; what fails while it is computed is an error to whoever reads it.
+pub fn async_eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
+    begin(&arrays(tree)?)
+}
+
+fn begin(arrays: &[Array]) -> Result<()> {
+    if arrays.is_empty() {
+        return Ok(());
+    }
+    let start = Instant::now();
+    transforms::async_eval(arrays)?;
+    Phases { encode: start.elapsed(), ..Phases::default() }.add();
+    Ok(())
+}
+
+fn arrays(tree: &(impl Arguments + ?Sized)) -> Result<Vec<Array>> {
+    let mut arrays = Arrays::default();
+    tree.flatten(&mut arrays)?;
+    Ok(arrays.0)
+}
+
+/// The arrays of a tree, without its structure.
+#[derive(Default)]
+struct Arrays(Vec<Array>);
+
+impl<'a> Visitor<'a> for Arrays {
+    fn array(&mut self, array: &'a Array) {
+        self.0.push(array.clone());
+    }
+
+    fn frozen(&mut self, array: &'a Array) {
+        self.0.push(array.clone());
+    }
+
+    fn implicit(&mut self, array: &'a dyn ImplicitArray) {
+        array.children().into_iter().for_each(|(_, child)| self.made(child));
+    }
+
+    fn made(&mut self, value: Value) {
+        match value {
+            Value::Dense(array) => self.0.push(array),
+            Value::Implicit(array) => array.children().into_iter().for_each(|(_, child)| self.made(child)),
+        }
+    }
+
+    fn node(&mut self, _: &Node<'_>) {}
+}
