@@ -133,7 +133,7 @@ bool same_kernel(const Primitive& a, const Primitive& b);
 // Whether a primitive is a collective of a group.
 bool is_collective(const Primitive& primitive);
 
-// Whether a primitive is one of ours: it checks its operands itself, and notes what its failures spoil.
+// Whether a primitive is one of ours: it checks its operands itself, and notes what its failures poison.
 inline bool is_ours(const Primitive& primitive) {
   return host_kernel(primitive) != nullptr || is_collective(primitive);
 }
@@ -143,7 +143,7 @@ array row_major(const array& input, mlx::core::Stream stream);
 
 // Writes what a failure leaves in an array, since what follows runs all the same: NaN in every float type, and 0 in every other,
 // which is an index of anything.
-void spoil(array& value);
+void poison(array& value);
 
 Dtype dtype_of(int code);
 int code_of(Dtype dtype);

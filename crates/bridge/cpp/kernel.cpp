@@ -6,7 +6,7 @@
 #include "bridge.h"
 #include "main_thread.h"
 #include "mlx/backend/cpu/encoder.h"
-#include "spoiled.h"
+#include "poisoned.h"
 
 namespace tacit {
 
@@ -86,7 +86,7 @@ class HostKernel : public Primitive {
       try {
         evaluate(*rust, reads, writes);
       } catch (const std::exception& error) {
-        std::for_each(writes.begin(), writes.end(), spoil);
+        std::for_each(writes.begin(), writes.end(), poison);
         Failure failure = [rust, text = std::string(error.what())](bool later) {
           check(rust->table.failed(rust->kernel, text.data(), text.size(), later));
         };
@@ -249,7 +249,7 @@ array row_major(const array& input, mlx::core::Stream stream) {
   return copied;
 }
 
-void spoil(array& value) {
+void poison(array& value) {
   auto floats = mlx::core::issubdtype(value.dtype(), mlx::core::inexact);
   std::memset(value.data<char>(), floats ? 0xff : 0, value.nbytes());
 }

@@ -190,7 +190,7 @@ void tacit_disturb(uint64_t seed) {
 
 #ifdef __linux__
 
-// Through this door goes what mlx-rs compiles, and MLX itself: see spoiled.cpp. (A program for macOS calls past it: there two
+// Through this door goes what mlx-rs compiles, and MLX itself: see poisoned.cpp. (A program for macOS calls past it: there two
 // calls that `mlx_rs::transforms::compile` replays must not be evaluated together if they have collectives.)
 namespace mlx::core::detail {
 

@@ -8,12 +8,12 @@
 
 #include "graph.h"
 #include "marks.h"
+#include "names.h"
+#include "slots.h"
 
 namespace tacit {
 
 namespace {
-
-constexpr uint32_t kNone = UINT32_MAX;
 
 // The live placeholders of one trace. A placeholder has one input, a sentinel whose deleter counts down: an
 // array's own reference count is private to MLX, and this tells as surely that the last reference is gone.
@@ -33,118 +33,6 @@ array make_placeholder(const Scope& scope, Shape shape, Dtype dtype) {
   placeholder.set_tracer(true);
   return placeholder;
 }
-
-// Names of primitives as small numbers, the same on every thread.
-class Names {
- public:
-  uint32_t intern(const char* name) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto [entry, fresh] = ids_.try_emplace(name, static_cast<uint32_t>(texts_.size()));
-    if (fresh) {
-      texts_.push_back(std::make_unique<std::string>(name));
-    }
-    return entry->second;
-  }
-
-  const char* text(uint32_t id) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return texts_.at(id)->c_str();
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<std::string, uint32_t> ids_;
-  std::vector<std::unique_ptr<std::string>> texts_;
-};
-
-Names& names() {
-  static Names* instance = new Names();  // never destroyed: threads may outlive static destruction
-  return *instance;
-}
-
-// Most names are string literals: their address finds the id, and a comparison guards against a name that was
-// built at run time and whose memory was used again.
-uint32_t name_id(const char* name) {
-  struct Line {
-    const char* address = nullptr;
-    const char* text = nullptr;
-    uint32_t id = 0;
-  };
-  thread_local Line lines[256];
-  auto& line = lines[(reinterpret_cast<uintptr_t>(name) >> 3) & 255];
-  if (line.address == name && std::strcmp(line.text, name) == 0) {
-    return line.id;
-  }
-  line.id = names().intern(name);
-  line.address = name;
-  line.text = names().text(line.id);
-  return line.id;
-}
-
-// The slots of the arrays that a walk has seen: a mark holds the number of the array in the walk. Where a walk begins at an
-// array that is evaluated, a table knows it.
-class Marks {
- public:
-  // Begins a walk that does not go beyond what was there when `born` walks had begun.
-  void begin(uint64_t born) {
-    born_ = born;
-    walk_ = begin_walk();
-    slots_.clear();
-    evaluated_.clear();
-  }
-
-  // The slot of an array that was marked, was there before, or is evaluated; `otherwise` for every other.
-  uint32_t find(const array& value, uint32_t otherwise) const {
-    if (!is_markable(value)) {
-      return of_evaluated(value);
-    }
-    auto number = value.event().value() ^ walk_;
-    if (number < slots_.size()) {
-      return slots_[number];
-    }
-    return born_ > 0 && is_marked_before(value, born_) ? kNone : otherwise;
-  }
-
-  // The number that `mark` gives next.
-  uint32_t next() const {
-    return static_cast<uint32_t>(slots_.size());
-  }
-
-  // Marks an array, which may get its slot later: a node is marked on the way down, where it is read.
-  void mark(const array& value, uint32_t slot = kNone) {
-    if (slots_.size() >> kMarkBits != 0) {
-      throw std::length_error("a graph of more arrays than a walk can mark");
-    }
-    if (is_markable(value)) {
-      value.event().set_value(walk_ | slots_.size());
-    } else {
-      evaluated_.emplace(value.id(), slot);
-    }
-    slots_.push_back(slot);
-  }
-
-  void put(uint32_t number, uint32_t slot) {
-    slots_[number] = slot;
-  }
-
-  size_t bytes() const {
-    return slots_.capacity() * sizeof(uint32_t);
-  }
-
- private:
-  uint32_t of_evaluated(const array& value) const {
-    if (evaluated_.empty()) {
-      return kNone;
-    }
-    auto found = evaluated_.find(value.id());
-    return found == evaluated_.end() ? kNone : found->second;
-  }
-
-  uint64_t born_ = 0;
-  uint64_t walk_ = 0;
-  std::vector<uint32_t> slots_;
-  std::unordered_map<uintptr_t, uint32_t> evaluated_;
-};
 
 struct Node {
   uint32_t primitive;
@@ -545,24 +433,6 @@ int tacit_tape_supersede(Tape* tape, const Edit* edits, size_t count) {
       count = first;
     }
   });
-}
-
-// Leaves `id` as it is if no primitive makes the array.
-int tacit_array_name(Handle handle, uint32_t* id) {
-  return guarded([&] {
-    const auto& value = get(handle);
-    if (value.has_primitive()) {
-      *id = name_id(value.primitive().name());
-    }
-  });
-}
-
-int tacit_name_intern(const char* name, uint32_t* id) {
-  return guarded([&] { *id = names().intern(name); });
-}
-
-int tacit_name_text(uint32_t id, const char** text) {
-  return guarded([&] { *text = names().text(id); });
 }
 
 const void* tacit_array_id(Handle handle) {

@@ -183,33 +183,43 @@ extern "C" fn eval(
         Ok(Err(failure)) => failure.to_string(),
         Err(payload) => format!("panicked: {}", panic_text(&*payload)),
     };
-    // Whoever is told of it gets the error itself by `failed`.
-    raise_text(&KernelError { kernel: name, failure }.to_string());
+    // Whoever is told of it gets the error itself by `failed`: through MLX goes only text.
+    raise_text(&KernelError { kernel: name, failure, poisoned: false, help: None }.to_string());
     1
 }
 
 /// A kernel failed while MLX evaluated it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("kernel {kernel} failed: {failure}")]
+#[error(
+    "kernel {kernel} failed: {failure}{}{}", if *.poisoned { "; this array comes of what it left" } else { "" },
+    .help.as_ref().map(|help| format!("\nhelp: {help}")).unwrap_or_default()
+)]
 pub struct KernelError {
     /// The kernel.
     pub kernel: &'static str,
     /// The kernel's own words.
     pub failure: String,
+    /// Whether the array is only computed from the results of the kernel.
+    pub poisoned: bool,
+    /// The next step, where it is known.
+    pub help: Option<String>,
 }
 
-extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, later: bool) -> c_int {
+extern "C" fn failed(kernel: *mut c_void, text: *const c_char, length: usize, poisoned: bool) -> c_int {
     guarded(|| {
         // SAFETY: the kernel and the text, of this length, are live for the call.
         let (kernel, text) = unsafe { (kernel_of(kernel).name(), std::slice::from_raw_parts(text.cast(), length)) };
         let text = String::from_utf8_lossy(text);
-        let mut failure = text.strip_prefix(&format!("kernel {kernel} failed: ")).unwrap_or(&text).to_owned();
-        if later {
-            let (what, help) =
-                failure.split_once("\nhelp: ").unwrap_or((&failure, "see to the operands of the kernel"));
-            failure = format!("{what}; this array comes of what it left\nhelp: {help}, and build the array again");
-        }
-        Err(Box::new(KernelError { kernel, failure }) as BoxError)
+        let failure = text.strip_prefix(&format!("kernel {kernel} failed: ")).unwrap_or(&text);
+        let (failure, help) = match failure.split_once("\nhelp: ") {
+            Some((failure, help)) => (failure.to_owned(), Some(help.to_owned())),
+            None => (failure.to_owned(), None),
+        };
+        let again = |help: Option<String>| {
+            format!("{}, and build the array again", help.as_deref().unwrap_or("see to the operands of the kernel"))
+        };
+        let help = if poisoned { Some(again(help)) } else { help };
+        Err(Box::new(KernelError { kernel, failure, poisoned, help }) as BoxError)
     })
 }
 

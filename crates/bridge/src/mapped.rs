@@ -172,7 +172,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and no array of it is left: each holds the payload that holds this. It can only
-        // fail for a range that is none.
+        // fail for an empty range.
         unsafe { libc::munmap(self.reserved, self.page + self.pages()) };
     }
 }

@@ -1,6 +1,6 @@
 //! Comparison up to rounding, with the traits of the crate `approx`.
 //!
-//! Two values are compared as the arrays that they stand for: materialized for the comparison alone, whatever the policy
+//! Equality is of what is stored: it builds nothing. The traits of `approx` compare the arrays that two values stand for: materialized for the comparison alone, whatever the policy
 //! is, and not counted. They are unequal where shape or dtype differ, where one cannot be evaluated, and where there is a
 //! NaN. Integers and booleans must be equal.
 
@@ -11,10 +11,15 @@ use crate::tree::Gradient;
 use crate::{Aval, Result, Value};
 
 impl PartialEq for Value {
-    /// Whether both stand for the same elements, shape and dtype; with a NaN they do not.
+    /// Whether both are stored alike: dense arrays of equal elements, shape and dtype, or implicit arrays of one type with
+    /// equal static fields and equal children. Nothing is materialized; what holds a NaN is unequal to itself.
     fn eq(&self, other: &Self) -> bool {
-        #[allow(clippy::float_cmp, reason = "equality is asked for")]
-        agree(self, other, |a, b, _| a == b)
+        match (self, other) {
+            #[allow(clippy::float_cmp, reason = "equality is asked for")]
+            (Self::Dense(_), Self::Dense(_)) => agree(self, other, |a, b, _| a == b),
+            (Self::Implicit(a), Self::Implicit(b)) => a.aux_eq(&**b) && a.children() == b.children(),
+            _ => false,
+        }
     }
 }
 

@@ -236,12 +236,19 @@ pub enum Error {
     Gradient(GradientError),
 
     /// A kernel failed.
-    #[error("kernel {kernel} failed: {}", text(.message))]
+    #[error(
+        "kernel {kernel} failed: {}{}{}",
+        text(.message), if *.poisoned { "; this array comes of what it left" } else { "" }, Help(.help)
+    )]
     Kernel {
         /// The kernel.
         kernel: String,
         /// Its own words.
         message: String,
+        /// Whether the array is only computed from the results of the kernel.
+        poisoned: bool,
+        /// The next step.
+        help: Option<String>,
     },
 
     /// A function that is compiled holds arrays that are not its arguments.
@@ -314,6 +321,25 @@ pub enum Error {
 }
 
 impl Error {
+    /// What is wrong, in one line, to be part of another message: the first line of this one.
+    ///
+    /// ```
+    /// use tacit_core::Error;
+    ///
+    /// let error = Error::invalid("the rank is 0", "give at least 1");
+    /// assert_eq!((error.clause().as_str(), error.help().as_deref()), ("the rank is 0", Some("give at least 1")));
+    /// ```
+    #[must_use]
+    pub fn clause(&self) -> String {
+        self.to_string().lines().next().unwrap_or_default().to_owned()
+    }
+
+    /// The next step, where the message has one.
+    #[must_use]
+    pub fn help(&self) -> Option<String> {
+        self.to_string().lines().find_map(|line| line.strip_prefix("help: ")).map(str::to_owned)
+    }
+
     /// An argument cannot be used, with the next step.
     pub fn invalid(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), help: Some(help.into()) }

@@ -34,7 +34,7 @@ impl Axis {
         let at = |x: f64| if self.logarithmic { x.max(f64::MIN_POSITIVE).ln() } else { x };
         // Halves, since a difference of the largest numbers is infinite.
         let part = (at(number) / 2.0 - at(self.from) / 2.0) / (at(self.to) / 2.0 - at(self.from) / 2.0);
-        // And half of the least difference is none.
+        // And half of the least difference is 0.
         if part.is_nan() { 0.5 } else { part.clamp(0.0, 1.0) }
     }
 

@@ -16,8 +16,10 @@ impl Executable<'_> {
         {
             for array in dense_leaves([value])? {
                 kernel::check_intact(&array).map_err(|error| {
-                    let text = error.to_string();
-                    let why = text.split("; this array").next().unwrap_or_default();
+                    let why = match &error {
+                        Error::Kernel { kernel, message, .. } => format!("kernel {kernel} failed: {message}"),
+                        other => other.clause(),
+                    };
                     let what =
                         format!("resident input {name} of {} comes of a run that failed: {why}", body.signature.name);
                     Error::invalid(what, "set it again with `set_input`")

@@ -38,8 +38,7 @@ fn compare(extent: Extent, body: &Body<'_>, scope: &Scope) -> Result<Vec<Aval>> 
     let cut = Graph::record(body, scope, |aval| extent.of(aval)).map_err(|error| match error {
         Error::EvalInTrace | Error::PlaceholderLeaked { .. } => error,
         other => {
-            let text = other.to_string();
-            let why = format!("the function fails on them: {}", text.lines().next().unwrap_or_default());
+            let why = format!("the function fails on them: {}", other.clause());
             extent.refusal(&why, "let it read the extent, as `x.shape()[0]`, where it names one")
         }
     })?;

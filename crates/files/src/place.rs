@@ -20,7 +20,7 @@ pub enum Place {
 const OPENED: [&str; 3] = ["/dev", "/dev/fd", "/proc/self/fd"];
 
 impl Place {
-    /// Looks at the place of a file that is none of a device or a pipe, as one of several is none.
+    /// Looks at the place of a file that must not be a device or a pipe, as one of several files.
     ///
     /// # Errors
     ///

@@ -14,7 +14,6 @@ use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::Tensors;
-use crate::clause::clause;
 use crate::json::Json;
 use crate::remaining::Remaining;
 use crate::torch_dtype::dtype_of_torch;
@@ -204,7 +203,7 @@ fn value<F: Format>(
     transforms::eval([&codes, &scales])?;
     let parts = Parts::new(codes, scales);
     let array = PackedArray::<F>::from_parts(parts, format(block), aval);
-    Ok(array.map_err(|error| tensors.wrong(Some(name), clause(&error), "fetch the checkpoint again"))?.into())
+    Ok(array.map_err(|error| tensors.wrong(Some(name), error.clause(), "fetch the checkpoint again"))?.into())
 }
 
 /// A vector, which is small.

@@ -20,7 +20,6 @@ mod kind;
 mod metadata;
 mod names;
 
-use crate::clause::clause;
 use cursor::Cursor;
 use header::{Header, Stored};
 pub use kind::GgufType;
@@ -160,7 +159,7 @@ impl Gguf {
         };
         let row = |row: usize| order.as_ref().and_then(|order| order.get(row)).map_or(row, |&row| row as usize);
         arrays::array(*kind, reader, aval, &self.file.bytes()[bytes.clone()], &row).map_err(|error| {
-            self.wrong(name, format!("it cannot be read: {}", clause(&error)), "leave it out, or convert it again")
+            self.wrong(name, format!("it cannot be read: {}", error.clause()), "leave it out, or convert it again")
         })
     }
 

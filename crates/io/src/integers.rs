@@ -7,7 +7,6 @@ use tacit_arrays::AffineArray;
 use tacit_arrays::format::{Affine, Parts};
 use tacit_core::{Aval, Result};
 
-use crate::clause::clause;
 use crate::codes::{push_codes, words};
 
 /// A matrix whose elements are `scale * (code - zero)`, row by row.
@@ -67,7 +66,7 @@ impl Integers {
         }
         let mut stream = Vec::with_capacity(codes.len() * bits as usize / 8);
         push_codes(&codes, bits, &mut stream);
-        packed(&stream, &scales, &biases, Affine { bits, group: own }, aval).map_err(|error| clause(&error))
+        packed(&stream, &scales, &biases, Affine { bits, group: own }, aval).map_err(|error| error.clause())
     }
 }
 

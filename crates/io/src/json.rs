@@ -101,7 +101,7 @@ impl Json {
         }
     }
 
-    /// The value of a key, which is made if there is none. What is no object becomes one.
+    /// The value of a key, which is made if there is none; anything but an object is replaced by one.
     pub(crate) fn entry(&mut self, key: &str) -> &mut Json {
         if self.get(key).is_none() {
             self.set(key, Json::Null);

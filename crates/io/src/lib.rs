@@ -14,7 +14,6 @@ mod adapter;
 pub mod awq;
 pub mod bitsandbytes;
 mod checkpoint;
-mod clause;
 mod codes;
 mod convert;
 mod distance;

@@ -225,7 +225,7 @@ fn read_part<N: DeserializeOwned>(file: &Path, path: &str) -> Result<(Value, N)>
     let wrong = |reason: String| tensors.wrong(Some(path), reason, "remove the file, and it is made again");
     let value = values(&tensors)?.remove(path).ok_or_else(|| wrong("it is not there".to_owned()))?;
     let note = tensors.metadata().get(NOTE).map_or("", String::as_str);
-    Ok((value, serde_json::from_str(note).map_err(|error| wrong(format!("its note is none: {error}")))?))
+    Ok((value, serde_json::from_str(note).map_err(|error| wrong(format!("its note cannot be read: {error}")))?))
 }
 
 /// The file in a folder that keeps others away as long as it is open.

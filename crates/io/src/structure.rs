@@ -64,7 +64,7 @@ pub(crate) fn put_together(tensors: &Tensors, json: &str) -> Result<Parameters> 
 /// The values of a structure, and of those that this program does not know what is said of them.
 pub(crate) fn known_or_not(tensors: &Tensors, json: &str) -> Result<Vec<(String, Result<Value, Unknown>)>> {
     let structure: Unique<Json> = serde_json::from_str(json)
-        .map_err(|error| tensors.wrong(None, format!("its structure is none: {error}"), DAMAGED))?;
+        .map_err(|error| tensors.wrong(None, format!("it does not say which values it holds: {error}"), DAMAGED))?;
     let arrays: Arrays =
         tensors.names().map(|name| Ok((name.to_owned(), tensors.get(name)?))).collect::<Result<_>>()?;
     let known: Vec<&str> = array_types().iter().map(|ty| ty.saved_as).collect();
@@ -75,6 +75,7 @@ pub(crate) fn known_or_not(tensors: &Tensors, json: &str) -> Result<Vec<(String,
                 return Ok((path, Err(unknown)));
             }
             let value = Value::restore(json).map_err(|error| {
+                // serde hands on the text of an array's own error, and nothing else of it.
                 let text = error.to_string();
                 let (reason, help) = text.split_once("\nhelp: ").unwrap_or((&text, DAMAGED));
                 tensors.wrong(Some(&path), reason, help)

@@ -16,7 +16,6 @@ use tacit_core::{Aval, Error, Result, Value};
 use tacit_nn::Parameters;
 
 use crate::Tensors;
-use crate::clause::clause;
 use crate::codes::{bytes_of, floats};
 use crate::integers::{Integers, floats_of};
 use crate::remaining::Remaining;
@@ -219,7 +218,7 @@ impl Subclassed<'_> {
         let made = Codebook::new(block, &table).and_then(|format| {
             CodebookArray::from_parts(Parts::new(bytes_of(&codes), floats(&scales)), format, Aval::new(shape, dtype))
         });
-        Ok(made.map_err(|error| self.wrong("nf4", clause(&error)))?.into())
+        Ok(made.map_err(|error| self.wrong("nf4", error.clause()))?.into())
     }
 }
 

@@ -200,8 +200,9 @@ impl Training {
         let help = "read the values alone with `load`";
         let run = tensors.metadata().get(TRAINING_KEY);
         let run = run.ok_or_else(|| tensors.wrong(None, "it has no state of a training run", help))?;
-        let Run { step, states, notes, optimizer, kinds } = serde_json::from_str(run)
-            .map_err(|error| tensors.wrong(None, format!("its state of a training run is none: {error}"), DAMAGED))?;
+        let Run { step, states, notes, optimizer, kinds } = serde_json::from_str(run).map_err(|error| {
+            tensors.wrong(None, format!("its state of a training run cannot be read: {error}"), DAMAGED)
+        })?;
         let arrays = |(name, keys): (String, Vec<String>)| {
             let array = |key: String| Ok((key.clone(), tensors.get(&tensor(&name, &key))?));
             Ok((name.clone(), keys.into_iter().map(array).collect::<Result<Arrays>>()?))
@@ -293,7 +294,8 @@ pub(crate) fn leaves<M: ModuleParameters>(model: &Model<M>, only: &ParameterFilt
 /// The name of a type without its path.
 fn short_name<T>() -> String {
     let name = std::any::type_name::<T>();
-    name.rsplit("::").next().unwrap_or(name).to_owned()
+    // What a `Stateful` holds is of the kind of what it holds.
+    name.rsplit("::").next().unwrap_or(name).trim_end_matches('>').to_owned()
 }
 
 /// The tensor of a state's array.

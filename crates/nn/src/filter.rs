@@ -50,7 +50,7 @@ impl ParameterFilter {
         }
     }
 
-    /// The parts that are meant as a whole, by the names that files have for them; those that a pattern names are none.
+    /// The parts that are meant as a whole, by the names that files have for them; what a pattern names has no such name.
     pub(crate) fn whole(&self) -> Vec<&'static str> {
         match self {
             Self::Paths(_) => Vec::new(),

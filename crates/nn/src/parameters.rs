@@ -293,9 +293,6 @@ pub(crate) fn some_of<'p>(paths: impl Iterator<Item = &'p Rc<str>>) -> String {
 
 /// An error that names the parameter that it is of.
 pub(crate) fn in_parameter(path: &str, error: &Error) -> Error {
-    let text = error.to_string();
-    let mut lines = text.lines();
-    let message = format!("the parameter {path}: {}", lines.next().unwrap_or_default());
-    let help = lines.find_map(|line| line.strip_prefix("help: ")).unwrap_or("leave it out by a rule that skips it");
-    Error::invalid(message, help)
+    let help = error.help().unwrap_or_else(|| "leave it out by a rule that skips it".to_owned());
+    Error::invalid(format!("the parameter {path}: {}", error.clause()), help)
 }

@@ -213,10 +213,7 @@ impl<'de> Deserialize<'de> for Rules {
                         SKIP => rules.skip(&pattern),
                         text => rules.quantize(&pattern, text),
                     };
-                    rules = read(rules).map_err(|error| {
-                        let error = error.to_string();
-                        de::Error::custom(error.lines().next().unwrap_or_default())
-                    })?;
+                    rules = read(rules).map_err(|error| de::Error::custom(error.clause()))?;
                 }
                 Ok(rules)
             }

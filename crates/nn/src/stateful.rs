@@ -1,11 +1,15 @@
 //! Optimizers and random states as trees.
 
 use std::any::{Any, type_name};
+use std::borrow::Borrow;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use mlx_rs::Array;
-use mlx_rs::utils::Updatable;
+use mlx_rs::error::{Exception, StateProjectionError};
+use mlx_rs::module::{FlattenedModuleParam, ModuleParameters};
+use mlx_rs::optimizers::Optimizer;
+use mlx_rs::utils::{StateProjection, Updatable};
 use tacit_core::tree::{Arguments, Labels, Leaf, Node, Reader, Visitor};
 use tacit_core::{Error, Result, Tree};
 
@@ -91,6 +95,37 @@ impl<U: Updatable + Clone + 'static> Tree for Stateful<U> {
             *self = template.cloned().ok_or_else(of_another_form)?;
         }
         self.take(leaves)
+    }
+}
+
+impl<U: Updatable> Updatable for Stateful<U> {
+    fn state_projection(&mut self) -> Result<StateProjection<'_>, StateProjectionError> {
+        self.0.state_projection()
+    }
+}
+
+/// An optimizer stays one, so that it updates models and is saved and restored as it is.
+impl<O: Optimizer> Optimizer for Stateful<O> {
+    type State = O::State;
+
+    fn state(&self) -> &O::State {
+        self.0.state()
+    }
+
+    fn state_mut(&mut self) -> &mut O::State {
+        self.0.state_mut()
+    }
+
+    fn update_single(&mut self, key: &Rc<str>, gradient: &Array, parameter: &mut Array) -> Result<(), Exception> {
+        self.0.update_single(key, gradient, parameter)
+    }
+
+    fn update<M: ModuleParameters>(
+        &mut self,
+        model: &mut M,
+        gradients: impl Borrow<FlattenedModuleParam>,
+    ) -> Result<(), Exception> {
+        self.0.update(model, gradients)
     }
 }
 

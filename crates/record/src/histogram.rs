@@ -82,7 +82,7 @@ impl Histogram {
         self.len() == 0
     }
 
-    /// The number below which this share of all lie, as if those of a bin lay evenly in it; none where there are none.
+    /// The number below which this share of all lie, as if those of a bin lay evenly in it; nothing where there are no numbers.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let wanted = share.clamp(0.0, 1.0) * self.len() as f64;

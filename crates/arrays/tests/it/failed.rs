@@ -53,8 +53,8 @@ fn so_are_its_codes_its_products_and_what_is_updated_by_them() -> Result<()> {
     // It errs where the kernel has failed by then.
     let begun = async_eval([&updated, &other]);
     assert!(begun.is_err() || eval([&updated]).is_err());
-    for spoiled in [&packed, &product, &chosen, &updated] {
-        assert!(spoiled.eval().is_err(), "{:?}", spoiled.shape());
+    for poisoned in [&packed, &product, &chosen, &updated] {
+        assert!(poisoned.eval().is_err(), "{:?}", poisoned.shape());
     }
     assert_eq!(other.as_slice::<f32>(), [2.0, 2.0]);
     assert_eq!(parameter.as_slice::<f32>(), [0.0, 0.0]);

@@ -71,16 +71,16 @@ fn failure(error: &Exception) -> String {
 }
 
 /// Every way to read the array fails, and fails again.
-fn assert_spoiled(array: &Array) {
+fn assert_poisoned(array: &Array) {
     for _ in 0..2 {
         let later = format!(
             "{FAILED}; this array comes of what it left\n\
              help: see to the operands of the kernel, and build the array again"
         );
-        assert_eq!(failure(&array.eval().expect_err("it is spoiled")), later);
-        assert_eq!(failure(&eval([array]).expect_err("it is spoiled")), later);
-        assert_eq!(failure(&async_eval([array]).expect_err("it is spoiled")), later);
-        assert_eq!(check_intact(array).expect_err("it is spoiled").to_string(), later);
+        assert_eq!(failure(&array.eval().expect_err("it is poisoned")), later);
+        assert_eq!(failure(&eval([array]).expect_err("it is poisoned")), later);
+        assert_eq!(failure(&async_eval([array]).expect_err("it is poisoned")), later);
+        assert_eq!(check_intact(array).expect_err("it is poisoned").to_string(), later);
         assert!(array.try_as_slice::<f32>().is_err() && array.try_as_slice::<u8>().is_err());
         let first = array.flatten(None, None).and_then(|flat| flat.take_axis(Array::from_int(0), 0)).expect("builds");
         assert!(first.try_item_cast::<f32>().is_err());
@@ -95,21 +95,21 @@ fn after_a_failed_eval_every_read_is_an_error_until_it_is_built_again() {
     let more = bytes.add(Array::from_slice(&[1u8], &[1])).expect("builds");
     let other = vector(&[1.0]).add(Array::from_f32(1.0)).expect("builds");
     assert_eq!(failure(&eval([&other, &more]).expect_err("it fails")), FAILED);
-    [&x, &bytes, &more].into_iter().for_each(assert_spoiled);
+    [&x, &bytes, &more].into_iter().for_each(assert_poisoned);
     assert_eq!(numbers(&other), [2.0]);
     let again = encode(&vector(&[1.0, 2.0]))[1].add(Array::from_slice(&[1u8], &[1])).expect("builds");
     assert_eq!(again.as_slice::<u8>(), [2, 3]);
-    assert_spoiled(&more);
+    assert_poisoned(&more);
 }
 
 #[test]
 fn arrays_of_the_same_eval_that_do_not_come_of_the_failure_are_right() {
     let [good, _] = encode(&vector(&[1.0, 2.0]));
-    let ([spoiled, _], doubled) = (encode(&bad()), good.add(&good).expect("builds"));
-    let both = ops::concatenate(&[&doubled, &spoiled], 0).expect("builds");
+    let ([poisoned, _], doubled) = (encode(&bad()), good.add(&good).expect("builds"));
+    let both = ops::concatenate(&[&doubled, &poisoned], 0).expect("builds");
     let [late, _] = encode(&doubled);
     assert_eq!(failure(&eval([&both, &late]).expect_err("it fails")), FAILED);
-    [&both, &spoiled].into_iter().for_each(assert_spoiled);
+    [&both, &poisoned].into_iter().for_each(assert_poisoned);
     assert_eq!([&good, &doubled, &late].map(numbers), [[1.0, 2.0], [2.0, 4.0], [2.0, 4.0]]);
 }
 
@@ -125,7 +125,7 @@ fn what_is_evaluated_in_the_background_fails_where_it_is_read_and_nowhere_else()
     async_eval([&other]).expect("it has only begun");
     held.store(true, Ordering::Release);
     assert_eq!(numbers(&other), [9.0]);
-    [&after, &x, &next, &bytes].into_iter().for_each(assert_spoiled);
+    [&after, &x, &next, &bytes].into_iter().for_each(assert_poisoned);
     assert_eq!(numbers(&vector(&[3.0]).square().expect("builds")), [9.0]);
 }
 
@@ -139,7 +139,7 @@ fn a_value_that_is_carried_through_many_evals_fails_from_the_failure_on() {
         let begun = async_eval([&state]);
         assert!(begun.is_ok() || step > 10, "{begun:?}");
     }
-    assert_spoiled(&state);
+    assert_poisoned(&state);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn another_thread_meets_the_failure_too() {
     for outcome in [read, first, second] {
         assert!(outcome.expect_err("it fails").starts_with(FAILED));
     }
-    assert_spoiled(&x);
+    assert_poisoned(&x);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_failure_on_one_stream_is_met_on_another_and_stays_there() {
     let [x, _] = with_stream(&stream, || encode(&bad()));
     let more = x.add(Array::from_f32(1.0)).expect("builds");
     assert!(failure(&more.eval().expect_err("it fails")).starts_with(FAILED));
-    [&x, &more].into_iter().for_each(assert_spoiled);
+    [&x, &more].into_iter().for_each(assert_poisoned);
     let fine = with_stream(&stream, || vector(&[2.0]).square()).expect("builds");
     assert_eq!(numbers(&fine), [4.0]);
 }

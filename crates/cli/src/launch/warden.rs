@@ -29,7 +29,7 @@ impl Warden {
             .args(["launch", "--as-warden"])
             .args(folder.map(|folder| [Path::new("--"), folder]).into_iter().flatten());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Signals for the launcher's group are none for it.
+        // Signals for the launcher's group do not reach it.
         let mut process = command.process_group(0).spawn()?;
         let told = process.stdin.take();
         Ok(Self { process, told })

@@ -1,6 +1,10 @@
 //! What errors of others are as ours, and ours as those of mlx-rs.
 
-use mlx_rs::error::{AsSliceError, Exception};
+use mlx_rs::error::{
+    AdaDeltaBuildError, AdafactorBuildError, AsSliceError, ConvBuildError, CrossEntropyBuildError, DropoutBuildError,
+    Exception, MultiHeadAttentionBuildError, RmsPropBuildError, TransformerBulidError,
+};
+use tacit_bridge::kernel::KernelError;
 use tacit_bridge::mlx::{self, Refusal};
 use tacit_bridge::{BridgeError, GradientError};
 
@@ -29,8 +33,9 @@ fn of_box(error: tacit_bridge::BoxError) -> Error {
     if let Some(gradient) = error.downcast_ref::<GradientError>() {
         return Error::Gradient(gradient.clone());
     }
-    if let Some(kernel) = error.downcast_ref::<tacit_bridge::kernel::KernelError>() {
-        return Error::Kernel { kernel: kernel.kernel.to_owned(), message: kernel.failure.clone() };
+    if let Some(kernel) = error.downcast_ref::<KernelError>() {
+        let KernelError { kernel, failure, poisoned, help } = kernel.clone();
+        return Error::Kernel { kernel: kernel.to_owned(), message: failure, poisoned, help };
     }
     match error.downcast::<Exception>() {
         Ok(exception) => (*exception).into(),
@@ -52,6 +57,31 @@ impl From<AsSliceError> for Error {
         }
     }
 }
+
+/// Errors of mlx-rs's builders, some of which are an [`Exception`] of MLX.
+macro_rules! of_builders {
+    ($($ty:ident $(or $exception:path)?),+ $(,)?) => {$(
+        impl From<$ty> for Error {
+            fn from(error: $ty) -> Self {
+                match error {
+                    $($exception(exception) => exception.into(),)?
+                    other => Self::Invalid { message: other.to_string(), help: None },
+                }
+            }
+        }
+    )+};
+}
+
+of_builders!(
+    AdaDeltaBuildError,
+    AdafactorBuildError,
+    ConvBuildError or ConvBuildError::Exception,
+    CrossEntropyBuildError,
+    DropoutBuildError,
+    MultiHeadAttentionBuildError or MultiHeadAttentionBuildError::Exception,
+    RmsPropBuildError,
+    TransformerBulidError or TransformerBulidError::Exception,
+);
 
 impl From<BridgeError> for Error {
     fn from(error: BridgeError) -> Self {

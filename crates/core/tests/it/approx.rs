@@ -2,6 +2,8 @@
 
 use approx::{AbsDiffEq, RelativeEq, UlpsEq, assert_relative_eq};
 use expect_test::expect;
+use mlx_rs::builder::Builder;
+use mlx_rs::nn::{Dropout, DropoutBuilder};
 use mlx_rs::{Array, Dtype};
 use tacit::tree::Gradient;
 use tacit::{Aval, Counters, Policy, Value};
@@ -68,7 +70,7 @@ fn implicit_values_are_built_for_the_comparison_whatever_the_policy() {
     assert_eq!(counted, Counters::default());
     // What refuses to be built equals nothing.
     let refusing = Value::from(Refusing::new(Aval::new(&[2], Dtype::Float32)));
-    assert!(refusing != refusing.clone());
+    assert!(refusing.abs_diff_ne(&refusing.clone(), 1.0));
 }
 
 #[test]
@@ -92,4 +94,26 @@ fn a_value_shows_its_aval_and_first_elements() {
         Opaque(f32[2])
         f32[0] []"#]]
     .assert_eq(&format!("{long:?}\n{ints:?}\n{hidden:?}\n{empty:?}"));
+}
+
+#[test]
+fn equality_is_of_what_is_stored_and_builds_nothing() {
+    let _deny = Policy::Deny.scope();
+    let stored = |elements: &[f32]| Value::from(Opaque::new(Array::from_slice(elements, &[2])));
+    let (equal, counted) = Counters::of(|| stored(&[1.0, 2.0]) == stored(&[1.0, 2.0]));
+    assert!(equal && stored(&[1.0, 2.0]) != stored(&[1.0, 3.0]));
+    assert_eq!(counted, Counters::default());
+    // Equal numbers that are stored in another way are compared by `approx`.
+    assert!(stored(&[1.0, 2.0]) != of(Dtype::Float32, &[1.0, 2.0]));
+    assert!(
+        Value::from(Refusing::new(Aval::new(&[2], Dtype::Float32)))
+            == Value::from(Refusing::new(Aval::new(&[2], Dtype::Float32)))
+    );
+}
+
+#[test]
+fn errors_of_builders_are_errors_of_tacit() {
+    let dropout = || -> tacit::Result<Dropout> { Ok(DropoutBuilder::new().p(2.0).build()?) };
+    expect!["Dropout probability must be in the range [0, 1)"]
+        .assert_eq(&dropout().expect_err("2 is none").to_string());
 }

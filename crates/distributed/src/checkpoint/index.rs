@@ -66,7 +66,7 @@ impl Index {
         let help = "give the folder of a run that `save_run` saved";
         let text = tensors.metadata().get(RANKS).ok_or_else(|| tensors.wrong(None, "it is no index of ranks", help))?;
         let index: Self = serde_json::from_str(text)
-            .map_err(|error| tensors.wrong(None, format!("its index of ranks is none: {error}"), help))?;
+            .map_err(|error| tensors.wrong(None, format!("its index of ranks cannot be read: {error}"), help))?;
         if !(1..=VERSION).contains(&index.version) || index.size == 0 {
             let reason = format!("it has version {} of {} ranks", index.version, index.size);
             return Err(tensors.wrong(None, reason, "use a newer Tacit"));

@@ -4,7 +4,6 @@ use tacit_arrays::format::{Affine, AnyFormat, Format, Mxfp4, Mxfp8, Nvfp4};
 use tacit_arrays::{AffineArray, Mxfp4Array, Mxfp8Array, Nvfp4Array, Packed};
 use tacit_core::Value;
 
-use crate::clause::clause;
 use crate::json::Json;
 
 /// A quantization mode with its parameters.
@@ -28,7 +27,7 @@ impl Mode {
         let mode = match given("mode").map_or(Some("affine"), Json::text) {
             Some("affine") => {
                 let affine = Affine { bits: bits.unwrap_or(4), group: group.unwrap_or(64) as usize };
-                affine.check().map_err(|error| clause(&error))?;
+                affine.check().map_err(|error| error.clause())?;
                 return Ok(Self::Affine(affine));
             }
             Some("mxfp4") => Self::Mxfp4,

@@ -7,7 +7,6 @@ use tacit_core::{Aval, Error, Result, Value};
 
 use super::state::{Fault, Found, Leaf, Node, of};
 use super::{StoredBuffers, StoredCache};
-use crate::clause::clause;
 
 impl StoredCache {
     /// The name of its class.
@@ -166,7 +165,7 @@ fn held(keys: Node, values: Node) -> Found<Option<StoredBuffers>> {
 /// Buffers of the same sequences, heads and slots.
 fn fitting(keys: Value, values: Value) -> Found<StoredBuffers> {
     let aval = |place: &str, value: &Value| {
-        let aval = value.aval().map_err(|error| Fault::at(place, clause(&error)))?;
+        let aval = value.aval().map_err(|error| Fault::at(place, error.clause()))?;
         if aval.shape.len() != 4 || !aval.dtype.is_float() {
             return Err(Fault::at(place, format!("it is {aval}, and buffers are floats of four axes")));
         }
@@ -193,7 +192,7 @@ fn packed(keys: Node, values: Node, group_size: i32, bits: i32) -> Found<Option<
         let width = aval.shape.last_mut().ok_or_else(|| Fault::at("1", "the scales are one number"))?;
         *width = width.checked_mul(group_size).ok_or_else(|| Fault::at("1", "there are too many scales"))?;
         let parts = Parts { biases: Some(biases), ..Parts::new(codes, scales) };
-        Ok(AffineArray::from_parts(parts, format, aval).map_err(|error| Fault::new(clause(&error)))?.into())
+        Ok(AffineArray::from_parts(parts, format, aval).map_err(|error| Fault::new(error.clause()))?.into())
     };
     fitting(of(0, keys, part)?, of(1, values, part)?).map(Some)
 }

@@ -64,7 +64,7 @@ impl Slots {
         (token >= slot && token < total).then_some(token)
     }
 
-    /// The same tokens in other slots, where the first one behind the sinks is preceded by `shift` that are none.
+    /// The same tokens in other slots, where the first one behind the sinks is preceded by `shift` positions of padding.
     ///
     /// `kept` says which tokens there are.
     pub(super) fn moved(self, to: Self, total: i32, shift: i32, kept: impl Fn(i32) -> bool) -> Vec<Run> {

@@ -150,7 +150,7 @@ fn writable(format: &AnyFormat, aval: &Aval) -> Result<()> {
     let refused = |error: &Error| {
         let reason = match error {
             Error::MaterializationDenied { declined, .. } => declined.first().map(|decline| decline.reason.clone()),
-            error => error.to_string().lines().next().map(str::to_owned),
+            error => Some(error.clause()),
         };
         let reason = reason.unwrap_or_else(|| "nothing writes into its codes".to_owned());
         let fitting =

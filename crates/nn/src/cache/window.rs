@@ -43,7 +43,7 @@ impl Window {
     }
 
     /// Whether tokens at the positions `asked: i32[batch, 1, tokens, 1]` see those at `held: i32[batch, 1, 1, capacity]`, of
-    /// which those below zero are none.
+    /// which those below zero hold no token.
     pub(super) fn sees(self, asked: &Array, held: &Array) -> Result<Array> {
         let past = held.ge(Array::from_int(0))?.logical_and(held.le(asked)?)?;
         let near = match self {

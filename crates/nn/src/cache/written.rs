@@ -44,7 +44,7 @@ impl Written {
         Self { slots: Slots { capacity, ..self.slots }, ..self }
     }
 
-    /// The same outside a step, behind `shift` tokens more that are none.
+    /// The same outside a step, behind `shift` more positions of padding.
     pub(super) fn later(self, shift: i32) -> Self {
         let lost = if self.oldest > 0 { shift } else { 0 };
         Self { before: self.total() + shift, step: 0, oldest: self.oldest + lost, padded: self.padded + shift, ..self }
@@ -60,7 +60,7 @@ impl Written {
         Self { padded: self.padded.max(other.padded), ..self.with_oldest(other.oldest) }
     }
 
-    /// The runs of slots that make those of `to`, behind `shift` tokens that are none.
+    /// The runs of slots that make those of `to`, behind `shift` positions of padding.
     pub(super) fn moved(&self, to: Slots, shift: i32) -> Vec<Run> {
         let capacity = self.slots.capacity;
         if !self.is_wrapped() && shift == 0 && to.capacity >= capacity {

@@ -77,7 +77,7 @@ pub struct SamplerState {
 pub struct Sampled {
     /// A token of the vocabulary for each row of logits: `u32[batch]`.
     pub tokens: Array,
-    /// Whether the row's logits were a distribution: `bool[batch]`. They are none where one of them is NaN or infinity, or all
+    /// Whether the row's logits were a distribution: `bool[batch]`. They are no distribution where one of them is NaN or infinity, or all
     /// are minus infinity; the token is then an arbitrary one.
     pub valid: Array,
 }

@@ -310,7 +310,7 @@ fn left(value: &Value, exact: bool, aware: &QatConfig) -> Option<String> {
         Value::Implicit(_) => return None,
         Value::Dense(array) => {
             let refused = Prepared::new(array, &aware.format).err()?;
-            return Some(refused.to_string().lines().next().unwrap_or_default().to_owned());
+            return Some(refused.clause());
         }
     };
     Some(reason.to_owned())

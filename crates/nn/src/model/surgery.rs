@@ -259,7 +259,7 @@ fn applied(path: &str, value: &Value, rule: Option<&Rule>) -> Result<(Option<Val
     }
     let quantized = match format.quantize(array) {
         Ok(quantized) => quantized,
-        Err(error) => return left(error.to_string().lines().next().unwrap_or_default()),
+        Err(error) => return left(&error.clause()),
     };
     let error = relative_error(array, &quantized).map_err(|error| in_parameter(path, &error))?;
     let after = quantized.nbytes();

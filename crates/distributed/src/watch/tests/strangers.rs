@@ -1,4 +1,4 @@
-//! Who comes to where a group meets and is none of it.
+//! Processes that come to where a group meets and do not belong to it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

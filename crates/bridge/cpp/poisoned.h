@@ -1,4 +1,4 @@
-// What a failed kernel spoils: every array that was computed from what it left behind.
+// What a failed kernel poisons: every array that was computed from what it left behind.
 //
 // MLX marks an array evaluated when it schedules it, and drops its graph. After a failure a read would so find whatever
 // the buffers hold. While there are kernels, `eval` and `async_eval` therefore note which arrays come from which kernels,

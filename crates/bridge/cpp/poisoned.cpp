@@ -1,4 +1,4 @@
-#include "spoiled.h"
+#include "poisoned.h"
 
 #include <algorithm>
 #include <atomic>
@@ -125,7 +125,7 @@ class Failures {
     return !busy_;
   }
 
-  // What `outputs` will be computed from; nothing if that is no kernel. Throws where it is spoiled.
+  // What `outputs` will be computed from; nothing if that is no kernel. Throws where it is poisoned.
   std::shared_ptr<Trail> follow(const std::vector<array>& outputs) {
     struct Frame {
       const array* value;
@@ -200,10 +200,10 @@ class Failures {
     news_ = true;
   }
 
-  // Finds out what was spoiled since, and what need not be noted any more.
+  // Finds out what was poisoned since, and what need not be noted any more.
   void settle() {
     std::lock_guard lock(mutex_);
-    std::erase_if(spoiled_, [](const auto& entry) { return entry.second.array.expired(); });
+    std::erase_if(poisoned_, [](const auto& entry) { return entry.second.array.expired(); });
     if (std::exchange(news_, false)) {
       spread();
     }
@@ -214,15 +214,15 @@ class Failures {
       }
       return trail->over;
     });
-    busy_ = !pending_.empty() || !spoiled_.empty();
+    busy_ = !pending_.empty() || !poisoned_.empty();
   }
 
-  // Throws if the array is spoiled.
+  // Throws if the array is poisoned.
   void check(const array& value, bool later = true) {
     FailureRef failure;
     if (!quiet()) {
       std::lock_guard lock(mutex_);
-      if (auto found = spoiled_.find(value.id()); found != spoiled_.end() && !found->second.array.expired()) {
+      if (auto found = poisoned_.find(value.id()); found != poisoned_.end() && !found->second.array.expired()) {
         failure = found->second.failure;
       }
     }
@@ -234,7 +234,7 @@ class Failures {
   std::atomic<int> kernels{0};
 
  private:
-  struct Spoiled {
+  struct Poisoned {
     std::weak_ptr<const void> array;
     FailureRef failure;
   };
@@ -252,7 +252,7 @@ class Failures {
       trail->spread();
       for (const auto& [array, id, note] : trail->arrays) {
         if (trail->failures[note] != nullptr && !array.expired()) {
-          spoiled_.insert_or_assign(id, Spoiled{array, trail->failures[note]});
+          poisoned_.insert_or_assign(id, Poisoned{array, trail->failures[note]});
         }
       }
     }
@@ -261,7 +261,7 @@ class Failures {
   std::mutex mutex_;
   // The evals under way, in the order of their beginning.
   std::vector<std::shared_ptr<Trail>> pending_;
-  std::unordered_map<uintptr_t, Spoiled> spoiled_;
+  std::unordered_map<uintptr_t, Poisoned> poisoned_;
   // Whether a failure was reported, or may be one of what a new trail leads to.
   bool news_ = false;
   std::atomic<bool> busy_{false};
