@@ -16,6 +16,7 @@ pub use tacit_core::{
 pub use tacit_distributed as distributed;
 pub use tacit_executable as executable;
 pub use tacit_io as io;
+pub use tacit_models as decoders;
 pub use tacit_nn as model;
 pub use tacit_record as record;
 
