@@ -154,12 +154,11 @@ impl Encoder {
     fn encode(&self, x: &[f32], codes: &mut [u8], scales: Scales) -> Result<(), KernelError> {
         self.check_block(x.len())?;
         match (&self.rule, scales) {
-            (&Rule::Nearest { ref search, top, bits }, Scales::Floats(scales)) if search.is_in_order() => {
-                self.run(Nearest::<true> { search, top, bits }, x, codes, scales)
-            }
-            (&Rule::Nearest { ref search, top, bits }, Scales::Floats(scales)) => {
-                self.run(Nearest::<false> { search, top, bits }, x, codes, scales)
-            }
+            (&Rule::Nearest { ref search, top, bits }, Scales::Floats(scales)) => match bits {
+                4 if search.is_in_order() => self.run(Nearest::<true, true> { search, top, bits }, x, codes, scales),
+                4 => self.run(Nearest::<true, false> { search, top, bits }, x, codes, scales),
+                _ => self.run(Nearest::<false, false> { search, top, bits }, x, codes, scales),
+            },
             (Rule::NearestByte { search, top }, Scales::Floats(scales)) => {
                 self.run(NearestByte { search, top: *top }, x, codes, scales)
             }

@@ -100,15 +100,16 @@ fn reciprocal(scale: f32) -> f32 {
     1.0 / scale.max(1e-38)
 }
 
-/// One of at most sixteen values, whose codes may be their ranks.
+/// One of at most sixteen values, whose codes may have four bits, and may be their ranks: known in advance, as packing is slower
+/// where it is not, and ranks need not be looked up.
 #[derive(Clone, Copy)]
-pub(crate) struct Nearest<'a, const IN_ORDER: bool> {
+pub(crate) struct Nearest<'a, const FOUR: bool, const IN_ORDER: bool> {
     pub(crate) search: &'a Search,
     pub(crate) top: f32,
     pub(crate) bits: u32,
 }
 
-impl<const IN_ORDER: bool> Format for Nearest<'_, IN_ORDER> {
+impl<const FOUR: bool, const IN_ORDER: bool> Format for Nearest<'_, FOUR, IN_ORDER> {
     type Stored = f32;
     /// The reciprocal of the scale.
     type Scale = f32;
@@ -116,11 +117,12 @@ impl<const IN_ORDER: bool> Format for Nearest<'_, IN_ORDER> {
 
     #[inline(always)]
     fn bits(self) -> u32 {
-        self.bits
+        if FOUR { 4 } else { self.bits }
     }
     #[inline(always)]
+    #[allow(clippy::float_cmp, reason = "a quotient by exactly one is not waited for")]
     fn scale<S: Simd>(self, _: S, _: &[f32], absmax: f32) -> f32 {
-        absmax / self.top
+        if self.top == 1.0 { absmax } else { absmax / self.top }
     }
     #[inline(always)]
     fn unit(self, scale: f32) -> f32 {
