@@ -68,7 +68,7 @@ fn measure(case: &str, cache: &Cache, tokens: usize, queries: usize) {
     let given = Attention {
         q: Floats::F32(&q),
         queries,
-        of: &of,
+        indices: &of,
         keys: cache.matrix(),
         values: cache.matrix(),
         tokens,

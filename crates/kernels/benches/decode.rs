@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use tacit_kernels::{
-    Chosen, Codes, Matrix, Order, Orientation, Scales, Stack, gather_matmul, machine, matmul, nf4, threads,
+    Codes, Indices, Matrix, Order, Orientation, Scales, Stack, gather_matmul, machine, matmul, nf4, threads,
 };
 
 /// Rows and columns of a layer's weights.
@@ -93,7 +93,7 @@ fn experts() {
         let mut times: Vec<f64> = (0..CALLS)
             .map(|call| {
                 let experts: Vec<u32> = (0..CHOSEN).map(|i| ((call * stride + i) % COUNT) as u32).collect();
-                let chosen = Chosen { rows: 1, x: &[0; CHOSEN], stack: &experts };
+                let chosen = Indices { rows: 1, x: &[0; CHOSEN], stack: &experts };
                 let start = Instant::now();
                 gather_matmul(&x[..], chosen, &stack, Orientation::Transposed, &mut y[..]).unwrap();
                 start.elapsed().as_secs_f64()

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::{
     Floats, FloatsMut, Isa, KernelError, Matrix, Orientation, engine,
-    grouped_matmul::{check_of, runs},
+    grouped_matmul::{check_indices, runs},
     machine::threads_for,
     matrix::{check_length, product},
     output::Output,
@@ -53,7 +53,7 @@ pub struct Attention<'a> {
     /// Queries of an entry.
     pub queries: usize,
     /// Which of the matrices of keys and of values each entry attends to; neighbors that share them read them once.
-    pub of: &'a [usize],
+    pub indices: &'a [usize],
     /// The keys, `tokens` rows for each of the matrices.
     pub keys: Matrix<'a>,
     /// The values, as the keys; a row may be of another length and format.
@@ -73,19 +73,19 @@ pub struct Attention<'a> {
 /// the number of threads.
 ///
 /// # Errors
-/// Matrices whose lengths do not match their sizes, or that are not cut into such of `tokens` rows; an entry of `of` that
+/// Matrices whose lengths do not match their sizes, or that are not cut into such of `tokens` rows; an index that
 /// names none of them; a mask that does not reach; or a wrong length of `q` or `out`.
 pub fn attention<'o>(attention: &Attention, out: impl Into<FloatsMut<'o>>) -> Result<(), KernelError> {
-    let &Attention { q, queries, of, ref keys, ref values, tokens, ref mask } = attention;
+    let &Attention { q, queries, indices, ref keys, ref values, tokens, ref mask } = attention;
     let out = out.into();
     for matrix in [keys, values] {
         matrix.check()?;
         matrix.check_groups(tokens)?;
-        check_of(of, matrix, tokens)?;
+        check_indices(indices, matrix, tokens)?;
     }
-    let total = product(of.len(), queries)?;
+    let total = product(indices.len(), queries)?;
     check_length("q", q.len(), product(total, keys.k)?, "`queries` rows as long as a key for each entry")?;
-    mask.map_or(Ok(()), |mask| mask.check(of.len(), queries, tokens))?;
+    mask.map_or(Ok(()), |mask| mask.check(indices.len(), queries, tokens))?;
     out.check(product(total, values.k)?, "`queries` rows as long as a value for each entry")?;
     let q = q.widen();
     out.rounded(|out| {
@@ -99,7 +99,7 @@ pub fn attention<'o>(attention: &Attention, out: impl Into<FloatsMut<'o>>) -> Re
             engine::cost(isa, &product, columns)
         };
         let each = cost(keys, Orientation::Transposed, tokens) + cost(values, Orientation::Plain, values.k);
-        let threads = threads_for(of.len() as f64 * each);
+        let threads = threads_for(indices.len() as f64 * each);
         Attending { attention, q: &q, isa, seam: seam(keys, values) }.run(threads, out);
     });
     Ok(())
@@ -120,7 +120,7 @@ struct Attending<'a> {
 
 /// Queries of entries that share keys and values, and some of their tokens.
 struct Task<'a> {
-    of: usize,
+    matrix: usize,
     /// Counted through all entries.
     rows: Range<usize>,
     tokens: Range<usize>,
@@ -131,15 +131,15 @@ struct Task<'a> {
 
 impl Attending<'_> {
     fn run(&self, threads: usize, out: &mut [f32]) {
-        let &Attention { queries, of, ref values, tokens, .. } = self.attention;
-        let blocks: Vec<(usize, Range<usize>)> = runs(of)
+        let &Attention { queries, indices, ref values, tokens, .. } = self.attention;
+        let blocks: Vec<(usize, Range<usize>)> = runs(indices)
             .flat_map(|run| {
                 let rows = run.entries.start * queries..run.entries.end * queries;
                 // Blocks of nearly equal height.
                 let count = rows.len().div_ceil(ROWS);
                 (0..count).map(move |i| {
                     let at = |i: usize| rows.start + i * rows.len() / count;
-                    (run.of, at(i)..at(i + 1))
+                    (run.matrix, at(i)..at(i + 1))
                 })
             })
             .collect();
@@ -147,7 +147,7 @@ impl Attending<'_> {
         let each = if blocks.len() < TASKS { SPLIT.next_multiple_of(self.seam) } else { usize::MAX };
         let ranges: Vec<Range<usize>> =
             (0..tokens).step_by(each).map(|start| start..tokens.min(start.saturating_add(each))).collect();
-        let total = of.len() * queries;
+        let total = indices.len() * queries;
         let mut state = vec![Row::EMPTY; total * ranges.len()];
         out.fill(0.0);
         let mut others = vec![0.0; total * values.k * ranges.len().saturating_sub(1)];
@@ -155,13 +155,13 @@ impl Attending<'_> {
             let (mut rest, mut first, mut states) = (&mut others[..], &mut *out, &mut state[..]);
             let mut tasks = Vec::with_capacity(ranges.len() * blocks.len());
             for (i, range) in ranges.iter().enumerate() {
-                for (of, rows) in &blocks {
+                for (matrix, rows) in &blocks {
                     let from = if i == 0 { &mut first } else { &mut rest };
                     let (out, left) = std::mem::take(from).split_at_mut(rows.len() * values.k);
                     *from = left;
                     let (state, left) = std::mem::take(&mut states).split_at_mut(rows.len());
                     states = left;
-                    tasks.push(Task { of: *of, rows: rows.clone(), tokens: range.clone(), out, state });
+                    tasks.push(Task { matrix: *matrix, rows: rows.clone(), tokens: range.clone(), out, state });
                 }
             }
             threads::for_each_part(threads, tasks.into_iter(), &|mut task| self.attend(&mut task, true));
@@ -179,12 +179,12 @@ impl Attending<'_> {
         }
         let again =
             blocks.into_iter().filter(|(_, rows)| state[rows.clone()].iter().any(|row| self.counts_hidden(row)));
-        for (of, rows) in again.collect::<Vec<_>>() {
+        for (matrix, rows) in again.collect::<Vec<_>>() {
             let state = &mut state[rows.clone()];
             let out = &mut out[rows.start * values.k..rows.end * values.k];
             state.fill(Row::EMPTY);
             out.fill(0.0);
-            self.attend(&mut Task { of, rows, tokens: 0..tokens, out, state }, false);
+            self.attend(&mut Task { matrix, rows, tokens: 0..tokens, out, state }, false);
         }
         for (out, row) in out.chunks_exact_mut(values.k).zip(&state) {
             let factor = 1.0 / row.sum;
@@ -199,8 +199,8 @@ impl Attending<'_> {
         row.hidden
             && match self.attention.mask.and_then(|mask| mask.replacement()) {
                 // Minus infinity gives NaN where there is nothing else, as no sum does.
-                Some(hidden) => hidden.is_nan() || hidden != f32::NEG_INFINITY && hidden >= row.most + LEAST,
-                None => row.most <= HIDDEN / 2.0,
+                Some(hidden) => hidden.is_nan() || hidden != f32::NEG_INFINITY && hidden >= row.max + LEAST,
+                None => row.max <= HIDDEN / 2.0,
             }
     }
 
@@ -230,7 +230,7 @@ impl Attending<'_> {
                 range = seen.start / seam * seam..seen.end;
             }
             let len = range.len();
-            let rows = task.of * tokens + range.start..task.of * tokens + range.end;
+            let rows = task.matrix * tokens + range.start..task.matrix * tokens + range.end;
             let scores = &mut scores[..count * len];
             let matrix = &keys.part(isa, rows.clone(), &mut key_numbers);
             let x = &q[task.rows.start * head..task.rows.end * head];

@@ -5,11 +5,11 @@
 use crate::{
     Factors, Isa, Matrix, Operand, Orientation,
     engine::{self, Priced},
-    engines::PANELS,
+    engines::PACKED,
+    gemm::Product,
     integers::{IntegerProduct, Rows, Weights},
     machine::Machine,
     stored::StoredProduct,
-    tile::Product,
 };
 
 pub use crate::engine::with_only;
@@ -29,13 +29,13 @@ pub fn of_matmul(x: &[f32], m: usize, matrix: &Matrix, orientation: Orientation)
     let machine = &Machine::of(Isa::detect());
     let columns = if orientation == Orientation::Transposed { matrix.n } else { matrix.k };
     let product = StoredProduct { x, m, matrix, orientation, threads: 1, cut_from: None };
-    let panelled = product.work(columns, machine).panelled;
+    let packed = product.work(columns, machine).packed;
     let found = engine::candidates(&product, columns, machine).into_iter().flat_map(|(name, cycles)| {
         let own = vec![Candidate { names: vec![name], cycles }];
-        if name != PANELS {
+        if name != PACKED {
             return own;
         }
-        let inner = engine::costs::<Product>(&panelled, machine).map(|(_, engine, cycles)| (engine.name, cycles));
+        let inner = engine::costs::<Product>(&packed, machine).map(|(_, engine, cycles)| (engine.name, cycles));
         inner.map(|(inner, cycles)| Candidate { names: vec![name, inner], cycles }).collect()
     });
     sorted(found.collect())

@@ -5,11 +5,11 @@ use crate::{
     copy::{Block, copy},
     engine,
     factors::scale,
+    gemm::{PackB, Product},
     machine::{Cycles, FROM_MEMORY, Machine, threads_for},
     matrix::{check_length, product},
     output::Output,
     simd::panel_width_of,
-    tile::{Panels, Product},
     vector,
 };
 
@@ -72,7 +72,7 @@ pub(crate) fn check<T>(a: &Operand<T>, b: &Operand<T>, out: &Dense<&mut [T]>) ->
     check_length("out", out.columns, b.columns(), "one column for each of `b`")
 }
 
-impl Panels for Operand<'_> {
+impl PackB for Operand<'_> {
     fn cycles(&self, machine: &Machine) -> f64 {
         let Cycles { load, store, .. } = *machine.cycles;
         let turned = if self.is_plain() { 1.0 } else { 5.0 };

@@ -139,11 +139,11 @@ fn robust(x: &[f32], values: &[f32], power: f32, weight: f32) -> [f32; 5] {
     let mut sums = [0.0; 5];
     for (&x, &v) in x.iter().zip(values) {
         let r = x - v;
-        let most = r.abs();
+        let magnitude = r.abs();
         // Without a deviation there is nothing to follow, and its power would be infinite.
-        let steep = if most == 0.0 { 0.0 } else { most.powf(power - 1.0) };
-        let g = most.min(steep * weight).copysign(r);
-        for (sum, of_element) in sums.iter_mut().zip([most * steep, v, v * v, v * g, g]) {
+        let steep = if magnitude == 0.0 { 0.0 } else { magnitude.powf(power - 1.0) };
+        let g = magnitude.min(steep * weight).copysign(r);
+        for (sum, of_element) in sums.iter_mut().zip([magnitude * steep, v, v * v, v * g, g]) {
             *sum += of_element;
         }
     }

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use crate::{Isa, machine::Machine, output::Output, tile::Product};
+use crate::{Isa, gemm::Product, machine::Machine, output::Output};
 
 /// The number of threads may decide where products of at most so many rows are cut into columns: engines that look at several
 /// columns together, to find whether their numbers fit, have no cost for them.

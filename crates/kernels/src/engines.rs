@@ -6,19 +6,20 @@
 //! one of the tables.
 
 use crate::{
-    Isa, by_lanes, by_panels,
+    Isa,
     engine::{Engine, Priced, cheapest},
+    gemm::{self, PackedWork, Product},
+    gemm_stored, gemv_lanes,
     integers::{self, IntegerProduct},
     machine::Machine,
     shape::Shape,
     stored::{self, StoredProduct},
-    tile::{self, Panelled, Product},
 };
 #[cfg(target_arch = "x86_64")]
-use crate::{amx, by_words, vnni};
+use crate::{amx, int8_lanes, vnni};
 
-/// The engine that leaves its product to one for panels.
-pub(crate) const PANELS: &str = "panels";
+/// The engine that leaves its product to one that packs.
+pub(crate) const PACKED: &str = "packed";
 
 impl<'a> Priced<'a> for StoredProduct<'a> {
     type Work = stored::Work;
@@ -29,11 +30,11 @@ impl<'a> Priced<'a> for StoredProduct<'a> {
         Engine {
             name: "lanes",
             needs: |machine| machine.isa != Isa::Scalar,
-            takes: by_lanes::takes,
-            cost: by_lanes::cost,
-            run: by_lanes::multiply,
+            takes: gemv_lanes::takes,
+            cost: gemv_lanes::cost,
+            run: gemv_lanes::multiply,
         },
-        Engine { name: "stored", needs: |_| true, takes: |_| true, cost: stored::cost, run: stored::multiply },
+        Engine { name: "gemv", needs: |_| true, takes: |_| true, cost: stored::cost, run: stored::multiply },
         #[cfg(target_arch = "x86_64")]
         Engine {
             name: "tiles of codes",
@@ -44,11 +45,11 @@ impl<'a> Priced<'a> for StoredProduct<'a> {
         },
         // With panels of floats, as whichever engine for these is cheapest.
         Engine {
-            name: PANELS,
+            name: PACKED,
             needs: |_| true,
             takes: |_| true,
-            cost: |work, machine| cheapest::<Product>(&work.panelled, machine),
-            run: by_panels::multiply,
+            cost: |work, machine| cheapest::<Product>(&work.packed, machine),
+            run: gemm_stored::multiply,
         },
     ];
 
@@ -58,24 +59,24 @@ impl<'a> Priced<'a> for StoredProduct<'a> {
 }
 
 impl<'a> Priced<'a> for Product<'a> {
-    type Work = Panelled;
+    type Work = PackedWork;
 
     /// With panels of floats.
     const ENGINES: &'a [Engine<Self, Self::Work>] = &[
         #[cfg(target_arch = "x86_64")]
         Engine {
-            name: "split panels",
+            name: "split packed",
             needs: |machine| machine.isa == Isa::Amx,
             takes: |_| true,
-            cost: amx::panels::cost,
-            run: amx::panels::multiply,
+            cost: amx::gemm::cost,
+            run: amx::gemm::multiply,
         },
-        Engine { name: "fused panels", needs: |_| true, takes: |_| true, cost: tile::cost, run: tile::multiply },
+        Engine { name: "fused packed", needs: |_| true, takes: |_| true, cost: gemm::cost, run: gemm::multiply },
     ];
 
-    fn work(&self, columns: usize, machine: &Machine) -> Panelled {
+    fn work(&self, columns: usize, machine: &Machine) -> PackedWork {
         let shape = Shape { rows: self.x.rows(), columns, depth: self.x.columns() };
-        Panelled { shape, panel: self.panels.cycles(machine) }
+        PackedWork { shape, panel: self.panels.cycles(machine) }
     }
 }
 
@@ -102,7 +103,7 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
         },
         #[cfg(target_arch = "x86_64")]
         Engine {
-            name: "panels of bytes",
+            name: "packed bytes",
             needs: |machine| machine.vnni,
             takes: vnni::takes,
             cost: vnni::cost,
@@ -110,11 +111,11 @@ impl<'a> Priced<'a> for IntegerProduct<'a> {
         },
         #[cfg(target_arch = "x86_64")]
         Engine {
-            name: "words",
+            name: "lanes of bytes",
             needs: |machine| matches!(machine.isa, Isa::Avx2 | Isa::Avx512 | Isa::Amx),
-            takes: by_words::takes,
-            cost: by_words::cost,
-            run: by_words::multiply,
+            takes: int8_lanes::takes,
+            cost: int8_lanes::cost,
+            run: int8_lanes::multiply,
         },
         Engine { name: "integers", needs: |_| true, takes: |_| true, cost: integers::cost, run: integers::multiply },
     ];
@@ -160,10 +161,10 @@ mod tests {
                 let chosen = ROWS.map(|m| {
                     let x = &x[..m * SIDE];
                     let product = StoredProduct { x, m, matrix, orientation, threads: 1, cut_from: None };
-                    let panelled = product.work(SIDE, machine).panelled;
+                    let packed = product.work(SIDE, machine).packed;
                     match cheapest_of(candidates(&product, SIDE, machine)) {
-                        PANELS => cheapest_of(
-                            costs::<Product>(&panelled, machine).map(|(_, engine, cost)| (engine.name, cost)).collect(),
+                        PACKED => cheapest_of(
+                            costs::<Product>(&packed, machine).map(|(_, engine, cost)| (engine.name, cost)).collect(),
                         ),
                         name => name,
                     }
@@ -197,75 +198,75 @@ mod tests {
         check(
             &Machine::new(Isa::Amx, true, 2 << 20),
             &expect![[r#"
-                nf4 x W^T: from 1 stored, from 16 fused panels, from 32 tiles of codes, from 512 split panels
-                nf4 x W: from 1 stored, from 4 fused panels, from 64 split panels
-                nf4 in 8 bits: from 1 rows of bytes, from 2 words, from 32 tiles of bytes
-                affine4 x W^T: from 1 stored, from 16 fused panels, from 32 tiles of codes, from 512 split panels
-                affine4 x W: from 1 stored, from 2 fused panels, from 64 split panels
-                affine3 x W^T: from 1 stored, from 64 split panels
-                affine3 x W: from 1 stored, from 4 fused panels, from 64 split panels
-                int8 x W^T: from 1 stored, from 16 tiles of codes
-                int8 x W: from 1 stored, from 4 fused panels, from 64 split panels
-                int8 in 8 bits: from 1 rows of bytes, from 2 words, from 32 tiles of bytes
+                nf4 x W^T: from 1 gemv, from 16 fused packed, from 32 tiles of codes, from 512 split packed
+                nf4 x W: from 1 gemv, from 4 fused packed, from 64 split packed
+                nf4 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes, from 32 tiles of bytes
+                affine4 x W^T: from 1 gemv, from 16 fused packed, from 32 tiles of codes, from 512 split packed
+                affine4 x W: from 1 gemv, from 2 fused packed, from 64 split packed
+                affine3 x W^T: from 1 gemv, from 64 split packed
+                affine3 x W: from 1 gemv, from 4 fused packed, from 64 split packed
+                int8 x W^T: from 1 gemv, from 16 tiles of codes
+                int8 x W: from 1 gemv, from 4 fused packed, from 64 split packed
+                int8 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes, from 32 tiles of bytes
             "#]],
         );
         check(
             &Machine::new(Isa::Avx512, true, 1 << 20),
             &expect![[r#"
-                nf4 x W^T: from 1 stored, from 16 fused panels
-                nf4 x W: from 1 stored, from 4 fused panels
-                nf4 in 8 bits: from 1 rows of bytes, from 2 words, from 32 panels of bytes
-                affine4 x W^T: from 1 stored, from 16 fused panels
-                affine4 x W: from 1 stored, from 2 fused panels
-                affine3 x W^T: from 1 stored, from 64 fused panels
-                affine3 x W: from 1 stored, from 2 fused panels
-                int8 x W^T: from 1 stored, from 16 fused panels
-                int8 x W: from 1 stored, from 4 fused panels
-                int8 in 8 bits: from 1 rows of bytes, from 2 words, from 32 panels of bytes
+                nf4 x W^T: from 1 gemv, from 16 fused packed
+                nf4 x W: from 1 gemv, from 4 fused packed
+                nf4 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes, from 32 packed bytes
+                affine4 x W^T: from 1 gemv, from 16 fused packed
+                affine4 x W: from 1 gemv, from 2 fused packed
+                affine3 x W^T: from 1 gemv, from 64 fused packed
+                affine3 x W: from 1 gemv, from 2 fused packed
+                int8 x W^T: from 1 gemv, from 16 fused packed
+                int8 x W: from 1 gemv, from 4 fused packed
+                int8 in 8 bits: from 1 rows of bytes, from 2 lanes of bytes, from 32 packed bytes
             "#]],
         );
         check(
             &Machine::new(Isa::Avx2, false, 256 << 10),
             &expect![[r#"
-                nf4 x W^T: from 1 stored, from 16 fused panels
-                nf4 x W: from 1 stored, from 4 fused panels
-                nf4 in 8 bits: from 1 words
-                affine4 x W^T: from 1 stored, from 16 fused panels
-                affine4 x W: from 1 stored, from 2 fused panels
-                affine3 x W^T: from 1 stored, from 32 fused panels
-                affine3 x W: from 1 stored, from 2 fused panels
-                int8 x W^T: from 1 stored, from 16 fused panels
-                int8 x W: from 1 stored, from 4 fused panels
-                int8 in 8 bits: from 1 words
+                nf4 x W^T: from 1 gemv, from 16 fused packed
+                nf4 x W: from 1 gemv, from 4 fused packed
+                nf4 in 8 bits: from 1 lanes of bytes
+                affine4 x W^T: from 1 gemv, from 16 fused packed
+                affine4 x W: from 1 gemv, from 2 fused packed
+                affine3 x W^T: from 1 gemv, from 32 fused packed
+                affine3 x W: from 1 gemv, from 2 fused packed
+                int8 x W^T: from 1 gemv, from 16 fused packed
+                int8 x W: from 1 gemv, from 4 fused packed
+                int8 in 8 bits: from 1 lanes of bytes
             "#]],
         );
         check(
             &Machine::new(Isa::Neon, false, 1 << 20),
             &expect![[r#"
-                nf4 x W^T: from 1 stored, from 16 fused panels
-                nf4 x W: from 1 stored, from 4 fused panels
+                nf4 x W^T: from 1 gemv, from 16 fused packed
+                nf4 x W: from 1 gemv, from 4 fused packed
                 nf4 in 8 bits: from 1 integers
-                affine4 x W^T: from 1 stored, from 16 fused panels
-                affine4 x W: from 1 stored, from 4 fused panels
-                affine3 x W^T: from 1 stored, from 32 fused panels
-                affine3 x W: from 1 stored, from 2 fused panels
-                int8 x W^T: from 1 stored, from 16 fused panels
-                int8 x W: from 1 stored, from 4 fused panels
+                affine4 x W^T: from 1 gemv, from 16 fused packed
+                affine4 x W: from 1 gemv, from 4 fused packed
+                affine3 x W^T: from 1 gemv, from 32 fused packed
+                affine3 x W: from 1 gemv, from 2 fused packed
+                int8 x W^T: from 1 gemv, from 16 fused packed
+                int8 x W: from 1 gemv, from 4 fused packed
                 int8 in 8 bits: from 1 integers
             "#]],
         );
         check(
             &Machine::new(Isa::Scalar, false, 256 << 10),
             &expect![[r#"
-                nf4 x W^T: from 1 stored, from 16 fused panels
-                nf4 x W: from 1 fused panels
+                nf4 x W^T: from 1 gemv, from 16 fused packed
+                nf4 x W: from 1 fused packed
                 nf4 in 8 bits: from 1 integers
-                affine4 x W^T: from 1 stored, from 16 fused panels
-                affine4 x W: from 1 fused panels
-                affine3 x W^T: from 1 stored, from 16 fused panels
-                affine3 x W: from 1 fused panels
-                int8 x W^T: from 1 fused panels
-                int8 x W: from 1 fused panels
+                affine4 x W^T: from 1 gemv, from 16 fused packed
+                affine4 x W: from 1 fused packed
+                affine3 x W^T: from 1 gemv, from 16 fused packed
+                affine3 x W: from 1 fused packed
+                int8 x W^T: from 1 fused packed
+                int8 x W: from 1 fused packed
                 int8 in 8 bits: from 1 integers
             "#]],
         );

@@ -89,8 +89,8 @@ pub enum KernelError {
     },
     /// A number was to be stored that is beyond those of the format.
     #[error(
-        "element {index} is {value}, and the greatest number of the format is {most}\nhelp: take a format with a scale{}",
-        if *most < bf16::MAX.to_f32() { ", or one with the range of `f32` such as `bf16`" } else { " such as `int8`" }
+        "element {index} is {value}, and the greatest number of the format is {max}\nhelp: take a format with a scale{}",
+        if *max < bf16::MAX.to_f32() { ", or one with the range of `f32` such as `bf16`" } else { " such as `int8`" }
     )]
     TooLarge {
         /// The first such element, counted in row-major order.
@@ -98,7 +98,7 @@ pub enum KernelError {
         /// Its value.
         value: f32,
         /// The greatest number of the format.
-        most: f32,
+        max: f32,
     },
     /// A matrix is not cut into groups of so many rows.
     #[error(
@@ -123,15 +123,15 @@ pub enum KernelError {
         /// The number of rows that there are.
         rows: usize,
     },
-    /// A matrix was chosen that is not there.
+    /// An index of a matrix that is not there.
     #[error(
-        "matrix {chosen} (entry {index}) is outside a stack of {count}\nhelp: matrices count from 0 to {count} - 1"
+        "matrix {matrix} (entry {index}) is outside a stack of {count}\nhelp: matrices count from 0 to {count} - 1"
     )]
     MatrixRange {
         /// The entry of the list.
         index: usize,
         /// The matrix that it asks for.
-        chosen: u32,
+        matrix: u32,
         /// The number of matrices that there are.
         count: usize,
     },

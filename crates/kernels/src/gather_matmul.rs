@@ -14,7 +14,7 @@ use crate::{
 
 /// The products that are taken: for each `i`, of group `x[i]` of the rows of activations with matrix `stack[i]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Chosen<'a> {
+pub struct Indices<'a> {
     /// Rows of a group.
     pub rows: usize,
     /// Groups of the activations.
@@ -30,15 +30,15 @@ pub struct Chosen<'a> {
 /// same bits whatever the number of threads.
 ///
 /// ```
-/// use tacit_kernels::{Chosen, Codes, Matrix, Orientation, Scales, Stack, gather_matmul};
+/// use tacit_kernels::{Indices, Codes, Matrix, Orientation, Scales, Stack, gather_matmul};
 ///
 /// // The unit matrix, and twice that.
 /// let codes = Codes::Signed { codes: &[1, 0, 0, 1, 2, 0, 0, 2] };
 /// let matrix = Matrix { n: 4, k: 2, codes, scales: Scales::F32(&[1.0; 4]), biases: None, block: 2 };
 /// let stack = Stack { matrix, count: 2 };
-/// let chosen = Chosen { rows: 1, x: &[0, 1, 0], stack: &[1, 0, 0] };
+/// let indices = Indices { rows: 1, x: &[0, 1, 0], stack: &[1, 0, 0] };
 /// let mut y = [0.0; 6];
-/// gather_matmul(&[1.0, 2.0, 3.0, 4.0][..], chosen, &stack, Orientation::Transposed, &mut y[..])?;
+/// gather_matmul(&[1.0, 2.0, 3.0, 4.0][..], indices, &stack, Orientation::Transposed, &mut y[..])?;
 /// assert_eq!(y, [2.0, 4.0, 3.0, 4.0, 1.0, 2.0]);
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
@@ -47,18 +47,18 @@ pub struct Chosen<'a> {
 /// A stack whose lengths do not match its sizes, a choice outside of it or of `x`, or a wrong length of `x` or `out`.
 pub fn gather_matmul<'x, 'o>(
     x: impl Into<Floats<'x>>,
-    chosen: Chosen,
+    indices: Indices,
     stack: &Stack,
     orientation: Orientation,
     out: impl Into<FloatsMut<'o>>,
 ) -> Result<(), KernelError> {
-    multiply(x.into(), chosen, stack, orientation, out.into())
+    multiply(x.into(), indices, stack, orientation, out.into())
 }
 
 /// [`gather_matmul`], compiled here once and not wherever it is called.
 fn multiply(
     x: Floats,
-    chosen: Chosen,
+    indices: Indices,
     stack: &Stack,
     orientation: Orientation,
     mut out: FloatsMut,
@@ -71,38 +71,38 @@ fn multiply(
         Orientation::Transposed => (k, n),
         Orientation::Plain => (n, k),
     };
-    check_length("stack", chosen.stack.len(), chosen.x.len(), "one matrix for each group of rows")?;
-    let group = product(chosen.rows, depth)?;
+    check_length("stack", indices.stack.len(), indices.x.len(), "one matrix for each group of rows")?;
+    let group = product(indices.rows, depth)?;
     let groups = x.len().checked_div(group);
     check_length("x", x.len(), groups.unwrap_or(0) * group, "whole groups of rows, as long as what is summed over")?;
-    groups.map_or(Ok(()), |groups| check_range(chosen.x, groups))?;
-    check_range(chosen.stack, count)?;
-    let results = product(product(chosen.x.len(), chosen.rows)?, columns)?;
+    groups.map_or(Ok(()), |groups| check_range(indices.x, groups))?;
+    check_range(indices.stack, count)?;
+    let results = product(product(indices.x.len(), indices.rows)?, columns)?;
     out.check(results, "a row of results for each row of each chosen group")?;
     if results == 0 || depth == 0 {
         out.store(&vec![0.0; results]);
         return Ok(());
     }
-    let mut order: Vec<usize> = (0..chosen.x.len()).collect();
-    order.sort_by_key(|&pair| chosen.stack[pair]);
+    let mut order: Vec<usize> = (0..indices.x.len()).collect();
+    order.sort_by_key(|&pair| indices.stack[pair]);
     let (isa, x) = (Isa::detect(), &x.widen());
     let one = &Matrix { n, ..matrix };
-    let one = StoredProduct { x, m: chosen.rows, matrix: one, orientation, threads: 1, cut_from: None };
-    let threads = threads_for(chosen.x.len() as f64 * engine::cost(isa, &one, columns));
-    Gather { isa, x, chosen, matrix: &matrix, n, orientation, depth, columns }.run(&order, threads, &mut out);
+    let one = StoredProduct { x, m: indices.rows, matrix: one, orientation, threads: 1, cut_from: None };
+    let threads = threads_for(indices.x.len() as f64 * engine::cost(isa, &one, columns));
+    Gather { isa, x, indices, matrix: &matrix, n, orientation, depth, columns }.run(&order, threads, &mut out);
     Ok(())
 }
 
-fn check_range(chosen: &[u32], count: usize) -> Result<(), KernelError> {
-    let outside = chosen.iter().enumerate().find(|(_, chosen)| **chosen as usize >= count);
-    outside.map_or(Ok(()), |(index, &chosen)| Err(KernelError::MatrixRange { index, chosen, count }))
+fn check_range(indices: &[u32], count: usize) -> Result<(), KernelError> {
+    let outside = indices.iter().enumerate().find(|(_, matrix)| **matrix as usize >= count);
+    outside.map_or(Ok(()), |(index, &matrix)| Err(KernelError::MatrixRange { index, matrix, count }))
 }
 
 /// Products whose lengths and choices were checked, none of them empty.
 struct Gather<'a> {
     isa: Isa,
     x: &'a [f32],
-    chosen: Chosen<'a>,
+    indices: Indices<'a>,
     /// The whole stack.
     matrix: &'a Matrix<'a>,
     /// Rows of each matrix of it.
@@ -122,7 +122,7 @@ struct Task<'a> {
 impl Gather<'_> {
     /// Computes the products of all pairs, which are sorted by their matrix.
     fn run(&self, order: &[usize], threads: usize, out: &mut FloatsMut) {
-        let batches = || order.chunk_by(|&a, &b| self.chosen.stack[a] == self.chosen.stack[b]);
+        let batches = || order.chunk_by(|&a, &b| self.indices.stack[a] == self.indices.stack[b]);
         let is_small = |pairs: &[usize]| self.rows(pairs) <= FEW;
         let small = batches().filter(|pairs| is_small(pairs)).count();
         // The columns of `x W` are not those of a matrix of its own: a task has all of them.
@@ -157,12 +157,12 @@ impl Gather<'_> {
 
     /// The rows of these pairs.
     fn rows(&self, pairs: &[usize]) -> usize {
-        pairs.len() * self.chosen.rows
+        pairs.len() * self.indices.rows
     }
 
     /// The rows of the stack that are the matrix of these pairs.
     fn matrix_of(&self, pairs: &[usize]) -> Range<usize> {
-        let first = self.chosen.stack[pairs[0]] as usize * self.n;
+        let first = self.indices.stack[pairs[0]] as usize * self.n;
         first..first + self.n
     }
 
@@ -211,8 +211,8 @@ impl Gather<'_> {
 
     /// The rows of `x` of these pairs, one after the other.
     fn gathered(&self, pairs: &[usize]) -> Cow<'_, [f32]> {
-        let group = self.chosen.rows * self.depth;
-        let start = |pair: usize| self.chosen.x[pair] as usize * group;
+        let group = self.indices.rows * self.depth;
+        let start = |pair: usize| self.indices.x[pair] as usize * group;
         if pairs.windows(2).all(|two| start(two[1]) == start(two[0]) + group) {
             return Cow::Borrowed(&self.x[start(pairs[0])..][..pairs.len() * group]);
         }
@@ -222,7 +222,7 @@ impl Gather<'_> {
     /// Puts the products of a task where they belong.
     fn store(&self, task: &Task, values: &[f32], out: &mut FloatsMut) {
         let rows =
-            task.pairs.iter().flat_map(|pair| (0..self.chosen.rows).map(move |row| pair * self.chosen.rows + row));
+            task.pairs.iter().flat_map(|pair| (0..self.indices.rows).map(move |row| pair * self.indices.rows + row));
         for (row, values) in rows.zip(values.chunks_exact(task.columns.len())) {
             let start = row * self.columns;
             out.part(start + task.columns.start..start + task.columns.end).store(values);

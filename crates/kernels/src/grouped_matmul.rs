@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Multiplies each entry of `x`, of `m` rows, with one of the matrices of `rows` rows that `matrix` consists of: entry `e` with
-/// matrix `of[e]`, into `out: [entries, m, ..]`.
+/// matrix `indices[e]`, into `out: [entries, m, ..]`.
 ///
 /// With [`Orientation::Transposed`] an entry of `out` has a column for each of the matrix's rows, and otherwise one for each
 /// of its columns. Neighboring entries of one matrix are multiplied as one. Sums and threads are as for
@@ -25,7 +25,7 @@ use crate::{
 pub fn grouped_matmul<'x, 'o>(
     x: impl Into<Floats<'x>>,
     m: usize,
-    of: &[usize],
+    indices: &[usize],
     matrix: &Matrix,
     rows: usize,
     orientation: Orientation,
@@ -34,12 +34,12 @@ pub fn grouped_matmul<'x, 'o>(
     let (x, out, isa) = (x.into(), out.into(), Isa::detect());
     matrix.check()?;
     matrix.check_groups(rows)?;
-    check_of(of, matrix, rows)?;
+    check_indices(indices, matrix, rows)?;
     let (depth, columns) = match orientation {
         Orientation::Transposed => (matrix.k, rows),
         Orientation::Plain => (rows, matrix.k),
     };
-    let total = product(of.len(), m)?;
+    let total = product(indices.len(), m)?;
     check_length("x", x.len(), product(total, depth)?, "`m` rows for each entry, as long as what is summed over")?;
     out.check(product(total, columns)?, "`m` rows for each entry, as long as the side of a matrix that remains")?;
     let x = x.widen();
@@ -49,8 +49,8 @@ pub fn grouped_matmul<'x, 'o>(
         }
         let one = &Matrix { n: rows, ..*matrix };
         let one = StoredProduct { x: &x, m, matrix: one, orientation, threads: 1, cut_from: None };
-        let threads = threads_for(of.len() as f64 * engine::cost(isa, &one, columns));
-        let runs: Vec<Run> = runs(of).collect();
+        let threads = threads_for(indices.len() as f64 * engine::cost(isa, &one, columns));
+        let runs: Vec<Run> = runs(indices).collect();
         // Where there are fewer runs than threads, each is split.
         let inner = if runs.len() < threads { threads } else { 1 };
         let mut rest = out;
@@ -61,7 +61,7 @@ pub fn grouped_matmul<'x, 'o>(
         });
         threads::for_each_part(if inner == 1 { threads } else { 1 }, parts, &|(run, out)| {
             let mut numbers = Numbers::default();
-            let matrix = &matrix.part(isa, run.of * rows..(run.of + 1) * rows, &mut numbers);
+            let matrix = &matrix.part(isa, run.matrix * rows..(run.matrix + 1) * rows, &mut numbers);
             let x = &x[run.entries.start * m * depth..run.entries.end * m * depth];
             let product =
                 StoredProduct { x, m: run.entries.len() * m, matrix, orientation, threads: inner, cut_from: None };
@@ -73,22 +73,22 @@ pub fn grouped_matmul<'x, 'o>(
 
 /// Neighboring entries of one matrix.
 pub(crate) struct Run {
-    pub(crate) of: usize,
+    pub(crate) matrix: usize,
     pub(crate) entries: Range<usize>,
 }
 
-pub(crate) fn runs(of: &[usize]) -> impl Iterator<Item = Run> {
+pub(crate) fn runs(indices: &[usize]) -> impl Iterator<Item = Run> {
     let mut start = 0;
-    of.chunk_by(|a, b| a == b).map(move |same| {
+    indices.chunk_by(|a, b| a == b).map(move |same| {
         let entries = start..start + same.len();
         start = entries.end;
-        Run { of: same[0], entries }
+        Run { matrix: same[0], entries }
     })
 }
 
-pub(crate) fn check_of(of: &[usize], matrix: &Matrix, rows: usize) -> Result<(), KernelError> {
+pub(crate) fn check_indices(indices: &[usize], matrix: &Matrix, rows: usize) -> Result<(), KernelError> {
     let groups = matrix.n.checked_div(rows).unwrap_or(0);
-    match of.iter().enumerate().find(|(_, of)| **of >= groups) {
+    match indices.iter().enumerate().find(|(_, matrix)| **matrix >= groups) {
         Some((index, &row)) => Err(KernelError::RowRange { index, row: row as u32, rows: groups }),
         None => Ok(()),
     }

@@ -102,7 +102,7 @@ fn rounded_table(values: &[f32; 16]) -> Rounded {
 
 /// The integers nearest to a table's values in the unit that the squares of their errors are least in, and the unit.
 fn round_table(values: &[f32; 16]) -> Rounded {
-    let top = f64::from(values.iter().fold(0.0_f32, |most, value| most.max(value.abs())));
+    let top = f64::from(values.iter().fold(0.0_f32, |top, value| top.max(value.abs())));
     let round = |steps: u8| values.map(|value| (f64::from(value) * (f64::from(steps) / top)).round_ties_even());
     let error = |steps: u8| -> f64 {
         let exact = values.iter().map(|value| f64::from(*value) / top);
@@ -171,12 +171,12 @@ impl Kernel for Round<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         for ((x, codes), unit) in self.x.chunks(self.k).zip(self.codes.chunks_mut(self.k)).zip(self.units) {
-            let most = encode::absmax(simd, x);
-            if !most.is_finite() {
+            let absmax = encode::absmax(simd, x);
+            if !absmax.is_finite() {
                 *unit = f32::NAN;
                 continue;
             }
-            let scale = Scale::new(most);
+            let scale = Scale::new(absmax);
             *unit = scale.unit;
             encode::put::<Int8, S>((), simd, scale, x, int8::as_bytes(codes));
         }
@@ -187,9 +187,9 @@ impl Kernel for Round<'_> {
 pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>) -> usize {
     let &IntegerProduct { rows, matrix, threads, .. } = product;
     let (m, n, k) = (rows.units.len(), matrix.n, matrix.k);
-    let mut turned = vec![0.0; m * n];
+    let mut transposed = vec![0.0; m * n];
     let each = (1_usize << 16).div_ceil(k * m).clamp(1, n.div_ceil(4 * threads));
-    Output::new(&mut turned, m).for_each(threads, each, m, &|mut part| {
+    Output::new(&mut transposed, m).for_each(threads, each, m, &|mut part| {
         for row in part.rows() {
             run(isa, Row { product, index: row, sums: part.row(row) });
         }
@@ -197,7 +197,7 @@ pub(crate) fn multiply(product: &IntegerProduct, isa: Isa, out: &mut Output<f32>
     out.for_each(1, 1, n, &|mut out| {
         let i = out.rows().start;
         for (j, y) in out.row(i).iter_mut().enumerate() {
-            *y = turned[j * m + i] * rows.units[i];
+            *y = transposed[j * m + i] * rows.units[i];
         }
     });
     m

@@ -35,12 +35,6 @@ pub mod affine;
 mod amx;
 mod attention;
 pub mod binary;
-mod by_columns;
-mod by_lanes;
-mod by_panels;
-mod by_rows;
-#[cfg(target_arch = "x86_64")]
-mod by_words;
 #[doc(hidden)]
 pub mod choice;
 mod codec;
@@ -61,10 +55,17 @@ mod factors;
 mod floats;
 pub mod fp4;
 mod gather_matmul;
+mod gemm;
+mod gemm_stored;
+mod gemv_axpy;
+mod gemv_dot;
+mod gemv_lanes;
 mod grouped_matmul;
 mod hadamard;
-pub mod halves;
+pub mod half_floats;
 pub mod int8;
+#[cfg(target_arch = "x86_64")]
+mod int8_lanes;
 mod int8_matmul;
 mod integers;
 #[doc(hidden)]
@@ -79,7 +80,7 @@ pub mod nvfp4;
 mod orientation;
 mod output;
 mod pack;
-mod panel;
+mod packed_b;
 mod part;
 pub mod program;
 mod scale_gradients;
@@ -91,7 +92,6 @@ mod stored;
 mod sum;
 pub mod ternary;
 pub mod threads;
-mod tile;
 mod unit;
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -108,7 +108,7 @@ pub use encoder::{BlockScales, Encoder};
 pub use error::KernelError;
 pub use factors::Factors;
 pub use floats::{Floats, FloatsMut};
-pub use gather_matmul::{Chosen, gather_matmul};
+pub use gather_matmul::{Indices, gather_matmul};
 pub use grouped_matmul::grouped_matmul;
 pub use hadamard::{hadamard, hadamard_matrix, hadamard_order};
 pub use int8_matmul::int8_matmul;

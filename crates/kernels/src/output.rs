@@ -95,12 +95,12 @@ impl<'a> Output<'a, f32> {
     pub(crate) fn rounded(out: FloatsMut<'a>, columns: usize) -> Self {
         match out {
             FloatsMut::F32(out) => Self::new(out, columns),
-            FloatsMut::F16(out) => Self::halves(out, columns),
-            FloatsMut::Bf16(out) => Self::halves(out, columns),
+            FloatsMut::F16(out) => Self::half_floats(out, columns),
+            FloatsMut::Bf16(out) => Self::half_floats(out, columns),
         }
     }
 
-    fn halves<H>(out: &'a mut [H], columns: usize) -> Self
+    fn half_floats<H>(out: &'a mut [H], columns: usize) -> Self
     where
         [H]: HalfFloatSliceExt,
     {

@@ -9,7 +9,7 @@
 
 mod apply;
 mod data;
-mod halves;
+mod half_floats;
 mod math;
 mod op;
 mod plan;

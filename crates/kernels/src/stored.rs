@@ -2,17 +2,17 @@
 
 use crate::{
     Codes, Isa, Matrix, Orientation,
-    by_columns::{ByColumns, MAX_COLUMNS, Step},
-    by_rows::{Arrange, ByRows},
     codec::{Codec, Job, dispatch},
     decode::Parts,
+    gemm::{PackedWork, TASK_COLUMNS},
+    gemv_axpy::{GemvAxpy, MAX_COLUMNS, Step},
+    gemv_dot::{Arrange, GemvDot},
     machine::{Cycles, FROM_MEMORY, Machine},
     output::{Output, Rectangle},
-    panel,
+    packed_b,
     shape::Shape,
     simd::{Kernel, Simd, panel_width_of, run},
     threads,
-    tile::{Panelled, TASK_COLUMNS},
     unit::{Decode, Decoded, Layout, Units},
 };
 
@@ -46,7 +46,7 @@ pub(crate) struct Work {
     /// The `bf16` numbers that a value is the sum of.
     pub(crate) pieces: usize,
     /// The same with panels.
-    pub(crate) panelled: Panelled,
+    pub(crate) packed: PackedWork,
 }
 
 impl Work {
@@ -72,7 +72,7 @@ impl Work {
             numbers,
             biased: biases.is_some(),
             pieces: codes.pieces(),
-            panelled: Panelled { shape, panel: panel::cycles(matrix, orientation, machine) },
+            packed: PackedWork { shape, panel: packed_b::cycles(matrix, orientation, machine) },
         }
     }
 }
@@ -184,7 +184,7 @@ impl Multiply<'_, '_> {
             Orientation::Transposed => {
                 let Some(x) = &run(isa, Arrange { x, m, matrix, layout }) else { return false };
                 let width = threads::share(self.out.columns(), threads, 16, TASK_COLUMNS);
-                self.out.for_each(threads, m, width, &|out| run(isa, ByRows { isa, x, matrix, units, out }));
+                self.out.for_each(threads, m, width, &|out| run(isa, GemvDot { isa, x, matrix, units, out }));
             }
             Orientation::Plain => {
                 let Some(step) = run(isa, Step(matrix, layout)) else { return false };
@@ -192,14 +192,14 @@ impl Multiply<'_, '_> {
                 let rows = |part: usize| part * height..matrix.n.min((part + 1) * height);
                 if parts == 1 {
                     self.out.for_each(threads, m, width, &|out| {
-                        run(isa, ByColumns { isa, x, matrix, units, layout, rows: rows(0), out });
+                        run(isa, GemvAxpy { isa, x, matrix, units, layout, rows: rows(0), out });
                     });
                     return true;
                 }
                 let mut sums = vec![0.0; parts * m * matrix.k];
                 Output::new(&mut sums, matrix.k).for_each(threads, m, width, &|out| {
                     let rows = rows(out.rows().start / m);
-                    run(isa, ByColumns { isa, x, matrix, units, layout, rows, out });
+                    run(isa, GemvAxpy { isa, x, matrix, units, layout, rows, out });
                 });
                 self.out.for_each(threads, m, self.out.columns().div_ceil(threads).next_multiple_of(16), &|out| {
                     run(isa, AddParts { sums: &sums, m, k: matrix.k, out });

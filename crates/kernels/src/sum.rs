@@ -108,8 +108,8 @@ impl Sum<'_> {
     /// # Errors
     /// Lengths that do not match the sizes.
     pub fn absmax(&self, out: &mut [f32]) -> Result<(), KernelError> {
-        struct Most<'a>(&'a [f32]);
-        impl Kernel for Most<'_> {
+        struct Absmax<'a>(&'a [f32]);
+        impl Kernel for Absmax<'_> {
             type Output = f32;
             #[inline(always)]
             fn run<S: Simd>(self, simd: S) -> f32 {
@@ -117,7 +117,7 @@ impl Sum<'_> {
             }
         }
         let isa = Isa::detect();
-        self.of_rows(out, |row| run(isa, Most(row)))
+        self.of_rows(out, |row| run(isa, Absmax(row)))
     }
 
     fn of_rows(&self, out: &mut [f32], f: impl Fn(&[f32]) -> f32 + Sync) -> Result<(), KernelError> {

@@ -62,9 +62,9 @@ fn drain<T>(threads: usize, queue: impl ExactSizeIterator<Item = T> + Send, task
     pool.run(workers - 1, &|| iter::from_fn(&next).for_each(task));
 }
 
-/// The columns of one task: four tasks for each thread, in multiples of `step`, at most `most`.
-pub(crate) fn share(columns: usize, threads: usize, step: usize, most: usize) -> usize {
-    columns.div_ceil(4 * threads).next_multiple_of(step).clamp(step, most)
+/// The columns of one task: four tasks for each thread, in multiples of `step`, at most `max`.
+pub(crate) fn share(columns: usize, threads: usize, step: usize, max: usize) -> usize {
+    columns.div_ceil(4 * threads).next_multiple_of(step).clamp(step, max)
 }
 
 thread_local! {

@@ -177,7 +177,7 @@ impl Kernel for Attend {
         let attention = Attention {
             q: floats(q)?,
             queries: q.aval().shape[0] as usize / matrices.len().max(1),
-            of: matrices,
+            indices: matrices,
             keys: self.keys.layout.matrix(keys)?,
             values: self.values.layout.matrix(values)?,
             tokens: *rows,

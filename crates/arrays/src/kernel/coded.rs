@@ -3,7 +3,7 @@
 use half::slice::HalfBitsSliceExt;
 use mlx_rs::Dtype;
 use tacit_core::kernel::Output;
-use tacit_kernels::{BlockScales, KernelError, halves};
+use tacit_kernels::{BlockScales, KernelError, half_floats};
 
 use super::host::Fallible;
 use super::{Coding, Scheme};
@@ -80,8 +80,8 @@ impl Codes<'_> {
     /// Codes `x` as the half floats that it rounds to.
     fn round(self, scheme: &Scheme, x: &[f32]) -> Result<(), KernelError> {
         match (scheme.coding, self) {
-            (Coding::F16, Self::Halves(codes)) => halves::to_f16(x, codes.reinterpret_cast_mut()),
-            (Coding::Bf16, Self::Halves(codes)) => halves::to_bf16(x, codes.reinterpret_cast_mut()),
+            (Coding::F16, Self::Halves(codes)) => half_floats::to_f16(x, codes.reinterpret_cast_mut()),
+            (Coding::Bf16, Self::Halves(codes)) => half_floats::to_bf16(x, codes.reinterpret_cast_mut()),
             _ => unreachable!("the outputs have the dtypes that the scheme declares"),
         }
     }

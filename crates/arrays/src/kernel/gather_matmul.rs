@@ -4,7 +4,7 @@ use mlx_rs::ops::indexing::scatter_add_single;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::kernel::{Fallback, Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
-use tacit_kernels::{Chosen, Orientation, Stack};
+use tacit_kernels::{Indices, Orientation, Stack};
 
 use super::Layout;
 use super::host::{Fallible, floats, floats_mut, int, single};
@@ -56,9 +56,9 @@ impl Kernel for GatherMatmul {
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let StackLayout { rows, count, orientation } = &self.stack;
         let [x, left, right, children @ ..] = inputs else { return Err("x and two indices are expected".into()) };
-        let chosen = Chosen { rows: x.aval().shape[1] as usize, x: left.elements()?, stack: right.elements()? };
+        let indices = Indices { rows: x.aval().shape[1] as usize, x: left.elements()?, stack: right.elements()? };
         let stack = Stack { matrix: rows.matrix(children)?, count: *count };
-        Ok(tacit_kernels::gather_matmul(floats(x)?, chosen, &stack, *orientation, floats_mut(&mut outputs[0])?)?)
+        Ok(tacit_kernels::gather_matmul(floats(x)?, indices, &stack, *orientation, floats_mut(&mut outputs[0])?)?)
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {

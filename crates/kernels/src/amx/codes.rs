@@ -72,11 +72,11 @@ pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>)
     let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
     // Sums of rows that were scaled to magnitude one must not overflow, nor become subnormal.
     let fits = |numbers: &[f32]| {
-        let (least, most) = (1e-25_f32.to_bits(), 1e25_f32.to_bits());
+        let (least, max) = (1e-25_f32.to_bits(), 1e25_f32.to_bits());
         // No early end, which would keep the compiler from taking several at a time.
         numbers.iter().fold(true, |fits, number| {
             let magnitude = number.abs().to_bits();
-            fits & ((magnitude == 0) | (magnitude.wrapping_sub(least) < most - least))
+            fits & ((magnitude == 0) | (magnitude.wrapping_sub(least) < max - least))
         })
     };
     if !fits(&scales) || !biases.as_deref().is_none_or(fits) {
@@ -267,9 +267,9 @@ impl Task<'_> {
         for first in columns.clone().step_by(WIDTH) {
             let count = WIDTH.min(columns.end - first);
             sums.fill([0.0; TASK_ROWS]);
-            turn(self.scales, first..first + count, k, block, scales);
+            transpose_numbers(self.scales, first..first + count, k, block, scales);
             if let Some(numbers) = self.biases {
-                turn(numbers, first..first + count, k, block, biases);
+                transpose_numbers(numbers, first..first + count, k, block, biases);
             }
             for run in 0..runs {
                 // SAFETY: the rows and the run lie in the matrix.
@@ -332,7 +332,7 @@ impl Task<'_> {
 }
 
 /// Brings the numbers of these rows into the order of their runs.
-fn turn(numbers: &[f32], rows: Range<usize>, k: usize, block: usize, turned: &mut [[f32; WIDTH]]) {
+fn transpose_numbers(numbers: &[f32], rows: Range<usize>, k: usize, block: usize, turned: &mut [[f32; WIDTH]]) {
     for (at, row) in rows.enumerate() {
         if block >= k {
             let number = numbers[row * k / block];

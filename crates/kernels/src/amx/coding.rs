@@ -140,10 +140,9 @@ impl<'a> Coding<'a> {
                         let high = _mm512_loadu_si512(from.add(2 * STEP).cast());
                         _mm512_store_si512(place(row, 0, 0, 1), _mm512_permutex2var_epi16(low, even, high));
                         _mm512_store_si512(place(row, 1, 0, 1), _mm512_permutex2var_epi16(low, odd, high));
-                        let most = _mm512_max_epu16(magnitude(low), magnitude(high));
-                        let small =
-                            _mm512_cmpge_epu16_mask(most, least) == 0 && _mm512_test_epi16_mask(most, most) != 0;
-                        in_range &= !small && _mm512_cmpge_epu16_mask(most, limit) == 0;
+                        let max = _mm512_max_epu16(magnitude(low), magnitude(high));
+                        let small = _mm512_cmpge_epu16_mask(max, least) == 0 && _mm512_test_epi16_mask(max, max) != 0;
+                        in_range &= !small && _mm512_cmpge_epu16_mask(max, limit) == 0;
                     }
                 }
             }

@@ -6,13 +6,13 @@
 //! exact as that of fused multiply-adds, at a multiple of their rate.
 //!
 //! Tiles know no subnormal numbers and no infinities less themselves. Rows of activations are therefore brought to a
-//! largest magnitude of about one, by a power of two which the result is multiplied with in turn. `codes` and `panels` say
+//! largest magnitude of about one, by a power of two which the result is multiplied with in turn. `codes` and `gemm` say
 //! what they do with matrices that are out of range; where activations are not finite, they do nothing.
 
 pub(crate) mod bytes;
 pub(crate) mod codes;
 mod coding;
-pub(crate) mod panels;
+pub(crate) mod gemm;
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
@@ -124,14 +124,14 @@ pub(crate) unsafe fn load(from: *const f32, count: usize) -> __m512 {
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) unsafe fn powers(from: Option<*const f32>, count: usize) -> Option<(f32, f32)> {
     const BIAS: i32 = 127;
-    let mut most = _mm512_setzero_si512();
+    let mut max = _mm512_setzero_si512();
     if let Some(from) = from {
         for at in (0..count).step_by(TILE) {
             // SAFETY: the caller's promise.
-            most = _mm512_max_epu32(most, magnitude(unsafe { load(from.add(at), count - at) }));
+            max = _mm512_max_epu32(max, magnitude(unsafe { load(from.add(at), count - at) }));
         }
     }
-    let exponent = (_mm512_reduce_max_epu32(most) >> 23) as i32;
+    let exponent = (_mm512_reduce_max_epu32(max) >> 23) as i32;
     if exponent > 2 * BIAS {
         return None;
     }

@@ -12,22 +12,22 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     /// The greatest.
-    pub(super) most: f32,
-    /// `sum(exp(s - most))`.
+    pub(super) max: f32,
+    /// `sum(exp(s - max))`.
     pub(super) sum: f32,
     /// Whether scores were passed over because a mask hides their tokens.
     pub(super) hidden: bool,
 }
 
 impl Row {
-    pub(super) const EMPTY: Self = Self { most: f32::NEG_INFINITY, sum: 0.0, hidden: false };
+    pub(super) const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0, hidden: false };
 
     /// Takes more scores, which become their weights relative to the greatest so far; gives what the weights before them are
     /// multiplied with.
     pub(super) fn take(&mut self, isa: Isa, scores: &mut [f32]) -> f32 {
-        let most = run(isa, Most { scores });
-        let most = if most > self.most { most } else { self.most };
-        if most == f32::NEG_INFINITY {
+        let max = run(isa, Max { scores });
+        let max = if max > self.max { max } else { self.max };
+        if max == f32::NEG_INFINITY {
             // Infinities that cancel out, and NaN.
             if scores.iter().any(|score| score.is_nan()) {
                 self.sum = f32::NAN;
@@ -35,52 +35,52 @@ impl Row {
             scores.fill(0.0);
             return 1.0;
         }
-        let factor = run(isa, Factor(self.most - most));
-        self.most = most;
-        self.sum = self.sum * factor + run(isa, Weigh { most, scores });
+        let factor = run(isa, Factor(self.max - max));
+        self.max = max;
+        self.sum = self.sum * factor + run(isa, Weigh { max, scores });
         factor
     }
 
     /// Takes what is known of other scores; gives what the weights of each are multiplied with.
     pub(super) fn join(&mut self, isa: Isa, other: &Self) -> (f32, f32) {
         self.hidden |= other.hidden;
-        let most = if other.most > self.most { other.most } else { self.most };
-        if most == f32::NEG_INFINITY {
+        let max = if other.max > self.max { other.max } else { self.max };
+        if max == f32::NEG_INFINITY {
             self.sum += other.sum;
             return (1.0, 1.0);
         }
-        let factors = (run(isa, Factor(self.most - most)), run(isa, Factor(other.most - most)));
+        let factors = (run(isa, Factor(self.max - max)), run(isa, Factor(other.max - max)));
         self.sum = self.sum * factors.0 + other.sum * factors.1;
-        self.most = most;
+        self.max = max;
         factors
     }
 }
 
 /// The greatest of some numbers, NaN left out unless there is nothing else; minus infinity of none.
-struct Most<'a> {
+struct Max<'a> {
     scores: &'a [f32],
 }
 
-impl Kernel for Most<'_> {
+impl Kernel for Max<'_> {
     type Output = f32;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> f32 {
-        let mut most = [simd.splat(f32::NEG_INFINITY); 2];
+        let mut max = [simd.splat(f32::NEG_INFINITY); 2];
         let pairs = self.scores.chunks_exact(2 * S::LANES);
         let rest = pairs.remainder();
         for pair in pairs {
-            for (i, most) in most.iter_mut().enumerate() {
+            for (i, max) in max.iter_mut().enumerate() {
                 // SAFETY: the pair has two vectors. What is NaN comes first, so that it is left out.
-                *most = simd.max(unsafe { simd.load(pair.as_ptr().add(i * S::LANES)) }, *most);
+                *max = simd.max(unsafe { simd.load(pair.as_ptr().add(i * S::LANES)) }, *max);
             }
         }
         let mut lanes = [f32::NEG_INFINITY; 16];
         // SAFETY: there are 16 floats, the most that a vector holds.
-        unsafe { simd.store(lanes.as_mut_ptr(), simd.max(most[0], most[1])) };
+        unsafe { simd.store(lanes.as_mut_ptr(), simd.max(max[0], max[1])) };
         rest.iter()
             .chain(&lanes[..S::LANES])
-            .fold(f32::NEG_INFINITY, |most, &score| if score > most { score } else { most })
+            .fold(f32::NEG_INFINITY, |max, &score| if score > max { score } else { max })
     }
 }
 
@@ -98,9 +98,9 @@ impl Kernel for Factor {
     }
 }
 
-/// Makes `exp(s - most)` of scores, and gives the sum.
+/// Makes `exp(s - max)` of scores, and gives the sum.
 struct Weigh<'a> {
-    most: f32,
+    max: f32,
     scores: &'a mut [f32],
 }
 
@@ -109,7 +109,7 @@ impl Kernel for Weigh<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> f32 {
-        let less = simd.splat(-self.most);
+        let less = simd.splat(-self.max);
         let mut sum = simd.splat(0.0);
         let mut chunks = self.scores.chunks_exact_mut(S::LANES);
         for chunk in &mut chunks {

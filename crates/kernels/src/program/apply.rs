@@ -1,6 +1,6 @@
 //! The loops of the ops that are not reductions.
 
-use super::{Op, Precision, halves, math};
+use super::{Op, Precision, half_floats, math};
 
 #[inline(always)]
 fn map(out: &mut [f32], a: &[f32], f: impl Fn(f32) -> f32) {
@@ -56,7 +56,7 @@ fn truth(value: bool) -> f32 {
 #[allow(clippy::float_cmp, clippy::needless_bitwise_bool)]
 #[inline(always)]
 pub(super) fn apply(op: Op, precision: Precision, out: &mut [f32], a: &[f32], b: &[f32]) {
-    if precision != Precision::Single && halves::look_up(op, precision, out, a) {
+    if precision != Precision::Single && half_floats::look_up(op, precision, out, a) {
         return;
     }
     match op {

@@ -278,11 +278,11 @@ impl Program {
 
 /// The rows and columns of a block in which so many values are at hand; of whole rows, where something is made of these.
 fn block([rows, columns]: [usize; 2], values: usize, whole: bool) -> [usize; 2] {
-    let most = (BLOCK_BYTES / 4 / values.max(1)).clamp(LEAST, MOST) / 64 * 64;
-    if columns <= most {
-        return [(most / columns.max(1)).clamp(1, rows.max(1)), columns];
+    let max = (BLOCK_BYTES / 4 / values.max(1)).clamp(LEAST, MOST) / 64 * 64;
+    if columns <= max {
+        return [(max / columns.max(1)).clamp(1, rows.max(1)), columns];
     }
-    [1, if whole { columns } else { most }]
+    [1, if whole { columns } else { max }]
 }
 
 fn check_results(results: &[(Value, Kind)], values: usize) -> Result<(), KernelError> {
@@ -317,15 +317,15 @@ fn extents(rows: usize, sources: &[Source], constants: usize, steps: &[Step]) ->
         if operands.iter().any(|&operand| operand >= extents.len()) {
             return Err(KernelError::Program { what: format!("has an operand of step {i} that comes later") });
         }
-        let most = operands.iter().map(|&operand| extents[operand]).max().unwrap_or(Extent::Row);
+        let extent = operands.iter().map(|&operand| extents[operand]).max().unwrap_or(Extent::Row);
         extents.push(match step.op {
-            op if op.is_reduction() && most != Extent::Each => {
+            op if op.is_reduction() && extent != Extent::Each => {
                 return Err(KernelError::Program { what: format!("reduces in step {i} what is no row") });
             }
             op if op.is_reduction() => Extent::Row,
             Op::Spread => Extent::Each,
             // Computed anew for each block, which costs nothing beside what it is for.
-            _ => most.max(Extent::Row),
+            _ => extent.max(Extent::Row),
         });
     }
     Ok(extents)

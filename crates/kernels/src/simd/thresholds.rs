@@ -44,12 +44,12 @@ pub(super) fn rank_by_steps<S: Simd>(simd: S, first: S::F, later: [S::T; 3], x: 
 
 impl Cells {
     const fn of(values: &[f32; 15]) -> Option<Self> {
-        let (mut most, mut i) = (0.0_f32, 0);
+        let (mut max, mut i) = (0.0_f32, 0);
         while i < 15 && values[i].is_finite() {
-            most = most.max(values[i].abs());
+            max = max.max(values[i].abs());
             i += 1;
         }
-        let factor = 15.0 / most;
+        let factor = 15.0 / max;
         if !factor.is_finite() {
             return None;
         }

@@ -5,14 +5,14 @@
 //! row's products and no sum ever crosses lanes. The even and the odd elements of a word of eight 4-bit codes are two
 //! of the steps of the sum, and the activations are laid out likewise.
 
-mod panel;
+mod microkernel;
+mod packed_b;
 pub(crate) mod rows;
-mod tile;
 
 use std::cell::Cell;
 
-use panel::{Line, PANEL, Transpose, WIDTH, Words, decode};
-use tile::{STRIDE, Tile};
+use microkernel::{STRIDE, Tile};
+use packed_b::{Line, PANEL, Transpose, WIDTH, Words, decode};
 
 use crate::{
     Isa, Matrix, Order, Scales, amx,
@@ -54,7 +54,7 @@ pub(crate) fn multiply_tiles(product: &IntegerProduct, _: Isa, out: &mut Output<
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let Cycles { load, dot, latency, .. } = *machine.cycles;
-    let (parts, pairs) = (rows.div_ceil(tile::HEIGHT) as f64, columns.div_ceil(WIDTH) as f64);
+    let (parts, pairs) = (rows.div_ceil(microkernel::HEIGHT) as f64, columns.div_ceil(WIDTH) as f64);
     let height = rows as f64 / parts;
     // Two vectors of a panel, and four numbers of each row.
     let step = (2.0 * height * dot).max((2.0 + height) * load).max(latency / 4.0);
@@ -244,7 +244,7 @@ impl Part<'_> {
             sums.fill([0.0; WIDTH]);
             for (s, step) in self.steps.iter().enumerate() {
                 self.fill(step, first, within.len(), &mut words, &mut panel, &mut scales);
-                let parts = height.div_ceil(if tiles.is_some() { amx::bytes::ROWS } else { tile::HEIGHT });
+                let parts = height.div_ceil(if tiles.is_some() { amx::bytes::ROWS } else { microkernel::HEIGHT });
                 for part in 0..parts {
                     let (from, to) = (part * height / parts, (part + 1) * height / parts);
                     let tile = Tile {

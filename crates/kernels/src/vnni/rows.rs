@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use super::Step;
 use crate::{
     Isa, Matrix, Order,
-    by_words::turn_scales,
+    int8_lanes::turn_scales,
     integers::{IntegerProduct, Integers, Work},
     machine::{Cycles, Machine},
     matrix::bytes,

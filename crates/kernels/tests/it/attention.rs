@@ -95,7 +95,7 @@ impl Case {
         Attention {
             q: Floats::F32(&self.q),
             queries: self.queries,
-            of: &self.of,
+            indices: &self.of,
             keys: self.keys.matrix(),
             values: self.values.matrix(),
             tokens: self.tokens,
@@ -244,7 +244,7 @@ fn what_is_hidden_is_not_read() {
 }
 
 #[test]
-fn nan_spoils_its_row_and_nothing_else() {
+fn nan_poisons_its_row_and_nothing_else() {
     for (queries, tokens) in [(2, 40), (2, 2500), (40, 600)] {
         let mut case = Case::new([KINDS[0], Kind::Signed], Scaling::F32, &[0, 0, 1], queries, tokens);
         case.q[HEAD + 3] = f32::NAN;
@@ -328,7 +328,7 @@ fn sizes_that_do_not_fit_are_refused() {
     let refused = |attention_: Attention, out: &mut [f32]| attention(&attention_, out).expect_err("does not fit");
     let given = case.attention(None);
     assert!(matches!(refused(Attention { tokens: 3, ..given }, &mut out), KernelError::Groups { .. }));
-    assert!(matches!(refused(Attention { of: &[0, 2], ..given }, &mut out), KernelError::RowRange { .. }));
+    assert!(matches!(refused(Attention { indices: &[0, 2], ..given }, &mut out), KernelError::RowRange { .. }));
     assert!(matches!(
         refused(Attention { q: Floats::F32(&case.q[1..]), ..given }, &mut out),
         KernelError::Length { .. }

@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 use tacit_kernels::{
-    Codes, Isa, KernelError, Matrix, Orientation, Scales, dequantize, e4m3, e8m0, gather_rows, halves, matmul, threads,
+    Codes, Isa, KernelError, Matrix, Orientation, Scales, dequantize, e4m3, e8m0, gather_rows, half_floats, matmul,
+    threads,
 };
 
 use crate::stored::{KINDS, Kind, SCALINGS, Scaling, Stored};
@@ -128,11 +129,11 @@ fn every_half_has_its_value() {
         let first = x.iter().position(|x| !x.is_finite()).unwrap();
         assert!(matches!(result, Err(KernelError::NonFinite { index, .. }) if index == first), "{result:?}");
     };
-    refused(halves::to_f16(&of_narrow, &mut narrowed), &of_narrow);
-    refused(halves::to_bf16(&of_wide, &mut widened), &of_wide);
+    refused(half_floats::to_f16(&of_narrow, &mut narrowed), &of_narrow);
+    refused(half_floats::to_bf16(&of_wide, &mut widened), &of_wide);
     let finite = |x: &[f32]| x.iter().map(|&x| if x.is_finite() { x } else { 0.0 }).collect::<Vec<_>>();
-    halves::to_f16(&finite(&of_narrow), &mut narrowed).unwrap();
-    halves::to_bf16(&finite(&of_wide), &mut widened).unwrap();
+    half_floats::to_f16(&finite(&of_narrow), &mut narrowed).unwrap();
+    half_floats::to_bf16(&finite(&of_wide), &mut widened).unwrap();
     assert!(narrowed.iter().zip(&narrow).all(|(a, b)| a.to_bits() == b.to_bits() || !b.is_finite()));
     assert!(widened.iter().zip(&wide).all(|(a, b)| a.to_bits() == b.to_bits() || !b.is_finite()));
 }
@@ -141,20 +142,20 @@ fn every_half_has_its_value() {
 fn halves_are_rounded_to_nearest_even() {
     let (mut narrow, mut wide) = ([f16::ZERO; 5], [bf16::ZERO; 5]);
     // Ties of the last bit, the least subnormal's half, and the last number before the first that is too large.
-    halves::to_f16(&[2049.0, 2051.0, 2_f32.powi(-25), 65519.9, -65519.9], &mut narrow).unwrap();
+    half_floats::to_f16(&[2049.0, 2051.0, 2_f32.powi(-25), 65519.9, -65519.9], &mut narrow).unwrap();
     assert_eq!(bits(&narrow.map(f16::to_f32)), bits(&[2048.0, 2052.0, 0.0, 65504.0, -65504.0]));
-    halves::to_bf16(&[257.0, 259.0, 2_f32.powi(-134), 3.39e38, -3.39e38], &mut wide).unwrap();
+    half_floats::to_bf16(&[257.0, 259.0, 2_f32.powi(-134), 3.39e38, -3.39e38], &mut wide).unwrap();
     let most = bf16::MAX.to_f32();
     assert_eq!(bits(&wide.map(bf16::to_f32)), bits(&[256.0, 260.0, 0.0, most, -most]));
-    let error = halves::to_f16(&[1.0, -65520.0], &mut narrow[..2]).unwrap_err();
-    assert_eq!(error, KernelError::TooLarge { index: 1, value: -65520.0, most: 65504.0 });
+    let error = half_floats::to_f16(&[1.0, -65520.0], &mut narrow[..2]).unwrap_err();
+    assert_eq!(error, KernelError::TooLarge { index: 1, value: -65520.0, max: 65504.0 });
     assert_eq!(
         error.to_string(),
         "element 1 is -65520, and the greatest number of the format is 65504\n\
          help: take a format with a scale, or one with the range of `f32` such as `bf16`"
     );
-    let error = halves::to_bf16(&[3.4e38], &mut wide[..1]).unwrap_err();
-    assert_eq!(error, KernelError::TooLarge { index: 0, value: 3.4e38, most });
+    let error = half_floats::to_bf16(&[3.4e38], &mut wide[..1]).unwrap_err();
+    assert_eq!(error, KernelError::TooLarge { index: 0, value: 3.4e38, max: most });
     assert!(error.to_string().ends_with("\nhelp: take a format with a scale such as `int8`"), "{error}");
 }
 

@@ -165,7 +165,7 @@ fn the_number_of_threads_changes_no_bit_of_dense_products() {
 }
 
 #[test]
-fn numbers_that_are_none_spoil_what_depends_on_them_and_nothing_else() {
+fn numbers_that_are_none_poison_what_depends_on_them_and_nothing_else() {
     for (m, n, k) in [(1, 70, 40), (70, 1, 40), (20, 40, 30), (130, 97, 140)] {
         for (row, column) in [(0, 0), (m / 2, n - 1), (m - 1, n / 2)] {
             for (in_a, value) in
@@ -179,8 +179,12 @@ fn numbers_that_are_none_spoil_what_depends_on_them_and_nothing_else() {
                         let out = isa.with(|| case.product(orientations, Factors::default()));
                         for (i, values) in out.chunks(n + PADDING).enumerate() {
                             for (j, value) in values[..n].iter().enumerate() {
-                                let spoiled = if in_a { i == row } else { j == column };
-                                assert_eq!(value.is_finite(), !spoiled, "{isa:?} {m}x{n}x{k} {orientations:?} {i} {j}");
+                                let poisoned = if in_a { i == row } else { j == column };
+                                assert_eq!(
+                                    value.is_finite(),
+                                    !poisoned,
+                                    "{isa:?} {m}x{n}x{k} {orientations:?} {i} {j}"
+                                );
                             }
                         }
                     }

@@ -2,7 +2,7 @@
 
 use half::bf16;
 use tacit_kernels::{
-    Chosen, Codes, Isa, KernelError, Matrix, Order, Orientation, Scales, Stack, gather_matmul, matmul, nf4, threads,
+    Codes, Indices, Isa, KernelError, Matrix, Order, Orientation, Scales, Stack, gather_matmul, matmul, nf4, threads,
 };
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 
 const BOTH: [Orientation; 2] = [Orientation::Transposed, Orientation::Plain];
 
-/// Choices of one of `groups` and of one of `count`, of which the last but one is never chosen.
+/// Choices of one of `groups` and of one of `count`, of which the last but one is never indices.
 fn choices(seed: u64, pairs: usize, groups: usize, count: usize) -> (Vec<u32>, Vec<u32>) {
     let mut random = Random::new(seed);
     let mut below = |limit: usize| (0..pairs).map(|_| (random.bits() % limit as u64) as u32).collect::<Vec<_>>();
@@ -21,11 +21,11 @@ fn choices(seed: u64, pairs: usize, groups: usize, count: usize) -> (Vec<u32>, V
     (x, below(count).into_iter().map(other).collect())
 }
 
-fn gathered(isa: Isa, x: &[f32], chosen: Chosen, stack: &Stack, orientation: Orientation) -> Vec<f32> {
+fn gathered(isa: Isa, x: &[f32], indices: Indices, stack: &Stack, orientation: Orientation) -> Vec<f32> {
     let n = stack.matrix.n / stack.count;
     let columns = if orientation == Orientation::Transposed { n } else { stack.matrix.k };
-    let mut out = vec![f32::NAN; chosen.x.len() * chosen.rows * columns];
-    isa.with(|| gather_matmul(x, chosen, stack, orientation, &mut out[..])).unwrap();
+    let mut out = vec![f32::NAN; indices.x.len() * indices.rows * columns];
+    isa.with(|| gather_matmul(x, indices, stack, orientation, &mut out[..])).unwrap();
     out
 }
 
@@ -51,9 +51,9 @@ fn check(stored: &Stored, count: usize, rows: usize, pairs: usize) {
                 exact.push(terms.fold((0.0, 0.0), |(sum, most), (term, size)| (sum + term, most + size)));
             }
         }
-        let chosen = Chosen { rows, x: &left, stack: &right };
+        let indices = Indices { rows, x: &left, stack: &right };
         for isa in Isa::available() {
-            let ours = gathered(isa, &x, chosen, &stack, orientation);
+            let ours = gathered(isa, &x, indices, &stack, orientation);
             for (at, (ours, (sum, size))) in ours.iter().zip(&exact).enumerate() {
                 assert!(
                     (f64::from(*ours) - sum).abs() <= 2e-6 * size + 1e-30,
@@ -108,12 +108,12 @@ fn products_are_those_of_the_matrices_alone() {
     let stack = Stack { matrix: stored.matrix(), count: COUNT };
     for (rows, pairs) in [(1, 4), (1, 40), (1, 150), (80, 6)] {
         let (left, right) = choices(5, pairs, pairs, COUNT);
-        let chosen = Chosen { rows, x: &left, stack: &right };
+        let indices = Indices { rows, x: &left, stack: &right };
         for orientation in BOTH {
             let (depth, columns) = if orientation == Orientation::Transposed { (K, N) } else { (N, K) };
             let x = Random::new(3).normal(pairs * rows * depth);
             for isa in Isa::available() {
-                let ours = gathered(isa, &x, chosen, &stack, orientation);
+                let ours = gathered(isa, &x, indices, &stack, orientation);
                 for matrix in 0..COUNT {
                     let all: Vec<usize> = (0..pairs).filter(|&pair| right[pair] as usize == matrix).collect();
                     let rows_of = |pair: &usize| x[left[*pair] as usize * rows * depth..][..rows * depth].to_vec();
@@ -142,13 +142,13 @@ fn the_number_of_threads_changes_no_bit() {
             let stack = Stack { matrix: stored.matrix(), count };
             for (rows, pairs) in [(1, 8), (2, 7), (1, 60)] {
                 let (left, right) = choices(9, pairs, 5, count);
-                let chosen = Chosen { rows, x: &left, stack: &right };
+                let indices = Indices { rows, x: &left, stack: &right };
                 for orientation in BOTH {
                     let depth = if orientation == Orientation::Transposed { k } else { n };
                     let x = Random::new(7).normal(5 * rows * depth);
                     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
                         let on =
-                            |threads| threads::with_count(threads, || gathered(isa, &x, chosen, &stack, orientation));
+                            |threads| threads::with_count(threads, || gathered(isa, &x, indices, &stack, orientation));
                         let one = on(1);
                         for threads in [2, 3, 5] {
                             assert!(one == on(threads), "{isa:?} {orientation:?} {pairs} {}", stored.describe());
@@ -166,27 +166,27 @@ fn half_activations_and_results_are_rounded_once() {
     let stack = Stack { matrix: stored.matrix(), count: 3 };
     for pairs in [4, 70] {
         let (left, right) = choices(2, pairs, 4, 3);
-        let chosen = Chosen { rows: 1, x: &left, stack: &right };
+        let indices = Indices { rows: 1, x: &left, stack: &right };
         let x: Vec<bf16> = Random::new(12).normal(4 * 128).into_iter().map(bf16::from_f32).collect();
         let wide: Vec<f32> = x.iter().map(|value| value.to_f32()).collect();
-        let expected = gathered(Isa::detect(), &wide, chosen, &stack, Orientation::Transposed);
+        let expected = gathered(Isa::detect(), &wide, indices, &stack, Orientation::Transposed);
         let mut out = vec![bf16::NAN; pairs * 24];
-        gather_matmul(&x[..], chosen, &stack, Orientation::Transposed, &mut out[..]).unwrap();
+        gather_matmul(&x[..], indices, &stack, Orientation::Transposed, &mut out[..]).unwrap();
         assert!(out.iter().zip(&expected).all(|(out, value)| *out == bf16::from_f32(*value)));
     }
 }
 
 /// A NaN in a matrix or in a row goes nowhere else.
 #[test]
-fn nan_spoils_what_depends_on_it_and_nothing_else() {
+fn nan_poisons_what_depends_on_it_and_nothing_else() {
     let mut stored = Stored::new(KINDS[0], Scaling::F32, false, 64, 3 * 16, 64);
     stored.scales.floats[16 + 2] = f32::NAN;
     let stack = Stack { matrix: stored.matrix(), count: 3 };
     let mut x = vec![1.0; 3 * 64];
     x[64] = f32::NAN;
-    let chosen = Chosen { rows: 1, x: &[0, 1, 2, 0], stack: &[0, 0, 1, 2] };
+    let indices = Indices { rows: 1, x: &[0, 1, 2, 0], stack: &[0, 0, 1, 2] };
     for isa in Isa::available() {
-        let ours = gathered(isa, &x, chosen, &stack, Orientation::Transposed);
+        let ours = gathered(isa, &x, indices, &stack, Orientation::Transposed);
         for (at, value) in ours.iter().enumerate() {
             assert_eq!(value.is_nan(), at / 16 == 1 || at == 2 * 16 + 2, "{isa:?} at {at}");
         }
@@ -200,11 +200,11 @@ fn empty_sides_give_zeros_or_nothing() {
     {
         let stored = Stored::new(KINDS[0], Scaling::F32, true, 64, count * n, k);
         let stack = Stack { matrix: stored.matrix(), count };
-        let chosen = Chosen { rows, x: &vec![0; pairs], stack: &vec![0; pairs] };
+        let indices = Indices { rows, x: &vec![0; pairs], stack: &vec![0; pairs] };
         for orientation in BOTH {
             let (depth, columns) = if orientation == Orientation::Transposed { (k, n) } else { (n, k) };
             let mut out = vec![f32::NAN; pairs * rows * columns];
-            gather_matmul(&vec![1.0; rows * depth][..], chosen, &stack, orientation, &mut out[..]).unwrap();
+            gather_matmul(&vec![1.0; rows * depth][..], indices, &stack, orientation, &mut out[..]).unwrap();
             assert!(out.iter().all(|value| *value == 0.0));
         }
     }
@@ -215,20 +215,20 @@ fn what_does_not_fit_is_refused() {
     let stored = Stored::new(KINDS[0], Scaling::F32, false, 64, 3 * 4, 64);
     let stack = Stack { matrix: stored.matrix(), count: 3 };
     let mut out = [0.0; 8];
-    let mut run = |x: &[f32], chosen, stack: &Stack| {
-        gather_matmul(x, chosen, stack, Orientation::Transposed, &mut out[..]).unwrap_err()
+    let mut run = |x: &[f32], indices, stack: &Stack| {
+        gather_matmul(x, indices, stack, Orientation::Transposed, &mut out[..]).unwrap_err()
     };
     let x = [1.0; 128];
-    let chosen = Chosen { rows: 1, x: &[0, 1], stack: &[2, 3] };
-    let error = run(&x, chosen, &stack);
-    assert_eq!(error, KernelError::MatrixRange { index: 1, chosen: 3, count: 3 });
+    let indices = Indices { rows: 1, x: &[0, 1], stack: &[2, 3] };
+    let error = run(&x, indices, &stack);
+    assert_eq!(error, KernelError::MatrixRange { index: 1, matrix: 3, count: 3 });
     assert_eq!(error.to_string(), "matrix 3 (entry 1) is outside a stack of 3\nhelp: matrices count from 0 to 3 - 1");
-    let chosen = Chosen { rows: 1, x: &[0, u32::MAX], stack: &[2, 0] };
-    assert_eq!(run(&x, chosen, &stack), KernelError::MatrixRange { index: 1, chosen: u32::MAX, count: 2 });
+    let indices = Indices { rows: 1, x: &[0, u32::MAX], stack: &[2, 0] };
+    assert_eq!(run(&x, indices, &stack), KernelError::MatrixRange { index: 1, matrix: u32::MAX, count: 2 });
     let length = |error| if let KernelError::Length { name, .. } = error { name } else { "" };
-    let right = Chosen { rows: 1, x: &[0, 1], stack: &[2, 1] };
+    let right = Indices { rows: 1, x: &[0, 1], stack: &[2, 1] };
     assert_eq!(length(run(&x[1..], right, &stack)), "x");
-    assert_eq!(length(run(&x, Chosen { stack: &[0], ..right }, &stack)), "stack");
-    assert_eq!(length(run(&x, Chosen { x: &[0], stack: &[0], ..right }, &stack)), "out");
+    assert_eq!(length(run(&x, Indices { stack: &[0], ..right }, &stack)), "stack");
+    assert_eq!(length(run(&x, Indices { x: &[0], stack: &[0], ..right }, &stack)), "out");
     assert_eq!(length(run(&x, right, &Stack { count: 5, ..stack })), "matrix");
 }

@@ -289,7 +289,7 @@ fn half_activations_and_results_are_rounded_once() {
 
 /// Many rows take other ways than few; the last of them may be multiplied after the others.
 #[test]
-fn nan_spoils_no_more_of_large_products() {
+fn nan_poisons_no_more_of_large_products() {
     const K: usize = 128;
     const N: usize = 70;
     for kind in [KINDS[0], Kind::Unsigned(4), Kind::Signed] {
@@ -308,13 +308,13 @@ fn nan_spoils_no_more_of_large_products() {
                     }
                     let clean = vec![1.0; m * depth];
                     for (at, value) in product(isa, &clean, m, &broken.matrix(), orientation).iter().enumerate() {
-                        let spoiled = match orientation {
+                        let poisoned = match orientation {
                             Orientation::Transposed => at % columns == 1,
                             Orientation::Plain => at % columns >= 64,
                         };
                         assert_eq!(
                             value.is_nan(),
-                            spoiled,
+                            poisoned,
                             "{isa:?} {orientation:?} {m} {} at {at}",
                             stored.describe()
                         );
@@ -326,7 +326,7 @@ fn nan_spoils_no_more_of_large_products() {
 }
 
 #[test]
-fn nan_spoils_what_depends_on_it_and_nothing_else() {
+fn nan_poisons_what_depends_on_it_and_nothing_else() {
     for kind in [KINDS[0], Kind::Table(2, Order::LowFirst), Kind::Signed, Kind::Unsigned(5)] {
         // Sides that leave a rest in every vector, so that padding would show.
         for k in [128, 136] {

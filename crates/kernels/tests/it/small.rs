@@ -5,9 +5,10 @@
 use half::{bf16, f16};
 use tacit_kernels::program::{Data, DataMut, Kind as Element, Map, Op, Precision, Program, Source, Step};
 use tacit_kernels::{
-    Attention, BlockScales, Chosen, Dense, Factors, Floats, Isa, Mask, MaskValues, Operand, Order, Orientation,
+    Attention, BlockScales, Dense, Factors, Floats, Indices, Isa, Mask, MaskValues, Operand, Order, Orientation,
     ScaleRule, Stack, affine, attention, binary, dense_matmul, dequantize, dynamic8, fp4, gather_matmul, gather_rows,
-    grouped_matmul, hadamard, halves, int8, int8_matmul, matmul, mx, nf4, nvfp4, scale_gradients, ternary, threads,
+    grouped_matmul, hadamard, half_floats, int8, int8_matmul, matmul, mx, nf4, nvfp4, scale_gradients, ternary,
+    threads,
 };
 
 use crate::{
@@ -112,7 +113,7 @@ fn products_of_chosen_and_of_grouped_matrices() {
             let x = normal(4, 2 * 2 * depth);
             for isa in Isa::available() {
                 let mut out = vec![f32::NAN; 4 * 2 * columns];
-                let chosen = Chosen { rows: 2, x: &[1, 0, 1, 1], stack: &[2, 0, 0, 2] };
+                let chosen = Indices { rows: 2, x: &[1, 0, 1, 1], stack: &[2, 0, 0, 2] };
                 isa.with(|| gather_matmul(&x[..], chosen, &stack, orientation, &mut out[..])).unwrap();
                 for (pair, out) in out.chunks(2 * columns).enumerate() {
                     let from = &x[chosen.x[pair] as usize * 2 * depth..][..2 * depth];
@@ -142,7 +143,7 @@ fn attention_with_and_without_a_mask() {
         for mask in [None, Some(Mask { values: hiding, entries: &[0, 0], row: 0, column: 1 })] {
             let mut out = vec![f32::NAN; 2 * 3 * 24];
             let (keys, values) = (keys.matrix(), values.matrix());
-            let of = Attention { q: Floats::F32(&q), queries: 3, of: &[1, 0], keys, values, tokens: 5, mask };
+            let of = Attention { q: Floats::F32(&q), queries: 3, indices: &[1, 0], keys, values, tokens: 5, mask };
             isa.with(|| attention(&of, &mut out[..])).unwrap();
             assert!(out.iter().all(|x| x.is_finite()), "{isa:?}");
         }
@@ -207,8 +208,8 @@ fn every_format_is_coded() {
             mx::mxfp4(ScaleRule::Ceil).quantize(&x, &mut bytes[..48], BlockScales::Bytes(&mut [0; 3])).unwrap();
             mx::mxfp8(ScaleRule::Round).quantize(&x, &mut bytes, BlockScales::Bytes(&mut [0; 3])).unwrap();
             nvfp4::encoder(Some(4.0)).quantize(&x, &mut bytes[..48], BlockScales::Bytes(&mut [0; 6])).unwrap();
-            halves::to_f16(&x, &mut [f16::ZERO; 96]).unwrap();
-            halves::to_bf16(&x, &mut [bf16::ZERO; 96]).unwrap();
+            half_floats::to_f16(&x, &mut [f16::ZERO; 96]).unwrap();
+            half_floats::to_bf16(&x, &mut [bf16::ZERO; 96]).unwrap();
         });
     }
     if cfg!(miri) {

@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 use tacit_kernels::{
-    Base, BlockScales, Codes, Floats, KernelError, Matrix, Order, Scales, Sum, dequantize, halves, nf4, nvfp4, threads,
+    Base, BlockScales, Codes, Floats, KernelError, Matrix, Order, Scales, Sum, dequantize, half_floats, nf4, nvfp4,
+    threads,
 };
 
 fn numbers(count: usize, seed: f32) -> Vec<f32> {
@@ -101,7 +102,7 @@ fn what_a_half_is_too_small_for_is_counted_through_the_whole_sum() {
     case.factors[20] = 1e6;
     let sum = case.sum(Base::Stored(case.matrix()), 0);
     let mut codes = vec![f16::ZERO; N * K];
-    let found = sum.for_each_piece(640, codes.chunks_mut(640), &|x, codes| halves::to_f16(x, codes));
+    let found = sum.for_each_piece(640, codes.chunks_mut(640), &|x, codes| half_floats::to_f16(x, codes));
     let row = 20 * K..21 * K;
     assert!(matches!(found, Err(KernelError::TooLarge { index, .. }) if row.contains(&index)), "{found:?}");
 }

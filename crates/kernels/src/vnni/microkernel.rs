@@ -3,7 +3,7 @@
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;
 
-use super::panel::WIDTH;
+use super::packed_b::WIDTH;
 use crate::{
     amx::{Tiles, bytes},
     integers::STEP,

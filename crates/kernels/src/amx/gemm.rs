@@ -14,10 +14,10 @@ use crate::{
     Isa, Orientation,
     copy::{Block, copy},
     engine::FEW,
+    gemm::{PackedWork, Product, unique},
     machine::Machine,
     output::{Output, Rectangle},
     shape::Shape,
-    tile::{Panelled, Product, unique},
 };
 
 /// Steps that one panel covers; its pieces fill half of a usual first-level cache.
@@ -30,7 +30,7 @@ const TASK_ROWS: usize = 512;
 const TASK_COLUMNS: usize = 128;
 
 /// The cycles of [`multiply`].
-pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
+pub(crate) fn cost(work: &PackedWork, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     // Fewer columns or steps than tiles have are not worth filling them up.
     if rows <= FEW || columns <= TILE || depth <= TILE {
@@ -59,9 +59,9 @@ struct Line(#[expect(dead_code, reason = "read through a pointer")] [f32; WIDTH]
 pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> usize {
     let (m, threads) = (product.x.rows(), product.threads);
     let shallow = product.x.columns() <= DEPTH;
-    let most = if shallow { SHALLOW_ROWS } else { TASK_ROWS };
-    for first in (0..m).step_by(most) {
-        let rows = most.min(m - first);
+    let height = if shallow { SHALLOW_ROWS } else { TASK_ROWS };
+    for first in (0..m).step_by(height) {
+        let rows = height.min(m - first);
         let bands = Bands { id: unique(), first, rows, pairs: rows.div_ceil(2 * TILE) };
         let (height, width) = if shallow && rows > product.columns {
             // Each thread splits its own rows, and makes all panels, which are fewer.
@@ -436,16 +436,16 @@ impl Task<'_> {
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn split_panel(panel: *const f32, depth: usize, width: usize, pieces: *mut u32) -> bool {
     let zero = _mm512_setzero_ps();
-    let mut most = [_mm512_setzero_si512(); 2];
+    let mut max = [_mm512_setzero_si512(); 2];
     for pair in 0..depth.div_ceil(STEP) * STEP / 2 {
         let (step, row) = (pair / TILE, pair % TILE);
-        for (half, most) in most.iter_mut().enumerate() {
+        for (half, max) in max.iter_mut().enumerate() {
             // SAFETY: rows beyond the depth are not read; the tile of each piece has a row for the pair.
             unsafe {
                 let from = panel.add(2 * pair * WIDTH + half * TILE);
                 let even = if 2 * pair < depth { _mm512_loadu_ps(from) } else { zero };
                 let odd = if 2 * pair + 1 < depth { _mm512_loadu_ps(from.add(WIDTH)) } else { zero };
-                *most = _mm512_max_epu32(*most, _mm512_max_epu32(magnitude(even), magnitude(odd)));
+                *max = _mm512_max_epu32(*max, _mm512_max_epu32(magnitude(even), magnitude(odd)));
                 let to = pieces.add(((step * 2 + half) * PIECES * TILE + row) * STEP / 2);
                 let (even, odd) = (split(even), split(odd));
                 for piece in 0..PIECES {
@@ -460,9 +460,9 @@ unsafe fn split_panel(panel: *const f32, depth: usize, width: usize, pieces: *mu
     let power = |exponent: i32| _mm512_set1_epi32((exponent + 127) << 23);
     let (least, limit) = (power(EXPONENTS.start), power(EXPONENTS.end));
     let columns = u32::MAX >> (WIDTH - width);
-    [columns as u16, (columns >> TILE) as u16].into_iter().zip(most).all(|(columns, most)| {
-        let small = _mm512_cmplt_epu32_mask(most, least) & _mm512_test_epi32_mask(most, most);
-        (small | _mm512_cmpge_epu32_mask(most, limit)) & columns == 0
+    [columns as u16, (columns >> TILE) as u16].into_iter().zip(max).all(|(columns, max)| {
+        let small = _mm512_cmplt_epu32_mask(max, least) & _mm512_test_epi32_mask(max, max);
+        (small | _mm512_cmpge_epu32_mask(max, limit)) & columns == 0
     })
 }
 

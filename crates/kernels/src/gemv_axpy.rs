@@ -43,7 +43,7 @@ impl Kernel for Step<'_> {
 }
 
 /// `y = x W` for some rows and columns of the matrix, which has a [`Step`] and was checked as well as `x: f32[m, n]`.
-pub(crate) struct ByColumns<'a, U> {
+pub(crate) struct GemvAxpy<'a, U> {
     pub(crate) isa: Isa,
     pub(crate) x: &'a [f32],
     pub(crate) matrix: &'a Matrix<'a>,
@@ -70,7 +70,7 @@ struct RowGroup<I> {
 #[repr(align(64))]
 struct Sums<const M: usize>([[f32; MAX_COLUMNS]; M]);
 
-impl<U: Units> ByColumns<'_, U> {
+impl<U: Units> GemvAxpy<'_, U> {
     /// Multiplies `M` rows of activations, from row `first`; gives `M`.
     #[inline(always)]
     fn group<S: Simd, const M: usize, const WIDTH: usize>(&mut self, simd: S, first: usize) -> usize {
@@ -318,7 +318,7 @@ fn finish(
     }
 }
 
-impl<U: Units> Kernel for ByColumns<'_, U> {
+impl<U: Units> Kernel for GemvAxpy<'_, U> {
     type Output = ();
     /// The portable reference has no stored units.
     const PORTABLE: bool = U::DECODED;

@@ -1,6 +1,6 @@
-//! The blocked product: panels of floats, made as they are needed, against a register tile.
+//! The blocked product: packed A against packed B, a panel of each at a time, by a microkernel.
 //!
-//! `out (+)= x * w`, where only its [`Panels`] know how `w` is stored. Each output element is summed along the depth in
+//! `out (+)= x * w`, where only its [`PackB`] know how `w` is stored. Each output element is summed along the depth in
 //! one order, [`DEPTH`] terms at a time, however the output is cut into tasks.
 
 use std::{
@@ -44,8 +44,8 @@ const MAX_WIDTH: usize = 32;
 /// The most rows of a register tile of any instruction set.
 const MAX_ROWS: usize = 14;
 
-/// The right-hand side of a product, in the form in which the register tile reads it.
-pub(crate) trait Panels: Sync {
+/// What packs the right-hand side of a product: panels of B, in the order in which the microkernel reads them.
+pub(crate) trait PackB: Sync {
     /// The cycles that making a vector of a panel takes.
     fn cycles(&self, machine: &Machine) -> f64;
 
@@ -64,7 +64,7 @@ pub(crate) trait Panels: Sync {
 pub(crate) struct Product<'a> {
     pub(crate) x: Operand<'a>,
     /// Called once for each panel, so that the tile is compiled once for all formats.
-    pub(crate) panels: &'a dyn Panels,
+    pub(crate) panels: &'a dyn PackB,
     pub(crate) columns: usize,
     pub(crate) factors: Factors,
     pub(crate) threads: usize,
@@ -72,17 +72,17 @@ pub(crate) struct Product<'a> {
 
 /// What of a product the costs of its engines depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Panelled {
+pub(crate) struct PackedWork {
     pub(crate) shape: Shape,
     /// The cycles that a vector of a panel takes.
     pub(crate) panel: f64,
 }
 
 /// The cycles of [`multiply`].
-pub(crate) fn cost(work: &Panelled, machine: &Machine) -> f64 {
-    let Cycles { fma, load, latency, rows: most, lanes, tile, .. } = *machine.cycles;
+pub(crate) fn cost(work: &PackedWork, machine: &Machine) -> f64 {
+    let Cycles { fma, load, latency, rows: height_max, lanes, tile, .. } = *machine.cycles;
     let Shape { rows, columns, depth } = work.shape;
-    let tiles = rows.div_ceil(most);
+    let tiles = rows.div_ceil(height_max);
     let height = rows as f64 / tiles as f64;
     // A step of a register tile: two vectors of a panel, and a number of each row.
     let step = (2.0 * height * fma).max((2.0 + height) * load).max(latency);
@@ -96,31 +96,31 @@ pub(crate) fn multiply(product: &Product, isa: Isa, out: &mut Output<f32>) -> us
     let (threads, m) = (product.threads, product.x.rows());
     let chunks = m.div_ceil((COPIED / product.x.columns()).clamp(16, ROWS));
     for first in (0..m).step_by(m.div_ceil(chunks)) {
-        let strips = Strips::new(isa, first, m.div_ceil(chunks).min(m - first));
+        let packed_rows = PackedRows::new(isa, first, m.div_ceil(chunks).min(m - first));
         let each = threads::share(product.columns, threads, panel_width_of(isa), TASK_WIDTH);
         // Narrow outputs are split by rows as well, at the price of making the panels once for each part.
-        let tasks = (threads / product.columns.div_ceil(each)).clamp(1, strips.count);
-        let height = strips.count.div_ceil(tasks) * strips.height;
-        out.rows_from(first, strips.rows).for_each(threads, height, each, &|out| {
-            run(isa, Tile { product, isa, strips, out });
+        let tasks = (threads / product.columns.div_ceil(each)).clamp(1, packed_rows.count);
+        let height = packed_rows.count.div_ceil(tasks) * packed_rows.height;
+        out.rows_from(first, packed_rows.rows).for_each(threads, height, each, &|out| {
+            run(isa, Tile { product, isa, packed_rows, out });
         });
     }
     m
 }
 
-/// Some rows of `x`, and how they are cut into those of a register tile.
+/// Some rows of `x`, and how they are cut into panels of A, each as high as a microkernel.
 #[derive(Clone, Copy)]
-struct Strips {
+struct PackedRows {
     /// No others have the same.
     id: usize,
     first: usize,
     rows: usize,
     count: usize,
-    /// Rows of a strip, of which the last may have fewer.
+    /// Rows of a panel of A, of which the last may have fewer.
     height: usize,
 }
 
-impl Strips {
+impl PackedRows {
     fn new(isa: Isa, first: usize, rows: usize) -> Self {
         // Tiles of nearly equal height waste less of the registers than full ones and a rest.
         let height = rows.div_ceil(rows.div_ceil(run(isa, Height)));
@@ -134,52 +134,56 @@ pub(crate) fn unique() -> usize {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a thread has copied of some rows of `x`, times `alpha`, in the order in which the register tile reads it.
+/// Packed A: what a thread has copied of some rows of `x`, times `alpha`, in the order in which the microkernel reads it.
 ///
 /// Each thread has its own: what another one has just written takes longer to read than to copy.
 #[derive(Default)]
-struct Copied {
-    of: usize,
-    /// For each [`DEPTH`] steps and each strip: step by step a vector, which holds the number of each row.
+struct PackedA {
+    rows_id: usize,
+    /// For each [`DEPTH`] steps and each panel of A: step by step a vector, which holds the number of each row.
     lines: Vec<Line>,
-    /// Whether a strip's part of these steps is there.
+    /// Whether the part of a panel of A for these steps is there.
     done: Vec<bool>,
 }
 
-impl Copied {
+impl PackedA {
     /// Forgets what belongs to other rows.
-    fn begin(&mut self, strips: Strips, lanes: usize, depth: usize) {
-        if self.of != strips.id {
-            self.of = strips.id;
-            let lines = (strips.count * lanes * depth).div_ceil(LINE);
+    fn begin(&mut self, packed_rows: PackedRows, lanes: usize, depth: usize) {
+        if self.rows_id != packed_rows.id {
+            self.rows_id = packed_rows.id;
+            let lines = (packed_rows.count * lanes * depth).div_ceil(LINE);
             if self.lines.len() > lines.max(2 * COPIED / LINE) {
                 self.lines = Vec::new();
             }
             self.lines.resize(lines.max(self.lines.len()), Line([0.0; LINE]));
             self.done.clear();
-            self.done.resize(strips.count * depth.div_ceil(DEPTH), false);
+            self.done.resize(packed_rows.count * depth.div_ceil(DEPTH), false);
         }
     }
 
-    /// The strip that starts with this row, of so many steps from `start` on.
+    /// The panel of A that starts with this row, of so many steps from `start` on.
     #[inline(always)]
-    fn strip<S: Simd>(
+    fn panel_a<S: Simd>(
         &mut self,
         product: &Product,
-        strips: Strips,
+        packed_rows: PackedRows,
         isa: Isa,
         row: usize,
         start: usize,
         depth: usize,
     ) -> *const f32 {
-        let strip = row / strips.height;
-        let to = self.lines.as_mut_ptr().cast::<f32>().wrapping_add((start * strips.count + strip * depth) * S::LANES);
-        let done = &mut self.done[start / DEPTH * strips.count + strip];
+        let panel_a = row / packed_rows.height;
+        let to = self
+            .lines
+            .as_mut_ptr()
+            .cast::<f32>()
+            .wrapping_add((start * packed_rows.count + panel_a * depth) * S::LANES);
+        let done = &mut self.done[start / DEPTH * packed_rows.count + panel_a];
         if !*done {
             *done = true;
             let x = product.x;
-            let row = strips.first + row;
-            // Whole vectors are copied faster; what belongs to the next strip is not looked at.
+            let row = packed_rows.first + row;
+            // Whole vectors are copied faster; what belongs to the next panel of A is not looked at.
             let height = S::LANES.min(x.rows() - row);
             let (rows, columns) = if x.is_plain() { (height, depth) } else { (depth, height) };
             let from = x.at(row, start);
@@ -206,11 +210,11 @@ impl Kernel for Height {
     }
 }
 
-/// A rectangle of the output, of whole strips.
+/// A rectangle of the output, of whole panels of A.
 struct Tile<'a> {
     product: &'a Product<'a>,
     isa: Isa,
-    strips: Strips,
+    packed_rows: PackedRows,
     out: Rectangle<'a, f32>,
 }
 
@@ -229,14 +233,14 @@ impl Kernel for Tile<'_> {
 impl Tile<'_> {
     #[inline(always)]
     fn run_in<S: Simd>(self, simd: S, scratch: &mut Scratch) {
-        let Self { product, isa, strips, mut out } = self;
+        let Self { product, isa, packed_rows, mut out } = self;
         let (rows, columns) = (out.rows(), out.columns());
         let mut beyond = [0.0; MAX_ROWS * MAX_WIDTH];
         let all = product.x.columns();
         if all > DEPTH {
             scratch.sums.resize(scratch.sums.len().max(rows.len() * TASK_WIDTH), 0.0);
         }
-        scratch.x.begin(strips, S::LANES, all);
+        scratch.x.begin(packed_rows, S::LANES, all);
         for start in (0..all).step_by(DEPTH) {
             let depth = DEPTH.min(all - start);
             let (begins, ends) = (start == 0, start + depth == all);
@@ -245,8 +249,8 @@ impl Tile<'_> {
                 let panel = scratch.panel.as_mut_ptr().cast::<f32>();
                 // SAFETY: the ranges lie in the product; the panel holds DEPTH of the widest rows; `isa` is that of `simd`.
                 unsafe { product.panels.fill(isa, start, depth, first, width, panel) };
-                for row in rows.clone().step_by(strips.height) {
-                    let height = strips.height.min(rows.end - row);
+                for row in rows.clone().step_by(packed_rows.height) {
+                    let height = packed_rows.height.min(rows.end - row);
                     // What is not complete yet lies in the order in which it is gone through.
                     let at = (first - columns.start) * rows.len() + (row - rows.start) * panel_width::<S>();
                     let sums = Rows { at: scratch.sums.as_mut_ptr().wrapping_add(at), stride: panel_width::<S>() };
@@ -255,8 +259,8 @@ impl Tile<'_> {
                     let before = Some(before).filter(|(_, factor)| *factor != 0.0);
                     let to = if ends { place } else { sums };
                     let whole = width == panel_width::<S>();
-                    let step = Step {
-                        x: scratch.x.strip::<S>(product, strips, isa, row, start, depth),
+                    let step = Microkernel {
+                        x: scratch.x.panel_a::<S>(product, packed_rows, isa, row, start, depth),
                         panel,
                         depth,
                         before: before.filter(|_| whole),
@@ -280,7 +284,7 @@ impl Tile<'_> {
 struct Scratch {
     /// One panel.
     panel: Vec<Line>,
-    x: Copied,
+    x: PackedA,
     /// The sums so far. The rows of the output itself may lie a power of two apart, and share a few cache sets.
     sums: Vec<f32>,
 }
@@ -295,7 +299,7 @@ const LINE: usize = 16;
 
 impl Scratch {
     fn new() -> Self {
-        Self { panel: vec![Line([0.0; LINE]); DEPTH * MAX_WIDTH / LINE], x: Copied::default(), sums: Vec::new() }
+        Self { panel: vec![Line([0.0; LINE]); DEPTH * MAX_WIDTH / LINE], x: PackedA::default(), sums: Vec::new() }
     }
 }
 
@@ -311,9 +315,9 @@ struct Rows {
     stride: usize,
 }
 
-/// A register tile's part of the sum: `to[i][j] = before[i][j] + sum over d of x[d][i] * panel[d][j]`.
+/// The microkernel: a register tile's part of the sum, `to[i][j] = before[i][j] + sum over d of x[d][i] * panel[d][j]`.
 #[derive(Clone, Copy)]
-struct Step {
+struct Microkernel {
     x: *const f32,
     panel: *const f32,
     depth: usize,
@@ -338,7 +342,7 @@ unsafe fn narrow(tile: &[f32; MAX_ROWS * MAX_WIDTH], rows: usize, width: usize, 
     }
 }
 
-impl Step {
+impl Microkernel {
     /// # Safety
     /// `depth` vectors of `rows` numbers are readable at `x`, as many rows at `panel`, and `rows` rows of a panel's width are
     /// readable at `before` and writable at `to`.
@@ -366,7 +370,7 @@ impl Step {
             unsafe {
                 let panel = self.panel.add(d * panel_width::<S>());
                 let (left, right) = (simd.load(panel), simd.load(panel.add(S::LANES)));
-                // A strip comes from a farther cache than a panel.
+                // A panel of A comes from a farther cache than a panel.
                 simd.prefetch(self.x.wrapping_add((d + AHEAD) * S::LANES).cast());
                 for (i, [a, b]) in sums.iter_mut().enumerate() {
                     let x = simd.splat(*self.x.add(d * S::LANES + i));

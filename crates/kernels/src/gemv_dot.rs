@@ -38,7 +38,7 @@ const TAIL: usize = 2 * 64;
 #[repr(align(64))]
 struct Scratch([f32; MOST_ROWS * STRIDE]);
 
-/// Activations `x: f32[m, k]` in the order in which [`ByRows`] reads them, padded by zeros to whole units.
+/// Activations `x: f32[m, k]` in the order in which [`GemvDot`] reads them, padded by zeros to whole units.
 pub(crate) struct Arranged {
     values: Vec<f32>,
     /// Where the first row begins: with a cache line, lest every vector spans two.
@@ -52,7 +52,7 @@ pub(crate) struct Arranged {
     spread: Spread,
 }
 
-/// Makes the activations for [`ByRows`].
+/// Makes the activations for [`GemvDot`].
 pub(crate) struct Arrange<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) m: usize,
@@ -132,7 +132,7 @@ fn arrange_unit<S: Simd>(simd: S, layout: &Layout, x: &[f32], to: &mut [f32]) {
 }
 
 /// `y = x W^T` for some rows of the matrix.
-pub(crate) struct ByRows<'a, U> {
+pub(crate) struct GemvDot<'a, U> {
     pub(crate) isa: Isa,
     /// Made by [`Arrange`] for this matrix, which was checked.
     pub(crate) x: &'a Arranged,
@@ -142,7 +142,7 @@ pub(crate) struct ByRows<'a, U> {
     pub(crate) out: Rectangle<'a, f32>,
 }
 
-impl<U: Units> ByRows<'_, U> {
+impl<U: Units> GemvDot<'_, U> {
     /// Multiplies at most `M` rows of activations, from row `first`, with all rows; gives how many.
     ///
     /// A part of the columns is gone through for some groups of rows before the next part, so that the activations stay in
@@ -418,7 +418,7 @@ unsafe fn add_step<S: Simd, U: Units, const M: usize, const ROWS: usize>(
     }
 }
 
-impl<U: Units> Kernel for ByRows<'_, U> {
+impl<U: Units> Kernel for GemvDot<'_, U> {
     type Output = ();
     /// The portable reference has no stored units.
     const PORTABLE: bool = U::DECODED;

@@ -13,12 +13,12 @@ const CHUNK: usize = 1 << 16;
 ///
 /// ```
 /// use half::f16;
-/// use tacit_kernels::halves;
+/// use tacit_kernels::half_floats;
 ///
 /// let mut codes = [f16::ZERO; 2];
-/// halves::to_f16(&[1.0, 65519.0], &mut codes)?;
+/// half_floats::to_f16(&[1.0, 65519.0], &mut codes)?;
 /// assert_eq!(codes, [f16::ONE, f16::MAX]);
-/// assert!(halves::to_f16(&[1.0, 65520.0], &mut codes).is_err());
+/// assert!(half_floats::to_f16(&[1.0, 65520.0], &mut codes).is_err());
 /// # Ok::<(), tacit_kernels::KernelError>(())
 /// ```
 ///
@@ -41,7 +41,7 @@ fn round<T: Copy + Send>(
     x: &[f32],
     codes: &mut [T],
     is_finite: impl Fn(T) -> bool + Sync,
-    most: f32,
+    max: f32,
 ) -> Result<(), KernelError>
 where
     [T]: HalfFloatSliceExt,
@@ -59,7 +59,7 @@ where
     });
     match first_bad.into_inner() {
         usize::MAX => Ok(()),
-        index if x[index].is_finite() => Err(KernelError::TooLarge { index, value: x[index], most }),
+        index if x[index].is_finite() => Err(KernelError::TooLarge { index, value: x[index], max }),
         index => Err(KernelError::NonFinite { index, value: x[index] }),
     }
 }

@@ -6,12 +6,12 @@
 use crate::{
     Isa, Matrix, Orientation,
     codec::{Codec, Job, dispatch},
+    gemm::TASK_COLUMNS,
     machine::{Cycles, Machine},
     output::{Output, Rectangle},
     simd::{Kernel, Simd, run},
     stored::{StoredProduct, Work},
     threads,
-    tile::TASK_COLUMNS,
 };
 
 /// Rows that are longer than this are multiplied along the lanes.
@@ -73,12 +73,12 @@ impl Job for Multiply<'_, '_> {
         let (scales, biases) = (matrix.scales.floats(), matrix.biases.and_then(|biases| biases.floats()));
         let scales = scales.unwrap_or_default();
         let width = threads::share(out.columns(), threads, 16, TASK_COLUMNS);
-        out.for_each(threads, m, width, &|out| run(isa, ByLanes { x, m, matrix, codes, scales, biases, out }));
+        out.for_each(threads, m, width, &|out| run(isa, GemvLanes { x, m, matrix, codes, scales, biases, out }));
     }
 }
 
 /// The product for some rows of the matrix.
-struct ByLanes<'a, C> {
+struct GemvLanes<'a, C> {
     x: &'a [f32],
     m: usize,
     matrix: &'a Matrix<'a>,
@@ -89,7 +89,7 @@ struct ByLanes<'a, C> {
     out: Rectangle<'a, f32>,
 }
 
-impl<C: Codec> Kernel for ByLanes<'_, C> {
+impl<C: Codec> Kernel for GemvLanes<'_, C> {
     type Output = ();
     const VECTORS: bool = !C::PORTABLE;
     /// Portable codes are not read by words.
@@ -108,7 +108,7 @@ impl<C: Codec> Kernel for ByLanes<'_, C> {
     }
 }
 
-impl<C: Codec> ByLanes<'_, C> {
+impl<C: Codec> GemvLanes<'_, C> {
     /// Multiplies `M` rows of activations, from row `first`, with all rows; gives `M`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "indices of constant length, which unroll")]

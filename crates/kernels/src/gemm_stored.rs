@@ -5,11 +5,11 @@ use crate::{
     codec::{Codec, Job, dispatch},
     decode::Range,
     engine,
+    gemm::{PackB, Product},
     output::Output,
-    panel::Turned,
+    packed_b::StoredB,
     scales::widened,
     stored::StoredProduct,
-    tile::{Panels, Product},
 };
 
 /// Computes all of the product.
@@ -17,14 +17,14 @@ pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>)
     struct Multiply<'a> {
         range: Range<'a, ()>,
         orientation: Orientation,
-        then: &'a mut dyn FnMut(&dyn Panels),
+        then: &'a mut dyn FnMut(&dyn PackB),
     }
     impl Job for Multiply<'_> {
         type Output = ();
         fn run<C: Codec>(self, codes: C) {
             let Range { matrix, scales, biases, first, .. } = self.range;
             let range = Range { matrix, codes, scales, biases, first };
-            (self.then)(&Turned { range, orientation: self.orientation });
+            (self.then)(&StoredB { range, orientation: self.orientation });
         }
     }
     let &StoredProduct { x, m, matrix, orientation, threads, .. } = product;
@@ -33,7 +33,7 @@ pub(crate) fn multiply(product: &StoredProduct, isa: Isa, out: &mut Output<f32>)
     let biases = matrix.biases.map(|biases| widened(isa, &biases, blocks, threads));
     let range = Range { matrix, codes: (), scales: &scales, biases: biases.as_deref(), first: 0 };
     let depth = x.len() / m;
-    let then = &mut |panels: &dyn Panels| {
+    let then = &mut |panels: &dyn PackB| {
         let matrix = Dense { values: x, rows: m, columns: depth, stride: depth };
         let x = Operand { matrix, orientation: Orientation::Plain };
         let columns = out.columns();

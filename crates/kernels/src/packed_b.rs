@@ -6,9 +6,9 @@ use crate::{
     Isa, Matrix, Orientation,
     codec::Codec,
     decode::Range,
+    gemm::{DEPTH, PackB},
     machine::{Cycles, FROM_MEMORY, Machine},
     simd::{Kernel, SLACK, Simd, panel_width, run},
-    tile::{DEPTH, Panels},
 };
 
 /// How many rows ahead of its use a panel of `W` asks for memory.
@@ -35,12 +35,12 @@ pub(crate) fn cycles(matrix: &Matrix, orientation: Orientation, machine: &Machin
 
 /// A matrix, whose lengths were checked, with the way round that it is multiplied.
 #[derive(Clone, Copy)]
-pub(crate) struct Turned<'a, C> {
+pub(crate) struct StoredB<'a, C> {
     pub(crate) range: Range<'a, C>,
     pub(crate) orientation: Orientation,
 }
 
-impl<C: Codec> Panels for Turned<'_, C> {
+impl<C: Codec> PackB for StoredB<'_, C> {
     fn cycles(&self, machine: &Machine) -> f64 {
         cycles(self.range.matrix, self.orientation, machine)
     }
@@ -50,10 +50,10 @@ impl<C: Codec> Panels for Turned<'_, C> {
     }
 }
 
-/// The arguments of [`Panels::fill`], which are what its caller promises.
+/// The arguments of [`PackB::fill`], which are what its caller promises.
 struct Fill<'a, C> {
     isa: Isa,
-    turned: &'a Turned<'a, C>,
+    turned: &'a StoredB<'a, C>,
     start: usize,
     depth: usize,
     first: usize,
