@@ -24,9 +24,9 @@ const MATRICES: [(&str, [i32; 2]); 7] = [
     ("head", [WORDS, WIDTH]),
 ];
 
-type Weights<L> = BTreeMap<String, L>;
+pub(crate) type Weights<L> = BTreeMap<String, L>;
 
-fn weights() -> Result<Weights<Value>> {
+pub(crate) fn weights() -> Result<Weights<Value>> {
     random::seed(0)?;
     let normal = |shape: &[i32]| random::normal::<f32>(shape, None, 1.0 / (WIDTH as f32).sqrt(), None);
     let mut weights = Weights::new();
@@ -52,6 +52,7 @@ fn block<'w>(
     Ok(x.matmul(weight("head")?.t())?)
 }
 
+// ANCHOR: step
 /// One token: its row is written into the cache at `position`, and it attends to the rows up to there.
 fn step(given: &Named<'_>) -> Result<Vec<Array>> {
     let position = given.get("position")?;
@@ -65,6 +66,7 @@ fn step(given: &Named<'_>) -> Result<Vec<Array>> {
     let next = position.add(Array::from_int(1))?;
     Ok(vec![logits, keys, values, next])
 }
+// ANCHOR_END: step
 
 /// The logits of the last of `tokens`, computed from all of them.
 fn without_cache((tokens, weights): (Array, Weights<Array>)) -> Result<Array> {
@@ -76,7 +78,8 @@ fn without_cache((tokens, weights): (Array, Weights<Array>)) -> Result<Array> {
     Ok(logits.try_index((-1.., ..))?)
 }
 
-fn decoder(weights: &Weights<Value>) -> Result<Executable<'static>> {
+// ANCHOR: decoder
+pub(crate) fn decoder(weights: &Weights<Value>) -> Result<Executable<'static>> {
     let cache = Aval::new(&[CAPACITY, WIDTH], Dtype::Float32);
     let mut builder = Executable::builder("decoder")
         .input("token", Aval::new(&[1], Dtype::Uint32))
@@ -94,12 +97,14 @@ fn decoder(weights: &Weights<Value>) -> Result<Executable<'static>> {
     for (name, weight) in weights {
         decoder.set_parameter(name, weight)?;
     }
-    decoder.set_input("keys", ops::zeros_dtype(&cache.shape, cache.dtype)?)?;
-    decoder.set_input("values", ops::zeros_dtype(&cache.shape, cache.dtype)?)?;
+    // A scalar is broadcast to what is described.
+    decoder.set_input("keys", Array::from_f32(0.0))?;
+    decoder.set_input("values", Array::from_f32(0.0))?;
     decoder.set_input("position", Array::from_int(0))?;
     decoder.warm_up()?;
     Ok(decoder)
 }
+// ANCHOR_END: decoder
 
 pub(crate) fn main() -> Result<()> {
     let weights = weights()?;

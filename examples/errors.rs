@@ -11,6 +11,7 @@ use mlx_rs::{Array, Dtype, ops, transforms};
 use tacit::compile::{CompileOptions, Constants, compile_with};
 use tacit::dispatch::Registry;
 use tacit::distributed::Group;
+use tacit::executable::{Executable, Mode};
 use tacit::format::AnyFormat;
 use tacit::prelude::*;
 use tacit::primitives::{AsType, Exp, Negative, Subtract, Transpose};
@@ -20,7 +21,7 @@ use tacit::transform::{self, Differentiable};
 pub(crate) type Case = (&'static str, fn() -> Result<()>);
 
 /// In the order of `tacit::Error`.
-pub(crate) const CASES: [Case; 26] = [
+pub(crate) const CASES: [Case; 27] = [
     ("Mlx", mlx),
     ("PlaceholderLeaked", placeholder_leaked),
     ("EvalInTrace", eval_in_trace),
@@ -34,6 +35,7 @@ pub(crate) const CASES: [Case; 26] = [
     ("MaterializationDenied", materialization_denied),
     ("FallbackDenied", fallback_denied),
     ("Handler", handler_failed),
+    ("Node", node),
     ("Cycle", cycle),
     ("Refused", refused),
     ("Declined", declined),
@@ -222,6 +224,18 @@ fn handler_failed() -> Result<()> {
     implicit(careless()?, |x| Ok::<_, Exception>(x.t())).map(drop)
 }
 // ANCHOR_END: Handler
+
+// ANCHOR: Node
+fn node() -> Result<()> {
+    let described = Executable::builder("loss").mode(Mode::Eager).output("loss");
+    let mut loss = described.input("weight", Aval::new(&[64, 64], Dtype::Float32)).build(|given| {
+        let w = Nf4Array::quantize(given.get("weight")?, 64)?;
+        Ok(vec![implicit((ones()?, w), |(x, w)| x.matmul(w)?.sum(None))?.dense()?])
+    })?;
+    // A scalar is broadcast.
+    loss.run(&[("weight", &Array::from_f32(f32::NAN))]).map(drop)
+}
+// ANCHOR_END: Node
 
 // ANCHOR: Cycle
 #[handler]

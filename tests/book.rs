@@ -17,10 +17,14 @@ mod compile_cache;
 mod compiled_functions;
 #[path = "../examples/compiled_steps.rs"]
 mod compiled_steps;
+#[path = "../examples/control_flow.rs"]
+mod control_flow;
 #[path = "../examples/dispatch.rs"]
 mod dispatch;
 #[path = "../examples/distributed.rs"]
 mod distributed;
+#[path = "../examples/executables.rs"]
+mod executables;
 #[path = "../examples/exercises.rs"]
 mod exercises;
 #[path = "../examples/families.rs"]
@@ -142,6 +146,16 @@ fn the_caches_print_what_the_book_shows() {
 #[test]
 fn the_compiled_functions_print_what_the_book_shows() {
     check("compiled_functions", &compiled_functions::SECTIONS);
+}
+
+#[test]
+fn branches_and_loops_print_what_the_book_shows() {
+    check("control_flow", &control_flow::SECTIONS);
+}
+
+#[test]
+fn the_executables_print_what_the_book_shows() {
+    check("executables", &executables::SECTIONS);
 }
 
 #[test]
@@ -380,6 +394,34 @@ fn the_summary_links_every_chapter_and_every_link_exists() {
             assert!(chapter.parent().unwrap().join(file).exists(), "{}: {link}", chapter.display());
         }
     }
+}
+
+/// The sections of other systems' features link to what is shown and run here.
+#[test]
+fn each_line_of_where_things_are_links_to_a_section_with_a_snippet() {
+    let page = fs::read_to_string(source().join("how_to/come_from.md")).unwrap();
+    let table = page.split("\n## Where each thing of these systems is\n").nth(1).expect("the page has the table");
+    let (mut lines, mut wrong) = (0, Vec::new());
+    for line in table.lines().filter(|line| line.starts_with("| ") && !line.ends_with("| Tacit |")) {
+        lines += 1;
+        let Some(link) = between(line, "](", ")").next() else {
+            wrong.push(format!("no link: {line}"));
+            continue;
+        };
+        let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+        let text = fs::read_to_string(source().join("how_to").join(file)).unwrap_or_default();
+        // The page is split at its headings; the first part stands below the title.
+        let section = text.split("\n## ").enumerate().find(|(at, part)| {
+            let title = part.lines().next().unwrap_or_default().to_lowercase();
+            let plain: String = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).collect();
+            if heading.is_empty() { *at == 0 } else { *at > 0 && plain.replace(' ', "-") == heading }
+        });
+        if !section.is_some_and(|(_, part)| part.contains("{{#include ") && part.contains("examples/")) {
+            wrong.push(format!("no snippet: {link}"));
+        }
+    }
+    assert!(lines > 50, "{lines} lines");
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Every word of a code span is the name of a source file, or in one; what is mlx-rs's own is in some example.

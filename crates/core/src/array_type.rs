@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use serde::de::DeserializeOwned;
 
-use crate::{DefaultHandler, ImplicitArray};
+use crate::{DefaultHandler, ImplicitArray, Policy};
 
 /// What is known of an implicit type without a value of it; `derive(ImplicitArray)` makes one.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct ArrayType {
     pub default: Option<DefaultHandler>,
     /// Whether a commutative primitive may be tried with its operands swapped.
     pub commutes: bool,
+    /// What happens when it is to be materialized, where no [guard](crate::Policy::scope) says it.
+    pub policy: Option<Policy>,
     /// Whether it is the result of an op that has not run yet: see [`Materialize::DEFERRED`](crate::Materialize::DEFERRED).
     pub deferred: bool,
 }

@@ -133,7 +133,7 @@ pub(crate) fn dispatch(node: &mut impl Node, lookup: &mut Lookup, outcome: &mut 
             (Some(only), None) => only,
             _ => node.with_operands(|operands| Ok(cheapest(operands)))?,
         };
-        if asks(resolution) {
+        if asks(types[chosen], resolution) {
             node.with_operands(|operands| {
                 permit(registry, resolution, &node.primitive()?, operands, operands[chosen], &outcome.declined)
             })?;
@@ -307,8 +307,8 @@ fn repeating(running: &[Site]) -> &[Site] {
 }
 
 /// Whether the policy has anything to say of a call that nobody takes: [`permit`] need not be called otherwise.
-fn asks(resolution: &Resolution) -> bool {
-    match Policy::current() {
+fn asks(chosen: OperandType, resolution: &Resolution) -> bool {
+    match chosen.map_or_else(Policy::current, Policy::of) {
         Policy::Allow => false,
         Policy::Warn => !resolution.warned.load(Ordering::Relaxed),
         Policy::Deny => true,
@@ -326,7 +326,7 @@ fn permit(
 ) -> Result<()> {
     let Value::Implicit(array) = chosen else { return Ok(()) };
     let (call, ty) = (describe(primitive, operands), short_name(&**array));
-    match Policy::current() {
+    match Policy::of(array.array_type()) {
         Policy::Allow => Ok(()),
         Policy::Warn => {
             if !resolution.warned.swap(true, Ordering::Relaxed) {

@@ -180,6 +180,15 @@ pub enum Error {
         error: Box<Error>,
     },
 
+    /// A node failed in a run that evaluates node by node.
+    #[error("{error}\nin: node {node}")]
+    Node {
+        /// Which node of how many, of what, and the primitive and its operands.
+        node: String,
+        /// Why.
+        error: Box<Error>,
+    },
+
     /// Handlers call each other without end.
     #[error(
         "handlers call each other without end: {}, for {call}\n\

@@ -96,7 +96,7 @@ pub mod __private {
         implicit_operand, typed_operand,
     };
     pub use crate::store::StoredChild;
-    pub use crate::tree::{ForeignNode, flatten_foreign, unflatten_foreign};
+    pub use crate::tree::{flatten_node, unflatten_node};
     pub use {inventory, serde, typetag};
 
     /// An alias: where a hidden module exports the type itself, the compiler no longer names it in its hints.

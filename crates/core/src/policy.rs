@@ -4,6 +4,11 @@ use tracing::subscriber::NoSubscriber;
 
 /// What happens when a call needs to materialize an implicit array, or a kernel needs a dense array in its place.
 ///
+/// What is said nearest the call holds: the innermost guard of [`scope`](Self::scope), then the type's own
+/// `#[implicit(materialize = "deny")]`, then the environment, and [`Warn`](Self::Warn) where nobody says anything. So a type
+/// may be stricter or laxer than the program, and who calls has the last word. What stands for a kernel has no type: there the
+/// guard and the environment are asked.
+///
 /// ```
 /// use tacit_core::Policy;
 ///

@@ -238,6 +238,7 @@ impl Registry {
 
 /// A type that no handler knows and that joins no family.
 static STRANGER: ArrayType = ArrayType {
+    policy: None,
     id: TypeId::of::<()>(),
     saved_as: "any other",
     name: || "any other",

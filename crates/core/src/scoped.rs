@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use crate::array_type::ArrayType;
 use crate::environment::Setting;
 use crate::{Policy, Registry};
 
@@ -40,12 +41,28 @@ impl Drop for RegistryGuard {
 pub const POLICY_VARIABLE: &str = "TACIT_MATERIALIZE";
 
 impl Policy {
-    /// The policy in force on this thread.
+    /// The policy in force on this thread, for types that have none of their own.
     #[must_use]
     pub fn current() -> Self {
+        Self::guarded().unwrap_or_else(Self::of_process)
+    }
+
+    /// The policy in force on this thread for arrays of a type: that of the innermost guard; where there is none, the
+    /// type's own; where it has none, that of the environment.
+    #[must_use]
+    pub fn of(ty: &ArrayType) -> Self {
+        Self::guarded().or(ty.policy).unwrap_or_else(Self::of_process)
+    }
+
+    /// The policy of the innermost guard.
+    pub(crate) fn guarded() -> Option<Self> {
+        POLICY.with_borrow(|stack| stack.last().copied())
+    }
+
+    fn of_process() -> Self {
         static DEFAULT: Setting<Policy> =
             Setting::new(POLICY_VARIABLE, [("allow", Policy::Allow), ("warn", Policy::Warn), ("deny", Policy::Deny)]);
-        POLICY.with_borrow(|stack| stack.last().copied()).unwrap_or_else(|| DEFAULT.get())
+        DEFAULT.get()
     }
 
     /// Puts this policy in force on this thread until the guard is dropped.

@@ -275,7 +275,7 @@ impl Interpreter {
     fn pass(&mut self, node: usize, operand: usize, lookup: &mut Lookup, outcome: &mut Outcome) -> Result<()> {
         let Some(slot) = self.tape.operand_slot(node, operand) else { return Ok(()) };
         let (name, arity) = (self.tape.name(node), self.tape.arity(node));
-        let passed = Passed { name, operand, arity, policy: Policy::current() };
+        let passed = Passed { name, operand, arity, policy: Policy::guarded() };
         if self.memory.slots.get(slot).is_some_and(|layers| layers.passed == Some(passed)) {
             self.counters.seen += 1;
             self.rewire(node);

@@ -1,7 +1,7 @@
 //! Structures with arrays at their leaves.
 //!
-//! A [`Tree`] is an array, a value, a container of trees, a struct with `#[derive(Tree)]`, or a type registered by
-//! [`register_node!`](crate::register_node) ([`Foreign`]). [`flatten`] takes one apart into its leaves and its
+//! A [`Tree`] is an array, a value, a container of trees, a [`Static`] number or string, a struct with `#[derive(Tree)]`, or
+//! a wrapper that [`register_node!`](crate::register_node) declares. [`flatten`] takes one apart into its leaves and its
 //! [`TreeDef`], [`unflatten`] puts it together again. An implicit array is a leaf, or a node that is opened into its
 //! children, as [`Open`] says.
 
@@ -11,6 +11,7 @@ mod containers;
 mod def;
 mod entry;
 mod evaluating;
+mod fixed;
 mod flattened;
 mod foreign;
 mod functions;
@@ -19,6 +20,7 @@ mod leaf;
 mod matcher;
 mod node;
 mod path;
+mod places;
 mod print;
 mod reader;
 mod visitor;
@@ -26,18 +28,18 @@ mod visitor;
 pub use arguments::Arguments;
 pub use def::{Difference, TreeDef};
 pub use evaluating::{async_eval, eval};
-pub use foreign::Foreign;
+pub use fixed::{Static, StaticLeaf};
 #[doc(hidden)]
-pub use foreign::{ForeignNode, flatten_foreign, unflatten_foreign};
+pub use foreign::{flatten_node, unflatten_node};
 pub use functions::{
-    assign, depth, flatten, flatten_with_path, leaves, map, map_with_path, structure, unflatten, update, zip,
+    assign, depth, flatten, flatten_with_path, leaves, map, map_with_path, map2, structure, unflatten, update, zip,
 };
 pub use gradient::Gradient;
 pub use leaf::Leaf;
-pub use node::{Labels, Node, NodeKind, Static};
+pub use node::{Labels, Node, NodeKind, StaticField};
 pub use path::Path;
 pub use reader::{Entered, Reader};
-pub use visitor::{Open, Visitor};
+pub use visitor::{Branch, Open, Visitor};
 
 pub(crate) use beside::{beside, check_aval};
 pub(crate) use flattened::Flattened;
@@ -80,7 +82,7 @@ use crate::Result;
     message = "`{Self}` is not a tree",
     label = "not a structure of arrays",
     note = "trees are `Array`, `Value`, tuples, arrays, `Vec`, `Option`, maps with string keys, and types with `#[derive(Tree)]`",
-    note = "mark a static field `#[tree(static)]`, and wrap a type of another crate in `tree::Foreign`"
+    note = "mark a static field `#[tree(static)]`, and declare a wrapper of another crate's type with `register_node!`"
 )]
 pub trait Tree: Arguments + Sized {
     /// The same structure with other leaves; [`L::Fixed<Self>`](Leaf::Fixed) where its leaves cannot be others.

@@ -4,9 +4,9 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use mlx_rs::Array;
-use tacit_core::compile::Constants;
-use tacit_core::{Aval, Error, Result};
+use mlx_rs::{Array, Dtype};
+use tacit_core::compile::CompileOptions;
+use tacit_core::{Aval, Error, Result, Value};
 
 use crate::body::Body;
 use crate::signature::{Described, Kind, Output, Place, Signature};
@@ -20,8 +20,10 @@ pub struct Builder {
     inputs: Vec<Described>,
     outputs: Vec<Rc<str>>,
     feeds: Vec<(String, String)>,
+    /// What optional inputs are at first, by their indices.
+    defaults: Vec<(usize, Value)>,
     mode: Option<Mode>,
-    constants: Constants,
+    options: CompileOptions,
 }
 
 impl Builder {
@@ -32,8 +34,9 @@ impl Builder {
             inputs: Vec::new(),
             outputs: Vec::new(),
             feeds: Vec::new(),
+            defaults: Vec::new(),
             mode: None,
-            constants: Constants::default(),
+            options: CompileOptions::default(),
         }
     }
 
@@ -55,6 +58,34 @@ impl Builder {
         self
     }
 
+    /// Describes an input that is `value` in the runs that are not given another one by name; its aval is that of `value`.
+    ///
+    /// What a run is given is used in that run alone. `value` is changed as a resident input is, and may be implicit.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::{Array, Dtype};
+    /// use tacit_core::Aval;
+    /// use tacit_executable::Executable;
+    ///
+    /// let mut scaled = Executable::builder("scaled")
+    ///     .input("x", Aval::new(&[], Dtype::Float32))
+    ///     .optional("factor", Array::from_f32(2.0))
+    ///     .output("y")
+    ///     .build(|given| Ok(vec![given.get("x")?.multiply(given.get("factor")?)?]))?;
+    /// let (x, ten) = (Array::from_f32(3.0), Array::from_f32(10.0));
+    /// assert_eq!(scaled.run(&[("x", &x), ("factor", &ten)])?.get("y")?.dense()?.item_exact::<f32>(), 30.0);
+    /// assert_eq!(scaled.run(&[("x", &x)])?.get("y")?.dense()?.item_exact::<f32>(), 6.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn optional(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.defaults.push((self.inputs.len(), value.into()));
+        // The aval is that of the value, which `build` asks for where it can fail.
+        self.inputs.push(Described { name: name.into(), aval: Aval::new(&[], Dtype::Bool), kind: Kind::Optional });
+        self
+    }
+
     /// Describes the next output of the function.
     pub fn output(mut self, name: &str) -> Self {
         self.outputs.push(name.into());
@@ -73,9 +104,11 @@ impl Builder {
         self
     }
 
-    /// What happens when the compiled function holds arrays that it was not given.
-    pub fn constants(mut self, constants: Constants) -> Self {
-        self.constants = constants;
+    /// How the function is compiled, but for its name, which is the executable's: what happens where it holds arrays that it
+    /// was not given, which passes rewrite it, how many traces are kept, and whether one trace serves every
+    /// [extent of rows](Executable::active_extent).
+    pub fn options(mut self, options: CompileOptions) -> Self {
+        self.options = options;
         self
     }
 
@@ -84,11 +117,14 @@ impl Builder {
     /// # Errors
     ///
     /// Two names are equal, a feed names what is not described, or there is no output.
-    pub fn build<'f>(self, function: impl Fn(&Named<'_>) -> Result<Vec<Array>> + 'f) -> Result<Executable<'f>> {
+    pub fn build<'f>(mut self, function: impl Fn(&Named<'_>) -> Result<Vec<Array>> + 'f) -> Result<Executable<'f>> {
         let mode = self.mode.unwrap_or_else(Mode::from_environment);
-        let constants = self.constants;
+        let (options, defaults) = (std::mem::take(&mut self.options), std::mem::take(&mut self.defaults));
+        for (input, value) in &defaults {
+            self.inputs[*input].aval = value.aval()?;
+        }
         let body = Body { signature: self.signature()?, function: Box::new(function), rows: RefCell::new(None) };
-        Ok(Executable::new(Rc::new(body), mode, constants))
+        Ok(Executable::new(Rc::new(body), mode, options, defaults))
     }
 
     fn signature(self) -> Result<Signature> {

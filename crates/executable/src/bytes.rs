@@ -1,8 +1,8 @@
-//! An array from the bytes of its elements.
+//! Arrays from the bytes of their elements, and the bytes of arrays.
 
 use mlx_rs::{Array, Dtype, ops};
-
-use tacit_core::{Aval, Error, Result};
+use tacit_bridge::with_bytes;
+use tacit_core::{Aval, Error, Result, Value};
 
 /// The array of this aval whose elements are `bytes`, row-major and in this machine's byte order.
 ///
@@ -32,4 +32,36 @@ pub(crate) fn from_bytes(what: &str, aval: &Aval, bytes: &[u8]) -> Result<Array>
     let array = Array::from_slice(bytes, &shape).view_dtype(aval.dtype)?.reshape(&aval.shape)?;
     array.eval()?;
     Ok(array)
+}
+
+/// The bytes of the elements of a value, evaluated: row-major, in its dtype and this machine's byte order.
+pub(crate) fn to_bytes(value: &Value) -> Result<Vec<u8>> {
+    Ok(with_bytes(&value.dense()?, <[u8]>::to_vec)?)
+}
+
+/// Copies the elements of `arrays` into memory of the caller's, each into its own; nothing is copied if one does not fit.
+pub(crate) fn copy_into(names: &[&str], arrays: &[Array], memory: &mut [&mut [u8]]) -> Result<()> {
+    if arrays.len() != memory.len() {
+        return Err(Error::invalid(
+            format!("the run returns {} arrays and there is memory for {}", arrays.len(), memory.len()),
+            format!("give memory for each of these, in order: {}", names.join(", ")),
+        ));
+    }
+    for ((name, array), memory) in names.iter().zip(arrays).zip(&*memory) {
+        if array.nbytes() != memory.len() {
+            let aval = Aval::from(array);
+            return Err(Error::invalid(
+                format!(
+                    "output {name} is {aval}, which has {} bytes, and there is memory for {}",
+                    array.nbytes(),
+                    memory.len()
+                ),
+                "`outputs` tells the aval of each output",
+            ));
+        }
+    }
+    for (array, memory) in arrays.iter().zip(memory) {
+        with_bytes(array, |bytes| memory.copy_from_slice(bytes))?;
+    }
+    Ok(())
 }

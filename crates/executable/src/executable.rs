@@ -4,14 +4,16 @@ use std::rc::Rc;
 
 use mlx_rs::{Array, ops};
 use tacit_bridge::any_tracer;
-use tacit_core::compile::{CompileOptions, CompileStats, Compiled, Constants, compile_with};
+use tacit_core::compile::{CompileOptions, CompileStats, Compiled, compile_with};
 use tacit_core::tree::{self, Open};
 use tacit_core::{Aval, Error, Result, Value, embedding, transform};
 
 use crate::body::Body;
 use crate::extent::Extent;
+use crate::nodes::Nodes;
+use crate::pending::Pending;
 use crate::rehearsal::rehearse;
-use crate::signature::{Described, Kind, Place, Signature};
+use crate::signature::{Described, Kind, Override, Place, Signature};
 use crate::{Mode, Outputs, bytes};
 
 /// A function with named parameters and inputs, which is prepared once and run many times.
@@ -43,9 +45,11 @@ use crate::{Mode, Outputs, bytes};
 /// # }
 /// ```
 ///
-/// A run that fails leaves parameters and resident inputs as they were. In the modes other than [`Mode::Eager`] a run
-/// only builds a graph: a kernel that fails when it is evaluated does so later, and a resident input that was fed from it
-/// makes every run an error until it is set again.
+/// A run that fails leaves parameters and resident inputs as they were. In the modes other than [`Mode::Eager`], and where
+/// it is committed, a run only builds a graph: a kernel that fails when it is evaluated does so later, and a resident input
+/// that was fed from it makes every run an error until it is set again.
+///
+/// A scalar array that is set or given where a shape is described is broadcast to it.
 pub struct Executable<'f> {
     pub(crate) body: Rc<Body<'f>>,
     mode: Mode,
@@ -53,29 +57,32 @@ pub struct Executable<'f> {
     /// The parameters and inputs in the order of their description, as the function's arguments.
     pub(crate) arguments: Arguments,
     /// What must be set before a run and is not.
-    unset: Vec<Place>,
-    /// What stands for an argument that is not there.
-    vacant: Value,
-    /// What a committed run returns.
-    committed: Option<Vec<Value>>,
+    pub(crate) unset: Vec<Place>,
+    pub(crate) committed: Option<Pending>,
 }
 
 type Arrays = (Vec<Array>, Vec<Array>);
 pub(crate) type Arguments = (Vec<Value>, Vec<Value>);
+/// Every output of the function, and in [`Mode::Eager`] the nodes that make them.
+pub(crate) type Results = (Vec<Value>, Option<Nodes>);
 
 impl<'f> Executable<'f> {
-    pub(crate) fn new(body: Rc<Body<'f>>, mode: Mode, constants: Constants) -> Self {
+    pub(crate) fn new(body: Rc<Body<'f>>, mode: Mode, options: CompileOptions, defaults: Vec<(usize, Value)>) -> Self {
         let Signature { name, parameters, inputs, .. } = &body.signature;
-        let options = CompileOptions { name: name.clone(), constants, ..CompileOptions::default() };
+        let options = CompileOptions { name: name.clone(), ..options };
+        // It stands for an argument that is not there.
         let vacant = Value::from(Array::from_bool(false));
         let resident = (0..inputs.len()).filter(|&input| inputs[input].kind == Kind::Resident).map(Place::Input);
+        let mut arguments = (vec![vacant.clone(); parameters.len()], vec![vacant.clone(); inputs.len()]);
+        for (input, value) in defaults {
+            arguments.1[input] = value;
+        }
         let called = Rc::clone(&body);
         Self {
             unset: (0..parameters.len()).map(Place::Parameter).chain(resident).collect(),
-            arguments: (vec![vacant.clone(); parameters.len()], vec![vacant.clone(); inputs.len()]),
+            arguments,
             compiled: compile_with(options, move |(parameters, inputs): Arrays| called.call(&parameters, &inputs)),
             committed: None,
-            vacant,
             mode,
             body,
         }
@@ -91,60 +98,6 @@ impl<'f> Executable<'f> {
     #[must_use]
     pub fn stats(&self) -> &CompileStats {
         self.compiled.stats()
-    }
-
-    /// Sets a parameter: an array, or an implicit array that stands for one.
-    ///
-    /// # Errors
-    ///
-    /// There is no such parameter, or the value is of another shape or dtype.
-    pub fn set_parameter(&mut self, name: &str, value: impl Into<Value>) -> Result<()> {
-        self.set(name, Kind::Parameter, value.into())
-    }
-
-    /// Sets a parameter from the bytes of its elements, row-major, in the dtype that is described and this machine's
-    /// byte order.
-    ///
-    /// # Errors
-    ///
-    /// There is no such parameter, or it has another number of bytes.
-    pub fn set_parameter_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let place = self.body.signature.find(name, Kind::Parameter)?;
-        let array = bytes::from_bytes(&format!("parameter {name}"), &self.body.signature.described(place).aval, bytes)?;
-        self.set(name, Kind::Parameter, array.into())
-    }
-
-    /// Sets a resident input, which stays until it is set again or an output is fed to it.
-    ///
-    /// # Errors
-    ///
-    /// There is no such input, or the value is of another shape or dtype.
-    pub fn set_input(&mut self, name: &str, value: impl Into<Value>) -> Result<()> {
-        self.set(name, Kind::Resident, value.into())
-    }
-
-    /// The current value of a resident input.
-    ///
-    /// # Errors
-    ///
-    /// There is no such input, or it was not set.
-    pub fn resident(&self, name: &str) -> Result<&Value> {
-        let place = self.body.signature.find(name, Kind::Resident)?;
-        match place {
-            Place::Input(index) if !self.unset.contains(&place) => Ok(&self.arguments.1[index]),
-            _ => Err(self.body.signature.missing(place)),
-        }
-    }
-
-    fn set(&mut self, name: &str, kind: Kind, value: Value) -> Result<()> {
-        let place = self.body.signature.find(name, kind)?;
-        self.body.signature.described(place).check_value(&value)?;
-        match place {
-            Place::Parameter(index) => self.arguments.0[index] = value,
-            Place::Input(index) => self.arguments.1[index] = value,
-        }
-        self.unset.retain(|unset| *unset != place);
-        Ok(())
     }
 
     /// Computes only the first `actual` rows from now on: inputs whose leading extent is `upper` are given whole and cut
@@ -186,6 +139,15 @@ impl<'f> Executable<'f> {
     ///
     /// A parameter was not set, or the function fails.
     pub fn warm_up(&mut self) -> Result<()> {
+        let arguments = self.with_stand_ins()?;
+        let own = std::mem::replace(&mut self.arguments, arguments);
+        let made = self.results();
+        self.arguments = own;
+        evaluate(&evaluated(made?)?)
+    }
+
+    /// The arguments, with zeros for the inputs that are not there.
+    pub(crate) fn with_stand_ins(&self) -> Result<Arguments> {
         if let Some(&parameter) = self.unset.iter().find(|unset| matches!(unset, Place::Parameter(_))) {
             return Err(self.body.signature.missing(parameter));
         }
@@ -199,10 +161,7 @@ impl<'f> Executable<'f> {
             let Aval { shape, dtype } = &inputs[index].aval;
             arguments.1[index] = ops::zeros_dtype(shape, *dtype)?.into();
         }
-        let own = std::mem::replace(&mut self.arguments, arguments);
-        let made = self.outputs();
-        self.arguments = own;
-        evaluate(&made?)
+        Ok(arguments)
     }
 
     /// Runs the function on inputs by name.
@@ -220,60 +179,44 @@ impl<'f> Executable<'f> {
     /// An input is missing, unknown, or of another shape or dtype; a parameter or resident input was not set, or was fed
     /// by a run whose evaluation failed; or the function fails.
     pub fn run(&mut self, inputs: &[(&str, &Array)]) -> Result<Outputs> {
-        let inputs = self.in_order(inputs)?;
-        let returned = self.step(&inputs)?;
+        let (inputs, overrides) = self.in_order(inputs)?;
+        let mut returned = Vec::new();
+        self.step(&inputs, &overrides, &mut returned)?;
         Ok(self.named(returned))
     }
 
-    /// Runs the function on its inputs that are not resident, in the order of their description, and puts the outputs
-    /// that are not fed into `outputs`, whose memory is used again.
+    /// Runs the function on its inputs that are neither resident nor optional, in the order of their description, and puts
+    /// the outputs that are not fed into `outputs`, whose memory is used again.
     ///
     /// # Errors
     ///
     /// As for [`run`](Self::run); `outputs` is then as it was.
     pub fn run_positional(&mut self, inputs: &[&Array], outputs: &mut Vec<Value>) -> Result<()> {
-        let made = self.call(inputs)?;
+        self.step(inputs, &[], outputs)
+    }
+
+    /// Runs the function as [`run_positional`](Self::run_positional) does and evaluates it, into memory of the caller's: the
+    /// elements of each output that is not fed, row-major, in its dtype and this machine's byte order. What the array of an
+    /// input is made of, [`array_from_bytes`](Self::array_from_bytes) says.
+    ///
+    /// # Errors
+    ///
+    /// As for [`run`](Self::run), or an output has another number of bytes than its memory. Nothing is written and nothing
+    /// fed then.
+    pub fn run_into(&mut self, inputs: &[&Array], outputs: &mut [&mut [u8]]) -> Result<()> {
+        let made = evaluated(self.call(inputs, &[])?)?;
         let fed = self.fed(&made)?;
-        outputs.clear();
-        self.hand_over(made, fed, outputs);
+        let returned = self.body.signature.outputs.iter().zip(&made).filter(|(output, _)| output.feeds.is_empty());
+        let returned = returned.map(|(_, value)| value.dense()).collect::<Result<Vec<Array>>>()?;
+        tree::eval(&returned)?;
+        let names: Vec<&str> = self.body.signature.returned.iter().map(|name| &**name).collect();
+        bytes::copy_into(&names, &returned, outputs)?;
+        self.hand_over(made, fed, &mut Vec::new());
         Ok(())
     }
 
-    /// Begins a run and its evaluation, and returns at once; [`wait`](Self::wait) gives the outputs.
-    ///
-    /// # Errors
-    ///
-    /// As for [`run`](Self::run), or a run is committed already.
-    pub fn commit(&mut self, inputs: &[(&str, &Array)]) -> Result<()> {
-        if self.committed.is_some() {
-            return Err(Error::invalid(
-                format!("a run of {} is committed already", self.body.signature.name),
-                "call `wait` first, or use `run_pipelined`",
-            ));
-        }
-        let inputs = self.in_order(inputs)?;
-        self.committed = Some(self.begin(&inputs)?);
-        Ok(())
-    }
-
-    /// Waits for the committed run.
-    ///
-    /// # Errors
-    ///
-    /// No run is committed, or its evaluation fails.
-    pub fn wait(&mut self) -> Result<Outputs> {
-        let Some(returned) = self.committed.take() else {
-            return Err(Error::invalid(
-                format!("no run of {} is committed", self.body.signature.name),
-                "call `commit` first",
-            ));
-        };
-        evaluate(&returned)?;
-        Ok(self.named(returned))
-    }
-
-    /// The inputs of a run in the order of their description.
-    fn in_order<'a>(&self, named: &[(&str, &'a Array)]) -> Result<Vec<&'a Array>> {
+    /// The inputs of a run in the order of their description, and what it gives for optional ones.
+    pub(crate) fn in_order<'a>(&self, named: &[(&str, &'a Array)]) -> Result<(Vec<&'a Array>, Vec<Override<'a>>)> {
         let signature = &self.body.signature;
         let mut found: Vec<Option<&'a Array>> = vec![None; signature.inputs.len()];
         for &(name, array) in named {
@@ -283,30 +226,26 @@ impl<'f> Executable<'f> {
                 return Err(Error::invalid(format!("input {name} is given twice"), "give each input once"));
             }
         }
-        let given = |&index: &usize| found[index].ok_or_else(|| signature.missing(Place::Input(index)));
-        signature.given.iter().map(given).collect()
+        let given = |&index: &usize| found[index].take().ok_or_else(|| signature.missing(Place::Input(index)));
+        let given = signature.given.iter().map(given).collect::<Result<_>>()?;
+        let rest = found.into_iter().enumerate().filter_map(|(index, array)| Some((index, array?)));
+        Ok((given, rest.collect()))
     }
 
     pub(crate) fn named(&self, returned: Vec<Value>) -> Outputs {
         Outputs::new(&self.body.signature.returned, returned)
     }
 
-    /// Begins a run and the evaluation of everything that it makes.
-    pub(crate) fn begin(&mut self, inputs: &[&Array]) -> Result<Vec<Value>> {
-        let returned = self.step(inputs)?;
-        // By now the former residents are the graph's alone, and it may write the new ones into their memory.
-        tree::async_eval(&(&returned, self.fed_residents().collect::<Vec<_>>()))?;
-        Ok(returned)
-    }
-
-    fn step(&mut self, inputs: &[&Array]) -> Result<Vec<Value>> {
-        let mut returned = Vec::new();
-        self.run_positional(inputs, &mut returned)?;
-        Ok(returned)
+    fn step(&mut self, inputs: &[&Array], overrides: &[Override<'_>], outputs: &mut Vec<Value>) -> Result<()> {
+        let made = evaluated(self.call(inputs, overrides)?)?;
+        let fed = self.fed(&made)?;
+        outputs.clear();
+        self.hand_over(made, fed, outputs);
+        Ok(())
     }
 
     /// Every output of the function on `inputs`.
-    fn call(&mut self, inputs: &[&Array]) -> Result<Vec<Value>> {
+    pub(crate) fn call(&mut self, inputs: &[&Array], overrides: &[Override<'_>]) -> Result<Results> {
         let signature = &self.body.signature;
         let feeds = signature.outputs.iter().any(|output| !output.feeds.is_empty());
         if feeds && (embedding::is_recording() || any_tracer(inputs)) {
@@ -326,28 +265,29 @@ impl<'f> Executable<'f> {
                 format!("give these in order: {}", names.join(", ")),
             ));
         }
-        for (&index, array) in signature.given.iter().zip(inputs) {
-            signature.inputs[index].check(array)?;
+        let given = signature.given.iter().copied().zip(inputs.iter().copied()).chain(overrides.iter().copied());
+        let given = given.map(|(index, array)| Ok((index, signature.inputs[index].fitted(array)?)));
+        let given = given.collect::<Result<Vec<(usize, Array)>>>()?;
+        // A run holds on to nothing of its caller's: what was there before comes back.
+        let mut own = Vec::with_capacity(given.len());
+        for (index, array) in given {
+            own.push((index, std::mem::replace(&mut self.arguments.1[index], array.into())));
         }
-        for (&index, &array) in signature.given.iter().zip(inputs) {
-            self.arguments.1[index] = array.into();
-        }
-        let made = self.outputs();
-        // A run holds on to nothing of its caller's.
-        for &index in &self.body.signature.given {
-            self.arguments.1[index] = self.vacant.clone();
+        let made = self.results();
+        for (index, value) in own {
+            self.arguments.1[index] = value;
         }
         made
     }
 
     /// Every output of the function on the arguments.
-    fn outputs(&mut self) -> Result<Vec<Value>> {
-        let cut = self.body.extent().map(|extent| self.cut(extent)).transpose()?;
+    fn results(&mut self) -> Result<Results> {
+        let cut = self.cut(&self.arguments)?;
         let arguments = cut.as_ref().unwrap_or(&self.arguments);
         if self.mode == Mode::Compiled {
             // What was fed and is looked at by nobody would grow from run to run into one long graph.
             self.start_fed()?;
-            return self.compiled.call(arguments);
+            return Ok((self.compiled.call(arguments)?, None));
         }
         let (parameters, inputs) = arguments;
         let values: Vec<Value> = parameters.iter().chain(inputs).cloned().collect();
@@ -355,19 +295,28 @@ impl<'f> Executable<'f> {
             let (parameters, inputs) = arrays.split_at(parameters.len());
             self.body.call(parameters, inputs)
         })?;
-        if self.mode == Mode::Eager {
-            evaluate(&made)?;
+        if self.mode == Mode::Lazy {
+            return Ok((made, None));
         }
-        Ok(made)
+        let nodes = Nodes::between(&self.body.signature.name, dense_leaves(&values)?, &dense_leaves(&made)?)?;
+        Ok((made, Some(nodes)))
     }
 
-    fn cut(&self, extent: Extent) -> Result<Arguments> {
-        let (parameters, inputs) = &self.arguments;
+    /// The arguments of a run on some of the rows; nothing where it is on all of them.
+    pub(crate) fn cut(&self, (parameters, inputs): &Arguments) -> Result<Option<Arguments>> {
+        let Some(extent) = self.body.extent() else { return Ok(None) };
         let cut = |(value, described): (&Value, &Described)| {
             if extent.is_of(&described.aval) { Ok(extent.rows(&value.dense()?)?.into()) } else { Ok(value.clone()) }
         };
-        Ok((parameters.clone(), inputs.iter().zip(&self.body.signature.inputs).map(cut).collect::<Result<_>>()?))
+        let inputs = inputs.iter().zip(&self.body.signature.inputs).map(cut).collect::<Result<_>>()?;
+        Ok(Some((parameters.clone(), inputs)))
     }
+}
+
+/// What the function made of a run, evaluated node by node in the eager mode.
+fn evaluated((made, nodes): Results) -> Result<Vec<Value>> {
+    nodes.as_ref().map_or(Ok(()), Nodes::evaluate)?;
+    Ok(made)
 }
 
 /// Evaluates the arrays of `values`, implicit ones' children included.

@@ -12,7 +12,7 @@ impl Executable<'_> {
     pub(crate) fn check_residents(&self) -> Result<()> {
         let Self { body, arguments, .. } = self;
         for (Described { name, .. }, value) in
-            body.signature.inputs.iter().zip(&arguments.1).filter(|(own, _)| own.kind == Kind::Resident)
+            body.signature.inputs.iter().zip(&arguments.1).filter(|(own, _)| own.kind != Kind::Given)
         {
             for array in dense_leaves([value])? {
                 kernel::check_intact(&array).map_err(|error| {

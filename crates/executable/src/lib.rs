@@ -8,13 +8,17 @@
 mod body;
 mod builder;
 mod bytes;
+mod described;
 mod executable;
 mod extent;
 mod feeding;
 mod mode;
 mod named;
+mod nodes;
+mod pending;
 mod pipelined;
 mod rehearsal;
+mod setting;
 mod signature;
 
 pub use builder::Builder;

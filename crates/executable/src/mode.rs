@@ -5,8 +5,9 @@ use tacit_core::embedding::Setting;
 /// How an executable runs its function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Every run calls the function and evaluates what it returns: errors appear in the run that makes them, and the
-    /// function may look at values, as long as no argument is implicit.
+    /// Every run calls the function and evaluates the graph that it made node by node: an error appears in the run that
+    /// makes it and names the node, and the function may look at values, as long as no argument is implicit. For finding
+    /// faults; a run that is committed or pipelined is evaluated as in the other modes, and `wait` names the node.
     Eager,
     /// Every run calls the function, and nothing is evaluated before it is asked for.
     Lazy,

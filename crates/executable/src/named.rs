@@ -5,6 +5,7 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use tacit_core::{Error, Result, Value};
 
+use crate::bytes;
 use crate::signature::{Place, Signature};
 
 /// The parameters and inputs of an executable's function, by name.
@@ -25,15 +26,11 @@ impl<'a> Named<'a> {
     ///
     /// None is described.
     pub fn get(&self, name: &str) -> Result<&'a Array> {
-        let found = match self.signature.places.get(name) {
-            Some(Place::Parameter(index)) => self.parameters.get(*index),
-            Some(Place::Input(index)) => self.inputs.get(*index),
-            None => None,
-        };
-        found.ok_or_else(|| {
-            let names = self.signature.places.keys().map(|name| &**name);
-            unknown(format!("{} describes no {name}", self.signature.name), names)
-        })
+        match self.signature.place(name)? {
+            Place::Parameter(index) => self.parameters.get(index),
+            Place::Input(index) => self.inputs.get(index),
+        }
+        .ok_or_else(|| self.signature.missing(self.signature.places[name]))
     }
 }
 
@@ -56,7 +53,24 @@ impl Outputs {
     /// There is none, or it is fed back.
     pub fn get(&self, name: &str) -> Result<&Value> {
         let found = self.iter().find(|(own, _)| *own == name).map(|(_, value)| value);
-        found.ok_or_else(|| unknown(format!("the run returned no {name}"), self.iter().map(|(name, _)| name)))
+        found.ok_or_else(|| {
+            let names: Vec<&str> = self.iter().map(|(name, _)| name).collect();
+            let help = if names.is_empty() {
+                "describe it first".to_owned()
+            } else {
+                format!("name one of {}", names.join(", "))
+            };
+            Error::invalid(format!("the run returned no {name}"), help)
+        })
+    }
+
+    /// The bytes of the elements of the output of this name, evaluated: row-major, in its dtype and this machine's byte order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get`](Self::get), or it cannot be evaluated.
+    pub fn bytes(&self, name: &str) -> Result<Vec<u8>> {
+        bytes::to_bytes(self.get(name)?)
     }
 
     /// The outputs with their names.
@@ -70,11 +84,4 @@ impl Outputs {
     pub fn into_values(self) -> Vec<Value> {
         self.values
     }
-}
-
-fn unknown<'n>(message: String, names: impl Iterator<Item = &'n str>) -> Error {
-    let names: Vec<&str> = names.collect();
-    let help =
-        if names.is_empty() { "describe it first".to_owned() } else { format!("name one of {}", names.join(", ")) };
-    Error::invalid(message, help)
 }

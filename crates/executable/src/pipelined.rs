@@ -1,9 +1,9 @@
 //! Runs one after the other, the next one's graph built while one is evaluated.
 
 use mlx_rs::Array;
-use tacit_core::{Result, Value};
+use tacit_core::Result;
 
-use crate::executable::evaluate;
+use crate::pending::Pending;
 use crate::{Executable, Outputs};
 
 /// The outputs of successive runs; made by [`Executable::run_pipelined`].
@@ -13,8 +13,8 @@ use crate::{Executable, Outputs};
 pub struct Pipelined<'e, 'f, I> {
     executable: &'e mut Executable<'f>,
     inputs: I,
-    /// What the latest run will have made.
-    ahead: Option<Result<Vec<Value>>>,
+    /// The latest run.
+    ahead: Option<Result<Pending>>,
 }
 
 impl<'e, 'f, I> Pipelined<'e, 'f, I>
@@ -27,10 +27,10 @@ where
     }
 
     /// Begins the next run, if there is one.
-    fn begin(&mut self) -> Option<Result<Vec<Value>>> {
+    fn begin(&mut self) -> Option<Result<Pending>> {
         let inputs = self.inputs.next()?;
         let inputs: Vec<&Array> = inputs.as_ref().iter().collect();
-        Some(self.executable.begin(&inputs))
+        Some(self.executable.begin(&inputs, &[]))
     }
 }
 
@@ -44,10 +44,7 @@ where
     fn next(&mut self) -> Option<Self::Item> {
         let current = self.ahead.take().or_else(|| self.begin())?;
         self.ahead = self.begin();
-        Some(current.and_then(|outputs| {
-            evaluate(&outputs)?;
-            Ok(self.executable.named(outputs))
-        }))
+        Some(current.and_then(|pending| Ok(self.executable.named(pending.finish()?))))
     }
 }
 

@@ -20,11 +20,25 @@ use crate::extent::{Extent, Mixed, Place, leading_part};
 
 /// The avals of the outputs of the leading rows alone, if these are the leading rows of the outputs.
 pub(crate) fn rehearse(extent: Extent, body: &Body<'_>) -> Result<Vec<Aval>> {
+    scoped(body, |scope| compare(extent, body, scope))
+}
+
+/// The avals of the outputs, of a function that was not called.
+pub(crate) fn avals(body: &Body<'_>) -> Result<Vec<Aval>> {
+    scoped(body, |scope| {
+        let Graph { outputs, .. } = Graph::record(body, scope, Aval::clone)?;
+        body.signature.check_outputs(&outputs, None)?;
+        Ok(outputs.iter().map(Aval::from).collect())
+    })
+}
+
+/// What `record` makes with placeholders, none of which may outlive it.
+fn scoped<R>(body: &Body<'_>, record: impl FnOnce(&Scope) -> Result<R>) -> Result<R> {
     let scope = Scope::new()?;
-    let compared = compare(extent, body, &scope);
+    let recorded = record(&scope);
     match scope.live() {
-        _ if compared.is_err() => compared,
-        0 => compared,
+        _ if recorded.is_err() => recorded,
+        0 => recorded,
         count => {
             let inputs = &body.signature.inputs;
             Err(Error::PlaceholderLeaked { count, avals: inputs.iter().map(|input| input.aval.clone()).collect() })

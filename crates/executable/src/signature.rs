@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops};
 use tacit_core::{Aval, Error, Result, Value, dtype_name};
 
 /// A parameter or an input.
@@ -21,14 +21,25 @@ pub(crate) enum Kind {
     Given,
     /// An input that is held from run to run.
     Resident,
+    /// An input that is held from run to run, and that a run may be given in its place.
+    Optional,
 }
 
+/// What a run is given for an optional input, by its index among the inputs.
+pub(crate) type Override<'a> = (usize, &'a Array);
+
 impl Kind {
-    fn words(self) -> &'static str {
+    /// Whether an input of this kind may stand where one of `wanted` is named.
+    fn serves(self, wanted: Self) -> bool {
+        self == wanted || (self == Self::Optional && wanted != Self::Parameter)
+    }
+
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Parameter => "parameter",
             Self::Given => "input",
             Self::Resident => "resident input",
+            Self::Optional => "optional input",
         }
     }
 
@@ -37,6 +48,7 @@ impl Kind {
             Self::Parameter => "a parameter",
             Self::Given => "an input",
             Self::Resident => "a resident input",
+            Self::Optional => "an optional input",
         }
     }
 }
@@ -76,14 +88,27 @@ impl Signature {
         }
     }
 
+    /// Where `name` stands, whatever it is.
+    pub(crate) fn place(&self, name: &str) -> Result<Place> {
+        self.places.get(name).copied().ok_or_else(|| {
+            let names: Vec<&str> = self.places.keys().map(|name| &**name).collect();
+            let help = if names.is_empty() {
+                "describe it first".to_owned()
+            } else {
+                format!("name one of {}", names.join(", "))
+            };
+            Error::invalid(format!("{} describes no {name}", self.name), help)
+        })
+    }
+
     /// Where `name` stands, which must be of this kind.
     pub(crate) fn find(&self, name: &str, kind: Kind) -> Result<Place> {
         let Some(&place) = self.places.get(name) else { return Err(self.unknown(name, kind)) };
         let found = self.described(place).kind;
         let help = match found {
-            _ if found == kind => return Ok(place),
+            _ if found.serves(kind) => return Ok(place),
             Kind::Parameter => "set it with `set_parameter`",
-            Kind::Resident => "set it with `set_input`; it stays until it is set again or fed",
+            Kind::Resident | Kind::Optional => "set it with `set_input`; it stays until it is set again or fed",
             Kind::Given => "give it to each run, or describe it with `resident`",
         };
         Err(Error::invalid(
@@ -94,7 +119,7 @@ impl Signature {
 
     fn unknown(&self, name: &str, kind: Kind) -> Error {
         let all = self.parameters.iter().chain(&self.inputs);
-        let names: Vec<&str> = all.filter(|own| own.kind == kind).map(|own| &*own.name).collect();
+        let names: Vec<&str> = all.filter(|own| own.kind.serves(kind)).map(|own| &*own.name).collect();
         let help = match names.as_slice() {
             [] => format!("describe a {} first", kind.words()),
             names => format!("name one of {}", names.join(", ")),
@@ -107,7 +132,9 @@ impl Signature {
         let Described { name, kind, .. } = self.described(place);
         let (message, help) = match kind {
             Kind::Parameter => (format!("parameter {name} was not set"), "set it with `set_parameter`"),
-            Kind::Resident => (format!("resident input {name} was not set"), "set it with `set_input`"),
+            Kind::Resident | Kind::Optional => {
+                (format!("resident input {name} was not set"), "set it with `set_input`")
+            }
             Kind::Given => (format!("input {name} is missing"), "give every input that is not resident to the run"),
         };
         Error::invalid(message, help)
@@ -145,20 +172,27 @@ impl Signature {
 }
 
 impl Described {
-    pub(crate) fn check(&self, array: &Array) -> Result<()> {
-        if array.dtype() == self.aval.dtype && array.shape() == self.aval.shape {
-            return Ok(());
+    /// An array as it is described: a scalar of the dtype is broadcast.
+    pub(crate) fn fitted(&self, array: &Array) -> Result<Array> {
+        if array.dtype() == self.aval.dtype {
+            if array.shape() == self.aval.shape {
+                return Ok(array.clone());
+            }
+            if array.ndim() == 0 {
+                return Ok(ops::broadcast_to(array, &self.aval.shape)?);
+            }
         }
         let found = Aval::from(array);
         Err(self.differs(&found, &found.to_string()))
     }
 
-    pub(crate) fn check_value(&self, value: &Value) -> Result<()> {
-        match value {
-            Value::Dense(array) => self.check(array),
+    /// A value as it is described.
+    pub(crate) fn fitted_value(&self, value: Value) -> Result<Value> {
+        match &value {
+            Value::Dense(array) => Ok(self.fitted(array)?.into()),
             Value::Implicit(array) => {
                 let aval = array.aval()?;
-                if aval == self.aval { Ok(()) } else { Err(self.differs(&aval, &value.to_string())) }
+                if aval == self.aval { Ok(value) } else { Err(self.differs(&aval, &value.to_string())) }
             }
         }
     }

@@ -20,6 +20,7 @@ use syn::{DeriveInput, ItemFn, parse_macro_input};
 ///
 /// - `name = "yourcrate.Type"`, required: the name that the type is saved under;
 /// - `family(Packed, ..)`, the families whose handlers the type joins: object-safe traits that it implements;
+/// - `materialize = "allow"`, `"warn"` or `"deny"`, the policy for arrays of the type where no guard says one;
 /// - `default = path`, a `DefaultHandler` for every primitive that has no other handler;
 /// - `no_commute`, so that a commutative primitive is not tried with its operands swapped.
 #[proc_macro_derive(ImplicitArray, attributes(implicit))]

@@ -67,7 +67,7 @@ impl<U: Updatable + Clone + 'static> Arguments for Stateful<U> {
         };
         visitor.node(&Node::new(type_name::<U>(), Labels::Keys(&keys)).with_template(&template));
         for (_, array) in present {
-            visitor.made(array.into());
+            visitor.made(array.into(), false);
         }
         Ok(())
     }

@@ -7,18 +7,24 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops, transforms};
 use tacit_core::primitives::{self, Pad, StopGradient, TypedPrimitive};
 use tacit_core::transform::{Differentiable, apply, intercept};
-use tacit_core::{Aval, Error, ImplicitArray, Materialize, Primitive, Result, Value, handler};
+use tacit_core::tree::{self, Open};
+use tacit_core::{Arguments, Aval, Error, ImplicitArray, Materialize, Primitive, Result, Tree, Value, handler};
 
 use crate::avals::axes::said;
 use crate::avals::checks::check_children;
 use crate::families::cut::{Cut, cut};
 
-/// What `f` makes of a float master, such as a quantized array, with the gradient passed straight through to the master.
+/// What `f` makes of float masters, such as quantized arrays, with the gradient passed straight through to the masters.
 ///
 /// The forward pass uses what `f` returns, by the handlers of its type. The backward pass takes the vjp of the plain
 /// primitive, again with the implicit operand intercepted, and gives the master the cotangent of the dense weight that
 /// neither pass builds. Tangents pass straight through as well, and so do derivatives of derivatives. Under `vmap` each
 /// example of a mapped master is quantized by itself.
+///
+/// `masters` are one array, a value, or a tree of them, and `f` returns the same structure, each result for the master in
+/// its place; results of masters that are not float are passed on as they are. Of one master it may also return several
+/// results, each of the master's shape and dtype, and the master gets the gradients of all. A master that is implicit is
+/// materialized, under the policy: its gradient goes on to its float children.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -40,17 +46,39 @@ use crate::families::cut::{Cut, cut};
 ///
 /// # Errors
 ///
-/// `f` fails, or returns another shape or dtype than the master's.
-pub fn ste<V: Into<Value>, E: Into<Error>>(master: &Array, f: impl FnOnce(&Array) -> Result<V, E>) -> Result<Value> {
-    let inner = f(&mlx_rs::stop_gradient(master)?).map_err(Into::into)?.into();
-    let (expected, found) = (Aval::from(master), inner.aval()?);
-    if expected != found {
+/// `f` fails, or returns another structure, or another shape or dtype than a master's; or the policy forbids that an
+/// implicit master is materialized.
+pub fn ste<A, V, E>(masters: A, f: impl FnOnce(&A::Arrays) -> Result<V, E>) -> Result<<V::Arrays as Tree>::With<Value>>
+where
+    A: Arguments,
+    V: Arguments,
+    E: Into<Error>,
+{
+    let (masters, of) = tree::flatten(&masters, Open::Closed)?;
+    let masters = masters.iter().map(Value::dense).collect::<Result<Vec<Array>>>()?;
+    let stopped = masters.iter().map(|master| Ok(mlx_rs::stop_gradient(master)?.into()));
+    let results = f(&tree::unflatten(&of, stopped.collect::<Result<_>>()?)?).map_err(Into::into)?;
+    let (results, made) = tree::flatten(&results, Open::Closed)?;
+    let several = masters.len() == 1 && results.len() != 1;
+    if let Some(difference) = of.difference(&made).filter(|_| !several) {
         return Err(Error::invalid(
-            format!("the function given to ste made {inner} of {expected}"),
-            "return an array of the master's own shape and dtype",
+            format!("the function given to ste made another structure than that of its masters: {difference}"),
+            "return one array for each master, in the structure of the masters",
         ));
     }
-    with_gradient_of(inner, master.clone())
+    let paired = results.into_iter().enumerate().map(|(position, result)| {
+        let master = &masters[if several { 0 } else { position }];
+        let (expected, found) = (Aval::from(master), result.aval()?);
+        match () {
+            () if expected != found => Err(Error::invalid(
+                format!("the function given to ste made {result} of {expected}"),
+                "return an array of the master's own shape and dtype",
+            )),
+            () if expected.dtype.is_inexact() => with_gradient_of(result, master.clone()),
+            () => Ok(result),
+        }
+    });
+    tree::unflatten(&made, paired.collect::<Result<_>>()?)
 }
 
 /// A float master whose forward value is another array.

@@ -5,6 +5,9 @@
     reason = "functions take arrays as interception gives them, and snapshots stand in the call"
 )]
 
+// The derives name the facade.
+extern crate tacit_core as tacit;
+
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
 
@@ -54,6 +57,7 @@ mod sparse24;
 mod stacked;
 mod ste;
 mod ste_derivatives;
+mod ste_trees;
 mod structured;
 mod transposed;
 mod updates;

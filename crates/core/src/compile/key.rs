@@ -21,19 +21,28 @@ pub(super) struct Key {
 pub(super) struct Scope {
     registry: Arc<Registry>,
     policy: Policy,
+    /// Whether a guard says it, and not the types of arrays.
+    guarded: bool,
     /// The stream that mlx-rs was told to use here; MLX's own default is not changed by it.
     stream: Option<Stream>,
 }
 
 impl Scope {
     pub(super) fn current() -> Self {
-        Self { registry: Registry::current(), policy: Policy::current(), stream: thread_local_default_stream() }
+        Self {
+            registry: Registry::current(),
+            policy: Policy::current(),
+            guarded: Policy::guarded().is_some(),
+            stream: thread_local_default_stream(),
+        }
     }
 }
 
 impl PartialEq for Scope {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.registry, &other.registry) && self.policy == other.policy && self.stream == other.stream
+        Arc::ptr_eq(&self.registry, &other.registry)
+            && (self.policy, self.guarded) == (other.policy, other.guarded)
+            && self.stream == other.stream
     }
 }
 
@@ -60,6 +69,10 @@ impl Key {
         }
         if self.scope.policy != next.scope.policy {
             return format!("policy {:?} -> {:?}", self.scope.policy, next.scope.policy);
+        }
+        if self.scope.guarded != next.scope.guarded {
+            let says = |scope: &Scope| if scope.guarded { "a guard's" } else { "the types'" };
+            return format!("policy {:?}, {} -> {}", self.scope.policy, says(&self.scope), says(&next.scope));
         }
         if self.device != next.device {
             return format!("stream {} -> {}", self.device, next.device);

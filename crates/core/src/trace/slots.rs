@@ -74,7 +74,8 @@ pub(super) struct Passed {
     /// Which operand is implicit, and of how many.
     pub(super) operand: usize,
     pub(super) arity: usize,
-    pub(super) policy: Policy,
+    /// That of the guard: what else says one does not change in a trace.
+    pub(super) policy: Option<Policy>,
 }
 
 impl Layers {

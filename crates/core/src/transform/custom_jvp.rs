@@ -1,7 +1,7 @@
 //! Functions over trees with a jvp of their own.
 
 use mlx_rs::{Array, ops};
-use tacit_bridge::BoxError;
+use tacit_bridge::{BoxError, BridgeError, TangentError};
 
 use super::Transformed;
 use super::custom_vjp::built;
@@ -9,14 +9,16 @@ use super::opened::{Opened, is_differentiable};
 use super::rule::{InGraph, Rule, fitting, with_rule};
 use crate::tree;
 use crate::values::Values;
-use crate::{Error, Result, Tree, Value, trace};
+use crate::{Aval, Error, Result, Tree, Value, trace};
 
 /// Gives `f` a jvp of its own: `forward` takes the arguments and their tangents, and returns the tangents of the results,
 /// of their shapes and dtypes.
 ///
 /// A tangent of an argument without one, or of one that is not float, is zero. The tangent of an implicit argument is
-/// that of the dense array it stands for. Both functions are intercepted. A gradient is that of `f`: see
-/// [`custom_vjp`](super::custom_vjp()) for one of its own.
+/// that of the dense array it stands for. Both functions are intercepted.
+///
+/// A gradient is that of `forward` too, transposed, as in JAX: so `forward` must be linear in the tangents, of ops that have
+/// a gradient. [`custom_vjp`](super::custom_vjp()) takes a gradient that is written down instead.
 ///
 /// What `f` captures is a constant to every gradient: pass as an argument what is to have one.
 ///
@@ -37,8 +39,8 @@ use crate::{Error, Result, Tree, Value, trace};
 ///
 /// # Errors
 ///
-/// A call fails where `f` fails. Where a jvp is taken, `forward` fails, or gives another structure than
-/// that of the results or a tangent of another aval.
+/// A call fails where `f` fails. Where a derivative is taken, `forward` fails, or gives another
+/// structure than that of the results or a tangent of another aval.
 pub fn custom_jvp<A, O, E, B, F, G>(f: F, forward: G) -> Transformed<'static, A, O::With<Value>>
 where
     A: Tree + 'static,
@@ -85,7 +87,43 @@ where
         })?;
         found.iter().map(Value::dense).collect()
     }
+
+    /// The gradients of the primals: the vjp of the tangents, which are linear in those of the primals.
+    fn transposed(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>> {
+        let chosen: Vec<usize> = (0..primals.len()).filter(|&i| is_differentiable(&primals[i])).collect();
+        let zeros = primals.iter().map(|primal| Ok(ops::zeros_like(primal)?)).collect::<Result<Vec<Array>>>()?;
+        let at: Vec<Value> = chosen.iter().map(|&i| Value::from(&zeros[i])).collect();
+        let (given, results): (Vec<Array>, Vec<usize>) = cotangents
+            .iter()
+            .zip(0..)
+            .filter(|(_, result)| is_differentiable(&outputs[*result]))
+            .map(|(cotangent, result)| (cotangent.clone(), result))
+            .unzip();
+        // What is linear has the same vjp everywhere, at zeros as well.
+        let all: Vec<usize> = (0..at.len()).collect();
+        let found = Opened::of(&Values::of(&at)?)?.vjp(&all, &given, |tangents: Vec<Array>| {
+            let made = self.tangents(primals, &tangents, &chosen)?;
+            results.iter().map(|&result| checked(result, &outputs[result], &made[result])).collect()
+        })?;
+        let mut gradients = zeros;
+        for (&primal, gradient) in chosen.iter().zip(found) {
+            gradients[primal] = gradient;
+        }
+        Ok(gradients)
+    }
 }
+
+/// A tangent, which must be of its result's aval.
+fn checked(result: usize, output: &Array, tangent: &Array) -> Result<Array> {
+    let (expected, found) = (Aval::from(output), Aval::from(tangent));
+    if expected == found {
+        return Ok(tangent.clone());
+    }
+    let error = TangentError::Aval { function: NAME.to_owned(), result, expected, found };
+    Err(BridgeError::Callback(Box::new(error)).into())
+}
+
+const NAME: &str = "the function";
 
 /// The tangent of the dense array that a value stands for, given those of its leaves.
 fn tangent_of(value: &Value, given: &mut impl Iterator<Item = Option<Array>>) -> Result<Array> {
@@ -120,11 +158,16 @@ where
     G: Fn(A, A) -> Result<O, B> + 'static,
 {
     fn name(&self) -> &'static str {
-        "the function"
+        NAME
     }
 
     fn forward(&self, args: &[Array]) -> Result<Vec<Array>, BoxError> {
         Ok(self.0.get()?.function.call(args)?)
+    }
+
+    fn vjp(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Option<Result<Vec<Array>, BoxError>> {
+        let rule = self.0.get();
+        Some(rule.and_then(|rule| rule.transposed(primals, cotangents, outputs)).map_err(Into::into))
     }
 
     fn jvp(&self, primals: &[Array], tangents: &[Array], argnums: &[usize]) -> Option<Result<Vec<Array>, BoxError>> {

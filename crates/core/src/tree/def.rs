@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use super::entry::Entry;
+use super::places::Places;
 use super::{NodeKind, Path, print};
 
 /// The structure of a tree: the kind, the labels and every static field of each node, and where its leaves are.
@@ -112,18 +113,11 @@ impl TreeDef {
 
     /// Calls `f` with each entry and its path.
     fn walk<'t>(&'t self, mut f: impl FnMut(&'t Entry, &Path)) {
-        let mut open: Vec<(&Entry, Path, usize)> = Vec::new();
-        for entry in &*self.entries {
-            while open.pop_if(|(parent, _, next)| *next == parent.len()).is_some() {}
-            let path = match open.last_mut() {
-                None => Path::default(),
-                Some((parent, path, next)) => {
-                    *next += 1;
-                    parent.child(path, *next - 1)
-                }
-            };
+        let mut places = Places::default();
+        for (position, entry) in self.entries.iter().enumerate() {
+            let path = places.next(&self.entries);
             f(entry, &path);
-            open.push((entry, path, 0));
+            places.enter(position, path);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
-use super::{Labels, Node, NodeKind, Path, Static};
+use super::{Labels, Node, NodeKind, Path, StaticField};
 use crate::{ChildName, ImplicitArray};
 
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(super) enum Entry {
 pub(super) struct OwnNode {
     pub(super) kind: NodeKind,
     pub(super) labels: OwnLabels,
-    pub(super) statics: Vec<(&'static str, Rc<dyn Static>)>,
+    pub(super) statics: Vec<(&'static str, Rc<dyn StaticField>)>,
     pub(super) template: Option<Rc<dyn Any>>,
 }
 
@@ -97,7 +97,7 @@ impl OwnNode {
             && self.has_statics(node.statics.iter().map(|(name, value)| (*name, *value)))
     }
 
-    fn has_statics<'a>(&self, others: impl ExactSizeIterator<Item = (&'static str, &'a dyn Static)>) -> bool {
+    fn has_statics<'a>(&self, others: impl ExactSizeIterator<Item = (&'static str, &'a dyn StaticField)>) -> bool {
         self.statics.len() == others.len()
             && self.statics.iter().zip(others).all(|((a, own), (b, other))| *a == b && own.equals(other))
     }

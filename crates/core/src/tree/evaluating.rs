@@ -77,13 +77,13 @@ impl<'a> Visitor<'a> for Arrays {
     }
 
     fn implicit(&mut self, array: &'a dyn ImplicitArray) {
-        array.children().into_iter().for_each(|(_, child)| self.made(child));
+        array.children().into_iter().for_each(|(_, child)| self.made(child, false));
     }
 
-    fn made(&mut self, value: Value) {
+    fn made(&mut self, value: Value, _: bool) {
         match value {
             Value::Dense(array) => self.0.push(array),
-            Value::Implicit(array) => array.children().into_iter().for_each(|(_, child)| self.made(child)),
+            Value::Implicit(array) => array.children().into_iter().for_each(|(_, child)| self.made(child, false)),
         }
     }
 

@@ -3,27 +3,32 @@
 use mlx_rs::Array;
 
 use super::entry::{Entry, OwnNode};
-use super::{Arguments, Node, Open, TreeDef, Visitor};
+use super::places::Places;
+use super::{Arguments, Branch, Node, Open, Path, TreeDef, Visitor};
 use crate::{Error, ImplicitArray, Result, Value};
 
 /// Builds the definition of a tree while it is visited, and collects its leaves.
-pub(crate) struct Flattened {
+pub(crate) struct Flattened<'f> {
     entries: Vec<Entry>,
     leaves: Vec<Value>,
-    open: Open,
+    open: Open<'f>,
     /// How many more layers are opened.
     layers: usize,
+    /// Where the visit is, if a function chooses what is opened.
+    places: Places,
+    /// How deep the container is that the function did not choose, while the visit is in it.
+    stopped: Option<usize>,
     failure: Option<Error>,
 }
 
-impl Flattened {
-    pub(crate) fn of<T: Arguments + ?Sized>(tree: &T, open: Open) -> Result<(Vec<Value>, TreeDef)> {
+impl<'f> Flattened<'f> {
+    pub(crate) fn of<T: Arguments + ?Sized>(tree: &T, open: Open<'f>) -> Result<(Vec<Value>, TreeDef)> {
         Self::shown(open, |visitor| tree.flatten(visitor))
     }
 
     /// As [`of`](Self::of) a tree that `show` shows.
     pub(crate) fn shown<'a>(
-        open: Open,
+        open: Open<'f>,
         show: impl FnOnce(&mut dyn Visitor<'a>) -> Result<()>,
     ) -> Result<(Vec<Value>, TreeDef)> {
         let mut flattened = Self::new(open);
@@ -31,8 +36,39 @@ impl Flattened {
         flattened.finish()
     }
 
-    fn new(open: Open) -> Self {
-        Self { entries: Vec::new(), leaves: Vec::new(), open, layers: open.layers(), failure: None }
+    fn new(open: Open<'f>) -> Self {
+        Self {
+            entries: Vec::new(),
+            leaves: Vec::new(),
+            open,
+            layers: open.layers(),
+            places: Places::default(),
+            stopped: None,
+            failure: None,
+        }
+    }
+
+    /// Goes on to the next entry; its path, where a function asks for it.
+    fn next(&mut self) -> Option<Path> {
+        let Open::Where(_) = self.open else { return None };
+        let path = self.places.next(&self.entries);
+        self.stopped = self.stopped.filter(|stopped| self.places.depth() > *stopped);
+        Some(path)
+    }
+
+    /// Whether the visit goes into what is at this path.
+    fn chooses(&self, path: Option<&Path>, branch: Branch<'_>) -> bool {
+        match (self.open, path) {
+            (Open::Where(chooses), Some(path)) => self.stopped.is_none() && chooses(path, &branch),
+            _ => true,
+        }
+    }
+
+    fn push(&mut self, entry: Entry, path: Option<Path>) {
+        if let Some(path) = path {
+            self.places.enter(self.entries.len(), path);
+        }
+        self.entries.push(entry);
     }
 
     fn finish(self) -> Result<(Vec<Value>, TreeDef)> {
@@ -41,14 +77,15 @@ impl Flattened {
         Ok((self.leaves, def))
     }
 
-    fn leaf(&mut self, value: Value, frozen: bool) {
-        self.entries.push(Entry::Leaf { frozen });
+    fn leaf(&mut self, value: Value, frozen: bool, path: Option<Path>) {
+        self.push(Entry::Leaf { frozen }, path);
         self.leaves.push(value);
     }
 
     fn implicit_array(&mut self, array: &dyn ImplicitArray, frozen: bool) {
-        if self.layers == 0 || !self.open.chooses(array) {
-            return self.leaf(dyn_clone::clone_box(array).into(), frozen);
+        let path = self.next();
+        if self.layers == 0 || !self.chooses(path.as_ref(), Branch::Implicit(array)) {
+            return self.leaf(dyn_clone::clone_box(array).into(), frozen, path);
         }
         let children = array.children();
         // One element stands for every child: the structure must not keep the data.
@@ -60,7 +97,7 @@ impl Flattened {
                 return;
             }
         };
-        self.entries.push(Entry::Implicit { skeleton, names: children.iter().map(|(name, _)| *name).collect() });
+        self.push(Entry::Implicit { skeleton, names: children.iter().map(|(name, _)| *name).collect() }, path);
         self.layers -= 1;
         for (_, child) in children {
             self.value(child, frozen);
@@ -70,31 +107,38 @@ impl Flattened {
 
     fn value(&mut self, value: Value, frozen: bool) {
         match value {
-            Value::Dense(_) => self.leaf(value, frozen),
+            Value::Dense(_) => {
+                let path = self.next();
+                self.leaf(value, frozen, path);
+            }
             Value::Implicit(array) => self.implicit_array(&*array, frozen),
         }
     }
 }
 
-impl<'a> Visitor<'a> for Flattened {
+impl<'a> Visitor<'a> for Flattened<'_> {
     fn array(&mut self, array: &'a Array) {
-        self.leaf(array.into(), false);
+        self.value(array.into(), false);
     }
 
     fn frozen(&mut self, array: &'a Array) {
-        self.leaf(array.into(), true);
+        self.value(array.into(), true);
     }
 
     fn implicit(&mut self, array: &'a dyn ImplicitArray) {
         self.implicit_array(array, false);
     }
 
-    fn made(&mut self, value: Value) {
-        self.value(value, false);
+    fn made(&mut self, value: Value, frozen: bool) {
+        self.value(value, frozen);
     }
 
     fn node(&mut self, node: &Node<'_>) {
-        self.entries.push(Entry::Node(OwnNode::of(node)));
+        let path = self.next();
+        if self.stopped.is_none() && !self.chooses(path.as_ref(), Branch::Node(node)) {
+            self.stopped = Some(self.places.depth());
+        }
+        self.push(Entry::Node(OwnNode::of(node)), path);
     }
 }
 

@@ -2,15 +2,15 @@
 
 use mlx_rs::Array;
 
-use super::{Difference, Flattened, Open, Path, Reader, Tree, TreeDef, beside, check_aval};
+use super::{Arguments, Difference, Flattened, Open, Path, Reader, Tree, TreeDef, beside, check_aval};
 use crate::{Error, Result, Value};
 
-/// The leaves of a tree in order, and its structure.
+/// The leaves of a tree, or of [arguments](Arguments) that have the leaves of one, in order, and the structure.
 ///
 /// # Errors
 ///
 /// The tree cannot be listed.
-pub fn flatten<T: Tree>(tree: &T, open: Open) -> Result<(Vec<Value>, TreeDef)> {
+pub fn flatten<T: Arguments>(tree: &T, open: Open<'_>) -> Result<(Vec<Value>, TreeDef)> {
     Flattened::of(tree, open)
 }
 
@@ -19,7 +19,7 @@ pub fn flatten<T: Tree>(tree: &T, open: Open) -> Result<(Vec<Value>, TreeDef)> {
 /// # Errors
 ///
 /// As for [`flatten`].
-pub fn flatten_with_path<T: Tree>(tree: &T, open: Open) -> Result<(Vec<(Path, Value)>, TreeDef)> {
+pub fn flatten_with_path<T: Tree>(tree: &T, open: Open<'_>) -> Result<(Vec<(Path, Value)>, TreeDef)> {
     let (leaves, def) = flatten(tree, open)?;
     Ok((def.paths().into_iter().zip(leaves).collect(), def))
 }
@@ -76,7 +76,7 @@ pub fn assign<T: Tree>(tree: &mut T, def: &TreeDef, leaves: Vec<Value>) -> Resul
 /// # Errors
 ///
 /// As for [`flatten`].
-pub fn leaves<T: Tree>(tree: &T, open: Open) -> Result<Vec<Value>> {
+pub fn leaves<T: Tree>(tree: &T, open: Open<'_>) -> Result<Vec<Value>> {
     Ok(flatten(tree, open)?.0)
 }
 
@@ -108,7 +108,7 @@ pub fn structure<T: Tree>(tree: &T) -> Result<TreeDef> {
 /// # Errors
 ///
 /// `f` fails, or makes an implicit array where only a dense one can stand.
-pub fn map<T: Tree>(tree: &T, open: Open, mut f: impl FnMut(Value) -> Result<Value>) -> Result<T> {
+pub fn map<T: Tree>(tree: &T, open: Open<'_>, mut f: impl FnMut(Value) -> Result<Value>) -> Result<T> {
     map_with_path(tree, open, |_, leaf| f(leaf))
 }
 
@@ -117,10 +117,38 @@ pub fn map<T: Tree>(tree: &T, open: Open, mut f: impl FnMut(Value) -> Result<Val
 /// # Errors
 ///
 /// As for [`map`].
-pub fn map_with_path<T: Tree>(tree: &T, open: Open, mut f: impl FnMut(&Path, Value) -> Result<Value>) -> Result<T> {
+pub fn map_with_path<T: Tree>(tree: &T, open: Open<'_>, mut f: impl FnMut(&Path, Value) -> Result<Value>) -> Result<T> {
     let (leaves, def) = flatten_with_path(tree, open)?;
     let mapped = leaves.into_iter().map(|(path, leaf)| f(&path, leaf)).collect::<Result<_>>()?;
     unflatten(&def, mapped)
+}
+
+/// The tree with `f` of each leaf of it and of the leaf in its place of a second tree, of the same structure.
+///
+/// ```
+/// # fn main() -> tacit_core::Result<()> {
+/// use mlx_rs::Array;
+/// use tacit_core::tree::{self, Open};
+///
+/// let ones = (Array::from_f32(1.0), vec![Array::from_f32(1.0)]);
+/// let twos = (Array::from_f32(2.0), vec![Array::from_f32(4.0)]);
+/// let sum = tree::map2(&ones, &twos, Open::Fully, |a, b| Ok(a.dense()?.add(b.dense()?)?.into()))?;
+/// assert_eq!((sum.0.item_exact::<f32>(), sum.1[0].item_exact::<f32>()), (3.0, 5.0));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// As for [`map`], or the structures differ.
+pub fn map2<T: Tree, U: Tree>(
+    first: &T,
+    second: &U,
+    open: Open<'_>,
+    mut f: impl FnMut(Value, Value) -> Result<Value>,
+) -> Result<T> {
+    let ([a, b], def) = both(first, second, open)?;
+    unflatten(&def, a.into_iter().zip(b).map(|(a, b)| f(a, b)).collect::<Result<_>>()?)
 }
 
 /// The leaves of two trees of one structure, pair by pair with their path.
@@ -128,13 +156,19 @@ pub fn map_with_path<T: Tree>(tree: &T, open: Open, mut f: impl FnMut(&Path, Val
 /// # Errors
 ///
 /// The structures differ; the error names the first place.
-pub fn zip<T: Tree, U: Tree>(first: &T, second: &U, open: Open) -> Result<Vec<(Path, Value, Value)>> {
+pub fn zip<T: Tree, U: Tree>(first: &T, second: &U, open: Open<'_>) -> Result<Vec<(Path, Value, Value)>> {
+    let ([a, b], def) = both(first, second, open)?;
+    Ok(def.paths().into_iter().zip(a).zip(b).map(|((path, a), b)| (path, a, b)).collect())
+}
+
+/// The leaves of two trees, and their one structure.
+fn both<T: Tree, U: Tree>(first: &T, second: &U, open: Open<'_>) -> Result<([Vec<Value>; 2], TreeDef)> {
     let (a, def) = flatten(first, open)?;
     let (b, other) = flatten(second, open)?;
-    if let Some(difference) = def.difference(&other) {
-        return Err(differ(&difference));
+    match def.difference(&other) {
+        Some(difference) => Err(differ(&difference)),
+        None => Ok(([a, b], def)),
     }
-    Ok(def.paths().into_iter().zip(a).zip(b).map(|((path, a), b)| (path, a, b)).collect())
 }
 
 /// How deep implicit arrays are nested in a tree: 0 where every leaf is dense, 2 for a quantized base inside a sum.

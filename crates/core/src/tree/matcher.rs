@@ -63,16 +63,16 @@ impl<'a, 'm> Matcher<'a, 'm> {
         }
     }
 
-    fn made_value(&mut self, value: Value) {
+    fn made_value(&mut self, value: Value, frozen: bool) {
         match value {
-            Value::Dense(array) => self.leaf(Listed::Made(array), false),
+            Value::Dense(array) => self.leaf(Listed::Made(array), frozen),
             Value::Implicit(array) => {
                 let names = self.enter(&*array);
                 let children = array.children();
                 self.fits = self.fits && names.iter().eq(children.iter().map(|(name, _)| name));
                 for (_, child) in children {
                     if self.fits {
-                        self.made_value(child);
+                        self.made_value(child, frozen);
                     }
                 }
             }
@@ -102,8 +102,8 @@ impl<'a> Visitor<'a> for Matcher<'a, '_> {
         self.fits = self.fits && names.next().is_none();
     }
 
-    fn made(&mut self, value: Value) {
-        self.made_value(value);
+    fn made(&mut self, value: Value, frozen: bool) {
+        self.made_value(value, frozen);
     }
 
     fn node(&mut self, node: &Node<'_>) {

@@ -14,23 +14,23 @@ use std::rc::Rc;
     note = "derive the missing ones of `Clone, Debug, PartialEq, Eq, Hash`",
     note = "keep a float as its bits, and an array as a child, without `#[tree(static)]`"
 )]
-pub trait Static: Any + Debug {
+pub trait StaticField: Any + Debug {
     /// Whether `other` is of the same type and equal.
-    fn equals(&self, other: &dyn Static) -> bool;
+    fn equals(&self, other: &dyn StaticField) -> bool;
 
     /// Feeds the value to a hasher.
     fn hash_into(&self, state: &mut dyn Hasher);
 
     /// A copy for a [`TreeDef`](super::TreeDef).
-    fn shared(&self) -> Rc<dyn Static>;
+    fn shared(&self) -> Rc<dyn StaticField>;
 
     /// The value as `Any`, for downcasts.
     fn as_any(&self) -> &dyn Any;
 }
 
 #[diagnostic::do_not_recommend]
-impl<T: Clone + Debug + Eq + Hash + 'static> Static for T {
-    fn equals(&self, other: &dyn Static) -> bool {
+impl<T: Clone + Debug + Eq + Hash + 'static> StaticField for T {
+    fn equals(&self, other: &dyn StaticField) -> bool {
         other.as_any().downcast_ref::<T>() == Some(self)
     }
 
@@ -38,7 +38,7 @@ impl<T: Clone + Debug + Eq + Hash + 'static> Static for T {
         self.hash(&mut state);
     }
 
-    fn shared(&self) -> Rc<dyn Static> {
+    fn shared(&self) -> Rc<dyn StaticField> {
         Rc::new(self.clone())
     }
 
@@ -62,6 +62,8 @@ pub enum NodeKind {
     None,
     /// An option with something in it.
     Some,
+    /// A number or a string that is no array.
+    Static,
     /// Stands where a leaf, or a whole subtree, has no gradient.
     Nothing,
     /// A type, or a variant of one, by its full path.
@@ -79,6 +81,7 @@ impl NodeKind {
             Self::Map => "map",
             Self::None => "None",
             Self::Some => "Some",
+            Self::Static => "static leaf",
             Self::Nothing => "nothing",
             Self::Type(name) => name,
         }
@@ -113,7 +116,7 @@ pub struct Node<'n> {
     /// The labels of its children.
     pub labels: Labels<'n>,
     /// The static fields by name.
-    pub statics: &'n [(&'static str, &'n dyn Static)],
+    pub statics: &'n [(&'static str, &'n dyn StaticField)],
     /// Makes what [`Reader`](super::Reader) hands back to a type that cannot be built from its leaves alone; it is no
     /// part of the structure, and must hold none of the tree's arrays.
     pub template: Option<&'n dyn Fn() -> Rc<dyn Any>>,
@@ -128,7 +131,7 @@ impl<'n> Node<'n> {
 
     /// The same node with static fields.
     #[must_use]
-    pub fn with_statics(self, statics: &'n [(&'static str, &'n dyn Static)]) -> Self {
+    pub fn with_statics(self, statics: &'n [(&'static str, &'n dyn StaticField)]) -> Self {
         Self { statics, ..self }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::slice::Iter;
 
 use super::entry::{Entry, OwnLabels, OwnNode};
-use super::{NodeKind, Static};
+use super::{NodeKind, StaticField};
 use crate::short_name;
 
 type Statics = Vec<(&'static str, String)>;
@@ -25,6 +25,7 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, entries: &mut Iter<'_, Entry>) -
                 NodeKind::List | NodeKind::Array => ["[", "]"],
                 NodeKind::Map => ["{", "}"],
                 NodeKind::Some => ["", ""],
+                NodeKind::Static => return statics.iter().try_for_each(|(_, value)| f.write_str(value)),
                 NodeKind::None | NodeKind::Nothing | NodeKind::Type(_) => {
                     f.write_str(node.kind.short())?;
                     match &node.labels {
@@ -66,7 +67,7 @@ fn write_children(
 }
 
 fn printed(node: &OwnNode) -> Statics {
-    let print = |value: &dyn Static| format!("{value:?}");
+    let print = |value: &dyn StaticField| format!("{value:?}");
     node.statics.iter().map(|(name, value)| (*name, print(&**value))).collect()
 }
 

@@ -5,7 +5,7 @@ use mlx_rs::Array;
 #[cfg(doc)]
 use super::Node;
 use super::entry::{Entry, OwnLabels, OwnNode};
-use super::{NodeKind, Static, TreeDef};
+use super::{NodeKind, StaticField, TreeDef};
 use crate::{Error, Result, Value};
 
 /// A definition and leaves that a tree is put together from, read from the front.
@@ -215,7 +215,7 @@ impl<'d> Entered<'d> {
         self.0.template.as_ref()?.downcast_ref()
     }
 
-    pub(super) fn static_value(&self, name: &str) -> Option<&'d dyn Static> {
+    pub(super) fn static_value(&self, name: &str) -> Option<&'d dyn StaticField> {
         self.0.statics.iter().find(|(own, _)| *own == name).map(|(_, value)| &**value)
     }
 

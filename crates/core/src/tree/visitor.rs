@@ -1,8 +1,10 @@
 //! What looks at a tree, and how far it looks.
 
+use std::fmt;
+
 use mlx_rs::Array;
 
-use super::Node;
+use super::{Node, Path};
 use crate::{ImplicitArray, Value};
 
 /// Looks at the nodes and leaves of a tree, each node before its children.
@@ -16,16 +18,25 @@ pub trait Visitor<'a> {
     /// An implicit array.
     fn implicit(&mut self, array: &'a dyn ImplicitArray);
 
-    /// A leaf that the tree has not stored as such, but made for the visit.
-    fn made(&mut self, value: Value);
+    /// A leaf that the tree has not stored as such, but made for the visit; `frozen` if no gradient is taken of it.
+    fn made(&mut self, value: Value, frozen: bool);
 
     /// A node; as many children follow as it has labels.
     fn node(&mut self, node: &Node<'_>);
 }
 
+/// What a visit may go into.
+#[derive(Clone, Copy)]
+pub enum Branch<'n> {
+    /// A container, a struct or a type of another crate.
+    Node(&'n Node<'n>),
+    /// An implicit array.
+    Implicit(&'n dyn ImplicitArray),
+}
+
 /// How far implicit arrays are opened.
-#[derive(Clone, Copy, Debug, Default)]
-pub enum Open {
+#[derive(Clone, Copy, Default)]
+pub enum Open<'f> {
     /// Implicit arrays are leaves.
     #[default]
     Closed,
@@ -33,19 +44,38 @@ pub enum Open {
     OneLayer,
     /// Every leaf is dense.
     Fully,
-    /// As `Fully`, but an implicit array for which the predicate is false is a leaf.
-    Where(fn(&dyn ImplicitArray) -> bool),
+    /// As `Fully`, but the opening stops where the function, asked with the path, is false: an implicit array is a leaf then,
+    /// and so is every implicit array below a container. What is below is not asked for.
+    ///
+    /// ```
+    /// # fn main() -> tacit_core::Result<()> {
+    /// use mlx_rs::Array;
+    /// use tacit_core::tree::{self, Branch, Open};
+    ///
+    /// let layers = vec![Array::from_f32(1.0), Array::from_f32(2.0)];
+    /// let all_but_the_first = |path: &tree::Path, branch: &Branch<'_>| match branch {
+    ///     Branch::Node(_) => true,
+    ///     Branch::Implicit(array) => &**path != "0" && array.nbytes() > 16,
+    /// };
+    /// assert_eq!(tree::leaves(&layers, Open::Where(&all_but_the_first))?.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    Where(&'f dyn Fn(&Path, &Branch<'_>) -> bool),
 }
 
-impl Open {
-    /// Whether this array may be opened.
-    pub(crate) fn chooses(self, array: &dyn ImplicitArray) -> bool {
-        match self {
-            Self::Where(predicate) => predicate(array),
-            Self::Closed | Self::OneLayer | Self::Fully => true,
-        }
+impl fmt::Debug for Open<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "Closed",
+            Self::OneLayer => "OneLayer",
+            Self::Fully => "Fully",
+            Self::Where(_) => "Where",
+        })
     }
+}
 
+impl Open<'_> {
     pub(crate) fn layers(self) -> usize {
         match self {
             Self::Closed => 0,

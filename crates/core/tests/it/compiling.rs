@@ -8,7 +8,6 @@ use expect_test::expect;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, Stream, ops, random, transforms, with_stream};
 use tacit::compile::{CompileOptions, Constants};
-use tacit::tree::Foreign;
 use tacit::{
     Aval, Error, ImplicitArray, Materialize, Policy, Result, Value, compile, compile_with, compile_with_state, implicit,
 };
@@ -349,16 +348,12 @@ fn an_eval_inside_is_an_error_of_its_own() {
 #[test]
 fn foreign_state_is_a_state() -> Result<()> {
     struct Cache(Vec<Array>);
-    tacit::register_node!(
-        Cache,
-        |cache: &Cache| (cache.0.iter().map(Value::from).collect(), ()),
-        |leaves: Vec<Value>, ()| Ok(Cache(leaves.iter().map(Value::dense).collect::<Result<_>>()?)),
-    );
-    let mut f = compile_with_state(denied(), |cache: &mut Foreign<Cache>, x: Array| {
+    tacit::register_node!(CacheNode(Cache) as Vec<Array>, |cache| cache.0.clone(), |arrays| Ok(Cache(arrays)),);
+    let mut f = compile_with_state(denied(), |cache: &mut CacheNode, x: Array| {
         cache.0.0.push(x.clone());
         Ok::<_, Error>(x)
     });
-    let mut cache = Foreign(Cache(Vec::new()));
+    let mut cache = CacheNode(Cache(Vec::new()));
     for i in 0..3 {
         f.call(&mut cache, &Array::from_f32(i as f32))?;
     }

@@ -3,8 +3,12 @@
 use std::process::Command;
 use std::sync::Arc;
 
+use mlx_rs::Array;
 use tacit::kernel::{Fallback, permit_dense};
-use tacit::{Counters, Error, POLICY_VARIABLE, Policy, Registry, implicit};
+use tacit::{
+    Aval, Counters, Error, ImplicitArray, Materialize, POLICY_VARIABLE, Policy, Registry, Result, Value, compile,
+    implicit,
+};
 
 use crate::log::Log;
 use crate::types::{Left, Right, aval, dense, error, vector};
@@ -152,4 +156,115 @@ fn a_value_that_is_no_policy_is_said_and_warn_is_in_force() {
     assert!(out.contains("policy Warn"), "{out}");
     let line = error.lines().find(|line| line.contains(POLICY_VARIABLE)).unwrap_or_default();
     assert_eq!(line, "warning: TACIT_MATERIALIZE=maybe is none of allow, warn and deny; warn is in force");
+}
+
+/// Types with a policy of their own; with `default` because nothing takes their calls.
+macro_rules! with_policy {
+    ($($ty:ident $name:literal $word:literal;)*) => {$(
+        #[derive(ImplicitArray, Clone, Debug)]
+        #[implicit(name = $name, materialize = $word)]
+        struct $ty {
+            array: Array,
+            #[implicit(aux)]
+            aval: Aval,
+        }
+
+        impl Materialize for $ty {
+            fn materialize(&self) -> Result<Value> {
+                Ok(self.array.clone().into())
+            }
+        }
+
+        impl $ty {
+            fn of(array: &Array) -> Value {
+                Self { array: array.clone(), aval: Aval::from(array) }.into()
+            }
+        }
+    )*};
+}
+
+with_policy! {
+    Cheap "test.Cheap" "allow";
+    Named "test.Named" "warn";
+    Vast "test.Vast" "deny";
+}
+
+/// What becomes of a call that no handler takes, and of reading the dense array, for each of the four kinds of type.
+fn outcomes() -> Vec<&'static str> {
+    let (log, x) = (Log::default(), vector(&[1.0]));
+    // A registry of its own has warned of nothing yet.
+    let _registry = Arc::new(Registry::new()).scope();
+    let values = [Left::of(&x), Cheap::of(&x), Named::of(&x), Vast::of(&x)];
+    let told = values.into_iter().map(|value| {
+        let before = log.lines().len();
+        let made = tracing::subscriber::with_default(log.clone(), || implicit(&value, |x| x.negative()));
+        assert_eq!(made.is_err(), value.dense().is_err(), "both ask alike");
+        match made {
+            Err(error) => {
+                assert!(matches!(error, Error::MaterializationDenied { .. }), "{error}");
+                "denied"
+            }
+            Ok(_) if log.lines().len() > before => "warned",
+            Ok(_) => "allowed",
+        }
+    });
+    told.collect()
+}
+
+#[test]
+fn a_types_own_policy_holds_where_no_guard_says_one() {
+    assert_eq!(outcomes(), ["warned", "allowed", "warned", "denied"]);
+}
+
+#[test]
+fn a_guard_is_nearer_the_call_than_the_type() {
+    for (policy, outcome) in [(Policy::Allow, "allowed"), (Policy::Warn, "warned"), (Policy::Deny, "denied")] {
+        let _guard = policy.scope();
+        assert_eq!(outcomes(), [outcome; 4], "{policy:?}");
+    }
+}
+
+#[test]
+#[ignore = "the process that another test starts"]
+fn tell_the_outcomes_of_this_process() {
+    println!("outcomes {:?}", outcomes());
+}
+
+#[test]
+fn a_types_own_policy_is_nearer_than_the_environment() {
+    let of = |value| {
+        let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
+        command.args(["--exact", "--ignored", "--nocapture", "policies::tell_the_outcomes_of_this_process"]);
+        let output = command.env(POLICY_VARIABLE, value).output().expect("it starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    for (value, expected) in [("allow", "allowed"), ("deny", "denied")] {
+        let told = of(value);
+        assert!(told.contains(&format!(r#"outcomes ["{expected}", "allowed", "warned", "denied"]"#)), "{told}");
+    }
+}
+
+#[test]
+fn a_trace_under_a_guard_is_not_found_again_without_it() {
+    let _registry = Arc::new(Registry::new()).scope();
+    let mut f = compile(|x: Array| x.negative());
+    let vast = || Vast::of(&vector(&[1.0]));
+    {
+        let _warn = Policy::Warn.scope();
+        f.call(&vast()).expect("the guard says so");
+    }
+    assert!(matches!(f.call(&vast()), Err(Error::MaterializationDenied { .. })));
+    {
+        let _warn = Policy::Warn.scope();
+        f.call(&vast()).expect("the guard says so");
+    }
+    assert_eq!(f.stats().traces, 1);
+    let mut f = compile(|x: Array| x.negative());
+    for _ in 0..2 {
+        f.call(Cheap::of(&vector(&[1.0]))).expect("the type says so");
+        let _warn = Policy::Warn.scope();
+        f.call(Cheap::of(&vector(&[1.0]))).expect("is said");
+    }
+    assert_eq!(f.stats().traces, 2);
+    assert_eq!(f.stats().retraces().collect::<Vec<_>>(), ["policy Warn, the types' -> a guard's"]);
 }

@@ -198,7 +198,7 @@ fn a_type_that_refuses_needs_no_materialization_without_float_children() {
 }
 
 #[test]
-fn a_custom_jvp_takes_over_in_forward_mode_only() {
+fn a_custom_jvp_takes_over_in_both_modes() {
     let square = || {
         custom_jvp(
             |x: Array| x.square(),
@@ -210,7 +210,64 @@ fn a_custom_jvp_takes_over_in_forward_mode_only() {
     assert_eq!((of(&value), of(&change)), (vec![9.0], vec![60.0]));
     let mut f = square();
     let gradient = grad(move |x: Array| f.call(x)?.dense()?.sum(None)).call(vector(&[3.0])).expect("runs");
-    assert_eq!(numbers(gradient.array().expect("dense")), [6.0]);
+    assert_eq!(numbers(gradient.array().expect("dense")), [60.0]);
+}
+
+/// The documentation of JAX's `custom_jvp`: a logarithm of a sum whose derivative is stable, and `f(x, y) = x sin y` with
+/// rules for both arguments.
+#[test]
+fn the_examples_of_jax_have_the_gradients_that_it_documents() {
+    let mut log1pexp = custom_jvp(
+        |x: Array| x.exp()?.log1p(),
+        |x: Array, dx: Array| {
+            let weight = Array::from_f32(1.0).subtract(x.exp()?.add(Array::from_f32(1.0))?.reciprocal()?)?;
+            weight.multiply(dx)
+        },
+    );
+    // `exp(100)` is infinite, and the derivative of the plain function not a number there.
+    let gradient = grad(move |x: Array| log1pexp.call(x)?.dense()?.sum(None)).call(vector(&[0.0, 100.0]));
+    assert_eq!(numbers(gradient.expect("runs").array().expect("dense")), [0.5, 1.0]);
+    let mut f = custom_jvp(
+        |(x, y): (Array, Array)| x.sin()?.multiply(y),
+        |(x, y): (Array, Array), (dx, dy): (Array, Array)| {
+            x.cos()?.multiply(dx)?.multiply(y)?.add(x.sin()?.multiply(dy)?)
+        },
+    );
+    let mut gradient = grad(move |(x, y): (Array, Array)| f.call((x, y))?.dense()?.sum(None));
+    let (dx, dy) = gradient.call((vector(&[2.0]), vector(&[3.0]))).expect("runs");
+    assert_eq!(numbers(dx.array().expect("dense")), [2f32.cos() * 3.0]);
+    assert_eq!(numbers(dy.array().expect("dense")), [2f32.sin()]);
+}
+
+#[test]
+fn a_custom_jvp_is_transposed_for_an_implicit_argument_and_beside_integers() {
+    let _scopes = with_handlers(registry());
+    let loss = |(w, x): (Array, Array)| -> Result<Array> {
+        let mut f = custom_jvp(
+            |(w, i, x): (Array, Array, Array)| Ok::<_, Error>((i, product((w, x))?)),
+            |(w, i, x): (Array, Array, Array), (dw, _, dx): (Array, Array, Array)| {
+                let tangent = w.multiply(dx)?.add(x.multiply(dw)?.multiply(Array::from_f32(100.0))?)?;
+                Ok::<_, Error>((ops::zeros_like(&i)?, tangent))
+            },
+        );
+        let whole = Array::from_slice(&[1, 2], &[2]);
+        Ok(f.call((Left::of(&w), whole, x))?.1.dense()?.sum(None)?)
+    };
+    let (dw, dx) = grad(loss).call((vector(&[2.0, 3.0]), vector(&[5.0, 7.0]))).expect("runs");
+    assert_eq!(numbers(dw.array().expect("dense")), [500.0, 700.0]);
+    assert_eq!(numbers(dx.array().expect("dense")), [2.0, 3.0]);
+}
+
+#[test]
+fn a_gradient_of_a_gradient_goes_through_the_rule_of_a_custom_jvp() {
+    let first = |x: Array| -> Result<Array> {
+        let mut f = custom_jvp(|x: Array| x.square(), |x: Array, dx: Array| x.multiply(&x)?.multiply(dx));
+        let gradient = grad(move |x: Array| f.call(x)?.dense()?.sum(None)).call(x)?;
+        Ok(gradient.array()?.sum(None)?)
+    };
+    // The rule says `x^2`, whose own derivative is `2 x`.
+    let second = grad(first).call(vector(&[3.0])).expect("runs");
+    assert_eq!(numbers(second.array().expect("dense")), [6.0]);
 }
 
 #[test]
@@ -242,4 +299,7 @@ fn a_custom_jvp_that_gives_wrong_tangents_is_an_error() {
         help: write a handler for this primitive and this type"#]],
         of(|_, _| Err(Error::refuse("of its own"))),
     );
+    let mut f = custom_jvp(|x: Array| x.square(), |_: Array, dx: Array| dx.sum(None));
+    let gradient = grad(move |x: Array| f.call(x)?.dense()?.sum(None)).call(vector(&[1.0, 2.0]));
+    check(&expect!["the jvp of the function gave f32[] as the tangent of result 0, which is f32[2]"], gradient);
 }

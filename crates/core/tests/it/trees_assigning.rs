@@ -97,10 +97,10 @@ fn an_update_reaches_every_array_with_a_gradient() {
 
 #[test]
 fn an_update_reaches_into_a_registered_type() {
-    use crate::trees_foreign::Scale;
-    let mut own = (tree::Foreign(Scale::of(2.0, 1)), a());
-    let children = vec![("0".to_owned(), Gradient::Dense(vector(&[0.5])))];
-    let name = std::any::type_name::<Scale>();
+    use crate::trees_foreign::{Scale, ScaleNode, ScaleTree};
+    let mut own = (ScaleNode(Scale::of(2.0, 1)), a());
+    let children = vec![("by".to_owned(), Gradient::Dense(vector(&[0.5])))];
+    let name = std::any::type_name::<ScaleTree>();
     let gradients = (Gradient::Node { name, children }, Gradient::Nothing);
     tree::update(&mut own, &gradients, |_, array, gradient| Ok(array.subtract(gradient)?)).expect("fits");
     assert_eq!((number(&own.0.by), number(&own.1)), (1.5, 1.0));

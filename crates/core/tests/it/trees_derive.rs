@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use expect_test::expect;
 use mlx_rs::Array;
-use tacit::tree::{self, Foreign, Leaf, Open};
+use tacit::tree::{self, Leaf, Open};
 use tacit::{Arguments, Result, Tree, Value, explain, implicit};
 
 use crate::trees::{a, def, difference, hash, leaves, number, paths};
+use crate::trees_foreign::{Scale, ScaleNode};
 use crate::types::{Left, Outer, dense, numbers, vector, without_handlers};
 
 #[derive(Tree, Clone, Debug)]
@@ -211,7 +212,7 @@ fn an_assignment_reaches_what_is_no_part_of_the_tree() {
     impl Arguments for Counting {
         type Arrays = Self;
         fn flatten<'a>(&'a self, visitor: &mut dyn tree::Visitor<'a>) -> Result<()> {
-            visitor.made(a().into());
+            visitor.made(a().into(), false);
             Ok(())
         }
     }
@@ -286,11 +287,11 @@ fn a_registered_type_is_a_field() {
     #[derive(Tree)]
     struct Sampler<L> {
         temperature: L,
-        random: Foreign<crate::trees_foreign::Scale>,
+        random: ScaleNode,
     }
-    let sampler = Sampler { temperature: Value::from(a()), random: Foreign(crate::trees_foreign::Scale::of(2.0, 3)) };
+    let sampler = Sampler { temperature: Value::from(a()), random: ScaleNode(Scale::of(2.0, 3)) };
     let (leaves, def) = tree::flatten(&sampler, Open::Fully).expect("flattens");
-    assert_eq!(paths(&def), ["temperature", "random.0"]);
+    assert_eq!(paths(&def), ["temperature", "random.by"]);
     let back: Sampler<Array> = tree::unflatten(&def, leaves).expect("fits");
     assert_eq!((numbers(&back.random.by), back.random.bits), (vec![2.0], 3));
     assert_eq!(number(&back.temperature), 1.0);

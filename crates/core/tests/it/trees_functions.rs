@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use expect_test::expect;
 use mlx_rs::Array;
-use tacit::tree::{self, Open};
+use tacit::tree::{self, Open, Static};
 use tacit::{Error, Result, Tree, Value};
 
-use crate::trees::{a, def, number};
+use crate::trees::{a, def, difference, number};
 use crate::types::{Left, Outer, dense, error, vector};
 
 /// A tree of any form.
@@ -196,4 +196,70 @@ fn a_compiled_call_tells_its_time_by_phase() -> Result<()> {
     assert_eq!((f.stats().phases.trace, f.stats().phases.build), (traced.trace, spent.build));
     assert!(!spent.build.is_zero() && spent.trace.is_zero() && !spent.encode.is_zero());
     Ok(())
+}
+
+#[test]
+fn a_map_of_two_trees_takes_leaves_pair_by_pair() {
+    let own = (vec![vector(&[1.0]), vector(&[2.0])], Some(vector(&[3.0])), Static("x"));
+    let other: (Vec<Value>, Option<Value>, Static<&str>) =
+        (vec![Left::of(&vector(&[10.0])), vector(&[20.0]).into()], Some(vector(&[30.0]).into()), Static("x"));
+    let sum = tree::map2(&own, &other, Open::Closed, |a, b| {
+        let b = match b.downcast::<Left>() {
+            Some(left) => left.array.clone(),
+            None => b.dense()?,
+        };
+        Ok(a.dense()?.add(b)?.into())
+    });
+    let (list, option, _) = sum.expect("maps");
+    assert_eq!((number(&list[0]), number(&list[1]), number(&option.expect("has one"))), (11.0, 22.0, 33.0));
+}
+
+#[test]
+fn a_map_of_two_structures_names_the_first_place() {
+    let own = (vec![vector(&[1.0])], Static(4));
+    let other = (vec![vector(&[1.0])], Static(5));
+    let failed = tree::map2(&own, &other, Open::Closed, |a, _| Ok(a));
+    expect_test::expect![[r#"
+        the trees differ: static value 4 -> 5 at `1`
+        help: give two trees of one structure"#]]
+    .assert_eq(&error(failed).to_string());
+}
+
+#[test]
+fn numbers_and_strings_stand_in_tuples_lists_and_maps_as_static_leaves() {
+    let tree = |rate: f64| {
+        let widths = BTreeMap::from([("a".to_owned(), Static(4u8)), ("b".to_owned(), Static(8))]);
+        (a(), vec![Static("up".to_owned())], widths, [Static(rate)], Static('c'), Some(Static(-1i64)), Static(true))
+    };
+    let (leaves, def) = tree::flatten(&tree(0.1), Open::Closed).expect("flattens");
+    assert_eq!(leaves.len(), 1);
+    expect_test::expect![[r#"(*, ["up"], {a: 4, b: 8}, [0.1], 'c', -1, true)"#]].assert_eq(&def.to_string());
+    let mut back = tree(7.0);
+    tree::assign(&mut back, &def, leaves).expect("fits");
+    assert_eq!((back.3[0], back.1[0].0.as_str(), back.2["b"]), (Static(0.1), "up", Static(8)));
+    assert_eq!(difference(&tree(0.1), &tree(0.2)), "static value 0.1 -> 0.2 at `3.0`");
+}
+
+#[test]
+fn static_floats_are_compared_by_their_bits() {
+    assert_eq!(def(&Static(f32::NAN)), def(&Static(f32::NAN)));
+    assert_ne!(def(&Static(0.0f32)), def(&Static(-0.0f32)));
+    assert_ne!(def(&Static(0.0f32)), def(&Static(0.0f64)));
+    assert_ne!(def(&Static(1i32)), def(&Static(1i64)));
+    let negative: Static<f32> = tree::unflatten(&def(&Static(-0.0f32)), Vec::new()).expect("fits");
+    assert!(negative.0.is_sign_negative());
+}
+
+#[test]
+fn a_static_leaf_reaches_a_compiled_function_and_has_a_trace_of_its_own() {
+    let mut scaled = tacit::compile(|(x, by): (Array, Static<f32>)| x.multiply(Array::from_f32(by.0)));
+    for (by, traces) in [(2.0, 1), (3.0, 2), (2.0, 2)] {
+        let y = scaled.call((vector(&[5.0]), Static(by))).expect("runs");
+        assert_eq!((dense(&y), scaled.stats().traces), (vec![5.0 * by], traces));
+    }
+    assert_eq!(scaled.stats().retraces().collect::<Vec<_>>(), ["static value 2.0 -> 3.0 at `args.1`"]);
+    let mut gradient =
+        tacit::transform::grad(|(x, by): (Array, Static<f32>)| x.multiply(Array::from_f32(by.0))?.sum(None));
+    let (dx, by) = gradient.call((vector(&[5.0]), Static(2.0))).expect("runs");
+    assert_eq!((number(dx.array().expect("float")), by), (2.0, Static(2.0)));
 }

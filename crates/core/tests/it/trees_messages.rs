@@ -4,8 +4,8 @@
 
 use expect_test::{Expect, expect};
 use mlx_rs::Array;
-use tacit::tree::{self, Foreign, Gradient, Leaf, NodeKind, Open, Reader, Visitor};
-use tacit::{Arguments, Result, Tree, implicit, register_node};
+use tacit::tree::{self, Gradient, Leaf, NodeKind, Open, Reader, Visitor};
+use tacit::{Arguments, Result, Tree, implicit};
 
 use crate::trees::{a, def, leaves};
 use crate::types::{Left, Outer, error, matrix, vector};
@@ -187,51 +187,11 @@ fn a_hand_written_tree_that_reads_something_else() {
     );
 }
 
-/// A type that is registered twice.
-#[derive(Clone, Debug)]
-struct Twice;
-
-register_node!(Twice, |_: &Twice| (Vec::new(), ()), |_, ()| Ok(Twice));
-register_node!(Twice, |_: &Twice| (Vec::new(), ()), |_, ()| Ok(Twice));
-
-/// A type that was registered with functions that do not fit each other.
-#[derive(Clone, Debug)]
-struct Torn;
-
-register_node!(Torn, |_: &Torn| (Vec::new(), 1u8), |_, _: u16| Ok(Torn));
-
-/// A type that was registered with a function of another.
-#[derive(Clone, Debug)]
-struct Wrong;
-
-register_node!(Wrong, |_: &Torn| (Vec::new(), ()), |_, ()| Ok(Wrong));
-
 #[test]
-fn a_type_of_another_crate() {
-    check(
-        tree::structure(&Foreign(1.5f32)),
-        &expect![[r#"
-        f32 is not registered as a node
-        help: write `register_node!(f32, flatten, unflatten)` in any module"#]],
-    );
-    check(
-        tree::structure(&Foreign(Twice)),
-        &expect![[r#"
-        it::trees_messages::Twice is registered as a node twice
-        help: keep one `register_node!` of it in the program"#]],
-    );
-    check(
-        tree::structure(&Foreign(Wrong)),
-        &expect![[r#"
-            the functions registered for it::trees_messages::Wrong are of another type
-            help: let `flatten` take a reference to that type, and `unflatten` what `flatten` gives"#]],
-    );
-    check(
-        tree::unflatten::<Foreign<Torn>>(&def(&Foreign(Torn)), Vec::new()),
-        &expect![[r#"
-            the functions registered for it::trees_messages::Torn are of another type
-            help: let `flatten` take a reference to that type, and `unflatten` what `flatten` gives"#]],
-    );
+fn a_static_leaf_of_another_type() {
+    let three = tree::structure(&tree::Static(3)).expect("flattens");
+    check(tree::unflatten::<tree::Static<f32>>(&three, Vec::new()), &expect![[""]]);
+    check(tree::unflatten::<Array>(&three, Vec::new()), &expect![[""]]);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Implicit arrays in trees: closed, opened by one layer, opened fully.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use expect_test::expect;
 use mlx_rs::{Array, memory};
-use tacit::tree::{self, Gradient, Open};
+use tacit::tree::{self, Branch, Gradient, NodeKind, Open, Path};
 use tacit::{Aval, ImplicitArray, Materialize, Result, Value};
 
 use crate::trees::{def, difference, hash, paths};
@@ -34,7 +37,7 @@ fn blocks(block_size: usize, parts: usize, scale: bool) -> Value {
     Blocks { parts: vec![part; parts], scale, base, block_size, aval: aval(&[2, 2]) }.into()
 }
 
-fn opened(value: &Value, open: Open) -> (String, String, Vec<String>) {
+fn opened(value: &Value, open: Open<'_>) -> (String, String, Vec<String>) {
     let (leaves, def) = tree::flatten(value, open).expect("flattens");
     assert_eq!(leaves.len(), def.leaves());
     let printed = leaves.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
@@ -50,12 +53,49 @@ fn a_closed_one_is_a_leaf() {
 }
 
 #[test]
-fn a_predicate_chooses_which_are_opened() {
-    let (def, leaves, paths) =
-        opened(&blocks(4, 1, false), Open::Where(|array| matches!(array.typetag_name(), "test.Blocks" | "test.Outer")));
+fn a_function_chooses_by_path_and_node_which_are_opened() {
+    let mut asked = RefCell::new(Vec::new());
+    let chosen = ["test.Blocks", "test.Outer"];
+    let chooses = |path: &Path, branch: &Branch<'_>| {
+        let Branch::Implicit(array) = branch else { return true };
+        asked.borrow_mut().push(format!("{path}: {}", array.typetag_name()));
+        chosen.contains(&array.typetag_name())
+    };
+    let (def, leaves, paths) = opened(&blocks(4, 1, false), Open::Where(&chooses));
     expect!["Blocks{parts.0: *, base: Outer{inner: *, aval=f32[2,2]}, block_size=4, aval=f32[2,2]}"].assert_eq(&def);
     assert_eq!(leaves, "Left(f32[1]) Right(f32[2,2])");
     assert_eq!(paths, ["parts.0", "base.inner"]);
+    assert_eq!(*asked.get_mut(), [": test.Blocks", "parts.0: test.Left", "base: test.Outer", "base.inner: test.Right"]);
+}
+
+#[test]
+fn the_opening_stops_at_a_container() {
+    let left = || Left::of(&vector(&[1.0]));
+    let layers = BTreeMap::from([
+        ("first".to_owned(), vec![left(), Outer::of(left())]),
+        ("second".to_owned(), vec![left()]),
+        ("third".to_owned(), vec![left()]),
+    ]);
+    let tree = (layers, Some(left()));
+    let asked = RefCell::new(Vec::new());
+    let chooses = |path: &Path, branch: &Branch<'_>| {
+        asked.borrow_mut().push(path.to_string());
+        !matches!((branch, &**path), (Branch::Node(node), "0.first" | "0.third") if node.kind == NodeKind::List)
+    };
+    let (leaves, def) = tree::flatten(&tree, Open::Where(&chooses)).expect("flattens");
+    let told: Vec<String> = def.paths().iter().zip(&leaves).map(|(path, leaf)| format!("{path} {leaf}")).collect();
+    assert_eq!(
+        told,
+        [
+            "0.first.0 Left(f32[1])",
+            "0.first.1 Outer(f32[1])",
+            "0.second.0.array f32[1]",
+            "0.third.0 Left(f32[1])",
+            "1.array f32[1]"
+        ]
+    );
+    // What is below is not asked for.
+    assert_eq!(asked.into_inner(), ["", "0", "0.first", "0.second", "0.second.0", "0.third", "1", "1"]);
 }
 
 #[test]

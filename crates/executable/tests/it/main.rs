@@ -5,6 +5,8 @@ extern crate tacit_core as tacit;
 // Dense products are those of a program with the facade: MLX takes its BLAS from this executable.
 use tacit_blas as _;
 
+mod bytes;
+mod described;
 mod extents;
 mod failures;
 mod gradients;

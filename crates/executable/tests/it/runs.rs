@@ -76,12 +76,12 @@ fn a_parameter_is_an_argument_of_the_graph() {
 }
 
 #[handler]
-fn turn(_: &Transpose, w: &Left) -> Result<Value> {
+pub(crate) fn turn(_: &Transpose, w: &Left) -> Result<Value> {
     Ok(Left::of(&w.array.t()))
 }
 
 #[handler]
-fn multiply(_: &Matmul, x: &Array, w: &Left) -> Result<Value> {
+pub(crate) fn multiply(_: &Matmul, x: &Array, w: &Left) -> Result<Value> {
     Ok(x.matmul(&w.array)?.into())
 }
 

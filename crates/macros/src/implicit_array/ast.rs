@@ -15,6 +15,7 @@ pub(crate) struct Input<'a> {
     pub(crate) default: Option<Path>,
     pub(crate) families: Vec<Path>,
     pub(crate) commutes: bool,
+    pub(crate) policy: Option<Ident>,
     pub(crate) fields: Vec<Field<'a>>,
 }
 
@@ -58,8 +59,8 @@ impl<'a> Input<'a> {
             }
             _ => {}
         }
-        let (default, families, commutes) = (attr.default, attr.families, !attr.no_commute);
-        let read = Self { ident, generics: &input.generics, name, default, families, commutes, fields };
+        let (default, families, commutes, policy) = (attr.default, attr.families, !attr.no_commute, attr.policy);
+        let read = Self { ident, generics: &input.generics, name, default, families, commutes, policy, fields };
         errors.0.map_or(Ok(read), Err)
     }
 

@@ -1,7 +1,7 @@
 //! The `#[implicit(..)]` attributes.
 
 use syn::meta::ParseNestedMeta;
-use syn::{Attribute, Error, Expr, LitStr, Path, Result, Token};
+use syn::{Attribute, Error, Expr, Ident, LitStr, Path, Result, Token};
 
 /// What an array type is saved under.
 pub(crate) enum Name {
@@ -18,6 +18,7 @@ pub(crate) struct StructAttr {
     pub(crate) default: Option<Path>,
     pub(crate) families: Vec<Path>,
     pub(crate) no_commute: bool,
+    pub(crate) policy: Option<Ident>,
 }
 
 impl StructAttr {
@@ -40,6 +41,11 @@ impl StructAttr {
                 let list;
                 syn::parenthesized!(list in meta.input);
                 read.families.extend(list.parse_terminated(Path::parse_mod_style, Token![,])?);
+            } else if meta.path.is_ident("materialize") {
+                let policy = policy(&meta)?;
+                if read.policy.replace(policy).is_some() {
+                    return Err(meta.error("two policies: keep one of them"));
+                }
             } else if meta.path.is_ident("no_commute") {
                 if read.no_commute {
                     return Err(meta.error("`no_commute` is there twice: remove one of them"));
@@ -48,7 +54,9 @@ impl StructAttr {
             } else if meta.path.is_ident("aux") {
                 return Err(meta.error("`aux` marks a field as static: move it to the field"));
             } else {
-                return Err(meta.error("expected `name = \"..\"`, `family(..)`, `default = path` or `no_commute`"));
+                return Err(meta.error(
+                    "expected `name = \"..\"`, `family(..)`, `default = path`, `materialize = \"..\"` or `no_commute`",
+                ));
             }
             Ok(())
         })?;
@@ -77,6 +85,18 @@ fn each(attributes: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> Resul
         .iter()
         .filter(|attribute| attribute.path().is_ident("implicit"))
         .try_for_each(|attribute| attribute.parse_nested_meta(&mut read))
+}
+
+/// The variant of `Policy` that a word names.
+fn policy(meta: &ParseNestedMeta) -> Result<Ident> {
+    let word: LitStr = meta.value()?.parse()?;
+    let variant = match &*word.value() {
+        "allow" => "Allow",
+        "warn" => "Warn",
+        "deny" => "Deny",
+        _ => return Err(Error::new(word.span(), "expected `materialize = \"allow\"`, `\"warn\"` or `\"deny\"`")),
+    };
+    Ok(Ident::new(variant, word.span()))
 }
 
 fn name(meta: &ParseNestedMeta) -> Result<Name> {

@@ -57,6 +57,10 @@ fn implicit_array(input: &Input) -> TokenStream {
         quote!((#name, ::std::format!("{:?}", self.#ident)))
     });
     let default = default_handler(input);
+    let policy = match &input.policy {
+        Some(policy) => quote!(::core::option::Option::Some(::tacit::Policy::#policy)),
+        None => quote!(::core::option::Option::None),
+    };
     let families = families.iter().map(|family| {
         quote_spanned! {family.span()=>
             ::tacit::__private::Membership::of::<dyn #family>(
@@ -127,6 +131,7 @@ fn implicit_array(input: &Input) -> TokenStream {
                 families: &[#(#families),*],
                 default: #default,
                 commutes: #commutes,
+                policy: #policy,
                 deferred: <Self as ::tacit::Materialize>::DEFERRED,
             };
         }

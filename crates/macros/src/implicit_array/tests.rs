@@ -90,3 +90,26 @@ fn a_namespace_is_a_word_before_a_dot() {
         assert!(error.starts_with("the name has no namespace"), "{error}");
     }
 }
+
+#[test]
+fn a_policy_is_one_of_three_words() {
+    let derived_with = |attribute: TokenStream| {
+        derived(quote! {
+            #[implicit(name = "test.Weight", #attribute)]
+            struct Weight {
+                array: Array,
+            }
+        })
+    };
+    for (word, variant) in [("allow", "Allow"), ("warn", "Warn"), ("deny", "Deny")] {
+        let output = derived_with(quote!(materialize = #word)).expect("an implicit array");
+        assert!(
+            output.contains(&format!("policy: ::core::option::Option::Some(::tacit::Policy::{variant})")),
+            "{output}"
+        );
+    }
+    let wrong = derived_with(quote!(materialize = "never")).expect_err("no policy").to_string();
+    assert_eq!(wrong, r#"expected `materialize = "allow"`, `"warn"` or `"deny"`"#);
+    let twice = derived_with(quote!(materialize = "deny", materialize = "warn")).expect_err("two").to_string();
+    assert_eq!(twice, "two policies: keep one of them");
+}

@@ -119,6 +119,7 @@ const _: () = {
                 ::core::option::Option::Some(DEFAULT)
             },
             commutes: false,
+            policy: ::core::option::Option::None,
             deferred: <Self as ::tacit::Materialize>::DEFERRED,
         };
     }

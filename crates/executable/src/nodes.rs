@@ -1,0 +1,54 @@
+//! The nodes of a run one by one, so that the one that fails is named.
+
+use mlx_rs::Array;
+use tacit_bridge::{Tape, constants};
+use tacit_core::{Aval, Error, Result, kernel, tree};
+
+/// The nodes that a run made of its arguments, in order.
+///
+/// What depends on no argument, such as a range of positions, is evaluated with the first node that takes it.
+pub(crate) struct Nodes {
+    of: String,
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    call: String,
+    results: Vec<Array>,
+}
+
+impl Nodes {
+    /// The nodes between `arguments` and `outputs` in a run of the executable named `of`.
+    pub(crate) fn between(of: &str, mut arguments: Vec<Array>, outputs: &[Array]) -> Result<Self> {
+        // A function that looked at values left arrays that no argument leads to.
+        arguments.extend(constants(outputs, &arguments)?);
+        let tape = Tape::walk(outputs, &arguments, &[])?;
+        let node = |node| {
+            let operands =
+                (0..tape.arity(node)).map(|operand| Ok(Aval::from(&tape.operand(node, operand)?).to_string()));
+            let operands = operands.collect::<Result<Vec<_>>>()?.join(" ");
+            let results = (0..tape.results(node).len()).map(|result| Ok(tape.result(node, result)?));
+            Ok(Node { call: format!("{} {operands}", tape.primitive(node)?), results: results.collect::<Result<_>>()? })
+        };
+        Ok(Self { of: of.to_owned(), nodes: (0..tape.len()).map(node).collect::<Result<_>>()? })
+    }
+
+    /// Evaluates each node before the next.
+    ///
+    /// # Errors
+    ///
+    /// That of the first node that fails, with its place.
+    pub(crate) fn evaluate(&self) -> Result<()> {
+        let count = self.nodes.len();
+        for (position, Node { call, results }) in self.nodes.iter().enumerate() {
+            let evaluated = tree::eval(results);
+            evaluated.and_then(|()| results.iter().try_for_each(kernel::check_intact)).map_err(|error| {
+                Error::Node {
+                    node: format!("{} of {count} of {}, {call}", position + 1, self.of),
+                    error: Box::new(error),
+                }
+            })?;
+        }
+        Ok(())
+    }
+}
