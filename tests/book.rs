@@ -49,6 +49,8 @@ mod saving;
 mod splits;
 #[path = "../examples/straight_through.rs"]
 mod straight_through;
+#[path = "../examples/trees.rs"]
+mod trees;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -156,6 +158,11 @@ fn branches_and_loops_print_what_the_book_shows() {
 #[test]
 fn the_executables_print_what_the_book_shows() {
     check("executables", &executables::SECTIONS);
+}
+
+#[test]
+fn the_recipes_on_trees_print_what_the_book_shows() {
+    check("trees", &trees::SECTIONS);
 }
 
 #[test]
