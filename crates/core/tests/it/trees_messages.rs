@@ -190,8 +190,18 @@ fn a_hand_written_tree_that_reads_something_else() {
 #[test]
 fn a_static_leaf_of_another_type() {
     let three = tree::structure(&tree::Static(3)).expect("flattens");
-    check(tree::unflatten::<tree::Static<f32>>(&three, Vec::new()), &expect![[""]]);
-    check(tree::unflatten::<Array>(&three, Vec::new()), &expect![[""]]);
+    check(
+        tree::unflatten::<tree::Static<f32>>(&three, Vec::new()),
+        &expect![[r#"
+            the structure holds the static 3 where a static f32 is expected
+            help: use the definition of a tree of this very type"#]],
+    );
+    check(
+        tree::unflatten::<Array>(&three, Vec::new()),
+        &expect![[r#"
+            the structure holds static leaf where a value is expected
+            help: use the definition of a tree of this very type"#]],
+    );
 }
 
 #[test]
