@@ -422,6 +422,7 @@ pub(crate) fn kind(error: &Error) -> &'static str {
         Error::MaterializationDenied { .. } => "MaterializationDenied",
         Error::FallbackDenied { .. } => "FallbackDenied",
         Error::Handler { .. } => "Handler",
+        Error::Node { .. } => "Node",
         Error::Cycle { .. } => "Cycle",
         Error::Refused { .. } => "Refused",
         Error::Declined(_) => "Declined",

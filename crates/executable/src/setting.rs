@@ -58,7 +58,7 @@ impl Executable<'_> {
         self.set(name, Kind::Resident, array.into())
     }
 
-    /// What a resident input is now.
+    /// The current value of a resident input.
     ///
     /// # Errors
     ///
