@@ -143,7 +143,7 @@ impl<'f> Executable<'f> {
         let own = std::mem::replace(&mut self.arguments, arguments);
         let made = self.results();
         self.arguments = own;
-        evaluate(&evaluated(made?)?)
+        tree::eval(&evaluated(made?)?)
     }
 
     /// The arguments, with zeros for the inputs that are not there.
@@ -317,11 +317,6 @@ impl<'f> Executable<'f> {
 fn evaluated((made, nodes): Results) -> Result<Vec<Value>> {
     nodes.as_ref().map_or(Ok(()), Nodes::evaluate)?;
     Ok(made)
-}
-
-/// Evaluates the arrays of `values`, implicit ones' children included.
-pub(crate) fn evaluate(values: &[Value]) -> Result<()> {
-    tree::eval(values)
 }
 
 pub(crate) fn dense_leaves<'v>(values: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Array>> {

@@ -8,6 +8,7 @@
 mod body;
 mod builder;
 mod bytes;
+mod commit;
 mod described;
 mod executable;
 mod extent;

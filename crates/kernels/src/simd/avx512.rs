@@ -4,7 +4,8 @@
 use std::arch::x86_64::*;
 
 use super::{
-    thresholds::{Thresholds, rank_by_steps},
+    ranks::rank_by_steps,
+    thresholds::Thresholds,
     vector::{Kernel, SMALLEST_NORMAL, Simd, span_bytes, span_shuffle, stream_shifts, stream_shuffle},
 };
 

@@ -42,6 +42,7 @@ mod exp;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+mod ranks;
 mod thresholds;
 mod vector;
 

@@ -1,7 +1,5 @@
 //! Fifteen thresholds, and how vectors find what lies between them.
 
-use super::vector::Simd;
-
 /// Thresholds that ascend; infinite ones at the end stand for none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Thresholds {
@@ -30,16 +28,6 @@ impl Thresholds {
     pub(super) fn steps(&self) -> [[f32; 16]; 3] {
         [3, 1, 0].map(|middle| std::array::from_fn(|rank| self.values[(rank + middle).min(14)]))
     }
-}
-
-/// How many thresholds each float is greater than, by a binary search: the eighth, and tables of those of the later steps.
-#[inline(always)]
-pub(super) fn rank_by_steps<S: Simd>(simd: S, first: S::F, later: [S::T; 3], x: S::F) -> S::I {
-    let mut rank = simd.raise(simd.splat_words(0), simd.splat_words(8), x, first);
-    for (table, step) in later.into_iter().zip([4, 2, 1]) {
-        rank = simd.raise(rank, simd.splat_words(step), x, simd.lookup(table, rank));
-    }
-    rank
 }
 
 impl Cells {
