@@ -21,7 +21,6 @@
 //!
 //! A trace and a call outside one are both a `Node`, and `dispatch` is the one text for them.
 
-use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
 use mlx_rs::Array;
@@ -29,6 +28,7 @@ use tacit_bridge::{Aval, NameId};
 
 use crate::counters::Counters;
 use crate::handler::{Call, HandlerFn, Results};
+use crate::handling::{entered, is_handling};
 use crate::indices::{self, Choice};
 use crate::lookup::Lookup;
 use crate::pattern::OperandType;
@@ -263,47 +263,6 @@ fn has_aval(value: &Value, aval: &Aval) -> Result<bool> {
         Value::Dense(array) => Ok(array.dtype() == aval.dtype && array.shape() == aval.shape),
         Value::Implicit(array) => Ok(array.aval()? == *aval),
     }
-}
-
-/// Handlers inside handlers that are still no mistake.
-const DEEPEST: usize = 32;
-
-thread_local! {
-    /// The handlers that run on this thread, the outermost first.
-    static RUNNING: RefCell<Vec<Site>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Runs a handler; one that is too deep inside others is an error, before the stack is.
-fn entered<R>(site: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
-    struct Left;
-    impl Drop for Left {
-        fn drop(&mut self) {
-            RUNNING.with_borrow_mut(Vec::pop);
-        }
-    }
-    let depth = RUNNING.with_borrow_mut(|running| {
-        running.push(site);
-        running.len()
-    });
-    let _left = Left;
-    if depth > DEEPEST {
-        let handlers = RUNNING.with_borrow(|running| repeating(running).to_vec());
-        return Err(Error::Cycle { handlers, call: String::new() });
-    }
-    f()
-}
-
-/// Whether a handler runs on this thread, which may look at results that are deferred.
-pub(crate) fn is_handling() -> bool {
-    RUNNING.with_borrow(|running| !running.is_empty())
-}
-
-/// The shortest end of a list that stands there twice; all of it where there is none.
-fn repeating(running: &[Site]) -> &[Site] {
-    let count = running.len();
-    let period =
-        (1..=count / 2).find(|period| running[count - period..] == running[count - 2 * period..count - period]);
-    &running[count - period.unwrap_or(count)..]
 }
 
 /// Whether the policy has anything to say of a call that nobody takes: [`permit`] need not be called otherwise.

@@ -32,6 +32,7 @@ mod error;
 mod explain;
 pub mod extra_ops;
 pub mod handler;
+mod handling;
 mod implicit;
 mod implicit_array;
 mod indices;

@@ -16,7 +16,7 @@ use crate::explain::{Explanation, Scribe};
 use crate::indices;
 use crate::lookup::Lookup;
 use crate::pattern::OperandType;
-use crate::{Argument, Decline, Error, Policy, Primitive, Result, Value};
+use crate::{Argument, Decline, Error, Policy, Primitive, Result, Value, handling};
 
 use slots::{Layers, Passed, Slots};
 
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array
 
 /// Runs `f` as [`run`] does; inside a handler, whose caller may look at the results, those that are deferred stay so.
 pub(crate) fn redispatch(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
-    run_or_defer(args, f, dispatch::is_handling())
+    run_or_defer(args, f, handling::is_handling())
 }
 
 fn run_or_defer(args: &[Value], f: impl FnOnce(Vec<Array>) -> Result<Vec<Array>>, defers: bool) -> Result<Vec<Value>> {

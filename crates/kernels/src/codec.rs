@@ -3,8 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::{
-    Isa,
-    matrix::{Codes, INTEGERS, Order, bytes},
+    matrix::{Codes, INTEGERS, Order},
     simd::Simd,
     unit::{Decoded, Source, Units},
 };
@@ -49,42 +48,6 @@ pub(crate) trait Codec: Copy + Sync {
     }
 }
 
-/// Something to do with the codes of a matrix, once their format is known.
-pub(crate) trait Job {
-    type Output;
-    fn run<C: Codec>(self, codes: C) -> Self::Output;
-}
-
-/// Runs the job on codes that were checked.
-pub(crate) fn dispatch<J: Job>(isa: Isa, codes: Codes, job: J) -> J::Output {
-    if isa == Isa::Scalar {
-        return job.run(codes);
-    }
-    match codes {
-        Codes::Table { bytes, bits, order, values } => match bits {
-            1 => job.run(Table::<1> { bytes, values, order }),
-            2 => job.run(Table::<2> { bytes, values, order }),
-            3 => job.run(Stream::<3> { bytes, values }),
-            _ => job.run(Table::<4> { bytes, values, order }),
-        },
-        Codes::Unsigned { bytes, bits } => match bits {
-            1 => job.run(Table::<1> { bytes, values: &INTEGERS, order: Order::LowFirst }),
-            2 => job.run(Table::<2> { bytes, values: &INTEGERS, order: Order::LowFirst }),
-            3 => job.run(Stream::<3> { bytes, values: &INTEGERS }),
-            4 => job.run(Table::<4> { bytes, values: &INTEGERS, order: Order::LowFirst }),
-            5 => job.run(Stream::<5> { bytes, values: &INTEGERS }),
-            6 => job.run(Stream::<6> { bytes, values: &INTEGERS }),
-            7 => job.run(Stream::<7> { bytes, values: &INTEGERS }),
-            _ => job.run(Bytes::<Unsigned> { bytes, of: PhantomData }),
-        },
-        Codes::Signed { codes } => job.run(Bytes::<Signed> { bytes: bytes(codes), of: PhantomData }),
-        Codes::E4m3 { bytes } => job.run(Bytes::<E4m3> { bytes, of: PhantomData }),
-        Codes::Bytes { bytes, values } => job.run(Looked { bytes, values }),
-        Codes::F16 { codes } => job.run(Bytes::<F16> { bytes: bytes(codes), of: PhantomData }),
-        Codes::Bf16 { codes } => job.run(Bytes::<Bf16> { bytes: bytes(codes), of: PhantomData }),
-    }
-}
-
 /// Codes of any format, looked at one by one: the portable reference.
 impl Codec for Codes<'_> {
     const PORTABLE: bool = true;
@@ -116,9 +79,9 @@ impl Codec for Codes<'_> {
 /// Codes of 1, 2 or 4 bits that are looked up.
 #[derive(Clone, Copy)]
 pub(crate) struct Table<'a, const BITS: usize> {
-    bytes: &'a [u8],
-    values: &'a [f32; 16],
-    order: Order,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) values: &'a [f32; 16],
+    pub(crate) order: Order,
 }
 
 /// The table repeated, so that the bits above a code do not matter.
@@ -217,20 +180,20 @@ pub(crate) trait Byte: Copy + Sync {
 /// Codes of whole bytes each.
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes<'a, B> {
-    bytes: &'a [u8],
-    of: PhantomData<B>,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) of: PhantomData<B>,
 }
 
 #[derive(Clone, Copy)]
-struct Unsigned;
+pub(crate) struct Unsigned;
 #[derive(Clone, Copy)]
-struct Signed;
+pub(crate) struct Signed;
 #[derive(Clone, Copy)]
-struct E4m3;
+pub(crate) struct E4m3;
 #[derive(Clone, Copy)]
-struct F16;
+pub(crate) struct F16;
 #[derive(Clone, Copy)]
-struct Bf16;
+pub(crate) struct Bf16;
 
 impl Byte for Unsigned {
     #[inline(always)]
@@ -349,9 +312,9 @@ impl<B: Byte> Units for Bytes<'_, B> {
 
 /// Codes of a byte each that are looked up.
 #[derive(Clone, Copy)]
-struct Looked<'a> {
-    bytes: &'a [u8],
-    values: &'a [f32; 256],
+pub(crate) struct Looked<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) values: &'a [f32; 256],
 }
 
 impl<'a> Codec for Looked<'a> {
@@ -386,8 +349,8 @@ impl<'a> Codec for Looked<'a> {
 /// Codes of 3 to 7 bits: those of 3 are looked up, the others integers.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream<'a, const BITS: usize> {
-    bytes: &'a [u8],
-    values: &'a [f32; 16],
+    pub(crate) bytes: &'a [u8],
+    pub(crate) values: &'a [f32; 16],
 }
 
 impl<const BITS: usize> Codec for Stream<'_, BITS> {

@@ -6,7 +6,8 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use crate::{
     Codes, FloatsMut, Isa, KernelError, Matrix, Scales,
-    codec::{Codec, Job, dispatch},
+    codec::Codec,
+    codec_of::{Job, dispatch},
     matrix::product,
     output::Output,
     simd::{Kernel, SLACK, Simd, run},

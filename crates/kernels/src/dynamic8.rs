@@ -3,7 +3,7 @@
 //! An element is a code of [`map`], in units of its block's absmax. The map is dense near zero and sparse far from it:
 //! seven decades, each twice as finely divided as the one below.
 
-use std::{borrow::Cow, sync::LazyLock};
+use std::sync::{Arc, LazyLock};
 
 use crate::{
     Encoder,
@@ -31,7 +31,7 @@ pub fn map() -> &'static [f32; 256] {
 /// ```
 #[must_use]
 pub fn encoder(block: usize) -> Encoder {
-    let rule = Rule::NearestByte { search: Cow::Borrowed(&TABLES.search), top: 1.0 };
+    let rule = Rule::NearestByte { search: Arc::clone(&TABLES.search), top: 1.0 };
     Encoder { blocks: BlockRule::PowerOfTwo, ..Encoder::new(block, rule) }
 }
 
@@ -50,7 +50,7 @@ pub fn offset(absmax: &[f32]) -> f32 {
 struct Tables {
     values: [f32; 256],
     /// By what lies between each value and the next.
-    search: FarSearch,
+    search: Arc<FarSearch>,
 }
 
 static TABLES: LazyLock<Tables> = LazyLock::new(|| {
@@ -72,5 +72,6 @@ static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     values.sort_by(f32::total_cmp);
     let values: [f32; 256] = std::array::from_fn(|i| values[i]);
     let thresholds: [f32; 255] = std::array::from_fn(|i| f32::midpoint(values[i], values[i + 1]));
-    Tables { search: FarSearch::new(&thresholds, &std::array::from_fn::<u8, 256, _>(|i| i as u8)), values }
+    let search = FarSearch::new(&thresholds, &std::array::from_fn::<u8, 256, _>(|i| i as u8));
+    Tables { search: Arc::new(search), values }
 });

@@ -1,6 +1,6 @@
 //! How floats become codes: a format is one declaration, and the loops are written once.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
 use crate::{
     Order, ScaleRule,
@@ -47,9 +47,9 @@ pub(crate) enum BlockRule {
 #[derive(Clone, Debug)]
 pub(crate) enum Rule {
     /// The absmax over the largest of up to sixteen values, and the nearest of these.
-    Nearest { search: Search, top: f32, bits: u32 },
+    Nearest { search: Box<Search>, top: f32, bits: u32 },
     /// The same of 256 values.
-    NearestByte { search: Cow<'static, FarSearch>, top: f32 },
+    NearestByte { search: Arc<FarSearch>, top: f32 },
     /// A power of two, and E2M1.
     Mxfp4(ScaleRule),
     /// A power of two, and E4M3.

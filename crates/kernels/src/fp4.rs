@@ -47,5 +47,5 @@ pub fn encoder(block: usize) -> Encoder {
         }
         Search::new(thresholds, SORTED)
     };
-    bitsandbytes(block, SEARCH, 0)
+    bitsandbytes(block, &SEARCH, 0)
 }

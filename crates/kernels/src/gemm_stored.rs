@@ -2,7 +2,8 @@
 
 use crate::{
     Dense, Factors, Isa, Operand, Orientation,
-    codec::{Codec, Job, dispatch},
+    codec::Codec,
+    codec_of::{Job, dispatch},
     decode::Range,
     engine,
     gemm::{PackB, Product},

@@ -5,7 +5,8 @@
 
 use crate::{
     Isa, Matrix, Orientation,
-    codec::{Codec, Job, dispatch},
+    codec::Codec,
+    codec_of::{Job, dispatch},
     gemm::TASK_COLUMNS,
     machine::{Cycles, Machine},
     output::{Output, Rectangle},

@@ -38,6 +38,7 @@ pub mod binary;
 #[doc(hidden)]
 pub mod choice;
 mod codec;
+mod codec_of;
 mod complex_matmul;
 mod copy;
 mod decode;

@@ -4,7 +4,7 @@
 //! that is not finite is never chosen. The formats of bitsandbytes have tables of their own and the same rule, with
 //! thresholds to the bit: [`nf4`](crate::nf4) and [`fp4`](crate::fp4).
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
 use crate::{
     Encoder, KernelError, Order,
@@ -76,20 +76,20 @@ impl<'a> Table<'a> {
     pub fn encoder(&self, block: usize) -> Encoder {
         let (bits, top) = (self.values.len().ilog2(), self.top);
         if bits == 8 {
-            let search = Cow::Owned(FarSearch::new(&self.thresholds, &self.by_rank));
+            let search = Arc::new(FarSearch::new(&self.thresholds, &self.by_rank));
             return Encoder::new(block, Rule::NearestByte { search, top });
         }
         let search = Search::new(
             std::array::from_fn(|at| self.thresholds.get(at).copied().unwrap_or(f32::INFINITY)),
             std::array::from_fn(|rank| self.by_rank.get(rank).copied().unwrap_or(0)),
         );
-        Encoder::new(block, Rule::Nearest { search, top, bits })
+        Encoder::new(block, Rule::Nearest { search: Box::new(search), top, bits })
     }
 }
 
 /// A blockwise format of bitsandbytes: 4 bits, the first in the high nibble, in units of the absmax.
-pub(crate) fn bitsandbytes(block: usize, search: Search, padding: u8) -> Encoder {
-    let rule = Rule::Nearest { search, top: 1.0, bits: 4 };
+pub(crate) fn bitsandbytes(block: usize, search: &Search, padding: u8) -> Encoder {
+    let rule = Rule::Nearest { search: Box::new(*search), top: 1.0, bits: 4 };
     let encoder = Encoder::new(block, rule);
     Encoder { blocks: BlockRule::PowerOfTwo, order: Order::HighFirst, padding, ..encoder }
 }

@@ -56,5 +56,5 @@ pub const THRESHOLDS: [f32; 15] = [
 #[must_use]
 pub fn encoder(block: usize) -> Encoder {
     const SEARCH: Search = Search::new(THRESHOLDS, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
-    bitsandbytes(block, SEARCH, 7)
+    bitsandbytes(block, &SEARCH, 7)
 }

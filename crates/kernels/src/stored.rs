@@ -2,7 +2,8 @@
 
 use crate::{
     Codes, Isa, Matrix, Orientation,
-    codec::{Codec, Job, dispatch},
+    codec::Codec,
+    codec_of::{Job, dispatch},
     decode::Parts,
     gemm::{PackedWork, TASK_COLUMNS},
     gemv_axpy::{GemvAxpy, MAX_COLUMNS, Step},

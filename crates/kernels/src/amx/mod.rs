@@ -13,6 +13,7 @@ pub(crate) mod bytes;
 pub(crate) mod codes;
 mod coding;
 pub(crate) mod gemm;
+mod packed_a;
 
 #[allow(clippy::wildcard_imports)]
 use std::arch::x86_64::*;

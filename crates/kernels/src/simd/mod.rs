@@ -87,7 +87,7 @@ macro_rules! instruction_sets {
                 // SAFETY: `Isa::detect` gives no other than those that are supported.
                 $(#[cfg(target_arch = $arch)] Isa::$name if K::VECTORS => unsafe { $run(kernel) },)*
                 _ if K::PORTABLE => kernel.run($portable),
-                _ => unreachable!("a kernel for which `codec::dispatch` has no codes on {isa:?}"),
+                _ => unreachable!("a kernel for which `codec_of::dispatch` has no codes on {isa:?}"),
             }
         }
     };

@@ -25,29 +25,29 @@ fn formats(x: &[f32], block: usize) -> Vec<(String, Made)> {
     };
     if block.is_power_of_two() && block >= 32 {
         add("nf4", 4, &|codes, scales, _, _| {
-            nf4::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+            nf4::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
         });
         add("fp4", 4, &|codes, scales, _, _| {
-            fp4::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+            fp4::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
         });
         add("dynamic8", 8, &|codes, scales, _, _| {
-            dynamic8::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+            dynamic8::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
         });
     }
     if block == 32 {
         for rule in [ScaleRule::Ceil, ScaleRule::Round, ScaleRule::Floor] {
             add("mxfp4", 4, &|codes, _, _, bytes| {
-                mx::mxfp4(rule).quantize(x, codes, BlockScales::Bytes(bytes)).unwrap()
+                mx::mxfp4(rule).quantize(x, codes, BlockScales::Bytes(bytes)).unwrap();
             });
             add("mxfp8", 8, &|codes, _, _, bytes| {
-                mx::mxfp8(rule).quantize(x, codes, BlockScales::Bytes(bytes)).unwrap()
+                mx::mxfp8(rule).quantize(x, codes, BlockScales::Bytes(bytes)).unwrap();
             });
         }
     }
     if block == 16 {
         for global in [None, Some(7.5)] {
             add("nvfp4", 4, &|codes, _, _, bytes| {
-                nvfp4::encoder(global).quantize(x, codes, BlockScales::Bytes(bytes)).unwrap()
+                nvfp4::encoder(global).quantize(x, codes, BlockScales::Bytes(bytes)).unwrap();
             });
         }
     }
@@ -55,25 +55,25 @@ fn formats(x: &[f32], block: usize) -> Vec<(String, Made)> {
         int8::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
     });
     add("ternary", 2, &|codes, scales, _, _| {
-        ternary::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+        ternary::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
     });
     add("binary", 1, &|codes, scales, _, _| {
-        binary::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+        binary::encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
     });
     for bits in [1, 2, 3, 4, 8] {
         let values = random.normal(1 << bits);
         let table = Table::new(&values).unwrap();
         add("table", bits, &|codes, scales, _, _| {
-            table.encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+            table.encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
         });
         let given = vec![0.3; elements.div_ceil(block)];
         add("table by scales", bits, &|codes, _, _, _| {
-            table.encoder(block).quantize_by(x, BlockScales::Floats(&given), codes).unwrap()
+            table.encoder(block).quantize_by(x, BlockScales::Floats(&given), codes).unwrap();
         });
     }
     let table = Table::new(&E2M1).unwrap();
     add("E2M1", 4, &|codes, scales, _, _| {
-        table.encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap()
+        table.encoder(block).quantize(x, codes, BlockScales::Floats(scales)).unwrap();
     });
     if elements.is_multiple_of(block) {
         for bits in 1..=8 {

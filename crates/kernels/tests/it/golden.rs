@@ -38,8 +38,8 @@ impl Reader {
 fn bitsandbytes() {
     let mut file = Reader(include_bytes!("../golden/bitsandbytes.bin"));
     assert_eq!(file.floats(256), dynamic8::map());
-    let formats: [(&[f32; 16], fn(usize) -> Encoder); 2] =
-        [(&nf4::CODEBOOK, nf4::encoder), (&fp4::CODEBOOK, fp4::encoder)];
+    type Encode = fn(usize) -> Encoder;
+    let formats: [(&[f32; 16], Encode); 2] = [(&nf4::CODEBOOK, nf4::encoder), (&fp4::CODEBOOK, fp4::encoder)];
     for (codebook, encoder) in formats {
         assert_eq!(file.floats(16), codebook);
         for block in [32, 64, 128, 256, 512, 1024, 2048, 4096] {
