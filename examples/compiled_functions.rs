@@ -145,7 +145,7 @@ fn captured() -> Result<String> {
     let scale = Array::from_slice(&[1f32, 2.0, 3.0], &[3]);
     let options = CompileOptions { name: "scaled".into(), constants: Constants::Deny, ..CompileOptions::default() };
     let mut scaled = compile_with(options, |x: Array| x.multiply(&scale));
-    let error = scaled.call(&Array::from_f32(1.0)).expect_err("the scale is captured");
+    let error = scaled.call(Array::from_f32(1.0)).expect_err("the scale is captured");
     Ok(error.to_string())
 }
 // ANCHOR_END: captured
@@ -161,7 +161,7 @@ fn state() -> Result<String> {
     let mut state = (Array::from_f32(0.0), Array::from_f32(0.0));
     let mut means = Vec::new();
     for x in [1.0, 3.0, 8.0] {
-        means.push(mean.call(&mut state, &Array::from_f32(x))?.dense()?.item_exact::<f32>().to_string());
+        means.push(mean.call(&mut state, Array::from_f32(x))?.dense()?.item_exact::<f32>().to_string());
     }
     Ok(format!("means: {}\ntraces: {}", means.join(", "), mean.stats().traces))
 }

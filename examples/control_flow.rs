@@ -120,7 +120,7 @@ fn scanned() -> Result<String> {
 fn refused() -> Result<String> {
     let mut grown =
         compile(|x: Array| while_loop(x, |x| x.sum(None)?.lt(Array::from_f32(100.0)), |x| x.square())?.dense());
-    let error = grown.call(&Array::from_f32(2.0)).expect_err("the number of steps is not known");
+    let error = grown.call(Array::from_f32(2.0)).expect_err("the number of steps is not known");
     Ok(error.to_string())
 }
 // ANCHOR_END: refused

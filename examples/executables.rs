@@ -59,7 +59,8 @@ fn fed() -> Result<String> {
     for word in [7, 11, 13] {
         let outputs = decoder.run(&[("token", &token(word))])?;
         let position = decoder.resident("position")?.dense()?.item_exact::<i32>();
-        told += &format!("logits {}, then at position {position}\n", outputs.get("logits")?.aval()?);
+        let logits = outputs.get("logits")?.aval()?;
+        told.extend(["logits ", &logits.to_string(), ", then at position ", &position.to_string(), "\n"]);
     }
     // The run that warmed it up traced it.
     let stats = decoder.stats();

@@ -290,7 +290,7 @@ fn looped() -> Result<String> {
             let loss = model.forward(&validation)?.square()?.mean(None)?.item_exact::<f32>();
             match stopping.see(loss) {
                 Verdict::Best => {
-                    drop(rotation.save(&Training::new(step + 1).with_model(&model, &ParameterFilter::All)?)?)
+                    drop(rotation.save(&Training::new(step + 1).with_model(&model, &ParameterFilter::All)?)?);
                 }
                 Verdict::Worse => {}
                 Verdict::Stop => {

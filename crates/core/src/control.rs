@@ -19,5 +19,5 @@ mod while_loop;
 
 pub use cond::cond;
 pub use fori_loop::fori_loop;
-pub use scan::scan;
+pub use scan::{Scanned, scan};
 pub use while_loop::while_loop;

@@ -79,10 +79,10 @@ impl Sub for Phases {
 
     fn sub(self, before: Self) -> Self {
         Self {
-            trace: self.trace - before.trace,
-            build: self.build - before.build,
-            encode: self.encode - before.encode,
-            wait: self.wait - before.wait,
+            trace: self.trace.saturating_sub(before.trace),
+            build: self.build.saturating_sub(before.build),
+            encode: self.encode.saturating_sub(before.encode),
+            wait: self.wait.saturating_sub(before.wait),
         }
     }
 }

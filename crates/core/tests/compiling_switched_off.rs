@@ -39,7 +39,7 @@ fn twice() -> Result<(u32, u64)> {
         x.exp()
     });
     for _ in 0..2 {
-        assert_eq!(f.call(&Array::from_f32(0.0))?.dense()?.item_exact::<f32>(), 1.0);
+        assert_eq!(f.call(Array::from_f32(0.0))?.dense()?.item_exact::<f32>(), 1.0);
     }
     Ok((runs.get(), f.stats().inlined))
 }
@@ -131,7 +131,7 @@ fn without_a_compiler_graphs_are_replayed_and_that_is_said_once() -> Result<()> 
     });
     let mut total = Array::from_f32(0.0);
     for (x, expected) in [([0.0, 0.0], 0.0), ([1.0, 1.0], 2.0), ([2.0, 2.0], 6.0)] {
-        let made = f.call(&mut total, &Array::from_slice(&x, &[2]))?.dense()?;
+        let made = f.call(&mut total, Array::from_slice(&x, &[2]))?.dense()?;
         assert_eq!(total.item_exact::<f32>(), expected);
         let first: f32 = x[0];
         assert!((made.as_slice::<f32>()[0] - first.exp() * expected).abs() < 1e-4);

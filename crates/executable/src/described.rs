@@ -48,8 +48,7 @@ impl Executable<'_> {
         let Signature { outputs, made, .. } = &self.body.signature;
         let rows = self.body.rows.borrow();
         let avals = match (&*rows, made.get()) {
-            (Some((_, avals)), _) => avals.clone(),
-            (None, Some(avals)) => avals.clone(),
+            (Some((_, avals)), _) | (None, Some(avals)) => avals.clone(),
             (None, None) => rehearsal::avals(&self.body)?,
         };
         Ok(outputs.iter().map(|output| &*output.name).zip(avals).collect())

@@ -111,10 +111,10 @@ impl Config {
         let file = folder.join("config.json");
         let mut config = Self::of(&Json::open(&file)?, &file)?;
         let generation = folder.join("generation_config.json");
-        if let Some(json) = Json::open_if_there(&generation)? {
-            if let Some(tokens) = end_tokens(&Keys::new(&generation, &json))? {
-                config.end_tokens = tokens;
-            }
+        if let Some(json) = Json::open_if_there(&generation)?
+            && let Some(tokens) = end_tokens(&Keys::new(&generation, &json))?
+        {
+            config.end_tokens = tokens;
         }
         Ok(config)
     }

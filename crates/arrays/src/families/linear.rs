@@ -41,8 +41,8 @@ use crate::families::structural::itself;
 ///
 /// let w = Double { half: ops::ones::<f32>(&[4, 3])? };
 /// let _deny = Policy::Deny.scope();
-/// let y = implicit((ops::ones::<f32>(&[2, 3])?, w), |(x, w)| x.matmul(w.t()))?;
-/// assert_eq!(y.dense()?.as_slice::<f32>(), [6.0; 8]);
+/// let y = implicit((ops::ones::<f32>(&[2, 4])?, w), |(x, w)| x.matmul(w))?;
+/// assert_eq!(y.dense()?.as_slice::<f32>(), [8.0; 6]);
 /// # Ok(())
 /// # }
 /// ```

@@ -217,7 +217,7 @@ impl Linear for Rotated {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
         let (inner, behind) = (self.widely()?, self.behind());
         let dtype = inner.aval()?.dtype;
-        let shared = if product == Product::Left { 0 } else { 1 };
+        let shared = usize::from(product != Product::Left);
         let result = match behind {
             _ if product == Product::Rows => Err(Error::decline("rows are moved elements")),
             2.. => Err(Error::decline("whole matrices are rotated")),

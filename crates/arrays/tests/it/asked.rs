@@ -185,7 +185,7 @@ fn a_checkpoint_asks_for_nothing_that_is_not_wanted() {
     let (_, plain) = grad_wrt([1], loss).call((w.clone(), x())).expect("is handled");
     let plain = plain.array().expect("dense").clone();
     let mut compiled = compile_with(CompileOptions::default(), step);
-    for found in [implicit(args(), step), compiled.call(&args())] {
+    for found in [implicit(args(), step), compiled.call(args())] {
         assert_close!(found.expect("is handled").dense().expect("dense"), plain, 1e-6);
     }
     let all = |args: (Array, Array, Array, Array)| of_parts(args);

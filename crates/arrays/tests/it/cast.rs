@@ -136,7 +136,7 @@ fn joined_and_straight_through() {
     };
     let joined = quantize(&normal_of(BF16, 1, &[64, 96])).expect("quantizes");
     oracle(BF16).check("x W^T", &[x(), joined], |a| Ok(vec![a[0].matmul(a[1].as_dtype(F32)?.t())?]));
-    let straight = ste(&normal_of(BF16, 1, &[64, 96]), quantize).expect("quantizes");
+    let straight = ste(normal_of(BF16, 1, &[64, 96]), quantize).expect("quantizes");
     assert!(straight.downcast::<Ste>().is_some());
     oracle(BF16).check("x W^T", &[x(), straight], |a| Ok(vec![a[0].matmul(a[1].as_dtype(F32)?.t())?]));
 }

@@ -102,10 +102,10 @@ fn packed_experts_are_right_or_refused_by_name_without_shapes() {
                 (x, row, expert, w.clone())
             };
             let mut f = compile_with(options(true), product);
-            let expected = tacit_core::implicit(&args(2), product).expect("runs").dense().expect("is dense");
-            let made = f.call(&args(2)).expect("runs").dense().expect("is dense");
+            let expected = tacit_core::implicit(args(2), product).expect("runs").dense().expect("is dense");
+            let made = f.call(args(2)).expect("runs").dense().expect("is dense");
             assert!(apart(&made, &expected) < 1e-5, "{}, turned: {turned}", format.name);
-            let error = f.call(&args(7)).expect_err("another number of rows").to_string();
+            let error = f.call(args(7)).expect_err("another number of rows").to_string();
             assert!(error.contains("Indices[extent=2,width=1] became Indices[extent=7,width=1]"), "{error}");
         }
     }

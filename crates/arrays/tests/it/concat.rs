@@ -143,7 +143,7 @@ fn views_of_it_and_straight_through_it() {
         let parts: Vec<Value> = parts.iter().map(|part| nf4(part, 64)).collect();
         Concat::new(parts, 0)
     };
-    let w = ste(&normal(1, &[64, 96]), quantize).expect("quantizes");
+    let w = ste(normal(1, &[64, 96]), quantize).expect("quantizes");
     assert!(w.downcast::<Ste>().is_some_and(|ste| ste.inner().downcast::<Concat>().is_some()));
     oracle(F32).check("x W^T", &[normal(4, &[3, 96]).into(), w], transposed);
 }

@@ -55,7 +55,7 @@ fn x(shape: &[i32]) -> Value {
 }
 
 fn straight(quantize: fn(&Array) -> Result<Value>) -> Value {
-    ste(&weight(), quantize).expect("quantizes")
+    ste(weight(), quantize).expect("quantizes")
 }
 
 /// A narrower type; `f64`, in which the differences are taken, stays.

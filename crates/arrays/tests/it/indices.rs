@@ -50,7 +50,7 @@ fn every_matrix() -> Result<Vec<Value>> {
         Cast::new(Int8Array::quantize(&x(1).as_dtype(Dtype::Bfloat16)?, 32)?, F32)?.into(),
         Prepared::new(&x(1), nf4_format())?.into(),
         Int8Inputs::new(base(), ActivationGranularity::Token)?.into(),
-        ste(&x(1), |x| Nf4Array::quantize(x, 32))?,
+        ste(x(1), |x| Nf4Array::quantize(x, 32))?,
     ]);
     Ok(made)
 }

@@ -24,7 +24,7 @@ fn arrays() -> Vec<Value> {
         Sliced::new(packed(), &[1, 2], &[5, 50]).expect("cuts").into(),
         Stacked::new(vec![packed(), normal(2, &[8, 64]).into()]).expect("stacks").into(),
         Transposed::new(packed(), &[1, 0]).expect("turns").into(),
-        ste(&normal(1, &[8, 64]), |w| Ok::<_, tacit_core::Error>(nf4(w, 64))).expect("quantizes"),
+        ste(normal(1, &[8, 64]), |w| Ok::<_, tacit_core::Error>(nf4(w, 64))).expect("quantizes"),
         Int8Array::quantize(&normal(1, &[6, 64]), Granularity::Column).expect("quantizes").into(),
         Constant::full(&[], &Array::from_int(2)).expect("one number").into(),
     ];

@@ -285,7 +285,7 @@ fn ste_of_another_shape_or_dtype() {
 #[test]
 fn ste_of_a_function_that_fails() {
     check(
-        ste(&normal(0, &[2, 64]), |w| AffineArray::quantize(w, Affine { bits: 1, group: 64 })),
+        ste(normal(0, &[2, 64]), |w| AffineArray::quantize(w, Affine { bits: 1, group: 64 })),
         expect![[r#"
         MLX has no affine format of 1 bits in groups of 64
         help: use 2, 3, 4, 5, 6 or 8 bits and groups of 32, 64 or 128"#]],

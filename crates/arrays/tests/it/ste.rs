@@ -205,7 +205,7 @@ fn the_quantizer_itself_passes_no_gradient() {
 fn the_gradient_equals_that_through_the_materialized_array() {
     let x = Value::from(normal(1, &[3, 64]));
     for quantize in [nf4, affine] {
-        let w = ste(&normal(2, &[8, 64]), quantize).expect("quantizes");
+        let w = ste(normal(2, &[8, 64]), quantize).expect("quantizes");
         Oracle::new(1e-5).check("x W^T", &[x.clone(), w], |a| Ok(vec![a[0].matmul(a[1].t())?]));
     }
 }
@@ -222,7 +222,7 @@ fn a_view_holds_both_arrays_transposed() {
 
 #[test]
 fn a_fallback_is_counted_once_for_the_value() {
-    let w = ste(&normal(2, &[8, 64]), nf4).expect("quantizes");
+    let w = ste(normal(2, &[8, 64]), nf4).expect("quantizes");
     let _allow = Policy::Allow.scope();
     let (y, counters) = Counters::of(|| implicit(w, |w| w.square()));
     y.expect("falls back");

@@ -48,7 +48,7 @@ fn a_tree_of_masters_is_quantized_leaf_by_leaf_and_gets_the_gradients_of_its_mas
     };
     let (value, quantized) = value_and_grad(loss(true)).call(layer()).expect("runs");
     let (plain_value, plain) = value_and_grad(loss(false)).call(layer()).expect("runs");
-    assert!(!value.dense().expect("dense").eq_exact(&plain_value.dense().expect("dense")).expect("evaluates"));
+    assert!(!value.dense().expect("dense").eq_exact(plain_value.dense().expect("dense")).expect("evaluates"));
     for (quantized, plain) in [(&quantized.up, &plain.up), (&quantized.down[0], &plain.down[0])] {
         let (quantized, plain) = (quantized.array().expect("float"), plain.array().expect("float"));
         assert_eq!(quantized.shape(), plain.shape());
@@ -97,7 +97,7 @@ fn a_master_that_is_a_value_may_be_implicit_and_passes_the_gradient_on_to_its_fl
     for (found, expected) in floats(of_left.array().expect("float")).expect("floats").iter().zip(&expected) {
         assert!((found - expected).abs() < 1e-4, "{found} {expected}");
     }
-    let dense = ste(&Value::from(normal(3, &[8, 64])), |w| Nf4Array::quantize(w, 64)).expect("quantizes");
+    let dense = ste(Value::from(normal(3, &[8, 64])), |w| Nf4Array::quantize(w, 64)).expect("quantizes");
     assert!(dense.downcast::<Ste>().is_some());
 }
 

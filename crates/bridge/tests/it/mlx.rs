@@ -33,7 +33,9 @@ fn an_eval_of_a_traced_array_is_told_from_other_errors() {
     compile(function, None)(&vector()).expect("the errors are not passed on");
     let inside = std::mem::take(&mut *INSIDE.lock().expect("not poisoned"));
     assert_eq!(inside.len(), 2, "it evaluates a tracer twice");
-    inside.iter().for_each(|error| assert_eq!(refusal(error.what()), Refusal::Traced, "{error}"));
+    for error in inside {
+        assert_eq!(refusal(error.what()), Refusal::Traced, "{error}");
+    }
     let scope = Scope::new().expect("memory");
     let placeholder = scope.placeholder(&Aval::from(&vector())).expect("a placeholder");
     let outside = placeholder.exp().and_then(|y| y.eval()).expect_err("it has no data");

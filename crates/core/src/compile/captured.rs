@@ -75,8 +75,13 @@ pub(super) fn suspects(options: &CompileOptions, seen: &Seen<'_>) -> Result<Vec<
     let fields = if found.is_empty() { None } else { Some((seen.again)()?) };
     let after = count()?;
     drop(fields);
-    let same = before.iter().zip(after).map(|(before, after)| *before == after);
-    Ok(found.iter().zip(same).filter_map(|(array, same)| same.then(|| array.clone())).collect())
+    let counts = before.iter().zip(&after);
+    Ok(found
+        .iter()
+        .zip(counts)
+        .filter(|(_, (before, after))| before == after)
+        .map(|(array, _)| array.clone())
+        .collect())
 }
 
 /// Does with the arrays that a function holds as its options say: those of the `suspects` of one recording that another

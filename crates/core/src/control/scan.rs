@@ -8,6 +8,9 @@ use crate::tree::Arguments;
 use crate::values::{Values, arrays_of, never_called};
 use crate::{Error, Result, Tree, Value, trace, tree};
 
+/// The carry that [`scan`] ends with, and the results of all steps.
+pub type Scanned<C, Y> = (<<C as Arguments>::Arrays as Tree>::With<Value>, <Y as Tree>::With<Value>);
+
 /// Goes along axis 0 of `xs` with a carry: the last carry, and what the steps made, stacked along a new axis 0.
 ///
 /// `f` takes the carry and, of each array of `xs`, one row: `f32[5]` of an `f32[3,5]`. An implicit array gives its rows
@@ -42,7 +45,7 @@ pub fn scan<C, X, Y, E>(
     xs: X,
     length: Option<i32>,
     mut f: impl FnMut(C::Arrays, X::Arrays) -> Result<(C::Arrays, Y), E>,
-) -> Result<(<C::Arrays as Tree>::With<Value>, Y::With<Value>)>
+) -> Result<Scanned<C, Y>>
 where
     C: Arguments,
     X: Arguments,

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use mlx_rs::{Array, transforms};
+use tacit_bridge::Spent;
 
 use super::{Arguments, Node, Visitor};
 use crate::phases::Phases;
@@ -31,10 +32,11 @@ use crate::{ImplicitArray, Result, Value};
 /// An array cannot be computed, or is one that a trace is recorded on.
 pub fn eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
     let arrays = arrays(tree)?;
-    begin(&arrays)?;
-    let start = Instant::now();
-    transforms::eval(&arrays)?;
-    Phases { wait: start.elapsed(), ..Phases::default() }.add();
+    if arrays.is_empty() {
+        return Ok(());
+    }
+    let Spent { encode, wait } = tacit_bridge::eval(&arrays)?;
+    Phases { encode, wait, ..Phases::default() }.add();
     Ok(())
 }
 
@@ -44,15 +46,12 @@ pub fn eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
 ///
 /// As for [`eval`]; what fails while it is computed is an error to whoever reads it.
 pub fn async_eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
-    begin(&arrays(tree)?)
-}
-
-fn begin(arrays: &[Array]) -> Result<()> {
+    let arrays = arrays(tree)?;
     if arrays.is_empty() {
         return Ok(());
     }
     let start = Instant::now();
-    transforms::async_eval(arrays)?;
+    transforms::async_eval(&arrays)?;
     Phases { encode: start.elapsed(), ..Phases::default() }.add();
     Ok(())
 }

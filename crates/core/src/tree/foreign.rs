@@ -96,7 +96,7 @@ macro_rules! register_node {
 ///
 /// The tree cannot be listed.
 #[doc(hidden)]
-pub fn flatten_node<'a>(name: &'static str, tree: &impl Tree, visitor: &mut dyn Visitor<'a>) -> Result<()> {
+pub fn flatten_node(name: &'static str, tree: &impl Tree, visitor: &mut dyn Visitor<'_>) -> Result<()> {
     visitor.node(&Node::new(name, Labels::Inner));
     tree.flatten(&mut Made(visitor))
 }

@@ -157,7 +157,7 @@ fn state_goes_in_and_comes_out() -> Result<()> {
     let mut state: State = (Vec::new(), None);
     let mut sums = Vec::new();
     for i in 1..=5 {
-        sums.push(f.call(&mut state, &Array::from_f32(i as f32))?.dense()?.item_exact::<f32>());
+        sums.push(f.call(&mut state, Array::from_f32(i as f32))?.dense()?.item_exact::<f32>());
     }
     assert_eq!(sums, [2.0, 5.0, 9.0, 10.0, 11.0]);
     assert_eq!(state.0.len(), 3);
@@ -166,7 +166,7 @@ fn state_goes_in_and_comes_out() -> Result<()> {
     assert_eq!(f.stats().traces, 4);
     // An earlier structure is still there.
     let mut state: State = (Vec::new(), None);
-    f.call(&mut state, &Array::from_f32(7.0))?;
+    f.call(&mut state, Array::from_f32(7.0))?;
     assert_eq!((state.0.len(), f.stats().traces), (1, 4));
     assert_eq!(state.0[0].item_exact::<f32>(), 7.0);
     Ok(())
@@ -202,14 +202,14 @@ fn a_failing_trace_leaves_the_state_and_traces_again() -> Result<()> {
         Ok(x)
     });
     let mut state = vec![Array::from_f32(1.0)];
-    let error = f.call(&mut state, &Array::from_f32(2.0)).expect_err("it fails");
+    let error = f.call(&mut state, Array::from_f32(2.0)).expect_err("it fails");
     expect![[r#"
         not now
         help: try again"#]]
     .assert_eq(&error.to_string());
     assert_eq!((state.len(), state[0].item_exact::<f32>()), (1, 1.0));
     fails.set(false);
-    f.call(&mut state, &Array::from_f32(2.0))?;
+    f.call(&mut state, Array::from_f32(2.0))?;
     assert_eq!((state.len(), state[0].item_exact::<f32>()), (2, 2.0));
     Ok(())
 }
@@ -221,7 +221,7 @@ fn a_panicking_trace_leaves_the_state() -> Result<()> {
         panic!("in the middle")
     });
     let mut state = Array::from_f32(1.0);
-    let error = f.call(&mut state, &Array::from_f32(2.0)).expect_err("it panics");
+    let error = f.call(&mut state, Array::from_f32(2.0)).expect_err("it panics");
     assert_eq!(error.to_string(), "panicked: in the middle");
     assert_eq!(state.item_exact::<f32>(), 1.0);
     Ok(())
@@ -316,7 +316,7 @@ fn a_trace_whose_results_do_not_fit_outside_is_not_kept() -> Result<()> {
     });
     let mut state = (Array::from_f32(0.0), Array::from_f32(0.0));
     for _ in 0..2 {
-        let error = f.call(&mut state, &Blocked::of(&ones(&[4, 4]), 64)).expect_err("a dense field takes no Blocked");
+        let error = f.call(&mut state, Blocked::of(&ones(&[4, 4]), 64)).expect_err("a dense field takes no Blocked");
         assert!(
             error.to_string().contains("Blocked(f32[4,4]) stands where the structure holds a dense array"),
             "{error}"
@@ -342,7 +342,7 @@ fn another_stream_is_another_trace() -> Result<()> {
 #[test]
 fn an_eval_inside_is_an_error_of_its_own() {
     let mut f = compile_with(denied(), |x: Array| x.multiply(Array::from_f32(x.item_exact::<f32>())));
-    assert!(matches!(f.call(&Array::from_f32(1.0)), Err(Error::EvalInTrace)));
+    assert!(matches!(f.call(Array::from_f32(1.0)), Err(Error::EvalInTrace)));
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn foreign_state_is_a_state() -> Result<()> {
     });
     let mut cache = CacheNode(Cache(Vec::new()));
     for i in 0..3 {
-        f.call(&mut cache, &Array::from_f32(i as f32))?;
+        f.call(&mut cache, Array::from_f32(i as f32))?;
     }
     assert_eq!(cache.0.0.iter().map(Array::item_exact::<f32>).collect::<Vec<_>>(), [0.0, 1.0, 2.0]);
     Ok(())

@@ -94,7 +94,7 @@ fn functions_of_one_type_keep_their_own_traces() -> Result<()> {
     // A function that is gone leaves nothing to one in its place.
     for i in 0..50 {
         let mut f = compile_with(denied(), plus(i as f32));
-        assert_eq!(f.call(&Array::from_f32(0.0))?.dense()?.item_exact::<f32>(), i as f32);
+        assert_eq!(f.call(Array::from_f32(0.0))?.dense()?.item_exact::<f32>(), i as f32);
     }
     Ok(())
 }

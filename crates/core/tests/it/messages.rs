@@ -205,8 +205,8 @@ fn a_panic_is_the_same_error_whatever_a_function_is_given_to() {
         error(implicit(x(), f)),
         error(tacit::explain(left(), f)),
         error(tacit::implicit_with_state(&mut x(), x(), |_, x| f(x))),
-        error(tacit::compile(f).call(&x())),
-        error(tacit::compile(|x: Array| implicit(x, f)?.dense()).call(&x())),
+        error(tacit::compile(f).call(x())),
+        error(tacit::compile(|x: Array| implicit(x, f)?.dense()).call(x())),
         error(transform::grad(f).call(x())),
         error(transform::vjp(x(), x(), f)),
         error(transform::jvp(x(), tacit::tree::Gradient::Nothing, f)),
@@ -234,7 +234,7 @@ fn a_chain_of_ops_is_too_long() {
     let off = tacit::compile::CompileOptions { passes: tacit::pass::Passes::Off, ..Default::default() };
     let x = || Value::from(vector(&[1.0, 2.0]));
     let refused = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
-        let compiled = error(tacit::compile_with(off, chain).call(&x()));
+        let compiled = error(tacit::compile_with(off, chain).call(x()));
         let mapped = error(transform::vmap(0, 0, chain).call(x()));
         let gradient = error(transform::grad(move |x: Array| chain(x)?.sum(None)).call(x()));
         let tangent = error(transform::jvp(x(), tacit::tree::Gradient::Dense(vector(&[1.0, 2.0])), chain));
@@ -258,7 +258,7 @@ fn a_chain_of_ops_that_is_not_too_long_is_run() {
         let chain = |x: Array| (0..15_000).try_fold(x, |x, _| x.negative());
         let off = tacit::compile::CompileOptions { passes: tacit::pass::Passes::Off, ..Default::default() };
         let x = || Value::from(vector(&[1.0, 2.0]));
-        let compiled = tacit::compile_with(off, chain).call(&x()).expect("it fits");
+        let compiled = tacit::compile_with(off, chain).call(x()).expect("it fits");
         let mapped = transform::vmap(0, 0, chain).call(x()).expect("it fits");
         let gradient = transform::grad(move |x: Array| chain(x)?.sum(None)).call(x()).expect("it fits");
         [compiled.dense(), mapped.dense(), gradient.array().cloned()].map(|made| numbers(&made.expect("an array")))

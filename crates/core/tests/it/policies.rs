@@ -251,12 +251,12 @@ fn a_trace_under_a_guard_is_not_found_again_without_it() {
     let vast = || Vast::of(&vector(&[1.0]));
     {
         let _warn = Policy::Warn.scope();
-        f.call(&vast()).expect("the guard says so");
+        f.call(vast()).expect("the guard says so");
     }
-    assert!(matches!(f.call(&vast()), Err(Error::MaterializationDenied { .. })));
+    assert!(matches!(f.call(vast()), Err(Error::MaterializationDenied { .. })));
     {
         let _warn = Policy::Warn.scope();
-        f.call(&vast()).expect("the guard says so");
+        f.call(vast()).expect("the guard says so");
     }
     assert_eq!(f.stats().traces, 1);
     let mut f = compile(|x: Array| x.negative());

@@ -11,7 +11,7 @@ pub(crate) fn ones(shape: &[i32]) -> Array {
     ops::ones::<f32>(shape).expect("ones")
 }
 
-/// CompileOptions of a function `f` that may hold no arrays.
+/// `CompileOptions` of a function `f` that may hold no arrays.
 pub(crate) fn denied() -> CompileOptions {
     CompileOptions { name: "f".to_owned(), constants: Constants::Deny, ..CompileOptions::default() }
 }

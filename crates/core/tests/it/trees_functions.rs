@@ -176,7 +176,7 @@ fn a_tree_is_evaluated_as_a_whole_and_its_time_is_told_by_phase() -> Result<()> 
     let (started, spent) = tacit::compile::Phases::of(|| tree::async_eval(&begun));
     started?;
     assert!(spent.wait.is_zero() && !spent.encode.is_zero());
-    assert_eq!(begun.item_exact::<f32>(), 6.0);
+    assert_eq!(begun.as_slice::<f32>(), [6.0]);
     // In a trace there is nothing to compute.
     let traced = tacit::compile(|x: Array| tree::eval(&x.exp()?).map(|()| x)).call(lazy(1.0)?);
     assert!(matches!(traced, Err(Error::EvalInTrace)), "{traced:?}");

@@ -34,11 +34,12 @@ impl Reader {
     }
 }
 
+type Encode = fn(usize) -> Encoder;
+
 #[test]
 fn bitsandbytes() {
     let mut file = Reader(include_bytes!("../golden/bitsandbytes.bin"));
     assert_eq!(file.floats(256), dynamic8::map());
-    type Encode = fn(usize) -> Encoder;
     let formats: [(&[f32; 16], Encode); 2] = [(&nf4::CODEBOOK, nf4::encoder), (&fp4::CODEBOOK, fp4::encoder)];
     for (codebook, encoder) in formats {
         assert_eq!(file.floats(16), codebook);

@@ -57,9 +57,10 @@ fn implicit_array(input: &Input) -> TokenStream {
         quote!((#name, ::std::format!("{:?}", self.#ident)))
     });
     let default = default_handler(input);
-    let policy = match &input.policy {
-        Some(policy) => quote!(::core::option::Option::Some(::tacit::Policy::#policy)),
-        None => quote!(::core::option::Option::None),
+    let policy = if let Some(policy) = &input.policy {
+        quote!(::core::option::Option::Some(::tacit::Policy::#policy))
+    } else {
+        quote!(::core::option::Option::None)
     };
     let families = families.iter().map(|family| {
         quote_spanned! {family.span()=>

@@ -46,9 +46,10 @@ impl<M: ModuleParameters> Model<M> {
     /// # Errors
     ///
     /// `f` fails, the loss is not one float element, or the part has no float leaf. The model is then what it was.
+    #[expect(clippy::needless_pass_by_value, reason = "a filter is written where the call is")]
     pub fn value_and_grad<A, O, E>(
         &mut self,
-        only: ParameterFilter,
+        filter: ParameterFilter,
         args: A,
         f: impl FnOnce(&mut Self, A) -> Result<O, E>,
     ) -> Result<(O, FlattenedModuleParam)>
@@ -58,9 +59,9 @@ impl<M: ModuleParameters> Model<M> {
     {
         self.check_halves()?;
         let (paths, arrays): (Vec<String>, Vec<Array>) =
-            self.trainable(&only).into_iter().map(|(path, array)| (path, array.clone())).unzip();
+            self.trainable(&filter).into_iter().map(|(path, array)| (path, array.clone())).unzip();
         if paths.is_empty() {
-            return Err(self.nothing_to_train(&only));
+            return Err(self.nothing_to_train(&filter));
         }
         self.tell_of_shared(&paths);
         let mut state = Restored { before: Some((self.arrays(), self.held.clone())), model: self };

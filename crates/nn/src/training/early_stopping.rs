@@ -61,6 +61,7 @@ impl EarlyStopping {
 
 #[cfg(test)]
 mod tests {
+    use super::Verdict::{Best, Stop, Worse};
     use super::*;
 
     #[test]
@@ -68,7 +69,6 @@ mod tests {
         let mut stopping = EarlyStopping::new(2).with_least_gain(0.5);
         let losses = [f32::NAN, 4.0, 3.8, 3.4, 3.2, 3.0];
         let verdicts = losses.map(|loss| stopping.see(loss));
-        use Verdict::{Best, Stop, Worse};
         assert_eq!(verdicts, [Worse, Best, Worse, Best, Worse, Stop]);
         assert_eq!(stopping.best(), Some(3.4));
         assert_eq!(EarlyStopping::new(0).see(f32::INFINITY), Best);

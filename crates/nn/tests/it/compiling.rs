@@ -79,7 +79,7 @@ fn dropout_drops_others_in_each_compiled_step() -> Result<()> {
     let mut calls = |run: &mut CompiledWithState<'_, Model<Sequential>, Array, (Array, Array)>| -> Result<_> {
         let mut masks = Vec::new();
         for _ in 0..3 {
-            let (_, gradient) = run.call(&mut model, &x.clone())?;
+            let (_, gradient) = run.call(&mut model, x.clone())?;
             masks.push(gradient.dense()?.as_slice::<f32>().to_vec());
         }
         Ok(masks)
@@ -96,7 +96,7 @@ fn dropout_drops_others_in_each_compiled_step() -> Result<()> {
     assert_eq!(run.stats().traces, 1);
 
     mlx_rs::module::Module::<&Array>::training_mode(&mut model, false);
-    let (a, b) = (run.call(&mut model, &x.clone())?.0.dense()?, run.call(&mut model, &x.clone())?.0.dense()?);
+    let (a, b) = (run.call(&mut model, x.clone())?.0.dense()?, run.call(&mut model, x.clone())?.0.dense()?);
     assert_eq!(a.item_exact::<f32>(), b.item_exact::<f32>());
     assert_eq!(run.stats().retraces().collect::<Vec<_>>(), ["static training true -> false at `state`"]);
     Ok(())

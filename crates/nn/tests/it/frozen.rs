@@ -121,7 +121,7 @@ fn evaluation_drops_nothing() -> Result<()> {
     );
     for mode in [true, false, true] {
         Module::<&Array>::training_mode(&mut model, mode);
-        let found = numbers(&run.call(&mut model, &x.clone())?.dense()?);
+        let found = numbers(&run.call(&mut model, x.clone())?.dense()?);
         let expected = if mode { &dropped } else { &still };
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{mode}");
     }

@@ -69,7 +69,7 @@ fn explanations_and_errors_name_parameters() -> Result<()> {
         told.inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(),
         ["layers.0.weight", "layers.1.weight"]
     );
-    let first: Vec<String> = told.equations.iter().take(2).map(|equation| equation.to_string()).collect();
+    let first: Vec<String> = told.equations.iter().take(2).map(std::string::ToString::to_string).collect();
     assert!(
         first[0].starts_with("a:Nf4(f32[64,64]) = transpose") && first[0].contains("layers.0.weight"),
         "{}",
