@@ -102,6 +102,8 @@ impl Simd for Neon {
         fn to_float(self, words: I) -> F = words.map(|words| vcvtq_f32_s32(vreinterpretq_s32_u32(words)));
         fn bf16(self, words: I) -> F = words.map(|words| vreinterpretq_f32_u32(vshlq_n_u32::<16>(words)));
         fn table(self, values: &[f32; 16]) -> T = vld1q_u8_x4(values.as_ptr().cast());
+    }
+    methods! { safe;
         fn ranks(self, thresholds: &Thresholds) -> (F, [T; 3]) =
             (self.splat(thresholds.values[7]), thresholds.steps().map(|step| self.table(&step)));
         fn rank(self, (first, later): (F, [T; 3]), x: F) -> I = rank_by_steps(self, first, later, x);
