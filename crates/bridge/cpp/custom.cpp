@@ -270,6 +270,11 @@ using namespace tacit;
 
 extern "C" {
 
+// Whether the gradient of a custom function's vjp in progress is wanted for this argument.
+bool tacit_is_wanted(size_t argnum) {
+  return wanted == nullptr || std::find(wanted->begin(), wanted->end(), static_cast<int>(argnum)) != wanted->end();
+}
+
 // Takes `function` over in every case.
 int tacit_custom_function(FunctionTable table, void* function, const Handle* args, size_t count, Sink results) {
   return guarded([&] {

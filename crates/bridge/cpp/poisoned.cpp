@@ -408,7 +408,10 @@ thread_local double encoded = 0, waited = 0;
 void evaluate_timed(std::vector<array> outputs) {
   using Clock = std::chrono::steady_clock;
   auto start = Clock::now();
-  mlx::core::async_eval(outputs);
+  // A tracer of a gradient may be evaluated, but not begun.
+  if (std::none_of(outputs.begin(), outputs.end(), [](const array& output) { return output.is_tracer(); })) {
+    mlx::core::async_eval(outputs);
+  }
   auto begun = Clock::now();
   mlx::core::eval(std::move(outputs));
   encoded = std::chrono::duration<double>(begun - start).count();

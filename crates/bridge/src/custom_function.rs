@@ -158,6 +158,14 @@ extern "C" fn forward(function: *mut c_void, args: *const mlx_array, count: usiz
     })
 }
 
+/// Whether the vjp of a custom function that is in progress on this thread is wanted for this argument. MLX asks for the
+/// gradients of all arguments, and drops the others.
+#[must_use]
+pub fn is_wanted(argnum: usize) -> bool {
+    // SAFETY: reads what is the thread's own.
+    unsafe { ffi::tacit_is_wanted(argnum) }
+}
+
 extern "C" fn vjp(
     function: *mut c_void,
     primals: *const mlx_array,

@@ -378,6 +378,7 @@ unsafe extern "C" {
         results: Sink,
     ) -> c_int;
     pub(crate) fn tacit_array_check(array: mlx_array) -> c_int;
+    pub(crate) fn tacit_is_wanted(argnum: usize) -> bool;
     pub(crate) fn tacit_eval(arrays: *const mlx_array, count: usize, encode: *mut f64, wait: *mut f64) -> c_int;
     pub(crate) fn tacit_custom_function(
         table: FunctionTable,

@@ -8,7 +8,8 @@ mod warden;
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -292,5 +293,22 @@ fn quoted(word: &str) -> String {
 /// A folder that nobody else may look into, until it is dropped.
 fn private_folder() -> Result<TempDir, Error> {
     // Launchers of one number may share a folder for temporary files: in containers.
-    tempfile::Builder::new().prefix("tacit-launch-").tempdir().map_err(Error::file("make", &env::temp_dir()))
+    let owned = Permissions::from_mode(0o700);
+    tempfile::Builder::new()
+        .prefix("tacit-launch-")
+        .permissions(owned)
+        .tempdir()
+        .map_err(Error::file("make", &env::temp_dir()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_else_looks_into_the_folder_of_a_launch() {
+        let folder = private_folder().expect("is made");
+        let mode = fs::metadata(folder.path()).expect("is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{mode:o}");
+    }
 }

@@ -14,7 +14,7 @@
 //! 8. A result whose aval is not the primitive's is an error that names the handler.
 //!
 //! Operands that are indices, as those of a gather, are checked before anybody is asked: a handler sees them counted from zero
-//! and none outside, as `u32`, by [`checked_indices`](crate::ops::checked_indices).
+//! and none outside, as `u32`, by [`checked_indices`](crate::extra_ops::checked_indices).
 //!
 //! An operand that is used as another value, by [`Materialize::used_as`](crate::Materialize::used_as), is that value to all of
 //! this, made once in a trace.

@@ -117,6 +117,7 @@ impl Builder {
     /// # Errors
     ///
     /// Two names are equal, a feed names what is not described, or there is no output.
+    #[track_caller]
     pub fn build<'f>(mut self, function: impl Fn(&Named<'_>) -> Result<Vec<Array>> + 'f) -> Result<Executable<'f>> {
         let mode = self.mode.unwrap_or_else(Mode::from_environment);
         let (options, defaults) = (std::mem::take(&mut self.options), std::mem::take(&mut self.defaults));

@@ -67,6 +67,7 @@ pub(crate) type Arguments = (Vec<Value>, Vec<Value>);
 pub(crate) type Results = (Vec<Value>, Option<Nodes>);
 
 impl<'f> Executable<'f> {
+    #[track_caller]
     pub(crate) fn new(body: Rc<Body<'f>>, mode: Mode, options: CompileOptions, defaults: Vec<(usize, Value)>) -> Self {
         let Signature { name, parameters, inputs, .. } = &body.signature;
         let options = CompileOptions { name: name.clone(), ..options };
@@ -208,6 +209,8 @@ impl<'f> Executable<'f> {
         let fed = self.fed(&made)?;
         let returned = self.body.signature.outputs.iter().zip(&made).filter(|(output, _)| output.feeds.is_empty());
         let returned = returned.map(|(_, value)| value.dense()).collect::<Result<Vec<Array>>>()?;
+        // What is fed too: a run that fails feeds nothing.
+        tree::eval(&made)?;
         tree::eval(&returned)?;
         let names: Vec<&str> = self.body.signature.returned.iter().map(|name| &**name).collect();
         bytes::copy_into(&names, &returned, outputs)?;
@@ -248,7 +251,8 @@ impl<'f> Executable<'f> {
     pub(crate) fn call(&mut self, inputs: &[&Array], overrides: &[Override<'_>]) -> Result<Results> {
         let signature = &self.body.signature;
         let feeds = signature.outputs.iter().any(|output| !output.feeds.is_empty());
-        if feeds && (embedding::is_recording() || any_tracer(inputs)) {
+        let given: Vec<&Array> = inputs.iter().copied().chain(overrides.iter().map(|&(_, array)| array)).collect();
+        if feeds && (embedding::is_recording() || any_tracer(&given)) {
             return Err(Error::invalid(
                 format!("{} is run inside a traced function, and keeps what is fed", signature.name),
                 "run it outside, or make the cache an argument of the traced function",
@@ -257,7 +261,7 @@ impl<'f> Executable<'f> {
         if let Some(&unset) = self.unset.first() {
             return Err(signature.missing(unset));
         }
-        self.check_residents()?;
+        self.check_residents(overrides)?;
         if inputs.len() != signature.given.len() {
             let names: Vec<&str> = signature.given.iter().map(|&index| &*signature.inputs[index].name).collect();
             return Err(Error::invalid(
@@ -315,7 +319,11 @@ impl<'f> Executable<'f> {
 
 /// What the function made of a run, evaluated node by node in the eager mode.
 fn evaluated((made, nodes): Results) -> Result<Vec<Value>> {
-    nodes.as_ref().map_or(Ok(()), Nodes::evaluate)?;
+    if let Some(nodes) = nodes {
+        nodes.evaluate()?;
+        // What depends on no argument, and an argument that is returned.
+        tree::eval(&made)?;
+    }
     Ok(made)
 }
 

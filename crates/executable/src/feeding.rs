@@ -5,15 +5,18 @@ use tacit_core::{Error, Result, Value, kernel, tree};
 
 use crate::Executable;
 use crate::executable::dense_leaves;
-use crate::signature::{Described, Kind};
+use crate::signature::{Described, Kind, Override};
 
 impl Executable<'_> {
     /// A resident input that a failed kernel left is an error before anything is computed from it.
-    pub(crate) fn check_residents(&self) -> Result<()> {
+    pub(crate) fn check_residents(&self, overrides: &[Override<'_>]) -> Result<()> {
         let Self { body, arguments, .. } = self;
-        for (Described { name, .. }, value) in
-            body.signature.inputs.iter().zip(&arguments.1).filter(|(own, _)| own.kind != Kind::Given)
-        {
+        let held = body.signature.inputs.iter().zip(&arguments.1).enumerate();
+        // A default that the run replaces is not read.
+        let held = held.filter(|(input, (own, _))| {
+            own.kind != Kind::Given && overrides.iter().all(|(replaced, _)| replaced != input)
+        });
+        for (_, (Described { name, .. }, value)) in held {
             for array in dense_leaves([value])? {
                 kernel::check_intact(&array).map_err(|error| {
                     let why = match &error {

@@ -1,7 +1,7 @@
 //! The latest checkpoints of a run in one folder.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use tacit_core::{Error, Result};
 use tacit_files::make_folder;
@@ -72,7 +72,11 @@ impl Rotation {
         drop(made);
         let all = self.checkpoints()?;
         for (_, old) in &all[..all.len().saturating_sub(self.keep)] {
-            fs::remove_file(old).map_err(Error::file("remove", old))?;
+            match fs::remove_file(old) {
+                // Another process was first.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.map_err(Error::file("remove", old))?,
+            }
         }
         Ok(path)
     }
@@ -83,12 +87,13 @@ impl Rotation {
     ///
     /// The folder cannot be read; one that is not there has none.
     pub fn checkpoints(&self) -> Result<Vec<(u64, PathBuf)>> {
-        if !self.folder.exists() {
-            return Ok(Vec::new());
-        }
         let failed = || Error::file("read", &self.folder);
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.folder).map_err(failed())? {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            entries => entries.map_err(failed())?,
+        };
+        for entry in entries {
             let entry = entry.map_err(failed())?;
             if entry.file_type().is_ok_and(|kind| kind.is_file())
                 && let Some(step) = step_of(&entry.path())

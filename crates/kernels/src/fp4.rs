@@ -2,7 +2,7 @@
 //!
 //! The layout is that of [`nf4`](crate::nf4): flat blocks of 32 to 4096 elements with their absmax, element `2j` in the
 //! high nibble of byte `j`, an odd length padded by the code of 0. The value of a code is `CODEBOOK[code] * absmax`. It
-//! is not OCP's E2M1, which [`mxfp4`](crate::mxfp4) and [`nvfp4`](crate::nvfp4) use.
+//! is not OCP's E2M1, which [`mx`](crate::mx) and [`nvfp4`](crate::nvfp4) use.
 
 use crate::{Encoder, nearest::bitsandbytes, search::Search};
 

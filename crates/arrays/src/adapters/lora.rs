@@ -231,8 +231,12 @@ impl Linear for Lora {
         Ok(Self { aval: base.aval()?, base, ..self.clone() }.into())
     }
 
-    /// The number goes to the base and to `b`.
+    /// The number goes to the base and to `b`, which must hold it as the base does. A divisor does not: `b` begins with zeros,
+    /// and 0/0 is no part of a sum.
     fn scaled(&self, by: &Factor) -> Result<Value> {
+        if by.divides() || self.b.dtype() != self.aval.dtype {
+            return Err(Error::decline("the factors do not hold the number as the sum does"));
+        }
         let base = implicit(&self.base, |base| by.on(&base))?;
         Ok(Self { base, b: by.on(&self.b)?, ..self.clone() }.into())
     }

@@ -264,7 +264,8 @@ pub(crate) fn linear_addmm_left(op: &AddMM, w: &dyn Linear, x: &Value, c: &Value
 
 /// Whole rows, as an embedding takes them.
 #[handler]
-pub(crate) fn linear_gather(op: &Gather, w: &dyn Linear, rows: &Array) -> Result<Value> {
+pub(crate) fn linear_gather(op: &Gather, w: &dyn Linear, rows: &Value) -> Result<Value> {
+    let rows = dense_operand(rows)?;
     let shape = gathered_rows(op, &w.aval()?, rows)?;
     let taken = w.product(Product::Rows, &rows.into())?;
     implicit(taken, |taken| taken.reshape(&shape))

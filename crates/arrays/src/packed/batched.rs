@@ -9,6 +9,7 @@ use tacit_kernels::Orientation;
 
 use crate::avals::axes::{ranges, swapped};
 use crate::avals::checks::check_made;
+use crate::avals::dtypes::check_castable;
 use crate::families::cut::{Cut, cut};
 use crate::families::linear::{Linear, Product};
 use crate::families::packed::{Packed, read_in};
@@ -286,6 +287,7 @@ impl Linear for Batched {
 
     /// The cast of what is behind the view, where that is read as another type.
     fn cast(&self, dtype: Dtype) -> Result<Value> {
+        check_castable(dtype)?;
         let inner = implicit(&self.inner, |inner| inner.as_dtype(dtype))?;
         if inner.family::<dyn Packed>().is_none() {
             return Err(Error::decline("a rounding must show"));

@@ -9,7 +9,7 @@ use tacit_bridge::{Scope, any_tracer, array_id, constants, frontier, held_elsewh
 use super::held::may_be_key;
 use super::{CapturedArray, CompileOptions, Constants};
 use crate::policy::warn;
-use crate::tree::TreeDef;
+use crate::tree::{self, Open, TreeDef};
 use crate::{Aval, Error, Result, Value};
 
 /// Whether a transform of MLX's is going on, so that an array may be a tracer of it.
@@ -74,14 +74,18 @@ pub(super) fn suspects(options: &CompileOptions, seen: &Seen<'_>) -> Result<Vec<
     // A field of a module or an optimizer that is no leaf of it, such as a learning rate, is copied with it.
     let fields = if found.is_empty() { None } else { Some((seen.again)()?) };
     let after = count()?;
+    // A leaf itself is no field: the function got a tracer in its place, and so holds it by itself.
+    let leaves: HashSet<_> = match &fields {
+        Some((values, _)) => {
+            tree::leaves(values, Open::Fully)?.iter().filter_map(Value::as_dense).map(array_id).collect()
+        }
+        None => HashSet::new(),
+    };
     drop(fields);
     let counts = before.iter().zip(&after);
-    Ok(found
-        .iter()
-        .zip(counts)
-        .filter(|(_, (before, after))| before == after)
-        .map(|(array, _)| array.clone())
-        .collect())
+    let is_held =
+        |(array, (before, after)): &(&Array, (&usize, &usize))| before == after || leaves.contains(&array_id(array));
+    Ok(found.iter().zip(counts).filter(is_held).map(|(array, _)| array.clone()).collect())
 }
 
 /// Does with the arrays that a function holds as its options say: those of the `suspects` of one recording that another

@@ -90,7 +90,8 @@ where
 
     /// The gradients of the primals: the vjp of the tangents, which are linear in those of the primals.
     fn transposed(&self, primals: &[Array], cotangents: &[Array], outputs: &[Array]) -> Result<Vec<Array>> {
-        let chosen: Vec<usize> = (0..primals.len()).filter(|&i| is_differentiable(&primals[i])).collect();
+        let chosen: Vec<usize> =
+            (0..primals.len()).filter(|&i| is_differentiable(&primals[i]) && tacit_bridge::is_wanted(i)).collect();
         let zeros = primals.iter().map(|primal| Ok(ops::zeros_like(primal)?)).collect::<Result<Vec<Array>>>()?;
         let at: Vec<Value> = chosen.iter().map(|&i| Value::from(&zeros[i])).collect();
         let (given, results): (Vec<Array>, Vec<usize>) = cotangents

@@ -47,6 +47,16 @@ fn the_documented_state_of_one_number_is_frozen_with_a_warning_and_right_as_a_st
     Ok(())
 }
 
+/// A name of outside in the place of the argument: the array is an argument of the first call, and a constant of all.
+#[test]
+fn an_argument_that_is_captured_too_is_told() -> Result<()> {
+    let (x, y) = (row(&[1.0, 2.0]), row(&[3.0, 4.0]));
+    let mut f = compile_with(denied(), |a: Array| a.add(&x));
+    assert!(matches!(f.call(&x), Err(Error::Constants { held, .. }) if held.len() == 1));
+    assert!(matches!(f.call(&y), Err(Error::Constants { held, .. }) if held.len() == 1));
+    Ok(())
+}
+
 /// The avals that a function of `[1, 2]` is said to hold, and how often it ran for that.
 fn held(f: impl Fn(Array) -> Result<Array, Exception>, shapeless: bool) -> (String, u32) {
     let runs = Cell::new(0);

@@ -152,6 +152,19 @@ fn a_zip_of_two_structures_names_the_first_place() {
     .assert_eq(&error(tree::zip(&closed, &opened, Open::Fully)).to_string());
 }
 
+/// As by MLX's own eval, a loss may look at what it computes.
+#[test]
+fn a_tree_is_evaluated_inside_a_gradient() -> Result<()> {
+    let mut gradient = tacit::transform::grad(|x: Array| -> Result<Array> {
+        let y = x.square()?;
+        tree::eval(&y)?;
+        assert_eq!(y.as_slice::<f32>(), [9.0]);
+        Ok(y)
+    });
+    assert_eq!(gradient.call(Array::from_f32(3.0))?.array()?.as_slice::<f32>(), [6.0]);
+    Ok(())
+}
+
 /// Everything that a state holds is computed by one call, whatever it is a tree of.
 #[test]
 fn a_tree_is_evaluated_as_a_whole_and_its_time_is_told_by_phase() -> Result<()> {

@@ -98,6 +98,13 @@ impl Sequences for ArraysCache {
     fn pad_left(&mut self, tokens: i32, lengths: &[i32]) -> Result<()> {
         self.check_batch(lengths.len())?;
         if lengths.iter().any(|&length| length != tokens) {
+            // Padding would stand between the tokens that the state has seen and the next ones.
+            if !self.is_empty() {
+                return Err(Error::invalid(
+                    format!("prompts of {lengths:?} tokens go on from a state, which takes no padding"),
+                    "give the sequences prompts of one length, or each by itself",
+                ));
+            }
             self.set_left_padding(&lengths.iter().map(|length| tokens - length).collect::<Vec<_>>());
         }
         Ok(())

@@ -7,7 +7,7 @@ use tacit_core::{Error, Result};
 /// Scales gradients down to the norm `max` where their norm is greater, and gives that norm as `f32[]`.
 ///
 /// The norm is that of all gradients together, with sums in `f32`; each gradient keeps its dtype. Nothing is evaluated, so a
-/// compiled step may clip, which it cannot by `clip_grad_norm` of mlx-rs. Where a gradient is NaN all of them become it.
+/// compiled step may clip, which it cannot by `clip_grad_norm` of mlx-rs. Where a gradient is NaN or infinite all of them become NaN.
 /// On several ranks that hold parts of the gradients the norm is that of the parts here.
 ///
 /// ```
@@ -37,15 +37,23 @@ pub fn clip_by_norm(gradients: FlattenedModuleParam, max: f32) -> Result<(Flatte
     // The order of a map is another one in each process, and so would the rounding of the sum be.
     let mut paths: Vec<_> = gradients.keys().cloned().collect();
     paths.sort_unstable();
-    let mut squares = Array::from_f32(0.0);
-    for path in &paths {
-        squares = squares.add(gradients[path].as_dtype(Dtype::Float32)?.square()?.sum(None)?)?;
+    // Relative to the greatest magnitude, whose square may be no `f32`.
+    let (zero, one) = (Array::from_f32(0.0), Array::from_f32(1.0));
+    let mut greatest = zero.clone();
+    for path in paths.iter().filter(|path| gradients[*path].size() > 0) {
+        greatest = ops::maximum(greatest, gradients[path].as_dtype(Dtype::Float32)?.abs()?.max(None)?)?;
     }
-    let norm = squares.sqrt()?;
-    let factor = ops::minimum(Array::from_f32(max).divide(&norm)?, Array::from_f32(1.0))?;
+    let unit = ops::select(greatest.gt(&zero)?, &greatest, &one)?;
+    let mut squares = zero;
+    for path in &paths {
+        squares = squares.add(gradients[path].as_dtype(Dtype::Float32)?.divide(&unit)?.square()?.sum(None)?)?;
+    }
+    let norm = squares.sqrt()?.multiply(&unit)?;
+    let factor = ops::minimum(Array::from_f32(max).divide(&norm)?, &one)?;
     let clipped = gradients.into_iter().map(|(path, gradient)| {
-        let gradient = gradient.multiply(factor.as_dtype(gradient.dtype())?)?;
-        Ok((path, gradient))
+        // In `f32`: the factor of a large norm is no half float.
+        let scaled = gradient.as_dtype(Dtype::Float32)?.multiply(&factor)?.as_dtype(gradient.dtype())?;
+        Ok((path, scaled))
     });
     Ok((clipped.collect::<Result<_>>()?, norm))
 }

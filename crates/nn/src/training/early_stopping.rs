@@ -36,10 +36,10 @@ impl EarlyStopping {
         Self { patience, least_gain: 0.0, best: None, worse: 0 }
     }
 
-    /// The same where a loss is a new best only if it is less by more than this.
+    /// The same where a loss is a new best only if it is less by more than this; what is below 0 or NaN counts as 0.
     #[must_use]
     pub const fn with_least_gain(self, least_gain: f32) -> Self {
-        Self { least_gain, ..self }
+        Self { least_gain: least_gain.max(0.0), ..self }
     }
 
     /// Sees the loss of a validation. One that is NaN is worse than any.

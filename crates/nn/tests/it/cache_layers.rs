@@ -5,6 +5,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 use tacit_core::compile::CompileOptions;
 use tacit_core::{Error, Policy, Result, compile_with_state};
+use tacit_nn::generate::Sequences;
 use tacit_nn::{ArraysCache, Cache, KvCache};
 
 use crate::cache::{FORMATS, Tokens, cache, layer, part, tokens, whole};
@@ -15,6 +16,23 @@ fn column(values: &[f32]) -> Array {
 
 fn floats(array: &Array) -> Vec<f32> {
     array.as_slice::<f32>().to_vec()
+}
+
+/// Padding on the left would stand between what a state has seen and the tokens.
+#[test]
+fn a_state_that_has_seen_tokens_takes_no_padding_on_the_left() -> Result<()> {
+    let mut cache = ArraysCache::new(1);
+    cache.pad_left(5, &[5, 3])?;
+    cache.set(0, ops::zeros::<f32>(&[2, 3])?)?;
+    cache.pad_left(4, &[4, 4])?;
+    let refused = cache.pad_left(5, &[5, 3]).expect_err("rows of other lengths");
+    expect![[r#"
+        prompts of [5, 3] tokens go on from a state, which takes no padding
+        help: give the sequences prompts of one length, or each by itself"#]]
+    .assert_eq(&refused.to_string());
+    // It is as it was.
+    cache.pad_left(4, &[4, 4])?;
+    Ok(())
 }
 
 #[test]

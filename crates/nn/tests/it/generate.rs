@@ -451,8 +451,11 @@ fn states_of_several_parts_know_the_sequences_of_each() -> Result<()> {
         cache.set(0, Array::from_slice(&[1.0f32, 2.0], &[2, 1]))?;
         Ok(cache)
     };
-    let mut state =
-        (vec![Cache::List(vec![attention()?.into(), arrays()?.into()]), attention()?.into()], (), attention()?);
+    let mut state = (
+        vec![Cache::List(vec![attention()?.into(), ArraysCache::new(1).into()]), attention()?.into()],
+        (),
+        attention()?,
+    );
     state.pad_left(3, &[3, 1])?;
     let Cache::List(parts) = &mut state.0[0] else { unreachable!("a list was made") };
     assert_eq!(

@@ -70,7 +70,7 @@ fn explain_names_the_handlers() {
     let lines: Vec<&str> = text.lines().map(|line| line.split(".rs:").next().unwrap_or(line)).collect();
     expect![[r#"
         { lambda weight:Nf4(f32[32,64]) .
-            a:Nf4(f32[64,32]) = transpose[axes=(1,0)] weight                  packed_transpose   crates/arrays/src/packed/batched
+            a:Nf4(f32[64,32]) = transpose[axes=(1,0)] weight                  linear_transpose   crates/arrays/src/views/of_linear
             b:f32[3,32]       = addmm[alpha=1,beta=1] f32[3,64] a f32[3,32]   linear_addmm   crates/arrays/src/families/linear
             in (b) }   2 ops, 2 handled, 0 materialized (0 B)"#]]
     .assert_eq(&lines.join("\n"));
