@@ -41,7 +41,7 @@ fn every_handler_is_registered() {
         linear_astype: as_type of any implicit
         linear_concatenate: concatenate of any implicit, ..
         linear_divide: divide of any implicit, dense
-        linear_gather: gather of any Linear, dense
+        linear_gather: gather of any Linear, any
         linear_matmul: matmul of any, any Linear
         linear_matmul_left: matmul of any Linear, any
         linear_multiply: multiply of any implicit, dense
