@@ -62,7 +62,7 @@ fn step(training: &mut Training, (images, labels, rate): (Array, Array, Array)) 
     let (loss, gradients) =
         training.model.value_and_grad(ParameterFilter::default(), (&images, &labels), loss).map_err(Exception::from)?;
     training.optimizer.lr = rate;
-    training.model.update(&mut *training.optimizer, &gradients).map_err(Exception::from)?;
+    training.model.update(&mut training.optimizer, &gradients).map_err(Exception::from)?;
     Ok(loss)
 }
 // ANCHOR_END: step

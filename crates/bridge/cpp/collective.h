@@ -1,6 +1,7 @@
 // The primitive of a collective.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <stdexcept>

@@ -1,8 +1,6 @@
 // Record and walk: placeholders, and the tape of the nodes that depend on them.
 #include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <mutex>
 #include <stdexcept>
 #include <unordered_map>
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tacit_core::{Aval, Policy, Value};
 
-use crate::elements::{floats, index};
+use crate::elements::{distance, floats, index};
 
 /// Where two arrays differ most.
 #[derive(Clone, Debug)]
@@ -68,12 +68,7 @@ pub fn close(found: impl Into<Value>, expected: impl Into<Value>, tolerance: f64
     let granted = tolerance * largest;
     let (mut worst, mut far) = ((0, 0f64), 0);
     for (i, (&a, &b)) in found.iter().zip(&expected).enumerate() {
-        #[allow(clippy::float_cmp, reason = "equal infinities have no difference")]
-        let error = match f64::from((a - b).abs()) {
-            _ if a == b || a.is_nan() && b.is_nan() => 0.0,
-            error if error.is_nan() => f64::INFINITY,
-            error => error,
-        };
+        let error = distance(a, b);
         far += usize::from(error > granted);
         worst = if error > worst.1 { (i, error) } else { worst };
     }

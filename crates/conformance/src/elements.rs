@@ -38,17 +38,22 @@ pub(crate) fn error_above(a: &Array, b: &Array, least: f64) -> Result<f64> {
 /// The element that is farthest from the one that is expected: where it is, what it is, and what is expected.
 pub(crate) fn worst(found: &Array, expected: &Array) -> Result<String> {
     let (a, b) = (floats(found)?, floats(expected)?);
-    #[allow(clippy::float_cmp, reason = "equal infinities have no difference")]
-    let distance = |&(_, (a, b)): &(usize, (&f32, &f32))| match f64::from((a - b).abs()) {
-        _ if a == b || a.is_nan() && b.is_nan() => 0.0,
-        distance if distance.is_nan() => f64::INFINITY,
-        distance => distance,
-    };
     let pairs = a.iter().zip(&b).enumerate();
-    let farthest = pairs.max_by(|one, other| distance(one).total_cmp(&distance(other)));
+    let of = |&(_, (&a, &b)): &(usize, (&f32, &f32))| distance(a, b);
+    let farthest = pairs.max_by(|one, other| of(one).total_cmp(&of(other)));
     Ok(farthest.map_or_else(String::new, |(at, (found, wanted))| {
         format!("at {:?} it is {found:?}, expected {wanted:?}", index(at, expected.shape()))
     }))
+}
+
+/// How far an element is from the one that is expected: infinitely where one alone is NaN.
+#[allow(clippy::float_cmp, reason = "equal infinities have no difference")]
+pub(crate) fn distance(found: f32, expected: f32) -> f64 {
+    match f64::from((found - expected).abs()) {
+        _ if found == expected || found.is_nan() && expected.is_nan() => 0.0,
+        distance if distance.is_nan() => f64::INFINITY,
+        distance => distance,
+    }
 }
 
 /// Whether two arrays agree up to a relative error.

@@ -5,7 +5,7 @@
 //! compute the same. Every crate may register one with [`register_pass!`](crate::register_pass); the facade brings those of
 //! `tacit-fusion`. They run in the order of their numbers, on each trace whose inputs are tracers; a shapeless trace stays as
 //! it was recorded, since a pass looks at shapes. [`CompileOptions::passes`](crate::compile::CompileOptions) chooses among them, and so does
-//! [`PASSES_VARIABLE`] for a whole process; [`Stats::rewritten`](crate::compile::CompileStats) tells what they did.
+//! [`PASSES_VARIABLE`] for a whole process; [`CompileStats::rewritten`](crate::compile::CompileStats) tells what they did.
 
 mod graph;
 

@@ -47,9 +47,9 @@ thread_local! {
 impl Phases {
     /// Runs `f`, and what its compiled calls and evaluations of trees took on this thread.
     pub fn of<R>(f: impl FnOnce() -> R) -> (R, Self) {
-        let before = TOTAL.get();
+        let before = Self::total();
         let result = f();
-        (result, TOTAL.get() - before)
+        (result, Self::total() - before)
     }
 
     /// From the first node that was handed over to the last result: the device computes within it.
@@ -58,10 +58,19 @@ impl Phases {
         self.encode + self.wait
     }
 
+    /// What was counted on this thread so far.
+    pub(crate) fn total() -> Self {
+        TOTAL.get()
+    }
+
     pub(crate) fn add(self) {
-        let mut total = TOTAL.get();
-        total += self;
-        TOTAL.set(total);
+        self.add_to(Self::total());
+    }
+
+    /// The total is this much more than `before`.
+    pub(crate) fn add_to(self, mut before: Self) {
+        before += self;
+        TOTAL.set(before);
     }
 }
 

@@ -27,7 +27,7 @@ mod visitor;
 
 pub use arguments::Arguments;
 pub use def::{Difference, TreeDef};
-pub use evaluating::{async_eval, eval};
+pub use evaluating::{arrays, async_eval, eval};
 pub use fixed::{Static, StaticLeaf};
 #[doc(hidden)]
 pub use foreign::{flatten_node, unflatten_node};

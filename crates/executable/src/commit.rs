@@ -47,7 +47,7 @@ impl Executable<'_> {
 
     /// Begins a run and the evaluation of everything that it makes.
     pub(crate) fn begin(&mut self, inputs: &[&Array], overrides: &[Override<'_>]) -> Result<Pending> {
-        let (made, nodes) = self.call(inputs, overrides)?;
+        let Pending { returned: made, nodes } = self.call(inputs, overrides)?;
         let fed = self.fed(&made)?;
         let mut returned = Vec::new();
         self.hand_over(made, fed, &mut returned);

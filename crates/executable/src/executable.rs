@@ -5,8 +5,7 @@ use std::rc::Rc;
 use mlx_rs::{Array, ops};
 use tacit_bridge::any_tracer;
 use tacit_core::compile::{CompileOptions, CompileStats, Compiled, compile_with};
-use tacit_core::tree::{self, Open};
-use tacit_core::{Aval, Error, Result, Value, embedding, transform};
+use tacit_core::{Aval, Error, Result, Value, embedding, transform, tree};
 
 use crate::body::Body;
 use crate::extent::Extent;
@@ -63,9 +62,6 @@ pub struct Executable<'f> {
 
 type Arrays = (Vec<Array>, Vec<Array>);
 pub(crate) type Arguments = (Vec<Value>, Vec<Value>);
-/// Every output of the function, and in [`Mode::Eager`] the nodes that make them.
-pub(crate) type Results = (Vec<Value>, Option<Nodes>);
-
 impl<'f> Executable<'f> {
     #[track_caller]
     pub(crate) fn new(body: Rc<Body<'f>>, mode: Mode, options: CompileOptions, defaults: Vec<(usize, Value)>) -> Self {
@@ -144,7 +140,7 @@ impl<'f> Executable<'f> {
         let own = std::mem::replace(&mut self.arguments, arguments);
         let made = self.results();
         self.arguments = own;
-        tree::eval(&evaluated(made?)?)
+        made?.finish().map(drop)
     }
 
     /// The arguments, with zeros for the inputs that are not there.
@@ -205,13 +201,12 @@ impl<'f> Executable<'f> {
     /// As for [`run`](Self::run), or an output has another number of bytes than its memory. Nothing is written and nothing
     /// fed then.
     pub fn run_into(&mut self, inputs: &[&Array], outputs: &mut [&mut [u8]]) -> Result<()> {
-        let made = evaluated(self.call(inputs, &[])?)?;
+        let made = self.call(inputs, &[])?.evaluated()?;
         let fed = self.fed(&made)?;
         let returned = self.body.signature.outputs.iter().zip(&made).filter(|(output, _)| output.feeds.is_empty());
         let returned = returned.map(|(_, value)| value.dense()).collect::<Result<Vec<Array>>>()?;
         // What is fed too: a run that fails feeds nothing.
-        tree::eval(&made)?;
-        tree::eval(&returned)?;
+        tree::eval(&(&made, &returned))?;
         let names: Vec<&str> = self.body.signature.returned.iter().map(|name| &**name).collect();
         bytes::copy_into(&names, &returned, outputs)?;
         self.hand_over(made, fed, &mut Vec::new());
@@ -240,7 +235,7 @@ impl<'f> Executable<'f> {
     }
 
     fn step(&mut self, inputs: &[&Array], overrides: &[Override<'_>], outputs: &mut Vec<Value>) -> Result<()> {
-        let made = evaluated(self.call(inputs, overrides)?)?;
+        let made = self.call(inputs, overrides)?.evaluated()?;
         let fed = self.fed(&made)?;
         outputs.clear();
         self.hand_over(made, fed, outputs);
@@ -248,11 +243,11 @@ impl<'f> Executable<'f> {
     }
 
     /// Every output of the function on `inputs`.
-    pub(crate) fn call(&mut self, inputs: &[&Array], overrides: &[Override<'_>]) -> Result<Results> {
+    pub(crate) fn call(&mut self, inputs: &[&Array], overrides: &[Override<'_>]) -> Result<Pending> {
         let signature = &self.body.signature;
         let feeds = signature.outputs.iter().any(|output| !output.feeds.is_empty());
-        let given: Vec<&Array> = inputs.iter().copied().chain(overrides.iter().map(|&(_, array)| array)).collect();
-        if feeds && (embedding::is_recording() || any_tracer(&given)) {
+        let replaced = || overrides.iter().map(|&(_, array)| array).collect::<Vec<_>>();
+        if feeds && (embedding::is_recording() || any_tracer(inputs) || any_tracer(&replaced())) {
             return Err(Error::invalid(
                 format!("{} is run inside a traced function, and keeps what is fed", signature.name),
                 "run it outside, or make the cache an argument of the traced function",
@@ -270,40 +265,39 @@ impl<'f> Executable<'f> {
             ));
         }
         let given = signature.given.iter().copied().zip(inputs.iter().copied()).chain(overrides.iter().copied());
-        let given = given.map(|(index, array)| Ok((index, signature.inputs[index].fitted(array)?)));
-        let given = given.collect::<Result<Vec<(usize, Array)>>>()?;
+        let given = given.map(|(index, array)| Ok((index, signature.inputs[index].fitted(array)?.into())));
+        let mut given = given.collect::<Result<Vec<(usize, Value)>>>()?;
         // A run holds on to nothing of its caller's: what was there before comes back.
-        let mut own = Vec::with_capacity(given.len());
-        for (index, array) in given {
-            own.push((index, std::mem::replace(&mut self.arguments.1[index], array.into())));
+        for (index, value) in &mut given {
+            std::mem::swap(&mut self.arguments.1[*index], value);
         }
         let made = self.results();
-        for (index, value) in own {
+        for (index, value) in given {
             self.arguments.1[index] = value;
         }
         made
     }
 
     /// Every output of the function on the arguments.
-    fn results(&mut self) -> Result<Results> {
+    fn results(&mut self) -> Result<Pending> {
         let cut = self.cut(&self.arguments)?;
         let arguments = cut.as_ref().unwrap_or(&self.arguments);
         if self.mode == Mode::Compiled {
             // What was fed and is looked at by nobody would grow from run to run into one long graph.
             self.start_fed()?;
-            return Ok((self.compiled.call(arguments)?, None));
+            return Ok(Pending { returned: self.compiled.call(arguments)?, nodes: None });
         }
         let (parameters, inputs) = arguments;
         let values: Vec<Value> = parameters.iter().chain(inputs).cloned().collect();
-        let made = transform::intercept(&values, |arrays| {
+        let returned = transform::intercept(&values, |arrays| {
             let (parameters, inputs) = arrays.split_at(parameters.len());
             self.body.call(parameters, inputs)
         })?;
         if self.mode == Mode::Lazy {
-            return Ok((made, None));
+            return Ok(Pending { returned, nodes: None });
         }
-        let nodes = Nodes::between(&self.body.signature.name, dense_leaves(&values)?, &dense_leaves(&made)?)?;
-        Ok((made, Some(nodes)))
+        let nodes = Nodes::between(&self.body.signature.name, tree::arrays(&values)?, &tree::arrays(&returned)?)?;
+        Ok(Pending { returned, nodes: Some(nodes) })
     }
 
     /// The arguments of a run on some of the rows; nothing where it is on all of them.
@@ -315,27 +309,4 @@ impl<'f> Executable<'f> {
         let inputs = inputs.iter().zip(&self.body.signature.inputs).map(cut).collect::<Result<_>>()?;
         Ok(Some((parameters.clone(), inputs)))
     }
-}
-
-/// What the function made of a run, evaluated node by node in the eager mode.
-fn evaluated((made, nodes): Results) -> Result<Vec<Value>> {
-    if let Some(nodes) = nodes {
-        nodes.evaluate()?;
-        // What depends on no argument, and an argument that is returned.
-        tree::eval(&made)?;
-    }
-    Ok(made)
-}
-
-pub(crate) fn dense_leaves<'v>(values: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Array>> {
-    let mut arrays = Vec::new();
-    for value in values {
-        match value {
-            Value::Dense(array) => arrays.push(array.clone()),
-            implicit @ Value::Implicit(_) => {
-                arrays.extend(tree::leaves(implicit, Open::Fully)?.iter().filter_map(Value::as_dense).cloned());
-            }
-        }
-    }
-    Ok(arrays)
 }

@@ -4,7 +4,6 @@ use mlx_rs::ops::indexing::TryIndexMutOp;
 use tacit_core::{Error, Result, Value, kernel, tree};
 
 use crate::Executable;
-use crate::executable::dense_leaves;
 use crate::signature::{Described, Kind, Override};
 
 impl Executable<'_> {
@@ -17,7 +16,7 @@ impl Executable<'_> {
             own.kind != Kind::Given && overrides.iter().all(|(replaced, _)| replaced != input)
         });
         for (_, (Described { name, .. }, value)) in held {
-            for array in dense_leaves([value])? {
+            for array in tree::arrays(value)? {
                 kernel::check_intact(&array).map_err(|error| {
                     let why = match &error {
                         Error::Kernel { kernel, message, .. } => format!("kernel {kernel} failed: {message}"),

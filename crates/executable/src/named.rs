@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use mlx_rs::Array;
-use tacit_core::{Error, Result, Value};
+use tacit_core::{Result, Value};
 
 use crate::bytes;
-use crate::signature::{Place, Signature};
+use crate::signature::{Place, Signature, unknown};
 
 /// The parameters and inputs of an executable's function, by name.
 pub struct Named<'a> {
@@ -53,15 +53,7 @@ impl Outputs {
     /// There is none, or it is fed back.
     pub fn get(&self, name: &str) -> Result<&Value> {
         let found = self.iter().find(|(own, _)| *own == name).map(|(_, value)| value);
-        found.ok_or_else(|| {
-            let names: Vec<&str> = self.iter().map(|(name, _)| name).collect();
-            let help = if names.is_empty() {
-                "describe it first".to_owned()
-            } else {
-                format!("name one of {}", names.join(", "))
-            };
-            Error::invalid(format!("the run returned no {name}"), help)
-        })
+        found.ok_or_else(|| unknown(format!("the run returned no {name}"), self.iter().map(|(name, _)| name)))
     }
 
     /// The bytes of the elements of the output of this name, evaluated: row-major, in its dtype and this machine's byte order.

@@ -23,8 +23,7 @@ impl Executable<'_> {
     ///
     /// There is no such parameter, or it has another number of bytes.
     pub fn set_parameter_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let array = self.array_from_bytes(name, bytes)?;
-        self.set(name, Kind::Parameter, array.into())
+        self.set_bytes(name, Kind::Parameter, bytes)
     }
 
     /// The array of a parameter or an input from the bytes of its elements, row-major, in the dtype that is described and
@@ -54,8 +53,7 @@ impl Executable<'_> {
     ///
     /// There is no such input, or it has another number of bytes.
     pub fn set_input_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let array = self.array_from_bytes(name, bytes)?;
-        self.set(name, Kind::Resident, array.into())
+        self.set_bytes(name, Kind::Resident, bytes)
     }
 
     /// The current value of a resident input.
@@ -79,6 +77,13 @@ impl Executable<'_> {
     /// As for [`resident`](Self::resident), or it cannot be evaluated.
     pub fn resident_bytes(&self, name: &str) -> Result<Vec<u8>> {
         bytes::to_bytes(self.resident(name)?)
+    }
+
+    fn set_bytes(&mut self, name: &str, kind: Kind, bytes: &[u8]) -> Result<()> {
+        // Another kind is told before the number of bytes.
+        self.body.signature.find(name, kind)?;
+        let array = self.array_from_bytes(name, bytes)?;
+        self.set(name, kind, array.into())
     }
 
     fn set(&mut self, name: &str, kind: Kind, value: Value) -> Result<()> {

@@ -80,6 +80,14 @@ pub(crate) struct Signature {
     pub(crate) made: OnceCell<Vec<Aval>>,
 }
 
+/// Nothing has a name; these are the names that there are.
+pub(crate) fn unknown<'n>(message: String, names: impl Iterator<Item = &'n str>) -> Error {
+    let names: Vec<&str> = names.collect();
+    let help =
+        if names.is_empty() { "describe it first".to_owned() } else { format!("name one of {}", names.join(", ")) };
+    Error::invalid(message, help)
+}
+
 impl Signature {
     pub(crate) fn described(&self, place: Place) -> &Described {
         match place {
@@ -90,14 +98,9 @@ impl Signature {
 
     /// Where `name` stands, whatever it is.
     pub(crate) fn place(&self, name: &str) -> Result<Place> {
-        self.places.get(name).copied().ok_or_else(|| {
-            let names: Vec<&str> = self.places.keys().map(|name| &**name).collect();
-            let help = if names.is_empty() {
-                "describe it first".to_owned()
-            } else {
-                format!("name one of {}", names.join(", "))
-            };
-            Error::invalid(format!("{} describes no {name}", self.name), help)
+        let place = self.places.get(name).copied();
+        place.ok_or_else(|| {
+            unknown(format!("{} describes no {name}", self.name), self.places.keys().map(|name| &**name))
         })
     }
 

@@ -18,8 +18,8 @@ use crate::module::{Leaves, empty, entered};
 /// Anything that mlx-rs can update as a tree: an optimizer, whose leaves are its moments, or a random state.
 ///
 /// What it declares as optional and absent is not there. As for a [`Module`](crate::Module), other fields are not part of
-/// the structure: in a compiled function a learning rate is a constant, and an optimizer whose moments appear by a replay
-/// takes the other fields, too, of the one that was traced.
+/// the structure: in a compiled function a learning rate is a constant, what a trace assigns to one is taken back, and an
+/// optimizer whose moments appear by a call takes the other fields, too, of the one that was traced.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -84,9 +84,11 @@ impl<U: Updatable + Clone + 'static> Tree for Stateful<U> {
     }
 
     fn assign(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        let made = reader.is_made();
         let (template, leaves) = entered::<Self>(reader, type_name::<U>())?;
-        // A moment appears with the first step: only a copy that has it has a place for it.
-        let same = {
+        // A moment appears with the first step: only a copy that has it has a place for it. And what is lent or given back is
+        // what it was in its other fields, too, such as a rate that a trace assigned.
+        let same = made && {
             let projection = self.0.state_projection().map_err(refused)?;
             let own = projection.iter().filter(|(_, array)| array.is_some()).map(|(key, _)| key);
             own.eq(leaves.iter().map(|(key, _)| *key))

@@ -9,7 +9,7 @@ use tacit_bridge::{Scope, any_tracer, array_id, constants, frontier, held_elsewh
 use super::held::may_be_key;
 use super::{CapturedArray, CompileOptions, Constants};
 use crate::policy::warn;
-use crate::tree::{self, Open, TreeDef};
+use crate::tree::{self, TreeDef};
 use crate::{Aval, Error, Result, Value};
 
 /// Whether a transform of MLX's is going on, so that an array may be a tracer of it.
@@ -76,9 +76,7 @@ pub(super) fn suspects(options: &CompileOptions, seen: &Seen<'_>) -> Result<Vec<
     let after = count()?;
     // A leaf itself is no field: the function got a tracer in its place, and so holds it by itself.
     let leaves: HashSet<_> = match &fields {
-        Some((values, _)) => {
-            tree::leaves(values, Open::Fully)?.iter().filter_map(Value::as_dense).map(array_id).collect()
-        }
+        Some((values, _)) => tree::arrays(values)?.iter().map(array_id).collect(),
         None => HashSet::new(),
     };
     drop(fields);

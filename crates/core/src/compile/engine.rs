@@ -83,7 +83,7 @@ impl Engine {
         let start = Instant::now();
         let replayed = self.replayed(show)?;
         if replayed.is_some() {
-            self.stats.spent(Phases { build: start.elapsed(), ..Phases::default() });
+            self.stats.spent(Phases { build: start.elapsed(), ..Phases::default() }, Phases::total());
         }
         Ok(replayed)
     }
@@ -134,12 +134,12 @@ impl Engine {
 
     /// Calls the function where no trace serves the inputs: `leaves` in the structure `closed`.
     pub(super) fn call(&mut self, leaves: Vec<Value>, closed: &TreeDef, body: &mut Body<'_>) -> Result<Opened<Array>> {
-        let (start, inlined) = (Instant::now(), self.stats.inlined);
+        let (start, before, inlined) = (Instant::now(), Phases::total(), self.stats.inlined);
         let made = self.called(leaves, closed, body);
         let time = start.elapsed();
         let is_traced = self.stats.inlined == inlined;
         let [trace, build] = if is_traced { [time, Duration::ZERO] } else { [Duration::ZERO, time] };
-        self.stats.spent(Phases { trace, build, ..Phases::default() });
+        self.stats.spent(Phases { trace, build, ..Phases::default() }, before);
         made
     }
 

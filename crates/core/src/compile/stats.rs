@@ -36,9 +36,10 @@ impl CompileStats {
         self.retraces.iter().map(String::as_str)
     }
 
-    pub(super) fn spent(&mut self, phases: Phases) {
+    /// A call took this, which counts in the place of what was counted within it, since `before`.
+    pub(super) fn spent(&mut self, phases: Phases, before: Phases) {
         self.phases += phases;
-        phases.add();
+        phases.add_to(before);
     }
 
     pub(super) fn retraced(&mut self, reason: String) {

@@ -56,7 +56,12 @@ pub fn async_eval(tree: &(impl Arguments + ?Sized)) -> Result<()> {
     Ok(())
 }
 
-fn arrays(tree: &(impl Arguments + ?Sized)) -> Result<Vec<Array>> {
+/// The dense arrays of a tree, those of implicit arrays included, without its structure.
+///
+/// # Errors
+///
+/// A part of the tree cannot be taken apart.
+pub fn arrays(tree: &(impl Arguments + ?Sized)) -> Result<Vec<Array>> {
     let mut arrays = Arrays::default();
     tree.flatten(&mut arrays)?;
     Ok(arrays.0)

@@ -152,6 +152,21 @@ fn a_zip_of_two_structures_names_the_first_place() {
     .assert_eq(&error(tree::zip(&closed, &opened, Open::Fully)).to_string());
 }
 
+/// The trace around a compiled call counts its time.
+#[test]
+fn no_time_is_told_twice() -> Result<()> {
+    let mut inner = tacit::compile(|x: Array| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        x.exp()
+    });
+    let mut outer = tacit::compile(move |x: Array| inner.call(&x)?.dense());
+    let start = std::time::Instant::now();
+    let (called, spent) = tacit::compile::Phases::of(|| outer.call(Array::from_f32(1.0)));
+    called?;
+    assert!(spent.trace + spent.build <= start.elapsed(), "{spent:?}");
+    Ok(())
+}
+
 /// As by MLX's own eval, a loss may look at what it computes.
 #[test]
 fn a_tree_is_evaluated_inside_a_gradient() -> Result<()> {

@@ -7,7 +7,8 @@ use mlx_rs::Array;
 /// A learning rate for each step: it rises in a warm-up and then falls.
 ///
 /// An optimizer's rate is a field. In a compiled step a field is a constant of the graph, so the rate is an argument there:
-/// [`array`](Self::array) makes it, and the step assigns it.
+/// [`array`](Self::array) makes it, and the step assigns it. The call that makes the moments of an optimizer leaves the rate of
+/// its trace in the field: whoever updates without the compiled step assigns a rate as well.
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
@@ -26,7 +27,7 @@ use mlx_rs::Array;
 ///         adam.lr = rate;
 ///         let (loss, gradients) =
 ///             model.value_and_grad(ParameterFilter::default(), x, |m, x| m.forward(&x)?.square()?.mean(None))?;
-///         model.update(&mut adam.0, &gradients)?;
+///         model.update(adam, &gradients)?;
 ///         Ok::<_, tacit_core::Error>(loss)
 ///     },
 /// );
@@ -97,9 +98,6 @@ impl Schedule {
         let (peak, end) = (f64::from(self.peak), f64::from(self.end));
         if step < self.warmup {
             return (peak * step as f64 / self.warmup as f64) as f32;
-        }
-        if self.shape == Shape::Constant {
-            return self.peak;
         }
         if step >= self.steps {
             return self.end;

@@ -9,7 +9,7 @@ use mlx_rs::builder::Builder;
 use mlx_rs::error::Exception;
 use mlx_rs::module::{Module as _, Parameter};
 use mlx_rs::nn::Sequential;
-use mlx_rs::optimizers::{Optimizer, Sgd};
+use mlx_rs::optimizers::{Adam, Optimizer, Sgd};
 use mlx_rs::random::RandomState;
 use mlx_rs::{Array, nn, random, transforms};
 use tacit_core::compile::CompiledWithState;
@@ -40,6 +40,29 @@ fn an_optimizers_moments_appear_with_the_first_step() -> Result<()> {
     }
     assert_eq!(state.0.as_slice::<f32>(), eager.0.as_slice::<f32>());
     assert_eq!(compiled.stats().traces, 2);
+    Ok(())
+}
+
+/// A field that is no leaf is what it was, whether a trace goes well or fails.
+#[test]
+fn a_rate_that_a_trace_assigned_is_not_left_in_the_state() -> Result<()> {
+    let step = |(w, optimizer): &mut (Array, Stateful<Adam>), (x, rate): (Array, Array)| -> Result<()> {
+        optimizer.lr = rate;
+        let gradient = transforms::grad(|w: &Array| w.multiply(&x)?.square()?.sum(None))(w)?;
+        optimizer.update_single(&"w".into(), &gradient, w)?;
+        Ok(())
+    };
+    let mut state = (ones(&[3]), Stateful(Adam::new(0.1)));
+    let mut compiled = compile_with_state(denied(), step);
+    let rate = Array::from_f32(0.25);
+    // The first call makes the moments, and takes the other fields of the optimizer that it traced.
+    compiled.call(&mut state, (ones(&[3]), &rate))?;
+    state.1.lr = Array::from_f32(0.5);
+    compiled.call(&mut state, (ones(&[3]), &rate))?;
+    assert_eq!(state.1.lr.item_exact::<f32>(), 0.5);
+    // MLX refuses the shapes after the rate was assigned.
+    assert!(compiled.call(&mut state, (ones(&[2]), &rate)).is_err());
+    assert_eq!(state.1.lr.item_exact::<f32>(), 0.5);
     Ok(())
 }
 

@@ -111,7 +111,7 @@ fn a_compiled_step_clips_and_follows_a_schedule() -> Result<()> {
         let loss = |m: &mut Model<nn::Linear>, x: Array| m.forward(&x)?.square()?.sum(None);
         let (_, gradients) = model.value_and_grad(ParameterFilter::default(), x, loss)?;
         let (gradients, norm) = clip_by_norm(gradients, 1.0)?;
-        model.update(&mut adam.0, &gradients)?;
+        model.update(adam, &gradients)?;
         Ok(norm)
     };
     let state = || -> Result<State> {
