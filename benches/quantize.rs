@@ -40,7 +40,7 @@ fn main() -> Result<()> {
         .run("nf4/quantize", || {
             nf4::encoder(BLOCK).quantize(floats, &mut codes, BlockScales::Floats(&mut absmax)).map_err(failed)
         })
-        .run("nf4/quantize/eval", || evaluated(&Nf4Array::quantize(&x, BLOCK)?.into()))
+        .run("nf4/quantize/eval", || tree::eval(&Nf4Array::quantize(&x, BLOCK)?))
         .run(COPY, || {
             black_box(&mut warm).copy_from_slice(black_box(floats));
             Ok(())
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     let (n, k) = (WIDTH as usize, WIDTH as usize);
     let matrix = Matrix { n, k, codes, scales: Scales::F32(&absmax), biases: None, block: BLOCK };
     let stored = Value::from(Nf4Array::quantize(&x, BLOCK)?);
-    evaluated(&stored)?;
+    tree::eval(&stored)?;
     let (packed, scales, biases) = ops::quantize(&x, BLOCK as i32, 4)?;
     transforms::eval([&packed, &scales, &biases])?;
     let mut decoded = vec![0.0_f32; x.size()];
@@ -90,8 +90,4 @@ fn main() -> Result<()> {
 
 fn failed(error: tacit_kernels::KernelError) -> Error {
     Error::Function(Box::new(error))
-}
-
-fn evaluated(value: &Value) -> Result<()> {
-    tree::eval(value)
 }

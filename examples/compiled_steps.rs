@@ -157,8 +157,7 @@ fn failed() -> Result<String> {
     for ((_, leaf), before) in training.model.leaves(&ParameterFilter::All).into_iter().zip(&before) {
         same &= leaf.eq_exact(before)?;
     }
-    let first = error.to_string().lines().next().unwrap_or_default().to_owned();
-    Ok(format!("{first}\nthe model is what it was: {same}"))
+    Ok(format!("{}\nthe model is what it was: {same}", error.clause()))
 }
 // ANCHOR_END: failed
 

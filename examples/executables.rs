@@ -102,7 +102,10 @@ fn pipelined() -> Result<String> {
     for [word] in &prompt {
         expected = Some(one_by_one.run(&[("token", word)])?.get("logits")?.dense()?);
     }
-    let same = last.zip(expected).is_some_and(|(last, expected)| last.eq_exact(&expected).unwrap_or(false));
+    let same = match (last, expected) {
+        (Some(last), Some(expected)) => last.eq_exact(&expected)?,
+        _ => false,
+    };
     Ok(format!("{} tokens, as one by one: {same}", prompt.len()))
 }
 // ANCHOR_END: pipelined

@@ -174,7 +174,7 @@ fn denied() -> Result<String> {
     // Who calls has the last word.
     let _allow = Policy::Allow.scope();
     let allowed = implicit(&vast, |x| x.cumsum(0, None, None))?;
-    Ok(format!("{}\nand then {allowed}", error.to_string().lines().next().unwrap_or_default()))
+    Ok(format!("{}\nand then {allowed}", error.clause()))
 }
 // ANCHOR_END: denied
 

@@ -32,7 +32,7 @@ type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync
 
 /// Continues a text, or answers in a conversation
 #[derive(Parser, Debug)]
-struct GenerateOptions {
+struct Options {
     /// A folder with config.json, tensors and tokenizer.json, of mlx-lm or of Hugging Face
     #[arg(long, value_name = "FOLDER")]
     model: PathBuf,
@@ -115,7 +115,7 @@ impl Sampling {
 }
 
 fn main() -> ExitCode {
-    match run(&GenerateOptions::parse()) {
+    match run(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed(&*error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -131,7 +131,7 @@ fn is_closed(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn run(options: &GenerateOptions) -> Outcome<()> {
+fn run(options: &Options) -> Outcome<()> {
     let _deny = Policy::Deny.scope();
     let sampler = options.sampling.sampler();
     sampler.check()?;
@@ -229,12 +229,7 @@ struct Prompt {
 
 /// The tokens of the prompt. Only what begins a text begins with the tokens for that, and of a conversation only what is new
 /// stands in it.
-fn prompt(
-    options: &GenerateOptions,
-    tokenizer: &Tokenizer,
-    begun: bool,
-    before: Option<Conversation>,
-) -> Outcome<Prompt> {
+fn prompt(options: &Options, tokenizer: &Tokenizer, begun: bool, before: Option<Conversation>) -> Outcome<Prompt> {
     let mut text = options.prompt.clone();
     if text == "-" {
         text.clear();

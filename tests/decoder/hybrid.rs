@@ -199,6 +199,24 @@ fn padding_on_the_right_changes_nothing() -> Result<()> {
     Ok(())
 }
 
+/// What transformers takes where a configuration does not say it.
+#[test]
+fn keys_that_are_not_there_are_those_of_transformers() -> Result<()> {
+    let config = |changes: &str| changed("qwen3_next", &Json::parse(changes).expect("an object"));
+    assert_eq!(config(r#"{"head_dim": null}"#)?.head_dim, 256);
+    for (absent, said) in [
+        (r#"{"norm_topk_prob": null}"#, r#"{"norm_topk_prob": true}"#),
+        (r#"{"partial_rotary_factor": null}"#, r#"{"partial_rotary_factor": 0.25}"#),
+    ] {
+        assert_eq!(format!("{:?}", config(absent)?), format!("{:?}", config(said)?));
+    }
+    assert_ne!(
+        format!("{:?}", config("{}")?),
+        format!("{:?}", config(r#"{"norm_topk_prob": false, "partial_rotary_factor": 1.0}"#)?)
+    );
+    Ok(())
+}
+
 #[test]
 fn the_types_of_layers_are_named_or_counted() -> Result<()> {
     let layers = |changes: &str| {

@@ -42,5 +42,5 @@ pub use matmul::{Groups, grouped_matmul, matmul};
 pub use quantize::quantize;
 pub(crate) use scale_gradients::scale_gradients;
 pub use scheme::{Coding, Encoding, Nested, Scaling, Scheme};
+pub(crate) use sum::global_scale;
 pub use sum::{Measure, Summands};
-pub(crate) use sum::{global_scale, is_relative};

@@ -89,7 +89,7 @@ pub(super) unsafe fn multiply<T: Number>(function: &str, arguments: Arguments<T>
     }
     // By columns, the product is that of the transposed operands the other way round, by rows.
     let Arguments { m, n, k, alpha, a, b, beta, c, ldc, .. } =
-        if arguments.order == ROW_MAJOR { arguments } else { arguments.turned() };
+        if arguments.order == ROW_MAJOR { arguments } else { arguments.transposed() };
     // None is negative once checked.
     let (m, n, k, ldc) = (m as usize, n as usize, k as usize, ldc as usize);
     if m == 0 || n == 0 {
@@ -174,7 +174,7 @@ const CONJUGATED: c_int = 113;
 
 impl<T> Arguments<T> {
     /// The same product by rows, if this is by columns.
-    fn turned(self) -> Self {
+    fn transposed(self) -> Self {
         Self { order: ROW_MAJOR, m: self.n, n: self.m, a: self.b, b: self.a, ..self }
     }
 

@@ -132,8 +132,7 @@ pub(crate) fn bench(options: &Options) -> Result<Measured> {
             Ok(weight) => weights.push((format.to_string(), weight)),
             // Of those that nobody named, some do not fit each shape.
             Err(error) if options.formats.is_empty() => {
-                let reason = error.to_string();
-                left_out.push(format!("{format}: {}", reason.lines().next().unwrap_or_default()));
+                left_out.push(format!("{format}: {}", error.clause()));
             }
             Err(error) => return Err(error),
         }

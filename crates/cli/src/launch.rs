@@ -49,7 +49,8 @@ pub(crate) struct Options {
     /// How many seconds the other ranks have to end by themselves once one has failed
     #[arg(long, default_value_t = 10.0)]
     grace: f64,
-    /// How often all ranks are started again after one has failed; a program that loads its latest checkpoint goes on there
+    /// How often all ranks are started again after one has failed; a program that loads its latest checkpoint goes on there.
+    /// What was given to rank 0 by the standard input is not given again, nor is the piece of it that comes first after a start
     #[arg(long, default_value_t = 0, conflicts_with = "hosts")]
     restarts: u32,
     /// Runs one rank of `mpirun`

@@ -100,14 +100,14 @@ fn quantized(work: &mut Resumable, rules: &Rules, path: &str, value: &Value) -> 
     let mut refused = None;
     let made = work.value(path, &format!("{format} of {value}"), || {
         let one = Parameters::from([(path.to_owned(), value.clone())]);
-        let (mut made, report) = convert(&one, rules).inspect_err(|error| refused = Some(error.to_string()))?;
+        let (mut made, report) = convert(&one, rules).inspect_err(|error| refused = Some(error.clause()))?;
         let error = report.converted.first().map_or(0.0, |row| row.error);
         Ok((made.remove(path).unwrap_or_else(|| value.clone()), error))
     });
     match (made, refused) {
         (Ok((value, error)), _) => Ok((value, Ok(error))),
         // The options are right, so the parameter does not fit them.
-        (Err(_), Some(reason)) => left(reason.lines().next().unwrap_or_default()),
+        (Err(_), Some(reason)) => left(&reason),
         (Err(error), None) => Err(error),
     }
 }

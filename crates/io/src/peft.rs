@@ -67,7 +67,7 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
     let mut rest = Remaining::new(&tensors);
     let mut parameters = model.clone();
     let mut adapted = BTreeSet::new();
-    for (a_end, b_end, turned) in
+    for (a_end, b_end, transposed) in
         [(".lora_A.weight", ".lora_B.weight", false), (".lora_embedding_A", ".lora_embedding_B", true)]
     {
         for stem in rest.stems(a_end) {
@@ -83,8 +83,8 @@ pub fn read(folder: impl AsRef<Path>, model: &Parameters) -> Result<Parameters> 
                 let reason = format!("it is {}, where the configuration has a rank of {rank}", Aval::from(&a));
                 return Err(tensors.wrong(Some(&key), reason, "fetch the folder again"));
             }
-            // A module with its weight as [in, out] has the change turned round, as an embedding has.
-            let (a, b) = if turned || settings.flag("fan_in_fan_out") { (b.t(), a.t()) } else { (a, b) };
+            // A module with its weight as [in, out] has the change transposed, as an embedding has.
+            let (a, b) = if transposed || settings.flag("fan_in_fan_out") { (b.t(), a.t()) } else { (a, b) };
             let change = Change { a, b, scale, magnitude };
             adapted.insert(name.clone());
             parameters.insert(name, change.over(base).map_err(rest.at(&key))?);
@@ -125,8 +125,8 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
     for (name, value) in parameters {
         let Some((module, change)) = Change::of(&path, name, value, "an adapter of PEFT's")? else { continue };
         let embedding = is_embedding(module);
-        // A module with its weight as [in, out] has the change turned round, and a rank of its own.
-        let turned = embedding || settings.flag("fan_in_fan_out");
+        // A module with its weight as [in, out] has the change transposed, and a rank of its own.
+        let transposed = embedding || settings.flag("fan_in_fan_out");
         modules.insert(module, (change.rank(), change.scale));
         let Change { a, b, magnitude, .. } = change;
         let dora = magnitude.is_some();
@@ -136,7 +136,7 @@ pub fn write(folder: impl AsRef<Path>, parameters: &Parameters, config: &Json) -
             return Err(Error::checkpoint(&path, Some(name), reason, help));
         }
         of_all = Some((name, dora));
-        let (a, b) = if turned { (b.t(), a.t()) } else { (a, b) };
+        let (a, b) = if transposed { (b.t(), a.t()) } else { (a, b) };
         let ends =
             if embedding { ["lora_embedding_A", "lora_embedding_B"] } else { ["lora_A.weight", "lora_B.weight"] };
         for (end, array) in ends.into_iter().zip([a, b]) {

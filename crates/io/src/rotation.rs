@@ -61,7 +61,7 @@ impl Rotation {
     /// The folder has a checkpoint of a later step, or as for [`Training::save`]; nothing is removed then.
     pub fn save(&self, run: &Training) -> Result<PathBuf> {
         let made = make_folder(&self.folder)?;
-        if let Some((later, _)) = self.checkpoints()?.into_iter().find(|(step, _)| *step > run.step) {
+        if let Some((later, _)) = self.checkpoints()?.pop().filter(|(step, _)| *step > run.step) {
             return Err(Error::invalid(
                 format!("{} has a checkpoint of step {later}, which is after step {}", self.folder.display(), run.step),
                 "go on from the latest checkpoint, or save this run in a folder of its own",

@@ -82,10 +82,4 @@ impl Encoder {
     pub(crate) fn new(block: usize, rule: Rule) -> Self {
         Self { block, blocks: BlockRule::Any, order: Order::LowFirst, padding: 0, rule }
     }
-
-    /// The code that fills a last byte up.
-    #[must_use]
-    pub fn padding(&self) -> u8 {
-        self.padding
-    }
 }

@@ -370,7 +370,7 @@ impl Microkernel {
             unsafe {
                 let panel = self.panel.add(d * panel_width::<S>());
                 let (left, right) = (simd.load(panel), simd.load(panel.add(S::LANES)));
-                // A panel of A comes from a farther cache than a panel.
+                // A panel of A comes from a farther cache than one of B.
                 simd.prefetch(self.x.wrapping_add((d + AHEAD) * S::LANES).cast());
                 for (i, [a, b]) in sums.iter_mut().enumerate() {
                     let x = simd.splat(*self.x.add(d * S::LANES + i));

@@ -42,7 +42,7 @@ fn elements(codes: &Integers) -> usize {
 pub(crate) fn cost(work: &Work, machine: &Machine) -> f64 {
     let Shape { rows, columns, depth } = work.shape;
     let Cycles { load, dot, lanes, .. } = *machine.cycles;
-    // Words of a square are turned, and pairs of codes looked up, once for a group of rows.
+    // Words of a square are transposed, and pairs of codes looked up, once for a group of rows.
     let (each, decode, steps) = if work.pairs { (8.0, 5.5, 2.0) } else { (4.0, 4.0, 1.0) };
     let vectors = (columns * depth) as f64 / (each * lanes);
     let groups = rows.div_ceil(GROUP) as f64;
@@ -144,7 +144,7 @@ impl Part<'_> {
         let mut numbers = Vec::new();
         for start in columns.clone().step_by(S::LANES) {
             let rows = start..columns.end.min(start + S::LANES);
-            turn_scales(self.isa, self.matrix, &self.x.blocks, rows.clone(), &mut numbers, &mut scales);
+            transpose_scales(self.isa, self.matrix, &self.x.blocks, rows.clone(), &mut numbers, &mut scales);
             let mut first = 0;
             while first < m {
                 let scales = &scales;
@@ -260,7 +260,7 @@ impl Part<'_> {
 }
 
 /// Writes the scales of some rows, run by run: for each the scale of each row.
-pub(crate) fn turn_scales(
+pub(crate) fn transpose_scales(
     isa: Isa,
     matrix: &Matrix,
     runs: &[usize],
@@ -280,10 +280,10 @@ pub(crate) fn turn_scales(
         scales.widen(isa, first, numbers);
         &numbers[..]
     };
-    run(isa, Turn { given, runs, blocks, rows, shared, to });
+    run(isa, Transpose { given, runs, blocks, rows, shared, to });
 }
 
-struct Turn<'a> {
+struct Transpose<'a> {
     /// The scales of all blocks of the rows.
     given: &'a [f32],
     /// The block of each run.
@@ -296,7 +296,7 @@ struct Turn<'a> {
     to: &'a mut [[f32; ROWS]],
 }
 
-impl Kernel for Turn<'_> {
+impl Kernel for Transpose<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -49,6 +49,9 @@ pub const THRESHOLDS: [f32; 15] = [
     0.861_478_417_811_801_1,
 ];
 
+/// The code that fills a last byte up: that of 0.
+pub const PADDING: u8 = 7;
+
 /// The encoder of blocks of `block` elements, a power of two from 32 to 4096, with the absmax of each.
 ///
 /// Every value is the one that bitsandbytes computes, to the bit; NaN and infinities, of which it stores a block of garbage,
@@ -56,5 +59,5 @@ pub const THRESHOLDS: [f32; 15] = [
 #[must_use]
 pub fn encoder(block: usize) -> Encoder {
     const SEARCH: Search = Search::new(THRESHOLDS, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
-    bitsandbytes(block, &SEARCH, 7)
+    bitsandbytes(block, &SEARCH, PADDING)
 }

@@ -8,3 +8,14 @@ pub enum Orientation {
     /// `y = x W`: `x: [m, n]`, `y: [m, k]`; its backward pass.
     Plain,
 }
+
+impl Orientation {
+    /// The other way round.
+    #[must_use]
+    pub const fn transposed(self) -> Self {
+        match self {
+            Self::Transposed => Self::Plain,
+            Self::Plain => Self::Transposed,
+        }
+    }
+}

@@ -23,14 +23,14 @@ pub(crate) fn cycles(matrix: &Matrix, orientation: Orientation, machine: &Machin
     let codes = &matrix.codes;
     let numbers = if matrix.biases.is_some() { 2.0 } else { 1.0 } * lanes / matrix.block as f64;
     let bytes = lanes * f64::from(codes.bits()) / 8.0;
-    // Words of codes are turned, which are few, or floats.
-    let turned = match codes.bits() {
+    // Words of codes are transposed, which are few, or floats.
+    let transposed = match codes.bits() {
         _ if orientation == Orientation::Plain => 0.0,
         4 | 8 => 0.0,
         16 => lanes / 32.0,
         _ => lanes * 0.7,
     };
-    panel * (machine.decode(codes) + fma + store + load) + turned + numbers + bytes / FROM_MEMORY
+    panel * (machine.decode(codes) + fma + store + load) + transposed + numbers + bytes / FROM_MEMORY
 }
 
 /// A matrix, whose lengths were checked, with the way round that it is multiplied.
@@ -46,14 +46,14 @@ impl<C: Codec> PackB for StoredB<'_, C> {
     }
 
     unsafe fn fill(&self, isa: Isa, start: usize, depth: usize, first: usize, columns: usize, panel: *mut f32) {
-        run(isa, Fill { isa, turned: self, start, depth, first, columns, panel });
+        run(isa, Fill { isa, stored: self, start, depth, first, columns, panel });
     }
 }
 
 /// The arguments of [`PackB::fill`], which are what its caller promises.
 struct Fill<'a, C> {
     isa: Isa,
-    turned: &'a StoredB<'a, C>,
+    stored: &'a StoredB<'a, C>,
     start: usize,
     depth: usize,
     first: usize,
@@ -68,7 +68,7 @@ impl<C: Codec> Kernel for Fill<'_, C> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        if self.turned.orientation == Orientation::Plain {
+        if self.stored.orientation == Orientation::Plain {
             return self.plain(simd);
         }
         for group in [0, S::LANES] {
@@ -77,7 +77,7 @@ impl<C: Codec> Kernel for Fill<'_, C> {
             if rows == 0 {
                 continue;
             }
-            let matrix = self.turned.range.matrix;
+            let matrix = self.stored.range.matrix;
             let words = C::WORD > 0 && matrix.k.is_multiple_of(C::WORD.max(1));
             // SAFETY: the group's rows lie in the matrix, its columns start at `panel`, `panel_width` apart.
             unsafe {
@@ -100,7 +100,7 @@ impl<C: Codec> Fill<'_, C> {
     /// Rows `first..first + rows`, at most LANES, lie in the matrix, and columns from `panel` in the panel.
     #[inline(always)]
     unsafe fn words<S: Simd>(&self, simd: S, first: usize, rows: usize, panel: *mut f32) {
-        let Range { matrix, codes, scales, biases, .. } = self.turned.range;
+        let Range { matrix, codes, scales, biases, .. } = self.stored.range;
         let (k, block, bits) = (matrix.k, matrix.block, codes.bits());
         let (ready, bytes) = (codes.ready(simd), codes.bytes().as_ptr());
         let row_bytes = k * bits / 8;
@@ -177,7 +177,7 @@ impl<C: Codec> Fill<'_, C> {
                 unsafe {
                     let codes = simd.load_words(words.as_ptr().add(d * S::LANES).cast());
                     for place in 0..C::WORD {
-                        let step = at + self.turned.range.codes.place(place);
+                        let step = at + self.stored.range.codes.place(place);
                         let mut values = simd.mul(C::word_values(ready, simd, codes, place), scale);
                         if biases.is_some() {
                             values = simd.add(values, bias);
@@ -195,11 +195,11 @@ impl<C: Codec> Fill<'_, C> {
     /// As for [`words`](Self::words).
     #[inline(always)]
     unsafe fn floats<S: Simd>(&self, simd: S, first: usize, rows: usize, panel: *mut f32) {
-        let Self { depth, start, turned, .. } = *self;
+        let Self { depth, start, stored, .. } = *self;
         let mut values = [0.0; 16 * DEPTH];
         for row in 0..rows {
-            let from = (first + row) * turned.range.matrix.k + start;
-            turned.range.decode(self.isa, from, &mut values[row * DEPTH..][..depth], DEPTH);
+            let from = (first + row) * stored.range.matrix.k + start;
+            stored.range.decode(self.isa, from, &mut values[row * DEPTH..][..depth], DEPTH);
         }
         let mut words = [0_u32; 256];
         for d in (0..depth).step_by(S::LANES) {
@@ -218,8 +218,8 @@ impl<C: Codec> Fill<'_, C> {
     /// A panel of `W`.
     #[inline(always)]
     fn plain<S: Simd>(&self, simd: S) {
-        let Self { turned, start, depth, first, columns, panel, .. } = *self;
-        let Range { matrix, codes, scales, biases, .. } = turned.range;
+        let Self { stored, start, depth, first, columns, panel, .. } = *self;
+        let Range { matrix, codes, scales, biases, .. } = stored.range;
         let (k, block, bits) = (matrix.k, matrix.block, codes.bits());
         let (ready, bytes) = (codes.ready(simd), codes.bytes());
         let width = panel_width::<S>();
@@ -236,7 +236,7 @@ impl<C: Codec> Fill<'_, C> {
             if !aligned || byte + width * bits / 8 + SLACK > bytes.len() {
                 // SAFETY: the row holds `width` floats, and whoever made the panel wrote them before.
                 let values = unsafe { std::slice::from_raw_parts_mut(row, width) };
-                turned.range.decode(self.isa, element, &mut values[..columns], AHEAD * k);
+                stored.range.decode(self.isa, element, &mut values[..columns], AHEAD * k);
                 continue;
             }
             let from = bytes.as_ptr().wrapping_add(byte);

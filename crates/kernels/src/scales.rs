@@ -88,7 +88,8 @@ impl Kernel for Widen<'_> {
                 for i in (0..whole).step_by(S::LANES) {
                     // SAFETY: `whole` numbers lie in both slices.
                     unsafe {
-                        let values = simd.mul(simd.gather(codes.as_ptr().add(i), map), absmax.of(simd, start + i));
+                        let values = simd.lookup_far(map, simd.load_bytes(codes.as_ptr().add(i)));
+                        let values = simd.mul(values, absmax.of(simd, start + i));
                         simd.store(out.as_mut_ptr().add(i), simd.add(values, simd.splat(offset)));
                     }
                 }

@@ -13,6 +13,9 @@ use crate::{
 /// The value of each code, in units of the block's scale, repeated to a table of 16; code 3 is not used.
 pub const VALUES: [f32; 16] = [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0];
 
+/// The code that fills a last byte up: that of 0.
+pub const PADDING: u8 = 1;
+
 /// The encoder of blocks of `block` elements, with a float for each.
 ///
 /// The mean is taken in `f64`. Rounding is to nearest, ties to even. A block of zeros has scale 0 and codes of 0.
@@ -27,8 +30,7 @@ pub const VALUES: [f32; 16] = [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0
 /// ```
 #[must_use]
 pub fn encoder(block: usize) -> Encoder {
-    // Padding is the code of zero.
-    Encoder { padding: 1, ..Encoder::new(block, Rule::Ternary) }
+    Encoder { padding: PADDING, ..Encoder::new(block, Rule::Ternary) }
 }
 
 #[derive(Clone, Copy)]

@@ -98,8 +98,12 @@ impl Config {
     /// The most tokens of a prompt that one step should be given, where its graph grows with each.
     #[must_use]
     pub fn prefill(&self) -> Option<usize> {
-        let has_state = self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::DeltaNet(_)));
-        has_state.then_some(32)
+        self.has_states().then_some(32)
+    }
+
+    /// Whether layers hold a state in the place of keys and values.
+    pub(crate) fn has_states(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.mixer, Mixer::DeltaNet(_)))
     }
 
     /// Reads the `config.json` of a folder and, where there is one, what `generation_config.json` says of the end.
@@ -131,7 +135,10 @@ impl Config {
         let hidden_size = keys.size("hidden_size")?;
         let heads = keys.size("num_attention_heads")?;
         let kv_heads = keys.size_or("num_key_value_heads", heads)?;
-        let head_dim = keys.size_or("head_dim", if family.is_gemma() { 256 } else { hidden_size / heads })?;
+        let head_dim = keys.size_or(
+            "head_dim",
+            if family.is_gemma() || family == Family::Qwen3Next { 256 } else { hidden_size / heads },
+        )?;
         let output_gate = family == Family::Qwen3Next;
         let widest = i64::from(heads) * i64::from(head_dim) * if output_gate { 2 } else { 1 };
         if head_dim == 0 || widest > i64::from(i32::MAX) {

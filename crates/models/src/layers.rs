@@ -139,7 +139,9 @@ fn kind(keys: &Keys, family: Family, head_dim: i32, slides: bool) -> Result<Kind
     let of_type = parameters.as_ref().map_or(Ok(None), |parameters| parameters.section(name))?;
     let scaling = if local { None } else { keys.section("rope_scaling")? };
     let own = of_type.or(parameters).or(scaling);
-    let rope = Rope::of(own.as_ref(), keys, head_dim, theta(keys, family, local)?)?;
+    // As transformers has it, where no key says so.
+    let part = (family == Family::Qwen3Next).then_some(0.25);
+    let rope = Rope::of(own.as_ref(), keys, head_dim, theta(keys, family, local)?, part)?;
     Ok(Kind { window, rope })
 }
 
@@ -247,7 +249,7 @@ fn feed_forward(keys: &Keys, family: Family, layer: i32) -> Result<FeedForwardCo
         count,
         per_token,
         inner: keys.size("moe_intermediate_size")?,
-        normalized: keys.flag("norm_topk_prob")?.unwrap_or(false),
+        normalized: keys.flag("norm_topk_prob")?.unwrap_or(family == Family::Qwen3Next),
         shared: match family {
             Family::Qwen3Next => Some(keys.size("shared_expert_intermediate_size")?),
             _ => None,

@@ -23,7 +23,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<(Config, Model<Decoder>)> {
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     let mut config = Config::read(folder)?;
     let mut parameters = io::read(path)?;
-    if config.prefill().is_some() {
+    if config.has_states() {
         hybrid_of_hugging_face(&mut parameters)?;
     }
     let mut parameters = stacked(folder, parameters)?;

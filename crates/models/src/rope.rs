@@ -45,12 +45,13 @@ enum Variant {
 }
 
 impl Rope {
-    /// What the keys of the positions say, and the keys of the whole configuration.
+    /// What the keys of the positions say, and the keys of the whole configuration; `usual` is the part of a head that is
+    /// rotated where none says it.
     ///
     /// # Errors
     ///
     /// The variant is none of those above, or lacks a key; or a number of them gives no frequencies.
-    pub(crate) fn of(own: Option<&Keys>, all: &Keys, head_dim: i32, theta: f64) -> Result<Self> {
+    pub(crate) fn of(own: Option<&Keys>, all: &Keys, head_dim: i32, theta: f64, usual: Option<f64>) -> Result<Self> {
         const PART: &str = "partial_rotary_factor";
         let of_own = |key: &str| own.map_or(Ok(None), |own| own.positive_number(key));
         let theta = of_own("rope_theta")?.unwrap_or(theta);
@@ -58,7 +59,7 @@ impl Rope {
             (Some(own), Some(part)) => (own, Some(part)),
             _ => (all, all.positive_number(PART)?),
         };
-        let dims = part.map_or(head_dim, |part| (f64::from(head_dim) * part) as i32);
+        let dims = part.or(usual).map_or(head_dim, |part| (f64::from(head_dim) * part) as i32);
         if dims < 2 || dims % 2 != 0 || dims > head_dim {
             let reason = format!("{dims} of the {head_dim} numbers of a head are turned, and pairs of them should be");
             // Without the factor all are turned: it is their number that is wrong.

@@ -5,7 +5,7 @@ use std::f64::consts::SQRT_2;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::{self, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype, stop_gradient};
-use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4};
+use tacit_kernels::{Order, ScaleRule, fp4, nearest::Table, nf4, ternary};
 
 use super::layout::{E8M0, digits, looked_up};
 use super::scheme::E4M3;
@@ -120,8 +120,11 @@ pub(crate) fn packed(codes: &Array, scheme: &Scheme, size: usize) -> Ops<Array> 
         Coding::Table { order, .. } => order,
         _ => Order::LowFirst,
     };
-    let encoder = scheme.encoder(32, None).map_err(|error| Exception::custom(error.to_string()))?;
-    let padding = encoder.map_or(0, |encoder| encoder.padding());
+    let padding = match scheme.encoding {
+        Encoding::Nf4 => nf4::PADDING,
+        Encoding::Ternary => ternary::PADDING,
+        _ => 0,
+    };
     // Whole bytes of all widths.
     let missing = size.next_multiple_of(8) - size;
     let codes = ops::pad(&codes, &[(0, missing as i32)][..], Array::from_slice(&[padding], &[]), None)?;

@@ -5,11 +5,11 @@ use tacit_core::kernel::{Input, Kernel, Mapped, Output, apply};
 use tacit_core::{Aval, Param, Result};
 use tacit_kernels::BlockScales;
 
+use super::Scheme;
 use super::encode::{self, blocks, coded};
 use super::host::{Fallible, int, single};
 use super::layout::scalar;
 use super::quantize::one_by_one;
-use super::{Encoding, Scheme};
 
 /// Codes `x: f32` of any shape, in blocks, by what each block stores: its scale, then its bias or the factor that NVFP4's
 /// scales are relative to, as the kernel that quantizes makes and takes them. They have no gradient.
@@ -45,7 +45,7 @@ impl Kernel for EncodeBy {
         let ([x, scales, more @ ..], [codes]) = (inputs, outputs) else {
             return Err("an array and its scales are expected".into());
         };
-        let global = if self.is_relative() { more.first().map(scalar).transpose()? } else { None };
+        let global = if self.scheme.is_relative() { more.first().map(scalar).transpose()? } else { None };
         let encoder = self.scheme.encoder(self.block, global)?.ok_or("half floats have no scales")?;
         let scales = match more {
             _ if scales.aval().dtype == Dtype::Uint8 => BlockScales::Bytes(scales.elements()?),
@@ -57,7 +57,8 @@ impl Kernel for EncodeBy {
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let (x, block) = (&inputs[0], self.block);
-        let (stored, global) = if self.is_relative() { (&inputs[1..2], inputs.get(2)) } else { (&inputs[1..], None) };
+        let (stored, global) =
+            if self.scheme.is_relative() { (&inputs[1..2], inputs.get(2)) } else { (&inputs[1..], None) };
         let stored = stored.iter().map(|stored| stored.reshape(&[-1, 1])).collect::<Result<Vec<_>, _>>()?;
         let codes = coded(&self.scheme, &blocks(x, block)?, &stored, global)?;
         let (shape, _) = self.scheme.children(x.shape(), block);
@@ -66,12 +67,5 @@ impl Kernel for EncodeBy {
 
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
         Some(one_by_one(|| Self { scheme: self.scheme, block: self.block }, inputs, axes))
-    }
-}
-
-impl EncodeBy {
-    /// Whether the scales may be relative to a factor of all.
-    fn is_relative(&self) -> bool {
-        matches!(self.scheme.encoding, Encoding::Nvfp4 { .. })
     }
 }

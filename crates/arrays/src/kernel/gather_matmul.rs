@@ -1,4 +1,4 @@
-//! Products with chosen matrices of a stored stack.
+//! Products with matrices of a stored stack, by index.
 
 use mlx_rs::ops::indexing::scatter_add_single;
 use mlx_rs::{Array, Dtype, ops};
@@ -27,8 +27,8 @@ pub struct StackLayout {
 /// # Errors
 ///
 /// When it runs: an index is outside of what it chooses from, or the rows of `x` do not fit the matrices.
-pub fn gather_matmul(chosen: [&Array; 3], stack: StackLayout, children: &[Array]) -> Result<Array> {
-    let inputs: Vec<Array> = chosen.into_iter().chain(children).cloned().collect();
+pub fn gather_matmul(operands: [&Array; 3], stack: StackLayout, children: &[Array]) -> Result<Array> {
+    let inputs: Vec<Array> = operands.into_iter().chain(children).cloned().collect();
     single(apply(GatherMatmul { stack }, &inputs)?)
 }
 
@@ -78,7 +78,7 @@ impl Kernel for GatherMatmul {
         self.decompose(inputs)
     }
 
-    /// The gradient for `x` is the product with the same matrices transposed, summed where a group was chosen again.
+    /// The gradient for `x` is the product with the same matrices transposed, summed where an index repeats.
     fn vjp(&self, primals: &[Array], cotangents: &[Array], argnums: &[usize]) -> Option<Fallible<Vec<Array>>> {
         let of_x = || -> Fallible<Array> {
             let [x, left, right, children @ ..] = primals else { return Err("x and two indices are expected".into()) };
@@ -140,8 +140,8 @@ impl Kernel for GatherMatmul {
 }
 
 /// Indices without those beyond `count`, which MLX does not look for.
-fn within(chosen: &Array, count: i32) -> Result<Array> {
-    Ok(ops::minimum(chosen, number(count.max(1) - 1))?)
+fn within(indices: &Array, count: i32) -> Result<Array> {
+    Ok(ops::minimum(indices, number(count.max(1) - 1))?)
 }
 
 fn number(count: i32) -> Array {
@@ -162,10 +162,6 @@ impl StackLayout {
     }
 
     fn transposed(self) -> Self {
-        let orientation = match self.orientation {
-            Orientation::Transposed => Orientation::Plain,
-            Orientation::Plain => Orientation::Transposed,
-        };
-        Self { orientation, ..self }
+        Self { orientation: self.orientation.transposed(), ..self }
     }
 }

@@ -77,10 +77,10 @@ impl Kernel for Int8Matmul {
 
 /// Each row as integers from -127 to 127 in units of its largest magnitude over 127; its change is straight through.
 fn rounded_rows(x: &Array) -> std::result::Result<Array, Exception> {
-    let (most, full) = (x.abs()?.max_axis(-1, true)?, Array::from_f32(127.0));
-    let zero = most.eq(Array::from_f32(0.0))?;
-    let factor = ops::select(zero, Array::from_f32(0.0), full.divide(&most)?)?;
-    let rounded = x.multiply(factor)?.round(None)?.multiply(most.divide(full)?)?;
+    let (absmax, full) = (x.abs()?.max_axis(-1, true)?, Array::from_f32(127.0));
+    let zero = absmax.eq(Array::from_f32(0.0))?;
+    let factor = ops::select(zero, Array::from_f32(0.0), full.divide(&absmax)?)?;
+    let rounded = x.multiply(factor)?.round(None)?.multiply(absmax.divide(full)?)?;
     x.add(stop_gradient(rounded.subtract(x)?)?)
 }
 

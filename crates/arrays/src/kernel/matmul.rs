@@ -188,10 +188,6 @@ impl Matmul {
     }
 
     fn transposed(&self) -> Self {
-        let orientation = match self.orientation {
-            Orientation::Transposed => Orientation::Plain,
-            Orientation::Plain => Orientation::Transposed,
-        };
-        Self { orientation, ..self.clone() }
+        Self { orientation: self.orientation.transposed(), ..self.clone() }
     }
 }

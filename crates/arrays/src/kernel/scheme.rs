@@ -134,6 +134,11 @@ pub enum Nested {
 }
 
 impl Scheme {
+    /// Whether the scales are relative to the largest magnitude of the array.
+    pub(crate) fn is_relative(&self) -> bool {
+        matches!(self.encoding, Encoding::Nvfp4 { global: true })
+    }
+
     /// Codes of the values of a table of 2, 4, 8, 16 or 256, of 1, 2, 3, 4 or 8 bits, with a float scale for each block
     /// counted row-major.
     ///

@@ -11,7 +11,7 @@ use super::coded::Coded;
 use super::encode::quantized;
 use super::host::{Fallible, floats, int, single};
 use super::layout::scalar;
-use super::{Encoding, Layout, Scheme};
+use super::{Layout, Scheme};
 
 /// A matrix `factors * (base + left right)` of which no dense array is built.
 #[derive(Clone, Debug)]
@@ -236,13 +236,8 @@ impl Kernel for MeasureSum {
 
 /// What NVFP4's scales are relative to in a tensor of this largest magnitude: a number that they can be divided by, if the
 /// tensor is one of zeros, too.
-pub(crate) fn global_scale(most: &Array) -> Result<Array> {
+pub(crate) fn global_scale(absmax: &Array) -> Result<Array> {
     let least = Array::from_f32(LEAST_GLOBAL);
-    let small = most.ge(Array::from_f32(0.0))?.logical_and(most.lt(&least)?)?;
-    Ok(ops::select(small, least, most)?)
-}
-
-/// Whether the scales of a format are relative to the largest magnitude of the array.
-pub(crate) fn is_relative(scheme: &Scheme) -> bool {
-    matches!(scheme.encoding, Encoding::Nvfp4 { global: true })
+    let small = absmax.ge(Array::from_f32(0.0))?.logical_and(absmax.lt(&least)?)?;
+    Ok(ops::select(small, least, absmax)?)
 }

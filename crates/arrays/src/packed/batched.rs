@@ -172,16 +172,8 @@ impl Batched {
             let at = *at as i32;
             let one = sliced(all, &[at, 0, 0], &[at + 1, rows, k])?;
             let one: &dyn Packed = one.family().ok_or_else(|| Error::decline("its slice is not packed"))?;
-            let mut matrix = one.stored();
-            let one = reshaped(one, matrix.clone(), &[rows, k])?;
-            if !self.transposed {
-                return Ok(one);
-            }
-            let one: &dyn Packed = one.family().ok_or_else(|| Error::decline("its slice is not packed"))?;
-            matrix = one.stored();
-            matrix.transposed = true;
-            matrix.aval.shape.reverse();
-            return Ok(one.restored(matrix).into());
+            let one = reshaped(one, one.stored(), &[rows, k])?;
+            return if self.transposed { implicit(one, |one| Ok::<_, Error>(one.t())) } else { Ok(one) };
         }
         Ok(self.into())
     }

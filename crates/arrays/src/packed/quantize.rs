@@ -25,7 +25,7 @@ impl<F: Format> PackedArray<F> {
     /// the last axis of `x`. A NaN or an infinity in `x` is an error of the eval.
     pub fn quantize(x: &Array, format: impl Into<F>) -> Result<Self> {
         let format = format.into();
-        let global = if kernel::is_relative(&format.scheme()) {
+        let global = if format.scheme().is_relative() {
             Some(kernel::global_scale(&x.as_dtype(Dtype::Float32)?.abs()?.max(None)?)?)
         } else {
             None
@@ -67,7 +67,7 @@ impl<F: Format> PackedArray<F> {
         let format = format.on(&shape);
         let aval = checked(Aval::new(&shape, dtype), &format)?;
         let scheme = format.scheme();
-        let global = if kernel::is_relative(&scheme) {
+        let global = if scheme.is_relative() {
             Some(kernel::global_scale(&sum.measure(Measure::Absmax)?.max(None)?)?)
         } else {
             None

@@ -117,11 +117,11 @@ impl Cut for Constant {
 
 impl Linear for Constant {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let axis = product.axis();
-        let (mut shape, place) = (x.aval()?.shape, (-1 - axis) as usize);
         if product == Product::Rows {
             return Err(Error::decline("rows are moved elements"));
         }
+        let axis = product.axis();
+        let (mut shape, place) = (x.aval()?.shape, (-1 - axis) as usize);
         if let (Some(extent), Some(&own)) = (shape.iter_mut().nth_back(place), self.aval.shape.iter().nth_back(place)) {
             *extent = own;
         }

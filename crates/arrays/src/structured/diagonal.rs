@@ -15,7 +15,7 @@ use crate::families::linear::{Factor, Gain, Linear, Product};
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, Dtype, ops};
+/// use mlx_rs::{Array, ops};
 /// use tacit_arrays::Diagonal;
 /// use tacit_core::implicit;
 ///

@@ -69,14 +69,13 @@ where
     let paired = results.into_iter().enumerate().map(|(position, result)| {
         let master = &masters[if several { 0 } else { position }];
         let (expected, found) = (Aval::from(master), result.aval()?);
-        match () {
-            () if expected != found => Err(Error::invalid(
+        if expected != found {
+            return Err(Error::invalid(
                 format!("the function given to ste made {result} of {expected}"),
                 "return an array of the master's own shape and dtype",
-            )),
-            () if expected.dtype.is_inexact() => with_gradient_of(result, master.clone()),
-            () => Ok(result),
+            ));
         }
+        if expected.dtype.is_inexact() { with_gradient_of(result, master.clone()) } else { Ok(result) }
     });
     tree::unflatten(&made, paired.collect::<Result<_>>()?)
 }

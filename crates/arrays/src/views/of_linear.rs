@@ -5,7 +5,7 @@ use tacit_core::primitives::{AsType, Concatenate, Divide, Multiply, Negative, Sl
 use tacit_core::{Aval, Error, ImplicitArray, Result, Value, handler};
 
 use crate::avals::axes::ranges;
-use crate::avals::dtypes::{check_castable, wide};
+use crate::avals::dtypes::check_castable;
 use crate::families::linear::{Factor, Linear};
 use crate::families::packed::Packed;
 use crate::families::structural::itself;
@@ -24,14 +24,19 @@ fn viewed(array: &dyn ImplicitArray) -> Result<Value> {
     Err(Error::decline(format!("no view of {} has a product", ty.saved_as)))
 }
 
-/// What the type says, if it is [`Linear`], or the view where it declines.
+/// What the type says, if it is [`Linear`], or the view where it declines. If there is no view either, the type's own reason
+/// says more.
 fn or_view(
     array: &dyn ImplicitArray,
     own: impl FnOnce(&dyn Linear) -> Result<Value>,
     view: impl FnOnce() -> Result<Value>,
 ) -> Result<Value> {
     match array.family::<dyn Linear>().map(own) {
-        None | Some(Err(Error::Declined(_))) => view(),
+        None => view(),
+        Some(Err(reason @ Error::Declined(_))) => match view() {
+            Err(Error::Declined(_)) => Err(reason),
+            viewed => viewed,
+        },
         Some(result) => result,
     }
 }
@@ -68,8 +73,7 @@ fn cast(array: &dyn ImplicitArray, dtype: Dtype) -> Result<Value> {
 /// The other sign: the type's own, or a [`Scaled`].
 #[handler]
 pub(crate) fn linear_negative(_op: &Negative, array: &dyn ImplicitArray) -> Result<Value> {
-    let aval = array.aval()?;
-    let by = Factor::new(&aval, &Array::from_f32(-1.0).as_dtype(wide(aval.dtype))?, false)?;
+    let by = Factor::new(&array.aval()?, &Array::from_f32(-1.0), false)?;
     or_view(array, |own| own.scaled(&by), || Scaled::of(viewed(array)?, by.number(), false))
 }
 

@@ -215,21 +215,25 @@ impl Cut for Rotated {
 
 impl Linear for Rotated {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let (inner, behind) = (self.widely()?, self.behind());
+        let behind = self.behind();
+        if product == Product::Rows {
+            return Err(Error::decline("rows are moved elements"));
+        }
+        if behind > 1 {
+            return Err(Error::decline("whole matrices are rotated"));
+        }
+        let inner = self.widely()?;
         let dtype = inner.aval()?.dtype;
         let shared = usize::from(product != Product::Left);
-        let result = match behind {
-            _ if product == Product::Rows => Err(Error::decline("rows are moved elements")),
-            2.. => Err(Error::decline("whole matrices are rotated")),
+        let result = if behind == shared {
             // The rotated axis is summed over: `x` is rotated in its place.
-            behind if behind == shared => {
-                let x = dense_operand(x)?.as_dtype(dtype)?;
-                let axis = x.ndim().checked_sub(2 - shared);
-                let axis = axis.ok_or_else(|| Error::decline("the right side is a vector"))?;
-                implicit((rotated(&x, axis)?, inner), |(x, w)| product.of(&x, &w))
-            }
+            let x = dense_operand(x)?.as_dtype(dtype)?;
+            let axis = x.ndim().checked_sub(2 - shared);
+            let axis = axis.ok_or_else(|| Error::decline("the right side is a vector"))?;
+            implicit((rotated(&x, axis)?, inner), |(x, w)| product.of(&x, &w))
+        } else {
             // An implicit `x`, such as the weights of an attention, is the product's own matter.
-            _ => rotated_from_last(implicit((x, inner), |(x, w)| product.of(&x.as_dtype(dtype)?, &w))?, behind),
+            rotated_from_last(implicit((x, inner), |(x, w)| product.of(&x.as_dtype(dtype)?, &w))?, behind)
         };
         self.rounded(result?)
     }

@@ -20,7 +20,7 @@ use crate::views::concat::dense;
 ///
 /// ```
 /// # fn main() -> tacit_core::Result<()> {
-/// use mlx_rs::{Array, Dtype, ops};
+/// use mlx_rs::{Array, ops};
 /// use tacit_arrays::{Nf4Array, Stacked};
 /// use tacit_core::implicit;
 ///

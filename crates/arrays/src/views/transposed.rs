@@ -116,10 +116,8 @@ impl Cut for Transposed {
 
 impl Linear for Transposed {
     fn product(&self, product: Product, x: &Value) -> Result<Value> {
-        let (x, other) = match product {
-            Product::Left => (product.operand(x)?, Product::Right),
-            _ => (product.operand(x)?, Product::Left),
-        };
+        let x = product.operand(x)?;
+        let other = if product == Product::Left { Product::Right } else { Product::Left };
         self.matrices()?;
         implicit((x, &self.inner), |(x, w)| Ok::<_, Error>(other.of(&x.swap_axes(-1, -2)?, &w)?.swap_axes(-1, -2)?))
     }

@@ -332,19 +332,19 @@ impl Task<'_> {
 }
 
 /// Brings the numbers of these rows into the order of their runs.
-fn transpose_numbers(numbers: &[f32], rows: Range<usize>, k: usize, block: usize, turned: &mut [[f32; WIDTH]]) {
+fn transpose_numbers(numbers: &[f32], rows: Range<usize>, k: usize, block: usize, transposed: &mut [[f32; WIDTH]]) {
     for (at, row) in rows.enumerate() {
         if block >= k {
             let number = numbers[row * k / block];
-            for turned in &mut turned[..k / RUN] {
-                turned[at] = number;
+            for transposed in &mut transposed[..k / RUN] {
+                transposed[at] = number;
             }
             continue;
         }
         let (blocks, each) = (k / block, block / RUN);
-        for (number, turned) in numbers[row * blocks..][..blocks].iter().zip(turned.chunks_mut(each)) {
-            for turned in turned {
-                turned[at] = *number;
+        for (number, transposed) in numbers[row * blocks..][..blocks].iter().zip(transposed.chunks_mut(each)) {
+            for transposed in transposed {
+                transposed[at] = *number;
             }
         }
     }

@@ -157,15 +157,6 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `count` <= `LANES` floats are readable at `from`.
     unsafe fn spread(self, from: *const f32, count: usize, index: Self::I) -> Self::F;
-    /// The floats that `LANES` bytes select from 256.
-    ///
-    /// # Safety
-    /// `LANES` bytes are readable at `from`.
-    #[inline(always)]
-    unsafe fn gather(self, from: *const u8, map: &[f32; 256]) -> Self::F {
-        // SAFETY: the caller's promise.
-        self.lookup_far(map, unsafe { self.load_bytes(from) })
-    }
     /// Asks for the cache line at `from`, which need not be readable.
     fn prefetch(self, from: *const u8);
     /// Reads `LANES` words from each of `LANES` rows, `stride` bytes apart, and writes word `d` of row `r` to

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use super::Step;
 use crate::{
     Isa, Matrix, Order,
-    int8_lanes::turn_scales,
+    int8_lanes::transpose_scales,
     integers::{IntegerProduct, Integers, Work},
     machine::{Cycles, Machine},
     matrix::bytes,
@@ -140,7 +140,7 @@ impl Part<'_> {
         let columns = out.columns();
         for first in columns.clone().step_by(ROWS) {
             let count = ROWS.min(columns.end - first);
-            turn_scales(Isa::Avx512, self.matrix, &self.x.blocks, first..first + count, &mut numbers, &mut scales);
+            transpose_scales(Isa::Avx512, self.matrix, &self.x.blocks, first..first + count, &mut numbers, &mut scales);
             let group = Group {
                 // Rows that are not there are the last one again.
                 from: std::array::from_fn(|r| bytes[(first + r).min(n - 1) * row_bytes..][..row_bytes].as_ptr()),

@@ -220,9 +220,7 @@ impl<M: ModuleParameters> Model<M> {
         if made.is_empty() {
             return Err(nothing_prepared());
         }
-        let report = self.report.clone();
         self.put_all(made)?;
-        self.report = report;
         Ok(self)
     }
 
@@ -280,7 +278,7 @@ impl<M: ModuleParameters> Model<M> {
             (ops::zeros_like(&shift.1)?, shift),
         ];
         transforms::eval(made.iter().map(|(array, _)| array))?;
-        self.put_all(made.into_iter().map(|(array, (path, _))| (path, array.into())).collect())?;
+        self.put_noted(made.into_iter().map(|(array, (path, _))| (path, array.into())).collect())?;
         Ok(self)
     }
 }

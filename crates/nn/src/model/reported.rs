@@ -7,6 +7,7 @@ use mlx_rs::module::ModuleParameters;
 use tacit_core::{Aval, Value};
 
 use super::{Held, Model};
+use crate::Parameters;
 use crate::parameters::sorted;
 use crate::report::{Outcome, Report, Row};
 
@@ -44,16 +45,22 @@ impl<M: ModuleParameters> Model<M> {
         Report { rows: own.map(row).collect(), ..self.report.clone() }
     }
 
-    /// Notes that a parameter of this aval is about to be another value than what the report says of it.
-    pub(super) fn note_other(&mut self, path: &str, aval: &Aval, value: &Value) {
-        let before = self.held.get(path).map_or_else(|| aval.nbytes(), Held::nbytes);
-        let new = || Row { aval: aval.clone(), before, after: before, outcome: Outcome::unmatched() };
-        let row = self.report.rows.entry(path.to_owned()).or_insert_with(new);
-        row.outcome = match (value, &row.outcome) {
-            (Value::Implicit(_), _) => Outcome::implicit(value.to_string()),
-            // A dense parameter that is dense again is left for the same reason.
-            (Value::Dense(_), Outcome::Left { .. }) => return,
-            (Value::Dense(_), _) => Outcome::left("it was set to a dense array"),
-        };
+    /// The report once these are in their places.
+    pub(super) fn noted(&self, parameters: &Parameters) -> Report {
+        let (avals, mut report) = (self.avals(), self.report.clone());
+        for (path, value) in parameters {
+            let own = self.ties.own(path);
+            let Some(aval) = avals.get(own) else { continue };
+            let before = self.held.get(own).map_or_else(|| aval.nbytes(), Held::nbytes);
+            let new = || Row { aval: aval.clone(), before, after: before, outcome: Outcome::unmatched() };
+            let row = report.rows.entry(own.to_owned()).or_insert_with(new);
+            row.outcome = match (value, &row.outcome) {
+                (Value::Implicit(_), _) => Outcome::implicit(value.to_string()),
+                // A dense parameter that is dense again is left for the same reason.
+                (Value::Dense(_), Outcome::Left { .. }) => continue,
+                (Value::Dense(_), _) => Outcome::left("it was set to a dense array"),
+            };
+        }
+        report
     }
 }

@@ -131,7 +131,7 @@ impl<M: ModuleParameters> Model<M> {
     /// The model has no parameter of this path, or one of another shape; or one of the two is of floats and the other is not,
     /// as codes are that were read without their scales.
     pub fn set(&mut self, path: &str, value: impl Into<Value>) -> Result<()> {
-        self.put_all(Parameters::from([(path.to_owned(), value.into())]))
+        self.put_noted(Parameters::from([(path.to_owned(), value.into())]))
     }
 
     /// Replaces the model's parameters by values, such as those of a checkpoint.
@@ -161,7 +161,15 @@ impl<M: ModuleParameters> Model<M> {
                 ));
             }
         }
-        self.put_all(parameters)
+        self.put_noted(parameters)
+    }
+
+    /// Puts all of these in their places and notes what each is now, or does neither.
+    pub(super) fn put_noted(&mut self, parameters: Parameters) -> Result<()> {
+        let report = self.noted(&parameters);
+        self.put_all(parameters)?;
+        self.report = report;
+        Ok(())
     }
 
     /// Puts all of these in their places, or none.
@@ -182,9 +190,6 @@ impl<M: ModuleParameters> Model<M> {
                 Some(_) => {}
                 None => drop(given.insert(own, (path, value))),
             }
-        }
-        for (own, (_, value)) in &given {
-            self.note_other(own, &avals[own], value);
         }
         self.put(given.into_iter().map(|(own, (_, value))| (own, value)).collect())
     }

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use mlx_rs::module::Module;
 use mlx_rs::{Array, Dtype, nn, ops};
-use tacit_arrays::format::{Affine, Nf4};
+use tacit_arrays::format::{Affine, Nf4, Quantizer as _};
 use tacit_core::{Policy, Result};
 use tacit_nn::{LoraConfig, Missing, Model, Parameters};
 
@@ -34,7 +34,7 @@ fn the_report_is_of_the_parameters_as_they_are_now() -> Result<()> {
     assert_eq!(model.report().bytes().1, model.nbytes());
     model.replace("*.bias", |_, value| Ok(Some(value.dense()?.as_dtype(Dtype::Float16)?.into())))?;
     model.set("layers.1.weight", normal(3, &[64, 64]))?;
-    model.set("layers.0.weight", Affine { bits: 8, group: 64 }.quantized()?)?;
+    model.set("layers.0.weight", Affine { bits: 8, group: 64 }.quantize(&normal(4, &[64, 64]))?)?;
     expect![[r#"
         parameter        aval        format    bits     error        before         after
         layers.0.bias    f16[64]     -                                  256           128  no rule names it
@@ -47,17 +47,6 @@ fn the_report_is_of_the_parameters_as_they_are_now() -> Result<()> {
     let untouched = layers()?;
     assert_eq!(untouched.report().bytes(), (untouched.nbytes(), untouched.nbytes()));
     Ok(())
-}
-
-/// A matrix in a format.
-trait Quantized {
-    fn quantized(self) -> Result<tacit_core::Value>;
-}
-
-impl<Q: tacit_arrays::format::Quantizer> Quantized for Q {
-    fn quantized(self) -> Result<tacit_core::Value> {
-        self.quantize(&normal(4, &[64, 64]))
-    }
 }
 
 #[test]
