@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "graph.h"
+#include "mlx/ops.h"
 #include "params.h"
 
 namespace tacit {
@@ -75,3 +76,17 @@ void free_addmm(const std::vector<array>& tracers, const std::vector<array>& out
 }
 
 }  // namespace tacit
+
+using namespace tacit;
+
+extern "C" {
+
+// The number of elements of `a` along `axes`, `i32`, as a node that works it out for each shape; an empty handle where MLX
+// does not trace for shapeless, of which it tells in no other way.
+int tacit_extent(Handle a, const int* axes, size_t count, Handle* extent) {
+  return guarded([&] {
+    auto made = mlx::core::number_of_elements(get(a), std::vector<int>(axes, axes + count), false);
+    *extent = made.has_primitive() ? own(std::move(made)) : Handle{nullptr};
+  });
+}
+}

@@ -254,6 +254,7 @@ unsafe extern "C" {
         outputs: Sink,
     ) -> c_int;
 
+    pub(crate) fn tacit_extent(a: mlx_array, axes: *const c_int, count: usize, extent: *mut mlx_array) -> c_int;
     pub(crate) fn tacit_distinct(results: *const mlx_array, count: usize, found: Sink) -> c_int;
     pub(crate) fn tacit_depth(
         outputs: *const mlx_array,

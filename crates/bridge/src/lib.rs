@@ -61,7 +61,7 @@ pub use param::Param;
 pub use primitive::Primitive;
 pub use program::{Outcome, Program, any_tracer, compiler_available, set_no_fuse};
 pub use quantized::{Mode, Quantized, quantized_matmul};
-pub use record::{record, record_shapeless};
+pub use record::{extent, record, record_shapeless};
 pub use rewrite::{runs_here, scalar_value, unite};
 pub use scope::Scope;
 pub use tape::{Kept, Slot, Tape};

@@ -1,6 +1,7 @@
 //! The graph of a function, recorded without being compiled.
 
 use mlx_rs::Array;
+use mlx_sys::mlx_array;
 
 use crate::arrays::{self, Collector};
 use crate::error::{BoxError, BridgeError, check};
@@ -27,6 +28,20 @@ pub fn record_shapeless(inputs: &[&Array], function: &mut Recordable<'_>) -> Res
 /// `function` fails or panics.
 pub fn record(inputs: &[&Array], function: &mut Recordable<'_>) -> Result<Recording, BridgeError> {
     recording(inputs, false, function)
+}
+
+/// The number of elements of `a` along `axes`, as an `i32` that a graph without shapes works out each time it runs; `None`
+/// where MLX records shapes, and the number is known.
+///
+/// # Errors
+///
+/// `a` has no such axis.
+pub fn extent(a: &Array, axes: &[i32]) -> Result<Option<Array>, BridgeError> {
+    let mut handle = mlx_array { ctx: std::ptr::null_mut() };
+    // SAFETY: the array and the slice are live for the call.
+    check(unsafe { ffi::tacit_extent(a.as_ptr(), axes.as_ptr(), axes.len(), &raw mut handle) })?;
+    // SAFETY: the call succeeded, so a handle that is not empty is ours.
+    Ok((!handle.ctx.is_null()).then(|| unsafe { arrays::owned(handle) }))
 }
 
 /// A function that is recorded.

@@ -155,8 +155,8 @@ fn check_indices(node: &mut impl Node, unchecked: &mut Vec<Choice>) -> Result<()
     node.settle()?;
     let mut implicit = Vec::new();
     for choice in unchecked.drain(..) {
-        match node.with_operands(|operands| Ok(operands[choice.operand].as_dense().cloned()))? {
-            Some(indices) => node.replace(choice.operand, choice.checked(&indices)?),
+        match node.with_operands(|operands| choice.checked(operands))? {
+            Some(indices) => node.replace(choice.operand, indices),
             None => implicit.push(choice),
         }
     }

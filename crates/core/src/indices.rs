@@ -6,9 +6,9 @@
 use std::fmt;
 
 use mlx_rs::{Array, Dtype, ops};
-use tacit_bridge::kernel::{Element, Input, Kernel, Output};
+use tacit_bridge::kernel::{Input, Kernel, Output};
 use tacit_bridge::typed::Indices as Given;
-use tacit_bridge::{Aval, Mapped, NameId, Param, broadcast_source};
+use tacit_bridge::{Aval, Mapped, NameId, Param, broadcast_source, extent};
 
 use crate::{Error, Primitive, Result, Value, kernel};
 
@@ -41,7 +41,7 @@ type Fallible<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Syn
 ///
 /// The indices are no integers.
 pub fn checked_indices(indices: &Array, extent: i32) -> Result<Array> {
-    checked(indices, extent, 1)
+    checked(indices, None, Indices { extent: Some(extent), width: 1, named: None })
 }
 
 /// Numbers below `extent`, none of which counts from the end, as `u32`; an error names one by `what`, and says what to do.
@@ -50,36 +50,40 @@ pub fn checked_indices(indices: &Array, extent: i32) -> Result<Array> {
 ///
 /// They are no integers.
 pub fn checked_numbers(numbers: &Array, extent: i32, what: &'static str, help: &'static str) -> Result<Array> {
-    checked_as(numbers, Indices { extent, width: 1, named: Some((what, help)) })
+    checked(numbers, None, Indices { extent: Some(extent), width: 1, named: Some((what, help)) })
 }
 
-/// Indices at which so many elements begin.
-fn checked(indices: &Array, extent: i32, width: i32) -> Result<Array> {
-    checked_as(indices, Indices { extent, width, named: None })
-}
-
-fn checked_as(indices: &Array, check: Indices) -> Result<Array> {
+/// Checked indices; `extent` is an input where `check` has none.
+fn checked(indices: &Array, extent: Option<Array>, check: Indices) -> Result<Array> {
     // Handlers look at what was repeated, and need not be asked the same for each copy.
     let source = broadcast_source(indices)?;
-    let checked = kernel::apply(check, std::slice::from_ref(&source))?.swap_remove(0);
+    let inputs: Vec<Array> = std::iter::once(source.clone()).chain(extent).collect();
+    let checked = kernel::apply(check, &inputs)?.swap_remove(0);
     Ok(if source.shape() == indices.shape() { checked } else { ops::broadcast_to(&checked, indices.shape())? })
 }
 
 /// An operand of a call that is indices.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Choice {
     /// Which operand.
     pub(crate) operand: usize,
     /// The extent that is chosen from.
     extent: i32,
+    /// The operand, and its axes, whose elements are counted by the extent.
+    source: (usize, Vec<i32>),
     /// How many elements begin at an index.
     width: i32,
 }
 
 impl Choice {
-    /// The operand as the call gets it.
-    pub(crate) fn checked(&self, indices: &Array) -> Result<Array> {
-        checked(indices, self.extent, self.width)
+    /// The operand as the call gets it, once it is dense. Where a graph without shapes is recorded, the extent is that of
+    /// the shape in which the graph runs.
+    pub(crate) fn checked(&self, operands: &[&Value]) -> Result<Option<Array>> {
+        let Some(indices) = operands[self.operand].as_dense() else { return Ok(None) };
+        let (source, axes) = &self.source;
+        let at_run_time = operands[*source].as_dense().map(|source| extent(source, axes)).transpose()?.flatten();
+        let known = at_run_time.is_none().then_some(self.extent);
+        checked(indices, at_run_time, Indices { extent: known, width: self.width, named: None }).map(Some)
     }
 }
 
@@ -96,12 +100,11 @@ fn given(name: NameId) -> Given {
 /// The operands of a call that are indices.
 pub(crate) fn of(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Choice>> {
     let avals = operands.iter().map(|operand| operand.aval()).collect::<Result<Vec<_>>>()?;
-    let matrices = |operand: usize| avals[operand].shape.iter().rev().skip(2).product();
     // The operands behind the first choose along its axes.
     let along = |axes: Vec<i32>, width: &dyn Fn(usize, usize) -> i32| {
         let of_axis = |(operand, axis): (usize, i32)| {
-            let axis = axis as usize;
-            Choice { operand, extent: avals[0].shape[axis], width: width(operand, axis) }
+            let extent = avals[0].shape[axis as usize];
+            Choice { operand, extent, source: (0, vec![axis]), width: width(operand, axis as usize) }
         };
         (1..).zip(axes).map(of_axis).collect()
     };
@@ -118,11 +121,12 @@ pub(crate) fn of(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Choic
         }
         // MLX has made them unsigned: none of them counts from the end.
         Given::Paired if avals.len() >= 4 => {
-            let last = avals.len();
-            vec![
-                Choice { operand: last - 2, extent: matrices(0), width: 1 },
-                Choice { operand: last - 1, extent: matrices(1), width: 1 },
-            ]
+            let matrices = |operand: usize, source: usize| {
+                let stack = &avals[source].shape[..avals[source].shape.len().saturating_sub(2)];
+                let axes = (0..stack.len() as i32).collect();
+                Choice { operand, extent: stack.iter().product(), source: (source, axes), width: 1 }
+            };
+            vec![matrices(avals.len() - 2, 0), matrices(avals.len() - 1, 1)]
         }
         Given::Paired | Given::Absent => Vec::new(),
     })
@@ -131,7 +135,8 @@ pub(crate) fn of(primitive: &Primitive, operands: &[&Value]) -> Result<Vec<Choic
 /// Indices counted from zero, each of them within.
 #[derive(Clone, Copy)]
 struct Indices {
-    extent: i32,
+    /// `None`: the second input holds it.
+    extent: Option<i32>,
     width: i32,
     /// What one is, and what to do where it is outside; those do not count from the end.
     named: Option<(&'static str, &'static str)>,
@@ -143,9 +148,9 @@ impl Kernel for Indices {
     }
 
     fn params(&self) -> Option<Vec<(&'static str, Param)>> {
-        let own = vec![("extent", Param::Int(self.extent.into())), ("width", Param::Int(self.width.into()))];
+        let extent = self.extent.map(|extent| ("extent", Param::Int(extent.into())));
         let named = self.named.map(|(what, _)| ("of", Param::Str(what.to_owned())));
-        Some(own.into_iter().chain(named).collect())
+        Some(extent.into_iter().chain([("width", Param::Int(self.width.into()))]).chain(named).collect())
     }
 
     fn output_avals(&self, inputs: &[Aval]) -> Fallible<Vec<Aval>> {
@@ -161,28 +166,37 @@ impl Kernel for Indices {
 
     fn eval_cpu(&self, inputs: &[Input<'_>], outputs: &mut [Output<'_>]) -> Fallible<()> {
         let (given, places) = (&inputs[0], outputs[0].elements::<u32>()?);
+        let extent = match self.extent {
+            Some(extent) => extent,
+            None => inputs[1].elements::<i32>()?[0],
+        };
+        let bounds = Bounds { extent, width: self.width, named: self.named };
         match given.aval().dtype {
-            Dtype::Bool => self.count(given.bytes(), places),
-            Dtype::Uint8 => self.count_from::<u8>(given, places),
-            Dtype::Uint16 => self.count_from::<u16>(given, places),
-            Dtype::Uint32 => self.count_from::<u32>(given, places),
-            Dtype::Uint64 => self.count_from::<u64>(given, places),
-            Dtype::Int8 => self.count_from::<i8>(given, places),
-            Dtype::Int16 => self.count_from::<i16>(given, places),
-            Dtype::Int32 => self.count_from::<i32>(given, places),
-            _ => self.count_from::<i64>(given, places),
+            Dtype::Bool => bounds.count(given.bytes(), places),
+            Dtype::Uint8 => bounds.count(given.elements::<u8>()?, places),
+            Dtype::Uint16 => bounds.count(given.elements::<u16>()?, places),
+            Dtype::Uint32 => bounds.count(given.elements::<u32>()?, places),
+            Dtype::Uint64 => bounds.count(given.elements::<u64>()?, places),
+            Dtype::Int8 => bounds.count(given.elements::<i8>()?, places),
+            Dtype::Int16 => bounds.count(given.elements::<i16>()?, places),
+            Dtype::Int32 => bounds.count(given.elements::<i32>()?, places),
+            _ => bounds.count(given.elements::<i64>()?, places),
         }
     }
 
     fn decompose(&self, inputs: &[Array]) -> Fallible<Vec<Array>> {
         let given = inputs[0].as_dtype(Dtype::Int64)?;
         let number = |number: i32| Array::from_slice(&[i64::from(number)], &[]);
+        let extent = match self.extent {
+            Some(extent) => number(extent),
+            None => inputs[1].as_dtype(Dtype::Int64)?,
+        };
         let counted = match self.named {
             Some(_) => given,
-            None => ops::select(given.lt(number(0))?, given.add(number(self.extent))?, &given)?,
+            None => ops::select(given.lt(number(0))?, given.add(&extent)?, &given)?,
         };
-        let last = (self.extent - self.width).max(0);
-        Ok(vec![ops::clip(counted, (&number(0), &number(last)))?.as_dtype(Dtype::Uint32)?])
+        let last = ops::maximum(extent.subtract(number(self.width))?, number(0))?;
+        Ok(vec![ops::clip(counted, (&number(0), &last))?.as_dtype(Dtype::Uint32)?])
     }
 
     /// Nothing is learned of an index.
@@ -197,17 +211,20 @@ impl Kernel for Indices {
 
     /// Each by itself, whatever the axes are.
     fn vmap(&self, inputs: &[Array], axes: &[Option<usize>]) -> Option<Fallible<Mapped>> {
-        let axis = axes.first().copied().flatten()?;
-        let all = || Ok((kernel::apply(*self, &inputs[..1])?, vec![axis]));
+        let ([Some(axis), None] | [Some(axis)]) = *axes else { return None };
+        let all = || Ok((kernel::apply(*self, inputs)?, vec![axis]));
         Some(all())
     }
 }
 
-impl Indices {
-    fn count_from<T: Element + Index>(&self, given: &Input<'_>, places: &mut [u32]) -> Fallible<()> {
-        self.count(given.elements::<T>()?, places)
-    }
+/// What indices must lie within.
+struct Bounds {
+    extent: i32,
+    width: i32,
+    named: Option<(&'static str, &'static str)>,
+}
 
+impl Bounds {
     fn count<T: Index>(&self, given: &[T], places: &mut [u32]) -> Fallible<()> {
         let (extent, last) = (i64::from(self.extent), i64::from(self.extent) - i64::from(self.width));
         for (entry, (&index, place)) in given.iter().zip(places).enumerate() {

@@ -86,27 +86,42 @@ fn a_gathered_product_with_default_indices_is_refused_by_name() {
 }
 
 /// Packed experts of every stored format through plain `gather_mm`, in both orientations: they are multiplied by their codes, and
-/// another number of rows is refused by name, since the check of the rows' indices has their number among its parameters.
+/// indices that no row or expert of the shape at hand has are errors.
 #[test]
-fn packed_experts_are_right_or_refused_by_name_without_shapes() {
+fn packed_experts_have_one_trace_for_every_batch() {
     let _deny = Policy::Deny.scope();
     for format in &FORMATS {
         let w = (format.of)(&normal(1, &[2, 32, 64])).expect("quantizes");
-        for turned in [true, false] {
+        for transpose in [true, false] {
             let product = |(x, row, expert, w): (Array, Array, Array, Array)| {
-                let w = if turned { w.swap_axes(1, 2)? } else { w };
+                let w = if transpose { w.swap_axes(1, 2)? } else { w };
                 ops::gather_mm(x, w, &row, &expert, None)
             };
             let args = |rows: i32| {
-                let [x, row, expert] = chosen(rows, if turned { 64 } else { 32 }).map(Value::from);
+                let [x, row, expert] = chosen(rows, if transpose { 64 } else { 32 }).map(Value::from);
                 (x, row, expert, w.clone())
             };
             let mut f = compile_with(options(true), product);
-            let expected = tacit_core::implicit(args(2), product).expect("runs").dense().expect("is dense");
-            let made = f.call(args(2)).expect("runs").dense().expect("is dense");
-            assert!(apart(&made, &expected) < 1e-5, "{}, turned: {turned}", format.name);
-            let error = f.call(args(7)).expect_err("another number of rows").to_string();
-            assert!(error.contains("Indices[extent=2,width=1] became Indices[extent=7,width=1]"), "{error}");
+            for rows in [3, 7, 2, 40] {
+                let expected = tacit_core::implicit(args(rows), product).expect("runs").dense().expect("is dense");
+                let made = f.call(args(rows)).expect("runs").dense().expect("is dense");
+                assert!(apart(&made, &expected) < 1e-5, "{} of {rows} rows, transposed: {transpose}", format.name);
+            }
+            assert_eq!((f.stats().traces, f.stats().checked), (1, 3), "{}, transposed: {transpose}", format.name);
+            let outside = |row: [u32; 2], expert: [u32; 2], of: i32| {
+                let (x, _, _, w) = args(of);
+                let [row, expert] = [row, expert].map(|index| Value::from(Array::from_slice(&index, &[2])));
+                let mut f = compile_with(options(true), product);
+                f.call(args(3)).expect("the shape of the trace");
+                let made = f.call((x, row, expert, w)).expect("is built").dense().expect("is dense");
+                made.eval().expect_err("there is no such matrix").to_string()
+            };
+            let error = outside([6, 7], [0, 1], 7);
+            assert!(error.contains("index 7 (entry 1) is outside an extent of 7"), "{}: {error}", format.name);
+            let error = outside([2, 0], [1, 0], 2);
+            assert!(error.contains("index 2 (entry 0) is outside an extent of 2"), "{}: {error}", format.name);
+            let error = outside([0, 1], [1, 2], 7);
+            assert!(error.contains("index 2 (entry 1) is outside an extent of 2"), "{}: {error}", format.name);
         }
     }
 }
